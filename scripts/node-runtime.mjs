@@ -15,14 +15,30 @@ export function nodeRuntime() {
   const name = `node-${process.platform}-${process.arch}`;
   const binary = path.join(runtimeDir, "node_modules", name, "bin", "node");
   if (existsSync(binary)) return binary;
-  console.error(`alcove: this Node is ${process.versions.node}; fetching Node ${wantedMajor} (npm package ${name}) …`);
+  console.error(
+    `alcove: this Node is ${process.versions.node}; fetching Node ${wantedMajor} (npm package ${name}) …`,
+  );
   mkdirSync(runtimeDir, { recursive: true });
   writeFileSync(path.join(runtimeDir, "package.json"), '{"private":true}\n');
-  const npm = spawnSync("npm", ["install", "--prefix", runtimeDir, "--no-audit", "--no-fund", "--ignore-scripts", `${name}@${wantedMajor}`], {
-    stdio: ["ignore", "ignore", "inherit"],
-  });
+  const npm = spawnSync(
+    "npm",
+    [
+      "install",
+      "--prefix",
+      runtimeDir,
+      "--no-audit",
+      "--no-fund",
+      "--ignore-scripts",
+      `${name}@${wantedMajor}`,
+    ],
+    {
+      stdio: ["ignore", "ignore", "inherit"],
+    },
+  );
   if (npm.status !== 0 || !existsSync(binary)) {
-    console.error(`alcove: could not install ${name}@${wantedMajor} from the npm registry; install Node ${wantedMajor} or newer yourself and try again.`);
+    console.error(
+      `alcove: could not install ${name}@${wantedMajor} from the npm registry; install Node ${wantedMajor} or newer yourself and try again.`,
+    );
     process.exit(1);
   }
   return binary;

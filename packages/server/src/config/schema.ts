@@ -1,0 +1,233 @@
+import { type Static, type TSchema, Type } from "typebox";
+
+/** A duration text; the loader turns it into milliseconds. */
+const duration = (fallback: string, description: string) =>
+  Type.String({ default: fallback, description, "x-kind": "duration" });
+/** An integer or a text such as 10MiB; the loader turns it into bytes. */
+const bytes = (fallback: number | string, description: string) =>
+  Type.Union([Type.Integer({ minimum: 0 }), Type.String()], {
+    default: fallback,
+    description,
+    "x-kind": "bytes",
+  });
+const text = (fallback: string, description: string) => Type.String({ default: fallback, description });
+const secret = (description: string) => Type.String({ default: "", description, "x-kind": "secret" });
+const flag = (fallback: boolean, description: string) => Type.Boolean({ default: fallback, description });
+const count = (fallback: number, description: string, minimum = 0) =>
+  Type.Integer({ default: fallback, minimum, description });
+const texts = (fallback: string[], description: string) =>
+  Type.Array(Type.String(), { default: fallback, description });
+const choice = <const V extends string>(fallback: V, values: V[], description: string) =>
+  Type.Enum(values, { default: fallback, description });
+const section = <P extends Record<string, TSchema>>(properties: P, description: string) =>
+  Type.Object(properties, { additionalProperties: false, description, default: {} });
+
+/** Unset, true or false. */
+const enabled = (description: string) => Type.Optional(Type.Boolean({ description }));
+
+/** Every key of the configuration, its default and what it means. The reference page is generated from this. */
+export const ConfigSchema = section(
+  {
+    data_dir: text(
+      "./.alcove",
+      "Database, sockets, images and runtimes live here; relative to the working directory.",
+    ),
+    server: section(
+      {
+        host: text("127.0.0.1", "Address to listen on. Anything but loopback needs auth."),
+        port: Type.Integer({
+          default: 7423,
+          minimum: 0,
+          maximum: 65_535,
+          description: "Port to listen on; 0: any free one.",
+        }),
+        public_url: text(
+          "",
+          "URL clients reach the service at, when a proxy stands in front; its host name is accepted in Host.",
+        ),
+        preview_domain: text("localhost", "Domain of preview hosts: <port>-<sandbox_id>.<preview_domain>."),
+        trusted_proxies: texts([], "Addresses or CIDR ranges whose X-Forwarded-For is believed."),
+        cors_allowed_origins: texts(["*"], "Origins browsers may call from; * is for local use."),
+        shutdown_grace: duration("30s", "How long calls under way may take at shutdown."),
+        deadman_grace: duration(
+          "5m",
+          "How long after its expiry a sandbox ends itself when the service is gone.",
+        ),
+        destroy_on_exit: flag(
+          false,
+          "Destroy every sandbox at shutdown instead of keeping it for the next start.",
+        ),
+        allow_insecure: flag(false, "Start without auth on an address that others can reach."),
+      },
+      "The HTTP server.",
+    ),
+    database: section(
+      {
+        driver: choice("sqlite", ["sqlite"], "Where state is kept."),
+        path: text("", "SQLite file; empty: <data_dir>/alcove.db."),
+      },
+      "State.",
+    ),
+    store: section(
+      {
+        retention: duration("24h", "How long destroyed sandboxes are remembered."),
+        events_retention: count(100_000, "How many events are kept for replay.", 100),
+      },
+      "How long things are remembered.",
+    ),
+    defaults: section(
+      {
+        ttl: duration("30m", "Time to live of a sandbox that asks for none."),
+        memory_mb: count(512, "Memory of a sandbox that asks for none, MB.", 16),
+        vcpus: count(1, "Virtual CPUs of a sandbox that asks for none.", 1),
+        max_ttl: duration("24h", "Longest time to live from now; 0s: no limit."),
+        default_exec_timeout: duration("0s", "Deadline of a command that asks for none; 0s: the maximum."),
+        max_exec_timeout: duration("1h", "Longest deadline of a command."),
+        max_sandboxes: count(100, "Sandboxes at once; 0: no limit."),
+        max_sandboxes_per_owner: count(0, "Sandboxes of one owner at once; 0: no limit."),
+        spawn_overflow: choice(
+          "reject",
+          ["reject", "queue"],
+          "What happens to a spawn when there is no capacity.",
+        ),
+        spawn_queue_timeout: duration("30s", "How long a queued spawn waits."),
+        max_spawn_queue: count(100, "Spawns that may wait at once."),
+      },
+      "Defaults and limits of sandboxes and commands.",
+    ),
+    exec: section(
+      {
+        max_output: bytes(
+          "10MiB",
+          "Bytes of each stream a buffered exec returns; the rest is dropped and truncated is set.",
+        ),
+        ring_bytes: bytes("1MiB", "Output kept per command for replay."),
+        disconnect_grace: duration(
+          "30s",
+          "How long a command lives on after its last reader left; 0s: not at all.",
+        ),
+      },
+      "Commands.",
+    ),
+    files: section({ max_upload: bytes(0, "Largest raw upload; 0: no limit.") }, "Files."),
+    auth: section(
+      {
+        enabled: enabled("Unset: on when a key is set."),
+        api_key: secret("Key clients send as X-API-Key or Bearer."),
+        api_key_file: text("", "File holding auth.api_key."),
+        admin_api_key: secret("Key that works everywhere."),
+        admin_api_key_file: text("", "File holding auth.admin_api_key."),
+      },
+      "Keys.",
+    ),
+    providers: section(
+      {
+        default: choice(
+          "auto",
+          ["auto", "native", "docker", "proot", "mock"],
+          "Provider of a spawn that names none; auto: the first that works.",
+        ),
+        native: section(
+          {
+            enabled: enabled("Unset: when it works."),
+            default_image: text("host", "Image of a spawn that names none; host: the machine's own /usr."),
+            network_mode: choice("none", ["none", "host"], "none: loopback only; host: the host's network."),
+            uid_base: count(
+              1_879_048_192,
+              "First host uid of the ranges given to sandboxes by a rooted service.",
+              100_000,
+            ),
+            pids_limit: count(512, "Processes and threads of a sandbox.", 16),
+            disk_mb: count(10_240, "Size of a sandbox's writable layer, MB; 0: no limit of its own."),
+            min_free_mb: count(
+              1_024,
+              "Free space under data_dir below which the largest writer is stopped, MB; 0: never.",
+            ),
+            added_caps: texts([], "Capabilities commands get, such as CAP_NET_RAW."),
+          },
+          "Isolation by the kernel alone.",
+        ),
+        docker: section(
+          {
+            enabled: enabled("Unset: when it works."),
+            default_image: text("alpine:latest", "Image of a spawn that names none."),
+            socket: text(
+              "",
+              "Engine: unix:///path, tcp://host:port; empty: $DOCKER_HOST, else unix:///var/run/docker.sock.",
+            ),
+            runtime: text("", "Runtime of the engine: runc, runsc, kata; empty: the engine's default."),
+            network_mode: text("none", "Network of a sandbox: none, bridge, host or a network's name."),
+            seccomp_profile: text(
+              "",
+              "File of a seccomp profile, or unconfined; empty: the engine's default.",
+            ),
+            read_only_rootfs: flag(
+              false,
+              "Mount the image read-only; /tmp, /run and /workspace stay writable.",
+            ),
+            pids_limit: count(512, "Processes and threads of a sandbox.", 16),
+            user: text("", "User commands run as by default; empty: the image's."),
+            dropped_caps: texts(["ALL"], "Capabilities taken from the container."),
+            added_caps: texts([], "Capabilities commands get beyond none."),
+            tmpfs: texts([], "Paths mounted as tmpfs, with options: /tmp:size=64m."),
+            agent_transport: choice(
+              "auto",
+              ["auto", "socket", "stdio"],
+              "How the agent is reached: its socket, or exec's stdio where sockets cannot cross.",
+            ),
+          },
+          "Containers of a Docker Engine.",
+        ),
+        proot: section(
+          {
+            enabled: flag(false, "proot isolates next to nothing; it must be asked for."),
+            default_image: text("host", "Image of a spawn that names none."),
+            proot_binary: text("proot", "The proot program."),
+          },
+          "Path translation for hosts without namespaces.",
+        ),
+        mock: section(
+          {
+            enabled: flag(false, "A simulated shell for tests and demos."),
+            default_image: text("mock", "Image of a spawn that names none."),
+            max_workers: count(4, "Worker threads shells run in.", 1),
+          },
+          "A simulation without host access.",
+        ),
+      },
+      "Where sandboxes run.",
+    ),
+    images: section(
+      {
+        pull_policy: choice(
+          "missing",
+          ["missing", "never"],
+          "missing: get an image that is not there; never: refuse.",
+        ),
+        aliases: Type.Record(Type.String(), Type.String(), {
+          default: {},
+          description:
+            'Requested image name to stored name; "*": host makes every name the host\'s own root.',
+        }),
+      },
+      "Images.",
+    ),
+    logging: section(
+      {
+        level: choice(
+          "info",
+          ["trace", "debug", "info", "warn", "error", "fatal", "silent"],
+          "Least important level written.",
+        ),
+        format: Type.Optional(
+          Type.Enum(["json", "pretty"], { description: "Unset: pretty on a terminal, else json." }),
+        ),
+      },
+      "Logs, on standard error.",
+    ),
+  },
+  "Alcove's configuration.",
+);
+
+/** As written in a file or the environment, defaults filled in. */
+export type RawConfig = Static<typeof ConfigSchema>;

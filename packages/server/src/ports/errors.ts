@@ -1,0 +1,79 @@
+import type { ErrorCode } from "@alcove/wire";
+
+/**
+ * A refusal or failure that the caller is told about. `message` names the thing, the value, the limit and the way out.
+ * Only `api/error-map.ts` turns `code` into a status.
+ */
+export class DomainError extends Error {
+  readonly code: ErrorCode;
+  /** Extra keys of the error body, wire spelling. */
+  readonly details: Readonly<Record<string, unknown>>;
+
+  constructor(
+    code: ErrorCode,
+    message: string,
+    options: { cause?: unknown; details?: Record<string, unknown> } = {},
+  ) {
+    super(message, options.cause === undefined ? {} : { cause: options.cause });
+    this.name = new.target.name;
+    this.code = code;
+    this.details = options.details ?? {};
+  }
+}
+
+export type DomainErrorOptions = { cause?: unknown; details?: Record<string, unknown> };
+
+export class BadRequest extends DomainError {
+  constructor(message: string, options?: DomainErrorOptions) {
+    super("bad_request", message, options);
+  }
+}
+export class Forbidden extends DomainError {
+  constructor(message: string, options?: DomainErrorOptions) {
+    super("forbidden", message, options);
+  }
+}
+export class NotFound extends DomainError {
+  constructor(message: string, options?: DomainErrorOptions) {
+    super("not_found", message, options);
+  }
+}
+export class Conflict extends DomainError {
+  constructor(message: string, options?: DomainErrorOptions) {
+    super("conflict", message, options);
+  }
+}
+export class TooLarge extends DomainError {
+  constructor(message: string, options?: DomainErrorOptions) {
+    super("too_large", message, options);
+  }
+}
+export class ResourceLimit extends DomainError {
+  constructor(message: string, options?: DomainErrorOptions) {
+    super("resource_limit", message, options);
+  }
+}
+/** The deadline of a buffered exec. Its details carry `exec_id`, `stdout`, `stderr`. */
+export class TimedOut extends DomainError {
+  constructor(message: string, options?: DomainErrorOptions) {
+    super("timeout", message, options);
+  }
+}
+/** The backend was reached and refused or failed; what it said stays in `cause`. */
+export class ProviderError extends DomainError {
+  constructor(message: string, options?: DomainErrorOptions) {
+    super("provider_error", message, options);
+  }
+}
+/** The backend cannot be reached, or the service is not ready for this now. */
+export class Unavailable extends DomainError {
+  constructor(message: string, options?: DomainErrorOptions) {
+    super("unavailable", message, options);
+  }
+}
+/** The runtime of a sandbox is no longer there: it ended by itself or was removed behind our back. */
+export class RuntimeGone extends DomainError {
+  constructor(message: string, options?: DomainErrorOptions) {
+    super("unavailable", message, options);
+  }
+}

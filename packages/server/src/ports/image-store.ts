@@ -1,0 +1,27 @@
+import type { CallOptions } from "./sandbox-operations.ts";
+
+/** Root file systems for the providers without an engine of their own, shared read-only between sandboxes. */
+export interface ImageStore {
+  /** @throws NotFound when no such image is stored, naming the command that gets it. */
+  resolve(name: string, options: CallOptions): Promise<StoredImage>;
+  list(options: CallOptions): Promise<StoredImage[]>;
+}
+
+export interface StoredImage {
+  /** Name and tag as asked for, after aliases: `debian:12`. */
+  name: string;
+  /** Content address of the root file system. */
+  digest: string;
+  /** Absolute host path of the root file system. */
+  rootfs: string;
+  sizeBytes: number;
+  createdAt: Date;
+  config: ImageConfig;
+}
+
+/** What of an image's configuration applies: ENV, USER and WORKDIR; ENTRYPOINT and CMD are not run. */
+export interface ImageConfig {
+  env: Readonly<Record<string, string>>;
+  user?: string;
+  workdir?: string;
+}

@@ -1,0 +1,81 @@
+import type { Capability } from "@alcove/wire";
+import type { RuntimeId, SandboxId } from "./ids.ts";
+import type { CallOptions, SandboxOperations } from "./sandbox-operations.ts";
+
+/**
+ * Runs sandboxes. Lifecycle methods are idempotent and resumable: after a crash the caller repeats them with the same
+ * ids. The contract suite in `contract/provider-contract.ts` is the definition.
+ */
+export interface RuntimeProvider extends AsyncDisposable {
+  readonly name: string;
+  /** What this provider can do here; what is missing answers BadRequest. */
+  readonly capabilities: ReadonlySet<Capability>;
+  /** Image used when a request names none. */
+  readonly defaultImage: string;
+
+  /** Tries the real thing cheaply; never throws. */
+  check(options: CallOptions): Promise<ProviderCheck>;
+  /** Settings fit to be shown to clients: no secrets, no paths of the host that matter. */
+  settings(): Record<string, unknown>;
+
+  /**
+   * Makes a runtime and binds it to `spec.sandboxId`. Resolves when commands can run in it. A failed or aborted spawn
+   * leaves nothing behind once `destroy` of the same runtime id has resolved, or by itself.
+   * @throws NotFound for an image that is not there, with the way to get it; ProviderError; Unavailable.
+   */
+  spawn(
+    spec: RuntimeSpec,
+    options: CallOptions & { onStage?: (stage: string, durationMs: number) => void },
+  ): Promise<SpawnedRuntime>;
+  /** Every runtime of this instance of ours that exists, running or not, whoever made it, half-made ones included. */
+  inventory(options: CallOptions): Promise<InventoryEntry[]>;
+  /** Reconnects to a runtime after a restart; a runtime already connected resolves. @throws RuntimeGone when it is dead. */
+  adopt(runtimeId: RuntimeId, options: CallOptions): Promise<void>;
+  /** Idempotent: an unknown or already destroyed runtime resolves. Kills every process and removes every trace. */
+  destroy(runtimeId: RuntimeId, options: CallOptions): Promise<void>;
+
+  /** Operations in a running sandbox. Does no I/O. @throws RuntimeGone when the runtime is not known or has ended. */
+  sandbox(runtimeId: RuntimeId): SandboxOperations;
+  /** Console lines, newest last: the agent's and what booting wrote. */
+  logs(runtimeId: RuntimeId, options: CallOptions & { lines: number }): Promise<string[]>;
+  /** Calls back when a runtime ends without `destroy`. @returns how to stop listening. */
+  onExit(listener: (runtimeId: RuntimeId, reason: string) => void): () => void;
+}
+
+export interface ProviderCheck {
+  healthy: boolean;
+  /** Why it is unhealthy, and the way out. */
+  error?: string;
+  /** Remarks that matter to an operator: what is limited here and why. */
+  notes: string[];
+}
+
+export type NetworkMode = "none" | "outbound" | "host";
+
+export interface RuntimeSpec {
+  /** Chosen by the caller and written down before the call. */
+  runtimeId: RuntimeId;
+  sandboxId: SandboxId;
+  image: string;
+  memoryMb: number;
+  vcpus: number;
+  env: Readonly<Record<string, string>>;
+  user?: string;
+  workdir?: string;
+  network?: NetworkMode;
+  /** Time until the sandbox ends itself, the dead-man's grace included; null: never. */
+  expiresInMs: number | null;
+  metadata: Readonly<Record<string, string>>;
+}
+
+export interface SpawnedRuntime {
+  /** The image as resolved, for the record. */
+  image: string;
+}
+
+export interface InventoryEntry {
+  runtimeId: RuntimeId;
+  /** The sandbox it was bound to; absent when the binding was never completed. */
+  sandboxId?: SandboxId;
+  state: "running" | "dead";
+}

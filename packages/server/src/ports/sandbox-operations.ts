@@ -1,0 +1,185 @@
+import type { Duplex, Readable } from "node:stream";
+import type { ExitReason } from "@alcove/wire";
+import type { ExecId } from "./ids.ts";
+
+/** What can be done in one running sandbox. Methods throw DomainErrors; RuntimeGone when the sandbox has ended. */
+export interface SandboxOperations {
+  readonly execs: ExecOperations;
+  readonly files: FileOperations;
+  /** Tells the sandbox when to end itself if nobody extends it; null: never. The caller adds its dead-man's grace. */
+  setExpiry(expiresInMs: number | null, options: CallOptions): Promise<void>;
+  stats(options: CallOptions): Promise<RuntimeStats>;
+  /** Connects to a TCP port inside. @throws NotFound when nothing listens there. */
+  dialPort(port: number, options: CallOptions): Promise<Duplex>;
+}
+
+export interface CallOptions {
+  signal: AbortSignal;
+}
+
+export interface RuntimeStats {
+  cpuUsageMs?: number;
+  memoryBytes?: number;
+  memoryLimitBytes?: number;
+  pids?: number;
+  pidsLimit?: number;
+  diskBytes?: number;
+  diskLimitBytes?: number;
+}
+
+export interface ExecSpec {
+  execId: ExecId;
+  /** What the client asked for, kept for the record. */
+  command: string;
+  args: readonly string[];
+  /** What runs: program and arguments. */
+  argv: readonly string[];
+  env: Readonly<Record<string, string>>;
+  workdir?: string;
+  user?: string;
+  tty?: WindowSize;
+  /** true: standard input stays open until it is closed; false: empty. */
+  stdin: boolean;
+  /** Kept by the sandbox itself: a dead service does not prolong it. */
+  timeoutMs: number;
+  detached: boolean;
+  tag?: string;
+}
+
+export interface WindowSize {
+  cols: number;
+  rows: number;
+}
+
+export interface ExecExit {
+  exitCode: number;
+  /** `SIGTERM` and so on, when a signal ended it. */
+  signal?: string;
+  reason: ExitReason;
+  startedAt: Date;
+  endedAt: Date;
+  durationMs: number;
+  outputBytes: number;
+  /** Why the program could not be started; the exit code is then 127 or 126. */
+  startError?: string;
+}
+
+export interface ExecInfo {
+  execId: ExecId;
+  pid: number;
+  command: string;
+  args: readonly string[];
+  tty: boolean;
+  tag?: string;
+  detached: boolean;
+  startedAt: Date;
+  outputBytes: number;
+  firstOffset: number;
+  /** Present once it has ended. */
+  exit?: ExecExit;
+}
+
+export type ExecEvent =
+  | { type: "output"; stream: "stdout" | "stderr"; data: Buffer; offset: number }
+  | { type: "exit"; exit: ExecExit };
+
+/**
+ * A view of one command's output. Iterate `events` once: output in order, then one exit event. Events that end without
+ * an exit were cut: the sandbox is gone. Reading slowly slows a lossless view's command down. Disposing ends the view,
+ * never the command.
+ */
+export interface ExecView extends AsyncDisposable {
+  readonly execId: ExecId;
+  readonly pid: number;
+  readonly events: AsyncIterable<ExecEvent>;
+  /** Waits while the command does not read. Data for a closed stdin is dropped. */
+  writeStdin(data: Uint8Array): Promise<void>;
+  closeStdin(): Promise<void>;
+}
+
+export interface ExecOperations {
+  /** Starts a command and follows it, lossless. @throws BadRequest for a missing workdir or unknown user, Conflict for a known id. */
+  start(spec: ExecSpec, options: CallOptions): Promise<ExecView>;
+  /** Starts a command without following it. */
+  startDetached(spec: ExecSpec, options: CallOptions): Promise<{ pid: number }>;
+  /** @param from offset of the first byte wanted; before what is kept: the oldest byte kept. @throws NotFound. */
+  attach(
+    execId: ExecId,
+    options: CallOptions & { from: number; follow: boolean; lossless: boolean },
+  ): Promise<ExecView & { info: ExecInfo }>;
+  get(execId: ExecId, options: CallOptions): Promise<ExecInfo>;
+  list(options: CallOptions): Promise<ExecInfo[]>;
+  /** @throws Conflict when it has ended or its stdin is closed. */
+  writeStdin(execId: ExecId, data: Uint8Array, options: CallOptions & { close: boolean }): Promise<void>;
+  resize(execId: ExecId, size: WindowSize, options: CallOptions): Promise<void>;
+  /** To the command's process group. @throws Conflict when it has ended. */
+  signal(execId: ExecId, signal: number, options: CallOptions): Promise<void>;
+  /** Kills the whole tree and resolves when nothing of it is left. */
+  kill(execId: ExecId, options: CallOptions & { reason: "cancelled" | "timeout" }): Promise<ExecInfo>;
+  /** Kills the tree with reason `cancelled` after `graceMs` unless somebody attaches; null calls it off. */
+  setGrace(execId: ExecId, graceMs: number | null, options: CallOptions): Promise<void>;
+}
+
+export type FileType =
+  | "file"
+  | "dir"
+  | "symlink"
+  | "fifo"
+  | "socket"
+  | "char_device"
+  | "block_device"
+  | "unknown";
+
+export interface FileEntry {
+  name: string;
+  path: string;
+  type: FileType;
+  size: number;
+  /** Permission bits. */
+  mode: number;
+  uid: number;
+  gid: number;
+  modifiedAt: Date;
+  symlinkTarget?: string;
+}
+
+/** Paths are absolute and free of NUL. Missing paths throw NotFound, wrong kinds BadRequest, full directories Conflict. */
+export interface FileOperations {
+  /** A last symlink is described, not followed, unless `follow`. */
+  stat(path: string, options: CallOptions & { follow?: boolean }): Promise<FileEntry>;
+  list(path: string, options: CallOptions & { depth: number }): Promise<FileEntry[]>;
+  /** The body must be read to its end or destroyed. `length` is null when unknown in advance. */
+  read(
+    path: string,
+    options: CallOptions & { offset?: number; length?: number },
+  ): Promise<{ info: FileEntry; length: number | null; body: Readable }>;
+  /** Atomic: readers see the old file or the new one; an aborted write leaves nothing behind. */
+  write(
+    path: string,
+    body: AsyncIterable<Uint8Array>,
+    options: CallOptions & { mode?: number; user?: string; maxBytes?: number },
+  ): Promise<FileEntry>;
+  mkdir(
+    path: string,
+    options: CallOptions & { mode?: number; user?: string; parents: boolean },
+  ): Promise<FileEntry>;
+  move(from: string, to: string, options: CallOptions): Promise<void>;
+  remove(path: string, options: CallOptions & { recursive: boolean }): Promise<void>;
+  chmod(path: string, mode: number, options: CallOptions): Promise<void>;
+  glob(pattern: string, options: CallOptions): Promise<string[]>;
+  /** A tar of what is below `path`. */
+  archive(path: string, options: CallOptions): Promise<Readable>;
+  /** Unpacks a tar below `path`, confined to it. */
+  unpack(
+    path: string,
+    body: AsyncIterable<Uint8Array>,
+    options: CallOptions & { user?: string },
+  ): Promise<{ entries: number }>;
+  /** Ends when `signal` aborts or the sandbox goes. */
+  watch(path: string, options: CallOptions & { recursive: boolean }): Promise<AsyncIterable<FileChange>>;
+}
+
+export interface FileChange {
+  type: "create" | "write" | "remove" | "rename" | "chmod" | "overflow";
+  path: string;
+}

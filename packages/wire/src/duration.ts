@@ -1,0 +1,36 @@
+const groupPattern = /(\d+(?:\.\d+)?)(ms|h|m|s)/y;
+const unitMs = { h: 3_600_000, m: 60_000, s: 1_000, ms: 1 } as const;
+const maxDurationMs = 100 * 366 * 24 * unitMs.h;
+
+/**
+ * Reads a duration such as `30s`, `1h30m` or `500ms`: number and unit groups, units `h`, `m`, `s`, `ms`. Spec §2.
+ * @returns milliseconds, rounded to whole ones, or undefined when the text is not a duration (a sign, a bare number,
+ *   an unknown unit, an empty text, more than a hundred years).
+ */
+export function parseDuration(text: string): number | undefined {
+  if (text.length === 0 || text.length > 64) return undefined;
+  let total = 0;
+  groupPattern.lastIndex = 0;
+  while (groupPattern.lastIndex < text.length) {
+    const group = groupPattern.exec(text);
+    if (group === null) return undefined;
+    total += Number(group[1]) * unitMs[group[2] as keyof typeof unitMs];
+  }
+  return total <= maxDurationMs ? Math.round(total) : undefined;
+}
+
+/** Writes milliseconds in Go's style: `2h0m0s`, `1m30s`, `12.5ms`, `0s`. DESIGN §6, durations out. */
+export function formatDuration(ms: number): string {
+  if (!Number.isFinite(ms) || ms <= 0) return "0s";
+  if (ms < 1_000) return `${trimNumber(ms, 3)}ms`;
+  const hours = Math.floor(ms / unitMs.h);
+  const minutes = Math.floor((ms % unitMs.h) / unitMs.m);
+  const seconds = trimNumber((ms % unitMs.m) / unitMs.s, 3);
+  if (hours > 0) return `${hours}h${minutes}m${seconds}s`;
+  if (minutes > 0) return `${minutes}m${seconds}s`;
+  return `${seconds}s`;
+}
+
+function trimNumber(value: number, decimals: number): string {
+  return String(Number(value.toFixed(decimals)));
+}

@@ -1,0 +1,33 @@
+import { type Static, Type } from "typebox";
+
+/** Every `code` an error body can carry. Spec §7; additions DESIGN §6. */
+export const errorCodes = [
+  "bad_request",
+  "unauthorized",
+  "forbidden",
+  "not_found",
+  "method_not_allowed",
+  "timeout",
+  "conflict",
+  "too_large",
+  "unsupported_media_type",
+  "range_not_satisfiable",
+  "upgrade_required",
+  "resource_limit",
+  "provider_error",
+  "internal",
+  "unavailable",
+  "remote_worker_rpc_unavailable",
+] as const;
+
+export type ErrorCode = (typeof errorCodes)[number];
+
+/** The body of every refusal. Spec §7. */
+export const ErrorBody = Type.Object(
+  {
+    code: Type.Enum([...errorCodes]),
+    message: Type.String({ description: "Names the thing, the value, the limit and the way out." }),
+  },
+  { $id: "Error", additionalProperties: true },
+);
+export type ErrorBody = Static<typeof ErrorBody>;

@@ -1,0 +1,195 @@
+import { type Static, Type } from "typebox";
+import { Duration, Env } from "./sandboxes.ts";
+
+export const exitReasons = ["exited", "signaled", "timeout", "cancelled", "oom", "lost"] as const;
+export type ExitReason = (typeof exitReasons)[number];
+
+/** `ex-` and 8 to 32 of [a-z0-9]; a client may choose it. DESIGN §6, exec details. */
+export const ExecId = Type.String({
+  pattern: "^ex-[a-z0-9]{8,32}$",
+  description: "`ex-` and 8 to 32 of [a-z0-9]",
+});
+
+const commandFields = {
+  command: Type.String({ minLength: 1, maxLength: 1_048_576 }),
+  args: Type.Optional(Type.Array(Type.String({ maxLength: 1_048_576 }), { maxItems: 65_536 })),
+  mode: Type.Optional(
+    Type.Enum(["shell", "argv"], {
+      description: "shell (default): /bin/sh -c, args quoted and appended; argv: no shell.",
+    }),
+  ),
+  env: Type.Optional(Env),
+  workdir: Type.Optional(Type.String({ maxLength: 4_096 })),
+  user: Type.Optional(Type.String({ maxLength: 128 })),
+  timeout: Type.Optional(Duration),
+  exec_id: Type.Optional(ExecId),
+  tag: Type.Optional(Type.String({ maxLength: 256 })),
+};
+
+/** Spec §2, Exec request; additive fields DESIGN §4.2 and §6. */
+export const ExecRequest = Type.Object(
+  { ...commandFields, stream: Type.Optional(Type.Boolean()) },
+  { $id: "ExecRequest", additionalProperties: false },
+);
+export type ExecRequest = Static<typeof ExecRequest>;
+
+const windowSize = {
+  cols: Type.Optional(Type.Integer({ minimum: 1, maximum: 65_535 })),
+  rows: Type.Optional(Type.Integer({ minimum: 1, maximum: 65_535 })),
+};
+
+/** `POST /sandboxes/{id}/execs`: starts a detached command. DESIGN §4.2. */
+export const StartExecRequest = Type.Object(
+  {
+    ...commandFields,
+    stdin: Type.Optional(Type.Boolean({ description: "false closes it at once; default open." })),
+    tty: Type.Optional(Type.Boolean()),
+    ...windowSize,
+  },
+  { $id: "StartExecRequest", additionalProperties: false },
+);
+export type StartExecRequest = Static<typeof StartExecRequest>;
+
+export const StartExecResponse = Type.Object(
+  { exec_id: Type.String(), pid: Type.Integer() },
+  { $id: "StartExecResponse" },
+);
+
+/** Spec §2, Exec result; `truncated`, `reason`, `signal`, `exec_id` are additive. */
+export const ExecResult = Type.Object(
+  {
+    exit_code: Type.Integer(),
+    stdout: Type.String(),
+    stderr: Type.String(),
+    duration: Duration,
+    exec_id: Type.String(),
+    reason: Type.Enum([...exitReasons]),
+    signal: Type.Optional(Type.String()),
+    truncated: Type.Optional(Type.Boolean()),
+  },
+  { $id: "ExecResult" },
+);
+export type ExecResult = Static<typeof ExecResult>;
+
+/** One line of an NDJSON exec stream. The last line has stream `exit`. Spec §2; DESIGN §4.2. */
+export const ExecStreamChunk = Type.Union(
+  [
+    Type.Object({
+      stream: Type.Enum(["stdout", "stderr"]),
+      data: Type.String(),
+      offset: Type.Optional(Type.Integer()),
+    }),
+    Type.Object({
+      stream: Type.Literal("exit"),
+      data: Type.String(),
+      exit_code: Type.Integer(),
+      reason: Type.Enum([...exitReasons]),
+      signal: Type.Optional(Type.String()),
+      duration: Duration,
+    }),
+  ],
+  { $id: "ExecStreamChunk" },
+);
+export type ExecStreamChunk = Static<typeof ExecStreamChunk>;
+
+/** A command known to a sandbox, running or ended. DESIGN §4.2. */
+export const ExecRecord = Type.Object(
+  {
+    exec_id: Type.String(),
+    pid: Type.Integer({ description: "As seen inside the sandbox." }),
+    state: Type.Enum(["running", "exited"]),
+    command: Type.String(),
+    args: Type.Array(Type.String()),
+    tty: Type.Boolean(),
+    tag: Type.Optional(Type.String()),
+    started_at: Type.String({ format: "date-time" }),
+    output_bytes: Type.Integer({
+      description: "Bytes of both streams so far; the next byte has this offset.",
+    }),
+    first_offset: Type.Integer({ description: "Offset of the oldest byte still kept." }),
+    ended_at: Type.Optional(Type.String({ format: "date-time" })),
+    exit_code: Type.Optional(Type.Integer()),
+    signal: Type.Optional(Type.String()),
+    reason: Type.Optional(Type.Enum([...exitReasons])),
+    duration: Type.Optional(Duration),
+  },
+  { $id: "ExecRecord" },
+);
+export type ExecRecord = Static<typeof ExecRecord>;
+
+export const StdinRequest = Type.Object(
+  {
+    data: Type.Optional(Type.String()),
+    encoding: Type.Optional(Type.Enum(["utf8", "base64"])),
+    close: Type.Optional(Type.Boolean()),
+  },
+  { $id: "StdinRequest", additionalProperties: false },
+);
+export type StdinRequest = Static<typeof StdinRequest>;
+
+export const SignalRequest = Type.Object(
+  {
+    signal: Type.Union(
+      [Type.String({ minLength: 1, maxLength: 16 }), Type.Integer({ minimum: 1, maximum: 64 })],
+      { description: "Name with or without SIG, or number." },
+    ),
+  },
+  { $id: "SignalRequest", additionalProperties: false },
+);
+export type SignalRequest = Static<typeof SignalRequest>;
+
+/** Messages a WebSocket exec client sends. Spec §4; extra `start` fields DESIGN §4.2. */
+export const WsClientMessage = Type.Union(
+  [
+    Type.Object(
+      { type: Type.Literal("start"), ...commandFields, tty: Type.Optional(Type.Boolean()), ...windowSize },
+      { additionalProperties: false },
+    ),
+    Type.Object(
+      {
+        type: Type.Literal("stdin"),
+        data: Type.String(),
+        encoding: Type.Optional(Type.Enum(["utf8", "base64"])),
+        close: Type.Optional(Type.Boolean()),
+      },
+      { additionalProperties: false },
+    ),
+    Type.Object(
+      {
+        type: Type.Literal("resize"),
+        cols: Type.Integer({ minimum: 1, maximum: 65_535 }),
+        rows: Type.Integer({ minimum: 1, maximum: 65_535 }),
+      },
+      { additionalProperties: false },
+    ),
+    Type.Object(
+      {
+        type: Type.Literal("signal"),
+        signal: Type.Union([
+          Type.String({ minLength: 1, maxLength: 16 }),
+          Type.Integer({ minimum: 1, maximum: 64 }),
+        ]),
+      },
+      { additionalProperties: false },
+    ),
+  ],
+  { $id: "WsClientMessage" },
+);
+export type WsClientMessage = Static<typeof WsClientMessage>;
+
+/** Messages a WebSocket exec server sends. `exit` carries the additive fields of the NDJSON exit line too. */
+export const WsServerMessage = Type.Union(
+  [
+    Type.Object({ type: Type.Enum(["stdout", "stderr"]), data: Type.String() }),
+    Type.Object({
+      type: Type.Literal("exit"),
+      exit_code: Type.Integer(),
+      reason: Type.Enum([...exitReasons]),
+      signal: Type.Optional(Type.String()),
+      duration: Duration,
+    }),
+    Type.Object({ type: Type.Literal("error"), code: Type.String(), message: Type.String() }),
+  ],
+  { $id: "WsServerMessage" },
+);
+export type WsServerMessage = Static<typeof WsServerMessage>;

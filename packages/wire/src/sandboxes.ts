@@ -1,0 +1,126 @@
+import { type Static, Type } from "typebox";
+
+export const sandboxStates = ["creating", "running", "unhealthy", "expired", "error", "destroyed"] as const;
+export type SandboxState = (typeof sandboxStates)[number];
+
+export const Duration = Type.String({
+  description: "Groups of number and unit: h, m, s, ms. Example: 1h30m.",
+  examples: ["30s"],
+});
+
+const Metadata = Type.Record(Type.String({ maxLength: 256 }), Type.String({ maxLength: 16_384 }), {
+  maxProperties: 256,
+});
+
+/** Environment variables. A name holds no `=` and no NUL, a value no NUL; checked in core. */
+export const Env = Type.Record(
+  Type.String({ minLength: 1, maxLength: 4_096 }),
+  Type.String({ maxLength: 1_048_576 }),
+  {
+    maxProperties: 4_096,
+  },
+);
+
+/** Spec §2, Sandbox; extras DESIGN §6. */
+export const Sandbox = Type.Object(
+  {
+    id: Type.String(),
+    state: Type.Enum([...sandboxStates]),
+    provider: Type.String(),
+    image: Type.String(),
+    memory_mb: Type.Integer(),
+    vcpus: Type.Integer(),
+    created_at: Type.String({ format: "date-time" }),
+    expires_at: Type.String({ format: "date-time" }),
+    metadata: Type.Record(Type.String(), Type.String()),
+    preview_domain: Type.String(),
+    owner_id: Type.Optional(Type.String()),
+    worker_id: Type.String(),
+    error: Type.Optional(Type.String({ description: "Why the sandbox is in state error or unhealthy." })),
+  },
+  { $id: "Sandbox" },
+);
+export type Sandbox = Static<typeof Sandbox>;
+
+/** Spec §2, Spawn request; additive fields DESIGN §6. Empty strings mean "not given". */
+export const SpawnRequest = Type.Object(
+  {
+    image: Type.Optional(Type.String({ maxLength: 512 })),
+    provider: Type.Optional(Type.String({ maxLength: 64 })),
+    memory_mb: Type.Optional(
+      Type.Integer({ minimum: 0, maximum: 1_048_576, description: "0 or omitted: the default." }),
+    ),
+    vcpus: Type.Optional(
+      Type.Integer({ minimum: 0, maximum: 1_024, description: "0 or omitted: the default." }),
+    ),
+    ttl: Type.Optional(Duration),
+    metadata: Type.Optional(Metadata),
+    owner_id: Type.Optional(Type.String()),
+    env: Type.Optional(Env),
+    user: Type.Optional(
+      Type.String({ maxLength: 128, description: "Name or uid[:gid] every command runs as by default." }),
+    ),
+    workdir: Type.Optional(
+      Type.String({ maxLength: 4_096, description: "Absolute default working directory." }),
+    ),
+    network: Type.Optional(
+      Type.Enum(["none", "outbound", "host"], { description: "Only tightens what the config allows." }),
+    ),
+  },
+  { $id: "SpawnRequest", additionalProperties: false },
+);
+export type SpawnRequest = Static<typeof SpawnRequest>;
+
+export const admissionReasons = [
+  "",
+  "max_ttl",
+  "max_sandboxes",
+  "max_sandboxes_per_owner",
+  "worker_unavailable",
+  "remote_worker_rpc_unavailable",
+  "pool_full",
+] as const;
+export type AdmissionReason = (typeof admissionReasons)[number];
+
+/** Spec §2, Spawn admission decision: exactly these eight keys. */
+export const AdmissionDecision = Type.Object(
+  {
+    allowed: Type.Boolean(),
+    queueable: Type.Boolean(),
+    reason: Type.Enum([...admissionReasons]),
+    active_sandboxes: Type.Integer(),
+    max_sandboxes: Type.Integer(),
+    active_owner_sandboxes: Type.Integer(),
+    max_owner_sandboxes: Type.Integer(),
+    max_ttl: Duration,
+  },
+  { $id: "AdmissionDecision" },
+);
+export type AdmissionDecision = Static<typeof AdmissionDecision>;
+
+export const ExtendRequest = Type.Object(
+  { ttl: Duration },
+  { $id: "ExtendRequest", additionalProperties: false },
+);
+export type ExtendRequest = Static<typeof ExtendRequest>;
+
+/** `GET /sandboxes/{id}/stats`. DESIGN §6. Absent numbers could not be read on this provider. */
+export const SandboxStats = Type.Object(
+  {
+    cpu_usage_ms: Type.Optional(Type.Integer()),
+    memory_bytes: Type.Optional(Type.Integer()),
+    memory_limit_bytes: Type.Optional(Type.Integer()),
+    pids: Type.Optional(Type.Integer()),
+    pids_limit: Type.Optional(Type.Integer()),
+    disk_bytes: Type.Optional(Type.Integer()),
+    disk_limit_bytes: Type.Optional(Type.Integer()),
+  },
+  { $id: "SandboxStats" },
+);
+export type SandboxStats = Static<typeof SandboxStats>;
+
+export function statusBody<const S extends string>(status: S) {
+  return Type.Object({ status: Type.Literal(status) });
+}
+export const PruneResult = Type.Object({ pruned: Type.Integer() }, { $id: "PruneResult" });
+export const PreviewUrl = Type.Object({ url: Type.String() }, { $id: "PreviewUrl" });

@@ -1,0 +1,64 @@
+import { type Static, Type } from "typebox";
+import { Duration } from "./sandboxes.ts";
+
+/** Capability values. Spec §2, Provider; additions DESIGN §4.3 and §4.4. */
+export const capabilities = [
+  "spawn",
+  "exec",
+  "exec_stream",
+  "files",
+  "console",
+  "health",
+  "runtime_inventory",
+  "container",
+  "snapshots",
+  "microvm",
+  "vsock_agent",
+  "pty",
+  "signals",
+  "reattach",
+  "watch",
+  "ports",
+  "stats",
+  "userspace_isolation",
+] as const;
+export type Capability = (typeof capabilities)[number];
+
+/** Spec §2, Provider health entry. */
+export const ProviderHealth = Type.Object(
+  {
+    name: Type.String(),
+    healthy: Type.Boolean(),
+    default: Type.Boolean(),
+    latency_ms: Type.Integer(),
+    last_checked: Type.String({ format: "date-time" }),
+    error: Type.Optional(Type.String()),
+    capabilities: Type.Array(Type.String()),
+    runtime_count: Type.Optional(Type.Integer()),
+  },
+  { $id: "ProviderHealth" },
+);
+export type ProviderHealth = Static<typeof ProviderHealth>;
+
+export const Health = Type.Object(
+  { status: Type.Literal("ok"), version: Type.String(), uptime: Duration },
+  { $id: "Health" },
+);
+export const Liveness = Type.Object(
+  { status: Type.Literal("alive"), version: Type.String(), uptime: Duration },
+  { $id: "Liveness" },
+);
+export const Readiness = Type.Object(
+  {
+    status: Type.Enum(["ready", "not_ready"]),
+    version: Type.String(),
+    uptime: Duration,
+    ready_providers: Type.Integer(),
+    total_providers: Type.Integer(),
+    providers: Type.Array(ProviderHealth),
+    code: Type.Optional(Type.String()),
+    message: Type.Optional(Type.String()),
+  },
+  { $id: "Readiness" },
+);
+export type Readiness = Static<typeof Readiness>;
