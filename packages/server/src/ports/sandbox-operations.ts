@@ -116,6 +116,8 @@ export interface ExecOperations {
   signal(execId: ExecId, signal: number, options: CallOptions): Promise<void>;
   /** Kills the whole tree and resolves when nothing of it is left. */
   kill(execId: ExecId, options: CallOptions & { reason: "cancelled" | "timeout" }): Promise<ExecInfo>;
+  /** Every exec that ends from now on, whoever started it. Ends when `signal` aborts or the sandbox goes. */
+  exits(options: CallOptions): AsyncIterable<{ execId: ExecId; exit: ExecExit }>;
   /** Kills the tree with reason `cancelled` after `graceMs` unless somebody attaches; null calls it off. */
   setGrace(execId: ExecId, graceMs: number | null, options: CallOptions): Promise<void>;
 }
