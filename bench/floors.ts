@@ -1,0 +1,70 @@
+import { execFile } from "node:child_process";
+import { access } from "node:fs/promises";
+import path from "node:path";
+import { promisify } from "node:util";
+import { projectRoot } from "./service.ts";
+import { timeEach } from "./stats.ts";
+
+const run = promisify(execFile);
+
+/** Builds the floor program once. @returns its path. */
+async function floorProgram(): Promise<string> {
+  const workspace = path.join(projectRoot, "agent");
+  await run("cargo", ["build", "--release", "--quiet", "-p", "alcove-floor"], { cwd: workspace });
+  return path.join(workspace, "target", "release", "alcove-floor");
+}
+
+/** fork+exec+wait of `argv` from a resident process, milliseconds of each run. */
+export async function forkExec(argv: readonly string[], count: number): Promise<number[]> {
+  const program = await floorProgram();
+  const { stdout } = await run(program, ["forkexec", String(count), ...argv]);
+  return stdout
+    .trim()
+    .split("\n")
+    .map((line) => Number(line) / 1e6)
+    .slice(Math.floor(count / 10));
+}
+
+export async function which(name: string): Promise<string | undefined> {
+  for (const folder of (process.env.PATH ?? "").split(path.delimiter)) {
+    const candidate = path.join(folder, name);
+    const found = await access(candidate).then(
+      () => true,
+      () => false,
+    );
+    if (found) return candidate;
+  }
+  return undefined;
+}
+
+/** A program started afresh each time, milliseconds of each run, from the resident floor program. */
+export async function bubblewrap(count: number): Promise<number[] | undefined> {
+  const bwrap = await which("bwrap");
+  if (bwrap === undefined) return undefined;
+  const argv = [
+    bwrap,
+    "--unshare-all",
+    "--ro-bind",
+    "/usr",
+    "/usr",
+    "--symlink",
+    "usr/bin",
+    "/bin",
+    "--symlink",
+    "usr/lib",
+    "/lib",
+  ];
+  return forkExec(
+    [...argv, "--symlink", "usr/lib64", "/lib64", "--proc", "/proc", "--dev", "/dev", "/usr/bin/true"],
+    count,
+  );
+}
+
+export async function freshProot(binary: string, count: number): Promise<number[]> {
+  return forkExec([binary, "-0", "-b", "/proc", "-b", "/dev", "/bin/true"], count);
+}
+
+/** `cp` of a file to another, milliseconds of each run. */
+export function copyFile(from: string, to: string, count: number): Promise<number[]> {
+  return timeEach({ count, warmup: 1 }, () => run("cp", [from, to]));
+}

@@ -1,0 +1,68 @@
+import { connect, type Socket } from "node:net";
+
+export interface BenchResponse {
+  status: number;
+  body: string;
+}
+
+/**
+ * One keep-alive HTTP/1.1 connection that does next to nothing itself, so that the figures are the server's: requests
+ * are written as one string, responses are expected with a Content-Length. One request at a time.
+ */
+export class KeepAliveClient {
+  readonly #socket: Socket;
+  readonly #host: string;
+  #received = "";
+  #waiting: { resolve(response: BenchResponse): void; reject(error: Error): void } | undefined;
+
+  constructor(url: string) {
+    const { hostname, port, host } = new URL(url);
+    this.#host = host;
+    this.#socket = connect({ host: hostname, port: Number(port), noDelay: true });
+    this.#socket.setEncoding("latin1");
+    this.#socket.on("data", (chunk: string) => this.#onData(chunk));
+    this.#socket.on("error", (error) => this.#fail(error));
+    this.#socket.on("close", () => this.#fail(new Error("the server closed the connection")));
+  }
+
+  request(method: string, path: string, body?: unknown): Promise<BenchResponse> {
+    const text = body === undefined ? "" : JSON.stringify(body);
+    const type = body === undefined ? "" : "Content-Type: application/json\r\n";
+    const head = `${method} /api/v1${path} HTTP/1.1\r\nHost: ${this.#host}\r\n${type}Content-Length: ${Buffer.byteLength(text)}\r\n\r\n`;
+    return new Promise((resolve, reject) => {
+      this.#waiting = { resolve, reject };
+      this.#socket.write(head + text);
+    });
+  }
+
+  /** @throws Error unless the status is the expected one. @returns the parsed body. */
+  async expect<T>(status: number, method: string, path: string, body?: unknown): Promise<T> {
+    const response = await this.request(method, path, body);
+    if (response.status !== status) throw new Error(`${method} ${path}: ${response.status} ${response.body}`);
+    return JSON.parse(response.body) as T;
+  }
+
+  close(): void {
+    this.#waiting = undefined;
+    this.#socket.destroy();
+  }
+
+  #onData(chunk: string): void {
+    this.#received += chunk;
+    const headEnd = this.#received.indexOf("\r\n\r\n");
+    if (headEnd < 0) return;
+    const length = Number(/content-length: (\d+)/i.exec(this.#received.slice(0, headEnd))?.[1] ?? "0");
+    if (this.#received.length < headEnd + 4 + length) return;
+    const response = { status: Number(this.#received.slice(9, 12)), body: this.#received.slice(headEnd + 4) };
+    this.#received = "";
+    const waiting = this.#waiting;
+    this.#waiting = undefined;
+    waiting?.resolve(response);
+  }
+
+  #fail(error: Error): void {
+    const waiting = this.#waiting;
+    this.#waiting = undefined;
+    waiting?.reject(error);
+  }
+}

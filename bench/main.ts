@@ -1,0 +1,61 @@
+/**
+ * `npm run bench [-- NAME…]`: measures what DESIGN §7 budgets, each figure beside its floor of the same run, prints
+ * the table and writes it to bench/results/. A budget that is not met does not fail the run: the machine may be busy.
+ */
+import { mkdir, writeFile } from "node:fs/promises";
+import { cpus, release } from "node:os";
+import path from "node:path";
+import { printTable, type Row } from "./row.ts";
+import { dockerRows } from "./scenarios/docker.ts";
+import { nativeExec, prootExec } from "./scenarios/exec.ts";
+import { idleCost } from "./scenarios/idle.ts";
+import { controlPlane, nativeSpawn } from "./scenarios/spawn.ts";
+import { ndjsonStream, rawFiles } from "./scenarios/streams.ts";
+import { projectRoot } from "./service.ts";
+
+const scenarios: Record<string, () => Promise<Row[]>> = {
+  "native-exec": nativeExec,
+  "native-spawn": nativeSpawn,
+  "native-stream": ndjsonStream,
+  "native-files": rawFiles,
+  "native-idle": idleCost,
+  docker: dockerRows,
+  proot: prootExec,
+  mock: controlPlane,
+};
+
+const wanted = process.argv.slice(2);
+const unknown = wanted.filter((name) => scenarios[name] === undefined);
+if (unknown.length > 0) {
+  console.error(`bench: no scenario ${unknown.join(", ")}; there are: ${Object.keys(scenarios).join(", ")}`);
+  process.exit(2);
+}
+const rows: Row[] = [];
+let failed = false;
+for (const [name, scenario] of Object.entries(scenarios)) {
+  if (wanted.length > 0 && !wanted.includes(name)) continue;
+  console.error(`bench: ${name} …`);
+  try {
+    const measured = await scenario();
+    if (measured.length === 0) console.error(`bench: ${name} SKIPPED: what it needs is not on this machine`);
+    rows.push(...measured);
+  } catch (error) {
+    failed = true;
+    console.error(`bench: ${name} FAILED:`, error);
+  }
+}
+const table = printTable(rows);
+console.log(table);
+const results = path.join(projectRoot, "bench", "results");
+await mkdir(results, { recursive: true });
+const takenAt = new Date().toISOString();
+const machine = {
+  cores: cpus().length,
+  model: cpus()[0]?.model ?? "",
+  kernel: release(),
+  node: process.version,
+};
+const file = path.join(results, `${takenAt.replaceAll(":", "-")}.json`);
+await writeFile(file, `${JSON.stringify({ takenAt, machine, rows }, null, 2)}\n`);
+console.error(`bench: written to ${path.relative(projectRoot, file)}`);
+process.exit(failed ? 1 : 0);

@@ -1,0 +1,73 @@
+import { forkExec, freshProot, which } from "../floors.ts";
+import { KeepAliveClient } from "../keep-alive-client.ts";
+import type { Row } from "../row.ts";
+import { startService } from "../service.ts";
+import { ms, perSecond, summarize, sustain, timeEach } from "../stats.ts";
+
+interface Spawned {
+  id: string;
+}
+
+const trueCommand = { command: "/bin/true", mode: "argv" };
+
+/** Buffered exec of `true` on native: one client, then sixteen. */
+export async function nativeExec(): Promise<Row[]> {
+  const floor = summarize(await forkExec(["/bin/true"], 400));
+  await using service = await startService({ ALCOVE_PROVIDERS_DEFAULT: "native" });
+  const client = new KeepAliveClient(service.url);
+  const { id } = await client.expect<Spawned>(201, "POST", "/sandboxes", {});
+  const exec = (with_: KeepAliveClient) => with_.expect(200, "POST", `/sandboxes/${id}/exec`, trueCommand);
+  const serial = summarize(await timeEach({ count: 500, warmup: 100 }, () => exec(client)));
+  const clients = Array.from({ length: 16 }, () => new KeepAliveClient(service.url));
+  await sustain({ clients: 16, durationMs: 1_000 }, (index) => exec(clients[index] ?? client));
+  const load = await sustain({ clients: 16, durationMs: 5_000 }, (index) => exec(clients[index] ?? client));
+  const loaded = summarize(load.samples);
+  for (const each of [client, ...clients]) each.close();
+  return [
+    {
+      what: "native: buffered exec of true, 1 client",
+      figure: `p50 ${ms(serial.p50)}, p95 ${ms(serial.p95)}`,
+      floor: `fork+exec p50 ${ms(floor.p50)}`,
+      budget: "p50 ≤ floor + 1 ms",
+      met: serial.p50 <= floor.p50 + 1,
+      data: { p50: serial.p50, p95: serial.p95, floor: floor.p50 },
+    },
+    {
+      what: "native: buffered exec of true, 16 clients",
+      figure: `${perSecond(load.perSecond)}, p50 ${ms(loaded.p50)}, p99 ${ms(loaded.p99)}`,
+      floor: `fork+exec, one after the other ${perSecond(1_000 / floor.p50)}`,
+      budget: "≥ 2000/s",
+      met: load.perSecond >= 2_000,
+      data: { perSecond: load.perSecond, p50: loaded.p50, p99: loaded.p99 },
+    },
+  ];
+}
+
+/** Buffered exec on proot against a proot started afresh for each command. */
+export async function prootExec(): Promise<Row[]> {
+  const proot = await which("proot");
+  if (proot === undefined) return [];
+  const floor = summarize(await freshProot(proot, 60));
+  await using service = await startService({
+    ALCOVE_PROVIDERS_DEFAULT: "proot",
+    ALCOVE_PROVIDERS_PROOT_ENABLED: "true",
+  });
+  const client = new KeepAliveClient(service.url);
+  const { id } = await client.expect<Spawned>(201, "POST", "/sandboxes", {});
+  const serial = summarize(
+    await timeEach({ count: 200, warmup: 20 }, () =>
+      client.expect(200, "POST", `/sandboxes/${id}/exec`, trueCommand),
+    ),
+  );
+  client.close();
+  return [
+    {
+      what: "proot: buffered exec of true",
+      figure: `p50 ${ms(serial.p50)}, p95 ${ms(serial.p95)}`,
+      floor: `a new proot p50 ${ms(floor.p50)}`,
+      budget: "below the floor",
+      met: serial.p50 < floor.p50,
+      data: { p50: serial.p50, p95: serial.p95, floor: floor.p50 },
+    },
+  ];
+}

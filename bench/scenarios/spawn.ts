@@ -1,0 +1,120 @@
+import { bubblewrap } from "../floors.ts";
+import { KeepAliveClient } from "../keep-alive-client.ts";
+import type { Row } from "../row.ts";
+import { startService } from "../service.ts";
+import { ms, summarize, timeEach } from "../stats.ts";
+
+interface Spawned {
+  id: string;
+}
+
+const echo = { command: "echo ready" };
+
+/** Spawn to first output and destroy on native, one at a time, then a hundred at once. */
+export async function nativeSpawn(): Promise<Row[]> {
+  const bwrap = await bubblewrap(60);
+  const floor = bwrap === undefined ? undefined : summarize(bwrap);
+  await using service = await startService({ ALCOVE_PROVIDERS_DEFAULT: "native" });
+  const client = new KeepAliveClient(service.url);
+  const destroyed: number[] = [];
+  const spawned: number[] = [];
+  const ready: number[] = [];
+  for (let index = 0; index < 70; index++) {
+    const started = performance.now();
+    const { id } = await client.expect<Spawned>(201, "POST", "/sandboxes", {});
+    const up = performance.now();
+    await client.expect(200, "POST", `/sandboxes/${id}/exec`, echo);
+    const answered = performance.now();
+    await client.expect(200, "DELETE", `/sandboxes/${id}`);
+    if (index < 10) continue;
+    spawned.push(up - started);
+    ready.push(answered - started);
+    destroyed.push(performance.now() - answered);
+  }
+  client.close();
+  const first = summarize(ready);
+  const gone = summarize(destroyed);
+  const burst = await hundredAtOnce(service.url);
+  return [
+    {
+      what: "native: spawn to first output, cold",
+      figure: `p50 ${ms(first.p50)}, p95 ${ms(first.p95)} (spawn alone p50 ${ms(summarize(spawned).p50)})`,
+      floor: floor === undefined ? "bwrap is not installed" : `bare bwrap true p50 ${ms(floor.p50)}`,
+      budget: "p50 ≤ 10 ms, p95 ≤ 20 ms",
+      met: first.p50 <= 10 && first.p95 <= 20,
+      data: { p50: first.p50, p95: first.p95, ...(floor === undefined ? {} : { floor: floor.p50 }) },
+    },
+    {
+      what: "native: destroy",
+      figure: `p50 ${ms(gone.p50)}, p95 ${ms(gone.p95)}`,
+      floor: "-",
+      budget: "p50 ≤ 10 ms",
+      met: gone.p50 <= 10,
+      data: { p50: gone.p50, p95: gone.p95 },
+    },
+    {
+      what: "native: 100 × spawn + exec at once",
+      figure: `${burst.succeeded} succeeded, p50 ${ms(burst.p50)}, p95 ${ms(burst.p95)}`,
+      floor: "-",
+      budget: "all, p95 ≤ 800 ms",
+      met: burst.succeeded === 100 && burst.p95 <= 800,
+      data: { succeeded: burst.succeeded, p50: burst.p50, p95: burst.p95 },
+    },
+  ];
+}
+
+async function hundredAtOnce(url: string): Promise<{ succeeded: number; p50: number; p95: number }> {
+  const clients = Array.from({ length: 100 }, () => new KeepAliveClient(url));
+  await Promise.all(clients.map((client) => client.expect(200, "GET", "/live")));
+  const results = await Promise.allSettled(
+    clients.map(async (client) => {
+      const started = performance.now();
+      const { id } = await client.expect<Spawned>(201, "POST", "/sandboxes", {});
+      await client.expect(200, "POST", `/sandboxes/${id}/exec`, echo);
+      return { id, elapsedMs: performance.now() - started };
+    }),
+  );
+  const succeeded = results.flatMap((result) => (result.status === "fulfilled" ? [result.value] : []));
+  await Promise.all(
+    succeeded.map(({ id }, index) => clients[index]?.expect(200, "DELETE", `/sandboxes/${id}`)),
+  );
+  for (const client of clients) client.close();
+  const summary = summarize(succeeded.map(({ elapsedMs }) => elapsedMs));
+  return { succeeded: succeeded.length, p50: summary.p50, p95: summary.p95 };
+}
+
+/** Spawn and destroy pairs on mock: what the control plane itself costs. */
+export async function controlPlane(): Promise<Row[]> {
+  await using service = await startService({
+    ALCOVE_PROVIDERS_DEFAULT: "mock",
+    ALCOVE_PROVIDERS_MOCK_ENABLED: "true",
+  });
+  const clients = Array.from({ length: 64 }, () => new KeepAliveClient(service.url));
+  const pair = async (client: KeepAliveClient) => {
+    const { id } = await client.expect<Spawned>(201, "POST", "/sandboxes", {});
+    await client.expect(200, "DELETE", `/sandboxes/${id}`);
+  };
+  const until = performance.now() + 6_000;
+  const warm = performance.now() + 1_000;
+  const samples: number[] = [];
+  const loop = async (client: KeepAliveClient) => {
+    while (performance.now() < until) {
+      const [elapsed = 0] = await timeEach({ count: 1, warmup: 0 }, () => pair(client));
+      if (performance.now() > warm) samples.push(elapsed);
+    }
+  };
+  await Promise.all(clients.map(loop));
+  for (const client of clients) client.close();
+  const summary = summarize(samples);
+  const rate = samples.length / 5;
+  return [
+    {
+      what: "mock: spawn + destroy pairs, 64 clients",
+      figure: `${Math.round(rate)}/s, pair p50 ${ms(summary.p50)}, p99 ${ms(summary.p99)}`,
+      floor: "-",
+      budget: "aim ≥ 2000/s; p99 ≤ 20 ms",
+      met: rate >= 2_000 && summary.p99 <= 20,
+      data: { perSecond: rate, p50: summary.p50, p99: summary.p99 },
+    },
+  ];
+}

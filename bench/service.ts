@@ -1,0 +1,88 @@
+import { type ChildProcess, spawn } from "node:child_process";
+import { createWriteStream } from "node:fs";
+import { mkdtemp, readFile, rm } from "node:fs/promises";
+import { createServer } from "node:net";
+import { tmpdir } from "node:os";
+import path from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
+import { fileURLToPath } from "node:url";
+
+export const projectRoot = path.resolve(path.dirname(fileURLToPath(import.meta.url)), "..");
+
+/** The service in a process of its own, on a data directory of its own. */
+export interface Service extends AsyncDisposable {
+  url: string;
+  pid: number;
+  /** Resident set of the server process, bytes. */
+  rssBytes(): Promise<number>;
+}
+
+async function freePort(): Promise<number> {
+  const server = createServer();
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  const address = server.address();
+  await new Promise((resolve) => server.close(resolve));
+  if (address === null || typeof address === "string") throw new Error("no free port");
+  return address.port;
+}
+
+/** Starts the service with `settings` (config keys as environment variables) and waits until it is ready. */
+export async function startService(settings: Record<string, string>): Promise<Service> {
+  const dataDir = await mkdtemp(path.join(tmpdir(), "alcove-bench-"));
+  const port = await freePort();
+  const child: ChildProcess = spawn(
+    process.execPath,
+    [path.join(projectRoot, "packages/cli/src/main.ts"), "serve"],
+    {
+      cwd: dataDir,
+      stdio: ["ignore", "pipe", "pipe"],
+      env: {
+        ...process.env,
+        ALCOVE_DATA_DIR: path.join(dataDir, "data"),
+        ALCOVE_SERVER_PORT: String(port),
+        ALCOVE_LOGGING_LEVEL: "warn",
+        ALCOVE_SERVER_DESTROY_ON_EXIT: "true",
+        ALCOVE_DEFAULTS_MAX_SANDBOXES: "0",
+        ...settings,
+      },
+    },
+  );
+  const log = createWriteStream(path.join(dataDir, "service.log"));
+  child.stdout?.pipe(log, { end: false });
+  child.stderr?.pipe(log, { end: false });
+  const url = `http://127.0.0.1:${port}`;
+  const exited = new Promise<void>((resolve) => child.once("exit", () => resolve()));
+  const deadline = Date.now() + 60_000;
+  for (;;) {
+    const ready = await fetch(`${url}/api/v1/ready`).then(
+      (response) => response.ok,
+      () => false,
+    );
+    if (ready) break;
+    if (child.exitCode !== null || Date.now() > deadline) {
+      throw new Error(
+        `the service did not start:\n${await readFile(path.join(dataDir, "service.log"), "utf8")}`,
+      );
+    }
+    await delay(50);
+  }
+  const pid = child.pid ?? 0;
+  return {
+    url,
+    pid,
+    rssBytes: async () => rssOf(pid),
+    async [Symbol.asyncDispose]() {
+      child.kill("SIGTERM");
+      const gone = await Promise.race([exited.then(() => true), delay(60_000, false, { ref: false })]);
+      if (!gone) child.kill("SIGKILL");
+      log.end();
+      await rm(dataDir, { recursive: true, force: true, maxRetries: 3 });
+    },
+  };
+}
+
+/** Resident set of a process, bytes. */
+export async function rssOf(pid: number): Promise<number> {
+  const status = await readFile(`/proc/${pid}/status`, "utf8");
+  return Number(/VmRSS:\s+(\d+) kB/.exec(status)?.[1] ?? "0") * 1_024;
+}
