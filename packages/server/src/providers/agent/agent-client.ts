@@ -1,0 +1,134 @@
+import type { Duplex } from "node:stream";
+import type { Logger } from "../../platform/logger.ts";
+import type {
+  CallOptions,
+  ExecOperations,
+  FileOperations,
+  RuntimeStats,
+  SandboxId,
+  SandboxOperations,
+} from "../../ports/index.ts";
+import { AgentChannel, type AgentDialer } from "./channel.ts";
+import { EventsFeed } from "./events-feed.ts";
+import { AgentExecs } from "./exec-operations.ts";
+import { AgentFiles } from "./file-operations.ts";
+import { PortDial } from "./port-stream.ts";
+import { numberOf, objectOf, optionalNumberOf, optionalTextOf, textOf } from "./reading.ts";
+
+/** What an agent is told about the sandbox it serves; what is absent stays as it is. */
+export interface AgentConfigure {
+  sandboxId: SandboxId;
+  hostname?: string;
+  env?: Record<string, string>;
+  user?: string;
+  workdir?: string;
+  expiresInMs: number | null;
+  execCaps?: string[];
+  ringBytes?: number;
+}
+
+export interface AgentInfo {
+  version: string;
+  agent: string;
+  pid: number;
+  uptimeMs: number;
+  sandboxId: string | null;
+  execsRunning: number;
+}
+
+/**
+ * A sandbox, through the agent inside it. Makes no connection before the first call; disposing cuts what is under way
+ * and leaves the sandbox alone. A signal ends a call until it resolves; what it resolved to is its holder's.
+ */
+export class AgentClient implements SandboxOperations, AsyncDisposable {
+  readonly execs: ExecOperations;
+  readonly files: FileOperations;
+  readonly #channel: AgentChannel;
+  readonly #feed: EventsFeed;
+  readonly #token: string;
+
+  constructor(options: { dial: AgentDialer; token: string; name: string; logger: Logger }) {
+    const { name } = options;
+    this.#token = options.token;
+    this.#channel = new AgentChannel(options);
+    this.#feed = new EventsFeed({ channel: this.#channel, logger: options.logger.child({ sandbox: name }) });
+    this.execs = new AgentExecs({ channel: this.#channel, feed: this.#feed, name });
+    this.files = new AgentFiles({ channel: this.#channel });
+  }
+
+  /** Binds the agent to a sandbox and to this client's token. Can be repeated. */
+  async configure(request: AgentConfigure, options: CallOptions): Promise<void> {
+    await this.#channel.call(
+      {
+        op: "sandbox.configure",
+        sandbox_id: request.sandboxId,
+        token: this.#token,
+        hostname: request.hostname,
+        env: request.env,
+        user: request.user,
+        workdir: request.workdir,
+        expires_in_ms: request.expiresInMs,
+        exec_caps: request.execCaps,
+        ring_bytes: request.ringBytes,
+      },
+      options,
+    );
+  }
+
+  async info(options: CallOptions): Promise<AgentInfo> {
+    const reply = objectOf(await this.#channel.call({ op: "sandbox.info" }, options), "reply");
+    return {
+      version: String(reply.version),
+      agent: textOf(reply, "agent"),
+      pid: numberOf(reply, "pid"),
+      uptimeMs: numberOf(reply, "uptime_ms"),
+      sandboxId: optionalTextOf(reply, "sandbox_id") ?? null,
+      execsRunning: numberOf(reply, "execs_running"),
+    };
+  }
+
+  async shutdown(options: CallOptions): Promise<void> {
+    await this.#channel.call({ op: "sandbox.shutdown" }, options);
+  }
+
+  /** Calls back once when the agent is gone; starts the connection that tells. @returns how to stop listening. */
+  onGone(listener: () => void): () => void {
+    return this.#feed.onGone(listener);
+  }
+
+  async setExpiry(expiresInMs: number | null, options: CallOptions): Promise<void> {
+    await this.#channel.call({ op: "sandbox.expiry", expires_in_ms: expiresInMs }, options);
+  }
+
+  async stats(options: CallOptions): Promise<RuntimeStats> {
+    const reply = objectOf(await this.#channel.call({ op: "sandbox.stats" }, options), "reply");
+    const stats: RuntimeStats = {};
+    for (const [key, wireKey] of statsKeys) {
+      const value = optionalNumberOf(reply, wireKey);
+      if (value !== undefined) stats[key] = value;
+    }
+    return stats;
+  }
+
+  dialPort(port: number, options: CallOptions): Promise<Duplex> {
+    const dial = new PortDial();
+    this.#channel.begin({ op: "port.dial", port }, dial, options.signal);
+    return dial.connected;
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    this.#feed.close();
+    this.#channel.close();
+    return Promise.resolve();
+  }
+}
+
+const statsKeys = [
+  ["cpuUsageMs", "cpu_usage_ms"],
+  ["memoryBytes", "memory_bytes"],
+  ["memoryLimitBytes", "memory_limit_bytes"],
+  ["pids", "pids"],
+  ["pidsLimit", "pids_limit"],
+  ["diskBytes", "disk_bytes"],
+  ["diskLimitBytes", "disk_limit_bytes"],
+] as const satisfies readonly (readonly [keyof RuntimeStats, string])[];

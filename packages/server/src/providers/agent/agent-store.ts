@@ -1,0 +1,56 @@
+import { createHash, randomUUID } from "node:crypto";
+import { access, chmod, link, mkdir, open, readFile, rm } from "node:fs/promises";
+import { join } from "node:path";
+import { ProviderError } from "../../ports/errors.ts";
+
+/**
+ * Copies the built agent to `<dataDir>/agents/<first 16 digits of its sha256>/alcove-agent` unless it is there. The file
+ * appears whole or not at all and is never replaced: running sandboxes use the one they started with.
+ * @throws ProviderError when `binary` was not built.
+ */
+export async function storeAgent(options: {
+  dataDir: string;
+  binary: string;
+}): Promise<{ path: string; digest: string }> {
+  let contents: Buffer;
+  try {
+    contents = await readFile(options.binary);
+  } catch (error) {
+    throw new ProviderError(
+      `the agent ${options.binary} cannot be read; "node scripts/build-agent.mjs" builds it`,
+      { cause: error },
+    );
+  }
+  const digest = createHash("sha256").update(contents).digest("hex");
+  const folder = join(options.dataDir, "agents", digest.slice(0, 16));
+  const path = join(folder, "alcove-agent");
+  if (await exists(path)) return { path, digest };
+  await mkdir(folder, { recursive: true, mode: 0o755 });
+  const draft = `${path}.${randomUUID()}`;
+  try {
+    const file = await open(draft, "wx", 0o755);
+    try {
+      await file.writeFile(contents);
+      await file.sync();
+    } finally {
+      await file.close();
+    }
+    await chmod(draft, 0o755);
+    await link(draft, path);
+  } catch (error) {
+    if (!(error instanceof Error && "code" in error && error.code === "EEXIST")) throw error;
+  } finally {
+    await rm(draft, { force: true });
+  }
+  return { path, digest };
+}
+
+async function exists(path: string): Promise<boolean> {
+  try {
+    await access(path);
+    return true;
+  } catch (error) {
+    if (error instanceof Error && "code" in error && error.code === "ENOENT") return false;
+    throw error;
+  }
+}

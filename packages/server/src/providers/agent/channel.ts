@@ -1,0 +1,131 @@
+import type { Duplex } from "node:stream";
+import type { CallOptions } from "../../ports/sandbox-operations.ts";
+import { AgentConnection, encodeHello, encodeRequest } from "./connection.ts";
+import { runtimeGone, translateDialFailure } from "./failures.ts";
+import { Call, Collect, type Operation } from "./operation.ts";
+
+/** Makes a fresh connection to an agent's endpoint. */
+export type AgentDialer = (options: { signal: AbortSignal }) => Promise<Duplex>;
+
+export type AgentRequest = { op: string } & Record<string, unknown>;
+
+const maxIdle = 4;
+const idleMs = 10_000;
+
+/**
+ * The way to one agent: puts each operation on a connection of its own, an idle one when there is one. Idle connections
+ * are few, short-lived and keep nothing alive. Closing the channel cuts every operation.
+ */
+export class AgentChannel {
+  readonly #dial: AgentDialer;
+  readonly #name: string;
+  readonly #hello: Buffer;
+  readonly #open = new Set<AgentConnection>();
+  /** The most recently used last. */
+  readonly #idle: { connection: AgentConnection; since: number }[] = [];
+  readonly #closing = new AbortController();
+  #sweep: NodeJS.Timeout | null = null;
+
+  constructor(options: { dial: AgentDialer; token: string; name: string }) {
+    this.#dial = options.dial;
+    this.#name = options.name;
+    this.#hello = encodeHello(options.token);
+  }
+
+  /** Sends a request whose whole answer is one reply. @returns that reply. */
+  call(request: AgentRequest, options: CallOptions & { fresh?: boolean }): Promise<unknown> {
+    const call = new Call({ fresh: options.fresh ?? false });
+    this.begin(request, call, options.signal);
+    return call.reply;
+  }
+
+  /** Sends a request answered by events. @param take is given each; what it throws fails the call. */
+  collect(request: AgentRequest, take: (event: unknown) => void, options: CallOptions): Promise<void> {
+    const collect = new Collect(take);
+    this.begin(request, collect, options.signal);
+    return collect.done;
+  }
+
+  /** Sends a request; its answer goes to `operation`, which `signal` ends until the operation lets go of it. */
+  begin(request: AgentRequest, operation: Operation, signal: AbortSignal): void {
+    operation.guard(signal);
+    if (operation.over) return;
+    if (this.#closing.signal.aborted) {
+      operation.fail(runtimeGone(this.#name));
+      return;
+    }
+    try {
+      const reused = operation.fresh ? undefined : this.#takeIdle();
+      if (reused === undefined) {
+        void this.#beginFresh(encodeRequest(request, this.#hello), operation, signal);
+      } else {
+        reused.start(encodeRequest(request, null), operation, () => {
+          void this.#beginFresh(encodeRequest(request, this.#hello), operation, signal);
+        });
+      }
+    } catch (error) {
+      operation.fail(error);
+    }
+  }
+
+  close(): void {
+    this.#closing.abort(runtimeGone(this.#name));
+    for (const connection of [...this.#open]) connection.destroy();
+    if (this.#sweep !== null) clearInterval(this.#sweep);
+    this.#sweep = null;
+  }
+
+  async #beginFresh(bytes: Buffer, operation: Operation, signal: AbortSignal): Promise<void> {
+    let socket: Duplex;
+    try {
+      socket = await this.#dial({ signal });
+    } catch (error) {
+      operation.fail(signal.aborted ? signal.reason : translateDialFailure(error, this.#name));
+      return;
+    }
+    if (operation.over || this.#closing.signal.aborted) {
+      socket.on("error", () => undefined);
+      socket.destroy();
+      operation.fail(runtimeGone(this.#name));
+      return;
+    }
+    const connection = new AgentConnection({
+      socket,
+      name: this.#name,
+      onIdle: (idle) => this.#keep(idle),
+      onClosed: (closed) => this.#forget(closed),
+    });
+    this.#open.add(connection);
+    connection.start(bytes, operation, null);
+  }
+
+  #takeIdle(): AgentConnection | undefined {
+    const connection = this.#idle.pop()?.connection;
+    connection?.setKeepsProcessAlive(true);
+    return connection;
+  }
+
+  #keep(connection: AgentConnection): void {
+    if (this.#idle.length >= maxIdle) {
+      connection.destroy();
+      return;
+    }
+    connection.setKeepsProcessAlive(false);
+    this.#idle.push({ connection, since: performance.now() });
+    this.#sweep ??= setInterval(() => this.#closeOldest(), idleMs / 2).unref();
+  }
+
+  #closeOldest(): void {
+    const before = performance.now() - idleMs;
+    for (const { connection, since } of [...this.#idle]) if (since <= before) connection.destroy();
+    if (this.#idle.length > 0 || this.#sweep === null) return;
+    clearInterval(this.#sweep);
+    this.#sweep = null;
+  }
+
+  #forget(connection: AgentConnection): void {
+    this.#open.delete(connection);
+    const index = this.#idle.findIndex((entry) => entry.connection === connection);
+    if (index >= 0) this.#idle.splice(index, 1);
+  }
+}

@@ -1,0 +1,235 @@
+import type { Duplex } from "node:stream";
+import { ProviderError } from "../../ports/errors.ts";
+import { runtimeGone, translateFailure } from "./failures.ts";
+import {
+  encodeHeader,
+  encodeJsonFrame,
+  FrameDecoder,
+  type FrameSink,
+  frameKinds,
+  maxDataBytes,
+} from "./frames.ts";
+import type { Operation } from "./operation.ts";
+import { numberOf, objectOf, textOf } from "./reading.ts";
+
+/** Bytes of an upload that may wait in this process before its source is held. */
+const uploadWindowBytes = 1024 * 1024;
+const supportedVersion = 1;
+
+/**
+ * One stream to an agent. States: idle (no operation; may be reused), busy (one operation), closed. Raw frames sent by
+ * the client make it single-use: the agent may have ended the operation before it saw them.
+ */
+export class AgentConnection implements FrameSink {
+  readonly #socket: Duplex;
+  readonly #name: string;
+  readonly #onIdle: (connection: AgentConnection) => void;
+  readonly #onClosed: (connection: AgentConnection) => void;
+  readonly #decoder = new FrameDecoder(this);
+  #operation: Operation | null = null;
+  #onStale: (() => void) | null = null;
+  #sentRaw = false;
+  #closed = false;
+  #cause: unknown;
+  #drainWaiters: (() => void)[] = [];
+
+  constructor(options: {
+    socket: Duplex;
+    name: string;
+    onIdle: (connection: AgentConnection) => void;
+    onClosed: (connection: AgentConnection) => void;
+  }) {
+    this.#socket = options.socket;
+    this.#name = options.name;
+    this.#onIdle = options.onIdle;
+    this.#onClosed = options.onClosed;
+    this.#socket.on("data", (chunk: Buffer) => this.#receive(chunk));
+    this.#socket.on("drain", () => this.#wakeWriters());
+    this.#socket.on("end", () => this.#close());
+    this.#socket.on("error", (error) => {
+      this.#cause ??= error;
+      this.#close();
+    });
+    this.#socket.on("close", () => this.#close());
+  }
+
+  get closed(): boolean {
+    return this.#closed;
+  }
+
+  /**
+   * Sends a request, in front of it whatever `bytes` starts with (a hello).
+   * @param onStale called instead of failing the operation when the connection ends before any frame arrived.
+   */
+  start(bytes: Buffer, operation: Operation, onStale: (() => void) | null): void {
+    this.#operation = operation;
+    this.#onStale = onStale;
+    operation.attach(this);
+    this.#socket.write(bytes);
+    operation.onStarted();
+  }
+
+  /** Sends raw bytes as `data` frames. @returns false when the caller should wait for `drained`. */
+  sendData(bytes: Uint8Array): boolean {
+    this.#sentRaw = true;
+    this.#socket.cork();
+    for (let from = 0; from < bytes.length; from += maxDataBytes) {
+      const part =
+        from === 0 && bytes.length <= maxDataBytes ? bytes : bytes.subarray(from, from + maxDataBytes);
+      this.#socket.write(encodeHeader(frameKinds.data, part.length));
+      this.#socket.write(part);
+    }
+    this.#socket.uncork();
+    return this.#closed || this.#socket.writableLength < uploadWindowBytes;
+  }
+
+  sendEof(): void {
+    this.#sentRaw = true;
+    this.#socket.write(encodeHeader(frameKinds.eof, 0));
+  }
+
+  /** Resolves when more may be sent, or when the connection has closed. */
+  drained(): Promise<void> {
+    if (this.#closed || !this.#socket.writableNeedDrain) return Promise.resolve();
+    const { promise, resolve } = Promise.withResolvers<void>();
+    this.#drainWaiters.push(resolve);
+    return promise;
+  }
+
+  /** Stops reading, so that the kernel's buffers fill and the agent waits. */
+  pause(): void {
+    this.#socket.pause();
+  }
+
+  resume(): void {
+    this.#socket.resume();
+  }
+
+  /** An idle connection does not keep the process alive. */
+  setKeepsProcessAlive(alive: boolean): void {
+    const socket: Duplex & { ref?: () => void; unref?: () => void } = this.#socket;
+    if (alive) socket.ref?.();
+    else socket.unref?.();
+  }
+
+  destroy(): void {
+    this.#close();
+  }
+
+  onControl(kind: number, payload: Buffer): void {
+    const operation = this.#operation;
+    this.#onStale = null;
+    switch (kind) {
+      case frameKinds.welcome: {
+        const version = numberOf(parse(payload), "version");
+        if (version !== supportedVersion) {
+          throw new ProviderError(
+            `the agent of sandbox ${this.#name} answered in unknown version ${version}`,
+          );
+        }
+        return;
+      }
+      case frameKinds.reply:
+        if (operation === null) throw this.#unexpected(kind);
+        operation.onReply(parse(payload));
+        return;
+      case frameKinds.event:
+        if (operation === null) throw this.#unexpected(kind);
+        operation.onEvent(parse(payload));
+        return;
+      case frameKinds.eof:
+        if (operation === null) throw this.#unexpected(kind);
+        operation.onEof();
+        return;
+      case frameKinds.error: {
+        const failure = objectOf(parse(payload), "error");
+        const code = textOf(failure, "code");
+        const error = translateFailure(code, textOf(failure, "message"), this.#name);
+        if (operation === null) throw error;
+        const fatal = error instanceof ProviderError && code !== "io" && code !== "unconfigured";
+        if (fatal) this.#close(error);
+        else this.#finish(() => operation.fail(error));
+        return;
+      }
+      case frameKinds.end:
+        if (operation === null) throw this.#unexpected(kind);
+        this.#finish(() => operation.end());
+        return;
+      default:
+        throw this.#unexpected(kind);
+    }
+  }
+
+  onRaw(kind: number, bytes: Buffer, offset: number): void {
+    if (this.#closed) return;
+    if (this.#operation === null) throw this.#unexpected(kind);
+    this.#operation.onRaw(kind, bytes, offset);
+  }
+
+  #receive(chunk: Buffer): void {
+    if (this.#closed) return;
+    try {
+      this.#decoder.push(chunk);
+    } catch (error) {
+      this.#close(error);
+    }
+  }
+
+  /** Becomes idle before telling the operation, so that what it starts next can already reuse this connection. */
+  #finish(tell: () => void): void {
+    this.#operation = null;
+    if (this.#sentRaw) this.#close();
+    else if (!this.#closed) {
+      this.resume();
+      this.#onIdle(this);
+    }
+    tell();
+  }
+
+  #close(error?: unknown): void {
+    if (this.#closed) return;
+    this.#closed = true;
+    const operation = this.#operation;
+    const onStale = this.#onStale;
+    this.#operation = null;
+    this.#onStale = null;
+    this.#socket.destroy();
+    this.#wakeWriters();
+    this.#onClosed(this);
+    if (operation === null || operation.over) return;
+    if (onStale !== null && error === undefined) onStale();
+    else operation.fail(error ?? runtimeGone(this.#name, this.#cause));
+  }
+
+  #wakeWriters(): void {
+    const waiters = this.#drainWaiters;
+    if (waiters.length === 0) return;
+    this.#drainWaiters = [];
+    for (const wake of waiters) wake();
+  }
+
+  #unexpected(kind: number): ProviderError {
+    return new ProviderError(`the agent of sandbox ${this.#name} sent a frame of kind ${kind} out of turn`);
+  }
+}
+
+function parse(payload: Buffer): unknown {
+  try {
+    return JSON.parse(payload.toString("utf8"));
+  } catch (error) {
+    throw new ProviderError("the agent sent a frame that is not JSON", { cause: error });
+  }
+}
+
+/** A request's frame, behind a hello when the connection is fresh. */
+export function encodeRequest(
+  request: { op: string } & Record<string, unknown>,
+  hello: Buffer | null,
+): Buffer {
+  const frame = encodeJsonFrame(frameKinds.request, request);
+  return hello === null ? frame : Buffer.concat([hello, frame]);
+}
+
+export function encodeHello(token: string): Buffer {
+  return encodeJsonFrame(frameKinds.hello, { versions: [supportedVersion], token });
+}

@@ -1,0 +1,152 @@
+import type {
+  CallOptions,
+  ExecExit,
+  ExecId,
+  ExecInfo,
+  ExecOperations,
+  ExecSpec,
+  ExecView,
+  WindowSize,
+} from "../../ports/index.ts";
+import type { AgentChannel, AgentRequest } from "./channel.ts";
+import type { EventsFeed } from "./events-feed.ts";
+import { ExecFollow } from "./exec-view.ts";
+import { Operation } from "./operation.ts";
+import { execInfoOf, listOf, numberOf, objectOf } from "./reading.ts";
+
+/** Commands of one sandbox, through its agent. docs/agent-protocol.md, Exec operations. */
+export class AgentExecs implements ExecOperations {
+  readonly #channel: AgentChannel;
+  readonly #feed: EventsFeed;
+  readonly #name: string;
+
+  constructor(options: { channel: AgentChannel; feed: EventsFeed; name: string }) {
+    this.#channel = options.channel;
+    this.#feed = options.feed;
+    this.#name = options.name;
+  }
+
+  async start(spec: ExecSpec, options: CallOptions): Promise<ExecView> {
+    const follow = new ExecFollow({ name: this.#name });
+    this.#channel.begin(startRequest(spec, { follow: true }), follow, options.signal);
+    return follow.view(spec.execId, numberOf(await follow.reply, "pid"));
+  }
+
+  async startDetached(spec: ExecSpec, options: CallOptions): Promise<{ pid: number }> {
+    const reply = await this.#channel.call(startRequest(spec, { follow: false }), options);
+    return { pid: numberOf(reply, "pid") };
+  }
+
+  async attach(
+    execId: ExecId,
+    options: CallOptions & { from: number; follow: boolean; lossless: boolean },
+  ): Promise<ExecView & { info: ExecInfo }> {
+    const follow = new ExecFollow({ name: this.#name });
+    const request = {
+      op: "exec.attach",
+      exec_id: execId,
+      from: options.from,
+      follow: options.follow,
+      lossless: options.lossless,
+    };
+    this.#channel.begin(request, follow, options.signal);
+    const info = execInfoOf(await follow.reply);
+    return { ...follow.view(execId, info.pid), info };
+  }
+
+  async get(execId: ExecId, options: CallOptions): Promise<ExecInfo> {
+    return execInfoOf(await this.#channel.call({ op: "exec.get", exec_id: execId }, options));
+  }
+
+  async list(options: CallOptions): Promise<ExecInfo[]> {
+    const reply = objectOf(await this.#channel.call({ op: "exec.list" }, options), "reply");
+    return listOf(reply, "execs").map(execInfoOf);
+  }
+
+  async writeStdin(
+    execId: ExecId,
+    data: Uint8Array,
+    options: CallOptions & { close: boolean },
+  ): Promise<void> {
+    if (data.length > 0) {
+      const write = new StdinWrite(data);
+      this.#channel.begin({ op: "exec.stdin", exec_id: execId }, write, options.signal);
+      await write.done;
+    }
+    if (options.close) await this.#channel.call({ op: "exec.stdin_close", exec_id: execId }, options);
+  }
+
+  async resize(execId: ExecId, size: WindowSize, options: CallOptions): Promise<void> {
+    await this.#channel.call(
+      { op: "exec.resize", exec_id: execId, cols: size.cols, rows: size.rows },
+      options,
+    );
+  }
+
+  async signal(execId: ExecId, signal: number, options: CallOptions): Promise<void> {
+    await this.#channel.call({ op: "exec.signal", exec_id: execId, signal }, options);
+  }
+
+  async kill(execId: ExecId, options: CallOptions & { reason: "cancelled" | "timeout" }): Promise<ExecInfo> {
+    const request = { op: "exec.kill", exec_id: execId, reason: options.reason };
+    return execInfoOf(await this.#channel.call(request, options));
+  }
+
+  exits(options: CallOptions): AsyncIterable<{ execId: ExecId; exit: ExecExit }> {
+    return this.#feed.exits(options);
+  }
+
+  async setGrace(execId: ExecId, graceMs: number | null, options: CallOptions): Promise<void> {
+    await this.#channel.call({ op: "exec.grace", exec_id: execId, grace_ms: graceMs }, options);
+  }
+}
+
+function startRequest(spec: ExecSpec, options: { follow: boolean }): AgentRequest {
+  return {
+    op: "exec.start",
+    exec_id: spec.execId,
+    command: spec.command,
+    args: spec.args,
+    argv: spec.argv,
+    env: spec.env,
+    cwd: spec.workdir,
+    user: spec.user,
+    tty: spec.tty,
+    stdin: spec.stdin,
+    timeout_ms: spec.timeoutMs,
+    detached: spec.detached,
+    tag: spec.tag,
+    follow: options.follow,
+    lossless: options.follow,
+  };
+}
+
+/** `exec.stdin`: the reply comes when the command's agent has taken everything over. */
+class StdinWrite extends Operation {
+  override readonly fresh = true;
+  readonly #settle = Promise.withResolvers<void>();
+  readonly #data: Uint8Array;
+
+  constructor(data: Uint8Array) {
+    super();
+    this.#data = data;
+  }
+
+  get done(): Promise<void> {
+    return this.#settle.promise;
+  }
+
+  override onStarted(): void {
+    this.connection?.sendData(this.#data);
+    this.connection?.sendEof();
+  }
+  override onReply(): void {
+    this.#settle.resolve();
+  }
+  protected override onEnd(): void {
+    this.#settle.resolve();
+  }
+  protected override onFailure(error: unknown): void {
+    this.#settle.reject(error);
+  }
+}

@@ -1,0 +1,120 @@
+import type { ExecEvent, ExecId, ExecView } from "../../ports/index.ts";
+import { runtimeGone } from "./failures.ts";
+import { frameKinds } from "./frames.ts";
+import { Operation } from "./operation.ts";
+import { PushIterator } from "./push-iterator.ts";
+import { execExitOf, objectOf, textOf } from "./reading.ts";
+
+/** Output a reader may leave waiting here before the connection, and with it the command, is held. */
+const highWaterBytes = 512 * 1024;
+const lowWaterBytes = 128 * 1024;
+/** What an event costs beside its bytes, so that a flood of tiny writes is bounded too. */
+const eventCostBytes = 128;
+
+/**
+ * The output of one command as it arrives: an answered `exec.start` or `exec.attach`. Its signal counts until the reply;
+ * then the holder ends it by disposing.
+ */
+export class ExecFollow extends Operation {
+  readonly #reply = Promise.withResolvers<unknown>();
+  readonly #events: PushIterator<ExecEvent>;
+  readonly #name: string;
+  #answered = false;
+  #waitingBytes = 0;
+  #held = false;
+  #stdinClosed = false;
+  #exited = false;
+
+  constructor(options: { name: string }) {
+    super();
+    this.#name = options.name;
+    this.#events = new PushIterator<ExecEvent>({
+      onTake: (event) => this.#taken(event),
+      onReturn: () => this.cancel(undefined),
+    });
+  }
+
+  get reply(): Promise<unknown> {
+    return this.#reply.promise;
+  }
+  get events(): AsyncIterable<ExecEvent> {
+    return this.#events;
+  }
+
+  override onReply(value: unknown): void {
+    this.unguard();
+    this.#answered = true;
+    this.#reply.resolve(value);
+  }
+
+  override onRaw(kind: number, bytes: Buffer, offset: number): void {
+    if (kind === frameKinds.data) return;
+    this.#waitingBytes += bytes.length + eventCostBytes;
+    this.#events.push({
+      type: "output",
+      stream: kind === frameKinds.stdout ? "stdout" : "stderr",
+      data: bytes,
+      offset,
+    });
+    if (this.#waitingBytes > highWaterBytes && !this.#held) {
+      this.#held = true;
+      this.connection?.pause();
+    }
+  }
+
+  override onEvent(value: unknown): void {
+    if (textOf(objectOf(value, "event"), "event") !== "exit") return;
+    this.#exited = true;
+    this.#events.push({ type: "exit", exit: execExitOf(value) });
+  }
+
+  protected override onEnd(): void {
+    this.#reply.reject(runtimeGone(this.#name));
+    this.#events.end();
+  }
+
+  /** Before the reply the call fails; after it the view is cut: its events end without an exit. */
+  protected override onFailure(error: unknown): void {
+    this.#reply.reject(error);
+    this.#events.end();
+  }
+
+  async writeStdin(data: Uint8Array): Promise<void> {
+    const connection = this.connection;
+    if (connection === null || this.#exited || this.#stdinClosed || data.length === 0) return;
+    if (!connection.sendData(data)) await connection.drained();
+  }
+
+  closeStdin(): Promise<void> {
+    if (this.connection !== null && !this.#exited && !this.#stdinClosed) this.connection.sendEof();
+    this.#stdinClosed = true;
+    return Promise.resolve();
+  }
+
+  dispose(): Promise<void> {
+    if (this.#answered) this.cancel(undefined);
+    this.#events.end();
+    return Promise.resolve();
+  }
+
+  /** @returns this as what the port promises. */
+  view(execId: ExecId, pid: number): ExecView {
+    return {
+      execId,
+      pid,
+      events: this.#events,
+      writeStdin: (data) => this.writeStdin(data),
+      closeStdin: () => this.closeStdin(),
+      [Symbol.asyncDispose]: () => this.dispose(),
+    };
+  }
+
+  #taken(event: ExecEvent): void {
+    if (event.type !== "output") return;
+    this.#waitingBytes -= event.data.length + eventCostBytes;
+    if (this.#held && this.#waitingBytes < lowWaterBytes) {
+      this.#held = false;
+      this.connection?.resume();
+    }
+  }
+}

@@ -1,0 +1,76 @@
+import {
+  BadRequest,
+  Conflict,
+  type DomainError,
+  NotFound,
+  ProviderError,
+  ResourceLimit,
+  RuntimeGone,
+  TooLarge,
+  Unavailable,
+} from "../../ports/errors.ts";
+
+/**
+ * The domain's word for an agent's error code. `permission` is a BadRequest: the sandbox's own rules refuse what was
+ * asked for, and 403 would tell the caller that another key might help.
+ */
+export function translateFailure(code: string, message: string, name: string): DomainError {
+  switch (code) {
+    case "not_found":
+      return new NotFound(message);
+    case "conflict":
+    case "exists":
+    case "not_empty":
+      return new Conflict(message);
+    case "bad_request":
+    case "is_directory":
+    case "not_directory":
+    case "not_regular":
+    case "permission":
+    case "unsupported":
+      return new BadRequest(message);
+    case "no_space":
+      return new ResourceLimit(message);
+    case "too_large":
+      return new TooLarge(message);
+    case "busy":
+      return new Unavailable(message);
+    default:
+      return new ProviderError(`agent of sandbox ${name}: ${message} (${code})`);
+  }
+}
+
+/** Ends of a connection that mean: nobody listens there any more. */
+const goneCodes = new Set(["ECONNREFUSED", "ENOENT", "ECONNRESET", "EPIPE", "ENXIO", "ENOTCONN"]);
+
+/** A failed dial. What is neither a DomainError nor a sign of a dead runtime is the backend's failure. */
+export function translateDialFailure(error: unknown, name: string): Error {
+  const code = errorCode(error);
+  if (code !== undefined && goneCodes.has(code)) return runtimeGone(name, error);
+  if (code === "EMFILE" || code === "ENFILE") {
+    return new Unavailable(`the service is out of file descriptors; raise its limit (ulimit -n)`, {
+      cause: error,
+    });
+  }
+  if (code === undefined && error instanceof Error) return error;
+  return new ProviderError(`the agent of sandbox ${name} cannot be reached: ${String(error)}`, {
+    cause: error,
+  });
+}
+
+export function runtimeGone(name: string, cause?: unknown): RuntimeGone {
+  return new RuntimeGone(`sandbox ${name} has ended`, cause === undefined || cause === null ? {} : { cause });
+}
+
+export function errorCode(error: unknown): string | undefined {
+  return error instanceof Error && "code" in error && typeof error.code === "string" && error.code !== ""
+    ? isErrno(error.code)
+      ? error.code
+      : undefined
+    : undefined;
+}
+
+/** System codes are upper case; DomainErrors carry lower-case codes of their own. */
+function isErrno(code: string): boolean {
+  return /^E[A-Z0-9]+$/.test(code);
+}

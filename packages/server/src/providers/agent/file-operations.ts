@@ -1,0 +1,142 @@
+import type { Readable } from "node:stream";
+import { TooLarge } from "../../ports/errors.ts";
+import type { CallOptions, FileChange, FileEntry, FileOperations } from "../../ports/index.ts";
+import type { AgentChannel } from "./channel.ts";
+import { Download, Upload, Watch } from "./file-streams.ts";
+import { fileEntryOf, listOf, numberOf, objectOf, optionalNumberOf, textOf } from "./reading.ts";
+
+/** The agent's own bound, held here too because a sandbox may be hostile. */
+const maxEntries = 100_000;
+
+/** Files of one sandbox, through its agent. docs/agent-protocol.md, File operations. */
+export class AgentFiles implements FileOperations {
+  readonly #channel: AgentChannel;
+
+  constructor(options: { channel: AgentChannel }) {
+    this.#channel = options.channel;
+  }
+
+  async stat(path: string, options: CallOptions & { follow?: boolean }): Promise<FileEntry> {
+    return fileEntryOf(await this.#channel.call({ op: "file.stat", path, follow: options.follow }, options));
+  }
+
+  async list(path: string, options: CallOptions & { depth: number }): Promise<FileEntry[]> {
+    const entries: FileEntry[] = [];
+    await this.#channel.collect(
+      { op: "file.list", path, depth: options.depth },
+      (event) => {
+        for (const entry of batch(event, "entries")) entries.push(fileEntryOf(entry));
+        checkCount(entries.length, path);
+      },
+      options,
+    );
+    return entries;
+  }
+
+  async read(
+    path: string,
+    options: CallOptions & { offset?: number; length?: number },
+  ): Promise<{ info: FileEntry; length: number | null; body: Readable }> {
+    const download = new Download();
+    const { offset, length } = options;
+    this.#channel.begin({ op: "file.read", path, offset, length }, download, options.signal);
+    try {
+      const reply = objectOf(await download.reply, "reply");
+      return {
+        info: fileEntryOf(reply.info),
+        length: optionalNumberOf(reply, "length") ?? null,
+        body: download.body,
+      };
+    } catch (error) {
+      download.body.destroy();
+      throw error;
+    }
+  }
+
+  async write(
+    path: string,
+    body: AsyncIterable<Uint8Array>,
+    options: CallOptions & { mode?: number; user?: string; maxBytes?: number },
+  ): Promise<FileEntry> {
+    const upload = new Upload(body, { path, maxBytes: options.maxBytes ?? Number.POSITIVE_INFINITY });
+    const { mode, user } = options;
+    this.#channel.begin({ op: "file.write", path, mode, user }, upload, options.signal);
+    return fileEntryOf(await upload.finished());
+  }
+
+  async mkdir(
+    path: string,
+    options: CallOptions & { mode?: number; user?: string; parents: boolean },
+  ): Promise<FileEntry> {
+    const { mode, user, parents } = options;
+    return fileEntryOf(await this.#channel.call({ op: "file.mkdir", path, mode, user, parents }, options));
+  }
+
+  async move(from: string, to: string, options: CallOptions): Promise<void> {
+    await this.#channel.call({ op: "file.move", from, to }, options);
+  }
+
+  async remove(path: string, options: CallOptions & { recursive: boolean }): Promise<void> {
+    await this.#channel.call({ op: "file.remove", path, recursive: options.recursive }, options);
+  }
+
+  async chmod(path: string, mode: number, options: CallOptions): Promise<void> {
+    await this.#channel.call({ op: "file.chmod", path, mode }, options);
+  }
+
+  async glob(pattern: string, options: CallOptions): Promise<string[]> {
+    const paths: string[] = [];
+    await this.#channel.collect(
+      { op: "file.glob", pattern },
+      (event) => {
+        for (const path of batch(event, "paths")) paths.push(String(path));
+        checkCount(paths.length, pattern);
+      },
+      options,
+    );
+    return paths;
+  }
+
+  async archive(path: string, options: CallOptions): Promise<Readable> {
+    const download = new Download();
+    this.#channel.begin({ op: "file.archive", path }, download, options.signal);
+    try {
+      await download.reply;
+      return download.body;
+    } catch (error) {
+      download.body.destroy();
+      throw error;
+    }
+  }
+
+  async unpack(
+    path: string,
+    body: AsyncIterable<Uint8Array>,
+    options: CallOptions & { user?: string },
+  ): Promise<{ entries: number }> {
+    const upload = new Upload(body, { path, maxBytes: Number.POSITIVE_INFINITY });
+    this.#channel.begin({ op: "file.unpack", path, user: options.user }, upload, options.signal);
+    return { entries: numberOf(await upload.finished(), "entries") };
+  }
+
+  async watch(
+    path: string,
+    options: CallOptions & { recursive: boolean },
+  ): Promise<AsyncIterable<FileChange>> {
+    const watch = new Watch();
+    this.#channel.begin({ op: "file.watch", path, recursive: options.recursive }, watch, options.signal);
+    await watch.started;
+    return watch.changes;
+  }
+}
+
+function batch(event: unknown, kind: "entries" | "paths"): unknown[] {
+  const fields = objectOf(event, "event");
+  return textOf(fields, "event") === kind ? listOf(fields, kind) : [];
+}
+
+function checkCount(count: number, path: string): void {
+  if (count > maxEntries) {
+    throw new TooLarge(`${path} has more than ${maxEntries} entries; ask for a part of it`);
+  }
+}

@@ -1,0 +1,156 @@
+import { Readable } from "node:stream";
+import { TooLarge } from "../../ports/errors.ts";
+import type { FileChange } from "../../ports/index.ts";
+import { runtimeGone } from "./failures.ts";
+import { frameKinds } from "./frames.ts";
+import { Operation } from "./operation.ts";
+import { PushIterator } from "./push-iterator.ts";
+import { fileChangeOf, objectOf, textOf } from "./reading.ts";
+
+const bodyHighWaterBytes = 512 * 1024;
+
+/**
+ * A body the agent sends. The signal counts until the reply; then the body's holder reads it to its end or destroys it.
+ * A body the agent breaks off is destroyed with the failure, so that a short read is never taken for a whole file.
+ */
+export class Download extends Operation {
+  readonly #reply = Promise.withResolvers<unknown>();
+  readonly body: Readable;
+
+  constructor() {
+    super();
+    this.body = new Readable({
+      highWaterMark: bodyHighWaterBytes,
+      read: () => this.connection?.resume(),
+      destroy: (error, done) => {
+        this.cancel(error ?? undefined);
+        done(error);
+      },
+    });
+  }
+
+  get reply(): Promise<unknown> {
+    return this.#reply.promise;
+  }
+
+  override onReply(value: unknown): void {
+    this.unguard();
+    this.#reply.resolve(value);
+  }
+  override onRaw(kind: number, bytes: Buffer): void {
+    if (kind === frameKinds.data && !this.body.push(bytes)) this.connection?.pause();
+  }
+  protected override onEnd(): void {
+    this.#reply.reject(new Error("the agent ended a download without a reply"));
+    this.body.push(null);
+  }
+  protected override onFailure(error: unknown): void {
+    this.#reply.reject(error);
+    // Before the reply nobody holds the body: the failure is told by the call alone.
+    this.body.on("error", () => undefined);
+    this.body.destroy(error instanceof Error ? error : undefined);
+  }
+}
+
+/**
+ * A body the agent takes. The source is read no faster than the agent takes it, and is let go whatever happens; a
+ * connection closed before `eof` makes the agent undo what it began.
+ */
+export class Upload extends Operation {
+  override readonly fresh = true;
+  readonly #settle = Promise.withResolvers<unknown>();
+  readonly #body: AsyncIterable<Uint8Array>;
+  readonly #path: string;
+  readonly #maxBytes: number;
+
+  constructor(body: AsyncIterable<Uint8Array>, options: { path: string; maxBytes: number }) {
+    super();
+    this.#body = body;
+    this.#path = options.path;
+    this.#maxBytes = options.maxBytes;
+  }
+
+  /** @returns the agent's reply. */
+  finished(): Promise<unknown> {
+    return this.#settle.promise;
+  }
+
+  override onStarted(): void {
+    void this.#pump();
+  }
+  override onReply(value: unknown): void {
+    this.#settle.resolve(value);
+  }
+  protected override onEnd(): void {
+    this.#settle.reject(new Error("the agent ended an upload without a reply"));
+  }
+  protected override onFailure(error: unknown): void {
+    this.#settle.reject(error);
+  }
+
+  async #pump(): Promise<void> {
+    let sentBytes = 0;
+    try {
+      for await (const chunk of this.#body) {
+        const connection = this.connection;
+        if (connection === null) return;
+        sentBytes += chunk.length;
+        if (sentBytes > this.#maxBytes) {
+          throw new TooLarge(
+            `the contents for ${this.#path} are above ${this.#maxBytes} bytes; the limit is files.max_upload`,
+          );
+        }
+        if (!connection.sendData(chunk)) await connection.drained();
+      }
+      this.connection?.sendEof();
+    } catch (error) {
+      this.cancel(error);
+    }
+  }
+}
+
+/** Changes below a path, until the signal aborts or the sandbox goes. */
+export class Watch extends Operation {
+  readonly #started = Promise.withResolvers<void>();
+  readonly #changes = new PushIterator<FileChange>({
+    onTake: () => this.#taken(),
+    onReturn: () => this.cancel(undefined),
+  });
+  #answered = false;
+  #held = false;
+
+  get started(): Promise<void> {
+    return this.#started.promise;
+  }
+  get changes(): AsyncIterable<FileChange> {
+    return this.#changes;
+  }
+
+  override onReply(): void {
+    this.#answered = true;
+    this.#started.resolve();
+  }
+  override onEvent(value: unknown): void {
+    if (textOf(objectOf(value, "event"), "event") !== "change") return;
+    const change = fileChangeOf(value);
+    if (change === undefined) return;
+    this.#changes.push(change);
+    if (this.#changes.queued >= 1_000 && !this.#held) {
+      this.#held = true;
+      this.connection?.pause();
+    }
+  }
+  protected override onEnd(): void {
+    this.onFailure(runtimeGone("of a watch"));
+  }
+  protected override onFailure(error: unknown): void {
+    if (!this.#answered) this.#started.reject(error);
+    this.#changes.end();
+  }
+
+  #taken(): void {
+    if (!this.#held || this.#changes.queued > 100) return;
+    this.#held = false;
+    this.connection?.resume();
+  }
+}

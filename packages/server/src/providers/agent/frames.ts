@@ -1,0 +1,183 @@
+import { ProviderError } from "../../ports/errors.ts";
+
+/** docs/agent-protocol.md, Frames. */
+export const frameKinds = {
+  hello: 0x01,
+  welcome: 0x02,
+  request: 0x03,
+  reply: 0x04,
+  error: 0x05,
+  event: 0x06,
+  end: 0x07,
+  data: 0x10,
+  eof: 0x11,
+  stdout: 0x12,
+  stderr: 0x13,
+} as const;
+
+const headerBytes = 5;
+const offsetBytes = 8;
+export const maxControlBytes = 4 * 1024 * 1024;
+export const maxDataBytes = 1024 * 1024;
+const noBytes = Buffer.alloc(0);
+
+/** Takes decoded frames. Raw frames arrive in the parts the transport cut them into, so that nothing is copied. */
+export interface FrameSink {
+  /** A whole frame that is not raw. `payload` is only valid during the call. */
+  onControl(kind: number, payload: Buffer): void;
+  /** The next bytes of a `data`, `stdout` or `stderr` frame. @param offset that of the first byte; 0 for `data`. */
+  onRaw(kind: number, bytes: Buffer, offset: number): void;
+}
+
+/**
+ * Splits a byte stream into frames. States: header (collecting 5 bytes, for output 8 more), control (collecting a
+ * bounded payload), raw (passing bytes on). A frame that breaks the bounds throws and the stream is unusable after it.
+ */
+export class FrameDecoder {
+  readonly #sink: FrameSink;
+  readonly #head = Buffer.allocUnsafe(headerBytes + offsetBytes);
+  #headFilled = 0;
+  #headNeeded = headerBytes;
+  #inPayload = false;
+  #kind = 0;
+  #remaining = 0;
+  #offset = 0;
+  #control: Buffer | null = null;
+  #controlFilled = 0;
+
+  constructor(sink: FrameSink) {
+    this.#sink = sink;
+  }
+
+  /** @throws ProviderError for a frame the protocol does not allow. */
+  push(chunk: Buffer): void {
+    let position = 0;
+    const end = chunk.length;
+    while (position < end) {
+      if (!this.#inPayload) {
+        position = this.#takeHeader(chunk, position);
+        continue;
+      }
+      const available = Math.min(this.#remaining, end - position);
+      const part = chunk.subarray(position, position + available);
+      position += available;
+      this.#remaining -= available;
+      if (isRaw(this.#kind)) {
+        if (this.#remaining === 0) this.#nextFrame();
+        const offset = this.#offset;
+        if (this.#kind !== frameKinds.data) this.#offset += available;
+        this.#sink.onRaw(this.#kind, part, offset);
+      } else {
+        this.#takeControl(part);
+      }
+    }
+  }
+
+  #takeHeader(chunk: Buffer, position: number): number {
+    const wanted = Math.min(this.#headNeeded - this.#headFilled, chunk.length - position);
+    for (let index = 0; index < wanted; index += 1) {
+      this.#head[this.#headFilled + index] = chunk[position + index] ?? 0;
+    }
+    this.#headFilled += wanted;
+    if (this.#headFilled < this.#headNeeded) return position + wanted;
+    if (this.#headNeeded === headerBytes) {
+      this.#kind = this.#head[4] ?? 0;
+      this.#remaining = this.#head.readUInt32BE(0);
+      checkLength(this.#kind, this.#remaining);
+      this.#offset = 0;
+      if (this.#kind === frameKinds.stdout || this.#kind === frameKinds.stderr) {
+        this.#headNeeded = headerBytes + offsetBytes;
+        return position + wanted;
+      }
+    } else {
+      this.#remaining -= offsetBytes;
+      this.#offset =
+        this.#head.readUInt32BE(headerBytes) * 2 ** 32 + this.#head.readUInt32BE(headerBytes + 4);
+    }
+    if (this.#remaining > 0) {
+      this.#inPayload = true;
+    } else {
+      this.#nextFrame();
+      if (!isRaw(this.#kind)) this.#sink.onControl(this.#kind, noBytes);
+    }
+    return position + wanted;
+  }
+
+  #takeControl(part: Buffer): void {
+    if (this.#control === null) {
+      if (this.#remaining === 0) {
+        this.#nextFrame();
+        this.#sink.onControl(this.#kind, part);
+        return;
+      }
+      this.#control = Buffer.allocUnsafe(part.length + this.#remaining);
+      this.#controlFilled = 0;
+    }
+    part.copy(this.#control, this.#controlFilled);
+    this.#controlFilled += part.length;
+    if (this.#remaining > 0) return;
+    const payload = this.#control;
+    this.#control = null;
+    this.#nextFrame();
+    this.#sink.onControl(this.#kind, payload);
+  }
+
+  #nextFrame(): void {
+    this.#inPayload = false;
+    this.#headFilled = 0;
+    this.#headNeeded = headerBytes;
+  }
+}
+
+function isRaw(kind: number): boolean {
+  return kind === frameKinds.data || kind === frameKinds.stdout || kind === frameKinds.stderr;
+}
+
+function checkLength(kind: number, length: number): void {
+  switch (kind) {
+    case frameKinds.welcome:
+    case frameKinds.reply:
+    case frameKinds.error:
+    case frameKinds.event:
+      if (length <= maxControlBytes) return;
+      break;
+    case frameKinds.end:
+    case frameKinds.eof:
+      if (length === 0) return;
+      break;
+    case frameKinds.data:
+      if (length <= maxDataBytes) return;
+      break;
+    case frameKinds.stdout:
+    case frameKinds.stderr:
+      if (length >= offsetBytes && length <= maxDataBytes + offsetBytes) return;
+      break;
+    default:
+      throw new ProviderError(`the agent sent a frame of unknown kind 0x${kind.toString(16)}`);
+  }
+  throw new ProviderError(
+    `the agent sent a frame of kind 0x${kind.toString(16)} and ${length} bytes, outside its bounds`,
+  );
+}
+
+/** @returns a whole frame whose payload is `value` as JSON. @throws ProviderError above 4 MiB. */
+export function encodeJsonFrame(kind: number, value: unknown): Buffer {
+  const text = JSON.stringify(value);
+  const length = Buffer.byteLength(text);
+  if (length > maxControlBytes) {
+    throw new ProviderError(`a request of ${length} bytes is above the agent's ${maxControlBytes} bytes`);
+  }
+  const frame = Buffer.allocUnsafe(headerBytes + length);
+  frame.writeUInt32BE(length, 0);
+  frame[4] = kind;
+  frame.write(text, headerBytes);
+  return frame;
+}
+
+/** @returns the header in front of `length` payload bytes. */
+export function encodeHeader(kind: number, length: number): Buffer {
+  const header = Buffer.allocUnsafe(headerBytes);
+  header.writeUInt32BE(length, 0);
+  header[4] = kind;
+  return header;
+}

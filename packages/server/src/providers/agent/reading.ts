@@ -1,0 +1,144 @@
+import { type ExitReason, exitReasons } from "@alcove/wire";
+import { ProviderError } from "../../ports/errors.ts";
+import type { ExecId } from "../../ports/ids.ts";
+import type { ExecExit, ExecInfo, FileChange, FileEntry, FileType } from "../../ports/sandbox-operations.ts";
+
+/**
+ * Readers of what an agent says. A sandbox may be hostile, so nothing of it is believed before it was looked at.
+ * Unknown fields are ignored: a newer agent may say more.
+ */
+type Fields = Readonly<Record<string, unknown>>;
+
+export function objectOf(value: unknown, what: string): Fields {
+  if (!isFields(value)) throw new ProviderError(`the agent sent no object as ${what}`);
+  return value;
+}
+
+function isFields(value: unknown): value is Fields {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+export function numberOf(value: unknown, key: string): number {
+  const found = objectOf(value, "payload")[key];
+  if (typeof found !== "number") throw new ProviderError(`the agent sent no number as "${key}"`);
+  return found;
+}
+
+export function optionalNumberOf(fields: Fields, key: string): number | undefined {
+  const found = fields[key];
+  return found === undefined || found === null ? undefined : numberOf(fields, key);
+}
+
+export function textOf(fields: Fields, key: string): string {
+  const found = fields[key];
+  if (typeof found !== "string") throw new ProviderError(`the agent sent no text as "${key}"`);
+  return found;
+}
+
+export function optionalTextOf(fields: Fields, key: string): string | undefined {
+  const found = fields[key];
+  return found === undefined || found === null ? undefined : textOf(fields, key);
+}
+
+export function listOf(fields: Fields, key: string): unknown[] {
+  const found = fields[key];
+  if (!Array.isArray(found)) throw new ProviderError(`the agent sent no list as "${key}"`);
+  return found;
+}
+
+const fileTypes: ReadonlySet<string> = new Set<FileType>([
+  "file",
+  "dir",
+  "symlink",
+  "fifo",
+  "socket",
+  "char_device",
+  "block_device",
+  "unknown",
+]);
+const isFileType = (text: string): text is FileType => fileTypes.has(text);
+
+export function fileEntryOf(value: unknown): FileEntry {
+  const fields = objectOf(value, "file");
+  const type = textOf(fields, "type");
+  const symlinkTarget = optionalTextOf(fields, "symlink_target");
+  return {
+    name: textOf(fields, "name"),
+    path: textOf(fields, "path"),
+    type: isFileType(type) ? type : "unknown",
+    size: numberOf(fields, "size"),
+    mode: numberOf(fields, "mode"),
+    uid: numberOf(fields, "uid"),
+    gid: numberOf(fields, "gid"),
+    modifiedAt: new Date(numberOf(fields, "mtime_ms")),
+    ...(symlinkTarget === undefined ? {} : { symlinkTarget }),
+  };
+}
+
+const changeTypes: ReadonlySet<string> = new Set<FileChange["type"]>([
+  "create",
+  "write",
+  "remove",
+  "rename",
+  "chmod",
+  "overflow",
+]);
+const isChangeType = (text: string): text is FileChange["type"] => changeTypes.has(text);
+
+/** @returns undefined for a change of a kind this client does not know. */
+export function fileChangeOf(value: unknown): FileChange | undefined {
+  const fields = objectOf(value, "change");
+  const type = textOf(fields, "type");
+  return isChangeType(type) ? { type, path: textOf(fields, "path") } : undefined;
+}
+
+const reasons: ReadonlySet<string> = new Set(exitReasons);
+const isReason = (text: string): text is ExitReason => reasons.has(text);
+
+/** Reads an exit event, or the end of a record. */
+export function execExitOf(value: unknown): ExecExit {
+  const fields = objectOf(value, "exit");
+  const reason = textOf(fields, "reason");
+  if (!isReason(reason)) throw new ProviderError(`the agent named an unknown reason "${reason}"`);
+  const startedAtMs = numberOf(fields, "started_at");
+  const endedAtMs = numberOf(fields, "ended_at");
+  const signal = optionalTextOf(fields, "signal");
+  const startError = optionalTextOf(fields, "start_error");
+  return {
+    exitCode: numberOf(fields, "exit_code"),
+    reason,
+    startedAt: new Date(startedAtMs),
+    endedAt: new Date(endedAtMs),
+    durationMs: optionalNumberOf(fields, "duration_ms") ?? Math.max(0, endedAtMs - startedAtMs),
+    outputBytes: numberOf(fields, "output_bytes"),
+    ...(signal === undefined ? {} : { signal }),
+    ...(startError === undefined ? {} : { startError }),
+  };
+}
+
+const execIdPattern = /^ex-[a-z0-9]{8,32}$/;
+const isExecId = (text: string): text is ExecId => execIdPattern.test(text);
+
+export function execIdOf(fields: Fields): ExecId {
+  const id = textOf(fields, "exec_id");
+  if (!isExecId(id)) throw new ProviderError("the agent named an exec by something that is no exec id");
+  return id;
+}
+
+export function execInfoOf(value: unknown): ExecInfo {
+  const fields = objectOf(value, "exec");
+  const tag = optionalTextOf(fields, "tag");
+  return {
+    execId: execIdOf(fields),
+    pid: numberOf(fields, "pid"),
+    command: textOf(fields, "command"),
+    args: listOf(fields, "args").map(String),
+    tty: fields.tty === true,
+    detached: fields.detached === true,
+    startedAt: new Date(numberOf(fields, "started_at")),
+    outputBytes: numberOf(fields, "output_bytes"),
+    firstOffset: numberOf(fields, "first_offset"),
+    ...(tag === undefined ? {} : { tag }),
+    ...(fields.state === "exited" ? { exit: execExitOf(fields) } : {}),
+  };
+}
