@@ -1,0 +1,11 @@
+export * from "./config.ts";
+export * from "./errors.ts";
+export { type LintFinding, type LintRule, lintConfig, lintRules } from "./lint.ts";
+export {
+  isLoopback,
+  type LoadedConfig,
+  type LoadOptions,
+  loadConfig,
+  loadConfigWithSources,
+} from "./load.ts";
+export { configurationReference } from "./reference.ts";

@@ -1,0 +1,251 @@
+import path from "node:path";
+import { formatDuration } from "@alcove/wire";
+import { isLoopback, type LoadedConfig } from "./load.ts";
+
+/** One rule of `alcove config lint`. */
+export interface LintRule {
+  id: string;
+  /** `fail` ends the command with 1. */
+  level: "fail" | "warn";
+  /** Applies with `--production` only. */
+  production: boolean;
+  /** @returns what was found, or undefined when all is well. */
+  check(loaded: LoadedConfig): string | undefined;
+  advice: string;
+}
+
+export interface LintFinding {
+  id: string;
+  level: "fail" | "warn";
+  message: string;
+  advice: string;
+}
+
+const shortestKey = 16;
+
+/** Spec §8, production-mode config linting; numbers in DESIGN §6. */
+export const lintRules: readonly LintRule[] = [
+  {
+    id: "ttl-above-maximum",
+    level: "warn",
+    production: false,
+    check: ({ config: { defaults } }) =>
+      defaults.maxTtlMs > 0 && defaults.ttlMs > defaults.maxTtlMs
+        ? `defaults.ttl is ${formatDuration(defaults.ttlMs)}, above defaults.max_ttl ${formatDuration(defaults.maxTtlMs)}`
+        : undefined,
+    advice: "lower defaults.ttl; until then sandboxes get the maximum",
+  },
+  {
+    id: "exec-timeout-above-maximum",
+    level: "warn",
+    production: false,
+    check: ({ config: { defaults } }) =>
+      defaults.defaultExecTimeoutMs > defaults.maxExecTimeoutMs
+        ? `defaults.default_exec_timeout is ${formatDuration(defaults.defaultExecTimeoutMs)}, above defaults.max_exec_timeout ${formatDuration(defaults.maxExecTimeoutMs)}`
+        : undefined,
+    advice: "lower defaults.default_exec_timeout; until then commands get the maximum",
+  },
+  {
+    id: "default-provider-disabled",
+    level: "warn",
+    production: false,
+    check: ({ config: { providers } }) =>
+      (providers.default === "native" || providers.default === "docker") &&
+      providers[providers.default].enabled === false
+        ? `providers.default is ${providers.default}, but providers.${providers.default}.enabled is false`
+        : undefined,
+    advice: "the default provider is always enabled: choose another default or drop the enabled key",
+  },
+  {
+    id: "auth-missing",
+    level: "fail",
+    production: true,
+    check: ({ config: { auth } }) => (auth.enabled ? undefined : "auth is off"),
+    advice: "set auth.api_key_file",
+  },
+  {
+    id: "api-key-missing",
+    level: "warn",
+    production: true,
+    check: ({ config: { auth } }) =>
+      auth.enabled && auth.apiKey === ""
+        ? "only auth.admin_api_key is set: every client needs the admin key"
+        : undefined,
+    advice: "set auth.api_key_file too",
+  },
+  {
+    id: "key-short",
+    level: "fail",
+    production: true,
+    check: ({ config: { auth } }) =>
+      [auth.apiKey, auth.adminApiKey].some((key) => key !== "" && key.length < shortestKey)
+        ? `a key has fewer than ${shortestKey} characters`
+        : undefined,
+    advice: "make keys with: openssl rand -hex 32",
+  },
+  {
+    id: "keys-equal",
+    level: "warn",
+    production: true,
+    check: ({ config: { auth } }) =>
+      auth.adminApiKey !== "" && auth.apiKey === auth.adminApiKey
+        ? "auth.api_key and auth.admin_api_key are the same"
+        : undefined,
+    advice: "give administrators a key of their own",
+  },
+  {
+    id: "allow-insecure",
+    level: "fail",
+    production: true,
+    check: ({ config: { server } }) => (server.allowInsecure ? "server.allow_insecure is true" : undefined),
+    advice: "remove it and set auth.api_key_file",
+  },
+  {
+    id: "cors-open",
+    level: "fail",
+    production: true,
+    check: ({ config: { server } }) => {
+      if (server.corsAllowedOrigins.length === 0) return "server.cors_allowed_origins is empty";
+      return server.corsAllowedOrigins.some((origin) => origin.includes("*"))
+        ? "server.cors_allowed_origins allows every origin"
+        : undefined;
+    },
+    advice: "list the origins of your pages exactly, such as https://app.example.com",
+  },
+  {
+    id: "database-path-relative",
+    level: "fail",
+    production: true,
+    check: ({ keys }) => {
+      const databasePath = keys.text("database.path");
+      if (databasePath !== "") {
+        return path.isAbsolute(databasePath) ? undefined : `database.path is relative: ${databasePath}`;
+      }
+      const dataDir = keys.text("data_dir");
+      return path.isAbsolute(dataDir)
+        ? undefined
+        : `data_dir, which holds the database, is relative: ${dataDir}`;
+    },
+    advice: "use an absolute path, such as data_dir: /var/lib/alcove",
+  },
+  {
+    id: "sandbox-cap-missing",
+    level: "fail",
+    production: true,
+    check: ({ config: { defaults } }) =>
+      defaults.maxSandboxes === 0 ? "defaults.max_sandboxes is 0: no limit" : undefined,
+    advice: "set defaults.max_sandboxes to what the machine can hold",
+  },
+  {
+    id: "owner-cap-missing",
+    level: "warn",
+    production: true,
+    check: ({ config: { defaults } }) =>
+      defaults.maxSandboxesPerOwner === 0
+        ? "defaults.max_sandboxes_per_owner is 0: one owner can take everything"
+        : undefined,
+    advice: "set defaults.max_sandboxes_per_owner",
+  },
+  {
+    id: "ttl-cap-missing",
+    level: "warn",
+    production: true,
+    check: ({ config: { defaults } }) =>
+      defaults.maxTtlMs === 0 ? "defaults.max_ttl is 0s: no limit" : undefined,
+    advice: "set defaults.max_ttl",
+  },
+  {
+    id: "default-provider-unsafe",
+    level: "fail",
+    production: true,
+    check: ({ config: { providers } }) =>
+      providers.default === "mock" || providers.default === "proot"
+        ? `providers.default is ${providers.default}, which does not isolate`
+        : undefined,
+    advice: "use native or docker",
+  },
+  {
+    id: "default-provider-open",
+    level: "warn",
+    production: true,
+    check: ({ config: { providers } }) =>
+      providers.default === "auto"
+        ? "providers.default is auto: a change of the machine can change the isolation"
+        : undefined,
+    advice: "name the provider: providers.default: native",
+  },
+  {
+    id: "capabilities-added",
+    level: "fail",
+    production: true,
+    check: ({ config: { providers } }) => {
+      const added = [...providers.native.addedCaps, ...providers.docker.addedCaps];
+      return added.length > 0 ? `commands get extra capabilities: ${added.join(", ")}` : undefined;
+    },
+    advice: "empty providers.native.added_caps and providers.docker.added_caps",
+  },
+  {
+    id: "capabilities-kept",
+    level: "fail",
+    production: true,
+    check: ({ config: { providers } }) =>
+      providers.docker.droppedCaps.some((name) => name.toUpperCase() === "ALL")
+        ? undefined
+        : "providers.docker.dropped_caps does not contain ALL",
+    advice: "leave providers.docker.dropped_caps at its default",
+  },
+  {
+    id: "seccomp-unconfined",
+    level: "fail",
+    production: true,
+    check: ({ config: { providers } }) =>
+      providers.docker.seccompProfile === "unconfined"
+        ? "providers.docker.seccomp_profile is unconfined"
+        : undefined,
+    advice: "leave providers.docker.seccomp_profile empty for the engine's default",
+  },
+  {
+    id: "host-network",
+    level: "fail",
+    production: true,
+    check: ({ config: { providers } }) => {
+      const names = (["native", "docker"] as const).filter((name) => providers[name].networkMode === "host");
+      return names.length > 0 ? `sandboxes share the host's network: ${names.join(", ")}` : undefined;
+    },
+    advice: "set network_mode: none",
+  },
+  {
+    id: "weak-provider-enabled",
+    level: "warn",
+    production: true,
+    check: ({ config: { providers } }) => {
+      const names = (["proot", "mock"] as const).filter((name) => providers[name].enabled);
+      return names.length > 0 ? `clients can choose weaker isolation: ${names.join(", ")}` : undefined;
+    },
+    advice: "disable the providers that do not isolate",
+  },
+  {
+    id: "engine-remote-plain",
+    level: "warn",
+    production: true,
+    check: ({ config: { providers } }) => {
+      const url = URL.parse(providers.docker.socket);
+      return url?.protocol === "tcp:" && !isLoopback(url.hostname)
+        ? `the engine is reached over the network without encryption: ${providers.docker.socket}`
+        : undefined;
+    },
+    advice: "reach the engine over its unix socket or a tunnel",
+  },
+];
+
+/** @returns what the rules find, in their order. */
+export function lintConfig(loaded: LoadedConfig, options: { production: boolean }): LintFinding[] {
+  const findings: LintFinding[] = [];
+  for (const rule of lintRules) {
+    if (rule.production && !options.production) continue;
+    const message = rule.check(loaded);
+    if (message !== undefined)
+      findings.push({ id: rule.id, level: rule.level, message, advice: rule.advice });
+  }
+  return findings;
+}

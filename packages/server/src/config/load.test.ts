@@ -1,0 +1,273 @@
+import { mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import path from "node:path";
+import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { ConfigError } from "./errors.ts";
+import { configKeys } from "./keys.ts";
+import { type LoadOptions, loadConfig, loadConfigWithSources } from "./load.ts";
+import { configurationReference } from "./reference.ts";
+
+let dir: string;
+beforeEach(async () => {
+  dir = await mkdtemp(path.join(tmpdir(), "alcove-config-"));
+});
+afterEach(async () => {
+  await rm(dir, { recursive: true, force: true });
+});
+
+function load(env: Record<string, string> = {}, options: Partial<LoadOptions> = {}) {
+  return loadConfig({ env, cwd: dir, ...options });
+}
+
+async function loadFile(text: string, env: Record<string, string> = {}) {
+  await writeFile(path.join(dir, "alcove.yaml"), text);
+  return load(env);
+}
+
+function problems(run: () => unknown): { key: string; message: string }[] {
+  try {
+    run();
+  } catch (error) {
+    if (error instanceof ConfigError) return [...error.problems];
+    throw error;
+  }
+  return [];
+}
+
+async function fileProblems(text: string, env: Record<string, string> = {}) {
+  await writeFile(path.join(dir, "alcove.yaml"), text);
+  return problems(() => load(env));
+}
+
+describe("loadConfig()", () => {
+  test("without file and environment gives the defaults of the design", () => {
+    const config = load();
+    expect(config.dataDir).toBe(path.join(dir, ".alcove"));
+    expect(config.database.path).toBe(path.join(dir, ".alcove", "alcove.db"));
+    expect(config.server).toMatchObject({
+      host: "127.0.0.1",
+      port: 7423,
+      shutdownGraceMs: 30_000,
+      deadmanGraceMs: 300_000,
+    });
+    expect(config.exec).toEqual({
+      maxOutputBytes: 10 * 2 ** 20,
+      ringBytes: 2 ** 20,
+      disconnectGraceMs: 30_000,
+    });
+    expect(config.defaults).toMatchObject({
+      ttlMs: 1_800_000,
+      memoryMb: 512,
+      maxTtlMs: 86_400_000,
+      maxSandboxes: 100,
+    });
+    expect(config.auth).toEqual({ enabled: false, apiKey: "", adminApiKey: "" });
+    expect(config.providers.native.enabled).toBeUndefined();
+    expect(config.providers.docker.socket).toBe("unix:///var/run/docker.sock");
+    expect(config.logging.format).toBe("json");
+  });
+
+  test("logs are pretty on a terminal", () => {
+    expect(load({}, { terminal: true }).logging.format).toBe("pretty");
+  });
+
+  test("takes --config before $ALCOVE_CONFIG before ./alcove.yaml before the home directory", async () => {
+    const home = path.join(dir, "home");
+    await mkdir(path.join(home, ".config", "alcove"), { recursive: true });
+    await writeFile(path.join(home, ".config", "alcove", "config.yaml"), "server: {port: 1001}");
+    const env = { HOME: home };
+    expect(load(env).server.port).toBe(1001);
+    await writeFile(path.join(dir, "alcove.yaml"), "server: {port: 1002}");
+    expect(load(env).server.port).toBe(1002);
+    await writeFile(path.join(dir, "b.yaml"), "server: {port: 1003}");
+    expect(load({ ...env, ALCOVE_CONFIG: "b.yaml" }).server.port).toBe(1003);
+    await writeFile(path.join(dir, "c.yaml"), "server: {port: 1004}");
+    expect(load({ ...env, ALCOVE_CONFIG: "b.yaml" }, { file: "c.yaml" }).server.port).toBe(1004);
+  });
+
+  test("a named file that is not there stops the start", () => {
+    expect(problems(() => load({}, { file: "missing.yaml" }))[0]?.message).toContain(
+      path.join(dir, "missing.yaml"),
+    );
+    expect(problems(() => load({ ALCOVE_CONFIG: "gone.yaml" }))[0]?.message).toContain("gone.yaml");
+  });
+
+  test("environment beats file, the command line beats both", async () => {
+    await writeFile(path.join(dir, "alcove.yaml"), "server:\n  port: 1\ndefaults:\n  ttl: 1h\n");
+    expect(load({ ALCOVE_SERVER_PORT: "2" })).toMatchObject({
+      server: { port: 2 },
+      defaults: { ttlMs: 3_600_000 },
+    });
+    const overrides = new Map([["server.port", { text: "3", source: "--port" }]]);
+    const loaded = loadConfigWithSources({ env: { ALCOVE_SERVER_PORT: "2" }, cwd: dir, overrides });
+    expect(loaded.config.server.port).toBe(3);
+    expect(loaded.keys.source("server.port")).toBe("--port");
+    expect(loaded.keys.source("defaults.ttl")).toBe("alcove.yaml");
+  });
+
+  test("every key can be given in the environment, and no two share a variable", () => {
+    expect(new Set(configKeys.map(({ env }) => env)).size).toBe(configKeys.length);
+    const config = load({
+      ALCOVE_PROVIDERS_NATIVE_DISK_MB: "7",
+      ALCOVE_PROVIDERS_NATIVE_ENABLED: "false",
+      ALCOVE_SERVER_TRUSTED_PROXIES: "10.0.0.0/8, 192.0.2.1",
+      ALCOVE_SERVER_CORS_ALLOWED_ORIGINS: '["https://a.example", "https://b.example"]',
+      ALCOVE_EXEC_MAX_OUTPUT: "512KiB",
+      ALCOVE_IMAGES_ALIASES: '{"*": host}',
+      ALCOVE_IMAGES_ALIASES_Debian: "debian:12",
+      ALCOVE_LOGGING_FORMAT: "pretty",
+    });
+    expect(config.providers.native).toMatchObject({ diskMb: 7, enabled: false });
+    expect(config.server.trustedProxies).toEqual(["10.0.0.0/8", "192.0.2.1"]);
+    expect(config.server.corsAllowedOrigins).toEqual(["https://a.example", "https://b.example"]);
+    expect(config.exec.maxOutputBytes).toBe(524_288);
+    expect(config.images.aliases).toEqual({ "*": "host", Debian: "debian:12" });
+    expect(config.logging.format).toBe("pretty");
+  });
+
+  test("an unknown key stops with its name and the nearest one", async () => {
+    expect(await fileProblems("server:\n  prot: 80\n")).toEqual([
+      { key: "server.prot", message: "unknown key server.prot (alcove.yaml); did you mean server.port?" },
+    ]);
+    expect((await fileProblems("sever:\n  port: 80\n"))[0]?.message).toContain("did you mean server?");
+    expect((await fileProblems("providers:\n  native:\n    disk: 1\n"))[0]?.message).toContain(
+      "did you mean providers.native.disk_mb?",
+    );
+  });
+
+  test("an unknown ALCOVE_ variable stops with its name and the nearest one", () => {
+    expect(problems(() => load({ ALCOVE_SERVER_PROT: "80" }))).toEqual([
+      {
+        key: "ALCOVE_SERVER_PROT",
+        message: "unknown variable ALCOVE_SERVER_PROT in the environment; did you mean ALCOVE_SERVER_PORT?",
+      },
+    ]);
+  });
+
+  test("the client's variables, empty ones and those Kubernetes sets are no keys", () => {
+    const env = {
+      ALCOVE_URL: "http://127.0.0.1:1",
+      ALCOVE_API_KEY: "k",
+      ALCOVE_PORT: "tcp://10.0.0.1:7423",
+      ALCOVE_PORT_7423_TCP_ADDR: "10.0.0.1",
+      ALCOVE_SERVICE_HOST: "10.0.0.1",
+      ALCOVE_SERVER_PORT: "",
+    };
+    expect(load(env).server.port).toBe(7423);
+    expect(load(env).auth.enabled).toBe(false);
+  });
+
+  test.each([
+    ["defaults:\n  ttl: 10 minutes\n", "defaults.ttl", '"10 minutes"', "a duration such as 30s"],
+    ["defaults:\n  ttl: 30\n", "defaults.ttl", "30", "a duration such as 30s"],
+    ["defaults:\n  ttl: -5s\n", "defaults.ttl", '"-5s"', "a duration such as 30s"],
+    ["defaults:\n  ttl: 0s\n", "defaults.ttl", '"0s"', "above zero"],
+    ["exec:\n  max_output: 10 parrots\n", "exec.max_output", '"10 parrots"', "10MiB"],
+    ["exec:\n  ring_bytes: -1\n", "exec.ring_bytes", "-1", "a whole number of bytes"],
+    ["server:\n  port: 70000\n", "server.port", "70000", "from 0 to 65535"],
+    ["server:\n  port: http\n", "server.port", '"http"', "a whole number"],
+    ["server:\n  port: 1.5\n", "server.port", "1.5", "a whole number"],
+    ["server:\n  destroy_on_exit: maybe\n", "server.destroy_on_exit", '"maybe"', "true or false"],
+    ["server:\n  trusted_proxies: 10.0.0.0/8\n", "server.trusted_proxies", '"10.0.0.0/8"', "a list"],
+    ["server: 5\n", "server", "5", "keys below it"],
+    ["providers:\n  default: podman\n", "providers.default", '"podman"', "native, docker"],
+    ["images:\n  aliases: [a]\n", "images.aliases", '["a"]', "a map"],
+    ["server:\n  public_url: alcove\n", "server.public_url", '"alcove"', "a URL"],
+    ["providers:\n  docker:\n    socket: ssh://x\n", "providers.docker.socket", '"ssh://x"', "unix:///path"],
+  ])("%j stops naming the key, the value and what is expected", async (text, key, value, expected) => {
+    const found = await fileProblems(text);
+    expect(found).toHaveLength(1);
+    expect(found[0]?.key).toBe(key);
+    expect(found[0]?.message).toContain(value);
+    expect(found[0]?.message).toContain(expected);
+  });
+
+  test("all problems are told at once", async () => {
+    const found = await fileProblems("server:\n  port: x\n  hots: a\n", { ALCOVE_DEFAULTS_TTL: "soon" });
+    expect(found.map(({ key }) => key)).toEqual(["server.port", "server.hots", "defaults.ttl"]);
+  });
+
+  test.each(["server: [", "a: 1\na: 2\n", "- a\n", "just text"])(
+    "the file %j stops the start",
+    async (text) => {
+      expect((await fileProblems(text))[0]?.message).toContain("alcove.yaml");
+    },
+  );
+
+  test("an empty file and empty sections are fine", async () => {
+    expect((await loadFile("# nothing\n")).server.port).toBe(7423);
+    expect((await loadFile("server:\nauth:\n  enabled:\n")).auth.enabled).toBe(false);
+  });
+});
+
+describe("secrets", () => {
+  test("come from their key or from a file, without the line's end", async () => {
+    await writeFile(path.join(dir, "key"), "s3cret\n");
+    expect((await loadFile("auth:\n  api_key_file: key\n")).auth).toEqual({
+      enabled: true,
+      apiKey: "s3cret",
+      adminApiKey: "",
+    });
+    expect(load({ ALCOVE_AUTH_ADMIN_API_KEY: "adm" }).auth.adminApiKey).toBe("adm");
+  });
+
+  test("given inline and as a file stop the start, whatever the sources", async () => {
+    await writeFile(path.join(dir, "key"), "s3cret\n");
+    const found = await fileProblems("auth:\n  api_key: abc\n", { ALCOVE_AUTH_API_KEY_FILE: "key" });
+    expect(found[0]?.message).toBe(
+      "auth.api_key (alcove.yaml) and auth.api_key_file ($ALCOVE_AUTH_API_KEY_FILE) are both given: keep one of them",
+    );
+    expect((await fileProblems("auth:\n  api_key: abc\n  api_key_file: key\n"))[0]?.key).toBe("auth.api_key");
+  });
+
+  test("a file that is missing or empty stops the start with its key", async () => {
+    expect((await fileProblems("auth:\n  api_key_file: none\n"))[0]?.key).toBe("auth.api_key_file");
+    await writeFile(path.join(dir, "empty"), "\n");
+    expect((await fileProblems("auth:\n  api_key_file: empty\n"))[0]?.message).toContain("the file is empty");
+  });
+
+  test("of the wrong kind are not shown", async () => {
+    expect((await fileProblems("auth:\n  api_key: 123456\n"))[0]?.message).not.toContain("123456");
+  });
+});
+
+describe("auth", () => {
+  test("is on when a key is set and can be switched off", async () => {
+    expect((await loadFile("auth:\n  api_key: abc\n")).auth.enabled).toBe(true);
+    expect((await loadFile("auth:\n  api_key: abc\n  enabled: false\n")).auth.enabled).toBe(false);
+  });
+
+  test("on without a key stops the start", async () => {
+    expect((await fileProblems("auth:\n  enabled: true\n"))[0]?.key).toBe("auth.enabled");
+  });
+
+  test("off on an address others reach stops the start unless allow_insecure is set", async () => {
+    for (const host of ["0.0.0.0", "::", "192.0.2.7", "alcove.example.com", "127.0.0.1.example.com"]) {
+      expect((await fileProblems(`server:\n  host: "${host}"\n`))[0]?.key).toBe("server.host");
+    }
+    for (const host of ["127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost"]) {
+      expect(await fileProblems(`server:\n  host: "${host}"\n`)).toEqual([]);
+    }
+    expect((await loadFile("server:\n  host: 0.0.0.0\n  allow_insecure: true\n")).server.host).toBe(
+      "0.0.0.0",
+    );
+    expect((await loadFile("server:\n  host: 0.0.0.0\nauth:\n  api_key: k\n")).auth.enabled).toBe(true);
+  });
+});
+
+describe("docker.socket", () => {
+  test("is the key, else $DOCKER_HOST, else the usual socket", async () => {
+    expect(load({ DOCKER_HOST: "tcp://127.0.0.1:2375" }).providers.docker.socket).toBe(
+      "tcp://127.0.0.1:2375",
+    );
+    const config = await loadFile("providers:\n  docker:\n    socket: /run/my.sock\n", {
+      DOCKER_HOST: "tcp://x:1",
+    });
+    expect(config.providers.docker.socket).toBe("unix:///run/my.sock");
+  });
+});
+
+test("docs/configuration.md is what the schema says; run scripts/config-reference.ts when it is stale", async () => {
+  const file = new URL("../../../../docs/configuration.md", import.meta.url);
+  expect(await readFile(file, "utf8")).toBe(configurationReference());
+});
