@@ -9,9 +9,9 @@ const run = promisify(execFile);
 
 /** Builds the floor program once. @returns its path. */
 async function floorProgram(): Promise<string> {
-  const workspace = path.join(projectRoot, "agent");
-  await run("cargo", ["build", "--release", "--quiet", "-p", "alcove-floor"], { cwd: workspace });
-  return path.join(workspace, "target", "release", "alcove-floor");
+  const crate = path.join(projectRoot, "bench", "floor");
+  await run("cargo", ["build", "--release", "--quiet"], { cwd: crate });
+  return path.join(crate, "target", "release", "alcove-floor");
 }
 
 /** fork+exec+wait of `argv` from a resident process, milliseconds of each run. */
