@@ -1,0 +1,37 @@
+import { afterAll, afterEach, beforeAll, describe } from "vitest";
+import { execContract } from "./provider/exec-contract.ts";
+import { execControlContract } from "./provider/exec-control-contract.ts";
+import { fileContract } from "./provider/file-contract.ts";
+import { fileSafetyContract } from "./provider/file-safety-contract.ts";
+import { ContractHarness, type ProviderUnderTest } from "./provider/harness.ts";
+import { lifecycleContract } from "./provider/lifecycle-contract.ts";
+
+export type { ContractFeature, ProviderUnderTest } from "./provider/harness.ts";
+
+/**
+ * The definition of RuntimeProvider: every provider passes it. What a provider does not announce as a capability, or
+ * names in `lacks`, is skipped; `skip` says aloud why nothing can run here. Images need no more than busybox.
+ */
+export function providerContract(
+  name: string,
+  options: { create(): Promise<ProviderUnderTest>; skip?: string },
+): void {
+  const title = `provider contract: ${name}`;
+  describe.skipIf(options.skip !== undefined)(
+    options.skip === undefined ? title : `${title} (skipped: ${options.skip})`,
+    () => {
+      const harness = new ContractHarness();
+      beforeAll(async () => {
+        harness.open(await options.create());
+      });
+      afterEach(() => harness.checkNothingLeft());
+      afterAll(() => harness.close());
+
+      describe("lifecycle", () => lifecycleContract(harness));
+      describe("exec", () => execContract(harness));
+      describe("exec control", () => execControlContract(harness));
+      describe("files", () => fileContract(harness));
+      describe("file safety", () => fileSafetyContract(harness));
+    },
+  );
+}

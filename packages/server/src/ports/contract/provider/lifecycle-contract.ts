@@ -1,0 +1,173 @@
+import { expect, it } from "vitest";
+import { randomIds } from "../../../core/random-ids.ts";
+import { NotFound, RuntimeGone, type RuntimeId } from "../../index.ts";
+import { type ContractHarness, eventually, finish, readUntil, run, shell, soon } from "./harness.ts";
+
+export function lifecycleContract(harness: ContractHarness): void {
+  it("check() finds the provider healthy", async () => {
+    const check = await harness.provider.check(soon());
+    expect(check).toMatchObject({ healthy: true });
+    expect(Array.isArray(check.notes)).toBe(true);
+  });
+
+  it("spawn() makes a sandbox that runs commands and that inventory() lists with its binding", async () => {
+    const { runtimeId, sandboxId, operations } = await harness.spawn();
+    expect((await run(operations, "echo hello")).stdout).toBe("hello\n");
+    expect(await harness.provider.inventory(soon())).toContainEqual({
+      runtimeId,
+      sandboxId,
+      state: "running",
+    });
+  });
+
+  it("destroy() removes a runtime, and does so twice and for one never seen", async () => {
+    const { runtimeId, operations } = await harness.spawn();
+    await harness.provider.destroy(runtimeId, soon());
+    await harness.provider.destroy(runtimeId, soon());
+    await harness.provider.destroy(randomIds.runtimeId(), soon());
+    expect(() => harness.provider.sandbox(runtimeId)).toThrow(RuntimeGone);
+    await expect(operations.execs.list(soon())).rejects.toThrow(RuntimeGone);
+    await expect(harness.provider.adopt(runtimeId, soon())).rejects.toThrow(RuntimeGone);
+  });
+
+  it("two destroys of one runtime at once both resolve", async () => {
+    const { runtimeId } = await harness.spawn();
+    await Promise.all([
+      harness.provider.destroy(runtimeId, soon()),
+      harness.provider.destroy(runtimeId, soon()),
+    ]);
+  });
+
+  it("spawn() of an unknown image throws NotFound that names the image and leaves nothing", async (context) => {
+    if (harness.provider.name === "mock") context.skip("has no images");
+    const spec = harness.spec({ image: "no-such-image:nowhere" });
+    const failure = await harness.provider.spawn(spec, soon(30_000)).catch((error: unknown) => error);
+    expect(failure).toBeInstanceOf(NotFound);
+    expect(String(failure)).toContain("no-such-image");
+    await harness.provider.destroy(spec.runtimeId, soon());
+  });
+
+  it("five spawns at once all succeed and do not see each other's files", async () => {
+    const runtimes = await Promise.all(Array.from({ length: 5 }, () => harness.spawn()));
+    const answers = await Promise.all(
+      runtimes.map(async ({ operations, sandboxId }) => {
+        await run(operations, `echo ${sandboxId} >> /workspace/own`);
+        return (await run(operations, "cat /workspace/own")).stdout.trim();
+      }),
+    );
+    expect(answers).toEqual(runtimes.map((runtime) => runtime.sandboxId));
+  });
+
+  it("a spawn aborted at any point leaves nothing once destroy() has resolved", async () => {
+    const startedAt = performance.now();
+    await harness.spawn();
+    const spawnMs = performance.now() - startedAt;
+    for (const part of [0, 0.2, 0.4, 0.6, 0.8]) {
+      const spec = harness.spec();
+      harness.own(spec.runtimeId);
+      const signal = AbortSignal.timeout(Math.floor(spawnMs * part));
+      await harness.provider.spawn(spec, { signal }).catch((error: unknown) => {
+        expect(signal.aborted, String(error)).toBe(true);
+      });
+      await harness.provider.destroy(spec.runtimeId, soon());
+      const left = await harness.provider.inventory(soon());
+      expect(left.map((entry) => entry.runtimeId)).not.toContain(spec.runtimeId);
+    }
+  });
+
+  it("a spawn whose signal had aborted rejects with the signal's reason", async () => {
+    const reason = new Error("not wanted any more");
+    const spec = harness.spec();
+    harness.own(spec.runtimeId);
+    await expect(harness.provider.spawn(spec, { signal: AbortSignal.abort(reason) })).rejects.toBe(reason);
+  });
+
+  it("env, user and workdir of the spec apply to every command", async (context) => {
+    harness.wants(context, "users", "environment");
+    const { operations } = await harness.spawn({
+      env: { COLOUR: "green" },
+      user: "1234:1234",
+      workdir: "/srv/app",
+    });
+    expect((await run(operations, 'echo "$COLOUR $(id -u) $(pwd)"')).stdout).toBe("green 1234 /srv/app\n");
+    expect((await run(operations, "touch own && echo made")).stdout).toBe("made\n");
+  });
+
+  it("adopt() after a restart finds a command still running and its output complete", async (context) => {
+    harness.wants(context, "adopt", "stdin");
+    harness.needs(context, "reattach");
+    const { runtimeId, sandboxId, operations } = await harness.spawn();
+    const spec = shell("echo before; read line; echo after $line", { detached: true, stdin: true });
+    await operations.execs.startDetached(spec, soon());
+    const provider = await harness.restart(context);
+    expect(await provider.inventory(soon())).toContainEqual({ runtimeId, sandboxId, state: "running" });
+    await provider.adopt(runtimeId, soon());
+    await provider.adopt(runtimeId, soon());
+    const { execs } = provider.sandbox(runtimeId);
+    await execs.writeStdin(spec.execId, Buffer.from("restart\n"), { ...soon(), close: false });
+    await using view = await execs.attach(spec.execId, { ...soon(), from: 0, follow: true, lossless: true });
+    const { stdout, exit } = await finish(view);
+    expect(stdout).toBe("before\nafter restart\n");
+    expect(exit).toMatchObject({ exitCode: 0, reason: "exited" });
+  });
+
+  it("adopt() of a runtime never seen throws RuntimeGone", async () => {
+    const unknown: RuntimeId = randomIds.runtimeId();
+    await expect(harness.provider.adopt(unknown, soon())).rejects.toThrow(RuntimeGone);
+    expect(() => harness.provider.sandbox(unknown)).toThrow(RuntimeGone);
+  });
+
+  it("a sandbox whose expiry passes ends itself, and onExit() tells", async (context) => {
+    harness.wants(context, "dead_man");
+    const { runtimeId, operations } = await harness.spawn();
+    const ended = Promise.withResolvers<RuntimeId>();
+    const stop = harness.provider.onExit((id) => (id === runtimeId ? ended.resolve(id) : undefined));
+    await using view = await operations.execs.start(shell("echo up; sleep 600"), soon());
+    const { rest } = await readUntil(view, "up");
+    await operations.setExpiry(50, soon());
+    expect(await ended.promise).toBe(runtimeId);
+    expect((await rest.next()).done).toBe(true);
+    stop();
+    expect(() => harness.provider.sandbox(runtimeId)).toThrow(RuntimeGone);
+    await eventually(async () => {
+      const entry = (await harness.provider.inventory(soon())).find((found) => found.runtimeId === runtimeId);
+      expect(entry?.state ?? "dead").toBe("dead");
+    });
+  });
+
+  it("an expiry that was moved does not end the sandbox", async (context) => {
+    harness.wants(context, "dead_man");
+    const { operations } = await harness.spawn();
+    await operations.setExpiry(300, soon());
+    await operations.setExpiry(null, soon());
+    expect((await run(operations, "sleep 0.5; echo alive")).stdout).toBe("alive\n");
+  });
+
+  it("destroy() cuts the output of running commands, without an exit, and is no onExit()", async () => {
+    const { runtimeId, operations } = await harness.spawn();
+    const told: RuntimeId[] = [];
+    const stop = harness.provider.onExit((id) => told.push(id));
+    const view = await operations.execs.start(shell("echo up; sleep 600"), soon());
+    const { rest } = await readUntil(view, "up");
+    await harness.provider.destroy(runtimeId, soon());
+    expect((await rest.next()).done).toBe(true);
+    stop();
+    expect(told).not.toContain(runtimeId);
+  });
+
+  it("logs() gives at most as many lines as asked for", async () => {
+    const { runtimeId } = await harness.spawn();
+    const lines = await harness.provider.logs(runtimeId, { ...soon(), lines: 5 });
+    expect(lines.length).toBeLessThanOrEqual(5);
+  });
+
+  it("stats() counts processes, memory and processor time", async (context) => {
+    harness.needs(context, "stats");
+    const { operations } = await harness.spawn();
+    await run(operations, "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done");
+    const stats = await operations.stats(soon());
+    expect(stats.memoryBytes).toBeGreaterThan(0);
+    expect(stats.cpuUsageMs).toBeGreaterThan(0);
+    expect(stats.pids).toBeGreaterThan(0);
+  });
+}
