@@ -1,0 +1,154 @@
+import type { Clock, Timer } from "../../ports/clock.ts";
+import { ResourceLimit } from "../../ports/errors.ts";
+import type { ExecId } from "../../ports/ids.ts";
+import type { CallOptions, ExecExit, ExecInfo, ExecSpec } from "../../ports/sandbox-operations.ts";
+import type { StopCause } from "./exec-registry.ts";
+import { Journal } from "./journal.ts";
+
+const ringBytes = 1_048_576;
+const stdinAtMost = 16 * 1_048_576;
+
+/** How the program of a command ended by itself. */
+export interface ProgramEnd {
+  exitCode: number;
+  startError?: string;
+  /** Its worker was lost under it. */
+  lost?: boolean;
+}
+
+/** What runs a command's program. */
+export interface ExecRunner {
+  /** Refuses what cannot start. @throws BadRequest for a missing working directory or an unknown user. */
+  prepare(spec: ExecSpec, options: CallOptions): Promise<void>;
+  /** Resolves when nothing of the program runs any more; `signal` stops it. */
+  run(
+    spec: ExecSpec,
+    program: { output: Journal; stdin: Promise<Buffer>; signal: AbortSignal },
+  ): Promise<ProgramEnd>;
+}
+
+/** One command: running until `exit` is set. The first cause to stop it wins. */
+export class Exec {
+  readonly execId: ExecId;
+  readonly pid: number;
+  readonly journal = new Journal({ ringBytes });
+  readonly #spec: ExecSpec;
+  readonly #clock: Clock;
+  readonly #startedAt: Date;
+  readonly #startedMs: number;
+  readonly #abort = new AbortController();
+  readonly #ended = Promise.withResolvers<ExecExit>();
+  readonly #stdin = Promise.withResolvers<Buffer>();
+  #stdinChunks: Buffer[] = [];
+  #stdinBytes = 0;
+  #stdinOpen: boolean;
+  #deadline: Timer | undefined;
+  #cause: StopCause | undefined;
+  #exit: ExecExit | undefined;
+  #cut = false;
+
+  constructor(options: { spec: ExecSpec; pid: number; clock: Clock }) {
+    this.#spec = options.spec;
+    this.#clock = options.clock;
+    this.execId = options.spec.execId;
+    this.pid = options.pid;
+    this.#startedAt = options.clock.now();
+    this.#startedMs = options.clock.monotonicMs();
+    this.#stdinOpen = options.spec.stdin;
+    if (!options.spec.stdin) this.#stdin.resolve(Buffer.alloc(0));
+  }
+
+  get exit(): ExecExit | undefined {
+    return this.#exit;
+  }
+  get ended(): Promise<ExecExit> {
+    return this.#ended.promise;
+  }
+  get stdinOpen(): boolean {
+    return this.#stdinOpen;
+  }
+  get isCut(): boolean {
+    return this.#cut;
+  }
+
+  run(runner: ExecRunner): void {
+    this.#deadline = this.#clock.setTimer(this.#spec.timeoutMs, () =>
+      this.stop({ reason: "timeout", exitCode: 137, signal: "SIGKILL" }),
+    );
+    const program = { output: this.journal, stdin: this.#stdin.promise, signal: this.#abort.signal };
+    runner.run(this.#spec, program).then(
+      (end) => this.#finish(end),
+      (error: unknown) => {
+        const startError = error instanceof Error ? error.message : String(error);
+        this.#finish({ exitCode: 126, startError });
+      },
+    );
+  }
+
+  stop(cause: StopCause): void {
+    if (this.#exit !== undefined || this.#cause !== undefined) return;
+    this.#cause = cause;
+    this.#abort.abort();
+    this.closeStdin();
+    // A command that waits for a slow reader is let go.
+    if (this.#cut) this.journal.end();
+  }
+
+  /** Ends every view now, without an exit. */
+  cut(): void {
+    this.#cut = true;
+    this.journal.end();
+  }
+
+  /** @throws ResourceLimit beyond what a simulated command takes. */
+  writeStdin(data: Uint8Array): void {
+    if (this.#stdinBytes + data.length > stdinAtMost)
+      throw new ResourceLimit(`a simulated command takes at most ${stdinAtMost} bytes of standard input`);
+    this.#stdinBytes += data.length;
+    this.#stdinChunks.push(Buffer.from(data));
+  }
+
+  closeStdin(): void {
+    if (!this.#stdinOpen) return;
+    this.#stdinOpen = false;
+    this.#stdin.resolve(Buffer.concat(this.#stdinChunks));
+    this.#stdinChunks = [];
+  }
+
+  info(): ExecInfo {
+    return {
+      execId: this.execId,
+      pid: this.pid,
+      command: this.#spec.command,
+      args: this.#spec.args,
+      tty: false,
+      detached: this.#spec.detached,
+      startedAt: this.#startedAt,
+      outputBytes: this.journal.totalBytes,
+      firstOffset: this.journal.firstOffset,
+      ...(this.#spec.tag === undefined ? {} : { tag: this.#spec.tag }),
+      ...(this.#exit === undefined ? {} : { exit: this.#exit }),
+    };
+  }
+
+  #finish(end: ProgramEnd): void {
+    this.#deadline?.cancel();
+    const cause: StopCause =
+      this.#cause ??
+      (end.lost === true
+        ? { reason: "lost", exitCode: 137, signal: "SIGKILL" }
+        : { reason: "exited", exitCode: end.exitCode });
+    this.#exit = {
+      ...cause,
+      startedAt: this.#startedAt,
+      endedAt: this.#clock.now(),
+      durationMs: this.#clock.monotonicMs() - this.#startedMs,
+      outputBytes: this.journal.totalBytes,
+      ...(end.startError === undefined || this.#cause !== undefined ? {} : { startError: end.startError }),
+    };
+    this.#stdinOpen = false;
+    this.#stdinChunks = [];
+    this.journal.end();
+    this.#ended.resolve(this.#exit);
+  }
+}

@@ -1,0 +1,1 @@
+export { MockProvider, type MockProviderConfig } from "./mock-provider.ts";

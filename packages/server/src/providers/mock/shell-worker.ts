@@ -1,0 +1,133 @@
+import { parentPort, workerData } from "node:worker_threads";
+import { Bash, defineCommand, type IFileSystem } from "just-bash";
+import {
+  type FileSystemCall,
+  type FromShell,
+  fileSystemCalls,
+  streamPaths,
+  type ToShell,
+} from "./shell-messages.ts";
+
+/**
+ * The program of a shell worker: runs scripts in simulated shells. Its file systems are calls to the service, so nothing
+ * is lost when a runaway forces the service to terminate it. `aborts` is shared memory with one flag per run: an endless
+ * loop lets no messages in, but looks at its signal's `aborted` between statements.
+ */
+const port = parentPort;
+if (port === null) throw new Error("shell-worker.ts runs as a worker thread only");
+const aborts = new Int32Array((workerData as { aborts: SharedArrayBuffer }).aborts);
+const post = (message: FromShell) => port.postMessage(message);
+
+let lastCall = 0;
+const calls = new Map<number, PromiseWithResolvers<unknown>>();
+const running = new Map<number, AbortController>();
+
+function call(run: number, op: FileSystemCall, args: unknown[]): Promise<unknown> {
+  lastCall += 1;
+  const answer = Promise.withResolvers<unknown>();
+  calls.set(lastCall, answer);
+  post({ type: "call", run, call: lastCall, op, args });
+  return answer.promise;
+}
+
+function remoteFileSystem(run: number): IFileSystem {
+  const remote: Record<string, unknown> = {
+    getAllPaths: () => [],
+    resolvePath,
+  };
+  for (const op of fileSystemCalls) remote[op] = (...args: unknown[]) => call(run, op, args);
+  return remote as unknown as IFileSystem;
+}
+
+function resolvePath(base: string, path: string): string {
+  const parts: string[] = [];
+  for (const part of (path.startsWith("/") ? path : `${base}/${path}`).split("/")) {
+    if (part === "..") parts.pop();
+    else if (part !== "" && part !== ".") parts.push(part);
+  }
+  return `/${parts.join("/")}`;
+}
+
+const unlimited = 1e12;
+const text = (stdout: string, exitCode = 0) => ({ stdout, stderr: "", exitCode });
+const commands = [
+  defineCommand("id", async (args, context) => {
+    const user = context.env.get("USER") ?? "root";
+    const uid = context.env.get("ALCOVE_MOCK_UID") ?? "0";
+    if (args[0] === "-u") return text(`${args[1] === "-n" ? user : uid}\n`);
+    if (args[0] === "-un") return text(`${user}\n`);
+    if (args[0] === "-g") return text(`${uid}\n`);
+    return text(`uid=${uid}(${user}) gid=${uid}(${user}) groups=${uid}(${user})\n`);
+  }),
+  defineCommand("whoami", async (_args, context) => text(`${context.env.get("USER") ?? "root"}\n`)),
+  defineCommand("uname", async (args) =>
+    text(args.includes("-a") ? "Linux mock 6.0.0 #1 mock\n" : args.includes("-m") ? "mock\n" : "Linux\n"),
+  ),
+  defineCommand("nproc", async () => text("1\n")),
+  defineCommand("sync", async () => text("")),
+];
+
+async function run(message: Extract<ToShell, { type: "run" }>): Promise<void> {
+  const controller = new AbortController();
+  // A plain read: the shell's defence keeps Atomics from everything that runs inside of an execution.
+  const isAborted = () => aborts[message.run] === 1;
+  Object.defineProperty(controller.signal, "aborted", { get: isAborted });
+  running.set(message.run, controller);
+  try {
+    const shell = new Bash({
+      fs: remoteFileSystem(message.run),
+      cwd: message.cwd,
+      env: message.env,
+      customCommands: commands,
+      executionLimits: {
+        maxCommandCount: unlimited,
+        maxLoopIterations: unlimited,
+        maxWorkUnits: unlimited,
+        maxOutputSize: unlimited,
+        maxExecutionTimeMs: Number.POSITIVE_INFINITY,
+      },
+    });
+    const result = await shell.exec(
+      `exec >${streamPaths.stdout} 2>${streamPaths.stderr}\n${message.script}`,
+      {
+        stdin: message.stdin,
+        stdinKind: "bytes",
+        rawScript: true,
+        signal: controller.signal,
+      },
+    );
+    post({
+      type: "done",
+      run: message.run,
+      exitCode: result.exitCode,
+      stdout: result.stdout,
+      stderr: result.stderr,
+    });
+  } catch (error) {
+    const failed = error instanceof Error ? error.message : String(error);
+    post({ type: "done", run: message.run, exitCode: 126, stdout: "", stderr: "", failed });
+  } finally {
+    running.delete(message.run);
+  }
+}
+
+port.on("message", (message: ToShell) => {
+  switch (message.type) {
+    case "run":
+      void run(message);
+      return;
+    case "abort":
+      running.get(message.run)?.abort();
+      return;
+    case "answer": {
+      const answer = calls.get(message.call);
+      calls.delete(message.call);
+      if (message.error === undefined) answer?.resolve(message.value);
+      else answer?.reject(new Error(message.error));
+      return;
+    }
+    default:
+      message satisfies never;
+  }
+});
+post({ type: "ready" });
