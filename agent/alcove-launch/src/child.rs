@@ -1,0 +1,170 @@
+//! The inner half of a launch: the first process of the sandbox, from its clone to the agent's exec.
+//!
+//! It starts with a copy of the service's mounts, all capabilities inside its own user namespace and none outside, and
+//! gives up the rest step by step. Until the last step it dies with its parent.
+
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{AtStep, Result, StepError};
+use crate::spec::{IdsSpec, LaunchSpec, Network, RootSpec};
+use crate::{harden, inside, overlay, sys};
+
+/// Sent once the child no longer shares its parent's descriptor table.
+pub const OWN_TABLE: u8 = b'U';
+
+pub struct Plan<'a> {
+    pub spec: &'a LaunchSpec,
+    pub go: RawFd,
+    pub go_writer: RawFd,
+    pub status: RawFd,
+    pub listener: RawFd,
+    pub console: RawFd,
+    pub oom: Option<RawFd>,
+    pub exec_join: Option<RawFd>,
+    /// The agent's file as a detached mount, when the parent made it.
+    pub agent: Option<RawFd>,
+    /// The root as a detached mount, when the parent made it.
+    pub root: Option<RawFd>,
+}
+
+#[derive(Serialize, Deserialize)]
+pub struct Failure {
+    pub step: String,
+    pub message: String,
+    pub errno: Option<i32>,
+}
+
+/// Never returns: execs the agent, or reports and ends.
+pub fn run(plan: &mut Plan<'_>) -> ! {
+    let status = plan.status;
+    let Err(error) = start(plan);
+    let failure = Failure { step: error.step, message: error.message, errno: error.errno };
+    if let Ok(report) = serde_json::to_vec(&failure) {
+        // Nobody is left to tell when this fails; the parent then names the exit itself.
+        let _ = sys::write_all(status, &report);
+    }
+    std::process::exit(1)
+}
+
+fn start(plan: &mut Plan<'_>) -> Result<std::convert::Infallible> {
+    sys::set_death_signal(libc::SIGKILL).at("inside", "death signal")?;
+    let mut number = [0u8; 4];
+    let count = sys::read_some(plan.go, &mut number).at("inside", "release")?;
+    if count != number.len() {
+        return Err(StepError::new("inside", "the launcher went away"));
+    }
+    let root = i32::from_ne_bytes(number);
+    plan.root = (root >= 0).then_some(root);
+    // SAFETY: plain number. From here on closing a descriptor does not touch the parent's.
+    sys::check(unsafe { libc::unshare(libc::CLONE_FILES) } as libc::c_long).at("inside", "own descriptors")?;
+    sys::write_all(plan.status, &[OWN_TABLE]).at("inside", "status")?;
+
+    become_root(&plan.spec.ids)?;
+    // SAFETY: plain numbers.
+    sys::check(unsafe { libc::setsid() } as libc::c_long).at("inside", "session")?;
+    let carried = inside::Carried::collect(&plan.spec.root)?;
+    let agent: OwnedFd;
+    let agent_fd = match plan.agent {
+        Some(fd) => fd,
+        None => {
+            agent = overlay::read_only_clone(&plan.spec.agent, true)?;
+            agent.as_raw_fd()
+        }
+    };
+    enter_root(plan)?;
+    inside::furnish(plan.spec, carried)?;
+    if plan.spec.network == Network::None {
+        inside::loopback_up()?;
+    }
+    inside::set_hostname(&plan.spec.hostname)?;
+    harden::limit(plan.spec)?;
+
+    let arguments = inherit_descriptors(plan)?;
+    harden::drop_rights(&plan.spec.added_caps)?;
+    sys::set_death_signal(0).at("inside", "death signal")?;
+    inside::exec(agent_fd, &arguments)
+}
+
+fn become_root(ids: &IdsSpec) -> Result<()> {
+    // With a single id the kernel forbids setgroups for good.
+    if !matches!(ids, IdsSpec::Single) {
+        // SAFETY: an empty list.
+        sys::check(unsafe { libc::setgroups(0, std::ptr::null()) } as libc::c_long).at("inside", "setgroups")?;
+    }
+    // SAFETY: plain numbers.
+    unsafe {
+        sys::check(libc::setresgid(0, 0, 0) as libc::c_long).at("inside", "setresgid")?;
+        sys::check(libc::setresuid(0, 0, 0) as libc::c_long).at("inside", "setresuid")?;
+    }
+    Ok(())
+}
+
+/// Makes the sandbox's root the root, with the old one still mounted over it: `furnish` takes it away.
+fn enter_root(plan: &Plan<'_>) -> Result<()> {
+    const STEP: &str = "root";
+    match plan.root {
+        Some(root) => {
+            // Any directory serves as the place: /etc is always there and nothing below it is needed any more.
+            sys::move_mount(root, libc::AT_FDCWD, "/etc").at(STEP, "attach the root")?;
+            // SAFETY: a descriptor of ours.
+            sys::check(unsafe { libc::fchdir(root) } as libc::c_long).at(STEP, "enter the root")?;
+        }
+        None => make_own_root(plan.spec)?,
+    }
+    // SAFETY: constant strings.
+    unsafe {
+        sys::check(libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr())).at(STEP, "pivot_root")?;
+    }
+    Ok(())
+}
+
+fn make_own_root(spec: &LaunchSpec) -> Result<()> {
+    const STEP: &str = "root";
+    // By path: the inherited working directory belongs to the parent's mount namespace.
+    std::env::set_current_dir(&spec.dir).at(STEP, &spec.dir)?;
+    overlay::make_writable(&spec.disk)?;
+    sys::make_dir(libc::AT_FDCWD, "merged", 0o700).at(STEP, "merged")?;
+    let lower = match &spec.root {
+        RootSpec::Host { skeleton } => skeleton,
+        RootSpec::Image { rootfs } => rootfs,
+    };
+    overlay::unprivileged(lower, "merged")?;
+    std::env::set_current_dir("merged").at(STEP, "merged")
+}
+
+/// Standard streams and what the agent is told about by number; everything else closes at its exec.
+fn inherit_descriptors(plan: &Plan<'_>) -> Result<Vec<String>> {
+    const STEP: &str = "descriptors";
+    let null = sys::open_at(libc::AT_FDCWD, "/dev/null", libc::O_RDWR, 0).at(STEP, "/dev/null")?;
+    let mut arguments = vec!["alcove-agent".to_owned(), "serve".to_owned()];
+    let mut wanted = vec![null.as_raw_fd(), plan.console, plan.console];
+    for (flag, fd) in [
+        ("--listen-fd", Some(plan.listener)),
+        ("--oom-fd", plan.oom),
+        ("--exec-cgroup-fd", plan.exec_join),
+    ] {
+        if let Some(fd) = fd {
+            arguments.extend([flag.to_owned(), wanted.len().to_string()]);
+            wanted.push(fd);
+        }
+    }
+    // Out of the way first: a source may have a number that is some other one's place.
+    let mut parked = Vec::new();
+    for fd in wanted {
+        // SAFETY: a descriptor of ours.
+        parked.push(sys::check(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 100) } as libc::c_long).at(STEP, "dup")?);
+    }
+    for (place, fd) in parked.iter().enumerate() {
+        // SAFETY: nothing owned by a Rust value has these numbers that is used after this.
+        sys::check(unsafe { libc::dup2(*fd as RawFd, place as RawFd) } as libc::c_long).at(STEP, "dup2")?;
+    }
+    // SAFETY: plain numbers.
+    sys::check(unsafe {
+        libc::syscall(libc::SYS_close_range, parked.len(), u32::MAX, libc::CLOSE_RANGE_CLOEXEC)
+    })
+    .at(STEP, "close_range (needs Linux 5.11)")?;
+    std::mem::forget(null);
+    Ok(arguments)
+}

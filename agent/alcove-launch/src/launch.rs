@@ -1,0 +1,196 @@
+//! The outer half of a launch: everything that needs the service's own rights. `child.rs` is the inner half.
+//!
+//! Order: record on disk, socket, cgroups, clone, id maps, overlay, pid on disk, then the child is released. A death at
+//! any point leaves a directory that says what to undo, and no process: until its last step the child dies with us.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Instant;
+
+use crate::child::{self, Plan};
+use crate::error::{AtStep, Result, StepError};
+use crate::spec::{IdsSpec, LaunchSpec, Network, ProcessRecord, RootSpec};
+use crate::{cgroup, idmap, overlay, sys};
+
+pub struct Launched {
+    pub pid: i32,
+    pub start_time: u64,
+    pub stages: Vec<(&'static str, u64)>,
+    pub notes: Vec<String>,
+}
+
+/// Microseconds of each stage.
+struct Stages {
+    since: Instant,
+    done: Vec<(&'static str, u64)>,
+}
+
+impl Stages {
+    fn end(&mut self, name: &'static str) {
+        self.done.push((name, self.since.elapsed().as_micros() as u64));
+        self.since = Instant::now();
+    }
+}
+
+pub fn launch(spec: &LaunchSpec) -> Result<Launched> {
+    let mut stages = Stages { since: Instant::now(), done: Vec::new() };
+    let rooted = matches!(spec.ids, IdsSpec::Range { .. });
+
+    make_runtime_dir(spec)?;
+    let listener = listen()?;
+    let console = sys::open_at(
+        libc::AT_FDCWD,
+        "console.log",
+        libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_NOFOLLOW,
+        0o600,
+    )
+    .at("directory", "console.log")?;
+    stages.end("directory");
+
+    let handles = match &spec.cgroup {
+        Some(group) => cgroup::enter(group, &spec.limits)?,
+        None => cgroup::Handles::default(),
+    };
+    stages.end("cgroup");
+
+    // Clones of the parent's mounts are for the child to attach; an unprivileged child makes its own.
+    let agent = if rooted { Some(overlay::read_only_clone(&spec.agent, true)?) } else { None };
+    let (go_reader, go_writer) = sys::pipe().at("clone", "pipe")?;
+    let (status_reader, status_writer) = sys::pipe().at("clone", "pipe")?;
+    let mut plan = Plan {
+        spec,
+        go: go_reader.as_raw_fd(),
+        go_writer: go_writer.as_raw_fd(),
+        status: status_writer.as_raw_fd(),
+        listener: listener.as_raw_fd(),
+        console: console.as_raw_fd(),
+        oom: handles.oom.as_ref().map(AsRawFd::as_raw_fd),
+        exec_join: handles.exec_join.as_ref().map(AsRawFd::as_raw_fd),
+        agent: agent.as_ref().map(AsRawFd::as_raw_fd),
+        root: None,
+    };
+
+    let mut flags = (libc::CLONE_NEWUSER
+        | libc::CLONE_NEWNS
+        | libc::CLONE_NEWPID
+        | libc::CLONE_NEWIPC
+        | libc::CLONE_NEWUTS
+        | libc::CLONE_NEWCGROUP
+        | libc::CLONE_FILES) as u64;
+    if spec.network == Network::None {
+        flags |= libc::CLONE_NEWNET as u64;
+    }
+    let pid = sys::clone_process(flags, handles.agent_group.as_ref().map(AsRawFd::as_raw_fd))
+        .at("clone", "new namespaces")?;
+    if pid == 0 {
+        child::run(&mut plan);
+    }
+    stages.end("clone");
+
+    let outcome = (|| {
+        idmap::write(pid, &spec.ids)?;
+        stages.end("id_map");
+        let root = if rooted { Some(make_root(spec, pid)?) } else { None };
+        stages.end("overlay");
+
+        let start_time = sys::start_time(pid).at("record", "start time")?;
+        let record = ProcessRecord { pid, start_time, boot_id: sys::boot_id().at("record", "boot id")? };
+        let bytes = serde_json::to_vec(&record).map_err(|error| StepError::new("record", error.to_string()))?;
+        sys::write_file_atomically(libc::AT_FDCWD, "process.json", &bytes).at("record", "process.json")?;
+        stages.end("record");
+
+        let number = root.as_ref().map_or(-1, AsRawFd::as_raw_fd);
+        sys::write_all(go_writer.as_raw_fd(), &number.to_ne_bytes()).at("clone", "release")?;
+        let mut first = [0u8; 1];
+        let count = sys::read_some(status_reader.as_raw_fd(), &mut first).at("clone", "status")?;
+        if count == 1 && first[0] == child::OWN_TABLE {
+            // The child has its own descriptors now; with ours closed, its exec closes the pipe.
+            drop(status_writer);
+            drop(root);
+            read_outcome(status_reader.as_raw_fd(), pid)?;
+        } else {
+            return Err(StepError::new("clone", "the sandbox's first process ended before it began"));
+        }
+        stages.end("inside");
+        Ok(start_time)
+    })();
+
+    match outcome {
+        Ok(start_time) => Ok(Launched { pid, start_time, stages: stages.done, notes: Vec::new() }),
+        Err(error) => {
+            // SAFETY: our own child, not yet waited for: the number is still its own.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+            Err(error)
+        }
+    }
+}
+
+/// Everything after this is relative to the runtime's directory, which keeps paths short and out of /proc/mounts.
+fn make_runtime_dir(spec: &LaunchSpec) -> Result<()> {
+    const STEP: &str = "directory";
+    sys::make_dir(libc::AT_FDCWD, &spec.dir, 0o700).at(STEP, &spec.dir)?;
+    std::env::set_current_dir(&spec.dir).at(STEP, &spec.dir)?;
+    let record = serde_json::to_vec(&spec.record).map_err(|error| StepError::new(STEP, error.to_string()))?;
+    // No fsync: sandboxes do not outlive the machine, and a directory without a record is removed all the same.
+    sys::write_file_atomically(libc::AT_FDCWD, "runtime.json", &record).at(STEP, "runtime.json")
+}
+
+fn listen() -> Result<OwnedFd> {
+    const STEP: &str = "socket";
+    // SAFETY: plain numbers; the descriptor is owned from here on.
+    let socket = unsafe {
+        let fd = sys::check(libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) as libc::c_long)
+            .at(STEP, "socket")?;
+        OwnedFd::from_raw_fd(fd as RawFd)
+    };
+    let path = b"agent.sock";
+    // SAFETY: an all-zero address is valid; the path is shorter than its field.
+    unsafe {
+        let mut address: libc::sockaddr_un = std::mem::zeroed();
+        address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+        for (slot, byte) in address.sun_path.iter_mut().zip(path) {
+            *slot = *byte as libc::c_char;
+        }
+        let size = size_of::<libc::sa_family_t>() + path.len() + 1;
+        let previous = libc::umask(0o177);
+        let bound = sys::check(libc::bind(
+            socket.as_raw_fd(),
+            (&raw const address).cast(),
+            size as libc::socklen_t,
+        ) as libc::c_long);
+        libc::umask(previous);
+        bound.at(STEP, "agent.sock")?;
+        sys::check(libc::listen(socket.as_raw_fd(), 1024) as libc::c_long).at(STEP, "agent.sock")?;
+    }
+    Ok(socket)
+}
+
+fn make_root(spec: &LaunchSpec, pid: i32) -> Result<OwnedFd> {
+    let IdsSpec::Range { base, .. } = spec.ids else {
+        return Err(StepError::new("overlay", "only a rooted launch mounts from outside"));
+    };
+    let lower = match &spec.root {
+        RootSpec::Host { skeleton } => skeleton,
+        RootSpec::Image { rootfs } => rootfs,
+    };
+    overlay::make_layers(".", Some(base))?;
+    overlay::rooted(lower, pid)
+}
+
+/// Waits for the child's exec, which closes the pipe, or its report of what failed.
+fn read_outcome(status: RawFd, pid: i32) -> Result<()> {
+    let mut report = Vec::new();
+    let mut buffer = [0u8; 1024];
+    loop {
+        let count = sys::read_some(status, &mut buffer).at("inside", "status")?;
+        if count == 0 {
+            break;
+        }
+        report.extend_from_slice(&buffer[..count]);
+    }
+    if report.is_empty() {
+        return Ok(());
+    }
+    let failure: child::Failure = serde_json::from_slice(&report)
+        .map_err(|_| StepError::new("inside", format!("process {pid} reported {} unreadable bytes", report.len())))?;
+    Err(StepError { step: failure.step, message: failure.message, errno: failure.errno })
+}

@@ -1,0 +1,46 @@
+//! `alcove-launch serve`: takes one JSON request per line from standard input and answers one JSON line each on
+//! standard output, each request in a process of its own. `alcove-launch one`: a single request, for people and tests.
+//!
+//! The service keeps one of these because starting a process from a large one takes milliseconds. It ends with the
+//! service, when its standard input closes; sandboxes stay.
+
+mod cgroup;
+mod child;
+mod destroy;
+mod error;
+mod harden;
+mod idmap;
+mod inside;
+mod landlock;
+mod launch;
+mod overlay;
+mod remove;
+mod seccomp;
+mod serve;
+mod spec;
+mod sys;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let mode = std::env::args().nth(1).unwrap_or_default();
+    let result = match mode.as_str() {
+        "serve" => serve::serve(),
+        "one" => serve::one(),
+        "--version" => {
+            println!("alcove-launch {}", env!("CARGO_PKG_VERSION"));
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            eprintln!("usage: alcove-launch serve | one | --version");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("alcove-launch: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

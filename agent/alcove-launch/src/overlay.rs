@@ -1,0 +1,117 @@
+//! The root: a shared read-only lower directory under a private writable layer.
+//!
+//! `volatile` leaves out syncs that would make the end of a sandbox wait for its dirty pages; its contents need not
+//! survive the machine. Upper directories are named relative to the runtime's directory, so that /proc/mounts inside
+//! does not show where the service keeps its data.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+
+use crate::error::{AtStep, Result};
+use crate::spec::DiskSpec;
+use crate::sys::{self, MountAttr};
+
+const STEP: &str = "overlay";
+const NOSUID_NODEV: u64 = sys::MOUNT_ATTR_NOSUID | sys::MOUNT_ATTR_NODEV;
+
+/// Makes `upper` and `work` below `dir`; the root of the sandbox belongs to `owner`.
+pub fn make_layers(dir: &str, owner: Option<u32>) -> Result<()> {
+    for (name, mode) in [("upper", 0o755), ("work", 0o700)] {
+        let path = format!("{dir}/{name}");
+        sys::make_dir(libc::AT_FDCWD, &path, mode).at(STEP, &path)?;
+        if let Some(id) = owner {
+            sys::chown_at(libc::AT_FDCWD, &path, id, id).at(STEP, &path)?;
+        }
+    }
+    Ok(())
+}
+
+/// The writable layer of an unprivileged sandbox, in the working directory.
+pub fn make_writable(disk: &DiskSpec) -> Result<()> {
+    if let Some(size_mb) = disk.tmpfs_mb {
+        sys::make_dir(libc::AT_FDCWD, "disk", 0o700).at(STEP, "disk")?;
+        sys::mount("disk", "disk", "tmpfs", libc::MS_NOSUID | libc::MS_NODEV, &format!("size={size_mb}m,mode=700"))
+            .at("disk", "tmpfs")?;
+        std::env::set_current_dir("disk").at("disk", "disk")?;
+    }
+    make_layers(".", None)
+}
+
+/// A detached read-only clone of a mounted file or directory.
+pub fn read_only_clone(path: &str, exec: bool) -> Result<OwnedFd> {
+    let recursive = libc::AT_RECURSIVE as u32;
+    let clone = sys::open_tree(libc::AT_FDCWD, path, sys::OPEN_TREE_CLONE | recursive).at("mount", path)?;
+    let mut set = sys::MOUNT_ATTR_RDONLY | NOSUID_NODEV;
+    if !exec {
+        set |= sys::MOUNT_ATTR_NOEXEC;
+    }
+    let attributes = MountAttr { set, ..MountAttr::default() };
+    sys::mount_setattr(clone.as_raw_fd(), libc::AT_RECURSIVE, &attributes).at("mount", path)?;
+    Ok(clone)
+}
+
+/// The overlay of a rooted service, detached. `pid` lives in the user namespace that owns the ids.
+pub fn rooted(lower: &str, pid: i32) -> Result<OwnedFd> {
+    let lower_clone = idmapped_clone(lower, pid)?;
+    match by_descriptor(&lower_clone) {
+        Ok(overlay) => Ok(overlay),
+        // Before Linux 6.8 a layer cannot be given as a descriptor.
+        Err(_) => by_path(&lower_clone),
+    }
+}
+
+fn idmapped_clone(lower: &str, pid: i32) -> Result<OwnedFd> {
+    let namespace = sys::open_at(libc::AT_FDCWD, &format!("/proc/{pid}/ns/user"), libc::O_RDONLY, 0)
+        .at(STEP, "user namespace")?;
+    let clone = sys::open_tree(libc::AT_FDCWD, lower, sys::OPEN_TREE_CLONE).at(STEP, lower)?;
+    let attributes = MountAttr {
+        set: sys::MOUNT_ATTR_IDMAP | sys::MOUNT_ATTR_RDONLY | NOSUID_NODEV,
+        userns_fd: namespace.as_raw_fd() as u64,
+        ..MountAttr::default()
+    };
+    sys::mount_setattr(clone.as_raw_fd(), 0, &attributes).at("idmap", format!("idmapped mount of {lower}"))?;
+    Ok(clone)
+}
+
+fn by_descriptor(lower: &OwnedFd) -> std::io::Result<OwnedFd> {
+    let context = sys::fsopen("overlay")?;
+    let fd = context.as_raw_fd();
+    sys::fs_string(fd, "source", "overlay")?;
+    sys::fs_fd(fd, "lowerdir+", lower.as_raw_fd())?;
+    sys::fs_string(fd, "upperdir", "upper")?;
+    sys::fs_string(fd, "workdir", "work")?;
+    sys::fs_flag(fd, "volatile")?;
+    sys::fs_create(fd)?;
+    sys::fsmount(fd, NOSUID_NODEV)
+}
+
+/// Older kernels want every layer at a path: in a mount namespace of this process, which ends with it.
+fn by_path(lower: &OwnedFd) -> Result<OwnedFd> {
+    // SAFETY: plain number; this process is single-threaded.
+    sys::check(unsafe { libc::unshare(libc::CLONE_NEWNS) } as libc::c_long).at(STEP, "mount namespace")?;
+    sys::mount("", "/", "", libc::MS_REC | libc::MS_PRIVATE, "").at(STEP, "private mounts")?;
+    // The working directory is still that of the namespace left behind.
+    let here = std::env::current_dir().at(STEP, "current directory")?;
+    std::env::set_current_dir(&here).at(STEP, here.display())?;
+    for name in ["lower", "merged"] {
+        sys::make_dir(libc::AT_FDCWD, name, 0o700).at(STEP, name)?;
+    }
+    sys::move_mount(lower.as_raw_fd(), libc::AT_FDCWD, "lower").at(STEP, "lower")?;
+    let flags = libc::MS_NOSUID | libc::MS_NODEV;
+    sys::mount("overlay", "merged", "overlay", flags, "lowerdir=lower,upperdir=upper,workdir=work,volatile")
+        .at(STEP, "overlay on an idmapped layer (needs Linux 5.19)")?;
+    sys::open_tree(libc::AT_FDCWD, "merged", sys::OPEN_TREE_CLONE).at(STEP, "merged")
+}
+
+/// The overlay of an unprivileged service, made by the child in its own mount namespace at `target`.
+pub fn unprivileged(lower: &str, target: &str) -> Result<()> {
+    let escaped = lower.replace('\\', "\\\\").replace(':', "\\:").replace(',', "\\,");
+    let data = format!("lowerdir={escaped},upperdir=upper,workdir=work,userxattr,volatile");
+    let flags = libc::MS_NOSUID | libc::MS_NODEV;
+    sys::mount("overlay", target, "overlay", flags, &data)
+        .at(STEP, "overlay in a user namespace (needs Linux 5.11)")
+}
+
+pub fn exists(path: &str) -> bool {
+    Path::new(path).exists()
+}

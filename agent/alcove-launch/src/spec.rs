@@ -1,0 +1,147 @@
+//! Requests and replies: one JSON object per line.
+
+use serde::{Deserialize, Serialize};
+
+#[derive(Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    Launch { id: u64, spec: Box<LaunchSpec> },
+    Destroy { id: u64, spec: DestroySpec },
+}
+
+/// Everything a sandbox is made from. Paths are absolute paths of the host.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LaunchSpec {
+    /// The runtime's own directory; made by the launcher.
+    pub dir: String,
+    /// Written to `runtime.json` before anything exists that needs undoing.
+    pub record: serde_json::Value,
+    pub agent: String,
+    pub root: RootSpec,
+    pub ids: IdsSpec,
+    pub hostname: String,
+    pub network: Network,
+    pub cgroup: Option<CgroupSpec>,
+    pub limits: Limits,
+    /// Names of the capabilities commands may get beyond the agent's own six.
+    #[serde(default)]
+    pub added_caps: Vec<String>,
+    #[serde(default)]
+    pub disk: DiskSpec,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum RootSpec {
+    /// The machine's own programs below a made-up root.
+    Host { skeleton: String },
+    /// A root file system shared read-only.
+    Image { rootfs: String },
+}
+
+#[derive(Deserialize, Serialize, Clone, Debug)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+pub enum IdsSpec {
+    /// A rooted service: uids and gids `base..base+count` of the host.
+    Range { base: u32, count: u32 },
+    /// Unprivileged: the service's own uid and gid are root inside, and nothing else exists.
+    Single,
+    /// Unprivileged with `newuidmap`: own uid and gid as root, then a range of /etc/subuid and /etc/subgid.
+    Subids { uid_start: u32, gid_start: u32, count: u32 },
+}
+
+#[derive(Deserialize, PartialEq, Clone, Copy)]
+#[serde(rename_all = "snake_case")]
+pub enum Network {
+    None,
+    Host,
+}
+
+#[derive(Deserialize, Serialize, Clone)]
+#[serde(deny_unknown_fields)]
+pub struct CgroupSpec {
+    pub version: u8,
+    /// v2: one directory. v1: one for each controller, by controller.
+    pub dirs: Vec<CgroupDir>,
+}
+
+#[derive(Deserialize, Serialize, Clone)]
+#[serde(deny_unknown_fields)]
+pub struct CgroupDir {
+    /// `unified`, `memory`, `cpu`, `cpuacct` or `pids`.
+    pub controller: String,
+    /// The sandbox's own directory; its parent exists.
+    pub path: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    pub memory_mb: u64,
+    pub vcpus: f64,
+    pub pids: u64,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+pub struct DiskSpec {
+    /// A preformatted image file that becomes the writable layer.
+    #[serde(default)]
+    pub image: Option<String>,
+    /// Size of a tmpfs that becomes the writable layer.
+    #[serde(default)]
+    pub tmpfs_mb: Option<u64>,
+    /// ext4 project quota: project id and limit.
+    #[serde(default)]
+    pub project: Option<ProjectSpec>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProjectSpec {
+    pub id: u32,
+    pub limit_mb: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DestroySpec {
+    pub dir: String,
+    /// Where directories are renamed to before they are deleted.
+    pub trash: String,
+    #[serde(default)]
+    pub cgroup: Option<CgroupSpec>,
+    #[serde(default)]
+    pub ids: Option<IdsSpec>,
+}
+
+/// `process.json`: who is PID 1 of the sandbox. Both together name a process for good.
+#[derive(Serialize, Deserialize)]
+pub struct ProcessRecord {
+    pub pid: i32,
+    /// Field 22 of /proc/<pid>/stat, clock ticks since boot.
+    pub start_time: u64,
+    /// Boot id: after a restart of the machine nothing of this is alive.
+    pub boot_id: String,
+}
+
+#[derive(Serialize)]
+pub struct Reply<'a> {
+    pub id: u64,
+    pub ok: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub errno: Option<i32>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stages: Vec<(&'static str, u64)>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}

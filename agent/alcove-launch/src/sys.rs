@@ -1,0 +1,270 @@
+//! System calls without a wrapper in libc. Each function is one call; errors are the kernel's own.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+pub const OPEN_TREE_CLONE: u32 = 1;
+pub const OPEN_TREE_CLOEXEC: u32 = libc::O_CLOEXEC as u32;
+pub const MOVE_MOUNT_F_EMPTY_PATH: u32 = 0x4;
+pub const MOVE_MOUNT_T_EMPTY_PATH: u32 = 0x40;
+pub const MOUNT_ATTR_RDONLY: u64 = 0x1;
+pub const MOUNT_ATTR_NOSUID: u64 = 0x2;
+pub const MOUNT_ATTR_NODEV: u64 = 0x4;
+pub const MOUNT_ATTR_NOEXEC: u64 = 0x8;
+pub const MOUNT_ATTR_IDMAP: u64 = 0x0010_0000;
+const FSCONFIG_SET_FLAG: u32 = 0;
+const FSCONFIG_SET_STRING: u32 = 1;
+const FSCONFIG_SET_FD: u32 = 5;
+const FSCONFIG_CMD_CREATE: u32 = 6;
+const FSOPEN_CLOEXEC: u32 = 1;
+const FSMOUNT_CLOEXEC: u32 = 1;
+
+#[repr(C)]
+#[derive(Default)]
+pub struct MountAttr {
+    pub set: u64,
+    pub clear: u64,
+    pub propagation: u64,
+    pub userns_fd: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct CloneArgs {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+    set_tid: u64,
+    set_tid_size: u64,
+    cgroup: u64,
+}
+
+pub fn check(value: libc::c_long) -> io::Result<libc::c_long> {
+    if value < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
+}
+
+fn owned(value: libc::c_long) -> io::Result<OwnedFd> {
+    let fd = check(value)? as RawFd;
+    // SAFETY: the kernel has just made this descriptor and nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+pub fn cstring(text: &str) -> CString {
+    CString::new(text.replace('\0', "")).unwrap_or_default()
+}
+
+pub fn errno_is(error: &io::Error, code: i32) -> bool {
+    error.raw_os_error() == Some(code)
+}
+
+pub fn open_at(dir: RawFd, path: &str, flags: i32, mode: u32) -> io::Result<OwnedFd> {
+    let path = cstring(path);
+    // SAFETY: `path` lives through the call.
+    owned(unsafe { libc::openat(dir, path.as_ptr(), flags | libc::O_CLOEXEC, mode) } as libc::c_long)
+}
+
+pub fn open_tree(dir: RawFd, path: &str, flags: u32) -> io::Result<OwnedFd> {
+    let path = cstring(path);
+    // SAFETY: `path` lives through the call.
+    owned(unsafe { libc::syscall(libc::SYS_open_tree, dir, path.as_ptr(), flags | OPEN_TREE_CLOEXEC) })
+}
+
+pub fn mount_setattr(fd: RawFd, flags: i32, attr: &MountAttr) -> io::Result<()> {
+    // SAFETY: `attr` lives through the call and its size is given.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            fd,
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH | flags,
+            attr as *const MountAttr,
+            size_of::<MountAttr>(),
+        )
+    })
+    .map(drop)
+}
+
+/// Mounts what `from` stands for onto what `to` stands for, or onto `path` below it.
+pub fn move_mount(from: RawFd, to: RawFd, path: &str) -> io::Result<()> {
+    let path = cstring(path);
+    let mut flags = MOVE_MOUNT_F_EMPTY_PATH;
+    if path.is_empty() {
+        flags |= MOVE_MOUNT_T_EMPTY_PATH;
+    }
+    // SAFETY: both paths live through the call.
+    check(unsafe { libc::syscall(libc::SYS_move_mount, from, c"".as_ptr(), to, path.as_ptr(), flags) }).map(drop)
+}
+
+pub fn fsopen(kind: &str) -> io::Result<OwnedFd> {
+    let kind = cstring(kind);
+    // SAFETY: `kind` lives through the call.
+    owned(unsafe { libc::syscall(libc::SYS_fsopen, kind.as_ptr(), FSOPEN_CLOEXEC) })
+}
+
+fn fsconfig(fd: RawFd, command: u32, key: Option<&str>, value: Option<&CStr>, aux: RawFd) -> io::Result<()> {
+    let key = key.map(cstring);
+    // SAFETY: key and value live through the call.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_fsconfig,
+            fd,
+            command,
+            key.as_ref().map_or(std::ptr::null(), |key| key.as_ptr()),
+            value.map_or(std::ptr::null(), CStr::as_ptr),
+            aux,
+        )
+    })
+    .map(drop)
+}
+
+pub fn fs_flag(fd: RawFd, key: &str) -> io::Result<()> {
+    fsconfig(fd, FSCONFIG_SET_FLAG, Some(key), None, 0)
+}
+
+pub fn fs_string(fd: RawFd, key: &str, value: &str) -> io::Result<()> {
+    fsconfig(fd, FSCONFIG_SET_STRING, Some(key), Some(&cstring(value)), 0)
+}
+
+pub fn fs_fd(fd: RawFd, key: &str, value: RawFd) -> io::Result<()> {
+    fsconfig(fd, FSCONFIG_SET_FD, Some(key), None, value)
+}
+
+pub fn fs_create(fd: RawFd) -> io::Result<()> {
+    fsconfig(fd, FSCONFIG_CMD_CREATE, None, None, 0)
+}
+
+pub fn fsmount(fd: RawFd, attributes: u64) -> io::Result<OwnedFd> {
+    // SAFETY: plain numbers.
+    owned(unsafe { libc::syscall(libc::SYS_fsmount, fd, FSMOUNT_CLOEXEC, attributes as u32) })
+}
+
+pub fn mount(source: &str, target: &str, kind: &str, flags: libc::c_ulong, data: &str) -> io::Result<()> {
+    let (source, target, kind, data) = (cstring(source), cstring(target), cstring(kind), cstring(data));
+    // SAFETY: all strings live through the call.
+    check(unsafe {
+        libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, data.as_ptr().cast())
+    } as libc::c_long)
+    .map(drop)
+}
+
+/// `fork` with new namespaces. @returns 0 in the child.
+pub fn clone_process(flags: u64, cgroup: Option<RawFd>) -> io::Result<i32> {
+    const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+    let mut arguments = CloneArgs { flags, exit_signal: libc::SIGCHLD as u64, ..CloneArgs::default() };
+    if let Some(cgroup) = cgroup {
+        arguments.flags |= CLONE_INTO_CGROUP;
+        arguments.cgroup = cgroup as u64;
+    }
+    // SAFETY: without CLONE_VM the child has its own copy of this single-threaded process.
+    check(unsafe { libc::syscall(libc::SYS_clone3, &raw const arguments, size_of::<CloneArgs>()) }).map(|pid| pid as i32)
+}
+
+pub fn fork() -> io::Result<i32> {
+    // SAFETY: the process is single-threaded.
+    check(unsafe { libc::fork() } as libc::c_long).map(|pid| pid as i32)
+}
+
+pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: plain numbers.
+    owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })
+}
+
+pub fn pidfd_kill(fd: RawFd) -> io::Result<()> {
+    // SAFETY: no siginfo is passed.
+    check(unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, libc::SIGKILL, std::ptr::null::<u8>(), 0) }).map(drop)
+}
+
+/// Waits until `fd` is readable (or its other end closed). @returns false when the time passed first.
+pub fn wait_readable(fd: RawFd, timeout_ms: i32) -> io::Result<bool> {
+    let mut entry = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    loop {
+        // SAFETY: one entry, alive through the call.
+        match check(unsafe { libc::poll(&raw mut entry, 1, timeout_ms) } as libc::c_long) {
+            Ok(count) => return Ok(count > 0),
+            Err(error) if errno_is(&error, libc::EINTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut fds = [0; 2];
+    // SAFETY: the array has room for two descriptors, owned from here on.
+    unsafe {
+        check(libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) as libc::c_long)?;
+        Ok((OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])))
+    }
+}
+
+pub fn write_all(fd: RawFd, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        // SAFETY: the slice is alive and its length given.
+        match check(unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) } as libc::c_long) {
+            Ok(count) => bytes = &bytes[count as usize..],
+            Err(error) if errno_is(&error, libc::EINTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+pub fn read_some(fd: RawFd, buffer: &mut [u8]) -> io::Result<usize> {
+    loop {
+        // SAFETY: the slice is alive and its length given.
+        match check(unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) } as libc::c_long) {
+            Ok(count) => return Ok(count as usize),
+            Err(error) if errno_is(&error, libc::EINTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+pub fn make_dir(dir: RawFd, path: &str, mode: u32) -> io::Result<()> {
+    let path = cstring(path);
+    // SAFETY: `path` lives through the call.
+    check(unsafe { libc::mkdirat(dir, path.as_ptr(), mode) } as libc::c_long).map(drop)
+}
+
+pub fn chown_at(dir: RawFd, path: &str, uid: u32, gid: u32) -> io::Result<()> {
+    let path = cstring(path);
+    // SAFETY: `path` lives through the call.
+    check(unsafe { libc::fchownat(dir, path.as_ptr(), uid, gid, libc::AT_SYMLINK_NOFOLLOW) } as libc::c_long).map(drop)
+}
+
+pub fn rename_at(dir: RawFd, from: &str, to: &str) -> io::Result<()> {
+    let (from, to) = (cstring(from), cstring(to));
+    // SAFETY: both paths live through the call.
+    check(unsafe { libc::renameat(dir, from.as_ptr(), dir, to.as_ptr()) } as libc::c_long).map(drop)
+}
+
+/// Writes a file whole: readers see the old one or the new one.
+pub fn write_file_atomically(dir: RawFd, name: &str, bytes: &[u8]) -> io::Result<()> {
+    let partial = format!("{name}.new");
+    let file = open_at(dir, &partial, libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_NOFOLLOW, 0o600)?;
+    write_all(file.as_raw_fd(), bytes)?;
+    rename_at(dir, &partial, name)
+}
+
+/// Field 22 of /proc/<pid>/stat. The command's name, field 2, may hold blanks and brackets.
+pub fn start_time(pid: i32) -> io::Result<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    stat.rsplit_once(')')
+        .and_then(|(_, rest)| rest.split_whitespace().nth(19))
+        .and_then(|field| field.parse().ok())
+        .ok_or_else(|| io::Error::other(format!("/proc/{pid}/stat has no start time")))
+}
+
+pub fn boot_id() -> io::Result<String> {
+    Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
+}
+
+pub fn set_death_signal(signal: i32) -> io::Result<()> {
+    // SAFETY: plain numbers.
+    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal, 0, 0, 0) } as libc::c_long).map(drop)
+}
