@@ -29,16 +29,27 @@ export function unixDialer(path: string): AgentDialer {
  * Dials a socket whose name a sandbox could replace: the name is looked up once, without following a link, and every
  * connection goes to what was found then. @throws ProviderError when the name is no socket; ENOENT when it is not there.
  */
-export async function pinnedUnixDialer(path: string): Promise<{ dial: AgentDialer; close(): Promise<void> }> {
+export async function pinnedUnixDialer(path: string): Promise<PinnedUnixDialer> {
   const handle = await open(path, openPath | constants.O_NOFOLLOW);
   try {
-    const stats = await handle.stat();
+    const stats = await handle.stat({ bigint: true });
     if (!stats.isSocket()) throw new ProviderError(`${path} is no socket; something replaced it`);
+    return {
+      dial: unixDialer(`/proc/self/fd/${handle.fd}`),
+      identity: { device: String(stats.dev), inode: String(stats.ino) },
+      close: () => handle.close(),
+    };
   } catch (error) {
     await handle.close();
     throw error;
   }
-  return { dial: unixDialer(`/proc/self/fd/${handle.fd}`), close: () => handle.close() };
+}
+
+export interface PinnedUnixDialer {
+  dial: AgentDialer;
+  /** What the name led to, to recognise it by after a restart. */
+  identity: { device: string; inode: string };
+  close(): Promise<void>;
 }
 
 function connectOnce(path: string, signal: AbortSignal): Promise<Socket> {

@@ -43,10 +43,10 @@ export class EventsFeed {
   }
 
   exits(options: CallOptions): AsyncIterable<Exit> {
-    const onAbort = () => queue.end();
     const leave = () => {
       this.#subscribers.delete(queue);
-      options.signal.removeEventListener("abort", onAbort);
+      options.signal.removeEventListener("abort", leave);
+      queue.end();
     };
     const queue = new PushIterator<Exit>({ onReturn: leave });
     if (options.signal.aborted || this.#state === "gone") {
@@ -54,10 +54,7 @@ export class EventsFeed {
       return queue;
     }
     this.#subscribers.add(queue);
-    options.signal.addEventListener("abort", () => {
-      this.#subscribers.delete(queue);
-      onAbort();
-    });
+    options.signal.addEventListener("abort", leave);
     this.#connect();
     return queue;
   }

@@ -1,4 +1,4 @@
 export { AgentClient, type AgentConfigure, type AgentInfo } from "./agent-client.ts";
 export { storeAgent } from "./agent-store.ts";
 export type { AgentDialer } from "./channel.ts";
-export { pinnedUnixDialer, unixDialer } from "./dialers.ts";
+export { type PinnedUnixDialer, pinnedUnixDialer, unixDialer } from "./dialers.ts";

@@ -1,0 +1,277 @@
+import { expect, it } from "vitest";
+import { silentLogger } from "../../platform/logger.ts";
+import {
+  BadRequest,
+  Conflict,
+  type ExecEvent,
+  type ExecId,
+  NotFound,
+  ProviderError,
+  RuntimeGone,
+} from "../../ports/index.ts";
+import { AgentClient } from "./agent-client.ts";
+import { unixDialer } from "./dialers.ts";
+import { type FakeAgent, fakeAgent } from "./fake-agent.ts";
+import { encodeHeader, frameKinds } from "./frames.ts";
+
+const options = () => ({ signal: AbortSignal.timeout(5_000) });
+const execId = "ex-abcdefgh" as ExecId;
+const spec = {
+  execId,
+  command: "true",
+  args: [],
+  argv: ["true"],
+  env: {},
+  stdin: false,
+  timeoutMs: 1_000,
+  detached: false,
+};
+const exit = {
+  event: "exit",
+  exec_id: execId,
+  exit_code: 0,
+  reason: "exited",
+  started_at: 1,
+  ended_at: 2,
+  duration_ms: 1,
+  output_bytes: 2,
+};
+
+function clientOf(agent: FakeAgent): AgentClient {
+  const dial = unixDialer(agent.path);
+  return new AgentClient({ dial, token: "0".repeat(64), name: "sb-test", logger: silentLogger });
+}
+
+it("one connection carries many operations, one after the other", async () => {
+  await using agent = await fakeAgent((_request, connection) => connection.answer({ execs: [] }));
+  await using client = clientOf(agent);
+  for (let index = 0; index < 10; index += 1) await client.execs.list(options());
+  expect(agent.connections).toBe(1);
+  expect(agent.requests).toHaveLength(10);
+});
+
+it("operations at once have connections of their own, and few of them are kept", async () => {
+  let waiting: (() => void)[] = [];
+  await using agent = await fakeAgent((_request, connection) => {
+    waiting.push(() => connection.answer({ execs: [] }));
+    if (waiting.length < 20) return;
+    for (const answer of waiting) answer();
+    waiting = [];
+  });
+  await using client = clientOf(agent);
+  const round = () => Promise.all(Array.from({ length: 20 }, () => client.execs.list(options())));
+  await round();
+  expect(agent.connections).toBe(20);
+  await round();
+  expect(agent.connections).toBe(36);
+});
+
+it("a kept connection that turns out dead is replaced once, unseen by the caller", async () => {
+  await using agent = await fakeAgent((request, connection) => {
+    if (agent.requests.length === 2) connection.socket.destroy();
+    else connection.answer({ execs: [], op: request.op });
+  });
+  await using client = clientOf(agent);
+  await client.execs.list(options());
+  expect(await client.execs.list(options())).toEqual([]);
+  expect(agent.connections).toBe(2);
+});
+
+it("a fresh connection that is cut before the reply means the runtime is gone", async () => {
+  await using agent = await fakeAgent((_request, connection) => connection.socket.destroy());
+  await using client = clientOf(agent);
+  await expect(client.execs.list(options())).rejects.toThrow(RuntimeGone);
+  expect(agent.connections).toBe(1);
+});
+
+it("an endpoint that is not there means the runtime is gone", async () => {
+  const dial = unixDialer("/nonexistent/socket");
+  await using client = new AgentClient({ dial, token: "", name: "sb-test", logger: silentLogger });
+  await expect(client.stats(options())).rejects.toThrow(RuntimeGone);
+  const gone = Promise.withResolvers<void>();
+  client.onGone(() => gone.resolve());
+  await gone.promise;
+});
+
+it("error codes become the domain's errors, and the connection stays of use", async () => {
+  const codes = ["not_found", "not_empty", "not_regular", "permission", "io"];
+  await using agent = await fakeAgent((_request, connection) => {
+    connection.frame(frameKinds.error, { code: codes[agent.requests.length - 1], message: "told so" });
+  });
+  await using client = clientOf(agent);
+  for (const type of [NotFound, Conflict, BadRequest, BadRequest, ProviderError]) {
+    const failure = await client.files.stat("/x", options()).catch((error: unknown) => error);
+    expect(failure).toBeInstanceOf(type);
+    expect(String(failure)).toContain("told so");
+  }
+  expect(agent.connections).toBe(1);
+});
+
+it("an aborted call closes its connection and rejects with the signal's reason", async () => {
+  const closed = Promise.withResolvers<void>();
+  const stop = new AbortController();
+  const reason = new Error("no longer wanted");
+  await using agent = await fakeAgent((_request, connection) => {
+    connection.socket.on("close", () => closed.resolve());
+    stop.abort(reason);
+  });
+  await using client = clientOf(agent);
+  await expect(client.execs.list({ signal: stop.signal })).rejects.toBe(reason);
+  await closed.promise;
+});
+
+it("output arrives in order with its offsets, then the exit, and the signal no longer matters", async () => {
+  const stop = new AbortController();
+  await using agent = await fakeAgent((_request, connection) => {
+    connection.frame(frameKinds.reply, { exec_id: execId, pid: 7, started_at: 1 });
+    connection.raw(frameKinds.stdout, Buffer.from("a"), 0);
+    connection.raw(frameKinds.stderr, Buffer.from("b"), 1);
+    connection.frame(frameKinds.event, exit);
+    connection.end();
+  });
+  await using client = clientOf(agent);
+  const view = await client.execs.start(spec, { signal: stop.signal });
+  stop.abort();
+  expect(view.pid).toBe(7);
+  const events: ExecEvent[] = [];
+  for await (const event of view.events) events.push(event);
+  expect(
+    events.map((event) => (event.type === "output" ? `${event.stream}${event.offset}` : "exit")),
+  ).toEqual(["stdout0", "stderr1", "exit"]);
+});
+
+it("a stream that is cut ends without an exit", async () => {
+  await using agent = await fakeAgent((_request, connection) => {
+    connection.frame(frameKinds.reply, { exec_id: execId, pid: 7, started_at: 1 });
+    connection.raw(frameKinds.stdout, Buffer.from("a"), 0);
+    connection.socket.end();
+  });
+  await using client = clientOf(agent);
+  const view = await client.execs.start(spec, options());
+  const types: string[] = [];
+  for await (const event of view.events) types.push(event.type);
+  expect(types).toEqual(["output"]);
+});
+
+it("a reader that does not read stops the agent from sending", async () => {
+  let written = 0;
+  const drained = Promise.withResolvers<void>();
+  await using agent = await fakeAgent((_request, connection) => {
+    connection.frame(frameKinds.reply, { exec_id: execId, pid: 7, started_at: 1 });
+    const part = Buffer.alloc(65_536);
+    for (let index = 0; index < 320; index += 1) {
+      connection.raw(frameKinds.stdout, part, index * part.length);
+      written += part.length;
+    }
+    connection.frame(frameKinds.event, exit);
+    connection.end();
+    connection.socket.once("drain", () => drained.resolve());
+    queueMicrotask(() => expect(connection.socket.writableLength).toBeGreaterThan(15_000_000));
+  });
+  await using client = clientOf(agent);
+  const view = await client.execs.start(spec, options());
+  let bytes = 0;
+  for await (const event of view.events) if (event.type === "output") bytes += event.data.length;
+  expect(bytes).toBe(written);
+  await drained.promise;
+});
+
+it("a download that is cut short fails instead of looking whole", async () => {
+  const info = { name: "f", path: "/f", type: "file", size: 9, mode: 420, uid: 0, gid: 0, mtime_ms: 1 };
+  await using agent = await fakeAgent((_request, connection) => {
+    connection.frame(frameKinds.reply, { info, offset: 0, length: 9 });
+    connection.raw(frameKinds.data, Buffer.from("1234"));
+    connection.socket.end();
+  });
+  await using client = clientOf(agent);
+  const { body, length } = await client.files.read("/f", options());
+  expect(length).toBe(9);
+  const read = (async () => {
+    for await (const part of body) expect(String(part)).toBe("1234");
+  })();
+  await expect(read).rejects.toThrow(RuntimeGone);
+});
+
+it("an upload's source is held while the agent does not take it, and let go when it fails", async () => {
+  let produced = 0;
+  let released = false;
+  const part = Buffer.alloc(65_536);
+  async function* source() {
+    try {
+      for (; produced < 100_000_000; produced += part.length) yield part;
+    } finally {
+      released = true;
+    }
+  }
+  await using agent = await fakeAgent((_request, connection) => {
+    connection.socket.pause();
+    setImmediate(() => {
+      connection.frame(frameKinds.error, { code: "no_space", message: "the disk is full" });
+      connection.socket.resume();
+    });
+  });
+  await using client = clientOf(agent);
+  await expect(client.files.write("/f", source(), options())).rejects.toThrow("the disk is full");
+  await expect.poll(() => released).toBe(true);
+  expect(produced).toBeLessThan(10_000_000);
+});
+
+it("frames out of turn and bad versions end the connection with a ProviderError", async () => {
+  await using agent = await fakeAgent((request, connection) => {
+    if (request.op === "exec.list") connection.socket.write(encodeHeader(0x55, 0));
+    else connection.frame(frameKinds.error, { code: "version", message: "too old" });
+  });
+  await using client = clientOf(agent);
+  await expect(client.execs.list(options())).rejects.toThrow(/unknown kind 0x55/);
+  await expect(client.stats(options())).rejects.toThrow(ProviderError);
+  expect(agent.connections).toBe(2);
+});
+
+it("onGone() calls back once, when the events connection ends and no other can be made", async () => {
+  const agent = await fakeAgent((_request, connection) => connection.frame(frameKinds.reply, {}));
+  await using client = clientOf(agent);
+  let calls = 0;
+  const gone = Promise.withResolvers<void>();
+  const stop = client.onGone(() => {
+    throw new Error("was told to stop listening");
+  });
+  client.onGone(() => {
+    calls += 1;
+    gone.resolve();
+  });
+  stop();
+  await expect.poll(() => agent.requests.length).toBe(1);
+  await agent[Symbol.asyncDispose]();
+  await gone.promise;
+  const late = Promise.withResolvers<void>();
+  client.onGone(() => late.resolve());
+  await late.promise;
+  expect(calls).toBe(1);
+});
+
+it("a broken events connection is made anew, and exits missed meanwhile are told once", async () => {
+  const record = {
+    pid: 3,
+    state: "exited",
+    command: "x",
+    args: [],
+    tty: false,
+    detached: true,
+    first_offset: 0,
+    ...exit,
+  };
+  await using agent = await fakeAgent((request, connection) => {
+    if (request.op === "exec.list") return connection.answer({ execs: [record] });
+    connection.frame(frameKinds.reply, {});
+    if (agent.connections === 1) connection.socket.end();
+    else connection.frame(frameKinds.event, exit);
+  });
+  await using client = clientOf(agent);
+  const stop = new AbortController();
+  const told: string[] = [];
+  for await (const ended of client.execs.exits({ signal: stop.signal })) {
+    told.push(ended.execId);
+    setImmediate(() => stop.abort());
+  }
+  expect(told).toEqual([execId]);
+});
