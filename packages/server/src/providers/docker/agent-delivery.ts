@@ -1,0 +1,219 @@
+import { mkdir, readFile } from "node:fs/promises";
+import { basename, dirname, join } from "node:path";
+import { Readable } from "node:stream";
+import type { CallOptions, RuntimeId } from "../../ports/index.ts";
+import { ProviderError } from "../../ports/index.ts";
+import { storeAgent } from "../agent/index.ts";
+import {
+  type AgentMounts,
+  agentFolder,
+  agentProgram,
+  socketFolder,
+  socketFolderUid,
+} from "./container-spec.ts";
+import type { EngineClient } from "./engine-client.ts";
+import { isRefusal } from "./engine-errors.ts";
+import { Anything, CreatedContainer } from "./engine-shapes.ts";
+import { labelNames, shortInstance } from "./labels.ts";
+import type { RuntimeRecords } from "./runtime-records.ts";
+import { agentTar } from "./tar-entries.ts";
+
+/** Brings the agent into containers. */
+export interface AgentDelivery {
+  readonly transport: "socket" | "stdio";
+  /** Makes what a runtime's container mounts. `image` is one the engine has. */
+  prepare(runtimeId: RuntimeId, image: () => Promise<string>, options: CallOptions): Promise<AgentMounts>;
+  /** Refuses a container that would not run our agent. Called between create and start. */
+  inspect(container: string, options: CallOptions): Promise<void>;
+}
+
+/** On the engine's own machine: the stored agent and the socket's folder are bound into the container. */
+export class BoundAgent implements AgentDelivery {
+  readonly transport = "socket";
+  readonly #dataDir: string;
+  readonly #binary: string;
+  readonly #records: RuntimeRecords;
+  #stored: Promise<string> | undefined;
+
+  constructor(options: { dataDir: string; binary: string; records: RuntimeRecords }) {
+    this.#dataDir = options.dataDir;
+    this.#binary = options.binary;
+    this.#records = options.records;
+  }
+
+  async prepare(runtimeId: RuntimeId): Promise<AgentMounts> {
+    this.#stored ??= this.#store();
+    const [folder, sockets] = await Promise.all([
+      this.#stored.catch((error) => {
+        this.#stored = undefined;
+        throw error;
+      }),
+      this.#records.makeSocketFolder(runtimeId),
+    ]);
+    return {
+      mounts: [
+        { Type: "bind", Source: folder, Target: agentFolder, ReadOnly: true },
+        { Type: "bind", Source: sockets, Target: socketFolder },
+      ],
+      tmpfs: {},
+    };
+  }
+
+  // The program starts before any command runs, so that nothing can stand in its place.
+  inspect(): Promise<void> {
+    return Promise.resolve();
+  }
+
+  /** @returns the host folder that becomes /.alcove: the program, and a place to mount the socket's folder at. */
+  async #store(): Promise<string> {
+    const { path } = await storeAgent({ dataDir: this.#dataDir, binary: this.#binary });
+    const folder = dirname(path);
+    await mkdir(join(folder, basename(socketFolder)), { recursive: true, mode: 0o755 });
+    return folder;
+  }
+}
+
+/**
+ * Where the engine cannot see this machine's files, or sockets cannot cross into its containers: the agent is copied
+ * into a volume of the engine, once for all sandboxes of this instance, and its socket stays inside.
+ */
+export class AgentVolume implements AgentDelivery {
+  readonly transport = "stdio";
+  readonly #dataDir: string;
+  readonly #binary: string;
+  readonly #engine: EngineClient;
+  readonly #instanceId: string;
+  #filled: Promise<string> | undefined;
+
+  constructor(options: { dataDir: string; binary: string; engine: EngineClient; instanceId: string }) {
+    this.#dataDir = options.dataDir;
+    this.#binary = options.binary;
+    this.#engine = options.engine;
+    this.#instanceId = options.instanceId;
+  }
+
+  async prepare(
+    _runtimeId: RuntimeId,
+    image: () => Promise<string>,
+    options: CallOptions,
+  ): Promise<AgentMounts> {
+    this.#filled ??= this.#fill(image, options);
+    const volume = await this.#filled.catch((error) => {
+      this.#filled = undefined;
+      throw error;
+    });
+    return {
+      mounts: [this.#mount(volume, { readOnly: true })],
+      tmpfs: {
+        [socketFolder]: `rw,nosuid,nodev,noexec,size=64k,mode=0700,uid=${socketFolderUid},gid=${socketFolderUid}`,
+      },
+    };
+  }
+
+  /**
+   * Every later connection executes the agent by its name, so that the name must be a mount point's: an image with a
+   * symlink there would let a command put its own program in its place.
+   */
+  async inspect(container: string, options: CallOptions): Promise<void> {
+    let stat: { linkTarget?: unknown };
+    try {
+      const response = await this.#engine.stream({
+        method: "HEAD",
+        path: `/containers/${container}/archive`,
+        query: { path: agentFolder },
+        ...options,
+      });
+      response.resume();
+      const header = String(response.headers["x-docker-container-path-stat"] ?? "");
+      stat = JSON.parse(Buffer.from(header, "base64").toString("utf8"));
+    } catch (error) {
+      if (isRefusal(error, 404)) return;
+      throw error;
+    }
+    if (stat.linkTarget)
+      throw new ProviderError(`the image has a symlink at ${agentFolder}, which is the agent's place`);
+  }
+
+  async #fill(image: () => Promise<string>, { signal }: CallOptions): Promise<string> {
+    const engine = this.#engine;
+    const { path, digest } = await storeAgent({ dataDir: this.#dataDir, binary: this.#binary });
+    const volume = `alcove-agent-${shortInstance(this.#instanceId)}-${digest.slice(0, 16)}`;
+    const labels = { [labelNames.instance]: this.#instanceId, [labelNames.role]: "agent" };
+    await engine.call(
+      { method: "POST", path: "/volumes/create", body: { Name: volume, Labels: labels }, signal },
+      Anything,
+    );
+    // A container that is never started lends its file system to copy into the volume.
+    const name = `alcove-fill-${shortInstance(this.#instanceId)}`;
+    await this.#removeContainer(name, signal);
+    const { Id: filler } = await engine.call(
+      {
+        method: "POST",
+        path: "/containers/create",
+        query: { name },
+        body: {
+          Image: await image(),
+          Entrypoint: [agentProgram],
+          Labels: labels,
+          HostConfig: { NetworkMode: "none", Mounts: [this.#mount(volume, { readOnly: false })] },
+        },
+        signal,
+      },
+      CreatedContainer,
+    );
+    try {
+      await this.inspect(filler, { signal });
+      const contents = await readFile(path);
+      if (!(await this.#holds(filler, contents.length, signal))) {
+        const tar = agentTar({ program: basename(agentProgram), contents, folder: basename(socketFolder) });
+        await engine.upload(
+          { method: "PUT", path: `/containers/${filler}/archive`, query: { path: agentFolder }, signal },
+          "application/x-tar",
+          Readable.from([tar]),
+        );
+      }
+    } finally {
+      await this.#removeContainer(filler, signal);
+    }
+    return volume;
+  }
+
+  /** Whether the volume holds the whole agent already. Sandboxes may be using it: it is never written again. */
+  async #holds(container: string, size: number, signal: AbortSignal): Promise<boolean> {
+    try {
+      const response = await this.#engine.stream({
+        method: "HEAD",
+        path: `/containers/${container}/archive`,
+        query: { path: agentProgram },
+        signal,
+      });
+      response.resume();
+      const header = String(response.headers["x-docker-container-path-stat"] ?? "");
+      const stat: { size?: number } = JSON.parse(Buffer.from(header, "base64").toString("utf8"));
+      return stat.size === size;
+    } catch (error) {
+      if (isRefusal(error, 404)) return false;
+      throw error;
+    }
+  }
+
+  async #removeContainer(container: string, signal: AbortSignal): Promise<void> {
+    try {
+      const query = { force: "true" };
+      await this.#engine.send({ method: "DELETE", path: `/containers/${container}`, query, signal });
+    } catch (error) {
+      if (!isRefusal(error, 404, 409)) throw error;
+    }
+  }
+
+  #mount(volume: string, { readOnly }: { readOnly: boolean }): Record<string, unknown> {
+    return {
+      Type: "volume",
+      Source: volume,
+      Target: agentFolder,
+      ReadOnly: readOnly,
+      // Otherwise the engine copies into an empty volume what the image has at that place.
+      VolumeOptions: { NoCopy: true },
+    };
+  }
+}

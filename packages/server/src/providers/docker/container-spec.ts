@@ -1,0 +1,116 @@
+import type { DockerConfig } from "../../config/config.ts";
+import type { RuntimeSpec } from "../../ports/index.ts";
+import { runtimeLabels } from "./labels.ts";
+import { networkFor } from "./network-mode.ts";
+
+/** Where the agent is inside. A mount point, so that no command can rename it or put something in its place. */
+export const agentFolder = "/.alcove";
+export const agentProgram = `${agentFolder}/alcove-agent`;
+/** Where its socket is; a mount of its own, closed to every command. */
+export const socketFolder = `${agentFolder}/run`;
+export const agentSocket = `${socketFolder}/agent.sock`;
+
+/**
+ * Owner of the socket's folder: a user that is nobody on the host and in no image. Commands run as root without
+ * DAC_OVERRIDE or as users of the image, so none may enter a folder of this user's with mode 0700.
+ */
+export const socketFolderUid = 1_879_000_001;
+
+/** What the agent needs to run commands as users and own their files; commands themselves start with none. */
+const agentCapabilities = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID"];
+
+const cpuPeriodUs = 100_000;
+const bytesPerMb = 1024 * 1024;
+
+/** How the agent gets into a container. */
+export interface AgentMounts {
+  mounts: readonly Record<string, unknown>[];
+  tmpfs: Readonly<Record<string, string>>;
+}
+
+/** The engine's order for a sandbox's container: hardened by default, opened only by the operator's configuration. */
+export function containerSpec(options: {
+  instanceId: string;
+  runtime: RuntimeSpec;
+  image: string;
+  config: DockerConfig;
+  agent: AgentMounts;
+  /** A profile's text or `unconfined`; absent: the engine's default. */
+  seccomp: string | undefined;
+}): Record<string, unknown> {
+  const { runtime, config, agent } = options;
+  const memory = runtime.memoryMb * bytesPerMb;
+  return {
+    Image: options.image,
+    // The image's own ENTRYPOINT, CMD and HEALTHCHECK are not run.
+    Entrypoint: [agentProgram, "serve", "--socket", agentSocket],
+    Cmd: [],
+    Healthcheck: { Test: ["NONE"] },
+    User: "0:0",
+    WorkingDir: "/",
+    Hostname: runtime.sandboxId,
+    Tty: false,
+    OpenStdin: false,
+    AttachStdout: false,
+    AttachStderr: false,
+    Labels: runtimeLabels(options.instanceId, runtime),
+    HostConfig: {
+      CapDrop: config.droppedCaps,
+      CapAdd: [...new Set([...agentCapabilities, ...config.addedCaps.map(bareCapability)])],
+      SecurityOpt: [
+        "no-new-privileges",
+        ...(options.seccomp === undefined ? [] : [`seccomp=${options.seccomp}`]),
+      ],
+      Privileged: false,
+      Memory: memory,
+      // Equal to Memory: no swap on top.
+      MemorySwap: memory,
+      // A quota rather than NanoCpus, which engines refuse above the machine's number of processors.
+      CpuPeriod: cpuPeriodUs,
+      CpuQuota: runtime.vcpus * cpuPeriodUs,
+      PidsLimit: config.pidsLimit,
+      Ulimits: [{ Name: "core", Soft: 0, Hard: 0 }],
+      NetworkMode: networkFor(config.networkMode, runtime.network),
+      IpcMode: "private",
+      CgroupnsMode: "private",
+      ReadonlyRootfs: config.readOnlyRootfs,
+      Mounts: agent.mounts,
+      Tmpfs: { ...writableFolders(config), ...tmpfsMounts(config.tmpfs), ...agent.tmpfs },
+      LogConfig: { Type: "json-file", Config: { "max-size": "1m", "max-file": "1" } },
+      RestartPolicy: { Name: "no" },
+      AutoRemove: false,
+      Init: false,
+      ...(config.runtime === "" ? {} : { Runtime: config.runtime }),
+    },
+  };
+}
+
+/** Capability as the engine spells it: without CAP_. */
+function bareCapability(name: string): string {
+  return name.toUpperCase().replace(/^CAP_/, "");
+}
+
+/** Capabilities of every command, as the agent spells them. */
+export function commandCapabilities(config: DockerConfig): string[] {
+  return config.addedCaps.map((name) => `CAP_${bareCapability(name)}`);
+}
+
+/** With a read-only image these stay writable; what they hold counts as the sandbox's memory. */
+function writableFolders(config: DockerConfig): Record<string, string> {
+  if (!config.readOnlyRootfs) return {};
+  return {
+    "/tmp": "mode=1777,exec",
+    "/run": "mode=0755",
+    "/workspace": "mode=0755,exec",
+  };
+}
+
+/** `/path` or `/path:options`. */
+function tmpfsMounts(entries: readonly string[]): Record<string, string> {
+  return Object.fromEntries(
+    entries.map((entry) => {
+      const at = entry.indexOf(":");
+      return at === -1 ? [entry, ""] : [entry.slice(0, at), entry.slice(at + 1)];
+    }),
+  );
+}

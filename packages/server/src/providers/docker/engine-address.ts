@@ -1,0 +1,29 @@
+import { BadRequest } from "../../ports/index.ts";
+
+export type EngineAddress =
+  | { kind: "unix"; path: string; text: string }
+  | { kind: "tcp"; host: string; port: number; text: string };
+
+const defaultTcpPort = 2375;
+
+/**
+ * Reads `unix:///path` or `tcp://host:port`.
+ * @throws BadRequest for anything else, naming the config key.
+ */
+export function parseEngineAddress(text: string): EngineAddress {
+  if (text.startsWith("unix://")) {
+    const path = text.slice("unix://".length);
+    if (path.startsWith("/")) return { kind: "unix", path, text };
+  }
+  if (/^(tcp|http):\/\//.test(text) && URL.canParse(text)) {
+    // Read as http, because a URL of another scheme keeps its host in brackets and knows no default port.
+    const url = new URL(text.replace(/^tcp:/, "http:"));
+    const host = url.hostname.replace(/^\[|\]$/g, "");
+    if (host !== "")
+      return { kind: "tcp", host, port: url.port === "" ? defaultTcpPort : Number(url.port), text };
+  }
+  throw new BadRequest(
+    `providers.docker.socket ${JSON.stringify(text)} is neither unix:///path nor tcp://host:port; ` +
+      "for an engine behind TLS or ssh, forward its socket and name the forwarded one",
+  );
+}

@@ -1,0 +1,174 @@
+import { Agent, request as httpRequest, type IncomingMessage, type RequestOptions } from "node:http";
+import type { Socket } from "node:net";
+import type { Readable } from "node:stream";
+import { pipeline } from "node:stream/promises";
+import type { Static, TSchema } from "typebox";
+import { Value } from "typebox/value";
+import { type EngineAddress, parseEngineAddress } from "./engine-address.ts";
+import { EngineRefusal, unreachableEngine } from "./engine-errors.ts";
+
+/** Longest JSON answer taken, bytes; a listing of ten thousand containers is below it. */
+const largestAnswerBytes = 32 * 1024 * 1024;
+/** Longest error body kept, bytes. */
+const largestRefusalBytes = 64 * 1024;
+
+export interface EngineCall {
+  method: "GET" | "HEAD" | "POST" | "PUT" | "DELETE";
+  /** Path below the engine's root, each segment already fit for a URL. */
+  path: string;
+  query?: Readonly<Record<string, string>>;
+  /** Sent as JSON. */
+  body?: unknown;
+  signal: AbortSignal;
+}
+
+/**
+ * Speaks the Engine API, without a version prefix: the engine then answers in its newest, and refuses none.
+ * Connections are kept and reused; a call that meets one the engine has just closed is made again.
+ * Every method throws Unavailable when the engine cannot be reached, EngineRefusal when it answers an error status, and
+ * the signal's reason when that aborts.
+ */
+export class EngineClient implements Disposable {
+  readonly address: EngineAddress;
+  readonly #agent = new Agent({ keepAlive: true, maxSockets: 128, maxFreeSockets: 8 });
+
+  constructor(options: { socket: string }) {
+    this.address = parseEngineAddress(options.socket);
+  }
+
+  [Symbol.dispose](): void {
+    this.#agent.destroy();
+  }
+
+  /** @returns the answer, checked against `schema`. */
+  async call<S extends TSchema>(call: EngineCall, schema: S): Promise<Static<S>> {
+    const text = await readText(await this.stream(call), largestAnswerBytes);
+    const answer: unknown = text === "" ? undefined : JSON.parse(text);
+    if (Value.Check(schema, answer)) return answer;
+    const [first] = Value.Errors(schema, answer);
+    throw new EngineRefusal(
+      call,
+      200,
+      `unexpected answer: ${first?.instancePath ?? ""} ${first?.message ?? ""}`,
+    );
+  }
+
+  /** A call whose answer does not matter beyond its status. */
+  async send(call: EngineCall): Promise<void> {
+    const response = await this.stream(call);
+    response.resume();
+    await new Promise<void>((resolve, reject) => response.on("end", resolve).on("error", reject));
+  }
+
+  /** @returns the answer as it comes; the caller reads it to its end or destroys it. */
+  async stream(call: EngineCall): Promise<IncomingMessage> {
+    return accepted(call, await this.#open(call));
+  }
+
+  /** Sends a body that is not JSON, such as a tar. */
+  async upload(call: Omit<EngineCall, "body">, type: string, body: Readable): Promise<void> {
+    const response = new Promise<IncomingMessage>((resolve, reject) => {
+      const outgoing = httpRequest(this.#options(call, { "Content-Type": type }));
+      outgoing.on("response", resolve).on("error", reject);
+      pipeline(body, outgoing).catch(reject);
+    });
+    const answer = await accepted(call, await response.catch((error) => this.#failed(call, error)));
+    answer.resume();
+  }
+
+  /** Takes a connection over, as the engine offers it for exec and attach. */
+  async hijack(call: EngineCall): Promise<{ socket: Socket; head: Buffer }> {
+    const payload = JSON.stringify(call.body ?? {});
+    return new Promise<{ socket: Socket; head: Buffer }>((resolve, reject) => {
+      const outgoing = httpRequest({
+        ...this.#options(call, {
+          "Content-Type": "application/json",
+          "Content-Length": Buffer.byteLength(payload),
+          Connection: "Upgrade",
+          Upgrade: "tcp",
+        }),
+        agent: false,
+      });
+      outgoing.on("upgrade", (_response, socket: Socket, head) => resolve({ socket, head }));
+      outgoing.on("response", (response) => {
+        accepted(call, response).then((taken) => {
+          taken.destroy();
+          reject(new EngineRefusal(call, taken.statusCode ?? 0, "the connection was not handed over"));
+        }, reject);
+      });
+      outgoing.on("error", (error) => this.#failed(call, error).catch(reject));
+      outgoing.end(payload);
+    });
+  }
+
+  async #open(call: EngineCall): Promise<IncomingMessage> {
+    const payload = call.body === undefined ? undefined : JSON.stringify(call.body);
+    for (let attempt = 1; ; attempt++) {
+      const headers =
+        payload === undefined
+          ? {}
+          : { "Content-Type": "application/json", "Content-Length": Buffer.byteLength(payload) };
+      const outgoing = httpRequest(this.#options(call, headers));
+      try {
+        return await new Promise<IncomingMessage>((resolve, reject) => {
+          outgoing.on("response", resolve).on("error", reject);
+          outgoing.end(payload);
+        });
+      } catch (error) {
+        // A kept connection that the engine closed says so only once it is used. The engine answers a call made twice
+        // like one: containers are created under a name of ours.
+        if (attempt === 1 && outgoing.reusedSocket && !call.signal.aborted) continue;
+        return this.#failed(call, error);
+      }
+    }
+  }
+
+  #options(call: EngineCall, headers: Record<string, string | number>): RequestOptions {
+    const query = new URLSearchParams(call.query).toString();
+    const target = { method: call.method, path: query === "" ? call.path : `${call.path}?${query}` };
+    const place =
+      this.address.kind === "unix"
+        ? { socketPath: this.address.path }
+        : { host: this.address.host, port: this.address.port };
+    return {
+      ...target,
+      ...place,
+      headers: { Host: "docker", ...headers },
+      agent: this.#agent,
+      signal: call.signal,
+    };
+  }
+
+  async #failed(call: EngineCall, error: unknown): Promise<never> {
+    if (call.signal.aborted) throw call.signal.reason;
+    throw unreachableEngine(this.address, error);
+  }
+}
+
+async function accepted(call: EngineCall, response: IncomingMessage): Promise<IncomingMessage> {
+  const status = response.statusCode ?? 0;
+  // 304: the container is already in the state asked for.
+  if (status < 400) return response;
+  throw new EngineRefusal(call, status, messageIn(await readText(response, largestRefusalBytes)));
+}
+
+function messageIn(body: string): string {
+  try {
+    const parsed: unknown = JSON.parse(body);
+    if (typeof parsed === "object" && parsed !== null && "message" in parsed) return String(parsed.message);
+  } catch {
+    // Not JSON: an old engine or a proxy before it; the text itself is the message.
+  }
+  return body.trim();
+}
+
+async function readText(stream: IncomingMessage, limit: number): Promise<string> {
+  const chunks: Buffer[] = [];
+  let length = 0;
+  for await (const chunk of stream) {
+    length += chunk.length;
+    if (length > limit) throw new Error(`the Docker Engine's answer is longer than ${limit} bytes`);
+    chunks.push(chunk);
+  }
+  return Buffer.concat(chunks).toString("utf8");
+}

@@ -1,0 +1,57 @@
+import { type DomainError, ProviderError, Unavailable } from "../../ports/index.ts";
+import type { EngineAddress } from "./engine-address.ts";
+
+/** The engine answered an error status. Translated before it leaves the provider; it stays there as `cause`. */
+export class EngineRefusal extends Error {
+  readonly status: number;
+  /** What the engine said. */
+  readonly said: string;
+
+  constructor(call: { method: string; path: string }, status: number, said: string) {
+    super(`${call.method} ${call.path}: ${status} ${said}`);
+    this.name = "EngineRefusal";
+    this.status = status;
+    this.said = said;
+  }
+}
+
+/** Whether an error is the engine's answer with one of `statuses`. */
+export function isRefusal(error: unknown, ...statuses: number[]): error is EngineRefusal {
+  return error instanceof EngineRefusal && (statuses.length === 0 || statuses.includes(error.status));
+}
+
+/** Says why nobody answers at `address`, and the way out. */
+export function unreachableEngine(address: EngineAddress, error: unknown): DomainError {
+  const code = error instanceof Error && "code" in error ? String(error.code) : "";
+  return new Unavailable(`no Docker Engine at ${address.text}: ${reasonAndWayOut(code, error)}`, {
+    cause: error,
+  });
+}
+
+function reasonAndWayOut(code: string, error: unknown): string {
+  switch (code) {
+    case "ENOENT":
+      return "the socket does not exist; start dockerd, or name the engine's socket in providers.docker.socket";
+    case "EACCES":
+    case "EPERM":
+      return "permission denied; add this user to the group docker and log in again, or run the service as root";
+    case "ECONNREFUSED":
+      return "nothing listens there; start dockerd (systemctl start docker)";
+    case "ENOTFOUND":
+    case "EAI_AGAIN":
+      return "the host name is not known; correct providers.docker.socket";
+    case "ECONNRESET":
+    case "EPIPE":
+      return "it closed the connection; dockerd is restarting or stopping";
+    default:
+      return error instanceof Error ? error.message : String(error);
+  }
+}
+
+/** A refusal that has no meaning of its own to the caller. Anything but a refusal is returned as it is. */
+export function asProviderError(action: string, error: unknown): unknown {
+  if (!isRefusal(error)) return error;
+  return new ProviderError(`the Docker Engine could not ${action} (status ${error.status})`, {
+    cause: error,
+  });
+}

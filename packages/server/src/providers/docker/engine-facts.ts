@@ -1,0 +1,94 @@
+import { arch, platform } from "node:os";
+import { basename } from "node:path";
+import type { DockerConfig } from "../../config/config.ts";
+import type { EngineAddress } from "./engine-address.ts";
+import type { EngineInfo } from "./engine-shapes.ts";
+
+/** Runtimes whose containers share this machine's kernel, so that a bound unix socket works in them. */
+const sharingRuntimes = new Set([
+  "runc",
+  "crun",
+  "youki",
+  "docker-runc",
+  "io.containerd.runc.v2",
+  "nvidia-container-runtime",
+]);
+
+/** Names of processor architectures: the engine's to Node's. */
+const architectures: Readonly<Record<string, string>> = {
+  x86_64: "x64",
+  amd64: "x64",
+  aarch64: "arm64",
+  arm64: "arm64",
+};
+
+/** How the agent can be reached on this engine, and why. */
+export function chooseTransport(
+  config: DockerConfig,
+  address: EngineAddress,
+  info: EngineInfo,
+): { transport: "socket" | "stdio"; why: string } {
+  if (config.agentTransport !== "auto") {
+    return { transport: config.agentTransport, why: "providers.docker.agent_transport" };
+  }
+  const stdio = (why: string) => ({ transport: "stdio" as const, why });
+  if (address.kind === "tcp") return stdio("the engine is reached over TCP");
+  if (platform() !== "linux") return stdio(`the engine runs in a machine of its own on ${platform()}`);
+  if (/docker desktop/i.test(info.OperatingSystem ?? ""))
+    return stdio("Docker Desktop runs in a machine of its own");
+  const options = info.SecurityOptions ?? [];
+  if (options.some((option) => /name=(userns|rootless)/.test(option)))
+    return stdio("the engine maps user ids");
+  const runtime = runtimeName(config, info);
+  if (!sharingRuntimes.has(runtimeProgram(runtime, info)))
+    return stdio(`sockets do not cross into ${runtime}`);
+  return { transport: "socket", why: "engine and runtime share this machine's files and kernel" };
+}
+
+/** The runtime in use: the configured one, else the engine's default. */
+export function runtimeName(config: DockerConfig, info: EngineInfo): string {
+  return config.runtime || info.DefaultRuntime || "runc";
+}
+
+function runtimeProgram(name: string, info: EngineInfo): string {
+  const known = info.Runtimes?.[name];
+  const path = typeof known === "object" && known !== null && "path" in known ? known.path : undefined;
+  return basename(typeof path === "string" && path !== "" ? path : name);
+}
+
+/** Why sandboxes cannot run on an engine that answers; undefined when they can. */
+export function unfitBecause(config: DockerConfig, info: EngineInfo): string | undefined {
+  if (info.OSType && info.OSType !== "linux")
+    return `it runs ${info.OSType} containers; switch it to Linux containers`;
+  const architecture = architectures[info.Architecture ?? ""] ?? info.Architecture;
+  if (architecture && architecture !== arch()) {
+    return `its processors are ${info.Architecture} and the agent was built for ${arch()}`;
+  }
+  // A dot: the name of a containerd shim, which the engine finds by itself.
+  if (
+    config.runtime !== "" &&
+    !config.runtime.includes(".") &&
+    info.Runtimes?.[config.runtime] === undefined
+  ) {
+    const known = Object.keys(info.Runtimes ?? {}).join(", ");
+    return (
+      `it has no runtime ${JSON.stringify(config.runtime)} (providers.docker.runtime); it has ${known}; ` +
+      "add it to /etc/docker/daemon.json and restart dockerd"
+    );
+  }
+  return undefined;
+}
+
+/** What is weaker on this engine than it should be. */
+export function engineNotes(info: EngineInfo): string[] {
+  const notes: string[] = [];
+  if (info.MemoryLimit === false) notes.push("the engine cannot limit memory here");
+  else if (info.SwapLimit === false)
+    notes.push("the engine cannot limit swap here: a sandbox may swap beyond its memory");
+  if (info.PidsLimit === false) notes.push("the engine cannot limit the number of processes here");
+  if (info.CpuCfsQuota === false) notes.push("the engine cannot limit processor time here");
+  if (!(info.SecurityOptions ?? []).some((option) => option.includes("name=seccomp"))) {
+    notes.push("the engine has no seccomp: every system call is allowed");
+  }
+  return notes;
+}

@@ -1,0 +1,88 @@
+import { type Static, type TSchema, Type } from "typebox";
+
+/** What is read of the engine's answers; it may send more. */
+const orNull = <S extends TSchema>(schema: S) => Type.Optional(Type.Union([schema, Type.Null()]));
+const texts = Type.Array(Type.String());
+const labels = Type.Record(Type.String(), Type.String());
+
+export const Anything = Type.Unknown();
+
+export const CreatedContainer = Type.Object({ Id: Type.String(), Warnings: orNull(texts) });
+
+export const ImageInspection = Type.Object({
+  Id: Type.String(),
+  Config: orNull(
+    Type.Object({
+      Env: orNull(texts),
+      User: orNull(Type.String()),
+      WorkingDir: orNull(Type.String()),
+    }),
+  ),
+});
+export type ImageInspection = Static<typeof ImageInspection>;
+
+export const ContainerList = Type.Array(
+  Type.Object({ Id: Type.String(), State: Type.String(), Labels: orNull(labels) }),
+);
+
+export const ContainerInspection = Type.Object({
+  Id: Type.String(),
+  State: Type.Object({
+    Status: Type.String(),
+    Running: Type.Boolean(),
+    OOMKilled: Type.Optional(Type.Boolean()),
+    ExitCode: Type.Optional(Type.Integer()),
+  }),
+  Config: Type.Object({ Labels: orNull(labels) }),
+});
+export type ContainerInspection = Static<typeof ContainerInspection>;
+
+export const CreatedExec = Type.Object({ Id: Type.String() });
+
+export const EngineInfo = Type.Object({
+  ServerVersion: Type.String(),
+  Runtimes: orNull(Type.Record(Type.String(), Type.Unknown())),
+  DefaultRuntime: orNull(Type.String()),
+  SecurityOptions: orNull(texts),
+  Architecture: orNull(Type.String()),
+  OSType: orNull(Type.String()),
+  OperatingSystem: orNull(Type.String()),
+  MemoryLimit: orNull(Type.Boolean()),
+  SwapLimit: orNull(Type.Boolean()),
+  PidsLimit: orNull(Type.Boolean()),
+  CpuCfsQuota: orNull(Type.Boolean()),
+});
+export type EngineInfo = Static<typeof EngineInfo>;
+
+export const ContainerStats = Type.Object({
+  cpu_stats: Type.Optional(
+    Type.Object({ cpu_usage: Type.Optional(Type.Object({ total_usage: Type.Optional(Type.Number()) })) }),
+  ),
+  memory_stats: Type.Optional(
+    Type.Object({
+      usage: Type.Optional(Type.Number()),
+      limit: Type.Optional(Type.Number()),
+      stats: orNull(Type.Record(Type.String(), Type.Number())),
+    }),
+  ),
+  pids_stats: Type.Optional(
+    Type.Object({ current: Type.Optional(Type.Number()), limit: Type.Optional(Type.Number()) }),
+  ),
+});
+export type ContainerStats = Static<typeof ContainerStats>;
+
+export const ContainerEvent = Type.Object({
+  Action: Type.String(),
+  time: Type.Optional(Type.Number()),
+  Actor: Type.Object({ ID: Type.String(), Attributes: orNull(labels) }),
+});
+export type ContainerEvent = Static<typeof ContainerEvent>;
+
+/** A line of an image pull. */
+export const PullLine = Type.Object({
+  status: Type.Optional(Type.String()),
+  id: Type.Optional(Type.String()),
+  progress: Type.Optional(Type.String()),
+  error: Type.Optional(Type.String()),
+});
+export type PullLine = Static<typeof PullLine>;

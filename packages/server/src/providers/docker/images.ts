@@ -1,0 +1,133 @@
+import { createInterface } from "node:readline";
+import { Value } from "typebox/value";
+import { abortable } from "../../platform/abortable.ts";
+import { deadlineAfter } from "../../platform/deadline.ts";
+import type { Logger } from "../../platform/logger.ts";
+import { type CallOptions, type ImageConfig, NotFound, Unavailable } from "../../ports/index.ts";
+import type { EngineClient } from "./engine-client.ts";
+import { asProviderError, isRefusal } from "./engine-errors.ts";
+import { ImageInspection, PullLine } from "./engine-shapes.ts";
+
+const pullTimeoutMs = 15 * 60_000;
+/** How often the progress of a pull is logged, milliseconds. */
+const progressEveryMs = 2_000;
+
+/** Images of an engine: what is in them, and getting those that are missing. */
+export class EngineImages {
+  readonly #engine: EngineClient;
+  readonly #pullPolicy: "missing" | "never";
+  readonly #logger: Logger;
+  /** One pull per image, whoever waits for it; it goes on when they leave, for the next who asks. */
+  readonly #pulls = new Map<string, Promise<void>>();
+  readonly #closing = new AbortController();
+
+  constructor(options: { engine: EngineClient; pullPolicy: "missing" | "never"; logger: Logger }) {
+    this.#engine = options.engine;
+    this.#pullPolicy = options.pullPolicy;
+    this.#logger = options.logger;
+  }
+
+  /** Ends pulls under way. */
+  close(reason: Error): void {
+    this.#closing.abort(reason);
+  }
+
+  /** @returns what of the image's configuration applies, or undefined when the engine has no such image. */
+  async config(name: string, options: CallOptions): Promise<ImageConfig | undefined> {
+    try {
+      const inspection = await this.#engine.call(
+        { method: "GET", path: `/images/${name}/json`, signal: options.signal },
+        ImageInspection,
+      );
+      return imageConfig(inspection);
+    } catch (error) {
+      if (isRefusal(error, 404)) return undefined;
+      throw asProviderError(`look image ${name} up`, error);
+    }
+  }
+
+  /**
+   * Gets an image that is not there, with progress in the log.
+   * @throws NotFound when the policy forbids it or no registry gives it; Unavailable when it takes too long.
+   */
+  async pull(name: string, options: CallOptions): Promise<void> {
+    if (this.#pullPolicy === "never") {
+      throw new NotFound(
+        `image ${name} is not on the Docker Engine and images.pull_policy is never; get it with: docker pull ${name}`,
+      );
+    }
+    if (name.startsWith("sha256:")) throw new NotFound(`image ${name} is not on the Docker Engine`);
+    const known = this.#pulls.get(name);
+    const pulling = known ?? this.#pullOnce(name).finally(() => this.#pulls.delete(name));
+    if (known === undefined) this.#pulls.set(name, pulling);
+    await abortable(pulling, options.signal);
+  }
+
+  async #pullOnce(name: string): Promise<void> {
+    using deadline = deadlineAfter(pullTimeoutMs, this.#closing.signal);
+    const { signal } = deadline;
+    const startedAt = performance.now();
+    this.#logger.info({ image: name }, `pulling image ${name}`);
+    try {
+      await this.#readPull(name, signal);
+    } catch (error) {
+      if (this.#closing.signal.aborted)
+        throw new Unavailable(`pulling image ${name} was given up: shutting down`);
+      if (signal.aborted) {
+        throw new Unavailable(
+          `image ${name} was not pulled within ${pullTimeoutMs / 60_000} minutes; try: docker pull ${name}`,
+          { cause: error },
+        );
+      }
+      const reason = error instanceof PullFailed ? error.message : isRefusal(error) ? error.said : undefined;
+      if (reason === undefined) throw error;
+      throw new NotFound(
+        `image ${name} is not on the Docker Engine and pulling it failed: ${firstLine(reason)}; try: docker pull ${name}`,
+        { cause: error },
+      );
+    }
+    const durationMs = Math.round(performance.now() - startedAt);
+    this.#logger.info({ image: name, durationMs }, `pulled image ${name}`);
+  }
+
+  async #readPull(name: string, signal: AbortSignal): Promise<void> {
+    const stream = await this.#engine.stream({
+      method: "POST",
+      path: "/images/create",
+      query: { fromImage: name },
+      signal,
+    });
+    const layers = new Map<string, string>();
+    let loggedAt = performance.now();
+    for await (const text of createInterface({ input: stream })) {
+      const line: unknown = text.trim() === "" ? {} : JSON.parse(text);
+      if (!Value.Check(PullLine, line)) continue;
+      if (line.error !== undefined) throw new PullFailed(line.error);
+      if (line.id !== undefined) layers.set(line.id, `${line.status ?? ""} ${line.progress ?? ""}`.trim());
+      if (performance.now() - loggedAt < progressEveryMs) continue;
+      loggedAt = performance.now();
+      this.#logger.info({ image: name, layers: Object.fromEntries(layers) }, `still pulling image ${name}`);
+    }
+    signal.throwIfAborted();
+  }
+}
+
+/** The engine began a pull and told of its failure in the stream. */
+class PullFailed extends Error {}
+
+function imageConfig({ Config: config }: ImageInspection): ImageConfig {
+  const env: Record<string, string> = {};
+  for (const entry of config?.Env ?? []) {
+    const at = entry.indexOf("=");
+    if (at > 0) env[entry.slice(0, at)] = entry.slice(at + 1);
+  }
+  return {
+    env,
+    ...(config?.User ? { user: config.User } : {}),
+    ...(config?.WorkingDir ? { workdir: config.WorkingDir } : {}),
+  };
+}
+
+function firstLine(text: string): string {
+  return text.split("\n", 1)[0]?.trim() ?? "";
+}

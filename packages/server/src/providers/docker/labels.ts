@@ -1,0 +1,36 @@
+import type { RuntimeId, SandboxId } from "../../ports/index.ts";
+
+/** Labels of everything made on an engine. `instance` keeps two services on one engine apart. */
+export const labelNames = {
+  instance: "alcove.instance",
+  runtime: "alcove.runtime",
+  /** The sandbox at creation; the runtime's record knows better once it was claimed. */
+  sandbox: "alcove.sandbox",
+  /** What something is that is no sandbox. */
+  role: "alcove.role",
+} as const;
+
+/** Filter that only lets through what this instance made. */
+export function ownedBy(instanceId: string, more: Record<string, string[]> = {}): string {
+  return JSON.stringify({ ...more, label: [`${labelNames.instance}=${instanceId}`] });
+}
+
+/** A container's name: known before it exists, so that a create whose answer was lost can be undone. */
+export function containerName(instanceId: string, runtimeId: RuntimeId): string {
+  return `alcove-${shortInstance(instanceId)}-${runtimeId}`;
+}
+
+export function shortInstance(instanceId: string): string {
+  return instanceId.replaceAll(/[^a-zA-Z0-9]/g, "").slice(0, 12);
+}
+
+export function runtimeLabels(
+  instanceId: string,
+  runtime: { runtimeId: RuntimeId; sandboxId: SandboxId },
+): Record<string, string> {
+  return {
+    [labelNames.instance]: instanceId,
+    [labelNames.runtime]: runtime.runtimeId,
+    [labelNames.sandbox]: runtime.sandboxId,
+  };
+}

@@ -1,0 +1,38 @@
+import { watch } from "node:fs";
+import { access } from "node:fs/promises";
+import { join } from "node:path";
+
+/** Resolves once `name` is in `folder`. @throws the signal's reason when it aborts first. */
+export async function fileAppears(folder: string, name: string, signal: AbortSignal): Promise<void> {
+  const path = join(folder, name);
+  if (await exists(path)) return;
+  const watcher = watch(folder);
+  try {
+    await new Promise<void>((resolve, reject) => {
+      const onAbort = () => reject(signal.reason);
+      if (signal.aborted) onAbort();
+      signal.addEventListener("abort", onAbort, { once: true });
+      const look = () =>
+        exists(path).then((found) => {
+          if (!found) return;
+          signal.removeEventListener("abort", onAbort);
+          resolve();
+        }, reject);
+      watcher.on("change", look).on("error", reject);
+      // It may have come before the watch began.
+      void look();
+    });
+  } finally {
+    watcher.close();
+  }
+}
+
+async function exists(path: string): Promise<boolean> {
+  try {
+    await access(path);
+    return true;
+  } catch (error) {
+    if (error instanceof Error && "code" in error && error.code === "ENOENT") return false;
+    throw error;
+  }
+}
