@@ -187,7 +187,7 @@ export async function run(
     await view.writeStdin(Buffer.from(input));
     await view.closeStdin();
   }
-  return finish(view);
+  return await finish(view);
 }
 
 /** Reads a view to its end. @throws when it was cut. */
