@@ -1,6 +1,8 @@
 import { mkdir, readFile } from "node:fs/promises";
 import { basename, dirname, join } from "node:path";
 import { Readable } from "node:stream";
+import { abortable } from "../../platform/abortable.ts";
+import { deadlineAfter } from "../../platform/deadline.ts";
 import type { CallOptions, RuntimeId } from "../../ports/index.ts";
 import { ProviderError } from "../../ports/index.ts";
 import { storeAgent } from "../agent/index.ts";
@@ -17,6 +19,8 @@ import { Anything, CreatedContainer } from "./engine-shapes.ts";
 import { labelNames, shortInstance } from "./labels.ts";
 import type { RuntimeRecords } from "./runtime-records.ts";
 import { agentTar } from "./tar-entries.ts";
+
+const fillTimeoutMs = 60_000;
 
 /** Brings the agent into containers. */
 export interface AgentDelivery {
@@ -42,14 +46,11 @@ export class BoundAgent implements AgentDelivery {
   }
 
   async prepare(runtimeId: RuntimeId): Promise<AgentMounts> {
-    this.#stored ??= this.#store();
-    const [folder, sockets] = await Promise.all([
-      this.#stored.catch((error) => {
-        this.#stored = undefined;
-        throw error;
-      }),
-      this.#records.makeSocketFolder(runtimeId),
-    ]);
+    this.#stored ??= this.#store().catch((error) => {
+      this.#stored = undefined;
+      throw error;
+    });
+    const [folder, sockets] = await Promise.all([this.#stored, this.#records.makeSocketFolder(runtimeId)]);
     return {
       mounts: [
         { Type: "bind", Source: folder, Target: agentFolder, ReadOnly: true },
@@ -97,11 +98,12 @@ export class AgentVolume implements AgentDelivery {
     image: () => Promise<string>,
     options: CallOptions,
   ): Promise<AgentMounts> {
-    this.#filled ??= this.#fill(image, options);
-    const volume = await this.#filled.catch((error) => {
+    // Shared by every spawn that waits, so that one which leaves does not fail the others.
+    this.#filled ??= this.#fill(image).catch((error) => {
       this.#filled = undefined;
       throw error;
     });
+    const volume = await abortable(this.#filled, options.signal);
     return {
       mounts: [this.#mount(volume, { readOnly: true })],
       tmpfs: {
@@ -134,7 +136,10 @@ export class AgentVolume implements AgentDelivery {
       throw new ProviderError(`the image has a symlink at ${agentFolder}, which is the agent's place`);
   }
 
-  async #fill(image: () => Promise<string>, { signal }: CallOptions): Promise<string> {
+  async #fill(image: () => Promise<string>): Promise<string> {
+    const imageName = await image();
+    using deadline = deadlineAfter(fillTimeoutMs);
+    const { signal } = deadline;
     const engine = this.#engine;
     const { path, digest } = await storeAgent({ dataDir: this.#dataDir, binary: this.#binary });
     const volume = `alcove-agent-${shortInstance(this.#instanceId)}-${digest.slice(0, 16)}`;
@@ -152,7 +157,7 @@ export class AgentVolume implements AgentDelivery {
         path: "/containers/create",
         query: { name },
         body: {
-          Image: await image(),
+          Image: imageName,
           Entrypoint: [agentProgram],
           Labels: labels,
           HostConfig: { NetworkMode: "none", Mounts: [this.#mount(volume, { readOnly: false })] },

@@ -1,0 +1,131 @@
+import { setTimeout as delay } from "node:timers/promises";
+import { type CallOptions, RuntimeGone } from "../../ports/index.ts";
+import type { EngineClient } from "./engine-client.ts";
+import { asProviderError, isRefusal } from "./engine-errors.ts";
+import { Anything, ContainerInspection, ContainerList } from "./engine-shapes.ts";
+import { ownedBy } from "./labels.ts";
+import { Demultiplexer } from "./multiplexed-stream.ts";
+
+/** A removal the engine failed at, a busy mount for instance, is tried this often, waiting longer each time. */
+const removeAttempts = 4;
+const removePauseMs = 100;
+
+/** The engine's containers, as far as sandboxes need them. */
+export class Containers {
+  readonly #engine: EngineClient;
+
+  constructor(options: { engine: EngineClient }) {
+    this.#engine = options.engine;
+  }
+
+  async list(instanceId: string, { signal }: CallOptions) {
+    const query = { all: "true", filters: ownedBy(instanceId) };
+    try {
+      return await this.#engine.call(
+        { method: "GET", path: "/containers/json", query, signal },
+        ContainerList,
+      );
+    } catch (error) {
+      throw asProviderError("list containers", error);
+    }
+  }
+
+  /** Starts it. One that runs already is fine. */
+  async start(container: string, { signal }: CallOptions): Promise<void> {
+    try {
+      await this.#engine.send({ method: "POST", path: `/containers/${container}/start`, signal });
+    } catch (error) {
+      throw asProviderError("start the container", error);
+    }
+  }
+
+  /** Kills and removes it with its anonymous volumes. One that is not there, or is going already, is fine. */
+  async remove(container: string, { signal }: CallOptions): Promise<void> {
+    for (let attempt = 1; ; attempt++) {
+      try {
+        return await this.#engine.send({
+          method: "DELETE",
+          path: `/containers/${container}`,
+          query: { force: "true", v: "true" },
+          signal,
+        });
+      } catch (error) {
+        if (isRefusal(error, 404)) return;
+        if (isRefusal(error, 409)) return this.#removed(container, { signal });
+        if (!isRefusal(error) || attempt >= removeAttempts)
+          throw asProviderError("remove the container", error);
+        await delay(removePauseMs * 2 ** attempt, undefined, { signal }).catch(() => signal.throwIfAborted());
+      }
+    }
+  }
+
+  /** Waits for a removal that somebody else began. */
+  async #removed(container: string, options: CallOptions): Promise<void> {
+    await this.#wait(container, "removed", options);
+  }
+
+  /** Waits until it does not run. @returns why it ended; undefined when it still runs after `withinMs`. */
+  async endReason(
+    container: string,
+    { withinMs, signal }: CallOptions & { withinMs: number },
+  ): Promise<string | undefined> {
+    const late = AbortSignal.timeout(withinMs);
+    try {
+      await this.#wait(container, "not-running", { signal: AbortSignal.any([signal, late]) });
+    } catch (error) {
+      if (late.aborted && !signal.aborted) return undefined;
+      throw error;
+    }
+    try {
+      const { State: state } = await this.#engine.call(
+        { method: "GET", path: `/containers/${container}/json`, signal },
+        ContainerInspection,
+      );
+      const memory = state.OOMKilled ? "; processes in it were killed for want of memory" : "";
+      return `the container ended with exit code ${state.ExitCode ?? "unknown"}${memory}`;
+    } catch (error) {
+      if (isRefusal(error, 404)) return "the container was removed";
+      throw error;
+    }
+  }
+
+  async #wait(
+    container: string,
+    condition: "not-running" | "removed",
+    { signal }: CallOptions,
+  ): Promise<void> {
+    try {
+      await this.#engine.call(
+        { method: "POST", path: `/containers/${container}/wait`, query: { condition }, signal },
+        Anything,
+      );
+    } catch (error) {
+      if (!isRefusal(error, 404)) throw asProviderError("wait for a container", error);
+    }
+  }
+
+  /** The last lines its first process wrote, newest last. @throws RuntimeGone when there is no such container. */
+  async logs(container: string, { lines, signal }: CallOptions & { lines: number }): Promise<string[]> {
+    const parts: Buffer[] = [];
+    const demultiplexer = new Demultiplexer((_stream, data) => parts.push(data));
+    try {
+      const query = { stdout: "true", stderr: "true", tail: String(lines) };
+      const stream = await this.#engine.stream({
+        method: "GET",
+        path: `/containers/${container}/logs`,
+        query,
+        signal,
+      });
+      // Bounded by the log driver's max-size.
+      for await (const chunk of stream) demultiplexer.push(chunk);
+    } catch (error) {
+      if (isRefusal(error, 404)) throw new RuntimeGone("the container is no longer there", { cause: error });
+      throw asProviderError("read the container's log", error);
+    }
+    const text = Buffer.concat(parts).toString("utf8");
+    return text
+      .split(/\r?\n/)
+      .filter((line, index, all) => line !== "" || index < all.length - 1)
+      .slice(-lines);
+  }
+}

@@ -1,0 +1,354 @@
+import { randomBytes } from "node:crypto";
+import { readFile } from "node:fs/promises";
+import type { Capability } from "@alcove/wire";
+import type { DockerConfig } from "../../config/config.ts";
+import { deadlineAfter, ShuttingDown } from "../../platform/deadline.ts";
+import type { Logger } from "../../platform/logger.ts";
+import {
+  type CallOptions,
+  type Clock,
+  DomainError,
+  type InventoryEntry,
+  type ProviderCheck,
+  ProviderError,
+  RuntimeGone,
+  type RuntimeId,
+  type RuntimeProvider,
+  type RuntimeSpec,
+  type SandboxId,
+  type SandboxOperations,
+  type SpawnedRuntime,
+} from "../../ports/index.ts";
+import { type AgentDelivery, AgentVolume, BoundAgent } from "./agent-delivery.ts";
+import { ConnectedRuntime } from "./connected-runtime.ts";
+import { ConnectedRuntimes } from "./connected-runtimes.ts";
+import { Containers } from "./containers.ts";
+import { EngineClient } from "./engine-client.ts";
+import { chooseTransport, engineNotes, runtimeName, unfitBecause } from "./engine-facts.ts";
+import { EngineInfo } from "./engine-shapes.ts";
+import { EngineImages } from "./images.ts";
+import { containerName, labelNames } from "./labels.ts";
+import { RuntimeRecords } from "./runtime-records.ts";
+import { Spawner } from "./spawner.ts";
+
+export interface DockerProviderOptions {
+  config: DockerConfig;
+  dataDir: string;
+  /** Put on everything made, so that two services on one engine never touch each other's. */
+  instanceId: string;
+  /** The built agent. */
+  agentBinary: string;
+  pullPolicy: "missing" | "never";
+  aliases?: Readonly<Record<string, string>>;
+  logger: Logger;
+  clock: Clock;
+}
+
+export const dockerCapabilities: readonly Capability[] = [
+  "spawn",
+  "exec",
+  "exec_stream",
+  "files",
+  "console",
+  "health",
+  "runtime_inventory",
+  "container",
+  "pty",
+  "signals",
+  "reattach",
+  "watch",
+  "ports",
+  "stats",
+];
+
+/** How long undoing a spawn, or closing, may take. */
+const cleanupTimeoutMs = 60_000;
+/**
+ * Sandboxes as containers of a Docker Engine. A runtime is, in turn: spawning, connected, and ended or destroyed. What
+ * is written down of it in its folder outlives this object; connections do not.
+ */
+export class DockerProvider implements RuntimeProvider {
+  readonly name = "docker";
+  readonly capabilities: ReadonlySet<Capability> = new Set(dockerCapabilities);
+  readonly defaultImage: string;
+  readonly #config: DockerConfig;
+  readonly #instanceId: string;
+  readonly #options: DockerProviderOptions;
+  readonly #logger: Logger;
+  readonly #engine: EngineClient;
+  readonly #containers: Containers;
+  readonly #images: EngineImages;
+  readonly #records: RuntimeRecords;
+  readonly #connected: ConnectedRuntimes;
+  readonly #spawning = new Map<RuntimeId, { abort: AbortController; settled: Promise<void> }>();
+  readonly #adopting = new Map<RuntimeId, Promise<void>>();
+  #delivery: Promise<AgentDelivery> | undefined;
+
+  /** Reaches for nothing yet. @throws BadRequest for an engine address that is none. */
+  constructor(options: DockerProviderOptions) {
+    this.#options = options;
+    this.#config = options.config;
+    this.#instanceId = options.instanceId;
+    this.#logger = options.logger.child({ provider: this.name });
+    this.defaultImage = options.config.defaultImage;
+    const engine = new EngineClient({ socket: options.config.socket });
+    this.#engine = engine;
+    this.#containers = new Containers({ engine });
+    this.#images = new EngineImages({ engine, pullPolicy: options.pullPolicy, logger: this.#logger });
+    this.#records = new RuntimeRecords({ dataDir: options.dataDir });
+    this.#connected = new ConnectedRuntimes({
+      engine,
+      containers: this.#containers,
+      instanceId: options.instanceId,
+      logger: this.#logger,
+      reconnect: (runtimeId, signal) => this.adopt(runtimeId, { signal }),
+    });
+  }
+
+  async check({ signal }: CallOptions): Promise<ProviderCheck> {
+    try {
+      await readFile(this.#options.agentBinary, { signal });
+      await this.#seccomp();
+      const info = await this.#info({ signal });
+      const unfit = unfitBecause(this.#config, info);
+      if (unfit !== undefined) {
+        return { healthy: false, error: `the Docker Engine cannot run sandboxes: ${unfit}`, notes: [] };
+      }
+      const { transport, why } = chooseTransport(this.#config, this.#engine.address, info);
+      const summary = `Docker Engine ${info.ServerVersion}, runtime ${runtimeName(this.#config, info)}, agent over ${transport} (${why})`;
+      return { healthy: true, notes: [summary, ...engineNotes(info)] };
+    } catch (error) {
+      return { healthy: false, error: explain(error), notes: [] };
+    }
+  }
+
+  settings(): Record<string, unknown> {
+    const config = this.#config;
+    return {
+      engine: this.#engine.address.kind,
+      runtime: config.runtime === "" ? "default" : config.runtime,
+      network_mode: config.networkMode,
+      seccomp:
+        config.seccompProfile === ""
+          ? "default"
+          : config.seccompProfile === "unconfined"
+            ? "unconfined"
+            : "custom",
+      read_only_rootfs: config.readOnlyRootfs,
+      pids_limit: config.pidsLimit,
+      dropped_caps: config.droppedCaps,
+      added_caps: config.addedCaps,
+      agent_transport: config.agentTransport,
+      pull_policy: this.#options.pullPolicy,
+    };
+  }
+
+  async spawn(
+    spec: RuntimeSpec,
+    { signal, onStage }: CallOptions & { onStage?: (stage: string, durationMs: number) => void },
+  ): Promise<SpawnedRuntime> {
+    signal.throwIfAborted();
+    const { runtimeId } = spec;
+    if (this.#spawning.has(runtimeId) || this.#connected.get(runtimeId) !== undefined) {
+      throw new ProviderError(`runtime ${runtimeId} is being spawned or runs already`);
+    }
+    const abort = new AbortController();
+    const settled = Promise.withResolvers<void>();
+    this.#spawning.set(runtimeId, { abort, settled: settled.promise });
+    try {
+      const both = AbortSignal.any([signal, abort.signal]);
+      const { runtime, image } = await this.#spawn(spec, {
+        signal: both,
+        onStage: onStage ?? (() => undefined),
+      });
+      this.#connected.add(runtime);
+      return { image };
+    } catch (error) {
+      signal.throwIfAborted();
+      throw error;
+    } finally {
+      this.#spawning.delete(runtimeId);
+      settled.resolve();
+    }
+  }
+
+  async inventory(options: CallOptions): Promise<InventoryEntry[]> {
+    // Folders first: a runtime's folder is there before its container and longer.
+    const folders = await this.#records.list();
+    const containers = await this.#containers.list(this.#instanceId, options);
+    const entries = new Map<RuntimeId, InventoryEntry>();
+    for (const container of containers) {
+      const runtimeId = container.Labels?.[labelNames.runtime] as RuntimeId | undefined;
+      if (runtimeId === undefined) continue;
+      const sandboxId = container.Labels?.[labelNames.sandbox] as SandboxId | undefined;
+      const runs = container.State === "running" || container.State === "paused";
+      entries.set(runtimeId, {
+        runtimeId,
+        ...(sandboxId === undefined ? {} : { sandboxId }),
+        // Without its record nobody has the key to its agent.
+        state: runs && folders.includes(runtimeId) ? "running" : "dead",
+      });
+    }
+    await Promise.all(
+      folders.map(async (runtimeId) => {
+        const record = await this.#records.read(runtimeId);
+        const state = entries.get(runtimeId)?.state ?? "dead";
+        if (record === undefined) entries.set(runtimeId, { runtimeId, state: "dead" });
+        else entries.set(runtimeId, { runtimeId, sandboxId: record.sandboxId as SandboxId, state });
+      }),
+    );
+    return [...entries.values()];
+  }
+
+  async adopt(runtimeId: RuntimeId, options: CallOptions): Promise<void> {
+    if (this.#connected.get(runtimeId) !== undefined) return;
+    const known = this.#adopting.get(runtimeId);
+    if (known !== undefined) return known;
+    const adopting = this.#adopt(runtimeId, options).finally(() => this.#adopting.delete(runtimeId));
+    this.#adopting.set(runtimeId, adopting);
+    return adopting;
+  }
+
+  async destroy(runtimeId: RuntimeId, { signal }: CallOptions): Promise<void> {
+    const spawning = this.#spawning.get(runtimeId);
+    spawning?.abort.abort(new RuntimeGone(`runtime ${runtimeId} was destroyed while it was made`));
+    // A create under way cannot be taken back, only waited for and undone.
+    await spawning?.settled;
+    await this.#remove(runtimeId, { signal });
+  }
+
+  sandbox(runtimeId: RuntimeId): SandboxOperations {
+    const runtime = this.#connected.get(runtimeId);
+    if (runtime === undefined) throw new RuntimeGone(`runtime ${runtimeId} is not connected or has ended`);
+    return runtime.operations;
+  }
+
+  logs(runtimeId: RuntimeId, options: CallOptions & { lines: number }): Promise<string[]> {
+    return this.#containers.logs(this.#containerOf(runtimeId), options);
+  }
+
+  onExit(listener: (runtimeId: RuntimeId, reason: string) => void): () => void {
+    return this.#connected.onExit(listener);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    const reason = new ShuttingDown();
+    this.#images.close(reason);
+    for (const spawning of this.#spawning.values()) spawning.abort.abort(reason);
+    await Promise.all([...this.#spawning.values()].map((spawning) => spawning.settled));
+    await this.#connected[Symbol.asyncDispose]();
+    this.#engine[Symbol.dispose]();
+  }
+
+  async #spawn(
+    spec: RuntimeSpec,
+    options: CallOptions & { onStage: (stage: string, durationMs: number) => void },
+  ): Promise<{ runtime: ConnectedRuntime; image: string }> {
+    const delivery = await this.#agentDelivery(options);
+    const spawner = new Spawner({
+      config: this.#config,
+      instanceId: this.#instanceId,
+      aliases: this.#options.aliases ?? {},
+      seccomp: await this.#seccomp(),
+      engine: this.#engine,
+      containers: this.#containers,
+      images: this.#images,
+      records: this.#records,
+      delivery,
+      logger: this.#logger,
+      clock: this.#options.clock,
+      newToken: () => randomBytes(32).toString("hex"),
+    });
+    try {
+      return await spawner.spawn(spec, options);
+    } catch (error) {
+      await this.#undo(spec.runtimeId);
+      throw error;
+    }
+  }
+
+  /** Under a deadline of its own: the caller's signal may be why there is something to undo. */
+  async #undo(runtimeId: RuntimeId): Promise<void> {
+    using deadline = deadlineAfter(cleanupTimeoutMs);
+    try {
+      await this.#remove(runtimeId, { signal: deadline.signal });
+    } catch (error) {
+      // It stays in the inventory, and whoever reads that destroys it.
+      this.#logger.warn({ err: error, runtimeId }, "a failed spawn could not be undone yet");
+    }
+  }
+
+  async #remove(runtimeId: RuntimeId, { signal }: CallOptions): Promise<void> {
+    const container = this.#containerOf(runtimeId);
+    await this.#connected.during(runtimeId, () => this.#containers.remove(container, { signal }));
+    await this.#records.remove(runtimeId);
+  }
+
+  async #adopt(runtimeId: RuntimeId, { signal }: CallOptions): Promise<void> {
+    const record = await this.#records.read(runtimeId);
+    if (record === undefined || record.instanceId !== this.#instanceId) {
+      throw new RuntimeGone(`runtime ${runtimeId} is not known here`);
+    }
+    const runtime = await ConnectedRuntime.open({
+      record,
+      records: this.#records,
+      container: this.#containerOf(runtimeId),
+      engine: this.#engine,
+      logger: this.#logger,
+    });
+    try {
+      await runtime.client.info({ signal });
+    } catch (error) {
+      await runtime[Symbol.asyncDispose]();
+      throw error;
+    }
+    this.#connected.add(runtime);
+  }
+
+  #containerOf(runtimeId: RuntimeId): string {
+    // Refuses what cannot name a container.
+    this.#records.folder(runtimeId);
+    return containerName(this.#instanceId, runtimeId);
+  }
+
+  async #info({ signal }: CallOptions): Promise<EngineInfo> {
+    return this.#engine.call({ method: "GET", path: "/info", signal }, EngineInfo);
+  }
+
+  /** How the agent gets into containers; found out once the engine answers. */
+  #agentDelivery(options: CallOptions): Promise<AgentDelivery> {
+    this.#delivery ??= this.#chooseDelivery(options).catch((error) => {
+      this.#delivery = undefined;
+      throw error;
+    });
+    return this.#delivery;
+  }
+
+  async #chooseDelivery(options: CallOptions): Promise<AgentDelivery> {
+    const { transport, why } = chooseTransport(this.#config, this.#engine.address, await this.#info(options));
+    this.#logger.info({ transport, why }, `agents are reached over ${transport}: ${why}`);
+    const { dataDir, agentBinary: binary } = this.#options;
+    return transport === "socket"
+      ? new BoundAgent({ dataDir, binary, records: this.#records })
+      : new AgentVolume({ dataDir, binary, engine: this.#engine, instanceId: this.#instanceId });
+  }
+
+  /** The seccomp profile's text; undefined: the engine's default. */
+  async #seccomp(): Promise<string | undefined> {
+    const { seccompProfile } = this.#config;
+    if (seccompProfile === "" || seccompProfile === "unconfined") return seccompProfile || undefined;
+    try {
+      return JSON.stringify(JSON.parse(await readFile(seccompProfile, "utf8")));
+    } catch (error) {
+      throw new ProviderError(
+        `providers.docker.seccomp_profile ${seccompProfile} cannot be read as a JSON profile: ${explain(error)}`,
+        { cause: error },
+      );
+    }
+  }
+}
+
+function explain(error: unknown): string {
+  if (error instanceof DomainError) return error.message;
+  return error instanceof Error ? error.message : String(error);
+}

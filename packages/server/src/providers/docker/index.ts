@@ -1,0 +1,1 @@
+export { DockerProvider, type DockerProviderOptions, dockerCapabilities } from "./docker-provider.ts";

@@ -1,0 +1,272 @@
+import { setTimeout as delay } from "node:timers/promises";
+import type { DockerConfig } from "../../config/config.ts";
+import { deadlineAfter } from "../../platform/deadline.ts";
+import type { Logger } from "../../platform/logger.ts";
+import {
+  type CallOptions,
+  type Clock,
+  type ImageConfig,
+  NotFound,
+  ProviderError,
+  RuntimeGone,
+  type RuntimeSpec,
+  Unavailable,
+} from "../../ports/index.ts";
+import type { AgentDelivery } from "./agent-delivery.ts";
+import { ConnectedRuntime, socketName } from "./connected-runtime.ts";
+import { commandCapabilities, containerSpec } from "./container-spec.ts";
+import type { Containers } from "./containers.ts";
+import type { EngineClient } from "./engine-client.ts";
+import { asProviderError, isRefusal } from "./engine-errors.ts";
+import { CreatedContainer } from "./engine-shapes.ts";
+import { resolveImageName } from "./image-reference.ts";
+import type { EngineImages } from "./images.ts";
+import { containerName } from "./labels.ts";
+import { networkFor } from "./network-mode.ts";
+import type { RuntimeRecord, RuntimeRecords } from "./runtime-records.ts";
+import { fileAppears } from "./socket-wait.ts";
+
+/** Creating is not given up with its caller, because the engine would go on with it; it has its own deadline. */
+const createTimeoutMs = 120_000;
+/** From the start of a container to its agent's first answer. */
+const agentTimeoutMs = 20_000;
+const agentRetryMs = 20;
+const workspace = "/workspace";
+
+type OnStage = (stage: string, durationMs: number) => void;
+
+/** Makes one runtime at a time of a kind: container, agent, binding. Undoing what it left half-made is its caller's. */
+export class Spawner {
+  readonly #parts: SpawnerParts;
+
+  constructor(parts: SpawnerParts) {
+    this.#parts = parts;
+  }
+
+  async spawn(
+    spec: RuntimeSpec,
+    { signal, onStage }: CallOptions & { onStage: OnStage },
+  ): Promise<{ runtime: ConnectedRuntime; image: string }> {
+    const { config, instanceId, records, delivery, containers, clock } = this.#parts;
+    const image = resolveImageName(spec.image, this.#parts.aliases);
+    networkFor(config.networkMode, spec.network);
+    const container = containerName(instanceId, spec.runtimeId);
+    const record: RuntimeRecord = {
+      version: 1,
+      instanceId,
+      runtimeId: spec.runtimeId,
+      sandboxId: spec.sandboxId,
+      token: this.#parts.newToken(),
+      image,
+      transport: delivery.transport,
+      createdAt: clock.now().toISOString(),
+    };
+    const stage = stages(clock, onStage);
+    await records.save(record);
+    const imageConfig = await this.#create(spec, { container, image, signal });
+    signal.throwIfAborted();
+    await delivery.inspect(container, { signal });
+    stage("create");
+    await containers.start(container, { signal });
+    stage("start");
+    using deadline = deadlineAfter(agentTimeoutMs, signal);
+    try {
+      const runtime = await this.#reach(spec, record, container, imageConfig, deadline.signal);
+      stage("agent");
+      return { runtime, image };
+    } catch (error) {
+      signal.throwIfAborted();
+      if (!deadline.signal.aborted) throw error;
+      throw new Unavailable(
+        `the agent of sandbox ${spec.sandboxId} did not answer within ${agentTimeoutMs} ms`,
+        {
+          cause: error,
+        },
+      );
+    }
+  }
+
+  /** Creates the container, getting its image first when that is not there. @returns what of the image applies. */
+  async #create(
+    spec: RuntimeSpec,
+    { container, image, signal }: { container: string; image: string } & CallOptions,
+  ): Promise<ImageConfig> {
+    const { images, delivery } = this.#parts;
+    const present = async () => {
+      if ((await images.config(image, { signal })) === undefined) await images.pull(image, { signal });
+      return image;
+    };
+    const agent = await delivery.prepare(spec.runtimeId, present, { signal });
+    const body = containerSpec({
+      instanceId: this.#parts.instanceId,
+      runtime: spec,
+      image,
+      config: this.#parts.config,
+      agent,
+      seccomp: this.#parts.seccomp,
+    });
+    // Both at once: an image that is there, as it nearly always is, costs no round trip.
+    const [created, config] = await Promise.allSettled([
+      this.#createOnce(container, body),
+      images.config(image, { signal }),
+    ]);
+    if (config.status === "rejected") throw config.reason;
+    if (created.status === "fulfilled") return config.value ?? { env: {} };
+    if (!isRefusal(created.reason, 404)) throw createFailure(created.reason);
+    signal.throwIfAborted();
+    await images.pull(image, { signal });
+    try {
+      await this.#createOnce(container, body);
+    } catch (error) {
+      if (isRefusal(error, 404))
+        throw new NotFound(`image ${image} is not on the Docker Engine`, { cause: error });
+      throw createFailure(error);
+    }
+    return (await images.config(image, { signal })) ?? { env: {} };
+  }
+
+  async #createOnce(container: string, body: Record<string, unknown>): Promise<void> {
+    const { engine, containers, logger } = this.#parts;
+    using deadline = deadlineAfter(createTimeoutMs);
+    const { signal } = deadline;
+    const create = () =>
+      engine.call(
+        { method: "POST", path: "/containers/create", query: { name: container }, body, signal },
+        CreatedContainer,
+      );
+    const created = await create().catch(async (error) => {
+      // A spawn that is repeated after a crash starts over.
+      if (!isRefusal(error, 409)) throw error;
+      await containers.remove(container, { signal });
+      return create();
+    });
+    for (const warning of created.Warnings ?? []) logger.warn({ container }, `the Docker Engine: ${warning}`);
+  }
+
+  /** Waits for the agent and binds it. */
+  async #reach(
+    spec: RuntimeSpec,
+    record: RuntimeRecord,
+    container: string,
+    image: ImageConfig,
+    signal: AbortSignal,
+  ): Promise<ConnectedRuntime> {
+    const { engine, records, logger } = this.#parts;
+    if (record.transport === "socket") await this.#socketAppears(spec, container, signal);
+    const runtime = await ConnectedRuntime.open({ record, records, container, engine, logger });
+    try {
+      await Promise.all([
+        this.#configure(runtime, spec, image, signal),
+        runtime.socket === undefined ? undefined : records.save({ ...record, socket: runtime.socket }),
+      ]);
+      return runtime;
+    } catch (error) {
+      await runtime[Symbol.asyncDispose]();
+      throw error;
+    }
+  }
+
+  /** Waits for the agent's socket, but not for that of a container that has ended. */
+  async #socketAppears(spec: RuntimeSpec, container: string, signal: AbortSignal): Promise<void> {
+    const { records, containers } = this.#parts;
+    const over = new AbortController();
+    const either = AbortSignal.any([signal, over.signal]);
+    const ended = async () => {
+      // Nearly always the socket is there at once, and nobody need ask the engine.
+      await delay(100, undefined, { signal: either });
+      const reason = await containers.endReason(container, { withinMs: agentTimeoutMs, signal: either });
+      throw await this.#agentFailed(spec, container, reason ?? "no socket appeared", either);
+    };
+    try {
+      await Promise.race([fileAppears(records.socketFolder(spec.runtimeId), socketName, either), ended()]);
+    } finally {
+      over.abort(new Error("the wait for the agent's socket is over"));
+    }
+  }
+
+  async #configure(
+    runtime: ConnectedRuntime,
+    spec: RuntimeSpec,
+    image: ImageConfig,
+    signal: AbortSignal,
+  ): Promise<void> {
+    const { config, containers } = this.#parts;
+    // The root directory is what engines say for "no working directory".
+    const imageWorkdir = image.workdir === "/" ? undefined : image.workdir;
+    const workdir = spec.workdir ?? imageWorkdir;
+    const user = spec.user ?? (config.user || image.user);
+    const request = {
+      sandboxId: spec.sandboxId,
+      env: { ...image.env, ...spec.env },
+      ...(user === undefined ? {} : { user }),
+      ...(workdir === undefined ? {} : { workdir }),
+      expiresInMs: spec.expiresInMs,
+      execCaps: commandCapabilities(config),
+    };
+    for (;;) {
+      try {
+        await runtime.client.configure(request, { signal });
+        break;
+      } catch (error) {
+        signal.throwIfAborted();
+        if (!(error instanceof RuntimeGone)) throw error;
+        // Either the agent does not listen yet or the container has ended.
+        const reason = await containers.endReason(runtime.container, { withinMs: agentRetryMs, signal });
+        if (reason !== undefined) throw await this.#agentFailed(spec, runtime.container, reason, signal);
+      }
+    }
+    // /workspace is in every sandbox, whatever its working directory.
+    if (workdir === undefined || workdir === workspace) return;
+    await runtime.client.files.mkdir(workspace, { parents: true, signal }).catch((error) => {
+      if (!config.readOnlyRootfs) throw error;
+    });
+  }
+
+  async #agentFailed(
+    spec: RuntimeSpec,
+    container: string,
+    reason: string,
+    signal: AbortSignal,
+  ): Promise<ProviderError> {
+    const lines = await this.#parts.containers.logs(container, { lines: 20, signal }).catch(() => []);
+    return new ProviderError(`the agent of sandbox ${spec.sandboxId} did not come up: ${reason}`, {
+      cause: new Error(lines.join("\n")),
+    });
+  }
+}
+
+export interface SpawnerParts {
+  config: DockerConfig;
+  instanceId: string;
+  aliases: Readonly<Record<string, string>>;
+  seccomp: string | undefined;
+  engine: EngineClient;
+  containers: Containers;
+  images: EngineImages;
+  records: RuntimeRecords;
+  delivery: AgentDelivery;
+  logger: Logger;
+  clock: Clock;
+  newToken: () => string;
+}
+
+function createFailure(error: unknown): unknown {
+  if (isRefusal(error, 400) && /bind source path does not exist|invalid mount config/.test(error.said)) {
+    return new ProviderError(
+      "the Docker Engine does not see data_dir, which holds the agent and its socket; " +
+        "set providers.docker.agent_transport to stdio, or put data_dir where the engine sees it",
+      { cause: error },
+    );
+  }
+  return asProviderError("create the container", error);
+}
+
+/** Tells each stage's duration as it ends. */
+function stages(clock: Clock, onStage: OnStage): (stage: string) => void {
+  let since = clock.monotonicMs();
+  return (stage) => {
+    const now = clock.monotonicMs();
+    onStage(stage, now - since);
+    since = now;
+  };
+}
