@@ -12,6 +12,8 @@ export interface RuntimeProvider extends AsyncDisposable {
   readonly capabilities: ReadonlySet<Capability>;
   /** Image used when a request names none. */
   readonly defaultImage: string;
+  /** true: runtimes live in this process and end with it; what an earlier process ran counts as destroyed. */
+  readonly inProcess?: boolean;
 
   /** Tries the real thing cheaply; never throws. */
   check(options: CallOptions): Promise<ProviderCheck>;

@@ -81,12 +81,12 @@ export interface SandboxStore {
   list(filter: SandboxFilter): Promise<SandboxRow[]>;
   /** Every row that is not destroyed. */
   listLive(): Promise<SandboxRow[]>;
-  /** Forgets destroyed rows older than `before`. @returns how many. */
+  /** Forgets rows destroyed before `before`, but those an idempotency key leads to. @returns how many. */
   purge(before: Date): Promise<number>;
 }
 
 export type SandboxChange = Partial<
-  Pick<SandboxRow, "state" | "image" | "expiresAt" | "destroyedAt" | "destroyRequested" | "error">
+  Pick<SandboxRow, "state" | "image" | "env" | "expiresAt" | "destroyedAt" | "destroyRequested" | "error">
 > & { updatedAt: Date };
 
 export interface SandboxFilter {

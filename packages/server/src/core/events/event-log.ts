@@ -1,0 +1,179 @@
+import type { Event, EventType } from "@alcove/wire";
+import type { Logger } from "../../platform/logger.ts";
+import type { Clock, EventSink, NewEvent, Store, Timer } from "../../ports/index.ts";
+import { type EventFilter, EventSubscription } from "./event-subscription.ts";
+
+type NumberedEvent = NewEvent & { id: number };
+
+/** How long an event waits for others to be written with, milliseconds. */
+const commitDelayMs = 20;
+const largestCommit = 500;
+/** Events that may wait while the store fails; later ones are dropped and counted. */
+const longestQueue = 10_000;
+/** Every so many events the history is cut to its length. */
+const trimEvery = 1_000;
+const retryDelayMs = 1_000;
+
+/**
+ * The durable event history. Events get increasing ids when they are emitted, are written in batches off the reply
+ * path, and reach subscribers once written, so that no id a client has seen is ever given again.
+ */
+export class EventLog implements EventSink, AsyncDisposable {
+  readonly #store: Store;
+  readonly #clock: Clock;
+  readonly #logger: Logger;
+  readonly #retention: number;
+  readonly #subscriptions = new Set<EventSubscription>();
+  #pending: NumberedEvent[] = [];
+  #lastId: number;
+  #durableId: number;
+  #timer: Timer | undefined;
+  #writing: Promise<void> | undefined;
+  #sinceTrim = 0;
+  #dropped = 0;
+  #total = 0;
+  #closed = false;
+
+  private constructor(options: EventLogOptions & { lastId: number }) {
+    this.#store = options.store;
+    this.#clock = options.clock;
+    this.#logger = options.logger;
+    this.#retention = options.retention;
+    this.#lastId = options.lastId;
+    this.#durableId = options.lastId;
+  }
+
+  static async open(options: EventLogOptions): Promise<EventLog> {
+    return new EventLog({ ...options, lastId: await options.store.events.lastId() });
+  }
+
+  get subscribers(): number {
+    return this.#subscriptions.size;
+  }
+  /** Events emitted since the start of this process. */
+  get total(): number {
+    return this.#total;
+  }
+
+  emit(event: Omit<NewEvent, "timestamp">): void {
+    if (this.#closed) return;
+    if (this.#pending.length >= longestQueue) {
+      this.#dropped++;
+      return;
+    }
+    this.#total++;
+    this.#pending.push({ ...event, id: ++this.#lastId, timestamp: this.#clock.now() });
+    if (this.#pending.length >= largestCommit) this.#write();
+    else this.#arm(commitDelayMs);
+  }
+
+  /** Replays what is kept after `afterId`, then follows. Without `afterId`, or with one never given: only follows. */
+  subscribe(filter: EventFilter & { afterId?: number; signal: AbortSignal }): AsyncIterable<Event> {
+    const replay = filter.afterId !== undefined && filter.afterId <= this.#lastId;
+    const subscription = new EventSubscription({
+      ...filter,
+      afterId: replay ? (filter.afterId ?? 0) : this.#lastId,
+      replayUntil: replay ? this.#durableId : 0,
+      store: this.#store.events,
+      onEnd: () => this.#subscriptions.delete(subscription),
+    });
+    if (this.#closed) subscription.end();
+    else this.#subscriptions.add(subscription);
+    return subscription;
+  }
+
+  /** Resolves when every event emitted so far is durable. @throws when the store refuses them. */
+  async flush(): Promise<void> {
+    while (this.#pending.length > 0 || this.#writing !== undefined) {
+      const before = this.#durableId;
+      await (this.#writing ?? this.#write());
+      if (this.#durableId === before && this.#writing === undefined && this.#pending.length > 0) {
+        throw new Error(`${this.#pending.length} events could not be written`);
+      }
+    }
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    if (this.#closed) return;
+    this.#closed = true;
+    try {
+      await this.flush();
+    } finally {
+      this.#timer?.cancel();
+      for (const subscription of this.#subscriptions) subscription.end();
+    }
+  }
+
+  #arm(delayMs: number): void {
+    if (this.#timer !== undefined || this.#writing !== undefined) return;
+    this.#timer = this.#clock.setTimer(delayMs, () => {
+      this.#timer = undefined;
+      this.#write();
+    });
+  }
+
+  #write(): Promise<void> {
+    this.#writing ??= this.#writeBatch().finally(() => {
+      this.#writing = undefined;
+      if (this.#pending.length > 0) this.#arm(this.#failing ? retryDelayMs : commitDelayMs);
+    });
+    return this.#writing;
+  }
+
+  #failing = false;
+
+  async #writeBatch(): Promise<void> {
+    this.#timer?.cancel();
+    this.#timer = undefined;
+    const batch = this.#pending.slice(0, largestCommit);
+    const last = batch.at(-1);
+    if (last === undefined) return;
+    try {
+      await this.#store.events.append(batch);
+    } catch (error) {
+      if (!this.#failing) this.#logger.error({ err: error }, "events cannot be written; trying again");
+      this.#failing = true;
+      return;
+    }
+    this.#failing = false;
+    this.#pending.splice(0, batch.length);
+    this.#durableId = last.id;
+    if (this.#dropped > 0) {
+      this.#logger.error({ dropped: this.#dropped }, "events were dropped while the store failed");
+      this.#dropped = 0;
+    }
+    if (this.#subscriptions.size > 0) {
+      for (const event of batch.map(toWire)) for (const one of this.#subscriptions) one.offer(event);
+    }
+    await this.#trim(batch.length);
+  }
+
+  async #trim(added: number): Promise<void> {
+    this.#sinceTrim += added;
+    if (this.#sinceTrim < trimEvery) return;
+    this.#sinceTrim = 0;
+    try {
+      await this.#store.events.trim(this.#retention);
+    } catch (error) {
+      this.#logger.warn({ err: error }, "the event history could not be cut");
+    }
+  }
+}
+
+export interface EventLogOptions {
+  store: Store;
+  clock: Clock;
+  logger: Logger;
+  /** How many events are kept for replay. */
+  retention: number;
+}
+
+function toWire(event: NumberedEvent): Event {
+  return {
+    id: String(event.id),
+    type: event.type satisfies EventType,
+    sandbox_id: event.sandboxId,
+    timestamp: event.timestamp.toISOString(),
+    ...(event.data === undefined ? {} : { data: event.data }),
+  };
+}

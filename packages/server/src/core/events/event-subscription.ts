@@ -1,0 +1,117 @@
+import type { Event, EventType } from "@alcove/wire";
+import type { EventStore } from "../../ports/store.ts";
+
+export interface EventFilter {
+  /** Absent: every type. */
+  types?: readonly EventType[];
+  /** Absent: every sandbox. */
+  sandboxId?: string;
+}
+
+/** Events that may wait for a slow reader; beyond that it is cut off. */
+const longestBacklog = 1_000;
+const replayPage = 500;
+
+/**
+ * One reader of the event log. It replays the history up to where it joined, then hands out what was offered since.
+ * It ends when its signal aborts, when the log closes, or when its reader is too slow: a reader that was cut off
+ * comes back with the last id it saw.
+ */
+export class EventSubscription implements AsyncIterable<Event> {
+  readonly #filter: EventFilter;
+  readonly #store: EventStore;
+  readonly #signal: AbortSignal;
+  readonly #onEnd: () => void;
+  readonly #replayUntil: number;
+  readonly #endNow = () => this.end();
+  #afterId: number;
+  #backlog: Event[] = [];
+  #ended = false;
+  #wake: (() => void) | undefined;
+
+  constructor(
+    options: EventFilter & {
+      afterId: number;
+      /** Highest id the replay must reach; 0: no replay. */
+      replayUntil: number;
+      signal: AbortSignal;
+      store: EventStore;
+      onEnd: () => void;
+    },
+  ) {
+    this.#filter = {
+      ...(options.types === undefined ? {} : { types: options.types }),
+      ...(options.sandboxId === undefined ? {} : { sandboxId: options.sandboxId }),
+    };
+    this.#afterId = options.afterId;
+    this.#replayUntil = options.replayUntil;
+    this.#signal = options.signal;
+    this.#store = options.store;
+    this.#onEnd = options.onEnd;
+    if (options.signal.aborted) queueMicrotask(this.#endNow);
+    else options.signal.addEventListener("abort", this.#endNow, { once: true });
+  }
+
+  /** Takes an event that has just become durable. */
+  offer(event: Event): void {
+    if (this.#ended || !this.#wants(event)) return;
+    if (this.#backlog.length >= longestBacklog) {
+      this.end();
+      return;
+    }
+    this.#backlog.push(event);
+    this.#wake?.();
+  }
+
+  end(): void {
+    if (this.#ended) return;
+    this.#ended = true;
+    this.#signal.removeEventListener("abort", this.#endNow);
+    this.#onEnd();
+    this.#wake?.();
+  }
+
+  async *[Symbol.asyncIterator](): AsyncGenerator<Event> {
+    try {
+      yield* this.#replay();
+      while (!this.#ended) {
+        const backlog = this.#backlog;
+        this.#backlog = [];
+        for (const event of backlog) {
+          if (Number(event.id) <= this.#afterId) continue;
+          this.#afterId = Number(event.id);
+          yield event;
+          if (this.#ended) return;
+        }
+        if (this.#backlog.length === 0 && !this.#ended) await this.#somethingNew();
+      }
+    } finally {
+      this.end();
+    }
+  }
+
+  async *#replay(): AsyncGenerator<Event> {
+    while (this.#afterId < this.#replayUntil && !this.#ended) {
+      const page = await this.#store.list({ ...this.#filter, afterId: this.#afterId, limit: replayPage });
+      for (const event of page) {
+        this.#afterId = Number(event.id);
+        yield event;
+        if (this.#ended) return;
+      }
+      if (page.length < replayPage) return;
+    }
+  }
+
+  #wants(event: Event): boolean {
+    const { types, sandboxId } = this.#filter;
+    if (types !== undefined && !types.includes(event.type)) return false;
+    return sandboxId === undefined || event.sandbox_id === sandboxId;
+  }
+
+  async #somethingNew(): Promise<void> {
+    await new Promise<void>((resolve) => {
+      this.#wake = resolve;
+    });
+    this.#wake = undefined;
+  }
+}

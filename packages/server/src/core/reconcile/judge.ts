@@ -1,0 +1,40 @@
+import type { InventoryEntry } from "../../ports/index.ts";
+import type { DestroyReason } from "../sandboxes/destroy-flow.ts";
+import type { LiveSandbox } from "../sandboxes/live-sandboxes.ts";
+
+/** What a sandbox needs. */
+export type Finding =
+  | { kind: "leave" }
+  /** A spawn nobody works on any more. */
+  | { kind: "undo" }
+  | { kind: "destroy"; reason: DestroyReason }
+  | { kind: "adopt" }
+  | { kind: "vanished"; why: string }
+  /** In state error, and its runtime still exists. */
+  | { kind: "remains" }
+  | { kind: "unreachable"; why: string };
+
+/** Compares one sandbox with what its provider has of it. Rows of DESIGN §5; docs/decisions/states.md. */
+export function judge(
+  entry: LiveSandbox,
+  facts: {
+    runtime: InventoryEntry | undefined;
+    /** It was past creating before the inventory was taken. */
+    ranBefore: boolean;
+    /** Its runtime ended with the process that ran it. */
+    endedWithProcess: boolean;
+    now: Date;
+  },
+): Finding {
+  const { row, work } = entry;
+  if (work !== undefined || row.state === "destroyed") return { kind: "leave" };
+  if (row.state === "creating") return { kind: "undo" };
+  if (row.destroyRequested)
+    return { kind: "destroy", reason: row.state === "expired" ? "expired" : "reconciled" };
+  if (row.state === "expired" || row.expiresAt <= facts.now) return { kind: "destroy", reason: "expired" };
+  if (facts.endedWithProcess && facts.runtime === undefined) return { kind: "destroy", reason: "reconciled" };
+  if (row.state === "error") return facts.runtime === undefined ? { kind: "leave" } : { kind: "remains" };
+  if (facts.runtime?.state === "running") return { kind: "adopt" };
+  if (!facts.ranBefore) return { kind: "leave" };
+  return { kind: "vanished", why: facts.runtime === undefined ? "it is no longer there" : "it is dead" };
+}

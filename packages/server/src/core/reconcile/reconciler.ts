@@ -1,0 +1,260 @@
+import { abortable, ignoreOutcome } from "../../platform/abortable.ts";
+import { boundedParallel } from "../../platform/bounded-parallel.ts";
+import { deadlineAfter } from "../../platform/deadline.ts";
+import type { Logger } from "../../platform/logger.ts";
+import type {
+  Clock,
+  EventSink,
+  InventoryEntry,
+  RuntimeId,
+  RuntimeProvider,
+  Store,
+  Timer,
+} from "../../ports/index.ts";
+import type { ProviderRegistry } from "../providers/provider-registry.ts";
+import { messageOf } from "../sandboxes/context.ts";
+import type { LiveSandbox } from "../sandboxes/live-sandboxes.ts";
+import type { SandboxService } from "../sandboxes/sandbox-service.ts";
+import { type Finding, judge } from "./judge.ts";
+import { RetrySchedule } from "./retry-schedule.ts";
+
+export interface ReconcilerOptions {
+  sandboxes: SandboxService;
+  registry: ProviderRegistry;
+  store: Store;
+  clock: Clock;
+  events: EventSink;
+  logger: Logger;
+  /** How long destroyed sandboxes are remembered. */
+  retentionMs: number;
+  intervalMs?: number;
+  /** Sandboxes looked at at once. */
+  concurrency?: number;
+}
+
+const inventoryDeadlineMs = 30_000;
+
+/**
+ * Makes what runs and what the store wants the same again: once at the start, every minute, when a runtime ends by
+ * itself, and for destroys that failed. `ready` resolves when the first pass is done.
+ *
+ * Passes race with spawns and destroys of this process without locks: an inventory is taken first, and what is done
+ * about an entry is decided afterwards, from memory, in one synchronous step that also claims the sandbox. Memory knows
+ * a sandbox from before its row exists until after it is destroyed; so a runtime of the inventory that memory does
+ * not know is wanted by nobody. A sandbox counts as vanished only when it ran before the inventory was taken.
+ */
+export class Reconciler implements AsyncDisposable {
+  readonly ready: Promise<void>;
+  readonly #options: Required<ReconcilerOptions>;
+  readonly #retries: RetrySchedule;
+  readonly #stopListening: (() => void)[] = [];
+  #timer: Timer | undefined;
+  #pass: Promise<void> | undefined;
+  #background = new Set<Promise<void>>();
+  #started = false;
+  #closed = false;
+
+  constructor(options: ReconcilerOptions) {
+    this.#options = { intervalMs: 60_000, concurrency: 8, ...options };
+    this.ready = options.sandboxes.lifecycle.gate.ready;
+    this.#retries = new RetrySchedule({ clock: options.clock, onDue: (id) => this.#repeatDestroy(id) });
+  }
+
+  /** Starts the first pass; it never fails, `ready` tells when it is done. */
+  start(): void {
+    if (this.#started) return;
+    this.#started = true;
+    const { sandboxes, registry } = this.#options;
+    sandboxes.lifecycle.onUnfinished((entry) => this.#retries.failed(entry.row.id));
+    for (const provider of registry.all) {
+      this.#stopListening.push(provider.onExit((id, reason) => this.#exited(id, reason)));
+    }
+    this.#loop();
+  }
+
+  /** One whole pass; joins the one under way. */
+  reconcile(): Promise<void> {
+    this.#pass ??= this.#wholePass().finally(() => {
+      this.#pass = undefined;
+    });
+    return this.#pass;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#closed = true;
+    this.#timer?.cancel();
+    this.#retries[Symbol.dispose]();
+    for (const stop of this.#stopListening.splice(0)) stop();
+    await Promise.allSettled([this.#pass, ...this.#background]);
+  }
+
+  #loop(): void {
+    const { logger, clock, intervalMs, sandboxes } = this.#options;
+    this.#run(
+      this.reconcile()
+        .catch((error: unknown) => logger.error({ err: error }, "reconciliation failed; it is repeated"))
+        .finally(() => {
+          if (this.#closed) return;
+          // A store that cannot be read leaves spawns waiting: without it nothing can be promised.
+          const delayMs = sandboxes.ready ? intervalMs : 1_000;
+          this.#timer = clock.setTimer(delayMs, () => this.#loop());
+        }),
+    );
+  }
+
+  async #wholePass(): Promise<void> {
+    const { sandboxes, registry, concurrency } = this.#options;
+    const first = !sandboxes.ready;
+    await this.#load();
+    await Promise.all(registry.all.map((provider) => this.#reconcileProvider(provider, { first })));
+    const without = sandboxes.lifecycle.live.all().filter((entry) => entry.provider === undefined);
+    await this.#forEach(without, concurrency, (entry) =>
+      this.#act(entry, { kind: "unreachable", why: `provider "${entry.row.provider}" is not enabled` }),
+    );
+    sandboxes.lifecycle.gate.open();
+    this.#retries.keepOnly((id) => sandboxes.lifecycle.live.get(id) !== undefined);
+    await this.#forgetOld();
+  }
+
+  /** Brings memory and store together: rows memory does not know, and entries whose row is gone. */
+  async #load(): Promise<void> {
+    const { sandboxes, store, registry } = this.#options;
+    const { live, expiry } = sandboxes.lifecycle;
+    for (const { id } of await store.sandboxes.listLive()) {
+      if (live.get(id) !== undefined) continue;
+      // Destroyed since the list was read, perhaps: memory forgets only after the store has changed.
+      const row = await store.sandboxes.get(id);
+      if (row === undefined || row.state === "destroyed" || live.get(id) !== undefined) continue;
+      live.add(row, registry.find(row.provider));
+      if (row.state !== "creating") expiry.set(row.id, row.expiresAt);
+    }
+  }
+
+  async #reconcileProvider(provider: RuntimeProvider, pass: { first: boolean }): Promise<void> {
+    const { sandboxes, logger, concurrency } = this.#options;
+    const { live } = sandboxes.lifecycle;
+    const ours = live.all().filter((entry) => entry.provider === provider);
+    const ranBefore = new Set(ours.filter(({ row }) => row.state !== "creating").map(({ row }) => row.id));
+    let inventory: InventoryEntry[];
+    try {
+      using deadline = deadlineAfter(inventoryDeadlineMs);
+      inventory = await abortable(provider.inventory(deadline), deadline.signal);
+    } catch (error) {
+      logger.error({ provider: provider.name, err: error }, "a provider's runtimes cannot be listed");
+      const why = `provider "${provider.name}" does not answer: ${messageOf(error)}`;
+      await this.#forEach(ours, concurrency, (entry) => this.#act(entry, { kind: "unreachable", why }));
+      return;
+    }
+    const byRuntime = new Map(inventory.map((entry) => [entry.runtimeId, entry]));
+    const known = live.all().filter((entry) => entry.provider === provider);
+    await this.#forEach(known, concurrency, (entry) => {
+      const finding = judge(entry, {
+        runtime: byRuntime.get(entry.row.runtimeId),
+        ranBefore: ranBefore.has(entry.row.id),
+        endedWithProcess: pass.first && provider.inProcess === true,
+        now: this.#options.clock.now(),
+      });
+      return this.#act(entry, finding);
+    });
+    const unknown = inventory.filter(({ runtimeId }) => live.byRuntime(runtimeId) === undefined);
+    await this.#forEach(unknown, concurrency, (runtime) => this.#destroyOrphan(provider, runtime));
+  }
+
+  async #act(entry: LiveSandbox, finding: Finding): Promise<void> {
+    const { destroys, recover } = this.#options.sandboxes.lifecycle;
+    if (entry.work !== undefined || this.#closed) return;
+    switch (finding.kind) {
+      case "leave":
+        return;
+      case "undo":
+        if (this.#retries.isDue(entry.row.id)) await destroys.undo(entry, { destroyed: false });
+        return;
+      case "destroy":
+        if (this.#retries.isDue(entry.row.id)) await destroys.begin(entry, finding.reason);
+        return;
+      case "adopt":
+        if (entry.provider !== undefined) await recover.adopt(entry, entry.provider);
+        return;
+      case "vanished":
+        await recover.vanished(entry, finding.why);
+        return;
+      case "remains":
+        if (entry.provider !== undefined) await destroys.removeRuntime(entry.provider, entry.row.runtimeId);
+        return;
+      case "unreachable":
+        if (!entry.row.destroyRequested) await recover.unreachable(entry, finding.why);
+        return;
+      default:
+        finding satisfies never;
+    }
+  }
+
+  async #destroyOrphan(provider: RuntimeProvider, runtime: InventoryEntry): Promise<void> {
+    const { sandboxes, events, logger } = this.#options;
+    if (sandboxes.lifecycle.live.byRuntime(runtime.runtimeId) !== undefined) return;
+    await sandboxes.lifecycle.destroys.removeRuntime(provider, runtime.runtimeId);
+    logger.info(
+      { provider: provider.name, runtime_id: runtime.runtimeId },
+      "an orphaned runtime was destroyed",
+    );
+    const data = { action: "destroyed_orphan", provider: provider.name };
+    events.emit({ type: "reconcile.action", sandboxId: runtime.sandboxId ?? "", data });
+  }
+
+  /** A provider says that a runtime ended by itself. */
+  #exited(runtimeId: RuntimeId, reason: string): void {
+    const { sandboxes, logger } = this.#options;
+    const entry = sandboxes.lifecycle.live.byRuntime(runtimeId);
+    if (entry === undefined || this.#closed) return;
+    this.#run(
+      this.#settled(entry)
+        .then(() => sandboxes.lifecycle.recover.vanished(entry, reason))
+        .catch((error: unknown) =>
+          logger.error(
+            { sandbox_id: entry.row.id, err: error },
+            "the end of a runtime could not be recorded",
+          ),
+        ),
+    );
+  }
+
+  /** Waits until nothing works on a sandbox. */
+  async #settled(entry: LiveSandbox): Promise<void> {
+    while (entry.work !== undefined) await entry.work.done.catch(ignoreOutcome);
+  }
+
+  #repeatDestroy(id: string): void {
+    const entry = this.#options.sandboxes.lifecycle.live.get(id);
+    if (entry === undefined || entry.work !== undefined || this.#closed) return;
+    const finding: Finding =
+      entry.row.state === "creating" ? { kind: "undo" } : { kind: "destroy", reason: "reconciled" };
+    this.#run(this.#act(entry, finding).catch(ignoreOutcome));
+  }
+
+  /** A failure with one does not keep the others from their turn; it has been logged or is logged here. */
+  async #forEach<T>(items: readonly T[], limit: number, task: (item: T) => Promise<void>): Promise<void> {
+    await boundedParallel(items, limit, async (item) => {
+      try {
+        await task(item);
+      } catch (error) {
+        this.#options.logger.warn({ err: error }, "reconciliation of one sandbox failed; it is repeated");
+      }
+    });
+  }
+
+  async #forgetOld(): Promise<void> {
+    const { store, clock, retentionMs, logger } = this.#options;
+    try {
+      const now = clock.now();
+      await store.idempotency.purge(now);
+      await store.sandboxes.purge(new Date(now.getTime() - retentionMs));
+    } catch (error) {
+      logger.warn({ err: error }, "old sandboxes could not be forgotten");
+    }
+  }
+
+  #run(task: Promise<void>): void {
+    this.#background.add(task);
+    void task.finally(() => this.#background.delete(task));
+  }
+}

@@ -1,0 +1,43 @@
+import type { Logger } from "../../platform/logger.ts";
+import type { Clock, EventSink, Ids, SandboxRow, Store } from "../../ports/index.ts";
+import type { ProviderRegistry } from "../providers/provider-registry.ts";
+import type { SpawnQueue } from "../scheduling/spawn-queue.ts";
+import type { ExpiryQueue } from "./expiry-queue.ts";
+import type { LiveSandboxes } from "./live-sandboxes.ts";
+import type { SandboxDefaults } from "./spawn-plan.ts";
+
+/** What the flows of a sandbox's life share. */
+export interface SandboxContext {
+  readonly store: Store;
+  readonly registry: ProviderRegistry;
+  readonly events: EventSink;
+  readonly clock: Clock;
+  readonly ids: Ids;
+  readonly logger: Logger;
+  readonly defaults: SandboxDefaults;
+  readonly deadmanGraceMs: number;
+  readonly workerId: string;
+  readonly live: LiveSandboxes;
+  readonly expiry: ExpiryQueue;
+  readonly queue: SpawnQueue;
+}
+
+/** How long a spawn may take, image download included, milliseconds. */
+export const spawnDeadlineMs = 15 * 60_000;
+/** How long one attempt to end a runtime may take, milliseconds. */
+export const destroyDeadlineMs = 30_000;
+/** How long a short question to a sandbox or its provider may take, milliseconds. */
+export const callDeadlineMs = 10_000;
+
+/** Remaining life of a sandbox as its own dead-man's switch counts it, grace included. */
+export function expiresInMs(
+  row: SandboxRow,
+  context: Pick<SandboxContext, "clock" | "deadmanGraceMs">,
+): number {
+  const leftMs = row.expiresAt.getTime() - context.clock.now().getTime();
+  return Math.max(0, leftMs) + context.deadmanGraceMs;
+}
+
+export function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}

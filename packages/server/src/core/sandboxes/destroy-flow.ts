@@ -1,0 +1,185 @@
+import type { SandboxState } from "@alcove/wire";
+import { abortable, ignoreOutcome } from "../../platform/abortable.ts";
+import { deadlineAfter } from "../../platform/deadline.ts";
+import {
+  type CallOptions,
+  Conflict,
+  DomainError,
+  ProviderError,
+  type RuntimeId,
+  type RuntimeProvider,
+  Unavailable,
+} from "../../ports/index.ts";
+import { destroyDeadlineMs, messageOf, type SandboxContext } from "./context.ts";
+import { type LiveSandbox, sandboxNotFound } from "./live-sandboxes.ts";
+import { liveStates, statesBefore } from "./states.ts";
+
+export type DestroyReason = "requested" | "expired" | "reconciled" | "shutdown";
+
+/** A client destroyed the sandbox before it was finished. */
+export class DestroyedMeanwhile extends Conflict {
+  constructor(id: string) {
+    super(`sandbox "${id}" was destroyed while it was being created`);
+  }
+}
+
+/**
+ * Ends sandboxes. The intent is durable before the provider is called; a provider that fails leaves it standing, and
+ * `onUnfinished` hears of it so that it is repeated until confirmed. Concurrent destroys of one sandbox share one.
+ */
+export class DestroyFlow {
+  readonly #context: SandboxContext;
+  readonly #onUnfinished: (entry: LiveSandbox) => void;
+
+  constructor(context: SandboxContext, onUnfinished: (entry: LiveSandbox) => void) {
+    this.#context = context;
+    this.#onUnfinished = onUnfinished;
+  }
+
+  /**
+   * Destroys a sandbox whatever its state; the caller may stop waiting, the work goes on.
+   * @throws NotFound for an id never seen; ProviderError or Unavailable while the provider does not confirm.
+   */
+  async destroy(id: string, options: CallOptions & { reason: DestroyReason }): Promise<void> {
+    const { live, store } = this.#context;
+    for (;;) {
+      options.signal.throwIfAborted();
+      const entry = live.get(id);
+      if (entry === undefined) {
+        const row = await store.sandboxes.get(id as LiveSandbox["row"]["id"]);
+        if (row === undefined) throw sandboxNotFound(id);
+        if (row.state === "destroyed") return;
+        if (live.get(id) !== undefined) continue;
+        throw new Unavailable(`sandbox "${id}" is not known to this process yet; try again in a moment`);
+      }
+      const { work } = entry;
+      if (work === undefined) {
+        await abortable(this.begin(entry, options.reason), options.signal);
+        return;
+      }
+      if (work.kind === "destroy") {
+        await abortable(work.done, options.signal);
+        return;
+      }
+      if (work.kind === "spawn") work.cancel(new DestroyedMeanwhile(id));
+      await abortable(work.done.catch(ignoreOutcome), options.signal);
+    }
+  }
+
+  /** Destroys a sandbox that nothing else works on. */
+  begin(entry: LiveSandbox, reason: DestroyReason): Promise<void> {
+    return this.#context.live
+      .work(entry, "destroy", () => this.#destroy(entry, reason))
+      .catch((error: unknown) => {
+        this.#onUnfinished(entry);
+        throw error;
+      });
+  }
+
+  /** Takes a spawn back; nothing else works on it. Never throws: what could not be done stays for the reconciler. */
+  async undo(entry: LiveSandbox, options: { destroyed: boolean }): Promise<void> {
+    try {
+      await this.#context.live.work(entry, "destroy", async () => {
+        await this.#endRuntimeOrKeepIntent(entry, ["creating"]);
+        if (options.destroyed) await this.#markDestroyed(entry, "requested");
+        else await this.#removeRow(entry);
+      });
+    } catch (error) {
+      this.#context.logger.warn(
+        { sandbox_id: entry.row.id, err: error },
+        "a spawn could not be undone; the reconciler repeats it",
+      );
+      this.#onUnfinished(entry);
+    }
+  }
+
+  /** Ends a runtime of ours that belongs to no sandbox, or whose sandbox is in state error. */
+  async removeRuntime(provider: RuntimeProvider, runtimeId: RuntimeId): Promise<void> {
+    using deadline = deadlineAfter(destroyDeadlineMs);
+    await abortable(provider.destroy(runtimeId, deadline), deadline.signal);
+  }
+
+  async #destroy(entry: LiveSandbox, reason: DestroyReason): Promise<void> {
+    const { store, clock, live } = this.#context;
+    const state = reason === "expired" ? { state: "expired" as const } : {};
+    const from = reason === "expired" ? [...statesBefore("expired"), "expired" as const] : liveStates;
+    const change = { ...state, destroyRequested: true, updatedAt: clock.now() };
+    const row = await store.sandboxes.update(entry.row.id, from, change);
+    if (row === undefined) {
+      // Only another control plane ends a sandbox of ours.
+      this.#forget(entry);
+      return;
+    }
+    entry.row = row;
+    live.stop(entry);
+    if (reason === "expired") this.#context.queue.capacityFreed();
+    await this.#endRuntimeOrKeepIntent(entry, liveStates);
+    await this.#markDestroyed(entry, reason);
+  }
+
+  async #endRuntimeOrKeepIntent(entry: LiveSandbox, from: readonly SandboxState[]): Promise<void> {
+    try {
+      await this.#endRuntime(entry);
+    } catch (error) {
+      await this.#keepIntent(entry, from, error);
+      throw error;
+    }
+  }
+
+  async #endRuntime(entry: LiveSandbox): Promise<void> {
+    const { provider, row } = entry;
+    if (provider === undefined) {
+      throw new Unavailable(
+        `provider "${row.provider}" of sandbox "${row.id}" is not enabled; enable it again`,
+      );
+    }
+    try {
+      await this.removeRuntime(provider, row.runtimeId);
+    } catch (error) {
+      if (error instanceof DomainError) throw error;
+      throw new ProviderError(`provider "${row.provider}" could not destroy sandbox "${row.id}"`, {
+        cause: error,
+      });
+    }
+  }
+
+  async #markDestroyed(entry: LiveSandbox, reason: DestroyReason): Promise<void> {
+    const { store, clock, events } = this.#context;
+    const now = clock.now();
+    // What a client handed in as environment may be secret: it goes with the sandbox.
+    const change = { state: "destroyed", env: {}, destroyedAt: now, updatedAt: now } as const;
+    await store.sandboxes.update(entry.row.id, statesBefore("destroyed"), change);
+    this.#forget(entry);
+    const data = { provider: entry.row.provider, reason };
+    events.emit({ type: "sandbox.destroyed", sandboxId: entry.row.id, data });
+  }
+
+  async #removeRow(entry: LiveSandbox): Promise<void> {
+    await this.#context.store.sandboxes.remove(entry.row.id);
+    this.#forget(entry);
+  }
+
+  #forget(entry: LiveSandbox): void {
+    const { live, expiry, queue } = this.#context;
+    expiry.delete(entry.row.id);
+    live.remove(entry);
+    queue.capacityFreed();
+  }
+
+  /** The provider did not confirm: the sandbox can no longer be used, and its end is repeated. */
+  async #keepIntent(entry: LiveSandbox, from: readonly SandboxState[], error: unknown): Promise<void> {
+    const { store, clock, events, logger } = this.#context;
+    const { id: sandboxId, provider } = entry.row;
+    const data = { operation: "destroy", provider, error: messageOf(error) };
+    logger.error(
+      { event: "destroy", outcome: "failed", sandbox_id: sandboxId, provider, err: error },
+      "destroy failed",
+    );
+    events.emit({ type: "provider.failed", sandboxId, data });
+    events.emit({ type: "operation.failed", sandboxId, data });
+    const text = `it is being destroyed, and the last attempt failed: ${messageOf(error)}`;
+    const state = entry.row.state === "running" ? { state: "unhealthy" as const } : {};
+    const change = { ...state, destroyRequested: true, error: text, updatedAt: clock.now() };
+    entry.row = (await store.sandboxes.update(entry.row.id, from, change)) ?? entry.row;
+  }
+}

@@ -1,0 +1,88 @@
+import { abortable, ignoreOutcome } from "../../platform/abortable.ts";
+import { deadlineAfter } from "../../platform/deadline.ts";
+import { type CallOptions, Conflict, RuntimeGone, type SandboxRow } from "../../ports/index.ts";
+import { callDeadlineMs, expiresInMs, type SandboxContext } from "./context.ts";
+import { type LiveSandbox, sandboxNotFound } from "./live-sandboxes.ts";
+import type { RecoverFlow } from "./recover-flow.ts";
+import { checkTtl } from "./spawn-plan.ts";
+
+const extendableStates = ["running", "unhealthy"] as const;
+
+/**
+ * Moves expiries. The store is the truth: a sandbox that cannot be told now is told at the next reconciliation, long
+ * before its own switch fires.
+ */
+export class ExtendFlow {
+  readonly #context: SandboxContext;
+  readonly #recover: RecoverFlow;
+
+  constructor(context: SandboxContext, recover: RecoverFlow) {
+    this.#context = context;
+    this.#recover = recover;
+  }
+
+  /**
+   * Sets the expiry to now + ttl, later or earlier than it was.
+   * @throws NotFound; BadRequest for a ttl that is not positive; ResourceLimit above the maximum; Conflict when the
+   *   sandbox expired or does not run.
+   */
+  async extend(id: string, ttlMs: number, options: CallOptions): Promise<SandboxRow> {
+    const { live, defaults } = this.#context;
+    let entry = live.get(id);
+    if (entry === undefined) throw sandboxNotFound(id);
+    const lifeMs = checkTtl(ttlMs, defaults);
+    while (entry?.work?.kind === "other") {
+      await abortable(entry.work.done.catch(ignoreOutcome), options.signal);
+      entry = live.get(id);
+    }
+    if (entry === undefined) throw sandboxNotFound(id);
+    if (entry.work !== undefined) throw notExtendable(entry.row, entry.work.kind);
+    const held = entry;
+    await live.work(held, "other", () => this.#moveExpiry(held, lifeMs));
+    const { row } = held;
+    await this.#tell(held, options);
+    return row;
+  }
+
+  async #moveExpiry(entry: LiveSandbox, ttlMs: number): Promise<void> {
+    const { store, clock, expiry } = this.#context;
+    const { row } = entry;
+    const now = clock.now();
+    const extendable = row.state === "running" || row.state === "unhealthy";
+    if (!extendable || row.destroyRequested || row.expiresAt <= now) throw notExtendable(row);
+    const change = { expiresAt: new Date(now.getTime() + ttlMs), updatedAt: now };
+    const moved = await store.sandboxes.update(row.id, extendableStates, change);
+    if (moved === undefined) throw notExtendable(row);
+    entry.row = moved;
+    expiry.set(moved.id, moved.expiresAt);
+  }
+
+  async #tell(entry: LiveSandbox, options: CallOptions): Promise<void> {
+    if (entry.operations === undefined) return;
+    using deadline = deadlineAfter(callDeadlineMs, options.signal);
+    try {
+      const lifeMs = expiresInMs(entry.row, this.#context);
+      await abortable(entry.operations.setExpiry(lifeMs, deadline), deadline.signal);
+    } catch (error) {
+      if (error instanceof RuntimeGone) {
+        await this.#recover.vanished(entry, error.message);
+        throw error;
+      }
+      this.#context.logger.warn(
+        { sandbox_id: entry.row.id, err: error },
+        "a sandbox could not be told its new expiry; it is told at the next reconciliation",
+      );
+    }
+  }
+}
+
+function notExtendable(row: SandboxRow, doing?: string): Conflict {
+  return new Conflict(`sandbox "${row.id}" ${whyNot(row, doing)} and cannot be extended`);
+}
+
+function whyNot(row: SandboxRow, doing: string | undefined): string {
+  if (row.destroyRequested || doing === "destroy") return "is being destroyed";
+  if (row.state === "running" || row.state === "unhealthy")
+    return `expired at ${row.expiresAt.toISOString()}`;
+  return `is in state ${row.state}`;
+}

@@ -1,0 +1,137 @@
+import type {
+  RuntimeId,
+  RuntimeProvider,
+  SandboxId,
+  SandboxOperations,
+  SandboxRow,
+} from "../../ports/index.ts";
+import { Conflict, NotFound, Unavailable } from "../../ports/index.ts";
+
+/** What this process is doing with a sandbox right now; one thing at a time. */
+export type Work =
+  | { kind: "spawn"; done: Promise<void>; cancel(reason: Error): void }
+  | { kind: "destroy"; done: Promise<void> }
+  /** Adopting, extending, cleaning up: short, and nothing to join. */
+  | { kind: "other"; done: Promise<void> };
+
+/**
+ * A sandbox of this process. `row` mirrors the store: it changes only after the store has.
+ * `operations` is there while commands can run: from a finished spawn or adoption until destroy begins, the runtime
+ * ends or its provider cannot be reached.
+ */
+export interface LiveSandbox {
+  row: SandboxRow;
+  readonly provider: RuntimeProvider | undefined;
+  operations: SandboxOperations | undefined;
+  work: Work | undefined;
+}
+
+export interface SandboxListener {
+  started(row: SandboxRow, operations: SandboxOperations, how: "spawned" | "adopted"): void;
+  stopped(id: SandboxId): void;
+}
+
+/**
+ * Every sandbox that is not destroyed, in memory. An entry exists from before its row is written until after its row
+ * is destroyed or removed, so a runtime without an entry is wanted by nobody.
+ */
+export class LiveSandboxes {
+  readonly #byId = new Map<string, LiveSandbox>();
+  readonly #byRuntime = new Map<RuntimeId, LiveSandbox>();
+  readonly #listeners = new Set<SandboxListener>();
+
+  add(row: SandboxRow, provider: RuntimeProvider | undefined): LiveSandbox {
+    const entry: LiveSandbox = { row, provider, operations: undefined, work: undefined };
+    this.#byId.set(row.id, entry);
+    this.#byRuntime.set(row.runtimeId, entry);
+    return entry;
+  }
+
+  remove(entry: LiveSandbox): void {
+    this.stop(entry);
+    this.#byId.delete(entry.row.id);
+    this.#byRuntime.delete(entry.row.runtimeId);
+  }
+
+  get(id: string): LiveSandbox | undefined {
+    return this.#byId.get(id);
+  }
+
+  byRuntime(runtimeId: RuntimeId): LiveSandbox | undefined {
+    return this.#byRuntime.get(runtimeId);
+  }
+
+  all(): LiveSandbox[] {
+    return [...this.#byId.values()];
+  }
+
+  get size(): number {
+    return this.#byId.size;
+  }
+
+  /** Commands can run in it from now on. */
+  start(entry: LiveSandbox, operations: SandboxOperations, how: "spawned" | "adopted"): void {
+    entry.operations = operations;
+    for (const listener of this.#listeners) listener.started(entry.row, operations, how);
+  }
+
+  /** Commands can no longer run in it. */
+  stop(entry: LiveSandbox): void {
+    if (entry.operations === undefined) return;
+    entry.operations = undefined;
+    for (const listener of this.#listeners) listener.stopped(entry.row.id);
+  }
+
+  subscribe(listener: SandboxListener): () => void {
+    this.#listeners.add(listener);
+    return () => this.#listeners.delete(listener);
+  }
+
+  /** Marks a sandbox as being worked on while `task` runs. The caller has seen that nothing else works on it. */
+  async work(entry: LiveSandbox, kind: "destroy" | "other", task: () => Promise<void>): Promise<void> {
+    const done = Promise.resolve().then(task);
+    const work: Work = { kind, done };
+    entry.work = work;
+    try {
+      await done;
+    } finally {
+      if (entry.work === work) entry.work = undefined;
+    }
+  }
+
+  /** @throws NotFound, Conflict or Unavailable: what keeps commands from running in it. */
+  running(id: string): { row: SandboxRow; operations: SandboxOperations; provider: RuntimeProvider } {
+    const entry = this.#byId.get(id);
+    if (entry === undefined) throw sandboxNotFound(id);
+    const { row, operations, provider } = entry;
+    if (row.state === "running" && operations !== undefined && provider !== undefined) {
+      return { row, operations, provider };
+    }
+    throw notRunning(row);
+  }
+}
+
+export function sandboxNotFound(id: string): NotFound {
+  return new NotFound(`sandbox "${id}" does not exist or was destroyed`);
+}
+
+function notRunning(row: SandboxRow): Error {
+  const name = `sandbox "${row.id}"`;
+  if (row.destroyRequested) return new Conflict(`${name} is being destroyed`);
+  switch (row.state) {
+    case "creating":
+      return new Conflict(`${name} is still being created`);
+    case "expired":
+      return new Conflict(`${name} expired at ${row.expiresAt.toISOString()}`);
+    case "error":
+      return new Conflict(`${name} is in state error: ${row.error ?? "its runtime ended"}`);
+    case "unhealthy":
+      return new Unavailable(`${name} cannot be reached now: ${row.error ?? "its provider does not answer"}`);
+    case "running":
+      return new Unavailable(`${name} is not connected yet; try again in a moment`);
+    case "destroyed":
+      return sandboxNotFound(row.id);
+    default:
+      return row.state satisfies never;
+  }
+}

@@ -1,0 +1,297 @@
+import { ignoreOutcome } from "../../platform/abortable.ts";
+import { boundedParallel } from "../../platform/bounded-parallel.ts";
+import { ShuttingDown } from "../../platform/deadline.ts";
+import type { Logger } from "../../platform/logger.ts";
+import {
+  BadRequest,
+  type CallOptions,
+  type Clock,
+  DomainError,
+  type EventSink,
+  type Ids,
+  ResourceLimit,
+  type RuntimeProvider,
+  type RuntimeStats,
+  type SandboxId,
+  type SandboxOperations,
+  type SandboxRow,
+  type Store,
+} from "../../ports/index.ts";
+import { parseOwnerId } from "../owners.ts";
+import type { ProviderRegistry } from "../providers/provider-registry.ts";
+import { type AdmissionDecision, capacityDenied, decideAdmission } from "../scheduling/admission.ts";
+import { Gate } from "../scheduling/gate.ts";
+import { SpawnQueue } from "../scheduling/spawn-queue.ts";
+import type { SandboxContext } from "./context.ts";
+import { DestroyFlow } from "./destroy-flow.ts";
+import { ExpiryQueue } from "./expiry-queue.ts";
+import { ExtendFlow } from "./extend-flow.ts";
+import { hashInput, IdempotentSpawns } from "./idempotency.ts";
+import { type ListPage, type ListRequest, listSandboxes } from "./listing.ts";
+import { type LiveSandbox, LiveSandboxes, type SandboxListener, sandboxNotFound } from "./live-sandboxes.ts";
+import { RecoverFlow } from "./recover-flow.ts";
+import { type OnStage, SpawnFlow } from "./spawn-flow.ts";
+import { checkTtl, planSpawn, type SandboxDefaults, type SpawnInput, type SpawnPlan } from "./spawn-plan.ts";
+
+export type { SpawnInput } from "./spawn-plan.ts";
+
+export interface SandboxServiceOptions {
+  store: Store;
+  registry: ProviderRegistry;
+  events: EventSink;
+  clock: Clock;
+  ids: Ids;
+  logger: Logger;
+  defaults: SandboxDefaults;
+  deadmanGraceMs: number;
+  workerId: string;
+}
+
+/** Destroys at once when many sandboxes go together. */
+const parallelDestroys = 16;
+const longestLog = 10_000;
+
+/**
+ * Sandboxes, from spawn to destroy. Spawns wait for the first reconciliation (`ready`); everything else works on what
+ * has been loaded. The states of a sandbox are in `states.ts`, what this process does with one in `live-sandboxes.ts`.
+ */
+export class SandboxService implements AsyncDisposable {
+  /** For the reconciler alone. */
+  readonly lifecycle: SandboxLifecycle;
+  readonly #context: SandboxContext;
+  readonly #gate = new Gate();
+  readonly #spawns: SpawnFlow;
+  readonly #destroys: DestroyFlow;
+  readonly #extends: ExtendFlow;
+  readonly #idempotent: IdempotentSpawns;
+  #closed = false;
+
+  constructor(options: SandboxServiceOptions) {
+    const { clock, events, defaults } = options;
+    const queue = new SpawnQueue({
+      clock,
+      events,
+      overflow: defaults.spawnOverflow,
+      timeoutMs: defaults.spawnQueueTimeoutMs,
+      maxWaiting: defaults.maxSpawnQueue,
+      denied: (ownerId, result) => capacityDenied(defaults, ownerId, result),
+    });
+    const expiry = new ExpiryQueue({ clock, onDue: (id) => this.#expire(id) });
+    this.#context = { ...options, queue, expiry, live: new LiveSandboxes() };
+    const unfinished = new Set<(entry: LiveSandbox) => void>();
+    this.#destroys = new DestroyFlow(this.#context, (entry) => {
+      for (const listener of unfinished) listener(entry);
+    });
+    this.#spawns = new SpawnFlow(this.#context, this.#destroys);
+    this.#idempotent = new IdempotentSpawns(this.#context);
+    const recover = new RecoverFlow(this.#context, this.#destroys);
+    this.#extends = new ExtendFlow(this.#context, recover);
+    this.lifecycle = {
+      live: this.#context.live,
+      expiry,
+      destroys: this.#destroys,
+      recover,
+      gate: this.#gate,
+      onUnfinished: (listener) => unfinished.add(listener),
+    };
+  }
+
+  /** Whether the first reconciliation is done. */
+  get ready(): boolean {
+    return this.#gate.opened;
+  }
+
+  /** Sandboxes in memory, and the spawn queue's figures. */
+  get figures(): { live: number; queueDepth: number; queue: SpawnQueue["stats"] } {
+    const { live, queue } = this.#context;
+    return { live: live.size, queueDepth: queue.depth, queue: queue.stats };
+  }
+
+  /**
+   * Makes a sandbox. @returns it in state running, or the one this idempotency key made before.
+   * @throws BadRequest, NotFound (provider, image), Conflict, ResourceLimit, ProviderError, Unavailable.
+   */
+  async spawn(
+    input: SpawnInput,
+    context: CallOptions & { idempotencyKey?: string; onStage?: OnStage },
+  ): Promise<{ sandbox: SandboxRow; replayed: boolean }> {
+    if (this.#closed) throw new ShuttingDown();
+    const plan = this.#plan(input);
+    const id = this.#context.ids.sandboxId();
+    const { signal, onStage, idempotencyKey } = context;
+    await this.#gate.wait(signal);
+    const spawn = async () => {
+      try {
+        return await this.#spawns.spawn(plan, { id, signal, ...(onStage === undefined ? {} : { onStage }) });
+      } catch (error) {
+        if (error instanceof ResourceLimit) this.#reportLimit(plan.ownerId, "spawn", error);
+        throw error;
+      }
+    };
+    if (idempotencyKey === undefined) return { sandbox: await spawn(), replayed: false };
+    const bodyHash = input.bodyHash ?? hashInput(input);
+    const request = { key: idempotencyKey, ownerId: plan.ownerId, id, bodyHash, signal };
+    return this.#idempotent.run(request, spawn);
+  }
+
+  /** What a spawn would meet now; reserves nothing. @throws what `spawn` throws for a bad request. */
+  async admission(input: SpawnInput): Promise<AdmissionDecision> {
+    const { store, defaults, registry } = this.#context;
+    const provider = this.#provider(input, registry);
+    const { ttlMs, ...rest } = input;
+    planSpawn(rest, provider, defaults);
+    if (ttlMs !== undefined && ttlMs <= 0) checkTtl(ttlMs, defaults);
+    return decideAdmission({ store, defaults, ownerId: input.ownerId, ttlMs });
+  }
+
+  /** @throws NotFound for unknown and destroyed ones. */
+  async get(id: string): Promise<SandboxRow> {
+    const row = await this.#context.store.sandboxes.get(id as SandboxId);
+    if (row === undefined || row.state === "destroyed") throw sandboxNotFound(id);
+    return row;
+  }
+
+  list(request: ListRequest): Promise<ListPage> {
+    return listSandboxes(this.#context.store, request);
+  }
+
+  /** Idempotent. @throws NotFound for an id never seen; ProviderError or Unavailable while it is not confirmed. */
+  destroy(id: string, options: CallOptions): Promise<void> {
+    return this.#destroys.destroy(id, { signal: options.signal, reason: "requested" });
+  }
+
+  /** Destroys everything that has expired, now. @returns how many are gone. */
+  async prune(options: CallOptions): Promise<number> {
+    const { live, clock, logger } = this.#context;
+    const nowMs = clock.now().getTime();
+    const due = live.all().filter(({ row }) => row.state === "expired" || row.expiresAt.getTime() <= nowMs);
+    let pruned = 0;
+    await boundedParallel(due, parallelDestroys, async ({ row }) => {
+      try {
+        await this.#destroys.destroy(row.id, { signal: options.signal, reason: "expired" });
+        pruned++;
+      } catch (error) {
+        if (options.signal.aborted) throw options.signal.reason;
+        logger.warn({ sandbox_id: row.id, err: error }, "an expired sandbox could not be pruned");
+      }
+    });
+    return pruned;
+  }
+
+  /** Sets the expiry to now + ttl. @throws BadRequest, ResourceLimit, Conflict: see ExtendFlow. */
+  async extend(id: string, ttlMs: number, options: CallOptions): Promise<SandboxRow> {
+    try {
+      return await this.#extends.extend(id, ttlMs, options);
+    } catch (error) {
+      if (error instanceof ResourceLimit) this.#reportLimit("", "extend", error, id);
+      throw error;
+    }
+  }
+
+  /** Hot path: no I/O. @throws NotFound; Conflict when it does not run; Unavailable when it cannot be reached. */
+  running(id: string): { row: SandboxRow; operations: SandboxOperations; provider: RuntimeProvider } {
+    return this.#context.live.running(id);
+  }
+
+  /** Console lines, newest last. */
+  async logs(id: string, lines: number, options: CallOptions): Promise<string[]> {
+    if (!Number.isInteger(lines) || lines < 1 || lines > longestLog) {
+      throw new BadRequest(`lines must be a whole number from 1 to ${longestLog}, not ${lines}`);
+    }
+    const entry = this.#context.live.get(id);
+    if (entry?.provider === undefined) throw sandboxNotFound(id);
+    return entry.provider.logs(entry.row.runtimeId, { signal: options.signal, lines });
+  }
+
+  stats(id: string, options: CallOptions): Promise<RuntimeStats> {
+    return this.running(id).operations.stats(options);
+  }
+
+  /** Calls back when a sandbox starts running and when it stops. */
+  subscribe(listener: SandboxListener): () => void {
+    return this.#context.live.subscribe(listener);
+  }
+
+  /** Destroys every sandbox: `server.destroy_on_exit`. Failures are logged; their intents stay. */
+  async destroyAll(options: CallOptions): Promise<void> {
+    const { live, logger } = this.#context;
+    await boundedParallel(live.all(), parallelDestroys, async ({ row }) => {
+      try {
+        await this.#destroys.destroy(row.id, { signal: options.signal, reason: "shutdown" });
+      } catch (error) {
+        logger.warn({ sandbox_id: row.id, err: error }, "a sandbox could not be destroyed at shutdown");
+      }
+    });
+  }
+
+  /** Refuses what waits, undoes spawns under way, lets destroys under way finish. Sandboxes stay. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    if (this.#closed) return;
+    this.#closed = true;
+    const { queue, expiry, live } = this.#context;
+    queue.close();
+    expiry[Symbol.dispose]();
+    await this.#spawns.close(new ShuttingDown());
+    const underWay = live.all().flatMap(({ work }) => (work === undefined ? [] : [work.done]));
+    await Promise.allSettled(underWay);
+  }
+
+  #plan(input: SpawnInput): SpawnPlan {
+    const { registry, defaults } = this.#context;
+    const provider = this.#provider(input, registry);
+    try {
+      return planSpawn(input, provider, defaults);
+    } catch (error) {
+      if (error instanceof ResourceLimit) this.#reportLimit(parseOwnerId(input.ownerId), "spawn", error);
+      throw error;
+    }
+  }
+
+  #provider(input: SpawnInput, registry: ProviderRegistry): RuntimeProvider {
+    return input.provider ? registry.get(input.provider) : registry.default();
+  }
+
+  /** A sandbox's time has come. */
+  #expire(id: SandboxId): void {
+    if (this.#closed) return;
+    void this.#destroyExpired(id).catch((error: unknown) => {
+      if (error instanceof DomainError && error.code === "not_found") return;
+      this.#context.logger.warn(
+        { sandbox_id: id, err: error },
+        "an expired sandbox could not be destroyed yet",
+      );
+    });
+  }
+
+  async #destroyExpired(id: SandboxId): Promise<void> {
+    const { live, clock, expiry } = this.#context;
+    let entry = live.get(id);
+    while (entry?.work?.kind === "other") {
+      await entry.work.done.catch(ignoreOutcome);
+      entry = live.get(id);
+    }
+    if (entry === undefined || entry.work !== undefined) return;
+    if (entry.row.expiresAt.getTime() > clock.now().getTime()) {
+      expiry.set(id, entry.row.expiresAt);
+      return;
+    }
+    await this.#destroys.begin(entry, "expired");
+  }
+
+  #reportLimit(ownerId: string, operation: string, error: ResourceLimit, sandboxId = ""): void {
+    const owner = ownerId === "" ? {} : { owner_id: ownerId };
+    const data = { operation, ...owner, ...error.details, error: error.message };
+    this.#context.events.emit({ type: "resource.limit", sandboxId, data });
+  }
+}
+
+/** What the reconciler works with. */
+export interface SandboxLifecycle {
+  readonly live: LiveSandboxes;
+  readonly expiry: ExpiryQueue;
+  readonly destroys: DestroyFlow;
+  readonly recover: RecoverFlow;
+  readonly gate: Gate;
+  /** Calls back when a destroy could not be finished. */
+  onUnfinished(listener: (entry: LiveSandbox) => void): void;
+}

@@ -1,0 +1,270 @@
+import { formatDuration } from "@alcove/wire";
+import { abortable } from "../../platform/abortable.ts";
+import {
+  CallerGone,
+  type Deadline,
+  DeadlineExceeded,
+  deadlineAfter,
+  ShuttingDown,
+} from "../../platform/deadline.ts";
+import {
+  type Clock,
+  Conflict,
+  DomainError,
+  ProviderError,
+  type RuntimeSpec,
+  type SandboxId,
+  type SandboxRow,
+} from "../../ports/index.ts";
+import { expiresInMs, messageOf, type SandboxContext, spawnDeadlineMs } from "./context.ts";
+import { DestroyedMeanwhile, type DestroyFlow } from "./destroy-flow.ts";
+import { refuseSecondOwner } from "./exclusive-owners.ts";
+import type { LiveSandbox } from "./live-sandboxes.ts";
+import type { SpawnPlan } from "./spawn-plan.ts";
+
+export type OnStage = (stage: string, durationMs: number) => void;
+
+/** How long an aborted spawn may take to notice before its runtime is destroyed under it, milliseconds. */
+const settleDeadlineMs = 5_000;
+
+/**
+ * Makes one sandbox. The row, runtime id included, is durable in state `creating` before the provider is called.
+ * A spawn that fails, or whose caller goes away before the provider is done, is undone: the runtime is destroyed,
+ * then the row removed; what cannot be undone now stays `creating` with `destroyRequested` for the reconciler. Once
+ * the provider is done the sandbox is kept, whoever still listens.
+ */
+export class SpawnFlow {
+  readonly #context: SandboxContext;
+  readonly #destroys: DestroyFlow;
+  readonly #running = new Set<Promise<void>>();
+
+  constructor(context: SandboxContext, destroys: DestroyFlow) {
+    this.#context = context;
+    this.#destroys = destroys;
+  }
+
+  async spawn(
+    plan: SpawnPlan,
+    options: { id: SandboxId; signal: AbortSignal; onStage?: OnStage },
+  ): Promise<SandboxRow> {
+    const entry = await this.#reserve(plan, options);
+    using deadline = deadlineAfter(spawnDeadlineMs, options.signal);
+    const cancelled = new AbortController();
+    deadline.signal.addEventListener("abort", () => cancelled.abort(deadline.signal.reason), { once: true });
+    if (deadline.signal.aborted) cancelled.abort(deadline.signal.reason);
+    const { promise: done, resolve: settled } = Promise.withResolvers<void>();
+    entry.work = { kind: "spawn", done, cancel: (reason: Error) => cancelled.abort(reason) };
+    this.#running.add(done);
+    try {
+      return await this.#make(entry, plan, { ...options, signal: cancelled.signal });
+    } finally {
+      this.#running.delete(done);
+      settled();
+    }
+  }
+
+  /** Ends every spawn under way and waits until they are undone. */
+  async close(reason: Error): Promise<void> {
+    for (const entry of this.#context.live.all()) {
+      if (entry.work?.kind === "spawn") entry.work.cancel(reason);
+    }
+    await Promise.all(this.#running);
+  }
+
+  /** Waits for capacity and writes the intent. */
+  async #reserve(
+    plan: SpawnPlan,
+    options: { id: SandboxId; signal: AbortSignal; onStage?: OnStage },
+  ): Promise<LiveSandbox> {
+    const { live, queue, store, clock, ids, defaults } = this.#context;
+    const startedMs = clock.monotonicMs();
+    const limits = {
+      maxSandboxes: defaults.maxSandboxes,
+      maxSandboxesPerOwner: defaults.maxSandboxesPerOwner,
+    };
+    let entry: LiveSandbox | undefined;
+    await queue.admit({
+      ownerId: plan.ownerId,
+      sandboxId: options.id,
+      signal: options.signal,
+      attempt: async () => {
+        const row = newRow(plan, {
+          id: options.id,
+          runtimeId: ids.runtimeId(),
+          now: clock.now(),
+          workerId: this.#context.workerId,
+        });
+        refuseSecondOwner(plan.provider, row, live);
+        const attempted = live.add(row, plan.provider);
+        // Until the flow takes over, nobody else may think that this row was left behind.
+        attempted.work = { kind: "other", done: Promise.resolve() };
+        try {
+          const result = await store.sandboxes.reserve(row, limits);
+          if (result.admitted) entry = attempted;
+          else live.remove(attempted);
+          return result;
+        } catch (error) {
+          live.remove(attempted);
+          throw error;
+        }
+      },
+    });
+    if (entry === undefined) throw new Error("an admitted spawn has no reservation");
+    options.onStage?.("admission", since(clock, startedMs));
+    return entry;
+  }
+
+  async #make(
+    entry: LiveSandbox,
+    plan: SpawnPlan,
+    options: { signal: AbortSignal; onStage?: OnStage },
+  ): Promise<SandboxRow> {
+    const { clock, live, expiry, events } = this.#context;
+    try {
+      options.signal.throwIfAborted();
+      const startedMs = clock.monotonicMs();
+      const spec = runtimeSpec(entry.row, plan, expiresInMs(entry.row, this.#context));
+      const { onStage } = options;
+      const image = await this.#provide(spec, plan, {
+        signal: options.signal,
+        ...(onStage === undefined ? {} : { onStage }),
+      });
+      options.onStage?.("provider", since(clock, startedMs));
+      const operations = plan.provider.sandbox(entry.row.runtimeId);
+      const committedMs = clock.monotonicMs();
+      entry.row = await this.#commit(entry, image);
+      options.onStage?.("commit", since(clock, committedMs));
+      entry.work = undefined;
+      expiry.set(entry.row.id, entry.row.expiresAt);
+      const data = { provider: entry.row.provider, image: entry.row.image };
+      events.emit({ type: "sandbox.created", sandboxId: entry.row.id, data: createdData(entry.row) });
+      events.emit({ type: "sandbox.running", sandboxId: entry.row.id, data });
+      live.start(entry, operations, "spawned");
+      return entry.row;
+    } catch (error) {
+      const cause = options.signal.aborted ? causeOf(options.signal, plan) : error;
+      this.#report(entry, cause);
+      await this.#destroys.undo(entry, { destroyed: cause instanceof DestroyedMeanwhile });
+      throw cause;
+    }
+  }
+
+  /** Calls the provider; one that does not notice the abort is not waited for longer than its settling time. */
+  async #provide(
+    spec: RuntimeSpec,
+    plan: SpawnPlan,
+    options: { signal: AbortSignal; onStage?: OnStage },
+  ): Promise<string> {
+    const spawned = plan.provider.spawn(spec, options);
+    using patience = patienceAfter(options.signal);
+    const { image } = await abortable(spawned, patience.signal);
+    return image;
+  }
+
+  async #commit(entry: LiveSandbox, image: string): Promise<SandboxRow> {
+    const { store, clock } = this.#context;
+    const change = { state: "running", image, updatedAt: clock.now() } as const;
+    const row = await store.sandboxes.update(entry.row.id, ["creating"], change);
+    if (row === undefined)
+      throw new Conflict(`sandbox "${entry.row.id}" was removed while it was being created`);
+    return row;
+  }
+
+  #report(entry: LiveSandbox, error: unknown): void {
+    const { events, logger } = this.#context;
+    const { id: sandboxId, provider } = entry.row;
+    if (error instanceof DestroyedMeanwhile) return;
+    const data = { operation: "spawn", provider, error: messageOf(error) };
+    const providerFailed =
+      !(error instanceof DomainError) || ["provider_error", "unavailable"].includes(error.code);
+    logger.warn(
+      { event: "spawn", outcome: "failed", sandbox_id: sandboxId, provider, err: error },
+      "spawn failed",
+    );
+    if (providerFailed && !isCancellation(error)) events.emit({ type: "provider.failed", sandboxId, data });
+    events.emit({ type: "operation.failed", sandboxId, data });
+    events.emit({ type: "sandbox.error", sandboxId, data: { provider, error: messageOf(error) } });
+  }
+}
+
+function causeOf(signal: AbortSignal, plan: SpawnPlan): unknown {
+  if (!(signal.reason instanceof DeadlineExceeded)) return signal.reason;
+  const message = `provider "${plan.provider.name}" did not finish the spawn in ${formatDuration(spawnDeadlineMs)}`;
+  return new ProviderError(message, { cause: signal.reason });
+}
+
+function isCancellation(error: unknown): boolean {
+  return error instanceof CallerGone || error instanceof ShuttingDown;
+}
+
+/** Aborts some time after `signal` has. */
+function patienceAfter(signal: AbortSignal): Deadline {
+  const controller = new AbortController();
+  let timer: NodeJS.Timeout | undefined;
+  const onAbort = () => {
+    timer = setTimeout(() => controller.abort(signal.reason), settleDeadlineMs);
+    timer.unref();
+  };
+  if (signal.aborted) onAbort();
+  else signal.addEventListener("abort", onAbort, { once: true });
+  return {
+    signal: controller.signal,
+    [Symbol.dispose]() {
+      clearTimeout(timer);
+      signal.removeEventListener("abort", onAbort);
+    },
+  };
+}
+
+function newRow(
+  plan: SpawnPlan,
+  made: { id: SandboxId; runtimeId: SandboxRow["runtimeId"]; now: Date; workerId: string },
+): SandboxRow {
+  return {
+    id: made.id,
+    runtimeId: made.runtimeId,
+    state: "creating",
+    provider: plan.provider.name,
+    workerId: made.workerId,
+    image: plan.image,
+    memoryMb: plan.memoryMb,
+    vcpus: plan.vcpus,
+    ownerId: plan.ownerId,
+    metadata: plan.metadata,
+    env: plan.env,
+    user: plan.user,
+    workdir: plan.workdir,
+    network: plan.network,
+    createdAt: made.now,
+    expiresAt: new Date(made.now.getTime() + plan.ttlMs),
+    updatedAt: made.now,
+    destroyedAt: null,
+    destroyRequested: false,
+    error: null,
+  };
+}
+
+function runtimeSpec(row: SandboxRow, plan: SpawnPlan, lifeMs: number): RuntimeSpec {
+  return {
+    runtimeId: row.runtimeId,
+    sandboxId: row.id,
+    image: plan.image,
+    memoryMb: plan.memoryMb,
+    vcpus: plan.vcpus,
+    env: plan.env,
+    ...(plan.user === null ? {} : { user: plan.user }),
+    ...(plan.workdir === null ? {} : { workdir: plan.workdir }),
+    ...(plan.network === null ? {} : { network: plan.network }),
+    expiresInMs: lifeMs,
+    metadata: plan.metadata,
+  };
+}
+
+function createdData(row: SandboxRow): Record<string, unknown> {
+  const owner = row.ownerId === "" ? {} : { owner_id: row.ownerId };
+  return { provider: row.provider, image: row.image, ...owner };
+}
+
+function since(clock: Clock, startedMs: number): number {
+  return clock.monotonicMs() - startedMs;
+}

@@ -1,0 +1,129 @@
+import { formatDuration } from "@alcove/wire";
+import type { Config } from "../../config/config.ts";
+import { BadRequest, type NetworkMode, ResourceLimit, type RuntimeProvider } from "../../ports/index.ts";
+import { parseOwnerId } from "../owners.ts";
+
+/** What a client asks for; what it left out is absent. */
+export interface SpawnInput {
+  image?: string;
+  provider?: string;
+  memoryMb?: number;
+  vcpus?: number;
+  ttlMs?: number;
+  metadata?: Record<string, string>;
+  ownerId?: string;
+  env?: Record<string, string>;
+  user?: string;
+  workdir?: string;
+  network?: NetworkMode;
+  /** Of the request's body, to tell two requests with one idempotency key apart. */
+  bodyHash?: string;
+}
+
+/** A request with every default filled in and every rule kept. */
+export interface SpawnPlan {
+  provider: RuntimeProvider;
+  image: string;
+  memoryMb: number;
+  vcpus: number;
+  ttlMs: number;
+  ownerId: string;
+  metadata: Record<string, string>;
+  env: Record<string, string>;
+  user: string | null;
+  workdir: string | null;
+  network: NetworkMode | null;
+}
+
+export type SandboxDefaults = Config["defaults"];
+
+/** Smallest memory a runtime starts in, MB. */
+const leastMemoryMb = 16;
+const mostMemoryMb = 1_048_576;
+const mostVcpus = 1_024;
+/** Time to live without a limit: 100 years, the longest duration that is read. */
+const longestTtlMs = 100 * 366 * 24 * 3_600_000;
+
+/** @throws BadRequest for a field that makes no sense, ResourceLimit for a ttl above the maximum. */
+export function planSpawn(
+  input: SpawnInput,
+  provider: RuntimeProvider,
+  defaults: SandboxDefaults,
+): SpawnPlan {
+  return {
+    provider,
+    image: checkImage(input.image ?? provider.defaultImage),
+    memoryMb: checkCount("memory_mb", input.memoryMb ?? defaults.memoryMb, leastMemoryMb, mostMemoryMb),
+    vcpus: checkCount("vcpus", input.vcpus ?? defaults.vcpus, 1, mostVcpus),
+    ttlMs: spawnTtl(input.ttlMs, defaults),
+    ownerId: parseOwnerId(input.ownerId),
+    metadata: { ...input.metadata },
+    env: checkEnv(input.env ?? {}),
+    user: checkUser(input.user),
+    workdir: checkWorkdir(input.workdir),
+    network: input.network ?? null,
+  };
+}
+
+/** @returns the time to live of a spawn; a default above the maximum is cut to it. DESIGN §6. */
+function spawnTtl(ttlMs: number | undefined, defaults: SandboxDefaults): number {
+  if (ttlMs !== undefined) return checkTtl(ttlMs, defaults);
+  return defaults.maxTtlMs > 0 ? Math.min(defaults.ttlMs, defaults.maxTtlMs) : defaults.ttlMs;
+}
+
+/** @throws BadRequest when it is not positive, ResourceLimit when it is above `max_ttl`. */
+export function checkTtl(ttlMs: number, defaults: SandboxDefaults): number {
+  if (!Number.isFinite(ttlMs) || ttlMs <= 0) {
+    throw new BadRequest("ttl must be longer than 0s; leave it out for the default");
+  }
+  if (defaults.maxTtlMs > 0 && ttlMs > defaults.maxTtlMs) {
+    throw new ResourceLimit(
+      `ttl ${formatDuration(ttlMs)} is above the maximum of ${formatDuration(defaults.maxTtlMs)}`,
+    );
+  }
+  return Math.min(ttlMs, longestTtlMs);
+}
+
+function checkCount(name: string, value: number, least: number, most: number): number {
+  if (!Number.isInteger(value) || value < least || value > most) {
+    throw new BadRequest(`${name} must be a whole number from ${least} to ${most}, not ${value}`);
+  }
+  return value;
+}
+
+function checkImage(image: string): string {
+  if (image === "" || image.length > 512 || /[\s\p{Cc}]/u.test(image) || image.startsWith("-")) {
+    throw new BadRequest(
+      `image ${JSON.stringify(image.slice(0, 80))} is not an image name such as debian:12`,
+    );
+  }
+  return image;
+}
+
+function checkEnv(env: Record<string, string>): Record<string, string> {
+  for (const [name, value] of Object.entries(env)) {
+    if (name === "" || /[=\0]/.test(name)) {
+      throw new BadRequest(
+        `env name ${JSON.stringify(name.slice(0, 80))} is empty or holds an equals sign or a NUL`,
+      );
+    }
+    if (value.includes("\0")) throw new BadRequest(`env value of ${JSON.stringify(name)} holds a NUL`);
+  }
+  return { ...env };
+}
+
+function checkUser(user: string | undefined): string | null {
+  if (user === undefined || user === "") return null;
+  if (user.length > 128 || /[\s\p{Cc}/]/u.test(user)) {
+    throw new BadRequest(`user ${JSON.stringify(user.slice(0, 80))} is not a name or uid[:gid]`);
+  }
+  return user;
+}
+
+function checkWorkdir(workdir: string | undefined): string | null {
+  if (workdir === undefined || workdir === "") return null;
+  if (!workdir.startsWith("/") || workdir.length > 4_096 || workdir.includes("\0")) {
+    throw new BadRequest(`workdir ${JSON.stringify(workdir.slice(0, 80))} is not an absolute path`);
+  }
+  return workdir;
+}

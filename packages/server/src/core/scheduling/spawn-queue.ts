@@ -1,0 +1,284 @@
+import { formatDuration } from "@alcove/wire";
+import { type Clock, type EventSink, ResourceLimit, type Timer, Unavailable } from "../../ports/index.ts";
+import type { ActiveCounts } from "../../ports/store.ts";
+
+export type ReserveResult =
+  | { admitted: true }
+  | { admitted: false; reason: "max_sandboxes" | "max_sandboxes_per_owner"; active: ActiveCounts };
+
+export interface SpawnQueueOptions {
+  clock: Clock;
+  events: EventSink;
+  overflow: "reject" | "queue";
+  timeoutMs: number;
+  /** How many spawns may wait at once. */
+  maxWaiting: number;
+  /** Words for a denial. */
+  denied: (ownerId: string, result: ReserveResult & { admitted: false }) => ResourceLimit;
+}
+
+/**
+ * One spawn on its way to a reservation. It is `arriving` until its first attempt was denied, then `waiting`, and
+ * leaves when it is admitted, refused, timed out or its caller goes away.
+ */
+interface Entry {
+  readonly ownerId: string;
+  readonly sandboxId: string;
+  readonly attempt: () => Promise<ReserveResult>;
+  readonly admit: () => void;
+  readonly refuse: (reason: unknown) => void;
+  phase: "arriving" | "waiting" | "left";
+  /** Its attempt is under way: leaving has to wait for the outcome. */
+  attempting: boolean;
+  leaveReason: unknown;
+  timer: Timer | undefined;
+  waitingSinceMs: number;
+}
+
+/**
+ * Reserves capacity for spawns. With overflow `reject` a denial fails at once. With `queue` it waits, first in first
+ * out per owner and round-robin between owners, for `capacityFreed()`; one attempt runs at a time, so nobody
+ * overtakes. Spec §3, Spawn queue.
+ */
+export class SpawnQueue {
+  readonly #options: SpawnQueueOptions;
+  /** Owners in the order of their next turn. An owner without entries has no line. */
+  readonly #lines = new Map<string, Entry[]>();
+  #waiting = 0;
+  #pumping = false;
+  #pumpAgain = false;
+  #closed = false;
+  readonly stats = {
+    queuedTotal: 0,
+    dequeuedTotal: 0,
+    timeouts: 0,
+    waitCount: 0,
+    waitTotalMs: 0,
+    waitMaxMs: 0,
+  };
+
+  constructor(options: SpawnQueueOptions) {
+    this.#options = options;
+  }
+
+  /** Spawns waiting now. */
+  get depth(): number {
+    return this.#waiting;
+  }
+
+  /**
+   * Resolves once `attempt` has reserved; the caller then owns the reservation.
+   * @throws ResourceLimit when there is no capacity, in time or at all; the signal's reason; Unavailable at shutdown.
+   */
+  async admit(request: {
+    ownerId: string;
+    sandboxId: string;
+    attempt: () => Promise<ReserveResult>;
+    signal: AbortSignal;
+  }): Promise<void> {
+    request.signal.throwIfAborted();
+    if (this.#closed) throw shuttingDown();
+    if (this.#options.overflow === "reject") {
+      const result = await request.attempt();
+      if (!result.admitted) throw this.#options.denied(request.ownerId, result);
+      return;
+    }
+    await this.#enqueue(request);
+  }
+
+  /** Somebody gave capacity back. */
+  capacityFreed(): void {
+    if (this.#lines.size > 0) this.#pump();
+  }
+
+  /** Refuses everybody who waits. */
+  close(): void {
+    this.#closed = true;
+    for (const line of [...this.#lines.values()])
+      for (const entry of [...line]) this.#leave(entry, shuttingDown());
+  }
+
+  #enqueue(request: Parameters<SpawnQueue["admit"]>[0]): Promise<void> {
+    return new Promise<void>((resolve, reject) => {
+      const onAbort = () => this.#leave(entry, request.signal.reason);
+      const settle = () => request.signal.removeEventListener("abort", onAbort);
+      const entry: Entry = {
+        ownerId: request.ownerId,
+        sandboxId: request.sandboxId,
+        attempt: request.attempt,
+        admit: () => {
+          settle();
+          resolve();
+        },
+        refuse: (reason) => {
+          settle();
+          reject(reason);
+        },
+        phase: "arriving",
+        attempting: false,
+        leaveReason: undefined,
+        timer: undefined,
+        waitingSinceMs: 0,
+      };
+      request.signal.addEventListener("abort", onAbort, { once: true });
+      const line = this.#lines.get(entry.ownerId);
+      if (line === undefined) this.#lines.set(entry.ownerId, [entry]);
+      else line.push(entry);
+      this.#pump();
+    });
+  }
+
+  #pump(): void {
+    if (this.#pumping) {
+      this.#pumpAgain = true;
+      return;
+    }
+    this.#pumping = true;
+    void this.#pumpUntilQuiet();
+  }
+
+  async #pumpUntilQuiet(): Promise<void> {
+    do {
+      this.#pumpAgain = false;
+      await this.#round();
+    } while (this.#pumpAgain);
+    this.#pumping = false;
+  }
+
+  /** Gives every owner its turns until capacity or the spawns that fit run out. */
+  async #round(): Promise<void> {
+    const blocked = new Map<string, ReserveResult & { admitted: false }>();
+    for (;;) {
+      const ownerId = [...this.#lines.keys()].find((owner) => !blocked.has(owner));
+      const entry = ownerId === undefined ? undefined : this.#lines.get(ownerId)?.[0];
+      if (ownerId === undefined || entry === undefined) return;
+      const result = await this.#attempt(entry);
+      if (result === undefined) continue;
+      if (result.admitted) {
+        this.#rotate(ownerId);
+        continue;
+      }
+      if (result.reason === "max_sandboxes") {
+        for (const owner of this.#lines.keys()) this.#settle(owner, blocked.get(owner) ?? result);
+        return;
+      }
+      blocked.set(ownerId, result);
+      this.#settle(ownerId, result);
+    }
+  }
+
+  /** @returns undefined when the entry left or failed on the way. */
+  async #attempt(entry: Entry): Promise<ReserveResult | undefined> {
+    entry.attempting = true;
+    try {
+      const result = await entry.attempt();
+      entry.attempting = false;
+      if (result.admitted) {
+        // An entry that wanted to leave meanwhile still owns a reservation: its caller sees the aborted signal and
+        // gives it back.
+        this.#remove(entry);
+        this.#recordDequeued(entry);
+        entry.admit();
+        return result;
+      }
+      if (entry.leaveReason === undefined) return result;
+      this.#leave(entry, entry.leaveReason);
+      return undefined;
+    } catch (error) {
+      entry.attempting = false;
+      this.#leave(entry, error);
+      return undefined;
+    }
+  }
+
+  /** Those of an owner that have just arrived and were not admitted begin to wait, or are refused when too many do. */
+  #settle(ownerId: string, denial: ReserveResult & { admitted: false }): void {
+    for (const entry of [...(this.#lines.get(ownerId) ?? [])]) {
+      if (entry.phase !== "arriving") continue;
+      const { maxWaiting, timeoutMs, clock } = this.#options;
+      if (timeoutMs <= 0) {
+        this.#leave(entry, this.#options.denied(ownerId, denial));
+        continue;
+      }
+      if (this.#waiting >= maxWaiting) {
+        const message = `${this.#options.denied(ownerId, denial).message}, and ${maxWaiting} spawns wait already`;
+        this.#leave(entry, new ResourceLimit(message));
+        continue;
+      }
+      entry.phase = "waiting";
+      entry.waitingSinceMs = clock.monotonicMs();
+      this.#waiting++;
+      this.stats.queuedTotal++;
+      entry.timer = clock.setTimer(timeoutMs, () => this.#timeOut(entry, denial));
+      this.#emit("spawn.queued", entry, { reason: denial.reason, depth: this.#waiting });
+    }
+  }
+
+  #timeOut(entry: Entry, denial: ReserveResult & { admitted: false }): void {
+    if (entry.phase === "left") return;
+    const { timeoutMs, denied } = this.#options;
+    const words = denied(entry.ownerId, denial).message;
+    this.stats.timeouts++;
+    this.#emit("spawn.queue_timeout", entry, { waited_ms: timeoutMs });
+    this.#leave(
+      entry,
+      new ResourceLimit(`the spawn waited ${formatDuration(timeoutMs)} for capacity in vain: ${words}`),
+    );
+  }
+
+  #leave(entry: Entry, reason: unknown): void {
+    if (entry.phase === "left") return;
+    if (entry.attempting) {
+      entry.leaveReason ??= reason;
+      return;
+    }
+    this.#remove(entry);
+    entry.refuse(reason);
+  }
+
+  #remove(entry: Entry): void {
+    if (entry.phase === "waiting") this.#waiting--;
+    entry.timer?.cancel();
+    const line = this.#lines.get(entry.ownerId);
+    const index = line?.indexOf(entry) ?? -1;
+    if (line !== undefined && index >= 0) line.splice(index, 1);
+    if (line?.length === 0) this.#lines.delete(entry.ownerId);
+    if (entry.phase === "waiting") this.#recordWait(entry);
+    entry.phase = "left";
+  }
+
+  #recordWait(entry: Entry): void {
+    const waitedMs = this.#options.clock.monotonicMs() - entry.waitingSinceMs;
+    this.stats.waitCount++;
+    this.stats.waitTotalMs += waitedMs;
+    this.stats.waitMaxMs = Math.max(this.stats.waitMaxMs, waitedMs);
+  }
+
+  #recordDequeued(entry: Entry): void {
+    if (entry.waitingSinceMs === 0) return;
+    this.stats.dequeuedTotal++;
+    const waitedMs = Math.round(this.#options.clock.monotonicMs() - entry.waitingSinceMs);
+    this.#emit("spawn.dequeued", entry, { waited_ms: waitedMs });
+  }
+
+  /** The owner that was served goes to the end. */
+  #rotate(ownerId: string): void {
+    const line = this.#lines.get(ownerId);
+    if (line === undefined) return;
+    this.#lines.delete(ownerId);
+    this.#lines.set(ownerId, line);
+  }
+
+  #emit(
+    type: "spawn.queued" | "spawn.dequeued" | "spawn.queue_timeout",
+    entry: Entry,
+    data: Record<string, unknown>,
+  ): void {
+    const owner = entry.ownerId === "" ? {} : { owner_id: entry.ownerId };
+    this.#options.events.emit({ type, sandboxId: entry.sandboxId, data: { ...owner, ...data } });
+  }
+}
+
+function shuttingDown(): Unavailable {
+  return new Unavailable("the service is shutting down");
+}

@@ -1,0 +1,91 @@
+import { randomBytes } from "node:crypto";
+import { silentLogger } from "../../platform/logger.ts";
+import type { Clock, EventSink, NewEvent, RuntimeProvider, Store } from "../../ports/index.ts";
+import { ProviderRegistry } from "../providers/provider-registry.ts";
+import { randomIds } from "../random-ids.ts";
+import { Reconciler } from "../reconcile/reconciler.ts";
+import { SandboxService } from "../sandboxes/sandbox-service.ts";
+import type { SandboxDefaults } from "../sandboxes/spawn-plan.ts";
+import type { FakeClock } from "./fake-clock.ts";
+import { ScriptedProvider } from "./scripted-provider.ts";
+
+export const testDefaults: SandboxDefaults = {
+  ttlMs: 30 * 60_000,
+  memoryMb: 512,
+  vcpus: 1,
+  maxTtlMs: 24 * 3_600_000,
+  defaultExecTimeoutMs: 0,
+  maxExecTimeoutMs: 3_600_000,
+  maxSandboxes: 100,
+  maxSandboxesPerOwner: 0,
+  spawnOverflow: "reject",
+  spawnQueueTimeoutMs: 30_000,
+  maxSpawnQueue: 100,
+};
+
+export class RecordingSink implements EventSink {
+  readonly events: Omit<NewEvent, "timestamp">[] = [];
+  emit(event: Omit<NewEvent, "timestamp">): void {
+    this.events.push(event);
+  }
+  types(sandboxId?: string): string[] {
+    return this.events.filter((e) => sandboxId === undefined || e.sandboxId === sandboxId).map((e) => e.type);
+  }
+}
+
+export const forever = new AbortController().signal;
+
+/** One process of the control plane: service and reconciler on a store and a provider. */
+export class Harness<C extends Clock = FakeClock> implements AsyncDisposable {
+  readonly clock: C;
+  readonly provider: ScriptedProvider;
+  readonly events = new RecordingSink();
+  readonly registry: ProviderRegistry;
+  readonly service: SandboxService;
+  readonly reconciler: Reconciler;
+  readonly store: Store;
+
+  constructor(options: {
+    store: Store;
+    clock: C;
+    provider?: ScriptedProvider;
+    more?: RuntimeProvider[];
+    defaults?: Partial<SandboxDefaults>;
+  }) {
+    this.clock = options.clock;
+    this.store = options.store;
+    this.provider = options.provider ?? new ScriptedProvider();
+    const { clock, store, events } = this;
+    const providers = [this.provider, ...(options.more ?? [])];
+    this.registry = new ProviderRegistry({ providers, defaultName: this.provider.name, clock });
+    const defaults = { ...testDefaults, ...options.defaults };
+    const shared = { store, registry: this.registry, events, clock, logger: silentLogger };
+    this.service = new SandboxService({
+      ...shared,
+      ids: randomIds,
+      defaults,
+      deadmanGraceMs: 300_000,
+      workerId: "local",
+    });
+    this.reconciler = new Reconciler({ ...shared, sandboxes: this.service, retentionMs: 24 * 3_600_000 });
+  }
+
+  async start(): Promise<this> {
+    this.reconciler.start();
+    await this.reconciler.ready;
+    return this;
+  }
+
+  async spawn(input: Parameters<SandboxService["spawn"]>[0] = {}) {
+    return (await this.service.spawn(input, { signal: forever })).sandbox;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.reconciler[Symbol.asyncDispose]();
+    await this.service[Symbol.asyncDispose]();
+  }
+}
+
+export function tempName(prefix: string): string {
+  return `${prefix}-${randomBytes(6).toString("hex")}`;
+}

@@ -1,0 +1,173 @@
+import type { Capability } from "@alcove/wire";
+import {
+  type CallOptions,
+  type InventoryEntry,
+  type ProviderCheck,
+  ProviderError,
+  RuntimeGone,
+  type RuntimeId,
+  type RuntimeProvider,
+  type RuntimeSpec,
+  type RuntimeStats,
+  type SandboxId,
+  type SandboxOperations,
+  type SpawnedRuntime,
+} from "../../ports/index.ts";
+
+/** Runtimes as a backend would hold them: they outlive the provider object that made them. */
+export class ScriptedBackend {
+  readonly runtimes = new Map<
+    RuntimeId,
+    { sandboxId: SandboxId; state: "running" | "dead"; expiresInMs: number | null }
+  >();
+}
+
+export type Step = "spawn" | "spawned" | "destroy" | "destroyed" | "inventory" | "adopt" | "set_expiry";
+
+/** Runs before (or, for the past tense, after) the effect of a step: throw to fail it, wait to delay it. */
+export type StepHook = (
+  step: Step,
+  runtimeId: RuntimeId | undefined,
+  signal: AbortSignal,
+) => Promise<void> | void;
+
+/** A provider whose every step a test can delay, fail or hang, on a backend it can edit. */
+export class ScriptedProvider implements RuntimeProvider {
+  readonly name: string;
+  readonly capabilities: ReadonlySet<Capability>;
+  readonly defaultImage = "scripted:1";
+  readonly inProcess: boolean;
+  readonly backend: ScriptedBackend;
+  readonly specs: RuntimeSpec[] = [];
+  hook: StepHook = () => undefined;
+  checkResult: ProviderCheck = { healthy: true, notes: [] };
+  readonly #connected = new Set<RuntimeId>();
+  readonly #exitListeners = new Set<(runtimeId: RuntimeId, reason: string) => void>();
+
+  constructor(
+    options: {
+      name?: string;
+      capabilities?: readonly Capability[];
+      backend?: ScriptedBackend;
+      hook?: StepHook;
+      inProcess?: boolean;
+    } = {},
+  ) {
+    this.name = options.name ?? "scripted";
+    this.capabilities = new Set(options.capabilities ?? ["spawn", "exec", "files", "runtime_inventory"]);
+    this.backend = options.backend ?? new ScriptedBackend();
+    this.inProcess = options.inProcess ?? false;
+    if (options.hook !== undefined) this.hook = options.hook;
+  }
+
+  async check(): Promise<ProviderCheck> {
+    return this.checkResult;
+  }
+
+  settings(): Record<string, unknown> {
+    return {};
+  }
+
+  async spawn(spec: RuntimeSpec, options: CallOptions): Promise<SpawnedRuntime> {
+    this.specs.push(spec);
+    await this.hook("spawn", spec.runtimeId, options.signal);
+    const { sandboxId, expiresInMs } = spec;
+    this.backend.runtimes.set(spec.runtimeId, { sandboxId, state: "running", expiresInMs });
+    this.#connected.add(spec.runtimeId);
+    await this.hook("spawned", spec.runtimeId, options.signal);
+    return { image: spec.image };
+  }
+
+  async inventory(options: CallOptions): Promise<InventoryEntry[]> {
+    const entries = [...this.backend.runtimes].map(([runtimeId, { sandboxId, state }]) => ({
+      runtimeId,
+      sandboxId,
+      state,
+    }));
+    await this.hook("inventory", undefined, options.signal);
+    return entries;
+  }
+
+  async adopt(runtimeId: RuntimeId, options: CallOptions): Promise<void> {
+    await this.hook("adopt", runtimeId, options.signal);
+    this.#require(runtimeId);
+    this.#connected.add(runtimeId);
+  }
+
+  async destroy(runtimeId: RuntimeId, options: CallOptions): Promise<void> {
+    await this.hook("destroy", runtimeId, options.signal);
+    this.backend.runtimes.delete(runtimeId);
+    this.#connected.delete(runtimeId);
+    await this.hook("destroyed", runtimeId, options.signal);
+  }
+
+  sandbox(runtimeId: RuntimeId): SandboxOperations {
+    if (!this.#connected.has(runtimeId)) throw new RuntimeGone(`runtime ${runtimeId} is not connected`);
+    return new ScriptedOperations(async (expiresInMs, options) => {
+      await this.hook("set_expiry", runtimeId, options.signal);
+      this.#require(runtimeId).expiresInMs = expiresInMs;
+    });
+  }
+
+  async logs(_runtimeId: RuntimeId, options: CallOptions & { lines: number }): Promise<string[]> {
+    return ["booted"].slice(-options.lines);
+  }
+
+  onExit(listener: (runtimeId: RuntimeId, reason: string) => void): () => void {
+    this.#exitListeners.add(listener);
+    return () => this.#exitListeners.delete(listener);
+  }
+
+  /** The runtime ends by itself. */
+  die(runtimeId: RuntimeId, options: { reason?: string; silently?: boolean } = {}): void {
+    const runtime = this.backend.runtimes.get(runtimeId);
+    if (runtime !== undefined) runtime.state = "dead";
+    this.#connected.delete(runtimeId);
+    if (options.silently === true) return;
+    for (const listener of this.#exitListeners) listener(runtimeId, options.reason ?? "killed");
+  }
+
+  get listeners(): number {
+    return this.#exitListeners.size;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#connected.clear();
+  }
+
+  #require(runtimeId: RuntimeId) {
+    const runtime = this.backend.runtimes.get(runtimeId);
+    if (runtime?.state !== "running") throw new RuntimeGone(`runtime ${runtimeId} is gone`);
+    return runtime;
+  }
+}
+
+/** Only the expiry is scripted; commands and files are other tests' matter. */
+class ScriptedOperations implements SandboxOperations {
+  readonly setExpiry: SandboxOperations["setExpiry"];
+
+  constructor(setExpiry: SandboxOperations["setExpiry"]) {
+    this.setExpiry = setExpiry;
+  }
+
+  get execs(): never {
+    throw new ProviderError("scripted sandboxes run no commands");
+  }
+  get files(): never {
+    throw new ProviderError("scripted sandboxes hold no files");
+  }
+  async stats(): Promise<RuntimeStats> {
+    return { pids: 1 };
+  }
+  async dialPort(): Promise<never> {
+    throw new ProviderError("scripted sandboxes have no ports");
+  }
+}
+
+/** A hook's wait that ends with the signal, as a well-behaved backend call does. */
+export function hang(signal: AbortSignal): Promise<never> {
+  return new Promise((_resolve, reject) => {
+    if (signal.aborted) reject(signal.reason);
+    signal.addEventListener("abort", () => reject(signal.reason), { once: true });
+  });
+}

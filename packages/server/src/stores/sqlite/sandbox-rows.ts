@@ -1,0 +1,77 @@
+import type { SandboxState } from "@alcove/wire";
+import type { RuntimeId, SandboxId } from "../../ports/ids.ts";
+import type { SandboxRow } from "../../ports/store.ts";
+
+/** A row of the table `sandboxes` as SQLite gives it. */
+export interface SandboxRecord {
+  id: string;
+  runtime_id: string;
+  state: string;
+  provider: string;
+  worker_id: string;
+  image: string;
+  memory_mb: number;
+  vcpus: number;
+  owner_id: string;
+  metadata: string;
+  env: string;
+  user: string | null;
+  workdir: string | null;
+  network: string | null;
+  created_at: number;
+  expires_at: number;
+  updated_at: number;
+  destroyed_at: number | null;
+  destroy_requested: number;
+  error: string | null;
+}
+
+export function fromRecord(record: SandboxRecord): SandboxRow {
+  return {
+    id: record.id as SandboxId,
+    runtimeId: record.runtime_id as RuntimeId,
+    state: record.state as SandboxState,
+    provider: record.provider,
+    workerId: record.worker_id,
+    image: record.image,
+    memoryMb: record.memory_mb,
+    vcpus: record.vcpus,
+    ownerId: record.owner_id,
+    metadata: JSON.parse(record.metadata) as Record<string, string>,
+    env: JSON.parse(record.env) as Record<string, string>,
+    user: record.user,
+    workdir: record.workdir,
+    network: record.network,
+    createdAt: new Date(record.created_at),
+    expiresAt: new Date(record.expires_at),
+    updatedAt: new Date(record.updated_at),
+    destroyedAt: record.destroyed_at === null ? null : new Date(record.destroyed_at),
+    destroyRequested: record.destroy_requested !== 0,
+    error: record.error,
+  };
+}
+
+export function toRecord(row: SandboxRow) {
+  return {
+    id: row.id,
+    runtime_id: row.runtimeId,
+    state: row.state,
+    provider: row.provider,
+    worker_id: row.workerId,
+    image: row.image,
+    memory_mb: row.memoryMb,
+    vcpus: row.vcpus,
+    owner_id: row.ownerId,
+    metadata: JSON.stringify(row.metadata),
+    env: JSON.stringify(row.env),
+    user: row.user,
+    workdir: row.workdir,
+    network: row.network,
+    created_at: row.createdAt.getTime(),
+    expires_at: row.expiresAt.getTime(),
+    updated_at: row.updatedAt.getTime(),
+    destroyed_at: row.destroyedAt?.getTime() ?? null,
+    destroy_requested: row.destroyRequested ? 1 : 0,
+    error: row.error,
+  } satisfies SandboxRecord;
+}

@@ -1,0 +1,75 @@
+import type { DatabaseSync, StatementSync } from "node:sqlite";
+import type { Event, EventType } from "@alcove/wire";
+import type { EventStore, NewEvent } from "../../ports/store.ts";
+import { inTransaction } from "./transaction.ts";
+
+interface EventRecord {
+  id: number;
+  type: string;
+  sandbox_id: string;
+  timestamp: number;
+  data: string | null;
+}
+
+/** The table `events`. */
+export class SqliteEvents implements EventStore {
+  readonly #db: DatabaseSync;
+  readonly #lastId: StatementSync;
+  readonly #insert: StatementSync;
+  readonly #list: StatementSync;
+  readonly #trim: StatementSync;
+  readonly #highWater: StatementSync;
+
+  constructor(db: DatabaseSync) {
+    this.#db = db;
+    this.#lastId = db.prepare("SELECT coalesce(max(id), 0) AS id FROM events");
+    this.#insert = db.prepare(
+      "INSERT INTO events (id, type, sandbox_id, timestamp, data) VALUES (?, ?, ?, ?, ?)",
+    );
+    this.#list = db.prepare(`
+      SELECT * FROM events WHERE id > :after_id
+        AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
+        AND (:sandbox_id IS NULL OR sandbox_id = :sandbox_id)
+      ORDER BY id LIMIT :limit`);
+    this.#trim = db.prepare("DELETE FROM events WHERE id <= ?");
+    this.#highWater = db.prepare("SELECT id FROM events ORDER BY id DESC LIMIT 1 OFFSET ?");
+  }
+
+  async lastId(): Promise<number> {
+    return (this.#lastId.get() as { id: number }).id;
+  }
+
+  async append(events: readonly (NewEvent & { id: number })[]): Promise<void> {
+    inTransaction(this.#db, () => {
+      for (const event of events) {
+        const data = event.data === undefined ? null : JSON.stringify(event.data);
+        this.#insert.run(event.id, event.type, event.sandboxId, event.timestamp.getTime(), data);
+      }
+    });
+  }
+
+  async list(filter: Parameters<EventStore["list"]>[0]): Promise<Event[]> {
+    const records = this.#list.all({
+      after_id: filter.afterId,
+      types: filter.types === undefined ? null : JSON.stringify(filter.types),
+      sandbox_id: filter.sandboxId ?? null,
+      limit: filter.limit,
+    }) as unknown as EventRecord[];
+    return records.map(fromRecord);
+  }
+
+  async trim(keep: number): Promise<void> {
+    const newestToGo = this.#highWater.get(keep) as { id: number } | undefined;
+    if (newestToGo !== undefined) this.#trim.run(newestToGo.id);
+  }
+}
+
+function fromRecord(record: EventRecord): Event {
+  return {
+    id: String(record.id),
+    type: record.type as EventType,
+    sandbox_id: record.sandbox_id,
+    timestamp: new Date(record.timestamp).toISOString(),
+    ...(record.data === null ? {} : { data: JSON.parse(record.data) as Record<string, unknown> }),
+  };
+}

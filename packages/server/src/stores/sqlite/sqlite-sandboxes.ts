@@ -1,0 +1,168 @@
+import type { DatabaseSync, StatementSync } from "node:sqlite";
+import type { SandboxState } from "@alcove/wire";
+import type { SandboxId } from "../../ports/ids.ts";
+import type {
+  ActiveCounts,
+  CapacityLimits,
+  SandboxChange,
+  SandboxFilter,
+  SandboxRow,
+  SandboxStore,
+} from "../../ports/store.ts";
+import { fromRecord, type SandboxRecord, toRecord } from "./sandbox-rows.ts";
+import { inTransaction } from "./transaction.ts";
+
+/** The table `sandboxes`. Each statement is prepared once and has one function. */
+export class SqliteSandboxes implements SandboxStore {
+  readonly #db: DatabaseSync;
+  readonly #count: StatementSync;
+  readonly #insert: StatementSync;
+  readonly #delete: StatementSync;
+  readonly #select: StatementSync;
+  readonly #update: StatementSync;
+  readonly #listAll: StatementSync;
+  readonly #listLive: StatementSync;
+  readonly #live: StatementSync;
+  readonly #purge: StatementSync;
+
+  constructor(db: DatabaseSync) {
+    this.#db = db;
+    this.#count = prepareCount(db);
+    this.#insert = prepareInsert(db);
+    this.#delete = db.prepare("DELETE FROM sandboxes WHERE id = ?");
+    this.#select = db.prepare("SELECT * FROM sandboxes WHERE id = ?");
+    this.#update = prepareUpdate(db);
+    this.#listAll = prepareList(db, "");
+    this.#listLive = prepareList(db, "state <> 'destroyed' AND");
+    this.#live = db.prepare("SELECT * FROM sandboxes WHERE state <> 'destroyed' ORDER BY created_at, id");
+    this.#purge = preparePurge(db);
+  }
+
+  async reserve(row: SandboxRow, limits: CapacityLimits): ReturnType<SandboxStore["reserve"]> {
+    return inTransaction(this.#db, () => {
+      const active = this.#counts(row.ownerId);
+      if (limits.maxSandboxes > 0 && active.total >= limits.maxSandboxes) {
+        return { admitted: false, reason: "max_sandboxes", active };
+      }
+      const ownerLimited = row.ownerId !== "" && limits.maxSandboxesPerOwner > 0;
+      if (ownerLimited && active.owner >= limits.maxSandboxesPerOwner) {
+        return { admitted: false, reason: "max_sandboxes_per_owner", active };
+      }
+      this.#insert.run(toRecord(row));
+      return { admitted: true };
+    });
+  }
+
+  async activeCounts(ownerId: string): Promise<ActiveCounts> {
+    return this.#counts(ownerId);
+  }
+
+  async remove(id: SandboxId): Promise<void> {
+    this.#delete.run(id);
+  }
+
+  async get(id: SandboxId): Promise<SandboxRow | undefined> {
+    const record = this.#select.get(id) as SandboxRecord | undefined;
+    return record === undefined ? undefined : fromRecord(record);
+  }
+
+  async update(
+    id: SandboxId,
+    from: readonly SandboxState[],
+    change: SandboxChange,
+  ): Promise<SandboxRow | undefined> {
+    const record = this.#update.get({
+      id,
+      from: JSON.stringify(from),
+      state: change.state ?? null,
+      image: change.image ?? null,
+      env: change.env === undefined ? null : JSON.stringify(change.env),
+      expires_at: change.expiresAt?.getTime() ?? null,
+      destroyed_at: change.destroyedAt?.getTime() ?? null,
+      destroy_requested: change.destroyRequested === undefined ? null : Number(change.destroyRequested),
+      set_error: change.error === undefined ? 0 : 1,
+      error: change.error ?? null,
+      updated_at: change.updatedAt.getTime(),
+    }) as SandboxRecord | undefined;
+    return record === undefined ? undefined : fromRecord(record);
+  }
+
+  async list(filter: SandboxFilter): Promise<SandboxRow[]> {
+    const statement = filter.states.includes("destroyed") ? this.#listAll : this.#listLive;
+    const records = statement.all({
+      states: JSON.stringify(filter.states),
+      owner_id: filter.ownerId ?? null,
+      provider: filter.provider ?? null,
+      metadata: JSON.stringify(filter.metadata ?? {}),
+      after_created_at: filter.after?.createdAt.getTime() ?? Number.MAX_SAFE_INTEGER,
+      after_id: filter.after?.id ?? "",
+      limit: filter.limit,
+    }) as unknown as SandboxRecord[];
+    return records.map(fromRecord);
+  }
+
+  async listLive(): Promise<SandboxRow[]> {
+    return (this.#live.all() as unknown as SandboxRecord[]).map(fromRecord);
+  }
+
+  async purge(before: Date): Promise<number> {
+    return Number(this.#purge.run(before.getTime()).changes);
+  }
+
+  #counts(ownerId: string): ActiveCounts {
+    const counts = this.#count.get(ownerId) as { total: number; owner: number };
+    return { total: counts.total, owner: ownerId === "" ? 0 : counts.owner };
+  }
+}
+
+function prepareCount(db: DatabaseSync): StatementSync {
+  return db.prepare(`
+    SELECT count(*) AS total, count(*) FILTER (WHERE owner_id = ?) AS owner
+    FROM sandboxes WHERE state IN ('creating', 'running', 'unhealthy')`);
+}
+
+function prepareInsert(db: DatabaseSync): StatementSync {
+  return db.prepare(`
+    INSERT INTO sandboxes (id, runtime_id, state, provider, worker_id, image, memory_mb, vcpus, owner_id, metadata,
+      env, user, workdir, network, created_at, expires_at, updated_at, destroyed_at, destroy_requested, error)
+    VALUES (:id, :runtime_id, :state, :provider, :worker_id, :image, :memory_mb, :vcpus, :owner_id, :metadata,
+      :env, :user, :workdir, :network, :created_at, :expires_at, :updated_at, :destroyed_at, :destroy_requested,
+      :error)`);
+}
+
+function prepareUpdate(db: DatabaseSync): StatementSync {
+  return db.prepare(`
+    UPDATE sandboxes SET
+      state = coalesce(:state, state),
+      image = coalesce(:image, image),
+      env = coalesce(:env, env),
+      expires_at = coalesce(:expires_at, expires_at),
+      destroyed_at = coalesce(:destroyed_at, destroyed_at),
+      destroy_requested = coalesce(:destroy_requested, destroy_requested),
+      error = CASE WHEN :set_error = 1 THEN :error ELSE error END,
+      updated_at = :updated_at
+    WHERE id = :id AND state IN (SELECT value FROM json_each(:from))
+    RETURNING *`);
+}
+
+/** @param live a condition that lets the partial index of live rows serve the query. */
+function prepareList(db: DatabaseSync, live: string): StatementSync {
+  return db.prepare(`
+    SELECT * FROM sandboxes AS s
+    WHERE ${live} (created_at, id) < (:after_created_at, :after_id)
+      AND state IN (SELECT value FROM json_each(:states))
+      AND (:owner_id IS NULL OR owner_id = :owner_id)
+      AND (:provider IS NULL OR provider = :provider)
+      AND NOT EXISTS (
+        SELECT 1 FROM json_each(:metadata) AS wanted
+        WHERE NOT EXISTS (
+          SELECT 1 FROM json_each(s.metadata) AS has WHERE has.key = wanted.key AND has.value = wanted.value))
+    ORDER BY created_at DESC, id DESC LIMIT :limit`);
+}
+
+/** A row that an idempotency key still leads to stays, so that the key keeps its answer. */
+function preparePurge(db: DatabaseSync): StatementSync {
+  return db.prepare(`
+    DELETE FROM sandboxes WHERE state = 'destroyed' AND destroyed_at < ?
+      AND NOT EXISTS (SELECT 1 FROM idempotency WHERE idempotency.sandbox_id = sandboxes.id)`);
+}

@@ -1,0 +1,66 @@
+import { closeSync, openSync } from "node:fs";
+import { DatabaseSync, type StatementSync } from "node:sqlite";
+import type { Store } from "../../ports/store.ts";
+import { migrate } from "./migrations.ts";
+import { SqliteEvents } from "./sqlite-events.ts";
+import { SqliteIdempotency } from "./sqlite-idempotency.ts";
+import { SqliteSandboxes } from "./sqlite-sandboxes.ts";
+
+/** How long a statement waits for another process that holds the database, milliseconds. */
+const busyTimeoutMs = 5_000;
+
+/**
+ * State in one SQLite file.
+ *
+ * WAL with `synchronous = NORMAL`: a commit is in the kernel's page cache before the call returns, so it outlives any
+ * death of this process. A power cut may take the last commits, never the file's consistency; the runtimes such a
+ * commit spoke of ended with the machine, or are found by the reconciler.
+ */
+export class SqliteStore implements Store {
+  readonly sandboxes: SqliteSandboxes;
+  readonly idempotency: SqliteIdempotency;
+  readonly events: SqliteEvents;
+  readonly #db: DatabaseSync;
+  readonly #keepSetting: StatementSync;
+  readonly #setting: StatementSync;
+  readonly #ping: StatementSync;
+
+  private constructor(db: DatabaseSync) {
+    this.#db = db;
+    this.sandboxes = new SqliteSandboxes(db);
+    this.idempotency = new SqliteIdempotency(db);
+    this.events = new SqliteEvents(db);
+    this.#keepSetting = db.prepare("INSERT OR IGNORE INTO settings (name, value) VALUES (?, ?)");
+    this.#setting = db.prepare("SELECT value FROM settings WHERE name = ?");
+    this.#ping = db.prepare("SELECT 1");
+  }
+
+  /** Opens the file, made when missing and readable by its owner alone. @throws Error when a newer release made it. */
+  static async open(options: { path: string }): Promise<SqliteStore> {
+    if (options.path !== ":memory:") closeSync(openSync(options.path, "a", 0o600));
+    const db = new DatabaseSync(options.path, { timeout: busyTimeoutMs });
+    try {
+      db.exec("PRAGMA journal_mode = WAL");
+      db.exec("PRAGMA synchronous = NORMAL");
+      db.exec("PRAGMA foreign_keys = ON");
+      migrate(db, options);
+      return new SqliteStore(db);
+    } catch (error) {
+      db.close();
+      throw error;
+    }
+  }
+
+  async instanceId(candidate: string): Promise<string> {
+    this.#keepSetting.run("instance_id", candidate);
+    return (this.#setting.get("instance_id") as { value: string }).value;
+  }
+
+  async ping(): Promise<void> {
+    this.#ping.get();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    if (this.#db.isOpen) this.#db.close();
+  }
+}
