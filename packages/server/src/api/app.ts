@@ -1,0 +1,187 @@
+import { maxHeaderSize } from "node:http";
+import { parse as parseQuery } from "node:querystring";
+import cors from "@fastify/cors";
+import type { TypeBoxTypeProvider } from "@fastify/type-provider-typebox";
+import websocket from "@fastify/websocket";
+import { type FastifyReply, type FastifyRequest, fastify } from "fastify";
+import { authenticate, KeyCheck } from "./auth.ts";
+import { BrowserGuard } from "./browser-guard.ts";
+import { docsPage } from "./docs-page.ts";
+import { errorHandler, pathOf } from "./error-map.ts";
+import { openapiDocument } from "./openapi.ts";
+import { CallsUnderWay, decorateCallerSignal, requestId } from "./request-context.ts";
+import { RouteTable } from "./route-table.ts";
+import { eventRoutes } from "./routes/events.ts";
+import { execSocketRoute } from "./routes/exec-socket.ts";
+import { execRoutes } from "./routes/execs.ts";
+import { fileRoutes } from "./routes/files.ts";
+import { providerRoutes } from "./routes/providers.ts";
+import { rawFileRoutes } from "./routes/raw-files.ts";
+import type { RouteApp } from "./routes/route-app.ts";
+import { sandboxRoutes } from "./routes/sandboxes.ts";
+import { systemRoutes } from "./routes/system.ts";
+import type { ApiOptions } from "./services.ts";
+import { validatorCompiler } from "./validation.ts";
+
+const prefix = "/api/v1";
+const jsonLimitBytes = 32 * 1_048_576;
+const wsMessageLimitBytes = 4 * 1_048_576;
+const keepAliveMs = 75_000;
+const headersDeadlineMs = 60_000;
+
+const exposedHeaders = [
+  "X-Request-ID",
+  "X-Exec-ID",
+  "X-Next-Cursor",
+  "Server-Timing",
+  "Idempotent-Replayed",
+  "Content-Range",
+  "Location",
+];
+
+/**
+ * The HTTP interface over the services. Translates only: rules live in core. `close()` ends endless streams at once,
+ * lets calls finish within `server.shutdown_grace`, and ends the rest.
+ */
+export async function buildApp(options: ApiOptions): Promise<RouteApp> {
+  const { config, logger } = options;
+  const calls = new CallsUnderWay();
+  const table = new RouteTable();
+  const app = fastify({
+    loggerInstance: logger,
+    disableRequestLogging: true,
+    // One logger for all: a child per request costs more than the requests it would be used in.
+    childLoggerFactory: (parent) => parent,
+    genReqId: requestId,
+    requestIdHeader: false,
+    bodyLimit: jsonLimitBytes,
+    trustProxy: config.server.trustedProxies.length > 0 ? config.server.trustedProxies : false,
+    keepAliveTimeout: keepAliveMs,
+    connectionTimeout: 0,
+    // Uploads may take as long as they take; only the head of a request has a deadline.
+    requestTimeout: 0,
+    http: { headersTimeout: headersDeadlineMs, maxHeaderSize, connectionsCheckingInterval: 10_000 },
+    forceCloseConnections: true,
+    return503OnClosing: true,
+    routerOptions: {
+      maxParamLength: 256,
+      querystringParser: readQuery,
+    },
+    frameworkErrors: (error, request, reply) => answerError(error, request, reply as FastifyReply),
+    clientErrorHandler: (error, socket) => {
+      if (!socket.writable || (error as NodeJS.ErrnoException).code === "ECONNRESET") socket.destroy();
+      else socket.end(unreadableRequest);
+    },
+  }).withTypeProvider<TypeBoxTypeProvider>() as unknown as RouteApp;
+  const answerError = errorHandler(logger);
+
+  app.setValidatorCompiler(validatorCompiler);
+  app.setErrorHandler(answerError);
+  app.setNotFoundHandler((request, reply) => {
+    const { error, allow } = table.refusal(request.method, pathOf(request));
+    if (allow !== undefined) reply.header("allow", allow);
+    answerError(error, request, reply);
+  });
+  readJson(app);
+  decorateCallerSignal(app, calls);
+  guard(app, options);
+  app.addHook("preClose", () => calls.drain(config.server.shutdownGraceMs));
+  await app.register(cors, {
+    origin: allowedOrigins(config.server.corsAllowedOrigins),
+    methods: ["GET", "HEAD", "POST", "PUT", "DELETE"],
+    exposedHeaders,
+    strictPreflight: false,
+    maxAge: 600,
+  });
+  await app.register(websocket, {
+    options: { maxPayload: wsMessageLimitBytes, perMessageDeflate: false },
+  });
+  table.watch(app as never);
+
+  await app.register(
+    async (scope: RouteApp) => {
+      sandboxRoutes(scope, { ...options, server: config.server });
+      execRoutes(scope, options);
+      execSocketRoute(scope, { ...options, calls });
+      fileRoutes(scope, { ...options, calls });
+      eventRoutes(scope, { ...options, calls });
+      systemRoutes(scope, options);
+      providerRoutes(scope, options);
+      await scope.register(async (raw: RouteApp) => rawFileRoutes(raw, options));
+      let document: string | undefined;
+      scope.get("/openapi.json", { config: { open: true } }, (_request, reply) => {
+        document ??= JSON.stringify(openapiDocument(table.routes, { version: options.version }));
+        reply.type("application/json; charset=utf-8").send(document);
+      });
+    },
+    { prefix },
+  );
+  app.get("/docs", { config: { open: true } }, (_request, reply) => {
+    reply.type("text/html; charset=utf-8").send(docsPage);
+  });
+  app.decorate("routeTable", table);
+  await app.ready();
+  return app;
+}
+
+declare module "fastify" {
+  interface FastifyInstance {
+    routeTable: RouteTable;
+  }
+}
+
+const unreadableRequest = (() => {
+  const body = JSON.stringify({ code: "bad_request", message: "the request cannot be read as HTTP" });
+  return `HTTP/1.1 400 Bad Request\r\nContent-Type: application/json; charset=utf-8\r\nContent-Length: ${body.length}\r\nConnection: close\r\n\r\n${body}`;
+})();
+
+/** Request ids, the browser guard and keys, before anything else is done for a request. */
+function guard(app: RouteApp, options: ApiOptions): void {
+  const { auth, server } = options.config;
+  const keys = new KeyCheck({ keys: [auth.apiKey, auth.adminApiKey] });
+  const browsers = new BrowserGuard(server);
+  app.addHook("onRequest", (request: FastifyRequest, reply: FastifyReply, done) => {
+    reply.header("x-request-id", request.id);
+    try {
+      if (!auth.enabled)
+        browsers.check({
+          method: request.method,
+          headers: request.headers,
+          localAddress: request.socket.localAddress,
+        });
+      else if (request.routeOptions.config.open !== true && !isPreflight(request))
+        authenticate(keys, request.headers);
+      done();
+    } catch (error) {
+      done(error as Error);
+    }
+  });
+}
+
+function isPreflight(request: FastifyRequest): boolean {
+  return request.method === "OPTIONS" && request.headers["access-control-request-method"] !== undefined;
+}
+
+/** An empty body is no body; the rest is JSON in which nothing poses as a prototype. */
+function readJson(app: RouteApp): void {
+  const parse = app.getDefaultJsonParser("error", "error");
+  app.removeAllContentTypeParsers();
+  app.addContentTypeParser("application/json", { parseAs: "string" }, (request, body, done) => {
+    if (body === "") done(null, undefined);
+    else parse(request, body as string, done);
+  });
+}
+
+/** A value left empty is not given. */
+function readQuery(text: string): Record<string, unknown> {
+  if (text === "") return {};
+  const query = parseQuery(text);
+  for (const [name, value] of Object.entries(query))
+    if (value === "" && !name.startsWith("metadata.")) delete query[name];
+  return query;
+}
+
+function allowedOrigins(origins: readonly string[]): string | string[] | false {
+  if (origins.includes("*")) return "*";
+  return origins.length === 0 ? false : [...origins];
+}

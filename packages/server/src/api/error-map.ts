@@ -1,0 +1,106 @@
+import type { ErrorCode } from "@alcove/wire";
+import type { FastifyError, FastifyReply, FastifyRequest } from "fastify";
+import { CallerGone, DeadlineExceeded, ShuttingDown } from "../platform/deadline.ts";
+import type { Logger } from "../platform/logger.ts";
+import { BadRequest, DomainError, Unavailable } from "../ports/errors.ts";
+import { validationMessage } from "./validation.ts";
+
+/** The only place that knows statuses. Spec §7; DESIGN §6, statuses beyond the table. */
+export const httpStatus = {
+  bad_request: 400,
+  unauthorized: 401,
+  forbidden: 403,
+  not_found: 404,
+  method_not_allowed: 405,
+  timeout: 408,
+  conflict: 409,
+  too_large: 413,
+  unsupported_media_type: 415,
+  range_not_satisfiable: 416,
+  upgrade_required: 426,
+  resource_limit: 429,
+  provider_error: 500,
+  internal: 500,
+  unavailable: 503,
+  remote_worker_rpc_unavailable: 503,
+} as const satisfies Record<ErrorCode, number>;
+
+/** What the client may know of an error; anything unexpected is told blandly. */
+export function toDomainError(error: unknown): DomainError {
+  if (error instanceof DomainError) return error;
+  if (error instanceof ShuttingDown)
+    return new Unavailable("the service is shutting down; try again", { cause: error });
+  if (error instanceof DeadlineExceeded)
+    return new Unavailable(`the operation took longer than ${error.afterMs} ms`, { cause: error });
+  if (isFastifyError(error)) return fromFastify(error);
+  return new DomainError("internal", "an internal error occurred; the log has it under the request id", {
+    cause: error,
+  });
+}
+
+function isFastifyError(error: unknown): error is FastifyError {
+  return error instanceof Error && ("validation" in error || "statusCode" in error);
+}
+
+function fromFastify(error: FastifyError): DomainError {
+  if (error.validation !== undefined) return new BadRequest(validationMessage(error), { cause: error });
+  switch (error.statusCode) {
+    case 413:
+      return new DomainError("too_large", "the body is larger than the limit of 32 MiB; use the raw upload", {
+        cause: error,
+      });
+    case 415:
+      return new DomainError(
+        "unsupported_media_type",
+        "the body's Content-Type is not supported here; send application/json",
+        { cause: error },
+      );
+    default:
+      if (error.statusCode !== undefined && error.statusCode >= 400 && error.statusCode < 500)
+        return new BadRequest(`the request cannot be read: ${error.message}`, { cause: error });
+      return new DomainError("internal", "an internal error occurred; the log has it under the request id", {
+        cause: error,
+      });
+  }
+}
+
+export function errorBody(error: DomainError): Record<string, unknown> {
+  return { ...error.details, code: error.code, message: error.message };
+}
+
+/** Answers an error, and logs it where it is ours or a provider's. */
+export function errorHandler(logger: Logger) {
+  return (error: unknown, request: FastifyRequest, reply: FastifyReply): void => {
+    if (error instanceof CallerGone || reply.raw.headersSent) {
+      reply.hijack();
+      reply.raw.destroy();
+      return;
+    }
+    const domain = toDomainError(error);
+    const status = httpStatus[domain.code];
+    logFailure(logger, request, { error, domain, status });
+    const execId = domain.details["exec_id"];
+    if (typeof execId === "string") reply.header("x-exec-id", execId);
+    reply
+      .code(status)
+      .type("application/json; charset=utf-8")
+      .serializer((body: unknown) => body as string)
+      .send(JSON.stringify(errorBody(domain)));
+  };
+}
+
+function logFailure(
+  logger: Logger,
+  request: FastifyRequest,
+  failure: { error: unknown; domain: DomainError; status: number },
+): void {
+  const { error, domain, status } = failure;
+  const fields = { request_id: request.id, method: request.method, path: pathOf(request), status };
+  if (status >= 500) logger.error({ ...fields, code: domain.code, err: error }, "request failed");
+  else logger.debug({ ...fields, code: domain.code, message: domain.message }, "request refused");
+}
+
+/** The path without its query, which may hold what logs should not. */
+export function pathOf(request: FastifyRequest): string {
+  return request.url.split("?", 1)[0] ?? "";
+}

@@ -1,0 +1,137 @@
+import { ErrorBody, ExecStreamChunk, WsClientMessage, WsServerMessage } from "@alcove/wire";
+import type { FastifySchema, RouteOptions } from "fastify";
+import { plainSchema } from "./validation.ts";
+
+type Json = Record<string, unknown>;
+
+const tagDescriptions: Readonly<Record<string, string>> = {
+  sandboxes: "Spawn, look at, extend and destroy sandboxes.",
+  exec: "Run commands and find them again.",
+  files: "Files inside sandboxes.",
+  events: "What happens, as it happens.",
+  providers: "What runs sandboxes.",
+  system: "Health of the service.",
+};
+
+/** The OpenAPI 3.1 description of the routes, from the schemas that validate and serialise them. Spec §9. */
+export function openapiDocument(routes: readonly RouteOptions[], options: { version: string }): Json {
+  const components: Json = {};
+  const refs = new SchemaRefs(components);
+  for (const schema of [ErrorBody, ExecStreamChunk, WsClientMessage, WsServerMessage]) refs.of(schema);
+  const paths: Record<string, Json> = {};
+  for (const route of routes) {
+    if (route.schema?.operationId === undefined) continue;
+    const path = route.url.replaceAll(/:([A-Za-z]+)/g, "{$1}");
+    for (const method of [route.method].flat()) {
+      if (method === "HEAD") continue;
+      paths[path] ??= {};
+      paths[path][method.toLowerCase()] = operation(route, route.schema, refs);
+    }
+  }
+  return {
+    openapi: "3.1.0",
+    info: {
+      title: "Alcove",
+      version: options.version,
+      description: "Self-hosted, disposable, isolated computers for programs.",
+      license: { name: "Apache-2.0", identifier: "Apache-2.0" },
+    },
+    servers: [{ url: "/" }],
+    security: [{ apiKey: [] }, { bearer: [] }],
+    tags: Object.entries(tagDescriptions).map(([name, description]) => ({ name, description })),
+    paths: Object.fromEntries(Object.entries(paths).sort(([a], [b]) => (a < b ? -1 : 1))),
+    components: {
+      schemas: Object.fromEntries(Object.entries(components).sort(([a], [b]) => (a < b ? -1 : 1))),
+      securitySchemes: {
+        apiKey: { type: "apiKey", in: "header", name: "X-API-Key" },
+        bearer: { type: "http", scheme: "bearer" },
+      },
+    },
+  };
+}
+
+function operation(route: RouteOptions, schema: FastifySchema, refs: SchemaRefs): Json {
+  const parameters = [
+    ...parametersOf("path", schema.params, refs),
+    ...parametersOf("query", schema.querystring, refs),
+    ...parametersOf("header", schema.headers, refs),
+  ];
+  const content =
+    schema.openapi?.requestContent ??
+    (schema.body === undefined ? undefined : { "application/json": { schema: refs.of(schema.body) } });
+  return {
+    operationId: schema.operationId,
+    summary: schema.summary,
+    ...(schema.description === undefined ? {} : { description: schema.description }),
+    tags: schema.tags ?? [],
+    ...(parameters.length === 0 ? {} : { parameters }),
+    ...(content === undefined ? {} : { requestBody: { required: !optionalBody(schema), content } }),
+    ...(route.config?.open === true ? { security: [] } : {}),
+    responses: responsesOf(schema, refs),
+  };
+}
+
+/** A body whose fields are all optional may be left out. */
+function optionalBody(schema: FastifySchema): boolean {
+  const body = schema.body as { required?: unknown[] } | undefined;
+  return body !== undefined && (body.required ?? []).length === 0;
+}
+
+function parametersOf(place: "path" | "query" | "header", schema: unknown, refs: SchemaRefs): Json[] {
+  if (schema === undefined) return [];
+  const { properties = {}, required = [] } = schema as { properties?: Json; required?: string[] };
+  return Object.entries(properties).map(([name, value]) => ({
+    name,
+    in: place,
+    required: place === "path" || required.includes(name),
+    schema: refs.of(value),
+  }));
+}
+
+function responsesOf(schema: FastifySchema, refs: SchemaRefs): Json {
+  const responses: Json = {};
+  for (const [status, body] of Object.entries((schema.response ?? {}) as Json))
+    responses[status] = {
+      description: status.startsWith("2") ? "Done." : "Refused.",
+      content: { "application/json": { schema: refs.of(body) } },
+    };
+  for (const [status, extra] of Object.entries(schema.openapi?.responses ?? {})) {
+    const known = responses[status] as { content?: Json } | undefined;
+    const content = { ...known?.content, ...(refs.of(extra.content) as Json | undefined) };
+    responses[status] = {
+      description: extra.description,
+      ...(Object.keys(content).length === 0 ? {} : { content }),
+    };
+  }
+  responses["default"] = {
+    description: "Refused or failed.",
+    content: { "application/json": { schema: { $ref: "#/components/schemas/Error" } } },
+  };
+  return responses;
+}
+
+/** Replaces schemas that have an `$id` by references to components. */
+class SchemaRefs {
+  readonly #components: Json;
+
+  constructor(components: Json) {
+    this.#components = components;
+  }
+
+  of(node: unknown): unknown {
+    if (Array.isArray(node)) return node.map((item) => this.of(item));
+    if (node === null || typeof node !== "object") return node;
+    const id = (node as Json)["$id"];
+    if (typeof id !== "string") return this.#children(node);
+    this.#components[id] ??= plainSchema(this.#children({ ...node, $id: undefined }));
+    return { $ref: `#/components/schemas/${id}` };
+  }
+
+  #children(node: object): Json {
+    return Object.fromEntries(
+      Object.entries(node)
+        .filter(([, value]) => value !== undefined)
+        .map(([key, value]) => [key, this.of(value)]),
+    );
+  }
+}

@@ -1,0 +1,41 @@
+import { parseDuration } from "@alcove/wire";
+import { BadRequest } from "../ports/errors.ts";
+
+/** Empty text in an optional field means "not given". DESIGN §6, template object. */
+export function given(text: string | undefined): string | undefined {
+  return text === undefined || text === "" ? undefined : text;
+}
+
+/** @returns milliseconds, or undefined when the field was not given. @throws BadRequest naming the field. */
+export function optionalDuration(field: string, text: string | undefined): number | undefined {
+  return text === undefined || text === "" ? undefined : requiredDuration(field, text);
+}
+
+/** @returns milliseconds, above 0. @throws BadRequest naming the field. */
+export function requiredDuration(field: string, text: string): number {
+  const ms = parseDuration(text);
+  if (ms === undefined)
+    throw new BadRequest(
+      `${field} ${JSON.stringify(text.slice(0, 64))} is not a duration such as 30s, 5m or 1h30m`,
+    );
+  if (ms <= 0) throw new BadRequest(`${field} must be longer than 0s`);
+  return ms;
+}
+
+/** Bytes of a text field. @throws BadRequest for text that is not base64. */
+export function decodeContent(field: string, text: string, encoding: "utf8" | "base64" | undefined): Buffer {
+  if (encoding !== "base64") return Buffer.from(text, "utf8");
+  const compact = text.replaceAll(/[\r\n]/g, "");
+  if (!/^[A-Za-z0-9+/]*={0,2}$/.test(compact) || compact.replace(/=+$/, "").length % 4 === 1)
+    throw new BadRequest(`${field} is not base64`);
+  return Buffer.from(compact, "base64");
+}
+
+type Defined<T> = { [K in keyof T as undefined extends T[K] ? never : K]: T[K] } & {
+  [K in keyof T as undefined extends T[K] ? K : never]?: Exclude<T[K], undefined>;
+};
+
+/** Leaves out what is undefined, as exact optional properties ask for. */
+export function defined<T extends object>(fields: T): Defined<T> {
+  return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)) as Defined<T>;
+}

@@ -1,0 +1,106 @@
+import {
+  type ExecRecord,
+  type ExecResult,
+  type FileInfo,
+  formatDuration,
+  type ProviderHealth,
+  type Sandbox,
+  type SandboxStats,
+} from "@alcove/wire";
+import type { ExecOutcome } from "../core/exec/exec-service.ts";
+import { formatMode } from "../core/files/paths.ts";
+import type { ProviderHealthEntry } from "../core/providers/provider-registry.ts";
+import type { ExecInfo, FileEntry, RuntimeStats } from "../ports/sandbox-operations.ts";
+import type { SandboxRow } from "../ports/store.ts";
+import { defined, given } from "./parse.ts";
+import { exitFields } from "./streams/output-text.ts";
+
+export function presentSandbox(row: SandboxRow, options: { previewDomain: string }): Sandbox {
+  return defined({
+    id: row.id,
+    state: row.state,
+    provider: row.provider,
+    image: row.image,
+    memory_mb: row.memoryMb,
+    vcpus: row.vcpus,
+    created_at: row.createdAt.toISOString(),
+    expires_at: row.expiresAt.toISOString(),
+    metadata: row.metadata,
+    preview_domain: options.previewDomain,
+    owner_id: given(row.ownerId),
+    worker_id: row.workerId,
+    error: row.error ?? undefined,
+  });
+}
+
+export function presentOutcome(outcome: ExecOutcome): ExecResult {
+  return {
+    ...exitFields(outcome.exit),
+    stdout: outcome.stdout,
+    stderr: outcome.stderr,
+    exec_id: outcome.execId,
+    ...(outcome.truncated ? { truncated: true } : {}),
+  };
+}
+
+export function presentExec(info: ExecInfo): ExecRecord {
+  const { exit } = info;
+  return {
+    exec_id: info.execId,
+    pid: info.pid,
+    state: exit === undefined ? "running" : "exited",
+    command: info.command,
+    args: [...info.args],
+    tty: info.tty,
+    ...(info.tag === undefined ? {} : { tag: info.tag }),
+    started_at: info.startedAt.toISOString(),
+    output_bytes: info.outputBytes,
+    first_offset: info.firstOffset,
+    ...(exit === undefined ? {} : { ended_at: exit.endedAt.toISOString(), ...exitFields(exit) }),
+  };
+}
+
+export function presentFile(entry: FileEntry): FileInfo {
+  return {
+    name: entry.name,
+    path: entry.path,
+    size: entry.size,
+    is_dir: entry.type === "dir",
+    mod_time: entry.modifiedAt.toISOString(),
+    mode: formatMode(entry.mode),
+    type: entry.type,
+    uid: entry.uid,
+    gid: entry.gid,
+    ...(entry.symlinkTarget === undefined ? {} : { symlink_target: entry.symlinkTarget }),
+  };
+}
+
+export function presentHealth(entry: ProviderHealthEntry): ProviderHealth {
+  return defined({
+    name: entry.name,
+    healthy: entry.healthy,
+    default: entry.default,
+    latency_ms: Math.round(entry.latencyMs),
+    last_checked: entry.lastChecked.toISOString(),
+    error: entry.error,
+    capabilities: [...entry.capabilities],
+    runtime_count: entry.runtimeCount,
+  });
+}
+
+export function presentStats(stats: RuntimeStats): SandboxStats {
+  const whole = (value: number | undefined) => (value === undefined ? undefined : Math.round(value));
+  return defined({
+    cpu_usage_ms: whole(stats.cpuUsageMs),
+    memory_bytes: whole(stats.memoryBytes),
+    memory_limit_bytes: whole(stats.memoryLimitBytes),
+    pids: whole(stats.pids),
+    pids_limit: whole(stats.pidsLimit),
+    disk_bytes: whole(stats.diskBytes),
+    disk_limit_bytes: whole(stats.diskLimitBytes),
+  });
+}
+
+export function uptime(startedAt: Date, now: Date): string {
+  return formatDuration(now.getTime() - startedAt.getTime());
+}

@@ -1,0 +1,49 @@
+import type { FastifyInstance, RouteOptions } from "fastify";
+import { DomainError, NotFound } from "../ports/errors.ts";
+
+/** Every route as it was registered: for the OpenAPI page, and to tell a wrong method from an unknown path. */
+export class RouteTable {
+  readonly #routes: RouteOptions[] = [];
+
+  /** Learns the routes that are registered from now on. */
+  watch(app: FastifyInstance): void {
+    app.addHook("onRoute", (route) => {
+      this.#routes.push(route);
+    });
+  }
+
+  get routes(): readonly RouteOptions[] {
+    return this.#routes;
+  }
+
+  /** @returns the methods a path answers to, sorted. */
+  methodsOf(path: string): string[] {
+    const methods = new Set<string>();
+    for (const route of this.#routes)
+      if (matches(route.url, path)) for (const method of [route.method].flat()) methods.add(method);
+    methods.delete("OPTIONS");
+    return [...methods].sort();
+  }
+
+  /** The refusal of a request that no route took. DESIGN §6, unknown route or method. */
+  refusal(method: string, path: string): { error: DomainError; allow?: string } {
+    const methods = this.methodsOf(path);
+    if (methods.length === 0)
+      return { error: new NotFound(`there is no ${path.slice(0, 200)}; /docs lists what there is`) };
+    const allow = methods.join(", ");
+    return {
+      error: new DomainError(
+        "method_not_allowed",
+        `${path.slice(0, 200)} does not take ${method}, but ${allow}`,
+      ),
+      allow,
+    };
+  }
+}
+
+function matches(pattern: string, path: string): boolean {
+  const wanted = pattern.split("/");
+  const given = path.split("/");
+  if (wanted.at(-1) === "*" || wanted.length !== given.length) return false;
+  return wanted.every((part, index) => (part.startsWith(":") ? given[index] !== "" : part === given[index]));
+}

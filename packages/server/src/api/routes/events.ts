@@ -1,0 +1,83 @@
+import { Event, type EventType, eventTypes } from "@alcove/wire";
+import { Type } from "typebox";
+import type { EventLog } from "../../core/events/event-log.ts";
+import type { Logger } from "../../platform/logger.ts";
+import { BadRequest } from "../../ports/errors.ts";
+import { defined, given } from "../parse.ts";
+import type { CallsUnderWay } from "../request-context.ts";
+import { type ServerSentEvent, sendEventStream } from "../streams/sse.ts";
+import type { RouteApp } from "./route-app.ts";
+
+const EventsQuery = Type.Object({
+  type: Type.Optional(
+    Type.Unsafe<string | string[]>({
+      description: "Event types, repeated or separated by commas.",
+      examples: ["exec.completed,exec.failed"],
+    }),
+  ),
+  sandbox_id: Type.Optional(Type.String()),
+});
+
+/** `GET /events`: what happens, as server-sent events. Spec §6. */
+export function eventRoutes(
+  app: RouteApp,
+  options: { events: EventLog; calls: CallsUnderWay; logger: Logger },
+): void {
+  const { events, calls, logger } = options;
+  app.route({
+    method: "GET",
+    url: "/events",
+    exposeHeadRoute: false,
+    schema: {
+      tags: ["events"],
+      operationId: "streamEvents",
+      summary: "Events as they happen; Last-Event-ID replays what came after it",
+      querystring: EventsQuery,
+      openapi: {
+        responses: {
+          200: {
+            description: "One Event per `data:` line.",
+            content: { "text/event-stream": { schema: Event } },
+          },
+        },
+      },
+    },
+    handler: async (request, reply) => {
+      const filter = defined({
+        types: typesOf(request.query.type),
+        sandboxId: given(request.query.sandbox_id),
+        afterId: lastEventId(request.headers["last-event-id"]),
+      });
+      const signal = calls.endless(reply);
+      await sendEventStream(reply, identified(events.subscribe({ ...filter, signal })), { signal, logger });
+      return reply;
+    },
+  });
+}
+
+/** @throws BadRequest for a type that no event has. */
+function typesOf(query: string | string[] | undefined): EventType[] | undefined {
+  const names = [query ?? []]
+    .flat()
+    .flatMap((text) => text.split(","))
+    .map((name) => name.trim())
+    .filter((name) => name !== "");
+  if (names.length === 0) return undefined;
+  return names.map((name) => {
+    const type = eventTypes.find((known) => known === name);
+    if (type === undefined)
+      throw new BadRequest(
+        `type ${JSON.stringify(name.slice(0, 64))} is no event type; known are ${eventTypes.join(", ")}`,
+      );
+    return type;
+  });
+}
+
+/** An id that is not one of ours is ignored. DESIGN §6, event stream. */
+function lastEventId(header: string | string[] | undefined): number | undefined {
+  return typeof header === "string" && /^\d{1,15}$/.test(header) ? Number(header) : undefined;
+}
+
+async function* identified(events: AsyncIterable<Event>): AsyncGenerator<ServerSentEvent> {
+  for await (const event of events) yield { id: event.id, data: event };
+}

@@ -1,0 +1,56 @@
+import type { IncomingMessage } from "node:http";
+import type { ExecService } from "../../core/exec/exec-service.ts";
+import type { SandboxService } from "../../core/sandboxes/sandbox-service.ts";
+import type { Logger } from "../../platform/logger.ts";
+import { DomainError } from "../../ports/errors.ts";
+import type { ExecId } from "../../ports/ids.ts";
+import type { CallsUnderWay } from "../request-context.ts";
+import { WebSocketExec } from "../streams/websocket.ts";
+import { type RouteApp, SandboxParams } from "./route-app.ts";
+
+/** `GET /sandboxes/{id}/exec/ws`: one interactive command. Spec §4, WebSocket exec. */
+export function execSocketRoute(
+  app: RouteApp,
+  options: { execs: ExecService; sandboxes: SandboxService; calls: CallsUnderWay; logger: Logger },
+): void {
+  const { execs, sandboxes, calls, logger } = options;
+  /** Ids announced in handshakes, until the request is forgotten. */
+  const announced = new WeakMap<IncomingMessage, ExecId>();
+  app.websocketServer.on("headers", (headers: string[], request: IncomingMessage) => {
+    const execId = announced.get(request);
+    if (execId !== undefined) headers.push(`X-Exec-ID: ${execId}`);
+  });
+
+  app.route({
+    method: "GET",
+    url: "/sandboxes/:id/exec/ws",
+    exposeHeadRoute: false,
+    schema: {
+      tags: ["exec"],
+      operationId: "execWebSocket",
+      summary: "Run a command interactively over a WebSocket",
+      description:
+        "The first message is `start`; see WsClientMessage and WsServerMessage. The handshake answers 404 for an unknown sandbox.",
+      params: SandboxParams,
+      openapi: { responses: { 101: { description: "WebSocket; X-Exec-ID names the command." } } },
+    },
+    preHandler: async (request) => {
+      sandboxes.running(request.params.id);
+      announced.set(request.raw, execs.makeId());
+    },
+    handler: () => {
+      throw new DomainError("upgrade_required", "this path speaks WebSocket; ask for an upgrade");
+    },
+    wsHandler: (socket, request) => {
+      const { id } = request.params as { id: string };
+      new WebSocketExec({
+        socket,
+        sandboxId: id,
+        execId: announced.get(request.raw) ?? execs.makeId(),
+        execs,
+        call: calls.begin({ endless: false }),
+        logger: logger.child({ request_id: request.id, sandbox_id: id }),
+      }).open();
+    },
+  });
+}

@@ -1,0 +1,192 @@
+import {
+  ExecRecord,
+  ExecRequest,
+  ExecResult,
+  SignalRequest,
+  StartExecRequest,
+  StartExecResponse,
+  StdinRequest,
+  statusBody,
+} from "@alcove/wire";
+import { Type } from "typebox";
+import type { ExecService } from "../../core/exec/exec-service.ts";
+import type { Logger } from "../../platform/logger.ts";
+import { decodeContent } from "../parse.ts";
+import { presentExec, presentOutcome } from "../present.ts";
+import { sendExecStream } from "../streams/ndjson.ts";
+import { execInput } from "./exec-input.ts";
+import { ExecParams, type RouteApp, SandboxParams, ServerTiming } from "./route-app.ts";
+
+const OutputQuery = Type.Object({
+  from: Type.Optional(
+    Type.Integer({ minimum: 0, default: 0, description: "Offset of the first byte wanted." }),
+  ),
+  follow: Type.Optional(
+    Type.Boolean({ default: false, description: "Go on with what is written from now on." }),
+  ),
+});
+
+const ndjson = { "application/x-ndjson": { schema: { $ref: "#/components/schemas/ExecStreamChunk" } } };
+
+/** Run commands, and find them again. Spec §4; DESIGN §4.2. */
+export function execRoutes(app: RouteApp, options: { execs: ExecService; logger: Logger }): void {
+  const { execs, logger } = options;
+  const tags = ["exec"];
+
+  app.route({
+    method: "POST",
+    url: "/sandboxes/:id/exec",
+    schema: {
+      tags,
+      operationId: "exec",
+      summary: "Run a command: its result, or its output as NDJSON when stream is true",
+      params: SandboxParams,
+      body: ExecRequest,
+      response: { 200: ExecResult },
+      openapi: { responses: { 200: { description: "The result, or the stream.", content: ndjson } } },
+    },
+    handler: async (request, reply) => {
+      const input = execInput(request.body);
+      const signal = reply.callerSignal;
+      if (request.body.stream === true) {
+        const startedMs = performance.now();
+        const follow = await execs.stream(request.params.id, input, { stdin: false, signal });
+        const headers = { "server-timing": `start;dur=${(performance.now() - startedMs).toFixed(2)}` };
+        await sendExecStream(reply, follow, { signal, offsets: false, logger, headers });
+        return reply;
+      }
+      const timing = new ServerTiming();
+      const outcome = await execs.run(request.params.id, input, { signal, onStage: timing.onStage });
+      timing.apply(reply);
+      reply.header("x-exec-id", outcome.execId);
+      return presentOutcome(outcome);
+    },
+  });
+
+  app.route({
+    method: "POST",
+    url: "/sandboxes/:id/execs",
+    schema: {
+      tags,
+      operationId: "startExec",
+      summary: "Start a command that outlives this connection",
+      params: SandboxParams,
+      body: StartExecRequest,
+      response: { 201: StartExecResponse },
+    },
+    handler: async (request, reply) => {
+      const stdin = request.body.stdin !== false;
+      const started = await execs.startDetached(request.params.id, execInput(request.body), { stdin });
+      reply.code(201).header("x-exec-id", started.execId);
+      return { exec_id: started.execId, pid: started.pid };
+    },
+  });
+
+  app.route({
+    method: "GET",
+    url: "/sandboxes/:id/execs",
+    schema: {
+      tags,
+      operationId: "listExecs",
+      summary: "Commands of a sandbox, running and ended, oldest first",
+      params: SandboxParams,
+      response: { 200: Type.Array(ExecRecord) },
+    },
+    handler: async (request, reply) =>
+      (await execs.list(request.params.id, { signal: reply.callerSignal })).map(presentExec),
+  });
+
+  app.route({
+    method: "GET",
+    url: "/sandboxes/:id/execs/:execId",
+    schema: {
+      tags,
+      operationId: "getExec",
+      summary: "One command",
+      params: ExecParams,
+      response: { 200: ExecRecord },
+    },
+    handler: async (request, reply) => {
+      const { id, execId } = request.params;
+      const info = await execs.get(id, execId, { signal: reply.callerSignal });
+      reply.header("x-exec-id", info.execId);
+      return presentExec(info);
+    },
+  });
+
+  app.route({
+    method: "GET",
+    url: "/sandboxes/:id/execs/:execId/output",
+    exposeHeadRoute: false,
+    schema: {
+      tags,
+      operationId: "getExecOutput",
+      summary: "Output of a command from an offset on, as NDJSON; with follow until its end",
+      params: ExecParams,
+      querystring: OutputQuery,
+      openapi: { responses: { 200: { description: "Lines carry offset.", content: ndjson } } },
+    },
+    handler: async (request, reply) => {
+      const { id, execId } = request.params;
+      const { from = 0, follow: live = false } = request.query;
+      const signal = reply.callerSignal;
+      const follow = await execs.output(id, execId, { from, follow: live, signal });
+      await sendExecStream(reply, follow, { signal, offsets: true, logger });
+      return reply;
+    },
+  });
+
+  app.route({
+    method: "POST",
+    url: "/sandboxes/:id/execs/:execId/stdin",
+    schema: {
+      tags,
+      operationId: "writeExecStdin",
+      summary: "Write to the standard input of a command, and close it",
+      params: ExecParams,
+      body: StdinRequest,
+      response: { 200: statusBody("written") },
+    },
+    handler: async (request, reply) => {
+      const { id, execId } = request.params;
+      const { data = "", encoding, close = false } = request.body;
+      const bytes = decodeContent("data", data, encoding);
+      await execs.writeStdin(id, execId, bytes, { close, signal: reply.callerSignal });
+      return { status: "written" as const };
+    },
+  });
+
+  app.route({
+    method: "POST",
+    url: "/sandboxes/:id/execs/:execId/signal",
+    schema: {
+      tags,
+      operationId: "signalExec",
+      summary: "Signal the process group of a command",
+      params: ExecParams,
+      body: SignalRequest,
+      response: { 200: statusBody("signaled") },
+    },
+    handler: async (request, reply) => {
+      const { id, execId } = request.params;
+      await execs.signal(id, execId, request.body.signal, { signal: reply.callerSignal });
+      return { status: "signaled" as const };
+    },
+  });
+
+  app.route({
+    method: "DELETE",
+    url: "/sandboxes/:id/execs/:execId",
+    schema: {
+      tags,
+      operationId: "killExec",
+      summary: "Kill the whole process tree of a command",
+      params: ExecParams,
+      response: { 200: ExecRecord },
+    },
+    handler: async (request, reply) => {
+      const { id, execId } = request.params;
+      return presentExec(await execs.kill(id, execId, { signal: reply.callerSignal }));
+    },
+  });
+}

@@ -1,0 +1,199 @@
+import {
+  ChmodFileRequest,
+  FileInfo,
+  MoveFileRequest,
+  statusBody,
+  WatchEvent,
+  WriteFileRequest,
+} from "@alcove/wire";
+import { Type } from "typebox";
+import type { FileService } from "../../core/files/file-service.ts";
+import { parseMode } from "../../core/files/paths.ts";
+import type { Logger } from "../../platform/logger.ts";
+import { decodeContent, defined, given } from "../parse.ts";
+import { presentFile } from "../present.ts";
+import type { CallsUnderWay } from "../request-context.ts";
+import { type ServerSentEvent, sendEventStream } from "../streams/sse.ts";
+import { type RouteApp, SandboxParams } from "./route-app.ts";
+
+const PathQuery = Type.Object({ path: Type.String({ description: "Absolute path inside the sandbox." }) });
+const ListQuery = Type.Object({ path: Type.Optional(Type.String({ default: "/" })) });
+const DeleteQuery = Type.Object({
+  path: Type.String(),
+  recursive: Type.Optional(Type.Boolean({ default: false })),
+});
+const WatchQuery = Type.Object({
+  path: Type.String(),
+  recursive: Type.Optional(Type.Boolean({ default: false })),
+});
+const GlobQuery = Type.Object({ pattern: Type.String({ description: "*, ?, […], {a,b} and **." }) });
+
+/** Files by name: written, listed, moved, removed. Spec §4, Files; contents as raw bytes are in raw-files.ts. */
+export function fileRoutes(
+  app: RouteApp,
+  options: { files: FileService; calls: CallsUnderWay; logger: Logger },
+): void {
+  const { files, calls, logger } = options;
+  const tags = ["files"];
+
+  app.route({
+    method: "POST",
+    url: "/sandboxes/:id/files",
+    schema: {
+      tags,
+      operationId: "writeFile",
+      summary: "Write a file",
+      params: SandboxParams,
+      body: WriteFileRequest,
+      response: { 200: statusBody("written") },
+    },
+    handler: async (request, reply) => {
+      const { path, content, encoding, mode, user } = request.body;
+      const bytes = decodeContent("content", content, encoding);
+      const options = defined({
+        mode: mode === undefined || mode === "" ? undefined : parseMode("mode", mode),
+        user: given(user),
+        signal: reply.callerSignal,
+      });
+      await files.write(request.params.id, path, once(bytes), options);
+      return { status: "written" as const };
+    },
+  });
+
+  app.route({
+    method: "DELETE",
+    url: "/sandboxes/:id/files",
+    schema: {
+      tags,
+      operationId: "deleteFile",
+      summary: "Delete a file, or a directory",
+      params: SandboxParams,
+      querystring: DeleteQuery,
+      response: { 200: statusBody("deleted") },
+    },
+    handler: async (request, reply) => {
+      const { path, recursive = false } = request.query;
+      await files.remove(request.params.id, path, { recursive, signal: reply.callerSignal });
+      return { status: "deleted" as const };
+    },
+  });
+
+  app.route({
+    method: "GET",
+    url: "/sandboxes/:id/files/list",
+    schema: {
+      tags,
+      operationId: "listFiles",
+      summary: "What a directory holds",
+      params: SandboxParams,
+      querystring: ListQuery,
+      response: { 200: Type.Array(FileInfo) },
+    },
+    handler: async (request, reply) => {
+      const path = given(request.query.path) ?? "/";
+      return (await files.list(request.params.id, path, { signal: reply.callerSignal })).map(presentFile);
+    },
+  });
+
+  app.route({
+    method: "POST",
+    url: "/sandboxes/:id/files/move",
+    schema: {
+      tags,
+      operationId: "moveFile",
+      summary: "Move a file or a directory",
+      params: SandboxParams,
+      body: MoveFileRequest,
+      response: { 200: statusBody("moved") },
+    },
+    handler: async (request, reply) => {
+      const { old_path: from, new_path: to } = request.body;
+      await files.move(request.params.id, from, to, { signal: reply.callerSignal });
+      return { status: "moved" as const };
+    },
+  });
+
+  app.route({
+    method: "POST",
+    url: "/sandboxes/:id/files/chmod",
+    schema: {
+      tags,
+      operationId: "chmodFile",
+      summary: "Change permission bits",
+      params: SandboxParams,
+      body: ChmodFileRequest,
+      response: { 200: statusBody("chmod applied") },
+    },
+    handler: async (request, reply) => {
+      const mode = parseMode("mode", request.body.mode);
+      await files.chmod(request.params.id, request.body.path, mode, { signal: reply.callerSignal });
+      return { status: "chmod applied" as const };
+    },
+  });
+
+  app.route({
+    method: "GET",
+    url: "/sandboxes/:id/files/stat",
+    schema: {
+      tags,
+      operationId: "statFile",
+      summary: "One file; a last symlink is described, not followed",
+      params: SandboxParams,
+      querystring: PathQuery,
+      response: { 200: FileInfo },
+    },
+    handler: async (request, reply) =>
+      presentFile(await files.stat(request.params.id, request.query.path, { signal: reply.callerSignal })),
+  });
+
+  app.route({
+    method: "GET",
+    url: "/sandboxes/:id/files/glob",
+    schema: {
+      tags,
+      operationId: "globFiles",
+      summary: "Paths that match a pattern",
+      params: SandboxParams,
+      querystring: GlobQuery,
+      response: { 200: Type.Array(Type.String()) },
+    },
+    handler: (request, reply) =>
+      files.glob(request.params.id, request.query.pattern, { signal: reply.callerSignal }),
+  });
+
+  app.route({
+    method: "GET",
+    url: "/sandboxes/:id/files/watch",
+    exposeHeadRoute: false,
+    schema: {
+      tags,
+      operationId: "watchFiles",
+      summary: "Changes below a path, as server-sent events",
+      params: SandboxParams,
+      querystring: WatchQuery,
+      openapi: {
+        responses: {
+          200: {
+            description: "One WatchEvent per event.",
+            content: { "text/event-stream": { schema: WatchEvent } },
+          },
+        },
+      },
+    },
+    handler: async (request, reply) => {
+      const { path, recursive = false } = request.query;
+      const signal = calls.endless(reply);
+      const changes = await files.watch(request.params.id, path, { recursive, signal });
+      await sendEventStream(reply, asEvents(changes), { signal, logger });
+      return reply;
+    },
+  });
+}
+
+async function* once(bytes: Uint8Array): AsyncGenerator<Uint8Array> {
+  yield bytes;
+}
+
+async function* asEvents(changes: AsyncIterable<WatchEvent>): AsyncGenerator<ServerSentEvent> {
+  for await (const { type, path } of changes) yield { data: { type, path } };
+}

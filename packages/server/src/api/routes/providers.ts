@@ -1,0 +1,105 @@
+import { ProviderHealth } from "@alcove/wire";
+import { Type } from "typebox";
+import type { ProviderHealthEntry, ProviderRegistry } from "../../core/providers/provider-registry.ts";
+import type { SandboxService } from "../../core/sandboxes/sandbox-service.ts";
+import { NotFound } from "../../ports/errors.ts";
+import { presentHealth } from "../present.ts";
+import type { RouteApp } from "./route-app.ts";
+
+const countedSandboxes = 1_000;
+
+const ProviderDetail = Type.Object(
+  {
+    name: Type.String(),
+    healthy: Type.Boolean(),
+    default: Type.Boolean(),
+    sandbox_count: Type.Integer(),
+    health: ProviderHealth,
+    config: Type.Record(Type.String(), Type.Unknown()),
+  },
+  { $id: "ProviderDetail" },
+);
+
+/** What runs sandboxes, and how it does. Spec §4, Providers. */
+export function providerRoutes(
+  app: RouteApp,
+  options: { registry: ProviderRegistry; sandboxes: SandboxService },
+): void {
+  const { registry, sandboxes } = options;
+  const tags = ["providers"];
+
+  app.route({
+    method: "GET",
+    url: "/providers",
+    schema: {
+      tags,
+      operationId: "listProviders",
+      summary: "Providers and their health",
+      response: { 200: Type.Array(ProviderHealth) },
+    },
+    handler: async (_request, reply) =>
+      (await registry.health({ signal: reply.callerSignal })).map(presentHealth),
+  });
+
+  app.route({
+    method: "GET",
+    url: "/providers/:name",
+    schema: {
+      tags,
+      operationId: "getProvider",
+      summary: "One provider",
+      params: Type.Object({ name: Type.String() }),
+      response: { 200: ProviderDetail },
+    },
+    handler: async (request, reply) => {
+      const { name } = request.params;
+      const provider = registry.get(name);
+      const entries = await registry.health({ signal: reply.callerSignal });
+      const health = presentHealth(entryOf(entries, name));
+      return {
+        name,
+        healthy: health.healthy,
+        default: health.default,
+        sandbox_count: await count(sandboxes, name),
+        health,
+        config: provider.settings(),
+      };
+    },
+  });
+
+  app.route({
+    method: "POST",
+    url: "/providers/test",
+    schema: {
+      tags,
+      operationId: "testProviders",
+      summary: "Check every provider now",
+      response: { 200: Type.Record(Type.String(), Type.Boolean()) },
+    },
+    handler: async (_request, reply) => {
+      const entries = await registry.health({ refresh: true, signal: reply.callerSignal });
+      return Object.fromEntries(entries.map(({ name, healthy }) => [name, healthy]));
+    },
+  });
+}
+
+function entryOf(entries: readonly ProviderHealthEntry[], name: string): ProviderHealthEntry {
+  const entry = entries.find((candidate) => candidate.name === name);
+  if (entry === undefined) throw new NotFound(`provider ${JSON.stringify(name)} does not exist`);
+  return entry;
+}
+
+async function count(sandboxes: SandboxService, provider: string): Promise<number> {
+  let total = 0;
+  let cursor: string | undefined;
+  do {
+    const page = await sandboxes.list({
+      provider,
+      limit: countedSandboxes,
+      ...(cursor === undefined ? {} : { cursor }),
+    });
+    total += page.items.length;
+    cursor = page.nextCursor;
+  } while (cursor !== undefined);
+  return total;
+}

@@ -1,0 +1,152 @@
+import type { Readable } from "node:stream";
+import { statusBody } from "@alcove/wire";
+import type { FastifyReply } from "fastify";
+import { Type } from "typebox";
+import type { FileService } from "../../core/files/file-service.ts";
+import { parseMode } from "../../core/files/paths.ts";
+import { DomainError } from "../../ports/errors.ts";
+import { defined, given } from "../parse.ts";
+import { parseRange } from "../range.ts";
+import { ChosenUser, type RouteApp, SandboxParams } from "./route-app.ts";
+
+const PathQuery = Type.Object({ path: Type.String({ description: "Absolute path inside the sandbox." }) });
+const PutQuery = Type.Object({
+  path: Type.String(),
+  mode: Type.Optional(Type.String({ description: "Octal; default 0644." })),
+  user: ChosenUser,
+});
+const UnpackQuery = Type.Object({ path: Type.String(), user: ChosenUser });
+const anyBytes = { "application/octet-stream": { schema: { type: "string", format: "binary" } } };
+const tar = { "application/x-tar": { schema: { type: "string", format: "binary" } } };
+
+/** File contents and directories as streams of bytes; neither side is ever held in memory. DESIGN §6, files. */
+export function rawFileRoutes(app: RouteApp, options: { files: FileService }): void {
+  const { files } = options;
+  const tags = ["files"];
+  // In this scope every body is a stream, whatever its type says.
+  app.removeAllContentTypeParsers();
+  app.addContentTypeParser("*", (_request, payload, done) => done(null, payload));
+
+  app.route({
+    method: "GET",
+    url: "/sandboxes/:id/files",
+    exposeHeadRoute: false,
+    schema: {
+      tags,
+      operationId: "readFile",
+      summary: "The bytes of a file; honours Range",
+      params: SandboxParams,
+      querystring: PathQuery,
+      openapi: {
+        responses: {
+          200: { description: "The file.", content: anyBytes },
+          206: { description: "The range asked for.", content: anyBytes },
+          416: { description: "The file ends before the range begins." },
+        },
+      },
+    },
+    handler: async (request, reply) => {
+      const { path } = request.query;
+      const signal = reply.callerSignal;
+      const { range: header, "if-range": condition } = request.headers;
+      const range = header === undefined || condition !== undefined ? undefined : parseRange(header);
+      if (range === undefined) {
+        const { info, length, body } = await files.read(request.params.id, path, { signal });
+        if (length !== null) reply.header("content-length", length);
+        return sendBytes(reply, body, info.modifiedAt);
+      }
+      const { size } = await files.target(request.params.id, path, { signal });
+      const part = range.within(size);
+      if (part === undefined) {
+        reply.header("content-range", `bytes */${size}`);
+        throw new DomainError(
+          "range_not_satisfiable",
+          `the file has ${size} bytes; the range ${JSON.stringify(header)} begins behind its end`,
+        );
+      }
+      const { info, length, body } = await files.read(request.params.id, path, { ...part, signal });
+      const sent = length ?? part.length;
+      reply.code(206);
+      reply.header("content-range", `bytes ${part.offset}-${part.offset + sent - 1}/${size}`);
+      reply.header("content-length", sent);
+      return sendBytes(reply, body, info.modifiedAt);
+    },
+  });
+
+  app.route({
+    method: "PUT",
+    url: "/sandboxes/:id/files",
+    schema: {
+      tags,
+      operationId: "uploadFile",
+      summary: "Write a file from the raw body",
+      params: SandboxParams,
+      querystring: PutQuery,
+      response: { 200: statusBody("written") },
+      openapi: { requestContent: anyBytes },
+    },
+    handler: async (request, reply) => {
+      const { path, mode, user } = request.query;
+      const options = defined({
+        mode: mode === undefined || mode === "" ? undefined : parseMode("mode", mode),
+        user: given(user),
+        signal: reply.callerSignal,
+      });
+      await files.write(request.params.id, path, bodyOf(request.body), options);
+      return { status: "written" as const };
+    },
+  });
+
+  app.route({
+    method: "GET",
+    url: "/sandboxes/:id/files/archive",
+    exposeHeadRoute: false,
+    schema: {
+      tags,
+      operationId: "readArchive",
+      summary: "A tar of what is below a path",
+      params: SandboxParams,
+      querystring: PathQuery,
+      openapi: { responses: { 200: { description: "The tar.", content: tar } } },
+    },
+    handler: async (request, reply) => {
+      const signal = reply.callerSignal;
+      const body = await files.archive(request.params.id, request.query.path, { signal });
+      return reply.header("x-content-type-options", "nosniff").type("application/x-tar").send(body);
+    },
+  });
+
+  app.route({
+    method: "PUT",
+    url: "/sandboxes/:id/files/archive",
+    schema: {
+      tags,
+      operationId: "writeArchive",
+      summary: "Unpack a tar below a path",
+      params: SandboxParams,
+      querystring: UnpackQuery,
+      response: { 200: Type.Object({ status: Type.Literal("unpacked"), entries: Type.Integer() }) },
+      openapi: { requestContent: tar },
+    },
+    handler: async (request, reply) => {
+      const { path, user } = request.query;
+      const options = defined({ user: given(user), signal: reply.callerSignal });
+      const { entries } = await files.unpack(request.params.id, path, bodyOf(request.body), options);
+      return { status: "unpacked" as const, entries };
+    },
+  });
+}
+
+function sendBytes(reply: FastifyReply, body: Readable, modifiedAt: Date): FastifyReply {
+  return reply
+    .header("accept-ranges", "bytes")
+    .header("last-modified", modifiedAt.toUTCString())
+    .header("x-content-type-options", "nosniff")
+    .type("application/octet-stream")
+    .send(body);
+}
+
+/** No body at all is an empty one. */
+async function* bodyOf(body: unknown): AsyncGenerator<Uint8Array> {
+  if (body !== undefined && body !== null) yield* body as AsyncIterable<Uint8Array>;
+}

@@ -1,0 +1,56 @@
+import type { TypeBoxTypeProvider } from "@fastify/type-provider-typebox";
+import type {
+  FastifyBaseLogger,
+  FastifyInstance,
+  FastifyReply,
+  RawReplyDefaultExpression,
+  RawRequestDefaultExpression,
+  RawServerDefault,
+} from "fastify";
+import { Type } from "typebox";
+
+declare module "fastify" {
+  interface FastifySchema {
+    summary?: string;
+    description?: string;
+    tags?: string[];
+    operationId?: string;
+    /** For the OpenAPI page alone: content that Fastify neither validates nor serialises. */
+    openapi?: {
+      requestContent?: Record<string, unknown>;
+      responses?: Record<string, { description: string; content?: Record<string, unknown> }>;
+    };
+  }
+  interface FastifyContextConfig {
+    /** Answered without a key. */
+    open?: boolean;
+  }
+}
+
+/** The app as route files see it: schemas give the types. */
+export type RouteApp = FastifyInstance<
+  RawServerDefault,
+  RawRequestDefaultExpression,
+  RawReplyDefaultExpression,
+  FastifyBaseLogger,
+  TypeBoxTypeProvider
+>;
+
+export const SandboxParams = Type.Object({ id: Type.String() });
+export const ExecParams = Type.Object({ id: Type.String(), execId: Type.String() });
+export const ChosenUser = Type.Optional(
+  Type.String({ maxLength: 128, description: "Who owns what is created; default: the sandbox's user." }),
+);
+
+/** Stages of an operation as a Server-Timing header. DESIGN §5, every response. */
+export class ServerTiming {
+  readonly #stages: string[] = [];
+
+  readonly onStage = (stage: string, durationMs: number): void => {
+    this.#stages.push(`${stage.replaceAll(/[^A-Za-z0-9_-]/g, "_")};dur=${durationMs.toFixed(2)}`);
+  };
+
+  apply(reply: FastifyReply): void {
+    if (this.#stages.length > 0) reply.header("server-timing", this.#stages.join(", "));
+  }
+}

@@ -1,0 +1,302 @@
+import {
+  AdmissionDecision,
+  ExtendRequest,
+  formatDuration,
+  PreviewUrl,
+  PruneResult,
+  Sandbox,
+  SandboxStats,
+  SpawnRequest,
+  sandboxStates,
+  statusBody,
+} from "@alcove/wire";
+import type { FastifyRequest } from "fastify";
+import { Type } from "typebox";
+import { parseOwnerId } from "../../core/owners.ts";
+import type { SandboxService, SpawnInput } from "../../core/sandboxes/sandbox-service.ts";
+import type { Logger } from "../../platform/logger.ts";
+import { BadRequest } from "../../ports/errors.ts";
+import { defined, given, optionalDuration, requiredDuration } from "../parse.ts";
+import { presentSandbox, presentStats } from "../present.ts";
+import { type RouteApp, SandboxParams, ServerTiming } from "./route-app.ts";
+
+const longestList = 1_000;
+const longestLog = 10_000;
+const maxKeyLength = 256;
+
+const ListQuery = Type.Object({
+  state: Type.Optional(Type.Enum([...sandboxStates, ""])),
+  owner_id: Type.Optional(Type.String()),
+  provider: Type.Optional(Type.String()),
+  limit: Type.Optional(Type.Integer({ minimum: 1, maximum: longestList, default: longestList })),
+  cursor: Type.Optional(Type.String({ description: "X-Next-Cursor of the page before." })),
+});
+const LogsQuery = Type.Object({
+  lines: Type.Optional(Type.Integer({ minimum: 1, maximum: longestLog, default: 100 })),
+});
+const PreviewParams = Type.Object({
+  id: Type.String(),
+  port: Type.Integer({ minimum: 1, maximum: 65_535 }),
+});
+
+/** Spawn, look at, extend and destroy sandboxes. Spec §4, Sandboxes. */
+export function sandboxRoutes(
+  app: RouteApp,
+  options: {
+    sandboxes: SandboxService;
+    server: { previewDomain: string; port: number; publicUrl: string };
+    logger: Logger;
+  },
+): void {
+  const { sandboxes, server, logger } = options;
+  const present = (row: Parameters<typeof presentSandbox>[0]) =>
+    presentSandbox(row, { previewDomain: server.previewDomain });
+  const tags = ["sandboxes"];
+  /** Every field is optional, so no body at all is a spawn too. */
+  const emptyBody = async (request: FastifyRequest) => {
+    if (request.body === undefined) request.body = {};
+  };
+
+  app.route({
+    method: "POST",
+    url: "/sandboxes",
+    schema: {
+      tags,
+      operationId: "spawnSandbox",
+      summary: "Spawn a sandbox",
+      headers: Type.Object({
+        "idempotency-key": Type.Optional(Type.String({ description: "Makes a repeated spawn safe." })),
+        "x-user-id": Type.Optional(Type.String({ description: "Owner; overrides owner_id." })),
+      }),
+      body: SpawnRequest,
+      response: { 201: Sandbox },
+    },
+    preValidation: emptyBody,
+    handler: async (request, reply) => {
+      const input = spawnInput(request);
+      const idempotencyKey = idempotencyKeyOf(request);
+      const timing = new ServerTiming();
+      const { sandbox, replayed } = await sandboxes.spawn(
+        input,
+        defined({ signal: reply.callerSignal, idempotencyKey, onStage: timing.onStage }),
+      );
+      timing.apply(reply);
+      if (replayed) reply.header("idempotent-replayed", "true");
+      reply.code(201).header("location", `/api/v1/sandboxes/${sandbox.id}`);
+      return present(sandbox);
+    },
+  });
+
+  app.route({
+    method: "POST",
+    url: "/sandboxes/admission",
+    schema: {
+      tags,
+      operationId: "checkAdmission",
+      summary: "Whether a spawn would be admitted; nothing is created",
+      body: SpawnRequest,
+      response: { 200: AdmissionDecision },
+    },
+    preValidation: emptyBody,
+    handler: async (request) => {
+      const decision = await sandboxes.admission(spawnInput(request));
+      return {
+        allowed: decision.allowed,
+        queueable: decision.queueable,
+        reason: decision.reason,
+        active_sandboxes: decision.activeSandboxes,
+        max_sandboxes: decision.maxSandboxes,
+        active_owner_sandboxes: decision.activeOwnerSandboxes,
+        max_owner_sandboxes: decision.maxOwnerSandboxes,
+        max_ttl: formatDuration(decision.maxTtlMs),
+      };
+    },
+  });
+
+  app.route({
+    method: "GET",
+    url: "/sandboxes",
+    schema: {
+      tags,
+      operationId: "listSandboxes",
+      summary: "Sandboxes, newest first, without destroyed ones",
+      description: "metadata.<key>=<value> filters by label. X-Next-Cursor is set while there is more.",
+      querystring: ListQuery,
+      response: { 200: Type.Array(Sandbox) },
+    },
+    handler: async (request, reply) => {
+      const { query } = request;
+      const { items, nextCursor } = await sandboxes.list(
+        defined({
+          state: query.state === "" ? undefined : query.state,
+          ownerId: given(query.owner_id),
+          provider: given(query.provider),
+          metadata: metadataFilter(query),
+          limit: query.limit ?? longestList,
+          cursor: given(query.cursor),
+        }),
+      );
+      if (nextCursor !== undefined) reply.header("x-next-cursor", nextCursor);
+      return items.map(present);
+    },
+  });
+
+  app.route({
+    method: "GET",
+    url: "/sandboxes/:id",
+    schema: {
+      tags,
+      operationId: "getSandbox",
+      summary: "One sandbox",
+      params: SandboxParams,
+      response: { 200: Sandbox },
+    },
+    handler: async (request) => present(await sandboxes.get(request.params.id)),
+  });
+
+  app.route({
+    method: "DELETE",
+    url: "/sandboxes/:id",
+    schema: {
+      tags,
+      operationId: "destroySandbox",
+      summary: "Destroy a sandbox; safe to repeat",
+      params: SandboxParams,
+      response: { 200: statusBody("destroyed") },
+    },
+    handler: async (request, reply) => {
+      await sandboxes.destroy(request.params.id, { signal: reply.callerSignal });
+      logger.debug({ request_id: request.id, sandbox_id: request.params.id }, "sandbox destroyed");
+      return { status: "destroyed" as const };
+    },
+  });
+
+  app.route({
+    method: "DELETE",
+    url: "/sandboxes",
+    schema: {
+      tags,
+      operationId: "pruneSandboxes",
+      summary: "Destroy the expired ones",
+      response: { 200: PruneResult },
+    },
+    handler: async (_request, reply) => ({ pruned: await sandboxes.prune({ signal: reply.callerSignal }) }),
+  });
+
+  app.route({
+    method: "POST",
+    url: "/sandboxes/:id/extend",
+    schema: {
+      tags,
+      operationId: "extendSandbox",
+      summary: "Let a sandbox live for ttl from now",
+      params: SandboxParams,
+      body: ExtendRequest,
+      response: { 200: Sandbox },
+    },
+    handler: async (request, reply) => {
+      const ttlMs = requiredDuration("ttl", request.body.ttl);
+      return present(await sandboxes.extend(request.params.id, ttlMs, { signal: reply.callerSignal }));
+    },
+  });
+
+  app.route({
+    method: "GET",
+    url: "/sandboxes/:id/logs",
+    schema: {
+      tags,
+      operationId: "getSandboxLogs",
+      summary: "Console lines, newest last",
+      params: SandboxParams,
+      querystring: LogsQuery,
+      response: { 200: Type.Array(Type.String()) },
+    },
+    handler: (request, reply) =>
+      sandboxes.logs(request.params.id, request.query.lines ?? 100, { signal: reply.callerSignal }),
+  });
+
+  app.route({
+    method: "GET",
+    url: "/sandboxes/:id/stats",
+    schema: {
+      tags,
+      operationId: "getSandboxStats",
+      summary: "What a sandbox uses now",
+      params: SandboxParams,
+      response: { 200: SandboxStats },
+    },
+    handler: async (request, reply) =>
+      presentStats(await sandboxes.stats(request.params.id, { signal: reply.callerSignal })),
+  });
+
+  app.route({
+    method: "GET",
+    url: "/sandboxes/:id/preview/:port",
+    schema: {
+      tags,
+      operationId: "getPreviewUrl",
+      summary: "URL of a port of a sandbox",
+      params: PreviewParams,
+      response: { 200: PreviewUrl },
+    },
+    handler: async (request) => {
+      const sandbox = await sandboxes.get(request.params.id);
+      const host = `${request.params.port}-${sandbox.id}.${server.previewDomain}`;
+      return { url: previewUrl(host, server) };
+    },
+  });
+}
+
+/** Through the public URL's scheme and port where there is one, else the port listened on. */
+function previewUrl(host: string, server: { port: number; publicUrl: string }): string {
+  if (URL.canParse(server.publicUrl)) {
+    const { protocol, port } = new URL(server.publicUrl);
+    return `${protocol}//${host}${port === "" ? "" : `:${port}`}/`;
+  }
+  return `http://${host}${server.port === 0 || server.port === 80 ? "" : `:${server.port}`}/`;
+}
+
+function spawnInput(request: FastifyRequest<{ Body: SpawnRequest }>): SpawnInput {
+  const { body } = request;
+  return defined({
+    image: given(body.image),
+    provider: given(body.provider),
+    memoryMb: body.memory_mb === 0 ? undefined : body.memory_mb,
+    vcpus: body.vcpus === 0 ? undefined : body.vcpus,
+    ttlMs: optionalDuration("ttl", body.ttl),
+    metadata: body.metadata,
+    ownerId: userIdOf(request) ?? given(body.owner_id),
+    env: body.env,
+    user: given(body.user),
+    workdir: given(body.workdir),
+    network: body.network,
+  });
+}
+
+/** The X-User-ID header, undefined when absent or empty. Node reads headers byte by byte; owners may be any UTF-8. */
+function userIdOf(request: FastifyRequest): string | undefined {
+  const header = request.headers["x-user-id"];
+  if (typeof header !== "string") return undefined;
+  return given(parseOwnerId(Buffer.from(header, "latin1").toString("utf8")));
+}
+
+function idempotencyKeyOf(request: FastifyRequest): string | undefined {
+  const key = request.headers["idempotency-key"];
+  if (typeof key !== "string" || key === "") return undefined;
+  if (key.length > maxKeyLength)
+    throw new BadRequest(`Idempotency-Key is longer than ${maxKeyLength} characters`);
+  return key;
+}
+
+/** `metadata.<key>=<value>` of the query. */
+function metadataFilter(query: object): Record<string, string> | undefined {
+  const prefix = "metadata.";
+  const labels = Object.entries(query).filter(([name]) => name.startsWith(prefix));
+  if (labels.length === 0) return undefined;
+  return Object.fromEntries(
+    labels.map(([name, value]) => {
+      if (typeof value !== "string") throw new BadRequest(`${name} may be given once`);
+      return [name.slice(prefix.length), value];
+    }),
+  );
+}

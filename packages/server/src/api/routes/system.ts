@@ -1,0 +1,75 @@
+import { Health, Liveness, Readiness } from "@alcove/wire";
+import type { ProviderRegistry } from "../../core/providers/provider-registry.ts";
+import { deadlineAfter } from "../../platform/deadline.ts";
+import type { Clock } from "../../ports/clock.ts";
+import { presentHealth, uptime } from "../present.ts";
+import type { RouteApp } from "./route-app.ts";
+
+const readinessDeadlineMs = 6_000;
+
+/** Health, liveness and readiness; probes need no key. Spec §4, System. */
+export function systemRoutes(
+  app: RouteApp,
+  options: {
+    registry: ProviderRegistry;
+    clock: Clock;
+    version: string;
+    startedAt: Date;
+    ready: () => boolean;
+  },
+): void {
+  const { registry, clock, version, startedAt } = options;
+  const tags = ["system"];
+  const common = () => ({ version, uptime: uptime(startedAt, clock.now()) });
+
+  app.route({
+    method: "GET",
+    url: "/health",
+    config: { open: true },
+    schema: { tags, operationId: "getHealth", summary: "The service answers", response: { 200: Health } },
+    handler: async () => ({ status: "ok" as const, ...common() }),
+  });
+
+  app.route({
+    method: "GET",
+    url: "/live",
+    config: { open: true },
+    schema: {
+      tags,
+      operationId: "getLiveness",
+      summary: "The process responds",
+      response: { 200: Liveness },
+    },
+    handler: async () => ({ status: "alive" as const, ...common() }),
+  });
+
+  app.route({
+    method: "GET",
+    url: "/ready",
+    config: { open: true },
+    schema: {
+      tags,
+      operationId: "getReadiness",
+      summary: "Spawns can succeed: the first reconciliation is done and a provider is healthy",
+      response: { 200: Readiness, 503: Readiness },
+    },
+    handler: async (_request, reply) => {
+      using deadline = deadlineAfter(readinessDeadlineMs, reply.callerSignal);
+      const providers = (await registry.health({ signal: deadline.signal })).map(presentHealth);
+      const healthy = providers.filter((provider) => provider.healthy).length;
+      const counts = { ready_providers: healthy, total_providers: providers.length, providers };
+      const reconciled = options.ready();
+      if (reconciled && healthy > 0) return { status: "ready" as const, ...common(), ...counts };
+      reply.code(503);
+      return {
+        status: "not_ready" as const,
+        ...common(),
+        ...counts,
+        code: "unavailable",
+        message: reconciled
+          ? "no provider is healthy; `alcove doctor` tells why"
+          : "the first reconciliation is not done yet",
+      };
+    },
+  });
+}

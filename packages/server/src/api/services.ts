@@ -1,0 +1,27 @@
+import type { Config } from "../config/config.ts";
+import type { EventLog } from "../core/events/event-log.ts";
+import type { ExecService } from "../core/exec/exec-service.ts";
+import type { FileService } from "../core/files/file-service.ts";
+import type { ProviderRegistry } from "../core/providers/provider-registry.ts";
+import type { SandboxService } from "../core/sandboxes/sandbox-service.ts";
+import type { Logger } from "../platform/logger.ts";
+import type { Clock } from "../ports/clock.ts";
+
+/** Everything the HTTP interface talks to. */
+export interface ApiServices {
+  sandboxes: SandboxService;
+  execs: ExecService;
+  files: FileService;
+  events: EventLog;
+  registry: ProviderRegistry;
+}
+
+export interface ApiOptions extends ApiServices {
+  config: Pick<Config, "server" | "auth">;
+  logger: Logger;
+  clock: Clock;
+  version: string;
+  startedAt: Date;
+  /** Whether the first reconciliation is done. */
+  ready: () => boolean;
+}

@@ -1,0 +1,51 @@
+import type { FastifyReply } from "fastify";
+import type { ExecFollow } from "../../core/exec/exec-service.ts";
+import { CallerGone } from "../../platform/deadline.ts";
+import type { Logger } from "../../platform/logger.ts";
+import { exitFields, OutputDecoder, type OutputText } from "./output-text.ts";
+import { ResponseStream } from "./response-stream.ts";
+
+/**
+ * Writes a command's output as one JSON object per line. Ends with an `exit` line; a stream without one was cut: the
+ * sandbox ended. A slow reader slows the command down. DESIGN §4.2, NDJSON.
+ */
+export async function sendExecStream(
+  reply: FastifyReply,
+  follow: ExecFollow,
+  options: { signal: AbortSignal; offsets: boolean; logger: Logger; headers?: Record<string, string> },
+): Promise<void> {
+  const stream = ResponseStream.open(reply, {
+    signal: options.signal,
+    headers: {
+      "content-type": "application/x-ndjson",
+      "cache-control": "no-store",
+      "x-exec-id": follow.execId,
+      ...options.headers,
+    },
+  });
+  const decoder = new OutputDecoder();
+  try {
+    for await (const event of follow.events) {
+      let room = true;
+      for (const piece of decoder.decode(event)) room = stream.write(line(piece, options.offsets));
+      if (!room) await stream.drained();
+    }
+    stream.end();
+  } catch (error) {
+    if (!(error instanceof CallerGone))
+      options.logger.warn(
+        { request_id: reply.request.id, exec_id: follow.execId, err: error },
+        "exec stream cut",
+      );
+    stream.cut();
+  } finally {
+    await follow[Symbol.asyncDispose]();
+  }
+}
+
+function line(piece: OutputText, offsets: boolean): string {
+  if (piece.stream === "exit")
+    return `${JSON.stringify({ stream: "exit", data: "", ...exitFields(piece.exit) })}\n`;
+  const tail = offsets ? `,"offset":${piece.offset}}\n` : "}\n";
+  return `{"stream":"${piece.stream}","data":${JSON.stringify(piece.data)}${tail}`;
+}

@@ -1,0 +1,53 @@
+import type { FastifyReply } from "fastify";
+import { CallerGone, ShuttingDown } from "../../platform/deadline.ts";
+import type { Logger } from "../../platform/logger.ts";
+import { ResponseStream } from "./response-stream.ts";
+
+const heartbeatMs = 15_000;
+const reconnectMs = 2_000;
+
+export interface ServerSentEvent {
+  id?: string;
+  data: unknown;
+}
+
+/**
+ * Writes events as `text/event-stream` until they end or the caller goes: `id:`, `data:` and `retry:` lines, and a
+ * comment every 15 s so that proxies and readers see life. Spec §6; DESIGN §5, Events.
+ */
+export async function sendEventStream(
+  reply: FastifyReply,
+  events: AsyncIterable<ServerSentEvent>,
+  options: { signal: AbortSignal; logger: Logger },
+): Promise<void> {
+  const stream = ResponseStream.open(reply, {
+    signal: options.signal,
+    headers: {
+      "content-type": "text/event-stream; charset=utf-8",
+      "cache-control": "no-store",
+      "x-accel-buffering": "no",
+    },
+  });
+  let waiting = false;
+  const heartbeat = setInterval(() => {
+    if (!waiting) stream.write(": heartbeat\n\n");
+  }, heartbeatMs);
+  heartbeat.unref();
+  try {
+    stream.write(`retry: ${reconnectMs}\n\n`);
+    for await (const event of events) {
+      const id = event.id === undefined ? "" : `id: ${event.id}\n`;
+      if (stream.write(`${id}data: ${JSON.stringify(event.data)}\n\n`)) continue;
+      waiting = true;
+      await stream.drained();
+      waiting = false;
+    }
+    stream.end();
+  } catch (error) {
+    if (!(error instanceof CallerGone) && !(error instanceof ShuttingDown))
+      options.logger.warn({ request_id: reply.request.id, err: error }, "event stream cut");
+    stream.end();
+  } finally {
+    clearInterval(heartbeat);
+  }
+}

@@ -1,0 +1,273 @@
+import { WsClientMessage } from "@alcove/wire";
+import type { WebSocket } from "@fastify/websocket";
+import type { ExecFollow, ExecService } from "../../core/exec/exec-service.ts";
+import { CallerGone, ShuttingDown } from "../../platform/deadline.ts";
+import type { Logger } from "../../platform/logger.ts";
+import { BadRequest } from "../../ports/errors.ts";
+import type { ExecId } from "../../ports/ids.ts";
+import { toDomainError } from "../error-map.ts";
+import { decodeContent } from "../parse.ts";
+import type { CallUnderWay } from "../request-context.ts";
+import { execInput } from "../routes/exec-input.ts";
+import { compileCheck } from "../validation.ts";
+import { exitFields, OutputDecoder } from "./output-text.ts";
+
+const startDeadlineMs = 30_000;
+const pingMs = 15_000;
+/** Output the socket may hold before the command has to wait for its reader. */
+const outputHighWaterBytes = 1_048_576;
+/** Standard input that may wait for the command before the socket is no longer read. */
+const stdinHighWaterBytes = 1_048_576;
+
+const closeCodes = { normal: 1000, goingAway: 1001, refused: 1008, failed: 1011 } as const;
+const messageTypes = ["start", "stdin", "resize", "signal"] as const;
+
+type ClientMessage<T extends WsClientMessage["type"]> = Extract<WsClientMessage, { type: T }>;
+
+const checks = Object.fromEntries(
+  WsClientMessage.anyOf.map((schema) => [
+    schema.properties.type.const,
+    compileCheck<WsClientMessage>(schema),
+  ]),
+);
+
+/**
+ * One command over a WebSocket. `waiting` until the first message, which must be `start`; `running` while output goes
+ * out and input comes in; `closed` after `exit`, an error, or when the client left. Spec §4, WebSocket exec.
+ */
+export class WebSocketExec {
+  readonly #socket: WebSocket;
+  readonly #sandboxId: string;
+  readonly #execId: ExecId;
+  readonly #execs: ExecService;
+  readonly #call: CallUnderWay;
+  readonly #logger: Logger;
+  #state: "waiting" | "running" | "closed" = "waiting";
+  #follow: Promise<ExecFollow> | undefined;
+  #stdin: Promise<void> = Promise.resolve();
+  #stdinWaitingBytes = 0;
+  #answered = true;
+
+  constructor(options: {
+    socket: WebSocket;
+    sandboxId: string;
+    /** The id announced in the handshake. */
+    execId: ExecId;
+    execs: ExecService;
+    call: CallUnderWay;
+    logger: Logger;
+  }) {
+    this.#socket = options.socket;
+    this.#sandboxId = options.sandboxId;
+    this.#execId = options.execId;
+    this.#execs = options.execs;
+    this.#call = options.call;
+    this.#logger = options.logger;
+  }
+
+  /** Listens from now on; everything is let go of when the socket closes. */
+  open(): void {
+    const socket = this.#socket;
+    const ping = setInterval(() => this.#ping(), pingMs);
+    const impatient = setTimeout(
+      () => this.#refuse(new BadRequest("no start message came within 30s")),
+      startDeadlineMs,
+    );
+    const onAbort = () => {
+      if (this.#call.signal.reason instanceof ShuttingDown && this.#state === "waiting")
+        this.#fail(this.#call.signal.reason);
+    };
+    ping.unref();
+    impatient.unref();
+    this.#call.signal.addEventListener("abort", onAbort, { once: true });
+    socket.on("pong", () => {
+      this.#answered = true;
+    });
+    socket.on("message", (data: Buffer) => {
+      clearTimeout(impatient);
+      this.#receive(data);
+    });
+    socket.on("error", (error) => {
+      this.#logger.debug({ exec_id: this.#execId, err: error }, "websocket failed");
+    });
+    socket.on("close", () => {
+      clearInterval(ping);
+      clearTimeout(impatient);
+      this.#state = "closed";
+      this.#call.signal.removeEventListener("abort", onAbort);
+      this.#call.end();
+      this.#call.abort(new CallerGone());
+    });
+  }
+
+  #ping(): void {
+    // A socket that is not read cannot show its pongs.
+    if (this.#socket.isPaused) return;
+    if (!this.#answered) return this.#socket.terminate();
+    this.#answered = false;
+    this.#socket.ping();
+  }
+
+  #receive(data: Buffer): void {
+    if (this.#state === "closed") return;
+    try {
+      const message = parseMessage(data);
+      if (this.#state === "waiting") {
+        if (message.type !== "start")
+          throw new BadRequest(`the first message must be of type start, not ${message.type}`);
+        this.#start(message);
+      } else {
+        this.#act(message);
+      }
+    } catch (error) {
+      if (this.#state === "waiting") this.#refuse(error);
+      else this.#tell(error);
+    }
+  }
+
+  #start(message: ClientMessage<"start">): void {
+    const input = { execId: this.#execId, ...execInput(message) };
+    this.#state = "running";
+    this.#follow = this.#execs.stream(this.#sandboxId, input, { stdin: true, signal: this.#call.signal });
+    void this.#pump(this.#follow);
+  }
+
+  async #pump(starting: Promise<ExecFollow>): Promise<void> {
+    let follow: ExecFollow;
+    try {
+      follow = await starting;
+    } catch (error) {
+      return this.#refuse(error);
+    }
+    const decoder = new OutputDecoder();
+    let ended = false;
+    try {
+      for await (const event of follow.events) {
+        for (const piece of decoder.decode(event)) {
+          if (piece.stream === "exit") {
+            ended = true;
+            await this.#send({ type: "exit", ...exitFields(piece.exit) });
+          } else {
+            await this.#send({ type: piece.stream, data: piece.data });
+          }
+        }
+      }
+      if (ended) this.#close(closeCodes.normal);
+      else this.#fail(new Error("the sandbox ended while the command ran"));
+    } catch (error) {
+      if (!(error instanceof CallerGone)) this.#fail(error);
+    } finally {
+      await follow[Symbol.asyncDispose]();
+    }
+  }
+
+  #act(message: WsClientMessage): void {
+    switch (message.type) {
+      case "start":
+        throw new BadRequest("the command was started already; open another connection for another one");
+      case "stdin":
+        return this.#queueStdin(message);
+      case "resize":
+        return this.#inBackground((follow, signal) =>
+          this.#execs.resize(
+            this.#sandboxId,
+            follow.execId,
+            { cols: message.cols, rows: message.rows },
+            { signal },
+          ),
+        );
+      case "signal":
+        return this.#inBackground((follow, signal) =>
+          this.#execs.signal(this.#sandboxId, follow.execId, message.signal, { signal }),
+        );
+      default:
+        message satisfies never;
+    }
+  }
+
+  /** Input goes in order; signals overtake it, so that a command that does not read can be ended. */
+  #queueStdin(message: ClientMessage<"stdin">): void {
+    const data = decodeContent("data", message.data, message.encoding);
+    this.#stdinWaitingBytes += data.length + 1;
+    if (this.#stdinWaitingBytes > stdinHighWaterBytes) this.#socket.pause();
+    const write = async () => {
+      try {
+        const follow = await this.#follow;
+        if (data.length > 0) await follow?.writeStdin(data);
+        if (message.close === true) await follow?.closeStdin();
+      } catch (error) {
+        this.#logger.debug({ exec_id: this.#execId, err: error }, "standard input was not taken");
+      } finally {
+        this.#stdinWaitingBytes -= data.length + 1;
+        if (this.#socket.isPaused && this.#stdinWaitingBytes <= stdinHighWaterBytes) this.#socket.resume();
+      }
+    };
+    this.#stdin = this.#stdin.then(write);
+  }
+
+  #inBackground(act: (follow: ExecFollow, signal: AbortSignal) => Promise<void>): void {
+    const run = async () => {
+      try {
+        const follow = await this.#follow;
+        if (follow !== undefined) await act(follow, this.#call.signal);
+      } catch (error) {
+        if (!(error instanceof CallerGone)) this.#tell(error);
+      }
+    };
+    void run();
+  }
+
+  /** Resolves at once while the socket takes more, else when this message has left. */
+  #send(message: Record<string, unknown>): Promise<void> | undefined {
+    const text = JSON.stringify(message);
+    if (this.#socket.readyState !== this.#socket.OPEN) return undefined;
+    if (this.#socket.bufferedAmount < outputHighWaterBytes) {
+      this.#socket.send(text);
+      return undefined;
+    }
+    return new Promise((resolve) => this.#socket.send(text, () => resolve()));
+  }
+
+  #tell(error: unknown): void {
+    const { code, message } = toDomainError(error);
+    if (this.#socket.bufferedAmount < outputHighWaterBytes) void this.#send({ type: "error", code, message });
+  }
+
+  #refuse(error: unknown): void {
+    if (this.#state === "closed") return;
+    this.#tell(error);
+    const { code } = toDomainError(error);
+    const ours = code === "internal" || code === "provider_error" || code === "unavailable";
+    if (ours) this.#logger.error({ exec_id: this.#execId, err: error }, "websocket exec failed");
+    this.#close(ours ? closeCodes.failed : closeCodes.refused);
+  }
+
+  #fail(error: unknown): void {
+    if (this.#state === "closed") return;
+    this.#logger.warn({ exec_id: this.#execId, err: error }, "websocket exec cut");
+    this.#tell(error);
+    this.#close(error instanceof ShuttingDown ? closeCodes.goingAway : closeCodes.failed);
+  }
+
+  #close(code: number): void {
+    this.#state = "closed";
+    this.#socket.close(code);
+  }
+}
+
+function parseMessage(data: Buffer): WsClientMessage {
+  const value = parseJson(data.toString("utf8"));
+  const type = value !== null && typeof value === "object" && "type" in value ? value.type : undefined;
+  const check = typeof type === "string" && Object.hasOwn(checks, type) ? checks[type] : undefined;
+  if (check === undefined)
+    throw new BadRequest(`type of the message must be one of ${messageTypes.join(", ")}`);
+  return check(value);
+}
+
+function parseJson(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new BadRequest("the message is not JSON", { cause: error });
+  }
+}

@@ -1,0 +1,91 @@
+import { Ajv, type ErrorObject, type ValidateFunction } from "ajv";
+import addFormats from "ajv-formats";
+import type { FastifySchema, FastifySchemaCompiler } from "fastify";
+import { BadRequest } from "../ports/errors.ts";
+
+type JsonSchema = { readonly [key: string]: unknown };
+
+const common = { strict: false, allErrors: false, useDefaults: true, removeAdditional: false } as const;
+
+/** Bodies mean what they say: "512" is no integer. */
+const strictAjv = makeAjv({ ...common, coerceTypes: false });
+/** Path and query are text, so numbers and booleans are read from text. */
+const textAjv = makeAjv({ ...common, coerceTypes: true });
+
+function makeAjv(options: ConstructorParameters<typeof Ajv>[0]): Ajv {
+  const ajv = new Ajv(options);
+  addFormats.default(ajv);
+  return ajv;
+}
+
+export const validatorCompiler: FastifySchemaCompiler<FastifySchema> = ({ schema, httpPart }) =>
+  (httpPart === "body" ? strictAjv : textAjv).compile(plainSchema(schema));
+
+/** @returns a check for values that arrive outside of HTTP bodies, such as WebSocket messages. */
+export function compileCheck<T>(schema: object): (value: unknown) => T {
+  const validate: ValidateFunction<T> = strictAjv.compile<T>(plainSchema(schema));
+  return (value) => {
+    if (validate(value)) return value;
+    throw new BadRequest(describe(validate.errors?.[0], "message"));
+  };
+}
+
+/**
+ * A copy without `$id`s, which may occur only once in a validator, and with records that hold for every key: the pattern
+ * TypeBox writes for them, `^.*$`, lets keys with a line break through unchecked.
+ */
+export function plainSchema(schema: unknown): JsonSchema {
+  return simplify(schema) as JsonSchema;
+}
+
+function simplify(node: unknown): unknown {
+  if (Array.isArray(node)) return node.map(simplify);
+  if (node === null || typeof node !== "object") return node;
+  const copy: Record<string, unknown> = {};
+  for (const [key, value] of Object.entries(node)) {
+    if (key === "$id" && typeof value === "string") continue;
+    if (key === "patternProperties" && isEveryKey(value))
+      copy["additionalProperties"] = simplify(value["^.*$"]);
+    else copy[key] = simplify(value);
+  }
+  return copy;
+}
+
+function isEveryKey(value: unknown): value is { "^.*$": unknown } {
+  return value !== null && typeof value === "object" && "^.*$" in value && Object.keys(value).length === 1;
+}
+
+/** Names the field that is wrong and how. */
+export function validationMessage(error: {
+  validation?: unknown;
+  validationContext?: string | undefined;
+}): string {
+  const first = Array.isArray(error.validation) ? (error.validation[0] as ErrorObject) : undefined;
+  return describe(first, error.validationContext ?? "body");
+}
+
+const contextNames: Readonly<Record<string, string>> = {
+  body: "the body",
+  querystring: "the query",
+  params: "the path",
+  message: "the message",
+};
+
+function describe(error: ErrorObject | undefined, context: string): string {
+  const place = contextNames[context] ?? context;
+  if (error === undefined) return `${place} is not valid`;
+  const field = error.instancePath.slice(1).replaceAll("/", ".").replaceAll("~1", "/").replaceAll("~0", "~");
+  const name = field === "" ? place : `${field.slice(0, 200)} in ${place}`;
+  switch (error.keyword) {
+    case "additionalProperties":
+      return `${field === "" ? "" : `${field}.`}${String(error.params["additionalProperty"]).slice(0, 100)} is not a field of ${place}`;
+    case "required":
+      return `${field === "" ? "" : `${field}.`}${String(error.params["missingProperty"])} is missing in ${place}`;
+    case "enum":
+      return `${name} must be one of ${(error.params["allowedValues"] as unknown[]).map((value) => JSON.stringify(value)).join(", ")}`;
+    case "anyOf":
+      return `${name} has a value that is not allowed here`;
+    default:
+      return `${name} ${error.message ?? "is not valid"}`;
+  }
+}

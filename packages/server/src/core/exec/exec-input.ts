@@ -1,0 +1,106 @@
+import { formatDuration } from "@alcove/wire";
+import { BadRequest, ResourceLimit } from "../../ports/errors.ts";
+import type { ExecId } from "../../ports/ids.ts";
+import type { ExecSpec, WindowSize } from "../../ports/sandbox-operations.ts";
+import { commandArgv } from "./command-line.ts";
+
+/** A command as a client asks for it, durations already in milliseconds. */
+export interface ExecInput {
+  command: string;
+  args?: readonly string[];
+  mode?: "shell" | "argv";
+  env?: Readonly<Record<string, string>>;
+  workdir?: string;
+  user?: string;
+  /** Above 0; absent: the configured default. */
+  timeoutMs?: number;
+  /** Chosen by the client, so that it finds a command whose answer it lost. */
+  execId?: string;
+  tag?: string;
+  tty?: WindowSize;
+}
+
+export interface ExecLimits {
+  /** 0: the maximum. */
+  defaultTimeoutMs: number;
+  /** 0: none. */
+  maxTimeoutMs: number;
+}
+
+/** Stands for "no deadline" where the limits ask for none. */
+const noDeadlineMs = 100 * 366 * 24 * 3_600_000;
+const execIdPattern = /^ex-[a-z0-9]{8,32}$/;
+
+/**
+ * Checks a command and turns it into what a sandbox runs.
+ * @throws BadRequest naming the field; ResourceLimit for a timeout above the maximum. DESIGN §6, exec timeout.
+ */
+export function execSpec(
+  input: ExecInput,
+  options: { limits: ExecLimits; makeId: () => ExecId; stdin: boolean; detached: boolean },
+): ExecSpec {
+  const args = input.args ?? [];
+  if (input.command === "") throw new BadRequest("command must not be empty");
+  refuseNul("command", input.command);
+  for (const [index, arg] of args.entries()) refuseNul(`args[${index}]`, arg);
+  const env = input.env ?? {};
+  checkEnvironment("env", env);
+  if (input.workdir !== undefined) checkWorkdir(input.workdir);
+  if (input.user !== undefined) refuseNul("user", input.user);
+  return {
+    execId: input.execId === undefined ? options.makeId() : checkExecId(input.execId),
+    command: input.command,
+    args,
+    argv: commandArgv({ command: input.command, args, mode: input.mode ?? "shell" }),
+    env,
+    ...(input.workdir === undefined ? {} : { workdir: input.workdir }),
+    ...(input.user === undefined ? {} : { user: input.user }),
+    ...(input.tty === undefined ? {} : { tty: input.tty }),
+    ...(input.tag === undefined ? {} : { tag: input.tag }),
+    stdin: options.stdin,
+    timeoutMs: effectiveTimeoutMs(input.timeoutMs, options.limits),
+    detached: options.detached,
+  };
+}
+
+/** @throws BadRequest for a name that is empty or holds `=` or NUL, and for a value that holds NUL. */
+export function checkEnvironment(field: string, env: Readonly<Record<string, string>>): void {
+  for (const [name, value] of Object.entries(env)) {
+    if (name === "") throw new BadRequest(`${field} holds a variable without a name`);
+    if (name.includes("=") || name.includes("\0"))
+      throw new BadRequest(
+        `${field} name ${JSON.stringify(name.slice(0, 64))} must hold neither "=" nor NUL`,
+      );
+    refuseNul(`${field}.${name}`, value);
+  }
+}
+
+/** @throws BadRequest unless absolute. */
+function checkWorkdir(workdir: string): void {
+  refuseNul("workdir", workdir);
+  if (!workdir.startsWith("/"))
+    throw new BadRequest(`workdir ${JSON.stringify(workdir.slice(0, 200))} must be an absolute path`);
+}
+
+/** @throws BadRequest for an id that could not be a command's. */
+export function checkExecId(execId: string): ExecId {
+  if (!execIdPattern.test(execId))
+    throw new BadRequest(`exec_id must be "ex-" and 8 to 32 of [a-z0-9], not ${JSON.stringify(execId)}`);
+  return execId as ExecId;
+}
+
+function effectiveTimeoutMs(askedMs: number | undefined, limits: ExecLimits): number {
+  const maximumMs = limits.maxTimeoutMs === 0 ? noDeadlineMs : limits.maxTimeoutMs;
+  if (askedMs === undefined)
+    return limits.defaultTimeoutMs === 0 ? maximumMs : Math.min(limits.defaultTimeoutMs, maximumMs);
+  if (!(askedMs > 0)) throw new BadRequest("timeout must be longer than 0s");
+  if (askedMs > maximumMs)
+    throw new ResourceLimit(
+      `timeout is ${formatDuration(askedMs)} and commands may run ${formatDuration(maximumMs)} at most (defaults.max_exec_timeout)`,
+    );
+  return askedMs;
+}
+
+function refuseNul(field: string, text: string): void {
+  if (text.includes("\0")) throw new BadRequest(`${field} must not hold a NUL character`);
+}

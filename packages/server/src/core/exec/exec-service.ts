@@ -1,0 +1,355 @@
+import { formatDuration } from "@alcove/wire";
+import { CallerGone, deadlineAfter, ShuttingDown } from "../../platform/deadline.ts";
+import type { Logger } from "../../platform/logger.ts";
+import type { Clock } from "../../ports/clock.ts";
+import { ResourceLimit, TimedOut, Unavailable } from "../../ports/errors.ts";
+import type { EventSink } from "../../ports/event-sink.ts";
+import type { ExecId, Ids } from "../../ports/ids.ts";
+import type {
+  CallOptions,
+  ExecEvent,
+  ExecExit,
+  ExecInfo,
+  ExecSpec,
+  ExecView,
+  SandboxOperations,
+  WindowSize,
+} from "../../ports/sandbox-operations.ts";
+import type { SandboxRow } from "../../ports/store.ts";
+import { checkExecId, type ExecInput, type ExecLimits, execSpec } from "./exec-input.ts";
+import { type ExecOperation, type ExecReader, ExecTracker } from "./exec-tracker.ts";
+import { OutputCollector } from "./output-collector.ts";
+import type { RunningSandboxes } from "./running-sandboxes.ts";
+import { parseSignal } from "./signals.ts";
+
+/** A sandbox answers a start in milliseconds; one that does not is ill. */
+const startDeadlineMs = 30_000;
+/** How long after its own deadline a buffered command may stay silent before its sandbox counts as ill. */
+const overdueMs = 60_000;
+const cleanupDeadlineMs = 10_000;
+
+export interface ExecOutcome {
+  execId: ExecId;
+  exit: ExecExit;
+  stdout: string;
+  stderr: string;
+  truncated: boolean;
+}
+
+/** A command that is followed. Iterate `events` once; `close` ends the reading, never the command itself. */
+export interface ExecFollow extends AsyncDisposable {
+  readonly execId: ExecId;
+  readonly pid: number;
+  readonly events: AsyncIterable<ExecEvent>;
+  writeStdin(data: Uint8Array): Promise<void>;
+  closeStdin(): Promise<void>;
+}
+
+interface Target {
+  row: SandboxRow;
+  operations: SandboxOperations;
+}
+
+/** Runs commands in sandboxes. Every form of it, buffered, streamed or detached, is a view of one exec. DESIGN §4.2. */
+export class ExecService implements Disposable {
+  readonly #sandboxes: RunningSandboxes;
+  readonly #events: EventSink;
+  readonly #ids: Pick<Ids, "execId">;
+  readonly #clock: Clock;
+  readonly #logger: Logger;
+  readonly #limits: ExecLimits & { maxOutputBytes: number };
+  readonly #tracker: ExecTracker;
+
+  constructor(options: {
+    sandboxes: RunningSandboxes;
+    events: EventSink;
+    ids: Pick<Ids, "execId">;
+    clock: Clock;
+    logger: Logger;
+    limits: ExecLimits & { maxOutputBytes: number; disconnectGraceMs: number };
+  }) {
+    this.#sandboxes = options.sandboxes;
+    this.#events = options.events;
+    this.#ids = options.ids;
+    this.#clock = options.clock;
+    this.#logger = options.logger;
+    this.#limits = options.limits;
+    this.#tracker = new ExecTracker({
+      sandboxes: options.sandboxes,
+      events: options.events,
+      clock: options.clock,
+      logger: options.logger,
+      disconnectGraceMs: options.limits.disconnectGraceMs,
+    });
+  }
+
+  [Symbol.dispose](): void {
+    this.#tracker[Symbol.dispose]();
+  }
+
+  /** Commands whose end was not seen yet. */
+  get running(): number {
+    return this.#tracker.size;
+  }
+
+  /** An id for a command that has yet to be asked for. */
+  makeId(): ExecId {
+    return this.#ids.execId();
+  }
+
+  /**
+   * Runs a command to its end and returns at most `exec.max_output` bytes of each stream.
+   * @throws TimedOut with what was written when its deadline passed; Unavailable when the sandbox ended under it.
+   */
+  async run(
+    sandboxId: string,
+    input: ExecInput,
+    options: CallOptions & { onStage?: (stage: string, durationMs: number) => void },
+  ): Promise<ExecOutcome> {
+    const startedMs = this.#clock.monotonicMs();
+    const target = this.#sandboxes.running(sandboxId);
+    const spec = this.#spec(target, input, { operation: "exec", stdin: false, detached: false });
+    const { view, reader } = await this.#open(target, spec, "exec");
+    const followingMs = this.#clock.monotonicMs();
+    options.onStage?.("start", followingMs - startedMs);
+    using overdue = deadlineAfter(Math.min(spec.timeoutMs + overdueMs, 2 ** 31 - 1), options.signal);
+    await using follow = this.#follow(target, { view, reader, signal: overdue.signal });
+    const stdout = new OutputCollector({ maxBytes: this.#limits.maxOutputBytes });
+    const stderr = new OutputCollector({ maxBytes: this.#limits.maxOutputBytes });
+    let exit: ExecExit | undefined;
+    for await (const event of follow.events) {
+      if (event.type === "exit") exit = event.exit;
+      else (event.stream === "stdout" ? stdout : stderr).add(event.data);
+    }
+    options.onStage?.("run", this.#clock.monotonicMs() - followingMs);
+    const truncated = stdout.truncated || stderr.truncated;
+    const details = () => ({
+      exec_id: spec.execId,
+      stdout: stdout.text(),
+      stderr: stderr.text(),
+      ...(truncated ? { truncated } : {}),
+    });
+    if (exit === undefined)
+      throw new Unavailable(
+        `the sandbox ${sandboxId} ended, or the connection to it, while command ${spec.execId} ran; its result is lost`,
+        { details: details() },
+      );
+    if (exit.reason === "timeout")
+      throw new TimedOut(
+        `command ${spec.execId} was ended at its deadline of ${formatDuration(spec.timeoutMs)}; ask for a longer timeout or start it detached`,
+        { details: details() },
+      );
+    return { execId: spec.execId, exit, stdout: stdout.text(), stderr: stderr.text(), truncated };
+  }
+
+  /** Starts a command and follows it. When `signal` aborts, the reading ends and the command gets its grace. */
+  async stream(
+    sandboxId: string,
+    input: ExecInput,
+    options: CallOptions & { stdin: boolean },
+  ): Promise<ExecFollow> {
+    const target = this.#sandboxes.running(sandboxId);
+    const spec = this.#spec(target, input, {
+      operation: "exec_stream",
+      stdin: options.stdin,
+      detached: false,
+    });
+    const { view, reader } = await this.#open(target, spec, "exec_stream");
+    return this.#follow(target, { view, reader, signal: options.signal });
+  }
+
+  /** Starts a command that nobody needs to read. */
+  async startDetached(
+    sandboxId: string,
+    input: ExecInput,
+    options: { stdin: boolean },
+  ): Promise<{ execId: ExecId; pid: number }> {
+    const target = this.#sandboxes.running(sandboxId);
+    const spec = this.#spec(target, input, { operation: "exec", stdin: options.stdin, detached: true });
+    using deadline = deadlineAfter(startDeadlineMs);
+    const { started } = await this.#tracker.start(
+      target,
+      { execId: spec.execId, operation: "exec", detached: true },
+      () => target.operations.execs.startDetached(spec, { signal: deadline.signal }),
+    );
+    return { execId: spec.execId, pid: started.pid };
+  }
+
+  list(sandboxId: string, options: CallOptions): Promise<ExecInfo[]> {
+    return this.#sandboxes.running(sandboxId).operations.execs.list(options);
+  }
+
+  async get(sandboxId: string, execId: string, options: CallOptions): Promise<ExecInfo> {
+    const { target, id } = this.#addressed(sandboxId, execId);
+    const info = await target.operations.execs.get(id, options);
+    if (info.exit !== undefined) this.#tracker.sawExit(sandboxId, id, info.exit);
+    return info;
+  }
+
+  /**
+   * Output from `from` on, what is kept first; with `follow` until the end. A reader that follows calls off a grace.
+   * Who takes over an attached command slows it down as its first reader did; a detached one never waits for a reader.
+   */
+  async output(
+    sandboxId: string,
+    execId: string,
+    options: CallOptions & { from: number; follow: boolean },
+  ): Promise<ExecFollow & { info: ExecInfo }> {
+    const { target, id } = this.#addressed(sandboxId, execId);
+    const { from, follow, signal } = options;
+    const lossless = this.#tracker.isAttached(sandboxId, id);
+    const attach = () => target.operations.execs.attach(id, { from, follow, lossless, signal });
+    if (!follow) {
+      const view = await attach();
+      const reader: ExecReader = { leave: () => undefined };
+      return Object.assign(this.#follow(target, { view, reader, signal }), { info: view.info });
+    }
+    const { attached, reader } = await this.#tracker.attach(target, id, attach);
+    return Object.assign(this.#follow(target, { view: attached, reader, signal }), { info: attached.info });
+  }
+
+  async writeStdin(
+    sandboxId: string,
+    execId: string,
+    data: Uint8Array,
+    options: CallOptions & { close: boolean },
+  ): Promise<void> {
+    const { target, id } = this.#addressed(sandboxId, execId);
+    await target.operations.execs.writeStdin(id, data, options);
+  }
+
+  async resize(sandboxId: string, execId: string, size: WindowSize, options: CallOptions): Promise<void> {
+    const { target, id } = this.#addressed(sandboxId, execId);
+    await target.operations.execs.resize(id, size, options);
+  }
+
+  async signal(
+    sandboxId: string,
+    execId: string,
+    signal: string | number,
+    options: CallOptions,
+  ): Promise<void> {
+    const number = parseSignal(signal);
+    const { target, id } = this.#addressed(sandboxId, execId);
+    await target.operations.execs.signal(id, number, options);
+  }
+
+  /** Kills the whole tree; a command that has ended keeps its record. */
+  async kill(sandboxId: string, execId: string, options: CallOptions): Promise<ExecInfo> {
+    const { target, id } = this.#addressed(sandboxId, execId);
+    const info = await target.operations.execs.kill(id, { ...options, reason: "cancelled" });
+    if (info.exit !== undefined) this.#tracker.sawExit(sandboxId, id, info.exit);
+    return info;
+  }
+
+  #addressed(sandboxId: string, execId: string): { target: Target; id: ExecId } {
+    return { target: this.#sandboxes.running(sandboxId), id: checkExecId(execId) };
+  }
+
+  #spec(
+    target: Target,
+    input: ExecInput,
+    options: { operation: ExecOperation; stdin: boolean; detached: boolean },
+  ): ExecSpec {
+    try {
+      return execSpec(input, {
+        limits: this.#limits,
+        makeId: () => this.#ids.execId(),
+        stdin: options.stdin,
+        detached: options.detached,
+      });
+    } catch (error) {
+      if (error instanceof ResourceLimit)
+        this.#events.emit({
+          type: "resource.limit",
+          sandboxId: target.row.id,
+          data: { operation: options.operation, provider: target.row.provider, error: error.message },
+        });
+      throw error;
+    }
+  }
+
+  /**
+   * The start is never cut short by a caller that leaves: a command that may have begun must be found again, so that
+   * its grace can be started.
+   */
+  async #open(
+    target: Target,
+    spec: ExecSpec,
+    operation: ExecOperation,
+  ): Promise<{ view: ExecView; reader: ExecReader }> {
+    using deadline = deadlineAfter(startDeadlineMs);
+    try {
+      const { started, reader } = await this.#tracker.start(
+        target,
+        { execId: spec.execId, operation, detached: false },
+        () => target.operations.execs.start(spec, { signal: deadline.signal }),
+      );
+      return { view: started, reader };
+    } catch (error) {
+      if (!deadline.signal.aborted) throw error;
+      void this.#endUnanswered(target, spec.execId);
+      throw new Unavailable(
+        `the sandbox ${target.row.id} did not start command ${spec.execId} within ${formatDuration(startDeadlineMs)}`,
+        { cause: error, details: { exec_id: spec.execId } },
+      );
+    }
+  }
+
+  async #endUnanswered(target: Target, execId: ExecId): Promise<void> {
+    try {
+      using deadline = deadlineAfter(cleanupDeadlineMs);
+      await target.operations.execs.kill(execId, { reason: "cancelled", signal: deadline.signal });
+    } catch (error) {
+      this.#logger.debug({ exec_id: execId, err: error }, "a command that did not start was not found");
+    }
+  }
+
+  #follow(target: Target, reading: { view: ExecView; reader: ExecReader; signal: AbortSignal }): ExecFollow {
+    const { view, reader, signal } = reading;
+    const closeView = async () => {
+      try {
+        await view[Symbol.asyncDispose]();
+      } catch (error) {
+        this.#logger.debug({ exec_id: view.execId, err: error }, "a view of a command did not close");
+      }
+    };
+    const onAbort = () => void closeView();
+    if (signal.aborted) onAbort();
+    else signal.addEventListener("abort", onAbort, { once: true });
+    return {
+      execId: view.execId,
+      pid: view.pid,
+      events: this.#watched(target, view, signal),
+      writeStdin: (data) => view.writeStdin(data),
+      closeStdin: () => view.closeStdin(),
+      [Symbol.asyncDispose]: async () => {
+        signal.removeEventListener("abort", onAbort);
+        reader.leave({ grace: !(signal.reason instanceof ShuttingDown) });
+        await closeView();
+      },
+    };
+  }
+
+  /** The events of a view; an exit is told to the tracker, an abort of the signal throws its reason. */
+  async *#watched(target: Target, view: ExecView, signal: AbortSignal): AsyncGenerator<ExecEvent> {
+    try {
+      for await (const event of view.events) {
+        if (event.type === "exit") this.#tracker.sawExit(target.row.id, view.execId, event.exit);
+        if (signal.aborted && event.type !== "exit") break;
+        yield event;
+        if (event.type === "exit") return;
+      }
+    } catch (error) {
+      if (!signal.aborted) throw error;
+    }
+    if (signal.aborted) throw abortError(signal.reason);
+  }
+}
+
+function abortError(reason: unknown): Error {
+  if (reason instanceof CallerGone) return reason;
+  if (reason instanceof ShuttingDown)
+    return new Unavailable("the service is shutting down", { cause: reason });
+  return new Unavailable("the sandbox did not report the end of the command in time", { cause: reason });
+}

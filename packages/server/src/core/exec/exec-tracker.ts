@@ -1,0 +1,354 @@
+import { formatDuration } from "@alcove/wire";
+import { deadlineAfter } from "../../platform/deadline.ts";
+import type { Logger } from "../../platform/logger.ts";
+import type { Clock } from "../../ports/clock.ts";
+import { DomainError, RuntimeGone } from "../../ports/errors.ts";
+import type { EventSink } from "../../ports/event-sink.ts";
+import type { ExecId } from "../../ports/ids.ts";
+import type { ExecExit, ExecInfo, SandboxOperations } from "../../ports/sandbox-operations.ts";
+import type { SandboxRow } from "../../ports/store.ts";
+import type { RunningSandboxes } from "./running-sandboxes.ts";
+
+const controlDeadlineMs = 10_000;
+const graceAttempts = 3;
+const firstRetryMs = 200;
+const longestRetryMs = 10_000;
+
+export type ExecOperation = "exec" | "exec_stream";
+
+/**
+ * One command whose end has not been told yet. `starting`: its start was asked for and not answered; an exit that
+ * overtakes the answer waits in `earlyExit`. `running`: exec.started was told. It leaves the tracker with its exit.
+ */
+interface TrackedExec {
+  readonly execId: ExecId;
+  readonly operation: ExecOperation;
+  readonly detached: boolean;
+  phase: "starting" | "running";
+  earlyExit?: ExecExit;
+  readers: number;
+  /** A grace being announced to the sandbox; whoever attaches waits for it, so that attaching has the last word. */
+  graceCall?: Promise<void>;
+}
+
+interface TrackedSandbox {
+  readonly row: Pick<SandboxRow, "id" | "provider">;
+  readonly operations: SandboxOperations;
+  readonly execs: Map<ExecId, TrackedExec>;
+  readonly stop: AbortController;
+}
+
+/** A reader of a command's output. The last one that leaves starts the disconnect grace. */
+export interface ExecReader {
+  /** @param options.grace false: the service itself stops; the next start gives a fresh grace. */
+  leave(options?: { grace: boolean }): void;
+}
+
+/**
+ * Knows the commands that run: tells their start and end as events exactly once, whoever sees them first, and gives
+ * commands whose last reader left their grace. Holds one entry per running command, none for ended ones. DESIGN §4.2.
+ */
+export class ExecTracker implements Disposable {
+  readonly #events: EventSink;
+  readonly #clock: Clock;
+  readonly #logger: Logger;
+  readonly #disconnectGraceMs: number;
+  readonly #sandboxes = new Map<string, TrackedSandbox>();
+  readonly #unsubscribe: () => void;
+
+  constructor(options: {
+    sandboxes: Pick<RunningSandboxes, "subscribe">;
+    events: EventSink;
+    clock: Clock;
+    logger: Logger;
+    disconnectGraceMs: number;
+  }) {
+    this.#events = options.events;
+    this.#clock = options.clock;
+    this.#logger = options.logger;
+    this.#disconnectGraceMs = options.disconnectGraceMs;
+    this.#unsubscribe = options.sandboxes.subscribe({
+      started: (row, operations, how) => this.#sandboxStarted(row, operations, how),
+      stopped: (id) => this.#sandboxStopped(id),
+    });
+  }
+
+  [Symbol.dispose](): void {
+    this.#unsubscribe();
+    for (const sandbox of this.#sandboxes.values()) sandbox.stop.abort();
+    this.#sandboxes.clear();
+  }
+
+  /** How many commands are followed; for tests and diagnostics. */
+  get size(): number {
+    let total = 0;
+    for (const sandbox of this.#sandboxes.values()) total += sandbox.execs.size;
+    return total;
+  }
+
+  /** Whether this is a running command that was not started detached. */
+  isAttached(sandboxId: string, execId: ExecId): boolean {
+    return this.#sandboxes.get(sandboxId)?.execs.get(execId)?.detached === false;
+  }
+
+  /** Runs `start` for a new command and tells what became of it. The reader, absent for detached ones, is the caller's. */
+  async start<T>(
+    target: { row: SandboxRow; operations: SandboxOperations },
+    exec: { execId: ExecId; operation: ExecOperation; detached: boolean },
+    start: () => Promise<T>,
+  ): Promise<{ started: T; reader: ExecReader }> {
+    const sandbox = this.#sandboxOf(target);
+    const earlier = sandbox.execs.get(exec.execId);
+    const tracked: TrackedExec = { ...exec, phase: "starting", readers: exec.detached ? 0 : 1 };
+    if (earlier === undefined) sandbox.execs.set(exec.execId, tracked);
+    try {
+      const started = await start();
+      if (earlier !== undefined) sandbox.execs.set(exec.execId, tracked);
+      tracked.phase = "running";
+      this.#emit(sandbox, "exec.started", {
+        exec_id: exec.execId,
+        provider: sandbox.row.provider,
+        operation: exec.operation,
+      });
+      if (tracked.earlyExit !== undefined) this.#ended(sandbox, tracked, tracked.earlyExit);
+      return { started, reader: this.#reader(sandbox, tracked) };
+    } catch (error) {
+      if (earlier === undefined) sandbox.execs.delete(exec.execId);
+      if (!isRefusal(error)) this.#startFailed(sandbox, tracked, error);
+      throw error;
+    }
+  }
+
+  /** Runs `attach` as a further reader of a command that runs. */
+  async attach<T extends { info: ExecInfo }>(
+    target: { row: SandboxRow; operations: SandboxOperations },
+    execId: ExecId,
+    attach: () => Promise<T>,
+  ): Promise<{ attached: T; reader: ExecReader }> {
+    const sandbox = this.#sandboxOf(target);
+    const known = sandbox.execs.get(execId);
+    if (known !== undefined) known.readers += 1;
+    try {
+      await known?.graceCall;
+      const attached = await attach();
+      const tracked = known ?? this.#learn(sandbox, attached.info);
+      if (known === undefined && tracked !== undefined) tracked.readers += 1;
+      return {
+        attached,
+        reader: tracked === undefined ? { leave: () => undefined } : this.#reader(sandbox, tracked),
+      };
+    } catch (error) {
+      if (known !== undefined) this.#readerLeft(sandbox, known);
+      throw error;
+    }
+  }
+
+  /** Tells the end of a command unless it was told before. */
+  sawExit(sandboxId: string, execId: ExecId, exit: ExecExit): void {
+    const sandbox = this.#sandboxes.get(sandboxId);
+    const tracked = sandbox?.execs.get(execId);
+    if (sandbox === undefined || tracked === undefined) return;
+    if (tracked.phase === "starting") tracked.earlyExit ??= exit;
+    else this.#ended(sandbox, tracked, exit);
+  }
+
+  #sandboxOf(target: { row: SandboxRow; operations: SandboxOperations }): TrackedSandbox {
+    return (
+      this.#sandboxes.get(target.row.id) ?? this.#sandboxStarted(target.row, target.operations, "adopted")
+    );
+  }
+
+  #sandboxStarted(
+    row: SandboxRow,
+    operations: SandboxOperations,
+    how: "spawned" | "adopted",
+  ): TrackedSandbox {
+    const known = this.#sandboxes.get(row.id);
+    if (known !== undefined && known.operations === operations) return known;
+    known?.stop.abort();
+    const sandbox: TrackedSandbox = {
+      row: { id: row.id, provider: row.provider },
+      operations,
+      execs: known?.execs ?? new Map(),
+      stop: new AbortController(),
+    };
+    this.#sandboxes.set(row.id, sandbox);
+    void this.#follow(sandbox, how === "adopted");
+    return sandbox;
+  }
+
+  #sandboxStopped(id: string): void {
+    const sandbox = this.#sandboxes.get(id);
+    if (sandbox === undefined) return;
+    this.#sandboxes.delete(id);
+    sandbox.stop.abort();
+    for (const tracked of sandbox.execs.values()) {
+      if (tracked.phase === "starting") continue;
+      this.#emit(sandbox, "exec.failed", {
+        ...this.#common(sandbox, tracked),
+        reason: "lost",
+        error: "the sandbox ended",
+      });
+    }
+    sandbox.execs.clear();
+  }
+
+  /** Listens to the ends of a sandbox's commands for as long as it runs, and catches up after every interruption. */
+  async #follow(sandbox: TrackedSandbox, catchUp: boolean): Promise<void> {
+    const signal = sandbox.stop.signal;
+    let missed = catchUp;
+    let retryMs = firstRetryMs;
+    while (!signal.aborted) {
+      try {
+        const exits = sandbox.operations.execs.exits({ signal })[Symbol.asyncIterator]();
+        let next = exits.next();
+        next.catch(() => undefined);
+        if (missed) await this.#catchUp(sandbox);
+        for (let result = await next; result.done !== true; result = await next) {
+          retryMs = firstRetryMs;
+          this.sawExit(sandbox.row.id, result.value.execId, result.value.exit);
+          next = exits.next();
+        }
+      } catch (error) {
+        if (!signal.aborted)
+          this.#logger.debug({ sandbox_id: sandbox.row.id, err: error }, "exec ends cannot be followed");
+      }
+      missed = true;
+      if (!signal.aborted) await this.#pause(retryMs, signal);
+      retryMs = Math.min(retryMs * 2, longestRetryMs);
+    }
+  }
+
+  /** Learns the commands that run and gives those that nobody here reads a fresh grace. */
+  async #catchUp(sandbox: TrackedSandbox): Promise<void> {
+    using deadline = deadlineAfter(controlDeadlineMs, sandbox.stop.signal);
+    for (const info of await sandbox.operations.execs.list({ signal: deadline.signal })) {
+      if (info.exit !== undefined) this.sawExit(sandbox.row.id, info.execId, info.exit);
+      else if (!sandbox.execs.has(info.execId)) {
+        const tracked = this.#learn(sandbox, info);
+        if (tracked !== undefined) this.#startGrace(sandbox, tracked);
+      }
+    }
+  }
+
+  #learn(sandbox: TrackedSandbox, info: ExecInfo): TrackedExec | undefined {
+    if (info.exit !== undefined) return undefined;
+    const known = sandbox.execs.get(info.execId);
+    if (known !== undefined) return known;
+    const tracked: TrackedExec = {
+      execId: info.execId,
+      operation: "exec",
+      detached: info.detached,
+      phase: "running",
+      readers: 0,
+    };
+    sandbox.execs.set(info.execId, tracked);
+    return tracked;
+  }
+
+  #reader(sandbox: TrackedSandbox, tracked: TrackedExec): ExecReader {
+    let left = false;
+    return {
+      leave: (options) => {
+        if (left) return;
+        left = true;
+        if (options?.grace === false) tracked.readers -= 1;
+        else this.#readerLeft(sandbox, tracked);
+      },
+    };
+  }
+
+  #readerLeft(sandbox: TrackedSandbox, tracked: TrackedExec): void {
+    tracked.readers -= 1;
+    const stillRuns = sandbox.execs.get(tracked.execId) === tracked;
+    if (stillRuns && tracked.readers <= 0) this.#startGrace(sandbox, tracked);
+  }
+
+  #startGrace(sandbox: TrackedSandbox, tracked: TrackedExec): void {
+    if (tracked.detached) return;
+    tracked.graceCall = this.#announceGrace(sandbox, tracked);
+  }
+
+  async #announceGrace(sandbox: TrackedSandbox, tracked: TrackedExec): Promise<void> {
+    const signal = sandbox.stop.signal;
+    for (let attempt = 1; attempt <= graceAttempts; attempt += 1) {
+      if (signal.aborted || tracked.readers > 0) return;
+      try {
+        using deadline = deadlineAfter(controlDeadlineMs, signal);
+        await this.#endUnread(sandbox, tracked.execId, deadline.signal);
+        return;
+      } catch (error) {
+        if (signal.aborted || isRefusal(error) || error instanceof RuntimeGone) return;
+        this.#logger.warn(
+          { sandbox_id: sandbox.row.id, exec_id: tracked.execId, err: error, attempt },
+          "the grace of a command without readers could not be started",
+        );
+        await this.#pause(firstRetryMs * attempt, signal);
+      }
+    }
+  }
+
+  async #endUnread(sandbox: TrackedSandbox, execId: ExecId, signal: AbortSignal): Promise<void> {
+    const execs = sandbox.operations.execs;
+    if (this.#disconnectGraceMs > 0) return execs.setGrace(execId, this.#disconnectGraceMs, { signal });
+    const info = await execs.kill(execId, { reason: "cancelled", signal });
+    if (info.exit !== undefined) this.sawExit(sandbox.row.id, execId, info.exit);
+  }
+
+  #ended(sandbox: TrackedSandbox, tracked: TrackedExec, exit: ExecExit): void {
+    sandbox.execs.delete(tracked.execId);
+    const data = { ...this.#common(sandbox, tracked), duration_ms: Math.round(exit.durationMs) };
+    const ending = {
+      ...data,
+      exit_code: exit.exitCode,
+      reason: exit.reason,
+      ...(exit.signal === undefined ? {} : { signal: exit.signal }),
+    };
+    if (exit.reason === "timeout") {
+      const error = `the deadline passed after ${formatDuration(exit.durationMs)}`;
+      this.#emit(sandbox, "exec.timeout", { ...data, error });
+    } else if (exit.startError !== undefined) {
+      this.#emit(sandbox, "exec.failed", { ...ending, error: exit.startError });
+    } else if (exit.reason === "exited" || exit.reason === "signaled") {
+      this.#emit(sandbox, "exec.completed", ending);
+    } else {
+      this.#emit(sandbox, "exec.failed", { ...ending, error: `the command ended: ${exit.reason}` });
+    }
+  }
+
+  #startFailed(sandbox: TrackedSandbox, tracked: TrackedExec, error: unknown): void {
+    const message = error instanceof DomainError ? error.message : "the command could not be started";
+    this.#emit(sandbox, "exec.failed", { ...this.#common(sandbox, tracked), error: message });
+  }
+
+  #common(sandbox: TrackedSandbox, tracked: TrackedExec): Record<string, unknown> {
+    return { exec_id: tracked.execId, provider: sandbox.row.provider, operation: tracked.operation };
+  }
+
+  #emit(
+    sandbox: TrackedSandbox,
+    type: "exec.started" | "exec.completed" | "exec.failed" | "exec.timeout",
+    data: Record<string, unknown>,
+  ): void {
+    this.#events.emit({ type, sandboxId: sandbox.row.id, data });
+  }
+
+  #pause(delayMs: number, signal: AbortSignal): Promise<void> {
+    return new Promise((resolve) => {
+      const done = () => {
+        timer.cancel();
+        signal.removeEventListener("abort", done);
+        resolve();
+      };
+      const timer = this.#clock.setTimer(delayMs, done);
+      signal.addEventListener("abort", done, { once: true });
+    });
+  }
+}
+
+/** Told to the caller as his own mistake; nothing was started. */
+function isRefusal(error: unknown): boolean {
+  return (
+    error instanceof DomainError && ["bad_request", "not_found", "conflict", "forbidden"].includes(error.code)
+  );
+}

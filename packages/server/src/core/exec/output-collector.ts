@@ -1,0 +1,41 @@
+import { StringDecoder } from "node:string_decoder";
+
+/** Keeps the first `maxBytes` of a stream in a buffer of its own and counts nothing more: memory stays bounded. */
+export class OutputCollector {
+  readonly #maxBytes: number;
+  #buffer = Buffer.alloc(0);
+  #length = 0;
+  #truncated = false;
+
+  constructor(options: { maxBytes: number }) {
+    this.#maxBytes = options.maxBytes;
+  }
+
+  get truncated(): boolean {
+    return this.#truncated;
+  }
+
+  add(data: Buffer): void {
+    const room = this.#maxBytes - this.#length;
+    const taken = Math.min(room, data.length);
+    if (taken < data.length) this.#truncated = true;
+    if (taken === 0) return;
+    this.#grow(this.#length + taken);
+    data.copy(this.#buffer, this.#length, 0, taken);
+    this.#length += taken;
+  }
+
+  /** Invalid UTF-8 is replaced; a sequence that the limit cut in two is left out. */
+  text(): string {
+    const kept = this.#buffer.subarray(0, this.#length);
+    return this.#truncated ? new StringDecoder("utf8").write(kept) : kept.toString("utf8");
+  }
+
+  #grow(needed: number): void {
+    if (needed <= this.#buffer.length) return;
+    const size = Math.min(this.#maxBytes, Math.max(needed, this.#buffer.length * 2));
+    const grown = Buffer.allocUnsafe(size);
+    this.#buffer.copy(grown, 0, 0, this.#length);
+    this.#buffer = grown;
+  }
+}

@@ -1,0 +1,166 @@
+import type { Readable } from "node:stream";
+import { DomainError, RuntimeGone, TooLarge } from "../../ports/errors.ts";
+import type { EventSink } from "../../ports/event-sink.ts";
+import type { CallOptions, FileChange, FileEntry, FileOperations } from "../../ports/sandbox-operations.ts";
+import type { RunningSandboxes } from "../exec/running-sandboxes.ts";
+import { checkPath } from "./paths.ts";
+
+export type FileBody = AsyncIterable<Uint8Array>;
+
+/** Files of sandboxes. What a path leads to is decided inside the sandbox; this checks its shape and tells events. */
+export class FileService {
+  readonly #sandboxes: Pick<RunningSandboxes, "running">;
+  readonly #events: EventSink;
+  readonly #maxUploadBytes: number;
+
+  /** @param options.maxUploadBytes largest raw upload; 0: no limit. */
+  constructor(options: {
+    sandboxes: Pick<RunningSandboxes, "running">;
+    events: EventSink;
+    maxUploadBytes: number;
+  }) {
+    this.#sandboxes = options.sandboxes;
+    this.#events = options.events;
+    this.#maxUploadBytes = options.maxUploadBytes;
+  }
+
+  write(
+    sandboxId: string,
+    path: string,
+    body: FileBody,
+    options: CallOptions & { mode?: number; user?: string },
+  ): Promise<FileEntry> {
+    checkPath("path", path);
+    const limit = this.#maxUploadBytes > 0 ? { maxBytes: this.#maxUploadBytes } : {};
+    return this.#operate(sandboxId, "file_write", async (files, tell) => {
+      const entry = await files.write(path, body, { ...options, ...limit });
+      tell("file.written", { path, size: entry.size });
+      return entry;
+    });
+  }
+
+  /** The body must be read to its end or destroyed. */
+  read(
+    sandboxId: string,
+    path: string,
+    options: CallOptions & { offset?: number; length?: number },
+  ): Promise<{ info: FileEntry; length: number | null; body: Readable }> {
+    checkPath("path", path);
+    return this.#operate(sandboxId, "file_read", async (files, tell) => {
+      const read = await files.read(path, options);
+      tell("file.read", { path, size: read.info.size });
+      return read;
+    });
+  }
+
+  /** What a read of `path` would meet: a last symlink is followed. */
+  target(sandboxId: string, path: string, options: CallOptions): Promise<FileEntry> {
+    checkPath("path", path);
+    return this.#operate(sandboxId, "file_stat", (files) => files.stat(path, { ...options, follow: true }));
+  }
+
+  stat(sandboxId: string, path: string, options: CallOptions): Promise<FileEntry> {
+    checkPath("path", path);
+    return this.#operate(sandboxId, "file_stat", (files) => files.stat(path, options));
+  }
+
+  list(sandboxId: string, path: string, options: CallOptions): Promise<FileEntry[]> {
+    checkPath("path", path);
+    return this.#operate(sandboxId, "file_list", (files) => files.list(path, { ...options, depth: 1 }));
+  }
+
+  move(sandboxId: string, from: string, to: string, options: CallOptions): Promise<void> {
+    checkPath("old_path", from);
+    checkPath("new_path", to);
+    return this.#operate(sandboxId, "file_move", (files) => files.move(from, to, options));
+  }
+
+  remove(sandboxId: string, path: string, options: CallOptions & { recursive: boolean }): Promise<void> {
+    checkPath("path", path);
+    return this.#operate(sandboxId, "file_delete", (files) => files.remove(path, options));
+  }
+
+  chmod(sandboxId: string, path: string, mode: number, options: CallOptions): Promise<void> {
+    checkPath("path", path);
+    return this.#operate(sandboxId, "file_chmod", (files) => files.chmod(path, mode, options));
+  }
+
+  /** @throws BadRequest for a pattern that is not absolute. */
+  glob(sandboxId: string, pattern: string, options: CallOptions): Promise<string[]> {
+    checkPath("pattern", pattern);
+    return this.#operate(sandboxId, "file_glob", (files) => files.glob(pattern, options));
+  }
+
+  /** A tar of what is below `path`. The body must be read to its end or destroyed. */
+  archive(sandboxId: string, path: string, options: CallOptions): Promise<Readable> {
+    checkPath("path", path);
+    return this.#operate(sandboxId, "file_read", async (files, tell) => {
+      const body = await files.archive(path, options);
+      tell("file.read", { path, archive: true });
+      return body;
+    });
+  }
+
+  unpack(
+    sandboxId: string,
+    path: string,
+    body: FileBody,
+    options: CallOptions & { user?: string },
+  ): Promise<{ entries: number }> {
+    checkPath("path", path);
+    const limited = this.#maxUploadBytes > 0 ? limitBody(body, this.#maxUploadBytes) : body;
+    return this.#operate(sandboxId, "file_write", async (files, tell) => {
+      const unpacked = await files.unpack(path, limited, options);
+      tell("file.written", { path, archive: true, entries: unpacked.entries });
+      return unpacked;
+    });
+  }
+
+  watch(
+    sandboxId: string,
+    path: string,
+    options: CallOptions & { recursive: boolean },
+  ): Promise<AsyncIterable<FileChange>> {
+    checkPath("path", path);
+    return this.#operate(sandboxId, "file_watch", (files) => files.watch(path, options));
+  }
+
+  /** Runs one operation; a failure that is not the caller's own is told as `operation.failed`. */
+  async #operate<T>(
+    sandboxId: string,
+    operation: string,
+    act: (
+      files: FileOperations,
+      tell: (type: "file.written" | "file.read", data: Record<string, unknown>) => void,
+    ) => Promise<T>,
+  ): Promise<T> {
+    const { row, operations } = this.#sandboxes.running(sandboxId);
+    try {
+      return await act(operations.files, (type, data) =>
+        this.#events.emit({
+          type,
+          sandboxId: row.id,
+          data: { operation, provider: row.provider, ...data },
+        }),
+      );
+    } catch (error) {
+      if (error instanceof RuntimeGone || (error instanceof DomainError && error.code === "provider_error"))
+        this.#events.emit({
+          type: "operation.failed",
+          sandboxId: row.id,
+          data: { operation, provider: row.provider, error: error.message },
+        });
+      throw error;
+    }
+  }
+}
+
+async function* limitBody(body: FileBody, maxBytes: number): AsyncGenerator<Uint8Array> {
+  let total = 0;
+  for await (const chunk of body) {
+    total += chunk.byteLength;
+    if (total > maxBytes)
+      throw new TooLarge(`the upload is larger than ${maxBytes} bytes (files.max_upload)`);
+    yield chunk;
+  }
+}

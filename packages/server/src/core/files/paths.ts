@@ -1,0 +1,31 @@
+import { BadRequest } from "../../ports/errors.ts";
+
+const maxPathBytes = 4_096;
+
+/**
+ * Checks that a path is one inside a sandbox: absolute, free of NUL, at most 4,096 bytes. What it leads to is for the
+ * sandbox to find out. @throws BadRequest naming `field`.
+ */
+export function checkPath(field: string, path: string): string {
+  if (path === "") throw new BadRequest(`${field} must be given`);
+  if (path.includes("\0")) throw new BadRequest(`${field} must not hold a NUL character`);
+  if (Buffer.byteLength(path) > maxPathBytes)
+    throw new BadRequest(`${field} is longer than ${maxPathBytes} bytes`);
+  if (!path.startsWith("/"))
+    throw new BadRequest(`${field} ${JSON.stringify(path.slice(0, 200))} must be an absolute path`);
+  return path;
+}
+
+/** Reads an octal mode such as `755` or `0644`. @throws BadRequest naming `field`. */
+export function parseMode(field: string, text: string): number {
+  if (!/^(?:0o)?[0-7]{1,5}$/.test(text) || Number.parseInt(text.replace("0o", ""), 8) > 0o7777)
+    throw new BadRequest(
+      `${field} ${JSON.stringify(text.slice(0, 32))} must be an octal mode such as 755 or 0644`,
+    );
+  return Number.parseInt(text.replace("0o", ""), 8);
+}
+
+/** Writes permission bits as clients read them: `0644`. Spec §2. */
+export function formatMode(mode: number): string {
+  return `0${(mode & 0o7777).toString(8).padStart(3, "0")}`;
+}

@@ -1,0 +1,133 @@
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import path from "node:path";
+import { buildApp } from "../../src/api/app.ts";
+import type { RouteApp } from "../../src/api/routes/route-app.ts";
+import type { Config } from "../../src/config/config.ts";
+import { loadConfig } from "../../src/config/load.ts";
+import { EventLog } from "../../src/core/events/event-log.ts";
+import { ExecService } from "../../src/core/exec/exec-service.ts";
+import { FileService } from "../../src/core/files/file-service.ts";
+import { ProviderRegistry } from "../../src/core/providers/provider-registry.ts";
+import { randomIds } from "../../src/core/random-ids.ts";
+import { Reconciler } from "../../src/core/reconcile/reconciler.ts";
+import { SandboxService } from "../../src/core/sandboxes/sandbox-service.ts";
+import { silentLogger } from "../../src/platform/logger.ts";
+import { systemClock } from "../../src/platform/system-clock.ts";
+import type { RuntimeProvider } from "../../src/ports/runtime-provider.ts";
+import { SqliteStore } from "../../src/stores/sqlite/index.ts";
+
+export const testVersion = "0.0.0-test";
+
+/** Makes a provider under test for one server. */
+export type ProviderFactory = (options: { dataDir: string; config: Config }) => Promise<RuntimeProvider>;
+
+export interface TestServerOptions {
+  provider: ProviderFactory;
+  /** Configuration as in the environment: `ALCOVE_AUTH_API_KEY`. */
+  env?: Record<string, string>;
+  /** Kept from an earlier server, to play a restart. */
+  dataDir?: string;
+}
+
+/** The whole service with a real store, on a free port of the loopback. */
+export interface TestServer extends AsyncDisposable {
+  readonly url: string;
+  readonly app: RouteApp;
+  readonly config: Config;
+  readonly execs: ExecService;
+  readonly sandboxes: SandboxService;
+  readonly provider: RuntimeProvider;
+  readonly events: EventLog;
+}
+
+export async function startTestServer(options: TestServerOptions): Promise<TestServer> {
+  await using stack = new AsyncDisposableStack();
+  const dataDir = options.dataDir ?? (await temporaryDirectory(stack));
+  const config = loadConfig({
+    env: { ALCOVE_DATA_DIR: dataDir, ALCOVE_SERVER_PORT: "0", ...options.env },
+    cwd: dataDir,
+  });
+  const store = stack.use(await SqliteStore.open({ path: config.database.path }));
+  const provider = stack.use(await options.provider({ dataDir, config }));
+  const logger = silentLogger;
+  const clock = systemClock;
+  const registry = new ProviderRegistry({ providers: [provider], defaultName: provider.name, clock });
+  const events = stack.use(
+    await EventLog.open({ store, clock, logger, retention: config.store.eventsRetention }),
+  );
+  const sandboxes = stack.use(
+    new SandboxService({
+      store,
+      registry,
+      events,
+      clock,
+      ids: randomIds,
+      logger,
+      defaults: config.defaults,
+      deadmanGraceMs: config.server.deadmanGraceMs,
+      workerId: "local",
+    }),
+  );
+  const execs = stack.use(
+    new ExecService({
+      sandboxes,
+      events,
+      ids: randomIds,
+      clock,
+      logger,
+      limits: {
+        defaultTimeoutMs: config.defaults.defaultExecTimeoutMs,
+        maxTimeoutMs: config.defaults.maxExecTimeoutMs,
+        maxOutputBytes: config.exec.maxOutputBytes,
+        disconnectGraceMs: config.exec.disconnectGraceMs,
+      },
+    }),
+  );
+  const files = new FileService({ sandboxes, events, maxUploadBytes: config.files.maxUploadBytes });
+  const reconciler = stack.use(
+    new Reconciler({
+      sandboxes,
+      registry,
+      store,
+      clock,
+      events,
+      logger,
+      retentionMs: config.store.retentionMs,
+    }),
+  );
+  reconciler.start();
+  const app = await buildApp({
+    sandboxes,
+    execs,
+    files,
+    events,
+    registry,
+    config,
+    logger,
+    clock,
+    version: testVersion,
+    startedAt: clock.now(),
+    ready: () => sandboxes.ready,
+  });
+  stack.defer(() => app.close());
+  const url = await app.listen({ host: "127.0.0.1", port: 0 });
+  await reconciler.ready;
+  const owned = stack.move();
+  return {
+    url,
+    app,
+    config,
+    execs,
+    sandboxes,
+    provider,
+    events,
+    [Symbol.asyncDispose]: () => owned.disposeAsync(),
+  };
+}
+
+async function temporaryDirectory(stack: AsyncDisposableStack): Promise<string> {
+  const directory = await mkdtemp(path.join(tmpdir(), "alcove-test-"));
+  stack.defer(() => rm(directory, { recursive: true, force: true }));
+  return directory;
+}
