@@ -8,38 +8,40 @@ import { fileURLToPath } from "node:url";
 export const wantedMajor = 26;
 export const projectRoot = path.resolve(path.dirname(fileURLToPath(import.meta.url)), "..");
 
-/** @returns the path of a Node binary of at least `wantedMajor`; installs one when the machine has none. */
-export function nodeRuntime() {
+const runtimeDir = path.join(projectRoot, ".runtime");
+const packageName = `node-${process.platform}-${process.arch}`;
+const binary = path.join(runtimeDir, "node_modules", packageName, "bin", "node");
+
+/** @returns the path of a Node binary of at least `wantedMajor` that is already here, or undefined. */
+export function findNode() {
   if (Number(process.versions.node.split(".")[0]) >= wantedMajor) return process.execPath;
-  const runtimeDir = path.join(projectRoot, ".runtime");
-  const name = `node-${process.platform}-${process.arch}`;
-  const binary = path.join(runtimeDir, "node_modules", name, "bin", "node");
-  if (existsSync(binary)) return binary;
-  console.error(
-    `alcove: this Node is ${process.versions.node}; fetching Node ${wantedMajor} (npm package ${name}) …`,
-  );
+  return existsSync(binary) ? binary : undefined;
+}
+
+/** Makes the folder ready. @returns the npm command that puts the binary into it. */
+export function nodeInstallation() {
   mkdirSync(runtimeDir, { recursive: true });
   writeFileSync(path.join(runtimeDir, "package.json"), '{"private":true}\n');
-  const npm = spawnSync(
-    "npm",
-    [
-      "install",
-      "--prefix",
-      runtimeDir,
-      "--no-audit",
-      "--no-fund",
-      "--ignore-scripts",
-      `${name}@${wantedMajor}`,
-    ],
-    {
-      stdio: ["ignore", "ignore", "inherit"],
-    },
-  );
-  if (npm.status !== 0 || !existsSync(binary)) {
-    console.error(
-      `alcove: could not install ${name}@${wantedMajor} from the npm registry; install Node ${wantedMajor} or newer yourself and try again.`,
-    );
+  const flags = ["--no-audit", "--no-fund", "--ignore-scripts"];
+  return {
+    title: `fetching Node ${wantedMajor} (npm package ${packageName}), this one is ${process.versions.node}`,
+    command: "npm",
+    args: ["install", "--prefix", runtimeDir, ...flags, `${packageName}@${wantedMajor}`],
+    failed: `could not install ${packageName}@${wantedMajor} from the npm registry; install Node ${wantedMajor} or newer yourself and try again`,
+  };
+}
+
+/** @returns the path of a Node binary of at least `wantedMajor`; installs one when the machine has none. */
+export function nodeRuntime() {
+  const found = findNode();
+  if (found !== undefined) return found;
+  const { title, command, args, failed } = nodeInstallation();
+  console.error(`alcove: ${title} …`);
+  const npm = spawnSync(command, args, { stdio: ["ignore", "ignore", "inherit"] });
+  const installed = npm.status === 0 ? findNode() : undefined;
+  if (installed === undefined) {
+    console.error(`alcove: ${failed}.`);
     process.exit(1);
   }
-  return binary;
+  return installed;
 }

@@ -1,0 +1,119 @@
+import { createWriteStream } from "node:fs";
+import { chmod, mkdir, rename, rm, stat } from "node:fs/promises";
+import path from "node:path";
+import { pipeline } from "node:stream/promises";
+import type { AlcoveClient } from "@alcove/sdk";
+import { UsageError } from "../exit-codes.ts";
+import { Progress } from "../terminal/progress.ts";
+import { Meter } from "./cp-meter.ts";
+import { finish, statInside } from "./cp-upload.ts";
+
+interface CopyOptions {
+  recursive: boolean;
+  quiet: boolean;
+  signal: AbortSignal;
+}
+
+/** Copies a file or with `recursive` a directory out of a sandbox, a file also to standard output (`-`). */
+export async function download(
+  client: AlcoveClient,
+  source: { id: string; path: string },
+  target: string,
+  options: CopyOptions,
+): Promise<void> {
+  if (target === "-") return downloadToStdout(client, source, options);
+  const info = await statInside(client, source, options.signal);
+  const into = target.endsWith("/") || (await isDirectory(target));
+  const name = path.posix.basename(source.path);
+  const finalPath = into && name !== "" && name !== "." ? path.join(target, name) : target;
+  if (info?.is_dir) {
+    if (!options.recursive)
+      throw new UsageError(`${source.id}:${source.path} is a directory: copy it with -r`);
+    return downloadDirectory(client, source, finalPath, options);
+  }
+  return downloadFile(
+    client,
+    source,
+    finalPath,
+    info === undefined ? undefined : Number.parseInt(info.mode, 8),
+    options,
+  );
+}
+
+async function downloadToStdout(
+  client: AlcoveClient,
+  source: { id: string; path: string },
+  options: CopyOptions,
+): Promise<void> {
+  const { body } = await client.files.read(source.id, source.path, { signal: options.signal });
+  await pipeline(body, process.stdout, { end: false });
+}
+
+/** Appears under its name when it is complete. */
+async function downloadFile(
+  client: AlcoveClient,
+  source: { id: string; path: string },
+  target: string,
+  mode: number | undefined,
+  options: CopyOptions,
+): Promise<void> {
+  using progress = new Progress(`copying ${source.path}`, { quiet: options.quiet });
+  const { body, length } = await client.files.read(source.id, source.path, { signal: options.signal });
+  const meter = new Meter(progress, length);
+  const partial = `${target}.alcove-${process.pid}`;
+  try {
+    await pipeline(body, meter, createWriteStream(partial, { flags: "wx" }));
+    if (length !== undefined && meter.bytes !== length) {
+      throw new Error(`${source.path}: the connection broke after ${meter.bytes} of ${length} bytes`);
+    }
+    // Bits that would give rights to whoever runs it stay behind.
+    if (mode !== undefined && Number.isInteger(mode)) await chmod(partial, mode & 0o777);
+    await rename(partial, target);
+  } catch (error) {
+    await rm(partial, { force: true });
+    throw error;
+  }
+  finish(progress, meter, `${source.id}:${source.path} → ${target}`, options);
+}
+
+/**
+ * Unpacks a tar that a sandbox had a hand in: `tar` refuses names that lead out of the target and writes through no
+ * symlink; devices are left out and set-id bits are dropped.
+ */
+async function downloadDirectory(
+  client: AlcoveClient,
+  source: { id: string; path: string },
+  target: string,
+  options: CopyOptions,
+): Promise<void> {
+  const { extract } = await import("tar");
+  using progress = new Progress(`copying ${source.path}`, { quiet: options.quiet });
+  const body = await client.files.readArchive(source.id, source.path, { signal: options.signal });
+  await mkdir(target, { recursive: true });
+  const meter = new Meter(progress);
+  await pipeline(
+    body,
+    meter,
+    extract({
+      cwd: target,
+      preserveOwner: false,
+      strict: false,
+      filter: (_name, entry) => {
+        if ("type" in entry && "header" in entry && typeof entry.mode === "number") entry.mode &= 0o777;
+        return true;
+      },
+      onwarn: (code, message) => {
+        process.stderr.write(`alcove: ${code}: ${String(message)}\n`);
+      },
+    }),
+  );
+  finish(progress, meter, `${source.id}:${source.path} → ${target}`, options);
+}
+
+async function isDirectory(target: string): Promise<boolean> {
+  try {
+    return (await stat(target)).isDirectory();
+  } catch {
+    return false;
+  }
+}

@@ -1,0 +1,38 @@
+import { type ClientFlags, interruptSignal, openClient } from "../context.ts";
+import { UsageError } from "../exit-codes.ts";
+import { download } from "./cp-download.ts";
+import { upload } from "./cp-upload.ts";
+
+export interface CpFlags extends ClientFlags {
+  recursive?: boolean;
+  quiet?: boolean;
+}
+
+/** A path on this machine, or inside a sandbox. */
+export type Place = { kind: "local"; path: string } | { kind: "sandbox"; id: string; path: string };
+
+export async function cp(source: string, target: string, flags: CpFlags): Promise<void> {
+  const from = parsePlace(source);
+  const to = parsePlace(target);
+  using client = openClient(flags);
+  using interrupt = interruptSignal();
+  const options = {
+    recursive: flags.recursive === true,
+    quiet: flags.quiet === true,
+    signal: interrupt.signal,
+  };
+  if (from.kind === "local" && to.kind === "sandbox") return upload(client, from.path, to, options);
+  if (from.kind === "sandbox" && to.kind === "local") return download(client, from, to.path, options);
+  throw new UsageError("one side must be in a sandbox and the other here: alcove cp ./a sb-…:/b");
+}
+
+/** `sb-…:/path` is inside a sandbox; everything else is here. */
+export function parsePlace(text: string): Place {
+  const match = /^(sb[-_][A-Za-z0-9_-]+):(.*)$/s.exec(text);
+  if (match === null) return { kind: "local", path: text };
+  const [, id = "", path = ""] = match;
+  if (!path.startsWith("/")) {
+    throw new UsageError(`${text}: a path inside a sandbox is absolute, such as ${id}:/workspace/${path}`);
+  }
+  return { kind: "sandbox", id, path };
+}

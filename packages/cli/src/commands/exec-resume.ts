@@ -1,0 +1,41 @@
+import { setTimeout as pause } from "node:timers/promises";
+import { type AlcoveClient, AlcoveError } from "@alcove/sdk";
+import type { ExitReason } from "@alcove/wire";
+import { write } from "../terminal/output.ts";
+
+/** As long as the service keeps a command whose reader is gone, by default. */
+const patienceMs = 30_000;
+const pauseMs = 500;
+
+/**
+ * Picks a command up again after its connection broke, also across a restart of the service.
+ * @param options.from offset of the first byte not yet seen.
+ * @throws the cause when the service does not come back in time or no longer knows the command.
+ */
+export async function resumeOutput(options: {
+  client: AlcoveClient;
+  id: string;
+  execId: string;
+  from: number;
+  cause: AlcoveError;
+}): Promise<{ exit_code: number; reason: ExitReason }> {
+  const { client, id, execId } = options;
+  let { from } = options;
+  let deadline = performance.now() + patienceMs;
+  process.stderr.write(`alcove: the connection broke; picking ${execId} up again\n`);
+  while (performance.now() < deadline) {
+    try {
+      for await (const chunk of await client.execOutput(id, execId, { from, follow: true })) {
+        if (chunk.stream === "exit") return chunk;
+        from = (chunk.offset ?? from) + Buffer.byteLength(chunk.data);
+        deadline = performance.now() + patienceMs;
+        await write(chunk.stream === "stdout" ? process.stdout : process.stderr, chunk.data);
+      }
+    } catch (error) {
+      const gone = error instanceof AlcoveError && error.status >= 400 && error.status < 500;
+      if (gone) throw options.cause;
+    }
+    await pause(pauseMs);
+  }
+  throw options.cause;
+}

@@ -1,0 +1,104 @@
+import { AlcoveError } from "@alcove/sdk";
+import type { ExecResult } from "@alcove/wire";
+import { type ClientFlags, interruptSignal, openClient } from "../context.ts";
+import { ExitWith, exitCodes, UsageError } from "../exit-codes.ts";
+import { reportFailure } from "../failure.ts";
+import { printJson } from "../terminal/output.ts";
+import { exitCodeOfExec, runSession, windowSize } from "./exec-session.ts";
+
+export interface RunFlags extends ClientFlags {
+  env?: Record<string, string>;
+  workdir?: string;
+  user?: string;
+  timeout?: string;
+}
+
+export interface ExecFlags extends RunFlags {
+  interactive?: boolean;
+  tty?: boolean;
+  detach?: boolean;
+}
+
+/** Ends with the command's own exit code. */
+export async function exec(id: string, command: readonly string[], flags: ExecFlags): Promise<void> {
+  if (flags.detach && (flags.interactive || flags.tty)) {
+    throw new UsageError("--detach leaves nobody to talk to: it goes with neither -i nor -t");
+  }
+  if (flags.json && (flags.interactive || flags.tty)) {
+    throw new UsageError("--json waits for the whole result: it goes with neither -i nor -t");
+  }
+  const code = await asExec(async () => {
+    if (flags.detach) return detached(id, command, flags);
+    if (flags.json) return buffered(id, command, flags);
+    using client = openClient(flags);
+    return runSession({
+      client,
+      id,
+      start: {
+        ...commandOf(command),
+        ...settingsOf(flags),
+        ...(flags.tty ? { tty: true, ...windowSize() } : {}),
+      },
+      stdin: flags.interactive ? (flags.tty && process.stdin.isTTY ? "terminal" : "pipe") : "none",
+    });
+  });
+  if (code !== 0) throw new ExitWith(code);
+}
+
+/** Failures of ours get a code of their own, so that no caller takes them for the command's. */
+export async function asExec(run: () => Promise<number>): Promise<number> {
+  try {
+    return await run();
+  } catch (error) {
+    if (error instanceof ExitWith || error instanceof UsageError) throw error;
+    reportFailure(error);
+    if (error instanceof AlcoveError && error.code === "timeout") return exitCodes.timeout;
+    if (error instanceof AlcoveError && error.code === "cancelled") return exitCodes.interrupted;
+    return exitCodes.execFailed;
+  }
+}
+
+/** One argument is a shell command line, several are a program and its arguments. */
+export function commandOf(command: readonly string[]): {
+  command: string;
+  args?: string[];
+  mode: "shell" | "argv";
+} {
+  const [program = "", ...args] = command;
+  return args.length === 0 ? { command: program, mode: "shell" } : { command: program, args, mode: "argv" };
+}
+
+export function settingsOf(flags: RunFlags): {
+  env?: Record<string, string>;
+  workdir?: string;
+  user?: string;
+  timeout?: string;
+} {
+  const { env, workdir, user, timeout } = flags;
+  return {
+    ...(env === undefined ? {} : { env }),
+    ...(workdir === undefined ? {} : { workdir }),
+    ...(user === undefined ? {} : { user }),
+    ...(timeout === undefined ? {} : { timeout }),
+  };
+}
+
+async function detached(id: string, command: readonly string[], flags: ExecFlags): Promise<number> {
+  using client = openClient(flags);
+  const started = await client.startExec(id, { ...commandOf(command), ...settingsOf(flags), stdin: false });
+  if (flags.json) printJson(started);
+  else process.stdout.write(`${started.exec_id}\n`);
+  return exitCodes.ok;
+}
+
+async function buffered(id: string, command: readonly string[], flags: ExecFlags): Promise<number> {
+  using client = openClient(flags);
+  using interrupt = interruptSignal();
+  const result: ExecResult = await client.exec(
+    id,
+    { ...commandOf(command), ...settingsOf(flags) },
+    { signal: interrupt.signal },
+  );
+  printJson(result);
+  return exitCodeOfExec(result);
+}

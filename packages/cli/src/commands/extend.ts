@@ -1,0 +1,14 @@
+import { type ClientFlags, interruptSignal, openClient } from "../context.ts";
+import { printJson } from "../terminal/output.ts";
+import { shortDuration } from "../terminal/text.ts";
+
+export async function extend(id: string, ttl: string, flags: ClientFlags): Promise<void> {
+  using client = openClient(flags);
+  using interrupt = interruptSignal();
+  const sandbox = await client.extend(id, ttl, { signal: interrupt.signal });
+  if (flags.json) printJson(sandbox);
+  else {
+    const left = shortDuration(Date.parse(sandbox.expires_at) - Date.now() + 500);
+    process.stdout.write(`${sandbox.id} ends in ${left}, at ${sandbox.expires_at}\n`);
+  }
+}

@@ -1,0 +1,42 @@
+import type { AlcoveClient } from "@alcove/sdk";
+import { type ClientFlags, interruptSignal, openClient } from "../context.ts";
+import { ExitWith, exitCodes, UsageError } from "../exit-codes.ts";
+import { reportFailure } from "../failure.ts";
+import { printJson } from "../terminal/output.ts";
+import { Progress } from "../terminal/progress.ts";
+
+const concurrency = 8;
+
+export async function kill(ids: readonly string[], flags: ClientFlags & { all?: boolean }): Promise<void> {
+  if (ids.length === 0 && !flags.all) throw new UsageError("name the sandboxes to destroy, or give --all");
+  if (ids.length > 0 && flags.all) throw new UsageError("give either ids or --all");
+  using client = openClient(flags);
+  using interrupt = interruptSignal();
+  const { signal } = interrupt;
+  const wanted = flags.all ? await everyId(client, signal) : [...new Set(ids)];
+  using progress = new Progress(`destroying ${wanted.length} sandboxes`);
+  const destroyed: string[] = [];
+  let code = 0;
+  const queue = wanted.values();
+  const worker = async () => {
+    for (const id of queue) {
+      try {
+        await client.destroy(id, { signal });
+        destroyed.push(id);
+        if (!flags.json) process.stdout.write(`${id}\n`);
+      } catch (error) {
+        code = reportFailure(error) || exitCodes.failed;
+      }
+      progress.update(`${destroyed.length} of ${wanted.length}`);
+    }
+  };
+  await Promise.all(Array.from({ length: Math.min(concurrency, wanted.length) }, worker));
+  if (flags.json) printJson({ destroyed });
+  if (code !== 0) throw new ExitWith(code);
+}
+
+async function everyId(client: AlcoveClient, signal: AbortSignal): Promise<string[]> {
+  const found: string[] = [];
+  for await (const { id } of client.allSandboxes({}, { signal })) found.push(id);
+  return found;
+}

@@ -1,0 +1,13 @@
+import { type ClientFlags, interruptSignal, openClient } from "../context.ts";
+import { printJson } from "../terminal/output.ts";
+import { printable } from "../terminal/printable.ts";
+
+const defaultLines = 100;
+
+export async function logs(id: string, flags: ClientFlags & { lines?: number }): Promise<void> {
+  using client = openClient(flags);
+  using interrupt = interruptSignal();
+  const lines = await client.logs(id, flags.lines ?? defaultLines, { signal: interrupt.signal });
+  if (flags.json) printJson(lines);
+  else process.stdout.write(lines.map((line) => `${printable(line)}\n`).join(""));
+}

@@ -1,0 +1,82 @@
+import type { SandboxFilter } from "@alcove/sdk";
+import type { Sandbox, SandboxState } from "@alcove/wire";
+import { type ClientFlags, interruptSignal, openClient } from "../context.ts";
+import { UsageError } from "../exit-codes.ts";
+import { printJson } from "../terminal/output.ts";
+import { table } from "../terminal/table.ts";
+import { shortDuration } from "../terminal/text.ts";
+
+export interface LsFlags extends ClientFlags {
+  state?: string;
+  owner?: string;
+  provider?: string;
+  metadata?: Record<string, string>;
+  limit?: number;
+  quiet?: boolean;
+}
+
+const states = [
+  "creating",
+  "running",
+  "unhealthy",
+  "expired",
+  "error",
+  "destroyed",
+] as const satisfies readonly SandboxState[];
+
+export async function ls(flags: LsFlags): Promise<void> {
+  const filter = sandboxFilter(flags);
+  using client = openClient(flags);
+  using interrupt = interruptSignal();
+  const sandboxes: Sandbox[] = [];
+  for await (const sandbox of client.allSandboxes(filter, { signal: interrupt.signal })) {
+    sandboxes.push(sandbox);
+    if (flags.limit !== undefined && sandboxes.length >= flags.limit) break;
+  }
+  if (flags.json) printJson(sandboxes);
+  else if (flags.quiet) process.stdout.write(sandboxes.map(({ id }) => `${id}\n`).join(""));
+  else if (sandboxes.length === 0) process.stderr.write("no sandboxes\n");
+  else process.stdout.write(sandboxTable(sandboxes, Date.now()));
+}
+
+export function sandboxTable(sandboxes: readonly Sandbox[], nowMs: number): string {
+  const owners = sandboxes.some(({ owner_id }) => owner_id);
+  const labels = sandboxes.some(({ metadata }) => Object.keys(metadata).length > 0);
+  const header = ["ID", "STATE", "PROVIDER", "IMAGE", "MEMORY", "VCPUS", "AGE", "ENDS IN"];
+  return table(
+    [...header, ...(owners ? ["OWNER"] : []), ...(labels ? ["METADATA"] : [])],
+    sandboxes.map((sandbox) => [
+      sandbox.id,
+      sandbox.state,
+      sandbox.provider,
+      sandbox.image,
+      `${sandbox.memory_mb} MB`,
+      String(sandbox.vcpus),
+      shortDuration(nowMs - Date.parse(sandbox.created_at)),
+      shortDuration(Date.parse(sandbox.expires_at) - nowMs),
+      ...(owners ? [sandbox.owner_id || "-"] : []),
+      ...(labels ? [metadataText(sandbox.metadata)] : []),
+    ]),
+  );
+}
+
+function metadataText(metadata: Readonly<Record<string, string>>): string {
+  const text = Object.entries(metadata)
+    .map(([name, value]) => `${name}=${value}`)
+    .join(" ");
+  return text === "" ? "-" : text.length > 60 ? `${text.slice(0, 59)}…` : text;
+}
+
+function sandboxFilter(flags: LsFlags): SandboxFilter {
+  const state = states.find((name) => name === flags.state);
+  if (flags.state !== undefined && state === undefined) {
+    throw new UsageError(`--state ${flags.state}: expected one of ${states.join(", ")}`);
+  }
+  return {
+    ...(state === undefined ? {} : { state }),
+    ...(flags.owner === undefined ? {} : { ownerId: flags.owner }),
+    ...(flags.provider === undefined ? {} : { provider: flags.provider }),
+    ...(flags.metadata === undefined ? {} : { metadata: flags.metadata }),
+    ...(flags.limit === undefined || flags.limit === 0 ? {} : { limit: Math.min(flags.limit, 100) }),
+  };
+}

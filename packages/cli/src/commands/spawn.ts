@@ -1,0 +1,65 @@
+import type { SpawnRequest } from "@alcove/wire";
+import { type ClientFlags, interruptSignal, openClient } from "../context.ts";
+import { UsageError } from "../exit-codes.ts";
+import { printJson } from "../terminal/output.ts";
+import { Progress } from "../terminal/progress.ts";
+import { elapsed, shortDuration } from "../terminal/text.ts";
+
+export interface SpawnFlags extends ClientFlags {
+  image?: string;
+  provider?: string;
+  memory?: number;
+  vcpus?: number;
+  ttl?: string;
+  metadata?: Record<string, string>;
+  owner?: string;
+  env?: Record<string, string>;
+  user?: string;
+  workdir?: string;
+  network?: string;
+  idempotencyKey?: string;
+  quiet?: boolean;
+}
+
+const networks = ["none", "outbound", "host"] as const;
+
+export async function spawn(flags: SpawnFlags): Promise<void> {
+  const request = spawnRequest(flags);
+  using client = openClient(flags);
+  using interrupt = interruptSignal();
+  const quiet = flags.quiet === true || flags.json === true;
+  using progress = new Progress(`spawning${flags.image === undefined ? "" : ` ${flags.image}`}`, { quiet });
+  const sandbox = await client.spawn(request, {
+    signal: interrupt.signal,
+    ...(flags.idempotencyKey === undefined ? {} : { idempotencyKey: flags.idempotencyKey }),
+  });
+  if (!quiet) {
+    const ttl = shortDuration(Date.parse(sandbox.expires_at) - Date.parse(sandbox.created_at));
+    progress.done(
+      `${sandbox.state} on ${sandbox.provider}, image ${sandbox.image}, after ${elapsed(progress.elapsedMs)}; lives for ${ttl}`,
+    );
+  }
+  if (flags.json) printJson(sandbox);
+  else process.stdout.write(`${sandbox.id}\n`);
+}
+
+function spawnRequest(flags: SpawnFlags): SpawnRequest {
+  const { image, provider, ttl, metadata, env, user, workdir } = flags;
+  const network = networks.find((name) => name === flags.network);
+  if (flags.network !== undefined && network === undefined) {
+    throw new UsageError(`--network ${flags.network}: expected ${networks.join(", ")}`);
+  }
+  return {
+    ...(image === undefined ? {} : { image }),
+    ...(provider === undefined ? {} : { provider }),
+    ...(flags.memory === undefined ? {} : { memory_mb: flags.memory }),
+    ...(flags.vcpus === undefined ? {} : { vcpus: flags.vcpus }),
+    ...(ttl === undefined ? {} : { ttl }),
+    ...(metadata === undefined ? {} : { metadata }),
+    ...(flags.owner === undefined ? {} : { owner_id: flags.owner }),
+    ...(env === undefined ? {} : { env }),
+    ...(user === undefined ? {} : { user }),
+    ...(workdir === undefined ? {} : { workdir }),
+    ...(network === undefined ? {} : { network }),
+  };
+}

@@ -1,0 +1,24 @@
+import { CommanderError } from "commander";
+import { exitCodes } from "./exit-codes.ts";
+import { createProgram } from "./program.ts";
+import { exitWhenReaderLeaves, flush } from "./terminal/output.ts";
+
+/** Runs the command line of this process and ends it. */
+export async function main(): Promise<never> {
+  exitWhenReaderLeaves();
+  const code = await run(process.argv.slice(2));
+  await Promise.all([flush(process.stdout), flush(process.stderr)]);
+  process.exit(code);
+}
+
+/** @returns the exit code. */
+export async function run(args: readonly string[]): Promise<number> {
+  try {
+    await createProgram().parseAsync([...args], { from: "user" });
+    return exitCodes.ok;
+  } catch (error) {
+    if (error instanceof CommanderError) return error.exitCode === 0 ? exitCodes.ok : exitCodes.usage;
+    const { reportFailure } = await import("./failure.ts");
+    return reportFailure(error);
+  }
+}

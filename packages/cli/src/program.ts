@@ -1,0 +1,176 @@
+import { Command, InvalidArgumentError } from "commander";
+import { version } from "./version.ts";
+
+/** The command line. Actions import what they need when they run, so that each command starts fast. */
+export function createProgram(): Command {
+  const program = new Command("alcove")
+    .description("Disposable, isolated computers for programs.")
+    .version(version())
+    .enablePositionalOptions()
+    .exitOverride()
+    .showHelpAfterError("(run with --help for what is allowed)")
+    .configureHelp({ showGlobalOptions: false });
+  addServiceCommands(program);
+  addSandboxCommands(program);
+  addExecCommands(program);
+  addFileAndEventCommands(program);
+  return program;
+}
+
+function addServiceCommands(program: Command): void {
+  program
+    .command("serve")
+    .description("start the service here")
+    .option("--config <file>", "configuration file")
+    .option("--host <address>", "address to listen on")
+    .option("--port <number>", "port to listen on; 0: any free one")
+    .option("--data-dir <dir>", "where database, images and sockets live")
+    .option("--provider <name>", "default provider: auto, native, docker, proot, mock")
+    .option("--set <key=value>", "any key of the configuration; repeatable", collectPairs)
+    .action(async (flags) => (await import("./commands/serve.ts")).serve(flags));
+  program
+    .command("doctor")
+    .description("tell which providers can work here, and why the others cannot")
+    .option("--config <file>", "configuration file")
+    .option("--json", "print JSON")
+    .action(async (flags) => (await import("./commands/doctor.ts")).doctor(flags));
+  const config = program.command("config").description("look at the configuration");
+  config
+    .command("lint")
+    .description("check the configuration")
+    .option("--config <file>", "configuration file")
+    .option("--production", "also what is unfit for a service that others reach")
+    .option("--json", "print JSON")
+    .action(async (flags) => (await import("./commands/config-lint.ts")).configLint(flags));
+  addImageCommands(program);
+}
+
+function addImageCommands(program: Command): void {
+  const image = program.command("image").description("root file systems of the native and proot providers");
+  const local = (command: Command) =>
+    command
+      .option("--config <file>", "configuration file")
+      .option("--data-dir <dir>", "where images live")
+      .option("--json", "print JSON");
+  local(image.command("list").alias("ls").description("list stored images")).action(async (flags) =>
+    (await import("./commands/image.ts")).imageList(flags),
+  );
+  local(image.command("pull <name>").description("fetch an image from a registry"))
+    .option("--tls-verify <bool>", "false: the registry speaks plain HTTP", parseFlag)
+    .action(async (name, flags) => (await import("./commands/image.ts")).imagePull(name, flags));
+  local(
+    image
+      .command("import <name> <source>")
+      .description(
+        "store an image from a directory, a tar, a `docker save` archive, or docker:<image> of an engine",
+      ),
+  ).action(async (name, source, flags) =>
+    (await import("./commands/image.ts")).imageImport(name, source, flags),
+  );
+  local(image.command("rm <name>").alias("remove").description("remove a stored image")).action(
+    async (name, flags) => (await import("./commands/image.ts")).imageRemove(name, flags),
+  );
+}
+
+function addSandboxCommands(program: Command): void {
+  client(program.command("spawn").description("make a sandbox and print its id"))
+    .option("-i, --image <name>", "image")
+    .option("-p, --provider <name>", "provider")
+    .option("-m, --memory <mb>", "memory, MB", parseCount)
+    .option("--vcpus <count>", "virtual CPUs", parseCount)
+    .option("--ttl <duration>", "time to live, such as 30m")
+    .option("--metadata <key=value>", "label; repeatable", collectPairs)
+    .option("--owner <id>", "owner")
+    .option("-e, --env <key=value>", "environment variable of every command; repeatable", collectPairs)
+    .option("-u, --user <name>", "user commands run as")
+    .option("-w, --workdir <path>", "working directory of commands")
+    .option("--network <mode>", "none, outbound or host, as far as the service allows")
+    .option("--idempotency-key <key>", "a repeated call with this key gives the same sandbox")
+    .option("-q, --quiet", "print the id and nothing else")
+    .action(async (flags) => (await import("./commands/spawn.ts")).spawn(flags));
+  client(program.command("ls").alias("list").description("list sandboxes, newest first"))
+    .option("--state <state>", "only this state")
+    .option("--owner <id>", "only this owner's")
+    .option("-p, --provider <name>", "only this provider's")
+    .option("--metadata <key=value>", "only with this label; repeatable", collectPairs)
+    .option("-n, --limit <count>", "at most this many", parseCount)
+    .option("-q, --quiet", "print ids only")
+    .action(async (flags) => (await import("./commands/ls.ts")).ls(flags));
+  client(program.command("extend <id> <ttl>").description("let a sandbox live for ttl from now")).action(
+    async (id, ttl, flags) => (await import("./commands/extend.ts")).extend(id, ttl, flags),
+  );
+  client(program.command("kill [ids...]").alias("rm").description("destroy sandboxes"))
+    .option("--all", "every sandbox")
+    .action(async (ids, flags) => (await import("./commands/kill.ts")).kill(ids, flags));
+  client(program.command("logs <id>").description("print the console of a sandbox"))
+    .option("-n, --lines <count>", "how many lines", parseCount)
+    .action(async (id, flags) => (await import("./commands/logs.ts")).logs(id, flags));
+}
+
+function addExecCommands(program: Command): void {
+  const run = (command: Command) =>
+    client(command)
+      .passThroughOptions()
+      .option("-e, --env <key=value>", "environment variable; repeatable", collectPairs)
+      .option("-w, --workdir <path>", "working directory")
+      .option("-u, --user <name>", "user to run as")
+      .option("--timeout <duration>", "deadline, such as 30s");
+  run(
+    program
+      .command("exec <id> <command...>")
+      .description(
+        "run a command; one argument is a shell command line, several are a program and its arguments",
+      ),
+  )
+    .option("-i, --interactive", "pass standard input on")
+    .option("-t, --tty", "give the command a terminal")
+    .option("-d, --detach", "leave it running and print its exec id")
+    .action(async (id, command, flags) => (await import("./commands/exec.ts")).exec(id, command, flags));
+  run(
+    program
+      .command("shell <id> [command...]")
+      .description("open an interactive shell; Enter ~ . leaves one that no longer answers"),
+  ).action(async (id, command, flags) => (await import("./commands/shell.ts")).shell(id, command, flags));
+}
+
+function addFileAndEventCommands(program: Command): void {
+  client(
+    program
+      .command("cp <source> <target>")
+      .description(
+        "copy files to or from a sandbox: cp ./a sb-…:/b, cp sb-…:/b ./a; - is standard input or output",
+      ),
+  )
+    .option("-r, --recursive", "copy directories")
+    .option("-q, --quiet", "say nothing")
+    .action(async (source, target, flags) => (await import("./commands/cp.ts")).cp(source, target, flags));
+  client(program.command("events").description("follow the event stream"))
+    .option("--type <types>", "only these types, separated by commas")
+    .option("--sandbox <id>", "only this sandbox's")
+    .option("--since <event id>", "begin after this event")
+    .action(async (flags) => (await import("./commands/events.ts")).events(flags));
+}
+
+function client(command: Command): Command {
+  return command
+    .option("--json", "print JSON")
+    .option("--url <url>", "the service; else $ALCOVE_URL, else http://127.0.0.1:7423")
+    .option("--api-key <key>", "its key; else $ALCOVE_API_KEY")
+    .option("--user-id <id>", "sent as X-User-ID");
+}
+
+function parseCount(text: string): number {
+  if (!/^\d{1,9}$/.test(text)) throw new InvalidArgumentError("expected a whole number.");
+  return Number(text);
+}
+
+function parseFlag(text: string): boolean {
+  if (text !== "true" && text !== "false") throw new InvalidArgumentError("expected true or false.");
+  return text === "true";
+}
+
+function collectPairs(text: string, before: Record<string, string> = {}): Record<string, string> {
+  const equals = text.indexOf("=");
+  if (equals < 1) throw new InvalidArgumentError("expected KEY=VALUE.");
+  return { ...before, [text.slice(0, equals)]: text.slice(equals + 1) };
+}

@@ -1,0 +1,273 @@
+import type {
+  Event,
+  ExecRecord,
+  ExecRequest,
+  ExecResult,
+  ExecStreamChunk,
+  ProviderHealth,
+  Readiness,
+  Sandbox,
+  SandboxState,
+  SandboxStats,
+  SpawnRequest,
+  StartExecRequest,
+} from "@alcove/wire";
+import { type EventFilter, eventStream } from "./events.ts";
+import { ExecSocket, type ExecStart } from "./exec-socket.ts";
+import { FilesClient } from "./files.ts";
+import { readNdjson } from "./lines.ts";
+import { Transport, type TransportOptions } from "./transport.ts";
+
+export interface CallOptions {
+  signal?: AbortSignal;
+  /** Until the answer begins, milliseconds. */
+  timeoutMs?: number;
+}
+
+export interface SandboxFilter {
+  state?: SandboxState;
+  ownerId?: string;
+  provider?: string;
+  metadata?: Readonly<Record<string, string>>;
+  limit?: number;
+  cursor?: string;
+}
+
+const quickMs = 30_000;
+/** An image may have to be fetched first. */
+const spawnMs = 600_000;
+
+/** One service. Methods throw AlcoveError. Dispose it to close idle connections. */
+export class AlcoveClient implements Disposable {
+  readonly #transport: Transport;
+  readonly files: FilesClient;
+
+  constructor(options: TransportOptions) {
+    this.#transport = new Transport(options);
+    this.files = new FilesClient(this.#transport);
+  }
+
+  [Symbol.dispose](): void {
+    this.#transport[Symbol.dispose]();
+  }
+
+  async ready(options: CallOptions = {}): Promise<Readiness> {
+    return this.#get("/ready", options);
+  }
+
+  async providers(options: CallOptions = {}): Promise<ProviderHealth[]> {
+    return this.#get("/providers", options);
+  }
+
+  async spawn(
+    request: SpawnRequest,
+    options: CallOptions & { idempotencyKey?: string } = {},
+  ): Promise<Sandbox> {
+    const { body } = await this.#transport.json<Sandbox>({
+      method: "POST",
+      path: "/sandboxes",
+      json: request,
+      headers: options.idempotencyKey === undefined ? {} : { "idempotency-key": options.idempotencyKey },
+      timeoutMs: options.timeoutMs ?? spawnMs,
+      signal: options.signal,
+    });
+    return body;
+  }
+
+  async sandbox(id: string, options: CallOptions = {}): Promise<Sandbox> {
+    return this.#get(`/sandboxes/${encodeURIComponent(id)}`, options);
+  }
+
+  /** One page, newest first. */
+  async sandboxes(
+    filter: SandboxFilter = {},
+    options: CallOptions = {},
+  ): Promise<{ items: Sandbox[]; nextCursor: string | undefined }> {
+    const metadata = Object.entries(filter.metadata ?? {}).map(
+      ([name, value]) => [`metadata.${name}`, value] as const,
+    );
+    const { body, headers } = await this.#transport.json<Sandbox[]>({
+      method: "GET",
+      path: "/sandboxes",
+      query: {
+        state: filter.state,
+        owner_id: filter.ownerId,
+        provider: filter.provider,
+        limit: filter.limit,
+        cursor: filter.cursor,
+        ...Object.fromEntries(metadata),
+      },
+      timeoutMs: options.timeoutMs ?? quickMs,
+      signal: options.signal,
+    });
+    const cursor = headers["x-next-cursor"];
+    return { items: body, nextCursor: typeof cursor === "string" && cursor !== "" ? cursor : undefined };
+  }
+
+  /** Every sandbox that matches, page by page. */
+  async *allSandboxes(filter: SandboxFilter = {}, options: CallOptions = {}): AsyncGenerator<Sandbox> {
+    let cursor = filter.cursor;
+    do {
+      const page = await this.sandboxes({ ...filter, ...(cursor === undefined ? {} : { cursor }) }, options);
+      yield* page.items;
+      cursor = page.nextCursor;
+    } while (cursor !== undefined);
+  }
+
+  async destroy(id: string, options: CallOptions = {}): Promise<void> {
+    await this.#transport.json({
+      method: "DELETE",
+      path: `/sandboxes/${encodeURIComponent(id)}`,
+      timeoutMs: options.timeoutMs ?? quickMs * 2,
+      signal: options.signal,
+    });
+  }
+
+  async extend(id: string, ttl: string, options: CallOptions = {}): Promise<Sandbox> {
+    return this.#post(`/sandboxes/${encodeURIComponent(id)}/extend`, { ttl }, options);
+  }
+
+  async logs(id: string, lines: number, options: CallOptions = {}): Promise<string[]> {
+    return this.#get(`/sandboxes/${encodeURIComponent(id)}/logs?lines=${lines}`, options);
+  }
+
+  async stats(id: string, options: CallOptions = {}): Promise<SandboxStats> {
+    return this.#get(`/sandboxes/${encodeURIComponent(id)}/stats`, options);
+  }
+
+  /** Runs a command to its end. Takes as long as the command unless `timeoutMs` is given. */
+  async exec(
+    id: string,
+    request: Omit<ExecRequest, "stream">,
+    options: CallOptions = {},
+  ): Promise<ExecResult> {
+    const { body } = await this.#transport.json<ExecResult>({
+      method: "POST",
+      path: `/sandboxes/${encodeURIComponent(id)}/exec`,
+      json: request,
+      timeoutMs: options.timeoutMs,
+      signal: options.signal,
+    });
+    return body;
+  }
+
+  /** Runs a command and streams its output; the last chunk has stream `exit`, a stream without it was cut. */
+  async execStream(
+    id: string,
+    request: Omit<ExecRequest, "stream">,
+    options: CallOptions = {},
+  ): Promise<{ execId: string | undefined; chunks: AsyncGenerator<ExecStreamChunk> }> {
+    const response = await this.#transport.send({
+      method: "POST",
+      path: `/sandboxes/${encodeURIComponent(id)}/exec`,
+      json: { ...request, stream: true },
+      timeoutMs: options.timeoutMs,
+      signal: options.signal,
+    });
+    const execId = response.headers["x-exec-id"];
+    return { execId: typeof execId === "string" ? execId : undefined, chunks: readNdjson(response) };
+  }
+
+  /** Runs a command over a WebSocket: standard input, signals and a terminal. */
+  async openExec(id: string, start: ExecStart, options: { signal?: AbortSignal } = {}): Promise<ExecSocket> {
+    return ExecSocket.open({
+      url: this.#transport.address(`/sandboxes/${encodeURIComponent(id)}/exec/ws`),
+      headers: this.#transport.headers(),
+      start,
+      signal: options.signal,
+    });
+  }
+
+  /** Starts a command that outlives every connection. */
+  async startExec(
+    id: string,
+    request: StartExecRequest,
+    options: CallOptions = {},
+  ): Promise<{ exec_id: string; pid: number }> {
+    return this.#post(`/sandboxes/${encodeURIComponent(id)}/execs`, request, options);
+  }
+
+  async execs(id: string, options: CallOptions = {}): Promise<ExecRecord[]> {
+    return this.#get(`/sandboxes/${encodeURIComponent(id)}/execs`, options);
+  }
+
+  async execRecord(id: string, execId: string, options: CallOptions = {}): Promise<ExecRecord> {
+    return this.#get(execPath(id, execId), options);
+  }
+
+  /** What a command has written, from an offset on; `follow` goes on until it exits. */
+  async execOutput(
+    id: string,
+    execId: string,
+    options: CallOptions & { from?: number; follow?: boolean } = {},
+  ): Promise<AsyncGenerator<ExecStreamChunk>> {
+    const response = await this.#transport.send({
+      method: "GET",
+      path: `${execPath(id, execId)}/output`,
+      query: { from: options.from, follow: options.follow },
+      timeoutMs: options.timeoutMs,
+      signal: options.signal,
+    });
+    return readNdjson(response);
+  }
+
+  async writeStdin(
+    id: string,
+    execId: string,
+    input: { data?: string; encoding?: "utf8" | "base64"; close?: boolean },
+    options: CallOptions = {},
+  ): Promise<void> {
+    await this.#post(`${execPath(id, execId)}/stdin`, input, options);
+  }
+
+  async signalExec(
+    id: string,
+    execId: string,
+    signal: string | number,
+    options: CallOptions = {},
+  ): Promise<void> {
+    await this.#post(`${execPath(id, execId)}/signal`, { signal }, options);
+  }
+
+  /** Kills the command's whole tree. */
+  async killExec(id: string, execId: string, options: CallOptions = {}): Promise<void> {
+    await this.#transport.json({
+      method: "DELETE",
+      path: execPath(id, execId),
+      timeoutMs: options.timeoutMs ?? quickMs,
+      signal: options.signal,
+    });
+  }
+
+  /** Events from now on, or from `lastEventId`; comes back after a broken connection without losing any. */
+  events(filter: EventFilter = {}): AsyncGenerator<Event> {
+    return eventStream(this.#transport, filter);
+  }
+
+  async #get<T>(path: string, options: CallOptions): Promise<T> {
+    const [plain = "", query] = path.split("?");
+    const { body } = await this.#transport.json<T>({
+      method: "GET",
+      path: plain,
+      query: Object.fromEntries(new URLSearchParams(query)),
+      timeoutMs: options.timeoutMs ?? quickMs,
+      signal: options.signal,
+    });
+    return body;
+  }
+
+  async #post<T>(path: string, json: unknown, options: CallOptions): Promise<T> {
+    const { body } = await this.#transport.json<T>({
+      method: "POST",
+      path,
+      json,
+      timeoutMs: options.timeoutMs ?? quickMs,
+      signal: options.signal,
+    });
+    return body;
+  }
+}
+
+function execPath(id: string, execId: string): string {
+  return `/sandboxes/${encodeURIComponent(id)}/execs/${encodeURIComponent(execId)}`;
+}

@@ -1,0 +1,33 @@
+/** Codes of our own, beside the service's: nobody answered, no answer in time, an answer that is no answer. */
+export type ClientErrorCode = "unreachable" | "client_timeout" | "cancelled" | "cut" | "bad_response";
+
+/** A call that failed: refused by the service, or never answered. */
+export class AlcoveError extends Error {
+  /** The HTTP status; 0 when there was no answer. */
+  readonly status: number;
+  /** The service's code, or one of ClientErrorCode. */
+  readonly code: string;
+  /** The whole error body. */
+  readonly details: Readonly<Record<string, unknown>>;
+  readonly requestId: string | undefined;
+
+  constructor(options: {
+    status: number;
+    code: string;
+    message: string;
+    details?: Record<string, unknown>;
+    requestId?: string | undefined;
+    cause?: unknown;
+  }) {
+    super(options.message, options.cause === undefined ? {} : { cause: options.cause });
+    this.name = "AlcoveError";
+    this.status = options.status;
+    this.code = options.code;
+    this.details = options.details ?? {};
+    this.requestId = options.requestId;
+  }
+}
+
+export function clientError(code: ClientErrorCode, message: string, cause?: unknown): AlcoveError {
+  return new AlcoveError({ status: 0, code, message, cause });
+}

@@ -1,0 +1,70 @@
+import { setTimeout as pause } from "node:timers/promises";
+import type { Event } from "@alcove/wire";
+import { AlcoveError } from "./errors.ts";
+import { parse, readEvents } from "./lines.ts";
+import type { Transport } from "./transport.ts";
+
+export interface EventFilter {
+  types?: readonly string[];
+  sandboxId?: string;
+  /** Replays what came after this event. */
+  lastEventId?: string;
+  signal?: AbortSignal;
+  /** Told about each connection that broke, before the next attempt. */
+  onReconnect?: (error: unknown, inMs: number) => void;
+}
+
+const connectMs = 10_000;
+/** The service writes something every 15 s; a stream silent for longer is dead. */
+const silenceMs = 45_000;
+const firstPauseMs = 500;
+const longestPauseMs = 15_000;
+
+/** Follows the event stream until the signal aborts, over any number of connections. A refusal (4xx) ends it. */
+export async function* eventStream(transport: Transport, filter: EventFilter): AsyncGenerator<Event> {
+  let lastEventId = filter.lastEventId;
+  let pauseMs = firstPauseMs;
+  while (filter.signal?.aborted !== true) {
+    let failure: unknown;
+    try {
+      for await (const event of oneConnection(transport, filter, lastEventId)) {
+        pauseMs = firstPauseMs;
+        lastEventId = event.id;
+        yield event;
+      }
+    } catch (error) {
+      if (filter.signal?.aborted) return;
+      if (error instanceof AlcoveError && error.status >= 400 && error.status < 500) throw error;
+      failure = error;
+    }
+    if (filter.signal?.aborted) return;
+    filter.onReconnect?.(failure, pauseMs);
+    await pause(pauseMs, undefined, filter.signal === undefined ? {} : { signal: filter.signal }).catch(
+      () => undefined,
+    );
+    pauseMs = Math.min(pauseMs * 2, longestPauseMs);
+  }
+}
+
+async function* oneConnection(
+  transport: Transport,
+  filter: EventFilter,
+  lastEventId: string | undefined,
+): AsyncGenerator<Event> {
+  const response = await transport.send({
+    method: "GET",
+    path: "/events",
+    query: { type: filter.types, sandbox_id: filter.sandboxId },
+    headers: {
+      accept: "text/event-stream",
+      ...(lastEventId === undefined ? {} : { "last-event-id": lastEventId }),
+    },
+    timeoutMs: connectMs,
+    signal: filter.signal,
+  });
+  response.setTimeout(silenceMs, () => response.destroy(new Error("the event stream fell silent")));
+  for await (const message of readEvents(response)) {
+    const event: Event = parse(message.data);
+    yield event;
+  }
+}

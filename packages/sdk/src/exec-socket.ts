@@ -1,0 +1,171 @@
+import { once } from "node:events";
+import type { IncomingMessage } from "node:http";
+import type { WsClientMessage, WsServerMessage } from "@alcove/wire";
+import { WebSocket } from "ws";
+import { AlcoveError, clientError } from "./errors.ts";
+import { parse } from "./lines.ts";
+import { refusal, unreachable } from "./transport.ts";
+
+/** Received and not yet taken: above this the socket is paused, so that a slow reader slows the command down. */
+const maxQueuedMessages = 256;
+/** Sent and not yet on the wire: above this `stdin()` waits. */
+const maxBufferedBytes = 1_048_576;
+const maxMessageBytes = 64 * 2 ** 20;
+const handshakeTimeoutMs = 30_000;
+
+export type ExecStart = Omit<Extract<WsClientMessage, { type: "start" }>, "type">;
+
+/**
+ * A command that runs at the other end of a WebSocket. Open until the command has exited, the service refuses or the
+ * connection breaks. Iterate `messages()` once.
+ */
+export class ExecSocket implements Disposable {
+  /** Of X-Exec-ID: finds the command again when the connection breaks. */
+  readonly execId: string | undefined;
+  readonly #socket: WebSocket;
+  readonly #queue: WsServerMessage[] = [];
+  #wake: (() => void) | undefined;
+  #ended: { code: number } | undefined;
+
+  private constructor(socket: WebSocket, execId: string | undefined) {
+    this.#socket = socket;
+    this.execId = execId;
+    socket.on("message", (data) => this.#receive(String(data)));
+    socket.on("close", (code) => {
+      this.#ended = { code };
+      this.#wake?.();
+    });
+    socket.on("error", () => socket.terminate());
+  }
+
+  /** @throws AlcoveError when the handshake is refused, with the service's own words. */
+  static async open(options: {
+    url: URL;
+    headers: Record<string, string>;
+    start: ExecStart;
+    signal?: AbortSignal | undefined;
+  }): Promise<ExecSocket> {
+    const url = new URL(options.url);
+    url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
+    const socket = new WebSocket(url, {
+      headers: options.headers,
+      maxPayload: maxMessageBytes,
+      handshakeTimeout: handshakeTimeoutMs,
+      perMessageDeflate: false,
+    });
+    let execId: string | undefined;
+    socket.once("upgrade", (response) => {
+      const header = response.headers["x-exec-id"];
+      if (typeof header === "string") execId = header;
+    });
+    const opened = await new Promise<ExecSocket>((resolve, reject) => {
+      const abort = () => {
+        reject(clientError("cancelled", "the call was cancelled", options.signal?.reason));
+        socket.terminate();
+      };
+      options.signal?.addEventListener("abort", abort, { once: true });
+      const settle = () => options.signal?.removeEventListener("abort", abort);
+      // The listeners of the ExecSocket must be there before the first message, in the same turn as "open".
+      socket.once("open", () => {
+        settle();
+        resolve(new ExecSocket(socket, execId));
+      });
+      socket.once("unexpected-response", (_request, response: IncomingMessage) => {
+        settle();
+        void refusal(response, { method: "GET", path: url.pathname }).then(reject);
+      });
+      socket.on("error", (error) => {
+        settle();
+        reject(unreachable(new URL("/", options.url), error));
+      });
+    });
+    opened.#send({ type: "start", ...options.start });
+    return opened;
+  }
+
+  /**
+   * Output in order, then the exit, which is the last message.
+   * @throws AlcoveError when the service refuses the command, or when the connection breaks before the exit.
+   */
+  async *messages(): AsyncGenerator<Exclude<WsServerMessage, { type: "error" }>> {
+    for (;;) {
+      const message = this.#queue.shift();
+      if (message === undefined) {
+        if (this.#ended !== undefined) throw this.#cut(this.#ended.code);
+        if (this.#socket.isPaused) this.#socket.resume();
+        await new Promise<void>((resolve) => {
+          this.#wake = resolve;
+        });
+        this.#wake = undefined;
+        continue;
+      }
+      if (message.type === "error") {
+        throw new AlcoveError({ status: 0, code: message.code, message: message.message });
+      }
+      yield message;
+      if (message.type === "exit") return;
+    }
+  }
+
+  /** Waits while the connection is behind. Data for a command that has exited is dropped. */
+  async stdin(data: Uint8Array): Promise<void> {
+    if (this.#socket.readyState !== WebSocket.OPEN) return;
+    const message = {
+      type: "stdin",
+      data: Buffer.from(data).toString("base64"),
+      encoding: "base64",
+    } as const;
+    const behind = this.#socket.bufferedAmount > maxBufferedBytes;
+    await new Promise<void>((resolve) => {
+      // An error closes the socket as well, which `messages()` tells.
+      this.#socket.send(JSON.stringify(message satisfies WsClientMessage), () => resolve());
+      if (!behind) resolve();
+    });
+  }
+
+  closeStdin(): void {
+    this.#send({ type: "stdin", data: "", close: true });
+  }
+
+  resize(size: { cols: number; rows: number }): void {
+    this.#send({ type: "resize", ...size });
+  }
+
+  signal(signal: string): void {
+    this.#send({ type: "signal", signal });
+  }
+
+  /** Leaves the command; the service ends it after its grace. */
+  [Symbol.dispose](): void {
+    if (this.#socket.readyState === WebSocket.OPEN) this.#socket.close(1000);
+    // The answer to the close frame is not worth waiting for when the process wants to end.
+    setTimeout(() => this.#socket.terminate(), 250).unref();
+  }
+
+  /** Resolves when the connection is closed. */
+  async closed(): Promise<void> {
+    if (this.#socket.readyState !== WebSocket.CLOSED) await once(this.#socket, "close");
+  }
+
+  #receive(text: string): void {
+    let message: WsServerMessage;
+    try {
+      message = parse(text);
+    } catch {
+      this.#socket.close(1007);
+      return;
+    }
+    this.#queue.push(message);
+    if (this.#queue.length > maxQueuedMessages) this.#socket.pause();
+    this.#wake?.();
+  }
+
+  #send(message: WsClientMessage): void {
+    if (this.#socket.readyState === WebSocket.OPEN) this.#socket.send(JSON.stringify(message));
+  }
+
+  #cut(code: number): AlcoveError {
+    const which = this.execId === undefined ? "the command" : `command ${this.execId}`;
+    return clientError("cut", `the connection to ${which} broke before it ended (close code ${code})`);
+  }
+}

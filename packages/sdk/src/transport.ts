@@ -1,0 +1,222 @@
+import http from "node:http";
+import https from "node:https";
+import type { Readable } from "node:stream";
+import { pipeline } from "node:stream/promises";
+import { AlcoveError, clientError } from "./errors.ts";
+
+/** A connection that broke before the first byte of an answer, or was refused. */
+const noAnswerCodes: Readonly<Record<string, string>> = {
+  ECONNREFUSED: "nothing listens there",
+  ENOTFOUND: "the host name is unknown",
+  EAI_AGAIN: "the host name could not be looked up",
+  ECONNRESET: "the connection broke",
+  EPIPE: "the connection broke",
+  EHOSTUNREACH: "the host cannot be reached",
+  ENETUNREACH: "the network cannot be reached",
+  ETIMEDOUT: "the host does not answer",
+};
+
+const maxJsonBytes = 128 * 2 ** 20;
+const maxErrorBytes = 65_536;
+
+export interface TransportOptions {
+  url: string;
+  apiKey?: string | undefined;
+  /** Sent as X-User-ID. */
+  userId?: string | undefined;
+}
+
+export type Query = Readonly<Record<string, string | number | boolean | readonly string[] | undefined>>;
+
+export interface Call {
+  method: string;
+  /** Below /api/v1, parts already encoded. */
+  path: string;
+  query?: Query;
+  headers?: Readonly<Record<string, string>>;
+  json?: unknown;
+  body?: Readable | Uint8Array;
+  signal?: AbortSignal | undefined;
+  /** Until the head of the answer; undefined: as long as it takes. */
+  timeoutMs?: number | undefined;
+}
+
+/**
+ * Speaks HTTP to one service. Built on node:http rather than on fetch, whose hidden limit of five minutes until the
+ * head of an answer is shorter than a command may run.
+ */
+export class Transport implements Disposable {
+  readonly baseUrl: URL;
+  readonly #options: TransportOptions;
+  readonly #agent: http.Agent;
+  readonly #client: typeof http | typeof https;
+
+  constructor(options: TransportOptions) {
+    const url = URL.parse(options.url);
+    if (url === null || (url.protocol !== "http:" && url.protocol !== "https:")) {
+      throw clientError(
+        "bad_response",
+        `${JSON.stringify(options.url)} is not a URL such as http://127.0.0.1:7423`,
+      );
+    }
+    this.baseUrl = url;
+    this.#options = options;
+    this.#client = url.protocol === "https:" ? https : http;
+    this.#agent = new this.#client.Agent({ keepAlive: true });
+  }
+
+  [Symbol.dispose](): void {
+    this.#agent.destroy();
+  }
+
+  /** @returns the address of a path below /api/v1. */
+  address(path: string, query: Query = {}): URL {
+    const url = new URL(this.baseUrl);
+    url.pathname = `${url.pathname.replace(/\/+$/, "")}/api/v1${path}`;
+    for (const [name, value] of Object.entries(query)) {
+      if (value === undefined) continue;
+      for (const item of Array.isArray(value) ? value : [value]) url.searchParams.append(name, String(item));
+    }
+    return url;
+  }
+
+  headers(): Record<string, string> {
+    return {
+      ...(this.#options.apiKey ? { "x-api-key": this.#options.apiKey } : {}),
+      ...(this.#options.userId ? { "x-user-id": this.#options.userId } : {}),
+    };
+  }
+
+  /** The answer's JSON. @throws AlcoveError */
+  async json<T>(call: Call): Promise<{ body: T; headers: http.IncomingHttpHeaders }> {
+    const response = await this.send(call);
+    const text = await readText(response, maxJsonBytes);
+    try {
+      const body: T = JSON.parse(text);
+      return { body, headers: response.headers };
+    } catch (cause) {
+      throw clientError(
+        "bad_response",
+        `${call.method} ${call.path}: the answer is not JSON; is ${this.baseUrl.href} an Alcove service?`,
+        cause,
+      );
+    }
+  }
+
+  /** The answer, unread, once it is known to be a success. The body must be read or destroyed. @throws AlcoveError */
+  async send(call: Call): Promise<http.IncomingMessage> {
+    const { request, response } = this.#open(call);
+    const { body } = call;
+    if (body !== undefined && !(body instanceof Uint8Array)) {
+      // A refusal can come before the body is through; whichever ends first decides.
+      pipeline(body, request).catch((error: unknown) => {
+        request.destroy(error instanceof Error ? error : new Error(String(error)));
+      });
+    }
+    const answer = await response;
+    const status = answer.statusCode ?? 0;
+    if (status >= 200 && status < 300) return answer;
+    throw await refusal(answer, call);
+  }
+
+  #open(call: Call): { request: http.ClientRequest; response: Promise<http.IncomingMessage> } {
+    const payload = call.json === undefined ? call.body : Buffer.from(JSON.stringify(call.json));
+    const headers: Record<string, string | number> = { ...this.headers(), ...call.headers };
+    if (call.json !== undefined) headers["content-type"] = "application/json";
+    if (payload instanceof Uint8Array) headers["content-length"] = payload.byteLength;
+    const request = this.#client.request(this.address(call.path, call.query), {
+      method: call.method,
+      headers,
+      agent: this.#agent,
+      ...(call.signal === undefined ? {} : { signal: call.signal }),
+    });
+    const response = new Promise<http.IncomingMessage>((resolve, reject) => {
+      const timer =
+        call.timeoutMs === undefined
+          ? undefined
+          : setTimeout(
+              () =>
+                request.destroy(
+                  clientError(
+                    "client_timeout",
+                    `${call.method} ${call.path}: ${this.baseUrl.href} gave no answer within ${call.timeoutMs} ms`,
+                  ),
+                ),
+              call.timeoutMs,
+            );
+      request.once("response", (answer) => {
+        clearTimeout(timer);
+        resolve(answer);
+      });
+      request.on("error", (error) => {
+        clearTimeout(timer);
+        reject(this.#translate(error, call.signal));
+      });
+    });
+    if (payload === undefined || payload instanceof Uint8Array) request.end(payload);
+    return { request, response };
+  }
+
+  #translate(error: unknown, signal: AbortSignal | undefined): AlcoveError {
+    if (error instanceof AlcoveError) return error;
+    if (signal?.aborted) return clientError("cancelled", "the call was cancelled", signal.reason);
+    return unreachable(this.baseUrl, error);
+  }
+}
+
+export function unreachable(url: URL, error: unknown): AlcoveError {
+  const code = errorCode(error);
+  const why = noAnswerCodes[code] ?? (error instanceof Error ? error.message : String(error));
+  return clientError("unreachable", `no Alcove service answers at ${url.href}: ${why}`, error);
+}
+
+function errorCode(error: unknown): string {
+  if (error instanceof AggregateError && error.errors.length > 0) return errorCode(error.errors[0]);
+  return error instanceof Error && "code" in error ? String(error.code) : "";
+}
+
+/** @returns the error an answer other than a success stands for. */
+export async function refusal(
+  response: http.IncomingMessage,
+  call: { method: string; path: string },
+): Promise<AlcoveError> {
+  const status = response.statusCode ?? 0;
+  const requestId = response.headers["x-request-id"];
+  const body = parseErrorBody(await readText(response, maxErrorBytes).catch(() => ""));
+  return new AlcoveError({
+    status,
+    code: typeof body.code === "string" ? body.code : `http_${status}`,
+    message:
+      typeof body.message === "string"
+        ? body.message
+        : `${call.method} ${call.path}: ${status} ${response.statusMessage ?? ""}`.trimEnd(),
+    details: body,
+    requestId: typeof requestId === "string" ? requestId : undefined,
+  });
+}
+
+function parseErrorBody(text: string): Record<string, unknown> {
+  try {
+    const body: unknown = JSON.parse(text);
+    return typeof body === "object" && body !== null ? { ...body } : {};
+  } catch {
+    return {};
+  }
+}
+
+async function readText(response: http.IncomingMessage, maxBytes: number): Promise<string> {
+  const chunks: Buffer[] = [];
+  let size = 0;
+  try {
+    for await (const chunk of response) {
+      if (!(chunk instanceof Buffer)) continue;
+      size += chunk.length;
+      if (size > maxBytes) throw clientError("bad_response", `the answer is larger than ${maxBytes} bytes`);
+      chunks.push(chunk);
+    }
+  } catch (error) {
+    if (error instanceof AlcoveError) throw error;
+    throw clientError("cut", "the connection broke before the answer was complete", error);
+  }
+  return Buffer.concat(chunks).toString("utf8");
+}

@@ -1,0 +1,71 @@
+// Everything a fresh clone needs before the service can run: Node, packages, the agent. Plain JavaScript, Node 18 and up.
+import { existsSync } from "node:fs";
+import path from "node:path";
+import { findNode, nodeInstallation, projectRoot } from "../node-runtime.mjs";
+import { dependenciesCurrent, ensureDependencies } from "./dependencies.mjs";
+import { withSetupLock } from "./lock.mjs";
+import { ensureCargo } from "./rust.mjs";
+import { runStep, say } from "./step.mjs";
+
+/**
+ * Fetches what is missing, does nothing when all is there.
+ * @returns `{ node, agent }`: the Node to run on, and the agent's state: `ready`, or what stands in its way.
+ */
+export async function prepare({ dev = false, agent = true } = {}) {
+  const found = findNode();
+  const agentState = agent ? await agentIsCurrent() : true;
+  if (found !== undefined && dependenciesCurrent(projectRoot, { dev }) && agentState) {
+    return { node: found, agent: { ready: true } };
+  }
+  return withSetupLock(projectRoot, async () => {
+    const node = await ensureNode();
+    if (!(await ensureDependencies(projectRoot, { dev }))) fail("the npm packages could not be installed");
+    return { node, agent: agent ? await ensureAgent() : { ready: true } };
+  });
+}
+
+/** Packages and Node alone: what the client commands need. */
+export async function prepareClient() {
+  return (await prepare({ agent: false })).node;
+}
+
+async function ensureNode() {
+  const found = findNode();
+  if (found !== undefined) return found;
+  const { title, command, args, failed } = nodeInstallation();
+  const ok = await runStep(title, command, args);
+  return (ok ? findNode() : undefined) ?? fail(failed);
+}
+
+async function ensureAgent() {
+  if (await agentIsCurrent()) return { ready: true };
+  const cargo = await ensureCargo(projectRoot);
+  if (cargo.missing !== undefined) return { ready: false, why: cargo.missing, command: cargo.command };
+  const built = await runStep(
+    "building the agent (cargo, once)",
+    process.execPath,
+    [path.join(projectRoot, "scripts", "build-agent.mjs")],
+    { cwd: projectRoot, env: cargo.env },
+  );
+  return built ? { ready: true } : { ready: false, why: "the agent could not be built; see above" };
+}
+
+async function agentIsCurrent() {
+  const script = path.join(projectRoot, "scripts", "build-agent.mjs");
+  if (!existsSync(script)) return false;
+  const { agentIsCurrent: check } = await import(script);
+  return check();
+}
+
+/** Told again right before the service starts, where it is read. */
+export function warnWithoutAgent(agent) {
+  if (agent.ready) return;
+  say(`WARNING: ${agent.why}.`);
+  if (agent.command !== undefined) say(`To get it, run:  ${agent.command}  and start again.`);
+  say("Until then no provider that isolates can work; the service falls back to `mock`, a simulation.");
+}
+
+function fail(why) {
+  say(why);
+  process.exit(1);
+}

@@ -1,0 +1,126 @@
+// Finds a cargo that can build the agent, or gets one where that is in our hands: as root, from the distribution.
+// Plain JavaScript, Node 18 and up.
+import { spawnSync } from "node:child_process";
+import { accessSync, constants, existsSync, readFileSync } from "node:fs";
+import { homedir } from "node:os";
+import path from "node:path";
+import { runStep, say } from "./step.mjs";
+
+/** Cargo's packages, the one with the newest compiler first: Debian 12's plain `cargo` is years old. */
+const aptPackages = ["cargo-web", "cargo"];
+/** To link a static program. */
+const aptLinker = ["gcc", "libc6-dev"];
+
+/**
+ * @returns `{ cargo, env }` to build with, or `{ missing }`: why not, and the exact command that changes it.
+ */
+export async function ensureCargo(root) {
+  const wanted = wantedVersion(root);
+  const found = findCargo(wanted);
+  const linker = findProgram("cc") ?? findProgram("gcc");
+  if (found !== undefined && linker !== undefined) return usable(found);
+  const lacking = [
+    ...(found === undefined ? [`cargo ${wanted} or newer`] : []),
+    ...(linker === undefined ? ["a C linker (cc)"] : []),
+  ].join(" and ");
+  const apt = findProgram("apt-get");
+  if (apt !== undefined && process.getuid?.() === 0) {
+    say(`${lacking} is missing, which the agent is built with; installing it with apt-get, as root`);
+    if (await installWithApt(apt, wanted, { cargo: found === undefined })) {
+      const installed = findCargo(wanted);
+      if (installed !== undefined) return usable(installed);
+    }
+  }
+  return { missing: `${lacking} is missing, which the agent is built with`, command: installCommand(apt, wanted, found) };
+}
+
+async function installWithApt(apt, wanted, need) {
+  const env = { DEBIAN_FRONTEND: "noninteractive", LC_ALL: "C.UTF-8" };
+  if (!(await runStep("reading package lists (apt-get update)", apt, ["update"], { env }))) return false;
+  const cargo = need.cargo ? aptCargo(wanted) : undefined;
+  if (need.cargo && cargo === undefined) {
+    say(`no package of this distribution has cargo ${wanted} or newer`);
+    return false;
+  }
+  const packages = [...(cargo === undefined ? [] : [cargo]), ...aptLinker];
+  const args = ["install", "-y", "--no-install-recommends", ...packages];
+  return runStep(`installing ${packages.join(", ")} (apt-get)`, apt, args, { env });
+}
+
+/** @returns the first package whose candidate is new enough. */
+function aptCargo(wanted) {
+  return aptPackages.find((name) => {
+    const policy = spawnSync("apt-cache", ["policy", name], { encoding: "utf8", env: { ...process.env, LC_ALL: "C" } });
+    const candidate = /Candidate: (?:\d+:)?(\d+\.\d+(?:\.\d+)?)/.exec(policy.stdout ?? "");
+    return candidate !== null && atLeast(candidate[1], wanted);
+  });
+}
+
+function installCommand(apt, wanted, found) {
+  const sudo = process.getuid?.() === 0 ? "" : "sudo ";
+  const rustup = "curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y";
+  if (apt !== undefined) {
+    const cargo = found === undefined ? [aptCargo(wanted) ?? (isDebian12() ? "cargo-web" : "cargo")] : [];
+    return `${sudo}apt-get update && ${sudo}apt-get install -y ${[...cargo, ...aptLinker].join(" ")}`;
+  }
+  if (findProgram("dnf") !== undefined) return `${sudo}dnf install -y cargo gcc glibc-static`;
+  if (findProgram("zypper") !== undefined) return `${sudo}zypper install -y cargo gcc glibc-devel-static`;
+  if (findProgram("pacman") !== undefined) return `${sudo}pacman -S --needed rust gcc`;
+  if (findProgram("apk") !== undefined) return `${sudo}apk add cargo gcc musl-dev`;
+  return rustup;
+}
+
+function isDebian12() {
+  try {
+    const release = readFileSync("/etc/os-release", "utf8");
+    return /^ID=debian$/m.test(release) && /^VERSION_ID="12"$/m.test(release);
+  } catch {
+    return false;
+  }
+}
+
+/** Rustup's cargo is often not on the PATH of a service or a fresh shell. */
+function findCargo(wanted) {
+  const candidates = [findProgram("cargo"), path.join(process.env.CARGO_HOME ?? path.join(homedir(), ".cargo"), "bin", "cargo")];
+  return candidates.find((cargo) => {
+    if (cargo === undefined || !existsSync(cargo)) return false;
+    const version = spawnSync(cargo, ["--version"], { encoding: "utf8" });
+    const match = /^cargo (\d+\.\d+(?:\.\d+)?)/.exec(version.stdout ?? "");
+    return match !== null && atLeast(match[1], wanted);
+  });
+}
+
+function usable(cargo) {
+  return { cargo, env: { PATH: `${path.dirname(cargo)}${path.delimiter}${process.env.PATH ?? ""}` } };
+}
+
+/** The `rust-version` the agent's manifest asks for. */
+function wantedVersion(root) {
+  const manifest = path.join(root, "agent", "Cargo.toml");
+  const text = existsSync(manifest) ? readFileSync(manifest, "utf8") : "";
+  return /^\s*rust-version\s*=\s*"([\d.]+)"/m.exec(text)?.[1] ?? "1.85";
+}
+
+function atLeast(version, wanted) {
+  const have = version.split(".").map(Number);
+  const want = wanted.split(".").map(Number);
+  for (let index = 0; index < 3; index++) {
+    const difference = (have[index] ?? 0) - (want[index] ?? 0);
+    if (difference !== 0) return difference > 0;
+  }
+  return true;
+}
+
+export function findProgram(name) {
+  for (const folder of (process.env.PATH ?? "").split(path.delimiter)) {
+    if (folder === "") continue;
+    const file = path.join(folder, name);
+    try {
+      accessSync(file, constants.X_OK);
+      return file;
+    } catch {
+      // Not in this folder.
+    }
+  }
+  return undefined;
+}
