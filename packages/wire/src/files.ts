@@ -51,3 +51,10 @@ export const WatchEvent = Type.Object(
   { $id: "WatchEvent" },
 );
 export type WatchEvent = Static<typeof WatchEvent>;
+
+/** Answer of `PUT /sandboxes/{id}/files/archive`. */
+export const UnpackResult = Type.Object(
+  { status: Type.Literal("unpacked"), entries: Type.Integer() },
+  { $id: "UnpackResult" },
+);
+export type UnpackResult = Static<typeof UnpackResult>;

@@ -40,6 +40,24 @@ export const ProviderHealth = Type.Object(
 );
 export type ProviderHealth = Static<typeof ProviderHealth>;
 
+/** Spec §2, Provider detail. */
+export const ProviderDetail = Type.Object(
+  {
+    name: Type.String(),
+    healthy: Type.Boolean(),
+    default: Type.Boolean(),
+    sandbox_count: Type.Integer(),
+    health: ProviderHealth,
+    config: Type.Record(Type.String(), Type.Unknown(), { description: "Settings fit to be shown." }),
+  },
+  { $id: "ProviderDetail" },
+);
+export type ProviderDetail = Static<typeof ProviderDetail>;
+
+/** `POST /providers/test`: provider name to whether it is healthy. */
+export const ProviderTestResult = Type.Record(Type.String(), Type.Boolean(), { $id: "ProviderTestResult" });
+export type ProviderTestResult = Static<typeof ProviderTestResult>;
+
 export const Health = Type.Object(
   { status: Type.Literal("ok"), version: Type.String(), uptime: Duration },
   { $id: "Health" },

@@ -3,7 +3,7 @@ import { parse as parseQuery } from "node:querystring";
 import cors from "@fastify/cors";
 import type { TypeBoxTypeProvider } from "@fastify/type-provider-typebox";
 import websocket from "@fastify/websocket";
-import { type FastifyReply, type FastifyRequest, fastify } from "fastify";
+import { type FastifyReply, type FastifyRequest, fastify, LogController } from "fastify";
 import { authenticate, KeyCheck } from "./auth.ts";
 import { BrowserGuard } from "./browser-guard.ts";
 import { docsPage } from "./docs-page.ts";
@@ -49,7 +49,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   const table = new RouteTable();
   const app = fastify({
     loggerInstance: logger,
-    disableRequestLogging: true,
+    logController: new LogController({ disableRequestLogging: true }),
     // One logger for all: a child per request costs more than the requests it would be used in.
     childLoggerFactory: (parent) => parent,
     genReqId: requestId,

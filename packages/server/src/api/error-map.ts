@@ -79,7 +79,7 @@ export function errorHandler(logger: Logger) {
     const domain = toDomainError(error);
     const status = httpStatus[domain.code];
     logFailure(logger, request, { error, domain, status });
-    const execId = domain.details["exec_id"];
+    const execId = domain.details.exec_id;
     if (typeof execId === "string") reply.header("x-exec-id", execId);
     reply
       .code(status)

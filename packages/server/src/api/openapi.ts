@@ -103,7 +103,7 @@ function responsesOf(schema: FastifySchema, refs: SchemaRefs): Json {
       ...(Object.keys(content).length === 0 ? {} : { content }),
     };
   }
-  responses["default"] = {
+  responses.default = {
     description: "Refused or failed.",
     content: { "application/json": { schema: { $ref: "#/components/schemas/Error" } } },
   };
@@ -121,7 +121,7 @@ class SchemaRefs {
   of(node: unknown): unknown {
     if (Array.isArray(node)) return node.map((item) => this.of(item));
     if (node === null || typeof node !== "object") return node;
-    const id = (node as Json)["$id"];
+    const id = (node as Json).$id;
     if (typeof id !== "string") return this.#children(node);
     this.#components[id] ??= plainSchema(this.#children({ ...node, $id: undefined }));
     return { $ref: `#/components/schemas/${id}` };

@@ -44,8 +44,7 @@ function simplify(node: unknown): unknown {
   const copy: Record<string, unknown> = {};
   for (const [key, value] of Object.entries(node)) {
     if (key === "$id" && typeof value === "string") continue;
-    if (key === "patternProperties" && isEveryKey(value))
-      copy["additionalProperties"] = simplify(value["^.*$"]);
+    if (key === "patternProperties" && isEveryKey(value)) copy.additionalProperties = simplify(value["^.*$"]);
     else copy[key] = simplify(value);
   }
   return copy;
@@ -78,11 +77,11 @@ function describe(error: ErrorObject | undefined, context: string): string {
   const name = field === "" ? place : `${field.slice(0, 200)} in ${place}`;
   switch (error.keyword) {
     case "additionalProperties":
-      return `${field === "" ? "" : `${field}.`}${String(error.params["additionalProperty"]).slice(0, 100)} is not a field of ${place}`;
+      return `${field === "" ? "" : `${field}.`}${String(error.params.additionalProperty).slice(0, 100)} is not a field of ${place}`;
     case "required":
-      return `${field === "" ? "" : `${field}.`}${String(error.params["missingProperty"])} is missing in ${place}`;
+      return `${field === "" ? "" : `${field}.`}${String(error.params.missingProperty)} is missing in ${place}`;
     case "enum":
-      return `${name} must be one of ${(error.params["allowedValues"] as unknown[]).map((value) => JSON.stringify(value)).join(", ")}`;
+      return `${name} must be one of ${(error.params.allowedValues as unknown[]).map((value) => JSON.stringify(value)).join(", ")}`;
     case "anyOf":
       return `${name} has a value that is not allowed here`;
     default:

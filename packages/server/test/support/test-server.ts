@@ -1,4 +1,5 @@
 import { mkdtemp, rm } from "node:fs/promises";
+import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { buildApp } from "../../src/api/app.ts";
@@ -17,7 +18,8 @@ import { systemClock } from "../../src/platform/system-clock.ts";
 import type { RuntimeProvider } from "../../src/ports/runtime-provider.ts";
 import { SqliteStore } from "../../src/stores/sqlite/index.ts";
 
-export const testVersion = "0.0.0-test";
+/** Of the repository: what a server built from it reports. */
+export const projectVersion = String(createRequire(import.meta.url)("../../../../package.json").version);
 
 /** Makes a provider under test for one server. */
 export type ProviderFactory = (options: { dataDir: string; config: Config }) => Promise<RuntimeProvider>;
@@ -106,7 +108,7 @@ export async function startTestServer(options: TestServerOptions): Promise<TestS
     config,
     logger,
     clock,
-    version: testVersion,
+    version: projectVersion,
     startedAt: clock.now(),
     ready: () => sandboxes.ready,
   });

@@ -1,4 +1,4 @@
-import { ProviderHealth } from "@alcove/wire";
+import { ProviderDetail, ProviderHealth, ProviderTestResult } from "@alcove/wire";
 import { Type } from "typebox";
 import type { ProviderHealthEntry, ProviderRegistry } from "../../core/providers/provider-registry.ts";
 import type { SandboxService } from "../../core/sandboxes/sandbox-service.ts";
@@ -7,18 +7,6 @@ import { presentHealth } from "../present.ts";
 import type { RouteApp } from "./route-app.ts";
 
 const countedSandboxes = 1_000;
-
-const ProviderDetail = Type.Object(
-  {
-    name: Type.String(),
-    healthy: Type.Boolean(),
-    default: Type.Boolean(),
-    sandbox_count: Type.Integer(),
-    health: ProviderHealth,
-    config: Type.Record(Type.String(), Type.Unknown()),
-  },
-  { $id: "ProviderDetail" },
-);
 
 /** What runs sandboxes, and how it does. Spec §4, Providers. */
 export function providerRoutes(
@@ -74,7 +62,7 @@ export function providerRoutes(
       tags,
       operationId: "testProviders",
       summary: "Check every provider now",
-      response: { 200: Type.Record(Type.String(), Type.Boolean()) },
+      response: { 200: ProviderTestResult },
     },
     handler: async (_request, reply) => {
       const entries = await registry.health({ refresh: true, signal: reply.callerSignal });

@@ -1,5 +1,5 @@
 import type { Readable } from "node:stream";
-import { statusBody } from "@alcove/wire";
+import { statusBody, UnpackResult } from "@alcove/wire";
 import type { FastifyReply } from "fastify";
 import { Type } from "typebox";
 import type { FileService } from "../../core/files/file-service.ts";
@@ -125,7 +125,7 @@ export function rawFileRoutes(app: RouteApp, options: { files: FileService }): v
       summary: "Unpack a tar below a path",
       params: SandboxParams,
       querystring: UnpackQuery,
-      response: { 200: Type.Object({ status: Type.Literal("unpacked"), entries: Type.Integer() }) },
+      response: { 200: UnpackResult },
       openapi: { requestContent: tar },
     },
     handler: async (request, reply) => {

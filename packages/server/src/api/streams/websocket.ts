@@ -103,9 +103,9 @@ export class WebSocketExec {
   #ping(): void {
     // A socket that is not read cannot show its pongs.
     if (this.#socket.isPaused) return;
-    if (!this.#answered) return this.#socket.terminate();
+    if (this.#answered) this.#socket.ping();
+    else this.#socket.terminate();
     this.#answered = false;
-    this.#socket.ping();
   }
 
   #receive(data: Buffer): void {
@@ -137,7 +137,8 @@ export class WebSocketExec {
     try {
       follow = await starting;
     } catch (error) {
-      return this.#refuse(error);
+      this.#refuse(error);
+      return;
     }
     const decoder = new OutputDecoder();
     let ended = false;
@@ -166,9 +167,10 @@ export class WebSocketExec {
       case "start":
         throw new BadRequest("the command was started already; open another connection for another one");
       case "stdin":
-        return this.#queueStdin(message);
+        this.#queueStdin(message);
+        return;
       case "resize":
-        return this.#inBackground((follow, signal) =>
+        this.#inBackground((follow, signal) =>
           this.#execs.resize(
             this.#sandboxId,
             follow.execId,
@@ -176,10 +178,12 @@ export class WebSocketExec {
             { signal },
           ),
         );
+        return;
       case "signal":
-        return this.#inBackground((follow, signal) =>
+        this.#inBackground((follow, signal) =>
           this.#execs.signal(this.#sandboxId, follow.execId, message.signal, { signal }),
         );
+        return;
       default:
         message satisfies never;
     }
