@@ -1,0 +1,155 @@
+import { mkdir } from "node:fs/promises";
+import type { AddressInfo } from "node:net";
+import { buildApp } from "./api/app.ts";
+import type { Config } from "./config/config.ts";
+import { EventLog } from "./core/events/event-log.ts";
+import { ExecService } from "./core/exec/exec-service.ts";
+import { FileService } from "./core/files/file-service.ts";
+import { ProviderRegistry } from "./core/providers/provider-registry.ts";
+import { randomIds } from "./core/random-ids.ts";
+import { Reconciler } from "./core/reconcile/reconciler.ts";
+import { SandboxService } from "./core/sandboxes/sandbox-service.ts";
+import { openImageStore } from "./images.ts";
+import { lockDataDir } from "./platform/data-dir-lock.ts";
+import type { Logger } from "./platform/logger.ts";
+import { systemClock } from "./platform/system-clock.ts";
+import { providerCandidates } from "./provider-candidates.ts";
+import { checkCandidates, selectProviders } from "./provider-selection.ts";
+import { SqliteStore } from "./stores/sqlite/sqlite-store.ts";
+import { version } from "./version.ts";
+
+const workerId = "local";
+const destroyAllDeadlineMs = 60_000;
+
+export interface RunningService {
+  /** Where clients reach it: `http://127.0.0.1:7423`. */
+  url: string;
+  defaultProvider: string;
+  /** Providers in use. */
+  providers: string[];
+  /** Providers that are not used, and why. */
+  refused: { name: string; reason: string }[];
+  /** Resolves when the first reconciliation is done. */
+  ready: Promise<void>;
+  /** Stops accepting, lets calls finish within `server.shutdown_grace`, ends the rest. Idempotent. */
+  close(): Promise<void>;
+}
+
+/**
+ * The control plane in one process: composition root, alone in naming concrete classes. What it opens is closed in
+ * reverse order, also when a later step of the start fails.
+ */
+export async function serve(options: { config: Config; logger: Logger }): Promise<RunningService> {
+  const { config, logger } = options;
+  const clock = systemClock;
+  const ids = randomIds;
+  const startedAt = clock.now();
+  await using opened = new AsyncDisposableStack();
+
+  await mkdir(config.dataDir, { recursive: true, mode: 0o711 });
+  opened.use(await lockDataDir(config.dataDir));
+  const store = opened.use(await SqliteStore.open({ path: config.database.path }));
+  const instanceId = await store.instanceId(ids.secret(8));
+
+  const images = await openImageStore({
+    dataDir: config.dataDir,
+    aliases: config.images.aliases,
+    pullPolicy: config.images.pullPolicy,
+    logger,
+  });
+  const candidates = await providerCandidates({ config, instanceId, images, logger, clock });
+  for (const candidate of candidates) if ("provider" in candidate) opened.use(candidate.provider);
+  const selection = selectProviders(await checkCandidates(candidates), {
+    config,
+    root: process.getuid?.() === 0,
+    logger,
+  });
+  const registry = new ProviderRegistry({
+    providers: selection.providers,
+    defaultName: selection.defaultName,
+    clock,
+  });
+
+  const events = opened.use(
+    await EventLog.open({ store, clock, logger, retention: config.store.eventsRetention }),
+  );
+  const sandboxes = opened.use(
+    new SandboxService({
+      store,
+      registry,
+      events,
+      clock,
+      ids,
+      logger,
+      defaults: config.defaults,
+      deadmanGraceMs: config.server.deadmanGraceMs,
+      workerId,
+    }),
+  );
+  const execs = opened.use(
+    new ExecService({
+      sandboxes,
+      events,
+      ids,
+      clock,
+      logger,
+      limits: {
+        defaultTimeoutMs: config.defaults.defaultExecTimeoutMs,
+        maxTimeoutMs: config.defaults.maxExecTimeoutMs,
+        maxOutputBytes: config.exec.maxOutputBytes,
+        disconnectGraceMs: config.exec.disconnectGraceMs,
+      },
+    }),
+  );
+  const files = new FileService({ sandboxes, events, maxUploadBytes: config.files.maxUploadBytes });
+  const reconciler = opened.use(
+    new Reconciler({
+      sandboxes,
+      registry,
+      store,
+      clock,
+      events,
+      logger,
+      retentionMs: config.store.retentionMs,
+    }),
+  );
+  if (config.server.destroyOnExit) {
+    opened.defer(() => sandboxes.destroyAll({ signal: AbortSignal.timeout(destroyAllDeadlineMs) }));
+  }
+
+  const app = await buildApp({
+    sandboxes,
+    execs,
+    files,
+    events,
+    registry,
+    config,
+    logger,
+    clock,
+    version,
+    startedAt,
+    ready: () => sandboxes.ready,
+  });
+  opened.defer(() => app.close());
+  await app.listen({ host: config.server.host, port: config.server.port });
+  reconciler.start();
+
+  const owned = opened.move();
+  let closing: Promise<void> | undefined;
+  return {
+    url: urlOf(app.server.address(), config.server.host),
+    defaultProvider: selection.defaultName,
+    providers: selection.providers.map(({ name }) => name),
+    refused: selection.refused,
+    ready: reconciler.ready,
+    close: () => {
+      closing ??= owned.disposeAsync();
+      return closing;
+    },
+  };
+}
+
+function urlOf(address: AddressInfo | string | null, host: string): string {
+  if (address === null || typeof address === "string") throw new Error("the server listens on no port");
+  return `http://${host.includes(":") ? `[${host}]` : host}:${address.port}`;
+}

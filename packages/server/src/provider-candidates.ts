@@ -1,0 +1,109 @@
+import { access } from "node:fs/promises";
+import path from "node:path";
+import { fileURLToPath } from "node:url";
+import type { Config } from "./config/config.ts";
+import type { Logger } from "./platform/logger.ts";
+import type { Clock, ImageStore, RuntimeProvider } from "./ports/index.ts";
+import { DockerProvider } from "./providers/docker/index.ts";
+import { MockProvider } from "./providers/mock/index.ts";
+import { NativeProvider } from "./providers/native/index.ts";
+import { ProotProvider } from "./providers/proot/index.ts";
+
+/** Where `scripts/build-agent.mjs` puts what it builds. */
+const builtBinaries = fileURLToPath(new URL("../../../agent/dist/", import.meta.url));
+
+export interface CandidateOptions {
+  config: Config;
+  instanceId: string;
+  images: ImageStore;
+  logger: Logger;
+  clock: Clock;
+}
+
+/** A provider that could run sandboxes here, or why it cannot even be tried. */
+export type Candidate = {
+  name: Config["providers"]["default"];
+  /** true: asked for; undefined: taken when it works; false: not asked for. */
+  enabled: boolean | undefined;
+} & ({ provider: RuntimeProvider } | { missing: string });
+
+/**
+ * Every provider, in the order `auto` prefers them. Opening one starts nothing. DESIGN §4.4.
+ * The agent is built with the rest of the project; without it only `mock` can work.
+ */
+export async function providerCandidates(options: CandidateOptions): Promise<Candidate[]> {
+  const { config, instanceId, images, logger, clock } = options;
+  const { dataDir, providers } = config;
+  const agentBinary = path.join(builtBinaries, "alcove-agent");
+  const launchBinary = path.join(builtBinaries, "alcove-launch");
+  const missing = await unbuilt([agentBinary, launchBinary]);
+  const isDefault = (name: string) => providers.default === name;
+  const common = { dataDir, instanceId, agentBinary, clock };
+  const needsAgent = (make: () => RuntimeProvider) =>
+    missing === undefined ? { provider: make() } : { missing };
+  return [
+    {
+      name: "native",
+      enabled: isDefault("native") || providers.native.enabled,
+      ...needsAgent(
+        () =>
+          new NativeProvider({
+            ...common,
+            config: providers.native,
+            launcherBinary: launchBinary,
+            ringBytes: config.exec.ringBytes,
+            images,
+            logger: logger.child({ provider: "native" }),
+          }),
+      ),
+    },
+    {
+      name: "docker",
+      enabled: isDefault("docker") || providers.docker.enabled,
+      ...needsAgent(
+        () =>
+          new DockerProvider({
+            ...common,
+            config: providers.docker,
+            pullPolicy: config.images.pullPolicy,
+            aliases: config.images.aliases,
+            logger: logger.child({ provider: "docker" }),
+          }),
+      ),
+    },
+    {
+      name: "proot",
+      enabled: isDefault("proot") || providers.proot.enabled,
+      ...needsAgent(
+        () =>
+          new ProotProvider({
+            ...common,
+            config: providers.proot,
+            images,
+            logger: logger.child({ provider: "proot" }),
+          }),
+      ),
+    },
+    {
+      name: "mock",
+      enabled: isDefault("mock") || providers.mock.enabled,
+      provider: new MockProvider({
+        config: providers.mock,
+        logger: logger.child({ provider: "mock" }),
+        clock,
+      }),
+    },
+  ];
+}
+
+async function unbuilt(binaries: readonly string[]): Promise<string | undefined> {
+  for (const binary of binaries) {
+    const there = await access(binary).then(
+      () => true,
+      () => false,
+    );
+    if (!there)
+      return `${path.basename(binary)} is not built; build it with: node scripts/build-agent.mjs (needs cargo)`;
+  }
+  return undefined;
+}
