@@ -15,9 +15,9 @@ export function parseEngineAddress(text: string): EngineAddress {
     const path = text.slice("unix://".length);
     if (path.startsWith("/")) return { kind: "unix", path, text };
   }
-  if (/^(tcp|http):\/\//.test(text) && URL.canParse(text)) {
-    // Read as http, because a URL of another scheme keeps its host in brackets and knows no default port.
-    const url = new URL(text.replace(/^tcp:/, "http:"));
+  // Read as http, because a URL of another scheme may have neither host nor port checked.
+  const url = /^(tcp|http):\/\//.test(text) ? URL.parse(text.replace(/^tcp:/, "http:")) : null;
+  if (url !== null) {
     const host = url.hostname.replace(/^\[|\]$/g, "");
     if (host !== "")
       return { kind: "tcp", host, port: url.port === "" ? defaultTcpPort : Number(url.port), text };

@@ -1,0 +1,100 @@
+import { describe, expect, it } from "vitest";
+import type { DockerConfig } from "../../config/config.ts";
+import { BadRequest, type RuntimeId, type RuntimeSpec, type SandboxId } from "../../ports/index.ts";
+import { commandCapabilities, containerSpec } from "./container-spec.ts";
+import { networkFor } from "./network-mode.ts";
+
+const config: DockerConfig = {
+  enabled: undefined,
+  defaultImage: "alpine:latest",
+  socket: "unix:///var/run/docker.sock",
+  runtime: "",
+  networkMode: "none",
+  seccompProfile: "",
+  readOnlyRootfs: false,
+  pidsLimit: 512,
+  user: "",
+  droppedCaps: ["ALL"],
+  addedCaps: [],
+  tmpfs: [],
+  agentTransport: "auto",
+};
+const runtime: RuntimeSpec = {
+  runtimeId: "rt-1" as RuntimeId,
+  sandboxId: "sb-1" as SandboxId,
+  image: "alpine",
+  memoryMb: 64,
+  vcpus: 3,
+  env: {},
+  expiresInMs: null,
+  metadata: {},
+};
+const specOf = (change: Partial<DockerConfig> = {}) =>
+  containerSpec({
+    instanceId: "one",
+    runtime,
+    image: "alpine:latest",
+    config: { ...config, ...change },
+    agent: { mounts: [], tmpfs: { "/.alcove/run": "mode=0700" } },
+    seccomp: undefined,
+  });
+
+describe("containerSpec()", () => {
+  it("is closed by default", () => {
+    expect(specOf()).toMatchObject({
+      User: "0:0",
+      Cmd: [],
+      Healthcheck: { Test: ["NONE"] },
+      Labels: { "alcove.instance": "one", "alcove.runtime": "rt-1", "alcove.sandbox": "sb-1" },
+      HostConfig: {
+        CapDrop: ["ALL"],
+        CapAdd: ["CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID"],
+        SecurityOpt: ["no-new-privileges"],
+        Privileged: false,
+        Memory: 64 * 1024 * 1024,
+        MemorySwap: 64 * 1024 * 1024,
+        CpuPeriod: 100_000,
+        CpuQuota: 300_000,
+        PidsLimit: 512,
+        NetworkMode: "none",
+        Mounts: [],
+        AutoRemove: false,
+      },
+    });
+  });
+
+  it("gives added capabilities to the container once and to commands by their full name", () => {
+    const change = { addedCaps: ["CAP_NET_RAW", "kill"] };
+    expect(specOf(change)).toMatchObject({
+      HostConfig: { CapAdd: ["CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID", "NET_RAW"] },
+    });
+    expect(commandCapabilities({ ...config, ...change })).toEqual(["CAP_NET_RAW", "CAP_KILL"]);
+  });
+
+  it("keeps folders writable that a sandbox needs when the image is read-only", () => {
+    expect(specOf({ readOnlyRootfs: true, tmpfs: ["/tmp:size=64m", "/cache"] })).toMatchObject({
+      HostConfig: {
+        ReadonlyRootfs: true,
+        Tmpfs: {
+          "/tmp": "size=64m",
+          "/cache": "",
+          "/workspace": expect.any(String),
+          "/.alcove/run": "mode=0700",
+        },
+      },
+    });
+  });
+});
+
+describe("networkFor()", () => {
+  it("lets a request tighten the network and never open it", () => {
+    expect(networkFor("none", undefined)).toBe("none");
+    expect(networkFor("bridge", undefined)).toBe("bridge");
+    expect(networkFor("bridge", "none")).toBe("none");
+    expect(networkFor("team", "outbound")).toBe("team");
+    expect(networkFor("host", "outbound")).toBe("bridge");
+    expect(networkFor("host", "host")).toBe("host");
+    expect(() => networkFor("none", "outbound")).toThrow(BadRequest);
+    expect(() => networkFor("team", "host")).toThrow("providers.docker.network_mode is team");
+  });
+});

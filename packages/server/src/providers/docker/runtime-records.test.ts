@@ -1,0 +1,52 @@
+import { mkdtemp, rm, stat } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { BadRequest, type RuntimeId } from "../../ports/index.ts";
+import { type RuntimeRecord, RuntimeRecords } from "./runtime-records.ts";
+
+const id = "rt-1" as RuntimeId;
+const record: RuntimeRecord = {
+  version: 1,
+  instanceId: "one",
+  runtimeId: id,
+  sandboxId: "sb-1",
+  token: "secret",
+  image: "alpine:latest",
+  transport: "socket",
+  createdAt: "2026-01-01T00:00:00.000Z",
+};
+
+describe("RuntimeRecords", () => {
+  let dataDir: string;
+  let records: RuntimeRecords;
+  beforeEach(async () => {
+    dataDir = await mkdtemp(join(tmpdir(), "alcove-records-"));
+    records = new RuntimeRecords({ dataDir });
+  });
+  afterEach(() => rm(dataDir, { recursive: true, force: true }));
+
+  it("keeps a record for nobody but the service's user, and forgets it", async () => {
+    expect(await records.list()).toEqual([]);
+    await records.save(record);
+    await records.save({ ...record, socket: { device: "1", inode: "2" } });
+    expect(await records.list()).toEqual([id]);
+    expect(await records.read(id)).toEqual({ ...record, socket: { device: "1", inode: "2" } });
+    expect((await stat(join(records.folder(id), "runtime.json"))).mode & 0o777).toBe(0o600);
+    await records.remove(id);
+    await records.remove(id);
+    expect(await records.read(id)).toBeUndefined();
+    expect(await records.list()).toEqual([]);
+  });
+
+  it("makes a socket folder that only its owner enters", async () => {
+    const folder = await records.makeSocketFolder(id);
+    expect((await stat(folder)).mode & 0o777).toBe(0o700);
+  });
+
+  it("refuses ids that would leave its folder", () => {
+    for (const bad of ["..", "../x", "a/b", "", ".hidden", "-x"]) {
+      expect(() => records.folder(bad as RuntimeId), bad).toThrow(BadRequest);
+    }
+  });
+});
