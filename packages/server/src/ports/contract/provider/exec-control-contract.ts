@@ -107,6 +107,7 @@ export function execControlContract(harness: ContractHarness): void {
     await execs.writeStdin(spec.execId, Buffer.from("go\n"), { ...soon(), close: true });
     const next = await rest.next();
     expect(next.done || next.value.type === "exit" ? "" : next.value.data.toString()).toBe("live\n");
+    expect((await rest.next()).value).toMatchObject({ type: "exit" });
     await using ended = await execs.attach(spec.execId, {
       ...soon(),
       from: 0,

@@ -1,0 +1,1 @@
+export { type ProotConfig, ProotProvider } from "./proot-provider.ts";

@@ -1,0 +1,386 @@
+import { randomBytes } from "node:crypto";
+import { access, constants } from "node:fs/promises";
+
+import type { Capability } from "@alcove/wire";
+import { abortable, ignoreOutcome } from "../../platform/abortable.ts";
+import { deadlineAfter } from "../../platform/deadline.ts";
+import type { Logger } from "../../platform/logger.ts";
+import {
+  BadRequest,
+  type CallOptions,
+  type ImageStore,
+  type InventoryEntry,
+  type ProviderCheck,
+  ProviderError,
+  RuntimeGone,
+  type RuntimeId,
+  type RuntimeProvider,
+  type RuntimeSpec,
+  type SandboxId,
+  type SandboxOperations,
+  type SpawnedRuntime,
+} from "../../ports/index.ts";
+import { AgentClient, pinnedUnixDialer, storeAgent } from "../agent/index.ts";
+import { launchProot } from "./launch.ts";
+import { orMissing } from "./or-missing.ts";
+import { findByRootfs, identify, isAlive, killTraced } from "./process-tree.ts";
+import { hostImage, prepareRoot, removeFolder } from "./rootfs.ts";
+import { runProgram } from "./run-program.ts";
+import { type RuntimeRecord, RuntimeRecords } from "./runtime-records.ts";
+
+export interface ProotConfig {
+  defaultImage: string;
+  prootBinary: string;
+}
+
+/** How long undoing may take, whatever became of the call that failed. */
+const undoMs = 20_000;
+/** How long an agent may take to end by itself before it is killed. */
+const shutdownMs = 500;
+
+interface Connected {
+  client: AgentClient;
+  closeDialer: () => Promise<void>;
+  stopListening: () => void;
+}
+
+/**
+ * Sandboxes by path translation alone: processes of the machine's that see another root. For machines without
+ * namespaces; it keeps programs apart by convention, not by force. A runtime is: being made (`#spawning`), connected
+ * (`#connected`), ended by itself (told once to `onExit`), or known only from its folder.
+ */
+export class ProotProvider implements RuntimeProvider {
+  readonly name = "proot";
+  readonly capabilities: ReadonlySet<Capability> = new Set<Capability>([
+    "spawn",
+    "exec",
+    "exec_stream",
+    "files",
+    "console",
+    "health",
+    "runtime_inventory",
+    "pty",
+    "signals",
+    "reattach",
+    "watch",
+    "ports",
+    "stats",
+    "userspace_isolation",
+  ]);
+  readonly defaultImage: string;
+  readonly #config: ProotConfig;
+  readonly #dataDir: string;
+  readonly #instanceId: string;
+  readonly #agentBinary: string;
+  readonly #images: ImageStore;
+  readonly #logger: Logger;
+  readonly #records: RuntimeRecords;
+  readonly #asRoot: boolean;
+  readonly #spawning = new Map<RuntimeId, { done: Promise<unknown>; stop: AbortController }>();
+  readonly #connected = new Map<RuntimeId, Connected>();
+  readonly #exitListeners = new Set<(runtimeId: RuntimeId, reason: string) => void>();
+  #closed = false;
+
+  constructor(options: {
+    config: ProotConfig;
+    dataDir: string;
+    instanceId: string;
+    /** The built agent. */
+    agentBinary: string;
+    images: ImageStore;
+    logger: Logger;
+  }) {
+    this.#config = options.config;
+    this.#dataDir = options.dataDir;
+    this.#instanceId = options.instanceId;
+    this.#agentBinary = options.agentBinary;
+    this.#images = options.images;
+    this.#logger = options.logger;
+    this.defaultImage = options.config.defaultImage;
+    this.#records = new RuntimeRecords({ dataDir: options.dataDir });
+    this.#asRoot = process.getuid?.() === 0;
+  }
+
+  async check(options: CallOptions): Promise<ProviderCheck> {
+    const notes = ["proot translates paths and isolates nothing: run only what you would run as yourself"];
+    notes.push(
+      this.#asRoot
+        ? "the service runs as root, so commands do too; image host is refused"
+        : "every command runs as the service's user, shown as root; other users are refused",
+    );
+    if (process.platform !== "linux") {
+      return { healthy: false, error: `proot needs Linux, this is ${process.platform}`, notes };
+    }
+    try {
+      await access(this.#agentBinary, constants.R_OK);
+    } catch {
+      const error = `the agent ${this.#agentBinary} is missing; "node scripts/build-agent.mjs" builds it`;
+      return { healthy: false, error, notes };
+    }
+    try {
+      await runProgram(this.#config.prootBinary, ["-r", "/", "/bin/sh", "-c", ":"], options);
+      return { healthy: true, notes };
+    } catch (error) {
+      const way = "install proot, allow ptrace, or set providers.proot.proot_binary";
+      return { healthy: false, error: `${messageOf(error)} (${way})`, notes };
+    }
+  }
+
+  settings(): Record<string, unknown> {
+    return { isolation: "none", fake_root: !this.#asRoot };
+  }
+
+  spawn(
+    spec: RuntimeSpec,
+    options: CallOptions & { onStage?: (stage: string, durationMs: number) => void },
+  ): Promise<SpawnedRuntime> {
+    if (options.signal.aborted) return Promise.reject(options.signal.reason);
+    const stop = new AbortController();
+    const signal = AbortSignal.any([options.signal, stop.signal]);
+    const done = this.#spawn(spec, { ...options, signal }).finally(() =>
+      this.#spawning.delete(spec.runtimeId),
+    );
+    this.#spawning.set(spec.runtimeId, { done, stop });
+    return done;
+  }
+
+  async inventory(_options: CallOptions): Promise<InventoryEntry[]> {
+    const entries: InventoryEntry[] = [];
+    for (const runtimeId of await this.#records.list()) {
+      const record = await this.#records.read(runtimeId);
+      if (record !== undefined && record.instanceId !== this.#instanceId) continue;
+      const running = record?.process !== undefined && (await isAlive(record.process));
+      entries.push({
+        runtimeId,
+        state: running ? "running" : "dead",
+        ...(record === undefined ? {} : { sandboxId: record.sandboxId as SandboxId }),
+      });
+    }
+    return entries;
+  }
+
+  async adopt(runtimeId: RuntimeId, options: CallOptions): Promise<void> {
+    options.signal.throwIfAborted();
+    if (this.#connected.has(runtimeId)) return;
+    const record = await this.#records.read(runtimeId);
+    if (record?.process === undefined || !(await isAlive(record.process))) throw gone(runtimeId);
+    const connected = await this.#connect(record, runtimeId);
+    try {
+      await connected.client.info(options);
+    } catch (error) {
+      await disconnect(connected);
+      throw error;
+    }
+    if (this.#connected.has(runtimeId)) await disconnect(connected);
+    else this.#keep(runtimeId, connected);
+  }
+
+  async destroy(runtimeId: RuntimeId, options: CallOptions): Promise<void> {
+    const spawning = this.#spawning.get(runtimeId);
+    if (spawning !== undefined) {
+      spawning.stop.abort(new RuntimeGone(`runtime ${runtimeId} was destroyed while it was made`));
+      await abortable(spawning.done.then(ignoreOutcome, ignoreOutcome), options.signal);
+    }
+    await this.#remove(runtimeId, options);
+  }
+
+  sandbox(runtimeId: RuntimeId): SandboxOperations {
+    const connected = this.#connected.get(runtimeId);
+    if (connected === undefined) throw gone(runtimeId);
+    return connected.client;
+  }
+
+  async logs(runtimeId: RuntimeId, options: CallOptions & { lines: number }): Promise<string[]> {
+    const lines = await this.#records.consoleLines(runtimeId, options.lines);
+    if (lines === undefined) throw gone(runtimeId);
+    return lines;
+  }
+
+  onExit(listener: (runtimeId: RuntimeId, reason: string) => void): () => void {
+    const own = (runtimeId: RuntimeId, reason: string) => listener(runtimeId, reason);
+    this.#exitListeners.add(own);
+    return () => this.#exitListeners.delete(own);
+  }
+
+  /** Lets go of every runtime without ending it. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#closed = true;
+    this.#exitListeners.clear();
+    for (const { stop } of this.#spawning.values()) stop.abort(new RuntimeGone("the service is stopping"));
+    await Promise.allSettled([...this.#spawning.values()].map(({ done }) => done));
+    const connected = [...this.#connected.values()];
+    this.#connected.clear();
+    await Promise.all(connected.map(disconnect));
+  }
+
+  async #spawn(
+    spec: RuntimeSpec,
+    options: CallOptions & { onStage?: (stage: string, durationMs: number) => void },
+  ): Promise<SpawnedRuntime> {
+    this.#refuse(spec);
+    const { runtimeId } = spec;
+    let startedAt = performance.now();
+    const stage = (name: string) => {
+      const now = performance.now();
+      options.onStage?.(name, now - startedAt);
+      startedAt = now;
+    };
+    const record: RuntimeRecord = {
+      version: 1,
+      instanceId: this.#instanceId,
+      runtimeId,
+      sandboxId: spec.sandboxId,
+      token: randomBytes(32).toString("hex"),
+      image: spec.image,
+      createdAt: new Date().toISOString(),
+    };
+    let connected: Connected | undefined;
+    try {
+      const agent = await storeAgent({ dataDir: this.#dataDir, binary: this.#agentBinary });
+      await this.#records.save(record, runtimeId);
+      const rootfs = this.#records.rootfs(runtimeId);
+      const root = await prepareRoot(rootfs, {
+        image: spec.image,
+        images: this.#images,
+        dataDir: this.#dataDir,
+        signal: options.signal,
+      });
+      stage("rootfs");
+      options.signal.throwIfAborted();
+      const { pid } = await launchProot({
+        prootBinary: this.#config.prootBinary,
+        folder: this.#records.folder(runtimeId),
+        rootfs,
+        binds: root.binds,
+        agentPath: agent.path,
+        fakeRoot: !this.#asRoot,
+      });
+      const identity = await identify(pid);
+      if (identity === undefined) throw await this.#startFailure(runtimeId);
+      const complete: RuntimeRecord = { ...record, image: root.image, process: identity };
+      await this.#records.save(complete, runtimeId);
+      stage("launch");
+      connected = await this.#connect(complete, runtimeId);
+      await this.#configure(connected.client, spec, root, options);
+      stage("agent");
+      if (this.#closed) throw new RuntimeGone("the service is stopping");
+      this.#keep(runtimeId, connected);
+      return { image: root.image };
+    } catch (error) {
+      if (connected !== undefined) await disconnect(connected);
+      const failure =
+        error instanceof RuntimeGone && !options.signal.aborted ? await this.#startFailure(runtimeId) : error;
+      using deadline = deadlineAfter(undoMs);
+      await this.#remove(runtimeId, { signal: deadline.signal }).catch((undoError: unknown) => {
+        // The folder stays, so that the inventory shows it and the next destroy tries again.
+        this.#logger.warn({ err: undoError, runtime_id: runtimeId }, "a failed spawn could not be undone");
+      });
+      throw failure;
+    }
+  }
+
+  #refuse(spec: RuntimeSpec): void {
+    if (spec.network === "none") {
+      throw new BadRequest("provider proot cannot take the network away; leave network out or use native");
+    }
+    if (spec.image === hostImage && this.#asRoot) {
+      throw new BadRequest(
+        "image host is refused while the service runs as root, because a sandbox of provider proot could then write " +
+          "the machine's own /usr: run the service as another user, or name a stored image (alcove image list)",
+      );
+    }
+  }
+
+  #configure(
+    client: AgentClient,
+    spec: RuntimeSpec,
+    root: { config: { env: Readonly<Record<string, string>>; user?: string; workdir?: string } },
+    options: CallOptions,
+  ): Promise<void> {
+    // Only root can become the user an image names; without it every command runs as the service's user.
+    const user = spec.user ?? (this.#asRoot ? root.config.user : undefined);
+    const workdir = spec.workdir;
+    return client.configure(
+      {
+        sandboxId: spec.sandboxId,
+        env: { ...root.config.env, ...spec.env },
+        expiresInMs: spec.expiresInMs,
+        ...(user === undefined ? {} : { user }),
+        ...(workdir === undefined ? {} : { workdir }),
+      },
+      options,
+    );
+  }
+
+  async #connect(record: RuntimeRecord, runtimeId: RuntimeId): Promise<Connected> {
+    const pinned = await orMissing(pinnedUnixDialer(this.#records.socket(runtimeId)), undefined);
+    if (pinned === undefined) throw gone(runtimeId);
+    const client = new AgentClient({
+      dial: pinned.dial,
+      token: record.token,
+      name: record.sandboxId,
+      logger: this.#logger,
+    });
+    return { client, closeDialer: pinned.close, stopListening: () => undefined };
+  }
+
+  #keep(runtimeId: RuntimeId, connected: Connected): void {
+    this.#connected.set(runtimeId, connected);
+    connected.stopListening = connected.client.onGone(() => {
+      if (this.#connected.get(runtimeId) !== connected) return;
+      this.#connected.delete(runtimeId);
+      void disconnect(connected);
+      for (const listener of this.#exitListeners) listener(runtimeId, "the sandbox ended by itself");
+    });
+  }
+
+  async #remove(runtimeId: RuntimeId, options: CallOptions): Promise<void> {
+    const connected = this.#connected.get(runtimeId);
+    this.#connected.delete(runtimeId);
+    connected?.stopListening();
+    const record = await this.#records.read(runtimeId);
+    const rootfs = this.#records.rootfs(runtimeId);
+    if (record?.process !== undefined) {
+      if (connected !== undefined) await this.#askToEnd(connected.client);
+      await killTraced(record.process, options);
+    } else {
+      for (const pid of await findByRootfs(rootfs)) {
+        const identity = await identify(pid);
+        if (identity !== undefined) await killTraced(identity, options);
+      }
+    }
+    if (connected !== undefined) await disconnect(connected);
+    // The record goes last: until then the inventory shows what is left.
+    await removeFolder(rootfs, options);
+    await removeFolder(this.#records.folder(runtimeId), options);
+  }
+
+  /** The agent knows its processes best; whether it answers or not, the kill follows. */
+  async #askToEnd(client: AgentClient): Promise<void> {
+    using deadline = deadlineAfter(shutdownMs);
+    await client.shutdown({ signal: deadline.signal }).catch((error: unknown) => {
+      this.#logger.debug({ err: error }, "an agent did not answer its shutdown");
+    });
+  }
+
+  async #startFailure(runtimeId: RuntimeId): Promise<ProviderError> {
+    const lines = (await this.#records.consoleLines(runtimeId, 5)) ?? [];
+    return new ProviderError(
+      `proot ended before its agent answered: ${lines.join("; ") || "it said nothing"}`,
+    );
+  }
+}
+
+async function disconnect(connected: Connected): Promise<void> {
+  connected.stopListening();
+  await connected.client[Symbol.asyncDispose]();
+  await connected.closeDialer();
+}
+
+function gone(runtimeId: RuntimeId): RuntimeGone {
+  return new RuntimeGone(`runtime ${runtimeId} is not running`);
+}
+
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}

@@ -1,0 +1,81 @@
+import { chmod, mkdir, rm, stat } from "node:fs/promises";
+import { join } from "node:path";
+import type { CallOptions, ImageConfig, ImageStore } from "../../ports/index.ts";
+import { makeHostRoot } from "../native/host-root.ts";
+import { orMissing } from "./or-missing.ts";
+import { runProgram } from "./run-program.ts";
+
+/** A root file system made for one runtime. */
+export interface PreparedRoot {
+  /** The image as resolved. */
+  image: string;
+  config: ImageConfig;
+  /** Folders of the machine shown in it: host path, or host path and guest path. */
+  binds: string[];
+}
+
+export const hostImage = "host";
+
+/** Folders that make a root usable and that images may lack. */
+const neededFolders: readonly (readonly [string, number])[] = [
+  ["proc", 0o755],
+  ["dev", 0o755],
+  ["sys", 0o755],
+  ["dev/shm", 0o1777],
+  ["tmp", 0o1777],
+  ["run", 0o755],
+];
+/** The devices a sandbox sees; nothing else of the machine's /dev. */
+const devices = ["null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts"];
+/** Where programs are on machines that keep them apart from /usr. */
+const programFolders = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
+
+/**
+ * Makes a private, writable root. proot has no layers: the tree of an image is copied (sharing blocks where the file
+ * system can), image `host` is a made-up root that shows the machine's program folders. docs/decisions/proot.md.
+ * @throws NotFound for an image that is not stored.
+ */
+export async function prepareRoot(
+  target: string,
+  options: CallOptions & { image: string; images: ImageStore; dataDir: string },
+): Promise<PreparedRoot> {
+  const source =
+    options.image === hostImage
+      ? { name: hostImage, rootfs: await makeHostRoot(options.dataDir), config: { env: {} } }
+      : await options.images.resolve(options.image, options);
+  options.signal.throwIfAborted();
+  await mkdir(target, { mode: 0o755 });
+  await runProgram("cp", ["-a", "--reflink=auto", `${source.rootfs}/.`, target], options);
+  for (const [folder, mode] of neededFolders) {
+    const path = join(target, folder);
+    if ((await orMissing(stat(path), undefined)) !== undefined) continue;
+    await mkdir(path);
+    await chmod(path, mode);
+  }
+  const binds = ["/proc", ...devices.map((name) => `/dev/${name}`)];
+  if (source.name === hostImage) binds.push("/usr", ...(await separateProgramFolders(target)));
+  return { image: source.name, config: source.config, binds };
+}
+
+/** Removes a root, also one in which the sandbox took its owner's rights away. Links in it are not followed. */
+export async function removeFolder(path: string, options: CallOptions): Promise<void> {
+  try {
+    await rm(path, { recursive: true, force: true });
+  } catch (error) {
+    const code = error instanceof Error && "code" in error ? error.code : undefined;
+    if (code !== "EACCES" && code !== "EPERM") throw error;
+    await runProgram("chmod", ["-R", "u+rwX", path], options);
+    await rm(path, { recursive: true, force: true });
+  }
+}
+
+async function separateProgramFolders(root: string): Promise<string[]> {
+  const separate: string[] = [];
+  for (const name of programFolders) {
+    // Where the machine has links the made-up root has them too.
+    const shown = await orMissing(stat(`/${name}`), undefined);
+    const inside = await orMissing(stat(join(root, name)), undefined);
+    if (shown?.isDirectory() && inside?.isDirectory()) separate.push(`/${name}`);
+  }
+  return separate;
+}
