@@ -1,5 +1,5 @@
-//! Limits. The sandbox has one group (v2) or one for each controller (v1); commands live in the group `execs` below,
-//! whose process limit leaves the agent and its monitors room under a fork bomb.
+//! Limits. The sandbox has one group (v2) or one for each controller (v1). Where the agent can, commands live in the
+//! group `execs` below, whose process limit leaves the agent and its monitors room under a fork bomb.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -62,17 +62,22 @@ fn enter_v2(spec: &CgroupSpec, limits: &Limits) -> Result<Handles> {
     set(dir, "memory.max", &(limits.memory_mb << 20).to_string())?;
     set_if_there(dir, "memory.swap.max", "0")?;
     set(dir, "cpu.max", &format!("{} {PERIOD_US}", quota_us(limits)))?;
-    set(dir, "pids.max", &(limits.pids + RESERVED_PIDS).to_string())?;
-    set(dir, "cgroup.subtree_control", "+pids")?;
-    let (agent, execs) = (format!("{dir}/agent"), format!("{dir}/execs"));
-    make(&agent)?;
-    make(&execs)?;
-    set(&execs, "pids.max", &limits.pids.to_string())?;
-    Ok(Handles {
-        oom: Some(open_fd(&format!("{dir}/memory.events"), false)?),
-        exec_join: Some(open_fd(&format!("{execs}/cgroup.procs"), true)?),
-        agent_group: Some(sys::open_at(libc::AT_FDCWD, &agent, libc::O_PATH | libc::O_DIRECTORY, 0).at(STEP, &agent)?),
-    })
+    set(dir, "pids.max", &whole_limit(limits).to_string())?;
+    let mut handles =
+        Handles { oom: Some(open_fd(&format!("{dir}/memory.events"), false)?), ..Handles::default() };
+    // Processes live in leaves only.
+    let agent = if limits.exec_group { format!("{dir}/agent") } else { dir.to_owned() };
+    if limits.exec_group {
+        set(dir, "cgroup.subtree_control", "+pids")?;
+        let execs = format!("{dir}/execs");
+        make(&agent)?;
+        make(&execs)?;
+        set(&execs, "pids.max", &limits.pids.to_string())?;
+        handles.exec_join = Some(open_fd(&format!("{execs}/cgroup.procs"), true)?);
+    }
+    let group = sys::open_at(libc::AT_FDCWD, &agent, libc::O_PATH | libc::O_DIRECTORY, 0).at(STEP, &agent)?;
+    handles.agent_group = Some(group);
+    Ok(handles)
 }
 
 fn enter_v1(spec: &CgroupSpec, limits: &Limits) -> Result<Handles> {
@@ -93,11 +98,13 @@ fn enter_v1(spec: &CgroupSpec, limits: &Limits) -> Result<Handles> {
                 set(dir, "cpu.cfs_quota_us", &quota_us(limits).to_string())?;
             }
             "pids" => {
-                set(dir, "pids.max", &(limits.pids + RESERVED_PIDS).to_string())?;
-                let execs = format!("{dir}/execs");
-                make(&execs)?;
-                set(&execs, "pids.max", &limits.pids.to_string())?;
-                handles.exec_join = Some(open_fd(&format!("{execs}/tasks"), true)?);
+                set(dir, "pids.max", &whole_limit(limits).to_string())?;
+                if limits.exec_group {
+                    let execs = format!("{dir}/execs");
+                    make(&execs)?;
+                    set(&execs, "pids.max", &limits.pids.to_string())?;
+                    handles.exec_join = Some(open_fd(&format!("{execs}/tasks"), true)?);
+                }
             }
             _ => {}
         }
@@ -105,6 +112,10 @@ fn enter_v1(spec: &CgroupSpec, limits: &Limits) -> Result<Handles> {
         set(dir, "tasks", "0")?;
     }
     Ok(handles)
+}
+
+fn whole_limit(limits: &Limits) -> u64 {
+    if limits.exec_group { limits.pids + RESERVED_PIDS } else { limits.pids }
 }
 
 fn quota_us(limits: &Limits) -> u64 {

@@ -17,7 +17,6 @@ pub const OWN_TABLE: u8 = b'U';
 pub struct Plan<'a> {
     pub spec: &'a LaunchSpec,
     pub go: RawFd,
-    pub go_writer: RawFd,
     pub status: RawFd,
     pub listener: RawFd,
     pub console: RawFd,

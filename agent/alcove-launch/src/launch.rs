@@ -59,7 +59,6 @@ pub fn launch(spec: &LaunchSpec) -> Result<Launched> {
     let mut plan = Plan {
         spec,
         go: go_reader.as_raw_fd(),
-        go_writer: go_writer.as_raw_fd(),
         status: status_writer.as_raw_fd(),
         listener: listener.as_raw_fd(),
         console: console.as_raw_fd(),

@@ -15,7 +15,7 @@ const STEP: &str = "remove";
 pub fn tree(path: &str, ids: Option<&IdsSpec>) -> Result<()> {
     match ids {
         // Files of the range belong to nobody this process may act for, except inside such a user namespace.
-        Some(IdsSpec::Subids { .. }) => within_namespace(path, ids.expect("matched")),
+        Some(ids @ IdsSpec::Subids { .. }) => within_namespace(path, ids),
         _ => remove_all(Path::new(path)).at(STEP, path),
     }
 }
@@ -44,47 +44,42 @@ fn within_namespace(path: &str, ids: &IdsSpec) -> Result<()> {
     if status == 0 { Ok(()) } else { Err(StepError::new(STEP, format!("{path} could not be deleted in full"))) }
 }
 
-/// Deep trees are flattened: a directory that is not empty moves up beside the top before it is read.
+/// Deep trees are flattened: a directory that is not empty moves up below the top before it is read, so that no path
+/// gets long and a directory's turn comes when nothing but moved directories is left.
 fn remove_all(top: &Path) -> io::Result<()> {
-    let mut waiting: Vec<PathBuf> = vec![top.to_path_buf()];
+    let mut waiting = vec![top.to_path_buf()];
     let mut moved = 0u64;
     while let Some(dir) = waiting.pop() {
-        let entries = match read_unlocked(&dir) {
-            Ok(entries) => entries,
+        let mut children = Vec::new();
+        match read_unlocked(&dir) {
+            Ok(entries) => {
+                for entry in entries {
+                    children.extend(remove_entry(&entry?, top, &mut moved)?);
+                }
+            }
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
-        };
-        let mut children = Vec::new();
-        for entry in entries {
-            let entry = entry?;
-            if let Some(child) = remove_entry(&entry, top, &mut moved)? {
-                children.push(child);
-            }
         }
-        if dir == top && !children.is_empty() {
-            // The top stays until what was moved into it is gone.
-            waiting.push(dir);
-            waiting.extend(children);
-            continue;
+        if dir != top {
+            ignore_missing(fs::remove_dir(&dir))?;
         }
-        waiting.extend(children);
-        match fs::remove_dir(&dir) {
-            Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => waiting.insert(0, dir),
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+        waiting.append(&mut children);
     }
-    Ok(())
+    ignore_missing(fs::remove_dir(top))
+}
+
+fn ignore_missing(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
 }
 
 /// @returns a directory that has to be emptied first, at its new place directly below `top`.
 fn remove_entry(entry: &DirEntry, top: &Path, moved: &mut u64) -> io::Result<Option<PathBuf>> {
     let path = entry.path();
     if !entry.file_type()?.is_dir() {
-        return match fs::remove_file(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-            _ => Ok(None),
-        };
+        return ignore_missing(fs::remove_file(&path)).map(|()| None);
     }
     match fs::remove_dir(&path) {
         Ok(()) => return Ok(None),
@@ -129,21 +124,17 @@ mod tests {
     #[test]
     fn a_tree_deeper_than_paths_may_be_long_is_removed() {
         let top = scratch("deep");
-        let mut current = top.clone();
-        let home = std::env::current_dir().expect("current directory");
+        let spare = scratch("spare");
         for _ in 0..3_000 {
-            fs::create_dir(current.join("deep")).expect("create");
-            fs::write(current.join("file"), "x").expect("write");
-            // Keeps the path short: the next level is made at the top and the tree moved below it.
-            let outer = top.with_extension("outer");
-            fs::create_dir(&outer).expect("outer");
-            fs::rename(&top, outer.join("inner")).expect("wrap");
-            fs::rename(&outer, &top).expect("rename");
-            current.clone_from(&top);
+            // Grows at its root, so that every path stays short: spare/deep holds what was below top.
+            fs::rename(&top, spare.join("deep")).expect("move below");
+            fs::write(spare.join("file"), "x").expect("write");
+            fs::rename(&spare, &top).expect("move up");
+            fs::create_dir(&spare).expect("create");
         }
+        remove_all(&spare).expect("remove");
         remove_all(&top).expect("remove");
         assert!(!top.exists());
-        assert_eq!(home, std::env::current_dir().expect("current directory"));
     }
 
     #[test]

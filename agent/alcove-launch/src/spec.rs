@@ -81,6 +81,9 @@ pub struct Limits {
     pub memory_mb: u64,
     pub vcpus: f64,
     pub pids: u64,
+    /// Whether the agent puts commands into a group of their own (`--exec-cgroup-fd`).
+    #[serde(default)]
+    pub exec_group: bool,
 }
 
 #[derive(Deserialize, Default)]

@@ -1,0 +1,68 @@
+import { readFile } from "node:fs/promises";
+import { LauncherFailure } from "./launcher.ts";
+
+/** What failed, why that usually is, and what to do about it. */
+export async function adviceFor(error: unknown): Promise<string> {
+  const message = error instanceof Error ? error.message : String(error);
+  if (!(error instanceof LauncherFailure)) return message;
+  const way = await wayOut(error.step, error.errno);
+  return `native sandboxes fail at step ${error.step}: ${message}${way === undefined ? "" : `; ${way}`}`;
+}
+
+const permissionErrnos = [1, 13];
+
+async function wayOut(step: string, errno: number | undefined): Promise<string | undefined> {
+  switch (step) {
+    case "clone":
+      return namespaceAdvice(errno);
+    case "id_map":
+      return (
+        (await apparmorAdvice()) ??
+        "the id range is refused: check /etc/subuid and /etc/subgid, and that newuidmap is setuid root"
+      );
+    case "idmap":
+      return "idmapped mounts need Linux 5.12 and a file system that supports them; put data_dir on ext4, xfs or btrfs";
+    case "overlay":
+      return "overlayfs is missing or refused (modprobe overlay; below another overlay use a data_dir on a real disk)";
+    case "proc":
+      return "a new /proc is refused, as in containers that mask theirs: run the service outside of one, or unmask /proc";
+    case "root":
+      return "the root cannot be changed, as inside a chroot or an initramfs: run the service from a mounted root";
+    case "cgroup":
+      return "cgroups are refused; run the service as root or under systemd with Delegate=yes";
+    case "seccomp":
+      return "the kernel lacks CONFIG_SECCOMP_FILTER";
+    case "serve":
+      return '"node scripts/build-agent.mjs" builds the launcher';
+    default:
+      return undefined;
+  }
+}
+
+async function namespaceAdvice(errno: number | undefined): Promise<string> {
+  const apparmor = await apparmorAdvice();
+  if (apparmor !== undefined) return apparmor;
+  if ((await setting("kernel/unprivileged_userns_clone")) === "0")
+    return "user namespaces are switched off for users: sysctl kernel.unprivileged_userns_clone=1";
+  if ((await setting("user/max_user_namespaces")) === "0")
+    return "user namespaces are switched off: sysctl user.max_user_namespaces=15000";
+  if (errno !== undefined && permissionErrnos.includes(errno))
+    return "new namespaces are refused: by a chroot around the service, or a container without CAP_SYS_ADMIN or with a seccomp profile";
+  return "the kernel lacks one of the namespaces user, mnt, pid, net, ipc, uts, cgroup";
+}
+
+async function apparmorAdvice(): Promise<string | undefined> {
+  if ((await setting("kernel/apparmor_restrict_unprivileged_userns")) !== "1" || process.getuid?.() === 0)
+    return undefined;
+  return "AppArmor refuses user namespaces to users: sysctl kernel.apparmor_restrict_unprivileged_userns=0, or run the service as root";
+}
+
+/** @returns undefined on kernels without the setting. */
+async function setting(name: string): Promise<string | undefined> {
+  try {
+    return (await readFile(`/proc/sys/${name}`, "utf8")).trim();
+  } catch (error) {
+    if (error instanceof Error && "code" in error) return undefined;
+    throw error;
+  }
+}

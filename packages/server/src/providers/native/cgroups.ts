@@ -1,0 +1,145 @@
+import { mkdir, readdir, readFile, rmdir, statfs, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import type { RuntimeStats } from "../../ports/index.ts";
+import type { CgroupSpec } from "./launch-spec.ts";
+
+const mountPoint = "/sys/fs/cgroup";
+const cgroup2Magic = 0x63677270;
+/** With v1 each controller has a tree of its own; `cpuacct` is often the same one as `cpu`. */
+const v1Controllers = ["memory", "cpu", "cpuacct", "pids"] as const;
+const v2Controllers = ["memory", "cpu", "pids"] as const;
+
+/**
+ * The groups of this installation's sandboxes: `alcove-<instance>` at the top of the tree, or below the service's own
+ * group when that was delegated to it (systemd's `Delegate=yes`).
+ */
+export class Cgroups {
+  readonly version: 1 | 2;
+  /** By controller; v2 has only `unified`. */
+  readonly #parents: ReadonlyMap<string, string>;
+
+  private constructor(version: 1 | 2, parents: ReadonlyMap<string, string>) {
+    this.version = version;
+    this.#parents = parents;
+  }
+
+  /** @returns what to say instead when no groups can be made here. */
+  static async open(options: { instance: string }): Promise<Cgroups | { missing: string }> {
+    const name = `alcove-${options.instance}`;
+    try {
+      const { type } = await statfs(mountPoint);
+      return type === cgroup2Magic ? await openV2(name) : await openV1(name);
+    } catch (error) {
+      return { missing: `no cgroups can be made: ${error instanceof Error ? error.message : String(error)}` };
+    }
+  }
+
+  static of(version: 1 | 2, parents: ReadonlyMap<string, string>): Cgroups {
+    return new Cgroups(version, parents);
+  }
+
+  spec(runtimeId: string): CgroupSpec {
+    const dirs = [...this.#parents].map(([controller, parent]) => ({
+      controller,
+      path: join(parent, runtimeId),
+    }));
+    return { version: this.version, dirs };
+  }
+
+  /** What the kernel counted for a runtime. @throws Error with code ENOENT when it is gone. */
+  async stats(runtimeId: string): Promise<RuntimeStats> {
+    const dir = (controller: string) => join(this.#parents.get(controller) ?? "", runtimeId);
+    if (this.version === 2) {
+      const unified = dir("unified");
+      const [cpu, memory, memoryStat, memoryMax, pids] = await Promise.all([
+        keyed(join(unified, "cpu.stat"), "usage_usec"),
+        number(join(unified, "memory.current")),
+        keyed(join(unified, "memory.stat"), "inactive_file"),
+        number(join(unified, "memory.max")),
+        number(join(unified, "pids.current")),
+      ]);
+      return stats(cpu / 1_000, memory - memoryStat, memoryMax, pids);
+    }
+    const [cpu, memory, memoryStat, memoryMax, pids] = await Promise.all([
+      number(join(dir("cpuacct"), "cpuacct.usage")),
+      number(join(dir("memory"), "memory.usage_in_bytes")),
+      keyed(join(dir("memory"), "memory.stat"), "total_inactive_file"),
+      number(join(dir("memory"), "memory.limit_in_bytes")),
+      number(join(dir("pids"), "pids.current")),
+    ]);
+    return stats(cpu / 1_000_000, memory - memoryStat, memoryMax, pids);
+  }
+
+  /** Removes the parent groups when nothing is in them. */
+  async close(): Promise<void> {
+    for (const parent of new Set(this.#parents.values())) {
+      try {
+        await rmdir(parent);
+      } catch (error) {
+        // Sandboxes that outlive the service keep theirs.
+        if (!(error instanceof Error && "code" in error)) throw error;
+      }
+    }
+  }
+}
+
+function stats(cpuMs: number, memory: number, memoryMax: number, pids: number): RuntimeStats {
+  return {
+    cpuUsageMs: Math.round(cpuMs),
+    memoryBytes: Math.max(memory, 0),
+    memoryLimitBytes: memoryMax,
+    pids,
+  };
+}
+
+async function openV1(name: string): Promise<Cgroups> {
+  const parents = new Map<string, string>();
+  for (const controller of v1Controllers) {
+    const parent = join(mountPoint, controller, name);
+    await mkdir(parent, { recursive: true, mode: 0o755 });
+    parents.set(controller, parent);
+  }
+  return Cgroups.of(1, parents);
+}
+
+async function openV2(name: string): Promise<Cgroups> {
+  const rooted = process.getuid?.() === 0;
+  const own = (await readFile("/proc/self/cgroup", "utf8"))
+    .split("\n")
+    .find((line) => line.startsWith("0::"));
+  const ownPath = join(mountPoint, own?.slice(3).trim() ?? "/");
+  let above = mountPoint;
+  if (!rooted || !(await offers(mountPoint))) {
+    // A group with processes cannot hand controllers down: the service moves into one of its own first.
+    const leaf = join(ownPath, "service");
+    if (!ownPath.endsWith("/service")) {
+      await mkdir(leaf, { recursive: true });
+      for (const pid of (await readFile(join(ownPath, "cgroup.procs"), "utf8")).split("\n"))
+        if (pid !== "") await writeFile(join(leaf, "cgroup.procs"), pid);
+      above = ownPath;
+    } else above = join(ownPath, "..");
+  }
+  const handDown = v2Controllers.map((controller) => `+${controller}`).join(" ");
+  await writeFile(join(above, "cgroup.subtree_control"), handDown);
+  const parent = join(above, name);
+  await mkdir(parent, { recursive: true, mode: 0o755 });
+  await writeFile(join(parent, "cgroup.subtree_control"), handDown);
+  return Cgroups.of(2, new Map([["unified", parent]]));
+}
+
+/** Whether the top of the tree has the controllers: in a container it may be somebody else's group. */
+async function offers(dir: string): Promise<boolean> {
+  const controllers = (await readFile(join(dir, "cgroup.controllers"), "utf8")).split(/\s/);
+  const entries = await readdir(dir);
+  return v2Controllers.every((name) => controllers.includes(name)) && !entries.includes("cgroup.type");
+}
+
+async function number(path: string): Promise<number> {
+  return Number.parseInt(await readFile(path, "utf8"), 10);
+}
+
+async function keyed(path: string, key: string): Promise<number> {
+  const text = await readFile(path, "utf8");
+  const line = text.split("\n").find((entry) => entry.startsWith(`${key} `));
+  return line === undefined ? 0 : Number.parseInt(line.slice(key.length + 1), 10);
+}

@@ -1,0 +1,81 @@
+import { readFile } from "node:fs/promises";
+import { userInfo } from "node:os";
+import { Cgroups } from "./cgroups.ts";
+import { makeHostRoot } from "./host-root.ts";
+import { idsPerSandbox } from "./id-ranges.ts";
+import type { IdsSpec } from "./launch-spec.ts";
+
+/** What this machine and this user allow. Found out once. */
+export interface Ground {
+  rooted: boolean;
+  /** How ids are mapped by a service that is not root. */
+  unprivilegedIds: Exclude<IdsSpec, { kind: "range" }>;
+  cgroups: Cgroups | undefined;
+  /** Path of the root below image `host`. */
+  skeleton: string;
+  /** Remarks for check(). */
+  notes: string[];
+}
+
+export async function surveyGround(options: {
+  dataDir: string;
+  instance: string;
+  findProgram: (name: string) => Promise<boolean>;
+}): Promise<Ground> {
+  const rooted = process.getuid?.() === 0;
+  const notes: string[] = [];
+  const groups = await Cgroups.open({ instance: options.instance });
+  const cgroups = "missing" in groups ? undefined : groups;
+  if ("missing" in groups) {
+    notes.push(
+      `limits are rlimits: memory for each process, processes for each user, no share of the processors (${groups.missing}; ` +
+        "run the service as root, or under systemd with Delegate=yes)",
+    );
+  }
+  const unprivilegedIds = rooted ? single : await subids(options.findProgram);
+  if (!rooted && unprivilegedIds.kind === "single") {
+    notes.push(
+      "sandboxes have one user only: apt, su and chown fail inside (way out: the package uidmap, and a range of " +
+        `${idsPerSandbox} ids for ${userName()} in /etc/subuid and /etc/subgid)`,
+    );
+  }
+  return { rooted, unprivilegedIds, cgroups, skeleton: await makeHostRoot(options.dataDir), notes };
+}
+
+const single = { kind: "single" } as const;
+
+async function subids(findProgram: (name: string) => Promise<boolean>): Promise<Ground["unprivilegedIds"]> {
+  if (!(await findProgram("newuidmap")) || !(await findProgram("newgidmap"))) return single;
+  const [uids, gids] = await Promise.all([grantedRange("/etc/subuid"), grantedRange("/etc/subgid")]);
+  if (uids === undefined || gids === undefined) return single;
+  const count = Math.min(uids.count, gids.count, idsPerSandbox - 1);
+  return { kind: "subids", uid_start: uids.start, gid_start: gids.start, count };
+}
+
+/** The first range that `/etc/subuid` or `/etc/subgid` grants this user. */
+async function grantedRange(path: string): Promise<{ start: number; count: number } | undefined> {
+  let text: string;
+  try {
+    text = await readFile(path, "utf8");
+  } catch (error) {
+    if (error instanceof Error && "code" in error) return undefined;
+    throw error;
+  }
+  const names = [userName(), String(process.getuid?.())];
+  for (const line of text.split("\n")) {
+    const [name, start, count] = line.split(":");
+    if (name === undefined || !names.includes(name)) continue;
+    const range = { start: Number(start), count: Number(count) };
+    if (Number.isInteger(range.start) && range.count > 0) return range;
+  }
+  return undefined;
+}
+
+function userName(): string {
+  try {
+    return userInfo().username;
+  } catch {
+    // A user without an entry in /etc/passwd has only a number.
+    return String(process.getuid?.());
+  }
+}

@@ -1,0 +1,1 @@
+export { NativeProvider, type NativeProviderConfig } from "./native-provider.ts";

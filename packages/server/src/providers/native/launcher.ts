@@ -1,0 +1,135 @@
+import { type ChildProcessByStdio, spawn } from "node:child_process";
+import { once } from "node:events";
+import { createInterface } from "node:readline";
+import type { Readable, Writable } from "node:stream";
+import type { Logger } from "../../platform/logger.ts";
+import type { DestroySpec, LaunchSpec } from "./launch-spec.ts";
+
+/** A step of a launch or of its undoing failed. */
+export class LauncherFailure extends Error {
+  /** The launcher's name of the step: `clone`, `overlay`, `cgroup` and so on. */
+  readonly step: string;
+  readonly errno: number | undefined;
+  constructor(step: string, message: string, errno?: number) {
+    super(message);
+    this.name = "LauncherFailure";
+    this.step = step;
+    this.errno = errno;
+  }
+}
+
+export interface LaunchReply {
+  pid: number;
+  startTime: number;
+  /** Microseconds of each step. */
+  stages: readonly (readonly [string, number])[];
+}
+
+interface Reply {
+  id: number;
+  ok: boolean;
+  pid?: number;
+  start_time?: number;
+  stages?: [string, number][];
+  step?: string;
+  message?: string;
+  errno?: number;
+}
+
+type Child = ChildProcessByStdio<Writable, Readable, Readable>;
+type Waiter = { resolve: (reply: Reply) => void; reject: (error: unknown) => void };
+
+/** Longer than the launcher itself gives a request. */
+const replyMs = 25_000;
+
+/**
+ * A resident `alcove-launch serve`: starting a program from a large process takes milliseconds, asking one that is there
+ * takes none. It is started at the first request, again after it died, and ends with this process; sandboxes stay.
+ */
+export class Launcher implements AsyncDisposable {
+  readonly #binary: string;
+  readonly #logger: Logger;
+  readonly #waiting = new Map<number, Waiter>();
+  #child: Child | undefined;
+  #lastId = 0;
+  #closed = false;
+
+  constructor(options: { binary: string; logger: Logger }) {
+    this.#binary = options.binary;
+    this.#logger = options.logger;
+  }
+
+  /** @throws LauncherFailure; what was made until then is for `destroy` to undo. */
+  async launch(spec: LaunchSpec): Promise<LaunchReply> {
+    const reply = await this.#ask("launch", spec);
+    return { pid: reply.pid ?? 0, startTime: reply.start_time ?? 0, stages: reply.stages ?? [] };
+  }
+
+  /** Resolves when every process is gone and the directory is out of sight. Idempotent. */
+  async destroy(spec: DestroySpec): Promise<void> {
+    await this.#ask("destroy", spec);
+  }
+
+  async #ask(op: "launch" | "destroy", spec: LaunchSpec | DestroySpec): Promise<Reply> {
+    if (this.#closed) throw new LauncherFailure("serve", "the launcher was closed");
+    const child = this.#child ?? this.#start();
+    this.#lastId += 1;
+    const id = this.#lastId;
+    const { promise, resolve, reject } = Promise.withResolvers<Reply>();
+    this.#waiting.set(id, { resolve, reject });
+    const timer = setTimeout(
+      () => reject(new LauncherFailure("serve", `the launcher did not answer within ${replyMs} ms`)),
+      replyMs,
+    );
+    try {
+      child.stdin.write(`${JSON.stringify({ op, id, spec })}\n`);
+      const reply = await promise;
+      if (reply.ok) return reply;
+      throw new LauncherFailure(reply.step ?? "serve", reply.message ?? "no reason given", reply.errno);
+    } finally {
+      clearTimeout(timer);
+      this.#waiting.delete(id);
+    }
+  }
+
+  #start(): Child {
+    const child = spawn(this.#binary, ["serve"], {
+      stdio: ["pipe", "pipe", "pipe"],
+      env: { PATH: "/usr/sbin:/usr/bin:/sbin:/bin" },
+      cwd: "/",
+      detached: true,
+    });
+    this.#child = child;
+    const lose = (cause: string) => {
+      if (this.#child === child) this.#child = undefined;
+      for (const waiter of this.#waiting.values()) waiter.reject(new LauncherFailure("serve", cause));
+      this.#waiting.clear();
+    };
+    child.once("error", (error) => lose(`${this.#binary} cannot be started: ${error.message}`));
+    child.once("exit", (code, signal) => {
+      lose(`the launcher ended with ${signal ?? `code ${code}`}`);
+      if (!this.#closed)
+        this.#logger.warn({ code, signal }, "the launcher ended; the next request starts it");
+    });
+    child.stdin.on("error", (error) => lose(`the launcher does not read: ${error.message}`));
+    createInterface({ input: child.stdout }).on("line", (line) => this.#receive(line));
+    createInterface({ input: child.stderr }).on("line", (line) => this.#logger.warn({ line }, "launcher"));
+    // It must not keep this process alive; its end is noticed all the same.
+    child.unref();
+    return child;
+  }
+
+  #receive(line: string): void {
+    const reply: Reply = JSON.parse(line);
+    this.#waiting.get(reply.id)?.resolve(reply);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#closed = true;
+    const child = this.#child;
+    if (child === undefined || child.exitCode !== null || child.signalCode !== null) return;
+    const ended = once(child, "exit");
+    child.stdin.end();
+    await ended;
+  }
+}

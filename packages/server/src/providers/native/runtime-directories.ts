@@ -1,0 +1,96 @@
+import { open, readdir, readFile } from "node:fs/promises";
+import { join } from "node:path";
+import { BadRequest, type RuntimeId } from "../../ports/index.ts";
+import type { RuntimeRecord } from "./launch-spec.ts";
+
+/** Who PID 1 of a sandbox is, as the launcher wrote it down. */
+interface ProcessRecord {
+  pid: number;
+  start_time: number;
+  boot_id: string;
+}
+
+/** Only this much of a console's end is looked at. */
+const consoleTailBytes = 256 * 1024;
+/** Runtimes that only check() makes. */
+export const probePrefix = "probe-";
+
+/** `<dataDir>/runtimes/native`: a directory for each runtime, all that is needed to find it again. */
+export class RuntimeDirectories {
+  readonly root: string;
+  readonly trash: string;
+  #bootId: Promise<string> | undefined;
+
+  constructor(options: { dataDir: string }) {
+    this.root = join(options.dataDir, "runtimes", "native");
+    this.trash = join(this.root, ".trash");
+  }
+
+  /** @throws BadRequest for an id that is not fit to name a directory. */
+  path(runtimeId: string): string {
+    if (!/^[a-zA-Z0-9][a-zA-Z0-9_-]{0,63}$/.test(runtimeId)) {
+      throw new BadRequest(`runtime id ${JSON.stringify(runtimeId)} cannot name a directory`);
+    }
+    return join(this.root, runtimeId);
+  }
+
+  async list(): Promise<RuntimeId[]> {
+    const names = await orMissing(readdir(this.root), []);
+    return names.filter((name) => !name.startsWith(".")) as RuntimeId[];
+  }
+
+  async listTrash(): Promise<string[]> {
+    const names = await orMissing(readdir(this.trash), []);
+    return names.map((name) => join(this.trash, name));
+  }
+
+  /** @returns undefined when the launch did not get that far. */
+  async record(runtimeId: RuntimeId): Promise<RuntimeRecord | undefined> {
+    return readJson<RuntimeRecord>(join(this.path(runtimeId), "runtime.json"));
+  }
+
+  /** Whether the sandbox's first process runs: the same boot, pid and start time. */
+  async isAlive(runtimeId: RuntimeId): Promise<boolean> {
+    const found = await readJson<ProcessRecord>(join(this.path(runtimeId), "process.json"));
+    if (found === undefined) return false;
+    this.#bootId ??= readFile("/proc/sys/kernel/random/boot_id", "utf8").then((text) => text.trim());
+    if (found.boot_id !== (await this.#bootId)) return false;
+    const stat = await orMissing(readFile(`/proc/${found.pid}/stat`, "utf8"), "");
+    // Fields after the name, which may hold blanks and brackets: the state is the first, the start time the twentieth.
+    const fields = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
+    return Number(fields[19]) === found.start_time && fields[0] !== "Z" && fields[0] !== "X";
+  }
+
+  /** The last lines of the console, newest last. */
+  async consoleLines(runtimeId: RuntimeId, lines: number): Promise<string[] | undefined> {
+    const file = await orMissing(open(join(this.path(runtimeId), "console.log"), "r"), undefined);
+    if (file === undefined) return undefined;
+    try {
+      const { size } = await file.stat();
+      const length = Math.min(size, consoleTailBytes);
+      const { buffer, bytesRead } = await file.read(Buffer.alloc(length), 0, length, size - length);
+      const found = buffer.toString("utf8", 0, bytesRead).split("\n");
+      if (found.at(-1) === "") found.pop();
+      if (size > length) found.shift();
+      return lines > 0 ? found.slice(-lines) : [];
+    } finally {
+      await file.close();
+    }
+  }
+}
+
+async function readJson<T>(path: string): Promise<T | undefined> {
+  const text = await orMissing(readFile(path, "utf8"), undefined);
+  // The launcher renames whole files into place: what is there is complete.
+  return text === undefined ? undefined : (JSON.parse(text) as T);
+}
+
+async function orMissing<T, F>(result: Promise<T>, fallback: F): Promise<T | F> {
+  try {
+    return await result;
+  } catch (error) {
+    const code = error instanceof Error && "code" in error ? error.code : undefined;
+    if (code === "ENOENT" || code === "ESRCH") return fallback;
+    throw error;
+  }
+}
