@@ -39,6 +39,7 @@ export class ExecRegistry implements ExecOperations {
   readonly #exitStreams = new Set<BoundedStream<{ execId: ExecId; exit: ExecExit }>>();
   readonly #graces = new Map<ExecId, Timer>();
   #lastPid = 1;
+  #endedMs = 0;
   #gone = false;
 
   constructor(options: { run: ExecRunner; clock: Clock }) {
@@ -50,6 +51,13 @@ export class ExecRegistry implements ExecOperations {
     let count = 0;
     for (const exec of this.#execs.values()) if (exec.exit === undefined) count += 1;
     return count;
+  }
+
+  /** Milliseconds that commands ran, those still running included. */
+  runMs(): number {
+    let total = this.#endedMs;
+    for (const exec of this.#execs.values()) if (exec.exit === undefined) total += exec.elapsedMs();
+    return total;
   }
 
   async start(spec: ExecSpec, options: CallOptions): Promise<ExecView> {
@@ -111,9 +119,9 @@ export class ExecRegistry implements ExecOperations {
   ): Promise<void> {
     const exec = this.#find(execId);
     if (exec.exit !== undefined) throw new Conflict(`exec "${execId}" has ended`);
-    if (!exec.stdinOpen) throw new Conflict(`the standard input of exec "${execId}" is closed`);
-    exec.writeStdin(data);
-    if (options.close) exec.closeStdin();
+    if (!exec.input.isOpen) throw new Conflict(`the standard input of exec "${execId}" is closed`);
+    exec.input.write(data);
+    if (options.close) exec.input.close();
   }
 
   async resize(execId: ExecId, _size: WindowSize): Promise<void> {
@@ -180,6 +188,7 @@ export class ExecRegistry implements ExecOperations {
   #onEnded(exec: Exec, exit: ExecExit): void {
     this.#graces.get(exec.execId)?.cancel();
     this.#graces.delete(exec.execId);
+    this.#endedMs += exit.durationMs;
     if (this.#gone) return;
     for (const stream of this.#exitStreams) stream.push({ execId: exec.execId, exit });
   }
@@ -203,9 +212,9 @@ export class ExecRegistry implements ExecOperations {
       pid: exec.pid,
       events: events(),
       writeStdin: async (data) => {
-        if (exec.exit === undefined && exec.stdinOpen) exec.writeStdin(data);
+        if (exec.exit === undefined) exec.input.write(data);
       },
-      closeStdin: async () => exec.closeStdin(),
+      closeStdin: async () => exec.input.close(),
       [Symbol.asyncDispose]: async () => reader[Symbol.dispose](),
     };
   }

@@ -1,12 +1,11 @@
 import type { Clock, Timer } from "../../ports/clock.ts";
-import { ResourceLimit } from "../../ports/errors.ts";
 import type { ExecId } from "../../ports/ids.ts";
 import type { CallOptions, ExecExit, ExecInfo, ExecSpec } from "../../ports/sandbox-operations.ts";
+import { CommandInput } from "./command-input.ts";
 import type { StopCause } from "./exec-registry.ts";
 import { Journal } from "./journal.ts";
 
 const ringBytes = 1_048_576;
-const stdinAtMost = 16 * 1_048_576;
 
 /** How the program of a command ended by itself. */
 export interface ProgramEnd {
@@ -23,7 +22,7 @@ export interface ExecRunner {
   /** Resolves when nothing of the program runs any more; `signal` stops it. */
   run(
     spec: ExecSpec,
-    program: { output: Journal; stdin: Promise<Buffer>; signal: AbortSignal },
+    program: { output: Journal; input: CommandInput; signal: AbortSignal },
   ): Promise<ProgramEnd>;
 }
 
@@ -38,10 +37,7 @@ export class Exec {
   readonly #startedMs: number;
   readonly #abort = new AbortController();
   readonly #ended = Promise.withResolvers<ExecExit>();
-  readonly #stdin = Promise.withResolvers<Buffer>();
-  #stdinChunks: Buffer[] = [];
-  #stdinBytes = 0;
-  #stdinOpen: boolean;
+  readonly input: CommandInput;
   #deadline: Timer | undefined;
   #cause: StopCause | undefined;
   #exit: ExecExit | undefined;
@@ -54,8 +50,7 @@ export class Exec {
     this.pid = options.pid;
     this.#startedAt = options.clock.now();
     this.#startedMs = options.clock.monotonicMs();
-    this.#stdinOpen = options.spec.stdin;
-    if (!options.spec.stdin) this.#stdin.resolve(Buffer.alloc(0));
+    this.input = new CommandInput({ open: options.spec.stdin });
   }
 
   get exit(): ExecExit | undefined {
@@ -64,8 +59,8 @@ export class Exec {
   get ended(): Promise<ExecExit> {
     return this.#ended.promise;
   }
-  get stdinOpen(): boolean {
-    return this.#stdinOpen;
+  elapsedMs(): number {
+    return this.#clock.monotonicMs() - this.#startedMs;
   }
   get isCut(): boolean {
     return this.#cut;
@@ -75,7 +70,7 @@ export class Exec {
     this.#deadline = this.#clock.setTimer(this.#spec.timeoutMs, () =>
       this.stop({ reason: "timeout", exitCode: 137, signal: "SIGKILL" }),
     );
-    const program = { output: this.journal, stdin: this.#stdin.promise, signal: this.#abort.signal };
+    const program = { output: this.journal, input: this.input, signal: this.#abort.signal };
     runner.run(this.#spec, program).then(
       (end) => this.#finish(end),
       (error: unknown) => {
@@ -89,7 +84,7 @@ export class Exec {
     if (this.#exit !== undefined || this.#cause !== undefined) return;
     this.#cause = cause;
     this.#abort.abort();
-    this.closeStdin();
+    this.input.close();
     // A command that waits for a slow reader is let go.
     if (this.#cut) this.journal.end();
   }
@@ -98,21 +93,6 @@ export class Exec {
   cut(): void {
     this.#cut = true;
     this.journal.end();
-  }
-
-  /** @throws ResourceLimit beyond what a simulated command takes. */
-  writeStdin(data: Uint8Array): void {
-    if (this.#stdinBytes + data.length > stdinAtMost)
-      throw new ResourceLimit(`a simulated command takes at most ${stdinAtMost} bytes of standard input`);
-    this.#stdinBytes += data.length;
-    this.#stdinChunks.push(Buffer.from(data));
-  }
-
-  closeStdin(): void {
-    if (!this.#stdinOpen) return;
-    this.#stdinOpen = false;
-    this.#stdin.resolve(Buffer.concat(this.#stdinChunks));
-    this.#stdinChunks = [];
   }
 
   info(): ExecInfo {
@@ -142,12 +122,11 @@ export class Exec {
       ...cause,
       startedAt: this.#startedAt,
       endedAt: this.#clock.now(),
-      durationMs: this.#clock.monotonicMs() - this.#startedMs,
+      durationMs: this.elapsedMs(),
       outputBytes: this.journal.totalBytes,
       ...(end.startError === undefined || this.#cause !== undefined ? {} : { startError: end.startError }),
     };
-    this.#stdinOpen = false;
-    this.#stdinChunks = [];
+    this.input.close();
     this.journal.end();
     this.#ended.resolve(this.#exit);
   }

@@ -77,8 +77,8 @@ export class MemoryFiles implements FileOperations {
       if (before === undefined) await this.#makeParents(file, owner);
       await fs.call("writeFile", [file, content]);
       if (before === undefined) fs.setOwner(file, owner);
-      const mode = options.mode ?? (before === undefined ? 0o644 : undefined);
-      if (mode !== undefined) await fs.memory.chmod(file, mode);
+      const kept = before === undefined ? 0o644 : before.mode & 0o7777;
+      await fs.memory.chmod(file, options.mode ?? kept);
       return await this.#entry(file, true);
     });
   }
@@ -311,14 +311,22 @@ async function collectBody(
 ): Promise<Buffer> {
   const chunks: Uint8Array[] = [];
   let total = 0;
-  for await (const chunk of body) {
-    options.signal.throwIfAborted();
+  options.signal.throwIfAborted();
+  const aborted = Promise.withResolvers<never>();
+  const abort = () => aborted.reject(options.signal.reason);
+  options.signal.addEventListener("abort", abort, { once: true });
+  using cleanup = new DisposableStack();
+  cleanup.defer(() => options.signal.removeEventListener("abort", abort));
+  const iterator = body[Symbol.asyncIterator]();
+  for (;;) {
+    const next = await Promise.race([iterator.next(), aborted.promise]);
+    if (next.done === true) break;
+    const chunk = next.value;
     total += chunk.length;
     if (total > options.limit)
       throw new TooLarge(`"${options.target}" would be larger than the ${options.limit} bytes allowed`);
     chunks.push(chunk);
   }
-  options.signal.throwIfAborted();
   return Buffer.concat(chunks);
 }
 

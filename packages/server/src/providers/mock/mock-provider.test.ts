@@ -134,7 +134,7 @@ describe("commands of the mock provider", () => {
   it("can be attached to again, from any offset that is kept", async () => {
     const { execs } = await spawned(provider());
     const spec = execSpec("printf 0123456789", { detached: true });
-    await execs.startDetached(spec, options);
+    await collect(await execs.start(spec, options));
     const view = await execs.attach(spec.execId, { ...options, from: 4, follow: true, lossless: true });
     expect(await collect(view)).toMatchObject({ stdout: "456789", exit: { outputBytes: 10 } });
   });
@@ -183,7 +183,7 @@ describe("files of the mock provider", () => {
     await collect(await execs.start(execSpec("ln -s target a/link; mkdir a/empty"), options));
     const tar = Buffer.concat(await (await files.archive("/workspace/a", options)).toArray());
     await files.mkdir("/workspace/b", { ...options, parents: false });
-    await files.unpack("/workspace/b", [tar].values() as unknown as AsyncIterable<Uint8Array>, options);
+    await files.unpack("/workspace/b", bytes(tar), options);
     const entries = await files.list("/workspace/b", { ...options, depth: 5 });
     expect(entries.map((entry) => [entry.name, entry.type, entry.size > 0])).toEqual([
       ["empty", "dir", false],
@@ -235,6 +235,6 @@ describe("the mock provider", () => {
   });
 });
 
-async function* bytes(text: string): AsyncGenerator<Uint8Array> {
-  yield Buffer.from(text);
+async function* bytes(content: string | Buffer): AsyncGenerator<Uint8Array> {
+  yield typeof content === "string" ? Buffer.from(content) : content;
 }

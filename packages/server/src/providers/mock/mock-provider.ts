@@ -44,7 +44,6 @@ export class MockProvider implements RuntimeProvider {
     "console",
     "health",
     "runtime_inventory",
-    "signals",
     "reattach",
     "watch",
     "stats",

@@ -10,18 +10,20 @@ import type {
   SandboxOperations,
 } from "../../ports/sandbox-operations.ts";
 import type { MockBehaviour } from "./behaviour.ts";
+import type { CommandInput } from "./command-input.ts";
 import type { ExecRunner, ProgramEnd } from "./exec.ts";
 import { ExecRegistry } from "./exec-registry.ts";
 import type { Journal } from "./journal.ts";
 import { MemoryFiles } from "./memory-files.ts";
 import { pause } from "./pause.ts";
 import { findUser, SandboxFs } from "./sandbox-fs.ts";
-import { directProgram, readsStdin, scriptOf } from "./script.ts";
+import { directProgram, scriptOf } from "./script.ts";
 import { type FileSystemCall, streamPaths } from "./shell-messages.ts";
 import type { ShellPool } from "./shell-pool.ts";
 
 const mebibyte = 1_048_576;
 const fileSystemMebibytes = 128;
+const root = { name: "root", uid: 0, gid: 0 };
 const defaultWorkdir = "/workspace";
 const outputChunk = Buffer.alloc(65_536, "0123456789abcde\n");
 const builtins = new Set(
@@ -59,7 +61,7 @@ export class MockSandbox implements SandboxOperations, ExecRunner {
     this.files = new MemoryFiles({
       fs: () => this.#fileSystem(),
       ended: this.#end.signal,
-      defaultOwner: findUser(options.spec.user ?? "root") ?? { uid: 0, gid: 0 },
+      defaultOwner: findUser(options.spec.user ?? "root") ?? root,
     });
     this.#arm(options.spec.expiresInMs);
   }
@@ -71,10 +73,14 @@ export class MockSandbox implements SandboxOperations, ExecRunner {
 
   async stats(_options: CallOptions): Promise<RuntimeStats> {
     this.#assertAlive();
+    const diskBytes = await this.#fileSystem().usedBytes();
     return {
+      // The file system is all the memory a simulated sandbox has, and a command counts as busy for as long as it runs.
+      cpuUsageMs: Math.ceil(this.execs.runMs()),
+      memoryBytes: diskBytes,
       memoryLimitBytes: this.#spec.memoryMb * mebibyte,
       pids: 1 + this.execs.runningCount,
-      diskBytes: (await this.#fs?.usedBytes()) ?? 0,
+      diskBytes,
       diskLimitBytes: this.#fileSystemBytes(),
     };
   }
@@ -109,7 +115,7 @@ export class MockSandbox implements SandboxOperations, ExecRunner {
 
   async run(
     spec: ExecSpec,
-    program: { output: Journal; stdin: Promise<Buffer>; signal: AbortSignal },
+    program: { output: Journal; input: CommandInput; signal: AbortSignal },
   ): Promise<ProgramEnd> {
     if (this.#behaviour.outputBytes !== undefined)
       return await this.#produce(this.#behaviour.outputBytes, program.output, program.signal);
@@ -119,22 +125,21 @@ export class MockSandbox implements SandboxOperations, ExecRunner {
       return { exitCode: 127, startError: missing };
     }
     const script = scriptOf(spec.argv);
-    const stdin = spec.stdin && readsStdin(script) ? await program.stdin : Buffer.alloc(0);
     if (program.signal.aborted) return { exitCode: 137 };
     const fs = this.#fileSystem();
-    const user = findUser(spec.user ?? this.#spec.user ?? "root");
+    const user = findUser(spec.user ?? this.#spec.user ?? "root") ?? root;
     const shell = this.#pool.start({
       script,
-      stdin: stdin.toString("latin1"),
+      stdin: spec.stdin,
+      user,
       cwd: this.#workdir(spec),
       env: {
         PATH: "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-        HOME: user === undefined || user.uid === 0 ? "/root" : `/home/${user.name}`,
-        USER: user?.name ?? "root",
+        HOME: user.uid === 0 ? "/root" : `/home/${user.name}`,
+        USER: user.name,
         HOSTNAME: this.#spec.sandboxId,
         ...this.#spec.env,
         ...spec.env,
-        ALCOVE_MOCK_UID: String(user?.uid ?? 0),
       },
       files: (op, args) => this.#call(fs, op, args, program),
     });
@@ -162,17 +167,44 @@ export class MockSandbox implements SandboxOperations, ExecRunner {
     fs: SandboxFs,
     op: FileSystemCall,
     args: unknown[],
-    program: { output: Journal; signal: AbortSignal },
+    program: { output: Journal; input: CommandInput; signal: AbortSignal },
   ): Promise<unknown> {
-    const target = args[0];
-    const stream =
-      target === streamPaths.stdout ? "stdout" : target === streamPaths.stderr ? "stderr" : undefined;
-    if (stream === undefined) return await fs.call(op, args);
-    if (op === "exists") return false;
-    if (op !== "writeFile" && op !== "appendFile")
-      throw new Error(`ENOENT: no such file or directory, ${op}`);
-    await unlessAborted(program.output.append(stream, bytesOf(args[1], args[2])), program.signal);
-    return undefined;
+    switch (args[0]) {
+      case streamPaths.stdout:
+      case streamPaths.bytes:
+      case streamPaths.stderr: {
+        if (op === "exists") return true;
+        if (op === "stat" || op === "lstat") return streamStat();
+        if (op !== "writeFile" && op !== "appendFile") throw new Error(`EINVAL: invalid argument, ${op}`);
+        const stream = args[0] === streamPaths.stderr ? "stderr" : "stdout";
+        const encoding = args[0] === streamPaths.bytes ? "latin1" : args[2];
+        await this.#write(stream, bytesOf(args[1], encoding), program);
+        return undefined;
+      }
+      case streamPaths.stdin:
+      case streamPaths.line: {
+        if (op === "exists") return true;
+        if (op === "stat" || op === "lstat") return streamStat();
+        const reading = args[0] === streamPaths.line ? program.input.line() : program.input.rest();
+        const data = await unlessAborted(reading, program.signal);
+        if (op === "readFileBuffer") return new Uint8Array(data);
+        return data.toString(op === "readFileBytes" ? "latin1" : encodingOf(args[1]));
+      }
+      default:
+        return await fs.call(op, args);
+    }
+  }
+
+  /** In pieces, so that a reader that stops stops the command before all of it is kept. */
+  async #write(
+    stream: "stdout" | "stderr",
+    data: Buffer,
+    program: { output: Journal; signal: AbortSignal },
+  ): Promise<void> {
+    for (let at = 0; at < data.length; at += outputChunk.length) {
+      const piece = data.subarray(at, at + outputChunk.length);
+      await unlessAborted(program.output.append(stream, piece), program.signal);
+    }
   }
 
   async #produce(bytes: number, output: Journal, signal: AbortSignal): Promise<ProgramEnd> {
@@ -210,7 +242,7 @@ export class MockSandbox implements SandboxOperations, ExecRunner {
     this.#fs ??= new SandboxFs({
       maxBytes: this.#fileSystemBytes(),
       workdir: this.#spec.workdir ?? defaultWorkdir,
-      owner: findUser(this.#spec.user ?? "root") ?? { uid: 0, gid: 0 },
+      owner: findUser(this.#spec.user ?? "root") ?? root,
     });
     return this.#fs;
   }
@@ -225,13 +257,13 @@ export class MockSandbox implements SandboxOperations, ExecRunner {
   }
 }
 
-async function unlessAborted(work: Promise<void>, signal: AbortSignal): Promise<void> {
+async function unlessAborted<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
   const aborted = Promise.withResolvers<never>();
   const abort = () => aborted.reject(new Error("EINTR: the command was stopped"));
   if (signal.aborted) abort();
   signal.addEventListener("abort", abort, { once: true });
   try {
-    await Promise.race([work, aborted.promise]);
+    return await Promise.race([work, aborted.promise]);
   } finally {
     signal.removeEventListener("abort", abort);
   }
@@ -240,8 +272,20 @@ async function unlessAborted(work: Promise<void>, signal: AbortSignal): Promise<
 /** The bytes a shell writes: text, or a text that stands for bytes one by one. */
 function bytesOf(content: unknown, options: unknown): Buffer {
   if (content instanceof Uint8Array) return Buffer.from(content);
+  return Buffer.from(String(content), encodingOf(options));
+}
+
+function encodingOf(options: unknown): "latin1" | "utf8" {
   const encoding =
     typeof options === "object" && options !== null && "encoding" in options ? options.encoding : options;
-  const isBytes = encoding === "binary" || encoding === "latin1";
-  return Buffer.from(String(content), isBytes ? "latin1" : "utf8");
+  return encoding === "binary" || encoding === "latin1" ? "latin1" : "utf8";
 }
+
+const streamStat = () => ({
+  isFile: true,
+  isDirectory: false,
+  isSymbolicLink: false,
+  mode: 0o666,
+  size: 0,
+  mtime: new Date(0),
+});

@@ -9,7 +9,7 @@ export interface Owner {
 }
 
 const maxEntries = 20_000;
-const extraCommands = ["id", "whoami", "uname", "nproc", "sync"];
+const extraCommands = ["id", "whoami", "uname", "nproc", "sync", "yes"];
 const directories = ["/dev", "/etc", "/home", "/proc", "/root", "/tmp", "/usr/bin", "/var"];
 const passwd =
   "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/home/user:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n";

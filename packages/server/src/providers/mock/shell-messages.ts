@@ -25,11 +25,35 @@ export const fileSystemCalls = [
 ] as const;
 export type FileSystemCall = (typeof fileSystemCalls)[number];
 
-/** Names that stand for a command's own streams: writing them writes its output. */
-export const streamPaths = { stdout: "/dev/.stdout", stderr: "/dev/.stderr" } as const;
+/**
+ * Files that stand for a command's own streams: writing the first two writes its output, reading `line` waits for one
+ * line of its input, reading `stdin` for all that is left of it until it is closed.
+ */
+export const streamPaths = {
+  stdout: "/dev/.stdout",
+  stderr: "/dev/.stderr",
+  /** Standard output of a command that writes bytes, one for each character. */
+  bytes: "/dev/.bytes",
+  stdin: "/dev/.stdin",
+  line: "/dev/.line",
+} as const;
+
+export interface ShellUser {
+  name: string;
+  uid: number;
+  gid: number;
+}
 
 export type ToShell =
-  | { type: "run"; run: number; script: string; stdin: string; cwd: string; env: Record<string, string> }
+  | {
+      type: "run";
+      run: number;
+      script: string;
+      stdin: boolean;
+      user: ShellUser;
+      cwd: string;
+      env: Record<string, string>;
+    }
   | { type: "abort"; run: number }
   | { type: "answer"; call: number; value?: unknown; error?: string };
 

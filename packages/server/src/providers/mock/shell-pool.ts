@@ -1,7 +1,13 @@
 import { Worker } from "node:worker_threads";
 import type { Logger } from "../../platform/logger.ts";
 import { ResourceLimit } from "../../ports/errors.ts";
-import { type FileSystemCall, type FromShell, runsPerWorker, type ToShell } from "./shell-messages.ts";
+import {
+  type FileSystemCall,
+  type FromShell,
+  runsPerWorker,
+  type ShellUser,
+  type ToShell,
+} from "./shell-messages.ts";
 
 /** How a script ended. `cut`: its worker had to be terminated, or died. */
 export type ShellResult =
@@ -11,8 +17,9 @@ export type ShellResult =
 
 export interface ShellJob {
   script: string;
-  /** One character for each byte. */
-  stdin: string;
+  /** Whether there is standard input to wait for. */
+  stdin: boolean;
+  user: ShellUser;
   cwd: string;
   env: Record<string, string>;
   /** Answers the script's file system calls. */
@@ -109,7 +116,15 @@ class ShellWorker {
     const run: Run = { job, result: Promise.withResolvers(), aborted: false };
     this.#runs.set(slot, run);
     Atomics.store(this.#aborts, slot, 0);
-    this.#post({ type: "run", run: slot, script: job.script, stdin: job.stdin, cwd: job.cwd, env: job.env });
+    this.#post({
+      type: "run",
+      run: slot,
+      script: job.script,
+      stdin: job.stdin,
+      user: job.user,
+      cwd: job.cwd,
+      env: job.env,
+    });
     return { result: run.result.promise, abort: () => this.#abort(slot, run) };
   }
 

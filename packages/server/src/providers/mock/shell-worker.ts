@@ -1,12 +1,7 @@
 import { parentPort, workerData } from "node:worker_threads";
-import { Bash, defineCommand, type IFileSystem } from "just-bash";
-import {
-  type FileSystemCall,
-  type FromShell,
-  fileSystemCalls,
-  streamPaths,
-  type ToShell,
-} from "./shell-messages.ts";
+import { Bash, defineCommand, type IFileSystem, parse, serialize } from "just-bash";
+import { rewrite } from "./rewrite.ts";
+import { type FileSystemCall, type FromShell, fileSystemCalls, type ToShell } from "./shell-messages.ts";
 
 /**
  * The program of a shell worker: runs scripts in simulated shells. Its file systems are calls to the service, so nothing
@@ -49,23 +44,37 @@ function resolvePath(base: string, path: string): string {
 }
 
 const unlimited = 1e12;
+const yesBytes = 32 * 1_048_576;
 const text = (stdout: string, exitCode = 0) => ({ stdout, stderr: "", exitCode });
-const commands = [
-  defineCommand("id", async (args, context) => {
-    const user = context.env.get("USER") ?? "root";
-    const uid = context.env.get("ALCOVE_MOCK_UID") ?? "0";
-    if (args[0] === "-u") return text(`${args[1] === "-n" ? user : uid}\n`);
-    if (args[0] === "-un") return text(`${user}\n`);
-    if (args[0] === "-g") return text(`${uid}\n`);
-    return text(`uid=${uid}(${user}) gid=${uid}(${user}) groups=${uid}(${user})\n`);
+/** Programs beyond those of the simulated shell. */
+const commandsFor = (user: ShellUser) => [
+  defineCommand("id", async (args) => {
+    if (args[0] === "-u" || args[0] === "-un")
+      return text(`${args.join(" ").includes("n") ? user.name : user.uid}\n`);
+    if (args[0] === "-g") return text(`${user.gid}\n`);
+    return text(`uid=${user.uid}(${user.name}) gid=${user.gid} groups=${user.gid}\n`);
   }),
-  defineCommand("whoami", async (_args, context) => text(`${context.env.get("USER") ?? "root"}\n`)),
+  defineCommand("whoami", async () => text(`${user.name}\n`)),
   defineCommand("uname", async (args) =>
     text(args.includes("-a") ? "Linux mock 6.0.0 #1 mock\n" : args.includes("-m") ? "mock\n" : "Linux\n"),
   ),
   defineCommand("nproc", async () => text("1\n")),
+  // A real one ends when its pipe does; this one cannot know, so it ends by itself.
+  defineCommand("yes", async (args) => {
+    const line = `${args.join(" ") || "y"}\n`;
+    return { ...text(line.repeat(Math.ceil(yesBytes / line.length))), stdoutKind: "bytes" as const };
+  }),
   defineCommand("sync", async () => text("")),
 ];
+
+/** A script that cannot be parsed is left as it is: the shell says what is wrong with it. */
+function prepared(script: string, stdin: boolean): string {
+  try {
+    return serialize(rewrite(parse(script), { stdin }));
+  } catch {
+    return script;
+  }
+}
 
 async function run(message: Extract<ToShell, { type: "run" }>): Promise<void> {
   const controller = new AbortController();
@@ -78,7 +87,7 @@ async function run(message: Extract<ToShell, { type: "run" }>): Promise<void> {
       fs: remoteFileSystem(message.run),
       cwd: message.cwd,
       env: message.env,
-      customCommands: commands,
+      customCommands: commandsFor(message.user),
       executionLimits: {
         maxCommandCount: unlimited,
         maxLoopIterations: unlimited,
@@ -87,15 +96,10 @@ async function run(message: Extract<ToShell, { type: "run" }>): Promise<void> {
         maxExecutionTimeMs: Number.POSITIVE_INFINITY,
       },
     });
-    const result = await shell.exec(
-      `exec >${streamPaths.stdout} 2>${streamPaths.stderr}\n${message.script}`,
-      {
-        stdin: message.stdin,
-        stdinKind: "bytes",
-        rawScript: true,
-        signal: controller.signal,
-      },
-    );
+    const result = await shell.exec(prepared(message.script, message.stdin), {
+      rawScript: true,
+      signal: controller.signal,
+    });
     post({
       type: "done",
       run: message.run,
