@@ -102,6 +102,15 @@ export async function requirement(name: RequirementName): Promise<Requirement> {
   return found;
 }
 
+/** The first of `names` this machine lacks, as the option of a contract suite; empty when it has all. */
+export async function firstMissing(names: readonly RequirementName[]): Promise<{ skip?: string }> {
+  for (const name of names) {
+    const found = await requirement(name);
+    if (!found.ok) return { skip: `${name}: ${found.reason}` };
+  }
+  return {};
+}
+
 /**
  * `describe` that is skipped, with the reason in its title, when the machine lacks something.
  * `await describeWith(["docker", "agent"], "DockerProvider", () => { … })`
@@ -111,13 +120,9 @@ export async function describeWith(
   title: string,
   body: () => void,
 ): Promise<void> {
-  for (const name of names) {
-    const found = await requirement(name);
-    if (found.ok) continue;
-    describe.skip(`${title} (skipped: ${name}: ${found.reason})`, body);
-    return;
-  }
-  describe(title, body);
+  const { skip } = await firstMissing(names);
+  if (skip === undefined) describe(title, body);
+  else describe.skip(`${title} (skipped: ${skip})`, body);
 }
 
 async function program(name: string, debianPackage: string): Promise<Requirement> {

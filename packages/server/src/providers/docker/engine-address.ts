@@ -20,7 +20,12 @@ export function parseEngineAddress(text: string): EngineAddress {
   if (url !== null) {
     const host = url.hostname.replace(/^\[|\]$/g, "");
     if (host !== "")
-      return { kind: "tcp", host, port: url.port === "" ? defaultTcpPort : Number(url.port), text };
+      return {
+        kind: "tcp",
+        host,
+        port: url.port === "" ? (/:80\/*$/.test(text) ? 80 : defaultTcpPort) : Number(url.port),
+        text,
+      };
   }
   throw new BadRequest(
     `providers.docker.socket ${JSON.stringify(text)} is neither unix:///path nor tcp://host:port; ` +

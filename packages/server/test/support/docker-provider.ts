@@ -1,0 +1,86 @@
+import { randomBytes } from "node:crypto";
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { DockerConfig } from "../../src/config/config.ts";
+import { type Logger, silentLogger } from "../../src/platform/logger.ts";
+import { systemClock } from "../../src/platform/system-clock.ts";
+import { DockerProvider } from "../../src/providers/docker/index.ts";
+import { agentBinary } from "./agent-binary.ts";
+import type { TestEngine } from "./docker-engine.ts";
+import { busyboxImage, importBusybox } from "./tiny-images.ts";
+
+/** The configuration's defaults, for an engine of the tests. */
+export function dockerConfig(
+  engine: Pick<TestEngine, "socket">,
+  change: Partial<DockerConfig> = {},
+): DockerConfig {
+  return {
+    enabled: undefined,
+    defaultImage: busyboxImage,
+    socket: engine.socket,
+    runtime: "",
+    networkMode: "none",
+    seccompProfile: "",
+    readOnlyRootfs: false,
+    pidsLimit: 512,
+    user: "",
+    droppedCaps: ["ALL"],
+    addedCaps: [],
+    tmpfs: [],
+    agentTransport: "auto",
+    ...change,
+  };
+}
+
+export interface DockerUnderTest {
+  provider: DockerProvider;
+  image: string;
+  dataDir: string;
+  instanceId: string;
+  /** Another provider on the same state, as the next start of the service makes it. */
+  restart(): Promise<DockerProvider>;
+  /** Closes what was opened, and removes the folder. Sandboxes are the caller's to destroy. */
+  close(): Promise<void>;
+}
+
+/** A provider with the tiny image, a data folder and an instance id of its own. */
+export async function openDocker(
+  engine: TestEngine,
+  options: {
+    config?: Partial<DockerConfig>;
+    pullPolicy?: "missing" | "never";
+    logger?: Logger;
+    instanceId?: string;
+    agentBinary?: string;
+  } = {},
+): Promise<DockerUnderTest> {
+  const image = await importBusybox(engine);
+  const dataDir = await mkdtemp(join(tmpdir(), "alcove-docker-"));
+  const instanceId = options.instanceId ?? randomBytes(8).toString("hex");
+  const opened: DockerProvider[] = [];
+  const open = () => {
+    const provider = new DockerProvider({
+      config: dockerConfig(engine, options.config),
+      dataDir,
+      instanceId,
+      agentBinary: options.agentBinary ?? agentBinary("alcove-agent"),
+      pullPolicy: options.pullPolicy ?? "never",
+      logger: options.logger ?? silentLogger,
+      clock: systemClock,
+    });
+    opened.push(provider);
+    return provider;
+  };
+  return {
+    provider: open(),
+    image,
+    dataDir,
+    instanceId,
+    restart: async () => open(),
+    close: async () => {
+      for (const provider of opened) await provider[Symbol.asyncDispose]();
+      await rm(dataDir, { recursive: true, force: true });
+    },
+  };
+}
