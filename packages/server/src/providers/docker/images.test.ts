@@ -1,0 +1,92 @@
+import { Writable } from "node:stream";
+import { pino } from "pino";
+import { afterAll, beforeAll, expect, it } from "vitest";
+import { sharedEngine, type TestEngine } from "../../../test/support/docker-engine.ts";
+import { mustRun } from "../../../test/support/programs.ts";
+import { startRegistry, type TestRegistry } from "../../../test/support/registry.ts";
+import { describeWith } from "../../../test/support/requirements.ts";
+import { busyboxRootfs, importImage } from "../../../test/support/tiny-images.ts";
+import { NotFound, Unavailable } from "../../ports/index.ts";
+import { EngineClient } from "./engine-client.ts";
+import { EngineImages } from "./images.ts";
+
+const soon = () => ({ signal: AbortSignal.timeout(15_000) });
+
+await describeWith(["docker", "busybox", "registry", "skopeo"], "EngineImages", () => {
+  let engine: TestEngine;
+  let registry: TestRegistry;
+  let client: EngineClient;
+  let logged = "";
+  const log = new Writable({
+    write(chunk, _encoding, done) {
+      logged += chunk;
+      done();
+    },
+  });
+  const open = (pullPolicy: "missing" | "never") =>
+    new EngineImages({ engine: client, pullPolicy, logger: pino({ level: "info" }, log) });
+
+  beforeAll(async () => {
+    engine = await sharedEngine();
+    registry = await startRegistry();
+    client = new EngineClient({ socket: engine.socket });
+    await importImage(engine, (await busyboxRootfs()).tar, "alcove-test/with-config:1", [
+      "ENV A=b=c",
+      "USER app",
+      "WORKDIR /srv",
+    ]);
+  });
+  afterAll(async () => {
+    client[Symbol.dispose]();
+    await registry[Symbol.asyncDispose]();
+  });
+
+  it("config() gives ENV, USER and WORKDIR, and undefined for an image that is not there", async () => {
+    const images = open("never");
+    expect(await images.config("alcove-test/with-config:1", soon())).toMatchObject({
+      env: { A: "b=c" },
+      user: "app",
+      workdir: "/srv",
+    });
+    expect(await images.config("alcove-test/none:1", soon())).toBeUndefined();
+  });
+
+  it("pull() gets an image from a registry, once for all who wait, and tells it in the log", async () => {
+    const name = await registry.push(engine, "alcove-test/with-config:1", "tiny:1");
+    const images = open("missing");
+    expect(await images.config(name, soon())).toBeUndefined();
+    await Promise.all([images.pull(name, soon()), images.pull(name, soon())]);
+    expect(await images.config(name, soon())).toMatchObject({ user: "app" });
+    expect(logged.split("\n").filter((line) => line.includes(`pulling image ${name}`))).toHaveLength(1);
+    expect(logged).toContain(`pulled image ${name}`);
+    await mustRun("docker", ["-H", engine.socket, "rmi", name]);
+  });
+
+  it("pull() of what no registry has is NotFound with the reason and the way to get it", async () => {
+    const images = open("missing");
+    const name = `${registry.address}/nothing:1`;
+    const failure = await images.pull(name, soon()).catch((error: unknown) => error);
+    expect(failure).toBeInstanceOf(NotFound);
+    expect(String(failure)).toContain(`docker pull ${name}`);
+    await expect(images.pull("127.0.0.1:1/unreachable:1", soon())).rejects.toThrow(NotFound);
+  });
+
+  it("pull() is refused by the policy never, naming the key", async () => {
+    const failure = await open("never")
+      .pull("alpine:3", soon())
+      .catch((error: unknown) => error);
+    expect(failure).toBeInstanceOf(NotFound);
+    expect(String(failure)).toContain("images.pull_policy is never");
+    expect(String(failure)).toContain("docker pull alpine:3");
+  });
+
+  it("pull() lets a caller leave, and close() ends it", async () => {
+    const images = open("missing");
+    const reason = new Error("left");
+    await expect(
+      images.pull(`${registry.address}/nothing:2`, { signal: AbortSignal.abort(reason) }),
+    ).rejects.toBe(reason);
+    images.close(new Error("closing"));
+    await expect(images.pull(`${registry.address}/nothing:3`, soon())).rejects.toThrow(Unavailable);
+  });
+});
