@@ -173,8 +173,6 @@ export class MockSandbox implements SandboxOperations, ExecRunner {
       case streamPaths.stdout:
       case streamPaths.bytes:
       case streamPaths.stderr: {
-        if (op === "exists") return true;
-        if (op === "stat" || op === "lstat") return streamStat();
         if (op !== "writeFile" && op !== "appendFile") throw new Error(`EINVAL: invalid argument, ${op}`);
         const stream = args[0] === streamPaths.stderr ? "stderr" : "stdout";
         const encoding = args[0] === streamPaths.bytes ? "latin1" : args[2];
@@ -183,8 +181,6 @@ export class MockSandbox implements SandboxOperations, ExecRunner {
       }
       case streamPaths.stdin:
       case streamPaths.line: {
-        if (op === "exists") return true;
-        if (op === "stat" || op === "lstat") return streamStat();
         const reading = args[0] === streamPaths.line ? program.input.line() : program.input.rest();
         const data = await unlessAborted(reading, program.signal);
         if (op === "readFileBuffer") return new Uint8Array(data);
@@ -280,12 +276,3 @@ function encodingOf(options: unknown): "latin1" | "utf8" {
     typeof options === "object" && options !== null && "encoding" in options ? options.encoding : options;
   return encoding === "binary" || encoding === "latin1" ? "latin1" : "utf8";
 }
-
-const streamStat = () => ({
-  isFile: true,
-  isDirectory: false,
-  isSymbolicLink: false,
-  mode: 0o666,
-  size: 0,
-  mtime: new Date(0),
-});

@@ -196,7 +196,10 @@ function word(text: string): WordNode {
 /** The text of a word without expansions; a word with them counts as some text. */
 function literal(node: WordNode | null): string {
   if (node === null) return "";
-  return node.parts
-    .map((part) => ("value" in part && typeof part.value === "string" ? part.value : "x"))
-    .join("");
+  return node.parts.map(literalPart).join("");
+}
+
+function literalPart(part: WordNode["parts"][number]): string {
+  if ("value" in part && typeof part.value === "string") return part.value;
+  return "pattern" in part && typeof part.pattern === "string" ? part.pattern : "x";
 }
