@@ -1,7 +1,14 @@
 import { parentPort, workerData } from "node:worker_threads";
 import { Bash, defineCommand, type IFileSystem, parse, serialize } from "just-bash";
 import { rewrite } from "./rewrite.ts";
-import { type FileSystemCall, type FromShell, fileSystemCalls, type ToShell } from "./shell-messages.ts";
+import {
+  type FileSystemCall,
+  type FromShell,
+  fileSystemCalls,
+  type ShellUser,
+  streamPaths,
+  type ToShell,
+} from "./shell-messages.ts";
 
 /**
  * The program of a shell worker: runs scripts in simulated shells. Its file systems are calls to the service, so nothing
