@@ -28,9 +28,9 @@ interface Entry {
   readonly admit: () => void;
   readonly refuse: (reason: unknown) => void;
   phase: "arriving" | "waiting" | "left";
-  /** Its attempt is under way: leaving has to wait for the outcome. */
+  /** Its attempt is under way: what wants it to leave has to wait for the outcome. */
   attempting: boolean;
-  leaveReason: unknown;
+  leaving: (() => void) | undefined;
   timer: Timer | undefined;
   waitingSinceMs: number;
 }
@@ -83,6 +83,13 @@ export class SpawnQueue {
       if (!result.admitted) throw this.#options.denied(request.ownerId, result);
       return;
     }
+    if (this.#lines.size === 0) {
+      // Nobody waits, so nobody is overtaken but by a spawn of the same turn of the event loop.
+      const result = await request.attempt();
+      if (result.admitted) return;
+      request.signal.throwIfAborted();
+      if (this.#closed) throw shuttingDown();
+    }
     await this.#enqueue(request);
   }
 
@@ -116,7 +123,7 @@ export class SpawnQueue {
         },
         phase: "arriving",
         attempting: false,
-        leaveReason: undefined,
+        leaving: undefined,
         timer: undefined,
         waitingSinceMs: 0,
       };
@@ -176,13 +183,14 @@ export class SpawnQueue {
       if (result.admitted) {
         // An entry that wanted to leave meanwhile still owns a reservation: its caller sees the aborted signal and
         // gives it back.
+        const waited = entry.phase === "waiting";
         this.#remove(entry);
-        this.#recordDequeued(entry);
+        if (waited) this.#recordDequeued(entry);
         entry.admit();
         return result;
       }
-      if (entry.leaveReason === undefined) return result;
-      this.#leave(entry, entry.leaveReason);
+      if (entry.leaving === undefined) return result;
+      entry.leaving();
       return undefined;
     } catch (error) {
       entry.attempting = false;
@@ -216,6 +224,10 @@ export class SpawnQueue {
 
   #timeOut(entry: Entry, denial: ReserveResult & { admitted: false }): void {
     if (entry.phase === "left") return;
+    if (entry.attempting) {
+      entry.leaving ??= () => this.#timeOut(entry, denial);
+      return;
+    }
     const { timeoutMs, denied } = this.#options;
     const words = denied(entry.ownerId, denial).message;
     this.stats.timeouts++;
@@ -229,7 +241,7 @@ export class SpawnQueue {
   #leave(entry: Entry, reason: unknown): void {
     if (entry.phase === "left") return;
     if (entry.attempting) {
-      entry.leaveReason ??= reason;
+      entry.leaving ??= () => this.#leave(entry, reason);
       return;
     }
     this.#remove(entry);
@@ -255,7 +267,6 @@ export class SpawnQueue {
   }
 
   #recordDequeued(entry: Entry): void {
-    if (entry.waitingSinceMs === 0) return;
     this.stats.dequeuedTotal++;
     const waitedMs = Math.round(this.#options.clock.monotonicMs() - entry.waitingSinceMs);
     this.#emit("spawn.dequeued", entry, { waited_ms: waitedMs });

@@ -13,7 +13,7 @@ export const migrations: readonly string[] = [
 
   CREATE TABLE sandboxes (
     id TEXT PRIMARY KEY,
-    runtime_id TEXT NOT NULL UNIQUE,
+    runtime_id TEXT NOT NULL,
     state TEXT NOT NULL,
     provider TEXT NOT NULL,
     worker_id TEXT NOT NULL,

@@ -1,6 +1,6 @@
 import type { SandboxState } from "@alcove/wire";
 import type { RuntimeId, SandboxId } from "../../ports/ids.ts";
-import type { SandboxRow } from "../../ports/store.ts";
+import type { SandboxChange, SandboxRow } from "../../ports/store.ts";
 
 /** A row of the table `sandboxes` as SQLite gives it. */
 export interface SandboxRecord {
@@ -74,4 +74,21 @@ export function toRecord(row: SandboxRow) {
     destroy_requested: row.destroyRequested ? 1 : 0,
     error: row.error,
   } satisfies SandboxRecord;
+}
+
+/** @returns the record with a change made to it. */
+export function changed(record: SandboxRecord, change: SandboxChange): SandboxRecord {
+  return {
+    ...record,
+    state: change.state ?? record.state,
+    image: change.image ?? record.image,
+    env: change.env === undefined ? record.env : JSON.stringify(change.env),
+    expires_at: change.expiresAt?.getTime() ?? record.expires_at,
+    destroyed_at:
+      change.destroyedAt === undefined ? record.destroyed_at : (change.destroyedAt?.getTime() ?? null),
+    destroy_requested:
+      change.destroyRequested === undefined ? record.destroy_requested : Number(change.destroyRequested),
+    error: change.error === undefined ? record.error : change.error,
+    updated_at: change.updatedAt.getTime(),
+  };
 }

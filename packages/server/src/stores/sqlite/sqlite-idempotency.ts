@@ -1,18 +1,18 @@
 import type { DatabaseSync, StatementSync } from "node:sqlite";
 import type { SandboxId } from "../../ports/ids.ts";
 import type { IdempotencyStore } from "../../ports/store.ts";
-import { inTransaction } from "./transaction.ts";
+import type { GroupCommit } from "./group-commit.ts";
 
 /** The table `idempotency`. */
 export class SqliteIdempotency implements IdempotencyStore {
-  readonly #db: DatabaseSync;
+  readonly #commit: GroupCommit;
   readonly #select: StatementSync;
   readonly #put: StatementSync;
   readonly #release: StatementSync;
   readonly #purge: StatementSync;
 
-  constructor(db: DatabaseSync) {
-    this.#db = db;
+  constructor(db: DatabaseSync, commit: GroupCommit) {
+    this.#commit = commit;
     this.#select = db.prepare(
       "SELECT body_hash, sandbox_id FROM idempotency WHERE owner_id = ? AND key = ? AND expires_at > ?",
     );
@@ -23,8 +23,8 @@ export class SqliteIdempotency implements IdempotencyStore {
     this.#purge = db.prepare("DELETE FROM idempotency WHERE expires_at <= ?");
   }
 
-  async claim(entry: Parameters<IdempotencyStore["claim"]>[0]): ReturnType<IdempotencyStore["claim"]> {
-    return inTransaction(this.#db, () => {
+  claim(entry: Parameters<IdempotencyStore["claim"]>[0]): ReturnType<IdempotencyStore["claim"]> {
+    return this.#commit.write(() => {
       const held = this.#select.get(entry.ownerId, entry.key, entry.now.getTime()) as
         | { body_hash: string; sandbox_id: string }
         | undefined;
@@ -37,10 +37,10 @@ export class SqliteIdempotency implements IdempotencyStore {
   }
 
   async release(entry: { ownerId: string; key: string; sandboxId: SandboxId }): Promise<void> {
-    this.#release.run(entry.ownerId, entry.key, entry.sandboxId);
+    await this.#commit.write(() => this.#release.run(entry.ownerId, entry.key, entry.sandboxId));
   }
 
   async purge(before: Date): Promise<number> {
-    return Number(this.#purge.run(before.getTime()).changes);
+    return Number((await this.#commit.write(() => this.#purge.run(before.getTime()))).changes);
   }
 }

@@ -9,37 +9,39 @@ import type {
   SandboxRow,
   SandboxStore,
 } from "../../ports/store.ts";
-import { fromRecord, type SandboxRecord, toRecord } from "./sandbox-rows.ts";
-import { inTransaction } from "./transaction.ts";
+import type { GroupCommit } from "./group-commit.ts";
+import { changed, fromRecord, type SandboxRecord, toRecord } from "./sandbox-rows.ts";
 
 /** The table `sandboxes`. Each statement is prepared once and has one function. */
 export class SqliteSandboxes implements SandboxStore {
-  readonly #db: DatabaseSync;
+  readonly #commit: GroupCommit;
   readonly #count: StatementSync;
   readonly #insert: StatementSync;
   readonly #delete: StatementSync;
   readonly #select: StatementSync;
-  readonly #update: StatementSync;
+  readonly #updateState: StatementSync;
+  readonly #updateRest: StatementSync;
   readonly #listAll: StatementSync;
   readonly #listLive: StatementSync;
   readonly #live: StatementSync;
   readonly #purge: StatementSync;
 
-  constructor(db: DatabaseSync) {
-    this.#db = db;
+  constructor(db: DatabaseSync, commit: GroupCommit) {
+    this.#commit = commit;
     this.#count = prepareCount(db);
     this.#insert = prepareInsert(db);
     this.#delete = db.prepare("DELETE FROM sandboxes WHERE id = ?");
     this.#select = db.prepare("SELECT * FROM sandboxes WHERE id = ?");
-    this.#update = prepareUpdate(db);
+    this.#updateState = prepareUpdate(db, ", state = ?");
+    this.#updateRest = prepareUpdate(db, "");
     this.#listAll = prepareList(db, "");
     this.#listLive = prepareList(db, "state <> 'destroyed' AND");
     this.#live = db.prepare("SELECT * FROM sandboxes WHERE state <> 'destroyed' ORDER BY created_at, id");
     this.#purge = preparePurge(db);
   }
 
-  async reserve(row: SandboxRow, limits: CapacityLimits): ReturnType<SandboxStore["reserve"]> {
-    return inTransaction(this.#db, () => {
+  reserve(row: SandboxRow, limits: CapacityLimits): ReturnType<SandboxStore["reserve"]> {
+    return this.#commit.write(() => {
       const active = this.#counts(row.ownerId);
       if (limits.maxSandboxes > 0 && active.total >= limits.maxSandboxes) {
         return { admitted: false, reason: "max_sandboxes", active };
@@ -58,7 +60,7 @@ export class SqliteSandboxes implements SandboxStore {
   }
 
   async remove(id: SandboxId): Promise<void> {
-    this.#delete.run(id);
+    await this.#commit.write(() => this.#delete.run(id));
   }
 
   async get(id: SandboxId): Promise<SandboxRow | undefined> {
@@ -71,19 +73,14 @@ export class SqliteSandboxes implements SandboxStore {
     from: readonly SandboxState[],
     change: SandboxChange,
   ): Promise<SandboxRow | undefined> {
-    const record = this.#update.get({
-      id,
-      from: JSON.stringify(from),
-      state: change.state ?? null,
-      image: change.image ?? null,
-      env: change.env === undefined ? null : JSON.stringify(change.env),
-      expires_at: change.expiresAt?.getTime() ?? null,
-      destroyed_at: change.destroyedAt?.getTime() ?? null,
-      destroy_requested: change.destroyRequested === undefined ? null : Number(change.destroyRequested),
-      set_error: change.error === undefined ? 0 : 1,
-      error: change.error ?? null,
-      updated_at: change.updatedAt.getTime(),
-    }) as SandboxRecord | undefined;
+    const record = await this.#commit.write(() => {
+      const before = this.#select.get(id) as SandboxRecord | undefined;
+      if (before === undefined || !from.includes(before.state as SandboxState)) return undefined;
+      const after = changed(before, change);
+      if (after.state === before.state) this.#updateRest.run(...columnsOf(after), id);
+      else this.#updateState.run(...columnsOf(after), after.state, id);
+      return after;
+    });
     return record === undefined ? undefined : fromRecord(record);
   }
 
@@ -106,7 +103,7 @@ export class SqliteSandboxes implements SandboxStore {
   }
 
   async purge(before: Date): Promise<number> {
-    return Number(this.#purge.run(before.getTime()).changes);
+    return Number((await this.#commit.write(() => this.#purge.run(before.getTime()))).changes);
   }
 
   #counts(ownerId: string): ActiveCounts {
@@ -130,19 +127,17 @@ function prepareInsert(db: DatabaseSync): StatementSync {
       :error)`);
 }
 
-function prepareUpdate(db: DatabaseSync): StatementSync {
+/** @param state empty when the state stays: then no index has to change. */
+function prepareUpdate(db: DatabaseSync, state: "" | ", state = ?"): StatementSync {
   return db.prepare(`
-    UPDATE sandboxes SET
-      state = coalesce(:state, state),
-      image = coalesce(:image, image),
-      env = coalesce(:env, env),
-      expires_at = coalesce(:expires_at, expires_at),
-      destroyed_at = coalesce(:destroyed_at, destroyed_at),
-      destroy_requested = coalesce(:destroy_requested, destroy_requested),
-      error = CASE WHEN :set_error = 1 THEN :error ELSE error END,
-      updated_at = :updated_at
-    WHERE id = :id AND state IN (SELECT value FROM json_each(:from))
-    RETURNING *`);
+    UPDATE sandboxes SET image = ?, env = ?, expires_at = ?, destroyed_at = ?, destroy_requested = ?, error = ?,
+      updated_at = ?${state}
+    WHERE id = ?`);
+}
+
+function columnsOf(record: SandboxRecord) {
+  const { image, env, expires_at, destroyed_at, destroy_requested, error, updated_at } = record;
+  return [image, env, expires_at, destroyed_at, destroy_requested, error, updated_at] as const;
 }
 
 /** @param live a condition that lets the partial index of live rows serve the query. */

@@ -1,6 +1,7 @@
 import { closeSync, openSync } from "node:fs";
 import { DatabaseSync, type StatementSync } from "node:sqlite";
 import type { Store } from "../../ports/store.ts";
+import { GroupCommit } from "./group-commit.ts";
 import { migrate } from "./migrations.ts";
 import { SqliteEvents } from "./sqlite-events.ts";
 import { SqliteIdempotency } from "./sqlite-idempotency.ts";
@@ -21,14 +22,16 @@ export class SqliteStore implements Store {
   readonly idempotency: SqliteIdempotency;
   readonly events: SqliteEvents;
   readonly #db: DatabaseSync;
+  readonly #commit: GroupCommit;
   readonly #keepSetting: StatementSync;
   readonly #setting: StatementSync;
   readonly #ping: StatementSync;
 
   private constructor(db: DatabaseSync) {
     this.#db = db;
-    this.sandboxes = new SqliteSandboxes(db);
-    this.idempotency = new SqliteIdempotency(db);
+    this.#commit = new GroupCommit(db);
+    this.sandboxes = new SqliteSandboxes(db, this.#commit);
+    this.idempotency = new SqliteIdempotency(db, this.#commit);
     this.events = new SqliteEvents(db);
     this.#keepSetting = db.prepare("INSERT OR IGNORE INTO settings (name, value) VALUES (?, ?)");
     this.#setting = db.prepare("SELECT value FROM settings WHERE name = ?");
@@ -61,6 +64,8 @@ export class SqliteStore implements Store {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    if (this.#db.isOpen) this.#db.close();
+    if (!this.#db.isOpen) return;
+    this.#commit.flush();
+    this.#db.close();
   }
 }

@@ -1,0 +1,198 @@
+import fc from "fast-check";
+import { describe, expect, it } from "vitest";
+import { CallerGone } from "../../platform/deadline.ts";
+import { ResourceLimit } from "../../ports/index.ts";
+import { FakeClock, settle } from "../testing/fake-clock.ts";
+import { forever, RecordingSink, testDefaults } from "../testing/harness.ts";
+import { capacityDenied } from "./admission.ts";
+import { type ReserveResult, SpawnQueue } from "./spawn-queue.ts";
+
+/** Capacity in memory, and a queue on it. */
+function bench(options: {
+  capacity: number;
+  perOwner?: number;
+  maxWaiting?: number;
+  timeoutMs?: number;
+  overflow?: "reject" | "queue";
+}) {
+  const clock = new FakeClock();
+  const events = new RecordingSink();
+  const held: string[] = [];
+  const admitted: string[] = [];
+  const defaults = {
+    ...testDefaults,
+    maxSandboxes: options.capacity,
+    maxSandboxesPerOwner: options.perOwner ?? 0,
+  };
+  const queue = new SpawnQueue({
+    clock,
+    events,
+    overflow: options.overflow ?? "queue",
+    timeoutMs: options.timeoutMs ?? 30_000,
+    maxWaiting: options.maxWaiting ?? 100,
+    denied: (ownerId, result) => capacityDenied(defaults, ownerId, result),
+  });
+  const attempt = async (ownerId: string): Promise<ReserveResult> => {
+    await Promise.resolve();
+    const active = { total: held.length, owner: held.filter((owner) => owner === ownerId).length };
+    if (active.total >= options.capacity) return { admitted: false, reason: "max_sandboxes", active };
+    if (options.perOwner !== undefined && active.owner >= options.perOwner) {
+      return { admitted: false, reason: "max_sandboxes_per_owner", active };
+    }
+    held.push(ownerId);
+    return { admitted: true };
+  };
+  const admit = (ownerId: string, name: string, signal: AbortSignal = forever) =>
+    queue
+      .admit({ ownerId, sandboxId: name, attempt: () => attempt(ownerId), signal })
+      .then(() => void admitted.push(name));
+  const free = async (ownerId: string) => {
+    held.splice(held.indexOf(ownerId), 1);
+    queue.capacityFreed();
+    await settle();
+  };
+  return { clock, events, queue, held, admitted, admit, free };
+}
+
+describe("SpawnQueue", () => {
+  it("refuses at once when overflow is reject", async () => {
+    const b = bench({ capacity: 1, overflow: "reject" });
+    await b.admit("a", "1");
+    await expect(b.admit("a", "2")).rejects.toThrow(/may hold 1 sandboxes and has 1/);
+  });
+
+  it("serves one owner in order and owners in turn", async () => {
+    const b = bench({ capacity: 1 });
+    await b.admit("x", "first");
+    const all = ["a1", "a2", "a3", "b1", "b2", "c1"].map((name) => b.admit(name[0] ?? "", name));
+    await settle();
+    expect(b.queue.depth).toBe(6);
+    await b.free("x");
+    for (let i = 0; i < 5; i++) await b.free(b.held[0] ?? "");
+    await Promise.all(all);
+    expect(b.admitted).toEqual(["first", "a1", "b1", "c1", "a2", "b2", "a3"]);
+    expect(b.queue.depth).toBe(0);
+    expect(b.events.types().filter((type) => type === "spawn.queued")).toHaveLength(6);
+    expect(b.events.types().filter((type) => type === "spawn.dequeued")).toHaveLength(6);
+    expect(b.clock.armed).toBe(0);
+  });
+
+  it("does not let an owner at its own limit hold up the others", async () => {
+    const b = bench({ capacity: 3, perOwner: 1 });
+    await b.admit("a", "a1");
+    const blocked = b.admit("a", "a2");
+    await settle();
+    await b.admit("b", "b1");
+    expect(b.admitted).toEqual(["a1", "b1"]);
+    await b.free("a");
+    await blocked;
+    expect(b.admitted).toEqual(["a1", "b1", "a2"]);
+  });
+
+  it("ends a wait with ResourceLimit when its time is up", async () => {
+    const b = bench({ capacity: 1, timeoutMs: 5_000 });
+    await b.admit("a", "a1");
+    const waiting = b.admit("a", "a2");
+    const outcome = expect(waiting).rejects.toThrow(/waited 5s for capacity in vain/);
+    await settle();
+    await b.clock.advance(5_000);
+    await outcome;
+    expect(b.events.types()).toEqual(["spawn.queued", "spawn.queue_timeout"]);
+    expect(b.queue.depth).toBe(0);
+    expect(b.clock.armed).toBe(0);
+  });
+
+  it("gives the place of a waiter that leaves to the next", async () => {
+    const b = bench({ capacity: 1, maxWaiting: 1 });
+    await b.admit("a", "a1");
+    const caller = new AbortController();
+    const leaving = b.admit("a", "a2", caller.signal);
+    const left = expect(leaving).rejects.toBeInstanceOf(CallerGone);
+    await settle();
+    await expect(b.admit("b", "b1")).rejects.toThrow(/1 spawns wait already/);
+    caller.abort(new CallerGone());
+    await left;
+    const next = b.admit("b", "b2");
+    await settle();
+    await b.free("a");
+    await next;
+    expect(b.admitted).toEqual(["a1", "b2"]);
+  });
+
+  it("fails at once when the queue timeout is zero", async () => {
+    const b = bench({ capacity: 1, timeoutMs: 0 });
+    await b.admit("a", "a1");
+    await expect(b.admit("a", "a2")).rejects.toBeInstanceOf(ResourceLimit);
+    expect(b.events.types()).toEqual([]);
+  });
+
+  it("refuses everybody at shutdown", async () => {
+    const b = bench({ capacity: 1 });
+    await b.admit("a", "a1");
+    const waiting = expect(b.admit("a", "a2")).rejects.toThrow(/shutting down/);
+    await settle();
+    b.queue.close();
+    await waiting;
+    await expect(b.admit("a", "a3")).rejects.toThrow(/shutting down/);
+    expect(b.clock.armed).toBe(0);
+  });
+
+  it("never exceeds its limits, keeps each owner's order and forgets nobody, whatever comes", async () => {
+    const step = fc.oneof(
+      fc.record({ do: fc.constant("spawn" as const), owner: fc.constantFrom("a", "b", "c") }),
+      fc.record({ do: fc.constant("free" as const), at: fc.nat(5) }),
+      fc.record({ do: fc.constant("leave" as const), at: fc.nat(20) }),
+      fc.record({ do: fc.constant("settle" as const) }),
+    );
+    await fc.assert(
+      fc.asyncProperty(fc.array(step, { maxLength: 60 }), async (steps) => {
+        const b = bench({ capacity: 3, perOwner: 2, maxWaiting: 8 });
+        const callers: { owner: string; controller: AbortController; name: string; state: string }[] = [];
+        const outcomes: Promise<void>[] = [];
+        for (const one of steps) {
+          if (one.do === "spawn") {
+            const controller = new AbortController();
+            const caller = {
+              owner: one.owner,
+              controller,
+              name: `${one.owner}${callers.length}`,
+              state: "open",
+            };
+            callers.push(caller);
+            outcomes.push(
+              b.admit(one.owner, caller.name, controller.signal).then(
+                () => {
+                  caller.state = "admitted";
+                },
+                () => {
+                  caller.state = "refused";
+                },
+              ),
+            );
+          } else if (one.do === "free") {
+            const owner = b.held[one.at];
+            if (owner !== undefined) await b.free(owner);
+          } else if (one.do === "leave") {
+            callers[one.at]?.controller.abort(new CallerGone());
+          } else {
+            await settle();
+          }
+          expect(b.held.length).toBeLessThanOrEqual(3);
+          for (const owner of "abc") expect(b.held.filter((o) => o === owner).length).toBeLessThanOrEqual(2);
+          expect(b.queue.depth).toBeLessThanOrEqual(8);
+        }
+        await settle();
+        while (b.held.length > 0) await b.free(b.held[0] ?? "");
+        await settle();
+        await Promise.all(outcomes);
+        for (const owner of "abc") {
+          const asked = callers.filter((c) => c.owner === owner && c.state === "admitted").map((c) => c.name);
+          expect(b.admitted.filter((name) => name.startsWith(owner))).toEqual(asked);
+        }
+        expect(b.queue.depth).toBe(0);
+        expect(b.clock.armed).toBe(0);
+      }),
+      { numRuns: 100, timeout: 2_000 },
+    );
+  });
+});
