@@ -23,7 +23,9 @@ export async function ensureDependencies(root, { dev }) {
   }
   // `npm ci` begins with an empty node_modules, which a service that is running would not survive.
   const ok = installed.current
-    ? await runStep("adding the packages for development", "npm", ["install", "--no-save", ...quiet], { cwd: root })
+    ? await runStep("adding the packages for development", "npm", ["install", "--no-save", ...quiet], {
+        cwd: root,
+      })
     : await runStep("installing npm packages", "npm", ["ci", ...(wantDev ? [] : ["--omit=dev"]), ...quiet], {
         cwd: root,
       });

@@ -13,7 +13,8 @@ export async function withSetupLock(root, work) {
   const deadline = Date.now() + longestWaitMs;
   for (let told = false; !take(lock); told = true) {
     if (!told) say("another set-up of this clone is under way; waiting for it");
-    if (Date.now() > deadline) throw new Error(`still locked after 15 minutes: remove ${lock} if no set-up is running`);
+    if (Date.now() > deadline)
+      throw new Error(`still locked after 15 minutes: remove ${lock} if no set-up is running`);
     await new Promise((resolve) => setTimeout(resolve, pollMs));
   }
   const release = () => rmSync(lock, { force: true });

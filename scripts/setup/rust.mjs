@@ -31,7 +31,10 @@ export async function ensureCargo(root) {
       if (installed !== undefined) return usable(installed);
     }
   }
-  return { missing: `${lacking} is missing, which the agent is built with`, command: installCommand(apt, wanted, found) };
+  return {
+    missing: `${lacking} is missing, which the agent is built with`,
+    command: installCommand(apt, wanted, found),
+  };
 }
 
 async function installWithApt(apt, wanted, need) {
@@ -50,7 +53,10 @@ async function installWithApt(apt, wanted, need) {
 /** @returns the first package whose candidate is new enough. */
 function aptCargo(wanted) {
   return aptPackages.find((name) => {
-    const policy = spawnSync("apt-cache", ["policy", name], { encoding: "utf8", env: { ...process.env, LC_ALL: "C" } });
+    const policy = spawnSync("apt-cache", ["policy", name], {
+      encoding: "utf8",
+      env: { ...process.env, LC_ALL: "C" },
+    });
     const candidate = /Candidate: (?:\d+:)?(\d+\.\d+(?:\.\d+)?)/.exec(policy.stdout ?? "");
     return candidate !== null && atLeast(candidate[1], wanted);
   });
@@ -81,7 +87,10 @@ function isDebian12() {
 
 /** Rustup's cargo is often not on the PATH of a service or a fresh shell. */
 function findCargo(wanted) {
-  const candidates = [findProgram("cargo"), path.join(process.env.CARGO_HOME ?? path.join(homedir(), ".cargo"), "bin", "cargo")];
+  const candidates = [
+    findProgram("cargo"),
+    path.join(process.env.CARGO_HOME ?? path.join(homedir(), ".cargo"), "bin", "cargo"),
+  ];
   return candidates.find((cargo) => {
     if (cargo === undefined || !existsSync(cargo)) return false;
     const version = spawnSync(cargo, ["--version"], { encoding: "utf8" });

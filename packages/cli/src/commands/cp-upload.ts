@@ -38,7 +38,7 @@ export async function upload(
     return uploadDirectory(client, source, { ...target, path: finalPath }, options);
   }
   await using file: FileHandle = await open(source);
-  return uploadFile(
+  return await uploadFile(
     client,
     {
       body: file.createReadStream({ autoClose: false }),

@@ -21,8 +21,8 @@ export async function cp(source: string, target: string, flags: CpFlags): Promis
     quiet: flags.quiet === true,
     signal: interrupt.signal,
   };
-  if (from.kind === "local" && to.kind === "sandbox") return upload(client, from.path, to, options);
-  if (from.kind === "sandbox" && to.kind === "local") return download(client, from, to.path, options);
+  if (from.kind === "local" && to.kind === "sandbox") return await upload(client, from.path, to, options);
+  if (from.kind === "sandbox" && to.kind === "local") return await download(client, from, to.path, options);
   throw new UsageError("one side must be in a sandbox and the other here: alcove cp ./a sb-…:/b");
 }
 

@@ -29,7 +29,7 @@ export async function runSession(session: ExecSession): Promise<number> {
   using _terminal = session.stdin === "terminal" ? attachTerminal(socket) : undefined;
   if (session.stdin === "none") socket.closeStdin();
   else pumpStdin(socket, session.stdin, leave).catch((error: unknown) => left.reject(error));
-  return Promise.race([follow(session, socket), left.promise]);
+  return await Promise.race([follow(session, socket), left.promise]);
 }
 
 /** @returns the window of standard output, when it is one. */

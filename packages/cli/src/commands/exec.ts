@@ -31,7 +31,7 @@ export async function exec(id: string, command: readonly string[], flags: ExecFl
     if (flags.detach) return detached(id, command, flags);
     if (flags.json) return buffered(id, command, flags);
     using client = openClient(flags);
-    return runSession({
+    return await runSession({
       client,
       id,
       start: {

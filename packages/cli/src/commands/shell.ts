@@ -11,7 +11,7 @@ export async function shell(id: string, command: readonly string[], flags: RunFl
   const terminal = process.stdin.isTTY === true && process.stdout.isTTY === true;
   const code = await asExec(async () => {
     using client = openClient(flags);
-    return runSession({
+    return await runSession({
       client,
       id,
       start: {

@@ -1,0 +1,395 @@
+import { once } from "node:events";
+import { mkdtemp, readFile, rm, symlink, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import path from "node:path";
+import type { Sandbox, WsClientMessage } from "@alcove/wire";
+import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { FakeService } from "./testing/fake-service.ts";
+import { finish, runCli, startCli } from "./testing/run-cli.ts";
+
+let service: FakeService;
+let dir: string;
+beforeEach(async () => {
+  service = await FakeService.start();
+  dir = await mkdtemp(path.join(tmpdir(), "alcove-cli-"));
+});
+afterEach(async () => {
+  await service[Symbol.asyncDispose]();
+  await rm(dir, { recursive: true, force: true });
+});
+
+const sandbox: Sandbox = {
+  id: "sb-aaaaaaaaaaaa",
+  state: "running",
+  provider: "native",
+  image: "host",
+  memory_mb: 512,
+  vcpus: 1,
+  created_at: new Date(Date.now() - 90_000).toISOString(),
+  expires_at: new Date(Date.now() + 1_710_500).toISOString(),
+  metadata: { job: "a\u001b[31m" },
+  preview_domain: "localhost",
+  owner_id: "",
+  worker_id: "local",
+};
+
+const run = (...args: string[]) => runCli(args, { url: service.url, cwd: dir });
+const exit = (exit_code: number, reason: "exited" | "timeout" | "lost" | "oom" = "exited") =>
+  ({ type: "exit", exit_code, reason, duration: "1ms" }) as const;
+
+describe("exit codes", () => {
+  test.each([
+    [["nope"], 2],
+    [["spawn", "--memory", "much"], 2],
+    [["spawn", "--metadata", "novalue"], 2],
+    [["exec", "sb-a"], 2],
+    [["exec", "-d", "-i", "sb-a", "true"], 2],
+    [["kill"], 2],
+    [["ls", "--state", "asleep"], 2],
+    [["cp", "a", "b"], 2],
+    [["cp", "sb-a:relative", "b"], 2],
+    [["--help"], 0],
+    [["exec", "--help"], 0],
+    [["--version"], 0],
+  ])("%j ends with %i", async (args, code) => {
+    expect((await run(...args)).code).toBe(code);
+  });
+
+  test.each([
+    [404, "not_found", 3],
+    [401, "unauthorized", 4],
+    [403, "forbidden", 4],
+    [429, "resource_limit", 5],
+    [503, "unavailable", 6],
+    [409, "conflict", 1],
+    [500, "internal", 1],
+  ])("a refusal with %i %s ends with %i and the service's message", async (status, code, exitCode) => {
+    service.answer = () => ({
+      status,
+      json: { code, message: "the reason" },
+      headers: { "x-request-id": "req-1" },
+    });
+    const result = await run("spawn");
+    expect(result).toMatchObject({ code: exitCode, stdout: "" });
+    expect(result.stderr).toContain("the reason");
+    expect(result.stderr.includes("req-1")).toBe(status >= 500);
+  });
+
+  test("nobody at the address ends with 6 and says how to start a service", async () => {
+    const result = await runCli(["ls"], { url: "http://127.0.0.1:1" });
+    expect(result.code).toBe(6);
+    expect(result.stderr).toContain("bin/alcove serve");
+  });
+
+  test("exec tells failures of its own apart from the command's", async () => {
+    service.answer = () => ({ status: 404, json: { code: "not_found", message: "no such sandbox" } });
+    expect((await runCli(["exec", "sb-a", "true"], { url: "http://127.0.0.1:1" })).code).toBe(125);
+    expect((await run("exec", "--json", "sb-a", "true")).code).toBe(125);
+  });
+});
+
+describe("spawn", () => {
+  test("prints the id alone on standard output", async () => {
+    service.answer = () => ({ status: 201, json: sandbox });
+    const result = await run(
+      "spawn",
+      "--image",
+      "host",
+      "-m",
+      "64",
+      "--metadata",
+      "a=b=c",
+      "-e",
+      "X=",
+      "--ttl",
+      "5m",
+    );
+    expect(result).toMatchObject({ code: 0, stdout: "sb-aaaaaaaaaaaa\n" });
+    expect(result.stderr).toMatch(/^running on native, image host, after \d+ m?s; lives for 30m\n$/);
+    expect(JSON.parse(service.requests[0]?.body ?? "")).toEqual({
+      image: "host",
+      memory_mb: 64,
+      metadata: { a: "b=c" },
+      env: { X: "" },
+      ttl: "5m",
+    });
+  });
+
+  test("--json prints the sandbox and nothing on standard error", async () => {
+    service.answer = () => ({ status: 201, json: sandbox });
+    const result = await run("spawn", "--json", "--api-key", "k3y", "--user-id", "acme");
+    expect(JSON.parse(result.stdout)).toEqual(sandbox);
+    expect(result.stderr).toBe("");
+    expect(service.requests[0]?.headers).toMatchObject({ "x-api-key": "k3y", "x-user-id": "acme" });
+  });
+});
+
+describe("ls", () => {
+  test("aligns columns and shows no control character of a label", async () => {
+    service.answer = () => ({ json: [sandbox, { ...sandbox, id: "sb-b", metadata: {} }] });
+    const { stdout } = await run("ls");
+    const lines = stdout.split("\n");
+    expect(lines[0]).toBe(
+      "ID               STATE    PROVIDER  IMAGE  MEMORY  VCPUS  AGE    ENDS IN  METADATA",
+    );
+    expect(lines[1]).toContain("job=a\\u001b[31m");
+    expect(stdout).not.toContain("\u001b");
+    expect(lines[2]).toMatch(/^sb-b +running/);
+  });
+
+  test("follows the cursor to the end and stops at --limit", async () => {
+    service.answer = ({ query }) =>
+      query.get("cursor") === null
+        ? { json: [sandbox, { ...sandbox, id: "sb-2" }], headers: { "x-next-cursor": "c1" } }
+        : { json: [{ ...sandbox, id: "sb-3" }] };
+    expect((await run("ls", "-q")).stdout).toBe("sb-aaaaaaaaaaaa\nsb-2\nsb-3\n");
+    expect((await run("ls", "-q", "-n", "1")).stdout).toBe("sb-aaaaaaaaaaaa\n");
+  });
+
+  test("without sandboxes prints nothing on standard output", async () => {
+    service.answer = () => ({ json: [] });
+    expect(await run("ls")).toEqual({ code: 0, stdout: "", stderr: "no sandboxes\n" });
+  });
+});
+
+describe("exec", () => {
+  test("keeps the streams apart and ends with the command's code", async () => {
+    service.onExec = (message, exec) => {
+      if (message.type !== "start") return;
+      exec.send({ type: "stdout", data: "out ☃\n" });
+      exec.send({ type: "stderr", data: "err\n" });
+      exec.send(exit(7));
+    };
+    expect(await run("exec", "sb-a", "ls", "-la", "--", "x")).toEqual({
+      code: 7,
+      stdout: "out ☃\n",
+      stderr: "err\n",
+    });
+  });
+
+  test("sends one argument as a shell command line, several as a program", async () => {
+    const starts: WsClientMessage[] = [];
+    service.onExec = (message, exec) => {
+      if (message.type !== "start") return;
+      starts.push(message);
+      exec.send(exit(0));
+    };
+    await run("exec", "-w", "/tmp", "-u", "root", "--timeout", "3s", "-e", "A=1", "sb-a", "echo $A | wc");
+    await run("exec", "sb-a", "echo", "-n", "$A");
+    expect(starts).toEqual([
+      {
+        type: "start",
+        command: "echo $A | wc",
+        mode: "shell",
+        workdir: "/tmp",
+        user: "root",
+        timeout: "3s",
+        env: { A: "1" },
+      },
+      { type: "start", command: "echo", args: ["-n", "$A"], mode: "argv" },
+    ]);
+  });
+
+  test.each([
+    ["timeout", 143, 124],
+    ["lost", 0, 125],
+    ["oom", 137, 137],
+  ] as const)("reason %s with code %i ends with %i", async (reason, code, expected) => {
+    service.onExec = (message, exec) => {
+      if (message.type === "start") exec.send(exit(code, reason));
+    };
+    const result = await run("exec", "sb-a", "x");
+    expect(result.code).toBe(expected);
+    expect(result.stderr).not.toBe("");
+  });
+
+  test("-i passes standard input on to its end, any bytes", async () => {
+    const received: Buffer[] = [];
+    service.onExec = (message, exec) => {
+      if (message.type !== "stdin") return;
+      received.push(Buffer.from(message.data, message.encoding === "base64" ? "base64" : "utf8"));
+      if (message.close) exec.send(exit(0));
+    };
+    const child = startCli(["exec", "-i", "sb-a", "cat"], { url: service.url });
+    const input = Buffer.from([0, 255, 10, 0xc3, 0x28]);
+    child.stdin.end(input);
+    expect((await finish(child)).code).toBe(0);
+    expect(Buffer.concat(received)).toEqual(input);
+  });
+
+  test("a refused start ends with 125 and the service's message", async () => {
+    service.onExec = (message, exec) => {
+      if (message.type === "start")
+        exec.send({ type: "error", code: "bad_request", message: "no such workdir" });
+    };
+    const result = await run("exec", "sb-a", "x");
+    expect(result).toMatchObject({ code: 125, stderr: "alcove: no such workdir\n" });
+  });
+
+  test("the first Ctrl-C goes to the command, the second leaves with 130", async () => {
+    const signals: unknown[] = [];
+    const child = startCli(["exec", "sb-a", "sleep 100"], { url: service.url });
+    service.onExec = (message, exec) => {
+      if (message.type === "start") exec.send({ type: "stdout", data: "ready" });
+      if (message.type === "signal") {
+        signals.push(message.signal);
+        exec.send({ type: "stdout", data: "got it" });
+      }
+    };
+    const result = finish(child);
+    await once(child.stdout, "data");
+    child.kill("SIGINT");
+    await once(child.stdout, "data");
+    child.kill("SIGINT");
+    expect(await result).toMatchObject({ code: 130, stdout: "readygot it" });
+    expect(signals).toEqual(["SIGINT"]);
+  });
+
+  test("picks a command up again when the connection breaks", async () => {
+    service.onExec = (message, exec) => {
+      if (message.type !== "stdin") return;
+      exec.send({ type: "stdout", data: "ab☃" });
+      setImmediate(() => exec.cut());
+    };
+    service.answer = ({ path: route, query }) =>
+      route === "/sandboxes/sb-a/execs/ex-aaaaaaaa/output" && query.get("from") === "5"
+        ? {
+            chunks: [
+              '{"stream":"stdout","data":"cd","offset":5}\n',
+              '{"stream":"exit","data":"","exit_code":3,"reason":"exited","duration":"1s"}\n',
+            ],
+          }
+        : { status: 404, json: { code: "not_found", message: "?" } };
+    expect(await run("exec", "sb-a", "x")).toMatchObject({ code: 3, stdout: "ab☃cd" });
+  });
+
+  test("-d prints the exec id", async () => {
+    service.answer = () => ({ status: 201, json: { exec_id: "ex-bbbbbbbb", pid: 3 } });
+    expect(await run("exec", "-d", "sb-a", "sleep 9")).toMatchObject({ code: 0, stdout: "ex-bbbbbbbb\n" });
+  });
+});
+
+describe("kill", () => {
+  test("goes on after a refusal and ends with its code", async () => {
+    service.answer = ({ path: route }) =>
+      route === "/sandboxes/sb-2"
+        ? { status: 404, json: { code: "not_found", message: "no sandbox sb-2" } }
+        : { json: { status: "destroyed" } };
+    const result = await run("kill", "sb-1", "sb-2", "sb-3");
+    expect(result.code).toBe(3);
+    expect(result.stdout.split("\n").sort()).toEqual(["", "sb-1", "sb-3"]);
+    expect(result.stderr).toContain("no sandbox sb-2");
+  });
+});
+
+describe("cp", () => {
+  test("sends a file with its mode and reads it back", async () => {
+    await writeFile(path.join(dir, "a"), "content", { mode: 0o750 });
+    service.answer = ({ method, path: route }) => {
+      if (method === "PUT") return { json: { status: "written" } };
+      if (route.endsWith("/stat")) return { status: 404, json: { code: "not_found", message: "?" } };
+      return { headers: { "content-length": "3" }, chunks: ["abc"] };
+    };
+    expect((await run("cp", "a", "sb-a:/w/b")).code).toBe(0);
+    const put = service.requests.find(({ method }) => method === "PUT");
+    expect(put).toMatchObject({ path: "/sandboxes/sb-a/files", body: "content" });
+    expect(put?.query.get("path")).toBe("/w/b");
+    expect(put?.query.get("mode")).toBe("0750");
+    expect((await run("cp", "-q", "sb-a:/x", "copy")).code).toBe(0);
+    expect(await readFile(path.join(dir, "copy"), "utf8")).toBe("abc");
+    expect(await run("cp", "sb-a:/x", "-")).toMatchObject({ code: 0, stdout: "abc" });
+  });
+
+  test("leaves no partial file when the connection breaks", async () => {
+    service.answer = ({ path: route }) =>
+      route.endsWith("/stat")
+        ? { status: 404, json: { code: "not_found", message: "?" } }
+        : { headers: { "content-length": "100" }, chunks: ["abc", null] };
+    expect((await run("cp", "sb-a:/x", "copy")).code).toBe(1);
+    await expect(readFile(path.join(dir, "copy"))).rejects.toThrow("ENOENT");
+  });
+
+  test("a tar that leads out of the target writes nothing there", async () => {
+    const { create } = await import("tar");
+    await writeFile(path.join(dir, "evil"), "evil");
+    await symlink("/tmp", path.join(dir, "link"));
+    const tar = create(
+      {
+        cwd: dir,
+        sync: true,
+        portable: true,
+        onWriteEntry: (entry) => {
+          if (entry.path === "evil" && entry.header) entry.path = "../escaped";
+        },
+      },
+      ["evil", "link"],
+    );
+    const bytes: Buffer[] = [];
+    for (let chunk = tar.read(); chunk !== null; chunk = tar.read()) bytes.push(chunk);
+    service.answer = ({ path: route }) =>
+      route.endsWith("/stat")
+        ? {
+            json: {
+              name: "d",
+              path: "/d",
+              is_dir: true,
+              size: 0,
+              mode: "0755",
+              mod_time: "",
+              type: "dir",
+              uid: 0,
+              gid: 0,
+            },
+          }
+        : { chunks: [Buffer.concat(bytes)] };
+    await run("cp", "-r", "sb-a:/d", "out/");
+    await expect(readFile(path.join(dir, "escaped"))).rejects.toThrow("ENOENT");
+    await expect(readFile(path.join(dir, "out", "escaped"))).rejects.toThrow("ENOENT");
+  });
+});
+
+describe("events", () => {
+  test("comes back after a broken stream from the last event it saw", async () => {
+    const event = (id: string) =>
+      `id: ${id}\ndata: ${JSON.stringify({ id, type: "sandbox.created", sandbox_id: "sb-a", timestamp: "t" })}\n\n`;
+    service.answer = ({ path: route, headers }) => {
+      if (route === "/ready") return { json: { status: "ready" } };
+      if (headers["last-event-id"] === "2")
+        return { status: 400, json: { code: "bad_request", message: "stop" } };
+      return {
+        headers: { "content-type": "text/event-stream" },
+        chunks: [": hello\n\n", event("1"), event("2"), null],
+      };
+    };
+    const result = await run(
+      "events",
+      "--json",
+      "--type",
+      "sandbox.created,exec.started",
+      "--sandbox",
+      "sb-a",
+    );
+    expect(
+      result.stdout
+        .split("\n")
+        .filter(Boolean)
+        .map((line) => JSON.parse(line).id),
+    ).toEqual(["1", "2"]);
+    expect(result.stderr).toContain("coming back");
+    const first = service.requests.find(({ path: route }) => route === "/events");
+    expect(first?.query.getAll("type")).toEqual(["sandbox.created", "exec.started"]);
+    expect(first?.query.get("sandbox_id")).toBe("sb-a");
+  });
+});
+
+test("a reader that goes away ends the command quietly", async () => {
+  service.onExec = (message, exec) => {
+    if (message.type === "start")
+      for (let index = 0; index < 200; index++) exec.send({ type: "stdout", data: "x".repeat(10_000) });
+  };
+  const child = startCli(["exec", "sb-a", "yes"], { url: service.url });
+  await once(child.stdout, "data");
+  child.stdout.destroy();
+  const [code] = await once(child, "exit");
+  expect(code).toBe(0);
+});

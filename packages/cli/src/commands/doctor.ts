@@ -1,0 +1,45 @@
+import type { Diagnosis, DoctorCheck } from "@alcove/server/doctor";
+import { ExitWith, exitCodes } from "../exit-codes.ts";
+import { printJson } from "../terminal/output.ts";
+import { printable } from "../terminal/printable.ts";
+import { Progress } from "../terminal/progress.ts";
+import { loadLocalConfig } from "./load-config.ts";
+
+/** Exits 1 when no provider that isolates works here, or something stands in the way of a start. */
+export async function doctor(flags: { config?: string; json?: boolean }): Promise<void> {
+  const { config } = await loadLocalConfig(flags);
+  using progress = new Progress("looking at this machine", { quiet: flags.json === true });
+  const [{ diagnose }, { createLogger }] = await Promise.all([
+    import("@alcove/server/doctor"),
+    import("@alcove/server/logger"),
+  ]);
+  const logger = createLogger({ level: "silent", format: "json" });
+  const diagnosis = await diagnose({ config, env: process.env, logger });
+  progress[Symbol.dispose]();
+  if (flags.json) printJson(diagnosis);
+  else process.stdout.write(diagnosisText(diagnosis));
+  if (!diagnosis.ok) throw new ExitWith(exitCodes.failed);
+}
+
+export function diagnosisText(diagnosis: Diagnosis): string {
+  const lines = ["This machine", ...diagnosis.machine.flatMap(checkLines), "", "Providers"];
+  for (const { name, works, error, notes, used, default: isDefault } of diagnosis.providers) {
+    const role = isDefault ? ", the default" : used ? ", in use" : works ? ", works but is not enabled" : "";
+    lines.push(`  ${works ? "ok  " : "no  "}  ${name}${role}`);
+    if (error !== undefined) lines.push(`          ${error}`);
+    for (const note of notes) lines.push(`          note: ${note}`);
+  }
+  lines.push("", diagnosis.ok ? "Sandboxes can run here." : verdict(diagnosis));
+  return lines.map((line) => `${printable(line)}\n`).join("");
+}
+
+function verdict(diagnosis: Diagnosis): string {
+  const failed = diagnosis.machine.filter(({ level }) => level === "fail").length;
+  return failed > 0
+    ? `${failed} of the checks above failed: the service cannot start like this.`
+    : "No provider that isolates works here; only mock, a simulation, would.";
+}
+
+function checkLines({ level, message, advice }: DoctorCheck): string[] {
+  return [`  ${level.padEnd(4)}  ${message}`, ...(advice === undefined ? [] : [`          ${advice}`])];
+}

@@ -1,0 +1,76 @@
+import type { RunningService } from "@alcove/server/main";
+import { printable } from "../terminal/printable.ts";
+import { elapsed } from "../terminal/text.ts";
+import { version } from "../version.ts";
+import { type ConfigFlags, loadLocalConfig } from "./load-config.ts";
+
+/** One Ctrl-C reaches a process several times: from the terminal, from npm, from the start script. */
+const sameKeypressMs = 750;
+const signalCodes = { SIGINT: 130, SIGTERM: 143 } as const;
+
+/** Runs the service until a signal ends it. The second signal ends it at once. */
+export async function serve(flags: ConfigFlags): Promise<void> {
+  const startedAt = performance.now();
+  const loaded = await loadLocalConfig(flags);
+  const [{ serve: startService }, { createLogger }] = await Promise.all([
+    import("@alcove/server/main"),
+    import("@alcove/server/logger"),
+  ]);
+  const { config } = loaded;
+  const stopping = onSignals();
+  const logger = createLogger(config.logging);
+  const service = await startService({ config, logger });
+  process.stdout.write(
+    printable(
+      startReport(service, {
+        elapsedMs: performance.now() - startedAt,
+        file: loaded.file,
+        dataDir: config.dataDir,
+        auth: config.auth.enabled,
+      }),
+    ),
+  );
+  const signal = await stopping;
+  process.stderr.write(`alcove: ${signal}: stopping; sandboxes stay unless server.destroy_on_exit is set\n`);
+  await service.close();
+}
+
+/** @returns the first signal; later ones end the process at once. */
+function onSignals(): Promise<keyof typeof signalCodes> {
+  const first = Promise.withResolvers<keyof typeof signalCodes>();
+  let firstAt: number | undefined;
+  const receive = (signal: keyof typeof signalCodes) => {
+    if (firstAt === undefined) {
+      firstAt = performance.now();
+      first.resolve(signal);
+    } else if (performance.now() - firstAt > sameKeypressMs) {
+      process.exit(signalCodes[signal]);
+    }
+  };
+  process.on("SIGINT", () => receive("SIGINT"));
+  process.on("SIGTERM", () => receive("SIGTERM"));
+  return first.promise;
+}
+
+export function startReport(
+  service: Pick<RunningService, "url" | "defaultProvider" | "providers" | "refused">,
+  start: { elapsedMs: number; file: string | undefined; dataDir: string; auth: boolean },
+): string {
+  const others = service.providers.filter((name) => name !== service.defaultProvider);
+  const simulated = service.defaultProvider === "mock";
+  const lines = [
+    `Alcove ${version()} at ${service.url}, after ${elapsed(start.elapsedMs)}`,
+    `  runs sandboxes on  ${service.defaultProvider}${simulated ? ", which only SIMULATES them" : ""}`,
+    ...(others.length > 0 ? [`  also               ${others.join(", ")}`] : []),
+    ...service.refused.map(({ name, reason }) => `  not ${name.padEnd(15)}${reason}`),
+    `  data               ${start.dataDir}`,
+    `  configuration      ${start.file ?? "defaults and environment"}`,
+    `  keys               ${start.auth ? "required" : "none needed, this machine only"}`,
+    `  API                ${service.url}/docs`,
+    "",
+    "Next, in another terminal:",
+    "  id=$(bin/alcove spawn) && bin/alcove exec $id 'uname -a'",
+    "",
+  ];
+  return lines.map((line) => `${line}\n`).join("");
+}

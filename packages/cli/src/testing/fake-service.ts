@@ -1,0 +1,107 @@
+import { once } from "node:events";
+import http from "node:http";
+import type { AddressInfo } from "node:net";
+import type { WsClientMessage, WsServerMessage } from "@alcove/wire";
+import { type WebSocket, WebSocketServer } from "ws";
+
+export interface Recorded {
+  method: string;
+  path: string;
+  query: URLSearchParams;
+  headers: http.IncomingHttpHeaders;
+  body: string;
+}
+
+export interface FakeAnswer {
+  status?: number;
+  headers?: Record<string, string>;
+  json?: unknown;
+  /** Written piece by piece; null cuts the connection. */
+  chunks?: (string | Buffer | null)[];
+  /** Never answers. */
+  hang?: boolean;
+}
+
+/** What a command at the other end of a WebSocket does. */
+export interface FakeExec {
+  send(message: WsServerMessage): void;
+  /** Breaks the connection off. */
+  cut(): void;
+}
+
+/** An HTTP server that answers what a test tells it to, for what a real service does only on a bad day. */
+export class FakeService implements AsyncDisposable {
+  readonly requests: Recorded[] = [];
+  readonly #server: http.Server;
+  readonly #sockets: WebSocketServer;
+  answer: (request: Recorded) => FakeAnswer = () => ({
+    status: 404,
+    json: { code: "not_found", message: "nothing here" },
+  });
+  onExec: (message: WsClientMessage, exec: FakeExec) => void = () => undefined;
+
+  private constructor() {
+    this.#server = http.createServer((request, response) => void this.#handle(request, response));
+    this.#sockets = new WebSocketServer({ server: this.#server });
+    this.#sockets.on("headers", (headers) => headers.push("X-Exec-ID: ex-aaaaaaaa"));
+    this.#sockets.on("connection", (socket: WebSocket) => {
+      const exec: FakeExec = {
+        send: (message) => socket.send(JSON.stringify(message)),
+        cut: () => socket.terminate(),
+      };
+      socket.on("message", (data) => {
+        const message: WsClientMessage = JSON.parse(String(data));
+        this.onExec(message, exec);
+      });
+    });
+  }
+
+  static async start(): Promise<FakeService> {
+    const service = new FakeService();
+    service.#server.listen(0, "127.0.0.1");
+    await once(service.#server, "listening");
+    return service;
+  }
+
+  get url(): string {
+    const { port } = this.#server.address() as AddressInfo;
+    return `http://127.0.0.1:${port}`;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    for (const client of this.#sockets.clients) client.terminate();
+    this.#sockets.close();
+    this.#server.close();
+    this.#server.closeAllConnections();
+    await once(this.#server, "close");
+  }
+
+  async #handle(request: http.IncomingMessage, response: http.ServerResponse): Promise<void> {
+    const url = new URL(request.url ?? "/", "http://fake");
+    const body: Buffer[] = [];
+    for await (const chunk of request) body.push(chunk);
+    const recorded = {
+      method: request.method ?? "",
+      path: url.pathname.replace("/api/v1", ""),
+      query: url.searchParams,
+      headers: request.headers,
+      body: Buffer.concat(body).toString("utf8"),
+    };
+    this.requests.push(recorded);
+    const answer = this.answer(recorded);
+    if (answer.hang) return;
+    response.writeHead(answer.status ?? 200, { "content-type": "application/json", ...answer.headers });
+    if (answer.chunks === undefined) {
+      response.end(JSON.stringify(answer.json ?? {}));
+      return;
+    }
+    for (const chunk of answer.chunks) {
+      if (chunk === null) {
+        response.destroy();
+        return;
+      }
+      await new Promise((resolve) => response.write(chunk, resolve));
+    }
+    response.end();
+  }
+}

@@ -1,0 +1,98 @@
+import type { Config } from "./config/config.ts";
+import { checkMachine, type DoctorCheck } from "./doctor/machine.ts";
+import { openImageStore } from "./images.ts";
+import { deadlineAfter } from "./platform/deadline.ts";
+import type { Logger } from "./platform/logger.ts";
+import { systemClock } from "./platform/system-clock.ts";
+import type { ProviderCheck } from "./ports/index.ts";
+import { type Candidate, providerCandidates } from "./provider-candidates.ts";
+import { selectProviders } from "./provider-selection.ts";
+
+export type { DoctorCheck } from "./doctor/machine.ts";
+
+export interface ProviderDiagnosis {
+  name: string;
+  /** It could run sandboxes here. */
+  works: boolean;
+  /** Why it cannot, and the way out. */
+  error?: string;
+  notes: string[];
+  /** The service would use it as it is configured now. */
+  used: boolean;
+  default: boolean;
+}
+
+export interface Diagnosis {
+  /** Something isolates here, and nothing stands in the way of a start. */
+  ok: boolean;
+  machine: DoctorCheck[];
+  providers: ProviderDiagnosis[];
+}
+
+const checkDeadlineMs = 15_000;
+
+/** Which providers can work here and exactly why the others cannot; a composition root of its own. */
+export async function diagnose(options: {
+  config: Config;
+  env: NodeJS.ProcessEnv;
+  logger: Logger;
+}): Promise<Diagnosis> {
+  const { config, env, logger } = options;
+  const machine = await checkMachine({ config, env });
+  if (machine.some(({ id, level }) => id === "data-dir" && level === "fail")) {
+    return { ok: false, machine, providers: [] };
+  }
+  await using opened = new AsyncDisposableStack();
+  const images = await openImageStore({
+    dataDir: config.dataDir,
+    aliases: config.images.aliases,
+    pullPolicy: config.images.pullPolicy,
+    logger,
+  });
+  const candidates = await providerCandidates({
+    config,
+    instanceId: "doctor",
+    images,
+    logger,
+    clock: systemClock,
+  });
+  for (const candidate of candidates) if ("provider" in candidate) opened.use(candidate.provider);
+  const checked = await Promise.all(
+    candidates.map(async (candidate) => ({ candidate, check: await check(candidate) })),
+  );
+  const chosen = choose(checked, { config, logger });
+  const providers = checked.map(({ candidate: { name }, check: { healthy, error, notes } }) => ({
+    name,
+    works: healthy,
+    ...(error === undefined ? {} : { error }),
+    notes,
+    used: chosen.used.includes(name),
+    default: chosen.default === name,
+  }));
+  const isolates = providers.some(({ name, works }) => works && name !== "mock");
+  return { ok: isolates && machine.every(({ level }) => level !== "fail"), machine, providers };
+}
+
+/** Providers that are switched off are tried as well: that they would work is worth knowing. */
+async function check(candidate: Candidate): Promise<ProviderCheck> {
+  if ("missing" in candidate) return { healthy: false, error: candidate.missing, notes: [] };
+  using deadline = deadlineAfter(checkDeadlineMs);
+  return candidate.provider.check(deadline);
+}
+
+/** What `serve` would choose. */
+function choose(
+  checked: readonly { candidate: Candidate; check: ProviderCheck }[],
+  options: { config: Config; logger: Logger },
+): { used: string[]; default: string | undefined } {
+  try {
+    const selection = selectProviders(
+      checked.filter(({ candidate }) => candidate.enabled !== false || candidate.name === "mock"),
+      { ...options, root: process.getuid?.() === 0 },
+    );
+    return { used: selection.providers.map(({ name }) => name), default: selection.defaultName };
+  } catch {
+    // A default provider that cannot work here: the diagnosis says why.
+    return { used: [], default: undefined };
+  }
+}
