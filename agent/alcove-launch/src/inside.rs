@@ -153,7 +153,11 @@ fn complete_etc(spec: &LaunchSpec) -> Result<()> {
         [("/etc/hosts", hosts), ("/etc/hostname", format!("{}\n", spec.hostname)), ("/etc/resolv.conf", String::new())]
     {
         if std::fs::symlink_metadata(path).is_err() {
-            std::fs::write(path, contents).at("root", path)?;
+            match std::fs::write(path, contents) {
+                // A root file system that belongs to somebody else cannot be added to; nothing depends on these.
+                Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {}
+                other => other.at("root", path)?,
+            }
         }
     }
     Ok(())

@@ -1,0 +1,179 @@
+//! The launcher's own test: launches a sandbox, talks to the agent in it, tries its limits and destroys it. Run by
+//! `tests/qemu/run.sh` on an older kernel with cgroup v2; it runs on any machine.
+//!
+//! `guest-check DIR LAUNCHER AGENT ROOTFS rooted|unprivileged|subids`: prints a line `ok …` or `FAIL …` for each check.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+const HELLO: u8 = 1;
+const WELCOME: u8 = 2;
+const REQUEST: u8 = 3;
+const REPLY: u8 = 4;
+const EVENT: u8 = 6;
+const END: u8 = 7;
+const STDOUT: u8 = 0x12;
+const STDERR: u8 = 0x13;
+const MEMORY_MB: u64 = 64;
+const PIDS: u64 = 64;
+
+struct Agent(UnixStream);
+
+impl Agent {
+    fn dial(socket: &Path, token: &str) -> Self {
+        let stream = UnixStream::connect(socket).expect("connect to the agent");
+        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("read timeout");
+        let mut agent = Self(stream);
+        agent.send(HELLO, &json!({"versions": [1], "token": token}));
+        let (kind, payload) = agent.receive();
+        assert_eq!(kind, WELCOME, "{}", String::from_utf8_lossy(&payload));
+        agent
+    }
+
+    fn send(&mut self, kind: u8, message: &Value) {
+        let payload = message.to_string();
+        let mut frame = (payload.len() as u32).to_be_bytes().to_vec();
+        frame.push(kind);
+        frame.extend_from_slice(payload.as_bytes());
+        self.0.write_all(&frame).expect("send");
+    }
+
+    fn receive(&mut self) -> (u8, Vec<u8>) {
+        let mut head = [0u8; 5];
+        self.0.read_exact(&mut head).expect("frame");
+        let mut payload = vec![0u8; u32::from_be_bytes([head[0], head[1], head[2], head[3]]) as usize];
+        self.0.read_exact(&mut payload).expect("payload");
+        (head[4], payload)
+    }
+
+    fn call(&mut self, request: &Value) -> Value {
+        self.send(REQUEST, request);
+        let (kind, payload) = self.receive();
+        assert_eq!(kind, REPLY, "{request}: {}", String::from_utf8_lossy(&payload));
+        serde_json::from_slice(&payload).expect("reply")
+    }
+
+    /// @returns output and the exit event.
+    fn shell(&mut self, name: &str, script: &str) -> (String, Value) {
+        self.call(&json!({"op": "exec.start", "exec_id": format!("ex-{name:a<12}"), "command": script, "args": [],
+            "argv": ["/bin/sh", "-c", script], "stdin": false, "timeout_ms": 50_000, "detached": false,
+            "follow": true, "lossless": true}));
+        let (mut output, mut exit) = (String::new(), Value::Null);
+        loop {
+            let (kind, payload) = self.receive();
+            match kind {
+                STDOUT | STDERR => output.push_str(&String::from_utf8_lossy(&payload[8..])),
+                EVENT => exit = serde_json::from_slice(&payload).expect("event"),
+                END => return (output, exit),
+                _ => panic!("frame {kind}: {}", String::from_utf8_lossy(&payload)),
+            }
+        }
+    }
+}
+
+fn ask(launcher: &str, request: &Value) -> Value {
+    let mut child = Command::new(launcher).arg("one").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("launcher");
+    child.stdin.take().expect("pipe").write_all(format!("{request}\n").as_bytes()).expect("request");
+    let output = child.wait_with_output().expect("reply");
+    serde_json::from_slice(&output.stdout).expect("JSON reply")
+}
+
+fn report(name: &str, good: bool, detail: impl std::fmt::Debug) {
+    println!("{} {name} {detail:?}", if good { "ok" } else { "FAIL" });
+}
+
+fn become_user(id: u32) {
+    // SAFETY: plain numbers and an empty list.
+    unsafe {
+        assert_eq!(libc::setgroups(0, std::ptr::null()), 0);
+        assert_eq!(libc::setresgid(id, id, id), 0);
+        assert_eq!(libc::setresuid(id, id, id), 0);
+    }
+}
+
+fn cgroup(mode: &str, name: &str) -> Value {
+    let parent = "/sys/fs/cgroup/alcove-check";
+    if mode != "rooted" || !Path::new("/sys/fs/cgroup/cgroup.subtree_control").exists() {
+        return Value::Null;
+    }
+    std::fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+cpu +memory +pids").expect("controllers");
+    std::fs::create_dir_all(parent).expect("parent group");
+    std::fs::write(format!("{parent}/cgroup.subtree_control"), "+cpu +memory +pids").expect("controllers");
+    json!({"version": 2, "dirs": [{"controller": "unified", "path": format!("{parent}/{name}")}]})
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    let [_, dir, launcher, agent, rootfs, mode] = &arguments[..] else {
+        panic!("usage: guest-check DIR LAUNCHER AGENT ROOTFS rooted|unprivileged|subids");
+    };
+    let ids = match mode.as_str() {
+        "rooted" => json!({"kind": "range", "base": 1_879_048_192u32, "count": 65_536}),
+        "subids" => json!({"kind": "subids", "uid_start": 200_000, "gid_start": 200_000, "count": 65_535}),
+        _ => json!({"kind": "single"}),
+    };
+    if mode != "rooted" {
+        become_user(1000);
+    }
+    let name = format!("check-{mode}");
+    let cgroup = cgroup(mode, &name);
+    let runtime = format!("{dir}/{name}");
+    let trash = format!("{dir}/trash-{mode}");
+    std::fs::create_dir_all(&trash).expect("trash");
+    let launched = ask(launcher, &json!({"op": "launch", "id": 1, "spec": {
+        "dir": runtime, "record": {}, "agent": agent, "root": {"kind": "image", "rootfs": rootfs}, "ids": ids,
+        "hostname": "guest", "network": "none", "cgroup": cgroup,
+        "limits": {"memory_mb": MEMORY_MB, "vcpus": 1, "pids": PIDS}}}));
+    report(&format!("{mode} launch"), launched["ok"] == true, &launched);
+    if launched["ok"] != true {
+        std::process::exit(1);
+    }
+
+    let token = "0".repeat(64);
+    let mut agent = Agent::dial(&Path::new(&runtime).join("agent.sock"), &token);
+    agent.call(&json!({"op": "sandbox.configure", "sandbox_id": "sb-guest", "token": token, "expires_in_ms": null}));
+    let (_, _) = (agent.receive(), ());
+    checks(&mut agent, mode, &cgroup);
+
+    let started = Instant::now();
+    let destroyed = ask(launcher, &json!({"op": "destroy", "id": 2, "spec":
+        {"dir": runtime, "trash": trash, "cgroup": cgroup, "ids": ids}}));
+    let pid = launched["pid"].as_i64().unwrap_or(0);
+    let group_left = cgroup["dirs"][0]["path"].as_str().is_some_and(|path| Path::new(path).exists());
+    let left = Path::new(&runtime).exists() || group_left || is_running(pid);
+    report(&format!("{mode} destroy"), destroyed["ok"] == true && !left, (started.elapsed(), &destroyed));
+    let rest = std::fs::read_dir(&trash).expect("trash").count();
+    report(&format!("{mode} nothing left"), rest == 0, rest);
+}
+
+fn is_running(pid: i64) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z"))
+}
+
+fn checks(agent: &mut Agent, mode: &str, cgroup: &Value) {
+    let (output, exit) = agent.shell("hello", "echo hello; id -u; hostname; cat /sys/kernel/x 2>/dev/null; ls /");
+    report(&format!("{mode} exec"), output.starts_with("hello\n0\nguest\n") && exit["exit_code"] == 0, (&output, &exit));
+    let (output, _) = agent.shell("caps", "grep -E '^(CapEff|NoNewPrivs|Seccomp):' /proc/self/status");
+    let bare = output.contains("CapEff:\t0000000000000000") && output.contains("NoNewPrivs:\t1") && output.contains("Seccomp:\t2");
+    report(&format!("{mode} rights"), bare, &output);
+    let (output, exit) = agent.shell("mount", "mount -t tmpfs x /tmp; echo x > /proc/sys/kernel/core_pattern; unshare -r true");
+    report(&format!("{mode} refusals"), exit["exit_code"] != 0, &output);
+    let (output, _) = agent.shell("files", "echo data > /root/f && cat /root/f && rm /bin/ls 2>/dev/null; ls / >/dev/null 2>&1 || echo removed");
+    report(&format!("{mode} writable root"), output == "data\nremoved\n", &output);
+    let (output, _) = agent.shell("net", "ifconfig lo | grep -c UP; ifconfig -a | grep -c Link");
+    report(&format!("{mode} network"), output == "1\n1\n", &output);
+    let script = "i=0; while [ $i -lt 200 ]; do sleep 20 & i=$((i+1)); done; wait";
+    let (output, exit) = agent.shell("forks", script);
+    report(&format!("{mode} process limit"), output.contains("can't fork"), (&output.chars().take(80).collect::<String>(), &exit));
+    if !cgroup.is_null() {
+        let (output, exit) = agent.shell("memory", "dd if=/dev/zero of=/dev/null bs=200M count=1");
+        report(&format!("{mode} memory limit"), exit["reason"] == "oom", (&output, &exit));
+    }
+    let (output, _) = agent.shell("after", "echo still here");
+    report(&format!("{mode} alive after"), output == "still here\n", &output);
+}
