@@ -1,1 +1,170 @@
-fn main() {}
+//! `alcove-agent` runs inside every sandbox: it starts commands, keeps their output, and serves files, for the service
+//! that dials its socket. `docs/agent-protocol.md` is the contract.
+
+mod agent;
+mod bridge;
+mod caps;
+mod commands;
+mod config;
+mod connection;
+mod dial;
+mod exec;
+mod files;
+mod input;
+mod journal;
+mod launch;
+mod lend;
+mod monitor;
+mod oom;
+mod poller;
+mod pump;
+mod requests;
+mod slab;
+mod stats;
+mod supervise;
+mod sys;
+mod terminal;
+mod timers;
+mod tree;
+mod users;
+mod workers;
+
+use agent::{Agent, Options};
+use oom::OomCounters;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixListener;
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: alcove-agent serve (--listen-fd N | --socket PATH) [--oom-fd N]... [--compat]
+       alcove-agent stdio --socket PATH
+       alcove-agent --version";
+
+enum Command {
+    Serve { listener: Endpoint, oom: Vec<RawFd>, compat: bool },
+    Stdio { socket: String },
+    Version,
+}
+
+enum Endpoint {
+    Descriptor(RawFd),
+    Path(String),
+}
+
+fn parse(arguments: &[String]) -> Result<Command, String> {
+    let mut rest = arguments.iter();
+    let name = rest.next().map(String::as_str);
+    if matches!(name, Some("--version" | "-V")) {
+        return Ok(Command::Version);
+    }
+    let (mut listen_fd, mut socket, mut oom, mut compat) = (None, None, Vec::new(), false);
+    while let Some(option) = rest.next() {
+        let mut value = || rest.next().ok_or_else(|| format!("{option} wants a value"));
+        let number = |text: &String| text.parse::<RawFd>().map_err(|_| format!("{option}: {text:?} is no descriptor"));
+        match option.as_str() {
+            "--listen-fd" => listen_fd = Some(number(value()?)?),
+            "--socket" => socket = Some(value()?.clone()),
+            "--oom-fd" => oom.push(number(value()?)?),
+            "--compat" => compat = true,
+            _ => return Err(format!("option {option} is unknown")),
+        }
+    }
+    match (name, listen_fd, socket) {
+        (Some("serve"), Some(fd), None) => Ok(Command::Serve { listener: Endpoint::Descriptor(fd), oom, compat }),
+        (Some("serve"), None, Some(path)) => Ok(Command::Serve { listener: Endpoint::Path(path), oom, compat }),
+        (Some("serve"), _, _) => Err("serve wants one of --listen-fd and --socket".into()),
+        (Some("stdio"), None, Some(socket)) if oom.is_empty() && !compat => Ok(Command::Stdio { socket }),
+        (Some("stdio"), _, _) => Err("stdio wants --socket alone".into()),
+        (Some(other), _, _) => Err(format!("command {other} is unknown")),
+        (None, _, _) => Err("a command is wanted".into()),
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let result = match parse(&arguments) {
+        Ok(Command::Version) => {
+            println!("alcove-agent {} protocol {:?}", env!("CARGO_PKG_VERSION"), alcove_protocol::VERSIONS);
+            Ok(())
+        }
+        Ok(Command::Stdio { socket }) => bridge::run(&socket).map_err(|error| format!("{socket}: {error}")),
+        Ok(Command::Serve { listener, oom, compat }) => serve(listener, &oom, compat),
+        Err(error) => {
+            eprintln!("alcove-agent: {error}\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("alcove-agent: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(endpoint: Endpoint, oom: &[RawFd], compat: bool) -> Result<(), String> {
+    sys::set_compat(compat);
+    let open_files = prepare_process();
+    let listener = match endpoint {
+        Endpoint::Descriptor(fd) => {
+            sys::set_cloexec(fd).map_err(|error| format!("--listen-fd {fd}: {error}"))?;
+            // SAFETY: whoever started the agent passed this descriptor for its use.
+            unsafe { OwnedFd::from_raw_fd(fd) }
+        }
+        Endpoint::Path(path) => {
+            // A socket left by an agent that is gone; one in use could not be told apart, and is its starter's fault.
+            if let Ok(name) = sys::c_string(path.as_bytes()) {
+                let socket = sys::stat_at(libc::AT_FDCWD, &name, libc::AT_SYMLINK_NOFOLLOW)
+                    .is_ok_and(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFSOCK);
+                if socket {
+                    // SAFETY: the name is a C string; a failure shows in the bind.
+                    unsafe { libc::unlink(name.as_ptr()) };
+                }
+            }
+            UnixListener::bind(&path).map_err(|error| format!("--socket {path}: {error}"))?.into()
+        }
+    };
+    let options = Options { listener, oom: OomCounters::new(oom), ids: users::detect_ids(), open_files };
+    Agent::new(options).and_then(|mut agent| agent.run()).map_err(|error| error.to_string())
+}
+
+/// Makes this process fit to hold a secret among programs that are not trusted, and to stay small. Returns the limit of
+/// open files that commands are to have.
+fn prepare_process() -> (u64, u64) {
+    // SAFETY: plain settings of this process, before any thread exists.
+    unsafe {
+        // Descriptors 0 to 2 must be taken, or a pipe could land there.
+        loop {
+            let fd = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
+            if !(0..=2).contains(&fd) {
+                if fd > 2 {
+                    libc::close(fd);
+                }
+                break;
+            }
+            libc::fcntl(fd, libc::F_SETFD, 0);
+        }
+        libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
+        // What escapes its monitor comes here, also when the agent is not the init of its sandbox.
+        libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+        #[cfg(target_env = "gnu")]
+        {
+            libc::mallopt(libc::M_ARENA_MAX, 1);
+            libc::mallopt(libc::M_MMAP_THRESHOLD, 64 * 1024);
+            libc::mallopt(libc::M_TRIM_THRESHOLD, 128 * 1024);
+        }
+        for signal in 1..=64 {
+            if signal != libc::SIGPIPE && signal != libc::SIGKILL && signal != libc::SIGSTOP {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+        }
+        libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+        libc::umask(0o022);
+        let mut files = libc::rlimit { rlim_cur: 1024, rlim_max: 4096 };
+        libc::getrlimit(libc::RLIMIT_NOFILE, &mut files);
+        let given = (files.rlim_cur, files.rlim_max);
+        files.rlim_cur = files.rlim_max.min(65_536);
+        libc::setrlimit(libc::RLIMIT_NOFILE, &files);
+        given
+    }
+}

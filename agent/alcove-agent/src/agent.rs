@@ -1,0 +1,389 @@
+//! The agent's one thread: an epoll loop that never blocks. Connections, execs, journals, timers and the reaping of
+//! orphans live here; what may block (files, archives, dialled ports) is lent to worker threads.
+
+use crate::config::Config;
+use crate::connection::{Connection, Operation};
+use crate::exec::Exec;
+use crate::monitor;
+use crate::oom::OomCounters;
+use crate::poller::{Poller, Source, HANG_UP, PEER_GONE, READ, WRITE};
+use crate::slab::{Key, Slab};
+use crate::timers::{TimerId, Timers};
+use crate::users::Ids;
+use crate::workers::Workers;
+use crate::{sys, tree};
+use alcove_protocol::ErrorBody;
+use alcove_protocol::ErrorCode;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::io::Result;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::rc::Rc;
+
+const MAX_CONNECTIONS: usize = 1024;
+const GREETING_MS: u64 = 10_000;
+const SPARE_MS: u64 = 5_000;
+const MAX_SPARES: usize = 16;
+/// How long the end of everything may take when the agent is not the init of its sandbox.
+const END_MS: u64 = 3_000;
+
+#[derive(Clone, Copy, Debug)]
+pub enum Timer {
+    Greeting(Key),
+    Timeout(Key),
+    Grace(Key),
+    Sweep(Key),
+    Drain(Key),
+    Spares,
+    Orphans,
+    Expiry,
+}
+
+/// A monitor process and the exec it serves; None while it is a spare.
+pub struct Monitor {
+    pub handle: monitor::Handle,
+    pub exec: Option<Key>,
+    pub spare_since: u64,
+}
+
+pub struct Options {
+    pub listener: OwnedFd,
+    pub oom: OomCounters,
+    pub ids: Ids,
+    /// Soft and hard limit of open files to give to commands.
+    pub open_files: (u64, u64),
+}
+
+pub struct Agent {
+    pub poller: Poller,
+    pub listener: OwnedFd,
+    pub listening: bool,
+    pub signals: OwnedFd,
+    pub timers: Timers<Timer>,
+    pub workers: Workers,
+    pub connections: Slab<Connection>,
+    pub execs: Slab<Exec>,
+    pub exec_keys: HashMap<String, Key>,
+    pub monitors: Slab<Monitor>,
+    pub ended: VecDeque<Key>,
+    pub dirty: Vec<Key>,
+    pub listeners: Vec<Key>,
+    pub config: Rc<Config>,
+    pub token: Option<String>,
+    pub oom: OomCounters,
+    pub open_files: (u64, u64),
+    pub oom_score_adj: i32,
+    pub started: u64,
+    pub sequence: u64,
+    pub running: usize,
+    pub journal_bytes: usize,
+    pub expiry: Option<TimerId>,
+    pub spares_timer: Option<TimerId>,
+    pub stopping: bool,
+    pub scratch: Vec<u8>,
+}
+
+pub fn busy(message: impl Into<String>) -> ErrorBody {
+    ErrorBody::new(ErrorCode::Busy, message)
+}
+
+impl Agent {
+    pub fn new(options: Options) -> Result<Agent> {
+        let poller = Poller::new()?;
+        let timers = Timers::new()?;
+        let workers = Workers::new()?;
+        let signals = watch_signals()?;
+        sys::set_nonblocking(options.listener.as_raw_fd(), true)?;
+        poller.add(options.listener.as_raw_fd(), Source::Listener, READ)?;
+        poller.add(signals.as_raw_fd(), Source::Signals, READ)?;
+        poller.add(timers.fd(), Source::Timers, READ)?;
+        poller.add(workers.fd(), Source::Workers, READ)?;
+        let own_score: i32 = sys::read_small(c"/proc/self/oom_score_adj", 64)
+            .ok()
+            .and_then(|bytes| String::from_utf8_lossy(&bytes).trim().parse().ok())
+            .unwrap_or(0);
+        Ok(Agent {
+            poller,
+            listener: options.listener,
+            listening: true,
+            signals,
+            timers,
+            workers,
+            connections: Slab::new(),
+            execs: Slab::new(),
+            exec_keys: HashMap::new(),
+            monitors: Slab::new(),
+            ended: VecDeque::new(),
+            dirty: Vec::new(),
+            listeners: Vec::new(),
+            config: Rc::new(Config::new(options.ids)),
+            token: None,
+            oom: options.oom,
+            open_files: options.open_files,
+            oom_score_adj: (own_score + 500).min(1000),
+            started: sys::boottime_ms(),
+            sequence: 0,
+            running: 0,
+            journal_bytes: 0,
+            expiry: None,
+            spares_timer: None,
+            stopping: false,
+            scratch: Vec::new(),
+        })
+    }
+
+    /// Serves until a shutdown, SIGTERM or the expiry; then nothing that was started here is left.
+    pub fn run(&mut self) -> Result<()> {
+        let mut ready = Vec::new();
+        while !self.stopping {
+            self.poller.wait(&mut ready)?;
+            for (source, events) in ready.drain(..) {
+                self.handle(source, events);
+            }
+            while let Some(key) = self.dirty.pop() {
+                self.pump(key);
+            }
+        }
+        self.end_everything();
+        Ok(())
+    }
+
+    fn handle(&mut self, source: Source, events: u32) {
+        match source {
+            Source::Listener => self.accept(),
+            Source::Signals => self.read_signals(),
+            Source::Timers => self.run_timers(),
+            Source::Workers => self.take_back(),
+            Source::Connection(key) => self.connection_ready(key, events),
+            Source::ExecStdout(key) => self.output_ready(key, crate::journal::Stream::Stdout),
+            Source::ExecStderr(key) => self.output_ready(key, crate::journal::Stream::Stderr),
+            Source::ExecStdin(key) => self.feed(key),
+            Source::Monitor(key) => self.monitor_ready(key),
+        }
+    }
+
+    fn accept(&mut self) {
+        loop {
+            if self.connections.len() >= MAX_CONNECTIONS {
+                // The backlog waits until a connection ends.
+                self.poller.remove(self.listener.as_raw_fd());
+                self.listening = false;
+                return;
+            }
+            let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+            // SAFETY: no address is asked for; the descriptor returned is ours.
+            let accepted = unsafe {
+                let fd = libc::accept4(self.listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags);
+                sys::check(fd).map(|fd| OwnedFd::from_raw_fd(fd))
+            };
+            let fd = match accepted {
+                Ok(fd) => fd,
+                Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => continue,
+                Err(_) => return,
+            };
+            let size: libc::c_int = 512 * 1024;
+            // SAFETY: the option takes an int. A smaller buffer only costs speed.
+            unsafe {
+                let length = std::mem::size_of_val(&size) as libc::socklen_t;
+                let value = std::ptr::from_ref(&size).cast();
+                libc::setsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, value, length);
+            }
+            let raw = fd.as_raw_fd();
+            let interest = READ | PEER_GONE;
+            let key = self.connections.insert(Connection::new(fd, TimerId::NONE, interest));
+            let timer = self.timers.add(GREETING_MS, Timer::Greeting(key));
+            if let Some(connection) = self.connections.get_mut(key) {
+                connection.operation = Operation::Greeting(Some(timer));
+            }
+            if self.poller.add(raw, Source::Connection(key), interest).is_err() {
+                self.close(key);
+            }
+        }
+    }
+
+    fn read_signals(&mut self) {
+        let mut info = [0u8; std::mem::size_of::<libc::signalfd_siginfo>()];
+        while let Ok(count) = sys::read(self.signals.as_raw_fd(), &mut info) {
+            if count < info.len() {
+                break;
+            }
+            let number = u32::from_ne_bytes([info[0], info[1], info[2], info[3]]) as i32;
+            if number == libc::SIGTERM || number == libc::SIGINT {
+                self.stopping = true;
+            }
+        }
+        // Monitors tell about commands; everything else that ends here is an orphan and only has to be reaped.
+        // SAFETY: plain waits.
+        while unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG | libc::__WALL) } > 0 {}
+    }
+
+    fn run_timers(&mut self) {
+        self.timers.acknowledge();
+        while let Some(timer) = self.timers.due() {
+            match timer {
+                Timer::Greeting(key) => self.close(key),
+                Timer::Timeout(key) => self.kill_tree(key, alcove_protocol::ExitReason::Timeout),
+                Timer::Grace(key) => {
+                    if let Some(exec) = self.execs.get_mut(key) {
+                        exec.grace = None;
+                        if !exec.ended() {
+                            self.kill_tree(key, alcove_protocol::ExitReason::Cancelled);
+                        }
+                    }
+                }
+                Timer::Sweep(key) => self.sweep(key),
+                Timer::Drain(key) => self.finish_draining(key),
+                Timer::Spares => self.retire_spares(),
+                Timer::Orphans => self.kill_orphans(),
+                Timer::Expiry => self.stopping = true,
+            }
+        }
+        self.timers.arm();
+    }
+
+    pub fn mark(&mut self, key: Key) {
+        if let Some(connection) = self.connections.get_mut(key) {
+            if !connection.dirty {
+                connection.dirty = true;
+                self.dirty.push(key);
+            }
+        }
+    }
+
+    /// Watches the connection for what it waits for now.
+    pub fn update_interest(&mut self, key: Key) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let mut interest = PEER_GONE;
+        let reads = !matches!(connection.operation, Operation::Killing(_) | Operation::Closing);
+        if reads && !connection.stalled {
+            interest |= READ;
+        }
+        if connection.waiting() > 0 {
+            interest |= WRITE;
+        }
+        if interest != connection.interest {
+            connection.interest = interest;
+            // The descriptor is watched, so this cannot fail.
+            let _ = self.poller.change(connection.fd.as_raw_fd(), Source::Connection(key), interest);
+        }
+    }
+
+    fn connection_ready(&mut self, key: Key, events: u32) {
+        if events & WRITE != 0 {
+            self.mark(key);
+        }
+        if events & READ != 0 {
+            self.receive(key);
+        }
+        if events & HANG_UP != 0 || (events & PEER_GONE != 0 && events & READ == 0) {
+            self.close(key);
+        }
+    }
+
+    /// Ends a connection and what hangs on it. Commands go on.
+    pub fn close(&mut self, key: Key) {
+        if matches!(self.connections.get(key).map(|connection| &connection.operation), Some(Operation::Lent)) {
+            return;
+        }
+        let Some(connection) = self.connections.remove(key) else { return };
+        self.poller.remove(connection.fd.as_raw_fd());
+        if let Operation::Greeting(Some(timer)) = connection.operation {
+            self.timers.cancel(timer);
+        }
+        self.detach(key, &connection.operation);
+        if !self.listening && self.poller.add(self.listener.as_raw_fd(), Source::Listener, READ).is_ok() {
+            self.listening = true;
+        }
+    }
+
+    /// Takes a connection out of the lists it is in.
+    pub fn detach(&mut self, key: Key, operation: &Operation) {
+        let exec_key = match operation {
+            Operation::Starting(exec) | Operation::Killing(exec) | Operation::Feeding { exec, .. } => *exec,
+            Operation::Following(follow) => follow.exec,
+            Operation::Listening => {
+                self.listeners.retain(|other| *other != key);
+                return;
+            }
+            _ => return,
+        };
+        if let Some(exec) = self.execs.get_mut(exec_key) {
+            exec.followers.retain(|other| *other != key);
+            exec.kill_waiters.retain(|other| *other != key);
+            exec.stdin_writers.retain(|other| *other != key);
+            if exec.starter == Some(key) {
+                exec.starter = None;
+            }
+        }
+        // A lossless reader may have held the command back.
+        self.resume_output(exec_key);
+    }
+
+    fn retire_spares(&mut self) {
+        self.spares_timer = None;
+        let now = sys::boottime_ms();
+        let spares: Vec<(Key, u64)> = self
+            .monitors
+            .iter()
+            .filter(|(_, monitor)| monitor.exec.is_none())
+            .map(|(key, monitor)| (key, monitor.spare_since))
+            .collect();
+        for (key, since) in &spares {
+            if now.saturating_sub(*since) >= SPARE_MS {
+                self.dismiss(*key);
+            }
+        }
+        if spares.iter().any(|(_, since)| now.saturating_sub(*since) < SPARE_MS) {
+            self.spares_timer = Some(self.timers.add(SPARE_MS, Timer::Spares));
+        }
+    }
+
+    /// A monitor without work ends by itself once its socket is closed.
+    pub fn dismiss(&mut self, key: Key) {
+        if let Some(monitor) = self.monitors.remove(key) {
+            self.poller.remove(monitor.handle.socket.as_raw_fd());
+        }
+    }
+
+    pub fn keep_spare(&mut self, key: Key) {
+        if self.monitors.iter().filter(|(_, monitor)| monitor.exec.is_none()).count() > MAX_SPARES {
+            self.dismiss(key);
+        } else if self.spares_timer.is_none() {
+            self.spares_timer = Some(self.timers.add(SPARE_MS, Timer::Spares));
+        }
+    }
+
+    /// After a monitor was killed: what it watched over has come to the agent, or to whoever is init, and must go.
+    pub fn kill_orphans(&mut self) {
+        let known: HashSet<i32> = self.monitors.iter().map(|(_, monitor)| monitor.handle.pid).collect();
+        if tree::sweep(&[std::process::id() as i32], &known) > 0 {
+            self.timers.add(5, Timer::Orphans);
+        }
+    }
+
+    fn end_everything(&mut self) {
+        if std::process::id() == 1 {
+            // The kernel ends the whole namespace with its init.
+            return;
+        }
+        let own = std::process::id() as i32;
+        let until = sys::boottime_ms() + END_MS;
+        while tree::sweep(&[own], &HashSet::new()) > 0 && sys::boottime_ms() < until {
+            // SAFETY: reaps what has just been killed.
+            while unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG | libc::__WALL) } > 0 {}
+        }
+    }
+}
+
+fn watch_signals() -> Result<OwnedFd> {
+    // SAFETY: the set is initialised before it is used; the descriptor returned is ours.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        for signal in [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT] {
+            libc::sigaddset(&mut set, signal);
+        }
+        sys::check(libc::sigprocmask(libc::SIG_SETMASK, &set, std::ptr::null_mut()))?;
+        let fd = sys::check(libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK))?;
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}

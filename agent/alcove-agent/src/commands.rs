@@ -1,0 +1,164 @@
+//! The exec operations but the start: attach, input, signals, kills.
+
+use crate::agent::{Agent, Timer};
+use crate::connection::{Follow, Operation};
+use crate::exec::{Exec, Phase};
+use crate::requests::Answer;
+use crate::slab::Key;
+use crate::terminal;
+use alcove_protocol::{ErrorBody, ErrorCode, ExecAttach, ExecGrace, ExecKill, ExecResize, ExecSignal, ExitReason, KillReason, Kind};
+use serde::Serialize;
+use std::os::fd::AsRawFd;
+
+#[derive(Serialize)]
+struct Written {
+    written: u64,
+}
+
+fn conflict(message: String) -> ErrorBody {
+    ErrorBody::new(ErrorCode::Conflict, message)
+}
+
+impl Agent {
+    pub fn find_exec(&mut self, id: &str) -> Answer<(Key, &mut Exec)> {
+        let missing = || ErrorBody::new(ErrorCode::NotFound, format!("exec {id} is unknown; the last 1000 ended ones are kept"));
+        let key = *self.exec_keys.get(id).ok_or_else(missing)?;
+        self.execs.get_mut(key).map(|exec| (key, exec)).ok_or_else(missing)
+    }
+
+    pub fn attach(&mut self, connection: Key, request: &ExecAttach) -> Answer<()> {
+        let (key, exec) = self.find_exec(&request.exec_id)?;
+        let from = request.from.unwrap_or(0).clamp(exec.journal.start(), exec.journal.end());
+        let record = exec.record(Some(from));
+        let until = (!request.follow).then(|| exec.journal.end());
+        let input = exec.stdin.open();
+        exec.followers.push(connection);
+        if request.follow && !request.keep_grace {
+            if let Some(timer) = exec.grace.take() {
+                self.timers.cancel(timer);
+            }
+        }
+        if let Some(connection_state) = self.connections.get_mut(connection) {
+            connection_state.push_json(Kind::Reply, &record);
+            let lossless = request.lossless;
+            connection_state.operation =
+                Operation::Following(Follow { exec: key, cursor: from, until, lossless, replied: true, input });
+            self.mark(connection);
+        }
+        Ok(())
+    }
+
+    pub fn begin_stdin(&mut self, connection: Key, id: &str) -> Answer<()> {
+        let (key, exec) = self.find_exec(id)?;
+        check_open(exec)?;
+        exec.stdin_writers.push(connection);
+        if let Some(connection) = self.connections.get_mut(connection) {
+            connection.operation = Operation::Feeding { exec: key, written: 0 };
+        }
+        Ok(())
+    }
+
+    /// What an `exec.stdin` sends.
+    pub fn take_stdin(&mut self, connection: Key, exec_key: Key, kind: Kind, payload: &[u8]) {
+        let Some(Operation::Feeding { written, .. }) = self.connections.get_mut(connection).map(|connection| &mut connection.operation)
+        else {
+            return;
+        };
+        if kind == Kind::Eof {
+            let reply = Written { written: *written };
+            return self.reply(connection, &reply);
+        }
+        let open = self.execs.get(exec_key).is_some_and(|exec| exec.stdin.open());
+        if !open {
+            return self.stdin_gone(connection);
+        }
+        *written += payload.len() as u64;
+        if let Some(exec) = self.execs.get_mut(exec_key) {
+            exec.stdin.queue.extend(payload);
+            let full = exec.stdin.room() == 0;
+            self.feed_or_stall(connection, exec_key, full);
+        }
+    }
+
+    /// The command ended, or closed its standard input, while somebody was still writing to it.
+    pub fn stdin_gone(&mut self, connection: Key) {
+        if let Some(state) = self.connections.get_mut(connection) {
+            state.stalled = false;
+            self.refuse(connection, &conflict("standard input was closed before all of it was taken".into()));
+            self.update_interest(connection);
+        }
+    }
+
+    pub fn close_stdin(&mut self, id: &str) -> Answer<()> {
+        let (key, exec) = self.find_exec(id)?;
+        check_open(exec)?;
+        self.shut_stdin(key);
+        Ok(())
+    }
+
+    pub fn resize(&mut self, request: &ExecResize) -> Answer<()> {
+        let (_, exec) = self.find_exec(&request.exec_id)?;
+        if let Some(master) = exec.stdout.as_ref().filter(|_| exec.tty) {
+            terminal::resize(master.fd.as_raw_fd(), request.cols, request.rows)
+                .map_err(|error| ErrorBody::new(ErrorCode::Io, format!("the terminal cannot be resized: {error}")))?;
+        }
+        Ok(())
+    }
+
+    pub fn signal(&mut self, request: &ExecSignal) -> Answer<()> {
+        let (_, exec) = self.find_exec(&request.exec_id)?;
+        if !matches!(exec.phase, Phase::Running) || exec.pid <= 0 {
+            return Err(conflict(format!("exec {} does not run", exec.id)));
+        }
+        if !(1..=64).contains(&request.signal) {
+            return Err(ErrorBody::new(ErrorCode::BadRequest, format!("signal {} does not exist: 1 to 64 do", request.signal)));
+        }
+        // SAFETY: plain kill. The group is the command's own: its leader has not been reported as reaped.
+        if unsafe { libc::kill(-exec.pid, request.signal) } < 0 {
+            let error = std::io::Error::last_os_error();
+            return Err(match error.raw_os_error() {
+                Some(libc::ESRCH) => conflict(format!("exec {} does not run", exec.id)),
+                _ => ErrorBody::new(ErrorCode::Io, format!("exec {} cannot be signalled: {error}", exec.id)),
+            });
+        }
+        Ok(())
+    }
+
+    pub fn kill(&mut self, connection: Key, request: &ExecKill) -> Answer<()> {
+        let reason = match request.reason {
+            KillReason::Cancelled => ExitReason::Cancelled,
+            KillReason::Timeout => ExitReason::Timeout,
+        };
+        let (key, exec) = self.find_exec(&request.exec_id)?;
+        exec.kill_waiters.push(connection);
+        if let Some(connection) = self.connections.get_mut(connection) {
+            connection.operation = Operation::Killing(key);
+        }
+        self.update_interest(connection);
+        self.kill_tree(key, reason);
+        self.answer_kills(key);
+        Ok(())
+    }
+
+    pub fn set_grace(&mut self, request: &ExecGrace) -> Answer<()> {
+        let key = self.find_exec(&request.exec_id)?.0;
+        let Some(exec) = self.execs.get_mut(key) else { return Ok(()) };
+        if let Some(timer) = exec.grace.take() {
+            self.timers.cancel(timer);
+        }
+        if let Some(after) = request.grace_ms.filter(|_| !exec.ended()) {
+            exec.grace = Some(self.timers.add(after, Timer::Grace(key)));
+        }
+        Ok(())
+    }
+}
+
+fn check_open(exec: &Exec) -> Answer<()> {
+    if exec.ended() {
+        return Err(conflict(format!("exec {} has ended", exec.id)));
+    }
+    if !exec.stdin.open() {
+        return Err(conflict(format!("standard input of exec {} is closed", exec.id)));
+    }
+    Ok(())
+}

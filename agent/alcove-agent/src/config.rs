@@ -1,0 +1,61 @@
+//! What the service told about the sandbox, and what the agent found out about its surroundings.
+
+use crate::users::{self, Ids, User, UserError};
+use std::collections::BTreeMap;
+
+pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub const DEFAULT_WORKDIR: &str = "/workspace";
+
+#[derive(Clone)]
+pub struct Config {
+    pub sandbox_id: Option<String>,
+    pub env: BTreeMap<String, String>,
+    pub user: String,
+    pub workdir: String,
+    /// Capabilities that commands get.
+    pub exec_caps: u64,
+    pub ring_bytes: usize,
+    pub journals_bytes: usize,
+    pub ids: Ids,
+}
+
+impl Config {
+    pub fn new(ids: Ids) -> Self {
+        Self {
+            sandbox_id: None,
+            env: BTreeMap::new(),
+            user: match ids {
+                Ids::Many => "0".into(),
+                Ids::Single { uid, .. } => uid.to_string(),
+            },
+            workdir: DEFAULT_WORKDIR.into(),
+            exec_caps: 0,
+            ring_bytes: 1 << 20,
+            journals_bytes: 16 << 20,
+            ids,
+        }
+    }
+
+    /// The user that a request names, else the sandbox's.
+    pub fn user(&self, wanted: Option<&str>) -> Result<User, UserError> {
+        users::find(wanted.filter(|name| !name.is_empty()).unwrap_or(&self.user), self.ids)
+    }
+}
+
+/// The environment of a command: defaults, then the sandbox's, then its own.
+pub fn environment(config: &Config, own: &BTreeMap<String, String>, user: &User, tty: bool) -> BTreeMap<String, String> {
+    let mut env = BTreeMap::from([
+        ("PATH".to_owned(), DEFAULT_PATH.to_owned()),
+        ("HOME".to_owned(), user.home.clone()),
+        ("USER".to_owned(), user.name.clone()),
+        ("LOGNAME".to_owned(), user.name.clone()),
+        ("SHELL".to_owned(), user.shell.clone()),
+    ]);
+    if tty {
+        env.insert("TERM".to_owned(), "xterm-256color".to_owned());
+    }
+    for (name, value) in config.env.iter().chain(own) {
+        env.insert(name.clone(), value.clone());
+    }
+    env
+}

@@ -1,0 +1,163 @@
+//! One exec: its record, its output, its standard input, and who waits for what. The agent drives it.
+//!
+//! States: `Starting` until the monitor has told whether the program runs, then `Running`; `Draining` when a terminal's
+//! last output is awaited after the end of the first process; then `Ended`, for good. What it left running in the
+//! background still belongs to it: `monitor` stays set until nothing is left.
+
+use crate::journal::Journal;
+use crate::slab::Key;
+use crate::timers::TimerId;
+use alcove_protocol::{ExecRecord, ExecState, ExitEvent, ExitReason};
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+
+/// Most standard input that is on its way to a command.
+pub const MAX_STDIN: usize = 1 << 20;
+
+/// An end of a pipe, or the terminal, that the command writes to.
+pub struct Output {
+    pub fd: OwnedFd,
+    /// Whether epoll watches it; not while a lossless reader is behind.
+    pub watched: bool,
+    /// Whether the pipe was made larger, after it was found full.
+    pub enlarged: bool,
+}
+
+/// The way into the command.
+#[derive(Default)]
+pub struct Stdin {
+    pub fd: Option<OwnedFd>,
+    pub queue: VecDeque<u8>,
+    /// No more is taken; the descriptor is closed once the queue is empty.
+    pub closing: bool,
+    pub watched: bool,
+}
+
+impl Stdin {
+    pub fn open(&self) -> bool {
+        self.fd.is_some() && !self.closing
+    }
+
+    pub fn room(&self) -> usize {
+        MAX_STDIN.saturating_sub(self.queue.len())
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Ending {
+    pub ended_at: u64,
+    pub exit_code: i32,
+    pub signal: Option<String>,
+    pub reason: ExitReason,
+    pub duration_ms: u64,
+    pub start_error: Option<String>,
+}
+
+pub enum Phase {
+    Starting,
+    Running,
+    Draining(Ending),
+    Ended(Ending),
+}
+
+pub struct Exec {
+    pub sequence: u64,
+    pub id: String,
+    pub command: String,
+    pub args: Vec<String>,
+    pub program: String,
+    pub cwd: String,
+    pub tty: bool,
+    pub tag: Option<String>,
+    pub detached: bool,
+    pub timeout_ms: Option<u64>,
+    pub started_at: u64,
+    pub started_boot: u64,
+    pub pid: i32,
+    pub phase: Phase,
+    pub journal: Journal,
+    pub stdout: Option<Output>,
+    pub stderr: Option<Output>,
+    pub stdin: Stdin,
+    pub monitor: Option<Key>,
+    /// The connection whose `exec.start` waits for its reply.
+    pub starter: Option<Key>,
+    pub followers: Vec<Key>,
+    pub stdin_writers: Vec<Key>,
+    pub kill_waiters: Vec<Key>,
+    /// Why the tree was killed; the first cause stays.
+    pub killed: Option<ExitReason>,
+    pub sweep: Option<TimerId>,
+    pub sweeps: u32,
+    pub timeout: Option<TimerId>,
+    pub grace: Option<TimerId>,
+    pub drain: Option<TimerId>,
+    /// Memory kills counted when it started.
+    pub oom_before: u64,
+}
+
+impl Exec {
+    pub fn ending(&self) -> Option<&Ending> {
+        match &self.phase {
+            Phase::Ended(ending) => Some(ending),
+            _ => None,
+        }
+    }
+
+    pub fn ended(&self) -> bool {
+        self.ending().is_some()
+    }
+
+    pub fn record(&self, from: Option<u64>) -> ExecRecord {
+        let ending = self.ending();
+        ExecRecord {
+            exec_id: self.id.clone(),
+            pid: self.pid,
+            state: if ending.is_some() { ExecState::Exited } else { ExecState::Running },
+            command: self.command.clone(),
+            args: self.args.clone(),
+            tty: self.tty,
+            tag: self.tag.clone(),
+            detached: self.detached,
+            started_at: self.started_at,
+            output_bytes: self.journal.end(),
+            first_offset: self.journal.start(),
+            ended_at: ending.map(|ending| ending.ended_at),
+            exit_code: ending.map(|ending| ending.exit_code),
+            signal: ending.and_then(|ending| ending.signal.clone()),
+            reason: ending.map(|ending| ending.reason),
+            duration_ms: ending.map(|ending| ending.duration_ms),
+            start_error: ending.and_then(|ending| ending.start_error.clone()),
+            from,
+        }
+    }
+
+    pub fn exit_event(&self) -> Option<ExitEvent> {
+        let ending = self.ending()?;
+        Some(ExitEvent {
+            exec_id: self.id.clone(),
+            exit_code: ending.exit_code,
+            signal: ending.signal.clone(),
+            reason: ending.reason,
+            started_at: self.started_at,
+            ended_at: ending.ended_at,
+            duration_ms: ending.duration_ms,
+            output_bytes: self.journal.end(),
+            start_error: ending.start_error.clone(),
+        })
+    }
+}
+
+/// The name of a signal, as `SIGTERM`.
+pub fn signal_name(number: i32) -> String {
+    const NAMES: [&str; 32] = [
+        "", "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM", "TERM",
+        "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH", "IO",
+        "PWR", "SYS",
+    ];
+    match usize::try_from(number).ok().and_then(|index| NAMES.get(index)).filter(|name| !name.is_empty()) {
+        Some(name) => format!("SIG{name}"),
+        None if number >= 34 => format!("SIGRTMIN+{}", number - 34),
+        None => format!("SIG{number}"),
+    }
+}

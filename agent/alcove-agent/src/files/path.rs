@@ -1,0 +1,245 @@
+//! Paths: from the text of a request to descriptors. Magic links of `/proc` are never followed where the kernel can be
+//! told so; nothing is decided from a path's text that the kernel would decide differently.
+
+use crate::sys;
+use crate::users::{Ids, User};
+use crate::workers::channel::{refused, Stop};
+use alcove_protocol::ErrorCode;
+use std::ffi::{CStr, CString};
+use std::io::Error;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const MAX_PATH: usize = 4095;
+const MAX_LINKS: usize = 40;
+
+/// An absolute path, cut into its components; `.` and empty ones are left out.
+#[derive(Clone, Debug)]
+pub struct Path {
+    pub components: Vec<Vec<u8>>,
+}
+
+impl Path {
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes()).into_owned()
+    }
+
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for component in &self.components {
+            bytes.push(b'/');
+            bytes.extend_from_slice(component);
+        }
+        if bytes.is_empty() {
+            bytes.push(b'/');
+        }
+        bytes
+    }
+
+    pub fn name(&self) -> Option<&[u8]> {
+        self.components.last().map(Vec::as_slice)
+    }
+
+    pub fn is_root(&self) -> bool {
+        self.components.is_empty()
+    }
+
+    fn c_string(&self) -> Result<CString, Stop> {
+        c_string(&self.bytes())
+    }
+}
+
+pub fn c_string(bytes: &[u8]) -> Result<CString, Stop> {
+    CString::new(bytes).map_err(|_| refused(ErrorCode::BadRequest, "a path holds a zero byte"))
+}
+
+pub fn parse(path: &str) -> Result<Path, Stop> {
+    if !path.starts_with('/') {
+        return Err(refused(ErrorCode::BadRequest, format!("path {path:?} is not absolute")));
+    }
+    if path.contains('\0') || path.len() > MAX_PATH {
+        return Err(refused(ErrorCode::BadRequest, format!("a path holds a zero byte or has more than {MAX_PATH} bytes")));
+    }
+    Ok(Path { components: components(path.as_bytes()) })
+}
+
+fn components(bytes: &[u8]) -> Vec<Vec<u8>> {
+    bytes.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".").map(<[u8]>::to_vec).collect()
+}
+
+/// Tells an error of the kernel in the protocol's words.
+pub fn failed(path: &str, error: &Error) -> Stop {
+    let (code, text) = match error.raw_os_error().unwrap_or(0) {
+        libc::ENOENT => (ErrorCode::NotFound, format!("{path} does not exist")),
+        libc::EACCES | libc::EPERM | libc::EROFS => (ErrorCode::Permission, format!("{path}: {error}")),
+        libc::EEXIST => (ErrorCode::Exists, format!("{path} exists already")),
+        libc::ENOTEMPTY => (ErrorCode::NotEmpty, format!("{path} is not empty")),
+        libc::EISDIR => (ErrorCode::IsDirectory, format!("{path} is a directory")),
+        libc::ENOTDIR => (ErrorCode::NotDirectory, format!("{path}: a part of the path is no directory")),
+        libc::ENXIO | libc::ENODEV => (ErrorCode::NotRegular, format!("{path} is no regular file")),
+        libc::ENOSPC | libc::EDQUOT => (ErrorCode::NoSpace, format!("{path}: the sandbox's disk is full")),
+        libc::EFBIG => (ErrorCode::TooLarge, format!("{path}: the file is too large")),
+        libc::ELOOP => (ErrorCode::Permission, format!("{path}: too many links, or one that leaves the file system")),
+        libc::ENAMETOOLONG => (ErrorCode::BadRequest, format!("{path}: a name is too long")),
+        libc::EINVAL => (ErrorCode::BadRequest, format!("{path}: {error}")),
+        libc::EOPNOTSUPP | libc::ENOSYS => (ErrorCode::Unsupported, format!("{path}: {error}")),
+        libc::EMFILE | libc::ENFILE | libc::ENOMEM => (ErrorCode::Busy, format!("{path}: {error}")),
+        _ => (ErrorCode::Io, format!("{path}: {error}")),
+    };
+    refused(code, text)
+}
+
+static OLD_KERNEL: AtomicBool = AtomicBool::new(false);
+
+/// `openat` that follows no magic link.
+pub fn open_at(dir: RawFd, path: &CStr, flags: libc::c_int) -> std::io::Result<OwnedFd> {
+    use std::os::fd::FromRawFd;
+    if !sys::compat() && !OLD_KERNEL.load(Ordering::Relaxed) {
+        // SAFETY: `how` is plain data for which zero means "nothing asked for"; the result is checked.
+        let result = unsafe {
+            let mut how: libc::open_how = std::mem::zeroed();
+            how.flags = (flags | libc::O_CLOEXEC) as u64;
+            how.resolve = libc::RESOLVE_NO_MAGICLINKS;
+            libc::syscall(libc::SYS_openat2, dir, path.as_ptr(), &how, std::mem::size_of_val(&how))
+        };
+        match sys::check(result) {
+            // SAFETY: the kernel just returned it to us.
+            Ok(fd) => return Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }),
+            Err(error) => match error.raw_os_error() {
+                // EPERM is how seccomp filters of old container engines refuse what they do not know; a true EPERM
+                // comes again from the plain call.
+                Some(libc::ENOSYS) => OLD_KERNEL.store(true, Ordering::Relaxed),
+                Some(libc::EPERM) => {}
+                _ => return Err(error),
+            },
+        }
+    }
+    sys::open_at(dir, path, flags, 0)
+}
+
+pub fn open(path: &Path, flags: libc::c_int) -> Result<OwnedFd, Stop> {
+    open_at(libc::AT_FDCWD, &path.c_string()?, flags).map_err(|error| failed(&path.text(), &error))
+}
+
+/// A name in an open directory.
+pub struct Place {
+    pub dir: OwnedFd,
+    pub name: CString,
+}
+
+impl Place {
+    pub fn stat(&self) -> std::io::Result<libc::stat> {
+        sys::stat_at(self.dir.as_raw_fd(), &self.name, libc::AT_SYMLINK_NOFOLLOW)
+    }
+}
+
+fn split_last(path: &Path) -> Result<(Path, &[u8]), Stop> {
+    match path.name() {
+        None => Err(refused(ErrorCode::BadRequest, "/ itself cannot be used here")),
+        Some(b"..") => Err(refused(ErrorCode::BadRequest, format!("{} ends in ..", path.text()))),
+        Some(name) => Ok((Path { components: path.components[..path.components.len() - 1].to_vec() }, name)),
+    }
+}
+
+const DIRECTORY: libc::c_int = libc::O_PATH | libc::O_DIRECTORY;
+
+/// The directory that holds the path's last name; a last symlink is not followed.
+pub fn locate(path: &Path) -> Result<Place, Stop> {
+    let (parent, name) = split_last(path)?;
+    Ok(Place { dir: open(&parent, DIRECTORY)?, name: c_string(name)? })
+}
+
+/// As [`locate`], making missing directories on the way, which belong to `user`.
+pub fn locate_making(path: &Path, user: &User, ids: Ids) -> Result<Place, Stop> {
+    let (parent, name) = split_last(path)?;
+    Ok(Place { dir: make_directories(&parent, user, ids)?, name: c_string(name)? })
+}
+
+/// Goes on from a place that is a symlink to what it points to, until it is none.
+pub fn follow(path: &Path, mut place: Place) -> Result<Place, Stop> {
+    for _ in 0..MAX_LINKS {
+        let Some(target) = read_link(place.dir.as_raw_fd(), &place.name) else { return Ok(place) };
+        let mut parts = components(&target);
+        let failure = |error: Error| failed(&path.text(), &error);
+        let Some(name) = parts.pop() else {
+            return Err(refused(ErrorCode::IsDirectory, format!("{} leads to a directory", path.text())));
+        };
+        let mut directory = if target.starts_with(b"/") { b"/".to_vec() } else { Vec::new() };
+        directory.extend_from_slice(&parts.join(&b'/'));
+        if name == b".." {
+            return Err(refused(ErrorCode::IsDirectory, format!("{} leads to a directory", path.text())));
+        }
+        if !directory.is_empty() {
+            place.dir = open_at(place.dir.as_raw_fd(), &c_string(&directory)?, DIRECTORY).map_err(failure)?;
+        }
+        place.name = c_string(&name)?;
+    }
+    Err(failed(&path.text(), &Error::from_raw_os_error(libc::ELOOP)))
+}
+
+/// The target of a symlink; None when it is something else, or nothing.
+pub fn read_link(dir: RawFd, name: &CStr) -> Option<Vec<u8>> {
+    let mut target = vec![0u8; 4096];
+    // SAFETY: the buffer is valid for its length.
+    let length = unsafe { libc::readlinkat(dir, name.as_ptr(), target.as_mut_ptr().cast(), target.len()) };
+    target.truncate(usize::try_from(length).ok()?);
+    Some(target)
+}
+
+/// Gives what was just created to its owner.
+pub fn give(dir: RawFd, name: &CStr, user: &User, ids: Ids) -> std::io::Result<()> {
+    if ids != Ids::Many {
+        return Ok(());
+    }
+    // SAFETY: the name is a C string.
+    let result = unsafe { libc::fchownat(dir, name.as_ptr(), user.uid, user.gid, libc::AT_SYMLINK_NOFOLLOW) };
+    sys::check(result).map(|_| ())
+}
+
+/// Opens a directory, making what is missing of its path.
+pub fn make_directories(path: &Path, user: &User, ids: Ids) -> Result<OwnedFd, Stop> {
+    let whole = open_at(libc::AT_FDCWD, &path.c_string()?, DIRECTORY);
+    match whole {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
+        found => return found.map_err(|error| failed(&path.text(), &error)),
+    }
+    let failure = |error: Error| failed(&path.text(), &error);
+    let mut dir = open_at(libc::AT_FDCWD, c"/", DIRECTORY).map_err(failure)?;
+    for component in &path.components {
+        let name = c_string(component)?;
+        dir = match open_at(dir.as_raw_fd(), &name, DIRECTORY) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
+                // SAFETY: the name is a C string.
+                match sys::check(unsafe { libc::mkdirat(dir.as_raw_fd(), name.as_ptr(), 0o755) }) {
+                    Ok(_) => give(dir.as_raw_fd(), &name, user, ids).map_err(failure)?,
+                    // Somebody else made it in between; a dangling symlink fails below.
+                    Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
+                    Err(error) => return Err(failure(error)),
+                }
+                open_at(dir.as_raw_fd(), &name, DIRECTORY).map_err(failure)?
+            }
+            found => found.map_err(failure)?,
+        };
+    }
+    Ok(dir)
+}
+
+const PROC_MAGIC: libc::c_long = 0x9fa0;
+
+pub fn on_procfs(fd: RawFd) -> bool {
+    // SAFETY: `fstatfs` fills the structure when it succeeds.
+    unsafe {
+        let mut stat: libc::statfs = std::mem::zeroed();
+        libc::fstatfs(fd, &mut stat) == 0 && stat.f_type as libc::c_long == PROC_MAGIC
+    }
+}
+
+/// File systems whose files have no size worth telling before they are read.
+pub fn is_synthetic(fd: RawFd) -> bool {
+    const MAGICS: [libc::c_long; 6] = [PROC_MAGIC, 0x6265_6572, 0x27e0eb, 0x6367_7270, 0x6462_6720, 0x7472_6163];
+    // SAFETY: as in `on_procfs`.
+    unsafe {
+        let mut stat: libc::statfs = std::mem::zeroed();
+        libc::fstatfs(fd, &mut stat) == 0 && MAGICS.contains(&(stat.f_type as libc::c_long))
+    }
+}

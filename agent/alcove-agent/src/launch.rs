@@ -1,0 +1,301 @@
+//! `exec.start`: from the request to a running command.
+
+use crate::agent::{busy, Agent, Monitor, Timer};
+use crate::config::{environment, DEFAULT_PATH};
+use crate::connection::{Follow, Operation};
+use crate::exec::{Ending, Exec, Output, Phase, Stdin};
+use crate::journal::{Journal, Stream};
+use crate::monitor::{self, Job, Stage, MAX_SENT_JOB};
+use crate::poller::{Source, READ};
+use crate::requests::{bad_request, check_env, Answer};
+use crate::slab::Key;
+use crate::users::{Ids, User};
+use crate::{sys, terminal};
+use alcove_protocol::{ErrorBody, ErrorCode, ExecStart, ExitReason, Kind, Started};
+use std::io::Error;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+const MAX_RUNNING: usize = 4096;
+const MAX_ID: usize = 128;
+
+/// The ends of the command's streams: the agent's, and those the command gets.
+struct Streams {
+    stdin: Option<OwnedFd>,
+    stdout: OwnedFd,
+    stderr: Option<OwnedFd>,
+    theirs: [OwnedFd; 3],
+}
+
+fn io(what: &str, error: &Error) -> ErrorBody {
+    match error.raw_os_error() {
+        Some(libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE) => {
+            busy(format!("{what}: {error}; the sandbox has used up its processes, memory or descriptors"))
+        }
+        _ => ErrorBody::new(ErrorCode::Io, format!("{what}: {error}")),
+    }
+}
+
+impl Agent {
+    pub fn start_exec(&mut self, connection: Key, request: ExecStart) -> Answer<()> {
+        if request.exec_id.is_empty() || request.exec_id.len() > MAX_ID {
+            return Err(bad_request(format!("exec_id: 1 to {MAX_ID} bytes are wanted")));
+        }
+        if self.exec_keys.contains_key(&request.exec_id) {
+            return Err(ErrorBody::new(ErrorCode::Conflict, format!("exec {} exists already", request.exec_id)));
+        }
+        if request.argv.first().is_none_or(String::is_empty) || request.argv.iter().any(|arg| arg.contains('\0')) {
+            return Err(bad_request("argv: the program's name is missing, or an argument holds a zero byte"));
+        }
+        if self.running >= MAX_RUNNING {
+            return Err(busy(format!("{MAX_RUNNING} commands run already")));
+        }
+        check_env(&request.env)?;
+        let user = self.config.user(request.user.as_deref()).map_err(|error| bad_request(error.to_string()))?;
+        let streams = match request.tty {
+            Some(size) => terminal_streams(size.cols, size.rows, request.stdin, &user, self.config.ids)?,
+            None => pipe_streams(request.stdin, &user, self.config.ids)?,
+        };
+        let cwd = request.cwd.clone().filter(|cwd| !cwd.is_empty()).unwrap_or_else(|| self.config.workdir.clone());
+        let job = self.job(&request, &user, &cwd)?;
+        let oom_before = self.oom.total();
+        let monitor = self.hand_over(&job.encode(), &streams.theirs)?;
+        drop(streams.theirs);
+
+        self.sequence += 1;
+        let id = request.exec_id.clone();
+        let key = self.execs.insert(Exec {
+            sequence: self.sequence,
+            id: request.exec_id,
+            command: request.command,
+            args: request.args,
+            program: request.argv[0].clone(),
+            cwd,
+            tty: request.tty.is_some(),
+            tag: request.tag,
+            detached: request.detached,
+            timeout_ms: request.timeout_ms,
+            started_at: sys::wall_ms(),
+            started_boot: sys::boottime_ms(),
+            pid: 0,
+            phase: Phase::Starting,
+            journal: Journal::new(self.config.ring_bytes),
+            stdout: Some(Output { fd: streams.stdout, watched: true, enlarged: false }),
+            stderr: streams.stderr.map(|fd| Output { fd, watched: true, enlarged: false }),
+            stdin: Stdin { fd: streams.stdin, ..Stdin::default() },
+            monitor: Some(monitor),
+            starter: Some(connection),
+            followers: Vec::new(),
+            stdin_writers: Vec::new(),
+            kill_waiters: Vec::new(),
+            killed: None,
+            sweep: None,
+            sweeps: 0,
+            timeout: None,
+            grace: None,
+            drain: None,
+            oom_before,
+        });
+        self.exec_keys.insert(id, key);
+        self.running += 1;
+        if let Some(monitor) = self.monitors.get_mut(monitor) {
+            monitor.exec = Some(key);
+        }
+        let Some(exec) = self.execs.get_mut(key) else { return Ok(()) };
+        for (output, source) in [(&exec.stdout, Source::ExecStdout(key)), (&exec.stderr, Source::ExecStderr(key))] {
+            if let Some(output) = output {
+                self.poller.add(output.fd.as_raw_fd(), source, READ).map_err(|error| io("the output cannot be watched", &error))?;
+            }
+        }
+        if let Some(connection_state) = self.connections.get_mut(connection) {
+            connection_state.operation = if request.follow {
+                exec.followers.push(connection);
+                let (lossless, input) = (request.lossless, request.stdin);
+                Operation::Following(Follow { exec: key, cursor: 0, until: None, lossless, replied: false, input })
+            } else {
+                Operation::Starting(key)
+            };
+        }
+        Ok(())
+    }
+
+    fn job(&self, request: &ExecStart, user: &User, cwd: &str) -> Answer<Job> {
+        if cwd.contains('\0') {
+            return Err(bad_request("cwd holds a zero byte"));
+        }
+        let env = environment(&self.config, &request.env, user, request.tty.is_some());
+        let program = &request.argv[0];
+        let programs = if program.contains('/') {
+            vec![program.clone().into_bytes()]
+        } else {
+            let path = env.get("PATH").map_or(DEFAULT_PATH, String::as_str);
+            path.split(':')
+                .take(256)
+                .map(|directory| match directory {
+                    "" => format!("./{program}").into_bytes(),
+                    directory => format!("{}/{program}", directory.trim_end_matches('/')).into_bytes(),
+                })
+                .collect()
+        };
+        Ok(Job {
+            argv: request.argv.iter().map(|arg| arg.clone().into_bytes()).collect(),
+            env: env.iter().map(|(name, value)| format!("{name}={value}").into_bytes()).collect(),
+            programs,
+            cwd: cwd.as_bytes().to_vec(),
+            ids: match self.config.ids {
+                Ids::Many => Some((user.uid, user.gid, user.groups.clone())),
+                Ids::Single { .. } => None,
+            },
+            tty: request.tty.is_some(),
+            caps: self.config.exec_caps,
+            oom_score_adj: self.oom_score_adj,
+            open_files: self.open_files,
+        })
+    }
+
+    /// Gives the job to a spare monitor, else forks one.
+    fn hand_over(&mut self, job: &[u8], theirs: &[OwnedFd; 3]) -> Answer<Key> {
+        let fds = [theirs[0].as_raw_fd(), theirs[1].as_raw_fd(), theirs[2].as_raw_fd()];
+        while job.len() <= MAX_SENT_JOB {
+            let spare = self.monitors.iter().filter(|(_, monitor)| monitor.exec.is_none()).max_by_key(|(_, monitor)| monitor.spare_since);
+            let Some((key, spare)) = spare else { break };
+            if monitor::send(&spare.handle, job, fds).is_ok() {
+                return Ok(key);
+            }
+            // It was killed, or is ending.
+            self.dismiss(key);
+        }
+        let handle = monitor::fork(job, fds).map_err(|error| io("no process can be started", &error))?;
+        let socket = handle.socket.as_raw_fd();
+        let key = self.monitors.insert(Monitor { handle, exec: None, spare_since: 0 });
+        self.poller.add(socket, Source::Monitor(key), READ).map_err(|error| io("the monitor cannot be watched", &error))?;
+        Ok(key)
+    }
+
+    /// The program runs.
+    pub fn exec_started(&mut self, key: Key, pid: i32) {
+        let Some(exec) = self.execs.get_mut(key) else { return };
+        exec.pid = pid;
+        exec.phase = Phase::Running;
+        if let Some(after) = exec.timeout_ms {
+            exec.timeout = Some(self.timers.add(after, Timer::Timeout(key)));
+        }
+        self.reply_started(key);
+    }
+
+    fn reply_started(&mut self, key: Key) {
+        let Some(exec) = self.execs.get_mut(key) else { return };
+        let Some(starter) = exec.starter.take() else { return };
+        let reply = Started { exec_id: exec.id.clone(), pid: exec.pid, started_at: exec.started_at };
+        let Some(connection) = self.connections.get_mut(starter) else { return };
+        if let Operation::Following(follow) = &mut connection.operation {
+            follow.replied = true;
+            connection.push_json(Kind::Reply, &reply);
+            self.mark(starter);
+        } else {
+            self.reply(starter, &reply);
+        }
+    }
+
+    /// The program does not run: some failures refuse the request, others are an exec that ended at once.
+    pub fn exec_failed(&mut self, key: Key, stage: Stage, errno: i32, pid: i32) {
+        let Some(exec) = self.execs.get_mut(key) else { return };
+        let error = Error::from_raw_os_error(errno);
+        let refusal = match stage {
+            Stage::Exec => None,
+            Stage::Cwd => Some(bad_request(match errno {
+                libc::ENOENT => format!("cwd: {} does not exist", exec.cwd),
+                libc::ENOTDIR => format!("cwd: {} is no directory", exec.cwd),
+                libc::EACCES => format!("cwd: the user may not enter {}", exec.cwd),
+                _ => format!("cwd: {}: {error}", exec.cwd),
+            })),
+            Stage::Fork => Some(io("no process can be started", &error)),
+            Stage::Setup => Some(io("the command cannot be set up", &error)),
+        };
+        if let Some(refusal) = refusal {
+            let starter = exec.starter.take();
+            self.forget_exec(key);
+            if let Some(starter) = starter {
+                self.refuse(starter, &refusal);
+            }
+            return;
+        }
+        exec.pid = pid;
+        let program = &exec.program;
+        let (exit_code, text) = match errno {
+            libc::ENOENT => (127, format!("{program}: not found")),
+            libc::EACCES => (126, format!("{program}: permission denied")),
+            libc::ENOEXEC => (126, format!("{program}: not an executable format")),
+            libc::E2BIG => (126, format!("{program}: the argument list is too long")),
+            _ => (126, format!("{program}: {error}")),
+        };
+        let line = format!("{text}\n");
+        let stream = if exec.tty { Stream::Stdout } else { Stream::Stderr };
+        let size = exec.journal.size_for(line.len());
+        self.journal_bytes += size - exec.journal.allocated();
+        exec.journal.grow(size);
+        exec.journal.append(line.as_bytes(), stream);
+        exec.phase = Phase::Running;
+        let ending = Ending {
+            ended_at: sys::wall_ms(),
+            exit_code,
+            signal: None,
+            reason: ExitReason::Exited,
+            duration_ms: sys::boottime_ms().saturating_sub(exec.started_boot),
+            start_error: Some(text),
+        };
+        self.reply_started(key);
+        self.conclude(key, ending);
+    }
+}
+
+/// The command must be able to open its own `/dev/stdout` again, whoever it runs as.
+fn give(fd: &OwnedFd, user: &User, ids: Ids) {
+    if ids == Ids::Many && user.uid != 0 {
+        // SAFETY: a live descriptor. A failure only costs that convenience.
+        let _ = unsafe { libc::fchown(fd.as_raw_fd(), user.uid, user.gid) };
+    }
+}
+
+fn pipe_streams(stdin: bool, user: &User, ids: Ids) -> Answer<Streams> {
+    let failed = |error: Error| io("no pipe can be made", &error);
+    let (stdout, their_stdout) = sys::pipe().map_err(failed)?;
+    let (stderr, their_stderr) = sys::pipe().map_err(failed)?;
+    let (stdin, their_stdin) = if stdin {
+        let (theirs, ours) = sys::pipe().map_err(failed)?;
+        sys::set_nonblocking(ours.as_raw_fd(), true).map_err(failed)?;
+        (Some(ours), theirs)
+    } else {
+        (None, empty_input().map_err(failed)?)
+    };
+    for ours in [&stdout, &stderr] {
+        sys::set_nonblocking(ours.as_raw_fd(), true).map_err(failed)?;
+    }
+    for theirs in [&their_stdout, &their_stderr] {
+        give(theirs, user, ids);
+    }
+    if stdin.is_some() {
+        give(&their_stdin, user, ids);
+    }
+    Ok(Streams { stdin, stdout, stderr: Some(stderr), theirs: [their_stdin, their_stdout, their_stderr] })
+}
+
+/// `/dev/null`, or where the sandbox has none, a pipe that nobody writes to.
+fn empty_input() -> std::io::Result<OwnedFd> {
+    if let Ok(fd) = sys::open(c"/dev/null", libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY, 0) {
+        let stat = sys::fstat(fd.as_raw_fd())?;
+        if stat.st_mode & libc::S_IFMT == libc::S_IFCHR && stat.st_rdev == libc::makedev(1, 3) {
+            sys::set_nonblocking(fd.as_raw_fd(), false)?;
+            return Ok(fd);
+        }
+    }
+    sys::pipe().map(|(read, _)| read)
+}
+
+fn terminal_streams(cols: u16, rows: u16, stdin: bool, user: &User, ids: Ids) -> Answer<Streams> {
+    let failed = |error: Error| io("no terminal can be opened", &error);
+    let (master, slave) = terminal::open(cols, rows).map_err(failed)?;
+    give(&slave, user, ids);
+    let input = if stdin { Some(master.try_clone().map_err(failed)?) } else { None };
+    let theirs = [slave.try_clone().map_err(failed)?, slave.try_clone().map_err(failed)?, slave];
+    Ok(Streams { stdin: input, stdout: master, stderr: None, theirs })
+}

@@ -1,0 +1,451 @@
+//! The monitor of an exec: a process of its own between the agent and a command. It is a subreaper, so everything the
+//! command starts stays below it whatever it does, and it reaps until nothing is left. Then it waits for its next job.
+//!
+//! The agent speaks to it over a socket pair: jobs (with descriptors) one way, fixed-size reports the other way.
+
+use crate::{caps, sys};
+use std::io::{Error, Result};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::ptr;
+
+/// The id that monitors take as real and saved user id: a command that runs as root of the sandbox without CAP_KILL
+/// cannot signal them.
+const MONITOR_UID: u32 = 65533;
+/// Jobs above this do not travel through the socket, which must never make the agent wait: a fresh monitor inherits them.
+pub const MAX_SENT_JOB: usize = 32 * 1024;
+const MAX_FDS: usize = 3;
+
+/// What to run. The descriptors (standard input, output and error; one and the same for a terminal) travel beside it.
+pub struct Job {
+    pub argv: Vec<Vec<u8>>,
+    pub env: Vec<Vec<u8>>,
+    /// Paths to try in turn.
+    pub programs: Vec<Vec<u8>>,
+    pub cwd: Vec<u8>,
+    /// None where only one user id exists.
+    pub ids: Option<(u32, u32, Vec<u32>)>,
+    pub tty: bool,
+    pub caps: u64,
+    pub oom_score_adj: i32,
+    pub open_files: (u64, u64),
+}
+
+impl Job {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(1024);
+        let list = |out: &mut Vec<u8>, items: &[Vec<u8>]| {
+            out.extend_from_slice(&(items.len() as u32).to_ne_bytes());
+            for item in items {
+                out.extend_from_slice(&(item.len() as u32).to_ne_bytes());
+                out.extend_from_slice(item);
+                out.push(0);
+            }
+        };
+        list(&mut out, &self.argv);
+        list(&mut out, &self.env);
+        list(&mut out, &self.programs);
+        list(&mut out, std::slice::from_ref(&self.cwd));
+        let (uid, gid, groups) = self.ids.clone().unwrap_or((u32::MAX, u32::MAX, Vec::new()));
+        for number in [uid, gid, groups.len() as u32].into_iter().chain(groups) {
+            out.extend_from_slice(&number.to_ne_bytes());
+        }
+        out.extend_from_slice(&u32::from(self.tty).to_ne_bytes());
+        out.extend_from_slice(&self.oom_score_adj.to_ne_bytes());
+        for number in [self.caps, self.open_files.0, self.open_files.1] {
+            out.extend_from_slice(&number.to_ne_bytes());
+        }
+        out
+    }
+}
+
+/// Where a start failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Stage {
+    Fork = 1,
+    Setup = 2,
+    Cwd = 3,
+    Exec = 4,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Report {
+    Started { pid: i32 },
+    Failed { stage: Stage, errno: i32, pid: i32 },
+    /// Wait status of the command's first process.
+    Ended { status: i32 },
+    /// Nothing descends from the monitor any more.
+    Idle,
+}
+
+pub const REPORT_LENGTH: usize = 16;
+
+impl Report {
+    fn encode(self) -> [u8; REPORT_LENGTH] {
+        let words: [i32; 4] = match self {
+            Report::Started { pid } => [1, pid, 0, 0],
+            Report::Failed { stage, errno, pid } => [2, stage as i32, errno, pid],
+            Report::Ended { status } => [3, status, 0, 0],
+            Report::Idle => [4, 0, 0, 0],
+        };
+        let mut bytes = [0; REPORT_LENGTH];
+        for (index, word) in words.iter().enumerate() {
+            bytes[index * 4..index * 4 + 4].copy_from_slice(&word.to_ne_bytes());
+        }
+        bytes
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<Report> {
+        let word = |index: usize| -> Option<i32> {
+            Some(i32::from_ne_bytes(bytes.get(index * 4..index * 4 + 4)?.try_into().ok()?))
+        };
+        Some(match word(0)? {
+            1 => Report::Started { pid: word(1)? },
+            2 => Report::Failed {
+                stage: match word(1)? {
+                    1 => Stage::Fork,
+                    3 => Stage::Cwd,
+                    4 => Stage::Exec,
+                    _ => Stage::Setup,
+                },
+                errno: word(2)?,
+                pid: word(3)?,
+            },
+            3 => Report::Ended { status: word(1)? },
+            4 => Report::Idle,
+            _ => return None,
+        })
+    }
+}
+
+/// A monitor as the agent sees it.
+pub struct Handle {
+    pub pid: i32,
+    pub socket: OwnedFd,
+}
+
+/// Forks a monitor that starts with `job`.
+pub fn fork(job: &[u8], fds: [RawFd; MAX_FDS]) -> Result<Handle> {
+    let (ours, theirs) = sys::socket_pair()?;
+    sys::set_nonblocking(ours.as_raw_fd(), true)?;
+    // SAFETY: only the main thread forks. The child uses no lock but malloc's, which glibc's fork leaves usable.
+    let pid = sys::check(unsafe { libc::fork() })?;
+    if pid == 0 {
+        run(theirs, job, fds);
+    }
+    Ok(Handle { pid, socket: ours })
+}
+
+/// Hands a job to a monitor that has nothing left to reap.
+pub fn send(handle: &Handle, job: &[u8], fds: [RawFd; MAX_FDS]) -> Result<()> {
+    let length = (job.len() as u32).to_ne_bytes();
+    let mut control = [0u64; 8];
+    let mut vectors = [
+        libc::iovec { iov_base: length.as_ptr() as *mut _, iov_len: length.len() },
+        libc::iovec { iov_base: job.as_ptr() as *mut _, iov_len: job.len() },
+    ];
+    // SAFETY: the control buffer is aligned and large enough for three descriptors; everything outlives the call.
+    let sent = unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        message.msg_iov = vectors.as_mut_ptr();
+        message.msg_iovlen = 2;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = libc::CMSG_SPACE((MAX_FDS * 4) as u32) as _;
+        let header = libc::CMSG_FIRSTHDR(&message);
+        (*header).cmsg_level = libc::SOL_SOCKET;
+        (*header).cmsg_type = libc::SCM_RIGHTS;
+        (*header).cmsg_len = libc::CMSG_LEN((MAX_FDS * 4) as u32) as _;
+        ptr::copy_nonoverlapping(fds.as_ptr(), libc::CMSG_DATA(header).cast(), MAX_FDS);
+        sys::check(libc::sendmsg(handle.socket.as_raw_fd(), &message, libc::MSG_NOSIGNAL))?
+    };
+    if sent as usize != length.len() + job.len() {
+        return Err(Error::from_raw_os_error(libc::EMSGSIZE));
+    }
+    Ok(())
+}
+
+/// Waits for the next job. None when the agent has closed its end.
+fn receive(socket: RawFd) -> Option<(Vec<u8>, [RawFd; MAX_FDS])> {
+    let mut length = [0u8; 4];
+    let mut control = [0u64; 8];
+    let mut vector = libc::iovec { iov_base: length.as_mut_ptr().cast(), iov_len: length.len() };
+    let mut fds = [-1; MAX_FDS];
+    // SAFETY: as in `send`.
+    unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        message.msg_iov = &mut vector;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = std::mem::size_of_val(&control) as _;
+        loop {
+            let count = libc::recvmsg(socket, &mut message, libc::MSG_CMSG_CLOEXEC | libc::MSG_WAITALL);
+            if count < 0 && sys::errno() == libc::EINTR {
+                continue;
+            }
+            if count != 4 {
+                return None;
+            }
+            break;
+        }
+        let header = libc::CMSG_FIRSTHDR(&message);
+        if header.is_null() || (*header).cmsg_len < libc::CMSG_LEN((MAX_FDS * 4) as u32) as _ {
+            return None;
+        }
+        ptr::copy_nonoverlapping(libc::CMSG_DATA(header).cast(), fds.as_mut_ptr(), MAX_FDS);
+    }
+    let mut job = vec![0; (u32::from_ne_bytes(length) as usize).min(MAX_SENT_JOB)];
+    let mut filled = 0;
+    while filled < job.len() {
+        match sys::read(socket, &mut job[filled..]) {
+            Ok(count) if count > 0 => filled += count,
+            _ => return None,
+        }
+    }
+    Some((job, fds))
+}
+
+fn report(socket: RawFd, reports: &[Report]) {
+    let bytes: Vec<u8> = reports.iter().flat_map(|report| report.encode()).collect();
+    // A failure means that the agent is gone; the parent-death signal ends this process then.
+    let _ = sys::send_vectored(socket, &[&bytes]);
+}
+
+fn run(socket: OwnedFd, first: &[u8], fds: [RawFd; MAX_FDS]) -> ! {
+    let socket = socket.as_raw_fd();
+    // SAFETY: a process of its own; nothing here touches the agent.
+    unsafe {
+        libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+        libc::prctl(libc::PR_SET_NAME, c"alcove-monitor".as_ptr());
+        libc::setsid();
+        libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        sys::close_all_but(&mut [socket, fds[0], fds[1], fds[2]]);
+        // The effective id stays, and with it the capabilities. Where the id does not exist nothing changes.
+        libc::syscall(libc::SYS_setresuid, MONITOR_UID, u32::MAX, MONITOR_UID);
+        libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
+    }
+    supervise(socket, first, fds);
+    while let Some((job, fds)) = receive(socket) {
+        supervise(socket, &job, fds);
+    }
+    // SAFETY: ends this process without running the agent's exit handlers.
+    unsafe { libc::_exit(0) }
+}
+
+/// Starts one command and reaps until nothing descends from this process.
+fn supervise(socket: RawFd, job: &[u8], fds: [RawFd; MAX_FDS]) {
+    let started = Plan::decode(job, fds).map_or(
+        Report::Failed { stage: Stage::Setup, errno: libc::EINVAL, pid: 0 },
+        |plan| start(&plan),
+    );
+    // The child changed its ids in memory that it shared, which may have made that memory dumpable.
+    // SAFETY: plain prctl.
+    unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
+    for (index, fd) in fds.iter().enumerate() {
+        if !fds[..index].contains(fd) {
+            // SAFETY: these descriptors came with the job and are used by nobody else here.
+            unsafe { libc::close(*fd) };
+        }
+    }
+    report(socket, &[started]);
+    let main = match started {
+        Report::Started { pid } => pid,
+        _ => 0,
+    };
+    loop {
+        let mut status = 0;
+        // SAFETY: plain waits.
+        let pid = unsafe { libc::waitpid(-1, &mut status, libc::__WALL) };
+        if pid < 0 {
+            if sys::errno() == libc::EINTR {
+                continue;
+            }
+            report(socket, &[Report::Idle]);
+            return;
+        }
+        if pid == main {
+            let ended = Report::Ended { status };
+            // SAFETY: looks whether any child is left without reaping it.
+            let alone = unsafe {
+                let mut info: libc::siginfo_t = std::mem::zeroed();
+                let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
+                libc::waitid(libc::P_ALL, 0, &mut info, flags) < 0 && sys::errno() == libc::ECHILD
+            };
+            if alone {
+                report(socket, &[ended, Report::Idle]);
+                return;
+            }
+            report(socket, &[ended]);
+        }
+    }
+}
+
+/// A job with everything the child needs laid out as the kernel wants it: after the clone nothing is allocated.
+struct Plan {
+    argv: Vec<*const libc::c_char>,
+    env: Vec<*const libc::c_char>,
+    programs: Vec<*const libc::c_char>,
+    /// `/bin/sh`, the script, its arguments: for text files without an interpreter line.
+    script: Vec<*const libc::c_char>,
+    cwd: *const libc::c_char,
+    ids: Option<(u32, u32, Vec<u32>)>,
+    tty: bool,
+    caps: u64,
+    oom_score_adj: Vec<u8>,
+    open_files: (u64, u64),
+    fds: [RawFd; MAX_FDS],
+    failure: (Stage, i32),
+}
+
+struct Cursor<'a>(&'a [u8]);
+
+impl<'a> Cursor<'a> {
+    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        let taken = self.0.get(..count)?;
+        self.0 = &self.0[count..];
+        Some(taken)
+    }
+    fn u32(&mut self) -> Option<u32> {
+        Some(u32::from_ne_bytes(self.take(4)?.try_into().ok()?))
+    }
+    fn u64(&mut self) -> Option<u64> {
+        Some(u64::from_ne_bytes(self.take(8)?.try_into().ok()?))
+    }
+    fn strings(&mut self) -> Option<Vec<*const libc::c_char>> {
+        let count = self.u32()?;
+        let mut pointers = Vec::with_capacity(count as usize + 1);
+        for _ in 0..count {
+            let length = self.u32()? as usize;
+            pointers.push(self.take(length + 1)?.as_ptr().cast());
+        }
+        pointers.push(ptr::null());
+        Some(pointers)
+    }
+}
+
+impl Plan {
+    /// The pointers refer into `job`, which must outlive the plan.
+    fn decode(job: &[u8], fds: [RawFd; MAX_FDS]) -> Option<Plan> {
+        let mut cursor = Cursor(job);
+        let argv = cursor.strings()?;
+        let env = cursor.strings()?;
+        let programs = cursor.strings()?;
+        let cwd = cursor.strings()?[0];
+        let (uid, gid, count) = (cursor.u32()?, cursor.u32()?, cursor.u32()?);
+        let groups = (0..count).map(|_| cursor.u32()).collect::<Option<Vec<u32>>>()?;
+        let tty = cursor.u32()? != 0;
+        let oom_score_adj = format!("{}", cursor.u32()? as i32).into_bytes();
+        let caps = cursor.u64()?;
+        let open_files = (cursor.u64()?, cursor.u64()?);
+        let mut script = vec![c"/bin/sh".as_ptr(), ptr::null()];
+        script.extend(argv.iter().skip(1));
+        let ids = (uid != u32::MAX).then_some((uid, gid, groups));
+        let failure = (Stage::Setup, 0);
+        Some(Plan { argv, env, programs, script, cwd, ids, tty, caps, oom_score_adj, open_files, fds, failure })
+    }
+}
+
+const CHILD_STACK: usize = 64 * 1024;
+
+/// Starts the command as `vfork` would: the child borrows this process's memory until it executes the program, so
+/// nothing is copied, and its failures are simply left in the plan.
+fn start(plan: &Plan) -> Report {
+    let mut stack = vec![0u64; CHILD_STACK / 8];
+    // SAFETY: the child runs on its own stack, calls nothing but system calls, and this process stands still until it
+    // has executed its program or ended.
+    let pid = unsafe {
+        let top = stack.as_mut_ptr().add(stack.len()).cast();
+        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+        libc::clone(child, top, flags, ptr::from_ref(plan).cast_mut().cast())
+    };
+    if pid < 0 {
+        return Report::Failed { stage: Stage::Fork, errno: sys::errno(), pid: 0 };
+    }
+    // SAFETY: the child wrote here, through the memory it shared; the compiler cannot know.
+    let (stage, errno) = unsafe { ptr::read_volatile(&plan.failure) };
+    if errno != 0 {
+        return Report::Failed { stage, errno, pid };
+    }
+    Report::Started { pid }
+}
+
+extern "C" fn child(plan: *mut libc::c_void) -> libc::c_int {
+    // SAFETY: `start` passes a live plan and waits.
+    unsafe {
+        let plan: *mut Plan = plan.cast();
+        let failure = become_command(&*plan);
+        ptr::write_volatile(&raw mut (*plan).failure, failure);
+        libc::_exit(127)
+    }
+}
+
+/// Turns this process into the command; returns only when that failed. Async-signal-safe.
+unsafe fn become_command(plan: &Plan) -> (Stage, i32) {
+    macro_rules! must {
+        ($call:expr) => {
+            if ($call as i64) < 0 {
+                return (Stage::Setup, sys::errno());
+            }
+        };
+    }
+    libc::setsid();
+    if plan.tty {
+        must!(libc::ioctl(plan.fds[0], libc::TIOCSCTTY, 0));
+    }
+    for (target, fd) in plan.fds.iter().enumerate() {
+        must!(libc::dup2(*fd, target as i32));
+    }
+    let score = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+    if score >= 0 {
+        libc::write(score, plan.oom_score_adj.as_ptr().cast(), plan.oom_score_adj.len());
+        libc::close(score);
+    }
+    let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    libc::setrlimit(libc::RLIMIT_CORE, &no_core);
+    let files = libc::rlimit { rlim_cur: plan.open_files.0, rlim_max: plan.open_files.1 };
+    libc::setrlimit(libc::RLIMIT_NOFILE, &files);
+    libc::umask(0o022);
+    if let Some((uid, gid, groups)) = &plan.ids {
+        if plan.caps != 0 {
+            libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0);
+        }
+        must!(libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()));
+        must!(libc::syscall(libc::SYS_setresgid, *gid, *gid, *gid));
+        must!(libc::syscall(libc::SYS_setresuid, *uid, *uid, *uid));
+    }
+    if libc::chdir(plan.cwd) < 0 {
+        return (Stage::Cwd, sys::errno());
+    }
+    if caps::set(plan.caps, plan.caps, plan.caps).is_err() {
+        return (Stage::Setup, sys::errno());
+    }
+    caps::raise_ambient(plan.caps);
+    must!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    if !sys::compat() {
+        libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0);
+    }
+    let mut none: libc::sigset_t = std::mem::zeroed();
+    libc::sigemptyset(&mut none);
+    libc::sigprocmask(libc::SIG_SETMASK, &none, ptr::null_mut());
+    let mut errno = libc::ENOENT;
+    for program in plan.programs.iter().filter(|program| !program.is_null()) {
+        libc::execve(*program, plan.argv.as_ptr(), plan.env.as_ptr());
+        match sys::errno() {
+            libc::ENOENT | libc::ENOTDIR => continue,
+            libc::EACCES => errno = libc::EACCES,
+            libc::ENOEXEC => {
+                // The slot was reserved when the plan was laid out.
+                let script = plan.script.as_ptr().cast_mut();
+                ptr::write_volatile(script.add(1), *program);
+                libc::execve(c"/bin/sh".as_ptr(), plan.script.as_ptr(), plan.env.as_ptr());
+                errno = libc::ENOEXEC;
+                break;
+            }
+            other => {
+                errno = other;
+                break;
+            }
+        }
+    }
+    (Stage::Exec, errno)
+}
