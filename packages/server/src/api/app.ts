@@ -9,7 +9,7 @@ import { BrowserGuard } from "./browser-guard.ts";
 import { docsPage } from "./docs-page.ts";
 import { errorHandler, pathOf } from "./error-map.ts";
 import { openapiDocument } from "./openapi.ts";
-import { CallsUnderWay, decorateCallerSignal, requestId } from "./request-context.ts";
+import { CallsUnderWay, decorateCallerSignal, requestIds } from "./request-context.ts";
 import { RouteTable } from "./route-table.ts";
 import { eventRoutes } from "./routes/events.ts";
 import { execSocketRoute } from "./routes/exec-socket.ts";
@@ -52,7 +52,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
     logController: new LogController({ disableRequestLogging: true }),
     // One logger for all: a child per request costs more than the requests it would be used in.
     childLoggerFactory: (parent) => parent,
-    genReqId: requestId,
+    genReqId: requestIds(),
     requestIdHeader: false,
     bodyLimit: jsonLimitBytes,
     trustProxy: config.server.trustedProxies.length > 0 ? config.server.trustedProxies : false,

@@ -1,0 +1,62 @@
+import { afterAll, beforeAll, describe } from "vitest";
+import { TestClient } from "../support/http.ts";
+import { type ProviderFactory, startTestServer, type TestServer } from "../support/test-server.ts";
+import { eventSuite } from "./events-suite.ts";
+import { execRecordSuite } from "./exec-record-suite.ts";
+import { execSuite } from "./exec-suite.ts";
+import { fileSuite } from "./file-suite.ts";
+import { malformedSuite } from "./malformed-suite.ts";
+import { sandboxSuite } from "./sandbox-suite.ts";
+import { socketSuite } from "./socket-suite.ts";
+import { systemSuite } from "./system-suite.ts";
+
+/** What a suite works on: one server for all of its tests. */
+export interface Subject {
+  readonly server: TestServer;
+  readonly client: TestClient;
+  /** A sandbox that tests share; those that end or fill one spawn their own. */
+  readonly sandbox: string;
+}
+
+/** The HTTP interface as the spec's tables have it, over one provider. */
+export function blackBox(name: string, options: { provider: ProviderFactory; skip?: string }): void {
+  const title = `HTTP interface over ${name}`;
+  describe.skipIf(options.skip !== undefined)(
+    options.skip === undefined ? title : `${title} (skipped: ${options.skip})`,
+    () => {
+      let server: TestServer;
+      let client: TestClient;
+      let sandbox: string;
+      beforeAll(async () => {
+        server = await startTestServer({
+          provider: options.provider,
+          env: { ALCOVE_EXEC_DISCONNECT_GRACE: "300ms", ALCOVE_EXEC_MAX_OUTPUT: "64KiB" },
+        });
+        client = new TestClient(server.url);
+        sandbox = await client.spawn();
+      });
+      afterAll(async () => {
+        await server?.[Symbol.asyncDispose]();
+      });
+      const subject: Subject = {
+        get server() {
+          return server;
+        },
+        get client() {
+          return client;
+        },
+        get sandbox() {
+          return sandbox;
+        },
+      };
+      describe("system", () => systemSuite(subject));
+      describe("sandboxes", () => sandboxSuite(subject));
+      describe("exec", () => execSuite(subject));
+      describe("exec records", () => execRecordSuite(subject));
+      describe("exec over WebSocket", () => socketSuite(subject));
+      describe("files", () => fileSuite(subject));
+      describe("events", () => eventSuite(subject));
+      describe("malformed requests", () => malformedSuite(subject));
+    },
+  );
+}

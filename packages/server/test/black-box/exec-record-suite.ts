@@ -1,0 +1,105 @@
+import { expect, test } from "vitest";
+import { eventually, lines, said } from "../support/http.ts";
+import type { Subject } from "./black-box.ts";
+
+export function execRecordSuite(on: Subject): void {
+  const path = (rest = "") => `/api/v1/sandboxes/${on.sandbox}/execs${rest}`;
+  const start = async (body: Record<string, unknown>): Promise<string> => {
+    const { status, json, headers, text } = await on.client.call("POST", path(), body);
+    expect([status, text]).toEqual([201, expect.any(String)]);
+    expect(json).toEqual({ exec_id: expect.stringMatching(/^ex-/), pid: expect.any(Number) });
+    expect(headers.get("x-exec-id")).toBe(json.exec_id);
+    return json.exec_id;
+  };
+  const ended = (id: string) =>
+    eventually(async () => {
+      const { json } = await on.client.call("GET", path(`/${id}`));
+      return json.state === "exited" ? json : undefined;
+    });
+
+  test("a detached command goes on without readers and keeps its record", async () => {
+    const id = await start({ command: "echo kept; exit 7", args: [], tag: "job-1" });
+    expect(await ended(id)).toMatchObject({
+      exec_id: id,
+      state: "exited",
+      command: "echo kept; exit 7",
+      args: [],
+      tty: false,
+      tag: "job-1",
+      exit_code: 7,
+      reason: "exited",
+      output_bytes: 5,
+      first_offset: 0,
+      started_at: expect.stringMatching(/Z$/),
+      ended_at: expect.stringMatching(/Z$/),
+      duration: expect.any(String),
+    });
+    const listed = await on.client.call("GET", path());
+    expect(listed.json.map((record: { exec_id: string }) => record.exec_id)).toContain(id);
+  });
+
+  test("output is replayed from an offset; lines carry offsets", async () => {
+    const id = await start({ command: "printf abcdef" });
+    await ended(id);
+    const all = await on.client.call("GET", path(`/${id}/output`));
+    expect(all.headers.get("content-type")).toBe("application/x-ndjson");
+    expect(lines(all.text)[0]).toEqual({ stream: "stdout", data: "abcdef", offset: 0 });
+    const tail = await on.client.call("GET", path(`/${id}/output?from=4&follow=true`));
+    expect(lines(tail.text)[0]).toEqual({ stream: "stdout", data: "ef", offset: 4 });
+    expect(lines(tail.text).at(-1)).toMatchObject({ stream: "exit", exit_code: 0 });
+  });
+
+  test("standard input is written and closed by name, in text and base64", async () => {
+    const id = await start({ command: "cat" });
+    for (const body of [
+      { data: "one " },
+      { data: Buffer.from("two").toString("base64"), encoding: "base64" },
+      { close: true },
+    ]) {
+      const { status, json } = await on.client.call("POST", path(`/${id}/stdin`), body);
+      expect([status, json]).toEqual([200, { status: "written" }]);
+    }
+    expect((await ended(id)).exit_code).toBe(0);
+    const output = await on.client.call("GET", path(`/${id}/output`));
+    expect(said(output.text, "stdout")).toBe("one two");
+    const late = await on.client.call("POST", path(`/${id}/stdin`), { data: "late" });
+    expect([late.status, late.json.code]).toEqual([409, "conflict"]);
+  });
+
+  test("stdin: false leaves nothing to read", async () => {
+    const id = await start({ command: "cat; echo over", stdin: false });
+    expect((await ended(id)).exit_code).toBe(0);
+  });
+
+  test.each([["SIGTERM"], ["term"], [15], ["15"]])("signal %s ends a command", async (signal) => {
+    const id = await start({ command: "sleep 60" });
+    const sent = await on.client.call("POST", path(`/${id}/signal`), { signal });
+    expect([sent.status, sent.json]).toEqual([200, { status: "signaled" }]);
+    expect(await ended(id)).toMatchObject({ exit_code: 143, signal: "SIGTERM", reason: "signaled" });
+    const late = await on.client.call("POST", path(`/${id}/signal`), { signal });
+    expect([late.status, late.json.code]).toEqual([409, "conflict"]);
+  });
+
+  test("DELETE kills with reason cancelled and answers the record; it is safe to repeat", async () => {
+    const id = await start({ command: "sleep 60" });
+    for (let time = 0; time < 2; time += 1) {
+      const { status, json } = await on.client.call("DELETE", path(`/${id}`));
+      expect([status, json.exec_id, json.reason, json.exit_code]).toEqual([200, id, "cancelled", 137]);
+    }
+  });
+
+  test("an unknown exec is 404, a malformed id 400", async () => {
+    for (const [method, rest, body] of [
+      ["GET", "", undefined],
+      ["GET", "/output", undefined],
+      ["POST", "/stdin", { data: "x" }],
+      ["POST", "/signal", { signal: "TERM" }],
+      ["DELETE", "", undefined],
+    ] as const) {
+      const unknown = await on.client.call(method, path(`/ex-00000000${rest}`), body);
+      expect([method, rest, unknown.status, unknown.json?.code]).toEqual([method, rest, 404, "not_found"]);
+      const malformed = await on.client.call(method, path(`/EX_%0d%0a${rest}`), body);
+      expect([method, rest, malformed.status]).toEqual([method, rest, 400]);
+    }
+  });
+}

@@ -1,0 +1,235 @@
+import { expect, test } from "vitest";
+import { eventually, lines, openRequest, said } from "../support/http.ts";
+import type { Subject } from "./black-box.ts";
+
+export function execSuite(on: Subject): void {
+  const run = (body: Record<string, unknown>) => on.client.exec(on.sandbox, body);
+
+  test("a buffered command answers exit_code, stdout, stderr, duration and its id", async () => {
+    const { status, json, headers } = await run({ command: "echo out; echo err >&2; exit 3" });
+    expect(status).toBe(200);
+    expect(json).toEqual({
+      exit_code: 3,
+      stdout: "out\n",
+      stderr: "err\n",
+      duration: expect.stringMatching(/^[\d.]+m?s$/),
+      exec_id: expect.stringMatching(/^ex-[a-z0-9]{8,32}$/),
+      reason: "exited",
+    });
+    expect(headers.get("x-exec-id")).toBe(json.exec_id);
+    expect(headers.get("server-timing")).toMatch(/^start;dur=[\d.]+, run;dur=[\d.]+$/);
+  });
+
+  test("args are quoted and appended in mode shell, passed as they are in mode argv", async () => {
+    const args = ["a b", "c'd", "$HOME", "*", '"', "-n", ""];
+    const shell = await run({ command: "printf '<%s>'", args });
+    expect(shell.json.stdout).toBe("<a b><c'd><$HOME><*><\"><-n><>");
+    const argv = await run({ command: "echo", args: ["a  b", "$HOME"], mode: "argv" });
+    expect(argv.json.stdout).toBe("a  b $HOME\n");
+  });
+
+  test("env, workdir and empty optional fields are taken as given", async () => {
+    const { json } = await run({
+      command: 'echo "$GREETING"; pwd',
+      env: { GREETING: "grüß dich\tund $PATH" },
+      workdir: "/tmp",
+      user: "",
+      timeout: "",
+    });
+    expect(json.stdout).toBe("grüß dich\tund $PATH\n/tmp\n");
+  });
+
+  test("the default working directory is /workspace", async () => {
+    expect((await run({ command: "pwd" })).json.stdout).toBe("/workspace\n");
+  });
+
+  test("a missing workdir is 400 and runs nothing", async () => {
+    const { status, json } = await run({ command: "echo ran", workdir: "/no/such/place" });
+    expect([status, json.code]).toEqual([400, "bad_request"]);
+    expect(json.message).toContain("/no/such/place");
+  });
+
+  test("a program that cannot be started has exit code 127", async () => {
+    const { status, json } = await run({ command: "no-such-program-here", mode: "argv" });
+    expect([status, json.exit_code]).toEqual([200, 127]);
+    expect(json.stderr).not.toBe("");
+  });
+
+  test("a command killed by a signal has exit code 128 + n and the signal's name", async (context) => {
+    if (!on.server.provider.capabilities.has("pty")) context.skip();
+    const { json } = await run({ command: "kill -TERM $$; sleep 5" });
+    expect(json).toMatchObject({ exit_code: 143, signal: "SIGTERM", reason: "signaled" });
+  });
+
+  test("a buffered deadline is 408 with what was written", async () => {
+    const { status, json, headers } = await run({ command: "echo early; sleep 30", timeout: "400ms" });
+    expect([status, json.code]).toEqual([408, "timeout"]);
+    expect(json).toMatchObject({ stdout: "early\n", stderr: "", exec_id: expect.stringMatching(/^ex-/) });
+    expect(headers.get("x-exec-id")).toBe(json.exec_id);
+  });
+
+  test.each([
+    ["above the maximum", "2h", 429, "resource_limit"],
+    ["unparsable", "soon", 400, "bad_request"],
+    ["negative", "-5s", 400, "bad_request"],
+    ["zero", "0s", 400, "bad_request"],
+    ["without unit", "30", 400, "bad_request"],
+  ])("a timeout %s is refused, streamed or not", async (_name, timeout, status, code) => {
+    for (const stream of [false, true]) {
+      const answer = await run({ command: "echo ran", timeout, stream });
+      expect([answer.status, answer.json.code]).toEqual([status, code]);
+      expect(answer.json.message).toContain("timeout");
+    }
+  });
+
+  test("a client may choose the exec id; a running one is 409", async () => {
+    const id = `ex-chosen${Math.random().toString(36).slice(2, 10)}00`;
+    const started = await on.client.call("POST", `/api/v1/sandboxes/${on.sandbox}/execs`, {
+      command: "sleep 30",
+      exec_id: id,
+    });
+    expect([started.status, started.json.exec_id]).toEqual([201, id]);
+    const twice = await run({ command: "true", exec_id: id });
+    expect([twice.status, twice.json.code]).toEqual([409, "conflict"]);
+    await on.client.call("DELETE", `/api/v1/sandboxes/${on.sandbox}/execs/${id}`);
+  });
+
+  test("output beyond exec.max_output is dropped and told as truncated", async () => {
+    const { json } = await run({ command: "seq 1 40000; echo done >&2" });
+    expect(json.stdout.length).toBe(65_536);
+    expect(json).toMatchObject({ truncated: true, stderr: "done\n", exit_code: 0 });
+  });
+
+  test("a stream is NDJSON: chunks in order, then one exit line", async () => {
+    const answer = await run({ command: "echo one; echo two >&2; echo three; exit 4", stream: true });
+    expect(answer.status).toBe(200);
+    expect(answer.headers.get("content-type")).toBe("application/x-ndjson");
+    expect(answer.headers.get("x-exec-id")).toMatch(/^ex-/);
+    expect(said(answer.text, "stdout")).toBe("one\nthree\n");
+    expect(said(answer.text, "stderr")).toBe("two\n");
+    const all = lines(answer.text);
+    expect(all.at(-1)).toEqual({
+      stream: "exit",
+      data: "",
+      exit_code: 4,
+      reason: "exited",
+      duration: expect.any(String),
+    });
+    for (const chunk of all.slice(0, -1)) expect(Object.keys(chunk)).toEqual(["stream", "data"]);
+  });
+
+  test("a stream begins before its command ends, with its id in the head", async () => {
+    const open = await openRequest(`${on.client.url}/api/v1/sandboxes/${on.sandbox}/exec`, {
+      method: "POST",
+      body: { command: "echo first; sleep 20", stream: true },
+    });
+    const execId = open.response.headers["x-exec-id"];
+    const [first] = await new Promise<Buffer[]>((resolve) =>
+      open.response.once("data", (chunk: Buffer) => resolve([chunk])),
+    );
+    expect(JSON.parse(String(first).split("\n")[0] ?? "")).toEqual({ stream: "stdout", data: "first\n" });
+    open.close();
+    await on.client.call("DELETE", `/api/v1/sandboxes/${on.sandbox}/execs/${execId}`);
+  });
+
+  test("a streamed deadline says so on stderr before its exit line", async () => {
+    const answer = await run({ command: "echo early; sleep 30", timeout: "300ms", stream: true });
+    const all = lines(answer.text);
+    expect(all.at(-1)).toMatchObject({ stream: "exit", exit_code: 137, reason: "timeout" });
+    expect(all.at(-2)).toMatchObject({ stream: "stderr", data: expect.stringContaining("timed out") });
+    expect(said(answer.text, "stdout")).toBe("early\n");
+  });
+
+  test("multi-byte text survives whole, in both forms", async () => {
+    const text = "žluťoučký kůň 🐎 ".repeat(2_000);
+    await on.client.call("POST", `/api/v1/sandboxes/${on.sandbox}/files`, {
+      path: "/tmp/utf8",
+      content: text,
+    });
+    const streamed = await run({ command: "cat /tmp/utf8", stream: true });
+    expect(said(streamed.text, "stdout")).toBe(text);
+    const short = text.slice(0, 5_000);
+    await on.client.call("POST", `/api/v1/sandboxes/${on.sandbox}/files`, {
+      path: "/tmp/utf8",
+      content: short,
+    });
+    expect((await run({ command: "cat /tmp/utf8" })).json.stdout).toBe(short);
+  });
+
+  test("a caller that goes away leaves its command the grace, then it is cancelled", async () => {
+    const open = await openRequest(`${on.client.url}/api/v1/sandboxes/${on.sandbox}/exec`, {
+      method: "POST",
+      body: { command: "sleep 60", stream: true },
+    });
+    const execId = open.response.headers["x-exec-id"];
+    open.close();
+    const ended = await eventually(async () => {
+      const { json } = await on.client.call("GET", `/api/v1/sandboxes/${on.sandbox}/execs/${execId}`);
+      return json.state === "exited" ? json : undefined;
+    });
+    expect(ended).toMatchObject({ reason: "cancelled", exit_code: 137 });
+  });
+
+  test("who reattaches within the grace keeps the command", async () => {
+    const open = await openRequest(`${on.client.url}/api/v1/sandboxes/${on.sandbox}/exec`, {
+      method: "POST",
+      body: { command: "echo start; sleep 1.2; echo end", stream: true },
+    });
+    const execId = open.response.headers["x-exec-id"];
+    open.close();
+    const rest = await on.client.call(
+      "GET",
+      `/api/v1/sandboxes/${on.sandbox}/execs/${execId}/output?follow=true`,
+    );
+    expect(said(rest.text, "stdout")).toBe("start\nend\n");
+    expect(lines(rest.text).at(-1)).toMatchObject({ stream: "exit", exit_code: 0, reason: "exited" });
+  });
+
+  test("a buffered caller that goes away leaves nothing running", async () => {
+    const aborted = new AbortController();
+    const call = fetch(`${on.client.url}/api/v1/sandboxes/${on.sandbox}/exec`, {
+      method: "POST",
+      headers: { "content-type": "application/json" },
+      body: JSON.stringify({ command: "sleep 60", exec_id: "ex-abandoned0001" }),
+      signal: aborted.signal,
+    });
+    await eventually(async () => {
+      const { status } = await on.client.call(
+        "GET",
+        `/api/v1/sandboxes/${on.sandbox}/execs/ex-abandoned0001`,
+      );
+      return status === 200 ? true : undefined;
+    });
+    aborted.abort();
+    await expect(call).rejects.toThrow();
+    const ended = await eventually(async () => {
+      const { json } = await on.client.call("GET", `/api/v1/sandboxes/${on.sandbox}/execs/ex-abandoned0001`);
+      return json.state === "exited" ? json : undefined;
+    });
+    expect(ended.reason).toBe("cancelled");
+  });
+
+  test("a sandbox destroyed under its commands cuts streams and fails buffered calls", async () => {
+    const id = await on.client.spawn();
+    const path = `${on.client.url}/api/v1/sandboxes/${id}/exec`;
+    const open = await openRequest(path, {
+      method: "POST",
+      body: { command: "echo up; sleep 60", stream: true },
+    });
+    const buffered = on.client.exec(id, { command: "sleep 60" });
+    let text = "";
+    const up = new Promise<void>((resolve) =>
+      open.response.on("data", (chunk: Buffer) => {
+        text += chunk;
+        resolve();
+      }),
+    );
+    const closed = new Promise<void>((resolve) => open.response.once("close", resolve));
+    await up;
+    await on.client.call("DELETE", `/api/v1/sandboxes/${id}`);
+    await closed;
+    expect(text).not.toContain('"exited"');
+    const { status, json } = await buffered;
+    expect([status, json.code]).toEqual([503, "unavailable"]);
+  });
+}

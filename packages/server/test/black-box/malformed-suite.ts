@@ -1,0 +1,240 @@
+import net from "node:net";
+import fc from "fast-check";
+import { expect, test } from "vitest";
+import type { Subject } from "./black-box.ts";
+
+/** Values that are wrong for nearly every field. */
+const strange: unknown[] = [null, true, 0, -1, 1.5, "", "x", [], {}, [[]], { a: 1 }, "\u0000", "💥", 1e308];
+
+export function malformedSuite(on: Subject): void {
+  const routes = () => {
+    const sandbox = `/api/v1/sandboxes/${on.sandbox}`;
+    return [
+      { method: "POST", path: "/api/v1/sandboxes", body: { image: "", metadata: {} } },
+      { method: "POST", path: "/api/v1/sandboxes/admission", body: { ttl: "1m" } },
+      { method: "POST", path: `${sandbox}/extend`, body: { ttl: "5m" } },
+      { method: "POST", path: `${sandbox}/exec`, body: { command: "true" } },
+      { method: "POST", path: `${sandbox}/execs`, body: { command: "true" } },
+      { method: "POST", path: `${sandbox}/execs/ex-00000000/stdin`, body: { data: "x" } },
+      { method: "POST", path: `${sandbox}/execs/ex-00000000/signal`, body: { signal: "TERM" } },
+      { method: "POST", path: `${sandbox}/files`, body: { path: "/tmp/m", content: "x" } },
+      { method: "POST", path: `${sandbox}/files/move`, body: { old_path: "/none", new_path: "/tmp/n" } },
+      { method: "POST", path: `${sandbox}/files/chmod`, body: { path: "/none", mode: "644" } },
+    ];
+  };
+  const count = async () => (await on.client.call("GET", "/api/v1/sandboxes")).json.length;
+
+  test("bodies that are no JSON object are 400 on every route and create nothing", async () => {
+    const before = await count();
+    for (const { method, path } of routes()) {
+      for (const body of [
+        "{",
+        "null",
+        "[]",
+        '"text"',
+        "5",
+        "true",
+        "{}x",
+        '{"a":',
+        "\u0000",
+        '{"__proto__":{}}',
+      ]) {
+        const { status, json } = await on.client.call(method, path, body);
+        expect([path, body, status, json?.code]).toEqual([path, body, 400, "bad_request"]);
+      }
+    }
+    expect(await count()).toBe(before);
+  });
+
+  test("unknown fields are refused by name on every route", async () => {
+    const before = await count();
+    for (const { method, path, body } of routes()) {
+      const { status, json } = await on.client.call(method, path, { ...body, surprise: 1 });
+      expect([path, status]).toEqual([path, 400]);
+      expect(json.message).toContain("surprise");
+    }
+    expect(await count()).toBe(before);
+  });
+
+  test.each([
+    ["memory_mb", "512"],
+    ["memory_mb", 1.5],
+    ["memory_mb", -1],
+    ["memory_mb", 1e12],
+    ["memory_mb", 1],
+    ["vcpus", "1"],
+    ["vcpus", -1],
+    ["ttl", 30],
+    ["ttl", "30"],
+    ["ttl", "-5m"],
+    ["ttl", "0s"],
+    ["ttl", "1e3s"],
+    ["ttl", " 5m"],
+    ["ttl", "5M"],
+    ["metadata", []],
+    ["metadata", { a: 1 }],
+    ["metadata", { "a\nb": 1 }],
+    ["env", { A: null }],
+    ["env", { "A=B": "x" }],
+    ["env", { "": "x" }],
+    ["env", { A: "x\u0000" }],
+    ["owner_id", 7],
+    ["image", 7],
+    ["image", "-rf"],
+    ["workdir", "relative"],
+    ["network", "everything"],
+  ])("a spawn with %s = %j is 400, names the field and creates nothing", async (field, value) => {
+    const before = await count();
+    const { status, json } = await on.client.call("POST", "/api/v1/sandboxes", { [field]: value });
+    expect([status, json.code]).toEqual([400, "bad_request"]);
+    expect(json.message).toContain(field);
+    expect(await count()).toBe(before);
+  });
+
+  test.each([
+    ["command", ""],
+    ["command", null],
+    ["command", ["ls"]],
+    ["command", "a\u0000b"],
+    ["args", "x"],
+    ["args", [1]],
+    ["args", ["a\u0000"]],
+    ["env", { "A=": "x" }],
+    ["env", { A: 1 }],
+    ["workdir", "relative"],
+    ["workdir", "/a\u0000"],
+    ["timeout", 5],
+    ["timeout", "5"],
+    ["stream", "true"],
+    ["mode", "bash"],
+    ["exec_id", "EX-1"],
+    ["exec_id", "ex-short"],
+    ["exec_id", "ex-has space"],
+  ])("an exec with %s = %j is 400 and names the field", async (field, value) => {
+    const { status, json } = await on.client.exec(on.sandbox, { command: "true", [field]: value });
+    expect([status, json.code]).toEqual([400, "bad_request"]);
+    expect(json.message).toContain(field);
+  });
+
+  test.each([
+    "/logs?lines=0",
+    "/logs?lines=-1",
+    "/logs?lines=ten",
+    "/logs?lines=1.5",
+    "/preview/0",
+    "/preview/70000",
+    "/preview/http",
+    "/files/list?path=%00",
+    "/files/stat",
+    "/files/glob",
+    "/files?path=",
+    "/files/watch?path=/tmp&recursive=maybe",
+    "/execs/ex-00000000/output?from=-1",
+    "/execs/ex-00000000/output?follow=7",
+  ])("GET …%s is 400", async (rest) => {
+    const { status, json } = await on.client.call("GET", `/api/v1/sandboxes/${on.sandbox}${rest}`);
+    expect([status, json.code]).toEqual([400, "bad_request"]);
+  });
+
+  test.each(["limit=0", "limit=x", "limit=5000", "state=nice", "cursor=%ff%ff", "metadata.a=1&metadata.a=2"])(
+    "GET /sandboxes?%s is 400",
+    async (query) => {
+      const { status, json } = await on.client.call("GET", `/api/v1/sandboxes?${query}`);
+      expect([status, json.code]).toEqual([400, "bad_request"]);
+    },
+  );
+
+  test("unknown query parameters are ignored, empty ones are not given", async () => {
+    const list = await on.client.call("GET", "/api/v1/sandboxes?foo=bar&limit=&state=&owner_id=");
+    expect(list.status).toBe(200);
+    const logs = await on.client.call("GET", `/api/v1/sandboxes/${on.sandbox}/logs?lines=&x=1`);
+    expect(logs.status).toBe(200);
+  });
+
+  test("a body of another type is 415, one above 32 MiB 413", async () => {
+    const xml = await on.client.call("POST", "/api/v1/sandboxes", "<a/>", { "content-type": "text/xml" });
+    expect([xml.status, xml.json.code]).toEqual([415, "unsupported_media_type"]);
+    const large = await on.client.call(
+      "POST",
+      `/api/v1/sandboxes/${on.sandbox}/files`,
+      JSON.stringify({ path: "/tmp/large", content: "x".repeat(33 * 1_048_576) }),
+    );
+    expect([large.status, large.json.code]).toEqual([413, "too_large"]);
+  });
+
+  test.each([
+    "/api/v1/sandboxes/%zz",
+    "/%",
+    "//",
+    "/api/v1/%c0%ae%c0%ae/",
+    "/api/v1/sandboxes/sb-1/../../health",
+  ])("the path %s is refused as JSON", async (path) => {
+    const { head, body } = await rawRequest(on.client.url, `GET ${path} HTTP/1.1`);
+    expect(head).toMatch(/^HTTP\/1\.1 40[04]/);
+    expect(JSON.parse(body)).toMatchObject({ code: expect.any(String), message: expect.any(String) });
+  });
+
+  test("what is no HTTP at all is a JSON 400", async () => {
+    const { head, body } = await rawRequest(on.client.url, "NONSENSE");
+    expect(head).toMatch(/^HTTP\/1\.1 400/);
+    expect(JSON.parse(body).code).toBe("bad_request");
+  });
+
+  test("no JSON value in any field makes a 500, a stack trace or a sandbox", async () => {
+    const before = await count();
+    const field = fc.constantFrom(
+      ...["image", "provider", "memory_mb", "vcpus", "ttl", "metadata", "owner_id", "env", "user", "workdir"],
+      ...[
+        "network",
+        "command",
+        "args",
+        "timeout",
+        "stream",
+        "mode",
+        "exec_id",
+        "path",
+        "content",
+        "encoding",
+      ],
+      ...["old_path", "new_path", "signal", "data", "close", "tty", "cols", "rows", "tag"],
+    );
+    const value = fc.oneof(fc.constantFrom(...strange), fc.jsonValue({ maxDepth: 2 }));
+    await fc.assert(
+      fc.asyncProperty(fc.nat(), fc.dictionary(field, value, { minKeys: 1 }), async (pick, body) => {
+        const all = routes();
+        const route = all[pick % all.length];
+        if (route === undefined) return;
+        const answer = await on.client.call(route.method, route.path, { ...route.body, ...body });
+        expect(answer.text).not.toMatch(/\bat .*\.(ts|js):\d+/);
+        expect(answer.status).not.toBe(500);
+        if (answer.status === 201 && answer.json.id !== undefined)
+          await on.client.call("DELETE", `/api/v1/sandboxes/${answer.json.id}`);
+        if (answer.status === 201 && answer.json.exec_id !== undefined)
+          await on.client.call("DELETE", `/api/v1/sandboxes/${on.sandbox}/execs/${answer.json.exec_id}`);
+        if (answer.status >= 400)
+          expect(answer.json).toMatchObject({ code: expect.any(String), message: expect.any(String) });
+      }),
+      { numRuns: 300 },
+    );
+    expect(await count()).toBe(before);
+  });
+}
+
+/** Sends a request that no client library would. */
+function rawRequest(url: string, line: string): Promise<{ head: string; body: string }> {
+  const { hostname, port } = new URL(url);
+  return new Promise((resolve, reject) => {
+    const socket = net.connect(Number(port), hostname, () =>
+      socket.write(`${line}\r\nHost: ${hostname}\r\nConnection: close\r\n\r\n`),
+    );
+    let text = "";
+    socket.on("data", (chunk) => {
+      text += chunk;
+    });
+    socket.on("error", reject);
+    socket.on("close", () => {
+      const [head = "", body = ""] = text.split("\r\n\r\n");
+      resolve({ head, body });
+    });
+  });
+}

@@ -1,0 +1,189 @@
+import { expect, test } from "vitest";
+import type { Subject } from "./black-box.ts";
+
+const sandboxes = "/api/v1/sandboxes";
+
+export function sandboxSuite(on: Subject): void {
+  test("POST /sandboxes answers 201 and the spec's fields, GET and the list agree", async () => {
+    const spawned = await on.client.call("POST", sandboxes, {
+      ttl: "10m",
+      memory_mb: 256,
+      vcpus: 1,
+      metadata: { purpose: "suite", "k\n": "v" },
+      owner_id: "acme",
+    });
+    expect(spawned.status).toBe(201);
+    const { json } = spawned;
+    expect(json).toMatchObject({
+      id: expect.stringMatching(/^sb-[a-z0-9]{12}$/),
+      state: "running",
+      provider: on.server.provider.name,
+      memory_mb: 256,
+      vcpus: 1,
+      metadata: { purpose: "suite", "k\n": "v" },
+      preview_domain: "localhost",
+      owner_id: "acme",
+      worker_id: "local",
+    });
+    expect(Date.parse(json.expires_at) - Date.parse(json.created_at)).toBe(600_000);
+    expect(spawned.headers.get("server-timing")).toMatch(/dur=/);
+    expect(spawned.headers.get("location")).toBe(`${sandboxes}/${json.id}`);
+    const got = await on.client.call("GET", `${sandboxes}/${json.id}`);
+    expect(got.json).toEqual(json);
+    const listed = await on.client.call("GET", `${sandboxes}?owner_id=acme&metadata.purpose=suite`);
+    expect(listed.json).toEqual([json]);
+    expect((await on.client.call("GET", `${sandboxes}?metadata.purpose=other`)).json).toEqual([]);
+    await on.client.call("DELETE", `${sandboxes}/${json.id}`);
+  });
+
+  test("an empty body, an empty object and empty fields all mean the defaults", async () => {
+    for (const body of [
+      undefined,
+      {},
+      { image: "", provider: "", ttl: "", owner_id: "", user: "", workdir: "", memory_mb: 0, vcpus: 0 },
+    ]) {
+      const { status, json } = await on.client.call("POST", sandboxes, body);
+      expect([status, json.memory_mb, json.vcpus]).toEqual([201, 512, 1]);
+      expect(json.owner_id).toBeUndefined();
+      await on.client.call("DELETE", `${sandboxes}/${json.id}`);
+    }
+    const empty = await on.client.call("POST", sandboxes, "", { "content-type": "application/json" });
+    expect(empty.status).toBe(201);
+    await on.client.call("DELETE", `${sandboxes}/${empty.json.id}`);
+  });
+
+  test("X-User-ID is trimmed and overrides owner_id; an invalid one is 400", async () => {
+    const { json } = await on.client.call(
+      "POST",
+      sandboxes,
+      { owner_id: "other" },
+      { "x-user-id": "  jane.doe@example.org " },
+    );
+    expect(json.owner_id).toBe("jane.doe@example.org");
+    await on.client.call("DELETE", `${sandboxes}/${json.id}`);
+    for (const owner of ["a b", "a/b", "a\\b", "x".repeat(129)]) {
+      const refused = await on.client.call("POST", sandboxes, {}, { "x-user-id": owner });
+      expect([refused.status, refused.json.code]).toEqual([400, "bad_request"]);
+      const inBody = await on.client.call("POST", sandboxes, { owner_id: owner });
+      expect([inBody.status, inBody.json.code]).toEqual([400, "bad_request"]);
+    }
+  });
+
+  test("DELETE is safe to repeat; a destroyed sandbox is 404 to everything else", async () => {
+    const id = await on.client.spawn();
+    for (let time = 0; time < 3; time += 1) {
+      const { status, json } = await on.client.call("DELETE", `${sandboxes}/${id}`);
+      expect([status, json]).toEqual([200, { status: "destroyed" }]);
+    }
+    for (const [method, path, body] of [
+      ["GET", "", undefined],
+      ["POST", "/extend", { ttl: "5m" }],
+      ["POST", "/exec", { command: "true" }],
+      ["GET", "/logs", undefined],
+      ["GET", "/files?path=/tmp/x", undefined],
+      ["GET", "/execs", undefined],
+      ["GET", "/stats", undefined],
+    ] as const) {
+      const { status, json } = await on.client.call(method, `${sandboxes}/${id}${path}`, body);
+      expect([path, status, json.code]).toEqual([path, 404, "not_found"]);
+    }
+  });
+
+  test("an id never seen is 404 on every route", async () => {
+    for (const id of ["sb-000000000000", "nonsense", "sb_x", "%00", "..%2f..", "a".repeat(200)]) {
+      for (const [method, path, body] of [
+        ["GET", "", undefined],
+        ["DELETE", "", undefined],
+        ["POST", "/extend", { ttl: "5m" }],
+        ["POST", "/exec", { command: "true" }],
+        ["POST", "/exec", { command: "true", stream: true }],
+        ["POST", "/execs", { command: "true" }],
+        ["GET", "/files/list", undefined],
+        ["GET", "/preview/80", undefined],
+      ] as const) {
+        const { status, json } = await on.client.call(method, `${sandboxes}/${id}${path}`, body);
+        expect([id, method, path, status, json?.code]).toEqual([id, method, path, 404, "not_found"]);
+      }
+    }
+  });
+
+  test("extend sets now + ttl; above max_ttl is 429 and changes nothing", async () => {
+    const id = await on.client.spawn({ ttl: "5m" });
+    const before = Date.now();
+    const { status, json } = await on.client.call("POST", `${sandboxes}/${id}/extend`, { ttl: "1h30m" });
+    expect(status).toBe(200);
+    expect(Date.parse(json.expires_at) - before).toBeGreaterThanOrEqual(5_400_000 - 5);
+    const refused = await on.client.call("POST", `${sandboxes}/${id}/extend`, { ttl: "25h" });
+    expect([refused.status, refused.json.code]).toEqual([429, "resource_limit"]);
+    expect((await on.client.call("GET", `${sandboxes}/${id}`)).json.expires_at).toBe(json.expires_at);
+    await on.client.call("DELETE", `${sandboxes}/${id}`);
+    const spawn = await on.client.call("POST", sandboxes, { ttl: "25h" });
+    expect([spawn.status, spawn.json.code]).toEqual([429, "resource_limit"]);
+  });
+
+  test("admission answers exactly the spec's eight keys and creates nothing", async () => {
+    const before = (await on.client.call("GET", sandboxes)).json.length;
+    const { status, json } = await on.client.call("POST", `${sandboxes}/admission`, { ttl: "5m" });
+    expect(status).toBe(200);
+    expect(Object.keys(json).sort()).toEqual([
+      "active_owner_sandboxes",
+      "active_sandboxes",
+      "allowed",
+      "max_owner_sandboxes",
+      "max_sandboxes",
+      "max_ttl",
+      "queueable",
+      "reason",
+    ]);
+    expect(json).toMatchObject({ allowed: true, queueable: false, reason: "", max_ttl: "24h0m0s" });
+    const denied = await on.client.call("POST", `${sandboxes}/admission`, { ttl: "25h" });
+    expect(denied.json).toMatchObject({ allowed: false, queueable: false, reason: "max_ttl" });
+    expect((await on.client.call("GET", sandboxes)).json.length).toBe(before);
+  });
+
+  test("an Idempotency-Key gives the same sandbox for the same body, 409 for another", async () => {
+    const headers = { "idempotency-key": `key-${Math.random()}` };
+    const first = await on.client.call("POST", sandboxes, { metadata: { a: "1", b: "2" } }, headers);
+    const again = await on.client.call("POST", sandboxes, { metadata: { b: "2", a: "1" } }, headers);
+    expect([again.status, again.json.id]).toEqual([201, first.json.id]);
+    expect(again.headers.get("idempotent-replayed")).toBe("true");
+    expect(first.headers.get("idempotent-replayed")).toBeNull();
+    const other = await on.client.call("POST", sandboxes, { metadata: { a: "2" } }, headers);
+    expect([other.status, other.json.code]).toEqual([409, "conflict"]);
+    await on.client.call("DELETE", `${sandboxes}/${first.json.id}`);
+  });
+
+  test("the list pages with a cursor, newest first", async () => {
+    const ids = [await on.client.spawn(), await on.client.spawn(), await on.client.spawn()];
+    const seen: string[] = [];
+    let cursor: string | null = "";
+    do {
+      const page = await on.client.call("GET", `${sandboxes}?limit=1&cursor=${encodeURIComponent(cursor)}`);
+      expect(page.json.length).toBeLessThanOrEqual(1);
+      seen.push(...page.json.map((sandbox: { id: string }) => sandbox.id));
+      cursor = page.headers.get("x-next-cursor");
+    } while (cursor !== null);
+    expect(seen.slice(0, 3)).toEqual(ids.reverse());
+    expect(new Set(seen).size).toBe(seen.length);
+    for (const id of ids) await on.client.call("DELETE", `${sandboxes}/${id}`);
+  });
+
+  test("logs is an array of lines, stats an object, preview a URL, prune a count", async () => {
+    const logs = await on.client.call("GET", `${sandboxes}/${on.sandbox}/logs?lines=5`);
+    expect(logs.status).toBe(200);
+    expect(Array.isArray(logs.json)).toBe(true);
+    const stats = await on.client.call("GET", `${sandboxes}/${on.sandbox}/stats`);
+    expect([stats.status, typeof stats.json]).toEqual([200, "object"]);
+    const preview = await on.client.call("GET", `${sandboxes}/${on.sandbox}/preview/3000`);
+    expect(preview.json.url).toContain(`3000-${on.sandbox}.localhost`);
+    const pruned = await on.client.call("DELETE", sandboxes);
+    expect(pruned.json).toEqual({ pruned: expect.any(Number) });
+  });
+
+  test("a provider or an image that does not exist is refused and leaves nothing", async () => {
+    const before = (await on.client.call("GET", sandboxes)).json.length;
+    const provider = await on.client.call("POST", sandboxes, { provider: "nope" });
+    expect([provider.status, provider.json.code]).toEqual([404, "not_found"]);
+    expect((await on.client.call("GET", sandboxes)).json.length).toBe(before);
+  });
+}

@@ -1,0 +1,199 @@
+import { expect, test } from "vitest";
+import { WebSocket } from "ws";
+import { eventually } from "../support/http.ts";
+import type { Subject } from "./black-box.ts";
+
+interface Heard {
+  type: string;
+  data?: string;
+  code?: string;
+  exit_code?: number;
+  reason?: string;
+  signal?: string;
+}
+
+/** A client of the WebSocket exec that writes down what it hears. */
+class Socket {
+  readonly heard: Heard[] = [];
+  readonly closed: Promise<number>;
+  readonly #socket: WebSocket;
+
+  private constructor(socket: WebSocket) {
+    this.#socket = socket;
+    socket.on("message", (data) => this.heard.push(JSON.parse(String(data))));
+    this.closed = new Promise((resolve) => socket.on("close", resolve));
+  }
+
+  static open(
+    url: string,
+    headers: Record<string, string> = {},
+  ): Promise<{ socket: Socket; execId: string }> {
+    return new Promise((resolve, reject) => {
+      const raw = new WebSocket(url.replace("http", "ws"), { headers });
+      const socket = new Socket(raw);
+      let execId = "";
+      raw.on("upgrade", (response) => {
+        execId = String(response.headers["x-exec-id"]);
+      });
+      raw.on("unexpected-response", (_request, response) => {
+        reject(new Error(`status ${response.statusCode}`));
+        raw.terminate();
+      });
+      raw.on("error", reject);
+      raw.on("open", () => resolve({ socket, execId }));
+    });
+  }
+
+  send(message: unknown): void {
+    this.#socket.send(typeof message === "string" ? message : JSON.stringify(message));
+  }
+
+  terminate(): void {
+    this.#socket.terminate();
+  }
+
+  text(stream: string): string {
+    return this.heard
+      .filter((message) => message.type === stream)
+      .map((message) => message.data)
+      .join("");
+  }
+
+  until(stream: string, text: string): Promise<true> {
+    return eventually(() => (this.text(stream).includes(text) ? (true as const) : undefined));
+  }
+}
+
+export function socketSuite(on: Subject): void {
+  const url = (id = on.sandbox) => `${on.client.url}/api/v1/sandboxes/${id}/exec/ws`;
+
+  test("start runs a command; its output and exit come back; close is 1000", async () => {
+    const { socket, execId } = await Socket.open(url());
+    expect(execId).toMatch(/^ex-[a-z0-9]{8,32}$/);
+    socket.send({ type: "start", command: 'echo "$X"; echo err >&2; exit 5', env: { X: "from env" } });
+    expect(await socket.closed).toBe(1000);
+    expect(socket.text("stdout")).toBe("from env\n");
+    expect(socket.text("stderr")).toBe("err\n");
+    expect(socket.heard.at(-1)).toMatchObject({ type: "exit", exit_code: 5, reason: "exited" });
+    const record = await on.client.call("GET", `/api/v1/sandboxes/${on.sandbox}/execs/${execId}`);
+    expect(record.json.exit_code).toBe(5);
+  });
+
+  test("stdin reaches the command and can be closed", async () => {
+    const { socket } = await Socket.open(url());
+    socket.send({ type: "start", command: "cat" });
+    socket.send({ type: "stdin", data: "grüße " });
+    socket.send({
+      type: "stdin",
+      data: Buffer.from("bytes").toString("base64"),
+      encoding: "base64",
+      close: true,
+    });
+    expect(await socket.closed).toBe(1000);
+    expect(socket.text("stdout")).toBe("grüße bytes");
+  });
+
+  test("signal ends the command, resize without a PTY is ignored", async () => {
+    const { socket } = await Socket.open(url());
+    socket.send({ type: "start", command: "echo up; sleep 60" });
+    await socket.until("stdout", "up");
+    socket.send({ type: "resize", cols: 100, rows: 40 });
+    socket.send({ type: "signal", signal: "SIGTERM" });
+    expect(await socket.closed).toBe(1000);
+    expect(socket.heard.at(-1)).toMatchObject({ type: "exit", exit_code: 143, signal: "SIGTERM" });
+  });
+
+  test("cols and rows give a PTY that resizes", async (context) => {
+    if (!on.server.provider.capabilities.has("pty")) context.skip();
+    const { socket } = await Socket.open(url());
+    socket.send({ type: "start", command: "stty size; read line; stty size", cols: 91, rows: 33 });
+    await socket.until("stdout", "33 91");
+    socket.send({ type: "resize", cols: 120, rows: 50 });
+    socket.send({ type: "stdin", data: "go\n" });
+    expect(await socket.closed).toBe(1000);
+    expect(socket.text("stdout")).toContain("50 120");
+  });
+
+  test("a deadline ends it with reason timeout", async () => {
+    const { socket } = await Socket.open(url());
+    socket.send({ type: "start", command: "sleep 60", timeout: "200ms" });
+    expect(await socket.closed).toBe(1000);
+    expect(socket.heard.at(-1)).toMatchObject({ type: "exit", exit_code: 137, reason: "timeout" });
+  });
+
+  test.each([
+    ["no JSON", "{"],
+    ["an array", "[]"],
+    ["null", "null"],
+    ["an unknown type", { type: "begin" }],
+    ["stdin first", { type: "stdin", data: "x" }],
+    ["no command", { type: "start" }],
+    ["a wrong type", { type: "start", command: 5 }],
+    ["an unknown field", { type: "start", command: "true", shell: "zsh" }],
+    ["a bad timeout", { type: "start", command: "true", timeout: "soon" }],
+    ["a missing workdir", { type: "start", command: "true", workdir: "/no/such/dir" }],
+    ["bad env", { type: "start", command: "true", env: { "A=B": "x" } }],
+  ])("a bad start, %s, is an error message and close 1008", async (_name, message) => {
+    const { socket } = await Socket.open(url());
+    socket.send(message);
+    expect(await socket.closed).toBe(1008);
+    expect(socket.heard).toEqual([{ type: "error", code: "bad_request", message: expect.any(String) }]);
+  });
+
+  test("a timeout above the maximum is a resource limit", async () => {
+    const { socket } = await Socket.open(url());
+    socket.send({ type: "start", command: "true", timeout: "3h" });
+    expect(await socket.closed).toBe(1008);
+    expect(socket.heard[0]).toMatchObject({ type: "error", code: "resource_limit" });
+  });
+
+  test("a bad message later is told and changes nothing", async () => {
+    const { socket } = await Socket.open(url());
+    socket.send({ type: "start", command: "cat" });
+    socket.send({ type: "resize", cols: 0, rows: 1 });
+    socket.send({ type: "signal", signal: "SIGNOTHING" });
+    socket.send("garbage");
+    socket.send({ type: "start", command: "true" });
+    await eventually(() =>
+      socket.heard.filter((message) => message.type === "error").length === 4 ? true : undefined,
+    );
+    socket.send({ type: "stdin", data: "still here", close: true });
+    expect(await socket.closed).toBe(1000);
+    expect(socket.text("stdout")).toBe("still here");
+  });
+
+  test("an unknown sandbox is 404 at the handshake, a plain GET 426", async () => {
+    await expect(Socket.open(url("sb-000000000000"))).rejects.toThrow("status 404");
+    const plain = await on.client.call("GET", `/api/v1/sandboxes/${on.sandbox}/exec/ws`);
+    expect([plain.status, plain.json.code]).toEqual([426, "upgrade_required"]);
+  });
+
+  test("with auth off a foreign page cannot open one", async () => {
+    await expect(Socket.open(url(), { origin: "https://evil.example" })).rejects.toThrow("status 403");
+    const { socket } = await Socket.open(url(), { origin: "http://localhost:8080" });
+    socket.terminate();
+  });
+
+  test("a client that goes away leaves its command the grace, then it is cancelled", async () => {
+    const { socket, execId } = await Socket.open(url());
+    socket.send({ type: "start", command: "echo up; sleep 60" });
+    await socket.until("stdout", "up");
+    socket.terminate();
+    const ended = await eventually(async () => {
+      const { json } = await on.client.call("GET", `/api/v1/sandboxes/${on.sandbox}/execs/${execId}`);
+      return json.state === "exited" ? json : undefined;
+    });
+    expect(ended.reason).toBe("cancelled");
+  });
+
+  test("a sandbox that ends under it is told as an error", async () => {
+    const id = await on.client.spawn();
+    const { socket } = await Socket.open(url(id));
+    socket.send({ type: "start", command: "echo up; sleep 60" });
+    await socket.until("stdout", "up");
+    await on.client.call("DELETE", `/api/v1/sandboxes/${id}`);
+    const code = await socket.closed;
+    expect([1011, 1000]).toContain(code);
+    expect(socket.heard.at(-1)?.reason).not.toBe("exited");
+  });
+}
