@@ -1,0 +1,27 @@
+import { type NativeHome, nativeHome, testImage } from "../../../test/support/native.ts";
+import { requirement } from "../../../test/support/requirements.ts";
+import { providerContract } from "../../ports/contract/provider-contract.ts";
+
+const missing = [];
+for (const name of ["linux", "root", "agent", "launcher", "native", "busybox"] as const) {
+  const found = await requirement(name);
+  if (!found.ok) missing.push(found.reason);
+}
+
+const skip = missing.length === 0 ? {} : { skip: missing.join("; ") };
+
+for (const image of [testImage, "host"]) {
+  let home: NativeHome;
+  providerContract(`native, rooted, image ${image}`, {
+    ...skip,
+    create: async () => {
+      home = await nativeHome();
+      return {
+        provider: home.open(),
+        image,
+        restart: async () => home.open(),
+        close: () => home.remove(),
+      };
+    },
+  });
+}

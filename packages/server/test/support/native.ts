@@ -1,0 +1,65 @@
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { agentBinary } from "./agent-binary.ts";
+import { busyboxRootfs } from "./tiny-images.ts";
+import { silentLogger } from "../../src/platform/logger.ts";
+import { type ImageStore, NotFound, type StoredImage } from "../../src/ports/index.ts";
+import { NativeProvider, type NativeProviderConfig } from "../../src/providers/native/index.ts";
+
+/** The image of tests: busybox alone. */
+export const testImage = "busybox:test";
+
+const defaults: NativeProviderConfig = {
+  defaultImage: "host",
+  networkMode: "none",
+  uidBase: 1_879_048_192,
+  pidsLimit: 128,
+  diskMb: 0,
+  minFreeMb: 0,
+  addedCaps: [],
+};
+
+/** Image stores of one root file system each, for tests. */
+export function imagesOf(name: string, rootfs: string): ImageStore {
+  const image: StoredImage = {
+    name,
+    digest: "sha256:0",
+    rootfs,
+    sizeBytes: 0,
+    createdAt: new Date(0),
+    config: { env: {} },
+  };
+  return {
+    resolve: async (wanted) => {
+      if (wanted !== name) throw new NotFound(`image ${wanted} is not stored; alcove image pull ${wanted} gets it`);
+      return image;
+    },
+    list: async () => [image],
+  };
+}
+
+/** A place for providers of one test file, with the busybox image. */
+export interface NativeHome {
+  dataDir: string;
+  open(change?: Partial<NativeProviderConfig>): NativeProvider;
+  remove(): Promise<void>;
+}
+
+export async function nativeHome(): Promise<NativeHome> {
+  const [dataDir, rootfs] = await Promise.all([mkdtemp(join(tmpdir(), "alcove-native-")), busyboxRootfs()]);
+  return {
+    dataDir,
+    open: (change = {}) =>
+      new NativeProvider({
+        config: { ...defaults, ...change },
+        dataDir,
+        instanceId: `test${process.pid}`,
+        images: imagesOf(testImage, rootfs.dir),
+        agentBinary: agentBinary("alcove-agent"),
+        launcherBinary: agentBinary("alcove-launch"),
+        logger: silentLogger,
+      }),
+    remove: () => rm(dataDir, { recursive: true, force: true }),
+  };
+}
