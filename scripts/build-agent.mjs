@@ -3,7 +3,16 @@
 
 import { spawn, spawnSync } from "node:child_process";
 import { createHash } from "node:crypto";
-import { chmodSync, copyFileSync, existsSync, mkdirSync, readdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
+import {
+  chmodSync,
+  copyFileSync,
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  writeFileSync,
+} from "node:fs";
 import { homedir } from "node:os";
 import { dirname, join, relative } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
@@ -44,7 +53,8 @@ function sourceFiles(folder) {
   for (const entry of readdirSync(folder, { withFileTypes: true })) {
     const path = join(folder, entry.name);
     if (entry.isDirectory()) {
-      if (!["target", "dist", "tests", "fixtures", "fuzz"].includes(entry.name)) files.push(...sourceFiles(path));
+      if (!["target", "dist", "tests", "fixtures", "fuzz"].includes(entry.name))
+        files.push(...sourceFiles(path));
     } else if (/\.(rs|toml|lock)$/.test(entry.name)) {
       files.push(path);
     }
@@ -61,7 +71,9 @@ function sourceStamp() {
 }
 
 function atLeast(version, wanted) {
-  const [have, want] = [version, wanted].map((text) => text.split(".").map((part) => Number.parseInt(part, 10)));
+  const [have, want] = [version, wanted].map((text) =>
+    text.split(".").map((part) => Number.parseInt(part, 10)),
+  );
   for (let index = 0; index < 3; index++) {
     if (have[index] !== want[index]) return have[index] > want[index];
   }
@@ -75,7 +87,13 @@ function versionOf(program) {
 
 /** The first cargo whose compiler is new enough: the path's, rustup's, then Debian's versioned ones. */
 export function findCargo() {
-  const folders = [undefined, join(homedir(), ".cargo", "bin"), "/usr/lib/rust-web/bin", "/usr/local/cargo/bin", "/usr/bin"];
+  const folders = [
+    undefined,
+    join(homedir(), ".cargo", "bin"),
+    "/usr/lib/rust-web/bin",
+    "/usr/local/cargo/bin",
+    "/usr/bin",
+  ];
   const found = [];
   for (const folder of folders) {
     const cargo = folder === undefined ? "cargo" : join(folder, "cargo");
@@ -89,22 +107,29 @@ export function findCargo() {
 
 const targets = { x64: "x86_64-unknown-linux-gnu", arm64: "aarch64-unknown-linux-gnu" };
 
+/** @returns whether both programs are there and fit the sources; needs no cargo. */
+export function agentIsCurrent() {
+  const complete = agentBinaries.every((name) => existsSync(join(distFolder, name)));
+  return complete && existsSync(stampFile) && readFileSync(stampFile, "utf8") === sourceStamp();
+}
+
 /**
  * Builds both programs unless they are there and fit the sources.
  * @param {{ log?: (line: string) => void, force?: boolean }} options
  * @returns {Promise<{ built: boolean, folder: string, binaries: Record<string, string> }>}
  * @throws CargoMissing, BuildFailed
  */
-export async function buildAgent({ log = () => {}, force = false } = {}) {
+export async function buildAgent({ log = () => undefined, force = false } = {}) {
   const stamp = sourceStamp();
   const binaries = Object.fromEntries(agentBinaries.map((name) => [name, join(distFolder, name)]));
   const result = (built) => ({ built, folder: distFolder, binaries });
-  const complete = Object.values(binaries).every((path) => existsSync(path));
-  if (!force && complete && existsSync(stampFile) && readFileSync(stampFile, "utf8") === stamp) return result(false);
+  if (!force && agentIsCurrent()) return result(false);
 
-  if (process.platform !== "linux") throw new BuildFailed(`the agent is a Linux program and cannot be built on ${process.platform}`);
+  if (process.platform !== "linux")
+    throw new BuildFailed(`the agent is a Linux program and cannot be built on ${process.platform}`);
   const target = targets[process.arch];
-  if (target === undefined) throw new BuildFailed(`the agent is built for x64 and arm64, not for ${process.arch}`);
+  if (target === undefined)
+    throw new BuildFailed(`the agent is built for x64 and arm64, not for ${process.arch}`);
   const { cargo, folder, version } = findCargo();
   log(`building the agent with cargo ${version}; this takes about a minute, once`);
   const crates = agentBinaries.flatMap((name) => ["-p", name]);
@@ -150,10 +175,15 @@ function run(program, args, { cwd, env, log }) {
 
 if (process.argv[1] !== undefined && import.meta.url === pathToFileURL(process.argv[1]).href) {
   try {
-    const { built, folder } = await buildAgent({ log: (line) => console.error(line), force: process.argv.includes("--force") });
+    const { built, folder } = await buildAgent({
+      log: (line) => console.error(line),
+      force: process.argv.includes("--force"),
+    });
     console.log(built ? `built into ${folder}` : `up to date in ${folder}`);
   } catch (error) {
-    console.error(error instanceof CargoMissing ? `${error.message}\n  ${error.installCommand}` : error.message);
+    console.error(
+      error instanceof CargoMissing ? `${error.message}\n  ${error.installCommand}` : error.message,
+    );
     process.exitCode = 1;
   }
 }

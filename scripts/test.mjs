@@ -36,7 +36,7 @@ async function checks() {
 
 async function rustTests() {
   title("Rust tests");
-  const cargo = await ensureCargo(projectRoot);
+  const cargo = await ensureCargo();
   if (cargo.missing !== undefined) {
     skip("Rust tests", `${cargo.missing}; to get it: ${cargo.command}`);
     return;

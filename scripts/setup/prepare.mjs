@@ -1,6 +1,6 @@
 // Everything a fresh clone needs before the service can run: Node, packages, the agent. Plain JavaScript, Node 18 and up.
-import { existsSync } from "node:fs";
 import path from "node:path";
+import { agentIsCurrent } from "../build-agent.mjs";
 import { findNode, nodeInstallation, projectRoot } from "../node-runtime.mjs";
 import { dependenciesCurrent, ensureDependencies } from "./dependencies.mjs";
 import { withSetupLock } from "./lock.mjs";
@@ -13,7 +13,7 @@ import { runStep, say } from "./step.mjs";
  */
 export async function prepare({ dev = false, agent = true } = {}) {
   const found = findNode();
-  const agentState = agent ? await agentIsCurrent() : true;
+  const agentState = agent ? agentIsCurrent() : true;
   if (found !== undefined && dependenciesCurrent(projectRoot, { dev }) && agentState) {
     return { node: found, agent: { ready: true } };
   }
@@ -38,8 +38,8 @@ async function ensureNode() {
 }
 
 async function ensureAgent() {
-  if (await agentIsCurrent()) return { ready: true };
-  const cargo = await ensureCargo(projectRoot);
+  if (agentIsCurrent()) return { ready: true };
+  const cargo = await ensureCargo();
   if (cargo.missing !== undefined) return { ready: false, why: cargo.missing, command: cargo.command };
   const built = await runStep(
     "building the agent (cargo, once)",
@@ -48,13 +48,6 @@ async function ensureAgent() {
     { cwd: projectRoot, env: cargo.env },
   );
   return built ? { ready: true } : { ready: false, why: "the agent could not be built; see above" };
-}
-
-async function agentIsCurrent() {
-  const script = path.join(projectRoot, "scripts", "build-agent.mjs");
-  if (!existsSync(script)) return false;
-  const { agentIsCurrent: check } = await import(script);
-  return check();
 }
 
 /** Told again right before the service starts, where it is read. */

@@ -1,9 +1,9 @@
 // Finds a cargo that can build the agent, or gets one where that is in our hands: as root, from the distribution.
 // Plain JavaScript, Node 18 and up.
 import { spawnSync } from "node:child_process";
-import { accessSync, constants, existsSync, readFileSync } from "node:fs";
-import { homedir } from "node:os";
+import { accessSync, constants, readFileSync } from "node:fs";
 import path from "node:path";
+import { CargoMissing, findCargo as cargoForAgent, oldestRust } from "../build-agent.mjs";
 import { runStep, say } from "./step.mjs";
 
 /** Cargo's packages, the one with the newest compiler first: Debian 12's plain `cargo` is years old. */
@@ -14,9 +14,9 @@ const aptLinker = ["gcc", "libc6-dev"];
 /**
  * @returns `{ cargo, env }` to build with, or `{ missing }`: why not, and the exact command that changes it.
  */
-export async function ensureCargo(root) {
-  const wanted = wantedVersion(root);
-  const found = findCargo(wanted);
+export async function ensureCargo() {
+  const wanted = oldestRust;
+  const found = findCargo();
   const linker = findProgram("cc") ?? findProgram("gcc");
   if (found !== undefined && linker !== undefined) return usable(found);
   const lacking = [
@@ -27,7 +27,7 @@ export async function ensureCargo(root) {
   if (apt !== undefined && process.getuid?.() === 0) {
     say(`${lacking} is missing, which the agent is built with; installing it with apt-get, as root`);
     if (await installWithApt(apt, wanted, { cargo: found === undefined })) {
-      const installed = findCargo(wanted);
+      const installed = findCargo();
       if (installed !== undefined) return usable(installed);
     }
   }
@@ -85,29 +85,18 @@ function isDebian12() {
   }
 }
 
-/** Rustup's cargo is often not on the PATH of a service or a fresh shell. */
-function findCargo(wanted) {
-  const candidates = [
-    findProgram("cargo"),
-    path.join(process.env.CARGO_HOME ?? path.join(homedir(), ".cargo"), "bin", "cargo"),
-  ];
-  return candidates.find((cargo) => {
-    if (cargo === undefined || !existsSync(cargo)) return false;
-    const version = spawnSync(cargo, ["--version"], { encoding: "utf8" });
-    const match = /^cargo (\d+\.\d+(?:\.\d+)?)/.exec(version.stdout ?? "");
-    return match !== null && atLeast(match[1], wanted);
-  });
+function findCargo() {
+  try {
+    return cargoForAgent();
+  } catch (error) {
+    if (error instanceof CargoMissing) return undefined;
+    throw error;
+  }
 }
 
-function usable(cargo) {
-  return { cargo, env: { PATH: `${path.dirname(cargo)}${path.delimiter}${process.env.PATH ?? ""}` } };
-}
-
-/** The `rust-version` the agent's manifest asks for. */
-function wantedVersion(root) {
-  const manifest = path.join(root, "agent", "Cargo.toml");
-  const text = existsSync(manifest) ? readFileSync(manifest, "utf8") : "";
-  return /^\s*rust-version\s*=\s*"([\d.]+)"/m.exec(text)?.[1] ?? "1.85";
+function usable({ cargo, folder }) {
+  const env = folder === undefined ? {} : { PATH: `${folder}${path.delimiter}${process.env.PATH ?? ""}` };
+  return { cargo, env };
 }
 
 function atLeast(version, wanted) {
