@@ -8,6 +8,7 @@ import type {
   InventoryEntry,
   RuntimeId,
   RuntimeProvider,
+  SandboxRow,
   Store,
   Timer,
 } from "../../ports/index.ts";
@@ -51,6 +52,8 @@ export class Reconciler implements AsyncDisposable {
   #timer: Timer | undefined;
   #pass: Promise<void> | undefined;
   #background = new Set<Promise<void>>();
+  /** In the last pass a provider did not answer. */
+  #unanswered = false;
   #started = false;
   #closed = false;
 
@@ -96,7 +99,7 @@ export class Reconciler implements AsyncDisposable {
         .finally(() => {
           if (this.#closed) return;
           // A store that cannot be read leaves spawns waiting: without it nothing can be promised.
-          const delayMs = sandboxes.ready ? intervalMs : 1_000;
+          const delayMs = !sandboxes.ready ? 1_000 : this.#unanswered ? 5_000 : intervalMs;
           this.#timer = clock.setTimer(delayMs, () => this.#loop());
         }),
     );
@@ -106,6 +109,7 @@ export class Reconciler implements AsyncDisposable {
     const { sandboxes, registry, concurrency } = this.#options;
     const first = !sandboxes.ready;
     await this.#load();
+    this.#unanswered = false;
     await Promise.all(registry.all.map((provider) => this.#reconcileProvider(provider, { first })));
     const without = sandboxes.lifecycle.live.all().filter((entry) => entry.provider === undefined);
     await this.#forEach(without, concurrency, (entry) =>
@@ -116,11 +120,13 @@ export class Reconciler implements AsyncDisposable {
     await this.#forgetOld();
   }
 
-  /** Brings memory and store together: rows memory does not know, and entries whose row is gone. */
+  /** Brings memory and store together: rows memory does not know, and entries that differ from their row. */
   async #load(): Promise<void> {
-    const { sandboxes, store, registry } = this.#options;
-    const { live, expiry } = sandboxes.lifecycle;
-    for (const { id } of await store.sandboxes.listLive()) {
+    const { sandboxes, store, registry, concurrency } = this.#options;
+    const { live, expiry, recover } = sandboxes.lifecycle;
+    const before = live.all();
+    const stored = new Map((await store.sandboxes.listLive()).map((row) => [row.id, row]));
+    for (const { id } of stored.values()) {
       if (live.get(id) !== undefined) continue;
       // Destroyed since the list was read, perhaps: memory forgets only after the store has changed.
       const row = await store.sandboxes.get(id);
@@ -128,6 +134,8 @@ export class Reconciler implements AsyncDisposable {
       live.add(row, registry.find(row.provider));
       if (row.state !== "creating") expiry.set(row.id, row.expiresAt);
     }
+    const differing = before.filter(({ row }) => !sameRow(row, stored.get(row.id)));
+    await this.#forEach(differing, concurrency, (entry) => recover.resync(entry));
   }
 
   async #reconcileProvider(provider: RuntimeProvider, pass: { first: boolean }): Promise<void> {
@@ -140,6 +148,7 @@ export class Reconciler implements AsyncDisposable {
       using deadline = deadlineAfter(inventoryDeadlineMs);
       inventory = await abortable(provider.inventory(deadline), deadline.signal);
     } catch (error) {
+      this.#unanswered = true;
       logger.error({ provider: provider.name, err: error }, "a provider's runtimes cannot be listed");
       const why = `provider "${provider.name}" does not answer: ${messageOf(error)}`;
       await this.#forEach(ours, concurrency, (entry) => this.#act(entry, { kind: "unreachable", why }));
@@ -257,4 +266,8 @@ export class Reconciler implements AsyncDisposable {
     this.#background.add(task);
     void task.finally(() => this.#background.delete(task));
   }
+}
+
+function sameRow(row: SandboxRow, stored: SandboxRow | undefined): boolean {
+  return stored?.state === row.state && stored.updatedAt.getTime() === row.updatedAt.getTime();
 }

@@ -99,6 +99,14 @@ export class DestroyFlow {
     await abortable(provider.destroy(runtimeId, deadline), deadline.signal);
   }
 
+  /** Its row is destroyed or gone. */
+  forget(entry: LiveSandbox): void {
+    const { live, expiry, queue } = this.#context;
+    expiry.delete(entry.row.id);
+    live.remove(entry);
+    queue.capacityFreed();
+  }
+
   async #destroy(entry: LiveSandbox, reason: DestroyReason): Promise<void> {
     const { store, clock, live } = this.#context;
     const state = reason === "expired" ? { state: "expired" as const } : {};
@@ -107,7 +115,7 @@ export class DestroyFlow {
     const row = await store.sandboxes.update(entry.row.id, from, change);
     if (row === undefined) {
       // Only another control plane ends a sandbox of ours.
-      this.#forget(entry);
+      this.forget(entry);
       return;
     }
     entry.row = row;
@@ -149,21 +157,14 @@ export class DestroyFlow {
     // What a client handed in as environment may be secret: it goes with the sandbox.
     const change = { state: "destroyed", env: {}, destroyedAt: now, updatedAt: now } as const;
     await store.sandboxes.update(entry.row.id, statesBefore("destroyed"), change);
-    this.#forget(entry);
+    this.forget(entry);
     const data = { provider: entry.row.provider, reason };
     events.emit({ type: "sandbox.destroyed", sandboxId: entry.row.id, data });
   }
 
   async #removeRow(entry: LiveSandbox): Promise<void> {
     await this.#context.store.sandboxes.remove(entry.row.id);
-    this.#forget(entry);
-  }
-
-  #forget(entry: LiveSandbox): void {
-    const { live, expiry, queue } = this.#context;
-    expiry.delete(entry.row.id);
-    live.remove(entry);
-    queue.capacityFreed();
+    this.forget(entry);
   }
 
   /** The provider did not confirm: the sandbox can no longer be used, and its end is repeated. */

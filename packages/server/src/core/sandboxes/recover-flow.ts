@@ -1,6 +1,6 @@
 import { abortable } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
-import { RuntimeGone, type RuntimeProvider } from "../../ports/index.ts";
+import { RuntimeGone, type RuntimeProvider, type SandboxOperations, Unavailable } from "../../ports/index.ts";
 import { callDeadlineMs, expiresInMs, messageOf, type SandboxContext } from "./context.ts";
 import type { DestroyFlow } from "./destroy-flow.ts";
 import type { LiveSandbox } from "./live-sandboxes.ts";
@@ -15,28 +15,32 @@ export class RecoverFlow {
     this.#destroys = destroys;
   }
 
-  /**
-   * Its runtime is alive: reconnects when needed and tells it when to end itself.
-   * A sandbox that cannot be reached becomes unhealthy; one whose runtime turns out to be dead has vanished.
-   */
-  async adopt(entry: LiveSandbox, provider: RuntimeProvider): Promise<void> {
+  /** Its runtime is alive: reconnects when needed and tells it when to end itself. */
+  adopt(entry: LiveSandbox, provider: RuntimeProvider): Promise<void> {
+    return this.#reach(entry, () => this.#connect(entry, provider));
+  }
+
+  /** Its provider does not answer: a sandbox that still answers by itself stays as it is. */
+  async unreachable(entry: LiveSandbox, why: string): Promise<void> {
+    await this.#reach(entry, async () => {
+      if (entry.operations === undefined) throw new Unavailable(why);
+      await this.#tellExpiry(entry, entry.operations);
+    });
+  }
+
+  /** A sandbox that cannot be reached becomes unhealthy; one whose runtime turns out to be dead has vanished. */
+  async #reach(entry: LiveSandbox, reach: () => Promise<void>): Promise<void> {
     if (entry.work !== undefined) return;
     let gone: string | undefined;
     await this.#context.live.work(entry, "other", async () => {
       try {
-        await this.#connect(entry, provider);
+        await reach();
       } catch (error) {
         if (error instanceof RuntimeGone) gone = error.message;
         else await this.#markUnhealthy(entry, `it could not be reached: ${messageOf(error)}`);
       }
     });
     if (gone !== undefined) await this.vanished(entry, gone);
-  }
-
-  /** Its provider does not answer. */
-  async unreachable(entry: LiveSandbox, why: string): Promise<void> {
-    if (entry.work !== undefined) return;
-    await this.#context.live.work(entry, "other", () => this.#markUnhealthy(entry, why));
   }
 
   /** Its runtime ended without having been asked to: the sandbox is kept in state error until it expires. */
@@ -57,14 +61,29 @@ export class RecoverFlow {
     });
   }
 
+  /** Takes over what the store has: a write that failed may have been made all the same. */
+  async resync(entry: LiveSandbox): Promise<void> {
+    const { live, store, expiry } = this.#context;
+    if (entry.work !== undefined) return;
+    await live.work(entry, "other", async () => {
+      const row = await store.sandboxes.get(entry.row.id);
+      if (row === undefined || row.state === "destroyed") {
+        this.#destroys.forget(entry);
+        return;
+      }
+      entry.row = row;
+      if (row.state !== "running" || row.destroyRequested) live.stop(entry);
+      if (row.state !== "creating") expiry.set(row.id, row.expiresAt);
+    });
+  }
+
   async #connect(entry: LiveSandbox, provider: RuntimeProvider): Promise<void> {
     const { live, store, clock, events } = this.#context;
     using deadline = deadlineAfter(callDeadlineMs);
     const { runtimeId } = entry.row;
     await abortable(provider.adopt(runtimeId, deadline), deadline.signal);
     const operations = provider.sandbox(runtimeId);
-    const lifeMs = expiresInMs(entry.row, this.#context);
-    await abortable(operations.setExpiry(lifeMs, deadline), deadline.signal);
+    await this.#tellExpiry(entry, operations);
     if (entry.row.state === "unhealthy") {
       const change = { state: "running", error: null, updatedAt: clock.now() } as const;
       entry.row = (await store.sandboxes.update(entry.row.id, ["unhealthy"], change)) ?? entry.row;
@@ -75,9 +94,16 @@ export class RecoverFlow {
     live.start(entry, operations, "adopted");
   }
 
+  async #tellExpiry(entry: LiveSandbox, operations: SandboxOperations): Promise<void> {
+    using deadline = deadlineAfter(callDeadlineMs);
+    const lifeMs = expiresInMs(entry.row, this.#context);
+    await abortable(operations.setExpiry(lifeMs, deadline), deadline.signal);
+  }
+
   async #markUnhealthy(entry: LiveSandbox, why: string): Promise<void> {
     const { live, store, clock } = this.#context;
     if (entry.row.state !== "running" && entry.row.state !== "unhealthy") return;
+    if (entry.row.state === "unhealthy" && entry.row.error === why) return;
     const change = { state: "unhealthy", error: why, updatedAt: clock.now() } as const;
     const row = await store.sandboxes.update(entry.row.id, ["running", "unhealthy"], change);
     if (row === undefined) return;
