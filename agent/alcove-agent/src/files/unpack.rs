@@ -1,7 +1,213 @@
-use super::context::Context;
-use crate::workers::channel::{refused, Channel, Served};
-use alcove_protocol::{ErrorCode, FileUnpack};
+//! `file.unpack`: a tar into a directory. No entry gets out of it: names are walked one by one from the directory's
+//! descriptor, and a symlink on the way is refused, wherever it came from.
 
-pub fn unpack(_channel: &mut Channel, _context: &Context, _request: &FileUnpack) -> Served {
-    Err(refused(ErrorCode::Unsupported, "not built yet"))
+use super::context::Context;
+use super::path::{self, c_string, failed};
+use super::remove::remove_tree;
+use crate::sys;
+use crate::users::{Ids, User};
+use crate::workers::channel::{refused, Channel, Incoming, Served, Stop};
+use alcove_protocol::{ErrorCode, FileUnpack};
+use serde::Serialize;
+use std::ffi::CString;
+use std::io::{self, Error, Read};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use tar::EntryType;
+
+const CHUNK: usize = 256 * 1024;
+const DIRECTORY: libc::c_int = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
+
+#[derive(Serialize)]
+struct Reply {
+    entries: u64,
+}
+
+struct Target<'a> {
+    root: OwnedFd,
+    user: &'a User,
+    ids: Ids,
+}
+
+/// An entry's name as components below the root. None for the root itself.
+fn inside(name: &[u8]) -> Result<Option<Vec<CString>>, Stop> {
+    let shown = String::from_utf8_lossy(name).into_owned();
+    if name.starts_with(b"/") {
+        return Err(refused(ErrorCode::BadRequest, format!("the archive holds the absolute name {shown}")));
+    }
+    let mut parts = Vec::new();
+    for part in name.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && *part != b".") {
+        if part == b".." {
+            return Err(refused(ErrorCode::BadRequest, format!("the archive's name {shown} leaves its directory")));
+        }
+        parts.push(c_string(part)?);
+    }
+    Ok((!parts.is_empty()).then_some(parts))
+}
+
+impl Target<'_> {
+    /// The directory that holds the last component, made when missing.
+    fn parent(&self, parts: &[CString]) -> Result<OwnedFd, Stop> {
+        let mut dir = self.root.try_clone().map_err(|error| failed("/", &error))?;
+        let mut shown = String::new();
+        for part in &parts[..parts.len() - 1] {
+            shown = format!("{shown}/{}", part.to_string_lossy());
+            let failure = |error: Error| match error.raw_os_error() {
+                Some(libc::ENOTDIR | libc::ELOOP) => {
+                    refused(ErrorCode::BadRequest, format!("the archive's path {shown} leads through what is no directory"))
+                }
+                _ => failed(&shown, &error),
+            };
+            dir = match sys::open_at(dir.as_raw_fd(), part, DIRECTORY, 0) {
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
+                    // SAFETY: the name is a C string.
+                    sys::check(unsafe { libc::mkdirat(dir.as_raw_fd(), part.as_ptr(), 0o755) }).map_err(failure)?;
+                    path::give(dir.as_raw_fd(), part, self.user, self.ids).map_err(failure)?;
+                    sys::open_at(dir.as_raw_fd(), part, DIRECTORY, 0).map_err(failure)?
+                }
+                found => found.map_err(failure)?,
+            };
+        }
+        Ok(dir)
+    }
+
+    /// Makes way for a new entry; a directory stays when the entry is one.
+    fn clear(&self, dir: RawFd, name: &CString, directory: bool) -> io::Result<bool> {
+        match sys::stat_at(dir, name, libc::AT_SYMLINK_NOFOLLOW) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+            Err(error) => Err(error),
+            Ok(stat) if stat.st_mode & libc::S_IFMT == libc::S_IFDIR => {
+                if directory {
+                    return Ok(true);
+                }
+                Err(Error::from_raw_os_error(libc::EISDIR))
+            }
+            Ok(_) => remove_tree(dir, name).map(|()| false),
+        }
+    }
+
+    fn place<R: Read>(&self, dir: RawFd, name: &CString, entry: &mut tar::Entry<R>, buffer: &mut [u8]) -> io::Result<bool> {
+        let kind = entry.header().entry_type();
+        let mode = entry.header().mode().unwrap_or(0o644) & 0o7777;
+        let existing = self.clear(dir, name, kind == EntryType::Directory)?;
+        // SAFETY: names are C strings and descriptors live; every result is checked.
+        unsafe {
+            match kind {
+                EntryType::Directory => {
+                    if !existing {
+                        sys::check(libc::mkdirat(dir, name.as_ptr(), 0o755))?;
+                    }
+                }
+                EntryType::Symlink => {
+                    let target = entry.link_name_bytes().ok_or_else(|| Error::from_raw_os_error(libc::EINVAL))?;
+                    sys::check(libc::symlinkat(sys::c_string(&target)?.as_ptr(), dir, name.as_ptr()))?;
+                }
+                EntryType::Fifo => {
+                    sys::check(libc::mknodat(dir, name.as_ptr(), libc::S_IFIFO | 0o600, 0))?;
+                }
+                _ => {
+                    let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
+                    let file = sys::open_at(dir, name, flags, 0o600)?;
+                    loop {
+                        let count = entry.read(buffer)?;
+                        if count == 0 {
+                            break;
+                        }
+                        sys::write_all(file.as_raw_fd(), &buffer[..count])?;
+                    }
+                }
+            }
+            path::give(dir, name, self.user, self.ids)?;
+            if kind != EntryType::Symlink {
+                sys::check(libc::fchmodat(dir, name.as_ptr(), mode, 0))?;
+            }
+            if kind != EntryType::Directory {
+                let seconds = entry.header().mtime().unwrap_or(0).min(i64::MAX as u64) as libc::time_t;
+                let times = [libc::timespec { tv_sec: seconds, tv_nsec: 0 }; 2];
+                // A time that the file system cannot keep is no reason to refuse the file.
+                libc::utimensat(dir, name.as_ptr(), times.as_ptr(), libc::AT_SYMLINK_NOFOLLOW);
+            }
+        }
+        Ok(true)
+    }
+
+    /// A hard link to an entry unpacked before.
+    fn link(&self, dir: RawFd, name: &CString, target: &[u8]) -> Served {
+        let shown = String::from_utf8_lossy(target).into_owned();
+        let parts = inside(target)?.ok_or_else(|| refused(ErrorCode::BadRequest, "a hard link leads to the directory itself"))?;
+        let Some(last) = parts.last() else { return Ok(()) };
+        let source = self.parent(&parts)?;
+        self.clear(dir, name, false).map_err(|error| failed(&shown, &error))?;
+        // SAFETY: names are C strings. Without flags a symlink is linked itself, not followed.
+        sys::check(unsafe { libc::linkat(source.as_raw_fd(), last.as_ptr(), dir, name.as_ptr(), 0) })
+            .map(|_| ())
+            .map_err(|error| failed(&shown, &error))
+    }
+}
+
+fn unpack_all(incoming: &mut Incoming, target: &Target) -> Result<u64, Stop> {
+    let broken = |error: Error| match error.raw_os_error() {
+        Some(_) => failed("the archive", &error),
+        None => refused(ErrorCode::BadRequest, format!("the archive cannot be read: {error}")),
+    };
+    let mut archive = tar::Archive::new(incoming);
+    let mut buffer = vec![0; CHUNK];
+    let mut count = 0;
+    for entry in archive.entries().map_err(broken)? {
+        let mut entry = entry.map_err(broken)?;
+        let name = entry.path_bytes().into_owned();
+        let Some(parts) = inside(&name)? else { continue };
+        let Some(last) = parts.last() else { continue };
+        let shown = String::from_utf8_lossy(&name).into_owned();
+        let kind = entry.header().entry_type();
+        if matches!(kind, EntryType::Char | EntryType::Block | EntryType::XGlobalHeader) {
+            continue;
+        }
+        let dir = target.parent(&parts)?;
+        if kind == EntryType::Link {
+            let link = entry.link_name_bytes().map(|name| name.into_owned()).unwrap_or_default();
+            target.link(dir.as_raw_fd(), last, &link)?;
+        } else {
+            target.place(dir.as_raw_fd(), last, &mut entry, &mut buffer).map_err(|error| match error.raw_os_error() {
+                Some(_) => failed(&shown, &error),
+                None => broken(error),
+            })?;
+        }
+        count += 1;
+    }
+    Ok(count)
+}
+
+pub fn unpack(channel: &mut Channel, context: &Context, request: &FileUnpack) -> Served {
+    let path = path::parse(&request.path)?;
+    let user = context.owner(request.user.as_deref())?;
+    let root = path::make_directories(&path, &user, context.ids)?;
+    if path::on_procfs(root.as_raw_fd()) {
+        return Err(refused(ErrorCode::Permission, format!("{} is in procfs, which is not written to", path.text())));
+    }
+    let target = Target { root, user: &user, ids: context.ids };
+    let mut incoming = Incoming { channel, gone: false };
+    let result = unpack_all(&mut incoming, &target);
+    if incoming.gone {
+        return Err(Stop::Gone);
+    }
+    let entries = result?;
+    // What follows the end of the archive is padding.
+    let mut padding = vec![0; 4096];
+    while channel.receive(&mut padding)? > 0 {}
+    channel.reply(&Reply { entries })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_stay_below_the_directory() {
+        let parts = |name: &[u8]| inside(name).ok().map(|parts| parts.map(|parts| parts.len()));
+        assert_eq!(parts(b"./a//b/./c"), Some(Some(3)));
+        assert_eq!(parts(b"./"), Some(None));
+        for bad in [&b"/etc/passwd"[..], b"../x", b"a/../../x", b"a/..", b".."] {
+            assert_eq!(parts(bad), None);
+        }
+    }
 }

@@ -46,8 +46,9 @@ impl Channel {
         self.fd
     }
 
-    pub fn decoder(&mut self) -> &mut Decoder {
-        &mut self.decoder
+    /// Whether bytes of the client wait here that the socket no longer shows.
+    pub fn has_buffered(&self) -> bool {
+        self.decoder.buffered() > 0
     }
 
     fn push<T: Serialize>(&mut self, kind: Kind, payload: &T) -> Served {
