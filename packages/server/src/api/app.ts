@@ -84,7 +84,6 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   });
   readJson(app);
   decorateCallerSignal(app, calls);
-  guard(app, options);
   app.addHook("preClose", () => calls.drain(config.server.shutdownGraceMs));
   await app.register(cors, {
     origin: allowedOrigins(config.server.corsAllowedOrigins),
@@ -96,15 +95,17 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   await app.register(websocket, {
     options: { maxPayload: wsMessageLimitBytes, perMessageDeflate: false },
   });
-  table.watch(app as never);
+  // After the plugins: a refused upgrade is closed by the websocket plugin, a preflight answered by the CORS plugin.
+  guard(app, options);
+  table.watch(app);
 
   await app.register(
     async (scope: RouteApp) => {
       sandboxRoutes(scope, { ...options, server: config.server });
       execRoutes(scope, options);
       execSocketRoute(scope, { ...options, calls });
-      fileRoutes(scope, { ...options, calls });
-      eventRoutes(scope, { ...options, calls });
+      fileRoutes(scope, options);
+      eventRoutes(scope, options);
       systemRoutes(scope, options);
       providerRoutes(scope, options);
       await scope.register(async (raw: RouteApp) => rawFileRoutes(raw, options));
@@ -119,14 +120,14 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   app.get("/docs", { config: { open: true } }, (_request, reply) => {
     reply.type("text/html; charset=utf-8").send(docsPage);
   });
-  app.decorate("routeTable", table);
+  app.decorate("callsUnderWay", calls);
   await app.ready();
   return app;
 }
 
 declare module "fastify" {
   interface FastifyInstance {
-    routeTable: RouteTable;
+    callsUnderWay: CallsUnderWay;
   }
 }
 
@@ -149,17 +150,12 @@ function guard(app: RouteApp, options: ApiOptions): void {
           headers: request.headers,
           localAddress: request.socket.localAddress,
         });
-      else if (request.routeOptions.config.open !== true && !isPreflight(request))
-        authenticate(keys, request.headers);
+      else if (request.routeOptions.config.open !== true) authenticate(keys, request.headers);
       done();
     } catch (error) {
       done(error as Error);
     }
   });
-}
-
-function isPreflight(request: FastifyRequest): boolean {
-  return request.method === "OPTIONS" && request.headers["access-control-request-method"] !== undefined;
 }
 
 /** An empty body is no body; the rest is JSON in which nothing poses as a prototype. */

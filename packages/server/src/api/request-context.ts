@@ -7,6 +7,8 @@ declare module "fastify" {
   interface FastifyReply {
     /** Aborts with CallerGone when the response closes unfinished, with ShuttingDown when the service stops. */
     readonly callerSignal: AbortSignal;
+    /** The same signal, for a stream that would never end by itself: a stop of the service ends it at once. */
+    readonly endlessSignal: AbortSignal;
     callUnderWay: CallUnderWay | null;
   }
 }
@@ -32,6 +34,8 @@ export function requestIds(): (request: IncomingMessage) => string {
 export interface CallUnderWay {
   readonly signal: AbortSignal;
   abort(reason: Error): void;
+  /** From now on a stop of the service ends it at once, or lets it finish. */
+  endless(yes: boolean): void;
   end(): void;
 }
 
@@ -49,11 +53,16 @@ export class CallsUnderWay {
     return this.#calls.size;
   }
 
-  begin(options: { endless: boolean }): CallUnderWay {
+  begin(): CallUnderWay {
     const controller = new AbortController();
     const call: CallUnderWay = {
       signal: controller.signal,
       abort: (reason) => controller.abort(reason),
+      endless: (yes) => {
+        if (!yes) this.#endless.delete(call);
+        else if (this.#draining) call.abort(new ShuttingDown());
+        else this.#endless.add(call);
+      },
       end: () => {
         this.#calls.delete(call);
         this.#endless.delete(call);
@@ -61,20 +70,7 @@ export class CallsUnderWay {
       },
     };
     this.#calls.add(call);
-    if (options.endless) this.#markEndless(call);
     return call;
-  }
-
-  /** Ends the call of a stream that would never end by itself as soon as the service stops. */
-  endless(reply: FastifyReply): AbortSignal {
-    const signal = reply.callerSignal;
-    if (reply.callUnderWay !== null) this.#markEndless(reply.callUnderWay);
-    return signal;
-  }
-
-  #markEndless(call: CallUnderWay): void {
-    this.#endless.add(call);
-    if (this.#draining) call.abort(new ShuttingDown());
   }
 
   async drain(graceMs: number): Promise<void> {
@@ -95,17 +91,27 @@ export class CallsUnderWay {
 /** Gives every reply its `callerSignal`, made when it is first asked for. Fastify's request.signal fires once a POST body was read. */
 export function decorateCallerSignal(app: FastifyInstance, calls: CallsUnderWay): void {
   app.decorateReply("callUnderWay", null);
+  const callOf = (reply: FastifyReply): CallUnderWay => {
+    if (reply.callUnderWay !== null) return reply.callUnderWay;
+    const call = calls.begin();
+    reply.callUnderWay = call;
+    const gone = () => {
+      call.end();
+      if (!reply.raw.writableFinished) call.abort(new CallerGone());
+    };
+    if (reply.raw.destroyed) gone();
+    else reply.raw.once("close", gone);
+    return call;
+  };
   app.decorateReply("callerSignal", {
     getter(this: FastifyReply) {
-      if (this.callUnderWay !== null) return this.callUnderWay.signal;
-      const call = calls.begin({ endless: false });
-      this.callUnderWay = call;
-      const gone = () => {
-        call.end();
-        if (!this.raw.writableFinished) call.abort(new CallerGone());
-      };
-      if (this.raw.destroyed) gone();
-      else this.raw.once("close", gone);
+      return callOf(this).signal;
+    },
+  });
+  app.decorateReply("endlessSignal", {
+    getter(this: FastifyReply) {
+      const call = callOf(this);
+      call.endless(true);
       return call.signal;
     },
   });

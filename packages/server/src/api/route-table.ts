@@ -1,14 +1,17 @@
 import type { FastifyInstance, RouteOptions } from "fastify";
 import { DomainError, NotFound } from "../ports/errors.ts";
+import { plainSchema } from "./validation.ts";
 
 /** Every route as it was registered: for the OpenAPI page, and to tell a wrong method from an unknown path. */
 export class RouteTable {
   readonly #routes: RouteOptions[] = [];
 
-  /** Learns the routes that are registered from now on. */
-  watch(app: FastifyInstance): void {
+  /** Learns the routes that are registered from now on, and gives each schemas that serialise every key. */
+  watch(app: Pick<FastifyInstance, "addHook">): void {
     app.addHook("onRoute", (route) => {
-      this.#routes.push(route);
+      this.#routes.push({ ...route });
+      if (route.schema?.response !== undefined)
+        route.schema = { ...route.schema, response: plainSchema(route.schema.response) };
     });
   }
 

@@ -1,5 +1,5 @@
-import { afterAll, beforeAll, describe } from "vitest";
-import { TestClient } from "../support/http.ts";
+import { afterAll, beforeAll, describe, expect } from "vitest";
+import { eventually, TestClient } from "../support/http.ts";
 import { type ProviderFactory, startTestServer, type TestServer } from "../support/test-server.ts";
 import { eventSuite } from "./events-suite.ts";
 import { execRecordSuite } from "./exec-record-suite.ts";
@@ -36,7 +36,12 @@ export function blackBox(name: string, options: { provider: ProviderFactory; ski
         sandbox = await client.spawn();
       });
       afterAll(async () => {
-        await server?.[Symbol.asyncDispose]();
+        const { callsUnderWay } = server.app;
+        const left = await eventually(() => (callsUnderWay.size === 0 ? 0 : undefined)).catch(
+          () => callsUnderWay.size,
+        );
+        await server[Symbol.asyncDispose]();
+        expect(left, "calls left under way").toBe(0);
       });
       const subject: Subject = {
         get server() {

@@ -4,7 +4,6 @@ import type { EventLog } from "../../core/events/event-log.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { BadRequest } from "../../ports/errors.ts";
 import { defined, given } from "../parse.ts";
-import type { CallsUnderWay } from "../request-context.ts";
 import { type ServerSentEvent, sendEventStream } from "../streams/sse.ts";
 import type { RouteApp } from "./route-app.ts";
 
@@ -19,11 +18,8 @@ const EventsQuery = Type.Object({
 });
 
 /** `GET /events`: what happens, as server-sent events. Spec §6. */
-export function eventRoutes(
-  app: RouteApp,
-  options: { events: EventLog; calls: CallsUnderWay; logger: Logger },
-): void {
-  const { events, calls, logger } = options;
+export function eventRoutes(app: RouteApp, options: { events: EventLog; logger: Logger }): void {
+  const { events, logger } = options;
   app.route({
     method: "GET",
     url: "/events",
@@ -48,7 +44,7 @@ export function eventRoutes(
         sandboxId: given(request.query.sandbox_id),
         afterId: lastEventId(request.headers["last-event-id"]),
       });
-      const signal = calls.endless(reply);
+      const signal = reply.endlessSignal;
       await sendEventStream(reply, identified(events.subscribe({ ...filter, signal })), { signal, logger });
       return reply;
     },

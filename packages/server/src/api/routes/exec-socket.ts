@@ -48,7 +48,7 @@ export function execSocketRoute(
         sandboxId: id,
         execId: announced.get(request.raw) ?? execs.makeId(),
         execs,
-        call: calls.begin({ endless: false }),
+        call: calls.begin(),
         logger: logger.child({ request_id: request.id, sandbox_id: id }),
       }).open();
     },

@@ -12,7 +12,6 @@ import { parseMode } from "../../core/files/paths.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { decodeContent, defined, given } from "../parse.ts";
 import { presentFile } from "../present.ts";
-import type { CallsUnderWay } from "../request-context.ts";
 import { type ServerSentEvent, sendEventStream } from "../streams/sse.ts";
 import { type RouteApp, SandboxParams } from "./route-app.ts";
 
@@ -29,11 +28,8 @@ const WatchQuery = Type.Object({
 const GlobQuery = Type.Object({ pattern: Type.String({ description: "*, ?, […], {a,b} and **." }) });
 
 /** Files by name: written, listed, moved, removed. Spec §4, Files; contents as raw bytes are in raw-files.ts. */
-export function fileRoutes(
-  app: RouteApp,
-  options: { files: FileService; calls: CallsUnderWay; logger: Logger },
-): void {
-  const { files, calls, logger } = options;
+export function fileRoutes(app: RouteApp, options: { files: FileService; logger: Logger }): void {
+  const { files, logger } = options;
   const tags = ["files"];
 
   app.route({
@@ -182,7 +178,7 @@ export function fileRoutes(
     },
     handler: async (request, reply) => {
       const { path, recursive = false } = request.query;
-      const signal = calls.endless(reply);
+      const signal = reply.endlessSignal;
       const changes = await files.watch(request.params.id, path, { recursive, signal });
       await sendEventStream(reply, asEvents(changes), { signal, logger });
       return reply;

@@ -80,6 +80,7 @@ export class WebSocketExec {
     ping.unref();
     impatient.unref();
     this.#call.signal.addEventListener("abort", onAbort, { once: true });
+    this.#call.endless(true);
     socket.on("pong", () => {
       this.#answered = true;
     });
@@ -128,6 +129,7 @@ export class WebSocketExec {
   #start(message: ClientMessage<"start">): void {
     const input = { execId: this.#execId, ...execInput(message) };
     this.#state = "running";
+    this.#call.endless(false);
     this.#follow = this.#execs.stream(this.#sandboxId, input, { stdin: true, signal: this.#call.signal });
     void this.#pump(this.#follow);
   }

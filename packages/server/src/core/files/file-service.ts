@@ -101,6 +101,7 @@ export class FileService {
     });
   }
 
+  /** Makes the directory `path` where it is missing. */
   unpack(
     sandboxId: string,
     path: string,
@@ -110,6 +111,7 @@ export class FileService {
     checkPath("path", path);
     const limited = this.#maxUploadBytes > 0 ? limitBody(body, this.#maxUploadBytes) : body;
     return this.#operate(sandboxId, "file_write", async (files, tell) => {
+      await files.mkdir(path, { ...options, parents: true });
       const unpacked = await files.unpack(path, limited, options);
       tell("file.written", { path, archive: true, entries: unpacked.entries });
       return unpacked;

@@ -93,8 +93,11 @@ export class IdempotentSpawns {
 
 /** For callers that do not hash the body themselves. */
 export function hashInput(input: SpawnInput): string {
-  const entries = Object.entries(input).sort(([a], [b]) => (a < b ? -1 : 1));
-  return createHash("sha256").update(JSON.stringify(entries)).digest("hex");
+  const sorted = (_key: string, value: unknown) =>
+    value !== null && typeof value === "object" && !Array.isArray(value)
+      ? Object.fromEntries(Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1)))
+      : value;
+  return createHash("sha256").update(JSON.stringify(input, sorted)).digest("hex");
 }
 
 function otherBody(key: string): Conflict {
