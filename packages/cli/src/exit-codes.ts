@@ -1,5 +1,3 @@
-import { AlcoveError } from "@alcove/sdk";
-
 /** What the command's exit code means; docs/cli.md has the table. */
 export const exitCodes = {
   ok: 0,
@@ -37,8 +35,8 @@ export class ExitWith extends Error {
 export function exitCodeOf(error: unknown): number {
   if (error instanceof ExitWith) return error.exitCode;
   if (error instanceof UsageError) return exitCodes.usage;
-  if (!(error instanceof AlcoveError)) return exitCodes.failed;
-  switch (error.code) {
+  // Errors of the service's own modules, used by the image commands, carry the same codes.
+  switch (error instanceof Error && "code" in error ? error.code : "") {
     case "not_found":
       return exitCodes.notFound;
     case "unauthorized":

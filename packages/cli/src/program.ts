@@ -55,17 +55,17 @@ function addImageCommands(program: Command): void {
   local(image.command("list").alias("ls").description("list stored images")).action(async (flags) =>
     (await import("./commands/image.ts")).imageList(flags),
   );
-  local(image.command("pull <name>").description("fetch an image from a registry"))
-    .option("--tls-verify <bool>", "false: the registry speaks plain HTTP", parseFlag)
-    .action(async (name, flags) => (await import("./commands/image.ts")).imagePull(name, flags));
+  local(
+    image.command("pull <name>").description("fetch an image from a registry; needs skopeo and umoci"),
+  ).action(async (name, flags) => (await import("./commands/image.ts")).imagePull(name, flags));
   local(
     image
-      .command("import <name> <source>")
+      .command("import <source> <name>")
       .description(
-        "store an image from a directory, a tar, a `docker save` archive, or docker:<image> of an engine",
+        "store a directory, a tar, a `docker save` archive, or docker:<image> of an engine, under a name",
       ),
-  ).action(async (name, source, flags) =>
-    (await import("./commands/image.ts")).imageImport(name, source, flags),
+  ).action(async (source, name, flags) =>
+    (await import("./commands/image.ts")).imageImport(source, name, flags),
   );
   local(image.command("rm <name>").alias("remove").description("remove a stored image")).action(
     async (name, flags) => (await import("./commands/image.ts")).imageRemove(name, flags),
@@ -162,11 +162,6 @@ function client(command: Command): Command {
 function parseCount(text: string): number {
   if (!/^\d{1,9}$/.test(text)) throw new InvalidArgumentError("expected a whole number.");
   return Number(text);
-}
-
-function parseFlag(text: string): boolean {
-  if (text !== "true" && text !== "false") throw new InvalidArgumentError("expected true or false.");
-  return text === "true";
 }
 
 function collectPairs(text: string, before: Record<string, string> = {}): Record<string, string> {

@@ -1,0 +1,96 @@
+import type { ImageLibrary, ImageWork, StoredImage } from "@alcove/server/images";
+import { interruptSignal } from "../context.ts";
+import { printJson } from "../terminal/output.ts";
+import { Progress } from "../terminal/progress.ts";
+import { table } from "../terminal/table.ts";
+import { byteSize, elapsed, shortDuration } from "../terminal/text.ts";
+import { loadLocalConfig } from "./load-config.ts";
+
+export interface ImageFlags {
+  config?: string;
+  dataDir?: string;
+  json?: boolean;
+}
+
+export async function imageList(flags: ImageFlags): Promise<void> {
+  const store = await openStore(flags);
+  using interrupt = interruptSignal();
+  const images = await store.list({ signal: interrupt.signal });
+  if (flags.json) printJson(images.map(imageJson));
+  else if (images.length === 0) process.stderr.write("no images stored; `host` needs none\n");
+  else process.stdout.write(imageTable(images, Date.now()));
+}
+
+export async function imagePull(name: string, flags: ImageFlags): Promise<void> {
+  await obtain(`pulling ${name}`, flags, (store, work) => store.pull(name, work));
+}
+
+export async function imageImport(source: string, name: string, flags: ImageFlags): Promise<void> {
+  await obtain(`importing ${source}`, flags, (store, work) => store.importFrom(source, name, work));
+}
+
+export async function imageRemove(name: string, flags: ImageFlags): Promise<void> {
+  const store = await openStore(flags);
+  using interrupt = interruptSignal();
+  await store.remove(name, { signal: interrupt.signal });
+  if (flags.json) printJson({ removed: name });
+  else process.stdout.write(`${name}\n`);
+}
+
+async function obtain(
+  label: string,
+  flags: ImageFlags,
+  get: (store: ImageLibrary, work: ImageWork) => Promise<StoredImage>,
+): Promise<void> {
+  const store = await openStore(flags);
+  using interrupt = interruptSignal();
+  using progress = new Progress(label, { quiet: flags.json === true });
+  const image = await get(store, {
+    signal: interrupt.signal,
+    onProgress: ({ message, bytes }) =>
+      progress.update(bytes === undefined ? message : `${message}, ${byteSize(bytes)}`),
+  });
+  if (flags.json) {
+    printJson(imageJson(image));
+    return;
+  }
+  progress.done(`${label}: ${byteSize(image.sizeBytes)}, ${elapsed(progress.elapsedMs)}`);
+  process.stdout.write(`${image.name}\n`);
+}
+
+async function openStore(flags: ImageFlags): Promise<ImageLibrary> {
+  const { config } = await loadLocalConfig(flags);
+  const [{ openImageStore }, { createLogger }] = await Promise.all([
+    import("@alcove/server/images"),
+    import("@alcove/server/logger"),
+  ]);
+  return openImageStore({
+    dataDir: config.dataDir,
+    aliases: config.images.aliases,
+    pullPolicy: config.images.pullPolicy,
+    dockerSocket: config.providers.docker.socket,
+    logger: createLogger({ level: "warn", format: config.logging.format }),
+  });
+}
+
+function imageTable(images: readonly StoredImage[], nowMs: number): string {
+  return table(
+    ["NAME", "DIGEST", "SIZE", "AGE"],
+    images.map((image) => [
+      image.name,
+      image.digest.slice(0, 19),
+      byteSize(image.sizeBytes),
+      shortDuration(nowMs - image.createdAt.getTime()),
+    ]),
+  );
+}
+
+function imageJson(image: StoredImage): Record<string, unknown> {
+  return {
+    name: image.name,
+    digest: image.digest,
+    size_bytes: image.sizeBytes,
+    created_at: image.createdAt.toISOString(),
+    config: image.config,
+  };
+}
