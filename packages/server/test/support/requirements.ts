@@ -17,6 +17,7 @@ export type RequirementName =
   | "native-unprivileged"
   | "proot"
   | "busybox"
+  | "compiler"
   | "skopeo"
   | "umoci"
   | "registry"
@@ -74,6 +75,7 @@ const checks: Record<RequirementName, () => Promise<Requirement>> = {
     const isStatic = /not a dynamic executable|statically linked/.test(linked.stdout + linked.stderr);
     return isStatic ? ok : missing("busybox is linked dynamically; install busybox-static");
   },
+  compiler: () => program("gcc", "gcc"),
   skopeo: () => program("skopeo", "skopeo"),
   umoci: () => program("umoci", "umoci"),
   registry: () => program("docker-registry", "docker-registry"),

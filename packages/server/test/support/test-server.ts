@@ -21,8 +21,12 @@ import { SqliteStore } from "../../src/stores/sqlite/index.ts";
 /** Of the repository: what a server built from it reports. */
 export const projectVersion = String(createRequire(import.meta.url)("../../../../package.json").version);
 
-/** Makes a provider under test for one server. */
-export type ProviderFactory = (options: { dataDir: string; config: Config }) => Promise<RuntimeProvider>;
+/** Makes a provider under test for one server; what it defers to `stack` runs after the provider is closed. */
+export type ProviderFactory = (options: {
+  dataDir: string;
+  config: Config;
+  stack: AsyncDisposableStack;
+}) => Promise<RuntimeProvider>;
 
 export interface TestServerOptions {
   provider: ProviderFactory;
@@ -51,7 +55,7 @@ export async function startTestServer(options: TestServerOptions): Promise<TestS
     cwd: dataDir,
   });
   const store = stack.use(await SqliteStore.open({ path: config.database.path }));
-  const provider = stack.use(await options.provider({ dataDir, config }));
+  const provider = stack.use(await options.provider({ dataDir, config, stack }));
   const logger = silentLogger;
   const clock = systemClock;
   const registry = new ProviderRegistry({ providers: [provider], defaultName: provider.name, clock });
