@@ -142,6 +142,13 @@ pub fn send_vectored(fd: RawFd, parts: &[&[u8]]) -> Result<usize> {
     }
 }
 
+/// Sends what a socket takes at this moment, even if it is a blocking one.
+pub fn send_now(fd: RawFd, buffer: &[u8]) -> Result<usize> {
+    // SAFETY: the buffer is valid for its length.
+    check(unsafe { libc::send(fd, buffer.as_ptr().cast(), buffer.len(), libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT) })
+        .map(|count| count as usize)
+}
+
 /// How many bytes a pipe or socket holds.
 pub fn readable_bytes(fd: RawFd) -> usize {
     let mut count: libc::c_int = 0;
