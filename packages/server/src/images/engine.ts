@@ -1,0 +1,41 @@
+import { Client } from "undici";
+import { NotFound, ProviderError, Unavailable } from "../ports/errors.ts";
+
+/**
+ * Streams a `docker save` archive of an image from a Docker Engine.
+ * @param options.socket unix:///path or tcp://host:port.
+ */
+export async function* savedByEngine(
+  name: string,
+  options: { socket: string; signal: AbortSignal },
+): AsyncGenerator<Uint8Array> {
+  const isUnix = !/^(tcp|http):\/\//.test(options.socket);
+  const socketPath = options.socket.replace(/^unix:\/\//, "");
+  await using client = isUnix
+    ? new DisposableClient("http://localhost", { socketPath, bodyTimeout: 0, headersTimeout: 0 })
+    : new DisposableClient(options.socket.replace(/^tcp:/, "http:"), { bodyTimeout: 0, headersTimeout: 0 });
+  const path = `/images/${name.split("/").map(encodeURIComponent).join("/")}/get`;
+  const response = await client
+    .request({ method: "GET", path, signal: options.signal })
+    .catch((error: unknown) => {
+      options.signal.throwIfAborted();
+      throw new Unavailable(`the Docker Engine at ${options.socket} cannot be reached`, { cause: error });
+    });
+  if (response.statusCode === 404) {
+    await response.body.dump();
+    throw new NotFound(`the Docker Engine at ${options.socket} has no image ${name}`);
+  }
+  if (response.statusCode !== 200) {
+    const said = (await response.body.text()).slice(0, 1_000);
+    throw new ProviderError(
+      `the Docker Engine at ${options.socket} answered ${response.statusCode}: ${said}`,
+    );
+  }
+  yield* response.body;
+}
+
+class DisposableClient extends Client {
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.destroy();
+  }
+}

@@ -1,0 +1,284 @@
+import { createHash } from "node:crypto";
+import { createReadStream } from "node:fs";
+import { chmod, mkdir, stat } from "node:fs/promises";
+import path from "node:path";
+import type { Logger } from "../platform/logger.ts";
+import { BadRequest, Conflict, NotFound, ProviderError, Unavailable } from "../ports/errors.ts";
+import type { ImageConfig, ImageStore, StoredImage } from "../ports/image-store.ts";
+import type { CallOptions } from "../ports/sandbox-operations.ts";
+import { decompressed } from "./decompress.ts";
+import { savedByEngine } from "./engine.ts";
+import { findArchivedImage, hashing, unpackArchivedImage } from "./image-archive.ts";
+import type { ImageDisk } from "./image-disk.ts";
+import { hostImage, normaliseImageName } from "./image-name.ts";
+import { writeLayer } from "./layer-writer.ts";
+import { runProgram } from "./programs.ts";
+import { SharedWork } from "./shared-work.ts";
+import { canPull, downloadImage } from "./skopeo.ts";
+import { tarOfDirectory } from "./tar-directory.ts";
+import { treeSize } from "./tree-size.ts";
+
+/** How far an import or pull is. */
+export interface ImageProgress {
+  step: "download" | "read" | "unpack" | "store";
+  message: string;
+  /** Bytes of this step so far, where they are counted. */
+  bytes?: number;
+}
+
+export interface ImageWork extends CallOptions {
+  onProgress?: (progress: ImageProgress) => void;
+}
+
+const progressEvery = 16 * 1_048_576;
+
+/** Root file systems on this machine's disk, for the providers without an engine. */
+export class ImageLibrary implements ImageStore {
+  readonly #disk: ImageDisk;
+  readonly #aliases: Readonly<Record<string, string>>;
+  readonly #pullPolicy: "missing" | "never";
+  readonly #dockerSocket: string;
+  readonly #logger: Logger;
+  readonly #pulls = new SharedWork<StoredImage>();
+
+  constructor(options: {
+    disk: ImageDisk;
+    aliases: Readonly<Record<string, string>>;
+    pullPolicy: "missing" | "never";
+    dockerSocket: string;
+    logger: Logger;
+  }) {
+    this.#disk = options.disk;
+    this.#aliases = options.aliases;
+    this.#pullPolicy = options.pullPolicy;
+    this.#dockerSocket = options.dockerSocket;
+    this.#logger = options.logger;
+  }
+
+  /** The name after aliases, spelled as Docker does, or `host` for the machine's own root. */
+  resolveName(name: string): string {
+    if (name === hostImage) return hostImage;
+    const normal = normaliseImageName(name);
+    const alias = this.#aliases[name] ?? this.#aliases[normal] ?? this.#aliases["*"];
+    if (alias === undefined) return normal;
+    return alias === hostImage ? hostImage : normaliseImageName(alias);
+  }
+
+  async resolve(name: string, options: CallOptions): Promise<StoredImage> {
+    options.signal.throwIfAborted();
+    const wanted = this.resolveName(name);
+    if (wanted === hostImage)
+      throw new BadRequest(`image "${hostImage}" is the machine's own root; it is not stored`);
+    const stored = (await this.#disk.images()).get(wanted);
+    if (stored !== undefined) return stored;
+    const missing = `image "${wanted}" is not stored; get it with: alcove image pull ${wanted}`;
+    if (this.#pullPolicy === "never" || !(await canPull(options))) throw new NotFound(missing);
+    try {
+      return await this.pull(wanted, options);
+    } catch (error) {
+      if (error instanceof NotFound || error instanceof Unavailable || error instanceof ProviderError)
+        throw new NotFound(
+          `image "${wanted}" is not stored and could not be pulled (${error.message}); try: alcove image pull ${wanted}, or: alcove image import SOURCE ${wanted}`,
+          { cause: error },
+        );
+      throw error;
+    }
+  }
+
+  /** By name. */
+  async list(options: CallOptions): Promise<StoredImage[]> {
+    options.signal.throwIfAborted();
+    return [...(await this.#disk.images()).values()].sort((one, other) => (one.name < other.name ? -1 : 1));
+  }
+
+  /** Gets an image from its registry, also when an older one is stored. Callers who want the same wait for one pull. */
+  async pull(reference: string, options: ImageWork): Promise<StoredImage> {
+    const name = normaliseImageName(reference);
+    return await this.#pulls.run(name, options.signal, async (signal) => {
+      const started = Date.now();
+      const report = this.#reporter(name, options.onProgress);
+      await using stack = new AsyncDisposableStack();
+      const folder = await this.#disk.temporary(stack);
+      report({ step: "download", message: `pulling ${name}` });
+      const layout = path.join(folder, "layout");
+      await downloadImage(name, layout, {
+        signal,
+        onLine: (line) => report({ step: "download", message: line }),
+      });
+      const image = await this.#unpackArchive(layout, folder, { name, signal, report });
+      if (image === undefined) throw new ProviderError(`what skopeo made of ${name} is no OCI image`);
+      this.#logger.info({
+        event: "image.pulled",
+        image: name,
+        digest: image.digest,
+        duration_ms: Date.now() - started,
+      });
+      return image;
+    });
+  }
+
+  /**
+   * Stores an image from a directory, a tar of a root file system, a `docker save` archive or OCI layout (as a tar or a
+   * directory), or `docker:NAME` from a running engine.
+   * @throws NotFound for a source that is not there; BadRequest for one that cannot be read.
+   */
+  async importFrom(source: string, reference: string, options: ImageWork): Promise<StoredImage> {
+    const name = normaliseImageName(reference);
+    if (name === `${hostImage}:latest`)
+      throw new BadRequest(`"${hostImage}" names the machine's own root; choose another name`);
+    const { signal } = options;
+    signal.throwIfAborted();
+    const started = Date.now();
+    const report = this.#reporter(name, options.onProgress);
+    await using stack = new AsyncDisposableStack();
+    const folder = await this.#disk.temporary(stack);
+    report({ step: "read", message: `reading ${source}` });
+    const image = source.startsWith("docker:")
+      ? await this.#importTar(
+          savedByEngine(source.slice("docker:".length), { socket: this.#dockerSocket, signal }),
+          folder,
+          { name, signal, report },
+        )
+      : await this.#importPath(source, folder, { name, signal, report });
+    this.#logger.info({
+      event: "image.imported",
+      image: name,
+      digest: image.digest,
+      duration_ms: Date.now() - started,
+    });
+    return image;
+  }
+
+  /** @throws NotFound; Conflict while a sandbox uses it: its files would vanish under the sandbox. */
+  async remove(reference: string, options: CallOptions): Promise<void> {
+    options.signal.throwIfAborted();
+    const name = normaliseImageName(reference);
+    const images = await this.#disk.images();
+    const image = images.get(name);
+    if (image === undefined) throw new NotFound(`image "${name}" is not stored`);
+    const isLastName = ![...images.values()].some(
+      (other) => other.digest === image.digest && other.name !== name,
+    );
+    if (isLastName) await this.#refuseWhileUsed(image);
+    await this.#disk.forget(name);
+    if (!isLastName) return;
+    try {
+      // A sandbox may have been given the image in between.
+      await this.#refuseWhileUsed(image);
+    } catch (error) {
+      await this.#disk.restore(image);
+      throw error;
+    }
+    await this.#disk.collect(image.digest);
+  }
+
+  async #refuseWhileUsed(image: StoredImage): Promise<void> {
+    const users = await this.#disk.users(image.digest);
+    if (users.length > 0)
+      throw new Conflict(
+        `image "${image.name}" is used by ${users.length} running sandboxes (${users.slice(0, 5).join(", ")}); destroy them first`,
+      );
+  }
+
+  async #importPath(source: string, folder: string, context: ImportContext): Promise<StoredImage> {
+    const found = await stat(source).catch((error: unknown) => {
+      throw new NotFound(
+        `${source} cannot be read: ${error instanceof Error ? error.message : String(error)}`,
+        { cause: error },
+      );
+    });
+    if (found.isFile()) return await this.#importTar(createReadStream(source), folder, context);
+    if (!found.isDirectory()) throw new BadRequest(`${source} is neither a file nor a directory`);
+    const archived = await this.#unpackArchive(source, folder, context);
+    return archived ?? (await this.#importTar(tarOfDirectory(source, context), folder, context));
+  }
+
+  /** A tar is a root file system unless an archived image comes out of it. */
+  async #importTar(
+    source: AsyncIterable<Uint8Array>,
+    folder: string,
+    context: ImportContext,
+  ): Promise<StoredImage> {
+    const tree = await newTree(folder, "read");
+    const hash = createHash("sha256");
+    const tar = hashing(decompressed(source, context), hash);
+    const { skipped } = await writeLayer(tar, {
+      root: tree,
+      whiteouts: false,
+      signal: context.signal,
+      onBytes: context.report.bytes("read"),
+    });
+    const archived = await this.#unpackArchive(tree, folder, context);
+    if (archived !== undefined) return archived;
+    if (skipped > 0)
+      this.#logger.info({ event: "image.special_files_skipped", image: context.name, skipped });
+    return await this.#store(tree, { digest: `sha256:${hash.digest("hex")}`, config: { env: {} } }, context);
+  }
+
+  async #unpackArchive(
+    directory: string,
+    folder: string,
+    context: ImportContext,
+  ): Promise<StoredImage | undefined> {
+    const found = await findArchivedImage(directory, { name: context.name });
+    if (found === undefined) return undefined;
+    context.report({ step: "unpack", message: `unpacking ${found.layers.length} layers` });
+    const tree = await newTree(folder, "image");
+    await unpackArchivedImage(found, {
+      root: tree,
+      signal: context.signal,
+      onBytes: context.report.bytes("unpack"),
+    });
+    return await this.#store(tree, found, context);
+  }
+
+  async #store(
+    tree: string,
+    image: { digest: string; config: ImageConfig },
+    context: ImportContext,
+  ): Promise<StoredImage> {
+    context.report({ step: "store", message: `storing ${context.name}` });
+    const sizeBytes = await treeSize(tree, context);
+    // Data first, then the name: after a power failure a stored image is whole.
+    const synced = await runProgram("sync", ["-f", tree], context);
+    if (synced.exitCode !== 0)
+      throw new ProviderError(`the image could not be written to disk: ${synced.stderr}`);
+    return await this.#disk.store(tree, { name: context.name, ...image, sizeBytes, now: new Date() });
+  }
+
+  #reporter(name: string, onProgress: ImageWork["onProgress"]): Reporter {
+    const report = (progress: ImageProgress) => {
+      this.#logger.debug({ event: "image.progress", image: name, ...progress });
+      onProgress?.(progress);
+    };
+    const bytes = (step: ImageProgress["step"]) => {
+      let total = 0;
+      let told = 0;
+      return (more: number) => {
+        total += more;
+        if (total - told < progressEvery) return;
+        told = total;
+        report({ step, message: `${Math.round(total / 1_048_576)} MiB`, bytes: total });
+      };
+    };
+    return Object.assign(report, { bytes });
+  }
+}
+
+type Reporter = ((progress: ImageProgress) => void) & {
+  bytes(step: ImageProgress["step"]): (more: number) => void;
+};
+
+interface ImportContext {
+  name: string;
+  signal: AbortSignal;
+  report: Reporter;
+}
+
+/** `<folder>/<stage>/rootfs`: the store renames the stage as a whole. */
+async function newTree(folder: string, stage: string): Promise<string> {
+  const tree = path.join(folder, stage, "rootfs");
+  await mkdir(tree, { recursive: true, mode: 0o755 });
+  await chmod(tree, 0o755);
+  return tree;
+}
