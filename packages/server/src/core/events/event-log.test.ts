@@ -1,0 +1,164 @@
+import type { Event } from "@alcove/wire";
+import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { silentLogger } from "../../platform/logger.ts";
+import type { Store } from "../../ports/index.ts";
+import { SqliteStore } from "../../stores/sqlite/index.ts";
+import { FakeClock, settle } from "../testing/fake-clock.ts";
+import { EventLog } from "./event-log.ts";
+
+let store: SqliteStore;
+let clock: FakeClock;
+let log: EventLog;
+let reader: AbortController;
+
+const open = (over: Store = store, retention = 10_000) =>
+  EventLog.open({ store: over, clock, logger: silentLogger, retention });
+const emit = (count: number, sandboxId = "sb-a") => {
+  for (let i = 0; i < count; i++) log.emit({ type: "exec.started", sandboxId });
+};
+
+/** Reads in the background. */
+function collect(events: AsyncIterable<Event>) {
+  const seen: number[] = [];
+  const ended = (async () => {
+    for await (const event of events) seen.push(Number(event.id));
+  })();
+  return { seen, ended };
+}
+
+beforeEach(async () => {
+  store = await SqliteStore.open({ path: ":memory:" });
+  clock = new FakeClock();
+  log = await open();
+  reader = new AbortController();
+});
+afterEach(async () => {
+  reader.abort();
+  await log[Symbol.asyncDispose]();
+  expect(log.subscribers).toBe(0);
+  expect(clock.armed).toBe(0);
+  await store[Symbol.asyncDispose]();
+});
+
+describe("EventLog", () => {
+  it("writes events together, off the caller's path, with increasing ids that go on after a restart", async () => {
+    emit(3);
+    expect(await store.events.lastId()).toBe(0);
+    await clock.advance(20);
+    expect(await store.events.lastId()).toBe(3);
+    emit(1);
+    await log[Symbol.asyncDispose]();
+    log = await open();
+    emit(1);
+    await log.flush();
+    expect((await store.events.list({ afterId: 3, limit: 9 })).map(({ id }) => id)).toEqual(["4", "5"]);
+  });
+
+  it("follows from now on without an id, and hands out only what is durable", async () => {
+    emit(2);
+    const { seen } = collect(log.subscribe({ signal: reader.signal }));
+    emit(2);
+    await settle();
+    expect(seen).toEqual([]);
+    await clock.advance(20);
+    expect(seen).toEqual([3, 4]);
+  });
+
+  it("replays after an id, then follows, without a gap or a repetition", async () => {
+    emit(1_200);
+    await log.flush();
+    const { seen } = collect(log.subscribe({ afterId: 100, signal: reader.signal }));
+    emit(300);
+    await log.flush();
+    await settle();
+    await settle();
+    expect(seen).toEqual(Array.from({ length: 1_400 }, (_, i) => 101 + i));
+  });
+
+  it("replays all that is kept for an id too old, and ignores one it never gave", async () => {
+    await log[Symbol.asyncDispose]();
+    log = await open(store, 100);
+    emit(1_000);
+    await log.flush();
+    const old = collect(log.subscribe({ afterId: 0, signal: reader.signal }));
+    const unknown = collect(log.subscribe({ afterId: 99_999, signal: reader.signal }));
+    await settle();
+    expect(old.seen).toEqual(Array.from({ length: 100 }, (_, i) => 901 + i));
+    emit(1);
+    await log.flush();
+    await settle();
+    expect(unknown.seen).toEqual([1_001]);
+  });
+
+  it("filters by type and sandbox, in the replay and live", async () => {
+    emit(1, "sb-a");
+    emit(1, "sb-b");
+    log.emit({ type: "sandbox.created", sandboxId: "sb-b" });
+    await log.flush();
+    const filter = { types: ["exec.started"] as const, sandboxId: "sb-b", afterId: 0, signal: reader.signal };
+    const { seen } = collect(log.subscribe(filter));
+    emit(1, "sb-a");
+    emit(1, "sb-b");
+    await log.flush();
+    await settle();
+    expect(seen).toEqual([2, 5]);
+  });
+
+  it("cuts off a reader that is too slow and not the others", async () => {
+    const slow = log.subscribe({ signal: reader.signal })[Symbol.asyncIterator]();
+    const { seen } = collect(log.subscribe({ signal: reader.signal }));
+    const first = slow.next();
+    for (let i = 0; i < 4; i++) {
+      emit(500);
+      await log.flush();
+      await settle();
+    }
+    expect(await first).toMatchObject({ done: false, value: { id: "1" } });
+    let last = "1";
+    for (let next = await slow.next(); next.done !== true; next = await slow.next()) last = next.value.id;
+    expect(Number(last)).toBeLessThan(2_000);
+    expect(seen).toHaveLength(2_000);
+  });
+
+  it("ends its readers when their signal aborts and when it closes", async () => {
+    const one = collect(log.subscribe({ signal: reader.signal }));
+    const two = collect(log.subscribe({ signal: new AbortController().signal }));
+    await settle();
+    expect(log.subscribers).toBe(2);
+    reader.abort();
+    await one.ended;
+    expect(log.subscribers).toBe(1);
+    emit(1);
+    await log[Symbol.asyncDispose]();
+    await two.ended;
+    expect(await store.events.lastId()).toBe(1);
+  });
+
+  it("keeps events while the store fails, drops what is beyond its bound, and goes on", async () => {
+    let failing = true;
+    const events = new Proxy(store.events, {
+      get: (target, property) =>
+        property === "append" && failing
+          ? async () => {
+              throw new Error("disk full");
+            }
+          : Reflect.get(target, property).bind(target),
+    });
+    const over: Store = {
+      sandboxes: store.sandboxes,
+      idempotency: store.idempotency,
+      events,
+      instanceId: async (c) => c,
+      ping: async () => undefined,
+      [Symbol.asyncDispose]: async () => undefined,
+    };
+    await log[Symbol.asyncDispose]();
+    log = await open(over);
+    emit(10_050);
+    await expect(log.flush()).rejects.toThrow(/could not be written/);
+    failing = false;
+    await clock.advance(2_000);
+    await log.flush();
+    expect((await store.events.list({ afterId: 0, limit: 20_000 })).length).toBe(10_000);
+  });
+});
