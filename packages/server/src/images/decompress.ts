@@ -1,5 +1,5 @@
 import { spawn } from "node:child_process";
-import { compose, Readable } from "node:stream";
+import { type Duplex, pipeline, Readable } from "node:stream";
 import { createGunzip, createZstdDecompress } from "node:zlib";
 import { BadRequest, ProviderError } from "../ports/errors.ts";
 
@@ -26,16 +26,21 @@ export async function* decompressed(
     for (let next = await iterator.next(); next.done !== true; next = await iterator.next()) yield next.value;
   }
   const startsWith = (bytes: Buffer) => head.subarray(0, bytes.length).equals(bytes);
-  if (startsWith(magic.gzip)) yield* inflated(compose(Readable.from(whole()), createGunzip()), "gzip");
-  else if (startsWith(magic.zstd))
-    yield* inflated(compose(Readable.from(whole()), createZstdDecompress()), "zstd");
+  if (startsWith(magic.gzip)) yield* inflated(whole(), createGunzip(), "gzip");
+  else if (startsWith(magic.zstd)) yield* inflated(whole(), createZstdDecompress(), "zstd");
   else if (startsWith(magic.xz)) yield* throughXz(whole(), options.signal);
   else yield* whole();
 }
 
-async function* inflated(stream: AsyncIterable<Uint8Array>, format: string): AsyncGenerator<Uint8Array> {
+async function* inflated(
+  source: AsyncIterable<Uint8Array>,
+  decoder: Duplex,
+  format: string,
+): AsyncGenerator<Uint8Array> {
+  // A failure of either end destroys the decoder with it, and so reaches the loop below.
+  const fed = pipeline(Readable.from(source), decoder, () => undefined);
   try {
-    yield* stream;
+    yield* fed;
   } catch (error) {
     const code = error instanceof Error && "code" in error ? String(error.code) : "";
     if (!code.startsWith("Z_") && !code.startsWith("ZSTD_")) throw error;

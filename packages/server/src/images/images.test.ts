@@ -1,5 +1,5 @@
 import { execFileSync, fork } from "node:child_process";
-import { createHash } from "node:crypto";
+import { randomBytes } from "node:crypto";
 import fs from "node:fs";
 import os from "node:os";
 import path from "node:path";
@@ -9,6 +9,7 @@ import { describeWith } from "../../test/support/requirements.ts";
 import { busyboxRootfs } from "../../test/support/tiny-images.ts";
 import { type ImageLibrary, openImageStore } from "../images.ts";
 import { silentLogger } from "../platform/logger.ts";
+import { savedImageOf, sha256 } from "./testing/saved-image.ts";
 import { type TestMember, tarOf } from "./testing/tar.ts";
 
 const options = { signal: AbortSignal.timeout(120_000) };
@@ -32,26 +33,6 @@ function file(name: string, content: string | Buffer): string {
   const target = path.join(dataDir, name);
   fs.writeFileSync(target, content);
   return target;
-}
-
-const sha256 = (data: Buffer) => createHash("sha256").update(data).digest("hex");
-
-/** A `docker save` archive as an engine writes it. */
-function saved(layers: Buffer[], change: { diffIds?: string[] } = {}): Buffer {
-  const diffIds = change.diffIds ?? layers.map((layer) => `sha256:${sha256(layer)}`);
-  const config = Buffer.from(
-    JSON.stringify({
-      config: { Env: ["PATH=/bin", "GREETING=a=b"], User: "app", WorkingDir: "/srv" },
-      rootfs: { type: "layers", diff_ids: diffIds },
-    }),
-  );
-  const names = layers.map((_, index) => `layer${index}/layer.tar`);
-  const manifest = [{ Config: "config.json", RepoTags: ["made:1"], Layers: names }];
-  return tarOf([
-    { name: "config.json", content: config },
-    ...layers.map((layer, index) => ({ name: names[index] ?? "", content: layer })),
-    { name: "manifest.json", content: Buffer.from(JSON.stringify(manifest)) },
-  ]);
 }
 
 describe("the image store", () => {
@@ -123,7 +104,7 @@ describe("the image store", () => {
     const store = await open();
     const archive = file(
       "saved.tar",
-      saved([base, gzipSync(top)], { diffIds: [`sha256:${sha256(base)}`, `sha256:${sha256(top)}`] }),
+      savedImageOf([base, gzipSync(top)], { diffIds: [`sha256:${sha256(base)}`, `sha256:${sha256(top)}`] }),
     );
     const image = await store.importFrom(archive, "made:1", options);
     const read = (name: string) => fs.readFileSync(path.join(image.rootfs, name), "utf8");
@@ -137,7 +118,7 @@ describe("the image store", () => {
 
   it("refuses a layer that is not what the image says", async () => {
     const layer = tarOf([{ name: "file", content: "x" }]);
-    const archive = file("saved.tar", saved([layer], { diffIds: [`sha256:${"0".repeat(64)}`] }));
+    const archive = file("saved.tar", savedImageOf([layer], { diffIds: [`sha256:${"0".repeat(64)}`] }));
     await expect((await open()).importFrom(archive, "bad", options)).rejects.toMatchObject({
       code: "bad_request",
     });
@@ -206,8 +187,20 @@ describe("the image store", () => {
     await expect(store.importFrom(file("cut.gz", cut), "x", options)).rejects.toMatchObject({
       code: "bad_request",
     });
-    await expect(store.importFrom("docker:x", "x", options)).rejects.toMatchObject({
-      code: /unavailable|not_found/,
+    const cutLater = file(
+      "cut.zst",
+      zstdCompressSync(tarOf([{ name: "x", content: randomBytes(100_000) }])).subarray(0, 5_000),
+    );
+    await expect(store.importFrom(cutLater, "x", options)).rejects.toMatchObject({ code: "bad_request" });
+    const engineless = await openImageStore({
+      dataDir,
+      aliases: {},
+      pullPolicy: "never",
+      logger: silentLogger,
+      dockerSocket: `unix://${dataDir}/none.sock`,
+    });
+    await expect(engineless.importFrom("docker:x", "x", options)).rejects.toMatchObject({
+      code: "unavailable",
     });
   });
 
@@ -283,7 +276,7 @@ describe("hostile archives", () => {
     fs.mkdirSync(outside());
     fs.writeFileSync(path.join(outside(), "victim"), "unharmed");
     const store = await open();
-    for (const archive of [tarOf(members()), saved([tarOf(members())])]) {
+    for (const archive of [tarOf(members()), savedImageOf([tarOf(members())])]) {
       await store.importFrom(file("hostile.tar", archive), "hostile", options).then(
         (image) => {
           expect(fs.lstatSync(path.join(image.rootfs, "dev"), { throwIfNoEntry: false })).toBeUndefined();
