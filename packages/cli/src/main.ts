@@ -6,6 +6,8 @@ import { exitWhenReaderLeaves, flush } from "./terminal/output.ts";
 /** Runs the command line of this process and ends it. */
 export async function main(): Promise<never> {
   exitWhenReaderLeaves();
+  // A command may wait for nothing but timers that keep no process alive.
+  setInterval(() => undefined, 60_000);
   const code = await run(process.argv.slice(2));
   await Promise.all([flush(process.stdout), flush(process.stderr)]);
   process.exit(code);

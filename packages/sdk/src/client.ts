@@ -13,7 +13,7 @@ import type {
   StartExecRequest,
 } from "@alcove/wire";
 import { type EventFilter, eventStream } from "./events.ts";
-import { ExecSocket, type ExecStart } from "./exec-socket.ts";
+import type { ExecSocket, ExecStart } from "./exec-socket.ts";
 import { FilesClient } from "./files.ts";
 import { readNdjson } from "./lines.ts";
 import { Transport, type TransportOptions } from "./transport.ts";
@@ -170,7 +170,9 @@ export class AlcoveClient implements Disposable {
 
   /** Runs a command over a WebSocket: standard input, signals and a terminal. */
   async openExec(id: string, start: ExecStart, options: { signal?: AbortSignal } = {}): Promise<ExecSocket> {
-    return ExecSocket.open({
+    // Only this call needs a WebSocket client.
+    const { ExecSocket: socket } = await import("./exec-socket.ts");
+    return await socket.open({
       url: this.#transport.address(`/sandboxes/${encodeURIComponent(id)}/exec/ws`),
       headers: this.#transport.headers(),
       start,

@@ -1,5 +1,4 @@
 import http from "node:http";
-import https from "node:https";
 import type { Readable } from "node:stream";
 import { pipeline } from "node:stream/promises";
 import { AlcoveError, clientError } from "./errors.ts";
@@ -49,7 +48,7 @@ export class Transport implements Disposable {
   readonly baseUrl: URL;
   readonly #options: TransportOptions;
   readonly #agent: http.Agent;
-  readonly #client: typeof http | typeof https;
+  readonly #client: Pick<typeof http, "Agent" | "request">;
 
   constructor(options: TransportOptions) {
     const url = URL.parse(options.url);
@@ -61,7 +60,8 @@ export class Transport implements Disposable {
     }
     this.baseUrl = url;
     this.#options = options;
-    this.#client = url.protocol === "https:" ? https : http;
+    // Loaded when it is needed only: TLS takes as long to load as everything else together.
+    this.#client = url.protocol === "https:" ? process.getBuiltinModule("node:https") : http;
     this.#agent = new this.#client.Agent({ keepAlive: true });
   }
 

@@ -6,7 +6,7 @@ import type { Logger } from "./platform/logger.ts";
 import { systemClock } from "./platform/system-clock.ts";
 import type { ProviderCheck } from "./ports/index.ts";
 import { type Candidate, providerCandidates } from "./provider-candidates.ts";
-import { selectProviders } from "./provider-selection.ts";
+import { type CheckedCandidate, checkCandidates, selectProviders } from "./provider-selection.ts";
 
 export type { DoctorCheck } from "./doctor/machine.ts";
 
@@ -57,39 +57,41 @@ export async function diagnose(options: {
     clock: systemClock,
   });
   for (const candidate of candidates) if ("provider" in candidate) opened.use(candidate.provider);
-  const checked = await Promise.all(
-    candidates.map(async (candidate) => ({ candidate, check: await check(candidate) })),
-  );
+  const checked = await checkCandidates(candidates);
   const chosen = choose(checked, { config, logger });
-  const providers = checked.map(({ candidate: { name }, check: { healthy, error, notes } }) => ({
-    name,
-    works: healthy,
-    ...(error === undefined ? {} : { error }),
-    notes,
-    used: chosen.used.includes(name),
-    default: chosen.default === name,
-  }));
+  const providers = await Promise.all(
+    checked.map(async (entry) => {
+      const { name } = entry.candidate;
+      const { healthy, error, notes } = entry.check ?? (await checkUnused(entry.candidate));
+      return {
+        name,
+        works: healthy,
+        ...(error === undefined ? {} : { error }),
+        notes,
+        used: chosen.used.includes(name),
+        default: chosen.default === name,
+      };
+    }),
+  );
   const isolates = providers.some(({ name, works }) => works && name !== "mock");
   return { ok: isolates && machine.every(({ level }) => level !== "fail"), machine, providers };
 }
 
 /** Providers that are switched off are tried as well: that they would work is worth knowing. */
-async function check(candidate: Candidate): Promise<ProviderCheck> {
+async function checkUnused(candidate: Candidate): Promise<ProviderCheck> {
   if ("missing" in candidate) return { healthy: false, error: candidate.missing, notes: [] };
   using deadline = deadlineAfter(checkDeadlineMs);
-  return candidate.provider.check(deadline);
+  return await candidate.provider.check(deadline);
 }
 
 /** What `serve` would choose. */
 function choose(
-  checked: readonly { candidate: Candidate; check: ProviderCheck }[],
+  checked: readonly CheckedCandidate[],
   options: { config: Config; logger: Logger },
 ): { used: string[]; default: string | undefined } {
   try {
-    const selection = selectProviders(
-      checked.filter(({ candidate }) => candidate.enabled !== false || candidate.name === "mock"),
-      { ...options, root: process.getuid?.() === 0 },
-    );
+    const root = process.getuid?.() === 0;
+    const selection = selectProviders(checked, { ...options, root });
     return { used: selection.providers.map(({ name }) => name), default: selection.defaultName };
   } catch {
     // A default provider that cannot work here: the diagnosis says why.

@@ -45,7 +45,7 @@ export function exitCodeOfExec(exit: { exit_code: number; reason: ExitReason }):
     case "signaled":
       return exit.exit_code;
     case "timeout":
-      process.stderr.write("alcove: the command ran into its deadline\n");
+      // The service has said so on standard error already.
       return exitCodes.timeout;
     case "oom":
       process.stderr.write("alcove: the command was killed: the sandbox ran out of memory\n");

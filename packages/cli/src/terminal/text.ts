@@ -31,5 +31,5 @@ export function elapsed(ms: number): string {
 export function byteSize(bytes: number): string {
   const names = ["B", "KiB", "MiB", "GiB", "TiB"];
   const step = bytes < 1 ? 0 : Math.min(Math.floor(Math.log2(bytes) / 10), names.length - 1);
-  return step === 0 ? `${bytes} B` : `${(bytes / 2 ** (10 * step)).toFixed(1)} ${names[step]}`;
+  return step === 0 ? `${Math.round(bytes)} B` : `${(bytes / 2 ** (10 * step)).toFixed(1)} ${names[step]}`;
 }

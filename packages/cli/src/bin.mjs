@@ -1,6 +1,6 @@
+// Plain JavaScript, so that the one module loaded before the compile cache is on needs no type stripping.
 import { enableCompileCache } from "node:module";
 
-// Before anything else is loaded: what is compiled once need not be compiled at the next start.
 enableCompileCache();
 const { main } = await import("./main.ts");
 await main();
