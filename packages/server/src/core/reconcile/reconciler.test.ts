@@ -1,0 +1,322 @@
+import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { CallerGone } from "../../platform/deadline.ts";
+import { ProviderError, type RuntimeId, type SandboxId, Unavailable } from "../../ports/index.ts";
+import { SqliteStore } from "../../stores/sqlite/index.ts";
+import { FakeClock, settle } from "../testing/fake-clock.ts";
+import { forever, Harness } from "../testing/harness.ts";
+import { hang, ScriptedBackend, ScriptedProvider } from "../testing/scripted-provider.ts";
+
+let store: SqliteStore;
+let backend: ScriptedBackend;
+let clock: FakeClock;
+const open: Harness[] = [];
+
+/** A new process on the same store and backend. */
+function life(provider = new ScriptedProvider({ backend })): Harness {
+  const made = new Harness({ store, clock, provider });
+  open.push(made);
+  return made;
+}
+
+/** Ends a process without a word to its sandboxes. */
+async function end(h: Harness): Promise<void> {
+  open.splice(open.indexOf(h), 1);
+  await h[Symbol.asyncDispose]();
+}
+
+const state = async (id: SandboxId) => (await store.sandboxes.get(id))?.state;
+
+beforeEach(async () => {
+  store = await SqliteStore.open({ path: ":memory:" });
+  backend = new ScriptedBackend();
+  clock = new FakeClock();
+});
+afterEach(async () => {
+  for (const h of [...open]) {
+    await end(h);
+    expect(h.provider.listeners).toBe(0);
+  }
+  expect(clock.armed).toBe(0);
+  await store[Symbol.asyncDispose]();
+});
+
+describe("the first pass", () => {
+  it("adopts what is alive, tells it its expiry again and says so", async () => {
+    const first = await life().start();
+    const row = await first.spawn();
+    await end(first);
+    await clock.advance(60_000);
+    const second = life();
+    const started: string[] = [];
+    second.service.subscribe({
+      started: (r, _o, how) => started.push(`${r.id} ${how}`),
+      stopped: () => undefined,
+    });
+    await second.start();
+    expect(second.service.running(row.id).row.state).toBe("running");
+    expect(started).toEqual([`${row.id} adopted`]);
+    expect(backend.runtimes.get(row.runtimeId)?.expiresInMs).toBe(29 * 60_000 + 300_000);
+    expect(second.events.events).toEqual([
+      {
+        type: "reconcile.action",
+        sandboxId: row.id,
+        data: { action: "adopted_runtime", provider: "scripted", image: "scripted:1" },
+      },
+    ]);
+  });
+
+  it("keeps spawns waiting until it is done, as long as their callers wait", async () => {
+    const h = life();
+    let letGo: (() => void) | undefined;
+    h.provider.hook = (step) =>
+      step === "inventory" ? new Promise<void>((resolve) => (letGo = resolve)) : undefined;
+    h.reconciler.start();
+    const impatient = new AbortController();
+    const gone = h.service.spawn({}, { signal: impatient.signal });
+    const patient = h.spawn();
+    await settle();
+    expect(h.provider.specs).toEqual([]);
+    expect(h.service.ready).toBe(false);
+    impatient.abort(new CallerGone());
+    await expect(gone).rejects.toBeInstanceOf(CallerGone);
+    letGo?.();
+    expect((await patient).state).toBe("running");
+    expect(h.provider.specs).toHaveLength(1);
+  });
+
+  it("destroys runtimes of ours that the store does not know", async () => {
+    backend.runtimes.set("rt-orphan" as RuntimeId, {
+      sandboxId: "sb-forgotten" as SandboxId,
+      state: "running",
+      expiresInMs: null,
+    });
+    const h = await life().start();
+    expect(backend.runtimes.size).toBe(0);
+    expect(h.events.events[0]).toMatchObject({
+      type: "reconcile.action",
+      sandboxId: "sb-forgotten",
+      data: { action: "destroyed_orphan" },
+    });
+  });
+
+  it("puts what ended meanwhile into state error, and destroys what expired", async () => {
+    const first = await life().start();
+    const dead = await first.spawn();
+    const missing = await first.spawn();
+    const expired = await first.spawn({ ttlMs: 1_000 });
+    await end(first);
+    first.provider.die(dead.runtimeId, { silently: true });
+    backend.runtimes.delete(missing.runtimeId);
+    await clock.advance(1_000);
+    const second = await life().start();
+    expect(await state(dead.id)).toBe("error");
+    expect(await state(missing.id)).toBe("error");
+    expect(await state(expired.id)).toBe("destroyed");
+    expect((await second.service.get(dead.id)).error).toContain("its runtime ended");
+    expect(() => second.service.running(dead.id)).toThrow(/state error: its runtime ended/);
+    expect(backend.runtimes.size).toBe(0);
+    await clock.advance(30 * 60_000);
+    expect(await state(dead.id)).toBe("destroyed");
+  });
+
+  it("counts the sandboxes of an in-process provider as destroyed", async () => {
+    const first = await life(new ScriptedProvider({ inProcess: true })).start();
+    const row = await first.spawn();
+    await end(first);
+    const second = await life(new ScriptedProvider({ inProcess: true })).start();
+    expect(await state(row.id)).toBe("destroyed");
+    expect(second.events.types(row.id)).toEqual(["sandbox.destroyed"]);
+  });
+
+  it("leaves the sandboxes of a provider that is not enabled any more, unhealthy and not destroyable", async () => {
+    const first = await life().start();
+    const row = await first.spawn();
+    await end(first);
+    const second = await life(new ScriptedProvider({ name: "other" })).start();
+    expect(await second.service.get(row.id)).toMatchObject({
+      state: "unhealthy",
+      error: expect.stringContaining('provider "scripted" is not enabled'),
+    });
+    await expect(second.service.destroy(row.id, { signal: forever })).rejects.toBeInstanceOf(Unavailable);
+    await end(second);
+    await clock.advance(60_000);
+    await life().start();
+    expect(await state(row.id)).toBe("destroyed");
+  });
+
+  it("opens for spawns although a provider does not answer, and adopts once it does", async () => {
+    const first = await life().start();
+    const row = await first.spawn();
+    await end(first);
+    const second = life();
+    second.provider.hook = (step) => {
+      if (step === "inventory") throw new ProviderError("engine is down");
+    };
+    await second.start();
+    expect((await second.service.get(row.id)).state).toBe("unhealthy");
+    expect(() => second.service.running(row.id)).toThrow(/engine is down/);
+    second.provider.hook = () => undefined;
+    await clock.advance(5_000);
+    expect((await second.service.get(row.id)).error).toBeNull();
+    expect(second.service.running(row.id).row.state).toBe("running");
+  });
+});
+
+describe("a pass", () => {
+  it("leaves sandboxes that answer alone while their provider does not", async () => {
+    const h = await life().start();
+    const row = await h.spawn();
+    h.provider.hook = (step) => {
+      if (step === "inventory") throw new ProviderError("engine is down");
+    };
+    await h.reconciler.reconcile();
+    expect(h.service.running(row.id).row.state).toBe("running");
+    h.provider.hook = (step) => {
+      if (step !== "destroy") throw new ProviderError("all is down");
+    };
+    await h.reconciler.reconcile();
+    expect(() => h.service.running(row.id)).toThrow(/all is down/);
+    h.provider.hook = () => undefined;
+    await h.reconciler.reconcile();
+    expect(h.service.running(row.id).row.state).toBe("running");
+  });
+
+  it("undoes neither a spawn that starts nor one that ends after the inventory was taken", async () => {
+    const h = await life().start();
+    const gates: Record<string, () => void> = {};
+    const gate = (name: string) => new Promise<void>((resolve) => (gates[name] = resolve));
+    h.provider.hook = (step) => (step === "spawned" ? gate("early") : undefined);
+    const early = h.spawn();
+    await settle();
+    h.provider.hook = (step) => {
+      if (step === "inventory") return gate("inventory");
+      if (step === "spawned") return gate("late");
+      return undefined;
+    };
+    const pass = h.reconciler.reconcile();
+    await settle();
+    const late = h.spawn();
+    await settle();
+    gates.early?.();
+    await early;
+    gates.inventory?.();
+    await pass;
+    gates.late?.();
+    for (const { id } of [await early, await late]) expect(h.service.running(id).row.state).toBe("running");
+    expect(backend.runtimes.size).toBe(2);
+    expect(h.events.types()).not.toContain("sandbox.error");
+  });
+
+  it("does not bring back a sandbox that is destroyed after the inventory was taken", async () => {
+    const h = await life().start();
+    const row = await h.spawn();
+    let letGo: (() => void) | undefined;
+    h.provider.hook = (step) =>
+      step === "inventory" ? new Promise<void>((resolve) => (letGo = resolve)) : undefined;
+    const pass = h.reconciler.reconcile();
+    await settle();
+    await h.service.destroy(row.id, { signal: forever });
+    letGo?.();
+    await pass;
+    expect(await state(row.id)).toBe("destroyed");
+    expect(h.service.figures.live).toBe(0);
+  });
+
+  it("removes a runtime that a provider made after its spawn was given up", async () => {
+    const h = await life().start();
+    const caller = new AbortController();
+    h.provider.hook = (step, _id, signal) => (step === "spawned" ? hang(signal) : undefined);
+    const spawning = h.service.spawn({}, { signal: caller.signal });
+    await settle();
+    const spec = h.provider.specs[0];
+    caller.abort(new CallerGone());
+    await expect(spawning).rejects.toBeInstanceOf(CallerGone);
+    if (spec === undefined) throw new Error("no spawn was seen");
+    backend.runtimes.set(spec.runtimeId, { sandboxId: spec.sandboxId, state: "running", expiresInMs: 1 });
+    await h.reconciler.reconcile();
+    expect(backend.runtimes.size).toBe(0);
+  });
+});
+
+describe("a runtime that ends by itself", () => {
+  it("puts its sandbox into state error at once and is removed", async () => {
+    const h = await life().start();
+    const row = await h.spawn();
+    const stopped: string[] = [];
+    h.service.subscribe({ started: () => undefined, stopped: (id) => stopped.push(id) });
+    h.provider.die(row.runtimeId, { reason: "out of memory" });
+    await settle();
+    expect(await h.service.get(row.id)).toMatchObject({
+      state: "error",
+      error: "its runtime ended: out of memory",
+    });
+    expect(stopped).toEqual([row.id]);
+    expect(backend.runtimes.size).toBe(0);
+    expect(h.events.types(row.id).at(-1)).toBe("sandbox.error");
+    await h.service.destroy(row.id, { signal: forever });
+    expect(await state(row.id)).toBe("destroyed");
+  });
+
+  it("frees its place", async () => {
+    const h = new Harness({ store, clock, defaults: { maxSandboxes: 1, spawnOverflow: "queue" } });
+    open.push(h);
+    await h.start();
+    const { runtimeId } = await h.spawn();
+    const next = h.spawn();
+    await settle();
+    h.provider.die(runtimeId);
+    expect((await next).state).toBe("running");
+  });
+});
+
+describe("a destroy that fails", () => {
+  it("is answered with the error, kept as an intent and repeated with growing pauses until it is done", async () => {
+    const h = await life().start();
+    const row = await h.spawn();
+    let attempts = 0;
+    h.provider.hook = (step) => {
+      if (step !== "destroy") return;
+      attempts++;
+      throw new ProviderError("engine is down");
+    };
+    await expect(h.service.destroy(row.id, { signal: forever })).rejects.toThrow("engine is down");
+    expect(await h.service.get(row.id)).toMatchObject({ state: "unhealthy", destroyRequested: true });
+    expect(() => h.service.running(row.id)).toThrow(/is being destroyed/);
+    await clock.advance(1_000 + 2_000 + 4_000);
+    expect(attempts).toBe(4);
+    await clock.advance(7_999);
+    expect(attempts).toBe(4);
+    h.provider.hook = () => undefined;
+    await clock.advance(1);
+    expect(await state(row.id)).toBe("destroyed");
+    expect(h.events.types(row.id).at(-1)).toBe("sandbox.destroyed");
+  });
+
+  it("is repeated by the next process", async () => {
+    const first = await life().start();
+    const row = await first.spawn();
+    first.provider.hook = (step) => {
+      if (step === "destroy") throw new ProviderError("engine is down");
+    };
+    await expect(first.service.destroy(row.id, { signal: forever })).rejects.toThrow("engine is down");
+    await end(first);
+    await life().start();
+    expect(await state(row.id)).toBe("destroyed");
+    expect(backend.runtimes.size).toBe(0);
+  });
+
+  it("keeps the place of a spawn that could not be undone, until it is", async () => {
+    const h = await life().start();
+    h.provider.hook = (step) => {
+      if (step === "spawned" || step === "destroy") throw new ProviderError("engine is down");
+    };
+    await expect(h.spawn({ ownerId: "a" })).rejects.toThrow("engine is down");
+    const [left] = await store.sandboxes.listLive();
+    expect(left).toMatchObject({ state: "creating", destroyRequested: true });
+    expect((await store.sandboxes.activeCounts("a")).owner).toBe(1);
+    h.provider.hook = () => undefined;
+    await clock.advance(1_000);
+    expect(await store.sandboxes.listLive()).toEqual([]);
+    expect(backend.runtimes.size).toBe(0);
+  });
+});
