@@ -10,6 +10,10 @@ import { ContainerStdio } from "./multiplexed-stream.ts";
 /** Bytes of a bridge's complaints that are kept for the message. */
 const keptStderrBytes = 2_000;
 
+/** What engines say when a container ends while something is executed in it. */
+const ended =
+  /is not running|removal in progress|stopped (state|container)|no such container|cannot find container/i;
+
 /**
  * Reaches an agent where its socket cannot be reached: each connection is a bridge program the engine executes in the
  * container, its standard input and output being the connection.
@@ -19,8 +23,8 @@ export function execDialer(options: { engine: EngineClient; container: string; n
     try {
       return await dial(options, { signal });
     } catch (error) {
-      // 404: no such container. 409: it is not running, or paused.
-      if (isRefusal(error, 404, 409)) {
+      // 404: no such container. 409: it is not running, or paused. One on its way out is refused in words alone.
+      if (isRefusal(error, 404, 409) || (isRefusal(error) && ended.test(error.said))) {
         throw new RuntimeGone(`sandbox ${options.name} has ended`, { cause: error });
       }
       if (isRefusal(error)) {
@@ -69,7 +73,11 @@ async function dial(
     },
     // An engine that cannot start the program says so in plain text where its output would be.
     onForeign: (text) =>
-      new ProviderError(`the Docker Engine cannot execute in sandbox ${name}`, { cause: new Error(text) }),
+      ended.test(text)
+        ? new RuntimeGone(`sandbox ${name} has ended`, { cause: new Error(text) })
+        : new ProviderError(`the Docker Engine cannot execute in sandbox ${name}`, {
+            cause: new Error(text),
+          }),
     onEarlyEnd: () =>
       new RuntimeGone(`sandbox ${name} has ended`, {
         cause: new Error(complaints === "" ? "the bridge to the agent ended at once" : complaints),
