@@ -153,10 +153,11 @@ fn prepare_process() -> (u64, u64) {
             libc::mallopt(libc::M_MMAP_THRESHOLD, 64 * 1024);
             libc::mallopt(libc::M_TRIM_THRESHOLD, 128 * 1024);
         }
+        // By the system call: the library hides two signals from its users, and whoever started the agent may have
+        // ignored those too. All zero means the default action.
+        let default = [0u64; 4];
         for signal in 1..=64 {
-            if signal != libc::SIGPIPE && signal != libc::SIGKILL && signal != libc::SIGSTOP {
-                libc::signal(signal, libc::SIG_DFL);
-            }
+            libc::syscall(libc::SYS_rt_sigaction, signal, default.as_ptr(), std::ptr::null_mut::<u64>(), 8);
         }
         libc::signal(libc::SIGPIPE, libc::SIG_IGN);
         libc::umask(0o022);

@@ -66,7 +66,12 @@ impl Agent {
         };
         let Some(output) = output else { return 0 };
         let fd = output.fd.as_raw_fd();
-        let available = if exec.tty { 4096 } else { sys::readable_bytes(fd).max(1) };
+        let available = if exec.tty { 4096 } else { sys::readable_bytes(fd) };
+        if available == 0 {
+            // Making room would cost the oldest byte for nothing.
+            self.close_at_end(key, stream);
+            return 0;
+        }
         let wanted = all.unwrap_or(available).min(READ_CHUNK);
         let fit = if all.is_some() && protect.is_some() {
             // A slow reader must not keep an ended command from ending: its last output gets room of its own.

@@ -1,0 +1,426 @@
+//! Commands: how they start, what they say, how they end.
+
+mod support;
+
+use alcove_protocol::Kind;
+use serde_json::{json, Value};
+use support::{eventually, exec_request, is_root, runs, Outcome, TestAgent};
+
+#[test]
+fn output_exit_code_and_environment_of_a_command() {
+    let agent = TestAgent::start_with(&[], json!({"env": {"A": "sandbox", "B": "sandbox"}}));
+    let mut client = agent.client();
+    let outcome = client.exec("e", &["/bin/sh", "-c", "echo out; echo err >&2; echo $A-$B; pwd; exit 3"], json!({"env": {"B": "own"}}));
+    assert_eq!(outcome.stdout_text(), format!("out\nsandbox-own\n{}\n", agent.path("ws")));
+    assert_eq!(outcome.stderr, b"err\n");
+    assert_eq!((outcome.code(), outcome.reason().as_str()), (3, "exited"));
+    assert_eq!(outcome.frames[0].0, Kind::Reply);
+    let mut next = 0;
+    for (kind, payload) in &outcome.frames {
+        if matches!(kind, Kind::Stdout | Kind::Stderr) {
+            assert_eq!(u64::from_be_bytes(payload[..8].try_into().expect("eight")), next);
+            next += payload.len() as u64 - 8;
+        }
+    }
+    assert_eq!(outcome.exit.expect("exit")["output_bytes"], next);
+}
+
+#[test]
+fn a_command_starts_clean() {
+    let agent = TestAgent::start();
+    let mut client = agent.client();
+    let script = "ls /proc/self/fd | wc -l; umask; grep -E 'NoNewPrivs|SigBlk|SigIgn|CapEff|CapPrm|CapInh|CapAmb' /proc/self/status; \
+                  ulimit -c; cat /proc/self/oom_score_adj";
+    let text = client.shell("e", script);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], "4", "standard streams and the listing itself: {text}");
+    assert_eq!(lines[1], "0022");
+    assert!(text.contains("NoNewPrivs:\t1"), "{text}");
+    for set in ["SigBlk", "SigIgn", "CapEff", "CapPrm", "CapInh", "CapAmb"] {
+        assert!(text.contains(&format!("{set}:\t0000000000000000")), "{set}: {text}");
+    }
+    assert_eq!(lines[lines.len() - 2], "0");
+    assert!(lines[lines.len() - 1].parse::<i32>().is_ok_and(|score| score >= 500), "{text}");
+}
+
+#[test]
+fn programs_that_cannot_run_end_at_once() {
+    let agent = TestAgent::start();
+    let mut client = agent.client();
+    let missing = client.exec("a", &["no-such-program"], json!({}));
+    assert_eq!(missing.code(), 127);
+    assert_eq!(String::from_utf8_lossy(&missing.stderr), "no-such-program: not found\n");
+    assert_eq!(missing.exit.expect("exit")["start_error"], "no-such-program: not found");
+    assert_eq!(client.exec("b", &["/etc/passwd"], json!({})).code(), 126);
+    assert_eq!(client.exec("c", &["/"], json!({})).code(), 126);
+    let script = agent.path("ws/script");
+    std::fs::write(&script, "echo from a script: $1\n").expect("written");
+    std::process::Command::new("chmod").args(["755", &script]).status().expect("chmod");
+    assert_eq!(client.exec("d", &[&script, "x"], json!({})).stdout_text(), "from a script: x\n");
+}
+
+#[test]
+fn starts_that_are_refused_leave_no_record() {
+    let agent = TestAgent::start();
+    let mut client = agent.client();
+    for (id, more) in [
+        ("cwd", json!({"cwd": "/no/such"})),
+        ("file", json!({"cwd": "/etc/passwd"})),
+        ("user", json!({"user": "no-such-user"})),
+        ("env", json!({"env": {"A=B": "c"}})),
+    ] {
+        assert_eq!(client.refusal(&exec_request(id, &["true"], more)), "bad_request", "{id}");
+    }
+    assert_eq!(client.refusal(&json!({"op": "exec.start", "exec_id": "x", "command": "", "argv": []})), "bad_request");
+    assert_eq!(client.ask(&json!({"op": "exec.list"}))["execs"], json!([]));
+    assert_eq!(client.exec("once", &["true"], json!({})).code(), 0);
+    assert_eq!(client.refusal(&exec_request("once", &["true"], json!({}))), "conflict");
+    assert_eq!(client.refusal(&json!({"op": "exec.get", "exec_id": "never"})), "not_found");
+}
+
+#[test]
+fn standard_input_reaches_the_command_and_ends() {
+    let agent = TestAgent::start();
+    let mut client = agent.client();
+    let sent: Vec<u8> = (0..5_000_000u32).map(|n| (n * 7) as u8).collect();
+    client.request(&exec_request("e", &["cat"], json!({"stdin": true})));
+    let mut writer = client.stream.try_clone().expect("a clone");
+    let expected = sent.clone();
+    let thread = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        for piece in sent.chunks(100_000) {
+            alcove_protocol::frame::encode(&mut bytes, Kind::Data, piece);
+        }
+        alcove_protocol::frame::encode(&mut bytes, Kind::Eof, &[]);
+        std::io::Write::write_all(&mut writer, &bytes).expect("sent");
+    });
+    let outcome = Outcome::new(client.rest());
+    thread.join().expect("the writer");
+    assert!(outcome.stdout == expected, "{} of {} bytes", outcome.stdout.len(), expected.len());
+    assert_eq!(outcome.code(), 0);
+}
+
+#[test]
+fn input_of_its_own_operation_and_its_end() {
+    let agent = TestAgent::start();
+    let (mut client, mut other) = (agent.client(), agent.client());
+    client.ask(&exec_request("e", &["cat"], json!({"stdin": true, "follow": false})));
+    let frames = other.run_with(&json!({"op": "exec.stdin", "exec_id": "e"}), b"hello");
+    assert_eq!(String::from_utf8_lossy(&frames[0].1), r#"{"written":5}"#);
+    other.ask(&json!({"op": "exec.stdin_close", "exec_id": "e"}));
+    let outcome = Outcome::new(client.run(&json!({"op": "exec.attach", "exec_id": "e", "follow": true, "lossless": false})));
+    assert_eq!(outcome.stdout, b"hello");
+    assert_eq!(other.refusal(&json!({"op": "exec.stdin_close", "exec_id": "e"})), "conflict");
+    // Standard input that nobody reads is dropped, and the command's end frees who waits.
+    let outcome = client.exec("f", &["sleep", "0.1"], json!({"stdin": true}));
+    assert_eq!(outcome.code(), 0);
+}
+
+#[test]
+fn input_above_its_bound_waits_until_the_command_ends() {
+    let agent = TestAgent::start();
+    let (mut client, mut other) = (agent.client(), agent.client());
+    client.ask(&exec_request("e", &["sleep", "60"], json!({"stdin": true, "follow": false})));
+    let socket = agent.socket.clone();
+    let writer = std::thread::spawn(move || {
+        let mut client = support::Client::connect(&socket);
+        client.request(&json!({"op": "exec.stdin", "exec_id": "e"}));
+        let mut bytes = Vec::new();
+        for _ in 0..8 {
+            alcove_protocol::frame::encode(&mut bytes, Kind::Data, &vec![7; 1 << 20]);
+        }
+        let _ = std::io::Write::write_all(&mut client.stream, &bytes);
+        support::error_code(&client.rest())
+    });
+    eventually("the agent stops taking input", || other.ask(&json!({"op": "exec.get", "exec_id": "e"}))["state"] == "running");
+    other.ask(&json!({"op": "exec.kill", "exec_id": "e", "reason": "cancelled"}));
+    assert_eq!(writer.join().expect("the writer"), "conflict");
+}
+
+#[test]
+fn a_terminal_has_a_size_that_changes() {
+    let agent = TestAgent::start();
+    let (mut client, mut other) = (agent.client(), agent.client());
+    let script = "stty size; echo $TERM; tty; trap 'stty size; exit 4' WINCH; echo ready; while :; do sleep 0.05; done";
+    client.request(&exec_request("e", &["/bin/sh", "-c", script], json!({"tty": {"cols": 91, "rows": 33}})));
+    let mut seen = Vec::new();
+    while !String::from_utf8_lossy(&seen).contains("ready") {
+        let (kind, payload) = client.receive().expect("output");
+        if kind == Kind::Stdout {
+            seen.extend_from_slice(&payload[8..]);
+        }
+    }
+    other.ask(&json!({"op": "exec.resize", "exec_id": "e", "cols": 120, "rows": 40}));
+    let outcome = Outcome::new(client.rest());
+    seen.extend_from_slice(&outcome.stdout);
+    let text = String::from_utf8_lossy(&seen).into_owned();
+    assert!(text.starts_with("33 91\r\nxterm-256color\r\n/dev/pts/"), "{text}");
+    assert!(text.contains("40 120\r\n"), "{text}");
+    assert_eq!(outcome.code(), 4);
+}
+
+#[test]
+fn a_terminal_is_typed_into_and_interrupted() {
+    let agent = TestAgent::start();
+    let mut client = agent.client();
+    client.request(&exec_request("e", &["/bin/sh"], json!({"tty": {"cols": 80, "rows": 24}, "stdin": true})));
+    client.send(Kind::Data, b"echo $((6*7)); sleep 60\n");
+    let mut seen = String::new();
+    while !seen.contains(" 42\r\n") {
+        let (_, payload) = client.receive().expect("output");
+        seen.push_str(&String::from_utf8_lossy(payload.get(8..).unwrap_or_default()));
+    }
+    client.send(Kind::Data, b"\x03");
+    client.send(Kind::Data, b"exit 9\n");
+    assert_eq!(Outcome::new(client.rest()).code(), 9);
+    // The end of standard input ends a shell.
+    client.request(&exec_request("f", &["cat"], json!({"tty": {"cols": 80, "rows": 24}, "stdin": true})));
+    client.send(Kind::Data, b"line\n");
+    client.send(Kind::Eof, &[]);
+    let outcome = Outcome::new(client.rest());
+    assert_eq!(outcome.stdout_text(), "line\r\nline\r\n");
+    assert_eq!(outcome.code(), 0);
+}
+
+#[test]
+fn all_output_of_a_terminal_arrives_before_its_end() {
+    let agent = TestAgent::start();
+    let mut client = agent.client();
+    for round in 0..5 {
+        let outcome = client.exec(&format!("e{round}"), &["/bin/sh", "-c", "seq 1 20000"], json!({"tty": {"cols": 80, "rows": 24}}));
+        let text = outcome.stdout_text();
+        assert!(text.ends_with("\r\n20000\r\n"), "round {round}: {:?}", &text[text.len().saturating_sub(30)..]);
+        assert_eq!(text.lines().count(), 20000);
+    }
+}
+
+#[test]
+fn an_attach_replays_and_follows() {
+    let agent = TestAgent::start();
+    let (mut client, mut other) = (agent.client(), agent.client());
+    let script = "printf first; read line; printf second; exit 5";
+    client.ask(&exec_request("e", &["/bin/sh", "-c", script], json!({"stdin": true, "follow": false, "tag": "t", "detached": true})));
+    eventually("the first output", || client.ask(&json!({"op": "exec.get", "exec_id": "e"}))["output_bytes"] == 5);
+    let now = Outcome::new(other.run(&json!({"op": "exec.attach", "exec_id": "e", "follow": false, "lossless": false})));
+    assert_eq!((now.stdout.as_slice(), now.exit.is_none()), (&b"first"[..], true));
+    other.request(&json!({"op": "exec.attach", "exec_id": "e", "from": 2, "follow": true, "lossless": true}));
+    let record: Value = serde_json::from_slice(&other.receive().expect("reply").1).expect("JSON");
+    assert_eq!((&record["from"], &record["tag"], &record["detached"], &record["state"]), (&json!(2), &json!("t"), &json!(true), &json!("running")));
+    other.send(Kind::Data, b"go\n");
+    let outcome = Outcome::new(other.rest());
+    assert_eq!(outcome.stdout, b"rstsecond");
+    assert_eq!(outcome.code(), 5);
+    let late = Outcome::new(client.run(&json!({"op": "exec.attach", "exec_id": "e", "from": 999, "follow": true, "lossless": false})));
+    assert_eq!((late.stdout.len(), late.code()), (0, 5));
+    let record = client.ask(&json!({"op": "exec.get", "exec_id": "e"}));
+    assert_eq!((&record["state"], &record["exit_code"], &record["reason"]), (&json!("exited"), &json!(5), &json!("exited")));
+}
+
+#[test]
+fn a_full_ring_keeps_the_newest_output() {
+    let agent = TestAgent::start();
+    let mut client = agent.client();
+    client.ask(&exec_request("e", &["/bin/sh", "-c", "yes | head -c 5000000; printf end"], json!({"follow": false})));
+    eventually("the end", || client.ask(&json!({"op": "exec.get", "exec_id": "e"}))["state"] == "exited");
+    let record = client.ask(&json!({"op": "exec.get", "exec_id": "e"}));
+    assert_eq!((&record["output_bytes"], &record["first_offset"]), (&json!(5_000_003), &json!(5_000_003 - (1 << 20))));
+    let outcome = Outcome::new(client.run(&json!({"op": "exec.attach", "exec_id": "e", "from": 0, "follow": true, "lossless": true})));
+    assert_eq!(outcome.stdout.len(), 1 << 20);
+    assert!(outcome.stdout.ends_with(b"y\nend"));
+}
+
+#[test]
+fn a_lossless_reader_slows_the_command_down_and_misses_nothing() {
+    let agent = TestAgent::start_with(&[], json!({"ring_bytes": 65536}));
+    let (mut client, mut other) = (agent.client(), agent.client());
+    client.request(&exec_request("e", &["/bin/sh", "-c", "seq 1 2000000; echo done >&2"], json!({})));
+    let written = |other: &mut support::Client| other.ask(&json!({"op": "exec.get", "exec_id": "e"}))["output_bytes"].as_u64();
+    let mut last = None;
+    eventually("the command is held back", || {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let now = written(&mut other);
+        let same = now == last && now > Some(0);
+        last = now;
+        same
+    });
+    assert!(last < Some(3_000_000), "{last:?}");
+    assert_eq!(other.ask(&json!({"op": "exec.get", "exec_id": "e"}))["state"], "running");
+    let outcome = Outcome::new(client.rest());
+    let expected: String = (1..=2_000_000).map(|n| format!("{n}\n")).collect();
+    assert!(outcome.stdout == expected.as_bytes(), "{} bytes of {}", outcome.stdout.len(), expected.len());
+    assert_eq!((outcome.stderr.as_slice(), outcome.code()), (&b"done\n"[..], 0));
+}
+
+#[test]
+fn a_lossy_reader_skips_and_a_stalled_one_does_not_hold_back_a_kill() {
+    let agent = TestAgent::start_with(&[], json!({"ring_bytes": 65536}));
+    let (mut lossy, mut stalled, mut other) = (agent.client(), agent.client(), agent.client());
+    lossy.request(&exec_request("lossy", &["/bin/sh", "-c", "seq 1 1000000"], json!({"lossless": false})));
+    eventually("the end", || other.ask(&json!({"op": "exec.get", "exec_id": "lossy"}))["state"] == "exited");
+    let outcome = Outcome::new(lossy.rest());
+    assert!(outcome.stdout.len() < 6_888_896 && outcome.stdout.ends_with(b"1000000\n"));
+    stalled.request(&exec_request("stalled", &["yes"], json!({})));
+    eventually("output", || other.ask(&json!({"op": "exec.list"}))["execs"].as_array().is_some_and(|execs| execs.len() == 2));
+    let record = other.ask(&json!({"op": "exec.kill", "exec_id": "stalled", "reason": "timeout"}));
+    assert_eq!((&record["reason"], &record["exit_code"]), (&json!("timeout"), &json!(137)));
+    let outcome = Outcome::new(stalled.rest());
+    assert_eq!(outcome.reason(), "timeout");
+    assert_eq!(outcome.stdout.len() as u64, record["output_bytes"].as_u64().expect("a number"));
+}
+
+#[test]
+fn a_kill_reaches_sessions_double_forks_and_ignored_signals() {
+    let agent = TestAgent::start();
+    let mut client = agent.client();
+    let marker = format!("77{}", std::process::id());
+    let script = format!(
+        "trap '' TERM HUP INT; setsid sleep {marker}1 & (setsid sh -c 'sleep {marker}2 & sleep {marker}3' &); \
+         (while :; do (sleep {marker}4 &); sleep 0.01; done) & echo up; sleep {marker}5"
+    );
+    client.request(&exec_request("e", &["/bin/sh", "-c", &script], json!({})));
+    eventually("the tree is up", || ["1", "2", "3", "4", "5"].iter().all(|n| runs(&format!("{marker}{n}"))));
+    let mut other = agent.client();
+    let record = other.ask(&json!({"op": "exec.kill", "exec_id": "e", "reason": "cancelled"}));
+    assert_eq!((&record["reason"], &record["signal"], &record["exit_code"]), (&json!("cancelled"), &json!("SIGKILL"), &json!(137)));
+    assert!(!runs(&marker), "something survived the kill");
+    assert_eq!(Outcome::new(client.rest()).reason(), "cancelled");
+    // Killing what has ended changes nothing.
+    assert_eq!(other.ask(&json!({"op": "exec.kill", "exec_id": "e", "reason": "timeout"}))["reason"], "cancelled");
+}
+
+#[test]
+fn background_processes_outlive_the_exec_until_they_are_killed() {
+    let agent = TestAgent::start();
+    let mut client = agent.client();
+    let marker = format!("88{}", std::process::id());
+    let script = format!("(yes background & sleep {marker}) & echo done");
+    let outcome = client.exec("e", &["/bin/sh", "-c", &script], json!({"lossless": false}));
+    assert_eq!((outcome.code(), outcome.reason().as_str()), (0, "exited"));
+    let mut alive = 0;
+    eventually("the background goes on", || {
+        alive += usize::from(runs(&marker));
+        alive > 20
+    });
+    let record = client.ask(&json!({"op": "exec.kill", "exec_id": "e", "reason": "cancelled"}));
+    assert_eq!((&record["reason"], &record["exit_code"]), (&json!("exited"), &json!(0)));
+    assert!(!runs(&marker));
+}
+
+#[test]
+fn timeouts_and_graces_are_kept_by_the_agent() {
+    let agent = TestAgent::start();
+    let mut client = agent.client();
+    let outcome = client.exec("t", &["/bin/sh", "-c", "trap '' TERM; sleep 60 & sleep 60"], json!({"timeout_ms": 100}));
+    assert_eq!((outcome.code(), outcome.reason().as_str()), (137, "timeout"));
+    let mut other = agent.client();
+    for (id, keep) in [("g", false), ("h", true)] {
+        client.ask(&exec_request(id, &["sleep", "2"], json!({"follow": false})));
+        client.ask(&json!({"op": "exec.grace", "exec_id": id, "grace_ms": 100}));
+        let request = json!({"op": "exec.attach", "exec_id": id, "follow": true, "lossless": false, "keep_grace": keep});
+        let outcome = Outcome::new(other.run(&request));
+        assert_eq!(outcome.reason(), if keep { "cancelled" } else { "exited" }, "{id}");
+    }
+    client.ask(&json!({"op": "exec.grace", "exec_id": "g", "grace_ms": 5}));
+}
+
+#[test]
+fn signals_go_to_the_commands_group() {
+    let agent = TestAgent::start();
+    let (mut client, mut other) = (agent.client(), agent.client());
+    client.request(&exec_request("e", &["sleep", "60"], json!({})));
+    assert_eq!(client.receive().expect("reply").0, Kind::Reply);
+    other.ask(&json!({"op": "exec.signal", "exec_id": "e", "signal": 15}));
+    let outcome = Outcome::new(client.rest());
+    assert_eq!((outcome.code(), outcome.reason().as_str()), (143, "signaled"));
+    assert_eq!(outcome.exit.expect("exit")["signal"], "SIGTERM");
+    assert_eq!(other.refusal(&json!({"op": "exec.signal", "exec_id": "e", "signal": 15})), "conflict");
+}
+
+#[test]
+fn a_thousand_ended_records_are_kept_and_listeners_hear_every_end() {
+    let agent = TestAgent::start();
+    let (mut client, mut listener) = (agent.client(), agent.client());
+    listener.request(&json!({"op": "sandbox.events"}));
+    assert_eq!(listener.receive().expect("reply").0, Kind::Reply);
+    for n in 0..1010 {
+        client.exec(&format!("e{n}"), &["/bin/true"], json!({}));
+    }
+    let list = client.ask(&json!({"op": "exec.list"}));
+    let execs = list["execs"].as_array().expect("a list");
+    assert_eq!((execs.len(), &execs[999]["exec_id"]), (1000, &json!("e1009")));
+    assert_eq!(client.refusal(&json!({"op": "exec.get", "exec_id": "e0"})), "not_found");
+    for n in 0..1010 {
+        let event: Value = serde_json::from_slice(&listener.receive().expect("an event").1).expect("JSON");
+        assert_eq!((&event["event"], &event["exec_id"]), (&json!("exit"), &json!(format!("e{n}"))));
+    }
+}
+
+#[test]
+fn many_commands_at_once() {
+    let agent = TestAgent::start();
+    let threads: Vec<_> = (0..24)
+        .map(|thread| {
+            let socket = agent.socket.clone();
+            std::thread::spawn(move || {
+                let mut client = support::Client::connect(&socket);
+                for n in 0..20 {
+                    let outcome = client.exec(&format!("e{thread}-{n}"), &["/bin/sh", "-c", &format!("echo {thread}-{n}")], json!({}));
+                    assert_eq!(outcome.stdout_text(), format!("{thread}-{n}\n"));
+                }
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().expect("a client");
+    }
+    assert_eq!(agent.client().ask(&json!({"op": "sandbox.info"}))["execs_running"], 0);
+}
+
+#[test]
+fn commands_run_as_users() {
+    if !is_root() {
+        eprintln!("SKIPPED: other users can only be used as root");
+        return;
+    }
+    let agent = TestAgent::start();
+    let mut client = agent.client();
+    std::process::Command::new("chmod").args(["755", &agent.path("")]).status().expect("chmod");
+    let script = "id -u; id -g; id -G; echo $USER $HOME; echo again > /dev/stdout; touch mine 2>/dev/null || echo no";
+    let outcome = client.exec("a", &["/bin/sh", "-c", script], json!({"user": "daemon", "cwd": "/tmp"}));
+    assert!(outcome.stdout_text().starts_with("1\n1\n1\ndaemon /usr/sbin\nagain\n"), "{}", outcome.stdout_text());
+    let outcome = client.exec("b", &["/bin/sh", "-c", "id -u; id -g; echo $HOME"], json!({"user": "4321:77", "cwd": "/"}));
+    assert_eq!(outcome.stdout_text(), "4321\n77\n/\n");
+    // A user without rights can neither enter nor list what is root's.
+    std::fs::create_dir(agent.path("secret")).expect("made");
+    std::process::Command::new("chmod").args(["700", &agent.path("secret")]).status().expect("chmod");
+    let request = exec_request("c", &["true"], json!({"user": "daemon", "cwd": agent.path("secret")}));
+    assert_eq!(client.refusal(&request), "bad_request");
+    // Nobody but the agent signals a monitor or the agent.
+    let pid = client.ask(&json!({"op": "sandbox.info"}))["pid"].as_i64().expect("a pid");
+    let script = format!("kill -9 $PPID 2>/dev/null && echo killed monitor; kill -0 $PPID 2>/dev/null && echo sees; cat /proc/{pid}/environ 2>&1 >/dev/null | grep -c denied");
+    let text = client.shell("d", &script);
+    assert_eq!(text, "1\n", "{text}");
+}
+
+#[test]
+fn a_command_that_kills_its_monitor_ends_as_lost_and_leaves_nothing() {
+    let agent = TestAgent::start();
+    let mut client = agent.client();
+    let marker = format!("99{}", std::process::id());
+    let script = format!("setsid sleep {marker}1 & echo $PPID; sleep {marker}2");
+    client.request(&exec_request("e", &["/bin/sh", "-c", &script], json!({})));
+    let mut monitor = String::new();
+    while !monitor.ends_with('\n') {
+        let (kind, payload) = client.receive().expect("output");
+        if kind == Kind::Stdout {
+            monitor.push_str(&String::from_utf8_lossy(&payload[8..]));
+        }
+    }
+    eventually("both run", || runs(&format!("{marker}1")) && runs(&format!("{marker}2")));
+    // SAFETY: the monitor of the agent that this test started.
+    assert_eq!(unsafe { libc::kill(monitor.trim().parse().expect("a pid"), libc::SIGKILL) }, 0);
+    let outcome = Outcome::new(client.rest());
+    assert_eq!((outcome.reason().as_str(), outcome.code()), ("lost", 137));
+    eventually("nothing is left", || !runs(&marker));
+    assert_eq!(client.exec("f", &["true"], json!({})).code(), 0);
+}
