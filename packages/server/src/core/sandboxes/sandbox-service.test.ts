@@ -1,10 +1,11 @@
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
-import { CallerGone } from "../../platform/deadline.ts";
-import { ProviderError } from "../../ports/index.ts";
+import { CallerGone, ShuttingDown } from "../../platform/deadline.ts";
+import { BadRequest, Conflict, NotFound, ProviderError, ResourceLimit } from "../../ports/index.ts";
 import { SqliteStore } from "../../stores/sqlite/index.ts";
 import { FakeClock, settle } from "../testing/fake-clock.ts";
 import { forever, Harness } from "../testing/harness.ts";
-import { hang } from "../testing/scripted-provider.ts";
+import { hang, ScriptedProvider } from "../testing/scripted-provider.ts";
+import type { SpawnInput } from "./sandbox-service.ts";
 
 let store: SqliteStore;
 const open: AsyncDisposable[] = [];
@@ -78,6 +79,199 @@ describe("spawn", () => {
   });
 });
 
+describe("spawn requests", () => {
+  it("are refused for what makes no sense, naming it, and make nothing", async () => {
+    const h = await harness();
+    const bad: [SpawnInput, RegExp][] = [
+      [{ memoryMb: 4 }, /memory_mb .* from 16/],
+      [{ memoryMb: 1.5 }, /memory_mb/],
+      [{ vcpus: 0 }, /vcpus/],
+      [{ ttlMs: 0 }, /ttl must be longer than 0s/],
+      [{ ttlMs: -5 }, /ttl/],
+      [{ image: "a b" }, /image "a b"/],
+      [{ env: { "A=B": "" } }, /env name "A=B"/],
+      [{ env: { A: "\0" } }, /env value of "A"/],
+      [{ workdir: "relative" }, /workdir "relative" is not an absolute path/],
+      [{ user: "a b" }, /user "a b"/],
+      [{ ownerId: "a/b" }, /path separators/],
+    ];
+    for (const [input, message] of bad) {
+      const outcome = h.spawn(input);
+      await expect(outcome).rejects.toBeInstanceOf(BadRequest);
+      await expect(outcome).rejects.toThrow(message);
+    }
+    await expect(h.spawn({ provider: "nope" })).rejects.toBeInstanceOf(NotFound);
+    await expect(h.spawn({ provider: "nope" })).rejects.toThrow(/"nope".*enabled: scripted/);
+    expect(h.provider.specs).toEqual([]);
+    expect(await store.sandboxes.listLive()).toEqual([]);
+  });
+
+  it("reach the provider with every field", async () => {
+    const h = await harness();
+    const asked = {
+      image: "i:1",
+      memoryMb: 64,
+      vcpus: 2,
+      env: { A: "1" },
+      user: "u",
+      workdir: "/w",
+      metadata: { k: "v" },
+    };
+    const row = await h.spawn({ ...asked, network: "none", ownerId: " acme " });
+    expect(h.provider.specs[0]).toMatchObject({ ...asked, network: "none", sandboxId: row.id });
+    expect(row.ownerId).toBe("acme");
+  });
+
+  it("above max_ttl are a limit, a default above it is cut, and no maximum means none", async () => {
+    const h = await harness({ defaults: { maxTtlMs: 60_000, ttlMs: 120_000 } });
+    await expect(h.spawn({ ttlMs: 60_001 })).rejects.toThrow(/ttl 1m.* is above the maximum of 1m0s/);
+    expect(h.events.types()).toEqual(["resource.limit"]);
+    const cut = await h.spawn();
+    expect(cut.expiresAt.getTime() - cut.createdAt.getTime()).toBe(60_000);
+    await expect(h.service.extend(cut.id, 60_001, { signal: forever })).rejects.toBeInstanceOf(ResourceLimit);
+    const free = await harness({ defaults: { maxTtlMs: 0 } });
+    expect((await free.spawn({ ttlMs: 1_000 * 3_600_000 })).state).toBe("running");
+  });
+
+  it("hold the limits under any concurrency", async () => {
+    const h = await harness({ defaults: { maxSandboxes: 5, maxSandboxesPerOwner: 2 } });
+    h.provider.hook = () => settle();
+    const owners = ["a", "a", "a", "b", "b", "b", "", "", "", "c", "c"];
+    const outcomes = await Promise.allSettled(owners.map((ownerId) => h.spawn({ ownerId })));
+    expect(outcomes.filter(({ status }) => status === "fulfilled")).toHaveLength(5);
+    const rows = await store.sandboxes.listLive();
+    for (const owner of "abc")
+      expect(rows.filter((row) => row.ownerId === owner).length).toBeLessThanOrEqual(2);
+    for (const outcome of outcomes) {
+      if (outcome.status === "rejected") expect(outcome.reason).toBeInstanceOf(ResourceLimit);
+    }
+    expect(h.events.types().filter((type) => type === "resource.limit")).toHaveLength(6);
+  });
+
+  it("of a second owner are refused where sandboxes are not separated", async () => {
+    const provider = new ScriptedProvider({ capabilities: ["spawn", "userspace_isolation"] });
+    const h = await harness({ provider });
+    const outcomes = await Promise.allSettled(["a", "b", "a"].map((ownerId) => h.spawn({ ownerId })));
+    expect(outcomes.map(({ status }) => status)).toEqual(["fulfilled", "rejected", "fulfilled"]);
+    await expect(h.spawn({ ownerId: "b" })).rejects.toThrow(/another owner/);
+    await expect(h.spawn({ ownerId: "b" })).rejects.toBeInstanceOf(Conflict);
+    for (const { id } of await store.sandboxes.listLive()) await h.service.destroy(id, { signal: forever });
+    expect((await h.spawn({ ownerId: "b" })).state).toBe("running");
+  });
+
+  it("wait for capacity with overflow queue, and a waiter whose caller goes away leaves nothing", async () => {
+    const h = await harness({ defaults: { maxSandboxes: 1, spawnOverflow: "queue" } });
+    const first = await h.spawn();
+    const caller = new AbortController();
+    const leaving = h.service.spawn({}, { signal: caller.signal });
+    const second = h.spawn();
+    await settle();
+    expect(h.service.figures.queueDepth).toBe(2);
+    caller.abort(new CallerGone());
+    await expect(leaving).rejects.toBeInstanceOf(CallerGone);
+    await h.service.destroy(first.id, { signal: forever });
+    expect((await second).state).toBe("running");
+    expect(h.provider.specs).toHaveLength(2);
+  });
+});
+
+describe("admission", () => {
+  it("answers with the eight facts and the reason, and reserves nothing", async () => {
+    const h = await harness({
+      defaults: { maxSandboxes: 2, maxSandboxesPerOwner: 1, spawnOverflow: "queue" },
+    });
+    const facts = { maxSandboxes: 2, maxOwnerSandboxes: 1, maxTtlMs: 24 * 3_600_000 };
+    expect(await h.service.admission({ ownerId: "a" })).toEqual({
+      ...facts,
+      allowed: true,
+      queueable: false,
+      reason: "",
+      activeSandboxes: 0,
+      activeOwnerSandboxes: 0,
+    });
+    await h.spawn({ ownerId: "a" });
+    const denied = { allowed: false, queueable: true };
+    expect(await h.service.admission({ ownerId: "a" })).toMatchObject({
+      ...denied,
+      reason: "max_sandboxes_per_owner",
+      activeSandboxes: 1,
+      activeOwnerSandboxes: 1,
+    });
+    await h.spawn({ ownerId: "b" });
+    expect(await h.service.admission({ ownerId: "c" })).toMatchObject({ ...denied, reason: "max_sandboxes" });
+    expect(await h.service.admission({ ttlMs: 25 * 3_600_000 })).toMatchObject({
+      allowed: false,
+      queueable: false,
+      reason: "max_ttl",
+    });
+    await expect(h.service.admission({ ttlMs: -1 })).rejects.toBeInstanceOf(BadRequest);
+    await expect(h.service.admission({ provider: "nope" })).rejects.toBeInstanceOf(NotFound);
+    expect(h.provider.specs).toHaveLength(2);
+  });
+});
+
+describe("an idempotency key", () => {
+  const keyed = (h: Harness, input: SpawnInput = {}, signal = forever) =>
+    h.service.spawn(input, { signal, idempotencyKey: "key-1" });
+
+  it("gives the same sandbox again for the same body, and a conflict for another", async () => {
+    const h = await harness();
+    const first = await keyed(h, { image: "a:1" });
+    expect(first.replayed).toBe(false);
+    expect(await keyed(h, { image: "a:1" })).toMatchObject({
+      replayed: true,
+      sandbox: { id: first.sandbox.id },
+    });
+    await expect(keyed(h, { image: "b:1" })).rejects.toBeInstanceOf(Conflict);
+    expect((await keyed(h, { image: "b:1", ownerId: "other" })).replayed).toBe(false);
+    await h.service.destroy(first.sandbox.id, { signal: forever });
+    expect((await keyed(h, { image: "a:1" })).sandbox).toMatchObject({
+      id: first.sandbox.id,
+      state: "destroyed",
+    });
+    expect(h.provider.specs).toHaveLength(2);
+  });
+
+  it("is free again after 24 hours", async () => {
+    const h = await harness();
+    const first = await keyed(h);
+    await h.clock.advance(24 * 3_600_000);
+    const second = await keyed(h);
+    expect(second).toMatchObject({ replayed: false });
+    expect(second.sandbox.id).not.toBe(first.sandbox.id);
+  });
+
+  it("makes requests in flight wait for the first", async () => {
+    const h = await harness();
+    h.provider.hook = () => settle();
+    const all = await Promise.all([keyed(h), keyed(h), keyed(h)]);
+    expect(new Set(all.map(({ sandbox }) => sandbox.id)).size).toBe(1);
+    expect(all.map(({ replayed }) => replayed)).toEqual([false, true, true]);
+    expect(h.provider.specs).toHaveLength(1);
+  });
+
+  it("does not remember a spawn that failed: who waited for it tries in its place", async () => {
+    const h = await harness();
+    let failures = 1;
+    h.provider.hook = async (step) => {
+      await settle();
+      if (step === "spawned" && failures-- > 0) throw new ProviderError("no luck");
+    };
+    const outcomes = await Promise.allSettled([keyed(h), keyed(h)]);
+    expect(outcomes.map(({ status }) => status)).toEqual(["rejected", "fulfilled"]);
+    expect(await store.sandboxes.listLive()).toHaveLength(1);
+  });
+
+  it("is refused when it is empty, too long or not printable", async () => {
+    const h = await harness();
+    for (const idempotencyKey of ["", "x".repeat(256), "a\nb", " a"]) {
+      await expect(h.service.spawn({}, { signal: forever, idempotencyKey })).rejects.toBeInstanceOf(
+        BadRequest,
+      );
+    }
+  });
+});
+
 describe("destroy", () => {
   it("ends the runtime, keeps the row as destroyed without its environment, and may be repeated", async () => {
     const h = await harness();
@@ -91,6 +285,49 @@ describe("destroy", () => {
     await expect(h.service.destroy("sb-unknown", { signal: forever })).rejects.toThrow("sb-unknown");
     expect(h.events.types(row.id).at(-1)).toBe("sandbox.destroyed");
   });
+
+  it("shares one end among destroys at once, and goes on when its caller goes away", async () => {
+    const h = await harness();
+    const row = await h.spawn();
+    let destroys = 0;
+    let letGo: (() => void) | undefined;
+    h.provider.hook = (step) => {
+      if (step !== "destroy") return undefined;
+      destroys++;
+      return new Promise<void>((resolve) => {
+        letGo = resolve;
+      });
+    };
+    const caller = new AbortController();
+    const first = h.service.destroy(row.id, { signal: caller.signal });
+    const second = h.service.destroy(row.id, { signal: forever });
+    await settle();
+    expect(() => h.service.running(row.id)).toThrow(/is being destroyed/);
+    await expect(h.service.extend(row.id, 1_000, { signal: forever })).rejects.toBeInstanceOf(Conflict);
+    caller.abort(new CallerGone());
+    await expect(first).rejects.toBeInstanceOf(CallerGone);
+    letGo?.();
+    await second;
+    expect(destroys).toBe(1);
+    expect(await store.sandboxes.get(row.id)).toMatchObject({ state: "destroyed" });
+  });
+
+  it("ends a spawn that is not finished, and the id stays known as destroyed", async () => {
+    const h = await harness();
+    h.provider.hook = (step, _id, signal) => (step === "spawned" ? hang(signal) : undefined);
+    const spawning = h.spawn();
+    const outcome = expect(spawning).rejects.toBeInstanceOf(Conflict);
+    await settle();
+    const [row] = await store.sandboxes.listLive();
+    if (row === undefined) throw new Error("there is no row");
+    expect(() => h.service.running(row.id)).toThrow(/still being created/);
+    await h.service.destroy(row.id, { signal: forever });
+    await outcome;
+    expect(h.provider.backend.runtimes.size).toBe(0);
+    expect(await store.sandboxes.get(row.id)).toMatchObject({ state: "destroyed" });
+    await h.service.destroy(row.id, { signal: forever });
+    expect(h.service.figures.live).toBe(0);
+  });
 });
 
 describe("extend", () => {
@@ -101,6 +338,41 @@ describe("extend", () => {
     const extended = await h.service.extend(row.id, 3_600_000, { signal: forever });
     expect(extended.expiresAt.getTime()).toBe(h.clock.now().getTime() + 3_600_000);
     expect(h.provider.backend.runtimes.get(row.runtimeId)?.expiresInMs).toBe(3_600_000 + 300_000);
+    await h.clock.advance(3_599_999);
+    expect(h.service.running(row.id).row.state).toBe("running");
+    await h.clock.advance(1);
+    expect((await store.sandboxes.get(row.id))?.state).toBe("destroyed");
+  });
+
+  it("is refused for what is unknown, expired, ended or not positive", async () => {
+    const h = await harness();
+    const extend = (id: string, ttlMs = 1_000) => h.service.extend(id, ttlMs, { signal: forever });
+    await expect(extend("sb-unknown")).rejects.toBeInstanceOf(NotFound);
+    const expired = await h.spawn({ ttlMs: 1_000 });
+    h.provider.hook = (step) => {
+      if (step === "destroy") throw new ProviderError("engine is down");
+    };
+    await h.clock.advance(1_000);
+    expect((await h.service.get(expired.id)).state).toBe("expired");
+    await expect(extend(expired.id)).rejects.toBeInstanceOf(Conflict);
+    const running = await h.spawn();
+    await expect(extend(running.id, 0)).rejects.toBeInstanceOf(BadRequest);
+    h.provider.die(running.runtimeId);
+    await settle();
+    await expect(extend(running.id)).rejects.toThrow(/is in state error and cannot be extended/);
+  });
+
+  it("stands although the sandbox could not be told, which the next reconciliation makes good", async () => {
+    const h = await harness();
+    const row = await h.spawn();
+    h.provider.hook = (step) => {
+      if (step === "set_expiry") throw new ProviderError("busy");
+    };
+    const extended = await h.service.extend(row.id, 7_200_000, { signal: forever });
+    expect((await h.service.get(row.id)).expiresAt).toEqual(extended.expiresAt);
+    h.provider.hook = () => undefined;
+    await h.reconciler.reconcile();
+    expect(h.provider.backend.runtimes.get(row.runtimeId)?.expiresInMs).toBe(7_200_000 + 300_000);
   });
 });
 
@@ -112,5 +384,81 @@ describe("expiry", () => {
     expect(h.service.running(row.id).row.state).toBe("running");
     await h.clock.advance(1);
     expect((await store.sandboxes.get(row.id))?.state).toBe("destroyed");
+    expect(h.events.events.at(-1)).toMatchObject({ type: "sandbox.destroyed", data: { reason: "expired" } });
+  });
+
+  it("is made up for by prune, which counts what is gone", async () => {
+    const h = await harness();
+    const rows = [await h.spawn({ ttlMs: 1_000 }), await h.spawn({ ttlMs: 1_000 }), await h.spawn()];
+    h.provider.hook = (step) => {
+      if (step === "destroy") throw new ProviderError("engine is down");
+    };
+    await h.clock.advance(1_000);
+    expect(await h.service.prune({ signal: forever })).toBe(0);
+    h.provider.hook = () => undefined;
+    expect(await h.service.prune({ signal: forever })).toBe(2);
+    expect(await h.service.prune({ signal: forever })).toBe(0);
+    expect((await store.sandboxes.listLive()).map(({ id }) => id)).toEqual([rows[2]?.id]);
+  });
+});
+
+describe("list", () => {
+  it("pages newest first through what is not destroyed, and filters", async () => {
+    const h = await harness();
+    const ids: string[] = [];
+    for (let i = 0; i < 5; i++) {
+      ids.unshift((await h.spawn({ ownerId: i % 2 === 0 ? "even" : "odd", metadata: { n: String(i) } })).id);
+      await h.clock.advance(1);
+    }
+    const first = await h.service.list({ limit: 2 });
+    expect(first.items.map(({ id }) => id)).toEqual(ids.slice(0, 2));
+    const second = await h.service.list({
+      limit: 3,
+      ...(first.nextCursor ? { cursor: first.nextCursor } : {}),
+    });
+    expect(second.items.map(({ id }) => id)).toEqual(ids.slice(2));
+    expect(second.nextCursor).toBeUndefined();
+    expect((await h.service.list({ limit: 9, ownerId: "odd" })).items).toHaveLength(2);
+    expect((await h.service.list({ limit: 9, metadata: { n: "3" } })).items).toHaveLength(1);
+    await h.service.destroy(ids[0] ?? "", { signal: forever });
+    expect((await h.service.list({ limit: 9 })).items).toHaveLength(4);
+    expect((await h.service.list({ limit: 9, state: "destroyed" })).items.map(({ id }) => id)).toEqual([
+      ids[0],
+    ]);
+  });
+
+  it("refuses a state, limit or cursor that makes no sense", async () => {
+    const h = await harness();
+    await expect(h.service.list({ limit: 1, state: "sleeping" })).rejects.toThrow(/"sleeping".*creating/);
+    for (const limit of [0, 1_001, 1.5, Number.NaN]) {
+      await expect(h.service.list({ limit })).rejects.toBeInstanceOf(BadRequest);
+    }
+    for (const cursor of ["x", "%%%", Buffer.from("1.sb-a'; --").toString("base64url"), "a".repeat(500)]) {
+      await expect(h.service.list({ limit: 1, cursor })).rejects.toThrow(/cursor/);
+    }
+  });
+});
+
+describe("shutdown", () => {
+  it("undoes spawns under way and leaves finished sandboxes running", async () => {
+    const h = await harness();
+    const kept = await h.spawn();
+    h.provider.hook = (step, _id, signal) => (step === "spawned" ? hang(signal) : undefined);
+    const spawning = expect(h.spawn()).rejects.toBeInstanceOf(ShuttingDown);
+    await settle();
+    await h[Symbol.asyncDispose]();
+    await spawning;
+    expect((await store.sandboxes.listLive()).map(({ id }) => id)).toEqual([kept.id]);
+    expect([...h.provider.backend.runtimes.keys()]).toEqual([kept.runtimeId]);
+    await expect(h.spawn()).rejects.toBeInstanceOf(ShuttingDown);
+    expect(h.clock.armed).toBe(0);
+  });
+
+  it("destroys everything when asked to", async () => {
+    const h = await harness();
+    await h.spawn();
+    await h.spawn();
+    await h.service.destroyAll({ signal: forever });
+    expect(h.provider.backend.runtimes.size).toBe(0);
   });
 });
