@@ -4,6 +4,7 @@ import { chmod, glob, mkdir, open, readdir, readFile, rename, rm, stat, utimes }
 import path from "node:path";
 import { type Static, Type } from "typebox";
 import { Value } from "typebox/value";
+import { ProviderError } from "../ports/errors.ts";
 import type { StoredImage } from "../ports/image-store.ts";
 
 const StoredRecord = Type.Object({
@@ -184,7 +185,15 @@ export class ImageDisk {
       if (isCode(error, "ENOENT")) return undefined;
       throw error;
     });
-    const record: unknown = text === undefined ? undefined : JSON.parse(text);
+    if (text === undefined) return undefined;
+    let record: unknown;
+    try {
+      record = JSON.parse(text);
+    } catch (error) {
+      throw new ProviderError(`${file} of the image store is damaged; remove it and get the image again`, {
+        cause: error,
+      });
+    }
     return Value.Check(StoredRecord, record) ? record : undefined;
   }
 

@@ -3,7 +3,7 @@ import { createReadStream } from "node:fs";
 import { chmod, mkdir, stat } from "node:fs/promises";
 import path from "node:path";
 import type { Logger } from "../platform/logger.ts";
-import { BadRequest, Conflict, NotFound, ProviderError, Unavailable } from "../ports/errors.ts";
+import { BadRequest, Conflict, DomainError, NotFound, ProviderError, Unavailable } from "../ports/errors.ts";
 import type { ImageConfig, ImageStore, StoredImage } from "../ports/image-store.ts";
 import type { CallOptions } from "../ports/sandbox-operations.ts";
 import { decompressed } from "./decompress.ts";
@@ -105,7 +105,7 @@ export class ImageLibrary implements ImageStore {
         signal,
         onLine: (line) => report({ step: "download", message: line }),
       });
-      const image = await this.#unpackArchive(layout, folder, { name, signal, report });
+      const image = await naming(name, () => this.#unpackArchive(layout, folder, { name, signal, report }));
       if (image === undefined) throw new ProviderError(`what skopeo made of ${name} is no OCI image`);
       this.#logger.info({
         event: "image.pulled",
@@ -133,13 +133,12 @@ export class ImageLibrary implements ImageStore {
     await using stack = new AsyncDisposableStack();
     const folder = await this.#disk.temporary(stack);
     report({ step: "read", message: `reading ${source}` });
-    const image = source.startsWith("docker:")
-      ? await this.#importTar(
-          savedByEngine(source.slice("docker:".length), { socket: this.#dockerSocket, signal }),
-          folder,
-          { name, signal, report },
-        )
-      : await this.#importPath(source, folder, { name, signal, report });
+    const context = { name, signal, report };
+    const image = await naming(name, () =>
+      source.startsWith("docker:")
+        ? this.#importTar(this.#savedByEngine(source.slice("docker:".length), signal), folder, context)
+        : this.#importPath(source, folder, context),
+    );
     this.#logger.info({
       event: "image.imported",
       image: name,
@@ -178,6 +177,10 @@ export class ImageLibrary implements ImageStore {
       throw new Conflict(
         `image "${image.name}" is used by ${users.length} running sandboxes (${users.slice(0, 5).join(", ")}); destroy them first`,
       );
+  }
+
+  #savedByEngine(name: string, signal: AbortSignal): AsyncIterable<Uint8Array> {
+    return savedByEngine(name, { socket: this.#dockerSocket, signal });
   }
 
   async #importPath(source: string, folder: string, context: ImportContext): Promise<StoredImage> {
@@ -281,4 +284,14 @@ async function newTree(folder: string, stage: string): Promise<string> {
   await mkdir(tree, { recursive: true, mode: 0o755 });
   await chmod(tree, 0o755);
   return tree;
+}
+
+/** What the disk refuses is told as a failure of the import. */
+async function naming<T>(name: string, work: () => Promise<T>): Promise<T> {
+  try {
+    return await work();
+  } catch (error) {
+    if (error instanceof DomainError || !(error instanceof Error) || !("syscall" in error)) throw error;
+    throw new ProviderError(`image "${name}" could not be stored: ${error.message}`, { cause: error });
+  }
 }

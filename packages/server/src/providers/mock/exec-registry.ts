@@ -16,6 +16,7 @@ import { BoundedStream } from "./bounded-stream.ts";
 import { Exec, type ExecRunner } from "./exec.ts";
 
 const keptRecords = 1_000;
+const journalsAtMost = 16 * 1_048_576;
 const runningAtMost = 256;
 const maxSignal = 64;
 const signalNames: Readonly<Record<number, string>> = {
@@ -189,6 +190,7 @@ export class ExecRegistry implements ExecOperations {
     this.#graces.get(exec.execId)?.cancel();
     this.#graces.delete(exec.execId);
     this.#endedMs += exit.durationMs;
+    this.#shrink();
     if (this.#gone) return;
     for (const stream of this.#exitStreams) stream.push({ execId: exec.execId, exit });
   }
@@ -217,6 +219,18 @@ export class ExecRegistry implements ExecOperations {
       closeStdin: async () => exec.input.close(),
       [Symbol.asyncDispose]: async () => reader[Symbol.dispose](),
     };
+  }
+
+  /** Output of ended commands goes, oldest first, while all of it together is too much. */
+  #shrink(): void {
+    let kept = 0;
+    for (const exec of this.#execs.values()) kept += exec.journal.keptBytes;
+    for (const exec of this.#execs.values()) {
+      if (kept <= journalsAtMost) return;
+      if (exec.exit === undefined) continue;
+      kept -= exec.journal.keptBytes;
+      exec.journal.forget();
+    }
   }
 
   #find(execId: ExecId): Exec {

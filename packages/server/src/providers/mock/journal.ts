@@ -13,6 +13,8 @@ export interface JournalReader extends Disposable {
   take(): JournalChunk | undefined;
 }
 
+const mergedBytes = 4_096;
+
 interface ReaderState {
   cursor: number;
   lossless: boolean;
@@ -46,11 +48,26 @@ export class Journal {
   /** Resolves when every lossless reader is within the ring again, or nobody reads any more. */
   async append(stream: "stdout" | "stderr", data: Buffer): Promise<void> {
     if (data.length === 0 || this.#ended) return;
-    this.#chunks.push({ stream, data, offset: this.#total });
+    const last = this.#chunks.at(-1);
+    // A line at a time would cost far more in bookkeeping than in bytes.
+    if (last?.stream === stream && last.data.length + data.length <= mergedBytes)
+      this.#chunks[this.#chunks.length - 1] = { ...last, data: Buffer.concat([last.data, data]) };
+    else this.#chunks.push({ stream, data, offset: this.#total });
     this.#total += data.length;
     this.#trim();
     this.#notify();
     while (!this.#ended && this.#total - this.#firstOffset > this.#ringBytes) await this.#changed.promise;
+  }
+
+  get keptBytes(): number {
+    return this.#total - this.#firstOffset;
+  }
+
+  /** Lets go of everything kept, unless somebody is reading it. */
+  forget(): void {
+    if (this.#readers.size > 0) return;
+    this.#chunks = [];
+    this.#firstOffset = this.#total;
   }
 
   end(): void {

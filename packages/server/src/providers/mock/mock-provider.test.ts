@@ -160,6 +160,17 @@ describe("commands of the mock provider", () => {
   });
 });
 
+describe("output that nobody reads", () => {
+  it("is bounded for all ended commands of a sandbox together", async () => {
+    const { execs } = await spawned(provider(), { metadata: { "mock.output_bytes": "2000000" } });
+    for (let count = 0; count < 20; count += 1)
+      await collect(await execs.start(execSpec("anything"), options));
+    const kept = (await execs.list(options)).map((exec) => exec.outputBytes - exec.firstOffset);
+    expect(kept.reduce((sum, bytes) => sum + bytes, 0)).toBeLessThanOrEqual(16 * 1_048_576);
+    expect(kept.at(-1)).toBeGreaterThan(500_000);
+  });
+});
+
 describe("files of the mock provider", () => {
   it("are shared with commands", async () => {
     const { execs, files } = await spawned(provider());

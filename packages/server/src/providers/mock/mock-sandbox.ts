@@ -198,7 +198,9 @@ export class MockSandbox implements SandboxOperations, ExecRunner {
     program: { output: Journal; signal: AbortSignal },
   ): Promise<void> {
     for (let at = 0; at < data.length; at += outputChunk.length) {
-      const piece = data.subarray(at, at + outputChunk.length);
+      const part = data.subarray(at, at + outputChunk.length);
+      // A copy, so that a kept piece does not keep all it was cut from.
+      const piece = part.length === data.length ? part : Buffer.from(part);
       await unlessAborted(program.output.append(stream, piece), program.signal);
     }
   }
