@@ -14,4 +14,4 @@ if (args[0] === "serve") {
 } else {
   node = await prepareClient();
 }
-await become(node, [path.join(projectRoot, "packages", "cli", "src", "bin.ts"), ...args]);
+await become(node, [path.join(projectRoot, "packages", "cli", "src", "bin.mjs"), ...args]);

@@ -7,5 +7,5 @@ import { become } from "./setup/run.mjs";
 
 const { node, agent } = await prepare();
 warnWithoutAgent(agent);
-const command = path.join(projectRoot, "packages", "cli", "src", "bin.ts");
+const command = path.join(projectRoot, "packages", "cli", "src", "bin.mjs");
 await become(node, [command, "serve", ...process.argv.slice(2)]);
