@@ -49,6 +49,7 @@ export class MockProvider implements RuntimeProvider {
     "stats",
   ]);
   readonly defaultImage: string;
+  readonly inProcess = true;
   readonly #config: MockProviderConfig;
   readonly #clock: Clock;
   readonly #pool: ShellPool;
