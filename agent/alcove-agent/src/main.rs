@@ -5,6 +5,7 @@ mod agent;
 mod bridge;
 mod caps;
 mod commands;
+mod compat;
 mod config;
 mod connection;
 mod dial;
@@ -104,6 +105,9 @@ fn main() -> ExitCode {
 
 fn serve(endpoint: Endpoint, oom: &[RawFd], compat: bool) -> Result<(), String> {
     sys::set_compat(compat);
+    if compat {
+        compat::install().map_err(|error| format!("--compat: {error}"))?;
+    }
     let open_files = prepare_process();
     let listener = match endpoint {
         Endpoint::Descriptor(fd) => {
