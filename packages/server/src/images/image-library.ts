@@ -261,7 +261,7 @@ export class ImageLibrary implements ImageStore {
         total += more;
         if (total - told < progressEvery) return;
         told = total;
-        report({ step, message: `${Math.round(total / 1_048_576)} MiB`, bytes: total });
+        report({ step, message: step === "read" ? "reading" : "unpacking", bytes: total });
       };
     };
     return Object.assign(report, { bytes });
