@@ -1,0 +1,73 @@
+import { describe, expect, it } from "vitest";
+import { NotFound, type RuntimeId, type SandboxId } from "../../ports/index.ts";
+import { FakeClock } from "../testing/fake-clock.ts";
+import { forever } from "../testing/harness.ts";
+import { ScriptedProvider } from "../testing/scripted-provider.ts";
+import { ProviderRegistry } from "./provider-registry.ts";
+
+function make() {
+  const clock = new FakeClock();
+  const one = new ScriptedProvider({ name: "one" });
+  const two = new ScriptedProvider({ name: "two", capabilities: ["spawn"] });
+  let checks = 0;
+  one.check = async () => {
+    checks++;
+    return one.checkResult;
+  };
+  const registry = new ProviderRegistry({ providers: [one, two], defaultName: "two", clock });
+  return { clock, one, two, registry, checks: () => checks };
+}
+
+describe("ProviderRegistry", () => {
+  it("gives providers by name, and names the enabled ones for another", () => {
+    const { registry, one, two } = make();
+    expect(registry.get("one")).toBe(one);
+    expect(registry.default()).toBe(two);
+    expect(() => registry.get("three")).toThrow(NotFound);
+    expect(() => registry.get("three")).toThrow(/enabled: one, two/);
+  });
+
+  it("refuses a default that is not enabled", () => {
+    const providers = [new ScriptedProvider({ name: "one" })];
+    expect(() => new ProviderRegistry({ providers, defaultName: "two", clock: new FakeClock() })).toThrow(
+      /"two"/,
+    );
+  });
+
+  it("tells health with the count of runtimes where there is an inventory", async () => {
+    const { registry, one, clock } = make();
+    const runtime = { sandboxId: "sb-1" as SandboxId, state: "running" as const, expiresInMs: null };
+    one.backend.runtimes.set("rt-1" as RuntimeId, runtime);
+    const [first, second] = await registry.health({ signal: forever });
+    expect(first).toMatchObject({ name: "one", healthy: true, default: false, runtimeCount: 1 });
+    expect(first?.lastChecked).toEqual(clock.now());
+    expect(second).toMatchObject({ name: "two", healthy: true, default: true, capabilities: ["spawn"] });
+    expect(second).not.toHaveProperty("runtimeCount");
+  });
+
+  it("keeps a check for ten seconds, unless asked to look again, and shares one under way", async () => {
+    const { registry, clock, checks } = make();
+    await Promise.all([
+      registry.health({ signal: forever }),
+      registry.health({ signal: forever, refresh: true }),
+    ]);
+    expect(checks()).toBe(1);
+    await clock.advance(9_999);
+    await registry.health({ signal: forever });
+    expect(checks()).toBe(1);
+    await registry.health({ signal: forever, refresh: true });
+    expect(checks()).toBe(2);
+    await clock.advance(10_000);
+    await registry.health({ signal: forever });
+    expect(checks()).toBe(3);
+  });
+
+  it("counts a provider that throws or cannot list its runtimes as unhealthy, with the reason", async () => {
+    const { registry, one } = make();
+    one.hook = () => {
+      throw new Error("no socket");
+    };
+    const entry = await registry.healthOf("one", { signal: forever });
+    expect(entry).toMatchObject({ healthy: false, error: "no socket" });
+  });
+});
