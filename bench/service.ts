@@ -32,7 +32,7 @@ export async function startService(settings: Record<string, string>): Promise<Se
   const port = await freePort();
   const child: ChildProcess = spawn(
     process.execPath,
-    [path.join(projectRoot, "packages/cli/src/main.ts"), "serve"],
+    [path.join(projectRoot, "packages/cli/src/bin.mjs"), "serve"],
     {
       cwd: dataDir,
       stdio: ["ignore", "pipe", "pipe"],
