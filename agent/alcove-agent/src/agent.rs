@@ -207,7 +207,11 @@ impl Agent {
                 break;
             }
             let number = u32::from_ne_bytes([info[0], info[1], info[2], info[3]]) as i32;
-            if number == libc::SIGTERM || number == libc::SIGINT {
+            let sender = u32::from_ne_bytes([info[12], info[13], info[14], info[15]]);
+            // As the first process of a sandbox it heeds only senders outside of it, which have no pid here: a command
+            // that runs as root may send signals too.
+            let heeded = sender == 0 || std::process::id() != 1;
+            if heeded && (number == libc::SIGTERM || number == libc::SIGINT) {
                 self.stopping = true;
             }
         }
