@@ -261,7 +261,7 @@ impl Agent {
         if reads && !connection.stalled {
             interest |= READ;
         }
-        if connection.waiting() > 0 {
+        if connection.full {
             interest |= WRITE;
         }
         if interest != connection.interest {

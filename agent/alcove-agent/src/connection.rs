@@ -53,6 +53,8 @@ pub struct Connection {
     /// Standard input that found no room: nothing more is read until there is some.
     pub stalled: bool,
     pub dirty: bool,
+    /// The socket is full: there is more to send once it takes something, be it here or in a journal.
+    pub full: bool,
 }
 
 impl Connection {
@@ -66,6 +68,7 @@ impl Connection {
             interest,
             stalled: false,
             dirty: false,
+            full: false,
         }
     }
 

@@ -45,6 +45,7 @@ impl Agent {
         let Some(connection) = self.connections.get_mut(key) else { return };
         connection.operation = Operation::Idle { drop_data: true };
         connection.interest = READ | PEER_GONE;
+        connection.full = false;
         let fd = connection.fd.as_raw_fd();
         let watched = sys::set_nonblocking(fd, true).and_then(|()| self.poller.add(fd, Source::Connection(key), READ | PEER_GONE));
         if watched.is_err() {

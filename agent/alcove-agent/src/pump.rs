@@ -41,6 +41,7 @@ impl Agent {
             Operation::Following(follow) if follow.lossless => Some(follow.exec),
             _ => None,
         };
+        connection.full = matches!(step, Step::Full);
         match step {
             Step::Broken => return self.close(key),
             Step::Done => {

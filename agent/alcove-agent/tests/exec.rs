@@ -234,6 +234,7 @@ fn a_lossless_reader_slows_the_command_down_and_misses_nothing() {
     let agent = TestAgent::start_with(&[], json!({"ring_bytes": 65536}));
     let (mut client, mut other) = (agent.client(), agent.client());
     client.request(&exec_request("e", &["/bin/sh", "-c", "seq 1 2000000; echo done >&2"], json!({})));
+    assert_eq!(client.receive().expect("reply").0, Kind::Reply);
     let written = |other: &mut support::Client| other.ask(&json!({"op": "exec.get", "exec_id": "e"}))["output_bytes"].as_u64();
     let mut last = None;
     eventually("the command is held back", || {
@@ -256,6 +257,7 @@ fn a_lossy_reader_skips_and_a_stalled_one_does_not_hold_back_a_kill() {
     let agent = TestAgent::start_with(&[], json!({"ring_bytes": 65536}));
     let (mut lossy, mut stalled, mut other) = (agent.client(), agent.client(), agent.client());
     lossy.request(&exec_request("lossy", &["/bin/sh", "-c", "seq 1 1000000"], json!({"lossless": false})));
+    assert_eq!(lossy.receive().expect("reply").0, Kind::Reply);
     eventually("the end", || other.ask(&json!({"op": "exec.get", "exec_id": "lossy"}))["state"] == "exited");
     let outcome = Outcome::new(lossy.rest());
     assert!(outcome.stdout.len() < 6_888_896 && outcome.stdout.ends_with(b"1000000\n"));
