@@ -6,6 +6,7 @@ import { type Static, Type } from "typebox";
 import { Value } from "typebox/value";
 import { ProviderError } from "../ports/errors.ts";
 import type { StoredImage } from "../ports/image-store.ts";
+import { hostImage } from "./image-name.ts";
 
 const StoredRecord = Type.Object({
   name: Type.String(),
@@ -124,6 +125,12 @@ export class ImageDisk {
       if (!isCode(error, "ENOTEMPTY", "EEXIST", "ENOENT")) throw error;
       await utimes(final, new Date(), new Date());
     }
+  }
+
+  /** Stands for the machine's own root, which no store holds: the path is one that never exists. */
+  hostRecord(): StoredImage {
+    const rootfs = path.join(this.#rootfs, hostImage);
+    return { name: hostImage, digest: "", rootfs, sizeBytes: 0, createdAt: new Date(0), config: { env: {} } };
   }
 
   /** Takes a name away; its tree stays until `collect`. */

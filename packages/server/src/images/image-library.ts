@@ -64,11 +64,11 @@ export class ImageLibrary implements ImageStore {
     return alias === hostImage ? hostImage : normaliseImageName(alias);
   }
 
+  /** An alias to `host` gives a record of that name, whose rootfs does not exist. */
   async resolve(name: string, options: CallOptions): Promise<StoredImage> {
     options.signal.throwIfAborted();
     const wanted = this.resolveName(name);
-    if (wanted === hostImage)
-      throw new BadRequest(`image "${hostImage}" is the machine's own root; it is not stored`);
+    if (wanted === hostImage) return this.#disk.hostRecord();
     const stored = (await this.#disk.images()).get(wanted);
     if (stored !== undefined) return stored;
     const missing = `image "${wanted}" is not stored; get it with: alcove image pull ${wanted}`;

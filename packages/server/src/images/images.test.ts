@@ -136,6 +136,9 @@ describe("the image store", () => {
     const store = await open({ aliases: { "python:3": "base", "*": "host" } });
     expect(store.resolveName("python:3")).toBe("base:latest");
     expect(store.resolveName("whatever")).toBe("host");
+    const host = await store.resolve("whatever", options);
+    expect(host.name).toBe("host");
+    expect(fs.existsSync(host.rootfs)).toBe(false);
     expect((await open()).resolveName("ghcr.io/a/b")).toBe("ghcr.io/a/b:latest");
     expect((await open()).resolveName("localhost:5000/b@sha256:".concat("a".repeat(64)))).toContain(
       "@sha256:",

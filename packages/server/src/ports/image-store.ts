@@ -2,7 +2,11 @@ import type { CallOptions } from "./sandbox-operations.ts";
 
 /** Root file systems for the providers without an engine of their own, shared read-only between sandboxes. */
 export interface ImageStore {
-  /** @throws NotFound when no such image is stored, naming the command that gets it. */
+  /**
+   * Applies aliases; a name that comes out as `host` gives a record of that name whose rootfs does not exist: the
+   * machine's own root is made by the provider.
+   * @throws NotFound when no such image is stored, naming the command that gets it; BadRequest for what is no name.
+   */
   resolve(name: string, options: CallOptions): Promise<StoredImage>;
   list(options: CallOptions): Promise<StoredImage[]>;
 }

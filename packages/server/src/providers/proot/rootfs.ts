@@ -39,10 +39,12 @@ export async function prepareRoot(
   target: string,
   options: CallOptions & { image: string; images: ImageStore; dataDir: string },
 ): Promise<PreparedRoot> {
+  const found =
+    options.image === hostImage ? undefined : await options.images.resolve(options.image, options);
   const source =
-    options.image === hostImage
+    found === undefined || found.name === hostImage
       ? { name: hostImage, rootfs: await makeHostRoot(options.dataDir), config: { env: {} } }
-      : await options.images.resolve(options.image, options);
+      : found;
   options.signal.throwIfAborted();
   await mkdir(target, { mode: 0o755 });
   await runProgram("cp", ["-a", "--reflink=auto", `${source.rootfs}/.`, target], options);
