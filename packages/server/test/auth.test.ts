@@ -1,0 +1,154 @@
+import http from "node:http";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { WebSocket } from "ws";
+import { TestClient } from "./support/http.ts";
+import { mockProvider } from "./support/providers.ts";
+import { startTestServer, type TestServer } from "./support/test-server.ts";
+
+/** fetch() sets Host itself; this sends any. */
+function statusWithHost(url: string, host: string): Promise<number> {
+  return new Promise((resolve, reject) => {
+    const request = http.get(`${url}/api/v1/health`, { headers: { host }, agent: false }, (response) => {
+      response.resume();
+      resolve(response.statusCode ?? 0);
+    });
+    request.on("error", reject);
+  });
+}
+
+describe("with keys", () => {
+  let server: TestServer;
+  beforeAll(async () => {
+    server = await startTestServer({
+      provider: mockProvider,
+      env: { ALCOVE_AUTH_API_KEY: "client-key", ALCOVE_AUTH_ADMIN_API_KEY: "admin-key" },
+    });
+  });
+  afterAll(() => server[Symbol.asyncDispose]());
+  const status = async (path: string, headers: Record<string, string> = {}, method = "GET") => {
+    const answer = await new TestClient(server.url).call(method, path, undefined, headers);
+    if (answer.status === 401) expect(answer.json.code).toBe("unauthorized");
+    return answer.status;
+  };
+
+  test("probes, openapi.json and the docs need none", async () => {
+    for (const path of ["/api/v1/live", "/api/v1/health", "/api/v1/ready", "/api/v1/openapi.json", "/docs"])
+      expect([path, await status(path)]).toEqual([path, 200]);
+  });
+
+  test("everything else does, unknown paths and wrong methods too", async () => {
+    for (const path of ["/api/v1/sandboxes", "/api/v1/events", "/api/v1/providers", "/nothing"])
+      expect([path, await status(path)]).toEqual([path, 401]);
+    expect(await status("/api/v1/sandboxes", {}, "PATCH")).toBe(401);
+    expect(await status("/api/v1/sandboxes", {}, "POST")).toBe(401);
+  });
+
+  test.each([
+    { "x-api-key": "client-key" },
+    { "x-api-key": "admin-key" },
+    { "x-admin-api-key": "admin-key" },
+    { authorization: "Bearer client-key" },
+    { authorization: "bearer admin-key" },
+    { "x-api-key": "wrong", authorization: "Bearer client-key" },
+  ])("%j is accepted", async (headers) => {
+    expect(await status("/api/v1/sandboxes", headers)).toBe(200);
+  });
+
+  test.each([
+    { "x-api-key": "wrong" },
+    { "x-api-key": "" },
+    { "x-api-key": "client-key2" },
+    { "x-api-key": "CLIENT-KEY" },
+    { authorization: "Basic client-key" },
+    { authorization: "client-key" },
+    { authorization: "Bearer" },
+    { cookie: "x-api-key=client-key" },
+  ])("%j is refused", async (headers) => {
+    expect(await status("/api/v1/sandboxes", headers)).toBe(401);
+  });
+
+  test("a key in the query is no key", async () => {
+    expect(await status("/api/v1/sandboxes?api_key=client-key&x-api-key=client-key")).toBe(401);
+  });
+
+  test("a WebSocket needs a key at the handshake", async () => {
+    const url = `${server.url.replace("http", "ws")}/api/v1/sandboxes/sb-000000000000/exec/ws`;
+    const handshake = (headers: Record<string, string>) =>
+      new Promise<number | undefined>((resolve) => {
+        const socket = new WebSocket(url, { headers });
+        socket.on("error", () => undefined);
+        socket.on("unexpected-response", (_request, response) => {
+          resolve(response.statusCode);
+          socket.terminate();
+        });
+      });
+    expect(await handshake({})).toBe(401);
+    expect(await handshake({ "x-api-key": "client-key" })).toBe(404);
+  });
+
+  test("a preflight needs none; with keys any origin and any Host may call", async () => {
+    const preflight = await new TestClient(server.url).call("OPTIONS", "/api/v1/sandboxes", undefined, {
+      origin: "https://app.example",
+      "access-control-request-method": "POST",
+    });
+    expect([preflight.status, preflight.headers.get("access-control-allow-origin")]).toEqual([204, "*"]);
+    const spawned = await new TestClient(server.url).call(
+      "POST",
+      "/api/v1/sandboxes",
+      {},
+      { origin: "https://app.example", "x-api-key": "client-key" },
+    );
+    expect(spawned.status).toBe(201);
+    expect(await statusWithHost(server.url, "alcove.example")).toBe(200);
+  });
+});
+
+describe("without keys", () => {
+  let server: TestServer;
+  beforeAll(async () => {
+    server = await startTestServer({
+      provider: mockProvider,
+      env: {
+        ALCOVE_SERVER_PUBLIC_URL: "https://alcove.example",
+        ALCOVE_SERVER_PREVIEW_DOMAIN: "preview.example",
+        ALCOVE_SERVER_CORS_ALLOWED_ORIGINS: "https://console.example",
+      },
+    });
+  });
+  afterAll(() => server[Symbol.asyncDispose]());
+
+  test.each([
+    "localhost",
+    "localhost:7423",
+    "LOCALHOST",
+    "127.0.0.1:9",
+    "[::1]:7423",
+    "alcove.example",
+    "3000-sb-1.preview.example",
+  ])("Host %s is this service", async (host) => {
+    expect(await statusWithHost(server.url, host)).toBe(200);
+  });
+
+  test.each([
+    "evil.example",
+    "localhost.evil.example",
+    "127.0.0.1.evil.example",
+    "169.254.169.254",
+    "192.168.0.7:7423",
+    "alcove.example.evil",
+    "[::2]",
+  ])("Host %j is not", async (host) => {
+    expect(await statusWithHost(server.url, host)).toBe(403);
+  });
+
+  test("only listed and loopback origins may change something", async () => {
+    const client = new TestClient(server.url);
+    const post = (origin: string) => client.call("POST", "/api/v1/sandboxes/admission", {}, { origin });
+    for (const origin of ["https://console.example", "http://localhost:3000", "https://alcove.example"])
+      expect([origin, (await post(origin)).status]).toEqual([origin, 200]);
+    for (const origin of ["https://evil.example", "http://console.example", "null", "file://"])
+      expect([origin, (await post(origin)).status]).toEqual([origin, 403]);
+    const read = await client.call("GET", "/api/v1/health", undefined, { origin: "https://evil.example" });
+    expect(read.headers.get("access-control-allow-origin")).toBeNull();
+  });
+});
