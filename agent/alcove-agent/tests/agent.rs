@@ -1,0 +1,387 @@
+//! The agent as a whole: its connections, its configuration, its end, and the roots it runs in.
+
+mod support;
+
+use alcove_protocol::{frame, Kind};
+use serde_json::{json, Value};
+use std::io::{Read, Write};
+use std::process::Command;
+use support::{binary, error_code, eventually, exec_request, is_root, runs, Client, Folder, Outcome, TestAgent, TOKEN};
+
+#[test]
+fn nothing_but_configure_and_info_works_before_the_configuration() {
+    let agent = TestAgent::launch(Command::new(binary()), &[]);
+    let mut client = agent.client();
+    let info = client.ask(&json!({"op": "sandbox.info"}));
+    assert_eq!((&info["sandbox_id"], &info["pid"]), (&Value::Null, &json!(agent.child.id())));
+    for request in [json!({"op": "exec.list"}), json!({"op": "file.stat", "path": "/"}), json!({"op": "sandbox.shutdown"})] {
+        assert_eq!(client.refusal(&request), "unconfigured");
+    }
+    for (name, value) in [("token", json!("short")), ("user", json!("no-such-user")), ("exec_caps", json!(["SYS_NOTHING"]))] {
+        let mut request = json!({"op": "sandbox.configure", "sandbox_id": "s", "token": TOKEN, "workdir": agent.path("ws")});
+        request[name] = value;
+        assert_eq!(client.refusal(&request), "bad_request", "{name}");
+    }
+    agent.configure(json!({"entropy": "00ff"}));
+    assert_eq!(client.ask(&json!({"op": "exec.list"})), json!({"execs": []}));
+}
+
+#[test]
+fn only_the_token_opens_a_configured_agent() {
+    let agent = TestAgent::start();
+    for (hello, code) in [
+        (json!({"versions": [1], "token": "f".repeat(64)}), "unauthorized"),
+        (json!({"versions": [1], "token": ""}), "unauthorized"),
+        (json!({"versions": [7], "token": TOKEN}), "version"),
+        (json!({"versions": [1], "token": TOKEN, "more": 1}), "protocol"),
+    ] {
+        let mut client = Client::raw(&agent.socket);
+        client.send(Kind::Hello, hello.to_string().as_bytes());
+        assert_eq!(error_code(&client.rest()), code);
+        assert!(client.receive().is_none());
+    }
+    // A second configuration replaces what it gives; connections that are open stay.
+    let mut client = agent.client();
+    let other = "f".repeat(64);
+    let request = json!({"op": "sandbox.configure", "sandbox_id": "sb-2", "token": other, "env": {"X": "1"}, "workdir": agent.path("w2")});
+    client.ask(&request);
+    assert_eq!(client.ask(&json!({"op": "sandbox.info"}))["sandbox_id"], "sb-2");
+    assert_eq!(client.shell("e", "echo $X; pwd"), format!("1\n{}\n", agent.path("w2")));
+}
+
+#[test]
+fn a_hello_and_a_request_may_come_in_one_write() {
+    let agent = TestAgent::start();
+    let mut client = Client::raw(&agent.socket);
+    let mut bytes = Vec::new();
+    frame::encode(&mut bytes, Kind::Hello, json!({"versions": [1], "token": TOKEN}).to_string().as_bytes());
+    frame::encode(&mut bytes, Kind::Request, exec_request("e", &["echo", "at once"], json!({})).to_string().as_bytes());
+    client.stream.write_all(&bytes).expect("sent");
+    assert_eq!(client.receive().expect("welcome").0, Kind::Welcome);
+    assert_eq!(Outcome::new(client.rest()).stdout, b"at once\n");
+}
+
+#[test]
+fn what_the_protocol_forbids_closes_the_connection() {
+    let agent = TestAgent::start();
+    let cases: Vec<(&str, Vec<u8>)> = vec![
+        ("unknown field", {
+            let mut bytes = Vec::new();
+            frame::encode(&mut bytes, Kind::Request, br#"{"op":"sandbox.info","x":1}"#);
+            bytes
+        }),
+        ("no JSON", {
+            let mut bytes = Vec::new();
+            frame::encode(&mut bytes, Kind::Request, b"{");
+            bytes
+        }),
+        ("oversize", frame::encode_header(Kind::Request, (4 << 20) + 1).to_vec()),
+        ("unknown kind", vec![0, 0, 0, 0, 0x77]),
+        ("data out of turn", frame::encode_header(Kind::Data, 0).to_vec()),
+        ("a second hello", {
+            let mut bytes = Vec::new();
+            frame::encode(&mut bytes, Kind::Hello, json!({"versions": [1], "token": TOKEN}).to_string().as_bytes());
+            bytes
+        }),
+    ];
+    for (name, bytes) in cases {
+        let mut client = agent.client();
+        client.stream.write_all(&bytes).expect("sent");
+        assert_eq!(error_code(&client.rest()), "protocol", "{name}");
+        assert!(client.receive().is_none(), "{name}");
+    }
+    // A request in the middle of an operation.
+    let mut client = agent.client();
+    client.request(&exec_request("e", &["sleep", "60"], json!({})));
+    assert_eq!(client.receive().expect("reply").0, Kind::Reply);
+    client.request(&json!({"op": "sandbox.info"}));
+    assert_eq!(error_code(&client.rest()), "protocol");
+    // The command goes on.
+    assert_eq!(agent.client().ask(&json!({"op": "exec.get", "exec_id": "e"}))["state"], "running");
+}
+
+#[test]
+fn random_bytes_never_bring_the_agent_down() {
+    let agent = TestAgent::start();
+    let mut state = 0x2545_f491_4f6c_dd1du64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    for round in 0..400 {
+        let mut client = if round % 2 == 0 { Client::raw(&agent.socket) } else { agent.client() };
+        let mut bytes: Vec<u8> = (0..next() % 600).map(|_| next() as u8).collect();
+        if round % 3 == 0 && bytes.len() > 5 {
+            // A valid header over garbage, so that the JSON is reached.
+            let header = frame::encode_header(if round % 2 == 0 { Kind::Hello } else { Kind::Request }, bytes.len() - 5);
+            bytes[..5].copy_from_slice(&header);
+        }
+        let _ = client.stream.write_all(&bytes);
+        let _ = client.stream.shutdown(std::net::Shutdown::Write);
+        let mut sink = Vec::new();
+        let _ = client.stream.read_to_end(&mut sink);
+    }
+    assert_eq!(agent.client().exec("e", &["echo", "alive"], json!({})).stdout, b"alive\n");
+}
+
+#[test]
+fn vanishing_clients_cost_nothing_and_end_no_command() {
+    let agent = TestAgent::start();
+    for n in 0..50 {
+        let mut client = agent.client();
+        client.request(&exec_request(&format!("e{n}"), &["/bin/sh", "-c", "yes | head -c 300000; sleep 0.1; exit 6"], json!({})));
+        if n % 2 == 0 {
+            let _ = client.receive();
+        }
+    }
+    let mut client = agent.client();
+    eventually("all have ended by themselves", || {
+        let list = client.ask(&json!({"op": "exec.list"}));
+        list["execs"].as_array().is_some_and(|execs| execs.iter().all(|exec| exec["state"] == "exited" && exec["exit_code"] == 6))
+    });
+    let descriptors = || std::fs::read_dir(format!("/proc/{}/fd", agent.child.id())).map(Iterator::count).unwrap_or(0);
+    eventually("no descriptor is left", || descriptors() < 40);
+}
+
+#[test]
+fn an_idle_agent_is_small() {
+    let agent = TestAgent::start();
+    let mut client = agent.client();
+    client.exec("e", &["true"], json!({}));
+    let status = std::fs::read_to_string(format!("/proc/{}/status", agent.child.id())).expect("status");
+    let field = |name: &str| -> u64 {
+        let line = status.lines().find(|line| line.starts_with(name)).expect("a field");
+        line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number")
+    };
+    // A debug build has more code; what it allocates is the same.
+    assert!(field("RssAnon:") < 1024, "{} KiB", field("RssAnon:"));
+}
+
+#[test]
+fn the_agent_keeps_six_capabilities_at_most_and_commands_none() {
+    if !is_root() {
+        eprintln!("SKIPPED: only root has capabilities to drop");
+        return;
+    }
+    let agent = TestAgent::start();
+    let status = std::fs::read_to_string(format!("/proc/{}/status", agent.child.id())).expect("status");
+    assert!(status.contains("CapEff:\t00000000000000eb") && status.contains("CapPrm:\t00000000000000eb"), "{status}");
+    assert!(status.contains("CapBnd:\t0000000000000000"), "{status}");
+    let text = agent.client().shell("e", "grep CapBnd /proc/self/status");
+    assert_eq!(text, "CapBnd:\t0000000000000000\n");
+    let with = TestAgent::start_with(&[], json!({"exec_caps": ["NET_BIND_SERVICE", "cap_net_raw"]}));
+    let mut client = with.client();
+    assert_eq!(client.shell("e", "grep CapEff /proc/self/status"), "CapEff:\t0000000000002400\n");
+    let outcome = client.exec("f", &["grep", "CapEff", "/proc/self/status"], json!({"user": "daemon"}));
+    assert_eq!(outcome.stdout_text(), "CapEff:\t0000000000002400\n");
+}
+
+#[test]
+fn the_dead_mans_switch_ends_everything() {
+    let mut agent = TestAgent::start();
+    let marker = format!("66{}", std::process::id());
+    let mut client = agent.client();
+    client.ask(&exec_request("e", &["/bin/sh", "-c", &format!("setsid sleep {marker} & sleep {marker}")], json!({"follow": false})));
+    eventually("it runs", || runs(&marker));
+    client.ask(&json!({"op": "sandbox.expiry", "expires_in_ms": 60000}));
+    client.ask(&json!({"op": "sandbox.expiry", "expires_in_ms": null}));
+    client.ask(&json!({"op": "sandbox.expiry", "expires_in_ms": 50}));
+    assert!(agent.wait_end().success());
+    assert!(!runs(&marker));
+    assert!(client.receive().is_none());
+}
+
+#[test]
+fn a_shutdown_and_sigterm_end_everything() {
+    for by_signal in [false, true] {
+        let mut agent = TestAgent::start();
+        let marker = format!("55{}{}", u8::from(by_signal), std::process::id());
+        let mut client = agent.client();
+        let script = format!("trap '' TERM; (setsid sleep {marker} &); sleep {marker}");
+        client.ask(&exec_request("e", &["/bin/sh", "-c", &script], json!({"follow": false})));
+        eventually("it runs", || runs(&marker));
+        if by_signal {
+            // SAFETY: the child has not been waited for.
+            unsafe { libc::kill(agent.child.id() as i32, libc::SIGTERM) };
+        } else {
+            assert_eq!(client.ask(&json!({"op": "sandbox.shutdown"})), json!({}));
+        }
+        assert!(agent.wait_end().success());
+        assert!(!runs(&marker), "by signal: {by_signal}");
+    }
+}
+
+#[test]
+fn ports_are_dialled_both_ways() {
+    let agent = TestAgent::start();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a connection");
+        let mut echo = stream.try_clone().expect("a clone");
+        std::io::copy(&mut stream, &mut echo).expect("echoed");
+        echo.shutdown(std::net::Shutdown::Write).expect("shut");
+    });
+    let mut client = agent.client();
+    client.request(&json!({"op": "port.dial", "port": port}));
+    assert_eq!(client.receive().expect("reply").0, Kind::Reply);
+    let sent: Vec<u8> = (0..8_000_000u32).map(|n| (n * 13) as u8).collect();
+    // Everything is sent before anything is read: neither direction may wait for the other.
+    let mut writer = client.stream.try_clone().expect("a clone");
+    let to_send = sent.clone();
+    let thread = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        for piece in to_send.chunks(500_000) {
+            frame::encode(&mut bytes, Kind::Data, piece);
+        }
+        frame::encode(&mut bytes, Kind::Eof, &[]);
+        writer.write_all(&bytes).expect("sent");
+    });
+    let mut received = Vec::new();
+    let mut eof = false;
+    while let Some((kind, payload)) = client.receive() {
+        match kind {
+            Kind::Data => received.extend_from_slice(&payload),
+            Kind::Eof => eof = true,
+            other => panic!("{other:?}"),
+        }
+    }
+    thread.join().expect("the writer");
+    server.join().expect("the server");
+    assert!(eof && received == sent, "{} of {}", received.len(), sent.len());
+    assert_eq!(agent.client().refusal(&json!({"op": "port.dial", "port": port})), "not_found");
+    assert_eq!(agent.client().refusal(&json!({"op": "port.dial", "port": 1, "host": "name.example"})), "bad_request");
+}
+
+#[test]
+fn stats_and_the_bridge_over_standard_streams() {
+    let agent = TestAgent::start();
+    let stats = agent.client().ask(&json!({"op": "sandbox.stats"}));
+    for name in ["cpu_usage_ms", "memory_bytes", "pids", "disk_bytes", "disk_limit_bytes"] {
+        assert!(stats[name].as_u64().is_some_and(|number| number > 0), "{name}: {stats}");
+    }
+    let mut bridge = Command::new(binary())
+        .args(["stdio", "--socket", &agent.socket.to_string_lossy()])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("the bridge");
+    let mut input = bridge.stdin.take().expect("a pipe");
+    let mut bytes = Vec::new();
+    frame::encode(&mut bytes, Kind::Hello, json!({"versions": [1], "token": TOKEN}).to_string().as_bytes());
+    frame::encode(&mut bytes, Kind::Request, exec_request("e", &["echo", "over"], json!({})).to_string().as_bytes());
+    input.write_all(&bytes).expect("sent");
+    let mut output = bridge.stdout.take().expect("a pipe");
+    let mut seen = Vec::new();
+    let mut chunk = [0; 4096];
+    while !String::from_utf8_lossy(&seen).contains("\"reason\":\"exited\"") {
+        let count = output.read(&mut chunk).expect("read");
+        assert!(count > 0, "{}", String::from_utf8_lossy(&seen));
+        seen.extend_from_slice(&chunk[..count]);
+    }
+    drop(input);
+    assert!(bridge.wait().expect("ended").success());
+    assert!(String::from_utf8_lossy(&seen).contains("over\n"));
+}
+
+#[test]
+fn compat_mode_does_the_same() {
+    let agent = TestAgent::start_with(&["--compat"], json!({}));
+    let mut client = agent.client();
+    let path = agent.path("ws/d/f");
+    client.run_with(&json!({"op": "file.write", "path": path}), b"content");
+    assert_eq!(client.shell("e", &format!("cat {path}; ls /proc/self/fd | wc -l")), "content4\n");
+    let outcome = client.exec("t", &["tty"], json!({"tty": {"cols": 80, "rows": 24}}));
+    assert!(outcome.stdout_text().starts_with("/dev/pts/"));
+    let outcome = client.exec("k", &["/bin/sh", "-c", "setsid sleep 60 & sleep 60"], json!({"timeout_ms": 50}));
+    assert_eq!(outcome.reason(), "timeout");
+}
+
+/// Runs the agent as init of a PID namespace of its own, and looks at it from inside.
+fn as_init(unshare: &[&str]) {
+    let mut command = Command::new("unshare");
+    command.args(unshare).args(["--fork", "--kill-child", "--pid", "--mount-proc", "--mount", binary()]);
+    let mut agent = TestAgent::launch(command, &[]);
+    agent.configure(json!({}));
+    let mut client = agent.client();
+    assert_eq!(client.ask(&json!({"op": "sandbox.info"}))["pid"], 1);
+    let outcome = client.exec("e", &["/bin/sh", "-c", "id -u; (setsid sleep 0.05 &); kill -9 1; kill -9 -1; echo done"], json!({}));
+    assert_eq!(outcome.stdout_text(), "0\ndone\n");
+    assert_eq!(client.ask(&json!({"op": "sandbox.info"}))["pid"], 1);
+    let outcome = client.exec("t", &["/bin/sh", "-c", "trap '' TERM; setsid sleep 60 & sleep 60"], json!({"timeout_ms": 50}));
+    assert_eq!((outcome.reason().as_str(), outcome.code()), ("timeout", 137));
+    client.ask(&exec_request("orphans", &["/bin/sh", "-c", "for n in 1 2 3 4 5; do (setsid sleep 0.01 &); done"], json!({"follow": false})));
+    let mut round = 0;
+    eventually("no zombie is left", || {
+        round += 1;
+        client.shell(&format!("zombies{round}"), "cat /proc/[0-9]*/stat | grep -c ' Z '").trim() == "0"
+    });
+    client.ask(&json!({"op": "sandbox.shutdown"}));
+    agent.wait_end();
+}
+
+#[test]
+fn the_agent_is_a_good_init_as_root() {
+    if !is_root() {
+        eprintln!("SKIPPED: a PID namespace without a user namespace needs root");
+        return;
+    }
+    as_init(&[]);
+}
+
+#[test]
+fn the_agent_is_a_good_init_in_a_user_namespace() {
+    let possible = Command::new("unshare").args(["--user", "--map-root-user", "--pid", "--fork", "true"]).status();
+    if !possible.is_ok_and(|status| status.success()) {
+        eprintln!("SKIPPED: user namespaces are not allowed here");
+        return;
+    }
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--fork", "--kill-child", "--pid", "--mount-proc", "--mount", binary()]);
+    let agent = TestAgent::launch(command, &[]);
+    agent.configure(json!({}));
+    let mut client = agent.client();
+    assert_eq!(client.ask(&json!({"op": "sandbox.info"}))["pid"], 1);
+    assert_eq!(client.shell("e", "id -u; grep CapEff /proc/self/status"), "0\nCapEff:\t0000000000000000\n");
+    assert_eq!(client.refusal(&exec_request("u", &["true"], json!({"user": "daemon"}))), "bad_request");
+    assert_eq!(client.exec("r", &["true"], json!({"user": "root"})).code(), 0);
+    // With one user id alone a command can kill its monitor; that is told, and nothing stays.
+    let outcome = client.exec("k", &["/bin/sh", "-c", "setsid sleep 60 & kill -9 -1; sleep 60"], json!({}));
+    assert_eq!(outcome.reason(), "lost");
+    let text = client.shell("s", "grep -l sleep /proc/[0-9]*/comm | wc -l");
+    assert_eq!(text, "0\n");
+}
+
+#[test]
+fn the_agent_runs_in_a_root_that_holds_busybox_alone() {
+    let Some(busybox) = ["/bin/busybox", "/usr/bin/busybox"].iter().find(|path| std::fs::metadata(path).is_ok()) else {
+        eprintln!("SKIPPED: busybox-static is not installed");
+        return;
+    };
+    if !is_root() {
+        eprintln!("SKIPPED: changing the root needs root");
+        return;
+    }
+    let root = Folder::new();
+    let at = |name: &str| root.0.join(name);
+    std::fs::create_dir(at("bin")).expect("made");
+    for (from, to) in [(*busybox, "bin/busybox"), (binary(), "agent")] {
+        std::fs::copy(from, at(to)).expect("copied");
+    }
+    std::os::unix::fs::symlink("busybox", at("bin/sh")).expect("a link");
+    let mut command = Command::new("chroot");
+    command.arg(&root.0).arg("/agent");
+    let agent = TestAgent::launch(command, &[]);
+    agent.configure(json!({"workdir": "/workspace"}));
+    let mut client = agent.client();
+    // No /proc, no /dev, no /etc.
+    let text = client.shell("e", "pwd; echo $HOME $USER; busybox id -u; cat /etc/passwd 2>/dev/null || echo none");
+    assert_eq!(text, "/workspace\n/root root\n0\nnone\n");
+    client.run_with(&json!({"op": "file.write", "path": "/workspace/f"}), b"x");
+    assert!(at("workspace/f").exists());
+    let outcome = client.exec("t", &["/bin/sh", "-c", "busybox sleep 60"], json!({"timeout_ms": 50}));
+    assert_eq!(outcome.reason(), "timeout");
+    assert_eq!(client.exec("n", &["nothing"], json!({})).code(), 127);
+}
