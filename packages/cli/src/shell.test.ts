@@ -1,0 +1,127 @@
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import type { WsClientMessage } from "@alcove/wire";
+import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { type FakeExec, FakeService } from "./testing/fake-service.ts";
+import { cliEntry, runCli } from "./testing/run-cli.ts";
+
+let service: FakeService;
+beforeEach(async () => {
+  service = await FakeService.start();
+});
+afterEach(async () => {
+  await service[Symbol.asyncDispose]();
+});
+
+/** A terminal session: `script` of util-linux, which every Linux distribution has, gives the command a PTY. */
+class Terminal implements AsyncDisposable {
+  readonly #child;
+  readonly #closed: Promise<unknown>;
+  #output = "";
+  #changed = Promise.withResolvers<void>();
+
+  constructor(commandLine: string) {
+    const env: NodeJS.ProcessEnv = {
+      ...process.env,
+      SHELL: "/bin/sh",
+      TERM: "dumb",
+      ALCOVE_URL: service.url,
+    };
+    this.#child = spawn("script", ["-qfec", commandLine, "/dev/null"], { env });
+    this.#closed = once(this.#child, "close");
+    this.#child.stdout.on("data", (chunk: Buffer) => {
+      this.#output += chunk.toString("utf8");
+      this.#changed.resolve();
+      this.#changed = Promise.withResolvers();
+    });
+  }
+
+  type(keys: string): void {
+    this.#child.stdin.write(keys);
+  }
+
+  /** @returns everything shown so far, once it holds the text. */
+  async shows(text: string): Promise<string> {
+    while (!this.#output.includes(text)) await this.#changed.promise;
+    return this.#output;
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#child.stdin.end();
+    this.#child.kill();
+    await this.#closed;
+  }
+}
+
+/** The terminal's settings after the command, as `stty` tells them: `icanon` cooked, `-icanon` raw. */
+const thenTellState = "; echo code=$? $(stty -a | grep -o -- '[-]*icanon') end";
+const shellCommand = `'${process.execPath}' '${cliEntry}' shell sb-a${thenTellState}`;
+
+interface Started {
+  start: Extract<WsClientMessage, { type: "start" }>;
+  exec: FakeExec;
+}
+
+function onceStarted(onInput: (text: string, exec: FakeExec) => void): Promise<Started> {
+  const started = Promise.withResolvers<Started>();
+  service.onExec = (message, exec) => {
+    if (message.type === "start") {
+      exec.send({ type: "stdout", data: "welcome$ " });
+      started.resolve({ start: message, exec });
+    } else if (message.type === "stdin") {
+      onInput(Buffer.from(message.data, "base64").toString("utf8"), exec);
+    }
+  };
+  return started.promise;
+}
+
+describe("shell on a terminal", () => {
+  test("asks for a PTY of the same size, sends keys raw and ends with the shell's code, the terminal restored", async () => {
+    const keys: string[] = [];
+    const started = onceStarted((text, exec) => {
+      keys.push(text);
+      if (text.includes("\x04")) exec.send({ type: "exit", exit_code: 9, reason: "exited", duration: "1s" });
+    });
+    await using terminal = new Terminal(`stty rows 33 cols 101; ${shellCommand}`);
+    const { start } = await started;
+    expect(start).toMatchObject({ tty: true, cols: 101, rows: 33, mode: "shell", env: { TERM: "dumb" } });
+    await terminal.shows("welcome$ ");
+    terminal.type("a\x03b\x1a\x04");
+    const output = await terminal.shows("end\r\n");
+    expect(keys.join("")).toBe("a\x03b\x1a\x04");
+    expect(output).toContain("code=9 icanon end");
+  });
+
+  test("Enter ~ . leaves with 130, the terminal restored", async () => {
+    const started = onceStarted(() => undefined);
+    await using terminal = new Terminal(shellCommand);
+    await started;
+    await terminal.shows("welcome$ ");
+    terminal.type("x\r~.");
+    expect(await terminal.shows("end\r\n")).toContain("code=130 icanon end");
+  });
+
+  test("a broken connection ends with 125, the terminal restored", async () => {
+    const started = onceStarted((_text, exec) => exec.cut());
+    await using terminal = new Terminal(shellCommand);
+    await started;
+    await terminal.shows("welcome$ ");
+    terminal.type("x");
+    expect(await terminal.shows("end\r\n")).toContain("code=125 icanon end");
+  });
+});
+
+test("shell without a terminal reads standard input and asks for no PTY", async () => {
+  const starts: WsClientMessage[] = [];
+  let input = "";
+  service.onExec = (message, exec) => {
+    if (message.type === "start") starts.push(message);
+    if (message.type !== "stdin") return;
+    input += Buffer.from(message.data, "base64").toString("utf8");
+    if (message.close) exec.send({ type: "exit", exit_code: 3, reason: "exited", duration: "1s" });
+  };
+  const result = await runCli(["shell", "sb-a"], { url: service.url, stdin: "exit 3\n" });
+  expect(result.code).toBe(3);
+  expect(input).toBe("exit 3\n");
+  expect(starts[0]).not.toHaveProperty("tty");
+});
