@@ -42,6 +42,8 @@ export interface RuntimeRecord {
   sandboxId: string;
   token: string;
   image: string;
+  /** The image store keeps what is named here. null: the host's own root. */
+  rootfs: string | null;
   ids: IdsSpec;
   cgroup: CgroupSpec | null;
   createdAt: string;

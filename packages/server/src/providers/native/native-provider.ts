@@ -343,6 +343,7 @@ export class NativeProvider implements RuntimeProvider {
       sandboxId: spec.sandboxId,
       token: randomBytes(32).toString("hex"),
       image: spec.image,
+      rootfs: root.kind === "image" ? root.rootfs : null,
       ids,
       cgroup: prepared.cgroups?.spec(runtimeId) ?? null,
       createdAt: new Date().toISOString(),
