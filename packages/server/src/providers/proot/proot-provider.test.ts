@@ -49,6 +49,7 @@ async function open(): Promise<{
   close: () => Promise<void>;
 }> {
   const folder = await mkdtemp(join(tmpdir(), "alcove-proot-"));
+  await chmod(folder, 0o711);
   const dataDir = join(folder, "data");
   await mkdir(dataDir);
   const make = (instanceId = "test-instance") =>

@@ -57,7 +57,8 @@ export class RuntimeRecords {
   /** Writes the record down for good, before anything it describes exists. */
   async save(record: RuntimeRecord, runtimeId: RuntimeId): Promise<void> {
     const folder = this.folder(runtimeId);
-    await mkdir(folder, { recursive: true, mode: 0o700 });
+    // Users of a rooted sandbox must be able to pass; what is theirs not to read has rights of its own.
+    await mkdir(folder, { recursive: true, mode: 0o711 });
     const draft = join(folder, `.${recordName}.${randomUUID()}`);
     const file = await open(draft, "wx", 0o600);
     try {

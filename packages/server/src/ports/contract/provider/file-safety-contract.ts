@@ -146,9 +146,13 @@ export function fileSafetyContract(harness: ContractHarness): void {
     });
     await operations.execs.startDetached(spec, soon());
     const text = await eventually(async () => {
-      const stream = await operations.dialPort(18081, soon());
-      stream.end();
-      return (await collect(stream)).toString();
+      let seen = "";
+      for await (const part of await operations.dialPort(18081, soon())) {
+        seen += String(part);
+        if (seen.endsWith("\n")) break;
+      }
+      expect(seen).not.toBe("");
+      return seen;
     });
     expect(text).toBe("hello from inside\n");
     await operations.execs.kill(spec.execId, { ...soon(), reason: "cancelled" });
