@@ -45,8 +45,8 @@ fn processes() -> (u64, u64, u64) {
                 .split_whitespace()
                 .map(|field| field.parse().unwrap_or(0))
                 .collect();
-            // Counted from the state: user and system time, threads, resident pages.
-            ticks += fields.get(11).unwrap_or(&0) + fields.get(12).unwrap_or(&0);
+            // Counted from the state: user and system time, the same of children waited for, threads, resident pages.
+            ticks += fields.iter().skip(11).take(4).sum::<u64>();
             count += fields.get(17).unwrap_or(&1);
             pages += fields.get(21).unwrap_or(&0);
         }
