@@ -162,6 +162,29 @@ describe("the first pass", () => {
   });
 });
 
+describe("a spawn that a dead process left behind", () => {
+  it("is undone without a trace, and without being called an orphan", async () => {
+    const first = await life().start();
+    first.provider.hook = (step) => (step === "spawned" ? new Promise(() => undefined) : undefined);
+    void first.spawn();
+    await settle();
+    expect(backend.runtimes.size).toBe(1);
+    // The process is killed here: it is never heard of again.
+    open.splice(open.indexOf(first), 1);
+    const second = new Harness({
+      store,
+      clock: new FakeClock(),
+      provider: new ScriptedProvider({ backend }),
+    });
+    await second.start();
+    expect(backend.runtimes.size).toBe(0);
+    expect(await store.sandboxes.listLive()).toEqual([]);
+    expect(second.events.events).toEqual([]);
+    await second[Symbol.asyncDispose]();
+    clock = new FakeClock();
+  });
+});
+
 describe("a pass", () => {
   it("leaves sandboxes that answer alone while their provider does not", async () => {
     const h = await life().start();
@@ -220,6 +243,7 @@ describe("a pass", () => {
     await pass;
     expect(await state(row.id)).toBe("destroyed");
     expect(h.service.figures.live).toBe(0);
+    expect(h.events.types()).not.toContain("reconcile.action");
   });
 
   it("removes a runtime that a provider made after its spawn was given up", async () => {

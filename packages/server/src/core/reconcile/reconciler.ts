@@ -156,6 +156,11 @@ export class Reconciler implements AsyncDisposable {
     }
     const byRuntime = new Map(inventory.map((entry) => [entry.runtimeId, entry]));
     const known = live.all().filter((entry) => entry.provider === provider);
+    // What was known before the inventory has been ended since by its own destroy.
+    const endedSince = new Set(ours.map(({ row }) => row.runtimeId));
+    const unknown = inventory.filter(
+      ({ runtimeId }) => live.byRuntime(runtimeId) === undefined && !endedSince.has(runtimeId),
+    );
     await this.#forEach(known, concurrency, (entry) => {
       const finding = judge(entry, {
         runtime: byRuntime.get(entry.row.runtimeId),
@@ -165,7 +170,6 @@ export class Reconciler implements AsyncDisposable {
       });
       return this.#act(entry, finding);
     });
-    const unknown = inventory.filter(({ runtimeId }) => live.byRuntime(runtimeId) === undefined);
     await this.#forEach(unknown, concurrency, (runtime) => this.#destroyOrphan(provider, runtime));
   }
 
