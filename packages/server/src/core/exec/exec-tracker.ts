@@ -129,10 +129,12 @@ export class ExecTracker implements Disposable {
     const known = sandbox.execs.get(execId);
     if (known !== undefined) known.readers += 1;
     try {
-      await known?.graceCall;
+      const announced = known?.graceCall;
+      await announced;
       const attached = await attach();
       const tracked = known ?? this.#learn(sandbox, attached.info);
       if (known === undefined && tracked !== undefined) tracked.readers += 1;
+      if (tracked !== undefined && tracked.graceCall !== announced) await this.#callOff(sandbox, tracked);
       return {
         attached,
         reader: tracked === undefined ? { leave: () => undefined } : this.#reader(sandbox, tracked),
@@ -286,6 +288,13 @@ export class ExecTracker implements Disposable {
         await this.#pause(firstRetryMs * attempt, signal);
       }
     }
+  }
+
+  /** For a grace that was announced while somebody attached: which of both came first is not known. */
+  async #callOff(sandbox: TrackedSandbox, tracked: TrackedExec): Promise<void> {
+    await tracked.graceCall;
+    using deadline = deadlineAfter(controlDeadlineMs, sandbox.stop.signal);
+    await sandbox.operations.execs.setGrace(tracked.execId, null, { signal: deadline.signal });
   }
 
   async #endUnread(sandbox: TrackedSandbox, execId: ExecId, signal: AbortSignal): Promise<void> {
