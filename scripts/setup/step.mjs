@@ -30,7 +30,7 @@ export async function runStep(title, command, args, options = {}) {
       if (!live) return say(`${title}: ${seconds()} so far${last === "" ? "" : `; ${last}`}`);
       frame = (frame + 1) % frames.length;
       const line = `${frames[frame]} ${title}  ${seconds()}  ${last}`;
-      process.stderr.write(`\r\x1b[2K${line.slice(0, Math.max(20, (process.stderr.columns ?? 80) - 1))}`);
+      process.stderr.write(`\r\x1b[2K${line.slice(0, Math.max(20, (process.stderr.columns || 80) - 1))}`);
     },
     live ? refreshMs : lineEveryMs,
   );

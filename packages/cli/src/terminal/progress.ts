@@ -55,7 +55,7 @@ export class Progress implements Disposable {
     this.#frame = (this.#frame + 1) % frames.length;
     const detail = this.#detail === "" ? "" : `  ${this.#detail}`;
     const line = `${frames[this.#frame]} ${this.#label}  ${elapsed(this.elapsedMs)}${detail}`;
-    this.#stream.write(`\r\x1b[2K${line.slice(0, Math.max(20, (this.#stream.columns ?? 80) - 1))}`);
+    this.#stream.write(`\r\x1b[2K${line.slice(0, Math.max(20, (this.#stream.columns || 80) - 1))}`);
     this.#shown = true;
   }
 }

@@ -1,0 +1,114 @@
+import { once } from "node:events";
+import http from "node:http";
+import type { AddressInfo } from "node:net";
+import { Readable } from "node:stream";
+import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { AlcoveClient } from "./client.ts";
+
+let server: http.Server;
+let url: string;
+let handle: http.RequestListener;
+beforeEach(async () => {
+  server = http.createServer((request, response) => handle(request, response));
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+});
+afterEach(async () => {
+  server.close();
+  server.closeAllConnections();
+  await once(server, "close");
+});
+
+describe("AlcoveClient", () => {
+  test("sends key and user, keeps a path before /api/v1 and encodes what it is given", async () => {
+    let seen: http.IncomingMessage | undefined;
+    handle = (request, response) => {
+      seen = request;
+      response.end("[]");
+    };
+    using client = new AlcoveClient({ url: `${url}/behind/`, apiKey: "k", userId: "acme" });
+    await client.files.list("sb-a/b", "/a b&c=d", {});
+    expect(seen?.url).toBe("/behind/api/v1/sandboxes/sb-a%2Fb/files/list?path=%2Fa+b%26c%3Dd");
+    expect(seen?.headers).toMatchObject({ "x-api-key": "k", "x-user-id": "acme" });
+  });
+
+  test("a refusal becomes an AlcoveError with the service's code, message and request id", async () => {
+    handle = (_request, response) => {
+      response.writeHead(409, { "x-request-id": "r1" });
+      response.end('{"code":"conflict","message":"taken","extra":1}');
+    };
+    using client = new AlcoveClient({ url });
+    await expect(client.spawn({})).rejects.toMatchObject({
+      name: "AlcoveError",
+      status: 409,
+      code: "conflict",
+      message: "taken",
+      requestId: "r1",
+      details: { extra: 1 },
+    });
+  });
+
+  test("a refusal of a proxy, which is no JSON, keeps its status", async () => {
+    handle = (_request, response) => {
+      response.writeHead(502);
+      response.end("<h1>Bad Gateway</h1>");
+    };
+    using client = new AlcoveClient({ url });
+    await expect(client.sandbox("sb-a")).rejects.toMatchObject({ status: 502, code: "http_502" });
+  });
+
+  test("an answer that is no JSON is a bad_response", async () => {
+    handle = (_request, response) => response.end("<html>");
+    using client = new AlcoveClient({ url });
+    await expect(client.sandbox("sb-a")).rejects.toMatchObject({ code: "bad_response" });
+  });
+
+  test("no answer in time is a client_timeout", async () => {
+    handle = () => undefined;
+    using client = new AlcoveClient({ url });
+    await expect(client.sandbox("sb-a", { timeoutMs: 50 })).rejects.toMatchObject({ code: "client_timeout" });
+  });
+
+  test("an aborted call is cancelled and closes its connection", async () => {
+    const arrived = Promise.withResolvers<http.IncomingMessage>();
+    handle = (request) => arrived.resolve(request);
+    using client = new AlcoveClient({ url });
+    const controller = new AbortController();
+    const call = client.exec("sb-a", { command: "sleep 1" }, { signal: controller.signal });
+    const refused = expect(call).rejects.toMatchObject({ code: "cancelled" });
+    const { socket } = await arrived.promise;
+    const closed = once(socket, "close");
+    controller.abort();
+    await refused;
+    await closed;
+  });
+
+  test("an answer that breaks off is cut", async () => {
+    handle = (_request, response) => {
+      response.writeHead(200, { "content-length": "100" });
+      response.write("[", () => response.destroy());
+    };
+    using client = new AlcoveClient({ url });
+    await expect(client.sandboxes()).rejects.toMatchObject({ code: "cut" });
+  });
+
+  test("an upload that is refused early fails with the refusal, however much is left", async () => {
+    handle = (_request, response) => {
+      response.writeHead(413, { connection: "close" });
+      response.end('{"code":"too_large","message":"at most 1 byte"}');
+    };
+    using client = new AlcoveClient({ url });
+    const endless = Readable.from(
+      (function* () {
+        for (;;) yield Buffer.alloc(65_536);
+      })(),
+    );
+    await expect(client.files.write("sb-a", "/x", endless)).rejects.toMatchObject({ code: "too_large" });
+    endless.destroy();
+  });
+
+  test.each(["ftp://x", "nonsense", "127.0.0.1:7423"])("%j is no address", (wrong) => {
+    expect(() => new AlcoveClient({ url: wrong })).toThrow("is not a URL such as");
+  });
+});
