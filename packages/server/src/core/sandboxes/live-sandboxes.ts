@@ -1,3 +1,4 @@
+import type { Logger } from "../../platform/logger.ts";
 import type {
   RuntimeId,
   RuntimeProvider,
@@ -39,6 +40,11 @@ export class LiveSandboxes {
   readonly #byId = new Map<string, LiveSandbox>();
   readonly #byRuntime = new Map<RuntimeId, LiveSandbox>();
   readonly #listeners = new Set<SandboxListener>();
+  readonly #logger: Logger;
+
+  constructor(options: { logger: Logger }) {
+    this.#logger = options.logger;
+  }
 
   add(row: SandboxRow, provider: RuntimeProvider | undefined): LiveSandbox {
     const entry: LiveSandbox = { row, provider, operations: undefined, work: undefined };
@@ -72,14 +78,14 @@ export class LiveSandboxes {
   /** Commands can run in it from now on. */
   start(entry: LiveSandbox, operations: SandboxOperations, how: "spawned" | "adopted"): void {
     entry.operations = operations;
-    for (const listener of this.#listeners) listener.started(entry.row, operations, how);
+    this.#tell(entry, (listener) => listener.started(entry.row, operations, how));
   }
 
   /** Commands can no longer run in it. */
   stop(entry: LiveSandbox): void {
     if (entry.operations === undefined) return;
     entry.operations = undefined;
-    for (const listener of this.#listeners) listener.stopped(entry.row.id);
+    this.#tell(entry, (listener) => listener.stopped(entry.row.id));
   }
 
   subscribe(listener: SandboxListener): () => void {
@@ -96,6 +102,17 @@ export class LiveSandboxes {
       await done;
     } finally {
       if (entry.work === work) entry.work = undefined;
+    }
+  }
+
+  /** A listener's own failure is none of the sandbox's. */
+  #tell(entry: LiveSandbox, call: (listener: SandboxListener) => void): void {
+    for (const listener of this.#listeners) {
+      try {
+        call(listener);
+      } catch (error) {
+        this.#logger.error({ sandbox_id: entry.row.id, err: error }, "a listener of sandboxes failed");
+      }
     }
   }
 

@@ -53,6 +53,24 @@ describe("spawn", () => {
     expect(seen).toEqual([["creating", true]]);
   });
 
+  it("is kept although a listener fails, and the other listeners hear of it", async () => {
+    const h = await harness();
+    const heard: string[] = [];
+    const failing = () => {
+      throw new Error("listener");
+    };
+    h.service.subscribe({ started: failing, stopped: failing });
+    const stop = h.service.subscribe({
+      started: (row, _operations, how) => heard.push(`${how} ${row.id}`),
+      stopped: (id) => heard.push(`stopped ${id}`),
+    });
+    const row = await h.spawn();
+    await h.service.destroy(row.id, { signal: forever });
+    stop();
+    await h.spawn();
+    expect(heard).toEqual([`spawned ${row.id}`, `stopped ${row.id}`]);
+  });
+
   it("leaves nothing behind when the provider fails", async () => {
     const h = await harness();
     h.provider.hook = (step) => {

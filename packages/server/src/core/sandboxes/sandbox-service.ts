@@ -77,7 +77,7 @@ export class SandboxService implements AsyncDisposable {
       denied: (ownerId, result) => capacityDenied(defaults, ownerId, result),
     });
     const expiry = new ExpiryQueue({ clock, onDue: (id) => this.#expire(id) });
-    this.#context = { ...options, queue, expiry, live: new LiveSandboxes() };
+    this.#context = { ...options, queue, expiry, live: new LiveSandboxes(options) };
     const unfinished = new Set<(entry: LiveSandbox) => void>();
     this.#destroys = new DestroyFlow(this.#context, (entry) => {
       for (const listener of unfinished) listener(entry);
