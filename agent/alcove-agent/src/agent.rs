@@ -164,10 +164,7 @@ impl Agent {
     fn accept(&mut self) {
         loop {
             if self.connections.len() >= MAX_CONNECTIONS {
-                // The backlog waits until a connection ends.
-                self.poller.remove(self.listener.as_raw_fd());
-                self.listening = false;
-                return;
+                return self.stop_listening();
             }
             let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
             // SAFETY: no address is asked for; the descriptor returned is ours.
@@ -177,8 +174,11 @@ impl Agent {
             };
             let fd = match accepted {
                 Ok(fd) => fd,
-                Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => continue,
-                Err(_) => return,
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::ECONNABORTED | libc::EINTR) => continue,
+                    Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS) => return self.stop_listening(),
+                    _ => return,
+                },
             };
             let size: libc::c_int = 512 * 1024;
             // SAFETY: the option takes an int. A smaller buffer only costs speed.
@@ -197,6 +197,14 @@ impl Agent {
             if self.poller.add(raw, Source::Connection(key), interest).is_err() {
                 self.close(key);
             }
+        }
+    }
+
+    /// The backlog waits until a connection ends.
+    fn stop_listening(&mut self) {
+        if self.listening && self.connections.len() > 0 {
+            self.poller.remove(self.listener.as_raw_fd());
+            self.listening = false;
         }
     }
 

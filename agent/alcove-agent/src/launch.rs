@@ -212,7 +212,7 @@ impl Agent {
             Stage::Setup => Some(io("the command cannot be set up", &error)),
         };
         if let Some(refusal) = refusal {
-            let starter = exec.starter.take();
+            let starter = exec.starter;
             self.forget_exec(key);
             if let Some(starter) = starter {
                 self.refuse(starter, &refusal);

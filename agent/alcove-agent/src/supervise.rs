@@ -418,6 +418,13 @@ impl Agent {
         for timer in [exec.timeout, exec.grace, exec.sweep, exec.drain].into_iter().flatten() {
             self.timers.cancel(timer);
         }
+        // Only an exec that never ran is forgotten while somebody waits for it.
+        let gone = alcove_protocol::ErrorBody::new(alcove_protocol::ErrorCode::NotFound, format!("exec {} did not start", exec.id));
+        for waiter in exec.followers.into_iter().chain(exec.kill_waiters).chain(exec.stdin_writers) {
+            if exec.starter != Some(waiter) {
+                self.refuse(waiter, &gone);
+            }
+        }
     }
 
     /// Kills everything that descends from the exec's monitor. The first reason given stays.

@@ -426,3 +426,26 @@ fn a_command_that_kills_its_monitor_ends_as_lost_and_leaves_nothing() {
     eventually("nothing is left", || !runs(&marker));
     assert_eq!(client.exec("f", &["true"], json!({})).code(), 0);
 }
+
+#[test]
+fn a_kill_while_the_memory_limit_was_hit_is_told_as_such() {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::process::CommandExt;
+    let folder = support::Folder::new();
+    let events = folder.0.join("memory.events");
+    std::fs::write(&events, "low 0\noom 0\noom_kill 4\n").expect("written");
+    let file = std::fs::File::open(&events).expect("opened");
+    let fd = file.as_raw_fd();
+    let mut command = std::process::Command::new(support::binary());
+    // SAFETY: only duplicates a descriptor between fork and exec.
+    unsafe {
+        command.pre_exec(move || if libc::dup2(fd, 10) < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) });
+    }
+    let agent = TestAgent::launch(command, &["--oom-fd", "10"]);
+    agent.configure(json!({}));
+    let mut client = agent.client();
+    assert_eq!(client.exec("plain", &["/bin/sh", "-c", "kill -9 $$"], json!({})).reason(), "signaled");
+    let script = format!("printf 'oom_kill 5\\n' > {}; kill -9 $$", events.display());
+    let outcome = client.exec("memory", &["/bin/sh", "-c", &script], json!({}));
+    assert_eq!((outcome.reason().as_str(), outcome.code()), ("oom", 137));
+}
