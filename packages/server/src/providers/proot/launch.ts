@@ -1,5 +1,6 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { closeSync, openSync, renameSync } from "node:fs";
+import { chmod, mkdir, readdir } from "node:fs/promises";
 import { createServer } from "node:net";
 import { join } from "node:path";
 import { ProviderError } from "../../ports/errors.ts";
@@ -7,6 +8,9 @@ import { ProviderError } from "../../ports/errors.ts";
 /** Where the agent is shown in every root. */
 const guestAgent = "/.alcove-agent";
 const listenFd = 3;
+
+/** proot's own temporary files, which one that is killed cannot remove. */
+const scratchOf = (folder: string): string => join(folder, "scratch");
 
 /**
  * Starts proot with the agent inside, in a session of its own so that it outlives the service. The socket is bound
@@ -36,6 +40,8 @@ export async function launchProot(options: {
     String(listenFd),
     "--compat",
   ];
+  const scratch = scratchOf(options.folder);
+  await mkdir(scratch, { recursive: true, mode: 0o711 });
   const folderFd = openSync(options.folder, "r");
   const consoleFd = openSync(join(options.folder, "console.log"), "a", 0o600);
   const server = createServer();
@@ -48,7 +54,7 @@ export async function launchProot(options: {
     const child = spawn(options.prootBinary, args, {
       detached: true,
       stdio: ["ignore", consoleFd, consoleFd, handle],
-      env: { PROOT_NO_SECCOMP: "1", PATH: "/usr/local/bin:/usr/bin:/bin" },
+      env: { PROOT_NO_SECCOMP: "1", PROOT_TMP_DIR: scratch, PATH: "/usr/local/bin:/usr/bin:/bin" },
       cwd: "/",
     });
     child.on("error", () => undefined);
@@ -65,6 +71,17 @@ export async function launchProot(options: {
     server.close();
     closeSync(folderFd);
     closeSync(consoleFd);
+  }
+}
+
+/**
+ * proot starts every program through a small one that it writes down for its own user alone. Other users' commands need
+ * it too. Must follow the agent's first answer: by then it is there.
+ */
+export async function shareLoader(folder: string): Promise<void> {
+  const scratch = scratchOf(folder);
+  for (const entry of await readdir(scratch, { withFileTypes: true })) {
+    if (entry.isFile()) await chmod(join(scratch, entry.name), 0o755);
   }
 }
 

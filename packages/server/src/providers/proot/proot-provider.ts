@@ -21,7 +21,7 @@ import {
   type SpawnedRuntime,
 } from "../../ports/index.ts";
 import { AgentClient, pinnedUnixDialer, storeAgent } from "../agent/index.ts";
-import { launchProot } from "./launch.ts";
+import { launchProot, shareLoader } from "./launch.ts";
 import { orMissing } from "./or-missing.ts";
 import { findByRootfs, identify, isAlive, killTraced } from "./process-tree.ts";
 import { hostImage, prepareRoot, removeFolder } from "./rootfs.ts";
@@ -262,6 +262,7 @@ export class ProotProvider implements RuntimeProvider {
       stage("launch");
       connected = await this.#connect(complete, runtimeId);
       await this.#configure(connected.client, spec, root, options);
+      if (this.#asRoot) await shareLoader(this.#records.folder(runtimeId));
       stage("agent");
       if (this.#closed) throw new RuntimeGone("the service is stopping");
       this.#keep(runtimeId, connected);

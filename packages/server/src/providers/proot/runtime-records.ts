@@ -1,5 +1,5 @@
 import { randomUUID } from "node:crypto";
-import { mkdir, open, readdir, readFile, rename } from "node:fs/promises";
+import { chmod, mkdir, open, readdir, readFile, rename } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { type Static, Type } from "typebox";
 import { Value } from "typebox/value";
@@ -59,6 +59,7 @@ export class RuntimeRecords {
     const folder = this.folder(runtimeId);
     // Users of a rooted sandbox must be able to pass; what is theirs not to read has rights of its own.
     await mkdir(folder, { recursive: true, mode: 0o711 });
+    for (const path of [this.root, dirname(this.root)]) await chmod(path, 0o711);
     const draft = join(folder, `.${recordName}.${randomUUID()}`);
     const file = await open(draft, "wx", 0o600);
     try {
