@@ -10,6 +10,7 @@ use crate::{destroy, launch, sys};
 /// A request that takes longer has hung; its process ends and what it made is undone by a later `destroy`.
 const REQUEST_SECONDS: u32 = 20;
 const LONGEST_REQUEST: usize = 1 << 20;
+const LAST_REQUESTS_MS: i32 = 5_000;
 
 pub fn serve() -> Result<()> {
     // Orphans of finished launches come to this process and vanish: nobody collects them where PID 1 does not.
@@ -19,6 +20,8 @@ pub fn serve() -> Result<()> {
         libc::signal(libc::SIGINT, libc::SIG_IGN);
         sys::check(libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) as libc::c_long).at("serve", "subreaper")?;
     }
+    // Every request's process holds the writing end; reading it ends when none is left.
+    let (idle, busy) = sys::pipe().at("serve", "pipe")?;
     let stdin = std::io::stdin().lock();
     let mut reader = std::io::BufReader::new(stdin);
     let mut line = Vec::new();
@@ -28,6 +31,9 @@ pub fn serve() -> Result<()> {
             .read_until(b'\n', &mut line)
             .at("serve", "standard input")?;
         if count == 0 {
+            drop(busy);
+            // Deletions under way; what is not done by then is deleted at the service's next start.
+            sys::wait_readable(idle.as_raw_fd(), LAST_REQUESTS_MS).at("serve", "wait")?;
             return Ok(());
         }
         if line.last() != Some(&b'\n') {

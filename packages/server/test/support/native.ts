@@ -1,11 +1,11 @@
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { agentBinary } from "./agent-binary.ts";
-import { busyboxRootfs } from "./tiny-images.ts";
 import { silentLogger } from "../../src/platform/logger.ts";
 import { type ImageStore, NotFound, type StoredImage } from "../../src/ports/index.ts";
 import { NativeProvider, type NativeProviderConfig } from "../../src/providers/native/index.ts";
+import { agentBinary } from "./agent-binary.ts";
+import { busyboxRootfs } from "./tiny-images.ts";
 
 /** The image of tests: busybox alone. */
 export const testImage = "busybox:test";
@@ -32,7 +32,8 @@ export function imagesOf(name: string, rootfs: string): ImageStore {
   };
   return {
     resolve: async (wanted) => {
-      if (wanted !== name) throw new NotFound(`image ${wanted} is not stored; alcove image pull ${wanted} gets it`);
+      if (wanted !== name)
+        throw new NotFound(`image ${wanted} is not stored; alcove image pull ${wanted} gets it`);
       return image;
     },
     list: async () => [image],
@@ -47,19 +48,28 @@ export interface NativeHome {
 }
 
 export async function nativeHome(): Promise<NativeHome> {
-  const [dataDir, rootfs] = await Promise.all([mkdtemp(join(tmpdir(), "alcove-native-")), busyboxRootfs()]);
+  const dataDir = await mkdtemp(join(tmpdir(), "alcove-native-"));
+  // Tests that change their user bring a copy that belongs to it.
+  const rootfs = process.env.ALCOVE_TEST_ROOTFS ?? (await busyboxRootfs()).dir;
   return {
     dataDir,
-    open: (change = {}) =>
-      new NativeProvider({
-        config: { ...defaults, ...change },
-        dataDir,
-        instanceId: `test${process.pid}`,
-        images: imagesOf(testImage, rootfs.dir),
-        agentBinary: agentBinary("alcove-agent"),
-        launcherBinary: agentBinary("alcove-launch"),
-        logger: silentLogger,
-      }),
+    open: (change) => nativeProvider(dataDir, rootfs, change),
     remove: () => rm(dataDir, { recursive: true, force: true }),
   };
+}
+
+export function nativeProvider(
+  dataDir: string,
+  rootfs: string,
+  change: Partial<NativeProviderConfig> = {},
+): NativeProvider {
+  return new NativeProvider({
+    config: { ...defaults, ...change },
+    dataDir,
+    instanceId: "test",
+    images: imagesOf(testImage, rootfs),
+    agentBinary: agentBinary("alcove-agent"),
+    launcherBinary: agentBinary("alcove-launch"),
+    logger: silentLogger,
+  });
 }

@@ -128,6 +128,7 @@ export class Launcher implements AsyncDisposable {
     this.#closed = true;
     const child = this.#child;
     if (child === undefined || child.exitCode !== null || child.signalCode !== null) return;
+    child.ref();
     const ended = once(child, "exit");
     child.stdin.end();
     await ended;

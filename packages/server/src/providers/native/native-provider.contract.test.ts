@@ -8,20 +8,16 @@ for (const name of ["linux", "root", "agent", "launcher", "native", "busybox"] a
   if (!found.ok) missing.push(found.reason);
 }
 
-const skip = missing.length === 0 ? {} : { skip: missing.join("; ") };
-
-for (const image of [testImage, "host"]) {
-  let home: NativeHome;
-  providerContract(`native, rooted, image ${image}`, {
-    ...skip,
-    create: async () => {
-      home = await nativeHome();
-      return {
-        provider: home.open(),
-        image,
-        restart: async () => home.open(),
-        close: () => home.remove(),
-      };
-    },
-  });
-}
+let home: NativeHome;
+providerContract("native, rooted", {
+  ...(missing.length === 0 ? {} : { skip: missing.join("; ") }),
+  create: async () => {
+    home = await nativeHome();
+    return {
+      provider: home.open(),
+      image: testImage,
+      restart: async () => home.open(),
+      close: () => home.remove(),
+    };
+  },
+});
