@@ -4,7 +4,6 @@ import { rewrite } from "./rewrite.ts";
 import {
   type FileSystemCall,
   type FromShell,
-  fileSystemCalls,
   type ShellUser,
   streamPaths,
   type ToShell,
@@ -24,31 +23,49 @@ let lastCall = 0;
 const calls = new Map<number, PromiseWithResolvers<unknown>>();
 const running = new Map<number, AbortController>();
 
-function call(run: number, op: FileSystemCall, args: unknown[]): Promise<unknown> {
+/** What the service answers is what the file system there returned; `T` is what that call returns. */
+function ask<T>(run: number, op: FileSystemCall, args: unknown[]): Promise<T> {
   lastCall += 1;
   const answer = Promise.withResolvers<unknown>();
   calls.set(lastCall, answer);
   post({ type: "call", run, call: lastCall, op, args });
-  return answer.promise;
+  return answer.promise as Promise<T>;
 }
 
+/**
+ * The file system of one run. A redirection makes three calls and most commands write to one stream at most, so what can
+ * be answered here about the files that stand for streams is.
+ */
 function remoteFileSystem(run: number): IFileSystem {
-  const remote: Record<string, unknown> = {
-    getAllPaths: () => [],
+  const isStream = (target: string) => streams.has(target);
+  return {
+    readFile: (...args) => ask(run, "readFile", args),
+    readFileBytes: (...args) => ask(run, "readFileBytes", args),
+    readFileBuffer: (...args) => ask(run, "readFileBuffer", args),
+    writeFile: async (...args) => {
+      if (!isStream(args[0]) || args[1].length > 0) await ask(run, "writeFile", args);
+    },
+    appendFile: async (...args) => {
+      if (!isStream(args[0]) || args[1].length > 0) await ask(run, "appendFile", args);
+    },
+    exists: async (target) => isStream(target) || (await ask(run, "exists", [target])),
+    stat: async (target) => (isStream(target) ? streamStat : await ask(run, "stat", [target])),
+    lstat: async (target) => (isStream(target) ? streamStat : await ask(run, "lstat", [target])),
+    mkdir: (...args) => ask(run, "mkdir", args),
+    readdir: (...args) => ask(run, "readdir", args),
+    readdirWithFileTypes: (...args) => ask(run, "readdirWithFileTypes", args),
+    rm: (...args) => ask(run, "rm", args),
+    cp: (...args) => ask(run, "cp", args),
+    mv: (...args) => ask(run, "mv", args),
+    chmod: (...args) => ask(run, "chmod", args),
+    symlink: (...args) => ask(run, "symlink", args),
+    link: (...args) => ask(run, "link", args),
+    readlink: (...args) => ask(run, "readlink", args),
+    realpath: (...args) => ask(run, "realpath", args),
+    utimes: (...args) => ask(run, "utimes", args),
     resolvePath,
+    getAllPaths: () => [],
   };
-  for (const op of fileSystemCalls)
-    remote[op] = (...args: unknown[]) =>
-      streams.has(args[0]) ? onStream(run, op, args) : call(run, op, args);
-  return remote as unknown as IFileSystem;
-}
-
-/** What can be answered without asking is: a redirection makes three calls, and most commands write to one stream at most. */
-async function onStream(run: number, op: FileSystemCall, args: unknown[]): Promise<unknown> {
-  if (op === "exists") return true;
-  if (op === "stat" || op === "lstat") return streamStat;
-  if ((op === "writeFile" || op === "appendFile") && args[1] === "") return undefined;
-  return await call(run, op, args);
 }
 
 function resolvePath(base: string, path: string): string {
@@ -60,7 +77,7 @@ function resolvePath(base: string, path: string): string {
   return `/${parts.join("/")}`;
 }
 
-const streams = new Set<unknown>(Object.values(streamPaths));
+const streams = new Set<string>(Object.values(streamPaths));
 const streamStat = {
   isFile: true,
   isDirectory: false,
