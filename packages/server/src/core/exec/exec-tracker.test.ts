@@ -1,0 +1,157 @@
+import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { silentLogger } from "../../platform/logger.ts";
+import { systemClock } from "../../platform/system-clock.ts";
+import { BadRequest, ProviderError } from "../../ports/errors.ts";
+import type { NewEvent } from "../../ports/store.ts";
+import { ExecTracker } from "./exec-tracker.ts";
+import { exitOf, FakeSandbox, infoOf, settled } from "./testing/fake-sandbox.ts";
+
+const started = (id: string) => ({ execId: id as never, operation: "exec" as const, detached: false });
+
+describe("ExecTracker", () => {
+  let told: Omit<NewEvent, "timestamp">[];
+  let sandbox: FakeSandbox;
+  let tracker: ExecTracker;
+  const open = (disconnectGraceMs = 1_000) =>
+    new ExecTracker({
+      sandboxes: sandbox,
+      events: { emit: (event) => told.push(event) },
+      clock: systemClock,
+      logger: silentLogger,
+      disconnectGraceMs,
+    });
+  const types = () => told.map((event) => event.type);
+
+  beforeEach(() => {
+    told = [];
+    sandbox = new FakeSandbox();
+    tracker = open();
+  });
+  afterEach(() => tracker[Symbol.dispose]());
+
+  test("tells a start and an end once, whoever sees the end first and however often", async () => {
+    sandbox.started("spawned");
+    await tracker.start(sandbox.target, started("ex-1"), async () => ({}));
+    sandbox.exits.push({ execId: "ex-1" as never, exit: exitOf({ exitCode: 3 }) });
+    await settled();
+    tracker.sawExit(sandbox.id, "ex-1" as never, exitOf({ exitCode: 3 }));
+    expect(types()).toEqual(["exec.started", "exec.completed"]);
+    expect(told[1]?.data).toMatchObject({
+      exec_id: "ex-1",
+      exit_code: 3,
+      provider: "fake",
+      operation: "exec",
+    });
+    expect(tracker.size).toBe(0);
+  });
+
+  test("an end that overtakes the answer to the start is told after it", async () => {
+    sandbox.started("spawned");
+    await tracker.start(sandbox.target, started("ex-1"), async () => {
+      tracker.sawExit(sandbox.id, "ex-1" as never, exitOf({}));
+      return {};
+    });
+    expect(types()).toEqual(["exec.started", "exec.completed"]);
+  });
+
+  test.each([
+    [exitOf({ reason: "timeout", exitCode: 137 }), "exec.timeout"],
+    [exitOf({ reason: "signaled", exitCode: 143, signal: "SIGTERM" }), "exec.completed"],
+    [exitOf({ reason: "cancelled", exitCode: 137 }), "exec.failed"],
+    [exitOf({ reason: "oom", exitCode: 137 }), "exec.failed"],
+    [exitOf({ reason: "lost", exitCode: 137 }), "exec.failed"],
+    [exitOf({ exitCode: 127, startError: "not found" }), "exec.failed"],
+  ])("%j is told as %s", async (exit, type) => {
+    await tracker.start(sandbox.target, started("ex-1"), async () => ({}));
+    tracker.sawExit(sandbox.id, "ex-1" as never, exit);
+    expect(types()).toEqual(["exec.started", type]);
+  });
+
+  test("a start that fails is exec.failed; one the caller got wrong is told to the caller alone", async () => {
+    const fail = (error: Error) =>
+      tracker.start(sandbox.target, started("ex-1"), () => Promise.reject(error));
+    await expect(fail(new BadRequest("no such workdir"))).rejects.toThrow("workdir");
+    expect(types()).toEqual([]);
+    await expect(fail(new ProviderError("broken"))).rejects.toThrow("broken");
+    expect(types()).toEqual(["exec.failed"]);
+    expect(tracker.size).toBe(0);
+  });
+
+  test("commands of a sandbox that ends are lost", async () => {
+    sandbox.started("spawned");
+    await tracker.start(sandbox.target, started("ex-1"), async () => ({}));
+    sandbox.stopped();
+    expect(types()).toEqual(["exec.started", "exec.failed"]);
+    expect(told[1]?.data).toMatchObject({ reason: "lost" });
+  });
+
+  test("the last reader that leaves starts the grace, not the first, and none after the end", async () => {
+    const { reader } = await tracker.start(sandbox.target, started("ex-1"), async () => ({}));
+    const { reader: second } = await tracker.attach(sandbox.target, "ex-1" as never, async () => ({
+      info: infoOf("ex-1"),
+    }));
+    reader.leave();
+    reader.leave();
+    await settled();
+    expect(sandbox.graces).toEqual([]);
+    second.leave();
+    await settled();
+    expect(sandbox.graces).toEqual([["ex-1", 1_000]]);
+    const { reader: third } = await tracker.attach(sandbox.target, "ex-1" as never, async () => ({
+      info: infoOf("ex-1"),
+    }));
+    tracker.sawExit(sandbox.id, "ex-1" as never, exitOf({}));
+    third.leave();
+    await settled();
+    expect(sandbox.graces).toEqual([["ex-1", 1_000]]);
+  });
+
+  test("detached commands, and readers that leave with the service, start no grace", async () => {
+    const detached = await tracker.start(
+      sandbox.target,
+      { ...started("ex-1"), detached: true },
+      async () => ({}),
+    );
+    detached.reader.leave();
+    const attached = await tracker.start(sandbox.target, started("ex-2"), async () => ({}));
+    attached.reader.leave({ grace: false });
+    await settled();
+    expect(sandbox.graces).toEqual([]);
+  });
+
+  test("a grace of 0 kills at once with reason cancelled", async () => {
+    tracker[Symbol.dispose]();
+    tracker = open(0);
+    const { reader } = await tracker.start(sandbox.target, started("ex-1"), async () => ({}));
+    reader.leave();
+    await settled();
+    expect(sandbox.kills).toEqual([["ex-1", "cancelled"]]);
+    expect(types()).toEqual(["exec.started", "exec.failed"]);
+  });
+
+  test("at adoption commands that run get a fresh grace, detached and ended ones none", async () => {
+    sandbox.infos = [
+      infoOf("ex-1"),
+      infoOf("ex-2", { detached: true }),
+      infoOf("ex-3", { exit: exitOf({}) }),
+    ];
+    sandbox.started("adopted");
+    await settled();
+    expect(sandbox.graces).toEqual([["ex-1", 1_000]]);
+    sandbox.exits.push({ execId: "ex-2" as never, exit: exitOf({}) });
+    await settled();
+    expect(types()).toEqual(["exec.completed"]);
+  });
+
+  test("who attaches while a grace is announced keeps the command", async () => {
+    sandbox.infos = [infoOf("ex-1")];
+    const { reader } = await tracker.attach(sandbox.target, "ex-1" as never, async () => {
+      await settled();
+      return { info: infoOf("ex-1") };
+    });
+    expect(sandbox.graces.at(-1)).toEqual(["ex-1", null]);
+    reader.leave();
+    await settled();
+    expect(sandbox.graces.at(-1)).toEqual(["ex-1", 1_000]);
+  });
+});
