@@ -33,6 +33,7 @@ pub enum Timer {
     Grace(Key),
     Sweep(Key),
     Drain(Key),
+    Terminal(Key),
     Spares,
     Orphans,
     Expiry,
@@ -244,6 +245,7 @@ impl Agent {
                 }
                 Timer::Sweep(key) => self.sweep(key),
                 Timer::Drain(key) => self.finish_draining(key),
+                Timer::Terminal(key) => self.look_at_terminal(key),
                 Timer::Spares => self.retire_spares(),
                 Timer::Orphans => self.kill_orphans(),
                 Timer::Expiry => self.stopping = true,

@@ -21,6 +21,8 @@ pub struct Output {
     pub watched: bool,
     /// Whether the pipe was made larger, after it was found full.
     pub enlarged: bool,
+    /// A terminal that nobody inside has open at the moment.
+    pub deserted: bool,
 }
 
 /// The way into the command.

@@ -96,7 +96,7 @@ impl Agent {
                 return count;
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            // A terminal whose last user is gone answers EIO.
+            Err(_) if exec.tty => self.desert_terminal(key),
             Err(_) => self.close_output(key, stream),
         }
         0
@@ -148,7 +148,7 @@ impl Agent {
 
     /// A lossless reader has caught up, or left: the command may write on.
     pub fn resume_output(&mut self, key: Key) {
-        let paused = |output: &Option<Output>| output.as_ref().is_some_and(|output| !output.watched);
+        let paused = |output: &Option<Output>| output.as_ref().is_some_and(|output| !output.watched && !output.deserted);
         let Some(exec) = self.execs.get(key) else { return };
         if !paused(&exec.stdout) && !paused(&exec.stderr) {
             return;
@@ -158,6 +158,28 @@ impl Agent {
         if exec.ended() || !exec.journal.room(1, protect).is_empty() {
             self.watch_output(key, Stream::Stdout, true);
             self.watch_output(key, Stream::Stderr, true);
+        }
+    }
+
+    /// A terminal answers EIO while nobody has it open. Closing it now would hang up on a command that closed its streams
+    /// just before its exit, so that waits for the end; a command that opens `/dev/tty` again is heard a little later.
+    fn desert_terminal(&mut self, key: Key) {
+        self.watch_output(key, Stream::Stdout, false);
+        let Some(exec) = self.execs.get_mut(key) else { return };
+        if matches!(exec.phase, Phase::Draining(_)) {
+            return self.close_output(key, Stream::Stdout);
+        }
+        if let Some(output) = exec.stdout.as_mut().filter(|output| !output.deserted) {
+            output.deserted = true;
+            self.timers.add(TERMINAL_DRAIN_MS, Timer::Terminal(key));
+        }
+    }
+
+    pub fn look_at_terminal(&mut self, key: Key) {
+        let Some(exec) = self.execs.get_mut(key) else { return };
+        if let Some(output) = exec.stdout.as_mut() {
+            output.deserted = false;
+            self.resume_output(key);
         }
     }
 
@@ -278,6 +300,9 @@ impl Agent {
     pub fn conclude(&mut self, key: Key, ending: Ending) {
         for stream in [Stream::Stdout, Stream::Stderr] {
             self.read_rest(key, stream);
+        }
+        if self.execs.get(key).is_some_and(|exec| exec.stdout.as_ref().is_some_and(|output| output.deserted)) {
+            self.close_output(key, Stream::Stdout);
         }
         let Some(exec) = self.execs.get_mut(key) else { return };
         if exec.tty && exec.stdout.is_some() {
