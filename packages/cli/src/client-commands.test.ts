@@ -3,9 +3,12 @@ import { mkdtemp, readFile, rm, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import type { Sandbox, WsClientMessage } from "@alcove/wire";
-import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { FakeService } from "./testing/fake-service.ts";
 import { finish, runCli, startCli } from "./testing/run-cli.ts";
+
+// Each command is a process of its own, on a machine that may be busy.
+vi.setConfig({ testTimeout: 60_000 });
 
 let service: FakeService;
 let dir: string;

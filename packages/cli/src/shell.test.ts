@@ -1,9 +1,12 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import type { WsClientMessage } from "@alcove/wire";
-import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { type FakeExec, FakeService } from "./testing/fake-service.ts";
 import { cliEntry, runCli } from "./testing/run-cli.ts";
+
+// Each command is a process of its own, on a machine that may be busy.
+vi.setConfig({ testTimeout: 60_000 });
 
 let service: FakeService;
 beforeEach(async () => {

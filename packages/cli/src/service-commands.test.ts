@@ -1,0 +1,112 @@
+import { once } from "node:events";
+import { mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import path from "node:path";
+import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
+import { finish, runCli, startCli } from "./testing/run-cli.ts";
+
+// Each command is a process of its own, on a machine that may be busy.
+vi.setConfig({ testTimeout: 60_000 });
+
+let dir: string;
+beforeAll(async () => {
+  dir = await mkdtemp(path.join(tmpdir(), "alcove-service-"));
+});
+afterAll(async () => {
+  await rm(dir, { recursive: true, force: true });
+});
+
+const run = (...args: string[]) => runCli(args, { cwd: dir });
+
+describe("config lint", () => {
+  test("ends with 0 on the defaults, with 1 on what is unfit for production", async () => {
+    expect((await run("config", "lint")).code).toBe(0);
+    const production = await run("config", "lint", "--production", "--json");
+    expect(production.code).toBe(1);
+    const { findings } = JSON.parse(production.stdout);
+    expect(findings.map(({ id }: { id: string }) => id)).toContain("auth-missing");
+  });
+
+  test("tells every problem of a file that stops the start", async () => {
+    const file = path.join(dir, "bad.yaml");
+    await writeFile(file, "server:\n  prot: 1\ndefaults:\n  ttl: soon\n");
+    const result = await run("config", "lint", "--config", file);
+    expect(result.code).toBe(1);
+    expect(result.stdout).toContain("did you mean server.port?");
+    expect(result.stdout).toContain("defaults.ttl");
+  });
+});
+
+describe("image", () => {
+  test("import, list and rm", async () => {
+    await mkdir(path.join(dir, "rootfs", "etc"), { recursive: true });
+    await writeFile(path.join(dir, "rootfs", "etc", "hello"), "hi");
+    const imported = await run("image", "import", "rootfs", "tiny:1", "--data-dir", "images");
+    expect(imported).toMatchObject({ code: 0, stdout: "tiny:1\n" });
+    const list = await run("image", "list", "--json", "--data-dir", "images");
+    expect(JSON.parse(list.stdout)).toMatchObject([{ name: "tiny:1" }]);
+    expect((await run("image", "rm", "tiny:1", "--data-dir", "images")).code).toBe(0);
+    expect((await run("image", "rm", "tiny:1", "--data-dir", "images")).code).toBe(3);
+  });
+});
+
+describe("doctor", () => {
+  test("--json tells for each provider whether it works, and why not", async () => {
+    const result = await run("doctor", "--json");
+    const { ok, machine, providers } = JSON.parse(result.stdout);
+    expect(result.code).toBe(ok ? 0 : 1);
+    expect(machine.map(({ id }: { id: string }) => id)).toEqual(
+      expect.arrayContaining(["node", "data-dir", "disk", "port", "cgroups", "user-namespaces"]),
+    );
+    expect(providers.map(({ name }: { name: string }) => name)).toEqual([
+      "native",
+      "docker",
+      "proot",
+      "mock",
+    ]);
+    for (const { works, error } of providers) expect(works || error.length > 0).toBe(true);
+  });
+});
+
+describe("serve", () => {
+  test("a configuration that is wrong ends with 1 and names the key", async () => {
+    const result = await run("serve", "--port", "much");
+    expect(result.code).toBe(1);
+    expect(result.stderr).toContain('server.port is "much" (--port)');
+  });
+
+  test("reports where it is, runs the client's commands and ends with 0 on SIGTERM", async () => {
+    const service = startCli(
+      ["serve", "--port", "0", "--data-dir", path.join(dir, "data"), "--provider", "mock"],
+      {
+        cwd: dir,
+      },
+    );
+    const ended = finish(service);
+    let report = "";
+    while (!report.includes("Next")) report += String((await once(service.stdout, "data"))[0]);
+    const url = /http:\/\/127\.0\.0\.1:\d+/.exec(report)?.[0] ?? "";
+    expect(report).toContain("SIMULATES");
+    try {
+      const cli = (...args: string[]) => runCli(args, { url, cwd: dir });
+      const id = (await cli("spawn", "-q")).stdout.trim();
+      expect(id).toMatch(/^sb-[a-z0-9]{12}$/);
+      expect(await cli("exec", id, "echo out; echo err >&2; exit 4")).toEqual({
+        code: 4,
+        stdout: "out\n",
+        stderr: "err\n",
+      });
+      await writeFile(path.join(dir, "file"), "content");
+      expect((await cli("cp", "-q", "file", `${id}:/workspace/there`)).code).toBe(0);
+      expect((await cli("exec", id, "cat /workspace/there")).stdout).toBe("content");
+      expect((await cli("cp", "-q", `${id}:/workspace/there`, "back")).code).toBe(0);
+      expect(await readFile(path.join(dir, "back"), "utf8")).toBe("content");
+      expect((await cli("extend", id, "2h")).stdout).toContain(`${id} ends in 2h`);
+      expect((await cli("kill", "--all")).stdout).toBe(`${id}\n`);
+      expect((await cli("exec", id, "true")).code).toBe(125);
+    } finally {
+      service.kill("SIGTERM");
+    }
+    expect((await ended).code).toBe(0);
+  });
+});
