@@ -4,6 +4,7 @@ import cors from "@fastify/cors";
 import type { TypeBoxTypeProvider } from "@fastify/type-provider-typebox";
 import websocket from "@fastify/websocket";
 import { type FastifyReply, type FastifyRequest, fastify, LogController } from "fastify";
+import type { Logger } from "../platform/logger.ts";
 import { authenticate, KeyCheck } from "./auth.ts";
 import { BrowserGuard } from "./browser-guard.ts";
 import { docsPage } from "./docs-page.ts";
@@ -95,6 +96,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   await app.register(websocket, {
     options: { maxPayload: wsMessageLimitBytes, perMessageDeflate: false },
   });
+  if (logger.isLevelEnabled("debug")) logRequests(app, logger);
   // After the plugins: a refused upgrade is closed by the websocket plugin, a preflight answered by the CORS plugin.
   guard(app, options);
   table.watch(app);
@@ -155,6 +157,23 @@ function guard(app: RouteApp, options: ApiOptions): void {
     } catch (error) {
       done(error as Error);
     }
+  });
+}
+
+/** One line per request at its end, for those who look closely; what changes sandboxes is logged by core. */
+function logRequests(app: RouteApp, logger: Logger): void {
+  app.addHook("onResponse", (request, reply, done) => {
+    logger.debug(
+      {
+        request_id: request.id,
+        method: request.method,
+        path: pathOf(request),
+        status: reply.statusCode,
+        duration_ms: Math.round(reply.elapsedTime * 100) / 100,
+      },
+      "request",
+    );
+    done();
   });
 }
 

@@ -71,7 +71,7 @@ export function errorBody(error: DomainError): Record<string, unknown> {
 /** Answers an error, and logs it where it is ours or a provider's. */
 export function errorHandler(logger: Logger) {
   return (error: unknown, request: FastifyRequest, reply: FastifyReply): void => {
-    if (error instanceof CallerGone || reply.raw.headersSent) {
+    if (callerIsGone(error, request, reply) || reply.raw.headersSent) {
       reply.hijack();
       reply.raw.destroy();
       return;
@@ -81,12 +81,24 @@ export function errorHandler(logger: Logger) {
     logFailure(logger, request, { error, domain, status });
     const execId = domain.details.exec_id;
     if (typeof execId === "string") reply.header("x-exec-id", execId);
+    // What is left of an upload that was refused is not waited for.
+    if (!request.raw.complete) reply.header("connection", "close");
     reply
       .code(status)
       .type("application/json; charset=utf-8")
       .serializer((body: unknown) => body as string)
       .send(JSON.stringify(errorBody(domain)));
   };
+}
+
+/** A caller that leaves in the middle of its upload shows as a broken body. */
+function callerIsGone(error: unknown, request: FastifyRequest, reply: FastifyReply): boolean {
+  return (
+    error instanceof CallerGone ||
+    reply.raw.destroyed ||
+    (request.raw.destroyed && !request.raw.complete) ||
+    reply.callUnderWay?.signal.reason instanceof CallerGone
+  );
 }
 
 function logFailure(

@@ -1,4 +1,4 @@
-import type { Readable } from "node:stream";
+import { Readable } from "node:stream";
 import { statusBody, UnpackResult } from "@alcove/wire";
 import type { FastifyReply } from "fastify";
 import { Type } from "typebox";
@@ -146,7 +146,9 @@ function sendBytes(reply: FastifyReply, body: Readable, modifiedAt: Date): Fasti
     .send(body);
 }
 
-/** No body at all is an empty one. */
+/**
+ * No body at all is an empty one. Who stops reading leaves the connection open, so that the refusal can be answered.
+ */
 async function* bodyOf(body: unknown): AsyncGenerator<Uint8Array> {
-  if (body !== undefined && body !== null) yield* body as AsyncIterable<Uint8Array>;
+  if (body instanceof Readable) yield* body.iterator({ destroyOnReturn: false });
 }

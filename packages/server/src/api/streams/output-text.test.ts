@@ -21,11 +21,14 @@ test("text in pieces of any size comes out whole, both streams mixed, no sequenc
         const bytes = Buffer.from(text);
         const decoder = new OutputDecoder();
         const events: ExecEvent[] = [];
+        let offset = 0;
         for (let at = 0, index = 0; at < bytes.length; index += 1) {
           const size = sizes[index % sizes.length] ?? 1;
           const data = bytes.subarray(at, at + size);
-          for (const stream of ["stdout", "stderr"] as const)
-            events.push({ type: "output", stream, data, offset: at });
+          for (const stream of ["stdout", "stderr"] as const) {
+            events.push({ type: "output", stream, data, offset });
+            offset += data.length;
+          }
           at += size;
         }
         events.push({ type: "exit", exit });
@@ -49,4 +52,19 @@ test("a sequence that never ends is replaced before the exit", () => {
     decoder.decode({ type: "output", stream: "stdout", data: Buffer.from([0xf0, 0x9f]), offset: 0 }),
   ).toEqual([]);
   expect(decoder.decode({ type: "exit", exit })[0]).toMatchObject({ stream: "stdout", data: "\ufffd" });
+});
+
+test("a reader that missed bytes does not glue together what does not belong together", () => {
+  const decoder = new OutputDecoder();
+  decoder.decode({ type: "output", stream: "stdout", data: Buffer.from([0xf0, 0x9f]), offset: 0 });
+  const pieces = decoder.decode({
+    type: "output",
+    stream: "stdout",
+    data: Buffer.from("later"),
+    offset: 100,
+  });
+  expect(pieces).toEqual([
+    { stream: "stdout", data: "\ufffd", offset: 2 },
+    { stream: "stdout", data: "later", offset: 100 },
+  ]);
 });

@@ -19,18 +19,25 @@ export class OutputDecoder {
   decode(event: ExecEvent): OutputText[] {
     if (event.type === "exit") return this.#end(event.exit);
     const { stream, offset } = event;
+    const before = offset === this.#nextOffset ? [] : this.#flush();
     this.#nextOffset = offset + event.data.length;
     const data = this.#decoders[stream].write(event.data);
-    return data === "" ? [] : [{ stream, data, offset }];
+    return data === "" ? before : [...before, { stream, data, offset }];
+  }
+
+  /** What is incomplete stays so: at the end, and where a reader that skips missed bytes. */
+  #flush(): OutputText[] {
+    const pieces: OutputText[] = [];
+    for (const stream of ["stdout", "stderr"] as const) {
+      const data = this.#decoders[stream].end();
+      if (data !== "") pieces.push({ stream, data, offset: this.#nextOffset });
+    }
+    return pieces;
   }
 
   #end(exit: ExecExit): OutputText[] {
-    const pieces: OutputText[] = [];
+    const pieces = this.#flush();
     const offset = this.#nextOffset;
-    for (const stream of ["stdout", "stderr"] as const) {
-      const data = this.#decoders[stream].end();
-      if (data !== "") pieces.push({ stream, data, offset });
-    }
     if (exit.reason === "timeout") {
       const data = `command timed out after ${formatDuration(exit.durationMs)}\n`;
       pieces.push({ stream: "stderr", data, offset });
