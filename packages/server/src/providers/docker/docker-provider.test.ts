@@ -1,0 +1,291 @@
+import { type ChildProcess, spawn as spawnProcess } from "node:child_process";
+import { once } from "node:events";
+import { rename } from "node:fs/promises";
+import { createServer } from "node:net";
+import { createInterface } from "node:readline";
+import { setTimeout as delay } from "node:timers/promises";
+import { fileURLToPath } from "node:url";
+import { afterEach, beforeAll, expect, it } from "vitest";
+import { agentBinary } from "../../../test/support/agent-binary.ts";
+import { sharedEngine, startEngine, type TestEngine } from "../../../test/support/docker-engine.ts";
+import { type DockerUnderTest, dockerConfig, openDocker } from "../../../test/support/docker-provider.ts";
+import { mustRun } from "../../../test/support/programs.ts";
+import { startRegistry } from "../../../test/support/registry.ts";
+import { describeWith } from "../../../test/support/requirements.ts";
+import { busyboxImage, busyboxRootfs, importImage } from "../../../test/support/tiny-images.ts";
+import type { DockerConfig } from "../../config/config.ts";
+import { randomIds } from "../../core/random-ids.ts";
+import { finish, run, shell, soon } from "../../ports/contract/provider/harness.ts";
+import {
+  BadRequest,
+  type ExecId,
+  NotFound,
+  RuntimeGone,
+  type RuntimeId,
+  type RuntimeSpec,
+  Unavailable,
+} from "../../ports/index.ts";
+
+function specOf(change: Partial<RuntimeSpec> = {}): RuntimeSpec {
+  return {
+    runtimeId: randomIds.runtimeId(),
+    sandboxId: randomIds.sandboxId(),
+    image: busyboxImage,
+    memoryMb: 128,
+    vcpus: 1,
+    env: {},
+    expiresInMs: 600_000,
+    metadata: {},
+    ...change,
+  };
+}
+
+await describeWith(["docker", "agent", "busybox"], "DockerProvider", () => {
+  let engine: TestEngine;
+  const opened: DockerUnderTest[] = [];
+  const children: ChildProcess[] = [];
+
+  /** A provider whose sandboxes, and itself, the end of the test takes away. */
+  const open = async (config: Partial<DockerConfig> = {}, more: Parameters<typeof openDocker>[1] = {}) => {
+    const docker = await openDocker(engine, { config, ...more });
+    opened.push(docker);
+    return docker;
+  };
+  const spawnIn = async (docker: DockerUnderTest, change: Partial<RuntimeSpec> = {}) => {
+    const spec = specOf(change);
+    await docker.provider.spawn(spec, soon(30_000));
+    return { ...spec, operations: docker.provider.sandbox(spec.runtimeId) };
+  };
+  const containersOf = async (docker: DockerUnderTest) => {
+    const args = ["-H", engine.socket, "ps", "-aq", "--filter", `label=alcove.instance=${docker.instanceId}`];
+    return (await mustRun("docker", args)).stdout.trim();
+  };
+
+  beforeAll(async () => {
+    engine = await sharedEngine();
+  });
+  afterEach(async () => {
+    for (const child of children.splice(0)) child.kill("SIGKILL");
+    for (const docker of opened.splice(0)) {
+      const cleaner = await docker.restart();
+      for (const { runtimeId } of await cleaner.inventory(soon()))
+        await cleaner.destroy(runtimeId, soon(30_000));
+      expect(await containersOf(docker)).toBe("");
+      await docker.close();
+    }
+  });
+
+  it("an image's ENV, USER and WORKDIR apply, the request's win, /workspace is there all the same", async () => {
+    const image = "alcove-test/configured:1";
+    const changes = [
+      "ENV COLOUR=red",
+      "ENV SIZE=big",
+      "USER app",
+      "WORKDIR /srv/app",
+      "CMD false",
+      "ENTRYPOINT false",
+    ];
+    await importImage(engine, (await busyboxRootfs()).tar, image, changes);
+    const docker = await open();
+    const { operations } = await spawnIn(docker, { image, env: { SIZE: "small" } });
+    const script = 'echo "$COLOUR $SIZE $(id -un) $(pwd)"; test -w /workspace && echo writable';
+    expect((await run(operations, script)).stdout).toBe("red small app /srv/app\nwritable\n");
+  });
+
+  it("a read-only image leaves the sandbox its workspace", async () => {
+    const docker = await open({ readOnlyRootfs: true, tmpfs: ["/cache:size=1m"] });
+    const { operations } = await spawnIn(docker);
+    const script = "touch /new 2>&1; touch /workspace/a /tmp/b /cache/c && echo written";
+    expect((await run(operations, script)).stdout).toMatch(/Read-only file system\nwritten/);
+  });
+
+  it("added capabilities reach commands, and no others", async () => {
+    const docker = await open({ addedCaps: ["NET_RAW"] });
+    const { operations } = await spawnIn(docker);
+    expect((await run(operations, "grep CapEff /proc/self/status")).stdout).toMatch(/0000000000002000/);
+  });
+
+  it("a request cannot open the network, and leaves nothing behind", async () => {
+    const docker = await open();
+    await expect(docker.provider.spawn(specOf({ network: "outbound" }), soon())).rejects.toThrow(BadRequest);
+    expect(await docker.provider.inventory(soon())).toEqual([]);
+  });
+
+  it("two instances on one engine never touch each other's sandboxes", async () => {
+    const [one, two] = [await open(), await open()];
+    const mine = await spawnIn(one);
+    expect(await two.provider.inventory(soon())).toEqual([]);
+    await two.provider.destroy(mine.runtimeId, soon());
+    await expect(two.provider.adopt(mine.runtimeId, soon())).rejects.toThrow(RuntimeGone);
+    expect((await run(mine.operations, "echo untouched")).stdout).toBe("untouched\n");
+  });
+
+  it("a container removed behind our back is told once, with a reason, and a repeated spawn starts over", async () => {
+    const docker = await open();
+    const { provider } = docker;
+    const spec = specOf();
+    await provider.spawn(spec, soon(30_000));
+    const told: [RuntimeId, string][] = [];
+    const ended = Promise.withResolvers<void>();
+    provider.onExit((runtimeId, reason) => {
+      told.push([runtimeId, reason]);
+      ended.resolve();
+    });
+    await mustRun("docker", ["-H", engine.socket, "kill", await containersOf(docker)]);
+    await ended.promise;
+    expect(told).toEqual([[spec.runtimeId, expect.stringContaining("exit code 137")]]);
+    expect(() => provider.sandbox(spec.runtimeId)).toThrow(RuntimeGone);
+    expect((await provider.inventory(soon())).map((entry) => entry.state)).toEqual(["dead"]);
+    await provider.spawn(spec, soon(30_000));
+    expect((await run(provider.sandbox(spec.runtimeId), "echo again")).stdout).toBe("again\n");
+    expect(told).toHaveLength(1);
+  });
+
+  it("a folder without a container and a container without a folder are both in the inventory", async () => {
+    const docker = await open();
+    const [kept, lost] = [await spawnIn(docker), await spawnIn(docker)];
+    const container = `alcove-${docker.instanceId.slice(0, 12)}-${kept.runtimeId}`;
+    await mustRun("docker", ["-H", engine.socket, "rm", "-f", container]);
+    await rename(`${docker.dataDir}/runtimes/docker/${lost.runtimeId}`, `${docker.dataDir}/elsewhere`);
+    const again = await docker.restart();
+    const entries = await again.inventory(soon());
+    expect(entries).toContainEqual({ runtimeId: kept.runtimeId, sandboxId: kept.sandboxId, state: "dead" });
+    expect(entries).toContainEqual({ runtimeId: lost.runtimeId, sandboxId: lost.sandboxId, state: "dead" });
+  });
+
+  it("adopt() refuses a socket that is not the one the agent made", async () => {
+    const docker = await open({ agentTransport: "socket" });
+    const { runtimeId } = await spawnIn(docker);
+    const path = `${docker.dataDir}/runtimes/docker/${runtimeId}/sock/agent.sock`;
+    await rename(path, `${path}.old`);
+    const impostor = createServer();
+    impostor.listen(path);
+    await once(impostor, "listening");
+    await expect((await docker.restart()).adopt(runtimeId, soon())).rejects.toThrow(RuntimeGone);
+    impostor.close();
+  });
+
+  it("a service killed at any moment leaves what the next one adopts or undoes", async () => {
+    const docker = await open();
+    const program = fileURLToPath(
+      new URL("../../../test/support/programs/docker-service.ts", import.meta.url),
+    );
+    const specs = [specOf(), specOf(), specOf()];
+    const script = "echo before; read line; echo after $line";
+    const options = {
+      config: dockerConfig(engine),
+      dataDir: docker.dataDir,
+      instanceId: docker.instanceId,
+      agentBinary: agentBinary("alcove-agent"),
+      pullPolicy: "never",
+    };
+    for (const killAfterMs of [0, 60, 150, 300, 600]) {
+      const order = JSON.stringify({
+        options,
+        specs: specs.map((spec) => ({ ...spec, runtimeId: randomIds.runtimeId() })),
+        script,
+      });
+      const child = spawnProcess(process.execPath, [program, order], {
+        stdio: ["ignore", "pipe", "inherit"],
+      });
+      children.push(child);
+      const finished: RuntimeId[] = [];
+      const started = Promise.withResolvers<void>();
+      createInterface({ input: child.stdout }).on("line", (line) => {
+        if (line === "started") started.resolve();
+        else finished.push(line.slice("spawned ".length) as RuntimeId);
+      });
+      await started.promise;
+      await delay(killAfterMs);
+      const exited = once(child, "exit");
+      child.kill("SIGKILL");
+      await exited;
+      const next = await docker.restart();
+      for (const runtimeId of finished) {
+        await next.adopt(runtimeId, soon());
+        const { execs } = next.sandbox(runtimeId);
+        const execId = "ex-survivor1" as ExecId;
+        await using view = await execs.attach(execId, { ...soon(), from: 0, follow: true, lossless: true });
+        await view.writeStdin(Buffer.from("kill\n"));
+        expect((await finish(view)).stdout).toBe("before\nafter kill\n");
+      }
+      // Creating may still be under way in the engine: what appears later, the next look finds.
+      await expect
+        .poll(
+          async () => {
+            for (const { runtimeId } of await next.inventory(soon()))
+              await next.destroy(runtimeId, soon(30_000));
+            return containersOf(docker);
+          },
+          { timeout: 15_000 },
+        )
+        .toBe("");
+      expect(await next.inventory(soon())).toEqual([]);
+      await next[Symbol.asyncDispose]();
+    }
+  }, 90_000);
+
+  it("destroy() during a spawn ends it and leaves nothing", async () => {
+    const { provider } = await open();
+    const spec = specOf();
+    const spawning = provider.spawn(spec, soon(30_000)).catch((error: unknown) => error);
+    await provider.destroy(spec.runtimeId, soon(30_000));
+    expect(await spawning).toBeInstanceOf(RuntimeGone);
+    expect(await provider.inventory(soon())).toEqual([]);
+  });
+
+  it("check() names what is wrong and the way out", async () => {
+    const cases: [Partial<DockerConfig>, string][] = [
+      [{ socket: "unix:///nowhere/docker.sock" }, "the socket does not exist; start dockerd"],
+      [{ socket: "tcp://127.0.0.1:1" }, "nothing listens there; start dockerd"],
+      [{ runtime: "kata" }, 'it has no runtime "kata" (providers.docker.runtime); it has'],
+      [{ seccompProfile: "/nowhere.json" }, "providers.docker.seccomp_profile /nowhere.json cannot be read"],
+    ];
+    for (const [config, error] of cases) {
+      const { provider } = await open();
+      const docker = await openDocker(engine, { config });
+      expect(await docker.provider.check(soon())).toMatchObject({
+        healthy: false,
+        error: expect.stringContaining(error),
+      });
+      await docker.close();
+      expect((await provider.check(soon())).healthy).toBe(true);
+    }
+  });
+
+  it("an engine that goes away is Unavailable, and the error names it", async () => {
+    const own = await startEngine();
+    const docker = await openDocker(own);
+    const spec = specOf();
+    await docker.provider.spawn(spec, soon(30_000));
+    await own[Symbol.asyncDispose]();
+    await expect(docker.provider.spawn(specOf(), soon())).rejects.toThrow(Unavailable);
+    await expect(docker.provider.inventory(soon())).rejects.toThrow(/no Docker Engine at/);
+    await docker.close();
+  });
+});
+
+await describeWith(
+  ["docker", "agent", "busybox", "registry", "skopeo"],
+  "DockerProvider with a registry",
+  () => {
+    it("spawn() pulls an image that is missing, and says NotFound for one that no registry has", async () => {
+      const engine = await sharedEngine();
+      await using registry = await startRegistry();
+      const docker = await openDocker(engine, { pullPolicy: "missing" });
+      const image = await registry.push(engine, busyboxImage, "pulled:1");
+      const spec = specOf({ image });
+      const spawned = await docker.provider.spawn(spec, soon(30_000));
+      expect(spawned.image).toBe(image);
+      expect((await run(docker.provider.sandbox(spec.runtimeId), shell("echo pulled"))).stdout).toBe(
+        "pulled\n",
+      );
+      await docker.provider.destroy(spec.runtimeId, soon());
+      const unknown = docker.provider.spawn(specOf({ image: `${registry.address}/none:1` }), soon());
+      await expect(unknown).rejects.toThrow(NotFound);
+      expect(await docker.provider.inventory(soon())).toEqual([]);
+      await mustRun("docker", ["-H", engine.socket, "rmi", image]);
+      await docker.close();
+    });
+  },
+);
