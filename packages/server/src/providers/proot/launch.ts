@@ -1,6 +1,5 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { closeSync, openSync, renameSync } from "node:fs";
-import { chmod, mkdir, readdir } from "node:fs/promises";
 import { createServer } from "node:net";
 import { join } from "node:path";
 import { ProviderError } from "../../ports/errors.ts";
@@ -9,14 +8,11 @@ import { ProviderError } from "../../ports/errors.ts";
 const guestAgent = "/.alcove-agent";
 const listenFd = 3;
 
-/** proot's own temporary files, which one that is killed cannot remove. */
-const scratchOf = (folder: string): string => join(folder, "scratch");
-
 /**
  * Starts proot with the agent inside, in a session of its own so that it outlives the service. The socket is bound
  * outside and handed in: nothing in the sandbox sees its name or could put another in its place.
  */
-export async function launchProot(options: {
+export function launchProot(options: {
   prootBinary: string;
   folder: string;
   rootfs: string;
@@ -24,7 +20,7 @@ export async function launchProot(options: {
   agentPath: string;
   /** Whether the user the service runs as is shown as root inside. */
   fakeRoot: boolean;
-}): Promise<{ child: ChildProcess; pid: number }> {
+}): { child: ChildProcess; pid: number } {
   const args = [
     ...(options.fakeRoot ? ["-0"] : []),
     "-r",
@@ -40,8 +36,6 @@ export async function launchProot(options: {
     String(listenFd),
     "--compat",
   ];
-  const scratch = scratchOf(options.folder);
-  await mkdir(scratch, { recursive: true, mode: 0o711 });
   const folderFd = openSync(options.folder, "r");
   const consoleFd = openSync(join(options.folder, "console.log"), "a", 0o600);
   const server = createServer();
@@ -54,7 +48,7 @@ export async function launchProot(options: {
     const child = spawn(options.prootBinary, args, {
       detached: true,
       stdio: ["ignore", consoleFd, consoleFd, handle],
-      env: { PROOT_NO_SECCOMP: "1", PROOT_TMP_DIR: scratch, PATH: "/usr/local/bin:/usr/bin:/bin" },
+      env: { PROOT_NO_SECCOMP: "1", PATH: "/usr/local/bin:/usr/bin:/bin" },
       cwd: "/",
     });
     child.on("error", () => undefined);
@@ -71,17 +65,6 @@ export async function launchProot(options: {
     server.close();
     closeSync(folderFd);
     closeSync(consoleFd);
-  }
-}
-
-/**
- * proot starts every program through a small one that it writes down for its own user alone. Other users' commands need
- * it too. Must follow the agent's first answer: by then it is there.
- */
-export async function shareLoader(folder: string): Promise<void> {
-  const scratch = scratchOf(folder);
-  for (const entry of await readdir(scratch, { withFileTypes: true })) {
-    if (entry.isFile()) await chmod(join(scratch, entry.name), 0o755);
   }
 }
 

@@ -21,12 +21,13 @@ import {
   type SpawnedRuntime,
 } from "../../ports/index.ts";
 import { AgentClient, pinnedUnixDialer, storeAgent } from "../agent/index.ts";
-import { launchProot, shareLoader } from "./launch.ts";
+import { launchProot } from "./launch.ts";
 import { orMissing } from "./or-missing.ts";
 import { findByRootfs, identify, isAlive, killTraced } from "./process-tree.ts";
 import { hostImage, prepareRoot, removeFolder } from "./rootfs.ts";
 import { runProgram } from "./run-program.ts";
 import { type RuntimeRecord, RuntimeRecords } from "./runtime-records.ts";
+import { removeScratch, shareLoader } from "./scratch.ts";
 
 export interface ProotConfig {
   defaultImage: string;
@@ -247,7 +248,7 @@ export class ProotProvider implements RuntimeProvider {
       });
       stage("rootfs");
       options.signal.throwIfAborted();
-      const { pid } = await launchProot({
+      const { pid } = launchProot({
         prootBinary: this.#config.prootBinary,
         folder: this.#records.folder(runtimeId),
         rootfs,
@@ -262,7 +263,7 @@ export class ProotProvider implements RuntimeProvider {
       stage("launch");
       connected = await this.#connect(complete, runtimeId);
       await this.#configure(connected.client, spec, root, options);
-      if (this.#asRoot) await shareLoader(this.#records.folder(runtimeId));
+      if (this.#asRoot) await shareLoader(pid);
       stage("agent");
       if (this.#closed) throw new RuntimeGone("the service is stopping");
       this.#keep(runtimeId, connected);
@@ -344,10 +345,12 @@ export class ProotProvider implements RuntimeProvider {
     if (record?.process !== undefined) {
       if (connected !== undefined) await this.#askToEnd(connected.client);
       await killTraced(record.process, options);
+      await removeScratch(record.process.pid);
     } else {
       for (const pid of await findByRootfs(rootfs)) {
         const identity = await identify(pid);
         if (identity !== undefined) await killTraced(identity, options);
+        await removeScratch(pid);
       }
     }
     if (connected !== undefined) await disconnect(connected);
