@@ -1,12 +1,13 @@
-import type {
-  CallOptions,
-  ExecExit,
-  ExecId,
-  ExecInfo,
-  ExecOperations,
-  ExecSpec,
-  ExecView,
-  WindowSize,
+import {
+  type CallOptions,
+  Conflict,
+  type ExecExit,
+  type ExecId,
+  type ExecInfo,
+  type ExecOperations,
+  type ExecSpec,
+  type ExecView,
+  type WindowSize,
 } from "../../ports/index.ts";
 import type { AgentChannel, AgentRequest } from "./channel.ts";
 import type { EventsFeed } from "./events-feed.ts";
@@ -73,7 +74,13 @@ export class AgentExecs implements ExecOperations {
       this.#channel.begin({ op: "exec.stdin", exec_id: execId }, write, options.signal);
       await write.done;
     }
-    if (options.close) await this.#channel.call({ op: "exec.stdin_close", exec_id: execId }, options);
+    if (!options.close) return;
+    try {
+      await this.#channel.call({ op: "exec.stdin_close", exec_id: execId }, options);
+    } catch (error) {
+      // A command that has read what it wanted may end before its input is closed: all was taken, nothing is left to do.
+      if (data.length === 0 || !(error instanceof Conflict)) throw error;
+    }
   }
 
   async resize(execId: ExecId, size: WindowSize, options: CallOptions): Promise<void> {

@@ -116,7 +116,7 @@ export class DockerProvider implements RuntimeProvider {
       }
       const { transport, why } = chooseTransport(this.#config, this.#engine.address, info);
       const summary = `Docker Engine ${info.ServerVersion}, runtime ${runtimeName(this.#config, info)}, agent over ${transport} (${why})`;
-      return { healthy: true, notes: [summary, ...engineNotes(info)] };
+      return { healthy: true, notes: [summary, ...engineNotes(this.#config, info)] };
     } catch (error) {
       return { healthy: false, error: explain(error), notes: [] };
     }

@@ -14,6 +14,9 @@ const sharingRuntimes = new Set([
   "nvidia-container-runtime",
 ]);
 
+/** The first version whose own seccomp profile keeps io_uring from containers. */
+const firstWithoutIoUring = 25;
+
 /** Names of processor architectures: the engine's to Node's. */
 const architectures: Readonly<Record<string, string>> = {
   x86_64: "x64",
@@ -80,7 +83,7 @@ export function unfitBecause(config: DockerConfig, info: EngineInfo): string | u
 }
 
 /** What is weaker on this engine than it should be. */
-export function engineNotes(info: EngineInfo): string[] {
+export function engineNotes(config: DockerConfig, info: EngineInfo): string[] {
   const notes: string[] = [];
   if (info.MemoryLimit === false) notes.push("the engine cannot limit memory here");
   else if (info.SwapLimit === false)
@@ -89,6 +92,11 @@ export function engineNotes(info: EngineInfo): string[] {
   if (info.CpuCfsQuota === false) notes.push("the engine cannot limit processor time here");
   if (!(info.SecurityOptions ?? []).some((option) => option.includes("name=seccomp"))) {
     notes.push("the engine has no seccomp: every system call is allowed");
+  } else if (config.seccompProfile === "" && Number.parseInt(info.ServerVersion, 10) < firstWithoutIoUring) {
+    notes.push(
+      `engine ${info.ServerVersion} lets sandboxes use io_uring; upgrade it to ${firstWithoutIoUring}, ` +
+        "or forbid it in providers.docker.seccomp_profile",
+    );
   }
   return notes;
 }

@@ -1,0 +1,56 @@
+import { arch } from "node:os";
+import { describe, expect, it } from "vitest";
+import { dockerConfig } from "../../../test/support/docker-provider.ts";
+import { parseEngineAddress } from "./engine-address.ts";
+import { chooseTransport, engineNotes, unfitBecause } from "./engine-facts.ts";
+import type { EngineInfo } from "./engine-shapes.ts";
+
+const socket = "unix:///var/run/docker.sock";
+const config = dockerConfig({ socket });
+const info: EngineInfo = {
+  ServerVersion: "27.1.0",
+  Runtimes: { runc: { path: "runc" }, gvisor: { path: "/usr/bin/runsc" } },
+  DefaultRuntime: "runc",
+  SecurityOptions: ["name=seccomp,profile=builtin"],
+  Architecture: arch() === "arm64" ? "aarch64" : "x86_64",
+  OSType: "linux",
+};
+const transport = (change: Partial<typeof config>, changed: Partial<EngineInfo> = {}, address = socket) =>
+  chooseTransport({ ...config, ...change }, parseEngineAddress(address), { ...info, ...changed }).transport;
+
+describe("chooseTransport()", () => {
+  it("takes the socket only where files, users and the kernel are shared", () => {
+    expect(transport({})).toBe("socket");
+    expect(transport({}, {}, "tcp://10.0.0.1:2375")).toBe("stdio");
+    expect(transport({ runtime: "gvisor" })).toBe("stdio");
+    expect(transport({ runtime: "io.containerd.kata.v2" })).toBe("stdio");
+    expect(transport({}, { DefaultRuntime: "gvisor" })).toBe("stdio");
+    expect(transport({}, { SecurityOptions: ["name=userns"] })).toBe("stdio");
+    expect(transport({}, { SecurityOptions: ["name=rootless"] })).toBe("stdio");
+    expect(transport({}, { OperatingSystem: "Docker Desktop" })).toBe("stdio");
+    expect(transport({ agentTransport: "socket" }, {}, "tcp://10.0.0.1:2375")).toBe("socket");
+  });
+});
+
+describe("unfitBecause()", () => {
+  it("names what keeps sandboxes from running, and is silent when nothing does", () => {
+    expect(unfitBecause(config, info)).toBeUndefined();
+    expect(unfitBecause({ ...config, runtime: "kata" }, info)).toContain("it has runc, gvisor");
+    expect(unfitBecause({ ...config, runtime: "io.containerd.kata.v2" }, info)).toBeUndefined();
+    expect(unfitBecause(config, { ...info, OSType: "windows" })).toContain("windows");
+    expect(unfitBecause(config, { ...info, Architecture: "riscv64" })).toContain("riscv64");
+  });
+});
+
+describe("engineNotes()", () => {
+  it("says what is weaker than it should be", () => {
+    expect(engineNotes(config, info)).toEqual([]);
+    const weak = { ...info, SwapLimit: false, PidsLimit: false, CpuCfsQuota: false, SecurityOptions: [] };
+    expect(engineNotes(config, weak)).toHaveLength(4);
+    expect(engineNotes(config, { ...info, ServerVersion: "20.10.24+dfsg1" })).toEqual([
+      expect.stringContaining("io_uring"),
+    ]);
+    const own = { ...config, seccompProfile: "/etc/profile.json" };
+    expect(engineNotes(own, { ...info, ServerVersion: "20.10.24" })).toEqual([]);
+  });
+});
