@@ -163,15 +163,16 @@ fn a_terminal_has_a_size_that_changes() {
 fn a_terminal_is_typed_into_and_interrupted() {
     let agent = TestAgent::start();
     let mut client = agent.client();
-    client.request(&exec_request("e", &["/bin/sh"], json!({"tty": {"cols": 80, "rows": 24}, "stdin": true})));
-    client.send(Kind::Data, b"echo $((6*7)); sleep 60\n");
+    let script = "trap 'exit 9' INT; read line; echo got $line; while :; do sleep 0.05; done";
+    let request = exec_request("e", &["/bin/sh", "-c", script], json!({"tty": {"cols": 80, "rows": 24}, "stdin": true}));
+    client.request(&request);
+    client.send(Kind::Data, b"this\n");
     let mut seen = String::new();
-    while !seen.contains(" 42\r\n") {
+    while !seen.contains("got this\r\n") {
         let (_, payload) = client.receive().expect("output");
         seen.push_str(&String::from_utf8_lossy(payload.get(8..).unwrap_or_default()));
     }
     client.send(Kind::Data, b"\x03");
-    client.send(Kind::Data, b"exit 9\n");
     assert_eq!(Outcome::new(client.rest()).code(), 9);
     // The end of standard input ends a shell.
     client.request(&exec_request("f", &["cat"], json!({"tty": {"cols": 80, "rows": 24}, "stdin": true})));
