@@ -7,9 +7,10 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Instant;
 
 use crate::child::{self, Plan};
+use crate::disk::Ready;
 use crate::error::{AtStep, Result, StepError};
 use crate::spec::{IdsSpec, LaunchSpec, Network, ProcessRecord, RootSpec};
-use crate::{cgroup, idmap, overlay, sys};
+use crate::{cgroup, disk, idmap, overlay, sys};
 
 pub struct Launched {
     pub pid: i32,
@@ -31,7 +32,7 @@ impl Stages {
     }
 }
 
-pub fn launch(spec: &LaunchSpec) -> Result<Launched> {
+pub fn launch(spec: &LaunchSpec, ready: Option<&Ready>) -> Result<Launched> {
     let mut stages = Stages { since: Instant::now(), done: Vec::new() };
     let rooted = matches!(spec.ids, IdsSpec::Range { .. });
 
@@ -88,7 +89,7 @@ pub fn launch(spec: &LaunchSpec) -> Result<Launched> {
     let outcome = (|| {
         idmap::write(pid, &spec.ids)?;
         stages.end("id_map");
-        let root = if rooted { Some(make_root(spec, pid)?) } else { None };
+        let root = if rooted { Some(make_root(spec, ready, pid)?) } else { None };
         stages.end("overlay");
 
         let start_time = sys::start_time(pid).at("record", "start time")?;
@@ -163,7 +164,7 @@ fn listen() -> Result<OwnedFd> {
     Ok(socket)
 }
 
-fn make_root(spec: &LaunchSpec, pid: i32) -> Result<OwnedFd> {
+fn make_root(spec: &LaunchSpec, ready: Option<&Ready>, pid: i32) -> Result<OwnedFd> {
     let IdsSpec::Range { base, .. } = spec.ids else {
         return Err(StepError::new("overlay", "only a rooted launch mounts from outside"));
     };
@@ -171,8 +172,14 @@ fn make_root(spec: &LaunchSpec, pid: i32) -> Result<OwnedFd> {
         RootSpec::Host { skeleton } => skeleton,
         RootSpec::Image { rootfs } => rootfs,
     };
+    let record = std::env::current_dir().at("disk", "current directory")?;
+    if let Some(template) = &spec.disk.template {
+        disk::enter(template, ready)?;
+    }
     overlay::make_layers(".", Some(base))?;
-    overlay::rooted(lower, pid)
+    let root = overlay::rooted(lower, pid)?;
+    std::env::set_current_dir(&record).at("disk", record.display())?;
+    Ok(root)
 }
 
 /// Waits for the child's exec, which closes the pipe, or its report of what failed.

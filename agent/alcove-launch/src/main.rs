@@ -1,5 +1,6 @@
 //! `alcove-launch serve`: takes one JSON request per line from standard input and answers one JSON line each on
-//! standard output, each request in a process of its own. `alcove-launch one`: a single request, for people and tests.
+//! standard output, each request in a process of its own; with three more arguments it keeps writable layers ready for
+//! launches that want one made from that template. `alcove-launch one`: a single request, for people and tests.
 //!
 //! The service keeps one of these because starting a process from a large one takes milliseconds. It ends with the
 //! service, when its standard input closes; sandboxes stay.
@@ -7,6 +8,7 @@
 mod cgroup;
 mod child;
 mod destroy;
+mod disk;
 mod error;
 mod harden;
 mod idmap;
@@ -14,6 +16,7 @@ mod inside;
 mod landlock;
 mod launch;
 mod overlay;
+mod pool;
 mod remove;
 mod seccomp;
 mod serve;
@@ -23,16 +26,16 @@ mod sys;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let mode = std::env::args().nth(1).unwrap_or_default();
-    let result = match mode.as_str() {
-        "serve" => serve::serve(),
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let result = match arguments.first().map_or("", String::as_str) {
+        "serve" => serve::serve(&arguments[1..]),
         "one" => serve::one(),
         "--version" => {
             println!("alcove-launch {}", env!("CARGO_PKG_VERSION"));
             return ExitCode::SUCCESS;
         }
         _ => {
-            eprintln!("usage: alcove-launch serve | one | --version");
+            eprintln!("usage: alcove-launch serve [DISK_TEMPLATE POOL_DIR COUNT] | one | --version");
             return ExitCode::from(2);
         }
     };

@@ -87,12 +87,7 @@ fn by_descriptor(lower: &OwnedFd) -> std::io::Result<OwnedFd> {
 
 /// Older kernels want every layer at a path: in a mount namespace of this process, which ends with it.
 fn by_path(lower: &OwnedFd) -> Result<OwnedFd> {
-    // SAFETY: plain number; this process is single-threaded.
-    sys::check(unsafe { libc::unshare(libc::CLONE_NEWNS) } as libc::c_long).at(STEP, "mount namespace")?;
-    sys::mount("", "/", "", libc::MS_REC | libc::MS_PRIVATE, "").at(STEP, "private mounts")?;
-    // The working directory is still that of the namespace left behind.
-    let here = std::env::current_dir().at(STEP, "current directory")?;
-    std::env::set_current_dir(&here).at(STEP, here.display())?;
+    sys::private_mounts().at(STEP, "mount namespace")?;
     for name in ["lower", "merged"] {
         sys::make_dir(libc::AT_FDCWD, name, 0o700).at(STEP, name)?;
     }

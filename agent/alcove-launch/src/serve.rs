@@ -6,13 +6,15 @@ use std::os::fd::AsRawFd;
 use crate::error::{AtStep, Result, StepError};
 use crate::spec::{Reply, Request};
 use crate::{destroy, launch, sys};
+use crate::disk::Ready;
+use crate::pool::Pool;
 
 /// A request that takes longer has hung; its process ends and what it made is undone by a later `destroy`.
 const REQUEST_SECONDS: u32 = 20;
 const LONGEST_REQUEST: usize = 1 << 20;
 const LAST_REQUESTS_MS: i32 = 5_000;
 
-pub fn serve() -> Result<()> {
+pub fn serve(arguments: &[String]) -> Result<()> {
     // Orphans of finished launches come to this process and vanish: nobody collects them where PID 1 does not.
     // SAFETY: plain numbers.
     unsafe {
@@ -20,32 +22,81 @@ pub fn serve() -> Result<()> {
         libc::signal(libc::SIGINT, libc::SIG_IGN);
         sys::check(libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) as libc::c_long).at("serve", "subreaper")?;
     }
+    let mut pool = pool_of(arguments)?;
     // Every request's process holds the writing end; reading it ends when none is left.
     let (idle, busy) = sys::pipe().at("serve", "pipe")?;
-    let stdin = std::io::stdin().lock();
-    let mut reader = std::io::BufReader::new(stdin);
-    let mut line = Vec::new();
+    let mut input = Vec::new();
+    let mut buffer = vec![0u8; 64 * 1024];
     loop {
-        line.clear();
-        let count = std::io::Read::take(&mut reader, LONGEST_REQUEST as u64)
-            .read_until(b'\n', &mut line)
-            .at("serve", "standard input")?;
+        if let Some(pool) = &mut pool {
+            if let Err(error) = pool.refill() {
+                eprintln!("alcove-launch: {error}");
+            }
+        }
+        if !wait_for_input(pool.as_mut())? {
+            continue;
+        }
+        let count = sys::read_some(libc::STDIN_FILENO, &mut buffer).at("serve", "standard input")?;
         if count == 0 {
             drop(busy);
             // Deletions under way; what is not done by then is deleted at the service's next start.
             sys::wait_readable(idle.as_raw_fd(), LAST_REQUESTS_MS).at("serve", "wait")?;
             return Ok(());
         }
-        if line.last() != Some(&b'\n') {
-            return Err(StepError::new("serve", "a request was cut off or longer than 1 MiB"));
+        input.extend_from_slice(&buffer[..count]);
+        while let Some(end) = input.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = input.drain(..=end).collect();
+            begin(&line, pool.as_mut())?;
         }
-        let parent = std::process::id() as i32;
-        if sys::fork().at("serve", "fork")? == 0 {
-            begin_request(parent);
-            handle(&line);
-            std::process::exit(0);
+        if input.len() > LONGEST_REQUEST {
+            return Err(StepError::new("serve", "a request was longer than 1 MiB"));
         }
     }
+}
+
+fn pool_of(arguments: &[String]) -> Result<Option<Pool>> {
+    match arguments {
+        [] => Ok(None),
+        [template, dir, count] => {
+            let count = count.parse().map_err(|_| StepError::new("serve", format!("{count} is no number")))?;
+            Ok(Some(Pool::new(template.clone(), dir.clone(), count)))
+        }
+        _ => Err(StepError::new("serve", "takes no arguments, or a template, a directory and a number")),
+    }
+}
+
+/// @returns false when only the pool had something to do.
+fn wait_for_input(pool: Option<&mut Pool>) -> Result<bool> {
+    let Some((pool, arrival)) = pool.and_then(|pool| pool.arrival().map(|fd| (pool, fd))) else {
+        return Ok(true);
+    };
+    let mut entries = [libc::STDIN_FILENO, arrival].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    // SAFETY: both entries are alive through the call.
+    let result = sys::check(unsafe { libc::poll(entries.as_mut_ptr(), 2, -1) } as libc::c_long);
+    match result {
+        Err(error) if sys::errno_is(&error, libc::EINTR) => return Ok(false),
+        other => other.map(drop).at("serve", "poll")?,
+    }
+    if entries[1].revents != 0 {
+        pool.collect();
+    }
+    Ok(entries[0].revents != 0)
+}
+
+fn begin(line: &[u8], pool: Option<&mut Pool>) -> Result<()> {
+    let request = serde_json::from_slice::<Request>(line);
+    let wants_disk = matches!(&request, Ok(Request::Launch { spec, .. }) if spec.disk.template.is_some());
+    let ready = if wants_disk { pool.and_then(Pool::take) } else { None };
+    let parent = std::process::id() as i32;
+    if sys::fork().at("serve", "fork")? == 0 {
+        begin_request(parent);
+        match request {
+            Ok(request) => handle(request, ready),
+            Err(error) => fail(request_id(line), &StepError::new("request", error.to_string())),
+        }
+        std::process::exit(0);
+    }
+    Ok(())
 }
 
 /// A request's process does not outlive the service, and does not wait for ever.
@@ -64,17 +115,16 @@ fn begin_request(parent: i32) {
 pub fn one() -> Result<()> {
     let mut line = Vec::new();
     std::io::stdin().lock().read_until(b'\n', &mut line).at("serve", "standard input")?;
-    handle(&line);
+    match serde_json::from_slice(&line) {
+        Ok(request) => handle(request, None),
+        Err(error) => fail(request_id(&line), &StepError::new("request", error.to_string())),
+    }
     Ok(())
 }
 
-fn handle(line: &[u8]) {
-    let request: Request = match serde_json::from_slice(line) {
-        Ok(request) => request,
-        Err(error) => return fail(request_id(line), &StepError::new("request", error.to_string())),
-    };
+fn handle(request: Request, ready: Option<Ready>) {
     match request {
-        Request::Launch { id, spec } => match launch::launch(&spec) {
+        Request::Launch { id, spec } => match launch::launch(&spec, ready.as_ref()) {
             Ok(launched) => send(&Reply {
                 pid: Some(launched.pid),
                 start_time: Some(launched.start_time),

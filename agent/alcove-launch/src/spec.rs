@@ -89,22 +89,12 @@ pub struct Limits {
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 pub struct DiskSpec {
-    /// A preformatted image file that becomes the writable layer.
+    /// A preformatted ext4 image: a copy of it becomes the writable layer. Rooted only.
     #[serde(default)]
-    pub image: Option<String>,
-    /// Size of a tmpfs that becomes the writable layer.
+    pub template: Option<String>,
+    /// Size of a tmpfs that becomes the writable layer. Unprivileged only.
     #[serde(default)]
     pub tmpfs_mb: Option<u64>,
-    /// ext4 project quota: project id and limit.
-    #[serde(default)]
-    pub project: Option<ProjectSpec>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ProjectSpec {
-    pub id: u32,
-    pub limit_mb: u64,
 }
 
 #[derive(Deserialize)]

@@ -15,7 +15,7 @@ const defaults: NativeProviderConfig = {
   networkMode: "none",
   uidBase: 1_879_048_192,
   pidsLimit: 128,
-  diskMb: 0,
+  diskMb: 256,
   minFreeMb: 0,
   addedCaps: [],
 };

@@ -24,6 +24,8 @@ async function wayOut(step: string, errno: number | undefined): Promise<string |
       return "idmapped mounts need Linux 5.12 and a file system that supports them; put data_dir on ext4, xfs or btrfs";
     case "overlay":
       return "overlayfs is missing or refused (modprobe overlay; below another overlay use a data_dir on a real disk)";
+    case "disk":
+      return "loop devices are refused; providers.native.disk_mb: 0 does without a limit for each sandbox's disk";
     case "proc":
       return "a new /proc is refused, as in containers that mask theirs: run the service outside of one, or unmask /proc";
     case "root":

@@ -1,6 +1,7 @@
 import { readFile } from "node:fs/promises";
 import { userInfo } from "node:os";
 import { Cgroups } from "./cgroups.ts";
+import { type DiskPool, openDiskPool } from "./disk-template.ts";
 import { makeHostRoot } from "./host-root.ts";
 import { idsPerSandbox } from "./id-ranges.ts";
 import type { IdsSpec } from "./launch-spec.ts";
@@ -11,6 +12,8 @@ export interface Ground {
   /** How ids are mapped by a service that is not root. */
   unprivilegedIds: Exclude<IdsSpec, { kind: "range" }>;
   cgroups: Cgroups | undefined;
+  /** Where writable layers of limited size come from; undefined: they have no limit of their own. */
+  disks: DiskPool | undefined;
   /** Path of the root below image `host`. */
   skeleton: string;
   /** Remarks for check(). */
@@ -20,7 +23,9 @@ export interface Ground {
 export async function surveyGround(options: {
   dataDir: string;
   instance: string;
-  findProgram: (name: string) => Promise<boolean>;
+  diskMb: number;
+  minFreeMb: number;
+  findProgram: (name: string) => Promise<string | undefined>;
 }): Promise<Ground> {
   const rooted = process.getuid?.() === 0;
   const notes: string[] = [];
@@ -39,13 +44,39 @@ export async function surveyGround(options: {
         `${idsPerSandbox} ids for ${userName()} in /etc/subuid and /etc/subgid)`,
     );
   }
-  return { rooted, unprivilegedIds, cgroups, skeleton: await makeHostRoot(options.dataDir), notes };
+  const disks = await diskPool(options, rooted);
+  if (disks !== undefined && "missing" in disks) {
+    const guard = options.minFreeMb > 0 ? `, only the guard that keeps ${options.minFreeMb} MB free` : "";
+    notes.push(`a sandbox's disk has no limit of its own${guard}: ${disks.missing}`);
+  }
+  const limited = disks === undefined || "missing" in disks ? undefined : disks;
+  return {
+    rooted,
+    unprivilegedIds,
+    cgroups,
+    disks: limited,
+    skeleton: await makeHostRoot(options.dataDir),
+    notes,
+  };
+}
+
+async function diskPool(
+  options: { dataDir: string; diskMb: number; findProgram: (name: string) => Promise<string | undefined> },
+  rooted: boolean,
+): Promise<DiskPool | { missing: string } | undefined> {
+  if (options.diskMb === 0) return undefined;
+  if (!rooted) return { missing: "a user without rights cannot mount one" };
+  return openDiskPool({ ...options, mkfs: await options.findProgram("mkfs.ext4") });
 }
 
 const single = { kind: "single" } as const;
 
-async function subids(findProgram: (name: string) => Promise<boolean>): Promise<Ground["unprivilegedIds"]> {
-  if (!(await findProgram("newuidmap")) || !(await findProgram("newgidmap"))) return single;
+async function subids(
+  findProgram: (name: string) => Promise<string | undefined>,
+): Promise<Ground["unprivilegedIds"]> {
+  for (const name of ["newuidmap", "newgidmap"]) {
+    if ((await findProgram(name)) === undefined) return single;
+  }
   const [uids, gids] = await Promise.all([grantedRange("/etc/subuid"), grantedRange("/etc/subgid")]);
   if (uids === undefined || gids === undefined) return single;
   const count = Math.min(uids.count, gids.count, idsPerSandbox - 1);

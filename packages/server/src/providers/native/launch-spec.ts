@@ -11,7 +11,7 @@ export interface LaunchSpec {
   cgroup: CgroupSpec | null;
   limits: { memory_mb: number; vcpus: number; pids: number; exec_group: boolean };
   added_caps: readonly string[];
-  disk: { tmpfs_mb?: number; image?: string };
+  disk: { tmpfs_mb?: number; template?: string };
 }
 
 export type IdsSpec =

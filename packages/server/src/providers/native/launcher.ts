@@ -54,9 +54,17 @@ export class Launcher implements AsyncDisposable {
   #lastId = 0;
   #closed = false;
 
+  /** Arguments after `serve`; changes apply to the next start. */
+  #arguments: readonly string[] = [];
+
   constructor(options: { binary: string; logger: Logger }) {
     this.#binary = options.binary;
     this.#logger = options.logger;
+  }
+
+  /** From its next start on the launcher keeps writable layers ready. */
+  keepDisks(options: { template: string; dir: string; count: number }): void {
+    this.#arguments = [options.template, options.dir, String(options.count)];
   }
 
   /** @throws LauncherFailure; what was made until then is for `destroy` to undo. */
@@ -93,7 +101,7 @@ export class Launcher implements AsyncDisposable {
   }
 
   #start(): Child {
-    const child = spawn(this.#binary, ["serve"], {
+    const child = spawn(this.#binary, ["serve", ...this.#arguments], {
       stdio: ["pipe", "pipe", "pipe"],
       env: { PATH: "/usr/sbin:/usr/bin:/sbin:/bin" },
       cwd: "/",

@@ -181,6 +181,16 @@ await describeWith(["linux", "root", "agent", "launcher", "native", "busybox"], 
     expect(shm.exit?.exitCode).not.toBe(0);
   });
 
+  it("a disk that is filled stays inside its limit, and its sandbox can be destroyed", async () => {
+    const [full, other] = [await sandbox(), await sandbox()];
+    const { output } = await full.run("dd if=/dev/zero of=/root/fill bs=1M count=2048 2>&1; df -m / | tail -1");
+    expect(output).toContain("No space left");
+    expect((await other.run("echo fine > /root/file && cat /root/file")).output).toBe("fine\n");
+    const startedAt = performance.now();
+    await provider.destroy(full.runtimeId, soon());
+    expect(performance.now() - startedAt).toBeLessThan(5_000);
+  });
+
   it("a service that is killed leaves sandboxes that the next one adopts and destroys", {
     timeout: 40_000,
   }, async () => {

@@ -23,6 +23,7 @@ import {
 } from "../../ports/index.ts";
 import { AgentClient, storeAgent, unixDialer } from "../agent/index.ts";
 import { adviceFor } from "./advice.ts";
+import { readyDisks } from "./disk-template.ts";
 import { type Ground, surveyGround } from "./ground.ts";
 import { IdRanges, idsPerSandbox } from "./id-ranges.ts";
 import type { IdsSpec, LaunchSpec, RuntimeRecord } from "./launch-spec.ts";
@@ -264,7 +265,13 @@ export class NativeProvider implements RuntimeProvider {
     const instance = this.#instanceId.replace(/[^a-zA-Z0-9]/g, "").slice(0, 12);
     await mkdir(this.#directories.trash, { recursive: true, mode: 0o700 });
     const [ground, agent] = await Promise.all([
-      surveyGround({ dataDir: this.#dataDir, instance, findProgram }),
+      surveyGround({
+        dataDir: this.#dataDir,
+        instance,
+        diskMb: this.#config.diskMb,
+        minFreeMb: this.#config.minFreeMb,
+        findProgram,
+      }),
       storeAgent({ dataDir: this.#dataDir, binary: this.#agentBinary }),
     ]);
     const ranges = new IdRanges({ base: this.#config.uidBase, offset: Number.parseInt(instance, 36) || 0 });
@@ -272,6 +279,7 @@ export class NativeProvider implements RuntimeProvider {
       const record = await this.#directories.record(runtimeId);
       if (record?.ids.kind === "range") ranges.restore(record.ids.base, runtimeId);
     }
+    if (ground.disks !== undefined) this.#launcher.keepDisks({ ...ground.disks, count: readyDisks });
     const prepared = { ...ground, agent: agent.path, ranges };
     await this.#sweep(prepared);
     return prepared;
@@ -367,7 +375,7 @@ export class NativeProvider implements RuntimeProvider {
         exec_group: false,
       },
       added_caps: this.#config.addedCaps,
-      disk: {},
+      disk: prepared.disks === undefined ? {} : { template: prepared.disks.template },
     };
     const startedAt = performance.now();
     const launched = this.#launch(launch, runtimeId);
@@ -520,11 +528,11 @@ function orAborted<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
   return promise;
 }
 
-async function findProgram(name: string): Promise<boolean> {
+async function findProgram(name: string): Promise<string | undefined> {
   for (const folder of ["/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin"]) {
-    if (await isExecutable(join(folder, name))) return true;
+    if (await isExecutable(join(folder, name))) return join(folder, name);
   }
-  return false;
+  return undefined;
 }
 
 async function isExecutable(path: PathLike): Promise<boolean> {

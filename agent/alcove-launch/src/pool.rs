@@ -1,0 +1,125 @@
+//! A few writable layers made ahead: a loop device and its mount take longer than all the rest of a launch. Each is made
+//! by a process of its own, which hands the mount over as a descriptor.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use crate::disk::{self, Ready};
+use crate::error::{AtStep, Result, StepError};
+use crate::sys;
+
+const STEP: &str = "disk";
+
+pub struct Pool {
+    template: String,
+    /// Where images wait; removed by the service at its start when a pool before this one left some.
+    dir: String,
+    wanted: usize,
+    ready: Vec<Ready>,
+    /// The layer being made: its image, and where its mount arrives.
+    coming: Option<(String, OwnedFd)>,
+    made: u64,
+    /// Set when making one failed; launches then make their own and report why.
+    broken: bool,
+}
+
+impl Pool {
+    pub fn new(template: String, dir: String, wanted: usize) -> Self {
+        Self { template, dir, wanted, ready: Vec::new(), coming: None, made: 0, broken: false }
+    }
+
+    pub fn take(&mut self) -> Option<Ready> {
+        self.ready.pop()
+    }
+
+    /// Readable when a layer has been made, or its making has failed.
+    pub fn arrival(&self) -> Option<RawFd> {
+        self.coming.as_ref().map(|(_, socket)| socket.as_raw_fd())
+    }
+
+    /// Starts making a layer when one is missing and none is being made.
+    pub fn refill(&mut self) -> Result<()> {
+        if self.broken || self.coming.is_some() || self.ready.len() >= self.wanted {
+            return Ok(());
+        }
+        self.made += 1;
+        let image = format!("{}/{}-{}.img", self.dir, std::process::id(), self.made);
+        let (ours, theirs) = socket_pair()?;
+        if sys::fork().at(STEP, "fork")? == 0 {
+            drop(ours);
+            let sent = disk::make(&self.template, &image).and_then(|ready| send(&theirs, &ready.mount));
+            if let Err(error) = sent {
+                eprintln!("alcove-launch: {error}");
+                std::process::exit(1);
+            }
+            std::process::exit(0);
+        }
+        self.coming = Some((image, ours));
+        Ok(())
+    }
+
+    pub fn collect(&mut self) {
+        if let Some((image, socket)) = self.coming.take() {
+            match receive(&socket) {
+                Ok(mount) => self.ready.push(Ready { image, mount }),
+                Err(_) => self.broken = true,
+            }
+        }
+    }
+}
+
+fn socket_pair() -> Result<(OwnedFd, OwnedFd)> {
+    let mut fds = [0; 2];
+    // SAFETY: the array has room for two descriptors, owned from here on.
+    unsafe {
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+        sys::check(libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) as libc::c_long).at(STEP, "socketpair")?;
+        Ok((OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])))
+    }
+}
+
+/// Room for one descriptor, aligned as control messages must be.
+#[repr(align(8))]
+struct Control([u8; 24]);
+
+fn message(byte: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
+    // SAFETY: an all-zero header is valid.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = byte;
+    header.msg_iovlen = 1;
+    header.msg_control = control.0.as_mut_ptr().cast();
+    header.msg_controllen = control.0.len() as _;
+    header
+}
+
+fn send(socket: &OwnedFd, fd: &OwnedFd) -> Result<()> {
+    let mut byte = [0u8; 1];
+    let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+    let mut control = Control([0; 24]);
+    let header = message(&mut part, &mut control);
+    // SAFETY: the control buffer has room for exactly this message.
+    unsafe {
+        let first = libc::CMSG_FIRSTHDR(&raw const header);
+        (*first).cmsg_level = libc::SOL_SOCKET;
+        (*first).cmsg_type = libc::SCM_RIGHTS;
+        (*first).cmsg_len = libc::CMSG_LEN(size_of::<RawFd>() as u32) as _;
+        libc::CMSG_DATA(first).cast::<RawFd>().write_unaligned(fd.as_raw_fd());
+        sys::check(libc::sendmsg(socket.as_raw_fd(), &raw const header, 0) as libc::c_long).map(drop).at(STEP, "sendmsg")
+    }
+}
+
+fn receive(socket: &OwnedFd) -> Result<OwnedFd> {
+    let mut byte = [0u8; 1];
+    let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
+    let mut control = Control([0; 24]);
+    let mut header = message(&mut part, &mut control);
+    // SAFETY: the kernel fills the buffers within their sizes; a descriptor received is owned from here on.
+    unsafe {
+        let flags = libc::MSG_CMSG_CLOEXEC;
+        sys::check(libc::recvmsg(socket.as_raw_fd(), &raw mut header, flags) as libc::c_long).at(STEP, "recvmsg")?;
+        let first = libc::CMSG_FIRSTHDR(&raw const header);
+        if first.is_null() || (*first).cmsg_type != libc::SCM_RIGHTS {
+            return Err(StepError::new(STEP, "no mount arrived"));
+        }
+        Ok(OwnedFd::from_raw_fd(libc::CMSG_DATA(first).cast::<RawFd>().read_unaligned()))
+    }
+}
