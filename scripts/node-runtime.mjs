@@ -12,10 +12,31 @@ const runtimeDir = path.join(projectRoot, ".runtime");
 const packageName = `node-${process.platform}-${process.arch}`;
 const binary = path.join(runtimeDir, "node_modules", packageName, "bin", "node");
 
-/** @returns the path of a Node binary of at least `wantedMajor` that is already here, or undefined. */
+/** Says that the binary runs here; `bin/alcove` looks for it too. */
+const checkedMark = path.join(runtimeDir, "node.ok");
+/** Libraries the binary needs and the system lacks. */
+export const libraryDir = path.join(runtimeDir, "lib");
+
+/** @returns the path of a Node binary of at least `wantedMajor` that is already here and runs, or undefined. */
 export function findNode() {
   if (Number(process.versions.node.split(".")[0]) >= wantedMajor) return process.execPath;
-  return existsSync(binary) ? binary : undefined;
+  if (!existsSync(binary)) return undefined;
+  if (existsSync(libraryDir) && !(process.env.LD_LIBRARY_PATH ?? "").includes(libraryDir)) {
+    process.env.LD_LIBRARY_PATH = [libraryDir, process.env.LD_LIBRARY_PATH].filter(Boolean).join(":");
+  }
+  if (existsSync(checkedMark)) return binary;
+  if (nodeFailure() !== undefined) return undefined;
+  writeFileSync(checkedMark, "");
+  return binary;
+}
+
+/** @returns what the binary said when it did not run: a library it lacks, as a rule. */
+export function nodeFailure() {
+  if (!existsSync(binary)) return "it is not installed";
+  const result = spawnSync(binary, ["--version"], { encoding: "utf8" });
+  return result.status === 0
+    ? undefined
+    : (result.stderr ?? "").trim() || String(result.error ?? "it does not run");
 }
 
 /** Makes the folder ready. @returns the npm command that puts the binary into it. */

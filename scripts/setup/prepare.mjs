@@ -1,8 +1,9 @@
 // Everything a fresh clone needs before the service can run: Node, packages, the agent. Plain JavaScript, Node 18 and up.
 import path from "node:path";
 import { agentIsCurrent } from "../build-agent.mjs";
-import { findNode, nodeInstallation, projectRoot } from "../node-runtime.mjs";
+import { findNode, libraryDir, nodeFailure, nodeInstallation, projectRoot } from "../node-runtime.mjs";
 import { dependenciesCurrent, ensureDependencies } from "./dependencies.mjs";
+import { ensureLibatomic } from "./libatomic.mjs";
 import { withSetupLock } from "./lock.mjs";
 import { ensureCargo } from "./rust.mjs";
 import { runStep, say } from "./step.mjs";
@@ -33,8 +34,10 @@ async function ensureNode() {
   const found = findNode();
   if (found !== undefined) return found;
   const { title, command, args, failed } = nodeInstallation();
-  const ok = await runStep(title, command, args);
-  return (ok ? findNode() : undefined) ?? fail(failed);
+  if (nodeFailure() === "it is not installed" && !(await runStep(title, command, args))) fail(failed);
+  const why = findNode() === undefined ? nodeFailure() : undefined;
+  if (why?.includes("libatomic") && !(await ensureLibatomic(libraryDir))) fail(why);
+  return findNode() ?? fail(`${failed}: ${nodeFailure()}`);
 }
 
 async function ensureAgent() {

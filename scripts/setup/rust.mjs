@@ -1,10 +1,10 @@
 // Finds a cargo that can build the agent, or gets one where that is in our hands: as root, from the distribution.
 // Plain JavaScript, Node 18 and up.
 import { spawnSync } from "node:child_process";
-import { accessSync, constants, readFileSync } from "node:fs";
+import { readFileSync } from "node:fs";
 import path from "node:path";
 import { CargoMissing, findCargo as cargoForAgent, oldestRust } from "../build-agent.mjs";
-import { runStep, say } from "./step.mjs";
+import { findProgram, runStep, say } from "./step.mjs";
 
 /** Cargo's packages, the one with the newest compiler first: Debian 12's plain `cargo` is years old. */
 const aptPackages = ["cargo-web", "cargo"];
@@ -107,18 +107,4 @@ function atLeast(version, wanted) {
     if (difference !== 0) return difference > 0;
   }
   return true;
-}
-
-export function findProgram(name) {
-  for (const folder of (process.env.PATH ?? "").split(path.delimiter)) {
-    if (folder === "") continue;
-    const file = path.join(folder, name);
-    try {
-      accessSync(file, constants.X_OK);
-      return file;
-    } catch {
-      // Not in this folder.
-    }
-  }
-  return undefined;
 }

@@ -1,5 +1,7 @@
 // One step of the set-up that may take a while: says what it does and how far it is. Plain JavaScript, Node 18 and up.
 import { spawn } from "node:child_process";
+import { accessSync, constants } from "node:fs";
+import path from "node:path";
 
 const refreshMs = 120;
 const lineEveryMs = 10_000;
@@ -65,4 +67,19 @@ export async function runStep(title, command, args, options = {}) {
 function lastLine(output) {
   const lines = output.split(/[\r\n]+/).filter((line) => line.trim() !== "");
   return (lines[lines.length - 1] ?? "").replace(/\x1b\[[0-9;?]*[A-Za-z]/g, "").trim();
+}
+
+/** @returns the path of a program, or undefined when there is none on the PATH. */
+export function findProgram(name) {
+  for (const folder of (process.env.PATH ?? "").split(path.delimiter)) {
+    if (folder === "") continue;
+    const file = path.join(folder, name);
+    try {
+      accessSync(file, constants.X_OK);
+      return file;
+    } catch {
+      // Not in this folder.
+    }
+  }
+  return undefined;
 }
