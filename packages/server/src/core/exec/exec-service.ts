@@ -331,14 +331,16 @@ export class ExecService implements Disposable {
     };
   }
 
-  /** The events of a view; an exit is told to the tracker, an abort of the signal throws its reason. */
+  /**
+   * The events of a view; an exit is told to the tracker, an abort of the signal throws its reason. Read to the end, not
+   * only to the exit: a view that is left early costs its connection.
+   */
   async *#watched(target: Target, view: ExecView, signal: AbortSignal): AsyncGenerator<ExecEvent> {
     try {
       for await (const event of view.events) {
         if (event.type === "exit") this.#tracker.sawExit(target.row.id, view.execId, event.exit);
         if (signal.aborted && event.type !== "exit") break;
         yield event;
-        if (event.type === "exit") return;
       }
     } catch (error) {
       if (!signal.aborted) throw error;
