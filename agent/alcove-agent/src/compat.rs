@@ -81,6 +81,10 @@ pub fn install() -> Result<()> {
     let zero: libc::c_ulong = 0;
     unsafe {
         check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, zero, zero, zero))?;
+        // A translator that died before this sends no signal any more, and has left us to init.
+        if libc::getppid() == 1 {
+            return Err(Error::other("the path translator is gone"));
+        }
         check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1 as libc::c_ulong, zero, zero, zero))?;
         check(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER as libc::c_ulong, &fprog))
     }

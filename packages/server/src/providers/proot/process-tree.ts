@@ -53,10 +53,11 @@ export async function killTraced(tracer: ProcessIdentity, options: { signal: Abo
 
 async function tracedBy(tracerPid: number): Promise<number[]> {
   const traced: number[] = [];
-  const line = `\nTracerPid:\t${tracerPid}\n`;
+  // A child that has just been forked is not traced yet.
+  const lines = [`\nTracerPid:\t${tracerPid}\n`, `\nPPid:\t${tracerPid}\n`];
   for (const pid of await allPids()) {
     const status = await orUnreadable(readFile(`/proc/${pid}/status`, "utf8"));
-    if (status.includes(line) && !/\nState:\t[ZX]/.test(status)) traced.push(pid);
+    if (lines.some((line) => status.includes(line)) && !/\nState:\t[ZX]/.test(status)) traced.push(pid);
   }
   return traced;
 }
