@@ -54,8 +54,18 @@ export async function nativeHome(): Promise<NativeHome> {
   return {
     dataDir,
     open: (change) => nativeProvider(dataDir, rootfs, change),
-    remove: () => rm(dataDir, { recursive: true, force: true }),
+    remove: async () => {
+      await destroyAll(nativeProvider(dataDir, rootfs));
+      await rm(dataDir, { recursive: true, force: true });
+    },
   };
+}
+
+/** Sandboxes outlive the service: what a test left running ends here. */
+async function destroyAll(provider: NativeProvider): Promise<void> {
+  const options = { signal: AbortSignal.timeout(30_000) };
+  for (const { runtimeId } of await provider.inventory(options)) await provider.destroy(runtimeId, options);
+  await provider[Symbol.asyncDispose]();
 }
 
 export function nativeProvider(

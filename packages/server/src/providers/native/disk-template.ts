@@ -13,7 +13,7 @@ export interface DiskPool {
   dir: string;
 }
 
-const features = ["-O", "^has_journal,^resize_inode,sparse_super2", "-i", "65536", "-m", "0"];
+const features = ["-O", "^has_journal,^resize_inode,sparse_super2", "-b", "4096", "-i", "16384", "-m", "0"];
 
 /**
  * Makes the template of sandboxes' writable layers, once for each size.

@@ -124,7 +124,7 @@ export class NativeProvider implements RuntimeProvider {
   }
 
   async check(options: CallOptions): Promise<ProviderCheck> {
-    const runtimeId = `${probePrefix}${randomBytes(6).toString("hex")}` as RuntimeId;
+    const runtimeId = newProbeId();
     try {
       const prepared = await this.#prepare();
       try {
@@ -282,7 +282,26 @@ export class NativeProvider implements RuntimeProvider {
     if (ground.disks !== undefined) this.#launcher.keepDisks({ ...ground.disks, count: readyDisks });
     const prepared = { ...ground, agent: agent.path, ranges };
     await this.#sweep(prepared);
-    return prepared;
+    return prepared.disks === undefined ? prepared : this.#tryDisk(prepared);
+  }
+
+  /** Loop devices can be there and refused, as in many containers: better known now than at every spawn. */
+  async #tryDisk(prepared: Prepared): Promise<Prepared> {
+    const runtimeId = newProbeId();
+    const spec = probeSpec(runtimeId);
+    const root = { kind: "host", skeleton: prepared.skeleton } as const;
+    try {
+      await this.#launcher.launch(
+        this.#launchSpec(prepared, spec, root, this.#recordOf(prepared, spec, root)),
+      );
+      return prepared;
+    } catch (error) {
+      if (!(error instanceof LauncherFailure) || error.step !== "disk") return prepared;
+      const note = `a sandbox's disk has no limit of its own: ${await adviceFor(error)}`;
+      return { ...prepared, disks: undefined, notes: [...prepared.notes, note] };
+    } finally {
+      await this.#remove(prepared, this.#directories.path(runtimeId), runtimeId);
+    }
   }
 
   /** What a service before this one was deleting, or probing, when it ended. */
@@ -341,42 +360,9 @@ export class NativeProvider implements RuntimeProvider {
     options: CallOptions & { onStage?: (stage: string, durationMs: number) => void },
   ): Promise<void> {
     const { runtimeId } = spec;
-    const dir = this.#directories.path(runtimeId);
     await this.#destroying.get(runtimeId);
-    const ids = this.#idsFor(prepared, runtimeId);
-    const record: RuntimeRecord = {
-      version: 1,
-      instanceId: this.#instanceId,
-      runtimeId,
-      sandboxId: spec.sandboxId,
-      token: randomBytes(32).toString("hex"),
-      image: spec.image,
-      rootfs: root.kind === "image" ? root.rootfs : null,
-      ids,
-      cgroup: prepared.cgroups?.spec(runtimeId) ?? null,
-      createdAt: new Date().toISOString(),
-    };
-    const launch: LaunchSpec = {
-      dir,
-      record,
-      agent: prepared.agent,
-      root,
-      ids,
-      hostname: spec.sandboxId,
-      network:
-        spec.network === "host" || (spec.network === undefined && this.#config.networkMode === "host")
-          ? "host"
-          : "none",
-      cgroup: record.cgroup,
-      limits: {
-        memory_mb: spec.memoryMb,
-        vcpus: spec.vcpus,
-        pids: this.#config.pidsLimit,
-        exec_group: false,
-      },
-      added_caps: this.#config.addedCaps,
-      disk: prepared.disks === undefined ? {} : { template: prepared.disks.template },
-    };
+    const record = this.#recordOf(prepared, spec, root);
+    const launch = this.#launchSpec(prepared, spec, root, record);
     const startedAt = performance.now();
     const launched = this.#launch(launch, runtimeId);
     this.#launching.set(runtimeId, launched);
@@ -410,6 +396,45 @@ export class NativeProvider implements RuntimeProvider {
     }
     options.onStage?.("configure", performance.now() - launchedAt);
     this.#connect(record, client);
+  }
+
+  /** Takes an id range, which the record keeps from then on. */
+  #recordOf(prepared: Prepared, spec: RuntimeSpec, root: LaunchSpec["root"]): RuntimeRecord {
+    const { runtimeId } = spec;
+    return {
+      version: 1,
+      instanceId: this.#instanceId,
+      runtimeId,
+      sandboxId: spec.sandboxId,
+      token: randomBytes(32).toString("hex"),
+      image: spec.image,
+      rootfs: root.kind === "image" ? root.rootfs : null,
+      ids: this.#idsFor(prepared, runtimeId),
+      cgroup: prepared.cgroups?.spec(runtimeId) ?? null,
+      createdAt: new Date().toISOString(),
+    };
+  }
+
+  #launchSpec(
+    prepared: Prepared,
+    spec: RuntimeSpec,
+    root: LaunchSpec["root"],
+    record: RuntimeRecord,
+  ): LaunchSpec {
+    const pids = this.#config.pidsLimit;
+    return {
+      dir: this.#directories.path(spec.runtimeId),
+      record,
+      agent: prepared.agent,
+      root,
+      ids: record.ids,
+      hostname: spec.sandboxId,
+      network: (spec.network ?? this.#config.networkMode) === "host" ? "host" : "none",
+      cgroup: record.cgroup,
+      limits: { memory_mb: spec.memoryMb, vcpus: spec.vcpus, pids, exec_group: false },
+      added_caps: this.#config.addedCaps,
+      disk: prepared.disks === undefined ? {} : { template: prepared.disks.template },
+    };
   }
 
   /** A directory in the way is what a spawn before a crash left: spawns are repeated with the same id. */
@@ -493,6 +518,10 @@ export class NativeProvider implements RuntimeProvider {
 }
 
 const errnoExists = 17;
+
+function newProbeId(): RuntimeId {
+  return `${probePrefix}${randomBytes(6).toString("hex")}` as RuntimeId;
+}
 
 function probeSpec(runtimeId: RuntimeId): RuntimeSpec {
   return {
