@@ -48,7 +48,7 @@ export class RuntimeRecords {
   /** Writes the record down for good, before anything it describes exists. */
   async save(record: RuntimeRecord): Promise<void> {
     const folder = this.folder(record.runtimeId as RuntimeId);
-    await mkdir(folder, { recursive: true, mode: 0o700 });
+    const made = await mkdir(folder, { recursive: true, mode: 0o700 });
     const draft = join(folder, `.${recordName}.${randomUUID()}`);
     const file = await open(draft, "wx", 0o600);
     try {
@@ -58,8 +58,8 @@ export class RuntimeRecords {
       await file.close();
     }
     await rename(draft, join(folder, recordName));
-    await syncFolder(folder);
-    await syncFolder(dirname(folder));
+    // Both at once: the file system makes one write of them.
+    await Promise.all([syncFolder(folder), made === undefined ? undefined : syncFolder(dirname(folder))]);
   }
 
   /** Makes the folder for the socket, closed to everything that can run in the container but the agent. */
