@@ -148,7 +148,10 @@ fn prepare_process() -> (u64, u64) {
             }
             libc::fcntl(fd, libc::F_SETFD, 0);
         }
-        libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
+        // A translator that is not root could no longer read the paths of one that is closed to it.
+        if !sys::compat() {
+            libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
+        }
         // What escapes its monitor comes here, also when the agent is not the init of its sandbox.
         libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
         #[cfg(target_env = "gnu")]

@@ -221,8 +221,13 @@ fn run(socket: OwnedFd, first: &[u8], fds: [RawFd; MAX_FDS]) -> ! {
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
         sys::close_all_but(&mut [socket, fds[0], fds[1], fds[2]]);
         // The effective id stays, and with it the capabilities. Where the id does not exist nothing changes.
-        libc::syscall(libc::SYS_setresuid, MONITOR_UID, u32::MAX, MONITOR_UID);
-        libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
+        // A path translator that shows its user as root only pretends to change it, to commands too.
+        if caps::permitted() & 1 << caps::SETUID != 0 {
+            libc::syscall(libc::SYS_setresuid, MONITOR_UID, u32::MAX, MONITOR_UID);
+        }
+        if !sys::compat() {
+            libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
+        }
     }
     supervise(socket, first, fds);
     while let Some((job, fds)) = receive(socket) {
@@ -240,7 +245,9 @@ fn supervise(socket: RawFd, job: &[u8], fds: [RawFd; MAX_FDS]) {
     );
     // The child changed its ids in memory that it shared, which may have made that memory dumpable.
     // SAFETY: plain prctl.
-    unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
+    if !sys::compat() {
+        unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
+    }
     for (index, fd) in fds.iter().enumerate() {
         if !fds[..index].contains(fd) {
             // SAFETY: these descriptors came with the job and are used by nobody else here.
