@@ -23,6 +23,7 @@ import {
 } from "../../ports/index.ts";
 import { AgentClient, storeAgent, unixDialer } from "../agent/index.ts";
 import { adviceFor } from "./advice.ts";
+import { DiskGuard } from "./disk-guard.ts";
 import { readyDisks } from "./disk-template.ts";
 import { type Ground, surveyGround } from "./ground.ts";
 import { IdRanges, idsPerSandbox } from "./id-ranges.ts";
@@ -93,6 +94,7 @@ export class NativeProvider implements RuntimeProvider {
   readonly #logger: Logger;
   readonly #launcher: Launcher;
   readonly #directories: RuntimeDirectories;
+  readonly #guard: DiskGuard;
   #prepared: Promise<Prepared> | undefined;
   readonly #launching = new Map<RuntimeId, Promise<unknown>>();
   readonly #connected = new Map<RuntimeId, Connected>();
@@ -121,6 +123,14 @@ export class NativeProvider implements RuntimeProvider {
     this.defaultImage = options.config.defaultImage;
     this.#launcher = new Launcher({ binary: options.launcherBinary, logger: options.logger });
     this.#directories = new RuntimeDirectories({ dataDir: options.dataDir });
+    this.#guard = new DiskGuard({
+      root: this.#directories.root,
+      minFreeMb: options.config.minFreeMb,
+      logger: options.logger,
+      running: () => this.#connected.keys(),
+      path: (runtimeId) => this.#directories.path(runtimeId),
+      stop: (runtimeId, reason) => this.#stopWriter(runtimeId, reason),
+    });
   }
 
   async check(options: CallOptions): Promise<ProviderCheck> {
@@ -242,6 +252,7 @@ export class NativeProvider implements RuntimeProvider {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
+    await this.#guard[Symbol.asyncDispose]();
     for (const { client, stopListening } of this.#connected.values()) {
       stopListening();
       await client[Symbol.asyncDispose]();
@@ -475,6 +486,12 @@ export class NativeProvider implements RuntimeProvider {
       },
     };
     this.#connected.set(runtimeId, { record, client, operations, stopListening });
+    this.#guard.start();
+  }
+
+  async #stopWriter(runtimeId: RuntimeId, reason: string): Promise<void> {
+    await this.#undo(runtimeId);
+    for (const listener of this.#exitListeners) listener(runtimeId, reason);
   }
 
   #ended(runtimeId: RuntimeId, reason: string): void {
@@ -493,7 +510,7 @@ export class NativeProvider implements RuntimeProvider {
     } catch (error) {
       this.#logger.warn(
         { err: error, runtimeId },
-        "a failed spawn could not be undone; its destroy will be repeated",
+        "a runtime could not be removed; its destroy will be repeated",
       );
     }
   }
