@@ -9,7 +9,8 @@ export type AgentDialer = (options: { signal: AbortSignal }) => Promise<Duplex>;
 
 export type AgentRequest = { op: string } & Record<string, unknown>;
 
-const maxIdle = 4;
+/** As many as operations are often under way at once; dialling again costs more than an idle descriptor. */
+const maxIdle = 16;
 const idleMs = 10_000;
 
 /**

@@ -69,7 +69,7 @@ export class ExecFollow extends Operation {
   }
 
   protected override onEnd(): void {
-    this.#reply.reject(runtimeGone(this.#name));
+    if (!this.#answered) this.#reply.reject(runtimeGone(this.#name));
     this.#events.end();
   }
 
