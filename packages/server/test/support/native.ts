@@ -14,7 +14,7 @@ const defaults: NativeProviderConfig = {
   defaultImage: "host",
   networkMode: "none",
   uidBase: 1_879_048_192,
-  pidsLimit: 128,
+  pidsLimit: 512,
   diskMb: 256,
   minFreeMb: 0,
   addedCaps: [],

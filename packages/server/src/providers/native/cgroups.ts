@@ -1,4 +1,5 @@
-import { mkdir, readdir, readFile, rmdir, statfs, writeFile } from "node:fs/promises";
+import { constants } from "node:fs";
+import { access, mkdir, readdir, readFile, rmdir, statfs, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { RuntimeStats } from "../../ports/index.ts";
 import type { CgroupSpec } from "./launch-spec.ts";
@@ -92,11 +93,17 @@ function stats(cpuMs: number, memory: number, memoryMax: number, pids: number): 
   };
 }
 
+/** A group that is there already may be another user's. */
+async function makeWritable(dir: string): Promise<void> {
+  await mkdir(dir, { recursive: true, mode: 0o755 });
+  await access(dir, constants.W_OK);
+}
+
 async function openV1(name: string): Promise<Cgroups> {
   const parents = new Map<string, string>();
   for (const controller of v1Controllers) {
     const parent = join(mountPoint, controller, name);
-    await mkdir(parent, { recursive: true, mode: 0o755 });
+    await makeWritable(parent);
     parents.set(controller, parent);
   }
   return Cgroups.of(1, parents);
@@ -122,7 +129,7 @@ async function openV2(name: string): Promise<Cgroups> {
   const handDown = v2Controllers.map((controller) => `+${controller}`).join(" ");
   await writeFile(join(above, "cgroup.subtree_control"), handDown);
   const parent = join(above, name);
-  await mkdir(parent, { recursive: true, mode: 0o755 });
+  await makeWritable(parent);
   await writeFile(join(parent, "cgroup.subtree_control"), handDown);
   return Cgroups.of(2, new Map([["unified", parent]]));
 }

@@ -1,1 +1,2 @@
-export { NativeProvider, type NativeProviderConfig } from "./native-provider.ts";
+export type { NativeProviderConfig } from "./launch-plan.ts";
+export { NativeProvider } from "./native-provider.ts";

@@ -1,6 +1,4 @@
-import { randomBytes } from "node:crypto";
-import { constants, type PathLike } from "node:fs";
-import { access, mkdir } from "node:fs/promises";
+import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
 import type { Capability } from "@alcove/wire";
 import { deadlineAfter } from "../../platform/deadline.ts";
@@ -25,21 +23,15 @@ import { AgentClient, storeAgent, unixDialer } from "../agent/index.ts";
 import { adviceFor } from "./advice.ts";
 import { DiskGuard } from "./disk-guard.ts";
 import { readyDisks } from "./disk-template.ts";
+import { findProgram } from "./find-program.ts";
 import { type Ground, surveyGround } from "./ground.ts";
 import { IdRanges, idsPerSandbox } from "./id-ranges.ts";
+import { type NativeProviderConfig, newLaunchSpec, newRecord } from "./launch-plan.ts";
 import type { IdsSpec, LaunchSpec, RuntimeRecord } from "./launch-spec.ts";
 import { Launcher, LauncherFailure } from "./launcher.ts";
+import { orAborted } from "./or-aborted.ts";
+import { newProbeId, probeSpec } from "./probe.ts";
 import { probePrefix, RuntimeDirectories } from "./runtime-directories.ts";
-
-export interface NativeProviderConfig {
-  defaultImage: string;
-  networkMode: "none" | "host";
-  uidBase: number;
-  pidsLimit: number;
-  diskMb: number;
-  minFreeMb: number;
-  addedCaps: readonly string[];
-}
 
 /** A runtime this process is connected to. */
 interface Connected {
@@ -411,19 +403,12 @@ export class NativeProvider implements RuntimeProvider {
 
   /** Takes an id range, which the record keeps from then on. */
   #recordOf(prepared: Prepared, spec: RuntimeSpec, root: LaunchSpec["root"]): RuntimeRecord {
-    const { runtimeId } = spec;
-    return {
-      version: 1,
+    return newRecord(spec, {
       instanceId: this.#instanceId,
-      runtimeId,
-      sandboxId: spec.sandboxId,
-      token: randomBytes(32).toString("hex"),
-      image: spec.image,
-      rootfs: root.kind === "image" ? root.rootfs : null,
-      ids: this.#idsFor(prepared, runtimeId),
-      cgroup: prepared.cgroups?.spec(runtimeId) ?? null,
-      createdAt: new Date().toISOString(),
-    };
+      root,
+      ids: this.#idsFor(prepared, spec.runtimeId),
+      cgroup: prepared.cgroups?.spec(spec.runtimeId) ?? null,
+    });
   }
 
   #launchSpec(
@@ -432,20 +417,9 @@ export class NativeProvider implements RuntimeProvider {
     root: LaunchSpec["root"],
     record: RuntimeRecord,
   ): LaunchSpec {
-    const pids = this.#config.pidsLimit;
-    return {
-      dir: this.#directories.path(spec.runtimeId),
-      record,
-      agent: prepared.agent,
-      root,
-      ids: record.ids,
-      hostname: spec.sandboxId,
-      network: (spec.network ?? this.#config.networkMode) === "host" ? "host" : "none",
-      cgroup: record.cgroup,
-      limits: { memory_mb: spec.memoryMb, vcpus: spec.vcpus, pids, exec_group: false },
-      added_caps: this.#config.addedCaps,
-      disk: prepared.disks === undefined ? {} : { template: prepared.disks.template },
-    };
+    const dir = this.#directories.path(spec.runtimeId);
+    const { agent, disks } = prepared;
+    return newLaunchSpec(spec, { config: this.#config, dir, record, agent, root, template: disks?.template });
   }
 
   /** A directory in the way is what a spawn before a crash left: spawns are repeated with the same id. */
@@ -536,24 +510,6 @@ export class NativeProvider implements RuntimeProvider {
 
 const errnoExists = 17;
 
-function newProbeId(): RuntimeId {
-  return `${probePrefix}${randomBytes(6).toString("hex")}` as RuntimeId;
-}
-
-function probeSpec(runtimeId: RuntimeId): RuntimeSpec {
-  return {
-    runtimeId,
-    sandboxId: "sb-probe" as SandboxId,
-    image: hostImage,
-    memoryMb: 64,
-    vcpus: 1,
-    env: {},
-    expiresInMs: 60_000,
-    metadata: {},
-    network: "none",
-  };
-}
-
 function defaultsOf(config: ImageConfig, spec: RuntimeSpec): { user?: string; workdir?: string } {
   const user = spec.user ?? config.user;
   const workdir = spec.workdir ?? config.workdir;
@@ -562,31 +518,4 @@ function defaultsOf(config: ImageConfig, spec: RuntimeSpec): { user?: string; wo
 
 function asDomainError(error: unknown, advice: string): unknown {
   return error instanceof LauncherFailure ? new ProviderError(advice, { cause: error }) : error;
-}
-
-/** Settles with `work`, or rejects with the signal's reason before; `work` goes on. */
-function orAborted<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
-  const { promise, resolve, reject } = Promise.withResolvers<T>();
-  const onAbort = () => reject(signal.reason);
-  if (signal.aborted) onAbort();
-  signal.addEventListener("abort", onAbort, { once: true });
-  work.then(resolve, reject).finally(() => signal.removeEventListener("abort", onAbort));
-  return promise;
-}
-
-async function findProgram(name: string): Promise<string | undefined> {
-  for (const folder of ["/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin"]) {
-    if (await isExecutable(join(folder, name))) return join(folder, name);
-  }
-  return undefined;
-}
-
-async function isExecutable(path: PathLike): Promise<boolean> {
-  try {
-    await access(path, constants.X_OK);
-    return true;
-  } catch (error) {
-    if (error instanceof Error && "code" in error) return false;
-    throw error;
-  }
 }

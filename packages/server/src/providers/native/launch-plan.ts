@@ -1,0 +1,59 @@
+import { randomBytes } from "node:crypto";
+import type { RuntimeSpec } from "../../ports/index.ts";
+import type { CgroupSpec, IdsSpec, LaunchSpec, RuntimeRecord } from "./launch-spec.ts";
+
+export interface NativeProviderConfig {
+  defaultImage: string;
+  networkMode: "none" | "host";
+  uidBase: number;
+  pidsLimit: number;
+  diskMb: number;
+  minFreeMb: number;
+  addedCaps: readonly string[];
+}
+
+/** What is written down of a runtime before it exists, with a token of its own. */
+export function newRecord(
+  spec: RuntimeSpec,
+  options: { instanceId: string; root: LaunchSpec["root"]; ids: IdsSpec; cgroup: CgroupSpec | null },
+): RuntimeRecord {
+  return {
+    version: 1,
+    instanceId: options.instanceId,
+    runtimeId: spec.runtimeId,
+    sandboxId: spec.sandboxId,
+    token: randomBytes(32).toString("hex"),
+    image: spec.image,
+    rootfs: options.root.kind === "image" ? options.root.rootfs : null,
+    ids: options.ids,
+    cgroup: options.cgroup,
+    createdAt: new Date().toISOString(),
+  };
+}
+
+export function newLaunchSpec(
+  spec: RuntimeSpec,
+  options: {
+    config: NativeProviderConfig;
+    dir: string;
+    record: RuntimeRecord;
+    agent: string;
+    root: LaunchSpec["root"];
+    template: string | undefined;
+  },
+): LaunchSpec {
+  const { config, record } = options;
+  return {
+    dir: options.dir,
+    record,
+    agent: options.agent,
+    root: options.root,
+    ids: record.ids,
+    hostname: spec.sandboxId,
+    network: (spec.network ?? config.networkMode) === "host" ? "host" : "none",
+    cgroup: record.cgroup,
+    limits: { memory_mb: spec.memoryMb, vcpus: spec.vcpus, pids: config.pidsLimit, exec_group: false },
+    added_caps: config.addedCaps,
+    disk: options.template === undefined ? {} : { template: options.template },
+  };
+}

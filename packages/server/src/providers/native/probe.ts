@@ -1,0 +1,22 @@
+import { randomBytes } from "node:crypto";
+import type { RuntimeId, RuntimeSpec, SandboxId } from "../../ports/index.ts";
+import { probePrefix } from "./runtime-directories.ts";
+
+/** A sandbox that only says whether sandboxes work. */
+export function newProbeId(): RuntimeId {
+  return `${probePrefix}${randomBytes(6).toString("hex")}` as RuntimeId;
+}
+
+export function probeSpec(runtimeId: RuntimeId): RuntimeSpec {
+  return {
+    runtimeId,
+    sandboxId: "sb-probe" as SandboxId,
+    image: "host",
+    memoryMb: 64,
+    vcpus: 1,
+    env: {},
+    expiresInMs: 60_000,
+    metadata: {},
+    network: "none",
+  };
+}
