@@ -21,14 +21,23 @@ export async function ensureDependencies(root, { dev }) {
     writeStamp(root, installed.dev);
     return true;
   }
+  const omit = wantDev ? [] : ["--omit=dev"];
   // `npm ci` begins with an empty node_modules, which a service that is running would not survive.
-  const ok = installed.current
-    ? await runStep("adding the packages for development", "npm", ["install", "--no-save", ...quiet], {
+  const ok =
+    (!installed.current &&
+      (await runStep("installing npm packages", "npm", ["ci", ...omit, ...quiet], {
         cwd: root,
-      })
-    : await runStep("installing npm packages", "npm", ["ci", ...(wantDev ? [] : ["--omit=dev"]), ...quiet], {
+        mayFail: true,
+      }))) ||
+    // Newer npm refuses a lock file that leaves out optional packages of other platforms; `install` takes it.
+    (await runStep(
+      "installing npm packages (npm install)",
+      "npm",
+      ["install", "--no-save", ...omit, ...quiet],
+      {
         cwd: root,
-      });
+      },
+    ));
   if (ok) writeStamp(root, wantDev);
   return ok;
 }
