@@ -22,22 +22,11 @@ export async function ensureDependencies(root, { dev }) {
     return true;
   }
   const omit = wantDev ? [] : ["--omit=dev"];
-  // `npm ci` begins with an empty node_modules, which a service that is running would not survive.
-  const ok =
-    (!installed.current &&
-      (await runStep("installing npm packages", "npm", ["ci", ...omit, ...quiet], {
-        cwd: root,
-        mayFail: true,
-      }))) ||
-    // Newer npm refuses a lock file that leaves out optional packages of other platforms; `install` takes it.
-    (await runStep(
-      "installing npm packages (npm install)",
-      "npm",
-      ["install", "--no-save", ...omit, ...quiet],
-      {
-        cwd: root,
-      },
-    ));
+  // Not `npm ci`: it begins with an empty node_modules, which a running service would not survive, and it refuses a
+  // lock file that lacks packages for other platforms. `install` takes the locked versions too and saves nothing.
+  const title = installed.current ? "adding the packages for development" : "installing npm packages";
+  const args = ["install", "--no-save", ...(wantDev ? [] : ["--omit=dev"]), ...quiet];
+  const ok = await runStep(title, "npm", args, { cwd: root });
   if (ok) writeStamp(root, wantDev);
   return ok;
 }
