@@ -25,7 +25,7 @@ export async function ensureDependencies(root, { dev }) {
   // Not `npm ci`: it begins with an empty node_modules, which a running service would not survive, and it refuses a
   // lock file that lacks packages for other platforms. `install` takes the locked versions too and saves nothing.
   const title = installed.current ? "adding the packages for development" : "installing npm packages";
-  const args = ["install", "--no-save", ...(wantDev ? [] : ["--omit=dev"]), ...quiet];
+  const args = ["install", "--no-save", ...omit, ...quiet];
   const ok = await runStep(title, "npm", args, { cwd: root });
   if (ok) writeStamp(root, wantDev);
   return ok;
