@@ -39,7 +39,11 @@ pub struct Failure {
 pub fn run(plan: &mut Plan<'_>) -> ! {
     let status = plan.status;
     let Err(error) = start(plan);
-    let failure = Failure { step: error.step, message: error.message, errno: error.errno };
+    let failure = Failure {
+        step: error.step,
+        message: error.message,
+        errno: error.errno,
+    };
     if let Ok(report) = serde_json::to_vec(&failure) {
         // Nobody is left to tell when this fails; the parent then names the exit itself.
         let _ = sys::write_all(status, &report);
@@ -57,7 +61,8 @@ fn start(plan: &mut Plan<'_>) -> Result<std::convert::Infallible> {
     let root = i32::from_ne_bytes(number);
     plan.root = (root >= 0).then_some(root);
     // SAFETY: plain number. From here on closing a descriptor does not touch the parent's.
-    sys::check(unsafe { libc::unshare(libc::CLONE_FILES) } as libc::c_long).at("inside", "own descriptors")?;
+    sys::check(unsafe { libc::unshare(libc::CLONE_FILES) } as libc::c_long)
+        .at("inside", "own descriptors")?;
     sys::write_all(plan.status, &[OWN_TABLE]).at("inside", "status")?;
 
     become_root(&plan.spec.ids)?;
@@ -90,7 +95,8 @@ fn become_root(ids: &IdsSpec) -> Result<()> {
     // With a single id the kernel forbids setgroups for good.
     if !matches!(ids, IdsSpec::Single) {
         // SAFETY: an empty list.
-        sys::check(unsafe { libc::setgroups(0, std::ptr::null()) } as libc::c_long).at("inside", "setgroups")?;
+        sys::check(unsafe { libc::setgroups(0, std::ptr::null()) } as libc::c_long)
+            .at("inside", "setgroups")?;
     }
     // SAFETY: plain numbers.
     unsafe {
@@ -114,7 +120,12 @@ fn enter_root(plan: &Plan<'_>) -> Result<()> {
     }
     // SAFETY: constant strings.
     unsafe {
-        sys::check(libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr())).at(STEP, "pivot_root")?;
+        sys::check(libc::syscall(
+            libc::SYS_pivot_root,
+            c".".as_ptr(),
+            c".".as_ptr(),
+        ))
+        .at(STEP, "pivot_root")?;
     }
     Ok(())
 }
@@ -153,15 +164,24 @@ fn inherit_descriptors(plan: &Plan<'_>) -> Result<Vec<String>> {
     let mut parked = Vec::new();
     for fd in wanted {
         // SAFETY: a descriptor of ours.
-        parked.push(sys::check(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 100) } as libc::c_long).at(STEP, "dup")?);
+        parked.push(
+            sys::check(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 100) } as libc::c_long)
+                .at(STEP, "dup")?,
+        );
     }
     for (place, fd) in parked.iter().enumerate() {
         // SAFETY: nothing owned by a Rust value has these numbers that is used after this.
-        sys::check(unsafe { libc::dup2(*fd as RawFd, place as RawFd) } as libc::c_long).at(STEP, "dup2")?;
+        sys::check(unsafe { libc::dup2(*fd as RawFd, place as RawFd) } as libc::c_long)
+            .at(STEP, "dup2")?;
     }
     // SAFETY: plain numbers.
     sys::check(unsafe {
-        libc::syscall(libc::SYS_close_range, parked.len(), u32::MAX, libc::CLOSE_RANGE_CLOEXEC)
+        libc::syscall(
+            libc::SYS_close_range,
+            parked.len(),
+            u32::MAX,
+            libc::CLOSE_RANGE_CLOEXEC,
+        )
     })
     .at(STEP, "close_range (needs Linux 5.11)")?;
     std::mem::forget(null);

@@ -5,7 +5,7 @@ use std::io;
 
 #[derive(Debug)]
 pub struct StepError {
-    /// A short stable name; `docs/native.md` and the provider's advice go by it.
+    /// A short stable name, which the provider goes by to advise.
     pub step: String,
     pub message: String,
     pub errno: Option<i32>,
@@ -15,11 +15,19 @@ pub type Result<T> = std::result::Result<T, StepError>;
 
 impl StepError {
     pub fn new(step: &str, message: impl Into<String>) -> Self {
-        Self { step: step.to_owned(), message: message.into(), errno: None }
+        Self {
+            step: step.to_owned(),
+            message: message.into(),
+            errno: None,
+        }
     }
 
     pub fn io(step: &str, what: impl fmt::Display, error: io::Error) -> Self {
-        Self { step: step.to_owned(), message: format!("{what}: {error}"), errno: error.raw_os_error() }
+        Self {
+            step: step.to_owned(),
+            message: format!("{what}: {error}"),
+            errno: error.raw_os_error(),
+        }
     }
 }
 

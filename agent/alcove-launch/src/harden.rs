@@ -10,13 +10,47 @@ const STEP: &str = "harden";
 const AGENT_CAPS: [u32; 6] = [0, 1, 3, 5, 6, 7];
 const LAST_CAP: u32 = 40;
 const CAP_NAMES: [&str; 41] = [
-    "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETGID",
-    "CAP_SETUID", "CAP_SETPCAP", "CAP_LINUX_IMMUTABLE", "CAP_NET_BIND_SERVICE", "CAP_NET_BROADCAST", "CAP_NET_ADMIN",
-    "CAP_NET_RAW", "CAP_IPC_LOCK", "CAP_IPC_OWNER", "CAP_SYS_MODULE", "CAP_SYS_RAWIO", "CAP_SYS_CHROOT",
-    "CAP_SYS_PTRACE", "CAP_SYS_PACCT", "CAP_SYS_ADMIN", "CAP_SYS_BOOT", "CAP_SYS_NICE", "CAP_SYS_RESOURCE",
-    "CAP_SYS_TIME", "CAP_SYS_TTY_CONFIG", "CAP_MKNOD", "CAP_LEASE", "CAP_AUDIT_WRITE", "CAP_AUDIT_CONTROL",
-    "CAP_SETFCAP", "CAP_MAC_OVERRIDE", "CAP_MAC_ADMIN", "CAP_SYSLOG", "CAP_WAKE_ALARM", "CAP_BLOCK_SUSPEND",
-    "CAP_AUDIT_READ", "CAP_PERFMON", "CAP_BPF", "CAP_CHECKPOINT_RESTORE",
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_DAC_READ_SEARCH",
+    "CAP_FOWNER",
+    "CAP_FSETID",
+    "CAP_KILL",
+    "CAP_SETGID",
+    "CAP_SETUID",
+    "CAP_SETPCAP",
+    "CAP_LINUX_IMMUTABLE",
+    "CAP_NET_BIND_SERVICE",
+    "CAP_NET_BROADCAST",
+    "CAP_NET_ADMIN",
+    "CAP_NET_RAW",
+    "CAP_IPC_LOCK",
+    "CAP_IPC_OWNER",
+    "CAP_SYS_MODULE",
+    "CAP_SYS_RAWIO",
+    "CAP_SYS_CHROOT",
+    "CAP_SYS_PTRACE",
+    "CAP_SYS_PACCT",
+    "CAP_SYS_ADMIN",
+    "CAP_SYS_BOOT",
+    "CAP_SYS_NICE",
+    "CAP_SYS_RESOURCE",
+    "CAP_SYS_TIME",
+    "CAP_SYS_TTY_CONFIG",
+    "CAP_MKNOD",
+    "CAP_LEASE",
+    "CAP_AUDIT_WRITE",
+    "CAP_AUDIT_CONTROL",
+    "CAP_SETFCAP",
+    "CAP_MAC_OVERRIDE",
+    "CAP_MAC_ADMIN",
+    "CAP_SYSLOG",
+    "CAP_WAKE_ALARM",
+    "CAP_BLOCK_SUSPEND",
+    "CAP_AUDIT_READ",
+    "CAP_PERFMON",
+    "CAP_BPF",
+    "CAP_CHECKPOINT_RESTORE",
 ];
 
 /// Descriptors a process may have open; enough for servers, far from what the machine has.
@@ -39,11 +73,19 @@ pub fn limit(spec: &LaunchSpec) -> Result<()> {
 fn lower(resource: libc::__rlimit_resource_t, wanted: u64) -> Result<()> {
     // SAFETY: the struct is alive through both calls.
     unsafe {
-        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-        sys::check(libc::getrlimit(resource, &raw mut limit) as libc::c_long).at(STEP, "getrlimit")?;
+        let mut limit = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        sys::check(libc::getrlimit(resource, &raw mut limit) as libc::c_long)
+            .at(STEP, "getrlimit")?;
         let value = wanted.min(limit.rlim_max);
-        let limit = libc::rlimit { rlim_cur: value, rlim_max: value };
-        sys::check(libc::setrlimit(resource, &raw const limit) as libc::c_long).at(STEP, "setrlimit")?;
+        let limit = libc::rlimit {
+            rlim_cur: value,
+            rlim_max: value,
+        };
+        sys::check(libc::setrlimit(resource, &raw const limit) as libc::c_long)
+            .at(STEP, "setrlimit")?;
     }
     Ok(())
 }
@@ -53,7 +95,9 @@ pub fn drop_rights(added: &[String]) -> Result<()> {
     for cap in 0..64 {
         if kept & (1 << cap) == 0 {
             // SAFETY: plain numbers. Numbers this kernel does not know answer EINVAL.
-            let result = sys::check(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, cap, 0, 0, 0) } as libc::c_long);
+            let result = sys::check(
+                unsafe { libc::prctl(libc::PR_CAPBSET_DROP, cap, 0, 0, 0) } as libc::c_long
+            );
             if result.is_err() && cap > LAST_CAP {
                 break;
             }
@@ -62,9 +106,16 @@ pub fn drop_rights(added: &[String]) -> Result<()> {
     }
     // SAFETY: plain numbers.
     unsafe {
-        sys::check(libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) as libc::c_long)
-            .at(STEP, "ambient capabilities")?;
-        sys::check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) as libc::c_long).at(STEP, "no new privileges")?;
+        sys::check(libc::prctl(
+            libc::PR_CAP_AMBIENT,
+            libc::PR_CAP_AMBIENT_CLEAR_ALL,
+            0,
+            0,
+            0,
+        ) as libc::c_long)
+        .at(STEP, "ambient capabilities")?;
+        sys::check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) as libc::c_long)
+            .at(STEP, "no new privileges")?;
     }
     set_caps(kept)?;
     landlock::confine()?;
@@ -75,10 +126,19 @@ fn kept_caps(added: &[String]) -> Result<u64> {
     let mut kept = AGENT_CAPS.iter().fold(0u64, |set, cap| set | 1 << cap);
     for name in added {
         let upper = name.to_ascii_uppercase();
-        let full = if upper.starts_with("CAP_") { upper } else { format!("CAP_{upper}") };
+        let full = if upper.starts_with("CAP_") {
+            upper
+        } else {
+            format!("CAP_{upper}")
+        };
         match CAP_NAMES.iter().position(|known| *known == full) {
             Some(cap) => kept |= 1 << cap,
-            None => return Err(StepError::new(STEP, format!("added_caps: there is no capability {name}"))),
+            None => {
+                return Err(StepError::new(
+                    STEP,
+                    format!("added_caps: there is no capability {name}"),
+                ));
+            }
         }
     }
     Ok(kept)
@@ -99,12 +159,18 @@ struct CapData {
 
 fn set_caps(kept: u64) -> Result<()> {
     const VERSION_3: u32 = 0x2008_0522;
-    let header = CapHeader { version: VERSION_3, pid: 0 };
-    let half = |bits: u64| CapData { effective: bits as u32, permitted: bits as u32, inheritable: 0 };
+    let header = CapHeader {
+        version: VERSION_3,
+        pid: 0,
+    };
+    let half = |bits: u64| CapData {
+        effective: bits as u32,
+        permitted: bits as u32,
+        inheritable: 0,
+    };
     let data = [half(kept), half(kept >> 32)];
     // SAFETY: version 3 takes two data structs; both are alive.
     sys::check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) })
         .map(drop)
         .at(STEP, "capabilities")
 }
-

@@ -21,7 +21,11 @@ pub fn write(pid: i32, ids: &IdsSpec) -> Result<()> {
             put(pid, "setgroups", "deny")?;
             put(pid, "gid_map", &format!("0 {gid} 1\n"))
         }
-        IdsSpec::Subids { uid_start, gid_start, count } => {
+        IdsSpec::Subids {
+            uid_start,
+            gid_start,
+            count,
+        } => {
             helper("newuidmap", pid, uid, *uid_start, *count)?;
             helper("newgidmap", pid, gid, *gid_start, *count)
         }
@@ -36,7 +40,15 @@ fn put(pid: i32, name: &str, value: &str) -> Result<()> {
 /// The setuid tools of the package `uidmap` write a range that /etc/subuid grants.
 fn helper(program: &str, pid: i32, own: u32, start: u32, count: u32) -> Result<()> {
     let output = Command::new(program)
-        .args([pid.to_string(), "0".into(), own.to_string(), "1".into(), "1".into(), start.to_string(), count.to_string()])
+        .args([
+            pid.to_string(),
+            "0".into(),
+            own.to_string(),
+            "1".into(),
+            "1".into(),
+            start.to_string(),
+            count.to_string(),
+        ])
         .output()
         .at(STEP, program)?;
     if output.status.success() {

@@ -22,7 +22,12 @@ pub fn confine() -> Result<()> {
     const STEP: &str = "landlock";
     // SAFETY: asks for the version only.
     let abi = unsafe {
-        libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0, CREATE_RULESET_VERSION)
+        libc::syscall(
+            libc::SYS_landlock_create_ruleset,
+            std::ptr::null::<u8>(),
+            0,
+            CREATE_RULESET_VERSION,
+        )
     };
     if abi < ABI_WITH_SCOPES {
         return Ok(());
@@ -41,7 +46,8 @@ pub fn confine() -> Result<()> {
             0,
         ))
         .at(STEP, "ruleset")?;
-        sys::check(libc::syscall(libc::SYS_landlock_restrict_self, ruleset, 0)).at(STEP, "restrict")?;
+        sys::check(libc::syscall(libc::SYS_landlock_restrict_self, ruleset, 0))
+            .at(STEP, "restrict")?;
         libc::close(ruleset as i32);
     }
     Ok(())

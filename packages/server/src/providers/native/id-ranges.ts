@@ -20,8 +20,10 @@ export class IdRanges {
     this.#next = options.offset % rangeCount;
   }
 
-  /** @throws Unavailable when all are taken. */
+  /** A runtime keeps the range it has. @throws Unavailable when all are taken. */
   take(runtimeId: string): number {
+    for (const [index, holder] of this.#holders)
+      if (holder === runtimeId) return this.#base + index * idsPerSandbox;
     for (let tried = 0; tried < rangeCount; tried += 1) {
       const index = this.#next;
       this.#next = (index + 1) % rangeCount;
@@ -38,9 +40,8 @@ export class IdRanges {
     if (Number.isInteger(index)) this.#holders.set(index, runtimeId);
   }
 
-  /** Does nothing when the range is not, or no longer, this runtime's. */
-  release(base: number, runtimeId: string): void {
-    const index = (base - this.#base) / idsPerSandbox;
-    if (this.#holders.get(index) === runtimeId) this.#holders.delete(index);
+  /** Frees whatever this runtime holds. */
+  release(runtimeId: string): void {
+    for (const [index, holder] of this.#holders) if (holder === runtimeId) this.#holders.delete(index);
   }
 }

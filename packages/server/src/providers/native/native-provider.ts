@@ -1,4 +1,3 @@
-import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
 import type { Capability } from "@alcove/wire";
 import { deadlineAfter } from "../../platform/deadline.ts";
@@ -19,19 +18,16 @@ import {
   type SandboxOperations,
   type SpawnedRuntime,
 } from "../../ports/index.ts";
-import { AgentClient, storeAgent, unixDialer } from "../agent/index.ts";
+import { AgentClient, unixDialer } from "../agent/index.ts";
 import { adviceFor } from "./advice.ts";
 import { DiskGuard } from "./disk-guard.ts";
-import { readyDisks } from "./disk-template.ts";
-import { findProgram } from "./find-program.ts";
-import { type Ground, surveyGround } from "./ground.ts";
-import { IdRanges, idsPerSandbox } from "./id-ranges.ts";
-import { type NativeProviderConfig, newLaunchSpec, newRecord } from "./launch-plan.ts";
-import type { IdsSpec, LaunchSpec, RuntimeRecord } from "./launch-spec.ts";
-import { Launcher, LauncherFailure } from "./launcher.ts";
+import type { NativeProviderConfig } from "./launch-plan.ts";
+import { LaunchSite, type Prepared } from "./launch-site.ts";
+import type { LaunchSpec, RuntimeRecord } from "./launch-spec.ts";
+import { LauncherFailure } from "./launcher.ts";
 import { orAborted } from "./or-aborted.ts";
 import { newProbeId, probeSpec } from "./probe.ts";
-import { probePrefix, RuntimeDirectories } from "./runtime-directories.ts";
+import { probePrefix } from "./runtime-directories.ts";
 
 /** A runtime this process is connected to. */
 interface Connected {
@@ -39,12 +35,6 @@ interface Connected {
   client: AgentClient;
   operations: SandboxOperations;
   stopListening: () => void;
-}
-
-/** What every launch needs, found out and made once. */
-interface Prepared extends Ground {
-  agent: string;
-  ranges: IdRanges;
 }
 
 /** The name of the machine's own root. */
@@ -78,16 +68,11 @@ export class NativeProvider implements RuntimeProvider {
   ]);
   readonly defaultImage: string;
   readonly #config: NativeProviderConfig;
-  readonly #dataDir: string;
-  readonly #instanceId: string;
   readonly #images: ImageStore;
-  readonly #agentBinary: string;
   readonly #ringBytes: number | undefined;
   readonly #logger: Logger;
-  readonly #launcher: Launcher;
-  readonly #directories: RuntimeDirectories;
+  readonly #site: LaunchSite;
   readonly #guard: DiskGuard;
-  #prepared: Promise<Prepared> | undefined;
   readonly #launching = new Map<RuntimeId, Promise<unknown>>();
   readonly #connected = new Map<RuntimeId, Connected>();
   readonly #destroying = new Map<RuntimeId, Promise<void>>();
@@ -106,21 +91,17 @@ export class NativeProvider implements RuntimeProvider {
     logger: Logger;
   }) {
     this.#config = options.config;
-    this.#dataDir = options.dataDir;
-    this.#instanceId = options.instanceId;
     this.#images = options.images;
-    this.#agentBinary = options.agentBinary;
     this.#ringBytes = options.ringBytes;
     this.#logger = options.logger;
     this.defaultImage = options.config.defaultImage;
-    this.#launcher = new Launcher({ binary: options.launcherBinary, logger: options.logger });
-    this.#directories = new RuntimeDirectories({ dataDir: options.dataDir });
+    this.#site = new LaunchSite(options);
     this.#guard = new DiskGuard({
-      root: this.#directories.root,
+      root: this.#site.directories.root,
       minFreeMb: options.config.minFreeMb,
       logger: options.logger,
       running: () => this.#connected.keys(),
-      path: (runtimeId) => this.#directories.path(runtimeId),
+      path: (runtimeId) => this.#site.directories.path(runtimeId),
       stop: (runtimeId, reason) => this.#stopWriter(runtimeId, reason),
     });
   }
@@ -128,7 +109,7 @@ export class NativeProvider implements RuntimeProvider {
   async check(options: CallOptions): Promise<ProviderCheck> {
     const runtimeId = newProbeId();
     try {
-      const prepared = await this.#prepare();
+      const prepared = await this.#site.prepare();
       try {
         await this.#start(
           prepared,
@@ -163,7 +144,7 @@ export class NativeProvider implements RuntimeProvider {
     const known = this.#connected.get(spec.runtimeId);
     if (known !== undefined) return { image: known.record.image };
     this.#refuseWiderNetwork(spec);
-    const prepared = await this.#prepare();
+    const prepared = await this.#site.prepare();
     const { image, root, config } = await this.#resolve(prepared, spec.image, options);
     try {
       await this.#start(
@@ -180,12 +161,12 @@ export class NativeProvider implements RuntimeProvider {
   }
 
   async inventory(_options: CallOptions): Promise<InventoryEntry[]> {
-    const ids = (await this.#directories.list()).filter((id) => !id.startsWith(probePrefix));
+    const ids = (await this.#site.directories.list()).filter((id) => !id.startsWith(probePrefix));
     return Promise.all(
       ids.map(async (runtimeId) => {
         const [record, alive] = await Promise.all([
-          this.#directories.record(runtimeId),
-          this.#directories.isAlive(runtimeId),
+          this.#site.directories.record(runtimeId),
+          this.#site.directories.isAlive(runtimeId),
         ]);
         return {
           runtimeId,
@@ -198,11 +179,11 @@ export class NativeProvider implements RuntimeProvider {
 
   async adopt(runtimeId: RuntimeId, options: CallOptions): Promise<void> {
     if (this.#connected.has(runtimeId)) return;
-    const record = await this.#directories.record(runtimeId);
-    if (record === undefined || !(await this.#directories.isAlive(runtimeId))) {
+    const record = await this.#site.directories.record(runtimeId);
+    if (record === undefined || !(await this.#site.directories.isAlive(runtimeId))) {
       throw new RuntimeGone(`native runtime ${runtimeId} is not running`);
     }
-    await this.#prepare();
+    await this.#site.prepare();
     const client = this.#client(record);
     try {
       const { sandboxId } = await client.info(options);
@@ -233,7 +214,7 @@ export class NativeProvider implements RuntimeProvider {
   }
 
   async logs(runtimeId: RuntimeId, options: CallOptions & { lines: number }): Promise<string[]> {
-    const lines = await this.#directories.consoleLines(runtimeId, options.lines);
+    const lines = await this.#site.directories.consoleLines(runtimeId, options.lines);
     if (lines === undefined) throw new RuntimeGone(`native runtime ${runtimeId} has no console`);
     return lines;
   }
@@ -251,76 +232,7 @@ export class NativeProvider implements RuntimeProvider {
     }
     this.#connected.clear();
     await Promise.allSettled([...this.#launching.values(), ...this.#destroying.values()]);
-    await this.#launcher[Symbol.asyncDispose]();
-    const prepared = await this.#prepared?.catch(() => undefined);
-    await prepared?.cgroups?.close();
-  }
-
-  #prepare(): Promise<Prepared> {
-    this.#prepared ??= this.#survey().catch((error: unknown) => {
-      this.#prepared = undefined;
-      throw error;
-    });
-    return this.#prepared;
-  }
-
-  async #survey(): Promise<Prepared> {
-    const instance = this.#instanceId.replace(/[^a-zA-Z0-9]/g, "").slice(0, 12);
-    await mkdir(this.#directories.trash, { recursive: true, mode: 0o700 });
-    const [ground, agent] = await Promise.all([
-      surveyGround({
-        dataDir: this.#dataDir,
-        instance,
-        diskMb: this.#config.diskMb,
-        minFreeMb: this.#config.minFreeMb,
-        findProgram,
-      }),
-      storeAgent({ dataDir: this.#dataDir, binary: this.#agentBinary }),
-    ]);
-    const ranges = new IdRanges({ base: this.#config.uidBase, offset: Number.parseInt(instance, 36) || 0 });
-    for (const runtimeId of await this.#directories.list()) {
-      const record = await this.#directories.record(runtimeId);
-      if (record?.ids.kind === "range") ranges.restore(record.ids.base, runtimeId);
-    }
-    if (ground.disks !== undefined) this.#launcher.keepDisks({ ...ground.disks, count: readyDisks });
-    const prepared = { ...ground, agent: agent.path, ranges };
-    await this.#sweep(prepared);
-    return prepared.disks === undefined ? prepared : this.#tryDisk(prepared);
-  }
-
-  /** Loop devices can be there and refused, as in many containers: better known now than at every spawn. */
-  async #tryDisk(prepared: Prepared): Promise<Prepared> {
-    const runtimeId = newProbeId();
-    const spec = probeSpec(runtimeId);
-    const root = { kind: "host", skeleton: prepared.skeleton } as const;
-    try {
-      await this.#launcher.launch(
-        this.#launchSpec(prepared, spec, root, this.#recordOf(prepared, spec, root)),
-      );
-      return prepared;
-    } catch (error) {
-      if (!(error instanceof LauncherFailure) || error.step !== "disk") return prepared;
-      const note = `a sandbox's disk has no limit of its own: ${await adviceFor(error)}`;
-      return { ...prepared, disks: undefined, notes: [...prepared.notes, note] };
-    } finally {
-      await this.#remove(prepared, this.#directories.path(runtimeId), runtimeId);
-    }
-  }
-
-  /** What a service before this one was deleting, or probing, when it ended. */
-  async #sweep(prepared: Prepared): Promise<void> {
-    const probes = (await this.#directories.list()).filter((id) => id.startsWith(probePrefix));
-    for (const runtimeId of probes)
-      await this.#remove(prepared, this.#directories.path(runtimeId), runtimeId);
-    for (const path of await this.#directories.listTrash()) await this.#remove(prepared, path);
-  }
-
-  async #remove(prepared: Prepared, dir: string, runtimeId?: RuntimeId): Promise<void> {
-    const record = runtimeId === undefined ? undefined : await this.#directories.record(runtimeId);
-    const cgroup = record?.cgroup ?? (runtimeId && prepared.cgroups?.spec(runtimeId)) ?? null;
-    const ids = record?.ids ?? this.#idsFor(prepared, undefined);
-    await this.#launcher.destroy({ dir, trash: this.#directories.trash, cgroup: cgroup || null, ids });
-    if (record?.ids.kind === "range") prepared.ranges.release(record.ids.base, record.runtimeId);
+    await this.#site[Symbol.asyncDispose]();
   }
 
   #refuseWiderNetwork(spec: RuntimeSpec): void {
@@ -349,12 +261,6 @@ export class NativeProvider implements RuntimeProvider {
     return { image: found.name, root: { kind: "image", rootfs: found.rootfs }, config: found.config };
   }
 
-  #idsFor(prepared: Prepared, runtimeId: RuntimeId | undefined): IdsSpec {
-    if (!prepared.rooted) return prepared.unprivilegedIds;
-    const base = runtimeId === undefined ? this.#config.uidBase : prepared.ranges.take(runtimeId);
-    return { kind: "range", base, count: idsPerSandbox };
-  }
-
   /** Launches, connects and binds. What it leaves behind when it fails is for #undo. */
   async #start(
     prepared: Prepared,
@@ -364,13 +270,12 @@ export class NativeProvider implements RuntimeProvider {
   ): Promise<void> {
     const { runtimeId } = spec;
     await this.#destroying.get(runtimeId);
-    const record = this.#recordOf(prepared, spec, root);
-    const launch = this.#launchSpec(prepared, spec, root, record);
     const startedAt = performance.now();
-    const launched = this.#launch(launch, runtimeId);
+    const launched = this.#site.launch(prepared, spec, root);
     this.#launching.set(runtimeId, launched);
+    let record: RuntimeRecord;
     try {
-      await orAborted(launched, options.signal);
+      record = await orAborted(launched, options.signal);
     } finally {
       // An aborted caller leaves; destroy() waits for the launch to come to its end.
       const forget = () => this.#launching.delete(runtimeId);
@@ -401,42 +306,8 @@ export class NativeProvider implements RuntimeProvider {
     this.#connect(record, client);
   }
 
-  /** Takes an id range, which the record keeps from then on. */
-  #recordOf(prepared: Prepared, spec: RuntimeSpec, root: LaunchSpec["root"]): RuntimeRecord {
-    return newRecord(spec, {
-      instanceId: this.#instanceId,
-      root,
-      ids: this.#idsFor(prepared, spec.runtimeId),
-      cgroup: prepared.cgroups?.spec(spec.runtimeId) ?? null,
-    });
-  }
-
-  #launchSpec(
-    prepared: Prepared,
-    spec: RuntimeSpec,
-    root: LaunchSpec["root"],
-    record: RuntimeRecord,
-  ): LaunchSpec {
-    const dir = this.#directories.path(spec.runtimeId);
-    const { agent, disks } = prepared;
-    return newLaunchSpec(spec, { config: this.#config, dir, record, agent, root, template: disks?.template });
-  }
-
-  /** A directory in the way is what a spawn before a crash left: spawns are repeated with the same id. */
-  async #launch(launch: LaunchSpec, runtimeId: RuntimeId): Promise<void> {
-    try {
-      await this.#launcher.launch(launch);
-    } catch (error) {
-      const taken =
-        error instanceof LauncherFailure && error.step === "directory" && error.errno === errnoExists;
-      if (!taken) throw error;
-      await this.#remove(await this.#prepare(), launch.dir, runtimeId);
-      await this.#launcher.launch(launch);
-    }
-  }
-
   #client(record: RuntimeRecord): AgentClient {
-    const path = join(this.#directories.path(record.runtimeId), "agent.sock");
+    const path = join(this.#site.directories.path(record.runtimeId), "agent.sock");
     return new AgentClient({
       dial: unixDialer(path),
       token: record.token,
@@ -454,7 +325,7 @@ export class NativeProvider implements RuntimeProvider {
       setExpiry: (expiresInMs, options) => client.setExpiry(expiresInMs, options),
       dialPort: (port, options) => client.dialPort(port, options),
       stats: async (options) => {
-        const prepared = await this.#prepare();
+        const prepared = await this.#site.prepare();
         if (prepared.cgroups === undefined) return client.stats(options);
         return { ...(await prepared.cgroups.stats(runtimeId)), pidsLimit: this.#config.pidsLimit };
       },
@@ -490,8 +361,7 @@ export class NativeProvider implements RuntimeProvider {
   }
 
   async #destroy(runtimeId: RuntimeId): Promise<void> {
-    const dir = this.#directories.path(runtimeId);
-    const prepared = await this.#prepare();
+    const prepared = await this.#site.prepare();
     await this.#launching.get(runtimeId)?.catch(() => undefined);
     const found = this.#connected.get(runtimeId);
     if (found !== undefined) {
@@ -500,15 +370,13 @@ export class NativeProvider implements RuntimeProvider {
       await found.client[Symbol.asyncDispose]();
     }
     try {
-      await this.#remove(prepared, dir, runtimeId);
+      await this.#site.remove(prepared, runtimeId);
     } catch (error) {
       const cause = error instanceof Error ? error.message : String(error);
       throw new ProviderError(`native runtime ${runtimeId} could not be removed: ${cause}`, { cause: error });
     }
   }
 }
-
-const errnoExists = 17;
 
 function defaultsOf(config: ImageConfig, spec: RuntimeSpec): { user?: string; workdir?: string } {
   const user = spec.user ?? config.user;

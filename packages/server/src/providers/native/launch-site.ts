@@ -1,0 +1,164 @@
+import { mkdir } from "node:fs/promises";
+import type { Logger } from "../../platform/logger.ts";
+import type { RuntimeId, RuntimeSpec } from "../../ports/index.ts";
+import { storeAgent } from "../agent/index.ts";
+import { adviceFor } from "./advice.ts";
+import { readyDisks } from "./disk-template.ts";
+import { findProgram } from "./find-program.ts";
+import { type Ground, surveyGround } from "./ground.ts";
+import { IdRanges, idsPerSandbox } from "./id-ranges.ts";
+import { type NativeProviderConfig, newLaunchSpec, newRecord } from "./launch-plan.ts";
+import type { IdsSpec, LaunchSpec, RuntimeRecord } from "./launch-spec.ts";
+import { Launcher, LauncherFailure } from "./launcher.ts";
+import { newProbeId, probeSpec } from "./probe.ts";
+import { probePrefix, RuntimeDirectories } from "./runtime-directories.ts";
+
+/** What every launch needs, found out and made once. */
+export interface Prepared extends Ground {
+  agent: string;
+  ranges: IdRanges;
+}
+
+const errnoExists = 17;
+
+/** Makes and removes runtimes: their ids, groups, disks and directories. Who talks to them is not its business. */
+export class LaunchSite implements AsyncDisposable {
+  readonly directories: RuntimeDirectories;
+  readonly #config: NativeProviderConfig;
+  readonly #dataDir: string;
+  readonly #instanceId: string;
+  readonly #agentBinary: string;
+  readonly #launcher: Launcher;
+  #prepared: Promise<Prepared> | undefined;
+
+  constructor(options: {
+    config: NativeProviderConfig;
+    dataDir: string;
+    instanceId: string;
+    agentBinary: string;
+    launcherBinary: string;
+    logger: Logger;
+  }) {
+    this.#config = options.config;
+    this.#dataDir = options.dataDir;
+    this.#instanceId = options.instanceId;
+    this.#agentBinary = options.agentBinary;
+    this.#launcher = new Launcher({ binary: options.launcherBinary, logger: options.logger });
+    this.directories = new RuntimeDirectories({ dataDir: options.dataDir });
+  }
+
+  prepare(): Promise<Prepared> {
+    this.#prepared ??= this.#survey().catch((error: unknown) => {
+      this.#prepared = undefined;
+      throw error;
+    });
+    return this.#prepared;
+  }
+
+  /** @throws LauncherFailure; what was made until then is for `remove`. */
+  async launch(prepared: Prepared, spec: RuntimeSpec, root: LaunchSpec["root"]): Promise<RuntimeRecord> {
+    const { runtimeId } = spec;
+    const record = newRecord(spec, {
+      instanceId: this.#instanceId,
+      root,
+      ids: idsFor(prepared, runtimeId),
+      cgroup: prepared.cgroups?.spec(runtimeId) ?? null,
+    });
+    const launch = newLaunchSpec(spec, {
+      config: this.#config,
+      dir: this.directories.path(runtimeId),
+      record,
+      agent: prepared.agent,
+      root,
+      template: prepared.disks?.template,
+    });
+    try {
+      await this.#launcher.launch(launch);
+    } catch (error) {
+      // A directory in the way is what a spawn before a crash left: spawns are repeated with the same id.
+      const taken =
+        error instanceof LauncherFailure && error.step === "directory" && error.errno === errnoExists;
+      if (!taken) throw error;
+      await this.#removeDir(prepared, launch.dir, runtimeId);
+      await this.#launcher.launch(launch);
+    }
+    return record;
+  }
+
+  /** Kills, and removes every trace. Idempotent. The runtime's id range is free afterwards. */
+  async remove(prepared: Prepared, runtimeId: RuntimeId): Promise<void> {
+    await this.#removeDir(prepared, this.directories.path(runtimeId), runtimeId);
+    prepared.ranges.release(runtimeId);
+  }
+
+  async #survey(): Promise<Prepared> {
+    const instance = this.#instanceId.replace(/[^a-zA-Z0-9]/g, "").slice(0, 12);
+    await mkdir(this.directories.trash, { recursive: true, mode: 0o700 });
+    const [ground, agent] = await Promise.all([
+      surveyGround({
+        dataDir: this.#dataDir,
+        instance,
+        diskMb: this.#config.diskMb,
+        minFreeMb: this.#config.minFreeMb,
+        findProgram,
+      }),
+      storeAgent({ dataDir: this.#dataDir, binary: this.#agentBinary }),
+    ]);
+    const ranges = new IdRanges({ base: this.#config.uidBase, offset: Number.parseInt(instance, 36) || 0 });
+    for (const runtimeId of await this.directories.list()) {
+      const record = await this.directories.record(runtimeId);
+      if (record?.ids.kind === "range") ranges.restore(record.ids.base, runtimeId);
+    }
+    if (ground.disks !== undefined) this.#launcher.keepDisks({ ...ground.disks, count: readyDisks });
+    const prepared = { ...ground, agent: agent.path, ranges };
+    await this.#sweep(prepared);
+    return prepared.disks === undefined ? prepared : this.#tryDisk(prepared);
+  }
+
+  /** Loop devices can be there and refused, as in many containers: better known now than at every spawn. */
+  async #tryDisk(prepared: Prepared): Promise<Prepared> {
+    const runtimeId = newProbeId();
+    try {
+      await this.launch(prepared, probeSpec(runtimeId), { kind: "host", skeleton: prepared.skeleton });
+      return prepared;
+    } catch (error) {
+      if (!(error instanceof LauncherFailure) || error.step !== "disk") return prepared;
+      const note = `a sandbox's disk has no limit of its own: ${await adviceFor(error)}`;
+      return { ...prepared, disks: undefined, notes: [...prepared.notes, note] };
+    } finally {
+      await this.remove(prepared, runtimeId);
+    }
+  }
+
+  /** What a service before this one was deleting, or probing, when it ended. */
+  async #sweep(prepared: Prepared): Promise<void> {
+    const probes = (await this.directories.list()).filter((id) => id.startsWith(probePrefix));
+    for (const runtimeId of probes) await this.remove(prepared, runtimeId);
+    for (const path of await this.directories.listTrash()) await this.#removeDir(prepared, path);
+  }
+
+  async #removeDir(prepared: Prepared, dir: string, runtimeId?: RuntimeId): Promise<void> {
+    const record = runtimeId === undefined ? undefined : await this.directories.record(runtimeId);
+    const expected = runtimeId === undefined ? undefined : prepared.cgroups?.spec(runtimeId);
+    const anybody: IdsSpec = prepared.rooted
+      ? { kind: "range", base: this.#config.uidBase, count: idsPerSandbox }
+      : prepared.unprivilegedIds;
+    await this.#launcher.destroy({
+      dir,
+      trash: this.directories.trash,
+      cgroup: record?.cgroup ?? expected ?? null,
+      ids: record?.ids ?? anybody,
+    });
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#launcher[Symbol.asyncDispose]();
+    const prepared = await this.#prepared?.catch(() => undefined);
+    await prepared?.cgroups?.close();
+  }
+}
+
+function idsFor(prepared: Prepared, runtimeId: RuntimeId): IdsSpec {
+  if (!prepared.rooted) return prepared.unprivilegedIds;
+  return { kind: "range", base: prepared.ranges.take(runtimeId), count: idsPerSandbox };
+}
