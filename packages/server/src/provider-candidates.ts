@@ -38,7 +38,8 @@ export async function providerCandidates(options: CandidateOptions): Promise<Can
   const launchBinary = path.join(builtBinaries, "alcove-launch");
   const missing = await unbuilt([agentBinary, launchBinary]);
   const isDefault = (name: string) => providers.default === name;
-  const common = { dataDir, instanceId, agentBinary, clock };
+  const ringBytes = config.exec.ringBytes;
+  const common = { dataDir, instanceId, agentBinary, ringBytes };
   const needsAgent = (make: () => RuntimeProvider) =>
     missing === undefined ? { provider: make() } : { missing };
   return [
@@ -51,7 +52,6 @@ export async function providerCandidates(options: CandidateOptions): Promise<Can
             ...common,
             config: providers.native,
             launcherBinary: launchBinary,
-            ringBytes: config.exec.ringBytes,
             images,
             logger: logger.child({ provider: "native" }),
           }),
@@ -67,6 +67,7 @@ export async function providerCandidates(options: CandidateOptions): Promise<Can
             config: providers.docker,
             pullPolicy: config.images.pullPolicy,
             aliases: config.images.aliases,
+            clock,
             logger: logger.child({ provider: "docker" }),
           }),
       ),

@@ -40,6 +40,8 @@ export interface DockerProviderOptions {
   agentBinary: string;
   pullPolicy: "missing" | "never";
   aliases?: Readonly<Record<string, string>>;
+  /** Output kept for each command; unset: the agent's own default. */
+  ringBytes?: number;
   logger: Logger;
   clock: Clock;
 }
@@ -249,6 +251,7 @@ export class DockerProvider implements RuntimeProvider {
       config: this.#config,
       instanceId: this.#instanceId,
       aliases: this.#options.aliases ?? {},
+      ringBytes: this.#options.ringBytes,
       seccomp: await this.#seccomp(),
       engine: this.#engine,
       containers: this.#containers,

@@ -190,7 +190,7 @@ export class Spawner {
     image: ImageConfig,
     signal: AbortSignal,
   ): Promise<void> {
-    const { config, containers } = this.#parts;
+    const { config, containers, ringBytes } = this.#parts;
     // The root directory is what engines say for "no working directory".
     const imageWorkdir = image.workdir === "/" ? undefined : image.workdir;
     const workdir = spec.workdir ?? imageWorkdir;
@@ -202,6 +202,7 @@ export class Spawner {
       ...(workdir === undefined ? {} : { workdir }),
       expiresInMs: spec.expiresInMs,
       execCaps: commandCapabilities(config),
+      ...(ringBytes === undefined ? {} : { ringBytes }),
     };
     for (;;) {
       try {
@@ -239,6 +240,8 @@ export interface SpawnerParts {
   config: DockerConfig;
   instanceId: string;
   aliases: Readonly<Record<string, string>>;
+  /** Output kept for each command; undefined: the agent's own default. */
+  ringBytes: number | undefined;
   seccomp: string | undefined;
   engine: EngineClient;
   containers: Containers;

@@ -74,6 +74,7 @@ export class ProotProvider implements RuntimeProvider {
   readonly #instanceId: string;
   readonly #agentBinary: string;
   readonly #images: ImageStore;
+  readonly #ringBytes: number | undefined;
   readonly #logger: Logger;
   readonly #records: RuntimeRecords;
   readonly #asRoot: boolean;
@@ -89,6 +90,8 @@ export class ProotProvider implements RuntimeProvider {
     /** The built agent. */
     agentBinary: string;
     images: ImageStore;
+    /** Output kept for each command; unset: the agent's own default. */
+    ringBytes?: number;
     logger: Logger;
   }) {
     this.#config = options.config;
@@ -96,6 +99,7 @@ export class ProotProvider implements RuntimeProvider {
     this.#instanceId = options.instanceId;
     this.#agentBinary = options.agentBinary;
     this.#images = options.images;
+    this.#ringBytes = options.ringBytes;
     this.#logger = options.logger;
     this.defaultImage = options.config.defaultImage;
     this.#records = new RuntimeRecords({ dataDir: options.dataDir });
@@ -301,7 +305,7 @@ export class ProotProvider implements RuntimeProvider {
   ): Promise<void> {
     // Only root can become the user an image names; without it every command runs as the service's user.
     const user = spec.user ?? (this.#asRoot ? root.config.user : undefined);
-    const workdir = spec.workdir;
+    const workdir = spec.workdir ?? root.config.workdir;
     return client.configure(
       {
         sandboxId: spec.sandboxId,
@@ -309,6 +313,7 @@ export class ProotProvider implements RuntimeProvider {
         expiresInMs: spec.expiresInMs,
         ...(user === undefined ? {} : { user }),
         ...(workdir === undefined ? {} : { workdir }),
+        ...(this.#ringBytes === undefined ? {} : { ringBytes: this.#ringBytes }),
       },
       options,
     );
