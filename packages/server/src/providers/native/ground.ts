@@ -1,8 +1,8 @@
 import { readFile } from "node:fs/promises";
 import { userInfo } from "node:os";
+import { makeHostRoot } from "../host-root/host-root.ts";
 import { Cgroups } from "./cgroups.ts";
 import { type DiskPool, openDiskPool } from "./disk-template.ts";
-import { makeHostRoot } from "./host-root.ts";
 import { idsPerSandbox } from "./id-ranges.ts";
 import type { IdsSpec } from "./launch-spec.ts";
 

@@ -1,7 +1,7 @@
 import { chmod, mkdir, rm, stat } from "node:fs/promises";
 import { join } from "node:path";
 import type { CallOptions, ImageConfig, ImageStore } from "../../ports/index.ts";
-import { makeHostRoot } from "../native/host-root.ts";
+import { makeHostRoot } from "../host-root/host-root.ts";
 import { orMissing } from "./or-missing.ts";
 import { runProgram } from "./run-program.ts";
 
