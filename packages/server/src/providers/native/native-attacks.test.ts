@@ -10,7 +10,7 @@ import { type NativeHome, nativeHome, testImage } from "../../../test/support/na
 import { mustRun } from "../../../test/support/programs.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
 import { randomIds } from "../../core/random-ids.ts";
-import type { ExecExit, RuntimeId, SandboxOperations } from "../../ports/index.ts";
+import { BadRequest, type ExecExit, type RuntimeId, type SandboxOperations } from "../../ports/index.ts";
 import type { NativeProvider } from "./native-provider.ts";
 
 const soon = (ms = 15_000) => ({ signal: AbortSignal.timeout(ms) });
@@ -128,6 +128,22 @@ await describeWith(["linux", "root", "agent", "launcher", "native", "busybox"], 
     } finally {
       tcp.close();
       abstract.close();
+    }
+  });
+
+  it("a request cannot open the network wider than the configuration", async () => {
+    const spec = {
+      sandboxId: randomIds.sandboxId(),
+      image: testImage,
+      memoryMb: 64,
+      vcpus: 1,
+      env: {},
+      expiresInMs: 60_000,
+      metadata: {},
+    };
+    for (const network of ["host", "outbound"] as const) {
+      const runtimeId = randomIds.runtimeId();
+      await expect(provider.spawn({ ...spec, runtimeId, network }, soon())).rejects.toThrow(BadRequest);
     }
   });
 
