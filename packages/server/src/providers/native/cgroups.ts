@@ -118,6 +118,7 @@ async function openV2(name: string): Promise<Cgroups> {
   let above = mountPoint;
   if (!rooted || !(await offers(mountPoint))) {
     // A group with processes cannot hand controllers down: the service moves into one of its own first.
+    await needControllers(ownPath);
     const leaf = join(ownPath, "service");
     if (!ownPath.endsWith("/service")) {
       await mkdir(leaf, { recursive: true });
@@ -134,11 +135,18 @@ async function openV2(name: string): Promise<Cgroups> {
   return Cgroups.of(2, new Map([["unified", parent]]));
 }
 
-/** Whether the top of the tree has the controllers: in a container it may be somebody else's group. */
+/** Whether the top of the tree is the machine's: in a container it may be somebody else's group. */
 async function offers(dir: string): Promise<boolean> {
-  const controllers = (await readFile(join(dir, "cgroup.controllers"), "utf8")).split(/\s/);
-  const entries = await readdir(dir);
-  return v2Controllers.every((name) => controllers.includes(name)) && !entries.includes("cgroup.type");
+  if ((await readdir(dir)).includes("cgroup.type")) return false;
+  await needControllers(dir);
+  return true;
+}
+
+/** Before anything is moved. @throws Error naming what this group was not given. */
+async function needControllers(dir: string): Promise<void> {
+  const given = (await readFile(join(dir, "cgroup.controllers"), "utf8")).split(/\s/);
+  const lacking = v2Controllers.filter((name) => !given.includes(name));
+  if (lacking.length > 0) throw new Error(`${dir} has not been given ${lacking.join(", ")}`);
 }
 
 async function number(path: string): Promise<number> {
