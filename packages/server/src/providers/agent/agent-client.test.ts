@@ -63,7 +63,7 @@ it("operations at once have connections of their own, and few of them are kept",
   await round();
   expect(agent.connections).toBe(20);
   await round();
-  expect(agent.connections).toBe(36);
+  expect(agent.connections).toBe(24);
 });
 
 it("a kept connection that turns out dead is replaced once, unseen by the caller", async () => {
