@@ -375,6 +375,8 @@ impl Agent {
         if let Some(fd) = exec.stdin.fd.take() {
             self.poller.remove(fd.as_raw_fd());
         }
+        // What was written and taken needs no apology: such a writer is refused only if it sends more.
+        let untaken = !exec.stdin.queue.is_empty();
         exec.stdin = Default::default();
         let writers = std::mem::take(&mut exec.stdin_writers);
         let event = exec.exit_event();
@@ -383,7 +385,12 @@ impl Agent {
         self.watch_output(key, Stream::Stdout, true);
         self.watch_output(key, Stream::Stderr, true);
         for writer in writers {
-            self.stdin_gone(writer);
+            if untaken {
+                self.stdin_gone(writer);
+            } else if let Some(connection) = self.connections.get_mut(writer) {
+                connection.stalled = false;
+                self.update_interest(writer);
+            }
         }
         for follower in self.execs.get(key).map(|exec| exec.followers.clone()).unwrap_or_default() {
             if let Some(connection) = self.connections.get_mut(follower) {
