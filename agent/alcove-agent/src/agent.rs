@@ -72,7 +72,8 @@ pub struct Agent {
     pub token: Option<String>,
     pub oom: OomCounters,
     pub open_files: (u64, u64),
-    pub oom_score_adj: i32,
+    /// Of monitors, and of commands.
+    pub oom_score_adj: (i32, i32),
     pub started: u64,
     pub sequence: u64,
     pub running: usize,
@@ -120,7 +121,7 @@ impl Agent {
             token: None,
             oom: options.oom,
             open_files: options.open_files,
-            oom_score_adj: (own_score + 500).min(1000),
+            oom_score_adj: (own_score, (own_score + 500).min(1000)),
             started: sys::boottime_ms(),
             sequence: 0,
             running: 0,

@@ -25,7 +25,7 @@ impl Config {
             sandbox_id: None,
             env: BTreeMap::new(),
             user: match ids {
-                Ids::Many => "0".into(),
+                Ids::Many { .. } => "0".into(),
                 Ids::Single { uid, .. } => uid.to_string(),
             },
             workdir: DEFAULT_WORKDIR.into(),

@@ -142,14 +142,16 @@ impl Agent {
             programs,
             cwd: cwd.as_bytes().to_vec(),
             ids: match self.config.ids {
-                Ids::Many => Some((user.uid, user.gid, user.groups.clone())),
+                Ids::Many { .. } => Some((user.uid, user.gid, user.groups.clone())),
                 Ids::Single { .. } => None,
             },
             tty: request.tty.is_some(),
             caps: self.config.exec_caps,
-            oom_score_adj: self.oom_score_adj,
-            open_files: self.open_files,
         })
+    }
+
+    fn monitor_settings(&self) -> monitor::Settings {
+        monitor::Settings { ids: self.config.ids, oom_score_adj: self.oom_score_adj, open_files: self.open_files }
     }
 
     /// Gives the job to a spare monitor, else forks one.
@@ -164,7 +166,7 @@ impl Agent {
             // It was killed, or is ending.
             self.dismiss(key);
         }
-        let handle = monitor::fork(job, fds).map_err(|error| io("no process can be started", &error))?;
+        let handle = monitor::fork(job, fds, self.monitor_settings()).map_err(|error| io("no process can be started", &error))?;
         let socket = handle.socket.as_raw_fd();
         let key = self.monitors.insert(Monitor { handle, exec: None, spare_since: 0 });
         self.poller.add(socket, Source::Monitor(key), READ).map_err(|error| io("the monitor cannot be watched", &error))?;
@@ -250,10 +252,17 @@ impl Agent {
 
 /// The command must be able to open its own `/dev/stdout` again, whoever it runs as.
 fn give(fd: &OwnedFd, user: &User, ids: Ids) {
-    if ids == Ids::Many && user.uid != 0 {
+    if ids.many() && (user.uid != 0 || ids.own().is_some()) {
         // SAFETY: a live descriptor. A failure only costs that convenience.
         let _ = unsafe { libc::fchown(fd.as_raw_fd(), user.uid, user.gid) };
     }
+}
+
+/// As [`give`]; root's terminal stays in the group that the terminals' file system gave it, if it gave one.
+fn give_terminal(fd: &OwnedFd, user: &User, ids: Ids) {
+    let grouped = sys::fstat(fd.as_raw_fd()).is_ok_and(|stat| ids.own() != Some(stat.st_gid));
+    let keep = user.uid == 0 && grouped;
+    give(fd, &User { gid: if keep { u32::MAX } else { user.gid }, ..user.clone() }, ids);
 }
 
 fn pipe_streams(stdin: bool, user: &User, ids: Ids) -> Answer<Streams> {
@@ -294,7 +303,7 @@ fn empty_input() -> std::io::Result<OwnedFd> {
 fn terminal_streams(cols: u16, rows: u16, stdin: bool, user: &User, ids: Ids) -> Answer<Streams> {
     let failed = |error: Error| io("no terminal can be opened", &error);
     let (master, slave) = terminal::open(cols, rows).map_err(failed)?;
-    give(&slave, user, ids);
+    give_terminal(&slave, user, ids);
     let input = if stdin { Some(master.try_clone().map_err(failed)?) } else { None };
     let theirs = [slave.try_clone().map_err(failed)?, slave.try_clone().map_err(failed)?, slave];
     Ok(Streams { stdin: input, stdout: master, stderr: None, theirs })

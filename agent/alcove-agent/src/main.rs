@@ -1,6 +1,7 @@
 //! `alcove-agent` runs inside every sandbox: it starts commands, keeps their output, and serves files, for the service
 //! that dials its socket. `docs/agent-protocol.md` is the contract.
 
+mod account_files;
 mod agent;
 mod bridge;
 mod caps;
@@ -11,6 +12,7 @@ mod connection;
 mod dial;
 mod exec;
 mod files;
+mod identity;
 mod input;
 mod journal;
 mod launch;

@@ -3,17 +3,25 @@
 //!
 //! The agent speaks to it over a socket pair: jobs (with descriptors) one way, fixed-size reports the other way.
 
-use crate::{caps, sys};
+use crate::users::{Ids, OWN_ID};
+use crate::{caps, identity, sys};
 use std::io::{Error, Result};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::ptr;
 
-/// The id that monitors take as real and saved user id: a command that runs as root of the sandbox without CAP_KILL
-/// cannot signal them.
-const MONITOR_UID: u32 = 65533;
 /// Jobs above this do not travel through the socket, which must never make the agent wait: a fresh monitor inherits them.
 pub const MAX_SENT_JOB: usize = 32 * 1024;
 const MAX_FDS: usize = 3;
+
+/// What is the same for every command; a monitor sets itself up with it once, and commands inherit it.
+#[derive(Clone, Copy)]
+pub struct Settings {
+    pub ids: Ids,
+    /// Of monitors, and of commands.
+    pub oom_score_adj: (i32, i32),
+    /// Soft and hard limit of open files.
+    pub open_files: (u64, u64),
+}
 
 /// What to run. The descriptors (standard input, output and error; one and the same for a terminal) travel beside it.
 pub struct Job {
@@ -26,8 +34,6 @@ pub struct Job {
     pub ids: Option<(u32, u32, Vec<u32>)>,
     pub tty: bool,
     pub caps: u64,
-    pub oom_score_adj: i32,
-    pub open_files: (u64, u64),
 }
 
 impl Job {
@@ -50,10 +56,7 @@ impl Job {
             out.extend_from_slice(&number.to_ne_bytes());
         }
         out.extend_from_slice(&u32::from(self.tty).to_ne_bytes());
-        out.extend_from_slice(&self.oom_score_adj.to_ne_bytes());
-        for number in [self.caps, self.open_files.0, self.open_files.1] {
-            out.extend_from_slice(&number.to_ne_bytes());
-        }
+        out.extend_from_slice(&self.caps.to_ne_bytes());
         out
     }
 }
@@ -125,13 +128,13 @@ pub struct Handle {
 }
 
 /// Forks a monitor that starts with `job`.
-pub fn fork(job: &[u8], fds: [RawFd; MAX_FDS]) -> Result<Handle> {
+pub fn fork(job: &[u8], fds: [RawFd; MAX_FDS], settings: Settings) -> Result<Handle> {
     let (ours, theirs) = sys::socket_pair()?;
     sys::set_nonblocking(ours.as_raw_fd(), true)?;
     // SAFETY: only the main thread forks. The child uses no lock but malloc's, which glibc's fork leaves usable.
     let pid = sys::check(unsafe { libc::fork() })?;
     if pid == 0 {
-        run(theirs, job, fds);
+        run(theirs, job, fds, settings);
     }
     Ok(Handle { pid, socket: ours })
 }
@@ -164,54 +167,90 @@ pub fn send(handle: &Handle, job: &[u8], fds: [RawFd; MAX_FDS]) -> Result<()> {
     Ok(())
 }
 
-/// Waits for the next job. None when the agent has closed its end.
-fn receive(socket: RawFd) -> Option<(Vec<u8>, [RawFd; MAX_FDS])> {
-    let mut length = [0u8; 4];
-    let mut control = [0u64; 8];
-    let mut vector = libc::iovec { iov_base: length.as_mut_ptr().cast(), iov_len: length.len() };
-    let mut fds = [-1; MAX_FDS];
-    // SAFETY: as in `send`.
-    unsafe {
-        let mut message: libc::msghdr = std::mem::zeroed();
-        message.msg_iov = &mut vector;
-        message.msg_iovlen = 1;
-        message.msg_control = control.as_mut_ptr().cast();
-        message.msg_controllen = std::mem::size_of_val(&control) as _;
-        loop {
-            let count = libc::recvmsg(socket, &mut message, libc::MSG_CMSG_CLOEXEC | libc::MSG_WAITALL);
-            if count < 0 && sys::errno() == libc::EINTR {
-                continue;
-            }
-            if count != 4 {
+/// What a monitor keeps from one command to the next.
+struct Monitor {
+    socket: RawFd,
+    /// Its own `oom_score_adj`, and what to write there for commands and for itself.
+    score: Option<OwnedFd>,
+    scores: [Vec<u8>; 2],
+    /// Stack of the child that becomes the command.
+    stack: Vec<u64>,
+    /// Where jobs arrive.
+    buffer: Vec<u8>,
+    /// Nobody else has its user id.
+    alone: bool,
+}
+
+const FIRST_BUFFER: usize = 8 * 1024;
+
+impl Monitor {
+    /// Waits for the next job: its length in the buffer, after four bytes. None when the agent has closed its end.
+    fn receive(&mut self) -> Option<(usize, [RawFd; MAX_FDS])> {
+        if self.buffer.is_empty() {
+            self.buffer = vec![0; FIRST_BUFFER];
+        }
+        let mut control = [0u64; 8];
+        let mut vector = libc::iovec { iov_base: self.buffer.as_mut_ptr().cast(), iov_len: self.buffer.len() };
+        let mut fds = [-1; MAX_FDS];
+        // SAFETY: as in `send`.
+        let mut filled = unsafe {
+            let mut message: libc::msghdr = std::mem::zeroed();
+            message.msg_iov = &mut vector;
+            message.msg_iovlen = 1;
+            message.msg_control = control.as_mut_ptr().cast();
+            message.msg_controllen = std::mem::size_of_val(&control) as _;
+            let count = loop {
+                let count = libc::recvmsg(self.socket, &mut message, libc::MSG_CMSG_CLOEXEC);
+                if count >= 0 || sys::errno() != libc::EINTR {
+                    break count;
+                }
+            };
+            let header = libc::CMSG_FIRSTHDR(&message);
+            if count <= 0 || header.is_null() || (*header).cmsg_len < libc::CMSG_LEN((MAX_FDS * 4) as u32) as _ {
                 return None;
             }
-            break;
+            ptr::copy_nonoverlapping(libc::CMSG_DATA(header).cast(), fds.as_mut_ptr(), MAX_FDS);
+            count as usize
+        };
+        let mut wanted = 4;
+        loop {
+            if filled >= 4 {
+                let length = [self.buffer[0], self.buffer[1], self.buffer[2], self.buffer[3]];
+                wanted = 4 + (u32::from_ne_bytes(length) as usize).min(MAX_SENT_JOB);
+                if wanted > self.buffer.len() {
+                    self.buffer.resize(wanted, 0);
+                }
+            }
+            if filled >= wanted {
+                return Some((wanted - 4, fds));
+            }
+            match sys::read(self.socket, &mut self.buffer[filled..wanted]) {
+                Ok(count) if count > 0 => filled += count,
+                _ => return None,
+            }
         }
-        let header = libc::CMSG_FIRSTHDR(&message);
-        if header.is_null() || (*header).cmsg_len < libc::CMSG_LEN((MAX_FDS * 4) as u32) as _ {
-            return None;
-        }
-        ptr::copy_nonoverlapping(libc::CMSG_DATA(header).cast(), fds.as_mut_ptr(), MAX_FDS);
     }
-    let mut job = vec![0; (u32::from_ne_bytes(length) as usize).min(MAX_SENT_JOB)];
-    let mut filled = 0;
-    while filled < job.len() {
-        match sys::read(socket, &mut job[filled..]) {
-            Ok(count) if count > 0 => filled += count,
-            _ => return None,
+
+    fn report(&self, reports: &[Report]) {
+        let mut bytes = [0; 2 * REPORT_LENGTH];
+        for (place, report) in bytes.chunks_mut(REPORT_LENGTH).zip(reports) {
+            place.copy_from_slice(&report.encode());
+        }
+        // A failure means that the agent is gone; the parent-death signal ends this process then.
+        let _ = sys::write(self.socket, &bytes[..reports.len() * REPORT_LENGTH]);
+    }
+
+    fn write_score(&self, score: &[u8]) {
+        if let Some(file) = &self.score {
+            // A score that cannot be set only makes another victim likelier.
+            let _ = sys::write(file.as_raw_fd(), score);
         }
     }
-    Some((job, fds))
 }
 
-fn report(socket: RawFd, reports: &[Report]) {
-    let bytes: Vec<u8> = reports.iter().flat_map(|report| report.encode()).collect();
-    // A failure means that the agent is gone; the parent-death signal ends this process then.
-    let _ = sys::send_vectored(socket, &[&bytes]);
-}
-
-fn run(socket: OwnedFd, first: &[u8], fds: [RawFd; MAX_FDS]) -> ! {
+fn run(socket: OwnedFd, first: &[u8], fds: [RawFd; MAX_FDS], settings: Settings) -> ! {
     let socket = socket.as_raw_fd();
+    let alone = identity::alone(settings.ids);
     // SAFETY: a process of its own; nothing here touches the agent.
     unsafe {
         libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
@@ -219,70 +258,92 @@ fn run(socket: OwnedFd, first: &[u8], fds: [RawFd; MAX_FDS]) -> ! {
         libc::prctl(libc::PR_SET_NAME, c"alcove-monitor".as_ptr());
         libc::setsid();
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+        // Whatever is opened from here on is closed on exec.
         sys::close_all_but(&mut [socket, fds[0], fds[1], fds[2]]);
         // The effective id stays, and with it the capabilities. Where the id does not exist nothing changes.
         // A path translator that shows its user as root only pretends to change it, to commands too.
-        if caps::permitted() & 1 << caps::SETUID != 0 {
-            libc::syscall(libc::SYS_setresuid, MONITOR_UID, u32::MAX, MONITOR_UID);
+        if !alone && caps::permitted() & 1 << caps::SETUID != 0 {
+            libc::syscall(libc::SYS_setresuid, OWN_ID, u32::MAX, OWN_ID);
         }
-        if !sys::compat() {
-            libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
+        if !alone && !sys::compat() {
+            identity::close_to_all();
         }
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        libc::setrlimit(libc::RLIMIT_CORE, &no_core);
+        let files = libc::rlimit { rlim_cur: settings.open_files.0, rlim_max: settings.open_files.1 };
+        libc::setrlimit(libc::RLIMIT_NOFILE, &files);
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &none, ptr::null_mut());
     }
-    supervise(socket, first, fds);
-    while let Some((job, fds)) = receive(socket) {
-        supervise(socket, &job, fds);
+    let mut monitor = Monitor {
+        socket,
+        score: sys::open(c"/proc/self/oom_score_adj", libc::O_WRONLY, 0).ok(),
+        scores: [settings.oom_score_adj.1, settings.oom_score_adj.0].map(|score| score.to_string().into_bytes()),
+        stack: vec![0; CHILD_STACK / 8],
+        buffer: Vec::new(),
+        alone,
+    };
+    monitor.supervise(first, fds);
+    while let Some((length, fds)) = monitor.receive() {
+        let buffer = std::mem::take(&mut monitor.buffer);
+        monitor.supervise(&buffer[4..4 + length], fds);
+        monitor.buffer = buffer;
     }
     // SAFETY: ends this process without running the agent's exit handlers.
     unsafe { libc::_exit(0) }
 }
 
-/// Starts one command and reaps until nothing descends from this process.
-fn supervise(socket: RawFd, job: &[u8], fds: [RawFd; MAX_FDS]) {
-    let started = Plan::decode(job, fds).map_or(
-        Report::Failed { stage: Stage::Setup, errno: libc::EINVAL, pid: 0 },
-        |plan| start(&plan),
-    );
-    // The child changed its ids in memory that it shared, which may have made that memory dumpable.
-    // SAFETY: plain prctl.
-    if !sys::compat() {
-        unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
-    }
-    for (index, fd) in fds.iter().enumerate() {
-        if !fds[..index].contains(fd) {
-            // SAFETY: these descriptors came with the job and are used by nobody else here.
-            unsafe { libc::close(*fd) };
+impl Monitor {
+    /// Starts one command and reaps until nothing descends from this process.
+    fn supervise(&mut self, job: &[u8], fds: [RawFd; MAX_FDS]) {
+        let started = Plan::decode(job, fds).map_or(
+            Report::Failed { stage: Stage::Setup, errno: libc::EINVAL, pid: 0 },
+            |plan| self.start(&plan),
+        );
+        // The child changed its ids in memory that it shared, which decides who may look into it.
+        if self.alone {
+            identity::open_to_own_user();
+        } else if !sys::compat() {
+            identity::close_to_all();
         }
-    }
-    report(socket, &[started]);
-    let main = match started {
-        Report::Started { pid } => pid,
-        _ => 0,
-    };
-    loop {
-        let mut status = 0;
-        // SAFETY: plain waits.
-        let pid = unsafe { libc::waitpid(-1, &mut status, libc::__WALL) };
-        if pid < 0 {
-            if sys::errno() == libc::EINTR {
-                continue;
+        for (index, fd) in fds.iter().enumerate() {
+            if !fds[..index].contains(fd) {
+                // SAFETY: these descriptors came with the job and are used by nobody else here.
+                unsafe { libc::close(*fd) };
             }
-            report(socket, &[Report::Idle]);
-            return;
         }
-        if pid == main {
-            let ended = Report::Ended { status };
-            // SAFETY: looks whether any child is left without reaping it.
-            let alone = unsafe {
-                let mut info: libc::siginfo_t = std::mem::zeroed();
-                let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
-                libc::waitid(libc::P_ALL, 0, &mut info, flags) < 0 && sys::errno() == libc::ECHILD
-            };
-            if alone {
-                report(socket, &[ended, Report::Idle]);
+        self.report(&[started]);
+        let main = match started {
+            Report::Started { pid } => pid,
+            _ => 0,
+        };
+        loop {
+            let mut status = 0;
+            // SAFETY: plain waits.
+            let pid = unsafe { libc::waitpid(-1, &mut status, libc::__WALL) };
+            if pid < 0 {
+                if sys::errno() == libc::EINTR {
+                    continue;
+                }
+                self.report(&[Report::Idle]);
                 return;
             }
-            report(socket, &[ended]);
+            if pid == main {
+                let ended = Report::Ended { status };
+                // SAFETY: looks whether any child is left without reaping it.
+                let alone = unsafe {
+                    let mut info: libc::siginfo_t = std::mem::zeroed();
+                    let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
+                    libc::waitid(libc::P_ALL, 0, &mut info, flags) < 0 && sys::errno() == libc::ECHILD
+                };
+                if alone {
+                    self.report(&[ended, Report::Idle]);
+                    return;
+                }
+                self.report(&[ended]);
+            }
         }
     }
 }
@@ -298,8 +359,6 @@ struct Plan {
     ids: Option<(u32, u32, Vec<u32>)>,
     tty: bool,
     caps: u64,
-    oom_score_adj: Vec<u8>,
-    open_files: (u64, u64),
     fds: [RawFd; MAX_FDS],
     failure: (Stage, i32),
 }
@@ -341,39 +400,41 @@ impl Plan {
         let (uid, gid, count) = (cursor.u32()?, cursor.u32()?, cursor.u32()?);
         let groups = (0..count).map(|_| cursor.u32()).collect::<Option<Vec<u32>>>()?;
         let tty = cursor.u32()? != 0;
-        let oom_score_adj = format!("{}", cursor.u32()? as i32).into_bytes();
         let caps = cursor.u64()?;
-        let open_files = (cursor.u64()?, cursor.u64()?);
         let mut script = vec![c"/bin/sh".as_ptr(), ptr::null()];
         script.extend(argv.iter().skip(1));
         let ids = (uid != u32::MAX).then_some((uid, gid, groups));
         let failure = (Stage::Setup, 0);
-        Some(Plan { argv, env, programs, script, cwd, ids, tty, caps, oom_score_adj, open_files, fds, failure })
+        Some(Plan { argv, env, programs, script, cwd, ids, tty, caps, fds, failure })
     }
 }
 
 const CHILD_STACK: usize = 64 * 1024;
 
-/// Starts the command as `vfork` would: the child borrows this process's memory until it executes the program, so
-/// nothing is copied, and its failures are simply left in the plan.
-fn start(plan: &Plan) -> Report {
-    let mut stack = vec![0u64; CHILD_STACK / 8];
-    // SAFETY: the child runs on its own stack, calls nothing but system calls, and this process stands still until it
-    // has executed its program or ended.
-    let pid = unsafe {
-        let top = stack.as_mut_ptr().add(stack.len()).cast();
-        let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-        libc::clone(child, top, flags, ptr::from_ref(plan).cast_mut().cast())
-    };
-    if pid < 0 {
-        return Report::Failed { stage: Stage::Fork, errno: sys::errno(), pid: 0 };
+impl Monitor {
+    /// Starts the command as `vfork` would: the child borrows this process's memory until it executes the program, so
+    /// nothing is copied, and its failures are simply left in the plan.
+    fn start(&mut self, plan: &Plan) -> Report {
+        self.write_score(&self.scores[0]);
+        // SAFETY: the child runs on its own stack, calls nothing but system calls, and this process stands still until
+        // it has executed its program or ended.
+        let pid = unsafe {
+            let top = self.stack.as_mut_ptr().add(self.stack.len()).cast();
+            let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+            libc::clone(child, top, flags, ptr::from_ref(plan).cast_mut().cast())
+        };
+        let error = sys::errno();
+        self.write_score(&self.scores[1]);
+        if pid < 0 {
+            return Report::Failed { stage: Stage::Fork, errno: error, pid: 0 };
+        }
+        // SAFETY: the child wrote here, through the memory it shared; the compiler cannot know.
+        let (stage, errno) = unsafe { ptr::read_volatile(&plan.failure) };
+        if errno != 0 {
+            return Report::Failed { stage, errno, pid };
+        }
+        Report::Started { pid }
     }
-    // SAFETY: the child wrote here, through the memory it shared; the compiler cannot know.
-    let (stage, errno) = unsafe { ptr::read_volatile(&plan.failure) };
-    if errno != 0 {
-        return Report::Failed { stage, errno, pid };
-    }
-    Report::Started { pid }
 }
 
 extern "C" fn child(plan: *mut libc::c_void) -> libc::c_int {
@@ -402,17 +463,12 @@ unsafe fn become_command(plan: &Plan) -> (Stage, i32) {
     for (target, fd) in plan.fds.iter().enumerate() {
         must!(libc::dup2(*fd, target as i32));
     }
-    let score = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
-    if score >= 0 {
-        libc::write(score, plan.oom_score_adj.as_ptr().cast(), plan.oom_score_adj.len());
-        libc::close(score);
-    }
-    let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    libc::setrlimit(libc::RLIMIT_CORE, &no_core);
-    let files = libc::rlimit { rlim_cur: plan.open_files.0, rlim_max: plan.open_files.1 };
-    libc::setrlimit(libc::RLIMIT_NOFILE, &files);
-    libc::umask(0o022);
+    let root = plan.ids.as_ref().is_none_or(|(uid, _, _)| *uid == 0);
     if let Some((uid, gid, groups)) = &plan.ids {
+        // From here on this memory must not be open to the command's user, whatever the kernel's setting says.
+        if !sys::compat() {
+            identity::close_to_all();
+        }
         if plan.caps != 0 {
             libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0);
         }
@@ -420,20 +476,17 @@ unsafe fn become_command(plan: &Plan) -> (Stage, i32) {
         must!(libc::syscall(libc::SYS_setresgid, *gid, *gid, *gid));
         must!(libc::syscall(libc::SYS_setresuid, *uid, *uid, *uid));
     }
-    if libc::chdir(plan.cwd) < 0 {
+    // Root goes anywhere, though it holds no capability later; others where their own rights let them.
+    if root && libc::chdir(plan.cwd) < 0 {
         return (Stage::Cwd, sys::errno());
     }
     if caps::set(plan.caps, plan.caps, plan.caps).is_err() {
         return (Stage::Setup, sys::errno());
     }
     caps::raise_ambient(plan.caps);
-    must!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
-    if !sys::compat() {
-        libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0);
+    if !root && libc::chdir(plan.cwd) < 0 {
+        return (Stage::Cwd, sys::errno());
     }
-    let mut none: libc::sigset_t = std::mem::zeroed();
-    libc::sigemptyset(&mut none);
-    libc::sigprocmask(libc::SIG_SETMASK, &none, ptr::null_mut());
     let mut errno = libc::ENOENT;
     for program in plan.programs.iter().filter(|program| !program.is_null()) {
         libc::execve(*program, plan.argv.as_ptr(), plan.env.as_ptr());

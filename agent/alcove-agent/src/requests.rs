@@ -4,7 +4,7 @@ use crate::agent::{Agent, Timer};
 use crate::connection::Operation;
 use crate::slab::Key;
 use crate::workers::{Class, Task};
-use crate::{caps, files, sys};
+use crate::{caps, files, identity, sys};
 use alcove_protocol::{Configure, ErrorBody, ErrorCode, ExecList, Info, Kind, Request};
 use serde::Serialize;
 use std::rc::Rc;
@@ -184,7 +184,7 @@ impl Agent {
             let _ = unsafe { libc::sethostname(hostname.as_ptr().cast(), hostname.len().min(64)) };
         }
         // Capabilities that no command is to get are given up before the first command can run.
-        caps::drop_all_but(caps::KEPT | config.exec_caps)
+        identity::settle(config.ids, config.exec_caps)
             .map_err(|error| ErrorBody::new(ErrorCode::Io, format!("capabilities cannot be dropped: {error}")))?;
         files::create_workdir(&config.workdir, &user, config.ids)?;
         if let Some(entropy) = request.entropy {

@@ -1,6 +1,6 @@
 //! Users of the sandbox, read from its own `/etc/passwd` and `/etc/group`: a static program has no name service.
 
-use crate::{caps, sys};
+use crate::{account_files, caps, sys};
 use std::ffi::CStr;
 use std::fmt;
 
@@ -20,6 +20,8 @@ pub enum UserError {
     Unknown(String),
     /// Only one user id exists here, and it is not this one.
     SingleId { wanted: String, uid: u32 },
+    /// It is the id of the agent itself.
+    Reserved(String),
 }
 
 impl fmt::Display for UserError {
@@ -31,6 +33,9 @@ impl fmt::Display for UserError {
             UserError::SingleId { wanted, uid } => {
                 write!(f, "user \"{wanted}\" cannot be used: this sandbox has the user id {uid} alone")
             }
+            UserError::Reserved(wanted) => {
+                write!(f, "user \"{wanted}\" cannot be used: {OWN_ID} is the user id of the agent itself")
+            }
         }
     }
 }
@@ -38,49 +43,67 @@ impl fmt::Display for UserError {
 /// Whether the agent can become other users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ids {
-    Many,
+    /// `own` is the id that the agent and its monitors keep to themselves, where there is one to spare.
+    Many { own: Option<u32> },
     Single { uid: u32, gid: u32 },
 }
 
-/// Files larger than this are not read: no honest one comes near.
-const MAX_FILE: usize = 4 << 20;
+impl Ids {
+    pub fn many(self) -> bool {
+        matches!(self, Ids::Many { .. })
+    }
+
+    /// The id of the agent itself, which nothing else may run as.
+    pub fn own(self) -> Option<u32> {
+        match self {
+            Ids::Many { own } => own,
+            Ids::Single { .. } => None,
+        }
+    }
+}
+
+/// User and group of the agent and its monitors once commands run: without an id in common, a command without
+/// capabilities can neither signal them nor change their limits, whoever it runs as.
+pub const OWN_ID: u32 = 65533;
+
+/// First inside id and length of each line of an id map; None where it cannot be read.
+fn id_map(path: &CStr) -> Option<Vec<(u64, u64)>> {
+    let bytes = sys::read_small(path, 64 * 1024).ok()?;
+    let text = String::from_utf8_lossy(&bytes);
+    let line = |line: &str| {
+        let mut numbers = line.split_whitespace().map_while(|field| field.parse::<u64>().ok());
+        Some((numbers.next()?, numbers.nth(1)?))
+    };
+    Some(text.lines().filter_map(line).collect())
+}
+
+fn holds(map: Option<&Vec<(u64, u64)>>, id: u32) -> bool {
+    map.is_none_or(|map| map.iter().any(|(first, length)| (*first..first + length).contains(&u64::from(id))))
+}
 
 /// Finds out once, at start.
 pub fn detect_ids() -> Ids {
-    let mapped: u64 = sys::read_small(c"/proc/self/uid_map", 64 * 1024)
-        .map(|bytes| {
-            String::from_utf8_lossy(&bytes)
-                .lines()
-                .filter_map(|line| line.split_whitespace().nth(2)?.parse::<u64>().ok())
-                .sum()
-        })
-        .unwrap_or(u64::MAX);
+    let (users, groups) = (id_map(c"/proc/self/uid_map"), id_map(c"/proc/self/gid_map"));
+    let mapped = users.as_ref().map_or(u64::MAX, |map| map.iter().map(|(_, length)| length).sum());
     let needed = 1 << caps::SETUID | 1 << caps::SETGID;
     if mapped > 1 && caps::permitted() & needed == needed {
-        return Ids::Many;
+        // A path translator that shows its user as root only pretends to change ids.
+        let spare = !sys::compat() && holds(users.as_ref(), OWN_ID) && holds(groups.as_ref(), OWN_ID);
+        return Ids::Many { own: spare.then_some(OWN_ID) };
     }
     // SAFETY: these calls cannot fail.
     unsafe { Ids::Single { uid: libc::geteuid(), gid: libc::getegid() } }
 }
 
-fn lines(path: &CStr) -> Vec<Vec<String>> {
-    let Ok(bytes) = sys::read_small(path, MAX_FILE) else { return Vec::new() };
-    String::from_utf8_lossy(&bytes)
-        .lines()
-        .filter(|line| !line.starts_with('#'))
-        .map(|line| line.split(':').map(str::to_owned).collect())
-        .collect()
-}
-
 /// Finds a user: a name, a uid, or either followed by `:` and a group's name or gid. Numbers work without any file.
 pub fn find(spec: &str, ids: Ids) -> Result<User, UserError> {
-    let passwd = lines(c"/etc/passwd");
-    let groups = lines(c"/etc/group");
+    let (passwd, groups) = account_files::read();
     let user = look_up(spec, &passwd, &groups).ok_or_else(|| UserError::Unknown(spec.to_owned()))?;
     match ids {
+        Ids::Many { own } if own == Some(user.uid) => Err(UserError::Reserved(spec.to_owned())),
         Ids::Single { uid, .. } if uid != user.uid => Err(UserError::SingleId { wanted: spec.to_owned(), uid }),
         Ids::Single { gid, .. } => Ok(User { gid, groups: Vec::new(), ..user }),
-        Ids::Many => Ok(user),
+        Ids::Many { .. } => Ok(user),
     }
 }
 
@@ -89,20 +112,22 @@ fn look_up(spec: &str, passwd: &[Vec<String>], groups: &[Vec<String>]) -> Option
         Some((name, group)) => (name, Some(group)),
         None => (spec, None),
     };
-    let field = |entry: &[String], index: usize| entry.get(index).cloned().unwrap_or_default();
+    fn field(entry: &[String], index: usize) -> &str {
+        entry.get(index).map_or("", String::as_str)
+    }
     let number = |text: &str| text.parse::<u32>().ok().filter(|id| *id != u32::MAX);
     let entry = passwd
         .iter()
         .find(|entry| field(entry, 0) == name && !name.is_empty())
-        .or_else(|| passwd.iter().find(|entry| number(name).is_some() && number(&field(entry, 2)) == number(name)));
+        .or_else(|| passwd.iter().find(|entry| number(name).is_some() && number(field(entry, 2)) == number(name)));
     let mut user = match entry {
         Some(entry) => User {
-            uid: number(&field(entry, 2))?,
-            gid: number(&field(entry, 3))?,
+            uid: number(field(entry, 2))?,
+            gid: number(field(entry, 3))?,
             groups: Vec::new(),
-            name: field(entry, 0),
-            home: Some(field(entry, 5)).filter(|home| home.starts_with('/')).unwrap_or_else(|| "/".into()),
-            shell: Some(field(entry, 6)).filter(|shell| !shell.is_empty()).unwrap_or_else(|| "/bin/sh".into()),
+            name: field(entry, 0).to_owned(),
+            home: Some(field(entry, 5)).filter(|home| home.starts_with('/')).unwrap_or("/").to_owned(),
+            shell: Some(field(entry, 6)).filter(|shell| !shell.is_empty()).unwrap_or("/bin/sh").to_owned(),
         },
         None => {
             let uid = if name == "root" { 0 } else { number(name)? };
@@ -120,13 +145,13 @@ fn look_up(spec: &str, passwd: &[Vec<String>], groups: &[Vec<String>]) -> Option
         user.gid = groups
             .iter()
             .find(|entry| field(entry, 0) == group)
-            .and_then(|entry| number(&field(entry, 2)))
+            .and_then(|entry| number(field(entry, 2)))
             .or_else(|| number(group))?;
     } else {
         user.groups = groups
             .iter()
             .filter(|entry| field(entry, 3).split(',').any(|member| member == user.name))
-            .filter_map(|entry| number(&field(entry, 2)))
+            .filter_map(|entry| number(field(entry, 2)))
             .filter(|gid| *gid != user.gid)
             .take(1024)
             .collect();

@@ -248,6 +248,22 @@ fn files_belong_to_their_user() {
     }
     let frames = client.run_with(&json!({"op": "file.write", "path": agent.path("ws/q"), "user": "daemon"}), b"1");
     assert_eq!((&reply(&frames)["uid"], &reply(&frames)["gid"]), (&json!(1), &json!(1)));
+    // Set-group-id bits stay, whoever's group it is; capabilities that would keep them are not needed.
+    for (path, user) in [("ws/g", "0"), ("ws/h", "4321:77")] {
+        let path = agent.path(path);
+        reply(&client.run(&json!({"op": "file.mkdir", "path": path, "user": user, "mode": 0o2775})));
+        assert_eq!(std::fs::metadata(&path).expect("made").mode() & 0o7777, 0o2775);
+        let file = format!("{path}/f");
+        let frames = client.run_with(&json!({"op": "file.write", "path": file, "user": user, "mode": 0o2755}), b"1");
+        assert_eq!(reply(&frames)["mode"], 0o2755);
+        client.ask(&json!({"op": "file.chmod", "path": file, "mode": 0o6755}));
+        assert_eq!(std::fs::metadata(&file).expect("there").mode() & 0o7777, 0o6755);
+        // An existing file keeps its owner.
+        let frames = client.run_with(&json!({"op": "file.write", "path": file}), b"2");
+        assert_eq!((&reply(&frames)["uid"], &reply(&frames)["mode"]), (&json!(user.split(':').next().and_then(|uid| uid.parse::<u32>().ok())), &json!(0o6755)));
+    }
+    let frames = client.run_with(&json!({"op": "file.write", "path": agent.path("ws/own"), "user": "65533"}), b"1");
+    assert_eq!(error_code(&frames), "bad_request");
     let frames = client.run_with(&json!({"op": "file.write", "path": agent.path("ws/r"), "user": "no-one-like-this"}), b"1");
     assert_eq!(error_code(&frames), "bad_request");
 }

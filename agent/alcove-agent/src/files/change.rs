@@ -32,8 +32,7 @@ pub fn mkdir(channel: &mut Channel, context: &Context, request: &FileMkdir) -> S
         Ok(_) => {
             path::give(dir, &place.name, &user, context.ids).map_err(failure)?;
             if let Some(mode) = request.mode {
-                // SAFETY: as above.
-                sys::check(unsafe { libc::fchmodat(dir, place.name.as_ptr(), mode & 0o7777, 0) }).map_err(failure)?;
+                path::set_mode(dir, &place.name, mode).map_err(failure)?;
             }
         }
         Err(error) if error.raw_os_error() == Some(libc::EEXIST) && request.parents => {
@@ -92,7 +91,6 @@ pub fn chmod(channel: &mut Channel, request: &FileChmod) -> Served {
         let place = path::follow(&path, path::locate(&path)?)?;
         (place.dir, place.name)
     };
-    // SAFETY: the name is a C string.
-    sys::check(unsafe { libc::fchmodat(dir.as_raw_fd(), name.as_ptr(), request.mode, 0) }).map_err(failure)?;
+    path::set_mode(dir.as_raw_fd(), &name, request.mode).map_err(failure)?;
     channel.reply(&Empty {})
 }

@@ -71,7 +71,7 @@ fn copy(from_dir: RawFd, from: &CStr, to_dir: RawFd, to: &CStr, depth: u32) -> R
             return Err(Error::last_os_error());
         }
         if stat.st_mode & libc::S_IFMT != libc::S_IFLNK {
-            sys::check(libc::fchmodat(to_dir, to.as_ptr(), stat.st_mode & 0o7777, 0))?;
+            path::set_mode(to_dir, to, stat.st_mode)?;
         }
         let times = [
             libc::timespec { tv_sec: stat.st_atime, tv_nsec: stat.st_atime_nsec },

@@ -1,7 +1,7 @@
 //! Paths: from the text of a request to descriptors. Magic links of `/proc` are never followed where the kernel can be
 //! told so; nothing is decided from a path's text that the kernel would decide differently.
 
-use crate::sys;
+use crate::{identity, sys};
 use crate::users::{Ids, User};
 use crate::workers::channel::{refused, Stop};
 use alcove_protocol::ErrorCode;
@@ -188,7 +188,7 @@ pub fn read_link(dir: RawFd, name: &CStr) -> Option<Vec<u8>> {
 
 /// Gives what was just created to its owner.
 pub fn give(dir: RawFd, name: &CStr, user: &User, ids: Ids) -> std::io::Result<()> {
-    if ids != Ids::Many {
+    if !ids.many() {
         return Ok(());
     }
     // SAFETY: the name is a C string.
@@ -222,6 +222,26 @@ pub fn make_directories(path: &Path, user: &User, ids: Ids) -> Result<OwnedFd, S
         };
     }
     Ok(dir)
+}
+
+const SET_GROUP_ID: u32 = libc::S_ISGID;
+
+/// Sets the permission bits of a name, or with an empty one of the open file itself. The kernel clears the set-group-id
+/// bit when the caller is not in the file's group and lacks CAP_FSETID, so this thread takes that group meanwhile.
+pub fn set_mode(dir: RawFd, name: &CStr, mode: u32) -> std::io::Result<()> {
+    let mode = mode & 0o7777;
+    let change = || {
+        // SAFETY: a live descriptor and a C string.
+        sys::check(unsafe {
+            if name.is_empty() { libc::fchmod(dir, mode) } else { libc::fchmodat(dir, name.as_ptr(), mode, 0) }
+        })
+        .map(|_| ())
+    };
+    if mode & SET_GROUP_ID == 0 || sys::compat() {
+        return change();
+    }
+    let stat = if name.is_empty() { sys::fstat(dir)? } else { sys::stat_at(dir, name, 0)? };
+    identity::in_group(stat.st_gid, change)
 }
 
 const PROC_MAGIC: libc::c_long = 0x9fa0;

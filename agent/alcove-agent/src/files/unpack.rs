@@ -118,7 +118,7 @@ impl Target<'_> {
             }
             path::give(dir, name, self.user, self.ids)?;
             if kind != EntryType::Symlink {
-                sys::check(libc::fchmodat(dir, name.as_ptr(), mode, 0))?;
+                path::set_mode(dir, name, mode)?;
             }
             if kind != EntryType::Directory {
                 let seconds = entry.header().mtime().unwrap_or(0).min(i64::MAX as u64) as libc::time_t;

@@ -47,7 +47,7 @@ impl<'a> Temporary<'a> {
             if let Some((uid, gid)) = owner {
                 sys::check(libc::fchown(self.fd.as_raw_fd(), uid, gid))?;
             }
-            sys::check(libc::fchmod(self.fd.as_raw_fd(), mode & 0o7777))?;
+            path::set_mode(self.fd.as_raw_fd(), c"", mode)?;
             let dir = self.place.dir.as_raw_fd();
             sys::check(libc::renameat(dir, self.name.as_ptr(), dir, self.place.name.as_ptr()))?;
         }
@@ -68,8 +68,8 @@ impl Drop for Temporary<'_> {
 fn owner_of(existing: Option<&libc::stat>, user: &User, ids: Ids) -> Option<(u32, u32)> {
     match (ids, existing) {
         (Ids::Single { .. }, _) => None,
-        (Ids::Many, Some(stat)) => Some((stat.st_uid, stat.st_gid)),
-        (Ids::Many, None) => Some((user.uid, user.gid)),
+        (Ids::Many { .. }, Some(stat)) => Some((stat.st_uid, stat.st_gid)),
+        (Ids::Many { .. }, None) => Some((user.uid, user.gid)),
     }
 }
 

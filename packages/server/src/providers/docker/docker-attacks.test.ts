@@ -108,14 +108,23 @@ await describeWith(["docker", "agent", "busybox", "compiler"], "attacks from ins
     expect(gotThrough).toEqual([]);
   });
 
-  it("a command that cripples its own agent harms nobody else, and its sandbox is destroyed as fast", async () => {
+  it.each(["0", "app"])("user %s can cripple neither its agent nor its monitor", async (user) => {
     const own = await spawn();
     await own.operations.files.write("/probe", chunks(await compileProbe()), { ...soon(), mode: 0o755 });
-    await run(own.operations, "/probe --cripple; true").catch(() => undefined);
-    await expect(Promise.all([1, 2, 3].map(() => run(victim, "true")))).resolves.toHaveLength(3);
+    const { stdout, exit } = await run(own.operations, shell("exec /probe --cripple", { user }));
+    const attempts = stdout.trim().split("\n");
+    expect(attempts).toHaveLength(14);
+    expect(attempts.filter((line) => !/ (EPERM|EACCES)$/.test(line))).toEqual([]);
+    expect(exit).toMatchObject({ exitCode: 0, reason: "exited" });
+    expect((await run(own.operations, "cat /proc/1/oom_score_adj")).stdout).toBe("0\n");
+    await expect(Promise.all([1, 2, 3].map(() => run(own.operations, "true")))).resolves.toHaveLength(3);
     const startedAt = performance.now();
     await docker.provider.destroy(own.runtimeId, soon());
     expect(performance.now() - startedAt).toBeLessThan(5_000);
+  });
+
+  it("nobody runs as the agent's own user", async () => {
+    await expect(run(victim, shell("true", { user: "65533" }))).rejects.toThrow("user id of the agent");
   });
 
   it("a setuid program gives nobody its owner's rights", async () => {

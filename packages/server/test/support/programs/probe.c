@@ -88,8 +88,28 @@ static long call32(long number, long a, long b) {
 
 int main(int argc, char **argv) {
   if (argc > 1 && strcmp(argv[1], "--cripple") == 0) {
-    /* A process of root's may lower the limits of another one of root's: the agent then has no descriptor to spare. */
-    say("agent-limits", prlimit(1, RLIMIT_NOFILE, &(struct rlimit){1, 1}, NULL));
+    /* The agent and this command's own monitor: what a process of the same user could do to them. */
+    pid_t victims[] = {1, getppid()};
+    for (int index = 0; index < 2; index++) {
+      pid_t victim = victims[index];
+      char path[64];
+      snprintf(path, sizeof path, "/proc/%d/oom_score_adj", victim);
+      say("limits", prlimit(victim, RLIMIT_NOFILE, &(struct rlimit){1, 1}, NULL));
+      say("oom-score", ({
+            int fd = open(path, O_WRONLY);
+            fd < 0 ? fd : write(fd, "1000", 4);
+          }));
+      say("priority", setpriority(PRIO_PROCESS, victim, 19));
+      say("scheduler", sched_setscheduler(victim, SCHED_IDLE, &(struct sched_param){0}));
+      say("processors", ({
+            cpu_set_t one;
+            CPU_ZERO(&one);
+            CPU_SET(0, &one);
+            sched_setaffinity(victim, sizeof one, &one);
+          }));
+      say("stop", kill(victim, SIGSTOP));
+      say("kill", kill(victim, SIGKILL));
+    }
     return 0;
   }
   TRY("ptrace-agent", ptrace(PTRACE_ATTACH, 1, 0, 0));

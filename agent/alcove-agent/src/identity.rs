@@ -1,0 +1,64 @@
+//! Who the agent is: at its start the sandbox's root, from the first configuration on a user of its own.
+
+use crate::users::Ids;
+use crate::{caps, sys};
+use std::io::Result;
+
+/// Gives up every capability that neither the agent nor commands need, and with it the identity of the sandbox's root,
+/// before the first command runs. Monitors are forked later and share both. Only the calling thread changes: there must
+/// be no other yet.
+pub fn settle(ids: Ids, exec_caps: u64) -> Result<()> {
+    let kept = caps::drop_all_but(caps::KEPT | exec_caps)?;
+    let Some(own) = ids.own() else { return Ok(()) };
+    // SAFETY: system calls with plain numbers, by number: the library's versions would also ask other threads.
+    unsafe {
+        if libc::geteuid() == own {
+            return Ok(());
+        }
+        sys::check(libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0))?;
+        sys::check(libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()))?;
+        sys::check(libc::syscall(libc::SYS_setresgid, own, own, own))?;
+        sys::check(libc::syscall(libc::SYS_setresuid, own, own, own))?;
+        sys::check(libc::prctl(libc::PR_SET_KEEPCAPS, 0, 0, 0, 0))?;
+        // A crash must leave the token nowhere: neither in a file nor, with this very limit, in a program's pipe.
+        let no_core = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
+        libc::setrlimit(libc::RLIMIT_CORE, &no_core);
+    }
+    caps::set(kept, kept, kept)?;
+    open_to_own_user();
+    Ok(())
+}
+
+/// Whether no command can run as the user that this process runs as.
+pub fn alone(ids: Ids) -> bool {
+    // SAFETY: cannot fail.
+    ids.own().is_some_and(|own| unsafe { libc::geteuid() == own })
+}
+
+/// The files that `/proc` shows of a process belong to its user, or to root when it is closed to all. Here the user is
+/// the safer owner: the sandbox's root could write to some of root's, `oom_score_adj` above all. The kernel closes a
+/// process whenever it changes ids.
+pub fn open_to_own_user() {
+    // SAFETY: plain prctl.
+    unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0) };
+}
+
+pub fn close_to_all() {
+    // SAFETY: plain prctl. Async-signal-safe.
+    unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
+}
+
+/// Does something with this thread in another group as far as files are concerned. Where that is refused, without it.
+pub fn in_group<T>(gid: u32, action: impl FnOnce() -> T) -> T {
+    // SAFETY: concerns this thread alone; answers with the group before, whether or not it changed anything.
+    let before = unsafe { libc::syscall(libc::SYS_setfsgid, gid) };
+    let result = action();
+    // SAFETY: as above.
+    unsafe {
+        libc::syscall(libc::SYS_setfsgid, before);
+        if libc::prctl(libc::PR_GET_DUMPABLE, 0, 0, 0, 0) == 0 && libc::geteuid() == crate::users::OWN_ID {
+            open_to_own_user();
+        }
+    }
+    result
+}
