@@ -47,6 +47,7 @@ describe("exit codes", () => {
     [["spawn", "--metadata", "novalue"], 2],
     [["exec", "sb-a"], 2],
     [["exec", "-d", "-i", "sb-a", "true"], 2],
+    [["exec", "sb-a", "--"], 2],
     [["kill"], 2],
     [["ls", "--state", "asleep"], 2],
     [["cp", "a", "b"], 2],
@@ -178,7 +179,7 @@ describe("exec", () => {
       exec.send(exit(0));
     };
     await run("exec", "-w", "/tmp", "-u", "root", "--timeout", "3s", "-e", "A=1", "sb-a", "echo $A | wc");
-    await run("exec", "sb-a", "echo", "-n", "$A");
+    await run("exec", "sb-a", "--", "echo", "-n", "$A");
     expect(starts).toEqual([
       {
         type: "start",

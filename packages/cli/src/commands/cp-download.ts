@@ -8,6 +8,9 @@ import { Progress } from "../terminal/progress.ts";
 import { Meter } from "./cp-meter.ts";
 import { finish, statInside } from "./cp-upload.ts";
 
+/** Different remarks of an unpacking that are told; a hostile archive could bring as many as it has names. */
+const maxWarnings = 10;
+
 interface CopyOptions {
   recursive: boolean;
   quiet: boolean;
@@ -91,6 +94,7 @@ async function downloadDirectory(
   const body = await client.files.readArchive(source.id, source.path, { signal: options.signal });
   await mkdir(target, { recursive: true });
   const meter = new Meter(progress);
+  const warnings = new Map<string, number>();
   await pipeline(
     body,
     meter,
@@ -103,10 +107,15 @@ async function downloadDirectory(
         return true;
       },
       onwarn: (code, message) => {
-        process.stderr.write(`alcove: ${code}: ${String(message)}\n`);
+        const text = `${code}: ${String(message)}`;
+        if (warnings.has(text) || warnings.size < maxWarnings)
+          warnings.set(text, (warnings.get(text) ?? 0) + 1);
       },
     }),
   );
+  for (const [text, count] of warnings) {
+    process.stderr.write(`alcove: ${text}${count > 1 ? ` (${count} times)` : ""}\n`);
+  }
   finish(progress, meter, `${source.id}:${source.path} → ${target}`, options);
 }
 

@@ -58,13 +58,15 @@ export async function asExec(run: () => Promise<number>): Promise<number> {
   }
 }
 
-/** One argument is a shell command line, several are a program and its arguments. */
+/** One argument is a shell command line, several are a program and its arguments. A `--` in front is a habit. */
 export function commandOf(command: readonly string[]): {
   command: string;
   args?: string[];
   mode: "shell" | "argv";
 } {
-  const [program = "", ...args] = command;
+  const words = command[0] === "--" ? command.slice(1) : command;
+  const [program = "", ...args] = words;
+  if (program === "") throw new UsageError("exec needs a command");
   return args.length === 0 ? { command: program, mode: "shell" } : { command: program, args, mode: "argv" };
 }
 
