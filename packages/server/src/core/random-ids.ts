@@ -3,13 +3,33 @@ import type { ExecId, Ids, RuntimeId, SandboxId } from "../ports/ids.ts";
 
 const alphabet = "abcdefghijklmnopqrstuvwxyz0123456789";
 
+const poolBytes = 4_096;
+
+/** Random bytes in stock: asking the system for each id costs more than the rest of making it. */
+function randomSource(): () => number {
+  let pool = new Uint8Array(0);
+  let next = 0;
+  return () => {
+    if (next === pool.length) {
+      pool = randomBytes(poolBytes);
+      next = 0;
+    }
+    const byte = pool[next] ?? 0;
+    // Given out once, then forgotten.
+    pool[next] = 0;
+    next += 1;
+    return byte;
+  };
+}
+
+const randomByte = randomSource();
+
 /** @returns `length` characters of [a-z0-9], each equally likely. */
 function randomText(length: number): string {
   let text = "";
   while (text.length < length) {
-    for (const byte of randomBytes(length * 2)) {
-      if (byte < 252 && text.length < length) text += alphabet[byte % 36];
-    }
+    const byte = randomByte();
+    if (byte < 252) text += alphabet[byte % 36];
   }
   return text;
 }

@@ -14,6 +14,9 @@ const graceAttempts = 3;
 const firstRetryMs = 200;
 const longestRetryMs = 10_000;
 
+/** One for all: an error of its own for each sandbox that stops would cost more than the rest of stopping it. */
+const sandboxStopped = new Error("the sandbox stopped");
+
 export type ExecOperation = "exec" | "exec_stream";
 
 /**
@@ -75,7 +78,7 @@ export class ExecTracker implements Disposable {
 
   [Symbol.dispose](): void {
     this.#unsubscribe();
-    for (const sandbox of this.#sandboxes.values()) sandbox.stop.abort();
+    for (const sandbox of this.#sandboxes.values()) sandbox.stop.abort(sandboxStopped);
     this.#sandboxes.clear();
   }
 
@@ -167,7 +170,7 @@ export class ExecTracker implements Disposable {
   ): TrackedSandbox {
     const known = this.#sandboxes.get(row.id);
     if (known !== undefined && known.operations === operations) return known;
-    known?.stop.abort();
+    known?.stop.abort(sandboxStopped);
     const sandbox: TrackedSandbox = {
       row: { id: row.id, provider: row.provider },
       operations,
@@ -183,7 +186,7 @@ export class ExecTracker implements Disposable {
     const sandbox = this.#sandboxes.get(id);
     if (sandbox === undefined) return;
     this.#sandboxes.delete(id);
-    sandbox.stop.abort();
+    sandbox.stop.abort(sandboxStopped);
     for (const tracked of sandbox.execs.values()) {
       if (tracked.phase === "starting") continue;
       this.#emit(sandbox, "exec.failed", {
