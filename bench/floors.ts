@@ -25,6 +25,14 @@ export async function forkExec(argv: readonly string[], count: number): Promise<
     .slice(Math.floor(count / 10));
 }
 
+/** What two resident processes at once reach, `count` each. */
+export async function forkExecPerSecond(argv: readonly string[], count: number): Promise<number> {
+  const program = await floorProgram();
+  const started = performance.now();
+  await Promise.all([0, 1].map(() => run(program, ["forkexec", String(count), ...argv])));
+  return (2 * count * 1_000) / (performance.now() - started);
+}
+
 export async function which(name: string): Promise<string | undefined> {
   for (const folder of (process.env.PATH ?? "").split(path.delimiter)) {
     const candidate = path.join(folder, name);

@@ -1,4 +1,4 @@
-import { forkExec, freshProot, which } from "../floors.ts";
+import { forkExec, forkExecPerSecond, freshProot, which } from "../floors.ts";
 import { KeepAliveClient } from "../keep-alive-client.ts";
 import type { Row } from "../row.ts";
 import { startService } from "../service.ts";
@@ -13,9 +13,11 @@ const trueCommand = { command: "/bin/true", mode: "argv" };
 /** Buffered exec of `true` on native: one client, then sixteen. */
 export async function nativeExec(): Promise<Row[]> {
   const floor = summarize(await forkExec(["/bin/true"], 400));
+  const bothCores = await forkExecPerSecond(["/bin/true"], 1_500);
   await using service = await startService({ ALCOVE_PROVIDERS_DEFAULT: "native" });
   const client = new KeepAliveClient(service.url);
-  const { id } = await client.expect<Spawned>(201, "POST", "/sandboxes", {});
+  // With one virtual CPU the sandbox's own limit would be measured.
+  const { id } = await client.expect<Spawned>(201, "POST", "/sandboxes", { vcpus: 2 });
   const exec = (with_: KeepAliveClient) => with_.expect(200, "POST", `/sandboxes/${id}/exec`, trueCommand);
   const serial = summarize(await timeEach({ count: 500, warmup: 100 }, () => exec(client)));
   const clients = Array.from({ length: 16 }, () => new KeepAliveClient(service.url));
@@ -35,10 +37,10 @@ export async function nativeExec(): Promise<Row[]> {
     {
       what: "native: buffered exec of true, 16 clients",
       figure: `${perSecond(load.perSecond)}, p50 ${ms(loaded.p50)}, p99 ${ms(loaded.p99)}`,
-      floor: `fork+exec, one after the other ${perSecond(1_000 / floor.p50)}`,
+      floor: `fork+exec alone, on two cores ${perSecond(bothCores)}`,
       budget: "≥ 2000/s",
       met: load.perSecond >= 2_000,
-      data: { perSecond: load.perSecond, p50: loaded.p50, p99: loaded.p99 },
+      data: { perSecond: load.perSecond, p50: loaded.p50, p99: loaded.p99, floor: bothCores },
     },
   ];
 }

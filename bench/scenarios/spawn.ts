@@ -2,7 +2,7 @@ import { bubblewrap } from "../floors.ts";
 import { KeepAliveClient } from "../keep-alive-client.ts";
 import type { Row } from "../row.ts";
 import { startService } from "../service.ts";
-import { ms, summarize, timeEach } from "../stats.ts";
+import { ms, summarize } from "../stats.ts";
 
 interface Spawned {
   id: string;
@@ -90,27 +90,31 @@ export async function controlPlane(): Promise<Row[]> {
     ALCOVE_PROVIDERS_MOCK_ENABLED: "true",
   });
   const clients = Array.from({ length: 64 }, () => new KeepAliveClient(service.url));
-  const pair = async (client: KeepAliveClient) => {
-    const { id } = await client.expect<Spawned>(201, "POST", "/sandboxes", {});
-    await client.expect(200, "DELETE", `/sandboxes/${id}`);
+  const warmUntil = performance.now() + 2_000;
+  const until = warmUntil + 5_000;
+  const requests: number[] = [];
+  let pairs = 0;
+  const timed = async <T>(request: () => Promise<T>): Promise<T> => {
+    const started = performance.now();
+    const answer = await request();
+    if (started > warmUntil) requests.push(performance.now() - started);
+    return answer;
   };
-  const until = performance.now() + 6_000;
-  const warm = performance.now() + 1_000;
-  const samples: number[] = [];
   const loop = async (client: KeepAliveClient) => {
     while (performance.now() < until) {
-      const [elapsed = 0] = await timeEach({ count: 1, warmup: 0 }, () => pair(client));
-      if (performance.now() > warm) samples.push(elapsed);
+      const { id } = await timed(() => client.expect<Spawned>(201, "POST", "/sandboxes", {}));
+      await timed(() => client.expect(200, "DELETE", `/sandboxes/${id}`));
+      if (performance.now() > warmUntil) pairs += 1;
     }
   };
   await Promise.all(clients.map(loop));
   for (const client of clients) client.close();
-  const summary = summarize(samples);
-  const rate = samples.length / 5;
+  const summary = summarize(requests);
+  const rate = pairs / 5;
   return [
     {
       what: "mock: spawn + destroy pairs, 64 clients",
-      figure: `${Math.round(rate)}/s, pair p50 ${ms(summary.p50)}, p99 ${ms(summary.p99)}`,
+      figure: `${Math.round(rate)} pairs/s, a request p50 ${ms(summary.p50)}, p99 ${ms(summary.p99)}`,
       floor: "-",
       budget: "aim ≥ 2000/s; p99 ≤ 20 ms",
       met: rate >= 2_000 && summary.p99 <= 20,

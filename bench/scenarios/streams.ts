@@ -79,7 +79,7 @@ export async function ndjsonStream(): Promise<Row[]> {
   const floorMs = await pipeFloor(bytes);
   await using service = await startService({ ALCOVE_PROVIDERS_DEFAULT: "native" });
   const client = new KeepAliveClient(service.url);
-  const { id } = await client.expect<Spawned>(201, "POST", "/sandboxes", {});
+  const { id } = await client.expect<Spawned>(201, "POST", "/sandboxes", { vcpus: 2 });
   const producer = (size: number) =>
     JSON.stringify({
       command: `yes 0123456789012345678901234567890123456789012345678901234567890123456789 | head -c ${size}`,
@@ -122,7 +122,7 @@ export async function rawFiles(): Promise<Row[]> {
     ALCOVE_DEFAULTS_MEMORY_MB: "2048",
   });
   const client = new KeepAliveClient(service.url);
-  const { id } = await client.expect<Spawned>(201, "POST", "/sandboxes", {});
+  const { id } = await client.expect<Spawned>(201, "POST", "/sandboxes", { vcpus: 2 });
   const uploads: number[] = [];
   const downloads: number[] = [];
   const before = await service.rssBytes();
