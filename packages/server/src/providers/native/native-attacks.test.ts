@@ -221,6 +221,9 @@ await describeWith(
         "dd if=/dev/zero of=/root/fill bs=1M count=2048 2>&1; df -m / | tail -1",
       );
       expect(output).toContain("No space left");
+      const { diskBytes = 0, diskLimitBytes = 0 } = await full.operations.stats(soon());
+      expect(diskLimitBytes).toBeGreaterThan(0);
+      expect(diskBytes).toBeGreaterThan(diskLimitBytes * 0.9);
       expect((await other.run("echo fine > /root/file && cat /root/file")).output).toBe("fine\n");
       const startedAt = performance.now();
       await provider.destroy(full.runtimeId, soon());

@@ -14,6 +14,7 @@ import {
   type RuntimeId,
   type RuntimeProvider,
   type RuntimeSpec,
+  type RuntimeStats,
   type SandboxId,
   type SandboxOperations,
   type SpawnedRuntime,
@@ -327,7 +328,18 @@ export class NativeProvider implements RuntimeProvider {
       stats: async (options) => {
         const prepared = await this.#site.prepare();
         if (prepared.cgroups === undefined) return client.stats(options);
-        return { ...(await prepared.cgroups.stats(runtimeId)), pidsLimit: this.#config.pidsLimit };
+        // Without a limit of its own a sandbox sees the host's whole disk, which is none of its figures.
+        const [counted, seen] = await Promise.all([
+          prepared.cgroups.stats(runtimeId),
+          prepared.disks === undefined ? {} : client.stats(options),
+        ]);
+        const { diskBytes, diskLimitBytes }: RuntimeStats = seen;
+        return {
+          ...counted,
+          pidsLimit: this.#config.pidsLimit,
+          ...(diskBytes === undefined ? {} : { diskBytes }),
+          ...(diskLimitBytes === undefined ? {} : { diskLimitBytes }),
+        };
       },
     };
     this.#connected.set(runtimeId, { record, client, operations, stopListening });
