@@ -82,6 +82,8 @@ pub struct Agent {
     pub spares_timer: Option<TimerId>,
     pub stopping: bool,
     pub scratch: Vec<u8>,
+    /// The null device, once a command has needed it.
+    pub null: Option<Rc<OwnedFd>>,
 }
 
 pub fn busy(message: impl Into<String>) -> ErrorBody {
@@ -130,6 +132,7 @@ impl Agent {
             spares_timer: None,
             stopping: false,
             scratch: Vec::new(),
+            null: None,
         })
     }
 

@@ -42,7 +42,7 @@ impl Agent {
             connection_state.push_json(Kind::Reply, &record);
             let lossless = request.lossless;
             connection_state.operation =
-                Operation::Following(Follow { exec: key, cursor: from, until, lossless, replied: true, input });
+                Operation::Following(Follow { exec: key, cursor: from, until, lossless, replied: true, input, frame_left: 0 });
             self.mark(connection);
         }
         Ok(())

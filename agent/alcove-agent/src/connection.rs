@@ -19,6 +19,9 @@ pub struct Follow {
     pub replied: bool,
     /// Whether standard input may come from this connection.
     pub input: bool,
+    /// What is left to send, from `cursor` on, of a frame whose header is out already. Only of a lossless follower:
+    /// the journal keeps it for him.
+    pub frame_left: usize,
 }
 
 /// The operation on a connection. One at a time.

@@ -47,7 +47,6 @@ impl Agent {
                 Err(_) => return self.close(key),
             }
         }
-        self.scratch = Vec::new();
         if let Some(connection) = self.connections.get_mut(key) {
             connection.decoder.shrink();
         }
@@ -62,7 +61,10 @@ impl Agent {
                 Next::Wait => return,
                 Next::Fail(error) => {
                     if let Some(connection) = self.connections.get_mut(key) {
-                        connection.push_error(&error);
+                        // In the middle of an output frame an error could not be told from output.
+                        if !matches!(&connection.operation, Operation::Following(follow) if follow.frame_left > 0) {
+                            connection.push_error(&error);
+                        }
                         let operation = std::mem::replace(&mut connection.operation, Operation::Closing);
                         if let Operation::Greeting(Some(timer)) = operation {
                             self.timers.cancel(timer);

@@ -14,6 +14,7 @@ use crate::{sys, terminal};
 use alcove_protocol::{ErrorBody, ErrorCode, ExecStart, ExitReason, Kind, Started};
 use std::io::Error;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::rc::Rc;
 
 const MAX_RUNNING: usize = 4096;
 const MAX_ID: usize = 128;
@@ -23,7 +24,7 @@ struct Streams {
     stdin: Option<OwnedFd>,
     stdout: OwnedFd,
     stderr: Option<OwnedFd>,
-    theirs: [OwnedFd; 3],
+    theirs: [Rc<OwnedFd>; 3],
 }
 
 fn io(what: &str, error: &Error) -> ErrorBody {
@@ -53,7 +54,10 @@ impl Agent {
         let user = self.config.user(request.user.as_deref()).map_err(|error| bad_request(error.to_string()))?;
         let streams = match request.tty {
             Some(size) => terminal_streams(size.cols, size.rows, request.stdin, &user, self.config.ids)?,
-            None => pipe_streams(request.stdin, &user, self.config.ids)?,
+            None => {
+                let empty = if request.stdin { None } else { Some(self.empty_input()?) };
+                pipe_streams(empty, &user, self.config.ids)?
+            }
         };
         let cwd = request.cwd.clone().filter(|cwd| !cwd.is_empty()).unwrap_or_else(|| self.config.workdir.clone());
         let job = self.job(&request, &user, &cwd)?;
@@ -79,8 +83,9 @@ impl Agent {
             pid: 0,
             phase: Phase::Starting,
             journal: Journal::new(self.config.ring_bytes),
-            stdout: Some(Output { fd: streams.stdout, watched: true, enlarged: false, deserted: false }),
-            stderr: streams.stderr.map(|fd| Output { fd, watched: true, enlarged: false, deserted: false }),
+            // Watched once the start has been told of: until then the pipes hold what a short command writes.
+            stdout: Some(Output { fd: streams.stdout, watched: false, enlarged: false, deserted: false }),
+            stderr: streams.stderr.map(|fd| Output { fd, watched: false, enlarged: false, deserted: false }),
             stdin: Stdin { fd: streams.stdin, ..Stdin::default() },
             monitor: Some(monitor),
             starter: Some(connection),
@@ -101,16 +106,11 @@ impl Agent {
             monitor.exec = Some(key);
         }
         let Some(exec) = self.execs.get_mut(key) else { return Ok(()) };
-        for (output, source) in [(&exec.stdout, Source::ExecStdout(key)), (&exec.stderr, Source::ExecStderr(key))] {
-            if let Some(output) = output {
-                self.poller.add(output.fd.as_raw_fd(), source, READ).map_err(|error| io("the output cannot be watched", &error))?;
-            }
-        }
         if let Some(connection_state) = self.connections.get_mut(connection) {
             connection_state.operation = if request.follow {
                 exec.followers.push(connection);
                 let (lossless, input) = (request.lossless, request.stdin);
-                Operation::Following(Follow { exec: key, cursor: 0, until: None, lossless, replied: false, input })
+                Operation::Following(Follow { exec: key, cursor: 0, until: None, lossless, replied: false, input, frame_left: 0 })
             } else {
                 Operation::Starting(key)
             };
@@ -147,7 +147,21 @@ impl Agent {
             },
             tty: request.tty.is_some(),
             caps: self.config.exec_caps,
+            prompt: !request.follow || request.tty.is_some(),
         })
+    }
+
+    /// What commands without standard input read from: the null device, opened once, or where the sandbox has none, a
+    /// pipe that nobody writes to.
+    fn empty_input(&mut self) -> Answer<Rc<OwnedFd>> {
+        if let Some(null) = &self.null {
+            return Ok(null.clone());
+        }
+        let failed = |error: Error| io("no pipe can be made", &error);
+        match null_device().map_err(failed)? {
+            Some(null) => Ok(self.null.insert(Rc::new(null)).clone()),
+            None => sys::pipe().map(|(read, _)| Rc::new(read)).map_err(failed),
+        }
     }
 
     fn monitor_settings(&self) -> monitor::Settings {
@@ -155,7 +169,7 @@ impl Agent {
     }
 
     /// Gives the job to a spare monitor, else forks one.
-    fn hand_over(&mut self, job: &[u8], theirs: &[OwnedFd; 3]) -> Answer<Key> {
+    fn hand_over(&mut self, job: &[u8], theirs: &[Rc<OwnedFd>; 3]) -> Answer<Key> {
         let fds = [theirs[0].as_raw_fd(), theirs[1].as_raw_fd(), theirs[2].as_raw_fd()];
         while job.len() <= MAX_SENT_JOB {
             let spare = self.monitors.iter().filter(|(_, monitor)| monitor.exec.is_none()).max_by_key(|(_, monitor)| monitor.spare_since);
@@ -265,39 +279,39 @@ fn give_terminal(fd: &OwnedFd, user: &User, ids: Ids) {
     give(fd, &User { gid: if keep { u32::MAX } else { user.gid }, ..user.clone() }, ids);
 }
 
-fn pipe_streams(stdin: bool, user: &User, ids: Ids) -> Answer<Streams> {
+/// `empty` is what a command without standard input reads from.
+fn pipe_streams(empty: Option<Rc<OwnedFd>>, user: &User, ids: Ids) -> Answer<Streams> {
     let failed = |error: Error| io("no pipe can be made", &error);
     let (stdout, their_stdout) = sys::pipe().map_err(failed)?;
     let (stderr, their_stderr) = sys::pipe().map_err(failed)?;
-    let (stdin, their_stdin) = if stdin {
-        let (theirs, ours) = sys::pipe().map_err(failed)?;
-        sys::set_nonblocking(ours.as_raw_fd(), true).map_err(failed)?;
-        (Some(ours), theirs)
-    } else {
-        (None, empty_input().map_err(failed)?)
+    let (stdin, their_stdin) = match empty {
+        Some(empty) => (None, empty),
+        None => {
+            let (theirs, ours) = sys::pipe().map_err(failed)?;
+            sys::make_nonblocking(ours.as_raw_fd()).map_err(failed)?;
+            give(&theirs, user, ids);
+            (Some(ours), Rc::new(theirs))
+        }
     };
     for ours in [&stdout, &stderr] {
-        sys::set_nonblocking(ours.as_raw_fd(), true).map_err(failed)?;
+        sys::make_nonblocking(ours.as_raw_fd()).map_err(failed)?;
     }
     for theirs in [&their_stdout, &their_stderr] {
         give(theirs, user, ids);
     }
-    if stdin.is_some() {
-        give(&their_stdin, user, ids);
-    }
-    Ok(Streams { stdin, stdout, stderr: Some(stderr), theirs: [their_stdin, their_stdout, their_stderr] })
+    let theirs = [their_stdin, Rc::new(their_stdout), Rc::new(their_stderr)];
+    Ok(Streams { stdin, stdout, stderr: Some(stderr), theirs })
 }
 
-/// `/dev/null`, or where the sandbox has none, a pipe that nobody writes to.
-fn empty_input() -> std::io::Result<OwnedFd> {
-    if let Ok(fd) = sys::open(c"/dev/null", libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY, 0) {
-        let stat = sys::fstat(fd.as_raw_fd())?;
-        if stat.st_mode & libc::S_IFMT == libc::S_IFCHR && stat.st_rdev == libc::makedev(1, 3) {
-            sys::set_nonblocking(fd.as_raw_fd(), false)?;
-            return Ok(fd);
-        }
+/// `/dev/null`, if the sandbox has it.
+fn null_device() -> std::io::Result<Option<OwnedFd>> {
+    let Ok(fd) = sys::open(c"/dev/null", libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY, 0) else { return Ok(None) };
+    let stat = sys::fstat(fd.as_raw_fd())?;
+    if stat.st_mode & libc::S_IFMT != libc::S_IFCHR || stat.st_rdev != libc::makedev(1, 3) {
+        return Ok(None);
     }
-    sys::pipe().map(|(read, _)| read)
+    sys::set_nonblocking(fd.as_raw_fd(), false)?;
+    Ok(Some(fd))
 }
 
 fn terminal_streams(cols: u16, rows: u16, stdin: bool, user: &User, ids: Ids) -> Answer<Streams> {
@@ -305,6 +319,7 @@ fn terminal_streams(cols: u16, rows: u16, stdin: bool, user: &User, ids: Ids) ->
     let (master, slave) = terminal::open(cols, rows).map_err(failed)?;
     give_terminal(&slave, user, ids);
     let input = if stdin { Some(master.try_clone().map_err(failed)?) } else { None };
-    let theirs = [slave.try_clone().map_err(failed)?, slave.try_clone().map_err(failed)?, slave];
+    let slave = Rc::new(slave);
+    let theirs = [slave.clone(), slave.clone(), slave];
     Ok(Streams { stdin: input, stdout: master, stderr: None, theirs })
 }

@@ -8,6 +8,7 @@ use crate::{caps, identity, sys};
 use std::io::{Error, Result};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::ptr;
+use std::time::{Duration, Instant};
 
 /// Jobs above this do not travel through the socket, which must never make the agent wait: a fresh monitor inherits them.
 pub const MAX_SENT_JOB: usize = 32 * 1024;
@@ -34,6 +35,8 @@ pub struct Job {
     pub ids: Option<(u32, u32, Vec<u32>)>,
     pub tty: bool,
     pub caps: u64,
+    /// The start is told of at once; else a short command's start is told of with its end.
+    pub prompt: bool,
 }
 
 impl Job {
@@ -57,6 +60,7 @@ impl Job {
         }
         out.extend_from_slice(&u32::from(self.tty).to_ne_bytes());
         out.extend_from_slice(&self.caps.to_ne_bytes());
+        out.extend_from_slice(&u32::from(self.prompt).to_ne_bytes());
         out
     }
 }
@@ -232,7 +236,7 @@ impl Monitor {
     }
 
     fn report(&self, reports: &[Report]) {
-        let mut bytes = [0; 2 * REPORT_LENGTH];
+        let mut bytes = [0; 3 * REPORT_LENGTH];
         for (place, report) in bytes.chunks_mut(REPORT_LENGTH).zip(reports) {
             place.copy_from_slice(&report.encode());
         }
@@ -273,9 +277,8 @@ fn run(socket: OwnedFd, first: &[u8], fds: [RawFd; MAX_FDS], settings: Settings)
         libc::setrlimit(libc::RLIMIT_CORE, &no_core);
         let files = libc::rlimit { rlim_cur: settings.open_files.0, rlim_max: settings.open_files.1 };
         libc::setrlimit(libc::RLIMIT_NOFILE, &files);
-        let mut none: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut none);
-        libc::sigprocmask(libc::SIG_SETMASK, &none, ptr::null_mut());
+        // Only to be waited for with a limit; the child unblocks it for the command.
+        libc::sigprocmask(libc::SIG_SETMASK, &ends_of_children(), ptr::null_mut());
     }
     let mut monitor = Monitor {
         socket,
@@ -298,9 +301,9 @@ fn run(socket: OwnedFd, first: &[u8], fds: [RawFd; MAX_FDS], settings: Settings)
 impl Monitor {
     /// Starts one command and reaps until nothing descends from this process.
     fn supervise(&mut self, job: &[u8], fds: [RawFd; MAX_FDS]) {
-        let started = Plan::decode(job, fds).map_or(
-            Report::Failed { stage: Stage::Setup, errno: libc::EINVAL, pid: 0 },
-            |plan| self.start(&plan),
+        let (started, prompt) = Plan::decode(job, fds).map_or(
+            (Report::Failed { stage: Stage::Setup, errno: libc::EINVAL, pid: 0 }, true),
+            |plan| (self.start(&plan), plan.prompt),
         );
         // The child changed its ids in memory that it shared, which decides who may look into it.
         if self.alone {
@@ -314,11 +317,21 @@ impl Monitor {
                 unsafe { libc::close(*fd) };
             }
         }
-        self.report(&[started]);
         let main = match started {
             Report::Started { pid } => pid,
             _ => 0,
         };
+        match if main > 0 && !prompt { end_within(main, PATIENCE) } else { None } {
+            Some(status) => {
+                let reports = [started, Report::Ended { status }, Report::Idle];
+                let alone = has_no_child();
+                self.report(if alone { &reports } else { &reports[..2] });
+                if alone {
+                    return;
+                }
+            }
+            None => self.report(&[started]),
+        }
         loop {
             let mut status = 0;
             // SAFETY: plain waits.
@@ -332,19 +345,58 @@ impl Monitor {
             }
             if pid == main {
                 let ended = Report::Ended { status };
-                // SAFETY: looks whether any child is left without reaping it.
-                let alone = unsafe {
-                    let mut info: libc::siginfo_t = std::mem::zeroed();
-                    let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
-                    libc::waitid(libc::P_ALL, 0, &mut info, flags) < 0 && sys::errno() == libc::ECHILD
-                };
-                if alone {
+                if has_no_child() {
                     self.report(&[ended, Report::Idle]);
                     return;
                 }
                 self.report(&[ended]);
             }
         }
+    }
+}
+
+/// How long the news of a start waits for the news of the end: one message and one wake-up then tell of both.
+const PATIENCE: Duration = Duration::from_millis(2);
+
+fn ends_of_children() -> libc::sigset_t {
+    // SAFETY: the set is initialised before it is used.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGCHLD);
+        set
+    }
+}
+
+/// The wait status of a child that ends in time; None when it goes on.
+fn end_within(pid: i32, patience: Duration) -> Option<i32> {
+    let ends = ends_of_children();
+    let until = Instant::now() + patience;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let limit = libc::timespec { tv_sec: 0, tv_nsec: libc::c_long::from(left.subsec_nanos()) };
+        let mut status = 0;
+        // SAFETY: plain waits. The signal may be of an earlier child, so that only the second wait tells.
+        let ended = unsafe {
+            libc::sigtimedwait(&ends, ptr::null_mut(), &limit);
+            libc::waitpid(pid, &mut status, libc::WNOHANG | libc::__WALL)
+        };
+        if ended == pid {
+            return Some(status);
+        }
+        if left.is_zero() {
+            return None;
+        }
+    }
+}
+
+/// Looks whether any child is left without reaping it.
+fn has_no_child() -> bool {
+    // SAFETY: fills a structure that is not looked at.
+    unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
+        libc::waitid(libc::P_ALL, 0, &mut info, flags) < 0 && sys::errno() == libc::ECHILD
     }
 }
 
@@ -359,6 +411,7 @@ struct Plan {
     ids: Option<(u32, u32, Vec<u32>)>,
     tty: bool,
     caps: u64,
+    prompt: bool,
     fds: [RawFd; MAX_FDS],
     failure: (Stage, i32),
 }
@@ -401,11 +454,12 @@ impl Plan {
         let groups = (0..count).map(|_| cursor.u32()).collect::<Option<Vec<u32>>>()?;
         let tty = cursor.u32()? != 0;
         let caps = cursor.u64()?;
+        let prompt = cursor.u32()? != 0;
         let mut script = vec![c"/bin/sh".as_ptr(), ptr::null()];
         script.extend(argv.iter().skip(1));
         let ids = (uid != u32::MAX).then_some((uid, gid, groups));
         let failure = (Stage::Setup, 0);
-        Some(Plan { argv, env, programs, script, cwd, ids, tty, caps, fds, failure })
+        Some(Plan { argv, env, programs, script, cwd, ids, tty, caps, prompt, fds, failure })
     }
 }
 
@@ -487,6 +541,9 @@ unsafe fn become_command(plan: &Plan) -> (Stage, i32) {
     if !root && libc::chdir(plan.cwd) < 0 {
         return (Stage::Cwd, sys::errno());
     }
+    let mut none: libc::sigset_t = std::mem::zeroed();
+    libc::sigemptyset(&mut none);
+    libc::sigprocmask(libc::SIG_SETMASK, &none, ptr::null_mut());
     let mut errno = libc::ENOENT;
     for program in plan.programs.iter().filter(|program| !program.is_null()) {
         libc::execve(*program, plan.argv.as_ptr(), plan.env.as_ptr());

@@ -65,19 +65,20 @@ impl Agent {
             self.gather(key);
             let Some(connection) = self.connections.get_mut(key) else { return Step::Done };
             let fd = connection.fd.as_raw_fd();
-            let mut header = [0u8; frame::HEADER_LENGTH + frame::OFFSET_LENGTH];
-            let mut head: &[u8] = &[];
-            let mut parts: [&[u8]; 2] = [&[], &[]];
             if let Operation::Following(follow) = &mut connection.operation {
                 // Only a large piece is left here: it goes out of the journal as it is.
                 let waiting = connection.out.len() - connection.sent;
                 let exec = self.execs.get(follow.exec).filter(|_| follow.replied && waiting < GATHER);
-                let limit = follow.until.map_or(FRAME, |until| until.saturating_sub(follow.cursor).min(FRAME as u64) as usize);
+                let limit = match (follow.frame_left, follow.until) {
+                    (0, Some(until)) => until.saturating_sub(follow.cursor).min(FRAME as u64) as usize,
+                    (0, None) => FRAME,
+                    (left, _) => left,
+                };
                 if let Some(chunk) = exec.and_then(|exec| exec.journal.chunk(follow.cursor, limit)).filter(|chunk| chunk.length() > 0) {
+                    let mut header = [0u8; frame::HEADER_LENGTH + frame::OFFSET_LENGTH];
                     write_header(&mut header, chunk.stream, chunk.offset, chunk.length());
-                    head = &header;
-                    parts = chunk.parts;
-                    let sent = match sys::send_vectored(fd, &[&connection.out[connection.sent..], head, parts[0], parts[1]]) {
+                    let head = if follow.frame_left > 0 { &[][..] } else { &header[..] };
+                    let sent = match sys::send_vectored(fd, &[&connection.out[connection.sent..], head, chunk.parts[0], chunk.parts[1]]) {
                         Ok(sent) => sent,
                         Err(error) if error.kind() == ErrorKind::WouldBlock => return Step::Full,
                         Err(_) => return Step::Broken,
@@ -86,20 +87,31 @@ impl Agent {
                         connection.sent += sent;
                         return Step::Full;
                     }
-                    // The frame has begun, so its rest must follow even if the journal drops it meanwhile.
-                    let mut skip = sent - waiting;
                     connection.out.clear();
                     connection.sent = 0;
-                    for part in [head, parts[0], parts[1]] {
-                        let from = skip.min(part.len());
-                        skip -= from;
-                        connection.out.extend_from_slice(&part[from..]);
+                    // The frame has begun, so its rest must follow.
+                    let of_head = (sent - waiting).min(head.len());
+                    let of_body = sent - waiting - of_head;
+                    connection.out.extend_from_slice(&head[of_head..]);
+                    if follow.lossless && follow.until.is_none() {
+                        follow.cursor = chunk.offset + of_body as u64;
+                        follow.frame_left = chunk.length() - of_body;
+                    } else {
+                        // The journal may drop it meanwhile.
+                        let mut skip = of_body;
+                        for part in chunk.parts {
+                            let from = skip.min(part.len());
+                            skip -= from;
+                            connection.out.extend_from_slice(&part[from..]);
+                        }
+                        follow.cursor = chunk.offset + chunk.length() as u64;
                     }
-                    follow.cursor = chunk.offset + chunk.length() as u64;
+                    if of_body < chunk.length() {
+                        return Step::Full;
+                    }
                     continue;
                 }
             }
-            let _ = (head, parts);
             if connection.waiting() == 0 {
                 return Step::Done;
             }
@@ -123,7 +135,7 @@ impl Agent {
     fn gather(&mut self, key: Key) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let Operation::Following(follow) = &mut connection.operation else { return };
-        if !follow.replied {
+        if !follow.replied || follow.frame_left > 0 {
             return;
         }
         let Some(exec) = self.execs.get(follow.exec) else { return };

@@ -146,6 +146,14 @@ impl Agent {
         }
     }
 
+    fn watch_first_time(&mut self, key: Key) {
+        let Some(exec) = self.execs.get(key) else { return };
+        if exec.journal.end() == 0 {
+            self.watch_output(key, Stream::Stdout, true);
+            self.watch_output(key, Stream::Stderr, true);
+        }
+    }
+
     /// A lossless reader has caught up, or left: the command may write on.
     pub fn resume_output(&mut self, key: Key) {
         let paused = |output: &Option<Output>| output.as_ref().is_some_and(|output| !output.watched && !output.deserted);
@@ -233,6 +241,12 @@ impl Agent {
                 None => {}
             }
         }
+        // A command whose end came with its start needs no watching.
+        if let Some(exec) = self.monitors.get(key).and_then(|monitor| monitor.exec) {
+            if self.execs.get(exec).is_some_and(|exec| matches!(exec.phase, Phase::Running)) {
+                self.watch_first_time(exec);
+            }
+        }
     }
 
     /// Nothing of the exec is left; its monitor can serve another.
@@ -298,6 +312,7 @@ impl Agent {
 
     /// Reads what the command has written, then ends the exec.
     pub fn conclude(&mut self, key: Key, ending: Ending) {
+        self.close_emptied(key);
         for stream in [Stream::Stdout, Stream::Stderr] {
             self.read_rest(key, stream);
         }
@@ -312,6 +327,27 @@ impl Agent {
             return;
         }
         self.finish(key, ending);
+    }
+
+    /// Closes the pipes that are empty and that nobody has open any more, which after a short command is both.
+    fn close_emptied(&mut self, key: Key) {
+        let Some(exec) = self.execs.get(key).filter(|exec| !exec.tty) else { return };
+        // A negative descriptor is passed over.
+        let entry = |output: &Option<Output>| libc::pollfd {
+            fd: output.as_ref().map_or(-1, |output| output.fd.as_raw_fd()),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let mut polls = [entry(&exec.stdout), entry(&exec.stderr)];
+        // SAFETY: two valid entries, no waiting.
+        if unsafe { libc::poll(polls.as_mut_ptr(), 2, 0) } <= 0 {
+            return;
+        }
+        for (poll, stream) in polls.iter().zip([Stream::Stdout, Stream::Stderr]) {
+            if poll.revents & (libc::POLLHUP | libc::POLLIN) == libc::POLLHUP {
+                self.close_output(key, stream);
+            }
+        }
     }
 
     /// What is in the pipe at this moment: a background process may go on filling it.
@@ -377,8 +413,10 @@ impl Agent {
         }
         // What was written and taken needs no apology: such a writer is refused only if it sends more.
         let untaken = !exec.stdin.queue.is_empty();
+        // Who has been rid of all that came so far may have nothing left to send but the end of it.
+        let taken = exec.stdin.queue.is_empty();
         exec.stdin = Default::default();
-        let writers = std::mem::take(&mut exec.stdin_writers);
+        let writers = if taken { Vec::new() } else { std::mem::take(&mut exec.stdin_writers) };
         let event = exec.exit_event();
         self.running -= 1;
         self.ended.push_back(key);

@@ -83,6 +83,12 @@ pub fn set_nonblocking(fd: RawFd, on: bool) -> Result<()> {
     Ok(())
 }
 
+/// For a descriptor that was just made and has no flags yet.
+pub fn make_nonblocking(fd: RawFd) -> Result<()> {
+    // SAFETY: plain descriptor flags.
+    check(unsafe { libc::fcntl(fd, libc::F_SETFL, libc::O_NONBLOCK) }).map(|_| ())
+}
+
 pub fn set_cloexec(fd: RawFd) -> Result<()> {
     // SAFETY: plain descriptor flags.
     check(unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) }).map(|_| ())
