@@ -54,6 +54,7 @@ impl Pool {
         let (ours, theirs) = socket_pair()?;
         if sys::fork().at(STEP, "fork")? == 0 {
             drop(ours);
+            sys::yield_to_others();
             let sent =
                 disk::make(&self.template, &image).and_then(|ready| send(&theirs, &ready.mount));
             if let Err(error) = sent {

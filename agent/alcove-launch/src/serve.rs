@@ -165,6 +165,7 @@ fn handle(request: Request, ready: Option<Ready>) {
                 if let Some(target) = rest {
                     // SAFETY: plain number. Large trees may take their time now that nobody waits.
                     unsafe { libc::alarm(0) };
+                    sys::yield_to_others();
                     if let Err(error) = destroy::delete(&spec, &target) {
                         eprintln!("alcove-launch: {error}");
                     }

@@ -362,3 +362,9 @@ pub fn private_mounts() -> io::Result<()> {
     let here = std::env::current_dir()?;
     std::env::set_current_dir(here)
 }
+
+/// For work that nobody waits for: launches and commands go first.
+pub fn yield_to_others() {
+    // SAFETY: plain numbers. A process may always lower its own priority.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 10) };
+}
