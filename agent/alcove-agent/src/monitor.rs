@@ -377,14 +377,14 @@ fn end_within(pid: i32, patience: Duration) -> Option<i32> {
         let limit = libc::timespec { tv_sec: 0, tv_nsec: libc::c_long::from(left.subsec_nanos()) };
         let mut status = 0;
         // SAFETY: plain waits. The signal may be of an earlier child, so that only the second wait tells.
-        let ended = unsafe {
-            libc::sigtimedwait(&ends, ptr::null_mut(), &limit);
-            libc::waitpid(pid, &mut status, libc::WNOHANG | libc::__WALL)
+        let (signalled, ended) = unsafe {
+            let signalled = libc::sigtimedwait(&ends, ptr::null_mut(), &limit) > 0;
+            (signalled, libc::waitpid(pid, &mut status, libc::WNOHANG | libc::__WALL))
         };
         if ended == pid {
             return Some(status);
         }
-        if left.is_zero() {
+        if !signalled || left.is_zero() {
             return None;
         }
     }

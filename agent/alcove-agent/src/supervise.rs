@@ -15,7 +15,7 @@ use std::os::fd::AsRawFd;
 
 const READ_CHUNK: usize = 256 * 1024;
 const PIPE_FULL: usize = 64 * 1024;
-const PIPE_ENLARGED: libc::c_int = 256 * 1024;
+const PIPE_ENLARGED: libc::c_int = 1024 * 1024;
 /// A terminal hands its last output over with a short delay.
 const TERMINAL_DRAIN_MS: u64 = 50;
 const MAX_ENDED: usize = 1000;
