@@ -11,7 +11,7 @@ use crate::slab::{Key, Slab};
 use crate::timers::{TimerId, Timers};
 use crate::users::Ids;
 use crate::workers::Workers;
-use crate::{sys, tree};
+use crate::{console, sys, tree};
 use alcove_protocol::ErrorBody;
 use alcove_protocol::ErrorCode;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -252,7 +252,10 @@ impl Agent {
                 Timer::Terminal(key) => self.look_at_terminal(key),
                 Timer::Spares => self.retire_spares(),
                 Timer::Orphans => self.kill_orphans(),
-                Timer::Expiry => self.stopping = true,
+                Timer::Expiry => {
+                    console::say(format_args!("the sandbox's time is over and nobody extended it: everything ends"));
+                    self.stopping = true;
+                }
             }
         }
         self.timers.arm();

@@ -219,10 +219,10 @@ impl Agent {
         let refusal = match stage {
             Stage::Exec => None,
             Stage::Cwd => Some(bad_request(match errno {
-                libc::ENOENT => format!("cwd: {} does not exist", exec.cwd),
-                libc::ENOTDIR => format!("cwd: {} is no directory", exec.cwd),
-                libc::EACCES => format!("cwd: the user may not enter {}", exec.cwd),
-                _ => format!("cwd: {}: {error}", exec.cwd),
+                libc::ENOENT => format!("working directory {} does not exist", exec.cwd),
+                libc::ENOTDIR => format!("working directory {} is no directory", exec.cwd),
+                libc::EACCES => format!("the user may not enter the working directory {}", exec.cwd),
+                _ => format!("working directory {}: {error}", exec.cwd),
             })),
             Stage::Fork => Some(io("no process can be started", &error)),
             Stage::Setup => Some(io("the command cannot be set up", &error)),

@@ -9,6 +9,7 @@ mod commands;
 mod compat;
 mod config;
 mod connection;
+mod console;
 mod dial;
 mod exec;
 mod files;
@@ -130,6 +131,7 @@ fn serve(endpoint: Endpoint, oom: &[RawFd], compat: bool) -> Result<(), String> 
             UnixListener::bind(&path).map_err(|error| format!("--socket {path}: {error}"))?.into()
         }
     };
+    console::say(format_args!("version {} started as process {}", env!("CARGO_PKG_VERSION"), std::process::id()));
     let options = Options { listener, oom: OomCounters::new(oom), ids: users::detect_ids(), open_files };
     Agent::new(options).and_then(|mut agent| agent.run()).map_err(|error| error.to_string())
 }

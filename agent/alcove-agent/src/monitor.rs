@@ -311,6 +311,8 @@ impl Monitor {
         } else if !sys::compat() {
             identity::close_to_all();
         }
+        // After that, because for a moment the sandbox's root could have written there too.
+        self.write_score(&self.scores[1]);
         for (index, fd) in fds.iter().enumerate() {
             if !fds[..index].contains(fd) {
                 // SAFETY: these descriptors came with the job and are used by nobody else here.
@@ -477,10 +479,8 @@ impl Monitor {
             let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
             libc::clone(child, top, flags, ptr::from_ref(plan).cast_mut().cast())
         };
-        let error = sys::errno();
-        self.write_score(&self.scores[1]);
         if pid < 0 {
-            return Report::Failed { stage: Stage::Fork, errno: error, pid: 0 };
+            return Report::Failed { stage: Stage::Fork, errno: sys::errno(), pid: 0 };
         }
         // SAFETY: the child wrote here, through the memory it shared; the compiler cannot know.
         let (stage, errno) = unsafe { ptr::read_volatile(&plan.failure) };

@@ -4,7 +4,7 @@ use crate::agent::{Agent, Timer};
 use crate::connection::Operation;
 use crate::slab::Key;
 use crate::workers::{Class, Task};
-use crate::{caps, files, identity, sys};
+use crate::{caps, console, files, identity, sys};
 use alcove_protocol::{Configure, ErrorBody, ErrorCode, ExecList, Info, Kind, Request};
 use serde::Serialize;
 use std::rc::Rc;
@@ -193,6 +193,8 @@ impl Agent {
         if let Some(expires_in_ms) = request.expires_in_ms {
             self.set_expiry(expires_in_ms);
         }
+        let name = config.sandbox_id.as_deref().unwrap_or("without a name");
+        console::say(format_args!("sandbox {name} is ready; commands run as uid {} in {}", user.uid, config.workdir));
         self.config = Rc::new(config);
         self.token = Some(request.token);
         Ok(())

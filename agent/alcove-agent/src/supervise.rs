@@ -7,7 +7,7 @@ use crate::journal::Stream;
 use crate::monitor::{Report, REPORT_LENGTH};
 use crate::poller::{Source, READ, WRITE};
 use crate::slab::Key;
-use crate::{sys, tree};
+use crate::{console, sys, tree};
 use alcove_protocol::{Event, ExitReason, Kind};
 use std::collections::HashSet;
 use std::io::ErrorKind;
@@ -404,6 +404,9 @@ impl Agent {
 
     fn finish(&mut self, key: Key, ending: Ending) {
         let Some(exec) = self.execs.get_mut(key) else { return };
+        if !matches!(ending.reason, ExitReason::Exited | ExitReason::Signaled) {
+            console::say(format_args!("command {} was ended: {}", exec.id, ending.reason.name()));
+        }
         exec.phase = Phase::Ended(ending);
         for timer in [exec.timeout.take(), exec.grace.take()].into_iter().flatten() {
             self.timers.cancel(timer);

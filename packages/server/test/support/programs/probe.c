@@ -90,6 +90,8 @@ int main(int argc, char **argv) {
   if (argc > 1 && strcmp(argv[1], "--cripple") == 0) {
     /* The agent and this command's own monitor: what a process of the same user could do to them. */
     pid_t victims[] = {1, getppid()};
+    /* For some microseconds a monitor is still busy with the start of its command. */
+    usleep(100000);
     for (int index = 0; index < 2; index++) {
       pid_t victim = victims[index];
       char path[64];
