@@ -356,6 +356,20 @@ pub enum ExitReason {
     Lost,
 }
 
+impl ExitReason {
+    /// As it is spelled on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Exited => "exited",
+            Self::Signaled => "signaled",
+            Self::Timeout => "timeout",
+            Self::Cancelled => "cancelled",
+            Self::Oom => "oom",
+            Self::Lost => "lost",
+        }
+    }
+}
+
 /// An exec as `exec.get`, `exec.list`, `exec.kill` and `exec.attach` tell it; `from` only in the reply of an attach.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ExecRecord {
