@@ -68,8 +68,8 @@ export async function bubblewrap(count: number): Promise<number[] | undefined> {
   );
 }
 
-export async function freshProot(binary: string, count: number): Promise<number[]> {
-  return forkExec([binary, "-0", "-b", "/proc", "-b", "/dev", "/bin/true"], count);
+export async function freshProot(binary: string, root: string, count: number): Promise<number[]> {
+  return forkExec([binary, "-0", "-r", root, "-b", "/proc", "-b", "/dev", "/bin/true"], count);
 }
 
 /** `cp` of a file to another, milliseconds of each run. */

@@ -1,4 +1,4 @@
-import { type ChildProcess, spawn } from "node:child_process";
+import { type ChildProcess, execFile, spawn } from "node:child_process";
 import { createWriteStream } from "node:fs";
 import { mkdtemp, readFile, rm } from "node:fs/promises";
 import { createServer } from "node:net";
@@ -6,8 +6,12 @@ import { tmpdir } from "node:os";
 import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
+import { promisify } from "node:util";
 
 export const projectRoot = path.resolve(path.dirname(fileURLToPath(import.meta.url)), "..");
+
+const entry = path.join(projectRoot, "packages/cli/src/bin.mjs");
+const run = promisify(execFile);
 
 /** The service in a process of its own, on a data directory of its own. */
 export interface Service extends AsyncDisposable {
@@ -15,6 +19,8 @@ export interface Service extends AsyncDisposable {
   pid: number;
   /** Resident set of the server process, bytes. */
   rssBytes(): Promise<number>;
+  /** Runs an `alcove` command on the same data directory. */
+  command(args: readonly string[]): Promise<unknown>;
 }
 
 async function freePort(): Promise<number> {
@@ -30,23 +36,20 @@ async function freePort(): Promise<number> {
 export async function startService(settings: Record<string, string>): Promise<Service> {
   const dataDir = await mkdtemp(path.join(tmpdir(), "alcove-bench-"));
   const port = await freePort();
-  const child: ChildProcess = spawn(
-    process.execPath,
-    [path.join(projectRoot, "packages/cli/src/bin.mjs"), "serve"],
-    {
-      cwd: dataDir,
-      stdio: ["ignore", "pipe", "pipe"],
-      env: {
-        ...process.env,
-        ALCOVE_DATA_DIR: path.join(dataDir, "data"),
-        ALCOVE_SERVER_PORT: String(port),
-        ALCOVE_LOGGING_LEVEL: "warn",
-        ALCOVE_SERVER_DESTROY_ON_EXIT: "true",
-        ALCOVE_DEFAULTS_MAX_SANDBOXES: "0",
-        ...settings,
-      },
-    },
-  );
+  const env = {
+    ...process.env,
+    ALCOVE_DATA_DIR: path.join(dataDir, "data"),
+    ALCOVE_SERVER_PORT: String(port),
+    ALCOVE_LOGGING_LEVEL: "warn",
+    ALCOVE_SERVER_DESTROY_ON_EXIT: "true",
+    ALCOVE_DEFAULTS_MAX_SANDBOXES: "0",
+    ...settings,
+  };
+  const child: ChildProcess = spawn(process.execPath, [entry, "serve"], {
+    cwd: dataDir,
+    stdio: ["ignore", "pipe", "pipe"],
+    env,
+  });
   const log = createWriteStream(path.join(dataDir, "service.log"));
   child.stdout?.pipe(log, { end: false });
   child.stderr?.pipe(log, { end: false });
@@ -71,6 +74,7 @@ export async function startService(settings: Record<string, string>): Promise<Se
     url,
     pid,
     rssBytes: async () => rssOf(pid),
+    command: (args) => run(process.execPath, [entry, ...args], { cwd: dataDir, env }),
     async [Symbol.asyncDispose]() {
       child.kill("SIGTERM");
       const gone = await Promise.race([exited.then(() => true), delay(60_000, false, { ref: false })]);

@@ -63,8 +63,8 @@ class Engine {
 
 /** Exec, spawn and destroy on docker against the same acts through the Engine API. */
 export async function dockerRows(): Promise<Row[]> {
-  const socket = process.env.ALCOVE_BENCH_DOCKER ?? "unix:///var/run/docker.sock";
-  const image = process.env.ALCOVE_BENCH_IMAGE ?? "busybox:latest";
+  const socket = process.env.BENCH_DOCKER ?? "unix:///var/run/docker.sock";
+  const image = process.env.BENCH_IMAGE ?? "busybox:latest";
   const engine = new Engine(socket);
   const present = await engine.call("GET", `/images/${image}/json`).then(
     () => true,
@@ -72,9 +72,7 @@ export async function dockerRows(): Promise<Row[]> {
   );
   if (!present) {
     await engine.close();
-    console.error(
-      `bench: no image ${image} at ${socket}; name them in ALCOVE_BENCH_DOCKER and ALCOVE_BENCH_IMAGE`,
-    );
+    console.error(`bench: no image ${image} at ${socket}; name them in BENCH_DOCKER and BENCH_IMAGE`);
     return [];
   }
   await using service = await startService({

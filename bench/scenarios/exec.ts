@@ -1,3 +1,6 @@
+import { copyFile, mkdir, mkdtemp, rm, symlink, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import path from "node:path";
 import { forkExec, forkExecPerSecond, freshProot, which } from "../floors.ts";
 import { KeepAliveClient } from "../keep-alive-client.ts";
 import type { Row } from "../row.ts";
@@ -45,17 +48,20 @@ export async function nativeExec(): Promise<Row[]> {
   ];
 }
 
-/** Buffered exec on proot against a proot started afresh for each command. */
+/** Buffered exec on proot, in a root of busybox, against a proot started afresh for each command there. */
 export async function prootExec(): Promise<Row[]> {
-  const proot = await which("proot");
-  if (proot === undefined) return [];
-  const floor = summarize(await freshProot(proot, 60));
+  const [proot, busybox] = await Promise.all([which("proot"), which("busybox")]);
+  if (proot === undefined || busybox === undefined) return [];
+  const root = await busyboxRoot(busybox);
+  const floor = summarize(await freshProot(proot, root, 60));
   await using service = await startService({
     ALCOVE_PROVIDERS_DEFAULT: "proot",
     ALCOVE_PROVIDERS_PROOT_ENABLED: "true",
   });
+  await service.command(["image", "import", root, "bench:latest"]);
+  await rm(root, { recursive: true });
   const client = new KeepAliveClient(service.url);
-  const { id } = await client.expect<Spawned>(201, "POST", "/sandboxes", {});
+  const { id } = await client.expect<Spawned>(201, "POST", "/sandboxes", { image: "bench:latest" });
   const serial = summarize(
     await timeEach({ count: 200, warmup: 20 }, () =>
       client.expect(200, "POST", `/sandboxes/${id}/exec`, trueCommand),
@@ -72,4 +78,14 @@ export async function prootExec(): Promise<Row[]> {
       data: { p50: serial.p50, p95: serial.p95, floor: floor.p50 },
     },
   ];
+}
+
+/** The smallest root file system that has `true`; the program must be static. */
+async function busyboxRoot(busybox: string): Promise<string> {
+  const root = await mkdtemp(path.join(tmpdir(), "alcove-bench-root-"));
+  for (const folder of ["bin", "etc", "tmp", "proc", "dev"]) await mkdir(path.join(root, folder));
+  await copyFile(busybox, path.join(root, "bin", "busybox"));
+  for (const applet of ["sh", "true"]) await symlink("busybox", path.join(root, "bin", applet));
+  await writeFile(path.join(root, "etc", "passwd"), "root:x:0:0:root:/root:/bin/sh\n");
+  return root;
 }
