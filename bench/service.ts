@@ -12,6 +12,9 @@ export const projectRoot = path.resolve(path.dirname(fileURLToPath(import.meta.u
 
 const entry = path.join(projectRoot, "packages/cli/src/bin.mjs");
 const run = promisify(execFile);
+const nodeFlags: string[] = JSON.parse(
+  await readFile(path.join(projectRoot, "scripts/setup/service-node-flags.json"), "utf8"),
+);
 
 /** The service in a process of its own, on a data directory of its own. */
 export interface Service extends AsyncDisposable {
@@ -45,7 +48,7 @@ export async function startService(settings: Record<string, string>): Promise<Se
     ALCOVE_DEFAULTS_MAX_SANDBOXES: "0",
     ...settings,
   };
-  const child: ChildProcess = spawn(process.execPath, [entry, "serve"], {
+  const child: ChildProcess = spawn(process.execPath, [...nodeFlags, entry, "serve"], {
     cwd: dataDir,
     stdio: ["ignore", "pipe", "pipe"],
     env,

@@ -1,7 +1,7 @@
 // Finds a Node the service can run on: the one that runs this script when it is new enough, otherwise the binary
 // of the npm package `node-<platform>-<arch>`, kept in .runtime/. Plain JavaScript for any Node from 18 up.
 import { spawnSync } from "node:child_process";
-import { existsSync, mkdirSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
 
@@ -65,4 +65,9 @@ export function nodeRuntime() {
     process.exit(1);
   }
   return installed;
+}
+
+/** What Node is started with for the service: a smaller young generation keeps its memory below 150 MB. docs/performance.md */
+export function serviceNodeFlags() {
+  return JSON.parse(readFileSync(new URL("./setup/service-node-flags.json", import.meta.url), "utf8"));
 }

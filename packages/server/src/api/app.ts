@@ -61,7 +61,12 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
     connectionTimeout: 0,
     // Uploads may take as long as they take; only the head of a request has a deadline.
     requestTimeout: 0,
-    http: { headersTimeout: headersDeadlineMs, maxHeaderSize, connectionsCheckingInterval: 10_000 },
+    http: {
+      highWaterMark: 262_144,
+      headersTimeout: headersDeadlineMs,
+      maxHeaderSize,
+      connectionsCheckingInterval: 10_000,
+    },
     forceCloseConnections: true,
     return503OnClosing: true,
     routerOptions: {
