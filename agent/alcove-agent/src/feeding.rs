@@ -1,0 +1,92 @@
+//! Writing what commands read: standard input on its way, and who waits for room in it.
+
+use crate::agent::Agent;
+use crate::poller::{Source, WRITE};
+use crate::slab::Key;
+use crate::sys;
+use alcove_protocol::Kind;
+use std::io::ErrorKind;
+use std::os::fd::AsRawFd;
+
+impl Agent {
+    /// Writes queued standard input as far as the command takes it.
+    pub fn feed(&mut self, key: Key) {
+        let Some(exec) = self.execs.get_mut(key) else { return };
+        let stdin = &mut exec.stdin;
+        let Some(fd) = stdin.fd.as_ref().map(AsRawFd::as_raw_fd) else { return };
+        let mut broken = false;
+        while !stdin.queue.is_empty() {
+            match sys::write(fd, stdin.queue.as_slices().0) {
+                Ok(count) => {
+                    stdin.queue.drain(..count);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(_) => {
+                    // The command has closed its standard input: the rest has nowhere to go.
+                    broken = true;
+                    stdin.queue.clear();
+                }
+            }
+        }
+        if stdin.queue.is_empty() && stdin.queue.capacity() > 4096 {
+            stdin.queue = Default::default();
+        }
+        let wants_writing = !stdin.queue.is_empty();
+        if wants_writing != stdin.watched {
+            if wants_writing {
+                stdin.watched = self.poller.add(fd, Source::ExecStdin(key), WRITE).is_ok();
+            } else {
+                self.poller.remove(fd);
+                stdin.watched = false;
+            }
+        }
+        if broken || (stdin.closing && stdin.queue.is_empty()) {
+            stdin.fd = None;
+            stdin.closing = true;
+        }
+        // Room again: those who wait with more may send it.
+        let waiting: Vec<Key> = exec.followers.iter().chain(&exec.stdin_writers).copied().collect();
+        for waiter in waiting {
+            let Some(connection) = self.connections.get_mut(waiter).filter(|connection| connection.stalled) else { continue };
+            connection.stalled = false;
+            self.decode(waiter);
+            self.update_interest(waiter);
+        }
+    }
+
+    /// What a follower sends.
+    pub fn take_input(&mut self, connection: Key, exec_key: Key, kind: Kind, payload: &[u8]) {
+        let Some(exec) = self.execs.get_mut(exec_key) else { return };
+        if !exec.stdin.open() {
+            return;
+        }
+        if kind == Kind::Eof {
+            self.shut_stdin(exec_key);
+        } else {
+            exec.stdin.queue.extend(payload);
+            let full = exec.stdin.room() == 0;
+            self.feed_or_stall(connection, exec_key, full);
+        }
+    }
+
+    pub fn feed_or_stall(&mut self, connection: Key, exec_key: Key, full: bool) {
+        self.feed(exec_key);
+        let still = self.execs.get(exec_key).is_some_and(|exec| exec.stdin.room() == 0);
+        if full && still {
+            if let Some(connection) = self.connections.get_mut(connection) {
+                connection.stalled = true;
+            }
+            self.update_interest(connection);
+        }
+    }
+
+    /// Closes standard input once everything queued is through; on a terminal by typing the end.
+    pub fn shut_stdin(&mut self, exec_key: Key) {
+        let Some(exec) = self.execs.get_mut(exec_key) else { return };
+        if exec.tty {
+            exec.stdin.queue.push_back(crate::terminal::END_OF_TRANSMISSION);
+        }
+        exec.stdin.closing = true;
+        self.feed(exec_key);
+    }
+}

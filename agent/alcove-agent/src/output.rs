@@ -1,0 +1,287 @@
+//! Reading what commands write: from pipes and terminals into their journals, as far as their readers allow.
+
+use crate::agent::{Agent, Timer};
+use crate::connection::Operation;
+use crate::exec::{Exec, Output, Phase};
+use crate::journal::Stream;
+use crate::poller::{Source, READ};
+use crate::slab::Key;
+use crate::supervise::TERMINAL_DRAIN_MS;
+use crate::sys;
+use std::io::ErrorKind;
+use std::os::fd::AsRawFd;
+
+const READ_CHUNK: usize = 256 * 1024;
+const PIPE_FULL: usize = 64 * 1024;
+const PIPE_ENLARGED: libc::c_int = 1024 * 1024;
+/// What a running command's journal may always have, whatever the others took.
+const LEAST_RING: usize = 16 * 1024;
+
+impl Agent {
+    pub fn output_ready(&mut self, key: Key, stream: Stream) {
+        let ended = match self.execs.get(key) {
+            Some(exec) => exec.ended(),
+            None => return,
+        };
+        if ended {
+            self.drop_output(key, stream);
+        } else {
+            self.read_output(key, stream, None);
+        }
+        self.mark_followers(key);
+    }
+
+    pub fn mark_followers(&mut self, key: Key) {
+        let Some(exec) = self.execs.get(key) else { return };
+        for follower in exec.followers.clone() {
+            self.mark(follower);
+        }
+    }
+
+    /// The oldest byte that a lossless follower has not been sent.
+    pub fn protected(&self, exec: &Exec) -> Option<u64> {
+        exec.followers
+            .iter()
+            .filter_map(|follower| match &self.connections.get(*follower)?.operation {
+                Operation::Following(follow) if follow.lossless && follow.until.is_none() => Some(follow.cursor),
+                _ => None,
+            })
+            .min()
+    }
+
+    /// Reads once into the journal. `all` is set for the last reading of an ended command: then everything must fit.
+    /// Returns how much was read.
+    pub fn read_output(&mut self, key: Key, stream: Stream, all: Option<usize>) -> usize {
+        let Some(exec) = self.execs.get(key) else { return 0 };
+        let protect = self.protected(exec);
+        let output = match stream {
+            Stream::Stdout => &exec.stdout,
+            Stream::Stderr => &exec.stderr,
+        };
+        let Some(output) = output else { return 0 };
+        let fd = output.fd.as_raw_fd();
+        let available = if exec.tty { 4096 } else { sys::readable_bytes(fd) };
+        if available == 0 {
+            // Making room would cost the oldest byte for nothing.
+            self.close_at_end(key, stream);
+            return 0;
+        }
+        let wanted = all.unwrap_or(available).min(READ_CHUNK);
+        let fit = if all.is_some() && protect.is_some() {
+            // A slow reader must not keep an ended command from ending: its last output gets room of its own.
+            (exec.journal.end() - exec.journal.start()) as usize + wanted
+        } else {
+            exec.journal.size_for(wanted)
+        };
+        self.enlarge(key, fit);
+        let Some(exec) = self.execs.get_mut(key) else { return 0 };
+        let room = exec.journal.room(wanted, protect);
+        if room.is_empty() {
+            self.watch_output(key, stream, false);
+            return 0;
+        }
+        match sys::read(fd, room) {
+            Ok(0) => self.close_output(key, stream),
+            Ok(count) => {
+                exec.journal.commit(count, stream);
+                if count >= PIPE_FULL {
+                    enlarge_pipe(exec, stream);
+                }
+                return count;
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(_) if exec.tty => self.desert_terminal(key),
+            Err(_) => self.close_output(key, stream),
+        }
+        0
+    }
+
+    /// Grows a journal, taking the memory of ended execs first when all journals together are at their bound.
+    pub fn enlarge(&mut self, key: Key, size: usize) {
+        let Some(exec) = self.execs.get(key) else { return };
+        let allocated = exec.journal.allocated();
+        if size <= allocated {
+            return;
+        }
+        let more = size - allocated;
+        if self.journal_bytes + more > self.config.journals_bytes {
+            for index in 0..self.ended.len() {
+                let old = self.ended[index];
+                let Some(old) = self.execs.get_mut(old).filter(|old| old.followers.is_empty()) else { continue };
+                self.journal_bytes -= old.journal.allocated();
+                old.journal.release();
+                if self.journal_bytes + more <= self.config.journals_bytes {
+                    break;
+                }
+            }
+        }
+        let Some(exec) = self.execs.get_mut(key) else { return };
+        let left = self.config.journals_bytes.saturating_sub(self.journal_bytes);
+        let granted = size.min((allocated + left).max(LEAST_RING));
+        if granted > allocated {
+            exec.journal.grow(granted);
+            self.journal_bytes += granted - allocated;
+        }
+    }
+
+    /// Starts or stops watching an output.
+    pub fn watch_output(&mut self, key: Key, stream: Stream, watch: bool) {
+        let Some(exec) = self.execs.get_mut(key) else { return };
+        let (output, source) = match stream {
+            Stream::Stdout => (&mut exec.stdout, Source::ExecStdout(key)),
+            Stream::Stderr => (&mut exec.stderr, Source::ExecStderr(key)),
+        };
+        let Some(output) = output.as_mut().filter(|output| output.watched != watch) else { return };
+        if watch {
+            output.watched = self.poller.add(output.fd.as_raw_fd(), source, READ).is_ok();
+        } else {
+            self.poller.remove(output.fd.as_raw_fd());
+            output.watched = false;
+        }
+    }
+
+    pub fn watch_first_time(&mut self, key: Key) {
+        let Some(exec) = self.execs.get(key) else { return };
+        if exec.journal.end() == 0 {
+            self.watch_output(key, Stream::Stdout, true);
+            self.watch_output(key, Stream::Stderr, true);
+        }
+    }
+
+    /// A lossless reader has caught up, or left: the command may write on.
+    pub fn resume_output(&mut self, key: Key) {
+        let paused = |output: &Option<Output>| output.as_ref().is_some_and(|output| !output.watched && !output.deserted);
+        let Some(exec) = self.execs.get(key) else { return };
+        if !paused(&exec.stdout) && !paused(&exec.stderr) {
+            return;
+        }
+        let protect = self.protected(exec);
+        let Some(exec) = self.execs.get_mut(key) else { return };
+        if exec.ended() || !exec.journal.room(1, protect).is_empty() {
+            self.watch_output(key, Stream::Stdout, true);
+            self.watch_output(key, Stream::Stderr, true);
+        }
+    }
+
+    /// A terminal answers EIO while nobody has it open. Closing it now would hang up on a command that closed its streams
+    /// just before its exit, so that waits for the end; a command that opens `/dev/tty` again is heard a little later.
+    pub fn desert_terminal(&mut self, key: Key) {
+        self.watch_output(key, Stream::Stdout, false);
+        let Some(exec) = self.execs.get_mut(key) else { return };
+        if matches!(exec.phase, Phase::Draining(_)) {
+            return self.close_output(key, Stream::Stdout);
+        }
+        if let Some(output) = exec.stdout.as_mut().filter(|output| !output.deserted) {
+            output.deserted = true;
+            self.timers.add(TERMINAL_DRAIN_MS, Timer::Terminal(key));
+        }
+    }
+
+    pub fn look_at_terminal(&mut self, key: Key) {
+        let Some(exec) = self.execs.get_mut(key) else { return };
+        if let Some(output) = exec.stdout.as_mut() {
+            output.deserted = false;
+            self.resume_output(key);
+        }
+    }
+
+    pub fn close_output(&mut self, key: Key, stream: Stream) {
+        self.watch_output(key, stream, false);
+        let Some(exec) = self.execs.get_mut(key) else { return };
+        match stream {
+            Stream::Stdout => exec.stdout = None,
+            Stream::Stderr => exec.stderr = None,
+        }
+        if exec.drain.is_some() && exec.stdout.is_none() {
+            self.finish_draining(key);
+        }
+    }
+
+    /// After the end: background processes may write on, and must not be stopped by a full or closed pipe.
+    pub fn drop_output(&mut self, key: Key, stream: Stream) {
+        let Some(exec) = self.execs.get(key) else { return };
+        let output = match stream {
+            Stream::Stdout => &exec.stdout,
+            Stream::Stderr => &exec.stderr,
+        };
+        let Some(output) = output else { return };
+        let mut sink = [0u8; 16 * 1024];
+        match sys::read(output.fd.as_raw_fd(), &mut sink) {
+            Ok(count) if count > 0 => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            _ => self.close_output(key, stream),
+        }
+    }
+
+    /// Closes the pipes that are empty and that nobody has open any more, which after a short command is both.
+    pub fn close_emptied(&mut self, key: Key) {
+        let Some(exec) = self.execs.get(key).filter(|exec| !exec.tty) else { return };
+        // A negative descriptor is passed over.
+        let entry = |output: &Option<Output>| libc::pollfd {
+            fd: output.as_ref().map_or(-1, |output| output.fd.as_raw_fd()),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let mut polls = [entry(&exec.stdout), entry(&exec.stderr)];
+        // SAFETY: two valid entries, no waiting.
+        if unsafe { libc::poll(polls.as_mut_ptr(), 2, 0) } <= 0 {
+            return;
+        }
+        for (poll, stream) in polls.iter().zip([Stream::Stdout, Stream::Stderr]) {
+            if poll.revents & (libc::POLLHUP | libc::POLLIN) == libc::POLLHUP {
+                self.close_output(key, stream);
+            }
+        }
+    }
+
+    /// What is in the pipe at this moment: a background process may go on filling it.
+    pub fn read_rest(&mut self, key: Key, stream: Stream) {
+        let Some(exec) = self.execs.get(key) else { return };
+        let output = match stream {
+            Stream::Stdout => &exec.stdout,
+            Stream::Stderr => &exec.stderr,
+        };
+        let Some(output) = output else { return };
+        let mut left = if exec.tty { PIPE_ENLARGED as usize } else { sys::readable_bytes(output.fd.as_raw_fd()) };
+        while left > 0 {
+            let count = self.read_output(key, stream, Some(left.min(READ_CHUNK)));
+            if count == 0 {
+                return;
+            }
+            left = left.saturating_sub(count);
+        }
+        // At its end, the pipe is closed now rather than by another turn of the loop.
+        let open = self.execs.get(key).is_some_and(|exec| !exec.tty);
+        if open {
+            self.close_at_end(key, stream);
+        }
+    }
+
+    pub fn close_at_end(&mut self, key: Key, stream: Stream) {
+        let Some(exec) = self.execs.get(key) else { return };
+        let output = match stream {
+            Stream::Stdout => &exec.stdout,
+            Stream::Stderr => &exec.stderr,
+        };
+        let Some(output) = output else { return };
+        let mut poll = libc::pollfd { fd: output.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one valid entry, no waiting.
+        let ready = unsafe { libc::poll(&mut poll, 1, 0) };
+        if ready > 0 && poll.revents & libc::POLLHUP != 0 && poll.revents & libc::POLLIN == 0 {
+            self.close_output(key, stream);
+        }
+    }
+}
+
+/// A command that fills its pipe gets a larger one: fewer turns for the same output.
+fn enlarge_pipe(exec: &mut Exec, stream: Stream) {
+    let output = match stream {
+        Stream::Stdout => &mut exec.stdout,
+        Stream::Stderr => &mut exec.stderr,
+    };
+    if let Some(output) = output.as_mut().filter(|output| !output.enlarged) {
+        output.enlarged = true;
+        // SAFETY: a live descriptor; a refusal changes nothing.
+        let _ = unsafe { libc::fcntl(output.fd.as_raw_fd(), libc::F_SETPIPE_SZ, PIPE_ENLARGED) };
+    }
+}
