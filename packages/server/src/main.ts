@@ -1,14 +1,9 @@
 import { mkdir } from "node:fs/promises";
 import type { AddressInfo } from "node:net";
-import { buildApp } from "./api/app.ts";
 import type { Config } from "./config/config.ts";
-import { EventLog } from "./core/events/event-log.ts";
-import { ExecService } from "./core/exec/exec-service.ts";
-import { FileService } from "./core/files/file-service.ts";
+import { openControlPlane } from "./control-plane.ts";
 import { ProviderRegistry } from "./core/providers/provider-registry.ts";
 import { randomIds } from "./core/random-ids.ts";
-import { Reconciler } from "./core/reconcile/reconciler.ts";
-import { SandboxService } from "./core/sandboxes/sandbox-service.ts";
 import { openImageStore } from "./images.ts";
 import { lockDataDir } from "./platform/data-dir-lock.ts";
 import type { Logger } from "./platform/logger.ts";
@@ -17,9 +12,6 @@ import { providerCandidates } from "./provider-candidates.ts";
 import { checkCandidates, selectProviders } from "./provider-selection.ts";
 import { SqliteStore } from "./stores/sqlite/sqlite-store.ts";
 import { version } from "./version.ts";
-
-const workerId = "local";
-const destroyAllDeadlineMs = 60_000;
 
 export interface RunningService {
   /** Where clients reach it: `http://127.0.0.1:7423`. */
@@ -42,14 +34,12 @@ export interface RunningService {
 export async function serve(options: { config: Config; logger: Logger }): Promise<RunningService> {
   const { config, logger } = options;
   const clock = systemClock;
-  const ids = randomIds;
-  const startedAt = clock.now();
   await using opened = new AsyncDisposableStack();
 
   await mkdir(config.dataDir, { recursive: true, mode: 0o711 });
   opened.use(await lockDataDir(config.dataDir));
   const store = opened.use(await SqliteStore.open({ path: config.database.path }));
-  const instanceId = await store.instanceId(ids.secret(8));
+  const instanceId = await store.instanceId(randomIds.secret(8));
 
   const images = await openImageStore({
     dataDir: config.dataDir,
@@ -70,67 +60,7 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
     clock,
   });
 
-  const events = opened.use(
-    await EventLog.open({ store, clock, logger, retention: config.store.eventsRetention }),
-  );
-  const sandboxes = opened.use(
-    new SandboxService({
-      store,
-      registry,
-      events,
-      clock,
-      ids,
-      logger,
-      defaults: config.defaults,
-      deadmanGraceMs: config.server.deadmanGraceMs,
-      workerId,
-    }),
-  );
-  const execs = opened.use(
-    new ExecService({
-      sandboxes,
-      events,
-      ids,
-      clock,
-      logger,
-      limits: {
-        defaultTimeoutMs: config.defaults.defaultExecTimeoutMs,
-        maxTimeoutMs: config.defaults.maxExecTimeoutMs,
-        maxOutputBytes: config.exec.maxOutputBytes,
-        disconnectGraceMs: config.exec.disconnectGraceMs,
-      },
-    }),
-  );
-  const files = new FileService({ sandboxes, events, maxUploadBytes: config.files.maxUploadBytes });
-  const reconciler = opened.use(
-    new Reconciler({
-      sandboxes,
-      registry,
-      store,
-      clock,
-      events,
-      logger,
-      retentionMs: config.store.retentionMs,
-    }),
-  );
-  if (config.server.destroyOnExit) {
-    opened.defer(() => sandboxes.destroyAll({ signal: AbortSignal.timeout(destroyAllDeadlineMs) }));
-  }
-
-  const app = await buildApp({
-    sandboxes,
-    execs,
-    files,
-    events,
-    registry,
-    config,
-    logger,
-    clock,
-    version,
-    startedAt,
-    ready: () => sandboxes.ready,
-  });
-  opened.defer(() => app.close());
+  const { app, reconciler } = await openControlPlane({ config, logger, store, registry, version, opened });
   await app.listen({ host: config.server.host, port: config.server.port });
   reconciler.start();
 

@@ -2,17 +2,14 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
 import path from "node:path";
-import { buildApp } from "../../src/api/app.ts";
 import type { RouteApp } from "../../src/api/routes/route-app.ts";
 import type { Config } from "../../src/config/config.ts";
 import { loadConfig } from "../../src/config/load.ts";
-import { EventLog } from "../../src/core/events/event-log.ts";
-import { ExecService } from "../../src/core/exec/exec-service.ts";
-import { FileService } from "../../src/core/files/file-service.ts";
+import { openControlPlane } from "../../src/control-plane.ts";
+import type { EventLog } from "../../src/core/events/event-log.ts";
+import type { ExecService } from "../../src/core/exec/exec-service.ts";
 import { ProviderRegistry } from "../../src/core/providers/provider-registry.ts";
-import { randomIds } from "../../src/core/random-ids.ts";
-import { Reconciler } from "../../src/core/reconcile/reconciler.ts";
-import { SandboxService } from "../../src/core/sandboxes/sandbox-service.ts";
+import type { SandboxService } from "../../src/core/sandboxes/sandbox-service.ts";
 import { silentLogger } from "../../src/platform/logger.ts";
 import { systemClock } from "../../src/platform/system-clock.ts";
 import type { RuntimeProvider } from "../../src/ports/runtime-provider.ts";
@@ -56,67 +53,20 @@ export async function startTestServer(options: TestServerOptions): Promise<TestS
   });
   const store = stack.use(await SqliteStore.open({ path: config.database.path }));
   const provider = stack.use(await options.provider({ dataDir, config, stack }));
-  const logger = silentLogger;
-  const clock = systemClock;
-  const registry = new ProviderRegistry({ providers: [provider], defaultName: provider.name, clock });
-  const events = stack.use(
-    await EventLog.open({ store, clock, logger, retention: config.store.eventsRetention }),
-  );
-  const sandboxes = stack.use(
-    new SandboxService({
-      store,
-      registry,
-      events,
-      clock,
-      ids: randomIds,
-      logger,
-      defaults: config.defaults,
-      deadmanGraceMs: config.server.deadmanGraceMs,
-      workerId: "local",
-    }),
-  );
-  const execs = stack.use(
-    new ExecService({
-      sandboxes,
-      events,
-      ids: randomIds,
-      clock,
-      logger,
-      limits: {
-        defaultTimeoutMs: config.defaults.defaultExecTimeoutMs,
-        maxTimeoutMs: config.defaults.maxExecTimeoutMs,
-        maxOutputBytes: config.exec.maxOutputBytes,
-        disconnectGraceMs: config.exec.disconnectGraceMs,
-      },
-    }),
-  );
-  const files = new FileService({ sandboxes, events, maxUploadBytes: config.files.maxUploadBytes });
-  const reconciler = stack.use(
-    new Reconciler({
-      sandboxes,
-      registry,
-      store,
-      clock,
-      events,
-      logger,
-      retentionMs: config.store.retentionMs,
-    }),
-  );
-  reconciler.start();
-  const app = await buildApp({
-    sandboxes,
-    execs,
-    files,
-    events,
-    registry,
-    config,
-    logger,
-    clock,
-    version: projectVersion,
-    startedAt: clock.now(),
-    ready: () => sandboxes.ready,
+  const registry = new ProviderRegistry({
+    providers: [provider],
+    defaultName: provider.name,
+    clock: systemClock,
   });
-  stack.defer(() => app.close());
+  const { app, events, sandboxes, execs, reconciler } = await openControlPlane({
+    config,
+    logger: silentLogger,
+    store,
+    registry,
+    version: projectVersion,
+    opened: stack,
+  });
+  reconciler.start();
   const url = await app.listen({ host: "127.0.0.1", port: 0 });
   await reconciler.ready;
   const owned = stack.move();

@@ -1,0 +1,87 @@
+import { buildApp } from "./api/app.ts";
+import type { RouteApp } from "./api/routes/route-app.ts";
+import type { Config } from "./config/config.ts";
+import { EventLog } from "./core/events/event-log.ts";
+import { ExecService } from "./core/exec/exec-service.ts";
+import { FileService } from "./core/files/file-service.ts";
+import type { ProviderRegistry } from "./core/providers/provider-registry.ts";
+import { randomIds } from "./core/random-ids.ts";
+import { Reconciler } from "./core/reconcile/reconciler.ts";
+import { SandboxService } from "./core/sandboxes/sandbox-service.ts";
+import type { Logger } from "./platform/logger.ts";
+import { systemClock } from "./platform/system-clock.ts";
+import type { Store } from "./ports/store.ts";
+
+const workerId = "local";
+const destroyAllDeadlineMs = 60_000;
+
+export interface ControlPlane {
+  /** Not listening yet. */
+  app: RouteApp;
+  events: EventLog;
+  sandboxes: SandboxService;
+  execs: ExecService;
+  /** Not started yet. */
+  reconciler: Reconciler;
+}
+
+/**
+ * The services and the HTTP interface over a store and providers that are already open. Each part is closed with
+ * `opened`, in reverse order: first the interface, then what it calls.
+ */
+export async function openControlPlane(options: {
+  config: Config;
+  logger: Logger;
+  store: Store;
+  registry: ProviderRegistry;
+  version: string;
+  opened: AsyncDisposableStack;
+}): Promise<ControlPlane> {
+  const { config, logger, store, registry, version, opened } = options;
+  const common = { store, registry, clock: systemClock, logger };
+  const events = opened.use(await EventLog.open({ ...common, retention: config.store.eventsRetention }));
+  const sandboxes = opened.use(
+    new SandboxService({
+      ...common,
+      events,
+      ids: randomIds,
+      defaults: config.defaults,
+      deadmanGraceMs: config.server.deadmanGraceMs,
+      workerId,
+    }),
+  );
+  const execs = opened.use(
+    new ExecService({
+      ...common,
+      sandboxes,
+      events,
+      ids: randomIds,
+      limits: {
+        defaultTimeoutMs: config.defaults.defaultExecTimeoutMs,
+        maxTimeoutMs: config.defaults.maxExecTimeoutMs,
+        maxOutputBytes: config.exec.maxOutputBytes,
+        disconnectGraceMs: config.exec.disconnectGraceMs,
+      },
+    }),
+  );
+  const files = new FileService({ sandboxes, events, maxUploadBytes: config.files.maxUploadBytes });
+  const reconciler = opened.use(
+    new Reconciler({ ...common, sandboxes, events, retentionMs: config.store.retentionMs }),
+  );
+  if (config.server.destroyOnExit) {
+    opened.defer(() => sandboxes.destroyAll({ signal: AbortSignal.timeout(destroyAllDeadlineMs) }));
+  }
+  const app = await buildApp({
+    ...common,
+    sandboxes,
+    execs,
+    files,
+    events,
+    config,
+    version,
+    startedAt: systemClock.now(),
+    ready: () => sandboxes.ready,
+  });
+  opened.defer(() => app.close());
+  return { app, events, sandboxes, execs, reconciler };
+}
