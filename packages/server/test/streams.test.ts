@@ -124,8 +124,8 @@ describe.skipIf(skip !== undefined)(
       await eventually(() => (server.app.callsUnderWay.size === 0 ? true : undefined));
       const { json } = await client.call("GET", `${path}/execs`);
       expect(json.filter((exec: { state: string }) => exec.state === "running")).toEqual([]);
-      // A sandbox's idle connections, sixteen at most, are kept for some seconds.
-      await eventually(async () => ((await descriptors()) <= before + 20 ? true : undefined));
+      // Idle connections to the sandbox close by themselves within fifteen seconds.
+      await eventually(async () => ((await descriptors()) <= before + 10 ? true : undefined), 25_000);
     });
 
     test("a background process does not hold a command's answer", async () => {

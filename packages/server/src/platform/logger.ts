@@ -1,8 +1,8 @@
-import { type Logger, pino } from "pino";
+import { type Logger, type LoggerOptions, pino } from "pino";
 
 export type { Logger } from "pino";
 
-/** Field names whose values never reach a log, at any depth pino looks at. */
+/** Field names whose values never reach a log, at the top of a line or one level down. */
 const secretPaths = [
   "token",
   "apiKey",
@@ -12,12 +12,15 @@ const secretPaths = [
   'headers["x-admin-api-key"]',
 ];
 
+/** What every logger of ours is made with. */
+export function loggerSettings(level: string): LoggerOptions {
+  const paths = secretPaths.flatMap((path) => [path, `*.${path}`]);
+  return { level, redact: { paths, censor: "[redacted]" } };
+}
+
 /** Logs go to standard error, one JSON object or one readable line each. */
 export function createLogger(options: { level: string; format: "json" | "pretty" }): Logger {
-  const settings = {
-    level: options.level,
-    redact: { paths: secretPaths.flatMap((path) => [path, `*.${path}`]), censor: "[redacted]" },
-  };
+  const settings = loggerSettings(options.level);
   if (options.format === "json") return pino(settings, pino.destination({ dest: 2, sync: true }));
   return pino({
     ...settings,

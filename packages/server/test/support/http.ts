@@ -148,12 +148,15 @@ export interface SentEvent {
 }
 
 /** Waits until `check` gives a value; for effects nobody announces. */
-export async function eventually<T>(check: () => Promise<T | undefined> | T | undefined): Promise<T> {
-  const deadlineMs = performance.now() + 10_000;
+export async function eventually<T>(
+  check: () => Promise<T | undefined> | T | undefined,
+  withinMs = 10_000,
+): Promise<T> {
+  const deadlineMs = performance.now() + withinMs;
   for (;;) {
     const value = await check();
     if (value !== undefined) return value;
-    if (performance.now() > deadlineMs) throw new Error("it did not happen within 10 s");
+    if (performance.now() > deadlineMs) throw new Error(`it did not happen within ${withinMs} ms`);
     await new Promise((resolve) => setTimeout(resolve, 20));
   }
 }
