@@ -55,9 +55,9 @@ function addImageCommands(program: Command): void {
   local(image.command("list").alias("ls").description("list stored images")).action(async (flags) =>
     (await import("./commands/image.ts")).imageList(flags),
   );
-  local(
-    image.command("pull <name>").description("fetch an image from a registry; needs skopeo and umoci"),
-  ).action(async (name, flags) => (await import("./commands/image.ts")).imagePull(name, flags));
+  local(image.command("pull <name>").description("fetch an image from a registry; needs skopeo")).action(
+    async (name, flags) => (await import("./commands/image.ts")).imagePull(name, flags),
+  );
   local(
     image
       .command("import <source> <name>")

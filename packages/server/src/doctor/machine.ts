@@ -40,11 +40,10 @@ export async function checkMachine(options: {
     }),
     await checkProgram(env, {
       id: "image-tools",
-      programs: ["skopeo", "umoci"],
-      present: "skopeo and umoci are there: `alcove image pull` works",
-      absent:
-        "skopeo or umoci is missing: `alcove image pull` cannot fetch images (import works without them)",
-      advice: "on Debian and Ubuntu: sudo apt-get install -y skopeo umoci",
+      programs: ["skopeo"],
+      present: "skopeo is there: `alcove image pull` works",
+      absent: "skopeo is missing: `alcove image pull` cannot fetch images (import works without it)",
+      advice: "on Debian and Ubuntu: sudo apt-get install -y skopeo",
     }),
   ];
 }

@@ -48,7 +48,15 @@ const directories: readonly (readonly [string, number])[] = [
   ["var/tmp", 0o1777],
 ];
 /** What programs below /usr need of the machine's /etc and everybody may read anyway. */
-const shownFiles = ["ld.so.cache", "ld.so.conf", "mime.types", "protocols", "services", "localtime"];
+const shownFiles = [
+  "ld.so.cache",
+  "ld.so.conf",
+  "mime.types",
+  "protocols",
+  "services",
+  "localtime",
+  "os-release",
+];
 const shownLinkDirs = ["alternatives"];
 const shownTextDirs = ["ld.so.conf.d"];
 const madeUp: Readonly<Record<string, string>> = {
