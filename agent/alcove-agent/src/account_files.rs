@@ -47,7 +47,10 @@ fn cached(place: &Mutex<Option<Cached>>, path: &CStr) -> Entries {
 }
 
 fn parse(text: &str) -> Vec<Vec<String>> {
-    text.lines().filter(|line| !line.starts_with('#')).map(|line| line.split(':').map(str::to_owned).collect()).collect()
+    text.lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.split(':').map(str::to_owned).collect())
+        .collect()
 }
 
 #[cfg(test)]

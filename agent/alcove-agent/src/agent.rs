@@ -6,7 +6,7 @@ use crate::connection::{Connection, Operation};
 use crate::exec::Exec;
 use crate::monitor;
 use crate::oom::OomCounters;
-use crate::poller::{Poller, Source, HANG_UP, PEER_GONE, READ, WRITE};
+use crate::poller::{HANG_UP, PEER_GONE, Poller, READ, Source, WRITE};
 use crate::slab::{Key, Slab};
 use crate::timers::{TimerId, Timers};
 use crate::users::Ids;

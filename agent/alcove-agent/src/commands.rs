@@ -6,7 +6,9 @@ use crate::exec::{Exec, Phase};
 use crate::requests::Answer;
 use crate::slab::Key;
 use crate::terminal;
-use alcove_protocol::{ErrorBody, ErrorCode, ExecAttach, ExecGrace, ExecKill, ExecResize, ExecSignal, ExitReason, KillReason, Kind};
+use alcove_protocol::{
+    ErrorBody, ErrorCode, ExecAttach, ExecGrace, ExecKill, ExecResize, ExecSignal, ExitReason, KillReason, Kind,
+};
 use serde::Serialize;
 use std::os::fd::AsRawFd;
 
@@ -21,7 +23,8 @@ fn conflict(message: String) -> ErrorBody {
 
 impl Agent {
     pub fn find_exec(&mut self, id: &str) -> Answer<(Key, &mut Exec)> {
-        let missing = || ErrorBody::new(ErrorCode::NotFound, format!("exec {id} is unknown; the last 1000 ended ones are kept"));
+        let missing =
+            || ErrorBody::new(ErrorCode::NotFound, format!("exec {id} is unknown; the last 1000 ended ones are kept"));
         let key = *self.exec_keys.get(id).ok_or_else(missing)?;
         self.execs.get_mut(key).map(|exec| (key, exec)).ok_or_else(missing)
     }
@@ -41,8 +44,15 @@ impl Agent {
         if let Some(connection_state) = self.connections.get_mut(connection) {
             connection_state.push_json(Kind::Reply, &record);
             let lossless = request.lossless;
-            connection_state.operation =
-                Operation::Following(Follow { exec: key, cursor: from, until, lossless, replied: true, input, frame_left: 0 });
+            connection_state.operation = Operation::Following(Follow {
+                exec: key,
+                cursor: from,
+                until,
+                lossless,
+                replied: true,
+                input,
+                frame_left: 0,
+            });
             self.mark(connection);
         }
         Ok(())
@@ -60,7 +70,8 @@ impl Agent {
 
     /// What an `exec.stdin` sends.
     pub fn take_stdin(&mut self, connection: Key, exec_key: Key, kind: Kind, payload: &[u8]) {
-        let Some(Operation::Feeding { written, .. }) = self.connections.get_mut(connection).map(|connection| &mut connection.operation)
+        let Some(Operation::Feeding { written, .. }) =
+            self.connections.get_mut(connection).map(|connection| &mut connection.operation)
         else {
             return;
         };
@@ -111,7 +122,10 @@ impl Agent {
             return Err(conflict(format!("exec {} does not run", exec.id)));
         }
         if !(1..=64).contains(&request.signal) {
-            return Err(ErrorBody::new(ErrorCode::BadRequest, format!("signal {} does not exist: 1 to 64 do", request.signal)));
+            return Err(ErrorBody::new(
+                ErrorCode::BadRequest,
+                format!("signal {} does not exist: 1 to 64 do", request.signal),
+            ));
         }
         // SAFETY: plain kill. The group is the command's own: its leader has not been reported as reaped.
         if unsafe { libc::kill(-exec.pid, request.signal) } < 0 {

@@ -91,11 +91,7 @@ pub fn install() -> Result<()> {
 }
 
 fn check(result: libc::c_int) -> Result<()> {
-    if result < 0 {
-        Err(Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    if result < 0 { Err(Error::last_os_error()) } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -43,7 +43,12 @@ impl Config {
 }
 
 /// The environment of a command: defaults, then the sandbox's, then its own.
-pub fn environment(config: &Config, own: &BTreeMap<String, String>, user: &User, tty: bool) -> BTreeMap<String, String> {
+pub fn environment(
+    config: &Config,
+    own: &BTreeMap<String, String>,
+    user: &User,
+    tty: bool,
+) -> BTreeMap<String, String> {
     let mut env = BTreeMap::from([
         ("PATH".to_owned(), DEFAULT_PATH.to_owned()),
         ("HOME".to_owned(), user.home.clone()),

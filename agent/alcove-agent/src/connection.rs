@@ -2,7 +2,7 @@
 
 use crate::slab::Key;
 use crate::timers::TimerId;
-use alcove_protocol::{frame, Decoder, ErrorBody, Event, Kind};
+use alcove_protocol::{Decoder, ErrorBody, Event, Kind, frame};
 use serde::Serialize;
 use std::os::fd::OwnedFd;
 
@@ -30,12 +30,17 @@ pub enum Operation {
     /// Waits for the hello.
     Greeting(Option<TimerId>),
     /// Waits for a request. Data that was on its way when the last operation ended is dropped.
-    Idle { drop_data: bool },
+    Idle {
+        drop_data: bool,
+    },
     /// `exec.start` without `follow`, until its reply.
     Starting(Key),
     Following(Follow),
     /// `exec.stdin`: bytes taken over so far.
-    Feeding { exec: Key, written: u64 },
+    Feeding {
+        exec: Key,
+        written: u64,
+    },
     Killing(Key),
     /// `sandbox.events`: stays until one side closes.
     Listening,

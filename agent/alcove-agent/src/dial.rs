@@ -1,8 +1,8 @@
 //! `port.dial`: a TCP connection to a port inside the sandbox, carried by frames both ways.
 
 use crate::sys;
-use crate::workers::channel::{refused, Channel, Served, Stop};
-use alcove_protocol::{frame, ErrorCode, Kind, PortDial};
+use crate::workers::channel::{Channel, Served, Stop, refused};
+use alcove_protocol::{ErrorCode, Kind, PortDial, frame};
 use serde::Serialize;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
@@ -93,8 +93,10 @@ fn relay(channel: &mut Channel, stream: &TcpStream) -> Served {
         ];
         let read_client = from_client && to_port.is_empty();
         let read_port = from_port && to_client.is_empty();
-        polls[0].events |= if read_client { libc::POLLIN } else { 0 } | if to_client.is_empty() { 0 } else { libc::POLLOUT };
-        polls[1].events |= if read_port { libc::POLLIN } else { 0 } | if to_port.is_empty() { 0 } else { libc::POLLOUT };
+        polls[0].events |=
+            if read_client { libc::POLLIN } else { 0 } | if to_client.is_empty() { 0 } else { libc::POLLOUT };
+        polls[1].events |=
+            if read_port { libc::POLLIN } else { 0 } | if to_port.is_empty() { 0 } else { libc::POLLOUT };
         if polls[1].events == 0 {
             // A closed port would be reported again and again though nothing can be done about it now.
             polls[1].fd = -1;
@@ -106,7 +108,9 @@ fn relay(channel: &mut Channel, stream: &TcpStream) -> Served {
             Err(_) => return Err(Stop::Gone),
             Ok(_) => {}
         }
-        if polls[0].revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0 && polls[0].revents & libc::POLLIN == 0 {
+        if polls[0].revents & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
+            && polls[0].revents & libc::POLLIN == 0
+        {
             return Err(Stop::Gone);
         }
         if read_client && (buffered || polls[0].revents & libc::POLLIN != 0) {

@@ -153,9 +153,9 @@ impl Exec {
 /// The name of a signal, as `SIGTERM`.
 pub fn signal_name(number: i32) -> String {
     const NAMES: [&str; 32] = [
-        "", "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM", "TERM",
-        "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH", "IO",
-        "PWR", "SYS",
+        "", "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM",
+        "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ", "VTALRM", "PROF",
+        "WINCH", "IO", "PWR", "SYS",
     ];
     match usize::try_from(number).ok().and_then(|index| NAMES.get(index)).filter(|name| !name.is_empty()) {
         Some(name) => format!("SIG{name}"),

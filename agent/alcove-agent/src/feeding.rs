@@ -47,7 +47,9 @@ impl Agent {
         // Room again: those who wait with more may send it.
         let waiting: Vec<Key> = exec.followers.iter().chain(&exec.stdin_writers).copied().collect();
         for waiter in waiting {
-            let Some(connection) = self.connections.get_mut(waiter).filter(|connection| connection.stalled) else { continue };
+            let Some(connection) = self.connections.get_mut(waiter).filter(|connection| connection.stalled) else {
+                continue;
+            };
             connection.stalled = false;
             self.decode(waiter);
             self.update_interest(waiter);

@@ -4,7 +4,7 @@ use crate::agent::Agent;
 use crate::connection::Operation;
 use crate::slab::Key;
 use crate::sys;
-use alcove_protocol::{ErrorBody, ErrorCode, Hello, Kind, Request, Welcome, VERSIONS};
+use alcove_protocol::{ErrorBody, ErrorCode, Hello, Kind, Request, VERSIONS, Welcome};
 use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
 
@@ -30,7 +30,9 @@ impl Agent {
         let mut turn = 0;
         while turn < TURN {
             let Some(connection) = self.connections.get_mut(key) else { return };
-            if connection.stalled || matches!(connection.operation, Operation::Lent | Operation::Closing | Operation::Killing(_)) {
+            if connection.stalled
+                || matches!(connection.operation, Operation::Lent | Operation::Closing | Operation::Killing(_))
+            {
                 break;
             }
             match sys::read(connection.fd.as_raw_fd(), &mut self.scratch) {

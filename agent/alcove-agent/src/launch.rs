@@ -1,13 +1,13 @@
 //! `exec.start`: from the request to a running command.
 
-use crate::agent::{busy, Agent, Monitor, Timer};
-use crate::config::{environment, DEFAULT_PATH};
+use crate::agent::{Agent, Monitor, Timer, busy};
+use crate::config::{DEFAULT_PATH, environment};
 use crate::connection::{Follow, Operation};
 use crate::exec::{Ending, Exec, Output, Phase, Stdin};
 use crate::journal::{Journal, Stream};
-use crate::monitor::{self, Job, Stage, MAX_SENT_JOB};
-use crate::poller::{Source, READ};
-use crate::requests::{bad_request, check_env, Answer};
+use crate::monitor::{self, Job, MAX_SENT_JOB, Stage};
+use crate::poller::{READ, Source};
+use crate::requests::{Answer, bad_request, check_env};
 use crate::slab::Key;
 use crate::users::{Ids, User};
 use crate::{sys, terminal};
@@ -110,7 +110,15 @@ impl Agent {
             connection_state.operation = if request.follow {
                 exec.followers.push(connection);
                 let (lossless, input) = (request.lossless, request.stdin);
-                Operation::Following(Follow { exec: key, cursor: 0, until: None, lossless, replied: false, input, frame_left: 0 })
+                Operation::Following(Follow {
+                    exec: key,
+                    cursor: 0,
+                    until: None,
+                    lossless,
+                    replied: false,
+                    input,
+                    frame_left: 0,
+                })
             } else {
                 Operation::Starting(key)
             };
@@ -172,7 +180,11 @@ impl Agent {
     fn hand_over(&mut self, job: &[u8], theirs: &[Rc<OwnedFd>; 3]) -> Answer<Key> {
         let fds = [theirs[0].as_raw_fd(), theirs[1].as_raw_fd(), theirs[2].as_raw_fd()];
         while job.len() <= MAX_SENT_JOB {
-            let spare = self.monitors.iter().filter(|(_, monitor)| monitor.exec.is_none()).max_by_key(|(_, monitor)| monitor.spare_since);
+            let spare = self
+                .monitors
+                .iter()
+                .filter(|(_, monitor)| monitor.exec.is_none())
+                .max_by_key(|(_, monitor)| monitor.spare_since);
             let Some((key, spare)) = spare else { break };
             if monitor::send(&spare.handle, job, fds).is_ok() {
                 return Ok(key);
@@ -180,10 +192,13 @@ impl Agent {
             // It was killed, or is ending.
             self.dismiss(key);
         }
-        let handle = monitor::fork(job, fds, self.monitor_settings()).map_err(|error| io("no process can be started", &error))?;
+        let handle = monitor::fork(job, fds, self.monitor_settings())
+            .map_err(|error| io("no process can be started", &error))?;
         let socket = handle.socket.as_raw_fd();
         let key = self.monitors.insert(Monitor { handle, exec: None, spare_since: 0 });
-        self.poller.add(socket, Source::Monitor(key), READ).map_err(|error| io("the monitor cannot be watched", &error))?;
+        self.poller
+            .add(socket, Source::Monitor(key), READ)
+            .map_err(|error| io("the monitor cannot be watched", &error))?;
         Ok(key)
     }
 
@@ -305,7 +320,9 @@ fn pipe_streams(empty: Option<Rc<OwnedFd>>, user: &User, ids: Ids) -> Answer<Str
 
 /// `/dev/null`, if the sandbox has it.
 fn null_device() -> std::io::Result<Option<OwnedFd>> {
-    let Ok(fd) = sys::open(c"/dev/null", libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY, 0) else { return Ok(None) };
+    let Ok(fd) = sys::open(c"/dev/null", libc::O_RDONLY | libc::O_NONBLOCK | libc::O_NOCTTY, 0) else {
+        return Ok(None);
+    };
     let stat = sys::fstat(fd.as_raw_fd())?;
     if stat.st_mode & libc::S_IFMT != libc::S_IFCHR || stat.st_rdev != libc::makedev(1, 3) {
         return Ok(None);

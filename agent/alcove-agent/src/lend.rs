@@ -1,9 +1,9 @@
 //! Lending a connection's socket to a worker thread, and taking it back.
 
-use crate::agent::{busy, Agent};
+use crate::agent::{Agent, busy};
 use crate::connection::Operation;
 use crate::files::context::Context;
-use crate::poller::{Source, PEER_GONE, READ};
+use crate::poller::{PEER_GONE, READ, Source};
 use crate::slab::Key;
 use crate::sys;
 use crate::workers::{Class, Job, Outcome, Task};
@@ -27,7 +27,8 @@ impl Agent {
         connection.operation = Operation::Lent;
         self.poller.remove(fd);
         let job = Job { connection: key, class, task, fd, decoder, unsent, context };
-        let started = sys::set_nonblocking(fd, false).map_err(|_| None).and_then(|()| self.workers.start(job).map_err(Some));
+        let started =
+            sys::set_nonblocking(fd, false).map_err(|_| None).and_then(|()| self.workers.start(job).map_err(Some));
         if let Err(job) = started {
             if let Some(job) = job {
                 if let Some(connection) = self.connections.get_mut(key) {
@@ -47,7 +48,8 @@ impl Agent {
         connection.interest = READ | PEER_GONE;
         connection.full = false;
         let fd = connection.fd.as_raw_fd();
-        let watched = sys::set_nonblocking(fd, true).and_then(|()| self.poller.add(fd, Source::Connection(key), READ | PEER_GONE));
+        let watched = sys::set_nonblocking(fd, true)
+            .and_then(|()| self.poller.add(fd, Source::Connection(key), READ | PEER_GONE));
         if watched.is_err() {
             self.close(key);
         }

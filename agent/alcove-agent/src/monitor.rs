@@ -77,10 +77,18 @@ pub enum Stage {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Report {
-    Started { pid: i32 },
-    Failed { stage: Stage, errno: i32, pid: i32 },
+    Started {
+        pid: i32,
+    },
+    Failed {
+        stage: Stage,
+        errno: i32,
+        pid: i32,
+    },
     /// Wait status of the command's first process.
-    Ended { status: i32 },
+    Ended {
+        status: i32,
+    },
     /// Nothing descends from the monitor any more.
     Idle,
 }
@@ -301,10 +309,10 @@ fn run(socket: OwnedFd, first: &[u8], fds: [RawFd; MAX_FDS], settings: Settings)
 impl Monitor {
     /// Starts one command and reaps until nothing descends from this process.
     fn supervise(&mut self, job: &[u8], fds: [RawFd; MAX_FDS]) {
-        let (started, prompt) = Plan::decode(job, fds).map_or(
-            (Report::Failed { stage: Stage::Setup, errno: libc::EINVAL, pid: 0 }, true),
-            |plan| (self.start(&plan), plan.prompt),
-        );
+        let (started, prompt) = Plan::decode(job, fds)
+            .map_or((Report::Failed { stage: Stage::Setup, errno: libc::EINVAL, pid: 0 }, true), |plan| {
+                (self.start(&plan), plan.prompt)
+            });
         // The child changed its ids in memory that it shared, which decides who may look into it.
         if self.alone {
             identity::open_to_own_user();
@@ -502,6 +510,7 @@ extern "C" fn child(plan: *mut libc::c_void) -> libc::c_int {
 }
 
 /// Turns this process into the command; returns only when that failed. Async-signal-safe.
+#[allow(unsafe_op_in_unsafe_fn)]
 unsafe fn become_command(plan: &Plan) -> (Stage, i32) {
     macro_rules! must {
         ($call:expr) => {

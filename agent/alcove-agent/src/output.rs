@@ -4,7 +4,7 @@ use crate::agent::{Agent, Timer};
 use crate::connection::Operation;
 use crate::exec::{Exec, Output, Phase};
 use crate::journal::Stream;
-use crate::poller::{Source, READ};
+use crate::poller::{READ, Source};
 use crate::slab::Key;
 use crate::supervise::TERMINAL_DRAIN_MS;
 use crate::sys;
@@ -150,7 +150,8 @@ impl Agent {
 
     /// A lossless reader has caught up, or left: the command may write on.
     pub fn resume_output(&mut self, key: Key) {
-        let paused = |output: &Option<Output>| output.as_ref().is_some_and(|output| !output.watched && !output.deserted);
+        let paused =
+            |output: &Option<Output>| output.as_ref().is_some_and(|output| !output.watched && !output.deserted);
         let Some(exec) = self.execs.get(key) else { return };
         if !paused(&exec.stdout) && !paused(&exec.stderr) {
             return;

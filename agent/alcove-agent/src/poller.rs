@@ -20,7 +20,8 @@ pub enum Source {
 
 impl Source {
     fn token(self) -> u64 {
-        let pack = |kind: u64, key: Key| kind << 56 | u64::from(key.index & 0xff_ffff) << 32 | u64::from(key.generation);
+        let pack =
+            |kind: u64, key: Key| kind << 56 | u64::from(key.index & 0xff_ffff) << 32 | u64::from(key.generation);
         match self {
             Source::Listener => 0,
             Source::Signals => 1 << 56,
@@ -95,7 +96,9 @@ impl Poller {
         // SAFETY: the array is valid for its length.
         let count = unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), BATCH as i32, -1) };
         match sys::check(count) {
-            Ok(count) => ready.extend(events[..count as usize].iter().map(|event| (Source::from_token(event.u64), event.events))),
+            Ok(count) => {
+                ready.extend(events[..count as usize].iter().map(|event| (Source::from_token(event.u64), event.events)))
+            }
             Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
             Err(error) => return Err(error),
         }

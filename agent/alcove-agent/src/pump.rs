@@ -1,11 +1,11 @@
 //! Sending: replies and events that wait, and the output that followers are behind with.
 
 use crate::agent::Agent;
-use crate::connection::{push_json, Operation};
+use crate::connection::{Operation, push_json};
 use crate::journal::Stream;
 use crate::slab::Key;
 use crate::sys;
-use alcove_protocol::{frame, Event, Kind};
+use alcove_protocol::{Event, Kind, frame};
 use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
 
@@ -74,11 +74,16 @@ impl Agent {
                     (0, None) => FRAME,
                     (left, _) => left,
                 };
-                if let Some(chunk) = exec.and_then(|exec| exec.journal.chunk(follow.cursor, limit)).filter(|chunk| chunk.length() > 0) {
+                if let Some(chunk) =
+                    exec.and_then(|exec| exec.journal.chunk(follow.cursor, limit)).filter(|chunk| chunk.length() > 0)
+                {
                     let mut header = [0u8; frame::HEADER_LENGTH + frame::OFFSET_LENGTH];
                     write_header(&mut header, chunk.stream, chunk.offset, chunk.length());
                     let head = if follow.frame_left > 0 { &[][..] } else { &header[..] };
-                    let sent = match sys::send_vectored(fd, &[&connection.out[connection.sent..], head, chunk.parts[0], chunk.parts[1]]) {
+                    let sent = match sys::send_vectored(
+                        fd,
+                        &[&connection.out[connection.sent..], head, chunk.parts[0], chunk.parts[1]],
+                    ) {
                         Ok(sent) => sent,
                         Err(error) if error.kind() == ErrorKind::WouldBlock => return Step::Full,
                         Err(_) => return Step::Broken,

@@ -169,7 +169,8 @@ impl Agent {
         if let Some(names) = request.exec_caps {
             config.exec_caps = 0;
             for name in names {
-                let number = caps::by_name(&name).ok_or_else(|| bad_request(format!("exec_caps: \"{name}\" is no capability")))?;
+                let number = caps::by_name(&name)
+                    .ok_or_else(|| bad_request(format!("exec_caps: \"{name}\" is no capability")))?;
                 if caps::permitted() & 1 << number == 0 {
                     return Err(bad_request(format!("exec_caps: the agent does not hold {name} and cannot give it")));
                 }

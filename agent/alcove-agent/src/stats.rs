@@ -69,7 +69,9 @@ pub fn collect() -> Stats {
             .or(Some(memory)),
         memory_limit_bytes: number(c"/sys/fs/cgroup/memory.max")
             .or_else(|| number(c"/sys/fs/cgroup/memory/memory.limit_in_bytes")),
-        pids: number(c"/sys/fs/cgroup/pids.current").or_else(|| number(c"/sys/fs/cgroup/pids/pids.current")).or(Some(pids)),
+        pids: number(c"/sys/fs/cgroup/pids.current")
+            .or_else(|| number(c"/sys/fs/cgroup/pids/pids.current"))
+            .or(Some(pids)),
         pids_limit: number(c"/sys/fs/cgroup/pids.max").or_else(|| number(c"/sys/fs/cgroup/pids/pids.max")),
         ..Stats::default()
     };

@@ -2,9 +2,9 @@
 //! read in `output.rs`, what it reads is fed in `feeding.rs`.
 
 use crate::agent::{Agent, Timer};
-use crate::exec::{signal_name, Ending, Phase};
+use crate::exec::{Ending, Phase, signal_name};
 use crate::journal::Stream;
-use crate::monitor::{Report, REPORT_LENGTH};
+use crate::monitor::{REPORT_LENGTH, Report};
 use crate::slab::Key;
 use crate::{console, sys, tree};
 use alcove_protocol::{Event, ExitReason};
@@ -232,7 +232,10 @@ impl Agent {
             self.timers.cancel(timer);
         }
         // Only an exec that never ran is forgotten while somebody waits for it.
-        let gone = alcove_protocol::ErrorBody::new(alcove_protocol::ErrorCode::NotFound, format!("exec {} did not start", exec.id));
+        let gone = alcove_protocol::ErrorBody::new(
+            alcove_protocol::ErrorCode::NotFound,
+            format!("exec {} did not start", exec.id),
+        );
         for waiter in exec.followers.into_iter().chain(exec.kill_waiters).chain(exec.stdin_writers) {
             if exec.starter != Some(waiter) {
                 self.refuse(waiter, &gone);
@@ -279,4 +282,3 @@ impl Agent {
         }
     }
 }
-

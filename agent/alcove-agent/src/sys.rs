@@ -19,11 +19,7 @@ pub fn compat() -> bool {
 
 /// Turns the -1 of a system call into its error.
 pub fn check<T: PartialOrd + Default>(value: T) -> Result<T> {
-    if value < T::default() {
-        Err(Error::last_os_error())
-    } else {
-        Ok(value)
-    }
+    if value < T::default() { Err(Error::last_os_error()) } else { Ok(value) }
 }
 
 pub fn errno() -> i32 {

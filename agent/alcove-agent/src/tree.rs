@@ -114,7 +114,8 @@ mod tests {
     #[test]
     fn descendants_leave_out_zombies_and_other_trees() {
         let process = |pid, parent, state| Process { pid, parent, state };
-        let all = [process(2, 1, b'S'), process(3, 2, b'S'), process(4, 3, b'Z'), process(5, 4, b'R'), process(9, 1, b'S')];
+        let all =
+            [process(2, 1, b'S'), process(3, 2, b'S'), process(4, 3, b'Z'), process(5, 4, b'R'), process(9, 1, b'S')];
         let mut found: Vec<i32> = descendants(&all, &[2], &HashSet::new()).iter().map(|(pid, _)| *pid).collect();
         found.sort_unstable();
         assert_eq!(found, [3, 5]);

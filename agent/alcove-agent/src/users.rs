@@ -19,7 +19,10 @@ pub struct User {
 pub enum UserError {
     Unknown(String),
     /// Only one user id exists here, and it is not this one.
-    SingleId { wanted: String, uid: u32 },
+    SingleId {
+        wanted: String,
+        uid: u32,
+    },
     /// It is the id of the agent itself.
     Reserved(String),
 }
@@ -44,8 +47,13 @@ impl fmt::Display for UserError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ids {
     /// `own` is the id that the agent and its monitors keep to themselves, where there is one to spare.
-    Many { own: Option<u32> },
-    Single { uid: u32, gid: u32 },
+    Many {
+        own: Option<u32>,
+    },
+    Single {
+        uid: u32,
+        gid: u32,
+    },
 }
 
 impl Ids {

@@ -108,7 +108,8 @@ pub struct Workers {
 impl Workers {
     pub fn new() -> Result<Self> {
         // SAFETY: a fresh descriptor.
-        let wake = unsafe { OwnedFd::from_raw_fd(sys::check(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK))?) };
+        let wake =
+            unsafe { OwnedFd::from_raw_fd(sys::check(libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK))?) };
         let shared = Shared { state: Mutex::new(State::default()), work: Condvar::new(), wake };
         Ok(Self { shared: Arc::new(shared), lent: [0; 4] })
     }

@@ -2,11 +2,11 @@
 
 mod support;
 
-use alcove_protocol::{frame, Kind};
-use serde_json::{json, Value};
+use alcove_protocol::{Kind, frame};
+use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::process::Command;
-use support::{binary, error_code, eventually, exec_request, is_root, runs, Client, Folder, Outcome, TestAgent, TOKEN};
+use support::{Client, Folder, Outcome, TOKEN, TestAgent, binary, error_code, eventually, exec_request, is_root, runs};
 
 #[test]
 fn nothing_but_configure_and_info_works_before_the_configuration() {
@@ -14,11 +14,16 @@ fn nothing_but_configure_and_info_works_before_the_configuration() {
     let mut client = agent.client();
     let info = client.ask(&json!({"op": "sandbox.info"}));
     assert_eq!((&info["sandbox_id"], &info["pid"]), (&Value::Null, &json!(agent.child.id())));
-    for request in [json!({"op": "exec.list"}), json!({"op": "file.stat", "path": "/"}), json!({"op": "sandbox.shutdown"})] {
+    for request in
+        [json!({"op": "exec.list"}), json!({"op": "file.stat", "path": "/"}), json!({"op": "sandbox.shutdown"})]
+    {
         assert_eq!(client.refusal(&request), "unconfigured");
     }
-    for (name, value) in [("token", json!("short")), ("user", json!("no-such-user")), ("exec_caps", json!(["SYS_NOTHING"]))] {
-        let mut request = json!({"op": "sandbox.configure", "sandbox_id": "s", "token": TOKEN, "workdir": agent.path("ws")});
+    for (name, value) in
+        [("token", json!("short")), ("user", json!("no-such-user")), ("exec_caps", json!(["SYS_NOTHING"]))]
+    {
+        let mut request =
+            json!({"op": "sandbox.configure", "sandbox_id": "s", "token": TOKEN, "workdir": agent.path("ws")});
         request[name] = value;
         assert_eq!(client.refusal(&request), "bad_request", "{name}");
     }
@@ -115,7 +120,8 @@ fn random_bytes_never_bring_the_agent_down() {
         let mut bytes: Vec<u8> = (0..next() % 600).map(|_| next() as u8).collect();
         if round % 3 == 0 && bytes.len() > 5 {
             // A valid header over garbage, so that the JSON is reached.
-            let header = frame::encode_header(if round % 2 == 0 { Kind::Hello } else { Kind::Request }, bytes.len() - 5);
+            let header =
+                frame::encode_header(if round % 2 == 0 { Kind::Hello } else { Kind::Request }, bytes.len() - 5);
             bytes[..5].copy_from_slice(&header);
         }
         let _ = client.stream.write_all(&bytes);
@@ -131,7 +137,11 @@ fn vanishing_clients_cost_nothing_and_end_no_command() {
     let agent = TestAgent::start();
     for n in 0..50 {
         let mut client = agent.client();
-        client.request(&exec_request(&format!("e{n}"), &["/bin/sh", "-c", "yes | head -c 300000; sleep 0.1; exit 6"], json!({})));
+        client.request(&exec_request(
+            &format!("e{n}"),
+            &["/bin/sh", "-c", "yes | head -c 300000; sleep 0.1; exit 6"],
+            json!({}),
+        ));
         if n % 2 == 0 {
             let _ = client.receive();
         }
@@ -139,7 +149,9 @@ fn vanishing_clients_cost_nothing_and_end_no_command() {
     let mut client = agent.client();
     eventually("all have ended by themselves", || {
         let list = client.ask(&json!({"op": "exec.list"}));
-        list["execs"].as_array().is_some_and(|execs| execs.iter().all(|exec| exec["state"] == "exited" && exec["exit_code"] == 6))
+        list["execs"]
+            .as_array()
+            .is_some_and(|execs| execs.iter().all(|exec| exec["state"] == "exited" && exec["exit_code"] == 6))
     });
     let descriptors = || std::fs::read_dir(format!("/proc/{}/fd", agent.child.id())).map(Iterator::count).unwrap_or(0);
     eventually("no descriptor is left", || descriptors() < 40);
@@ -183,7 +195,11 @@ fn the_dead_mans_switch_ends_everything() {
     let mut agent = TestAgent::start();
     let marker = format!("66{}", std::process::id());
     let mut client = agent.client();
-    client.ask(&exec_request("e", &["/bin/sh", "-c", &format!("setsid sleep {marker} & sleep {marker}")], json!({"follow": false})));
+    client.ask(&exec_request(
+        "e",
+        &["/bin/sh", "-c", &format!("setsid sleep {marker} & sleep {marker}")],
+        json!({"follow": false}),
+    ));
     eventually("it runs", || runs(&marker));
     client.ask(&json!({"op": "sandbox.expiry", "expires_in_ms": 60000}));
     client.ask(&json!({"op": "sandbox.expiry", "expires_in_ms": null}));
@@ -307,12 +323,21 @@ fn as_init(unshare: &[&str]) {
     agent.configure(json!({}));
     let mut client = agent.client();
     assert_eq!(client.ask(&json!({"op": "sandbox.info"}))["pid"], 1);
-    let outcome = client.exec("e", &["/bin/sh", "-c", "id -u; (setsid sleep 0.05 &); kill -9 1; kill -9 -1; echo done"], json!({}));
+    let outcome = client.exec(
+        "e",
+        &["/bin/sh", "-c", "id -u; (setsid sleep 0.05 &); kill -9 1; kill -9 -1; echo done"],
+        json!({}),
+    );
     assert_eq!(outcome.stdout_text(), "0\ndone\n");
     assert_eq!(client.ask(&json!({"op": "sandbox.info"}))["pid"], 1);
-    let outcome = client.exec("t", &["/bin/sh", "-c", "trap '' TERM; setsid sleep 60 & sleep 60"], json!({"timeout_ms": 50}));
+    let outcome =
+        client.exec("t", &["/bin/sh", "-c", "trap '' TERM; setsid sleep 60 & sleep 60"], json!({"timeout_ms": 50}));
     assert_eq!((outcome.reason().as_str(), outcome.code()), ("timeout", 137));
-    client.ask(&exec_request("orphans", &["/bin/sh", "-c", "for n in 1 2 3 4 5; do (setsid sleep 0.01 &); done"], json!({"follow": false})));
+    client.ask(&exec_request(
+        "orphans",
+        &["/bin/sh", "-c", "for n in 1 2 3 4 5; do (setsid sleep 0.01 &); done"],
+        json!({"follow": false}),
+    ));
     let mut round = 0;
     eventually("no zombie is left", || {
         round += 1;

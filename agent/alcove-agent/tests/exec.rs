@@ -3,14 +3,18 @@
 mod support;
 
 use alcove_protocol::Kind;
-use serde_json::{json, Value};
-use support::{eventually, exec_request, is_root, runs, Outcome, TestAgent};
+use serde_json::{Value, json};
+use support::{Outcome, TestAgent, eventually, exec_request, is_root, runs};
 
 #[test]
 fn output_exit_code_and_environment_of_a_command() {
     let agent = TestAgent::start_with(&[], json!({"env": {"A": "sandbox", "B": "sandbox"}}));
     let mut client = agent.client();
-    let outcome = client.exec("e", &["/bin/sh", "-c", "echo out; echo err >&2; echo $A-$B; pwd; exit 3"], json!({"env": {"B": "own"}}));
+    let outcome = client.exec(
+        "e",
+        &["/bin/sh", "-c", "echo out; echo err >&2; echo $A-$B; pwd; exit 3"],
+        json!({"env": {"B": "own"}}),
+    );
     assert_eq!(outcome.stdout_text(), format!("out\nsandbox-own\n{}\n", agent.path("ws")));
     assert_eq!(outcome.stderr, b"err\n");
     assert_eq!((outcome.code(), outcome.reason().as_str()), (3, "exited"));
@@ -108,7 +112,8 @@ fn input_of_its_own_operation_and_its_end() {
     let frames = other.run_with(&json!({"op": "exec.stdin", "exec_id": "e"}), b"hello");
     assert_eq!(String::from_utf8_lossy(&frames[0].1), r#"{"written":5}"#);
     other.ask(&json!({"op": "exec.stdin_close", "exec_id": "e"}));
-    let outcome = Outcome::new(client.run(&json!({"op": "exec.attach", "exec_id": "e", "follow": true, "lossless": false})));
+    let outcome =
+        Outcome::new(client.run(&json!({"op": "exec.attach", "exec_id": "e", "follow": true, "lossless": false})));
     assert_eq!(outcome.stdout, b"hello");
     assert_eq!(other.refusal(&json!({"op": "exec.stdin_close", "exec_id": "e"})), "conflict");
     // Standard input that nobody reads is dropped, and the command's end frees who waits.
@@ -132,7 +137,9 @@ fn input_above_its_bound_waits_until_the_command_ends() {
         let _ = std::io::Write::write_all(&mut client.stream, &bytes);
         support::error_code(&client.rest())
     });
-    eventually("the agent stops taking input", || other.ask(&json!({"op": "exec.get", "exec_id": "e"}))["state"] == "running");
+    eventually("the agent stops taking input", || {
+        other.ask(&json!({"op": "exec.get", "exec_id": "e"}))["state"] == "running"
+    });
     other.ask(&json!({"op": "exec.kill", "exec_id": "e", "reason": "cancelled"}));
     assert_eq!(writer.join().expect("the writer"), "conflict");
 }
@@ -164,7 +171,8 @@ fn a_terminal_is_typed_into_and_interrupted() {
     let agent = TestAgent::start();
     let mut client = agent.client();
     let script = "trap 'exit 9' INT; read line; echo got $line; while :; do sleep 0.05; done";
-    let request = exec_request("e", &["/bin/sh", "-c", script], json!({"tty": {"cols": 80, "rows": 24}, "stdin": true}));
+    let request =
+        exec_request("e", &["/bin/sh", "-c", script], json!({"tty": {"cols": 80, "rows": 24}, "stdin": true}));
     client.request(&request);
     client.send(Kind::Data, b"this\n");
     let mut seen = String::new();
@@ -188,7 +196,11 @@ fn all_output_of_a_terminal_arrives_before_its_end() {
     let agent = TestAgent::start();
     let mut client = agent.client();
     for round in 0..5 {
-        let outcome = client.exec(&format!("e{round}"), &["/bin/sh", "-c", "seq 1 20000"], json!({"tty": {"cols": 80, "rows": 24}}));
+        let outcome = client.exec(
+            &format!("e{round}"),
+            &["/bin/sh", "-c", "seq 1 20000"],
+            json!({"tty": {"cols": 80, "rows": 24}}),
+        );
         let text = outcome.stdout_text();
         assert!(text.ends_with("\r\n20000\r\n"), "round {round}: {:?}", &text[text.len().saturating_sub(30)..]);
         assert_eq!(text.lines().count(), 20000);
@@ -200,21 +212,34 @@ fn an_attach_replays_and_follows() {
     let agent = TestAgent::start();
     let (mut client, mut other) = (agent.client(), agent.client());
     let script = "printf first; read line; printf second; exit 5";
-    client.ask(&exec_request("e", &["/bin/sh", "-c", script], json!({"stdin": true, "follow": false, "tag": "t", "detached": true})));
+    client.ask(&exec_request(
+        "e",
+        &["/bin/sh", "-c", script],
+        json!({"stdin": true, "follow": false, "tag": "t", "detached": true}),
+    ));
     eventually("the first output", || client.ask(&json!({"op": "exec.get", "exec_id": "e"}))["output_bytes"] == 5);
-    let now = Outcome::new(other.run(&json!({"op": "exec.attach", "exec_id": "e", "follow": false, "lossless": false})));
+    let now =
+        Outcome::new(other.run(&json!({"op": "exec.attach", "exec_id": "e", "follow": false, "lossless": false})));
     assert_eq!((now.stdout.as_slice(), now.exit.is_none()), (&b"first"[..], true));
     other.request(&json!({"op": "exec.attach", "exec_id": "e", "from": 2, "follow": true, "lossless": true}));
     let record: Value = serde_json::from_slice(&other.receive().expect("reply").1).expect("JSON");
-    assert_eq!((&record["from"], &record["tag"], &record["detached"], &record["state"]), (&json!(2), &json!("t"), &json!(true), &json!("running")));
+    assert_eq!(
+        (&record["from"], &record["tag"], &record["detached"], &record["state"]),
+        (&json!(2), &json!("t"), &json!(true), &json!("running"))
+    );
     other.send(Kind::Data, b"go\n");
     let outcome = Outcome::new(other.rest());
     assert_eq!(outcome.stdout, b"rstsecond");
     assert_eq!(outcome.code(), 5);
-    let late = Outcome::new(client.run(&json!({"op": "exec.attach", "exec_id": "e", "from": 999, "follow": true, "lossless": false})));
+    let late = Outcome::new(
+        client.run(&json!({"op": "exec.attach", "exec_id": "e", "from": 999, "follow": true, "lossless": false})),
+    );
     assert_eq!((late.stdout.len(), late.code()), (0, 5));
     let record = client.ask(&json!({"op": "exec.get", "exec_id": "e"}));
-    assert_eq!((&record["state"], &record["exit_code"], &record["reason"]), (&json!("exited"), &json!(5), &json!("exited")));
+    assert_eq!(
+        (&record["state"], &record["exit_code"], &record["reason"]),
+        (&json!("exited"), &json!(5), &json!("exited"))
+    );
 }
 
 #[test]
@@ -225,7 +250,9 @@ fn a_full_ring_keeps_the_newest_output() {
     eventually("the end", || client.ask(&json!({"op": "exec.get", "exec_id": "e"}))["state"] == "exited");
     let record = client.ask(&json!({"op": "exec.get", "exec_id": "e"}));
     assert_eq!((&record["output_bytes"], &record["first_offset"]), (&json!(5_000_003), &json!(5_000_003 - (1 << 20))));
-    let outcome = Outcome::new(client.run(&json!({"op": "exec.attach", "exec_id": "e", "from": 0, "follow": true, "lossless": true})));
+    let outcome = Outcome::new(
+        client.run(&json!({"op": "exec.attach", "exec_id": "e", "from": 0, "follow": true, "lossless": true})),
+    );
     assert_eq!(outcome.stdout.len(), 1 << 20);
     assert!(outcome.stdout.ends_with(b"y\nend"));
 }
@@ -236,7 +263,8 @@ fn a_lossless_reader_slows_the_command_down_and_misses_nothing() {
     let (mut client, mut other) = (agent.client(), agent.client());
     client.request(&exec_request("e", &["/bin/sh", "-c", "seq 1 2000000; echo done >&2"], json!({})));
     assert_eq!(client.receive().expect("reply").0, Kind::Reply);
-    let written = |other: &mut support::Client| other.ask(&json!({"op": "exec.get", "exec_id": "e"}))["output_bytes"].as_u64();
+    let written =
+        |other: &mut support::Client| other.ask(&json!({"op": "exec.get", "exec_id": "e"}))["output_bytes"].as_u64();
     let mut last = None;
     eventually("the command is held back", || {
         std::thread::sleep(std::time::Duration::from_millis(50));
@@ -263,7 +291,9 @@ fn a_lossy_reader_skips_and_a_stalled_one_does_not_hold_back_a_kill() {
     let outcome = Outcome::new(lossy.rest());
     assert!(outcome.stdout.len() < 6_888_896 && outcome.stdout.ends_with(b"1000000\n"));
     stalled.request(&exec_request("stalled", &["yes"], json!({})));
-    eventually("output", || other.ask(&json!({"op": "exec.list"}))["execs"].as_array().is_some_and(|execs| execs.len() == 2));
+    eventually("output", || {
+        other.ask(&json!({"op": "exec.list"}))["execs"].as_array().is_some_and(|execs| execs.len() == 2)
+    });
     let record = other.ask(&json!({"op": "exec.kill", "exec_id": "stalled", "reason": "timeout"}));
     assert_eq!((&record["reason"], &record["exit_code"]), (&json!("timeout"), &json!(137)));
     let outcome = Outcome::new(stalled.rest());
@@ -284,7 +314,10 @@ fn a_kill_reaches_sessions_double_forks_and_ignored_signals() {
     eventually("the tree is up", || ["1", "2", "3", "4", "5"].iter().all(|n| runs(&format!("{marker}{n}"))));
     let mut other = agent.client();
     let record = other.ask(&json!({"op": "exec.kill", "exec_id": "e", "reason": "cancelled"}));
-    assert_eq!((&record["reason"], &record["signal"], &record["exit_code"]), (&json!("cancelled"), &json!("SIGKILL"), &json!(137)));
+    assert_eq!(
+        (&record["reason"], &record["signal"], &record["exit_code"]),
+        (&json!("cancelled"), &json!("SIGKILL"), &json!(137))
+    );
     assert!(!runs(&marker), "something survived the kill");
     assert_eq!(Outcome::new(client.rest()).reason(), "cancelled");
     // Killing what has ended changes nothing.
@@ -319,7 +352,8 @@ fn timeouts_and_graces_are_kept_by_the_agent() {
     for (id, keep) in [("g", false), ("h", true)] {
         client.ask(&exec_request(id, &["sleep", "2"], json!({"follow": false})));
         client.ask(&json!({"op": "exec.grace", "exec_id": id, "grace_ms": 100}));
-        let request = json!({"op": "exec.attach", "exec_id": id, "follow": true, "lossless": false, "keep_grace": keep});
+        let request =
+            json!({"op": "exec.attach", "exec_id": id, "follow": true, "lossless": false, "keep_grace": keep});
         let outcome = Outcome::new(other.run(&request));
         assert_eq!(outcome.reason(), if keep { "cancelled" } else { "exited" }, "{id}");
     }
@@ -367,7 +401,11 @@ fn many_commands_at_once() {
             std::thread::spawn(move || {
                 let mut client = support::Client::connect(&socket);
                 for n in 0..20 {
-                    let outcome = client.exec(&format!("e{thread}-{n}"), &["/bin/sh", "-c", &format!("echo {thread}-{n}")], json!({}));
+                    let outcome = client.exec(
+                        &format!("e{thread}-{n}"),
+                        &["/bin/sh", "-c", &format!("echo {thread}-{n}")],
+                        json!({}),
+                    );
                     assert_eq!(outcome.stdout_text(), format!("{thread}-{n}\n"));
                 }
             })
@@ -391,7 +429,8 @@ fn commands_run_as_users() {
     let script = "id -u; id -g; id -G; echo $USER $HOME; echo again > /dev/stdout; touch mine 2>/dev/null || echo no";
     let outcome = client.exec("a", &["/bin/sh", "-c", script], json!({"user": "daemon", "cwd": "/tmp"}));
     assert!(outcome.stdout_text().starts_with("1\n1\n1\ndaemon /usr/sbin\nagain\n"), "{}", outcome.stdout_text());
-    let outcome = client.exec("b", &["/bin/sh", "-c", "id -u; id -g; echo $HOME"], json!({"user": "4321:77", "cwd": "/"}));
+    let outcome =
+        client.exec("b", &["/bin/sh", "-c", "id -u; id -g; echo $HOME"], json!({"user": "4321:77", "cwd": "/"}));
     assert_eq!(outcome.stdout_text(), "4321\n77\n/\n");
     // A user without rights can neither enter nor list what is root's.
     std::fs::create_dir(agent.path("secret")).expect("made");
@@ -400,7 +439,9 @@ fn commands_run_as_users() {
     assert_eq!(client.refusal(&request), "bad_request");
     // Nobody but the agent signals a monitor or the agent.
     let pid = client.ask(&json!({"op": "sandbox.info"}))["pid"].as_i64().expect("a pid");
-    let script = format!("kill -9 $PPID 2>/dev/null && echo killed monitor; kill -0 $PPID 2>/dev/null && echo sees; cat /proc/{pid}/environ 2>&1 >/dev/null | grep -c denied");
+    let script = format!(
+        "kill -9 $PPID 2>/dev/null && echo killed monitor; kill -0 $PPID 2>/dev/null && echo sees; cat /proc/{pid}/environ 2>&1 >/dev/null | grep -c denied"
+    );
     let text = client.shell("d", &script);
     assert_eq!(text, "1\n", "{text}");
 }
@@ -450,7 +491,11 @@ fn streams_and_terminals_belong_to_the_commands_user() {
     let mut client = agent.client();
     let script = "stat -Lc '%u %a' /proc/self/fd/0 /proc/self/fd/1 /proc/self/fd/2; echo again > /dev/stderr";
     for (user, uid) in [("0", "0"), ("daemon", "1")] {
-        let piped = client.exec(&format!("p{user}"), &["/bin/sh", "-c", script], json!({"user": user, "cwd": "/", "stdin": true}));
+        let piped = client.exec(
+            &format!("p{user}"),
+            &["/bin/sh", "-c", script],
+            json!({"user": user, "cwd": "/", "stdin": true}),
+        );
         assert_eq!(piped.stdout_text(), format!("{uid} 600\n").repeat(3));
         assert_eq!(piped.stderr, b"again\n");
         let more = json!({"user": user, "cwd": "/", "tty": {"cols": 80, "rows": 24}});

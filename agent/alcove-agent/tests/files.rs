@@ -3,10 +3,10 @@
 mod support;
 
 use alcove_protocol::Kind;
-use serde_json::{json, Value};
+use serde_json::{Value, json};
 use std::ffi::CString;
-use std::os::unix::fs::{symlink, MetadataExt, PermissionsExt};
-use support::{error_code, is_root, Client, Frame, TestAgent};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use support::{Client, Frame, TestAgent, error_code, is_root};
 
 fn data(frames: &[Frame]) -> Vec<u8> {
     frames.iter().filter(|(kind, _)| *kind == Kind::Data).flat_map(|(_, payload)| payload.clone()).collect()
@@ -176,7 +176,10 @@ fn names_of_every_kind_are_listed_in_order() {
     for number in 0..2500 {
         std::fs::write(format!("{ws}/d/inner/{number}"), "").expect("written");
     }
-    assert_eq!(entries(&client.run(&json!({"op": "file.list", "path": format!("{ws}/d/inner")})), "entries").len(), 2501);
+    assert_eq!(
+        entries(&client.run(&json!({"op": "file.list", "path": format!("{ws}/d/inner")})), "entries").len(),
+        2501
+    );
 }
 
 #[test]
@@ -260,11 +263,15 @@ fn files_belong_to_their_user() {
         assert_eq!(std::fs::metadata(&file).expect("there").mode() & 0o7777, 0o6755);
         // An existing file keeps its owner.
         let frames = client.run_with(&json!({"op": "file.write", "path": file}), b"2");
-        assert_eq!((&reply(&frames)["uid"], &reply(&frames)["mode"]), (&json!(user.split(':').next().and_then(|uid| uid.parse::<u32>().ok())), &json!(0o6755)));
+        assert_eq!(
+            (&reply(&frames)["uid"], &reply(&frames)["mode"]),
+            (&json!(user.split(':').next().and_then(|uid| uid.parse::<u32>().ok())), &json!(0o6755))
+        );
     }
     let frames = client.run_with(&json!({"op": "file.write", "path": agent.path("ws/own"), "user": "65533"}), b"1");
     assert_eq!(error_code(&frames), "bad_request");
-    let frames = client.run_with(&json!({"op": "file.write", "path": agent.path("ws/r"), "user": "no-one-like-this"}), b"1");
+    let frames =
+        client.run_with(&json!({"op": "file.write", "path": agent.path("ws/r"), "user": "no-one-like-this"}), b"1");
     assert_eq!(error_code(&frames), "bad_request");
 }
 
@@ -279,7 +286,8 @@ fn a_full_disk_is_told_as_such() {
     std::fs::create_dir(&small).expect("made");
     let target = CString::new(small.clone()).expect("a name");
     // SAFETY: C strings; the mount is undone below.
-    let mounted = unsafe { libc::mount(c"t".as_ptr(), target.as_ptr(), c"tmpfs".as_ptr(), 0, c"size=64k".as_ptr().cast()) };
+    let mounted =
+        unsafe { libc::mount(c"t".as_ptr(), target.as_ptr(), c"tmpfs".as_ptr(), 0, c"size=64k".as_ptr().cast()) };
     assert_eq!(mounted, 0);
     let mut client = agent.client();
     let frames = client.run_with(&json!({"op": "file.write", "path": format!("{small}/f")}), &vec![1; 300_000]);
@@ -422,7 +430,10 @@ fn a_watch_tells_of_changes_in_new_directories_too() {
         while !seen.contains(&(change.to_owned(), path.clone())) {
             let (_, payload) = watcher.receive().expect("an event");
             let event: Value = serde_json::from_slice(&payload).expect("JSON");
-            seen.push((event["type"].as_str().expect("type").to_owned(), event["path"].as_str().expect("path").to_owned()));
+            seen.push((
+                event["type"].as_str().expect("type").to_owned(),
+                event["path"].as_str().expect("path").to_owned(),
+            ));
         }
     };
     wait_for(&mut watcher, "create", format!("{ws}/new"));

@@ -43,9 +43,7 @@ fn socket(family: libc::c_int, kind: libc::c_int, protocol: libc::c_int) -> libc
 fn make_device() -> libc::c_long {
     let path = c"/tmp/attack-device";
     // SAFETY: the path is alive. 1:1 is /dev/mem.
-    unsafe {
-        libc::mknod(path.as_ptr(), libc::S_IFCHR | 0o666, libc::makedev(1, 1)) as libc::c_long
-    }
+    unsafe { libc::mknod(path.as_ptr(), libc::S_IFCHR | 0o666, libc::makedev(1, 1)) as libc::c_long }
 }
 
 /// Calls through the 32-bit table: `getpid` there is number 20.
@@ -93,13 +91,7 @@ fn inject_terminal() -> libc::c_long {
 fn gain_root() -> libc::c_long {
     // Only from another user does this say anything; root stays root and stays without capabilities.
     // SAFETY: plain numbers.
-    unsafe {
-        libc::syscall(
-            libc::SYS_capset,
-            &[0x2008_0522u32, 0] as *const u32,
-            &[!0u32; 6] as *const u32,
-        )
-    }
+    unsafe { libc::syscall(libc::SYS_capset, &[0x2008_0522u32, 0] as *const u32, &[!0u32; 6] as *const u32) }
 }
 
 fn raw_memory() -> libc::c_long {
@@ -107,60 +99,30 @@ fn raw_memory() -> libc::c_long {
 }
 
 const ATTEMPTS: &[Attempt] = &[
-    ("unshare-user", || {
-        call(
-            libc::SYS_unshare,
-            [libc::CLONE_NEWUSER as usize, 0, 0, 0, 0],
-        )
-    }),
-    ("unshare-mount", || {
-        call(libc::SYS_unshare, [libc::CLONE_NEWNS as usize, 0, 0, 0, 0])
-    }),
+    ("unshare-user", || call(libc::SYS_unshare, [libc::CLONE_NEWUSER as usize, 0, 0, 0, 0])),
+    ("unshare-mount", || call(libc::SYS_unshare, [libc::CLONE_NEWNS as usize, 0, 0, 0, 0])),
     ("clone-user", || in_new_namespaces(libc::CLONE_NEWUSER)),
     ("clone-net", || in_new_namespaces(libc::CLONE_NEWNET)),
     ("clone3", || simple(libc::SYS_clone3)),
     ("setns", || {
         let fd = open("/proc/1/ns/mnt", libc::O_RDONLY);
-        call(
-            libc::SYS_setns,
-            [if fd < 0 { 0 } else { fd as usize }, 0, 0, 0, 0],
-        )
+        call(libc::SYS_setns, [if fd < 0 { 0 } else { fd as usize }, 0, 0, 0, 0])
     }),
     ("mount", || simple(libc::SYS_mount)),
-    ("umount", || {
-        call(
-            libc::SYS_umount2,
-            [c"/proc/sys".as_ptr() as usize, 2, 0, 0, 0],
-        )
-    }),
+    ("umount", || call(libc::SYS_umount2, [c"/proc/sys".as_ptr() as usize, 2, 0, 0, 0])),
     ("pivot-root", || simple(libc::SYS_pivot_root)),
-    ("chroot", || {
-        call(libc::SYS_chroot, [c"/".as_ptr() as usize, 0, 0, 0, 0])
-    }),
-    ("open-tree", || {
-        call(
-            libc::SYS_open_tree,
-            [libc::AT_FDCWD as usize, c"/".as_ptr() as usize, 1, 0, 0],
-        )
-    }),
-    ("fsopen", || {
-        call(libc::SYS_fsopen, [c"tmpfs".as_ptr() as usize, 0, 0, 0, 0])
-    }),
+    ("chroot", || call(libc::SYS_chroot, [c"/".as_ptr() as usize, 0, 0, 0, 0])),
+    ("open-tree", || call(libc::SYS_open_tree, [libc::AT_FDCWD as usize, c"/".as_ptr() as usize, 1, 0, 0])),
+    ("fsopen", || call(libc::SYS_fsopen, [c"tmpfs".as_ptr() as usize, 0, 0, 0, 0])),
     ("move-mount", || simple(libc::SYS_move_mount)),
     ("mount-setattr", || simple(libc::SYS_mount_setattr)),
     ("bpf", || simple(libc::SYS_bpf)),
-    ("io-uring", || {
-        call(libc::SYS_io_uring_setup, [1, 0, 0, 0, 0])
-    }),
-    ("keyctl", || {
-        call(libc::SYS_keyctl, [0, -3isize as usize, 0, 0, 0])
-    }),
+    ("io-uring", || call(libc::SYS_io_uring_setup, [1, 0, 0, 0, 0])),
+    ("keyctl", || call(libc::SYS_keyctl, [0, -3isize as usize, 0, 0, 0])),
     ("add-key", || simple(libc::SYS_add_key)),
     ("request-key", || simple(libc::SYS_request_key)),
     ("perf", || simple(libc::SYS_perf_event_open)),
-    ("userfaultfd", || {
-        call(libc::SYS_userfaultfd, [1, 0, 0, 0, 0])
-    }),
+    ("userfaultfd", || call(libc::SYS_userfaultfd, [1, 0, 0, 0, 0])),
     ("init-module", || simple(libc::SYS_init_module)),
     ("finit-module", || simple(libc::SYS_finit_module)),
     ("kexec", || simple(libc::SYS_kexec_load)),
@@ -169,32 +131,18 @@ const ATTEMPTS: &[Attempt] = &[
     ("settime", || simple(libc::SYS_clock_settime)),
     ("syslog", || call(libc::SYS_syslog, [3, 0, 0, 0, 0])),
     ("handle", || simple(libc::SYS_open_by_handle_at)),
-    ("process-vm", || {
-        call(libc::SYS_process_vm_readv, [1, 0, 0, 0, 0])
-    }),
+    ("process-vm", || call(libc::SYS_process_vm_readv, [1, 0, 0, 0, 0])),
     ("pidfd-getfd", || simple(libc::SYS_pidfd_getfd)),
     ("quotactl", || simple(libc::SYS_quotactl)),
     ("acct", || simple(libc::SYS_acct)),
     ("fanotify", || simple(libc::SYS_fanotify_init)),
-    ("personality", || {
-        call(libc::SYS_personality, [0x0100_0000, 0, 0, 0, 0])
-    }),
+    ("personality", || call(libc::SYS_personality, [0x0100_0000, 0, 0, 0, 0])),
     ("tiocsti", inject_terminal),
-    ("socket-vsock", || {
-        socket(libc::AF_VSOCK, libc::SOCK_STREAM, 0)
-    }),
-    ("socket-alg", || {
-        socket(libc::AF_ALG, libc::SOCK_SEQPACKET, 0)
-    }),
-    ("socket-packet", || {
-        socket(libc::AF_PACKET, libc::SOCK_RAW, 0)
-    }),
-    ("socket-raw", || {
-        socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_ICMP)
-    }),
-    ("socket-audit", || {
-        socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_AUDIT)
-    }),
+    ("socket-vsock", || socket(libc::AF_VSOCK, libc::SOCK_STREAM, 0)),
+    ("socket-alg", || socket(libc::AF_ALG, libc::SOCK_SEQPACKET, 0)),
+    ("socket-packet", || socket(libc::AF_PACKET, libc::SOCK_RAW, 0)),
+    ("socket-raw", || socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_ICMP)),
+    ("socket-audit", || socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_AUDIT)),
     ("ptrace-agent", ptrace_first),
     ("agent-memory", || open("/proc/1/mem", libc::O_RDWR)),
     ("agent-environment", || {
@@ -202,11 +150,7 @@ const ATTEMPTS: &[Attempt] = &[
         let fd = open("/proc/1/environ", libc::O_RDONLY);
         let mut byte = 0u8;
         // SAFETY: one byte of room.
-        if fd < 0 {
-            fd
-        } else {
-            unsafe { libc::read(fd as i32, (&raw mut byte).cast(), 1) as libc::c_long }
-        }
+        if fd < 0 { fd } else { unsafe { libc::read(fd as i32, (&raw mut byte).cast(), 1) as libc::c_long } }
     }),
     ("agent-root", || open("/proc/1/root/etc", libc::O_RDONLY)),
     ("agent-descriptors", || open("/proc/1/fd/1", libc::O_WRONLY)),
@@ -214,9 +158,7 @@ const ATTEMPTS: &[Attempt] = &[
     ("device", make_device),
     ("raw-memory", raw_memory),
     ("kernel-memory", || open("/proc/kcore", libc::O_RDWR)),
-    ("sysctl", || {
-        open("/proc/sys/kernel/core_pattern", libc::O_WRONLY)
-    }),
+    ("sysctl", || open("/proc/sys/kernel/core_pattern", libc::O_WRONLY)),
     ("sysrq", || open("/proc/sysrq-trigger", libc::O_WRONLY)),
     ("capabilities", gain_root),
     #[cfg(target_arch = "x86_64")]
@@ -236,11 +178,7 @@ fn main() {
             let pid = libc::fork();
             if pid == 0 {
                 let result = attempt();
-                libc::_exit(if result >= 0 {
-                    0
-                } else {
-                    *libc::__errno_location()
-                });
+                libc::_exit(if result >= 0 { 0 } else { *libc::__errno_location() });
             }
             let mut status = 0;
             libc::waitpid(pid, &raw mut status, 0);

@@ -27,9 +27,7 @@ struct Agent(UnixStream);
 impl Agent {
     fn dial(socket: &Path, token: &str) -> Self {
         let stream = UnixStream::connect(socket).expect("connect to the agent");
-        stream
-            .set_read_timeout(Some(Duration::from_secs(60)))
-            .expect("read timeout");
+        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("read timeout");
         let mut agent = Self(stream);
         agent.send(HELLO, &json!({"versions": [1], "token": token}));
         let (kind, payload) = agent.receive();
@@ -48,8 +46,7 @@ impl Agent {
     fn receive(&mut self) -> (u8, Vec<u8>) {
         let mut head = [0u8; 5];
         self.0.read_exact(&mut head).expect("frame");
-        let mut payload =
-            vec![0u8; u32::from_be_bytes([head[0], head[1], head[2], head[3]]) as usize];
+        let mut payload = vec![0u8; u32::from_be_bytes([head[0], head[1], head[2], head[3]]) as usize];
         self.0.read_exact(&mut payload).expect("payload");
         (head[4], payload)
     }
@@ -57,12 +54,7 @@ impl Agent {
     fn call(&mut self, request: &Value) -> Value {
         self.send(REQUEST, request);
         let (kind, payload) = self.receive();
-        assert_eq!(
-            kind,
-            REPLY,
-            "{request}: {}",
-            String::from_utf8_lossy(&payload)
-        );
+        assert_eq!(kind, REPLY, "{request}: {}", String::from_utf8_lossy(&payload));
         serde_json::from_slice(&payload).expect("reply")
     }
 
@@ -89,18 +81,9 @@ fn exec_id(name: &str) -> String {
 }
 
 fn ask(launcher: &str, request: &Value) -> Value {
-    let mut child = Command::new(launcher)
-        .arg("one")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("launcher");
-    child
-        .stdin
-        .take()
-        .expect("pipe")
-        .write_all(format!("{request}\n").as_bytes())
-        .expect("request");
+    let mut child =
+        Command::new(launcher).arg("one").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("launcher");
+    child.stdin.take().expect("pipe").write_all(format!("{request}\n").as_bytes()).expect("request");
     let output = child.wait_with_output().expect("reply");
     serde_json::from_slice(&output.stdout).expect("JSON reply")
 }
@@ -123,17 +106,9 @@ fn cgroup(mode: &str, name: &str) -> Value {
     if mode != "rooted" || !Path::new("/sys/fs/cgroup/cgroup.subtree_control").exists() {
         return Value::Null;
     }
-    std::fs::write(
-        "/sys/fs/cgroup/cgroup.subtree_control",
-        "+cpu +memory +pids",
-    )
-    .expect("controllers");
+    std::fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+cpu +memory +pids").expect("controllers");
     std::fs::create_dir_all(parent).expect("parent group");
-    std::fs::write(
-        format!("{parent}/cgroup.subtree_control"),
-        "+cpu +memory +pids",
-    )
-    .expect("controllers");
+    std::fs::write(format!("{parent}/cgroup.subtree_control"), "+cpu +memory +pids").expect("controllers");
     json!({"version": 2, "dirs": [{"controller": "unified", "path": format!("{parent}/{name}")}]})
 }
 
@@ -182,15 +157,9 @@ fn main() {
         {"dir": runtime, "trash": trash, "cgroup": cgroup, "ids": ids}}),
     );
     let pid = launched["pid"].as_i64().unwrap_or(0);
-    let group_left = cgroup["dirs"][0]["path"]
-        .as_str()
-        .is_some_and(|path| Path::new(path).exists());
+    let group_left = cgroup["dirs"][0]["path"].as_str().is_some_and(|path| Path::new(path).exists());
     let left = Path::new(&runtime).exists() || group_left || is_running(pid);
-    report(
-        &format!("{mode} destroy"),
-        destroyed["ok"] == true && !left,
-        (started.elapsed(), &destroyed),
-    );
+    report(&format!("{mode} destroy"), destroyed["ok"] == true && !left, (started.elapsed(), &destroyed));
     let rest = std::fs::read_dir(&trash).expect("trash").count();
     report(&format!("{mode} nothing left"), rest == 0, rest);
 }
@@ -200,41 +169,24 @@ fn is_running(pid: i64) -> bool {
 }
 
 fn checks(agent: &mut Agent, mode: &str, cgroup: &Value) {
-    let (output, exit) = agent.shell(
-        "hello",
-        "echo hello; id -u; hostname; cat /sys/kernel/x 2>/dev/null; ls /",
-    );
+    let (output, exit) = agent.shell("hello", "echo hello; id -u; hostname; cat /sys/kernel/x 2>/dev/null; ls /");
     report(
         &format!("{mode} exec"),
         output.starts_with("hello\n0\nguest\n") && exit["exit_code"] == 0,
         (&output, &exit),
     );
-    let (output, _) = agent.shell(
-        "caps",
-        "grep -E '^(CapEff|NoNewPrivs|Seccomp):' /proc/self/status",
-    );
+    let (output, _) = agent.shell("caps", "grep -E '^(CapEff|NoNewPrivs|Seccomp):' /proc/self/status");
     let bare = output.contains("CapEff:\t0000000000000000")
         && output.contains("NoNewPrivs:\t1")
         && output.contains("Seccomp:\t2");
     report(&format!("{mode} rights"), bare, &output);
-    let (output, exit) = agent.shell(
-        "mount",
-        "mount -t tmpfs x /tmp; echo x > /proc/sys/kernel/core_pattern; unshare -r true",
-    );
+    let (output, exit) =
+        agent.shell("mount", "mount -t tmpfs x /tmp; echo x > /proc/sys/kernel/core_pattern; unshare -r true");
     report(&format!("{mode} refusals"), exit["exit_code"] != 0, &output);
-    let (output, _) = agent.shell(
-        "files",
-        "echo data > /root/f && cat /root/f && rm /bin/ls && [ ! -e /bin/ls ] && echo removed",
-    );
-    report(
-        &format!("{mode} writable root"),
-        output == "data\nremoved\n",
-        &output,
-    );
-    let (output, _) = agent.shell(
-        "net",
-        "ifconfig lo | grep -c UP; ifconfig -a | grep -c Link",
-    );
+    let (output, _) =
+        agent.shell("files", "echo data > /root/f && cat /root/f && rm /bin/ls && [ ! -e /bin/ls ] && echo removed");
+    report(&format!("{mode} writable root"), output == "data\nremoved\n", &output);
+    let (output, _) = agent.shell("net", "ifconfig lo | grep -c UP; ifconfig -a | grep -c Link");
     report(&format!("{mode} network"), output == "1\n1\n", &output);
     let script = "i=0; while [ $i -lt 200 ]; do sleep 20 & i=$((i+1)); done; wait";
     let (output, exit) = agent.shell("forks", script);
@@ -248,16 +200,8 @@ fn checks(agent: &mut Agent, mode: &str, cgroup: &Value) {
     agent.receive();
     if !cgroup.is_null() {
         let (output, exit) = agent.shell("memory", "dd if=/dev/zero of=/dev/null bs=200M count=1");
-        report(
-            &format!("{mode} memory limit"),
-            exit["reason"] == "oom",
-            (&output, &exit),
-        );
+        report(&format!("{mode} memory limit"), exit["reason"] == "oom", (&output, &exit));
     }
     let (output, _) = agent.shell("after", "echo still here");
-    report(
-        &format!("{mode} alive after"),
-        output == "still here\n",
-        &output,
-    );
+    report(&format!("{mode} alive after"), output == "still here\n", &output);
 }

@@ -29,20 +29,12 @@ pub struct Handles {
 
 fn set(dir: &str, name: &str, value: &str) -> Result<()> {
     let path = format!("{dir}/{name}");
-    OpenOptions::new()
-        .write(true)
-        .open(&path)
-        .and_then(|mut file| file.write_all(value.as_bytes()))
-        .at(STEP, path)
+    OpenOptions::new().write(true).open(&path).and_then(|mut file| file.write_all(value.as_bytes())).at(STEP, path)
 }
 
 /// For files that only some kernels have.
 fn set_if_there(dir: &str, name: &str, value: &str) -> Result<()> {
-    if Path::new(&format!("{dir}/{name}")).exists() {
-        set(dir, name, value)
-    } else {
-        Ok(())
-    }
+    if Path::new(&format!("{dir}/{name}")).exists() { set(dir, name, value) } else { Ok(()) }
 }
 
 fn make(path: &str) -> Result<()> {
@@ -53,29 +45,17 @@ fn make(path: &str) -> Result<()> {
 }
 
 fn open_fd(path: &str, write: bool) -> Result<OwnedFd> {
-    OpenOptions::new()
-        .read(!write)
-        .write(write)
-        .open(path)
-        .map(OwnedFd::from)
-        .at(STEP, path)
+    OpenOptions::new().read(!write).write(write).open(path).map(OwnedFd::from).at(STEP, path)
 }
 
 /// Makes the groups and sets their limits. With v1 the calling process joins them, for its child to inherit.
 pub fn enter(spec: &CgroupSpec, limits: &Limits) -> Result<Handles> {
-    if spec.version == 2 {
-        enter_v2(spec, limits)
-    } else {
-        enter_v1(spec, limits)
-    }
+    if spec.version == 2 { enter_v2(spec, limits) } else { enter_v1(spec, limits) }
 }
 
 fn enter_v2(spec: &CgroupSpec, limits: &Limits) -> Result<Handles> {
     let [dir] = &spec.dirs[..] else {
-        return Err(StepError::new(
-            STEP,
-            "cgroup v2 takes exactly one directory",
-        ));
+        return Err(StepError::new(STEP, "cgroup v2 takes exactly one directory"));
     };
     let dir = dir.path.as_str();
     make(dir)?;
@@ -83,16 +63,9 @@ fn enter_v2(spec: &CgroupSpec, limits: &Limits) -> Result<Handles> {
     set_if_there(dir, "memory.swap.max", "0")?;
     set(dir, "cpu.max", &format!("{} {PERIOD_US}", quota_us(limits)))?;
     set(dir, "pids.max", &whole_limit(limits).to_string())?;
-    let mut handles = Handles {
-        oom: Some(open_fd(&format!("{dir}/memory.events"), false)?),
-        ..Handles::default()
-    };
+    let mut handles = Handles { oom: Some(open_fd(&format!("{dir}/memory.events"), false)?), ..Handles::default() };
     // Processes live in leaves only.
-    let agent = if limits.exec_group {
-        format!("{dir}/agent")
-    } else {
-        dir.to_owned()
-    };
+    let agent = if limits.exec_group { format!("{dir}/agent") } else { dir.to_owned() };
     if limits.exec_group {
         set(dir, "cgroup.subtree_control", "+pids")?;
         let execs = format!("{dir}/execs");
@@ -101,8 +74,7 @@ fn enter_v2(spec: &CgroupSpec, limits: &Limits) -> Result<Handles> {
         set(&execs, "pids.max", &limits.pids.to_string())?;
         handles.exec_join = Some(open_fd(&format!("{execs}/cgroup.procs"), true)?);
     }
-    let group = sys::open_at(libc::AT_FDCWD, &agent, libc::O_PATH | libc::O_DIRECTORY, 0)
-        .at(STEP, &agent)?;
+    let group = sys::open_at(libc::AT_FDCWD, &agent, libc::O_PATH | libc::O_DIRECTORY, 0).at(STEP, &agent)?;
     handles.agent_group = Some(group);
     Ok(handles)
 }
@@ -142,11 +114,7 @@ fn enter_v1(spec: &CgroupSpec, limits: &Limits) -> Result<Handles> {
 }
 
 fn whole_limit(limits: &Limits) -> u64 {
-    if limits.exec_group {
-        limits.pids + RESERVED_PIDS
-    } else {
-        limits.pids
-    }
+    if limits.exec_group { limits.pids + RESERVED_PIDS } else { limits.pids }
 }
 
 fn quota_us(limits: &Limits) -> u64 {
@@ -186,11 +154,7 @@ pub fn remove(spec: &CgroupSpec, deadline: Instant) -> Result<()> {
 
 /// PID 1's end takes its namespace with it; this is for what never got that far.
 fn kill_members(dir: &str) {
-    for path in [
-        dir.to_owned(),
-        format!("{dir}/execs"),
-        format!("{dir}/agent"),
-    ] {
+    for path in [dir.to_owned(), format!("{dir}/execs"), format!("{dir}/agent")] {
         let Ok(members) = std::fs::read_to_string(format!("{path}/cgroup.procs")) else {
             continue;
         };

@@ -39,11 +39,7 @@ pub struct Failure {
 pub fn run(plan: &mut Plan<'_>) -> ! {
     let status = plan.status;
     let Err(error) = start(plan);
-    let failure = Failure {
-        step: error.step,
-        message: error.message,
-        errno: error.errno,
-    };
+    let failure = Failure { step: error.step, message: error.message, errno: error.errno };
     if let Ok(report) = serde_json::to_vec(&failure) {
         // Nobody is left to tell when this fails; the parent then names the exit itself.
         let _ = sys::write_all(status, &report);
@@ -61,8 +57,7 @@ fn start(plan: &mut Plan<'_>) -> Result<std::convert::Infallible> {
     let root = i32::from_ne_bytes(number);
     plan.root = (root >= 0).then_some(root);
     // SAFETY: plain number. From here on closing a descriptor does not touch the parent's.
-    sys::check(unsafe { libc::unshare(libc::CLONE_FILES) } as libc::c_long)
-        .at("inside", "own descriptors")?;
+    sys::check(unsafe { libc::unshare(libc::CLONE_FILES) } as libc::c_long).at("inside", "own descriptors")?;
     sys::write_all(plan.status, &[OWN_TABLE]).at("inside", "status")?;
 
     become_root(&plan.spec.ids)?;
@@ -95,8 +90,7 @@ fn become_root(ids: &IdsSpec) -> Result<()> {
     // With a single id the kernel forbids setgroups for good.
     if !matches!(ids, IdsSpec::Single) {
         // SAFETY: an empty list.
-        sys::check(unsafe { libc::setgroups(0, std::ptr::null()) } as libc::c_long)
-            .at("inside", "setgroups")?;
+        sys::check(unsafe { libc::setgroups(0, std::ptr::null()) } as libc::c_long).at("inside", "setgroups")?;
     }
     // SAFETY: plain numbers.
     unsafe {
@@ -120,12 +114,7 @@ fn enter_root(plan: &Plan<'_>) -> Result<()> {
     }
     // SAFETY: constant strings.
     unsafe {
-        sys::check(libc::syscall(
-            libc::SYS_pivot_root,
-            c".".as_ptr(),
-            c".".as_ptr(),
-        ))
-        .at(STEP, "pivot_root")?;
+        sys::check(libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr())).at(STEP, "pivot_root")?;
     }
     Ok(())
 }
@@ -150,11 +139,9 @@ fn inherit_descriptors(plan: &Plan<'_>) -> Result<Vec<String>> {
     let null = sys::open_at(libc::AT_FDCWD, "/dev/null", libc::O_RDWR, 0).at(STEP, "/dev/null")?;
     let mut arguments = vec!["alcove-agent".to_owned(), "serve".to_owned()];
     let mut wanted = vec![null.as_raw_fd(), plan.console, plan.console];
-    for (flag, fd) in [
-        ("--listen-fd", Some(plan.listener)),
-        ("--oom-fd", plan.oom),
-        ("--exec-cgroup-fd", plan.exec_join),
-    ] {
+    for (flag, fd) in
+        [("--listen-fd", Some(plan.listener)), ("--oom-fd", plan.oom), ("--exec-cgroup-fd", plan.exec_join)]
+    {
         if let Some(fd) = fd {
             arguments.extend([flag.to_owned(), wanted.len().to_string()]);
             wanted.push(fd);
@@ -164,26 +151,16 @@ fn inherit_descriptors(plan: &Plan<'_>) -> Result<Vec<String>> {
     let mut parked = Vec::new();
     for fd in wanted {
         // SAFETY: a descriptor of ours.
-        parked.push(
-            sys::check(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 100) } as libc::c_long)
-                .at(STEP, "dup")?,
-        );
+        parked
+            .push(sys::check(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 100) } as libc::c_long).at(STEP, "dup")?);
     }
     for (place, fd) in parked.iter().enumerate() {
         // SAFETY: nothing owned by a Rust value has these numbers that is used after this.
-        sys::check(unsafe { libc::dup2(*fd as RawFd, place as RawFd) } as libc::c_long)
-            .at(STEP, "dup2")?;
+        sys::check(unsafe { libc::dup2(*fd as RawFd, place as RawFd) } as libc::c_long).at(STEP, "dup2")?;
     }
     // SAFETY: plain numbers.
-    sys::check(unsafe {
-        libc::syscall(
-            libc::SYS_close_range,
-            parked.len(),
-            u32::MAX,
-            libc::CLOSE_RANGE_CLOEXEC,
-        )
-    })
-    .at(STEP, "close_range (needs Linux 5.11)")?;
+    sys::check(unsafe { libc::syscall(libc::SYS_close_range, parked.len(), u32::MAX, libc::CLOSE_RANGE_CLOEXEC) })
+        .at(STEP, "close_range (needs Linux 5.11)")?;
     std::mem::forget(null);
     Ok(arguments)
 }

@@ -31,8 +31,8 @@ fn kill(dir: &Path, deadline: Instant) -> Result<()> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(StepError::io(STEP, path.display(), error)),
     };
-    let record: ProcessRecord = serde_json::from_slice(&bytes)
-        .map_err(|error| StepError::new(STEP, format!("{}: {error}", path.display())))?;
+    let record: ProcessRecord =
+        serde_json::from_slice(&bytes).map_err(|error| StepError::new(STEP, format!("{}: {error}", path.display())))?;
     if sys::boot_id().at(STEP, "boot id")? != record.boot_id {
         return Ok(());
     }
@@ -41,11 +41,7 @@ fn kill(dir: &Path, deadline: Instant) -> Result<()> {
         Ok(handle) => handle,
         Err(error) if sys::errno_is(&error, libc::ESRCH) => return Ok(()),
         Err(error) => {
-            return Err(StepError::io(
-                STEP,
-                format!("process {}", record.pid),
-                error,
-            ));
+            return Err(StepError::io(STEP, format!("process {}", record.pid), error));
         }
     };
     if sys::start_time(record.pid).ok() != Some(record.start_time) {
@@ -53,37 +49,21 @@ fn kill(dir: &Path, deadline: Instant) -> Result<()> {
     }
     match sys::pidfd_kill(handle.as_raw_fd()) {
         Err(error) if !sys::errno_is(&error, libc::ESRCH) => {
-            return Err(StepError::io(
-                STEP,
-                format!("process {}", record.pid),
-                error,
-            ));
+            return Err(StepError::io(STEP, format!("process {}", record.pid), error));
         }
         _ => {}
     }
     // PID 1 is gone only when all of its namespace is.
-    let left = deadline
-        .saturating_duration_since(Instant::now())
-        .as_millis() as i32;
+    let left = deadline.saturating_duration_since(Instant::now()).as_millis() as i32;
     if sys::wait_readable(handle.as_raw_fd(), left.max(1)).at(STEP, "wait")? {
         return Ok(());
     }
-    Err(StepError::new(
-        STEP,
-        format!(
-            "process {} did not end within {} ms",
-            record.pid,
-            DEADLINE.as_millis()
-        ),
-    ))
+    Err(StepError::new(STEP, format!("process {} did not end within {} ms", record.pid, DEADLINE.as_millis())))
 }
 
 fn discard(spec: &DestroySpec) -> Result<Option<String>> {
     const STEP: &str = "remove";
-    let name = Path::new(&spec.dir)
-        .file_name()
-        .and_then(|name| name.to_str())
-        .unwrap_or("runtime");
+    let name = Path::new(&spec.dir).file_name().and_then(|name| name.to_str()).unwrap_or("runtime");
     let target = format!("{}/{name}.{}", spec.trash, std::process::id());
     match std::fs::rename(&spec.dir, &target) {
         Ok(()) => Ok(Some(target)),

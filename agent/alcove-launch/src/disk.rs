@@ -48,10 +48,7 @@ pub fn make(template: &str, image: &str) -> Result<Ready> {
     copy_sparse(template, image).at(STEP, template)?;
     let device = attach(image)?;
     let mount = mount_detached(&device).at(STEP, format!("ext4 on {}", device.path))?;
-    Ok(Ready {
-        image: image.to_owned(),
-        mount,
-    })
+    Ok(Ready { image: image.to_owned(), mount })
 }
 
 /// Attaches the file system at `disk` below the working directory, in a mount namespace of this process, and enters it.
@@ -85,11 +82,7 @@ fn copy_sparse(from: &str, to: &str) -> io::Result<()> {
         let data = unsafe { libc::lseek(source.as_raw_fd(), offset, libc::SEEK_DATA) };
         if data < 0 {
             let error = io::Error::last_os_error();
-            return if sys::errno_is(&error, libc::ENXIO) {
-                Ok(())
-            } else {
-                Err(error)
-            };
+            return if sys::errno_is(&error, libc::ENXIO) { Ok(()) } else { Err(error) };
         }
         // SAFETY: plain numbers.
         let end = sys::check(unsafe { libc::lseek(source.as_raw_fd(), data, libc::SEEK_HOLE) })?;
@@ -121,43 +114,27 @@ struct Device {
 }
 
 fn attach(image: &str) -> Result<Device> {
-    let backing = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(image)
-        .at(STEP, image)?;
-    let control = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open("/dev/loop-control")
-        .at(STEP, "/dev/loop-control")?;
+    let backing = OpenOptions::new().read(true).write(true).open(image).at(STEP, image)?;
+    let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control").at(STEP, "/dev/loop-control")?;
     // Two that ask at once get the same free device; one of them would have to ask again.
     // SAFETY: a descriptor of ours.
-    sys::check(unsafe { libc::flock(control.as_raw_fd(), libc::LOCK_EX) } as libc::c_long)
-        .at(STEP, "lock")?;
+    sys::check(unsafe { libc::flock(control.as_raw_fd(), libc::LOCK_EX) } as libc::c_long).at(STEP, "lock")?;
     for _ in 0..16 {
         // SAFETY: takes no argument.
-        let number =
-            sys::check(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_GET_FREE) } as libc::c_long)
-                .at(STEP, "free loop device")?;
+        let number = sys::check(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_GET_FREE) } as libc::c_long)
+            .at(STEP, "free loop device")?;
         let path = format!("/dev/loop{number}");
         let device = sys::open_at(libc::AT_FDCWD, &path, libc::O_RDWR, 0).at(STEP, &path)?;
         match configure(device.as_raw_fd(), backing.as_raw_fd()) {
             Ok(()) => {
-                return Ok(Device {
-                    path,
-                    _open: device,
-                });
+                return Ok(Device { path, _open: device });
             }
             // Somebody outside took it.
             Err(error) if sys::errno_is(&error, libc::EBUSY) => {}
             Err(error) => return Err(crate::error::StepError::io(STEP, path, error)),
         }
     }
-    Err(crate::error::StepError::new(
-        STEP,
-        "no loop device could be had",
-    ))
+    Err(crate::error::StepError::new(STEP, "no loop device could be had"))
 }
 
 fn configure(device: RawFd, backing: RawFd) -> io::Result<()> {
@@ -167,8 +144,7 @@ fn configure(device: RawFd, backing: RawFd) -> io::Result<()> {
     config.block_size = BLOCK_SIZE;
     config.info.flags = AUTOCLEAR;
     // SAFETY: the struct is alive and laid out as the kernel's.
-    sys::check(unsafe { libc::ioctl(device, LOOP_CONFIGURE, &raw const config) } as libc::c_long)
-        .map(drop)
+    sys::check(unsafe { libc::ioctl(device, LOOP_CONFIGURE, &raw const config) } as libc::c_long).map(drop)
 }
 
 fn mount_detached(device: &Device) -> io::Result<OwnedFd> {

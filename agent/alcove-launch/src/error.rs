@@ -15,19 +15,11 @@ pub type Result<T> = std::result::Result<T, StepError>;
 
 impl StepError {
     pub fn new(step: &str, message: impl Into<String>) -> Self {
-        Self {
-            step: step.to_owned(),
-            message: message.into(),
-            errno: None,
-        }
+        Self { step: step.to_owned(), message: message.into(), errno: None }
     }
 
     pub fn io(step: &str, what: impl fmt::Display, error: io::Error) -> Self {
-        Self {
-            step: step.to_owned(),
-            message: format!("{what}: {error}"),
-            errno: error.raw_os_error(),
-        }
+        Self { step: step.to_owned(), message: format!("{what}: {error}"), errno: error.raw_os_error() }
     }
 }
 

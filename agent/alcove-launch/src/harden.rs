@@ -73,19 +73,11 @@ pub fn limit(spec: &LaunchSpec) -> Result<()> {
 fn lower(resource: libc::__rlimit_resource_t, wanted: u64) -> Result<()> {
     // SAFETY: the struct is alive through both calls.
     unsafe {
-        let mut limit = libc::rlimit {
-            rlim_cur: 0,
-            rlim_max: 0,
-        };
-        sys::check(libc::getrlimit(resource, &raw mut limit) as libc::c_long)
-            .at(STEP, "getrlimit")?;
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        sys::check(libc::getrlimit(resource, &raw mut limit) as libc::c_long).at(STEP, "getrlimit")?;
         let value = wanted.min(limit.rlim_max);
-        let limit = libc::rlimit {
-            rlim_cur: value,
-            rlim_max: value,
-        };
-        sys::check(libc::setrlimit(resource, &raw const limit) as libc::c_long)
-            .at(STEP, "setrlimit")?;
+        let limit = libc::rlimit { rlim_cur: value, rlim_max: value };
+        sys::check(libc::setrlimit(resource, &raw const limit) as libc::c_long).at(STEP, "setrlimit")?;
     }
     Ok(())
 }
@@ -95,9 +87,7 @@ pub fn drop_rights(added: &[String]) -> Result<()> {
     for cap in 0..64 {
         if kept & (1 << cap) == 0 {
             // SAFETY: plain numbers. Numbers this kernel does not know answer EINVAL.
-            let result = sys::check(
-                unsafe { libc::prctl(libc::PR_CAPBSET_DROP, cap, 0, 0, 0) } as libc::c_long
-            );
+            let result = sys::check(unsafe { libc::prctl(libc::PR_CAPBSET_DROP, cap, 0, 0, 0) } as libc::c_long);
             if result.is_err() && cap > LAST_CAP {
                 break;
             }
@@ -106,16 +96,9 @@ pub fn drop_rights(added: &[String]) -> Result<()> {
     }
     // SAFETY: plain numbers.
     unsafe {
-        sys::check(libc::prctl(
-            libc::PR_CAP_AMBIENT,
-            libc::PR_CAP_AMBIENT_CLEAR_ALL,
-            0,
-            0,
-            0,
-        ) as libc::c_long)
-        .at(STEP, "ambient capabilities")?;
-        sys::check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) as libc::c_long)
-            .at(STEP, "no new privileges")?;
+        sys::check(libc::prctl(libc::PR_CAP_AMBIENT, libc::PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) as libc::c_long)
+            .at(STEP, "ambient capabilities")?;
+        sys::check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) as libc::c_long).at(STEP, "no new privileges")?;
     }
     set_caps(kept)?;
     landlock::confine()?;
@@ -126,18 +109,11 @@ fn kept_caps(added: &[String]) -> Result<u64> {
     let mut kept = AGENT_CAPS.iter().fold(0u64, |set, cap| set | 1 << cap);
     for name in added {
         let upper = name.to_ascii_uppercase();
-        let full = if upper.starts_with("CAP_") {
-            upper
-        } else {
-            format!("CAP_{upper}")
-        };
+        let full = if upper.starts_with("CAP_") { upper } else { format!("CAP_{upper}") };
         match CAP_NAMES.iter().position(|known| *known == full) {
             Some(cap) => kept |= 1 << cap,
             None => {
-                return Err(StepError::new(
-                    STEP,
-                    format!("added_caps: there is no capability {name}"),
-                ));
+                return Err(StepError::new(STEP, format!("added_caps: there is no capability {name}")));
             }
         }
     }
@@ -159,15 +135,8 @@ struct CapData {
 
 fn set_caps(kept: u64) -> Result<()> {
     const VERSION_3: u32 = 0x2008_0522;
-    let header = CapHeader {
-        version: VERSION_3,
-        pid: 0,
-    };
-    let half = |bits: u64| CapData {
-        effective: bits as u32,
-        permitted: bits as u32,
-        inheritable: 0,
-    };
+    let header = CapHeader { version: VERSION_3, pid: 0 };
+    let half = |bits: u64| CapData { effective: bits as u32, permitted: bits as u32, inheritable: 0 };
     let data = [half(kept), half(kept >> 32)];
     // SAFETY: version 3 takes two data structs; both are alive.
     sys::check(unsafe { libc::syscall(libc::SYS_capset, &raw const header, data.as_ptr()) })

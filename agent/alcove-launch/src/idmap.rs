@@ -21,11 +21,7 @@ pub fn write(pid: i32, ids: &IdsSpec) -> Result<()> {
             put(pid, "setgroups", "deny")?;
             put(pid, "gid_map", &format!("0 {gid} 1\n"))
         }
-        IdsSpec::Subids {
-            uid_start,
-            gid_start,
-            count,
-        } => {
+        IdsSpec::Subids { uid_start, gid_start, count } => {
             helper("newuidmap", pid, uid, *uid_start, *count)?;
             helper("newgidmap", pid, gid, *gid_start, *count)
         }

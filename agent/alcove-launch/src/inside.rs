@@ -11,27 +11,10 @@ use crate::sys::{self, MountAttr};
 
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 /// Where programs and their libraries live; links among them are in the skeleton.
-const PROGRAM_DIRS: [&str; 8] = [
-    "usr",
-    "bin",
-    "sbin",
-    "lib",
-    "lib32",
-    "lib64",
-    "libx32",
-    "nix/store",
-];
+const PROGRAM_DIRS: [&str; 8] = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix/store"];
 const READ_ONLY_PROC: [&str; 5] = ["sys", "bus", "fs", "irq", "sysrq-trigger"];
-const HIDDEN_PROC_FILES: [&str; 8] = [
-    "kcore",
-    "keys",
-    "key-users",
-    "timer_list",
-    "sched_debug",
-    "latency_stats",
-    "timer_stats",
-    "interrupts",
-];
+const HIDDEN_PROC_FILES: [&str; 8] =
+    ["kcore", "keys", "key-users", "timer_list", "sched_debug", "latency_stats", "timer_stats", "interrupts"];
 const HIDDEN_PROC_DIRS: [&str; 3] = ["acpi", "scsi", "asound"];
 
 /// Clones of the machine's mounts, taken while they can still be reached.
@@ -45,10 +28,7 @@ impl Carried {
         let mut devices = Vec::new();
         for name in DEVICES {
             let path = format!("/dev/{name}");
-            devices.push((
-                name,
-                sys::open_tree(libc::AT_FDCWD, &path, sys::OPEN_TREE_CLONE).at("dev", path)?,
-            ));
+            devices.push((name, sys::open_tree(libc::AT_FDCWD, &path, sys::OPEN_TREE_CLONE).at("dev", path)?));
         }
         let mut programs = Vec::new();
         if matches!(root, RootSpec::Host { .. }) {
@@ -67,26 +47,18 @@ impl Carried {
 /// A new /proc may only be mounted while the old one is in sight.
 pub fn furnish(spec: &LaunchSpec, carried: Carried) -> Result<()> {
     if matches!(spec.root, RootSpec::Image { .. }) {
-        for (path, mode) in [
-            ("/proc", 0o555),
-            ("/dev", 0o755),
-            ("/sys", 0o555),
-            ("/run", 0o755),
-            ("/tmp", 0o1777),
-        ] {
+        for (path, mode) in [("/proc", 0o555), ("/dev", 0o755), ("/sys", 0o555), ("/run", 0o755), ("/tmp", 0o1777)] {
             ensure_dir(path, mode)?;
         }
     }
     let quiet = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
     sys::mount("proc", "/proc", "proc", quiet, "").at("proc", "/proc")?;
     for (name, mount) in &carried.programs {
-        sys::move_mount(mount.as_raw_fd(), libc::AT_FDCWD, &format!("/{name}"))
-            .at("mount", name)?;
+        sys::move_mount(mount.as_raw_fd(), libc::AT_FDCWD, &format!("/{name}")).at("mount", name)?;
     }
     furnish_dev(spec, &carried.devices)?;
     // SAFETY: a constant string. `.` is the old root, which pivot_root put over the new one.
-    sys::check(unsafe { libc::umount2(c".".as_ptr(), libc::MNT_DETACH) } as libc::c_long)
-        .at("root", "old root")?;
+    sys::check(unsafe { libc::umount2(c".".as_ptr(), libc::MNT_DETACH) } as libc::c_long).at("root", "old root")?;
     std::env::set_current_dir("/").at("root", "/")?;
     if spec.network == Network::None {
         open_low_ports()?;
@@ -111,14 +83,8 @@ fn ensure_dir(path: &str, mode: u32) -> Result<()> {
 
 fn furnish_dev(spec: &LaunchSpec, devices: &[(&str, OwnedFd)]) -> Result<()> {
     const STEP: &str = "dev";
-    sys::mount(
-        "tmpfs",
-        "/dev",
-        "tmpfs",
-        libc::MS_NOSUID | libc::MS_NOEXEC,
-        "mode=755,size=64k,nr_inodes=256",
-    )
-    .at(STEP, "/dev")?;
+    sys::mount("tmpfs", "/dev", "tmpfs", libc::MS_NOSUID | libc::MS_NOEXEC, "mode=755,size=64k,nr_inodes=256")
+        .at(STEP, "/dev")?;
     for (name, device) in devices {
         let path = format!("/dev/{name}");
         std::fs::File::create(&path).at(STEP, &path)?;
@@ -138,20 +104,9 @@ fn furnish_dev(spec: &LaunchSpec, devices: &[(&str, OwnedFd)]) -> Result<()> {
         std::fs::create_dir(path).at(STEP, path)?;
     }
     // Group 5 is `tty` everywhere; with a single id it does not exist.
-    let group = if matches!(spec.ids, IdsSpec::Single) {
-        ""
-    } else {
-        ",gid=5"
-    };
+    let group = if matches!(spec.ids, IdsSpec::Single) { "" } else { ",gid=5" };
     let options = format!("newinstance,ptmxmode=0666,mode=620{group}");
-    sys::mount(
-        "devpts",
-        "/dev/pts",
-        "devpts",
-        libc::MS_NOSUID | libc::MS_NOEXEC,
-        &options,
-    )
-    .at(STEP, "/dev/pts")?;
+    sys::mount("devpts", "/dev/pts", "devpts", libc::MS_NOSUID | libc::MS_NOEXEC, &options).at(STEP, "/dev/pts")?;
     let options = format!("mode=1777,size={}m", spec.limits.memory_mb.max(1));
     sys::mount("shm", "/dev/shm", "tmpfs", quiet, &options).at(STEP, "/dev/shm")
 }
@@ -159,11 +114,7 @@ fn furnish_dev(spec: &LaunchSpec, devices: &[(&str, OwnedFd)]) -> Result<()> {
 /// Commands hold no capability, and a sandbox has its ports to itself.
 fn open_low_ports() -> Result<()> {
     let path = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
-    if overlay::exists(path) {
-        std::fs::write(path, "0").at("network", path)
-    } else {
-        Ok(())
-    }
+    if overlay::exists(path) { std::fs::write(path, "0").at("network", path) } else { Ok(()) }
 }
 
 fn mask_proc() -> Result<()> {
@@ -178,12 +129,8 @@ fn mask_proc() -> Result<()> {
     for name in HIDDEN_PROC_FILES {
         let path = format!("/proc/{name}");
         if overlay::exists(&path) {
-            let null = sys::open_tree(libc::AT_FDCWD, "/dev/null", sys::OPEN_TREE_CLONE)
-                .at(STEP, "/dev/null")?;
-            let attributes = MountAttr {
-                set: sys::MOUNT_ATTR_RDONLY,
-                ..MountAttr::default()
-            };
+            let null = sys::open_tree(libc::AT_FDCWD, "/dev/null", sys::OPEN_TREE_CLONE).at(STEP, "/dev/null")?;
+            let attributes = MountAttr { set: sys::MOUNT_ATTR_RDONLY, ..MountAttr::default() };
             sys::mount_setattr(null.as_raw_fd(), 0, &attributes).at(STEP, &path)?;
             sys::move_mount(null.as_raw_fd(), libc::AT_FDCWD, &path).at(STEP, &path)?;
         }
@@ -192,14 +139,7 @@ fn mask_proc() -> Result<()> {
         let path = format!("/proc/{name}");
         if overlay::exists(&path) {
             let flags = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
-            sys::mount(
-                "tmpfs",
-                &path,
-                "tmpfs",
-                flags,
-                "size=4k,nr_inodes=2,mode=555",
-            )
-            .at(STEP, &path)?;
+            sys::mount("tmpfs", &path, "tmpfs", flags, "size=4k,nr_inodes=2,mode=555").at(STEP, &path)?;
         }
     }
     Ok(())
@@ -208,15 +148,10 @@ fn mask_proc() -> Result<()> {
 /// Container images leave these to the engine.
 fn complete_etc(spec: &LaunchSpec) -> Result<()> {
     ensure_dir("/etc", 0o755)?;
-    let hosts = format!(
-        "127.0.0.1\tlocalhost {0}\n::1\tlocalhost {0}\n",
-        spec.hostname
-    );
-    for (path, contents) in [
-        ("/etc/hosts", hosts),
-        ("/etc/hostname", format!("{}\n", spec.hostname)),
-        ("/etc/resolv.conf", String::new()),
-    ] {
+    let hosts = format!("127.0.0.1\tlocalhost {0}\n::1\tlocalhost {0}\n", spec.hostname);
+    for (path, contents) in
+        [("/etc/hosts", hosts), ("/etc/hostname", format!("{}\n", spec.hostname)), ("/etc/resolv.conf", String::new())]
+    {
         if std::fs::symlink_metadata(path).is_err() {
             match std::fs::write(path, contents) {
                 // A root file system that belongs to somebody else cannot be added to; nothing depends on these.
@@ -232,18 +167,13 @@ pub fn loopback_up() -> Result<()> {
     const STEP: &str = "network";
     // SAFETY: an all-zero request is valid, and the kernel reads and writes only this struct.
     unsafe {
-        let socket = sys::check(libc::socket(
-            libc::AF_INET,
-            libc::SOCK_DGRAM | libc::SOCK_CLOEXEC,
-            0,
-        ) as libc::c_long)
-        .at(STEP, "socket")? as i32;
+        let socket = sys::check(libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) as libc::c_long)
+            .at(STEP, "socket")? as i32;
         let mut request: libc::ifreq = std::mem::zeroed();
         request.ifr_name[0] = b'l' as libc::c_char;
         request.ifr_name[1] = b'o' as libc::c_char;
         request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
-        let result =
-            sys::check(libc::ioctl(socket, libc::SIOCSIFFLAGS, &raw const request) as libc::c_long);
+        let result = sys::check(libc::ioctl(socket, libc::SIOCSIFFLAGS, &raw const request) as libc::c_long);
         libc::close(socket);
         result.map(drop).at(STEP, "loopback")
     }
@@ -258,25 +188,14 @@ pub fn set_hostname(name: &str) -> Result<()> {
 
 /// Starts the agent in place of this process.
 pub fn exec(agent: i32, arguments: &[String]) -> Result<std::convert::Infallible> {
-    let arguments: Vec<CString> = arguments
-        .iter()
-        .map(|argument| sys::cstring(argument))
-        .collect();
-    let mut argv: Vec<*const libc::c_char> =
-        arguments.iter().map(|argument| argument.as_ptr()).collect();
+    let arguments: Vec<CString> = arguments.iter().map(|argument| sys::cstring(argument)).collect();
+    let mut argv: Vec<*const libc::c_char> = arguments.iter().map(|argument| argument.as_ptr()).collect();
     argv.push(std::ptr::null());
     let path = c"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     let environment = [path.as_ptr(), std::ptr::null()];
     // SAFETY: both lists end with a null pointer and everything they point to is alive.
     let result = sys::check(unsafe {
-        libc::syscall(
-            libc::SYS_execveat,
-            agent,
-            c"".as_ptr(),
-            argv.as_ptr(),
-            environment.as_ptr(),
-            libc::AT_EMPTY_PATH,
-        )
+        libc::syscall(libc::SYS_execveat, agent, c"".as_ptr(), argv.as_ptr(), environment.as_ptr(), libc::AT_EMPTY_PATH)
     });
     match result {
         Err(error) => Err(crate::error::StepError::io("exec", "alcove-agent", error)),

@@ -21,22 +21,13 @@ struct RulesetAttr {
 pub fn confine() -> Result<()> {
     const STEP: &str = "landlock";
     // SAFETY: asks for the version only.
-    let abi = unsafe {
-        libc::syscall(
-            libc::SYS_landlock_create_ruleset,
-            std::ptr::null::<u8>(),
-            0,
-            CREATE_RULESET_VERSION,
-        )
-    };
+    let abi =
+        unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0, CREATE_RULESET_VERSION) };
     if abi < ABI_WITH_SCOPES {
         return Ok(());
     }
-    let attributes = RulesetAttr {
-        handled_access_fs: 0,
-        handled_access_net: 0,
-        scoped: SCOPE_ABSTRACT_UNIX_SOCKET | SCOPE_SIGNAL,
-    };
+    let attributes =
+        RulesetAttr { handled_access_fs: 0, handled_access_net: 0, scoped: SCOPE_ABSTRACT_UNIX_SOCKET | SCOPE_SIGNAL };
     // SAFETY: the struct is alive and its size given; the descriptor is closed by the agent's exec.
     unsafe {
         let ruleset = sys::check(libc::syscall(
@@ -46,8 +37,7 @@ pub fn confine() -> Result<()> {
             0,
         ))
         .at(STEP, "ruleset")?;
-        sys::check(libc::syscall(libc::SYS_landlock_restrict_self, ruleset, 0))
-            .at(STEP, "restrict")?;
+        sys::check(libc::syscall(libc::SYS_landlock_restrict_self, ruleset, 0)).at(STEP, "restrict")?;
         libc::close(ruleset as i32);
     }
     Ok(())

@@ -27,17 +27,13 @@ struct Stages {
 
 impl Stages {
     fn end(&mut self, name: &'static str) {
-        self.done
-            .push((name, self.since.elapsed().as_micros() as u64));
+        self.done.push((name, self.since.elapsed().as_micros() as u64));
         self.since = Instant::now();
     }
 }
 
 pub fn launch(spec: &LaunchSpec, ready: Option<&Ready>) -> Result<Launched> {
-    let mut stages = Stages {
-        since: Instant::now(),
-        done: Vec::new(),
-    };
+    let mut stages = Stages { since: Instant::now(), done: Vec::new() };
     let rooted = matches!(spec.ids, IdsSpec::Range { .. });
 
     make_runtime_dir(spec)?;
@@ -58,11 +54,7 @@ pub fn launch(spec: &LaunchSpec, ready: Option<&Ready>) -> Result<Launched> {
     stages.end("cgroup");
 
     // Clones of the parent's mounts are for the child to attach; an unprivileged child makes its own.
-    let agent = if rooted {
-        Some(overlay::read_only_clone(&spec.agent, true)?)
-    } else {
-        None
-    };
+    let agent = if rooted { Some(overlay::read_only_clone(&spec.agent, true)?) } else { None };
     let (go_reader, go_writer) = sys::pipe().at("clone", "pipe")?;
     let (status_reader, status_writer) = sys::pipe().at("clone", "pipe")?;
     let mut plan = Plan {
@@ -97,23 +89,13 @@ pub fn launch(spec: &LaunchSpec, ready: Option<&Ready>) -> Result<Launched> {
     let outcome = (|| {
         idmap::write(pid, &spec.ids)?;
         stages.end("id_map");
-        let root = if rooted {
-            Some(make_root(spec, ready, pid)?)
-        } else {
-            None
-        };
+        let root = if rooted { Some(make_root(spec, ready, pid)?) } else { None };
         stages.end("overlay");
 
         let start_time = sys::start_time(pid).at("record", "start time")?;
-        let record = ProcessRecord {
-            pid,
-            start_time,
-            boot_id: sys::boot_id().at("record", "boot id")?,
-        };
-        let bytes = serde_json::to_vec(&record)
-            .map_err(|error| StepError::new("record", error.to_string()))?;
-        sys::write_file_atomically(libc::AT_FDCWD, "process.json", &bytes)
-            .at("record", "process.json")?;
+        let record = ProcessRecord { pid, start_time, boot_id: sys::boot_id().at("record", "boot id")? };
+        let bytes = serde_json::to_vec(&record).map_err(|error| StepError::new("record", error.to_string()))?;
+        sys::write_file_atomically(libc::AT_FDCWD, "process.json", &bytes).at("record", "process.json")?;
         stages.end("record");
 
         let number = root.as_ref().map_or(-1, AsRawFd::as_raw_fd);
@@ -126,22 +108,14 @@ pub fn launch(spec: &LaunchSpec, ready: Option<&Ready>) -> Result<Launched> {
             drop(root);
             read_outcome(status_reader.as_raw_fd(), pid)?;
         } else {
-            return Err(StepError::new(
-                "clone",
-                "the sandbox's first process ended before it began",
-            ));
+            return Err(StepError::new("clone", "the sandbox's first process ended before it began"));
         }
         stages.end("inside");
         Ok(start_time)
     })();
 
     match outcome {
-        Ok(start_time) => Ok(Launched {
-            pid,
-            start_time,
-            stages: stages.done,
-            notes: Vec::new(),
-        }),
+        Ok(start_time) => Ok(Launched { pid, start_time, stages: stages.done, notes: Vec::new() }),
         Err(error) => {
             // SAFETY: our own child, not yet waited for: the number is still its own.
             unsafe { libc::kill(pid, libc::SIGKILL) };
@@ -155,8 +129,7 @@ fn make_runtime_dir(spec: &LaunchSpec) -> Result<()> {
     const STEP: &str = "directory";
     sys::make_dir(libc::AT_FDCWD, &spec.dir, 0o700).at(STEP, &spec.dir)?;
     std::env::set_current_dir(&spec.dir).at(STEP, &spec.dir)?;
-    let record = serde_json::to_vec(&spec.record)
-        .map_err(|error| StepError::new(STEP, error.to_string()))?;
+    let record = serde_json::to_vec(&spec.record).map_err(|error| StepError::new(STEP, error.to_string()))?;
     // No fsync: sandboxes do not outlive the machine, and a directory without a record is removed all the same.
     sys::write_file_atomically(libc::AT_FDCWD, "runtime.json", &record).at(STEP, "runtime.json")
 }
@@ -165,10 +138,8 @@ fn listen() -> Result<OwnedFd> {
     const STEP: &str = "socket";
     // SAFETY: plain numbers; the descriptor is owned from here on.
     let socket = unsafe {
-        let fd = sys::check(
-            libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) as libc::c_long,
-        )
-        .at(STEP, "socket")?;
+        let fd = sys::check(libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) as libc::c_long)
+            .at(STEP, "socket")?;
         OwnedFd::from_raw_fd(fd as RawFd)
     };
     let path = b"agent.sock";
@@ -181,25 +152,19 @@ fn listen() -> Result<OwnedFd> {
         }
         let size = size_of::<libc::sa_family_t>() + path.len() + 1;
         let previous = libc::umask(0o177);
-        let bound = sys::check(libc::bind(
-            socket.as_raw_fd(),
-            (&raw const address).cast(),
-            size as libc::socklen_t,
-        ) as libc::c_long);
+        let bound = sys::check(
+            libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size as libc::socklen_t) as libc::c_long
+        );
         libc::umask(previous);
         bound.at(STEP, "agent.sock")?;
-        sys::check(libc::listen(socket.as_raw_fd(), 1024) as libc::c_long)
-            .at(STEP, "agent.sock")?;
+        sys::check(libc::listen(socket.as_raw_fd(), 1024) as libc::c_long).at(STEP, "agent.sock")?;
     }
     Ok(socket)
 }
 
 fn make_root(spec: &LaunchSpec, ready: Option<&Ready>, pid: i32) -> Result<OwnedFd> {
     let IdsSpec::Range { base, .. } = spec.ids else {
-        return Err(StepError::new(
-            "overlay",
-            "only a rooted launch mounts from outside",
-        ));
+        return Err(StepError::new("overlay", "only a rooted launch mounts from outside"));
     };
     let lower = match &spec.root {
         RootSpec::Host { skeleton } => skeleton,
@@ -229,15 +194,7 @@ fn read_outcome(status: RawFd, pid: i32) -> Result<()> {
     if report.is_empty() {
         return Ok(());
     }
-    let failure: child::Failure = serde_json::from_slice(&report).map_err(|_| {
-        StepError::new(
-            "inside",
-            format!("process {pid} reported {} unreadable bytes", report.len()),
-        )
-    })?;
-    Err(StepError {
-        step: failure.step,
-        message: failure.message,
-        errno: failure.errno,
-    })
+    let failure: child::Failure = serde_json::from_slice(&report)
+        .map_err(|_| StepError::new("inside", format!("process {pid} reported {} unreadable bytes", report.len())))?;
+    Err(StepError { step: failure.step, message: failure.message, errno: failure.errno })
 }

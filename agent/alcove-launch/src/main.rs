@@ -35,9 +35,7 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         _ => {
-            eprintln!(
-                "usage: alcove-launch serve [DISK_TEMPLATE POOL_DIR COUNT] | one | --version"
-            );
+            eprintln!("usage: alcove-launch serve [DISK_TEMPLATE POOL_DIR COUNT] | one | --version");
             return ExitCode::from(2);
         }
     };

@@ -30,14 +30,8 @@ pub fn make_layers(dir: &str, owner: Option<u32>) -> Result<()> {
 pub fn make_writable(disk: &DiskSpec) -> Result<()> {
     if let Some(size_mb) = disk.tmpfs_mb {
         sys::make_dir(libc::AT_FDCWD, "disk", 0o700).at(STEP, "disk")?;
-        sys::mount(
-            "disk",
-            "disk",
-            "tmpfs",
-            libc::MS_NOSUID | libc::MS_NODEV,
-            &format!("size={size_mb}m,mode=700"),
-        )
-        .at("disk", "tmpfs")?;
+        sys::mount("disk", "disk", "tmpfs", libc::MS_NOSUID | libc::MS_NODEV, &format!("size={size_mb}m,mode=700"))
+            .at("disk", "tmpfs")?;
         std::env::set_current_dir("disk").at("disk", "disk")?;
     }
     make_layers(".", None)
@@ -46,16 +40,12 @@ pub fn make_writable(disk: &DiskSpec) -> Result<()> {
 /// A detached read-only clone of a mounted file or directory.
 pub fn read_only_clone(path: &str, exec: bool) -> Result<OwnedFd> {
     let recursive = libc::AT_RECURSIVE as u32;
-    let clone =
-        sys::open_tree(libc::AT_FDCWD, path, sys::OPEN_TREE_CLONE | recursive).at("mount", path)?;
+    let clone = sys::open_tree(libc::AT_FDCWD, path, sys::OPEN_TREE_CLONE | recursive).at("mount", path)?;
     let mut set = sys::MOUNT_ATTR_RDONLY | NOSUID_NODEV;
     if !exec {
         set |= sys::MOUNT_ATTR_NOEXEC;
     }
-    let attributes = MountAttr {
-        set,
-        ..MountAttr::default()
-    };
+    let attributes = MountAttr { set, ..MountAttr::default() };
     sys::mount_setattr(clone.as_raw_fd(), libc::AT_RECURSIVE, &attributes).at("mount", path)?;
     Ok(clone)
 }
@@ -71,21 +61,15 @@ pub fn rooted(lower: &str, pid: i32) -> Result<OwnedFd> {
 }
 
 fn idmapped_clone(lower: &str, pid: i32) -> Result<OwnedFd> {
-    let namespace = sys::open_at(
-        libc::AT_FDCWD,
-        &format!("/proc/{pid}/ns/user"),
-        libc::O_RDONLY,
-        0,
-    )
-    .at(STEP, "user namespace")?;
+    let namespace =
+        sys::open_at(libc::AT_FDCWD, &format!("/proc/{pid}/ns/user"), libc::O_RDONLY, 0).at(STEP, "user namespace")?;
     let clone = sys::open_tree(libc::AT_FDCWD, lower, sys::OPEN_TREE_CLONE).at(STEP, lower)?;
     let attributes = MountAttr {
         set: sys::MOUNT_ATTR_IDMAP | sys::MOUNT_ATTR_RDONLY | NOSUID_NODEV,
         userns_fd: namespace.as_raw_fd() as u64,
         ..MountAttr::default()
     };
-    sys::mount_setattr(clone.as_raw_fd(), 0, &attributes)
-        .at("idmap", format!("idmapped mount of {lower}"))?;
+    sys::mount_setattr(clone.as_raw_fd(), 0, &attributes).at("idmap", format!("idmapped mount of {lower}"))?;
     Ok(clone)
 }
 
@@ -109,27 +93,17 @@ fn by_path(lower: &OwnedFd) -> Result<OwnedFd> {
     }
     sys::move_mount(lower.as_raw_fd(), libc::AT_FDCWD, "lower").at(STEP, "lower")?;
     let flags = libc::MS_NOSUID | libc::MS_NODEV;
-    sys::mount(
-        "overlay",
-        "merged",
-        "overlay",
-        flags,
-        "lowerdir=lower,upperdir=upper,workdir=work,volatile",
-    )
-    .at(STEP, "overlay on an idmapped layer (needs Linux 5.19)")?;
+    sys::mount("overlay", "merged", "overlay", flags, "lowerdir=lower,upperdir=upper,workdir=work,volatile")
+        .at(STEP, "overlay on an idmapped layer (needs Linux 5.19)")?;
     sys::open_tree(libc::AT_FDCWD, "merged", sys::OPEN_TREE_CLONE).at(STEP, "merged")
 }
 
 /// The overlay of an unprivileged service, made by the child in its own mount namespace at `target`.
 pub fn unprivileged(lower: &str, target: &str) -> Result<()> {
-    let escaped = lower
-        .replace('\\', "\\\\")
-        .replace(':', "\\:")
-        .replace(',', "\\,");
+    let escaped = lower.replace('\\', "\\\\").replace(':', "\\:").replace(',', "\\,");
     let data = format!("lowerdir={escaped},upperdir=upper,workdir=work,userxattr,volatile");
     let flags = libc::MS_NOSUID | libc::MS_NODEV;
-    sys::mount("overlay", target, "overlay", flags, &data)
-        .at(STEP, "overlay in a user namespace (needs Linux 5.11)")
+    sys::mount("overlay", target, "overlay", flags, &data).at(STEP, "overlay in a user namespace (needs Linux 5.11)")
 }
 
 pub fn exists(path: &str) -> bool {

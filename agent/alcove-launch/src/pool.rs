@@ -24,15 +24,7 @@ pub struct Pool {
 
 impl Pool {
     pub fn new(template: String, dir: String, wanted: usize) -> Self {
-        Self {
-            template,
-            dir,
-            wanted,
-            ready: Vec::new(),
-            coming: None,
-            made: 0,
-            broken: false,
-        }
+        Self { template, dir, wanted, ready: Vec::new(), coming: None, made: 0, broken: false }
     }
 
     pub fn take(&mut self) -> Option<Ready> {
@@ -55,8 +47,7 @@ impl Pool {
         if sys::fork().at(STEP, "fork")? == 0 {
             drop(ours);
             sys::yield_to_others();
-            let sent =
-                disk::make(&self.template, &image).and_then(|ready| send(&theirs, &ready.mount));
+            let sent = disk::make(&self.template, &image).and_then(|ready| send(&theirs, &ready.mount));
             if let Err(error) = sent {
                 eprintln!("alcove-launch: {error}");
                 std::process::exit(1);
@@ -104,10 +95,7 @@ fn message(byte: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
 
 fn send(socket: &OwnedFd, fd: &OwnedFd) -> Result<()> {
     let mut byte = [0u8; 1];
-    let mut part = libc::iovec {
-        iov_base: byte.as_mut_ptr().cast(),
-        iov_len: 1,
-    };
+    let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
     let mut control = Control([0; 24]);
     let header = message(&mut part, &mut control);
     // SAFETY: the control buffer has room for exactly this message.
@@ -116,9 +104,7 @@ fn send(socket: &OwnedFd, fd: &OwnedFd) -> Result<()> {
         (*first).cmsg_level = libc::SOL_SOCKET;
         (*first).cmsg_type = libc::SCM_RIGHTS;
         (*first).cmsg_len = libc::CMSG_LEN(size_of::<RawFd>() as u32) as _;
-        libc::CMSG_DATA(first)
-            .cast::<RawFd>()
-            .write_unaligned(fd.as_raw_fd());
+        libc::CMSG_DATA(first).cast::<RawFd>().write_unaligned(fd.as_raw_fd());
         sys::check(libc::sendmsg(socket.as_raw_fd(), &raw const header, 0) as libc::c_long)
             .map(drop)
             .at(STEP, "sendmsg")
@@ -127,23 +113,17 @@ fn send(socket: &OwnedFd, fd: &OwnedFd) -> Result<()> {
 
 fn receive(socket: &OwnedFd) -> Result<OwnedFd> {
     let mut byte = [0u8; 1];
-    let mut part = libc::iovec {
-        iov_base: byte.as_mut_ptr().cast(),
-        iov_len: 1,
-    };
+    let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
     let mut control = Control([0; 24]);
     let mut header = message(&mut part, &mut control);
     // SAFETY: the kernel fills the buffers within their sizes; a descriptor received is owned from here on.
     unsafe {
         let flags = libc::MSG_CMSG_CLOEXEC;
-        sys::check(libc::recvmsg(socket.as_raw_fd(), &raw mut header, flags) as libc::c_long)
-            .at(STEP, "recvmsg")?;
+        sys::check(libc::recvmsg(socket.as_raw_fd(), &raw mut header, flags) as libc::c_long).at(STEP, "recvmsg")?;
         let first = libc::CMSG_FIRSTHDR(&raw const header);
         if first.is_null() || (*first).cmsg_type != libc::SCM_RIGHTS {
             return Err(StepError::new(STEP, "no mount arrived"));
         }
-        Ok(OwnedFd::from_raw_fd(
-            libc::CMSG_DATA(first).cast::<RawFd>().read_unaligned(),
-        ))
+        Ok(OwnedFd::from_raw_fd(libc::CMSG_DATA(first).cast::<RawFd>().read_unaligned()))
     }
 }

@@ -26,8 +26,8 @@ fn within_namespace(path: &str, ids: &IdsSpec) -> Result<()> {
     if pid == 0 {
         drop(go_writer);
         let mut go = [0u8; 1];
-        let released = sys::read_some(std::os::fd::AsRawFd::as_raw_fd(&go_reader), &mut go)
-            .is_ok_and(|count| count == 1);
+        let released =
+            sys::read_some(std::os::fd::AsRawFd::as_raw_fd(&go_reader), &mut go).is_ok_and(|count| count == 1);
         // SAFETY: plain numbers.
         let root = unsafe { libc::setresgid(0, 0, 0) == 0 && libc::setresuid(0, 0, 0) == 0 };
         let done = released && root && remove_all(Path::new(path)).is_ok();
@@ -40,17 +40,9 @@ fn within_namespace(path: &str, ids: &IdsSpec) -> Result<()> {
     drop(go_writer);
     let mut status = 0;
     // SAFETY: our own child.
-    sys::check(unsafe { libc::waitpid(pid, &raw mut status, 0) } as libc::c_long)
-        .at(STEP, "wait")?;
+    sys::check(unsafe { libc::waitpid(pid, &raw mut status, 0) } as libc::c_long).at(STEP, "wait")?;
     mapped?;
-    if status == 0 {
-        Ok(())
-    } else {
-        Err(StepError::new(
-            STEP,
-            format!("{path} could not be deleted in full"),
-        ))
-    }
+    if status == 0 { Ok(()) } else { Err(StepError::new(STEP, format!("{path} could not be deleted in full"))) }
 }
 
 /// Deep trees are flattened: a directory that is not empty moves up below the top before it is read, so that no path
@@ -105,9 +97,7 @@ fn remove_entry(entry: &DirEntry, top: &Path, moved: &mut u64) -> io::Result<Opt
         let target = top.join(format!(".moved-{moved}"));
         match fs::rename(&path, &target) {
             Ok(()) => return Ok(Some(target)),
-            Err(error)
-                if error.kind() == ErrorKind::DirectoryNotEmpty
-                    || error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty || error.kind() == ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
         }
     }
@@ -127,8 +117,7 @@ mod tests {
     use super::*;
 
     fn scratch(name: &str) -> PathBuf {
-        let path =
-            std::env::temp_dir().join(format!("alcove-remove-{name}-{}", std::process::id()));
+        let path = std::env::temp_dir().join(format!("alcove-remove-{name}-{}", std::process::id()));
         fs::create_dir(&path).expect("scratch directory");
         path
     }

@@ -209,10 +209,7 @@ fn program() -> Vec<libc::sock_filter> {
 /// Needs no_new_privs to be set already.
 pub fn install() -> Result<()> {
     let mut filter = program();
-    let program = libc::sock_fprog {
-        len: filter.len() as u16,
-        filter: filter.as_mut_ptr(),
-    };
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
     const SET_MODE_FILTER: u32 = 1;
     // SAFETY: the program and its instructions are alive through the call.
     sys::check(unsafe { libc::syscall(libc::SYS_seccomp, SET_MODE_FILTER, 0, &raw const program) })
@@ -259,39 +256,21 @@ mod tests {
 
     #[test]
     fn everyday_calls_are_allowed() {
-        for call in [
-            libc::SYS_read,
-            libc::SYS_execve,
-            libc::SYS_ptrace,
-            libc::SYS_openat2,
-            libc::SYS_futex,
-        ] {
+        for call in [libc::SYS_read, libc::SYS_execve, libc::SYS_ptrace, libc::SYS_openat2, libc::SYS_futex] {
             assert_eq!(plain(call, 0), RET_ALLOW);
         }
     }
 
     #[test]
     fn other_call_tables_are_unknown() {
-        assert_eq!(
-            decide(libc::SYS_read, 0x4000_0003, [0; 6]),
-            refuse(libc::ENOSYS)
-        );
+        assert_eq!(decide(libc::SYS_read, 0x4000_0003, [0; 6]), refuse(libc::ENOSYS));
         assert_eq!(plain(libc::SYS_read | 0x4000_0000, 0), refuse(libc::ENOSYS));
     }
 
     #[test]
     fn threads_are_allowed_and_namespaces_are_not() {
-        assert_eq!(
-            plain(
-                libc::SYS_clone,
-                (libc::CLONE_VM | libc::CLONE_THREAD) as u64
-            ),
-            RET_ALLOW
-        );
-        assert_eq!(
-            plain(libc::SYS_clone, libc::CLONE_NEWUSER as u64),
-            refuse(libc::EPERM)
-        );
+        assert_eq!(plain(libc::SYS_clone, (libc::CLONE_VM | libc::CLONE_THREAD) as u64), RET_ALLOW);
+        assert_eq!(plain(libc::SYS_clone, libc::CLONE_NEWUSER as u64), refuse(libc::EPERM));
         assert_eq!(plain(libc::SYS_clone3, 0), refuse(libc::ENOSYS));
         assert_eq!(plain(libc::SYS_unshare, 0), refuse(libc::EPERM));
     }
@@ -299,34 +278,15 @@ mod tests {
     #[test]
     fn only_common_socket_families_are_allowed() {
         assert_eq!(plain(libc::SYS_socket, libc::AF_INET6 as u64), RET_ALLOW);
-        assert_eq!(
-            plain(libc::SYS_socket, libc::AF_VSOCK as u64),
-            refuse(libc::EAFNOSUPPORT)
-        );
+        assert_eq!(plain(libc::SYS_socket, libc::AF_VSOCK as u64), refuse(libc::EAFNOSUPPORT));
         assert_eq!(plain(libc::SYS_socket, libc::AF_NETLINK as u64), RET_ALLOW);
-        let audit = [
-            libc::AF_NETLINK as u64,
-            0,
-            libc::NETLINK_AUDIT as u64,
-            0,
-            0,
-            0,
-        ];
-        assert_eq!(
-            decide(libc::SYS_socket, AUDIT_ARCH, audit),
-            refuse(libc::EPROTONOSUPPORT)
-        );
+        let audit = [libc::AF_NETLINK as u64, 0, libc::NETLINK_AUDIT as u64, 0, 0, 0];
+        assert_eq!(decide(libc::SYS_socket, AUDIT_ARCH, audit), refuse(libc::EPROTONOSUPPORT));
     }
 
     #[test]
     fn terminal_injection_is_refused() {
-        assert_eq!(
-            decide(libc::SYS_ioctl, AUDIT_ARCH, [0, 0x5412, 0, 0, 0, 0]),
-            refuse(libc::EPERM)
-        );
-        assert_eq!(
-            decide(libc::SYS_ioctl, AUDIT_ARCH, [0, 0x5413, 0, 0, 0, 0]),
-            RET_ALLOW
-        );
+        assert_eq!(decide(libc::SYS_ioctl, AUDIT_ARCH, [0, 0x5412, 0, 0, 0, 0]), refuse(libc::EPERM));
+        assert_eq!(decide(libc::SYS_ioctl, AUDIT_ARCH, [0, 0x5413, 0, 0, 0, 0]), RET_ALLOW);
     }
 }

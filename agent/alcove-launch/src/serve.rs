@@ -20,8 +20,7 @@ pub fn serve(arguments: &[String]) -> Result<()> {
     unsafe {
         libc::signal(libc::SIGCHLD, libc::SIG_IGN);
         libc::signal(libc::SIGINT, libc::SIG_IGN);
-        sys::check(libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) as libc::c_long)
-            .at("serve", "subreaper")?;
+        sys::check(libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) as libc::c_long).at("serve", "subreaper")?;
     }
     let mut pool = pool_of(arguments)?;
     // Every request's process holds the writing end; reading it ends when none is left.
@@ -37,8 +36,7 @@ pub fn serve(arguments: &[String]) -> Result<()> {
         if !wait_for_input(pool.as_mut())? {
             continue;
         }
-        let count =
-            sys::read_some(libc::STDIN_FILENO, &mut buffer).at("serve", "standard input")?;
+        let count = sys::read_some(libc::STDIN_FILENO, &mut buffer).at("serve", "standard input")?;
         if count == 0 {
             drop(busy);
             // Deletions under way; what is not done by then is deleted at the service's next start.
@@ -60,15 +58,10 @@ fn pool_of(arguments: &[String]) -> Result<Option<Pool>> {
     match arguments {
         [] => Ok(None),
         [template, dir, count] => {
-            let count = count
-                .parse()
-                .map_err(|_| StepError::new("serve", format!("{count} is no number")))?;
+            let count = count.parse().map_err(|_| StepError::new("serve", format!("{count} is no number")))?;
             Ok(Some(Pool::new(template.clone(), dir.clone(), count)))
         }
-        _ => Err(StepError::new(
-            "serve",
-            "takes no arguments, or a template, a directory and a number",
-        )),
+        _ => Err(StepError::new("serve", "takes no arguments, or a template, a directory and a number")),
     }
 }
 
@@ -77,11 +70,7 @@ fn wait_for_input(pool: Option<&mut Pool>) -> Result<bool> {
     let Some((pool, arrival)) = pool.and_then(|pool| pool.arrival().map(|fd| (pool, fd))) else {
         return Ok(true);
     };
-    let mut entries = [libc::STDIN_FILENO, arrival].map(|fd| libc::pollfd {
-        fd,
-        events: libc::POLLIN,
-        revents: 0,
-    });
+    let mut entries = [libc::STDIN_FILENO, arrival].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     // SAFETY: both entries are alive through the call.
     let result = sys::check(unsafe { libc::poll(entries.as_mut_ptr(), 2, -1) } as libc::c_long);
     match result {
@@ -96,22 +85,14 @@ fn wait_for_input(pool: Option<&mut Pool>) -> Result<bool> {
 
 fn begin(line: &[u8], pool: Option<&mut Pool>) -> Result<()> {
     let request = serde_json::from_slice::<Request>(line);
-    let wants_disk =
-        matches!(&request, Ok(Request::Launch { spec, .. }) if spec.disk.template.is_some());
-    let ready = if wants_disk {
-        pool.and_then(Pool::take)
-    } else {
-        None
-    };
+    let wants_disk = matches!(&request, Ok(Request::Launch { spec, .. }) if spec.disk.template.is_some());
+    let ready = if wants_disk { pool.and_then(Pool::take) } else { None };
     let parent = std::process::id() as i32;
     if sys::fork().at("serve", "fork")? == 0 {
         begin_request(parent);
         match request {
             Ok(request) => handle(request, ready),
-            Err(error) => fail(
-                request_id(line),
-                &StepError::new("request", error.to_string()),
-            ),
+            Err(error) => fail(request_id(line), &StepError::new("request", error.to_string())),
         }
         std::process::exit(0);
     }
@@ -133,16 +114,10 @@ fn begin_request(parent: i32) {
 
 pub fn one() -> Result<()> {
     let mut line = Vec::new();
-    std::io::stdin()
-        .lock()
-        .read_until(b'\n', &mut line)
-        .at("serve", "standard input")?;
+    std::io::stdin().lock().read_until(b'\n', &mut line).at("serve", "standard input")?;
     match serde_json::from_slice(&line) {
         Ok(request) => handle(request, None),
-        Err(error) => fail(
-            request_id(&line),
-            &StepError::new("request", error.to_string()),
-        ),
+        Err(error) => fail(request_id(&line), &StepError::new("request", error.to_string())),
     }
     Ok(())
 }
@@ -185,26 +160,11 @@ fn request_id(line: &[u8]) -> u64 {
 }
 
 fn plain<'a>(id: u64, ok: bool) -> Reply<'a> {
-    Reply {
-        id,
-        ok,
-        pid: None,
-        start_time: None,
-        step: None,
-        message: None,
-        errno: None,
-        stages: vec![],
-        notes: vec![],
-    }
+    Reply { id, ok, pid: None, start_time: None, step: None, message: None, errno: None, stages: vec![], notes: vec![] }
 }
 
 fn fail(id: u64, error: &StepError) {
-    send(&Reply {
-        step: Some(&error.step),
-        message: Some(&error.message),
-        errno: error.errno,
-        ..plain(id, false)
-    });
+    send(&Reply { step: Some(&error.step), message: Some(&error.message), errno: error.errno, ..plain(id, false) });
 }
 
 /// One write: lines of several processes share the pipe and stay whole up to its atomic size.

@@ -48,11 +48,7 @@ pub enum IdsSpec {
     /// Unprivileged: the service's own uid and gid are root inside, and nothing else exists.
     Single,
     /// Unprivileged with `newuidmap`: own uid and gid as root, then a range of /etc/subuid and /etc/subgid.
-    Subids {
-        uid_start: u32,
-        gid_start: u32,
-        count: u32,
-    },
+    Subids { uid_start: u32, gid_start: u32, count: u32 },
 }
 
 #[derive(Deserialize, PartialEq, Clone, Copy)]

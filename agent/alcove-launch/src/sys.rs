@@ -46,11 +46,7 @@ struct CloneArgs {
 }
 
 pub fn check(value: libc::c_long) -> io::Result<libc::c_long> {
-    if value < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(value)
-    }
+    if value < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
 }
 
 fn owned(value: libc::c_long) -> io::Result<OwnedFd> {
@@ -70,22 +66,13 @@ pub fn errno_is(error: &io::Error, code: i32) -> bool {
 pub fn open_at(dir: RawFd, path: &str, flags: i32, mode: u32) -> io::Result<OwnedFd> {
     let path = cstring(path);
     // SAFETY: `path` lives through the call.
-    owned(
-        unsafe { libc::openat(dir, path.as_ptr(), flags | libc::O_CLOEXEC, mode) } as libc::c_long,
-    )
+    owned(unsafe { libc::openat(dir, path.as_ptr(), flags | libc::O_CLOEXEC, mode) } as libc::c_long)
 }
 
 pub fn open_tree(dir: RawFd, path: &str, flags: u32) -> io::Result<OwnedFd> {
     let path = cstring(path);
     // SAFETY: `path` lives through the call.
-    owned(unsafe {
-        libc::syscall(
-            libc::SYS_open_tree,
-            dir,
-            path.as_ptr(),
-            flags | OPEN_TREE_CLOEXEC,
-        )
-    })
+    owned(unsafe { libc::syscall(libc::SYS_open_tree, dir, path.as_ptr(), flags | OPEN_TREE_CLOEXEC) })
 }
 
 pub fn mount_setattr(fd: RawFd, flags: i32, attr: &MountAttr) -> io::Result<()> {
@@ -111,17 +98,7 @@ pub fn move_mount(from: RawFd, to: RawFd, path: &str) -> io::Result<()> {
         flags |= MOVE_MOUNT_T_EMPTY_PATH;
     }
     // SAFETY: both paths live through the call.
-    check(unsafe {
-        libc::syscall(
-            libc::SYS_move_mount,
-            from,
-            c"".as_ptr(),
-            to,
-            path.as_ptr(),
-            flags,
-        )
-    })
-    .map(drop)
+    check(unsafe { libc::syscall(libc::SYS_move_mount, from, c"".as_ptr(), to, path.as_ptr(), flags) }).map(drop)
 }
 
 pub fn fsopen(kind: &str) -> io::Result<OwnedFd> {
@@ -130,13 +107,7 @@ pub fn fsopen(kind: &str) -> io::Result<OwnedFd> {
     owned(unsafe { libc::syscall(libc::SYS_fsopen, kind.as_ptr(), FSOPEN_CLOEXEC) })
 }
 
-fn fsconfig(
-    fd: RawFd,
-    command: u32,
-    key: Option<&str>,
-    value: Option<&CStr>,
-    aux: RawFd,
-) -> io::Result<()> {
+fn fsconfig(fd: RawFd, command: u32, key: Option<&str>, value: Option<&CStr>, aux: RawFd) -> io::Result<()> {
     let key = key.map(cstring);
     // SAFETY: key and value live through the call.
     check(unsafe {
@@ -173,53 +144,25 @@ pub fn fsmount(fd: RawFd, attributes: u64) -> io::Result<OwnedFd> {
     owned(unsafe { libc::syscall(libc::SYS_fsmount, fd, FSMOUNT_CLOEXEC, attributes as u32) })
 }
 
-pub fn mount(
-    source: &str,
-    target: &str,
-    kind: &str,
-    flags: libc::c_ulong,
-    data: &str,
-) -> io::Result<()> {
-    let (source, target, kind, data) = (
-        cstring(source),
-        cstring(target),
-        cstring(kind),
-        cstring(data),
-    );
+pub fn mount(source: &str, target: &str, kind: &str, flags: libc::c_ulong, data: &str) -> io::Result<()> {
+    let (source, target, kind, data) = (cstring(source), cstring(target), cstring(kind), cstring(data));
     // SAFETY: all strings live through the call.
-    check(unsafe {
-        libc::mount(
-            source.as_ptr(),
-            target.as_ptr(),
-            kind.as_ptr(),
-            flags,
-            data.as_ptr().cast(),
-        )
-    } as libc::c_long)
+    check(unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, data.as_ptr().cast()) }
+        as libc::c_long)
     .map(drop)
 }
 
 /// `fork` with new namespaces. @returns 0 in the child.
 pub fn clone_process(flags: u64, cgroup: Option<RawFd>) -> io::Result<i32> {
     const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
-    let mut arguments = CloneArgs {
-        flags,
-        exit_signal: libc::SIGCHLD as u64,
-        ..CloneArgs::default()
-    };
+    let mut arguments = CloneArgs { flags, exit_signal: libc::SIGCHLD as u64, ..CloneArgs::default() };
     if let Some(cgroup) = cgroup {
         arguments.flags |= CLONE_INTO_CGROUP;
         arguments.cgroup = cgroup as u64;
     }
     // SAFETY: without CLONE_VM the child has its own copy of this single-threaded process.
-    check(unsafe {
-        libc::syscall(
-            libc::SYS_clone3,
-            &raw const arguments,
-            size_of::<CloneArgs>(),
-        )
-    })
-    .map(|pid| pid as i32)
+    check(unsafe { libc::syscall(libc::SYS_clone3, &raw const arguments, size_of::<CloneArgs>()) })
+        .map(|pid| pid as i32)
 }
 
 pub fn fork() -> io::Result<i32> {
@@ -234,25 +177,12 @@ pub fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
 
 pub fn pidfd_kill(fd: RawFd) -> io::Result<()> {
     // SAFETY: no siginfo is passed.
-    check(unsafe {
-        libc::syscall(
-            libc::SYS_pidfd_send_signal,
-            fd,
-            libc::SIGKILL,
-            std::ptr::null::<u8>(),
-            0,
-        )
-    })
-    .map(drop)
+    check(unsafe { libc::syscall(libc::SYS_pidfd_send_signal, fd, libc::SIGKILL, std::ptr::null::<u8>(), 0) }).map(drop)
 }
 
 /// Waits until `fd` is readable (or its other end closed). @returns false when the time passed first.
 pub fn wait_readable(fd: RawFd, timeout_ms: i32) -> io::Result<bool> {
-    let mut entry = libc::pollfd {
-        fd,
-        events: libc::POLLIN,
-        revents: 0,
-    };
+    let mut entry = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     loop {
         // SAFETY: one entry, alive through the call.
         match check(unsafe { libc::poll(&raw mut entry, 1, timeout_ms) } as libc::c_long) {
@@ -275,8 +205,7 @@ pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 pub fn write_all(fd: RawFd, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         // SAFETY: the slice is alive and its length given.
-        match check(unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) } as libc::c_long)
-        {
+        match check(unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) } as libc::c_long) {
             Ok(count) => bytes = &bytes[count as usize..],
             Err(error) if errno_is(&error, libc::EINTR) => {}
             Err(error) => return Err(error),
@@ -288,9 +217,7 @@ pub fn write_all(fd: RawFd, mut bytes: &[u8]) -> io::Result<()> {
 pub fn read_some(fd: RawFd, buffer: &mut [u8]) -> io::Result<usize> {
     loop {
         // SAFETY: the slice is alive and its length given.
-        match check(
-            unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) } as libc::c_long,
-        ) {
+        match check(unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) } as libc::c_long) {
             Ok(count) => return Ok(count as usize),
             Err(error) if errno_is(&error, libc::EINTR) => {}
             Err(error) => return Err(error),
@@ -307,11 +234,7 @@ pub fn make_dir(dir: RawFd, path: &str, mode: u32) -> io::Result<()> {
 pub fn chown_at(dir: RawFd, path: &str, uid: u32, gid: u32) -> io::Result<()> {
     let path = cstring(path);
     // SAFETY: `path` lives through the call.
-    check(
-        unsafe { libc::fchownat(dir, path.as_ptr(), uid, gid, libc::AT_SYMLINK_NOFOLLOW) }
-            as libc::c_long,
-    )
-    .map(drop)
+    check(unsafe { libc::fchownat(dir, path.as_ptr(), uid, gid, libc::AT_SYMLINK_NOFOLLOW) } as libc::c_long).map(drop)
 }
 
 pub fn rename_at(dir: RawFd, from: &str, to: &str) -> io::Result<()> {
@@ -323,12 +246,7 @@ pub fn rename_at(dir: RawFd, from: &str, to: &str) -> io::Result<()> {
 /// Writes a file whole: readers see the old one or the new one.
 pub fn write_file_atomically(dir: RawFd, name: &str, bytes: &[u8]) -> io::Result<()> {
     let partial = format!("{name}.new");
-    let file = open_at(
-        dir,
-        &partial,
-        libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_NOFOLLOW,
-        0o600,
-    )?;
+    let file = open_at(dir, &partial, libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_NOFOLLOW, 0o600)?;
     write_all(file.as_raw_fd(), bytes)?;
     rename_at(dir, &partial, name)
 }
@@ -343,9 +261,7 @@ pub fn start_time(pid: i32) -> io::Result<u64> {
 }
 
 pub fn boot_id() -> io::Result<String> {
-    Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?
-        .trim()
-        .to_owned())
+    Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
 pub fn set_death_signal(signal: i32) -> io::Result<()> {

@@ -231,7 +231,9 @@ mod tests {
         let mut random = Random(42);
         for _ in 0..3000 {
             let mut decoder = Decoder::new();
-            let bytes: Vec<u8> = (0..random.below(64)).map(|_| (random.next() as u8) & if random.below(2) == 0 { 0x13 } else { 0xff }).collect();
+            let bytes: Vec<u8> = (0..random.below(64))
+                .map(|_| (random.next() as u8) & if random.below(2) == 0 { 0x13 } else { 0xff })
+                .collect();
             decoder.extend(&bytes);
             loop {
                 match decoder.next_frame() {

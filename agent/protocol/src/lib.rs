@@ -6,7 +6,7 @@ pub mod frame;
 pub mod message;
 
 pub use error::{ErrorBody, ErrorCode};
-pub use frame::{encode_header, Decoder, FrameError, Kind, HEADER_LENGTH, MAX_DATA, MAX_JSON};
+pub use frame::{Decoder, FrameError, HEADER_LENGTH, Kind, MAX_DATA, MAX_JSON, encode_header};
 pub use message::*;
 
 /// The versions of the protocol that this crate speaks, best last.

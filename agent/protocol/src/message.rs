@@ -465,8 +465,12 @@ pub enum ChangeType {
 #[serde(tag = "event", rename_all = "lowercase")]
 pub enum Event {
     Exit(ExitEvent),
-    Entries { entries: Vec<FileInfo> },
-    Paths { paths: Vec<String> },
+    Entries {
+        entries: Vec<FileInfo>,
+    },
+    Paths {
+        paths: Vec<String>,
+    },
     Change {
         #[serde(rename = "type")]
         change: ChangeType,
@@ -489,7 +493,10 @@ mod tests {
         assert!(parse(r#"{"op":"sandbox.other"}"#).is_err());
         assert!(parse(r#"{"op":"file.stat","path":"/","follow":true}"#).is_ok());
         assert!(parse(r#"{"op":"file.stat","path":"/","folow":true}"#).is_err());
-        assert!(parse(r#"{"op":"exec.start","exec_id":"e","command":"x","argv":["x"],"tty":{"cols":1,"rows":2,"z":3}}"#).is_err());
+        assert!(
+            parse(r#"{"op":"exec.start","exec_id":"e","command":"x","argv":["x"],"tty":{"cols":1,"rows":2,"z":3}}"#)
+                .is_err()
+        );
         assert!(serde_json::from_str::<Hello>(r#"{"versions":[1],"token":"t","more":1}"#).is_err());
     }
 
@@ -500,7 +507,13 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!(configure(r#"{"op":"sandbox.configure","sandbox_id":"a","token":"t"}"#), None);
-        assert_eq!(configure(r#"{"op":"sandbox.configure","sandbox_id":"a","token":"t","expires_in_ms":null}"#), Some(None));
-        assert_eq!(configure(r#"{"op":"sandbox.configure","sandbox_id":"a","token":"t","expires_in_ms":5}"#), Some(Some(5)));
+        assert_eq!(
+            configure(r#"{"op":"sandbox.configure","sandbox_id":"a","token":"t","expires_in_ms":null}"#),
+            Some(None)
+        );
+        assert_eq!(
+            configure(r#"{"op":"sandbox.configure","sandbox_id":"a","token":"t","expires_in_ms":5}"#),
+            Some(Some(5))
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! The fixtures that the service's tests read too.
 
-use alcove_protocol::{frame, Decoder, ErrorBody, Event, FrameError, Hello, Kind, Request};
+use alcove_protocol::{Decoder, ErrorBody, Event, FrameError, Hello, Kind, Request, frame};
 use serde_json::Value;
 
 fn load(name: &str) -> Value {

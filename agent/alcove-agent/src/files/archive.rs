@@ -1,9 +1,9 @@
 //! `file.archive`: a directory, or a single file, as a tar.
 
-use super::list::{names, open_directory, MAX_DEPTH};
+use super::list::{MAX_DEPTH, names, open_directory};
 use super::path::{self, failed};
 use crate::sys;
-use crate::workers::channel::{refused, Channel, Served, Stop};
+use crate::workers::channel::{Channel, Served, Stop, refused};
 use alcove_protocol::{ErrorCode, FileArchive};
 use serde::Serialize;
 use std::ffi::CStr;
@@ -91,7 +91,11 @@ fn add(builder: &mut Builder, dir: RawFd, name: &CStr, inner: &[u8], depth: u32)
             let fd = sys::open_at(dir, name, flags, 0)?;
             let stat = sys::fstat(fd.as_raw_fd())?;
             let size = stat.st_size.max(0) as u64;
-            builder.append_data(&mut header(&stat, tar::EntryType::Regular, size), as_path(inner), Exactly { fd, left: size })
+            builder.append_data(
+                &mut header(&stat, tar::EntryType::Regular, size),
+                as_path(inner),
+                Exactly { fd, left: size },
+            )
         }
         libc::S_IFLNK => {
             let target = path::read_link(dir, name).ok_or_else(Error::last_os_error)?;

@@ -4,7 +4,7 @@ use super::context::Context;
 use super::inspect;
 use super::path::{self, failed};
 use crate::sys;
-use crate::workers::channel::{refused, Channel, Served, Stop};
+use crate::workers::channel::{Channel, Served, Stop, refused};
 use alcove_protocol::{ErrorCode, FileChmod, FileMkdir, FileMove};
 use serde::Serialize;
 use std::io::Error;

@@ -1,7 +1,7 @@
 //! What a file operation has to know about the sandbox.
 
 use crate::users::{self, Ids, User};
-use crate::workers::channel::{refused, Stop};
+use crate::workers::channel::{Stop, refused};
 use alcove_protocol::ErrorCode;
 
 #[derive(Clone)]

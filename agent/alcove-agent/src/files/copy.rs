@@ -1,11 +1,11 @@
 //! Moving between file systems: a copy, then the removal of the source.
 
-use super::list::{names, open_directory, MAX_DEPTH};
-use super::path::{self, failed, Place};
+use super::list::{MAX_DEPTH, names, open_directory};
+use super::path::{self, Place, failed};
 use super::remove::remove_tree;
 use super::write::Temporary;
 use crate::sys;
-use crate::workers::channel::{refused, Served};
+use crate::workers::channel::{Served, refused};
 use alcove_protocol::ErrorCode;
 use std::ffi::CStr;
 use std::io::{Error, Result};
@@ -25,7 +25,8 @@ pub fn move_across(source: &Place, target: &Place, from: &str, to: &str) -> Serv
             (true, false) => return Err(refused(ErrorCode::NotDirectory, format!("{to} is no directory"))),
             // SAFETY: the name is a C string. Succeeds only when it is empty.
             (true, true) => unsafe {
-                sys::check(libc::unlinkat(target.dir.as_raw_fd(), target.name.as_ptr(), libc::AT_REMOVEDIR)).map_err(failure)?;
+                sys::check(libc::unlinkat(target.dir.as_raw_fd(), target.name.as_ptr(), libc::AT_REMOVEDIR))
+                    .map_err(failure)?;
             },
             (false, false) => {}
         }

@@ -1,9 +1,9 @@
 //! `file.glob`: `*`, `?`, `[…]`, `{a,b}` and `**` over absolute paths.
 
-use super::list::{names, open_directory, MAX_DEPTH};
+use super::list::{MAX_DEPTH, names, open_directory};
 use super::path;
 use crate::sys;
-use crate::workers::channel::{refused, Channel, Served, Stop};
+use crate::workers::channel::{Channel, Served, Stop, refused};
 use alcove_protocol::{ErrorCode, Event, FileGlob};
 use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -18,7 +18,10 @@ const MAX_VISITED: usize = 4_000_000;
 /// Expands `{a,b}`, nested ones too. A brace without its partner or without a comma stands for itself.
 fn alternatives(pattern: &[u8], out: &mut Vec<Vec<u8>>) -> Served {
     if out.len() > MAX_ALTERNATIVES {
-        return Err(refused(ErrorCode::BadRequest, format!("the pattern has more than {MAX_ALTERNATIVES} alternatives")));
+        return Err(refused(
+            ErrorCode::BadRequest,
+            format!("the pattern has more than {MAX_ALTERNATIVES} alternatives"),
+        ));
     }
     let Some((open, close, commas)) = first_braces(pattern) else {
         out.push(pattern.to_vec());
@@ -178,7 +181,10 @@ impl Search {
     fn visit(&mut self) -> Served {
         self.visited += 1;
         if self.visited > MAX_VISITED || self.found.len() > MAX_PATHS {
-            return Err(refused(ErrorCode::TooLarge, format!("the pattern finds more than {MAX_PATHS} paths, or looks at too many")));
+            return Err(refused(
+                ErrorCode::TooLarge,
+                format!("the pattern finds more than {MAX_PATHS} paths, or looks at too many"),
+            ));
         }
         Ok(())
     }
@@ -205,7 +211,12 @@ impl Search {
         if is_plain(component) || component == b".." {
             return self.step(dir, path, component, after, depth);
         }
-        self.each(dir, |search, name, _| if matches(component, name) { search.step(dir, path, name, after, depth) } else { Ok(()) })
+        self.each(
+            dir,
+            |search, name, _| {
+                if matches(component, name) { search.step(dir, path, name, after, depth) } else { Ok(()) }
+            },
+        )
     }
 
     /// One name: a result when nothing follows, else a directory to go on in.

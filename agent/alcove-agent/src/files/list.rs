@@ -3,7 +3,7 @@
 use super::inspect;
 use super::path::{self, failed};
 use crate::sys;
-use crate::workers::channel::{refused, Channel, Served, Stop};
+use crate::workers::channel::{Channel, Served, Stop, refused};
 use alcove_protocol::{ErrorCode, Event, FileInfo, FileList, FileType};
 use std::ffi::{CStr, CString};
 use std::io::{Error, Result};

@@ -1,9 +1,9 @@
 //! Paths: from the text of a request to descriptors. Magic links of `/proc` are never followed where the kernel can be
 //! told so; nothing is decided from a path's text that the kernel would decide differently.
 
-use crate::{identity, sys};
 use crate::users::{Ids, User};
-use crate::workers::channel::{refused, Stop};
+use crate::workers::channel::{Stop, refused};
+use crate::{identity, sys};
 use alcove_protocol::ErrorCode;
 use std::ffi::{CStr, CString};
 use std::io::Error;
@@ -58,7 +58,10 @@ pub fn parse(path: &str) -> Result<Path, Stop> {
         return Err(refused(ErrorCode::BadRequest, format!("path {path:?} is not absolute")));
     }
     if path.contains('\0') || path.len() > MAX_PATH {
-        return Err(refused(ErrorCode::BadRequest, format!("a path holds a zero byte or has more than {MAX_PATH} bytes")));
+        return Err(refused(
+            ErrorCode::BadRequest,
+            format!("a path holds a zero byte or has more than {MAX_PATH} bytes"),
+        ));
     }
     Ok(Path { components: components(path.as_bytes()) })
 }

@@ -3,7 +3,7 @@
 use super::inspect;
 use super::path::{self, failed};
 use crate::sys;
-use crate::workers::channel::{refused, Channel, Served, Stop};
+use crate::workers::channel::{Channel, Served, Stop, refused};
 use alcove_protocol::{ErrorCode, FileInfo, FileRead};
 use serde::Serialize;
 use std::io::{Error, ErrorKind};
@@ -48,7 +48,8 @@ fn is_own(fd: RawFd) -> bool {
     let Ok(link) = sys::c_string(format!("/proc/self/fd/{fd}").as_bytes()) else { return true };
     let Some(target) = path::read_link(libc::AT_FDCWD, &link) else { return true };
     let own = std::process::id().to_string();
-    let numbers = target.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && part.iter().all(u8::is_ascii_digit));
+    let numbers =
+        target.split(|byte| *byte == b'/').filter(|part| !part.is_empty() && part.iter().all(u8::is_ascii_digit));
     for number in numbers {
         if number == own.as_bytes() {
             return true;

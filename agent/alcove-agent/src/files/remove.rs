@@ -3,7 +3,7 @@
 use super::list::{names, open_directory};
 use super::path::{self, failed};
 use crate::sys;
-use crate::workers::channel::{refused, Channel, Served};
+use crate::workers::channel::{Channel, Served, refused};
 use alcove_protocol::{ErrorCode, FileRemove};
 use serde::Serialize;
 use std::ffi::{CStr, CString};

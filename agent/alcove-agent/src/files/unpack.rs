@@ -6,7 +6,7 @@ use super::path::{self, c_string, failed};
 use super::remove::remove_tree;
 use crate::sys;
 use crate::users::{Ids, User};
-use crate::workers::channel::{refused, Channel, Incoming, Served, Stop};
+use crate::workers::channel::{Channel, Incoming, Served, Stop, refused};
 use alcove_protocol::{ErrorCode, FileUnpack};
 use serde::Serialize;
 use std::ffi::CString;
@@ -52,9 +52,10 @@ impl Target<'_> {
         for part in &parts[..parts.len() - 1] {
             shown = format!("{shown}/{}", part.to_string_lossy());
             let failure = |error: Error| match error.raw_os_error() {
-                Some(libc::ENOTDIR | libc::ELOOP) => {
-                    refused(ErrorCode::BadRequest, format!("the archive's path {shown} leads through what is no directory"))
-                }
+                Some(libc::ENOTDIR | libc::ELOOP) => refused(
+                    ErrorCode::BadRequest,
+                    format!("the archive's path {shown} leads through what is no directory"),
+                ),
                 _ => failed(&shown, &error),
             };
             dir = match sys::open_at(dir.as_raw_fd(), part, DIRECTORY, 0) {
@@ -85,7 +86,13 @@ impl Target<'_> {
         }
     }
 
-    fn place<R: Read>(&self, dir: RawFd, name: &CString, entry: &mut tar::Entry<R>, buffer: &mut [u8]) -> io::Result<bool> {
+    fn place<R: Read>(
+        &self,
+        dir: RawFd,
+        name: &CString,
+        entry: &mut tar::Entry<R>,
+        buffer: &mut [u8],
+    ) -> io::Result<bool> {
         let kind = entry.header().entry_type();
         let mode = entry.header().mode().unwrap_or(0o644) & 0o7777;
         let existing = self.clear(dir, name, kind == EntryType::Directory)?;
@@ -133,7 +140,8 @@ impl Target<'_> {
     /// A hard link to an entry unpacked before.
     fn link(&self, dir: RawFd, name: &CString, target: &[u8]) -> Served {
         let shown = String::from_utf8_lossy(target).into_owned();
-        let parts = inside(target)?.ok_or_else(|| refused(ErrorCode::BadRequest, "a hard link leads to the directory itself"))?;
+        let parts = inside(target)?
+            .ok_or_else(|| refused(ErrorCode::BadRequest, "a hard link leads to the directory itself"))?;
         let Some(last) = parts.last() else { return Ok(()) };
         let source = self.parent(&parts)?;
         self.clear(dir, name, false).map_err(|error| failed(&shown, &error))?;
@@ -167,9 +175,11 @@ fn unpack_all(incoming: &mut Incoming, target: &Target) -> Result<u64, Stop> {
             let link = entry.link_name_bytes().map(|name| name.into_owned()).unwrap_or_default();
             target.link(dir.as_raw_fd(), last, &link)?;
         } else {
-            target.place(dir.as_raw_fd(), last, &mut entry, &mut buffer).map_err(|error| match error.raw_os_error() {
-                Some(_) => failed(&shown, &error),
-                None => broken(error),
+            target.place(dir.as_raw_fd(), last, &mut entry, &mut buffer).map_err(|error| {
+                match error.raw_os_error() {
+                    Some(_) => failed(&shown, &error),
+                    None => broken(error),
+                }
             })?;
         }
         count += 1;

@@ -1,9 +1,9 @@
 //! `file.watch`: changes below a path, through inotify, until the connection closes.
 
-use super::list::{names, open_directory, MAX_DEPTH};
+use super::list::{MAX_DEPTH, names, open_directory};
 use super::path::{self, failed};
 use crate::sys;
-use crate::workers::channel::{refused, Channel, Served, Stop};
+use crate::workers::channel::{Channel, Served, Stop, refused};
 use alcove_protocol::{ChangeType, ErrorCode, Event, FileWatch};
 use serde::Serialize;
 use std::collections::HashMap;
@@ -38,7 +38,8 @@ impl Watch<'_> {
         }
         let name = sys::c_string(path)?;
         // SAFETY: the path is a C string.
-        let watch = sys::check(unsafe { libc::inotify_add_watch(self.inotify.as_raw_fd(), name.as_ptr(), EVENTS | flags) })?;
+        let watch =
+            sys::check(unsafe { libc::inotify_add_watch(self.inotify.as_raw_fd(), name.as_ptr(), EVENTS | flags) })?;
         self.paths.insert(watch, path.to_vec());
         Ok(())
     }
@@ -87,7 +88,8 @@ impl Watch<'_> {
         // A watched directory below tells of its own end through its parent already.
         let own = name.is_empty();
         let path = if own { base } else { [&base[..], if base.ends_with(b"/") { b"" } else { b"/" }, name].concat() };
-        let nested = own && mask & (libc::IN_DELETE_SELF | libc::IN_MOVE_SELF | libc::IN_ATTRIB) != 0 && self.is_nested(&path);
+        let nested =
+            own && mask & (libc::IN_DELETE_SELF | libc::IN_MOVE_SELF | libc::IN_ATTRIB) != 0 && self.is_nested(&path);
         if nested {
             return Ok(());
         }
@@ -140,7 +142,8 @@ pub fn watch(channel: &mut Channel, request: &FileWatch) -> Served {
     let mut buffer = vec![0u8; 16 * 1024];
     loop {
         let entry = |fd, events| libc::pollfd { fd, events, revents: 0 };
-        let mut polls = [entry(watch.inotify.as_raw_fd(), libc::POLLIN), entry(connection, libc::POLLIN | libc::POLLRDHUP)];
+        let mut polls =
+            [entry(watch.inotify.as_raw_fd(), libc::POLLIN), entry(connection, libc::POLLIN | libc::POLLRDHUP)];
         // SAFETY: two valid entries.
         match sys::check(unsafe { libc::poll(polls.as_mut_ptr(), 2, -1) }) {
             Err(error) if error.raw_os_error() == Some(libc::EINTR) => continue,

@@ -2,11 +2,11 @@
 
 use super::context::Context;
 use super::inspect;
-use super::path::{self, failed, Place};
+use super::path::{self, Place, failed};
 use super::read::check_regular;
 use crate::sys;
 use crate::users::{Ids, User};
-use crate::workers::channel::{refused, Channel, Served, Stop};
+use crate::workers::channel::{Channel, Served, Stop, refused};
 use alcove_protocol::{ErrorCode, FileWrite};
 use std::ffi::CString;
 use std::io::Error;

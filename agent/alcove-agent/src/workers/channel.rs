@@ -3,7 +3,7 @@
 use super::Outcome;
 use crate::connection::push_json;
 use crate::sys;
-use alcove_protocol::{frame, Decoder, ErrorBody, ErrorCode, Event, Kind, MAX_DATA};
+use alcove_protocol::{Decoder, ErrorBody, ErrorCode, Event, Kind, MAX_DATA, frame};
 use serde::Serialize;
 use std::io::{self, Read};
 use std::os::fd::RawFd;

@@ -1,8 +1,8 @@
 //! A real agent on a socket of its own, and a small client of the protocol.
 #![allow(dead_code)]
 
-use alcove_protocol::{frame, Decoder, Kind};
-use serde_json::{json, Value};
+use alcove_protocol::{Decoder, Kind, frame};
+use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -272,11 +272,16 @@ impl Outcome {
     }
 
     pub fn code(&self) -> i64 {
-        self.exit.as_ref().unwrap_or_else(|| panic!("no exit: {:?}", self.frames))["exit_code"].as_i64().expect("a code")
+        self.exit.as_ref().unwrap_or_else(|| panic!("no exit: {:?}", self.frames))["exit_code"]
+            .as_i64()
+            .expect("a code")
     }
 
     pub fn reason(&self) -> String {
-        self.exit.as_ref().unwrap_or_else(|| panic!("no exit: {:?}", self.frames))["reason"].as_str().expect("a reason").to_owned()
+        self.exit.as_ref().unwrap_or_else(|| panic!("no exit: {:?}", self.frames))["reason"]
+            .as_str()
+            .expect("a reason")
+            .to_owned()
     }
 }
 
@@ -286,7 +291,10 @@ pub fn runs(marker: &str) -> bool {
     entries.flatten().any(|entry| {
         let number = entry.file_name().to_string_lossy().bytes().all(|byte| byte.is_ascii_digit());
         let own = entry.file_name().to_string_lossy() == std::process::id().to_string();
-        number && !own && std::fs::read(entry.path().join("cmdline")).is_ok_and(|line| String::from_utf8_lossy(&line).contains(marker))
+        number
+            && !own
+            && std::fs::read(entry.path().join("cmdline"))
+                .is_ok_and(|line| String::from_utf8_lossy(&line).contains(marker))
     })
 }
 
