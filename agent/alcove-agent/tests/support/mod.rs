@@ -40,6 +40,9 @@ pub fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
+/// Above what a test program has open: were the listener itself this number, dup2 would leave it to close at exec.
+const LISTEN_FD: i32 = 200;
+
 pub struct TestAgent {
     pub child: Child,
     pub folder: Folder,
@@ -68,10 +71,10 @@ impl TestAgent {
         let socket = folder.0.join("agent.sock");
         let listener = UnixListener::bind(&socket).expect("a socket");
         let fd = listener.as_raw_fd();
-        command.arg("serve").arg("--listen-fd").arg("9").args(options);
+        command.arg("serve").arg("--listen-fd").arg(LISTEN_FD.to_string()).args(options);
         // SAFETY: only duplicates a descriptor between fork and exec.
         unsafe {
-            command.pre_exec(move || if libc::dup2(fd, 9) < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) });
+            command.pre_exec(move || if libc::dup2(fd, LISTEN_FD) < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) });
         }
         let child = command.spawn().expect("the agent starts");
         TestAgent { child, folder, socket }
