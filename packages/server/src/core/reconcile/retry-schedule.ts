@@ -7,7 +7,8 @@ const longestDelayMs = 5 * 60_000;
 export class RetrySchedule implements Disposable {
   readonly #clock: Clock;
   readonly #onDue: (id: string) => void;
-  readonly #pending = new Map<string, { failures: number; dueMs: number; timer: Timer | undefined }>();
+  /** The timer is gone once it has fired: the clock is not asked again, as timers fire a little early. */
+  readonly #pending = new Map<string, { failures: number; timer: Timer | undefined }>();
   #closed = false;
 
   constructor(options: { clock: Clock; onDue: (id: string) => void }) {
@@ -23,13 +24,12 @@ export class RetrySchedule implements Disposable {
     const failures = (known?.failures ?? 0) + 1;
     const delayMs = Math.min(firstDelayMs * 2 ** (failures - 1), longestDelayMs);
     const timer = this.#clock.setTimer(delayMs, () => this.#due(id));
-    this.#pending.set(id, { failures, dueMs: this.#clock.monotonicMs() + delayMs, timer });
+    this.#pending.set(id, { failures, timer });
   }
 
   /** Whether a sandbox that may have failed before is to be tried now. */
   isDue(id: string): boolean {
-    const known = this.#pending.get(id);
-    return known === undefined || known.dueMs <= this.#clock.monotonicMs();
+    return this.#pending.get(id)?.timer === undefined;
   }
 
   /** Drops what is known about sandboxes that are gone. */
