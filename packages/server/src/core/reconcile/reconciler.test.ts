@@ -336,11 +336,32 @@ describe("a destroy that fails", () => {
     };
     await expect(h.spawn({ ownerId: "a" })).rejects.toThrow("engine is down");
     const [left] = await store.sandboxes.listLive();
-    expect(left).toMatchObject({ state: "creating", destroyRequested: true });
+    expect(left).toMatchObject({ state: "creating", error: expect.stringContaining("engine is down") });
     expect((await store.sandboxes.activeCounts("a")).owner).toBe(1);
     h.provider.hook = () => undefined;
     await clock.advance(1_000);
     expect(await store.sandboxes.listLive()).toEqual([]);
+    expect(backend.runtimes.size).toBe(0);
+  });
+
+  it("of a spawn that a client destroyed is remembered: the id stays known, its end is told", async () => {
+    const h = await life().start();
+    h.provider.hook = (step, _id, signal) => {
+      if (step === "spawned") return hang(signal);
+      if (step === "destroy") throw new ProviderError("engine is down");
+    };
+    const spawning = h.spawn();
+    const refused = expect(spawning).rejects.toThrow(/destroyed while it was being created/);
+    await settle();
+    const [row] = await store.sandboxes.listLive();
+    if (row === undefined) throw new Error("there is no row");
+    await expect(h.service.destroy(row.id, { signal: forever })).rejects.toThrow("engine is down");
+    await refused;
+    h.provider.hook = () => undefined;
+    await clock.advance(2_000);
+    expect(await state(row.id)).toBe("destroyed");
+    expect(h.events.types(row.id)).toContain("sandbox.destroyed");
+    await h.service.destroy(row.id, { signal: forever });
     expect(backend.runtimes.size).toBe(0);
   });
 });

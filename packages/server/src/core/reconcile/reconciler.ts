@@ -180,7 +180,8 @@ export class Reconciler implements AsyncDisposable {
       case "leave":
         return;
       case "undo":
-        if (this.#retries.isDue(entry.row.id)) await destroys.undo(entry, { destroyed: false });
+        if (this.#retries.isDue(entry.row.id))
+          await destroys.undo(entry, { destroyed: entry.row.destroyRequested });
         return;
       case "destroy":
         if (this.#retries.isDue(entry.row.id)) await destroys.begin(entry, finding.reason);
@@ -233,15 +234,22 @@ export class Reconciler implements AsyncDisposable {
 
   /** Waits until nothing works on a sandbox. */
   async #settled(entry: LiveSandbox): Promise<void> {
-    while (entry.work !== undefined) await entry.work.done.catch(ignoreOutcome);
+    const { live } = this.#options.sandboxes.lifecycle;
+    while (entry.work !== undefined) await live.finished(entry.work);
   }
 
   #repeatDestroy(id: string): void {
     const entry = this.#options.sandboxes.lifecycle.live.get(id);
-    if (entry === undefined || entry.work !== undefined || this.#closed) return;
-    const finding: Finding =
-      entry.row.state === "creating" ? { kind: "undo" } : { kind: "destroy", reason: "reconciled" };
-    this.#run(this.#act(entry, finding).catch(ignoreOutcome));
+    if (entry === undefined || this.#closed) return;
+    const repeat = async () => {
+      await this.#settled(entry);
+      if (entry.row.state === "destroyed" || this.#options.sandboxes.lifecycle.live.get(id) !== entry) return;
+      await this.#act(
+        entry,
+        entry.row.state === "creating" ? { kind: "undo" } : { kind: "destroy", reason: "reconciled" },
+      );
+    };
+    this.#run(repeat().catch(ignoreOutcome));
   }
 
   /** A failure with one does not keep the others from their turn; it has been logged or is logged here. */

@@ -1,5 +1,5 @@
 import type { SandboxState } from "@alcove/wire";
-import { abortable, ignoreOutcome } from "../../platform/abortable.ts";
+import { abortable } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import {
   type CallOptions,
@@ -37,32 +37,38 @@ export class DestroyFlow {
   }
 
   /**
-   * Destroys a sandbox whatever its state; the caller may stop waiting, the work goes on.
+   * Destroys a sandbox whatever its state, a spawn that still waits for its place included; the caller may stop
+   * waiting, the work goes on.
    * @throws NotFound for an id never seen; ProviderError or Unavailable while the provider does not confirm.
    */
   async destroy(id: string, options: CallOptions & { reason: DestroyReason }): Promise<void> {
     const { live, store } = this.#context;
+    let cancelled = false;
     for (;;) {
       options.signal.throwIfAborted();
+      const work = live.workOn(id);
       const entry = live.get(id);
-      if (entry === undefined) {
-        const row = await store.sandboxes.get(id as LiveSandbox["row"]["id"]);
-        if (row === undefined) throw sandboxNotFound(id);
-        if (row.state === "destroyed") return;
-        if (live.get(id) !== undefined) continue;
-        throw new Unavailable(`sandbox "${id}" is not known to this process yet; try again in a moment`);
-      }
-      const { work } = entry;
-      if (work === undefined) {
-        await abortable(this.begin(entry, options.reason), options.signal);
-        return;
-      }
-      if (work.kind === "destroy") {
+      if (work?.kind === "destroy") {
         await abortable(work.done, options.signal);
         return;
       }
-      if (work.kind === "spawn") work.cancel(new DestroyedMeanwhile(id));
-      await abortable(work.done.catch(ignoreOutcome), options.signal);
+      if (work !== undefined) {
+        if (work.kind !== "other") {
+          work.cancel(new DestroyedMeanwhile(id));
+          cancelled = true;
+        }
+        await live.finished(work, options.signal);
+        continue;
+      }
+      if (entry !== undefined) {
+        await abortable(this.begin(entry, options.reason), options.signal);
+        return;
+      }
+      const row = await store.sandboxes.get(id as LiveSandbox["row"]["id"]);
+      if (row?.state === "destroyed" || (row === undefined && cancelled)) return;
+      if (row === undefined) throw sandboxNotFound(id);
+      if (live.workOn(id) !== undefined || live.get(id) !== undefined) continue;
+      throw new Unavailable(`sandbox "${id}" is not known to this process yet; try again in a moment`);
     }
   }
 
@@ -76,12 +82,20 @@ export class DestroyFlow {
       });
   }
 
-  /** Takes a spawn back; nothing else works on it. Never throws: what could not be done stays for the reconciler. */
+  /**
+   * Takes a spawn back; nothing else works on it. One that a client destroyed is remembered as such, now or when it is
+   * repeated. Never throws: what could not be done stays for the reconciler.
+   */
   async undo(entry: LiveSandbox, options: { destroyed: boolean }): Promise<void> {
+    const { store, clock } = this.#context;
     try {
       await this.#context.live.work(entry, "destroy", async () => {
+        if (options.destroyed && !entry.row.destroyRequested) {
+          const change = { destroyRequested: true, updatedAt: clock.now() };
+          entry.row = (await store.sandboxes.update(entry.row.id, ["creating"], change)) ?? entry.row;
+        }
         await this.#endRuntimeOrKeepIntent(entry, ["creating"]);
-        if (options.destroyed) await this.#markDestroyed(entry, "requested");
+        if (entry.row.destroyRequested) await this.#markDestroyed(entry, "requested");
         else await this.#removeRow(entry);
       });
     } catch (error) {
@@ -180,7 +194,7 @@ export class DestroyFlow {
     events.emit({ type: "operation.failed", sandboxId, data });
     const text = `it is being destroyed, and the last attempt failed: ${messageOf(error)}`;
     const state = entry.row.state === "running" ? { state: "unhealthy" as const } : {};
-    const change = { ...state, destroyRequested: true, error: text, updatedAt: clock.now() };
+    const change = { ...state, error: text, updatedAt: clock.now() };
     entry.row = (await store.sandboxes.update(entry.row.id, from, change)) ?? entry.row;
   }
 }

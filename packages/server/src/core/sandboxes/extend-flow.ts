@@ -1,4 +1,4 @@
-import { abortable, ignoreOutcome } from "../../platform/abortable.ts";
+import { abortable } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import { type CallOptions, Conflict, RuntimeGone, type SandboxRow } from "../../ports/index.ts";
 import { callDeadlineMs, expiresInMs, type SandboxContext } from "./context.ts";
@@ -32,7 +32,7 @@ export class ExtendFlow {
     if (entry === undefined) throw sandboxNotFound(id);
     const lifeMs = checkTtl(ttlMs, defaults);
     while (entry?.work?.kind === "other") {
-      await abortable(entry.work.done.catch(ignoreOutcome), options.signal);
+      await live.finished(entry.work, options.signal);
       entry = live.get(id);
     }
     if (entry === undefined) throw sandboxNotFound(id);

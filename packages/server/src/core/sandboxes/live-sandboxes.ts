@@ -1,3 +1,4 @@
+import { abortable, ignoreOutcome } from "../../platform/abortable.ts";
 import type { Logger } from "../../platform/logger.ts";
 import type {
   RuntimeId,
@@ -10,6 +11,8 @@ import { Conflict, NotFound, Unavailable } from "../../ports/index.ts";
 
 /** What this process is doing with a sandbox right now; one thing at a time. */
 export type Work =
+  /** Waiting for a place, or taking it: no sandbox yet. It becomes `spawn`, with the same `done`, once it has its place. */
+  | { kind: "reserving"; done: Promise<void>; cancel(reason: Error): void }
   | { kind: "spawn"; done: Promise<void>; cancel(reason: Error): void }
   | { kind: "destroy"; done: Promise<void> }
   /** Adopting, extending, cleaning up: short, and nothing to join. */
@@ -39,6 +42,7 @@ export interface SandboxListener {
 export class LiveSandboxes {
   readonly #byId = new Map<string, LiveSandbox>();
   readonly #byRuntime = new Map<RuntimeId, LiveSandbox>();
+  readonly #reserving = new Map<string, Work & { kind: "reserving" }>();
   readonly #listeners = new Set<SandboxListener>();
   readonly #logger: Logger;
 
@@ -65,6 +69,27 @@ export class LiveSandboxes {
 
   byRuntime(runtimeId: RuntimeId): LiveSandbox | undefined {
     return this.#byRuntime.get(runtimeId);
+  }
+
+  /** A spawn begins to wait for its place. @returns how it stops. */
+  waiting(id: SandboxId, work: Work & { kind: "reserving" }): Disposable {
+    this.#reserving.set(id, work);
+    return { [Symbol.dispose]: () => this.#reserving.delete(id) };
+  }
+
+  /** What is being done with a sandbox, or with a spawn that has no place yet. */
+  workOn(id: string): Work | undefined {
+    return this.#byId.get(id)?.work ?? this.#reserving.get(id);
+  }
+
+  /**
+   * Waits until `work` is done, however it ends. Every wait takes a turn of the event loop: whoever waits in a loop
+   * for the next work to be done leaves the machine its time for what that work needs.
+   */
+  async finished(work: Work, signal?: AbortSignal): Promise<void> {
+    const done = work.done.catch(ignoreOutcome);
+    await (signal === undefined ? done : abortable(done, signal));
+    await new Promise<void>((resolve) => setImmediate(resolve));
   }
 
   all(): LiveSandbox[] {

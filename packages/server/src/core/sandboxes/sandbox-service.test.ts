@@ -1,5 +1,6 @@
-import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { CallerGone, ShuttingDown } from "../../platform/deadline.ts";
+import { systemClock } from "../../platform/system-clock.ts";
 import { BadRequest, Conflict, NotFound, ProviderError, ResourceLimit } from "../../ports/index.ts";
 import { SqliteStore } from "../../stores/sqlite/index.ts";
 import { FakeClock, settle } from "../testing/fake-clock.ts";
@@ -190,6 +191,62 @@ describe("spawn requests", () => {
     await h.service.destroy(first.id, { signal: forever });
     expect((await second).state).toBe("running");
     expect(h.provider.specs).toHaveLength(2);
+  });
+
+  it("that wait for capacity are taken out of the queue by a destroy of their id", async () => {
+    const h = await harness({ defaults: { maxSandboxes: 1, spawnOverflow: "queue" } });
+    const first = await h.spawn();
+    const waiting = h.spawn();
+    await settle();
+    const queued = h.events.events.find(({ type }) => type === "spawn.queued");
+    const id = queued?.sandboxId ?? "";
+    await Promise.all([
+      h.service.destroy(id, { signal: forever }),
+      expect(waiting).rejects.toThrow(`sandbox "${id}" was destroyed while it was being created`),
+    ]);
+    await expect(waiting).rejects.toBeInstanceOf(Conflict);
+    expect(h.service.figures).toMatchObject({ live: 1, queueDepth: 0 });
+    await h.service.destroy(first.id, { signal: forever });
+    expect((await h.spawn()).state).toBe("running");
+    expect(h.provider.specs).toHaveLength(2);
+  });
+
+  it("are not waited for without letting the event loop turn: destroy of a spawn that gets its place", async () => {
+    const h = await harness({ defaults: { maxSandboxes: 1, spawnOverflow: "queue" } });
+    for (let round = 0; round < 20; round++) {
+      const first = await h.spawn();
+      const waiting = h.spawn();
+      await settle();
+      const id = h.events.events.findLast(({ type }) => type === "spawn.queued")?.sandboxId ?? "";
+      const outcomes = await Promise.allSettled([
+        h.service.destroy(first.id, { signal: forever }),
+        h.service.destroy(id, { signal: forever }),
+        waiting,
+      ]);
+      expect(outcomes.map(({ status }) => status)).toEqual(["fulfilled", "fulfilled", "rejected"]);
+    }
+    expect(await store.sandboxes.listLive()).toEqual([]);
+    expect(h.provider.backend.runtimes.size).toBe(0);
+  });
+
+  it("with the shortest ttl and prune beside them leave nothing, and nothing waits for ever", async () => {
+    const h = new Harness({
+      store,
+      clock: systemClock,
+      defaults: { maxSandboxes: 3, spawnOverflow: "queue" },
+    });
+    open.push(h);
+    await h.start();
+    const spawns = Array.from({ length: 40 }, () => h.spawn({ ttlMs: 1 }));
+    const settled = Promise.allSettled(spawns);
+    for (let turn = 0; turn < 40; turn++) {
+      await h.service.prune({ signal: forever });
+      await new Promise((resolve) => setImmediate(resolve));
+    }
+    for (const outcome of await settled)
+      if (outcome.status === "rejected") expect(outcome.reason).toBeInstanceOf(Conflict);
+    await vi.waitFor(async () => expect(await store.sandboxes.listLive()).toEqual([]), 10_000);
+    expect(h.service.figures).toMatchObject({ live: 0, queueDepth: 0 });
   });
 });
 
@@ -458,6 +515,20 @@ describe("list", () => {
 });
 
 describe("shutdown", () => {
+  it("refuses spawns that wait for their place, and waits for those that are taking it", async () => {
+    const h = await harness({ defaults: { maxSandboxes: 2, spawnOverflow: "queue" } });
+    await h.spawn();
+    const taking = h.spawn();
+    const waiting = h.spawn();
+    const refused = Promise.allSettled([taking, waiting]);
+    await Promise.resolve();
+    await h.service[Symbol.asyncDispose]();
+    expect(await store.sandboxes.listLive()).toHaveLength(1);
+    expect((await refused).map(({ status }) => status)).toEqual(["rejected", "rejected"]);
+    expect(h.provider.backend.runtimes.size).toBe(1);
+    expect(h.service.figures).toMatchObject({ live: 1, queueDepth: 0 });
+  });
+
   it("undoes spawns under way and leaves finished sandboxes running", async () => {
     const h = await harness();
     const kept = await h.spawn();

@@ -1,4 +1,3 @@
-import { ignoreOutcome } from "../../platform/abortable.ts";
 import { boundedParallel } from "../../platform/bounded-parallel.ts";
 import { ShuttingDown } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
@@ -120,6 +119,7 @@ export class SandboxService implements AsyncDisposable {
     const id = this.#context.ids.sandboxId();
     const { signal, onStage, idempotencyKey } = context;
     await this.#gate.wait(signal);
+    if (this.#closed) throw new ShuttingDown();
     const spawn = async () => {
       try {
         return await this.#spawns.spawn(plan, { id, signal, ...(onStage === undefined ? {} : { onStage }) });
@@ -164,7 +164,10 @@ export class SandboxService implements AsyncDisposable {
   async prune(options: CallOptions): Promise<number> {
     const { live, clock, logger } = this.#context;
     const nowMs = clock.now().getTime();
-    const due = live.all().filter(({ row }) => row.state === "expired" || row.expiresAt.getTime() <= nowMs);
+    const due = live
+      .all()
+      .filter(({ work }) => work?.kind !== "reserving")
+      .filter(({ row }) => row.state === "expired" || row.expiresAt.getTime() <= nowMs);
     let pruned = 0;
     await boundedParallel(due, parallelDestroys, async ({ row }) => {
       try {
@@ -267,7 +270,7 @@ export class SandboxService implements AsyncDisposable {
     const { live, clock, expiry } = this.#context;
     let entry = live.get(id);
     while (entry?.work?.kind === "other") {
-      await entry.work.done.catch(ignoreOutcome);
+      await live.finished(entry.work);
       entry = live.get(id);
     }
     if (entry === undefined || entry.work !== undefined) return;

@@ -19,7 +19,7 @@ import {
 import { expiresInMs, messageOf, type SandboxContext, spawnDeadlineMs } from "./context.ts";
 import { DestroyedMeanwhile, type DestroyFlow } from "./destroy-flow.ts";
 import { refuseSecondOwner } from "./exclusive-owners.ts";
-import type { LiveSandbox } from "./live-sandboxes.ts";
+import type { LiveSandbox, Work } from "./live-sandboxes.ts";
 import type { SpawnPlan } from "./spawn-plan.ts";
 
 export type OnStage = (stage: string, durationMs: number) => void;
@@ -36,7 +36,9 @@ const settleDeadlineMs = 5_000;
 export class SpawnFlow {
   readonly #context: SandboxContext;
   readonly #destroys: DestroyFlow;
-  readonly #running = new Set<Promise<void>>();
+  /** Every spawn from its first step to its last, and how it is cancelled. */
+  readonly #underWay = new Map<Promise<void>, (reason: Error) => void>();
+  #closed: Error | undefined;
 
   constructor(context: SandboxContext, destroys: DestroyFlow) {
     this.#context = context;
@@ -47,34 +49,37 @@ export class SpawnFlow {
     plan: SpawnPlan,
     options: { id: SandboxId; signal: AbortSignal; onStage?: OnStage },
   ): Promise<SandboxRow> {
-    const entry = await this.#reserve(plan, options);
-    using deadline = deadlineAfter(spawnDeadlineMs, options.signal);
     const cancelled = new AbortController();
-    deadline.signal.addEventListener("abort", () => cancelled.abort(deadline.signal.reason), { once: true });
-    if (deadline.signal.aborted) cancelled.abort(deadline.signal.reason);
+    const cancel = (reason: Error) => cancelled.abort(reason);
+    using _caller = forwardAbort(options.signal, cancelled);
     const { promise: done, resolve: settled } = Promise.withResolvers<void>();
-    entry.work = { kind: "spawn", done, cancel: (reason: Error) => cancelled.abort(reason) };
-    this.#running.add(done);
+    this.#underWay.set(done, cancel);
     try {
-      return await this.#make(entry, plan, { ...options, signal: cancelled.signal });
+      if (this.#closed !== undefined) throw this.#closed;
+      const own = { ...options, signal: cancelled.signal };
+      const entry = await this.#reserve(plan, own, { kind: "reserving", done, cancel });
+      using deadline = deadlineAfter(spawnDeadlineMs);
+      using _deadline = forwardAbort(deadline.signal, cancelled);
+      entry.work = { kind: "spawn", done, cancel };
+      return await this.#make(entry, plan, own);
     } finally {
-      this.#running.delete(done);
+      this.#underWay.delete(done);
       settled();
     }
   }
 
-  /** Ends every spawn under way and waits until they are undone. */
+  /** Ends every spawn under way, those that wait for a place included, and waits until they are undone. */
   async close(reason: Error): Promise<void> {
-    for (const entry of this.#context.live.all()) {
-      if (entry.work?.kind === "spawn") entry.work.cancel(reason);
-    }
-    await Promise.all(this.#running);
+    this.#closed = reason;
+    for (const cancel of this.#underWay.values()) cancel(reason);
+    await Promise.all(this.#underWay.keys());
   }
 
   /** Waits for capacity and writes the intent. */
   async #reserve(
     plan: SpawnPlan,
     options: { id: SandboxId; signal: AbortSignal; onStage?: OnStage },
+    reserving: Work & { kind: "reserving" },
   ): Promise<LiveSandbox> {
     const { live, queue, store, clock, ids, defaults } = this.#context;
     const startedMs = clock.monotonicMs();
@@ -83,6 +88,7 @@ export class SpawnFlow {
       maxSandboxesPerOwner: defaults.maxSandboxesPerOwner,
     };
     let entry: LiveSandbox | undefined;
+    using _waiting = live.waiting(options.id, reserving);
     await queue.admit({
       ownerId: plan.ownerId,
       sandboxId: options.id,
@@ -96,8 +102,8 @@ export class SpawnFlow {
         });
         refuseSecondOwner(plan.provider, row, live);
         const attempted = live.add(row, plan.provider);
-        // Until the flow takes over, nobody else may think that this row was left behind.
-        attempted.work = { kind: "other", done: Promise.resolve() };
+        // Nobody else may think that this row was left behind.
+        attempted.work = reserving;
         try {
           const result = await store.sandboxes.reserve(row, limits);
           if (result.admitted) entry = attempted;
@@ -195,6 +201,14 @@ function causeOf(signal: AbortSignal, plan: SpawnPlan): unknown {
 
 function isCancellation(error: unknown): boolean {
   return error instanceof CallerGone || error instanceof ShuttingDown;
+}
+
+/** Aborts `controller` with the reason of `signal`, for as long as it is not disposed. */
+function forwardAbort(signal: AbortSignal, controller: AbortController): Disposable {
+  const onAbort = () => controller.abort(signal.reason);
+  if (signal.aborted) onAbort();
+  else signal.addEventListener("abort", onAbort, { once: true });
+  return { [Symbol.dispose]: () => signal.removeEventListener("abort", onAbort) };
 }
 
 /** Aborts some time after `signal` has. */
