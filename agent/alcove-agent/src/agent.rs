@@ -4,6 +4,7 @@
 use crate::config::Config;
 use crate::connection::{Connection, Operation};
 use crate::exec::Exec;
+use crate::killing::Killing;
 use crate::monitor;
 use crate::oom::OomCounters;
 use crate::poller::{HANG_UP, PEER_GONE, Poller, READ, Source, WRITE};
@@ -14,7 +15,7 @@ use crate::workers::Workers;
 use crate::{console, sys, tree};
 use alcove_protocol::ErrorBody;
 use alcove_protocol::ErrorCode;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::io::Result;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::rc::Rc;
@@ -31,11 +32,10 @@ pub enum Timer {
     Greeting(Key),
     Timeout(Key),
     Grace(Key),
-    Sweep(Key),
     Drain(Key),
     Terminal(Key),
     Spares,
-    Orphans,
+    Killing,
     Expiry,
 }
 
@@ -66,6 +66,7 @@ pub struct Agent {
     pub exec_keys: HashMap<String, Key>,
     pub monitors: Slab<Monitor>,
     pub ended: VecDeque<Key>,
+    pub killing: Killing,
     pub dirty: Vec<Key>,
     pub listeners: Vec<Key>,
     pub config: Rc<Config>,
@@ -117,6 +118,7 @@ impl Agent {
             exec_keys: HashMap::new(),
             monitors: Slab::new(),
             ended: VecDeque::new(),
+            killing: Killing::default(),
             dirty: Vec::new(),
             listeners: Vec::new(),
             config: Rc::new(Config::new(options.ids)),
@@ -140,12 +142,15 @@ impl Agent {
     pub fn run(&mut self) -> Result<()> {
         let mut ready = Vec::new();
         while !self.stopping {
-            self.poller.wait(&mut ready)?;
+            self.poller.wait(&mut ready, !self.killing.is_due())?;
             for (source, events) in ready.drain(..) {
                 self.handle(source, events);
             }
             while let Some(key) = self.dirty.pop() {
                 self.pump(key);
+            }
+            if self.killing.is_due() {
+                self.kill_on();
             }
         }
         self.end_everything();
@@ -235,7 +240,8 @@ impl Agent {
 
     fn run_timers(&mut self) {
         self.timers.acknowledge();
-        while let Some(timer) = self.timers.due() {
+        let now = sys::boottime_ms();
+        while let Some(timer) = self.timers.due(now) {
             match timer {
                 Timer::Greeting(key) => self.close(key),
                 Timer::Timeout(key) => self.kill_tree(key, alcove_protocol::ExitReason::Timeout),
@@ -247,11 +253,10 @@ impl Agent {
                         }
                     }
                 }
-                Timer::Sweep(key) => self.sweep(key),
                 Timer::Drain(key) => self.finish_draining(key),
                 Timer::Terminal(key) => self.look_at_terminal(key),
                 Timer::Spares => self.retire_spares(),
-                Timer::Orphans => self.kill_orphans(),
+                Timer::Killing => self.resume_killing(),
                 Timer::Expiry => {
                     console::say(format_args!("the sandbox's time is over and nobody extended it: everything ends"));
                     self.stopping = true;
@@ -373,14 +378,6 @@ impl Agent {
         }
     }
 
-    /// After a monitor was killed: what it watched over has come to the agent, or to whoever is init, and must go.
-    pub fn kill_orphans(&mut self) {
-        let known: HashSet<i32> = self.monitors.iter().map(|(_, monitor)| monitor.handle.pid).collect();
-        if tree::sweep(&[std::process::id() as i32], &known) > 0 {
-            self.timers.add(5, Timer::Orphans);
-        }
-    }
-
     fn end_everything(&mut self) {
         if std::process::id() == 1 {
             // The kernel ends the whole namespace with its init.
@@ -388,7 +385,7 @@ impl Agent {
         }
         let own = std::process::id() as i32;
         let until = sys::boottime_ms() + END_MS;
-        while tree::sweep(&[own], &HashSet::new()) > 0 && sys::boottime_ms() < until {
+        while tree::kill_all_below(own) > 0 && sys::boottime_ms() < until {
             // SAFETY: reaps what has just been killed.
             while unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG | libc::__WALL) } > 0 {}
         }

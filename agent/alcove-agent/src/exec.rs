@@ -89,8 +89,8 @@ pub struct Exec {
     pub kill_waiters: Vec<Key>,
     /// Why the tree was killed; the first cause stays.
     pub killed: Option<ExitReason>,
-    pub sweep: Option<TimerId>,
-    pub sweeps: u32,
+    /// Its tree is being killed.
+    pub dying: bool,
     pub timeout: Option<TimerId>,
     pub grace: Option<TimerId>,
     pub drain: Option<TimerId>,

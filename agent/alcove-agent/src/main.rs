@@ -17,6 +17,7 @@ mod files;
 mod identity;
 mod input;
 mod journal;
+mod killing;
 mod launch;
 mod lend;
 mod monitor;

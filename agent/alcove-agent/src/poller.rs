@@ -89,12 +89,13 @@ impl Poller {
         let _ = self.control(libc::EPOLL_CTL_DEL, fd, Source::Listener, 0);
     }
 
-    /// Waits for events, into `ready`.
-    pub fn wait(&self, ready: &mut Vec<(Source, u32)>) -> Result<()> {
+    /// Collects events into `ready`; without one it waits for the first, if it is to.
+    pub fn wait(&self, ready: &mut Vec<(Source, u32)>, patient: bool) -> Result<()> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; BATCH];
         ready.clear();
+        let limit = if patient { -1 } else { 0 };
         // SAFETY: the array is valid for its length.
-        let count = unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), BATCH as i32, -1) };
+        let count = unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), BATCH as i32, limit) };
         match sys::check(count) {
             Ok(count) => {
                 ready.extend(events[..count as usize].iter().map(|event| (Source::from_token(event.u64), event.events)))

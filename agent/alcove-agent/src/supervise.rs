@@ -1,14 +1,13 @@
-//! The life of a running command: the reports of its monitor, its end, and the killing of its tree. What it writes is
-//! read in `output.rs`, what it reads is fed in `feeding.rs`.
+//! The life of a running command: the reports of its monitor and its end. What it writes is read in `output.rs`, what it
+//! reads is fed in `feeding.rs`, its tree is killed in `killing.rs`.
 
 use crate::agent::{Agent, Timer};
 use crate::exec::{Ending, Phase, signal_name};
 use crate::journal::Stream;
 use crate::monitor::{REPORT_LENGTH, Report};
 use crate::slab::Key;
-use crate::{console, sys, tree};
+use crate::{console, sys};
 use alcove_protocol::{Event, ExitReason};
-use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
 
@@ -61,9 +60,7 @@ impl Agent {
     fn release_monitor(&mut self, exec_key: Key) {
         let Some(exec) = self.execs.get_mut(exec_key) else { return };
         exec.monitor = None;
-        if let Some(timer) = exec.sweep.take() {
-            self.timers.cancel(timer);
-        }
+        exec.dying = false;
         self.answer_kills(exec_key);
     }
 
@@ -72,7 +69,6 @@ impl Agent {
         self.dismiss(key);
         let Some(exec_key) = exec else { return };
         self.kill_orphans();
-        self.timers.add(5, Timer::Orphans);
         let Some(exec) = self.execs.get(exec_key) else { return };
         if matches!(exec.phase, Phase::Starting | Phase::Running) {
             if matches!(exec.phase, Phase::Starting) {
@@ -228,7 +224,7 @@ impl Agent {
         if let Some(fd) = exec.stdin.fd {
             self.poller.remove(fd.as_raw_fd());
         }
-        for timer in [exec.timeout, exec.grace, exec.sweep, exec.drain].into_iter().flatten() {
+        for timer in [exec.timeout, exec.grace, exec.drain].into_iter().flatten() {
             self.timers.cancel(timer);
         }
         // Only an exec that never ran is forgotten while somebody waits for it.
@@ -241,33 +237,6 @@ impl Agent {
                 self.refuse(waiter, &gone);
             }
         }
-    }
-
-    /// Kills everything that descends from the exec's monitor. The first reason given stays.
-    pub fn kill_tree(&mut self, key: Key, reason: ExitReason) {
-        let Some(exec) = self.execs.get_mut(key) else { return };
-        if !exec.ended() {
-            exec.killed.get_or_insert(reason);
-        }
-        exec.sweeps = 0;
-        if exec.sweep.is_none() {
-            self.sweep(key);
-        }
-    }
-
-    pub fn sweep(&mut self, key: Key) {
-        let Some(exec) = self.execs.get_mut(key) else { return };
-        exec.sweep = None;
-        let Some(monitor) = exec.monitor.and_then(|monitor| self.monitors.get(monitor)) else { return };
-        let group = exec.pid;
-        if tree::sweep(&[monitor.handle.pid], &HashSet::new()) == 0 && exec.sweeps == 0 && group > 0 && !exec.ended() {
-            // Without a /proc at least the command's own group can be reached.
-            // SAFETY: plain kill.
-            unsafe { libc::kill(-group, libc::SIGKILL) };
-        }
-        let after = (2u64 << exec.sweeps.min(5)).min(50);
-        exec.sweeps += 1;
-        exec.sweep = Some(self.timers.add(after, Timer::Sweep(key)));
     }
 
     /// Those who asked for a kill hear of it when nothing is left.

@@ -50,10 +50,11 @@ impl<T> Timers<T> {
         self.queue.remove(&id);
     }
 
-    /// Takes one timer that is due. The caller asks until there is none.
-    pub fn due(&mut self) -> Option<T> {
+    /// Takes one timer that was due at `now`. The caller asks until there is none, always with the same `now`: timers that
+    /// come due meanwhile wait for another turn, so that they cannot keep it from anything else.
+    pub fn due(&mut self, now: u64) -> Option<T> {
         let (id, _) = self.queue.first_key_value()?;
-        if id.0 > sys::boottime_ms() {
+        if id.0 > now {
             return None;
         }
         self.queue.pop_first().map(|(_, what)| what)

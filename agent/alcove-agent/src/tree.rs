@@ -1,57 +1,97 @@
-//! Process trees, found by walking `/proc` from a process to its children. Every command descends from its monitor,
-//! which is a subreaper, so that sessions of their own and double forks hide nothing.
+//! Process trees, found by walking through `/proc`. Every command descends from its monitor, which is a subreaper, so
+//! that sessions of their own and double forks hide nothing.
 
 use crate::sys;
 use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
 
-struct Process {
+pub struct Process {
     pid: i32,
     parent: i32,
-    state: u8,
+    /// Runs, or can again. A zombie does not, unless only its first thread has ended.
+    alive: bool,
 }
 
-/// Rounds of stopping before the killing starts all the same.
-const STOP_ROUNDS: usize = 12;
+/// How many fields of `stat` lie between the parent and the number of threads.
+const BETWEEN_PARENT_AND_THREADS: usize = 15;
 
 /// The fields after the command's name, which may hold spaces and parentheses itself.
-fn parse_stat(text: &[u8]) -> Option<(u8, i32)> {
+fn parse_stat(pid: i32, text: &[u8]) -> Option<Process> {
     let after = text.iter().rposition(|byte| *byte == b')')?;
-    let mut fields = text[after + 1..].split(|byte| *byte == b' ').filter(|field| !field.is_empty());
+    let mut fields = text[after + 1..].split(|byte| byte.is_ascii_whitespace()).filter(|field| !field.is_empty());
     let state = *fields.next()?.first()?;
-    let parent = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
-    Some((state, parent))
+    let mut number = |skip| std::str::from_utf8(fields.nth(skip)?).ok()?.parse::<i32>().ok();
+    let parent = number(0)?;
+    // The state is the first thread's, which stays as a zombie until the others have ended.
+    let alive = match state {
+        b'X' | b'x' => false,
+        b'Z' => number(BETWEEN_PARENT_AND_THREADS).is_some_and(|threads| threads > 1),
+        _ => true,
+    };
+    Some(Process { pid, parent, alive })
+}
+
+/// A walk through `/proc`, in steps, so that many processes cost nobody a long wait.
+pub struct Walk {
+    directory: *mut libc::DIR,
+    found: Vec<Process>,
+}
+
+impl Walk {
+    pub fn begin() -> Walk {
+        // SAFETY: the stream belongs to this walk alone.
+        let directory = unsafe { libc::opendir(c"/proc".as_ptr()) };
+        Walk { directory, found: Vec::new() }
+    }
+
+    /// Looks at up to `limit` further processes; false when there was none left.
+    pub fn step(&mut self, limit: usize) -> bool {
+        if self.directory.is_null() {
+            return false;
+        }
+        let mut looked = 0;
+        while looked < limit {
+            // SAFETY: the stream is open; the entry is used before the next is read.
+            let name = unsafe {
+                let entry = libc::readdir64(self.directory);
+                if entry.is_null() {
+                    return false;
+                }
+                CStr::from_ptr((*entry).d_name.as_ptr())
+            };
+            let Some(pid) = name.to_str().ok().and_then(|text| text.parse::<i32>().ok()) else { continue };
+            let Ok(path) = sys::c_string(format!("/proc/{pid}/stat").as_bytes()) else { continue };
+            looked += 1;
+            let Ok(text) = sys::read_small(&path, 4096) else { continue };
+            self.found.extend(parse_stat(pid, &text));
+        }
+        true
+    }
+
+    /// What was found.
+    pub fn finish(mut self) -> Vec<Process> {
+        std::mem::take(&mut self.found)
+    }
+}
+
+impl Drop for Walk {
+    fn drop(&mut self) {
+        if !self.directory.is_null() {
+            // SAFETY: opened by `begin`, closed once.
+            unsafe { libc::closedir(self.directory) };
+        }
+    }
 }
 
 fn processes() -> Vec<Process> {
-    let mut found = Vec::new();
-    // SAFETY: the directory stream is used and closed here only.
-    unsafe {
-        let directory = libc::opendir(c"/proc".as_ptr());
-        if directory.is_null() {
-            return found;
-        }
-        loop {
-            let entry = libc::readdir64(directory);
-            if entry.is_null() {
-                break;
-            }
-            let name = CStr::from_ptr((*entry).d_name.as_ptr());
-            let Some(pid) = name.to_str().ok().and_then(|text| text.parse::<i32>().ok()) else { continue };
-            let Ok(path) = sys::c_string(format!("/proc/{pid}/stat").as_bytes()) else { continue };
-            let Ok(text) = sys::read_small(&path, 4096) else { continue };
-            if let Some((state, parent)) = parse_stat(&text) {
-                found.push(Process { pid, parent, state });
-            }
-        }
-        libc::closedir(directory);
-    }
-    found
+    let mut walk = Walk::begin();
+    while walk.step(usize::MAX) {}
+    walk.finish()
 }
 
-/// Everything that descends from one of `roots` (which are not part of the answer), without zombies; never `except`
-/// nor what descends from it.
-fn descendants(all: &[Process], roots: &[i32], except: &HashSet<i32>) -> Vec<(i32, u8)> {
+/// Everything alive that descends from one of `roots` (which are not part of the answer); never `except`, nor what
+/// descends from it, unless it is a root itself.
+pub fn descendants(all: &[Process], roots: &[i32], except: &HashSet<i32>) -> Vec<i32> {
     let mut children: HashMap<i32, Vec<&Process>> = HashMap::new();
     for process in all {
         children.entry(process.parent).or_default().push(process);
@@ -65,40 +105,31 @@ fn descendants(all: &[Process], roots: &[i32], except: &HashSet<i32>) -> Vec<(i3
                 continue;
             }
             queue.push(child.pid);
-            if child.state != b'Z' && child.state != b'X' {
-                found.push((child.pid, child.state));
+            if child.alive {
+                found.push(child.pid);
             }
         }
     }
     found
 }
 
-fn signal(pid: i32, signal: i32) {
+pub fn signal(pid: i32, signal: i32) {
     // SAFETY: plain kill; a process that is gone already is no error here.
     unsafe { libc::kill(pid, signal) };
 }
 
-/// One sweep: stops everything below `roots` until nothing new appears, then kills all of it. Stopped processes cannot
-/// fork, so nothing escapes between the look and the kill. Returns how many were found; a caller sweeps again until
-/// none is.
-pub fn sweep(roots: &[i32], except: &HashSet<i32>) -> usize {
-    let mut stopped: HashSet<i32> = HashSet::new();
-    for _ in 0..STOP_ROUNDS {
-        let found = descendants(&processes(), roots, except);
-        let settled = found.iter().all(|(pid, state)| stopped.contains(pid) && matches!(state, b'T' | b't'));
-        for (pid, _) in &found {
-            if stopped.insert(*pid) {
-                signal(*pid, libc::SIGSTOP);
-            }
-        }
-        if settled {
-            break;
-        }
+/// Kills everything below `root`, for a caller that has nothing else to do any more and repeats it until none is found.
+/// Returns how many were found.
+pub fn kill_all_below(root: i32) -> usize {
+    let none = HashSet::new();
+    for pid in descendants(&processes(), &[root], &none) {
+        signal(pid, libc::SIGSTOP);
     }
-    for pid in &stopped {
+    let found = descendants(&processes(), &[root], &none);
+    for pid in &found {
         signal(*pid, libc::SIGKILL);
     }
-    stopped.len()
+    found.len()
 }
 
 #[cfg(test)]
@@ -107,18 +138,32 @@ mod tests {
 
     #[test]
     fn a_name_with_spaces_and_parentheses_hides_nothing() {
-        assert_eq!(parse_stat(b"17 (a) S 4 (b) R 9 17 17 0"), Some((b'R', 9)));
-        assert_eq!(parse_stat(b"garbage"), None);
+        let process = parse_stat(17, b"17 (a) S 4 (b) R 9 17 17 0").expect("a process");
+        assert_eq!((process.pid, process.parent, process.alive), (17, 9, true));
+        assert!(parse_stat(1, b"garbage").is_none());
     }
 
     #[test]
-    fn descendants_leave_out_zombies_and_other_trees() {
-        let process = |pid, parent, state| Process { pid, parent, state };
+    fn a_zombie_with_threads_left_is_alive() {
+        let stat = |state, threads| format!("7 (x) {state} 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 {threads} 0 123\n");
+        let alive = |state, threads| parse_stat(7, stat(state, threads).as_bytes()).expect("a process").alive;
+        assert!(!alive("Z", 1));
+        assert!(alive("Z", 2));
+        assert!(alive("S", 1));
+        assert!(!alive("X", 0));
+    }
+
+    #[test]
+    fn descendants_leave_out_the_dead_and_other_trees() {
+        let process = |pid, parent, alive| Process { pid, parent, alive };
         let all =
-            [process(2, 1, b'S'), process(3, 2, b'S'), process(4, 3, b'Z'), process(5, 4, b'R'), process(9, 1, b'S')];
-        let mut found: Vec<i32> = descendants(&all, &[2], &HashSet::new()).iter().map(|(pid, _)| *pid).collect();
+            [process(2, 1, true), process(3, 2, true), process(4, 3, false), process(5, 4, true), process(9, 1, true)];
+        let mut found = descendants(&all, &[2], &HashSet::new());
         found.sort_unstable();
         assert_eq!(found, [3, 5]);
-        assert_eq!(descendants(&all, &[1], &HashSet::from([2])), [(9, b'S')]);
+        assert_eq!(descendants(&all, &[1], &HashSet::from([2])), [9]);
+        let mut found = descendants(&all, &[1, 2], &HashSet::from([2]));
+        found.sort_unstable();
+        assert_eq!(found, [3, 5, 9]);
     }
 }

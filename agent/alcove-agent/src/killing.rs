@@ -1,0 +1,151 @@
+//! Killing the trees of commands. All kills under way share one walk through `/proc`, however many commands end at once,
+//! and a turn of the loop takes one step of it, so that requests are answered meanwhile.
+//!
+//! A pass: processes are stopped, one walk after the other, until a walk finds none that is new; then all of them are
+//! killed. Stopped processes cannot fork, so nothing escapes between the look and the kill. Passes follow one another,
+//! with longer and longer pauses while they achieve nothing, until the monitors tell that nothing is left.
+
+use crate::agent::{Agent, Timer};
+use crate::slab::Key;
+use crate::sys;
+use crate::timers::TimerId;
+use crate::tree::{self, Walk};
+use alcove_protocol::ExitReason;
+use std::collections::HashSet;
+
+/// Walks of stopping before the killing starts all the same.
+const STOP_WALKS: u32 = 12;
+/// Processes looked at in one turn of the loop.
+const STEP: usize = 256;
+const FIRST_PAUSE_MS: u64 = 2;
+/// For what cannot be killed at the moment, as in a wait that nothing interrupts.
+const LONGEST_PAUSE_MS: u64 = 1_000;
+
+/// The kills under way.
+#[derive(Default)]
+pub struct Killing {
+    /// Execs whose trees are to go, whether these have ended or not.
+    targets: Vec<Key>,
+    /// A monitor was killed: what it watched over has come to the agent, and must go too.
+    orphans: bool,
+    /// Told to stop in this pass.
+    stopped: HashSet<i32>,
+    walks: u32,
+    walk: Option<Walk>,
+    /// When the pass began.
+    began: u64,
+    /// The walk goes on in this turn of the loop.
+    due: bool,
+    pause_ms: u64,
+    /// What the last pass found.
+    found: usize,
+    timer: Option<TimerId>,
+}
+
+impl Killing {
+    /// Whether the loop must not wait for events.
+    pub fn is_due(&self) -> bool {
+        self.due
+    }
+
+    fn hasten(&mut self) {
+        self.due = true;
+        self.pause_ms = FIRST_PAUSE_MS;
+        self.found = usize::MAX;
+    }
+}
+
+impl Agent {
+    /// Kills everything that descends from the exec's monitor. The first reason given stays.
+    pub fn kill_tree(&mut self, key: Key, reason: ExitReason) {
+        let Some(exec) = self.execs.get_mut(key) else { return };
+        if !exec.ended() {
+            exec.killed.get_or_insert(reason);
+        }
+        if exec.monitor.is_none() {
+            return;
+        }
+        if !exec.dying {
+            exec.dying = true;
+            self.killing.targets.push(key);
+        }
+        self.killing.hasten();
+    }
+
+    pub fn kill_orphans(&mut self) {
+        self.killing.orphans = true;
+        self.killing.hasten();
+    }
+
+    /// The pause is over.
+    pub fn resume_killing(&mut self) {
+        self.killing.timer = None;
+        self.killing.due = true;
+    }
+
+    /// One step, for all kills under way. Called once in a turn of the loop.
+    pub fn kill_on(&mut self) {
+        if let Some(timer) = self.killing.timer.take() {
+            self.timers.cancel(timer);
+        }
+        if self.killing.walks == 0 && self.killing.walk.is_none() {
+            self.killing.began = sys::boottime_ms();
+        }
+        if self.killing.walk.get_or_insert_with(Walk::begin).step(STEP) {
+            return;
+        }
+        let all = self.killing.walk.take().map(Walk::finish).unwrap_or_default();
+        self.killing.due = false;
+        let (execs, monitors) = (&self.execs, &self.monitors);
+        let monitor_of = |key: Key| Some(monitors.get(execs.get(key)?.monitor?)?.handle.pid);
+        self.killing.targets.retain(|key| monitor_of(*key).is_some());
+        let mut roots: Vec<i32> = self.killing.targets.iter().filter_map(|key| monitor_of(*key)).collect();
+        if self.killing.orphans {
+            roots.push(std::process::id() as i32);
+        }
+        if roots.is_empty() {
+            self.killing = Killing::default();
+            return;
+        }
+        if all.is_empty() {
+            self.kill_groups();
+        }
+        let spared: HashSet<i32> = self.monitors.iter().map(|(_, monitor)| monitor.handle.pid).collect();
+        let found = tree::descendants(&all, &roots, &spared);
+        let killing = &mut self.killing;
+        killing.walks += 1;
+        let mut settled = true;
+        for pid in &found {
+            if killing.stopped.insert(*pid) {
+                settled = false;
+                tree::signal(*pid, libc::SIGSTOP);
+            }
+        }
+        if !settled && killing.walks < STOP_WALKS {
+            killing.due = true;
+            return;
+        }
+        for pid in &found {
+            tree::signal(*pid, libc::SIGKILL);
+        }
+        killing.stopped.clear();
+        killing.walks = 0;
+        killing.orphans &= !found.is_empty();
+        killing.pause_ms = if found.len() < killing.found { FIRST_PAUSE_MS } else { killing.pause_ms * 2 };
+        killing.found = found.len();
+        // Half of the time at most is spent in walks.
+        let pause = killing.pause_ms.min(LONGEST_PAUSE_MS).max(sys::boottime_ms() - killing.began);
+        killing.pause_ms = pause;
+        killing.timer = Some(self.timers.add(pause, Timer::Killing));
+    }
+
+    /// Without a `/proc` at least the commands' own groups can be reached.
+    fn kill_groups(&mut self) {
+        for key in &self.killing.targets {
+            if let Some(exec) = self.execs.get(*key).filter(|exec| exec.pid > 0 && !exec.ended()) {
+                // SAFETY: plain kill.
+                unsafe { libc::kill(-exec.pid, libc::SIGKILL) };
+            }
+        }
+    }
+}

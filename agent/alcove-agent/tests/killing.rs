@@ -1,0 +1,93 @@
+//! Kills: many at once, and of processes that look dead.
+
+mod support;
+
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+use support::{TestAgent, eventually, exec_request};
+
+#[test]
+fn many_commands_with_one_deadline_end_while_requests_are_answered() {
+    // Half of them leave processes behind as well, which makes twice the work.
+    let commands: u64 = std::env::var("MANY_COMMANDS").map_or(150, |text| text.parse().expect("a number"));
+    let agent = TestAgent::start();
+    let (mut client, mut events, mut others) = (agent.client(), agent.client(), agent.client());
+    assert_eq!(client.ask(&json!({"op": "sandbox.info"}))["execs_running"], 0);
+    events.request(&json!({"op": "sandbox.events"}));
+    events.receive().expect("a reply");
+    let began = Instant::now();
+    let deadline = Duration::from_millis(1_000 + 20 * commands);
+    for number in 0..commands {
+        let left = deadline.saturating_sub(began.elapsed()).as_millis().max(1) as u64;
+        let script = if number % 2 == 0 { "exec sleep 600" } else { "sleep 600 & sleep 600" };
+        client.ask(&exec_request(
+            &format!("e{number}"),
+            &["/bin/sh", "-c", script],
+            json!({"follow": false, "detached": true, "timeout_ms": left}),
+        ));
+    }
+    let started = began.elapsed();
+    let told = std::thread::spawn(move || {
+        for _ in 0..commands {
+            let (_, payload) = events.receive().expect("an event");
+            let event: Value = serde_json::from_slice(&payload).expect("JSON");
+            assert_eq!(event["reason"], "timeout", "{event}");
+        }
+    });
+    let mut longest = Duration::ZERO;
+    let mut answers = 0;
+    while !told.is_finished() {
+        let asked = Instant::now();
+        others.ask(&json!({"op": "exec.get", "exec_id": "e0"}));
+        longest = longest.max(asked.elapsed());
+        answers += 1;
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    told.join().expect("every end is told");
+    let late = began.elapsed().saturating_sub(deadline.max(started));
+    println!("{commands} commands: over {late:?} after their deadline; longest answer {longest:?} of {answers}");
+    assert!(late < Duration::from_secs(5), "{late:?}");
+    assert!(longest < Duration::from_secs(2), "{longest:?}");
+}
+
+#[test]
+fn a_process_whose_first_thread_has_ended_is_killed() {
+    let agent = TestAgent::start();
+    let mut client = agent.client();
+    let program = std::env::current_exe().expect("this program").to_string_lossy().into_owned();
+    // In a session of its own, out of the reach of a signal to the command's group.
+    let script = format!("{}=1 setsid '{program}' & echo $!; wait", first_thread::WISH);
+    client.ask(&exec_request("e", &["/bin/sh", "-c", &script], json!({"follow": false})));
+    let mut other = agent.client();
+    let mut pid = String::new();
+    eventually("its pid", || {
+        let attach = json!({"op": "exec.attach", "exec_id": "e", "follow": false, "lossless": false});
+        pid = support::Outcome::new(other.run(&attach)).stdout_text().trim().to_owned();
+        !pid.is_empty()
+    });
+    let state = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    eventually("only other threads are left", || state().contains(") Z "));
+    assert_eq!(client.ask(&json!({"op": "exec.get", "exec_id": "e"}))["state"], "running");
+    let record = client.ask(&json!({"op": "exec.kill", "exec_id": "e", "reason": "cancelled"}));
+    assert_eq!((&record["reason"], &record["signal"]), (&json!("cancelled"), &json!("SIGKILL")));
+    assert_eq!(state(), "");
+}
+
+/// This program, started with [`WISH`] in its environment, becomes one whose first thread has ended and another goes on.
+mod first_thread {
+    pub const WISH: &str = "ALCOVE_TEST_END_FIRST_THREAD";
+
+    // Before `main`, because the test harness keeps the first thread for itself.
+    #[used]
+    #[unsafe(link_section = ".init_array")]
+    static END: extern "C" fn() = end_if_wished;
+
+    extern "C" fn end_if_wished() {
+        if std::env::var_os(WISH).is_none() {
+            return;
+        }
+        std::thread::spawn(|| std::thread::sleep(std::time::Duration::from_secs(600)));
+        // SAFETY: ends this thread alone; nothing it owns is needed by the other.
+        unsafe { libc::syscall(libc::SYS_exit, 0) };
+    }
+}
