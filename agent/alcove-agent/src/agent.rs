@@ -245,14 +245,7 @@ impl Agent {
             match timer {
                 Timer::Greeting(key) => self.close(key),
                 Timer::Timeout(key) => self.kill_tree(key, alcove_protocol::ExitReason::Timeout),
-                Timer::Grace(key) => {
-                    if let Some(exec) = self.execs.get_mut(key) {
-                        exec.grace = None;
-                        if !exec.ended() {
-                            self.kill_tree(key, alcove_protocol::ExitReason::Cancelled);
-                        }
-                    }
-                }
+                Timer::Grace(key) => self.end_grace(key),
                 Timer::Drain(key) => self.finish_draining(key),
                 Timer::Terminal(key) => self.look_at_terminal(key),
                 Timer::Spares => self.retire_spares(),

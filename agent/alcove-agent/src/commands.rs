@@ -2,7 +2,7 @@
 
 use crate::agent::{Agent, Timer};
 use crate::connection::{Follow, Operation};
-use crate::exec::{Exec, Phase};
+use crate::exec::{Exec, Grace, Phase};
 use crate::requests::Answer;
 use crate::slab::Key;
 use crate::terminal;
@@ -11,6 +11,9 @@ use alcove_protocol::{
 };
 use serde::Serialize;
 use std::os::fd::AsRawFd;
+
+/// Between two looks whether a command is followed.
+const LEAST_GRACE_MS: u64 = 100;
 
 #[derive(Serialize)]
 struct Written {
@@ -34,11 +37,12 @@ impl Agent {
         let from = request.from.unwrap_or(0).clamp(exec.journal.start(), exec.journal.end());
         let record = exec.record(Some(from));
         let until = (!request.follow).then(|| exec.journal.end());
+        let holds = request.follow && !request.keep_grace;
         let input = exec.stdin.open();
         exec.followers.push(connection);
-        if request.follow && !request.keep_grace {
-            if let Some(timer) = exec.grace.take() {
-                self.timers.cancel(timer);
+        if holds {
+            if let Some(grace) = exec.grace.take() {
+                self.timers.cancel(grace.timer);
             }
         }
         if let Some(connection_state) = self.connections.get_mut(connection) {
@@ -49,6 +53,7 @@ impl Agent {
                 cursor: from,
                 until,
                 lossless,
+                holds,
                 replied: true,
                 input,
                 frame_left: 0,
@@ -157,13 +162,35 @@ impl Agent {
     pub fn set_grace(&mut self, request: &ExecGrace) -> Answer<()> {
         let key = self.find_exec(&request.exec_id)?.0;
         let Some(exec) = self.execs.get_mut(key) else { return Ok(()) };
-        if let Some(timer) = exec.grace.take() {
-            self.timers.cancel(timer);
+        if let Some(grace) = exec.grace.take() {
+            self.timers.cancel(grace.timer);
         }
-        if let Some(after) = request.grace_ms.filter(|_| !exec.ended()) {
-            exec.grace = Some(self.timers.add(after, Timer::Grace(key)));
+        if let Some(length_ms) = request.grace_ms.filter(|_| !exec.ended()) {
+            exec.grace = Some(Grace { timer: self.timers.add(length_ms, Timer::Grace(key)), length_ms });
         }
         Ok(())
+    }
+
+    /// A grace is over. While the command is followed it begins anew: it measures how long nobody does, and whoever set it
+    /// may not have known of the follower.
+    pub fn end_grace(&mut self, key: Key) {
+        let Some(exec) = self.execs.get_mut(key) else { return };
+        let Some(grace) = exec.grace.take() else { return };
+        if exec.ended() {
+            return;
+        }
+        let held = exec.followers.iter().any(|follower| {
+            matches!(
+                self.connections.get(*follower).map(|connection| &connection.operation),
+                Some(Operation::Following(follow)) if follow.holds
+            )
+        });
+        if held {
+            let timer = self.timers.add(grace.length_ms.max(LEAST_GRACE_MS), Timer::Grace(key));
+            exec.grace = Some(Grace { timer, ..grace });
+        } else {
+            self.kill_tree(key, ExitReason::Cancelled);
+        }
     }
 }
 

@@ -15,6 +15,8 @@ pub struct Follow {
     /// Where an attach without `follow` stops.
     pub until: Option<u64>,
     pub lossless: bool,
+    /// Keeps a grace from ending the command.
+    pub holds: bool,
     /// False until the reply has been queued: output must not overtake it.
     pub replied: bool,
     /// Whether standard input may come from this connection.

@@ -55,6 +55,12 @@ pub struct Ending {
     pub start_error: Option<String>,
 }
 
+/// Nobody follows the command: it is killed when that lasts.
+pub struct Grace {
+    pub timer: TimerId,
+    pub length_ms: u64,
+}
+
 pub enum Phase {
     Starting,
     Running,
@@ -92,7 +98,7 @@ pub struct Exec {
     /// Its tree is being killed.
     pub dying: bool,
     pub timeout: Option<TimerId>,
-    pub grace: Option<TimerId>,
+    pub grace: Option<Grace>,
     pub drain: Option<TimerId>,
     /// Memory kills counted when it started.
     pub oom_before: u64,

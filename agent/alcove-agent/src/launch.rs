@@ -114,6 +114,7 @@ impl Agent {
                     cursor: 0,
                     until: None,
                     lossless,
+                    holds: true,
                     replied: false,
                     input,
                     frame_left: 0,
@@ -207,7 +208,9 @@ impl Agent {
         exec.pid = pid;
         exec.phase = Phase::Running;
         if let Some(after) = exec.timeout_ms {
-            exec.timeout = Some(self.timers.add(after, Timer::Timeout(key)));
+            // From the start on, however long the news of it took.
+            let passed = sys::boottime_ms().saturating_sub(exec.started_boot);
+            exec.timeout = Some(self.timers.add(after.saturating_sub(passed), Timer::Timeout(key)));
         }
         self.reply_started(key);
     }

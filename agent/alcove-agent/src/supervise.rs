@@ -144,7 +144,7 @@ impl Agent {
             console::say(format_args!("command {} was ended: {}", exec.id, ending.reason.name()));
         }
         exec.phase = Phase::Ended(ending);
-        for timer in [exec.timeout.take(), exec.grace.take()].into_iter().flatten() {
+        for timer in [exec.timeout.take(), exec.grace.take().map(|grace| grace.timer)].into_iter().flatten() {
             self.timers.cancel(timer);
         }
         if let Some(fd) = exec.stdin.fd.take() {
@@ -224,7 +224,7 @@ impl Agent {
         if let Some(fd) = exec.stdin.fd {
             self.poller.remove(fd.as_raw_fd());
         }
-        for timer in [exec.timeout, exec.grace, exec.drain].into_iter().flatten() {
+        for timer in [exec.timeout, exec.grace.map(|grace| grace.timer), exec.drain].into_iter().flatten() {
             self.timers.cancel(timer);
         }
         // Only an exec that never ran is forgotten while somebody waits for it.

@@ -361,6 +361,51 @@ fn timeouts_and_graces_are_kept_by_the_agent() {
 }
 
 #[test]
+fn a_grace_waits_until_nobody_follows() {
+    let agent = TestAgent::start();
+    let (mut reader, mut other) = (agent.client(), agent.client());
+    let script = "echo up; read line; echo got $line; sleep 600";
+    reader.request(&exec_request("e", &["/bin/sh", "-c", script], json!({"stdin": true})));
+    assert_eq!(reader.receive().expect("reply").0, Kind::Reply);
+    other.ask(&json!({"op": "exec.grace", "exec_id": "e", "grace_ms": 50}));
+    std::thread::sleep(std::time::Duration::from_millis(400));
+    // The reader is still there, so it is served on.
+    reader.send(Kind::Data, b"it\n");
+    let mut text = Vec::new();
+    while !text.ends_with(b"got it\n") {
+        let (kind, payload) = reader.receive().expect("output");
+        assert_eq!(kind, Kind::Stdout);
+        text.extend_from_slice(&payload[8..]);
+    }
+    assert_eq!(other.ask(&json!({"op": "exec.get", "exec_id": "e"}))["state"], "running");
+    drop(reader);
+    eventually("the end", || other.ask(&json!({"op": "exec.get", "exec_id": "e"}))["state"] == "exited");
+    assert_eq!(other.ask(&json!({"op": "exec.get", "exec_id": "e"}))["reason"], "cancelled");
+}
+
+#[test]
+fn an_agent_that_stood_still_loses_no_output_and_keeps_deadlines() {
+    let agent = TestAgent::start();
+    let (mut reader, mut overdue) = (agent.client(), agent.client());
+    let script = "for n in 1 2 3 4 5 6 7 8; do echo line $n; sleep 0.1; done; exit 7";
+    reader.request(&exec_request("e", &["/bin/sh", "-c", script], json!({})));
+    overdue.request(&exec_request("late", &["sleep", "600"], json!({"timeout_ms": 300})));
+    for client in [&mut reader, &mut overdue] {
+        assert_eq!(client.receive().expect("reply").0, Kind::Reply);
+    }
+    let pid = agent.child.id() as i32;
+    // SAFETY: plain signals to a child that has not been waited for.
+    unsafe { libc::kill(pid, libc::SIGSTOP) };
+    std::thread::sleep(std::time::Duration::from_millis(1_500));
+    unsafe { libc::kill(pid, libc::SIGCONT) };
+    let outcome = Outcome::new(reader.rest());
+    assert_eq!(outcome.stdout_text(), (1..=8).map(|n| format!("line {n}\n")).collect::<String>());
+    assert_eq!((outcome.code(), outcome.reason().as_str()), (7, "exited"));
+    assert_eq!(outcome.frames.iter().filter(|frame| frame.0 == Kind::Event).count(), 1);
+    assert_eq!(Outcome::new(overdue.rest()).reason(), "timeout");
+}
+
+#[test]
 fn signals_go_to_the_commands_group() {
     let agent = TestAgent::start();
     let (mut client, mut other) = (agent.client(), agent.client());

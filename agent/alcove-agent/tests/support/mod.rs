@@ -74,7 +74,9 @@ impl TestAgent {
         command.arg("serve").arg("--listen-fd").arg(LISTEN_FD.to_string()).args(options);
         // SAFETY: only duplicates a descriptor between fork and exec.
         unsafe {
-            command.pre_exec(move || if libc::dup2(fd, LISTEN_FD) < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) });
+            command.pre_exec(
+                move || if libc::dup2(fd, LISTEN_FD) < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) },
+            );
         }
         let child = command.spawn().expect("the agent starts");
         TestAgent { child, folder, socket }
