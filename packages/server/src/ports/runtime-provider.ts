@@ -36,11 +36,16 @@ export interface RuntimeProvider extends AsyncDisposable {
   /** Idempotent: an unknown or already destroyed runtime resolves. Kills every process and removes every trace. */
   destroy(runtimeId: RuntimeId, options: CallOptions): Promise<void>;
 
-  /** Operations in a running sandbox. Does no I/O. @throws RuntimeGone when the runtime is not known or has ended. */
+  /**
+   * Operations in a running sandbox, over the connection there is now. A provider may replace a connection that broke:
+   * calls on the operations of the old one then fail, and this answers with those of the new one. So callers ask for
+   * them anew each time. Without a connection `adopt` makes one. Does no I/O.
+   * @throws RuntimeGone when the runtime is not connected or has ended; which of the two, `inventory` says.
+   */
   sandbox(runtimeId: RuntimeId): SandboxOperations;
   /** Console lines, newest last: the agent's and what booting wrote. */
   logs(runtimeId: RuntimeId, options: CallOptions & { lines: number }): Promise<string[]>;
-  /** Calls back when a runtime ends without `destroy`. @returns how to stop listening. */
+  /** Calls back when a runtime seems to have ended without `destroy`; `inventory` confirms it. @returns how to stop listening. */
   onExit(listener: (runtimeId: RuntimeId, reason: string) => void): () => void;
 }
 

@@ -1,8 +1,8 @@
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { silentLogger } from "../../platform/logger.ts";
-import { systemClock } from "../../platform/system-clock.ts";
 import { BadRequest, ProviderError } from "../../ports/errors.ts";
 import type { NewEvent } from "../../ports/store.ts";
+import { FakeClock } from "../testing/fake-clock.ts";
 import { ExecTracker } from "./exec-tracker.ts";
 import { exitOf, FakeSandbox, infoOf, settled } from "./testing/fake-sandbox.ts";
 
@@ -12,11 +12,12 @@ describe("ExecTracker", () => {
   let told: Omit<NewEvent, "timestamp">[];
   let sandbox: FakeSandbox;
   let tracker: ExecTracker;
+  let clock: FakeClock;
   const open = (disconnectGraceMs = 1_000) =>
     new ExecTracker({
       sandboxes: sandbox,
       events: { emit: (event) => told.push(event) },
-      clock: systemClock,
+      clock,
       logger: silentLogger,
       disconnectGraceMs,
     });
@@ -25,6 +26,7 @@ describe("ExecTracker", () => {
   beforeEach(() => {
     told = [];
     sandbox = new FakeSandbox();
+    clock = new FakeClock();
     tracker = open();
   });
   afterEach(() => tracker[Symbol.dispose]());
@@ -153,5 +155,35 @@ describe("ExecTracker", () => {
     reader.leave();
     await settled();
     expect(sandbox.graces.at(-1)).toEqual(["ex-1", 1_000]);
+  });
+
+  test("a sandbox that does not answer at first is caught up with later, over one feed", async () => {
+    sandbox.infos = [infoOf("ex-1")];
+    sandbox.failures = 5;
+    sandbox.started("adopted");
+    await clock.advance(60_000);
+    expect(sandbox.openFeeds).toBe(1);
+    expect(sandbox.graces).toEqual([["ex-1", 1_000]]);
+    tracker[Symbol.dispose]();
+    await settled();
+    expect(sandbox.openFeeds).toBe(0);
+  });
+
+  test("a grace is announced however long its sandbox does not answer", async () => {
+    const { reader } = await tracker.start(sandbox.target, started("ex-1"), async () => ({}));
+    sandbox.failures = 10;
+    reader.leave();
+    await clock.advance(60_000);
+    expect(sandbox.graces).toEqual([["ex-1", 1_000]]);
+  });
+
+  test("a command whose sandbox ended while it was started is lost, once", async () => {
+    sandbox.started("spawned");
+    await tracker.start(sandbox.target, started("ex-1"), async () => {
+      sandbox.stopped();
+      return {};
+    });
+    expect(types()).toEqual(["exec.started", "exec.failed"]);
+    expect(tracker.size).toBe(0);
   });
 });

@@ -10,12 +10,13 @@ import type { SandboxRow } from "../../ports/store.ts";
 import type { RunningSandboxes } from "./running-sandboxes.ts";
 
 const controlDeadlineMs = 10_000;
-const graceAttempts = 3;
+const longestGraceRetryMs = 2_000;
 const firstRetryMs = 200;
 const longestRetryMs = 10_000;
 
 /** One for all: an error of its own for each sandbox that stops would cost more than the rest of stopping it. */
 const sandboxStopped = new Error("the sandbox stopped");
+const followingEnded = new Error("the ends of commands are followed anew");
 
 export type ExecOperation = "exec" | "exec_stream";
 
@@ -114,6 +115,7 @@ export class ExecTracker implements Disposable {
         operation: exec.operation,
       });
       if (tracked.earlyExit !== undefined) this.#ended(sandbox, tracked, tracked.earlyExit);
+      else if (!this.#sandboxes.has(sandbox.row.id)) this.#lost(sandbox, tracked);
       return { started, reader: this.#reader(sandbox, tracked) };
     } catch (error) {
       if (earlier === undefined) sandbox.execs.delete(exec.execId);
@@ -189,13 +191,15 @@ export class ExecTracker implements Disposable {
     sandbox.stop.abort(sandboxStopped);
     for (const tracked of sandbox.execs.values()) {
       if (tracked.phase === "starting") continue;
-      this.#emit(sandbox, "exec.failed", {
-        ...this.#common(sandbox, tracked),
-        reason: "lost",
-        error: "the sandbox ended",
-      });
+      this.#lost(sandbox, tracked);
     }
     sandbox.execs.clear();
+  }
+
+  #lost(sandbox: TrackedSandbox, tracked: TrackedExec): void {
+    sandbox.execs.delete(tracked.execId);
+    const data = { ...this.#common(sandbox, tracked), reason: "lost", error: "the sandbox ended" };
+    this.#emit(sandbox, "exec.failed", data);
   }
 
   /** Listens to the ends of a sandbox's commands for as long as it runs, and catches up after every interruption. */
@@ -204,8 +208,12 @@ export class ExecTracker implements Disposable {
     let missed = catchUp;
     let retryMs = firstRetryMs;
     while (!signal.aborted) {
+      // Its own signal ends a feed that is left early: whoever waits for its next exit must not keep it open.
+      const feed = new AbortController();
       try {
-        const exits = sandbox.operations.execs.exits({ signal })[Symbol.asyncIterator]();
+        const exits = sandbox.operations.execs
+          .exits({ signal: AbortSignal.any([signal, feed.signal]) })
+          [Symbol.asyncIterator]();
         let next = exits.next();
         next.catch(() => undefined);
         if (missed) await this.#catchUp(sandbox);
@@ -217,6 +225,8 @@ export class ExecTracker implements Disposable {
       } catch (error) {
         if (!signal.aborted)
           this.#logger.debug({ sandbox_id: sandbox.row.id, err: error }, "exec ends cannot be followed");
+      } finally {
+        feed.abort(followingEnded);
       }
       missed = true;
       if (!signal.aborted) await this.#pause(retryMs, signal);
@@ -276,19 +286,21 @@ export class ExecTracker implements Disposable {
 
   async #announceGrace(sandbox: TrackedSandbox, tracked: TrackedExec): Promise<void> {
     const signal = sandbox.stop.signal;
-    for (let attempt = 1; attempt <= graceAttempts; attempt += 1) {
-      if (signal.aborted || tracked.readers > 0) return;
+    // A sandbox that cannot be reached now is told once it can: otherwise its command would run unread for ever.
+    for (let attempt = 1; ; attempt += 1) {
+      const over = sandbox.execs.get(tracked.execId) !== tracked;
+      if (signal.aborted || over || tracked.readers > 0) return;
       try {
         using deadline = deadlineAfter(controlDeadlineMs, signal);
         await this.#endUnread(sandbox, tracked.execId, deadline.signal);
         return;
       } catch (error) {
         if (signal.aborted || isRefusal(error) || error instanceof RuntimeGone) return;
-        this.#logger.warn(
+        this.#logger[attempt === 1 ? "warn" : "debug"](
           { sandbox_id: sandbox.row.id, exec_id: tracked.execId, err: error, attempt },
-          "the grace of a command without readers could not be started",
+          "the grace of a command without readers could not be started; it is tried again",
         );
-        await this.#pause(firstRetryMs * attempt, signal);
+        await this.#pause(Math.min(firstRetryMs * attempt, longestGraceRetryMs), signal);
       }
     }
   }

@@ -1,6 +1,12 @@
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { CallerGone } from "../../platform/deadline.ts";
-import { ProviderError, type RuntimeId, type SandboxId, Unavailable } from "../../ports/index.ts";
+import {
+  ProviderError,
+  RuntimeGone,
+  type RuntimeId,
+  type SandboxId,
+  Unavailable,
+} from "../../ports/index.ts";
 import { SqliteStore } from "../../stores/sqlite/index.ts";
 import { FakeClock, settle } from "../testing/fake-clock.ts";
 import { forever, Harness } from "../testing/harness.ts";
@@ -149,10 +155,13 @@ describe("the first pass", () => {
     const row = await first.spawn();
     await end(first);
     const second = life();
-    second.provider.hook = (step) => {
-      if (step === "inventory") throw new ProviderError("engine is down");
+    second.provider.hook = () => {
+      throw new ProviderError("engine is down");
     };
     await second.start();
+    expect((await second.service.get(row.id)).state).toBe("running");
+    expect(() => second.service.running(row.id)).toThrow(/not connected yet/);
+    await clock.advance(500);
     expect((await second.service.get(row.id)).state).toBe("unhealthy");
     expect(() => second.service.running(row.id)).toThrow(/engine is down/);
     second.provider.hook = () => undefined;
@@ -198,10 +207,31 @@ describe("a pass", () => {
       if (step !== "destroy") throw new ProviderError("all is down");
     };
     await h.reconciler.reconcile();
+    expect(h.service.running(row.id).row.state).toBe("running");
+    await clock.advance(500);
     expect(() => h.service.running(row.id)).toThrow(/all is down/);
     h.provider.hook = () => undefined;
-    await h.reconciler.reconcile();
+    await clock.advance(1_000);
     expect(h.service.running(row.id).row.state).toBe("running");
+  });
+
+  it("keeps commands and readers of a sandbox that does not answer, and tells nothing", async () => {
+    const h = await life().start();
+    const row = await h.spawn();
+    const heard: string[] = [];
+    h.service.subscribe({ started: () => heard.push("started"), stopped: () => heard.push("stopped") });
+    const told = h.events.events.length;
+    h.provider.hook = (step) => {
+      if (step === "adopt") throw new ProviderError("it does not answer");
+    };
+    await h.reconciler.reconcile();
+    await clock.advance(5_000);
+    expect((await h.service.get(row.id)).state).toBe("unhealthy");
+    h.provider.hook = () => undefined;
+    await clock.advance(60_000);
+    expect(h.service.running(row.id).row.state).toBe("running");
+    expect(heard).toEqual([]);
+    expect(h.events.events.slice(told)).toEqual([]);
   });
 
   it("undoes neither a spawn that starts nor one that ends after the inventory was taken", async () => {
@@ -279,6 +309,50 @@ describe("a runtime that ends by itself", () => {
     expect(h.events.types(row.id).at(-1)).toBe("sandbox.error");
     await h.service.destroy(row.id, { signal: forever });
     expect(await state(row.id)).toBe("destroyed");
+  });
+
+  it("has not ended as long as the inventory says that it runs: it is connected anew and goes on", async () => {
+    const h = await life().start();
+    const row = await h.spawn();
+    const { operations } = h.service.running(row.id);
+    h.provider.disconnect(row.runtimeId);
+    await expect(operations.stats({ signal: forever })).rejects.toBeInstanceOf(Unavailable);
+    h.provider.tellExit(row.runtimeId, "its connection broke");
+    await settle();
+    expect(await operations.stats({ signal: forever })).toEqual({ pids: 1 });
+    expect(h.service.running(row.id).operations).toBe(operations);
+    expect(await state(row.id)).toBe("running");
+    expect(h.events.types(row.id)).not.toContain("sandbox.error");
+  });
+
+  it("is not concluded from one refusal when its expiry is moved", async () => {
+    const h = await life().start();
+    const row = await h.spawn();
+    let refusals = 0;
+    h.provider.hook = (step) => {
+      if (step === "set_expiry" && refusals++ === 0) throw new RuntimeGone("the connection is not there");
+    };
+    const extended = await h.service.extend(row.id, 3_600_000, { signal: forever });
+    expect(extended.state).toBe("running");
+    expect(backend.runtimes.get(row.runtimeId)?.expiresInMs).toBe(3_600_000 + 300_000);
+    h.provider.die(row.runtimeId, { silently: true });
+    await expect(h.service.extend(row.id, 3_600_000, { signal: forever })).resolves.toBeDefined();
+    await clock.advance(60_000);
+    expect(await state(row.id)).toBe("error");
+  });
+
+  it("asks the inventory a few times, not once for each, when many end at once", async () => {
+    const h = await life().start();
+    const rows = await Promise.all(Array.from({ length: 50 }, () => h.spawn()));
+    let inventories = 0;
+    h.provider.hook = (step) => {
+      if (step === "inventory") inventories++;
+      return step === "inventory" ? settle() : undefined;
+    };
+    for (const { runtimeId } of rows) h.provider.die(runtimeId);
+    await clock.advance(100);
+    for (const { id } of rows) expect(await state(id)).toBe("error");
+    expect(inventories).toBeLessThanOrEqual(2);
   });
 
   it("frees its place", async () => {

@@ -34,6 +34,9 @@ export interface ReconcilerOptions {
 }
 
 const inventoryDeadlineMs = 30_000;
+/** A sandbox that did not answer is asked again after this time, then twice as long each time. */
+const firstProbePauseMs = 500;
+const longestProbePauseMs = 60_000;
 
 /**
  * Makes what runs and what the store wants the same again: once at the start, every minute, when a runtime ends by
@@ -49,6 +52,8 @@ export class Reconciler implements AsyncDisposable {
   readonly #options: Required<ReconcilerOptions>;
   readonly #retries: RetrySchedule;
   readonly #stopListening: (() => void)[] = [];
+  /** When sandboxes that did not answer are asked again; until then passes leave them alone. */
+  readonly #probes = new Map<LiveSandbox, Timer>();
   #timer: Timer | undefined;
   #pass: Promise<void> | undefined;
   #background = new Set<Promise<void>>();
@@ -69,6 +74,7 @@ export class Reconciler implements AsyncDisposable {
     this.#started = true;
     const { sandboxes, registry } = this.#options;
     sandboxes.lifecycle.onUnfinished((entry) => this.#retries.failed(entry.row.id));
+    sandboxes.lifecycle.onProbeFailed((entry) => this.#probeLater(entry));
     for (const provider of registry.all) {
       this.#stopListening.push(provider.onExit((id, reason) => this.#exited(id, reason)));
     }
@@ -87,6 +93,8 @@ export class Reconciler implements AsyncDisposable {
     this.#closed = true;
     this.#timer?.cancel();
     this.#retries[Symbol.dispose]();
+    for (const timer of this.#probes.values()) timer.cancel();
+    this.#probes.clear();
     for (const stop of this.#stopListening.splice(0)) stop();
     await Promise.allSettled([this.#pass, ...this.#background]);
   }
@@ -187,7 +195,8 @@ export class Reconciler implements AsyncDisposable {
         if (this.#retries.isDue(entry.row.id)) await destroys.begin(entry, finding.reason);
         return;
       case "adopt":
-        if (entry.provider !== undefined) await recover.adopt(entry, entry.provider);
+        if (entry.provider !== undefined && !this.#probes.has(entry))
+          await recover.adopt(entry, entry.provider);
         return;
       case "vanished":
         await recover.vanished(entry, finding.why);
@@ -196,7 +205,8 @@ export class Reconciler implements AsyncDisposable {
         if (entry.provider !== undefined) await destroys.removeRuntime(entry.provider, entry.row.runtimeId);
         return;
       case "unreachable":
-        if (!entry.row.destroyRequested) await recover.unreachable(entry, finding.why);
+        if (!entry.row.destroyRequested && !this.#probes.has(entry))
+          await recover.unreachable(entry, finding.why);
         return;
       default:
         finding satisfies never;
@@ -215,6 +225,19 @@ export class Reconciler implements AsyncDisposable {
     events.emit({ type: "reconcile.action", sandboxId: runtime.sandboxId ?? "", data });
   }
 
+  /** A sandbox did not answer: it is asked again, however long until the next pass. */
+  #probeLater(entry: LiveSandbox): void {
+    const { live, recover } = this.#options.sandboxes.lifecycle;
+    if (this.#closed || this.#probes.has(entry)) return;
+    const pauseMs = Math.min(firstProbePauseMs * 2 ** (entry.failedProbes - 1), longestProbePauseMs);
+    const timer = this.#options.clock.setTimer(pauseMs, () => {
+      this.#probes.delete(entry);
+      if (live.get(entry.row.id) !== entry || entry.provider === undefined || !mayRun(entry.row)) return;
+      this.#run(recover.adopt(entry, entry.provider).catch((error: unknown) => this.#logFailure(error)));
+    });
+    this.#probes.set(entry, timer);
+  }
+
   /** A provider says that a runtime ended by itself. */
   #exited(runtimeId: RuntimeId, reason: string): void {
     const { sandboxes, logger } = this.#options;
@@ -222,7 +245,7 @@ export class Reconciler implements AsyncDisposable {
     if (entry === undefined || this.#closed) return;
     this.#run(
       this.#settled(entry)
-        .then(() => sandboxes.lifecycle.recover.vanished(entry, reason))
+        .then(() => sandboxes.lifecycle.recover.suspected(entry, reason))
         .catch((error: unknown) =>
           logger.error(
             { sandbox_id: entry.row.id, err: error },
@@ -258,9 +281,13 @@ export class Reconciler implements AsyncDisposable {
       try {
         await task(item);
       } catch (error) {
-        this.#options.logger.warn({ err: error }, "reconciliation of one sandbox failed; it is repeated");
+        this.#logFailure(error);
       }
     });
+  }
+
+  #logFailure(error: unknown): void {
+    this.#options.logger.warn({ err: error }, "reconciliation of one sandbox failed; it is repeated");
   }
 
   async #forgetOld(): Promise<void> {
@@ -278,6 +305,10 @@ export class Reconciler implements AsyncDisposable {
     this.#background.add(task);
     void task.finally(() => this.#background.delete(task));
   }
+}
+
+function mayRun(row: SandboxRow): boolean {
+  return (row.state === "running" || row.state === "unhealthy") && !row.destroyRequested;
 }
 
 function sameRow(row: SandboxRow, stored: SandboxRow | undefined): boolean {

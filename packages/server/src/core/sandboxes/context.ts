@@ -28,6 +28,8 @@ export const spawnDeadlineMs = 15 * 60_000;
 export const destroyDeadlineMs = 30_000;
 /** How long a short question to a sandbox or its provider may take, milliseconds. */
 export const callDeadlineMs = 10_000;
+/** How long a sandbox may take to say that it is there, milliseconds. */
+export const probeDeadlineMs = 5_000;
 
 /** Remaining life of a sandbox as its own dead-man's switch counts it, grace included. */
 export function expiresInMs(

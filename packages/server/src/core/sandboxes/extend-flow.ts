@@ -65,8 +65,8 @@ export class ExtendFlow {
       await abortable(entry.operations.setExpiry(lifeMs, deadline), deadline.signal);
     } catch (error) {
       if (error instanceof RuntimeGone) {
-        await this.#recover.vanished(entry, error.message);
-        throw error;
+        await this.#recover.suspected(entry, error.message);
+        if (entry.row.state === "error") throw error;
       }
       this.#context.logger.warn(
         { sandbox_id: entry.row.id, err: error },

@@ -8,6 +8,7 @@ import type {
   SandboxRow,
 } from "../../ports/index.ts";
 import { Conflict, NotFound, Unavailable } from "../../ports/index.ts";
+import { CurrentOperations } from "./current-operations.ts";
 
 /** What this process is doing with a sandbox right now; one thing at a time. */
 export type Work =
@@ -20,14 +21,16 @@ export type Work =
 
 /**
  * A sandbox of this process. `row` mirrors the store: it changes only after the store has.
- * `operations` is there while commands can run: from a finished spawn or adoption until destroy begins, the runtime
- * ends or its provider cannot be reached.
+ * `operations` is there from a finished spawn or adoption until destroy begins or the runtime has ended; it stays while
+ * the sandbox cannot be reached, because what runs in it may still be there.
  */
 export interface LiveSandbox {
   row: SandboxRow;
   readonly provider: RuntimeProvider | undefined;
   operations: SandboxOperations | undefined;
   work: Work | undefined;
+  /** Questions in a row that it did not answer. */
+  failedProbes: number;
 }
 
 export interface SandboxListener {
@@ -51,7 +54,7 @@ export class LiveSandboxes {
   }
 
   add(row: SandboxRow, provider: RuntimeProvider | undefined): LiveSandbox {
-    const entry: LiveSandbox = { row, provider, operations: undefined, work: undefined };
+    const entry: LiveSandbox = { row, provider, operations: undefined, work: undefined, failedProbes: 0 };
     this.#byId.set(row.id, entry);
     this.#byRuntime.set(row.runtimeId, entry);
     return entry;
@@ -101,12 +104,14 @@ export class LiveSandboxes {
   }
 
   /** Commands can run in it from now on. */
-  start(entry: LiveSandbox, operations: SandboxOperations, how: "spawned" | "adopted"): void {
+  start(entry: LiveSandbox, how: "spawned" | "adopted"): void {
+    if (entry.provider === undefined) throw new Error("a sandbox without a provider cannot run");
+    const operations = new CurrentOperations(entry.provider, entry.row.runtimeId);
     entry.operations = operations;
     this.#tell(entry, (listener) => listener.started(entry.row, operations, how));
   }
 
-  /** Commands can no longer run in it. */
+  /** Its runtime has ended or is about to be: commands can never run in it again. */
   stop(entry: LiveSandbox): void {
     if (entry.operations === undefined) return;
     entry.operations = undefined;

@@ -1,18 +1,35 @@
 import { abortable } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import { RuntimeGone, type RuntimeProvider, type SandboxOperations, Unavailable } from "../../ports/index.ts";
-import { callDeadlineMs, expiresInMs, messageOf, type SandboxContext } from "./context.ts";
+import { expiresInMs, messageOf, probeDeadlineMs, type SandboxContext } from "./context.ts";
 import type { DestroyFlow } from "./destroy-flow.ts";
+import { FreshInventories } from "./fresh-inventories.ts";
 import type { LiveSandbox } from "./live-sandboxes.ts";
 
-/** What happens to sandboxes that nobody asked anything of. Each method leaves a sandbox alone that is worked on. */
+/** So many questions in a row may go unanswered before a sandbox counts as unhealthy, less one. */
+const probesBeforeUnhealthy = 2;
+
+/**
+ * What happens to sandboxes that nobody asked anything of. Each method leaves a sandbox alone that is worked on.
+ *
+ * A sandbox that does not answer has not ended: it keeps its commands and their readers, nothing is told, and after a
+ * second question without an answer its state says `unhealthy`. Only the inventory of its provider says that its
+ * runtime has ended; broken connections and refusals are reasons to look there.
+ */
 export class RecoverFlow {
   readonly #context: SandboxContext;
   readonly #destroys: DestroyFlow;
+  readonly #inventories: FreshInventories;
+  readonly #onProbeFailed: (entry: LiveSandbox) => void;
 
-  constructor(context: SandboxContext, destroys: DestroyFlow) {
+  constructor(
+    context: SandboxContext,
+    options: { destroys: DestroyFlow; onProbeFailed: (entry: LiveSandbox) => void },
+  ) {
     this.#context = context;
-    this.#destroys = destroys;
+    this.#destroys = options.destroys;
+    this.#onProbeFailed = options.onProbeFailed;
+    this.#inventories = new FreshInventories();
   }
 
   /** Its runtime is alive: reconnects when needed and tells it when to end itself. */
@@ -28,22 +45,49 @@ export class RecoverFlow {
     });
   }
 
-  /** A sandbox that cannot be reached becomes unhealthy; one whose runtime turns out to be dead has vanished. */
+  /** Something says that its runtime has ended: it has if the inventory says so too; otherwise it is adopted anew. */
+  async suspected(entry: LiveSandbox, why: string): Promise<void> {
+    const { provider } = entry;
+    if (provider === undefined || (await this.#hasEnded(entry, provider, why))) return;
+    await this.adopt(entry, provider);
+  }
+
+  /** A sandbox that cannot be reached is asked again; one whose runtime turns out to be dead has vanished. */
   async #reach(entry: LiveSandbox, reach: () => Promise<void>): Promise<void> {
     if (entry.work !== undefined) return;
     let gone: string | undefined;
     await this.#context.live.work(entry, "other", async () => {
       try {
         await reach();
+        entry.failedProbes = 0;
       } catch (error) {
+        entry.failedProbes++;
         if (error instanceof RuntimeGone) gone = error.message;
-        else await this.#markUnhealthy(entry, `it could not be reached: ${messageOf(error)}`);
+        const enough = entry.failedProbes >= probesBeforeUnhealthy || entry.provider === undefined;
+        if (enough) await this.#markUnhealthy(entry, `it could not be reached: ${messageOf(error)}`);
       }
     });
-    if (gone !== undefined) await this.vanished(entry, gone);
+    const { provider } = entry;
+    if (entry.failedProbes === 0 || provider === undefined) return;
+    if (gone !== undefined && (await this.#hasEnded(entry, provider, gone))) return;
+    this.#onProbeFailed(entry);
   }
 
-  /** Its runtime ended without having been asked to: the sandbox is kept in state error until it expires. */
+  /** Asks the inventory, and records the end when it is one. */
+  async #hasEnded(entry: LiveSandbox, provider: RuntimeProvider, why: string): Promise<boolean> {
+    try {
+      const state = await this.#inventories.stateOf(provider, entry.row.runtimeId);
+      if (state === "running") return false;
+    } catch (error) {
+      const { logger } = this.#context;
+      logger.warn({ sandbox_id: entry.row.id, err: error }, "it cannot be told whether a sandbox has ended");
+      return false;
+    }
+    await this.vanished(entry, why);
+    return true;
+  }
+
+  /** The inventory says that its runtime ended without having been asked to: the sandbox is kept in state error until it expires. */
   async vanished(entry: LiveSandbox, why: string): Promise<void> {
     const { live, store, clock, events, queue } = this.#context;
     if (entry.work !== undefined || (entry.row.state !== "running" && entry.row.state !== "unhealthy"))
@@ -72,18 +116,18 @@ export class RecoverFlow {
         return;
       }
       entry.row = row;
-      if (row.state !== "running" || row.destroyRequested) live.stop(entry);
+      const mayRun = row.state === "running" || row.state === "unhealthy";
+      if (!mayRun || row.destroyRequested) live.stop(entry);
       if (row.state !== "creating") expiry.set(row.id, row.expiresAt);
     });
   }
 
   async #connect(entry: LiveSandbox, provider: RuntimeProvider): Promise<void> {
     const { live, store, clock, events } = this.#context;
-    using deadline = deadlineAfter(callDeadlineMs);
+    using deadline = deadlineAfter(probeDeadlineMs);
     const { runtimeId } = entry.row;
     await abortable(provider.adopt(runtimeId, deadline), deadline.signal);
-    const operations = provider.sandbox(runtimeId);
-    await this.#tellExpiry(entry, operations);
+    await this.#tellExpiry(entry, provider.sandbox(runtimeId));
     if (entry.row.state === "unhealthy") {
       const change = { state: "running", error: null, updatedAt: clock.now() } as const;
       entry.row = (await store.sandboxes.update(entry.row.id, ["unhealthy"], change)) ?? entry.row;
@@ -91,24 +135,25 @@ export class RecoverFlow {
     if (entry.operations !== undefined || entry.row.state !== "running") return;
     const data = { action: "adopted_runtime", provider: provider.name, image: entry.row.image };
     events.emit({ type: "reconcile.action", sandboxId: entry.row.id, data });
-    live.start(entry, operations, "adopted");
+    live.start(entry, "adopted");
   }
 
   async #tellExpiry(entry: LiveSandbox, operations: SandboxOperations): Promise<void> {
-    using deadline = deadlineAfter(callDeadlineMs);
+    using deadline = deadlineAfter(probeDeadlineMs);
     const lifeMs = expiresInMs(entry.row, this.#context);
     await abortable(operations.setExpiry(lifeMs, deadline), deadline.signal);
   }
 
   async #markUnhealthy(entry: LiveSandbox, why: string): Promise<void> {
-    const { live, store, clock } = this.#context;
+    const { store, clock, logger } = this.#context;
     if (entry.row.state !== "running" && entry.row.state !== "unhealthy") return;
     if (entry.row.state === "unhealthy" && entry.row.error === why) return;
     const change = { state: "unhealthy", error: why, updatedAt: clock.now() } as const;
     const row = await store.sandboxes.update(entry.row.id, ["running", "unhealthy"], change);
     if (row === undefined) return;
+    if (entry.row.state === "running")
+      logger.warn({ sandbox_id: row.id, error: why }, "a sandbox is unhealthy");
     entry.row = row;
-    live.stop(entry);
   }
 
   /** What a dead runtime left behind goes; the next reconciliation finds what could not be removed now. */

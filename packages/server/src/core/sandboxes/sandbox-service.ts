@@ -83,7 +83,13 @@ export class SandboxService implements AsyncDisposable {
     });
     this.#spawns = new SpawnFlow(this.#context, this.#destroys);
     this.#idempotent = new IdempotentSpawns(this.#context);
-    const recover = new RecoverFlow(this.#context, this.#destroys);
+    const failing = new Set<(entry: LiveSandbox) => void>();
+    const recover = new RecoverFlow(this.#context, {
+      destroys: this.#destroys,
+      onProbeFailed: (entry) => {
+        for (const listener of failing) listener(entry);
+      },
+    });
     this.#extends = new ExtendFlow(this.#context, recover);
     this.lifecycle = {
       live: this.#context.live,
@@ -92,6 +98,7 @@ export class SandboxService implements AsyncDisposable {
       recover,
       gate: this.#gate,
       onUnfinished: (listener) => unfinished.add(listener),
+      onProbeFailed: (listener) => failing.add(listener),
     };
   }
 
@@ -297,4 +304,6 @@ export interface SandboxLifecycle {
   readonly gate: Gate;
   /** Calls back when a destroy could not be finished. */
   onUnfinished(listener: (entry: LiveSandbox) => void): void;
+  /** Calls back when a sandbox did not answer. */
+  onProbeFailed(listener: (entry: LiveSandbox) => void): void;
 }

@@ -136,7 +136,6 @@ export class SpawnFlow {
         ...(onStage === undefined ? {} : { onStage }),
       });
       options.onStage?.("provider", since(clock, startedMs));
-      const operations = plan.provider.sandbox(entry.row.runtimeId);
       const committedMs = clock.monotonicMs();
       entry.row = await this.#commit(entry, image);
       options.onStage?.("commit", since(clock, committedMs));
@@ -145,7 +144,7 @@ export class SpawnFlow {
       const data = { provider: entry.row.provider, image: entry.row.image };
       events.emit({ type: "sandbox.created", sandboxId: entry.row.id, data: createdData(entry.row) });
       events.emit({ type: "sandbox.running", sandboxId: entry.row.id, data });
-      live.start(entry, operations, "spawned");
+      live.start(entry, "spawned");
       return entry.row;
     } catch (error) {
       const cause = options.signal.aborted ? causeOf(options.signal, plan) : error;

@@ -42,6 +42,8 @@ export class ScriptedProvider implements RuntimeProvider {
   hook: StepHook = () => undefined;
   checkResult: ProviderCheck = { healthy: true, notes: [] };
   readonly #connected = new Set<RuntimeId>();
+  /** Which connection a runtime has: operations belong to one. */
+  readonly #connections = new Map<RuntimeId, object>();
   readonly #exitListeners = new Set<(runtimeId: RuntimeId, reason: string) => void>();
 
   constructor(
@@ -91,7 +93,9 @@ export class ScriptedProvider implements RuntimeProvider {
   async adopt(runtimeId: RuntimeId, options: CallOptions): Promise<void> {
     await this.hook("adopt", runtimeId, options.signal);
     this.#require(runtimeId);
+    if (this.#connected.has(runtimeId)) return;
     this.#connected.add(runtimeId);
+    this.#connections.set(runtimeId, {});
   }
 
   async destroy(runtimeId: RuntimeId, options: CallOptions): Promise<void> {
@@ -103,7 +107,9 @@ export class ScriptedProvider implements RuntimeProvider {
 
   sandbox(runtimeId: RuntimeId): SandboxOperations {
     if (!this.#connected.has(runtimeId)) throw new RuntimeGone(`runtime ${runtimeId} is not connected`);
-    return new ScriptedOperations(async (expiresInMs, options) => {
+    const connection = this.#connections.get(runtimeId);
+    const isCurrent = () => this.#connected.has(runtimeId) && this.#connections.get(runtimeId) === connection;
+    return new ScriptedOperations(isCurrent, async (expiresInMs, options) => {
       await this.hook("set_expiry", runtimeId, options.signal);
       this.#require(runtimeId).expiresInMs = expiresInMs;
     });
@@ -123,8 +129,17 @@ export class ScriptedProvider implements RuntimeProvider {
     const runtime = this.backend.runtimes.get(runtimeId);
     if (runtime !== undefined) runtime.state = "dead";
     this.#connected.delete(runtimeId);
-    if (options.silently === true) return;
-    for (const listener of this.#exitListeners) listener(runtimeId, options.reason ?? "killed");
+    if (options.silently !== true) this.tellExit(runtimeId, options.reason ?? "killed");
+  }
+
+  /** Says that a runtime seems to have ended, whether it has or not. */
+  tellExit(runtimeId: RuntimeId, reason: string): void {
+    for (const listener of this.#exitListeners) listener(runtimeId, reason);
+  }
+
+  /** The connection to a runtime breaks; the operations handed out are dead from then on. */
+  disconnect(runtimeId: RuntimeId): void {
+    this.#connected.delete(runtimeId);
   }
 
   get listeners(): number {
@@ -145,8 +160,10 @@ export class ScriptedProvider implements RuntimeProvider {
 /** Only the expiry is scripted; commands and files are other tests' matter. */
 class ScriptedOperations implements SandboxOperations {
   readonly setExpiry: SandboxOperations["setExpiry"];
+  readonly #isCurrent: () => boolean;
 
-  constructor(setExpiry: SandboxOperations["setExpiry"]) {
+  constructor(isCurrent: () => boolean, setExpiry: SandboxOperations["setExpiry"]) {
+    this.#isCurrent = isCurrent;
     this.setExpiry = setExpiry;
   }
 
@@ -157,6 +174,7 @@ class ScriptedOperations implements SandboxOperations {
     throw new ProviderError("scripted sandboxes hold no files");
   }
   async stats(): Promise<RuntimeStats> {
+    if (!this.#isCurrent()) throw new RuntimeGone("the connection broke");
     return { pids: 1 };
   }
   async dialPort(): Promise<never> {

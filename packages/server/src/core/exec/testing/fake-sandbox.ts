@@ -1,3 +1,4 @@
+import { Unavailable } from "../../../ports/errors.ts";
 import type {
   ExecExit,
   ExecInfo,
@@ -67,15 +68,27 @@ export class FakeSandbox implements Pick<RunningSandboxes, "subscribe"> {
   readonly graces: [string, number | null][] = [];
   readonly kills: [string, string][] = [];
   infos: ExecInfo[] = [];
+  /** Calls to the sandbox that fail from now on. */
+  failures = 0;
+  /** Feeds of ends that nobody has let go of. */
+  openFeeds = 0;
   #listener: Listener | undefined;
 
   readonly target: { row: SandboxRow; operations: SandboxOperations };
 
   constructor() {
     const execs: Pick<ExecOperations, "exits" | "list" | "setGrace" | "kill"> = {
-      exits: () => this.exits,
-      list: async () => this.infos,
+      exits: ({ signal }) => {
+        this.openFeeds += 1;
+        signal.addEventListener("abort", () => (this.openFeeds -= 1), { once: true });
+        return this.exits;
+      },
+      list: async () => {
+        this.#fail();
+        return this.infos;
+      },
       setGrace: async (execId, graceMs) => {
+        this.#fail();
         this.graces.push([execId, graceMs]);
       },
       kill: async (execId, { reason }) => {
@@ -87,6 +100,12 @@ export class FakeSandbox implements Pick<RunningSandboxes, "subscribe"> {
       row: { id: this.id, provider: "fake" } as SandboxRow,
       operations: { execs } as SandboxOperations,
     };
+  }
+
+  #fail(): void {
+    if (this.failures === 0) return;
+    this.failures -= 1;
+    throw new Unavailable("it does not answer");
   }
 
   subscribe(listener: Listener): () => void {

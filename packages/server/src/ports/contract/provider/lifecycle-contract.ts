@@ -1,6 +1,7 @@
 import { expect, it } from "vitest";
 import { randomIds } from "../../../core/random-ids.ts";
 import { NotFound, RuntimeGone, type RuntimeId } from "../../index.ts";
+import { ConnectionWatch } from "./connection-watch.ts";
 import { type ContractHarness, eventually, finish, readUntil, run, shell, soon } from "./harness.ts";
 
 export function lifecycleContract(harness: ContractHarness): void {
@@ -109,6 +110,27 @@ export function lifecycleContract(harness: ContractHarness): void {
     const { stdout, exit } = await finish(view);
     expect(stdout).toBe("before\nafter restart\n");
     expect(exit).toMatchObject({ exitCode: 0, reason: "exited" });
+  });
+
+  it("a connection that breaks ends no sandbox: after adopt() commands run, and one that ran goes on", async () => {
+    using connections = new ConnectionWatch();
+    const { runtimeId, sandboxId, operations } = await harness.spawn();
+    const spec = shell("sleep 1; echo survived", { detached: true });
+    await operations.execs.startDetached(spec, soon());
+    connections.breakAll();
+    // The first question may meet the broken connection itself.
+    await eventually(() => harness.provider.adopt(runtimeId, soon()));
+    const current = () => harness.provider.sandbox(runtimeId);
+    await eventually(async () => expect((await run(current(), "echo again")).stdout).toBe("again\n"));
+    await current().setExpiry(500_000, soon());
+    await eventually(async () => {
+      expect((await current().execs.get(spec.execId, soon())).exit).toMatchObject({ exitCode: 0 });
+    });
+    expect(await harness.provider.inventory(soon())).toContainEqual({
+      runtimeId,
+      sandboxId,
+      state: "running",
+    });
   });
 
   it("adopt() of a runtime never seen throws RuntimeGone", async () => {
