@@ -15,8 +15,10 @@ struct Segment {
     stream: Stream,
 }
 
-/// Most changes of stream that are remembered: a command that alternates byte by byte keeps less output.
-const MAX_SEGMENTS: usize = 32 * 1024;
+/// A change of stream is remembered for so many bytes of the ring, which bounds what the segments take beside it: a
+/// command that alternates byte by byte keeps less output.
+const BYTES_PER_SEGMENT: usize = 64;
+const LEAST_SEGMENTS: usize = 64;
 const FIRST_ALLOCATION: usize = 512;
 
 pub struct Journal {
@@ -55,8 +57,18 @@ impl Journal {
         self.end
     }
 
+    /// Size of the ring.
     pub fn allocated(&self) -> usize {
         self.ring.len()
+    }
+
+    /// What all of it takes.
+    pub fn memory(&self) -> usize {
+        self.ring.len() + self.segments.capacity() * size_of::<Segment>()
+    }
+
+    fn max_segments(&self) -> usize {
+        (self.ring.len() / BYTES_PER_SEGMENT).max(LEAST_SEGMENTS)
     }
 
     fn kept(&self) -> usize {
@@ -65,11 +77,18 @@ impl Journal {
 
     /// The ring's size that would keep `more` further bytes without losing any, within the limit.
     pub fn size_for(&self, more: usize) -> usize {
-        let wanted = self.kept() + more;
+        let crowded = self.segments.len() >= self.max_segments();
+        let wanted = (self.kept() + more).max(if crowded { self.ring.len() + 1 } else { 0 });
         if wanted <= self.ring.len() {
             return self.ring.len();
         }
         wanted.next_power_of_two().max(FIRST_ALLOCATION).min(self.limit).max(self.ring.len())
+    }
+
+    /// The ring's size that loses nothing from `oldest` on when `more` bytes of another stream follow, whatever the limit.
+    pub fn size_to_keep(&self, oldest: u64, more: usize) -> usize {
+        let bytes = (self.end - oldest.clamp(self.start, self.end)) as usize + more;
+        bytes.max((self.segments.len() + 2) * BYTES_PER_SEGMENT)
     }
 
     /// Takes more memory for the ring; `size` may be above the limit when the last output of an ended command must fit.
@@ -107,7 +126,7 @@ impl Journal {
             return &mut [];
         }
         let oldest_needed = protect.map_or(self.end, |offset| offset.clamp(self.start, self.end));
-        if self.segments.len() >= MAX_SEGMENTS {
+        if self.segments.len() >= self.max_segments() {
             let second = self.segments[1].start;
             if second > oldest_needed {
                 return &mut [];
@@ -246,7 +265,9 @@ mod tests {
         for n in 0..100_000u32 {
             write(&mut journal, b"x", if n % 2 == 0 { Stream::Stdout } else { Stream::Stderr });
         }
-        assert!(journal.segments.len() <= MAX_SEGMENTS);
+        assert_eq!(journal.allocated(), 1 << 20, "it grows rather than lose output");
+        assert!(journal.segments.len() <= (1 << 20) / BYTES_PER_SEGMENT);
+        assert!(journal.memory() <= (1 << 20) * 3 / 2, "{}", journal.memory());
         assert_eq!(journal.end(), 100_000);
         assert_eq!(read(&journal, 0).len(), journal.segments.len());
     }

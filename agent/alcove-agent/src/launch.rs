@@ -263,10 +263,6 @@ impl Agent {
         };
         let line = format!("{text}\n");
         let stream = if exec.tty { Stream::Stdout } else { Stream::Stderr };
-        let size = exec.journal.size_for(line.len());
-        self.journal_bytes += size - exec.journal.allocated();
-        exec.journal.grow(size);
-        exec.journal.append(line.as_bytes(), stream);
         exec.phase = Phase::Running;
         let ending = Ending {
             ended_at: sys::wall_ms(),
@@ -276,6 +272,7 @@ impl Agent {
             duration_ms: sys::boottime_ms().saturating_sub(exec.started_boot),
             start_error: Some(text),
         };
+        self.write_output(key, &line, stream);
         self.reply_started(key);
         self.conclude(key, ending);
     }

@@ -67,13 +67,15 @@ impl Agent {
             return 0;
         }
         let wanted = all.unwrap_or(available).min(READ_CHUNK);
-        let fit = if all.is_some() && protect.is_some() {
-            // A slow reader must not keep an ended command from ending: its last output gets room of its own.
-            (exec.journal.end() - exec.journal.start()) as usize + wanted
+        if let (Some(_), Some(unread)) = (all, protect) {
+            // A slow reader must not keep an ended command from ending, nor lose anything: its last output, which is
+            // no more than the pipes held, gets room of its own, whatever the bounds.
+            let fit = exec.journal.size_to_keep(unread, wanted);
+            self.grow(key, fit);
         } else {
-            exec.journal.size_for(wanted)
-        };
-        self.enlarge(key, fit);
+            let fit = exec.journal.size_for(wanted);
+            self.enlarge(key, fit);
+        }
         let Some(exec) = self.execs.get_mut(key) else { return 0 };
         let room = exec.journal.room(wanted, protect);
         if room.is_empty() {
@@ -83,7 +85,9 @@ impl Agent {
         match sys::read(fd, room) {
             Ok(0) => self.close_output(key, stream),
             Ok(count) => {
+                let before = exec.journal.memory();
                 exec.journal.commit(count, stream);
+                self.journal_bytes += exec.journal.memory() - before;
                 if count >= PIPE_FULL {
                     enlarge_pipe(exec, stream);
                 }
@@ -108,20 +112,32 @@ impl Agent {
             for index in 0..self.ended.len() {
                 let old = self.ended[index];
                 let Some(old) = self.execs.get_mut(old).filter(|old| old.followers.is_empty()) else { continue };
-                self.journal_bytes -= old.journal.allocated();
+                self.journal_bytes -= old.journal.memory();
                 old.journal.release();
                 if self.journal_bytes + more <= self.config.journals_bytes {
                     break;
                 }
             }
         }
-        let Some(exec) = self.execs.get_mut(key) else { return };
         let left = self.config.journals_bytes.saturating_sub(self.journal_bytes);
-        let granted = size.min((allocated + left).max(LEAST_RING));
-        if granted > allocated {
-            exec.journal.grow(granted);
-            self.journal_bytes += granted - allocated;
-        }
+        self.grow(key, size.min((allocated + left).max(LEAST_RING)));
+    }
+
+    fn grow(&mut self, key: Key, size: usize) {
+        let Some(exec) = self.execs.get_mut(key) else { return };
+        let before = exec.journal.memory();
+        exec.journal.grow(size);
+        self.journal_bytes += exec.journal.memory() - before;
+    }
+
+    /// Adds a text of the agent's own to a command's output.
+    pub fn write_output(&mut self, key: Key, text: &str, stream: Stream) {
+        let Some(exec) = self.execs.get_mut(key) else { return };
+        let before = exec.journal.memory();
+        let size = exec.journal.size_for(text.len());
+        exec.journal.grow(size);
+        exec.journal.append(text.as_bytes(), stream);
+        self.journal_bytes += exec.journal.memory() - before;
     }
 
     /// Starts or stops watching an output.

@@ -214,7 +214,7 @@ impl Agent {
     pub fn forget_exec(&mut self, key: Key) {
         let Some(exec) = self.execs.remove(key) else { return };
         self.exec_keys.remove(&exec.id);
-        self.journal_bytes -= exec.journal.allocated();
+        self.journal_bytes -= exec.journal.memory();
         if !exec.ended() {
             self.running -= 1;
         }

@@ -282,6 +282,44 @@ fn a_lossless_reader_slows_the_command_down_and_misses_nothing() {
 }
 
 #[test]
+fn a_lossless_reader_misses_nothing_when_journals_are_at_their_bound() {
+    let agent = TestAgent::start_with(&[], json!({"journals_bytes": 65536, "ring_bytes": 65536}));
+    let (mut reader, mut other) = (agent.client(), agent.client());
+    // Commands that run and are not read take all of the memory there is.
+    for number in 0..6 {
+        let script = "seq 1 20000; exec sleep 600";
+        other.ask(&exec_request(&format!("full{number}"), &["/bin/sh", "-c", script], json!({"follow": false})));
+    }
+    eventually("the journals are full", || {
+        let list = other.ask(&json!({"op": "exec.list"}));
+        list["execs"].as_array().expect("execs").iter().all(|exec| exec["output_bytes"] == 108_894)
+    });
+    // What sockets and journal take of a reader that does not read is found out with a command that never ends.
+    let mut probe = agent.client();
+    probe.request(&exec_request("probe", &["cat", "/dev/zero"], json!({})));
+    let written = |other: &mut support::Client, id: &str| {
+        other.ask(&json!({"op": "exec.get", "exec_id": id}))["output_bytes"].as_u64().expect("a number")
+    };
+    let (mut capacity, mut same) = (0, 0);
+    eventually("the command is held back", || {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let now = written(&mut other, "probe");
+        same = if now == capacity { same + 1 } else { 0 };
+        capacity = now;
+        now > 0 && same > 20
+    });
+    // This one's last output waits in its pipe when it ends, and the streams alternate there.
+    let script = format!(
+        "head -c {capacity} /dev/zero; for n in $(seq 300); do echo out; echo err >&2; done; head -c 35000 /dev/zero"
+    );
+    reader.request(&exec_request("e", &["/bin/sh", "-c", &script], json!({})));
+    eventually("its end", || other.ask(&json!({"op": "exec.get", "exec_id": "e"}))["state"] == "exited");
+    let outcome = Outcome::new(reader.rest());
+    assert_eq!((outcome.stdout.len() as u64, outcome.stderr.len()), (capacity + 36_200, 1_200));
+    assert_eq!(outcome.exit.expect("exit")["output_bytes"], capacity + 37_400);
+}
+
+#[test]
 fn a_lossy_reader_skips_and_a_stalled_one_does_not_hold_back_a_kill() {
     let agent = TestAgent::start_with(&[], json!({"ring_bytes": 65536}));
     let (mut lossy, mut stalled, mut other) = (agent.client(), agent.client(), agent.client());
