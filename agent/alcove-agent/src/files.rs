@@ -11,6 +11,7 @@ pub mod path;
 pub mod read;
 pub mod remove;
 pub mod unpack;
+pub mod walk;
 pub mod watch;
 pub mod write;
 

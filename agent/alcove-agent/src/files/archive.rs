@@ -1,7 +1,7 @@
 //! `file.archive`: a directory, or a single file, as a tar.
 
-use super::list::{MAX_DEPTH, names, open_directory};
 use super::path::{self, failed};
+use super::walk::{HELD, Visit, Walk};
 use crate::sys;
 use crate::workers::channel::{Channel, Served, Stop, refused};
 use alcove_protocol::{ErrorCode, FileArchive};
@@ -13,7 +13,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path as FilePath;
 
 const CHUNK: usize = 256 * 1024;
-const MAX_NAMES: usize = 1_000_000;
+/// The longest name that an archive holds; unpacking takes them up to the same length.
+pub const MAX_NAME: usize = 256 * 1024;
 
 #[derive(Serialize)]
 struct Empty {}
@@ -72,52 +73,56 @@ fn as_path(bytes: &[u8]) -> &FilePath {
     FilePath::new(std::ffi::OsStr::from_bytes(bytes))
 }
 
-/// Adds one name, and what is below it. Sockets are left out: an archive cannot hold them.
-fn add(builder: &mut Builder, dir: RawFd, name: &CStr, inner: &[u8], depth: u32) -> io::Result<()> {
+/// Adds one name; whether it is a directory to go down into. Sockets are left out: an archive cannot hold them.
+fn add(builder: &mut Builder, dir: RawFd, name: &CStr, inner: &[u8]) -> io::Result<bool> {
     let stat = sys::stat_at(dir, name, libc::AT_SYMLINK_NOFOLLOW)?;
     match stat.st_mode & libc::S_IFMT {
         libc::S_IFDIR => {
-            let mut with_slash = inner.to_vec();
-            with_slash.push(b'/');
+            let with_slash = [inner, b"/"].concat();
             builder.append_data(&mut header(&stat, tar::EntryType::Directory, 0), as_path(&with_slash), io::empty())?;
-            if depth >= MAX_DEPTH {
-                return Err(Error::from_raw_os_error(libc::ENAMETOOLONG));
-            }
-            let below = open_directory(dir, name)?;
-            add_all(builder, &below, inner, depth + 1)
+            return Ok(true);
         }
         libc::S_IFREG => {
             let flags = libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
             let fd = sys::open_at(dir, name, flags, 0)?;
             let stat = sys::fstat(fd.as_raw_fd())?;
             let size = stat.st_size.max(0) as u64;
-            builder.append_data(
-                &mut header(&stat, tar::EntryType::Regular, size),
-                as_path(inner),
-                Exactly { fd, left: size },
-            )
+            let content = Exactly { fd, left: size };
+            builder.append_data(&mut header(&stat, tar::EntryType::Regular, size), as_path(inner), content)?;
         }
         libc::S_IFLNK => {
             let target = path::read_link(dir, name).ok_or_else(Error::last_os_error)?;
-            builder.append_link(&mut header(&stat, tar::EntryType::Symlink, 0), as_path(inner), as_path(&target))
+            let mut header = header(&stat, tar::EntryType::Symlink, 0);
+            builder.append_link(&mut header, as_path(inner), as_path(&target))?;
         }
-        libc::S_IFIFO => builder.append_data(&mut header(&stat, tar::EntryType::Fifo, 0), as_path(inner), io::empty()),
-        _ => Ok(()),
+        libc::S_IFIFO => {
+            builder.append_data(&mut header(&stat, tar::EntryType::Fifo, 0), as_path(inner), io::empty())?;
+        }
+        _ => {}
     }
+    Ok(false)
 }
 
-fn add_all(builder: &mut Builder, dir: &OwnedFd, prefix: &[u8], depth: u32) -> io::Result<()> {
-    let reader = open_directory(dir.as_raw_fd(), c".")?;
-    for name in names(reader, MAX_NAMES)? {
-        let mut inner = prefix.to_vec();
-        if !inner.is_empty() {
-            inner.push(b'/');
+/// Adds what is below a directory, as far as it is on the same file system: others are archived as empty directories.
+fn add_all(builder: &mut Builder, root: OwnedFd) -> io::Result<()> {
+    let mut walk = Walk::new(root, b"", HELD)?;
+    let device = walk.device();
+    while let Some(visit) = walk.advance()? {
+        let Visit::Entry(name) = visit else { continue };
+        let inner = walk.path_of(&name);
+        if inner.len() > MAX_NAME {
+            return Err(Error::from_raw_os_error(libc::ENAMETOOLONG));
         }
-        inner.extend_from_slice(name.as_bytes());
-        match add(builder, dir.as_raw_fd(), &name, &inner, depth) {
+        match add(builder, walk.dir(), &name, &inner) {
+            Ok(true) => match walk.enter_on(&name, device) {
+                // A mount point, or removed since it was seen.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EXDEV | libc::ENOENT | libc::ENOTDIR)) => {}
+                entered => drop(entered?),
+            },
+            Ok(false) => {}
             // Removed since the directory was read.
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
-            done => done?,
+            Err(error) => return Err(error),
         }
     }
     Ok(())
@@ -140,11 +145,11 @@ pub fn archive(channel: &mut Channel, request: &FileArchive) -> Served {
     channel.reply(&Empty {})?;
     let mut builder = tar::Builder::new(BufWriter::with_capacity(CHUNK, Outgoing(channel)));
     let added = match directory {
-        Some(directory) => add_all(&mut builder, &directory, b"", 0),
+        Some(directory) => add_all(&mut builder, directory),
         None => {
             let place = path::follow(&path, path::locate(&path)?)?;
             let name = path.name().unwrap_or(b"file").to_vec();
-            add(&mut builder, place.dir.as_raw_fd(), &place.name, &name, 0)
+            add(&mut builder, place.dir.as_raw_fd(), &place.name, &name).map(|_| ())
         }
     };
     let written = added.and_then(|()| builder.into_inner()).and_then(|mut writer| writer.flush());

@@ -1,72 +1,71 @@
 //! `file.glob`: `*`, `?`, `[…]`, `{a,b}` and `**` over absolute paths.
 
-use super::list::{MAX_DEPTH, names, open_directory};
-use super::path;
+use super::list::names;
+use super::path::{self, failed};
+use super::walk::{HELD, Trail, join};
 use crate::sys;
 use crate::workers::channel::{Channel, Served, Stop, refused};
 use alcove_protocol::{ErrorCode, Event, FileGlob};
 use std::collections::BTreeSet;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::ffi::{CStr, CString};
+use std::io::Error;
+use std::os::fd::RawFd;
 
 const MAX_PATHS: usize = 100_000;
 const MAX_ALTERNATIVES: usize = 1_000;
 const BATCH: usize = 1_000;
-const MAX_NAMES: usize = 1_000_000;
 /// Entries looked at before a pattern is given up as too wide.
 const MAX_VISITED: usize = 4_000_000;
 
 /// Expands `{a,b}`, nested ones too. A brace without its partner or without a comma stands for itself.
-fn alternatives(pattern: &[u8], out: &mut Vec<Vec<u8>>) -> Served {
-    if out.len() > MAX_ALTERNATIVES {
-        return Err(refused(
-            ErrorCode::BadRequest,
-            format!("the pattern has more than {MAX_ALTERNATIVES} alternatives"),
-        ));
+fn alternatives(pattern: &[u8]) -> Result<Vec<Vec<u8>>, Stop> {
+    let (mut left, mut expanded) = (vec![pattern.to_vec()], Vec::new());
+    while let Some(pattern) = left.pop() {
+        let Some((open, close, commas)) = first_braces(&pattern) else {
+            expanded.push(pattern);
+            continue;
+        };
+        let ends: Vec<usize> = commas.into_iter().chain([close]).collect();
+        if left.len() + expanded.len() + ends.len() > MAX_ALTERNATIVES {
+            return Err(refused(
+                ErrorCode::BadRequest,
+                format!("the pattern has more than {MAX_ALTERNATIVES} alternatives"),
+            ));
+        }
+        for (index, until) in ends.iter().enumerate().rev() {
+            let from = if index == 0 { open } else { ends[index - 1] } + 1;
+            left.push([&pattern[..open], &pattern[from..*until], &pattern[close + 1..]].concat());
+        }
     }
-    let Some((open, close, commas)) = first_braces(pattern) else {
-        out.push(pattern.to_vec());
-        return Ok(());
-    };
-    let mut from = open + 1;
-    for until in commas.into_iter().chain([close]) {
-        let expanded = [&pattern[..open], &pattern[from..until], &pattern[close + 1..]].concat();
-        alternatives(&expanded, out)?;
-        from = until + 1;
-    }
-    Ok(())
+    Ok(expanded)
 }
 
+/// The first brace that has a partner and a comma of its own: both ends, and the commas. One pass, whatever the pattern.
 fn first_braces(pattern: &[u8]) -> Option<(usize, usize, Vec<usize>)> {
+    let mut opened: Vec<(usize, Vec<usize>)> = Vec::new();
+    let mut first: Option<(usize, usize, Vec<usize>)> = None;
     let mut at = 0;
     while at < pattern.len() {
         match pattern[at] {
             b'\\' => at += 1,
-            b'{' => {
-                let (mut depth, mut commas, mut inner) = (0, Vec::new(), at);
-                while inner < pattern.len() {
-                    match pattern[inner] {
-                        b'\\' => inner += 1,
-                        b'{' => depth += 1,
-                        b'}' => {
-                            depth -= 1;
-                            if depth == 0 {
-                                break;
-                            }
-                        }
-                        b',' if depth == 1 => commas.push(inner),
-                        _ => {}
-                    }
-                    inner += 1;
+            b'{' => opened.push((at, Vec::new())),
+            b',' => {
+                if let Some((_, commas)) = opened.last_mut() {
+                    commas.push(at);
                 }
-                if inner < pattern.len() && !commas.is_empty() {
-                    return Some((at, inner, commas));
+            }
+            b'}' => {
+                if let Some((open, commas)) = opened.pop() {
+                    if !commas.is_empty() && first.as_ref().is_none_or(|(before, ..)| open < *before) {
+                        first = Some((open, at, commas));
+                    }
                 }
             }
             _ => {}
         }
         at += 1;
     }
-    None
+    first
 }
 
 /// Whether a name matches one component of a pattern. A leading dot has to be written out.
@@ -172,128 +171,165 @@ fn is_plain(component: &[u8]) -> bool {
     !component.iter().any(|byte| b"*?[\\".contains(byte))
 }
 
-struct Search {
-    found: BTreeSet<Vec<u8>>,
-    visited: usize,
+struct Search<'a> {
+    pattern: &'a [Vec<u8>],
+    found: &'a mut BTreeSet<Vec<u8>>,
+    visited: &'a mut usize,
 }
 
-impl Search {
-    fn visit(&mut self) -> Served {
-        self.visited += 1;
-        if self.visited > MAX_VISITED || self.found.len() > MAX_PATHS {
-            return Err(refused(
-                ErrorCode::TooLarge,
-                format!("the pattern finds more than {MAX_PATHS} paths, or looks at too many"),
-            ));
+/// Which components of the pattern the names of a directory are held against: one directory is read once, however many
+/// ways the pattern has to reach it.
+type Open = Vec<usize>;
+
+/// A directory on the way, and the names of it that are still to be looked at.
+struct Level {
+    open: Open,
+    names: Vec<CString>,
+    held: usize,
+    /// Length of its path.
+    path: usize,
+}
+
+impl Search<'_> {
+    fn is_deep(&self, at: usize) -> bool {
+        self.pattern[at] == b"**"
+    }
+
+    /// `**` also stands for no directory at all.
+    fn closed(&self, mut open: Open) -> Open {
+        let mut index = 0;
+        while index < open.len() {
+            let at = open[index];
+            if self.is_deep(at) && at + 1 < self.pattern.len() {
+                open.push(at + 1);
+            }
+            index += 1;
+        }
+        open.sort_unstable();
+        open.dedup();
+        open
+    }
+
+    /// What is to be looked at in the directory that the trail has come to.
+    fn level(&mut self, trail: &Trail, open: Open, path: usize, room: usize) -> Result<Level, Stop> {
+        let open = self.closed(open);
+        let is_plain = |at: &usize| is_plain(&self.pattern[*at]) || self.pattern[*at] == b"..";
+        let (mut all, mut held) = (Vec::new(), 0);
+        if !open.iter().all(is_plain) {
+            // What cannot be read holds no matches but those that need no reading.
+            if let Ok(read) = names(trail.dir(), room) {
+                if !read.complete {
+                    return Err(too_wide());
+                }
+                (all, held) = (read.names, read.held);
+            }
+        }
+        for at in open.iter().filter(|at| is_plain(at)) {
+            all.push(path::c_string(&self.pattern[*at])?);
+        }
+        all.sort_unstable();
+        all.dedup();
+        all.reverse();
+        Ok(Level { open, names: all, held, path })
+    }
+
+    /// Holds a name against the pattern. What is open below it, and whether a symlink is followed to get there.
+    fn look(&mut self, dir: RawFd, above: &[u8], name: &CStr, open: &[usize]) -> Result<Option<(Open, bool)>, Stop> {
+        *self.visited += 1;
+        if *self.visited > MAX_VISITED {
+            return Err(too_wide());
+        }
+        let text = name.to_bytes();
+        let hidden = text.first() == Some(&b'.');
+        let fits = |at: usize| {
+            let component = &self.pattern[at];
+            if self.is_deep(at) {
+                !hidden
+            } else {
+                text == &component[..] || (text != b".." && matches(component, text))
+            }
+        };
+        let fitting: Open = open.iter().copied().filter(|at| fits(*at)).collect();
+        if fitting.is_empty() || join(above, text).len() > path::MAX_PATH {
+            return Ok(None);
+        }
+        let Ok(stat) = sys::stat_at(dir, name, libc::AT_SYMLINK_NOFOLLOW) else { return Ok(None) };
+        let kind = stat.st_mode & libc::S_IFMT;
+        let last = self.pattern.len() - 1;
+        if fitting.last() == Some(&last) {
+            self.found.insert(join(above, text));
+            if self.found.len() > MAX_PATHS {
+                return Err(too_wide());
+            }
+        }
+        let link = kind == libc::S_IFLNK;
+        if !link && kind != libc::S_IFDIR {
+            return Ok(None);
+        }
+        let below = |at: usize| {
+            if self.is_deep(at) { (!link).then_some(at) } else { (at < last).then_some(at + 1) }
+        };
+        let next: Open = fitting.into_iter().filter_map(below).collect();
+        Ok((!next.is_empty()).then_some((next, link)))
+    }
+
+    fn run(&mut self) -> Served {
+        let failure = |error: Error| failed("/", &error);
+        let root = path::open(&path::Path { components: Vec::new() }, SEARCH)?;
+        let mut trail = Trail::new(root).map_err(failure)?;
+        let mut path = b"/".to_vec();
+        let mut levels = vec![self.level(&trail, vec![0], path.len(), HELD)?];
+        let mut held = levels[0].held;
+        while let Some(level) = levels.last_mut() {
+            let Some(name) = level.names.pop() else {
+                held -= level.held;
+                levels.pop();
+                let Some(above) = levels.last() else { break };
+                path.truncate(above.path);
+                // Below a symlink `..` leads elsewhere. What is gone by now holds no more matches.
+                let again = || path::open_at(libc::AT_FDCWD, &sys::c_string(&path)?, SEARCH);
+                if trail.leave(again).is_err() {
+                    return Err(refused(ErrorCode::Busy, "directories were moved while the pattern was looked for"));
+                }
+                continue;
+            };
+            let open = std::mem::take(&mut level.open);
+            let next = self.look(trail.dir(), &path, &name, &open);
+            level.open = open;
+            let Some((open, follow)) = next? else { continue };
+            let inner = join(&path, name.to_bytes());
+            let flags = if follow { SEARCH } else { SEARCH | libc::O_NOFOLLOW };
+            let Ok(below) = path::open_at(trail.dir(), &name, flags) else { continue };
+            trail.enter_opened(below).map_err(failure)?;
+            path = inner;
+            let level = self.level(&trail, open, path.len(), HELD.saturating_sub(held))?;
+            held += level.held;
+            levels.push(level);
         }
         Ok(())
     }
-
-    fn walk(&mut self, dir: &OwnedFd, path: &[u8], rest: &[Vec<u8>], depth: u32) -> Served {
-        let Some((component, after)) = rest.split_first() else { return Ok(()) };
-        if depth > MAX_DEPTH {
-            return Ok(());
-        }
-        if component == b"**" {
-            if after.is_empty() {
-                return self.everything(dir, path, depth);
-            }
-            self.walk(dir, path, after, depth)?;
-            return self.each(dir, |search, name, is_directory| {
-                if is_directory && name.first() != Some(&b'.') {
-                    if let Some((below, inner)) = enter(dir, path, name, false) {
-                        search.walk(&below, &inner, rest, depth + 1)?;
-                    }
-                }
-                Ok(())
-            });
-        }
-        if is_plain(component) || component == b".." {
-            return self.step(dir, path, component, after, depth);
-        }
-        self.each(
-            dir,
-            |search, name, _| {
-                if matches(component, name) { search.step(dir, path, name, after, depth) } else { Ok(()) }
-            },
-        )
-    }
-
-    /// One name: a result when nothing follows, else a directory to go on in.
-    fn step(&mut self, dir: &OwnedFd, path: &[u8], name: &[u8], after: &[Vec<u8>], depth: u32) -> Served {
-        self.visit()?;
-        if after.is_empty() {
-            let exists = sys::c_string(name)
-                .and_then(|name| sys::stat_at(dir.as_raw_fd(), &name, libc::AT_SYMLINK_NOFOLLOW))
-                .is_ok();
-            if exists {
-                self.found.insert(join(path, name));
-            }
-            return Ok(());
-        }
-        match enter(dir, path, name, true) {
-            Some((below, inner)) => self.walk(&below, &inner, after, depth + 1),
-            None => Ok(()),
-        }
-    }
-
-    fn everything(&mut self, dir: &OwnedFd, path: &[u8], depth: u32) -> Served {
-        self.each(dir, |search, name, is_directory| {
-            if name.first() == Some(&b'.') {
-                return Ok(());
-            }
-            search.found.insert(join(path, name));
-            if is_directory && depth < MAX_DEPTH {
-                if let Some((below, inner)) = enter(dir, path, name, false) {
-                    search.everything(&below, &inner, depth + 1)?;
-                }
-            }
-            Ok(())
-        })
-    }
-
-    fn each(&mut self, dir: &OwnedFd, mut visit: impl FnMut(&mut Self, &[u8], bool) -> Served) -> Served {
-        // What cannot be read holds no matches.
-        let Ok(reader) = open_directory(dir.as_raw_fd(), c".") else { return Ok(()) };
-        for name in names(reader, MAX_NAMES).unwrap_or_default() {
-            self.visit()?;
-            let is_directory = sys::stat_at(dir.as_raw_fd(), &name, libc::AT_SYMLINK_NOFOLLOW)
-                .is_ok_and(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFDIR);
-            visit(self, name.as_bytes(), is_directory)?;
-        }
-        Ok(())
-    }
 }
 
-fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
-    [path, if path.ends_with(b"/") { b"" } else { b"/" }, name].concat()
+fn too_wide() -> Stop {
+    refused(ErrorCode::TooLarge, format!("the pattern finds more than {MAX_PATHS} paths, or looks at too many"))
 }
 
-fn enter(dir: &OwnedFd, path: &[u8], name: &[u8], through_links: bool) -> Option<(OwnedFd, Vec<u8>)> {
-    let c_name = sys::c_string(name).ok()?;
-    let flags = libc::O_PATH | libc::O_DIRECTORY | if through_links { 0 } else { libc::O_NOFOLLOW };
-    let below = path::open_at(dir.as_raw_fd(), &c_name, flags).ok()?;
-    Some((below, join(path, name)))
-}
+const SEARCH: libc::c_int = libc::O_PATH | libc::O_DIRECTORY;
 
+/// Paths longer than a request can name are left out.
 pub fn glob(channel: &mut Channel, request: &FileGlob) -> Served {
-    let mut patterns = Vec::new();
-    alternatives(request.pattern.as_bytes(), &mut patterns)?;
-    let mut search = Search { found: BTreeSet::new(), visited: 0 };
-    for pattern in patterns {
-        let parsed = path::parse(&String::from_utf8_lossy(&pattern))?;
-        if parsed.is_root() {
-            search.found.insert(b"/".to_vec());
-            continue;
-        }
-        let root = path::Path { components: Vec::new() };
-        let root = path::open(&root, libc::O_PATH | libc::O_DIRECTORY)?;
-        let mut components = parsed.components;
+    let (mut found, mut visited) = (BTreeSet::new(), 0);
+    for pattern in alternatives(request.pattern.as_bytes())? {
+        let mut components = path::parse(&String::from_utf8_lossy(&pattern))?.components;
         // Neighbouring ** mean no more than one.
         components.dedup_by(|a, b| a == b"**" && b == b"**");
-        search.walk(&root, b"/", &components, 0)?;
+        if components.is_empty() {
+            found.insert(b"/".to_vec());
+            continue;
+        }
+        Search { pattern: &components, found: &mut found, visited: &mut visited }.run()?;
     }
-    let found: Vec<String> = search.found.iter().map(|path| String::from_utf8_lossy(path).into_owned()).collect();
+    let found: Vec<String> = found.iter().map(|path| String::from_utf8_lossy(path).into_owned()).collect();
     for batch in found.chunks(BATCH) {
         channel.event(&Event::Paths { paths: batch.to_vec() }).map_err(|_| Stop::Gone)?;
     }
@@ -305,9 +341,8 @@ mod tests {
     use super::*;
 
     fn expand(pattern: &str) -> Vec<String> {
-        let mut out = Vec::new();
-        assert!(alternatives(pattern.as_bytes(), &mut out).is_ok());
-        out.into_iter().map(|one| String::from_utf8_lossy(&one).into_owned()).collect()
+        let expanded = alternatives(pattern.as_bytes()).unwrap_or_else(|_| panic!("too many alternatives"));
+        expanded.into_iter().map(|one| String::from_utf8_lossy(&one).into_owned()).collect()
     }
 
     #[test]
@@ -315,6 +350,14 @@ mod tests {
         assert_eq!(expand("/a{b,c{d,e}}f"), ["/abf", "/acdf", "/acef"]);
         assert_eq!(expand("/a{b}c{,x}"), ["/a{b}c", "/a{b}cx"]);
         assert_eq!(expand("/a{b"), ["/a{b"]);
+    }
+
+    #[test]
+    fn braces_cost_neither_stack_nor_quadratic_time() {
+        // Looked through again from each of its braces, the first pattern alone would take a billion steps an alternative.
+        let open = "{".repeat(40_000);
+        assert_eq!(expand(&format!("/{open}{{a,b}}{{a,b}}")).len(), 4);
+        assert!(alternatives("{a,b}".repeat(800).as_bytes()).is_err());
     }
 
     #[test]

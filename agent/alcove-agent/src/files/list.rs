@@ -2,44 +2,59 @@
 
 use super::inspect;
 use super::path::{self, failed};
+use super::walk::{HELD, Visit, Walk};
 use crate::sys;
 use crate::workers::channel::{Channel, Served, Stop, refused};
 use alcove_protocol::{ErrorCode, Event, FileInfo, FileList, FileType};
 use std::ffi::{CStr, CString};
 use std::io::{Error, Result};
-use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
 
 const MAX_ENTRIES: usize = 100_000;
 const BATCH: usize = 1_000;
-/// Levels that a walk holds open; deeper ones are left out of a listing.
-pub const MAX_DEPTH: u32 = 512;
 
-/// The names in a directory but `.` and `..`, sorted by their bytes. `limit` bounds the memory this takes.
-pub fn names(dir: OwnedFd, limit: usize) -> Result<Vec<CString>> {
-    let mut names = Vec::new();
+/// What a directory holds, but `.` and `..`.
+pub struct Names {
+    /// Sorted by their bytes.
+    pub names: Vec<CString>,
+    /// About how much memory they take.
+    pub held: usize,
+    /// Whether these are all.
+    pub complete: bool,
+}
+
+/// A name takes about this much memory beside its text.
+const OVERHEAD: usize = 40;
+
+/// Reads a directory until `bound` is reached, at least one name.
+pub fn names(dir: RawFd, bound: usize) -> Result<Names> {
+    let (mut names, mut held, mut complete) = (Vec::new(), 0, false);
+    let reader = open_directory(dir, c".")?;
     // SAFETY: the stream owns the descriptor from here on and is closed on every way out.
     unsafe {
-        let raw = dir.into_raw_fd();
+        let raw = reader.into_raw_fd();
         let stream = libc::fdopendir(raw);
         if stream.is_null() {
             let error = Error::last_os_error();
             libc::close(raw);
             return Err(error);
         }
-        while names.len() <= limit {
+        while held <= bound {
             let entry = libc::readdir64(stream);
             if entry.is_null() {
+                complete = true;
                 break;
             }
             let name = CStr::from_ptr((*entry).d_name.as_ptr());
             if name != c"." && name != c".." {
+                held += name.to_bytes().len() + OVERHEAD;
                 names.push(name.to_owned());
             }
         }
         libc::closedir(stream);
     }
     names.sort_unstable();
-    Ok(names)
+    Ok(Names { names, held, complete })
 }
 
 /// Opens a directory for reading, never through a symlink.
@@ -75,22 +90,27 @@ impl Listing<'_> {
         self.channel.event(&Event::Entries { entries })
     }
 
-    fn walk(&mut self, dir: &OwnedFd, path: &[u8], depth: u32) -> Served {
-        let failure = |error: Error| failed(&String::from_utf8_lossy(path), &error);
-        let reader = open_directory(dir.as_raw_fd(), c".").map_err(failure)?;
-        for name in names(reader, MAX_ENTRIES).map_err(failure)? {
-            let mut inner = path.to_vec();
-            if inner != b"/" {
-                inner.push(b'/');
+    fn walk(&mut self, mut walk: Walk, depth: usize) -> Served {
+        let root = self.root.clone();
+        let failure = |error: Error| match error.raw_os_error() {
+            Some(libc::E2BIG) => refused(ErrorCode::TooLarge, format!("{root} has more than {MAX_ENTRIES} entries")),
+            _ => failed(&root, &error),
+        };
+        while let Some(visit) = walk.advance().map_err(failure)? {
+            let Visit::Entry(name) = visit else { continue };
+            let path = walk.path_of(&name);
+            if path.len() > path::MAX_PATH {
+                continue;
             }
-            inner.extend_from_slice(name.as_bytes());
             // What vanishes meanwhile is not there.
-            let Ok(info) = inspect::info_at(dir.as_raw_fd(), &name, &inner) else { continue };
-            let descend = info.kind == FileType::Dir && depth > 1;
+            let Ok(info) = inspect::info_at(walk.dir(), &name, &path) else { continue };
+            let descend = info.kind == FileType::Dir && walk.depth() + 1 < depth;
             self.add(info)?;
             if descend {
-                if let Ok(below) = open_directory(dir.as_raw_fd(), &name) {
-                    self.walk(&below, &inner, depth - 1)?;
+                match walk.enter(&name) {
+                    Err(error) if error.raw_os_error() == Some(libc::E2BIG) => return Err(failure(error)),
+                    // What cannot be read, or is no directory any more, is listed without what is below it.
+                    _ => {}
                 }
             }
         }
@@ -98,11 +118,13 @@ impl Listing<'_> {
     }
 }
 
+/// Entries whose path no request could name are left out.
 pub fn list(channel: &mut Channel, request: &FileList) -> Served {
     let path = path::parse(&request.path)?;
+    let text = path.text();
     let dir = path::open(&path, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NONBLOCK)?;
-    let mut listing = Listing { channel, batch: Vec::new(), total: 0, root: path.text() };
-    let depth = request.depth.unwrap_or(1).clamp(1, MAX_DEPTH);
-    listing.walk(&dir, &path.bytes(), depth)?;
+    let walk = Walk::new(dir, &path.bytes(), HELD).map_err(|error| failed(&text, &error))?;
+    let mut listing = Listing { channel, batch: Vec::new(), total: 0, root: text };
+    listing.walk(walk, request.depth.unwrap_or(1).max(1) as usize)?;
     listing.flush().map_err(|_| Stop::Gone)
 }

@@ -10,7 +10,7 @@ use std::io::Error;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-const MAX_PATH: usize = 4095;
+pub const MAX_PATH: usize = 4095;
 const MAX_LINKS: usize = 40;
 
 /// An absolute path, cut into its components; `.` and empty ones are left out.
@@ -86,6 +86,8 @@ pub fn failed(path: &str, error: &Error) -> Stop {
         libc::ENAMETOOLONG => (ErrorCode::BadRequest, format!("{path}: a name is too long")),
         libc::EINVAL => (ErrorCode::BadRequest, format!("{path}: {error}")),
         libc::EOPNOTSUPP | libc::ENOSYS => (ErrorCode::Unsupported, format!("{path}: {error}")),
+        libc::ESTALE => (ErrorCode::Busy, format!("{path}: a directory was moved while it was walked through")),
+        libc::E2BIG => (ErrorCode::TooLarge, format!("{path}: a directory holds too many names")),
         libc::EMFILE | libc::ENFILE | libc::ENOMEM => (ErrorCode::Busy, format!("{path}: {error}")),
         _ => (ErrorCode::Io, format!("{path}: {error}")),
     };

@@ -1,21 +1,17 @@
 //! `file.remove`, also of whole trees; symlinks are removed, never followed.
 
-use super::list::{names, open_directory};
 use super::path::{self, failed};
+use super::walk::{HELD, Visit, Walk};
 use crate::sys;
 use crate::workers::channel::{Channel, Served, refused};
 use alcove_protocol::{ErrorCode, FileRemove};
 use serde::Serialize;
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::io::{Error, Result};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 
 #[derive(Serialize)]
 struct Empty {}
-
-/// Levels of directories held open at once.
-const MAX_LEVELS: usize = 800;
-const BATCH: usize = 100_000;
 
 fn unlink(dir: RawFd, name: &CStr, flags: libc::c_int) -> Result<()> {
     // SAFETY: the name is a C string.
@@ -33,44 +29,27 @@ pub fn remove_tree(dir: RawFd, name: &CStr) -> Result<()> {
         Err(error) if matches!(error.raw_os_error(), Some(libc::EISDIR | libc::EPERM)) => {}
         done => return done,
     }
-    struct Level {
-        fd: OwnedFd,
-        name: CString,
-        left: Vec<CString>,
-    }
-    let enter = |dir: RawFd, name: &CStr| -> Result<Level> {
-        let fd = open_directory(dir, name)?;
-        let left = names(sys::open_at(fd.as_raw_fd(), c".", libc::O_RDONLY | libc::O_DIRECTORY, 0)?, BATCH)?;
-        Ok(Level { fd, name: name.to_owned(), left })
-    };
-    let mut levels = vec![enter(dir, name)?];
-    while let Some(level) = levels.last_mut() {
-        let fd = level.fd.as_raw_fd();
-        let Some(entry) = level.left.pop() else {
-            let above = if levels.len() > 1 { levels[levels.len() - 2].fd.as_raw_fd() } else { dir };
-            let Some(level) = levels.last_mut() else { break };
-            match unlink(above, &level.name, libc::AT_REMOVEDIR) {
-                Err(error) if error.raw_os_error() == Some(libc::ENOTEMPTY) => {
-                    // More than one batch, or made meanwhile by somebody who can be outrun only so often.
-                    level.left = names(sys::open_at(fd, c".", libc::O_RDONLY | libc::O_DIRECTORY, 0)?, BATCH)?;
-                    if level.left.is_empty() {
-                        return Err(error);
-                    }
-                    continue;
-                }
-                done => done?,
-            }
-            levels.pop();
-            continue;
+    // Through the directory itself the name is reached as any other is.
+    let above = sys::open_at(dir, c".", libc::O_PATH | libc::O_DIRECTORY, 0)?;
+    let mut walk = Walk::only(above, name, HELD)?;
+    while let Some(visit) = walk.advance()? {
+        let (name, emptied) = match visit {
+            Visit::Entry(name) => (name, false),
+            Visit::Left(name) => (name, true),
         };
-        match unlink(fd, &entry, 0) {
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EISDIR | libc::EPERM)) => {
-                if levels.len() >= MAX_LEVELS {
-                    return Err(Error::from_raw_os_error(libc::ENAMETOOLONG));
-                }
-                levels.push(enter(fd, &entry).map_err(|_| error)?);
+        let flags = if emptied { libc::AT_REMOVEDIR } else { 0 };
+        match unlink(walk.dir(), &name, flags).map_err(|error| (error.raw_os_error(), error)) {
+            Ok(()) => {}
+            Err((Some(libc::EISDIR | libc::EPERM), error)) if !emptied => {
+                walk.enter_in_part(&name).map_err(|_| error)?;
             }
-            done => done?,
+            // More names than are read at once, or made meanwhile by somebody who can be outrun only so often.
+            Err((Some(libc::ENOTEMPTY | libc::EEXIST), error)) if emptied => {
+                if walk.enter_in_part(&name)? == 0 {
+                    return Err(error);
+                }
+            }
+            Err((_, error)) => return Err(error),
         }
     }
     Ok(())

@@ -9,6 +9,7 @@ use crate::users::{Ids, User};
 use crate::workers::channel::{Channel, Incoming, Served, Stop, refused};
 use alcove_protocol::{ErrorCode, FileUnpack};
 use serde::Serialize;
+use std::cell::{Cell, RefCell};
 use std::ffi::CString;
 use std::io::{self, Error, Read};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -24,6 +25,8 @@ struct Reply {
 
 struct Target<'a> {
     root: OwnedFd,
+    /// The directory that the last entry went to: the next one mostly goes there too, or below.
+    last: RefCell<(Vec<CString>, Option<OwnedFd>)>,
     user: &'a User,
     ids: Ids,
 }
@@ -47,16 +50,24 @@ fn inside(name: &[u8]) -> Result<Option<Vec<CString>>, Stop> {
 impl Target<'_> {
     /// The directory that holds the last component, made when missing.
     fn parent(&self, parts: &[CString]) -> Result<OwnedFd, Stop> {
-        let mut dir = self.root.try_clone().map_err(|error| failed("/", &error))?;
-        let mut shown = String::new();
-        for part in &parts[..parts.len() - 1] {
-            shown = format!("{shown}/{}", part.to_string_lossy());
-            let failure = |error: Error| match error.raw_os_error() {
-                Some(libc::ENOTDIR | libc::ELOOP) => refused(
-                    ErrorCode::BadRequest,
-                    format!("the archive's path {shown} leads through what is no directory"),
-                ),
-                _ => failed(&shown, &error),
+        let above = &parts[..parts.len() - 1];
+        let mut last = self.last.borrow_mut();
+        let (known, from) = match &last.1 {
+            Some(dir) if above.starts_with(&last.0) => (last.0.len(), dir),
+            _ => (0, &self.root),
+        };
+        let mut dir = from.try_clone().map_err(|error| failed("/", &error))?;
+        for (index, part) in above.iter().enumerate().skip(known) {
+            let failure = |error: Error| {
+                let shown: String =
+                    parts[..=index].iter().flat_map(|part| ["/".into(), part.to_string_lossy()]).collect();
+                match error.raw_os_error() {
+                    Some(libc::ENOTDIR | libc::ELOOP) => refused(
+                        ErrorCode::BadRequest,
+                        format!("the archive's path {shown} leads through what is no directory"),
+                    ),
+                    _ => failed(&shown, &error),
+                }
             };
             dir = match sys::open_at(dir.as_raw_fd(), part, DIRECTORY, 0) {
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
@@ -67,6 +78,9 @@ impl Target<'_> {
                 }
                 found => found.map_err(failure)?,
             };
+        }
+        if above.len() > known || known < last.0.len() {
+            *last = (above.to_vec(), dir.try_clone().ok());
         }
         Ok(dir)
     }
@@ -152,39 +166,76 @@ impl Target<'_> {
     }
 }
 
+/// What the tar library reads from. It takes names of entries whole into memory, so between the contents of two entries
+/// only so much comes through.
+struct Bounded<'a, 'b> {
+    incoming: &'a mut Incoming<'b>,
+    left: &'a Cell<u64>,
+    ended: &'a Cell<bool>,
+}
+
+/// Headers of one entry: its own, and those that hold its name, the name it links to and its extended attributes.
+const MAX_HEADERS: u64 = 1024 * 1024;
+
+impl Read for Bounded<'_, '_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let wanted = buffer.len().min(usize::try_from(self.left.get()).unwrap_or(usize::MAX));
+        if wanted == 0 && !buffer.is_empty() {
+            return Err(Error::other(format!("an entry has more than {MAX_HEADERS} bytes of names")));
+        }
+        let count = self.incoming.read(&mut buffer[..wanted])?;
+        self.left.set(self.left.get() - count as u64);
+        self.ended.set(count == 0);
+        Ok(count)
+    }
+}
+
 fn unpack_all(incoming: &mut Incoming, target: &Target) -> Result<u64, Stop> {
+    let (left, ended) = (Cell::new(MAX_HEADERS), Cell::new(false));
     let broken = |error: Error| match error.raw_os_error() {
         Some(_) => failed("the archive", &error),
         None => refused(ErrorCode::BadRequest, format!("the archive cannot be read: {error}")),
     };
-    let mut archive = tar::Archive::new(incoming);
+    let cut = |count: u64| {
+        refused(ErrorCode::BadRequest, format!("the archive is cut off: it ends without an end after {count} entries"))
+    };
+    let mut archive = tar::Archive::new(Bounded { incoming, left: &left, ended: &ended });
     let mut buffer = vec![0; CHUNK];
     let mut count = 0;
-    for entry in archive.entries().map_err(broken)? {
-        let mut entry = entry.map_err(broken)?;
+    let mut entries = archive.entries().map_err(broken)?;
+    loop {
+        left.set(MAX_HEADERS);
+        let Some(entry) = entries.next() else { break };
+        let mut entry = entry.map_err(|error| if ended.get() { cut(count) } else { broken(error) })?;
+        left.set(u64::MAX);
         let name = entry.path_bytes().into_owned();
-        let Some(parts) = inside(&name)? else { continue };
-        let Some(last) = parts.last() else { continue };
         let shown = String::from_utf8_lossy(&name).into_owned();
         let kind = entry.header().entry_type();
-        if matches!(kind, EntryType::Char | EntryType::Block | EntryType::XGlobalHeader) {
-            continue;
+        let skipped = matches!(kind, EntryType::Char | EntryType::Block | EntryType::XGlobalHeader);
+        if let Some(parts) = inside(&name)?.filter(|_| !skipped) {
+            let Some(last) = parts.last() else { continue };
+            let dir = target.parent(&parts)?;
+            if kind == EntryType::Link {
+                let link = entry.link_name_bytes().map(|name| name.into_owned()).unwrap_or_default();
+                target.link(dir.as_raw_fd(), last, &link)?;
+            } else {
+                target.place(dir.as_raw_fd(), last, &mut entry, &mut buffer).map_err(|error| {
+                    match error.raw_os_error() {
+                        Some(_) => failed(&shown, &error),
+                        None => broken(error),
+                    }
+                })?;
+            }
+            count += 1;
         }
-        let dir = target.parent(&parts)?;
-        if kind == EntryType::Link {
-            let link = entry.link_name_bytes().map(|name| name.into_owned()).unwrap_or_default();
-            target.link(dir.as_raw_fd(), last, &link)?;
-        } else {
-            target.place(dir.as_raw_fd(), last, &mut entry, &mut buffer).map_err(|error| {
-                match error.raw_os_error() {
-                    Some(_) => failed(&shown, &error),
-                    None => broken(error),
-                }
-            })?;
+        // What nobody wanted of an entry does not count as its name.
+        while entry.read(&mut buffer).map_err(broken)? > 0 {}
+        if ended.get() {
+            return Err(cut(count));
         }
-        count += 1;
     }
-    Ok(count)
+    // The library takes the end of the bytes for the end of the archive, which has a mark of its own.
+    if ended.get() { Err(cut(count)) } else { Ok(count) }
 }
 
 pub fn unpack(channel: &mut Channel, context: &Context, request: &FileUnpack) -> Served {
@@ -194,7 +245,7 @@ pub fn unpack(channel: &mut Channel, context: &Context, request: &FileUnpack) ->
     if path::on_procfs(root.as_raw_fd()) {
         return Err(refused(ErrorCode::Permission, format!("{} is in procfs, which is not written to", path.text())));
     }
-    let target = Target { root, user: &user, ids: context.ids };
+    let target = Target { root, last: RefCell::default(), user: &user, ids: context.ids };
     let mut incoming = Incoming { channel, gone: false };
     let result = unpack_all(&mut incoming, &target);
     if incoming.gone {

@@ -1,7 +1,8 @@
 //! `file.watch`: changes below a path, through inotify, until the connection closes.
 
-use super::list::{MAX_DEPTH, names, open_directory};
+use super::list::open_directory;
 use super::path::{self, failed};
+use super::walk::{HELD, Visit, Walk};
 use crate::sys;
 use crate::workers::channel::{Channel, Served, Stop, refused};
 use alcove_protocol::{ChangeType, ErrorCode, Event, FileWatch};
@@ -11,7 +12,6 @@ use std::io::Error;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 const MAX_WATCHES: usize = 8192;
-const MAX_NAMES: usize = 1_000_000;
 const EVENTS: u32 = libc::IN_CREATE
     | libc::IN_MODIFY
     | libc::IN_DELETE
@@ -46,30 +46,37 @@ impl Watch<'_> {
 
     /// Watches the directories below. With `announce` their contents are told as created: they may have been there
     /// before the watch was.
-    fn add_below(&mut self, path: &[u8], announce: bool, depth: u32) -> Served {
-        if depth > MAX_DEPTH {
-            return Ok(());
-        }
+    fn add_below(&mut self, path: &[u8], announce: bool) -> Served {
         // What vanished meanwhile, or cannot be read, is not watched.
-        let Ok(dir) = sys::c_string(path).and_then(|path| open_directory(libc::AT_FDCWD, &path)) else { return Ok(()) };
-        let Ok(copy) = dir.try_clone() else { return Ok(()) };
-        for name in names(copy, MAX_NAMES).unwrap_or_default() {
-            let inner = [path, if path.ends_with(b"/") { b"" } else { b"/" }, name.as_bytes()].concat();
+        let opened = sys::c_string(path).and_then(|path| open_directory(libc::AT_FDCWD, &path));
+        let Ok(mut walk) = opened.and_then(|root| Walk::new(root, path, HELD)) else { return Ok(()) };
+        loop {
+            let name = match walk.advance() {
+                Ok(Some(Visit::Entry(name))) => name,
+                Ok(Some(Visit::Left(_))) => continue,
+                Ok(None) => return Ok(()),
+                // Moved while it was walked through.
+                Err(_) => return self.tell(ChangeType::Overflow, path),
+            };
+            let inner = walk.path_of(&name);
             if announce {
                 self.tell(ChangeType::Create, &inner)?;
             }
-            let directory = sys::stat_at(dir.as_raw_fd(), &name, libc::AT_SYMLINK_NOFOLLOW)
+            let directory = sys::stat_at(walk.dir(), &name, libc::AT_SYMLINK_NOFOLLOW)
                 .is_ok_and(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFDIR);
-            if directory {
-                if self.add(&inner, libc::IN_ONLYDIR | libc::IN_DONT_FOLLOW).is_err() {
-                    // More directories than can be watched: the client has to look for itself.
-                    self.tell(ChangeType::Overflow, path)?;
-                    return Ok(());
-                }
-                self.add_below(&inner, announce, depth + 1)?;
+            if !directory {
+                continue;
+            }
+            match self.add(&inner, libc::IN_ONLYDIR | libc::IN_DONT_FOLLOW) {
+                Ok(()) => {}
+                Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR)) => continue,
+                // More directories than can be watched, or deeper ones: the client has to look for itself.
+                Err(_) => return self.tell(ChangeType::Overflow, walk.path()),
+            }
+            if walk.enter(&name).is_err_and(|error| error.raw_os_error() == Some(libc::E2BIG)) {
+                return self.tell(ChangeType::Overflow, &inner);
             }
         }
-        Ok(())
     }
 
     fn tell(&mut self, change: ChangeType, path: &[u8]) -> Served {
@@ -103,7 +110,7 @@ impl Watch<'_> {
         self.tell(change, &path)?;
         if self.recursive && mask & libc::IN_ISDIR != 0 && mask & (libc::IN_CREATE | libc::IN_MOVED_TO) != 0 {
             if self.add(&path, libc::IN_ONLYDIR | libc::IN_DONT_FOLLOW).is_ok() {
-                self.add_below(&path, mask & libc::IN_CREATE != 0, 0)?;
+                self.add_below(&path, mask & libc::IN_CREATE != 0)?;
             } else {
                 self.tell(ChangeType::Overflow, &path)?;
             }
@@ -136,7 +143,7 @@ pub fn watch(channel: &mut Channel, request: &FileWatch) -> Served {
     watch.add(&path.bytes(), 0).map_err(failure)?;
     watch.channel.reply(&Empty {})?;
     if request.recursive {
-        watch.add_below(&path.bytes(), false, 0)?;
+        watch.add_below(&path.bytes(), false)?;
     }
     watch.channel.flush()?;
     let mut buffer = vec![0u8; 16 * 1024];

@@ -18,6 +18,13 @@ const NEW_MODE: u32 = 0o644;
 
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
+/// A name beside another that nothing else has.
+pub fn temporary_name() -> std::io::Result<CString> {
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let text = format!(".alcove-{}-{:x}-{number:x}.tmp", std::process::id(), sys::boottime_ms());
+    sys::c_string(text.as_bytes())
+}
+
 /// A file beside its later name, removed unless it is put in place.
 pub struct Temporary<'a> {
     place: &'a Place,
@@ -29,9 +36,7 @@ pub struct Temporary<'a> {
 impl<'a> Temporary<'a> {
     pub fn create(place: &'a Place) -> std::io::Result<Temporary<'a>> {
         loop {
-            let number = NEXT.fetch_add(1, Ordering::Relaxed);
-            let text = format!(".alcove-{}-{:x}-{number:x}.tmp", std::process::id(), sys::boottime_ms());
-            let name = sys::c_string(text.as_bytes())?;
+            let name = temporary_name()?;
             let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
             match sys::open_at(place.dir.as_raw_fd(), &name, flags, 0o600) {
                 Ok(fd) => return Ok(Temporary { place, name, fd, done: false }),
