@@ -1,6 +1,6 @@
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { basename, join } from "node:path";
 import { silentLogger } from "../../src/platform/logger.ts";
 import { type ImageStore, NotFound, type StoredImage } from "../../src/ports/index.ts";
 import { NativeProvider, type NativeProviderConfig } from "../../src/providers/native/index.ts";
@@ -76,7 +76,8 @@ export function nativeProvider(
   return new NativeProvider({
     config: { ...defaults, ...change },
     dataDir,
-    instanceId: "test",
+    // Its own for each place: providers of other test files close the group of cgroups that they share with nobody.
+    instanceId: `test${basename(dataDir).slice(-6)}`,
     images: imagesOf(testImage, rootfs),
     agentBinary: agentBinary("alcove-agent"),
     launcherBinary: agentBinary("alcove-launch"),
