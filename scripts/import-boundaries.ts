@@ -10,11 +10,16 @@ const areas: readonly { name: string; folder: string; may: readonly string[] }[]
   { name: "core", folder: "packages/server/src/core", may: ["wire", "ports", "platform", "config"] },
   { name: "ports", folder: "packages/server/src/ports", may: ["wire"] },
   { name: "agent-client", folder: "packages/server/src/providers/agent", may: ["wire", "ports", "platform"] },
+  {
+    name: "runtime-records",
+    folder: "packages/server/src/providers/runtime-records",
+    may: ["wire", "ports", "platform"],
+  },
   { name: "host-root", folder: "packages/server/src/providers/host-root", may: [] },
   {
     name: "providers",
     folder: "packages/server/src/providers",
-    may: ["wire", "ports", "platform", "config", "agent-client", "host-root"],
+    may: ["wire", "ports", "platform", "config", "agent-client", "host-root", "runtime-records"],
   },
   { name: "images", folder: "packages/server/src/images", may: ["wire", "ports", "platform", "config"] },
   { name: "stores", folder: "packages/server/src/stores", may: ["wire", "ports", "platform"] },

@@ -34,6 +34,12 @@ function addServiceCommands(program: Command): void {
     .option("--config <file>", "configuration file")
     .option("--json", "print JSON")
     .action(async (flags) => (await import("./commands/doctor.ts")).doctor(flags));
+  program
+    .command("restore")
+    .description("make a copied or restored data directory an installation of its own")
+    .option("--config <file>", "configuration file")
+    .option("--data-dir <dir>", "the directory")
+    .action(async (flags) => (await import("./commands/restore.ts")).restore(flags));
   const config = program.command("config").description("look at the configuration");
   config
     .command("lint")

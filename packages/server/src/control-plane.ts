@@ -8,6 +8,7 @@ import type { ProviderRegistry } from "./core/providers/provider-registry.ts";
 import { randomIds } from "./core/random-ids.ts";
 import { Reconciler } from "./core/reconcile/reconciler.ts";
 import { SandboxService } from "./core/sandboxes/sandbox-service.ts";
+import type { Installation } from "./platform/installation.ts";
 import type { Logger } from "./platform/logger.ts";
 import { systemClock } from "./platform/system-clock.ts";
 import type { Store } from "./ports/store.ts";
@@ -35,9 +36,11 @@ export async function openControlPlane(options: {
   store: Store;
   registry: ProviderRegistry;
   version: string;
+  /** Recognises a database that lacks sandboxes; without it whatever the database does not know is destroyed. */
+  installation?: Installation;
   opened: AsyncDisposableStack;
 }): Promise<ControlPlane> {
-  const { config, logger, store, registry, version, opened } = options;
+  const { config, logger, store, registry, version, installation, opened } = options;
   const common = { store, registry, clock: systemClock, logger };
   const events = opened.use(await EventLog.open({ ...common, retention: config.store.eventsRetention }));
   const sandboxes = opened.use(
@@ -66,8 +69,22 @@ export async function openControlPlane(options: {
   );
   const files = new FileService({ sandboxes, events, maxUploadBytes: config.files.maxUploadBytes });
   const reconciler = opened.use(
-    new Reconciler({ ...common, sandboxes, events, retentionMs: config.store.retentionMs }),
+    new Reconciler({
+      ...common,
+      sandboxes,
+      events,
+      retentionMs: config.store.retentionMs,
+      ...(installation === undefined ? {} : { recovery: installation }),
+    }),
   );
+  const onMark = (err: unknown) => logger.warn({ err }, "the data directory could not be marked as newer");
+  const stopMarking = sandboxes.subscribe({
+    started: (_row, _operations, how) => {
+      if (how === "spawned") installation?.sandboxMade(onMark);
+    },
+    stopped: () => undefined,
+  });
+  opened.defer(stopMarking);
   if (config.server.destroyOnExit) {
     opened.defer(() => sandboxes.destroyAll({ signal: AbortSignal.timeout(destroyAllDeadlineMs) }));
   }

@@ -6,6 +6,7 @@ import { ProviderRegistry } from "./core/providers/provider-registry.ts";
 import { randomIds } from "./core/random-ids.ts";
 import { openImageStore } from "./images.ts";
 import { lockDataDir } from "./platform/data-dir-lock.ts";
+import { Installation } from "./platform/installation.ts";
 import type { Logger } from "./platform/logger.ts";
 import { systemClock } from "./platform/system-clock.ts";
 import { providerCandidates } from "./provider-candidates.ts";
@@ -39,7 +40,16 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
   await mkdir(config.dataDir, { recursive: true, mode: 0o711 });
   opened.use(await lockDataDir(config.dataDir));
   const store = opened.use(await SqliteStore.open({ path: config.database.path }));
-  const instanceId = await store.instanceId(randomIds.secret(8));
+  const installation = opened.use(
+    await Installation.open({ dataDir: config.dataDir, settings: store, newId: randomIds.secret(8) }),
+  );
+  if (installation.recovering) {
+    logger.warn(
+      { data_dir: config.dataDir },
+      "the database is new or older than what runs here: sandboxes it does not know are taken in from their records",
+    );
+  }
+  const instanceId = installation.id;
 
   const images = await openImageStore({
     dataDir: config.dataDir,
@@ -60,7 +70,15 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
     clock,
   });
 
-  const { app, reconciler } = await openControlPlane({ config, logger, store, registry, version, opened });
+  const { app, reconciler } = await openControlPlane({
+    config,
+    logger,
+    store,
+    registry,
+    version,
+    installation,
+    opened,
+  });
   await app.listen({ host: config.server.host, port: config.server.port });
   reconciler.start();
 

@@ -73,6 +73,8 @@ export interface RuntimeSpec {
   /** Time until the sandbox ends itself, the dead-man's grace included; null: never. */
   expiresInMs: number | null;
   metadata: Readonly<Record<string, string>>;
+  /** Written down with the runtime; absent or empty: nobody's. */
+  ownerId?: string;
 }
 
 export interface SpawnedRuntime {
@@ -84,5 +86,27 @@ export interface InventoryEntry {
   runtimeId: RuntimeId;
   /** The sandbox it was bound to; absent when the binding was never completed. */
   sandboxId?: SandboxId;
-  state: "running" | "dead";
+  /**
+   * `unreadable`: something is there whose record cannot be understood, one of a newer release for instance. It is not
+   * touched unless somebody asks for its end.
+   */
+  state: "running" | "dead" | "unreadable";
+  /** What the runtime's own record says of its sandbox. */
+  note?: SandboxNote;
+}
+
+/** Enough to know a sandbox again without the store. */
+export interface SandboxNote {
+  image: string;
+  memoryMb: number;
+  vcpus: number;
+  ownerId: string;
+  metadata: Record<string, string>;
+  env: Record<string, string>;
+  user?: string;
+  workdir?: string;
+  network?: NetworkMode;
+  createdAt: Date;
+  /** When it would end itself, the dead-man's grace included, had nobody extended it. */
+  expiresAt?: Date;
 }

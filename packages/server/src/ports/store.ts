@@ -12,6 +12,9 @@ export interface Store extends AsyncDisposable {
   readonly events: EventStore;
   /** Names this installation; made at the first start, put on every runtime. */
   instanceId(candidate: string): Promise<string>;
+  /** A small fact about this installation. @returns undefined when it was never written. */
+  setting(name: string): Promise<string | undefined>;
+  changeSetting(name: string, value: string): Promise<void>;
   /** A cheap round trip. */
   ping(): Promise<void>;
 }

@@ -149,6 +149,8 @@ describe("EventLog", () => {
       idempotency: store.idempotency,
       events,
       instanceId: async (c) => c,
+      setting: async () => undefined,
+      changeSetting: async () => undefined,
       ping: async () => undefined,
       [Symbol.asyncDispose]: async () => undefined,
     };

@@ -33,6 +33,8 @@ export function judge(
     return { kind: "destroy", reason: row.state === "expired" ? "expired" : "reconciled" };
   if (row.state === "expired" || row.expiresAt <= facts.now) return { kind: "destroy", reason: "expired" };
   if (facts.endedWithProcess && facts.runtime === undefined) return { kind: "destroy", reason: "reconciled" };
+  if (facts.runtime?.state === "unreadable")
+    return { kind: "unreachable", why: "the record of its runtime cannot be read by this release" };
   if (row.state === "error") return facts.runtime === undefined ? { kind: "leave" } : { kind: "remains" };
   if (facts.runtime?.state === "running") return { kind: "adopt" };
   if (!facts.ranBefore) return { kind: "leave" };

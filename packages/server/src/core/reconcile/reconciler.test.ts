@@ -105,6 +105,89 @@ describe("the first pass", () => {
     });
   });
 
+  it("takes in what a lost database does not know, and destroys it later when nobody wants it", async () => {
+    const [known, bare] = ["rt-known" as RuntimeId, "rt-bare" as RuntimeId];
+    const shared = { state: "running", expiresInMs: null } as const;
+    backend.runtimes.set(known, {
+      ...shared,
+      sandboxId: "sb-known" as SandboxId,
+      note: {
+        image: "scripted:2",
+        memoryMb: 64,
+        vcpus: 2,
+        ownerId: "ada",
+        metadata: { a: "b" },
+        env: { SECRET: "x" },
+        createdAt: new Date(clock.now().getTime() - 1_000),
+        expiresAt: new Date(clock.now().getTime() + 7_200_000),
+      },
+    });
+    backend.runtimes.set(bare, { ...shared, sandboxId: "sb-bare" as SandboxId });
+    backend.runtimes.set("rt-dead" as RuntimeId, {
+      ...shared,
+      state: "dead",
+      sandboxId: "sb-dead" as SandboxId,
+    });
+    let recovering = true;
+    const recovery = {
+      get recovering() {
+        return recovering;
+      },
+      recovered: async () => {
+        recovering = false;
+      },
+    };
+    const h = new Harness({ store, clock, provider: new ScriptedProvider({ backend }), recovery });
+    open.push(h);
+    h.provider.hook = (step) => {
+      if (step === "inventory") throw new ProviderError("engine is down");
+    };
+    await h.start();
+    await h.reconciler.reconcile();
+    expect(recovering).toBe(true);
+    h.provider.hook = () => undefined;
+    await h.reconciler.reconcile();
+    expect(recovering).toBe(false);
+    expect([...backend.runtimes.keys()]).toEqual([known, bare]);
+    expect(h.service.running("sb-known").row).toMatchObject({
+      image: "scripted:2",
+      memoryMb: 64,
+      ownerId: "ada",
+      metadata: { a: "b" },
+      expiresAt: new Date(clock.now().getTime() + 7_200_000),
+    });
+    expect(h.service.running("sb-bare").row).toMatchObject({ ownerId: "", memoryMb: 512 });
+    expect((await store.sandboxes.activeCounts("ada")).owner).toBe(1);
+    backend.runtimes.set("rt-later" as RuntimeId, { ...shared, sandboxId: "sb-later" as SandboxId });
+    await h.reconciler.reconcile();
+    expect([...backend.runtimes.keys()]).toEqual([known, bare]);
+  });
+
+  it("leaves runtimes alone whose records it cannot read, their sandboxes unhealthy", async () => {
+    const first = await life().start();
+    const row = await first.spawn();
+    await end(first);
+    const runtime = backend.runtimes.get(row.runtimeId);
+    if (runtime === undefined) throw new Error("no runtime");
+    runtime.state = "unreadable";
+    const strange = "rt-strange" as RuntimeId;
+    backend.runtimes.set(strange, { ...runtime, sandboxId: "sb-strange" as SandboxId });
+    const second = await life().start();
+    await clock.advance(1_000);
+    await second.reconciler.reconcile();
+    expect([...backend.runtimes.keys()]).toEqual([row.runtimeId, strange]);
+    expect(await second.service.get(row.id)).toMatchObject({
+      state: "unhealthy",
+      error: expect.stringContaining("cannot be read by this release"),
+    });
+    runtime.state = "running";
+    await clock.advance(60_000);
+    expect(second.service.running(row.id).row.state).toBe("running");
+    runtime.state = "unreadable";
+    await second.service.destroy(row.id, { signal: forever });
+    expect([...backend.runtimes.keys()]).toEqual([strange]);
+  });
+
   it("puts what ended meanwhile into state error, and destroys what expired", async () => {
     const first = await life().start();
     const dead = await first.spawn();

@@ -28,6 +28,8 @@ export interface ReconcilerOptions {
   logger: Logger;
   /** How long destroyed sandboxes are remembered. */
   retentionMs: number;
+  /** The store may lack sandboxes that run, because it was lost or is an older one. */
+  recovery?: { readonly recovering: boolean; recovered(): Promise<void> };
   intervalMs?: number;
   /** Sandboxes looked at at once. */
   concurrency?: number;
@@ -49,7 +51,7 @@ const longestProbePauseMs = 60_000;
  */
 export class Reconciler implements AsyncDisposable {
   readonly ready: Promise<void>;
-  readonly #options: Required<ReconcilerOptions>;
+  readonly #options: Omit<Required<ReconcilerOptions>, "recovery"> & Pick<ReconcilerOptions, "recovery">;
   readonly #retries: RetrySchedule;
   readonly #stopListening: (() => void)[] = [];
   /** When sandboxes that did not answer are asked again; until then passes leave them alone. */
@@ -124,6 +126,8 @@ export class Reconciler implements AsyncDisposable {
       this.#act(entry, { kind: "unreachable", why: `provider "${entry.row.provider}" is not enabled` }),
     );
     sandboxes.lifecycle.gate.open();
+    // Until every provider has said what it runs, what the store does not know is not wanted by nobody.
+    if (!this.#unanswered) await this.#options.recovery?.recovered();
     this.#retries.keepOnly((id) => sandboxes.lifecycle.live.get(id) !== undefined);
     await this.#forgetOld();
   }
@@ -178,7 +182,7 @@ export class Reconciler implements AsyncDisposable {
       });
       return this.#act(entry, finding);
     });
-    await this.#forEach(unknown, concurrency, (runtime) => this.#destroyOrphan(provider, runtime));
+    await this.#forEach(unknown, concurrency, (runtime) => this.#actOnUnknown(provider, runtime));
   }
 
   async #act(entry: LiveSandbox, finding: Finding): Promise<void> {
@@ -213,9 +217,30 @@ export class Reconciler implements AsyncDisposable {
     }
   }
 
+  /** A runtime of ours that no row names. */
+  async #actOnUnknown(provider: RuntimeProvider, runtime: InventoryEntry): Promise<void> {
+    const { sandboxes, logger, recovery } = this.#options;
+    if (sandboxes.lifecycle.live.byRuntime(runtime.runtimeId) !== undefined) return;
+    if (runtime.state === "unreadable") {
+      logger.warn(
+        { provider: provider.name, runtime_id: runtime.runtimeId },
+        "a runtime's record cannot be read by this release; it is left alone",
+      );
+      return;
+    }
+    if (recovery?.recovering === true && runtime.state === "running") {
+      try {
+        if (await sandboxes.lifecycle.recover.takeIn(provider, runtime)) return;
+      } catch (error) {
+        this.#unanswered = true;
+        throw error;
+      }
+    }
+    await this.#destroyOrphan(provider, runtime);
+  }
+
   async #destroyOrphan(provider: RuntimeProvider, runtime: InventoryEntry): Promise<void> {
     const { sandboxes, events, logger } = this.#options;
-    if (sandboxes.lifecycle.live.byRuntime(runtime.runtimeId) !== undefined) return;
     await sandboxes.lifecycle.destroys.removeRuntime(provider, runtime.runtimeId);
     logger.info(
       { provider: provider.name, runtime_id: runtime.runtimeId },

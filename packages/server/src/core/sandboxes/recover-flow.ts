@@ -1,10 +1,19 @@
 import { abortable } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
-import { RuntimeGone, type RuntimeProvider, type SandboxOperations, Unavailable } from "../../ports/index.ts";
+import {
+  type InventoryEntry,
+  RuntimeGone,
+  type RuntimeProvider,
+  type SandboxNote,
+  type SandboxOperations,
+  type SandboxRow,
+  Unavailable,
+} from "../../ports/index.ts";
 import { expiresInMs, messageOf, probeDeadlineMs, type SandboxContext } from "./context.ts";
 import type { DestroyFlow } from "./destroy-flow.ts";
 import { FreshInventories } from "./fresh-inventories.ts";
 import type { LiveSandbox } from "./live-sandboxes.ts";
+import type { SandboxDefaults } from "./spawn-plan.ts";
 
 /** So many questions in a row may go unanswered before a sandbox counts as unhealthy, less one. */
 const probesBeforeUnhealthy = 2;
@@ -35,6 +44,38 @@ export class RecoverFlow {
   /** Its runtime is alive: reconnects when needed and tells it when to end itself. */
   adopt(entry: LiveSandbox, provider: RuntimeProvider): Promise<void> {
     return this.#reach(entry, () => this.#connect(entry, provider));
+  }
+
+  /**
+   * A runtime that runs and is ours, but is lacking in the store, which was lost or is an older one: its record says
+   * which sandbox it is.
+   * @returns false when it says too little, or the sandbox is known with another runtime.
+   */
+  async takeIn(provider: RuntimeProvider, runtime: InventoryEntry): Promise<boolean> {
+    const { live, store, expiry, events, logger, defaults, clock, workerId } = this.#context;
+    const { sandboxId, runtimeId, note } = runtime;
+    if (sandboxId === undefined || (await store.sandboxes.get(sandboxId)) !== undefined) return false;
+    const now = clock.now();
+    const row = recoveredRow({
+      sandboxId,
+      runtimeId,
+      provider: provider.name,
+      workerId,
+      note,
+      now,
+      defaults,
+    });
+    await store.sandboxes.reserve(row, { maxSandboxes: 0, maxSandboxesPerOwner: 0 });
+    const entry = live.add(row, provider);
+    expiry.set(row.id, row.expiresAt);
+    logger.warn(
+      { sandbox_id: row.id, runtime_id: runtimeId, owner_id: row.ownerId, provider: provider.name },
+      "a sandbox that the database does not know was taken in from its runtime's record",
+    );
+    const data = { action: "recovered_sandbox", provider: provider.name, image: row.image };
+    events.emit({ type: "reconcile.action", sandboxId: row.id, data });
+    await this.adopt(entry, provider);
+    return true;
   }
 
   /** Its provider does not answer: a sandbox that still answers by itself stays as it is. */
@@ -77,7 +118,7 @@ export class RecoverFlow {
   async #hasEnded(entry: LiveSandbox, provider: RuntimeProvider, why: string): Promise<boolean> {
     try {
       const state = await this.#inventories.stateOf(provider, entry.row.runtimeId);
-      if (state === "running") return false;
+      if (state === "running" || state === "unreadable") return false;
     } catch (error) {
       const { logger } = this.#context;
       logger.warn({ sandbox_id: entry.row.id, err: error }, "it cannot be told whether a sandbox has ended");
@@ -168,4 +209,40 @@ export class RecoverFlow {
       );
     }
   }
+}
+
+/** It lives at least as long as a new sandbox would: how often it was extended nobody knows. */
+function recoveredRow(found: {
+  sandboxId: SandboxRow["id"];
+  runtimeId: SandboxRow["runtimeId"];
+  provider: string;
+  workerId: string;
+  note: SandboxNote | undefined;
+  now: Date;
+  defaults: SandboxDefaults;
+}): SandboxRow {
+  const { note, now, defaults } = found;
+  const leastMs = now.getTime() + defaults.ttlMs;
+  return {
+    id: found.sandboxId,
+    runtimeId: found.runtimeId,
+    state: "running",
+    provider: found.provider,
+    workerId: found.workerId,
+    image: note?.image ?? "unknown",
+    memoryMb: note?.memoryMb ?? defaults.memoryMb,
+    vcpus: note?.vcpus ?? defaults.vcpus,
+    ownerId: note?.ownerId ?? "",
+    metadata: note?.metadata ?? {},
+    env: note?.env ?? {},
+    user: note?.user ?? null,
+    workdir: note?.workdir ?? null,
+    network: note?.network ?? null,
+    createdAt: note?.createdAt ?? now,
+    expiresAt: new Date(Math.max(note?.expiresAt?.getTime() ?? 0, leastMs)),
+    updatedAt: now,
+    destroyedAt: null,
+    destroyRequested: false,
+    error: null,
+  };
 }

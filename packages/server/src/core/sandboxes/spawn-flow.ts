@@ -270,6 +270,7 @@ function runtimeSpec(row: SandboxRow, plan: SpawnPlan, lifeMs: number): RuntimeS
     ...(plan.network === null ? {} : { network: plan.network }),
     expiresInMs: lifeMs,
     metadata: plan.metadata,
+    ownerId: plan.ownerId,
   };
 }
 

@@ -68,6 +68,8 @@ export function withCrashPoints(store: Store, points: CrashPoints): Store {
     idempotency: wrap(store.idempotency, "idempotency"),
     events: store.events,
     instanceId: (candidate) => store.instanceId(candidate),
+    setting: (name) => store.setting(name),
+    changeSetting: (name, value) => store.changeSetting(name, value),
     ping: () => store.ping(),
     [Symbol.asyncDispose]: async () => undefined,
   };

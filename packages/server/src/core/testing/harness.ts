@@ -3,7 +3,7 @@ import { silentLogger } from "../../platform/logger.ts";
 import type { Clock, EventSink, NewEvent, RuntimeProvider, Store } from "../../ports/index.ts";
 import { ProviderRegistry } from "../providers/provider-registry.ts";
 import { randomIds } from "../random-ids.ts";
-import { Reconciler } from "../reconcile/reconciler.ts";
+import { Reconciler, type ReconcilerOptions } from "../reconcile/reconciler.ts";
 import { SandboxService } from "../sandboxes/sandbox-service.ts";
 import type { SandboxDefaults } from "../sandboxes/spawn-plan.ts";
 import type { FakeClock } from "./fake-clock.ts";
@@ -51,6 +51,7 @@ export class Harness<C extends Clock = FakeClock> implements AsyncDisposable {
     provider?: ScriptedProvider;
     more?: RuntimeProvider[];
     defaults?: Partial<SandboxDefaults>;
+    recovery?: NonNullable<ReconcilerOptions["recovery"]>;
   }) {
     this.clock = options.clock;
     this.store = options.store;
@@ -67,7 +68,13 @@ export class Harness<C extends Clock = FakeClock> implements AsyncDisposable {
       deadmanGraceMs: 300_000,
       workerId: "local",
     });
-    this.reconciler = new Reconciler({ ...shared, sandboxes: this.service, retentionMs: 24 * 3_600_000 });
+    const { recovery } = options;
+    this.reconciler = new Reconciler({
+      ...shared,
+      sandboxes: this.service,
+      retentionMs: 24 * 3_600_000,
+      ...(recovery === undefined ? {} : { recovery }),
+    });
   }
 
   async start(): Promise<this> {

@@ -12,13 +12,19 @@ import {
   type SandboxId,
   type SandboxOperations,
   type SpawnedRuntime,
+  Unavailable,
 } from "../../ports/index.ts";
 
 /** Runtimes as a backend would hold them: they outlive the provider object that made them. */
 export class ScriptedBackend {
   readonly runtimes = new Map<
     RuntimeId,
-    { sandboxId: SandboxId; state: "running" | "dead"; expiresInMs: number | null }
+    {
+      sandboxId: SandboxId;
+      state: InventoryEntry["state"];
+      expiresInMs: number | null;
+      note?: NonNullable<InventoryEntry["note"]>;
+    }
   >();
 }
 
@@ -81,10 +87,11 @@ export class ScriptedProvider implements RuntimeProvider {
   }
 
   async inventory(options: CallOptions): Promise<InventoryEntry[]> {
-    const entries = [...this.backend.runtimes].map(([runtimeId, { sandboxId, state }]) => ({
+    const entries = [...this.backend.runtimes].map(([runtimeId, { sandboxId, state, note }]) => ({
       runtimeId,
       sandboxId,
       state,
+      ...(note === undefined ? {} : { note }),
     }));
     await this.hook("inventory", undefined, options.signal);
     return entries;
@@ -152,6 +159,8 @@ export class ScriptedProvider implements RuntimeProvider {
 
   #require(runtimeId: RuntimeId) {
     const runtime = this.backend.runtimes.get(runtimeId);
+    if (runtime?.state === "unreadable")
+      throw new Unavailable(`the record of runtime ${runtimeId} cannot be read by this release`);
     if (runtime?.state !== "running") throw new RuntimeGone(`runtime ${runtimeId} is gone`);
     return runtime;
   }

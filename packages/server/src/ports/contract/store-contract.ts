@@ -371,6 +371,15 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
       await store.ping();
     });
 
+    it("keeps settings, the last of each name", async () => {
+      expect(await store.setting("generation")).toBeUndefined();
+      await store.changeSetting("generation", "1");
+      await store.changeSetting("generation", "2");
+      await store[Symbol.asyncDispose]();
+      store = await under.reopen();
+      expect(await store.setting("generation")).toBe("2");
+    });
+
     it("closes twice without harm", async () => {
       await store[Symbol.asyncDispose]();
       await store[Symbol.asyncDispose]();

@@ -1,6 +1,6 @@
 import { type ChildProcess, spawn as spawnProcess } from "node:child_process";
 import { once } from "node:events";
-import { rename } from "node:fs/promises";
+import { readFile, rename, writeFile } from "node:fs/promises";
 import { createServer } from "node:net";
 import { createInterface } from "node:readline";
 import { setTimeout as delay } from "node:timers/promises";
@@ -25,6 +25,7 @@ import {
   type RuntimeSpec,
   Unavailable,
 } from "../../ports/index.ts";
+import { UnreadableRecord } from "../runtime-records/index.ts";
 
 function specOf(change: Partial<RuntimeSpec> = {}): RuntimeSpec {
   return {
@@ -149,8 +150,23 @@ await describeWith(["docker", "agent", "busybox"], "DockerProvider", () => {
     await rename(`${docker.dataDir}/runtimes/docker/${lost.runtimeId}`, `${docker.dataDir}/elsewhere`);
     const again = await docker.restart();
     const entries = await again.inventory(soon());
-    expect(entries).toContainEqual({ runtimeId: kept.runtimeId, sandboxId: kept.sandboxId, state: "dead" });
-    expect(entries).toContainEqual({ runtimeId: lost.runtimeId, sandboxId: lost.sandboxId, state: "dead" });
+    for (const { runtimeId, sandboxId } of [kept, lost]) {
+      expect(entries).toContainEqual(expect.objectContaining({ runtimeId, sandboxId, state: "dead" }));
+    }
+  });
+
+  it("a record of another release is never taken for none: its sandbox is not dead, and is adopted by a release that reads it", async () => {
+    const docker = await open();
+    const { runtimeId, sandboxId } = await spawnIn(docker);
+    const file = `${docker.dataDir}/runtimes/docker/${runtimeId}/runtime.json`;
+    const record = await readFile(file, "utf8");
+    await writeFile(file, record.replace('"version":1', '"version":2'));
+    const again = await docker.restart();
+    expect(await again.inventory(soon())).toEqual([{ runtimeId, sandboxId, state: "unreadable" }]);
+    await expect(again.adopt(runtimeId, soon())).rejects.toThrow(UnreadableRecord);
+    await writeFile(file, record);
+    await again.adopt(runtimeId, soon());
+    expect((await run(again.sandbox(runtimeId), "echo still here")).stdout).toBe("still here\n");
   });
 
   it("adopt() refuses a socket that is not the one the agent made", async () => {

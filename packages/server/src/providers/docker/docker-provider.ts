@@ -19,6 +19,7 @@ import {
   type SandboxOperations,
   type SpawnedRuntime,
 } from "../../ports/index.ts";
+import { fromNote, UnreadableRecord } from "../runtime-records/index.ts";
 import { type AgentDelivery, AgentVolume, BoundAgent } from "./agent-delivery.ts";
 import { ConnectedRuntime } from "./connected-runtime.ts";
 import { ConnectedRuntimes } from "./connected-runtimes.ts";
@@ -193,13 +194,29 @@ export class DockerProvider implements RuntimeProvider {
     }
     await Promise.all(
       folders.map(async (runtimeId) => {
-        const record = await this.#records.read(runtimeId);
-        const state = entries.get(runtimeId)?.state ?? "dead";
-        if (record === undefined) entries.set(runtimeId, { runtimeId, state: "dead" });
-        else entries.set(runtimeId, { runtimeId, sandboxId: record.sandboxId as SandboxId, state });
+        const known = entries.get(runtimeId);
+        entries.set(runtimeId, await this.#inventoryEntry(runtimeId, known));
       }),
     );
     return [...entries.values()];
+  }
+
+  /** @param container what the engine has of it, when it has anything. */
+  async #inventoryEntry(
+    runtimeId: RuntimeId,
+    container: InventoryEntry | undefined,
+  ): Promise<InventoryEntry> {
+    try {
+      const record = await this.#records.read(runtimeId);
+      if (record === undefined) return { ...container, runtimeId, state: "dead" };
+      const state = container?.state ?? "dead";
+      return { runtimeId, sandboxId: record.sandboxId as SandboxId, state, ...fromNote(record) };
+    } catch (error) {
+      if (!(error instanceof UnreadableRecord)) throw error;
+      return container === undefined
+        ? { runtimeId, state: "dead" }
+        : { ...container, state: container.state === "running" ? "unreadable" : container.state };
+    }
   }
 
   async adopt(runtimeId: RuntimeId, options: CallOptions): Promise<void> {

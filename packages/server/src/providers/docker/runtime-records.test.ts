@@ -28,8 +28,8 @@ describe("RuntimeRecords", () => {
 
   it("keeps a record for nobody but the service's user, and forgets it", async () => {
     expect(await records.list()).toEqual([]);
-    await records.save(record);
-    await records.save({ ...record, socket: { device: "1", inode: "2" } });
+    await records.save(record, id);
+    await records.save({ ...record, socket: { device: "1", inode: "2" } }, id);
     expect(await records.list()).toEqual([id]);
     expect(await records.read(id)).toEqual({ ...record, socket: { device: "1", inode: "2" } });
     expect((await stat(join(records.folder(id), "runtime.json"))).mode & 0o777).toBe(0o600);
@@ -37,6 +37,13 @@ describe("RuntimeRecords", () => {
     await records.remove(id);
     expect(await records.read(id)).toBeUndefined();
     expect(await records.list()).toEqual([]);
+  });
+
+  it("tells a record of another release from one that is not there", async () => {
+    await records.save({ ...record, version: 2 } as never, id);
+    await expect(records.read(id)).rejects.toThrow(/cannot be read by this release: its version is 2/);
+    expect(await records.readIfWhole(id)).toBeUndefined();
+    expect(await records.read("rt-2")).toBeUndefined();
   });
 
   it("makes a socket folder that only its owner enters", async () => {

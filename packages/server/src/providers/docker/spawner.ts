@@ -12,6 +12,7 @@ import {
   type RuntimeSpec,
   Unavailable,
 } from "../../ports/index.ts";
+import { noteOf } from "../runtime-records/index.ts";
 import type { AgentDelivery } from "./agent-delivery.ts";
 import { ConnectedRuntime, socketName } from "./connected-runtime.ts";
 import { commandCapabilities, containerSpec } from "./container-spec.ts";
@@ -60,9 +61,10 @@ export class Spawner {
       image,
       transport: delivery.transport,
       createdAt: clock.now().toISOString(),
+      sandbox: noteOf(spec),
     };
     const stage = stages(clock, onStage);
-    await records.save(record);
+    await records.save(record, spec.runtimeId);
     const imageConfig = await this.#create(spec, { container, image, signal });
     signal.throwIfAborted();
     await delivery.inspect(container, { signal });
@@ -157,7 +159,9 @@ export class Spawner {
     try {
       await Promise.all([
         this.#configure(runtime, spec, image, signal),
-        runtime.socket === undefined ? undefined : records.save({ ...record, socket: runtime.socket }),
+        runtime.socket === undefined
+          ? undefined
+          : records.save({ ...record, socket: runtime.socket }, record.runtimeId),
       ]);
       return runtime;
     } catch (error) {

@@ -1,5 +1,6 @@
 import { randomBytes } from "node:crypto";
 import type { RuntimeSpec } from "../../ports/index.ts";
+import { noteOf } from "../runtime-records/index.ts";
 import type { CgroupSpec, IdsSpec, LaunchSpec, RuntimeRecord } from "./launch-spec.ts";
 
 export interface NativeProviderConfig {
@@ -28,6 +29,7 @@ export function newRecord(
     ids: options.ids,
     cgroup: options.cgroup,
     createdAt: new Date().toISOString(),
+    sandbox: noteOf(spec),
   };
 }
 

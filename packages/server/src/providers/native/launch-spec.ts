@@ -1,3 +1,5 @@
+import type { WrittenNote } from "../runtime-records/index.ts";
+
 /** What `alcove-launch` takes; its own side is `agent/alcove-launch/src/spec.rs`. Paths are absolute. */
 export interface LaunchSpec {
   dir: string;
@@ -47,4 +49,5 @@ export interface RuntimeRecord {
   ids: IdsSpec;
   cgroup: CgroupSpec | null;
   createdAt: string;
+  sandbox?: WrittenNote;
 }

@@ -20,6 +20,7 @@ import {
   type SpawnedRuntime,
 } from "../../ports/index.ts";
 import { AgentClient, unixDialer } from "../agent/index.ts";
+import { fromNote } from "../runtime-records/index.ts";
 import { adviceFor } from "./advice.ts";
 import { DiskGuard } from "./disk-guard.ts";
 import type { NativeProviderConfig } from "./launch-plan.ts";
@@ -171,7 +172,7 @@ export class NativeProvider implements RuntimeProvider {
         ]);
         return {
           runtimeId,
-          ...(record === undefined ? {} : { sandboxId: record.sandboxId as SandboxId }),
+          ...(record === undefined ? {} : { sandboxId: record.sandboxId as SandboxId, ...fromNote(record) }),
           state: alive ? ("running" as const) : ("dead" as const),
         };
       }),

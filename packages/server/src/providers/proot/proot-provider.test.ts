@@ -171,7 +171,7 @@ describe.skipIf(skip !== undefined)(`ProotProvider${skip === undefined ? "" : ` 
     await writeFile(recordPath, JSON.stringify(record));
     await using later = make();
     expect(await later.inventory(options())).toEqual([
-      { runtimeId: spec.runtimeId, sandboxId: spec.sandboxId, state: "dead" },
+      expect.objectContaining({ runtimeId: spec.runtimeId, sandboxId: spec.sandboxId, state: "dead" }),
     ]);
     const root = join(dataDir, "runtimes/proot", spec.runtimeId, "rootfs");
     expect(commandLines(`\0${root}\0`)).toBeGreaterThan(0);

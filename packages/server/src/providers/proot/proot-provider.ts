@@ -21,6 +21,7 @@ import {
   type SpawnedRuntime,
 } from "../../ports/index.ts";
 import { AgentClient, pinnedUnixDialer, storeAgent } from "../agent/index.ts";
+import { fromNote, noteOf, UnreadableRecord } from "../runtime-records/index.ts";
 import { launchProot } from "./launch.ts";
 import { orMissing } from "./or-missing.ts";
 import { findByRootfs, identify, isAlive, killTraced } from "./process-tree.ts";
@@ -152,16 +153,29 @@ export class ProotProvider implements RuntimeProvider {
   async inventory(_options: CallOptions): Promise<InventoryEntry[]> {
     const entries: InventoryEntry[] = [];
     for (const runtimeId of await this.#records.list()) {
-      const record = await this.#records.read(runtimeId);
-      if (record !== undefined && record.instanceId !== this.#instanceId) continue;
-      const running = record?.process !== undefined && (await isAlive(record.process));
-      entries.push({
-        runtimeId,
-        state: running ? "running" : "dead",
-        ...(record === undefined ? {} : { sandboxId: record.sandboxId as SandboxId }),
-      });
+      const entry = await this.#inventoryEntry(runtimeId);
+      if (entry !== undefined) entries.push(entry);
     }
     return entries;
+  }
+
+  /** @returns undefined for what another installation made. */
+  async #inventoryEntry(runtimeId: RuntimeId): Promise<InventoryEntry | undefined> {
+    try {
+      const record = await this.#records.read(runtimeId);
+      if (record === undefined) return { runtimeId, state: "dead" };
+      if (record.instanceId !== this.#instanceId) return undefined;
+      const running = record.process !== undefined && (await isAlive(record.process));
+      return {
+        runtimeId,
+        state: running ? "running" : "dead",
+        sandboxId: record.sandboxId as SandboxId,
+        ...fromNote(record),
+      };
+    } catch (error) {
+      if (!(error instanceof UnreadableRecord)) throw error;
+      return { runtimeId, state: "unreadable" };
+    }
   }
 
   async adopt(runtimeId: RuntimeId, options: CallOptions): Promise<void> {
@@ -238,6 +252,7 @@ export class ProotProvider implements RuntimeProvider {
       token: randomBytes(32).toString("hex"),
       image: spec.image,
       createdAt: new Date().toISOString(),
+      sandbox: noteOf(spec),
     };
     let connected: Connected | undefined;
     try {
@@ -345,7 +360,7 @@ export class ProotProvider implements RuntimeProvider {
     const connected = this.#connected.get(runtimeId);
     this.#connected.delete(runtimeId);
     connected?.stopListening();
-    const record = await this.#records.read(runtimeId);
+    const record = await this.#records.readIfWhole(runtimeId);
     const rootfs = this.#records.rootfs(runtimeId);
     if (record?.process !== undefined) {
       if (connected !== undefined) await this.#askToEnd(connected.client);

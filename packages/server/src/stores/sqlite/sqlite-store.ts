@@ -25,6 +25,7 @@ export class SqliteStore implements Store {
   readonly #commit: GroupCommit;
   readonly #keepSetting: StatementSync;
   readonly #setting: StatementSync;
+  readonly #changeSetting: StatementSync;
   readonly #ping: StatementSync;
 
   private constructor(db: DatabaseSync) {
@@ -35,6 +36,7 @@ export class SqliteStore implements Store {
     this.events = new SqliteEvents(db);
     this.#keepSetting = db.prepare("INSERT OR IGNORE INTO settings (name, value) VALUES (?, ?)");
     this.#setting = db.prepare("SELECT value FROM settings WHERE name = ?");
+    this.#changeSetting = db.prepare("INSERT OR REPLACE INTO settings (name, value) VALUES (?, ?)");
     this.#ping = db.prepare("SELECT 1");
   }
 
@@ -57,6 +59,14 @@ export class SqliteStore implements Store {
   async instanceId(candidate: string): Promise<string> {
     this.#keepSetting.run("instance_id", candidate);
     return (this.#setting.get("instance_id") as { value: string }).value;
+  }
+
+  async setting(name: string): Promise<string | undefined> {
+    return (this.#setting.get(name) as { value: string } | undefined)?.value;
+  }
+
+  async changeSetting(name: string, value: string): Promise<void> {
+    this.#changeSetting.run(name, value);
   }
 
   async ping(): Promise<void> {

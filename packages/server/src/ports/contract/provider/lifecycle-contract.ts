@@ -14,11 +14,8 @@ export function lifecycleContract(harness: ContractHarness): void {
   it("spawn() makes a sandbox that runs commands and that inventory() lists with its binding", async () => {
     const { runtimeId, sandboxId, operations } = await harness.spawn();
     expect((await run(operations, "echo hello")).stdout).toBe("hello\n");
-    expect(await harness.provider.inventory(soon())).toContainEqual({
-      runtimeId,
-      sandboxId,
-      state: "running",
-    });
+    const listed = { runtimeId, sandboxId, state: "running" };
+    expect(await harness.provider.inventory(soon())).toContainEqual(expect.objectContaining(listed));
   });
 
   it("destroy() removes a runtime, and does so twice and for one never seen", async () => {
@@ -97,11 +94,15 @@ export function lifecycleContract(harness: ContractHarness): void {
   it("adopt() after a restart finds a command still running and its output complete", async (context) => {
     harness.wants(context, "adopt", "stdin");
     harness.needs(context, "reattach");
-    const { runtimeId, sandboxId, operations } = await harness.spawn();
+    const made = { memoryMb: 256, vcpus: 1, ownerId: "ada", metadata: { job: "7" } };
+    const { runtimeId, sandboxId, operations } = await harness.spawn(made);
     const spec = shell("echo before; read line; echo after $line", { detached: true, stdin: true });
     await operations.execs.startDetached(spec, soon());
     const provider = await harness.restart(context);
-    expect(await provider.inventory(soon())).toContainEqual({ runtimeId, sandboxId, state: "running" });
+    // What is written down with a runtime is enough to know its sandbox again without the store.
+    const note = expect.objectContaining(made);
+    const listed = { runtimeId, sandboxId, state: "running", note };
+    expect(await provider.inventory(soon())).toContainEqual(expect.objectContaining(listed));
     await provider.adopt(runtimeId, soon());
     await provider.adopt(runtimeId, soon());
     const { execs } = provider.sandbox(runtimeId);

@@ -1,0 +1,124 @@
+import { cp, mkdir, mkdtemp, readFile, rename, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import path from "node:path";
+import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import {
+  ForeignDataDir,
+  Installation,
+  type InstallationSettings,
+  renewInstallation,
+} from "./installation.ts";
+
+let home: string;
+let dataDir: string;
+beforeEach(async () => {
+  home = await mkdtemp(path.join(tmpdir(), "alcove-installation-"));
+  dataDir = path.join(home, "data");
+  await mkdir(dataDir);
+});
+afterEach(() => rm(home, { recursive: true, force: true }));
+
+/** A database's settings; a copy of it is made with `Object.assign`. */
+class Settings implements InstallationSettings {
+  values = new Map<string, string>();
+  async instanceId(candidate: string): Promise<string> {
+    const id = this.values.get("instance_id") ?? candidate;
+    this.values.set("instance_id", id);
+    return id;
+  }
+  async setting(name: string): Promise<string | undefined> {
+    return this.values.get(name);
+  }
+  async changeSetting(name: string, value: string): Promise<void> {
+    this.values.set(name, value);
+  }
+  copy(): Settings {
+    return Object.assign(new Settings(), { values: new Map(this.values) });
+  }
+}
+
+const open = (settings: Settings, directory = dataDir, newId = "new") =>
+  Installation.open({ dataDir: directory, settings, newId });
+
+/** A sandbox is made and its mark written. */
+async function makeSandbox(settings: Settings): Promise<void> {
+  const installation = await open(settings);
+  await mkdir(path.join(dataDir, "runtimes", "native", "rt-1"), { recursive: true });
+  installation.sandboxMade(() => undefined);
+  await installation[Symbol.asyncDispose]();
+}
+
+describe("an installation", () => {
+  it("is the same at every start, and after its directory was moved", async () => {
+    const settings = new Settings();
+    expect((await open(settings, dataDir, "first")).id).toBe("first");
+    expect((await open(settings, dataDir, "second")).id).toBe("first");
+    const moved = path.join(home, "moved");
+    await rename(dataDir, moved);
+    const again = await open(settings, moved, "third");
+    expect([again.id, again.recovering]).toEqual(["first", false]);
+  });
+
+  it("is refused in a copy of its directory until it is renewed", async () => {
+    const settings = new Settings();
+    await open(settings, dataDir, "original");
+    const copy = path.join(home, "copy");
+    await cp(dataDir, copy, { recursive: true, preserveTimestamps: true });
+    const copied = settings.copy();
+    await expect(open(copied, copy)).rejects.toThrow(ForeignDataDir);
+    await expect(open(copied, copy)).rejects.toThrow(`is a copy of ${dataDir}`);
+    await expect(open(copied, copy)).rejects.toThrow(`alcove restore --data-dir ${copy}`);
+    await renewInstallation({ dataDir: copy, settings: copied, newId: "of its own" });
+    expect((await open(copied, copy)).id).toBe("of its own");
+    expect((await open(settings)).id).toBe("original");
+  });
+
+  it("is refused when its database is put beside a new directory, or beside another's", async () => {
+    const settings = new Settings();
+    await open(settings, dataDir, "original");
+    const fresh = path.join(home, "fresh");
+    await mkdir(fresh);
+    await expect(open(settings.copy(), fresh)).rejects.toThrow(
+      "its database belongs to an installation elsewhere",
+    );
+    await open(new Settings(), fresh, "another");
+    await expect(open(settings.copy(), fresh)).rejects.toThrow("belong to different installations");
+  });
+
+  it("is refused when its file cannot be read, and taken over from a release that wrote none", async () => {
+    const settings = new Settings();
+    await settings.instanceId("of an earlier release");
+    await mkdir(path.join(dataDir, "agents"));
+    expect((await open(settings)).id).toBe("of an earlier release");
+    await writeFile(path.join(dataDir, "installation.json"), "{");
+    await expect(open(settings)).rejects.toThrow("cannot be read");
+  });
+
+  it("recovers when its database was lost, under the identity its runtimes bear", async () => {
+    await makeSandbox(new Settings());
+    const id = JSON.parse(await readFile(path.join(dataDir, "installation.json"), "utf8")).id;
+    const lost = new Settings();
+    const first = await open(lost, dataDir, "unused");
+    expect([first.id, first.recovering]).toEqual([id, true]);
+    // A process that dies before it has recovered leaves it to the next one.
+    const second = await open(lost);
+    expect(second.recovering).toBe(true);
+    await second.recovered();
+    expect((await open(lost)).recovering).toBe(false);
+  });
+
+  it("recovers when its database is older than the newest sandbox, and not otherwise", async () => {
+    const settings = new Settings();
+    await makeSandbox(settings);
+    const backup = settings.copy();
+    expect((await open(backup)).recovering).toBe(false);
+    await makeSandbox(settings);
+    expect((await open(settings)).recovering).toBe(false);
+    expect((await open(backup)).recovering).toBe(true);
+  });
+
+  it("recovers when nothing but folders of runtimes is left", async () => {
+    await mkdir(path.join(dataDir, "runtimes", "docker", "rt-1"), { recursive: true });
+    expect((await open(new Settings())).recovering).toBe(true);
+  });
+});

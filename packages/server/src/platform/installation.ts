@@ -1,0 +1,259 @@
+import { randomUUID } from "node:crypto";
+import { existsSync, readFileSync, realpathSync, rmSync, statSync } from "node:fs";
+import { open, readdir, rename } from "node:fs/promises";
+import path from "node:path";
+
+const fileName = "installation.json";
+/** What earlier releases made below a data directory at their first start. */
+const signsOfUse = ["agents", "runtimes", "images"];
+
+/** Sandboxes made within this time share one mark. */
+const advanceAfterMs = 2_000;
+
+/** The directory an installation lives in, recognised by more than its name. A copy differs, a move does not. */
+export interface DirectoryIdentity {
+  path: string;
+  device: string;
+  inode: string;
+  /** When it was made, nanoseconds; "0" where the file system does not say. */
+  born: string;
+}
+
+/** `installation.json`: which installation lives in this directory. The database says the same of itself. */
+interface InstallationFile {
+  version: 1;
+  id: string;
+  /** Grows as sandboxes are made, in the database first: a database with a smaller one is an older state. */
+  generation: number;
+  directory: DirectoryIdentity;
+}
+
+/** What the database keeps of an installation. */
+export interface InstallationSettings {
+  /** The database's own identity; `candidate` becomes it when it has none. */
+  instanceId(candidate: string): Promise<string>;
+  setting(name: string): Promise<string | undefined>;
+  changeSetting(name: string, value: string): Promise<void>;
+}
+
+/** What is here is a copy, or belongs to another installation: whatever its records name may be somebody else's. */
+export class ForeignDataDir extends Error {
+  constructor(dataDir: string, reason: string) {
+    super(
+      `the data directory ${dataDir} ${reason}. Nothing was touched: the sandboxes it knows may be another service's. ` +
+        `"alcove restore --data-dir ${dataDir}" makes it an installation of its own, without those sandboxes`,
+    );
+    this.name = "ForeignDataDir";
+  }
+}
+
+/**
+ * Which installation this is: put on every runtime, group and container, so that two services on one machine never
+ * touch each other's.
+ */
+export class Installation implements AsyncDisposable {
+  readonly id: string;
+  #recovering: boolean;
+  #timer: NodeJS.Timeout | undefined;
+  readonly #dataDir: string;
+  readonly #settings: InstallationSettings;
+  #file: InstallationFile;
+  #writing: Promise<void> = Promise.resolve();
+
+  private constructor(options: {
+    dataDir: string;
+    settings: InstallationSettings;
+    file: InstallationFile;
+    recovering: boolean;
+  }) {
+    this.#dataDir = options.dataDir;
+    this.#settings = options.settings;
+    this.#file = options.file;
+    this.id = options.file.id;
+    this.#recovering = options.recovering;
+  }
+
+  /**
+   * Recognises the installation of a directory that this process has locked, or makes one.
+   * @throws ForeignDataDir when directory and identity do not belong together.
+   */
+  static async open(options: {
+    dataDir: string;
+    settings: InstallationSettings;
+    newId: string;
+  }): Promise<Installation> {
+    const { dataDir, settings } = options;
+    const directory = identify(dataDir);
+    const written = readInstallation(dataDir);
+    const known = await settings.setting("instance_id");
+    if (written !== undefined && !sameDirectory(written.directory, directory)) {
+      throw new ForeignDataDir(dataDir, `is a copy of ${written.directory.path}`);
+    }
+    if (written !== undefined && known !== undefined && known !== written.id) {
+      throw new ForeignDataDir(dataDir, "and its database belong to different installations");
+    }
+    const used = await runtimesIn(dataDir);
+    if (written === undefined && known !== undefined && !used && !hasSignsOfUse(dataDir)) {
+      throw new ForeignDataDir(dataDir, "is new, but its database belongs to an installation elsewhere");
+    }
+    const id = await settings.instanceId(written?.id ?? options.newId);
+    const stored = Number((await settings.setting("generation")) ?? 0);
+    const generation = written?.generation ?? stored;
+    const recovering = known === undefined ? used : stored < generation;
+    const file: InstallationFile = {
+      version: 1,
+      id,
+      generation: Math.max(generation, recovering ? stored + 1 : stored),
+      directory,
+    };
+    const installation = new Installation({ dataDir, settings, file, recovering });
+    await installation.#write(file);
+    return installation;
+  }
+
+  /** The database is new, or older than the runtimes of this directory: it may lack sandboxes that run. */
+  get recovering(): boolean {
+    return this.#recovering;
+  }
+
+  /** Every sandbox that the database lacked is in it again. */
+  async recovered(): Promise<void> {
+    if (!this.#recovering) return;
+    this.#recovering = false;
+    await this.#advance();
+  }
+
+  /** A sandbox was made: shortly afterwards a database that does not know it is recognised as an older one. */
+  sandboxMade(onError: (error: unknown) => void): void {
+    if (this.#recovering || this.#timer !== undefined) return;
+    this.#timer = setTimeout(() => {
+      this.#timer = undefined;
+      void this.#advance().catch(onError);
+    }, advanceAfterMs);
+    this.#timer.unref();
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    if (this.#timer !== undefined) {
+      clearTimeout(this.#timer);
+      this.#timer = undefined;
+      await this.#advance().catch(() => undefined);
+    }
+    await this.#writing.catch(() => undefined);
+  }
+
+  async #advance(): Promise<void> {
+    this.#writing = this.#writing
+      .catch(() => undefined)
+      .then(async () => {
+        const file = { ...this.#file, generation: this.#file.generation + 1 };
+        await this.#settings.changeSetting("generation", String(file.generation));
+        await this.#write(file);
+      });
+    await this.#writing;
+  }
+
+  async #write(file: InstallationFile): Promise<void> {
+    await writeInstallation(this.#dataDir, file);
+    this.#file = file;
+  }
+}
+
+/** Gives a directory, and the database in it, a new identity. Its old one may go on elsewhere. */
+export async function renewInstallation(options: {
+  dataDir: string;
+  settings: InstallationSettings;
+  newId: string;
+}): Promise<void> {
+  const { dataDir, settings, newId: id } = options;
+  await settings.instanceId(id);
+  await settings.changeSetting("instance_id", id);
+  await settings.changeSetting("generation", "0");
+  await writeInstallation(dataDir, { version: 1, id, generation: 0, directory: identify(dataDir) });
+}
+
+/** A device's number changes with a new mount, so the path counts instead: a copy in the very same place has another inode. */
+function sameDirectory(before: DirectoryIdentity, now: DirectoryIdentity): boolean {
+  if (before.inode !== now.inode) return false;
+  if (before.born !== "0" && now.born !== "0" && before.born !== now.born) return false;
+  return before.device === now.device || before.path === now.path;
+}
+
+function identify(dataDir: string): DirectoryIdentity {
+  const { dev, ino, birthtimeNs } = statSync(dataDir, { bigint: true });
+  return {
+    path: realpathSync(dataDir),
+    device: String(dev),
+    inode: String(ino),
+    born: String(birthtimeNs),
+  };
+}
+
+function readInstallation(dataDir: string): InstallationFile | undefined {
+  let text: string;
+  try {
+    text = readFileSync(path.join(dataDir, fileName), "utf8");
+  } catch (error) {
+    if (error instanceof Error && "code" in error && error.code === "ENOENT") return undefined;
+    throw error;
+  }
+  const found = parsed(text);
+  if (found === undefined) {
+    throw new ForeignDataDir(dataDir, `holds an ${fileName} that cannot be read`);
+  }
+  return found;
+}
+
+function parsed(text: string): InstallationFile | undefined {
+  try {
+    const found = JSON.parse(text) as Partial<InstallationFile> | null;
+    const { device, inode, born } = found?.directory ?? {};
+    const whole =
+      typeof found?.id === "string" &&
+      typeof found.generation === "number" &&
+      [device, inode, born, found.directory?.path].every((value) => typeof value === "string");
+    return whole ? (found as InstallationFile) : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+async function writeInstallation(dataDir: string, file: InstallationFile): Promise<void> {
+  const draft = path.join(dataDir, `.${fileName}.${randomUUID()}`);
+  try {
+    const handle = await open(draft, "wx", 0o600);
+    try {
+      await handle.writeFile(`${JSON.stringify(file)}\n`);
+      await handle.sync();
+    } finally {
+      await handle.close();
+    }
+    await rename(draft, path.join(dataDir, fileName));
+  } catch (error) {
+    rmSync(draft, { force: true });
+    throw error;
+  }
+}
+
+function hasSignsOfUse(dataDir: string): boolean {
+  return signsOfUse.some((name) => existsSync(path.join(dataDir, name)));
+}
+
+/** Whether there are folders of runtimes, whoever's. */
+async function runtimesIn(dataDir: string): Promise<boolean> {
+  for (const provider of await namesIn(path.join(dataDir, "runtimes"))) {
+    const names = await namesIn(path.join(dataDir, "runtimes", provider));
+    if (names.some((name) => !name.startsWith("."))) return true;
+  }
+  return false;
+}
+
+async function namesIn(folder: string): Promise<string[]> {
+  try {
+    return await readdir(folder);
+  } catch (error) {
+    if (error instanceof Error && "code" in error && (error.code === "ENOENT" || error.code === "ENOTDIR"))
+      return [];
+    throw error;
+  }
+}

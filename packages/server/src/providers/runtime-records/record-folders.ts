@@ -1,0 +1,133 @@
+import { randomUUID } from "node:crypto";
+import { chmod, mkdir, open, readdir, readFile, rename } from "node:fs/promises";
+import { dirname, join } from "node:path";
+import type { Static, TSchema } from "typebox";
+import { Value } from "typebox/value";
+import { BadRequest, type RuntimeId, Unavailable } from "../../ports/index.ts";
+
+const recordName = "runtime.json";
+/** Only this much of a console's end is looked at. */
+const consoleTailBytes = 256 * 1024;
+
+/** There is a record that this release cannot understand; whoever wrote it may. Its runtime is not touched. */
+export class UnreadableRecord extends Unavailable {
+  constructor(runtimeId: string, why: string, options: { cause?: unknown } = {}) {
+    super(`the record of runtime ${runtimeId} cannot be read by this release: ${why}`, options);
+  }
+}
+
+/** `<dataDir>/runtimes/<provider>`: a folder for each runtime, with a record that is whole or not there. */
+export class RecordFolders<S extends TSchema> {
+  readonly root: string;
+  readonly #schema: S;
+  readonly #mode: number;
+
+  /** @param mode of the folders: who else than the service may pass through them. */
+  constructor(options: { dataDir: string; provider: string; schema: S; mode: number }) {
+    this.root = join(options.dataDir, "runtimes", options.provider);
+    this.#schema = options.schema;
+    this.#mode = options.mode;
+  }
+
+  /** @throws BadRequest for an id that is not fit to name a folder. */
+  folder(runtimeId: string): string {
+    if (!isRuntimeId(runtimeId)) {
+      throw new BadRequest(`runtime id ${JSON.stringify(runtimeId)} cannot name a folder`);
+    }
+    return join(this.root, runtimeId);
+  }
+
+  /** Writes the record down for good, before anything it describes exists. */
+  async save(record: Static<S>, runtimeId: string): Promise<void> {
+    const folder = this.folder(runtimeId);
+    const made = await mkdir(folder, { recursive: true, mode: this.#mode });
+    if (made !== undefined) {
+      await chmod(this.root, this.#mode);
+      await chmod(dirname(this.root), 0o711);
+    }
+    const draft = join(folder, `.${recordName}.${randomUUID()}`);
+    const file = await open(draft, "wx", 0o600);
+    try {
+      await file.writeFile(JSON.stringify(record));
+      await file.sync();
+    } finally {
+      await file.close();
+    }
+    await rename(draft, join(folder, recordName));
+    // Both at once: the file system makes one write of them.
+    await Promise.all([syncFolder(folder), made === undefined ? undefined : syncFolder(dirname(folder))]);
+  }
+
+  /** @returns undefined when there is none. @throws UnreadableRecord */
+  async read(runtimeId: string): Promise<Static<S> | undefined> {
+    const text = await orMissing(readFile(join(this.folder(runtimeId), recordName), "utf8"), undefined);
+    if (text === undefined) return undefined;
+    let record: unknown;
+    try {
+      record = JSON.parse(text);
+    } catch (error) {
+      throw new UnreadableRecord(runtimeId, "it is no JSON", { cause: error });
+    }
+    if (Value.Check(this.#schema, record)) return record;
+    const version = record !== null && typeof record === "object" && "version" in record ? record.version : 0;
+    throw new UnreadableRecord(
+      runtimeId,
+      `its version is ${JSON.stringify(version)}, or its shape is another`,
+    );
+  }
+
+  /** For undoing, which goes on without a record. @returns undefined when there is none that can be read. */
+  async readIfWhole(runtimeId: string): Promise<Static<S> | undefined> {
+    try {
+      return await this.read(runtimeId);
+    } catch (error) {
+      if (error instanceof UnreadableRecord) return undefined;
+      throw error;
+    }
+  }
+
+  /** Ids of every folder, whether or not it holds a record. */
+  async list(): Promise<RuntimeId[]> {
+    const names: readonly string[] = await orMissing(readdir(this.root), []);
+    return names.filter(isRuntimeId);
+  }
+
+  /** The last lines of a console, newest last. @returns undefined when there is none. */
+  async consoleLines(runtimeId: string, lines: number): Promise<string[] | undefined> {
+    const file = await orMissing(open(join(this.folder(runtimeId), "console.log"), "r"), undefined);
+    if (file === undefined) return undefined;
+    try {
+      const { size } = await file.stat();
+      const length = Math.min(size, consoleTailBytes);
+      const { buffer, bytesRead } = await file.read(Buffer.alloc(length), 0, length, size - length);
+      const found = buffer.toString("utf8", 0, bytesRead).split("\n");
+      if (found.at(-1) === "") found.pop();
+      if (size > length) found.shift();
+      return lines > 0 ? found.slice(-lines) : [];
+    } finally {
+      await file.close();
+    }
+  }
+}
+
+function isRuntimeId(name: string): name is RuntimeId {
+  return /^[a-zA-Z0-9][a-zA-Z0-9_-]{0,63}$/.test(name);
+}
+
+async function syncFolder(path: string): Promise<void> {
+  const folder = await open(path, "r");
+  try {
+    await folder.sync();
+  } finally {
+    await folder.close();
+  }
+}
+
+async function orMissing<T, F>(result: Promise<T>, fallback: F): Promise<T | F> {
+  try {
+    return await result;
+  } catch (error) {
+    if (error instanceof Error && "code" in error && error.code === "ENOENT") return fallback;
+    throw error;
+  }
+}

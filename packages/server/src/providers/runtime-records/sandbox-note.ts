@@ -1,0 +1,51 @@
+import { type Static, Type } from "typebox";
+import type { RuntimeSpec, SandboxNote } from "../../ports/index.ts";
+
+const texts = Type.Record(Type.String(), Type.String());
+
+/**
+ * What the record of a runtime says of its sandbox, so that it can be known again when the database was lost. Records
+ * of earlier releases have none. An extended expiry is not written down: the agent keeps it.
+ */
+export const WrittenNote = Type.Object({
+  image: Type.String(),
+  memoryMb: Type.Integer(),
+  vcpus: Type.Number(),
+  ownerId: Type.String(),
+  metadata: texts,
+  env: texts,
+  user: Type.Optional(Type.String()),
+  workdir: Type.Optional(Type.String()),
+  network: Type.Optional(Type.Enum(["none", "outbound", "host"])),
+  expiresAt: Type.Optional(Type.String()),
+});
+export type WrittenNote = Static<typeof WrittenNote>;
+
+export function noteOf(spec: RuntimeSpec): WrittenNote {
+  const { image, memoryMb, vcpus, ownerId, metadata, env, user, workdir, network, expiresInMs } = spec;
+  return {
+    image,
+    memoryMb,
+    vcpus,
+    ownerId: ownerId ?? "",
+    metadata: { ...metadata },
+    env: { ...env },
+    ...(user === undefined ? {} : { user }),
+    ...(workdir === undefined ? {} : { workdir }),
+    ...(network === undefined ? {} : { network }),
+    ...(expiresInMs === null ? {} : { expiresAt: new Date(Date.now() + expiresInMs).toISOString() }),
+  };
+}
+
+export function fromNote(record: { createdAt: string; sandbox?: WrittenNote }): { note?: SandboxNote } {
+  const { sandbox } = record;
+  if (sandbox === undefined) return {};
+  const { expiresAt, ...rest } = sandbox;
+  return {
+    note: {
+      ...rest,
+      createdAt: new Date(record.createdAt),
+      ...(expiresAt === undefined ? {} : { expiresAt: new Date(expiresAt) }),
+    },
+  };
+}

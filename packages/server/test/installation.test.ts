@@ -1,0 +1,107 @@
+import { cp, mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import path from "node:path";
+import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { loadConfig } from "../src/config/load.ts";
+import { type RunningService, serve } from "../src/main.ts";
+import { ForeignDataDir } from "../src/platform/installation.ts";
+import { silentLogger } from "../src/platform/logger.ts";
+import { restore } from "../src/restore.ts";
+import { eventually, TestClient } from "./support/http.ts";
+import { nativeMissing } from "./support/native-factory.ts";
+
+const skip = await nativeMissing();
+
+describe.skipIf(skip !== undefined)(
+  `a data directory${skip === undefined ? "" : ` (skipped: ${skip})`}`,
+  () => {
+    let home: string;
+    const open = new Set<RunningService>();
+    beforeEach(async () => {
+      home = await mkdtemp(path.join(tmpdir(), "alcove-installation-"));
+    });
+    afterEach(async () => {
+      for (const service of [...open]) await stop(service);
+      await rm(home, { recursive: true, force: true });
+    });
+
+    const configOf = (dataDir: string, destroyOnExit = false) =>
+      loadConfig({
+        env: {
+          ALCOVE_DATA_DIR: dataDir,
+          ALCOVE_SERVER_PORT: "0",
+          ALCOVE_PROVIDERS_DEFAULT: "native",
+          ALCOVE_PROVIDERS_NATIVE_DISK_MB: "0",
+          ALCOVE_PROVIDERS_NATIVE_MIN_FREE_MB: "0",
+          ALCOVE_SERVER_DESTROY_ON_EXIT: String(destroyOnExit),
+        },
+        cwd: home,
+      });
+    async function start(dataDir: string, options: { destroyOnExit?: boolean } = {}) {
+      const service = await serve({ config: configOf(dataDir, options.destroyOnExit), logger: silentLogger });
+      open.add(service);
+      await service.ready;
+      return { service, client: new TestClient(service.url) };
+    }
+    async function stop(service: RunningService) {
+      open.delete(service);
+      await service.close();
+    }
+    const stateOf = async (client: TestClient, id: string) =>
+      (await client.call("GET", `/api/v1/sandboxes/${id}`)).json;
+
+    test("that was copied touches nothing of the original, before and after it was renewed", async () => {
+      const dataDir = path.join(home, "original");
+      const copy = path.join(home, "copy");
+      const original = await start(dataDir, { destroyOnExit: true });
+      const id = await original.client.spawn({ image: "host", ttl: "10m" });
+      await cp(dataDir, copy, {
+        recursive: true,
+        preserveTimestamps: true,
+        filter: (source) => !source.endsWith(".sock"),
+      });
+      await expect(serve({ config: configOf(copy), logger: silentLogger })).rejects.toThrow(ForeignDataDir);
+      expect(await restore({ config: configOf(copy) })).toEqual({ left: [] });
+      const second = await start(copy, { destroyOnExit: true });
+      const found = await eventually(async () => {
+        const json = await stateOf(second.client, id);
+        return json.state === "running" ? undefined : json;
+      });
+      expect(found.state).toBe("error");
+      expect((await second.client.call("DELETE", `/api/v1/sandboxes/${id}`)).status).toBe(200);
+      expect((await original.client.exec(id, { command: "echo alive" })).json).toMatchObject({
+        stdout: "alive\n",
+      });
+      expect((await stateOf(original.client, id)).state).toBe("running");
+    });
+
+    test("that lost its database knows its sandboxes again, their owners and limits included", async () => {
+      const dataDir = path.join(home, "data");
+      const first = await start(dataDir);
+      const id = await first.client.spawn({
+        image: "host",
+        ttl: "10m",
+        memory_mb: 96,
+        owner_id: "ada",
+        metadata: { job: "7" },
+      });
+      await first.client.exec(id, { command: "echo kept >/tmp/file" });
+      await stop(first.service);
+      for (const end of ["", "-wal", "-shm"])
+        await rm(path.join(dataDir, `alcove.db${end}`), { force: true });
+      const second = await start(dataDir, { destroyOnExit: true });
+      const found = await eventually(async () => {
+        const { json } = await second.client.exec(id, { command: "cat /tmp/file" });
+        return json.stdout === undefined ? undefined : json;
+      });
+      expect(found.stdout).toBe("kept\n");
+      expect(await stateOf(second.client, id)).toMatchObject({
+        state: "running",
+        image: "host",
+        memory_mb: 96,
+        owner_id: "ada",
+        metadata: { job: "7" },
+      });
+    });
+  },
+);
