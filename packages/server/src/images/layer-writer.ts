@@ -1,7 +1,7 @@
 import fs from "node:fs";
 import path from "node:path";
+import { readTar, type TarHeader } from "../platform/tar/tar-reader.ts";
 import { BadRequest } from "../ports/errors.ts";
-import { readTar, type TarHeader } from "./tar-reader.ts";
 
 const whiteoutPrefix = ".wh.";
 const opaqueMarker = ".wh..wh..opq";

@@ -1,7 +1,7 @@
 import { createHash } from "node:crypto";
 import { readdirSync, readFileSync } from "node:fs";
 import { expect, test } from "vitest";
-import { readTar } from "../../src/images/tar-reader.ts";
+import { readTar } from "../../src/platform/tar/tar-reader.ts";
 import { BadRequest } from "../../src/ports/errors.ts";
 import { fuzzRuns, Mutations } from "./mutations.ts";
 

@@ -3,6 +3,7 @@ import { basename, dirname, join } from "node:path";
 import { Readable } from "node:stream";
 import { abortable } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
+import { tarEnd, tarHeader, tarPadded } from "../../platform/tar/tar-writer.ts";
 import type { CallOptions, RuntimeId } from "../../ports/index.ts";
 import { ProviderError } from "../../ports/index.ts";
 import { storeAgent } from "../agent/index.ts";
@@ -18,7 +19,6 @@ import { isRefusal } from "./engine-errors.ts";
 import { Anything, CreatedContainer } from "./engine-shapes.ts";
 import { labelNames, shortInstance } from "./labels.ts";
 import type { RuntimeRecords } from "./runtime-records.ts";
-import { agentTar } from "./tar-entries.ts";
 
 const fillTimeoutMs = 60_000;
 
@@ -170,11 +170,16 @@ export class AgentVolume implements AgentDelivery {
       await this.inspect(filler, { signal });
       const contents = await readFile(path);
       if (!(await this.#holds(filler, contents.length, signal))) {
-        const tar = agentTar({ program: basename(agentProgram), contents, folder: basename(socketFolder) });
+        const tar = [
+          tarHeader({ name: basename(socketFolder), type: "dir", mode: 0o755, size: 0 }),
+          tarHeader({ name: basename(agentProgram), type: "file", mode: 0o755, size: contents.length }),
+          tarPadded(contents),
+          tarEnd,
+        ];
         await engine.upload(
           { method: "PUT", path: `/containers/${filler}/archive`, query: { path: agentFolder }, signal },
           "application/x-tar",
-          Readable.from([tar]),
+          Readable.from(tar),
         );
       }
     } finally {

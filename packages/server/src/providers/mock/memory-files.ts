@@ -1,5 +1,7 @@
 import path from "node:path";
 import { Readable } from "node:stream";
+import { readTar, type TarHeader } from "../../platform/tar/tar-reader.ts";
+import { tarEnd, tarHeader, tarPadded } from "../../platform/tar/tar-writer.ts";
 import {
   BadRequest,
   Conflict,
@@ -11,7 +13,6 @@ import {
 import type { CallOptions, FileChange, FileEntry, FileOperations } from "../../ports/sandbox-operations.ts";
 import { BoundedStream } from "./bounded-stream.ts";
 import { findUser, type Owner, type SandboxFs } from "./sandbox-fs.ts";
-import { readTar, type TarEntry, writeTar } from "./tar.ts";
 
 const entriesAtMost = 100_000;
 const watchQueue = 4_096;
@@ -158,13 +159,27 @@ export class MemoryFiles implements FileOperations {
       if (root.type === "dir") await this.#collect(root.path, Number.POSITIVE_INFINITY, entries);
       else entries.push(root);
       const base = root.type === "dir" ? root.path : path.posix.dirname(root.path);
-      const memory = this.#fs().memory;
-      const tar = writeTar(
-        entries.map((entry) => ({ ...entry, name: path.posix.relative(base, entry.path) })),
-        (entry) => memory.readFileBuffer(entry.path),
-      );
-      return Readable.from(tar, { objectMode: false });
+      return Readable.from(this.#archived(entries, base), { objectMode: false });
     });
+  }
+
+  async *#archived(entries: readonly FileEntry[], base: string): AsyncGenerator<Buffer> {
+    for (const entry of entries) {
+      if (entry.type !== "file" && entry.type !== "dir" && entry.type !== "symlink") continue;
+      const content = entry.type === "file" ? await this.#fs().memory.readFileBuffer(entry.path) : [];
+      yield tarHeader({
+        name: path.posix.relative(base, entry.path),
+        type: entry.type,
+        mode: entry.mode,
+        size: content.length,
+        uid: entry.uid,
+        gid: entry.gid,
+        mtime: entry.modifiedAt,
+        ...(entry.symlinkTarget === undefined ? {} : { linkTarget: entry.symlinkTarget }),
+      });
+      if (content.length > 0) yield tarPadded(Buffer.from(content));
+    }
+    yield tarEnd;
   }
 
   async unpack(
@@ -179,7 +194,8 @@ export class MemoryFiles implements FileOperations {
       const root = normal(target);
       if (!(await fs.memory.stat(root)).isDirectory) throw new BadRequest(`"${target}" is not a directory`);
       let entries = 0;
-      for (const entry of readTar(content)) if (await this.#unpackEntry(fs, root, entry, owner)) entries += 1;
+      for await (const { header, body } of readTar(Readable.from([content])))
+        if (await this.#unpackEntry(fs, root, { header, body, owner })) entries += 1;
       return { entries };
     });
   }
@@ -208,7 +224,12 @@ export class MemoryFiles implements FileOperations {
     return stream;
   }
 
-  async #unpackEntry(fs: SandboxFs, root: string, entry: TarEntry, owner: Owner): Promise<boolean> {
+  async #unpackEntry(
+    fs: SandboxFs,
+    root: string,
+    member: { header: TarHeader; body: () => AsyncIterable<Buffer>; owner: Owner },
+  ): Promise<boolean> {
+    const { header: entry, owner } = member;
     if (entry.name.startsWith("/") || entry.name.split("/").includes(".."))
       throw new BadRequest(`the archive holds "${entry.name}", which lies outside of the target`);
     const target = path.posix.join(root, entry.name);
@@ -224,7 +245,7 @@ export class MemoryFiles implements FileOperations {
         break;
       case "symlink":
         await fs.call("rm", [target, { force: true, recursive: true }]);
-        await fs.call("symlink", [entry.symlinkTarget ?? "", target]);
+        await fs.call("symlink", [entry.linkTarget, target]);
         fs.setOwner(target, owner);
         return true;
       case "file":
@@ -235,9 +256,10 @@ export class MemoryFiles implements FileOperations {
           )
         )
           await fs.call("rm", [target, {}]);
-        await fs.call("writeFile", [target, entry.content]);
+        await fs.call("writeFile", [target, Buffer.concat(await Array.fromAsync(member.body()))]);
         break;
-      case "other":
+      case "hardlink":
+      case "special":
         return false;
       default:
         entry.type satisfies never;

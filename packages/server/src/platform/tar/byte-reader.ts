@@ -1,4 +1,4 @@
-import { BadRequest } from "../ports/errors.ts";
+import { BadRequest } from "../../ports/errors.ts";
 
 /** Reads exact numbers of bytes from a stream of chunks. */
 export class ByteReader {

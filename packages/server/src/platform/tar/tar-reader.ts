@@ -1,4 +1,4 @@
-import { BadRequest } from "../ports/errors.ts";
+import { BadRequest } from "../../ports/errors.ts";
 import { ByteReader } from "./byte-reader.ts";
 
 export type TarEntryType = "file" | "dir" | "symlink" | "hardlink" | "special";
