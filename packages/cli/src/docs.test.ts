@@ -1,0 +1,52 @@
+import { readFileSync } from "node:fs";
+import type { Command } from "commander";
+import { expect, test } from "vitest";
+import { createProgram } from "./program.ts";
+
+const page = readFileSync(new URL("../../../docs/cli.md", import.meta.url), "utf8");
+
+interface Leaf {
+  readonly name: string;
+  readonly flags: readonly string[];
+}
+
+function leaves(command: Command, prefix: string): Leaf[] {
+  return command.commands.flatMap((child) => {
+    const name = `${prefix} ${child.name()}`;
+    if (child.commands.length > 0) return leaves(child, name);
+    return [{ name, flags: child.options.map(({ long }) => long ?? "") }];
+  });
+}
+
+const commands = leaves(createProgram(), "alcove");
+
+/** The lines that speak of a command: its row of a table, and the section that has its name. */
+function spokenOf(name: string): string {
+  const rows = page.split("\n").filter((line) => line.startsWith("|") && line.includes(`\`${name}`));
+  const section = new RegExp(`^### ${name.split(" ").at(-1)}$([^]*?)(?=^##|$(?![^]))`, "m").exec(page)?.[1];
+  return [...rows, section ?? ""].join("\n");
+}
+
+const everywhere = ["--json", "--url", "--api-key", "--user-id", "--config", "--data-dir"];
+
+test("docs/cli.md has a row for every command", () => {
+  const rows = page.split("\n").filter((line) => line.startsWith("| `alcove "));
+  const missing = commands.filter(({ name }) => !rows.some((row) => row.startsWith(`| \`${name}`)));
+  expect(missing.map(({ name }) => name)).toEqual([]);
+});
+
+test.each(commands)("docs/cli.md names every option of $name", ({ name, flags }) => {
+  const text = spokenOf(name);
+  const missing = flags.filter(
+    (flag) => !text.includes(flag) && !(everywhere.includes(flag) && page.includes(flag)),
+  );
+  expect(missing).toEqual([]);
+});
+
+test("docs/cli.md names no command and no option that does not exist", () => {
+  const known = new Set(["--help", "--version", ...commands.flatMap(({ flags }) => flags)]);
+  const named = [...page.matchAll(/(?<![\w-])--[a-z][a-z-]+/g)].map(([flag]) => flag);
+  expect(named.filter((flag) => !known.has(flag))).toEqual([]);
+  const rows = [...page.matchAll(/^\| `(alcove [a-z]+(?: [a-z]+)?)/gm)].map(([, name]) => name);
+  expect(rows.filter((name) => !commands.some((command) => command.name === name))).toEqual([]);
+});
