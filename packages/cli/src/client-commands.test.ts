@@ -267,6 +267,37 @@ describe("exec", () => {
     expect(await run("exec", "sb-a", "x")).toMatchObject({ code: 3, stdout: "ab☃cd" });
   });
 
+  test("lives through a planned restart of the service", async () => {
+    service.onExec = (message, exec) => {
+      if (message.type !== "stdin") return;
+      exec.send({ type: "stdout", data: "before " });
+      setImmediate(() => exec.close(1001));
+    };
+    const answers = [
+      { status: 503, json: { code: "unavailable", message: "the service is shutting down" } },
+      { chunks: ['{"stream":"stdout","data":"after","offset":7}\n', null] },
+      { chunks: ['{"stream":"exit","data":"","exit_code":4,"reason":"exited","duration":"1s"}\n'] },
+    ];
+    service.answer = () => answers.shift() ?? { status: 404, json: { code: "not_found", message: "?" } };
+    expect(await run("exec", "sb-a", "x")).toMatchObject({ code: 4, stdout: "before after" });
+  });
+
+  test("--json lives through it as well", async () => {
+    const answers = [
+      { status: 503, json: { code: "unavailable", message: "shutting down", exec_id: "ex-aaaaaaaa" } },
+      {
+        chunks: [
+          '{"stream":"stdout","data":"whole","offset":0}\n',
+          '{"stream":"exit","data":"","exit_code":4,"reason":"exited","duration":"1s"}\n',
+        ],
+      },
+    ];
+    service.answer = () => answers.shift() ?? { status: 404, json: { code: "not_found", message: "?" } };
+    const result = await run("exec", "--json", "sb-a", "x");
+    expect(result.code).toBe(4);
+    expect(JSON.parse(result.stdout)).toMatchObject({ stdout: "whole", stderr: "", exec_id: "ex-aaaaaaaa" });
+  });
+
   test("-d prints the exec id", async () => {
     service.answer = () => ({ status: 201, json: { exec_id: "ex-bbbbbbbb", pid: 3 } });
     expect(await run("exec", "-d", "sb-a", "sleep 9")).toMatchObject({ code: 0, stdout: "ex-bbbbbbbb\n" });

@@ -99,6 +99,9 @@ export async function openControlPlane(options: {
     startedAt: systemClock.now(),
     ready: () => sandboxes.ready,
   });
-  opened.defer(() => app.close());
+  opened.defer(async () => {
+    sandboxes.refuseWaiting();
+    await app.close();
+  });
   return { app, events, sandboxes, execs, reconciler };
 }

@@ -1,11 +1,11 @@
 import { setTimeout as pause } from "node:timers/promises";
 import { type AlcoveClient, AlcoveError } from "@alcove/sdk";
-import type { ExitReason } from "@alcove/wire";
+import type { ExecStreamChunk } from "@alcove/wire";
 import { write } from "../terminal/output.ts";
 
 /** As long as the service keeps a command whose reader is gone, by default. */
 const patienceMs = 30_000;
-const pauseMs = 500;
+const pauseMs = 200;
 
 /**
  * Picks a command up again after its connection broke, also across a restart of the service.
@@ -18,8 +18,10 @@ export async function resumeOutput(options: {
   execId: string;
   from: number;
   cause: AlcoveError;
-}): Promise<{ exit_code: number; reason: ExitReason }> {
-  const { client, id, execId } = options;
+  /** Where output goes; left out: to ours. */
+  take?: (stream: "stdout" | "stderr", data: string) => Promise<void> | void;
+}): Promise<Extract<ExecStreamChunk, { stream: "exit" }>> {
+  const { client, id, execId, take = pass } = options;
   let { from } = options;
   let deadline = performance.now() + patienceMs;
   process.stderr.write(`alcove: the connection broke; picking ${execId} up again\n`);
@@ -29,7 +31,7 @@ export async function resumeOutput(options: {
         if (chunk.stream === "exit") return chunk;
         from = (chunk.offset ?? from) + Buffer.byteLength(chunk.data);
         deadline = performance.now() + patienceMs;
-        await write(chunk.stream === "stdout" ? process.stdout : process.stderr, chunk.data);
+        await take(chunk.stream, chunk.data);
       }
     } catch (error) {
       const gone = error instanceof AlcoveError && error.status >= 400 && error.status < 500;
@@ -38,4 +40,8 @@ export async function resumeOutput(options: {
     await pause(pauseMs);
   }
   throw options.cause;
+}
+
+async function pass(stream: "stdout" | "stderr", data: string): Promise<void> {
+  await write(stream === "stdout" ? process.stdout : process.stderr, data);
 }

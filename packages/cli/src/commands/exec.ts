@@ -1,9 +1,10 @@
-import { AlcoveError } from "@alcove/sdk";
+import { type AlcoveClient, AlcoveError } from "@alcove/sdk";
 import type { ExecResult } from "@alcove/wire";
 import { type ClientFlags, interruptSignal, openClient } from "../context.ts";
 import { ExitWith, exitCodes, UsageError } from "../exit-codes.ts";
 import { reportFailure } from "../failure.ts";
 import { printJson } from "../terminal/output.ts";
+import { resumeOutput } from "./exec-resume.ts";
 import { exitCodeOfExec, runSession, windowSize } from "./exec-session.ts";
 
 export interface RunFlags extends ClientFlags {
@@ -96,11 +97,36 @@ async function detached(id: string, command: readonly string[], flags: ExecFlags
 async function buffered(id: string, command: readonly string[], flags: ExecFlags): Promise<number> {
   using client = openClient(flags);
   using interrupt = interruptSignal();
-  const result: ExecResult = await client.exec(
-    id,
-    { ...commandOf(command), ...settingsOf(flags) },
-    { signal: interrupt.signal },
-  );
+  const request = { ...commandOf(command), ...settingsOf(flags) };
+  const result: ExecResult = await client
+    .exec(id, request, { signal: interrupt.signal })
+    .catch((error: unknown) => resumed(client, id, error));
   printJson(result);
   return exitCodeOfExec(result);
+}
+
+/** The service stopped under the command, which goes on. @throws any other error as it is. */
+async function resumed(client: AlcoveClient, id: string, error: unknown): Promise<ExecResult> {
+  const execId = error instanceof AlcoveError && error.status === 503 ? error.details.exec_id : undefined;
+  if (typeof execId !== "string") throw error;
+  const texts = { stdout: "", stderr: "" };
+  const exit = await resumeOutput({
+    client,
+    id,
+    execId,
+    from: 0,
+    cause: error as AlcoveError,
+    take: (stream, data) => {
+      texts[stream] += data;
+    },
+  });
+  const { exit_code, reason, signal, duration } = exit;
+  return {
+    exit_code,
+    ...texts,
+    duration,
+    exec_id: execId,
+    reason,
+    ...(signal === undefined ? {} : { signal }),
+  };
 }

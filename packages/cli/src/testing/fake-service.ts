@@ -27,6 +27,8 @@ export interface FakeExec {
   send(message: WsServerMessage): void;
   /** Breaks the connection off. */
   cut(): void;
+  /** Closes it as a service that stops does. */
+  close(code: number): void;
 }
 
 /** An HTTP server that answers what a test tells it to, for what a real service does only on a bad day. */
@@ -48,6 +50,7 @@ export class FakeService implements AsyncDisposable {
       const exec: FakeExec = {
         send: (message) => socket.send(JSON.stringify(message)),
         cut: () => socket.terminate(),
+        close: (code) => socket.close(code),
       };
       socket.on("message", (data) => {
         const message: WsClientMessage = JSON.parse(String(data));

@@ -35,14 +35,15 @@ const exposedHeaders = [
   "X-Exec-ID",
   "X-Next-Cursor",
   "Server-Timing",
+  "Retry-After",
   "Idempotent-Replayed",
   "Content-Range",
   "Location",
 ];
 
 /**
- * The HTTP interface over the services. Translates only: rules live in core. `close()` ends endless streams at once,
- * lets calls finish within `server.shutdown_grace`, and ends the rest.
+ * The HTTP interface over the services. Translates only: rules live in core. `close()` cuts streams at once, waits
+ * briefly for calls whose outcome can be asked for afterwards and, within `server.shutdown_grace`, for the others.
  */
 export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   const { config, logger } = options;
@@ -68,6 +69,8 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
       connectionsCheckingInterval: 10_000,
     },
     forceCloseConnections: true,
+    // Its own limit on starting and closing is shorter than the grace.
+    pluginTimeout: 0,
     return503OnClosing: true,
     routerOptions: {
       maxParamLength: 256,

@@ -29,7 +29,7 @@ export const httpStatus = {
 export function toDomainError(error: unknown): DomainError {
   if (error instanceof DomainError) return error;
   if (error instanceof ShuttingDown)
-    return new Unavailable("the service is shutting down; try again", { cause: error });
+    return new Unavailable("the service is shutting down; try again", { cause: error, retryAfterS: 1 });
   if (error instanceof DeadlineExceeded)
     return new Unavailable(`the operation took longer than ${error.afterMs} ms`, { cause: error });
   if (isFastifyError(error)) return fromFastify(error);
@@ -79,6 +79,7 @@ export function errorHandler(logger: Logger) {
     const domain = toDomainError(error);
     const status = httpStatus[domain.code];
     logFailure(logger, request, { error, domain, status });
+    if (domain.retryAfterS !== undefined) reply.header("retry-after", String(domain.retryAfterS));
     const execId = domain.details.exec_id;
     if (typeof execId === "string") reply.header("x-exec-id", execId);
     // What is left of an upload that was refused is not waited for.

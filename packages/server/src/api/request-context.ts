@@ -7,8 +7,10 @@ declare module "fastify" {
   interface FastifyReply {
     /** Aborts with CallerGone when the response closes unfinished, with ShuttingDown when the service stops. */
     readonly callerSignal: AbortSignal;
-    /** The same signal, for a stream that would never end by itself: a stop of the service ends it at once. */
+    /** The same signal, for a stream that has no end or can be picked up again: a stop of the service cuts it at once. */
     readonly endlessSignal: AbortSignal;
+    /** The same signal, for a call whose outcome can be asked for afterwards: a stop of the service waits for it briefly. */
+    readonly briefSignal: AbortSignal;
     callUnderWay: CallUnderWay | null;
   }
 }
@@ -30,24 +32,30 @@ export function requestIds(): (request: IncomingMessage) => string {
   };
 }
 
+/** How long a stop of the service lets a call go on: not at all, for `briefMs`, or for the whole grace. */
+export type Patience = "none" | "brief" | "grace";
+
+/** How long a stop waits for a call whose outcome the next process can tell as well. */
+const briefMs = 1_000;
+
 /** One call whose caller may go away, until `end`. */
 export interface CallUnderWay {
   readonly signal: AbortSignal;
   abort(reason: Error): void;
-  /** From now on a stop of the service ends it at once, or lets it finish. */
-  endless(yes: boolean): void;
+  /** `grace` until it is told otherwise. */
+  setPatience(patience: Patience): void;
   end(): void;
 }
 
 /**
- * Knows the calls under way. `drain` makes a stop of the service orderly: endless streams end at once, calls may finish
- * within the grace, what is left is aborted with ShuttingDown.
+ * Knows the calls under way. `drain` makes a stop of the service orderly and short: streams are cut at once, because
+ * their readers pick them up at the next process, the calls that are soon over may finish, and so may, within the grace,
+ * those that could not be repeated. What is left is aborted with ShuttingDown.
  */
 export class CallsUnderWay {
-  readonly #calls = new Set<CallUnderWay>();
-  readonly #endless = new Set<CallUnderWay>();
+  readonly #calls = new Map<CallUnderWay, Patience>();
   #draining = false;
-  #onIdle: (() => void) | undefined;
+  #onEnd: (() => void) | undefined;
 
   get size(): number {
     return this.#calls.size;
@@ -58,33 +66,45 @@ export class CallsUnderWay {
     const call: CallUnderWay = {
       signal: controller.signal,
       abort: (reason) => controller.abort(reason),
-      endless: (yes) => {
-        if (!yes) this.#endless.delete(call);
-        else if (this.#draining) call.abort(new ShuttingDown());
-        else this.#endless.add(call);
+      setPatience: (patience) => {
+        if (!this.#calls.has(call)) return;
+        this.#calls.set(call, patience);
+        if (this.#draining && patience === "none") call.abort(new ShuttingDown());
       },
       end: () => {
         this.#calls.delete(call);
-        this.#endless.delete(call);
-        if (this.#calls.size === 0) this.#onIdle?.();
+        this.#onEnd?.();
       },
     };
-    this.#calls.add(call);
+    this.#calls.set(call, "grace");
     return call;
   }
 
   async drain(graceMs: number): Promise<void> {
     this.#draining = true;
-    for (const call of this.#endless) call.abort(new ShuttingDown());
-    if (this.#calls.size === 0) return;
+    this.#abort("none");
+    await this.#over(Math.min(briefMs, graceMs), () => this.#calls.size === 0);
+    this.#abort("none", "brief");
+    await this.#over(graceMs - briefMs, () => ![...this.#calls.values()].includes("grace"));
+    this.#abort("none", "brief", "grace");
+  }
+
+  #abort(...patience: Patience[]): void {
+    for (const [call, own] of this.#calls) if (patience.includes(own)) call.abort(new ShuttingDown());
+  }
+
+  /** Resolves when `isOver`, and after `ms` at the latest. */
+  async #over(ms: number, isOver: () => boolean): Promise<void> {
+    if (isOver() || ms <= 0) return;
     await new Promise<void>((resolve) => {
-      const timer = setTimeout(resolve, graceMs);
-      this.#onIdle = () => {
+      const timer = setTimeout(resolve, ms);
+      this.#onEnd = () => {
+        if (!isOver()) return;
         clearTimeout(timer);
         resolve();
       };
     });
-    for (const call of this.#calls) call.abort(new ShuttingDown());
+    this.#onEnd = undefined;
   }
 }
 
@@ -108,11 +128,13 @@ export function decorateCallerSignal(app: FastifyInstance, calls: CallsUnderWay)
       return callOf(this).signal;
     },
   });
-  app.decorateReply("endlessSignal", {
+  const signalWith = (patience: Patience) => ({
     getter(this: FastifyReply) {
       const call = callOf(this);
-      call.endless(true);
+      call.setPatience(patience);
       return call.signal;
     },
   });
+  app.decorateReply("endlessSignal", signalWith("none"));
+  app.decorateReply("briefSignal", signalWith("brief"));
 }

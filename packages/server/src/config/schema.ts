@@ -48,7 +48,10 @@ export const ConfigSchema = section(
         preview_domain: text("localhost", "Domain of preview hosts: <port>-<sandbox_id>.<preview_domain>."),
         trusted_proxies: texts([], "Addresses or CIDR ranges whose X-Forwarded-For is believed."),
         cors_allowed_origins: texts(["*"], "Origins browsers may call from; * is for local use."),
-        shutdown_grace: duration("30s", "How long calls under way may take at shutdown."),
+        shutdown_grace: duration(
+          "30s",
+          "How long calls that cannot be repeated, such as uploads, may take at shutdown.",
+        ),
         deadman_grace: duration(
           "5m",
           "How long after its expiry a sandbox ends itself when the service is gone.",

@@ -8,20 +8,19 @@ export class DomainError extends Error {
   readonly code: ErrorCode;
   /** Extra keys of the error body, wire spelling. */
   readonly details: Readonly<Record<string, unknown>>;
+  /** Seconds after which the same request may well succeed; absent where waiting does not help. */
+  readonly retryAfterS: number | undefined;
 
-  constructor(
-    code: ErrorCode,
-    message: string,
-    options: { cause?: unknown; details?: Record<string, unknown> } = {},
-  ) {
+  constructor(code: ErrorCode, message: string, options: DomainErrorOptions = {}) {
     super(message, options.cause === undefined ? {} : { cause: options.cause });
     this.name = new.target.name;
     this.code = code;
     this.details = options.details ?? {};
+    this.retryAfterS = options.retryAfterS;
   }
 }
 
-export type DomainErrorOptions = { cause?: unknown; details?: Record<string, unknown> };
+export type DomainErrorOptions = { cause?: unknown; details?: Record<string, unknown>; retryAfterS?: number };
 
 export class BadRequest extends DomainError {
   constructor(message: string, options?: DomainErrorOptions) {

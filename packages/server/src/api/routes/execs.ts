@@ -47,8 +47,8 @@ export function execRoutes(app: RouteApp, options: { execs: ExecService; logger:
     },
     handler: async (request, reply) => {
       const input = execInput(request.body);
-      const signal = reply.callerSignal;
       if (request.body.stream === true) {
+        const signal = reply.endlessSignal;
         const startedMs = performance.now();
         const follow = await execs.stream(request.params.id, input, { stdin: false, signal });
         const headers = { "server-timing": `start;dur=${(performance.now() - startedMs).toFixed(2)}` };
@@ -56,7 +56,10 @@ export function execRoutes(app: RouteApp, options: { execs: ExecService; logger:
         return reply;
       }
       const timing = new ServerTiming();
-      const outcome = await execs.run(request.params.id, input, { signal, onStage: timing.onStage });
+      const outcome = await execs.run(request.params.id, input, {
+        signal: reply.briefSignal,
+        onStage: timing.onStage,
+      });
       timing.apply(reply);
       reply.header("x-exec-id", outcome.execId);
       return presentOutcome(outcome);
@@ -129,7 +132,7 @@ export function execRoutes(app: RouteApp, options: { execs: ExecService; logger:
     handler: async (request, reply) => {
       const { id, execId } = request.params;
       const { from = 0, follow: live = false } = request.query;
-      const signal = reply.callerSignal;
+      const signal = reply.endlessSignal;
       const follow = await execs.output(id, execId, { from, follow: live, signal });
       await sendExecStream(reply, follow, { signal, offsets: true, logger });
       return reply;

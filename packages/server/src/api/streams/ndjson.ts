@@ -1,13 +1,13 @@
 import type { FastifyReply } from "fastify";
 import type { ExecFollow } from "../../core/exec/exec-service.ts";
-import { CallerGone } from "../../platform/deadline.ts";
+import { CallerGone, ShuttingDown } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { exitFields, OutputDecoder, type OutputText } from "./output-text.ts";
 import { ResponseStream } from "./response-stream.ts";
 
 /**
  * Writes a command's output as one JSON object per line. Ends with an `exit` line; a stream without one was cut: the
- * sandbox ended. A slow reader slows the command down. DESIGN §4.2, NDJSON.
+ * sandbox ended, or the service stopped and the next process continues it. A slow reader slows the command down. DESIGN §4.2, NDJSON.
  */
 export async function sendExecStream(
   reply: FastifyReply,
@@ -32,7 +32,8 @@ export async function sendExecStream(
     }
     stream.end();
   } catch (error) {
-    if (!(error instanceof CallerGone))
+    // At a stop of the service its reader picks it up again, as after any other cut.
+    if (!(error instanceof CallerGone || options.signal.reason instanceof ShuttingDown))
       options.logger.warn(
         { request_id: reply.request.id, exec_id: follow.execId, err: error },
         "exec stream cut",

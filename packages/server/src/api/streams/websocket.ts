@@ -14,6 +14,8 @@ import { exitFields, OutputDecoder } from "./output-text.ts";
 
 const startDeadlineMs = 30_000;
 const pingMs = 15_000;
+/** How long a client may take to answer the close at a stop of the service. */
+const goingAwayMs = 500;
 /** Output the socket may hold before the command has to wait for its reader. */
 const outputHighWaterBytes = 1_048_576;
 /** Standard input that may wait for the command before the socket is no longer read. */
@@ -74,13 +76,12 @@ export class WebSocketExec {
       startDeadlineMs,
     );
     const onAbort = () => {
-      if (this.#call.signal.reason instanceof ShuttingDown && this.#state === "waiting")
-        this.#fail(this.#call.signal.reason);
+      if (this.#call.signal.reason instanceof ShuttingDown) this.#goAway();
     };
     ping.unref();
     impatient.unref();
     this.#call.signal.addEventListener("abort", onAbort, { once: true });
-    this.#call.endless(true);
+    this.#call.setPatience("none");
     socket.on("pong", () => {
       this.#answered = true;
     });
@@ -129,7 +130,6 @@ export class WebSocketExec {
   #start(message: ClientMessage<"start">): void {
     const input = { execId: this.#execId, ...execInput(message) };
     this.#state = "running";
-    this.#call.endless(false);
     this.#follow = this.#execs.stream(this.#sandboxId, input, { stdin: true, signal: this.#call.signal });
     void this.#pump(this.#follow);
   }
@@ -158,7 +158,8 @@ export class WebSocketExec {
       if (ended) this.#close(closeCodes.normal);
       else this.#fail(new Error("the sandbox ended while the command ran"));
     } catch (error) {
-      if (!(error instanceof CallerGone)) this.#fail(error);
+      if (!(error instanceof CallerGone || this.#call.signal.reason instanceof ShuttingDown))
+        this.#fail(error);
     } finally {
       await follow[Symbol.asyncDispose]();
     }
@@ -252,7 +253,16 @@ export class WebSocketExec {
     if (this.#state === "closed") return;
     this.#logger.warn({ exec_id: this.#execId, err: error }, "websocket exec cut");
     this.#tell(error);
-    this.#close(error instanceof ShuttingDown ? closeCodes.goingAway : closeCodes.failed);
+    this.#close(closeCodes.failed);
+  }
+
+  /** The service stops: no error of the command's, which goes on and can be picked up by its id. */
+  #goAway(): void {
+    if (this.#state === "closed") return;
+    this.#close(closeCodes.goingAway);
+    // A client that does not answer the close is not waited for.
+    setTimeout(() => this.#socket.terminate(), goingAwayMs).unref();
+    this.#call.end();
   }
 
   #close(code: number): void {

@@ -117,9 +117,17 @@ export class ExecService implements Disposable {
     const stdout = new OutputCollector({ maxBytes: this.#limits.maxOutputBytes });
     const stderr = new OutputCollector({ maxBytes: this.#limits.maxOutputBytes });
     let exit: ExecExit | undefined;
-    for await (const event of follow.events) {
-      if (event.type === "exit") exit = event.exit;
-      else (event.stream === "stdout" ? stdout : stderr).add(event.data);
+    try {
+      for await (const event of follow.events) {
+        if (event.type === "exit") exit = event.exit;
+        else (event.stream === "stdout" ? stdout : stderr).add(event.data);
+      }
+    } catch (error) {
+      if (!(options.signal.reason instanceof ShuttingDown)) throw error;
+      throw new Unavailable(
+        `the service is shutting down; command ${spec.execId} goes on: read its output and end from /sandboxes/${sandboxId}/execs/${spec.execId}/output once the service is back`,
+        { cause: error, details: { exec_id: spec.execId }, retryAfterS: 1 },
+      );
     }
     options.onStage?.("run", this.#clock.monotonicMs() - followingMs);
     const truncated = stdout.truncated || stderr.truncated;
@@ -352,6 +360,6 @@ export class ExecService implements Disposable {
 function abortError(reason: unknown): Error {
   if (reason instanceof CallerGone) return reason;
   if (reason instanceof ShuttingDown)
-    return new Unavailable("the service is shutting down", { cause: reason });
+    return new Unavailable("the service is shutting down", { cause: reason, retryAfterS: 1 });
   return new Unavailable("the sandbox did not report the end of the command in time", { cause: reason });
 }

@@ -1,6 +1,6 @@
 import { abortable, ignoreOutcome } from "../../platform/abortable.ts";
 import { boundedParallel } from "../../platform/bounded-parallel.ts";
-import { deadlineAfter } from "../../platform/deadline.ts";
+import { deadlineAfter, ShuttingDown } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
 import type {
   Clock,
@@ -62,6 +62,7 @@ export class Reconciler implements AsyncDisposable {
   /** In the last pass a provider did not answer. */
   #unanswered = false;
   #started = false;
+  readonly #closing = new AbortController();
   #closed = false;
 
   constructor(options: ReconcilerOptions) {
@@ -93,6 +94,8 @@ export class Reconciler implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     this.#closed = true;
+    this.#closing.abort(new ShuttingDown());
+    this.#options.sandboxes.lifecycle.recover.close(new ShuttingDown());
     this.#timer?.cancel();
     this.#retries[Symbol.dispose]();
     for (const timer of this.#probes.values()) timer.cancel();
@@ -157,9 +160,10 @@ export class Reconciler implements AsyncDisposable {
     const ranBefore = new Set(ours.filter(({ row }) => row.state !== "creating").map(({ row }) => row.id));
     let inventory: InventoryEntry[];
     try {
-      using deadline = deadlineAfter(inventoryDeadlineMs);
+      using deadline = deadlineAfter(inventoryDeadlineMs, this.#closing.signal);
       inventory = await abortable(provider.inventory(deadline), deadline.signal);
     } catch (error) {
+      if (this.#closed) return;
       this.#unanswered = true;
       logger.error({ provider: provider.name, err: error }, "a provider's runtimes cannot be listed");
       const why = `provider "${provider.name}" does not answer: ${messageOf(error)}`;

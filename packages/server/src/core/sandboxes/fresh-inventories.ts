@@ -12,6 +12,12 @@ type States = ReadonlyMap<RuntimeId, InventoryEntry["state"]>;
 export class FreshInventories {
   readonly #current = new Map<RuntimeProvider, Promise<States>>();
   readonly #next = new Map<RuntimeProvider, Promise<States>>();
+  readonly #signal: AbortSignal;
+
+  /** @param options.signal ends every wait for one. */
+  constructor(options: { signal: AbortSignal }) {
+    this.#signal = options.signal;
+  }
 
   /** @throws what the provider throws; DeadlineExceeded. */
   async stateOf(
@@ -26,7 +32,7 @@ export class FreshInventories {
     const before = this.#current.get(provider)?.catch(() => undefined) ?? Promise.resolve();
     const next = before.then(() => {
       this.#next.delete(provider);
-      const current = takeInventory(provider).finally(() => {
+      const current = takeInventory(provider, this.#signal).finally(() => {
         if (this.#current.get(provider) === current) this.#current.delete(provider);
       });
       this.#current.set(provider, current);
@@ -37,8 +43,8 @@ export class FreshInventories {
   }
 }
 
-async function takeInventory(provider: RuntimeProvider): Promise<States> {
-  using deadline = deadlineAfter(callDeadlineMs);
+async function takeInventory(provider: RuntimeProvider, signal: AbortSignal): Promise<States> {
+  using deadline = deadlineAfter(callDeadlineMs, signal);
   const inventory = await abortable(provider.inventory(deadline), deadline.signal);
   return new Map(inventory.map(({ runtimeId, state }) => [runtimeId, state]));
 }

@@ -29,6 +29,7 @@ export class RecoverFlow {
   readonly #context: SandboxContext;
   readonly #destroys: DestroyFlow;
   readonly #inventories: FreshInventories;
+  readonly #closing = new AbortController();
   readonly #onProbeFailed: (entry: LiveSandbox) => void;
 
   constructor(
@@ -38,7 +39,12 @@ export class RecoverFlow {
     this.#context = context;
     this.#destroys = options.destroys;
     this.#onProbeFailed = options.onProbeFailed;
-    this.#inventories = new FreshInventories();
+    this.#inventories = new FreshInventories({ signal: this.#closing.signal });
+  }
+
+  /** Ends what waits for an answer; what was asked in vain counts for nothing. */
+  close(reason: Error): void {
+    this.#closing.abort(reason);
   }
 
   /** Its runtime is alive: reconnects when needed and tells it when to end itself. */
@@ -102,6 +108,7 @@ export class RecoverFlow {
         await reach();
         entry.failedProbes = 0;
       } catch (error) {
+        if (this.#closing.signal.aborted) return;
         entry.failedProbes++;
         if (error instanceof RuntimeGone) gone = error.message;
         const enough = entry.failedProbes >= probesBeforeUnhealthy || entry.provider === undefined;
@@ -109,17 +116,18 @@ export class RecoverFlow {
       }
     });
     const { provider } = entry;
-    if (entry.failedProbes === 0 || provider === undefined) return;
+    if (entry.failedProbes === 0 || provider === undefined || this.#closing.signal.aborted) return;
     if (gone !== undefined && (await this.#hasEnded(entry, provider, gone))) return;
     this.#onProbeFailed(entry);
   }
 
-  /** Asks the inventory, and records the end when it is one. */
+  /** Asks the inventory, and records the end when it is one. @returns whether there is nothing more to ask. */
   async #hasEnded(entry: LiveSandbox, provider: RuntimeProvider, why: string): Promise<boolean> {
     try {
       const state = await this.#inventories.stateOf(provider, entry.row.runtimeId);
       if (state === "running" || state === "unreadable") return false;
     } catch (error) {
+      if (this.#closing.signal.aborted) return true;
       const { logger } = this.#context;
       logger.warn({ sandbox_id: entry.row.id, err: error }, "it cannot be told whether a sandbox has ended");
       return false;
@@ -165,7 +173,7 @@ export class RecoverFlow {
 
   async #connect(entry: LiveSandbox, provider: RuntimeProvider): Promise<void> {
     const { live, store, clock, events } = this.#context;
-    using deadline = deadlineAfter(probeDeadlineMs);
+    using deadline = deadlineAfter(probeDeadlineMs, this.#closing.signal);
     const { runtimeId } = entry.row;
     await abortable(provider.adopt(runtimeId, deadline), deadline.signal);
     await this.#tellExpiry(entry, provider.sandbox(runtimeId));
@@ -180,7 +188,7 @@ export class RecoverFlow {
   }
 
   async #tellExpiry(entry: LiveSandbox, operations: SandboxOperations): Promise<void> {
-    using deadline = deadlineAfter(probeDeadlineMs);
+    using deadline = deadlineAfter(probeDeadlineMs, this.#closing.signal);
     const lifeMs = expiresInMs(entry.row, this.#context);
     await abortable(operations.setExpiry(lifeMs, deadline), deadline.signal);
   }

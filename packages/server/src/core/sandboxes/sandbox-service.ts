@@ -234,6 +234,11 @@ export class SandboxService implements AsyncDisposable {
     });
   }
 
+  /** Refuses the spawns that wait for capacity, now and from now on: the first step of a stop. */
+  refuseWaiting(): void {
+    this.#context.queue.close();
+  }
+
   /** Refuses what waits, undoes spawns under way, lets destroys under way finish. Sandboxes stay. */
   async [Symbol.asyncDispose](): Promise<void> {
     if (this.#closed) return;

@@ -291,5 +291,5 @@ export class SpawnQueue {
 }
 
 function shuttingDown(): Unavailable {
-  return new Unavailable("the service is shutting down");
+  return new Unavailable("the service is shutting down; try again", { retryAfterS: 1 });
 }
