@@ -6,6 +6,7 @@
 //! with longer and longer pauses while they achieve nothing, until the monitors tell that nothing is left.
 
 use crate::agent::{Agent, Timer};
+use crate::exec_group;
 use crate::slab::Key;
 use crate::sys;
 use crate::timers::TimerId;
@@ -18,6 +19,10 @@ const STOP_WALKS: u32 = 12;
 /// Processes looked at in one turn of the loop.
 const STEP: usize = 256;
 const FIRST_PAUSE_MS: u64 = 2;
+/// A kill that leaves as many as this forks as fast as it is killed, and nothing may fork until it is over.
+const BOMB: usize = 32;
+/// Then forking is allowed again: what is still there cannot be killed at the moment.
+const CLOSED_PASSES: u32 = 100;
 /// For what cannot be killed at the moment, as in a wait that nothing interrupts.
 const LONGEST_PAUSE_MS: u64 = 1_000;
 
@@ -40,6 +45,8 @@ pub struct Killing {
     /// What the last pass found.
     found: usize,
     timer: Option<TimerId>,
+    /// Passes since commands were kept from forking.
+    closed: u32,
 }
 
 impl Killing {
@@ -70,6 +77,15 @@ impl Agent {
             self.killing.targets.push(key);
         }
         self.killing.hasten();
+    }
+
+    /// Nothing is left of one tree; with the last one that was to go, commands may fork again.
+    pub fn killed_off(&mut self, key: Key) {
+        self.killing.targets.retain(|target| *target != key);
+        if self.killing.targets.is_empty() && self.killing.closed > 0 {
+            self.killing.closed = 0;
+            exec_group::let_fork(true);
+        }
     }
 
     pub fn kill_orphans(&mut self) {
@@ -104,6 +120,9 @@ impl Agent {
             roots.push(std::process::id() as i32);
         }
         if roots.is_empty() {
+            if self.killing.closed > 0 {
+                exec_group::let_fork(true);
+            }
             self.killing = Killing::default();
             return;
         }
@@ -131,6 +150,17 @@ impl Agent {
         killing.stopped.clear();
         killing.walks = 0;
         killing.orphans &= !found.is_empty();
+        if killing.closed > 0 {
+            killing.closed += 1;
+        }
+        // The first pass of a kill says nothing yet.
+        let repeated = killing.found != usize::MAX;
+        if killing.closed == 0 && repeated && found.len() >= BOMB {
+            exec_group::let_fork(false);
+            killing.closed = 1;
+        } else if killing.closed == CLOSED_PASSES {
+            exec_group::let_fork(true);
+        }
         killing.pause_ms = if found.len() < killing.found { FIRST_PAUSE_MS } else { killing.pause_ms * 2 };
         killing.found = found.len();
         // Half of the time at most is spent in walks.

@@ -12,6 +12,7 @@ mod connection;
 mod console;
 mod dial;
 mod exec;
+mod exec_group;
 mod feeding;
 mod files;
 mod identity;
@@ -42,14 +43,22 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: alcove-agent serve (--listen-fd N | --socket PATH) [--oom-fd N]... [--compat]
+const USAGE: &str =
+    "usage: alcove-agent serve (--listen-fd N | --socket PATH) [--oom-fd N]... [--exec-cgroup-fd N]... [--exec-pids-fd N] [--compat]
        alcove-agent stdio --socket PATH
        alcove-agent --version";
 
 enum Command {
-    Serve { listener: Endpoint, oom: Vec<RawFd>, compat: bool },
+    Serve { listener: Endpoint, oom: Vec<RawFd>, groups: Groups, compat: bool },
     Stdio { socket: String },
     Version,
+}
+
+/// Descriptors of the commands' control group.
+#[derive(Default)]
+struct Groups {
+    join: Vec<RawFd>,
+    pids: Option<RawFd>,
 }
 
 enum Endpoint {
@@ -63,7 +72,8 @@ fn parse(arguments: &[String]) -> Result<Command, String> {
     if matches!(name, Some("--version" | "-V")) {
         return Ok(Command::Version);
     }
-    let (mut listen_fd, mut socket, mut oom, mut compat) = (None, None, Vec::new(), false);
+    let (mut listen_fd, mut socket, mut compat) = (None, None, false);
+    let (mut oom, mut groups) = (Vec::new(), Groups::default());
     while let Some(option) = rest.next() {
         let mut value = || rest.next().ok_or_else(|| format!("{option} wants a value"));
         let number = |text: &String| text.parse::<RawFd>().map_err(|_| format!("{option}: {text:?} is no descriptor"));
@@ -71,15 +81,21 @@ fn parse(arguments: &[String]) -> Result<Command, String> {
             "--listen-fd" => listen_fd = Some(number(value()?)?),
             "--socket" => socket = Some(value()?.clone()),
             "--oom-fd" => oom.push(number(value()?)?),
+            "--exec-cgroup-fd" => groups.join.push(number(value()?)?),
+            "--exec-pids-fd" => groups.pids = Some(number(value()?)?),
             "--compat" => compat = true,
             _ => return Err(format!("option {option} is unknown")),
         }
     }
     match (name, listen_fd, socket) {
-        (Some("serve"), Some(fd), None) => Ok(Command::Serve { listener: Endpoint::Descriptor(fd), oom, compat }),
-        (Some("serve"), None, Some(path)) => Ok(Command::Serve { listener: Endpoint::Path(path), oom, compat }),
+        (Some("serve"), Some(fd), None) => {
+            Ok(Command::Serve { listener: Endpoint::Descriptor(fd), oom, groups, compat })
+        }
+        (Some("serve"), None, Some(path)) => Ok(Command::Serve { listener: Endpoint::Path(path), oom, groups, compat }),
         (Some("serve"), _, _) => Err("serve wants one of --listen-fd and --socket".into()),
-        (Some("stdio"), None, Some(socket)) if oom.is_empty() && !compat => Ok(Command::Stdio { socket }),
+        (Some("stdio"), None, Some(socket)) if oom.is_empty() && groups.join.is_empty() && !compat => {
+            Ok(Command::Stdio { socket })
+        }
         (Some("stdio"), _, _) => Err("stdio wants --socket alone".into()),
         (Some(other), _, _) => Err(format!("command {other} is unknown")),
         (None, _, _) => Err("a command is wanted".into()),
@@ -94,7 +110,10 @@ fn main() -> ExitCode {
             Ok(())
         }
         Ok(Command::Stdio { socket }) => bridge::run(&socket).map_err(|error| format!("{socket}: {error}")),
-        Ok(Command::Serve { listener, oom, compat }) => serve(listener, &oom, compat),
+        Ok(Command::Serve { listener, oom, groups, compat }) => {
+            exec_group::set(&groups.join, groups.pids);
+            serve(listener, &oom, compat)
+        }
         Err(error) => {
             eprintln!("alcove-agent: {error}\n{USAGE}");
             return ExitCode::from(2);

@@ -4,7 +4,7 @@
 //! The agent speaks to it over a socket pair: jobs (with descriptors) one way, fixed-size reports the other way.
 
 use crate::users::{Ids, OWN_ID};
-use crate::{caps, identity, sys};
+use crate::{caps, exec_group, identity, sys};
 use std::io::{Error, Result};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::ptr;
@@ -263,6 +263,7 @@ impl Monitor {
 fn run(socket: OwnedFd, first: &[u8], fds: [RawFd; MAX_FDS], settings: Settings) -> ! {
     let socket = socket.as_raw_fd();
     let alone = identity::alone(settings.ids);
+    exec_group::join();
     // SAFETY: a process of its own; nothing here touches the agent.
     unsafe {
         libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);

@@ -60,7 +60,9 @@ impl Agent {
     fn release_monitor(&mut self, exec_key: Key) {
         let Some(exec) = self.execs.get_mut(exec_key) else { return };
         exec.monitor = None;
-        exec.dying = false;
+        if std::mem::take(&mut exec.dying) {
+            self.killed_off(exec_key);
+        }
         self.answer_kills(exec_key);
     }
 

@@ -171,7 +171,24 @@ const ATTEMPTS: &[Attempt] = &[
     ("kill-agent", kill_first),
 ];
 
+/// Forks for ever; each process takes `kilobytes` of memory of its own and spins. The kernel takes these first when
+/// memory is short, so that whoever started the bomb sees its own end.
+fn fork_bomb(kilobytes: usize) -> ! {
+    std::fs::write("/proc/self/oom_score_adj", "1000").expect("a worse score is always allowed");
+    loop {
+        // SAFETY: single-threaded; parent and child go on alike.
+        if unsafe { libc::fork() } == 0 {
+            std::hint::black_box(vec![1u8; kilobytes << 10].leak());
+        }
+    }
+}
+
 fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [mode, kilobytes] = &arguments[..] {
+        assert_eq!(mode, "fork-bomb");
+        fork_bomb(kilobytes.parse().expect("a number of kilobytes"));
+    }
     for (name, attempt) in ATTEMPTS {
         // SAFETY: single-threaded; the child makes one call and ends.
         let status = unsafe {

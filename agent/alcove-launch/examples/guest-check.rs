@@ -137,7 +137,7 @@ fn main() {
         &json!({"op": "launch", "id": 1, "spec": {
         "dir": runtime, "record": {}, "agent": agent, "root": {"kind": "image", "rootfs": rootfs}, "ids": ids,
         "hostname": "guest", "network": "none", "cgroup": cgroup,
-        "limits": {"memory_mb": MEMORY_MB, "vcpus": 1, "pids": PIDS}}}),
+        "limits": {"memory_mb": MEMORY_MB, "vcpus": 1, "pids": PIDS, "exec_group": !cgroup.is_null()}}}),
     );
     report(&format!("{mode} launch"), launched["ok"] == true, &launched);
     if launched["ok"] != true {
@@ -150,6 +150,13 @@ fn main() {
     agent.receive();
     checks(&mut agent, mode, &cgroup);
 
+    if !cgroup.is_null() {
+        // Its processes never give way by themselves; nobody waits for its end.
+        let spin = "i=0; while [ $i -lt 50 ]; do (while :; do :; done) & i=$((i+1)); done; wait";
+        agent.call(&json!({"op": "exec.start", "exec_id": exec_id("spin"), "command": spin, "args": [],
+            "argv": ["/bin/sh", "-c", spin], "stdin": false, "timeout_ms": 600_000, "detached": true,
+            "follow": false, "lossless": false}));
+    }
     let started = Instant::now();
     let destroyed = ask(
         launcher,
@@ -198,7 +205,14 @@ fn checks(agent: &mut Agent, mode: &str, cgroup: &Value) {
     // What the command left running holds the processes that the next ones need.
     agent.call(&json!({"op": "exec.kill", "exec_id": exec_id("forks"), "reason": "cancelled"}));
     agent.receive();
-    if !cgroup.is_null() {
+    if let Some(dir) = cgroup["dirs"][0]["path"].as_str() {
+        let read = |name: &str| std::fs::read_to_string(format!("{dir}/{name}")).unwrap_or_default();
+        let (output, _) = agent.shell("group", "cat /proc/self/cgroup");
+        let apart = read("agent/cgroup.procs").lines().count() == 1
+            && read("execs/pids.max").trim() == PIDS.to_string()
+            && read("execs/memory.max").trim() == (MEMORY_MB << 20).to_string()
+            && output.trim().ends_with("execs");
+        report(&format!("{mode} commands apart from the agent"), apart, (&output, read("agent/cgroup.procs")));
         let (output, exit) = agent.shell("memory", "dd if=/dev/zero of=/dev/null bs=200M count=1");
         report(&format!("{mode} memory limit"), exit["reason"] == "oom", (&output, &exit));
     }

@@ -1,5 +1,7 @@
-//! Limits. The sandbox has one group (v2) or one for each controller (v1). Where the agent can, commands live in the
-//! group `execs` below, whose process limit leaves the agent and its monitors room under a fork bomb.
+//! Limits. The sandbox has one group (v2) or one for each controller (v1), and in it a group `execs` for its commands with
+//! the limits that were asked for. The agent stays outside of `execs`, and what the outer group allows beyond those
+//! limits is its own: whatever commands do to memory, processors and processes, it can still end them, serve files and
+//! tell figures.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -12,17 +14,25 @@ use crate::spec::{CgroupSpec, Limits};
 use crate::sys;
 
 const STEP: &str = "cgroup";
-/// Processes beyond the commands' limit: the agent and one monitor for each command.
-const RESERVED_PIDS: u64 = 1024;
+/// What the agent has beyond the commands' limits: processes (its threads, and monitors until they join), memory (its
+/// journals and buffers), and processor time of each period.
+const RESERVED_PIDS: u64 = 256;
+const RESERVED_MEMORY_MB: u64 = 16;
+const RESERVED_QUOTA_US: u64 = PERIOD_US / 4;
 const PERIOD_US: u64 = 100_000;
+/// Weights of a sandbox that is being ended; ordinary ones have 1024 (v1) and 100 (v2).
+const DYING_SHARES: &str = "128";
+const DYING_WEIGHT: &str = "12";
 
 /// Descriptors the agent is started with.
 #[derive(Default)]
 pub struct Handles {
-    /// Holds a line `oom_kill N`.
+    /// Holds a line `oom_kill N`, which counts kills among the commands.
     pub oom: Option<OwnedFd>,
-    /// A process that writes `0` here joins the commands' group.
-    pub exec_join: Option<OwnedFd>,
+    /// A process that writes `0` to each of these joins the commands' group.
+    pub exec_join: Vec<OwnedFd>,
+    /// Process limit of the commands' group: the agent closes it for a moment to end what forks without pause.
+    pub exec_pids: Option<OwnedFd>,
     /// v2: the group the agent is born into.
     pub agent_group: Option<OwnedFd>,
 }
@@ -45,7 +55,7 @@ fn make(path: &str) -> Result<()> {
 }
 
 fn open_fd(path: &str, write: bool) -> Result<OwnedFd> {
-    OpenOptions::new().read(!write).write(write).open(path).map(OwnedFd::from).at(STEP, path)
+    OpenOptions::new().read(true).write(write).open(path).map(OwnedFd::from).at(STEP, path)
 }
 
 /// Makes the groups and sets their limits. With v1 the calling process joins them, for its child to inherit.
@@ -59,20 +69,24 @@ fn enter_v2(spec: &CgroupSpec, limits: &Limits) -> Result<Handles> {
     };
     let dir = dir.path.as_str();
     make(dir)?;
-    set(dir, "memory.max", &(limits.memory_mb << 20).to_string())?;
+    set(dir, "memory.max", &outer_memory(limits).to_string())?;
     set_if_there(dir, "memory.swap.max", "0")?;
-    set(dir, "cpu.max", &format!("{} {PERIOD_US}", quota_us(limits)))?;
-    set(dir, "pids.max", &whole_limit(limits).to_string())?;
+    set(dir, "cpu.max", &format!("{} {PERIOD_US}", outer_quota_us(limits)))?;
+    set(dir, "pids.max", &outer_pids(limits).to_string())?;
+    // Counts what happens in the groups below as well.
     let mut handles = Handles { oom: Some(open_fd(&format!("{dir}/memory.events"), false)?), ..Handles::default() };
     // Processes live in leaves only.
     let agent = if limits.exec_group { format!("{dir}/agent") } else { dir.to_owned() };
     if limits.exec_group {
-        set(dir, "cgroup.subtree_control", "+pids")?;
+        set(dir, "cgroup.subtree_control", "+memory +cpu +pids")?;
         let execs = format!("{dir}/execs");
         make(&agent)?;
         make(&execs)?;
+        set(&execs, "memory.max", &memory(limits).to_string())?;
+        set(&execs, "cpu.max", &format!("{} {PERIOD_US}", quota_us(limits)))?;
         set(&execs, "pids.max", &limits.pids.to_string())?;
-        handles.exec_join = Some(open_fd(&format!("{execs}/cgroup.procs"), true)?);
+        handles.exec_join.push(open_fd(&format!("{execs}/cgroup.procs"), true)?);
+        handles.exec_pids = Some(open_fd(&format!("{execs}/pids.max"), true)?);
     }
     let group = sys::open_at(libc::AT_FDCWD, &agent, libc::O_PATH | libc::O_DIRECTORY, 0).at(STEP, &agent)?;
     handles.agent_group = Some(group);
@@ -84,28 +98,37 @@ fn enter_v1(spec: &CgroupSpec, limits: &Limits) -> Result<Handles> {
     for group in &spec.dirs {
         let dir = group.path.as_str();
         make(dir)?;
+        let execs = limits.exec_group.then(|| format!("{dir}/execs"));
         match group.controller.as_str() {
             "memory" => {
-                let bytes = (limits.memory_mb << 20).to_string();
-                set(dir, "memory.limit_in_bytes", &bytes)?;
-                // Absent where the kernel does not account swap.
-                set_if_there(dir, "memory.memsw.limit_in_bytes", &bytes)?;
-                handles.oom = Some(open_fd(&format!("{dir}/memory.oom_control"), false)?);
+                limit_memory_v1(dir, outer_memory(limits))?;
+                if let Some(execs) = &execs {
+                    make(execs)?;
+                    limit_memory_v1(execs, memory(limits))?;
+                }
+                // Unlike v2's it counts its own group alone.
+                let counted = execs.as_deref().unwrap_or(dir);
+                handles.oom = Some(open_fd(&format!("{counted}/memory.oom_control"), false)?);
             }
             "cpu" => {
-                set(dir, "cpu.cfs_period_us", &PERIOD_US.to_string())?;
-                set(dir, "cpu.cfs_quota_us", &quota_us(limits).to_string())?;
+                limit_cpu_v1(dir, outer_quota_us(limits))?;
+                if let Some(execs) = &execs {
+                    make(execs)?;
+                    limit_cpu_v1(execs, quota_us(limits))?;
+                }
             }
             "pids" => {
-                set(dir, "pids.max", &whole_limit(limits).to_string())?;
-                if limits.exec_group {
-                    let execs = format!("{dir}/execs");
-                    make(&execs)?;
-                    set(&execs, "pids.max", &limits.pids.to_string())?;
-                    handles.exec_join = Some(open_fd(&format!("{execs}/tasks"), true)?);
+                set(dir, "pids.max", &outer_pids(limits).to_string())?;
+                if let Some(execs) = &execs {
+                    make(execs)?;
+                    set(execs, "pids.max", &limits.pids.to_string())?;
+                    handles.exec_pids = Some(open_fd(&format!("{execs}/pids.max"), true)?);
                 }
             }
             _ => {}
+        }
+        if let Some(execs) = execs.filter(|execs| Path::new(execs).exists()) {
+            handles.exec_join.push(open_fd(&format!("{execs}/tasks"), true)?);
         }
         // Joining through `tasks` by oneself waits for nobody; being moved from outside can take 15 ms.
         set(dir, "tasks", "0")?;
@@ -113,12 +136,72 @@ fn enter_v1(spec: &CgroupSpec, limits: &Limits) -> Result<Handles> {
     Ok(handles)
 }
 
-fn whole_limit(limits: &Limits) -> u64 {
-    if limits.exec_group { limits.pids + RESERVED_PIDS } else { limits.pids }
+fn limit_memory_v1(dir: &str, bytes: u64) -> Result<()> {
+    let bytes = bytes.to_string();
+    set(dir, "memory.limit_in_bytes", &bytes)?;
+    // Absent where the kernel does not account swap.
+    set_if_there(dir, "memory.memsw.limit_in_bytes", &bytes)
+}
+
+fn limit_cpu_v1(dir: &str, quota_us: u64) -> Result<()> {
+    set(dir, "cpu.cfs_period_us", &PERIOD_US.to_string())?;
+    set(dir, "cpu.cfs_quota_us", &quota_us.to_string())
+}
+
+fn memory(limits: &Limits) -> u64 {
+    limits.memory_mb << 20
 }
 
 fn quota_us(limits: &Limits) -> u64 {
     ((limits.vcpus * PERIOD_US as f64) as u64).max(1_000)
+}
+
+fn outer_memory(limits: &Limits) -> u64 {
+    memory(limits) + if limits.exec_group { RESERVED_MEMORY_MB << 20 } else { 0 }
+}
+
+fn outer_quota_us(limits: &Limits) -> u64 {
+    quota_us(limits) + if limits.exec_group { RESERVED_QUOTA_US } else { 0 }
+}
+
+fn outer_pids(limits: &Limits) -> u64 {
+    limits.pids + if limits.exec_group { RESERVED_PIDS } else { 0 }
+}
+
+/// Kills everything in the groups, however much of it there is and whatever it does: no process of it can start another
+/// one, none waits for memory or for its share of a processor to be able to end, and what others run goes first.
+pub fn end(spec: &CgroupSpec) {
+    // Each step stands alone, and the caller looks at what is left; a file that is not there is an older kernel's.
+    let lenient = |dir: &str, name: &str, value: &str| drop(set_if_there(dir, name, value));
+    for group in &spec.dirs {
+        for dir in with_inner(&group.path) {
+            lenient(&dir, "pids.max", "0");
+        }
+    }
+    // Of v1's trees one is enough: every process is in each of them.
+    for group in spec.dirs.iter().filter(|group| matches!(group.controller.as_str(), "pids" | "unified")) {
+        lenient(&group.path, "cgroup.kill", "1");
+        for dir in with_inner(&group.path) {
+            kill_members(&dir);
+        }
+    }
+    // Only now: what is not killed yet would take what it gets.
+    for group in &spec.dirs {
+        for dir in with_inner(&group.path) {
+            for name in ["memory.memsw.limit_in_bytes", "memory.limit_in_bytes", "cpu.cfs_quota_us"] {
+                lenient(&dir, name, "-1");
+            }
+            lenient(&dir, "memory.max", "max");
+            lenient(&dir, "cpu.max", "max");
+        }
+        lenient(&group.path, "cpu.shares", DYING_SHARES);
+        lenient(&group.path, "cpu.weight", DYING_WEIGHT);
+    }
+}
+
+/// The group itself and those that may be in it.
+fn with_inner(dir: &str) -> [String; 3] {
+    [dir.to_owned(), format!("{dir}/execs"), format!("{dir}/agent")]
 }
 
 /// Kills what is left in the groups and removes them. Groups that are not there are fine.
@@ -143,7 +226,9 @@ pub fn remove(spec: &CgroupSpec, deadline: Instant) -> Result<()> {
                     return Err(StepError::io(STEP, dir, error));
                 }
                 Err(_) => {
-                    kill_members(dir);
+                    for group in with_inner(dir) {
+                        kill_members(&group);
+                    }
                     std::thread::sleep(Duration::from_millis(1));
                 }
             }
@@ -152,21 +237,24 @@ pub fn remove(spec: &CgroupSpec, deadline: Instant) -> Result<()> {
     Ok(())
 }
 
-/// PID 1's end takes its namespace with it; this is for what never got that far.
+/// Kills the processes of one group.
 fn kill_members(dir: &str) {
-    for path in [dir.to_owned(), format!("{dir}/execs"), format!("{dir}/agent")] {
-        let Ok(members) = std::fs::read_to_string(format!("{path}/cgroup.procs")) else {
-            continue;
-        };
-        for pid in members.lines().filter_map(|line| line.parse::<i32>().ok()) {
-            // The process can end, and its number be given away, only after it has left the group just read; the
-            // descriptor is opened first and membership looked at again.
-            let Ok(handle) = sys::pidfd_open(pid) else {
-                continue;
-            };
-            let still = std::fs::read_to_string(format!("{path}/cgroup.procs"))
-                .is_ok_and(|members| members.lines().any(|line| line.parse() == Ok(pid)));
-            if still && pid != std::process::id() as i32 {
+    let members = || -> Vec<i32> {
+        let text = std::fs::read_to_string(format!("{dir}/cgroup.procs")).unwrap_or_default();
+        text.lines().filter_map(|line| line.parse().ok()).collect()
+    };
+    let own = std::process::id() as i32;
+    for pids in members().chunks(256) {
+        // A process can end, and its number be given away, only after it has left the group just read: descriptors are
+        // opened first and membership looked at again.
+        let handles: Vec<(i32, OwnedFd)> = pids
+            .iter()
+            .filter(|pid| **pid != own)
+            .filter_map(|pid| Some((*pid, sys::pidfd_open(*pid).ok()?)))
+            .collect();
+        let still: std::collections::HashSet<i32> = members().into_iter().collect();
+        for (pid, handle) in handles {
+            if still.contains(&pid) {
                 let _ = sys::pidfd_kill(handle.as_raw_fd());
             }
         }

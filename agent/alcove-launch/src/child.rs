@@ -21,7 +21,8 @@ pub struct Plan<'a> {
     pub listener: RawFd,
     pub console: RawFd,
     pub oom: Option<RawFd>,
-    pub exec_join: Option<RawFd>,
+    pub exec_join: Vec<RawFd>,
+    pub exec_pids: Option<RawFd>,
     /// The agent's file as a detached mount, when the parent made it.
     pub agent: Option<RawFd>,
     /// The root as a detached mount, when the parent made it.
@@ -139,13 +140,14 @@ fn inherit_descriptors(plan: &Plan<'_>) -> Result<Vec<String>> {
     let null = sys::open_at(libc::AT_FDCWD, "/dev/null", libc::O_RDWR, 0).at(STEP, "/dev/null")?;
     let mut arguments = vec!["alcove-agent".to_owned(), "serve".to_owned()];
     let mut wanted = vec![null.as_raw_fd(), plan.console, plan.console];
-    for (flag, fd) in
-        [("--listen-fd", Some(plan.listener)), ("--oom-fd", plan.oom), ("--exec-cgroup-fd", plan.exec_join)]
-    {
-        if let Some(fd) = fd {
-            arguments.extend([flag.to_owned(), wanted.len().to_string()]);
-            wanted.push(fd);
-        }
+    let given = [("--listen-fd", plan.listener)]
+        .into_iter()
+        .chain(plan.oom.map(|fd| ("--oom-fd", fd)))
+        .chain(plan.exec_pids.map(|fd| ("--exec-pids-fd", fd)))
+        .chain(plan.exec_join.iter().map(|fd| ("--exec-cgroup-fd", *fd)));
+    for (flag, fd) in given {
+        arguments.extend([flag.to_owned(), wanted.len().to_string()]);
+        wanted.push(fd);
     }
     // Out of the way first: a source may have a number that is some other one's place.
     let mut parked = Vec::new();

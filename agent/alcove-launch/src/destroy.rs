@@ -12,20 +12,22 @@ use crate::{cgroup, remove, sys};
 
 /// The whole of it, deletion apart.
 const DEADLINE: Duration = Duration::from_millis(4_500);
+/// What has not ended by then has too much to do, too little memory or too small a share of the processors for it.
+const UNAIDED_MS: i32 = 20;
 
 /// @returns what is left to delete, out of sight already.
 pub fn destroy(spec: &DestroySpec) -> Result<Option<String>> {
     let deadline = Instant::now() + DEADLINE;
-    kill(Path::new(&spec.dir), deadline)?;
+    kill(spec, deadline)?;
     if let Some(group) = &spec.cgroup {
         cgroup::remove(group, deadline)?;
     }
     discard(spec)
 }
 
-fn kill(dir: &Path, deadline: Instant) -> Result<()> {
+fn kill(spec: &DestroySpec, deadline: Instant) -> Result<()> {
     const STEP: &str = "kill";
-    let path = dir.join("process.json");
+    let path = Path::new(&spec.dir).join("process.json");
     let bytes = match std::fs::read(&path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
@@ -54,6 +56,12 @@ fn kill(dir: &Path, deadline: Instant) -> Result<()> {
         _ => {}
     }
     // PID 1 is gone only when all of its namespace is.
+    if sys::wait_readable(handle.as_raw_fd(), UNAIDED_MS).at(STEP, "wait")? {
+        return Ok(());
+    }
+    if let Some(group) = &spec.cgroup {
+        cgroup::end(group);
+    }
     let left = deadline.saturating_duration_since(Instant::now()).as_millis() as i32;
     if sys::wait_readable(handle.as_raw_fd(), left.max(1)).at(STEP, "wait")? {
         return Ok(());

@@ -64,7 +64,8 @@ pub fn launch(spec: &LaunchSpec, ready: Option<&Ready>) -> Result<Launched> {
         listener: listener.as_raw_fd(),
         console: console.as_raw_fd(),
         oom: handles.oom.as_ref().map(AsRawFd::as_raw_fd),
-        exec_join: handles.exec_join.as_ref().map(AsRawFd::as_raw_fd),
+        exec_pids: handles.exec_pids.as_ref().map(AsRawFd::as_raw_fd),
+        exec_join: handles.exec_join.iter().map(AsRawFd::as_raw_fd).collect(),
         agent: agent.as_ref().map(AsRawFd::as_raw_fd),
         root: None,
     };

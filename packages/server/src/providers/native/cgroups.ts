@@ -56,7 +56,7 @@ export class Cgroups {
         keyed(join(unified, "cpu.stat"), "usage_usec"),
         number(join(unified, "memory.current")),
         keyed(join(unified, "memory.stat"), "inactive_file"),
-        number(join(unified, "memory.max")),
+        limit(unified, "memory.max"),
         number(join(unified, "pids.current")),
       ]);
       return stats(cpu / 1_000, memory - memoryStat, memoryMax, pids);
@@ -65,7 +65,7 @@ export class Cgroups {
       number(join(dir("cpuacct"), "cpuacct.usage")),
       number(join(dir("memory"), "memory.usage_in_bytes")),
       keyed(join(dir("memory"), "memory.stat"), "total_inactive_file"),
-      number(join(dir("memory"), "memory.limit_in_bytes")),
+      limit(dir("memory"), "memory.limit_in_bytes"),
       number(join(dir("pids"), "pids.current")),
     ]);
     return stats(cpu / 1_000_000, memory - memoryStat, memoryMax, pids);
@@ -151,6 +151,16 @@ async function needControllers(dir: string): Promise<void> {
 
 async function number(path: string): Promise<number> {
   return Number.parseInt(await readFile(path, "utf8"), 10);
+}
+
+/** What commands may have; the group around theirs has room for the agent as well. */
+async function limit(dir: string, file: string): Promise<number> {
+  try {
+    return await number(join(dir, "execs", file));
+  } catch (error) {
+    if (error instanceof Error && "code" in error && error.code === "ENOENT") return number(join(dir, file));
+    throw error;
+  }
 }
 
 async function keyed(path: string, key: string): Promise<number> {

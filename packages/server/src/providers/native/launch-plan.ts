@@ -54,7 +54,7 @@ export function newLaunchSpec(
     hostname: spec.sandboxId,
     network: (spec.network ?? config.networkMode) === "host" ? "host" : "none",
     cgroup: record.cgroup,
-    limits: { memory_mb: spec.memoryMb, vcpus: spec.vcpus, pids: config.pidsLimit, exec_group: false },
+    limits: { memory_mb: spec.memoryMb, vcpus: spec.vcpus, pids: config.pidsLimit, exec_group: true },
     added_caps: config.addedCaps,
     disk: options.template === undefined ? {} : { template: options.template },
   };

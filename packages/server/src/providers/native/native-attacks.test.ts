@@ -6,9 +6,9 @@ import { join } from "node:path";
 import { Readable } from "node:stream";
 import { afterAll, beforeAll, expect, it } from "vitest";
 import { projectRoot } from "../../../test/support/agent-binary.ts";
+import { attackProbe, runScript } from "../../../test/support/attack-probe.ts";
 import { type NativeHome, nativeHome, testImage } from "../../../test/support/native.ts";
 import { compileProbe } from "../../../test/support/probe.ts";
-import { mustRun } from "../../../test/support/programs.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
 import { randomIds } from "../../core/random-ids.ts";
 import { BadRequest, type ExecExit, type RuntimeId, type SandboxOperations } from "../../ports/index.ts";
@@ -35,7 +35,7 @@ await describeWith(
     const made: RuntimeId[] = [];
 
     beforeAll(async () => {
-      probe = await buildProbe();
+      probe = await attackProbe();
       process.env.ALCOVE_TEST_SECRET = "leaked";
       home = await nativeHome();
       provider = home.open();
@@ -59,7 +59,7 @@ await describeWith(
         soon(),
       );
       const operations = provider.sandbox(runtimeId);
-      return { runtimeId, operations, run: (script, change = {}) => run(operations, script, change) };
+      return { runtimeId, operations, run: (script, change = {}) => runScript(operations, script, change) };
     }
 
     it.each([undefined, "1000"])("every forbidden call is refused to user %s", async (user) => {
@@ -248,7 +248,7 @@ await describeWith(
         const found = (await next.inventory(soon())).find((entry) => entry.runtimeId === runtimeId);
         expect(found?.state).toBe("running");
         await next.adopt(runtimeId, soon());
-        expect((await run(next.sandbox(runtimeId), "cat /tmp/kept")).output).toBe("kept\n");
+        expect((await runScript(next.sandbox(runtimeId), "cat /tmp/kept")).output).toBe("kept\n");
         await next.destroy(runtimeId, soon());
         expect((await next.inventory(soon())).map((entry) => entry.runtimeId)).not.toContain(runtimeId);
       } finally {
@@ -258,51 +258,6 @@ await describeWith(
     });
   },
 );
-
-async function run(
-  operations: SandboxOperations,
-  script: string,
-  change: { user?: string; timeoutMs?: number } = {},
-): Promise<{ output: string; exit: ExecExit | undefined }> {
-  const view = await operations.execs.start(
-    {
-      execId: randomIds.execId(),
-      command: script,
-      args: [],
-      argv: ["/bin/sh", "-c", script],
-      env: {},
-      stdin: false,
-      timeoutMs: 20_000,
-      detached: false,
-      ...change,
-    },
-    soon(),
-  );
-  let output = "";
-  let exit: ExecExit | undefined;
-  for await (const event of view.events) {
-    if (event.type === "output") output += event.data.toString("utf8");
-    else exit = event.exit;
-  }
-  return { output, exit };
-}
-
-/** The attempts are a static program, so that they run in every image. */
-async function buildProbe(): Promise<Buffer> {
-  const target = "x86_64-unknown-linux-gnu";
-  await mustRun(
-    "cargo",
-    ["build", "--release", "--target", target, "-p", "alcove-launch", "--example", "attack-probe"].concat(
-      "--manifest-path",
-      `${projectRoot}/agent/Cargo.toml`,
-    ),
-    {
-      timeoutMs: 110_000,
-      env: { ...process.env, RUSTFLAGS: "-C target-feature=+crt-static", CARGO_BUILD_JOBS: "2" },
-    },
-  );
-  return readFile(`${projectRoot}/agent/target/${target}/release/examples/attack-probe`);
-}
 
 /** A service of its own process: spawns, says so, and waits to be killed. */
 function serviceSource(dataDir: string, runtimeId: RuntimeId): string {
