@@ -74,6 +74,7 @@ export async function openControlPlane(options: {
       sandboxes,
       events,
       retentionMs: config.store.retentionMs,
+      maxDestroyed: config.store.maxDestroyed,
       ...(installation === undefined ? {} : { recovery: installation }),
     }),
   );

@@ -14,7 +14,7 @@ export interface Config {
     allowInsecure: boolean;
   };
   database: { driver: "sqlite"; path: string };
-  store: { retentionMs: number; eventsRetention: number };
+  store: { retentionMs: number; maxDestroyed: number; eventsRetention: number };
   defaults: {
     ttlMs: number;
     memoryMb: number;

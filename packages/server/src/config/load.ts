@@ -85,6 +85,7 @@ function build(
     },
     store: {
       retentionMs: keys.number("store.retention"),
+      maxDestroyed: keys.number("store.max_destroyed"),
       eventsRetention: keys.number("store.events_retention"),
     },
     defaults: {

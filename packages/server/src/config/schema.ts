@@ -74,6 +74,11 @@ export const ConfigSchema = section(
     store: section(
       {
         retention: duration("24h", "How long destroyed sandboxes are remembered."),
+        max_destroyed: count(
+          100_000,
+          "How many destroyed sandboxes are remembered, whatever their age. Beyond it the oldest go, and the idempotency keys that made them.",
+          1,
+        ),
         events_retention: count(100_000, "How many events are kept for replay.", 100),
       },
       "How long things are remembered.",

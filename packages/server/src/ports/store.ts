@@ -53,6 +53,11 @@ export interface CapacityLimits {
   maxSandboxesPerOwner: number;
 }
 
+/** What an owner may hold, as it stands when it is asked. */
+export interface CapacityRules {
+  of(ownerId: string): CapacityLimits;
+}
+
 export interface ActiveCounts {
   total: number;
   owner: number;
@@ -61,31 +66,73 @@ export interface ActiveCounts {
 /** States that take up capacity: creating, running, unhealthy. */
 export const activeStates = ["creating", "running", "unhealthy"] as const satisfies readonly SandboxState[];
 
+/**
+ * Who writes, and since which acquisition of the sandbox. A store that several control planes share makes both part of
+ * the condition of a write, so that a holder that lost a sandbox changes nothing of it any more. A store of one process
+ * has one writer, and every fence holds.
+ */
+export interface Fence {
+  readonly holder: string;
+  readonly generation: number;
+}
+
+/** A key that makes repeated requests one. */
+export interface IdempotencyClaim {
+  key: string;
+  bodyHash: string;
+  expiresAt: Date;
+}
+
+export interface Reservation {
+  row: SandboxRow;
+  /** Read inside the transaction that counts. */
+  limits: CapacityRules;
+  fence: Fence;
+  /** Claimed for the row's owner together with the reservation, or not at all. */
+  claim?: IdempotencyClaim;
+}
+
+export type ReserveOutcome =
+  | { admitted: true }
+  | { admitted: false; reason: "max_sandboxes" | "max_sandboxes_per_owner"; active: ActiveCounts }
+  /** Another spawn holds the key; limits were not looked at. */
+  | { admitted: false; reason: "claimed"; bodyHash: string; sandboxId: SandboxId };
+
 export interface SandboxStore {
-  /** Counts and inserts in one transaction, so that limits hold under any concurrency. */
-  reserve(
-    row: SandboxRow,
-    limits: CapacityLimits,
-  ): Promise<
-    | { admitted: true }
-    | { admitted: false; reason: "max_sandboxes" | "max_sandboxes_per_owner"; active: ActiveCounts }
-  >;
+  /**
+   * Looks at the claim, counts, inserts the row and keeps the claim, in one transaction: limits hold under any
+   * concurrency, and a key leads to one sandbox. A claim that has expired or leads to no row any more is free.
+   */
+  reserve(reservation: Reservation): Promise<ReserveOutcome>;
+  /** From counters that every change of a state keeps, so at the same cost for ten sandboxes and ten thousand. */
   activeCounts(ownerId: string): Promise<ActiveCounts>;
-  /** Removes a reservation whose spawn was undone. */
-  remove(id: SandboxId): Promise<void>;
+  /** Removes a reservation whose spawn was undone, and the claim that leads to it. */
+  remove(id: SandboxId, fence: Fence): Promise<void>;
   get(id: SandboxId): Promise<SandboxRow | undefined>;
-  /** Changes a row only while it is in one of the states `from`. @returns the changed row, or undefined when it was in none. */
+  /**
+   * Changes a row only while it is in one of the states `from` and the fence holds.
+   * @returns the changed row, or undefined when nothing was changed.
+   */
   update(
     id: SandboxId,
     from: readonly SandboxState[],
     change: SandboxChange,
+    fence: Fence,
   ): Promise<SandboxRow | undefined>;
-  /** Newest first. `after` is the last row of the page before. */
-  list(filter: SandboxFilter): Promise<SandboxRow[]>;
+  /** One page, newest first; it looks at a bounded number of rows, however few of them the filter lets through. */
+  list(filter: SandboxFilter): Promise<SandboxPage>;
   /** Every row that is not destroyed. */
   listLive(): Promise<SandboxRow[]>;
-  /** Forgets rows destroyed before `before`, but those an idempotency key leads to. @returns how many. */
-  purge(before: Date): Promise<number>;
+  /** Forgets destroyed rows, oldest first, in slices between which others have their turn. @returns how many. */
+  purge(which: DestroyedToForget): Promise<number>;
+}
+
+export interface DestroyedToForget {
+  /** Destroyed before this time; those an idempotency key leads to stay. */
+  before: Date;
+  /** Beyond the newest so many they go whatever their age, and the keys that lead to them with them. */
+  keep: number;
+  signal?: AbortSignal;
 }
 
 export type SandboxChange = Partial<
@@ -98,22 +145,33 @@ export interface SandboxFilter {
   provider?: string;
   metadata?: Readonly<Record<string, string>>;
   limit: number;
-  after?: { createdAt: Date; id: SandboxId };
+  /** Only what is older than this row. */
+  after?: SandboxPosition;
 }
 
+export interface SandboxPosition {
+  createdAt: Date;
+  id: SandboxId;
+}
+
+export interface SandboxPage {
+  rows: SandboxRow[];
+  /** Where the next page goes on; absent when this is the last. The page may be short, or empty, all the same. */
+  next?: SandboxPosition;
+}
+
+/** The claims that `reserve` made. */
 export interface IdempotencyStore {
-  /** Claims a key for a request; the first claim wins until it expires or is released. */
-  claim(entry: {
+  /** @returns what holds a key now: neither expired nor leading to a row that is gone. */
+  find(key: {
     ownerId: string;
     key: string;
-    bodyHash: string;
-    sandboxId: SandboxId;
     now: Date;
-    expiresAt: Date;
-  }): Promise<{ claimed: true } | { claimed: false; bodyHash: string; sandboxId: SandboxId }>;
-  /** Forgets a claim whose spawn was refused or failed. */
+  }): Promise<{ bodyHash: string; sandboxId: SandboxId } | undefined>;
+  /** Forgets a claim whose spawn failed. */
   release(entry: { ownerId: string; key: string; sandboxId: SandboxId }): Promise<void>;
-  purge(before: Date): Promise<number>;
+  /** Forgets what expired before `before`, in slices. @returns how many. */
+  purge(before: Date, options?: { signal?: AbortSignal }): Promise<number>;
 }
 
 export interface NewEvent {
@@ -126,7 +184,12 @@ export interface NewEvent {
 export interface EventStore {
   /** Highest id given so far, 0 when none. */
   lastId(): Promise<number>;
-  append(events: readonly (NewEvent & { id: number })[]): Promise<void>;
+  /**
+   * Writes all or none. The store gives the ids: whoever has read up to an id has missed nothing below it, because ids
+   * are given in the order of the commits. None is ever given twice.
+   * @returns the id of the first; the others follow it without a gap.
+   */
+  append(events: readonly NewEvent[]): Promise<number>;
   /** Oldest first, ids above `afterId`. */
   list(filter: {
     afterId: number;

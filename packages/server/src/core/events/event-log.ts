@@ -3,8 +3,6 @@ import type { Logger } from "../../platform/logger.ts";
 import type { Clock, EventSink, NewEvent, Store, Timer } from "../../ports/index.ts";
 import { type EventFilter, EventSubscription } from "./event-subscription.ts";
 
-type NumberedEvent = NewEvent & { id: number };
-
 /** How long an event waits for others to be written with, milliseconds. */
 const commitDelayMs = 20;
 const largestCommit = 500;
@@ -15,8 +13,8 @@ const trimEvery = 1_000;
 const retryDelayMs = 1_000;
 
 /**
- * The durable event history. Events get increasing ids when they are emitted, are written in batches off the reply
- * path, and reach subscribers once written, so that no id a client has seen is ever given again.
+ * The durable event history. Events are written in batches off the reply path, get their ids from the store and reach
+ * subscribers once written, so that no id a client has seen is ever given again.
  */
 export class EventLog implements EventSink, AsyncDisposable {
   readonly #store: Store;
@@ -24,8 +22,8 @@ export class EventLog implements EventSink, AsyncDisposable {
   readonly #logger: Logger;
   readonly #retention: number;
   readonly #subscriptions = new Set<EventSubscription>();
-  #pending: NumberedEvent[] = [];
-  #lastId: number;
+  readonly #pending: NewEvent[] = [];
+  /** Highest id this process knows of. */
   #durableId: number;
   #timer: Timer | undefined;
   #writing: Promise<void> | undefined;
@@ -39,7 +37,6 @@ export class EventLog implements EventSink, AsyncDisposable {
     this.#clock = options.clock;
     this.#logger = options.logger;
     this.#retention = options.retention;
-    this.#lastId = options.lastId;
     this.#durableId = options.lastId;
   }
 
@@ -62,18 +59,20 @@ export class EventLog implements EventSink, AsyncDisposable {
       return;
     }
     this.#total++;
-    this.#pending.push({ ...event, id: ++this.#lastId, timestamp: this.#clock.now() });
+    this.#pending.push({ ...event, timestamp: this.#clock.now() });
     if (this.#pending.length >= largestCommit) this.#write();
     else this.#arm(commitDelayMs);
   }
 
   /** Replays what is kept after `afterId`, then follows. Without `afterId`, or with one never given: only follows. */
   subscribe(filter: EventFilter & { afterId?: number; signal: AbortSignal }): AsyncIterable<Event> {
-    const replay = filter.afterId !== undefined && filter.afterId <= this.#lastId;
+    const replay = filter.afterId !== undefined && filter.afterId <= this.#durableId;
     const subscription = new EventSubscription({
       ...filter,
-      afterId: replay ? (filter.afterId ?? 0) : this.#lastId,
+      afterId: replay ? (filter.afterId ?? 0) : this.#durableId,
       replayUntil: replay ? this.#durableId : 0,
+      // What waits to be written was emitted before this reader came.
+      skip: replay ? 0 : this.#pending.length,
       store: this.#store.events,
       onEnd: () => this.#subscriptions.delete(subscription),
     });
@@ -126,10 +125,10 @@ export class EventLog implements EventSink, AsyncDisposable {
     this.#timer?.cancel();
     this.#timer = undefined;
     const batch = this.#pending.slice(0, largestCommit);
-    const last = batch.at(-1);
-    if (last === undefined) return;
+    if (batch.length === 0) return;
+    let firstId: number;
     try {
-      await this.#store.events.append(batch);
+      firstId = await this.#store.events.append(batch);
     } catch (error) {
       if (!this.#failing) this.#logger.error({ err: error }, "events cannot be written; trying again");
       this.#failing = true;
@@ -137,13 +136,14 @@ export class EventLog implements EventSink, AsyncDisposable {
     }
     this.#failing = false;
     this.#pending.splice(0, batch.length);
-    this.#durableId = last.id;
+    this.#durableId = firstId + batch.length - 1;
     if (this.#dropped > 0) {
       this.#logger.error({ dropped: this.#dropped }, "events were dropped while the store failed");
       this.#dropped = 0;
     }
     if (this.#subscriptions.size > 0) {
-      for (const event of batch.map(toWire)) for (const one of this.#subscriptions) one.offer(event);
+      const written = batch.map((event, index) => toWire(event, firstId + index));
+      for (const event of written) for (const one of this.#subscriptions) one.offer(event);
     }
     await this.#trim(batch.length);
   }
@@ -168,9 +168,9 @@ export interface EventLogOptions {
   retention: number;
 }
 
-function toWire(event: NumberedEvent): Event {
+function toWire(event: NewEvent, id: number): Event {
   return {
-    id: String(event.id),
+    id: String(id),
     type: event.type satisfies EventType,
     sandbox_id: event.sandboxId,
     timestamp: event.timestamp.toISOString(),

@@ -25,6 +25,7 @@ export class EventSubscription implements AsyncIterable<Event> {
   readonly #replayUntil: number;
   readonly #endNow = () => this.end();
   #afterId: number;
+  #skip: number;
   #backlog: Event[] = [];
   #ended = false;
   #wake: (() => void) | undefined;
@@ -34,6 +35,8 @@ export class EventSubscription implements AsyncIterable<Event> {
       afterId: number;
       /** Highest id the replay must reach; 0: no replay. */
       replayUntil: number;
+      /** So many of the events offered first came before this reader. */
+      skip: number;
       signal: AbortSignal;
       store: EventStore;
       onEnd: () => void;
@@ -44,6 +47,7 @@ export class EventSubscription implements AsyncIterable<Event> {
       ...(options.sandboxId === undefined ? {} : { sandboxId: options.sandboxId }),
     };
     this.#afterId = options.afterId;
+    this.#skip = options.skip;
     this.#replayUntil = options.replayUntil;
     this.#signal = options.signal;
     this.#store = options.store;
@@ -54,6 +58,10 @@ export class EventSubscription implements AsyncIterable<Event> {
 
   /** Takes an event that has just become durable. */
   offer(event: Event): void {
+    if (this.#skip > 0) {
+      this.#skip--;
+      return;
+    }
     if (this.#ended || !this.#wants(event)) return;
     if (this.#backlog.length >= longestBacklog) {
       this.end();

@@ -30,6 +30,8 @@ export interface ReconcilerOptions {
   retentionMs: number;
   /** The store may lack sandboxes that run, because it was lost or is an older one. */
   recovery?: { readonly recovering: boolean; recovered(): Promise<void> };
+  /** How many of them at most. */
+  maxDestroyed: number;
   intervalMs?: number;
   /** Sandboxes looked at at once. */
   concurrency?: number;
@@ -320,12 +322,18 @@ export class Reconciler implements AsyncDisposable {
   }
 
   async #forgetOld(): Promise<void> {
-    const { store, clock, retentionMs, logger } = this.#options;
+    const { store, clock, retentionMs, maxDestroyed, logger } = this.#options;
+    const { signal } = this.#closing;
     try {
       const now = clock.now();
-      await store.idempotency.purge(now);
-      await store.sandboxes.purge(new Date(now.getTime() - retentionMs));
+      await store.idempotency.purge(now, { signal });
+      await store.sandboxes.purge({
+        before: new Date(now.getTime() - retentionMs),
+        keep: maxDestroyed,
+        signal,
+      });
     } catch (error) {
+      if (signal.aborted) return;
       logger.warn({ err: error }, "old sandboxes could not be forgotten");
     }
   }

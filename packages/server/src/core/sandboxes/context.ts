@@ -1,6 +1,7 @@
 import type { Logger } from "../../platform/logger.ts";
-import type { Clock, EventSink, Ids, SandboxRow, Store } from "../../ports/index.ts";
+import type { Clock, EventSink, Fence, Ids, SandboxRow, Store } from "../../ports/index.ts";
 import type { ProviderRegistry } from "../providers/provider-registry.ts";
+import type { Limits } from "../quotas/limits.ts";
 import type { SpawnQueue } from "../scheduling/spawn-queue.ts";
 import type { ExpiryQueue } from "./expiry-queue.ts";
 import type { LiveSandboxes } from "./live-sandboxes.ts";
@@ -17,6 +18,9 @@ export interface SandboxContext {
   readonly defaults: SandboxDefaults;
   readonly deadmanGraceMs: number;
   readonly workerId: string;
+  /** This process as a writer of the store. */
+  readonly fence: Fence;
+  readonly limits: Limits;
   readonly live: LiveSandboxes;
   readonly expiry: ExpiryQueue;
   readonly queue: SpawnQueue;

@@ -92,7 +92,9 @@ export class DestroyFlow {
       await this.#context.live.work(entry, "destroy", async () => {
         if (options.destroyed && !entry.row.destroyRequested) {
           const change = { destroyRequested: true, updatedAt: clock.now() };
-          entry.row = (await store.sandboxes.update(entry.row.id, ["creating"], change)) ?? entry.row;
+          entry.row =
+            (await store.sandboxes.update(entry.row.id, ["creating"], change, this.#context.fence)) ??
+            entry.row;
         }
         await this.#endRuntimeOrKeepIntent(entry, ["creating"]);
         if (entry.row.destroyRequested) await this.#markDestroyed(entry, "requested");
@@ -126,7 +128,7 @@ export class DestroyFlow {
     const state = reason === "expired" ? { state: "expired" as const } : {};
     const from = reason === "expired" ? [...statesBefore("expired"), "expired" as const] : liveStates;
     const change = { ...state, destroyRequested: true, updatedAt: clock.now() };
-    const row = await store.sandboxes.update(entry.row.id, from, change);
+    const row = await store.sandboxes.update(entry.row.id, from, change, this.#context.fence);
     if (row === undefined) {
       // Only another control plane ends a sandbox of ours.
       this.forget(entry);
@@ -170,14 +172,14 @@ export class DestroyFlow {
     const now = clock.now();
     // What a client handed in as environment may be secret: it goes with the sandbox.
     const change = { state: "destroyed", env: {}, destroyedAt: now, updatedAt: now } as const;
-    await store.sandboxes.update(entry.row.id, statesBefore("destroyed"), change);
+    await store.sandboxes.update(entry.row.id, statesBefore("destroyed"), change, this.#context.fence);
     this.forget(entry);
     const data = { provider: entry.row.provider, reason };
     events.emit({ type: "sandbox.destroyed", sandboxId: entry.row.id, data });
   }
 
   async #removeRow(entry: LiveSandbox): Promise<void> {
-    await this.#context.store.sandboxes.remove(entry.row.id);
+    await this.#context.store.sandboxes.remove(entry.row.id, this.#context.fence);
     this.forget(entry);
   }
 
@@ -195,6 +197,6 @@ export class DestroyFlow {
     const text = `it is being destroyed, and the last attempt failed: ${messageOf(error)}`;
     const state = entry.row.state === "running" ? { state: "unhealthy" as const } : {};
     const change = { ...state, error: text, updatedAt: clock.now() };
-    entry.row = (await store.sandboxes.update(entry.row.id, from, change)) ?? entry.row;
+    entry.row = (await store.sandboxes.update(entry.row.id, from, change, this.#context.fence)) ?? entry.row;
   }
 }

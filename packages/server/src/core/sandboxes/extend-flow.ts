@@ -51,7 +51,7 @@ export class ExtendFlow {
     const extendable = row.state === "running" || row.state === "unhealthy";
     if (!extendable || row.destroyRequested || row.expiresAt <= now) throw notExtendable(row);
     const change = { expiresAt: new Date(now.getTime() + ttlMs), updatedAt: now };
-    const moved = await store.sandboxes.update(row.id, extendableStates, change);
+    const moved = await store.sandboxes.update(row.id, extendableStates, change, this.#context.fence);
     if (moved === undefined) throw notExtendable(row);
     entry.row = moved;
     expiry.set(moved.id, moved.expiresAt);

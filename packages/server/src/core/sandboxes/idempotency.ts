@@ -4,13 +4,30 @@ import { BadRequest, Conflict, type SandboxId, type SandboxRow, Unavailable } fr
 import type { SandboxContext } from "./context.ts";
 import type { SpawnInput } from "./spawn-plan.ts";
 
-const rememberedMs = 24 * 3_600_000;
+/** How long a key leads to the sandbox it made. */
+export const keyRememberedMs = 24 * 3_600_000;
 const longestKey = 255;
 
+/** What a spawn claims together with its reservation. */
+export interface SpawnClaim {
+  key: string;
+  bodyHash: string;
+}
+
+/** Another spawn holds the key: this one is not to be made. */
+export class KeyClaimed extends Error {
+  readonly held: { bodyHash: string; sandboxId: SandboxId };
+
+  constructor({ bodyHash, sandboxId }: { bodyHash: string; sandboxId: SandboxId }) {
+    super(`sandbox "${sandboxId}" was made with the same Idempotency-Key`);
+    this.held = { bodyHash, sandboxId };
+  }
+}
+
 /**
- * Makes spawns with one key of one owner one spawn. The key is claimed in the store before the spawn; a spawn that
- * is refused or fails gives it back. A second request with the key in flight waits for the first, and takes over when
- * that fails. DESIGN §5, Idempotency.
+ * Makes spawns with one key of one owner one spawn. The key is claimed in the transaction that reserves the sandbox,
+ * and goes with it when the spawn is undone. A second request with the key in flight waits for the first, and takes
+ * over when that fails.
  */
 export class IdempotentSpawns {
   readonly #context: Pick<SandboxContext, "store" | "clock" | "logger">;
@@ -22,7 +39,7 @@ export class IdempotentSpawns {
 
   async run(
     request: { key: string; ownerId: string; id: SandboxId; bodyHash: string; signal: AbortSignal },
-    spawn: () => Promise<SandboxRow>,
+    spawn: (claim: SpawnClaim) => Promise<SandboxRow>,
   ): Promise<{ sandbox: SandboxRow; replayed: boolean }> {
     if (request.key.length > longestKey || !/^[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?$/.test(request.key)) {
       throw new BadRequest(`Idempotency-Key must be 1 to ${longestKey} printable ASCII characters`);
@@ -35,59 +52,49 @@ export class IdempotentSpawns {
     const { promise: settled, resolve } = Promise.withResolvers<void>();
     this.#inFlight.set(name, { bodyHash: request.bodyHash, settled });
     try {
-      const known = await this.#claim(request);
-      if (known !== undefined) return { sandbox: known, replayed: true };
-      return { sandbox: await this.#spawnOrRelease(request, spawn), replayed: false };
+      const held = await this.#context.store.idempotency.find({ ...request, now: this.#context.clock.now() });
+      if (held !== undefined) return { sandbox: await this.#made(request, held), replayed: true };
+      return await this.#spawn(request, spawn);
     } finally {
       this.#inFlight.delete(name);
       resolve();
     }
   }
 
-  /** @returns the sandbox this key already made, or undefined when the key is now claimed for this request. */
-  async #claim(request: {
-    key: string;
-    ownerId: string;
-    id: SandboxId;
-    bodyHash: string;
-  }): Promise<SandboxRow | undefined> {
-    const { store, clock } = this.#context;
-    const { key, ownerId, id, bodyHash } = request;
-    for (let attempt = 0; attempt < 2; attempt++) {
-      const now = clock.now();
-      const expiresAt = new Date(now.getTime() + rememberedMs);
-      const claim = await store.idempotency.claim({ ownerId, key, bodyHash, sandboxId: id, now, expiresAt });
-      if (claim.claimed) return undefined;
-      const row = await store.sandboxes.get(claim.sandboxId);
-      if (row?.state === "creating") {
-        throw new Unavailable(
-          `an earlier spawn with Idempotency-Key "${key}" is being undone; try again soon`,
-        );
-      }
-      if (row !== undefined) {
-        if (claim.bodyHash !== bodyHash) throw otherBody(key);
-        return row;
-      }
-      // The process that claimed it died before its spawn was finished, and the spawn was undone.
-      await store.idempotency.release({ ownerId, key, sandboxId: claim.sandboxId });
-    }
-    throw new Unavailable(`Idempotency-Key "${key}" is claimed by another request; try again soon`);
-  }
-
-  async #spawnOrRelease(
-    request: { key: string; ownerId: string; id: SandboxId },
-    spawn: () => Promise<SandboxRow>,
-  ): Promise<SandboxRow> {
+  async #spawn(
+    request: { key: string; ownerId: string; id: SandboxId; bodyHash: string },
+    spawn: (claim: SpawnClaim) => Promise<SandboxRow>,
+  ): Promise<{ sandbox: SandboxRow; replayed: boolean }> {
+    const { key, ownerId, id: sandboxId, bodyHash } = request;
     try {
-      return await spawn();
+      return { sandbox: await spawn({ key, bodyHash }), replayed: false };
     } catch (error) {
-      const { key, ownerId, id: sandboxId } = request;
+      if (error instanceof KeyClaimed)
+        return { sandbox: await this.#made(request, error.held), replayed: true };
       await this.#context.store.idempotency.release({ ownerId, key, sandboxId }).catch((failure: unknown) =>
-        // The claim leads to no sandbox, so the next request with the key takes it over.
-        this.#context.logger.warn({ err: failure }, "an idempotency key could not be released"),
+        // It goes with its row, once the reconciler has undone the spawn.
+        this.#context.logger.warn(
+          { sandbox_id: sandboxId, err: failure },
+          "an idempotency key could not be released",
+        ),
       );
       throw error;
     }
+  }
+
+  /** @returns the sandbox that a key has made. */
+  async #made(
+    request: { key: string; bodyHash: string },
+    held: { bodyHash: string; sandboxId: SandboxId },
+  ): Promise<SandboxRow> {
+    const row = await this.#context.store.sandboxes.get(held.sandboxId);
+    if (row === undefined || row.state === "creating") {
+      throw new Unavailable(
+        `an earlier spawn with Idempotency-Key "${request.key}" is being made or undone; try again soon`,
+      );
+    }
+    if (held.bodyHash !== request.bodyHash) throw otherBody(request.key);
+    return row;
   }
 }
 

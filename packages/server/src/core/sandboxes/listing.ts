@@ -1,7 +1,7 @@
 import { type SandboxState, sandboxStates } from "@alcove/wire";
 import { BadRequest } from "../../ports/errors.ts";
 import type { SandboxId } from "../../ports/ids.ts";
-import type { SandboxFilter, SandboxRow, Store } from "../../ports/store.ts";
+import type { SandboxFilter, SandboxPosition, SandboxRow, Store } from "../../ports/store.ts";
 import { parseOwnerId } from "../owners.ts";
 import { liveStates } from "./states.ts";
 
@@ -12,7 +12,7 @@ export interface ListRequest {
   provider?: string;
   metadata?: Readonly<Record<string, string>>;
   limit: number;
-  /** As `nextCursor` of the page before. */
+  /** As `nextCursor` of the page before. A page may be short although another follows. */
   cursor?: string;
 }
 
@@ -31,18 +31,14 @@ export async function listSandboxes(store: Store, request: ListRequest): Promise
   const ownerId = parseOwnerId(request.ownerId);
   const filter: SandboxFilter = {
     states: parseStates(request.state),
-    limit: request.limit + 1,
+    limit: request.limit,
     ...(ownerId === "" ? {} : { ownerId }),
     ...(request.provider ? { provider: request.provider } : {}),
     ...(request.metadata === undefined ? {} : { metadata: request.metadata }),
     ...(request.cursor ? { after: parseCursor(request.cursor) } : {}),
   };
-  const rows = await store.sandboxes.list(filter);
-  const items = rows.slice(0, request.limit);
-  const last = items.at(-1);
-  return rows.length > request.limit && last !== undefined
-    ? { items, nextCursor: formatCursor(last) }
-    : { items };
+  const { rows, next } = await store.sandboxes.list(filter);
+  return next === undefined ? { items: rows } : { items: rows, nextCursor: formatCursor(next) };
 }
 
 function parseStates(text: string | undefined): readonly SandboxState[] {
@@ -56,11 +52,11 @@ function parseStates(text: string | undefined): readonly SandboxState[] {
   });
 }
 
-function formatCursor(row: SandboxRow): string {
+function formatCursor(row: SandboxPosition): string {
   return Buffer.from(`${row.createdAt.getTime()}.${row.id}`).toString("base64url");
 }
 
-function parseCursor(cursor: string): { createdAt: Date; id: SandboxId } {
+function parseCursor(cursor: string): SandboxPosition {
   const text = cursor.length <= 128 ? Buffer.from(cursor, "base64url").toString("latin1") : "";
   const match = /^(\d{1,15})\.(sb-[a-z0-9]{1,32})$/.exec(text);
   if (match?.[1] === undefined || match[2] === undefined) {

@@ -58,7 +58,7 @@ export class RecoverFlow {
    * @returns false when it says too little, or the sandbox is known with another runtime.
    */
   async takeIn(provider: RuntimeProvider, runtime: InventoryEntry): Promise<boolean> {
-    const { live, store, expiry, events, logger, defaults, clock, workerId } = this.#context;
+    const { live, store, expiry, events, logger, defaults, clock, workerId, fence } = this.#context;
     const { sandboxId, runtimeId, note } = runtime;
     if (sandboxId === undefined || (await store.sandboxes.get(sandboxId)) !== undefined) return false;
     const now = clock.now();
@@ -71,7 +71,9 @@ export class RecoverFlow {
       now,
       defaults,
     });
-    await store.sandboxes.reserve(row, { maxSandboxes: 0, maxSandboxesPerOwner: 0 });
+    // It runs already, so no limit keeps it out.
+    const limits = { of: () => ({ maxSandboxes: 0, maxSandboxesPerOwner: 0 }) };
+    await store.sandboxes.reserve({ row, limits, fence });
     const entry = live.add(row, provider);
     expiry.set(row.id, row.expiresAt);
     logger.warn(
@@ -143,7 +145,12 @@ export class RecoverFlow {
       return;
     await live.work(entry, "other", async () => {
       const change = { state: "error", error: `its runtime ended: ${why}`, updatedAt: clock.now() } as const;
-      const row = await store.sandboxes.update(entry.row.id, ["running", "unhealthy"], change);
+      const row = await store.sandboxes.update(
+        entry.row.id,
+        ["running", "unhealthy"],
+        change,
+        this.#context.fence,
+      );
       if (row === undefined) return;
       entry.row = row;
       live.stop(entry);
@@ -179,7 +186,8 @@ export class RecoverFlow {
     await this.#tellExpiry(entry, provider.sandbox(runtimeId));
     if (entry.row.state === "unhealthy") {
       const change = { state: "running", error: null, updatedAt: clock.now() } as const;
-      entry.row = (await store.sandboxes.update(entry.row.id, ["unhealthy"], change)) ?? entry.row;
+      entry.row =
+        (await store.sandboxes.update(entry.row.id, ["unhealthy"], change, this.#context.fence)) ?? entry.row;
     }
     if (entry.operations !== undefined || entry.row.state !== "running") return;
     const data = { action: "adopted_runtime", provider: provider.name, image: entry.row.image };
@@ -198,7 +206,12 @@ export class RecoverFlow {
     if (entry.row.state !== "running" && entry.row.state !== "unhealthy") return;
     if (entry.row.state === "unhealthy" && entry.row.error === why) return;
     const change = { state: "unhealthy", error: why, updatedAt: clock.now() } as const;
-    const row = await store.sandboxes.update(entry.row.id, ["running", "unhealthy"], change);
+    const row = await store.sandboxes.update(
+      entry.row.id,
+      ["running", "unhealthy"],
+      change,
+      this.#context.fence,
+    );
     if (row === undefined) return;
     if (entry.row.state === "running")
       logger.warn({ sandbox_id: row.id, error: why }, "a sandbox is unhealthy");

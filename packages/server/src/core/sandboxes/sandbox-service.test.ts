@@ -1,7 +1,15 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { CallerGone, ShuttingDown } from "../../platform/deadline.ts";
 import { systemClock } from "../../platform/system-clock.ts";
-import { BadRequest, Conflict, NotFound, ProviderError, ResourceLimit } from "../../ports/index.ts";
+import {
+  BadRequest,
+  Conflict,
+  NotFound,
+  ProviderError,
+  ResourceLimit,
+  type RuntimeId,
+  type SandboxId,
+} from "../../ports/index.ts";
 import { SqliteStore } from "../../stores/sqlite/index.ts";
 import { FakeClock, settle } from "../testing/fake-clock.ts";
 import { forever, Harness } from "../testing/harness.ts";
@@ -305,6 +313,27 @@ describe("an idempotency key", () => {
       state: "destroyed",
     });
     expect(h.provider.specs).toHaveLength(2);
+  });
+
+  it("is one sandbox also between two control planes on one store", async () => {
+    const planes = [await harness(), await harness()];
+    const outcomes = await Promise.allSettled(planes.map((h) => keyed(h)));
+    const made = outcomes.flatMap((one) => (one.status === "fulfilled" ? [one.value] : []));
+    expect(made.filter(({ replayed }) => !replayed)).toHaveLength(1);
+    expect(await store.sandboxes.listLive()).toHaveLength(1);
+    for (const h of planes) {
+      expect(await keyed(h)).toMatchObject({ replayed: true, sandbox: { id: made[0]?.sandbox.id } });
+    }
+  });
+
+  it("is free again at once when its spawn was undone by the next process", async () => {
+    const row = { ...(await (await harness()).spawn({ ownerId: "" })), id: "sb-left" as SandboxId };
+    const claim = { key: "key-1", bodyHash: "h", expiresAt: new Date(Date.now() + 1e12) };
+    const left = { ...row, runtimeId: "rt-left" as RuntimeId, state: "creating" as const };
+    const limits = { of: () => ({ maxSandboxes: 0, maxSandboxesPerOwner: 0 }) };
+    await store.sandboxes.reserve({ row: left, limits, fence: { holder: "local", generation: 0 }, claim });
+    const next = await harness();
+    expect(await keyed(next)).toMatchObject({ replayed: false });
   });
 
   it("is free again after 24 hours", async () => {

@@ -18,6 +18,7 @@ import {
 } from "../../ports/index.ts";
 import { parseOwnerId } from "../owners.ts";
 import type { ProviderRegistry } from "../providers/provider-registry.ts";
+import { Limits } from "../quotas/limits.ts";
 import { type AdmissionDecision, capacityDenied, decideAdmission } from "../scheduling/admission.ts";
 import { Gate } from "../scheduling/gate.ts";
 import { SpawnQueue } from "../scheduling/spawn-queue.ts";
@@ -25,7 +26,7 @@ import type { SandboxContext } from "./context.ts";
 import { DestroyFlow } from "./destroy-flow.ts";
 import { ExpiryQueue } from "./expiry-queue.ts";
 import { ExtendFlow } from "./extend-flow.ts";
-import { hashInput, IdempotentSpawns } from "./idempotency.ts";
+import { hashInput, IdempotentSpawns, type SpawnClaim } from "./idempotency.ts";
 import { type ListPage, type ListRequest, listSandboxes } from "./listing.ts";
 import { type LiveSandbox, LiveSandboxes, type SandboxListener, sandboxNotFound } from "./live-sandboxes.ts";
 import { RecoverFlow } from "./recover-flow.ts";
@@ -76,7 +77,14 @@ export class SandboxService implements AsyncDisposable {
       denied: (ownerId, result) => capacityDenied(defaults, ownerId, result),
     });
     const expiry = new ExpiryQueue({ clock, onDue: (id) => this.#expire(id) });
-    this.#context = { ...options, queue, expiry, live: new LiveSandboxes(options) };
+    this.#context = {
+      ...options,
+      queue,
+      expiry,
+      live: new LiveSandboxes(options),
+      fence: { holder: options.workerId, generation: 0 },
+      limits: new Limits(defaults),
+    };
     const unfinished = new Set<(entry: LiveSandbox) => void>();
     this.#destroys = new DestroyFlow(this.#context, (entry) => {
       for (const listener of unfinished) listener(entry);
@@ -127,9 +135,14 @@ export class SandboxService implements AsyncDisposable {
     const { signal, onStage, idempotencyKey } = context;
     await this.#gate.wait(signal);
     if (this.#closed) throw new ShuttingDown();
-    const spawn = async () => {
+    const spawn = async (claim?: SpawnClaim) => {
       try {
-        return await this.#spawns.spawn(plan, { id, signal, ...(onStage === undefined ? {} : { onStage }) });
+        return await this.#spawns.spawn(plan, {
+          id,
+          signal,
+          ...(onStage && { onStage }),
+          ...(claim && { claim }),
+        });
       } catch (error) {
         if (error instanceof ResourceLimit) this.#reportLimit(plan.ownerId, "spawn", error);
         throw error;
@@ -143,12 +156,18 @@ export class SandboxService implements AsyncDisposable {
 
   /** What a spawn would meet now; reserves nothing. @throws what `spawn` throws for a bad request. */
   async admission(input: SpawnInput): Promise<AdmissionDecision> {
-    const { store, defaults, registry } = this.#context;
+    const { store, defaults, limits, registry } = this.#context;
     const provider = this.#provider(input, registry);
     const { ttlMs, ...rest } = input;
     planSpawn(rest, provider, defaults);
     if (ttlMs !== undefined && ttlMs <= 0) checkTtl(ttlMs, defaults);
-    return decideAdmission({ store, defaults, ownerId: input.ownerId, ttlMs });
+    return decideAdmission({
+      store,
+      limits,
+      overflow: defaults.spawnOverflow,
+      ownerId: input.ownerId,
+      ttlMs,
+    });
   }
 
   /** @throws NotFound for unknown and destroyed ones. */

@@ -19,6 +19,7 @@ import {
 import { expiresInMs, messageOf, type SandboxContext, spawnDeadlineMs } from "./context.ts";
 import { DestroyedMeanwhile, type DestroyFlow } from "./destroy-flow.ts";
 import { refuseSecondOwner } from "./exclusive-owners.ts";
+import { KeyClaimed, keyRememberedMs, type SpawnClaim } from "./idempotency.ts";
 import type { LiveSandbox, Work } from "./live-sandboxes.ts";
 import type { SpawnPlan } from "./spawn-plan.ts";
 
@@ -47,7 +48,7 @@ export class SpawnFlow {
 
   async spawn(
     plan: SpawnPlan,
-    options: { id: SandboxId; signal: AbortSignal; onStage?: OnStage },
+    options: { id: SandboxId; signal: AbortSignal; onStage?: OnStage; claim?: SpawnClaim },
   ): Promise<SandboxRow> {
     const cancelled = new AbortController();
     const cancel = (reason: Error) => cancelled.abort(reason);
@@ -78,15 +79,11 @@ export class SpawnFlow {
   /** Waits for capacity and writes the intent. */
   async #reserve(
     plan: SpawnPlan,
-    options: { id: SandboxId; signal: AbortSignal; onStage?: OnStage },
+    options: { id: SandboxId; signal: AbortSignal; onStage?: OnStage; claim?: SpawnClaim },
     reserving: Work & { kind: "reserving" },
   ): Promise<LiveSandbox> {
-    const { live, queue, store, clock, ids, defaults } = this.#context;
+    const { live, queue, store, clock, ids, limits, fence } = this.#context;
     const startedMs = clock.monotonicMs();
-    const limits = {
-      maxSandboxes: defaults.maxSandboxes,
-      maxSandboxesPerOwner: defaults.maxSandboxesPerOwner,
-    };
     let entry: LiveSandbox | undefined;
     using _waiting = live.waiting(options.id, reserving);
     await queue.admit({
@@ -105,8 +102,13 @@ export class SpawnFlow {
         // Nobody else may think that this row was left behind.
         attempted.work = reserving;
         try {
-          const result = await store.sandboxes.reserve(row, limits);
+          const claim = options.claim && {
+            ...options.claim,
+            expiresAt: new Date(row.createdAt.getTime() + keyRememberedMs),
+          };
+          const result = await store.sandboxes.reserve({ row, limits, fence, ...(claim && { claim }) });
           if (result.admitted) entry = attempted;
+          else if (result.reason === "claimed") throw new KeyClaimed(result);
           else live.remove(attempted);
           return result;
         } catch (error) {
@@ -169,7 +171,7 @@ export class SpawnFlow {
   async #commit(entry: LiveSandbox, image: string): Promise<SandboxRow> {
     const { store, clock } = this.#context;
     const change = { state: "running", image, updatedAt: clock.now() } as const;
-    const row = await store.sandboxes.update(entry.row.id, ["creating"], change);
+    const row = await store.sandboxes.update(entry.row.id, ["creating"], change, this.#context.fence);
     if (row === undefined)
       throw new Conflict(`sandbox "${entry.row.id}" was removed while it was being created`);
     return row;

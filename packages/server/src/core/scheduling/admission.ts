@@ -1,6 +1,7 @@
 import type { AdmissionReason } from "@alcove/wire";
 import { ResourceLimit, type Store } from "../../ports/index.ts";
 import { parseOwnerId } from "../owners.ts";
+import type { Limits } from "../quotas/limits.ts";
 import type { SandboxDefaults } from "../sandboxes/spawn-plan.ts";
 import type { ReserveResult } from "./spawn-queue.ts";
 
@@ -19,31 +20,33 @@ export interface AdmissionDecision {
 /** Says what a spawn would meet now; reserves nothing. */
 export async function decideAdmission(options: {
   store: Store;
-  defaults: SandboxDefaults;
+  limits: Limits;
+  overflow: "reject" | "queue";
   ownerId: string | undefined;
   ttlMs: number | undefined;
 }): Promise<AdmissionDecision> {
-  const { store, defaults, ttlMs } = options;
+  const { store, ttlMs } = options;
   const ownerId = parseOwnerId(options.ownerId);
+  const { maxSandboxes, maxSandboxesPerOwner, maxTtlMs } = options.limits.of(ownerId);
   const active = await store.sandboxes.activeCounts(ownerId);
   const reason = reasonAgainst();
   const capacity = reason === "max_sandboxes" || reason === "max_sandboxes_per_owner";
   return {
     allowed: reason === "",
-    queueable: capacity && defaults.spawnOverflow === "queue",
+    queueable: capacity && options.overflow === "queue",
     reason,
     activeSandboxes: active.total,
-    maxSandboxes: defaults.maxSandboxes,
+    maxSandboxes,
     activeOwnerSandboxes: active.owner,
-    maxOwnerSandboxes: defaults.maxSandboxesPerOwner,
-    maxTtlMs: defaults.maxTtlMs,
+    maxOwnerSandboxes: maxSandboxesPerOwner,
+    maxTtlMs,
   };
 
   function reasonAgainst(): AdmissionReason {
-    if (ttlMs !== undefined && defaults.maxTtlMs > 0 && ttlMs > defaults.maxTtlMs) return "max_ttl";
-    if (defaults.maxSandboxes > 0 && active.total >= defaults.maxSandboxes) return "max_sandboxes";
-    const ownerLimited = ownerId !== "" && defaults.maxSandboxesPerOwner > 0;
-    if (ownerLimited && active.owner >= defaults.maxSandboxesPerOwner) return "max_sandboxes_per_owner";
+    if (ttlMs !== undefined && maxTtlMs > 0 && ttlMs > maxTtlMs) return "max_ttl";
+    if (maxSandboxes > 0 && active.total >= maxSandboxes) return "max_sandboxes";
+    const ownerLimited = ownerId !== "" && maxSandboxesPerOwner > 0;
+    if (ownerLimited && active.owner >= maxSandboxesPerOwner) return "max_sandboxes_per_owner";
     return "";
   }
 }

@@ -1,10 +1,9 @@
 import { formatDuration } from "@alcove/wire";
 import { type Clock, type EventSink, ResourceLimit, type Timer, Unavailable } from "../../ports/index.ts";
-import type { ActiveCounts } from "../../ports/store.ts";
+import type { ReserveOutcome } from "../../ports/store.ts";
 
-export type ReserveResult =
-  | { admitted: true }
-  | { admitted: false; reason: "max_sandboxes" | "max_sandboxes_per_owner"; active: ActiveCounts };
+/** What an attempt came to; one whose key another spawn holds throws instead. */
+export type ReserveResult = Exclude<ReserveOutcome, { reason: "claimed" }>;
 
 export interface SpawnQueueOptions {
   clock: Clock;

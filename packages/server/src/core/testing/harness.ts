@@ -74,6 +74,7 @@ export class Harness<C extends Clock = FakeClock> implements AsyncDisposable {
       sandboxes: this.service,
       retentionMs: 24 * 3_600_000,
       ...(recovery === undefined ? {} : { recovery }),
+      maxDestroyed: 100_000,
     });
   }
 

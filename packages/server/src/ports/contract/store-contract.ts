@@ -2,7 +2,15 @@ import type { SandboxState } from "@alcove/wire";
 import fc from "fast-check";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import type { RuntimeId, SandboxId } from "../ids.ts";
-import type { NewEvent, SandboxRow, Store } from "../store.ts";
+import type {
+  CapacityRules,
+  Fence,
+  IdempotencyClaim,
+  NewEvent,
+  SandboxFilter,
+  SandboxRow,
+  Store,
+} from "../store.ts";
 
 export interface StoreUnderTest {
   /** A store without anything in it. */
@@ -14,7 +22,11 @@ export interface StoreUnderTest {
 }
 
 const start = Date.parse("2030-01-01T00:00:00Z");
-const noLimits = { maxSandboxes: 0, maxSandboxesPerOwner: 0 };
+const fence: Fence = { holder: "local", generation: 0 };
+const limited = (maxSandboxes: number, maxSandboxesPerOwner: number): CapacityRules => ({
+  of: () => ({ maxSandboxes, maxSandboxesPerOwner }),
+});
+const noLimits = limited(0, 0);
 const live: SandboxState[] = ["creating", "running", "unhealthy", "expired", "error"];
 
 let serial = 0;
@@ -60,9 +72,11 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
     });
     const add = async (change: Partial<SandboxRow> = {}) => {
       const added = row(change);
-      expect(await store.sandboxes.reserve(added, noLimits)).toEqual({ admitted: true });
+      expect(await reserve(added)).toEqual({ admitted: true });
       return added;
     };
+    const reserve = (made: SandboxRow, limits = noLimits, claim?: IdempotencyClaim) =>
+      store.sandboxes.reserve({ row: made, limits, fence, ...(claim && { claim }) });
 
     describe("sandboxes", () => {
       it("gives back every field of a row as it was given, after a restart too", async () => {
@@ -92,37 +106,39 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
         expect(await store.sandboxes.activeCounts("a")).toEqual({ total: 3, owner: 3 });
         expect(await store.sandboxes.activeCounts("b")).toEqual({ total: 3, owner: 0 });
         const refused = { admitted: false, active: { total: 3, owner: 3 } };
-        const limits = { maxSandboxes: 3, maxSandboxesPerOwner: 3 };
-        expect(await store.sandboxes.reserve(row({ ownerId: "a" }), limits)).toEqual({
+        expect(await reserve(row({ ownerId: "a" }), limited(3, 3))).toEqual({
           ...refused,
           reason: "max_sandboxes",
         });
-        expect(await store.sandboxes.reserve(row({ ownerId: "a" }), { ...limits, maxSandboxes: 4 })).toEqual({
+        expect(await reserve(row({ ownerId: "a" }), limited(4, 3))).toEqual({
           ...refused,
           reason: "max_sandboxes_per_owner",
         });
-        expect(await store.sandboxes.reserve(row({ ownerId: "b" }), { ...limits, maxSandboxes: 4 })).toEqual({
+        expect(await reserve(row({ ownerId: "b" }), limited(4, 3))).toEqual({
           admitted: true,
         });
       });
 
       it("has no owner limit for sandboxes of nobody", async () => {
         await add();
-        const limits = { maxSandboxes: 0, maxSandboxesPerOwner: 1 };
-        expect(await store.sandboxes.reserve(row(), limits)).toEqual({ admitted: true });
+        expect(await reserve(row(), limited(0, 1))).toEqual({ admitted: true });
         expect(await store.sandboxes.activeCounts("")).toEqual({ total: 2, owner: 0 });
       });
 
       it("refuses an id that exists and leaves the rest as it was", async () => {
         const first = await add();
         const outcomes = await Promise.allSettled([
-          store.sandboxes.reserve(row(), noLimits),
-          store.sandboxes.reserve({ ...row(), id: first.id }, noLimits),
-          store.sandboxes.reserve(row(), noLimits),
+          reserve(row()),
+          reserve({ ...row(), id: first.id, ownerId: "a" }, noLimits, claim()),
+          reserve(row()),
         ]);
         expect(outcomes.map(({ status }) => status)).toEqual(["fulfilled", "rejected", "fulfilled"]);
         expect(await store.sandboxes.get(first.id)).toEqual(first);
         expect(await store.sandboxes.listLive()).toHaveLength(3);
+        expect(await store.sandboxes.activeCounts("a")).toEqual({ total: 3, owner: 0 });
+        expect(
+          await store.idempotency.find({ ownerId: "a", key: "k", now: new Date(start) }),
+        ).toBeUndefined();
       });
 
       it("never exceeds the limits, whatever is reserved, ended and removed at once", async () => {
@@ -136,7 +152,10 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
           },
           {
             weight: 1,
-            arbitrary: fc.record({ do: fc.constantFrom("remove" as const, "end" as const), at: fc.nat(30) }),
+            arbitrary: fc.record({
+              do: fc.constantFrom("remove" as const, "end" as const, "fail" as const),
+              at: fc.nat(30),
+            }),
           },
           { weight: 1, arbitrary: fc.record({ do: fc.constant("wait" as const) }) },
         );
@@ -151,6 +170,9 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
               const check = async () => {
                 for (const ownerId of ["a", "b"]) {
                   const counts = await store.sandboxes.activeCounts(ownerId);
+                  const rows = (await store.sandboxes.listLive()).filter(({ state }) => state === "creating");
+                  expect(counts.total).toBe(rows.length);
+                  expect(counts.owner).toBe(rows.filter((kept) => kept.ownerId === ownerId).length);
                   if (maxSandboxes > 0) expect(counts.total).toBeLessThanOrEqual(maxSandboxes);
                   if (maxSandboxesPerOwner > 0)
                     expect(counts.owner).toBeLessThanOrEqual(maxSandboxesPerOwner);
@@ -160,24 +182,25 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
                 if (one.do === "reserve") {
                   const made = row({ ownerId: one.owner });
                   rows.push(made);
-                  under.push(store.sandboxes.reserve(made, { maxSandboxes, maxSandboxesPerOwner }));
+                  under.push(reserve(made, limited(maxSandboxes, maxSandboxesPerOwner)));
                 } else if (one.do === "wait") {
                   await Promise.all(under.splice(0));
                   await check();
                 } else {
                   const target = rows[one.at];
                   if (target === undefined) continue;
-                  const change = { state: "destroyed", updatedAt: new Date(start) } as const;
+                  const state = one.do === "fail" ? "error" : "destroyed";
+                  const change = { state, updatedAt: new Date(start) } as const;
                   under.push(
                     one.do === "remove"
-                      ? store.sandboxes.remove(target.id)
-                      : store.sandboxes.update(target.id, live, change),
+                      ? store.sandboxes.remove(target.id, fence)
+                      : store.sandboxes.update(target.id, live, change, fence),
                   );
                 }
               }
               await Promise.all(under);
               await check();
-              await Promise.all(rows.map(({ id }) => store.sandboxes.remove(id)));
+              await Promise.all(rows.map(({ id }) => store.sandboxes.remove(id, fence)));
             },
           ),
           { numRuns: 50 },
@@ -188,15 +211,15 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
         const made = await add();
         const updatedAt = new Date(start + 1);
         expect(
-          await store.sandboxes.update(made.id, ["running"], { state: "error", updatedAt }),
+          await store.sandboxes.update(made.id, ["running"], { state: "error", updatedAt }, fence),
         ).toBeUndefined();
         expect(await store.sandboxes.get(made.id)).toEqual(made);
         const running = { ...made, state: "running" as const, image: "resolved", updatedAt };
         const change = { state: "running", image: "resolved", updatedAt } as const;
-        expect(await store.sandboxes.update(made.id, ["creating", "error"], change)).toEqual(running);
+        expect(await store.sandboxes.update(made.id, ["creating", "error"], change, fence)).toEqual(running);
         expect(await store.sandboxes.get(made.id)).toEqual(running);
         expect(
-          await store.sandboxes.update("sb-nothere" as SandboxId, ["running"], { updatedAt }),
+          await store.sandboxes.update("sb-nothere" as SandboxId, ["running"], { updatedAt }, fence),
         ).toBeUndefined();
       });
 
@@ -206,33 +229,35 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
         const expiresAt = new Date(start + 2);
         const first = { ...made, expiresAt, destroyRequested: true, updatedAt };
         const change = { expiresAt, destroyRequested: true, updatedAt };
-        expect(await store.sandboxes.update(made.id, live, change)).toEqual(first);
+        expect(await store.sandboxes.update(made.id, live, change, fence)).toEqual(first);
         const second = { ...first, error: null, env: {}, destroyedAt: expiresAt };
         const clearing = { error: null, env: {}, destroyedAt: expiresAt, updatedAt };
-        expect(await store.sandboxes.update(made.id, live, clearing)).toEqual(second);
+        expect(await store.sandboxes.update(made.id, live, clearing, fence)).toEqual(second);
         expect(await store.sandboxes.get(made.id)).toEqual(second);
+      });
+
+      it("reads the limits inside the reservation", async () => {
+        let most = 1;
+        const rules: CapacityRules = { of: () => ({ maxSandboxes: most, maxSandboxesPerOwner: 0 }) };
+        await add();
+        const reserved = reserve(row(), rules);
+        most = 2;
+        expect(await reserved).toEqual({ admitted: true });
       });
 
       it("lets one of two rival changes win", async () => {
         const made = await add();
         const updatedAt = new Date(start + 1);
         const results = await Promise.all([
-          store.sandboxes.update(made.id, ["creating"], { state: "running", updatedAt }),
-          store.sandboxes.update(made.id, ["creating"], { state: "error", updatedAt }),
+          store.sandboxes.update(made.id, ["creating"], { state: "running", updatedAt }, fence),
+          store.sandboxes.update(made.id, ["creating"], { state: "error", updatedAt }, fence),
         ]);
         expect(results.filter((result) => result !== undefined)).toHaveLength(1);
       });
 
       it("lists newest first, page by page, without missing or repeating any", async () => {
         for (let i = 0; i < 25; i++) await add({ createdAt: new Date(start + Math.floor(i / 4)) });
-        const seen: SandboxRow[] = [];
-        for (;;) {
-          const last = seen.at(-1);
-          const after = last === undefined ? {} : { after: { createdAt: last.createdAt, id: last.id } };
-          const page = await store.sandboxes.list({ states: live, limit: 7, ...after });
-          seen.push(...page);
-          if (page.length < 7) break;
-        }
+        const seen = await listAll({ states: live, limit: 7 });
         expect(new Set(seen.map(({ id }) => id)).size).toBe(25);
         const order = seen.map(({ createdAt, id }) => `${createdAt.getTime()} ${id}`);
         expect(order).toEqual([...order].sort().reverse());
@@ -244,7 +269,7 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
         await add({ state: "running", ownerId: "b", provider: "docker", metadata: { team: "blue" } });
         const gone = await add({ state: "destroyed", ownerId: "a", metadata: { team: "red" } });
         const ids = async (filter: Partial<Parameters<Store["sandboxes"]["list"]>[0]>) =>
-          (await store.sandboxes.list({ states: live, limit: 10, ...filter })).map(({ id }) => id);
+          (await listAll({ states: live, limit: 10, ...filter })).map(({ id }) => id);
         expect(await ids({})).toHaveLength(2);
         expect(await ids({ ownerId: "a" })).toEqual([wanted.id]);
         expect(await ids({ provider: "docker" })).toHaveLength(2);
@@ -263,71 +288,163 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
 
       it("forgets rows destroyed before a time, but those an idempotency key leads to", async () => {
         const old = { state: "destroyed", destroyedAt: new Date(start) } as const;
-        const kept = await add(old);
-        await store.idempotency.claim(claim({ sandboxId: kept.id }));
+        const kept = row(old);
+        expect(await reserve(kept, noLimits, claim())).toEqual({ admitted: true });
         await add(old);
         const recent = await add({ state: "destroyed", destroyedAt: new Date(start + 10) });
         const running = await add({ state: "running" });
-        expect(await store.sandboxes.purge(new Date(start + 10))).toBe(1);
+        expect(await store.sandboxes.purge({ before: new Date(start + 10), keep: 100 })).toBe(1);
         for (const { id } of [kept, recent, running]) expect(await store.sandboxes.get(id)).toBeDefined();
+      });
+
+      it("forgets the oldest destroyed rows beyond a number, with the keys that lead to them", async () => {
+        const destroyed = (n: number) =>
+          row({ state: "destroyed", ownerId: "a", destroyedAt: new Date(start + n) });
+        const rows = [3, 1, 2].map(destroyed);
+        for (const one of rows) await reserve(one, noLimits, claim({ key: one.id }));
+        await add({ state: "running" });
+        expect(await store.sandboxes.purge({ before: new Date(start), keep: 2 })).toBe(1);
+        expect(await store.sandboxes.get(rows[1]?.id as SandboxId)).toBeUndefined();
+        const now = new Date(start);
+        const left = await Promise.all(
+          rows.map(({ id }) => store.idempotency.find({ ownerId: "a", key: id, now })),
+        );
+        expect(left.map((held) => held?.sandboxId)).toEqual([rows[0]?.id, undefined, rows[2]?.id]);
+      });
+
+      it("forgets in slices that let other writes through, and stops when told to", async () => {
+        const old = { state: "destroyed", destroyedAt: new Date(start) } as const;
+        await Promise.all(Array.from({ length: 900 }, () => add(old)));
+        const stop = new AbortController();
+        let purged = false;
+        const which = { before: new Date(start + 1), keep: 10_000 };
+        const stopped = store.sandboxes.purge({ ...which, signal: stop.signal }).finally(() => {
+          purged = true;
+        });
+        await reserve(row());
+        expect(purged).toBe(false);
+        stop.abort();
+        await expect(stopped).rejects.toBe(stop.signal.reason);
+        const left = await store.sandboxes.purge(which);
+        expect(left).toBeGreaterThan(0);
+        expect(left).toBeLessThan(900);
+        expect((await store.sandboxes.list({ states: ["destroyed"], limit: 10 })).rows).toEqual([]);
+      });
+
+      it("looks at a bounded number of rows for one page, and finds what is behind them on a later one", async () => {
+        const wanted = await add({ state: "destroyed", metadata: { team: "red" } });
+        const others = Array.from({ length: 12_000 }, () =>
+          add({ state: "destroyed", createdAt: new Date(start + 1) }),
+        );
+        await Promise.all(others);
+        const filter: SandboxFilter = { states: ["destroyed"], metadata: { team: "red" }, limit: 5 };
+        const first = await store.sandboxes.list(filter);
+        expect(first.rows).toEqual([]);
+        expect(first.next).toBeDefined();
+        expect((await listAll(filter)).map(({ id }) => id)).toEqual([wanted.id]);
       });
     });
 
-    const claim = (change: Partial<Parameters<Store["idempotency"]["claim"]>[0]> = {}) => ({
-      ownerId: "a",
+    const claim = (change: Partial<IdempotencyClaim> = {}): IdempotencyClaim => ({
       key: "k",
       bodyHash: "h",
-      sandboxId: "sb-first" as SandboxId,
-      now: new Date(start),
       expiresAt: new Date(start + 1_000),
       ...change,
     });
+    /** Every page. */
+    const listAll = async (filter: SandboxFilter) => {
+      const rows: SandboxRow[] = [];
+      for (let after = filter.after; ; ) {
+        const page = await store.sandboxes.list({ ...filter, ...(after && { after }) });
+        expect(page.rows.length).toBeLessThanOrEqual(filter.limit);
+        rows.push(...page.rows);
+        if (page.next === undefined) return rows;
+        after = page.next;
+      }
+    };
 
     describe("idempotency keys", () => {
-      it("belong to the first claim, also among claims at once, and to one owner", async () => {
+      const find = (key = "k", now = new Date(start), ownerId = "a") =>
+        store.idempotency.find({ ownerId, key, now });
+
+      it("belong to the first reservation, also among reservations at once, and to one owner", async () => {
+        const [first, second] = [row({ ownerId: "a" }), row({ ownerId: "a" })];
         const rivals = await Promise.all([
-          store.idempotency.claim(claim()),
-          store.idempotency.claim(claim({ sandboxId: "sb-second" as SandboxId, bodyHash: "other" })),
+          reserve(first, noLimits, claim()),
+          reserve(second, noLimits, claim({ bodyHash: "other" })),
         ]);
-        expect(rivals).toEqual([{ claimed: true }, { claimed: false, bodyHash: "h", sandboxId: "sb-first" }]);
-        expect(await store.idempotency.claim(claim({ ownerId: "b" }))).toEqual({ claimed: true });
+        const held = { bodyHash: "h", sandboxId: first.id };
+        expect(rivals).toEqual([{ admitted: true }, { admitted: false, reason: "claimed", ...held }]);
+        expect(await store.sandboxes.get(second.id)).toBeUndefined();
+        expect(await find()).toEqual(held);
+        expect(await reserve(row({ ownerId: "b" }), noLimits, claim())).toEqual({ admitted: true });
+        await store[Symbol.asyncDispose]();
+        store = await under.reopen();
+        expect(await find()).toEqual(held);
       });
 
-      it("are free again once expired or released by their holder", async () => {
-        await store.idempotency.claim(claim());
-        const sandboxId = "sb-second" as SandboxId;
-        await store.idempotency.release({ ownerId: "a", key: "k", sandboxId });
-        expect(await store.idempotency.claim(claim({ sandboxId }))).toMatchObject({ claimed: false });
-        await store.idempotency.release({ ownerId: "a", key: "k", sandboxId: "sb-first" as SandboxId });
-        expect(await store.idempotency.claim(claim({ sandboxId }))).toEqual({ claimed: true });
-        const later = new Date(start + 1_000);
-        expect(await store.idempotency.claim(claim({ now: later }))).toEqual({ claimed: true });
+      it("are looked at before the limits, and not claimed by a reservation that is denied", async () => {
+        const first = row({ ownerId: "a" });
+        await reserve(first, limited(1, 0), claim());
+        expect(await reserve(row({ ownerId: "a" }), limited(1, 0), claim())).toMatchObject({
+          reason: "claimed",
+        });
+        expect(await reserve(row({ ownerId: "a" }), limited(1, 0), claim({ key: "new" }))).toMatchObject({
+          reason: "max_sandboxes",
+        });
+        expect(await find("new")).toBeUndefined();
+      });
+
+      it("are free again once expired, released by their holder, or their sandbox was removed", async () => {
+        const [first, second, third] = [0, 1, 2].map(() => row({ ownerId: "a" })) as [
+          SandboxRow,
+          SandboxRow,
+          SandboxRow,
+        ];
+        await reserve(first, noLimits, claim());
+        await store.idempotency.release({ ownerId: "a", key: "k", sandboxId: second.id });
+        expect(await find()).toBeDefined();
+        await store.idempotency.release({ ownerId: "a", key: "k", sandboxId: first.id });
+        expect(await reserve(second, noLimits, claim())).toEqual({ admitted: true });
+        await store.sandboxes.remove(second.id, fence);
+        expect(await find()).toBeUndefined();
+        expect(await reserve(third, noLimits, claim())).toEqual({ admitted: true });
+        const later = row({ ownerId: "a", createdAt: new Date(start + 1_000) });
+        expect(await reserve(later, noLimits, claim({ expiresAt: new Date(start + 9_000) }))).toEqual({
+          admitted: true,
+        });
+        expect(await find("k", later.createdAt)).toEqual({ bodyHash: "h", sandboxId: later.id });
       });
 
       it("are forgotten once expired", async () => {
-        await store.idempotency.claim(claim());
-        await store.idempotency.claim(claim({ key: "later", expiresAt: new Date(start + 9_000) }));
+        await reserve(row({ ownerId: "a" }), noLimits, claim());
+        await reserve(
+          row({ ownerId: "a" }),
+          noLimits,
+          claim({ key: "later", expiresAt: new Date(start + 9_000) }),
+        );
         expect(await store.idempotency.purge(new Date(start + 1_000))).toBe(1);
-        expect(await store.idempotency.claim(claim({ key: "later" }))).toMatchObject({ claimed: false });
+        expect(await find("later")).toBeDefined();
       });
     });
 
     describe("events", () => {
-      const event = (id: number, change: Partial<NewEvent> = {}) => ({
-        id,
+      const event = (n: number, change: Partial<NewEvent> = {}): NewEvent => ({
         type: "sandbox.created" as const,
         sandboxId: "sb-a",
-        timestamp: new Date(start + id),
+        timestamp: new Date(start + n),
         ...change,
       });
 
       it("are listed oldest first after an id, filtered, and survive a restart", async () => {
         expect(await store.events.lastId()).toBe(0);
-        await store.events.append([
-          event(1),
-          event(2, { type: "exec.started", data: { n: 1, deep: { x: [] } } }),
-        ]);
-        await store.events.append([event(3, { sandboxId: "sb-b" })]);
+        expect(
+          await store.events.append([
+            event(1),
+            event(2, { type: "exec.started", data: { n: 1, deep: { x: [] } } }),
+          ]),
+        ).toBe(1);
+        expect(await store.events.append([event(3, { sandboxId: "sb-b" })])).toBe(3);
         await store[Symbol.asyncDispose]();
         store = await under.reopen();
         expect(await store.events.lastId()).toBe(3);
@@ -355,10 +472,31 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
         expect(await store.events.lastId()).toBe(5);
       });
 
-      it("are written all or none", async () => {
+      it("are written all or none, and no id is given twice, though every event was trimmed", async () => {
         await store.events.append([event(1)]);
-        await expect(store.events.append([event(2), event(1)])).rejects.toThrow();
+        const unwritable = event(2, { sandboxId: undefined as unknown as string });
+        await expect(store.events.append([event(2), unwritable])).rejects.toThrow();
         expect(await store.events.lastId()).toBe(1);
+        expect(await store.events.append([event(2), event(3)])).toBe(2);
+        await store.events.trim(0);
+        await store[Symbol.asyncDispose]();
+        store = await under.reopen();
+        expect(await store.events.lastId()).toBe(3);
+        expect(await store.events.append([event(4)])).toBe(4);
+      });
+
+      it("have ids in the order of their writes, and nothing comes in below one that was read", async () => {
+        const batches = Array.from({ length: 20 }, (_, at) => [event(at), event(at, { sandboxId: "sb-b" })]);
+        const reads: number[][] = [];
+        const firsts = await Promise.all(
+          batches.map(async (batch) => {
+            const first = await store.events.append(batch);
+            reads.push((await store.events.list({ afterId: 0, limit: 100 })).map(({ id }) => Number(id)));
+            return first;
+          }),
+        );
+        expect(firsts).toEqual(Array.from({ length: 20 }, (_, at) => at * 2 + 1));
+        for (const ids of reads) expect(ids).toEqual(ids.map((_, at) => at + 1));
       });
     });
 

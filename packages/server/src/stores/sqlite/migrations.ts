@@ -57,6 +57,74 @@ export const migrations: readonly string[] = [
     data TEXT
   ) STRICT;
   `,
+  // Counters that change with the rows they count, whichever statement changes those; indexes for the filters of lists.
+  `
+  CREATE TABLE counters (
+    name TEXT PRIMARY KEY,
+    value INTEGER NOT NULL
+  ) STRICT, WITHOUT ROWID;
+  INSERT INTO counters (name, value) VALUES
+    ('events', (SELECT coalesce(max(id), 0) FROM events)),
+    ('active', (SELECT count(*) FROM sandboxes WHERE state IN ('creating', 'running', 'unhealthy'))),
+    ('destroyed', (SELECT count(*) FROM sandboxes WHERE state = 'destroyed'));
+
+  CREATE TABLE active_owners (
+    owner_id TEXT PRIMARY KEY,
+    active INTEGER NOT NULL
+  ) STRICT, WITHOUT ROWID;
+  INSERT INTO active_owners (owner_id, active)
+    SELECT owner_id, count(*) FROM sandboxes
+    WHERE owner_id <> '' AND state IN ('creating', 'running', 'unhealthy') GROUP BY owner_id;
+
+  CREATE TRIGGER sandbox_active_inserted AFTER INSERT ON sandboxes
+    WHEN NEW.state IN ('creating', 'running', 'unhealthy')
+  BEGIN
+    UPDATE counters SET value = value + 1 WHERE name = 'active';
+    INSERT INTO active_owners (owner_id, active) SELECT NEW.owner_id, 1 WHERE NEW.owner_id <> ''
+      ON CONFLICT (owner_id) DO UPDATE SET active = active + 1;
+  END;
+  CREATE TRIGGER sandbox_active_left AFTER UPDATE OF state ON sandboxes
+    WHEN OLD.state IN ('creating', 'running', 'unhealthy') AND NEW.state NOT IN ('creating', 'running', 'unhealthy')
+  BEGIN
+    UPDATE counters SET value = value - 1 WHERE name = 'active';
+    UPDATE active_owners SET active = active - 1 WHERE owner_id = OLD.owner_id;
+    DELETE FROM active_owners WHERE owner_id = OLD.owner_id AND active <= 0;
+  END;
+  CREATE TRIGGER sandbox_active_joined AFTER UPDATE OF state ON sandboxes
+    WHEN NEW.state IN ('creating', 'running', 'unhealthy') AND OLD.state NOT IN ('creating', 'running', 'unhealthy')
+  BEGIN
+    UPDATE counters SET value = value + 1 WHERE name = 'active';
+    INSERT INTO active_owners (owner_id, active) SELECT NEW.owner_id, 1 WHERE NEW.owner_id <> ''
+      ON CONFLICT (owner_id) DO UPDATE SET active = active + 1;
+  END;
+  CREATE TRIGGER sandbox_active_deleted AFTER DELETE ON sandboxes
+    WHEN OLD.state IN ('creating', 'running', 'unhealthy')
+  BEGIN
+    UPDATE counters SET value = value - 1 WHERE name = 'active';
+    UPDATE active_owners SET active = active - 1 WHERE owner_id = OLD.owner_id;
+    DELETE FROM active_owners WHERE owner_id = OLD.owner_id AND active <= 0;
+  END;
+  CREATE TRIGGER sandbox_destroyed_inserted AFTER INSERT ON sandboxes WHEN NEW.state = 'destroyed'
+  BEGIN
+    UPDATE counters SET value = value + 1 WHERE name = 'destroyed';
+  END;
+  CREATE TRIGGER sandbox_destroyed_joined AFTER UPDATE OF state ON sandboxes
+    WHEN NEW.state = 'destroyed' AND OLD.state <> 'destroyed'
+  BEGIN
+    UPDATE counters SET value = value + 1 WHERE name = 'destroyed';
+  END;
+  CREATE TRIGGER sandbox_destroyed_deleted AFTER DELETE ON sandboxes WHEN OLD.state = 'destroyed'
+  BEGIN
+    UPDATE counters SET value = value - 1 WHERE name = 'destroyed';
+  END;
+
+  DROP INDEX sandboxes_active;
+  DROP INDEX sandboxes_destroyed;
+  CREATE INDEX sandboxes_owned ON sandboxes (owner_id, created_at DESC, id DESC) WHERE owner_id <> '';
+  CREATE INDEX sandboxes_owned_live ON sandboxes (owner_id, created_at DESC, id DESC)
+    WHERE owner_id <> '' AND state <> 'destroyed';
+  CREATE INDEX sandboxes_destroyed ON sandboxes (destroyed_at, id) WHERE state = 'destroyed';
+  `,
 ];
 
 /** Brings the database to the newest shape, each step in a transaction of its own. */

@@ -15,6 +15,7 @@ interface EventRecord {
 export class SqliteEvents implements EventStore {
   readonly #db: DatabaseSync;
   readonly #lastId: StatementSync;
+  readonly #takeIds: StatementSync;
   readonly #insert: StatementSync;
   readonly #list: StatementSync;
   readonly #trim: StatementSync;
@@ -22,7 +23,11 @@ export class SqliteEvents implements EventStore {
 
   constructor(db: DatabaseSync) {
     this.#db = db;
-    this.#lastId = db.prepare("SELECT coalesce(max(id), 0) AS id FROM events");
+    this.#lastId = db.prepare("SELECT value AS id FROM counters WHERE name = 'events'");
+    // Changed in the transaction of the events, so ids are given in the order of the commits.
+    this.#takeIds = db.prepare(
+      "UPDATE counters SET value = value + ? WHERE name = 'events' RETURNING value AS id",
+    );
     this.#insert = db.prepare(
       "INSERT INTO events (id, type, sandbox_id, timestamp, data) VALUES (?, ?, ?, ?, ?)",
     );
@@ -39,12 +44,15 @@ export class SqliteEvents implements EventStore {
     return (this.#lastId.get() as { id: number }).id;
   }
 
-  async append(events: readonly (NewEvent & { id: number })[]): Promise<void> {
-    inTransaction(this.#db, () => {
-      for (const event of events) {
+  async append(events: readonly NewEvent[]): Promise<number> {
+    return inTransaction(this.#db, () => {
+      const last = (this.#takeIds.get(events.length) as { id: number }).id;
+      const first = last - events.length + 1;
+      for (const [index, event] of events.entries()) {
         const data = event.data === undefined ? null : JSON.stringify(event.data);
-        this.#insert.run(event.id, event.type, event.sandboxId, event.timestamp.getTime(), data);
+        this.#insert.run(first + index, event.type, event.sandboxId, event.timestamp.getTime(), data);
       }
+      return first;
     });
   }
 

@@ -3,54 +3,69 @@ import type { SandboxState } from "@alcove/wire";
 import type { SandboxId } from "../../ports/ids.ts";
 import type {
   ActiveCounts,
-  CapacityLimits,
+  DestroyedToForget,
+  Fence,
+  Reservation,
+  ReserveOutcome,
   SandboxChange,
   SandboxFilter,
+  SandboxPage,
   SandboxRow,
   SandboxStore,
 } from "../../ports/store.ts";
 import type { GroupCommit } from "./group-commit.ts";
+import { SandboxLists } from "./sandbox-lists.ts";
 import { changed, fromRecord, type SandboxRecord, toRecord } from "./sandbox-rows.ts";
+import { slice } from "./slices.ts";
+import type { SqliteIdempotency } from "./sqlite-idempotency.ts";
 
-/** The table `sandboxes`. Each statement is prepared once and has one function. */
+/**
+ * The table `sandboxes`. Each statement is prepared once and has one function. The counters are kept by triggers, so no
+ * statement can forget them. One process writes here, so every fence holds and none is looked at.
+ */
 export class SqliteSandboxes implements SandboxStore {
   readonly #commit: GroupCommit;
+  readonly #claims: SqliteIdempotency;
+  readonly #lists: SandboxLists;
   readonly #count: StatementSync;
   readonly #insert: StatementSync;
   readonly #delete: StatementSync;
   readonly #select: StatementSync;
   readonly #updateState: StatementSync;
   readonly #updateRest: StatementSync;
-  readonly #listAll: StatementSync;
-  readonly #listLive: StatementSync;
   readonly #live: StatementSync;
-  readonly #purge: StatementSync;
+  readonly #destroyedCount: StatementSync;
+  readonly #oldestDestroyed: StatementSync;
 
-  constructor(db: DatabaseSync, commit: GroupCommit) {
+  constructor(db: DatabaseSync, commit: GroupCommit, claims: SqliteIdempotency) {
     this.#commit = commit;
+    this.#claims = claims;
+    this.#lists = new SandboxLists(db);
     this.#count = prepareCount(db);
     this.#insert = prepareInsert(db);
     this.#delete = db.prepare("DELETE FROM sandboxes WHERE id = ?");
     this.#select = db.prepare("SELECT * FROM sandboxes WHERE id = ?");
     this.#updateState = prepareUpdate(db, ", state = ?");
     this.#updateRest = prepareUpdate(db, "");
-    this.#listAll = prepareList(db, "");
-    this.#listLive = prepareList(db, "state <> 'destroyed' AND");
     this.#live = db.prepare("SELECT * FROM sandboxes WHERE state <> 'destroyed' ORDER BY created_at, id");
-    this.#purge = preparePurge(db);
+    this.#destroyedCount = db.prepare("SELECT value AS count FROM counters WHERE name = 'destroyed'");
+    this.#oldestDestroyed = prepareOldestDestroyed(db);
   }
 
-  reserve(row: SandboxRow, limits: CapacityLimits): ReturnType<SandboxStore["reserve"]> {
+  reserve({ row, limits, claim }: Reservation): Promise<ReserveOutcome> {
     return this.#commit.write(() => {
+      const held = claim && this.#claims.held(row.ownerId, claim.key, row.createdAt);
+      if (held !== undefined) return { admitted: false, reason: "claimed", ...held };
       const active = this.#counts(row.ownerId);
-      if (limits.maxSandboxes > 0 && active.total >= limits.maxSandboxes) {
+      const { maxSandboxes, maxSandboxesPerOwner } = limits.of(row.ownerId);
+      if (maxSandboxes > 0 && active.total >= maxSandboxes) {
         return { admitted: false, reason: "max_sandboxes", active };
       }
-      const ownerLimited = row.ownerId !== "" && limits.maxSandboxesPerOwner > 0;
-      if (ownerLimited && active.owner >= limits.maxSandboxesPerOwner) {
+      if (row.ownerId !== "" && maxSandboxesPerOwner > 0 && active.owner >= maxSandboxesPerOwner) {
         return { admitted: false, reason: "max_sandboxes_per_owner", active };
       }
       this.#insert.run(toRecord(row));
+      if (claim !== undefined) this.#claims.claim(row, claim);
       return { admitted: true };
     });
   }
@@ -59,8 +74,11 @@ export class SqliteSandboxes implements SandboxStore {
     return this.#counts(ownerId);
   }
 
-  async remove(id: SandboxId): Promise<void> {
-    await this.#commit.write(() => this.#delete.run(id));
+  async remove(id: SandboxId, _fence: Fence): Promise<void> {
+    await this.#commit.write(() => {
+      this.#claims.releaseAll(id);
+      this.#delete.run(id);
+    });
   }
 
   async get(id: SandboxId): Promise<SandboxRow | undefined> {
@@ -72,6 +90,7 @@ export class SqliteSandboxes implements SandboxStore {
     id: SandboxId,
     from: readonly SandboxState[],
     change: SandboxChange,
+    _fence: Fence,
   ): Promise<SandboxRow | undefined> {
     const record = await this.#commit.write(() => {
       const before = this.#select.get(id) as SandboxRecord | undefined;
@@ -84,38 +103,65 @@ export class SqliteSandboxes implements SandboxStore {
     return record === undefined ? undefined : fromRecord(record);
   }
 
-  async list(filter: SandboxFilter): Promise<SandboxRow[]> {
-    const statement = filter.states.includes("destroyed") ? this.#listAll : this.#listLive;
-    const records = statement.all({
-      states: JSON.stringify(filter.states),
-      owner_id: filter.ownerId ?? null,
-      provider: filter.provider ?? null,
-      metadata: JSON.stringify(filter.metadata ?? {}),
-      after_created_at: filter.after?.createdAt.getTime() ?? Number.MAX_SAFE_INTEGER,
-      after_id: filter.after?.id ?? "",
-      limit: filter.limit,
-    }) as unknown as SandboxRecord[];
-    return records.map(fromRecord);
+  async list(filter: SandboxFilter): Promise<SandboxPage> {
+    return this.#lists.page(filter);
   }
 
   async listLive(): Promise<SandboxRow[]> {
     return (this.#live.all() as unknown as SandboxRecord[]).map(fromRecord);
   }
 
-  async purge(before: Date): Promise<number> {
-    return Number((await this.#commit.write(() => this.#purge.run(before.getTime()))).changes);
+  async purge({ before, keep, signal }: DestroyedToForget): Promise<number> {
+    let purged = 0;
+    let after = { destroyed_at: 0, id: "" };
+    for (;;) {
+      signal?.throwIfAborted();
+      const done = await this.#commit.write(() => this.#purgeSlice({ before, keep, after }));
+      purged += done.purged;
+      if (done.last === undefined) return purged;
+      after = done.last;
+    }
+  }
+
+  /** Looks at the next oldest destroyed rows. @returns the last of them, undefined when nothing is left to look at. */
+  #purgeSlice(at: { before: Date; keep: number; after: DestroyedPosition }) {
+    const { count } = this.#destroyedCount.get() as { count: number };
+    let tooMany = Math.max(0, count - at.keep);
+    const untilMs = tooMany > 0 ? Number.MAX_SAFE_INTEGER : at.before.getTime();
+    const { destroyed_at, id } = at.after;
+    const oldest = this.#oldestDestroyed.all(
+      destroyed_at,
+      id,
+      untilMs,
+      slice,
+    ) as unknown as DestroyedPosition[];
+    let purged = 0;
+    for (const row of oldest) {
+      if (tooMany > 0) this.#claims.releaseAll(row.id);
+      else if (row.destroyed_at >= at.before.getTime()) return { purged, last: undefined };
+      else if (this.#claims.leadsTo(row.id)) continue;
+      this.#delete.run(row.id);
+      tooMany--;
+      purged++;
+    }
+    return { purged, last: oldest.length < slice ? undefined : oldest.at(-1) };
   }
 
   #counts(ownerId: string): ActiveCounts {
-    const counts = this.#count.get(ownerId) as { total: number; owner: number };
-    return { total: counts.total, owner: ownerId === "" ? 0 : counts.owner };
+    return this.#count.get(ownerId) as unknown as ActiveCounts;
   }
 }
 
+interface DestroyedPosition {
+  destroyed_at: number;
+  id: string;
+}
+
+/** Sandboxes of nobody have no counter of their own. */
 function prepareCount(db: DatabaseSync): StatementSync {
   return db.prepare(`
-    SELECT count(*) AS total, count(*) FILTER (WHERE owner_id = ?) AS owner
-    FROM sandboxes WHERE state IN ('creating', 'running', 'unhealthy')`);
+    SELECT (SELECT value FROM counters WHERE name = 'active') AS total,
+      coalesce((SELECT active FROM active_owners WHERE owner_id = ?), 0) AS owner`);
 }
 
 function prepareInsert(db: DatabaseSync): StatementSync {
@@ -127,7 +173,7 @@ function prepareInsert(db: DatabaseSync): StatementSync {
       :error)`);
 }
 
-/** @param state empty when the state stays: then no index has to change. */
+/** @param state empty when the state stays: then neither state indexes nor counters have to change. */
 function prepareUpdate(db: DatabaseSync, state: "" | ", state = ?"): StatementSync {
   return db.prepare(`
     UPDATE sandboxes SET image = ?, env = ?, expires_at = ?, destroyed_at = ?, destroy_requested = ?, error = ?,
@@ -140,24 +186,9 @@ function columnsOf(record: SandboxRecord) {
   return [image, env, expires_at, destroyed_at, destroy_requested, error, updated_at] as const;
 }
 
-/** @param live a condition that lets the partial index of live rows serve the query. */
-function prepareList(db: DatabaseSync, live: string): StatementSync {
+function prepareOldestDestroyed(db: DatabaseSync): StatementSync {
   return db.prepare(`
-    SELECT * FROM sandboxes AS s
-    WHERE ${live} (created_at, id) < (:after_created_at, :after_id)
-      AND state IN (SELECT value FROM json_each(:states))
-      AND (:owner_id IS NULL OR owner_id = :owner_id)
-      AND (:provider IS NULL OR provider = :provider)
-      AND NOT EXISTS (
-        SELECT 1 FROM json_each(:metadata) AS wanted
-        WHERE NOT EXISTS (
-          SELECT 1 FROM json_each(s.metadata) AS has WHERE has.key = wanted.key AND has.value = wanted.value))
-    ORDER BY created_at DESC, id DESC LIMIT :limit`);
-}
-
-/** A row that an idempotency key still leads to stays, so that the key keeps its answer. */
-function preparePurge(db: DatabaseSync): StatementSync {
-  return db.prepare(`
-    DELETE FROM sandboxes WHERE state = 'destroyed' AND destroyed_at < ?
-      AND NOT EXISTS (SELECT 1 FROM idempotency WHERE idempotency.sandbox_id = sandboxes.id)`);
+    SELECT destroyed_at, id FROM sandboxes
+    WHERE state = 'destroyed' AND (destroyed_at, id) > (?, ?) AND destroyed_at < ?
+    ORDER BY destroyed_at, id LIMIT ?`);
 }

@@ -31,8 +31,8 @@ export class SqliteStore implements Store {
   private constructor(db: DatabaseSync) {
     this.#db = db;
     this.#commit = new GroupCommit(db);
-    this.sandboxes = new SqliteSandboxes(db, this.#commit);
     this.idempotency = new SqliteIdempotency(db, this.#commit);
+    this.sandboxes = new SqliteSandboxes(db, this.#commit, this.idempotency);
     this.events = new SqliteEvents(db);
     this.#keepSetting = db.prepare("INSERT OR IGNORE INTO settings (name, value) VALUES (?, ?)");
     this.#setting = db.prepare("SELECT value FROM settings WHERE name = ?");

@@ -1,0 +1,65 @@
+import { DatabaseSync } from "node:sqlite";
+import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { GroupCommit } from "./group-commit.ts";
+
+let db: DatabaseSync;
+beforeEach(() => {
+  db = new DatabaseSync(":memory:");
+  db.exec("CREATE TABLE kept (n INTEGER PRIMARY KEY) STRICT");
+});
+afterEach(() => db.close());
+
+const insert = (n: number) => db.prepare("INSERT INTO kept (n) VALUES (?)").run(n);
+const kept = () =>
+  db
+    .prepare("SELECT n FROM kept ORDER BY n")
+    .all()
+    .map(({ n }) => n);
+
+describe("GroupCommit", () => {
+  it("undoes a write that throws with all of its statements, and keeps the others of its batch", async () => {
+    const commit = new GroupCommit(db);
+    const outcomes = await Promise.allSettled([
+      commit.write(() => insert(1)),
+      commit.write(() => {
+        insert(2);
+        insert(3);
+        throw new Error("third thoughts");
+      }),
+      commit.write(() => insert(4)),
+    ]);
+    expect(outcomes.map(({ status }) => status)).toEqual(["fulfilled", "rejected", "fulfilled"]);
+    expect(kept()).toEqual([1, 4]);
+  });
+
+  it("ends a batch after some milliseconds and lets the event loop turn before the next", async () => {
+    let nowMs = 0;
+    const commit = new GroupCommit(db, { nowMs: () => nowMs });
+    const turns: number[] = [];
+    let turn = 0;
+    let counting = true;
+    const count = () => {
+      turn++;
+      if (counting) setImmediate(count);
+    };
+    setImmediate(count);
+    const slowWrite = (n: number) => () => {
+      nowMs += 4;
+      turns.push(turn);
+      insert(n);
+    };
+    await Promise.all(Array.from({ length: 12 }, (_, n) => commit.write(slowWrite(n))));
+    counting = false;
+    expect(kept()).toHaveLength(12);
+    expect(new Set(turns).size).toBe(4);
+  });
+
+  it("commits everything at once when it is flushed", async () => {
+    let nowMs = 0;
+    const commit = new GroupCommit(db, { nowMs: () => (nowMs += 20) });
+    const writes = [1, 2, 3].map((n) => commit.write(() => insert(n)));
+    commit.flush();
+    expect(kept()).toEqual([1, 2, 3]);
+    await Promise.all(writes);
+  });
+});
