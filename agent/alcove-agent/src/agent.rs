@@ -22,6 +22,8 @@ use std::rc::Rc;
 
 const MAX_CONNECTIONS: usize = 1024;
 const GREETING_MS: u64 = 10_000;
+/// Until a listener that could not accept tries again.
+const ACCEPT_AGAIN_MS: u64 = 100;
 const SPARE_MS: u64 = 5_000;
 const MAX_SPARES: usize = 16;
 /// How long the end of everything may take when the agent is not the init of its sandbox.
@@ -36,6 +38,7 @@ pub enum Timer {
     Terminal(Key),
     Spares,
     Killing,
+    Accept,
     Expiry,
 }
 
@@ -66,6 +69,8 @@ pub struct Agent {
     pub exec_keys: HashMap<String, Key>,
     pub monitors: Slab<Monitor>,
     pub ended: VecDeque<Key>,
+    /// Bytes of text in their records.
+    pub ended_text: usize,
     pub killing: Killing,
     pub dirty: Vec<Key>,
     pub listeners: Vec<Key>,
@@ -81,6 +86,7 @@ pub struct Agent {
     pub journal_bytes: usize,
     pub expiry: Option<TimerId>,
     pub spares_timer: Option<TimerId>,
+    pub accept_timer: Option<TimerId>,
     pub stopping: bool,
     pub scratch: Vec<u8>,
     /// The null device, once a command has needed it.
@@ -118,6 +124,7 @@ impl Agent {
             exec_keys: HashMap::new(),
             monitors: Slab::new(),
             ended: VecDeque::new(),
+            ended_text: 0,
             killing: Killing::default(),
             dirty: Vec::new(),
             listeners: Vec::new(),
@@ -132,6 +139,7 @@ impl Agent {
             journal_bytes: 0,
             expiry: None,
             spares_timer: None,
+            accept_timer: None,
             stopping: false,
             scratch: Vec::new(),
             null: None,
@@ -186,8 +194,12 @@ impl Agent {
                 Ok(fd) => fd,
                 Err(error) => match error.raw_os_error() {
                     Some(libc::ECONNABORTED | libc::EINTR) => continue,
-                    Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS) => return self.stop_listening(),
-                    _ => return,
+                    Some(libc::EAGAIN) => return,
+                    _ => {
+                        // Descriptors or memory are used up. What frees them may be anything.
+                        self.stop_listening();
+                        return self.listen_later();
+                    }
                 },
             };
             let size: libc::c_int = 512 * 1024;
@@ -210,11 +222,30 @@ impl Agent {
         }
     }
 
-    /// The backlog waits until a connection ends.
+    /// The backlog waits until a connection ends or a timer tries again.
     fn stop_listening(&mut self) {
-        if self.listening && self.connections.len() > 0 {
+        if self.listening {
             self.poller.remove(self.listener.as_raw_fd());
             self.listening = false;
+        }
+    }
+
+    fn listen_later(&mut self) {
+        if self.accept_timer.is_none() {
+            self.accept_timer = Some(self.timers.add(ACCEPT_AGAIN_MS, Timer::Accept));
+        }
+    }
+
+    fn listen_again(&mut self) {
+        if let Some(timer) = self.accept_timer.take() {
+            self.timers.cancel(timer);
+        }
+        if self.listening {
+            return;
+        }
+        self.listening = self.poller.add(self.listener.as_raw_fd(), Source::Listener, READ).is_ok();
+        if !self.listening {
+            self.listen_later();
         }
     }
 
@@ -249,6 +280,7 @@ impl Agent {
                 Timer::Drain(key) => self.finish_draining(key),
                 Timer::Terminal(key) => self.look_at_terminal(key),
                 Timer::Spares => self.retire_spares(),
+                Timer::Accept => self.listen_again(),
                 Timer::Killing => self.resume_killing(),
                 Timer::Expiry => {
                     console::say(format_args!("the sandbox's time is over and nobody extended it: everything ends"));
@@ -273,7 +305,7 @@ impl Agent {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let mut interest = PEER_GONE;
         let reads = !matches!(connection.operation, Operation::Killing(_) | Operation::Closing);
-        if reads && !connection.stalled {
+        if reads && !connection.stalled && !connection.behind() {
             interest |= READ;
         }
         if connection.full {
@@ -309,9 +341,7 @@ impl Agent {
             self.timers.cancel(timer);
         }
         self.detach(key, &connection.operation);
-        if !self.listening && self.poller.add(self.listener.as_raw_fd(), Source::Listener, READ).is_ok() {
-            self.listening = true;
-        }
+        self.listen_again();
     }
 
     /// Takes a connection out of the lists it is in.

@@ -7,13 +7,17 @@ use crate::requests::Answer;
 use crate::slab::Key;
 use crate::terminal;
 use alcove_protocol::{
-    ErrorBody, ErrorCode, ExecAttach, ExecGrace, ExecKill, ExecResize, ExecSignal, ExitReason, KillReason, Kind,
+    ErrorBody, ErrorCode, ExecAttach, ExecGrace, ExecKill, ExecList, ExecResize, ExecSignal, ExitReason, KillReason,
+    Kind,
 };
 use serde::Serialize;
 use std::os::fd::AsRawFd;
 
 /// Between two looks whether a command is followed.
 const LEAST_GRACE_MS: u64 = 100;
+
+/// Bytes of one batch of records: well within a frame.
+const LIST_BATCH: usize = 1 << 20;
 
 #[derive(Serialize)]
 struct Written {
@@ -30,6 +34,24 @@ impl Agent {
             || ErrorBody::new(ErrorCode::NotFound, format!("exec {id} is unknown; the last 1000 ended ones are kept"));
         let key = *self.exec_keys.get(id).ok_or_else(missing)?;
         self.execs.get_mut(key).map(|exec| (key, exec)).ok_or_else(missing)
+    }
+
+    /// The records after the one that an earlier batch ended with, oldest first: as many as are read at one go.
+    pub fn list_execs(&self, after: Option<u64>) -> ExecList {
+        let mut left: Vec<_> = self.execs.iter().map(|(_, exec)| exec).collect();
+        left.retain(|exec| after.is_none_or(|after| exec.sequence > after));
+        left.sort_unstable_by_key(|exec| exec.sequence);
+        let (mut execs, mut bytes, mut last) = (Vec::new(), 0, None);
+        for exec in left {
+            let record = exec.record(None);
+            bytes += serde_json::to_vec(&record).map_or(0, |text| text.len());
+            if bytes > LIST_BATCH && last.is_some() {
+                return ExecList { execs, next: last };
+            }
+            execs.push(record);
+            last = Some(exec.sequence);
+        }
+        ExecList { execs, next: None }
     }
 
     pub fn attach(&mut self, connection: Key, request: &ExecAttach) -> Answer<()> {

@@ -6,6 +6,9 @@ use alcove_protocol::{Decoder, ErrorBody, Event, Kind, frame};
 use serde::Serialize;
 use std::os::fd::OwnedFd;
 
+/// Bytes of answers that may wait while further requests are taken.
+const MAX_WAITING: usize = 64 * 1024;
+
 /// Following the output of an exec.
 #[derive(Debug)]
 pub struct Follow {
@@ -84,6 +87,11 @@ impl Connection {
 
     pub fn waiting(&self) -> usize {
         self.out.len() - self.sent
+    }
+
+    /// So many answers wait that no further request is taken until the client has read some.
+    pub fn behind(&self) -> bool {
+        matches!(self.operation, Operation::Idle { .. }) && self.waiting() > MAX_WAITING
     }
 
     pub fn push(&mut self, kind: Kind, payload: &[u8]) {

@@ -55,6 +55,40 @@ pub struct Ending {
     pub start_error: Option<String>,
 }
 
+/// Most bytes of its command line that a record keeps.
+const MAX_COMMAND_LINE: usize = 32 * 1024;
+
+/// What a record keeps of a command line: a long one is cut, and ends in an ellipsis then.
+pub fn remembered(mut command: String, args: Vec<String>) -> (String, Vec<String>) {
+    let mut left = MAX_COMMAND_LINE;
+    let mut cut = shorten(&mut command, &mut left);
+    let mut kept = Vec::new();
+    for mut arg in args {
+        if cut {
+            break;
+        }
+        cut = shorten(&mut arg, &mut left);
+        kept.push(arg);
+    }
+    (command, kept)
+}
+
+/// Takes what `text` needs off `left`. Returns whether it had to be cut.
+fn shorten(text: &mut String, left: &mut usize) -> bool {
+    // An empty argument takes memory too.
+    const EACH: usize = 24;
+    if text.len() + EACH <= *left {
+        *left -= text.len() + EACH;
+        return false;
+    }
+    let end = (0..=*left).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    text.truncate(end);
+    text.push('…');
+    text.shrink_to_fit();
+    *left = 0;
+    true
+}
+
 /// Nobody follows the command: it is killed when that lasts.
 pub struct Grace {
     pub timer: TimerId,
@@ -105,6 +139,13 @@ pub struct Exec {
 }
 
 impl Exec {
+    /// What its texts take.
+    pub fn text_bytes(&self) -> usize {
+        let args: usize = self.args.iter().map(|arg| arg.len() + size_of::<String>()).sum();
+        let error = self.ending().and_then(|ending| ending.start_error.as_ref()).map_or(0, String::len);
+        self.id.len() + self.command.len() + args + self.tag.as_ref().map_or(0, String::len) + error
+    }
+
     pub fn ending(&self) -> Option<&Ending> {
         match &self.phase {
             Phase::Ended(ending) => Some(ending),

@@ -31,6 +31,7 @@ impl Agent {
         while turn < TURN {
             let Some(connection) = self.connections.get_mut(key) else { return };
             if connection.stalled
+                || connection.behind()
                 || matches!(connection.operation, Operation::Lent | Operation::Closing | Operation::Killing(_))
             {
                 break;
@@ -83,7 +84,7 @@ impl Agent {
     fn decode_one(&mut self, key: Key) -> Next {
         let protocol = |message: String| Next::Fail(ErrorBody::new(ErrorCode::Protocol, message));
         let Some(connection) = self.connections.get_mut(key) else { return Next::Wait };
-        if connection.stalled {
+        if connection.stalled || connection.behind() {
             return Next::Wait;
         }
         if matches!(connection.operation, Operation::Lent | Operation::Killing(_) | Operation::Closing) {

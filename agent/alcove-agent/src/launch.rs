@@ -3,7 +3,7 @@
 use crate::agent::{Agent, Monitor, Timer, busy};
 use crate::config::{DEFAULT_PATH, environment};
 use crate::connection::{Follow, Operation};
-use crate::exec::{Ending, Exec, Output, Phase, Stdin};
+use crate::exec::{Ending, Exec, Output, Phase, Stdin, remembered};
 use crate::journal::{Journal, Stream};
 use crate::monitor::{self, Job, MAX_SENT_JOB, Stage};
 use crate::poller::{READ, Source};
@@ -18,6 +18,9 @@ use std::rc::Rc;
 
 const MAX_RUNNING: usize = 4096;
 const MAX_ID: usize = 128;
+const MAX_TAG: usize = 4096;
+/// Characters of a path that a message tells.
+const MAX_NAMED: usize = 1024;
 
 /// The ends of the command's streams: the agent's, and those the command gets.
 struct Streams {
@@ -50,6 +53,9 @@ impl Agent {
         if self.running >= MAX_RUNNING {
             return Err(busy(format!("{MAX_RUNNING} commands run already")));
         }
+        if request.tag.as_ref().is_some_and(|tag| tag.len() > MAX_TAG) {
+            return Err(bad_request(format!("tag: at most {MAX_TAG} bytes are kept")));
+        }
         check_env(&request.env)?;
         let user = self.config.user(request.user.as_deref()).map_err(|error| bad_request(error.to_string()))?;
         let streams = match request.tty {
@@ -67,13 +73,14 @@ impl Agent {
 
         self.sequence += 1;
         let id = request.exec_id.clone();
+        let (command, args) = remembered(request.command, request.args);
         let key = self.execs.insert(Exec {
             sequence: self.sequence,
             id: request.exec_id,
-            command: request.command,
-            args: request.args,
-            program: request.argv[0].clone(),
-            cwd,
+            command,
+            args,
+            program: request.argv[0].chars().take(MAX_NAMED).collect(),
+            cwd: cwd.chars().take(MAX_NAMED).collect(),
             tty: request.tty.is_some(),
             tag: request.tag,
             detached: request.detached,
@@ -195,10 +202,16 @@ impl Agent {
         let handle = monitor::fork(job, fds, self.monitor_settings())
             .map_err(|error| io("no process can be started", &error))?;
         let socket = handle.socket.as_raw_fd();
+        let pid = handle.pid;
         let key = self.monitors.insert(Monitor { handle, exec: None, spare_since: 0 });
-        self.poller
-            .add(socket, Source::Monitor(key), READ)
-            .map_err(|error| io("the monitor cannot be watched", &error))?;
+        if let Err(error) = self.poller.add(socket, Source::Monitor(key), READ) {
+            // It has the job already, and must not be taken for a spare: it goes, and what it started with it.
+            // SAFETY: plain kill of a child that has not been waited for.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+            self.monitors.remove(key);
+            self.kill_orphans();
+            return Err(io("the monitor cannot be watched", &error));
+        }
         Ok(key)
     }
 

@@ -16,7 +16,7 @@ impl Agent {
             return self.refuse(key, &busy("too many operations of this kind run already"));
         }
         // What waits to be sent goes out first: the worker writes to the socket directly.
-        self.pump(key);
+        self.flush(key);
         let context = Context { user: self.config.user.clone(), ids: self.config.ids };
         let Some(connection) = self.connections.get_mut(key) else { return };
         let fd = connection.fd.as_raw_fd();

@@ -27,8 +27,19 @@ enum Step {
 }
 
 impl Agent {
-    /// Sends what a connection waits for, as far as its socket takes it.
+    /// Sends what a connection waits for, then takes what it asks next.
     pub fn pump(&mut self, key: Key) {
+        self.flush(key);
+        if matches!(self.connections.get(key).map(|connection| &connection.operation), Some(Operation::Lent)) {
+            return;
+        }
+        // A request may have waited for the end of an operation, or for its answers to be read.
+        self.decode(key);
+        self.update_interest(key);
+    }
+
+    /// Sends what a connection waits for, as far as its socket takes it.
+    pub fn flush(&mut self, key: Key) {
         if let Some(connection) = self.connections.get_mut(key) {
             connection.dirty = false;
             if matches!(connection.operation, Operation::Lent) {
@@ -54,10 +65,10 @@ impl Agent {
             }
             Step::Full => {}
         }
-        self.update_interest(key);
         if let Some(exec) = exec {
             self.resume_output(exec);
         }
+        self.update_interest(key);
     }
 
     fn send(&mut self, key: Key) -> Step {
@@ -180,8 +191,8 @@ impl Agent {
         let operation = std::mem::replace(&mut connection.operation, Operation::Idle { drop_data: true });
         connection.stalled = false;
         self.detach(key, &operation);
+        // Its next request is taken when what it waits for is sent: here, requests could pile up on the stack.
         self.mark(key);
-        self.decode(key);
     }
 }
 

@@ -5,7 +5,7 @@ use crate::connection::Operation;
 use crate::slab::Key;
 use crate::workers::{Class, Task};
 use crate::{caps, console, files, identity, sys};
-use alcove_protocol::{Configure, ErrorBody, ErrorCode, ExecList, Info, Kind, Request};
+use alcove_protocol::{Configure, ErrorBody, ErrorCode, Info, Kind, Request};
 use serde::Serialize;
 use std::rc::Rc;
 
@@ -78,7 +78,7 @@ impl Agent {
             }
             Request::SandboxShutdown(_) => {
                 self.reply(key, &Empty {});
-                self.pump(key);
+                self.flush(key);
                 self.stopping = true;
             }
             Request::ExecStart(start) => {
@@ -95,11 +95,9 @@ impl Agent {
                 let answer = self.find_exec(&name.exec_id).map(|(_, exec)| exec.record(None));
                 self.answer(key, answer);
             }
-            Request::ExecList(_) => {
-                let mut execs: Vec<_> = self.execs.iter().map(|(_, exec)| exec).collect();
-                execs.sort_by_key(|exec| exec.sequence);
-                let list = ExecList { execs: execs.into_iter().map(|exec| exec.record(None)).collect() };
-                self.reply(key, &list);
+            Request::ExecList(list) => {
+                let batch = self.list_execs(list.after);
+                self.reply(key, &batch);
             }
             Request::ExecStdin(name) => {
                 if let Err(error) = self.begin_stdin(key, &name.exec_id) {

@@ -2,7 +2,7 @@
 //! reads is fed in `feeding.rs`, its tree is killed in `killing.rs`.
 
 use crate::agent::{Agent, Timer};
-use crate::exec::{Ending, Phase, signal_name};
+use crate::exec::{Ending, Exec, Phase, signal_name};
 use crate::journal::Stream;
 use crate::monitor::{REPORT_LENGTH, Report};
 use crate::slab::Key;
@@ -14,6 +14,8 @@ use std::os::fd::AsRawFd;
 /// A terminal hands its last output over with a short delay.
 pub const TERMINAL_DRAIN_MS: u64 = 50;
 const MAX_ENDED: usize = 1000;
+/// Most bytes of text that the records of ended commands keep.
+const MAX_ENDED_TEXT: usize = 8 << 20;
 const KILLED: i32 = 128 + libc::SIGKILL;
 
 impl Agent {
@@ -161,6 +163,7 @@ impl Agent {
         let event = exec.exit_event();
         self.running -= 1;
         self.ended.push_back(key);
+        self.ended_text += self.execs.get(key).map_or(0, Exec::text_bytes);
         self.watch_output(key, Stream::Stdout, true);
         self.watch_output(key, Stream::Stderr, true);
         for writer in writers {
@@ -198,9 +201,8 @@ impl Agent {
     }
 
     fn forget_oldest(&mut self) {
-        let mut excess = self.ended.len().saturating_sub(MAX_ENDED);
         let mut index = 0;
-        while excess > 0 && index < self.ended.len() {
+        while (self.ended.len() > MAX_ENDED || self.ended_text > MAX_ENDED_TEXT) && index + 1 < self.ended.len() {
             let key = self.ended[index];
             let in_use = self.execs.get(key).is_some_and(|exec| exec.monitor.is_some() || !exec.followers.is_empty());
             if in_use {
@@ -209,7 +211,6 @@ impl Agent {
             }
             self.ended.remove(index);
             self.forget_exec(key);
-            excess -= 1;
         }
     }
 
@@ -217,7 +218,9 @@ impl Agent {
         let Some(exec) = self.execs.remove(key) else { return };
         self.exec_keys.remove(&exec.id);
         self.journal_bytes -= exec.journal.memory();
-        if !exec.ended() {
+        if exec.ended() {
+            self.ended_text -= exec.text_bytes();
+        } else {
             self.running -= 1;
         }
         for output in [exec.stdout, exec.stderr].into_iter().flatten() {

@@ -49,7 +49,7 @@ pub enum Request {
     #[serde(rename = "exec.get")]
     ExecGet(ExecName),
     #[serde(rename = "exec.list")]
-    ExecList(Nothing),
+    ExecList(ListExecs),
     #[serde(rename = "exec.stdin")]
     ExecStdin(ExecName),
     #[serde(rename = "exec.stdin_close")]
@@ -167,6 +167,13 @@ pub struct ExecAttach {
 #[serde(deny_unknown_fields)]
 pub struct ExecName {
     pub exec_id: String,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListExecs {
+    /// The `next` of an earlier reply.
+    pub after: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -401,9 +408,12 @@ pub struct ExecRecord {
     pub from: Option<u64>,
 }
 
+/// A batch of records; `next` when there are more.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ExecList {
     pub execs: Vec<ExecRecord>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<u64>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

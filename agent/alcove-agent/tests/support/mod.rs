@@ -41,7 +41,7 @@ pub fn is_root() -> bool {
 }
 
 /// Above what a test program has open: were the listener itself this number, dup2 would leave it to close at exec.
-const LISTEN_FD: i32 = 200;
+pub const LISTEN_FD: i32 = 200;
 
 pub struct TestAgent {
     pub child: Child,

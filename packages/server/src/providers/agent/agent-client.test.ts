@@ -275,3 +275,33 @@ it("a broken events connection is made anew, and exits missed meanwhile are told
   }
   expect(told).toEqual([execId]);
 });
+
+it("commands are listed batch by batch, and an agent that knows no batches is not asked for them", async () => {
+  const idOf = (end: string) => `${execId.slice(0, -1)}${end}`;
+  const record = (end: string) => ({
+    exec_id: idOf(end),
+    pid: 3,
+    state: "running",
+    command: "x",
+    args: [],
+    tty: false,
+    detached: true,
+    started_at: 1,
+    output_bytes: 0,
+    first_offset: 0,
+  });
+  const asked: unknown[] = [];
+  let batches = true;
+  await using agent = await fakeAgent((request, connection) => {
+    asked.push(request.after);
+    if (!batches) return connection.answer({ execs: [record("d")] });
+    if (request.after === undefined) connection.answer({ execs: [record("a"), record("b")], next: 7 });
+    else connection.answer({ execs: [record("c")] });
+  });
+  await using client = clientOf(agent);
+  const { signal } = new AbortController();
+  expect((await client.execs.list({ signal })).map((info) => info.execId)).toEqual(["a", "b", "c"].map(idOf));
+  batches = false;
+  expect((await client.execs.list({ signal })).map((info) => info.execId)).toEqual([idOf("d")]);
+  expect(asked).toEqual([undefined, 7, undefined]);
+});

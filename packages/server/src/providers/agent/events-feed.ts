@@ -2,9 +2,10 @@ import { deadlineAfter } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
 import type { CallOptions, ExecExit, ExecId } from "../../ports/index.ts";
 import type { AgentChannel } from "./channel.ts";
+import { listExecs } from "./exec-list.ts";
 import { Operation } from "./operation.ts";
 import { PushIterator } from "./push-iterator.ts";
-import { execExitOf, execIdOf, execInfoOf, listOf, objectOf, textOf } from "./reading.ts";
+import { execExitOf, execIdOf, objectOf, textOf } from "./reading.ts";
 
 type Exit = { execId: ExecId; exit: ExecExit };
 
@@ -83,8 +84,7 @@ export class EventsFeed {
     if (this.#closing.signal.aborted) return;
     try {
       using deadline = deadlineAfter(reconnectMs, this.#closing.signal);
-      const reply = await this.#channel.call({ op: "exec.list" }, { signal: deadline.signal, fresh: true });
-      const missed = listOf(objectOf(reply, "reply"), "execs").map(execInfoOf);
+      const missed = await listExecs(this.#channel, { signal: deadline.signal, fresh: true });
       await this.#listen((error) => this.#gone(error));
       this.#logger.warn({ err: cause }, "the events connection of a sandbox broke and was made anew");
       for (const { execId, exit } of missed) if (exit !== undefined) this.#tell({ execId, exit });

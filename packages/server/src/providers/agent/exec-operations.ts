@@ -11,9 +11,10 @@ import {
 } from "../../ports/index.ts";
 import type { AgentChannel, AgentRequest } from "./channel.ts";
 import type { EventsFeed } from "./events-feed.ts";
+import { listExecs } from "./exec-list.ts";
 import { ExecFollow } from "./exec-view.ts";
 import { Operation } from "./operation.ts";
-import { execInfoOf, listOf, numberOf, objectOf } from "./reading.ts";
+import { execInfoOf, numberOf } from "./reading.ts";
 
 /** Commands of one sandbox, through its agent. docs/agent-protocol.md, Exec operations. */
 export class AgentExecs implements ExecOperations {
@@ -59,9 +60,8 @@ export class AgentExecs implements ExecOperations {
     return execInfoOf(await this.#channel.call({ op: "exec.get", exec_id: execId }, options));
   }
 
-  async list(options: CallOptions): Promise<ExecInfo[]> {
-    const reply = objectOf(await this.#channel.call({ op: "exec.list" }, options), "reply");
-    return listOf(reply, "execs").map(execInfoOf);
+  list(options: CallOptions): Promise<ExecInfo[]> {
+    return listExecs(this.#channel, options);
   }
 
   async writeStdin(
