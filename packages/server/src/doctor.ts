@@ -1,4 +1,5 @@
 import type { Config } from "./config/config.ts";
+import type { Isolation } from "./config/providers.ts";
 import { checkMachine, type DoctorCheck } from "./doctor/machine.ts";
 import { openImageStore } from "./images.ts";
 import { deadlineAfter } from "./platform/deadline.ts";
@@ -13,6 +14,7 @@ export type { DoctorCheck } from "./doctor/machine.ts";
 export interface ProviderDiagnosis {
   name: string;
   /** It could run sandboxes here. */
+  isolation: Isolation;
   works: boolean;
   /** Why it cannot, and the way out. */
   error?: string;
@@ -61,10 +63,11 @@ export async function diagnose(options: {
   const chosen = choose(checked, { config, logger });
   const providers = await Promise.all(
     checked.map(async (entry) => {
-      const { name } = entry.candidate;
+      const { name, isolation } = entry.candidate;
       const { healthy, error, notes } = entry.check ?? (await checkUnused(entry.candidate));
       return {
         name,
+        isolation,
         works: healthy,
         ...(error === undefined ? {} : { error }),
         notes,
@@ -73,7 +76,7 @@ export async function diagnose(options: {
       };
     }),
   );
-  const isolates = providers.some(({ name, works }) => works && name !== "mock");
+  const isolates = providers.some(({ works, isolation }) => works && isolation !== "simulated");
   return { ok: isolates && machine.every(({ level }) => level !== "fail"), machine, providers };
 }
 

@@ -18,6 +18,8 @@ export interface RunningService {
   /** Where clients reach it: `http://127.0.0.1:7423`. */
   url: string;
   defaultProvider: string;
+  /** Its sandboxes run no program of their own. */
+  simulated: boolean;
   /** Providers in use. */
   providers: string[];
   /** Providers that are not used, and why. */
@@ -87,6 +89,9 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
   return {
     url: urlOf(app.server.address(), config.server.host),
     defaultProvider: selection.defaultName,
+    simulated: candidates.some(
+      ({ name, isolation }) => name === selection.defaultName && isolation === "simulated",
+    ),
     providers: selection.providers.map(({ name }) => name),
     refused: selection.refused,
     ready: reconciler.ready,

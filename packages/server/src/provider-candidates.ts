@@ -2,6 +2,7 @@ import { access } from "node:fs/promises";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
 import type { Config } from "./config/config.ts";
+import { type Isolation, type ProviderName, providerIsolation, providerNames } from "./config/providers.ts";
 import type { Logger } from "./platform/logger.ts";
 import type { Clock, ImageStore, RuntimeProvider } from "./ports/index.ts";
 import { DockerProvider } from "./providers/docker/index.ts";
@@ -22,7 +23,8 @@ export interface CandidateOptions {
 
 /** A provider that could run sandboxes here, or why it cannot even be tried. */
 export type Candidate = {
-  name: Config["providers"]["default"];
+  name: ProviderName;
+  isolation: Isolation;
   /** true: asked for; undefined: taken when it works; false: not asked for. */
   enabled: boolean | undefined;
 } & ({ provider: RuntimeProvider } | { missing: string });
@@ -37,64 +39,44 @@ export async function providerCandidates(options: CandidateOptions): Promise<Can
   const agentBinary = path.join(builtBinaries, "alcove-agent");
   const launchBinary = path.join(builtBinaries, "alcove-launch");
   const missing = await unbuilt([agentBinary, launchBinary]);
-  const isDefault = (name: string) => providers.default === name;
-  const ringBytes = config.exec.ringBytes;
-  const common = { dataDir, instanceId, agentBinary, ringBytes };
-  const needsAgent = (make: () => RuntimeProvider) =>
-    missing === undefined ? { provider: make() } : { missing };
-  return [
-    {
-      name: "native",
-      enabled: isDefault("native") || providers.native.enabled,
-      ...needsAgent(
-        () =>
-          new NativeProvider({
-            ...common,
-            config: providers.native,
-            launcherBinary: launchBinary,
-            images,
-            logger: logger.child({ provider: "native" }),
-          }),
-      ),
-    },
-    {
-      name: "docker",
-      enabled: isDefault("docker") || providers.docker.enabled,
-      ...needsAgent(
-        () =>
-          new DockerProvider({
-            ...common,
-            config: providers.docker,
-            pullPolicy: config.images.pullPolicy,
-            aliases: config.images.aliases,
-            clock,
-            logger: logger.child({ provider: "docker" }),
-          }),
-      ),
-    },
-    {
-      name: "proot",
-      enabled: isDefault("proot") || providers.proot.enabled,
-      ...needsAgent(
-        () =>
-          new ProotProvider({
-            ...common,
-            config: providers.proot,
-            images,
-            logger: logger.child({ provider: "proot" }),
-          }),
-      ),
-    },
-    {
-      name: "mock",
-      enabled: isDefault("mock") || providers.mock.enabled,
-      provider: new MockProvider({
-        config: providers.mock,
-        logger: logger.child({ provider: "mock" }),
-        clock,
+  const common = { dataDir, instanceId, agentBinary, ringBytes: config.exec.ringBytes };
+  const open = {
+    native: () =>
+      new NativeProvider({
+        ...common,
+        config: providers.native,
+        launcherBinary: launchBinary,
+        images,
+        logger: logger.child({ provider: "native" }),
       }),
-    },
-  ];
+    docker: () =>
+      new DockerProvider({
+        ...common,
+        config: providers.docker,
+        pullPolicy: config.images.pullPolicy,
+        aliases: config.images.aliases,
+        clock,
+        logger: logger.child({ provider: "docker" }),
+      }),
+    proot: () =>
+      new ProotProvider({
+        ...common,
+        config: providers.proot,
+        images,
+        logger: logger.child({ provider: "proot" }),
+      }),
+    mock: () =>
+      new MockProvider({ config: providers.mock, logger: logger.child({ provider: "mock" }), clock }),
+  } satisfies Record<ProviderName, () => RuntimeProvider>;
+  return providerNames.map((name) => {
+    const isolation = providerIsolation[name];
+    return {
+      name,
+      isolation,
+      enabled: providers.default === name || providers[name].enabled,
+      ...(missing === undefined || isolation === "simulated" ? { provider: open[name]() } : { missing }),
+    };
+  });
 }
 
 async function unbuilt(binaries: readonly string[]): Promise<string | undefined> {

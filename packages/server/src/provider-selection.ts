@@ -76,11 +76,11 @@ function chosenByItself(
 ): string {
   const choice = chooseDefault(
     checked.map(({ candidate, check, excluded }) => {
-      const { name } = candidate;
-      if (name === "mock") return { name, check: { healthy: true, notes: [] } };
-      if (name === "proot" && options.root)
-        return { name, check: undefined, excluded: "auto never takes it as root" };
-      return { name, check, ...(excluded === undefined ? {} : { excluded }) };
+      const { name, isolation } = candidate;
+      if (isolation === "simulated") return { name, isolation, check: { healthy: true, notes: [] } };
+      if (isolation === "none" && options.root)
+        return { name, isolation, check: undefined, excluded: "auto never takes it as root" };
+      return { name, isolation, check, ...(excluded === undefined ? {} : { excluded }) };
     }),
   );
   if (choice.warning !== undefined) {

@@ -53,14 +53,13 @@ function onSignals(): Promise<keyof typeof signalCodes> {
 }
 
 export function startReport(
-  service: Pick<RunningService, "url" | "defaultProvider" | "providers" | "refused">,
+  service: Pick<RunningService, "url" | "defaultProvider" | "simulated" | "providers" | "refused">,
   start: { elapsedMs: number; file: string | undefined; dataDir: string; auth: boolean },
 ): string {
   const others = service.providers.filter((name) => name !== service.defaultProvider);
-  const simulated = service.defaultProvider === "mock";
   const lines = [
     `Alcove ${version()} at ${service.url}, after ${elapsed(start.elapsedMs)}`,
-    `  runs sandboxes on  ${service.defaultProvider}${simulated ? ", which only SIMULATES them" : ""}`,
+    `  runs sandboxes on  ${service.defaultProvider}${service.simulated ? ", which only SIMULATES them" : ""}`,
     ...(others.length > 0 ? [`  also               ${others.join(", ")}`] : []),
     ...service.refused.map(({ name, reason }) => `  not ${name.padEnd(15)}${reason}`),
     `  data               ${start.dataDir}`,

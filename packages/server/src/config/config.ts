@@ -1,75 +1,53 @@
-/** The configuration as the server uses it: durations in milliseconds, sizes in bytes, secrets read, paths absolute. */
-export interface Config {
-  dataDir: string;
-  server: {
-    host: string;
-    port: number;
-    publicUrl: string;
-    previewDomain: string;
-    trustedProxies: string[];
-    corsAllowedOrigins: string[];
-    shutdownGraceMs: number;
-    deadmanGraceMs: number;
-    destroyOnExit: boolean;
-    allowInsecure: boolean;
-  };
-  database: { driver: "sqlite"; path: string };
-  store: { retentionMs: number; maxDestroyed: number; eventsRetention: number };
-  defaults: {
-    ttlMs: number;
-    memoryMb: number;
-    vcpus: number;
-    /** 0: no limit. */
-    maxTtlMs: number;
-    /** 0: the maximum. */
-    defaultExecTimeoutMs: number;
-    maxExecTimeoutMs: number;
-    maxSandboxes: number;
-    maxSandboxesPerOwner: number;
-    spawnOverflow: "reject" | "queue";
-    spawnQueueTimeoutMs: number;
-    maxSpawnQueue: number;
-  };
-  exec: { maxOutputBytes: number; ringBytes: number; disconnectGraceMs: number };
-  files: { maxUploadBytes: number };
-  auth: { enabled: boolean; apiKey: string; adminApiKey: string };
-  providers: {
-    default: "auto" | "native" | "docker" | "proot" | "mock";
-    native: NativeConfig;
-    docker: DockerConfig;
-    proot: { enabled: boolean; defaultImage: string; prootBinary: string };
-    mock: { enabled: boolean; defaultImage: string; maxWorkers: number };
-  };
-  images: { pullPolicy: "missing" | "never"; aliases: Record<string, string> };
-  logging: { level: string; format: "json" | "pretty" };
-}
+import type { Static } from "typebox";
+import type { Bytes, ConfigSchema, Duration, Secret } from "./schema.ts";
 
-export interface NativeConfig {
-  /** undefined: when it works. */
-  enabled: boolean | undefined;
-  defaultImage: string;
-  networkMode: "none" | "host";
-  uidBase: number;
-  pidsLimit: number;
-  diskMb: number;
-  minFreeMb: number;
-  addedCaps: string[];
-}
+/** As a file spells it. */
+type Written = Static<typeof ConfigSchema>;
 
-export interface DockerConfig {
-  /** undefined: when it works. */
-  enabled: boolean | undefined;
-  defaultImage: string;
-  /** unix:///path or tcp://host:port. */
-  socket: string;
-  runtime: string;
-  networkMode: string;
-  seccompProfile: string;
-  readOnlyRootfs: boolean;
-  pidsLimit: number;
-  user: string;
-  droppedCaps: string[];
-  addedCaps: string[];
-  tmpfs: string[];
-  agentTransport: "auto" | "socket" | "stdio";
-}
+type Camel<Name> = Name extends `${infer First}_${infer Rest}` ? `${First}${Capitalize<Camel<Rest>>}` : Name;
+
+/** `disconnect_grace` is `disconnectGraceMs`; the file of a secret has no name: it has been read. */
+type CodeName<Group, Name extends keyof Group> = Name extends `${infer Base}_file`
+  ? Group[Base & keyof Group] extends Secret
+    ? never
+    : Camel<Name>
+  : NonNullable<Group[Name]> extends Duration
+    ? `${Camel<Name> & string}Ms`
+    : NonNullable<Group[Name]> extends Bytes
+      ? Name extends `${string}_bytes`
+        ? Camel<Name>
+        : `${Camel<Name> & string}Bytes`
+      : Camel<Name>;
+
+type CodeValue<Value> = Value extends Duration | Bytes
+  ? number
+  : Value extends Secret
+    ? string
+    : Value extends string | number | boolean | readonly unknown[] | undefined
+      ? Value
+      : string extends keyof Value
+        ? Value
+        : CodeGroup<Value>;
+
+type CodeGroup<Group> = {
+  [Name in keyof Group & string as CodeName<Group, Name> & string]: undefined extends Group[Name]
+    ? Group[Name] | undefined
+    : CodeValue<Group[Name]>;
+};
+
+/** What the schema says, in the words of the code. */
+export type SchemaConfig = CodeGroup<Written>;
+
+/**
+ * The configuration as the server uses it: names in camel case, durations in milliseconds (`…Ms`), sizes in bytes
+ * (`…Bytes`), secrets read, paths absolute. Keys, choices and defaults stand in `schema.ts` alone.
+ */
+export type Config = Omit<SchemaConfig, "auth" | "logging"> & {
+  auth: Omit<SchemaConfig["auth"], "enabled"> & { enabled: boolean };
+  logging: Omit<SchemaConfig["logging"], "format"> & {
+    format: NonNullable<SchemaConfig["logging"]["format"]>;
+  };
+};
+
+export type NativeConfig = Config["providers"]["native"];
+export type DockerConfig = Config["providers"]["docker"];

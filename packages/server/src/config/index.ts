@@ -8,4 +8,5 @@ export {
   loadConfig,
   loadConfigWithSources,
 } from "./load.ts";
+export { type Isolation, isWeak, type ProviderName, providerIsolation, providerNames } from "./providers.ts";
 export { configurationReference } from "./reference.ts";

@@ -1,6 +1,7 @@
 import path from "node:path";
 import { formatDuration } from "@alcove/wire";
 import { isLoopback, type LoadedConfig } from "./load.ts";
+import { isWeak, providerNames } from "./providers.ts";
 
 /** One rule of `alcove config lint`. */
 export interface LintRule {
@@ -159,7 +160,7 @@ export const lintRules: readonly LintRule[] = [
     level: "fail",
     production: true,
     check: ({ config: { providers } }) =>
-      providers.default === "mock" || providers.default === "proot"
+      providers.default !== "auto" && isWeak(providers.default)
         ? `providers.default is ${providers.default}, which does not isolate`
         : undefined,
     advice: "use native or docker",
@@ -219,7 +220,7 @@ export const lintRules: readonly LintRule[] = [
     level: "warn",
     production: true,
     check: ({ config: { providers } }) => {
-      const names = (["proot", "mock"] as const).filter((name) => providers[name].enabled);
+      const names = providerNames.filter((name) => isWeak(name) && providers[name].enabled);
       return names.length > 0 ? `clients can choose weaker isolation: ${names.join(", ")}` : undefined;
     },
     advice: "disable the providers that do not isolate",

@@ -271,3 +271,18 @@ test("docs/configuration.md is what the schema says; run scripts/config-referenc
   const file = new URL("../../../../docs/configuration.md", import.meta.url);
   expect(await readFile(file, "utf8")).toBe(configurationReference());
 });
+
+test("every key of the schema stands in the configuration under its name in the code, a secret's file but for its contents", () => {
+  const config: Record<string, unknown> = { ...load() };
+  const missing = configKeys.filter(({ key }) => {
+    if (key.endsWith("_key_file")) return false;
+    const names = key
+      .split(".")
+      .map((name) => name.replace(/_([a-z])/g, (_, letter) => letter.toUpperCase()));
+    let value: unknown = config;
+    for (const name of names.slice(0, -1)) value = (value as Record<string, unknown>)[name];
+    const last = names.at(-1) ?? "";
+    return ![last, `${last}Ms`, `${last}Bytes`].some((name) => name in (value as object));
+  });
+  expect(missing.map(({ key }) => key)).toEqual([]);
+});

@@ -1,7 +1,7 @@
 import path from "node:path";
-import type { Config } from "./config.ts";
+import type { Config, SchemaConfig } from "./config.ts";
 import { ConfigError, type ConfigProblem } from "./errors.ts";
-import { configKeys } from "./keys.ts";
+import { configKeys, type KeyKind } from "./keys.ts";
 import { ResolvedKeys } from "./resolved-keys.ts";
 import { resolveSecrets } from "./secrets.ts";
 import { findConfigFile, type Gathered, gatherEnvironment, gatherFile, gatherOverrides } from "./sources.ts";
@@ -62,104 +62,48 @@ function build(
   },
 ): Config {
   const { secrets, cwd } = context;
-  const dataDir = path.resolve(cwd, keys.text("data_dir") || "./.alcove");
-  const apiKey = secrets.get("auth.api_key") ?? "";
-  const adminApiKey = secrets.get("auth.admin_api_key") ?? "";
+  const given = bySchema(keys, secrets);
+  const { server, database, auth, providers, logging } = given;
+  const dataDir = path.resolve(cwd, given.dataDir || "./.alcove");
   return {
+    ...given,
     dataDir,
-    server: {
-      host: keys.text("server.host").replace(/^\[(.*)\]$/, "$1"),
-      port: keys.number("server.port"),
-      publicUrl: keys.text("server.public_url"),
-      previewDomain: keys.text("server.preview_domain"),
-      trustedProxies: keys.list("server.trusted_proxies"),
-      corsAllowedOrigins: keys.list("server.cors_allowed_origins"),
-      shutdownGraceMs: keys.number("server.shutdown_grace"),
-      deadmanGraceMs: keys.number("server.deadman_grace"),
-      destroyOnExit: keys.flag("server.destroy_on_exit"),
-      allowInsecure: keys.flag("server.allow_insecure"),
-    },
-    database: {
-      driver: keys.choice("database.driver", ["sqlite"]),
-      path: path.resolve(cwd, keys.text("database.path") || path.join(dataDir, "alcove.db")),
-    },
-    store: {
-      retentionMs: keys.number("store.retention"),
-      maxDestroyed: keys.number("store.max_destroyed"),
-      eventsRetention: keys.number("store.events_retention"),
-    },
-    defaults: {
-      ttlMs: keys.number("defaults.ttl"),
-      memoryMb: keys.number("defaults.memory_mb"),
-      vcpus: keys.number("defaults.vcpus"),
-      maxTtlMs: keys.number("defaults.max_ttl"),
-      defaultExecTimeoutMs: keys.number("defaults.default_exec_timeout"),
-      maxExecTimeoutMs: keys.number("defaults.max_exec_timeout"),
-      maxSandboxes: keys.number("defaults.max_sandboxes"),
-      maxSandboxesPerOwner: keys.number("defaults.max_sandboxes_per_owner"),
-      spawnOverflow: keys.choice("defaults.spawn_overflow", ["reject", "queue"]),
-      spawnQueueTimeoutMs: keys.number("defaults.spawn_queue_timeout"),
-      maxSpawnQueue: keys.number("defaults.max_spawn_queue"),
-    },
-    exec: {
-      maxOutputBytes: keys.number("exec.max_output"),
-      ringBytes: keys.number("exec.ring_bytes"),
-      disconnectGraceMs: keys.number("exec.disconnect_grace"),
-    },
-    files: { maxUploadBytes: keys.number("files.max_upload") },
-    auth: {
-      enabled: keys.optionalFlag("auth.enabled") ?? (apiKey !== "" || adminApiKey !== ""),
-      apiKey,
-      adminApiKey,
-    },
+    server: { ...server, host: server.host.replace(/^\[(.*)\]$/, "$1") },
+    database: { ...database, path: path.resolve(cwd, database.path || path.join(dataDir, "alcove.db")) },
+    auth: { ...auth, enabled: auth.enabled ?? (auth.apiKey !== "" || auth.adminApiKey !== "") },
     providers: {
-      default: keys.choice("providers.default", ["auto", "native", "docker", "proot", "mock"]),
-      native: {
-        enabled: keys.optionalFlag("providers.native.enabled"),
-        defaultImage: keys.text("providers.native.default_image"),
-        networkMode: keys.choice("providers.native.network_mode", ["none", "host"]),
-        uidBase: keys.number("providers.native.uid_base"),
-        pidsLimit: keys.number("providers.native.pids_limit"),
-        diskMb: keys.number("providers.native.disk_mb"),
-        minFreeMb: keys.number("providers.native.min_free_mb"),
-        addedCaps: keys.list("providers.native.added_caps"),
-      },
-      docker: {
-        enabled: keys.optionalFlag("providers.docker.enabled"),
-        defaultImage: keys.text("providers.docker.default_image"),
-        socket: dockerSocket(keys.text("providers.docker.socket"), context.env),
-        runtime: keys.text("providers.docker.runtime"),
-        networkMode: keys.text("providers.docker.network_mode"),
-        seccompProfile: keys.text("providers.docker.seccomp_profile"),
-        readOnlyRootfs: keys.flag("providers.docker.read_only_rootfs"),
-        pidsLimit: keys.number("providers.docker.pids_limit"),
-        user: keys.text("providers.docker.user"),
-        droppedCaps: keys.list("providers.docker.dropped_caps"),
-        addedCaps: keys.list("providers.docker.added_caps"),
-        tmpfs: keys.list("providers.docker.tmpfs"),
-        agentTransport: keys.choice("providers.docker.agent_transport", ["auto", "socket", "stdio"]),
-      },
-      proot: {
-        enabled: keys.flag("providers.proot.enabled"),
-        defaultImage: keys.text("providers.proot.default_image"),
-        prootBinary: keys.text("providers.proot.proot_binary"),
-      },
-      mock: {
-        enabled: keys.flag("providers.mock.enabled"),
-        defaultImage: keys.text("providers.mock.default_image"),
-        maxWorkers: keys.number("providers.mock.max_workers"),
-      },
+      ...providers,
+      docker: { ...providers.docker, socket: dockerSocket(providers.docker.socket, context.env) },
     },
-    images: {
-      pullPolicy: keys.choice("images.pull_policy", ["missing", "never"]),
-      aliases: keys.map("images.aliases"),
-    },
-    logging: {
-      level: keys.text("logging.level"),
-      format:
-        keys.optionalChoice("logging.format", ["json", "pretty"]) ?? (context.terminal ? "pretty" : "json"),
-    },
+    logging: { ...logging, format: logging.format ?? (context.terminal ? "pretty" : "json") },
   };
+}
+
+/** Every key under its name in the code, as `SchemaConfig` derives it from the same schema. */
+function bySchema(keys: ResolvedKeys, secrets: ReadonlyMap<string, string>): SchemaConfig {
+  const root: Record<string, unknown> = {};
+  const secretFiles = new Set(
+    configKeys.filter(({ kind }) => kind === "secret").map(({ key }) => `${key}_file`),
+  );
+  for (const { key, kind } of configKeys) {
+    if (secretFiles.has(key)) continue;
+    const groups = key.split(".");
+    const name = groups.pop() ?? "";
+    let group = root;
+    for (const part of groups) {
+      group[camel(part)] ??= {};
+      group = group[camel(part)] as Record<string, unknown>;
+    }
+    const unit = name.endsWith("_bytes") ? "" : (unitSuffix[kind] ?? "");
+    group[camel(name) + unit] = kind === "secret" ? (secrets.get(key) ?? "") : keys.value(key);
+  }
+  return root as SchemaConfig;
+}
+
+const unitSuffix: Partial<Record<KeyKind, string>> = { duration: "Ms", bytes: "Bytes" };
+
+function camel(name: string): string {
+  return name.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase());
 }
 
 /** The key wins over $DOCKER_HOST, which wins over the usual place. A bare path is a unix socket. */

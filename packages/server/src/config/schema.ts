@@ -1,24 +1,34 @@
-import { type Static, type TSchema, Type } from "typebox";
+import { type TSchema, Type } from "typebox";
+import { providerNames } from "./providers.ts";
 
+declare const kind: unique symbol;
 /** A duration text; the loader turns it into milliseconds. */
-const duration = (fallback: string, description: string) =>
-  Type.String({ default: fallback, description, "x-kind": "duration" });
+export type Duration = string & { readonly [kind]: "duration" };
 /** An integer or a text such as 10MiB; the loader turns it into bytes. */
+export type Bytes = (string | number) & { readonly [kind]: "bytes" };
+/** A text that may also come from the file its `_file` key names. */
+export type Secret = string & { readonly [kind]: "secret" };
+
+const duration = (fallback: string, description: string) =>
+  Type.Unsafe<Duration>(Type.String({ default: fallback, description, "x-kind": "duration" }));
 const bytes = (fallback: number | string, description: string) =>
-  Type.Union([Type.Integer({ minimum: 0 }), Type.String()], {
-    default: fallback,
-    description,
-    "x-kind": "bytes",
-  });
+  Type.Unsafe<Bytes>(
+    Type.Union([Type.Integer({ minimum: 0 }), Type.String()], {
+      default: fallback,
+      description,
+      "x-kind": "bytes",
+    }),
+  );
 const text = (fallback: string, description: string) => Type.String({ default: fallback, description });
-const secret = (description: string) => Type.String({ default: "", description, "x-kind": "secret" });
+const secret = (description: string) =>
+  Type.Unsafe<Secret>(Type.String({ default: "", description, "x-kind": "secret" }));
 const flag = (fallback: boolean, description: string) => Type.Boolean({ default: fallback, description });
 const count = (fallback: number, description: string, minimum = 0) =>
   Type.Integer({ default: fallback, minimum, description });
 const texts = (fallback: string[], description: string) =>
   Type.Array(Type.String(), { default: fallback, description });
-const choice = <const V extends string>(fallback: V, values: V[], description: string) =>
-  Type.Enum(values, { default: fallback, description });
+const choice = <const V extends string>(fallback: NoInfer<V>, values: readonly V[], description: string) =>
+  Type.Enum([...values], { default: fallback, description });
 const section = <P extends Record<string, TSchema>>(properties: P, description: string) =>
   Type.Object(properties, { additionalProperties: false, description, default: {} });
 
@@ -132,7 +142,7 @@ export const ConfigSchema = section(
       {
         default: choice(
           "auto",
-          ["auto", "native", "docker", "proot", "mock"],
+          ["auto", ...providerNames],
           "Provider of a spawn that names none; auto: the first that works.",
         ),
         native: section(
@@ -236,6 +246,3 @@ export const ConfigSchema = section(
   },
   "Alcove's configuration.",
 );
-
-/** As written in a file or the environment, defaults filled in. */
-export type RawConfig = Static<typeof ConfigSchema>;

@@ -7,10 +7,10 @@ const fails = (error: string) => ({ healthy: false, error, notes: [] });
 describe("chooseDefault", () => {
   it("takes the first that works and says what was against the others", () => {
     const choice = chooseDefault([
-      { name: "native", check: fails("user namespaces are off") },
-      { name: "docker", check: works },
-      { name: "proot", check: works },
-      { name: "mock", check: works },
+      { name: "native", isolation: "enforced", check: fails("user namespaces are off") },
+      { name: "docker", isolation: "enforced", check: works },
+      { name: "proot", isolation: "none", check: works },
+      { name: "mock", isolation: "simulated", check: works },
     ]);
     expect(choice).toEqual({
       name: "docker",
@@ -21,10 +21,10 @@ describe("chooseDefault", () => {
 
   it("takes mock last, with a warning", () => {
     const choice = chooseDefault([
-      { name: "native", check: fails("no") },
-      { name: "docker", check: fails("no socket") },
-      { name: "proot", check: undefined, excluded: "it is not used as root" },
-      { name: "mock", check: works },
+      { name: "native", isolation: "enforced", check: fails("no") },
+      { name: "docker", isolation: "enforced", check: fails("no socket") },
+      { name: "proot", isolation: "none", check: undefined, excluded: "it is not used as root" },
+      { name: "mock", isolation: "simulated", check: works },
     ]);
     expect(choice.name).toBe("mock");
     expect(choice.against.map(({ reason }) => reason)).toEqual(["no", "no socket", "it is not used as root"]);
@@ -33,9 +33,9 @@ describe("chooseDefault", () => {
 
   it("throws with every reason when none works", () => {
     const candidates = [
-      { name: "native", check: fails("a") },
-      { name: "docker", check: fails("b") },
-    ];
+      { name: "native", isolation: "enforced", check: fails("a") },
+      { name: "docker", isolation: "enforced", check: fails("b") },
+    ] as const;
     expect(() => chooseDefault(candidates)).toThrow(/native: a; docker: b.*doctor/);
   });
 });

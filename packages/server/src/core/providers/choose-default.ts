@@ -1,7 +1,9 @@
+import type { Isolation } from "../../config/providers.ts";
 import type { ProviderCheck } from "../../ports/runtime-provider.ts";
 
 export interface ProviderCandidate {
   name: string;
+  isolation: Isolation;
   /** undefined: this provider is not to be considered, for the reason in `excluded`. */
   check: ProviderCheck | undefined;
   excluded?: string;
@@ -17,10 +19,10 @@ export interface DefaultChoice {
   warning?: string;
 }
 
-/** Providers whose sandboxes are separated from the host by little or nothing. */
-const weak: Readonly<Record<string, string>> = {
-  proot: "proot translates paths and isolates next to nothing: run only code you trust",
-  mock: "no provider that runs real programs works here, so sandboxes are SIMULATED (mock)",
+const warnings: Readonly<Record<Isolation, ((name: string) => string) | undefined>> = {
+  enforced: undefined,
+  none: (name) => `${name} isolates next to nothing: run only code you trust`,
+  simulated: (name) => `no provider that runs real programs works here, so sandboxes are SIMULATED (${name})`,
 };
 
 /**
@@ -36,7 +38,7 @@ export function chooseDefault(candidates: readonly ProviderCandidate[]): Default
       against.push({ name: candidate.name, reason });
       continue;
     }
-    const warning = weak[candidate.name];
+    const warning = warnings[candidate.isolation]?.(candidate.name);
     const passedOver = candidates.slice(index + 1).map(({ name }) => name);
     return { name: candidate.name, against, passedOver, ...(warning === undefined ? {} : { warning }) };
   }
