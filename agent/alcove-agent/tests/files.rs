@@ -601,6 +601,32 @@ fn an_archive_stays_on_its_file_system() {
 }
 
 #[test]
+fn answers_are_bounded_by_bytes_as_well() {
+    let agent = TestAgent::start();
+    let mut client = agent.client();
+    let ws = agent.path("ws");
+    // Nine thousand entries, each with a path of almost as many bytes as there can be.
+    let mut deep = ws.clone();
+    while deep.len() < 3_600 {
+        deep.push_str(&format!("/{}", "d".repeat(240)));
+        std::fs::create_dir(&deep).expect("made");
+    }
+    for number in 0..9_000 {
+        std::fs::write(format!("{deep}/{number:0240}"), "").expect("written");
+    }
+    let frames = client.run(&json!({"op": "file.list", "path": deep}));
+    assert_eq!(error_code(&frames), "too_large");
+    // No frame before that is larger than a batch may be.
+    assert!(frames.iter().all(|(_, payload)| payload.len() < 1 << 20));
+    for pattern in [format!("{deep}/*"), format!("{ws}/**")] {
+        let frames = client.run(&json!({"op": "file.glob", "pattern": pattern}));
+        assert_eq!((error_code(&frames).as_str(), frames.len()), ("too_large", 1), "{pattern}");
+    }
+    let found = entries(&client.run(&json!({"op": "file.glob", "pattern": format!("{deep}/*[0-4]")})), "paths");
+    assert_eq!(found.len(), 4_500);
+}
+
+#[test]
 fn a_cut_archive_is_told_as_one() {
     let agent = TestAgent::start();
     let mut client = agent.client();

@@ -1,6 +1,7 @@
 import { buildApp } from "./api/app.ts";
 import type { RouteApp } from "./api/routes/route-app.ts";
 import type { Config } from "./config/config.ts";
+import { AnswerBudget } from "./core/answers/answer-budget.ts";
 import { EventLog } from "./core/events/event-log.ts";
 import { ExecService } from "./core/exec/exec-service.ts";
 import { FileService } from "./core/files/file-service.ts";
@@ -15,6 +16,9 @@ import type { Store } from "./ports/store.ts";
 
 const workerId = "local";
 const destroyAllDeadlineMs = 60_000;
+/** What all answers that are put together before they are sent may take at once, and how long one waits for its part. */
+const bufferedAnswersBytes = 256 * 1_048_576;
+const answerWaitMs = 10_000;
 
 export interface ControlPlane {
   /** Not listening yet. */
@@ -94,6 +98,12 @@ export async function openControlPlane(options: {
     sandboxes,
     execs,
     files,
+    answers: new AnswerBudget({
+      // Two streams of a command, in three copies, are within one owner's half.
+      totalBytes: Math.max(bufferedAnswersBytes, 12 * config.exec.maxOutputBytes),
+      waitMs: answerWaitMs,
+      clock: systemClock,
+    }),
     events,
     config,
     version,

@@ -1,6 +1,6 @@
 //! `file.glob`: `*`, `?`, `[…]`, `{a,b}` and `**` over absolute paths.
 
-use super::list::names;
+use super::list::{BATCH_BYTES, MAX_ANSWER, names};
 use super::path::{self, failed};
 use super::walk::{HELD, Trail, join};
 use crate::sys;
@@ -173,8 +173,25 @@ fn is_plain(component: &[u8]) -> bool {
 
 struct Search<'a> {
     pattern: &'a [Vec<u8>],
-    found: &'a mut BTreeSet<Vec<u8>>,
+    found: &'a mut Found,
     visited: &'a mut usize,
+}
+
+/// The paths found so far, by whichever alternative of the pattern.
+#[derive(Default)]
+struct Found {
+    paths: BTreeSet<Vec<u8>>,
+    bytes: usize,
+}
+
+impl Found {
+    fn add(&mut self, path: Vec<u8>) -> Served {
+        let bytes = path.len();
+        if self.paths.insert(path) {
+            self.bytes += bytes;
+        }
+        if self.paths.len() > MAX_PATHS || self.bytes > MAX_ANSWER { Err(too_wide()) } else { Ok(()) }
+    }
 }
 
 /// Which components of the pattern the names of a directory are held against: one directory is read once, however many
@@ -257,10 +274,7 @@ impl Search<'_> {
         let kind = stat.st_mode & libc::S_IFMT;
         let last = self.pattern.len() - 1;
         if fitting.last() == Some(&last) {
-            self.found.insert(join(above, text));
-            if self.found.len() > MAX_PATHS {
-                return Err(too_wide());
-            }
+            self.found.add(join(above, text))?;
         }
         let link = kind == libc::S_IFLNK;
         if !link && kind != libc::S_IFDIR {
@@ -311,27 +325,38 @@ impl Search<'_> {
 }
 
 fn too_wide() -> Stop {
-    refused(ErrorCode::TooLarge, format!("the pattern finds more than {MAX_PATHS} paths, or looks at too many"))
+    refused(
+        ErrorCode::TooLarge,
+        format!("the pattern finds more than {MAX_PATHS} paths or {MAX_ANSWER} bytes of them, or looks at too many"),
+    )
 }
 
 const SEARCH: libc::c_int = libc::O_PATH | libc::O_DIRECTORY;
 
 /// Paths longer than a request can name are left out.
 pub fn glob(channel: &mut Channel, request: &FileGlob) -> Served {
-    let (mut found, mut visited) = (BTreeSet::new(), 0);
+    let (mut found, mut visited) = (Found::default(), 0);
     for pattern in alternatives(request.pattern.as_bytes())? {
         let mut components = path::parse(&String::from_utf8_lossy(&pattern))?.components;
         // Neighbouring ** mean no more than one.
         components.dedup_by(|a, b| a == b"**" && b == b"**");
         if components.is_empty() {
-            found.insert(b"/".to_vec());
+            found.add(b"/".to_vec())?;
             continue;
         }
         Search { pattern: &components, found: &mut found, visited: &mut visited }.run()?;
     }
-    let found: Vec<String> = found.iter().map(|path| String::from_utf8_lossy(path).into_owned()).collect();
-    for batch in found.chunks(BATCH) {
-        channel.event(&Event::Paths { paths: batch.to_vec() }).map_err(|_| Stop::Gone)?;
+    let (mut batch, mut bytes) = (Vec::new(), 0);
+    for path in &found.paths {
+        bytes += path.len();
+        batch.push(String::from_utf8_lossy(path).into_owned());
+        if batch.len() == BATCH || bytes > BATCH_BYTES {
+            channel.event(&Event::Paths { paths: std::mem::take(&mut batch) }).map_err(|_| Stop::Gone)?;
+            bytes = 0;
+        }
+    }
+    if !batch.is_empty() {
+        channel.event(&Event::Paths { paths: batch }).map_err(|_| Stop::Gone)?;
     }
     Ok(())
 }

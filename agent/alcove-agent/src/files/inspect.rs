@@ -31,9 +31,16 @@ pub fn info(path: &[u8], stat: &libc::stat, target: Option<Vec<u8>>) -> FileInfo
         mode: stat.st_mode & 0o7777,
         uid: stat.st_uid,
         gid: stat.st_gid,
-        mtime_ms: stat.st_mtime * 1000 + stat.st_mtime_nsec / 1_000_000,
+        mtime_ms: milliseconds(stat),
         symlink_target: target.map(|target| String::from_utf8_lossy(&target).into_owned()),
     }
+}
+
+/// Programs give files any time. What does not fit is told as the farthest that does, which a reader of JSON can still
+/// hold exactly.
+fn milliseconds(stat: &libc::stat) -> i64 {
+    const FARTHEST: i64 = 8_640_000_000_000_000;
+    stat.st_mtime.saturating_mul(1000).saturating_add(stat.st_mtime_nsec / 1_000_000).clamp(-FARTHEST, FARTHEST)
 }
 
 /// FileInfo of a name in an open directory, a symlink's own when it is one.
@@ -54,4 +61,24 @@ pub fn stat(channel: &mut Channel, request: &FileStat) -> Served {
         info_at(place.dir.as_raw_fd(), &place.name, &path.bytes()).map_err(|error| failed(&text, &error))?
     };
     channel.reply(&info).map_err(|_| Stop::Gone)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_time_of_a_file_can_be_told() {
+        for (seconds, expected) in [
+            (0, 7),
+            (1_700_000_000, 1_700_000_000_007),
+            (i64::MAX, 8_640_000_000_000_000),
+            (i64::MIN, -8_640_000_000_000_000),
+        ] {
+            // SAFETY: plain data.
+            let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+            (stat.st_mtime, stat.st_mtime_nsec) = (seconds, 7_000_000);
+            assert_eq!(info(b"/f", &stat, None).mtime_ms, expected, "{seconds}");
+        }
+    }
 }

@@ -12,6 +12,12 @@ use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
 
 const MAX_ENTRIES: usize = 100_000;
 const BATCH: usize = 1_000;
+/// What one answer of names may take as text: whoever asked holds it whole.
+pub const MAX_ANSWER: usize = 32 * 1024 * 1024;
+/// A batch is sent when it has this much text.
+pub const BATCH_BYTES: usize = 256 * 1024;
+/// What an entry takes beside its names.
+const FIELDS: usize = 150;
 
 /// What a directory holds, but `.` and `..`.
 pub struct Names {
@@ -65,18 +71,28 @@ pub fn open_directory(dir: RawFd, name: &CStr) -> Result<OwnedFd> {
 struct Listing<'a> {
     channel: &'a mut Channel,
     batch: Vec<FileInfo>,
+    batch_bytes: usize,
     total: usize,
+    total_bytes: usize,
     root: String,
 }
 
 impl Listing<'_> {
     fn add(&mut self, info: FileInfo) -> Served {
+        let target = info.symlink_target.as_ref().map_or(0, String::len);
+        let bytes = FIELDS + info.path.len() + info.name.len() + target;
         self.total += 1;
+        self.total_bytes += bytes;
         if self.total > MAX_ENTRIES {
             return Err(refused(ErrorCode::TooLarge, format!("{} has more than {MAX_ENTRIES} entries", self.root)));
         }
+        if self.total_bytes > MAX_ANSWER {
+            let text = format!("the entries of {} have more than {MAX_ANSWER} bytes of names", self.root);
+            return Err(refused(ErrorCode::TooLarge, text));
+        }
         self.batch.push(info);
-        if self.batch.len() == BATCH {
+        self.batch_bytes += bytes;
+        if self.batch.len() == BATCH || self.batch_bytes > BATCH_BYTES {
             self.flush()?;
         }
         Ok(())
@@ -84,6 +100,7 @@ impl Listing<'_> {
 
     fn flush(&mut self) -> Served {
         let entries = std::mem::take(&mut self.batch);
+        self.batch_bytes = 0;
         if entries.is_empty() {
             return Ok(());
         }
@@ -124,7 +141,7 @@ pub fn list(channel: &mut Channel, request: &FileList) -> Served {
     let text = path.text();
     let dir = path::open(&path, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NONBLOCK)?;
     let walk = Walk::new(dir, &path.bytes(), HELD).map_err(|error| failed(&text, &error))?;
-    let mut listing = Listing { channel, batch: Vec::new(), total: 0, root: text };
+    let mut listing = Listing { channel, batch: Vec::new(), batch_bytes: 0, total: 0, total_bytes: 0, root: text };
     listing.walk(walk, request.depth.unwrap_or(1).max(1) as usize)?;
     listing.flush().map_err(|_| Stop::Gone)
 }

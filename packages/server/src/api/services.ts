@@ -1,4 +1,5 @@
 import type { Config } from "../config/config.ts";
+import type { AnswerBudget } from "../core/answers/answer-budget.ts";
 import type { EventLog } from "../core/events/event-log.ts";
 import type { ExecService } from "../core/exec/exec-service.ts";
 import type { FileService } from "../core/files/file-service.ts";
@@ -14,6 +15,7 @@ export interface ApiServices {
   files: FileService;
   events: EventLog;
   registry: ProviderRegistry;
+  answers: AnswerBudget;
 }
 
 export interface ApiOptions extends ApiServices {

@@ -145,11 +145,15 @@ export interface FileEntry {
   symlinkTarget?: string;
 }
 
+/** Told before an answer takes so many bytes; what it returns is awaited, and what it throws ends the answer. */
+export type AnswerRoom = (bytes: number) => Promise<void> | undefined;
+
 /** Paths are absolute and free of NUL. Missing paths throw NotFound, wrong kinds BadRequest, full directories Conflict. */
 export interface FileOperations {
   /** A last symlink is described, not followed, unless `follow`. */
   stat(path: string, options: CallOptions & { follow?: boolean }): Promise<FileEntry>;
-  list(path: string, options: CallOptions & { depth: number }): Promise<FileEntry[]>;
+  /** @throws TooLarge above 100,000 entries or 32 MiB of names. */
+  list(path: string, options: CallOptions & { depth: number; room?: AnswerRoom }): Promise<FileEntry[]>;
   /** The body must be read to its end or destroyed. `length` is null when unknown in advance. */
   read(
     path: string,
@@ -168,7 +172,8 @@ export interface FileOperations {
   move(from: string, to: string, options: CallOptions): Promise<void>;
   remove(path: string, options: CallOptions & { recursive: boolean }): Promise<void>;
   chmod(path: string, mode: number, options: CallOptions): Promise<void>;
-  glob(pattern: string, options: CallOptions): Promise<string[]>;
+  /** Bounded as `list` is. */
+  glob(pattern: string, options: CallOptions & { room?: AnswerRoom }): Promise<string[]>;
   /** A tar of what is below `path`. */
   archive(path: string, options: CallOptions): Promise<Readable>;
   /** Unpacks a tar below `path`, confined to it. */

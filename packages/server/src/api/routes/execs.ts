@@ -9,8 +9,10 @@ import {
   statusBody,
 } from "@alcove/wire";
 import { Type } from "typebox";
+import type { AnswerBudget } from "../../core/answers/answer-budget.ts";
 import type { ExecService } from "../../core/exec/exec-service.ts";
 import type { Logger } from "../../platform/logger.ts";
+import { answered } from "../answers.ts";
 import { decodeContent } from "../parse.ts";
 import { presentExec, presentOutcome } from "../present.ts";
 import { sendExecStream } from "../streams/ndjson.ts";
@@ -29,8 +31,11 @@ const OutputQuery = Type.Object({
 const ndjson = { "application/x-ndjson": { schema: { $ref: "#/components/schemas/ExecStreamChunk" } } };
 
 /** Run commands, and find them again. Spec §4; DESIGN §4.2. */
-export function execRoutes(app: RouteApp, options: { execs: ExecService; logger: Logger }): void {
-  const { execs, logger } = options;
+export function execRoutes(
+  app: RouteApp,
+  options: { execs: ExecService; answers: AnswerBudget; logger: Logger },
+): void {
+  const { execs, answers, logger } = options;
   const tags = ["exec"];
 
   app.route({
@@ -56,10 +61,9 @@ export function execRoutes(app: RouteApp, options: { execs: ExecService; logger:
         return reply;
       }
       const timing = new ServerTiming();
-      const outcome = await execs.run(request.params.id, input, {
-        signal: reply.briefSignal,
-        onStage: timing.onStage,
-      });
+      const outcome = await answered(reply, answers, (answer) =>
+        execs.run(request.params.id, input, { signal: reply.briefSignal, answer, onStage: timing.onStage }),
+      );
       timing.apply(reply);
       reply.header("x-exec-id", outcome.execId);
       return presentOutcome(outcome);

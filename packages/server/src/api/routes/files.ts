@@ -7,9 +7,11 @@ import {
   WriteFileRequest,
 } from "@alcove/wire";
 import { Type } from "typebox";
+import type { AnswerBudget } from "../../core/answers/answer-budget.ts";
 import type { FileService } from "../../core/files/file-service.ts";
 import { parseMode } from "../../core/files/paths.ts";
 import type { Logger } from "../../platform/logger.ts";
+import { answered } from "../answers.ts";
 import { decodeContent, defined, given } from "../parse.ts";
 import { presentFile } from "../present.ts";
 import { type ServerSentEvent, sendEventStream } from "../streams/sse.ts";
@@ -28,8 +30,11 @@ const WatchQuery = Type.Object({
 const GlobQuery = Type.Object({ pattern: Type.String({ description: "*, ?, […], {a,b} and **." }) });
 
 /** Files by name: written, listed, moved, removed. Spec §4, Files; contents as raw bytes are in raw-files.ts. */
-export function fileRoutes(app: RouteApp, options: { files: FileService; logger: Logger }): void {
-  const { files, logger } = options;
+export function fileRoutes(
+  app: RouteApp,
+  options: { files: FileService; answers: AnswerBudget; logger: Logger },
+): void {
+  const { files, answers, logger } = options;
   const tags = ["files"];
 
   app.route({
@@ -87,7 +92,9 @@ export function fileRoutes(app: RouteApp, options: { files: FileService; logger:
     },
     handler: async (request, reply) => {
       const path = given(request.query.path) ?? "/";
-      return (await files.list(request.params.id, path, { signal: reply.callerSignal })).map(presentFile);
+      return answered(reply, answers, async (answer) =>
+        (await files.list(request.params.id, path, { signal: reply.callerSignal, answer })).map(presentFile),
+      );
     },
   });
 
@@ -154,7 +161,9 @@ export function fileRoutes(app: RouteApp, options: { files: FileService; logger:
       response: { 200: Type.Array(Type.String()) },
     },
     handler: (request, reply) =>
-      files.glob(request.params.id, request.query.pattern, { signal: reply.callerSignal }),
+      answered(reply, answers, (answer) =>
+        files.glob(request.params.id, request.query.pattern, { signal: reply.callerSignal, answer }),
+      ),
   });
 
   app.route({

@@ -16,6 +16,7 @@ import type {
   WindowSize,
 } from "../../ports/sandbox-operations.ts";
 import type { SandboxRow } from "../../ports/store.ts";
+import type { Answer } from "../answers/answer-budget.ts";
 import { checkExecId, type ExecInput, type ExecLimits, execSpec } from "./exec-input.ts";
 import { type ExecOperation, type ExecReader, ExecTracker } from "./exec-tracker.ts";
 import { OutputCollector } from "./output-collector.ts";
@@ -27,6 +28,9 @@ const startDeadlineMs = 30_000;
 /** How long after its own deadline a buffered command may stay silent before its sandbox counts as ill. */
 const overdueMs = 60_000;
 const cleanupDeadlineMs = 10_000;
+/** Output that is answered is there as bytes, as text and as the answer's body. */
+const outputCopies = 3;
+const empty = Buffer.alloc(0);
 
 export interface ExecOutcome {
   execId: ExecId;
@@ -104,7 +108,7 @@ export class ExecService implements Disposable {
   async run(
     sandboxId: string,
     input: ExecInput,
-    options: CallOptions & { onStage?: (stage: string, durationMs: number) => void },
+    options: CallOptions & { answer?: Answer; onStage?: (stage: string, durationMs: number) => void },
   ): Promise<ExecOutcome> {
     const startedMs = this.#clock.monotonicMs();
     const target = this.#sandboxes.running(sandboxId);
@@ -116,11 +120,20 @@ export class ExecService implements Disposable {
     await using follow = this.#follow(target, { view, reader, signal: overdue.signal });
     const stdout = new OutputCollector({ maxBytes: this.#limits.maxOutputBytes });
     const stderr = new OutputCollector({ maxBytes: this.#limits.maxOutputBytes });
+    const owner = target.row.ownerId ?? target.row.id;
     let exit: ExecExit | undefined;
     try {
       for await (const event of follow.events) {
-        if (event.type === "exit") exit = event.exit;
-        else (event.stream === "stdout" ? stdout : stderr).add(event.data);
+        if (event.type === "exit") {
+          exit = event.exit;
+          continue;
+        }
+        const [grows, other] = event.stream === "stdout" ? [stdout, stderr] : [stderr, stdout];
+        const bytes = (grows.bytesWith(event.data) + other.bytesWith(empty)) * outputCopies;
+        // While it waits, a command that is being read waits as well.
+        const waits = options.answer?.grow(owner, bytes, overdue.signal);
+        if (waits !== undefined) await this.#roomFor(waits, target, spec.execId);
+        grows.add(event.data);
       }
     } catch (error) {
       if (!(options.signal.reason instanceof ShuttingDown)) throw error;
@@ -301,6 +314,19 @@ export class ExecService implements Disposable {
         `the sandbox ${target.row.id} did not start command ${spec.execId} within ${formatDuration(startDeadlineMs)}`,
         { cause: error, details: { exec_id: spec.execId } },
       );
+    }
+  }
+
+  /** A command whose answer finds no room is named, so that its output can be read as a stream within its grace. */
+  async #roomFor(waits: Promise<void>, target: Target, execId: ExecId): Promise<void> {
+    try {
+      await waits;
+    } catch (error) {
+      if (!(error instanceof Unavailable)) throw error;
+      throw new Unavailable(`${error.message}; command ${execId} goes on for its grace`, {
+        cause: error,
+        details: { exec_id: execId, sandbox_id: target.row.id },
+      });
     }
   }
 

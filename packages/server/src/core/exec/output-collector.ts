@@ -15,6 +15,12 @@ export class OutputCollector {
     return this.#truncated;
   }
 
+  /** What its buffer will take when `data` is added. */
+  bytesWith(data: Buffer): number {
+    const needed = Math.min(this.#maxBytes, this.#length + data.length);
+    return needed <= this.#buffer.length ? this.#buffer.length : this.#sizeFor(needed);
+  }
+
   add(data: Buffer): void {
     const room = this.#maxBytes - this.#length;
     const taken = Math.min(room, data.length);
@@ -33,9 +39,12 @@ export class OutputCollector {
 
   #grow(needed: number): void {
     if (needed <= this.#buffer.length) return;
-    const size = Math.min(this.#maxBytes, Math.max(needed, this.#buffer.length * 2));
-    const grown = Buffer.allocUnsafe(size);
+    const grown = Buffer.allocUnsafe(this.#sizeFor(needed));
     this.#buffer.copy(grown, 0, 0, this.#length);
     this.#buffer = grown;
+  }
+
+  #sizeFor(needed: number): number {
+    return Math.min(this.#maxBytes, Math.max(needed, this.#buffer.length * 2));
   }
 }

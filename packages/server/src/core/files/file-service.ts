@@ -1,7 +1,15 @@
 import type { Readable } from "node:stream";
 import { DomainError, RuntimeGone, TooLarge } from "../../ports/errors.ts";
 import type { EventSink } from "../../ports/event-sink.ts";
-import type { CallOptions, FileChange, FileEntry, FileOperations } from "../../ports/sandbox-operations.ts";
+import type {
+  AnswerRoom,
+  CallOptions,
+  FileChange,
+  FileEntry,
+  FileOperations,
+} from "../../ports/sandbox-operations.ts";
+import type { SandboxRow } from "../../ports/store.ts";
+import type { Answer } from "../answers/answer-budget.ts";
 import type { RunningSandboxes } from "../exec/running-sandboxes.ts";
 import { checkPath } from "./paths.ts";
 
@@ -64,9 +72,11 @@ export class FileService {
     return this.#operate(sandboxId, "file_stat", (files) => files.stat(path, options));
   }
 
-  list(sandboxId: string, path: string, options: CallOptions): Promise<FileEntry[]> {
+  list(sandboxId: string, path: string, options: CallOptions & { answer?: Answer }): Promise<FileEntry[]> {
     checkPath("path", path);
-    return this.#operate(sandboxId, "file_list", (files) => files.list(path, { ...options, depth: 1 }));
+    return this.#operate(sandboxId, "file_list", (files, _tell, row) =>
+      files.list(path, { signal: options.signal, depth: 1, ...roomIn(options, row) }),
+    );
   }
 
   move(sandboxId: string, from: string, to: string, options: CallOptions): Promise<void> {
@@ -86,9 +96,11 @@ export class FileService {
   }
 
   /** @throws BadRequest for a pattern that is not absolute. */
-  glob(sandboxId: string, pattern: string, options: CallOptions): Promise<string[]> {
+  glob(sandboxId: string, pattern: string, options: CallOptions & { answer?: Answer }): Promise<string[]> {
     checkPath("pattern", pattern);
-    return this.#operate(sandboxId, "file_glob", (files) => files.glob(pattern, options));
+    return this.#operate(sandboxId, "file_glob", (files, _tell, row) =>
+      files.glob(pattern, { signal: options.signal, ...roomIn(options, row) }),
+    );
   }
 
   /** A tar of what is below `path`. The body must be read to its end or destroyed. */
@@ -134,17 +146,14 @@ export class FileService {
     act: (
       files: FileOperations,
       tell: (type: "file.written" | "file.read", data: Record<string, unknown>) => void,
+      row: SandboxRow,
     ) => Promise<T>,
   ): Promise<T> {
     const { row, operations } = this.#sandboxes.running(sandboxId);
     try {
-      return await act(operations.files, (type, data) =>
-        this.#events.emit({
-          type,
-          sandboxId: row.id,
-          data: { operation, provider: row.provider, ...data },
-        }),
-      );
+      const tell = (type: "file.written" | "file.read", data: Record<string, unknown>) =>
+        this.#events.emit({ type, sandboxId: row.id, data: { operation, provider: row.provider, ...data } });
+      return await act(operations.files, tell, row);
     } catch (error) {
       if (error instanceof RuntimeGone || (error instanceof DomainError && error.code === "provider_error"))
         this.#events.emit({
@@ -155,6 +164,15 @@ export class FileService {
       throw error;
     }
   }
+}
+
+/** Where memory for an answer comes from: who owns the sandbox pays, else the sandbox itself. */
+function roomIn(
+  options: CallOptions & { answer?: Answer },
+  row: SandboxRow,
+): { room: AnswerRoom } | Record<string, never> {
+  const { answer, signal } = options;
+  return answer === undefined ? {} : { room: (bytes) => answer.grow(row.ownerId ?? row.id, bytes, signal) };
 }
 
 async function* limitBody(body: FileBody, maxBytes: number): AsyncGenerator<Uint8Array> {

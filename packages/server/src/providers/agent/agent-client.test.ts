@@ -8,6 +8,7 @@ import {
   NotFound,
   ProviderError,
   RuntimeGone,
+  TooLarge,
 } from "../../ports/index.ts";
 import { AgentClient } from "./agent-client.ts";
 import { unixDialer } from "./dialers.ts";
@@ -304,4 +305,70 @@ it("commands are listed batch by batch, and an agent that knows no batches is no
   batches = false;
   expect((await client.execs.list({ signal })).map((info) => info.execId)).toEqual([idOf("d")]);
   expect(asked).toEqual([undefined, 7, undefined]);
+});
+
+it("a listing waits for room, reads nothing more meanwhile, and then comes whole and in order", async () => {
+  const entry = (number: number) => ({
+    name: `f${number}`,
+    path: `/f${number}`,
+    type: "file",
+    size: 0,
+    mode: 0o644,
+    uid: 0,
+    gid: 0,
+    mtime_ms: 0,
+  });
+  await using agent = await fakeAgent((_request, connection) => {
+    for (let number = 0; number < 5; number += 1)
+      connection.frame(frameKinds.event, { event: "entries", entries: [entry(number)] });
+    connection.end();
+  });
+  await using client = clientOf(agent);
+  const gate = Promise.withResolvers<void>();
+  const asked: number[] = [];
+  const listed = client.files.list("/", {
+    ...options(),
+    depth: 1,
+    room: (bytes) => {
+      asked.push(bytes);
+      return asked.length === 2 ? gate.promise : undefined;
+    },
+  });
+  await expect.poll(() => asked.length).toBe(2);
+  gate.resolve();
+  expect((await listed).map((one) => one.name)).toEqual(["f0", "f1", "f2", "f3", "f4"]);
+  expect(asked).toEqual([...asked].sort((a, b) => a - b));
+  // The connection is good for the next one.
+  expect(await client.files.list("/", { ...options(), depth: 1 })).toHaveLength(5);
+  expect(agent.connections).toBe(1);
+  const refused = client.files.list("/", {
+    ...options(),
+    depth: 1,
+    room: () => Promise.reject(new Error("no room")),
+  });
+  await expect(refused).rejects.toThrow("no room");
+});
+
+it("an agent that lists more than it may is not believed", async () => {
+  const path = `/${"n".repeat(1_000_000)}`;
+  await using agent = await fakeAgent((_request, connection) => {
+    for (let number = 0; number < 40; number += 1)
+      connection.frame(frameKinds.event, { event: "paths", paths: [path] });
+    connection.end();
+  });
+  await using client = clientOf(agent);
+  await expect(client.files.glob("/*", options())).rejects.toThrow(TooLarge);
+});
+
+it("a time that no timestamp can tell becomes the nearest that one can", async () => {
+  const times = [-9e18, 9e18, 0];
+  await using agent = await fakeAgent((request, connection) => {
+    const entry = { name: "f", path: "/f", type: "file", size: 0, mode: 0, uid: 0, gid: 0 };
+    connection.answer({ ...entry, mtime_ms: times[Number(String(request.path).slice(1))] ?? 0 });
+  });
+  await using client = clientOf(agent);
+  const told = [];
+  for (const index of times.keys())
+    told.push((await client.files.stat(`/${index}`, options())).modifiedAt.toISOString());
+  expect(told).toEqual(["0001-01-01T00:00:00.000Z", "9999-12-31T23:59:59.999Z", "1970-01-01T00:00:00.000Z"]);
 });

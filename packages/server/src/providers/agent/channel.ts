@@ -40,8 +40,12 @@ export class AgentChannel {
     return call.reply;
   }
 
-  /** Sends a request answered by events. @param take is given each; what it throws fails the call. */
-  collect(request: AgentRequest, take: (event: unknown) => void, options: CallOptions): Promise<void> {
+  /** Sends a request answered by events. @param take is given each; what it throws fails the call, and what it returns is waited for. */
+  collect(
+    request: AgentRequest,
+    take: (event: unknown) => Promise<void> | undefined,
+    options: CallOptions,
+  ): Promise<void> {
     const collect = new Collect(take);
     this.begin(request, collect, options.signal);
     return collect.done;

@@ -1,12 +1,17 @@
 import type { Readable } from "node:stream";
 import { TooLarge } from "../../ports/errors.ts";
-import type { CallOptions, FileChange, FileEntry, FileOperations } from "../../ports/index.ts";
+import type { AnswerRoom, CallOptions, FileChange, FileEntry, FileOperations } from "../../ports/index.ts";
 import type { AgentChannel } from "./channel.ts";
 import { Download, Upload, Watch } from "./file-streams.ts";
 import { fileEntryOf, listOf, numberOf, objectOf, optionalNumberOf, textOf } from "./reading.ts";
 
-/** The agent's own bound, held here too because a sandbox may be hostile. */
+/** The agent's own bounds, held here too because a sandbox may be hostile. */
 const maxEntries = 100_000;
+const maxNameBytes = 32 * 1024 * 1024;
+/** What an entry takes beside its names, as text and as an object; and how often its text is there at once. */
+const fieldsBytes = 150;
+const objectBytes = 200;
+const copies = 3;
 
 /** Files of one sandbox, through its agent. docs/agent-protocol.md, File operations. */
 export class AgentFiles implements FileOperations {
@@ -20,13 +25,21 @@ export class AgentFiles implements FileOperations {
     return fileEntryOf(await this.#channel.call({ op: "file.stat", path, follow: options.follow }, options));
   }
 
-  async list(path: string, options: CallOptions & { depth: number }): Promise<FileEntry[]> {
+  async list(
+    path: string,
+    options: CallOptions & { depth: number; room?: AnswerRoom },
+  ): Promise<FileEntry[]> {
     const entries: FileEntry[] = [];
+    const size = new AnswerSize(path, options.room);
     await this.#channel.collect(
       { op: "file.list", path, depth: options.depth },
       (event) => {
-        for (const entry of batch(event, "entries")) entries.push(fileEntryOf(entry));
-        checkCount(entries.length, path);
+        for (const item of batch(event, "entries")) {
+          const entry = fileEntryOf(item);
+          entries.push(entry);
+          size.add(fieldsBytes + entry.name.length + entry.path.length + (entry.symlinkTarget?.length ?? 0));
+        }
+        return size.reserve();
       },
       options,
     );
@@ -84,13 +97,18 @@ export class AgentFiles implements FileOperations {
     await this.#channel.call({ op: "file.chmod", path, mode }, options);
   }
 
-  async glob(pattern: string, options: CallOptions): Promise<string[]> {
+  async glob(pattern: string, options: CallOptions & { room?: AnswerRoom }): Promise<string[]> {
     const paths: string[] = [];
+    const size = new AnswerSize(pattern, options.room);
     await this.#channel.collect(
       { op: "file.glob", pattern },
       (event) => {
-        for (const path of batch(event, "paths")) paths.push(String(path));
-        checkCount(paths.length, pattern);
+        for (const item of batch(event, "paths")) {
+          const path = String(item);
+          paths.push(path);
+          size.add(path.length);
+        }
+        return size.reserve();
       },
       options,
     );
@@ -135,8 +153,30 @@ function batch(event: unknown, kind: "entries" | "paths"): unknown[] {
   return textOf(fields, "event") === kind ? listOf(fields, kind) : [];
 }
 
-function checkCount(count: number, path: string): void {
-  if (count > maxEntries) {
-    throw new TooLarge(`${path} has more than ${maxEntries} entries; ask for a part of it`);
+/** Holds an answer to its bounds and asks for the memory it takes: as objects, and again as the text that is sent. */
+class AnswerSize {
+  readonly #what: string;
+  readonly #room: AnswerRoom | undefined;
+  #count = 0;
+  #bytes = 0;
+
+  constructor(what: string, room: AnswerRoom | undefined) {
+    this.#what = what;
+    this.#room = room;
+  }
+
+  add(bytes: number): void {
+    this.#count += 1;
+    this.#bytes += bytes;
+    if (this.#count > maxEntries)
+      throw new TooLarge(`${this.#what} has more than ${maxEntries} entries; ask for a part of it`);
+    if (this.#bytes > maxNameBytes)
+      throw new TooLarge(
+        `the names in ${this.#what} have more than ${maxNameBytes} bytes; ask for a part of it`,
+      );
+  }
+
+  reserve(): Promise<void> | undefined {
+    return this.#room?.(this.#bytes * copies + this.#count * objectBytes);
   }
 }

@@ -104,10 +104,15 @@ export class Call extends Operation {
 /** An operation whose answer is a bounded number of events. */
 export class Collect extends Operation {
   readonly #settle = Promise.withResolvers<void>();
-  readonly #take: (event: unknown) => void;
+  readonly #take: (event: unknown) => Promise<void> | undefined;
+  /** Events that came in one chunk with the one that is waited for, in order. */
+  #left: unknown[] = [];
+  #waits = false;
+  #paused: AgentConnection | null = null;
+  #ended = false;
 
-  /** @param take may throw; the operation then fails with what it threw. */
-  constructor(take: (event: unknown) => void) {
+  /** @param take may throw, or reject; the operation then fails with that. While it waits, nothing more is read. */
+  constructor(take: (event: unknown) => Promise<void> | undefined) {
     super();
     this.#take = take;
   }
@@ -120,16 +125,51 @@ export class Collect extends Operation {
     return;
   }
   override onEvent(value: unknown): void {
+    if (this.#waits) {
+      this.#left.push(value);
+      return;
+    }
     try {
-      this.#take(value);
+      const waits = this.#take(value);
+      if (waits !== undefined) void this.#holdFor(waits);
     } catch (error) {
-      this.cancel(error);
+      this.#stop(error);
     }
   }
   protected override onEnd(): void {
-    this.#settle.resolve();
+    this.#ended = true;
+    // Nothing more comes, and the connection is somebody else's from now on.
+    this.#resume();
+    if (!this.#waits) this.#settle.resolve();
   }
   protected override onFailure(error: unknown): void {
+    this.#left = [];
+    this.#settle.reject(error);
+  }
+
+  async #holdFor(waits: Promise<void>): Promise<void> {
+    this.#waits = true;
+    this.#paused = this.connection;
+    this.#paused?.pause();
+    try {
+      await waits;
+      while (this.#left.length > 0) await this.#take(this.#left.shift());
+      this.#waits = false;
+      if (this.#ended) this.#settle.resolve();
+    } catch (error) {
+      this.#stop(error);
+    }
+    this.#resume();
+  }
+
+  #resume(): void {
+    this.#paused?.resume();
+    this.#paused = null;
+  }
+
+  /** After the end there is nothing left to cancel, only somebody to tell. */
+  #stop(error: unknown): void {
+    this.cancel(error);
     this.#settle.reject(error);
   }
 }

@@ -70,9 +70,17 @@ export function fileEntryOf(value: unknown): FileEntry {
     mode: numberOf(fields, "mode"),
     uid: numberOf(fields, "uid"),
     gid: numberOf(fields, "gid"),
-    modifiedAt: new Date(numberOf(fields, "mtime_ms")),
+    modifiedAt: dateOf(numberOf(fields, "mtime_ms")),
     ...(symlinkTarget === undefined ? {} : { symlinkTarget }),
   };
+}
+
+const earliestMs = Date.parse("0001-01-01T00:00:00Z");
+const latestMs = Date.parse("9999-12-31T23:59:59.999Z");
+
+/** Programs give files any time; what no timestamp can tell becomes the nearest that one can. */
+function dateOf(ms: number): Date {
+  return new Date(Math.min(Math.max(ms, earliestMs), latestMs));
 }
 
 const changeTypes: ReadonlySet<string> = new Set<FileChange["type"]>([

@@ -1,0 +1,159 @@
+import type { Clock } from "../../ports/clock.ts";
+import { TooLarge, Unavailable } from "../../ports/errors.ts";
+
+/** An answer smaller than this is nobody's worry: there are as many as there are callers. */
+const freeBytes = 64 * 1024;
+
+/** Memory that one answer holds, from its first bytes until its caller has taken them. */
+export interface Answer {
+  /** What it holds. */
+  readonly bytes: number;
+  /**
+   * Asks for memory before it is used.
+   * @param owner whose answer it is: one owner cannot have all of the budget.
+   * @param bytes all that the answer takes from now on.
+   * @returns a promise only when it has to wait. It rejects with Unavailable when nothing became free in time.
+   */
+  grow(owner: string, bytes: number, signal: AbortSignal): Promise<void> | undefined;
+}
+
+interface Waiter {
+  holding: Holding;
+  bytes: number;
+  grant: () => void;
+}
+
+/**
+ * Bounds the memory of all answers that are put together before they are sent: listings, paths, buffered output. What
+ * does not fit waits, the first that fits first, and is refused when nothing became free in time. An owner has at most
+ * half, so that callers who take their answers slowly keep only their own from getting any.
+ */
+export class AnswerBudget {
+  readonly #totalBytes: number;
+  readonly #shareBytes: number;
+  readonly #waitMs: number;
+  readonly #clock: Pick<Clock, "setTimer">;
+  readonly #held = new Map<string, number>();
+  readonly #waiters = new Set<Waiter>();
+  #heldBytes = 0;
+
+  constructor(options: { totalBytes: number; waitMs: number; clock: Pick<Clock, "setTimer"> }) {
+    this.#totalBytes = options.totalBytes;
+    this.#shareBytes = Math.floor(options.totalBytes / 2);
+    this.#waitMs = options.waitMs;
+    this.#clock = options.clock;
+  }
+
+  get heldBytes(): number {
+    return this.#heldBytes;
+  }
+
+  get waiting(): number {
+    return this.#waiters.size;
+  }
+
+  /** @param onHeld told once, when the answer begins to hold memory; `release` gives all of it back, once. */
+  open(onHeld: (release: () => void) => void): Answer {
+    return new Holding(this, onHeld);
+  }
+
+  /** @returns whether there was room. */
+  take(holding: Holding, bytes: number): boolean {
+    const more = bytes - holding.bytes;
+    const held = this.#held.get(holding.owner) ?? 0;
+    if (this.#heldBytes + more > this.#totalBytes || held + more > this.#shareBytes) return false;
+    this.#heldBytes += more;
+    this.#held.set(holding.owner, held + more);
+    holding.bytes = bytes;
+    return true;
+  }
+
+  give(holding: Holding): void {
+    this.#heldBytes -= holding.bytes;
+    const left = (this.#held.get(holding.owner) ?? 0) - holding.bytes;
+    if (left > 0) this.#held.set(holding.owner, left);
+    else this.#held.delete(holding.owner);
+    holding.bytes = 0;
+    for (const waiter of this.#waiters) {
+      if (waiter.holding.released || !this.take(waiter.holding, waiter.bytes)) continue;
+      this.#waiters.delete(waiter);
+      waiter.grant();
+    }
+  }
+
+  /** @throws TooLarge for an answer that no share could hold. */
+  check(bytes: number): void {
+    if (bytes > this.#shareBytes)
+      throw new TooLarge(`the answer would take more than ${this.#shareBytes} bytes; ask for a part of it`);
+  }
+
+  wait(holding: Holding, bytes: number, signal: AbortSignal): Promise<void> {
+    if (signal.aborted) return Promise.reject(signal.reason);
+    const { promise, resolve, reject } = Promise.withResolvers<void>();
+    const end = () => {
+      this.#waiters.delete(waiter);
+      timer.cancel();
+      signal.removeEventListener("abort", onAbort);
+    };
+    const onAbort = () => {
+      end();
+      reject(signal.reason);
+    };
+    const waiter: Waiter = {
+      holding,
+      bytes,
+      grant: () => {
+        end();
+        resolve();
+      },
+    };
+    const timer = this.#clock.setTimer(this.#waitMs, () => {
+      end();
+      reject(
+        new Unavailable(
+          "answers that others are taking fill the memory there is for them; try again, ask for less, or use a stream",
+          { retryAfterS: 1 },
+        ),
+      );
+    });
+    signal.addEventListener("abort", onAbort, { once: true });
+    this.#waiters.add(waiter);
+    return promise;
+  }
+}
+
+class Holding implements Answer {
+  readonly #budget: AnswerBudget;
+  readonly #onHeld: (release: () => void) => void;
+  #state: "free" | "holding" | "released" = "free";
+  owner = "";
+  bytes = 0;
+
+  constructor(budget: AnswerBudget, onHeld: (release: () => void) => void) {
+    this.#budget = budget;
+    this.#onHeld = onHeld;
+  }
+
+  grow(owner: string, bytes: number, signal: AbortSignal): Promise<void> | undefined {
+    if (bytes <= freeBytes || bytes <= this.bytes || this.#state === "released") return undefined;
+    this.#budget.check(bytes);
+    if (this.#state === "free") {
+      this.#state = "holding";
+      this.owner = owner;
+      this.#onHeld(() => this.#release());
+    }
+    // Who waits already is served first; an answer that holds a part may finish, which is what others wait for.
+    if (this.#budget.take(this, bytes)) return undefined;
+    return this.#budget.wait(this, bytes, signal);
+  }
+
+  get released(): boolean {
+    return this.#state === "released";
+  }
+
+  #release(): void {
+    if (this.#state === "released") return;
+    this.#state = "released";
+    this.#budget.give(this);
+  }
+}
