@@ -1,4 +1,4 @@
-import http from "node:http";
+import type http from "node:http";
 import type { Readable } from "node:stream";
 import { pipeline } from "node:stream/promises";
 import { AlcoveError, clientError } from "./errors.ts";
@@ -60,8 +60,12 @@ export class Transport implements Disposable {
     }
     this.baseUrl = url;
     this.#options = options;
-    // Loaded when it is needed only: TLS takes as long to load as everything else together.
-    this.#client = url.protocol === "https:" ? process.getBuiltinModule("node:https") : http;
+    // Not imported: an import evaluates every export of node:http, an HTTP client of another kind among them, and takes
+    // half of a short command's time. TLS takes as long again, where nobody asked for it.
+    this.#client =
+      url.protocol === "https:"
+        ? process.getBuiltinModule("node:https")
+        : process.getBuiltinModule("node:http");
     this.#agent = new this.#client.Agent({ keepAlive: true });
   }
 
