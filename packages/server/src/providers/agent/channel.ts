@@ -1,6 +1,6 @@
 import type { Duplex } from "node:stream";
 import type { CallOptions } from "../../ports/sandbox-operations.ts";
-import { AgentConnection, encodeHello, encodeRequest } from "./connection.ts";
+import { AgentConnection, type AgentFeatures, encodeHello, encodeRequest } from "./connection.ts";
 import { runtimeGone, translateDialFailure } from "./failures.ts";
 import { Call, Collect, type Operation } from "./operation.ts";
 
@@ -8,6 +8,9 @@ import { Call, Collect, type Operation } from "./operation.ts";
 export type AgentDialer = (options: { signal: AbortSignal }) => Promise<Duplex>;
 
 export type AgentRequest = { op: string } & Record<string, unknown>;
+
+/** A request, or what makes it for an agent with these features; it may throw what the caller is told instead. */
+export type AgentAsk = AgentRequest | ((features: AgentFeatures) => AgentRequest);
 
 /** As many as operations are often under way at once; dialling again costs more than an idle descriptor. */
 const maxIdle = 16;
@@ -25,6 +28,8 @@ export class AgentChannel {
   /** The most recently used last. */
   readonly #idle: { connection: AgentConnection; since: number }[] = [];
   readonly #closing = new AbortController();
+  /** What the agent told last; undefined until it has told anything. */
+  #features: AgentFeatures | undefined;
   #sweep: NodeJS.Timeout | null = null;
 
   constructor(options: { dial: AgentDialer; token: string; name: string }) {
@@ -34,7 +39,7 @@ export class AgentChannel {
   }
 
   /** Sends a request whose whole answer is one reply. @returns that reply. */
-  call(request: AgentRequest, options: CallOptions & { fresh?: boolean }): Promise<unknown> {
+  call(request: AgentAsk, options: CallOptions & { fresh?: boolean }): Promise<unknown> {
     const call = new Call({ fresh: options.fresh ?? false });
     this.begin(request, call, options.signal);
     return call.reply;
@@ -42,7 +47,7 @@ export class AgentChannel {
 
   /** Sends a request answered by events. @param take is given each; what it throws fails the call, and what it returns is waited for. */
   collect(
-    request: AgentRequest,
+    request: AgentAsk,
     take: (event: unknown) => Promise<void> | undefined,
     options: CallOptions,
   ): Promise<void> {
@@ -51,8 +56,11 @@ export class AgentChannel {
     return collect.done;
   }
 
-  /** Sends a request; its answer goes to `operation`, which `signal` ends until the operation lets go of it. */
-  begin(request: AgentRequest, operation: Operation, signal: AbortSignal): void {
+  /**
+   * Sends a request; its answer goes to `operation`, which `signal` ends until the operation lets go of it. One that
+   * depends on the agent's features leaves after its welcome, which costs a round trip on the very first connection.
+   */
+  begin(request: AgentAsk, operation: Operation, signal: AbortSignal): void {
     operation.guard(signal);
     if (operation.over) return;
     if (this.#closing.signal.aborted) {
@@ -60,12 +68,17 @@ export class AgentChannel {
       return;
     }
     try {
+      if (typeof request === "function" && this.#features === undefined) {
+        void this.#beginFresh((features) => encodeRequest(request(features), null), operation, signal);
+        return;
+      }
+      const known = typeof request === "function" ? request(this.#features ?? new Set()) : request;
       const reused = operation.fresh ? undefined : this.#takeIdle();
       if (reused === undefined) {
-        void this.#beginFresh(encodeRequest(request, this.#hello), operation, signal);
+        void this.#beginFresh(encodeRequest(known, this.#hello), operation, signal);
       } else {
-        reused.start(encodeRequest(request, null), operation, () => {
-          void this.#beginFresh(encodeRequest(request, this.#hello), operation, signal);
+        reused.start(encodeRequest(known, null), operation, () => {
+          void this.#beginFresh(encodeRequest(known, this.#hello), operation, signal);
         });
       }
     } catch (error) {
@@ -80,7 +93,12 @@ export class AgentChannel {
     this.#sweep = null;
   }
 
-  async #beginFresh(bytes: Buffer, operation: Operation, signal: AbortSignal): Promise<void> {
+  /** @param opening what goes out first: hello and request, or what makes the request once the welcome is there. */
+  async #beginFresh(
+    opening: Buffer | ((features: AgentFeatures) => Buffer),
+    operation: Operation,
+    signal: AbortSignal,
+  ): Promise<void> {
     let socket: Duplex;
     try {
       socket = await this.#dial({ signal });
@@ -97,11 +115,15 @@ export class AgentChannel {
     const connection = new AgentConnection({
       socket,
       name: this.#name,
+      onWelcome: (features) => {
+        this.#features = features;
+      },
       onIdle: (idle) => this.#keep(idle),
       onClosed: (closed) => this.#forget(closed),
     });
     this.#open.add(connection);
-    connection.start(bytes, operation, null);
+    if (typeof opening === "function") connection.startAfterWelcome(this.#hello, operation, opening);
+    else connection.start(opening, operation, null);
   }
 
   #takeIdle(): AgentConnection | undefined {

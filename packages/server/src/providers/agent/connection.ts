@@ -17,17 +17,29 @@ const uploadWindowBytes = 1024 * 1024;
 const supportedVersion = 1;
 
 /**
+ * What an agent can do beyond the first release of its protocol, by name: docs/agent-protocol.md, Growth. A field or an
+ * operation that came later is sent only to an agent that names its feature.
+ */
+export type AgentFeatures = ReadonlySet<string>;
+
+/** More names than this no agent has to tell. */
+const mostFeatures = 256;
+
+/**
  * One stream to an agent. States: idle (no operation; may be reused), busy (one operation), closed. Raw frames sent by
  * the client make it single-use: the agent may have ended the operation before it saw them.
  */
 export class AgentConnection implements FrameSink {
   readonly #socket: Duplex;
   readonly #name: string;
+  readonly #onWelcome: (features: AgentFeatures) => void;
   readonly #onIdle: (connection: AgentConnection) => void;
   readonly #onClosed: (connection: AgentConnection) => void;
   readonly #decoder = new FrameDecoder(this);
   #operation: Operation | null = null;
   #onStale: (() => void) | null = null;
+  /** Makes the request that waits for the welcome. */
+  #encode: ((features: AgentFeatures) => Buffer) | null = null;
   #sentRaw = false;
   #closed = false;
   #cause: unknown;
@@ -36,11 +48,14 @@ export class AgentConnection implements FrameSink {
   constructor(options: {
     socket: Duplex;
     name: string;
+    /** The agent has told what it can do. */
+    onWelcome: (features: AgentFeatures) => void;
     onIdle: (connection: AgentConnection) => void;
     onClosed: (connection: AgentConnection) => void;
   }) {
     this.#socket = options.socket;
     this.#name = options.name;
+    this.#onWelcome = options.onWelcome;
     this.#onIdle = options.onIdle;
     this.#onClosed = options.onClosed;
     this.#socket.on("data", (chunk: Buffer) => this.#receive(chunk));
@@ -67,6 +82,14 @@ export class AgentConnection implements FrameSink {
     operation.attach(this);
     this.#socket.write(bytes);
     operation.onStarted();
+  }
+
+  /** As `start` on a fresh connection, for a request that depends on what the agent can do: it follows the welcome. */
+  startAfterWelcome(hello: Buffer, operation: Operation, encode: (features: AgentFeatures) => Buffer): void {
+    this.#operation = operation;
+    this.#encode = encode;
+    operation.attach(this);
+    this.#socket.write(hello);
   }
 
   /** Sends raw bytes as `data` frames. @returns false when the caller should wait for `drained`. */
@@ -121,12 +144,17 @@ export class AgentConnection implements FrameSink {
     this.#onStale = null;
     switch (kind) {
       case frameKinds.welcome: {
-        const version = numberOf(parse(payload), "version");
+        const welcome = objectOf(parse(payload), "welcome");
+        const version = numberOf(welcome, "version");
         if (version !== supportedVersion) {
           throw new ProviderError(
             `the agent of sandbox ${this.#name} answered in unknown version ${version}`,
           );
         }
+        const names = Array.isArray(welcome.features) ? welcome.features.slice(0, mostFeatures) : [];
+        const features = new Set(names.filter((name) => typeof name === "string"));
+        this.#onWelcome(features);
+        this.#sendWaiting(features);
         return;
       }
       case frameKinds.reply:
@@ -164,6 +192,23 @@ export class AgentConnection implements FrameSink {
     if (this.#closed) return;
     if (this.#operation === null) throw this.#unexpected(kind);
     this.#operation.onRaw(kind, bytes, offset);
+  }
+
+  #sendWaiting(features: AgentFeatures): void {
+    const operation = this.#operation;
+    const encode = this.#encode;
+    this.#encode = null;
+    if (encode === null || operation === null || operation.over) return;
+    let request: Buffer;
+    try {
+      request = encode(features);
+    } catch (error) {
+      // What this agent cannot do was not sent; the connection is as good as any.
+      this.#finish(() => operation.fail(error));
+      return;
+    }
+    this.#socket.write(request);
+    operation.onStarted();
   }
 
   #receive(chunk: Buffer): void {

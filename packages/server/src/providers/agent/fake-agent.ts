@@ -29,6 +29,7 @@ export interface FakeAgent extends AsyncDisposable {
 export async function fakeAgent(
   onRequest: (request: Json, connection: FakeConnection) => void,
   onRaw: (kind: number, bytes: Buffer, connection: FakeConnection) => void = () => undefined,
+  features?: string[],
 ): Promise<FakeAgent> {
   const folder = await mkdtemp(join(tmpdir(), "alcove-fake-"));
   const sockets = new Set<Socket>();
@@ -71,8 +72,13 @@ export async function fakeAgent(
         const kind = waiting[4];
         const payload = waiting.subarray(5, 5 + waiting.readUInt32BE(0));
         waiting = waiting.subarray(5 + payload.length);
-        if (kind === frameKinds.hello) connection.frame(frameKinds.welcome, { version: 1, agent: "fake" });
-        else if (kind === frameKinds.request) {
+        if (kind === frameKinds.hello) {
+          connection.frame(frameKinds.welcome, {
+            version: 1,
+            agent: "fake",
+            ...(features === undefined ? {} : { features }),
+          });
+        } else if (kind === frameKinds.request) {
           const request: Json = JSON.parse(payload.toString());
           agent.requests.push(request);
           onRequest(request, connection);
