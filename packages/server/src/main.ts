@@ -24,7 +24,7 @@ export interface RunningService {
   providers: string[];
   /** Providers that are not used, and why. */
   refused: { name: string; reason: string }[];
-  /** Resolves when the first reconciliation is done. */
+  /** Resolves when the default provider takes spawns. */
   ready: Promise<void>;
   /** Stops accepting, lets calls finish within `server.shutdown_grace`, ends the rest. Idempotent. */
   close(): Promise<void>;

@@ -24,6 +24,6 @@ export interface ApiOptions extends ApiServices {
   clock: Clock;
   version: string;
   startedAt: Date;
-  /** Whether the first reconciliation is done. */
+  /** Whether the default provider takes spawns. */
   ready: () => boolean;
 }

@@ -1,12 +1,15 @@
 import type { IncomingMessage } from "node:http";
 import type { ExecService } from "../../core/exec/exec-service.ts";
 import type { SandboxService } from "../../core/sandboxes/sandbox-service.ts";
+import { deadlineAfter } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { DomainError } from "../../ports/errors.ts";
 import type { ExecId } from "../../ports/ids.ts";
 import type { CallsUnderWay } from "../request-context.ts";
 import { WebSocketExec } from "../streams/websocket.ts";
 import { type RouteApp, SandboxParams } from "./route-app.ts";
+
+const handshakeDeadlineMs = 30_000;
 
 /** `GET /sandboxes/{id}/exec/ws`: one interactive command. Spec §4, WebSocket exec. */
 export function execSocketRoute(
@@ -35,7 +38,8 @@ export function execSocketRoute(
       openapi: { responses: { 101: { description: "WebSocket; X-Exec-ID names the command." } } },
     },
     preHandler: async (request) => {
-      sandboxes.running(request.params.id);
+      using deadline = deadlineAfter(handshakeDeadlineMs);
+      await sandboxes.locate(request.params.id, deadline);
       announced.set(request.raw, execs.makeId());
     },
     handler: () => {

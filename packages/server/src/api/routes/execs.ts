@@ -83,7 +83,10 @@ export function execRoutes(
     },
     handler: async (request, reply) => {
       const stdin = request.body.stdin !== false;
-      const started = await execs.startDetached(request.params.id, execInput(request.body), { stdin });
+      const started = await execs.startDetached(request.params.id, execInput(request.body), {
+        stdin,
+        signal: reply.callerSignal,
+      });
       reply.code(201).header("x-exec-id", started.execId);
       return { exec_id: started.execId, pid: started.pid };
     },

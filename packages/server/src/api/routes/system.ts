@@ -50,7 +50,7 @@ export function systemRoutes(
     schema: {
       tags,
       operationId: "getReadiness",
-      summary: "Spawns can succeed: the first reconciliation is done and a provider is healthy",
+      summary: "Spawns can succeed: the start is done and a provider is healthy",
       response: { 200: Readiness, 503: Readiness },
     },
     handler: async (_request, reply) => {
@@ -68,7 +68,7 @@ export function systemRoutes(
         code: "unavailable",
         message: reconciled
           ? "no provider is healthy; `alcove doctor` tells why"
-          : "the first reconciliation is not done yet",
+          : "the service is starting: its default provider has not listed its runtimes yet",
       };
     },
   });

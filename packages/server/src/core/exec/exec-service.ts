@@ -111,7 +111,7 @@ export class ExecService implements Disposable {
     options: CallOptions & { answer?: Answer; onStage?: (stage: string, durationMs: number) => void },
   ): Promise<ExecOutcome> {
     const startedMs = this.#clock.monotonicMs();
-    const target = this.#sandboxes.running(sandboxId);
+    const target = await this.#sandboxes.locate(sandboxId, options);
     const spec = this.#spec(target, input, { operation: "exec", stdin: false, detached: false });
     const { view, reader } = await this.#open(target, spec, "exec");
     const followingMs = this.#clock.monotonicMs();
@@ -169,7 +169,7 @@ export class ExecService implements Disposable {
     input: ExecInput,
     options: CallOptions & { stdin: boolean },
   ): Promise<ExecFollow> {
-    const target = this.#sandboxes.running(sandboxId);
+    const target = await this.#sandboxes.locate(sandboxId, options);
     const spec = this.#spec(target, input, {
       operation: "exec_stream",
       stdin: options.stdin,
@@ -183,9 +183,9 @@ export class ExecService implements Disposable {
   async startDetached(
     sandboxId: string,
     input: ExecInput,
-    options: { stdin: boolean },
+    options: CallOptions & { stdin: boolean },
   ): Promise<{ execId: ExecId; pid: number }> {
-    const target = this.#sandboxes.running(sandboxId);
+    const target = await this.#sandboxes.locate(sandboxId, options);
     const spec = this.#spec(target, input, { operation: "exec", stdin: options.stdin, detached: true });
     using deadline = deadlineAfter(startDeadlineMs);
     const { started } = await this.#tracker.start(
@@ -196,12 +196,12 @@ export class ExecService implements Disposable {
     return { execId: spec.execId, pid: started.pid };
   }
 
-  list(sandboxId: string, options: CallOptions): Promise<ExecInfo[]> {
-    return this.#sandboxes.running(sandboxId).operations.execs.list(options);
+  async list(sandboxId: string, options: CallOptions): Promise<ExecInfo[]> {
+    return (await this.#sandboxes.locate(sandboxId, options)).operations.execs.list(options);
   }
 
   async get(sandboxId: string, execId: string, options: CallOptions): Promise<ExecInfo> {
-    const { target, id } = this.#addressed(sandboxId, execId);
+    const { target, id } = await this.#addressed(sandboxId, execId, options);
     const info = await target.operations.execs.get(id, options);
     if (info.exit !== undefined) this.#tracker.sawExit(sandboxId, id, info.exit);
     return info;
@@ -216,7 +216,7 @@ export class ExecService implements Disposable {
     execId: string,
     options: CallOptions & { from: number; follow: boolean },
   ): Promise<ExecFollow & { info: ExecInfo }> {
-    const { target, id } = this.#addressed(sandboxId, execId);
+    const { target, id } = await this.#addressed(sandboxId, execId, options);
     const { from, follow, signal } = options;
     const lossless = this.#tracker.isAttached(sandboxId, id);
     const attach = () => target.operations.execs.attach(id, { from, follow, lossless, signal });
@@ -235,12 +235,12 @@ export class ExecService implements Disposable {
     data: Uint8Array,
     options: CallOptions & { close: boolean },
   ): Promise<void> {
-    const { target, id } = this.#addressed(sandboxId, execId);
+    const { target, id } = await this.#addressed(sandboxId, execId, options);
     await target.operations.execs.writeStdin(id, data, options);
   }
 
   async resize(sandboxId: string, execId: string, size: WindowSize, options: CallOptions): Promise<void> {
-    const { target, id } = this.#addressed(sandboxId, execId);
+    const { target, id } = await this.#addressed(sandboxId, execId, options);
     await target.operations.execs.resize(id, size, options);
   }
 
@@ -251,20 +251,24 @@ export class ExecService implements Disposable {
     options: CallOptions,
   ): Promise<void> {
     const number = parseSignal(signal);
-    const { target, id } = this.#addressed(sandboxId, execId);
+    const { target, id } = await this.#addressed(sandboxId, execId, options);
     await target.operations.execs.signal(id, number, options);
   }
 
   /** Kills the whole tree; a command that has ended keeps its record. */
   async kill(sandboxId: string, execId: string, options: CallOptions): Promise<ExecInfo> {
-    const { target, id } = this.#addressed(sandboxId, execId);
+    const { target, id } = await this.#addressed(sandboxId, execId, options);
     const info = await target.operations.execs.kill(id, { ...options, reason: "cancelled" });
     if (info.exit !== undefined) this.#tracker.sawExit(sandboxId, id, info.exit);
     return info;
   }
 
-  #addressed(sandboxId: string, execId: string): { target: Target; id: ExecId } {
-    return { target: this.#sandboxes.running(sandboxId), id: checkExecId(execId) };
+  async #addressed(
+    sandboxId: string,
+    execId: string,
+    options: CallOptions,
+  ): Promise<{ target: Target; id: ExecId }> {
+    return { target: await this.#sandboxes.locate(sandboxId, options), id: checkExecId(execId) };
   }
 
   #spec(

@@ -1,4 +1,4 @@
 import type { SandboxService } from "../sandboxes/sandbox-service.ts";
 
 /** What commands and files need of the sandboxes. */
-export type RunningSandboxes = Pick<SandboxService, "running" | "subscribe">;
+export type RunningSandboxes = Pick<SandboxService, "locate" | "subscribe">;

@@ -17,13 +17,13 @@ export type FileBody = AsyncIterable<Uint8Array>;
 
 /** Files of sandboxes. What a path leads to is decided inside the sandbox; this checks its shape and tells events. */
 export class FileService {
-  readonly #sandboxes: Pick<RunningSandboxes, "running">;
+  readonly #sandboxes: Pick<RunningSandboxes, "locate">;
   readonly #events: EventSink;
   readonly #maxUploadBytes: number;
 
   /** @param options.maxUploadBytes largest raw upload; 0: no limit. */
   constructor(options: {
-    sandboxes: Pick<RunningSandboxes, "running">;
+    sandboxes: Pick<RunningSandboxes, "locate">;
     events: EventSink;
     maxUploadBytes: number;
   }) {
@@ -40,7 +40,7 @@ export class FileService {
   ): Promise<FileEntry> {
     checkPath("path", path);
     const limit = this.#maxUploadBytes > 0 ? { maxBytes: this.#maxUploadBytes } : {};
-    return this.#operate(sandboxId, "file_write", async (files, tell) => {
+    return this.#operate(sandboxId, "file_write", options, async (files, tell) => {
       const entry = await files.write(path, body, { ...options, ...limit });
       tell("file.written", { path, size: entry.size });
       return entry;
@@ -54,7 +54,7 @@ export class FileService {
     options: CallOptions & { offset?: number; length?: number },
   ): Promise<{ info: FileEntry; length: number | null; body: Readable }> {
     checkPath("path", path);
-    return this.#operate(sandboxId, "file_read", async (files, tell) => {
+    return this.#operate(sandboxId, "file_read", options, async (files, tell) => {
       const read = await files.read(path, options);
       tell("file.read", { path, size: read.info.size });
       return read;
@@ -64,17 +64,19 @@ export class FileService {
   /** What a read of `path` would meet: a last symlink is followed. */
   target(sandboxId: string, path: string, options: CallOptions): Promise<FileEntry> {
     checkPath("path", path);
-    return this.#operate(sandboxId, "file_stat", (files) => files.stat(path, { ...options, follow: true }));
+    return this.#operate(sandboxId, "file_stat", options, (files) =>
+      files.stat(path, { ...options, follow: true }),
+    );
   }
 
   stat(sandboxId: string, path: string, options: CallOptions): Promise<FileEntry> {
     checkPath("path", path);
-    return this.#operate(sandboxId, "file_stat", (files) => files.stat(path, options));
+    return this.#operate(sandboxId, "file_stat", options, (files) => files.stat(path, options));
   }
 
   list(sandboxId: string, path: string, options: CallOptions & { answer?: Answer }): Promise<FileEntry[]> {
     checkPath("path", path);
-    return this.#operate(sandboxId, "file_list", (files, _tell, row) =>
+    return this.#operate(sandboxId, "file_list", options, (files, _tell, row) =>
       files.list(path, { signal: options.signal, depth: 1, ...roomIn(options, row) }),
     );
   }
@@ -82,23 +84,23 @@ export class FileService {
   move(sandboxId: string, from: string, to: string, options: CallOptions): Promise<void> {
     checkPath("old_path", from);
     checkPath("new_path", to);
-    return this.#operate(sandboxId, "file_move", (files) => files.move(from, to, options));
+    return this.#operate(sandboxId, "file_move", options, (files) => files.move(from, to, options));
   }
 
   remove(sandboxId: string, path: string, options: CallOptions & { recursive: boolean }): Promise<void> {
     checkPath("path", path);
-    return this.#operate(sandboxId, "file_delete", (files) => files.remove(path, options));
+    return this.#operate(sandboxId, "file_delete", options, (files) => files.remove(path, options));
   }
 
   chmod(sandboxId: string, path: string, mode: number, options: CallOptions): Promise<void> {
     checkPath("path", path);
-    return this.#operate(sandboxId, "file_chmod", (files) => files.chmod(path, mode, options));
+    return this.#operate(sandboxId, "file_chmod", options, (files) => files.chmod(path, mode, options));
   }
 
   /** @throws BadRequest for a pattern that is not absolute. */
   glob(sandboxId: string, pattern: string, options: CallOptions & { answer?: Answer }): Promise<string[]> {
     checkPath("pattern", pattern);
-    return this.#operate(sandboxId, "file_glob", (files, _tell, row) =>
+    return this.#operate(sandboxId, "file_glob", options, (files, _tell, row) =>
       files.glob(pattern, { signal: options.signal, ...roomIn(options, row) }),
     );
   }
@@ -106,7 +108,7 @@ export class FileService {
   /** A tar of what is below `path`. The body must be read to its end or destroyed. */
   archive(sandboxId: string, path: string, options: CallOptions): Promise<Readable> {
     checkPath("path", path);
-    return this.#operate(sandboxId, "file_read", async (files, tell) => {
+    return this.#operate(sandboxId, "file_read", options, async (files, tell) => {
       const body = await files.archive(path, options);
       tell("file.read", { path, archive: true });
       return body;
@@ -122,7 +124,7 @@ export class FileService {
   ): Promise<{ entries: number }> {
     checkPath("path", path);
     const limited = this.#maxUploadBytes > 0 ? limitBody(body, this.#maxUploadBytes) : body;
-    return this.#operate(sandboxId, "file_write", async (files, tell) => {
+    return this.#operate(sandboxId, "file_write", options, async (files, tell) => {
       await files.mkdir(path, { ...options, parents: true });
       const unpacked = await files.unpack(path, limited, options);
       tell("file.written", { path, archive: true, entries: unpacked.entries });
@@ -136,20 +138,21 @@ export class FileService {
     options: CallOptions & { recursive: boolean },
   ): Promise<AsyncIterable<FileChange>> {
     checkPath("path", path);
-    return this.#operate(sandboxId, "file_watch", (files) => files.watch(path, options));
+    return this.#operate(sandboxId, "file_watch", options, (files) => files.watch(path, options));
   }
 
   /** Runs one operation; a failure that is not the caller's own is told as `operation.failed`. */
   async #operate<T>(
     sandboxId: string,
     operation: string,
+    options: CallOptions,
     act: (
       files: FileOperations,
       tell: (type: "file.written" | "file.read", data: Record<string, unknown>) => void,
       row: SandboxRow,
     ) => Promise<T>,
   ): Promise<T> {
-    const { row, operations } = this.#sandboxes.running(sandboxId);
+    const { row, operations } = await this.#sandboxes.locate(sandboxId, options);
     try {
       const tell = (type: "file.written" | "file.read", data: Record<string, unknown>) =>
         this.#events.emit({ type, sandboxId: row.id, data: { operation, provider: row.provider, ...data } });

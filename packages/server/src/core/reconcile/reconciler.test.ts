@@ -254,6 +254,60 @@ describe("the first pass", () => {
   });
 });
 
+describe("a start", () => {
+  it("takes spawns, and adopts the others, while sandboxes do not answer", async () => {
+    const first = await life().start();
+    const silent = await Promise.all(Array.from({ length: 30 }, () => first.spawn()));
+    const row = await first.spawn();
+    await end(first);
+    const second = life();
+    const ids = new Set(silent.map(({ runtimeId }) => runtimeId));
+    second.provider.hook = (step, runtimeId, signal) =>
+      step === "adopt" && runtimeId !== undefined && ids.has(runtimeId) ? hang(signal) : undefined;
+    second.reconciler.start();
+    await second.reconciler.ready;
+    expect((await second.spawn()).state).toBe("running");
+    await settle();
+    expect(second.service.running(row.id).row.state).toBe("running");
+    expect(() => second.service.running(silent[0]?.id ?? "")).toThrow(/not connected yet/);
+  });
+
+  it("takes spawns of one provider while another does not say what it runs", async () => {
+    const other = new ScriptedProvider({
+      name: "other",
+      hook: (step, _id, signal) => (step === "inventory" ? hang(signal) : undefined),
+    });
+    const h = new Harness({ store, clock, provider: new ScriptedProvider({ backend }), more: [other] });
+    open.push(h);
+    h.reconciler.start();
+    await h.reconciler.ready;
+    expect((await h.spawn()).state).toBe("running");
+    const caller = new AbortController();
+    const waiting = h.service.spawn({ provider: "other" }, { signal: caller.signal });
+    await settle();
+    expect(other.specs).toEqual([]);
+    caller.abort(new CallerGone());
+    await expect(waiting).rejects.toBeInstanceOf(CallerGone);
+  });
+
+  it("makes requests wait for the sandbox they mean to be loaded and adopted", async () => {
+    const first = await life().start();
+    const row = await first.spawn();
+    const gone = await first.spawn();
+    await end(first);
+    const second = life();
+    second.provider.hook = (step) => (step === "adopt" || step === "inventory" ? settle() : undefined);
+    const early = second.service.locate(row.id, { signal: forever });
+    const destroyed = second.service.destroy(gone.id, { signal: forever });
+    await settle();
+    second.reconciler.start();
+    expect((await early).row.id).toBe(row.id);
+    await destroyed;
+    await expect(second.service.locate(gone.id, { signal: forever })).rejects.toThrow(/does not exist/);
+    await expect(second.service.locate("sb-unknown", { signal: forever })).rejects.toThrow(/does not exist/);
+  });
+});
+
 describe("a spawn that a dead process left behind", () => {
   it("is undone without a trace, and without being called an orphan", async () => {
     const first = await life().start();

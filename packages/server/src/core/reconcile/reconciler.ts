@@ -33,18 +33,26 @@ export interface ReconcilerOptions {
   /** How many of them at most. */
   maxDestroyed: number;
   intervalMs?: number;
-  /** Sandboxes looked at at once. */
-  concurrency?: number;
 }
 
+/** Runtimes ended at once, of one provider. */
+const parallelEnds = 8;
+/** Sandboxes asked at once, of one provider: those that do not answer must not keep the others waiting. */
+const parallelProbes = 64;
+
 const inventoryDeadlineMs = 30_000;
+/** How soon a provider that did not answer is asked again, and what failed altogether is repeated. */
+const unansweredPauseMs = 5_000;
+const failedPauseMs = 1_000;
 /** A sandbox that did not answer is asked again after this time, then twice as long each time. */
 const firstProbePauseMs = 500;
 const longestProbePauseMs = 60_000;
 
 /**
  * Makes what runs and what the store wants the same again: once at the start, every minute, when a runtime ends by
- * itself, and for destroys that failed. `ready` resolves when the first pass is done.
+ * itself, and for destroys that failed. Each provider has passes of its own, so that none waits for another. `ready`
+ * resolves when the default provider takes spawns: memory holds what the store has, and what the provider runs is known.
+ * Its sandboxes are adopted behind that.
  *
  * Passes race with spawns and destroys of this process without locks: an inventory is taken first, and what is done
  * about an entry is decided afterwards, from memory, in one synchronous step that also claims the sandbox. Memory knows
@@ -58,106 +66,133 @@ export class Reconciler implements AsyncDisposable {
   readonly #stopListening: (() => void)[] = [];
   /** When sandboxes that did not answer are asked again; until then passes leave them alone. */
   readonly #probes = new Map<LiveSandbox, Timer>();
-  #timer: Timer | undefined;
-  #pass: Promise<void> | undefined;
-  #background = new Set<Promise<void>>();
-  /** In the last pass a provider did not answer. */
-  #unanswered = false;
-  #started = false;
+  /** What comes next of each loop: a provider's, and the housekeeping's. */
+  readonly #timers = new Map<RuntimeProvider | "housekeeping", Timer>();
+  readonly #passes = new Map<RuntimeProvider, Promise<boolean>>();
+  /** Providers that have said what they run, and nothing of it was left over. */
+  readonly #listed = new Set<RuntimeProvider>();
+  readonly #background = new Set<Promise<void>>();
   readonly #closing = new AbortController();
+  #loading: Promise<void> | undefined;
+  #started = false;
   #closed = false;
 
   constructor(options: ReconcilerOptions) {
-    this.#options = { intervalMs: 60_000, concurrency: 8, ...options };
-    this.ready = options.sandboxes.lifecycle.gate.ready;
+    this.#options = { intervalMs: 60_000, ...options };
+    const { gates } = options.sandboxes.lifecycle;
+    this.ready = gates.ofProvider(options.registry.default().name).ready;
     this.#retries = new RetrySchedule({ clock: options.clock, onDue: (id) => this.#repeatDestroy(id) });
   }
 
-  /** Starts the first pass; it never fails, `ready` tells when it is done. */
+  /** Starts the passes; none ever fails, `ready` tells when spawns are taken. */
   start(): void {
     if (this.#started) return;
     this.#started = true;
-    const { sandboxes, registry } = this.#options;
+    const { sandboxes, registry, intervalMs } = this.#options;
     sandboxes.lifecycle.onUnfinished((entry) => this.#retries.failed(entry.row.id));
     sandboxes.lifecycle.onProbeFailed((entry) => this.#probeLater(entry));
     for (const provider of registry.all) {
       this.#stopListening.push(provider.onExit((id, reason) => this.#exited(id, reason)));
+      this.#repeat(provider, async () => ((await this.#passOf(provider)) ? intervalMs : unansweredPauseMs));
     }
-    this.#loop();
+    this.#repeat("housekeeping", async () => {
+      await this.#keepHouse();
+      return intervalMs;
+    });
   }
 
-  /** One whole pass; joins the one under way. */
-  reconcile(): Promise<void> {
-    this.#pass ??= this.#wholePass().finally(() => {
-      this.#pass = undefined;
-    });
-    return this.#pass;
+  /** A whole pass over every provider; joins those under way. */
+  async reconcile(): Promise<void> {
+    await Promise.all(this.#options.registry.all.map((provider) => this.#passOf(provider)));
+    await this.#keepHouse();
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     this.#closed = true;
     this.#closing.abort(new ShuttingDown());
     this.#options.sandboxes.lifecycle.recover.close(new ShuttingDown());
-    this.#timer?.cancel();
     this.#retries[Symbol.dispose]();
-    for (const timer of this.#probes.values()) timer.cancel();
+    for (const timer of [...this.#timers.values(), ...this.#probes.values()]) timer.cancel();
+    this.#timers.clear();
     this.#probes.clear();
     for (const stop of this.#stopListening.splice(0)) stop();
-    await Promise.allSettled([this.#pass, ...this.#background]);
+    await Promise.allSettled([...this.#passes.values(), ...this.#background]);
   }
 
-  #loop(): void {
-    const { logger, clock, intervalMs, sandboxes } = this.#options;
-    this.#run(
-      this.reconcile()
-        .catch((error: unknown) => logger.error({ err: error }, "reconciliation failed; it is repeated"))
-        .finally(() => {
-          if (this.#closed) return;
-          // A store that cannot be read leaves spawns waiting: without it nothing can be promised.
-          const delayMs = !sandboxes.ready ? 1_000 : this.#unanswered ? 5_000 : intervalMs;
-          this.#timer = clock.setTimer(delayMs, () => this.#loop());
-        }),
-    );
+  /** Runs a task now and again after the pause it asks for. */
+  #repeat(name: RuntimeProvider | "housekeeping", task: () => Promise<number>): void {
+    const once = async () => {
+      let pauseMs = failedPauseMs;
+      try {
+        pauseMs = await task();
+      } catch (error) {
+        // A store that cannot be read leaves spawns waiting: without it nothing can be promised.
+        if (!this.#closed)
+          this.#options.logger.error({ err: error }, "reconciliation failed; it is repeated");
+      }
+      if (this.#closed) return;
+      this.#timers.set(
+        name,
+        this.#options.clock.setTimer(pauseMs, () => this.#run(once())),
+      );
+    };
+    this.#run(once());
   }
 
-  async #wholePass(): Promise<void> {
-    const { sandboxes, registry, concurrency } = this.#options;
-    const first = !sandboxes.ready;
+  /** @returns whether the provider answered. */
+  #passOf(provider: RuntimeProvider): Promise<boolean> {
+    const known = this.#passes.get(provider);
+    if (known !== undefined) return known;
+    const pass = this.#reconcileProvider(provider).finally(() => this.#passes.delete(provider));
+    this.#passes.set(provider, pass);
+    return pass;
+  }
+
+  async #keepHouse(): Promise<void> {
+    const { live } = this.#options.sandboxes.lifecycle;
     await this.#load();
-    this.#unanswered = false;
-    await Promise.all(registry.all.map((provider) => this.#reconcileProvider(provider, { first })));
-    const without = sandboxes.lifecycle.live.all().filter((entry) => entry.provider === undefined);
-    await this.#forEach(without, concurrency, (entry) =>
+    const without = live.all().filter((entry) => entry.provider === undefined);
+    await this.#forEach(without, parallelEnds, (entry) =>
       this.#act(entry, { kind: "unreachable", why: `provider "${entry.row.provider}" is not enabled` }),
     );
-    sandboxes.lifecycle.gate.open();
-    // Until every provider has said what it runs, what the store does not know is not wanted by nobody.
-    if (!this.#unanswered) await this.#options.recovery?.recovered();
-    this.#retries.keepOnly((id) => sandboxes.lifecycle.live.get(id) !== undefined);
+    this.#retries.keepOnly((id) => live.get(id) !== undefined);
     await this.#forgetOld();
   }
 
-  /** Brings memory and store together: rows memory does not know, and entries that differ from their row. */
-  async #load(): Promise<void> {
-    const { sandboxes, store, registry, concurrency } = this.#options;
-    const { live, expiry, recover } = sandboxes.lifecycle;
+  /** Brings memory and store together; those who ask while it is under way share it. */
+  #load(): Promise<void> {
+    this.#loading ??= this.#loadNow().finally(() => {
+      this.#loading = undefined;
+    });
+    return this.#loading;
+  }
+
+  /** Rows memory does not know, and entries that differ from their row. */
+  async #loadNow(): Promise<void> {
+    const { sandboxes, store, registry } = this.#options;
+    const { live, expiry, recover, gates } = sandboxes.lifecycle;
     const before = live.all();
     const stored = new Map((await store.sandboxes.listLive()).map((row) => [row.id, row]));
-    for (const { id } of stored.values()) {
-      if (live.get(id) !== undefined) continue;
-      // Destroyed since the list was read, perhaps: memory forgets only after the store has changed.
-      const row = await store.sandboxes.get(id);
-      if (row === undefined || row.state === "destroyed" || live.get(id) !== undefined) continue;
+    for (const known of stored.values()) {
+      if (live.get(known.id) !== undefined) continue;
+      // Destroyed since the list was read, perhaps: memory forgets only after the store has changed. Before the first
+      // load nothing can be destroyed.
+      const row = gates.loaded.opened ? await store.sandboxes.get(known.id) : known;
+      if (row === undefined || row.state === "destroyed" || live.get(row.id) !== undefined) continue;
       live.add(row, registry.find(row.provider));
       if (row.state !== "creating") expiry.set(row.id, row.expiresAt);
     }
+    gates.loaded.open();
     const differing = before.filter(({ row }) => !sameRow(row, stored.get(row.id)));
-    await this.#forEach(differing, concurrency, (entry) => recover.resync(entry));
+    await this.#forEach(differing, parallelEnds, (entry) => recover.resync(entry));
   }
 
-  async #reconcileProvider(provider: RuntimeProvider, pass: { first: boolean }): Promise<void> {
-    const { sandboxes, logger, concurrency } = this.#options;
-    const { live } = sandboxes.lifecycle;
+  async #reconcileProvider(provider: RuntimeProvider): Promise<boolean> {
+    const { sandboxes, logger, recovery } = this.#options;
+    const { live, gates } = sandboxes.lifecycle;
+    const gate = gates.ofProvider(provider.name);
+    const first = !gate.opened;
+    await this.#load();
     const ours = live.all().filter((entry) => entry.provider === provider);
     const ranBefore = new Set(ours.filter(({ row }) => row.state !== "creating").map(({ row }) => row.id));
     let inventory: InventoryEntry[];
@@ -165,13 +200,15 @@ export class Reconciler implements AsyncDisposable {
       using deadline = deadlineAfter(inventoryDeadlineMs, this.#closing.signal);
       inventory = await abortable(provider.inventory(deadline), deadline.signal);
     } catch (error) {
-      if (this.#closed) return;
-      this.#unanswered = true;
+      if (this.#closed) return false;
       logger.error({ provider: provider.name, err: error }, "a provider's runtimes cannot be listed");
+      gate.open();
       const why = `provider "${provider.name}" does not answer: ${messageOf(error)}`;
-      await this.#forEach(ours, concurrency, (entry) => this.#act(entry, { kind: "unreachable", why }));
-      return;
+      await this.#forEach(ours, parallelProbes, (entry) => this.#act(entry, { kind: "unreachable", why }));
+      return false;
     }
+    // Sandboxes that only their runtimes know are taken in before new ones may take their place.
+    if (recovery?.recovering !== true) gate.open();
     const byRuntime = new Map(inventory.map((entry) => [entry.runtimeId, entry]));
     const known = live.all().filter((entry) => entry.provider === provider);
     // What was known before the inventory has been ended since by its own destroy.
@@ -179,16 +216,36 @@ export class Reconciler implements AsyncDisposable {
     const unknown = inventory.filter(
       ({ runtimeId }) => live.byRuntime(runtimeId) === undefined && !endedSince.has(runtimeId),
     );
-    await this.#forEach(known, concurrency, (entry) => {
-      const finding = judge(entry, {
+    const judged = (entry: LiveSandbox) =>
+      judge(entry, {
         runtime: byRuntime.get(entry.row.runtimeId),
         ranBefore: ranBefore.has(entry.row.id),
-        endedWithProcess: pass.first && provider.inProcess === true,
+        endedWithProcess: first && provider.inProcess === true && ranBefore.has(entry.row.id),
         now: this.#options.clock.now(),
       });
-      return this.#act(entry, finding);
-    });
-    await this.#forEach(unknown, concurrency, (runtime) => this.#actOnUnknown(provider, runtime));
+    // Each is judged in its turn, from what memory says then.
+    const actOn = (probes: boolean) => async (entry: LiveSandbox) => {
+      const finding = judged(entry);
+      if (isProbe(finding) === probes) await this.#act(entry, finding);
+    };
+    let complete = true;
+    await Promise.all([
+      this.#forEach(known, parallelProbes, actOn(true)),
+      this.#forEach(known, parallelEnds, actOn(false)),
+      this.#forEach(unknown, parallelEnds, async (runtime) => {
+        if (!(await this.#actOnUnknown(provider, runtime))) complete = false;
+      }),
+    ]);
+    if (complete) await this.#wasListed(provider);
+    gate.open();
+    return complete;
+  }
+
+  /** Until every provider has said what it runs, what the store does not know is not wanted by nobody. */
+  async #wasListed(provider: RuntimeProvider): Promise<void> {
+    this.#listed.add(provider);
+    const { registry, recovery } = this.#options;
+    if (registry.all.every((one) => this.#listed.has(one))) await recovery?.recovered();
   }
 
   async #act(entry: LiveSandbox, finding: Finding): Promise<void> {
@@ -223,26 +280,27 @@ export class Reconciler implements AsyncDisposable {
     }
   }
 
-  /** A runtime of ours that no row names. */
-  async #actOnUnknown(provider: RuntimeProvider, runtime: InventoryEntry): Promise<void> {
+  /** A runtime of ours that no row names. @returns false when it has to be looked at again soon. */
+  async #actOnUnknown(provider: RuntimeProvider, runtime: InventoryEntry): Promise<boolean> {
     const { sandboxes, logger, recovery } = this.#options;
-    if (sandboxes.lifecycle.live.byRuntime(runtime.runtimeId) !== undefined) return;
+    if (sandboxes.lifecycle.live.byRuntime(runtime.runtimeId) !== undefined) return true;
     if (runtime.state === "unreadable") {
       logger.warn(
         { provider: provider.name, runtime_id: runtime.runtimeId },
         "a runtime's record cannot be read by this release; it is left alone",
       );
-      return;
+      return true;
     }
     if (recovery?.recovering === true && runtime.state === "running") {
       try {
-        if (await sandboxes.lifecycle.recover.takeIn(provider, runtime)) return;
+        if (await sandboxes.lifecycle.recover.takeIn(provider, runtime)) return true;
       } catch (error) {
-        this.#unanswered = true;
-        throw error;
+        this.#logFailure(error);
+        return false;
       }
     }
     await this.#destroyOrphan(provider, runtime);
+    return true;
   }
 
   async #destroyOrphan(provider: RuntimeProvider, runtime: InventoryEntry): Promise<void> {
@@ -342,6 +400,11 @@ export class Reconciler implements AsyncDisposable {
     this.#background.add(task);
     void task.finally(() => this.#background.delete(task));
   }
+}
+
+/** Asks a sandbox something, and may have to wait for it. */
+function isProbe(finding: Finding): boolean {
+  return finding.kind === "adopt" || finding.kind === "unreachable";
 }
 
 function mayRun(row: SandboxRow): boolean {

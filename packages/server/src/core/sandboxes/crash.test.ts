@@ -117,7 +117,12 @@ async function run(strikes: readonly number[], kind: FaultKind): Promise<{ names
     // A first pass that failed is repeated after a second.
     if (kind === "fail") await clock.advance(1_500);
     // A life that crashed is left where it stands, as a killed process would be.
-    await Promise.race([points.struck, h.reconciler.ready.then(() => scenario(h, told))]);
+    await Promise.race([
+      points.struck,
+      h.reconciler.ready
+        .then(() => h.reconciler.reconcile().catch(() => undefined))
+        .then(() => scenario(h, told)),
+    ]);
     if (kind === "fail") {
       await clock.advance(2 * 60_000);
       points.disarm();

@@ -33,6 +33,13 @@ export interface LiveSandbox {
   failedProbes: number;
 }
 
+/** A sandbox that commands can run in. */
+export interface RunningSandbox {
+  row: SandboxRow;
+  operations: SandboxOperations;
+  provider: RuntimeProvider;
+}
+
 export interface SandboxListener {
   started(row: SandboxRow, operations: SandboxOperations, how: "spawned" | "adopted"): void;
   stopped(id: SandboxId): void;
@@ -147,7 +154,7 @@ export class LiveSandboxes {
   }
 
   /** @throws NotFound, Conflict or Unavailable: what keeps commands from running in it. */
-  running(id: string): { row: SandboxRow; operations: SandboxOperations; provider: RuntimeProvider } {
+  running(id: string): RunningSandbox {
     const entry = this.#byId.get(id);
     if (entry === undefined) throw sandboxNotFound(id);
     const { row, operations, provider } = entry;

@@ -71,10 +71,17 @@ export class RecoverFlow {
       now,
       defaults,
     });
-    // It runs already, so no limit keeps it out.
-    const limits = { of: () => ({ maxSandboxes: 0, maxSandboxesPerOwner: 0 }) };
-    await store.sandboxes.reserve({ row, limits, fence });
     const entry = live.add(row, provider);
+    try {
+      await live.work(entry, "other", async () => {
+        // It runs already, so no limit keeps it out.
+        const limits = { of: () => ({ maxSandboxes: 0, maxSandboxesPerOwner: 0 }) };
+        await store.sandboxes.reserve({ row, limits, fence });
+      });
+    } catch (error) {
+      live.remove(entry);
+      throw error;
+    }
     expiry.set(row.id, row.expiresAt);
     logger.warn(
       { sandbox_id: row.id, runtime_id: runtimeId, owner_id: row.ownerId, provider: provider.name },

@@ -12,7 +12,6 @@ import {
   type RuntimeProvider,
   type RuntimeStats,
   type SandboxId,
-  type SandboxOperations,
   type SandboxRow,
   type Store,
 } from "../../ports/index.ts";
@@ -20,7 +19,7 @@ import { parseOwnerId } from "../owners.ts";
 import type { ProviderRegistry } from "../providers/provider-registry.ts";
 import { Limits } from "../quotas/limits.ts";
 import { type AdmissionDecision, capacityDenied, decideAdmission } from "../scheduling/admission.ts";
-import { Gate } from "../scheduling/gate.ts";
+import { StartGates } from "../scheduling/gate.ts";
 import { SpawnQueue } from "../scheduling/spawn-queue.ts";
 import type { SandboxContext } from "./context.ts";
 import { DestroyFlow } from "./destroy-flow.ts";
@@ -28,8 +27,15 @@ import { ExpiryQueue } from "./expiry-queue.ts";
 import { ExtendFlow } from "./extend-flow.ts";
 import { hashInput, IdempotentSpawns, type SpawnClaim } from "./idempotency.ts";
 import { type ListPage, type ListRequest, listSandboxes } from "./listing.ts";
-import { type LiveSandbox, LiveSandboxes, type SandboxListener, sandboxNotFound } from "./live-sandboxes.ts";
+import {
+  type LiveSandbox,
+  LiveSandboxes,
+  type RunningSandbox,
+  type SandboxListener,
+  sandboxNotFound,
+} from "./live-sandboxes.ts";
 import { RecoverFlow } from "./recover-flow.ts";
+import { SandboxDirectory } from "./sandbox-directory.ts";
 import { type OnStage, SpawnFlow } from "./spawn-flow.ts";
 import { checkTtl, planSpawn, type SandboxDefaults, type SpawnInput, type SpawnPlan } from "./spawn-plan.ts";
 
@@ -52,14 +58,15 @@ const parallelDestroys = 16;
 const longestLog = 10_000;
 
 /**
- * Sandboxes, from spawn to destroy. Spawns wait for the first reconciliation (`ready`); everything else works on what
- * has been loaded. The states of a sandbox are in `states.ts`, what this process does with one in `live-sandboxes.ts`.
+ * Sandboxes, from spawn to destroy. Spawns wait until their provider's runtimes are known, everything else for what it
+ * means to be loaded. The states of a sandbox are in `states.ts`, what this process does with one in `live-sandboxes.ts`.
  */
 export class SandboxService implements AsyncDisposable {
   /** For the reconciler alone. */
   readonly lifecycle: SandboxLifecycle;
   readonly #context: SandboxContext;
-  readonly #gate = new Gate();
+  readonly #gates = new StartGates();
+  readonly #directory: SandboxDirectory;
   readonly #spawns: SpawnFlow;
   readonly #destroys: DestroyFlow;
   readonly #extends: ExtendFlow;
@@ -99,20 +106,21 @@ export class SandboxService implements AsyncDisposable {
       },
     });
     this.#extends = new ExtendFlow(this.#context, recover);
+    this.#directory = new SandboxDirectory({ live: this.#context.live, gates: this.#gates, recover });
     this.lifecycle = {
       live: this.#context.live,
       expiry,
       destroys: this.#destroys,
       recover,
-      gate: this.#gate,
+      gates: this.#gates,
       onUnfinished: (listener) => unfinished.add(listener),
       onProbeFailed: (listener) => failing.add(listener),
     };
   }
 
-  /** Whether the first reconciliation is done. */
+  /** Whether spawns without a wish for a provider are let through. */
   get ready(): boolean {
-    return this.#gate.opened;
+    return this.#gates.ofProvider(this.#context.registry.default().name).opened;
   }
 
   /** Sandboxes in memory, and the spawn queue's figures. */
@@ -133,7 +141,7 @@ export class SandboxService implements AsyncDisposable {
     const plan = this.#plan(input);
     const id = this.#context.ids.sandboxId();
     const { signal, onStage, idempotencyKey } = context;
-    await this.#gate.wait(signal);
+    await this.#gates.ofProvider(plan.provider.name).wait(signal);
     if (this.#closed) throw new ShuttingDown();
     const spawn = async (claim?: SpawnClaim) => {
       try {
@@ -182,13 +190,15 @@ export class SandboxService implements AsyncDisposable {
   }
 
   /** Idempotent. @throws NotFound for an id never seen; ProviderError or Unavailable while it is not confirmed. */
-  destroy(id: string, options: CallOptions): Promise<void> {
+  async destroy(id: string, options: CallOptions): Promise<void> {
+    await this.#directory.loaded(options);
     return this.#destroys.destroy(id, { signal: options.signal, reason: "requested" });
   }
 
   /** Destroys everything that has expired, now. @returns how many are gone. */
   async prune(options: CallOptions): Promise<number> {
     const { live, clock, logger } = this.#context;
+    await this.#directory.loaded(options);
     const nowMs = clock.now().getTime();
     const due = live
       .all()
@@ -210,6 +220,7 @@ export class SandboxService implements AsyncDisposable {
   /** Sets the expiry to now + ttl. @throws BadRequest, ResourceLimit, Conflict: see ExtendFlow. */
   async extend(id: string, ttlMs: number, options: CallOptions): Promise<SandboxRow> {
     try {
+      await this.#directory.loaded(options);
       return await this.#extends.extend(id, ttlMs, options);
     } catch (error) {
       if (error instanceof ResourceLimit) this.#reportLimit("", "extend", error, id);
@@ -217,9 +228,14 @@ export class SandboxService implements AsyncDisposable {
     }
   }
 
-  /** Hot path: no I/O. @throws NotFound; Conflict when it does not run; Unavailable when it cannot be reached. */
-  running(id: string): { row: SandboxRow; operations: SandboxOperations; provider: RuntimeProvider } {
+  /** As memory has it now. @throws NotFound; Conflict when it does not run; Unavailable when it cannot be reached. */
+  running(id: string): RunningSandbox {
     return this.#context.live.running(id);
+  }
+
+  /** Hot path: no I/O but right after a start, when the sandbox is adopted first. @throws as `running`. */
+  locate(id: string, options: CallOptions): Promise<RunningSandbox> {
+    return this.#directory.running(id, options);
   }
 
   /** Console lines, newest last. */
@@ -227,13 +243,13 @@ export class SandboxService implements AsyncDisposable {
     if (!Number.isInteger(lines) || lines < 1 || lines > longestLog) {
       throw new BadRequest(`lines must be a whole number from 1 to ${longestLog}, not ${lines}`);
     }
-    const entry = this.#context.live.get(id);
-    if (entry?.provider === undefined) throw sandboxNotFound(id);
+    const entry = await this.#directory.locate(id, options);
+    if (entry.provider === undefined) throw sandboxNotFound(id);
     return entry.provider.logs(entry.row.runtimeId, { signal: options.signal, lines });
   }
 
-  stats(id: string, options: CallOptions): Promise<RuntimeStats> {
-    return this.running(id).operations.stats(options);
+  async stats(id: string, options: CallOptions): Promise<RuntimeStats> {
+    return (await this.locate(id, options)).operations.stats(options);
   }
 
   /** Calls back when a sandbox starts running and when it stops. */
@@ -325,7 +341,7 @@ export interface SandboxLifecycle {
   readonly expiry: ExpiryQueue;
   readonly destroys: DestroyFlow;
   readonly recover: RecoverFlow;
-  readonly gate: Gate;
+  readonly gates: StartGates;
   /** Calls back when a destroy could not be finished. */
   onUnfinished(listener: (entry: LiveSandbox) => void): void;
   /** Calls back when a sandbox did not answer. */

@@ -1,6 +1,6 @@
 import { abortable } from "../../platform/abortable.ts";
 
-/** Closed until the first reconciliation is done; then open for good. */
+/** Closed until `open`; then open for good. */
 export class Gate {
   #open!: () => void;
   #opened = false;
@@ -24,5 +24,22 @@ export class Gate {
   /** @throws the signal's reason when it aborts first. */
   async wait(signal: AbortSignal): Promise<void> {
     if (!this.#opened) await abortable(this.ready, signal);
+  }
+}
+
+/**
+ * What has to be known before requests can be answered: `loaded` is open once memory holds what the store has, the gate
+ * of a provider once its runtimes have been listed or it did not answer. Sandboxes are adopted afterwards.
+ */
+export class StartGates {
+  readonly loaded = new Gate();
+  readonly #providers = new Map<string, Gate>();
+
+  ofProvider(name: string): Gate {
+    const known = this.#providers.get(name);
+    if (known !== undefined) return known;
+    const gate = new Gate();
+    this.#providers.set(name, gate);
+    return gate;
   }
 }

@@ -81,6 +81,7 @@ export class Harness<C extends Clock = FakeClock> implements AsyncDisposable {
   async start(): Promise<this> {
     this.reconciler.start();
     await this.reconciler.ready;
+    await this.reconciler.reconcile();
     return this;
   }
 
