@@ -4,7 +4,8 @@ import cors from "@fastify/cors";
 import type { TypeBoxTypeProvider } from "@fastify/type-provider-typebox";
 import websocket from "@fastify/websocket";
 import { type FastifyReply, type FastifyRequest, fastify, LogController } from "fastify";
-import type { Logger } from "../platform/logger.ts";
+import { withinRequest } from "../platform/request-scope.ts";
+import { AccessLog } from "./access-log.ts";
 import { authenticate, KeyCheck } from "./auth.ts";
 import { BrowserGuard } from "./browser-guard.ts";
 import { docsPage } from "./docs-page.ts";
@@ -104,7 +105,8 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   await app.register(websocket, {
     options: { maxPayload: wsMessageLimitBytes, perMessageDeflate: false },
   });
-  if (logger.isLevelEnabled("debug")) logRequests(app, logger);
+  new AccessLog({ logger, clock: options.clock }).attach(app);
+  nameRequests(app);
   // After the plugins: a refused upgrade is closed by the websocket plugin, a preflight answered by the CORS plugin.
   guard(app, options);
   table.watch(app);
@@ -168,21 +170,13 @@ function guard(app: RouteApp, options: ApiOptions): void {
   });
 }
 
-/** One line per request at its end, for those who look closely; what changes sandboxes is logged by core. */
-function logRequests(app: RouteApp, logger: Logger): void {
-  app.addHook("onResponse", (request, reply, done) => {
-    logger.debug(
-      {
-        request_id: request.id,
-        method: request.method,
-        path: pathOf(request),
-        status: reply.statusCode,
-        duration_ms: Math.round(reply.elapsedTime * 100) / 100,
-      },
-      "request",
-    );
-    done();
-  });
+/**
+ * Whatever is logged while a request is dealt with names it. Entered anew once the body was read, which goes on from
+ * the socket's events.
+ */
+function nameRequests(app: RouteApp): void {
+  app.addHook("onRequest", (request, _reply, done) => withinRequest(request.id, done));
+  app.addHook("preValidation", (request, _reply, done) => withinRequest(request.id, done));
 }
 
 /** An empty body is no body; the rest is JSON in which nothing poses as a prototype. */

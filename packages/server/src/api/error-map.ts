@@ -68,7 +68,7 @@ export function errorBody(error: DomainError): Record<string, unknown> {
   return { ...error.details, code: error.code, message: error.message };
 }
 
-/** Answers an error, and logs it where it is ours or a provider's. */
+/** Answers an error, and logs it where it is ours or a provider's; what the caller got wrong is told by the access log. */
 export function errorHandler(logger: Logger) {
   return (error: unknown, request: FastifyRequest, reply: FastifyReply): void => {
     if (callerIsGone(error, request, reply) || reply.raw.headersSent) {
@@ -78,7 +78,8 @@ export function errorHandler(logger: Logger) {
     }
     const domain = toDomainError(error);
     const status = httpStatus[domain.code];
-    logFailure(logger, request, { error, domain, status });
+    reply.refusal = { code: domain.code, message: domain.message };
+    if (status >= 500) logFailure(logger, request, { error, domain, status });
     if (domain.retryAfterS !== undefined) reply.header("retry-after", String(domain.retryAfterS));
     const execId = domain.details.exec_id;
     if (typeof execId === "string") reply.header("x-exec-id", execId);
@@ -108,9 +109,16 @@ function logFailure(
   failure: { error: unknown; domain: DomainError; status: number },
 ): void {
   const { error, domain, status } = failure;
-  const fields = { request_id: request.id, method: request.method, path: pathOf(request), status };
-  if (status >= 500) logger.error({ ...fields, code: domain.code, err: error }, "request failed");
-  else logger.debug({ ...fields, code: domain.code, message: domain.message }, "request refused");
+  const fields = {
+    request_id: request.id,
+    method: request.method,
+    path: pathOf(request),
+    status,
+    code: domain.code,
+  };
+  // That something is unavailable for now is no fault to be searched for by its stack.
+  if (status === 503) logger.warn({ ...fields, error: domain.message }, "request failed");
+  else logger.error({ ...fields, err: error }, "request failed");
 }
 
 /** The path without its query, which may hold what logs should not. */

@@ -1,4 +1,5 @@
 import { type Logger, type LoggerOptions, pino } from "pino";
+import { currentRequestId } from "./request-scope.ts";
 
 export type { Logger } from "pino";
 
@@ -15,7 +16,14 @@ const secretPaths = [
 /** What every logger of ours is made with. */
 export function loggerSettings(level: string): LoggerOptions {
   const paths = secretPaths.flatMap((path) => [path, `*.${path}`]);
-  return { level, redact: { paths, censor: "[redacted]" } };
+  return {
+    level,
+    redact: { paths, censor: "[redacted]" },
+    mixin: () => {
+      const requestId = currentRequestId();
+      return requestId === undefined ? {} : { request_id: requestId };
+    },
+  };
 }
 
 /** Logs go to standard error, one JSON object or one readable line each. */

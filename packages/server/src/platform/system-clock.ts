@@ -1,5 +1,6 @@
 import { performance } from "node:perf_hooks";
 import type { Clock, Timer } from "../ports/clock.ts";
+import { outsideRequests } from "./request-scope.ts";
 
 /** Longest delay setTimeout takes, milliseconds. */
 const longestTimeoutMs = 2 ** 31 - 1;
@@ -15,7 +16,7 @@ export const systemClock: Clock = {
       timer = setTimeout(() => (remainingMs > stepMs ? arm(remainingMs - stepMs) : callback()), stepMs);
       timer.unref();
     };
-    arm(delayMs);
+    outsideRequests(() => arm(delayMs));
     return { cancel: () => clearTimeout(timer) } satisfies Timer;
   },
 };

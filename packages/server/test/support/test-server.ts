@@ -10,7 +10,7 @@ import type { EventLog } from "../../src/core/events/event-log.ts";
 import type { ExecService } from "../../src/core/exec/exec-service.ts";
 import { ProviderRegistry } from "../../src/core/providers/provider-registry.ts";
 import type { SandboxService } from "../../src/core/sandboxes/sandbox-service.ts";
-import { silentLogger } from "../../src/platform/logger.ts";
+import { type Logger, silentLogger } from "../../src/platform/logger.ts";
 import { systemClock } from "../../src/platform/system-clock.ts";
 import type { RuntimeProvider } from "../../src/ports/runtime-provider.ts";
 import { SqliteStore } from "../../src/stores/sqlite/index.ts";
@@ -31,6 +31,7 @@ export interface TestServerOptions {
   env?: Record<string, string>;
   /** Kept from an earlier server, to play a restart. */
   dataDir?: string;
+  logger?: Logger;
 }
 
 /** The whole service with a real store, on a free port of the loopback. */
@@ -60,7 +61,7 @@ export async function startTestServer(options: TestServerOptions): Promise<TestS
   });
   const { app, events, sandboxes, execs, reconciler } = await openControlPlane({
     config,
-    logger: silentLogger,
+    logger: options.logger ?? silentLogger,
     store,
     registry,
     version: projectVersion,

@@ -14,7 +14,6 @@ import type { FastifyRequest } from "fastify";
 import { Type } from "typebox";
 import { parseOwnerId } from "../../core/owners.ts";
 import type { SandboxService, SpawnInput } from "../../core/sandboxes/sandbox-service.ts";
-import type { Logger } from "../../platform/logger.ts";
 import { BadRequest } from "../../ports/errors.ts";
 import { defined, given, optionalDuration, requiredDuration } from "../parse.ts";
 import { presentSandbox, presentStats } from "../present.ts";
@@ -45,10 +44,9 @@ export function sandboxRoutes(
   options: {
     sandboxes: SandboxService;
     server: { previewDomain: string; port: number; publicUrl: string };
-    logger: Logger;
   },
 ): void {
-  const { sandboxes, server, logger } = options;
+  const { sandboxes, server } = options;
   const present = (row: Parameters<typeof presentSandbox>[0]) =>
     presentSandbox(row, { previewDomain: server.previewDomain });
   const tags = ["sandboxes"];
@@ -166,7 +164,6 @@ export function sandboxRoutes(
     },
     handler: async (request, reply) => {
       await sandboxes.destroy(request.params.id, { signal: reply.callerSignal });
-      logger.debug({ request_id: request.id, sandbox_id: request.params.id }, "sandbox destroyed");
       return { status: "destroyed" as const };
     },
   });

@@ -25,7 +25,7 @@ export function systemRoutes(
   app.route({
     method: "GET",
     url: "/health",
-    config: { open: true },
+    config: { open: true, probe: true },
     schema: { tags, operationId: "getHealth", summary: "The service answers", response: { 200: Health } },
     handler: async () => ({ status: "ok" as const, ...common() }),
   });
@@ -33,7 +33,7 @@ export function systemRoutes(
   app.route({
     method: "GET",
     url: "/live",
-    config: { open: true },
+    config: { open: true, probe: true },
     schema: {
       tags,
       operationId: "getLiveness",
@@ -46,7 +46,7 @@ export function systemRoutes(
   app.route({
     method: "GET",
     url: "/ready",
-    config: { open: true },
+    config: { open: true, probe: true },
     schema: {
       tags,
       operationId: "getReadiness",

@@ -12,6 +12,7 @@ import {
 } from "../../ports/index.ts";
 import { destroyDeadlineMs, messageOf, type SandboxContext } from "./context.ts";
 import { type LiveSandbox, sandboxNotFound } from "./live-sandboxes.ts";
+import { logSandbox } from "./sandbox-log.ts";
 import { liveStates, statesBefore } from "./states.ts";
 
 export type DestroyReason = "requested" | "expired" | "reconciled" | "shutdown";
@@ -88,6 +89,7 @@ export class DestroyFlow {
    */
   async undo(entry: LiveSandbox, options: { destroyed: boolean }): Promise<void> {
     const { store, clock } = this.#context;
+    const startedMs = clock.monotonicMs();
     try {
       await this.#context.live.work(entry, "destroy", async () => {
         if (options.destroyed && !entry.row.destroyRequested) {
@@ -97,7 +99,7 @@ export class DestroyFlow {
             entry.row;
         }
         await this.#endRuntimeOrKeepIntent(entry, ["creating"]);
-        if (entry.row.destroyRequested) await this.#markDestroyed(entry, "requested");
+        if (entry.row.destroyRequested) await this.#markDestroyed(entry, "requested", startedMs);
         else await this.#removeRow(entry);
       });
     } catch (error) {
@@ -125,6 +127,7 @@ export class DestroyFlow {
 
   async #destroy(entry: LiveSandbox, reason: DestroyReason): Promise<void> {
     const { store, clock, live } = this.#context;
+    const startedMs = clock.monotonicMs();
     const state = reason === "expired" ? { state: "expired" as const } : {};
     const from = reason === "expired" ? [...statesBefore("expired"), "expired" as const] : liveStates;
     const change = { ...state, destroyRequested: true, updatedAt: clock.now() };
@@ -138,7 +141,7 @@ export class DestroyFlow {
     live.stop(entry);
     if (reason === "expired") this.#context.queue.capacityFreed();
     await this.#endRuntimeOrKeepIntent(entry, liveStates);
-    await this.#markDestroyed(entry, reason);
+    await this.#markDestroyed(entry, reason, startedMs);
   }
 
   async #endRuntimeOrKeepIntent(entry: LiveSandbox, from: readonly SandboxState[]): Promise<void> {
@@ -167,8 +170,8 @@ export class DestroyFlow {
     }
   }
 
-  async #markDestroyed(entry: LiveSandbox, reason: DestroyReason): Promise<void> {
-    const { store, clock, events } = this.#context;
+  async #markDestroyed(entry: LiveSandbox, reason: DestroyReason, startedMs: number): Promise<void> {
+    const { store, clock, events, logger } = this.#context;
     const now = clock.now();
     // What a client handed in as environment may be secret: it goes with the sandbox.
     const change = { state: "destroyed", env: {}, destroyedAt: now, updatedAt: now } as const;
@@ -176,6 +179,9 @@ export class DestroyFlow {
     this.forget(entry);
     const data = { provider: entry.row.provider, reason };
     events.emit({ type: "sandbox.destroyed", sandboxId: entry.row.id, data });
+    const durationMs = clock.monotonicMs() - startedMs;
+    const happening = { event: "sandbox.destroy", outcome: "ok", reason, durationMs } as const;
+    logSandbox(logger, entry.row, happening, reason === "expired" ? "sandbox expired" : "sandbox destroyed");
   }
 
   async #removeRow(entry: LiveSandbox): Promise<void> {
@@ -188,9 +194,11 @@ export class DestroyFlow {
     const { store, clock, events, logger } = this.#context;
     const { id: sandboxId, provider } = entry.row;
     const data = { operation: "destroy", provider, error: messageOf(error) };
-    logger.error(
-      { event: "destroy", outcome: "failed", sandbox_id: sandboxId, provider, err: error },
-      "destroy failed",
+    logSandbox(
+      logger,
+      entry.row,
+      { event: "sandbox.destroy", outcome: "failed", err: error },
+      "destroy failed; it is repeated",
     );
     events.emit({ type: "provider.failed", sandboxId, data });
     events.emit({ type: "operation.failed", sandboxId, data });

@@ -4,6 +4,7 @@ import { type CallOptions, Conflict, RuntimeGone, type SandboxRow } from "../../
 import { callDeadlineMs, expiresInMs, type SandboxContext } from "./context.ts";
 import { type LiveSandbox, sandboxNotFound } from "./live-sandboxes.ts";
 import type { RecoverFlow } from "./recover-flow.ts";
+import { logSandbox } from "./sandbox-log.ts";
 import { checkTtl } from "./spawn-plan.ts";
 
 const extendableStates = ["running", "unhealthy"] as const;
@@ -27,7 +28,7 @@ export class ExtendFlow {
    *   sandbox expired or does not run.
    */
   async extend(id: string, ttlMs: number, options: CallOptions): Promise<SandboxRow> {
-    const { live, defaults } = this.#context;
+    const { live, defaults, logger } = this.#context;
     let entry = live.get(id);
     if (entry === undefined) throw sandboxNotFound(id);
     const lifeMs = checkTtl(ttlMs, defaults);
@@ -40,6 +41,12 @@ export class ExtendFlow {
     const held = entry;
     await live.work(held, "other", () => this.#moveExpiry(held, lifeMs));
     const { row } = held;
+    logSandbox(
+      logger,
+      row,
+      { event: "sandbox.extend", outcome: "ok" },
+      `sandbox lives until ${row.expiresAt.toISOString()}`,
+    );
     await this.#tell(held, options);
     return row;
   }

@@ -13,6 +13,7 @@ import { expiresInMs, messageOf, probeDeadlineMs, type SandboxContext } from "./
 import type { DestroyFlow } from "./destroy-flow.ts";
 import { FreshInventories } from "./fresh-inventories.ts";
 import type { LiveSandbox } from "./live-sandboxes.ts";
+import { logSandbox } from "./sandbox-log.ts";
 import type { SandboxDefaults } from "./spawn-plan.ts";
 
 /** So many questions in a row may go unanswered before a sandbox counts as unhealthy, less one. */
@@ -83,8 +84,10 @@ export class RecoverFlow {
       throw error;
     }
     expiry.set(row.id, row.expiresAt);
-    logger.warn(
-      { sandbox_id: row.id, runtime_id: runtimeId, owner_id: row.ownerId, provider: provider.name },
+    logSandbox(
+      logger,
+      row,
+      { event: "sandbox.recover", outcome: "ok" },
       "a sandbox that the database does not know was taken in from its runtime's record",
     );
     const data = { action: "recovered_sandbox", provider: provider.name, image: row.image };
@@ -147,7 +150,7 @@ export class RecoverFlow {
 
   /** The inventory says that its runtime ended without having been asked to: the sandbox is kept in state error until it expires. */
   async vanished(entry: LiveSandbox, why: string): Promise<void> {
-    const { live, store, clock, events, queue } = this.#context;
+    const { live, store, clock, events, queue, logger } = this.#context;
     if (entry.work !== undefined || (entry.row.state !== "running" && entry.row.state !== "unhealthy"))
       return;
     await live.work(entry, "other", async () => {
@@ -164,6 +167,8 @@ export class RecoverFlow {
       queue.capacityFreed();
       const data = { provider: row.provider, error: row.error };
       events.emit({ type: "sandbox.error", sandboxId: row.id, data });
+      const happening = { event: "sandbox.error", outcome: "failed", error: row.error ?? why } as const;
+      logSandbox(logger, row, happening, "a sandbox ended by itself");
       await this.#removeRemains(entry);
     });
   }
@@ -186,7 +191,8 @@ export class RecoverFlow {
   }
 
   async #connect(entry: LiveSandbox, provider: RuntimeProvider): Promise<void> {
-    const { live, store, clock, events } = this.#context;
+    const { live, store, clock, events, logger } = this.#context;
+    const startedMs = clock.monotonicMs();
     using deadline = deadlineAfter(probeDeadlineMs, this.#closing.signal);
     const { runtimeId } = entry.row;
     await abortable(provider.adopt(runtimeId, deadline), deadline.signal);
@@ -195,11 +201,19 @@ export class RecoverFlow {
       const change = { state: "running", error: null, updatedAt: clock.now() } as const;
       entry.row =
         (await store.sandboxes.update(entry.row.id, ["unhealthy"], change, this.#context.fence)) ?? entry.row;
+      logSandbox(
+        logger,
+        entry.row,
+        { event: "sandbox.recover", outcome: "ok" },
+        "a sandbox is healthy again",
+      );
     }
     if (entry.operations !== undefined || entry.row.state !== "running") return;
     const data = { action: "adopted_runtime", provider: provider.name, image: entry.row.image };
     events.emit({ type: "reconcile.action", sandboxId: entry.row.id, data });
     live.start(entry, "adopted");
+    const durationMs = clock.monotonicMs() - startedMs;
+    logSandbox(logger, entry.row, { event: "sandbox.adopt", outcome: "ok", durationMs }, "sandbox adopted");
   }
 
   async #tellExpiry(entry: LiveSandbox, operations: SandboxOperations): Promise<void> {
@@ -220,8 +234,10 @@ export class RecoverFlow {
       this.#context.fence,
     );
     if (row === undefined) return;
-    if (entry.row.state === "running")
-      logger.warn({ sandbox_id: row.id, error: why }, "a sandbox is unhealthy");
+    if (entry.row.state === "running") {
+      const happening = { event: "sandbox.unhealthy", outcome: "failed", error: why } as const;
+      logSandbox(logger, row, happening, "a sandbox is unhealthy");
+    }
     entry.row = row;
   }
 

@@ -21,6 +21,7 @@ import { DestroyedMeanwhile, type DestroyFlow } from "./destroy-flow.ts";
 import { refuseSecondOwner } from "./exclusive-owners.ts";
 import { KeyClaimed, keyRememberedMs, type SpawnClaim } from "./idempotency.ts";
 import type { LiveSandbox, Work } from "./live-sandboxes.ts";
+import { logSandbox } from "./sandbox-log.ts";
 import type { SpawnPlan } from "./spawn-plan.ts";
 
 export type OnStage = (stage: string, durationMs: number) => void;
@@ -127,10 +128,10 @@ export class SpawnFlow {
     plan: SpawnPlan,
     options: { signal: AbortSignal; onStage?: OnStage },
   ): Promise<SandboxRow> {
-    const { clock, live, expiry, events } = this.#context;
+    const { clock, live, expiry, events, logger } = this.#context;
+    const startedMs = clock.monotonicMs();
     try {
       options.signal.throwIfAborted();
-      const startedMs = clock.monotonicMs();
       const spec = runtimeSpec(entry.row, plan, expiresInMs(entry.row, this.#context));
       const { onStage } = options;
       const image = await this.#provide(spec, plan, {
@@ -147,10 +148,12 @@ export class SpawnFlow {
       events.emit({ type: "sandbox.created", sandboxId: entry.row.id, data: createdData(entry.row) });
       events.emit({ type: "sandbox.running", sandboxId: entry.row.id, data });
       live.start(entry, "spawned");
+      const durationMs = since(clock, startedMs);
+      logSandbox(logger, entry.row, { event: "sandbox.spawn", outcome: "ok", durationMs }, "sandbox spawned");
       return entry.row;
     } catch (error) {
       const cause = options.signal.aborted ? causeOf(options.signal, plan) : error;
-      this.#report(entry, cause);
+      this.#report(entry, cause, since(clock, startedMs));
       await this.#destroys.undo(entry, { destroyed: cause instanceof DestroyedMeanwhile });
       throw cause;
     }
@@ -177,17 +180,23 @@ export class SpawnFlow {
     return row;
   }
 
-  #report(entry: LiveSandbox, error: unknown): void {
+  #report(entry: LiveSandbox, error: unknown, durationMs: number): void {
     const { events, logger } = this.#context;
     const { id: sandboxId, provider } = entry.row;
     if (error instanceof DestroyedMeanwhile) return;
     const data = { operation: "spawn", provider, error: messageOf(error) };
     const providerFailed =
       !(error instanceof DomainError) || ["provider_error", "unavailable"].includes(error.code);
-    logger.warn(
-      { event: "spawn", outcome: "failed", sandbox_id: sandboxId, provider, err: error },
-      "spawn failed",
-    );
+    // What the caller got wrong is told by the request's own line.
+    if (providerFailed) {
+      const happening = {
+        event: "sandbox.spawn",
+        outcome: "failed",
+        durationMs,
+        error: messageOf(error),
+      } as const;
+      logSandbox(logger, entry.row, happening, "spawn failed");
+    }
     if (providerFailed && !isCancellation(error)) events.emit({ type: "provider.failed", sandboxId, data });
     events.emit({ type: "operation.failed", sandboxId, data });
     events.emit({ type: "sandbox.error", sandboxId, data: { provider, error: messageOf(error) } });

@@ -100,7 +100,7 @@ export class ConnectedRuntimes implements AsyncDisposable {
     } catch (error) {
       // The engine is away. Its event stream comes back with it, and then every runtime is looked at.
       if (!signal.aborted)
-        this.#logger.warn({ err: error, runtimeId }, "cannot tell whether a container has ended");
+        this.#logger.warn({ err: error, runtime_id: runtimeId }, "cannot tell whether a container has ended");
     }
   }
 
@@ -128,10 +128,13 @@ export class ConnectedRuntimes implements AsyncDisposable {
     using deadline = deadlineAfter(endTimeoutMs, this.#closing.signal);
     try {
       await this.#reconnect(runtimeId, deadline.signal);
-      this.#logger.warn({ runtimeId }, "the connection to a sandbox's agent broke and was made anew");
+      this.#logger.warn(
+        { runtime_id: runtimeId },
+        "the connection to a sandbox's agent broke and was made anew",
+      );
     } catch (error) {
       if (this.#closing.signal.aborted) return;
-      this.#logger.warn({ err: error, runtimeId }, "the agent of a sandbox is gone");
+      this.#logger.warn({ err: error, runtime_id: runtimeId }, "the agent of a sandbox is gone");
       this.#tell(runtimeId, "its agent does not answer any more");
     }
   }

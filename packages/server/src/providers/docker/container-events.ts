@@ -59,7 +59,7 @@ export class ContainerEvents implements Disposable {
         });
       } catch (error) {
         if (signal.aborted) return;
-        this.#logger.warn({ err: error, retryMs }, "the Docker Engine's event stream broke");
+        this.#logger.warn({ err: error, retry_ms: retryMs }, "the Docker Engine's event stream broke");
       }
       await delay(retryMs, undefined, { signal, ref: false }).catch(() => undefined);
       retryMs = Math.min(retryMs * 2, longestRetryMs);

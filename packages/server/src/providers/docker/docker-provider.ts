@@ -294,7 +294,7 @@ export class DockerProvider implements RuntimeProvider {
       await this.#remove(runtimeId, { signal: deadline.signal });
     } catch (error) {
       // It stays in the inventory, and whoever reads that destroys it.
-      this.#logger.warn({ err: error, runtimeId }, "a failed spawn could not be undone yet");
+      this.#logger.warn({ err: error, runtime_id: runtimeId }, "a failed spawn could not be undone yet");
     }
   }
 

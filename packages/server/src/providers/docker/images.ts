@@ -87,7 +87,7 @@ export class EngineImages {
       );
     }
     const durationMs = Math.round(performance.now() - startedAt);
-    this.#logger.info({ image: name, durationMs }, `pulled image ${name}`);
+    this.#logger.info({ image: name, duration_ms: durationMs }, `pulled image ${name}`);
   }
 
   async #readPull(name: string, signal: AbortSignal): Promise<void> {

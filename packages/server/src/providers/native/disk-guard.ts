@@ -65,7 +65,7 @@ export class DiskGuard implements AsyncDisposable {
     const reason =
       `stopped: it had written ${largest.mb} MB and ${Math.round(freeMb)} MB were free below data_dir, ` +
       `less than the ${this.#minFreeMb} MB of providers.native.min_free_mb`;
-    this.#logger.warn({ runtimeId: largest.runtimeId, freeMb: Math.round(freeMb) }, reason);
+    this.#logger.warn({ runtime_id: largest.runtimeId, free_mb: Math.round(freeMb) }, reason);
     await this.#stop(largest.runtimeId, reason);
   }
 

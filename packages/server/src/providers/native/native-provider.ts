@@ -367,7 +367,7 @@ export class NativeProvider implements RuntimeProvider {
       await this.destroy(runtimeId, { signal: deadline.signal });
     } catch (error) {
       this.#logger.warn(
-        { err: error, runtimeId },
+        { err: error, runtime_id: runtimeId },
         "a runtime could not be removed; its destroy will be repeated",
       );
     }

@@ -1,0 +1,82 @@
+import type { FastifyReply, FastifyRequest } from "fastify";
+import type { Logger } from "../platform/logger.ts";
+import type { Clock } from "../ports/clock.ts";
+import { pathOf } from "./error-map.ts";
+import type { RouteApp } from "./routes/route-app.ts";
+
+declare module "fastify" {
+  interface FastifyReply {
+    /** Why the request was not done, for its line. */
+    refusal: { code: string; message: string } | null;
+  }
+  interface FastifyContextConfig {
+    /** Asked for again and again by machines: answers that do not change get a line a minute. */
+    probe?: boolean;
+  }
+}
+
+/** How long the same answer to a probe gets no further line, milliseconds. */
+const probeQuietMs = 60_000;
+
+/** One line per request at its end. Answers of 5xx are told with their error by the error handler, beside this line. */
+export class AccessLog {
+  readonly #logger: Logger;
+  readonly #clock: Clock;
+  readonly #probes = new Map<string, { status: number; toldMs: number; suppressed: number }>();
+
+  constructor(options: { logger: Logger; clock: Clock }) {
+    this.#logger = options.logger;
+    this.#clock = options.clock;
+  }
+
+  attach(app: RouteApp): void {
+    app.decorateReply("refusal", null);
+    if (!this.#logger.isLevelEnabled("info")) return;
+    app.addHook("onResponse", (request, reply, done) => {
+      this.#tell(request, reply);
+      done();
+    });
+  }
+
+  #tell(request: FastifyRequest, reply: FastifyReply): void {
+    const path = pathOf(request);
+    const suppressed = request.routeOptions.config.probe === true ? this.#quieted(path, reply.statusCode) : 0;
+    if (suppressed === undefined) return;
+    const { id, execId } = (request.params ?? {}) as { id?: string; execId?: string };
+    const { refusal } = reply;
+    this.#logger.info(
+      {
+        event: "request",
+        outcome: outcomeOf(reply),
+        request_id: request.id,
+        method: request.method,
+        path,
+        status: reply.statusCode,
+        duration_ms: Math.round(reply.elapsedTime * 100) / 100,
+        ...(id !== undefined && path.includes("/sandboxes/") && { sandbox_id: id }),
+        ...(execId !== undefined && { exec_id: execId }),
+        ...(refusal !== null && { code: refusal.code, error: refusal.message }),
+        ...(suppressed > 0 && { suppressed }),
+      },
+      "request",
+    );
+  }
+
+  /** @returns how many lines were left out before this one; undefined when this one is left out too. */
+  #quieted(path: string, status: number): number | undefined {
+    const nowMs = this.#clock.monotonicMs();
+    const last = this.#probes.get(path);
+    if (last !== undefined && last.status === status && nowMs - last.toldMs < probeQuietMs) {
+      last.suppressed++;
+      return undefined;
+    }
+    this.#probes.set(path, { status, toldMs: nowMs, suppressed: 0 });
+    return last?.suppressed ?? 0;
+  }
+}
+
+function outcomeOf(reply: FastifyReply): "ok" | "refused" | "failed" | "gone" {
+  if (!reply.raw.writableFinished) return "gone";
+  if (reply.statusCode >= 500) return "failed";
+  return reply.statusCode >= 400 ? "refused" : "ok";
+}

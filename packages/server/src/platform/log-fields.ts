@@ -1,0 +1,27 @@
+/**
+ * The names of fields in log lines, each in one sense; `docs/operations/logs.md` explains them, and a test compares the two.
+ * Names are snake_case with the unit at the end.
+ */
+export const logFields = {
+  event: "what happened: `request`, `sandbox.spawn`, `sandbox.destroy`, …",
+  outcome:
+    "how it ended: `ok`, `refused` (the caller got it wrong), `failed` (we or a backend did), `gone` (the caller left)",
+  request_id:
+    "the request it was done for: the caller's `X-Request-ID`, or one made here; absent for what nobody asked for",
+  sandbox_id: "the sandbox",
+  runtime_id: "what its provider calls it: the name of its directory, container or process group",
+  owner_id: "whose it is; absent when it is nobody's",
+  provider: "the provider that runs it",
+  exec_id: "the command",
+  duration_ms: "how long it took, milliseconds",
+  reason: "why: of a destroy `requested`, `expired`, `reconciled` or `shutdown`",
+  code: "the error code that the caller got",
+  error: "why it failed or was refused, in words",
+  err: "an error of ours or of a backend, with its stack and its causes",
+  method: "of a request",
+  path: "of a request, without its query",
+  status: "of an answer",
+  suppressed: "lines like this one that were left out since the last",
+} as const satisfies Record<string, string>;
+
+export type LogField = keyof typeof logFields;

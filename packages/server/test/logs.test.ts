@@ -1,0 +1,121 @@
+import { readFileSync } from "node:fs";
+import { Writable } from "node:stream";
+import { pino } from "pino";
+import { afterEach, beforeEach, expect, test } from "vitest";
+import { logFields } from "../src/platform/log-fields.ts";
+import { loggerSettings } from "../src/platform/logger.ts";
+import { eventually, TestClient } from "./support/http.ts";
+import { mockProvider } from "./support/providers.ts";
+import { startTestServer, type TestServer } from "./support/test-server.ts";
+
+interface Line {
+  level: number;
+  event?: string;
+  [field: string]: unknown;
+}
+
+const info = 30;
+let lines: Line[];
+let server: TestServer;
+let client: TestClient;
+
+beforeEach(async () => {
+  lines = [];
+  const sink = new Writable({
+    write: (chunk, _encoding, done) => {
+      lines.push(JSON.parse(String(chunk)));
+      done();
+    },
+  });
+  server = await startTestServer({ provider: mockProvider, logger: pino(loggerSettings("info"), sink) });
+  client = new TestClient(server.url);
+});
+afterEach(() => server[Symbol.asyncDispose]());
+
+const of = (event: string) => lines.filter((line) => line.event === event);
+const requestLine = (requestId: string) =>
+  eventually(() => of("request").find((line) => line.request_id === requestId));
+
+test("one line for each thing that happens to a sandbox, with the request that asked for it", async () => {
+  const answer = await client.call(
+    "POST",
+    "/api/v1/sandboxes",
+    { owner_id: "acme", ttl: "1h" },
+    { "x-request-id": "spawn-1" },
+  );
+  const id = answer.json.id;
+  await client.call("POST", `/api/v1/sandboxes/${id}/extend`, { ttl: "2h" }, { "x-request-id": "extend-1" });
+  await client.call("DELETE", `/api/v1/sandboxes/${id}`, undefined, { "x-request-id": "destroy-1" });
+  const { items } = await server.sandboxes.list({ limit: 1, state: "destroyed" });
+  const common = {
+    level: info,
+    outcome: "ok",
+    sandbox_id: id,
+    runtime_id: items[0]?.runtimeId,
+    owner_id: "acme",
+    provider: "mock",
+  };
+  const duration = expect.any(Number);
+  expect(of("sandbox.spawn")).toMatchObject([{ ...common, request_id: "spawn-1", duration_ms: duration }]);
+  expect(of("sandbox.extend")).toMatchObject([{ ...common, request_id: "extend-1" }]);
+  expect(of("sandbox.destroy")).toMatchObject([
+    { ...common, request_id: "destroy-1", reason: "requested", duration_ms: duration },
+  ]);
+});
+
+test("an expiry is told as one, without a request", async () => {
+  const id = await client.spawn({ ttl: "50ms" });
+  const line = await eventually(() => of("sandbox.destroy")[0]);
+  expect(line).toMatchObject({ sandbox_id: id, reason: "expired", outcome: "ok" });
+  expect(line).not.toHaveProperty("request_id");
+});
+
+test("a refusal is one line at info without a stack", async () => {
+  const bad = { image: "no such image" };
+  await client.call("POST", "/api/v1/sandboxes", bad, { "x-request-id": "bad-1" });
+  await client.call("GET", "/api/v1/sandboxes/sb-nothere", undefined, { "x-request-id": "bad-2" });
+  expect(await requestLine("bad-1")).toMatchObject({
+    level: info,
+    outcome: "refused",
+    status: 400,
+    code: "bad_request",
+    error: expect.stringContaining("no such image"),
+  });
+  expect(await requestLine("bad-2")).toMatchObject({
+    status: 404,
+    code: "not_found",
+    sandbox_id: "sb-nothere",
+  });
+  expect(lines.filter(({ request_id }) => String(request_id).startsWith("bad-"))).toHaveLength(2);
+  expect(JSON.stringify(lines)).not.toContain("    at ");
+});
+
+test("a failure of a provider is told once with its stack, beside the request's own line", async () => {
+  server.provider.spawn = () => Promise.reject(new TypeError("made to fail"));
+  const failed = await client.call("POST", "/api/v1/sandboxes", {}, { "x-request-id": "failed-1" });
+  expect(failed.status).toBe(500);
+  expect(await requestLine("failed-1")).toMatchObject({ outcome: "failed", status: 500 });
+  const told = lines.filter(({ request_id }) => request_id === "failed-1");
+  expect(told.filter((line) => JSON.stringify(line).includes("    at "))).toHaveLength(1);
+  expect(told.find(({ event }) => event === "sandbox.spawn")).toMatchObject({ outcome: "failed" });
+});
+
+test("probes get a line when their answer changes, not each time", async () => {
+  for (let n = 0; n < 20; n++) await client.call("GET", "/api/v1/live");
+  await client.call("GET", "/api/v1/sandboxes", undefined, { "x-request-id": "after" });
+  await requestLine("after");
+  expect(of("request").filter(({ path }) => path === "/api/v1/live")).toHaveLength(1);
+});
+
+test("the documented fields are the ones there are, and no line has a field in another spelling", async () => {
+  const page = readFileSync(new URL("../../../docs/operations/logs.md", import.meta.url), "utf8");
+  const fields = page.slice(page.indexOf("## Fields"));
+  const documented = [...fields.matchAll(/^\| `([a-z_]+)` \|/gm)].map(([, name]) => name);
+  expect(documented).toEqual(Object.keys(logFields));
+  const id = await client.spawn();
+  await client.call("DELETE", `/api/v1/sandboxes/${id}`);
+  await eventually(() => of("request").find(({ method }) => method === "DELETE"));
+  const own = new Set([...Object.keys(logFields), "level", "time", "pid", "hostname", "msg"]);
+  for (const line of lines.filter(({ event }) => event !== undefined))
+    expect(Object.keys(line).filter((name) => !own.has(name))).toEqual([]);
+});
