@@ -1,7 +1,7 @@
 import type { Config } from "./config/config.ts";
 import type { Isolation } from "./config/providers.ts";
 import { checkMachine, type DoctorCheck } from "./doctor/machine.ts";
-import { openImageStore } from "./images.ts";
+import { imageSettings, openImageStore } from "./images.ts";
 import { deadlineAfter } from "./platform/deadline.ts";
 import type { Logger } from "./platform/logger.ts";
 import { systemClock } from "./platform/system-clock.ts";
@@ -45,12 +45,7 @@ export async function diagnose(options: {
     return { ok: false, machine, providers: [] };
   }
   await using opened = new AsyncDisposableStack();
-  const images = await openImageStore({
-    dataDir: config.dataDir,
-    aliases: config.images.aliases,
-    pullPolicy: config.images.pullPolicy,
-    logger,
-  });
+  const images = await openImageStore({ ...imageSettings(config), logger });
   const candidates = await providerCandidates({
     config,
     instanceId: "doctor",

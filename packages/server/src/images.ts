@@ -1,10 +1,34 @@
+import type { Config } from "./config/config.ts";
 import { ImageDisk } from "./images/image-disk.ts";
 import { ImageLibrary } from "./images/image-library.ts";
+import type { UnpackLimits } from "./images/unpack-budget.ts";
 import type { Logger } from "./platform/logger.ts";
 
 export type { ImageLibrary, ImageProgress, ImageWork } from "./images/image-library.ts";
 export { hostImage, normaliseImageName } from "./images/image-name.ts";
 export type { ImageConfig, StoredImage } from "./ports/image-store.ts";
+
+const unlimited: UnpackLimits = {
+  maxUnpackedBytes: Number.MAX_SAFE_INTEGER,
+  maxEntries: Number.MAX_SAFE_INTEGER / 8_192,
+  keepFreeBytes: 0,
+};
+
+/** What the image store takes from the configuration. */
+export function imageSettings({ images, dataDir, providers }: Config) {
+  return {
+    dataDir,
+    aliases: images.aliases,
+    pullPolicy: images.pullPolicy,
+    allowedRegistries: images.allowedRegistries,
+    limits: {
+      maxUnpackedBytes: images.maxUnpackedBytes,
+      maxEntries: images.maxEntries,
+      // Images give way before the guard of the disk looks for a sandbox to stop.
+      keepFreeBytes: (providers.native.minFreeMb * 1.25 + 64) * 1_048_576,
+    },
+  };
+}
 
 /**
  * Opens the image store below `dataDir`, making it when there is none. Any number of processes may have it open at once.
@@ -16,6 +40,8 @@ export async function openImageStore(options: {
   pullPolicy: "missing" | "never";
   logger: Logger;
   dockerSocket?: string;
+  allowedRegistries?: readonly string[];
+  limits?: Partial<UnpackLimits>;
 }): Promise<ImageLibrary> {
   const disk = new ImageDisk({ dataDir: options.dataDir });
   await disk.open();
@@ -24,6 +50,8 @@ export async function openImageStore(options: {
     aliases: options.aliases,
     pullPolicy: options.pullPolicy,
     dockerSocket: options.dockerSocket || "unix:///var/run/docker.sock",
+    allowedRegistries: options.allowedRegistries ?? ["*"],
+    limits: { ...unlimited, ...options.limits },
     logger: options.logger,
   });
 }

@@ -4,7 +4,7 @@ import type { Config } from "./config/config.ts";
 import { openControlPlane } from "./control-plane.ts";
 import { ProviderRegistry } from "./core/providers/provider-registry.ts";
 import { randomIds } from "./core/random-ids.ts";
-import { openImageStore } from "./images.ts";
+import { imageSettings, openImageStore } from "./images.ts";
 import { lockDataDir } from "./platform/data-dir-lock.ts";
 import { Installation } from "./platform/installation.ts";
 import type { Logger } from "./platform/logger.ts";
@@ -53,12 +53,7 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
   }
   const instanceId = installation.id;
 
-  const images = await openImageStore({
-    dataDir: config.dataDir,
-    aliases: config.images.aliases,
-    pullPolicy: config.images.pullPolicy,
-    logger,
-  });
+  const images = await openImageStore({ ...imageSettings(config), logger });
   const candidates = await providerCandidates({ config, instanceId, images, logger, clock });
   for (const candidate of candidates) if ("provider" in candidate) opened.use(candidate.provider);
   const selection = selectProviders(await checkCandidates(candidates), {

@@ -54,6 +54,7 @@ export async function providerCandidates(options: CandidateOptions): Promise<Can
         ...common,
         config: providers.docker,
         pullPolicy: config.images.pullPolicy,
+        allowedRegistries: config.images.allowedRegistries,
         aliases: config.images.aliases,
         clock,
         logger: logger.child({ provider: "docker" }),

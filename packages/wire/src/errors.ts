@@ -17,6 +17,7 @@ export const errorCodes = [
   "provider_error",
   "internal",
   "unavailable",
+  "storage_full",
   "remote_worker_rpc_unavailable",
 ] as const;
 

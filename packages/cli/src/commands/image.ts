@@ -60,14 +60,12 @@ async function obtain(
 
 async function openStore(flags: ImageFlags): Promise<ImageLibrary> {
   const { config } = await loadLocalConfig(flags);
-  const [{ openImageStore }, { createLogger }] = await Promise.all([
+  const [{ imageSettings, openImageStore }, { createLogger }] = await Promise.all([
     import("@alcove/server/images"),
     import("@alcove/server/logger"),
   ]);
   return openImageStore({
-    dataDir: config.dataDir,
-    aliases: config.images.aliases,
-    pullPolicy: config.images.pullPolicy,
+    ...imageSettings(config),
     dockerSocket: config.providers.docker.socket,
     logger: createLogger({ level: "warn", format: config.logging.format }),
   });

@@ -23,6 +23,7 @@ export const httpStatus = {
   internal: 500,
   unavailable: 503,
   remote_worker_rpc_unavailable: 503,
+  storage_full: 507,
 } as const satisfies Record<ErrorCode, number>;
 
 /** What the client may know of an error; anything unexpected is told blandly. */

@@ -222,6 +222,12 @@ export const ConfigSchema = section(
           ["missing", "never"],
           "missing: get an image that is not there; never: refuse.",
         ),
+        max_unpacked: bytes("16GiB", "Bytes an image may unpack to."),
+        max_entries: count(1_000_000, "Files, directories and links an image may unpack to.", 1),
+        allowed_registries: texts(
+          ["*"],
+          "Registries images are pulled from: docker.io, registry.example:5000; *: any. Credentials of the service's user go only to those named here.",
+        ),
         aliases: Type.Record(Type.String(), Type.String(), {
           default: {},
           description:

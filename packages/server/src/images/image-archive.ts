@@ -1,16 +1,13 @@
 import { createHash } from "node:crypto";
-import { createReadStream } from "node:fs";
 import { lstat, readFile, realpath } from "node:fs/promises";
 import path from "node:path";
 import { type Static, type TSchema, Type } from "typebox";
 import { Value } from "typebox/value";
 import { BadRequest, NotFound } from "../ports/errors.ts";
 import type { ImageConfig } from "../ports/image-store.ts";
-import { decompressed } from "./decompress.ts";
 import { normaliseImageName } from "./image-name.ts";
-import { writeLayer } from "./layer-writer.ts";
 
-const largestJson = 16 * 1_048_576;
+const largestJson = 4 * 1_048_576;
 const deepestIndex = 3;
 
 const ImageConfigFile = Type.Object({
@@ -66,34 +63,6 @@ export async function findArchivedImage(
   if ((await isFile(directory, "index.json")) && (await isFile(directory, "oci-layout")))
     return await ociImage(directory, await readChecked(directory, "index.json", OciIndex), 0);
   return undefined;
-}
-
-/** Applies the layers in order, each checked against what the configuration says of it. */
-export async function unpackArchivedImage(
-  image: ArchivedImage,
-  options: { root: string; signal: AbortSignal; onBytes: (bytes: number) => void },
-): Promise<void> {
-  for (const layer of image.layers) {
-    const hash = createHash("sha256");
-    const source = decompressed(createReadStream(layer.file), { signal: options.signal });
-    await writeLayer(hashing(source, hash), { ...options, whiteouts: true });
-    const found = `sha256:${hash.digest("hex")}`;
-    if (found !== layer.diffId)
-      throw new BadRequest(
-        `a layer of the archive is not what its image says: ${found} in place of ${layer.diffId}`,
-      );
-  }
-}
-
-/** Passes chunks on, hashing them. */
-export async function* hashing(
-  source: AsyncIterable<Uint8Array>,
-  hash: { update(data: Uint8Array): unknown },
-): AsyncGenerator<Uint8Array> {
-  for await (const chunk of source) {
-    hash.update(chunk);
-    yield chunk;
-  }
 }
 
 async function savedImage(

@@ -51,6 +51,9 @@ export class ImageDisk {
   /** Makes the folders and removes what dead processes left. */
   async open(): Promise<void> {
     for (const folder of [this.#names, this.#rootfs, this.#tmp]) await mkdir(folder, { recursive: true });
+    // Images may hold folders that anybody can write to: the machine's other users stay outside. A service that is not
+    // root starts sandboxes under ids of its own, which have to pass.
+    if (process.getuid?.() === 0) await chmod(path.dirname(this.#names), 0o700);
     for (const name of await readdir(this.#tmp)) {
       const [pid = "", start = ""] = name.split("-");
       if (startTimeOf(Number(pid)) !== start) await removeTree(path.join(this.#tmp, name));

@@ -1,22 +1,27 @@
-import { createHash } from "node:crypto";
 import { createReadStream } from "node:fs";
 import { chmod, mkdir, stat } from "node:fs/promises";
 import path from "node:path";
 import type { Logger } from "../platform/logger.ts";
 import { BadRequest, Conflict, DomainError, NotFound, ProviderError, Unavailable } from "../ports/errors.ts";
-import type { ImageConfig, ImageStore, StoredImage } from "../ports/image-store.ts";
+import {
+  type ImageConfig,
+  type ImageStore,
+  refuseRegistry,
+  registryOf,
+  type StoredImage,
+} from "../ports/image-store.ts";
 import type { CallOptions } from "../ports/sandbox-operations.ts";
-import { decompressed } from "./decompress.ts";
 import { savedByEngine } from "./engine.ts";
-import { findArchivedImage, hashing, unpackArchivedImage } from "./image-archive.ts";
+import { findArchivedImage } from "./image-archive.ts";
 import type { ImageDisk } from "./image-disk.ts";
 import { hostImage, normaliseImageName } from "./image-name.ts";
-import { writeLayer } from "./layer-writer.ts";
 import { runProgram } from "./programs.ts";
 import { SharedWork } from "./shared-work.ts";
 import { canPull, downloadImage } from "./skopeo.ts";
 import { tarOfDirectory } from "./tar-directory.ts";
 import { treeSize } from "./tree-size.ts";
+import type { UnpackLimits } from "./unpack-budget.ts";
+import { unpackApart } from "./unpacker.ts";
 
 /** How far an import or pull is. */
 export interface ImageProgress {
@@ -37,6 +42,8 @@ export class ImageLibrary implements ImageStore {
   readonly #disk: ImageDisk;
   readonly #aliases: Readonly<Record<string, string>>;
   readonly #pullPolicy: "missing" | "never";
+  readonly #allowedRegistries: readonly string[];
+  readonly #limits: UnpackLimits;
   readonly #dockerSocket: string;
   readonly #logger: Logger;
   readonly #pulls = new SharedWork<StoredImage>();
@@ -45,12 +52,17 @@ export class ImageLibrary implements ImageStore {
     disk: ImageDisk;
     aliases: Readonly<Record<string, string>>;
     pullPolicy: "missing" | "never";
+    /** Registries images are pulled from; `*`: any. */
+    allowedRegistries: readonly string[];
+    limits: UnpackLimits;
     dockerSocket: string;
     logger: Logger;
   }) {
     this.#disk = options.disk;
     this.#aliases = options.aliases;
     this.#pullPolicy = options.pullPolicy;
+    this.#allowedRegistries = options.allowedRegistries;
+    this.#limits = options.limits;
     this.#dockerSocket = options.dockerSocket;
     this.#logger = options.logger;
   }
@@ -73,8 +85,10 @@ export class ImageLibrary implements ImageStore {
     if (stored !== undefined) return stored;
     const missing = `image "${wanted}" is not stored; get it with: alcove image pull ${wanted}`;
     if (this.#pullPolicy === "never" || !(await canPull(options))) throw new NotFound(missing);
+    // Who asks here is a client: the operator's credentials go to registries that the configuration names.
+    const withCredentials = this.#allowedRegistries.includes(registryOf(wanted));
     try {
-      return await this.pull(wanted, options);
+      return await this.#pull(wanted, { ...options, withCredentials });
     } catch (error) {
       if (error instanceof NotFound || error instanceof Unavailable || error instanceof ProviderError)
         throw new NotFound(
@@ -93,8 +107,13 @@ export class ImageLibrary implements ImageStore {
 
   /** Gets an image from its registry, also when an older one is stored. Callers who want the same wait for one pull. */
   async pull(reference: string, options: ImageWork): Promise<StoredImage> {
-    const name = normaliseImageName(reference);
-    return await this.#pulls.run(name, options.signal, async (signal) => {
+    return await this.#pull(normaliseImageName(reference), { ...options, withCredentials: true });
+  }
+
+  async #pull(name: string, options: ImageWork & { withCredentials: boolean }): Promise<StoredImage> {
+    const { withCredentials } = options;
+    refuseRegistry(name, this.#allowedRegistries);
+    return await this.#pulls.run(`${name} ${withCredentials}`, options.signal, async (signal) => {
       const started = Date.now();
       const report = this.#reporter(name, options.onProgress);
       await using stack = new AsyncDisposableStack();
@@ -103,6 +122,8 @@ export class ImageLibrary implements ImageStore {
       const layout = path.join(folder, "layout");
       await downloadImage(name, layout, {
         signal,
+        withCredentials,
+        limits: this.#limits,
         onLine: (line) => report({ step: "download", message: line }),
       });
       const image = await naming(name, () => this.#unpackArchive(layout, folder, { name, signal, report }));
@@ -203,19 +224,15 @@ export class ImageLibrary implements ImageStore {
     context: ImportContext,
   ): Promise<StoredImage> {
     const tree = await newTree(folder, "read");
-    const hash = createHash("sha256");
-    const tar = hashing(decompressed(source, context), hash);
-    const { skipped } = await writeLayer(tar, {
-      root: tree,
-      whiteouts: false,
-      signal: context.signal,
-      onBytes: context.report.bytes("read"),
-    });
+    const { skipped, digest = "" } = await unpackApart(
+      { kind: "tar", root: tree, limits: this.#limits },
+      { source, signal: context.signal, onBytes: context.report.bytes("read") },
+    );
     const archived = await this.#unpackArchive(tree, folder, context);
     if (archived !== undefined) return archived;
     if (skipped > 0)
       this.#logger.info({ event: "image.special_files_skipped", image: context.name, skipped });
-    return await this.#store(tree, { digest: `sha256:${hash.digest("hex")}`, config: { env: {} } }, context);
+    return await this.#store(tree, { digest, config: { env: {} } }, context);
   }
 
   async #unpackArchive(
@@ -227,11 +244,10 @@ export class ImageLibrary implements ImageStore {
     if (found === undefined) return undefined;
     context.report({ step: "unpack", message: `unpacking ${found.layers.length} layers` });
     const tree = await newTree(folder, "image");
-    await unpackArchivedImage(found, {
-      root: tree,
-      signal: context.signal,
-      onBytes: context.report.bytes("unpack"),
-    });
+    await unpackApart(
+      { kind: "layers", layers: found.layers, root: tree, limits: this.#limits },
+      { signal: context.signal, onBytes: context.report.bytes("unpack") },
+    );
     return await this.#store(tree, found, context);
   }
 

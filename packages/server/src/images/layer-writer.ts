@@ -2,6 +2,7 @@ import fs from "node:fs";
 import path from "node:path";
 import { readTar, type TarHeader } from "../platform/tar/tar-reader.ts";
 import { BadRequest } from "../ports/errors.ts";
+import type { UnpackBudget } from "./unpack-budget.ts";
 
 const whiteoutPrefix = ".wh.";
 const opaqueMarker = ".wh..wh..opq";
@@ -28,13 +29,17 @@ export async function writeLayer(
     /** Whether names that begin with `.wh.` remove what lower layers hold. */
     whiteouts: boolean;
     signal: AbortSignal;
+    /** Shared by the layers of one image. @throws TooLarge, StorageFull. */
+    budget?: UnpackBudget;
     onBytes?: (bytes: number) => void;
   },
 ): Promise<LayerResult> {
-  const writer = new LayerWriter(options.root);
+  const { budget } = options;
+  const writer = new LayerWriter(options.root, () => budget?.entry());
   const result: LayerResult = { entries: 0, bytes: 0, skipped: 0 };
   for await (const { header, body } of readTar(source)) {
     options.signal.throwIfAborted();
+    budget?.entry();
     const name = partsOf(header.name);
     const last = name.at(-1);
     if (last === undefined) {
@@ -54,6 +59,7 @@ export async function writeLayer(
       using file = writer.openFile(name);
       for await (const part of body()) {
         options.signal.throwIfAborted();
+        budget?.bytes(part.length);
         file.write(part);
         options.onBytes?.(part.length);
       }
@@ -79,9 +85,15 @@ class LayerWriter {
   #parents = new Map<string, string>();
   /** What this layer made: a whiteout of the same layer hides only what lies below. */
   readonly #made = new Set<string>();
+  /** The directories above what this layer made. */
+  readonly #above = new Set<string>();
+  /** What whiteouts of this layer have hidden: nothing of lower layers is left there. */
+  readonly #hidden = new Set<string>();
+  readonly #onDirectoryMade: () => void;
 
-  constructor(root: string) {
+  constructor(root: string, onDirectoryMade: () => void) {
     this.#root = root;
+    this.#onDirectoryMade = onDirectoryMade;
   }
 
   setRoot(header: TarHeader): void {
@@ -104,13 +116,13 @@ class LayerWriter {
       fs.symlinkSync(header.linkTarget, target);
       if (this.#keepsOwners) fs.lchownSync(target, header.uid, header.gid);
     } else this.#link(target, header);
-    this.#made.add(target);
+    this.#noteMade(target);
   }
 
   openFile(name: string[]): Disposable & { write(part: Buffer): void; finish(header: TarHeader): void } {
     const target = this.#target(name);
     this.#remove(target);
-    this.#made.add(target);
+    this.#noteMade(target);
     const descriptor = fs.openSync(
       target,
       fs.constants.O_WRONLY | fs.constants.O_CREAT | fs.constants.O_EXCL | fs.constants.O_NOFOLLOW,
@@ -132,17 +144,26 @@ class LayerWriter {
   whiteOut(name: string[]): void {
     const last = name.at(-1) ?? "";
     const parent = this.#parent(name.slice(0, -1));
+    const mark = last === opaqueMarker ? path.join(parent, opaqueMarker) : hiddenBy(parent, last);
+    // A second time there is nothing left to hide: reading the directory again and again would be quadratic.
+    if (this.#hidden.has(mark)) return;
+    this.#hidden.add(mark);
     const hidden =
-      last === opaqueMarker
-        ? fs.readdirSync(parent).map((each) => path.join(parent, each))
-        : [hiddenBy(parent, last)];
+      last === opaqueMarker ? fs.readdirSync(parent).map((each) => path.join(parent, each)) : [mark];
     for (const each of hidden) if (!this.#made.has(each)) this.#removeLower(each);
+  }
+
+  #noteMade(target: string): void {
+    this.#made.add(target);
+    for (let above = path.dirname(target); above.length >= this.#root.length; above = path.dirname(above)) {
+      if (this.#above.has(above)) return;
+      this.#above.add(above);
+    }
   }
 
   /** Removes what lower layers hold at `target`; what this layer made below it stays. */
   #removeLower(target: string): void {
-    const holdsNew = [...this.#made].some((made) => made.startsWith(`${target}/`));
-    if (!holdsNew) {
+    if (!this.#above.has(target)) {
       this.#remove(target);
       return;
     }
@@ -206,6 +227,7 @@ class LayerWriter {
         continue;
       }
       if (kind === undefined) {
+        this.#onDirectoryMade();
         fs.mkdirSync(next, { mode: 0o755 });
         fs.chmodSync(next, 0o755);
       } else if (kind !== "dir")

@@ -1,6 +1,11 @@
-import { BadRequest, NotFound, ProviderError, Unavailable } from "../ports/errors.ts";
+import path from "node:path";
+import { BadRequest, DomainError, NotFound, ProviderError, TooLarge, Unavailable } from "../ports/errors.ts";
 import { isLoopbackRegistry } from "./image-name.ts";
 import { ProgramMissing, runProgram } from "./programs.ts";
+import { treeSize } from "./tree-size.ts";
+import { refuseWithoutSpace, type UnpackLimits } from "./unpack-budget.ts";
+
+const lookEveryMs = 500;
 
 /**
  * Copies an image from its registry into an OCI layout at `directory`. Only a registry on this machine is spoken to
@@ -10,11 +15,21 @@ import { ProgramMissing, runProgram } from "./programs.ts";
 export async function downloadImage(
   name: string,
   directory: string,
-  options: { signal: AbortSignal; onLine: (line: string) => void },
+  options: {
+    signal: AbortSignal;
+    /** Whether the registry is shown what the service's user logged in with. */
+    withCredentials: boolean;
+    limits: UnpackLimits;
+    onLine: (line: string) => void;
+  },
 ): Promise<void> {
   const insecure = isLoopbackRegistry(name) ? ["--src-tls-verify=false"] : [];
-  const args = ["copy", ...insecure, "--retry-times", "2", `docker://${name}`, `oci:${directory}:image`];
-  const { exitCode, stderr } = await runProgram("skopeo", args, options).catch((error: unknown) => {
+  const anonymous = options.withCredentials ? [] : ["--src-no-creds"];
+  const flags = ["copy", ...insecure, ...anonymous, "--retry-times", "2"];
+  const args = [...flags, `docker://${name}`, `oci:${directory}:image`];
+  await using watch = watchDownload(directory, options);
+  const work = runProgram("skopeo", args, { ...options, signal: watch.signal });
+  const { exitCode, stderr } = await work.catch((error: unknown) => {
     if (!(error instanceof ProgramMissing)) throw error;
     throw new BadRequest(
       `pulling ${name} needs the program skopeo (Debian package skopeo); without it: alcove image import SOURCE ${name}`,
@@ -36,6 +51,37 @@ export async function downloadImage(
   if (/connection refused|no such host|timeout|unreachable|server misbehaving|connection reset/i.test(stderr))
     throw new Unavailable(`the registry of ${name} cannot be reached: ${why}`, { cause });
   throw new ProviderError(`skopeo could not pull ${name}: ${why}`, { cause });
+}
+
+/** Ends a download that takes more room than the image may unpack to, or than there is. */
+function watchDownload(
+  directory: string,
+  options: { signal: AbortSignal; limits: UnpackLimits },
+): AsyncDisposable & { signal: AbortSignal } {
+  const { maxUnpackedBytes, keepFreeBytes } = options.limits;
+  const over = new AbortController();
+  const parent = path.dirname(directory);
+  refuseWithoutSpace(parent, keepFreeBytes);
+  let looking = Promise.resolve();
+  const look = async () => {
+    refuseWithoutSpace(parent, keepFreeBytes);
+    const bytes = await treeSize(parent, options);
+    if (bytes > maxUnpackedBytes)
+      throw new TooLarge(`the image is larger than the ${maxUnpackedBytes} bytes of images.max_unpacked`);
+  };
+  const timer = setInterval(() => {
+    looking = looking.then(look).catch((error: unknown) => {
+      // Files that go away while they are counted are no reason.
+      if (error instanceof DomainError) over.abort(error);
+    });
+  }, lookEveryMs);
+  return {
+    signal: AbortSignal.any([options.signal, over.signal]),
+    [Symbol.asyncDispose]: async () => {
+      clearInterval(timer);
+      await looking;
+    },
+  };
 }
 
 /** Whether images can be pulled here. */

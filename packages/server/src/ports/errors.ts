@@ -70,6 +70,12 @@ export class Unavailable extends DomainError {
     super("unavailable", message, options);
   }
 }
+/** The disk of the service has no room for this; what frees room still works. */
+export class StorageFull extends DomainError {
+  constructor(message: string, options?: DomainErrorOptions) {
+    super("storage_full", message, options);
+  }
+}
 /** The runtime of a sandbox is no longer there: it ended by itself or was removed behind our back. */
 export class RuntimeGone extends DomainError {
   constructor(message: string, options?: DomainErrorOptions) {

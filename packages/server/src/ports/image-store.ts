@@ -1,3 +1,4 @@
+import { Forbidden } from "./errors.ts";
 import type { CallOptions } from "./sandbox-operations.ts";
 
 /** Root file systems for the providers without an engine of their own, shared read-only between sandboxes. */
@@ -28,4 +29,19 @@ export interface ImageConfig {
   env: Readonly<Record<string, string>>;
   user?: string;
   workdir?: string;
+}
+
+/** The registry an image name leads to, as its first part says: `docker.io` when it says none. */
+export function registryOf(name: string): string {
+  const first = name.slice(0, Math.max(0, name.indexOf("/")));
+  return /[.:]/.test(first) || first === "localhost" ? first : "docker.io";
+}
+
+/** @throws Forbidden for a registry that `images.allowed_registries` does not name. */
+export function refuseRegistry(name: string, allowed: readonly string[]): void {
+  const registry = registryOf(name);
+  if (allowed.includes("*") || allowed.includes(registry)) return;
+  throw new Forbidden(
+    `image "${name}" would come from ${registry}, which is none of images.allowed_registries (${allowed.join(", ") || "none"})`,
+  );
 }

@@ -1,22 +1,37 @@
 /** One member of an archive that tests make by hand. */
 export interface TestMember {
   name: string;
-  type?: "file" | "dir" | "symlink" | "hardlink" | "device";
+  type?: "file" | "dir" | "symlink" | "hardlink" | "device" | "pax";
   content?: string | Buffer;
   link?: string;
   mode?: number;
   uid?: number;
   gid?: number;
+  /** Pax records before it, as `LENGTH KEY=VALUE` lines. */
+  pax?: readonly string[];
 }
 
-const flags = { file: "0", hardlink: "1", symlink: "2", device: "3", dir: "5" } as const;
+const flags = { file: "0", hardlink: "1", symlink: "2", device: "3", dir: "5", pax: "x" } as const;
 
 /** Writes what no honest tool would. */
 export function tarOf(members: readonly TestMember[]): Buffer {
   return Buffer.concat([...members.map(memberOf), Buffer.alloc(1_024)]);
 }
 
+/** One record of a pax header: its length counts itself. */
+export function paxRecord(text: string): string {
+  const length = (digits: number) => text.length + 2 + digits;
+  const digits = [1, 2, 3, 4, 5, 6, 7].find((count) => String(length(count)).length === count) ?? 7;
+  return `${length(digits)} ${text}\n`;
+}
+
 function memberOf(member: TestMember): Buffer {
+  if (member.pax === undefined) return plainMember(member);
+  const content = member.pax.map(paxRecord).join("");
+  return Buffer.concat([plainMember({ name: "pax", type: "pax", content }), plainMember(member)]);
+}
+
+function plainMember(member: TestMember): Buffer {
   const content = Buffer.from(member.content ?? "");
   const type = member.type ?? "file";
   const head = Buffer.alloc(512);

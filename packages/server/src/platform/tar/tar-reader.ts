@@ -19,6 +19,9 @@ export interface TarHeader {
 
 const block = 512;
 const longestHeader = 1_048_576;
+/** Longer than any key that is known. */
+const longestKey = 64;
+const sparseMark = "GNU.sparse";
 const types: Readonly<Record<string, TarEntryType>> = {
   "0": "file",
   "\0": "file",
@@ -30,6 +33,9 @@ const types: Readonly<Record<string, TarEntryType>> = {
   "4": "special",
   "6": "special",
 };
+
+/** What a pax header may override; the rest, extended attributes above all, is passed over. */
+const paxKeys: ReadonlySet<string> = new Set(["path", "linkpath", "uid", "gid", "size", "mtime"]);
 
 /**
  * Reads a tar: ustar, with pax or GNU headers for what does not fit. Each member's contents must be taken through `body`
@@ -50,7 +56,7 @@ export async function* readTar(
     const headerSize = octal(head, 124, 12);
     if (flag === "x" || flag === "g" || flag === "L" || flag === "K") {
       const data = await extension(reader, headerSize);
-      if (flag === "x") overrides = new Map([...overrides, ...paxRecords(data)]);
+      if (flag === "x") takePaxRecords(data, overrides);
       else if (flag === "L") overrides.set("path", text(data, 0, data.length));
       else if (flag === "K") overrides.set("linkpath", text(data, 0, data.length));
       continue;
@@ -84,7 +90,7 @@ async function extension(reader: ByteReader, size: number): Promise<Buffer> {
 function headerOf(head: Buffer, flag: string, overrides: ReadonlyMap<string, string>): TarHeader {
   const name = overrides.get("path") ?? joinedName(head);
   const type = types[flag];
-  const isSparse = flag === "S" || [...overrides.keys()].some((key) => key.startsWith("GNU.sparse"));
+  const isSparse = flag === "S" || overrides.has(sparseMark);
   if (type === undefined || isSparse)
     throw new BadRequest(
       `the archive's ${JSON.stringify(name)} is of a kind that cannot be read (${JSON.stringify(flag)})`,
@@ -151,17 +157,20 @@ function wholeNumber(given: string | undefined, otherwise: number): number {
   return value;
 }
 
-function paxRecords(data: Buffer): Map<string, string> {
-  const records = new Map<string, string>();
+/** Of all that a stream of headers says, only what is known is kept. */
+function takePaxRecords(data: Buffer, overrides: Map<string, string>): void {
   for (let at = 0; at < data.length; ) {
     const space = data.indexOf(0x20, at);
     const length = space < 0 ? Number.NaN : Number(data.subarray(at, space).toString("latin1"));
     if (!Number.isInteger(length) || length < space - at + 3 || at + length > data.length)
       throw new BadRequest("the archive holds a header that cannot be read");
-    const record = text(data, space + 1, at + length - 1 - (space + 1));
-    const equals = record.indexOf("=");
-    if (equals > 0) records.set(record.slice(0, equals), record.slice(equals + 1));
+    const end = at + length - 1;
+    const equals = data.indexOf(0x3d, space + 1);
+    if (equals > space + 1 && equals < end) {
+      const key = data.subarray(space + 1, Math.min(equals, space + 1 + longestKey)).toString("latin1");
+      if (paxKeys.has(key)) overrides.set(key, text(data, equals + 1, end - (equals + 1)));
+      else if (key.startsWith("GNU.sparse")) overrides.set(sparseMark, "");
+    }
     at += length;
   }
-  return records;
 }

@@ -40,6 +40,8 @@ export interface DockerProviderOptions {
   /** The built agent. */
   agentBinary: string;
   pullPolicy: "missing" | "never";
+  /** Registries images are pulled from; unset: any. */
+  allowedRegistries?: readonly string[];
   aliases?: Readonly<Record<string, string>>;
   /** Output kept for each command; unset: the agent's own default. */
   ringBytes?: number;
@@ -97,7 +99,12 @@ export class DockerProvider implements RuntimeProvider {
     const engine = new EngineClient({ socket: options.config.socket });
     this.#engine = engine;
     this.#containers = new Containers({ engine });
-    this.#images = new EngineImages({ engine, pullPolicy: options.pullPolicy, logger: this.#logger });
+    this.#images = new EngineImages({
+      engine,
+      pullPolicy: options.pullPolicy,
+      allowedRegistries: options.allowedRegistries ?? ["*"],
+      logger: this.#logger,
+    });
     this.#records = new RuntimeRecords({ dataDir: options.dataDir });
     this.#connected = new ConnectedRuntimes({
       engine,

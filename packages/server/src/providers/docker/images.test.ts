@@ -23,8 +23,8 @@ await describeWith(["docker", "busybox", "registry", "skopeo"], "EngineImages", 
       done();
     },
   });
-  const open = (pullPolicy: "missing" | "never") =>
-    new EngineImages({ engine: client, pullPolicy, logger: pino({ level: "info" }, log) });
+  const open = (pullPolicy: "missing" | "never", allowedRegistries = ["*"]) =>
+    new EngineImages({ engine: client, pullPolicy, allowedRegistries, logger: pino({ level: "info" }, log) });
 
   beforeAll(async () => {
     engine = await sharedEngine();
@@ -78,6 +78,13 @@ await describeWith(["docker", "busybox", "registry", "skopeo"], "EngineImages", 
     expect(failure).toBeInstanceOf(NotFound);
     expect(String(failure)).toContain("images.pull_policy is never");
     expect(String(failure)).toContain("docker pull alpine:3");
+  });
+
+  it("pull() is refused for a registry that is not allowed, whatever it would answer", async () => {
+    const images = open("missing", ["docker.io"]);
+    await expect(images.pull(`${registry.address}/tiny:1`, soon())).rejects.toThrow(
+      /none of images.allowed_registries \(docker.io\)/,
+    );
   });
 
   it("pull() lets a caller leave, and close() ends it", async () => {

@@ -3,7 +3,13 @@ import { Value } from "typebox/value";
 import { abortable } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
-import { type CallOptions, type ImageConfig, NotFound, Unavailable } from "../../ports/index.ts";
+import {
+  type CallOptions,
+  type ImageConfig,
+  NotFound,
+  refuseRegistry,
+  Unavailable,
+} from "../../ports/index.ts";
 import type { EngineClient } from "./engine-client.ts";
 import { asProviderError, isRefusal } from "./engine-errors.ts";
 import { ImageInspection, PullLine } from "./engine-shapes.ts";
@@ -16,12 +22,19 @@ const progressEveryMs = 2_000;
 export class EngineImages {
   readonly #engine: EngineClient;
   readonly #pullPolicy: "missing" | "never";
+  readonly #allowedRegistries: readonly string[];
   readonly #logger: Logger;
   /** One pull per image, whoever waits for it; it goes on when they leave, for the next who asks. */
   readonly #pulls = new Map<string, Promise<void>>();
   readonly #closing = new AbortController();
 
-  constructor(options: { engine: EngineClient; pullPolicy: "missing" | "never"; logger: Logger }) {
+  constructor(options: {
+    engine: EngineClient;
+    pullPolicy: "missing" | "never";
+    allowedRegistries: readonly string[];
+    logger: Logger;
+  }) {
+    this.#allowedRegistries = options.allowedRegistries;
     this.#engine = options.engine;
     this.#pullPolicy = options.pullPolicy;
     this.#logger = options.logger;
@@ -57,6 +70,7 @@ export class EngineImages {
       );
     }
     if (name.startsWith("sha256:")) throw new NotFound(`image ${name} is not on the Docker Engine`);
+    refuseRegistry(name, this.#allowedRegistries);
     const known = this.#pulls.get(name);
     const pulling = known ?? this.#pullOnce(name).finally(() => this.#pulls.delete(name));
     if (known === undefined) this.#pulls.set(name, pulling);
