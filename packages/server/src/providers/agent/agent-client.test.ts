@@ -67,6 +67,24 @@ it("operations at once have connections of their own, and few of them are kept",
   expect(agent.connections).toBe(24);
 });
 
+it("the idle connections of all sandboxes together are bounded", async () => {
+  const perClient = 16;
+  await using agent = await fakeAgent((_request, connection) => connection.answer({ execs: [] }));
+  const clients = Array.from({ length: 70 }, () => clientOf(agent));
+  for (const client of clients) {
+    await Promise.all(Array.from({ length: perClient }, () => client.execs.list(options())));
+  }
+  await expect.poll(() => agent.open, { timeout: 10_000 }).toBeLessThanOrEqual(1_024);
+  expect(agent.connections).toBeGreaterThan(1_024);
+  await Promise.all(clients.map((client) => client[Symbol.asyncDispose]()));
+  await expect.poll(() => agent.open, { timeout: 10_000 }).toBe(0);
+  // What was counted has been given back: idle connections are kept again.
+  await using client = clientOf(agent);
+  const before = agent.connections;
+  for (let index = 0; index < 3; index += 1) await client.execs.list(options());
+  expect(agent.connections).toBe(before + 1);
+});
+
 it("a kept connection that turns out dead is replaced once, unseen by the caller", async () => {
   await using agent = await fakeAgent((request, connection) => {
     if (agent.requests.length === 2) connection.socket.destroy();

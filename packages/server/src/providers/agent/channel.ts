@@ -15,6 +15,9 @@ export type AgentAsk = AgentRequest | ((features: AgentFeatures) => AgentRequest
 /** As many as operations are often under way at once; dialling again costs more than an idle descriptor. */
 const maxIdle = 16;
 const idleMs = 10_000;
+/** All idle connections of this process: descriptors are a table of the process, and thousands of sandboxes share it. */
+const maxIdleEverywhere = 1_024;
+let idleEverywhere = 0;
 
 /**
  * The way to one agent: puts each operation on a connection of its own, an idle one when there is one. Idle connections
@@ -128,15 +131,17 @@ export class AgentChannel {
 
   #takeIdle(): AgentConnection | undefined {
     const connection = this.#idle.pop()?.connection;
+    if (connection !== undefined) idleEverywhere -= 1;
     connection?.setKeepsProcessAlive(true);
     return connection;
   }
 
   #keep(connection: AgentConnection): void {
-    if (this.#idle.length >= maxIdle) {
+    if (this.#idle.length >= maxIdle || idleEverywhere >= maxIdleEverywhere) {
       connection.destroy();
       return;
     }
+    idleEverywhere += 1;
     connection.setKeepsProcessAlive(false);
     this.#idle.push({ connection, since: performance.now() });
     this.#sweep ??= setInterval(() => this.#closeOldest(), idleMs / 2).unref();
@@ -153,6 +158,8 @@ export class AgentChannel {
   #forget(connection: AgentConnection): void {
     this.#open.delete(connection);
     const index = this.#idle.findIndex((entry) => entry.connection === connection);
-    if (index >= 0) this.#idle.splice(index, 1);
+    if (index < 0) return;
+    this.#idle.splice(index, 1);
+    idleEverywhere -= 1;
   }
 }

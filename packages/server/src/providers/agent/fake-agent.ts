@@ -22,6 +22,8 @@ export interface FakeConnection {
 export interface FakeAgent extends AsyncDisposable {
   path: string;
   connections: number;
+  /** Connections that are open now. */
+  readonly open: number;
   requests: Json[];
   received: number;
 }
@@ -36,6 +38,9 @@ export async function fakeAgent(
   const agent: FakeAgent = {
     path: join(folder, "s"),
     connections: 0,
+    get open() {
+      return sockets.size;
+    },
     requests: [],
     received: 0,
     [Symbol.asyncDispose]: async () => {
