@@ -1,17 +1,23 @@
+import { once } from "node:events";
 import http from "node:http";
+import net from "node:net";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { WebSocket } from "ws";
-import { TestClient } from "./support/http.ts";
+import { eventually, TestClient } from "./support/http.ts";
 import { mockProvider } from "./support/providers.ts";
 import { startTestServer, type TestServer } from "./support/test-server.ts";
 
 /** fetch() sets Host itself; this sends any. */
 function statusWithHost(url: string, host: string): Promise<number> {
   return new Promise((resolve, reject) => {
-    const request = http.get(`${url}/api/v1/health`, { headers: { host }, agent: false }, (response) => {
-      response.resume();
-      resolve(response.statusCode ?? 0);
-    });
+    const request = http.get(
+      `${url}/api/v1/sandboxes`,
+      { headers: { host, "x-api-key": "client-key" }, agent: false },
+      (response) => {
+        response.resume();
+        resolve(response.statusCode ?? 0);
+      },
+    );
     request.on("error", reject);
   });
 }
@@ -148,7 +154,86 @@ describe("without keys", () => {
       expect([origin, (await post(origin)).status]).toEqual([origin, 200]);
     for (const origin of ["https://evil.example", "http://console.example", "null", "file://"])
       expect([origin, (await post(origin)).status]).toEqual([origin, 403]);
-    const read = await client.call("GET", "/api/v1/health", undefined, { origin: "https://evil.example" });
-    expect(read.headers.get("access-control-allow-origin")).toBeNull();
+  });
+
+  test("a page of another site reads nothing, by whatever it asks", async () => {
+    const client = new TestClient(server.url);
+    const routes = [
+      "/api/v1/sandboxes",
+      "/api/v1/events",
+      "/api/v1/providers",
+      "/docs",
+      "/api/v1/openapi.json",
+      "/no",
+    ];
+    const foreign = [
+      { origin: "https://evil.example" },
+      { origin: "null" },
+      { "sec-fetch-site": "cross-site" },
+    ];
+    for (const path of routes)
+      for (const headers of foreign) {
+        const answer = await client.call("GET", path, undefined, headers);
+        expect([path, headers, answer.status]).toEqual([path, headers, 403]);
+        expect(answer.headers.get("access-control-allow-origin")).toBeNull();
+      }
+  });
+
+  test("probes answer whoever asks, and give away nothing to foreign pages", async () => {
+    const client = new TestClient(server.url);
+    for (const path of ["/api/v1/live", "/api/v1/health", "/api/v1/ready"]) {
+      const headers = { origin: "https://evil.example", "sec-fetch-site": "cross-site" };
+      const answer = await client.call("GET", path, undefined, headers);
+      expect([path, answer.status]).toEqual([path, 200]);
+      expect(answer.headers.get("access-control-allow-origin")).toBeNull();
+    }
+  });
+
+  test("a page of this machine may read, though its browser calls it another site", async () => {
+    const headers = { origin: "http://localhost:3000", "sec-fetch-site": "cross-site" };
+    const answer = await new TestClient(server.url).call("GET", "/api/v1/sandboxes", undefined, headers);
+    expect(answer.status).toBe(200);
+    expect(answer.headers.get("access-control-allow-origin")).toBe("http://localhost:3000");
+  });
+});
+
+describe("without keys and with origins left at their default", () => {
+  test("only this machine's pages are allowed", async () => {
+    await using server = await startTestServer({ provider: mockProvider });
+    const client = new TestClient(server.url);
+    const get = (origin: string) => client.call("GET", "/api/v1/sandboxes", undefined, { origin });
+    expect((await get("https://evil.example")).status).toBe(403);
+    const own = await get("http://127.0.0.1:5173");
+    expect([own.status, own.headers.get("access-control-allow-origin")]).toEqual([
+      200,
+      "http://127.0.0.1:5173",
+    ]);
+  });
+});
+
+describe("connections", () => {
+  test("beyond the limit are closed, and taken again once others are gone", async () => {
+    await using server = await startTestServer({
+      provider: mockProvider,
+      env: { ALCOVE_SERVER_MAX_CONNECTIONS: "2" },
+    });
+    const port = Number(new URL(server.url).port);
+    const open = [net.connect(port, "127.0.0.1"), net.connect(port, "127.0.0.1")];
+    await Promise.all(open.map((socket) => once(socket, "connect")));
+    await eventually(async () => {
+      const count = await new Promise((resolve) =>
+        server.app.server.getConnections((_error, n) => resolve(n)),
+      );
+      return count === 2 ? true : undefined;
+    });
+    await expect(fetch(`${server.url}/api/v1/live`)).rejects.toThrow();
+    for (const socket of open) socket.destroy();
+    const status = await eventually(() =>
+      fetch(`${server.url}/api/v1/live`).then(
+        (response) => response.status,
+        () => undefined,
+      ),
+    );
+    expect(status).toBe(200);
   });
 });

@@ -52,6 +52,7 @@ export class AccessLog {
         method: request.method,
         path,
         status: reply.statusCode,
+        principal: request.principal?.name,
         duration_ms: Math.round(reply.elapsedTime * 100) / 100,
         ...(id !== undefined && path.includes("/sandboxes/") && { sandbox_id: id }),
         ...(execId !== undefined && { exec_id: execId }),

@@ -1,12 +1,14 @@
 import { maxHeaderSize } from "node:http";
 import { parse as parseQuery } from "node:querystring";
-import cors from "@fastify/cors";
+import cors, { type FastifyCorsOptions } from "@fastify/cors";
 import type { TypeBoxTypeProvider } from "@fastify/type-provider-typebox";
 import websocket from "@fastify/websocket";
 import { type FastifyReply, type FastifyRequest, fastify, LogController } from "fastify";
+import type { Logger } from "../platform/logger.ts";
 import { withinRequest } from "../platform/request-scope.ts";
+import type { Clock } from "../ports/clock.ts";
 import { AccessLog } from "./access-log.ts";
-import { authenticate, KeyCheck } from "./auth.ts";
+import { anybody, authenticate, KeyCheck, localUser } from "./auth.ts";
 import { BrowserGuard } from "./browser-guard.ts";
 import { docsPage } from "./docs-page.ts";
 import { errorHandler, pathOf } from "./error-map.ts";
@@ -50,6 +52,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   const { config, logger } = options;
   const calls = new CallsUnderWay();
   const table = new RouteTable();
+  const browsers = new BrowserGuard(config.server);
   const app = fastify({
     loggerInstance: logger,
     logController: new LogController({ disableRequestLogging: true }),
@@ -96,7 +99,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   decorateCallerSignal(app, calls);
   app.addHook("preClose", () => calls.drain(config.server.shutdownGraceMs));
   await app.register(cors, {
-    origin: allowedOrigins(config.server.corsAllowedOrigins),
+    origin: allowedOrigins(config, browsers),
     methods: ["GET", "HEAD", "POST", "PUT", "DELETE"],
     exposedHeaders,
     strictPreflight: false,
@@ -108,7 +111,8 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   new AccessLog({ logger, clock: options.clock }).attach(app);
   nameRequests(app);
   // After the plugins: a refused upgrade is closed by the websocket plugin, a preflight answered by the CORS plugin.
-  guard(app, options);
+  guard(app, { ...options, browsers });
+  limitConnections(app, { ...options, maxConnections: config.server.maxConnections });
   table.watch(app);
 
   await app.register(
@@ -149,24 +153,47 @@ const unreadableRequest = (() => {
 })();
 
 /** Request ids, the browser guard and keys, before anything else is done for a request. */
-function guard(app: RouteApp, options: ApiOptions): void {
-  const { auth, server } = options.config;
-  const keys = new KeyCheck({ keys: [auth.apiKey, auth.adminApiKey] });
-  const browsers = new BrowserGuard(server);
+function guard(app: RouteApp, options: ApiOptions & { browsers: BrowserGuard }): void {
+  const { auth } = options.config;
+  const keys = new KeyCheck(auth);
+  app.decorateRequest("principal");
   app.addHook("onRequest", (request: FastifyRequest, reply: FastifyReply, done) => {
     reply.header("x-request-id", request.id);
+    const { open, probe } = request.routeOptions.config;
     try {
-      if (!auth.enabled)
-        browsers.check({
-          method: request.method,
-          headers: request.headers,
-          localAddress: request.socket.localAddress,
-        });
-      else if (request.routeOptions.config.open !== true) authenticate(keys, request.headers);
+      request.principal = anybody;
+      if (auth.enabled) {
+        if (open !== true) request.principal = authenticate(keys, request.headers);
+      } else {
+        request.principal = localUser;
+        if (probe !== true)
+          options.browsers.check({ headers: request.headers, localAddress: request.socket.localAddress });
+      }
       done();
     } catch (error) {
       done(error as Error);
     }
+  });
+}
+
+/** What is beyond the limit is closed at once: descriptors are for sandboxes too. */
+function limitConnections(
+  app: RouteApp,
+  options: { maxConnections: number; logger: Logger; clock: Clock },
+): void {
+  const { maxConnections, logger, clock } = options;
+  if (maxConnections === 0) return;
+  app.server.maxConnections = maxConnections;
+  let suppressed = 0;
+  let toldMs = Number.NEGATIVE_INFINITY;
+  app.server.on("drop", () => {
+    if (clock.monotonicMs() - toldMs < 60_000) {
+      suppressed++;
+      return;
+    }
+    toldMs = clock.monotonicMs();
+    logger.warn({ suppressed }, `a connection was refused: server.max_connections is ${maxConnections}`);
+    suppressed = 0;
   });
 }
 
@@ -198,7 +225,15 @@ function readQuery(text: string): Record<string, unknown> {
   return query;
 }
 
-function allowedOrigins(origins: readonly string[]): string | string[] | false {
+/** `*` means every origin only where keys guard the service; without them it means those of this machine. */
+function allowedOrigins(
+  config: ApiOptions["config"],
+  browsers: BrowserGuard,
+): NonNullable<FastifyCorsOptions["origin"]> {
+  const origins = config.server.corsAllowedOrigins;
+  if (!config.auth.enabled)
+    return (origin, answer) =>
+      answer(null, origin !== undefined && origins.length > 0 && browsers.knowsOrigin(origin));
   if (origins.includes("*")) return "*";
   return origins.length === 0 ? false : [...origins];
 }

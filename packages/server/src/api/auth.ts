@@ -2,20 +2,55 @@ import { createHash, timingSafeEqual } from "node:crypto";
 import type { IncomingHttpHeaders } from "node:http";
 import { DomainError } from "../ports/errors.ts";
 
+/** What a principal may do: use the interface; administer the service. */
+export type Scope = "api" | "admin";
+
+/** Who asks. */
+export interface Principal {
+  /** For the log: which key, or why none was needed. */
+  readonly name: string;
+  /** Whose sandboxes it is confined to; undefined: everybody's. */
+  readonly ownerId: string | undefined;
+  readonly scopes: ReadonlySet<Scope>;
+}
+
+const principal = (name: string, ...scopes: Scope[]): Principal => ({
+  name,
+  ownerId: undefined,
+  scopes: new Set(scopes),
+});
+
+/** Somebody on a route that needs no key. */
+export const anybody: Principal = principal("anybody");
+/** Whoever reaches a service without keys may do everything. */
+export const localUser: Principal = principal("local", "api", "admin");
+
+declare module "fastify" {
+  interface FastifyRequest {
+    principal: Principal;
+  }
+}
+
 /** Compares keys without telling by its duration how much of them agrees. */
 export class KeyCheck {
-  readonly #digests: readonly Buffer[];
+  readonly #known: readonly { digest: Buffer; principal: Principal }[];
 
-  /** @param options.keys empty ones are left out. */
-  constructor(options: { keys: readonly string[] }) {
-    this.#digests = options.keys.filter((key) => key !== "").map(digest);
+  /** Empty keys are left out. */
+  constructor(keys: { apiKey: string; adminApiKey: string }) {
+    this.#known = [
+      { key: keys.apiKey, principal: principal("api_key", "api") },
+      { key: keys.adminApiKey, principal: principal("admin_api_key", "api", "admin") },
+    ]
+      .filter(({ key }) => key !== "")
+      .map(({ key, principal }) => ({ digest: digest(key), principal }));
   }
 
-  accepts(key: string): boolean {
+  /** @returns who has this key; the last that is known by it when keys are the same. */
+  principalOf(key: string): Principal | undefined {
     const offered = digest(key);
-    let accepted = false;
-    for (const known of this.#digests) if (timingSafeEqual(known, offered)) accepted = true;
-    return accepted;
+    let found: Principal | undefined;
+    for (const known of this.#known) if (timingSafeEqual(known.digest, offered)) found = known.principal;
+    return found;
   }
 }
 
@@ -35,10 +70,13 @@ export function offeredKeys(headers: IncomingHttpHeaders): string[] {
   return offered;
 }
 
-/** @throws DomainError `unauthorized` unless one of the offered keys is accepted. */
-export function authenticate(check: KeyCheck, headers: IncomingHttpHeaders): void {
+/** @returns who asks. @throws DomainError `unauthorized` unless one of the offered keys is known. */
+export function authenticate(check: KeyCheck, headers: IncomingHttpHeaders): Principal {
   const offered = offeredKeys(headers);
-  if (offered.some((key) => check.accepts(key))) return;
+  for (const key of offered) {
+    const found = check.principalOf(key);
+    if (found !== undefined) return found;
+  }
   throw new DomainError(
     "unauthorized",
     offered.length === 0

@@ -2,15 +2,19 @@ import type { Config } from "../config/config.ts";
 import { Forbidden } from "../ports/errors.ts";
 
 interface Guarded {
-  method: string;
-  headers: { host?: string | undefined; origin?: string | undefined; upgrade?: string | undefined };
+  headers: {
+    host?: string | undefined;
+    origin?: string | undefined;
+    "sec-fetch-site"?: string | string[] | undefined;
+  };
   /** The address the connection arrived at. */
   localAddress: string | undefined;
 }
 
 /**
- * Without keys, a page from anywhere could command a service on localhost through the user's browser: by its name made
- * to point here (Host), or across origins (Origin). DESIGN §6, a browser's reach.
+ * Without keys, a page from anywhere could command and read a service on localhost through the user's browser: by its
+ * name made to point here (Host), across origins (Origin), or by an element that sends no Origin (Sec-Fetch-Site).
+ * docs/security.md, Browsers.
  */
 export class BrowserGuard {
   readonly #hosts: readonly string[];
@@ -25,19 +29,27 @@ export class BrowserGuard {
     this.#origins = new Set([...server.corsAllowedOrigins.filter((origin) => origin !== "*"), ...own]);
   }
 
-  /** @throws Forbidden for a foreign Host, and for a change or an upgrade asked for by a foreign Origin. */
+  /** @throws Forbidden for a foreign Host, a foreign Origin, and what another site's page asks for without saying which. */
   check(request: Guarded): void {
-    const { host, origin, upgrade } = request.headers;
+    const { host, origin, "sec-fetch-site": site } = request.headers;
     if (host !== undefined && !this.#knowsHost(hostname(host), request.localAddress))
       throw new Forbidden(
         `the host ${JSON.stringify(host.slice(0, 100))} is not this service's; set server.public_url to its URL, or turn auth on`,
       );
-    if (origin === undefined) return;
-    const reads = ["GET", "HEAD", "OPTIONS"].includes(request.method) && upgrade === undefined;
-    if (!reads && !this.#knowsOrigin(origin))
+    if (origin !== undefined) {
+      if (this.knowsOrigin(origin)) return;
       throw new Forbidden(
-        `pages of ${JSON.stringify(origin.slice(0, 100))} may not change anything here; list it in server.cors_allowed_origins, or turn auth on`,
+        `pages of ${JSON.stringify(origin.slice(0, 100))} may not call this service; list it in server.cors_allowed_origins, or turn auth on`,
       );
+    }
+    if (site === "cross-site")
+      throw new Forbidden("pages of other sites may not reach this service; open its address directly");
+  }
+
+  /** Whether pages of an origin may call: those listed, the service's own, and those of this machine. */
+  knowsOrigin(origin: string): boolean {
+    if (this.#origins.has(origin)) return true;
+    return URL.canParse(origin) && isLoopback(hostname(new URL(origin).host));
   }
 
   #knowsHost(host: string, localAddress: string | undefined): boolean {
@@ -45,11 +57,6 @@ export class BrowserGuard {
     if (this.#previewDomain !== "" && host.endsWith(`.${this.#previewDomain}`)) return true;
     // An address cannot be made to point elsewhere, as a name can.
     return localAddress !== undefined && host === localAddress.replace(/^::ffff:/, "");
-  }
-
-  #knowsOrigin(origin: string): boolean {
-    if (this.#origins.has(origin)) return true;
-    return URL.canParse(origin) && isLoopback(hostname(new URL(origin).host));
   }
 }
 

@@ -57,7 +57,14 @@ export const ConfigSchema = section(
         ),
         preview_domain: text("localhost", "Domain of preview hosts: <port>-<sandbox_id>.<preview_domain>."),
         trusted_proxies: texts([], "Addresses or CIDR ranges whose X-Forwarded-For is believed."),
-        cors_allowed_origins: texts(["*"], "Origins browsers may call from; * is for local use."),
+        cors_allowed_origins: texts(
+          ["*"],
+          "Origins browsers may call from. * is every origin where auth is on, and those of this machine where it is off.",
+        ),
+        max_connections: count(
+          10_000,
+          "Connections held at once; beyond it new ones are closed. Each takes a descriptor, as sandboxes do. 0: no limit.",
+        ),
         shutdown_grace: duration(
           "30s",
           "How long calls that cannot be repeated, such as uploads, may take at shutdown.",

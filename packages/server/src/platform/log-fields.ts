@@ -21,6 +21,8 @@ export const logFields = {
   method: "of a request",
   path: "of a request, without its query",
   status: "of an answer",
+  principal:
+    "who asked: `api_key`, `admin_api_key`, `local` (a service without keys), `anybody` (a route that needs none)",
   suppressed: "lines like this one that were left out since the last",
 } as const satisfies Record<string, string>;
 
