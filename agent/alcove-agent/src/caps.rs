@@ -12,6 +12,10 @@ pub const SETUID: u32 = 7;
 const SETPCAP: u32 = 8;
 const LAST: u32 = 40;
 
+/// What lifts the rules of ownership and permission of files: CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID,
+/// LINUX_IMMUTABLE, MKNOD, MAC_OVERRIDE.
+pub const OVER_FILES: u64 = 0b1_1111 | 1 << 9 | 1 << 27 | 1 << 32;
+
 /// What the agent needs to run commands as users and to own files for them.
 pub const KEPT: u64 = 1 << CHOWN | 1 << DAC_OVERRIDE | 1 << FOWNER | 1 << KILL | 1 << SETGID | 1 << SETUID;
 

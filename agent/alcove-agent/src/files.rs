@@ -18,12 +18,22 @@ pub mod write;
 use crate::users::{Ids, User};
 use crate::workers::channel::Stop;
 use alcove_protocol::{ErrorBody, ErrorCode};
+use std::os::fd::AsRawFd;
 
-/// The sandbox's working directory, which belongs to the sandbox's user.
+/// The sandbox's working directory, which belongs to the sandbox's user. Commands may run as others, so where there can be
+/// others it is open to all as `/tmp` is; one that came with the image stays what it is.
 pub fn create_workdir(path: &str, user: &User, ids: Ids) -> Result<(), ErrorBody> {
-    let created = path::parse(path).and_then(|parsed| path::make_directories(&parsed, user, ids));
-    match created {
-        Ok(_) => Ok(()),
+    let create = || -> Result<(), Stop> {
+        let parsed = path::parse(path)?;
+        let missing = path::open(&parsed, libc::O_PATH).is_err();
+        let dir = path::make_directories(&parsed, user, ids)?;
+        if missing && ids.many() && !crate::sys::compat() {
+            path::set_mode_open(dir.as_raw_fd(), 0o1777).map_err(|error| path::failed(path, &error))?;
+        }
+        Ok(())
+    };
+    match create() {
+        Ok(()) => Ok(()),
         Err(Stop::Refused(error)) => Err(ErrorBody::new(error.code, format!("workdir: {}", error.message))),
         Err(Stop::Gone) => Err(ErrorBody::new(ErrorCode::Io, format!("workdir: {path} cannot be made"))),
     }

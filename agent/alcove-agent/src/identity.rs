@@ -1,8 +1,8 @@
 //! Who the agent is: at its start the sandbox's root, from the first configuration on a user of its own.
 
-use crate::users::Ids;
+use crate::users::{Ids, User};
 use crate::{caps, sys};
-use std::io::Result;
+use std::io::{Error, Result};
 
 /// Gives up every capability that neither the agent nor commands need, and with it the identity of the sandbox's root,
 /// before the first command runs. Monitors are forked later and share both. Only the calling thread changes: there must
@@ -54,11 +54,68 @@ pub fn in_group<T>(gid: u32, action: impl FnOnce() -> T) -> T {
     let before = unsafe { libc::syscall(libc::SYS_setfsgid, gid) };
     let result = action();
     // SAFETY: as above.
+    unsafe { libc::syscall(libc::SYS_setfsgid, before) };
+    reopen();
+    result
+}
+
+/// Whom this thread is as far as files are concerned.
+pub fn file_user() -> u32 {
+    // SAFETY: an id that nobody has changes nothing and is answered with the one that is set.
+    unsafe { libc::syscall(libc::SYS_setfsuid, -1i32) as u32 }
+}
+
+/// Whether operations on files can be done with a user's own rights; root's are those of the agent.
+fn is_someone_else(user: &User, ids: Ids) -> bool {
+    ids.many() && !sys::compat() && user.uid != 0
+}
+
+/// Does something with the rights that a user has over files, and no others: what a program of another user puts in the way
+/// of a path leads no further than it would lead the user.
+pub fn as_user<T>(user: &User, ids: Ids, action: impl FnOnce() -> T) -> Result<T> {
+    if !is_someone_else(user, ids) {
+        return Ok(action());
+    }
+    let _back = Back;
+    let held = caps::permitted();
+    // SAFETY: system calls that concern this thread alone, with plain numbers and a list that outlives them.
     unsafe {
-        libc::syscall(libc::SYS_setfsgid, before);
+        sys::check(libc::syscall(libc::SYS_setgroups, user.groups.len(), user.groups.as_ptr()))?;
+        libc::syscall(libc::SYS_setfsgid, user.gid);
+        libc::syscall(libc::SYS_setfsuid, user.uid);
+    }
+    if file_user() != user.uid {
+        return Err(Error::from_raw_os_error(libc::EPERM));
+    }
+    caps::set(held & !caps::OVER_FILES, held, held)?;
+    Ok(action())
+}
+
+/// Makes this thread the agent again, however it stopped being it.
+struct Back;
+
+impl Drop for Back {
+    fn drop(&mut self) {
+        let held = caps::permitted();
+        // SAFETY: as in `as_user`.
+        let restored = unsafe {
+            libc::syscall(libc::SYS_setfsuid, libc::geteuid());
+            libc::syscall(libc::SYS_setfsgid, libc::getegid());
+            libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()) == 0
+        };
+        // A thread that may do less than it should fails operations; one that may do more must not be.
+        let _ = caps::set(held, held, held);
+        debug_assert!(restored);
+        reopen();
+    }
+}
+
+/// The kernel closes a process whenever ids change, those of one thread too.
+fn reopen() {
+    // SAFETY: plain calls.
+    unsafe {
         if libc::prctl(libc::PR_GET_DUMPABLE, 0, 0, 0, 0) == 0 && libc::geteuid() == crate::users::OWN_ID {
             open_to_own_user();
         }
     }
-    result
 }

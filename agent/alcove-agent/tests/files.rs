@@ -305,6 +305,95 @@ impl Drop for Mount {
 }
 
 #[test]
+fn what_is_done_for_a_user_is_done_with_that_users_rights() {
+    if !is_root() {
+        eprintln!("SKIPPED: other users can only be used as root");
+        return;
+    }
+    let agent = TestAgent::start();
+    let mut client = agent.client();
+    let at = |name: &str| agent.path(&format!("ws/{name}"));
+    let mut write =
+        |path: &str, user: &str| client.run_with(&json!({"op": "file.write", "path": path, "user": user}), b"mine");
+    // A place of its own, and a secret of root's beside it.
+    assert_eq!(reply(&write(&at("own/deep/f"), "1000"))["uid"], 1000);
+    std::fs::create_dir(at("root")).expect("made");
+    std::fs::write(at("root/secret"), "secret").expect("written");
+    std::fs::set_permissions(at("root/secret"), std::fs::Permissions::from_mode(0o600)).expect("chmod");
+    symlink(at("root/secret"), at("own/link")).expect("a link");
+    symlink(at("root"), at("own/dir")).expect("a link");
+    for path in [at("own/link"), at("own/dir/new"), at("root/secret"), at("root/new/f")] {
+        assert_eq!(error_code(&write(&path, "1000")), "permission", "{path}");
+    }
+    assert_eq!(std::fs::read(at("root/secret")).expect("read"), b"secret");
+    // What others may write to is replaced by a file of the user's own, which is nobody's program.
+    std::fs::write(at("own/shared"), "x").expect("written");
+    std::fs::set_permissions(at("own/shared"), std::fs::Permissions::from_mode(0o6777)).expect("chmod");
+    let replaced = reply(&write(&at("own/shared"), "1000"));
+    assert_eq!((&replaced["uid"], &replaced["mode"]), (&json!(1000), &json!(0o777)));
+    for (op, name) in [("file.mkdir", "root/d"), ("file.mkdir", "own/dir/d"), ("file.unpack", "own/dir")] {
+        let request = json!({"op": op, "path": at(name), "user": "1000", "parents": true});
+        let request = if op == "file.unpack" { json!({"op": op, "path": at(name), "user": "1000"}) } else { request };
+        let archive = tar_of(&[("f", tar::EntryType::Regular, "x")]);
+        let frames = if op == "file.unpack" { client.run_with(&request, &archive) } else { client.run(&request) };
+        assert_eq!(error_code(&frames), "permission", "{op} {name}");
+    }
+    assert_eq!(std::fs::read_dir(at("root")).expect("list").count(), 1);
+    // A group that the user is in counts; the agent has its own rights back in between, on the same thread.
+    let frames = client.run_with(&json!({"op": "file.write", "path": at("root/by-agent")}), b"x");
+    assert_eq!(reply(&frames)["uid"], 0);
+    let frames =
+        client.run_with(&json!({"op": "file.write", "path": at("own/g"), "user": "1000:55", "mode": 0o2750}), b"");
+    assert_eq!((&reply(&frames)["gid"], &reply(&frames)["mode"]), (&json!(55), &json!(0o2750)));
+    client.ask(&json!({"op": "file.chmod", "path": at("root/secret"), "mode": 0o640}));
+    assert_eq!(client.ask(&json!({"op": "file.stat", "path": at("root/secret")}))["mode"], 0o640);
+}
+
+#[test]
+fn a_swapped_name_is_neither_given_away_nor_changed() {
+    if !is_root() {
+        eprintln!("SKIPPED: owners can only be changed as root");
+        return;
+    }
+    let agent = TestAgent::start();
+    let ws = agent.path("ws");
+    let secret = agent.path("ws/secret");
+    std::fs::write(&secret, "secret").expect("written");
+    std::fs::set_permissions(&secret, std::fs::Permissions::from_mode(0o600)).expect("chmod");
+    std::fs::create_dir(format!("{ws}/d")).expect("made");
+    // Somebody swaps what is unpacked for a symlink to the secret, as fast as they can.
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let swapped = format!("{ws}/d/f");
+        let (stop, secret) = (&stop, &secret);
+        scope.spawn(move || {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let other = format!("{swapped}.link");
+                let _ = symlink(secret, &other);
+                let _ = std::fs::rename(&other, &swapped);
+            }
+        });
+        let mut client = agent.client();
+        for _ in 0..300 {
+            let archive = tar_of(&[("d/f", tar::EntryType::Regular, "x"), ("d/f", tar::EntryType::Fifo, "")]);
+            let mut archive = archive;
+            // Mode 0666 in every header.
+            for header in [0, 1024] {
+                let mut entry = tar::Header::new_gnu();
+                entry.as_mut_bytes().copy_from_slice(&archive[header..header + 512]);
+                entry.set_mode(0o666);
+                entry.set_cksum();
+                archive[header..header + 512].copy_from_slice(entry.as_bytes());
+            }
+            client.run_with(&json!({"op": "file.unpack", "path": ws}), &archive);
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    let found = std::fs::symlink_metadata(&secret).expect("there");
+    assert_eq!((found.uid(), found.mode() & 0o7777), (0, 0o600));
+}
+
+#[test]
 fn a_full_disk_is_told_as_such() {
     if !is_root() {
         eprintln!("SKIPPED: a small file system can only be mounted as root");

@@ -4,6 +4,7 @@ use super::context::Context;
 use super::inspect;
 use super::path::{self, failed};
 use crate::sys;
+use crate::users::User;
 use crate::workers::channel::{Channel, Served, Stop, refused};
 use alcove_protocol::{ErrorCode, FileChmod, FileMkdir, FileMove};
 use serde::Serialize;
@@ -14,10 +15,13 @@ use std::os::fd::AsRawFd;
 struct Empty {}
 
 pub fn mkdir(channel: &mut Channel, context: &Context, request: &FileMkdir) -> Served {
+    context.acting(request.user.as_deref(), |user| mkdir_for(user, channel, context, request))
+}
+
+fn mkdir_for(user: &User, channel: &mut Channel, context: &Context, request: &FileMkdir) -> Served {
     let path = path::parse(&request.path)?;
     let text = path.text();
     let failure = |error: Error| failed(&text, &error);
-    let user = context.owner(request.user.as_deref())?;
     if path.is_root() {
         if !request.parents {
             return Err(refused(ErrorCode::Exists, "/ exists already"));
@@ -25,12 +29,12 @@ pub fn mkdir(channel: &mut Channel, context: &Context, request: &FileMkdir) -> S
         let fd = path::open(&path, libc::O_PATH)?;
         return channel.reply(&inspect::info(b"/", &sys::fstat(fd.as_raw_fd()).map_err(failure)?, None));
     }
-    let place = if request.parents { path::locate_making(&path, &user, context.ids)? } else { path::locate(&path)? };
+    let place = if request.parents { path::locate_making(&path, user, context.ids)? } else { path::locate(&path)? };
     let dir = place.dir.as_raw_fd();
     // SAFETY: the name is a C string.
     match sys::check(unsafe { libc::mkdirat(dir, place.name.as_ptr(), 0o755) }) {
         Ok(_) => {
-            path::give(dir, &place.name, &user, context.ids).map_err(failure)?;
+            path::give(dir, &place.name, user, context.ids).map_err(failure)?;
             if let Some(mode) = request.mode {
                 path::set_mode(dir, &place.name, mode).map_err(failure)?;
             }
@@ -85,12 +89,12 @@ pub fn chmod(channel: &mut Channel, request: &FileChmod) -> Served {
     if path::on_procfs(look.as_raw_fd()) {
         return Err(refused(ErrorCode::Permission, format!("{} is in procfs, which is not changed", path.text())));
     }
-    let (dir, name) = if path.is_root() || path.name() == Some(b"..") {
-        (path::open(&path, libc::O_PATH | libc::O_DIRECTORY)?, c".".to_owned())
-    } else {
+    if sys::compat() && !path.is_root() && path.name() != Some(b"..") {
         let place = path::follow(&path, path::locate(&path)?)?;
-        (place.dir, place.name)
-    };
-    path::set_mode(dir.as_raw_fd(), &name, request.mode).map_err(failure)?;
+        path::set_mode(place.dir.as_raw_fd(), &place.name, request.mode).map_err(failure)?;
+    } else {
+        // What was looked at is what is changed.
+        path::set_mode_open(look.as_raw_fd(), request.mode).map_err(failure)?;
+    }
     channel.reply(&Empty {})
 }

@@ -191,14 +191,35 @@ pub fn read_link(dir: RawFd, name: &CStr) -> Option<Vec<u8>> {
     Some(target)
 }
 
-/// Gives what was just created to its owner.
+/// A name itself, whatever it is, so that what is done next is done to what was looked at.
+fn hold(dir: RawFd, name: &CStr) -> std::io::Result<OwnedFd> {
+    sys::open_at(dir, name, libc::O_PATH | libc::O_NOFOLLOW, 0)
+}
+
+/// Gives what was just created to its owner. By now the name may lead to something else, so only what belongs to the
+/// agent, as everything does that it creates, is given away.
 pub fn give(dir: RawFd, name: &CStr, user: &User, ids: Ids) -> std::io::Result<()> {
     if !ids.many() {
         return Ok(());
     }
-    // SAFETY: the name is a C string.
-    let result = unsafe { libc::fchownat(dir, name.as_ptr(), user.uid, user.gid, libc::AT_SYMLINK_NOFOLLOW) };
-    sys::check(result).map(|_| ())
+    if sys::compat() {
+        // SAFETY: the name is a C string.
+        let result = unsafe { libc::fchownat(dir, name.as_ptr(), user.uid, user.gid, libc::AT_SYMLINK_NOFOLLOW) };
+        return sys::check(result).map(|_| ());
+    }
+    let held = hold(dir, name)?;
+    let stat = sys::fstat(held.as_raw_fd())?;
+    let linked = stat.st_mode & libc::S_IFMT != libc::S_IFDIR && stat.st_nlink > 1;
+    if stat.st_uid != identity::file_user() || linked {
+        return Err(Error::from_raw_os_error(libc::ESTALE));
+    }
+    give_open(held.as_raw_fd(), user.uid, user.gid)
+}
+
+/// Changes the owner of an open file, also of one that is only held.
+pub fn give_open(fd: RawFd, uid: u32, gid: u32) -> std::io::Result<()> {
+    // SAFETY: a live descriptor and an empty C string.
+    sys::check(unsafe { libc::fchownat(fd, c"".as_ptr(), uid, gid, libc::AT_EMPTY_PATH) }).map(|_| ())
 }
 
 /// Opens a directory, making what is missing of its path.
@@ -231,21 +252,49 @@ pub fn make_directories(path: &Path, user: &User, ids: Ids) -> Result<OwnedFd, S
 
 const SET_GROUP_ID: u32 = libc::S_ISGID;
 
-/// Sets the permission bits of a name, or with an empty one of the open file itself. The kernel clears the set-group-id
-/// bit when the caller is not in the file's group and lacks CAP_FSETID, so this thread takes that group meanwhile.
+/// Sets the permission bits of a name, never through a symlink.
 pub fn set_mode(dir: RawFd, name: &CStr, mode: u32) -> std::io::Result<()> {
-    let mode = mode & 0o7777;
-    let change = || {
+    if sys::compat() {
         // SAFETY: a live descriptor and a C string.
-        sys::check(unsafe {
-            if name.is_empty() { libc::fchmod(dir, mode) } else { libc::fchmodat(dir, name.as_ptr(), mode, 0) }
-        })
-        .map(|_| ())
+        return sys::check(unsafe { libc::fchmodat(dir, name.as_ptr(), mode & 0o7777, 0) }).map(|_| ());
+    }
+    set_mode_open(hold(dir, name)?.as_raw_fd(), mode)
+}
+
+const SYS_FCHMODAT2: libc::c_long = 452;
+
+/// Sets the permission bits of an open file, also of one that is only held. The kernel clears the set-group-id bit when
+/// the caller is not in the file's group and lacks CAP_FSETID, so where the agent acts for itself this thread takes that
+/// group meanwhile.
+pub fn set_mode_open(fd: RawFd, mode: u32) -> std::io::Result<()> {
+    let mode = mode & 0o7777;
+    let stat = sys::fstat(fd)?;
+    if stat.st_mode & libc::S_IFMT == libc::S_IFLNK {
+        return Err(Error::from_raw_os_error(libc::ELOOP));
+    }
+    let change = || {
+        // SAFETY: a live descriptor and C strings.
+        unsafe {
+            if libc::fchmod(fd, mode) == 0 {
+                return Ok(());
+            }
+            let error = Error::last_os_error();
+            // Only held: newer kernels change it all the same, others through the name that they give to descriptors.
+            if error.raw_os_error() != Some(libc::EBADF) {
+                return Err(error);
+            }
+            if libc::syscall(SYS_FCHMODAT2, fd, c"".as_ptr(), mode, libc::AT_EMPTY_PATH) == 0 {
+                return Ok(());
+            }
+            let link = sys::c_string(format!("/proc/self/fd/{fd}").as_bytes())?;
+            sys::check(libc::chmod(link.as_ptr(), mode)).map(|_| ())
+        }
     };
-    if mode & SET_GROUP_ID == 0 || sys::compat() {
+    // SAFETY: cannot fail.
+    let own = unsafe { libc::geteuid() } == identity::file_user();
+    if mode & SET_GROUP_ID == 0 || sys::compat() || !own {
         return change();
     }
-    let stat = if name.is_empty() { sys::fstat(dir)? } else { sys::stat_at(dir, name, 0)? };
     identity::in_group(stat.st_gid, change)
 }
 

@@ -110,20 +110,31 @@ impl Target<'_> {
         let kind = entry.header().entry_type();
         let mode = entry.header().mode().unwrap_or(0o644) & 0o7777;
         let existing = self.clear(dir, name, kind == EntryType::Directory)?;
-        // SAFETY: names are C strings and descriptors live; every result is checked.
+        let times = {
+            let seconds = entry.header().mtime().unwrap_or(0).min(i64::MAX as u64) as libc::time_t;
+            [libc::timespec { tv_sec: seconds, tv_nsec: 0 }; 2]
+        };
+        // SAFETY: names are C strings and descriptors live; every result is checked, but for times: one that the file
+        // system cannot keep is no reason to refuse the file.
         unsafe {
             match kind {
                 EntryType::Directory => {
                     if !existing {
                         sys::check(libc::mkdirat(dir, name.as_ptr(), 0o755))?;
+                        path::give(dir, name, self.user, self.ids)?;
                     }
+                    path::set_mode(dir, name, mode)?;
+                    return Ok(true);
                 }
                 EntryType::Symlink => {
                     let target = entry.link_name_bytes().ok_or_else(|| Error::from_raw_os_error(libc::EINVAL))?;
                     sys::check(libc::symlinkat(sys::c_string(&target)?.as_ptr(), dir, name.as_ptr()))?;
+                    path::give(dir, name, self.user, self.ids)?;
                 }
                 EntryType::Fifo => {
                     sys::check(libc::mknodat(dir, name.as_ptr(), libc::S_IFIFO | 0o600, 0))?;
+                    path::give(dir, name, self.user, self.ids)?;
+                    path::set_mode(dir, name, mode)?;
                 }
                 _ => {
                     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
@@ -135,18 +146,15 @@ impl Target<'_> {
                         }
                         sys::write_all(file.as_raw_fd(), &buffer[..count])?;
                     }
+                    if self.ids.many() {
+                        sys::check(libc::fchown(file.as_raw_fd(), self.user.uid, self.user.gid))?;
+                    }
+                    path::set_mode_open(file.as_raw_fd(), mode)?;
+                    libc::futimens(file.as_raw_fd(), times.as_ptr());
+                    return Ok(true);
                 }
             }
-            path::give(dir, name, self.user, self.ids)?;
-            if kind != EntryType::Symlink {
-                path::set_mode(dir, name, mode)?;
-            }
-            if kind != EntryType::Directory {
-                let seconds = entry.header().mtime().unwrap_or(0).min(i64::MAX as u64) as libc::time_t;
-                let times = [libc::timespec { tv_sec: seconds, tv_nsec: 0 }; 2];
-                // A time that the file system cannot keep is no reason to refuse the file.
-                libc::utimensat(dir, name.as_ptr(), times.as_ptr(), libc::AT_SYMLINK_NOFOLLOW);
-            }
+            libc::utimensat(dir, name.as_ptr(), times.as_ptr(), libc::AT_SYMLINK_NOFOLLOW);
         }
         Ok(true)
     }
@@ -239,13 +247,16 @@ fn unpack_all(incoming: &mut Incoming, target: &Target) -> Result<u64, Stop> {
 }
 
 pub fn unpack(channel: &mut Channel, context: &Context, request: &FileUnpack) -> Served {
+    context.acting(request.user.as_deref(), |user| unpack_for(user, channel, context, request))
+}
+
+fn unpack_for(user: &User, channel: &mut Channel, context: &Context, request: &FileUnpack) -> Served {
     let path = path::parse(&request.path)?;
-    let user = context.owner(request.user.as_deref())?;
-    let root = path::make_directories(&path, &user, context.ids)?;
+    let root = path::make_directories(&path, user, context.ids)?;
     if path::on_procfs(root.as_raw_fd()) {
         return Err(refused(ErrorCode::Permission, format!("{} is in procfs, which is not written to", path.text())));
     }
-    let target = Target { root, last: RefCell::default(), user: &user, ids: context.ids };
+    let target = Target { root, last: RefCell::default(), user, ids: context.ids };
     let mut incoming = Incoming { channel, gone: false };
     let result = unpack_all(&mut incoming, &target);
     if incoming.gone {

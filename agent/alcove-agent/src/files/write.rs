@@ -52,7 +52,7 @@ impl<'a> Temporary<'a> {
             if let Some((uid, gid)) = owner {
                 sys::check(libc::fchown(self.fd.as_raw_fd(), uid, gid))?;
             }
-            path::set_mode(self.fd.as_raw_fd(), c"", mode)?;
+            path::set_mode_open(self.fd.as_raw_fd(), mode)?;
             let dir = self.place.dir.as_raw_fd();
             sys::check(libc::renameat(dir, self.name.as_ptr(), dir, self.place.name.as_ptr()))?;
         }
@@ -79,13 +79,27 @@ fn owner_of(existing: Option<&libc::stat>, user: &User, ids: Ids) -> Option<(u32
 }
 
 pub fn write(channel: &mut Channel, context: &Context, request: &FileWrite) -> Served {
+    context.acting(request.user.as_deref(), |user| write_for(user, channel, context, request))
+}
+
+/// A file is replaced, not written to, so whether it may be written to has to be asked.
+fn check_writable(place: &Place) -> std::io::Result<()> {
+    let flags = libc::O_WRONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
+    match sys::open_at(place.dir.as_raw_fd(), &place.name, flags, 0) {
+        // It runs as a program; what replaces it is another file.
+        Err(error) if error.raw_os_error() == Some(libc::ETXTBSY) => Ok(()),
+        opened => opened.map(drop),
+    }
+}
+
+fn write_for(user: &User, channel: &mut Channel, context: &Context, request: &FileWrite) -> Served {
     let path = path::parse(&request.path)?;
     let text = path.text();
-    let user = context.owner(request.user.as_deref())?;
+    let for_user = request.user.as_deref().is_some_and(|name| !name.is_empty()) && user.uid != 0;
     if path.is_root() {
         return Err(refused(ErrorCode::IsDirectory, "/ is a directory"));
     }
-    let place = path::follow(&path, path::locate_making(&path, &user, context.ids)?)?;
+    let place = path::follow(&path, path::locate_making(&path, user, context.ids)?)?;
     if path::on_procfs(place.dir.as_raw_fd()) {
         return Err(refused(ErrorCode::Permission, format!("{text} is in procfs, which is not written to")));
     }
@@ -93,6 +107,9 @@ pub fn write(channel: &mut Channel, context: &Context, request: &FileWrite) -> S
     let existing = match place.stat() {
         Ok(stat) => {
             check_regular(&text, &stat)?;
+            if for_user {
+                check_writable(&place).map_err(failure)?;
+            }
             Some(stat)
         }
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => None,
@@ -112,8 +129,14 @@ pub fn write(channel: &mut Channel, context: &Context, request: &FileWrite) -> S
     if let Some(size) = request.size.filter(|size| *size != received) {
         return Err(refused(ErrorCode::BadRequest, format!("{text}: {size} bytes were announced and {received} came")));
     }
-    let mode = request.mode.or(existing.map(|stat| stat.st_mode & 0o7777)).unwrap_or(NEW_MODE);
-    temporary.finish(mode, owner_of(existing.as_ref(), &user, context.ids)).map_err(failure)?;
+    let mut mode = request.mode.or(existing.map(|stat| stat.st_mode & 0o7777)).unwrap_or(NEW_MODE);
+    let mut owner = owner_of(existing.as_ref(), user, context.ids);
+    if for_user && owner.is_some_and(|(uid, _)| uid != user.uid) {
+        // Only root gives files away, so what this user replaces becomes this user's, and runs as nobody else.
+        owner = None;
+        mode &= 0o1777;
+    }
+    temporary.finish(mode, owner).map_err(failure)?;
     let stat = sys::fstat(temporary.fd.as_raw_fd()).map_err(failure)?;
     channel.reply(&inspect::info(&path.bytes(), &stat, None)).map_err(|_| Stop::Gone)
 }
