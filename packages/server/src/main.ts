@@ -1,11 +1,13 @@
 import { mkdir } from "node:fs/promises";
 import type { AddressInfo } from "node:net";
+import path from "node:path";
 import type { Config } from "./config/config.ts";
 import { openControlPlane } from "./control-plane.ts";
 import { ProviderRegistry } from "./core/providers/provider-registry.ts";
 import { randomIds } from "./core/random-ids.ts";
 import { imageSettings, openImageStore } from "./images.ts";
 import { lockDataDir } from "./platform/data-dir-lock.ts";
+import { DiskReserve } from "./platform/disk-reserve.ts";
 import { Installation } from "./platform/installation.ts";
 import type { Logger } from "./platform/logger.ts";
 import { systemClock } from "./platform/system-clock.ts";
@@ -41,7 +43,8 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
 
   await mkdir(config.dataDir, { recursive: true, mode: 0o711 });
   opened.use(await lockDataDir(config.dataDir));
-  const store = opened.use(await SqliteStore.open({ path: config.database.path }));
+  const reserve = opened.use(new DiskReserve({ directory: path.dirname(config.database.path) }));
+  const store = opened.use(await SqliteStore.open({ path: config.database.path, reserve }));
   const installation = opened.use(
     await Installation.open({ dataDir: config.dataDir, settings: store, newId: randomIds.secret(8) }),
   );
@@ -78,6 +81,7 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
   });
   await app.listen({ host: config.server.host, port: config.server.port });
   reconciler.start();
+  void reserve.keep();
 
   const owned = opened.move();
   let closing: Promise<void> | undefined;

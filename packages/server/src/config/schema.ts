@@ -166,7 +166,7 @@ export const ConfigSchema = section(
             disk_mb: count(10_240, "Size of a sandbox's writable layer, MB; 0: no limit of its own."),
             min_free_mb: count(
               1_024,
-              "Free space under data_dir below which the largest writer is stopped, MB; 0: never.",
+              "Free space under data_dir below which spawns are refused and who writes most is stopped, MB; 0: never.",
             ),
             added_caps: texts([], "Capabilities commands get, such as CAP_NET_RAW."),
           },

@@ -107,7 +107,8 @@ export class Installation implements AsyncDisposable {
       directory,
     };
     const installation = new Installation({ dataDir, settings, file, recovering });
-    await installation.#write(file);
+    // A full disk is no reason not to start.
+    if (JSON.stringify(file) !== JSON.stringify(written)) await installation.#write(file);
     return installation;
   }
 

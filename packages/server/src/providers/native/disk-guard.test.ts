@@ -1,41 +1,98 @@
-import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
+import { appendFile, mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { expect, it } from "vitest";
+import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { silentLogger } from "../../platform/logger.ts";
-import type { RuntimeId } from "../../ports/index.ts";
+import { type RuntimeId, StorageFull } from "../../ports/index.ts";
 import { DiskGuard } from "./disk-guard.ts";
 
-async function guarded(minFreeMb: number): Promise<string[]> {
-  const root = await mkdtemp(join(tmpdir(), "alcove-guard-"));
-  try {
-    const runtimes = ["rt-small", "rt-large"] as RuntimeId[];
-    for (const id of runtimes) await mkdir(join(root, id));
-    await writeFile(join(root, "rt-large", "file"), Buffer.alloc(3 << 20, 1));
-    const stopped: string[] = [];
-    await using guard = new DiskGuard({
-      root,
-      minFreeMb,
-      logger: silentLogger,
-      running: () => runtimes,
-      path: (id) => join(root, id),
-      stop: async (id, reason) => {
-        stopped.push(`${id} ${reason}`);
-      },
-    });
-    await guard.look();
-    return stopped;
-  } finally {
-    await rm(root, { recursive: true });
-  }
-}
-
-it("the largest writer is stopped, with the numbers in the reason, when space is short", async () => {
-  const [first, ...more] = await guarded(2 ** 40);
-  expect(first).toMatch(/^rt-large stopped: it had written 3 MB and \d+ MB were free.*min_free_mb$/);
-  expect(more).toEqual([]);
+const mb = 1 << 20;
+const [small, large] = ["rt-small", "rt-large"] as [RuntimeId, RuntimeId];
+let root: string;
+let stopped: string[];
+let space: { freeMb: number; freeInodes: number | undefined };
+beforeEach(async () => {
+  root = await mkdtemp(join(tmpdir(), "alcove-guard-"));
+  stopped = [];
+  space = { freeMb: 50, freeInodes: undefined };
+  for (const id of [small, large]) await mkdir(join(root, id));
 });
+afterEach(() => rm(root, { recursive: true }));
 
-it("nobody is stopped while there is space", async () => {
-  expect(await guarded(1)).toEqual([]);
+const open = (minFreeMb = 100) =>
+  new DiskGuard({
+    root,
+    minFreeMb,
+    logger: silentLogger,
+    running: () => [small, large],
+    path: (id) => join(root, id),
+    stop: async (id, reason) => {
+      stopped.push(`${id} ${reason}`);
+    },
+    space: async () => space,
+  });
+
+describe("the guard of the disk", () => {
+  it("stops the largest writer when nobody grew, with the numbers in the reason", async () => {
+    await using guard = open();
+    await writeFile(join(root, large, "file"), Buffer.alloc(30 * mb, 1));
+    await writeFile(join(root, small, "file"), Buffer.alloc(20 * mb, 1));
+    await guard.look();
+    expect(stopped).toEqual([
+      expect.stringMatching(/^rt-large stopped: it had written 30 MB and 50 MB were free.*min_free_mb$/),
+    ]);
+  });
+
+  it("stops who grows, not who is largest", async () => {
+    await using guard = open();
+    await writeFile(join(root, large, "file"), Buffer.alloc(40 * mb, 1));
+    await writeFile(join(root, small, "file"), Buffer.alloc(17 * mb, 1));
+    space.freeMb = 150;
+    expect(await guard.look()).toBeLessThan(5_000);
+    await appendFile(join(root, small, "file"), Buffer.alloc(3 * mb, 1));
+    space.freeMb = 50;
+    await guard.look();
+    expect(stopped.map((line) => line.split(" ")[0])).toEqual([small]);
+  });
+
+  it("stops nobody who wrote nothing, however little is free", async () => {
+    await using guard = open();
+    await guard.look();
+    await guard.look();
+    expect(stopped).toEqual([]);
+  });
+
+  it("counts a layer's own file system by the blocks of its image", async () => {
+    await using guard = open();
+    await writeFile(join(root, small, "disk.img"), Buffer.alloc(20 * mb, 1));
+    await guard.look();
+    expect(stopped.map((line) => line.split(" ")[0])).toEqual([small]);
+  });
+
+  it("looks at inodes too", async () => {
+    await using guard = open();
+    space = { freeMb: 1_000, freeInodes: 5 };
+    for (let index = 0; index < 1_100; index += 1) await writeFile(join(root, small, `f${index}`), "");
+    await guard.look();
+    expect(stopped).toEqual([expect.stringMatching(/^rt-small .*made 11\d\d files and 5 inodes were free/)]);
+  });
+
+  it("refuses spawns below the mark only", async () => {
+    await using guard = open();
+    await expect(guard.refuseWhenShort()).rejects.toThrow(StorageFull);
+    await expect(guard.refuseWhenShort()).rejects.toThrow("50 MB were free below data_dir");
+    space.freeMb = 100;
+    await guard.refuseWhenShort();
+    await using off = open(0);
+    space.freeMb = 0;
+    await off.refuseWhenShort();
+  });
+
+  it("leaves everybody alone while there is space", async () => {
+    await using guard = open();
+    await writeFile(join(root, large, "file"), Buffer.alloc(30 * mb, 1));
+    space.freeMb = 5_000;
+    expect(await guard.look()).toBe(5_000);
+    expect(stopped).toEqual([]);
+  });
 });

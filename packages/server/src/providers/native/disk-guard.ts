@@ -1,16 +1,33 @@
 import { execFile } from "node:child_process";
-import { statfs } from "node:fs/promises";
-import { basename } from "node:path";
+import { stat, statfs } from "node:fs/promises";
+import { basename, join } from "node:path";
 import { promisify } from "node:util";
 import type { Logger } from "../../platform/logger.ts";
-import type { RuntimeId } from "../../ports/index.ts";
+import { type RuntimeId, StorageFull } from "../../ports/index.ts";
 
-const lookEveryMs = 5_000;
+/** While there is plenty of space. */
+const longestPauseMs = 5_000;
+const shortestPauseMs = 250;
+/** What disks here take at most, MB a millisecond: how soon space could be short. */
+const fastestMbPerMs = 1;
+/** Below so many times the mark the guard watches who grows. */
+const watchFrom = 4;
 const measureMs = 20_000;
+/** Less than this is no reason to stop anybody: a layer that nothing was written to takes a few. */
+const leastMb = 16;
+const leastGrowthMb = 1;
+const fewestInodes = 10_000;
+
+interface Space {
+  freeMb: number;
+  /** undefined: this file system counts none. */
+  freeInodes: number | undefined;
+}
 
 /**
- * Keeps `minFreeMb` free on the file system of the runtimes: below that the largest writer is stopped, one at a look.
- * Looks only while there are runtimes.
+ * Keeps `minFreeMb` free on the file system of the runtimes. Below that spawns are refused and one writer at a look is
+ * stopped: who grew most since the look before, or else the largest; who wrote nothing is never stopped. Images give way
+ * earlier. The nearer the mark, the more often it looks. Looks only while there are runtimes.
  */
 export class DiskGuard implements AsyncDisposable {
   readonly #root: string;
@@ -19,8 +36,13 @@ export class DiskGuard implements AsyncDisposable {
   readonly #running: () => Iterable<RuntimeId>;
   readonly #path: (runtimeId: RuntimeId) => string;
   readonly #stop: (runtimeId: RuntimeId, reason: string) => Promise<void>;
+  readonly #space: () => Promise<Space>;
+  /** What runtimes had written at the last look, MB. */
+  #before = new Map<RuntimeId, number>();
   #timer: NodeJS.Timeout | undefined;
-  #looking: Promise<void> | undefined;
+  #looking: Promise<void> = Promise.resolve();
+  #blamedNobody = false;
+  #closed = false;
 
   constructor(options: {
     root: string;
@@ -29,6 +51,8 @@ export class DiskGuard implements AsyncDisposable {
     running: () => Iterable<RuntimeId>;
     path: (runtimeId: RuntimeId) => string;
     stop: (runtimeId: RuntimeId, reason: string) => Promise<void>;
+    /** For tests. */
+    space?: () => Promise<Space>;
   }) {
     this.#root = options.root;
     this.#minFreeMb = options.minFreeMb;
@@ -36,62 +60,137 @@ export class DiskGuard implements AsyncDisposable {
     this.#running = options.running;
     this.#path = options.path;
     this.#stop = options.stop;
+    this.#space = options.space ?? (() => spaceOf(options.root));
   }
 
   /** Does nothing when it runs already, or when no space has to be kept free. */
   start(): void {
-    if (this.#timer !== undefined || this.#minFreeMb === 0) return;
-    this.#timer = setInterval(() => {
-      this.#looking ??= this.look()
-        .catch((error: unknown) =>
-          this.#logger.warn({ err: error }, "free disk space could not be looked at"),
-        )
-        .finally(() => {
-          this.#looking = undefined;
-        });
-    }, lookEveryMs);
-    this.#timer.unref();
+    if (this.#timer === undefined && this.#minFreeMb > 0 && !this.#closed) this.#lookAfter(shortestPauseMs);
   }
 
-  /** One look; stops a runtime when space is short. */
-  async look(): Promise<void> {
+  /** @throws StorageFull below the mark: a sandbox made now would be stopped soon. */
+  async refuseWhenShort(): Promise<void> {
+    if (this.#minFreeMb === 0) return;
+    const short = this.#shortage(await this.#space());
+    if (short === undefined) return;
+    throw new StorageFull(
+      `no sandbox can be made: ${short}; destroy sandboxes, remove images, or free space on the disk of data_dir`,
+    );
+  }
+
+  /** One look; stops a runtime when space is short. @returns when to look again, milliseconds. */
+  async look(): Promise<number> {
     const runtimes = [...this.#running()];
-    if (runtimes.length === 0) return;
-    const { bavail, bsize } = await statfs(this.#root);
-    const freeMb = (bavail * bsize) / 1024 ** 2;
-    if (freeMb >= this.#minFreeMb) return;
-    const largest = await this.#largest(runtimes);
-    if (largest === undefined) return;
-    const reason =
-      `stopped: it had written ${largest.mb} MB and ${Math.round(freeMb)} MB were free below data_dir, ` +
-      `less than the ${this.#minFreeMb} MB of providers.native.min_free_mb`;
-    this.#logger.warn({ runtime_id: largest.runtimeId, free_mb: Math.round(freeMb) }, reason);
-    await this.#stop(largest.runtimeId, reason);
-  }
-
-  async #largest(runtimes: readonly RuntimeId[]): Promise<{ runtimeId: RuntimeId; mb: number } | undefined> {
-    const paths = runtimes.map((runtimeId) => this.#path(runtimeId));
-    const lines = await diskUsage(paths);
-    let largest: { runtimeId: RuntimeId; mb: number } | undefined;
-    for (const line of lines) {
-      const [kilobytes = "", path = ""] = line.split("\t");
-      const mb = Math.round(Number(kilobytes) / 1024);
-      const runtimeId = runtimes.find((id) => id === basename(path));
-      if (runtimeId !== undefined && mb >= (largest?.mb ?? 0)) largest = { runtimeId, mb };
+    const space = await this.#space();
+    const short = this.#shortage(space);
+    if (runtimes.length === 0 || (short === undefined && space.freeMb >= this.#minFreeMb * watchFrom)) {
+      this.#before.clear();
+      this.#blamedNobody = false;
+      return longestPauseMs;
     }
-    return largest;
+    const inodes = space.freeMb >= this.#minFreeMb && short !== undefined;
+    const now = await this.#measure(runtimes, { inodes });
+    const before = this.#before;
+    this.#before = now;
+    if (short === undefined) {
+      this.#blamedNobody = false;
+      const pauseMs = (space.freeMb - this.#minFreeMb) / fastestMbPerMs;
+      return Math.min(Math.max(pauseMs, shortestPauseMs), longestPauseMs);
+    }
+    const writer = worst(now, before, { inodes });
+    if (writer === undefined) {
+      if (!this.#blamedNobody) this.#logger.error(`${short}, and no sandbox is to blame`);
+      this.#blamedNobody = true;
+      return longestPauseMs;
+    }
+    const wrote = inodes ? `made ${writer.size} files` : `written ${Math.round(writer.size)} MB`;
+    const reason = `stopped: it had ${wrote} and ${short}`;
+    this.#logger.warn({ runtime_id: writer.runtimeId, free_mb: Math.round(space.freeMb) }, reason);
+    this.#before.delete(writer.runtimeId);
+    await this.#stop(writer.runtimeId, reason);
+    return shortestPauseMs;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    clearInterval(this.#timer);
+    this.#closed = true;
+    clearTimeout(this.#timer);
     this.#timer = undefined;
     await this.#looking;
   }
+
+  #lookAfter(pauseMs: number): void {
+    this.#timer = setTimeout(() => {
+      this.#looking = this.look()
+        .catch((error: unknown) => {
+          this.#logger.warn({ err: error }, "free disk space could not be looked at");
+          return longestPauseMs;
+        })
+        .then((nextMs) => {
+          this.#timer = undefined;
+          if (!this.#closed && [...this.#running()].length > 0) this.#lookAfter(nextMs);
+        });
+    }, pauseMs);
+    this.#timer.unref();
+  }
+
+  #shortage({ freeMb, freeInodes }: Space): string | undefined {
+    if (freeMb < this.#minFreeMb)
+      return `${Math.round(freeMb)} MB were free below data_dir, less than the ${this.#minFreeMb} MB of providers.native.min_free_mb`;
+    if (freeInodes !== undefined && freeInodes < fewestInodes)
+      return `${freeInodes} inodes were free below data_dir, less than ${fewestInodes}`;
+    return undefined;
+  }
+
+  /** A layer with a file system of its own is one file, whose blocks say it all; others are added up. */
+  async #measure(
+    runtimes: readonly RuntimeId[],
+    { inodes }: { inodes: boolean },
+  ): Promise<Map<RuntimeId, number>> {
+    const sizes = new Map<RuntimeId, number>();
+    const others: RuntimeId[] = [];
+    for (const runtimeId of runtimes) {
+      const image = await stat(join(this.#path(runtimeId), "disk.img")).catch(() => undefined);
+      if (image === undefined) others.push(runtimeId);
+      else if (!inodes) sizes.set(runtimeId, (image.blocks * 512) / 1024 ** 2);
+    }
+    if (others.length === 0) return sizes;
+    const byName = new Map(others.map((id) => [id as string, id]));
+    for (const line of await diskUsage(
+      others.map((id) => this.#path(id)),
+      { inodes },
+    )) {
+      const [count = "", path = ""] = line.split("\t");
+      const runtimeId = byName.get(basename(path));
+      if (runtimeId !== undefined) sizes.set(runtimeId, inodes ? Number(count) : Number(count) / 1024);
+    }
+    return sizes;
+  }
+}
+
+/** Who grew most, or else who is largest; nobody who wrote next to nothing. */
+function worst(
+  now: ReadonlyMap<RuntimeId, number>,
+  before: ReadonlyMap<RuntimeId, number>,
+  { inodes }: { inodes: boolean },
+): { runtimeId: RuntimeId; size: number } | undefined {
+  const least = inodes ? 1_000 : leastMb;
+  const writers = [...now].filter(([, size]) => size >= least);
+  const growth = ([runtimeId, size]: [RuntimeId, number]) => size - (before.get(runtimeId) ?? size);
+  const grew = writers
+    .filter((writer) => growth(writer) >= leastGrowthMb)
+    .sort((a, b) => growth(b) - growth(a));
+  const [first] = grew.length > 0 ? grew : writers.sort(([, a], [, b]) => b - a);
+  return first === undefined ? undefined : { runtimeId: first[0], size: first[1] };
+}
+
+async function spaceOf(root: string): Promise<Space> {
+  const { bavail, bsize, files, ffree } = await statfs(root);
+  return { freeMb: (bavail * bsize) / 1024 ** 2, freeInodes: files > 0 ? ffree : undefined };
 }
 
 /** `du` names what it cannot read or what went away and exits with 1; what it printed still counts. */
-async function diskUsage(paths: readonly string[]): Promise<string[]> {
-  const work = promisify(execFile)("du", ["-skx", "--", ...paths], {
+async function diskUsage(paths: readonly string[], { inodes }: { inodes: boolean }): Promise<string[]> {
+  const work = promisify(execFile)("du", [inodes ? "--inodes" : "-k", "-sx", "--", ...paths], {
     timeout: measureMs,
     maxBuffer: 16 << 20,
   });

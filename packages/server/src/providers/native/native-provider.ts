@@ -147,6 +147,7 @@ export class NativeProvider implements RuntimeProvider {
     if (known !== undefined) return { image: known.record.image };
     this.#refuseWiderNetwork(spec);
     const prepared = await this.#site.prepare();
+    await this.#guard.refuseWhenShort();
     const { image, root, config } = await this.#resolve(prepared, spec.image, options);
     try {
       await this.#start(

@@ -1,4 +1,6 @@
 import type { DatabaseSync, StatementSync } from "node:sqlite";
+import type { DiskReserve } from "../../platform/disk-reserve.ts";
+import { StorageFull } from "../../ports/errors.ts";
 
 interface Write {
   run: () => void;
@@ -20,11 +22,14 @@ export class GroupCommit {
   readonly #keep: StatementSync;
   readonly #undo: StatementSync;
   readonly #nowMs: () => number;
+  readonly #reserve: DiskReserve | undefined;
   #waiting: Write[] = [];
   #scheduled = false;
 
-  constructor(db: DatabaseSync, options: { nowMs?: () => number } = {}) {
+  /** @param options.reserve is given up when the disk is full, so that what ends can be written down. */
+  constructor(db: DatabaseSync, options: { nowMs?: () => number; reserve?: DiskReserve | undefined } = {}) {
     this.#db = db;
+    this.#reserve = options.reserve;
     this.#begin = db.prepare("SAVEPOINT one_write");
     this.#keep = db.prepare("RELEASE one_write");
     this.#undo = db.prepare("ROLLBACK TO one_write");
@@ -45,6 +50,14 @@ export class GroupCommit {
     });
   }
 
+  /** @throws StorageFull while the disk is so full that only the end of things can be written down. */
+  refuseNew(): void {
+    if (this.#reserve?.spent !== true) return;
+    throw new StorageFull(
+      "the disk of the database is full; destroy sandboxes or free space, then try again",
+    );
+  }
+
   /** Commits everything that waits, now. */
   flush(): void {
     while (this.#waiting.length > 0) this.#commitBatch();
@@ -63,39 +76,56 @@ export class GroupCommit {
   #commitBatch(): void {
     const taken: Write[] = [];
     const done: Write[] = [];
+    const failures = new Map<Write, unknown>();
     try {
       this.#db.exec("BEGIN IMMEDIATE");
       const startedMs = this.#nowMs();
       for (const write of this.#waiting) {
         taken.push(write);
-        if (this.#runAlone(write)) done.push(write);
+        const failure = this.#runAlone(write);
+        if (failure === undefined) done.push(write);
+        else failures.set(write, failure.cause);
         if (taken.length >= largestBatch || this.#nowMs() - startedMs >= longestBatchMs) break;
       }
       this.#db.exec("COMMIT");
     } catch (error) {
       if (this.#db.isTransaction) this.#db.exec("ROLLBACK");
+      // With the reserve given up there is room for the same writes: they stay in line.
+      if (isDiskFull(error) && this.#reserve?.spend() === true) return;
+      const told = isDiskFull(error)
+        ? new StorageFull("the disk of the database is full; free space, then try again", { cause: error })
+        : error;
       // Without a transaction nobody's turn would come: a database that cannot be written refuses all who wait.
       const refused = taken.length === 0 ? this.#waiting.splice(0) : this.#waiting.splice(0, taken.length);
-      for (const write of refused) write.failed(error);
+      for (const write of refused) write.failed(told);
       return;
     }
     this.#waiting.splice(0, taken.length);
     for (const write of done) write.committed();
+    for (const [write, error] of failures) write.failed(error);
   }
 
-  /** @returns whether its effects stand. @throws when its failure ended the whole transaction, as a full disk may. */
-  #runAlone(write: Write): boolean {
+  /**
+   * @returns why none of its effects stand; undefined when they do.
+   * @throws what ends the whole transaction, a full disk above all.
+   */
+  #runAlone(write: Write): { cause: unknown } | undefined {
     this.#begin.run();
     try {
       write.run();
       this.#keep.run();
-      return true;
+      return undefined;
     } catch (error) {
-      write.failed(error);
-      if (!this.#db.isTransaction) throw error;
+      if (!this.#db.isTransaction || isDiskFull(error)) throw error;
       this.#undo.run();
       this.#keep.run();
-      return false;
+      return { cause: error };
     }
   }
+}
+
+/** SQLITE_FULL, and SQLITE_IOERR_SHMSIZE, which is the same for the index of the log. */
+function isDiskFull(error: unknown): boolean {
+  if (!(error instanceof Error) || !("errcode" in error)) return false;
+  return error.errcode === 13 || error.errcode === 4874;
 }

@@ -54,6 +54,7 @@ export class SqliteSandboxes implements SandboxStore {
 
   reserve({ row, limits, claim }: Reservation): Promise<ReserveOutcome> {
     return this.#commit.write(() => {
+      this.#commit.refuseNew();
       const held = claim && this.#claims.held(row.ownerId, claim.key, row.createdAt);
       if (held !== undefined) return { admitted: false, reason: "claimed", ...held };
       const active = this.#counts(row.ownerId);

@@ -1,5 +1,6 @@
 import { closeSync, openSync } from "node:fs";
 import { DatabaseSync, type StatementSync } from "node:sqlite";
+import type { DiskReserve } from "../../platform/disk-reserve.ts";
 import type { Store } from "../../ports/store.ts";
 import { GroupCommit } from "./group-commit.ts";
 import { migrate } from "./migrations.ts";
@@ -28,9 +29,9 @@ export class SqliteStore implements Store {
   readonly #changeSetting: StatementSync;
   readonly #ping: StatementSync;
 
-  private constructor(db: DatabaseSync) {
+  private constructor(db: DatabaseSync, reserve: DiskReserve | undefined) {
     this.#db = db;
-    this.#commit = new GroupCommit(db);
+    this.#commit = new GroupCommit(db, { reserve });
     this.idempotency = new SqliteIdempotency(db, this.#commit);
     this.sandboxes = new SqliteSandboxes(db, this.#commit, this.idempotency);
     this.events = new SqliteEvents(db);
@@ -40,8 +41,12 @@ export class SqliteStore implements Store {
     this.#ping = db.prepare("SELECT 1");
   }
 
-  /** Opens the file, made when missing and readable by its owner alone. @throws Error when a newer release made it. */
-  static async open(options: { path: string }): Promise<SqliteStore> {
+  /**
+   * Opens the file, made when missing and readable by its owner alone.
+   * @param options.reserve lies on the same disk, for when that is full.
+   * @throws Error when a newer release made it.
+   */
+  static async open(options: { path: string; reserve?: DiskReserve }): Promise<SqliteStore> {
     if (options.path !== ":memory:") closeSync(openSync(options.path, "a", 0o600));
     const db = new DatabaseSync(options.path, { timeout: busyTimeoutMs });
     try {
@@ -49,7 +54,7 @@ export class SqliteStore implements Store {
       db.exec("PRAGMA synchronous = NORMAL");
       db.exec("PRAGMA foreign_keys = ON");
       migrate(db, options);
-      return new SqliteStore(db);
+      return new SqliteStore(db, options.reserve);
     } catch (error) {
       db.close();
       throw error;

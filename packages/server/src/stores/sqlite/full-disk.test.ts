@@ -1,0 +1,69 @@
+import { execFileSync } from "node:child_process";
+import { closeSync, existsSync, mkdirSync, mkdtempSync, openSync, rmSync, writeSync } from "node:fs";
+import { tmpdir } from "node:os";
+import path from "node:path";
+import { afterEach, beforeEach, expect, it } from "vitest";
+import { describeWith } from "../../../test/support/requirements.ts";
+import { FakeClock } from "../../core/testing/fake-clock.ts";
+import { forever, Harness } from "../../core/testing/harness.ts";
+import { DiskReserve } from "../../platform/disk-reserve.ts";
+import { StorageFull } from "../../ports/errors.ts";
+import type { SandboxId } from "../../ports/ids.ts";
+import { SqliteStore } from "./sqlite-store.ts";
+
+await describeWith(["linux", "root"], "a database on a full disk", () => {
+  let home: string;
+  let disk: string;
+  beforeEach(() => {
+    home = mkdtempSync(path.join(tmpdir(), "alcove-full-"));
+    disk = path.join(home, "disk");
+    mkdirSync(disk);
+    execFileSync("mount", ["-t", "tmpfs", "-o", "size=16m", "alcove-test", disk]);
+  });
+  afterEach(() => {
+    execFileSync("umount", ["--lazy", disk]);
+    rmSync(home, { recursive: true });
+  });
+
+  function fill(): void {
+    const file = openSync(path.join(disk, "filler"), "a");
+    try {
+      for (;;) writeSync(file, Buffer.alloc(4_096, 1));
+    } catch (error) {
+      expect(error).toMatchObject({ code: "ENOSPC" });
+    } finally {
+      closeSync(file);
+    }
+  }
+
+  it("refuses spawns as storage_full, records every destroy, and takes spawns again once there is space", async () => {
+    await using reserve = new DiskReserve({ directory: disk, bytes: 2 << 20 });
+    await using store = await SqliteStore.open({ path: path.join(disk, "alcove.db"), reserve });
+    await using h = new Harness({ store, clock: new FakeClock(), defaults: { maxSandboxes: 0 } });
+    await h.start();
+    await reserve.keep();
+    const made: SandboxId[] = [];
+    for (let index = 0; index < 20; index += 1) made.push((await h.spawn()).id);
+    fill();
+    let refusal: unknown;
+    const metadata = { filler: "x".repeat(4_000) };
+    for (let index = 0; index < 2_000 && refusal === undefined; index += 1) {
+      await h.spawn({ metadata }).then(
+        ({ id }) => made.push(id),
+        (error: unknown) => {
+          refusal = error;
+        },
+      );
+    }
+    expect(refusal).toBeInstanceOf(StorageFull);
+    expect(reserve.spent).toBe(true);
+    for (const id of made) await h.service.destroy(id, { signal: forever });
+    expect((await store.sandboxes.listLive()).map(({ state }) => state)).toEqual([]);
+    expect(h.provider.backend.runtimes.size).toBe(0);
+    await expect(h.spawn()).rejects.toThrow(StorageFull);
+    rmSync(path.join(disk, "filler"));
+    await reserve.keep();
+    expect([reserve.spent, existsSync(path.join(disk, "reserve"))]).toEqual([false, true]);
+    expect((await h.spawn()).state).toBe("running");
+  });
+});
