@@ -12,6 +12,8 @@ export type Finding =
   | { kind: "vanished"; why: string }
   /** In state error, and its runtime still exists. */
   | { kind: "remains" }
+  /** In state error, and nothing is left. */
+  | { kind: "over" }
   | { kind: "unreachable"; why: string };
 
 /** Compares one sandbox with what its provider has of it. Rows of DESIGN §5; docs/decisions/states.md. */
@@ -35,7 +37,7 @@ export function judge(
   if (facts.endedWithProcess && facts.runtime === undefined) return { kind: "destroy", reason: "reconciled" };
   if (facts.runtime?.state === "unreadable")
     return { kind: "unreachable", why: "the record of its runtime cannot be read by this release" };
-  if (row.state === "error") return facts.runtime === undefined ? { kind: "leave" } : { kind: "remains" };
+  if (row.state === "error") return { kind: facts.runtime === undefined ? "over" : "remains" };
   if (facts.runtime?.state === "running") return { kind: "adopt" };
   if (!facts.ranBefore) return { kind: "leave" };
   return { kind: "vanished", why: facts.runtime === undefined ? "it is no longer there" : "it is dead" };

@@ -202,7 +202,8 @@ describe("the first pass", () => {
     expect(await state(missing.id)).toBe("error");
     expect(await state(expired.id)).toBe("destroyed");
     expect((await second.service.get(dead.id)).error).toContain("its runtime ended");
-    expect(() => second.service.running(dead.id)).toThrow(/state error: its runtime ended/);
+    const located = second.service.locate(dead.id, { signal: forever });
+    await expect(located).rejects.toThrow(/state error: its runtime ended/);
     expect(backend.runtimes.size).toBe(0);
     await clock.advance(30 * 60_000);
     expect(await state(dead.id)).toBe("destroyed");
@@ -490,6 +491,49 @@ describe("a runtime that ends by itself", () => {
     await clock.advance(100);
     for (const { id } of rows) expect(await state(id)).toBe("error");
     expect(inventories).toBeLessThanOrEqual(2);
+  });
+
+  it("leaves memory, and its row goes when it expires, is destroyed, or too many are kept too long", async () => {
+    const h = await life().start();
+    const expiring = await h.spawn({ ttlMs: 90_000 });
+    const asked = await h.spawn({ ttlMs: 20 * 3_600_000, env: { SECRET: "s" } });
+    const old = await h.spawn({ ttlMs: 24 * 3_600_000 });
+    const pruned = await h.spawn({ ttlMs: 30_000 });
+    for (const { runtimeId } of [expiring, asked, old, pruned]) h.provider.die(runtimeId);
+    await clock.advance(100);
+    expect(h.service.figures.live).toBe(0);
+    expect(await store.sandboxes.get(asked.id)).toMatchObject({ state: "error", env: {} });
+    await expect(h.service.logs(asked.id, 1, { signal: forever })).rejects.toThrow(/state error/);
+    const extended = h.service.extend(asked.id, 1_000, { signal: forever });
+    await expect(extended).rejects.toThrow(/is in state error and cannot be extended/);
+    await h.service.destroy(asked.id, { signal: forever });
+    expect(await state(asked.id)).toBe("destroyed");
+    await clock.advance(45_000);
+    expect(await h.service.prune({ signal: forever })).toBe(1);
+    expect(await state(pruned.id)).toBe("destroyed");
+    await clock.advance(90_000);
+    expect(await state(expiring.id)).toBe("destroyed");
+    expect(h.events.types(expiring.id).at(-1)).toBe("sandbox.destroyed");
+    expect(await state(old.id)).toBe("error");
+    await clock.advance(24 * 3_600_000);
+    expect(await state(old.id)).toBe("destroyed");
+    expect(h.service.figures.live).toBe(0);
+  });
+
+  it("stays in memory until nothing of its runtime is left", async () => {
+    const h = await life().start();
+    const row = await h.spawn();
+    h.provider.hook = (step) => {
+      if (step === "destroy") throw new ProviderError("engine is down");
+    };
+    h.provider.die(row.runtimeId);
+    await clock.advance(1_000);
+    expect(h.service.figures.live).toBe(1);
+    h.provider.hook = () => undefined;
+    await clock.advance(60_000);
+    expect(h.service.figures.live).toBe(0);
+    expect(backend.runtimes.size).toBe(0);
+    expect(await state(row.id)).toBe("error");
   });
 
   it("frees its place", async () => {

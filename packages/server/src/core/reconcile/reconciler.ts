@@ -149,13 +149,16 @@ export class Reconciler implements AsyncDisposable {
   }
 
   async #keepHouse(): Promise<void> {
-    const { live } = this.#options.sandboxes.lifecycle;
+    const { clock, retentionMs, sandboxes } = this.#options;
+    const { live, failed } = sandboxes.lifecycle;
     await this.#load();
     const without = live.all().filter((entry) => entry.provider === undefined);
     await this.#forEach(without, parallelEnds, (entry) =>
       this.#act(entry, { kind: "unreachable", why: `provider "${entry.row.provider}" is not enabled` }),
     );
     this.#retries.keepOnly((id) => live.get(id) !== undefined);
+    const failedBefore = new Date(clock.now().getTime() - retentionMs);
+    await failed.sweep({ signal: this.#closing.signal, failedBefore });
     await this.#forgetOld();
   }
 
@@ -175,6 +178,8 @@ export class Reconciler implements AsyncDisposable {
     const stored = new Map((await store.sandboxes.listLive()).map((row) => [row.id, row]));
     for (const known of stored.values()) {
       if (live.get(known.id) !== undefined) continue;
+      // Nothing is left of its runtime, or memory would know it.
+      if (known.state === "error" && gates.loaded.opened) continue;
       // Destroyed since the list was read, perhaps: memory forgets only after the store has changed. Before the first
       // load nothing can be destroyed.
       const row = gates.loaded.opened ? await store.sandboxes.get(known.id) : known;
@@ -269,7 +274,10 @@ export class Reconciler implements AsyncDisposable {
         await recover.vanished(entry, finding.why);
         return;
       case "remains":
-        if (entry.provider !== undefined) await destroys.removeRuntime(entry.provider, entry.row.runtimeId);
+        await recover.removeRemains(entry);
+        return;
+      case "over":
+        destroys.leaveToRow(entry);
         return;
       case "unreachable":
         if (!entry.row.destroyRequested && !this.#probes.has(entry))

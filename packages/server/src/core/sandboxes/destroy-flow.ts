@@ -43,7 +43,7 @@ export class DestroyFlow {
    * @throws NotFound for an id never seen; ProviderError or Unavailable while the provider does not confirm.
    */
   async destroy(id: string, options: CallOptions & { reason: DestroyReason }): Promise<void> {
-    const { live, store } = this.#context;
+    const { live, store, registry } = this.#context;
     let cancelled = false;
     for (;;) {
       options.signal.throwIfAborted();
@@ -69,6 +69,10 @@ export class DestroyFlow {
       if (row?.state === "destroyed" || (row === undefined && cancelled)) return;
       if (row === undefined) throw sandboxNotFound(id);
       if (live.workOn(id) !== undefined || live.get(id) !== undefined) continue;
+      if (row.state === "error") {
+        live.add(row, registry.find(row.provider));
+        continue;
+      }
       throw new Unavailable(`sandbox "${id}" is not known to this process yet; try again in a moment`);
     }
   }
@@ -115,6 +119,13 @@ export class DestroyFlow {
   async removeRuntime(provider: RuntimeProvider, runtimeId: RuntimeId): Promise<void> {
     using deadline = deadlineAfter(destroyDeadlineMs);
     await abortable(provider.destroy(runtimeId, deadline), deadline.signal);
+  }
+
+  /** In state error, and nothing of its runtime is left: the row is enough. */
+  leaveToRow(entry: LiveSandbox): void {
+    const { live, expiry } = this.#context;
+    expiry.delete(entry.row.id);
+    live.remove(entry);
   }
 
   /** Its row is destroyed or gone. */

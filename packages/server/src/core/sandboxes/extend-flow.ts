@@ -2,7 +2,7 @@ import { abortable } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import { type CallOptions, Conflict, RuntimeGone, type SandboxRow } from "../../ports/index.ts";
 import { callDeadlineMs, expiresInMs, type SandboxContext } from "./context.ts";
-import { type LiveSandbox, sandboxNotFound } from "./live-sandboxes.ts";
+import { type LiveSandbox, notRunning, sandboxNotFound } from "./live-sandboxes.ts";
 import type { RecoverFlow } from "./recover-flow.ts";
 import { logSandbox } from "./sandbox-log.ts";
 import { checkTtl } from "./spawn-plan.ts";
@@ -30,7 +30,7 @@ export class ExtendFlow {
   async extend(id: string, ttlMs: number, options: CallOptions): Promise<SandboxRow> {
     const { live, defaults, logger } = this.#context;
     let entry = live.get(id);
-    if (entry === undefined) throw sandboxNotFound(id);
+    if (entry === undefined) throw await this.#missing(id);
     const lifeMs = checkTtl(ttlMs, defaults);
     while (entry?.work?.kind === "other") {
       await live.finished(entry.work, options.signal);
@@ -49,6 +49,13 @@ export class ExtendFlow {
     );
     await this.#tell(held, options);
     return row;
+  }
+
+  /** Why a sandbox is not in memory. */
+  async #missing(id: string): Promise<Error> {
+    const row = await this.#context.store.sandboxes.get(id as SandboxRow["id"]);
+    if (row === undefined) return sandboxNotFound(id);
+    return row.state === "error" ? notExtendable(row) : notRunning(row);
   }
 
   async #moveExpiry(entry: LiveSandbox, ttlMs: number): Promise<void> {

@@ -7,7 +7,7 @@ import type {
   SandboxOperations,
   SandboxRow,
 } from "../../ports/index.ts";
-import { Conflict, NotFound, Unavailable } from "../../ports/index.ts";
+import { Conflict, type DomainError, NotFound, Unavailable } from "../../ports/index.ts";
 import { CurrentOperations } from "./current-operations.ts";
 
 /** What this process is doing with a sandbox right now; one thing at a time. */
@@ -47,7 +47,8 @@ export interface SandboxListener {
 
 /**
  * Every sandbox that is not destroyed, in memory. An entry exists from before its row is written until after its row
- * is destroyed or removed, so a runtime without an entry is wanted by nobody.
+ * is destroyed or removed, or in state error with nothing left of its runtime; so a runtime without an entry is wanted
+ * by nobody.
  */
 export class LiveSandboxes {
   readonly #byId = new Map<string, LiveSandbox>();
@@ -165,12 +166,23 @@ export class LiveSandboxes {
   }
 }
 
+export function sandboxGone(row: SandboxRow): NotFound {
+  const { destroyedAt, expiresAt } = row;
+  const expired = destroyedAt !== null && expiresAt <= destroyedAt;
+  const how = expired
+    ? `it expired at ${expiresAt.toISOString()}`
+    : `it was destroyed at ${(destroyedAt ?? row.updatedAt).toISOString()}`;
+  return new NotFound(`sandbox "${row.id}" does not exist any more: ${how}`);
+}
+
 export function sandboxNotFound(id: string): NotFound {
   return new NotFound(`sandbox "${id}" does not exist or was destroyed`);
 }
 
-function notRunning(row: SandboxRow): Error {
+/** What keeps commands from running in a sandbox that this row tells of. */
+export function notRunning(row: SandboxRow): DomainError {
   const name = `sandbox "${row.id}"`;
+  if (row.state === "destroyed") return sandboxGone(row);
   if (row.destroyRequested) return new Conflict(`${name} is being destroyed`);
   switch (row.state) {
     case "creating":
@@ -183,8 +195,6 @@ function notRunning(row: SandboxRow): Error {
       return new Unavailable(`${name} cannot be reached now: ${row.error ?? "its provider does not answer"}`);
     case "running":
       return new Unavailable(`${name} is not connected yet; try again in a moment`);
-    case "destroyed":
-      return sandboxNotFound(row.id);
     default:
       return row.state satisfies never;
   }

@@ -154,7 +154,9 @@ export class RecoverFlow {
     if (entry.work !== undefined || (entry.row.state !== "running" && entry.row.state !== "unhealthy"))
       return;
     await live.work(entry, "other", async () => {
-      const change = { state: "error", error: `its runtime ended: ${why}`, updatedAt: clock.now() } as const;
+      const error = `its runtime ended: ${why}`;
+      // What a client handed in as environment may be secret, and nothing will need it again.
+      const change = { state: "error", error, env: {}, updatedAt: clock.now() } as const;
       const row = await store.sandboxes.update(
         entry.row.id,
         ["running", "unhealthy"],
@@ -169,7 +171,7 @@ export class RecoverFlow {
       events.emit({ type: "sandbox.error", sandboxId: row.id, data });
       const happening = { event: "sandbox.error", outcome: "failed", error: row.error ?? why } as const;
       logSandbox(logger, row, happening, "a sandbox ended by itself");
-      await this.#removeRemains(entry);
+      if (await this.#removeRemains(entry)) this.#destroys.leaveToRow(entry);
     });
   }
 
@@ -222,6 +224,14 @@ export class RecoverFlow {
     await abortable(operations.setExpiry(lifeMs, deadline), deadline.signal);
   }
 
+  /** What is left of the runtime of a sandbox in state error goes, and with it the sandbox from memory. */
+  async removeRemains(entry: LiveSandbox): Promise<void> {
+    if (entry.work !== undefined || entry.row.state !== "error") return;
+    await this.#context.live.work(entry, "other", async () => {
+      if (await this.#removeRemains(entry)) this.#destroys.leaveToRow(entry);
+    });
+  }
+
   async #markUnhealthy(entry: LiveSandbox, why: string): Promise<void> {
     const { store, clock, logger } = this.#context;
     if (entry.row.state !== "running" && entry.row.state !== "unhealthy") return;
@@ -242,15 +252,17 @@ export class RecoverFlow {
   }
 
   /** What a dead runtime left behind goes; the next reconciliation finds what could not be removed now. */
-  async #removeRemains(entry: LiveSandbox): Promise<void> {
-    if (entry.provider === undefined) return;
+  async #removeRemains(entry: LiveSandbox): Promise<boolean> {
+    if (entry.provider === undefined) return false;
     try {
       await this.#destroys.removeRuntime(entry.provider, entry.row.runtimeId);
+      return true;
     } catch (error) {
       this.#context.logger.warn(
         { sandbox_id: entry.row.id, err: error },
         "the remains of a runtime could not be removed; the reconciler repeats it",
       );
+      return false;
     }
   }
 }

@@ -1,9 +1,10 @@
 import { deadlineAfter } from "../../platform/deadline.ts";
-import { type CallOptions, Unavailable } from "../../ports/index.ts";
+import { type CallOptions, type SandboxId, type Store, Unavailable } from "../../ports/index.ts";
 import type { StartGates } from "../scheduling/gate.ts";
 import {
   type LiveSandbox,
   type LiveSandboxes,
+  notRunning,
   type RunningSandbox,
   sandboxNotFound,
 } from "./live-sandboxes.ts";
@@ -20,19 +21,27 @@ export class SandboxDirectory {
   readonly #live: LiveSandboxes;
   readonly #gates: StartGates;
   readonly #recover: Pick<RecoverFlow, "adopt">;
+  readonly #store: Pick<Store, "sandboxes">;
 
-  constructor(options: { live: LiveSandboxes; gates: StartGates; recover: Pick<RecoverFlow, "adopt"> }) {
+  constructor(options: {
+    live: LiveSandboxes;
+    gates: StartGates;
+    recover: Pick<RecoverFlow, "adopt">;
+    store: Pick<Store, "sandboxes">;
+  }) {
+    this.#store = options.store;
     this.#live = options.live;
     this.#gates = options.gates;
     this.#recover = options.recover;
   }
 
-  /** @throws NotFound; Unavailable when the service does not come up in time. */
+  /** @throws NotFound; Conflict for one in state error; Unavailable when the service does not come up in time. */
   async locate(id: string, options: CallOptions): Promise<LiveSandbox> {
     await this.loaded(options);
     const entry = this.#live.get(id);
-    if (entry === undefined) throw sandboxNotFound(id);
-    return entry;
+    if (entry !== undefined) return entry;
+    const row = await this.#store.sandboxes.get(id as SandboxId);
+    throw row === undefined ? sandboxNotFound(id) : notRunning(row);
   }
 
   /** Waits until memory holds what the store has. @throws Unavailable when that takes too long. */

@@ -25,6 +25,7 @@ import type { SandboxContext } from "./context.ts";
 import { DestroyFlow } from "./destroy-flow.ts";
 import { ExpiryQueue } from "./expiry-queue.ts";
 import { ExtendFlow } from "./extend-flow.ts";
+import { FailedSandboxes } from "./failed-sandboxes.ts";
 import { hashInput, IdempotentSpawns, type SpawnClaim } from "./idempotency.ts";
 import { type ListPage, type ListRequest, listSandboxes } from "./listing.ts";
 import {
@@ -32,6 +33,7 @@ import {
   LiveSandboxes,
   type RunningSandbox,
   type SandboxListener,
+  sandboxGone,
   sandboxNotFound,
 } from "./live-sandboxes.ts";
 import { RecoverFlow } from "./recover-flow.ts";
@@ -67,6 +69,7 @@ export class SandboxService implements AsyncDisposable {
   readonly #context: SandboxContext;
   readonly #gates = new StartGates();
   readonly #directory: SandboxDirectory;
+  readonly #failed: FailedSandboxes;
   readonly #spawns: SpawnFlow;
   readonly #destroys: DestroyFlow;
   readonly #extends: ExtendFlow;
@@ -98,6 +101,7 @@ export class SandboxService implements AsyncDisposable {
     });
     this.#spawns = new SpawnFlow(this.#context, this.#destroys);
     this.#idempotent = new IdempotentSpawns(this.#context);
+    this.#failed = new FailedSandboxes(this.#context, this.#destroys);
     const failing = new Set<(entry: LiveSandbox) => void>();
     const recover = new RecoverFlow(this.#context, {
       destroys: this.#destroys,
@@ -106,12 +110,18 @@ export class SandboxService implements AsyncDisposable {
       },
     });
     this.#extends = new ExtendFlow(this.#context, recover);
-    this.#directory = new SandboxDirectory({ live: this.#context.live, gates: this.#gates, recover });
+    this.#directory = new SandboxDirectory({
+      live: this.#context.live,
+      gates: this.#gates,
+      recover,
+      store: options.store,
+    });
     this.lifecycle = {
       live: this.#context.live,
       expiry,
       destroys: this.#destroys,
       recover,
+      failed: this.#failed,
       gates: this.#gates,
       onUnfinished: (listener) => unfinished.add(listener),
       onProbeFailed: (listener) => failing.add(listener),
@@ -181,7 +191,8 @@ export class SandboxService implements AsyncDisposable {
   /** @throws NotFound for unknown and destroyed ones. */
   async get(id: string): Promise<SandboxRow> {
     const row = await this.#context.store.sandboxes.get(id as SandboxId);
-    if (row === undefined || row.state === "destroyed") throw sandboxNotFound(id);
+    if (row === undefined) throw sandboxNotFound(id);
+    if (row.state === "destroyed") throw sandboxGone(row);
     return row;
   }
 
@@ -204,7 +215,7 @@ export class SandboxService implements AsyncDisposable {
       .all()
       .filter(({ work }) => work?.kind !== "reserving")
       .filter(({ row }) => row.state === "expired" || row.expiresAt.getTime() <= nowMs);
-    let pruned = 0;
+    let pruned = await this.#failed.sweep(options);
     await boundedParallel(due, parallelDestroys, async ({ row }) => {
       try {
         await this.#destroys.destroy(row.id, { signal: options.signal, reason: "expired" });
@@ -341,6 +352,7 @@ export interface SandboxLifecycle {
   readonly expiry: ExpiryQueue;
   readonly destroys: DestroyFlow;
   readonly recover: RecoverFlow;
+  readonly failed: FailedSandboxes;
   readonly gates: StartGates;
   /** Calls back when a destroy could not be finished. */
   onUnfinished(listener: (entry: LiveSandbox) => void): void;

@@ -1,0 +1,56 @@
+import { boundedParallel } from "../../platform/bounded-parallel.ts";
+import { type CallOptions, NotFound, type SandboxRow } from "../../ports/index.ts";
+import type { SandboxContext } from "./context.ts";
+import type { DestroyFlow } from "./destroy-flow.ts";
+
+/** Sandboxes in state error that are kept for their owners to look at; of more, the oldest go. */
+const mostKept = 1_000;
+const parallelDestroys = 16;
+
+/**
+ * Sandboxes in state error. They count against no limit, so that something else has to bound them: each leaves memory
+ * once nothing of its runtime is left, and the rows end with their expiry, after a time, or when there are too many.
+ */
+export class FailedSandboxes {
+  readonly #context: Pick<SandboxContext, "store" | "clock" | "logger">;
+  readonly #destroys: DestroyFlow;
+
+  constructor(context: Pick<SandboxContext, "store" | "clock" | "logger">, destroys: DestroyFlow) {
+    this.#context = context;
+    this.#destroys = destroys;
+  }
+
+  /** Destroys those that are not kept any longer. @returns how many are gone. */
+  async sweep(options: CallOptions & { failedBefore?: Date }): Promise<number> {
+    const { logger } = this.#context;
+    let gone = 0;
+    await boundedParallel(await this.#due(options.failedBefore), parallelDestroys, async ({ id }) => {
+      try {
+        await this.#destroys.destroy(id, { signal: options.signal, reason: "expired" });
+        gone++;
+      } catch (error) {
+        if (options.signal.aborted) throw options.signal.reason;
+        if (error instanceof NotFound) return;
+        logger.warn({ sandbox_id: id, err: error }, "a sandbox in state error could not be destroyed yet");
+      }
+    });
+    return gone;
+  }
+
+  async #due(failedBefore: Date | undefined): Promise<SandboxRow[]> {
+    const { store, clock } = this.#context;
+    const due: SandboxRow[] = [];
+    let kept = 0;
+    let page = await store.sandboxes.list({ states: ["error"], limit: mostKept });
+    for (;;) {
+      const now = clock.now();
+      for (const row of page.rows) {
+        const over = row.expiresAt <= now || (failedBefore !== undefined && row.updatedAt < failedBefore);
+        if (over || kept >= mostKept) due.push(row);
+        else kept++;
+      }
+      if (page.next === undefined) return due;
+      page = await store.sandboxes.list({ states: ["error"], limit: mostKept, after: page.next });
+    }
+  }
+}
