@@ -255,6 +255,9 @@ impl Agent {
                 _ => format!("working directory {}: {error}", exec.cwd),
             })),
             Stage::Fork => Some(io("no process can be started", &error)),
+            Stage::Setup if errno == libc::EINVAL => {
+                Some(bad_request("the user or one of its groups has an id that this sandbox does not have"))
+            }
             Stage::Setup => Some(io("the command cannot be set up", &error)),
         };
         if let Some(refusal) = refusal {

@@ -282,7 +282,7 @@ fn run(socket: OwnedFd, first: &[u8], fds: [RawFd; MAX_FDS], settings: Settings)
             identity::close_to_all();
         }
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-        let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        let no_core = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
         libc::setrlimit(libc::RLIMIT_CORE, &no_core);
         let files = libc::rlimit { rlim_cur: settings.open_files.0, rlim_max: settings.open_files.1 };
         libc::setrlimit(libc::RLIMIT_NOFILE, &files);

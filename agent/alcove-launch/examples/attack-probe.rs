@@ -2,6 +2,7 @@
 //! and prints one line for each attempt: its name, then `refused <errno>`, `allowed` or `killed <signal>`.
 
 use std::ffi::CString;
+use std::io::Write;
 
 type Attempt = (&'static str, fn() -> libc::c_long);
 
@@ -138,6 +139,15 @@ const ATTEMPTS: &[Attempt] = &[
     ("fanotify", || simple(libc::SYS_fanotify_init)),
     ("personality", || call(libc::SYS_personality, [0x0100_0000, 0, 0, 0, 0])),
     ("tiocsti", inject_terminal),
+    ("line-discipline", || {
+        let discipline = 2i32;
+        // SAFETY: the number is alive.
+        unsafe { libc::ioctl(0, libc::TIOCSETD, &raw const discipline) as libc::c_long }
+    }),
+    ("aio", || call(libc::SYS_io_setup, [1, NOWHERE, 0, 0, 0])),
+    ("socket-mptcp", || socket(libc::AF_INET, libc::SOCK_STREAM, libc::IPPROTO_MPTCP)),
+    ("socket-udplite", || socket(libc::AF_INET6, libc::SOCK_DGRAM, libc::IPPROTO_UDPLITE)),
+    ("socket-seqpacket", || socket(libc::AF_INET, libc::SOCK_SEQPACKET, 0)),
     ("socket-vsock", || socket(libc::AF_VSOCK, libc::SOCK_STREAM, 0)),
     ("socket-alg", || socket(libc::AF_ALG, libc::SOCK_SEQPACKET, 0)),
     ("socket-packet", || socket(libc::AF_PACKET, libc::SOCK_RAW, 0)),
@@ -183,11 +193,65 @@ fn fork_bomb(kilobytes: usize) -> ! {
     }
 }
 
+/// How often `make` succeeds; what it makes stays until this process ends.
+fn count(limit: usize, make: impl Fn() -> libc::c_long) -> usize {
+    (0..limit).take_while(|_| make() >= 0).count()
+}
+
+/// Opens connections to itself and fills the queues of both ends. @returns how many bytes wait in them.
+fn fill_streams(connections: usize) -> usize {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listener");
+    let address = listener.local_addr().expect("address");
+    let mut queued = 0;
+    for _ in 0..connections {
+        let Ok(near) = std::net::TcpStream::connect(address) else { break };
+        let Ok((far, _)) = listener.accept() else { break };
+        for mut end in [near, far] {
+            end.set_nonblocking(true).expect("mode");
+            while let Ok(count) = end.write(&[1; 65_536]) {
+                queued += count;
+            }
+            std::mem::forget(end);
+        }
+    }
+    queued
+}
+
+/// The same with datagrams, which are lost where no room is left: what is received in the end had waited.
+fn fill_datagrams(sockets: usize) -> usize {
+    let any = || std::net::UdpSocket::bind("127.0.0.1:0");
+    let mut ends = Vec::new();
+    for _ in 0..sockets {
+        let (Ok(near), Ok(far)) = (any(), any()) else { break };
+        let address = far.local_addr().expect("address");
+        for _ in 0..400 {
+            let _ = near.send_to(&[1; 1_024], address);
+        }
+        far.set_nonblocking(true).expect("mode");
+        ends.push(far);
+    }
+    let mut buffer = [0; 2_048];
+    ends.iter().map(|end| std::iter::from_fn(|| end.recv(&mut buffer).ok()).sum::<usize>()).sum()
+}
+
+/// Takes what it can get of something, and says how much that was.
+fn take(what: &str, number: usize) -> usize {
+    match what {
+        "fork-bomb" => fork_bomb(number),
+        "terminals" => count(number, || open("/dev/ptmx", libc::O_RDWR | libc::O_NOCTTY)),
+        "inotify" => count(number, || simple(libc::SYS_inotify_init1)),
+        "streams" => fill_streams(number),
+        "datagrams" => fill_datagrams(number),
+        other => panic!("{other} is unknown"),
+    }
+}
+
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let [mode, kilobytes] = &arguments[..] {
-        assert_eq!(mode, "fork-bomb");
-        fork_bomb(kilobytes.parse().expect("a number of kilobytes"));
+    if let [what, number, hold] = &arguments[..] {
+        println!("{}", take(what, number.parse().expect("a number")));
+        std::thread::sleep(std::time::Duration::from_secs(hold.parse().expect("seconds")));
+        return;
     }
     for (name, attempt) in ATTEMPTS {
         // SAFETY: single-threaded; the child makes one call and ends.

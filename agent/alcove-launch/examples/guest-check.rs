@@ -1,7 +1,7 @@
 //! The launcher's own test: launches a sandbox, talks to the agent in it, tries its limits and destroys it. Run by
 //! `tests/qemu/run.sh` on an older kernel with cgroup v2; it runs on any machine.
 //!
-//! `guest-check DIR LAUNCHER AGENT ROOTFS rooted|unprivileged|subids`: prints a line `ok …` or `FAIL …` for each check.
+//! `guest-check DIR LAUNCHER AGENT ROOTFS rooted|host|unprivileged|subids`: prints a line `ok …` or `FAIL …` for each check.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -115,16 +115,17 @@ fn cgroup(mode: &str, name: &str) -> Value {
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     let [_, dir, launcher, agent, rootfs, mode] = &arguments[..] else {
-        panic!("usage: guest-check DIR LAUNCHER AGENT ROOTFS rooted|unprivileged|subids");
+        panic!("usage: guest-check DIR LAUNCHER AGENT ROOTFS rooted|host|unprivileged|subids");
     };
     let ids = match mode.as_str() {
-        "rooted" => json!({"kind": "range", "base": 1_879_048_192u32, "count": 65_536}),
+        "rooted" | "host" => json!({"kind": "range", "base": 1_879_048_192u32, "count": 65_536}),
         "subids" => {
             json!({"kind": "subids", "uid_start": 200_000, "gid_start": 200_000, "count": 65_535})
         }
         _ => json!({"kind": "single"}),
     };
-    if mode != "rooted" {
+    let rooted = matches!(mode.as_str(), "rooted" | "host");
+    if !rooted {
         become_user(1000);
     }
     let name = format!("check-{mode}");
@@ -132,10 +133,15 @@ fn main() {
     let runtime = format!("{dir}/{name}");
     let trash = format!("{dir}/trash-{mode}");
     std::fs::create_dir_all(&trash).expect("trash");
+    // Image `host`: ROOTFS is the root that the machine's programs are mounted into.
+    let root = match mode.as_str() {
+        "host" => json!({"kind": "host", "skeleton": rootfs}),
+        _ => json!({"kind": "image", "rootfs": rootfs}),
+    };
     let launched = ask(
         launcher,
         &json!({"op": "launch", "id": 1, "spec": {
-        "dir": runtime, "record": {}, "agent": agent, "root": {"kind": "image", "rootfs": rootfs}, "ids": ids,
+        "dir": runtime, "record": {}, "agent": agent, "root": root, "ids": ids,
         "hostname": "guest", "network": "none", "cgroup": cgroup,
         "limits": {"memory_mb": MEMORY_MB, "vcpus": 1, "pids": PIDS, "exec_group": !cgroup.is_null()}}}),
     );
@@ -148,7 +154,11 @@ fn main() {
     let mut agent = Agent::dial(&Path::new(&runtime).join("agent.sock"), &token);
     agent.call(&json!({"op": "sandbox.configure", "sandbox_id": "sb-guest", "token": token, "expires_in_ms": null}));
     agent.receive();
-    checks(&mut agent, mode, &cgroup);
+    if mode == "host" {
+        mounted_later(&mut agent);
+    } else {
+        checks(&mut agent, mode, &cgroup);
+    }
 
     if !cgroup.is_null() {
         // Its processes never give way by themselves; nobody waits for its end.
@@ -169,6 +179,20 @@ fn main() {
     report(&format!("{mode} destroy"), destroyed["ok"] == true && !left, (started.elapsed(), &destroyed));
     let rest = std::fs::read_dir(&trash).expect("trash").count();
     report(&format!("{mode} nothing left"), rest == 0, rest);
+}
+
+/// What the machine mounts while a sandbox runs, below a directory that the sandbox shows, stays the machine's.
+fn mounted_later(agent: &mut Agent) {
+    const PLACE: &str = "/usr/later";
+    let mount = |program: &str, arguments: &[&str]| {
+        Command::new(program).args(arguments).status().is_ok_and(|status| status.success())
+    };
+    let mounted = mount("mount", &["-t", "tmpfs", "later", PLACE])
+        && std::fs::write(format!("{PLACE}/planted"), "x").is_ok()
+        && std::fs::read_to_string("/proc/self/mountinfo").is_ok_and(|text| text.contains(" shared:"));
+    let (output, exit) = agent.shell("later", "ls /usr/later; grep later /proc/self/mountinfo; echo looked");
+    report("host later mounts stay outside", mounted && output == "looked\n", (mounted, &output, &exit));
+    mount("umount", &[PLACE]);
 }
 
 fn is_running(pid: i64) -> bool {

@@ -20,6 +20,8 @@ const RESERVED_PIDS: u64 = 256;
 const RESERVED_MEMORY_MB: u64 = 16;
 const RESERVED_QUOTA_US: u64 = PERIOD_US / 4;
 const PERIOD_US: u64 = 100_000;
+/// v1: so much of the memory, on top of it, may wait in sockets.
+const QUEUED_SHARE: u64 = 8;
 /// Weights of a sandbox that is being ended; ordinary ones have 1024 (v1) and 100 (v2).
 const DYING_SHARES: &str = "128";
 const DYING_WEIGHT: &str = "12";
@@ -137,10 +139,13 @@ fn enter_v1(spec: &CgroupSpec, limits: &Limits) -> Result<Handles> {
 }
 
 fn limit_memory_v1(dir: &str, bytes: u64) -> Result<()> {
-    let bytes = bytes.to_string();
-    set(dir, "memory.limit_in_bytes", &bytes)?;
+    let limit = &bytes.to_string();
+    set(dir, "memory.limit_in_bytes", limit)?;
     // Absent where the kernel does not account swap.
-    set_if_there(dir, "memory.memsw.limit_in_bytes", &bytes)
+    set_if_there(dir, "memory.memsw.limit_in_bytes", limit)?;
+    // What waits in sockets counts apart from the rest here.
+    let queued = (bytes / QUEUED_SHARE).max(1 << 20).to_string();
+    set_if_there(dir, "memory.kmem.tcp.limit_in_bytes", &queued)
 }
 
 fn limit_cpu_v1(dir: &str, quota_us: u64) -> Result<()> {

@@ -18,6 +18,8 @@ pub struct Plan<'a> {
     pub spec: &'a LaunchSpec,
     pub go: RawFd,
     pub status: RawFd,
+    /// The parent's ends of both.
+    pub parents: [RawFd; 2],
     pub listener: RawFd,
     pub console: RawFd,
     pub oom: Option<RawFd>,
@@ -59,9 +61,20 @@ fn start(plan: &mut Plan<'_>) -> Result<std::convert::Infallible> {
     plan.root = (root >= 0).then_some(root);
     // SAFETY: plain number. From here on closing a descriptor does not touch the parent's.
     sys::check(unsafe { libc::unshare(libc::CLONE_FILES) } as libc::c_long).at("inside", "own descriptors")?;
+    for fd in plan.parents {
+        // SAFETY: the parent's ends of the pipes, which nothing here uses.
+        unsafe { libc::close(fd) };
+    }
     sys::write_all(plan.status, &[OWN_TABLE]).at("inside", "status")?;
 
     become_root(&plan.spec.ids)?;
+    // The kernel forgets the signal when ids change; a launcher that died meanwhile has closed its end of the pipe.
+    sys::set_death_signal(libc::SIGKILL).at("inside", "death signal")?;
+    if sys::wait_readable(plan.go, 0).at("inside", "launcher")? {
+        return Err(StepError::new("inside", "the launcher went away"));
+    }
+    // What is mounted outside from here on stays outside.
+    sys::cut_propagation().at("mount", "private mounts")?;
     // SAFETY: plain numbers.
     sys::check(unsafe { libc::setsid() } as libc::c_long).at("inside", "session")?;
     let carried = inside::Carried::collect(&plan.spec.root)?;

@@ -60,7 +60,8 @@ const RESERVED_PIDS: u64 = 64;
 
 /// Resource limits. Set inside the user namespace, whose processes are then counted apart from all others.
 pub fn limit(spec: &LaunchSpec) -> Result<()> {
-    lower(libc::RLIMIT_CORE, 0)?;
+    // With 1, unlike 0, the kernel starts no handler of the host for a dump; where the hard limit is 0 it stays.
+    lower(libc::RLIMIT_CORE, 1)?;
     lower(libc::RLIMIT_NOFILE, OPEN_FILES)?;
     if spec.cgroup.is_none() {
         lower(libc::RLIMIT_NPROC, spec.limits.pids + RESERVED_PIDS)?;

@@ -13,8 +13,23 @@ const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 /// Where programs and their libraries live; links among them are in the skeleton.
 const PROGRAM_DIRS: [&str; 8] = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix/store"];
 const READ_ONLY_PROC: [&str; 5] = ["sys", "bus", "fs", "irq", "sysrq-trigger"];
-const HIDDEN_PROC_FILES: [&str; 8] =
-    ["kcore", "keys", "key-users", "timer_list", "sched_debug", "latency_stats", "timer_stats", "interrupts"];
+/// Terminals of one sandbox; the machine has about three thousand for all.
+const TERMINALS: u32 = 64;
+const HIDDEN_PROC_FILES: [&str; 13] = [
+    "cmdline",
+    "config.gz",
+    "diskstats",
+    "partitions",
+    "modules",
+    "kcore",
+    "keys",
+    "key-users",
+    "timer_list",
+    "sched_debug",
+    "latency_stats",
+    "timer_stats",
+    "interrupts",
+];
 const HIDDEN_PROC_DIRS: [&str; 3] = ["acpi", "scsi", "asound"];
 
 /// Clones of the machine's mounts, taken while they can still be reached.
@@ -62,7 +77,12 @@ pub fn furnish(spec: &LaunchSpec, carried: Carried) -> Result<()> {
     std::env::set_current_dir("/").at("root", "/")?;
     if spec.network == Network::None {
         open_low_ports()?;
+        // With v1 the bytes that wait in a socket are not among the sandbox's memory.
+        if spec.cgroup.as_ref().is_none_or(|group| group.version == 1) {
+            bound_queues()?;
+        }
     }
+    forbid_namespaces()?;
     mask_proc()?;
     if matches!(spec.root, RootSpec::Image { .. }) {
         complete_etc(spec)?;
@@ -105,7 +125,7 @@ fn furnish_dev(spec: &LaunchSpec, devices: &[(&str, OwnedFd)]) -> Result<()> {
     }
     // Group 5 is `tty` everywhere; with a single id it does not exist.
     let group = if matches!(spec.ids, IdsSpec::Single) { "" } else { ",gid=5" };
-    let options = format!("newinstance,ptmxmode=0666,mode=620{group}");
+    let options = format!("newinstance,ptmxmode=0666,mode=620,max={TERMINALS}{group}");
     sys::mount("devpts", "/dev/pts", "devpts", libc::MS_NOSUID | libc::MS_NOEXEC, &options).at(STEP, "/dev/pts")?;
     let options = format!("mode=1777,size={}m", spec.limits.memory_mb.max(1));
     sys::mount("shm", "/dev/shm", "tmpfs", quiet, &options).at(STEP, "/dev/shm")
@@ -117,6 +137,23 @@ fn open_low_ports() -> Result<()> {
     if overlay::exists(path) { std::fs::write(path, "0").at("network", path) } else { Ok(()) }
 }
 
+/// Smallest, first and largest size of a connection's queues.
+fn bound_queues() -> Result<()> {
+    for name in ["tcp_rmem", "tcp_wmem"] {
+        let path = format!("/proc/sys/net/ipv4/{name}");
+        if overlay::exists(&path) {
+            std::fs::write(&path, "4096 16384 65536").at("network", path)?;
+        }
+    }
+    Ok(())
+}
+
+/// The system call filter refuses namespaces first.
+fn forbid_namespaces() -> Result<()> {
+    let path = "/proc/sys/user/max_user_namespaces";
+    if overlay::exists(path) { std::fs::write(path, "0").at("proc", path) } else { Ok(()) }
+}
+
 fn mask_proc() -> Result<()> {
     const STEP: &str = "proc";
     for name in READ_ONLY_PROC {
@@ -126,13 +163,18 @@ fn mask_proc() -> Result<()> {
             sys::move_mount(clone.as_raw_fd(), libc::AT_FDCWD, &path).at(STEP, &path)?;
         }
     }
+    // The first is made from the null device; the others are clones of it, read-only as it is.
+    let mut source = "/dev/null".to_owned();
     for name in HIDDEN_PROC_FILES {
         let path = format!("/proc/{name}");
         if overlay::exists(&path) {
-            let null = sys::open_tree(libc::AT_FDCWD, "/dev/null", sys::OPEN_TREE_CLONE).at(STEP, "/dev/null")?;
-            let attributes = MountAttr { set: sys::MOUNT_ATTR_RDONLY, ..MountAttr::default() };
-            sys::mount_setattr(null.as_raw_fd(), 0, &attributes).at(STEP, &path)?;
+            let null = sys::open_tree(libc::AT_FDCWD, &source, sys::OPEN_TREE_CLONE).at(STEP, &source)?;
+            if source == "/dev/null" {
+                let attributes = MountAttr { set: sys::MOUNT_ATTR_RDONLY, ..MountAttr::default() };
+                sys::mount_setattr(null.as_raw_fd(), 0, &attributes).at(STEP, &path)?;
+            }
             sys::move_mount(null.as_raw_fd(), libc::AT_FDCWD, &path).at(STEP, &path)?;
+            source = path;
         }
     }
     for name in HIDDEN_PROC_DIRS {

@@ -61,6 +61,7 @@ pub fn launch(spec: &LaunchSpec, ready: Option<&Ready>) -> Result<Launched> {
         spec,
         go: go_reader.as_raw_fd(),
         status: status_writer.as_raw_fd(),
+        parents: [go_writer.as_raw_fd(), status_reader.as_raw_fd()],
         listener: listener.as_raw_fd(),
         console: console.as_raw_fd(),
         oom: handles.oom.as_ref().map(AsRawFd::as_raw_fd),
@@ -80,8 +81,15 @@ pub fn launch(spec: &LaunchSpec, ready: Option<&Ready>) -> Result<Launched> {
     if spec.network == Network::None {
         flags |= libc::CLONE_NEWNET as u64;
     }
+    // What the kernel counts by user, inotify instances for one, is then counted for each sandbox by itself.
+    if let IdsSpec::Range { base, .. } = spec.ids {
+        sys::act_as(base).at("clone", "the sandbox's own user")?;
+    }
     let pid = sys::clone_process(flags, handles.agent_group.as_ref().map(AsRawFd::as_raw_fd))
         .at("clone", "new namespaces")?;
+    if pid != 0 && rooted {
+        sys::act_as(0).at("clone", "the service's own user")?;
+    }
     if pid == 0 {
         child::run(&mut plan);
     }

@@ -45,7 +45,7 @@ pub fn read_only_clone(path: &str, exec: bool) -> Result<OwnedFd> {
     if !exec {
         set |= sys::MOUNT_ATTR_NOEXEC;
     }
-    let attributes = MountAttr { set, ..MountAttr::default() };
+    let attributes = MountAttr { set, propagation: sys::PRIVATE, ..MountAttr::default() };
     sys::mount_setattr(clone.as_raw_fd(), libc::AT_RECURSIVE, &attributes).at("mount", path)?;
     Ok(clone)
 }
@@ -66,6 +66,7 @@ fn idmapped_clone(lower: &str, pid: i32) -> Result<OwnedFd> {
     let clone = sys::open_tree(libc::AT_FDCWD, lower, sys::OPEN_TREE_CLONE).at(STEP, lower)?;
     let attributes = MountAttr {
         set: sys::MOUNT_ATTR_IDMAP | sys::MOUNT_ATTR_RDONLY | NOSUID_NODEV,
+        propagation: sys::PRIVATE,
         userns_fd: namespace.as_raw_fd() as u64,
         ..MountAttr::default()
     };

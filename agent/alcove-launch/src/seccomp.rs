@@ -18,6 +18,7 @@ const RET_ALLOW: u32 = 0x7fff_0000;
 const RET_ERRNO: u32 = 0x0005_0000;
 
 const LOAD_WORD: u16 = 0x20;
+const AND: u16 = 0x54;
 const JUMP_EQUAL: u16 = 0x15;
 const JUMP_GREATER_EQUAL: u16 = 0x35;
 const JUMP_ANY_BIT: u16 = 0x45;
@@ -28,6 +29,9 @@ const ARCH: u32 = 4;
 /// Low half of an argument; these machines are little endian.
 const fn argument(index: u32) -> u32 {
     16 + index * 8
+}
+const fn argument_high(index: u32) -> u32 {
+    argument(index) + 4
 }
 
 /// Numbers above the tables of the libc crate.
@@ -40,7 +44,16 @@ const UNKNOWN: &[libc::c_long] = &[
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
     libc::SYS_userfaultfd,
+    // Asynchronous I/O of the kernel has one table of contexts for the whole machine.
+    libc::SYS_io_setup,
+    libc::SYS_io_destroy,
+    libc::SYS_io_submit,
+    libc::SYS_io_cancel,
+    libc::SYS_io_getevents,
 ];
+
+/// Answered as done: they would flush the disks of the host, and nothing of a sandbox has to survive its machine.
+const PRETENDED: &[libc::c_long] = &[libc::SYS_sync, libc::SYS_syncfs];
 
 const FORBIDDEN: &[libc::c_long] = &[
     // Namespaces and mounts.
@@ -114,9 +127,13 @@ const NEW_NAMESPACES: u32 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET) as u32;
 
-/// Typing into somebody else's terminal.
-const FORBIDDEN_IOCTLS: [u32; 2] = [0x5412 /* TIOCSTI */, 0x541c /* TIOCLINUX */];
-const SOCKET_FAMILIES: [i32; 3] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
+/// Typing into somebody else's terminal; line disciplines, which are drivers for modems and the like.
+const FORBIDDEN_IOCTLS: [u32; 3] = [0x5412 /* TIOCSTI */, 0x541c /* TIOCLINUX */, 0x5423 /* TIOCSETD */];
+/// Protocols of the internet families, by the socket's type. Raw sockets take a capability.
+const STREAM_PROTOCOLS: [i32; 2] = [0, libc::IPPROTO_TCP];
+const DATAGRAM_PROTOCOLS: [i32; 4] = [0, libc::IPPROTO_UDP, libc::IPPROTO_ICMP, libc::IPPROTO_ICMPV6];
+/// The type without its flags.
+const SOCKET_TYPE: u32 = 0xf;
 /// PER_LINUX, PER_LINUX32, each also with UNAME26, no address randomisation (debuggers), and asking.
 const PERSONALITIES: [u32; 6] = [0, 0x8, 0x2_0000, 0x2_0008, 0x4_0000, 0xffff_ffff];
 
@@ -139,13 +156,20 @@ impl Program {
     }
     /// Adds `rules`, which end with a return, for one system call.
     fn only_for(&mut self, call: libc::c_long, rules: impl FnOnce(&mut Program)) {
+        self.block(call as u32, rules);
+    }
+    /// Adds `rules`, which end with a return, for when the loaded word equals `k`.
+    fn block(&mut self, k: u32, rules: impl FnOnce(&mut Program)) {
         let mut inner = Program(Vec::new());
         rules(&mut inner);
         let skip = u8::try_from(inner.0.len()).expect("rules of one call are few");
-        self.put(JUMP_EQUAL, call as u32, 0, skip);
+        self.put(JUMP_EQUAL, k, 0, skip);
         self.0.append(&mut inner.0);
     }
 }
+
+/// The call returns 0 and was not made.
+const DONE: u32 = RET_ERRNO;
 
 const fn refuse(errno: i32) -> u32 {
     RET_ERRNO | errno as u32
@@ -169,6 +193,9 @@ fn program() -> Vec<libc::sock_filter> {
     for call in FORBIDDEN {
         program.when(*call as u32, refuse(libc::EPERM));
     }
+    for call in PRETENDED {
+        program.when(*call as u32, DONE);
+    }
     program.only_for(libc::SYS_clone, |rules| {
         rules.load(argument(0));
         rules.put(JUMP_ANY_BIT, NEW_NAMESPACES, 0, 1);
@@ -185,16 +212,52 @@ fn program() -> Vec<libc::sock_filter> {
     for call in [libc::SYS_socket, libc::SYS_socketpair] {
         program.only_for(call, |rules| {
             rules.load(argument(0));
-            for family in SOCKET_FAMILIES {
-                rules.when(family as u32, RET_ALLOW);
-            }
-            rules.put(JUMP_EQUAL, libc::AF_NETLINK as u32, 1, 0);
+            rules.when(libc::AF_UNIX as u32, RET_ALLOW);
+            rules.block(libc::AF_NETLINK as u32, |rules| {
+                rules.load(argument(2));
+                rules.when(libc::NETLINK_ROUTE as u32, RET_ALLOW);
+                rules.give(refuse(libc::EPROTONOSUPPORT));
+            });
+            // One of the two internet families, or none.
+            rules.put(JUMP_EQUAL, libc::AF_INET as u32, 2, 0);
+            rules.put(JUMP_EQUAL, libc::AF_INET6 as u32, 1, 0);
             rules.give(refuse(libc::EAFNOSUPPORT));
-            rules.load(argument(2));
-            rules.when(libc::NETLINK_ROUTE as u32, RET_ALLOW);
-            rules.give(refuse(libc::EPROTONOSUPPORT));
+            rules.load(argument(1));
+            rules.put(AND, SOCKET_TYPE, 0, 0);
+            rules.when(libc::SOCK_RAW as u32, RET_ALLOW);
+            for (kind, protocols) in
+                [(libc::SOCK_STREAM, &STREAM_PROTOCOLS[..]), (libc::SOCK_DGRAM, &DATAGRAM_PROTOCOLS[..])]
+            {
+                rules.block(kind as u32, |rules| {
+                    rules.load(argument(2));
+                    for protocol in protocols {
+                        rules.when(*protocol as u32, RET_ALLOW);
+                    }
+                    rules.give(refuse(libc::EPROTONOSUPPORT));
+                });
+            }
+            rules.give(refuse(libc::ESOCKTNOSUPPORT));
         });
     }
+    // A limit of 1 keeps dumps from the host's handler, a limit of 0 would not; changing it succeeds without effect.
+    program.only_for(libc::SYS_setrlimit, |rules| {
+        rules.load(argument(0));
+        rules.when(libc::RLIMIT_CORE as u32, DONE);
+        rules.give(RET_ALLOW);
+    });
+    program.only_for(libc::SYS_prlimit64, |rules| {
+        rules.load(argument(1));
+        rules.block(libc::RLIMIT_CORE as u32, |rules| {
+            // Asking passes no new value.
+            for half in [argument(2), argument_high(2)] {
+                rules.load(half);
+                rules.put(JUMP_EQUAL, 0, 1, 0);
+                rules.give(DONE);
+            }
+            rules.give(RET_ALLOW);
+        });
+        rules.give(RET_ALLOW);
+    });
     program.only_for(libc::SYS_personality, |rules| {
         rules.load(argument(0));
         for persona in PERSONALITIES {
@@ -233,9 +296,13 @@ mod tests {
                     word = match step.k {
                         NUMBER => call as u32,
                         ARCH => arch,
-                        offset => arguments[((offset - 16) / 8) as usize] as u32,
+                        offset => {
+                            let argument = arguments[((offset - 16) / 8) as usize];
+                            (if offset % 8 == 4 { argument >> 32 } else { argument }) as u32
+                        }
                     }
                 }
+                AND => word &= step.k,
                 RETURN => return step.k,
                 code => {
                     let holds = match code {
@@ -275,13 +342,50 @@ mod tests {
         assert_eq!(plain(libc::SYS_unshare, 0), refuse(libc::EPERM));
     }
 
+    fn socket(family: i32, kind: i32, protocol: i32) -> u32 {
+        decide(libc::SYS_socket, AUDIT_ARCH, [family as u64, kind as u64, protocol as u64, 0, 0, 0])
+    }
+
     #[test]
-    fn only_common_socket_families_are_allowed() {
-        assert_eq!(plain(libc::SYS_socket, libc::AF_INET6 as u64), RET_ALLOW);
-        assert_eq!(plain(libc::SYS_socket, libc::AF_VSOCK as u64), refuse(libc::EAFNOSUPPORT));
-        assert_eq!(plain(libc::SYS_socket, libc::AF_NETLINK as u64), RET_ALLOW);
-        let audit = [libc::AF_NETLINK as u64, 0, libc::NETLINK_AUDIT as u64, 0, 0, 0];
-        assert_eq!(decide(libc::SYS_socket, AUDIT_ARCH, audit), refuse(libc::EPROTONOSUPPORT));
+    fn only_common_sockets_are_allowed() {
+        let cloexec = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            assert_eq!(socket(family, libc::SOCK_STREAM | cloexec, 0), RET_ALLOW);
+            assert_eq!(socket(family, libc::SOCK_STREAM, libc::IPPROTO_TCP), RET_ALLOW);
+            assert_eq!(socket(family, libc::SOCK_DGRAM | cloexec, libc::IPPROTO_UDP), RET_ALLOW);
+            for protocol in [libc::IPPROTO_MPTCP, libc::IPPROTO_SCTP] {
+                assert_eq!(socket(family, libc::SOCK_STREAM, protocol), refuse(libc::EPROTONOSUPPORT));
+            }
+            assert_eq!(socket(family, libc::SOCK_DGRAM, libc::IPPROTO_UDPLITE), refuse(libc::EPROTONOSUPPORT));
+            assert_eq!(socket(family, libc::SOCK_SEQPACKET, 0), refuse(libc::ESOCKTNOSUPPORT));
+        }
+        assert_eq!(socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0), RET_ALLOW);
+        for family in [libc::AF_VSOCK, libc::AF_ALG, libc::AF_PACKET, libc::AF_INET | 0x100] {
+            assert_eq!(socket(family, libc::SOCK_DGRAM, 0), refuse(libc::EAFNOSUPPORT));
+        }
+        assert_eq!(socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE), RET_ALLOW);
+        assert_eq!(socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_AUDIT), refuse(libc::EPROTONOSUPPORT));
+    }
+
+    #[test]
+    fn what_reaches_the_whole_machine_is_unknown_or_pretended() {
+        assert_eq!(plain(libc::SYS_io_setup, 1), refuse(libc::ENOSYS));
+        for call in [libc::SYS_sync, libc::SYS_syncfs] {
+            assert_eq!(plain(call, 3), DONE);
+        }
+        assert_eq!(plain(libc::SYS_fsync, 3), RET_ALLOW);
+    }
+
+    #[test]
+    fn the_core_limit_can_be_asked_for_and_not_changed() {
+        let core = libc::RLIMIT_CORE as u64;
+        let prlimit = |resource: u64, new: u64| decide(libc::SYS_prlimit64, AUDIT_ARCH, [0, resource, new, 0, 0, 0]);
+        assert_eq!(plain(libc::SYS_setrlimit, core), DONE);
+        assert_eq!(plain(libc::SYS_setrlimit, libc::RLIMIT_NOFILE as u64), RET_ALLOW);
+        assert_eq!(prlimit(core, 0), RET_ALLOW);
+        assert_eq!(prlimit(core, 0x7fff_0000_0000), DONE);
+        assert_eq!(prlimit(core, 0x1000), DONE);
+        assert_eq!(prlimit(libc::RLIMIT_NOFILE as u64, 0x1000), RET_ALLOW);
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub fn serve(arguments: &[String]) -> Result<()> {
         input.extend_from_slice(&buffer[..count]);
         while let Some(end) = input.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = input.drain(..=end).collect();
-            begin(&line, pool.as_mut())?;
+            begin(&line, pool.as_mut());
         }
         if input.len() > LONGEST_REQUEST {
             return Err(StepError::new("serve", "a request was longer than 1 MiB"));
@@ -83,20 +83,30 @@ fn wait_for_input(pool: Option<&mut Pool>) -> Result<bool> {
     Ok(entries[0].revents != 0)
 }
 
-fn begin(line: &[u8], pool: Option<&mut Pool>) -> Result<()> {
+/// What this process lacks to answer a request it may have for the next one: nothing here ends it.
+fn begin(line: &[u8], pool: Option<&mut Pool>) {
     let request = serde_json::from_slice::<Request>(line);
     let wants_disk = matches!(&request, Ok(Request::Launch { spec, .. }) if spec.disk.template.is_some());
     let ready = if wants_disk { pool.and_then(Pool::take) } else { None };
     let parent = std::process::id() as i32;
-    if sys::fork().at("serve", "fork")? == 0 {
-        begin_request(parent);
-        match request {
-            Ok(request) => handle(request, ready),
-            Err(error) => fail(request_id(line), &StepError::new("request", error.to_string())),
+    match sys::fork() {
+        Ok(0) => {
+            begin_request(parent);
+            match request {
+                Ok(request) => handle(request, ready),
+                Err(error) => fail(request_id(line), &StepError::new("request", error.to_string())),
+            }
+            std::process::exit(0);
         }
-        std::process::exit(0);
+        Ok(_) => {}
+        Err(error) => {
+            if let Some(ready) = ready {
+                // Its mount goes with its descriptor; nobody else knows of the image.
+                let _ = std::fs::remove_file(&ready.image);
+            }
+            fail(request_id(line), &StepError::io("fork", "a process for the request", error));
+        }
     }
-    Ok(())
 }
 
 /// A request's process does not outlive the service, and does not wait for ever.

@@ -13,6 +13,8 @@ pub const MOUNT_ATTR_NOSUID: u64 = 0x2;
 pub const MOUNT_ATTR_NODEV: u64 = 0x4;
 pub const MOUNT_ATTR_NOEXEC: u64 = 0x8;
 pub const MOUNT_ATTR_IDMAP: u64 = 0x0010_0000;
+/// What is mounted on the original later does not show in the clone.
+pub const PRIVATE: u64 = libc::MS_PRIVATE as u64;
 const FSCONFIG_SET_FLAG: u32 = 0;
 const FSCONFIG_SET_STRING: u32 = 1;
 const FSCONFIG_SET_FD: u32 = 5;
@@ -273,10 +275,40 @@ pub fn set_death_signal(signal: i32) -> io::Result<()> {
 pub fn private_mounts() -> io::Result<()> {
     // SAFETY: plain number; the process is single-threaded.
     check(unsafe { libc::unshare(libc::CLONE_NEWNS) } as libc::c_long)?;
-    mount("", "/", "", libc::MS_REC | libc::MS_PRIVATE, "")?;
+    cut_propagation()?;
     // The working directory is still that of the namespace left behind.
     let here = std::env::current_dir()?;
     std::env::set_current_dir(here)
+}
+
+/// Cuts every mount of this process's namespace off from those it was copied from.
+pub fn cut_propagation() -> io::Result<()> {
+    mount("", "/", "", libc::MS_REC | libc::MS_PRIVATE, "")
+}
+
+/// Changes the effective user and group of a rooted process, which keeps its capabilities.
+pub fn act_as(id: u32) -> io::Result<()> {
+    const VERSION_3: u32 = 0x2008_0522;
+    let header = [VERSION_3, 0];
+    // For each half: effective, permitted, inheritable.
+    let mut sets = [0u32; 6];
+    // SAFETY: plain numbers; the kernel reads and fills two sets of three words. By system call: a library would change
+    // other threads too, of which there are none.
+    unsafe {
+        let keep = libc::c_long::from(-1i32);
+        if id != 0 {
+            check(libc::syscall(libc::SYS_setresgid, keep, id, keep))?;
+        }
+        check(libc::syscall(libc::SYS_setresuid, keep, id, keep))?;
+        if id == 0 {
+            check(libc::syscall(libc::SYS_setresgid, keep, id, keep))?;
+        }
+        check(libc::syscall(libc::SYS_capget, header.as_ptr(), sets.as_mut_ptr()))?;
+        (sets[0], sets[3]) = (sets[1], sets[4]);
+        check(libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()))?;
+        // A change of user closes this process's own files in /proc to it.
+        check(libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0) as libc::c_long).map(drop)
+    }
 }
 
 /// For work that nobody waits for: launches and commands go first.

@@ -41,6 +41,7 @@ await describeWith(
       const lines = stdout.split("\n").filter((line) => /^(ok|FAIL|guest:) /.test(line));
       expect(exitCode, `${stdout}\n${stderr}`).toBe(0);
       expect(lines.filter((line) => line.startsWith("FAIL"))).toEqual([]);
+      expect(lines.some((line) => line.startsWith("ok host later mounts"))).toBe(true);
       for (const mode of ["rooted", "unprivileged"])
         expect(lines.filter((line) => line.startsWith(`ok ${mode}`)).length).toBeGreaterThan(8);
     });

@@ -10,11 +10,14 @@ export class LauncherFailure extends Error {
   /** The launcher's name of the step: `clone`, `overlay`, `cgroup` and so on. */
   readonly step: string;
   readonly errno: number | undefined;
-  constructor(step: string, message: string, errno?: number) {
+  /** The launcher itself ended; how far the request got nobody knows. */
+  readonly died: boolean;
+  constructor(step: string, message: string, errno?: number, options: { died?: boolean } = {}) {
     super(message);
     this.name = "LauncherFailure";
     this.step = step;
     this.errno = errno;
+    this.died = options.died === true;
   }
 }
 
@@ -73,9 +76,15 @@ export class Launcher implements AsyncDisposable {
     return { pid: reply.pid ?? 0, startTime: reply.start_time ?? 0, stages: reply.stages ?? [] };
   }
 
-  /** Resolves when every process is gone and the directory is out of sight. Idempotent. */
+  /** Resolves when every process is gone and the directory is out of sight. Idempotent, so a launcher that dies over it
+   *  is no failure: the next one does it. */
   async destroy(spec: DestroySpec): Promise<void> {
-    await this.#ask("destroy", spec);
+    try {
+      await this.#ask("destroy", spec);
+    } catch (error) {
+      if (!(error instanceof LauncherFailure && error.died) || this.#closed) throw error;
+      await this.#ask("destroy", spec);
+    }
   }
 
   async #ask(op: "launch" | "destroy", spec: LaunchSpec | DestroySpec): Promise<Reply> {
@@ -108,18 +117,21 @@ export class Launcher implements AsyncDisposable {
       detached: true,
     });
     this.#child = child;
-    const lose = (cause: string) => {
-      if (this.#child === child) this.#child = undefined;
-      for (const waiter of this.#waiting.values()) waiter.reject(new LauncherFailure("serve", cause));
+    const lose = (cause: string, died: boolean) => {
+      // A later one has requests of its own.
+      if (this.#child !== child) return;
+      this.#child = undefined;
+      for (const waiter of this.#waiting.values())
+        waiter.reject(new LauncherFailure("serve", cause, undefined, { died }));
       this.#waiting.clear();
     };
-    child.once("error", (error) => lose(`${this.#binary} cannot be started: ${error.message}`));
+    child.once("error", (error) => lose(`${this.#binary} cannot be started: ${error.message}`, false));
     child.once("exit", (code, signal) => {
-      lose(`the launcher ended with ${signal ?? `code ${code}`}`);
+      lose(`the launcher ended with ${signal ?? `code ${code}`}`, true);
       if (!this.#closed)
         this.#logger.warn({ code, signal }, "the launcher ended; the next request starts it");
     });
-    child.stdin.on("error", (error) => lose(`the launcher does not read: ${error.message}`));
+    child.stdin.on("error", (error) => lose(`the launcher does not read: ${error.message}`, true));
     createInterface({ input: child.stdout }).on("line", (line) => this.#receive(line));
     createInterface({ input: child.stderr }).on("line", (line) => this.#logger.warn({ line }, "launcher"));
     // It must not keep this process alive; its end is noticed all the same.

@@ -62,7 +62,7 @@ await describeWith(
       await operations.files.write("/tmp/bomb", Readable.from([probe]), { ...soon(), mode: 0o755 });
       const kilobytes = Math.ceil((memoryMb * 1024 * 2) / pidsLimit);
       // The command's first process is small, so that the kernel takes others when memory is short.
-      const script = `/tmp/bomb fork-bomb ${kilobytes} & exec sleep 60`;
+      const script = `/tmp/bomb fork-bomb ${kilobytes} 0 & exec sleep 60`;
       const ended = runScript(operations, script, { user: "1000", timeoutMs });
       ended.catch(() => undefined);
       await expect

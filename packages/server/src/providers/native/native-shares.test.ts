@@ -1,0 +1,116 @@
+import { readFile } from "node:fs/promises";
+import { Readable } from "node:stream";
+import { afterAll, beforeAll, expect, it } from "vitest";
+import { attackProbe, runScript } from "../../../test/support/attack-probe.ts";
+import { type NativeHome, nativeHome, testImage } from "../../../test/support/native.ts";
+import { describeWith } from "../../../test/support/requirements.ts";
+import { randomIds } from "../../core/random-ids.ts";
+import type { RuntimeId } from "../../ports/index.ts";
+import type { NativeProvider } from "./native-provider.ts";
+
+const soon = (ms = 15_000) => ({ signal: AbortSignal.timeout(ms) });
+const memoryMb = 64;
+
+await describeWith(
+  ["root", "agent", "launcher", "native", "busybox"],
+  "what a sandbox cannot take from others",
+  () => {
+    let home: NativeHome;
+    let provider: NativeProvider;
+    let probe: Buffer;
+    const made: RuntimeId[] = [];
+
+    beforeAll(async () => {
+      probe = await attackProbe();
+      home = await nativeHome();
+      provider = home.open();
+    }, 120_000);
+
+    afterAll(async () => {
+      await Promise.all(made.map((runtimeId) => provider.destroy(runtimeId, soon())));
+      await provider[Symbol.asyncDispose]();
+      await home.remove();
+    });
+
+    async function sandbox() {
+      const runtimeId = randomIds.runtimeId();
+      made.push(runtimeId);
+      const sandboxId = randomIds.sandboxId();
+      await provider.spawn(
+        {
+          runtimeId,
+          sandboxId,
+          image: testImage,
+          memoryMb,
+          vcpus: 1,
+          env: {},
+          expiresInMs: 600_000,
+          metadata: {},
+        },
+        soon(),
+      );
+      const operations = provider.sandbox(runtimeId);
+      await operations.files.write("/tmp/probe", Readable.from([probe]), { ...soon(), mode: 0o755 });
+      return {
+        runtimeId,
+        run: async (script: string, user = "0") => (await runScript(operations, script, { user })).output,
+        /** Takes as much as it gets of something and keeps it. @returns how much that was. */
+        take: async (what: string, number: number) => {
+          const script = `/tmp/probe ${what} ${number} 300 > /tmp/${what} 2>&1 & while [ ! -s /tmp/${what} ]; do sleep 0.1; done; cat /tmp/${what}`;
+          return Number((await runScript(operations, script)).output);
+        },
+      };
+    }
+
+    it("terminals: one sandbox has 64, and others have theirs", async () => {
+      const [greedy, other] = [await sandbox(), await sandbox()];
+      const taken = await greedy.take("terminals", 300);
+      expect(taken).toBeGreaterThan(16);
+      expect(taken).toBeLessThanOrEqual(64);
+      expect(await other.take("terminals", 10)).toBe(10);
+    });
+
+    it("inotify instances are counted for each sandbox by itself", async () => {
+      const [greedy, other] = [await sandbox(), await sandbox()];
+      const most = Number(await readFile("/proc/sys/fs/inotify/max_user_instances", "utf8"));
+      expect(await greedy.take("inotify", 70_000)).toBeGreaterThan(Math.min(most, 10_000) * 0.8);
+      expect(await other.take("inotify", 20)).toBe(20);
+    });
+
+    it("bytes that wait in sockets stay within the order of the memory limit", async () => {
+      const greedy = await sandbox();
+      const queued = await greedy.take("streams", 300);
+      expect(queued).toBeGreaterThan(0);
+      expect(queued).toBeLessThan(memoryMb << 20);
+      expect(await greedy.take("datagrams", 300)).toBeLessThan((memoryMb << 20) / 2);
+    });
+
+    it("no limit of core dumps can be set that would start the host's handler", async () => {
+      const { run } = await sandbox();
+      // Nobody can have more than the service has.
+      const none = /^Max core file size +\S+ +0 /m.test(await readFile("/proc/self/limits", "utf8"));
+      for (const user of ["0", "1000"]) {
+        const output = await run(
+          "ulimit -c 0; ulimit -c unlimited; grep 'core file' /proc/self/limits",
+          user,
+        );
+        expect(output).toMatch(none ? /^Max core file size\s+0\s+0/m : /^Max core file size\s+1\s+1/m);
+      }
+    });
+
+    it("figures of the host's disks, modules and command line are not shown", async () => {
+      const { run } = await sandbox();
+      const names = ["cmdline", "diskstats", "partitions", "modules", "config.gz"];
+      expect(await run(`cat ${names.map((name) => `/proc/${name}`).join(" ")} 2>/dev/null | wc -c`)).toBe(
+        "0\n",
+      );
+      expect(await run("cat /proc/sys/user/max_user_namespaces")).toBe("0\n");
+    });
+
+    it("a user whose id the sandbox does not have is the caller's mistake", async () => {
+      const { run } = await sandbox();
+      for (const user of ["65536", "70000:0", "0:70000"])
+        await expect(run("true", user)).rejects.toMatchObject({ code: "bad_request" });
+    });
+  },
+);
