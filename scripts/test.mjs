@@ -5,6 +5,7 @@ import { spawn } from "node:child_process";
 import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
+import { earlierRelease } from "./earlier-release.mjs";
 import { projectRoot } from "./node-runtime.mjs";
 import { prepare } from "./setup/prepare.mjs";
 import { ensureCargo } from "./setup/rust.mjs";
@@ -27,6 +28,7 @@ if (!agent.ready) {
 
 await checks();
 await rustTests();
+ensureEarlierRelease();
 await vitest(process.argv.slice(2));
 summary();
 
@@ -35,6 +37,13 @@ async function checks() {
   title("checks");
   const { code } = await run(node, ["scripts/check.ts"]);
   count("checks (types, lint, imports)", { passed: code === 0 ? 1 : 0, failed: code === 0 ? 0 : 1 });
+}
+
+function ensureEarlierRelease() {
+  if (!agent.ready) return;
+  title("an earlier release, for the test of upgrades");
+  const { missing } = earlierRelease();
+  if (missing !== undefined) skip("upgrades of a service with running sandboxes", missing);
 }
 
 async function rustTests() {

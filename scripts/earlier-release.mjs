@@ -1,0 +1,110 @@
+// Lays an earlier release out in .cache/earlier-release/<commit>, with its agent built, for the test of upgrades: sandboxes
+// outlive the service that started them. Plain JavaScript for any Node from 18 up; does nothing when it is there.
+import { spawnSync } from "node:child_process";
+import {
+  cpSync,
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  renameSync,
+  rmSync,
+  symlinkSync,
+  writeFileSync,
+} from "node:fs";
+import path from "node:path";
+import { pathToFileURL } from "node:url";
+import { agentBinaries, CargoMissing, findCargo } from "./build-agent.mjs";
+import { projectRoot } from "./node-runtime.mjs";
+
+/** The oldest release whose sandboxes this one serves. */
+export const earliestRelease = "591adf7504de0dced0ac83e9ae56a473059f9ad8";
+
+const folder = path.join(projectRoot, ".cache", "earlier-release", earliestRelease.slice(0, 12));
+const complete = path.join(folder, ".complete");
+
+/** @returns where it is, or why it cannot be had. */
+export function earlierRelease() {
+  if (existsSync(complete)) return { folder };
+  if (run("git", ["cat-file", "-e", `${earliestRelease}^{commit}`], projectRoot).error !== undefined)
+    return {
+      missing: `the history at hand does not hold commit ${earliestRelease.slice(0, 12)}; is the clone shallow?`,
+    };
+  let cargo;
+  try {
+    cargo = findCargo();
+  } catch (error) {
+    if (error instanceof CargoMissing) return { missing: error.message };
+    throw error;
+  }
+  const draft = `${folder}.${process.pid}`;
+  rmSync(draft, { recursive: true, force: true });
+  mkdirSync(draft, { recursive: true });
+  const target = path.join(draft, "target");
+  const crates = agentBinaries.flatMap((name) => ["-p", name]);
+  // How fast it is does not matter here: a quick build will do.
+  const env = {
+    ...process.env,
+    CARGO_TARGET_DIR: target,
+    CARGO_PROFILE_RELEASE_LTO: "off",
+    CARGO_PROFILE_RELEASE_CODEGEN_UNITS: "16",
+    CARGO_PROFILE_RELEASE_OPT_LEVEL: "1",
+  };
+  if (cargo.folder !== undefined) env.PATH = `${cargo.folder}${path.delimiter}${env.PATH ?? ""}`;
+  delete env.RUSTFLAGS;
+  delete env.CARGO_ENCODED_RUSTFLAGS;
+  try {
+    for (const [program, args, cwd] of [
+      ["git", ["archive", "--output", path.join(draft, "tree.tar"), earliestRelease], projectRoot],
+      ["tar", ["-xf", "tree.tar"], draft],
+      [cargo.cargo, ["build", "--release", "--locked", ...crates], path.join(draft, "agent")],
+    ]) {
+      const { error } = run(program, args, cwd, env);
+      if (error !== undefined) return { missing: `${path.basename(program)} ${args[0]} failed: ${error}` };
+    }
+    collectBinaries(target, path.join(draft, "agent", "dist"));
+    linkPackages(draft);
+    for (const name of ["target", "tree.tar"])
+      rmSync(path.join(draft, name), { recursive: true, force: true });
+    writeFileSync(path.join(draft, path.basename(complete)), "");
+    rmSync(folder, { recursive: true, force: true });
+    renameSync(draft, folder);
+    return { folder };
+  } finally {
+    rmSync(draft, { recursive: true, force: true });
+  }
+}
+
+function collectBinaries(target, dist) {
+  mkdirSync(dist);
+  const places = [target, ...readdirSync(target).map((name) => path.join(target, name))];
+  for (const name of agentBinaries) {
+    const built = places.map((place) => path.join(place, "release", name)).find((file) => existsSync(file));
+    if (built === undefined) throw new Error(`cargo built ${name} at no place that is known`);
+    cpSync(built, path.join(dist, name));
+  }
+}
+
+/** Its own workspaces, and beside them the packages that are installed for this release. */
+function linkPackages(root) {
+  const installed = path.join(projectRoot, "node_modules");
+  const links = path.join(root, "node_modules");
+  mkdirSync(path.join(links, "@alcove"), { recursive: true });
+  for (const name of readdirSync(installed))
+    if (name !== "@alcove" && !name.startsWith("."))
+      symlinkSync(path.join(installed, name), path.join(links, name));
+  for (const name of readdirSync(path.join(root, "packages")))
+    symlinkSync(path.join("..", "..", "packages", name), path.join(links, "@alcove", name));
+}
+
+function run(program, args, cwd, env = process.env) {
+  const result = spawnSync(program, args, { cwd, env, encoding: "utf8", timeout: 600_000 });
+  if (result.status === 0) return {};
+  const said = result.stderr?.trim().split("\n").at(-1);
+  return { error: result.error?.message ?? (said || `exit code ${result.status}`) };
+}
+
+if (process.argv[1] !== undefined && import.meta.url === pathToFileURL(process.argv[1]).href) {
+  const found = earlierRelease();
+  console.log(found.folder ?? found.missing);
+  process.exitCode = found.folder === undefined ? 1 : 0;
+}
