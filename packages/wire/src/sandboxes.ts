@@ -27,7 +27,12 @@ export const Sandbox = Type.Object(
     id: Type.String(),
     state: Type.Enum([...sandboxStates]),
     provider: Type.String(),
-    image: Type.String(),
+    image: Type.String({ description: "As it was asked for; the provider's default when none was." }),
+    image_resolved: Type.Optional(
+      Type.String({
+        description: "What runs: the name behind an alias, with its tag. Absent until it is known.",
+      }),
+    ),
     memory_mb: Type.Integer(),
     vcpus: Type.Integer(),
     created_at: Type.String({ format: "date-time" }),
@@ -45,6 +50,12 @@ export type Sandbox = Static<typeof Sandbox>;
 /** Spec §2, Spawn request; additive fields DESIGN §6. Empty strings mean "not given". */
 export const SpawnRequest = Type.Object(
   {
+    template: Type.Optional(
+      Type.String({
+        maxLength: 128,
+        description: "Spawn from this template; other fields override its own.",
+      }),
+    ),
     image: Type.Optional(Type.String({ maxLength: 512 })),
     provider: Type.Optional(Type.String({ maxLength: 64 })),
     memory_mb: Type.Optional(

@@ -48,7 +48,9 @@ export const ProviderDetail = Type.Object(
     default: Type.Boolean(),
     sandbox_count: Type.Integer(),
     health: ProviderHealth,
-    config: Type.Record(Type.String(), Type.Unknown(), { description: "Settings fit to be shown." }),
+    config: Type.Record(Type.String(), Type.String(), {
+      description: "Settings fit to be shown, all as text; lists with commas.",
+    }),
   },
   { $id: "ProviderDetail" },
 );

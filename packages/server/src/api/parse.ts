@@ -39,3 +39,12 @@ type Defined<T> = { [K in keyof T as undefined extends T[K] ? never : K]: T[K] }
 export function defined<T extends object>(fields: T): Defined<T> {
   return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)) as Defined<T>;
 }
+
+/**
+ * Every field of an input, so that none is left out of a mapping unseen; what was not given is undefined. On the other
+ * side a mapping destructures its request and ends with `rest satisfies Record<string, never>`: a field that the schema
+ * gains and the mapping does not read is then an error of the compiler.
+ */
+export type Total<T> = {
+  [K in keyof Required<T>]: Record<never, never> extends Pick<T, K> ? T[K] | undefined : T[K];
+};

@@ -21,6 +21,7 @@ export function presentSandbox(row: SandboxRow, options: { previewDomain: string
     state: row.state,
     provider: row.provider,
     image: row.image,
+    image_resolved: row.imageResolved ?? undefined,
     memory_mb: row.memoryMb,
     vcpus: row.vcpus,
     created_at: row.createdAt.toISOString(),

@@ -26,7 +26,10 @@ export interface SandboxRow {
   state: SandboxState;
   provider: string;
   workerId: string;
+  /** As it was asked for. */
   image: string;
+  /** What the provider made of it: the name behind an alias, with its tag; null until it is known. */
+  imageResolved: string | null;
   memoryMb: number;
   vcpus: number;
   /** Empty: nobody's. */
@@ -136,7 +139,10 @@ export interface DestroyedToForget {
 }
 
 export type SandboxChange = Partial<
-  Pick<SandboxRow, "state" | "image" | "env" | "expiresAt" | "destroyedAt" | "destroyRequested" | "error">
+  Pick<
+    SandboxRow,
+    "state" | "imageResolved" | "env" | "expiresAt" | "destroyedAt" | "destroyRequested" | "error"
+  >
 > & { updatedAt: Date };
 
 export interface SandboxFilter {

@@ -1,3 +1,4 @@
+import { SpawnRequest } from "@alcove/wire";
 import { expect, test } from "vitest";
 import type { Subject } from "./black-box.ts";
 
@@ -50,6 +51,47 @@ export function sandboxSuite(on: Subject): void {
     const empty = await on.client.call("POST", sandboxes, "", { "content-type": "application/json" });
     expect(empty.status).toBe(201);
     await on.client.call("DELETE", `${sandboxes}/${empty.json.id}`);
+  });
+
+  test("every field of a spawn reaches what decides about it", async () => {
+    const samples: Record<keyof SpawnRequest, unknown> = {
+      image: "another:1",
+      provider: "another",
+      memory_mb: 64,
+      vcpus: 2,
+      ttl: "7m",
+      metadata: { another: "label" },
+      owner_id: "another",
+      env: { ANOTHER: "1" },
+      user: "1",
+      workdir: "/tmp",
+      network: "none",
+      template: "another",
+    };
+    expect(Object.keys(samples).sort()).toEqual(Object.keys(SpawnRequest.properties).sort());
+    const key = { "idempotency-key": "walk" };
+    const first = await on.client.call("POST", sandboxes, {}, key);
+    expect(first.status).toBe(201);
+    for (const [field, value] of Object.entries(samples)) {
+      // A field that was dropped on the way would make this a repetition of the first request.
+      const answer = await on.client.call("POST", sandboxes, { [field]: value }, key);
+      expect([field, answer.headers.get("idempotent-replayed")]).toEqual([field, null]);
+      if (answer.status === 201) await on.client.call("DELETE", `${sandboxes}/${answer.json.id}`);
+    }
+    await on.client.call("DELETE", `${sandboxes}/${first.json.id}`);
+  });
+
+  test("image is what was asked for, beside it what runs; a template that there is not is 404", async () => {
+    const { json } = await on.client.call("POST", sandboxes, {});
+    expect(json.image_resolved).toBeTypeOf("string");
+    const again = await on.client.call("POST", sandboxes, { image: json.image });
+    expect(again.json).toMatchObject({ image: json.image, image_resolved: json.image_resolved });
+    for (const { id } of [json, again.json]) await on.client.call("DELETE", `${sandboxes}/${id}`);
+    const none = await on.client.call("POST", sandboxes, { template: "nothing" });
+    expect([none.status, none.json.message]).toEqual([404, expect.stringContaining("nothing")]);
+    expect((await on.client.call("POST", `${sandboxes}/admission`, { template: "nothing" })).status).toBe(
+      404,
+    );
   });
 
   test("X-User-ID is trimmed and overrides owner_id; an invalid one is 400", async () => {

@@ -39,7 +39,8 @@ export function systemSuite(on: Subject): void {
     const detail = await on.client.call("GET", `/api/v1/providers/${name}`);
     expect(detail.json).toMatchObject({ name, healthy: true, default: true, health: { name } });
     expect(detail.json.sandbox_count).toBeGreaterThanOrEqual(1);
-    expect(detail.json.config).toBeTypeOf("object");
+    expect(Object.keys(detail.json.config)).not.toEqual([]);
+    for (const value of Object.values(detail.json.config)) expect(value).toBeTypeOf("string");
     const tested = await on.client.call("POST", "/api/v1/providers/test");
     expect(tested.json).toEqual({ [name]: true });
     const missing = await on.client.call("GET", "/api/v1/providers/nope");

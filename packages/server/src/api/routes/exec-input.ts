@@ -1,7 +1,7 @@
 import type { ExecRequest } from "@alcove/wire";
 import type { ExecInput } from "../../core/exec/exec-input.ts";
 import type { WindowSize } from "../../ports/sandbox-operations.ts";
-import { defined, given, optionalDuration } from "../parse.ts";
+import { defined, given, optionalDuration, type Total } from "../parse.ts";
 
 type CommandFields = Omit<ExecRequest, "stream">;
 interface TerminalFields {
@@ -14,17 +14,20 @@ const defaultWindow: WindowSize = { cols: 80, rows: 24 };
 
 /** A command as it comes over the wire, its empty texts left out. @throws BadRequest naming the field. */
 export function execInput(request: CommandFields & TerminalFields): ExecInput {
-  return defined({
-    command: request.command,
-    args: request.args,
-    mode: request.mode,
-    env: request.env,
-    workdir: given(request.workdir),
-    user: given(request.user),
-    timeoutMs: optionalDuration("timeout", request.timeout),
-    execId: given(request.exec_id),
-    tag: given(request.tag),
-    tty: windowOf(request),
+  const { command, args, mode, env, workdir, user, timeout, exec_id, tag, tty, cols, rows, ...rest } =
+    request;
+  rest satisfies Record<string, never>;
+  return defined<Total<ExecInput>>({
+    command,
+    args,
+    mode,
+    env,
+    workdir: given(workdir),
+    user: given(user),
+    timeoutMs: optionalDuration("timeout", timeout),
+    execId: given(exec_id),
+    tag: given(tag),
+    tty: windowOf({ ...(tty !== undefined && { tty }), ...(cols && { cols }), ...(rows && { rows }) }),
   });
 }
 

@@ -50,7 +50,7 @@ export function providerRoutes(
         default: health.default,
         sandbox_count: await count(sandboxes, name),
         health,
-        config: provider.settings(),
+        config: presentSettings(provider.settings()),
       };
     },
   });
@@ -69,6 +69,17 @@ export function providerRoutes(
       return Object.fromEntries(entries.map(({ name, healthy }) => [name, healthy]));
     },
   });
+}
+
+/** Clients read a map of text. */
+function presentSettings(settings: Record<string, unknown>): Record<string, string> {
+  const text = (value: unknown): string =>
+    Array.isArray(value)
+      ? value.map(text).join(",")
+      : typeof value === "object"
+        ? JSON.stringify(value)
+        : String(value);
+  return Object.fromEntries(Object.entries(settings).map(([name, value]) => [name, text(value)]));
 }
 
 function entryOf(entries: readonly ProviderHealthEntry[], name: string): ProviderHealthEntry {

@@ -15,7 +15,7 @@ import { Type } from "typebox";
 import { parseOwnerId } from "../../core/owners.ts";
 import type { SandboxService, SpawnInput } from "../../core/sandboxes/sandbox-service.ts";
 import { BadRequest } from "../../ports/errors.ts";
-import { defined, given, optionalDuration, requiredDuration } from "../parse.ts";
+import { defined, given, optionalDuration, requiredDuration, type Total } from "../parse.ts";
 import { presentSandbox, presentStats } from "../present.ts";
 import { type RouteApp, SandboxParams, ServerTiming } from "./route-app.ts";
 
@@ -254,19 +254,35 @@ function previewUrl(host: string, server: { port: number; publicUrl: string }): 
 }
 
 function spawnInput(request: FastifyRequest<{ Body: SpawnRequest }>): SpawnInput {
-  const { body } = request;
-  return defined({
-    image: given(body.image),
-    provider: given(body.provider),
-    memoryMb: body.memory_mb === 0 ? undefined : body.memory_mb,
-    vcpus: body.vcpus === 0 ? undefined : body.vcpus,
-    ttlMs: optionalDuration("ttl", body.ttl),
-    metadata: body.metadata,
-    ownerId: userIdOf(request) ?? given(body.owner_id),
-    env: body.env,
-    user: given(body.user),
-    workdir: given(body.workdir),
-    network: body.network,
+  const {
+    image,
+    provider,
+    memory_mb,
+    vcpus,
+    ttl,
+    metadata,
+    owner_id,
+    env,
+    user,
+    workdir,
+    network,
+    template,
+    ...rest
+  } = request.body;
+  rest satisfies Record<string, never>;
+  return defined<Total<SpawnInput>>({
+    image: given(image),
+    provider: given(provider),
+    memoryMb: memory_mb === 0 ? undefined : memory_mb,
+    vcpus: vcpus === 0 ? undefined : vcpus,
+    ttlMs: optionalDuration("ttl", ttl),
+    metadata,
+    ownerId: userIdOf(request) ?? given(owner_id),
+    env,
+    user: given(user),
+    workdir: given(workdir),
+    network,
+    template: given(template),
   });
 }
 

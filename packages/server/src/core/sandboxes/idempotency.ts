@@ -98,7 +98,7 @@ export class IdempotentSpawns {
   }
 }
 
-/** For callers that do not hash the body themselves. */
+/** Tells two requests with one key apart: by what they mean, not by how they were written. */
 export function hashInput(input: SpawnInput): string {
   const sorted = (_key: string, value: unknown) =>
     value !== null && typeof value === "object" && !Array.isArray(value)

@@ -286,6 +286,7 @@ function recoveredRow(found: {
     provider: found.provider,
     workerId: found.workerId,
     image: note?.image ?? "unknown",
+    imageResolved: null,
     memoryMb: note?.memoryMb ?? defaults.memoryMb,
     vcpus: note?.vcpus ?? defaults.vcpus,
     ownerId: note?.ownerId ?? "",

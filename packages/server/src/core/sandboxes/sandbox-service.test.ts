@@ -40,6 +40,7 @@ describe("spawn", () => {
     expect(row).toMatchObject({
       state: "running",
       image: "scripted:1",
+      imageResolved: "scripted:1",
       memoryMb: 512,
       vcpus: 1,
       ownerId: "",

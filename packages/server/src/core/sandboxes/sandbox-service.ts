@@ -167,7 +167,7 @@ export class SandboxService implements AsyncDisposable {
       }
     };
     if (idempotencyKey === undefined) return { sandbox: await spawn(), replayed: false };
-    const bodyHash = input.bodyHash ?? hashInput(input);
+    const bodyHash = hashInput(input);
     const request = { key: idempotencyKey, ownerId: plan.ownerId, id, bodyHash, signal };
     return this.#idempotent.run(request, spawn);
   }

@@ -173,7 +173,7 @@ export class SpawnFlow {
 
   async #commit(entry: LiveSandbox, image: string): Promise<SandboxRow> {
     const { store, clock } = this.#context;
-    const change = { state: "running", image, updatedAt: clock.now() } as const;
+    const change = { state: "running", imageResolved: image, updatedAt: clock.now() } as const;
     const row = await store.sandboxes.update(entry.row.id, ["creating"], change, this.#context.fence);
     if (row === undefined)
       throw new Conflict(`sandbox "${entry.row.id}" was removed while it was being created`);
@@ -251,6 +251,7 @@ function newRow(
     provider: plan.provider.name,
     workerId: made.workerId,
     image: plan.image,
+    imageResolved: null,
     memoryMb: plan.memoryMb,
     vcpus: plan.vcpus,
     ownerId: plan.ownerId,

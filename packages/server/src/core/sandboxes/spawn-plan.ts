@@ -1,6 +1,12 @@
 import { formatDuration } from "@alcove/wire";
 import type { Config } from "../../config/config.ts";
-import { BadRequest, type NetworkMode, ResourceLimit, type RuntimeProvider } from "../../ports/index.ts";
+import {
+  BadRequest,
+  type NetworkMode,
+  NotFound,
+  ResourceLimit,
+  type RuntimeProvider,
+} from "../../ports/index.ts";
 import { parseOwnerId } from "../owners.ts";
 
 /** What a client asks for; what it left out is absent. */
@@ -16,8 +22,7 @@ export interface SpawnInput {
   user?: string;
   workdir?: string;
   network?: NetworkMode;
-  /** Of the request's body, to tell two requests with one idempotency key apart. */
-  bodyHash?: string;
+  template?: string;
 }
 
 /** A request with every default filled in and every rule kept. */
@@ -50,6 +55,9 @@ export function planSpawn(
   provider: RuntimeProvider,
   defaults: SandboxDefaults,
 ): SpawnPlan {
+  // Known, because clients send it, and answered as any name that leads to nothing.
+  if (input.template !== undefined)
+    throw new NotFound(`template ${JSON.stringify(input.template)} does not exist`);
   return {
     provider,
     image: checkImage(input.image ?? provider.defaultImage),

@@ -39,6 +39,7 @@ function row(change: Partial<SandboxRow> = {}): SandboxRow {
     provider: "native",
     workerId: "local",
     image: "host",
+    imageResolved: null,
     memoryMb: 512,
     vcpus: 1,
     ownerId: "",
@@ -214,8 +215,8 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
           await store.sandboxes.update(made.id, ["running"], { state: "error", updatedAt }, fence),
         ).toBeUndefined();
         expect(await store.sandboxes.get(made.id)).toEqual(made);
-        const running = { ...made, state: "running" as const, image: "resolved", updatedAt };
-        const change = { state: "running", image: "resolved", updatedAt } as const;
+        const running = { ...made, state: "running" as const, imageResolved: "resolved", updatedAt };
+        const change = { state: "running", imageResolved: "resolved", updatedAt } as const;
         expect(await store.sandboxes.update(made.id, ["creating", "error"], change, fence)).toEqual(running);
         expect(await store.sandboxes.get(made.id)).toEqual(running);
         expect(

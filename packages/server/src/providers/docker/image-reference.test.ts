@@ -6,6 +6,7 @@ describe("resolveImageName()", () => {
   it.each([
     ["alpine", "alpine:latest"],
     ["alpine:3.20", "alpine:3.20"],
+    ["docker.io/library/alpine:3.20", "alpine:3.20"],
     ["localhost:5000/team/app", "localhost:5000/team/app:latest"],
     ["localhost:5000/team/app:2", "localhost:5000/team/app:2"],
     [`alpine@sha256:${"a".repeat(64)}`, `alpine@sha256:${"a".repeat(64)}`],
@@ -17,6 +18,12 @@ describe("resolveImageName()", () => {
   it("applies aliases, but not those to the machine's own root", () => {
     expect(resolveImageName("python", { python: "team/python:3" })).toBe("team/python:3");
     expect(resolveImageName("alpine", { alpine: "host", "*": "host" })).toBe("alpine:latest");
+    expect(resolveImageName("alpine", { "alpine:latest": "team/alpine" })).toBe("team/alpine:latest");
+    expect(resolveImageName("docker.io/library/alpine", { "alpine:latest": "team/alpine:1" })).toBe(
+      "team/alpine:1",
+    );
+    expect(resolveImageName("anything:2", { "*": "team/base:1" })).toBe("team/base:1");
+    expect(resolveImageName("anything:2", { "anything:2": "exact:1", "*": "team/base:1" })).toBe("exact:1");
     expect(resolveImageName("constructor", {})).toBe("constructor:latest");
   });
 

@@ -125,6 +125,9 @@ export const migrations: readonly string[] = [
     WHERE owner_id <> '' AND state <> 'destroyed';
   CREATE INDEX sandboxes_destroyed ON sandboxes (destroyed_at, id) WHERE state = 'destroyed';
   `,
+  `
+  ALTER TABLE sandboxes ADD COLUMN image_resolved TEXT;
+  `,
 ];
 
 /** Brings the database to the newest shape, each step in a transaction of its own. */

@@ -10,6 +10,7 @@ export interface SandboxRecord {
   provider: string;
   worker_id: string;
   image: string;
+  image_resolved: string | null;
   memory_mb: number;
   vcpus: number;
   owner_id: string;
@@ -34,6 +35,7 @@ export function fromRecord(record: SandboxRecord): SandboxRow {
     provider: record.provider,
     workerId: record.worker_id,
     image: record.image,
+    imageResolved: record.image_resolved,
     memoryMb: record.memory_mb,
     vcpus: record.vcpus,
     ownerId: record.owner_id,
@@ -59,6 +61,7 @@ export function toRecord(row: SandboxRow) {
     provider: row.provider,
     worker_id: row.workerId,
     image: row.image,
+    image_resolved: row.imageResolved,
     memory_mb: row.memoryMb,
     vcpus: row.vcpus,
     owner_id: row.ownerId,
@@ -81,7 +84,7 @@ export function changed(record: SandboxRecord, change: SandboxChange): SandboxRe
   return {
     ...record,
     state: change.state ?? record.state,
-    image: change.image ?? record.image,
+    image_resolved: change.imageResolved ?? record.image_resolved,
     env: change.env === undefined ? record.env : JSON.stringify(change.env),
     expires_at: change.expiresAt?.getTime() ?? record.expires_at,
     destroyed_at:

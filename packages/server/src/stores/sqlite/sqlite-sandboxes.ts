@@ -168,23 +168,24 @@ function prepareCount(db: DatabaseSync): StatementSync {
 function prepareInsert(db: DatabaseSync): StatementSync {
   return db.prepare(`
     INSERT INTO sandboxes (id, runtime_id, state, provider, worker_id, image, memory_mb, vcpus, owner_id, metadata,
-      env, user, workdir, network, created_at, expires_at, updated_at, destroyed_at, destroy_requested, error)
+      env, user, workdir, network, created_at, expires_at, updated_at, destroyed_at, destroy_requested, error,
+      image_resolved)
     VALUES (:id, :runtime_id, :state, :provider, :worker_id, :image, :memory_mb, :vcpus, :owner_id, :metadata,
       :env, :user, :workdir, :network, :created_at, :expires_at, :updated_at, :destroyed_at, :destroy_requested,
-      :error)`);
+      :error, :image_resolved)`);
 }
 
 /** @param state empty when the state stays: then neither state indexes nor counters have to change. */
 function prepareUpdate(db: DatabaseSync, state: "" | ", state = ?"): StatementSync {
   return db.prepare(`
-    UPDATE sandboxes SET image = ?, env = ?, expires_at = ?, destroyed_at = ?, destroy_requested = ?, error = ?,
+    UPDATE sandboxes SET image_resolved = ?, env = ?, expires_at = ?, destroyed_at = ?, destroy_requested = ?, error = ?,
       updated_at = ?${state}
     WHERE id = ?`);
 }
 
 function columnsOf(record: SandboxRecord) {
-  const { image, env, expires_at, destroyed_at, destroy_requested, error, updated_at } = record;
-  return [image, env, expires_at, destroyed_at, destroy_requested, error, updated_at] as const;
+  const { image_resolved, env, expires_at, destroyed_at, destroy_requested, error, updated_at } = record;
+  return [image_resolved, env, expires_at, destroyed_at, destroy_requested, error, updated_at] as const;
 }
 
 function prepareOldestDestroyed(db: DatabaseSync): StatementSync {
