@@ -90,6 +90,7 @@ function addSandboxCommands(program: Command): void {
     .option("-e, --env <key=value>", "environment variable of every command; repeatable", collectPairs)
     .option("-u, --user <name>", "user commands run as")
     .option("-w, --workdir <path>", "working directory of commands")
+    .option("-t, --template <name>", "template to spawn from; other options override its own")
     .option("--network <mode>", "none, outbound or host, as far as the service allows")
     .option("--idempotency-key <key>", "a repeated call with this key gives the same sandbox")
     .option("-q, --quiet", "print the id and nothing else")

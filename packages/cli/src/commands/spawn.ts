@@ -17,6 +17,7 @@ export interface SpawnFlags extends ClientFlags {
   user?: string;
   workdir?: string;
   network?: string;
+  template?: string;
   idempotencyKey?: string;
   quiet?: boolean;
 }
@@ -49,17 +50,20 @@ function spawnRequest(flags: SpawnFlags): SpawnRequest {
   if (flags.network !== undefined && network === undefined) {
     throw new UsageError(`--network ${flags.network}: expected ${networks.join(", ")}`);
   }
-  return {
-    ...(image === undefined ? {} : { image }),
-    ...(provider === undefined ? {} : { provider }),
-    ...(flags.memory === undefined ? {} : { memory_mb: flags.memory }),
-    ...(flags.vcpus === undefined ? {} : { vcpus: flags.vcpus }),
-    ...(ttl === undefined ? {} : { ttl }),
-    ...(metadata === undefined ? {} : { metadata }),
-    ...(flags.owner === undefined ? {} : { owner_id: flags.owner }),
-    ...(env === undefined ? {} : { env }),
-    ...(user === undefined ? {} : { user }),
-    ...(workdir === undefined ? {} : { workdir }),
-    ...(network === undefined ? {} : { network }),
+  // Every field of the request, so that one it gains is not forgotten here.
+  const fields: { [K in keyof Required<SpawnRequest>]: SpawnRequest[K] | undefined } = {
+    image,
+    provider,
+    memory_mb: flags.memory,
+    vcpus: flags.vcpus,
+    ttl,
+    metadata,
+    owner_id: flags.owner,
+    env,
+    user,
+    workdir,
+    network,
+    template: flags.template,
   };
+  return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined));
 }
