@@ -8,7 +8,7 @@ use crate::sys;
 use crate::users::{Ids, User};
 use crate::workers::channel::{Channel, Served, Stop, refused};
 use alcove_protocol::{ErrorCode, FileWrite};
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io::Error;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,21 +25,29 @@ pub fn temporary_name() -> std::io::Result<CString> {
     sys::c_string(text.as_bytes())
 }
 
-/// A file beside its later name, removed unless it is put in place.
+/// A file on its way to its name. Where the file system can, it has none until then, so that nothing is left of it when
+/// the agent is killed; else it is beside its later name, and is removed unless it is put in place.
 pub struct Temporary<'a> {
     place: &'a Place,
-    name: CString,
+    /// None while it has no name.
+    name: Option<CString>,
     pub fd: OwnedFd,
-    done: bool,
 }
 
 impl<'a> Temporary<'a> {
     pub fn create(place: &'a Place) -> std::io::Result<Temporary<'a>> {
+        let dir = place.dir.as_raw_fd();
+        // Without procfs there would be no way to a name.
+        if !sys::compat() && sys::open(c"/proc/self/fd", libc::O_PATH, 0).is_ok() {
+            if let Ok(fd) = sys::open_at(dir, c".", libc::O_TMPFILE | libc::O_WRONLY, 0o600) {
+                return Ok(Temporary { place, name: None, fd });
+            }
+        }
         loop {
             let name = temporary_name()?;
             let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
-            match sys::open_at(place.dir.as_raw_fd(), &name, flags, 0o600) {
-                Ok(fd) => return Ok(Temporary { place, name, fd, done: false }),
+            match sys::open_at(dir, &name, flags, 0o600) {
+                Ok(fd) => return Ok(Temporary { place, name: Some(name), fd }),
                 Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
                 Err(error) => return Err(error),
             }
@@ -47,25 +55,45 @@ impl<'a> Temporary<'a> {
     }
 
     pub fn finish(&mut self, mode: u32, owner: Option<(u32, u32)>) -> std::io::Result<()> {
-        // SAFETY: live descriptors and C strings.
-        unsafe {
-            if let Some((uid, gid)) = owner {
-                sys::check(libc::fchown(self.fd.as_raw_fd(), uid, gid))?;
-            }
-            path::set_mode_open(self.fd.as_raw_fd(), mode)?;
-            let dir = self.place.dir.as_raw_fd();
-            sys::check(libc::renameat(dir, self.name.as_ptr(), dir, self.place.name.as_ptr()))?;
+        if let Some((uid, gid)) = owner {
+            // SAFETY: a live descriptor.
+            sys::check(unsafe { libc::fchown(self.fd.as_raw_fd(), uid, gid) })?;
         }
-        self.done = true;
+        path::set_mode_open(self.fd.as_raw_fd(), mode)?;
+        let dir = self.place.dir.as_raw_fd();
+        let name = match &self.name {
+            Some(name) => name.clone(),
+            None => match self.link(&self.place.name) {
+                // There is something to replace, which only a rename does.
+                Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
+                    let name = temporary_name()?;
+                    self.link(&name)?;
+                    self.name = Some(name.clone());
+                    name
+                }
+                done => return done,
+            },
+        };
+        // SAFETY: C strings.
+        sys::check(unsafe { libc::renameat(dir, name.as_ptr(), dir, self.place.name.as_ptr()) })?;
+        self.name = None;
         Ok(())
+    }
+
+    fn link(&self, name: &CStr) -> std::io::Result<()> {
+        let own = sys::c_string(format!("/proc/self/fd/{}", self.fd.as_raw_fd()).as_bytes())?;
+        let (from, flags) = (libc::AT_FDCWD, libc::AT_SYMLINK_FOLLOW);
+        // SAFETY: C strings.
+        let done = unsafe { libc::linkat(from, own.as_ptr(), self.place.dir.as_raw_fd(), name.as_ptr(), flags) };
+        sys::check(done).map(|_| ())
     }
 }
 
 impl Drop for Temporary<'_> {
     fn drop(&mut self) {
-        if !self.done {
-            // SAFETY: as above. What cannot be removed now cannot be removed at all.
-            unsafe { libc::unlinkat(self.place.dir.as_raw_fd(), self.name.as_ptr(), 0) };
+        if let Some(name) = &self.name {
+            // SAFETY: a C string. What cannot be removed now cannot be removed at all.
+            unsafe { libc::unlinkat(self.place.dir.as_raw_fd(), name.as_ptr(), 0) };
         }
     }
 }
