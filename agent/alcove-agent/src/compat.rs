@@ -79,6 +79,7 @@ pub fn install() -> Result<()> {
     let program = filter();
     let fprog = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
     let zero: libc::c_ulong = 0;
+    // SAFETY: plain settings of this process; the filter outlives the call that copies it.
     unsafe {
         check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong, zero, zero, zero))?;
         // A translator that died before this sends no signal any more, and has left us to init.

@@ -437,6 +437,7 @@ fn an_agent_that_stood_still_loses_no_output_and_keeps_deadlines() {
     // SAFETY: plain signals to a child that has not been waited for.
     unsafe { libc::kill(pid, libc::SIGSTOP) };
     std::thread::sleep(std::time::Duration::from_millis(1_500));
+    // SAFETY: as above.
     unsafe { libc::kill(pid, libc::SIGCONT) };
     let outcome = Outcome::new(reader.rest());
     assert_eq!(outcome.stdout_text(), (1..=8).map(|n| format!("line {n}\n")).collect::<String>());

@@ -315,6 +315,7 @@ impl Mount {
     fn make_read_only(&self) {
         // SAFETY: a C string.
         let flags = libc::MS_REMOUNT | libc::MS_RDONLY;
+        // SAFETY: every pointer is a string that outlives the call.
         let done = unsafe { libc::mount(c"t".as_ptr(), self.0.as_ptr(), c"tmpfs".as_ptr(), flags, std::ptr::null()) };
         assert_eq!(done, 0);
     }
