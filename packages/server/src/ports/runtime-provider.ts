@@ -53,6 +53,8 @@ export interface ProviderCheck {
   healthy: boolean;
   /** Why it is unhealthy, and the way out. */
   error?: string;
+  /** Why spawns would be refused now, though all else works: a disk that is short, and the way out. */
+  cannotSpawn?: string;
   /** Remarks that matter to an operator: what is limited here and why. */
   notes: string[];
 }

@@ -6,8 +6,6 @@ import { NotFound } from "../../ports/errors.ts";
 import { presentHealth } from "../present.ts";
 import type { RouteApp } from "./route-app.ts";
 
-const countedSandboxes = 1_000;
-
 /** What runs sandboxes, and how it does. Spec §4, Providers. */
 export function providerRoutes(
   app: RouteApp,
@@ -48,7 +46,7 @@ export function providerRoutes(
         name,
         healthy: health.healthy,
         default: health.default,
-        sandbox_count: await count(sandboxes, name),
+        sandbox_count: sandboxes.countOf(name),
         health,
         config: presentSettings(provider.settings()),
       };
@@ -86,19 +84,4 @@ function entryOf(entries: readonly ProviderHealthEntry[], name: string): Provide
   const entry = entries.find((candidate) => candidate.name === name);
   if (entry === undefined) throw new NotFound(`provider ${JSON.stringify(name)} does not exist`);
   return entry;
-}
-
-async function count(sandboxes: SandboxService, provider: string): Promise<number> {
-  let total = 0;
-  let cursor: string | undefined;
-  do {
-    const page = await sandboxes.list({
-      provider,
-      limit: countedSandboxes,
-      ...(cursor === undefined ? {} : { cursor }),
-    });
-    total += page.items.length;
-    cursor = page.nextCursor;
-  } while (cursor !== undefined);
-  return total;
 }

@@ -1,5 +1,5 @@
 import { Health, Liveness, Readiness } from "@alcove/wire";
-import type { ProviderRegistry } from "../../core/providers/provider-registry.ts";
+import type { ProviderHealthEntry, ProviderRegistry } from "../../core/providers/provider-registry.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import type { Clock } from "../../ports/clock.ts";
 import { presentHealth, uptime } from "../present.ts";
@@ -50,26 +50,35 @@ export function systemRoutes(
     schema: {
       tags,
       operationId: "getReadiness",
-      summary: "Spawns can succeed: the start is done and a provider is healthy",
+      summary: "Spawns can succeed: the start is done and the default provider takes them",
       response: { 200: Readiness, 503: Readiness },
     },
     handler: async (_request, reply) => {
       using deadline = deadlineAfter(readinessDeadlineMs, reply.callerSignal);
-      const providers = (await registry.health({ signal: deadline.signal })).map(presentHealth);
+      const entries = await registry.health({ signal: deadline.signal });
+      const providers = entries.map(presentHealth);
+      const refusal = whyNotReady(options.ready(), entries);
       const healthy = providers.filter((provider) => provider.healthy).length;
       const counts = { ready_providers: healthy, total_providers: providers.length, providers };
-      const reconciled = options.ready();
-      if (reconciled && healthy > 0) return { status: "ready" as const, ...common(), ...counts };
+      if (refusal === undefined) return { status: "ready" as const, ...common(), ...counts };
       reply.code(503);
       return {
         status: "not_ready" as const,
         ...common(),
         ...counts,
         code: "unavailable",
-        message: reconciled
-          ? "no provider is healthy; `alcove doctor` tells why"
-          : "the service is starting: its default provider has not listed its runtimes yet",
+        message: refusal,
       };
     },
   });
+}
+
+/** @returns why a spawn that names no provider would fail now. */
+function whyNotReady(started: boolean, entries: readonly ProviderHealthEntry[]): string | undefined {
+  if (!started) return "the service is starting: its default provider has not listed its runtimes yet";
+  const standard = entries.find((entry) => entry.default);
+  if (standard === undefined) return "there is no default provider";
+  if (!standard.healthy)
+    return `the default provider "${standard.name}" is not healthy: ${standard.error}; \`alcove doctor\` tells more`;
+  return standard.cannotSpawn;
 }

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { NotFound, type RuntimeId, type SandboxId } from "../../ports/index.ts";
+import { NotFound } from "../../ports/index.ts";
 import { FakeClock } from "../testing/fake-clock.ts";
 import { forever } from "../testing/harness.ts";
 import { ScriptedProvider } from "../testing/scripted-provider.ts";
@@ -35,9 +35,8 @@ describe("ProviderRegistry", () => {
   });
 
   it("tells health with the count of runtimes where there is an inventory", async () => {
-    const { registry, one, clock } = make();
-    const runtime = { sandboxId: "sb-1" as SandboxId, state: "running" as const, expiresInMs: null };
-    one.backend.runtimes.set("rt-1" as RuntimeId, runtime);
+    const { registry, clock } = make();
+    registry.inventoryTaken("one", { count: 1 });
     const [first, second] = await registry.health({ signal: forever });
     expect(first).toMatchObject({ name: "one", healthy: true, default: false, runtimeCount: 1 });
     expect(first?.lastChecked).toEqual(clock.now());
@@ -64,10 +63,12 @@ describe("ProviderRegistry", () => {
 
   it("counts a provider that throws or cannot list its runtimes as unhealthy, with the reason", async () => {
     const { registry, one } = make();
-    one.hook = () => {
-      throw new Error("no socket");
-    };
+    registry.inventoryTaken("one", { error: "no socket" });
     const entry = await registry.healthOf("one", { signal: forever });
     expect(entry).toMatchObject({ healthy: false, error: "no socket" });
+    registry.inventoryTaken("one", { count: 0 });
+    one.check = () => Promise.reject(new Error("no engine"));
+    const again = await registry.healthOf("one", { signal: forever, refresh: true });
+    expect(again).toMatchObject({ healthy: false, error: "no engine" });
   });
 });

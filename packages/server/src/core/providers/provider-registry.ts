@@ -1,7 +1,13 @@
 import type { Capability } from "@alcove/wire";
 import { abortable } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
-import { type CallOptions, type Clock, NotFound, type RuntimeProvider } from "../../ports/index.ts";
+import {
+  type CallOptions,
+  type Clock,
+  NotFound,
+  type ProviderCheck,
+  type RuntimeProvider,
+} from "../../ports/index.ts";
 
 export interface ProviderHealthEntry {
   name: string;
@@ -12,7 +18,9 @@ export interface ProviderHealthEntry {
   error?: string;
   notes: string[];
   capabilities: Capability[];
-  /** Present for providers that inventory runtimes and are healthy. */
+  /** Why spawns would be refused now, though it is healthy. */
+  cannotSpawn?: string;
+  /** Of its last inventory; present for providers that list their runtimes and are healthy. */
   runtimeCount?: number;
 }
 
@@ -24,6 +32,8 @@ export class ProviderRegistry {
   readonly #providers: ReadonlyMap<string, RuntimeProvider>;
   readonly #defaultName: string;
   readonly #clock: Clock;
+  /** What each said when its runtimes were listed last. Counting them anew for every look would cost too much. */
+  readonly #inventories = new Map<string, { count: number } | { error: string }>();
   /** The last or current check of each; checks of one provider never overlap. */
   readonly #checks = new Map<
     string,
@@ -60,6 +70,11 @@ export class ProviderRegistry {
     return this.get(this.#defaultName);
   }
 
+  /** Its runtimes were listed, or could not be. */
+  inventoryTaken(name: string, outcome: { count: number } | { error: string }): void {
+    this.#inventories.set(name, outcome);
+  }
+
   /** Every provider's health, at most ten seconds old unless `refresh`. */
   health(options: CallOptions & { refresh?: boolean }): Promise<ProviderHealthEntry[]> {
     return Promise.all(this.all.map((provider) => this.healthOf(provider.name, options)));
@@ -87,34 +102,35 @@ export class ProviderRegistry {
   async #check(provider: RuntimeProvider): Promise<ProviderHealthEntry> {
     using deadline = deadlineAfter(checkDeadlineMs);
     const startedMs = this.#clock.monotonicMs();
-    const checked = await within(deadline.signal, async () => {
-      const result = await provider.check(deadline);
-      if (!result.healthy || !provider.capabilities.has("runtime_inventory")) return { result };
-      return { result, runtimeCount: (await provider.inventory(deadline)).length };
-    });
-    const { result, runtimeCount } = checked;
+    const result = await within(deadline.signal, () => provider.check(deadline));
+    const listed = provider.capabilities.has("runtime_inventory")
+      ? this.#inventories.get(provider.name)
+      : undefined;
+    const listingFailed = listed !== undefined && "error" in listed ? listed.error : undefined;
+    const healthy = result.healthy && listingFailed === undefined;
+    const error = result.error ?? listingFailed ?? "the check failed without a reason";
+    const { cannotSpawn } = result;
     return {
       name: provider.name,
-      healthy: result.healthy,
+      healthy,
       default: provider.name === this.#defaultName,
       latencyMs: Math.round(this.#clock.monotonicMs() - startedMs),
       lastChecked: this.#clock.now(),
-      ...(result.healthy ? {} : { error: result.error ?? "the check failed without a reason" }),
-      notes: result.notes,
+      ...(healthy ? {} : { error }),
+      notes: cannotSpawn === undefined ? result.notes : [...result.notes, cannotSpawn],
       capabilities: [...provider.capabilities],
-      ...(runtimeCount === undefined ? {} : { runtimeCount }),
+      ...(cannotSpawn === undefined ? {} : { cannotSpawn }),
+      ...(healthy && listed !== undefined && "count" in listed ? { runtimeCount: listed.count } : {}),
     };
   }
 }
 
-type Checked = { result: { healthy: boolean; error?: string; notes: string[] }; runtimeCount?: number };
-
 /** A check that hangs or throws counts as unhealthy. */
-async function within(signal: AbortSignal, check: () => Promise<Checked>): Promise<Checked> {
+async function within(signal: AbortSignal, check: () => Promise<ProviderCheck>): Promise<ProviderCheck> {
   try {
     return await abortable(check(), signal);
   } catch (error) {
     const message = error instanceof Error ? error.message : String(error);
-    return { result: { healthy: false, error: message, notes: [] } };
+    return { healthy: false, error: message, notes: [] };
   }
 }

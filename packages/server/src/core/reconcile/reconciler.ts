@@ -193,7 +193,7 @@ export class Reconciler implements AsyncDisposable {
   }
 
   async #reconcileProvider(provider: RuntimeProvider): Promise<boolean> {
-    const { sandboxes, logger, recovery } = this.#options;
+    const { sandboxes, registry, logger, recovery } = this.#options;
     const { live, gates } = sandboxes.lifecycle;
     const gate = gates.ofProvider(provider.name);
     const first = !gate.opened;
@@ -206,12 +206,14 @@ export class Reconciler implements AsyncDisposable {
       inventory = await abortable(provider.inventory(deadline), deadline.signal);
     } catch (error) {
       if (this.#closed) return false;
+      registry.inventoryTaken(provider.name, { error: `its runtimes cannot be listed: ${messageOf(error)}` });
       logger.error({ provider: provider.name, err: error }, "a provider's runtimes cannot be listed");
       gate.open();
       const why = `provider "${provider.name}" does not answer: ${messageOf(error)}`;
       await this.#forEach(ours, parallelProbes, (entry) => this.#act(entry, { kind: "unreachable", why }));
       return false;
     }
+    registry.inventoryTaken(provider.name, { count: inventory.length });
     // Sandboxes that only their runtimes know are taken in before new ones may take their place.
     if (recovery?.recovering !== true) gate.open();
     const byRuntime = new Map(inventory.map((entry) => [entry.runtimeId, entry]));

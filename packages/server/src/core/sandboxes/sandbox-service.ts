@@ -139,6 +139,13 @@ export class SandboxService implements AsyncDisposable {
     return { live: live.size, queueDepth: queue.depth, queue: queue.stats };
   }
 
+  /** How many sandboxes of a provider there are, from memory. */
+  countOf(provider: string): number {
+    return this.#context.live
+      .all()
+      .filter(({ row, work }) => row.provider === provider && work?.kind !== "reserving").length;
+  }
+
   /**
    * Makes a sandbox. @returns it in state running, or the one this idempotency key made before.
    * @throws BadRequest, NotFound (provider, image), Conflict, ResourceLimit, ProviderError, Unavailable.

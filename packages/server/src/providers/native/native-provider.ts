@@ -122,7 +122,15 @@ export class NativeProvider implements RuntimeProvider {
       } finally {
         await this.#undo(runtimeId);
       }
-      return { healthy: true, notes: [...prepared.notes] };
+      const refusal = await this.#guard.refuseWhenShort().then(
+        () => undefined,
+        (error: Error) => error.message,
+      );
+      return {
+        healthy: true,
+        notes: [...prepared.notes],
+        ...(refusal === undefined ? {} : { cannotSpawn: refusal }),
+      };
     } catch (error) {
       return { healthy: false, error: await adviceFor(error), notes: [] };
     }

@@ -1,0 +1,22 @@
+import { expect, test } from "vitest";
+import { ScriptedProvider } from "../src/core/testing/scripted-provider.ts";
+import { TestClient } from "./support/http.ts";
+import { startTestServer } from "./support/test-server.ts";
+
+test("GET /ready is 503 with the reason while the default provider takes no spawns", async () => {
+  const provider = new ScriptedProvider();
+  await using server = await startTestServer({ provider: async () => provider });
+  const client = new TestClient(server.url);
+  const ready = async () => {
+    await client.call("POST", "/api/v1/providers/test");
+    const { status, json } = await client.call("GET", "/api/v1/ready");
+    return [status, json.status, json.message];
+  };
+  expect(await ready()).toEqual([200, "ready", undefined]);
+  provider.checkResult = { healthy: true, notes: [], cannotSpawn: "12 MB were free below data_dir" };
+  expect(await ready()).toEqual([503, "not_ready", "12 MB were free below data_dir"]);
+  provider.checkResult = { healthy: false, notes: [], error: "the engine is down" };
+  expect(await ready()).toEqual([503, "not_ready", expect.stringContaining("the engine is down")]);
+  provider.checkResult = { healthy: true, notes: [] };
+  expect(await ready()).toEqual([200, "ready", undefined]);
+});
