@@ -45,7 +45,10 @@ export function eventRoutes(app: RouteApp, options: { events: EventLog; logger: 
         afterId: lastEventId(request.headers["last-event-id"]),
       });
       const signal = reply.endlessSignal;
-      await sendEventStream(reply, identified(events.subscribe({ ...filter, signal })), { signal, logger });
+      // A reader that does not read would otherwise keep its connection, and what is buffered for it, for ever.
+      const onCut = () => reply.raw.destroy();
+      const subscription = events.subscribe({ ...filter, signal, onCut });
+      await sendEventStream(reply, identified(subscription), { signal, logger });
       return reply;
     },
   });

@@ -65,7 +65,9 @@ export class EventLog implements EventSink, AsyncDisposable {
   }
 
   /** Replays what is kept after `afterId`, then follows. Without `afterId`, or with one never given: only follows. */
-  subscribe(filter: EventFilter & { afterId?: number; signal: AbortSignal }): AsyncIterable<Event> {
+  subscribe(
+    filter: EventFilter & { afterId?: number; signal: AbortSignal; onCut?: () => void },
+  ): AsyncIterable<Event> {
     const replay = filter.afterId !== undefined && filter.afterId <= this.#durableId;
     const subscription = new EventSubscription({
       ...filter,

@@ -22,6 +22,7 @@ export class EventSubscription implements AsyncIterable<Event> {
   readonly #store: EventStore;
   readonly #signal: AbortSignal;
   readonly #onEnd: () => void;
+  readonly #onCut: (() => void) | undefined;
   readonly #replayUntil: number;
   readonly #endNow = () => this.end();
   #afterId: number;
@@ -40,6 +41,8 @@ export class EventSubscription implements AsyncIterable<Event> {
       signal: AbortSignal;
       store: EventStore;
       onEnd: () => void;
+      /** Its reader was too slow and is cut off: whatever it waits for is in vain. */
+      onCut?: (() => void) | undefined;
     },
   ) {
     this.#filter = {
@@ -52,6 +55,7 @@ export class EventSubscription implements AsyncIterable<Event> {
     this.#signal = options.signal;
     this.#store = options.store;
     this.#onEnd = options.onEnd;
+    this.#onCut = options.onCut;
     if (options.signal.aborted) queueMicrotask(this.#endNow);
     else options.signal.addEventListener("abort", this.#endNow, { once: true });
   }
@@ -65,6 +69,8 @@ export class EventSubscription implements AsyncIterable<Event> {
     if (this.#ended || !this.#wants(event)) return;
     if (this.#backlog.length >= longestBacklog) {
       this.end();
+      this.#backlog = [];
+      this.#onCut?.();
       return;
     }
     this.#backlog.push(event);
