@@ -363,6 +363,12 @@ impl Agent {
                 exec.starter = None;
             }
         }
+        match operation {
+            Operation::Following(follow) if follow.lossless && follow.until.is_none() => {
+                self.keep_unread(exec_key, follow.cursor);
+            }
+            _ => {}
+        }
         // A lossless reader may have held the command back.
         self.resume_output(exec_key);
     }

@@ -62,6 +62,9 @@ impl Agent {
         let holds = request.follow && !request.keep_grace;
         let input = exec.stdin.open();
         exec.followers.push(connection);
+        if holds && request.lossless {
+            exec.unread_from = None;
+        }
         if holds {
             if let Some(grace) = exec.grace.take() {
                 self.timers.cancel(grace.timer);

@@ -127,6 +127,8 @@ pub struct Exec {
     pub followers: Vec<Key>,
     pub stdin_writers: Vec<Key>,
     pub kill_waiters: Vec<Key>,
+    /// From where on output is kept although nobody follows: the last lossless reader left, and is expected back.
+    pub unread_from: Option<u64>,
     /// Why the tree was killed; the first cause stays.
     pub killed: Option<ExitReason>,
     /// Its tree is being killed.

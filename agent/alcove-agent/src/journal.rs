@@ -57,6 +57,11 @@ impl Journal {
         self.end
     }
 
+    /// Most bytes it keeps.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
     /// Size of the ring.
     pub fn allocated(&self) -> usize {
         self.ring.len()

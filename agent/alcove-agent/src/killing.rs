@@ -68,6 +68,7 @@ impl Agent {
         let Some(exec) = self.execs.get_mut(key) else { return };
         if !exec.ended() {
             exec.killed.get_or_insert(reason);
+            exec.unread_from = None;
         }
         if exec.monitor.is_none() {
             return;

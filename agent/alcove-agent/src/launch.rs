@@ -99,6 +99,7 @@ impl Agent {
             followers: Vec::new(),
             stdin_writers: Vec::new(),
             kill_waiters: Vec::new(),
+            unread_from: None,
             killed: None,
             dying: false,
             timeout: None,

@@ -38,7 +38,7 @@ impl Agent {
         }
     }
 
-    /// The oldest byte that a lossless follower has not been sent.
+    /// The oldest byte that a lossless follower has not been sent, or may come back for.
     pub fn protected(&self, exec: &Exec) -> Option<u64> {
         exec.followers
             .iter()
@@ -46,7 +46,22 @@ impl Agent {
                 Operation::Following(follow) if follow.lossless && follow.until.is_none() => Some(follow.cursor),
                 _ => None,
             })
+            .chain(exec.unread_from)
             .min()
+    }
+
+    /// A lossless follower at `cursor` has left. Unless the command is to go on without readers, its output waits for one:
+    /// the service may only have been replaced by its next process. What was on its way to the reader is lost with the
+    /// connection, so half of what the journal may keep lies before the cursor.
+    pub fn keep_unread(&mut self, key: Key, cursor: u64) {
+        let Some(exec) = self.execs.get(key) else { return };
+        let follows = self.protected(exec).is_some();
+        if follows || exec.detached || exec.killed.is_some() || exec.ended() {
+            return;
+        }
+        let Some(exec) = self.execs.get_mut(key) else { return };
+        let before = exec.journal.limit() as u64 / 2;
+        exec.unread_from = Some(cursor.saturating_sub(before).max(exec.journal.start()));
     }
 
     /// Reads once into the journal. `all` is set for the last reading of an ended command: then everything must fit.

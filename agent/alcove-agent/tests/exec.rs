@@ -447,6 +447,54 @@ fn an_agent_that_stood_still_loses_no_output_and_keeps_deadlines() {
 }
 
 #[test]
+fn output_waits_for_a_reader_that_comes_back() {
+    let agent = TestAgent::start_with(&[], json!({"ring_bytes": 65536}));
+    let (mut reader, mut other) = (agent.client(), agent.client());
+    reader.request(&exec_request("e", &["/bin/sh", "-c", "seq 1 2000000; exit 5"], json!({})));
+    assert_eq!(reader.receive().expect("reply").0, Kind::Reply);
+    let mut text = Vec::new();
+    while text.len() < 100_000 {
+        let (kind, payload) = reader.receive().expect("output");
+        assert_eq!(kind, Kind::Stdout);
+        text.extend_from_slice(&payload[8..]);
+    }
+    drop(reader);
+    other.ask(&json!({"op": "exec.grace", "exec_id": "e", "grace_ms": 60_000}));
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert_eq!(other.ask(&json!({"op": "exec.get", "exec_id": "e"}))["state"], "running");
+    // What was in its socket is gone with the connection; from there on nothing is.
+    let mut again = agent.client();
+    again.request(&json!({"op": "exec.attach", "exec_id": "e", "from": 0, "follow": true, "lossless": true}));
+    let record: Value = serde_json::from_slice(&again.receive().expect("reply").1).expect("JSON");
+    let from = record["from"].as_u64().expect("a number") as usize;
+    let outcome = Outcome::new(again.rest());
+    let expected: String = (1..=2_000_000).map(|n| format!("{n}\n")).collect();
+    assert!(from < expected.len() / 2, "{from} of {}", expected.len());
+    assert!(outcome.stdout == expected.as_bytes()[from..], "{} bytes from {from}", outcome.stdout.len());
+    assert_eq!((outcome.code(), outcome.reason().as_str()), (5, "exited"));
+}
+
+#[test]
+fn a_command_that_waits_for_a_reader_can_be_killed_and_a_detached_one_does_not_wait() {
+    let agent = TestAgent::start_with(&[], json!({"ring_bytes": 4096}));
+    let mut other = agent.client();
+    for (id, detached) in [("waits", false), ("detached", true)] {
+        let mut reader = agent.client();
+        let script = "seq 1 300000; exit 5";
+        reader.request(&exec_request(id, &["/bin/sh", "-c", script], json!({"detached": detached})));
+        assert_eq!(reader.receive().expect("reply").0, Kind::Reply);
+    }
+    eventually("the detached one ends", || {
+        other.ask(&json!({"op": "exec.get", "exec_id": "detached"}))["state"] == "exited"
+    });
+    assert_eq!(other.ask(&json!({"op": "exec.get", "exec_id": "waits"}))["state"], "running");
+    other.ask(&json!({"op": "exec.grace", "exec_id": "waits", "grace_ms": 10}));
+    eventually("the grace ends it", || {
+        other.ask(&json!({"op": "exec.get", "exec_id": "waits"}))["reason"] == "cancelled"
+    });
+}
+
+#[test]
 fn signals_go_to_the_commands_group() {
     let agent = TestAgent::start();
     let (mut client, mut other) = (agent.client(), agent.client());

@@ -129,7 +129,7 @@ export const ConfigSchema = section(
         ring_bytes: bytes("1MiB", "Output kept per command for replay."),
         disconnect_grace: duration(
           "30s",
-          "How long a command lives on after its last reader left; 0s: not at all.",
+          "How long a command lives on after its last reader left; 0s: not at all. Unless detached, it waits meanwhile once it has written half of exec.ring_bytes.",
         ),
       },
       "Commands.",
