@@ -1,5 +1,6 @@
 import { ErrorBody, ExecStreamChunk, WsClientMessage, WsServerMessage } from "@alcove/wire";
 import type { FastifySchema, RouteOptions } from "fastify";
+import { operationNotes } from "./operation-notes.ts";
 import { plainSchema } from "./validation.ts";
 
 type Json = Record<string, unknown>;
@@ -56,13 +57,17 @@ function operation(route: RouteOptions, schema: FastifySchema, refs: SchemaRefs)
     ...parametersOf("query", schema.querystring, refs),
     ...parametersOf("header", schema.headers, refs),
   ];
+  const note = operationNotes[schema.operationId ?? ""];
+  const example = note?.example === undefined ? {} : { example: note.example };
   const content =
     schema.openapi?.requestContent ??
-    (schema.body === undefined ? undefined : { "application/json": { schema: refs.of(schema.body) } });
+    (schema.body === undefined
+      ? undefined
+      : { "application/json": { schema: refs.of(schema.body), ...example } });
   return {
     operationId: schema.operationId,
     summary: schema.summary,
-    ...(schema.description === undefined ? {} : { description: schema.description }),
+    ...(note === undefined ? {} : { description: note.description }),
     tags: schema.tags ?? [],
     ...(parameters.length === 0 ? {} : { parameters }),
     ...(content === undefined ? {} : { requestBody: { required: !optionalBody(schema), content } }),

@@ -32,8 +32,6 @@ export function execSocketRoute(
       tags: ["exec"],
       operationId: "execWebSocket",
       summary: "Run a command interactively over a WebSocket",
-      description:
-        "The first message is `start`; see WsClientMessage and WsServerMessage. The handshake answers 404 for an unknown sandbox.",
       params: SandboxParams,
       openapi: { responses: { 101: { description: "WebSocket; X-Exec-ID names the command." } } },
     },

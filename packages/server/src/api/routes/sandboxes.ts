@@ -118,7 +118,6 @@ export function sandboxRoutes(
       tags,
       operationId: "listSandboxes",
       summary: "Sandboxes, newest first, without destroyed ones",
-      description: "metadata.<key>=<value> filters by label. X-Next-Cursor is set while there is more.",
       querystring: ListQuery,
       response: { 200: Type.Array(Sandbox) },
     },

@@ -1,0 +1,115 @@
+/** What an operation does beyond its one-line summary, and a request that it takes. */
+export interface OperationNote {
+  readonly description: string;
+  /** A JSON body, held against the operation's schema by a test. */
+  readonly example?: unknown;
+}
+
+/**
+ * By operation id. Apart from the routes, which say what a request is made of: this is prose, and longer than most
+ * handlers.
+ */
+export const operationNotes: Readonly<Record<string, OperationNote>> = {
+  spawnSandbox: {
+    description:
+      "Answers when commands can run in it. Every field may be left out. With an Idempotency-Key a repeated request is answered with the first one's sandbox. Without a place it is refused (429), or waits where defaults.spawn_overflow is queue.",
+    example: { image: "host", ttl: "10m", memory_mb: 512, metadata: { job: "42" }, env: { LANG: "C.UTF-8" } },
+  },
+  checkAdmission: {
+    description:
+      "Takes a spawn's body and answers what that spawn would meet, with the counts it is decided by. Nothing is created or reserved.",
+    example: { ttl: "1h" },
+  },
+  listSandboxes: {
+    description:
+      "metadata.<key>=<value> filters by label. A page may be short; X-Next-Cursor is set while there is more.",
+  },
+  getSandbox: {
+    description: "A destroyed one too, in state destroyed, until store.retention has passed.",
+  },
+  destroySandbox: {
+    description:
+      "Ends everything in it. A spawn that waits for a place is taken out of the queue. A destroyed sandbox answers 200 again; 404 is for an id never seen.",
+  },
+  pruneSandboxes: { description: "Those whose time is over, without waiting for them to be found." },
+  extendSandbox: {
+    description:
+      "It lives for ttl from now, longer or shorter than before. Above the largest ttl the request is refused and nothing changes.",
+    example: { ttl: "1h" },
+  },
+  getSandboxLogs: {
+    description: "What its agent and, on docker, the container wrote; not the output of commands.",
+  },
+  getSandboxStats: {
+    description:
+      "From the host's control groups where there are some, else as seen inside. A figure that the provider cannot read is left out.",
+  },
+  getPreviewUrl: { description: "400 where this service serves no previews." },
+  exec: {
+    description:
+      "Without stream the answer comes when the command has ended, with at most exec.max_output of each output. With stream it is NDJSON: output as it comes, and a last line with stream exit; a stream without that line was cut, and the command can be picked up through its id (X-Exec-ID) for exec.disconnect_grace. Its whole process tree ends with it and at its deadline.",
+    example: { command: "python3 -c 'print(6 * 7)'", timeout: "10s", env: { PYTHONHASHSEED: "0" } },
+  },
+  execWebSocket: {
+    description:
+      "The first message is `start`; see WsClientMessage and WsServerMessage. The handshake answers 404 for an unknown sandbox. Closed with 1000 after the exit, with 1001 when the service stops: the command goes on and can be picked up.",
+  },
+  startExec: {
+    description:
+      "Answers as soon as it runs. It needs no reader; its output is kept (exec.ring_bytes, the oldest goes first) and can be followed, its standard input written.",
+    example: { command: "make", args: ["-j2"], mode: "argv", workdir: "/workspace" },
+  },
+  listExecs: { description: "The last 1,000." },
+  getExec: { description: "Whether it runs, and how it ended: exit code, signal and reason." },
+  killExec: {
+    description: "With reason cancelled; it answers when the tree is gone. One that has ended is left alone.",
+  },
+  getExecOutput: {
+    description:
+      "Lines carry the offset of their first byte, counted over both outputs. An offset before what is kept begins at the oldest byte kept.",
+  },
+  signalExec: {
+    description: "By name, with or without SIG, or by number.",
+    example: { signal: "SIGINT" },
+  },
+  writeExecStdin: {
+    description: "Text, or bytes as base64. close ends the input.",
+    example: { data: "hello\n", close: true },
+  },
+  writeFile: {
+    description:
+      "Whole or not at all: the file has its name when it is complete. Parents are made. Bytes as they are: PUT, or encoding base64.",
+    example: { path: "/workspace/main.py", content: "print(6 * 7)\n" },
+  },
+  readFile: { description: "As they are, of any length, one range of them where Range asks for it." },
+  uploadFile: { description: "Of any length, held in memory by nobody. Whole or not at all." },
+  deleteFile: { description: "A directory that is not empty needs recursive=true, else 409." },
+  readArchive: { description: "Owners, modes, times and symlinks as they are. It stays on one file system." },
+  writeArchive: { description: "The directory is made. A name that leads out of it is refused." },
+  chmodFile: {
+    description: "Octal, as a text. Symlinks are followed.",
+    example: { path: "/workspace/run.sh", mode: "0755" },
+  },
+  globFiles: { description: "`*`, `?`, `[…]`, `{a,b}` and `**`. No match is an empty list." },
+  listFiles: { description: "With depth, what lies below as well." },
+  moveFile: {
+    description: "Makes parents, replaces a file, never a directory that is not empty.",
+    example: { old_path: "/workspace/a", new_path: "/workspace/b" },
+  },
+  statFile: { description: "Name, size, mode, owner, time, kind." },
+  watchFiles: {
+    description: "Created, written, moved, removed. An overflow event says that some were not told.",
+  },
+  streamEvents: {
+    description:
+      "Server-sent events, each with an id that increases. Last-Event-ID replays what came after it; an id too old replays all that is kept.",
+  },
+  getHealth: { description: "Version and time since the start." },
+  getLiveness: { description: "For a supervisor that restarts what hangs. Says nothing about providers." },
+  getReadiness: {
+    description: "For a load balancer: 503, with the reason, while a spawn could not succeed.",
+  },
+  listProviders: { description: "With what each can do, and what was wrong when it was looked at last." },
+  getProvider: { description: "With its settings, as text, and how many sandboxes it runs." },
+  testProviders: { description: "Makes something and removes it again where that is the only way to know." },
+};
