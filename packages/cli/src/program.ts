@@ -32,6 +32,7 @@ function addServiceCommands(program: Command): void {
     .command("doctor")
     .description("tell which providers can work here, and why the others cannot")
     .option("--config <file>", "configuration file")
+    .option("--data-dir <dir>", "where the service would keep its data")
     .option("--json", "print JSON")
     .action(async (flags) => (await import("./commands/doctor.ts")).doctor(flags));
   program

@@ -1,5 +1,5 @@
 import { once } from "node:events";
-import { mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { chmod, mkdir, mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
@@ -25,6 +25,22 @@ describe("config lint", () => {
     expect(production.code).toBe(1);
     const { findings } = JSON.parse(production.stdout);
     expect(findings.map(({ id }: { id: string }) => id)).toContain("auth-missing");
+  });
+
+  test("notices a file with a key that everybody can read", async () => {
+    const key = path.join(dir, "open-key");
+    await writeFile(key, "0123456789abcdef0123");
+    await writeFile(path.join(dir, "keys.yaml"), "auth:\n  api_key_file: open-key\n");
+    const ids = async () => {
+      const { stdout } = await run("config", "lint", "--json", "--config", path.join(dir, "keys.yaml"));
+      return JSON.parse(stdout).findings.map(({ id }: { id: string }) => id);
+    };
+    await chmod(key, 0o644);
+    expect(await ids()).toEqual(["secret-readable"]);
+    await chmod(key, 0o640);
+    expect(await ids()).toEqual([]);
+    await writeFile(path.join(dir, "keys.yaml"), "auth:\n  api_key: 0123456789abcdef0123\n", { mode: 0o644 });
+    expect(await ids()).toEqual(["secret-readable"]);
   });
 
   test("tells every problem of a file that stops the start", async () => {
@@ -66,6 +82,20 @@ describe("doctor", () => {
     ]);
     for (const { works, error } of providers) expect(works || error.length > 0).toBe(true);
   });
+
+  test("leaves nothing where it looked, and says when less is free than is kept free", async () => {
+    const place = path.join(dir, "looked-at");
+    await mkdir(place);
+    const mark = ["--config", path.join(place, "mark.yaml")];
+    await writeFile(path.join(place, "mark.yaml"), "providers:\n  native:\n    min_free_mb: 1000000000\n");
+    const result = await runCli(["doctor", "--json", "--data-dir", path.join(place, "deep/data"), ...mark], {
+      cwd: place,
+    });
+    expect(result.code).toBe(1);
+    const disk = JSON.parse(result.stdout).machine.find(({ id }: { id: string }) => id === "disk");
+    expect(disk).toMatchObject({ level: "fail", message: expect.stringContaining("min_free_mb") });
+    expect(await readdir(place)).toEqual(["mark.yaml"]);
+  });
 });
 
 describe("serve", () => {
@@ -87,6 +117,8 @@ describe("serve", () => {
     while (!report.includes("Next")) report += String((await once(service.stdout, "data"))[0]);
     const url = /http:\/\/127\.0\.0\.1:\d+/.exec(report)?.[0] ?? "";
     expect(report).toContain("SIMULATES");
+    expect(report).toContain(`export ALCOVE_URL=${url}\n`);
+    expect(report).not.toContain("ALCOVE_API_KEY");
     try {
       const cli = (...args: string[]) => runCli(args, { url, cwd: dir });
       const id = (await cli("spawn", "-q")).stdout.trim();

@@ -1,6 +1,8 @@
+import { chmod, mkdtemp, rm } from "node:fs/promises";
+import path from "node:path";
 import type { Config } from "./config/config.ts";
 import type { Isolation } from "./config/providers.ts";
-import { checkMachine, type DoctorCheck } from "./doctor/machine.ts";
+import { checkMachine, type DoctorCheck, nearestFolder } from "./doctor/machine.ts";
 import { imageSettings, openImageStore } from "./images.ts";
 import { deadlineAfter } from "./platform/deadline.ts";
 import type { Logger } from "./platform/logger.ts";
@@ -39,16 +41,22 @@ export async function diagnose(options: {
   env: NodeJS.ProcessEnv;
   logger: Logger;
 }): Promise<Diagnosis> {
-  const { config, env, logger } = options;
-  const machine = await checkMachine({ config, env });
+  const { env, logger } = options;
+  const machine = await checkMachine({ config: options.config, env });
   if (machine.some(({ id, level }) => id === "data-dir" && level === "fail")) {
     return { ok: false, machine, providers: [] };
   }
   await using opened = new AsyncDisposableStack();
+  // Looking leaves nothing, and nothing of a service that runs is touched: what is tried is tried in a place of its own,
+  // on the file system of data_dir, because that decides as well.
+  const dataDir = await mkdtemp(path.join(await nearestFolder(options.config.dataDir), ".alcove-doctor-"));
+  opened.defer(() => rm(dataDir, { recursive: true, force: true }));
+  await chmod(dataDir, 0o711);
+  const config = { ...options.config, dataDir };
   const images = await openImageStore({ ...imageSettings(config), logger });
   const candidates = await providerCandidates({
     config,
-    instanceId: "doctor",
+    instanceId: `doctor${process.pid}`,
     images,
     logger,
     clock: systemClock,

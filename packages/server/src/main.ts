@@ -11,8 +11,9 @@ import { DiskReserve } from "./platform/disk-reserve.ts";
 import { Installation } from "./platform/installation.ts";
 import type { Logger } from "./platform/logger.ts";
 import { systemClock } from "./platform/system-clock.ts";
-import { providerCandidates } from "./provider-candidates.ts";
-import { checkCandidates, selectProviders } from "./provider-selection.ts";
+import type { Store } from "./ports/index.ts";
+import { type Candidate, providerCandidates } from "./provider-candidates.ts";
+import { checkCandidates, type ProviderSelection, selectProviders } from "./provider-selection.ts";
 import { SqliteStore } from "./stores/sqlite/sqlite-store.ts";
 import { version } from "./version.ts";
 
@@ -28,6 +29,8 @@ export interface RunningService {
   refused: { name: string; reason: string }[];
   /** Resolves when the default provider takes spawns. */
   ready: Promise<void>;
+  /** Takes over what can change while it runs: keys and the level of the log. The rest needs a restart. */
+  reload(config: Config): void;
   /** Stops accepting, lets calls finish within `server.shutdown_grace`, ends the rest. Idempotent. */
   close(): Promise<void>;
 }
@@ -64,6 +67,9 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
     root: process.getuid?.() === 0,
     logger,
   });
+  if (config.providers.default === "auto") {
+    await refuseToSimulate(store, selection, candidates);
+  }
   const registry = new ProviderRegistry({
     providers: selection.providers,
     defaultName: selection.defaultName,
@@ -94,11 +100,41 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
     providers: selection.providers.map(({ name }) => name),
     refused: selection.refused,
     ready: reconciler.ready,
+    reload: (changed) => {
+      logger.level = changed.logging.level;
+      if (changed.auth.enabled === config.auth.enabled) app.replaceKeys(changed.auth);
+      else logger.warn("auth.enabled has changed; that needs a restart");
+      logger.info("the configuration was read again: keys and the level of the log apply");
+    },
     close: () => {
       closing ??= owned.disposeAsync();
       return closing;
     },
   };
+}
+
+/**
+ * A simulation that stands in for the provider of sandboxes that are there would look like the service and be none.
+ * @throws Error naming what is missing and the way out.
+ */
+async function refuseToSimulate(
+  store: Store,
+  selection: ProviderSelection,
+  candidates: readonly Candidate[],
+): Promise<void> {
+  const isolation = candidates.find(({ name }) => name === selection.defaultName)?.isolation;
+  if (isolation !== "simulated") return;
+  const rows = (await store.sandboxes.listLive()).filter(
+    ({ provider, state }) => provider !== selection.defaultName && state !== "error",
+  );
+  const orphaned = selection.refused.find(({ name }) => rows.some(({ provider }) => provider === name));
+  if (orphaned === undefined) return;
+  const count = rows.filter(({ provider }) => provider === orphaned.name).length;
+  throw new Error(
+    `${count} sandboxes of provider ${orphaned.name} are here, but it cannot be used (${orphaned.reason}), and only ` +
+      `${selection.defaultName}, a simulation, is left: mend it (alcove doctor), or choose providers.default: ` +
+      `${selection.defaultName} if that is wanted`,
+  );
 }
 
 function urlOf(address: AddressInfo | string | null, host: string): string {

@@ -6,7 +6,7 @@ import { Progress } from "../terminal/progress.ts";
 import { loadLocalConfig } from "./load-config.ts";
 
 /** Exits 1 when no provider that isolates works here, or something stands in the way of a start. */
-export async function doctor(flags: { config?: string; json?: boolean }): Promise<void> {
+export async function doctor(flags: { config?: string; dataDir?: string; json?: boolean }): Promise<void> {
   const { config } = await loadLocalConfig(flags);
   using progress = new Progress("looking at this machine", { quiet: flags.json === true });
   const [{ diagnose }, { createLogger }] = await Promise.all([

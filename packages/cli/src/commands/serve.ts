@@ -12,13 +12,16 @@ const signalCodes = { SIGINT: 130, SIGTERM: 143 } as const;
 export async function serve(flags: ConfigFlags): Promise<void> {
   const startedAt = performance.now();
   const loaded = await loadLocalConfig(flags);
-  const [{ serve: startService }, { createLogger }] = await Promise.all([
+  const [{ lintConfig }, { serve: startService }, { createLogger }] = await Promise.all([
+    import("@alcove/server/config"),
     import("@alcove/server/main"),
     import("@alcove/server/logger"),
   ]);
   const { config } = loaded;
   const stopping = onSignals();
   const logger = createLogger(config.logging);
+  for (const { id, message, advice } of lintConfig(loaded, { production: false }))
+    logger.warn({ rule: id, advice }, message);
   const service = await startService({ config, logger });
   process.stdout.write(
     printable(
@@ -27,9 +30,17 @@ export async function serve(flags: ConfigFlags): Promise<void> {
         file: loaded.file,
         dataDir: config.dataDir,
         auth: config.auth.enabled,
+        keyFile: loaded.keys.text("auth.api_key_file"),
       }),
     ),
   );
+  process.on("SIGHUP", () => {
+    loadLocalConfig(flags).then(
+      (again) => service.reload(again.config),
+      (error: unknown) =>
+        logger.error({ err: error }, "the configuration cannot be read; nothing has changed"),
+    );
+  });
   const signal = await stopping;
   process.stderr.write(`alcove: ${signal}: stopping; sandboxes stay unless server.destroy_on_exit is set\n`);
   await service.close();
@@ -49,12 +60,21 @@ function onSignals(): Promise<keyof typeof signalCodes> {
   };
   process.on("SIGINT", () => receive("SIGINT"));
   process.on("SIGTERM", () => receive("SIGTERM"));
+  // Node would open its debugger to whoever reaches the loopback.
+  process.on("SIGUSR1", () => undefined);
   return first.promise;
+}
+
+/** What the client has to be told to reach this service. */
+function settingsOf(url: string, { auth, keyFile }: { auth: boolean; keyFile: string }): string[] {
+  const where = url === "http://127.0.0.1:7423" ? [] : [`  export ALCOVE_URL=${url}`];
+  const key = keyFile === "" ? "YOUR_KEY" : `$(cat ${keyFile})`;
+  return [...where, ...(auth ? [`  export ALCOVE_API_KEY=${key}`] : [])];
 }
 
 export function startReport(
   service: Pick<RunningService, "url" | "defaultProvider" | "simulated" | "providers" | "refused">,
-  start: { elapsedMs: number; file: string | undefined; dataDir: string; auth: boolean },
+  start: { elapsedMs: number; file: string | undefined; dataDir: string; auth: boolean; keyFile: string },
 ): string {
   const others = service.providers.filter((name) => name !== service.defaultProvider);
   const lines = [
@@ -68,6 +88,7 @@ export function startReport(
     `  API                ${service.url}/docs`,
     "",
     "Next, in another terminal:",
+    ...settingsOf(service.url, start),
     "  id=$(bin/alcove spawn) && bin/alcove exec $id 'uname -a'",
     "",
   ];

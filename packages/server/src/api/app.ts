@@ -76,6 +76,8 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
     // Its own limit on starting and closing is shorter than the grace.
     pluginTimeout: 0,
     return503OnClosing: true,
+    // Probes are written in many places without the prefix.
+    rewriteUrl: ({ url = "/" }) => (/^\/(live|ready|health)(\?|$)/.test(url) ? prefix + url : url),
     routerOptions: {
       maxParamLength: 256,
       querystringParser: readQuery,
@@ -144,6 +146,8 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
 declare module "fastify" {
   interface FastifyInstance {
     callsUnderWay: CallsUnderWay;
+    /** From now on these are the keys; connections that are open stay. */
+    replaceKeys(keys: { apiKey: string; adminApiKey: string }): void;
   }
 }
 
@@ -155,7 +159,10 @@ const unreadableRequest = (() => {
 /** Request ids, the browser guard and keys, before anything else is done for a request. */
 function guard(app: RouteApp, options: ApiOptions & { browsers: BrowserGuard }): void {
   const { auth } = options.config;
-  const keys = new KeyCheck(auth);
+  let keys = new KeyCheck(auth);
+  app.decorate("replaceKeys", (changed: { apiKey: string; adminApiKey: string }) => {
+    keys = new KeyCheck(changed);
+  });
   app.decorateRequest("principal");
   app.addHook("onRequest", (request: FastifyRequest, reply: FastifyReply, done) => {
     reply.header("x-request-id", request.id);

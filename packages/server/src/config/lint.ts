@@ -1,3 +1,4 @@
+import { statSync } from "node:fs";
 import path from "node:path";
 import { formatDuration } from "@alcove/wire";
 import { isLoopback, type LoadedConfig } from "./load.ts";
@@ -56,6 +57,16 @@ export const lintRules: readonly LintRule[] = [
         ? `providers.default is ${providers.default}, but providers.${providers.default}.enabled is false`
         : undefined,
     advice: "the default provider is always enabled: choose another default or drop the enabled key",
+  },
+  {
+    id: "secret-readable",
+    level: "warn",
+    production: false,
+    check: ({ secretFiles }) => {
+      const open = secretFiles.filter(isReadableByAll);
+      return open.length > 0 ? `everybody on this machine can read the key in ${open.join(", ")}` : undefined;
+    },
+    advice: "chmod 600 the file",
   },
   {
     id: "auth-missing",
@@ -249,4 +260,9 @@ export function lintConfig(loaded: LoadedConfig, options: { production: boolean 
       findings.push({ id: rule.id, level: rule.level, message, advice: rule.advice });
   }
   return findings;
+}
+
+function isReadableByAll(file: string): boolean {
+  const found = statSync(file, { throwIfNoEntry: false });
+  return found !== undefined && (found.mode & 0o004) !== 0;
 }

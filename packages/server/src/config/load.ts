@@ -23,6 +23,8 @@ export interface LoadedConfig {
   /** The file that was read. */
   file: string | undefined;
   keys: ResolvedKeys;
+  /** The files that hold keys, absolute: each `_file`, and the configuration when it holds one itself. */
+  secretFiles: string[];
 }
 
 /** @throws ConfigError naming every key that is unknown, given twice, of the wrong kind or unsafe. DESIGN §6. */
@@ -49,7 +51,15 @@ export function loadConfigWithSources(options: LoadOptions): LoadedConfig {
   });
   const problems = inconsistencies(config, keys);
   if (problems.length > 0) throw new ConfigError(problems);
-  return { config, file, keys };
+  return { config, file, keys, secretFiles: secretFilesOf(keys, { file, cwd: options.cwd }) };
+}
+
+function secretFilesOf(keys: ResolvedKeys, where: { file: string | undefined; cwd: string }): string[] {
+  const secrets = configKeys.filter(({ kind }) => kind === "secret").map(({ key }) => key);
+  const named = secrets.map((key) => keys.text(`${key}_file`)).filter((file) => file !== "");
+  const { file, cwd } = where;
+  const inline = file !== undefined && secrets.some((key) => keys.source(key) === path.basename(file));
+  return [...named.map((name) => path.resolve(cwd, name)), ...(inline ? [file] : [])];
 }
 
 function build(

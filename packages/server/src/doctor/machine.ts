@@ -1,4 +1,4 @@
-import { access, constants, mkdir, readFile, rm, statfs, writeFile } from "node:fs/promises";
+import { access, constants, mkdtemp, readFile, rm, statfs } from "node:fs/promises";
 import { createServer } from "node:net";
 import os from "node:os";
 import path from "node:path";
@@ -27,7 +27,7 @@ export async function checkMachine(options: {
     checkSystem(),
     checkNode(),
     await checkDataDir(config.dataDir),
-    await checkSpace(config.dataDir),
+    await checkSpace(config),
     await checkPort(config.server),
     await checkCgroups(),
     await checkUserNamespaces(),
@@ -72,12 +72,16 @@ function checkNode(): DoctorCheck {
       };
 }
 
+/** The directory itself, or the nearest above it that is there. */
+export async function nearestFolder(directory: string): Promise<string> {
+  for (let folder = path.resolve(directory); ; folder = path.dirname(folder)) {
+    if (await exists(folder)) return folder;
+  }
+}
+
 async function checkDataDir(dataDir: string): Promise<DoctorCheck> {
-  const probe = path.join(dataDir, `.doctor-${process.pid}`);
   try {
-    await mkdir(dataDir, { recursive: true, mode: 0o711 });
-    await writeFile(probe, "");
-    await rm(probe);
+    await rm(await mkdtemp(path.join(await nearestFolder(dataDir), ".alcove-doctor-")), { recursive: true });
     return { id: "data-dir", level: "ok", message: `data_dir ${dataDir} is writable` };
   } catch (error) {
     return {
@@ -89,10 +93,19 @@ async function checkDataDir(dataDir: string): Promise<DoctorCheck> {
   }
 }
 
-async function checkSpace(dataDir: string): Promise<DoctorCheck> {
+async function checkSpace({ dataDir, providers }: Config): Promise<DoctorCheck> {
+  const { minFreeMb } = providers.native;
   try {
-    const { bavail, bsize } = await statfs(dataDir);
+    const { bavail, bsize } = await statfs(await nearestFolder(dataDir));
     const freeBytes = bavail * bsize;
+    if (freeBytes < minFreeMb * 2 ** 20) {
+      return {
+        id: "disk",
+        level: "fail",
+        message: `only ${Math.round(freeBytes / 2 ** 20)} MB free under data_dir, less than the ${minFreeMb} MB of providers.native.min_free_mb: spawns on native are refused`,
+        advice: "make room, move data_dir, or lower the mark",
+      };
+    }
     const free = `${(freeBytes / 2 ** 30).toFixed(1)} GiB free under data_dir`;
     return freeBytes >= littleSpaceBytes
       ? { id: "disk", level: "ok", message: free }

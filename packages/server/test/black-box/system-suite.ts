@@ -12,6 +12,13 @@ export function systemSuite(on: Subject): void {
     expect(answer.json).toEqual({ status, version: projectVersion, uptime: expect.stringMatching(/s$/) });
   });
 
+  test("probes answer without the prefix too, and nothing else does", async () => {
+    for (const path of ["/live", "/ready", "/health?from=probe"])
+      expect((await on.client.call("GET", path)).status, path).toBe(200);
+    expect((await on.client.call("GET", "/sandboxes")).status).toBe(404);
+    expect((await on.client.call("POST", "/live")).status).toBe(405);
+  });
+
   test("GET /ready counts and lists the providers", async () => {
     const { status, json } = await on.client.call("GET", "/api/v1/ready");
     expect(status).toBe(200);

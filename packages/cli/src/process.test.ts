@@ -1,0 +1,76 @@
+import { type ChildProcessWithoutNullStreams, spawn } from "node:child_process";
+import { once } from "node:events";
+import { readFileSync } from "node:fs";
+import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import path from "node:path";
+import { fileURLToPath } from "node:url";
+import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { finish } from "./testing/run-cli.ts";
+
+vi.setConfig({ testTimeout: 120_000 });
+
+const root = fileURLToPath(new URL("../../..", import.meta.url));
+// Without a built agent the start would build it, which takes minutes.
+const builder: string = path.join(root, "scripts/build-agent.mjs");
+const skip = !(await import(builder)).agentIsCurrent();
+
+let dir: string;
+let started: ChildProcessWithoutNullStreams | undefined;
+beforeEach(async () => {
+  dir = await mkdtemp(path.join(tmpdir(), "alcove-process-"));
+});
+afterEach(async () => {
+  try {
+    if (started?.pid !== undefined) process.kill(-started.pid, "SIGKILL");
+  } catch (error) {
+    expect(error).toMatchObject({ code: "ESRCH" });
+  }
+  started = undefined;
+  await rm(dir, { recursive: true, force: true });
+});
+
+/** Starts the service as a person would. @returns its address once it listens, and its output. */
+async function start(command: string, args: readonly string[]) {
+  const env: NodeJS.ProcessEnv = {};
+  for (const [name, value] of Object.entries(process.env)) if (!name.startsWith("ALCOVE_")) env[name] = value;
+  // A group of its own, so that nothing is left of it whatever happens.
+  const child = spawn(command, args, { cwd: root, env, detached: true });
+  started = child;
+  const ended = finish(child);
+  let report = "";
+  while (!report.includes("Next")) report += String((await once(child.stdout, "data"))[0]);
+  return { child, ended, url: /http:\/\/127\.0\.0\.1:\d+/.exec(report)?.[0] ?? "" };
+}
+
+const flags = () => ["--port", "0", "--data-dir", path.join(dir, "data"), "--provider", "mock"];
+const live = async (url: string) => (await fetch(`${url}/api/v1/live`)).status;
+
+describe.skipIf(skip)(`the service's process${skip ? " (skipped: the agent is not built)" : ""}`, () => {
+  test("is the one that was started: SIGUSR1 and SIGHUP leave it alone, SIGTERM ends it", async () => {
+    const key = path.join(dir, "key");
+    await writeFile(key, "the-first-key-of-this-test", { mode: 0o600 });
+    const auth = ["--set", `auth.api_key_file=${key}`];
+    const { child, ended, url } = await start(path.join(root, "bin/alcove"), ["serve", ...flags(), ...auth]);
+    expect(readFileSync(`/proc/${child.pid}/cmdline`, "utf8")).toContain("packages/cli/src/bin.mjs\0serve");
+    const list = async (apiKey: string) =>
+      (await fetch(`${url}/api/v1/sandboxes`, { headers: { "x-api-key": apiKey } })).status;
+    expect(await list("the-first-key-of-this-test")).toBe(200);
+    child.kill("SIGUSR1");
+    await writeFile(key, "another-key-of-this-test");
+    child.kill("SIGHUP");
+    await vi.waitUntil(async () => (await list("another-key-of-this-test")) === 200, { timeout: 30_000 });
+    expect(await list("the-first-key-of-this-test")).toBe(401);
+    child.kill("SIGTERM");
+    const { code, stderr } = await ended;
+    expect([code, stderr.includes("Debugger")]).toEqual([0, false]);
+  });
+
+  test("gets the SIGTERM that npm was sent, and is gone when npm is", async () => {
+    const { child, ended, url } = await start("npm", ["start", "--", ...flags()]);
+    expect(await live(url)).toBe(200);
+    child.kill("SIGTERM");
+    await ended;
+    await expect(live(url)).rejects.toThrow();
+  });
+});
