@@ -189,8 +189,9 @@ describe("exec", () => {
         user: "root",
         timeout: "3s",
         env: { A: "1" },
+        encoding: "base64",
       },
-      { type: "start", command: "echo", args: ["-n", "$A"], mode: "argv" },
+      { type: "start", command: "echo", args: ["-n", "$A"], mode: "argv", encoding: "base64" },
     ]);
   });
 
@@ -219,6 +220,31 @@ describe("exec", () => {
     child.stdin.end(input);
     expect((await finish(child)).code).toBe(0);
     expect(Buffer.concat(received)).toEqual(input);
+  });
+
+  test("output passes byte by byte, also across a broken connection", async () => {
+    const bytes = Buffer.from([0, 0xff, 0xc3, 0x28, 10, 0xe2, 0x82]);
+    const data = (from: number, to: number) => bytes.subarray(from, to).toString("base64");
+    service.onExec = (message, exec) => {
+      if (message.type !== "stdin") return;
+      exec.send({ type: "stdout", data: data(0, 4), offset: 0, encoding: "base64" });
+      exec.send({ type: "stderr", data: "bm90ZQ==", offset: 4, encoding: "base64", notice: true });
+      setImmediate(() => exec.cut());
+    };
+    service.answer = ({ query }) =>
+      query.get("from") === "4" && query.get("encoding") === "base64"
+        ? {
+            chunks: [
+              `{"stream":"stdout","data":"${data(4, 7)}","offset":4,"encoding":"base64"}\n`,
+              '{"stream":"exit","data":"","exit_code":0,"reason":"exited","duration":"1s"}\n',
+            ],
+          }
+        : { status: 404, json: { code: "not_found", message: "?" } };
+    const child = startCli(["exec", "sb-a", "cat f"], { url: service.url });
+    const out: Buffer[] = [];
+    child.stdout.on("data", (chunk: Buffer) => out.push(chunk));
+    expect((await finish(child)).code).toBe(0);
+    expect(Buffer.concat(out)).toEqual(bytes);
   });
 
   test("a refused start ends with 125 and the service's message", async () => {

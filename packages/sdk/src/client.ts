@@ -4,6 +4,7 @@ import type {
   ExecRequest,
   ExecResult,
   ExecStreamChunk,
+  OutputEncoding,
   ProviderHealth,
   Readiness,
   Sandbox,
@@ -13,7 +14,7 @@ import type {
   StartExecRequest,
 } from "@alcove/wire";
 import { type EventFilter, eventStream } from "./events.ts";
-import type { ExecSocket, ExecStart } from "./exec-socket.ts";
+import type { ExecAttach, ExecSocket, ExecStart } from "./exec-socket.ts";
 import { FilesClient } from "./files.ts";
 import { readNdjson } from "./lines.ts";
 import { Transport, type TransportOptions } from "./transport.ts";
@@ -168,8 +169,12 @@ export class AlcoveClient implements Disposable {
     return { execId: typeof execId === "string" ? execId : undefined, chunks: readNdjson(response) };
   }
 
-  /** Runs a command over a WebSocket: standard input, signals and a terminal. */
-  async openExec(id: string, start: ExecStart, options: { signal?: AbortSignal } = {}): Promise<ExecSocket> {
+  /** Runs a command over a WebSocket, or goes on with one: standard input, signals and a terminal. */
+  async openExec(
+    id: string,
+    start: ExecStart | ExecAttach,
+    options: { signal?: AbortSignal } = {},
+  ): Promise<ExecSocket> {
     // Only this call needs a WebSocket client.
     const { ExecSocket: socket } = await import("./exec-socket.ts");
     return await socket.open({
@@ -201,12 +206,12 @@ export class AlcoveClient implements Disposable {
   async execOutput(
     id: string,
     execId: string,
-    options: CallOptions & { from?: number; follow?: boolean } = {},
+    options: CallOptions & { from?: number; follow?: boolean; encoding?: OutputEncoding } = {},
   ): Promise<AsyncGenerator<ExecStreamChunk>> {
     const response = await this.#transport.send({
       method: "GET",
       path: `${execPath(id, execId)}/output`,
-      query: { from: options.from, follow: options.follow },
+      query: { from: options.from, follow: options.follow, encoding: options.encoding },
       timeoutMs: options.timeoutMs,
       signal: options.signal,
     });

@@ -14,6 +14,8 @@ const maxMessageBytes = 64 * 2 ** 20;
 const handshakeTimeoutMs = 30_000;
 
 export type ExecStart = Omit<Extract<WsClientMessage, { type: "start" }>, "type">;
+/** A command that runs already, from an offset of its output on. */
+export type ExecAttach = Omit<Extract<WsClientMessage, { type: "attach" }>, "type">;
 
 /**
  * A command that runs at the other end of a WebSocket. Open until the command has exited, the service refuses or the
@@ -42,7 +44,7 @@ export class ExecSocket implements Disposable {
   static async open(options: {
     url: URL;
     headers: Record<string, string>;
-    start: ExecStart;
+    start: ExecStart | ExecAttach;
     signal?: AbortSignal | undefined;
   }): Promise<ExecSocket> {
     const url = new URL(options.url);
@@ -53,9 +55,9 @@ export class ExecSocket implements Disposable {
       handshakeTimeout: handshakeTimeoutMs,
       perMessageDeflate: false,
     });
-    let execId: string | undefined;
+    let execId = options.start.exec_id;
     socket.once("upgrade", (response) => {
-      const header = response.headers["x-exec-id"];
+      const header = execId ?? response.headers["x-exec-id"];
       if (typeof header === "string") execId = header;
     });
     const opened = await new Promise<ExecSocket>((resolve, reject) => {
@@ -79,7 +81,8 @@ export class ExecSocket implements Disposable {
         reject(unreachable(new URL("/", options.url), error));
       });
     });
-    opened.#send({ type: "start", ...options.start });
+    const { start } = options;
+    opened.#send("command" in start ? { type: "start", ...start } : { type: "attach", ...start });
     return opened;
   }
 

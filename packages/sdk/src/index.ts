@@ -1,7 +1,8 @@
 export { AlcoveClient, type CallOptions, type SandboxFilter } from "./client.ts";
 export { AlcoveError, type ClientErrorCode } from "./errors.ts";
 export type { EventFilter } from "./events.ts";
-export type { ExecSocket, ExecStart } from "./exec-socket.ts";
+export { bytesOf } from "./exec-output.ts";
+export type { ExecAttach, ExecSocket, ExecStart } from "./exec-socket.ts";
 export { FilesClient } from "./files.ts";
 export { readEvents, readLines, readNdjson, type ServerSentEvent } from "./lines.ts";
 export type { TransportOptions } from "./transport.ts";

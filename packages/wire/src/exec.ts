@@ -26,9 +26,25 @@ const commandFields = {
   tag: Type.Optional(Type.String({ maxLength: 256 })),
 };
 
+/** How output is written: as text, or as base64, which passes any byte. docs/api/exec.md. */
+export const OutputEncoding = Type.Enum(["utf8", "base64"], {
+  description: "utf8 (default): invalid bytes become U+FFFD; base64: every byte as it was written.",
+});
+export type OutputEncoding = Static<typeof OutputEncoding>;
+
+const inputEncoding = Type.Optional(
+  Type.Enum(["utf8", "base64"], { description: "Of stdin; default utf8." }),
+);
+
 /** Spec §2, Exec request; additive fields DESIGN §4.2 and §6. */
 export const ExecRequest = Type.Object(
-  { ...commandFields, stream: Type.Optional(Type.Boolean()) },
+  {
+    ...commandFields,
+    stream: Type.Optional(Type.Boolean()),
+    encoding: Type.Optional(OutputEncoding),
+    stdin: Type.Optional(Type.String({ description: "Standard input; it ends after this. Default: empty." })),
+    stdin_encoding: inputEncoding,
+  },
   { $id: "ExecRequest", additionalProperties: false },
 );
 export type ExecRequest = Static<typeof ExecRequest>;
@@ -42,7 +58,12 @@ const windowSize = {
 export const StartExecRequest = Type.Object(
   {
     ...commandFields,
-    stdin: Type.Optional(Type.Boolean({ description: "false closes it at once; default open." })),
+    stdin: Type.Optional(
+      Type.Union([Type.Boolean(), Type.String({ maxLength: 1_048_576 })], {
+        description: "false closes it at once; a text is all of it, at most 1 MiB; default open.",
+      }),
+    ),
+    stdin_encoding: inputEncoding,
     tty: Type.Optional(Type.Boolean()),
     ...windowSize,
   },
@@ -66,19 +87,34 @@ export const ExecResult = Type.Object(
     reason: Type.Enum([...exitReasons]),
     signal: Type.Optional(Type.String()),
     truncated: Type.Optional(Type.Boolean()),
+    encoding: Type.Optional(
+      Type.Literal("base64", { description: "Of stdout and stderr; absent: they are text." }),
+    ),
   },
   { $id: "ExecResult" },
 );
 export type ExecResult = Static<typeof ExecResult>;
 
+const outputFields = {
+  data: Type.String(),
+  offset: Type.Optional(
+    Type.Integer({
+      description:
+        "Of the first byte, over both streams; reading goes on at this plus the number of bytes in data.",
+    }),
+  ),
+  encoding: Type.Optional(Type.Literal("base64", { description: "Of data; absent: it is text." })),
+  notice: Type.Optional(
+    Type.Literal(true, {
+      description: "Said by the service, not by the command; takes no place in the output.",
+    }),
+  ),
+};
+
 /** One line of an NDJSON exec stream. The last line has stream `exit`. Spec §2; DESIGN §4.2. */
 export const ExecStreamChunk = Type.Union(
   [
-    Type.Object({
-      stream: Type.Enum(["stdout", "stderr"]),
-      data: Type.String(),
-      offset: Type.Optional(Type.Integer()),
-    }),
+    Type.Object({ stream: Type.Enum(["stdout", "stderr"]), ...outputFields }),
     Type.Object({
       stream: Type.Literal("exit"),
       data: Type.String(),
@@ -142,7 +178,24 @@ export type SignalRequest = Static<typeof SignalRequest>;
 export const WsClientMessage = Type.Union(
   [
     Type.Object(
-      { type: Type.Literal("start"), ...commandFields, tty: Type.Optional(Type.Boolean()), ...windowSize },
+      {
+        type: Type.Literal("start"),
+        ...commandFields,
+        encoding: Type.Optional(OutputEncoding),
+        tty: Type.Optional(Type.Boolean()),
+        ...windowSize,
+      },
+      { additionalProperties: false },
+    ),
+    Type.Object(
+      {
+        type: Type.Literal("attach"),
+        exec_id: ExecId,
+        from: Type.Optional(
+          Type.Integer({ minimum: 0, default: 0, description: "Offset of the first byte wanted." }),
+        ),
+        encoding: Type.Optional(OutputEncoding),
+      },
       { additionalProperties: false },
     ),
     Type.Object(
@@ -180,7 +233,7 @@ export type WsClientMessage = Static<typeof WsClientMessage>;
 /** Messages a WebSocket exec server sends. `exit` carries the additive fields of the NDJSON exit line too. */
 export const WsServerMessage = Type.Union(
   [
-    Type.Object({ type: Type.Enum(["stdout", "stderr"]), data: Type.String() }),
+    Type.Object({ type: Type.Enum(["stdout", "stderr"]), ...outputFields }),
     Type.Object({
       type: Type.Literal("exit"),
       exit_code: Type.Integer(),

@@ -1,5 +1,5 @@
 import { setTimeout as pause } from "node:timers/promises";
-import { type AlcoveClient, AlcoveError } from "@alcove/sdk";
+import { type AlcoveClient, AlcoveError, bytesOf } from "@alcove/sdk";
 import type { ExecStreamChunk } from "@alcove/wire";
 import { write } from "../terminal/output.ts";
 
@@ -19,7 +19,7 @@ export async function resumeOutput(options: {
   from: number;
   cause: AlcoveError;
   /** Where output goes; left out: to ours. */
-  take?: (stream: "stdout" | "stderr", data: string) => Promise<void> | void;
+  take?: (stream: "stdout" | "stderr", data: Buffer) => Promise<void> | void;
 }): Promise<Extract<ExecStreamChunk, { stream: "exit" }>> {
   const { client, id, execId, take = pass } = options;
   let { from } = options;
@@ -27,11 +27,13 @@ export async function resumeOutput(options: {
   process.stderr.write(`alcove: the connection broke; picking ${execId} up again\n`);
   while (performance.now() < deadline) {
     try {
-      for await (const chunk of await client.execOutput(id, execId, { from, follow: true })) {
+      const wanted = { from, follow: true, encoding: "base64" } as const;
+      for await (const chunk of await client.execOutput(id, execId, wanted)) {
         if (chunk.stream === "exit") return chunk;
-        from = (chunk.offset ?? from) + Buffer.byteLength(chunk.data);
+        const bytes = bytesOf(chunk);
+        if (chunk.notice !== true) from = (chunk.offset ?? from) + bytes.length;
         deadline = performance.now() + patienceMs;
-        await take(chunk.stream, chunk.data);
+        await take(chunk.stream, bytes);
       }
     } catch (error) {
       const gone = error instanceof AlcoveError && error.status >= 400 && error.status < 500;
@@ -42,6 +44,6 @@ export async function resumeOutput(options: {
   throw options.cause;
 }
 
-async function pass(stream: "stdout" | "stderr", data: string): Promise<void> {
+async function pass(stream: "stdout" | "stderr", data: Buffer): Promise<void> {
   await write(stream === "stdout" ? process.stdout : process.stderr, data);
 }

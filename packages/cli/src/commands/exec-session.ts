@@ -1,6 +1,6 @@
 import { once } from "node:events";
 import type { AlcoveClient, ExecSocket, ExecStart } from "@alcove/sdk";
-import { AlcoveError } from "@alcove/sdk";
+import { AlcoveError, bytesOf } from "@alcove/sdk";
 import type { ExitReason } from "@alcove/wire";
 import { ExitWith, exitCodes } from "../exit-codes.ts";
 import { LeaveKeys } from "../terminal/leave-keys.ts";
@@ -18,7 +18,8 @@ export interface ExecSession {
 
 /** Runs one command with its output on ours. @returns the exit code for this process. */
 export async function runSession(session: ExecSession): Promise<number> {
-  using socket = await session.client.openExec(session.id, session.start);
+  // Bytes pass as the command writes them, whatever they are.
+  using socket = await session.client.openExec(session.id, { ...session.start, encoding: "base64" });
   const left = Promise.withResolvers<never>();
   const leave = (why: string) => {
     const name = socket.execId === undefined ? "the command" : socket.execId;
@@ -64,12 +65,13 @@ export function exitCodeOfExec(exit: { exit_code: number; reason: ExitReason }):
 }
 
 async function follow(session: ExecSession, socket: ExecSocket): Promise<number> {
-  let receivedBytes = 0;
+  let next = 0;
   try {
     for await (const message of socket.messages()) {
       if (message.type === "exit") return exitCodeOfExec(message);
-      receivedBytes += Buffer.byteLength(message.data);
-      await write(message.type === "stdout" ? process.stdout : process.stderr, message.data);
+      const bytes = bytesOf(message);
+      if (message.notice !== true) next = (message.offset ?? next) + bytes.length;
+      await write(message.type === "stdout" ? process.stdout : process.stderr, bytes);
     }
   } catch (error) {
     const broken = error instanceof AlcoveError && error.code === "cut";
@@ -78,7 +80,7 @@ async function follow(session: ExecSession, socket: ExecSocket): Promise<number>
       client: session.client,
       id: session.id,
       execId: socket.execId,
-      from: receivedBytes,
+      from: next,
       cause: error,
     });
     return exitCodeOfExec(exit);

@@ -109,7 +109,7 @@ async function buffered(id: string, command: readonly string[], flags: ExecFlags
 async function resumed(client: AlcoveClient, id: string, error: unknown): Promise<ExecResult> {
   const execId = error instanceof AlcoveError && error.status === 503 ? error.details.exec_id : undefined;
   if (typeof execId !== "string") throw error;
-  const texts = { stdout: "", stderr: "" };
+  const written: Record<"stdout" | "stderr", Buffer[]> = { stdout: [], stderr: [] };
   const exit = await resumeOutput({
     client,
     id,
@@ -117,13 +117,14 @@ async function resumed(client: AlcoveClient, id: string, error: unknown): Promis
     from: 0,
     cause: error as AlcoveError,
     take: (stream, data) => {
-      texts[stream] += data;
+      written[stream].push(data);
     },
   });
   const { exit_code, reason, signal, duration } = exit;
   return {
     exit_code,
-    ...texts,
+    stdout: Buffer.concat(written.stdout).toString(),
+    stderr: Buffer.concat(written.stderr).toString(),
     duration,
     exec_id: execId,
     reason,

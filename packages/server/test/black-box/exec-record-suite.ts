@@ -49,6 +49,19 @@ export function execRecordSuite(on: Subject): void {
     expect(lines(tail.text).at(-1)).toMatchObject({ stream: "exit", exit_code: 0 });
   });
 
+  test("a detached command is given its whole input at once, and its output is read as base64", async () => {
+    const id = await start({
+      command: "cat; printf '\\303\\251'",
+      stdin: "b25lIA==",
+      stdin_encoding: "base64",
+    });
+    await ended(id);
+    const all = await on.client.call("GET", path(`/${id}/output?encoding=base64`));
+    const output = lines(all.text).filter((line) => line.stream === "stdout");
+    expect(Buffer.concat(output.map((line) => Buffer.from(line.data, "base64"))).toString()).toBe("one é");
+    expect(output.every((line) => line.encoding === "base64")).toBe(true);
+  });
+
   test("standard input is written and closed by name, in text and base64", async () => {
     const id = await start({ command: "cat" });
     for (const body of [

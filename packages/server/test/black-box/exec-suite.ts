@@ -100,6 +100,52 @@ export function execSuite(on: Subject): void {
     expect(json).toMatchObject({ truncated: true, stderr: "done\n", exit_code: 0 });
   });
 
+  test("stdin is the whole standard input, in text and base64, buffered and streamed", async () => {
+    const text = await run({ command: "cat; echo end", stdin: "grüße\n" });
+    expect(text.json).toMatchObject({ stdout: "grüße\nend\n", exit_code: 0 });
+    const stdin = Buffer.from("two\n").toString("base64");
+    const streamed = await run({ command: "cat", stdin, stdin_encoding: "base64", stream: true });
+    expect(said(streamed.text, "stdout")).toBe("two\n");
+    // Nothing given is an empty input; a command that reads none of it is fine, however much it is.
+    expect((await run({ command: "cat" })).json.stdout).toBe("");
+    expect((await run({ command: "true", stdin: "x".repeat(3_000_000) })).json.exit_code).toBe(0);
+    for (const body of [{ stdin: "not base64!", stdin_encoding: "base64" }, { stdin_encoding: "base64" }]) {
+      const refused = await run({ command: "cat", ...body });
+      expect([refused.status, refused.json.code]).toEqual([400, "bad_request"]);
+      expect(refused.json.message).toContain("stdin");
+    }
+  });
+
+  test("with encoding base64 every byte passes, buffered, streamed and at a deadline", async (context) => {
+    if (!on.server.provider.capabilities.has("pty")) context.skip();
+    const bytes = Buffer.from(
+      Array.from({ length: 40_000 }, (_, index) => (index * 7 + (index >> 8)) & 0xff),
+    );
+    const input = { stdin: bytes.toString("base64"), stdin_encoding: "base64", encoding: "base64" };
+    const { json } = await run({ command: "cat; cat /nowhere", ...input });
+    expect(json).toMatchObject({ encoding: "base64", stdout: bytes.toString("base64"), exit_code: 1 });
+    expect(Buffer.from(json.stderr, "base64").toString()).toContain("/nowhere");
+    const streamed = lines((await run({ command: "cat", ...input, stream: true })).text).slice(0, -1);
+    let next = 0;
+    for (const line of streamed) {
+      expect(line).toMatchObject({ stream: "stdout", encoding: "base64", offset: next });
+      next += Buffer.from(line.data, "base64").length;
+    }
+    expect(Buffer.concat(streamed.map((line) => Buffer.from(line.data, "base64"))).equals(bytes)).toBe(true);
+    const late = await run({ command: "printf '\\377'; sleep 30", timeout: "400ms", encoding: "base64" });
+    expect([late.status, late.json.stdout, late.json.encoding]).toEqual([408, "/w==", "base64"]);
+    const text = await run({ command: "cat", stdin: input.stdin, stdin_encoding: "base64" });
+    expect(text.json.stdout).toBe(bytes.toString());
+    expect(text.json).not.toHaveProperty("encoding");
+  });
+
+  test("what the service says in a stream is marked, and takes no place in the output", async () => {
+    const { text } = await run({ command: "echo early; sleep 30", timeout: "300ms", stream: true });
+    const all = lines(text);
+    expect(all[0]).toEqual({ stream: "stdout", data: "early\n", offset: 0 });
+    expect(all.at(-2)).toMatchObject({ stream: "stderr", offset: 6, notice: true });
+  });
+
   test("a stream is NDJSON: chunks in order, then one exit line", async () => {
     const answer = await run({ command: "echo one; echo two >&2; echo three; exit 4", stream: true });
     expect(answer.status).toBe(200);
@@ -115,7 +161,7 @@ export function execSuite(on: Subject): void {
       reason: "exited",
       duration: expect.any(String),
     });
-    for (const chunk of all.slice(0, -1)) expect(Object.keys(chunk)).toEqual(["stream", "data"]);
+    for (const chunk of all.slice(0, -1)) expect(Object.keys(chunk)).toEqual(["stream", "data", "offset"]);
   });
 
   test("a stream begins before its command ends, with its id in the head", async () => {
@@ -127,7 +173,11 @@ export function execSuite(on: Subject): void {
     const [first] = await new Promise<Buffer[]>((resolve) =>
       open.response.once("data", (chunk: Buffer) => resolve([chunk])),
     );
-    expect(JSON.parse(String(first).split("\n")[0] ?? "")).toEqual({ stream: "stdout", data: "first\n" });
+    expect(JSON.parse(String(first).split("\n")[0] ?? "")).toEqual({
+      stream: "stdout",
+      data: "first\n",
+      offset: 0,
+    });
     open.close();
     await on.client.call("DELETE", `/api/v1/sandboxes/${on.sandbox}/execs/${execId}`);
   });

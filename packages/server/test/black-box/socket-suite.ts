@@ -5,6 +5,8 @@ import type { Subject } from "./black-box.ts";
 
 interface Heard {
   type: string;
+  offset?: number;
+  encoding?: string;
   data?: string;
   code?: string;
   exit_code?: number;
@@ -66,6 +68,44 @@ class Socket {
 
 export function socketSuite(on: Subject): void {
   const url = (id = on.sandbox) => `${on.client.url}/api/v1/sandboxes/${id}/exec/ws`;
+
+  test("output carries offsets, in text and base64", async () => {
+    const { socket } = await Socket.open(url());
+    socket.send({ type: "start", command: "echo one; sleep 0.05; echo two", encoding: "base64" });
+    expect(await socket.closed).toBe(1000);
+    let next = 0;
+    for (const message of socket.heard.slice(0, -1)) {
+      expect(message).toMatchObject({ type: "stdout", encoding: "base64", offset: next });
+      next += Buffer.from(message.data ?? "", "base64").length;
+    }
+    expect(next).toBe(8);
+  });
+
+  test("attach goes on with a command from an offset: output, input and its exit", async (context) => {
+    // The simulated shell reads all of its input before it runs.
+    if (!on.server.provider.capabilities.has("pty")) context.skip();
+    const { json } = await on.client.call("POST", `/api/v1/sandboxes/${on.sandbox}/execs`, {
+      command: 'echo 0123456789; while read line; do echo "got $line"; done; echo over',
+    });
+    const first = await Socket.open(url());
+    first.socket.send({ type: "attach", exec_id: json.exec_id, from: 4 });
+    await first.socket.until("stdout", "456789\n");
+    first.socket.send({ type: "stdin", data: "a\n" });
+    await first.socket.until("stdout", "got a\n");
+    first.socket.terminate();
+    // Another connection takes over where the first one ended, and closes the input.
+    const second = await Socket.open(url());
+    second.socket.send({ type: "attach", exec_id: json.exec_id, from: 11 });
+    second.socket.send({ type: "stdin", data: "b\n", close: true });
+    expect(await second.socket.closed).toBe(1000);
+    expect(second.socket.text("stdout")).toBe("got a\ngot b\nover\n");
+    expect(second.socket.heard[0]).toMatchObject({ type: "stdout", offset: 11 });
+    expect(second.socket.heard.at(-1)).toMatchObject({ type: "exit", exit_code: 0 });
+    const unknown = await Socket.open(url());
+    unknown.socket.send({ type: "attach", exec_id: "ex-nosuchone0" });
+    expect(await unknown.socket.closed).toBe(1008);
+    expect(unknown.socket.heard).toEqual([expect.objectContaining({ type: "error", code: "not_found" })]);
+  });
 
   test("start runs a command; its output and exit come back; close is 1000", async () => {
     const { socket, execId } = await Socket.open(url());

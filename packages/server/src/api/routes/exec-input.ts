@@ -1,9 +1,10 @@
 import type { ExecRequest } from "@alcove/wire";
 import type { ExecInput } from "../../core/exec/exec-input.ts";
+import { BadRequest } from "../../ports/errors.ts";
 import type { WindowSize } from "../../ports/sandbox-operations.ts";
-import { defined, given, optionalDuration, type Total } from "../parse.ts";
+import { decodeContent, defined, given, optionalDuration, type Total } from "../parse.ts";
 
-type CommandFields = Omit<ExecRequest, "stream">;
+type CommandFields = Omit<ExecRequest, "stream" | "encoding" | "stdin" | "stdin_encoding">;
 interface TerminalFields {
   tty?: boolean;
   cols?: number;
@@ -29,6 +30,18 @@ export function execInput(request: CommandFields & TerminalFields): ExecInput {
     tag: given(tag),
     tty: windowOf({ ...(tty !== undefined && { tty }), ...(cols && { cols }), ...(rows && { rows }) }),
   });
+}
+
+/** A whole standard input. @throws BadRequest when it is not what its encoding says, or has one alone. */
+export function stdinOf(request: {
+  stdin?: string | boolean;
+  stdin_encoding?: "utf8" | "base64";
+}): Buffer | undefined {
+  const { stdin, stdin_encoding: encoding } = request;
+  if (typeof stdin === "string") return decodeContent("stdin", stdin, encoding);
+  if (encoding !== undefined)
+    throw new BadRequest("stdin_encoding is of a stdin that is a text, and there is none");
+  return undefined;
 }
 
 /** A PTY when asked for, or when columns and rows are given. DESIGN §4.2, WebSocket. */

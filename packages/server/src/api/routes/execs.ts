@@ -2,6 +2,7 @@ import {
   ExecRecord,
   ExecRequest,
   ExecResult,
+  OutputEncoding,
   SignalRequest,
   StartExecRequest,
   StartExecResponse,
@@ -13,10 +14,10 @@ import type { AnswerBudget } from "../../core/answers/answer-budget.ts";
 import type { ExecService } from "../../core/exec/exec-service.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { answered } from "../answers.ts";
-import { decodeContent } from "../parse.ts";
+import { decodeContent, defined } from "../parse.ts";
 import { presentExec, presentOutcome } from "../present.ts";
 import { sendExecStream } from "../streams/ndjson.ts";
-import { execInput } from "./exec-input.ts";
+import { execInput, stdinOf } from "./exec-input.ts";
 import { ExecParams, type RouteApp, SandboxParams, ServerTiming } from "./route-app.ts";
 
 const OutputQuery = Type.Object({
@@ -26,6 +27,7 @@ const OutputQuery = Type.Object({
   follow: Type.Optional(
     Type.Boolean({ default: false, description: "Go on with what is written from now on." }),
   ),
+  encoding: Type.Optional(OutputEncoding),
 });
 
 const ndjson = { "application/x-ndjson": { schema: { $ref: "#/components/schemas/ExecStreamChunk" } } };
@@ -51,18 +53,28 @@ export function execRoutes(
       openapi: { responses: { 200: { description: "The result, or the stream.", content: ndjson } } },
     },
     handler: async (request, reply) => {
-      const input = execInput(request.body);
-      if (request.body.stream === true) {
+      const { stream, encoding, stdin, stdin_encoding, ...command } = request.body;
+      const input = execInput(command);
+      const stdinBytes = stdinOf(defined({ stdin, stdin_encoding }));
+      if (stream === true) {
         const signal = reply.endlessSignal;
         const startedMs = performance.now();
-        const follow = await execs.stream(request.params.id, input, { stdin: false, signal });
+        const follow = await execs.stream(request.params.id, input, {
+          stdin: stdinBytes ?? false,
+          signal,
+        });
         const headers = { "server-timing": `start;dur=${(performance.now() - startedMs).toFixed(2)}` };
-        await sendExecStream(reply, follow, { signal, offsets: false, logger, headers });
+        await sendExecStream(reply, follow, { signal, encoding, logger, headers });
         return reply;
       }
       const timing = new ServerTiming();
       const outcome = await answered(reply, answers, (answer) =>
-        execs.run(request.params.id, input, { signal: reply.briefSignal, answer, onStage: timing.onStage }),
+        execs.run(request.params.id, input, {
+          ...defined({ stdin: stdinBytes, encoding }),
+          signal: reply.briefSignal,
+          answer,
+          onStage: timing.onStage,
+        }),
       );
       timing.apply(reply);
       reply.header("x-exec-id", outcome.execId);
@@ -82,9 +94,9 @@ export function execRoutes(
       response: { 201: StartExecResponse },
     },
     handler: async (request, reply) => {
-      const stdin = request.body.stdin !== false;
-      const started = await execs.startDetached(request.params.id, execInput(request.body), {
-        stdin,
+      const { stdin = true, stdin_encoding, ...command } = request.body;
+      const started = await execs.startDetached(request.params.id, execInput(command), {
+        stdin: stdinOf(defined({ stdin, stdin_encoding })) ?? stdin !== false,
         signal: reply.callerSignal,
       });
       reply.code(201).header("x-exec-id", started.execId);
@@ -138,10 +150,10 @@ export function execRoutes(
     },
     handler: async (request, reply) => {
       const { id, execId } = request.params;
-      const { from = 0, follow: live = false } = request.query;
+      const { from = 0, follow: live = false, encoding } = request.query;
       const signal = reply.endlessSignal;
       const follow = await execs.output(id, execId, { from, follow: live, signal });
-      await sendExecStream(reply, follow, { signal, offsets: true, logger });
+      await sendExecStream(reply, follow, { signal, encoding, logger });
       return reply;
     },
   });

@@ -1,3 +1,4 @@
+import type { OutputEncoding } from "@alcove/wire";
 import type { FastifyReply } from "fastify";
 import type { ExecFollow } from "../../core/exec/exec-service.ts";
 import { CallerGone, ShuttingDown } from "../../platform/deadline.ts";
@@ -12,7 +13,12 @@ import { ResponseStream } from "./response-stream.ts";
 export async function sendExecStream(
   reply: FastifyReply,
   follow: ExecFollow,
-  options: { signal: AbortSignal; offsets: boolean; logger: Logger; headers?: Record<string, string> },
+  options: {
+    signal: AbortSignal;
+    encoding: OutputEncoding | undefined;
+    logger: Logger;
+    headers?: Record<string, string>;
+  },
 ): Promise<void> {
   const stream = ResponseStream.open(reply, {
     signal: options.signal,
@@ -23,11 +29,11 @@ export async function sendExecStream(
       ...options.headers,
     },
   });
-  const decoder = new OutputDecoder();
+  const decoder = new OutputDecoder(options.encoding);
   try {
     for await (const event of follow.events) {
       let room = true;
-      for (const piece of decoder.decode(event)) room = stream.write(line(piece, options.offsets));
+      for (const piece of decoder.decode(event)) room = stream.write(line(piece));
       if (!room) await stream.drained();
     }
     stream.end();
@@ -44,9 +50,12 @@ export async function sendExecStream(
   }
 }
 
-function line(piece: OutputText, offsets: boolean): string {
+function line(piece: OutputText): string {
   if (piece.stream === "exit")
     return `${JSON.stringify({ stream: "exit", data: "", ...exitFields(piece.exit) })}\n`;
-  const tail = offsets ? `,"offset":${piece.offset}}\n` : "}\n";
-  return `{"stream":"${piece.stream}","data":${JSON.stringify(piece.data)}${tail}`;
+  // Written by hand: this is every line of every stream. Base64 needs no escapes.
+  const data = piece.encoding === "base64" ? `"${piece.data}"` : JSON.stringify(piece.data);
+  const encoding = piece.encoding === undefined ? "" : `,"encoding":"${piece.encoding}"`;
+  const notice = piece.notice === undefined ? "" : `,"notice":true`;
+  return `{"stream":"${piece.stream}","data":${data},"offset":${piece.offset}${encoding}${notice}}\n`;
 }

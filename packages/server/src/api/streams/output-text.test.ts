@@ -64,7 +64,41 @@ test("a reader that missed bytes does not glue together what does not belong tog
     offset: 100,
   });
   expect(pieces).toEqual([
-    { stream: "stdout", data: "\ufffd", offset: 2 },
+    { stream: "stdout", data: "\ufffd", offset: 0 },
     { stream: "stdout", data: "later", offset: 100 },
   ]);
+});
+
+test("an offset and the bytes of its text tell where to go on, whatever was cut in two", () => {
+  const text = Buffer.from("aé€😀z");
+  for (let size = 1; size <= 4; size += 1) {
+    const decoder = new OutputDecoder();
+    const pieces = [];
+    for (let offset = 0; offset < text.length; offset += size)
+      pieces.push(
+        ...decoder.decode({
+          type: "output",
+          stream: "stdout",
+          data: text.subarray(offset, offset + size),
+          offset,
+        }),
+      );
+    let next = 0;
+    for (const piece of pieces) {
+      if (piece.stream === "exit") continue;
+      expect(piece.offset).toBe(next);
+      next += Buffer.byteLength(piece.data);
+    }
+    expect(next).toBe(text.length);
+  }
+});
+
+test("base64 passes every piece as it came, and what the service says is marked", () => {
+  const decoder = new OutputDecoder("base64");
+  const bytes = Buffer.from([0xff, 0x00, 0xc3]);
+  expect(decoder.decode({ type: "output", stream: "stdout", data: bytes, offset: 5 })).toEqual([
+    { stream: "stdout", data: "/wDD", offset: 5, encoding: "base64" },
+  ]);
+  const [said] = decoder.decode({ type: "exit", exit: { ...exit, reason: "timeout" } });
+  expect(said).toMatchObject({ stream: "stderr", offset: 8, encoding: "base64", notice: true });
 });

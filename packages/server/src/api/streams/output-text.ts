@@ -1,36 +1,59 @@
-import { StringDecoder } from "node:string_decoder";
-import { formatDuration } from "@alcove/wire";
+import { formatDuration, type OutputEncoding } from "@alcove/wire";
 import type { ExecEvent, ExecExit } from "../../ports/sandbox-operations.ts";
 
-/** A piece of a command's output as text, or its end. */
-export type OutputText =
-  | { stream: "stdout" | "stderr"; data: string; offset: number }
-  | { stream: "exit"; exit: ExecExit };
+/** A piece of a command's output as it goes out, or its end. */
+export type OutputText = OutputPiece | { stream: "exit"; exit: ExecExit };
+
+export interface OutputPiece {
+  stream: "stdout" | "stderr";
+  data: string;
+  /** Of the first byte; with the bytes of valid text, or of base64, it tells where to go on. */
+  offset: number;
+  encoding?: "base64";
+  /** Said by the service, not by the command. */
+  notice?: true;
+}
 
 /**
- * Turns the bytes of both streams into text. A UTF-8 sequence that ends in the next piece waits for it; invalid bytes
- * become U+FFFD. A command ended at its deadline says so on its stderr before its exit. Spec §4, streaming exec.
+ * Turns the bytes of both streams into what goes out. As text, a UTF-8 sequence that ends in the next piece waits for
+ * it and invalid bytes become U+FFFD; as base64, every piece goes out as it came. A command ended at its deadline says so on
+ * its stderr before its exit. Spec §4, streaming exec.
  */
 export class OutputDecoder {
-  readonly #decoders = { stdout: new StringDecoder("utf8"), stderr: new StringDecoder("utf8") };
+  readonly #base64: boolean;
+  readonly #begun = { stdout: none, stderr: none };
   #nextOffset = 0;
+
+  constructor(encoding: OutputEncoding = "utf8") {
+    this.#base64 = encoding === "base64";
+  }
 
   /** @returns the pieces an event gives; none while a sequence is incomplete. */
   decode(event: ExecEvent): OutputText[] {
     if (event.type === "exit") return this.#end(event.exit);
-    const { stream, offset } = event;
+    const { stream, offset, data } = event;
+    if (this.#base64) {
+      this.#nextOffset = offset + data.length;
+      return data.length === 0 ? [] : [{ stream, data: data.toString("base64"), offset, encoding: "base64" }];
+    }
     const before = offset === this.#nextOffset ? [] : this.#flush();
-    this.#nextOffset = offset + event.data.length;
-    const data = this.#decoders[stream].write(event.data);
-    return data === "" ? before : [...before, { stream, data, offset }];
+    this.#nextOffset = offset + data.length;
+    const begun = this.#begun[stream];
+    const bytes = begun.length === 0 ? data : Buffer.concat([begun, data]);
+    const waits = incompleteTail(bytes);
+    const text = bytes.toString("utf8", 0, bytes.length - waits);
+    this.#begun[stream] = waits === 0 ? none : Buffer.from(bytes.subarray(bytes.length - waits));
+    return text === "" ? before : [...before, { stream, data: text, offset: offset - begun.length }];
   }
 
   /** What is incomplete stays so: at the end, and where a reader that skips missed bytes. */
   #flush(): OutputText[] {
     const pieces: OutputText[] = [];
     for (const stream of ["stdout", "stderr"] as const) {
-      const data = this.#decoders[stream].end();
-      if (data !== "") pieces.push({ stream, data, offset: this.#nextOffset });
+      const begun = this.#begun[stream];
+      this.#begun[stream] = none;
+      if (begun.length > 0)
+        pieces.push({ stream, data: begun.toString("utf8"), offset: this.#nextOffset - begun.length });
     }
     return pieces;
   }
@@ -39,12 +62,39 @@ export class OutputDecoder {
     const pieces = this.#flush();
     const offset = this.#nextOffset;
     if (exit.reason === "timeout") {
-      const data = `command timed out after ${formatDuration(exit.durationMs)}\n`;
-      pieces.push({ stream: "stderr", data, offset });
+      const text = `command timed out after ${formatDuration(exit.durationMs)}\n`;
+      const data = this.#base64 ? Buffer.from(text).toString("base64") : text;
+      pieces.push({
+        stream: "stderr",
+        data,
+        offset,
+        ...(this.#base64 ? { encoding: "base64" } : {}),
+        notice: true,
+      });
     }
     pieces.push({ stream: "exit", exit });
     return pieces;
   }
+}
+
+const none = Buffer.alloc(0);
+
+/** How many bytes at the end begin a UTF-8 sequence that goes on. */
+function incompleteTail(bytes: Buffer): number {
+  for (let back = 1; back <= Math.min(3, bytes.length); back += 1) {
+    const byte = bytes[bytes.length - back] ?? 0;
+    if ((byte & 0xc0) === 0x80) continue;
+    const length =
+      byte >= 0xf0 && byte <= 0xf4
+        ? 4
+        : byte >= 0xe0 && byte < 0xf0
+          ? 3
+          : byte >= 0xc2 && byte < 0xe0
+            ? 2
+            : 1;
+    return length > back ? back : 0;
+  }
+  return 0;
 }
 
 /** The additive fields every form of an exit carries on the wire. DESIGN §4.2. */

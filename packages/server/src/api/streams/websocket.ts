@@ -1,4 +1,4 @@
-import { WsClientMessage } from "@alcove/wire";
+import { type OutputEncoding, WsClientMessage } from "@alcove/wire";
 import type { WebSocket } from "@fastify/websocket";
 import type { ExecFollow, ExecService } from "../../core/exec/exec-service.ts";
 import { CallerGone, ShuttingDown } from "../../platform/deadline.ts";
@@ -22,7 +22,7 @@ const outputHighWaterBytes = 1_048_576;
 const stdinHighWaterBytes = 1_048_576;
 
 const closeCodes = { normal: 1000, goingAway: 1001, refused: 1008, failed: 1011 } as const;
-const messageTypes = ["start", "stdin", "resize", "signal"] as const;
+const messageTypes = ["start", "attach", "stdin", "resize", "signal"] as const;
 
 type ClientMessage<T extends WsClientMessage["type"]> = Extract<WsClientMessage, { type: T }>;
 
@@ -34,7 +34,7 @@ const checks = Object.fromEntries(
 );
 
 /**
- * One command over a WebSocket. `waiting` until the first message, which must be `start`; `running` while output goes
+ * One command over a WebSocket. `waiting` until the first message, which must be `start` or `attach`; `running` while output goes
  * out and input comes in; `closed` after `exit`, an error, or when the client left. Spec §4, WebSocket exec.
  */
 export class WebSocketExec {
@@ -115,9 +115,9 @@ export class WebSocketExec {
     try {
       const message = parseMessage(data);
       if (this.#state === "waiting") {
-        if (message.type !== "start")
-          throw new BadRequest(`the first message must be of type start, not ${message.type}`);
-        this.#start(message);
+        if (message.type === "start") this.#start(message);
+        else if (message.type === "attach") this.#attach(message);
+        else throw new BadRequest(`the first message must be of type start or attach, not ${message.type}`);
       } else {
         this.#act(message);
       }
@@ -128,13 +128,23 @@ export class WebSocketExec {
   }
 
   #start(message: ClientMessage<"start">): void {
-    const input = { execId: this.#execId, ...execInput(message) };
+    const { type: _, encoding = "utf8", ...command } = message;
+    const input = { execId: this.#execId, ...execInput(command) };
     this.#state = "running";
     this.#follow = this.#execs.stream(this.#sandboxId, input, { stdin: true, signal: this.#call.signal });
-    void this.#pump(this.#follow);
+    void this.#pump(this.#follow, encoding);
   }
 
-  async #pump(starting: Promise<ExecFollow>): Promise<void> {
+  /** Goes on with a command that was started by another connection, or detached. */
+  #attach(message: ClientMessage<"attach">): void {
+    const { exec_id: execId, from = 0, encoding = "utf8" } = message;
+    const { signal } = this.#call;
+    this.#state = "running";
+    this.#follow = this.#execs.output(this.#sandboxId, execId, { from, follow: true, signal });
+    void this.#pump(this.#follow, encoding);
+  }
+
+  async #pump(starting: Promise<ExecFollow>, encoding: OutputEncoding): Promise<void> {
     let follow: ExecFollow;
     try {
       follow = await starting;
@@ -142,7 +152,7 @@ export class WebSocketExec {
       this.#refuse(error);
       return;
     }
-    const decoder = new OutputDecoder();
+    const decoder = new OutputDecoder(encoding);
     let ended = false;
     try {
       for await (const event of follow.events) {
@@ -151,7 +161,8 @@ export class WebSocketExec {
             ended = true;
             await this.#send({ type: "exit", ...exitFields(piece.exit) });
           } else {
-            await this.#send({ type: piece.stream, data: piece.data });
+            const { stream, ...output } = piece;
+            await this.#send({ type: stream, ...output });
           }
         }
       }
@@ -168,6 +179,7 @@ export class WebSocketExec {
   #act(message: WsClientMessage): void {
     switch (message.type) {
       case "start":
+      case "attach":
         throw new BadRequest("the command was started already; open another connection for another one");
       case "stdin":
         this.#queueStdin(message);

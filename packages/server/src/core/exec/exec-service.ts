@@ -1,4 +1,4 @@
-import { formatDuration } from "@alcove/wire";
+import { formatDuration, type OutputEncoding } from "@alcove/wire";
 import { CallerGone, deadlineAfter, ShuttingDown } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
 import type { Clock } from "../../ports/clock.ts";
@@ -38,6 +38,7 @@ export interface ExecOutcome {
   stdout: string;
   stderr: string;
   truncated: boolean;
+  encoding: OutputEncoding;
 }
 
 /** A command that is followed. Iterate `events` once; `close` ends the reading, never the command itself. */
@@ -108,16 +109,28 @@ export class ExecService implements Disposable {
   async run(
     sandboxId: string,
     input: ExecInput,
-    options: CallOptions & { answer?: Answer; onStage?: (stage: string, durationMs: number) => void },
+    options: CallOptions & {
+      /** All of the command's standard input. */
+      stdin?: Uint8Array;
+      encoding?: OutputEncoding;
+      answer?: Answer;
+      onStage?: (stage: string, durationMs: number) => void;
+    },
   ): Promise<ExecOutcome> {
     const startedMs = this.#clock.monotonicMs();
     const target = await this.#sandboxes.locate(sandboxId, options);
-    const spec = this.#spec(target, input, { operation: "exec", stdin: false, detached: false });
+    const { stdin, encoding = "utf8" } = options;
+    const spec = this.#spec(target, input, {
+      operation: "exec",
+      stdin: stdin !== undefined,
+      detached: false,
+    });
     const { view, reader } = await this.#open(target, spec, "exec");
     const followingMs = this.#clock.monotonicMs();
     options.onStage?.("start", followingMs - startedMs);
     using overdue = deadlineAfter(Math.min(spec.timeoutMs + overdueMs, 2 ** 31 - 1), options.signal);
     await using follow = this.#follow(target, { view, reader, signal: overdue.signal });
+    if (stdin !== undefined) this.#feed(follow, stdin);
     const stdout = new OutputCollector({ maxBytes: this.#limits.maxOutputBytes });
     const stderr = new OutputCollector({ maxBytes: this.#limits.maxOutputBytes });
     const owner = target.row.ownerId ?? target.row.id;
@@ -144,11 +157,13 @@ export class ExecService implements Disposable {
     }
     options.onStage?.("run", this.#clock.monotonicMs() - followingMs);
     const truncated = stdout.truncated || stderr.truncated;
+    const written = (output: OutputCollector) => (encoding === "base64" ? output.base64() : output.text());
     const details = () => ({
       exec_id: spec.execId,
-      stdout: stdout.text(),
-      stderr: stderr.text(),
+      stdout: written(stdout),
+      stderr: written(stderr),
       ...(truncated ? { truncated } : {}),
+      ...(encoding === "base64" ? { encoding } : {}),
     });
     if (exit === undefined)
       throw new Unavailable(
@@ -160,39 +175,50 @@ export class ExecService implements Disposable {
         `command ${spec.execId} was ended at its deadline of ${formatDuration(spec.timeoutMs)}; ask for a longer timeout or start it detached`,
         { details: details() },
       );
-    return { execId: spec.execId, exit, stdout: stdout.text(), stderr: stderr.text(), truncated };
+    return {
+      execId: spec.execId,
+      exit,
+      stdout: written(stdout),
+      stderr: written(stderr),
+      truncated,
+      encoding,
+    };
   }
 
   /** Starts a command and follows it. When `signal` aborts, the reading ends and the command gets its grace. */
   async stream(
     sandboxId: string,
     input: ExecInput,
-    options: CallOptions & { stdin: boolean },
+    options: CallOptions & { stdin: boolean | Uint8Array },
   ): Promise<ExecFollow> {
     const target = await this.#sandboxes.locate(sandboxId, options);
     const spec = this.#spec(target, input, {
       operation: "exec_stream",
-      stdin: options.stdin,
+      stdin: options.stdin !== false,
       detached: false,
     });
     const { view, reader } = await this.#open(target, spec, "exec_stream");
-    return this.#follow(target, { view, reader, signal: options.signal });
+    const follow = this.#follow(target, { view, reader, signal: options.signal });
+    if (typeof options.stdin !== "boolean") this.#feed(follow, options.stdin);
+    return follow;
   }
 
   /** Starts a command that nobody needs to read. */
   async startDetached(
     sandboxId: string,
     input: ExecInput,
-    options: CallOptions & { stdin: boolean },
+    options: CallOptions & { stdin: boolean | Uint8Array },
   ): Promise<{ execId: ExecId; pid: number }> {
     const target = await this.#sandboxes.locate(sandboxId, options);
-    const spec = this.#spec(target, input, { operation: "exec", stdin: options.stdin, detached: true });
+    const { stdin } = options;
+    const spec = this.#spec(target, input, { operation: "exec", stdin: stdin !== false, detached: true });
     using deadline = deadlineAfter(startDeadlineMs);
     const { started } = await this.#tracker.start(
       target,
       { execId: spec.execId, operation: "exec", detached: true },
       () => target.operations.execs.startDetached(spec, { signal: deadline.signal }),
     );
+    if (typeof stdin !== "boolean") void this.#feedDetached(target, spec.execId, stdin);
     return { execId: spec.execId, pid: started.pid };
   }
 
@@ -318,6 +344,28 @@ export class ExecService implements Disposable {
         `the sandbox ${target.row.id} did not start command ${spec.execId} within ${formatDuration(startDeadlineMs)}`,
         { cause: error, details: { exec_id: spec.execId } },
       );
+    }
+  }
+
+  /** Gives a command all of its input while its output is read; one that ends without having read it all is fine. */
+  #feed(follow: ExecFollow, stdin: Uint8Array): void {
+    const feed = async () => {
+      try {
+        if (stdin.length > 0) await follow.writeStdin(stdin);
+        await follow.closeStdin();
+      } catch (error) {
+        this.#logger.debug({ exec_id: follow.execId, err: error }, "standard input was not taken");
+      }
+    };
+    void feed();
+  }
+
+  async #feedDetached(target: Target, execId: ExecId, stdin: Uint8Array): Promise<void> {
+    try {
+      const { signal } = new AbortController();
+      await target.operations.execs.writeStdin(execId, stdin, { close: true, signal });
+    } catch (error) {
+      this.#logger.debug({ exec_id: execId, err: error }, "standard input was not taken");
     }
   }
 

@@ -37,6 +37,10 @@ export class OutputCollector {
     return this.#truncated ? new StringDecoder("utf8").write(kept) : kept.toString("utf8");
   }
 
+  base64(): string {
+    return this.#buffer.toString("base64", 0, this.#length);
+  }
+
   #grow(needed: number): void {
     if (needed <= this.#buffer.length) return;
     const grown = Buffer.allocUnsafe(this.#sizeFor(needed));
