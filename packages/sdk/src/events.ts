@@ -27,7 +27,10 @@ export async function* eventStream(transport: Transport, filter: EventFilter): A
   while (filter.signal?.aborted !== true) {
     let failure: unknown;
     try {
-      for await (const event of oneConnection(transport, filter, lastEventId)) {
+      const opened = (id: string) => {
+        lastEventId ??= id;
+      };
+      for await (const event of oneConnection(transport, filter, { lastEventId, opened })) {
         pauseMs = firstPauseMs;
         lastEventId = event.id;
         yield event;
@@ -49,8 +52,9 @@ export async function* eventStream(transport: Transport, filter: EventFilter): A
 async function* oneConnection(
   transport: Transport,
   filter: EventFilter,
-  lastEventId: string | undefined,
+  from: { lastEventId: string | undefined; opened: (id: string) => void },
 ): AsyncGenerator<Event> {
+  const { lastEventId, opened } = from;
   const response = await transport.send({
     method: "GET",
     path: "/events",
@@ -63,7 +67,7 @@ async function* oneConnection(
     signal: filter.signal,
   });
   response.setTimeout(silenceMs, () => response.destroy(new Error("the event stream fell silent")));
-  for await (const message of readEvents(response)) {
+  for await (const message of readEvents(response, { id: opened })) {
     const event: Event = parse(message.data);
     yield event;
   }

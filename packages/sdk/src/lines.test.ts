@@ -57,11 +57,18 @@ describe("readEvents()", () => {
   test("reads ids, data of several lines, retry, and passes over comments", async () => {
     const pauses: number[] = [];
     const text = ": hi\nretry: 700\n\nid: 4\ndata: a\ndata: b\n\n: beat\n\ndata:c\n\nid: 9\ndata: cut";
-    const events = await all(readEvents(inPieces(text, 3), (ms) => pauses.push(ms)));
+    const events = await all(readEvents(inPieces(text, 3), { retry: (ms) => pauses.push(ms) }));
     expect(events).toEqual([
       { id: "4", data: "a\nb" },
       { id: "4", data: "c" },
     ]);
     expect(pauses).toEqual([700]);
+  });
+
+  test("tells an id that comes before any message", async () => {
+    const ids: string[] = [];
+    const text = "retry: 700\nid: 3\n\nid: 4\ndata: a\n\n";
+    const events = await all(readEvents(inPieces(text, 2), { id: (id) => ids.push(id) }));
+    expect([ids, events]).toEqual([["3"], [{ id: "4", data: "a" }]]);
   });
 });

@@ -39,16 +39,20 @@ export interface ServerSentEvent {
   data: string;
 }
 
-/** Messages of a `text/event-stream`; comments are passed over, `onRetry` is told the pause the service asks for. */
+/**
+ * Messages of a `text/event-stream`; comments are passed over, `on.retry` is told the pause the service asks for, `on.id`
+ * an id that comes without a message: the place to go on from.
+ */
 export async function* readEvents(
   body: Readable,
-  onRetry: (ms: number) => void = () => undefined,
+  on: { retry?: (ms: number) => void; id?: (id: string) => void } = {},
 ): AsyncGenerator<ServerSentEvent> {
   let id: string | undefined;
   let data: string[] = [];
   for await (const line of readLines(body)) {
     if (line === "") {
       if (data.length > 0) yield { id, data: data.join("\n") };
+      else if (id !== undefined) on.id?.(id);
       data = [];
       continue;
     }
@@ -57,7 +61,7 @@ export async function* readEvents(
     const value = colon < 0 ? "" : line.slice(colon + 1).replace(/^ /, "");
     if (field === "data") data.push(value);
     else if (field === "id") id = value;
-    else if (field === "retry" && /^\d+$/.test(value)) onRetry(Number(value));
+    else if (field === "retry" && /^\d+$/.test(value)) on.retry?.(Number(value));
   }
 }
 

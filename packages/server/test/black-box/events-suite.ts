@@ -74,6 +74,24 @@ export function eventSuite(on: Subject): void {
     await on.client.call("DELETE", `/api/v1/sandboxes/${id}`);
   });
 
+  test("a reader that lost its connection before its first event misses nothing", async () => {
+    const opening = await fetch(`${on.client.url}/api/v1/events?type=file.written`);
+    const reader = opening.body?.pipeThrough(new TextDecoderStream()).getReader();
+    let head = "";
+    while (!head.includes("\n\n")) head += (await reader?.read())?.value ?? "";
+    await reader?.cancel();
+    const id = /^id: (\d+)$/m.exec(head)?.[1];
+    expect(head).toMatch(/^retry: \d+\nid: \d+\n\n/);
+    const sandbox = await on.client.spawn();
+    await on.client.call("POST", `/api/v1/sandboxes/${sandbox}/files`, { path: "/tmp/e", content: "x" });
+    const seen = await readEvents(`${on.client.url}/api/v1/events?sandbox_id=${sandbox}`, {
+      headers: { "last-event-id": id ?? "" },
+      enough: (events) => types(events).includes("file.written"),
+    });
+    expect(types(seen)).toEqual(["sandbox.created", "sandbox.running", "file.written"]);
+    await on.client.call("DELETE", `/api/v1/sandboxes/${sandbox}`);
+  });
+
   test("an unknown type is 400, an unknown Last-Event-ID is ignored", async () => {
     const refused = await on.client.call("GET", "/api/v1/events?type=nope");
     expect([refused.status, refused.json.code]).toEqual([400, "bad_request"]);

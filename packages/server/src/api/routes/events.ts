@@ -47,8 +47,11 @@ export function eventRoutes(app: RouteApp, options: { events: EventLog; logger: 
       const signal = reply.endlessSignal;
       // A reader that does not read would otherwise keep its connection, and what is buffered for it, for ever.
       const onCut = () => reply.raw.destroy();
+      const { lastId } = events;
+      const replays = filter.afterId !== undefined && filter.afterId <= lastId;
       const subscription = events.subscribe({ ...filter, signal, onCut });
-      await sendEventStream(reply, identified(subscription), { signal, logger });
+      const openingId = replays ? undefined : String(lastId);
+      await sendEventStream(reply, identified(subscription), defined({ signal, logger, openingId }));
       return reply;
     },
   });

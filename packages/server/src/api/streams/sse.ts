@@ -13,12 +13,13 @@ export interface ServerSentEvent {
 
 /**
  * Writes events as `text/event-stream` until they end or the caller goes: `id:`, `data:` and `retry:` lines, and a
- * comment every 15 s so that proxies and readers see life. Spec §6; DESIGN §5, Events.
+ * comment every 15 s so that proxies and readers see life. `openingId` goes out before any event: a reader that loses its
+ * connection before it has seen one comes back with it and misses nothing.
  */
 export async function sendEventStream(
   reply: FastifyReply,
   events: AsyncIterable<ServerSentEvent>,
-  options: { signal: AbortSignal; logger: Logger },
+  options: { signal: AbortSignal; logger: Logger; openingId?: string },
 ): Promise<void> {
   const stream = ResponseStream.open(reply, {
     signal: options.signal,
@@ -34,7 +35,8 @@ export async function sendEventStream(
   }, heartbeatMs);
   heartbeat.unref();
   try {
-    stream.write(`retry: ${reconnectMs}\n\n`);
+    const openingId = options.openingId === undefined ? "" : `id: ${options.openingId}\n`;
+    stream.write(`retry: ${reconnectMs}\n${openingId}\n`);
     for await (const event of events) {
       const id = event.id === undefined ? "" : `id: ${event.id}\n`;
       if (stream.write(`${id}data: ${JSON.stringify(event.data)}\n\n`)) continue;

@@ -44,6 +44,11 @@ export class EventLog implements EventSink, AsyncDisposable {
     return new EventLog({ ...options, lastId: await options.store.events.lastId() });
   }
 
+  /** Whoever replays what came after it misses nothing from now on. */
+  get lastId(): number {
+    return this.#durableId;
+  }
+
   get subscribers(): number {
     return this.#subscriptions.size;
   }
