@@ -147,6 +147,10 @@ impl Agent {
     }
 
     pub fn signal(&mut self, request: &ExecSignal) -> Answer<()> {
+        // The news of its end may have come: a process id is another's soon after it.
+        if let Some(monitor) = self.find_exec(&request.exec_id)?.1.monitor {
+            self.monitor_ready(monitor);
+        }
         let (_, exec) = self.find_exec(&request.exec_id)?;
         if !matches!(exec.phase, Phase::Running) || exec.pid <= 0 {
             return Err(conflict(format!("exec {} does not run", exec.id)));

@@ -248,7 +248,7 @@ impl Agent {
         let Some(exec) = self.execs.get_mut(key) else { return };
         let error = Error::from_raw_os_error(errno);
         let refusal = match stage {
-            Stage::Exec => None,
+            Stage::Exec | Stage::NoExec => None,
             Stage::Cwd => Some(bad_request(match errno {
                 libc::ENOENT => format!("working directory {} does not exist", exec.cwd),
                 libc::ENOTDIR => format!("working directory {} is no directory", exec.cwd),
@@ -272,6 +272,12 @@ impl Agent {
         exec.pid = pid;
         let program = &exec.program;
         let (exit_code, text) = match errno {
+            _ if stage == Stage::NoExec => (
+                126,
+                format!(
+                    "{program}: permission denied: its file system is mounted noexec, nothing on it can be executed"
+                ),
+            ),
             libc::ENOENT => (127, format!("{program}: not found")),
             libc::EACCES => (126, format!("{program}: permission denied")),
             libc::ENOEXEC => (126, format!("{program}: not an executable format")),

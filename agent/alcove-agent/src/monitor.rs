@@ -3,8 +3,16 @@
 //!
 //! The agent speaks to it over a socket pair: jobs (with descriptors) one way, fixed-size reports the other way.
 
+mod command;
+mod job;
+mod report;
+
+pub use job::Job;
+pub use report::{REPORT_LENGTH, Report, Stage};
+
 use crate::users::{Ids, OWN_ID};
 use crate::{caps, exec_group, identity, sys};
+use job::Plan;
 use std::io::{Error, Result};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::ptr;
@@ -22,115 +30,6 @@ pub struct Settings {
     pub oom_score_adj: (i32, i32),
     /// Soft and hard limit of open files.
     pub open_files: (u64, u64),
-}
-
-/// What to run. The descriptors (standard input, output and error; one and the same for a terminal) travel beside it.
-pub struct Job {
-    pub argv: Vec<Vec<u8>>,
-    pub env: Vec<Vec<u8>>,
-    /// Paths to try in turn.
-    pub programs: Vec<Vec<u8>>,
-    pub cwd: Vec<u8>,
-    /// None where only one user id exists.
-    pub ids: Option<(u32, u32, Vec<u32>)>,
-    pub tty: bool,
-    pub caps: u64,
-    /// The start is told of at once; else a short command's start is told of with its end.
-    pub prompt: bool,
-}
-
-impl Job {
-    pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(1024);
-        let list = |out: &mut Vec<u8>, items: &[Vec<u8>]| {
-            out.extend_from_slice(&(items.len() as u32).to_ne_bytes());
-            for item in items {
-                out.extend_from_slice(&(item.len() as u32).to_ne_bytes());
-                out.extend_from_slice(item);
-                out.push(0);
-            }
-        };
-        list(&mut out, &self.argv);
-        list(&mut out, &self.env);
-        list(&mut out, &self.programs);
-        list(&mut out, std::slice::from_ref(&self.cwd));
-        let (uid, gid, groups) = self.ids.clone().unwrap_or((u32::MAX, u32::MAX, Vec::new()));
-        for number in [uid, gid, groups.len() as u32].into_iter().chain(groups) {
-            out.extend_from_slice(&number.to_ne_bytes());
-        }
-        out.extend_from_slice(&u32::from(self.tty).to_ne_bytes());
-        out.extend_from_slice(&self.caps.to_ne_bytes());
-        out.extend_from_slice(&u32::from(self.prompt).to_ne_bytes());
-        out
-    }
-}
-
-/// Where a start failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Stage {
-    Fork = 1,
-    Setup = 2,
-    Cwd = 3,
-    Exec = 4,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Report {
-    Started {
-        pid: i32,
-    },
-    Failed {
-        stage: Stage,
-        errno: i32,
-        pid: i32,
-    },
-    /// Wait status of the command's first process.
-    Ended {
-        status: i32,
-    },
-    /// Nothing descends from the monitor any more.
-    Idle,
-}
-
-pub const REPORT_LENGTH: usize = 16;
-
-impl Report {
-    fn encode(self) -> [u8; REPORT_LENGTH] {
-        let words: [i32; 4] = match self {
-            Report::Started { pid } => [1, pid, 0, 0],
-            Report::Failed { stage, errno, pid } => [2, stage as i32, errno, pid],
-            Report::Ended { status } => [3, status, 0, 0],
-            Report::Idle => [4, 0, 0, 0],
-        };
-        let mut bytes = [0; REPORT_LENGTH];
-        for (index, word) in words.iter().enumerate() {
-            bytes[index * 4..index * 4 + 4].copy_from_slice(&word.to_ne_bytes());
-        }
-        bytes
-    }
-
-    pub fn decode(bytes: &[u8]) -> Option<Report> {
-        let word = |index: usize| -> Option<i32> {
-            Some(i32::from_ne_bytes(bytes.get(index * 4..index * 4 + 4)?.try_into().ok()?))
-        };
-        Some(match word(0)? {
-            1 => Report::Started { pid: word(1)? },
-            2 => Report::Failed {
-                stage: match word(1)? {
-                    1 => Stage::Fork,
-                    3 => Stage::Cwd,
-                    4 => Stage::Exec,
-                    _ => Stage::Setup,
-                },
-                errno: word(2)?,
-                pid: word(3)?,
-            },
-            3 => Report::Ended { status: word(1)? },
-            4 => Report::Idle,
-            _ => return None,
-        })
-    }
 }
 
 /// A monitor as the agent sees it.
@@ -293,7 +192,7 @@ fn run(socket: OwnedFd, first: &[u8], fds: [RawFd; MAX_FDS], settings: Settings)
         socket,
         score: sys::open(c"/proc/self/oom_score_adj", libc::O_WRONLY, 0).ok(),
         scores: [settings.oom_score_adj.1, settings.oom_score_adj.0].map(|score| score.to_string().into_bytes()),
-        stack: vec![0; CHILD_STACK / 8],
+        stack: vec![0; command::STACK_WORDS],
         buffer: Vec::new(),
         alone,
     };
@@ -310,10 +209,13 @@ fn run(socket: OwnedFd, first: &[u8], fds: [RawFd; MAX_FDS], settings: Settings)
 impl Monitor {
     /// Starts one command and reaps until nothing descends from this process.
     fn supervise(&mut self, job: &[u8], fds: [RawFd; MAX_FDS]) {
-        let (started, prompt) = Plan::decode(job, fds)
-            .map_or((Report::Failed { stage: Stage::Setup, errno: libc::EINVAL, pid: 0 }, true), |plan| {
-                (self.start(&plan), plan.prompt)
-            });
+        let (started, prompt) = Plan::decode(job, fds).map_or(
+            (Report::Failed { stage: Stage::Setup, errno: libc::EINVAL, pid: 0 }, true),
+            |plan| {
+                self.write_score(&self.scores[0]);
+                (command::start(&plan, &mut self.stack), plan.prompt)
+            },
+        );
         // The child changed its ids in memory that it shared, which decides who may look into it.
         if self.alone {
             identity::open_to_own_user();
@@ -343,26 +245,38 @@ impl Monitor {
             }
             None => self.report(&[started]),
         }
-        loop {
-            let mut status = 0;
-            // SAFETY: plain waits.
-            let pid = unsafe { libc::waitpid(-1, &mut status, libc::__WALL) };
-            if pid < 0 {
+        while let Some((pid, status)) = next_ended() {
+            if pid == main {
+                // Before it is reaped: until then nobody else can have its process id, which signals are sent to.
+                self.report(&[Report::Ended { status }]);
+            }
+            // SAFETY: plain wait for a child that has ended.
+            unsafe { libc::waitpid(pid, ptr::null_mut(), libc::__WALL) };
+        }
+        self.report(&[Report::Idle]);
+    }
+}
+
+/// Waits until some child has ended and leaves it to be reaped: its pid and wait status. None when there is no child.
+fn next_ended() -> Option<(i32, i32)> {
+    loop {
+        // SAFETY: the structure outlives the call, which fills it when it succeeds.
+        let (pid, code, status) = unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            if libc::waitid(libc::P_ALL, 0, &mut info, libc::WEXITED | libc::WNOWAIT | libc::__WALL) < 0 {
                 if sys::errno() == libc::EINTR {
                     continue;
                 }
-                self.report(&[Report::Idle]);
-                return;
+                return None;
             }
-            if pid == main {
-                let ended = Report::Ended { status };
-                if has_no_child() {
-                    self.report(&[ended, Report::Idle]);
-                    return;
-                }
-                self.report(&[ended]);
-            }
-        }
+            (info.si_pid(), info.si_code, info.si_status())
+        };
+        let status = match code {
+            libc::CLD_EXITED => (status & 0xff) << 8,
+            libc::CLD_DUMPED => status | 0x80,
+            _ => status,
+        };
+        return Some((pid, status));
     }
 }
 
@@ -409,170 +323,4 @@ fn has_no_child() -> bool {
         let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
         libc::waitid(libc::P_ALL, 0, &mut info, flags) < 0 && sys::errno() == libc::ECHILD
     }
-}
-
-/// A job with everything the child needs laid out as the kernel wants it: after the clone nothing is allocated.
-struct Plan {
-    argv: Vec<*const libc::c_char>,
-    env: Vec<*const libc::c_char>,
-    programs: Vec<*const libc::c_char>,
-    /// `/bin/sh`, the script, its arguments: for text files without an interpreter line.
-    script: Vec<*const libc::c_char>,
-    cwd: *const libc::c_char,
-    ids: Option<(u32, u32, Vec<u32>)>,
-    tty: bool,
-    caps: u64,
-    prompt: bool,
-    fds: [RawFd; MAX_FDS],
-    failure: (Stage, i32),
-}
-
-struct Cursor<'a>(&'a [u8]);
-
-impl<'a> Cursor<'a> {
-    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
-        let taken = self.0.get(..count)?;
-        self.0 = &self.0[count..];
-        Some(taken)
-    }
-    fn u32(&mut self) -> Option<u32> {
-        Some(u32::from_ne_bytes(self.take(4)?.try_into().ok()?))
-    }
-    fn u64(&mut self) -> Option<u64> {
-        Some(u64::from_ne_bytes(self.take(8)?.try_into().ok()?))
-    }
-    fn strings(&mut self) -> Option<Vec<*const libc::c_char>> {
-        let count = self.u32()?;
-        let mut pointers = Vec::with_capacity(count as usize + 1);
-        for _ in 0..count {
-            let length = self.u32()? as usize;
-            pointers.push(self.take(length + 1)?.as_ptr().cast());
-        }
-        pointers.push(ptr::null());
-        Some(pointers)
-    }
-}
-
-impl Plan {
-    /// The pointers refer into `job`, which must outlive the plan.
-    fn decode(job: &[u8], fds: [RawFd; MAX_FDS]) -> Option<Plan> {
-        let mut cursor = Cursor(job);
-        let argv = cursor.strings()?;
-        let env = cursor.strings()?;
-        let programs = cursor.strings()?;
-        let cwd = cursor.strings()?[0];
-        let (uid, gid, count) = (cursor.u32()?, cursor.u32()?, cursor.u32()?);
-        let groups = (0..count).map(|_| cursor.u32()).collect::<Option<Vec<u32>>>()?;
-        let tty = cursor.u32()? != 0;
-        let caps = cursor.u64()?;
-        let prompt = cursor.u32()? != 0;
-        let mut script = vec![c"/bin/sh".as_ptr(), ptr::null()];
-        script.extend(argv.iter().skip(1));
-        let ids = (uid != u32::MAX).then_some((uid, gid, groups));
-        let failure = (Stage::Setup, 0);
-        Some(Plan { argv, env, programs, script, cwd, ids, tty, caps, prompt, fds, failure })
-    }
-}
-
-const CHILD_STACK: usize = 64 * 1024;
-
-impl Monitor {
-    /// Starts the command as `vfork` would: the child borrows this process's memory until it executes the program, so
-    /// nothing is copied, and its failures are simply left in the plan.
-    fn start(&mut self, plan: &Plan) -> Report {
-        self.write_score(&self.scores[0]);
-        // SAFETY: the child runs on its own stack, calls nothing but system calls, and this process stands still until
-        // it has executed its program or ended.
-        let pid = unsafe {
-            let top = self.stack.as_mut_ptr().add(self.stack.len()).cast();
-            let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-            libc::clone(child, top, flags, ptr::from_ref(plan).cast_mut().cast())
-        };
-        if pid < 0 {
-            return Report::Failed { stage: Stage::Fork, errno: sys::errno(), pid: 0 };
-        }
-        // SAFETY: the child wrote here, through the memory it shared; the compiler cannot know.
-        let (stage, errno) = unsafe { ptr::read_volatile(&plan.failure) };
-        if errno != 0 {
-            return Report::Failed { stage, errno, pid };
-        }
-        Report::Started { pid }
-    }
-}
-
-extern "C" fn child(plan: *mut libc::c_void) -> libc::c_int {
-    // SAFETY: `start` passes a live plan and waits.
-    unsafe {
-        let plan: *mut Plan = plan.cast();
-        let failure = become_command(&*plan);
-        ptr::write_volatile(&raw mut (*plan).failure, failure);
-        libc::_exit(127)
-    }
-}
-
-/// Turns this process into the command; returns only when that failed. Async-signal-safe.
-#[allow(unsafe_op_in_unsafe_fn)]
-unsafe fn become_command(plan: &Plan) -> (Stage, i32) {
-    macro_rules! must {
-        ($call:expr) => {
-            if ($call as i64) < 0 {
-                return (Stage::Setup, sys::errno());
-            }
-        };
-    }
-    libc::setsid();
-    if plan.tty {
-        must!(libc::ioctl(plan.fds[0], libc::TIOCSCTTY, 0));
-    }
-    for (target, fd) in plan.fds.iter().enumerate() {
-        must!(libc::dup2(*fd, target as i32));
-    }
-    let root = plan.ids.as_ref().is_none_or(|(uid, _, _)| *uid == 0);
-    if let Some((uid, gid, groups)) = &plan.ids {
-        // From here on this memory must not be open to the command's user, whatever the kernel's setting says.
-        if !sys::compat() {
-            identity::close_to_all();
-        }
-        if plan.caps != 0 {
-            libc::prctl(libc::PR_SET_KEEPCAPS, 1, 0, 0, 0);
-        }
-        must!(libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()));
-        must!(libc::syscall(libc::SYS_setresgid, *gid, *gid, *gid));
-        must!(libc::syscall(libc::SYS_setresuid, *uid, *uid, *uid));
-    }
-    // Root goes anywhere, though it holds no capability later; others where their own rights let them.
-    if root && libc::chdir(plan.cwd) < 0 {
-        return (Stage::Cwd, sys::errno());
-    }
-    if caps::set(plan.caps, plan.caps, plan.caps).is_err() {
-        return (Stage::Setup, sys::errno());
-    }
-    caps::raise_ambient(plan.caps);
-    if !root && libc::chdir(plan.cwd) < 0 {
-        return (Stage::Cwd, sys::errno());
-    }
-    let mut none: libc::sigset_t = std::mem::zeroed();
-    libc::sigemptyset(&mut none);
-    libc::sigprocmask(libc::SIG_SETMASK, &none, ptr::null_mut());
-    let mut errno = libc::ENOENT;
-    for program in plan.programs.iter().filter(|program| !program.is_null()) {
-        libc::execve(*program, plan.argv.as_ptr(), plan.env.as_ptr());
-        match sys::errno() {
-            libc::ENOENT | libc::ENOTDIR => continue,
-            libc::EACCES => errno = libc::EACCES,
-            libc::ENOEXEC => {
-                // The slot was reserved when the plan was laid out.
-                let script = plan.script.as_ptr().cast_mut();
-                ptr::write_volatile(script.add(1), *program);
-                libc::execve(c"/bin/sh".as_ptr(), plan.script.as_ptr(), plan.env.as_ptr());
-                errno = libc::ENOEXEC;
-                break;
-            }
-            other => {
-                errno = other;
-                break;
-            }
-        }
-    }
-    (Stage::Exec, errno)
 }

@@ -64,6 +64,34 @@ fn programs_that_cannot_run_end_at_once() {
 }
 
 #[test]
+fn the_search_for_a_program_goes_on_where_a_place_cannot_be_looked_at() {
+    let agent = TestAgent::start();
+    let mut client = agent.client();
+    let looped = agent.path("ws/loop");
+    std::os::unix::fs::symlink(&looped, &looped).expect("a symlink to itself");
+    let path = format!("{looped}:{}:/usr/bin:/bin", "long/".repeat(900));
+    assert_eq!(client.exec("a", &["true"], json!({"env": {"PATH": path}})).code(), 0);
+    let nowhere = client.exec("b", &["no-such-program"], json!({"env": {"PATH": looped}}));
+    assert_eq!(nowhere.code(), 126);
+    let text = String::from_utf8_lossy(&nowhere.stderr).into_owned();
+    assert!(text.contains("symbolic links"), "{text}");
+}
+
+#[test]
+fn a_program_on_a_file_system_without_execution_is_told_as_such() {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").expect("mounts");
+    let noexec = mounts.lines().any(|line| line.split(' ').nth(1) == Some("/proc") && line.contains("noexec"));
+    if !noexec {
+        println!("SKIPPED: /proc allows execution here");
+        return;
+    }
+    let agent = TestAgent::start();
+    let outcome = agent.client().exec("e", &["/proc/version"], json!({}));
+    assert_eq!(outcome.code(), 126);
+    assert!(outcome.exit.expect("exit")["start_error"].as_str().expect("text").contains("mounted noexec"));
+}
+
+#[test]
 fn starts_that_are_refused_leave_no_record() {
     let agent = TestAgent::start();
     let mut client = agent.client();
