@@ -41,6 +41,18 @@ function addServiceCommands(program: Command): void {
     .option("--config <file>", "configuration file")
     .option("--data-dir <dir>", "the directory")
     .action(async (flags) => (await import("./commands/restore.ts")).restore(flags));
+  program
+    .command("purge")
+    .description("end every sandbox that a stopped installation left running")
+    .option("--config <file>", "configuration file")
+    .option("--data-dir <dir>", "its directory")
+    .option(
+      "--instance <name>",
+      "its name, when the directory is gone: control groups are called alcove-NAME",
+    )
+    .option("--remove", "remove the directory too")
+    .option("--yes", "do it")
+    .action(async (flags) => (await import("./commands/purge.ts")).purge(flags));
   const config = program.command("config").description("look at the configuration");
   config
     .command("lint")

@@ -1,11 +1,14 @@
-import { cp, mkdtemp, rm } from "node:fs/promises";
+import { existsSync, readFileSync } from "node:fs";
+import { cp, glob, mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { loadConfig } from "../src/config/load.ts";
 import { type RunningService, serve } from "../src/main.ts";
+import { DataDirLocked } from "../src/platform/data-dir-lock.ts";
 import { ForeignDataDir } from "../src/platform/installation.ts";
 import { silentLogger } from "../src/platform/logger.ts";
+import { purge, purgeInstance } from "../src/purge.ts";
 import { restore } from "../src/restore.ts";
 import { eventually, TestClient } from "./support/http.ts";
 import { nativeMissing } from "./support/native-factory.ts";
@@ -47,6 +50,13 @@ describe.skipIf(skip !== undefined)(
       open.delete(service);
       await service.close();
     }
+    /** The installation's own groups, which hold those of its sandboxes. */
+    async function groupsOf(dataDir: string): Promise<string[]> {
+      const { id } = JSON.parse(readFileSync(path.join(dataDir, "installation.json"), "utf8"));
+      const found: string[] = [];
+      for await (const group of glob(`/sys/fs/cgroup/{,*/}alcove-${id.slice(0, 12)}`)) found.push(group);
+      return found;
+    }
     const stateOf = async (client: TestClient, id: string) =>
       (await client.call("GET", `/api/v1/sandboxes/${id}`)).json;
 
@@ -73,6 +83,34 @@ describe.skipIf(skip !== undefined)(
         stdout: "alive\n",
       });
       expect((await stateOf(original.client, id)).state).toBe("running");
+    });
+
+    test("that is purged leaves neither process nor group, nor itself", async () => {
+      const dataDir = path.join(home, "data");
+      const first = await start(dataDir);
+      const ids = [await first.client.spawn({ ttl: "10m" }), await first.client.spawn({ ttl: "10m" })];
+      const config = configOf(dataDir);
+      await expect(purge({ config, remove: true, logger: silentLogger })).rejects.toThrow(DataDirLocked);
+      const groups = await groupsOf(dataDir);
+      expect(groups.length).toBeGreaterThan(0);
+      await stop(first.service);
+      const { ended, left } = await purge({ config, remove: true, logger: silentLogger });
+      expect([ended.length, left]).toEqual([ids.length, []]);
+      expect(existsSync(dataDir)).toBe(false);
+      expect(groups.filter((group) => existsSync(group))).toEqual([]);
+    });
+
+    test("that was removed is purged by the name of its groups", async () => {
+      const dataDir = path.join(home, "data");
+      const first = await start(dataDir);
+      await first.client.spawn({ ttl: "10m" });
+      await stop(first.service);
+      const groups = await groupsOf(dataDir);
+      const { id } = JSON.parse(readFileSync(path.join(dataDir, "installation.json"), "utf8"));
+      await rm(dataDir, { recursive: true, force: true });
+      const { ended } = await purgeInstance(id);
+      expect(ended.sort()).toEqual(groups.sort());
+      expect(groups.filter((group) => existsSync(group))).toEqual([]);
     });
 
     test("that lost its database knows its sandboxes again, their owners and limits included", async () => {

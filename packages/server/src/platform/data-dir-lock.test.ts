@@ -41,4 +41,12 @@ describe("lockDataDir", () => {
     }
     lockDataDir(directory)[Symbol.dispose]();
   });
+
+  it("refuses while a process holds a lock whose file was removed", () => {
+    const first = lockDataDir(directory);
+    rmSync(path.join(directory, "lock.db"));
+    expect(() => lockDataDir(directory)).toThrow(`process ${process.pid}, whose lock file was removed`);
+    first[Symbol.dispose]();
+    lockDataDir(directory)[Symbol.dispose]();
+  });
 });

@@ -1,4 +1,14 @@
-import { closeSync, mkdirSync, openSync, readFileSync, writeFileSync } from "node:fs";
+import {
+  closeSync,
+  existsSync,
+  mkdirSync,
+  openSync,
+  readdirSync,
+  readFileSync,
+  readlinkSync,
+  realpathSync,
+  writeFileSync,
+} from "node:fs";
 import path from "node:path";
 import { DatabaseSync } from "node:sqlite";
 
@@ -26,6 +36,10 @@ export function lockDataDir(directory: string): DataDirLock {
   mkdirSync(directory, { recursive: true, mode: 0o700 });
   const file = path.join(directory, "lock.db");
   const note = path.join(directory, "lock.pid");
+  // A service whose lock file was removed still holds it: only a directory that was used before can have one.
+  const holder = existsSync(file) || readdirSync(directory).length === 0 ? undefined : holderOfRemoved(file);
+  if (holder !== undefined)
+    throw new DataDirLocked(directory, ` (process ${holder}, whose lock file was removed)`);
   closeSync(openSync(file, "a", 0o600));
   const db = new DatabaseSync(file, { timeout: 0 });
   try {
@@ -44,6 +58,34 @@ export function lockDataDir(directory: string): DataDirLock {
       if (db.isOpen) db.close();
     },
   };
+}
+
+/** The process that has a lock file open which is no longer there. Only what this user may look at is found. */
+function holderOfRemoved(file: string): string | undefined {
+  const removed = `${path.join(realpathSync(path.dirname(file)), path.basename(file))} (deleted)`;
+  for (const pid of namesIn("/proc").filter((name) => /^\d+$/.test(name))) {
+    for (const fd of namesIn(`/proc/${pid}/fd`)) if (linkAt(`/proc/${pid}/fd/${fd}`) === removed) return pid;
+  }
+  return undefined;
+}
+
+/** Processes end while they are looked at, and others may not be. */
+function namesIn(folder: string): string[] {
+  try {
+    return readdirSync(folder);
+  } catch (error) {
+    if (error instanceof Error && "code" in error) return [];
+    throw error;
+  }
+}
+
+function linkAt(file: string): string | undefined {
+  try {
+    return readlinkSync(file);
+  } catch (error) {
+    if (error instanceof Error && "code" in error) return undefined;
+    throw error;
+  }
 }
 
 /** SQLITE_BUSY and SQLITE_LOCKED. */

@@ -1,4 +1,4 @@
-import { mkdir, readFile } from "node:fs/promises";
+import { access, mkdir, readFile } from "node:fs/promises";
 import { basename, dirname, join } from "node:path";
 import { Readable } from "node:stream";
 import { abortable } from "../../platform/abortable.ts";
@@ -46,11 +46,10 @@ export class BoundAgent implements AgentDelivery {
   }
 
   async prepare(runtimeId: RuntimeId): Promise<AgentMounts> {
-    this.#stored ??= this.#store().catch((error) => {
-      this.#stored = undefined;
-      throw error;
-    });
-    const [folder, sockets] = await Promise.all([this.#stored, this.#records.makeSocketFolder(runtimeId)]);
+    const [folder, sockets] = await Promise.all([
+      this.#storedAgent(),
+      this.#records.makeSocketFolder(runtimeId),
+    ]);
     return {
       mounts: [
         { Type: "bind", Source: folder, Target: agentFolder, ReadOnly: true },
@@ -58,6 +57,18 @@ export class BoundAgent implements AgentDelivery {
       ],
       tmpfs: {},
     };
+  }
+
+  /** Stored once; again when somebody took it away. */
+  async #storedAgent(): Promise<string> {
+    const folder = await this.#stored?.catch(() => undefined);
+    if (folder !== undefined && !(await isThere(join(folder, basename(agentProgram)))))
+      this.#stored = undefined;
+    this.#stored ??= this.#store().catch((error) => {
+      this.#stored = undefined;
+      throw error;
+    });
+    return this.#stored;
   }
 
   // The program starts before any command runs, so that nothing can stand in its place.
@@ -72,6 +83,13 @@ export class BoundAgent implements AgentDelivery {
     await mkdir(join(folder, basename(socketFolder)), { recursive: true, mode: 0o755 });
     return folder;
   }
+}
+
+function isThere(path: string): Promise<boolean> {
+  return access(path).then(
+    () => true,
+    () => false,
+  );
 }
 
 /**

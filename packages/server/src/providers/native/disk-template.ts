@@ -24,6 +24,19 @@ export async function openDiskPool(options: {
   diskMb: number;
   mkfs: string | undefined;
 }): Promise<DiskPool | { missing: string }> {
+  const made = await makeTemplate(options);
+  if ("missing" in made) return made;
+  // What a launcher before this one made and nobody took.
+  for (const name of await readdir(made.dir)) await rm(join(made.dir, name));
+  return made;
+}
+
+/** The template and the folder of the pool, made when they are not there. */
+export async function makeTemplate(options: {
+  dataDir: string;
+  diskMb: number;
+  mkfs: string | undefined;
+}): Promise<DiskPool | { missing: string }> {
   if (options.mkfs === undefined) return { missing: "mkfs.ext4 is not installed (package e2fsprogs)" };
   try {
     await access("/dev/loop-control");
@@ -36,8 +49,6 @@ export async function openDiskPool(options: {
   const template = join(folder, `disk-${options.diskMb}.img`);
   const dir = join(folder, "pool");
   await mkdir(dir, { recursive: true, mode: 0o700 });
-  // What a launcher before this one made and nobody took.
-  for (const name of await readdir(dir)) await rm(join(dir, name));
   if (await exists(template)) return { template, dir };
   const draft = `${template}.${process.pid}`;
   try {

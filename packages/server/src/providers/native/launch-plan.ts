@@ -13,6 +13,11 @@ export interface NativeProviderConfig {
   addedCaps: readonly string[];
 }
 
+/** An installation as its control groups name it. */
+export function instanceName(instanceId: string): string {
+  return instanceId.replace(/[^a-zA-Z0-9]/g, "").slice(0, 12);
+}
+
 /** What is written down of a runtime before it exists, with a token of its own. */
 export function newRecord(
   spec: RuntimeSpec,

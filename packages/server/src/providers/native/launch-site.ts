@@ -1,13 +1,14 @@
-import { mkdir } from "node:fs/promises";
+import { access, mkdir } from "node:fs/promises";
 import type { Logger } from "../../platform/logger.ts";
-import type { RuntimeId, RuntimeSpec } from "../../ports/index.ts";
+import { NotFound, type RuntimeId, type RuntimeSpec } from "../../ports/index.ts";
 import { storeAgent } from "../agent/index.ts";
+import { makeHostRoot } from "../host-root/host-root.ts";
 import { adviceFor } from "./advice.ts";
-import { readyDisks } from "./disk-template.ts";
+import { makeTemplate, readyDisks } from "./disk-template.ts";
 import { findProgram } from "./find-program.ts";
 import { type Ground, surveyGround } from "./ground.ts";
 import { IdRanges, idsPerSandbox } from "./id-ranges.ts";
-import { type NativeProviderConfig, newLaunchSpec, newRecord } from "./launch-plan.ts";
+import { instanceName, type NativeProviderConfig, newLaunchSpec, newRecord } from "./launch-plan.ts";
 import type { IdsSpec, LaunchSpec, RuntimeRecord } from "./launch-spec.ts";
 import { Launcher, LauncherFailure } from "./launcher.ts";
 import { newProbeId, probeSpec } from "./probe.ts";
@@ -30,6 +31,8 @@ export class LaunchSite implements AsyncDisposable {
   readonly #agentBinary: string;
   readonly #launcher: Launcher;
   #prepared: Promise<Prepared> | undefined;
+  /** The layers that the launcher keeps ready were removed under it: launches fail until it has none of them left. */
+  #poolLost = false;
 
   constructor(options: {
     config: NativeProviderConfig;
@@ -78,11 +81,35 @@ export class LaunchSite implements AsyncDisposable {
       // A directory in the way is what a spawn before a crash left: spawns are repeated with the same id.
       const taken =
         error instanceof LauncherFailure && error.step === "directory" && error.errno === errnoExists;
-      if (!taken) throw error;
-      await this.#removeDir(prepared, launch.dir, runtimeId);
-      await this.#launcher.launch(launch);
+      if (!taken && !this.#poolLost) throw error;
+      await this.#relaunch(prepared, launch, taken ? 1 : readyDisks + 1);
     }
+    this.#poolLost = false;
     return record;
+  }
+
+  /**
+   * Makes again what launches need and somebody took away.
+   * @throws NotFound for an image whose files are gone.
+   */
+  async mend(prepared: Prepared, root: LaunchSpec["root"], image: string): Promise<void> {
+    const { agent, disks } = prepared;
+    const needed = [agent, root.kind === "host" ? root.skeleton : root.rootfs];
+    if (disks !== undefined) needed.push(disks.template, disks.dir);
+    const lost = new Set(await missingOf(needed));
+    if (lost.size === 0) return;
+    if (root.kind === "image" && lost.has(root.rootfs)) {
+      throw new NotFound(
+        `the files of image "${image}" are gone from the store; get it again: alcove image pull ${image}, or alcove image import SOURCE ${image}`,
+      );
+    }
+    if (lost.has(agent)) await storeAgent({ dataDir: this.#dataDir, binary: this.#agentBinary });
+    if (root.kind === "host" && lost.has(root.skeleton)) await makeHostRoot(this.#dataDir);
+    if (disks !== undefined && (lost.has(disks.template) || lost.has(disks.dir))) {
+      const mkfs = await findProgram("mkfs.ext4");
+      await makeTemplate({ dataDir: this.#dataDir, diskMb: this.#config.diskMb, mkfs });
+      this.#poolLost = true;
+    }
   }
 
   /** Kills, and removes every trace. Idempotent. The runtime's id range is free afterwards. */
@@ -91,8 +118,20 @@ export class LaunchSite implements AsyncDisposable {
     prepared.ranges.release(runtimeId);
   }
 
+  async #relaunch(prepared: Prepared, launch: LaunchSpec, attempts: number): Promise<void> {
+    for (let attempt = 1; ; attempt += 1) {
+      await this.#removeDir(prepared, launch.dir, launch.record.runtimeId as RuntimeId);
+      try {
+        await this.#launcher.launch(launch);
+        return;
+      } catch (error) {
+        if (attempt >= attempts) throw error;
+      }
+    }
+  }
+
   async #survey(): Promise<Prepared> {
-    const instance = this.#instanceId.replace(/[^a-zA-Z0-9]/g, "").slice(0, 12);
+    const instance = instanceName(this.#instanceId);
     await mkdir(this.directories.trash, { recursive: true, mode: 0o700 });
     const [ground, agent] = await Promise.all([
       surveyGround({
@@ -156,6 +195,18 @@ export class LaunchSite implements AsyncDisposable {
     const prepared = await this.#prepared?.catch(() => undefined);
     await prepared?.cgroups?.close();
   }
+}
+
+async function missingOf(paths: readonly string[]): Promise<string[]> {
+  const there = await Promise.all(
+    paths.map((path) =>
+      access(path).then(
+        () => true,
+        () => false,
+      ),
+    ),
+  );
+  return paths.filter((_, index) => there[index] === false);
 }
 
 function idsFor(prepared: Prepared, runtimeId: RuntimeId): IdsSpec {

@@ -157,6 +157,7 @@ export class NativeProvider implements RuntimeProvider {
     const prepared = await this.#site.prepare();
     await this.#guard.refuseWhenShort();
     const { image, root, config } = await this.#resolve(prepared, spec.image, options);
+    await this.#site.mend(prepared, root, image);
     try {
       await this.#start(
         prepared,

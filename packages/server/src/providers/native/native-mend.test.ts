@@ -1,0 +1,53 @@
+import { rm } from "node:fs/promises";
+import { join } from "node:path";
+import { afterEach, beforeEach, expect, it } from "vitest";
+import { type NativeHome, nativeHome, nativeProvider, testImage } from "../../../test/support/native.ts";
+import { describeWith } from "../../../test/support/requirements.ts";
+import { randomIds } from "../../core/random-ids.ts";
+import { run } from "../../ports/contract/provider/harness.ts";
+import type { RuntimeSpec } from "../../ports/index.ts";
+import type { NativeProvider } from "./native-provider.ts";
+
+const soon = () => ({ signal: AbortSignal.timeout(60_000) });
+
+await describeWith(["root", "agent", "launcher", "native", "busybox"], "what was taken away", () => {
+  let home: NativeHome;
+  let provider: NativeProvider;
+  beforeEach(async () => {
+    home = await nativeHome();
+    provider = home.open();
+  });
+  afterEach(async () => {
+    await provider[Symbol.asyncDispose]();
+    await home.remove();
+  });
+
+  const specOf = (image: string): RuntimeSpec => ({
+    runtimeId: randomIds.runtimeId(),
+    sandboxId: randomIds.sandboxId(),
+    image,
+    memoryMb: 64,
+    vcpus: 1,
+    env: {},
+    expiresInMs: 600_000,
+    metadata: {},
+  });
+
+  it("is made again by the next spawn: agents, the template of disks, ready ones, the root of image host", async () => {
+    await provider.spawn(specOf("host"), soon());
+    for (const name of ["agents", "native"])
+      await rm(join(home.dataDir, name), { recursive: true, force: true });
+    for (const image of ["host", testImage]) {
+      const spec = specOf(image);
+      await provider.spawn(spec, soon());
+      expect((await run(provider.sandbox(spec.runtimeId), "echo works")).stdout).toBe("works\n");
+    }
+  });
+
+  it("is told as what it is when it was an image", async () => {
+    await using without = nativeProvider(home.dataDir, join(home.dataDir, "gone"));
+    await expect(without.spawn(specOf(testImage), soon())).rejects.toThrow(
+      `the files of image "${testImage}" are gone from the store; get it again: alcove image pull ${testImage}`,
+    );
+  });
+});

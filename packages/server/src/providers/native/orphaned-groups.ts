@@ -1,0 +1,91 @@
+import { existsSync } from "node:fs";
+import { readdir, readFile, rmdir, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
+import { BadRequest, ProviderError } from "../../ports/index.ts";
+import { instanceName } from "./launch-plan.ts";
+
+const mountPoint = "/sys/fs/cgroup";
+/** A delegated group lies this deep at most: slice, slice, service, ours. */
+const deepest = 6;
+const patienceMs = 10_000;
+const pauseMs = 20;
+
+/**
+ * Ends every process in the control groups of an installation and removes them, without its data directory.
+ * @returns the groups.
+ * @throws BadRequest for what is no name; ProviderError when something does not end.
+ */
+export async function endGroupsOf(instance: string): Promise<string[]> {
+  const name = instanceName(instance);
+  if (name === "") throw new BadRequest(`${JSON.stringify(instance)} names no installation`);
+  const groups = await findGroups(mountPoint, `alcove-${name}`, deepest);
+  for (const group of groups) await endGroup(group);
+  return groups;
+}
+
+async function findGroups(folder: string, name: string, depth: number): Promise<string[]> {
+  const found: string[] = [];
+  for (const child of await foldersIn(folder)) {
+    const path = join(folder, child);
+    if (child === name) found.push(path);
+    else if (depth > 0) found.push(...(await findGroups(path, name, depth - 1)));
+  }
+  return found;
+}
+
+async function endGroup(group: string): Promise<void> {
+  const deadline = performance.now() + patienceMs;
+  for (;;) {
+    if (existsSync(join(group, "cgroup.kill"))) await writeFile(join(group, "cgroup.kill"), "1");
+    const pids = await processesBelow(group);
+    for (const pid of pids) kill(pid);
+    if (pids.length === 0 && (await removeTree(group))) return;
+    if (performance.now() > deadline)
+      throw new ProviderError(`${pids.length} processes in ${group} do not end`);
+    await delay(pauseMs);
+  }
+}
+
+async function processesBelow(group: string): Promise<number[]> {
+  const own = (await orGone(readFile(join(group, "cgroup.procs"), "utf8"), "")).split("\n").filter(Boolean);
+  const below = await Promise.all(
+    (await foldersIn(group)).map((child) => processesBelow(join(group, child))),
+  );
+  return [...own.map(Number), ...below.flat()];
+}
+
+/** @returns whether nothing is left; a group is busy for a moment after its last process. */
+async function removeTree(group: string): Promise<boolean> {
+  for (const child of await foldersIn(group)) if (!(await removeTree(join(group, child)))) return false;
+  try {
+    await rmdir(group);
+    return true;
+  } catch (error) {
+    if (error instanceof Error && "code" in error) return error.code === "ENOENT";
+    throw error;
+  }
+}
+
+async function foldersIn(folder: string): Promise<string[]> {
+  const entries = await orGone(readdir(folder, { withFileTypes: true }), []);
+  return entries.filter((entry) => entry.isDirectory()).map(({ name }) => name);
+}
+
+function kill(pid: number): void {
+  try {
+    process.kill(pid, "SIGKILL");
+  } catch (error) {
+    if (!(error instanceof Error && "code" in error && error.code === "ESRCH")) throw error;
+  }
+}
+
+async function orGone<T>(work: Promise<T>, fallback: T): Promise<T> {
+  try {
+    return await work;
+  } catch (error) {
+    if (error instanceof Error && "code" in error && (error.code === "ENOENT" || error.code === "ENODEV"))
+      return fallback;
+    throw error;
+  }
+}
