@@ -5,7 +5,8 @@ const maxDurationMs = 100 * 366 * 24 * unitMs.h;
 /**
  * Reads a duration such as `30s`, `1h30m` or `500ms`: number and unit groups, units `h`, `m`, `s`, `ms`. Spec §2.
  * @returns milliseconds, rounded to whole ones, or undefined when the text is not a duration (a sign, a bare number,
- *   an unknown unit, an empty text, more than a hundred years).
+ *   an unknown unit, an empty text). What is shorter than one millisecond counts as one, what is longer than a hundred
+ *   years as that.
  */
 export function parseDuration(text: string): number | undefined {
   if (text.length === 0 || text.length > 64) return undefined;
@@ -16,7 +17,7 @@ export function parseDuration(text: string): number | undefined {
     if (group === null) return undefined;
     total += Number(group[1]) * unitMs[group[2] as keyof typeof unitMs];
   }
-  return total <= maxDurationMs ? Math.round(total) : undefined;
+  return total === 0 ? 0 : Math.min(Math.max(1, Math.round(total)), maxDurationMs);
 }
 
 /** Writes milliseconds in Go's style: `2h0m0s`, `1m30s`, `12.5ms`, `0s`. DESIGN §6, durations out. */

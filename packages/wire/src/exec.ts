@@ -1,5 +1,15 @@
 import { type Static, Type } from "typebox";
-import { Duration, Env } from "./sandboxes.ts";
+import {
+  ArgumentText,
+  base64When,
+  CommandText,
+  Duration,
+  Env,
+  OptionalDuration,
+  Signal,
+  UserName,
+  Workdir,
+} from "./texts.ts";
 
 export const exitReasons = ["exited", "signaled", "timeout", "cancelled", "oom", "lost"] as const;
 export type ExitReason = (typeof exitReasons)[number];
@@ -11,17 +21,17 @@ export const ExecId = Type.String({
 });
 
 const commandFields = {
-  command: Type.String({ minLength: 1, maxLength: 1_048_576 }),
-  args: Type.Optional(Type.Array(Type.String({ maxLength: 1_048_576 }), { maxItems: 65_536 })),
+  command: CommandText,
+  args: Type.Optional(Type.Array(ArgumentText, { maxItems: 65_536 })),
   mode: Type.Optional(
     Type.Enum(["shell", "argv"], {
       description: "shell (default): /bin/sh -c, args quoted and appended; argv: no shell.",
     }),
   ),
   env: Type.Optional(Env),
-  workdir: Type.Optional(Type.String({ maxLength: 4_096 })),
-  user: Type.Optional(Type.String({ maxLength: 128 })),
-  timeout: Type.Optional(Duration),
+  workdir: Type.Optional(Workdir),
+  user: Type.Optional(UserName),
+  timeout: Type.Optional(OptionalDuration),
   exec_id: Type.Optional(ExecId),
   tag: Type.Optional(Type.String({ maxLength: 256 })),
 };
@@ -45,7 +55,7 @@ export const ExecRequest = Type.Object(
     stdin: Type.Optional(Type.String({ description: "Standard input; it ends after this. Default: empty." })),
     stdin_encoding: inputEncoding,
   },
-  { $id: "ExecRequest", additionalProperties: false },
+  { $id: "ExecRequest", additionalProperties: false, ...base64When("stdin", "stdin_encoding") },
 );
 export type ExecRequest = Static<typeof ExecRequest>;
 
@@ -67,7 +77,7 @@ export const StartExecRequest = Type.Object(
     tty: Type.Optional(Type.Boolean()),
     ...windowSize,
   },
-  { $id: "StartExecRequest", additionalProperties: false },
+  { $id: "StartExecRequest", additionalProperties: false, ...base64When("stdin", "stdin_encoding") },
 );
 export type StartExecRequest = Static<typeof StartExecRequest>;
 
@@ -159,16 +169,13 @@ export const StdinRequest = Type.Object(
     encoding: Type.Optional(Type.Enum(["utf8", "base64"])),
     close: Type.Optional(Type.Boolean()),
   },
-  { $id: "StdinRequest", additionalProperties: false },
+  { $id: "StdinRequest", additionalProperties: false, ...base64When("data") },
 );
 export type StdinRequest = Static<typeof StdinRequest>;
 
 export const SignalRequest = Type.Object(
   {
-    signal: Type.Union(
-      [Type.String({ minLength: 1, maxLength: 16 }), Type.Integer({ minimum: 1, maximum: 64 })],
-      { description: "Name with or without SIG, or number." },
-    ),
+    signal: Signal,
   },
   { $id: "SignalRequest", additionalProperties: false },
 );
@@ -218,10 +225,7 @@ export const WsClientMessage = Type.Union(
     Type.Object(
       {
         type: Type.Literal("signal"),
-        signal: Type.Union([
-          Type.String({ minLength: 1, maxLength: 16 }),
-          Type.Integer({ minimum: 1, maximum: 64 }),
-        ]),
+        signal: Signal,
       },
       { additionalProperties: false },
     ),

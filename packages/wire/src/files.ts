@@ -1,7 +1,5 @@
 import { type Static, Type } from "typebox";
-
-/** Absolute inside the sandbox; checked in core: starts with `/`, no NUL, at most 4,096 bytes. */
-const FilePath = Type.String({ minLength: 1, description: "Absolute path inside the sandbox." });
+import { base64When, FileMode, FilePath, OptionalFileMode, UserName } from "./texts.ts";
 
 /** Spec §2, FileInfo; `symlink_target`, `owner`, `group`, `type` are additive. */
 export const FileInfo = Type.Object(
@@ -25,11 +23,11 @@ export const WriteFileRequest = Type.Object(
   {
     path: FilePath,
     content: Type.String(),
-    mode: Type.Optional(Type.String({ description: "Octal; default 0644." })),
+    mode: Type.Optional(OptionalFileMode),
     encoding: Type.Optional(Type.Enum(["utf8", "base64"])),
-    user: Type.Optional(Type.String({ maxLength: 128 })),
+    user: Type.Optional(UserName),
   },
-  { $id: "WriteFileRequest", additionalProperties: false },
+  { $id: "WriteFileRequest", additionalProperties: false, ...base64When("content") },
 );
 export type WriteFileRequest = Static<typeof WriteFileRequest>;
 
@@ -40,7 +38,7 @@ export const MoveFileRequest = Type.Object(
 export type MoveFileRequest = Static<typeof MoveFileRequest>;
 
 export const ChmodFileRequest = Type.Object(
-  { path: FilePath, mode: Type.String() },
+  { path: FilePath, mode: FileMode },
   { $id: "ChmodFileRequest", additionalProperties: false },
 );
 export type ChmodFileRequest = Static<typeof ChmodFileRequest>;

@@ -5,3 +5,4 @@ export * from "./exec.ts";
 export * from "./files.ts";
 export * from "./sandboxes.ts";
 export * from "./system.ts";
+export * from "./texts.ts";

@@ -1,25 +1,24 @@
 import { type Static, Type } from "typebox";
+import {
+  countOrDefault,
+  Duration,
+  Env,
+  GivenDuration,
+  ImageName,
+  OptionalDuration,
+  OwnerId,
+  UserName,
+  Workdir,
+} from "./texts.ts";
 
 export const sandboxStates = ["creating", "running", "unhealthy", "expired", "error", "destroyed"] as const;
 export type SandboxState = (typeof sandboxStates)[number];
 
-export const Duration = Type.String({
-  description: "Groups of number and unit: h, m, s, ms. Example: 1h30m.",
-  examples: ["30s"],
-});
-
 const Metadata = Type.Record(Type.String({ maxLength: 256 }), Type.String({ maxLength: 16_384 }), {
+  description: "Labels.",
+  propertyNames: { maxLength: 256 },
   maxProperties: 256,
 });
-
-/** Environment variables. A name holds no `=` and no NUL, a value no NUL; checked in core. */
-export const Env = Type.Record(
-  Type.String({ minLength: 1, maxLength: 4_096 }),
-  Type.String({ maxLength: 1_048_576 }),
-  {
-    maxProperties: 4_096,
-  },
-);
 
 /** Spec §2, Sandbox; extras DESIGN §6. */
 export const Sandbox = Type.Object(
@@ -56,24 +55,16 @@ export const SpawnRequest = Type.Object(
         description: "Spawn from this template; other fields override its own.",
       }),
     ),
-    image: Type.Optional(Type.String({ maxLength: 512 })),
+    image: Type.Optional(ImageName),
     provider: Type.Optional(Type.String({ maxLength: 64 })),
-    memory_mb: Type.Optional(
-      Type.Integer({ minimum: 0, maximum: 1_048_576, description: "0 or omitted: the default." }),
-    ),
-    vcpus: Type.Optional(
-      Type.Integer({ minimum: 0, maximum: 1_024, description: "0 or omitted: the default." }),
-    ),
-    ttl: Type.Optional(Duration),
+    memory_mb: Type.Optional(countOrDefault(16, 1_048_576, "Memory, MB.")),
+    vcpus: Type.Optional(countOrDefault(1, 1_024, "Virtual processors.")),
+    ttl: Type.Optional(OptionalDuration),
     metadata: Type.Optional(Metadata),
-    owner_id: Type.Optional(Type.String()),
+    owner_id: Type.Optional(OwnerId),
     env: Type.Optional(Env),
-    user: Type.Optional(
-      Type.String({ maxLength: 128, description: "Name or uid[:gid] every command runs as by default." }),
-    ),
-    workdir: Type.Optional(
-      Type.String({ maxLength: 4_096, description: "Absolute default working directory." }),
-    ),
+    user: Type.Optional(UserName),
+    workdir: Type.Optional(Workdir),
     network: Type.Optional(
       Type.Enum(["none", "outbound", "host"], { description: "Only tightens what the config allows." }),
     ),
@@ -110,7 +101,7 @@ export const AdmissionDecision = Type.Object(
 export type AdmissionDecision = Static<typeof AdmissionDecision>;
 
 export const ExtendRequest = Type.Object(
-  { ttl: Duration },
+  { ttl: GivenDuration },
   { $id: "ExtendRequest", additionalProperties: false },
 );
 export type ExtendRequest = Static<typeof ExtendRequest>;

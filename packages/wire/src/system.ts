@@ -1,5 +1,5 @@
 import { type Static, Type } from "typebox";
-import { Duration } from "./sandboxes.ts";
+import { Duration } from "./texts.ts";
 
 /** Capability values. Spec §2, Provider; additions DESIGN §4.3 and §4.4. */
 export const capabilities = [

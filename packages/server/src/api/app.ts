@@ -7,6 +7,7 @@ import { type FastifyReply, type FastifyRequest, fastify, LogController } from "
 import type { Logger } from "../platform/logger.ts";
 import { withinRequest } from "../platform/request-scope.ts";
 import type { Clock } from "../ports/clock.ts";
+import { DomainError } from "../ports/errors.ts";
 import { AccessLog } from "./access-log.ts";
 import { anybody, authenticate, KeyCheck, localUser } from "./auth.ts";
 import { BrowserGuard } from "./browser-guard.ts";
@@ -91,12 +92,17 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   const answerError = errorHandler(logger);
 
   app.setValidatorCompiler(validatorCompiler);
-  app.setErrorHandler(answerError);
-  app.setNotFoundHandler((request, reply) => {
+  const answerUnrouted = (request: FastifyRequest, reply: FastifyReply) => {
     const { error, allow } = table.refusal(request.method, pathOf(request));
     if (allow !== undefined) reply.header("allow", allow);
     answerError(error, request, reply);
+  };
+  app.setErrorHandler((error, request, reply) => {
+    // A method that no route takes is refused as such, also when its body could not be read.
+    if (request.is404 && !(error instanceof DomainError)) answerUnrouted(request, reply);
+    else answerError(error, request, reply);
   });
+  app.setNotFoundHandler(answerUnrouted);
   readJson(app);
   decorateCallerSignal(app, calls);
   app.addHook("preClose", () => calls.drain(config.server.shutdownGraceMs));

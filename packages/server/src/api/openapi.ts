@@ -72,12 +72,14 @@ function operation(route: RouteOptions, schema: FastifySchema, refs: SchemaRefs)
     ...(parameters.length === 0 ? {} : { parameters }),
     ...(content === undefined ? {} : { requestBody: { required: !optionalBody(schema), content } }),
     ...(route.config?.open === true ? { security: [] } : {}),
-    responses: responsesOf(schema, refs),
+    responses: responsesOf(route, schema, refs),
   };
 }
 
 /** A body whose fields are all optional may be left out. */
 function optionalBody(schema: FastifySchema): boolean {
+  // Raw bytes: none at all is an empty file.
+  if (schema.openapi?.requestContent !== undefined) return true;
   const body = schema.body as { required?: unknown[] } | undefined;
   return body !== undefined && (body.required ?? []).length === 0;
 }
@@ -93,7 +95,34 @@ function parametersOf(place: "path" | "query" | "header", schema: unknown, refs:
   }));
 }
 
-function responsesOf(schema: FastifySchema, refs: SchemaRefs): Json {
+const descriptions: Readonly<Record<number, string>> = {
+  400: "The request makes no sense; the message names the field.",
+  401: "A key is required, or the one given is not known.",
+  403: "Without keys: a page of another site may not do this.",
+  404: "There is no such thing.",
+  408: "It took too long.",
+  409: "It cannot be done in the state things are in.",
+  413: "The body, or the answer, is too large.",
+  415: "The Content-Type is not supported here.",
+  429: "A limit is reached; Retry-After says when waiting helps.",
+  500: "The service or its backend failed; the log has it under the request id.",
+  503: "Not now: try again.",
+  507: "The disk is full.",
+};
+
+/** Every status a route can refuse with. */
+function refusals(route: RouteOptions, schema: FastifySchema): number[] {
+  const { open, probe } = route.config ?? {};
+  if (probe === true) return [500];
+  const statuses = [400, 403, 500, 503];
+  if (open !== true) statuses.push(401);
+  if (route.url.includes("/:")) statuses.push(404);
+  if (route.url.includes("/sandboxes")) statuses.push(404, 408, 409, 413, 429, 507);
+  if (schema.body !== undefined || schema.openapi?.requestContent !== undefined) statuses.push(413, 415);
+  return [...new Set(statuses)].sort();
+}
+
+function responsesOf(route: RouteOptions, schema: FastifySchema, refs: SchemaRefs): Json {
   const responses: Json = {};
   for (const [status, body] of Object.entries((schema.response ?? {}) as Json))
     responses[status] = {
@@ -108,10 +137,9 @@ function responsesOf(schema: FastifySchema, refs: SchemaRefs): Json {
       ...(Object.keys(content).length === 0 ? {} : { content }),
     };
   }
-  responses.default = {
-    description: "Refused or failed.",
-    content: { "application/json": { schema: { $ref: "#/components/schemas/Error" } } },
-  };
+  const error = { "application/json": { schema: { $ref: "#/components/schemas/Error" } } };
+  for (const status of refusals(route, schema))
+    responses[status] ??= { description: descriptions[status], content: error };
   return responses;
 }
 
@@ -135,7 +163,7 @@ class SchemaRefs {
   #children(node: object): Json {
     return Object.fromEntries(
       Object.entries(node)
-        .filter(([, value]) => value !== undefined)
+        .filter(([key, value]) => value !== undefined && key !== "x-rule")
         .map(([key, value]) => [key, this.of(value)]),
     );
   }

@@ -19,11 +19,11 @@ function makeAjv(options: ConstructorParameters<typeof Ajv>[0]): Ajv {
 }
 
 export const validatorCompiler: FastifySchemaCompiler<FastifySchema> = ({ schema, httpPart }) =>
-  (httpPart === "body" ? strictAjv : textAjv).compile(plainSchema(schema));
+  (httpPart === "body" ? strictAjv : textAjv).compile(checkedSchema(schema));
 
 /** @returns a check for values that arrive outside of HTTP bodies, such as WebSocket messages. */
 export function compileCheck<T>(schema: object): (value: unknown) => T {
-  const validate: ValidateFunction<T> = strictAjv.compile<T>(plainSchema(schema));
+  const validate: ValidateFunction<T> = strictAjv.compile<T>(checkedSchema(schema));
   return (value) => {
     if (validate(value)) return value;
     throw new BadRequest(describe(validate.errors?.[0], "message"));
@@ -36,6 +36,22 @@ export function compileCheck<T>(schema: object): (value: unknown) => T {
  */
 export function plainSchema(schema: unknown): JsonSchema {
   return simplify(schema) as JsonSchema;
+}
+
+/** What core checks itself, in better words; see wire's texts.ts. */
+const coreKeywords = new Set(["x-rule", "pattern", "anyOf"]);
+
+/** A copy as `plainSchema`, for the validator: without what a schema leaves to core. */
+function checkedSchema(schema: unknown): JsonSchema {
+  return withoutCoreRules(plainSchema(schema)) as JsonSchema;
+}
+
+function withoutCoreRules(node: unknown): unknown {
+  if (Array.isArray(node)) return node.map(withoutCoreRules);
+  if (node === null || typeof node !== "object") return node;
+  const ruled = "x-rule" in node && node["x-rule"] === "core";
+  const kept = Object.entries(node).filter(([key]) => !ruled || !coreKeywords.has(key));
+  return Object.fromEntries(kept.map(([key, value]) => [key, withoutCoreRules(value)]));
 }
 
 function simplify(node: unknown): unknown {

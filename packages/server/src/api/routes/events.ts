@@ -7,9 +7,15 @@ import { defined, given } from "../parse.ts";
 import { type ServerSentEvent, sendEventStream } from "../streams/sse.ts";
 import type { RouteApp } from "./route-app.ts";
 
+const names = eventTypes.map((type) => type.replace(".", "\\.")).join("|");
 const EventsQuery = Type.Object({
   type: Type.Optional(
     Type.Unsafe<string | string[]>({
+      "x-rule": "core",
+      anyOf: [
+        { type: "string", pattern: `^(?:(?:${names})(?:,(?:${names}))*)?$` },
+        { type: "array", items: { enum: [...eventTypes] } },
+      ],
       description: "Event types, repeated or separated by commas.",
       examples: ["exec.completed,exec.failed"],
     }),

@@ -33,7 +33,15 @@ export function execSocketRoute(
       operationId: "execWebSocket",
       summary: "Run a command interactively over a WebSocket",
       params: SandboxParams,
-      openapi: { responses: { 101: { description: "WebSocket; X-Exec-ID names the command." } } },
+      openapi: {
+        responses: {
+          101: { description: "WebSocket; X-Exec-ID names the command." },
+          426: {
+            description: "Asked for without an upgrade.",
+            content: { "application/json": { schema: { $ref: "#/components/schemas/Error" } } },
+          },
+        },
+      },
     },
     preHandler: async (request) => {
       using deadline = deadlineAfter(handshakeDeadlineMs);

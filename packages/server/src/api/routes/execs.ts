@@ -18,7 +18,7 @@ import { decodeContent, defined } from "../parse.ts";
 import { presentExec, presentOutcome } from "../present.ts";
 import { sendExecStream } from "../streams/ndjson.ts";
 import { execInput, stdinOf } from "./exec-input.ts";
-import { ExecParams, type RouteApp, SandboxParams, ServerTiming } from "./route-app.ts";
+import { ExecParams, emptyBody, type RouteApp, SandboxParams, ServerTiming } from "./route-app.ts";
 
 const OutputQuery = Type.Object({
   from: Type.Optional(
@@ -169,6 +169,7 @@ export function execRoutes(
       body: StdinRequest,
       response: { 200: statusBody("written") },
     },
+    preValidation: emptyBody,
     handler: async (request, reply) => {
       const { id, execId } = request.params;
       const { data = "", encoding, close = false } = request.body;

@@ -1,6 +1,7 @@
 import {
   ChmodFileRequest,
   FileInfo,
+  FilePath,
   MoveFileRequest,
   statusBody,
   WatchEvent,
@@ -17,17 +18,24 @@ import { presentFile } from "../present.ts";
 import { type ServerSentEvent, sendEventStream } from "../streams/sse.ts";
 import { type RouteApp, SandboxParams } from "./route-app.ts";
 
-const PathQuery = Type.Object({ path: Type.String({ description: "Absolute path inside the sandbox." }) });
-const ListQuery = Type.Object({ path: Type.Optional(Type.String({ default: "/" })) });
+const emptyForRoot = { minLength: 0, pattern: "^(?:/[^\\u0000]*)?$", default: "/" };
+const PathQuery = Type.Object({ path: FilePath });
+const ListQuery = Type.Object({ path: Type.Optional({ ...FilePath, ...emptyForRoot }) });
 const DeleteQuery = Type.Object({
-  path: Type.String(),
+  path: FilePath,
   recursive: Type.Optional(Type.Boolean({ default: false })),
 });
 const WatchQuery = Type.Object({
-  path: Type.String(),
+  path: FilePath,
   recursive: Type.Optional(Type.Boolean({ default: false })),
 });
-const GlobQuery = Type.Object({ pattern: Type.String({ description: "*, ?, […], {a,b} and **." }) });
+const GlobQuery = Type.Object({
+  pattern: Type.String({
+    ...FilePath,
+    description: "*, ?, […], {a,b} and **.",
+    examples: ["/workspace/**/*.py"],
+  }),
+});
 
 /** Files by name: written, listed, moved, removed. Spec §4, Files; contents as raw bytes are in raw-files.ts. */
 export function fileRoutes(

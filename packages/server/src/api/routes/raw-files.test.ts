@@ -3,6 +3,7 @@ import { fastify } from "fastify";
 import { afterEach, expect, it } from "vitest";
 import type { FileService } from "../../core/files/file-service.ts";
 import { CallsUnderWay, decorateCallerSignal } from "../request-context.ts";
+import { validatorCompiler } from "../validation.ts";
 import { rawFileRoutes } from "./raw-files.ts";
 import type { RouteApp } from "./route-app.ts";
 
@@ -19,6 +20,7 @@ it("an archive that breaks off breaks the response, so that nobody takes it for 
   }
   const files = { archive: async () => Readable.from(broken(), { objectMode: false }) };
   app = fastify() as unknown as RouteApp;
+  app.setValidatorCompiler(validatorCompiler);
   decorateCallerSignal(app as never, new CallsUnderWay());
   rawFileRoutes(app, { files: files as unknown as FileService });
   const address = await app.listen({ host: "127.0.0.1", port: 0 });

@@ -1,5 +1,5 @@
 import { Readable } from "node:stream";
-import { statusBody, UnpackResult } from "@alcove/wire";
+import { FilePath, OptionalFileMode, statusBody, UnpackResult } from "@alcove/wire";
 import type { FastifyReply } from "fastify";
 import { Type } from "typebox";
 import type { FileService } from "../../core/files/file-service.ts";
@@ -9,13 +9,13 @@ import { defined, given } from "../parse.ts";
 import { parseRange } from "../range.ts";
 import { ChosenUser, type RouteApp, SandboxParams } from "./route-app.ts";
 
-const PathQuery = Type.Object({ path: Type.String({ description: "Absolute path inside the sandbox." }) });
+const PathQuery = Type.Object({ path: FilePath });
 const PutQuery = Type.Object({
-  path: Type.String(),
-  mode: Type.Optional(Type.String({ description: "Octal; default 0644." })),
+  path: FilePath,
+  mode: Type.Optional(OptionalFileMode),
   user: ChosenUser,
 });
-const UnpackQuery = Type.Object({ path: Type.String(), user: ChosenUser });
+const UnpackQuery = Type.Object({ path: FilePath, user: ChosenUser });
 const anyBytes = { "application/octet-stream": { schema: { type: "string", format: "binary" } } };
 const tar = { "application/x-tar": { schema: { type: "string", format: "binary" } } };
 
@@ -41,7 +41,10 @@ export function rawFileRoutes(app: RouteApp, options: { files: FileService }): v
         responses: {
           200: { description: "The file.", content: anyBytes },
           206: { description: "The range asked for.", content: anyBytes },
-          416: { description: "The file ends before the range begins." },
+          416: {
+            description: "The file ends before the range begins.",
+            content: { "application/json": { schema: { $ref: "#/components/schemas/Error" } } },
+          },
         },
       },
     },

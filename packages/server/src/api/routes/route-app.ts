@@ -1,8 +1,10 @@
+import { UserName } from "@alcove/wire";
 import type { TypeBoxTypeProvider } from "@fastify/type-provider-typebox";
 import type {
   FastifyBaseLogger,
   FastifyInstance,
   FastifyReply,
+  FastifyRequest,
   RawReplyDefaultExpression,
   RawRequestDefaultExpression,
   RawServerDefault,
@@ -36,11 +38,26 @@ export type RouteApp = FastifyInstance<
   TypeBoxTypeProvider
 >;
 
-export const SandboxParams = Type.Object({ id: Type.String() });
-export const ExecParams = Type.Object({ id: Type.String(), execId: Type.String() });
+const SandboxId = Type.String({
+  description: "Sandbox, as its spawn answered it.",
+  examples: ["sb-k3v9x0a1b2c3"],
+});
+export const SandboxParams = Type.Object({ id: SandboxId });
+export const ExecParams = Type.Object({
+  id: SandboxId,
+  execId: Type.String({
+    description: "Command, as `exec_id` or X-Exec-ID named it.",
+    examples: ["ex-3f2a91c04b7d"],
+  }),
+});
 export const ChosenUser = Type.Optional(
-  Type.String({ maxLength: 128, description: "Who owns what is created; default: the sandbox's user." }),
+  Type.String({ ...UserName, description: "Who owns what is created; default: the sandbox's user." }),
 );
+
+/** For a body whose fields are all optional: no body at all means none of them. */
+export async function emptyBody(request: FastifyRequest): Promise<void> {
+  if (request.body === undefined) request.body = {};
+}
 
 /** Stages of an operation as a Server-Timing header. DESIGN §5, every response. */
 export class ServerTiming {

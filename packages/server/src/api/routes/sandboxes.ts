@@ -1,7 +1,9 @@
+import { isUtf8 } from "node:buffer";
 import {
   AdmissionDecision,
   ExtendRequest,
   formatDuration,
+  OwnerId,
   PreviewUrl,
   PruneResult,
   Sandbox,
@@ -17,7 +19,7 @@ import type { SandboxService, SpawnInput } from "../../core/sandboxes/sandbox-se
 import { BadRequest } from "../../ports/errors.ts";
 import { defined, given, optionalDuration, requiredDuration, type Total } from "../parse.ts";
 import { presentSandbox, presentStats } from "../present.ts";
-import { type RouteApp, SandboxParams, ServerTiming } from "./route-app.ts";
+import { emptyBody, type RouteApp, SandboxParams, ServerTiming } from "./route-app.ts";
 
 const longestList = 1_000;
 const longestLog = 10_000;
@@ -25,10 +27,16 @@ const maxKeyLength = 256;
 
 const ListQuery = Type.Object({
   state: Type.Optional(Type.Enum([...sandboxStates, ""])),
-  owner_id: Type.Optional(Type.String()),
+  owner_id: Type.Optional(OwnerId),
   provider: Type.Optional(Type.String()),
   limit: Type.Optional(Type.Integer({ minimum: 1, maximum: longestList, default: longestList })),
-  cursor: Type.Optional(Type.String({ description: "X-Next-Cursor of the page before." })),
+  cursor: Type.Optional(
+    Type.String({
+      "x-rule": "core",
+      description: "X-Next-Cursor of the page before.",
+      pattern: "^(?:\\d{1,15}\\.sb-[a-z0-9]{1,32})?$",
+    }),
+  ),
 });
 const LogsQuery = Type.Object({
   lines: Type.Optional(Type.Integer({ minimum: 1, maximum: longestLog, default: 100 })),
@@ -50,10 +58,6 @@ export function sandboxRoutes(
   const present = (row: Parameters<typeof presentSandbox>[0]) =>
     presentSandbox(row, { previewDomain: server.previewDomain });
   const tags = ["sandboxes"];
-  /** Every field is optional, so no body at all is a spawn too. */
-  const emptyBody = async (request: FastifyRequest) => {
-    if (request.body === undefined) request.body = {};
-  };
 
   app.route({
     method: "POST",
@@ -63,8 +67,17 @@ export function sandboxRoutes(
       operationId: "spawnSandbox",
       summary: "Spawn a sandbox",
       headers: Type.Object({
-        "idempotency-key": Type.Optional(Type.String({ description: "Makes a repeated spawn safe." })),
-        "x-user-id": Type.Optional(Type.String({ description: "Owner; overrides owner_id." })),
+        "idempotency-key": Type.Optional(
+          Type.String({
+            "x-rule": "core",
+            description:
+              "Makes a repeated spawn safe: the same key and body give the same sandbox for 24 hours.",
+            pattern: "^(?:[\\x21-\\x7e](?:[\\x20-\\x7e]*[\\x21-\\x7e])?)?$",
+            maxLength: 255,
+            examples: ["order-4711"],
+          }),
+        ),
+        "x-user-id": Type.Optional(Type.String({ ...OwnerId, description: "Owner; overrides owner_id." })),
       }),
       body: SpawnRequest,
       response: { 201: Sandbox },
@@ -285,11 +298,12 @@ function spawnInput(request: FastifyRequest<{ Body: SpawnRequest }>): SpawnInput
   });
 }
 
-/** The X-User-ID header, undefined when absent or empty. Node reads headers byte by byte; owners may be any UTF-8. */
+/** The X-User-ID header, undefined when absent or empty. Node reads headers byte by byte; owners may be any UTF-8, or Latin-1. */
 function userIdOf(request: FastifyRequest): string | undefined {
   const header = request.headers["x-user-id"];
   if (typeof header !== "string") return undefined;
-  return given(parseOwnerId(Buffer.from(header, "latin1").toString("utf8")));
+  const bytes = Buffer.from(header, "latin1");
+  return given(parseOwnerId(isUtf8(bytes) ? bytes.toString("utf8") : header));
 }
 
 function idempotencyKeyOf(request: FastifyRequest): string | undefined {

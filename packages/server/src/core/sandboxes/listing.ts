@@ -53,12 +53,11 @@ function parseStates(text: string | undefined): readonly SandboxState[] {
 }
 
 function formatCursor(row: SandboxPosition): string {
-  return Buffer.from(`${row.createdAt.getTime()}.${row.id}`).toString("base64url");
+  return `${row.createdAt.getTime()}.${row.id}`;
 }
 
 function parseCursor(cursor: string): SandboxPosition {
-  const text = cursor.length <= 128 ? Buffer.from(cursor, "base64url").toString("latin1") : "";
-  const match = /^(\d{1,15})\.(sb-[a-z0-9]{1,32})$/.exec(text);
+  const match = /^(\d{1,15})\.(sb-[a-z0-9]{1,32})$/.exec(cursor);
   if (match?.[1] === undefined || match[2] === undefined) {
     throw new BadRequest("cursor is not one this service gave; start without a cursor");
   }

@@ -1,4 +1,4 @@
-import { formatDuration } from "@alcove/wire";
+import { formatDuration, imageNamePattern, longestImageName } from "@alcove/wire";
 import type { Config } from "../../config/config.ts";
 import {
   BadRequest,
@@ -41,6 +41,8 @@ export interface SpawnPlan {
 }
 
 export type SandboxDefaults = Config["defaults"];
+
+const imageName = new RegExp(imageNamePattern);
 
 /** Smallest memory a runtime starts in, MB. */
 const leastMemoryMb = 16;
@@ -100,7 +102,7 @@ function checkCount(name: string, value: number, least: number, most: number): n
 }
 
 function checkImage(image: string): string {
-  if (image === "" || image.length > 512 || /[\s\p{Cc}]/u.test(image) || image.startsWith("-")) {
+  if (image === "" || image.length > longestImageName || !imageName.test(image)) {
     throw new BadRequest(
       `image ${JSON.stringify(image.slice(0, 80))} is not an image name such as debian:12`,
     );

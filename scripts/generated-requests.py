@@ -1,0 +1,58 @@
+"""Hooks of schemathesis: generated requests reach sandboxes and commands that there are."""
+
+import json
+import os
+import zlib
+
+import schemathesis
+
+KNOWN = json.loads(os.environ["GENERATED_REQUESTS_KNOWN"])
+# What ends a sandbox gets ids of its own, so that the others last.
+ENDING = {"destroySandbox", "extendSandbox"}
+
+
+@schemathesis.hook
+def map_path_parameters(context, path_parameters):
+    if not path_parameters or "id" not in path_parameters:
+        return path_parameters
+    operation = context.operation.definition.raw.get("operationId")
+    # Reproducible: which sandbox it is depends on what was generated alone.
+    number = zlib.crc32(repr(sorted(path_parameters.items())).encode("utf-8", "surrogatepass"))
+    if number % 10 == 0:
+        return path_parameters
+    ids = KNOWN["ending"] if operation in ENDING else KNOWN["sandboxes"]
+    sandbox = ids[number % len(ids)]
+    mapped = {**path_parameters, "id": sandbox}
+    if "execId" in mapped:
+        execs = KNOWN["execs"][sandbox]
+        mapped["execId"] = execs[number // 7 % len(execs)]
+    if operation == "getPreviewUrl":
+        mapped["port"] = path_parameters.get("port")
+    return mapped
+
+
+@schemathesis.hook
+def map_body(context, body):
+    """A user, a directory, a network and a provider that there are: a schema cannot name them."""
+    if not isinstance(body, dict):
+        return body
+    known = {"user": "root", "workdir": "/workspace", "network": "none", "provider": ""}
+    if KNOWN["provider"] == "mock":
+        # It simulates no terminal.
+        body = {name: value for name, value in body.items() if name not in ("tty", "cols", "rows")}
+    return {
+        name: known[name] if name in known and isinstance(value, str) and value != "" else value
+        for name, value in body.items()
+    }
+
+
+@schemathesis.serializer("application/x-tar")
+def tar(context, value):
+    return value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
+
+
+@schemathesis.deserializer("application/x-ndjson")
+def lines(context, response):
+    """The schema describes one line; the last is the one with most in it."""
+    found = [json.loads(line) for line in response.content.splitlines()]
+    return found[-1]
