@@ -1,7 +1,13 @@
 //! The fixtures that the service's tests read too.
 
-use alcove_protocol::{Decoder, ErrorBody, Event, FrameError, Hello, Kind, Request, frame};
+use alcove_protocol::{
+    Decoder, ErrorBody, Event, ExecList, ExecRecord, FileInfo, FrameError, Hello, Info, Kind, Request, Started, Stats,
+    Welcome, frame,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
+use std::collections::BTreeSet;
 
 fn load(name: &str) -> Value {
     let path = format!("{}/../fixtures/{name}", env!("CARGO_MANIFEST_DIR"));
@@ -84,6 +90,55 @@ fn requests_are_taken_and_refused_as_the_fixtures_say() {
     for request in list(&fixtures, "refused") {
         assert!(Request::deserialize_value(request).is_err(), "{request}");
     }
+}
+
+/// Reads what a fixture says into the type and writes it again: nothing may be lost or spelled otherwise.
+fn same<T: DeserializeOwned + Serialize>(name: &str, value: &Value) {
+    let read: T = serde_json::from_value(value.clone()).unwrap_or_else(|error| panic!("{name}: {error}"));
+    assert_eq!(&serde_json::to_value(read).expect("JSON"), value, "{name}");
+}
+
+#[test]
+fn every_operation_is_spelled_as_the_fixtures_say() {
+    let fixtures = load("operations.json");
+    same::<Hello>("hello", &fixtures["hello"]);
+    same::<Welcome>("welcome", &fixtures["welcome"]);
+    for error in list(&fixtures, "errors") {
+        same::<ErrorBody>("errors", error);
+    }
+    let mut told = BTreeSet::new();
+    for operation in list(&fixtures, "operations") {
+        let name = operation["name"].as_str().expect("a name");
+        let request = &operation["request"];
+        if let Err(error) = Request::deserialize_value(request) {
+            panic!("{name}: {error}");
+        }
+        let op = request["op"].as_str().expect("an operation");
+        told.insert(op.to_owned());
+        for event in operation.get("events").and_then(Value::as_array).into_iter().flatten() {
+            same::<Event>(name, event);
+        }
+        let Some(reply) = operation.get("reply") else { continue };
+        match op {
+            "sandbox.info" => same::<Info>(name, reply),
+            "sandbox.stats" => same::<Stats>(name, reply),
+            "exec.start" => same::<Started>(name, reply),
+            "exec.attach" | "exec.get" | "exec.kill" => same::<ExecRecord>(name, reply),
+            "exec.list" => same::<ExecList>(name, reply),
+            "file.stat" | "file.write" | "file.mkdir" => same::<FileInfo>(name, reply),
+            "file.read" => same::<FileInfo>(name, &reply["info"]),
+            _ => {}
+        }
+    }
+    assert_eq!(told, operations(), "every operation has a fixture");
+}
+
+/// The names of all operations, as the refusal of an unknown one lists them.
+fn operations() -> BTreeSet<String> {
+    let refusal = Request::deserialize_value(&serde_json::json!({"op": "?"})).expect_err("no operation").to_string();
+    let names = refusal.split('`').skip(3).step_by(2).map(str::to_owned).collect::<BTreeSet<_>>();
+    assert!(names.len() > 20, "{refusal}");
+    names
 }
 
 trait DeserializeValue: Sized {

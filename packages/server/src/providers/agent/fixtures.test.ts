@@ -1,0 +1,201 @@
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { describe, expect, it } from "vitest";
+import { projectRoot } from "../../../test/support/agent-binary.ts";
+import { silentLogger } from "../../platform/logger.ts";
+import type { ExecId, SandboxId } from "../../ports/index.ts";
+import { AgentClient } from "./agent-client.ts";
+import { unixDialer } from "./dialers.ts";
+import { translateFailure } from "./failures.ts";
+import { type FakeConnection, fakeAgent } from "./fake-agent.ts";
+import { encodeHeader, encodeJsonFrame, FrameDecoder, frameKinds } from "./frames.ts";
+
+/** What the agent's own tests read too: `agent/protocol/tests/fixtures.rs`. */
+interface Operation {
+  name: string;
+  request: { op: string } & Record<string, unknown>;
+  reply?: Record<string, unknown>;
+  events?: Record<string, unknown>[];
+}
+const fixture = (name: string) =>
+  JSON.parse(readFileSync(join(projectRoot, "agent", "fixtures", name), "utf8"));
+const { hello, errors, operations } = fixture("operations.json") as {
+  hello: { token: string };
+  errors: { code: string; message: string }[];
+  operations: Operation[];
+};
+
+const execId = "ex-abcdefgh" as ExecId;
+const options = { signal: AbortSignal.timeout(15_000) };
+const body = async function* () {
+  yield Buffer.from("text");
+};
+const first = async <T>(items: AsyncIterable<T>): Promise<T | undefined> => {
+  for await (const item of items) return item;
+  return undefined;
+};
+const all = async <T>(items: AsyncIterable<T>): Promise<T[]> => {
+  const found: T[] = [];
+  for await (const item of items) found.push(item);
+  return found;
+};
+const command = { execId, command: "echo", env: {}, stdin: false };
+
+/** How the service asks for each operation, with every field that it ever sends; what it makes of the answer. */
+const calls: Record<string, (client: AgentClient) => Promise<unknown>> = {
+  configure: (client) =>
+    client.configure(
+      {
+        sandboxId: "sb-abc123def456" as SandboxId,
+        hostname: "box",
+        env: { A: "b" },
+        user: "1000:1000",
+        workdir: "/w",
+        expiresInMs: null,
+        execCaps: ["CAP_CHOWN"],
+        ringBytes: 65_536,
+      },
+      options,
+    ),
+  info: (client) => client.info(options),
+  "info of an agent without a sandbox": (client) => client.info(options),
+  expiry: (client) => client.setExpiry(5_000, options),
+  "no expiry": (client) => client.setExpiry(null, options),
+  stats: (client) => client.stats(options),
+  "no stats": (client) => client.stats(options),
+  events: (client) => first(client.execs.exits(options)),
+  shutdown: (client) => client.shutdown(options),
+  start: async (client) => {
+    const more = { user: "0", tty: { cols: 80, rows: 24 }, tag: "t", workdir: "/w" };
+    const spec = { ...command, ...more, args: ["hi"], argv: ["/bin/echo", "hi"], env: { A: "b" } };
+    await using view = await client.execs.start(
+      { ...spec, stdin: true, timeoutMs: 1_000, detached: false },
+      options,
+    );
+    return all(view.events);
+  },
+  "start detached": (client) =>
+    client.execs.startDetached(
+      { ...command, args: [], argv: ["echo"], timeoutMs: 1_000, detached: true },
+      options,
+    ),
+  attach: async (client) => {
+    await using view = await client.execs.attach(execId, {
+      from: 3,
+      follow: true,
+      lossless: true,
+      ...options,
+    });
+    return { info: view.info, events: await all(view.events) };
+  },
+  get: (client) => client.execs.get(execId, options),
+  list: (client) => client.execs.list(options),
+  "write to stdin": (client) =>
+    client.execs.writeStdin(execId, Buffer.from("text"), { close: false, ...options }),
+  "close stdin": (client) => client.execs.writeStdin(execId, Buffer.alloc(0), { close: true, ...options }),
+  resize: (client) => client.execs.resize(execId, { cols: 100, rows: 50 }, options),
+  signal: (client) => client.execs.signal(execId, 15, options),
+  kill: (client) => client.execs.kill(execId, { reason: "cancelled", ...options }),
+  grace: (client) => client.execs.setGrace(execId, 30_000, options),
+  "no grace": (client) => client.execs.setGrace(execId, null, options),
+  stat: (client) => client.files.stat("/w/a", { follow: true, ...options }),
+  "list files": (client) => client.files.list("/w", { depth: 2, ...options }),
+  read: async (client) => {
+    const read = await client.files.read("/w/a", { offset: 1, length: 4, ...options });
+    return { ...read, body: String(Buffer.concat(await all(read.body))) };
+  },
+  write: (client) => client.files.write("/w/a", body(), { mode: 0o640, user: "0", ...options }),
+  mkdir: (client) => client.files.mkdir("/w/d", { mode: 0o700, user: "0", parents: true, ...options }),
+  move: (client) => client.files.move("/w/a", "/w/b", options),
+  remove: (client) => client.files.remove("/w/a", { recursive: true, ...options }),
+  chmod: (client) => client.files.chmod("/w/a", 0o644, options),
+  glob: (client) => client.files.glob("/w/*", options),
+  archive: async (client) => String(Buffer.concat(await all(await client.files.archive("/w", options)))),
+  unpack: (client) => client.files.unpack("/w", body(), { user: "0", ...options }),
+  watch: async (client) => first(await client.files.watch("/w", { recursive: true, ...options })),
+  dial: async (client) => {
+    const socket = await client.dialPort(80, options);
+    socket.on("error", () => undefined).destroy();
+  },
+};
+
+const staysOpen = new Set(["sandbox.events", "file.watch", "port.dial"]);
+const takesABody = new Set(["file.write", "file.unpack", "exec.stdin"]);
+const sendsABody = new Set(["file.read", "file.archive"]);
+
+function answer(operation: Operation, connection: FakeConnection): void {
+  const { op } = operation.request;
+  if (operation.reply !== undefined) connection.frame(frameKinds.reply, operation.reply);
+  if (sendsABody.has(op)) connection.raw(frameKinds.data, Buffer.from("text"));
+  if (op === "exec.attach" || (op === "exec.start" && operation.request.follow === true))
+    connection.raw(frameKinds.stdout, Buffer.from("out"), Number(operation.request.from ?? 0));
+  for (const event of operation.events ?? []) connection.frame(frameKinds.event, event);
+  if (!staysOpen.has(op)) connection.end();
+}
+
+describe("operations of the protocol, as both sides' fixtures spell them", () => {
+  it.for(operations)("$name", async (operation) => {
+    const call = calls[operation.name];
+    if (call === undefined) throw new Error(`nothing here asks for "${operation.name}"`);
+    await using agent = await fakeAgent(
+      (request, connection) => {
+        if (!takesABody.has(String(request.op))) answer(operation, connection);
+      },
+      (kind, _bytes, connection) => {
+        if (kind === frameKinds.eof && takesABody.has(operation.request.op)) answer(operation, connection);
+      },
+    );
+    const dial = unixDialer(agent.path);
+    await using client = new AgentClient({ dial, token: hello.token, name: "sb-test", logger: silentLogger });
+    expect(await call(client)).toMatchSnapshot();
+    expect(agent.requests).toEqual([operation.request]);
+  });
+
+  it("each code of an error is one that is known", () => {
+    const told = errors.map(({ code, message }) => [
+      code,
+      translateFailure(code, message, "sb").constructor.name,
+    ]);
+    expect(Object.fromEntries(told)).toMatchSnapshot();
+  });
+});
+
+interface Frame {
+  name: string;
+  kind: keyof typeof frameKinds;
+  hex: string;
+  json?: Record<string, unknown>;
+  bytes?: string;
+  offset?: string;
+}
+const frames = fixture("frames.json") as {
+  frames: Frame[];
+  refused: { name: string; hex: string }[];
+};
+
+it.for(frames.frames)("frame: $name", (frame) => {
+  const bytes = Buffer.from(frame.hex, "hex");
+  const seen: unknown[] = [];
+  const decoder = new FrameDecoder({
+    onControl: (kind, payload) => seen.push({ kind, text: payload.toString() }),
+    onRaw: (kind, raw, offset) => seen.push({ kind, hex: raw.toString("hex"), offset }),
+  });
+  const kind = frameKinds[frame.kind];
+  const fromAgent = !["hello", "request"].includes(frame.kind);
+  if (fromAgent) decoder.push(bytes);
+  if (frame.json !== undefined) {
+    if (fromAgent) expect(seen).toEqual([{ kind, text: expect.any(String) }]);
+    expect(JSON.parse(bytes.subarray(5).toString())).toEqual(frame.json);
+    expect(encodeJsonFrame(kind, JSON.parse(bytes.subarray(5).toString()))).toEqual(bytes);
+    return;
+  }
+  const raw = frame.bytes ?? "";
+  const length = raw.length / 2 + (frame.offset === undefined ? 0 : 8);
+  expect(encodeHeader(kind, length)).toEqual(bytes.subarray(0, 5));
+  expect(bytes.subarray(bytes.length - raw.length / 2).toString("hex")).toBe(raw);
+});
+
+it.for(frames.refused)("refused frame: $name", (frame) => {
+  const decoder = new FrameDecoder({ onControl: () => undefined, onRaw: () => undefined });
+  expect(() => decoder.push(Buffer.from(frame.hex, "hex"))).toThrow();
+});
