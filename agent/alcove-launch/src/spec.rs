@@ -138,3 +138,27 @@ pub struct Reply<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_service_says_in_its_tests_is_taken_here() {
+        let path = format!("{}/../fixtures/launch.json", env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read_to_string(&path).expect("the fixture");
+        let fixture: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let mut taken = 0;
+        for request in ["launches", "destroys"].iter().flat_map(|kind| fixture[*kind].as_array().expect("a list")) {
+            match serde_json::from_str::<Request>(&request.to_string()) {
+                Ok(Request::Launch { id, .. } | Request::Destroy { id, .. }) => assert_eq!(request["id"], id),
+                Err(error) => panic!("{request}: {error}"),
+            }
+            taken += 1;
+        }
+        assert_eq!(taken, 5);
+        let mut unknown = fixture["launches"][0].clone();
+        unknown["spec"]["more"] = true.into();
+        assert!(serde_json::from_str::<Request>(&unknown.to_string()).is_err());
+    }
+}

@@ -1,0 +1,86 @@
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { expect, it } from "vitest";
+import { projectRoot } from "../../../test/support/agent-binary.ts";
+import type { RuntimeId, RuntimeSpec, SandboxId } from "../../ports/index.ts";
+import { type NativeProviderConfig, newLaunchSpec } from "./launch-plan.ts";
+import type { CgroupSpec, DestroySpec, IdsSpec, LaunchSpec, RuntimeRecord } from "./launch-spec.ts";
+
+// The launcher's tests read the same file: agent/alcove-launch/src/spec.rs.
+const fixture: {
+  launches: { id: number; spec: LaunchSpec }[];
+  destroys: { id: number; spec: DestroySpec }[];
+} = JSON.parse(readFileSync(join(projectRoot, "agent", "fixtures", "launch.json"), "utf8"));
+
+const config: NativeProviderConfig = {
+  defaultImage: "host",
+  networkMode: "none",
+  uidBase: 1_879_048_192,
+  pidsLimit: 512,
+  diskMb: 256,
+  minFreeMb: 0,
+  addedCaps: ["CAP_CHOWN"],
+};
+const spec: RuntimeSpec = {
+  runtimeId: "rt-1" as RuntimeId,
+  sandboxId: "sb-1" as SandboxId,
+  image: "busybox",
+  memoryMb: 256,
+  vcpus: 1.5,
+  env: {},
+  expiresInMs: null,
+  metadata: {},
+};
+const v1: CgroupSpec = {
+  version: 1,
+  dirs: [
+    { controller: "memory", path: "/sys/fs/cgroup/memory/alcove/rt-1" },
+    { controller: "pids", path: "/sys/fs/cgroup/pids/alcove/rt-1" },
+  ],
+};
+const v2: CgroupSpec = { version: 2, dirs: [{ controller: "unified", path: "/sys/fs/cgroup/alcove/rt-1" }] };
+const range: IdsSpec = { kind: "range", base: 1_879_048_192, count: 65_536 };
+const subids: IdsSpec = { kind: "subids", uid_start: 100_000, gid_start: 200_000, count: 65_536 };
+const host: LaunchSpec["root"] = { kind: "host", skeleton: "/data/skeleton" };
+const image: LaunchSpec["root"] = { kind: "image", rootfs: "/data/images/busybox/rootfs" };
+
+function launch(
+  change: Partial<RuntimeSpec>,
+  parts: { root: LaunchSpec["root"]; ids: IdsSpec; cgroup: CgroupSpec | null; template?: string },
+): LaunchSpec {
+  const { root, ids, cgroup, template } = parts;
+  const record: RuntimeRecord = {
+    version: 1,
+    instanceId: "instance",
+    runtimeId: "rt-1",
+    sandboxId: "sb-1",
+    token: "0".repeat(64),
+    image: spec.image,
+    rootfs: root.kind === "image" ? root.rootfs : null,
+    ids,
+    cgroup,
+    createdAt: "2026-01-01T00:00:00.000Z",
+  };
+  const dir = "/data/runtimes/native/rt-1";
+  const agent = "/data/agents/0123456789abcdef/alcove-agent";
+  return newLaunchSpec({ ...spec, ...change }, { config, dir, record, agent, root, template });
+}
+
+it("what the launcher is told is what its tests take", () => {
+  const made = [
+    launch({}, { root: image, ids: range, cgroup: v1, template: "/data/templates/256.ext4" }),
+    launch({ network: "host" }, { root: host, ids: subids, cgroup: v2 }),
+    launch({}, { root: host, ids: { kind: "single" }, cgroup: null }),
+  ];
+  expect(JSON.parse(JSON.stringify(made))).toEqual(fixture.launches.map((request) => request.spec));
+});
+
+it("what a removal is told is what its tests take", () => {
+  const dir = "/data/runtimes/native/rt-1";
+  const trash = "/data/runtimes/native/.trash";
+  const made: DestroySpec[] = [
+    { dir, trash, cgroup: v1, ids: range },
+    { dir, trash, cgroup: null, ids: { kind: "single" } },
+  ];
+  expect(made).toEqual(fixture.destroys.map((request) => request.spec));
+});
