@@ -6,11 +6,12 @@ import { EventLog } from "./core/events/event-log.ts";
 import { ExecService } from "./core/exec/exec-service.ts";
 import { FileService } from "./core/files/file-service.ts";
 import type { ProviderRegistry } from "./core/providers/provider-registry.ts";
-import { randomIds } from "./core/random-ids.ts";
 import { Reconciler } from "./core/reconcile/reconciler.ts";
-import { SandboxService } from "./core/sandboxes/sandbox-service.ts";
+import { composeSandboxes } from "./core/sandboxes/compose.ts";
+import type { SandboxService } from "./core/sandboxes/sandbox-service.ts";
 import type { Installation } from "./platform/installation.ts";
 import type { Logger } from "./platform/logger.ts";
+import { randomIds } from "./platform/random-ids.ts";
 import { systemClock } from "./platform/system-clock.ts";
 import type { Store } from "./ports/store.ts";
 
@@ -47,16 +48,15 @@ export async function openControlPlane(options: {
   const { config, logger, store, registry, version, installation, opened } = options;
   const common = { store, registry, clock: systemClock, logger };
   const events = opened.use(await EventLog.open({ ...common, retention: config.store.eventsRetention }));
-  const sandboxes = opened.use(
-    new SandboxService({
-      ...common,
-      events,
-      ids: randomIds,
-      defaults: config.defaults,
-      deadmanGraceMs: config.server.deadmanGraceMs,
-      workerId,
-    }),
-  );
+  const { sandboxes, lifecycle } = composeSandboxes({
+    ...common,
+    events,
+    ids: randomIds,
+    defaults: config.defaults,
+    deadmanGraceMs: config.server.deadmanGraceMs,
+    workerId,
+  });
+  opened.use(sandboxes);
   const execs = opened.use(
     new ExecService({
       ...common,
@@ -75,7 +75,7 @@ export async function openControlPlane(options: {
   const reconciler = opened.use(
     new Reconciler({
       ...common,
-      sandboxes,
+      lifecycle,
       events,
       retentionMs: config.store.retentionMs,
       maxDestroyed: config.store.maxDestroyed,

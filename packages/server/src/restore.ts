@@ -2,9 +2,9 @@ import { randomUUID } from "node:crypto";
 import { mkdir, readdir, rename, rm } from "node:fs/promises";
 import path from "node:path";
 import type { Config } from "./config/config.ts";
-import { randomIds } from "./core/random-ids.ts";
 import { lockDataDir } from "./platform/data-dir-lock.ts";
 import { renewInstallation } from "./platform/installation.ts";
+import { randomIds } from "./platform/random-ids.ts";
 import { SqliteStore } from "./stores/sqlite/sqlite-store.ts";
 
 /** Folders that an earlier restore could not remove begin with this. */

@@ -3,9 +3,9 @@ import { expect, it } from "vitest";
 import { agentBinary } from "../../test/support/agent-binary.ts";
 import { describeWith } from "../../test/support/requirements.ts";
 import { busyboxRootfs } from "../../test/support/tiny-images.ts";
-import { randomIds } from "../core/random-ids.ts";
 import { openImageStore } from "../images.ts";
 import { silentLogger } from "../platform/logger.ts";
+import { randomIds } from "../platform/random-ids.ts";
 import { shell } from "../ports/contract/provider/harness.ts";
 import { NativeProvider } from "../providers/native/index.ts";
 

@@ -1,5 +1,5 @@
 import { readFile } from "node:fs/promises";
-import { randomIds } from "../../src/core/random-ids.ts";
+import { randomIds } from "../../src/platform/random-ids.ts";
 import type { ExecExit, SandboxOperations } from "../../src/ports/index.ts";
 import { projectRoot } from "./agent-binary.ts";
 import { mustRun } from "./programs.ts";

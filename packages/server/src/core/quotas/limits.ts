@@ -1,5 +1,5 @@
 import type { CapacityRules } from "../../ports/store.ts";
-import type { SandboxDefaults } from "../sandboxes/spawn-plan.ts";
+import type { SandboxDefaults } from "./sandbox-defaults.ts";
 
 /** What one owner may have; 0: no limit. */
 export interface OwnerLimits {

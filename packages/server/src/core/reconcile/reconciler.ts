@@ -13,14 +13,14 @@ import type {
   Timer,
 } from "../../ports/index.ts";
 import type { ProviderRegistry } from "../providers/provider-registry.ts";
+import type { SandboxLifecycle } from "../sandboxes/compose.ts";
 import { messageOf } from "../sandboxes/context.ts";
 import type { LiveSandbox } from "../sandboxes/live-sandboxes.ts";
-import type { SandboxService } from "../sandboxes/sandbox-service.ts";
 import { type Finding, judge } from "./judge.ts";
 import { RetrySchedule } from "./retry-schedule.ts";
 
 export interface ReconcilerOptions {
-  sandboxes: SandboxService;
+  lifecycle: SandboxLifecycle;
   registry: ProviderRegistry;
   store: Store;
   clock: Clock;
@@ -79,7 +79,7 @@ export class Reconciler implements AsyncDisposable {
 
   constructor(options: ReconcilerOptions) {
     this.#options = { intervalMs: 60_000, ...options };
-    const { gates } = options.sandboxes.lifecycle;
+    const { gates } = options.lifecycle;
     this.ready = gates.ofProvider(options.registry.default().name).ready;
     this.#retries = new RetrySchedule({ clock: options.clock, onDue: (id) => this.#repeatDestroy(id) });
   }
@@ -88,9 +88,9 @@ export class Reconciler implements AsyncDisposable {
   start(): void {
     if (this.#started) return;
     this.#started = true;
-    const { sandboxes, registry, intervalMs } = this.#options;
-    sandboxes.lifecycle.onUnfinished((entry) => this.#retries.failed(entry.row.id));
-    sandboxes.lifecycle.onProbeFailed((entry) => this.#probeLater(entry));
+    const { lifecycle, registry, intervalMs } = this.#options;
+    lifecycle.onUnfinished((entry) => this.#retries.failed(entry.row.id));
+    lifecycle.onProbeFailed((entry) => this.#probeLater(entry));
     for (const provider of registry.all) {
       this.#stopListening.push(provider.onExit((id, reason) => this.#exited(id, reason)));
       this.#repeat(provider, async () => ((await this.#passOf(provider)) ? intervalMs : unansweredPauseMs));
@@ -110,7 +110,7 @@ export class Reconciler implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     this.#closed = true;
     this.#closing.abort(new ShuttingDown());
-    this.#options.sandboxes.lifecycle.recover.close(new ShuttingDown());
+    this.#options.lifecycle.recover.close(new ShuttingDown());
     this.#retries[Symbol.dispose]();
     for (const timer of [...this.#timers.values(), ...this.#probes.values()]) timer.cancel();
     this.#timers.clear();
@@ -149,8 +149,8 @@ export class Reconciler implements AsyncDisposable {
   }
 
   async #keepHouse(): Promise<void> {
-    const { clock, retentionMs, sandboxes } = this.#options;
-    const { live, failed } = sandboxes.lifecycle;
+    const { clock, retentionMs, lifecycle } = this.#options;
+    const { live, failed } = lifecycle;
     await this.#load();
     const without = live.all().filter((entry) => entry.provider === undefined);
     await this.#forEach(without, parallelEnds, (entry) =>
@@ -172,8 +172,8 @@ export class Reconciler implements AsyncDisposable {
 
   /** Rows memory does not know, and entries that differ from their row. */
   async #loadNow(): Promise<void> {
-    const { sandboxes, store, registry } = this.#options;
-    const { live, expiry, recover, gates } = sandboxes.lifecycle;
+    const { lifecycle, store, registry } = this.#options;
+    const { live, expiry, recover, gates } = lifecycle;
     const before = live.all();
     const stored = new Map((await store.sandboxes.listLive()).map((row) => [row.id, row]));
     for (const known of stored.values()) {
@@ -193,8 +193,8 @@ export class Reconciler implements AsyncDisposable {
   }
 
   async #reconcileProvider(provider: RuntimeProvider): Promise<boolean> {
-    const { sandboxes, registry, logger, recovery } = this.#options;
-    const { live, gates } = sandboxes.lifecycle;
+    const { lifecycle, registry, logger, recovery } = this.#options;
+    const { live, gates } = lifecycle;
     const gate = gates.ofProvider(provider.name);
     const first = !gate.opened;
     await this.#load();
@@ -256,7 +256,7 @@ export class Reconciler implements AsyncDisposable {
   }
 
   async #act(entry: LiveSandbox, finding: Finding): Promise<void> {
-    const { destroys, recover } = this.#options.sandboxes.lifecycle;
+    const { destroys, recover } = this.#options.lifecycle;
     if (entry.work !== undefined || this.#closed) return;
     switch (finding.kind) {
       case "leave":
@@ -292,8 +292,8 @@ export class Reconciler implements AsyncDisposable {
 
   /** A runtime of ours that no row names. @returns false when it has to be looked at again soon. */
   async #actOnUnknown(provider: RuntimeProvider, runtime: InventoryEntry): Promise<boolean> {
-    const { sandboxes, logger, recovery } = this.#options;
-    if (sandboxes.lifecycle.live.byRuntime(runtime.runtimeId) !== undefined) return true;
+    const { lifecycle, logger, recovery } = this.#options;
+    if (lifecycle.live.byRuntime(runtime.runtimeId) !== undefined) return true;
     if (runtime.state === "unreadable") {
       logger.warn(
         { provider: provider.name, runtime_id: runtime.runtimeId },
@@ -303,7 +303,7 @@ export class Reconciler implements AsyncDisposable {
     }
     if (recovery?.recovering === true && runtime.state === "running") {
       try {
-        if (await sandboxes.lifecycle.recover.takeIn(provider, runtime)) return true;
+        if (await lifecycle.recover.takeIn(provider, runtime)) return true;
       } catch (error) {
         this.#logFailure(error);
         return false;
@@ -314,8 +314,8 @@ export class Reconciler implements AsyncDisposable {
   }
 
   async #destroyOrphan(provider: RuntimeProvider, runtime: InventoryEntry): Promise<void> {
-    const { sandboxes, events, logger } = this.#options;
-    await sandboxes.lifecycle.destroys.removeRuntime(provider, runtime.runtimeId);
+    const { lifecycle, events, logger } = this.#options;
+    await lifecycle.destroys.removeRuntime(provider, runtime.runtimeId);
     logger.info(
       { provider: provider.name, runtime_id: runtime.runtimeId },
       "an orphaned runtime was destroyed",
@@ -326,7 +326,7 @@ export class Reconciler implements AsyncDisposable {
 
   /** A sandbox did not answer: it is asked again, however long until the next pass. */
   #probeLater(entry: LiveSandbox): void {
-    const { live, recover } = this.#options.sandboxes.lifecycle;
+    const { live, recover } = this.#options.lifecycle;
     if (this.#closed || this.#probes.has(entry)) return;
     const pauseMs = Math.min(firstProbePauseMs * 2 ** (entry.failedProbes - 1), longestProbePauseMs);
     const timer = this.#options.clock.setTimer(pauseMs, () => {
@@ -339,12 +339,12 @@ export class Reconciler implements AsyncDisposable {
 
   /** A provider says that a runtime ended by itself. */
   #exited(runtimeId: RuntimeId, reason: string): void {
-    const { sandboxes, logger } = this.#options;
-    const entry = sandboxes.lifecycle.live.byRuntime(runtimeId);
+    const { lifecycle, logger } = this.#options;
+    const entry = lifecycle.live.byRuntime(runtimeId);
     if (entry === undefined || this.#closed) return;
     this.#run(
       this.#settled(entry)
-        .then(() => sandboxes.lifecycle.recover.suspected(entry, reason))
+        .then(() => lifecycle.recover.suspected(entry, reason))
         .catch((error: unknown) =>
           logger.error(
             { sandbox_id: entry.row.id, err: error },
@@ -356,16 +356,16 @@ export class Reconciler implements AsyncDisposable {
 
   /** Waits until nothing works on a sandbox. */
   async #settled(entry: LiveSandbox): Promise<void> {
-    const { live } = this.#options.sandboxes.lifecycle;
+    const { live } = this.#options.lifecycle;
     while (entry.work !== undefined) await live.finished(entry.work);
   }
 
   #repeatDestroy(id: string): void {
-    const entry = this.#options.sandboxes.lifecycle.live.get(id);
+    const entry = this.#options.lifecycle.live.get(id);
     if (entry === undefined || this.#closed) return;
     const repeat = async () => {
       await this.#settled(entry);
-      if (entry.row.state === "destroyed" || this.#options.sandboxes.lifecycle.live.get(id) !== entry) return;
+      if (entry.row.state === "destroyed" || this.#options.lifecycle.live.get(id) !== entry) return;
       await this.#act(
         entry,
         entry.row.state === "creating" ? { kind: "undo" } : { kind: "destroy", reason: "reconciled" },

@@ -2,10 +2,10 @@ import type { Logger } from "../../platform/logger.ts";
 import type { Clock, EventSink, Fence, Ids, SandboxRow, Store } from "../../ports/index.ts";
 import type { ProviderRegistry } from "../providers/provider-registry.ts";
 import type { Limits } from "../quotas/limits.ts";
+import type { SandboxDefaults } from "../quotas/sandbox-defaults.ts";
 import type { SpawnQueue } from "../scheduling/spawn-queue.ts";
 import type { ExpiryQueue } from "./expiry-queue.ts";
 import type { LiveSandboxes } from "./live-sandboxes.ts";
-import type { SandboxDefaults } from "./spawn-plan.ts";
 
 /** What the flows of a sandbox's life share. */
 export interface SandboxContext {

@@ -9,12 +9,12 @@ import {
   type SandboxRow,
   Unavailable,
 } from "../../ports/index.ts";
+import type { SandboxDefaults } from "../quotas/sandbox-defaults.ts";
 import { expiresInMs, messageOf, probeDeadlineMs, type SandboxContext } from "./context.ts";
 import type { DestroyFlow } from "./destroy-flow.ts";
 import { FreshInventories } from "./fresh-inventories.ts";
 import type { LiveSandbox } from "./live-sandboxes.ts";
 import { logSandbox } from "./sandbox-log.ts";
-import type { SandboxDefaults } from "./spawn-plan.ts";
 
 /** So many questions in a row may go unanswered before a sandbox counts as unhealthy, less one. */
 const probesBeforeUnhealthy = 2;

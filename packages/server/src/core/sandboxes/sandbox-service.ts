@@ -1,59 +1,31 @@
 import { boundedParallel } from "../../platform/bounded-parallel.ts";
 import { ShuttingDown } from "../../platform/deadline.ts";
-import type { Logger } from "../../platform/logger.ts";
 import {
   BadRequest,
   type CallOptions,
-  type Clock,
-  DomainError,
-  type EventSink,
-  type Ids,
   ResourceLimit,
   type RuntimeProvider,
   type RuntimeStats,
   type SandboxId,
   type SandboxRow,
-  type Store,
 } from "../../ports/index.ts";
 import { parseOwnerId } from "../owners.ts";
 import type { ProviderRegistry } from "../providers/provider-registry.ts";
-import { Limits } from "../quotas/limits.ts";
-import { type AdmissionDecision, capacityDenied, decideAdmission } from "../scheduling/admission.ts";
-import { StartGates } from "../scheduling/gate.ts";
-import { SpawnQueue } from "../scheduling/spawn-queue.ts";
+import { type AdmissionDecision, decideAdmission } from "../scheduling/admission.ts";
+import type { StartGates } from "../scheduling/gate.ts";
+import type { SpawnQueue } from "../scheduling/spawn-queue.ts";
 import type { SandboxContext } from "./context.ts";
-import { DestroyFlow } from "./destroy-flow.ts";
-import { ExpiryQueue } from "./expiry-queue.ts";
-import { ExtendFlow } from "./extend-flow.ts";
-import { FailedSandboxes } from "./failed-sandboxes.ts";
-import { hashInput, IdempotentSpawns, type SpawnClaim } from "./idempotency.ts";
+import type { DestroyFlow } from "./destroy-flow.ts";
+import type { ExtendFlow } from "./extend-flow.ts";
+import type { FailedSandboxes } from "./failed-sandboxes.ts";
+import { hashInput, type IdempotentSpawns, type SpawnClaim } from "./idempotency.ts";
 import { type ListPage, type ListRequest, listSandboxes } from "./listing.ts";
-import {
-  type LiveSandbox,
-  LiveSandboxes,
-  type RunningSandbox,
-  type SandboxListener,
-  sandboxGone,
-  sandboxNotFound,
-} from "./live-sandboxes.ts";
-import { RecoverFlow } from "./recover-flow.ts";
-import { SandboxDirectory } from "./sandbox-directory.ts";
-import { type OnStage, SpawnFlow } from "./spawn-flow.ts";
-import { checkTtl, planSpawn, type SandboxDefaults, type SpawnInput, type SpawnPlan } from "./spawn-plan.ts";
+import { type RunningSandbox, type SandboxListener, sandboxGone, sandboxNotFound } from "./live-sandboxes.ts";
+import type { SandboxDirectory } from "./sandbox-directory.ts";
+import type { OnStage, SpawnFlow } from "./spawn-flow.ts";
+import { checkTtl, planSpawn, type SpawnInput, type SpawnPlan } from "./spawn-plan.ts";
 
 export type { SpawnInput } from "./spawn-plan.ts";
-
-export interface SandboxServiceOptions {
-  store: Store;
-  registry: ProviderRegistry;
-  events: EventSink;
-  clock: Clock;
-  ids: Ids;
-  logger: Logger;
-  defaults: SandboxDefaults;
-  deadmanGraceMs: number;
-  workerId: string;
-}
 
 /** Destroys at once when many sandboxes go together. */
 const parallelDestroys = 16;
@@ -64,10 +36,8 @@ const longestLog = 10_000;
  * means to be loaded. The states of a sandbox are in `states.ts`, what this process does with one in `live-sandboxes.ts`.
  */
 export class SandboxService implements AsyncDisposable {
-  /** For the reconciler alone. */
-  readonly lifecycle: SandboxLifecycle;
   readonly #context: SandboxContext;
-  readonly #gates = new StartGates();
+  readonly #gates: StartGates;
   readonly #directory: SandboxDirectory;
   readonly #failed: FailedSandboxes;
   readonly #spawns: SpawnFlow;
@@ -76,56 +46,24 @@ export class SandboxService implements AsyncDisposable {
   readonly #idempotent: IdempotentSpawns;
   #closed = false;
 
-  constructor(options: SandboxServiceOptions) {
-    const { clock, events, defaults } = options;
-    const queue = new SpawnQueue({
-      clock,
-      events,
-      overflow: defaults.spawnOverflow,
-      timeoutMs: defaults.spawnQueueTimeoutMs,
-      maxWaiting: defaults.maxSpawnQueue,
-      denied: (ownerId, result) => capacityDenied(defaults, ownerId, result),
-    });
-    const expiry = new ExpiryQueue({ clock, onDue: (id) => this.#expire(id) });
-    this.#context = {
-      ...options,
-      queue,
-      expiry,
-      live: new LiveSandboxes(options),
-      fence: { holder: options.workerId, generation: 0 },
-      limits: new Limits(defaults),
-    };
-    const unfinished = new Set<(entry: LiveSandbox) => void>();
-    this.#destroys = new DestroyFlow(this.#context, (entry) => {
-      for (const listener of unfinished) listener(entry);
-    });
-    this.#spawns = new SpawnFlow(this.#context, this.#destroys);
-    this.#idempotent = new IdempotentSpawns(this.#context);
-    this.#failed = new FailedSandboxes(this.#context, this.#destroys);
-    const failing = new Set<(entry: LiveSandbox) => void>();
-    const recover = new RecoverFlow(this.#context, {
-      destroys: this.#destroys,
-      onProbeFailed: (entry) => {
-        for (const listener of failing) listener(entry);
-      },
-    });
-    this.#extends = new ExtendFlow(this.#context, recover);
-    this.#directory = new SandboxDirectory({
-      live: this.#context.live,
-      gates: this.#gates,
-      recover,
-      store: options.store,
-    });
-    this.lifecycle = {
-      live: this.#context.live,
-      expiry,
-      destroys: this.#destroys,
-      recover,
-      failed: this.#failed,
-      gates: this.#gates,
-      onUnfinished: (listener) => unfinished.add(listener),
-      onProbeFailed: (listener) => failing.add(listener),
-    };
+  constructor(parts: {
+    context: SandboxContext;
+    gates: StartGates;
+    directory: SandboxDirectory;
+    failed: FailedSandboxes;
+    spawns: SpawnFlow;
+    destroys: DestroyFlow;
+    extends: ExtendFlow;
+    idempotent: IdempotentSpawns;
+  }) {
+    this.#context = parts.context;
+    this.#gates = parts.gates;
+    this.#directory = parts.directory;
+    this.#failed = parts.failed;
+    this.#spawns = parts.spawns;
+    this.#destroys = parts.destroys;
+    this.#extends = parts.extends;
+    this.#idempotent = parts.idempotent;
   }
 
   /** Whether spawns without a wish for a provider are let through. */
@@ -319,50 +257,9 @@ export class SandboxService implements AsyncDisposable {
     return input.provider ? registry.get(input.provider) : registry.default();
   }
 
-  /** A sandbox's time has come. */
-  #expire(id: SandboxId): void {
-    if (this.#closed) return;
-    void this.#destroyExpired(id).catch((error: unknown) => {
-      if (error instanceof DomainError && error.code === "not_found") return;
-      this.#context.logger.warn(
-        { sandbox_id: id, err: error },
-        "an expired sandbox could not be destroyed yet",
-      );
-    });
-  }
-
-  async #destroyExpired(id: SandboxId): Promise<void> {
-    const { live, clock, expiry } = this.#context;
-    let entry = live.get(id);
-    while (entry?.work?.kind === "other") {
-      await live.finished(entry.work);
-      entry = live.get(id);
-    }
-    if (entry === undefined || entry.work !== undefined) return;
-    if (entry.row.expiresAt.getTime() > clock.now().getTime()) {
-      expiry.set(id, entry.row.expiresAt);
-      return;
-    }
-    await this.#destroys.begin(entry, "expired");
-  }
-
   #reportLimit(ownerId: string, operation: string, error: ResourceLimit, sandboxId = ""): void {
     const owner = ownerId === "" ? {} : { owner_id: ownerId };
     const data = { operation, ...owner, ...error.details, error: error.message };
     this.#context.events.emit({ type: "resource.limit", sandboxId, data });
   }
-}
-
-/** What the reconciler works with. */
-export interface SandboxLifecycle {
-  readonly live: LiveSandboxes;
-  readonly expiry: ExpiryQueue;
-  readonly destroys: DestroyFlow;
-  readonly recover: RecoverFlow;
-  readonly failed: FailedSandboxes;
-  readonly gates: StartGates;
-  /** Calls back when a destroy could not be finished. */
-  onUnfinished(listener: (entry: LiveSandbox) => void): void;
-  /** Calls back when a sandbox did not answer. */
-  onProbeFailed(listener: (entry: LiveSandbox) => void): void;
 }

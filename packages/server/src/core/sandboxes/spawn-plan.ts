@@ -1,5 +1,4 @@
 import { formatDuration, imageNamePattern, longestImageName } from "@alcove/wire";
-import type { Config } from "../../config/config.ts";
 import {
   BadRequest,
   type NetworkMode,
@@ -8,6 +7,7 @@ import {
   type RuntimeProvider,
 } from "../../ports/index.ts";
 import { parseOwnerId } from "../owners.ts";
+import type { SandboxDefaults } from "../quotas/sandbox-defaults.ts";
 
 /** What a client asks for; what it left out is absent. */
 export interface SpawnInput {
@@ -39,8 +39,6 @@ export interface SpawnPlan {
   workdir: string | null;
   network: NetworkMode | null;
 }
-
-export type SandboxDefaults = Config["defaults"];
 
 const imageName = new RegExp(imageNamePattern);
 

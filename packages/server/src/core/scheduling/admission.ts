@@ -2,7 +2,7 @@ import type { AdmissionReason } from "@alcove/wire";
 import { ResourceLimit, type Store } from "../../ports/index.ts";
 import { parseOwnerId } from "../owners.ts";
 import type { Limits } from "../quotas/limits.ts";
-import type { SandboxDefaults } from "../sandboxes/spawn-plan.ts";
+import type { SandboxDefaults } from "../quotas/sandbox-defaults.ts";
 import type { ReserveResult } from "./spawn-queue.ts";
 
 /** Spec §2, Spawn admission decision. */

@@ -1,11 +1,12 @@
 import { randomBytes } from "node:crypto";
 import { silentLogger } from "../../platform/logger.ts";
+import { randomIds } from "../../platform/random-ids.ts";
 import type { Clock, EventSink, NewEvent, RuntimeProvider, Store } from "../../ports/index.ts";
 import { ProviderRegistry } from "../providers/provider-registry.ts";
-import { randomIds } from "../random-ids.ts";
+import type { SandboxDefaults } from "../quotas/sandbox-defaults.ts";
 import { Reconciler, type ReconcilerOptions } from "../reconcile/reconciler.ts";
-import { SandboxService } from "../sandboxes/sandbox-service.ts";
-import type { SandboxDefaults } from "../sandboxes/spawn-plan.ts";
+import { composeSandboxes } from "../sandboxes/compose.ts";
+import type { SandboxService } from "../sandboxes/sandbox-service.ts";
 import type { FakeClock } from "./fake-clock.ts";
 import { ScriptedProvider } from "./scripted-provider.ts";
 
@@ -61,17 +62,18 @@ export class Harness<C extends Clock = FakeClock> implements AsyncDisposable {
     this.registry = new ProviderRegistry({ providers, defaultName: this.provider.name, clock });
     const defaults = { ...testDefaults, ...options.defaults };
     const shared = { store, registry: this.registry, events, clock, logger: silentLogger };
-    this.service = new SandboxService({
+    const { sandboxes, lifecycle } = composeSandboxes({
       ...shared,
       ids: randomIds,
       defaults,
       deadmanGraceMs: 300_000,
       workerId: "local",
     });
+    this.service = sandboxes;
     const { recovery } = options;
     this.reconciler = new Reconciler({
       ...shared,
-      sandboxes: this.service,
+      lifecycle,
       retentionMs: 24 * 3_600_000,
       ...(recovery === undefined ? {} : { recovery }),
       maxDestroyed: 100_000,

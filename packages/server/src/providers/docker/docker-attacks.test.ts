@@ -5,7 +5,7 @@ import { sharedEngine } from "../../../test/support/docker-engine.ts";
 import { type DockerUnderTest, openDocker } from "../../../test/support/docker-provider.ts";
 import { compileProbe, probeOutcomes } from "../../../test/support/probe.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
-import { randomIds } from "../../core/random-ids.ts";
+import { randomIds } from "../../platform/random-ids.ts";
 import { chunks, run, shell, soon } from "../../ports/contract/provider/harness.ts";
 import type { RuntimeId, RuntimeSpec, SandboxOperations } from "../../ports/index.ts";
 

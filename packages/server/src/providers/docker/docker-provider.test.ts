@@ -14,7 +14,7 @@ import { startRegistry } from "../../../test/support/registry.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
 import { busyboxImage, busyboxRootfs, importImage } from "../../../test/support/tiny-images.ts";
 import type { DockerConfig } from "../../config/config.ts";
-import { randomIds } from "../../core/random-ids.ts";
+import { randomIds } from "../../platform/random-ids.ts";
 import { finish, run, shell, soon } from "../../ports/contract/provider/harness.ts";
 import {
   BadRequest,

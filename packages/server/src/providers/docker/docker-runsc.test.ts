@@ -2,7 +2,7 @@ import { afterAll, beforeAll, expect, it } from "vitest";
 import { sharedEngine } from "../../../test/support/docker-engine.ts";
 import { type DockerUnderTest, openDocker } from "../../../test/support/docker-provider.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
-import { randomIds } from "../../core/random-ids.ts";
+import { randomIds } from "../../platform/random-ids.ts";
 import {
   chunks,
   collect,

@@ -1,6 +1,6 @@
 import { afterEach, describe, expect, it } from "vitest";
-import { randomIds } from "../../core/random-ids.ts";
 import { silentLogger } from "../../platform/logger.ts";
+import { randomIds } from "../../platform/random-ids.ts";
 import { systemClock } from "../../platform/system-clock.ts";
 import type { ExecEvent, ExecExit, ExecSpec, ExecView, RuntimeSpec } from "../../ports/index.ts";
 import { MockProvider } from "./index.ts";

@@ -10,7 +10,7 @@ import { attackProbe, runScript } from "../../../test/support/attack-probe.ts";
 import { type NativeHome, nativeHome, testImage } from "../../../test/support/native.ts";
 import { compileProbe } from "../../../test/support/probe.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
-import { randomIds } from "../../core/random-ids.ts";
+import { randomIds } from "../../platform/random-ids.ts";
 import { BadRequest, type ExecExit, type RuntimeId, type SandboxOperations } from "../../ports/index.ts";
 import type { NativeProvider } from "./native-provider.ts";
 
@@ -262,7 +262,7 @@ await describeWith(
 /** A service of its own process: spawns, says so, and waits to be killed. */
 function serviceSource(dataDir: string, runtimeId: RuntimeId): string {
   const support = JSON.stringify(`${projectRoot}/packages/server/test/support/native.ts`);
-  const ids = JSON.stringify(`${projectRoot}/packages/server/src/core/random-ids.ts`);
+  const ids = JSON.stringify(`${projectRoot}/packages/server/src/platform/random-ids.ts`);
   return `
 import { Readable } from "node:stream";
 import { nativeProvider } from ${support};

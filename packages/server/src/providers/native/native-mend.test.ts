@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { afterEach, beforeEach, expect, it } from "vitest";
 import { type NativeHome, nativeHome, nativeProvider, testImage } from "../../../test/support/native.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
-import { randomIds } from "../../core/random-ids.ts";
+import { randomIds } from "../../platform/random-ids.ts";
 import { run } from "../../ports/contract/provider/harness.ts";
 import type { RuntimeSpec } from "../../ports/index.ts";
 import type { NativeProvider } from "./native-provider.ts";

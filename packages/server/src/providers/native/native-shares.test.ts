@@ -4,7 +4,7 @@ import { afterAll, beforeAll, expect, it } from "vitest";
 import { attackProbe, runScript } from "../../../test/support/attack-probe.ts";
 import { type NativeHome, nativeHome, testImage } from "../../../test/support/native.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
-import { randomIds } from "../../core/random-ids.ts";
+import { randomIds } from "../../platform/random-ids.ts";
 import type { RuntimeId } from "../../ports/index.ts";
 import type { NativeProvider } from "./native-provider.ts";
 

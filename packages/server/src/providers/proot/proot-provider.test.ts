@@ -7,8 +7,8 @@ import { describe, expect, it } from "vitest";
 import { agentBinary } from "../../../test/support/agent-binary.ts";
 import { requirement } from "../../../test/support/requirements.ts";
 import { busyboxRootfs } from "../../../test/support/tiny-images.ts";
-import { randomIds } from "../../core/random-ids.ts";
 import { silentLogger } from "../../platform/logger.ts";
+import { randomIds } from "../../platform/random-ids.ts";
 import { providerContract } from "../../ports/contract/provider-contract.ts";
 import {
   BadRequest,

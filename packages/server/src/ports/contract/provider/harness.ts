@@ -1,6 +1,6 @@
 import type { Capability } from "@alcove/wire";
 import { expect, type TestContext, vi } from "vitest";
-import { randomIds } from "../../../core/random-ids.ts";
+import { randomIds } from "../../../platform/random-ids.ts";
 import type {
   ExecEvent,
   ExecExit,

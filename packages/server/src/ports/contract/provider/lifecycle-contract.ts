@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { randomIds } from "../../../core/random-ids.ts";
+import { randomIds } from "../../../platform/random-ids.ts";
 import { NotFound, RuntimeGone, type RuntimeId } from "../../index.ts";
 import { ConnectionWatch } from "./connection-watch.ts";
 import { type ContractHarness, eventually, finish, readUntil, run, shell, soon } from "./harness.ts";
