@@ -26,8 +26,6 @@ def map_path_parameters(context, path_parameters):
     if "execId" in mapped:
         execs = KNOWN["execs"][sandbox]
         mapped["execId"] = execs[number // 7 % len(execs)]
-    if operation == "getPreviewUrl":
-        mapped["port"] = path_parameters.get("port")
     return mapped
 
 

@@ -7,6 +7,7 @@ import {
   Env,
   OptionalDuration,
   Signal,
+  stdinEncoded,
   UserName,
   Workdir,
 } from "./texts.ts";
@@ -55,7 +56,7 @@ export const ExecRequest = Type.Object(
     stdin: Type.Optional(Type.String({ description: "Standard input; it ends after this. Default: empty." })),
     stdin_encoding: inputEncoding,
   },
-  { $id: "ExecRequest", additionalProperties: false, ...base64When("stdin", "stdin_encoding") },
+  { $id: "ExecRequest", additionalProperties: false, ...stdinEncoded },
 );
 export type ExecRequest = Static<typeof ExecRequest>;
 
@@ -77,7 +78,7 @@ export const StartExecRequest = Type.Object(
     tty: Type.Optional(Type.Boolean()),
     ...windowSize,
   },
-  { $id: "StartExecRequest", additionalProperties: false, ...base64When("stdin", "stdin_encoding") },
+  { $id: "StartExecRequest", additionalProperties: false, ...stdinEncoded },
 );
 export type StartExecRequest = Static<typeof StartExecRequest>;
 

@@ -125,4 +125,3 @@ export function statusBody<const S extends string>(status: S) {
   return Type.Object({ status: Type.Literal(status) });
 }
 export const PruneResult = Type.Object({ pruned: Type.Integer() }, { $id: "PruneResult" });
-export const PreviewUrl = Type.Object({ url: Type.String() }, { $id: "PreviewUrl" });

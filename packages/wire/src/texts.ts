@@ -136,20 +136,32 @@ export const Signal = Type.Union(
   { description: "Name with or without SIG, or number.", examples: ["TERM"] },
 );
 
-/** For an object whose text is base64 when the field of its encoding says so. */
-export const base64When = (field: string, encoding = "encoding") => ({
+const base64 = { pattern: "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$" };
+
+/** For an object whose text is base64 when its `encoding` says so. */
+export const base64When = (field: string) => ({
   ...ruledByCore,
   anyOf: [
-    { properties: { [encoding]: { const: "utf8" } } },
-    {
-      required: [encoding],
-      properties: {
-        [encoding]: { const: "base64" },
-        [field]: { pattern: "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$" },
-      },
-    },
+    { properties: { encoding: { const: "utf8" } } },
+    { required: ["encoding"], properties: { encoding: { const: "base64" }, [field]: base64 } },
   ],
 });
+
+/** For a command: `stdin_encoding` is of a `stdin` that is a text. */
+export const stdinEncoded = {
+  ...ruledByCore,
+  anyOf: [
+    { properties: { stdin_encoding: false } },
+    {
+      required: ["stdin", "stdin_encoding"],
+      properties: { stdin_encoding: { const: "utf8" }, stdin: { type: "string" } },
+    },
+    {
+      required: ["stdin", "stdin_encoding"],
+      properties: { stdin_encoding: { const: "base64" }, stdin: { type: "string", ...base64 } },
+    },
+  ],
+} as const;
 
 /** 0 stands for the default. */
 export const countOrDefault = (least: number, most: number, description: string) =>

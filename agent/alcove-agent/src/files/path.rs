@@ -75,6 +75,7 @@ pub fn failed(path: &str, error: &Error) -> Stop {
     let (code, text) = match error.raw_os_error().unwrap_or(0) {
         libc::ENOENT => (ErrorCode::NotFound, format!("{path} does not exist")),
         libc::EACCES | libc::EPERM | libc::EROFS => (ErrorCode::Permission, format!("{path}: {error}")),
+        libc::EBUSY => (ErrorCode::Permission, format!("{path} is mounted there, and stays")),
         libc::EEXIST => (ErrorCode::Exists, format!("{path} exists already")),
         libc::ENOTEMPTY => (ErrorCode::NotEmpty, format!("{path} is not empty")),
         libc::EISDIR => (ErrorCode::IsDirectory, format!("{path} is a directory")),

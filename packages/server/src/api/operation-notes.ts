@@ -44,7 +44,6 @@ export const operationNotes: Readonly<Record<string, OperationNote>> = {
     description:
       "From the host's control groups where there are some, else as seen inside. A figure that the provider cannot read is left out.",
   },
-  getPreviewUrl: { description: "400 where this service serves no previews." },
   exec: {
     description:
       "Without stream the answer comes when the command has ended, with at most exec.max_output of each output. With stream it is NDJSON: output as it comes, and a last line with stream exit; a stream without that line was cut, and the command can be picked up through its id (X-Exec-ID) for exec.disconnect_grace. Its whole process tree ends with it and at its deadline.",

@@ -141,7 +141,6 @@ export function sandboxSuite(on: Subject): void {
         ["POST", "/exec", { command: "true", stream: true }],
         ["POST", "/execs", { command: "true" }],
         ["GET", "/files/list", undefined],
-        ["GET", "/preview/80", undefined],
       ] as const) {
         const { status, json } = await on.client.call(method, `${sandboxes}/${id}${path}`, body);
         expect([id, method, path, status, json?.code]).toEqual([id, method, path, 404, "not_found"]);
@@ -210,14 +209,12 @@ export function sandboxSuite(on: Subject): void {
     for (const id of ids) await on.client.call("DELETE", `${sandboxes}/${id}`);
   });
 
-  test("logs is an array of lines, stats an object, preview a URL, prune a count", async () => {
+  test("logs is an array of lines, stats an object, prune a count", async () => {
     const logs = await on.client.call("GET", `${sandboxes}/${on.sandbox}/logs?lines=5`);
     expect(logs.status).toBe(200);
     expect(Array.isArray(logs.json)).toBe(true);
     const stats = await on.client.call("GET", `${sandboxes}/${on.sandbox}/stats`);
     expect([stats.status, typeof stats.json]).toEqual([200, "object"]);
-    const preview = await on.client.call("GET", `${sandboxes}/${on.sandbox}/preview/3000`);
-    expect(preview.json.url).toContain(`3000-${on.sandbox}.localhost`);
     const pruned = await on.client.call("DELETE", sandboxes);
     expect(pruned.json).toEqual({ pruned: expect.any(Number) });
   });

@@ -4,7 +4,6 @@ import {
   ExtendRequest,
   formatDuration,
   OwnerId,
-  PreviewUrl,
   PruneResult,
   Sandbox,
   SandboxStats,
@@ -15,21 +14,20 @@ import {
 import type { FastifyRequest } from "fastify";
 import { Type } from "typebox";
 import { parseOwnerId } from "../../core/owners.ts";
+import { longestKey } from "../../core/sandboxes/idempotency.ts";
+import { largestPage } from "../../core/sandboxes/listing.ts";
 import type { SandboxService, SpawnInput } from "../../core/sandboxes/sandbox-service.ts";
+import { longestLog } from "../../core/sandboxes/sandbox-service.ts";
 import { BadRequest } from "../../ports/errors.ts";
 import { defined, given, optionalDuration, requiredDuration, type Total } from "../parse.ts";
 import { presentSandbox, presentStats } from "../present.ts";
 import { emptyBody, type RouteApp, SandboxParams, ServerTiming } from "./route-app.ts";
 
-const longestList = 1_000;
-const longestLog = 10_000;
-const maxKeyLength = 256;
-
 const ListQuery = Type.Object({
   state: Type.Optional(Type.Enum([...sandboxStates, ""])),
   owner_id: Type.Optional(OwnerId),
   provider: Type.Optional(Type.String()),
-  limit: Type.Optional(Type.Integer({ minimum: 1, maximum: longestList, default: longestList })),
+  limit: Type.Optional(Type.Integer({ minimum: 1, maximum: largestPage, default: largestPage })),
   cursor: Type.Optional(
     Type.String({
       "x-rule": "core",
@@ -41,17 +39,12 @@ const ListQuery = Type.Object({
 const LogsQuery = Type.Object({
   lines: Type.Optional(Type.Integer({ minimum: 1, maximum: longestLog, default: 100 })),
 });
-const PreviewParams = Type.Object({
-  id: Type.String(),
-  port: Type.Integer({ minimum: 1, maximum: 65_535 }),
-});
-
 /** Spawn, look at, extend and destroy sandboxes. Spec §4, Sandboxes. */
 export function sandboxRoutes(
   app: RouteApp,
   options: {
     sandboxes: SandboxService;
-    server: { previewDomain: string; port: number; publicUrl: string };
+    server: { previewDomain: string };
   },
 ): void {
   const { sandboxes, server } = options;
@@ -73,7 +66,7 @@ export function sandboxRoutes(
             description:
               "Makes a repeated spawn safe: the same key and body give the same sandbox for 24 hours.",
             pattern: "^(?:[\\x21-\\x7e](?:[\\x20-\\x7e]*[\\x21-\\x7e])?)?$",
-            maxLength: 255,
+            maxLength: longestKey,
             examples: ["order-4711"],
           }),
         ),
@@ -142,7 +135,7 @@ export function sandboxRoutes(
           ownerId: given(query.owner_id),
           provider: given(query.provider),
           metadata: metadataFilter(query),
-          limit: query.limit ?? longestList,
+          limit: query.limit ?? largestPage,
           cursor: given(query.cursor),
         }),
       );
@@ -237,32 +230,6 @@ export function sandboxRoutes(
     handler: async (request, reply) =>
       presentStats(await sandboxes.stats(request.params.id, { signal: reply.callerSignal })),
   });
-
-  app.route({
-    method: "GET",
-    url: "/sandboxes/:id/preview/:port",
-    schema: {
-      tags,
-      operationId: "getPreviewUrl",
-      summary: "URL of a port of a sandbox",
-      params: PreviewParams,
-      response: { 200: PreviewUrl },
-    },
-    handler: async (request) => {
-      const sandbox = await sandboxes.get(request.params.id);
-      const host = `${request.params.port}-${sandbox.id}.${server.previewDomain}`;
-      return { url: previewUrl(host, server) };
-    },
-  });
-}
-
-/** Through the public URL's scheme and port where there is one, else the port listened on. */
-function previewUrl(host: string, server: { port: number; publicUrl: string }): string {
-  if (URL.canParse(server.publicUrl)) {
-    const { protocol, port } = new URL(server.publicUrl);
-    return `${protocol}//${host}${port === "" ? "" : `:${port}`}/`;
-  }
-  return `http://${host}${server.port === 0 || server.port === 80 ? "" : `:${server.port}`}/`;
 }
 
 function spawnInput(request: FastifyRequest<{ Body: SpawnRequest }>): SpawnInput {
@@ -309,8 +276,6 @@ function userIdOf(request: FastifyRequest): string | undefined {
 function idempotencyKeyOf(request: FastifyRequest): string | undefined {
   const key = request.headers["idempotency-key"];
   if (typeof key !== "string" || key === "") return undefined;
-  if (key.length > maxKeyLength)
-    throw new BadRequest(`Idempotency-Key is longer than ${maxKeyLength} characters`);
   return key;
 }
 

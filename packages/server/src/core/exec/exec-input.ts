@@ -3,6 +3,7 @@ import { BadRequest, ResourceLimit } from "../../ports/errors.ts";
 import type { ExecId } from "../../ports/ids.ts";
 import type { ExecSpec, WindowSize } from "../../ports/sandbox-operations.ts";
 import { commandArgv } from "./command-line.ts";
+import { checkEnvironment, checkUser, checkWorkdir, refuseNul } from "./command-rules.ts";
 
 /** A command as a client asks for it, durations already in milliseconds. */
 export interface ExecInput {
@@ -46,7 +47,7 @@ export function execSpec(
   const env = input.env ?? {};
   checkEnvironment("env", env);
   if (input.workdir !== undefined) checkWorkdir(input.workdir);
-  if (input.user !== undefined) refuseNul("user", input.user);
+  if (input.user !== undefined) checkUser(input.user);
   return {
     execId: input.execId === undefined ? options.makeId() : checkExecId(input.execId),
     command: input.command,
@@ -61,25 +62,6 @@ export function execSpec(
     timeoutMs: effectiveTimeoutMs(input.timeoutMs, options.limits),
     detached: options.detached,
   };
-}
-
-/** @throws BadRequest for a name that is empty or holds `=` or NUL, and for a value that holds NUL. */
-export function checkEnvironment(field: string, env: Readonly<Record<string, string>>): void {
-  for (const [name, value] of Object.entries(env)) {
-    if (name === "") throw new BadRequest(`${field} holds a variable without a name`);
-    if (name.includes("=") || name.includes("\0"))
-      throw new BadRequest(
-        `${field} name ${JSON.stringify(name.slice(0, 64))} must hold neither "=" nor NUL`,
-      );
-    refuseNul(`${field}.${name}`, value);
-  }
-}
-
-/** @throws BadRequest unless absolute. */
-function checkWorkdir(workdir: string): void {
-  refuseNul("workdir", workdir);
-  if (!workdir.startsWith("/"))
-    throw new BadRequest(`workdir ${JSON.stringify(workdir.slice(0, 200))} must be an absolute path`);
 }
 
 /** @throws BadRequest for an id that could not be a command's. */
@@ -99,8 +81,4 @@ function effectiveTimeoutMs(askedMs: number | undefined, limits: ExecLimits): nu
       `timeout is ${formatDuration(askedMs)} and commands may run ${formatDuration(maximumMs)} at most (defaults.max_exec_timeout)`,
     );
   return askedMs;
-}
-
-function refuseNul(field: string, text: string): void {
-  if (text.includes("\0")) throw new BadRequest(`${field} must not hold a NUL character`);
 }

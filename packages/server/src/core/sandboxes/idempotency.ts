@@ -6,7 +6,8 @@ import type { SpawnInput } from "./spawn-plan.ts";
 
 /** How long a key leads to the sandbox it made. */
 export const keyRememberedMs = 24 * 3_600_000;
-const longestKey = 255;
+/** Longest key, characters. */
+export const longestKey = 255;
 
 /** What a spawn claims together with its reservation. */
 export interface SpawnClaim {

@@ -118,8 +118,8 @@ describe("spawn requests", () => {
       [{ ttlMs: -5 }, /ttl/],
       [{ image: "a b" }, /image "a b"/],
       [{ env: { "A=B": "" } }, /env name "A=B"/],
-      [{ env: { A: "\0" } }, /env value of "A"/],
-      [{ workdir: "relative" }, /workdir "relative" is not an absolute path/],
+      [{ env: { A: "\0" } }, /env\.A/],
+      [{ workdir: "relative" }, /workdir "relative" must be an absolute path/],
       [{ user: "a b" }, /user "a b"/],
       [{ ownerId: "a/b" }, /path separators/],
     ];

@@ -29,7 +29,8 @@ export type { SpawnInput } from "./spawn-plan.ts";
 
 /** Destroys at once when many sandboxes go together. */
 const parallelDestroys = 16;
-const longestLog = 10_000;
+/** Console lines asked for at once. */
+export const longestLog = 10_000;
 
 /**
  * Sandboxes, from spawn to destroy. Spawns wait until their provider's runtimes are known, everything else for what it

@@ -6,6 +6,7 @@ import {
   ResourceLimit,
   type RuntimeProvider,
 } from "../../ports/index.ts";
+import { checkEnvironment, checkUser, checkWorkdir } from "../exec/command-rules.ts";
 import { parseOwnerId } from "../owners.ts";
 import type { SandboxDefaults } from "../quotas/sandbox-defaults.ts";
 
@@ -66,9 +67,9 @@ export function planSpawn(
     ttlMs: spawnTtl(input.ttlMs, defaults),
     ownerId: parseOwnerId(input.ownerId),
     metadata: { ...input.metadata },
-    env: checkEnv(input.env ?? {}),
-    user: checkUser(input.user),
-    workdir: checkWorkdir(input.workdir),
+    env: checkedEnv(input.env ?? {}),
+    user: checked(input.user, checkUser),
+    workdir: checked(input.workdir, checkWorkdir),
     network: input.network ?? null,
   };
 }
@@ -108,30 +109,13 @@ function checkImage(image: string): string {
   return image;
 }
 
-function checkEnv(env: Record<string, string>): Record<string, string> {
-  for (const [name, value] of Object.entries(env)) {
-    if (name === "" || /[=\0]/.test(name)) {
-      throw new BadRequest(
-        `env name ${JSON.stringify(name.slice(0, 80))} is empty or holds an equals sign or a NUL`,
-      );
-    }
-    if (value.includes("\0")) throw new BadRequest(`env value of ${JSON.stringify(name)} holds a NUL`);
-  }
+function checkedEnv(env: Record<string, string>): Record<string, string> {
+  checkEnvironment("env", env);
   return { ...env };
 }
 
-function checkUser(user: string | undefined): string | null {
-  if (user === undefined || user === "") return null;
-  if (user.length > 128 || /[\s\p{Cc}/]/u.test(user)) {
-    throw new BadRequest(`user ${JSON.stringify(user.slice(0, 80))} is not a name or uid[:gid]`);
-  }
-  return user;
-}
-
-function checkWorkdir(workdir: string | undefined): string | null {
-  if (workdir === undefined || workdir === "") return null;
-  if (!workdir.startsWith("/") || workdir.length > 4_096 || workdir.includes("\0")) {
-    throw new BadRequest(`workdir ${JSON.stringify(workdir.slice(0, 80))} is not an absolute path`);
-  }
-  return workdir;
+function checked(text: string | undefined, check: (text: string) => void): string | null {
+  if (text === undefined || text === "") return null;
+  check(text);
+  return text;
 }
