@@ -46,7 +46,10 @@ fn set(dir: &str, name: &str, value: &str) -> Result<()> {
 
 /// For files that only some kernels have.
 fn set_if_there(dir: &str, name: &str, value: &str) -> Result<()> {
-    if Path::new(&format!("{dir}/{name}")).exists() { set(dir, name, value) } else { Ok(()) }
+    match set(dir, name, value) {
+        Err(error) if error.errno == Some(libc::ENOENT) => Ok(()),
+        other => other,
+    }
 }
 
 fn make(path: &str) -> Result<()> {
@@ -149,7 +152,7 @@ fn limit_memory_v1(dir: &str, bytes: u64) -> Result<()> {
 }
 
 fn limit_cpu_v1(dir: &str, quota_us: u64) -> Result<()> {
-    set(dir, "cpu.cfs_period_us", &PERIOD_US.to_string())?;
+    // The period is the kernel's own for new groups.
     set(dir, "cpu.cfs_quota_us", &quota_us.to_string())
 }
 

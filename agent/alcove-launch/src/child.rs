@@ -29,6 +29,8 @@ pub struct Plan<'a> {
     pub agent: Option<RawFd>,
     /// The root as a detached mount, when the parent made it.
     pub root: Option<RawFd>,
+    /// /proc as a detached mount, when the parent made it.
+    pub proc: Option<RawFd>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -52,13 +54,15 @@ pub fn run(plan: &mut Plan<'_>) -> ! {
 
 fn start(plan: &mut Plan<'_>) -> Result<std::convert::Infallible> {
     sys::set_death_signal(libc::SIGKILL).at("inside", "death signal")?;
-    let mut number = [0u8; 4];
-    let count = sys::read_some(plan.go, &mut number).at("inside", "release")?;
-    if count != number.len() {
+    let mut numbers = [0u8; 8];
+    let count = sys::read_some(plan.go, &mut numbers).at("inside", "release")?;
+    if count != numbers.len() {
         return Err(StepError::new("inside", "the launcher went away"));
     }
-    let root = i32::from_ne_bytes(number);
+    let [a, b, c, d, rest @ ..] = numbers;
+    let [root, proc] = [[a, b, c, d], rest].map(i32::from_ne_bytes);
     plan.root = (root >= 0).then_some(root);
+    plan.proc = (proc >= 0).then_some(proc);
     // SAFETY: plain number. From here on closing a descriptor does not touch the parent's.
     sys::check(unsafe { libc::unshare(libc::CLONE_FILES) } as libc::c_long).at("inside", "own descriptors")?;
     for fd in plan.parents {
@@ -87,7 +91,7 @@ fn start(plan: &mut Plan<'_>) -> Result<std::convert::Infallible> {
         }
     };
     enter_root(plan)?;
-    inside::furnish(plan.spec, carried)?;
+    inside::furnish(plan.spec, carried, plan.proc)?;
     if plan.spec.network == Network::None {
         inside::loopback_up()?;
     }
@@ -140,8 +144,8 @@ fn make_own_root(spec: &LaunchSpec) -> Result<()> {
     overlay::make_writable(&spec.disk)?;
     sys::make_dir(libc::AT_FDCWD, "merged", 0o700).at(STEP, "merged")?;
     let lower = match &spec.root {
-        RootSpec::Host { skeleton } => skeleton,
-        RootSpec::Image { rootfs } => rootfs,
+        RootSpec::Host { skeleton, .. } => skeleton,
+        RootSpec::Image { rootfs, .. } => rootfs,
     };
     overlay::unprivileged(lower, "merged")?;
     std::env::set_current_dir("merged").at(STEP, "merged")

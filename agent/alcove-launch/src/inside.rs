@@ -1,7 +1,7 @@
 //! What a sandbox's root is furnished with: /proc, /dev, the machine's programs for image `host`.
 
 use std::ffi::CString;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{PermissionsExt, symlink};
 
 use crate::error::{AtStep, Result};
@@ -12,6 +12,8 @@ use crate::sys::{self, MountAttr};
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
 /// Where programs and their libraries live; links among them are in the skeleton.
 const PROGRAM_DIRS: [&str; 8] = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix/store"];
+/// Any directory serves: /etc is always there and nothing below it is needed any more.
+pub const EMPTY: &str = "/etc";
 const READ_ONLY_PROC: [&str; 5] = ["sys", "bus", "fs", "irq", "sysrq-trigger"];
 /// Terminals of one sandbox; the machine has about three thousand for all.
 const TERMINALS: u32 = 64;
@@ -35,7 +37,8 @@ const HIDDEN_PROC_DIRS: [&str; 3] = ["acpi", "scsi", "asound"];
 /// Clones of the machine's mounts, taken while they can still be reached.
 pub struct Carried {
     devices: Vec<(&'static str, OwnedFd)>,
-    programs: Vec<(&'static str, OwnedFd)>,
+    /// By path; what lies below another one comes after it.
+    programs: Vec<(String, OwnedFd)>,
 }
 
 impl Carried {
@@ -47,29 +50,58 @@ impl Carried {
         }
         let mut programs = Vec::new();
         if matches!(root, RootSpec::Host { .. }) {
-            for name in PROGRAM_DIRS {
-                let path = format!("/{name}");
-                if std::fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir()) {
-                    programs.push((name, read_only_clone(&path, true)?));
-                }
+            // Nothing below is needed any more, and an overlay without a writable layer wants a second one.
+            let flags = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+            sys::mount("empty", EMPTY, "tmpfs", flags, "size=4k,nr_inodes=2,mode=755").at("mount", EMPTY)?;
+            for path in program_mounts()? {
+                let mount = overlay::read_only_view(&path, EMPTY).or_else(|_| read_only_clone(&path, true))?;
+                programs.push((path, mount));
             }
         }
         Ok(Self { devices, programs })
     }
 }
 
+/// The directories of programs, and what is mounted below them.
+fn program_mounts() -> Result<Vec<String>> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").at("mount", "/proc/self/mountinfo")?;
+    let places: Vec<&str> = table.lines().filter_map(|line| line.split(' ').nth(4)).collect();
+    let mut found = Vec::new();
+    for name in PROGRAM_DIRS {
+        let path = format!("/{name}");
+        if !std::fs::symlink_metadata(&path).is_ok_and(|found| found.is_dir()) {
+            continue;
+        }
+        let mut below: Vec<String> = places
+            .iter()
+            .filter(|place| place.strip_prefix(&path).is_some_and(|rest| rest.starts_with('/')))
+            // Names with blanks are written with escapes; programs have none.
+            .filter(|place| !place.contains('\\') && overlay::exists(place))
+            .map(|place| (*place).to_owned())
+            .collect();
+        below.sort();
+        below.dedup();
+        found.push(path);
+        found.append(&mut below);
+    }
+    Ok(found)
+}
+
 /// Runs right after `pivot_root`: paths lead into the sandbox, and the old root still lies over its root directory.
 /// A new /proc may only be mounted while the old one is in sight.
-pub fn furnish(spec: &LaunchSpec, carried: Carried) -> Result<()> {
+pub fn furnish(spec: &LaunchSpec, carried: Carried, proc: Option<RawFd>) -> Result<()> {
     if matches!(spec.root, RootSpec::Image { .. }) {
         for (path, mode) in [("/proc", 0o555), ("/dev", 0o755), ("/sys", 0o555), ("/run", 0o755), ("/tmp", 0o1777)] {
             ensure_dir(path, mode)?;
         }
     }
     let quiet = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
-    sys::mount("proc", "/proc", "proc", quiet, "").at("proc", "/proc")?;
-    for (name, mount) in &carried.programs {
-        sys::move_mount(mount.as_raw_fd(), libc::AT_FDCWD, &format!("/{name}")).at("mount", name)?;
+    match proc {
+        Some(proc) => sys::move_mount(proc, libc::AT_FDCWD, "/proc").at("proc", "/proc")?,
+        None => sys::mount("proc", "/proc", "proc", quiet, "").at("proc", "/proc")?,
+    }
+    for (path, mount) in &carried.programs {
+        sys::move_mount(mount.as_raw_fd(), libc::AT_FDCWD, path).at("mount", path)?;
     }
     furnish_dev(spec, &carried.devices)?;
     // SAFETY: a constant string. `.` is the old root, which pivot_root put over the new one.

@@ -3,7 +3,7 @@
 //! Order: record on disk, socket, cgroups, clone, id maps, overlay, pid on disk, then the child is released. A death at
 //! any point leaves a directory that says what to undo, and no process: until its last step the child dies with us.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::time::Instant;
 
 use crate::child::{self, Plan};
@@ -69,6 +69,7 @@ pub fn launch(spec: &LaunchSpec, ready: Option<&Ready>) -> Result<Launched> {
         exec_join: handles.exec_join.iter().map(AsRawFd::as_raw_fd).collect(),
         agent: agent.as_ref().map(AsRawFd::as_raw_fd),
         root: None,
+        proc: None,
     };
 
     let mut flags = (libc::CLONE_NEWUSER
@@ -99,6 +100,7 @@ pub fn launch(spec: &LaunchSpec, ready: Option<&Ready>) -> Result<Launched> {
         idmap::write(pid, &spec.ids)?;
         stages.end("id_map");
         let root = if rooted { Some(make_root(spec, ready, pid)?) } else { None };
+        let proc = if rooted && spec.proc_outside { Some(proc_from_outside(pid)?) } else { None };
         stages.end("overlay");
 
         let start_time = sys::start_time(pid).at("record", "start time")?;
@@ -107,14 +109,14 @@ pub fn launch(spec: &LaunchSpec, ready: Option<&Ready>) -> Result<Launched> {
         sys::write_file_atomically(libc::AT_FDCWD, "process.json", &bytes).at("record", "process.json")?;
         stages.end("record");
 
-        let number = root.as_ref().map_or(-1, AsRawFd::as_raw_fd);
-        sys::write_all(go_writer.as_raw_fd(), &number.to_ne_bytes()).at("clone", "release")?;
+        let numbers = [&root, &proc].map(|mount| mount.as_ref().map_or(-1, AsRawFd::as_raw_fd).to_ne_bytes());
+        sys::write_all(go_writer.as_raw_fd(), &numbers.concat()).at("clone", "release")?;
         let mut first = [0u8; 1];
         let count = sys::read_some(status_reader.as_raw_fd(), &mut first).at("clone", "status")?;
         if count == 1 && first[0] == child::OWN_TABLE {
             // The child has its own descriptors now; with ours closed, its exec closes the pipe.
             drop(status_writer);
-            drop(root);
+            drop((root, proc));
             read_outcome(status_reader.as_raw_fd(), pid)?;
         } else {
             return Err(StepError::new("clone", "the sandbox's first process ended before it began"));
@@ -172,21 +174,80 @@ fn listen() -> Result<OwnedFd> {
 }
 
 fn make_root(spec: &LaunchSpec, ready: Option<&Ready>, pid: i32) -> Result<OwnedFd> {
-    let IdsSpec::Range { base, .. } = spec.ids else {
+    let IdsSpec::Range { base, count } = spec.ids else {
         return Err(StepError::new("overlay", "only a rooted launch mounts from outside"));
-    };
-    let lower = match &spec.root {
-        RootSpec::Host { skeleton } => skeleton,
-        RootSpec::Image { rootfs } => rootfs,
     };
     let record = std::env::current_dir().at("disk", "current directory")?;
     if let Some(template) = &spec.disk.template {
         disk::enter(template, ready)?;
+    } else if let Some(size_mb) = spec.disk.tmpfs_mb {
+        sys::private_mounts().at("disk", "mount namespace")?;
+        overlay::enter_tmpfs(size_mb)?;
     }
-    overlay::make_layers(".", Some(base))?;
-    let root = overlay::rooted(lower, pid)?;
+    let root = match &spec.root {
+        RootSpec::Host { skeleton, copy: true } => overlay::copied(skeleton, base, count)?,
+        RootSpec::Host { skeleton: lower, copy: false } => layered(lower, base, pid, false)?,
+        RootSpec::Image { rootfs: lower, shifted } => layered(lower, base, pid, *shifted)?,
+    };
     std::env::set_current_dir(&record).at("disk", record.display())?;
     Ok(root)
+}
+
+fn layered(lower: &str, base: u32, pid: i32, shifted: bool) -> Result<OwnedFd> {
+    overlay::make_layers(".", Some(base))?;
+    overlay::rooted(lower, pid, shifted)
+}
+
+/// A detached procfs of the sandbox's process namespace, made from outside of its user namespace: by a process that
+/// enters only the former, and shares our descriptors.
+fn proc_from_outside(pid: i32) -> Result<OwnedFd> {
+    const STEP: &str = "proc";
+    let namespace = sys::open_at(libc::AT_FDCWD, &format!("/proc/{pid}/ns/pid"), libc::O_RDONLY, 0)
+        .at(STEP, "process namespace")?;
+    let (reader, writer) = sys::pipe().at(STEP, "pipe")?;
+    let shared = libc::CLONE_FILES as u64;
+    if sys::clone_process(shared, None).at(STEP, "clone")? == 0 {
+        let made = (|| {
+            // SAFETY: a descriptor of ours.
+            sys::check(unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWPID) } as libc::c_long)?;
+            // Only children are in the namespace.
+            let inner = sys::clone_process(shared, None)?;
+            if inner == 0 {
+                let answer = match mount_proc() {
+                    Ok(mount) => mount.into_raw_fd(),
+                    Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
+                };
+                let _ = sys::write_all(writer.as_raw_fd(), &answer.to_ne_bytes());
+                end_sharing();
+            }
+            // SAFETY: our own child.
+            sys::check(unsafe { libc::waitpid(inner, std::ptr::null_mut(), 0) } as libc::c_long).map(drop)
+        })();
+        if let Err(error) = made {
+            let answer = -error.raw_os_error().unwrap_or(libc::EIO);
+            let _ = sys::write_all(writer.as_raw_fd(), &answer.to_ne_bytes());
+        }
+        end_sharing();
+    }
+    let mut answer = [0u8; 4];
+    let count = sys::read_some(reader.as_raw_fd(), &mut answer).at(STEP, "answer")?;
+    match i32::from_ne_bytes(answer) {
+        // SAFETY: the descriptor was made for us in the table we share.
+        fd if count == 4 && fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        error => Err(StepError::io(STEP, "procfs from outside", std::io::Error::from_raw_os_error(-error))),
+    }
+}
+
+/// Ends a process that shares its descriptors with the one that goes on: nothing of it may be closed or flushed.
+fn end_sharing() -> ! {
+    // SAFETY: plain number.
+    unsafe { libc::_exit(0) }
+}
+
+fn mount_proc() -> std::io::Result<OwnedFd> {
+    let context = sys::fsopen("proc")?;
+    sys::fs_create(context.as_raw_fd())?;
+    sys::fsmount(context.as_raw_fd(), sys::MOUNT_ATTR_NOSUID | sys::MOUNT_ATTR_NODEV | sys::MOUNT_ATTR_NOEXEC)
 }
 
 /// Waits for the child's exec, which closes the pipe, or its report of what failed.

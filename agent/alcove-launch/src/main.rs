@@ -20,6 +20,7 @@ mod pool;
 mod remove;
 mod seccomp;
 mod serve;
+mod shift;
 mod spec;
 mod sys;
 

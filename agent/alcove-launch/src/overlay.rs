@@ -29,12 +29,28 @@ pub fn make_layers(dir: &str, owner: Option<u32>) -> Result<()> {
 /// The writable layer of an unprivileged sandbox, in the working directory.
 pub fn make_writable(disk: &DiskSpec) -> Result<()> {
     if let Some(size_mb) = disk.tmpfs_mb {
-        sys::make_dir(libc::AT_FDCWD, "disk", 0o700).at(STEP, "disk")?;
-        sys::mount("disk", "disk", "tmpfs", libc::MS_NOSUID | libc::MS_NODEV, &format!("size={size_mb}m,mode=700"))
-            .at("disk", "tmpfs")?;
-        std::env::set_current_dir("disk").at("disk", "disk")?;
+        enter_tmpfs(size_mb)?;
     }
     make_layers(".", None)
+}
+
+/// Mounts a writable layer of memory below the working directory, in a mount namespace of this process, and enters it.
+pub fn enter_tmpfs(size_mb: u64) -> Result<()> {
+    let options = format!("size={size_mb}m,mode=700");
+    sys::make_dir(libc::AT_FDCWD, "disk", 0o700).at("disk", "disk")?;
+    sys::mount("disk", "disk", "tmpfs", libc::MS_NOSUID | libc::MS_NODEV, &options).at("disk", "tmpfs")?;
+    std::env::set_current_dir("disk").at("disk", "disk")
+}
+
+/// A root without layers, for a file system that can neither be idmapped nor lie below an overlay: a copy of a small tree,
+/// owned by the sandbox's ids, detached.
+pub fn copied(from: &str, base: u32, count: u32) -> Result<OwnedFd> {
+    const STEP: &str = "copy";
+    crate::shift::copy(Path::new(from), Path::new("root"), base, count)?;
+    let clone = sys::open_tree(libc::AT_FDCWD, "root", sys::OPEN_TREE_CLONE).at(STEP, "root")?;
+    let attributes = MountAttr { set: NOSUID_NODEV, propagation: sys::PRIVATE, ..MountAttr::default() };
+    sys::mount_setattr(clone.as_raw_fd(), 0, &attributes).at(STEP, "root")?;
+    Ok(clone)
 }
 
 /// A detached read-only clone of a mounted file or directory.
@@ -50,13 +66,36 @@ pub fn read_only_clone(path: &str, exec: bool) -> Result<OwnedFd> {
     Ok(clone)
 }
 
+/// What is below `path` and not mounted there, read-only and as files of its own: watches and locks on them reach nobody
+/// else's. `empty` is a directory without entries.
+pub fn read_only_view(path: &str, empty: &str) -> Result<OwnedFd> {
+    let make = || {
+        let context = sys::fsopen("overlay")?;
+        let fd = context.as_raw_fd();
+        sys::fs_string(fd, "source", "programs")?;
+        sys::fs_string(fd, "lowerdir", &format!("{}:{empty}", escaped(path)))?;
+        sys::fs_create(fd)?;
+        sys::fsmount(fd, sys::MOUNT_ATTR_RDONLY | NOSUID_NODEV)
+    };
+    make().at(STEP, path)
+}
+
+fn escaped(path: &str) -> String {
+    path.replace('\\', "\\\\").replace(':', "\\:").replace(',', "\\,")
+}
+
 /// The overlay of a rooted service, detached. `pid` lives in the user namespace that owns the ids.
-pub fn rooted(lower: &str, pid: i32) -> Result<OwnedFd> {
-    let lower_clone = idmapped_clone(lower, pid)?;
+///
+/// `shifted`: the files belong to the sandbox's ids already.
+pub fn rooted(lower: &str, pid: i32, shifted: bool) -> Result<OwnedFd> {
+    let lower_clone = if shifted { read_only_clone(lower, true)? } else { idmapped_clone(lower, pid)? };
     match by_descriptor(&lower_clone) {
         Ok(overlay) => Ok(overlay),
         // Before Linux 6.8 a layer cannot be given as a descriptor.
-        Err(_) => by_path(&lower_clone),
+        Err(first) => by_path(&lower_clone).map_err(|mut error| {
+            error.message = format!("{} (by descriptor: {first})", error.message);
+            error
+        }),
     }
 }
 
@@ -101,7 +140,7 @@ fn by_path(lower: &OwnedFd) -> Result<OwnedFd> {
 
 /// The overlay of an unprivileged service, made by the child in its own mount namespace at `target`.
 pub fn unprivileged(lower: &str, target: &str) -> Result<()> {
-    let escaped = lower.replace('\\', "\\\\").replace(':', "\\:").replace(',', "\\,");
+    let escaped = escaped(lower);
     let data = format!("lowerdir={escaped},upperdir=upper,workdir=work,userxattr,volatile");
     let flags = libc::MS_NOSUID | libc::MS_NODEV;
     sys::mount("overlay", target, "overlay", flags, &data).at(STEP, "overlay in a user namespace (needs Linux 5.11)")

@@ -2,12 +2,15 @@
 //! by a process of its own, which hands the mount over as a descriptor.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
 
 use crate::disk::{self, Ready};
 use crate::error::{AtStep, Result, StepError};
 use crate::sys;
 
 const STEP: &str = "disk";
+/// After a failure: what was missing, space for one, may be there again.
+const PAUSE: Duration = Duration::from_secs(10);
 
 pub struct Pool {
     template: String,
@@ -18,13 +21,13 @@ pub struct Pool {
     /// The layer being made: its image, and where its mount arrives.
     coming: Option<(String, OwnedFd)>,
     made: u64,
-    /// Set when making one failed; launches then make their own and report why.
-    broken: bool,
+    /// When making one failed: launches then make their own and report why, until it is tried again.
+    failed: Option<Instant>,
 }
 
 impl Pool {
     pub fn new(template: String, dir: String, wanted: usize) -> Self {
-        Self { template, dir, wanted, ready: Vec::new(), coming: None, made: 0, broken: false }
+        Self { template, dir, wanted, ready: Vec::new(), coming: None, made: 0, failed: None }
     }
 
     pub fn take(&mut self) -> Option<Ready> {
@@ -38,7 +41,8 @@ impl Pool {
 
     /// Starts making a layer when one is missing and none is being made.
     pub fn refill(&mut self) -> Result<()> {
-        if self.broken || self.coming.is_some() || self.ready.len() >= self.wanted {
+        let pausing = self.failed.is_some_and(|at| at.elapsed() < PAUSE);
+        if pausing || self.coming.is_some() || self.ready.len() >= self.wanted {
             return Ok(());
         }
         self.made += 1;
@@ -61,11 +65,22 @@ impl Pool {
     pub fn collect(&mut self) {
         if let Some((image, socket)) = self.coming.take() {
             match receive(&socket) {
-                Ok(mount) => self.ready.push(Ready { image, mount }),
-                Err(_) => self.broken = true,
+                Ok(mount) => {
+                    self.failed = None;
+                    self.ready.push(Ready { image, mount });
+                }
+                Err(_) => {
+                    discard(&image);
+                    self.failed = Some(Instant::now());
+                }
             }
         }
     }
+}
+
+/// An image that nobody will mount, if it is there.
+pub fn discard(image: &str) {
+    let _ = std::fs::remove_file(image);
 }
 
 fn socket_pair() -> Result<(OwnedFd, OwnedFd)> {

@@ -2,12 +2,13 @@
 
 use std::io::BufRead;
 use std::os::fd::AsRawFd;
+use std::path::Path;
 
 use crate::disk::Ready;
 use crate::error::{AtStep, Result, StepError};
-use crate::pool::Pool;
-use crate::spec::{Reply, Request};
-use crate::{destroy, launch, sys};
+use crate::pool::{self, Pool};
+use crate::spec::{Reply, Request, ShiftSpec};
+use crate::{destroy, launch, remove, shift, sys};
 
 /// A request that takes longer has hung; its process ends and what it made is undone by a later `destroy`.
 const REQUEST_SECONDS: u32 = 20;
@@ -102,7 +103,7 @@ fn begin(line: &[u8], pool: Option<&mut Pool>) {
         Err(error) => {
             if let Some(ready) = ready {
                 // Its mount goes with its descriptor; nobody else knows of the image.
-                let _ = std::fs::remove_file(&ready.image);
+                pool::discard(&ready.image);
             }
             fail(request_id(line), &StepError::io("fork", "a process for the request", error));
         }
@@ -142,8 +143,22 @@ fn handle(request: Request, ready: Option<Ready>) {
                 notes: launched.notes,
                 ..plain(id, true)
             }),
-            Err(error) => fail(id, &error),
+            Err(error) => {
+                fail(id, &error);
+                // Still there when the launch did not get as far as using it.
+                if let Some(ready) = ready {
+                    pool::discard(&ready.image);
+                }
+            }
         },
+        Request::Shift { id, spec } => {
+            // SAFETY: plain number. Images may be large, and the service waits no longer than it wants to.
+            unsafe { libc::alarm(0) };
+            match shift(&spec) {
+                Ok(()) => send(&plain(id, true)),
+                Err(error) => fail(id, &error),
+            }
+        }
         Request::Destroy { id, spec } => match destroy::destroy(&spec) {
             Ok(rest) => {
                 send(&plain(id, true));
@@ -159,6 +174,17 @@ fn handle(request: Request, ready: Option<Ready>) {
             Err(error) => fail(id, &error),
         },
     }
+}
+
+fn shift(spec: &ShiftSpec) -> Result<()> {
+    let draft = format!("{}.{}", spec.to, std::process::id());
+    let (from, partial) = (Path::new(&spec.from), Path::new(&draft));
+    let copied = shift::copy(from, partial, spec.base, spec.count)
+        .and_then(|()| std::fs::rename(partial, &spec.to).at("copy", &spec.to));
+    if copied.is_err() {
+        let _ = remove::tree(&draft, None);
+    }
+    copied
 }
 
 /// The id of a request that is otherwise unreadable, so that its sender learns why.

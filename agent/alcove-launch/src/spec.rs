@@ -5,8 +5,19 @@ use serde::{Deserialize, Serialize};
 #[derive(Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    Launch { id: u64, spec: Box<LaunchSpec> },
-    Destroy { id: u64, spec: DestroySpec },
+    Launch {
+        id: u64,
+        spec: Box<LaunchSpec>,
+    },
+    Destroy {
+        id: u64,
+        spec: DestroySpec,
+    },
+    /// Copies an image's root file system into a range of ids.
+    Shift {
+        id: u64,
+        spec: ShiftSpec,
+    },
 }
 
 /// Everything a sandbox is made from. Paths are absolute paths of the host.
@@ -29,15 +40,29 @@ pub struct LaunchSpec {
     pub added_caps: Vec<String>,
     #[serde(default)]
     pub disk: DiskSpec,
+    /// /proc is mounted from outside of the user namespace, which the kernel asks for where the service's own /proc has
+    /// places covered, as in containers. Rooted only.
+    #[serde(default)]
+    pub proc_outside: bool,
 }
 
 #[derive(Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum RootSpec {
     /// The machine's own programs below a made-up root.
-    Host { skeleton: String },
+    Host {
+        skeleton: String,
+        /// The root is a copy of the skeleton: for file systems that overlays do not take. Rooted only.
+        #[serde(default)]
+        copy: bool,
+    },
     /// A root file system shared read-only.
-    Image { rootfs: String },
+    Image {
+        rootfs: String,
+        /// Its files belong to the sandbox's ids already: see the operation `shift`. Rooted only.
+        #[serde(default)]
+        shifted: bool,
+    },
 }
 
 #[derive(Deserialize, Serialize, Clone, Debug)]
@@ -92,7 +117,7 @@ pub struct DiskSpec {
     /// A preformatted ext4 image: a copy of it becomes the writable layer. Rooted only.
     #[serde(default)]
     pub template: Option<String>,
-    /// Size of a tmpfs that becomes the writable layer. Unprivileged only.
+    /// Size of a tmpfs that becomes the writable layer.
     #[serde(default)]
     pub tmpfs_mb: Option<u64>,
 }
@@ -107,6 +132,16 @@ pub struct DestroySpec {
     pub cgroup: Option<CgroupSpec>,
     #[serde(default)]
     pub ids: Option<IdsSpec>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ShiftSpec {
+    pub from: String,
+    /// Appears when it is complete.
+    pub to: String,
+    pub base: u32,
+    pub count: u32,
 }
 
 /// `process.json`: who is PID 1 of the sandbox. Both together name a process for good.
@@ -149,14 +184,18 @@ mod tests {
         let text = std::fs::read_to_string(&path).expect("the fixture");
         let fixture: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         let mut taken = 0;
-        for request in ["launches", "destroys"].iter().flat_map(|kind| fixture[*kind].as_array().expect("a list")) {
+        for request in
+            ["launches", "destroys", "shifts"].iter().flat_map(|kind| fixture[*kind].as_array().expect("a list"))
+        {
             match serde_json::from_str::<Request>(&request.to_string()) {
-                Ok(Request::Launch { id, .. } | Request::Destroy { id, .. }) => assert_eq!(request["id"], id),
+                Ok(Request::Launch { id, .. } | Request::Destroy { id, .. } | Request::Shift { id, .. }) => {
+                    assert_eq!(request["id"], id)
+                }
                 Err(error) => panic!("{request}: {error}"),
             }
             taken += 1;
         }
-        assert_eq!(taken, 5);
+        assert_eq!(taken, 7);
         let mut unknown = fixture["launches"][0].clone();
         unknown["spec"]["more"] = true.into();
         assert!(serde_json::from_str::<Request>(&unknown.to_string()).is_err());

@@ -32,6 +32,10 @@ async function wayOut(step: string, errno: number | undefined): Promise<string |
       return "the root cannot be changed, as inside a chroot or an initramfs: run the service from a mounted root";
     case "cgroup":
       return "cgroups are refused; run the service as root or under systemd with Delegate=yes";
+    case "exec":
+      return errno === 13
+        ? "the agent may not be executed where it lies: is data_dir mounted noexec? Remount it with exec, or put data_dir elsewhere"
+        : undefined;
     case "seccomp":
       return "the kernel lacks CONFIG_SECCOMP_FILTER";
     case "serve":

@@ -1,8 +1,18 @@
-import { expect, it } from "vitest";
+import { lutimesSync } from "node:fs";
+import { mkdir, mkdtemp, readdir, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterEach, expect, it } from "vitest";
 import { Unavailable } from "../../ports/index.ts";
 import { IdRanges, idsPerSandbox } from "./id-ranges.ts";
+import { RangeClaims } from "./range-claims.ts";
 
 const base = 1_879_048_192;
+const folders: string[] = [];
+
+afterEach(async () => {
+  for (const folder of folders.splice(0)) await rm(folder, { recursive: true, force: true });
+});
 
 it("two runtimes never hold the same range, and one keeps its own", () => {
   const ranges = new IdRanges({ base, offset: 4_095 });
@@ -19,5 +29,51 @@ it("a range found in a record is not given away until its runtime is removed", (
   ranges.release("rt-old");
   const others = Array.from({ length: 4_095 }, (_, index) => ranges.take(`rt-${index}`));
   expect(others).toContain(base);
-  expect(() => ranges.take("rt-last")).toThrow(Unavailable);
+});
+
+it("ten thousand runtimes have ranges that neither meet nor leave the ids there are", () => {
+  const ranges = new IdRanges({ base, offset: 77 });
+  const bases = Array.from({ length: 10_000 }, (_, index) => ranges.take(`rt-${index}`));
+  expect(new Set(bases).size).toBe(10_000);
+  expect(Math.max(...bases) + idsPerSandbox).toBeLessThan(2 ** 32 - 1);
+  const few = new IdRanges({ base: 0xfffd_0000, offset: 0 });
+  few.take("rt-1");
+  few.take("rt-2");
+  expect(() => few.take("rt-3")).toThrow(Unavailable);
+});
+
+it("two services of one machine never use one range, wherever they begin", async () => {
+  const folder = await mkdtemp(join(tmpdir(), "alcove-claims-"));
+  folders.push(folder);
+  const service = (name: string) =>
+    new IdRanges({
+      base,
+      offset: 0,
+      claims: RangeClaims.open({ dir: join(folder, "claims"), runtimes: join(folder, name) }),
+    });
+  const [one, other] = [service("one"), service("other")];
+  const taken = [one.take("rt-1"), other.take("rt-1"), one.take("rt-2"), other.take("rt-2")];
+  expect(new Set(taken).size).toBe(4);
+  one.release("rt-1");
+  expect(service("third").take("rt-1")).toBe(taken[0]);
+});
+
+it("a claim counts as long as its runtime is there", async () => {
+  const folder = await mkdtemp(join(tmpdir(), "alcove-claims-"));
+  folders.push(folder);
+  const dir = join(folder, "claims");
+  const runtimes = join(folder, "one");
+  const claims = RangeClaims.open({ dir, runtimes });
+  const others = RangeClaims.open({ dir, runtimes: join(folder, "other") });
+  await mkdir(join(runtimes, "rt-kept"), { recursive: true });
+  for (const [index, id] of ["rt-kept", "rt-gone"].entries()) {
+    claims?.claim(base + index * idsPerSandbox, id);
+    // As if made long ago.
+    lutimesSync(join(dir, String(base + index * idsPerSandbox)), 1, 1);
+  }
+  expect(others?.claim(base, "rt-1")).toBe(false);
+  expect(others?.claim(base + idsPerSandbox, "rt-1")).toBe(true);
+  others?.release(base + idsPerSandbox, "rt-1");
+  claims?.release(base, "rt-kept");
+  expect(await readdir(dir)).toEqual([]);
 });

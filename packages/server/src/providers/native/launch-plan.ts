@@ -46,7 +46,8 @@ export function newLaunchSpec(
     record: RuntimeRecord;
     agent: string;
     root: LaunchSpec["root"];
-    template: string | undefined;
+    disk: LaunchSpec["disk"];
+    procOutside: boolean;
   },
 ): LaunchSpec {
   const { config, record } = options;
@@ -61,6 +62,7 @@ export function newLaunchSpec(
     cgroup: record.cgroup,
     limits: { memory_mb: spec.memoryMb, vcpus: spec.vcpus, pids: config.pidsLimit, exec_group: true },
     added_caps: config.addedCaps,
-    disk: options.template === undefined ? {} : { template: options.template },
+    disk: options.disk,
+    proc_outside: options.procOutside,
   };
 }

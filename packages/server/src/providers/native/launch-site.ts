@@ -1,4 +1,5 @@
-import { access, mkdir } from "node:fs/promises";
+import { access, mkdir, statfs } from "node:fs/promises";
+import { join } from "node:path";
 import type { Logger } from "../../platform/logger.ts";
 import { NotFound, type RuntimeId, type RuntimeSpec } from "../../ports/index.ts";
 import { storeAgent } from "../agent/index.ts";
@@ -12,15 +13,24 @@ import { instanceName, type NativeProviderConfig, newLaunchSpec, newRecord } fro
 import type { IdsSpec, LaunchSpec, RuntimeRecord } from "./launch-spec.ts";
 import { Launcher, LauncherFailure } from "./launcher.ts";
 import { newProbeId, probeSpec } from "./probe.ts";
+import { machineClaims, RangeClaims } from "./range-claims.ts";
 import { probePrefix, RuntimeDirectories } from "./runtime-directories.ts";
+import { ShiftedImages } from "./shifted-images.ts";
+import { usualWays, type Ways, wayRound } from "./ways-round.ts";
 
 /** What every launch needs, found out and made once. */
 export interface Prepared extends Ground {
   agent: string;
   ranges: IdRanges;
+  ways: Ways;
+  /** Set when roots are copied. */
+  shifted: ShiftedImages | undefined;
 }
 
 const errnoExists = 17;
+const overlayMagic = 0x794c7630;
+/** Holds the range that all sandboxes of copied images have; no runtime's name begins with a dot. */
+const sharedRange = ".shared";
 
 /** Makes and removes runtimes: their ids, groups, disks and directories. Who talks to them is not its business. */
 export class LaunchSite implements AsyncDisposable {
@@ -64,7 +74,7 @@ export class LaunchSite implements AsyncDisposable {
     const record = newRecord(spec, {
       instanceId: this.#instanceId,
       root,
-      ids: idsFor(prepared, runtimeId),
+      ids: idsFor(prepared, runtimeId, root),
       cgroup: prepared.cgroups?.spec(runtimeId) ?? null,
     });
     const launch = newLaunchSpec(spec, {
@@ -72,8 +82,9 @@ export class LaunchSite implements AsyncDisposable {
       dir: this.directories.path(runtimeId),
       record,
       agent: prepared.agent,
-      root,
-      template: prepared.disks?.template,
+      root: await rootFor(prepared, root),
+      disk: diskFor(prepared, root),
+      procOutside: prepared.ways.procOutside,
     });
     try {
       await this.#launcher.launch(launch);
@@ -143,30 +154,70 @@ export class LaunchSite implements AsyncDisposable {
       }),
       storeAgent({ dataDir: this.#dataDir, binary: this.#agentBinary }),
     ]);
-    const ranges = new IdRanges({ base: this.#config.uidBase, offset: Number.parseInt(instance, 36) || 0 });
+    const ranges = new IdRanges({
+      base: this.#config.uidBase,
+      offset: Number.parseInt(instance, 36) || 0,
+      claims: ground.rooted
+        ? RangeClaims.open({ dir: machineClaims, runtimes: this.directories.root })
+        : undefined,
+    });
     for (const runtimeId of await this.directories.list()) {
       const record = await this.directories.record(runtimeId);
       if (record?.ids.kind === "range") ranges.restore(record.ids.base, runtimeId);
     }
     if (ground.disks !== undefined) this.#launcher.keepDisks({ ...ground.disks, count: readyDisks });
-    const prepared = { ...ground, agent: agent.path, ranges };
+    const prepared: Prepared = { ...ground, agent: agent.path, ranges, ways: usualWays, shifted: undefined };
     await this.#sweep(prepared);
-    return prepared.disks === undefined ? prepared : this.#tryDisk(prepared);
+    return this.#settle(prepared);
   }
 
-  /** Loop devices can be there and refused, as in many containers: better known now than at every spawn. */
-  async #tryDisk(prepared: Prepared): Promise<Prepared> {
-    const runtimeId = newProbeId();
-    try {
-      await this.launch(prepared, probeSpec(runtimeId), { kind: "host", skeleton: prepared.skeleton });
-      return prepared;
-    } catch (error) {
-      if (!(error instanceof LauncherFailure) || error.step !== "disk") return prepared;
+  /**
+   * What is there and refused is better known now than at every spawn: loop devices, a /proc or owners of a data_dir inside
+   * containers. Each refusal that has a way round is tried again that way.
+   */
+  async #settle(first: Prepared): Promise<Prepared> {
+    const onOverlay = await liesOnOverlay(this.#dataDir);
+    let prepared = first;
+    for (;;) {
+      const runtimeId = newProbeId();
+      try {
+        await this.launch(prepared, probeSpec(runtimeId), { kind: "host", skeleton: prepared.skeleton });
+        return prepared;
+      } catch (error) {
+        const next = await this.#next(prepared, error, onOverlay);
+        if (next === undefined) return prepared;
+        prepared = next;
+      } finally {
+        await this.remove(prepared, runtimeId);
+      }
+    }
+  }
+
+  /** @returns undefined when a launch that failed so cannot be made otherwise; each change happens once. */
+  async #next(prepared: Prepared, error: unknown, onOverlay: boolean): Promise<Prepared | undefined> {
+    if (error instanceof LauncherFailure && error.step === "disk" && prepared.disks !== undefined) {
       const note = `a sandbox's disk has no limit of its own: ${await adviceFor(error)}`;
       return { ...prepared, disks: undefined, notes: [...prepared.notes, note] };
-    } finally {
-      await this.remove(prepared, runtimeId);
     }
+    const found = wayRound(error, {
+      ways: prepared.ways,
+      rooted: prepared.rooted,
+      limitedDisk: prepared.disks !== undefined,
+      onOverlay,
+      diskMb: this.#config.diskMb,
+    });
+    if (found === undefined) return undefined;
+    const shifted = found.ways.rootCopied ? await this.#shiftedImages(prepared.ranges) : undefined;
+    return { ...prepared, ways: found.ways, shifted, notes: [...prepared.notes, found.note] };
+  }
+
+  /** The range that sandboxes of copied images share stays the same from one service to the next. */
+  async #shiftedImages(ranges: IdRanges): Promise<ShiftedImages> {
+    const dir = join(this.#dataDir, "native", "shifted");
+    await mkdir(join(this.directories.root, sharedRange), { recursive: true, mode: 0o700 });
+    const former = await ShiftedImages.formerBase(dir);
+    if (former !== undefined) ranges.restore(former, sharedRange);
+    return ShiftedImages.open({ dir, base: ranges.take(sharedRange), launcher: this.#launcher });
   }
 
   /** What a service before this one was deleting, or probing, when it ended. */
@@ -209,7 +260,25 @@ async function missingOf(paths: readonly string[]): Promise<string[]> {
   return paths.filter((_, index) => there[index] === false);
 }
 
-function idsFor(prepared: Prepared, runtimeId: RuntimeId): IdsSpec {
+function idsFor(prepared: Prepared, runtimeId: RuntimeId, root: LaunchSpec["root"]): IdsSpec {
   if (!prepared.rooted) return prepared.unprivilegedIds;
-  return { kind: "range", base: prepared.ranges.take(runtimeId), count: idsPerSandbox };
+  const shared = root.kind === "image" ? prepared.shifted?.base : undefined;
+  return { kind: "range", base: shared ?? prepared.ranges.take(runtimeId), count: idsPerSandbox };
+}
+
+async function rootFor(prepared: Prepared, root: LaunchSpec["root"]): Promise<LaunchSpec["root"]> {
+  if (prepared.shifted === undefined) return root;
+  if (root.kind === "host") return { ...root, copy: true };
+  return { ...root, rootfs: await prepared.shifted.of(root.rootfs), shifted: true };
+}
+
+function diskFor({ disks, ways, rooted }: Prepared, root: LaunchSpec["root"]): LaunchSpec["disk"] {
+  if (disks !== undefined) return { template: disks.template };
+  // A copied root of image `host` lies on any file system.
+  const needed = ways.memoryMb !== undefined && !(rooted && root.kind === "host");
+  return needed ? { tmpfs_mb: ways.memoryMb ?? 0 } : {};
+}
+
+async function liesOnOverlay(path: string): Promise<boolean> {
+  return (await statfs(path)).type === overlayMagic;
 }

@@ -4,12 +4,20 @@ import { expect, it } from "vitest";
 import { projectRoot } from "../../../test/support/agent-binary.ts";
 import type { RuntimeId, RuntimeSpec, SandboxId } from "../../ports/index.ts";
 import { type NativeProviderConfig, newLaunchSpec } from "./launch-plan.ts";
-import type { CgroupSpec, DestroySpec, IdsSpec, LaunchSpec, RuntimeRecord } from "./launch-spec.ts";
+import type {
+  CgroupSpec,
+  DestroySpec,
+  IdsSpec,
+  LaunchSpec,
+  RuntimeRecord,
+  ShiftSpec,
+} from "./launch-spec.ts";
 
 // The launcher's tests read the same file: agent/alcove-launch/src/spec.rs.
 const fixture: {
   launches: { id: number; spec: LaunchSpec }[];
   destroys: { id: number; spec: DestroySpec }[];
+  shifts: { id: number; spec: ShiftSpec }[];
 } = JSON.parse(readFileSync(join(projectRoot, "agent", "fixtures", "launch.json"), "utf8"));
 
 const config: NativeProviderConfig = {
@@ -44,11 +52,23 @@ const subids: IdsSpec = { kind: "subids", uid_start: 100_000, gid_start: 200_000
 const host: LaunchSpec["root"] = { kind: "host", skeleton: "/data/skeleton" };
 const image: LaunchSpec["root"] = { kind: "image", rootfs: "/data/images/busybox/rootfs" };
 
+const copied: LaunchSpec["root"] = {
+  kind: "image",
+  rootfs: "/data/native/shifted/1879048192/0123",
+  shifted: true,
+};
+
 function launch(
   change: Partial<RuntimeSpec>,
-  parts: { root: LaunchSpec["root"]; ids: IdsSpec; cgroup: CgroupSpec | null; template?: string },
+  parts: {
+    root: LaunchSpec["root"];
+    ids: IdsSpec;
+    cgroup: CgroupSpec | null;
+    disk?: LaunchSpec["disk"];
+    procOutside?: boolean;
+  },
 ): LaunchSpec {
-  const { root, ids, cgroup, template } = parts;
+  const { root, ids, cgroup, disk = {}, procOutside = false } = parts;
   const record: RuntimeRecord = {
     version: 1,
     instanceId: "instance",
@@ -63,16 +83,27 @@ function launch(
   };
   const dir = "/data/runtimes/native/rt-1";
   const agent = "/data/agents/0123456789abcdef/alcove-agent";
-  return newLaunchSpec({ ...spec, ...change }, { config, dir, record, agent, root, template });
+  return newLaunchSpec({ ...spec, ...change }, { config, dir, record, agent, root, disk, procOutside });
 }
 
 it("what the launcher is told is what its tests take", () => {
   const made = [
-    launch({}, { root: image, ids: range, cgroup: v1, template: "/data/templates/256.ext4" }),
+    launch({}, { root: image, ids: range, cgroup: v1, disk: { template: "/data/templates/256.ext4" } }),
     launch({ network: "host" }, { root: host, ids: subids, cgroup: v2 }),
     launch({}, { root: host, ids: { kind: "single" }, cgroup: null }),
+    launch({}, { root: copied, ids: range, cgroup: v1, disk: { tmpfs_mb: 256 }, procOutside: true }),
   ];
   expect(JSON.parse(JSON.stringify(made))).toEqual(fixture.launches.map((request) => request.spec));
+});
+
+it("what a copy into a range of ids is told is what its tests take", () => {
+  const made: ShiftSpec = {
+    from: "/data/images/busybox/rootfs",
+    to: "/data/native/shifted/1879048192/0123",
+    base: 1_879_048_192,
+    count: 65_536,
+  };
+  expect(fixture.shifts.map((request) => request.spec)).toEqual([made]);
 });
 
 it("what a removal is told is what its tests take", () => {

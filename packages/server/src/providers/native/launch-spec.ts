@@ -6,7 +6,9 @@ export interface LaunchSpec {
   /** Becomes runtime.json before anything exists that needs undoing. */
   record: RuntimeRecord;
   agent: string;
-  root: { kind: "host"; skeleton: string } | { kind: "image"; rootfs: string };
+  root:
+    | { kind: "host"; skeleton: string; copy?: boolean }
+    | { kind: "image"; rootfs: string; shifted?: boolean };
   ids: IdsSpec;
   hostname: string;
   network: "none" | "host";
@@ -14,6 +16,15 @@ export interface LaunchSpec {
   limits: { memory_mb: number; vcpus: number; pids: number; exec_group: boolean };
   added_caps: readonly string[];
   disk: { tmpfs_mb?: number; template?: string };
+  proc_outside: boolean;
+}
+
+/** A copy of an image's root file system that belongs to a range of ids; `to` appears when it is complete. */
+export interface ShiftSpec {
+  from: string;
+  to: string;
+  base: number;
+  count: number;
 }
 
 export type IdsSpec =

@@ -1,10 +1,13 @@
-import { chmod, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { chmod, mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, expect, it } from "vitest";
 import { agentBinary } from "../../../test/support/agent-binary.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
 import { silentLogger } from "../../platform/logger.ts";
+import { openDiskPool } from "./disk-template.ts";
+import { findProgram } from "./find-program.ts";
+import type { LaunchSpec } from "./launch-spec.ts";
 import { Launcher, LauncherFailure } from "./launcher.ts";
 
 const folders: string[] = [];
@@ -59,7 +62,69 @@ exec ${agentBinary("alcove-launch")} "$@"`,
     await launcher.destroy(nothing(folder));
     expect(await started(folder)).toHaveLength(2);
   });
+
+  it("a launch that fails leaves none of the disks made ahead, and those are made again", async (context) => {
+    const { launcher, folder } = await launcherBy(() => `exec ${agentBinary("alcove-launch")} "$@"`);
+    const mkfs = await findProgram("mkfs.ext4");
+    const pool = await openDiskPool({ dataDir: folder, diskMb: 64, mkfs });
+    if ("missing" in pool) return context.skip(pool.missing);
+    await using _ = launcher;
+    launcher.keepDisks({ ...pool, count: 2 });
+    await launcher.destroy(nothing(folder));
+    const ready = () => readdir(pool.dir);
+    const made = await waitFor(async () => (await ready()).length >= 2);
+    if (!made) return context.skip("loop devices are refused");
+    const before = await ready();
+    for (let turn = 0; turn < 2; turn += 1)
+      await expect(launcher.launch(impossible(folder, turn, pool.template))).rejects.toThrow(LauncherFailure);
+    await expect
+      .poll(async () => (await ready()).filter((name) => before.includes(name)), { timeout: 15_000 })
+      .toEqual([]);
+    await expect.poll(async () => (await ready()).length, { timeout: 15_000 }).toBe(2);
+  });
 });
+
+async function waitFor(condition: () => Promise<boolean>): Promise<boolean> {
+  for (let tried = 0; tried < 100; tried += 1) {
+    if (await condition()) return true;
+    await new Promise((resolve) => setTimeout(resolve, 100));
+  }
+  return false;
+}
+
+/** Fails before its disk is needed: the parent of its group is not there. */
+function impossible(folder: string, turn: number, template: string): LaunchSpec {
+  const ids = { kind: "range", base: 1_879_048_192, count: 65_536 } as const;
+  const cgroup = {
+    version: 1 as const,
+    dirs: [{ controller: "pids", path: `${folder}/no-such-parent/group` }],
+  };
+  return {
+    dir: join(folder, `runtime-${turn}`),
+    record: {
+      version: 1,
+      instanceId: "test",
+      runtimeId: "rt",
+      sandboxId: "sb",
+      token: "",
+      image: "host",
+      rootfs: null,
+      ids,
+      cgroup,
+      createdAt: "",
+    },
+    agent: agentBinary("alcove-agent"),
+    root: { kind: "host", skeleton: folder },
+    ids,
+    hostname: "test",
+    network: "none",
+    cgroup,
+    limits: { memory_mb: 64, vcpus: 1, pids: 64, exec_group: false },
+    added_caps: [],
+    disk: { template },
+    proc_outside: false,
+  };
+}
 
 async function started(folder: string): Promise<string[]> {
   return (await readFile(join(folder, "pids"), "utf8")).trim().split("\n");

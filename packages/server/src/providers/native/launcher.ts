@@ -3,7 +3,7 @@ import { once } from "node:events";
 import { createInterface } from "node:readline";
 import type { Readable, Writable } from "node:stream";
 import type { Logger } from "../../platform/logger.ts";
-import type { DestroySpec, LaunchSpec } from "./launch-spec.ts";
+import type { DestroySpec, LaunchSpec, ShiftSpec } from "./launch-spec.ts";
 
 /** A step of a launch or of its undoing failed. */
 export class LauncherFailure extends Error {
@@ -44,6 +44,7 @@ type Waiter = { resolve: (reply: Reply) => void; reject: (error: unknown) => voi
 
 /** Longer than the launcher itself gives a request. */
 const replyMs = 25_000;
+const shiftMs = 600_000;
 
 /**
  * A resident `alcove-launch serve`: starting a program from a large process takes milliseconds, asking one that is there
@@ -87,7 +88,16 @@ export class Launcher implements AsyncDisposable {
     }
   }
 
-  async #ask(op: "launch" | "destroy", spec: LaunchSpec | DestroySpec): Promise<Reply> {
+  /** Copies a root file system into a range of ids; takes as long as its size asks for. */
+  async shift(spec: ShiftSpec): Promise<void> {
+    await this.#ask("shift", spec, shiftMs);
+  }
+
+  async #ask(
+    op: "launch" | "destroy" | "shift",
+    spec: LaunchSpec | DestroySpec | ShiftSpec,
+    waitMs = replyMs,
+  ): Promise<Reply> {
     if (this.#closed) throw new LauncherFailure("serve", "the launcher was closed");
     const child = this.#child ?? this.#start();
     this.#lastId += 1;
@@ -95,8 +105,8 @@ export class Launcher implements AsyncDisposable {
     const { promise, resolve, reject } = Promise.withResolvers<Reply>();
     this.#waiting.set(id, { resolve, reject });
     const timer = setTimeout(
-      () => reject(new LauncherFailure("serve", `the launcher did not answer within ${replyMs} ms`)),
-      replyMs,
+      () => reject(new LauncherFailure("serve", `the launcher did not answer within ${waitMs} ms`)),
+      waitMs,
     );
     try {
       child.stdin.write(`${JSON.stringify({ op, id, spec })}\n`);

@@ -1,3 +1,5 @@
+import { spawn } from "node:child_process";
+import { once } from "node:events";
 import { readFile } from "node:fs/promises";
 import { Readable } from "node:stream";
 import { afterAll, beforeAll, expect, it } from "vitest";
@@ -6,6 +8,7 @@ import { type NativeHome, nativeHome, testImage } from "../../../test/support/na
 import { describeWith } from "../../../test/support/requirements.ts";
 import { randomIds } from "../../platform/random-ids.ts";
 import type { RuntimeId } from "../../ports/index.ts";
+import { findProgram } from "./find-program.ts";
 import type { NativeProvider } from "./native-provider.ts";
 
 const soon = (ms = 15_000) => ({ signal: AbortSignal.timeout(ms) });
@@ -32,7 +35,7 @@ await describeWith(
       await home.remove();
     });
 
-    async function sandbox() {
+    async function sandbox(image = testImage) {
       const runtimeId = randomIds.runtimeId();
       made.push(runtimeId);
       const sandboxId = randomIds.sandboxId();
@@ -40,7 +43,7 @@ await describeWith(
         {
           runtimeId,
           sandboxId,
-          image: testImage,
+          image,
           memoryMb,
           vcpus: 1,
           env: {},
@@ -105,6 +108,22 @@ await describeWith(
         "0\n",
       );
       expect(await run("cat /proc/sys/user/max_user_namespaces")).toBe("0\n");
+    });
+
+    it("image host: the host's locks on its programs are not in the way, and theirs not in the host's", async (context) => {
+      if ((await findProgram("flock")) === undefined) return context.skip("flock is not installed");
+      const { run } = await sandbox("host");
+      const program = "/usr/bin/env";
+      const holder = spawn("flock", [program, "sh", "-c", "echo held; exec sleep 60"], {
+        stdio: ["ignore", "pipe", "inherit"],
+      });
+      try {
+        await once(holder.stdout, "data");
+        expect(await run(`flock -n ${program} true && echo free`)).toBe("free\n");
+      } finally {
+        holder.kill();
+        await once(holder, "exit");
+      }
     });
 
     it("a user whose id the sandbox does not have is the caller's mistake", async () => {
