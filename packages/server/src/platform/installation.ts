@@ -181,12 +181,14 @@ function sameDirectory(before: DirectoryIdentity, now: DirectoryIdentity): boole
 }
 
 function identify(dataDir: string): DirectoryIdentity {
-  const { dev, ino, birthtimeNs } = statSync(dataDir, { bigint: true });
+  const { dev, ino, birthtimeNs, ctimeNs } = statSync(dataDir, { bigint: true });
+  // Where a file system keeps no time of birth, Node may give that of the last change instead.
+  const born = birthtimeNs === ctimeNs ? 0n : birthtimeNs;
   return {
     path: realpathSync(dataDir),
     device: String(dev),
     inode: String(ino),
-    born: String(birthtimeNs),
+    born: String(born),
   };
 }
 
