@@ -7,6 +7,7 @@ import { LeaveKeys } from "../terminal/leave-keys.ts";
 import { write } from "../terminal/output.ts";
 import { rawMode } from "../terminal/raw-mode.ts";
 import { resumeOutput } from "./exec-resume.ts";
+import { forwardSignals } from "./forward-signals.ts";
 
 export interface ExecSession {
   client: AlcoveClient;
@@ -26,7 +27,7 @@ export async function runSession(session: ExecSession): Promise<number> {
     process.stderr.write(`\r\nalcove: left ${name}; ${why}\n`);
     left.reject(new ExitWith(exitCodes.interrupted));
   };
-  using _signals = forwardSignals(socket, leave);
+  using _signals = forwardSignals({ send: (signal) => socket.signal(signal), leave });
   using _terminal = session.stdin === "terminal" ? attachTerminal(socket) : undefined;
   if (session.stdin === "none") socket.closeStdin();
   else pumpStdin(socket, session.stdin, leave).catch((error: unknown) => left.reject(error));
@@ -86,27 +87,6 @@ async function follow(session: ExecSession, socket: ExecSocket): Promise<number>
     return exitCodeOfExec(exit);
   }
   return exitCodes.execFailed;
-}
-
-/** The first Ctrl-C is the command's, the second is ours. */
-function forwardSignals(socket: ExecSocket, leave: (why: string) => void): Disposable {
-  const forwarded = new Set<string>();
-  const forward = (signal: NodeJS.Signals) => {
-    if (forwarded.has(signal)) {
-      leave("it is ended unless somebody picks it up within the service's exec.disconnect_grace");
-      return;
-    }
-    forwarded.add(signal);
-    socket.signal(signal);
-  };
-  process.on("SIGINT", forward);
-  process.on("SIGTERM", forward);
-  return {
-    [Symbol.dispose]() {
-      process.removeListener("SIGINT", forward);
-      process.removeListener("SIGTERM", forward);
-    },
-  };
 }
 
 /** Keys go through as they are, and the command hears of changes of the window. */

@@ -6,6 +6,7 @@ import { reportFailure } from "../failure.ts";
 import { printJson } from "../terminal/output.ts";
 import { resumeOutput } from "./exec-resume.ts";
 import { exitCodeOfExec, runSession, windowSize } from "./exec-session.ts";
+import { runStream } from "./exec-stream.ts";
 
 export interface RunFlags extends ClientFlags {
   env?: Record<string, string>;
@@ -32,6 +33,8 @@ export async function exec(id: string, command: readonly string[], flags: ExecFl
     if (flags.detach) return detached(id, command, flags);
     if (flags.json) return buffered(id, command, flags);
     using client = openClient(flags);
+    if (!flags.interactive && !flags.tty)
+      return await runStream({ client, id, request: { ...commandOf(command), ...settingsOf(flags) } });
     return await runSession({
       client,
       id,

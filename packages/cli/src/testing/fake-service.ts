@@ -36,6 +36,7 @@ export class FakeService implements AsyncDisposable {
   readonly requests: Recorded[] = [];
   readonly #server: http.Server;
   readonly #sockets: WebSocketServer;
+  #streamed: FakeExec | undefined;
   answer: (request: Recorded) => FakeAnswer = () => ({
     status: 404,
     json: { code: "not_found", message: "nothing here" },
@@ -79,6 +80,40 @@ export class FakeService implements AsyncDisposable {
     await once(this.#server, "close");
   }
 
+  /** A command over plain HTTP does what one over a WebSocket does, told in the words of its stream. */
+  #streamExec({ method, path, body }: Recorded, response: http.ServerResponse): boolean {
+    if (method !== "POST") return false;
+    if (path.endsWith("/signal") && this.#streamed !== undefined) {
+      response.end("{}");
+      this.onExec({ type: "signal", ...JSON.parse(body) }, this.#streamed);
+      return true;
+    }
+    if (!path.endsWith("/exec")) return false;
+    const { stream, ...start } = JSON.parse(body);
+    if (stream !== true) return false;
+    const head = { "content-type": "application/x-ndjson", "x-exec-id": "ex-aaaaaaaa" };
+    const exec: FakeExec = {
+      send: (message) => {
+        if (message.type === "error") {
+          response.writeHead(400, { "content-type": "application/json" });
+          response.end(JSON.stringify(message));
+          return;
+        }
+        if (!response.headersSent) response.writeHead(200, head);
+        const { type, ...rest } = message;
+        const line = `${JSON.stringify({ stream: type, data: "", ...rest })}\n`;
+        if (type === "exit") response.end(line);
+        else response.write(line);
+      },
+      cut: () => response.destroy(),
+      close: () => response.destroy(),
+    };
+    this.#streamed = exec;
+    this.onExec({ type: "start", ...start }, exec);
+    this.onExec({ type: "stdin", data: "", close: true }, exec);
+    return true;
+  }
+
   async #handle(request: http.IncomingMessage, response: http.ServerResponse): Promise<void> {
     const url = new URL(request.url ?? "/", "http://fake");
     const body: Buffer[] = [];
@@ -91,6 +126,7 @@ export class FakeService implements AsyncDisposable {
       body: Buffer.concat(body).toString("utf8"),
     };
     this.requests.push(recorded);
+    if (this.#streamExec(recorded, response)) return;
     const answer = this.answer(recorded);
     if (answer.hang) return;
     response.writeHead(answer.status ?? 200, { "content-type": "application/json", ...answer.headers });
