@@ -5,6 +5,7 @@ use crate::config::Config;
 use crate::connection::{Connection, Operation};
 use crate::exec::Exec;
 use crate::killing::Killing;
+use crate::limits::Looks;
 use crate::monitor;
 use crate::oom::OomCounters;
 use crate::poller::{HANG_UP, PEER_GONE, Poller, READ, Source, WRITE};
@@ -34,6 +35,7 @@ pub enum Timer {
     Greeting(Key),
     Timeout(Key),
     Grace(Key),
+    Processor(Key),
     Drain(Key),
     Terminal(Key),
     Spares,
@@ -72,6 +74,7 @@ pub struct Agent {
     /// Bytes of text in their records.
     pub ended_text: usize,
     pub killing: Killing,
+    pub looks: Looks,
     pub dirty: Vec<Key>,
     pub listeners: Vec<Key>,
     pub config: Rc<Config>,
@@ -126,6 +129,7 @@ impl Agent {
             ended: VecDeque::new(),
             ended_text: 0,
             killing: Killing::default(),
+            looks: Looks::default(),
             dirty: Vec::new(),
             listeners: Vec::new(),
             config: Rc::new(Config::new(options.ids)),
@@ -277,6 +281,7 @@ impl Agent {
                 Timer::Greeting(key) => self.close(key),
                 Timer::Timeout(key) => self.kill_tree(key, alcove_protocol::ExitReason::Timeout),
                 Timer::Grace(key) => self.end_grace(key),
+                Timer::Processor(key) => self.check_processor(key),
                 Timer::Drain(key) => self.finish_draining(key),
                 Timer::Terminal(key) => self.look_at_terminal(key),
                 Timer::Spares => self.retire_spares(),

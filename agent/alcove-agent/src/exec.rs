@@ -7,7 +7,7 @@
 use crate::journal::Journal;
 use crate::slab::Key;
 use crate::timers::TimerId;
-use alcove_protocol::{ExecRecord, ExecState, ExitEvent, ExitReason};
+use alcove_protocol::{ExecLimits, ExecRecord, ExecState, ExitEvent, ExitReason, LimitName, Usage};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
@@ -53,6 +53,9 @@ pub struct Ending {
     pub reason: ExitReason,
     pub duration_ms: u64,
     pub start_error: Option<String>,
+    pub usage: Option<Usage>,
+    /// Memory kills in the sandbox while the command ran.
+    pub oom_kills: u64,
 }
 
 /// Most bytes of its command line that a record keeps.
@@ -131,6 +134,12 @@ pub struct Exec {
     pub unread_from: Option<u64>,
     /// Why the tree was killed; the first cause stays.
     pub killed: Option<ExitReason>,
+    pub limits: ExecLimits,
+    /// The limit that was exceeded first.
+    pub exceeded: Option<LimitName>,
+    /// Processor time that its monitor's earlier commands used, in ticks.
+    pub ticks_before: u64,
+    pub cpu_timer: Option<TimerId>,
     /// Its tree is being killed.
     pub dying: bool,
     pub timeout: Option<TimerId>,
@@ -159,6 +168,25 @@ impl Exec {
         self.ending().is_some()
     }
 
+    /// Which limit it exceeded that no kill was for.
+    pub fn over_limit(&self, ending: &Ending) -> Option<LimitName> {
+        if !matches!(ending.reason, ExitReason::Exited | ExitReason::Signaled) {
+            return None;
+        }
+        let used = ending.usage.map_or(0, |usage| usage.cpu_ms);
+        if self.limits.output_bytes.is_some_and(|limit| self.journal.end() > limit) {
+            Some(LimitName::OutputBytes)
+        } else if self.limits.cpu_ms.is_some_and(|limit| used > limit) {
+            Some(LimitName::CpuTime)
+        } else {
+            None
+        }
+    }
+
+    fn exceeded_in(&self, ending: &Ending) -> Option<LimitName> {
+        self.exceeded.filter(|_| ending.reason == ExitReason::Limit)
+    }
+
     pub fn record(&self, from: Option<u64>) -> ExecRecord {
         let ending = self.ending();
         ExecRecord {
@@ -179,6 +207,9 @@ impl Exec {
             reason: ending.map(|ending| ending.reason),
             duration_ms: ending.map(|ending| ending.duration_ms),
             start_error: ending.and_then(|ending| ending.start_error.clone()),
+            limit: ending.and_then(|ending| self.exceeded_in(ending)),
+            usage: ending.and_then(|ending| ending.usage),
+            oom_kills: ending.map(|ending| ending.oom_kills).filter(|count| *count > 0),
             from,
         }
     }
@@ -195,6 +226,9 @@ impl Exec {
             duration_ms: ending.duration_ms,
             output_bytes: self.journal.end(),
             start_error: ending.start_error.clone(),
+            limit: self.exceeded_in(ending),
+            usage: ending.usage,
+            oom_kills: Some(ending.oom_kills).filter(|count| *count > 0),
         })
     }
 }

@@ -10,7 +10,7 @@ use crate::poller::{READ, Source};
 use crate::requests::{Answer, bad_request, check_env};
 use crate::slab::Key;
 use crate::users::{Ids, User};
-use crate::{sys, terminal};
+use crate::{limits, sys, terminal, tree};
 use alcove_protocol::{ErrorBody, ErrorCode, ExecStart, ExitReason, Kind, Started};
 use std::io::Error;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -68,7 +68,8 @@ impl Agent {
         let cwd = request.cwd.clone().filter(|cwd| !cwd.is_empty()).unwrap_or_else(|| self.config.workdir.clone());
         let job = self.job(&request, &user, &cwd)?;
         let oom_before = self.oom.total();
-        let monitor = self.hand_over(&job.encode(), &streams.theirs)?;
+        let limits = request.limits.unwrap_or_default();
+        let (monitor, ticks_before) = self.hand_over(&job.encode(), &streams.theirs, limits.cpu_ms.is_some())?;
         drop(streams.theirs);
 
         self.sequence += 1;
@@ -101,6 +102,10 @@ impl Agent {
             kill_waiters: Vec::new(),
             unread_from: None,
             killed: None,
+            limits,
+            exceeded: None,
+            ticks_before,
+            cpu_timer: None,
             dying: false,
             timeout: None,
             grace: None,
@@ -184,8 +189,9 @@ impl Agent {
         monitor::Settings { ids: self.config.ids, oom_score_adj: self.oom_score_adj, open_files: self.open_files }
     }
 
-    /// Gives the job to a spare monitor, else forks one.
-    fn hand_over(&mut self, job: &[u8], theirs: &[Rc<OwnedFd>; 3]) -> Answer<Key> {
+    /// Gives the job to a spare monitor, else forks one. Tells what the monitor's earlier commands used of the processor,
+    /// when that is `counted`.
+    fn hand_over(&mut self, job: &[u8], theirs: &[Rc<OwnedFd>; 3], counted: bool) -> Answer<(Key, u64)> {
         let fds = [theirs[0].as_raw_fd(), theirs[1].as_raw_fd(), theirs[2].as_raw_fd()];
         while job.len() <= MAX_SENT_JOB {
             let spare = self
@@ -194,8 +200,9 @@ impl Agent {
                 .filter(|(_, monitor)| monitor.exec.is_none())
                 .max_by_key(|(_, monitor)| monitor.spare_since);
             let Some((key, spare)) = spare else { break };
+            let before = if counted { tree::ticks_of_children(spare.handle.pid) } else { 0 };
             if monitor::send(&spare.handle, job, fds).is_ok() {
-                return Ok(key);
+                return Ok((key, before));
             }
             // It was killed, or is ending.
             self.dismiss(key);
@@ -213,7 +220,7 @@ impl Agent {
             self.kill_orphans();
             return Err(io("the monitor cannot be watched", &error));
         }
-        Ok(key)
+        Ok((key, 0))
     }
 
     /// The program runs.
@@ -225,6 +232,9 @@ impl Agent {
             // From the start on, however long the news of it took.
             let passed = sys::boottime_ms().saturating_sub(exec.started_boot);
             exec.timeout = Some(self.timers.add(after.saturating_sub(passed), Timer::Timeout(key)));
+        }
+        if exec.limits.cpu_ms.is_some() {
+            exec.cpu_timer = Some(self.timers.add(limits::FIRST_LOOK_MS, Timer::Processor(key)));
         }
         self.reply_started(key);
     }
@@ -294,6 +304,8 @@ impl Agent {
             reason: ExitReason::Exited,
             duration_ms: sys::boottime_ms().saturating_sub(exec.started_boot),
             start_error: Some(text),
+            usage: None,
+            oom_kills: 0,
         };
         self.write_output(key, &line, stream);
         self.reply_started(key);

@@ -21,6 +21,7 @@ mod journal;
 mod killing;
 mod launch;
 mod lend;
+mod limits;
 mod monitor;
 mod oom;
 mod output;

@@ -8,7 +8,7 @@ mod job;
 mod report;
 
 pub use job::Job;
-pub use report::{REPORT_LENGTH, Report, Stage};
+pub use report::{REPORT_LENGTH, Report, Stage, Usage};
 
 use crate::users::{Ids, OWN_ID};
 use crate::{caps, exec_group, identity, sys};
@@ -234,9 +234,11 @@ impl Monitor {
             Report::Started { pid } => pid,
             _ => 0,
         };
+        let mut usage = Usage::default();
         match if main > 0 && !prompt { end_within(main, PATIENCE) } else { None } {
-            Some(status) => {
-                let reports = [started, Report::Ended { status }, Report::Idle];
+            Some((status, used)) => {
+                usage.add(&used);
+                let reports = [started, Report::Ended { status, usage }, Report::Idle];
                 let alone = has_no_child();
                 self.report(if alone { &reports } else { &reports[..2] });
                 if alone {
@@ -245,10 +247,11 @@ impl Monitor {
             }
             None => self.report(&[started]),
         }
-        while let Some((pid, status)) = next_ended() {
+        while let Some((pid, status, used)) = next_ended() {
+            usage.add(&used);
             if pid == main {
                 // Before it is reaped: until then nobody else can have its process id, which signals are sent to.
-                self.report(&[Report::Ended { status }]);
+                self.report(&[Report::Ended { status, usage }]);
             }
             // SAFETY: plain wait for a child that has ended.
             unsafe { libc::waitpid(pid, ptr::null_mut(), libc::__WALL) };
@@ -257,26 +260,30 @@ impl Monitor {
     }
 }
 
-/// Waits until some child has ended and leaves it to be reaped: its pid and wait status. None when there is no child.
-fn next_ended() -> Option<(i32, i32)> {
+/// Waits until some child has ended and leaves it to be reaped: its pid and wait status, and what it used. None when there
+/// is no child.
+fn next_ended() -> Option<(i32, i32, libc::rusage)> {
     loop {
-        // SAFETY: the structure outlives the call, which fills it when it succeeds.
-        let (pid, code, status) = unsafe {
+        // SAFETY: the structures outlive the call, which fills them when it succeeds.
+        let (pid, code, status, used) = unsafe {
             let mut info: libc::siginfo_t = std::mem::zeroed();
-            if libc::waitid(libc::P_ALL, 0, &mut info, libc::WEXITED | libc::WNOWAIT | libc::__WALL) < 0 {
+            let mut used: libc::rusage = std::mem::zeroed();
+            let flags = libc::WEXITED | libc::WNOWAIT | libc::__WALL;
+            // The library's version leaves the last argument out.
+            if libc::syscall(libc::SYS_waitid, libc::P_ALL, 0, &raw mut info, flags, &raw mut used) < 0 {
                 if sys::errno() == libc::EINTR {
                     continue;
                 }
                 return None;
             }
-            (info.si_pid(), info.si_code, info.si_status())
+            (info.si_pid(), info.si_code, info.si_status(), used)
         };
         let status = match code {
             libc::CLD_EXITED => (status & 0xff) << 8,
             libc::CLD_DUMPED => status | 0x80,
             _ => status,
         };
-        return Some((pid, status));
+        return Some((pid, status, used));
     }
 }
 
@@ -293,8 +300,8 @@ fn ends_of_children() -> libc::sigset_t {
     }
 }
 
-/// The wait status of a child that ends in time; None when it goes on.
-fn end_within(pid: i32, patience: Duration) -> Option<i32> {
+/// The wait status of a child that ends in time, and what it used; None when it goes on.
+fn end_within(pid: i32, patience: Duration) -> Option<(i32, libc::rusage)> {
     let ends = ends_of_children();
     let until = Instant::now() + patience;
     loop {
@@ -302,12 +309,13 @@ fn end_within(pid: i32, patience: Duration) -> Option<i32> {
         let limit = libc::timespec { tv_sec: 0, tv_nsec: libc::c_long::from(left.subsec_nanos()) };
         let mut status = 0;
         // SAFETY: plain waits. The signal may be of an earlier child, so that only the second wait tells.
-        let (signalled, ended) = unsafe {
+        let (signalled, ended, used) = unsafe {
+            let mut used: libc::rusage = std::mem::zeroed();
             let signalled = libc::sigtimedwait(&ends, ptr::null_mut(), &limit) > 0;
-            (signalled, libc::waitpid(pid, &mut status, libc::WNOHANG | libc::__WALL))
+            (signalled, libc::wait4(pid, &mut status, libc::WNOHANG | libc::__WALL, &mut used), used)
         };
         if ended == pid {
-            return Some(status);
+            return Some((status, used));
         }
         if !signalled || left.is_zero() {
             return None;

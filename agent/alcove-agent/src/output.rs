@@ -106,6 +106,7 @@ impl Agent {
                 if count >= PIPE_FULL {
                     enlarge_pipe(exec, stream);
                 }
+                self.check_output(key);
                 return count;
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}

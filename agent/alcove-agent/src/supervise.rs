@@ -4,10 +4,10 @@
 use crate::agent::{Agent, Timer};
 use crate::exec::{Ending, Exec, Phase, signal_name};
 use crate::journal::Stream;
-use crate::monitor::{REPORT_LENGTH, Report};
+use crate::monitor::{self, REPORT_LENGTH, Report};
 use crate::slab::Key;
 use crate::{console, sys};
-use alcove_protocol::{Event, ExitReason};
+use alcove_protocol::{Event, ExitReason, Usage};
 use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
 
@@ -36,7 +36,7 @@ impl Agent {
             match Report::decode(bytes) {
                 Some(Report::Started { pid }) => self.exec_started(exec, pid),
                 Some(Report::Failed { stage, errno, pid }) => self.exec_failed(exec, stage, errno, pid),
-                Some(Report::Ended { status }) => self.main_ended(exec, status),
+                Some(Report::Ended { status, usage }) => self.main_ended(exec, status, usage),
                 Some(Report::Idle) => self.tree_gone(exec, key),
                 None => {}
             }
@@ -85,12 +85,15 @@ impl Agent {
     }
 
     fn ending(&self, key: Key, exit_code: i32, signal: Option<String>, reason: ExitReason) -> Ending {
-        let duration_ms = self.execs.get(key).map_or(0, |exec| sys::boottime_ms().saturating_sub(exec.started_boot));
-        Ending { ended_at: sys::wall_ms(), exit_code, signal, reason, duration_ms, start_error: None }
+        let exec = self.execs.get(key);
+        let duration_ms = exec.map_or(0, |exec| sys::boottime_ms().saturating_sub(exec.started_boot));
+        let oom_kills = exec.map_or(0, |exec| self.oom.total().saturating_sub(exec.oom_before));
+        let ended_at = sys::wall_ms();
+        Ending { ended_at, exit_code, signal, reason, duration_ms, start_error: None, usage: None, oom_kills }
     }
 
     /// The command's first process has ended: so has the exec, once what it wrote has been read.
-    fn main_ended(&mut self, key: Key, status: i32) {
+    fn main_ended(&mut self, key: Key, status: i32, usage: monitor::Usage) {
         let Some(exec) = self.execs.get(key) else { return };
         let (exit_code, signal) = if libc::WIFSIGNALED(status) {
             let number = libc::WTERMSIG(status);
@@ -105,7 +108,9 @@ impl Agent {
             (_, _, Some(_)) => ExitReason::Signaled,
             (_, _, None) => ExitReason::Exited,
         };
-        let ending = self.ending(key, exit_code, signal.map(signal_name), reason);
+        let mut ending = self.ending(key, exit_code, signal.map(signal_name), reason);
+        let max_memory_bytes = u64::from(usage.max_memory_kb) * 1024;
+        ending.usage = Some(Usage { cpu_ms: usage.cpu_ms.into(), max_memory_bytes });
         self.conclude(key, ending);
     }
 
@@ -142,13 +147,18 @@ impl Agent {
         }
     }
 
-    fn finish(&mut self, key: Key, ending: Ending) {
+    fn finish(&mut self, key: Key, mut ending: Ending) {
         let Some(exec) = self.execs.get_mut(key) else { return };
+        // One that ended before it was noticed has exceeded its limit all the same.
+        if let Some(limit) = exec.over_limit(&ending) {
+            (ending.reason, exec.exceeded) = (ExitReason::Limit, Some(limit));
+        }
         if !matches!(ending.reason, ExitReason::Exited | ExitReason::Signaled) {
             console::say(format_args!("command {} was ended: {}", exec.id, ending.reason.name()));
         }
         exec.phase = Phase::Ended(ending);
-        for timer in [exec.timeout.take(), exec.grace.take().map(|grace| grace.timer)].into_iter().flatten() {
+        let grace = exec.grace.take().map(|grace| grace.timer);
+        for timer in [exec.timeout.take(), exec.cpu_timer.take(), grace].into_iter().flatten() {
             self.timers.cancel(timer);
         }
         if let Some(fd) = exec.stdin.fd.take() {
@@ -229,7 +239,8 @@ impl Agent {
         if let Some(fd) = exec.stdin.fd {
             self.poller.remove(fd.as_raw_fd());
         }
-        for timer in [exec.timeout, exec.grace.map(|grace| grace.timer), exec.drain].into_iter().flatten() {
+        let grace = exec.grace.map(|grace| grace.timer);
+        for timer in [exec.timeout, exec.cpu_timer, grace, exec.drain].into_iter().flatten() {
             self.timers.cancel(timer);
         }
         // Only an exec that never ran is forgotten while somebody waits for it.

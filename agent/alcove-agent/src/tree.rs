@@ -10,25 +10,32 @@ pub struct Process {
     parent: i32,
     /// Runs, or can again. A zombie does not, unless only its first thread has ended.
     alive: bool,
+    /// Processor time of its own, and that of children it has waited for, in ticks.
+    own_ticks: u64,
+    waited_ticks: u64,
 }
 
-/// How many fields of `stat` lie between the parent and the number of threads.
-const BETWEEN_PARENT_AND_THREADS: usize = 15;
+/// How many fields of `stat` lie between the parent and the processor times, and between these and the number of threads.
+const BETWEEN_PARENT_AND_TIMES: usize = 9;
+const BETWEEN_TIMES_AND_THREADS: usize = 2;
 
 /// The fields after the command's name, which may hold spaces and parentheses itself.
 fn parse_stat(pid: i32, text: &[u8]) -> Option<Process> {
     let after = text.iter().rposition(|byte| *byte == b')')?;
     let mut fields = text[after + 1..].split(|byte| byte.is_ascii_whitespace()).filter(|field| !field.is_empty());
     let state = *fields.next()?.first()?;
-    let mut number = |skip| std::str::from_utf8(fields.nth(skip)?).ok()?.parse::<i32>().ok();
-    let parent = number(0)?;
+    let mut number = |skip| std::str::from_utf8(fields.nth(skip)?).ok()?.parse::<i64>().ok();
+    let parent = i32::try_from(number(0)?).ok()?;
+    let mut ticks = |skip| number(skip).and_then(|ticks| u64::try_from(ticks).ok()).unwrap_or(0);
+    let own_ticks = ticks(BETWEEN_PARENT_AND_TIMES) + ticks(0);
+    let waited_ticks = ticks(0) + ticks(0);
     // The state is the first thread's, which stays as a zombie until the others have ended.
     let alive = match state {
         b'X' | b'x' => false,
-        b'Z' => number(BETWEEN_PARENT_AND_THREADS).is_some_and(|threads| threads > 1),
+        b'Z' => number(BETWEEN_TIMES_AND_THREADS).is_some_and(|threads| threads > 1),
         _ => true,
     };
-    Some(Process { pid, parent, alive })
+    Some(Process { pid, parent, alive, own_ticks, waited_ticks })
 }
 
 /// A walk through `/proc`, in steps, so that many processes cost nobody a long wait.
@@ -83,7 +90,8 @@ impl Drop for Walk {
     }
 }
 
-fn processes() -> Vec<Process> {
+/// One whole walk.
+pub fn processes() -> Vec<Process> {
     let mut walk = Walk::begin();
     while walk.step(usize::MAX) {}
     walk.finish()
@@ -111,6 +119,35 @@ pub fn descendants(all: &[Process], roots: &[i32], except: &HashSet<i32>) -> Vec
         }
     }
     found
+}
+
+/// Processor time of everything that descends from `root`, and of what it has waited for; zombies count, their time is
+/// nobody else's yet.
+pub fn ticks_below(all: &[Process], root: i32) -> u64 {
+    let mut children: HashMap<i32, Vec<&Process>> = HashMap::new();
+    for process in all {
+        children.entry(process.parent).or_default().push(process);
+    }
+    let (mut ticks, mut queue, mut seen) = (0, vec![root], HashSet::from([root]));
+    while let Some(pid) = queue.pop() {
+        for child in children.get(&pid).into_iter().flatten().filter(|child| seen.insert(child.pid)) {
+            ticks += child.own_ticks + child.waited_ticks;
+            queue.push(child.pid);
+        }
+    }
+    ticks
+}
+
+/// Processor time of the children that a process has waited for.
+pub fn ticks_of_children(pid: i32) -> u64 {
+    let stat = sys::c_string(format!("/proc/{pid}/stat").as_bytes()).and_then(|path| sys::read_small(&path, 4096));
+    stat.ok().and_then(|text| parse_stat(pid, &text)).map_or(0, |process| process.waited_ticks)
+}
+
+pub fn milliseconds(ticks: u64) -> u64 {
+    // SAFETY: plain question.
+    let per_second = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).unwrap_or(100).max(1);
+    ticks * 1000 / per_second
 }
 
 pub fn signal(pid: i32, signal: i32) {
@@ -147,6 +184,8 @@ mod tests {
     fn a_zombie_with_threads_left_is_alive() {
         let stat = |state, threads| format!("7 (x) {state} 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 {threads} 0 123\n");
         let alive = |state, threads| parse_stat(7, stat(state, threads).as_bytes()).expect("a process").alive;
+        let times = parse_stat(7, b"7 (x) S 1 7 7 0 -1 0 0 0 0 0 3 4 50 60 20 0 1 0 123\n").expect("a process");
+        assert_eq!((times.own_ticks, times.waited_ticks), (7, 110));
         assert!(!alive("Z", 1));
         assert!(alive("Z", 2));
         assert!(alive("S", 1));
@@ -155,7 +194,7 @@ mod tests {
 
     #[test]
     fn descendants_leave_out_the_dead_and_other_trees() {
-        let process = |pid, parent, alive| Process { pid, parent, alive };
+        let process = |pid, parent, alive| Process { pid, parent, alive, own_ticks: 1, waited_ticks: 10 };
         let all =
             [process(2, 1, true), process(3, 2, true), process(4, 3, false), process(5, 4, true), process(9, 1, true)];
         let mut found = descendants(&all, &[2], &HashSet::new());
@@ -165,5 +204,6 @@ mod tests {
         let mut found = descendants(&all, &[1, 2], &HashSet::from([2]));
         found.sort_unstable();
         assert_eq!(found, [3, 5, 9]);
+        assert_eq!((ticks_below(&all, 2), ticks_below(&all, 9)), (33, 0));
     }
 }

@@ -712,3 +712,56 @@ fn a_kill_while_the_memory_limit_was_hit_is_told_as_such() {
     let outcome = client.exec("memory", &["/bin/sh", "-c", &script], json!({}));
     assert_eq!((outcome.reason().as_str(), outcome.code()), ("oom", 137));
 }
+
+#[test]
+fn what_a_command_used_is_told_with_its_end_and_in_its_record() {
+    let agent = TestAgent::start();
+    let mut client = agent.client();
+    // Half a second of two processes, one of them in the background of its session, and forty megabytes.
+    let script = "import os, time\nx = bytearray(40 << 20)\nif os.fork() == 0:\n os.setsid()\n\
+                  until = time.process_time() + 0.25\nwhile time.process_time() < until: pass\n\
+                  try: os.wait()\nexcept ChildProcessError: pass\n";
+    if std::process::Command::new("python3").arg("-V").output().is_err() {
+        eprintln!("SKIPPED: python3 is missing");
+        return;
+    }
+    let outcome = client.exec("u", &["python3", "-c", script], json!({}));
+    assert_eq!(outcome.code(), 0);
+    let exit = outcome.exit.expect("an exit");
+    let (cpu, memory) = (exit["usage"]["cpu_ms"].as_u64(), exit["usage"]["max_memory_bytes"].as_u64());
+    assert!(cpu.is_some_and(|cpu| (450..20_000).contains(&cpu)), "{exit}");
+    assert!(memory.is_some_and(|memory| (40 << 20..400 << 20).contains(&memory)), "{exit}");
+    assert_eq!(client.ask(&json!({"op": "exec.get", "exec_id": "u"}))["usage"], exit["usage"]);
+    assert_eq!((&exit["limit"], &exit["oom_kills"]), (&Value::Null, &Value::Null));
+}
+
+#[test]
+fn a_command_that_uses_more_than_it_may_ends_with_the_limit_it_exceeded() {
+    let agent = TestAgent::start();
+    let mut client = agent.client();
+    // Children in sessions of their own count, and what a monitor's earlier command used does not.
+    let burn = "for i in 1 2 3; do setsid sh -c 'while :; do :; done' & done; wait";
+    for round in 0..2 {
+        let limits = json!({"limits": {"cpu_ms": 300}, "timeout_ms": 60_000});
+        let outcome = client.exec(&format!("c{round}"), &["/bin/sh", "-c", burn], limits);
+        assert_eq!(
+            (outcome.reason().as_str(), outcome.exit.as_ref().expect("an exit")["limit"].as_str()),
+            ("limit", Some("cpu_time"))
+        );
+    }
+    let outcome = client.exec("quick", &["/bin/sh", "-c", "echo quick"], json!({"limits": {"cpu_ms": 300}}));
+    assert_eq!((outcome.reason().as_str(), outcome.code()), ("exited", 0));
+
+    for (id, script, ends) in [
+        ("endless", "yes", "limit"),
+        ("quick-out", "head -c 5000 /dev/zero", "limit"),
+        ("fits", "head -c 4096 /dev/zero", "exited"),
+    ] {
+        let limits = json!({"limits": {"output_bytes": 4096}, "timeout_ms": 60_000});
+        let outcome = client.exec(id, &["/bin/sh", "-c", script], limits);
+        assert_eq!(outcome.reason(), ends, "{id}");
+        let limit = outcome.exit.as_ref().expect("an exit")["limit"].clone();
+        assert_eq!(limit, if ends == "limit" { json!("output_bytes") } else { Value::Null }, "{id}");
+    }
+    assert_eq!(client.refusal(&exec_request("bad", &["true"], json!({"limits": {"memory_bytes": 1}}))), "protocol");
+}

@@ -148,6 +148,18 @@ pub struct ExecStart {
     pub follow: bool,
     #[serde(default)]
     pub lossless: bool,
+    /// Only for agents with the feature `limits`.
+    pub limits: Option<ExecLimits>,
+}
+
+/// What a command may use; one that uses more is ended with reason `limit`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExecLimits {
+    /// Processor time of all its processes, milliseconds.
+    pub cpu_ms: Option<u64>,
+    /// Bytes of both output streams.
+    pub output_bytes: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -361,6 +373,7 @@ pub enum ExitReason {
     Cancelled,
     Oom,
     Lost,
+    Limit,
 }
 
 impl ExitReason {
@@ -373,8 +386,25 @@ impl ExitReason {
             Self::Cancelled => "cancelled",
             Self::Oom => "oom",
             Self::Lost => "lost",
+            Self::Limit => "limit",
         }
     }
+}
+
+/// Which of its limits a command exceeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LimitName {
+    CpuTime,
+    OutputBytes,
+}
+
+/// What a command's first process used, and all that had ended before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    pub cpu_ms: u64,
+    /// The most that one process had in memory at a time.
+    pub max_memory_bytes: u64,
 }
 
 /// An exec as `exec.get`, `exec.list`, `exec.kill` and `exec.attach` tell it; `from` only in the reply of an attach.
@@ -405,6 +435,13 @@ pub struct ExecRecord {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_error: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<LimitName>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
+    /// Processes of the sandbox that were killed for memory while it ran.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oom_kills: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<u64>,
 }
 
@@ -429,6 +466,13 @@ pub struct ExitEvent {
     pub output_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<LimitName>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
+    /// Processes of the sandbox that were killed for memory while it ran.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oom_kills: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -12,8 +12,43 @@ import {
   Workdir,
 } from "./texts.ts";
 
-export const exitReasons = ["exited", "signaled", "timeout", "cancelled", "oom", "lost"] as const;
+export const exitReasons = ["exited", "signaled", "timeout", "cancelled", "oom", "lost", "limit"] as const;
 export type ExitReason = (typeof exitReasons)[number];
+
+export const limitNames = ["cpu_time", "output_bytes"] as const;
+export type LimitName = (typeof limitNames)[number];
+
+/** What a command may use; one that exceeds it ends with reason `limit`, and `limit` names it. docs/api/exec.md. */
+export const ExecLimits = Type.Object(
+  {
+    cpu_time: Type.Optional(Duration),
+    output_bytes: Type.Optional(Type.Integer({ minimum: 1, description: "Of both streams together." })),
+  },
+  { additionalProperties: false },
+);
+export type ExecLimits = Static<typeof ExecLimits>;
+
+/** What every form of an exit tells beside its code. */
+const endFields = {
+  limit: Type.Optional(
+    Type.Enum([...limitNames], { description: "Which limit was exceeded; with reason limit." }),
+  ),
+  usage: Type.Optional(
+    Type.Object(
+      {
+        cpu_ms: Type.Integer({ description: "Processor time, user and system." }),
+        max_memory_bytes: Type.Integer({ description: "The most that one of its processes had in memory." }),
+        wall_ms: Type.Integer(),
+      },
+      { description: "Of the command's first process and all that had ended before it." },
+    ),
+  ),
+  oom_kills: Type.Optional(
+    Type.Integer({
+      description: "Processes of the sandbox killed for memory while the command ran; absent: none.",
+    }),
+  ),
+};
 
 /** `ex-` and 8 to 32 of [a-z0-9]; a client may choose it. DESIGN §6, exec details. */
 export const ExecId = Type.String({
@@ -35,6 +70,7 @@ const commandFields = {
   timeout: Type.Optional(OptionalDuration),
   exec_id: Type.Optional(ExecId),
   tag: Type.Optional(Type.String({ maxLength: 256 })),
+  limits: Type.Optional(ExecLimits),
 };
 
 /** How output is written: as text, or as base64, which passes any byte. docs/api/exec.md. */
@@ -97,6 +133,7 @@ export const ExecResult = Type.Object(
     exec_id: Type.String(),
     reason: Type.Enum([...exitReasons]),
     signal: Type.Optional(Type.String()),
+    ...endFields,
     truncated: Type.Optional(Type.Boolean()),
     encoding: Type.Optional(
       Type.Literal("base64", { description: "Of stdout and stderr; absent: they are text." }),
@@ -133,6 +170,7 @@ export const ExecStreamChunk = Type.Union(
       reason: Type.Enum([...exitReasons]),
       signal: Type.Optional(Type.String()),
       duration: Duration,
+      ...endFields,
     }),
   ],
   { $id: "ExecStreamChunk" },
@@ -159,6 +197,7 @@ export const ExecRecord = Type.Object(
     signal: Type.Optional(Type.String()),
     reason: Type.Optional(Type.Enum([...exitReasons])),
     duration: Type.Optional(Duration),
+    ...endFields,
   },
   { $id: "ExecRecord" },
 );
@@ -245,6 +284,7 @@ export const WsServerMessage = Type.Union(
       reason: Type.Enum([...exitReasons]),
       signal: Type.Optional(Type.String()),
       duration: Duration,
+      ...endFields,
     }),
     Type.Object({ type: Type.Literal("error"), code: Type.String(), message: Type.String() }),
   ],

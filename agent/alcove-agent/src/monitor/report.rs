@@ -22,22 +22,41 @@ pub enum Report {
         errno: i32,
         pid: i32,
     },
-    /// Wait status of the command's first process.
+    /// Wait status of the command's first process, and what it and all that ended before it used.
     Ended {
         status: i32,
+        usage: Usage,
     },
     /// Nothing descends from the monitor any more.
     Idle,
 }
 
-pub const REPORT_LENGTH: usize = 16;
+/// What processes used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    pub cpu_ms: u32,
+    /// The most that one of them had in memory at a time.
+    pub max_memory_kb: u32,
+}
+
+impl Usage {
+    pub fn add(&mut self, used: &libc::rusage) {
+        let ms = |time: libc::timeval| time.tv_sec * 1000 + time.tv_usec / 1000;
+        let cpu_ms = ms(used.ru_utime) + ms(used.ru_stime);
+        self.cpu_ms = self.cpu_ms.saturating_add(u32::try_from(cpu_ms).unwrap_or(u32::MAX));
+        self.max_memory_kb = self.max_memory_kb.max(u32::try_from(used.ru_maxrss).unwrap_or(u32::MAX));
+    }
+}
+
+const WORDS: usize = 4;
+pub const REPORT_LENGTH: usize = 4 * WORDS;
 
 impl Report {
     pub fn encode(self) -> [u8; REPORT_LENGTH] {
-        let words: [i32; 4] = match self {
+        let words: [i32; WORDS] = match self {
             Report::Started { pid } => [1, pid, 0, 0],
             Report::Failed { stage, errno, pid } => [2, stage as i32, errno, pid],
-            Report::Ended { status } => [3, status, 0, 0],
+            Report::Ended { status, usage } => [3, status, usage.cpu_ms as i32, usage.max_memory_kb as i32],
             Report::Idle => [4, 0, 0, 0],
         };
         let mut bytes = [0; REPORT_LENGTH];
@@ -64,7 +83,10 @@ impl Report {
                 errno: word(2)?,
                 pid: word(3)?,
             },
-            3 => Report::Ended { status: word(1)? },
+            3 => Report::Ended {
+                status: word(1)?,
+                usage: Usage { cpu_ms: word(2)? as u32, max_memory_kb: word(3)? as u32 },
+            },
             4 => Report::Idle,
             _ => return None,
         })

@@ -1,7 +1,7 @@
 import { once } from "node:events";
 import type { AlcoveClient, ExecSocket, ExecStart } from "@alcove/sdk";
 import { AlcoveError, bytesOf } from "@alcove/sdk";
-import type { ExitReason } from "@alcove/wire";
+import type { ExitReason, LimitName } from "@alcove/wire";
 import { ExitWith, exitCodes } from "../exit-codes.ts";
 import { LeaveKeys } from "../terminal/leave-keys.ts";
 import { write } from "../terminal/output.ts";
@@ -41,7 +41,7 @@ export function windowSize(): { cols?: number; rows?: number } {
 }
 
 /** The command's code; 124 for its deadline. What else happened to it is said on standard error. */
-export function exitCodeOfExec(exit: { exit_code: number; reason: ExitReason }): number {
+export function exitCodeOfExec(exit: { exit_code: number; reason: ExitReason; limit?: LimitName }): number {
   switch (exit.reason) {
     case "exited":
     case "signaled":
@@ -54,6 +54,11 @@ export function exitCodeOfExec(exit: { exit_code: number; reason: ExitReason }):
       return exit.exit_code || exitCodes.execFailed;
     case "cancelled":
       process.stderr.write("alcove: the command was cancelled\n");
+      return exit.exit_code || exitCodes.execFailed;
+    case "limit":
+      process.stderr.write(
+        `alcove: the command was ended: it used more than its limit ${exit.limit ?? ""}\n`,
+      );
       return exit.exit_code || exitCodes.execFailed;
     case "lost":
       process.stderr.write("alcove: the command was lost with its sandbox\n");

@@ -1,5 +1,5 @@
 import type { Duplex, Readable } from "node:stream";
-import type { ExitReason } from "@alcove/wire";
+import type { ExitReason, LimitName } from "@alcove/wire";
 import type { ExecId } from "./ids.ts";
 
 /** What can be done in one running sandbox. Methods throw DomainErrors; RuntimeGone when the sandbox has ended. */
@@ -44,6 +44,14 @@ export interface ExecSpec {
   timeoutMs: number;
   detached: boolean;
   tag?: string;
+  /** A provider that cannot hold a command to one refuses it by name. */
+  limits?: ExecUseLimits;
+}
+
+/** What a command may use; one that uses more ends with reason `limit`. */
+export interface ExecUseLimits {
+  cpuTimeMs?: number;
+  outputBytes?: number;
 }
 
 export interface WindowSize {
@@ -62,6 +70,12 @@ export interface ExecExit {
   outputBytes: number;
   /** Why the program could not be started; the exit code is then 127 or 126. */
   startError?: string;
+  /** With reason `limit`. */
+  limit?: LimitName;
+  /** Of its first process and all that had ended before it. */
+  usage?: { cpuMs: number; maxMemoryBytes: number };
+  /** Memory kills in the sandbox while it ran, when there were any. */
+  oomKills?: number;
 }
 
 export interface ExecInfo {

@@ -4,6 +4,11 @@ import type { Subject } from "./black-box.ts";
 
 export function execSuite(on: Subject): void {
   const run = (body: Record<string, unknown>) => on.client.exec(on.sandbox, body);
+  const usage = {
+    cpu_ms: expect.any(Number),
+    max_memory_bytes: expect.any(Number),
+    wall_ms: expect.any(Number),
+  };
 
   test("a buffered command answers exit_code, stdout, stderr, duration and its id", async () => {
     const { status, json, headers } = await run({ command: "echo out; echo err >&2; exit 3" });
@@ -15,6 +20,8 @@ export function execSuite(on: Subject): void {
       duration: expect.stringMatching(/^[\d.]+m?s$/),
       exec_id: expect.stringMatching(/^ex-[a-z0-9]{8,32}$/),
       reason: "exited",
+      // What runs no processes has used none.
+      ...(on.server.provider.capabilities.has("pty") ? { usage } : {}),
     });
     expect(headers.get("x-exec-id")).toBe(json.exec_id);
     expect(headers.get("server-timing")).toMatch(/^start;dur=[\d.]+, run;dur=[\d.]+$/);
@@ -139,6 +146,33 @@ export function execSuite(on: Subject): void {
     expect(text.json).not.toHaveProperty("encoding");
   });
 
+  test("a command that exceeds a limit ends with reason limit and its name", async (context) => {
+    if (!on.server.provider.capabilities.has("pty")) {
+      const refused = await run({ command: "true", limits: { output_bytes: 10 } });
+      expect([refused.status, refused.json.code]).toEqual([400, "bad_request"]);
+      context.skip();
+    }
+    const busy = await run({ command: "while :; do :; done", limits: { cpu_time: "200ms" }, timeout: "60s" });
+    expect(busy.json).toMatchObject({ reason: "limit", limit: "cpu_time", exit_code: 137 });
+    expect(busy.json.usage.cpu_ms).toBeGreaterThan(150);
+    const { text } = await run({
+      command: "yes",
+      limits: { output_bytes: 1_000 },
+      stream: true,
+      timeout: "60s",
+    });
+    expect(lines(text).at(-1)).toMatchObject({ stream: "exit", reason: "limit", limit: "output_bytes" });
+    const within = await run({ command: "echo in", limits: { output_bytes: 1_000, cpu_time: "10s" } });
+    expect(within.json).toMatchObject({ reason: "exited", stdout: "in\n", usage });
+    const record = await on.client.call("GET", `/api/v1/sandboxes/${on.sandbox}/execs/${busy.json.exec_id}`);
+    expect(record.json).toMatchObject({ reason: "limit", limit: "cpu_time", usage });
+    for (const limits of [{ cpu_time: "0s" }, { cpu_time: "x" }, { output_bytes: 0 }, { memory_mb: 5 }]) {
+      const refused = await run({ command: "true", limits });
+      expect([refused.status, refused.json.code]).toEqual([400, "bad_request"]);
+      expect(refused.json.message).toContain(Object.keys(limits)[0]);
+    }
+  });
+
   test("what the service says in a stream is marked, and takes no place in the output", async () => {
     const { text } = await run({ command: "echo early; sleep 30", timeout: "300ms", stream: true });
     const all = lines(text);
@@ -160,6 +194,7 @@ export function execSuite(on: Subject): void {
       exit_code: 4,
       reason: "exited",
       duration: expect.any(String),
+      ...(on.server.provider.capabilities.has("pty") ? { usage } : {}),
     });
     for (const chunk of all.slice(0, -1)) expect(Object.keys(chunk)).toEqual(["stream", "data", "offset"]);
   });

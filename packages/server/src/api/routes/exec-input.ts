@@ -1,7 +1,7 @@
-import type { ExecRequest } from "@alcove/wire";
+import type { ExecLimits, ExecRequest } from "@alcove/wire";
 import type { ExecInput } from "../../core/exec/exec-input.ts";
 import { BadRequest } from "../../ports/errors.ts";
-import type { WindowSize } from "../../ports/sandbox-operations.ts";
+import type { ExecUseLimits, WindowSize } from "../../ports/sandbox-operations.ts";
 import { decodeContent, defined, given, optionalDuration, type Total } from "../parse.ts";
 
 type CommandFields = Omit<ExecRequest, "stream" | "encoding" | "stdin" | "stdin_encoding">;
@@ -15,7 +15,7 @@ const defaultWindow: WindowSize = { cols: 80, rows: 24 };
 
 /** A command as it comes over the wire, its empty texts left out. @throws BadRequest naming the field. */
 export function execInput(request: CommandFields & TerminalFields): ExecInput {
-  const { command, args, mode, env, workdir, user, timeout, exec_id, tag, tty, cols, rows, ...rest } =
+  const { command, args, mode, env, workdir, user, timeout, exec_id, tag, limits, tty, cols, rows, ...rest } =
     request;
   rest satisfies Record<string, never>;
   return defined<Total<ExecInput>>({
@@ -28,8 +28,19 @@ export function execInput(request: CommandFields & TerminalFields): ExecInput {
     timeoutMs: optionalDuration("timeout", timeout),
     execId: given(exec_id),
     tag: given(tag),
+    limits: limitsOf(limits),
     tty: windowOf({ ...(tty !== undefined && { tty }), ...(cols && { cols }), ...(rows && { rows }) }),
   });
+}
+
+/** None when none is given. @throws BadRequest naming the field. */
+function limitsOf(limits: ExecLimits | undefined): ExecUseLimits | undefined {
+  const cpuTimeMs = optionalDuration("limits.cpu_time", limits?.cpu_time);
+  const outputBytes = limits?.output_bytes;
+  if (cpuTimeMs !== undefined && !(cpuTimeMs > 0))
+    throw new BadRequest("limits.cpu_time must be longer than 0s");
+  if (cpuTimeMs === undefined && outputBytes === undefined) return undefined;
+  return defined({ cpuTimeMs: cpuTimeMs === undefined ? undefined : Math.ceil(cpuTimeMs), outputBytes });
 }
 
 /** A whole standard input. @throws BadRequest when it is not what its encoding says, or has one alone. */

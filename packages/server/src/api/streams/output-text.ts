@@ -1,4 +1,4 @@
-import { formatDuration, type OutputEncoding } from "@alcove/wire";
+import { formatDuration, type LimitName, type OutputEncoding } from "@alcove/wire";
 import type { ExecEvent, ExecExit } from "../../ports/sandbox-operations.ts";
 
 /** A piece of a command's output as it goes out, or its end. */
@@ -103,11 +103,26 @@ export function exitFields(exit: ExecExit): {
   reason: ExecExit["reason"];
   signal?: string;
   duration: string;
+  limit?: LimitName;
+  usage?: { cpu_ms: number; max_memory_bytes: number; wall_ms: number };
+  oom_kills?: number;
 } {
+  const { signal, limit, usage, oomKills } = exit;
   return {
     exit_code: exit.exitCode,
     reason: exit.reason,
-    ...(exit.signal === undefined ? {} : { signal: exit.signal }),
+    ...(signal === undefined ? {} : { signal }),
     duration: formatDuration(exit.durationMs),
+    ...(limit === undefined ? {} : { limit }),
+    ...(usage === undefined
+      ? {}
+      : {
+          usage: {
+            cpu_ms: usage.cpuMs,
+            max_memory_bytes: usage.maxMemoryBytes,
+            wall_ms: Math.round(exit.durationMs),
+          },
+        }),
+    ...(oomKills === undefined ? {} : { oom_kills: oomKills }),
   };
 }

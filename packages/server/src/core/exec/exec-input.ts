@@ -1,7 +1,7 @@
 import { formatDuration } from "@alcove/wire";
 import { BadRequest, ResourceLimit } from "../../ports/errors.ts";
 import type { ExecId } from "../../ports/ids.ts";
-import type { ExecSpec, WindowSize } from "../../ports/sandbox-operations.ts";
+import type { ExecSpec, ExecUseLimits, WindowSize } from "../../ports/sandbox-operations.ts";
 import { commandArgv } from "./command-line.ts";
 import { checkEnvironment, checkUser, checkWorkdir, refuseNul } from "./command-rules.ts";
 
@@ -19,6 +19,7 @@ export interface ExecInput {
   execId?: string;
   tag?: string;
   tty?: WindowSize;
+  limits?: ExecUseLimits;
 }
 
 export interface ExecLimits {
@@ -58,6 +59,7 @@ export function execSpec(
     ...(input.user === undefined ? {} : { user: input.user }),
     ...(input.tty === undefined ? {} : { tty: input.tty }),
     ...(input.tag === undefined ? {} : { tag: input.tag }),
+    ...(input.limits === undefined ? {} : { limits: input.limits }),
     stdin: options.stdin,
     timeoutMs: effectiveTimeoutMs(input.timeoutMs, options.limits),
     detached: options.detached,

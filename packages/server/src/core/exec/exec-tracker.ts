@@ -321,12 +321,17 @@ export class ExecTracker implements Disposable {
 
   #ended(sandbox: TrackedSandbox, tracked: TrackedExec, exit: ExecExit): void {
     sandbox.execs.delete(tracked.execId);
-    const data = { ...this.#common(sandbox, tracked), duration_ms: Math.round(exit.durationMs) };
+    const data = {
+      ...this.#common(sandbox, tracked),
+      duration_ms: Math.round(exit.durationMs),
+      ...(exit.oomKills === undefined ? {} : { oom_kills: exit.oomKills }),
+    };
     const ending = {
       ...data,
       exit_code: exit.exitCode,
       reason: exit.reason,
       ...(exit.signal === undefined ? {} : { signal: exit.signal }),
+      ...(exit.limit === undefined ? {} : { limit: exit.limit }),
     };
     if (exit.reason === "timeout") {
       const error = `the deadline passed after ${formatDuration(exit.durationMs)}`;

@@ -1,4 +1,5 @@
 import {
+  BadRequest,
   type CallOptions,
   Conflict,
   type ExecExit,
@@ -9,7 +10,7 @@ import {
   type ExecView,
   type WindowSize,
 } from "../../ports/index.ts";
-import type { AgentChannel, AgentRequest } from "./channel.ts";
+import type { AgentAsk, AgentChannel, AgentRequest } from "./channel.ts";
 import type { EventsFeed } from "./events-feed.ts";
 import { listExecs } from "./exec-list.ts";
 import { ExecFollow } from "./exec-view.ts";
@@ -30,12 +31,12 @@ export class AgentExecs implements ExecOperations {
 
   async start(spec: ExecSpec, options: CallOptions): Promise<ExecView> {
     const follow = new ExecFollow({ name: this.#name });
-    this.#channel.begin(startRequest(spec, { follow: true }), follow, options.signal);
+    this.#channel.begin(startAsk(spec, { follow: true }), follow, options.signal);
     return follow.view(spec.execId, numberOf(await follow.reply, "pid"));
   }
 
   async startDetached(spec: ExecSpec, options: CallOptions): Promise<{ pid: number }> {
-    const reply = await this.#channel.call(startRequest(spec, { follow: false }), options);
+    const reply = await this.#channel.call(startAsk(spec, { follow: false }), options);
     return { pid: numberOf(reply, "pid") };
   }
 
@@ -106,6 +107,20 @@ export class AgentExecs implements ExecOperations {
   async setGrace(execId: ExecId, graceMs: number | null, options: CallOptions): Promise<void> {
     await this.#channel.call({ op: "exec.grace", exec_id: execId, grace_ms: graceMs }, options);
   }
+}
+
+/** Limits are only asked of agents that know them. */
+function startAsk(spec: ExecSpec, options: { follow: boolean }): AgentAsk {
+  const { limits } = spec;
+  if (limits === undefined) return startRequest(spec, options);
+  return (features) => {
+    if (!features.has("limits"))
+      throw new BadRequest(
+        "limits are unknown to the agent of this sandbox, which is older than the service",
+      );
+    const { cpuTimeMs, outputBytes } = limits;
+    return { ...startRequest(spec, options), limits: { cpu_ms: cpuTimeMs, output_bytes: outputBytes } };
+  };
 }
 
 function startRequest(spec: ExecSpec, options: { follow: boolean }): AgentRequest {

@@ -1,4 +1,4 @@
-import { type ExitReason, exitReasons } from "@alcove/wire";
+import { type ExitReason, exitReasons, type LimitName, limitNames } from "@alcove/wire";
 import { ProviderError } from "../../ports/errors.ts";
 import type { ExecId } from "../../ports/ids.ts";
 import type { ExecExit, ExecInfo, FileChange, FileEntry, FileType } from "../../ports/sandbox-operations.ts";
@@ -121,6 +121,24 @@ export function execExitOf(value: unknown): ExecExit {
     outputBytes: numberOf(fields, "output_bytes"),
     ...(signal === undefined ? {} : { signal }),
     ...(startError === undefined ? {} : { startError }),
+    ...useOf(fields),
+  };
+}
+
+const limits: ReadonlySet<string> = new Set(limitNames);
+const isLimit = (text: string): text is LimitName => limits.has(text);
+
+/** What the end of a command tells of its use; older agents tell nothing. */
+function useOf(fields: Fields): Pick<ExecExit, "limit" | "usage" | "oomKills"> {
+  const limit = optionalTextOf(fields, "limit");
+  const oomKills = optionalNumberOf(fields, "oom_kills");
+  const usage = fields.usage;
+  return {
+    ...(limit === undefined || !isLimit(limit) ? {} : { limit }),
+    ...(oomKills === undefined || oomKills === 0 ? {} : { oomKills }),
+    ...(usage === undefined || usage === null
+      ? {}
+      : { usage: { cpuMs: numberOf(usage, "cpu_ms"), maxMemoryBytes: numberOf(usage, "max_memory_bytes") } }),
   };
 }
 

@@ -75,6 +75,8 @@ export class ExecRegistry implements ExecOperations {
     options.signal.throwIfAborted();
     if (spec.tty !== undefined)
       throw new BadRequest("the mock provider simulates no terminal; leave tty, cols and rows out");
+    if (spec.limits !== undefined)
+      throw new BadRequest("the mock provider holds no command to limits; leave limits out");
     if (this.#execs.has(spec.execId))
       throw new Conflict(`exec "${spec.execId}" exists already in this sandbox`);
     if (this.runningCount >= runningAtMost)
