@@ -24,6 +24,10 @@ export class ModelService {
     this.client = new TestClient(url);
   }
 
+  get pid(): number {
+    return this.#child?.pid ?? 0;
+  }
+
   /** Kills it where it stands. */
   async kill(): Promise<void> {
     await this.#end("SIGKILL");

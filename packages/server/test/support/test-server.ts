@@ -9,6 +9,7 @@ import { openControlPlane } from "../../src/control-plane.ts";
 import type { EventLog } from "../../src/core/events/event-log.ts";
 import type { ExecService } from "../../src/core/exec/exec-service.ts";
 import { ProviderRegistry } from "../../src/core/providers/provider-registry.ts";
+import type { Reconciler } from "../../src/core/reconcile/reconciler.ts";
 import type { SandboxService } from "../../src/core/sandboxes/sandbox-service.ts";
 import { type Logger, silentLogger } from "../../src/platform/logger.ts";
 import { systemClock } from "../../src/platform/system-clock.ts";
@@ -43,6 +44,7 @@ export interface TestServer extends AsyncDisposable {
   readonly sandboxes: SandboxService;
   readonly provider: RuntimeProvider;
   readonly events: EventLog;
+  readonly reconciler: Reconciler;
 }
 
 export async function startTestServer(options: TestServerOptions): Promise<TestServer> {
@@ -79,6 +81,7 @@ export async function startTestServer(options: TestServerOptions): Promise<TestS
     sandboxes,
     provider,
     events,
+    reconciler,
     [Symbol.asyncDispose]: () => owned.disposeAsync(),
   };
 }

@@ -1,0 +1,150 @@
+import { execFileSync } from "node:child_process";
+import { mkdtemp, readFile, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import path from "node:path";
+import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { eventually, lines, openRequest, said, TestClient } from "./support/http.ts";
+import { ModelService } from "./support/model.ts";
+import { nativeHome } from "./support/native.ts";
+import { nativeMissing } from "./support/native-factory.ts";
+import { startTestServer } from "./support/test-server.ts";
+
+const skip = await nativeMissing();
+
+/** Everything a command says on a stream that is being read. */
+async function streamed(url: string, path: string, command: string) {
+  const { response } = await openRequest(`${url}${path}/exec`, {
+    method: "POST",
+    body: { command, stream: true },
+  });
+  let text = "";
+  response.on("data", (chunk: Buffer) => {
+    text += chunk;
+  });
+  const ended = new Promise<string>((resolve) => response.on("close", () => resolve(text)));
+  return { execId: String(response.headers["x-exec-id"]), ended, text: () => text };
+}
+
+describe.skipIf(skip !== undefined)(`hard times${skip === undefined ? "" : ` (skipped: ${skip})`}`, () => {
+  test("an agent that stands still keeps its command and its reader, who is told one end", async () => {
+    const home = await nativeHome();
+    try {
+      await using server = await startTestServer({
+        provider: async () => home.open(),
+        dataDir: home.dataDir,
+      });
+      const client = new TestClient(server.url);
+      const id = await client.spawn({ image: "host", ttl: "10m" });
+      const path = `/api/v1/sandboxes/${id}`;
+      const told: string[] = [];
+      const stop = new AbortController();
+      const telling = (async () => {
+        for await (const { type } of server.events.subscribe({ sandboxId: id, signal: stop.signal }))
+          told.push(type);
+      })();
+      const reading = await streamed(
+        server.url,
+        path,
+        "echo up; while [ ! -e /tmp/go ]; do sleep 0.1; done; echo over",
+      );
+      await eventually(() => (reading.text().includes("up") ? true : undefined));
+      const agent = await agentOf(home.dataDir, server.sandboxes.running(id).row.runtimeId);
+      process.kill(agent, "SIGSTOP");
+      try {
+        void server.reconciler.reconcile();
+        const state = async () => (await client.call("GET", path)).json.state;
+        await eventually(async () => ((await state()) === "unhealthy" ? true : undefined), 60_000);
+        expect((await client.exec(id, { command: "true" })).status).toBe(503);
+        process.kill(agent, "SIGCONT");
+        await eventually(async () => ((await state()) === "running" ? true : undefined), 60_000);
+      } finally {
+        process.kill(agent, "SIGCONT");
+      }
+      expect((await client.exec(id, { command: "touch /tmp/go" })).status).toBe(200);
+      const text = await reading.ended;
+      expect(said(text, "stdout")).toBe("up\nover\n");
+      expect(lines(text).at(-1)).toMatchObject({ exit_code: 0, reason: "exited" });
+      await eventually(() =>
+        told.filter((type) => type === "exec.completed").length === 2 ? true : undefined,
+      );
+      stop.abort();
+      await telling.catch(() => undefined);
+      expect(told.filter((type) => /failed|error/.test(type))).toEqual([]);
+      await client.call("DELETE", path);
+    } finally {
+      await home.remove();
+    }
+  }, 180_000);
+
+  describe("a service whose descriptors are used up", () => {
+    let dataDir: string;
+    let service: ModelService;
+    beforeEach(async () => {
+      dataDir = await mkdtemp(path.join(tmpdir(), "alcove-descriptors-"));
+      service = new ModelService({
+        ALCOVE_DATA_DIR: dataDir,
+        ALCOVE_SERVER_PORT: "0",
+        ALCOVE_SERVER_DESTROY_ON_EXIT: "true",
+        ALCOVE_PROVIDERS_DEFAULT: "native",
+        ALCOVE_PROVIDERS_NATIVE_DISK_MB: "0",
+        ALCOVE_PROVIDERS_NATIVE_MIN_FREE_MB: "0",
+        ALCOVE_PROVIDERS_DOCKER_ENABLED: "false",
+        ALCOVE_PROVIDERS_PROOT_ENABLED: "false",
+      });
+      await service.start();
+    });
+    afterEach(async () => {
+      await service.stop();
+      await rm(dataDir, { recursive: true, force: true });
+    });
+
+    test("loses no sandbox and no command, and works as before once there are some", async () => {
+      const { client, pid } = service;
+      const id = await client.spawn({ ttl: "10m" });
+      const sandbox = `/api/v1/sandboxes/${id}`;
+      const reading = await streamed(
+        client.url,
+        sandbox,
+        "echo up; while [ ! -e /tmp/go ]; do sleep 0.1; done; echo over",
+      );
+      await eventually(() => (reading.text().includes("up") ? true : undefined));
+      const limit = (files: string) => execFileSync("prlimit", ["--pid", String(pid), `--nofile=${files}`]);
+      const soft = execFileSync("prlimit", [
+        "--pid",
+        String(pid),
+        "--nofile",
+        "--noheadings",
+        "--output",
+        "SOFT",
+      ]);
+      // Below what it has open already: none can be added.
+      limit("10:");
+      try {
+        // Each may fail; none may end what runs.
+        const calls = Array.from({ length: 20 }, (_, index) => {
+          const call = index % 2 === 0 ? client.exec(id, { command: "true" }) : client.spawn({ ttl: "10m" });
+          return Promise.race([call, new Promise((resolve) => setTimeout(resolve, 3_000))]);
+        });
+        await Promise.allSettled(calls);
+      } finally {
+        limit(`${String(soft).trim()}:`);
+      }
+      const again = await eventually(async () => {
+        const answer = await client.exec(id, { command: "touch /tmp/go; echo again" }).catch(() => undefined);
+        return answer?.status === 200 ? answer : undefined;
+      }, 60_000);
+      expect(again.json.stdout).toBe("again\n");
+      const text = await reading.ended;
+      expect(said(text, "stdout")).toBe("up\nover\n");
+      expect(lines(text).at(-1)).toMatchObject({ exit_code: 0, reason: "exited" });
+      expect((await client.call("GET", sandbox)).json.state).toBe("running");
+      await client.spawn({ ttl: "10m" });
+    }, 120_000);
+  });
+});
+
+/** The process id of a sandbox's agent, on this machine. */
+async function agentOf(dataDir: string, runtimeId: string): Promise<number> {
+  const file = path.join(dataDir, "runtimes", "native", runtimeId, "process.json");
+  return JSON.parse(await readFile(file, "utf8")).pid;
+}
