@@ -30,18 +30,18 @@ def map_path_parameters(context, path_parameters):
 
 
 @schemathesis.hook
-def map_body(context, body):
-    """A user, a directory, a network and a provider that there are: a schema cannot name them."""
-    if not isinstance(body, dict):
-        return body
+def before_call(context, case, kwargs):
+    """A user, a directory, a network and a provider that there are, in what is meant to be accepted: no schema names them."""
+    if not isinstance(case.body, dict) or case.meta is None or not case.meta.generation.mode.is_positive:
+        return
     known = {"user": "root", "workdir": "/workspace", "network": "none", "provider": ""}
+    for name, value in known.items():
+        if case.body.get(name):
+            case.body[name] = value
     if KNOWN["provider"] == "mock":
         # It simulates no terminal.
-        body = {name: value for name, value in body.items() if name not in ("tty", "cols", "rows")}
-    return {
-        name: known[name] if name in known and isinstance(value, str) and value != "" else value
-        for name, value in body.items()
-    }
+        for name in ("tty", "cols", "rows"):
+            case.body.pop(name, None)
 
 
 @schemathesis.serializer("application/x-tar")

@@ -14,6 +14,7 @@ import { BrowserGuard } from "./browser-guard.ts";
 import { docsPage } from "./docs-page.ts";
 import { errorHandler, pathOf } from "./error-map.ts";
 import { openapiDocument } from "./openapi.ts";
+import { encodingRefusal } from "./raw-body.ts";
 import { CallsUnderWay, decorateCallerSignal, requestIds } from "./request-context.ts";
 import { RouteTable } from "./route-table.ts";
 import { eventRoutes } from "./routes/events.ts";
@@ -224,7 +225,9 @@ function readJson(app: RouteApp): void {
   const parse = app.getDefaultJsonParser("error", "error");
   app.removeAllContentTypeParsers();
   app.addContentTypeParser("application/json", { parseAs: "string" }, (request, body, done) => {
-    if (body === "") done(null, undefined);
+    const refused = encodingRefusal(request);
+    if (refused !== undefined) done(refused);
+    else if (body === "") done(null, undefined);
     else parse(request, body as string, done);
   });
 }

@@ -157,6 +157,10 @@ describe("loadConfig()", () => {
     expect(load(env).auth.enabled).toBe(false);
   });
 
+  test("ALCOVE_PORT with a number was meant for this service, and is not passed over", () => {
+    expect(() => load({ ALCOVE_PORT: "8080" })).toThrow(/unknown variable ALCOVE_PORT.*ALCOVE_SERVER_PORT/s);
+  });
+
   test.each([
     ["defaults:\n  ttl: 10 minutes\n", "defaults.ttl", '"10 minutes"', "a duration such as 30s"],
     ["defaults:\n  ttl: 30\n", "defaults.ttl", "30", "a duration such as 30s"],

@@ -28,6 +28,11 @@ const otherVariables: ReadonlySet<string> = new Set(["ALCOVE_CONFIG", "ALCOVE_UR
 const serviceLinkPattern =
   /^ALCOVE_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP)(_(PROTO|PORT|ADDR))?)?)$/;
 
+/** `ALCOVE_PORT` of a service link is an address; a number there was meant for this service, and is told to be unknown. */
+function isServiceLink(name: string, text: string): boolean {
+  return serviceLinkPattern.test(name) && (name !== "ALCOVE_PORT" || /^[a-z]+:\/\//.test(text));
+}
+
 /** @returns the configuration file to read, absolute, or undefined when there is none. */
 export function findConfigFile(options: {
   file?: string | undefined;
@@ -82,7 +87,7 @@ export function gatherEnvironment(env: NodeJS.ProcessEnv, into: Gathered): void 
   for (const name of Object.keys(env).sort()) {
     const text = env[name];
     if (!name.startsWith(envPrefix) || text === undefined || text === "") continue;
-    if (otherVariables.has(name) || serviceLinkPattern.test(name)) continue;
+    if (otherVariables.has(name) || isServiceLink(name, text)) continue;
     const key = configKeys.find((candidate) => candidate.env === name);
     if (key !== undefined) accept(key, readText(key, text), text, `$${name}`, into);
     else if (!gatherMapVariable(name, text, into)) into.problems.push(unknownVariable(name));
@@ -143,6 +148,8 @@ function unknownKey(name: string, source: string): ConfigProblem {
 }
 
 function unknownVariable(name: string): ConfigProblem {
+  if (name === "ALCOVE_PORT")
+    return { key: name, message: `unknown variable ${name}; did you mean ALCOVE_SERVER_PORT?` };
   const known = nearest(name, [...configKeys.map(({ env }) => env), ...otherVariables]);
   const hint = known === undefined ? "docs/configuration.md lists the keys" : `did you mean ${known}?`;
   return { key: name, message: `unknown variable ${name} in the environment; ${hint}` };

@@ -1,4 +1,5 @@
 import { createHash, randomBytes } from "node:crypto";
+import { gzipSync, zstdCompressSync } from "node:zlib";
 import { expect, test } from "vitest";
 import { readEvents } from "../support/http.ts";
 import type { Subject } from "./black-box.ts";
@@ -14,6 +15,28 @@ export function fileSuite(on: Subject): void {
       body: Buffer.from(await response.arrayBuffer()),
     };
   };
+
+  test("a raw body may be packed; what is not in its encoding, or in one unknown, is refused", async () => {
+    const content = Buffer.from("packed ".repeat(5_000));
+    const put = (to: string, body: Uint8Array, encoding: string) =>
+      on.client.call("PUT", path(`?path=/tmp/packed/${to}`), body, {
+        "content-type": "application/octet-stream",
+        "content-encoding": encoding,
+      });
+    expect((await put("a", gzipSync(content), "gzip")).status).toBe(200);
+    expect((await put("b", zstdCompressSync(content), "zstd")).status).toBe(200);
+    for (const name of ["a", "b"])
+      expect((await bytes(path(`?path=/tmp/packed/${name}`))).body.equals(content)).toBe(true);
+    const broken = await put("c", Buffer.from("no gzip"), "gzip");
+    expect([broken.status, broken.json.code]).toEqual([400, "bad_request"]);
+    const cut = await put("c", gzipSync(content).subarray(0, 40), "gzip");
+    expect(cut.status).toBe(400);
+    expect((await bytes(path("?path=/tmp/packed/c"))).status).toBe(404);
+    const unknown = await put("d", content, "compress");
+    expect([unknown.status, unknown.json.code]).toEqual([415, "unsupported_media_type"]);
+    const json = await on.client.call("POST", path(), "{}", { "content-encoding": "gzip" });
+    expect(json.status).toBe(415);
+  });
 
   test("what is written is read, listed, described, moved and deleted", async () => {
     const written = await write({ path: "/tmp/f/a.txt", content: "hello", mode: "640" });

@@ -1,4 +1,4 @@
-import { Readable } from "node:stream";
+import type { Readable } from "node:stream";
 import { FilePath, OptionalFileMode, statusBody, UnpackResult } from "@alcove/wire";
 import type { FastifyReply } from "fastify";
 import { Type } from "typebox";
@@ -7,6 +7,7 @@ import { parseMode } from "../../core/files/paths.ts";
 import { DomainError } from "../../ports/errors.ts";
 import { defined, given } from "../parse.ts";
 import { parseRange } from "../range.ts";
+import { rawBody } from "../raw-body.ts";
 import { ChosenUser, type RouteApp, SandboxParams } from "./route-app.ts";
 
 const PathQuery = Type.Object({ path: FilePath });
@@ -95,7 +96,7 @@ export function rawFileRoutes(app: RouteApp, options: { files: FileService }): v
         user: given(user),
         signal: reply.callerSignal,
       });
-      await files.write(request.params.id, path, bodyOf(request.body), options);
+      await files.write(request.params.id, path, rawBody(request), options);
       return { status: "written" as const };
     },
   });
@@ -134,7 +135,7 @@ export function rawFileRoutes(app: RouteApp, options: { files: FileService }): v
     handler: async (request, reply) => {
       const { path, user } = request.query;
       const options = defined({ user: given(user), signal: reply.callerSignal });
-      const { entries } = await files.unpack(request.params.id, path, bodyOf(request.body), options);
+      const { entries } = await files.unpack(request.params.id, path, rawBody(request), options);
       return { status: "unpacked" as const, entries };
     },
   });
@@ -147,11 +148,4 @@ function sendBytes(reply: FastifyReply, body: Readable, modifiedAt: Date): Fasti
     .header("x-content-type-options", "nosniff")
     .type("application/octet-stream")
     .send(body);
-}
-
-/**
- * No body at all is an empty one. Who stops reading leaves the connection open, so that the refusal can be answered.
- */
-async function* bodyOf(body: unknown): AsyncGenerator<Uint8Array> {
-  if (body instanceof Readable) yield* body.iterator({ destroyOnReturn: false });
 }

@@ -3,6 +3,7 @@ import { ResourceLimit, type Store } from "../../ports/index.ts";
 import { parseOwnerId } from "../owners.ts";
 import type { Limits } from "../quotas/limits.ts";
 import type { SandboxDefaults } from "../quotas/sandbox-defaults.ts";
+import { capacityRetryS } from "./capacity-retry.ts";
 import type { ReserveResult } from "./spawn-queue.ts";
 
 /** Spec §2, Spawn admission decision. */
@@ -63,5 +64,6 @@ export function capacityDenied(
       : `owner "${ownerId}" may hold ${defaults.maxSandboxesPerOwner} sandboxes and has ${result.active.owner}`;
   return new ResourceLimit(`${message}; destroy one or try again later`, {
     details: { reason: result.reason },
+    retryAfterS: capacityRetryS,
   });
 }

@@ -58,7 +58,9 @@ describe("SpawnQueue", () => {
   it("refuses at once when overflow is reject", async () => {
     const b = bench({ capacity: 1, overflow: "reject" });
     await b.admit("a", "1");
-    await expect(b.admit("a", "2")).rejects.toThrow(/may hold 1 sandboxes and has 1/);
+    const refused = b.admit("a", "2");
+    await expect(refused).rejects.toThrow(/may hold 1 sandboxes and has 1/);
+    await expect(refused).rejects.toMatchObject({ code: "resource_limit", retryAfterS: 5 });
   });
 
   it("serves one owner in order and owners in turn", async () => {

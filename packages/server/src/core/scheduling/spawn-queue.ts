@@ -1,6 +1,7 @@
 import { formatDuration } from "@alcove/wire";
 import { type Clock, type EventSink, ResourceLimit, type Timer, Unavailable } from "../../ports/index.ts";
 import type { ReserveOutcome } from "../../ports/store.ts";
+import { capacityRetryS } from "./capacity-retry.ts";
 
 /** What an attempt came to; one whose key another spawn holds throws instead. */
 export type ReserveResult = Exclude<ReserveOutcome, { reason: "claimed" }>;
@@ -209,7 +210,7 @@ export class SpawnQueue {
       }
       if (this.#waiting >= maxWaiting) {
         const message = `${this.#options.denied(ownerId, denial).message}, and ${maxWaiting} spawns wait already`;
-        this.#leave(entry, new ResourceLimit(message));
+        this.#leave(entry, new ResourceLimit(message, { retryAfterS: capacityRetryS }));
         continue;
       }
       entry.phase = "waiting";
@@ -233,7 +234,9 @@ export class SpawnQueue {
     this.#emit("spawn.queue_timeout", entry, { waited_ms: timeoutMs });
     this.#leave(
       entry,
-      new ResourceLimit(`the spawn waited ${formatDuration(timeoutMs)} for capacity in vain: ${words}`),
+      new ResourceLimit(`the spawn waited ${formatDuration(timeoutMs)} for capacity in vain: ${words}`, {
+        retryAfterS: capacityRetryS,
+      }),
     );
   }
 

@@ -1,0 +1,2 @@
+/** When asking again for capacity may help, seconds: sandboxes come and go in that time. */
+export const capacityRetryS = 5;
