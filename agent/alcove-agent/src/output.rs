@@ -91,6 +91,7 @@ impl Agent {
             let fit = exec.journal.size_for(wanted);
             self.enlarge(key, fit);
         }
+        let protect = self.give_up_unread(key, protect);
         let Some(exec) = self.execs.get_mut(key) else { return 0 };
         let room = exec.journal.room(wanted, protect);
         if room.is_empty() {
@@ -114,6 +115,18 @@ impl Agent {
             Err(_) => self.close_output(key, stream),
         }
         0
+    }
+
+    /// Where all journals together are at their bound, commands that wait for a reader to come back would hold one another
+    /// up: one that was not given what its journal may have goes on. Returns what is protected now.
+    fn give_up_unread(&mut self, key: Key, protect: Option<u64>) -> Option<u64> {
+        let exec = self.execs.get_mut(key)?;
+        let small = exec.journal.allocated() < exec.journal.limit();
+        if exec.unread_from.is_none() || !small || !exec.journal.room(1, protect).is_empty() {
+            return protect;
+        }
+        exec.unread_from = None;
+        self.execs.get(key).and_then(|exec| self.protected(exec))
     }
 
     /// Grows a journal, taking the memory of ended execs first when all journals together are at their bound.
@@ -189,6 +202,7 @@ impl Agent {
             return;
         }
         let protect = self.protected(exec);
+        let protect = self.give_up_unread(key, protect);
         let Some(exec) = self.execs.get_mut(key) else { return };
         if exec.ended() || !exec.journal.room(1, protect).is_empty() {
             self.watch_output(key, Stream::Stdout, true);

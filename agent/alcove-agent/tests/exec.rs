@@ -503,6 +503,24 @@ fn output_waits_for_a_reader_that_comes_back() {
 }
 
 #[test]
+fn commands_that_wait_for_readers_do_not_hold_each_other_up_when_memory_is_short() {
+    let agent = TestAgent::start_with(&[], json!({"journals_bytes": 65536, "ring_bytes": 65536}));
+    let mut other = agent.client();
+    for number in 0..8 {
+        let mut reader = agent.client();
+        let script = "head -c 3000000 /dev/zero; exit 6";
+        reader.request(&exec_request(&format!("e{number}"), &["/bin/sh", "-c", script], json!({})));
+        assert_eq!(reader.receive().expect("reply").0, Kind::Reply);
+    }
+    // One at most has the memory that it may have, and waits.
+    eventually("the others end", || {
+        let list = other.ask(&json!({"op": "exec.list"}));
+        let ended = list["execs"].as_array().expect("execs").iter().filter(|exec| exec["exit_code"] == 6).count();
+        ended >= 7
+    });
+}
+
+#[test]
 fn a_command_that_waits_for_a_reader_can_be_killed_and_a_detached_one_does_not_wait() {
     let agent = TestAgent::start_with(&[], json!({"ring_bytes": 4096}));
     let mut other = agent.client();
