@@ -134,6 +134,12 @@ describe("serve", () => {
       expect((await cli("cp", "-q", `${id}:/workspace/there`, "back")).code).toBe(0);
       expect(await readFile(path.join(dir, "back"), "utf8")).toBe("content");
       expect((await cli("extend", id, "2h")).stdout).toContain(`${id} ends in 2h`);
+      await mkdir(path.join(dir, "beside"), { recursive: true });
+      const there = await cli("image", "import", "beside", "there:1", "--data-dir", "data");
+      expect(there.stderr).toContain(`stored below ${path.join(dir, "data")}\n`);
+      expect(there.stderr).not.toContain("another data directory");
+      const elsewhere = await cli("image", "import", "beside", "elsewhere:1", "--data-dir", "other");
+      expect(elsewhere.stderr).toContain(`the service at ${url} uses another data directory`);
       expect((await cli("kill", "--all")).stdout).toBe(`${id}\n`);
       expect((await cli("exec", id, "true")).code).toBe(125);
     } finally {

@@ -6,6 +6,7 @@ import type { Logger } from "./platform/logger.ts";
 
 export type { ImageLibrary, ImageProgress, ImageWork } from "./images/image-library.ts";
 export { hostImage, normaliseImageName } from "./images/image-name.ts";
+export { isDataDirLocked } from "./platform/data-dir-lock.ts";
 export type { ImageConfig, StoredImage } from "./ports/image-store.ts";
 
 const unlimited: UnpackLimits = {

@@ -7,6 +7,7 @@ import { lockDataDir } from "./platform/data-dir-lock.ts";
 import { deadlineAfter } from "./platform/deadline.ts";
 import { Installation } from "./platform/installation.ts";
 import type { Logger } from "./platform/logger.ts";
+import { messageOf } from "./platform/message-of.ts";
 import { randomIds } from "./platform/random-ids.ts";
 import { systemClock } from "./platform/system-clock.ts";
 import type { RuntimeProvider } from "./ports/index.ts";
@@ -74,6 +75,6 @@ async function endRuntimes(provider: RuntimeProvider, purged: Purged): Promise<v
       purged.ended.push(`${provider.name}/${runtimeId}`);
     }
   } catch (error) {
-    purged.left.push(`${provider.name}: ${error instanceof Error ? error.message : String(error)}`);
+    purged.left.push(`${provider.name}: ${messageOf(error)}`);
   }
 }

@@ -6,6 +6,8 @@ import { table } from "../terminal/table.ts";
 import { byteSize, elapsed, shortDuration } from "../terminal/text.ts";
 import { loadLocalConfig } from "./load-config.ts";
 
+const probeMs = 3_000;
+
 export interface ImageFlags {
   config?: string;
   dataDir?: string;
@@ -56,6 +58,30 @@ async function obtain(
   }
   progress.done(`${label}: ${byteSize(image.sizeBytes)}, ${elapsed(progress.elapsedMs)}`);
   process.stdout.write(`${image.name}\n`);
+  await tellWhere(flags);
+}
+
+/** Images belong to a data directory: one beside that of a service that runs is a mistake, as a rule. */
+async function tellWhere(flags: ImageFlags): Promise<void> {
+  const { config } = await loadLocalConfig(flags);
+  const { isDataDirLocked } = await import("@alcove/server/images");
+  process.stderr.write(`alcove: stored below ${config.dataDir}\n`);
+  if (isDataDirLocked(config.dataDir)) return;
+  const url = process.env.ALCOVE_URL || "http://127.0.0.1:7423";
+  if (await answersAt(url)) {
+    process.stderr.write(
+      `alcove: the service at ${url} uses another data directory and does not see this image; name its directory with --data-dir\n`,
+    );
+  }
+}
+
+async function answersAt(url: string): Promise<boolean> {
+  if (!URL.canParse(url)) return false;
+  const live = new URL("/api/v1/live", url);
+  return fetch(live, { signal: AbortSignal.timeout(probeMs) }).then(
+    async (response) => (await response.text()).includes('"alive"'),
+    () => false,
+  );
 }
 
 async function openStore(flags: ImageFlags): Promise<ImageLibrary> {

@@ -3,6 +3,7 @@ import { createServer } from "node:net";
 import os from "node:os";
 import path from "node:path";
 import type { Config } from "../config/config.ts";
+import { messageOf } from "../platform/message-of.ts";
 
 /** One finding about the machine. */
 export interface DoctorCheck {
@@ -234,8 +235,4 @@ function exists(file: string, mode = constants.F_OK): Promise<boolean> {
 
 function readText(file: string): Promise<string | undefined> {
   return readFile(file, "utf8").catch(() => undefined);
-}
-
-function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
 }

@@ -5,7 +5,7 @@ import { tmpdir } from "node:os";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
-import { DataDirLocked, lockDataDir } from "./data-dir-lock.ts";
+import { DataDirLocked, isDataDirLocked, lockDataDir } from "./data-dir-lock.ts";
 
 let directory: string;
 beforeEach(() => {
@@ -22,9 +22,12 @@ const program = `
 
 describe("lockDataDir", () => {
   it("refuses a second lock in the same process until the first is released", () => {
+    expect(isDataDirLocked(directory)).toBe(false);
     const first = lockDataDir(directory);
     expect(() => lockDataDir(directory)).toThrow(DataDirLocked);
+    expect(isDataDirLocked(directory)).toBe(true);
     first[Symbol.dispose]();
+    expect(isDataDirLocked(directory)).toBe(false);
     lockDataDir(directory)[Symbol.dispose]();
   });
 

@@ -60,6 +60,22 @@ export function lockDataDir(directory: string): DataDirLock {
   };
 }
 
+/** Whether a service, of this process or another, holds the directory now. Leaves nothing behind. */
+export function isDataDirLocked(directory: string): boolean {
+  const file = path.join(directory, "lock.db");
+  if (!existsSync(file)) return false;
+  const db = new DatabaseSync(file, { timeout: 0 });
+  try {
+    db.exec("BEGIN EXCLUSIVE");
+    return false;
+  } catch (error) {
+    if (isBusy(error)) return true;
+    throw error;
+  } finally {
+    db.close();
+  }
+}
+
 /** The process that has a lock file open which is no longer there. Only what this user may look at is found. */
 function holderOfRemoved(file: string): string | undefined {
   const removed = `${path.join(realpathSync(path.dirname(file)), path.basename(file))} (deleted)`;

@@ -2,6 +2,7 @@ import { abortable, ignoreOutcome } from "../../platform/abortable.ts";
 import { boundedParallel } from "../../platform/bounded-parallel.ts";
 import { deadlineAfter, ShuttingDown } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
+import { messageOf } from "../../platform/message-of.ts";
 import type {
   Clock,
   EventSink,
@@ -14,7 +15,6 @@ import type {
 } from "../../ports/index.ts";
 import type { ProviderRegistry } from "../providers/provider-registry.ts";
 import type { SandboxLifecycle } from "../sandboxes/compose.ts";
-import { messageOf } from "../sandboxes/context.ts";
 import type { LiveSandbox } from "../sandboxes/live-sandboxes.ts";
 import { type Finding, judge } from "./judge.ts";
 import { RetrySchedule } from "./retry-schedule.ts";

@@ -43,7 +43,3 @@ export function expiresInMs(
   const leftMs = row.expiresAt.getTime() - context.clock.now().getTime();
   return Math.max(0, leftMs) + context.deadmanGraceMs;
 }
-
-export function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
-}

@@ -1,6 +1,7 @@
 import type { SandboxState } from "@alcove/wire";
 import { abortable } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
+import { messageOf } from "../../platform/message-of.ts";
 import {
   type CallOptions,
   Conflict,
@@ -10,7 +11,7 @@ import {
   type RuntimeProvider,
   Unavailable,
 } from "../../ports/index.ts";
-import { destroyDeadlineMs, messageOf, type SandboxContext } from "./context.ts";
+import { destroyDeadlineMs, type SandboxContext } from "./context.ts";
 import { type LiveSandbox, sandboxNotFound } from "./live-sandboxes.ts";
 import { logSandbox } from "./sandbox-log.ts";
 import { liveStates, statesBefore } from "./states.ts";

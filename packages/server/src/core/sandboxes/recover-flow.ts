@@ -1,5 +1,6 @@
 import { abortable } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
+import { messageOf } from "../../platform/message-of.ts";
 import {
   type InventoryEntry,
   RuntimeGone,
@@ -10,7 +11,7 @@ import {
   Unavailable,
 } from "../../ports/index.ts";
 import type { SandboxDefaults } from "../quotas/sandbox-defaults.ts";
-import { expiresInMs, messageOf, probeDeadlineMs, type SandboxContext } from "./context.ts";
+import { expiresInMs, probeDeadlineMs, type SandboxContext } from "./context.ts";
 import type { DestroyFlow } from "./destroy-flow.ts";
 import { FreshInventories } from "./fresh-inventories.ts";
 import type { LiveSandbox } from "./live-sandboxes.ts";

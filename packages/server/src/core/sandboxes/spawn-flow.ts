@@ -7,6 +7,7 @@ import {
   deadlineAfter,
   ShuttingDown,
 } from "../../platform/deadline.ts";
+import { messageOf } from "../../platform/message-of.ts";
 import {
   type Clock,
   Conflict,
@@ -16,7 +17,7 @@ import {
   type SandboxId,
   type SandboxRow,
 } from "../../ports/index.ts";
-import { expiresInMs, messageOf, type SandboxContext, spawnDeadlineMs } from "./context.ts";
+import { expiresInMs, type SandboxContext, spawnDeadlineMs } from "./context.ts";
 import { DestroyedMeanwhile, type DestroyFlow } from "./destroy-flow.ts";
 import { refuseSecondOwner } from "./exclusive-owners.ts";
 import { KeyClaimed, keyRememberedMs, type SpawnClaim } from "./idempotency.ts";

@@ -5,6 +5,7 @@ import type { Capability } from "@alcove/wire";
 import { abortable, ignoreOutcome } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
+import { messageOf } from "../../platform/message-of.ts";
 import {
   BadRequest,
   type CallOptions,
@@ -114,6 +115,11 @@ export class ProotProvider implements RuntimeProvider {
         ? "the service runs as root, so commands do too; image host is refused"
         : "every command runs as the service's user, shown as root; other users are refused",
     );
+    if (!this.#asRoot) {
+      notes.push(
+        "Ctrl-C typed into a terminal is echoed and ends nothing (send a signal instead), and proot shows files of mode 0444 as 0644",
+      );
+    }
     if (process.platform !== "linux") {
       return { healthy: false, error: `proot needs Linux, this is ${process.platform}`, notes };
     }
@@ -403,8 +409,4 @@ async function disconnect(connected: Connected): Promise<void> {
 
 function gone(runtimeId: RuntimeId): RuntimeGone {
   return new RuntimeGone(`runtime ${runtimeId} is not running`);
-}
-
-function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
 }
