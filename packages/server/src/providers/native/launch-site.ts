@@ -68,6 +68,11 @@ export class LaunchSite implements AsyncDisposable {
     return this.#prepared;
   }
 
+  /** A copied or restored data directory names processes and groups of the installation it was taken from. */
+  isOwn(record: RuntimeRecord): boolean {
+    return record.instanceId === this.#instanceId;
+  }
+
   /** @throws LauncherFailure; what was made until then is for `remove`. */
   async launch(prepared: Prepared, spec: RuntimeSpec, root: LaunchSpec["root"]): Promise<RuntimeRecord> {
     const { runtimeId } = spec;
@@ -162,7 +167,7 @@ export class LaunchSite implements AsyncDisposable {
         : undefined,
     });
     for (const runtimeId of await this.directories.list()) {
-      const record = await this.directories.record(runtimeId);
+      const record = await this.directories.recordIfWhole(runtimeId);
       if (record?.ids.kind === "range") ranges.restore(record.ids.base, runtimeId);
     }
     if (ground.disks !== undefined) this.#launcher.keepDisks({ ...ground.disks, count: readyDisks });
@@ -228,7 +233,8 @@ export class LaunchSite implements AsyncDisposable {
   }
 
   async #removeDir(prepared: Prepared, dir: string, runtimeId?: RuntimeId): Promise<void> {
-    const record = runtimeId === undefined ? undefined : await this.directories.record(runtimeId);
+    const record = runtimeId === undefined ? undefined : await this.directories.recordIfWhole(runtimeId);
+    if (record !== undefined && !this.isOwn(record)) return;
     const expected = runtimeId === undefined ? undefined : prepared.cgroups?.spec(runtimeId);
     const anybody: IdsSpec = prepared.rooted
       ? { kind: "range", base: this.#config.uidBase, count: idsPerSandbox }

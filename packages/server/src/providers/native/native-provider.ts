@@ -20,7 +20,7 @@ import {
   type SpawnedRuntime,
 } from "../../ports/index.ts";
 import { AgentClient, unixDialer } from "../agent/index.ts";
-import { fromNote } from "../runtime-records/index.ts";
+import { fromNote, UnreadableRecord } from "../runtime-records/index.ts";
 import { adviceFor } from "./advice.ts";
 import { DiskGuard } from "./disk-guard.ts";
 import type { NativeProviderConfig } from "./launch-plan.ts";
@@ -174,25 +174,36 @@ export class NativeProvider implements RuntimeProvider {
 
   async inventory(_options: CallOptions): Promise<InventoryEntry[]> {
     const ids = (await this.#site.directories.list()).filter((id) => !id.startsWith(probePrefix));
-    return Promise.all(
-      ids.map(async (runtimeId) => {
-        const [record, alive] = await Promise.all([
-          this.#site.directories.record(runtimeId),
-          this.#site.directories.isAlive(runtimeId),
-        ]);
-        return {
-          runtimeId,
-          ...(record === undefined ? {} : { sandboxId: record.sandboxId as SandboxId, ...fromNote(record) }),
-          state: alive ? ("running" as const) : ("dead" as const),
-        };
-      }),
-    );
+    const entries = await Promise.all(ids.map((runtimeId) => this.#inventoryEntry(runtimeId)));
+    return entries.filter((entry) => entry !== undefined);
+  }
+
+  /** @returns undefined for what another installation made: this one touches nothing of it. */
+  async #inventoryEntry(runtimeId: RuntimeId): Promise<InventoryEntry | undefined> {
+    let alive = true;
+    try {
+      alive = await this.#site.directories.isAlive(runtimeId);
+      const record = await this.#site.directories.record(runtimeId);
+      if (record !== undefined && !this.#site.isOwn(record)) return undefined;
+      return {
+        runtimeId,
+        ...(record === undefined ? {} : { sandboxId: record.sandboxId as SandboxId, ...fromNote(record) }),
+        state: alive ? "running" : "dead",
+      };
+    } catch (error) {
+      if (!(error instanceof UnreadableRecord)) throw error;
+      return { runtimeId, state: alive ? "unreadable" : "dead" };
+    }
   }
 
   async adopt(runtimeId: RuntimeId, options: CallOptions): Promise<void> {
     if (this.#connected.has(runtimeId)) return;
     const record = await this.#site.directories.record(runtimeId);
-    if (record === undefined || !(await this.#site.directories.isAlive(runtimeId))) {
+    if (
+      record === undefined ||
+      !this.#site.isOwn(record) ||
+      !(await this.#site.directories.isAlive(runtimeId))
+    ) {
       throw new RuntimeGone(`native runtime ${runtimeId} is not running`);
     }
     await this.#site.prepare();

@@ -1,14 +1,16 @@
 import { open, readdir, readFile } from "node:fs/promises";
 import { join } from "node:path";
+import { Type } from "typebox";
 import { BadRequest, type RuntimeId } from "../../ports/index.ts";
-import type { RuntimeRecord } from "./launch-spec.ts";
+import { parseRecord, UnreadableRecord } from "../runtime-records/index.ts";
+import { RuntimeRecord } from "./runtime-record.ts";
 
 /** Who PID 1 of a sandbox is, as the launcher wrote it down. */
-interface ProcessRecord {
-  pid: number;
-  start_time: number;
-  boot_id: string;
-}
+const ProcessRecord = Type.Object({
+  pid: Type.Integer(),
+  start_time: Type.Integer(),
+  boot_id: Type.String(),
+});
 
 /** Only this much of a console's end is looked at. */
 const consoleTailBytes = 256 * 1024;
@@ -44,15 +46,27 @@ export class RuntimeDirectories {
     return names.map((name) => join(this.trash, name));
   }
 
-  /** @returns undefined when the launch did not get that far. */
+  /** @returns undefined when the launch did not get that far. @throws UnreadableRecord */
   async record(runtimeId: RuntimeId): Promise<RuntimeRecord | undefined> {
-    return readJson<RuntimeRecord>(join(this.path(runtimeId), "runtime.json"));
+    const text = await orMissing(readFile(join(this.path(runtimeId), "runtime.json"), "utf8"), undefined);
+    return text === undefined ? undefined : parseRecord(RuntimeRecord, text, runtimeId);
   }
 
-  /** Whether the sandbox's first process runs: the same boot, pid and start time. */
+  /** For undoing, which goes on without a record. @returns undefined when there is none that can be read. */
+  async recordIfWhole(runtimeId: RuntimeId): Promise<RuntimeRecord | undefined> {
+    try {
+      return await this.record(runtimeId);
+    } catch (error) {
+      if (error instanceof UnreadableRecord) return undefined;
+      throw error;
+    }
+  }
+
+  /** Whether the sandbox's first process runs: the same boot, pid and start time. @throws UnreadableRecord */
   async isAlive(runtimeId: RuntimeId): Promise<boolean> {
-    const found = await readJson<ProcessRecord>(join(this.path(runtimeId), "process.json"));
-    if (found === undefined) return false;
+    const text = await orMissing(readFile(join(this.path(runtimeId), "process.json"), "utf8"), undefined);
+    if (text === undefined) return false;
+    const found = parseRecord(ProcessRecord, text, runtimeId);
     this.#bootId ??= readFile("/proc/sys/kernel/random/boot_id", "utf8").then((text) => text.trim());
     if (found.boot_id !== (await this.#bootId)) return false;
     const stat = await orMissing(readFile(`/proc/${found.pid}/stat`, "utf8"), "");
@@ -77,12 +91,6 @@ export class RuntimeDirectories {
       await file.close();
     }
   }
-}
-
-async function readJson<T>(path: string): Promise<T | undefined> {
-  const text = await orMissing(readFile(path, "utf8"), undefined);
-  // The launcher renames whole files into place: what is there is complete.
-  return text === undefined ? undefined : (JSON.parse(text) as T);
 }
 
 async function orMissing<T, F>(result: Promise<T>, fallback: F): Promise<T | F> {

@@ -1,2 +1,2 @@
-export { RecordFolders, UnreadableRecord } from "./record-folders.ts";
+export { parseRecord, RecordFolders, UnreadableRecord } from "./record-folders.ts";
 export { fromNote, noteOf, WrittenNote } from "./sandbox-note.ts";

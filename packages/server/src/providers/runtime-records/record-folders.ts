@@ -16,6 +16,19 @@ export class UnreadableRecord extends Unavailable {
   }
 }
 
+/** @throws UnreadableRecord for what is not of this schema, which names the record's version. */
+export function parseRecord<S extends TSchema>(schema: S, text: string, runtimeId: string): Static<S> {
+  let record: unknown;
+  try {
+    record = JSON.parse(text);
+  } catch (error) {
+    throw new UnreadableRecord(runtimeId, "it is no JSON", { cause: error });
+  }
+  if (Value.Check(schema, record)) return record;
+  const version = record !== null && typeof record === "object" && "version" in record ? record.version : 0;
+  throw new UnreadableRecord(runtimeId, `its version is ${JSON.stringify(version)}, or its shape is another`);
+}
+
 /** `<dataDir>/runtimes/<provider>`: a folder for each runtime, with a record that is whole or not there. */
 export class RecordFolders<S extends TSchema> {
   readonly root: string;
@@ -62,18 +75,7 @@ export class RecordFolders<S extends TSchema> {
   async read(runtimeId: string): Promise<Static<S> | undefined> {
     const text = await orMissing(readFile(join(this.folder(runtimeId), recordName), "utf8"), undefined);
     if (text === undefined) return undefined;
-    let record: unknown;
-    try {
-      record = JSON.parse(text);
-    } catch (error) {
-      throw new UnreadableRecord(runtimeId, "it is no JSON", { cause: error });
-    }
-    if (Value.Check(this.#schema, record)) return record;
-    const version = record !== null && typeof record === "object" && "version" in record ? record.version : 0;
-    throw new UnreadableRecord(
-      runtimeId,
-      `its version is ${JSON.stringify(version)}, or its shape is another`,
-    );
+    return parseRecord(this.#schema, text, runtimeId);
   }
 
   /** For undoing, which goes on without a record. @returns undefined when there is none that can be read. */

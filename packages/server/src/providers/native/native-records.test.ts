@@ -1,0 +1,66 @@
+import { readFile, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { afterAll, beforeAll, expect, it } from "vitest";
+import { runScript } from "../../../test/support/attack-probe.ts";
+import { type NativeHome, nativeHome, testImage } from "../../../test/support/native.ts";
+import { describeWith } from "../../../test/support/requirements.ts";
+import { randomIds } from "../../platform/random-ids.ts";
+import { RuntimeGone, type RuntimeId } from "../../ports/index.ts";
+import { UnreadableRecord } from "../runtime-records/index.ts";
+import type { NativeProvider } from "./native-provider.ts";
+
+const soon = (ms = 15_000) => ({ signal: AbortSignal.timeout(ms) });
+
+await describeWith(["root", "agent", "launcher", "native", "busybox"], "what native has written down", () => {
+  let home: NativeHome;
+  let provider: NativeProvider;
+  let runtimeId: RuntimeId;
+  let file: string;
+  let written: string;
+
+  beforeAll(async () => {
+    home = await nativeHome();
+    provider = home.open();
+    runtimeId = randomIds.runtimeId();
+    const spec = { runtimeId, sandboxId: randomIds.sandboxId(), image: testImage, memoryMb: 64, vcpus: 1 };
+    await provider.spawn({ ...spec, env: {}, expiresInMs: 600_000, metadata: {} }, soon());
+    file = join(home.dataDir, "runtimes/native", runtimeId, "runtime.json");
+    written = await readFile(file, "utf8");
+  });
+
+  afterAll(async () => {
+    await writeFile(file, written);
+    await provider.destroy(runtimeId, soon());
+    await provider[Symbol.asyncDispose]();
+    await home.remove();
+  });
+
+  const works = async (among: NativeProvider) =>
+    expect((await runScript(among.sandbox(runtimeId), "echo works")).output).toBe("works\n");
+
+  it.each([
+    ["of a newer release", (text: string) => JSON.stringify({ ...JSON.parse(text), version: 2 })],
+    ["of another shape", (text: string) => JSON.stringify({ ...JSON.parse(text), token: 7 })],
+    ["that is no JSON", (text: string) => text.slice(0, 40)],
+  ])(
+    "a record %s is never taken for none: its sandbox is not touched, and works once it can be read",
+    async (_, change) => {
+      await writeFile(file, change(written));
+      await using next = home.open();
+      expect(await next.inventory(soon())).toEqual([{ runtimeId, state: "unreadable" }]);
+      await expect(next.adopt(runtimeId, soon())).rejects.toThrow(UnreadableRecord);
+      await writeFile(file, written);
+      await next.adopt(runtimeId, soon());
+      await works(next);
+    },
+  );
+
+  it("a record of another installation touches no process: its sandbox is neither listed nor adopted nor ended", async () => {
+    await writeFile(file, JSON.stringify({ ...JSON.parse(written), instanceId: "another" }));
+    await using next = home.open();
+    expect(await next.inventory(soon())).toEqual([]);
+    await expect(next.adopt(runtimeId, soon())).rejects.toThrow(RuntimeGone);
+    await next.destroy(runtimeId, soon());
+    await works(provider);
+  });
+});
