@@ -1,5 +1,5 @@
 /**
- * `npm run bench [-- NAME…]`: measures what DESIGN §7 budgets, each figure beside its floor of the same run, prints
+ * `npm run bench [-- NAME…]`: measures what docs/performance.md has figures of, each figure beside its floor of the same run, prints
  * the table and writes it to bench/results/. A budget that is not met does not fail the run: the machine may be busy.
  */
 import { mkdir, writeFile } from "node:fs/promises";

@@ -1,4 +1,4 @@
-/** One line of the benchmark's table: a figure of ours beside the floor taken in the same run. DESIGN §7. */
+/** One line of the benchmark's table: a figure of ours beside the floor taken in the same run. docs/performance.md. */
 export interface Row {
   what: string;
   figure: string;

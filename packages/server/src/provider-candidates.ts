@@ -30,7 +30,7 @@ export type Candidate = {
 } & ({ provider: RuntimeProvider } | { missing: string });
 
 /**
- * Every provider, in the order `auto` prefers them. Opening one starts nothing. DESIGN §4.4.
+ * Every provider, in the order `auto` prefers them. Opening one starts nothing. docs/architecture.md.
  * The agent is built with the rest of the project; without it only `mock` can work.
  */
 export async function providerCandidates(options: CandidateOptions): Promise<Candidate[]> {

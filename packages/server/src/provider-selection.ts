@@ -38,7 +38,7 @@ async function checkCandidate(candidate: Candidate): Promise<CheckedCandidate> {
 
 /**
  * Which providers this process uses and which is the default, decided once. A provider that was asked for is used
- * even when it is ill now; native and docker are otherwise used when they work. DESIGN §4.4 and §6, providers enabled.
+ * even when it is ill now; native and docker are otherwise used when they work. docs/architecture.md.
  * @throws Error when the default cannot be used.
  */
 export function selectProviders(

@@ -3,7 +3,7 @@ const unitMs = { h: 3_600_000, m: 60_000, s: 1_000, ms: 1 } as const;
 const maxDurationMs = 100 * 366 * 24 * unitMs.h;
 
 /**
- * Reads a duration such as `30s`, `1h30m` or `500ms`: number and unit groups, units `h`, `m`, `s`, `ms`. Spec §2.
+ * Reads a duration such as `30s`, `1h30m` or `500ms`: number and unit groups, units `h`, `m`, `s`, `ms`. docs/api/README.md.
  * @returns milliseconds, rounded to whole ones, or undefined when the text is not a duration (a sign, a bare number,
  *   an unknown unit, an empty text). What is shorter than one millisecond counts as one, what is longer than a hundred
  *   years as that.
@@ -20,7 +20,7 @@ export function parseDuration(text: string): number | undefined {
   return total === 0 ? 0 : Math.min(Math.max(1, Math.round(total)), maxDurationMs);
 }
 
-/** Writes milliseconds in Go's style: `2h0m0s`, `1m30s`, `12.5ms`, `0s`. DESIGN §6, durations out. */
+/** Writes milliseconds in Go's style: `2h0m0s`, `1m30s`, `12.5ms`, `0s`. docs/api/README.md. */
 export function formatDuration(ms: number): string {
   if (!Number.isFinite(ms) || ms <= 0) return "0s";
   if (ms < 1_000) return `${trimNumber(ms, 3)}ms`;

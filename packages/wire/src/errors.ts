@@ -1,6 +1,6 @@
 import { type Static, Type } from "typebox";
 
-/** Every `code` an error body can carry. Spec §7; additions DESIGN §6. */
+/** Every `code` an error body can carry. docs/api/README.md. */
 export const errorCodes = [
   "bad_request",
   "unauthorized",
@@ -23,7 +23,7 @@ export const errorCodes = [
 
 export type ErrorCode = (typeof errorCodes)[number];
 
-/** The body of every refusal. Spec §7. */
+/** The body of every refusal. docs/api/README.md. */
 export const ErrorBody = Type.Object(
   {
     code: Type.Enum([...errorCodes]),

@@ -1,6 +1,6 @@
 import { type Static, Type } from "typebox";
 
-/** Event types of the sandbox, exec, file and reconcile lifecycles. Spec §6. */
+/** Event types of the sandbox, exec, file and reconcile lifecycles. docs/api/events.md. */
 export const eventTypes = [
   "sandbox.created",
   "sandbox.running",
@@ -23,7 +23,7 @@ export const eventTypes = [
 
 export type EventType = (typeof eventTypes)[number];
 
-/** One event of `GET /events`. Ids increase within a store. Spec §2, Event. */
+/** One event of `GET /events`. Ids increase within a store. docs/api/events.md. */
 export const Event = Type.Object(
   {
     id: Type.String(),

@@ -50,7 +50,7 @@ const endFields = {
   ),
 };
 
-/** `ex-` and 8 to 32 of [a-z0-9]; a client may choose it. DESIGN §6, exec details. */
+/** `ex-` and 8 to 32 of [a-z0-9]; a client may choose it. docs/api/exec.md. */
 export const ExecId = Type.String({
   pattern: "^ex-[a-z0-9]{8,32}$",
   description: "`ex-` and 8 to 32 of [a-z0-9]",
@@ -83,7 +83,7 @@ const inputEncoding = Type.Optional(
   Type.Enum(["utf8", "base64"], { description: "Of stdin; default utf8." }),
 );
 
-/** Spec §2, Exec request; additive fields DESIGN §4.2 and §6. */
+/** See docs/api/exec.md. */
 export const ExecRequest = Type.Object(
   {
     ...commandFields,
@@ -101,7 +101,7 @@ const windowSize = {
   rows: Type.Optional(Type.Integer({ minimum: 1, maximum: 65_535 })),
 };
 
-/** `POST /sandboxes/{id}/execs`: starts a detached command. DESIGN §4.2. */
+/** `POST /sandboxes/{id}/execs`: starts a detached command. docs/api/exec.md. */
 export const StartExecRequest = Type.Object(
   {
     ...commandFields,
@@ -123,7 +123,7 @@ export const StartExecResponse = Type.Object(
   { $id: "StartExecResponse" },
 );
 
-/** Spec §2, Exec result; `truncated`, `reason`, `signal`, `exec_id` are additive. */
+/** See docs/api/exec.md; `truncated`, `reason`, `signal`, `exec_id` are additive. */
 export const ExecResult = Type.Object(
   {
     exit_code: Type.Integer(),
@@ -159,7 +159,7 @@ const outputFields = {
   ),
 };
 
-/** One line of an NDJSON exec stream. The last line has stream `exit`. Spec §2; DESIGN §4.2. */
+/** One line of an NDJSON exec stream. The last line has stream `exit`. docs/api/exec.md. */
 export const ExecStreamChunk = Type.Union(
   [
     Type.Object({ stream: Type.Enum(["stdout", "stderr"]), ...outputFields }),
@@ -177,7 +177,7 @@ export const ExecStreamChunk = Type.Union(
 );
 export type ExecStreamChunk = Static<typeof ExecStreamChunk>;
 
-/** A command known to a sandbox, running or ended. DESIGN §4.2. */
+/** A command known to a sandbox, running or ended. docs/api/exec.md. */
 export const ExecRecord = Type.Object(
   {
     exec_id: Type.String(),
@@ -221,7 +221,7 @@ export const SignalRequest = Type.Object(
 );
 export type SignalRequest = Static<typeof SignalRequest>;
 
-/** Messages a WebSocket exec client sends. Spec §4; extra `start` fields DESIGN §4.2. */
+/** Messages a WebSocket exec client sends. docs/api/exec.md. */
 export const WsClientMessage = Type.Union(
   [
     Type.Object(

@@ -1,7 +1,7 @@
 import { type Static, Type } from "typebox";
 import { base64When, FileMode, FilePath, OptionalFileMode, UserName } from "./texts.ts";
 
-/** Spec §2, FileInfo; `symlink_target`, `owner`, `group`, `type` are additive. */
+/** See docs/api/files.md; `symlink_target`, `owner`, `group`, `type` are additive. */
 export const FileInfo = Type.Object(
   {
     name: Type.String(),

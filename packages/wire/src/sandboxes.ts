@@ -20,7 +20,7 @@ const Metadata = Type.Record(Type.String({ maxLength: 256 }), Type.String({ maxL
   maxProperties: 256,
 });
 
-/** Spec §2, Sandbox; extras DESIGN §6. */
+/** See docs/api/sandboxes.md. */
 export const Sandbox = Type.Object(
   {
     id: Type.String(),
@@ -46,7 +46,7 @@ export const Sandbox = Type.Object(
 );
 export type Sandbox = Static<typeof Sandbox>;
 
-/** Spec §2, Spawn request; additive fields DESIGN §6. Empty strings mean "not given". */
+/** See docs/api/sandboxes.md. Empty strings mean "not given". */
 export const SpawnRequest = Type.Object(
   {
     template: Type.Optional(
@@ -84,7 +84,7 @@ export const admissionReasons = [
 ] as const;
 export type AdmissionReason = (typeof admissionReasons)[number];
 
-/** Spec §2, Spawn admission decision: exactly these eight keys. */
+/** See docs/api/sandboxes.md: exactly these eight keys. */
 export const AdmissionDecision = Type.Object(
   {
     allowed: Type.Boolean(),
@@ -106,7 +106,7 @@ export const ExtendRequest = Type.Object(
 );
 export type ExtendRequest = Static<typeof ExtendRequest>;
 
-/** `GET /sandboxes/{id}/stats`. DESIGN §6. Absent numbers could not be read on this provider. */
+/** `GET /sandboxes/{id}/stats`. docs/api/sandboxes.md. Absent numbers could not be read on this provider. */
 export const SandboxStats = Type.Object(
   {
     cpu_usage_ms: Type.Optional(Type.Integer()),

@@ -1,7 +1,7 @@
 import { type Static, Type } from "typebox";
 import { Duration } from "./texts.ts";
 
-/** Capability values. Spec §2, Provider; additions DESIGN §4.3 and §4.4. */
+/** Capability values. docs/api/providers.md. */
 export const capabilities = [
   "spawn",
   "exec",
@@ -24,7 +24,7 @@ export const capabilities = [
 ] as const;
 export type Capability = (typeof capabilities)[number];
 
-/** Spec §2, Provider health entry. */
+/** See docs/api/providers.md. */
 export const ProviderHealth = Type.Object(
   {
     name: Type.String(),
@@ -40,7 +40,7 @@ export const ProviderHealth = Type.Object(
 );
 export type ProviderHealth = Static<typeof ProviderHealth>;
 
-/** Spec §2, Provider detail. */
+/** See docs/api/providers.md. */
 export const ProviderDetail = Type.Object(
   {
     name: Type.String(),

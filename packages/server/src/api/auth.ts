@@ -58,7 +58,7 @@ function digest(key: string): Buffer {
   return createHash("sha256").update(key).digest();
 }
 
-/** @returns the keys a request offers: X-API-Key, X-Admin-API-Key, Bearer. Spec §5. */
+/** @returns the keys a request offers: X-API-Key, X-Admin-API-Key, Bearer. docs/api/README.md. */
 export function offeredKeys(headers: IncomingHttpHeaders): string[] {
   const offered: string[] = [];
   for (const name of ["x-api-key", "x-admin-api-key"]) {

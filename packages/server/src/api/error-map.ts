@@ -5,7 +5,7 @@ import type { Logger } from "../platform/logger.ts";
 import { BadRequest, DomainError, Unavailable } from "../ports/errors.ts";
 import { validationMessage } from "./validation.ts";
 
-/** The only place that knows statuses. Spec §7; DESIGN §6, statuses beyond the table. */
+/** The only place that knows statuses. docs/api/README.md. */
 export const httpStatus = {
   bad_request: 400,
   unauthorized: 401,

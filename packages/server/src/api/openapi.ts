@@ -14,7 +14,7 @@ const tagDescriptions: Readonly<Record<string, string>> = {
   system: "Health of the service.",
 };
 
-/** The OpenAPI 3.1 description of the routes, from the schemas that validate and serialise them. Spec §9. */
+/** The OpenAPI 3.1 description of the routes, from the schemas that validate and serialise them. docs/api/README.md. */
 export function openapiDocument(routes: readonly RouteOptions[], options: { version: string }): Json {
   const components: Json = {};
   const refs = new SchemaRefs(components);

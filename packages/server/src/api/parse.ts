@@ -1,7 +1,7 @@
 import { parseDuration } from "@alcove/wire";
 import { BadRequest } from "../ports/errors.ts";
 
-/** Empty text in an optional field means "not given". DESIGN §6, template object. */
+/** Empty text in an optional field means "not given". docs/api/README.md. */
 export function given(text: string | undefined): string | undefined {
   return text === undefined || text === "" ? undefined : text;
 }

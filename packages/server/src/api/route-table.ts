@@ -28,7 +28,7 @@ export class RouteTable {
     return [...methods].sort();
   }
 
-  /** The refusal of a request that no route took. DESIGN §6, unknown route or method. */
+  /** The refusal of a request that no route took. docs/api/README.md. */
   refusal(method: string, path: string): { error: DomainError; allow?: string } {
     const methods = this.methodsOf(path);
     if (methods.length === 0)

@@ -25,7 +25,7 @@ export interface LintFinding {
 
 const shortestKey = 16;
 
-/** Spec §8, production-mode config linting; numbers in DESIGN §6. */
+/** See docs/configuration.md. */
 export const lintRules: readonly LintRule[] = [
   {
     id: "ttl-above-maximum",

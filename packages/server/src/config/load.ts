@@ -27,7 +27,7 @@ export interface LoadedConfig {
   secretFiles: string[];
 }
 
-/** @throws ConfigError naming every key that is unknown, given twice, of the wrong kind or unsafe. DESIGN §6. */
+/** @throws ConfigError naming every key that is unknown, given twice, of the wrong kind or unsafe. docs/configuration.md. */
 export function loadConfig(options: LoadOptions): Config {
   return loadConfigWithSources(options).config;
 }

@@ -3,7 +3,7 @@ import { BadRequest } from "../ports/errors.ts";
 const longestOwnerId = 128;
 
 /**
- * Reads an owner id as a client gave it, from the header or the body. Spec §2 and §8.
+ * Reads an owner id as a client gave it, from the header or the body. docs/api/README.md.
  * @returns the trimmed id; the empty text when none was given.
  * @throws BadRequest naming what is wrong with it.
  */

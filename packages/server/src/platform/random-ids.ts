@@ -34,7 +34,7 @@ function randomText(length: number): string {
   return text;
 }
 
-/** Ids from the system's random source. DESIGN §5, Ids. */
+/** Ids from the system's random source. docs/api/README.md. */
 export const randomIds: Ids = {
   sandboxId: () => `sb-${randomText(12)}` as SandboxId,
   runtimeId: () => `rt-${randomText(12)}` as RuntimeId,

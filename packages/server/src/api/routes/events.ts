@@ -23,7 +23,7 @@ const EventsQuery = Type.Object({
   sandbox_id: Type.Optional(Type.String()),
 });
 
-/** `GET /events`: what happens, as server-sent events. Spec §6. */
+/** `GET /events`: what happens, as server-sent events. docs/api/events.md. */
 export function eventRoutes(app: RouteApp, options: { events: EventLog; logger: Logger }): void {
   const { events, logger } = options;
   app.route({
@@ -81,7 +81,7 @@ function typesOf(query: string | string[] | undefined): EventType[] | undefined 
   });
 }
 
-/** An id that is not one of ours is ignored. DESIGN §6, event stream. */
+/** An id that is not one of ours is ignored. docs/api/events.md. */
 function lastEventId(header: string | string[] | undefined): number | undefined {
   return typeof header === "string" && /^\d{1,15}$/.test(header) ? Number(header) : undefined;
 }

@@ -55,7 +55,7 @@ export function stdinOf(request: {
   return undefined;
 }
 
-/** A PTY when asked for, or when columns and rows are given. DESIGN §4.2, WebSocket. */
+/** A PTY when asked for, or when columns and rows are given. docs/api/exec.md. */
 function windowOf(request: TerminalFields): WindowSize | undefined {
   const sized = request.cols !== undefined && request.rows !== undefined;
   if (request.tty === false || !(request.tty === true || sized)) return undefined;

@@ -11,7 +11,7 @@ import { type RouteApp, SandboxParams } from "./route-app.ts";
 
 const handshakeDeadlineMs = 30_000;
 
-/** `GET /sandboxes/{id}/exec/ws`: one interactive command. Spec §4, WebSocket exec. */
+/** `GET /sandboxes/{id}/exec/ws`: one interactive command. docs/api/exec.md. */
 export function execSocketRoute(
   app: RouteApp,
   options: { execs: ExecService; sandboxes: SandboxService; calls: CallsUnderWay; logger: Logger },

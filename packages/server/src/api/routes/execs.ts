@@ -32,7 +32,7 @@ const OutputQuery = Type.Object({
 
 const ndjson = { "application/x-ndjson": { schema: { $ref: "#/components/schemas/ExecStreamChunk" } } };
 
-/** Run commands, and find them again. Spec §4; DESIGN §4.2. */
+/** Run commands, and find them again. docs/api/exec.md. */
 export function execRoutes(
   app: RouteApp,
   options: { execs: ExecService; answers: AnswerBudget; logger: Logger },

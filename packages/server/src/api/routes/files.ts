@@ -37,7 +37,7 @@ const GlobQuery = Type.Object({
   }),
 });
 
-/** Files by name: written, listed, moved, removed. Spec §4, Files; contents as raw bytes are in raw-files.ts. */
+/** Files by name: written, listed, moved, removed. docs/api/files.md; contents as raw bytes are in raw-files.ts. */
 export function fileRoutes(
   app: RouteApp,
   options: { files: FileService; answers: AnswerBudget; logger: Logger },

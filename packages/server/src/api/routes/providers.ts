@@ -6,7 +6,7 @@ import { NotFound } from "../../ports/errors.ts";
 import { presentHealth } from "../present.ts";
 import type { RouteApp } from "./route-app.ts";
 
-/** What runs sandboxes, and how it does. Spec §4, Providers. */
+/** What runs sandboxes, and how it does. docs/api/providers.md. */
 export function providerRoutes(
   app: RouteApp,
   options: { registry: ProviderRegistry; sandboxes: SandboxService },

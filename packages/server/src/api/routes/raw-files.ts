@@ -20,7 +20,7 @@ const UnpackQuery = Type.Object({ path: FilePath, user: ChosenUser });
 const anyBytes = { "application/octet-stream": { schema: { type: "string", format: "binary" } } };
 const tar = { "application/x-tar": { schema: { type: "string", format: "binary" } } };
 
-/** File contents and directories as streams of bytes; neither side is ever held in memory. DESIGN §6, files. */
+/** File contents and directories as streams of bytes; neither side is ever held in memory. docs/api/files.md. */
 export function rawFileRoutes(app: RouteApp, options: { files: FileService }): void {
   const { files } = options;
   const tags = ["files"];

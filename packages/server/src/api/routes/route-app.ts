@@ -59,7 +59,7 @@ export async function emptyBody(request: FastifyRequest): Promise<void> {
   if (request.body === undefined) request.body = {};
 }
 
-/** Stages of an operation as a Server-Timing header. DESIGN §5, every response. */
+/** Stages of an operation as a Server-Timing header. docs/api/README.md. */
 export class ServerTiming {
   readonly #stages: string[] = [];
 

@@ -39,7 +39,7 @@ const ListQuery = Type.Object({
 const LogsQuery = Type.Object({
   lines: Type.Optional(Type.Integer({ minimum: 1, maximum: longestLog, default: 100 })),
 });
-/** Spawn, look at, extend and destroy sandboxes. Spec §4, Sandboxes. */
+/** Spawn, look at, extend and destroy sandboxes. docs/api/sandboxes.md. */
 export function sandboxRoutes(
   app: RouteApp,
   options: {

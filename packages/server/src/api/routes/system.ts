@@ -7,7 +7,7 @@ import type { RouteApp } from "./route-app.ts";
 
 const readinessDeadlineMs = 6_000;
 
-/** Health, liveness and readiness; probes need no key. Spec §4, System. */
+/** Health, liveness and readiness; probes need no key. docs/api/providers.md. */
 export function systemRoutes(
   app: RouteApp,
   options: {

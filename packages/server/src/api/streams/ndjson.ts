@@ -8,7 +8,7 @@ import { ResponseStream } from "./response-stream.ts";
 
 /**
  * Writes a command's output as one JSON object per line. Ends with an `exit` line; a stream without one was cut: the
- * sandbox ended, or the service stopped and the next process continues it. A slow reader slows the command down. DESIGN §4.2, NDJSON.
+ * sandbox ended, or the service stopped and the next process continues it. A slow reader slows the command down. docs/api/exec.md.
  */
 export async function sendExecStream(
   reply: FastifyReply,

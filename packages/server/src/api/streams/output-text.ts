@@ -17,7 +17,7 @@ export interface OutputPiece {
 /**
  * Turns the bytes of both streams into what goes out. As text, a UTF-8 sequence that ends in the next piece waits for
  * it and invalid bytes become U+FFFD; as base64, every piece goes out as it came. A command ended at its deadline says so on
- * its stderr before its exit. Spec §4, streaming exec.
+ * its stderr before its exit. docs/api/exec.md.
  */
 export class OutputDecoder {
   readonly #base64: boolean;
@@ -97,7 +97,7 @@ function incompleteTail(bytes: Buffer): number {
   return 0;
 }
 
-/** The additive fields every form of an exit carries on the wire. DESIGN §4.2. */
+/** The additive fields every form of an exit carries on the wire. docs/api/exec.md. */
 export function exitFields(exit: ExecExit): {
   exit_code: number;
   reason: ExecExit["reason"];

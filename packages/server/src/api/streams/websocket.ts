@@ -35,7 +35,7 @@ const checks = Object.fromEntries(
 
 /**
  * One command over a WebSocket. `waiting` until the first message, which must be `start` or `attach`; `running` while output goes
- * out and input comes in; `closed` after `exit`, an error, or when the client left. Spec §4, WebSocket exec.
+ * out and input comes in; `closed` after `exit`, an error, or when the client left. docs/api/exec.md.
  */
 export class WebSocketExec {
   readonly #socket: WebSocket;

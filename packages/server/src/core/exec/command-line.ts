@@ -8,7 +8,7 @@ export function quoteWord(word: string): string {
 
 /**
  * What runs for a command. In mode `shell` the command is a line for `/bin/sh -c` with the quoted arguments appended;
- * in mode `argv` it is a program and the arguments are its own. DESIGN §4.2.
+ * in mode `argv` it is a program and the arguments are its own. docs/api/exec.md.
  */
 export function commandArgv(options: {
   command: string;

@@ -35,7 +35,7 @@ const execIdPattern = /^ex-[a-z0-9]{8,32}$/;
 
 /**
  * Checks a command and turns it into what a sandbox runs.
- * @throws BadRequest naming the field; ResourceLimit for a timeout above the maximum. DESIGN §6, exec timeout.
+ * @throws BadRequest naming the field; ResourceLimit for a timeout above the maximum. docs/api/exec.md.
  */
 export function execSpec(
   input: ExecInput,

@@ -55,7 +55,7 @@ interface Target {
   operations: SandboxOperations;
 }
 
-/** Runs commands in sandboxes. Every form of it, buffered, streamed or detached, is a view of one exec. DESIGN §4.2. */
+/** Runs commands in sandboxes. Every form of it, buffered, streamed or detached, is a view of one exec. docs/api/exec.md. */
 export class ExecService implements Disposable {
   readonly #sandboxes: RunningSandboxes;
   readonly #events: EventSink;

@@ -50,7 +50,7 @@ export interface ExecReader {
 
 /**
  * Knows the commands that run: tells their start and end as events exactly once, whoever sees them first, and gives
- * commands whose last reader left their grace. Holds one entry per running command, none for ended ones. DESIGN §4.2.
+ * commands whose last reader left their grace. Holds one entry per running command, none for ended ones. docs/api/exec.md.
  */
 export class ExecTracker implements Disposable {
   readonly #events: EventSink;

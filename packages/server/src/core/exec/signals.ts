@@ -38,7 +38,7 @@ const signalNumbers: Readonly<Record<string, number>> = {
 
 /**
  * Reads a signal: a name with or without `SIG` in any case, or a number from 1 to 64, also as text.
- * @throws BadRequest for anything else. DESIGN §6, detached.
+ * @throws BadRequest for anything else. docs/api/exec.md.
  */
 export function parseSignal(signal: string | number): number {
   const text = String(signal).trim().toUpperCase();

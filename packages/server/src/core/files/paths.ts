@@ -25,7 +25,7 @@ export function parseMode(field: string, text: string): number {
   return Number.parseInt(text.replace("0o", ""), 8);
 }
 
-/** Writes permission bits as clients read them: `0644`. Spec §2. */
+/** Writes permission bits as clients read them: `0644`. docs/api/files.md. */
 export function formatMode(mode: number): string {
   return `0${(mode & 0o7777).toString(8).padStart(3, "0")}`;
 }

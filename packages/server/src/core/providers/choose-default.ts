@@ -27,7 +27,7 @@ const warnings: Readonly<Record<Isolation, ((name: string) => string) | undefine
 
 /**
  * Chooses the default provider, once, at start: the first candidate that works, in the order given (native, docker,
- * proot, mock). DESIGN §4.4.
+ * proot, mock). docs/architecture.md.
  * @throws Error naming every reason when none works.
  */
 export function chooseDefault(candidates: readonly ProviderCandidate[]): DefaultChoice {

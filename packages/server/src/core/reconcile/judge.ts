@@ -16,7 +16,7 @@ export type Finding =
   | { kind: "over" }
   | { kind: "unreachable"; why: string };
 
-/** Compares one sandbox with what its provider has of it. Rows of DESIGN §5; docs/decisions/states.md. */
+/** Compares one sandbox with what its provider has of it. Rows of docs/decisions/states.md. */
 export function judge(
   entry: LiveSandbox,
   facts: {

@@ -74,7 +74,7 @@ export function planSpawn(
   };
 }
 
-/** @returns the time to live of a spawn; a default above the maximum is cut to it. DESIGN §6. */
+/** @returns the time to live of a spawn; a default above the maximum is cut to it. docs/api/sandboxes.md. */
 function spawnTtl(ttlMs: number | undefined, defaults: SandboxDefaults): number {
   if (ttlMs !== undefined) return checkTtl(ttlMs, defaults);
   return defaults.maxTtlMs > 0 ? Math.min(defaults.ttlMs, defaults.maxTtlMs) : defaults.ttlMs;

@@ -1,6 +1,6 @@
 import type { SandboxState } from "@alcove/wire";
 
-/** Every move a sandbox can make. Spec §3, Sandbox states; choices in docs/decisions/states.md. */
+/** Every move a sandbox can make. docs/decisions/states.md. */
 export const transitions = {
   creating: ["running", "expired", "error", "destroyed"],
   running: ["unhealthy", "expired", "error", "destroyed"],

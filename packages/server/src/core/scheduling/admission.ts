@@ -6,7 +6,7 @@ import type { SandboxDefaults } from "../quotas/sandbox-defaults.ts";
 import { capacityRetryS } from "./capacity-retry.ts";
 import type { ReserveResult } from "./spawn-queue.ts";
 
-/** Spec §2, Spawn admission decision. */
+/** See docs/api/sandboxes.md. */
 export interface AdmissionDecision {
   allowed: boolean;
   queueable: boolean;

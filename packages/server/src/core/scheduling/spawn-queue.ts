@@ -38,7 +38,7 @@ interface Entry {
 /**
  * Reserves capacity for spawns. With overflow `reject` a denial fails at once. With `queue` it waits, first in first
  * out per owner and round-robin between owners, for `capacityFreed()`; one attempt runs at a time, so nobody
- * overtakes. Spec §3, Spawn queue.
+ * overtakes. docs/api/sandboxes.md.
  */
 export class SpawnQueue {
   readonly #options: SpawnQueueOptions;

@@ -1,6 +1,6 @@
 import { ProviderError } from "../../ports/errors.ts";
 
-/** docs/agent-protocol.md, Frames. */
+/** See docs/agent-protocol.md, Frames. */
 export const frameKinds = {
   hello: 0x01,
   welcome: 0x02,
