@@ -62,7 +62,24 @@ pub fn in_group<T>(gid: u32, action: impl FnOnce() -> T) -> T {
 /// Whom this thread is as far as files are concerned.
 pub fn file_user() -> u32 {
     // SAFETY: an id that nobody has changes nothing and is answered with the one that is set.
-    unsafe { libc::syscall(libc::SYS_setfsuid, -1i32) as u32 }
+    let answer = unsafe { libc::syscall(libc::SYS_setfsuid, -1i32) };
+    // gVisor knows no ids for files alone: the effective ones count there.
+    // SAFETY: cannot fail.
+    u32::try_from(answer).unwrap_or_else(|_| unsafe { libc::geteuid() })
+}
+
+/// Makes this thread a user and a group as far as files are concerned; where there is no such thing, altogether.
+/// Whether it worked shows in [`file_user`]. By number, because the library's versions would change every thread.
+unsafe fn become_for_files(uid: u32, gid: u32) {
+    // SAFETY: system calls that concern this thread alone, with plain numbers.
+    unsafe {
+        if libc::syscall(libc::SYS_setfsgid, gid) < 0 {
+            libc::syscall(libc::SYS_setresgid, -1i32, gid, -1i32);
+        }
+        if libc::syscall(libc::SYS_setfsuid, uid) < 0 {
+            libc::syscall(libc::SYS_setresuid, -1i32, uid, -1i32);
+        }
+    }
 }
 
 /// Whether operations on files can be done with a user's own rights; root's are those of the agent.
@@ -81,8 +98,7 @@ pub fn as_user<T>(user: &User, ids: Ids, action: impl FnOnce() -> T) -> Result<T
     // SAFETY: system calls that concern this thread alone, with plain numbers and a list that outlives them.
     unsafe {
         sys::check(libc::syscall(libc::SYS_setgroups, user.groups.len(), user.groups.as_ptr()))?;
-        libc::syscall(libc::SYS_setfsgid, user.gid);
-        libc::syscall(libc::SYS_setfsuid, user.uid);
+        become_for_files(user.uid, user.gid);
     }
     if file_user() != user.uid {
         return Err(Error::from_raw_os_error(libc::EPERM));
@@ -99,8 +115,11 @@ impl Drop for Back {
         let held = caps::permitted();
         // SAFETY: as in `as_user`.
         let restored = unsafe {
-            libc::syscall(libc::SYS_setfsuid, libc::geteuid());
-            libc::syscall(libc::SYS_setfsgid, libc::getegid());
+            let (mut real, mut effective, mut saved) = (0, 0, 0);
+            libc::getresuid(&mut real, &mut effective, &mut saved);
+            let (mut real_group, mut effective_group, mut saved_group) = (0, 0, 0);
+            libc::getresgid(&mut real_group, &mut effective_group, &mut saved_group);
+            become_for_files(saved, saved_group);
             libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()) == 0
         };
         // A thread that may do less than it should fails operations; one that may do more must not be.

@@ -220,7 +220,15 @@ pub fn give(dir: RawFd, name: &CStr, user: &User, ids: Ids) -> std::io::Result<(
 /// Changes the owner of an open file, also of one that is only held.
 pub fn give_open(fd: RawFd, uid: u32, gid: u32) -> std::io::Result<()> {
     // SAFETY: a live descriptor and an empty C string.
-    sys::check(unsafe { libc::fchownat(fd, c"".as_ptr(), uid, gid, libc::AT_EMPTY_PATH) }).map(|_| ())
+    match sys::check(unsafe { libc::fchownat(fd, c"".as_ptr(), uid, gid, libc::AT_EMPTY_PATH) }) {
+        // gVisor changes nothing through what is only held, but through the name that it gives to descriptors.
+        Err(error) if error.raw_os_error() == Some(libc::EBADF) => {
+            let link = sys::c_string(format!("/proc/self/fd/{fd}").as_bytes())?;
+            // SAFETY: a C string.
+            sys::check(unsafe { libc::chown(link.as_ptr(), uid, gid) }).map(|_| ())
+        }
+        result => result.map(|_| ()),
+    }
 }
 
 /// Opens a directory, making what is missing of its path.
