@@ -39,8 +39,8 @@ def before_call(context, case, kwargs):
         if case.body.get(name):
             case.body[name] = value
     if KNOWN["provider"] == "mock":
-        # It simulates no terminal.
-        for name in ("tty", "cols", "rows"):
+        # It simulates no terminal and holds no command to limits.
+        for name in ("tty", "cols", "rows", "limits"):
             case.body.pop(name, None)
 
 

@@ -5,6 +5,7 @@ import {
   CommandText,
   Duration,
   Env,
+  GivenDuration,
   OptionalDuration,
   Signal,
   stdinEncoded,
@@ -21,7 +22,7 @@ export type LimitName = (typeof limitNames)[number];
 /** What a command may use; one that exceeds it ends with reason `limit`, and `limit` names it. docs/api/exec.md. */
 export const ExecLimits = Type.Object(
   {
-    cpu_time: Type.Optional(Duration),
+    cpu_time: Type.Optional(GivenDuration),
     output_bytes: Type.Optional(Type.Integer({ minimum: 1, description: "Of both streams together." })),
   },
   { additionalProperties: false },
