@@ -1,3 +1,4 @@
+import { nearest } from "@alcove/wire";
 import { Ajv, type ErrorObject, type ValidateFunction } from "ajv";
 import addFormats from "ajv-formats";
 import type { FastifySchema, FastifySchemaCompiler } from "fastify";
@@ -5,7 +6,13 @@ import { BadRequest } from "../ports/errors.ts";
 
 type JsonSchema = { readonly [key: string]: unknown };
 
-const common = { strict: false, allErrors: false, useDefaults: true, removeAdditional: false } as const;
+const common = {
+  strict: false,
+  allErrors: false,
+  useDefaults: true,
+  removeAdditional: false,
+  verbose: true,
+} as const;
 
 /** Bodies mean what they say: "512" is no integer. */
 const strictAjv = makeAjv({ ...common, coerceTypes: false });
@@ -93,7 +100,7 @@ function describe(error: ErrorObject | undefined, context: string): string {
   const name = field === "" ? place : `${field.slice(0, 200)} in ${place}`;
   switch (error.keyword) {
     case "additionalProperties":
-      return `${field === "" ? "" : `${field}.`}${String(error.params.additionalProperty).slice(0, 100)} is not a field of ${place}`;
+      return `${field === "" ? "" : `${field}.`}${String(error.params.additionalProperty).slice(0, 100)} is not a field of ${place}${meant(error)}`;
     case "required":
       return `${field === "" ? "" : `${field}.`}${String(error.params.missingProperty)} is missing in ${place}`;
     case "enum":
@@ -103,4 +110,38 @@ function describe(error: ErrorObject | undefined, context: string): string {
     default:
       return `${name} ${error.message ?? "is not valid"}`;
   }
+}
+
+/** What fields are called elsewhere, and here. */
+const synonyms: Readonly<Record<string, readonly string[]>> = {
+  cwd: ["workdir"],
+  working_dir: ["workdir"],
+  working_directory: ["workdir"],
+  timeout_ms: ["timeout"],
+  timeout_seconds: ["timeout"],
+  time_limit: ["timeout"],
+  envs: ["env"],
+  environment: ["env"],
+  cmd: ["command"],
+  code: ["command"],
+  input: ["stdin"],
+  username: ["user"],
+  labels: ["metadata"],
+  cpus: ["vcpus"],
+  memory: ["memory_mb"],
+  lifetime: ["ttl"],
+  content_base64: ["content"],
+  file: ["path"],
+};
+
+/** The field that was probably meant, as the end of a sentence. */
+function meant(error: ErrorObject): string {
+  const name = String(error.params.additionalProperty).slice(0, 100);
+  const properties: unknown = error.parentSchema?.properties;
+  const known = properties !== null && typeof properties === "object" ? Object.keys(properties) : [];
+  const synonym = (Object.hasOwn(synonyms, name) ? synonyms[name] : undefined)?.find((field) =>
+    known.includes(field),
+  );
+  const field = synonym ?? nearest(name, known, Math.floor(name.length / 3));
+  return field === undefined ? "" : `; did you mean ${field}?`;
 }

@@ -1,9 +1,9 @@
 import { readFileSync, statSync } from "node:fs";
 import path from "node:path";
+import { nearest } from "@alcove/wire";
 import { parseDocument } from "yaml";
 import type { ConfigProblem } from "./errors.ts";
 import { type ConfigKey, configKeys, configSections, envPrefix } from "./keys.ts";
-import { nearest } from "./nearest.ts";
 import { type ConfigValue, isMap, type ReadResult, readText, readValue } from "./values.ts";
 
 /** A value that was given, and where. */

@@ -1,12 +1,19 @@
-/** @returns the candidate that is spelt most like `name`, or undefined when none comes near. */
-export function nearest(name: string, candidates: Iterable<string>): string | undefined {
+/**
+ * @param most letters that may differ.
+ * @returns the candidate that is spelt most like `name`, or undefined when none comes near.
+ */
+export function nearest(
+  name: string,
+  candidates: Iterable<string>,
+  most = Math.max(3, name.length * 0.6),
+): string | undefined {
   const wanted = name.toLowerCase();
   let best: { candidate: string; distance: number } | undefined;
   for (const candidate of candidates) {
     const distance = editDistance(wanted, candidate.toLowerCase());
     if (best === undefined || distance < best.distance) best = { candidate, distance };
   }
-  if (best === undefined || best.distance > Math.max(3, wanted.length * 0.6)) return undefined;
+  if (best === undefined || best.distance > most) return undefined;
   return best.candidate;
 }
 
