@@ -51,10 +51,13 @@ pub fn environment(
 ) -> BTreeMap<String, String> {
     let mut env = BTreeMap::from([
         ("PATH".to_owned(), DEFAULT_PATH.to_owned()),
-        ("HOME".to_owned(), user.home.clone()),
+        // Nobody but root may write to /, which is all that a user without an entry has.
+        ("HOME".to_owned(), if user.known || user.uid == 0 { user.home.clone() } else { config.workdir.clone() }),
         ("USER".to_owned(), user.name.clone()),
         ("LOGNAME".to_owned(), user.name.clone()),
         ("SHELL".to_owned(), user.shell.clone()),
+        // What is typed and printed is UTF-8; an image or a caller that wants another says so.
+        ("LANG".to_owned(), "C.UTF-8".to_owned()),
     ]);
     if tty {
         env.insert("TERM".to_owned(), "xterm-256color".to_owned());

@@ -10,7 +10,7 @@ use crate::poller::{READ, Source};
 use crate::requests::{Answer, bad_request, check_env};
 use crate::slab::Key;
 use crate::users::{Ids, User};
-use crate::{limits, sys, terminal, tree};
+use crate::{limits, shell_line, sys, terminal, tree};
 use alcove_protocol::{ErrorBody, ErrorCode, ExecStart, ExitReason, Kind, Started};
 use std::io::Error;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -157,8 +157,15 @@ impl Agent {
                 })
                 .collect()
         };
+        let mut argv: Vec<Vec<u8>> = request.argv.iter().map(|arg| arg.clone().into_bytes()).collect();
+        if let [shell, flag, line] = &request.argv[..] {
+            let replaced = (shell == "/bin/sh" && flag == "-c").then(|| shell_line::replaced(line)).flatten();
+            if let Some(line) = replaced.filter(|_| shell_line::stays()) {
+                argv[2] = line.into_bytes();
+            }
+        }
         Ok(Job {
-            argv: request.argv.iter().map(|arg| arg.clone().into_bytes()).collect(),
+            argv,
             env: env.iter().map(|(name, value)| format!("{name}={value}").into_bytes()).collect(),
             programs,
             cwd: cwd.as_bytes().to_vec(),

@@ -28,6 +28,7 @@ mod output;
 mod poller;
 mod pump;
 mod requests;
+mod shell_line;
 mod slab;
 mod stats;
 mod supervise;

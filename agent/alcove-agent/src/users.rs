@@ -13,6 +13,8 @@ pub struct User {
     pub name: String,
     pub home: String,
     pub shell: String,
+    /// Whether `/etc/passwd` has it.
+    pub known: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -136,6 +138,7 @@ fn look_up(spec: &str, passwd: &[Vec<String>], groups: &[Vec<String>]) -> Option
             name: field(entry, 0).to_owned(),
             home: Some(field(entry, 5)).filter(|home| home.starts_with('/')).unwrap_or("/").to_owned(),
             shell: Some(field(entry, 6)).filter(|shell| !shell.is_empty()).unwrap_or("/bin/sh").to_owned(),
+            known: true,
         },
         None => {
             let uid = if name == "root" { 0 } else { number(name)? };
@@ -146,6 +149,7 @@ fn look_up(spec: &str, passwd: &[Vec<String>], groups: &[Vec<String>]) -> Option
                 name: if uid == 0 { "root".into() } else { uid.to_string() },
                 home: if uid == 0 { "/root".into() } else { "/".into() },
                 shell: "/bin/sh".into(),
+                known: false,
             }
         }
     };

@@ -611,7 +611,7 @@ fn commands_run_as_users() {
     assert!(outcome.stdout_text().starts_with("1\n1\n1\ndaemon /usr/sbin\nagain\n"), "{}", outcome.stdout_text());
     let outcome =
         client.exec("b", &["/bin/sh", "-c", "id -u; id -g; echo $HOME"], json!({"user": "4321:77", "cwd": "/"}));
-    assert_eq!(outcome.stdout_text(), "4321\n77\n/\n");
+    assert_eq!(outcome.stdout_text(), format!("4321\n77\n{}\n", agent.path("ws")));
     // A user without rights can neither enter nor list what is root's.
     std::fs::create_dir(agent.path("secret")).expect("made");
     std::process::Command::new("chmod").args(["700", &agent.path("secret")]).status().expect("chmod");
@@ -782,4 +782,37 @@ fn a_command_that_uses_more_than_it_may_ends_with_the_limit_it_exceeded() {
         assert_eq!(limit, if ends == "limit" { json!("output_bytes") } else { Value::Null }, "{id}");
     }
     assert_eq!(client.refusal(&exec_request("bad", &["true"], json!({"limits": {"memory_bytes": 1}}))), "protocol");
+}
+
+#[test]
+fn a_signal_is_a_signal_through_a_shell_as_well() {
+    let agent = TestAgent::start();
+    let mut client = agent.client();
+    if std::process::Command::new("python3").arg("-V").output().is_err() {
+        eprintln!("SKIPPED: python3 is missing");
+        return;
+    }
+    let abort = "python3 -c 'import os; os.kill(os.getpid(), 9)'";
+    for (round, line) in [abort.to_owned(), format!("cd /tmp && {abort}")].iter().enumerate() {
+        let outcome = client.exec(&format!("s{round}"), &["/bin/sh", "-c", line], json!({}));
+        let exit = outcome.exit.as_ref().expect("an exit");
+        assert_eq!((outcome.reason().as_str(), &exit["signal"]), ("signaled", &json!("SIGKILL")), "{line}");
+        assert_eq!(outcome.code(), 137);
+    }
+    let outcome = client.exec("e", &["/bin/sh", "-c", "exit 137"], json!({}));
+    assert_eq!((outcome.reason().as_str(), outcome.code()), ("exited", 137));
+}
+
+#[test]
+fn text_is_utf8_and_a_user_without_an_entry_is_at_home_in_the_working_directory() {
+    let agent = TestAgent::start();
+    let mut client = agent.client();
+    assert_eq!(client.shell("l", "echo $LANG"), "C.UTF-8\n");
+    let outcome = client.exec("o", &["/bin/sh", "-c", "echo $LANG"], json!({"env": {"LANG": "C"}}));
+    assert_eq!(outcome.stdout_text(), "C\n");
+    if is_root() {
+        let more = json!({"user": "12345:12345", "env": {}});
+        let outcome = client.exec("h", &["/bin/sh", "-c", "cd && pwd && touch mine && stat -c %u mine"], more);
+        assert_eq!(outcome.stdout_text(), format!("{}\n12345\n", agent.path("ws")));
+    }
 }

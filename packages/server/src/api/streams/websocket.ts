@@ -47,6 +47,8 @@ export class WebSocketExec {
   #state: "waiting" | "running" | "closed" = "waiting";
   #follow: Promise<ExecFollow> | undefined;
   #stdin: Promise<void> = Promise.resolve();
+  /** Input that came after a change of the window is typed into the changed one. */
+  #resized: Promise<void> = Promise.resolve();
   #stdinWaitingBytes = 0;
   #answered = true;
 
@@ -185,7 +187,7 @@ export class WebSocketExec {
         this.#queueStdin(message);
         return;
       case "resize":
-        this.#inBackground((follow, signal) =>
+        this.#resized = this.#inBackground((follow, signal) =>
           this.#execs.resize(
             this.#sandboxId,
             follow.execId,
@@ -195,7 +197,7 @@ export class WebSocketExec {
         );
         return;
       case "signal":
-        this.#inBackground((follow, signal) =>
+        void this.#inBackground((follow, signal) =>
           this.#execs.signal(this.#sandboxId, follow.execId, message.signal, { signal }),
         );
         return;
@@ -209,9 +211,11 @@ export class WebSocketExec {
     const data = decodeContent("data", message.data, message.encoding);
     this.#stdinWaitingBytes += data.length + 1;
     if (this.#stdinWaitingBytes > stdinHighWaterBytes) this.#socket.pause();
+    const resized = this.#resized;
     const write = async () => {
       try {
         const follow = await this.#follow;
+        await resized;
         if (data.length > 0) await follow?.writeStdin(data);
         if (message.close === true) await follow?.closeStdin();
       } catch (error) {
@@ -224,16 +228,13 @@ export class WebSocketExec {
     this.#stdin = this.#stdin.then(write);
   }
 
-  #inBackground(act: (follow: ExecFollow, signal: AbortSignal) => Promise<void>): void {
-    const run = async () => {
-      try {
-        const follow = await this.#follow;
-        if (follow !== undefined) await act(follow, this.#call.signal);
-      } catch (error) {
-        if (!(error instanceof CallerGone)) this.#tell(error);
-      }
-    };
-    void run();
+  async #inBackground(act: (follow: ExecFollow, signal: AbortSignal) => Promise<void>): Promise<void> {
+    try {
+      const follow = await this.#follow;
+      if (follow !== undefined) await act(follow, this.#call.signal);
+    } catch (error) {
+      if (!(error instanceof CallerGone)) this.#tell(error);
+    }
   }
 
   /** Resolves at once while the socket takes more, else when this message has left. */
