@@ -47,7 +47,7 @@ export function earlierRelease() {
     CARGO_TARGET_DIR: target,
     CARGO_PROFILE_RELEASE_LTO: "off",
     CARGO_PROFILE_RELEASE_CODEGEN_UNITS: "16",
-    CARGO_PROFILE_RELEASE_OPT_LEVEL: "1",
+    CARGO_PROFILE_RELEASE_OPT_LEVEL: "0",
   };
   if (cargo.folder !== undefined) env.PATH = `${cargo.folder}${path.delimiter}${env.PATH ?? ""}`;
   delete env.RUSTFLAGS;
