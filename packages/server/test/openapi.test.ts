@@ -22,6 +22,20 @@ test("openapi.json refers to nothing that it does not hold", async () => {
   expect(document.openapi).toBe("3.1.0");
 });
 
+test("variants of streams have names, and a field that tells them apart", async () => {
+  const { components } = JSON.parse(await currentDocument());
+  for (const name of ["ExecStreamChunk", "WsClientMessage", "WsServerMessage"]) {
+    const { anyOf, discriminator } = components.schemas[name];
+    const variants = anyOf.map((variant: { $ref?: string }) => variant.$ref);
+    expect([...new Set(Object.values(discriminator.mapping))].sort()).toEqual([...variants].sort());
+    for (const [value, ref] of Object.entries<string>(discriminator.mapping)) {
+      const schema = components.schemas[ref.slice(ref.lastIndexOf("/") + 1)];
+      const field = schema.properties[discriminator.propertyName];
+      expect(field.enum ?? [field.const]).toContain(value);
+    }
+  }
+});
+
 interface Operation {
   operationId: string;
   summary?: string;

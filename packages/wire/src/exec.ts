@@ -160,21 +160,41 @@ const outputFields = {
   ),
 };
 
+/** Names the variants of a union by the field that tells them apart, for models generated from the document. */
+const discriminatedBy = (propertyName: string, variants: Readonly<Record<string, string>>) => ({
+  discriminator: {
+    propertyName,
+    mapping: Object.fromEntries(
+      Object.entries(variants).map(([value, name]) => [value, `#/components/schemas/${name}`]),
+    ),
+  },
+});
+
 /** One line of an NDJSON exec stream. The last line has stream `exit`. docs/api/exec.md. */
 export const ExecStreamChunk = Type.Union(
   [
-    Type.Object({ stream: Type.Enum(["stdout", "stderr"]), ...outputFields }),
-    Type.Object({
-      stream: Type.Literal("exit"),
-      data: Type.String(),
-      exit_code: Type.Integer(),
-      reason: Type.Enum([...exitReasons]),
-      signal: Type.Optional(Type.String()),
-      duration: Duration,
-      ...endFields,
-    }),
+    Type.Object({ stream: Type.Enum(["stdout", "stderr"]), ...outputFields }, { $id: "ExecOutputLine" }),
+    Type.Object(
+      {
+        stream: Type.Literal("exit"),
+        data: Type.String(),
+        exit_code: Type.Integer(),
+        reason: Type.Enum([...exitReasons]),
+        signal: Type.Optional(Type.String()),
+        duration: Duration,
+        ...endFields,
+      },
+      { $id: "ExecExitLine" },
+    ),
   ],
-  { $id: "ExecStreamChunk" },
+  {
+    $id: "ExecStreamChunk",
+    ...discriminatedBy("stream", {
+      stdout: "ExecOutputLine",
+      stderr: "ExecOutputLine",
+      exit: "ExecExitLine",
+    }),
+  },
 );
 export type ExecStreamChunk = Static<typeof ExecStreamChunk>;
 
@@ -233,7 +253,7 @@ export const WsClientMessage = Type.Union(
         tty: Type.Optional(Type.Boolean()),
         ...windowSize,
       },
-      { additionalProperties: false },
+      { $id: "WsStart", additionalProperties: false },
     ),
     Type.Object(
       {
@@ -244,7 +264,7 @@ export const WsClientMessage = Type.Union(
         ),
         encoding: Type.Optional(OutputEncoding),
       },
-      { additionalProperties: false },
+      { $id: "WsAttach", additionalProperties: false },
     ),
     Type.Object(
       {
@@ -253,7 +273,7 @@ export const WsClientMessage = Type.Union(
         encoding: Type.Optional(Type.Enum(["utf8", "base64"])),
         close: Type.Optional(Type.Boolean()),
       },
-      { additionalProperties: false },
+      { $id: "WsStdin", additionalProperties: false },
     ),
     Type.Object(
       {
@@ -261,34 +281,52 @@ export const WsClientMessage = Type.Union(
         cols: Type.Integer({ minimum: 1, maximum: 65_535 }),
         rows: Type.Integer({ minimum: 1, maximum: 65_535 }),
       },
-      { additionalProperties: false },
+      { $id: "WsResize", additionalProperties: false },
     ),
     Type.Object(
       {
         type: Type.Literal("signal"),
         signal: Signal,
       },
-      { additionalProperties: false },
+      { $id: "WsSignal", additionalProperties: false },
     ),
   ],
-  { $id: "WsClientMessage" },
+  {
+    $id: "WsClientMessage",
+    ...discriminatedBy("type", {
+      start: "WsStart",
+      attach: "WsAttach",
+      stdin: "WsStdin",
+      resize: "WsResize",
+      signal: "WsSignal",
+    }),
+  },
 );
 export type WsClientMessage = Static<typeof WsClientMessage>;
 
 /** Messages a WebSocket exec server sends. `exit` carries the additive fields of the NDJSON exit line too. */
 export const WsServerMessage = Type.Union(
   [
-    Type.Object({ type: Type.Enum(["stdout", "stderr"]), ...outputFields }),
-    Type.Object({
-      type: Type.Literal("exit"),
-      exit_code: Type.Integer(),
-      reason: Type.Enum([...exitReasons]),
-      signal: Type.Optional(Type.String()),
-      duration: Duration,
-      ...endFields,
-    }),
-    Type.Object({ type: Type.Literal("error"), code: Type.String(), message: Type.String() }),
+    Type.Object({ type: Type.Enum(["stdout", "stderr"]), ...outputFields }, { $id: "WsOutput" }),
+    Type.Object(
+      {
+        type: Type.Literal("exit"),
+        exit_code: Type.Integer(),
+        reason: Type.Enum([...exitReasons]),
+        signal: Type.Optional(Type.String()),
+        duration: Duration,
+        ...endFields,
+      },
+      { $id: "WsExit" },
+    ),
+    Type.Object(
+      { type: Type.Literal("error"), code: Type.String(), message: Type.String() },
+      { $id: "WsError" },
+    ),
   ],
-  { $id: "WsServerMessage" },
+  {
+    $id: "WsServerMessage",
+    ...discriminatedBy("type", { stdout: "WsOutput", stderr: "WsOutput", exit: "WsExit", error: "WsError" }),
+  },
 );
 export type WsServerMessage = Static<typeof WsServerMessage>;
