@@ -77,10 +77,12 @@ exec ${agentBinary("alcove-launch")} "$@"`,
     const before = await ready();
     for (let turn = 0; turn < 2; turn += 1)
       await expect(launcher.launch(impossible(folder, turn, pool.template))).rejects.toThrow(LauncherFailure);
-    await expect
-      .poll(async () => (await ready()).filter((name) => before.includes(name)), { timeout: 15_000 })
-      .toEqual([]);
-    await expect.poll(async () => (await ready()).length, { timeout: 15_000 }).toBe(2);
+    // Which of them were taken depends on how soon new ones were there; one that is left behind would be a third.
+    const renewed = async () => {
+      const now = await ready();
+      return now.length === 2 && now.some((name) => !before.includes(name));
+    };
+    await expect.poll(renewed, { timeout: 15_000 }).toBe(true);
   });
 });
 
