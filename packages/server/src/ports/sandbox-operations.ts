@@ -132,7 +132,10 @@ export interface ExecOperations {
   kill(execId: ExecId, options: CallOptions & { reason: "cancelled" | "timeout" }): Promise<ExecInfo>;
   /** Every exec that ends from now on, whoever started it. Ends when `signal` aborts or the sandbox goes. */
   exits(options: CallOptions): AsyncIterable<{ execId: ExecId; exit: ExecExit }>;
-  /** Kills the tree with reason `cancelled` after `graceMs` unless somebody attaches; null calls it off. */
+  /**
+   * Kills the tree with reason `cancelled` after `graceMs` unless somebody attaches; null calls it off. While a command is
+   * followed it is not ended so: the grace begins anew.
+   */
   setGrace(execId: ExecId, graceMs: number | null, options: CallOptions): Promise<void>;
 }
 

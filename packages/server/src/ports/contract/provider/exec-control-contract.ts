@@ -93,6 +93,23 @@ export function execControlContract(harness: ContractHarness): void {
     await execs.setGrace(kept.execId, 10, soon());
   });
 
+  it("setGrace() ends no command that is followed", async (context) => {
+    harness.needs(context, "reattach");
+    harness.wants(context, "stdin", "process_tree");
+    const { execs } = await harness.shared();
+    const spec = shell("echo up; read x; echo $x", { stdin: true });
+    await using view = await execs.start(spec, soon());
+    const { rest, seen } = await readUntil(view, "up\n");
+    expect(seen).toBe("up\n");
+    await execs.setGrace(spec.execId, 20, soon());
+    await new Promise((resolve) => setTimeout(resolve, 300));
+    await execs.writeStdin(spec.execId, Buffer.from("still here\n"), { ...soon(), close: true });
+    let text = "";
+    for (let next = await rest.next(); !next.done; next = await rest.next())
+      text += next.value.type === "exit" ? next.value.exit.reason : next.value.data.toString();
+    expect(text).toBe("still here\nexited");
+  });
+
   it("attach() replays from an offset and then goes on live", async (context) => {
     harness.needs(context, "reattach");
     harness.wants(context, "stdin");
