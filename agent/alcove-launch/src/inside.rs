@@ -116,6 +116,7 @@ pub fn furnish(spec: &LaunchSpec, carried: Carried, proc: Option<RawFd>) -> Resu
     }
     forbid_namespaces()?;
     mask_proc()?;
+    crate::figures::show(&spec.limits)?;
     if matches!(spec.root, RootSpec::Image { .. }) {
         complete_etc(spec)?;
     }

@@ -10,6 +10,7 @@ mod child;
 mod destroy;
 mod disk;
 mod error;
+mod figures;
 mod harden;
 mod idmap;
 mod inside;

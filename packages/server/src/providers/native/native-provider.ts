@@ -29,6 +29,7 @@ import type { LaunchSpec, RuntimeRecord } from "./launch-spec.ts";
 import { LauncherFailure } from "./launcher.ts";
 import { orAborted } from "./or-aborted.ts";
 import { newProbeId, probeSpec } from "./probe.ts";
+import { processorEnv } from "./processor-env.ts";
 import { probePrefix } from "./runtime-directories.ts";
 
 /** A runtime this process is connected to. */
@@ -161,7 +162,12 @@ export class NativeProvider implements RuntimeProvider {
     try {
       await this.#start(
         prepared,
-        { ...spec, image, env: { ...config.env, ...spec.env }, ...defaultsOf(config, spec) },
+        {
+          ...spec,
+          image,
+          env: { ...processorEnv(spec.vcpus), ...config.env, ...spec.env },
+          ...defaultsOf(config, spec),
+        },
         root,
         options,
       );
