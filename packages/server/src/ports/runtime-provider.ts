@@ -22,7 +22,8 @@ export interface RuntimeProvider extends AsyncDisposable {
 
   /**
    * Makes a runtime and binds it to `spec.sandboxId`. Resolves when commands can run in it. A failed or aborted spawn
-   * leaves nothing behind once `destroy` of the same runtime id has resolved, or by itself.
+   * leaves nothing behind once `destroy` of the same runtime id has resolved, or by itself. A second spawn of a runtime
+   * that is being made is the first one, and ends with it; of one that is connected, it resolves and makes nothing.
    * @throws NotFound for an image that is not there, with the way to get it; ProviderError; Unavailable.
    */
   spawn(

@@ -19,7 +19,7 @@ import {
   type SandboxOperations,
   type SpawnedRuntime,
 } from "../../ports/index.ts";
-import { fromNote, UnreadableRecord } from "../runtime-records/index.ts";
+import { fromNote, SpawnsUnderWay, UnreadableRecord } from "../runtime-records/index.ts";
 import { type AgentDelivery, AgentVolume, BoundAgent } from "./agent-delivery.ts";
 import { ConnectedRuntime } from "./connected-runtime.ts";
 import { ConnectedRuntimes } from "./connected-runtimes.ts";
@@ -86,6 +86,7 @@ export class DockerProvider implements RuntimeProvider {
   readonly #records: RuntimeRecords;
   readonly #connected: ConnectedRuntimes;
   readonly #spawning = new Map<RuntimeId, { abort: AbortController; settled: Promise<void> }>();
+  readonly #spawns = new SpawnsUnderWay();
   readonly #adopting = new Map<RuntimeId, Promise<void>>();
   #delivery: Promise<AgentDelivery> | undefined;
 
@@ -153,14 +154,22 @@ export class DockerProvider implements RuntimeProvider {
     };
   }
 
-  async spawn(
+  spawn(
+    spec: RuntimeSpec,
+    options: CallOptions & { onStage?: (stage: string, durationMs: number) => void },
+  ): Promise<SpawnedRuntime> {
+    return this.#spawns.run(spec.runtimeId, options, () => this.#spawnOnce(spec, options));
+  }
+
+  async #spawnOnce(
     spec: RuntimeSpec,
     { signal, onStage }: CallOptions & { onStage?: (stage: string, durationMs: number) => void },
   ): Promise<SpawnedRuntime> {
     signal.throwIfAborted();
     const { runtimeId } = spec;
-    if (this.#spawning.has(runtimeId) || this.#connected.get(runtimeId) !== undefined) {
-      throw new ProviderError(`runtime ${runtimeId} is being spawned or runs already`);
+    if (this.#connected.get(runtimeId) !== undefined) {
+      const record = await this.#records.readIfWhole(runtimeId);
+      return { image: record?.image ?? spec.image };
     }
     const abort = new AbortController();
     const settled = Promise.withResolvers<void>();

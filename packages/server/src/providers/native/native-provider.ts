@@ -20,7 +20,7 @@ import {
   type SpawnedRuntime,
 } from "../../ports/index.ts";
 import { AgentClient, unixDialer } from "../agent/index.ts";
-import { fromNote, UnreadableRecord } from "../runtime-records/index.ts";
+import { fromNote, SpawnsUnderWay, UnreadableRecord } from "../runtime-records/index.ts";
 import { adviceFor } from "./advice.ts";
 import { DiskGuard } from "./disk-guard.ts";
 import type { NativeProviderConfig } from "./launch-plan.ts";
@@ -76,6 +76,7 @@ export class NativeProvider implements RuntimeProvider {
   readonly #logger: Logger;
   readonly #site: LaunchSite;
   readonly #guard: DiskGuard;
+  readonly #spawns = new SpawnsUnderWay();
   readonly #launching = new Map<RuntimeId, Promise<unknown>>();
   readonly #connected = new Map<RuntimeId, Connected>();
   readonly #destroying = new Map<RuntimeId, Promise<void>>();
@@ -147,7 +148,14 @@ export class NativeProvider implements RuntimeProvider {
     };
   }
 
-  async spawn(
+  spawn(
+    spec: RuntimeSpec,
+    options: CallOptions & { onStage?: (stage: string, durationMs: number) => void },
+  ): Promise<SpawnedRuntime> {
+    return this.#spawns.run(spec.runtimeId, options, () => this.#spawnOnce(spec, options));
+  }
+
+  async #spawnOnce(
     spec: RuntimeSpec,
     options: CallOptions & { onStage?: (stage: string, durationMs: number) => void },
   ): Promise<SpawnedRuntime> {

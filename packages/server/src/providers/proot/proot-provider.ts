@@ -22,7 +22,7 @@ import {
   type SpawnedRuntime,
 } from "../../ports/index.ts";
 import { AgentClient, pinnedUnixDialer, storeAgent } from "../agent/index.ts";
-import { fromNote, noteOf, UnreadableRecord } from "../runtime-records/index.ts";
+import { fromNote, noteOf, SpawnsUnderWay, UnreadableRecord } from "../runtime-records/index.ts";
 import { launchProot } from "./launch.ts";
 import { orMissing } from "./or-missing.ts";
 import { findByRootfs, identify, isAlive, killTraced } from "./process-tree.ts";
@@ -80,6 +80,7 @@ export class ProotProvider implements RuntimeProvider {
   readonly #logger: Logger;
   readonly #records: RuntimeRecords;
   readonly #asRoot: boolean;
+  readonly #spawns = new SpawnsUnderWay();
   readonly #spawning = new Map<RuntimeId, { done: Promise<unknown>; stop: AbortController }>();
   readonly #connected = new Map<RuntimeId, Connected>();
   readonly #exitListeners = new Set<(runtimeId: RuntimeId, reason: string) => void>();
@@ -146,7 +147,18 @@ export class ProotProvider implements RuntimeProvider {
     spec: RuntimeSpec,
     options: CallOptions & { onStage?: (stage: string, durationMs: number) => void },
   ): Promise<SpawnedRuntime> {
-    if (options.signal.aborted) return Promise.reject(options.signal.reason);
+    return this.#spawns.run(spec.runtimeId, options, () => this.#spawnOnce(spec, options));
+  }
+
+  async #spawnOnce(
+    spec: RuntimeSpec,
+    options: CallOptions & { onStage?: (stage: string, durationMs: number) => void },
+  ): Promise<SpawnedRuntime> {
+    options.signal.throwIfAborted();
+    if (this.#connected.has(spec.runtimeId)) {
+      const record = await this.#records.readIfWhole(spec.runtimeId);
+      return { image: record?.image ?? spec.image };
+    }
     const stop = new AbortController();
     const signal = AbortSignal.any([options.signal, stop.signal]);
     const done = this.#spawn(spec, { ...options, signal }).finally(() =>

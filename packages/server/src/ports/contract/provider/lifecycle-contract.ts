@@ -56,6 +56,23 @@ export function lifecycleContract(harness: ContractHarness): void {
     expect(answers).toEqual(runtimes.map((runtime) => runtime.sandboxId));
   });
 
+  it("a second spawn() of one runtime makes nothing: it is the first one, under way or done", async () => {
+    const spec = harness.spec();
+    harness.own(spec.runtimeId);
+    const both = [harness.provider.spawn(spec, soon(30_000)), harness.provider.spawn(spec, soon(30_000))];
+    const [first, second] = await Promise.all(both);
+    expect(second).toEqual(first);
+    const operations = harness.provider.sandbox(spec.runtimeId);
+    await run(operations, "echo first >/workspace/own");
+    expect(await harness.provider.spawn(spec, soon(30_000))).toEqual(first);
+    const again = harness.provider.sandbox(spec.runtimeId);
+    expect((await run(again, "cat /workspace/own")).stdout).toBe("first\n");
+    const listed = (await harness.provider.inventory(soon())).filter(
+      ({ runtimeId }) => runtimeId === spec.runtimeId,
+    );
+    expect(listed).toHaveLength(1);
+  });
+
   it("a spawn aborted at any point leaves nothing once destroy() has resolved", async () => {
     const startedAt = performance.now();
     await harness.spawn();
