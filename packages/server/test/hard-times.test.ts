@@ -3,6 +3,7 @@ import { mkdtemp, readFile, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { ConnectionWatch } from "../src/ports/contract/provider/connection-watch.ts";
 import { eventually, lines, openRequest, said, TestClient } from "./support/http.ts";
 import { ModelService } from "./support/model.ts";
 import { nativeHome } from "./support/native.ts";
@@ -75,6 +76,46 @@ describe.skipIf(skip !== undefined)(`hard times${skip === undefined ? "" : ` (sk
       await home.remove();
     }
   }, 180_000);
+
+  test("connections to a sandbox that break cost a reader nothing: output goes on where it broke off", async () => {
+    const home = await nativeHome();
+    try {
+      using connections = new ConnectionWatch();
+      await using server = await startTestServer({
+        provider: async () => home.open(),
+        dataDir: home.dataDir,
+      });
+      const client = new TestClient(server.url);
+      const id = await client.spawn({ image: "host", ttl: "10m" });
+      const path = `/api/v1/sandboxes/${id}`;
+      const script = "n=0; while [ ! -e /tmp/go ]; do n=$((n+1)); echo $n; sleep 0.05; done; echo over";
+      const reading = await streamed(server.url, path, script);
+      const buffered = client.exec(id, { command: "while [ ! -e /tmp/go ]; do sleep 0.05; done; echo done" });
+      for (let round = 1; round <= 3; round++) {
+        const before = reading.text().length;
+        await eventually(() =>
+          server.execs.running === 2 && reading.text().length > before + 100 ? true : undefined,
+        );
+        connections.breakLocal();
+      }
+      const touched = await eventually(async () => {
+        const answer = await client.exec(id, { command: "touch /tmp/go" });
+        return answer.status === 200 ? answer : undefined;
+      }, 30_000);
+      expect(touched.json.exit_code).toBe(0);
+      const words = said(await reading.ended, "stdout")
+        .trimEnd()
+        .split("\n");
+      expect(words.at(-1)).toBe("over");
+      expect(words.slice(0, -1)).toEqual(
+        Array.from({ length: words.length - 1 }, (_, index) => String(index + 1)),
+      );
+      expect((await buffered).json).toMatchObject({ stdout: "done\n", exit_code: 0 });
+      await client.call("DELETE", path);
+    } finally {
+      await home.remove();
+    }
+  }, 120_000);
 
   describe("a service whose descriptors are used up", () => {
     let dataDir: string;

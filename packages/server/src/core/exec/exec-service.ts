@@ -19,6 +19,7 @@ import type { SandboxRow } from "../../ports/store.ts";
 import type { Answer } from "../answers/answer-budget.ts";
 import { checkExecId, type ExecInput, type ExecLimits, execSpec } from "./exec-input.ts";
 import { type ExecOperation, type ExecReader, ExecTracker } from "./exec-tracker.ts";
+import { LastingView } from "./lasting-view.ts";
 import { OutputCollector } from "./output-collector.ts";
 import type { RunningSandboxes } from "./running-sandboxes.ts";
 import { parseSignal } from "./signals.ts";
@@ -129,7 +130,7 @@ export class ExecService implements Disposable {
     const followingMs = this.#clock.monotonicMs();
     options.onStage?.("start", followingMs - startedMs);
     using overdue = deadlineAfter(Math.min(spec.timeoutMs + overdueMs, 2 ** 31 - 1), options.signal);
-    await using follow = this.#follow(target, { view, reader, signal: overdue.signal });
+    await using follow = this.#follow(target, { view, reader, signal: overdue.signal, from: 0 });
     if (stdin !== undefined) this.#feed(follow, stdin);
     const stdout = new OutputCollector({ maxBytes: this.#limits.maxOutputBytes });
     const stderr = new OutputCollector({ maxBytes: this.#limits.maxOutputBytes });
@@ -198,7 +199,7 @@ export class ExecService implements Disposable {
       detached: false,
     });
     const { view, reader } = await this.#open(target, spec, "exec_stream");
-    const follow = this.#follow(target, { view, reader, signal: options.signal });
+    const follow = this.#follow(target, { view, reader, signal: options.signal, from: 0 });
     if (typeof options.stdin !== "boolean") this.#feed(follow, options.stdin);
     return follow;
   }
@@ -252,7 +253,9 @@ export class ExecService implements Disposable {
       return Object.assign(this.#follow(target, { view, reader, signal }), { info: view.info });
     }
     const { attached, reader } = await this.#tracker.attach(target, id, attach);
-    return Object.assign(this.#follow(target, { view: attached, reader, signal }), { info: attached.info });
+    return Object.assign(this.#follow(target, { view: attached, reader, signal, from }), {
+      info: attached.info,
+    });
   }
 
   async writeStdin(
@@ -391,24 +394,37 @@ export class ExecService implements Disposable {
     }
   }
 
-  #follow(target: Target, reading: { view: ExecView; reader: ExecReader; signal: AbortSignal }): ExecFollow {
-    const { view, reader, signal } = reading;
+  /** @param reading.from offset of the view's first byte; left out for a view that is not to follow. */
+  #follow(
+    target: Target,
+    reading: { view: ExecView; reader: ExecReader; signal: AbortSignal; from?: number },
+  ): ExecFollow {
+    const { view, reader, signal, from } = reading;
+    const { execId } = view;
+    const lossless = this.#tracker.isAttached(target.row.id, execId);
+    const lasting = new LastingView({
+      view,
+      from: from ?? 0,
+      attach: (next) =>
+        target.operations.execs.attach(execId, { from: next, follow: true, lossless, signal }),
+      sandboxRuns: () => from !== undefined && this.#tracker.follows(target.row.id),
+    });
     const closeView = async () => {
       try {
-        await view[Symbol.asyncDispose]();
+        await lasting.close();
       } catch (error) {
-        this.#logger.debug({ exec_id: view.execId, err: error }, "a view of a command did not close");
+        this.#logger.debug({ exec_id: execId, err: error }, "a view of a command did not close");
       }
     };
     const onAbort = () => void closeView();
     if (signal.aborted) onAbort();
     else signal.addEventListener("abort", onAbort, { once: true });
     return {
-      execId: view.execId,
+      execId,
       pid: view.pid,
-      events: this.#watched(target, view, signal),
-      writeStdin: (data) => view.writeStdin(data),
-      closeStdin: () => view.closeStdin(),
+      events: this.#watched(target, { execId, events: lasting.events(), signal }),
+      writeStdin: (data) => lasting.writeStdin(data),
+      closeStdin: () => lasting.closeStdin(),
       [Symbol.asyncDispose]: async () => {
         signal.removeEventListener("abort", onAbort);
         reader.leave({ grace: !(signal.reason instanceof ShuttingDown) });
@@ -417,14 +433,15 @@ export class ExecService implements Disposable {
     };
   }
 
-  /**
-   * The events of a view; an exit is told to the tracker, an abort of the signal throws its reason. Read to the end, not
-   * only to the exit: a view that is left early costs its connection.
-   */
-  async *#watched(target: Target, view: ExecView, signal: AbortSignal): AsyncGenerator<ExecEvent> {
+  /** The events of a view; an exit is told to the tracker, an abort of the signal throws its reason. */
+  async *#watched(
+    target: Target,
+    reading: { execId: ExecId; events: AsyncIterable<ExecEvent>; signal: AbortSignal },
+  ): AsyncGenerator<ExecEvent> {
+    const { execId, events, signal } = reading;
     try {
-      for await (const event of view.events) {
-        if (event.type === "exit") this.#tracker.sawExit(target.row.id, view.execId, event.exit);
+      for await (const event of events) {
+        if (event.type === "exit") this.#tracker.sawExit(target.row.id, execId, event.exit);
         if (signal.aborted && event.type !== "exit") break;
         yield event;
       }

@@ -95,6 +95,11 @@ export class ExecTracker implements Disposable {
     return this.#sandboxes.get(sandboxId)?.execs.get(execId)?.detached === false;
   }
 
+  /** Whether commands can run in a sandbox, reachable now or not. */
+  follows(sandboxId: string): boolean {
+    return this.#sandboxes.has(sandboxId);
+  }
+
   /** Runs `start` for a new command and tells what became of it. The reader, absent for detached ones, is the caller's. */
   async start<T>(
     target: { row: SandboxRow; operations: SandboxOperations },

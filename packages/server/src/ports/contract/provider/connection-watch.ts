@@ -20,6 +20,11 @@ export class ConnectionWatch implements Disposable {
     for (const socket of [...this.#sockets]) socket.destroy();
   }
 
+  /** Those over TCP stay. */
+  breakLocal(): void {
+    for (const socket of [...this.#sockets]) if (socket.remoteAddress === undefined) socket.destroy();
+  }
+
   [Symbol.dispose](): void {
     unsubscribe(channel, this.#onSocket);
   }
