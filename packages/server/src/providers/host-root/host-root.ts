@@ -40,10 +40,12 @@ const directories: readonly (readonly [string, number])[] = [
     "var",
     "nix/store",
   ].map((path) => [path, 0o755] as const),
-  ...["var/cache", "var/lib", "var/log", "var/spool", "workspace", "etc/ssl", "etc/ssl/certs"].map(
+  ...["var/cache", "var/lib", "var/log", "var/spool", "etc/ssl", "etc/ssl/certs"].map(
     (path) => [path, 0o755] as const,
   ),
   ["root", 0o700],
+  // Every user of a sandbox works here.
+  ["workspace", 0o1777],
   ["tmp", 0o1777],
   ["var/tmp", 0o1777],
 ];
@@ -62,7 +64,7 @@ const shownTextDirs = ["ld.so.conf.d"];
 const madeUp: Readonly<Record<string, string>> = {
   passwd:
     "root:x:0:0:root:/root:/bin/sh\ndaemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin\n" +
-    "user:x:1000:1000:user:/home:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+    "user:x:1000:1000:user:/workspace:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
   group: "root:x:0:\ndaemon:x:1:\ntty:x:5:\nstaff:x:50:\nuser:x:1000:\nnogroup:x:65534:\n",
   hosts: "127.0.0.1\tlocalhost\n::1\tlocalhost\n",
   hostname: "sandbox\n",
