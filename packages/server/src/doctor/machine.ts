@@ -4,6 +4,7 @@ import os from "node:os";
 import path from "node:path";
 import type { Config } from "../config/config.ts";
 import { messageOf } from "../platform/message-of.ts";
+import { checkTables } from "./tables.ts";
 
 /** One finding about the machine. */
 export interface DoctorCheck {
@@ -31,6 +32,7 @@ export async function checkMachine(options: {
     await checkSpace(config),
     await checkPort(config.server),
     await checkCgroups(),
+    await checkTables(config),
     await checkUserNamespaces(),
     await checkProgram(env, {
       id: "cargo",
