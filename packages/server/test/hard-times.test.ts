@@ -93,8 +93,9 @@ describe.skipIf(skip !== undefined)(`hard times${skip === undefined ? "" : ` (sk
       const buffered = client.exec(id, { command: "while [ ! -e /tmp/go ]; do sleep 0.05; done; echo done" });
       for (let round = 1; round <= 3; round++) {
         const before = reading.text().length;
-        await eventually(() =>
-          server.execs.running === 2 && reading.text().length > before + 100 ? true : undefined,
+        await eventually(
+          () => (server.execs.running === 2 && reading.text().length > before + 100 ? true : undefined),
+          30_000,
         );
         connections.breakLocal();
       }
