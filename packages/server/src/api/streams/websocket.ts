@@ -3,7 +3,7 @@ import type { WebSocket } from "@fastify/websocket";
 import type { ExecFollow, ExecService } from "../../core/exec/exec-service.ts";
 import { CallerGone, ShuttingDown } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
-import { BadRequest } from "../../ports/errors.ts";
+import { BadRequest, Unavailable } from "../../ports/errors.ts";
 import type { ExecId } from "../../ports/ids.ts";
 import { toDomainError } from "../error-map.ts";
 import { decodeContent } from "../parse.ts";
@@ -169,7 +169,7 @@ export class WebSocketExec {
         }
       }
       if (ended) this.#close(closeCodes.normal);
-      else this.#fail(new Error("the sandbox ended while the command ran"));
+      else this.#fail(new Unavailable("the sandbox ended while the command ran"));
     } catch (error) {
       if (!(error instanceof CallerGone || this.#call.signal.reason instanceof ShuttingDown))
         this.#fail(error);
@@ -264,7 +264,11 @@ export class WebSocketExec {
 
   #fail(error: unknown): void {
     if (this.#state === "closed") return;
-    this.#logger.warn({ exec_id: this.#execId, err: error }, "websocket exec cut");
+    const { code, message } = toDomainError(error);
+    // What happened to the sandbox is no fault to be searched for by its stack.
+    if (code === "unavailable" || code === "not_found")
+      this.#logger.info({ exec_id: this.#execId, code, error: message }, "websocket exec cut");
+    else this.#logger.warn({ exec_id: this.#execId, err: error }, "websocket exec cut");
     this.#tell(error);
     this.#close(closeCodes.failed);
   }
