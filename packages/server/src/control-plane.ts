@@ -5,6 +5,7 @@ import { AnswerBudget } from "./core/answers/answer-budget.ts";
 import { EventLog } from "./core/events/event-log.ts";
 import { ExecService } from "./core/exec/exec-service.ts";
 import { FileService } from "./core/files/file-service.ts";
+import { localWorkerId } from "./core/providers/provider-address.ts";
 import type { ProviderRegistry } from "./core/providers/provider-registry.ts";
 import { Reconciler } from "./core/reconcile/reconciler.ts";
 import { composeSandboxes } from "./core/sandboxes/compose.ts";
@@ -15,7 +16,6 @@ import { randomIds } from "./platform/random-ids.ts";
 import { systemClock } from "./platform/system-clock.ts";
 import type { Store } from "./ports/store.ts";
 
-const workerId = "local";
 const destroyAllDeadlineMs = 60_000;
 /** What all answers that are put together before they are sent may take at once, and how long one waits for its part. */
 const bufferedAnswersBytes = 256 * 1_048_576;
@@ -54,7 +54,7 @@ export async function openControlPlane(options: {
     ids: randomIds,
     defaults: config.defaults,
     deadmanGraceMs: config.server.deadmanGraceMs,
-    workerId,
+    workerId: localWorkerId,
   });
   opened.use(sandboxes);
   const execs = opened.use(

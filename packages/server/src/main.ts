@@ -3,6 +3,7 @@ import type { AddressInfo } from "node:net";
 import path from "node:path";
 import type { Config } from "./config/config.ts";
 import { openControlPlane } from "./control-plane.ts";
+import { localWorkerId } from "./core/providers/provider-address.ts";
 import { ProviderRegistry } from "./core/providers/provider-registry.ts";
 import { imageSettings, openImageStore } from "./images.ts";
 import { lockDataDir } from "./platform/data-dir-lock.ts";
@@ -125,7 +126,8 @@ async function refuseToSimulate(
   const isolation = candidates.find(({ name }) => name === selection.defaultName)?.isolation;
   if (isolation !== "simulated") return;
   const rows = (await store.sandboxes.listLive()).filter(
-    ({ provider, state }) => provider !== selection.defaultName && state !== "error",
+    ({ workerId, provider, state }) =>
+      workerId === localWorkerId && provider !== selection.defaultName && state !== "error",
   );
   const orphaned = selection.refused.find(({ name }) => rows.some(({ provider }) => provider === name));
   if (orphaned === undefined) return;

@@ -24,6 +24,8 @@ export interface RuntimeProvider extends AsyncDisposable {
    * Makes a runtime and binds it to `spec.sandboxId`. Resolves when commands can run in it. A failed or aborted spawn
    * leaves nothing behind once `destroy` of the same runtime id has resolved, or by itself. A second spawn of a runtime
    * that is being made is the first one, and ends with it; of one that is connected, it resolves and makes nothing.
+   * The runtime may get another id than the proposed one: every other call names it by that, and what a spawn that was
+   * cut off left of it is found through `inventory`, which lists it with the sandbox it is bound to.
    * @throws NotFound for an image that is not there, with the way to get it; ProviderError; Unavailable.
    */
   spawn(
@@ -63,7 +65,7 @@ export interface ProviderCheck {
 export type NetworkMode = "none" | "outbound" | "host";
 
 export interface RuntimeSpec {
-  /** Chosen by the caller and written down before the call. */
+  /** Proposed by the caller and written down before the call. */
   runtimeId: RuntimeId;
   sandboxId: SandboxId;
   image: string;
@@ -83,6 +85,8 @@ export interface RuntimeSpec {
 export interface SpawnedRuntime {
   /** The image as resolved, for the record. */
   image: string;
+  /** Given by the provider, in place of the proposed one. */
+  runtimeId?: RuntimeId;
 }
 
 export interface InventoryEntry {

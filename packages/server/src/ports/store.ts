@@ -141,7 +141,14 @@ export interface DestroyedToForget {
 export type SandboxChange = Partial<
   Pick<
     SandboxRow,
-    "state" | "imageResolved" | "env" | "expiresAt" | "destroyedAt" | "destroyRequested" | "error"
+    | "state"
+    | "runtimeId"
+    | "imageResolved"
+    | "env"
+    | "expiresAt"
+    | "destroyedAt"
+    | "destroyRequested"
+    | "error"
   >
 > & { updatedAt: Date };
 

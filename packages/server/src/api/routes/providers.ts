@@ -1,5 +1,6 @@
 import { ProviderDetail, ProviderHealth, ProviderTestResult } from "@alcove/wire";
 import { Type } from "typebox";
+import { localWorkerId } from "../../core/providers/provider-address.ts";
 import type { ProviderHealthEntry, ProviderRegistry } from "../../core/providers/provider-registry.ts";
 import type { SandboxService } from "../../core/sandboxes/sandbox-service.ts";
 import { NotFound } from "../../ports/errors.ts";
@@ -46,7 +47,7 @@ export function providerRoutes(
         name,
         healthy: health.healthy,
         default: health.default,
-        sandbox_count: sandboxes.countOf(name),
+        sandbox_count: sandboxes.countOf({ workerId: localWorkerId, provider: name }),
         health,
         config: presentSettings(provider.settings()),
       };

@@ -27,6 +27,13 @@ describe("ProviderRegistry", () => {
     expect(() => registry.get("three")).toThrow(/enabled: one, two/);
   });
 
+  it("finds the provider of a row by its worker too", () => {
+    const { registry, one } = make();
+    expect(registry.find({ workerId: "local", provider: "one" })).toBe(one);
+    expect(registry.find({ workerId: "local", provider: "three" })).toBeUndefined();
+    expect(registry.find({ workerId: "w2", provider: "one" })).toBeUndefined();
+  });
+
   it("refuses a default that is not enabled", () => {
     const providers = [new ScriptedProvider({ name: "one" })];
     expect(() => new ProviderRegistry({ providers, defaultName: "two", clock: new FakeClock() })).toThrow(

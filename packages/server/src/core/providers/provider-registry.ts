@@ -8,6 +8,7 @@ import {
   type ProviderCheck,
   type RuntimeProvider,
 } from "../../ports/index.ts";
+import { localWorkerId, type ProviderAddress } from "./provider-address.ts";
 
 export interface ProviderHealthEntry {
   name: string;
@@ -27,7 +28,10 @@ export interface ProviderHealthEntry {
 const healthKeptMs = 10_000;
 const checkDeadlineMs = 5_000;
 
-/** The providers that are enabled, and how they are. */
+/**
+ * The providers that are enabled, and how they are. All of them belong to the local worker; the sandboxes of another
+ * are its own to look after, and nothing here reaches them.
+ */
 export class ProviderRegistry {
   readonly #providers: ReadonlyMap<string, RuntimeProvider>;
   readonly #defaultName: string;
@@ -53,11 +57,17 @@ export class ProviderRegistry {
     return [...this.#providers.values()];
   }
 
-  find(name: string): RuntimeProvider | undefined {
-    return this.#providers.get(name);
+  /** Whether what this worker runs can be reached from here: loaded, reconciled, expired and destroyed. */
+  reaches({ workerId }: Pick<ProviderAddress, "workerId">): boolean {
+    return workerId === localWorkerId;
   }
 
-  /** @throws NotFound naming the enabled ones. */
+  /** The provider that has made a sandbox; undefined when its worker is another one, or it is not enabled. */
+  find(address: ProviderAddress): RuntimeProvider | undefined {
+    return this.reaches(address) ? this.#providers.get(address.provider) : undefined;
+  }
+
+  /** The local worker's, as a request names it. @throws NotFound naming the enabled ones. */
   get(name: string): RuntimeProvider {
     const provider = this.#providers.get(name);
     if (provider !== undefined) return provider;

@@ -5,12 +5,13 @@ import {
   RuntimeGone,
   type RuntimeId,
   type SandboxId,
+  type SandboxRow,
   Unavailable,
 } from "../../ports/index.ts";
 import { SqliteStore } from "../../stores/sqlite/index.ts";
 import { FakeClock, settle } from "../testing/fake-clock.ts";
 import { forever, Harness } from "../testing/harness.ts";
-import { hang, ScriptedBackend, ScriptedProvider } from "../testing/scripted-provider.ts";
+import { hang, ScriptedBackend, ScriptedProvider, type StepHook } from "../testing/scripted-provider.ts";
 
 let store: SqliteStore;
 let backend: ScriptedBackend;
@@ -427,6 +428,136 @@ describe("a pass", () => {
     backend.runtimes.set(spec.runtimeId, { sandboxId: spec.sandboxId, state: "running", expiresInMs: 1 });
     await h.reconciler.reconcile();
     expect(backend.runtimes.size).toBe(0);
+  });
+});
+
+describe("a sandbox of another worker", () => {
+  /** Rows of a worker that is not this process, in states that a pass would act on, and past their expiry. */
+  async function ofAnotherWorker(h: Harness): Promise<SandboxRow[]> {
+    const pattern = await h.spawn({ ttlMs: 60_000 });
+    const states = ["creating", "running", "unhealthy", "expired", "error"] as const;
+    const rows = states.map((state) => ({
+      ...pattern,
+      id: `sb-far-${state}` as SandboxId,
+      runtimeId: `rt-far-${state}` as RuntimeId,
+      workerId: "w2",
+      state,
+      destroyRequested: state === "unhealthy",
+    }));
+    const limits = { of: () => ({ maxSandboxes: 0, maxSandboxesPerOwner: 0 }) };
+    const fence = { holder: "w2", generation: 1 };
+    for (const row of rows) await store.sandboxes.reserve({ row, limits, fence });
+    await h.service.destroy(pattern.id, { signal: forever });
+    return rows;
+  }
+
+  it("is left alone by passes, expiry, prune and shutdown, and its calls are unavailable", async () => {
+    const first = await life().start();
+    const rows = await ofAnotherWorker(first);
+    await end(first);
+    const h = await life().start();
+    await clock.advance(48 * 3_600_000);
+    await h.reconciler.reconcile();
+    expect(await h.service.prune({ signal: forever })).toBe(0);
+    await h.service.destroyAll({ signal: forever });
+    expect(h.service.figures.live).toBe(0);
+    expect(h.service.countOf({ workerId: "local", provider: "scripted" })).toBe(0);
+    expect(h.events.events).toEqual([]);
+    for (const row of rows) {
+      const calls = [
+        h.service.locate(row.id, { signal: forever }),
+        h.service.stats(row.id, { signal: forever }),
+        h.service.logs(row.id, 1, { signal: forever }),
+        h.service.extend(row.id, 60_000, { signal: forever }),
+        h.service.destroy(row.id, { signal: forever }),
+      ];
+      for (const outcome of await Promise.allSettled(calls)) {
+        expect(outcome).toMatchObject({ status: "rejected", reason: { code: "unavailable" } });
+      }
+      expect(await h.service.get(row.id)).toEqual(row);
+    }
+  });
+});
+
+describe("a runtime whose provider gave it an id of its own", () => {
+  const naming = (hook?: StepHook) =>
+    new ScriptedProvider({
+      backend,
+      nameRuntime: (proposed) => `own-${proposed}` as RuntimeId,
+      ...(hook === undefined ? {} : { hook }),
+    });
+  const runtimes = () => [...backend.runtimes.keys()];
+
+  it("is named by it in the row, after a restart, when it ends and when it is destroyed", async () => {
+    const first = await life(naming()).start();
+    const kept = await first.spawn();
+    const ended = await first.spawn();
+    expect(kept.runtimeId).toBe(`own-${first.provider.specs[0]?.runtimeId}`);
+    expect(await first.service.get(kept.id)).toEqual(kept);
+    await first.reconciler.reconcile();
+    expect(runtimes()).toEqual([kept.runtimeId, ended.runtimeId]);
+    first.provider.die(ended.runtimeId);
+    await settle();
+    expect(await state(ended.id)).toBe("error");
+    await end(first);
+    const second = await life(naming()).start();
+    expect(second.service.running(kept.id).row).toEqual(kept);
+    expect(await second.service.logs(kept.id, 1, { signal: forever })).toEqual(["booted"]);
+    await second.service.destroy(kept.id, { signal: forever });
+    expect(runtimes()).toEqual([]);
+  });
+
+  it("is no orphan while its spawn is under way", async () => {
+    const made = Promise.withResolvers<void>();
+    const h = await life(naming((step) => (step === "spawned" ? made.promise : undefined))).start();
+    const spawning = h.spawn();
+    await settle();
+    await h.reconciler.reconcile();
+    expect(runtimes()).toHaveLength(1);
+    made.resolve();
+    const row = await spawning;
+    expect(runtimes()).toEqual([row.runtimeId]);
+    expect(h.events.types()).not.toContain("reconcile.action");
+  });
+
+  it("is destroyed by it when its row cannot be written", async () => {
+    const h = await life(naming()).start();
+    const { update } = store.sandboxes;
+    store.sandboxes.update = () => Promise.reject(new Error("disk"));
+    try {
+      await expect(h.spawn()).rejects.toThrow("disk");
+    } finally {
+      store.sandboxes.update = update;
+    }
+    expect(runtimes()).toEqual([]);
+    expect(await store.sandboxes.listLive()).toEqual([]);
+  });
+
+  it("is found by its sandbox when the process ended before it was written down", async () => {
+    const first = await life().start();
+    const pattern = await first.spawn();
+    await first.service.destroy(pattern.id, { signal: forever });
+    await end(first);
+    const left = { ...pattern, id: "sb-left" as SandboxId, state: "creating" as const };
+    const limits = { of: () => ({ maxSandboxes: 0, maxSandboxesPerOwner: 0 }) };
+    await store.sandboxes.reserve({ row: left, limits, fence: { holder: "local", generation: 0 } });
+    const own = "own-left" as RuntimeId;
+    backend.runtimes.set(own, { sandboxId: left.id, state: "running", expiresInMs: 1 });
+    const destroyed: unknown[] = [];
+    const second = life(
+      naming((step, id) => {
+        if (step === "destroy") destroyed.push(id);
+        // The sandbox takes its place until its runtime is gone.
+        if (step === "destroy" && destroyed.length === 1) throw new ProviderError("busy");
+      }),
+    );
+    await second.start();
+    expect(await state(left.id)).toBe("creating");
+    await clock.advance(60_000);
+    expect(new Set(destroyed)).toEqual(new Set([own]));
+    expect(runtimes()).toEqual([]);
+    expect(await store.sandboxes.get(left.id)).toBeUndefined();
+    expect(second.events.types()).not.toContain("reconcile.action");
   });
 });
 

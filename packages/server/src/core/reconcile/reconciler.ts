@@ -80,7 +80,7 @@ export class Reconciler implements AsyncDisposable {
   constructor(options: ReconcilerOptions) {
     this.#options = { intervalMs: 60_000, ...options };
     const { gates } = options.lifecycle;
-    this.ready = gates.ofProvider(options.registry.default().name).ready;
+    this.ready = gates.ofProvider(options.registry.default()).ready;
     this.#retries = new RetrySchedule({ clock: options.clock, onDue: (id) => this.#repeatDestroy(id) });
   }
 
@@ -175,7 +175,8 @@ export class Reconciler implements AsyncDisposable {
     const { lifecycle, store, registry } = this.#options;
     const { live, expiry, recover, gates } = lifecycle;
     const before = live.all();
-    const stored = new Map((await store.sandboxes.listLive()).map((row) => [row.id, row]));
+    const rows = (await store.sandboxes.listLive()).filter((row) => registry.reaches(row));
+    const stored = new Map(rows.map((row) => [row.id, row]));
     for (const known of stored.values()) {
       if (live.get(known.id) !== undefined) continue;
       // Nothing is left of its runtime, or memory would know it.
@@ -184,7 +185,7 @@ export class Reconciler implements AsyncDisposable {
       // load nothing can be destroyed.
       const row = gates.loaded.opened ? await store.sandboxes.get(known.id) : known;
       if (row === undefined || row.state === "destroyed" || live.get(row.id) !== undefined) continue;
-      live.add(row, registry.find(row.provider));
+      live.add(row, registry.find(row));
       if (row.state !== "creating") expiry.set(row.id, row.expiresAt);
     }
     gates.loaded.open();
@@ -195,7 +196,7 @@ export class Reconciler implements AsyncDisposable {
   async #reconcileProvider(provider: RuntimeProvider): Promise<boolean> {
     const { lifecycle, registry, logger, recovery } = this.#options;
     const { live, gates } = lifecycle;
-    const gate = gates.ofProvider(provider.name);
+    const gate = gates.ofProvider(provider);
     const first = !gate.opened;
     await this.#load();
     const ours = live.all().filter((entry) => entry.provider === provider);
@@ -217,15 +218,17 @@ export class Reconciler implements AsyncDisposable {
     // Sandboxes that only their runtimes know are taken in before new ones may take their place.
     if (recovery?.recovering !== true) gate.open();
     const byRuntime = new Map(inventory.map((entry) => [entry.runtimeId, entry]));
+    for (const runtime of inventory) {
+      const left = live.leftBehind(runtime);
+      if (left?.provider === provider && !byRuntime.has(left.runtimeId)) live.bind(left, runtime.runtimeId);
+    }
     const known = live.all().filter((entry) => entry.provider === provider);
     // What was known before the inventory has been ended since by its own destroy.
-    const endedSince = new Set(ours.map(({ row }) => row.runtimeId));
-    const unknown = inventory.filter(
-      ({ runtimeId }) => live.byRuntime(runtimeId) === undefined && !endedSince.has(runtimeId),
-    );
+    const endedSince = new Set(ours.map(({ runtimeId }) => runtimeId));
+    const unknown = inventory.filter((runtime) => !live.knows(runtime) && !endedSince.has(runtime.runtimeId));
     const judged = (entry: LiveSandbox) =>
       judge(entry, {
-        runtime: byRuntime.get(entry.row.runtimeId),
+        runtime: byRuntime.get(entry.runtimeId),
         ranBefore: ranBefore.has(entry.row.id),
         endedWithProcess: first && provider.inProcess === true && ranBefore.has(entry.row.id),
         now: this.#options.clock.now(),
@@ -293,7 +296,7 @@ export class Reconciler implements AsyncDisposable {
   /** A runtime of ours that no row names. @returns false when it has to be looked at again soon. */
   async #actOnUnknown(provider: RuntimeProvider, runtime: InventoryEntry): Promise<boolean> {
     const { lifecycle, logger, recovery } = this.#options;
-    if (lifecycle.live.byRuntime(runtime.runtimeId) !== undefined) return true;
+    if (lifecycle.live.knows(runtime)) return true;
     if (runtime.state === "unreadable") {
       logger.warn(
         { provider: provider.name, runtime_id: runtime.runtimeId },

@@ -82,7 +82,7 @@ export function composeSandboxes(options: {
     gates,
     failed,
     destroys,
-    directory: new SandboxDirectory({ live, gates, recover, store }),
+    directory: new SandboxDirectory({ live, gates, recover, store, registry: options.registry }),
     spawns: new SpawnFlow(context, destroys),
     extends: new ExtendFlow(context, recover),
     idempotent: new IdempotentSpawns(context),

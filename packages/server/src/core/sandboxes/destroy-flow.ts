@@ -12,7 +12,7 @@ import {
   Unavailable,
 } from "../../ports/index.ts";
 import { destroyDeadlineMs, type SandboxContext } from "./context.ts";
-import { type LiveSandbox, sandboxNotFound } from "./live-sandboxes.ts";
+import { type LiveSandbox, sandboxNotFound, workerUnavailable } from "./live-sandboxes.ts";
 import { logSandbox } from "./sandbox-log.ts";
 import { liveStates, statesBefore } from "./states.ts";
 
@@ -69,9 +69,10 @@ export class DestroyFlow {
       const row = await store.sandboxes.get(id as LiveSandbox["row"]["id"]);
       if (row?.state === "destroyed" || (row === undefined && cancelled)) return;
       if (row === undefined) throw sandboxNotFound(id);
+      if (!registry.reaches(row)) throw workerUnavailable(row);
       if (live.workOn(id) !== undefined || live.get(id) !== undefined) continue;
       if (row.state === "error") {
-        live.add(row, registry.find(row.provider));
+        live.add(row, registry.find(row));
         continue;
       }
       throw new Unavailable(`sandbox "${id}" is not known to this process yet; try again in a moment`);
@@ -173,7 +174,7 @@ export class DestroyFlow {
       );
     }
     try {
-      await this.removeRuntime(provider, row.runtimeId);
+      await this.removeRuntime(provider, entry.runtimeId);
     } catch (error) {
       if (error instanceof DomainError) throw error;
       throw new ProviderError(`provider "${row.provider}" could not destroy sandbox "${row.id}"`, {

@@ -2,7 +2,7 @@ import { abortable } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import { type CallOptions, Conflict, RuntimeGone, type SandboxRow } from "../../ports/index.ts";
 import { callDeadlineMs, expiresInMs, type SandboxContext } from "./context.ts";
-import { type LiveSandbox, notRunning, sandboxNotFound } from "./live-sandboxes.ts";
+import { type LiveSandbox, notRunning, sandboxNotFound, workerUnavailable } from "./live-sandboxes.ts";
 import type { RecoverFlow } from "./recover-flow.ts";
 import { logSandbox } from "./sandbox-log.ts";
 import { checkTtl } from "./spawn-plan.ts";
@@ -55,6 +55,7 @@ export class ExtendFlow {
   async #missing(id: string): Promise<Error> {
     const row = await this.#context.store.sandboxes.get(id as SandboxRow["id"]);
     if (row === undefined) return sandboxNotFound(id);
+    if (!this.#context.registry.reaches(row)) return workerUnavailable(row);
     return row.state === "error" ? notExtendable(row) : notRunning(row);
   }
 

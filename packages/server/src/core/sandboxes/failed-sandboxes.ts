@@ -12,10 +12,13 @@ const parallelDestroys = 16;
  * once nothing of its runtime is left, and the rows end with their expiry, after a time, or when there are too many.
  */
 export class FailedSandboxes {
-  readonly #context: Pick<SandboxContext, "store" | "clock" | "logger">;
+  readonly #context: Pick<SandboxContext, "store" | "clock" | "logger" | "registry">;
   readonly #destroys: DestroyFlow;
 
-  constructor(context: Pick<SandboxContext, "store" | "clock" | "logger">, destroys: DestroyFlow) {
+  constructor(
+    context: Pick<SandboxContext, "store" | "clock" | "logger" | "registry">,
+    destroys: DestroyFlow,
+  ) {
     this.#context = context;
     this.#destroys = destroys;
   }
@@ -38,13 +41,14 @@ export class FailedSandboxes {
   }
 
   async #due(failedBefore: Date | undefined): Promise<SandboxRow[]> {
-    const { store, clock } = this.#context;
+    const { store, clock, registry } = this.#context;
     const due: SandboxRow[] = [];
     let kept = 0;
     let page = await store.sandboxes.list({ states: ["error"], limit: mostKept });
     for (;;) {
       const now = clock.now();
       for (const row of page.rows) {
+        if (!registry.reaches(row)) continue;
         const over = row.expiresAt <= now || (failedBefore !== undefined && row.updatedAt < failedBefore);
         if (over || kept >= mostKept) due.push(row);
         else kept++;

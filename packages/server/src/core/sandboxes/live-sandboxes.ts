@@ -1,6 +1,7 @@
 import { abortable, ignoreOutcome } from "../../platform/abortable.ts";
 import type { Logger } from "../../platform/logger.ts";
 import type {
+  InventoryEntry,
   RuntimeId,
   RuntimeProvider,
   SandboxId,
@@ -27,11 +28,15 @@ export type Work =
 export interface LiveSandbox {
   row: SandboxRow;
   readonly provider: RuntimeProvider | undefined;
+  /** The row's, but for a spawn whose provider gave another one that is not written down yet. `bind` changes it. */
+  readonly runtimeId: RuntimeId;
   operations: SandboxOperations | undefined;
   work: Work | undefined;
   /** Questions in a row that it did not answer. */
   failedProbes: number;
 }
+
+type Entry = LiveSandbox & { runtimeId: RuntimeId; readonly proposedId: RuntimeId };
 
 /** A sandbox that commands can run in. */
 export interface RunningSandbox {
@@ -46,13 +51,13 @@ export interface SandboxListener {
 }
 
 /**
- * Every sandbox that is not destroyed, in memory. An entry exists from before its row is written until after its row
+ * Every sandbox of the workers within reach that is not destroyed, in memory. An entry exists from before its row is written until after its row
  * is destroyed or removed, or in state error with nothing left of its runtime; so a runtime without an entry is wanted
  * by nobody.
  */
 export class LiveSandboxes {
-  readonly #byId = new Map<string, LiveSandbox>();
-  readonly #byRuntime = new Map<RuntimeId, LiveSandbox>();
+  readonly #byId = new Map<string, Entry>();
+  readonly #byRuntime = new Map<RuntimeId, Entry>();
   readonly #reserving = new Map<string, Work & { kind: "reserving" }>();
   readonly #listeners = new Set<SandboxListener>();
   readonly #logger: Logger;
@@ -62,16 +67,28 @@ export class LiveSandboxes {
   }
 
   add(row: SandboxRow, provider: RuntimeProvider | undefined): LiveSandbox {
-    const entry: LiveSandbox = { row, provider, operations: undefined, work: undefined, failedProbes: 0 };
+    const { runtimeId } = row;
+    const entry = {
+      row,
+      provider,
+      runtimeId,
+      proposedId: runtimeId,
+      operations: undefined,
+      work: undefined,
+      failedProbes: 0,
+    };
     this.#byId.set(row.id, entry);
-    this.#byRuntime.set(row.runtimeId, entry);
+    this.#byRuntime.set(runtimeId, entry);
     return entry;
   }
 
   remove(entry: LiveSandbox): void {
     this.stop(entry);
-    this.#byId.delete(entry.row.id);
-    this.#byRuntime.delete(entry.row.runtimeId);
+    const held = this.#byId.get(entry.row.id);
+    if (held !== entry) return;
+    this.#byId.delete(held.row.id);
+    this.#byRuntime.delete(held.proposedId);
+    this.#byRuntime.delete(held.runtimeId);
   }
 
   get(id: string): LiveSandbox | undefined {
@@ -80,6 +97,33 @@ export class LiveSandboxes {
 
   byRuntime(runtimeId: RuntimeId): LiveSandbox | undefined {
     return this.#byRuntime.get(runtimeId);
+  }
+
+  /**
+   * The runtime of a spawn is called otherwise than was proposed; its row says so once it runs. The proposed id leads
+   * to it too: an inventory that was taken during the spawn may name it.
+   */
+  bind(entry: LiveSandbox, runtimeId: RuntimeId): void {
+    const held = this.#byId.get(entry.row.id);
+    if (held !== entry) return;
+    held.runtimeId = runtimeId;
+    this.#byRuntime.set(runtimeId, held);
+  }
+
+  /** Whether a runtime belongs to a sandbox here, a spawn whose row may not say so yet included. */
+  knows(runtime: Pick<InventoryEntry, "runtimeId" | "sandboxId">): boolean {
+    return this.#byRuntime.has(runtime.runtimeId) || this.#creating(runtime) !== undefined;
+  }
+
+  /** The spawn that nobody works on any more whose sandbox this runtime is bound to. */
+  leftBehind(runtime: Pick<InventoryEntry, "runtimeId" | "sandboxId">): LiveSandbox | undefined {
+    const entry = this.#creating(runtime);
+    return entry?.work === undefined ? entry : undefined;
+  }
+
+  #creating({ sandboxId }: Pick<InventoryEntry, "sandboxId">): LiveSandbox | undefined {
+    const entry = sandboxId === undefined ? undefined : this.#byId.get(sandboxId);
+    return entry?.row.state === "creating" ? entry : undefined;
   }
 
   /** A spawn begins to wait for its place. @returns how it stops. */
@@ -114,7 +158,7 @@ export class LiveSandboxes {
   /** Commands can run in it from now on. */
   start(entry: LiveSandbox, how: "spawned" | "adopted"): void {
     if (entry.provider === undefined) throw new Error("a sandbox without a provider cannot run");
-    const operations = new CurrentOperations(entry.provider, entry.row.runtimeId);
+    const operations = new CurrentOperations(entry.provider, entry.runtimeId);
     entry.operations = operations;
     this.#tell(entry, (listener) => listener.started(entry.row, operations, how));
   }
@@ -177,6 +221,12 @@ export function sandboxGone(row: SandboxRow): NotFound {
 
 export function sandboxNotFound(id: string): NotFound {
   return new NotFound(`sandbox "${id}" does not exist or was destroyed`);
+}
+
+/** Nobody here can tell more of it, or end it. A destroyed one is gone for all. */
+export function workerUnavailable(row: SandboxRow): DomainError {
+  if (row.state === "destroyed") return sandboxGone(row);
+  return new Unavailable(`worker "${row.workerId}" of sandbox "${row.id}" does not answer`);
 }
 
 /** What keeps commands from running in a sandbox that this row tells of. */

@@ -137,7 +137,7 @@ export class RecoverFlow {
   /** Asks the inventory, and records the end when it is one. @returns whether there is nothing more to ask. */
   async #hasEnded(entry: LiveSandbox, provider: RuntimeProvider, why: string): Promise<boolean> {
     try {
-      const state = await this.#inventories.stateOf(provider, entry.row.runtimeId);
+      const state = await this.#inventories.stateOf(provider, entry.runtimeId);
       if (state === "running" || state === "unreadable") return false;
     } catch (error) {
       if (this.#closing.signal.aborted) return true;
@@ -197,7 +197,7 @@ export class RecoverFlow {
     const { live, store, clock, events, logger } = this.#context;
     const startedMs = clock.monotonicMs();
     using deadline = deadlineAfter(probeDeadlineMs, this.#closing.signal);
-    const { runtimeId } = entry.row;
+    const { runtimeId } = entry;
     await abortable(provider.adopt(runtimeId, deadline), deadline.signal);
     await this.#tellExpiry(entry, provider.sandbox(runtimeId));
     if (entry.row.state === "unhealthy") {
@@ -256,7 +256,7 @@ export class RecoverFlow {
   async #removeRemains(entry: LiveSandbox): Promise<boolean> {
     if (entry.provider === undefined) return false;
     try {
-      await this.#destroys.removeRuntime(entry.provider, entry.row.runtimeId);
+      await this.#destroys.removeRuntime(entry.provider, entry.runtimeId);
       return true;
     } catch (error) {
       this.#context.logger.warn(

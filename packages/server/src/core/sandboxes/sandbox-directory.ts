@@ -1,5 +1,6 @@
 import { deadlineAfter } from "../../platform/deadline.ts";
 import { type CallOptions, type SandboxId, type Store, Unavailable } from "../../ports/index.ts";
+import type { ProviderRegistry } from "../providers/provider-registry.ts";
 import type { StartGates } from "../scheduling/gate.ts";
 import {
   type LiveSandbox,
@@ -7,6 +8,7 @@ import {
   notRunning,
   type RunningSandbox,
   sandboxNotFound,
+  workerUnavailable,
 } from "./live-sandboxes.ts";
 import type { RecoverFlow } from "./recover-flow.ts";
 
@@ -22,26 +24,33 @@ export class SandboxDirectory {
   readonly #gates: StartGates;
   readonly #recover: Pick<RecoverFlow, "adopt">;
   readonly #store: Pick<Store, "sandboxes">;
+  readonly #registry: Pick<ProviderRegistry, "reaches">;
 
   constructor(options: {
     live: LiveSandboxes;
     gates: StartGates;
     recover: Pick<RecoverFlow, "adopt">;
     store: Pick<Store, "sandboxes">;
+    registry: Pick<ProviderRegistry, "reaches">;
   }) {
+    this.#registry = options.registry;
     this.#store = options.store;
     this.#live = options.live;
     this.#gates = options.gates;
     this.#recover = options.recover;
   }
 
-  /** @throws NotFound; Conflict for one in state error; Unavailable when the service does not come up in time. */
+  /**
+   * @throws NotFound; Conflict for one in state error; Unavailable when the service does not come up in time, or
+   *   the sandbox is another worker's.
+   */
   async locate(id: string, options: CallOptions): Promise<LiveSandbox> {
     await this.loaded(options);
     const entry = this.#live.get(id);
     if (entry !== undefined) return entry;
     const row = await this.#store.sandboxes.get(id as SandboxId);
-    throw row === undefined ? sandboxNotFound(id) : notRunning(row);
+    if (row === undefined) throw sandboxNotFound(id);
+    throw this.#registry.reaches(row) ? notRunning(row) : workerUnavailable(row);
   }
 
   /** Waits until memory holds what the store has. @throws Unavailable when that takes too long. */

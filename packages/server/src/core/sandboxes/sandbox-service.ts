@@ -10,6 +10,7 @@ import {
   type SandboxRow,
 } from "../../ports/index.ts";
 import { parseOwnerId } from "../owners.ts";
+import type { ProviderAddress } from "../providers/provider-address.ts";
 import type { ProviderRegistry } from "../providers/provider-registry.ts";
 import { type AdmissionDecision, decideAdmission } from "../scheduling/admission.ts";
 import type { StartGates } from "../scheduling/gate.ts";
@@ -69,7 +70,7 @@ export class SandboxService implements AsyncDisposable {
 
   /** Whether spawns without a wish for a provider are let through. */
   get ready(): boolean {
-    return this.#gates.ofProvider(this.#context.registry.default().name).opened;
+    return this.#gates.ofProvider(this.#context.registry.default()).opened;
   }
 
   /** Sandboxes in memory, and the spawn queue's figures. */
@@ -79,10 +80,9 @@ export class SandboxService implements AsyncDisposable {
   }
 
   /** How many sandboxes of a provider there are, from memory. */
-  countOf(provider: string): number {
-    return this.#context.live
-      .all()
-      .filter(({ row, work }) => row.provider === provider && work?.kind !== "reserving").length;
+  countOf(address: ProviderAddress): number {
+    const ofIt = (row: SandboxRow) => row.workerId === address.workerId && row.provider === address.provider;
+    return this.#context.live.all().filter(({ row, work }) => ofIt(row) && work?.kind !== "reserving").length;
   }
 
   /**
@@ -97,7 +97,7 @@ export class SandboxService implements AsyncDisposable {
     const plan = this.#plan(input);
     const id = this.#context.ids.sandboxId();
     const { signal, onStage, idempotencyKey } = context;
-    await this.#gates.ofProvider(plan.provider.name).wait(signal);
+    await this.#gates.ofProvider(plan.provider).wait(signal);
     if (this.#closed) throw new ShuttingDown();
     const spawn = async (claim?: SpawnClaim) => {
       try {
@@ -202,7 +202,7 @@ export class SandboxService implements AsyncDisposable {
     }
     const entry = await this.#directory.locate(id, options);
     if (entry.provider === undefined) throw sandboxNotFound(id);
-    return entry.provider.logs(entry.row.runtimeId, { signal: options.signal, lines });
+    return entry.provider.logs(entry.runtimeId, { signal: options.signal, lines });
   }
 
   async stats(id: string, options: CallOptions): Promise<RuntimeStats> {

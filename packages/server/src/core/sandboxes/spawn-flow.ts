@@ -16,6 +16,7 @@ import {
   type RuntimeSpec,
   type SandboxId,
   type SandboxRow,
+  type SpawnedRuntime,
 } from "../../ports/index.ts";
 import { expiresInMs, type SandboxContext, spawnDeadlineMs } from "./context.ts";
 import { DestroyedMeanwhile, type DestroyFlow } from "./destroy-flow.ts";
@@ -31,7 +32,8 @@ export type OnStage = (stage: string, durationMs: number) => void;
 const settleDeadlineMs = 5_000;
 
 /**
- * Makes one sandbox. The row, runtime id included, is durable in state `creating` before the provider is called.
+ * Makes one sandbox. The row, a proposed runtime id included, is durable in state `creating` before the provider is
+ * called; a provider that gives an id of its own has it written down with the state `running`.
  * A spawn that fails, or whose caller goes away before the provider is done, is undone: the runtime is destroyed,
  * then the row removed; what cannot be undone now stays `creating` with `destroyRequested` for the reconciler. Once
  * the provider is done the sandbox is kept, whoever still listens.
@@ -135,10 +137,11 @@ export class SpawnFlow {
       options.signal.throwIfAborted();
       const spec = runtimeSpec(entry.row, plan, expiresInMs(entry.row, this.#context));
       const { onStage } = options;
-      const image = await this.#provide(spec, plan, {
+      const { image, runtimeId } = await this.#provide(spec, plan, {
         signal: options.signal,
         ...(onStage === undefined ? {} : { onStage }),
       });
+      if (runtimeId !== undefined) live.bind(entry, runtimeId);
       options.onStage?.("provider", since(clock, startedMs));
       const committedMs = clock.monotonicMs();
       entry.row = await this.#commit(entry, image);
@@ -165,16 +168,16 @@ export class SpawnFlow {
     spec: RuntimeSpec,
     plan: SpawnPlan,
     options: { signal: AbortSignal; onStage?: OnStage },
-  ): Promise<string> {
+  ): Promise<SpawnedRuntime> {
     const spawned = plan.provider.spawn(spec, options);
     using patience = patienceAfter(options.signal);
-    const { image } = await abortable(spawned, patience.signal);
-    return image;
+    return await abortable(spawned, patience.signal);
   }
 
   async #commit(entry: LiveSandbox, image: string): Promise<SandboxRow> {
     const { store, clock } = this.#context;
-    const change = { state: "running", imageResolved: image, updatedAt: clock.now() } as const;
+    const { runtimeId } = entry;
+    const change = { state: "running", runtimeId, imageResolved: image, updatedAt: clock.now() } as const;
     const row = await store.sandboxes.update(entry.row.id, ["creating"], change, this.#context.fence);
     if (row === undefined)
       throw new Conflict(`sandbox "${entry.row.id}" was removed while it was being created`);

@@ -1,4 +1,5 @@
 import { abortable } from "../../platform/abortable.ts";
+import type { RuntimeProvider } from "../../ports/index.ts";
 
 /** Closed until `open`; then open for good. */
 export class Gate {
@@ -33,13 +34,13 @@ export class Gate {
  */
 export class StartGates {
   readonly loaded = new Gate();
-  readonly #providers = new Map<string, Gate>();
+  readonly #providers = new Map<RuntimeProvider, Gate>();
 
-  ofProvider(name: string): Gate {
-    const known = this.#providers.get(name);
+  ofProvider(provider: RuntimeProvider): Gate {
+    const known = this.#providers.get(provider);
     if (known !== undefined) return known;
     const gate = new Gate();
-    this.#providers.set(name, gate);
+    this.#providers.set(provider, gate);
     return gate;
   }
 }

@@ -2,6 +2,7 @@ import { randomBytes } from "node:crypto";
 import { silentLogger } from "../../platform/logger.ts";
 import { randomIds } from "../../platform/random-ids.ts";
 import type { Clock, EventSink, NewEvent, RuntimeProvider, Store } from "../../ports/index.ts";
+import { localWorkerId } from "../providers/provider-address.ts";
 import { ProviderRegistry } from "../providers/provider-registry.ts";
 import type { SandboxDefaults } from "../quotas/sandbox-defaults.ts";
 import { Reconciler, type ReconcilerOptions } from "../reconcile/reconciler.ts";
@@ -67,7 +68,7 @@ export class Harness<C extends Clock = FakeClock> implements AsyncDisposable {
       ids: randomIds,
       defaults,
       deadmanGraceMs: 300_000,
-      workerId: "local",
+      workerId: localWorkerId,
     });
     this.service = sandboxes;
     const { recovery } = options;

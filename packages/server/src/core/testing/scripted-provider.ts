@@ -43,6 +43,8 @@ export class ScriptedProvider implements RuntimeProvider {
   readonly capabilities: ReadonlySet<Capability>;
   readonly defaultImage = "scripted:1";
   readonly inProcess: boolean;
+  /** What it calls the runtime of a spawn; undefined: as was proposed. */
+  readonly #nameRuntime: ((proposed: RuntimeId) => RuntimeId) | undefined;
   readonly backend: ScriptedBackend;
   readonly specs: RuntimeSpec[] = [];
   hook: StepHook = () => undefined;
@@ -59,12 +61,14 @@ export class ScriptedProvider implements RuntimeProvider {
       backend?: ScriptedBackend;
       hook?: StepHook;
       inProcess?: boolean;
+      nameRuntime?: (proposed: RuntimeId) => RuntimeId;
     } = {},
   ) {
     this.name = options.name ?? "scripted";
     this.capabilities = new Set(options.capabilities ?? ["spawn", "exec", "files", "runtime_inventory"]);
     this.backend = options.backend ?? new ScriptedBackend();
     this.inProcess = options.inProcess ?? false;
+    this.#nameRuntime = options.nameRuntime;
     if (options.hook !== undefined) this.hook = options.hook;
   }
 
@@ -80,10 +84,12 @@ export class ScriptedProvider implements RuntimeProvider {
     this.specs.push(spec);
     await this.hook("spawn", spec.runtimeId, options.signal);
     const { sandboxId, expiresInMs } = spec;
-    this.backend.runtimes.set(spec.runtimeId, { sandboxId, state: "running", expiresInMs });
-    this.#connected.add(spec.runtimeId);
-    await this.hook("spawned", spec.runtimeId, options.signal);
-    return { image: spec.image };
+    const given = this.#nameRuntime?.(spec.runtimeId);
+    const runtimeId = given ?? spec.runtimeId;
+    this.backend.runtimes.set(runtimeId, { sandboxId, state: "running", expiresInMs });
+    this.#connected.add(runtimeId);
+    await this.hook("spawned", runtimeId, options.signal);
+    return { image: spec.image, ...(given === undefined ? {} : { runtimeId: given }) };
   }
 
   async inventory(options: CallOptions): Promise<InventoryEntry[]> {

@@ -231,7 +231,11 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
         const first = { ...made, expiresAt, destroyRequested: true, updatedAt };
         const change = { expiresAt, destroyRequested: true, updatedAt };
         expect(await store.sandboxes.update(made.id, live, change, fence)).toEqual(first);
-        const second = { ...first, error: null, env: {}, destroyedAt: expiresAt };
+        const runtimeId = "rt-of-the-provider" as RuntimeId;
+        const running = { ...first, state: "running" as const, runtimeId };
+        const naming = { state: "running", runtimeId, updatedAt } as const;
+        expect(await store.sandboxes.update(made.id, live, naming, fence)).toEqual(running);
+        const second = { ...running, error: null, env: {}, destroyedAt: expiresAt };
         const clearing = { error: null, env: {}, destroyedAt: expiresAt, updatedAt };
         expect(await store.sandboxes.update(made.id, live, clearing, fence)).toEqual(second);
         expect(await store.sandboxes.get(made.id)).toEqual(second);

@@ -83,6 +83,7 @@ export function toRecord(row: SandboxRow) {
 export function changed(record: SandboxRecord, change: SandboxChange): SandboxRecord {
   return {
     ...record,
+    runtime_id: change.runtimeId ?? record.runtime_id,
     state: change.state ?? record.state,
     image_resolved: change.imageResolved ?? record.image_resolved,
     env: change.env === undefined ? record.env : JSON.stringify(change.env),

@@ -178,14 +178,24 @@ function prepareInsert(db: DatabaseSync): StatementSync {
 /** @param state empty when the state stays: then neither state indexes nor counters have to change. */
 function prepareUpdate(db: DatabaseSync, state: "" | ", state = ?"): StatementSync {
   return db.prepare(`
-    UPDATE sandboxes SET image_resolved = ?, env = ?, expires_at = ?, destroyed_at = ?, destroy_requested = ?, error = ?,
+    UPDATE sandboxes SET runtime_id = ?, image_resolved = ?, env = ?, expires_at = ?, destroyed_at = ?, destroy_requested = ?, error = ?,
       updated_at = ?${state}
     WHERE id = ?`);
 }
 
 function columnsOf(record: SandboxRecord) {
-  const { image_resolved, env, expires_at, destroyed_at, destroy_requested, error, updated_at } = record;
-  return [image_resolved, env, expires_at, destroyed_at, destroy_requested, error, updated_at] as const;
+  const { runtime_id, image_resolved, env, expires_at, destroyed_at, destroy_requested, error, updated_at } =
+    record;
+  return [
+    runtime_id,
+    image_resolved,
+    env,
+    expires_at,
+    destroyed_at,
+    destroy_requested,
+    error,
+    updated_at,
+  ] as const;
 }
 
 function prepareOldestDestroyed(db: DatabaseSync): StatementSync {

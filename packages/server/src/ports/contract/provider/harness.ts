@@ -118,12 +118,9 @@ export class ContractHarness {
   async spawn(change: Partial<RuntimeSpec> = {}): Promise<Runtime> {
     const spec = this.spec(change);
     this.own(spec.runtimeId);
-    await this.provider.spawn(spec, soon(30_000));
-    return {
-      runtimeId: spec.runtimeId,
-      sandboxId: spec.sandboxId,
-      operations: this.provider.sandbox(spec.runtimeId),
-    };
+    const { runtimeId = spec.runtimeId } = await this.provider.spawn(spec, soon(30_000));
+    this.own(runtimeId);
+    return { runtimeId, sandboxId: spec.sandboxId, operations: this.provider.sandbox(runtimeId) };
   }
 
   own(runtimeId: RuntimeId): void {
