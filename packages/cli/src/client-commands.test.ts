@@ -247,6 +247,59 @@ describe("exec", () => {
     expect(Buffer.concat(out)).toEqual(bytes);
   });
 
+  test("-i goes on after a break, an attach that came too early tried again", async () => {
+    const messages: unknown[] = [];
+    let attaches = 0;
+    service.onExec = (message, exec) => {
+      if (message.type !== "start") messages.push(message);
+      if (message.type === "start") {
+        exec.send({ type: "stdout", data: btoa("ab"), offset: 0, encoding: "base64" });
+        exec.send({ type: "stderr", data: btoa("note"), encoding: "base64", notice: true });
+        setImmediate(() => exec.close(1001));
+      } else if (message.type === "attach") {
+        attaches += 1;
+        if (attaches === 1) exec.send({ type: "error", code: "unavailable", message: "not yet" });
+        else exec.send({ type: "stdout", data: btoa("cd"), offset: 2, encoding: "base64" });
+      } else if (message.type === "stdin" && message.close) {
+        exec.send(exit(7));
+      }
+    };
+    const child = startCli(["exec", "-i", "sb-a", "cat"], { url: service.url });
+    const result = finish(child);
+    let shown = "";
+    child.stdout.on("data", (chunk: Buffer) => {
+      shown += chunk;
+      if (shown === "abcd") child.stdin.end("x");
+    });
+    expect(await result).toMatchObject({
+      code: 7,
+      stdout: "abcd",
+      stderr: "notealcove: the connection broke; picking ex-aaaaaaaa up again\n",
+    });
+    const attach = { type: "attach", exec_id: "ex-aaaaaaaa", from: 2, encoding: "base64" };
+    expect(messages).toEqual([
+      attach,
+      attach,
+      { type: "stdin", data: btoa("x"), encoding: "base64" },
+      { type: "stdin", data: "", close: true },
+    ]);
+  });
+
+  test("-i ends with 125 when a break may have left a gap in a stream of input", async () => {
+    const types: string[] = [];
+    service.onExec = (message, exec) => {
+      types.push(message.type);
+      if (message.type === "stdin") exec.cut();
+    };
+    const child = startCli(["exec", "-i", "sb-a", "cat > f"], { url: service.url });
+    child.stdin.on("error", () => undefined);
+    child.stdin.write(Buffer.alloc(16 * 2 ** 20));
+    const { code, stderr } = await finish(child);
+    expect(code).toBe(125);
+    expect(stderr).toContain("how much of it arrived is not known");
+    expect(types).not.toContain("attach");
+  });
+
   test("a refused start ends with 125 and the service's message", async () => {
     service.onExec = (message, exec) => {
       if (message.type === "start")

@@ -104,13 +104,62 @@ describe("shell on a terminal", () => {
     expect(await terminal.shows("end\r\n")).toContain("code=130 icanon end");
   });
 
-  test("a broken connection ends with 125, the terminal restored", async () => {
-    const started = onceStarted((_text, exec) => exec.cut());
+  test.each([
+    ["a planned stop", (exec: FakeExec) => exec.close(1001)],
+    ["a broken connection", (exec: FakeExec) => exec.cut()],
+  ])("goes on after %s where it was: the window told, what is typed meanwhile sent", async (_name, end) => {
+    const messages: WsClientMessage[] = [];
+    service.onExec = (message, exec) => {
+      messages.push(message);
+      if (message.type === "start") exec.send({ type: "stdout", data: "one ", offset: 0 });
+      if (message.type === "attach") exec.send({ type: "stdout", data: "two ", offset: 4 });
+      if (message.type !== "stdin") return;
+      const keys = Buffer.from(message.data, "base64").toString();
+      if (keys.includes("b")) end(exec);
+      if (keys.includes("y")) exec.send({ type: "exit", exit_code: 9, reason: "exited", duration: "1s" });
+    };
+    const refusals = [undefined, 503, 502];
+    service.refuseSocket = () => refusals.shift();
+    await using terminal = new Terminal(`stty rows 33 cols 101; ${shellCommand}`);
+    await terminal.shows("one ");
+    terminal.type("b");
+    await terminal.shows("alcove: the connection broke; picking ex-aaaaaaaa up again");
+    terminal.type("y");
+    const output = await terminal.shows("end\r\n");
+    expect(output).toContain("code=9 icanon end");
+    expect(output.split("picking")).toHaveLength(2);
+    expect(messages.slice(1)).toEqual([
+      { type: "stdin", data: btoa("b"), encoding: "base64" },
+      { type: "attach", exec_id: "ex-aaaaaaaa", from: 4, encoding: "base64" },
+      { type: "resize", cols: 101, rows: 33 },
+      { type: "stdin", data: btoa("y"), encoding: "base64" },
+    ]);
+  });
+
+  test("a command that is gone after a break ends with 125, the terminal restored", async () => {
+    service.onExec = (message, exec) => {
+      if (message.type === "start") exec.send({ type: "stdout", data: "welcome$ " });
+      if (message.type === "stdin") exec.cut();
+      if (message.type === "attach")
+        exec.send({ type: "error", code: "not_found", message: "there is no such command" });
+    };
     await using terminal = new Terminal(shellCommand);
-    await started;
     await terminal.shows("welcome$ ");
     terminal.type("x");
-    expect(await terminal.shows("end\r\n")).toContain("code=125 icanon end");
+    const output = await terminal.shows("end\r\n");
+    expect(output).toContain("alcove: there is no such command");
+    expect(output).toContain("code=125 icanon end");
+  });
+
+  test("Enter ~ . leaves also while there is no connection", async () => {
+    onceStarted((_text, exec) => exec.cut());
+    await using terminal = new Terminal(shellCommand);
+    await terminal.shows("welcome$ ");
+    service.refuseSocket = () => 503;
+    terminal.type("x");
+    await terminal.shows("up again");
+    terminal.type("\r~.");
+    expect(await terminal.shows("end\r\n")).toContain("code=130 icanon end");
   });
 });
 

@@ -3,6 +3,7 @@ import http from "node:http";
 import type { AddressInfo } from "node:net";
 import { Readable } from "node:stream";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { WebSocketServer } from "ws";
 import { AlcoveClient } from "./client.ts";
 
 let server: http.Server;
@@ -110,5 +111,33 @@ describe("AlcoveClient", () => {
 
   test.each(["ftp://x", "nonsense", "127.0.0.1:7423"])("%j is no address", (wrong) => {
     expect(() => new AlcoveClient({ url: wrong })).toThrow("is not a URL such as");
+  });
+});
+
+describe("attachExec()", () => {
+  test("asks for a command from an offset on; input is not taken once the connection is closed", async () => {
+    handle = () => undefined;
+    const sockets = new WebSocketServer({ server });
+    const asked: unknown[] = [];
+    sockets.on("connection", (socket) => {
+      socket.on("message", (data) => {
+        const message = JSON.parse(String(data));
+        asked.push(message);
+        if (message.type === "attach") socket.send('{"type":"stdout","data":"on","offset":7}');
+        else socket.close(1001);
+      });
+    });
+    using client = new AlcoveClient({ url });
+    using exec = await client.attachExec("sb-a", "ex-a", { from: 7, encoding: "base64" });
+    expect(exec.execId).toBe("ex-a");
+    const messages = exec.messages();
+    expect((await messages.next()).value).toMatchObject({ data: "on", offset: 7 });
+    expect(await exec.stdin(Buffer.from("a"))).toBe(true);
+    await expect(messages.next()).rejects.toMatchObject({ code: "cut" });
+    expect(await exec.stdin(Buffer.from("b"))).toBe(false);
+    expect(asked).toEqual([
+      { type: "attach", exec_id: "ex-a", from: 7, encoding: "base64" },
+      { type: "stdin", data: btoa("a"), encoding: "base64" },
+    ]);
   });
 });

@@ -185,6 +185,20 @@ export class AlcoveClient implements Disposable {
     });
   }
 
+  /**
+   * Goes on over a WebSocket with a command that was started before: after its connection broke, or a detached one.
+   * @param options.from offset of the first byte wanted: of the last message its `offset` and the bytes of its data.
+   */
+  async attachExec(
+    id: string,
+    execId: string,
+    options: { from?: number; encoding?: OutputEncoding; signal?: AbortSignal } = {},
+  ): Promise<ExecSocket> {
+    const { from = 0, encoding, signal } = options;
+    const attach = { exec_id: execId, from, ...(encoding === undefined ? {} : { encoding }) };
+    return await this.openExec(id, attach, signal === undefined ? {} : { signal });
+  }
+
   /** Starts a command that outlives every connection. */
   async startExec(
     id: string,

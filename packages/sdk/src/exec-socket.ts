@@ -110,9 +110,13 @@ export class ExecSocket implements Disposable {
     }
   }
 
-  /** Waits while the connection is behind. Data for a command that has exited is dropped. */
-  async stdin(data: Uint8Array): Promise<void> {
-    if (this.#socket.readyState !== WebSocket.OPEN) return;
+  /**
+   * Waits while the connection is behind. Data for a command that has exited is dropped.
+   * @returns whether it was sent; false when the connection was closed already. What was sent just before a connection
+   * broke may not have arrived.
+   */
+  async stdin(data: Uint8Array): Promise<boolean> {
+    if (this.#socket.readyState !== WebSocket.OPEN) return false;
     const message = {
       type: "stdin",
       data: Buffer.from(data).toString("base64"),
@@ -124,6 +128,7 @@ export class ExecSocket implements Disposable {
       this.#socket.send(JSON.stringify(message satisfies WsClientMessage), () => resolve());
       if (!behind) resolve();
     });
+    return true;
   }
 
   closeStdin(): void {

@@ -1,5 +1,8 @@
+import { once } from "node:events";
+import net from "node:net";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { WebSocket } from "ws";
+import { finish, startCli } from "../../cli/src/testing/run-cli.ts";
 import { eventually, lines, openRequest, said, TestClient } from "./support/http.ts";
 import { type NativeHome, nativeHome } from "./support/native.ts";
 import { nativeMissing } from "./support/native-factory.ts";
@@ -114,6 +117,50 @@ describe.skipIf(skip !== undefined)(`a restart${skip === undefined ? "" : ` (ski
     });
     await Promise.all(resumed);
     await client.call("DELETE", path);
+  }, 60_000);
+
+  test("planned under `alcove exec -i` leaves it going, with what it is given meanwhile", async () => {
+    const open = () =>
+      startTestServer({
+        provider: async () => home.open(),
+        dataDir: home.dataDir,
+        env: { ALCOVE_SERVER_SHUTDOWN_GRACE: "30s" },
+      });
+    let target = "";
+    // The address stays the same while the service behind it changes.
+    const front = net.createServer((client) => {
+      const server = net.connect(Number(new URL(target).port), "127.0.0.1");
+      client.pipe(server).pipe(client);
+      client.on("error", () => server.destroy());
+      server.on("error", () => client.destroy());
+      server.on("close", () => client.destroy());
+      client.on("close", () => server.destroy());
+    });
+    front.listen(0, "127.0.0.1");
+    await once(front, "listening");
+    const url = `http://127.0.0.1:${(front.address() as net.AddressInfo).port}`;
+    const first = await open();
+    target = first.url;
+    const sandbox = await new TestClient(first.url).spawn({ ttl: "10m" });
+    const command = "echo ready; while read name; do echo hello $name; done; exit 3";
+    const child = startCli(["exec", "-i", sandbox, command], { url });
+    try {
+      const ended = finish(child);
+      await once(child.stdout, "data");
+      await first[Symbol.asyncDispose]();
+      child.stdin.write("you\n");
+      await using second = await open();
+      target = second.url;
+      await once(child.stdout, "data");
+      child.stdin.end("all\n");
+      const { code, stdout, stderr } = await ended;
+      expect({ code, stdout }).toEqual({ code: 3, stdout: "ready\nhello you\nhello all\n" });
+      expect(stderr).toMatch(/^alcove: the connection broke; picking ex-\w+ up again\n$/);
+      await new TestClient(second.url).call("DELETE", `/api/v1/sandboxes/${sandbox}`);
+    } finally {
+      child.kill("SIGKILL");
+      front.close();
+    }
   }, 60_000);
 });
 

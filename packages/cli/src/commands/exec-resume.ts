@@ -4,7 +4,7 @@ import type { ExecStreamChunk } from "@alcove/wire";
 import { write } from "../terminal/output.ts";
 
 /** As long as the service keeps a command whose reader is gone, by default. */
-const patienceMs = 30_000;
+export const patienceMs = 30_000;
 const pauseMs = 200;
 
 /**
@@ -24,7 +24,7 @@ export async function resumeOutput(options: {
   const { client, id, execId, take = pass } = options;
   let { from } = options;
   let deadline = performance.now() + patienceMs;
-  process.stderr.write(`alcove: the connection broke; picking ${execId} up again\n`);
+  tellBroken(execId);
   while (performance.now() < deadline) {
     try {
       const wanted = { from, follow: true, encoding: "base64" } as const;
@@ -42,6 +42,10 @@ export async function resumeOutput(options: {
     await pause(pauseMs);
   }
   throw options.cause;
+}
+
+export function tellBroken(execId: string): void {
+  process.stderr.write(`alcove: the connection broke; picking ${execId} up again\n`);
 }
 
 async function pass(stream: "stdout" | "stderr", data: Buffer): Promise<void> {

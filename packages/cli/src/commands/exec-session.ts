@@ -1,13 +1,12 @@
 import { once } from "node:events";
-import type { AlcoveClient, ExecSocket, ExecStart } from "@alcove/sdk";
-import { AlcoveError, bytesOf } from "@alcove/sdk";
+import { type AlcoveClient, bytesOf, type ExecStart } from "@alcove/sdk";
 import type { ExitReason, LimitName } from "@alcove/wire";
 import { ExitWith, exitCodes } from "../exit-codes.ts";
 import { LeaveKeys } from "../terminal/leave-keys.ts";
 import { write } from "../terminal/output.ts";
 import { rawMode } from "../terminal/raw-mode.ts";
-import { resumeOutput } from "./exec-resume.ts";
 import { forwardSignals } from "./forward-signals.ts";
+import { LastingExec } from "./lasting-exec.ts";
 
 export interface ExecSession {
   client: AlcoveClient;
@@ -20,18 +19,24 @@ export interface ExecSession {
 /** Runs one command with its output on ours. @returns the exit code for this process. */
 export async function runSession(session: ExecSession): Promise<number> {
   // Bytes pass as the command writes them, whatever they are.
-  using socket = await session.client.openExec(session.id, { ...session.start, encoding: "base64" });
+  using command = await LastingExec.open({
+    client: session.client,
+    id: session.id,
+    start: { ...session.start, encoding: "base64" },
+    size: session.start.tty === true ? windowSize : undefined,
+    input: session.stdin === "pipe" && !process.stdin.isTTY ? "streamed" : "typed",
+  });
   const left = Promise.withResolvers<never>();
   const leave = (why: string) => {
-    const name = socket.execId === undefined ? "the command" : socket.execId;
+    const name = command.execId ?? "the command";
     process.stderr.write(`\r\nalcove: left ${name}; ${why}\n`);
     left.reject(new ExitWith(exitCodes.interrupted));
   };
-  using _signals = forwardSignals({ send: (signal) => socket.signal(signal), leave });
-  using _terminal = session.stdin === "terminal" ? attachTerminal(socket) : undefined;
-  if (session.stdin === "none") socket.closeStdin();
-  else pumpStdin(socket, session.stdin, leave).catch((error: unknown) => left.reject(error));
-  return await Promise.race([follow(session, socket), left.promise]);
+  using _signals = forwardSignals({ send: (signal) => command.signal(signal), leave });
+  using _terminal = session.stdin === "terminal" ? attachTerminal(command) : undefined;
+  if (session.stdin === "none") command.closeStdin();
+  else pumpStdin(command, session.stdin, leave).catch((error: unknown) => left.reject(error));
+  return await Promise.race([follow(command), left.promise]);
 }
 
 /** @returns the window of standard output, when it is one. */
@@ -70,37 +75,18 @@ export function exitCodeOfExec(exit: { exit_code: number; reason: ExitReason; li
   }
 }
 
-async function follow(session: ExecSession, socket: ExecSocket): Promise<number> {
-  let next = 0;
-  try {
-    for await (const message of socket.messages()) {
-      if (message.type === "exit") return exitCodeOfExec(message);
-      const bytes = bytesOf(message);
-      if (message.notice !== true) next = (message.offset ?? next) + bytes.length;
-      await write(message.type === "stdout" ? process.stdout : process.stderr, bytes);
-    }
-  } catch (error) {
-    const broken = error instanceof AlcoveError && error.code === "cut";
-    if (!broken || socket.execId === undefined || session.stdin !== "none") throw error;
-    const exit = await resumeOutput({
-      client: session.client,
-      id: session.id,
-      execId: socket.execId,
-      from: next,
-      cause: error,
-    });
-    return exitCodeOfExec(exit);
+async function follow(command: LastingExec): Promise<number> {
+  for await (const message of command.messages()) {
+    if (message.type === "exit") return exitCodeOfExec(message);
+    await write(message.type === "stdout" ? process.stdout : process.stderr, bytesOf(message));
   }
   return exitCodes.execFailed;
 }
 
 /** Keys go through as they are, and the command hears of changes of the window. */
-function attachTerminal(socket: ExecSocket): Disposable {
+function attachTerminal(command: LastingExec): Disposable {
   const raw = rawMode();
-  const resize = () => {
-    const { cols, rows } = windowSize();
-    if (cols !== undefined && rows !== undefined) socket.resize({ cols, rows });
-  };
+  const resize = () => command.resize();
   process.stdout.on("resize", resize);
   return {
     [Symbol.dispose]() {
@@ -111,7 +97,7 @@ function attachTerminal(socket: ExecSocket): Disposable {
 }
 
 async function pumpStdin(
-  socket: ExecSocket,
+  command: LastingExec,
   kind: "terminal" | "pipe",
   leave: (why: string) => void,
 ): Promise<void> {
@@ -121,8 +107,8 @@ async function pumpStdin(
     if (wanted) leave("it is ended unless somebody picks it up within the service's exec.disconnect_grace");
     if (data.length === 0) return;
     process.stdin.pause();
-    void socket.stdin(data).then(() => process.stdin.resume());
+    void command.stdin(data).then(() => process.stdin.resume());
   });
   await once(process.stdin, "end");
-  socket.closeStdin();
+  command.closeStdin();
 }

@@ -42,10 +42,18 @@ export class FakeService implements AsyncDisposable {
     json: { code: "not_found", message: "nothing here" },
   });
   onExec: (message: WsClientMessage, exec: FakeExec) => void = () => undefined;
+  /** Asked at the handshake of a WebSocket; a status refuses it. */
+  refuseSocket: () => number | undefined = () => undefined;
 
   private constructor() {
     this.#server = http.createServer((request, response) => void this.#handle(request, response));
-    this.#sockets = new WebSocketServer({ server: this.#server });
+    this.#sockets = new WebSocketServer({
+      server: this.#server,
+      verifyClient: (_info, answer) => {
+        const status = this.refuseSocket();
+        answer(status === undefined, status);
+      },
+    });
     this.#sockets.on("headers", (headers) => headers.push("X-Exec-ID: ex-aaaaaaaa"));
     this.#sockets.on("connection", (socket: WebSocket) => {
       const exec: FakeExec = {
