@@ -4,7 +4,7 @@ import type { ExecExit, SandboxOperations } from "../../src/ports/index.ts";
 import { projectRoot } from "./agent-binary.ts";
 import { mustRun } from "./programs.ts";
 
-const soon = (ms = 15_000) => ({ signal: AbortSignal.timeout(ms) });
+const soon = (ms = 45_000) => ({ signal: AbortSignal.timeout(ms) });
 
 /** Runs a script with the sandbox's shell and waits for its end. */
 export async function runScript(

@@ -134,7 +134,7 @@ export class ExecService implements Disposable {
     if (stdin !== undefined) this.#feed(follow, stdin);
     const stdout = new OutputCollector({ maxBytes: this.#limits.maxOutputBytes });
     const stderr = new OutputCollector({ maxBytes: this.#limits.maxOutputBytes });
-    const owner = target.row.ownerId ?? target.row.id;
+    const owner = target.row.ownerId || target.row.id;
     let exit: ExecExit | undefined;
     try {
       for await (const event of follow.events) {

@@ -175,7 +175,7 @@ function roomIn(
   row: SandboxRow,
 ): { room: AnswerRoom } | Record<string, never> {
   const { answer, signal } = options;
-  return answer === undefined ? {} : { room: (bytes) => answer.grow(row.ownerId ?? row.id, bytes, signal) };
+  return answer === undefined ? {} : { room: (bytes) => answer.grow(row.ownerId || row.id, bytes, signal) };
 }
 
 async function* limitBody(body: FileBody, maxBytes: number): AsyncGenerator<Uint8Array> {

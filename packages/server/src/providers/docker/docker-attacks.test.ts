@@ -154,7 +154,7 @@ await describeWith(["docker", "agent", "busybox", "compiler"], "attacks from ins
 
   it("neither environment nor descriptors leak in", async () => {
     const names = (await output("env | cut -d= -f1 | sort")).trim().split("\n");
-    const expected = ["HOME", "LOGNAME", "PATH", "PWD", "SHELL", "SHLVL", "USER"];
+    const expected = ["HOME", "LANG", "LOGNAME", "PATH", "PWD", "SHELL", "SHLVL", "USER"];
     expect(names.filter((name) => !expected.includes(name))).toEqual([]);
     // The fourth is the listing's own.
     expect((await output("ls /proc/self/fd")).trim().split("\n").length).toBeLessThanOrEqual(4);

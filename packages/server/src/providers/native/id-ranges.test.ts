@@ -77,3 +77,13 @@ it("a claim counts as long as its runtime is there", async () => {
   claims?.release(base, "rt-kept");
   expect(await readdir(dir)).toEqual([]);
 });
+
+it("claims go on when their folder was taken away", async () => {
+  const folder = await mkdtemp(join(tmpdir(), "alcove-claims-"));
+  folders.push(folder);
+  const claims = RangeClaims.open({ dir: join(folder, "claims"), runtimes: join(folder, "one") });
+  expect(claims?.claim(base, "rt-1")).toBe(true);
+  await rm(join(folder, "claims"), { recursive: true });
+  expect(claims?.claim(base, "rt-2")).toBe(true);
+  expect(claims?.claim(base, "rt-3")).toBe(false);
+});

@@ -45,6 +45,8 @@ type Waiter = { resolve: (reply: Reply) => void; reject: (error: unknown) => voi
 /** Longer than the launcher itself gives a request. */
 const replyMs = 25_000;
 const shiftMs = 600_000;
+/** How long a launcher may take to end when the service does. */
+const closeMs = 10_000;
 
 /**
  * A resident `alcove-launch serve`: starting a program from a large process takes milliseconds, asking one that is there
@@ -161,6 +163,9 @@ export class Launcher implements AsyncDisposable {
     child.ref();
     const ended = once(child, "exit");
     child.stdin.end();
+    // What it has in hand, a copy of an image above all, may take minutes; the next start undoes what is half done.
+    const impatient = setTimeout(() => child.kill("SIGKILL"), closeMs);
     await ended;
+    clearTimeout(impatient);
   }
 }

@@ -1,5 +1,6 @@
 import { join } from "node:path";
 import type { Capability } from "@alcove/wire";
+import { boundedParallel } from "../../platform/bounded-parallel.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
 import {
@@ -42,6 +43,8 @@ interface Connected {
 
 /** The name of the machine's own root. */
 const hostImage = "host";
+/** Records that one inventory reads at once. */
+const parallelLooks = 64;
 /** How long undoing a failed spawn may take. */
 const undoMs = 10_000;
 
@@ -188,8 +191,13 @@ export class NativeProvider implements RuntimeProvider {
 
   async inventory(_options: CallOptions): Promise<InventoryEntry[]> {
     const ids = (await this.#site.directories.list()).filter((id) => !id.startsWith(probePrefix));
-    const entries = await Promise.all(ids.map((runtimeId) => this.#inventoryEntry(runtimeId)));
-    return entries.filter((entry) => entry !== undefined);
+    const entries: InventoryEntry[] = [];
+    // Each look takes descriptors, and there may be thousands of runtimes.
+    await boundedParallel(ids, parallelLooks, async (runtimeId) => {
+      const entry = await this.#inventoryEntry(runtimeId);
+      if (entry !== undefined) entries.push(entry);
+    });
+    return entries;
   }
 
   /** @returns undefined for what another installation made: this one touches nothing of it. */

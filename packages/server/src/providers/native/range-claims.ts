@@ -1,4 +1,13 @@
-import { lstatSync, mkdirSync, readlinkSync, renameSync, statSync, symlinkSync, unlinkSync } from "node:fs";
+import {
+  existsSync,
+  lstatSync,
+  mkdirSync,
+  readlinkSync,
+  renameSync,
+  statSync,
+  symlinkSync,
+  unlinkSync,
+} from "node:fs";
 import { join } from "node:path";
 
 /** Where services of one machine tell each other which ranges they use. Emptied with every start of the machine. */
@@ -36,6 +45,8 @@ export class RangeClaims {
     const path = join(this.#dir, String(base));
     const target = join(this.#runtimes, runtimeId);
     for (let tried = 0; tried < 3; tried += 1) {
+      // Whatever empties /run may have taken the folder away while the service ran.
+      if (!existsSync(this.#dir)) mkdirSync(this.#dir, { recursive: true, mode: 0o700 });
       if (succeeds(() => symlinkSync(target, path), "EEXIST")) return true;
       if (linkTarget(path) === target) return true;
       if (isHeld(path)) return false;
