@@ -20,6 +20,11 @@ const goingAwayMs = 500;
 const outputHighWaterBytes = 1_048_576;
 /** Standard input that may wait for the command before the socket is no longer read. */
 const stdinHighWaterBytes = 1_048_576;
+/**
+ * Standard input that may wait when it was held at a ping: pongs, and the end of the connection, come behind it. More
+ * than the kernel holds of a connection that is not read, so that the client's silence is seen.
+ */
+const stdinMostBytes = 8_388_608;
 
 const closeCodes = { normal: 1000, goingAway: 1001, refused: 1008, failed: 1011 } as const;
 const messageTypes = ["start", "attach", "stdin", "resize", "signal"] as const;
@@ -44,12 +49,14 @@ export class WebSocketExec {
   readonly #execs: ExecService;
   readonly #call: CallUnderWay;
   readonly #logger: Logger;
+  readonly #pingMs: number;
   #state: "waiting" | "running" | "closed" = "waiting";
   #follow: Promise<ExecFollow> | undefined;
   #stdin: Promise<void> = Promise.resolve();
   /** Input that came after a change of the window is typed into the changed one. */
   #resized: Promise<void> = Promise.resolve();
   #stdinWaitingBytes = 0;
+  #stdinLimitBytes = stdinHighWaterBytes;
   #answered = true;
 
   constructor(options: {
@@ -60,6 +67,8 @@ export class WebSocketExec {
     execs: ExecService;
     call: CallUnderWay;
     logger: Logger;
+    /** A client that left two of these unanswered is gone. */
+    pingMs?: number;
   }) {
     this.#socket = options.socket;
     this.#sandboxId = options.sandboxId;
@@ -67,12 +76,13 @@ export class WebSocketExec {
     this.#execs = options.execs;
     this.#call = options.call;
     this.#logger = options.logger;
+    this.#pingMs = options.pingMs ?? pingMs;
   }
 
   /** Listens from now on; everything is let go of when the socket closes. */
   open(): void {
     const socket = this.#socket;
-    const ping = setInterval(() => this.#ping(), pingMs);
+    const ping = setInterval(() => this.#ping(), this.#pingMs);
     const impatient = setTimeout(
       () => this.#refuse(new BadRequest("no start message came within 30s")),
       startDeadlineMs,
@@ -89,6 +99,8 @@ export class WebSocketExec {
     });
     socket.on("message", (data: Buffer) => {
       clearTimeout(impatient);
+      // A pong may be far behind the input of a slow line.
+      this.#answered = true;
       this.#receive(data);
     });
     socket.on("error", (error) => {
@@ -105,8 +117,14 @@ export class WebSocketExec {
   }
 
   #ping(): void {
-    // A socket that is not read cannot show its pongs.
-    if (this.#socket.isPaused) return;
+    if (this.#socket.isPaused) {
+      // A socket that is not read cannot show its pongs; but what is sent to a client that closed it makes it fail.
+      this.#socket.ping();
+      this.#stdinLimitBytes = stdinMostBytes;
+      this.#answered = this.#stdinWaitingBytes > stdinMostBytes;
+      if (!this.#answered) this.#socket.resume();
+      return;
+    }
     if (this.#answered) this.#socket.ping();
     else this.#socket.terminate();
     this.#answered = false;
@@ -210,7 +228,7 @@ export class WebSocketExec {
   #queueStdin(message: ClientMessage<"stdin">): void {
     const data = decodeContent("data", message.data, message.encoding);
     this.#stdinWaitingBytes += data.length + 1;
-    if (this.#stdinWaitingBytes > stdinHighWaterBytes) this.#socket.pause();
+    if (this.#stdinWaitingBytes > this.#stdinLimitBytes) this.#socket.pause();
     const resized = this.#resized;
     const write = async () => {
       try {
@@ -222,7 +240,10 @@ export class WebSocketExec {
         this.#logger.debug({ exec_id: this.#execId, err: error }, "standard input was not taken");
       } finally {
         this.#stdinWaitingBytes -= data.length + 1;
-        if (this.#socket.isPaused && this.#stdinWaitingBytes <= stdinHighWaterBytes) this.#socket.resume();
+        if (this.#stdinWaitingBytes <= stdinHighWaterBytes) {
+          this.#stdinLimitBytes = stdinHighWaterBytes;
+          if (this.#socket.isPaused) this.#socket.resume();
+        }
       }
     };
     this.#stdin = this.#stdin.then(write);

@@ -1,0 +1,108 @@
+import type { AddressInfo } from "node:net";
+import { afterEach, expect, it } from "vitest";
+import { WebSocket, WebSocketServer } from "ws";
+import type { ExecFollow, ExecService } from "../../core/exec/exec-service.ts";
+import { silentLogger } from "../../platform/logger.ts";
+import type { ExecId } from "../../ports/ids.ts";
+import { WebSocketExec } from "./websocket.ts";
+
+const generous = { timeout: 30_000 };
+const closing: (() => void)[] = [];
+
+afterEach(() => {
+  for (const close of closing.splice(0)) close();
+});
+
+/** A socket whose command takes none of its input until `take`. */
+async function heldCommand(pingMs = 300) {
+  const gone = new AbortController();
+  const room = Promise.withResolvers<void>();
+  const left = Promise.withResolvers<void>();
+  const state = { taken: 0, held: false, gone: gone.signal, take: () => room.resolve() };
+  const follow: ExecFollow = {
+    execId: "ex-abcdefgh" as ExecId,
+    pid: 1,
+    events: {
+      [Symbol.asyncIterator]: () => ({
+        next: () => left.promise.then(() => ({ done: true as const, value: undefined })),
+      }),
+    },
+    writeStdin: async (data) => {
+      await room.promise;
+      state.taken += data.length;
+    },
+    closeStdin: () => Promise.resolve(),
+    [Symbol.asyncDispose]: () => Promise.resolve(),
+  };
+  const execs = { stream: () => Promise.resolve(follow) } as unknown as ExecService;
+  const server = new WebSocketServer({ host: "127.0.0.1", port: 0 });
+  server.on("connection", (socket) => {
+    const pause = socket.pause.bind(socket);
+    socket.pause = () => {
+      state.held = true;
+      pause();
+    };
+    new WebSocketExec({
+      socket,
+      sandboxId: "sb",
+      execId: follow.execId,
+      execs,
+      call: {
+        signal: gone.signal,
+        abort: (reason) => {
+          gone.abort(reason);
+          left.resolve();
+        },
+        setPatience: () => undefined,
+        end: () => undefined,
+      },
+      logger: silentLogger,
+      pingMs,
+    }).open();
+  });
+  await new Promise((resolve) => server.once("listening", resolve));
+  const client = new WebSocket(`ws://127.0.0.1:${(server.address() as AddressInfo).port}`);
+  client.on("error", () => undefined);
+  closing.push(() => {
+    client.terminate();
+    for (const socket of server.clients) socket.terminate();
+    server.close();
+  });
+  await new Promise((resolve) => client.once("open", resolve));
+  client.send(JSON.stringify({ type: "start", command: "sleep 1" }));
+  const input = (bytes: number) => {
+    for (let sent = 0; sent < bytes; sent += 100_000)
+      client.send(JSON.stringify({ type: "stdin", data: "y".repeat(100_000) }));
+  };
+  return { client, state, input };
+}
+
+it.each([3_000_000, 40_000_000])(
+  "a client that leaves while %i bytes of its input are held is noticed",
+  async (bytes) => {
+    const { client, state, input } = await heldCommand();
+    input(bytes);
+    await expect.poll(() => state.held, generous).toBe(true);
+    client.terminate();
+    await expect.poll(() => state.gone.aborted, generous).toBe(true);
+  },
+  40_000,
+);
+
+it("a client that falls silent while its input is held is noticed", async () => {
+  const { client, state, input } = await heldCommand();
+  client.pause();
+  input(3_000_000);
+  await expect.poll(() => state.held, generous).toBe(true);
+  await expect.poll(() => state.gone.aborted, generous).toBe(true);
+}, 40_000);
+
+it("a client that stays keeps its held input, however much it is", async () => {
+  const { state, input } = await heldCommand(1_000);
+  input(20_000_000);
+  await expect.poll(() => state.held, generous).toBe(true);
+  await new Promise((resolve) => setTimeout(resolve, 3_500));
+  expect(state.gone.aborted).toBe(false);
+  state.take();
+  await expect.poll(() => state.taken, generous).toBe(20_000_000);
+}, 70_000);
