@@ -1,8 +1,9 @@
+import { setTimeout as pause } from "node:timers/promises";
 import { formatDuration, type OutputEncoding } from "@alcove/wire";
 import { CallerGone, deadlineAfter, ShuttingDown } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
 import type { Clock } from "../../ports/clock.ts";
-import { ResourceLimit, TimedOut, Unavailable } from "../../ports/errors.ts";
+import { NotFound, ResourceLimit, RuntimeGone, TimedOut, Unavailable } from "../../ports/errors.ts";
 import type { EventSink } from "../../ports/event-sink.ts";
 import type { ExecId, Ids } from "../../ports/ids.ts";
 import type {
@@ -29,6 +30,7 @@ const startDeadlineMs = 30_000;
 /** How long after its own deadline a buffered command may stay silent before its sandbox counts as ill. */
 const overdueMs = 60_000;
 const cleanupDeadlineMs = 10_000;
+const unansweredPauseMs = 200;
 /** Output that is answered is there as bytes, as text and as the answer's body. */
 const outputCopies = 3;
 const empty = Buffer.alloc(0);
@@ -214,11 +216,15 @@ export class ExecService implements Disposable {
     const { stdin } = options;
     const spec = this.#spec(target, input, { operation: "exec", stdin: stdin !== false, detached: true });
     using deadline = deadlineAfter(startDeadlineMs);
-    const { started } = await this.#tracker.start(
-      target,
-      { execId: spec.execId, operation: "exec", detached: true },
-      () => target.operations.execs.startDetached(spec, { signal: deadline.signal }),
-    );
+    const known = this.#tracker.knows(sandboxId, spec.execId);
+    const { started } = await this.#tracker
+      .start(target, { execId: spec.execId, operation: "exec", detached: true }, () =>
+        target.operations.execs.startDetached(spec, { signal: deadline.signal }),
+      )
+      .catch((error: unknown) => {
+        if (!known && maybeStarted(error, deadline.signal)) void this.#endUnanswered(target, spec.execId);
+        throw error;
+      });
     if (typeof stdin !== "boolean") void this.#feedDetached(target, spec.execId, stdin);
     return { execId: spec.execId, pid: started.pid };
   }
@@ -333,6 +339,7 @@ export class ExecService implements Disposable {
     operation: ExecOperation,
   ): Promise<{ view: ExecView; reader: ExecReader }> {
     using deadline = deadlineAfter(startDeadlineMs);
+    const known = this.#tracker.knows(target.row.id, spec.execId);
     try {
       const { started, reader } = await this.#tracker.start(
         target,
@@ -341,8 +348,8 @@ export class ExecService implements Disposable {
       );
       return { view: started, reader };
     } catch (error) {
+      if (!known && maybeStarted(error, deadline.signal)) void this.#endUnanswered(target, spec.execId);
       if (!deadline.signal.aborted) throw error;
-      void this.#endUnanswered(target, spec.execId);
       throw new Unavailable(
         `the sandbox ${target.row.id} did not start command ${spec.execId} within ${formatDuration(startDeadlineMs)}`,
         { cause: error, details: { exec_id: spec.execId } },
@@ -385,12 +392,23 @@ export class ExecService implements Disposable {
     }
   }
 
+  /**
+   * Ends a command whose start was not answered, over the connection there is by then. The kill may overtake the start,
+   * so that one answer of "not found" is not believed.
+   */
   async #endUnanswered(target: Target, execId: ExecId): Promise<void> {
-    try {
-      using deadline = deadlineAfter(cleanupDeadlineMs);
-      await target.operations.execs.kill(execId, { reason: "cancelled", signal: deadline.signal });
-    } catch (error) {
-      this.#logger.debug({ exec_id: execId, err: error }, "a command that did not start was not found");
+    using deadline = deadlineAfter(cleanupDeadlineMs);
+    const { signal } = deadline;
+    for (let notFound = 0; notFound < 2 && !signal.aborted; ) {
+      try {
+        const { operations } = await this.#sandboxes.locate(target.row.id, { signal });
+        await operations.execs.kill(execId, { reason: "cancelled", signal });
+        return;
+      } catch (error) {
+        if (error instanceof NotFound) notFound += 1;
+        this.#logger.debug({ exec_id: execId, err: error }, "a command that did not start was not found");
+      }
+      await pause(unansweredPauseMs, undefined, { ref: false });
     }
   }
 
@@ -450,6 +468,11 @@ export class ExecService implements Disposable {
     }
     if (signal.aborted) throw abortError(signal.reason);
   }
+}
+
+/** Whether a start that failed was perhaps carried out: its answer is missing, it was not refused. */
+function maybeStarted(error: unknown, deadline: AbortSignal): boolean {
+  return deadline.aborted || error instanceof RuntimeGone;
 }
 
 function abortError(reason: unknown): Error {

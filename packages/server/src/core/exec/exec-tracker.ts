@@ -95,6 +95,11 @@ export class ExecTracker implements Disposable {
     return this.#sandboxes.get(sandboxId)?.execs.get(execId)?.detached === false;
   }
 
+  /** Whether a command of this id runs, or is being started. */
+  knows(sandboxId: string, execId: ExecId): boolean {
+    return this.#sandboxes.get(sandboxId)?.execs.has(execId) === true;
+  }
+
   /** Whether commands can run in a sandbox, reachable now or not. */
   follows(sandboxId: string): boolean {
     return this.#sandboxes.has(sandboxId);

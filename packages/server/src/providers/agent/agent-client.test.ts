@@ -96,6 +96,81 @@ it("a kept connection that turns out dead is replaced once, unseen by the caller
   expect(agent.connections).toBe(2);
 });
 
+it("what cannot be repeated is not sent again: its outcome is not known", async () => {
+  await using agent = await fakeAgent((request, connection) => {
+    if (request.op === "exec.list") connection.answer({ execs: [] });
+    else connection.socket.destroy();
+  });
+  await using client = clientOf(agent);
+  const calls = [
+    () => client.files.move("/a", "/b", options()),
+    () => client.files.mkdir("/a", { ...options(), parents: false }),
+    () => client.files.remove("/a", { ...options(), recursive: false }),
+    () => client.execs.signal(execId, 15, options()),
+  ];
+  for (const call of calls) {
+    await client.execs.list(options());
+    const before = agent.requests.length;
+    await expect(call()).rejects.toThrow(/whether it was done is not known/);
+    expect(agent.requests).toHaveLength(before + 1);
+  }
+});
+
+/** An agent that starts a command and cuts the connection instead of saying so. */
+function startsUnheard(command: string): Promise<FakeAgent> {
+  const record = {
+    exec_id: execId,
+    pid: 7,
+    command,
+    args: [],
+    tty: false,
+    started_at: 1,
+    output_bytes: 2,
+    first_offset: 0,
+    from: 0,
+  };
+  let starts = 0;
+  return fakeAgent((request, connection) => {
+    if (request.op === "exec.list") connection.answer({ execs: [] });
+    else if (request.op === "exec.get") connection.answer({ ...record, detached: true });
+    else if (request.op === "exec.attach") {
+      connection.frame(frameKinds.reply, { ...record, detached: false });
+      connection.raw(frameKinds.stdout, Buffer.from("hi"), 0);
+      connection.frame(frameKinds.event, exit);
+      connection.end();
+    } else if (starts === 0) {
+      starts += 1;
+      connection.socket.destroy();
+    } else connection.frame(frameKinds.error, { code: "exists", message: "exists already" });
+  });
+}
+
+it("a start that was heard on a connection that broke is found when it is sent again", async () => {
+  await using agent = await startsUnheard("true");
+  await using client = clientOf(agent);
+  await client.execs.list(options());
+  await using view = await client.execs.start(spec, options());
+  const events: string[] = [];
+  for await (const event of view.events)
+    events.push(event.type === "exit" ? "exit" : event.data.toString("utf8"));
+  expect([view.pid, events]).toEqual([7, ["hi", "exit"]]);
+  expect(agent.requests.at(-1)).toMatchObject({ op: "exec.attach", from: 0, follow: true, lossless: true });
+});
+
+it("a detached start that was heard on a connection that broke is found too", async () => {
+  await using agent = await startsUnheard("true");
+  await using client = clientOf(agent);
+  await client.execs.list(options());
+  expect(await client.execs.startDetached({ ...spec, detached: true }, options())).toEqual({ pid: 7 });
+});
+
+it("another command of the same id is not taken for the one that was asked for", async () => {
+  await using agent = await startsUnheard("false");
+  await using client = clientOf(agent);
+  await client.execs.list(options());
+  await expect(client.execs.start(spec, options())).rejects.toThrow(Conflict);
+});
+
 it("a fresh connection that is cut before the reply means the runtime is gone", async () => {
   await using agent = await fakeAgent((_request, connection) => connection.socket.destroy());
   await using client = clientOf(agent);

@@ -2,8 +2,10 @@ import { Duplex } from "node:stream";
 import { expect, it } from "vitest";
 import { BadRequest } from "../../ports/index.ts";
 import { AgentChannel, type AgentRequest } from "./channel.ts";
+import type { AgentConnection } from "./connection.ts";
 import { unixDialer } from "./dialers.ts";
 import { fakeAgent } from "./fake-agent.ts";
+import { Collect } from "./operation.ts";
 
 const { signal } = new AbortController();
 
@@ -78,4 +80,23 @@ it("what an agent cannot do is refused before anything of it is sent", async () 
   expect(await channel.call({ op: "sandbox.info" }, { signal })).toEqual({ fine: true });
   expect([agent.connections, agent.requests.length]).toEqual([1, 1]);
   channel.close();
+});
+
+it("what held a listing does not touch the connection once the listing has failed", async () => {
+  const held = Promise.withResolvers<void>();
+  const calls: string[] = [];
+  const connection = {
+    pause: () => calls.push("pause"),
+    resume: () => calls.push("resume"),
+    destroy: () => calls.push("destroy"),
+  } as unknown as AgentConnection;
+  const collect = new Collect(() => held.promise);
+  collect.attach(connection);
+  collect.onEvent({});
+  collect.fail(new BadRequest("refused"));
+  await expect(collect.done).rejects.toThrow("refused");
+  expect(calls).toEqual(["pause", "resume"]);
+  held.resolve();
+  await new Promise((resolve) => setImmediate(resolve));
+  expect(calls).toEqual(["pause", "resume"]);
 });

@@ -1,4 +1,5 @@
 import type { Duplex } from "node:stream";
+import { Unavailable } from "../../ports/errors.ts";
 import type { CallOptions } from "../../ports/sandbox-operations.ts";
 import { AgentConnection, type AgentFeatures, encodeHello, encodeRequest } from "./connection.ts";
 import { runtimeGone, translateDialFailure } from "./failures.ts";
@@ -18,6 +19,34 @@ const idleMs = 10_000;
 /** All idle connections of this process: descriptors are a table of the process, and thousands of sandboxes share it. */
 const maxIdleEverywhere = 1_024;
 let idleEverywhere = 0;
+/**
+ * Requests that may be sent again when an idle connection breaks under them: the agent may have carried them out before,
+ * and the second time does no harm and answers as the first. `exec.start` is refused the second time; who asks for it
+ * takes that as the answer (`Operation.sentAgain`).
+ */
+const repeatable = new Set([
+  "sandbox.configure",
+  "sandbox.info",
+  "sandbox.stats",
+  "sandbox.events",
+  "sandbox.expiry",
+  "sandbox.shutdown",
+  "exec.start",
+  "exec.attach",
+  "exec.get",
+  "exec.list",
+  "exec.resize",
+  "exec.kill",
+  "exec.grace",
+  "file.stat",
+  "file.list",
+  "file.read",
+  "file.chmod",
+  "file.glob",
+  "file.archive",
+  "file.watch",
+  "port.dial",
+]);
 
 /**
  * The way to one agent: puts each operation on a connection of its own, an idle one when there is one. Idle connections
@@ -81,6 +110,11 @@ export class AgentChannel {
         void this.#beginFresh(encodeRequest(known, this.#hello), operation, signal);
       } else {
         reused.start(encodeRequest(known, null), operation, () => {
+          if (!repeatable.has(known.op)) {
+            operation.fail(this.#unknownOutcome(known.op));
+            return;
+          }
+          operation.sentAgain = true;
           void this.#beginFresh(encodeRequest(known, this.#hello), operation, signal);
         });
       }
@@ -127,6 +161,12 @@ export class AgentChannel {
     this.#open.add(connection);
     if (typeof opening === "function") connection.startAfterWelcome(this.#hello, operation, opening);
     else connection.start(opening, operation, null);
+  }
+
+  #unknownOutcome(op: string): Unavailable {
+    return new Unavailable(
+      `the connection to sandbox ${this.#name} broke during ${op}; whether it was done is not known`,
+    );
   }
 
   #takeIdle(): AgentConnection | undefined {

@@ -74,7 +74,7 @@ export class AgentConnection implements FrameSink {
 
   /**
    * Sends a request, in front of it whatever `bytes` starts with (a hello).
-   * @param onStale called instead of failing the operation when the connection ends before any frame arrived.
+   * @param onStale called instead of failing the operation, which it has to do or to start elsewhere, when the connection ends before any frame arrived.
    */
   start(bytes: Buffer, operation: Operation, onStale: (() => void) | null): void {
     this.#operation = operation;

@@ -14,7 +14,7 @@ import type { AgentAsk, AgentChannel, AgentRequest } from "./channel.ts";
 import type { EventsFeed } from "./events-feed.ts";
 import { listExecs } from "./exec-list.ts";
 import { ExecFollow } from "./exec-view.ts";
-import { Operation } from "./operation.ts";
+import { Call, Operation } from "./operation.ts";
 import { execInfoOf, numberOf } from "./reading.ts";
 
 /** Commands of one sandbox, through its agent. docs/agent-protocol.md, Exec operations. */
@@ -32,12 +32,28 @@ export class AgentExecs implements ExecOperations {
   async start(spec: ExecSpec, options: CallOptions): Promise<ExecView> {
     const follow = new ExecFollow({ name: this.#name });
     this.#channel.begin(startAsk(spec, { follow: true }), follow, options.signal);
-    return follow.view(spec.execId, numberOf(await follow.reply, "pid"));
+    try {
+      return follow.view(spec.execId, numberOf(await follow.reply, "pid"));
+    } catch (error) {
+      if (!(follow.sentAgain && error instanceof Conflict)) throw error;
+      const view = await this.attach(spec.execId, { ...options, from: 0, follow: true, lossless: true });
+      if (isStartOf(spec, view.info)) return view;
+      await view[Symbol.asyncDispose]();
+      throw error;
+    }
   }
 
   async startDetached(spec: ExecSpec, options: CallOptions): Promise<{ pid: number }> {
-    const reply = await this.#channel.call(startAsk(spec, { follow: false }), options);
-    return { pid: numberOf(reply, "pid") };
+    const call = new Call({ fresh: false });
+    this.#channel.begin(startAsk(spec, { follow: false }), call, options.signal);
+    try {
+      return { pid: numberOf(await call.reply, "pid") };
+    } catch (error) {
+      if (!(call.sentAgain && error instanceof Conflict)) throw error;
+      const info = await this.get(spec.execId, options);
+      if (isStartOf(spec, info)) return { pid: info.pid };
+      throw error;
+    }
   }
 
   async attach(
@@ -107,6 +123,11 @@ export class AgentExecs implements ExecOperations {
   async setGrace(execId: ExecId, graceMs: number | null, options: CallOptions): Promise<void> {
     await this.#channel.call({ op: "exec.grace", exec_id: execId, grace_ms: graceMs }, options);
   }
+}
+
+/** Whether the command that has the id is the one asked for; a record holds the beginning of a long command. */
+function isStartOf(spec: ExecSpec, info: ExecInfo): boolean {
+  return spec.command.startsWith(info.command.replace(/…$/, "")) && spec.detached === info.detached;
 }
 
 /** Limits are only asked of agents that know them. */

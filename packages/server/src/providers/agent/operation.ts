@@ -7,6 +7,8 @@ import type { AgentConnection } from "./connection.ts";
 export abstract class Operation {
   /** Whether the connection may be a reused one. Bodies cannot be repeated, so uploads take a fresh one. */
   readonly fresh: boolean = false;
+  /** The request was sent again, after a connection on which the agent may have taken it already. */
+  sentAgain = false;
   protected connection: AgentConnection | null = null;
   #over = false;
   #signal: AbortSignal | null = null;
@@ -144,6 +146,8 @@ export class Collect extends Operation {
   }
   protected override onFailure(error: unknown): void {
     this.#left = [];
+    // The connection may carry the next operation; what waits here must not resume it under that one.
+    this.#resume();
     this.#settle.reject(error);
   }
 
