@@ -118,6 +118,31 @@ describe.skipIf(skip !== undefined)(`hard times${skip === undefined ? "" : ` (sk
     }
   }, 120_000);
 
+  test("a connection that breaks under standard input ends the reading: what arrived is not known", async () => {
+    const home = await nativeHome();
+    try {
+      using connections = new ConnectionWatch();
+      await using server = await startTestServer({
+        provider: async () => home.open(),
+        dataDir: home.dataDir,
+      });
+      const client = new TestClient(server.url);
+      const id = await client.spawn({ image: "host", ttl: "10m" });
+      const command = "touch /tmp/up; while [ ! -e /tmp/go ]; do sleep 0.1; done; wc -c";
+      const fed = client.exec(id, { command, stdin: "x".repeat(2_000_000) });
+      await eventually(async () => {
+        const { json } = await client.exec(id, { command: "test -e /tmp/up" });
+        return json.exit_code === 0 ? true : undefined;
+      });
+      connections.breakLocal();
+      const answer = await fed;
+      expect([answer.status, answer.json.code]).toEqual([503, "unavailable"]);
+      await client.call("DELETE", `/api/v1/sandboxes/${id}`);
+    } finally {
+      await home.remove();
+    }
+  }, 60_000);
+
   describe("a service whose descriptors are used up", () => {
     let dataDir: string;
     let service: ModelService;

@@ -162,6 +162,45 @@ describe.skipIf(skip !== undefined)(`a restart${skip === undefined ? "" : ` (ski
       front.close();
     }
   }, 60_000);
+
+  test("a reader that is back at once gets all that follows, however much", async () => {
+    const execId = "ex-backatonce";
+    const open = () => startTestServer({ provider: async () => home.open(), dataDir: home.dataDir });
+    let path = "";
+    {
+      await using first = await open();
+      const client = new TestClient(first.url);
+      path = `/api/v1/sandboxes/${await client.spawn({ ttl: "10m" })}`;
+      // More than is kept for readers.
+      const much = "head -c 6000000 /dev/zero | tr '\\0' x | fold -w 99";
+      const { response } = await openRequest(`${first.url}${path}/exec`, {
+        method: "POST",
+        body: {
+          command: `echo begun; while [ ! -e /tmp/back ]; do sleep 0.1; done; ${much}; echo; echo over`,
+          exec_id: execId,
+          stream: true,
+          timeout: "5m",
+        },
+      });
+      let text = "";
+      response.on("error", () => undefined);
+      response.on("data", (chunk: Buffer) => {
+        text += chunk;
+      });
+      await eventually(() => (text.includes("begun") ? true : undefined));
+    }
+    await using second = await open();
+    const client = new TestClient(second.url);
+    const { response } = await openRequest(`${second.url}${path}/execs/${execId}/output?from=6&follow=true`, {
+      method: "GET",
+    });
+    const read = response.toArray();
+    expect((await client.call("POST", `${path}/exec`, { command: "touch /tmp/back" })).status).toBe(200);
+    const text = Buffer.concat(await read).toString();
+    expect(said(text, "stdout")).toHaveLength(6_000_000 + Math.floor(6_000_000 / 99) + "\nover\n".length);
+    expect(lines(text).at(-1)).toMatchObject({ exit_code: 0, reason: "exited" });
+    await client.call("DELETE", path);
+  }, 60_000);
 });
 
 describe("a stop", () => {

@@ -132,7 +132,13 @@ export class ExecService implements Disposable {
     const followingMs = this.#clock.monotonicMs();
     options.onStage?.("start", followingMs - startedMs);
     using overdue = deadlineAfter(Math.min(spec.timeoutMs + overdueMs, 2 ** 31 - 1), options.signal);
-    await using follow = this.#follow(target, { view, reader, signal: overdue.signal, from: 0 });
+    await using follow = this.#follow(target, {
+      view,
+      reader,
+      signal: overdue.signal,
+      from: 0,
+      lossless: true,
+    });
     if (stdin !== undefined) this.#feed(follow, stdin);
     const stdout = new OutputCollector({ maxBytes: this.#limits.maxOutputBytes });
     const stderr = new OutputCollector({ maxBytes: this.#limits.maxOutputBytes });
@@ -201,7 +207,13 @@ export class ExecService implements Disposable {
       detached: false,
     });
     const { view, reader } = await this.#open(target, spec, "exec_stream");
-    const follow = this.#follow(target, { view, reader, signal: options.signal, from: 0 });
+    const follow = this.#follow(target, {
+      view,
+      reader,
+      signal: options.signal,
+      from: 0,
+      lossless: true,
+    });
     if (typeof options.stdin !== "boolean") this.#feed(follow, options.stdin);
     return follow;
   }
@@ -251,15 +263,15 @@ export class ExecService implements Disposable {
   ): Promise<ExecFollow & { info: ExecInfo }> {
     const { target, id } = await this.#addressed(sandboxId, execId, options);
     const { from, follow, signal } = options;
-    const lossless = this.#tracker.isAttached(sandboxId, id);
+    const lossless = await this.#isAttached(target, id, options);
     const attach = () => target.operations.execs.attach(id, { from, follow, lossless, signal });
     if (!follow) {
       const view = await attach();
       const reader: ExecReader = { leave: () => undefined };
-      return Object.assign(this.#follow(target, { view, reader, signal }), { info: view.info });
+      return Object.assign(this.#follow(target, { view, reader, signal, lossless }), { info: view.info });
     }
     const { attached, reader } = await this.#tracker.attach(target, id, attach);
-    return Object.assign(this.#follow(target, { view: attached, reader, signal, from }), {
+    return Object.assign(this.#follow(target, { view: attached, reader, signal, from, lossless }), {
       info: attached.info,
     });
   }
@@ -304,6 +316,17 @@ export class ExecService implements Disposable {
     options: CallOptions,
   ): Promise<{ target: Target; id: ExecId }> {
     return { target: await this.#sandboxes.locate(sandboxId, options), id: checkExecId(execId) };
+  }
+
+  /**
+   * Whether this command runs and was not started detached. After a restart a reader may be back before the tracker
+   * knows the command: its output would wait for ever for a reader that takes over as the first one did.
+   */
+  async #isAttached(target: Target, id: ExecId, options: CallOptions): Promise<boolean> {
+    const detached = this.#tracker.isDetached(target.row.id, id);
+    if (detached !== undefined) return !detached;
+    const info = await target.operations.execs.get(id, options);
+    return info.exit === undefined && !info.detached;
   }
 
   #spec(
@@ -415,16 +438,15 @@ export class ExecService implements Disposable {
   /** @param reading.from offset of the view's first byte; left out for a view that is not to follow. */
   #follow(
     target: Target,
-    reading: { view: ExecView; reader: ExecReader; signal: AbortSignal; from?: number },
+    reading: { view: ExecView; reader: ExecReader; signal: AbortSignal; from?: number; lossless: boolean },
   ): ExecFollow {
-    const { view, reader, signal, from } = reading;
+    const { view, reader, signal, from, lossless } = reading;
     const { execId } = view;
-    const lossless = this.#tracker.isAttached(target.row.id, execId);
     const lasting = new LastingView({
       view,
       from: from ?? 0,
-      attach: (next) =>
-        target.operations.execs.attach(execId, { from: next, follow: true, lossless, signal }),
+      attach: (next, attempt) =>
+        target.operations.execs.attach(execId, { from: next, follow: true, lossless, signal: attempt }),
       sandboxRuns: () => from !== undefined && this.#tracker.follows(target.row.id),
     });
     const closeView = async () => {

@@ -4,7 +4,7 @@ import { BadRequest, ProviderError } from "../../ports/errors.ts";
 import type { NewEvent } from "../../ports/store.ts";
 import { FakeClock } from "../testing/fake-clock.ts";
 import { ExecTracker } from "./exec-tracker.ts";
-import { exitOf, FakeSandbox, infoOf, settled } from "./testing/fake-sandbox.ts";
+import { attachedTo, exitOf, FakeSandbox, infoOf, settled } from "./testing/fake-sandbox.ts";
 
 const started = (id: string) => ({ execId: id as never, operation: "exec" as const, detached: false });
 
@@ -89,9 +89,9 @@ describe("ExecTracker", () => {
 
   test("the last reader that leaves starts the grace, not the first, and none after the end", async () => {
     const { reader } = await tracker.start(sandbox.target, started("ex-1"), async () => ({}));
-    const { reader: second } = await tracker.attach(sandbox.target, "ex-1" as never, async () => ({
-      info: infoOf("ex-1"),
-    }));
+    const { reader: second } = await tracker.attach(sandbox.target, "ex-1" as never, async () =>
+      attachedTo("ex-1"),
+    );
     reader.leave();
     reader.leave();
     await settled();
@@ -99,9 +99,9 @@ describe("ExecTracker", () => {
     second.leave();
     await settled();
     expect(sandbox.graces).toEqual([["ex-1", 1_000]]);
-    const { reader: third } = await tracker.attach(sandbox.target, "ex-1" as never, async () => ({
-      info: infoOf("ex-1"),
-    }));
+    const { reader: third } = await tracker.attach(sandbox.target, "ex-1" as never, async () =>
+      attachedTo("ex-1"),
+    );
     tracker.sawExit(sandbox.id, "ex-1" as never, exitOf({}));
     third.leave();
     await settled();
@@ -149,12 +149,30 @@ describe("ExecTracker", () => {
     sandbox.infos = [infoOf("ex-1")];
     const { reader } = await tracker.attach(sandbox.target, "ex-1" as never, async () => {
       await settled();
-      return { info: infoOf("ex-1") };
+      return attachedTo("ex-1");
     });
     expect(sandbox.graces.at(-1)).toEqual(["ex-1", null]);
     reader.leave();
     await settled();
     expect(sandbox.graces.at(-1)).toEqual(["ex-1", 1_000]);
+  });
+
+  test("who attaches to a command whose grace cannot be called off is not counted, and its view is closed", async () => {
+    sandbox.infos = [infoOf("ex-1")];
+    const view = attachedTo("ex-1");
+    const attaching = tracker.attach(sandbox.target, "ex-1" as never, async () => {
+      await settled();
+      sandbox.failures = 1;
+      return view;
+    });
+    await expect(attaching).rejects.toThrow("does not answer");
+    expect(view.closed).toBe(true);
+    await settled();
+    // The one of the catch-up, and the one for the reader that failed.
+    expect(sandbox.graces).toEqual([
+      ["ex-1", 1_000],
+      ["ex-1", 1_000],
+    ]);
   });
 
   test("a sandbox that does not answer at first is caught up with later, over one feed", async () => {

@@ -90,9 +90,9 @@ export class ExecTracker implements Disposable {
     return total;
   }
 
-  /** Whether this is a running command that was not started detached. */
-  isAttached(sandboxId: string, execId: ExecId): boolean {
-    return this.#sandboxes.get(sandboxId)?.execs.get(execId)?.detached === false;
+  /** Whether this running command was started detached; undefined for one that is not known, or not yet after a restart. */
+  isDetached(sandboxId: string, execId: ExecId): boolean | undefined {
+    return this.#sandboxes.get(sandboxId)?.execs.get(execId)?.detached;
   }
 
   /** Whether a command of this id runs, or is being started. */
@@ -134,28 +134,33 @@ export class ExecTracker implements Disposable {
     }
   }
 
-  /** Runs `attach` as a further reader of a command that runs. */
-  async attach<T extends { info: ExecInfo }>(
+  /** Runs `attach` as a further reader of a command that runs. When it throws, what it attached is closed again. */
+  async attach<T extends { info: ExecInfo } & AsyncDisposable>(
     target: { row: SandboxRow; operations: SandboxOperations },
     execId: ExecId,
     attach: () => Promise<T>,
   ): Promise<{ attached: T; reader: ExecReader }> {
     const sandbox = this.#sandboxOf(target);
-    const known = sandbox.execs.get(execId);
-    if (known !== undefined) known.readers += 1;
+    let tracked = sandbox.execs.get(execId);
+    if (tracked !== undefined) tracked.readers += 1;
+    let attached: T | undefined;
     try {
-      const announced = known?.graceCall;
+      const announced = tracked?.graceCall;
       await announced;
-      const attached = await attach();
-      const tracked = known ?? this.#learn(sandbox, attached.info);
-      if (known === undefined && tracked !== undefined) tracked.readers += 1;
+      attached = await attach();
+      if (tracked === undefined) {
+        tracked = this.#learn(sandbox, attached.info);
+        if (tracked !== undefined) tracked.readers += 1;
+      }
       if (tracked !== undefined && tracked.graceCall !== announced) await this.#callOff(sandbox, tracked);
       return {
         attached,
         reader: tracked === undefined ? { leave: () => undefined } : this.#reader(sandbox, tracked),
       };
     } catch (error) {
-      if (known !== undefined) this.#readerLeft(sandbox, known);
+      if (tracked !== undefined) this.#readerLeft(sandbox, tracked);
+      // What calling off failed for is what the caller is told.
+      await attached?.[Symbol.asyncDispose]().then(undefined, () => undefined);
       throw error;
     }
   }

@@ -1,4 +1,5 @@
 import { setTimeout as pause } from "node:timers/promises";
+import { deadlineAfter } from "../../platform/deadline.ts";
 import { DomainError } from "../../ports/errors.ts";
 import type { ExecEvent, ExecView } from "../../ports/sandbox-operations.ts";
 
@@ -8,33 +9,42 @@ const pauseMs = 100;
 
 /**
  * A view of a command that outlives its connection: when that breaks while the sandbox runs, the command is attached to
- * again where the output broke off. Without an exit it ends only with the sandbox, or when the sandbox cannot be reached.
+ * again where the output broke off. Without an exit it ends only with the sandbox, when the sandbox cannot be reached, or
+ * when standard input was given: what of it arrived is not known, and a command must not go on with a part of it.
  */
 export class LastingView {
   #view: ExecView;
   #nextOffset: number;
-  readonly #attach: (from: number) => Promise<ExecView>;
+  readonly #attach: (from: number, signal: AbortSignal) => Promise<ExecView>;
   readonly #sandboxRuns: () => boolean;
-  #closed = false;
+  readonly #patienceMs: number;
+  /** Also when that was while there was no connection. */
+  #inputGiven = false;
+  readonly #closing = new AbortController();
 
   constructor(options: {
     view: ExecView;
     /** Of the first byte of the view. */
     from: number;
-    attach: (from: number) => Promise<ExecView>;
+    /** @param signal counts until the answer. */
+    attach: (from: number, signal: AbortSignal) => Promise<ExecView>;
     sandboxRuns: () => boolean;
+    patienceMs?: number;
   }) {
     this.#view = options.view;
     this.#nextOffset = options.from;
     this.#attach = options.attach;
     this.#sandboxRuns = options.sandboxRuns;
+    this.#patienceMs = options.patienceMs ?? patienceMs;
   }
 
   writeStdin(data: Uint8Array): Promise<void> {
+    this.#inputGiven = true;
     return this.#view.writeStdin(data);
   }
 
   closeStdin(): Promise<void> {
+    this.#inputGiven = true;
     return this.#view.closeStdin();
   }
 
@@ -53,27 +63,36 @@ export class LastingView {
         cause = error;
       }
       if (ended || this.#closed) return;
+      const broken = this.#view;
       const again = await this.#attachAgain();
-      if (again === undefined) {
+      if (again === undefined || this.#inputGiven) {
+        if (again !== undefined) await closeQuietly(again);
         if (cause !== undefined) throw cause;
         return;
       }
-      await closeQuietly(this.#view);
       this.#view = again;
+      await closeQuietly(broken);
       if (this.#closed) await again[Symbol.asyncDispose]();
     }
   }
 
   async close(): Promise<void> {
-    this.#closed = true;
+    this.#closing.abort();
     await this.#view[Symbol.asyncDispose]();
   }
 
+  get #closed(): boolean {
+    return this.#closing.signal.aborted;
+  }
+
   async #attachAgain(): Promise<ExecView | undefined> {
-    const deadlineMs = performance.now() + patienceMs;
-    while (!this.#closed && this.#sandboxRuns() && performance.now() < deadlineMs) {
+    const deadlineMs = performance.now() + this.#patienceMs;
+    while (!this.#closed && !this.#inputGiven && this.#sandboxRuns()) {
+      const leftMs = deadlineMs - performance.now();
+      if (leftMs <= 0) return undefined;
+      using attempt = deadlineAfter(leftMs, this.#closing.signal);
       try {
-        return await this.#attach(this.#nextOffset);
+        return await this.#attach(this.#nextOffset, attempt.signal);
       } catch (error) {
         if (error instanceof DomainError && error.code === "not_found") return undefined;
       }

@@ -38,6 +38,17 @@ export function infoOf(execId: string, change: Partial<ExecInfo> = {}): ExecInfo
   };
 }
 
+/** What attaching to a command answers. */
+export function attachedTo(execId: string): { info: ExecInfo; closed: boolean } & AsyncDisposable {
+  return {
+    info: infoOf(execId),
+    closed: false,
+    async [Symbol.asyncDispose]() {
+      this.closed = true;
+    },
+  };
+}
+
 /** Lets what was started by promises come to rest. */
 export async function settled(): Promise<void> {
   for (let turn = 0; turn < 20; turn += 1) await new Promise((resolve) => setImmediate(resolve));
