@@ -57,6 +57,14 @@ export const ExecId = Type.String({
   description: "`ex-` and 8 to 32 of [a-z0-9]",
 });
 
+/** Offsets count the bytes of both outputs; beyond this none is exact. */
+export const OutputOffset = Type.Integer({
+  minimum: 0,
+  maximum: Number.MAX_SAFE_INTEGER,
+  default: 0,
+  description: "Offset of the first byte wanted.",
+});
+
 const commandFields = {
   command: CommandText,
   args: Type.Optional(Type.Array(ArgumentText, { maxItems: 65_536 })),
@@ -259,9 +267,7 @@ export const WsClientMessage = Type.Union(
       {
         type: Type.Literal("attach"),
         exec_id: ExecId,
-        from: Type.Optional(
-          Type.Integer({ minimum: 0, default: 0, description: "Offset of the first byte wanted." }),
-        ),
+        from: Type.Optional(OutputOffset),
         encoding: Type.Optional(OutputEncoding),
       },
       { $id: "WsAttach", additionalProperties: false },

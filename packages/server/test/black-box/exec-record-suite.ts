@@ -115,4 +115,10 @@ export function execRecordSuite(on: Subject): void {
       expect([method, rest, malformed.status]).toEqual([method, rest, 400]);
     }
   });
+
+  test("an offset beyond all numbers is 400", async () => {
+    const path = `/api/v1/sandboxes/${on.sandbox}/execs`;
+    const far = await on.client.call("GET", `${path}/ex-00000000/output?from=26652749901024641024`);
+    expect([far.status, far.json.code]).toEqual([400, "bad_request"]);
+  });
 }

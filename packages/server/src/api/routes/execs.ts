@@ -3,6 +3,7 @@ import {
   ExecRequest,
   ExecResult,
   OutputEncoding,
+  OutputOffset,
   SignalRequest,
   StartExecRequest,
   StartExecResponse,
@@ -21,9 +22,7 @@ import { execInput, stdinOf } from "./exec-input.ts";
 import { ExecParams, emptyBody, type RouteApp, SandboxParams, ServerTiming } from "./route-app.ts";
 
 const OutputQuery = Type.Object({
-  from: Type.Optional(
-    Type.Integer({ minimum: 0, default: 0, description: "Offset of the first byte wanted." }),
-  ),
+  from: Type.Optional(OutputOffset),
   follow: Type.Optional(
     Type.Boolean({ default: false, description: "Go on with what is written from now on." }),
   ),

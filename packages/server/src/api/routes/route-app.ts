@@ -1,4 +1,4 @@
-import { UserName } from "@alcove/wire";
+import { ExecId, UserName } from "@alcove/wire";
 import type { TypeBoxTypeProvider } from "@fastify/type-provider-typebox";
 import type {
   FastifyBaseLogger,
@@ -46,6 +46,7 @@ export const SandboxParams = Type.Object({ id: SandboxId });
 export const ExecParams = Type.Object({
   id: SandboxId,
   execId: Type.String({
+    ...ExecId,
     description: "Command, as `exec_id` or X-Exec-ID named it.",
     examples: ["ex-3f2a91c04b7d"],
   }),
