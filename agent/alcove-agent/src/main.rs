@@ -46,12 +46,12 @@ use std::os::unix::net::UnixListener;
 use std::process::ExitCode;
 
 const USAGE: &str =
-    "usage: alcove-agent serve (--listen-fd N | --socket PATH) [--oom-fd N]... [--exec-cgroup-fd N]... [--exec-pids-fd N] [--compat]
+    "usage: alcove-agent serve (--listen-fd N | --socket PATH) [--oom-fd N]... [--exec-cgroup-fd N]... [--exec-pids-fd N] [--compat] [--filter]
        alcove-agent stdio --socket PATH
        alcove-agent --version";
 
 enum Command {
-    Serve { listener: Endpoint, oom: Vec<RawFd>, groups: Groups, compat: bool },
+    Serve { listener: Endpoint, oom: Vec<RawFd>, groups: Groups, filters: Filters },
     Stdio { socket: String },
     Version,
 }
@@ -61,6 +61,15 @@ enum Command {
 struct Groups {
     join: Vec<RawFd>,
     pids: Option<RawFd>,
+}
+
+/// What the agent takes from itself and from all it starts.
+#[derive(Default)]
+struct Filters {
+    /// Life under a path translator.
+    compat: bool,
+    /// What reaches tables and disks of the whole machine, where nobody else took it.
+    shared: bool,
 }
 
 enum Endpoint {
@@ -74,7 +83,7 @@ fn parse(arguments: &[String]) -> Result<Command, String> {
     if matches!(name, Some("--version" | "-V")) {
         return Ok(Command::Version);
     }
-    let (mut listen_fd, mut socket, mut compat) = (None, None, false);
+    let (mut listen_fd, mut socket, mut filters) = (None, None, Filters::default());
     let (mut oom, mut groups) = (Vec::new(), Groups::default());
     while let Some(option) = rest.next() {
         let mut value = || rest.next().ok_or_else(|| format!("{option} wants a value"));
@@ -85,17 +94,20 @@ fn parse(arguments: &[String]) -> Result<Command, String> {
             "--oom-fd" => oom.push(number(value()?)?),
             "--exec-cgroup-fd" => groups.join.push(number(value()?)?),
             "--exec-pids-fd" => groups.pids = Some(number(value()?)?),
-            "--compat" => compat = true,
+            "--compat" => filters.compat = true,
+            "--filter" => filters.shared = true,
             _ => return Err(format!("option {option} is unknown")),
         }
     }
     match (name, listen_fd, socket) {
         (Some("serve"), Some(fd), None) => {
-            Ok(Command::Serve { listener: Endpoint::Descriptor(fd), oom, groups, compat })
+            Ok(Command::Serve { listener: Endpoint::Descriptor(fd), oom, groups, filters })
         }
-        (Some("serve"), None, Some(path)) => Ok(Command::Serve { listener: Endpoint::Path(path), oom, groups, compat }),
+        (Some("serve"), None, Some(path)) => {
+            Ok(Command::Serve { listener: Endpoint::Path(path), oom, groups, filters })
+        }
         (Some("serve"), _, _) => Err("serve wants one of --listen-fd and --socket".into()),
-        (Some("stdio"), None, Some(socket)) if oom.is_empty() && groups.join.is_empty() && !compat => {
+        (Some("stdio"), None, Some(socket)) if oom.is_empty() && groups.join.is_empty() && !filters.compat => {
             Ok(Command::Stdio { socket })
         }
         (Some("stdio"), _, _) => Err("stdio wants --socket alone".into()),
@@ -112,9 +124,9 @@ fn main() -> ExitCode {
             Ok(())
         }
         Ok(Command::Stdio { socket }) => bridge::run(&socket).map_err(|error| format!("{socket}: {error}")),
-        Ok(Command::Serve { listener, oom, groups, compat }) => {
+        Ok(Command::Serve { listener, oom, groups, filters }) => {
             exec_group::set(&groups.join, groups.pids);
-            serve(listener, &oom, compat)
+            serve(listener, &oom, &filters)
         }
         Err(error) => {
             eprintln!("alcove-agent: {error}\n{USAGE}");
@@ -130,12 +142,15 @@ fn main() -> ExitCode {
     }
 }
 
-fn serve(endpoint: Endpoint, oom: &[RawFd], compat: bool) -> Result<(), String> {
-    sys::set_compat(compat);
-    if compat {
+fn serve(endpoint: Endpoint, oom: &[RawFd], filters: &Filters) -> Result<(), String> {
+    sys::set_compat(filters.compat);
+    if filters.compat {
         compat::install().map_err(|error| format!("--compat: {error}"))?;
     }
     let open_files = prepare_process();
+    if filters.shared {
+        install_filter().map_err(|error| format!("--filter: {error}"))?;
+    }
     let listener = match endpoint {
         Endpoint::Descriptor(fd) => {
             sys::set_cloexec(fd).map_err(|error| format!("--listen-fd {fd}: {error}"))?;
@@ -158,6 +173,14 @@ fn serve(endpoint: Endpoint, oom: &[RawFd], compat: bool) -> Result<(), String> 
     console::say(format_args!("version {} started as process {}", env!("CARGO_PKG_VERSION"), std::process::id()));
     let options = Options { listener, oom: OomCounters::new(oom), ids: users::detect_ids(), open_files };
     Agent::new(options).and_then(|mut agent| agent.run()).map_err(|error| error.to_string())
+}
+
+fn install_filter() -> std::io::Result<()> {
+    // SAFETY: plain setting of this process. Commands never gain anything by an exec, with or without it.
+    if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    alcove_filter::install_shared()
 }
 
 /// Makes this process fit to hold a secret among programs that are not trusted, and to stay small. Returns the limit of

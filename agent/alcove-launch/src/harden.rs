@@ -2,7 +2,7 @@
 
 use crate::error::{AtStep, Result, StepError};
 use crate::spec::LaunchSpec;
-use crate::{landlock, seccomp, sys};
+use crate::{landlock, sys};
 
 const STEP: &str = "harden";
 
@@ -103,7 +103,7 @@ pub fn drop_rights(added: &[String]) -> Result<()> {
     }
     set_caps(kept)?;
     landlock::confine()?;
-    seccomp::install()
+    alcove_filter::install().at("seccomp", "filter")
 }
 
 fn kept_caps(added: &[String]) -> Result<u64> {

@@ -19,7 +19,6 @@ mod launch;
 mod overlay;
 mod pool;
 mod remove;
-mod seccomp;
 mod serve;
 mod shift;
 mod spec;

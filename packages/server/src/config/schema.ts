@@ -184,7 +184,7 @@ export const ConfigSchema = section(
             network_mode: text("none", "Network of a sandbox: none, bridge, host or a network's name."),
             seccomp_profile: text(
               "",
-              "File of a seccomp profile, or unconfined; empty: the engine's default.",
+              "File of a seccomp profile, or unconfined; empty: the engine's default and the agent's own filter.",
             ),
             read_only_rootfs: flag(
               false,

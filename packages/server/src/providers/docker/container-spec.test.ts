@@ -56,11 +56,21 @@ describe("containerSpec()", () => {
         CpuPeriod: 100_000,
         CpuQuota: 300_000,
         PidsLimit: 512,
+        Ulimits: [{ Name: "core", Soft: 1, Hard: 1 }],
         NetworkMode: "none",
         Mounts: [],
         AutoRemove: false,
       },
     });
+  });
+
+  it("refuses shared tables of the machine, unless the operator named a profile or the kernel is the sandbox's own", () => {
+    const filtered = (change: Partial<DockerConfig>) =>
+      (specOf(change)["Entrypoint"] as string[]).includes("--filter");
+    expect(filtered({})).toBe(true);
+    expect(filtered({ runtime: "crun" })).toBe(true);
+    expect(filtered({ runtime: "runsc" })).toBe(false);
+    expect(filtered({ seccompProfile: "unconfined" })).toBe(false);
   });
 
   it("gives added capabilities to the container once and to commands by their full name", () => {

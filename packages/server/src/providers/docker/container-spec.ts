@@ -43,7 +43,7 @@ export function containerSpec(options: {
   return {
     Image: options.image,
     // The image's own ENTRYPOINT, CMD and HEALTHCHECK are not run.
-    Entrypoint: [agentProgram, "serve", "--socket", agentSocket],
+    Entrypoint: [agentProgram, "serve", "--socket", agentSocket, ...(ownFilter(config) ? ["--filter"] : [])],
     Cmd: [],
     Healthcheck: { Test: ["NONE"] },
     User: "0:0",
@@ -69,7 +69,8 @@ export function containerSpec(options: {
       CpuPeriod: cpuPeriodUs,
       CpuQuota: runtime.vcpus * cpuPeriodUs,
       PidsLimit: config.pidsLimit,
-      Ulimits: [{ Name: "core", Soft: 0, Hard: 0 }],
+      // With 1, unlike 0, the kernel starts no handler of the host for a dump.
+      Ulimits: [{ Name: "core", Soft: 1, Hard: 1 }],
       NetworkMode: networkFor(config.networkMode, runtime.network),
       IpcMode: "private",
       CgroupnsMode: "private",
@@ -83,6 +84,14 @@ export function containerSpec(options: {
       ...(config.runtime === "" ? {} : { Runtime: config.runtime }),
     },
   };
+}
+
+/**
+ * Whether the agent refuses what engines allow although it reaches the whole machine: kernel AIO, flushing every disk,
+ * rare socket protocols. An operator's own profile is the last word, and kernels of a sandbox's own need none.
+ */
+function ownFilter(config: DockerConfig): boolean {
+  return config.seccompProfile === "" && ["", "runc", "crun"].includes(config.runtime);
 }
 
 /** Capability as the engine spells it: without CAP_. */

@@ -108,6 +108,23 @@ await describeWith(["docker", "agent", "busybox", "compiler"], "attacks from ins
     expect(gotThrough).toEqual([]);
   });
 
+  it.each(["0", "app"])("user %s reaches no table and no disk of the whole machine", async (user) => {
+    await victim.files.write("/probe", chunks(await compileProbe()), { ...soon(), mode: 0o755 });
+    const { stdout } = await run(victim, shell("/probe --shared", { user }));
+    expect(Object.fromEntries(probeOutcomes(stdout))).toEqual({
+      aio: "ENOSYS",
+      mptcp: "EPROTONOSUPPORT",
+      sctp: "EPROTONOSUPPORT",
+      udplite: "EPROTONOSUPPORT",
+      "crypto-socket": "EAFNOSUPPORT",
+      "line-discipline": "EPERM",
+      "syncfs-pretended": "ok",
+      "core-limit-kept": "ok",
+      tcp: "ok",
+      udp: "ok",
+    });
+  });
+
   it.each(["0", "app"])("user %s can cripple neither its agent nor its monitor", async (user) => {
     const own = await spawn();
     await own.operations.files.write("/probe", chunks(await compileProbe()), { ...soon(), mode: 0o755 });

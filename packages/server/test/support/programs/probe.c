@@ -1,7 +1,7 @@
 /*
  * Tries what a hostile program in a sandbox would try and says how each attempt ended, one line each:
  * "name ok" or "name errno". Built static by compileProbe().
- * usage: probe [abstract-socket-name] | probe --cripple
+ * usage: probe [abstract-socket-name] | probe --cripple | probe --shared
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
@@ -112,6 +113,25 @@ int main(int argc, char **argv) {
       say("stop", kill(victim, SIGSTOP));
       say("kill", kill(victim, SIGKILL));
     }
+    return 0;
+  }
+  if (argc > 1 && strcmp(argv[1], "--shared") == 0) {
+    /* What reaches tables and disks of the whole machine. */
+    TRY("aio", syscall(SYS_io_setup, 1, &(unsigned long){0}));
+    TRY("mptcp", socket(AF_INET, SOCK_STREAM, 262));
+    TRY("sctp", socket(AF_INET, SOCK_STREAM, 132));
+    TRY("udplite", socket(AF_INET6, SOCK_DGRAM, 136));
+    TRY("crypto-socket", socket(38 /* AF_ALG */, SOCK_SEQPACKET, 0));
+    TRY("line-discipline", ioctl(0, 0x5423 /* TIOCSETD */, &(int){2}));
+    /* Really made, this call would refuse the descriptor. */
+    TRY("syncfs-pretended", syscall(SYS_syncfs, -1));
+    TRY("core-limit-kept", ({
+          struct rlimit limit;
+          setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+          getrlimit(RLIMIT_CORE, &limit) < 0 ? -1 : limit.rlim_cur == 1 && limit.rlim_max == 1 ? 0 : -1;
+        }));
+    TRY("tcp", socket(AF_INET, SOCK_STREAM, 6));
+    TRY("udp", socket(AF_INET6, SOCK_DGRAM, 17));
     return 0;
   }
   TRY("ptrace-agent", ptrace(PTRACE_ATTACH, 1, 0, 0));

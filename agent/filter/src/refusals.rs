@@ -6,33 +6,11 @@
 //! lacks, so that the agent and its monitors are out of reach; and a tracer cannot get around this filter, which is
 //! applied after its changes.
 
-use crate::error::{AtStep, Result};
-use crate::sys;
-
-#[cfg(target_arch = "x86_64")]
-const AUDIT_ARCH: u32 = 0xc000_003e;
-#[cfg(target_arch = "aarch64")]
-const AUDIT_ARCH: u32 = 0xc000_00b7;
-
-const RET_ALLOW: u32 = 0x7fff_0000;
-const RET_ERRNO: u32 = 0x0005_0000;
-
-const LOAD_WORD: u16 = 0x20;
-const AND: u16 = 0x54;
-const JUMP_EQUAL: u16 = 0x15;
-const JUMP_GREATER_EQUAL: u16 = 0x35;
-const JUMP_ANY_BIT: u16 = 0x45;
-const RETURN: u16 = 0x06;
-
-const NUMBER: u32 = 0;
-const ARCH: u32 = 4;
-/// Low half of an argument; these machines are little endian.
-const fn argument(index: u32) -> u32 {
-    16 + index * 8
-}
-const fn argument_high(index: u32) -> u32 {
-    argument(index) + 4
-}
+use crate::bpf::{
+    AND, ARCH, AUDIT_ARCH, JUMP_ANY_BIT, JUMP_EQUAL, JUMP_GREATER_EQUAL, NUMBER, Program, RET_ALLOW, RET_ERRNO,
+    argument, argument_high,
+};
+use std::io::Result;
 
 /// Numbers above the tables of the libc crate.
 const SYS_OPEN_TREE_ATTR: libc::c_long = 467;
@@ -44,13 +22,11 @@ const UNKNOWN: &[libc::c_long] = &[
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
     libc::SYS_userfaultfd,
-    // Asynchronous I/O of the kernel has one table of contexts for the whole machine.
-    libc::SYS_io_setup,
-    libc::SYS_io_destroy,
-    libc::SYS_io_submit,
-    libc::SYS_io_cancel,
-    libc::SYS_io_getevents,
 ];
+
+/// Asynchronous I/O of the kernel has one table of contexts for the whole machine. Answered ENOSYS.
+const ASYNCHRONOUS_IO: &[libc::c_long] =
+    &[libc::SYS_io_setup, libc::SYS_io_destroy, libc::SYS_io_submit, libc::SYS_io_cancel, libc::SYS_io_getevents];
 
 /// Answered as done: they would flush the disks of the host, and nothing of a sandbox has to survive its machine.
 const PRETENDED: &[libc::c_long] = &[libc::SYS_sync, libc::SYS_syncfs];
@@ -137,37 +113,6 @@ const SOCKET_TYPE: u32 = 0xf;
 /// PER_LINUX, PER_LINUX32, each also with UNAME26, no address randomisation (debuggers), and asking.
 const PERSONALITIES: [u32; 6] = [0, 0x8, 0x2_0000, 0x2_0008, 0x4_0000, 0xffff_ffff];
 
-struct Program(Vec<libc::sock_filter>);
-
-impl Program {
-    fn put(&mut self, code: u16, k: u32, jt: u8, jf: u8) {
-        self.0.push(libc::sock_filter { code, jt, jf, k });
-    }
-    fn load(&mut self, offset: u32) {
-        self.put(LOAD_WORD, offset, 0, 0);
-    }
-    fn give(&mut self, value: u32) {
-        self.put(RETURN, value, 0, 0);
-    }
-    /// Returns `value` when the loaded word equals `k`.
-    fn when(&mut self, k: u32, value: u32) {
-        self.put(JUMP_EQUAL, k, 0, 1);
-        self.give(value);
-    }
-    /// Adds `rules`, which end with a return, for one system call.
-    fn only_for(&mut self, call: libc::c_long, rules: impl FnOnce(&mut Program)) {
-        self.block(call as u32, rules);
-    }
-    /// Adds `rules`, which end with a return, for when the loaded word equals `k`.
-    fn block(&mut self, k: u32, rules: impl FnOnce(&mut Program)) {
-        let mut inner = Program(Vec::new());
-        rules(&mut inner);
-        let skip = u8::try_from(inner.0.len()).expect("rules of one call are few");
-        self.put(JUMP_EQUAL, k, 0, skip);
-        self.0.append(&mut inner.0);
-    }
-}
-
 /// The call returns 0 and was not made.
 const DONE: u32 = RET_ERRNO;
 
@@ -175,8 +120,26 @@ const fn refuse(errno: i32) -> u32 {
     RET_ERRNO | errno as u32
 }
 
-fn program() -> Vec<libc::sock_filter> {
-    let mut program = Program(Vec::new());
+/// Everything a sandbox may not do.
+fn all() -> Program {
+    let mut program = own_table();
+    namespaces_and_kernel(&mut program);
+    shared(&mut program, false);
+    program.give(RET_ALLOW);
+    program
+}
+
+/// What reaches the tables and disks that sandboxes share with their host, and nothing else.
+fn only_shared() -> Program {
+    let mut program = own_table();
+    shared(&mut program, true);
+    program.give(RET_ALLOW);
+    program
+}
+
+/// Leaves the number of the call loaded.
+fn own_table() -> Program {
+    let mut program = Program::default();
     program.load(ARCH);
     // The 32-bit table, reached with `int 0x80`, has calls that this list does not name.
     program.put(JUMP_EQUAL, AUDIT_ARCH, 1, 0);
@@ -187,14 +150,15 @@ fn program() -> Vec<libc::sock_filter> {
         program.put(JUMP_GREATER_EQUAL, X32_BIT, 0, 1);
         program.give(refuse(libc::ENOSYS));
     }
+    program
+}
+
+fn namespaces_and_kernel(program: &mut Program) {
     for call in UNKNOWN {
         program.when(*call as u32, refuse(libc::ENOSYS));
     }
     for call in FORBIDDEN {
         program.when(*call as u32, refuse(libc::EPERM));
-    }
-    for call in PRETENDED {
-        program.when(*call as u32, DONE);
     }
     program.only_for(libc::SYS_clone, |rules| {
         rules.load(argument(0));
@@ -202,6 +166,22 @@ fn program() -> Vec<libc::sock_filter> {
         rules.give(refuse(libc::EPERM));
         rules.give(RET_ALLOW);
     });
+    program.only_for(libc::SYS_personality, |rules| {
+        rules.load(argument(0));
+        for persona in PERSONALITIES {
+            rules.when(persona, RET_ALLOW);
+        }
+        rules.give(refuse(libc::EPERM));
+    });
+}
+
+fn shared(program: &mut Program, packets: bool) {
+    for call in ASYNCHRONOUS_IO {
+        program.when(*call as u32, refuse(libc::ENOSYS));
+    }
+    for call in PRETENDED {
+        program.when(*call as u32, DONE);
+    }
     program.only_for(libc::SYS_ioctl, |rules| {
         rules.load(argument(1));
         for request in FORBIDDEN_IOCTLS {
@@ -210,34 +190,7 @@ fn program() -> Vec<libc::sock_filter> {
         rules.give(RET_ALLOW);
     });
     for call in [libc::SYS_socket, libc::SYS_socketpair] {
-        program.only_for(call, |rules| {
-            rules.load(argument(0));
-            rules.when(libc::AF_UNIX as u32, RET_ALLOW);
-            rules.block(libc::AF_NETLINK as u32, |rules| {
-                rules.load(argument(2));
-                rules.when(libc::NETLINK_ROUTE as u32, RET_ALLOW);
-                rules.give(refuse(libc::EPROTONOSUPPORT));
-            });
-            // One of the two internet families, or none.
-            rules.put(JUMP_EQUAL, libc::AF_INET as u32, 2, 0);
-            rules.put(JUMP_EQUAL, libc::AF_INET6 as u32, 1, 0);
-            rules.give(refuse(libc::EAFNOSUPPORT));
-            rules.load(argument(1));
-            rules.put(AND, SOCKET_TYPE, 0, 0);
-            rules.when(libc::SOCK_RAW as u32, RET_ALLOW);
-            for (kind, protocols) in
-                [(libc::SOCK_STREAM, &STREAM_PROTOCOLS[..]), (libc::SOCK_DGRAM, &DATAGRAM_PROTOCOLS[..])]
-            {
-                rules.block(kind as u32, |rules| {
-                    rules.load(argument(2));
-                    for protocol in protocols {
-                        rules.when(*protocol as u32, RET_ALLOW);
-                    }
-                    rules.give(refuse(libc::EPROTONOSUPPORT));
-                });
-            }
-            rules.give(refuse(libc::ESOCKTNOSUPPORT));
-        });
+        program.only_for(call, |rules| common_sockets(rules, packets));
     }
     // A limit of 1 keeps dumps from the host's handler, a limit of 0 would not; changing it succeeds without effect.
     program.only_for(libc::SYS_setrlimit, |rules| {
@@ -258,35 +211,62 @@ fn program() -> Vec<libc::sock_filter> {
         });
         rules.give(RET_ALLOW);
     });
-    program.only_for(libc::SYS_personality, |rules| {
-        rules.load(argument(0));
-        for persona in PERSONALITIES {
-            rules.when(persona, RET_ALLOW);
-        }
-        rules.give(refuse(libc::EPERM));
+}
+
+/// `packets`: packet sockets stay, which take a capability.
+fn common_sockets(rules: &mut Program, packets: bool) {
+    rules.load(argument(0));
+    rules.when(libc::AF_UNIX as u32, RET_ALLOW);
+    if packets {
+        rules.when(libc::AF_PACKET as u32, RET_ALLOW);
+    }
+    rules.block(libc::AF_NETLINK as u32, |rules| {
+        rules.load(argument(2));
+        rules.when(libc::NETLINK_ROUTE as u32, RET_ALLOW);
+        rules.give(refuse(libc::EPROTONOSUPPORT));
     });
-    program.give(RET_ALLOW);
-    program.0
+    // One of the two internet families, or none.
+    rules.put(JUMP_EQUAL, libc::AF_INET as u32, 2, 0);
+    rules.put(JUMP_EQUAL, libc::AF_INET6 as u32, 1, 0);
+    rules.give(refuse(libc::EAFNOSUPPORT));
+    rules.load(argument(1));
+    rules.put(AND, SOCKET_TYPE, 0, 0);
+    rules.when(libc::SOCK_RAW as u32, RET_ALLOW);
+    for (kind, protocols) in [(libc::SOCK_STREAM, &STREAM_PROTOCOLS[..]), (libc::SOCK_DGRAM, &DATAGRAM_PROTOCOLS[..])] {
+        rules.block(kind as u32, |rules| {
+            rules.load(argument(2));
+            for protocol in protocols {
+                rules.when(*protocol as u32, RET_ALLOW);
+            }
+            rules.give(refuse(libc::EPROTONOSUPPORT));
+        });
+    }
+    rules.give(refuse(libc::ESOCKTNOSUPPORT));
 }
 
 /// Needs no_new_privs to be set already.
 pub fn install() -> Result<()> {
-    let mut filter = program();
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-    const SET_MODE_FILTER: u32 = 1;
-    // SAFETY: the program and its instructions are alive through the call.
-    sys::check(unsafe { libc::syscall(libc::SYS_seccomp, SET_MODE_FILTER, 0, &raw const program) })
-        .map(drop)
-        .at("seccomp", "filter")
+    all().install()
+}
+
+/// What no profile of an engine refuses: calls that reach the tables and disks which sandboxes share with their host.
+/// Needs no_new_privs to be set already; comes on top of the filters that are there.
+pub fn install_shared() -> Result<()> {
+    only_shared().install()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bpf::{LOAD_WORD, RETURN};
+
+    fn decide(call: libc::c_long, arch: u32, arguments: [u64; 6]) -> u32 {
+        run(&all(), call, arch, arguments)
+    }
 
     /// Runs the program as the kernel would.
-    fn decide(call: libc::c_long, arch: u32, arguments: [u64; 6]) -> u32 {
-        let filter = program();
+    fn run(program: &Program, call: libc::c_long, arch: u32, arguments: [u64; 6]) -> u32 {
+        let filter = program.steps();
         let (mut at, mut word) = (0usize, 0u32);
         loop {
             let step = filter[at];
@@ -386,6 +366,20 @@ mod tests {
         assert_eq!(prlimit(core, 0x7fff_0000_0000), DONE);
         assert_eq!(prlimit(core, 0x1000), DONE);
         assert_eq!(prlimit(libc::RLIMIT_NOFILE as u64, 0x1000), RET_ALLOW);
+    }
+
+    #[test]
+    fn the_shared_part_refuses_what_reaches_the_machine_and_leaves_the_rest_to_the_engine() {
+        let shared = |call, arguments| run(&only_shared(), call, AUDIT_ARCH, arguments);
+        assert_eq!(shared(libc::SYS_io_setup, [1, 0, 0, 0, 0, 0]), refuse(libc::ENOSYS));
+        assert_eq!(shared(libc::SYS_sync, [0; 6]), DONE);
+        assert_eq!(shared(libc::SYS_setrlimit, [libc::RLIMIT_CORE as u64, 0, 0, 0, 0, 0]), DONE);
+        let mptcp = [libc::AF_INET as u64, libc::SOCK_STREAM as u64, libc::IPPROTO_MPTCP as u64, 0, 0, 0];
+        assert_eq!(shared(libc::SYS_socket, mptcp), refuse(libc::EPROTONOSUPPORT));
+        assert_eq!(run(&only_shared(), libc::SYS_io_setup, 0x4000_0003, [0; 6]), refuse(libc::ENOSYS));
+        for call in [libc::SYS_clone3, libc::SYS_mount, libc::SYS_unshare] {
+            assert_eq!(shared(call, [0; 6]), RET_ALLOW);
+        }
     }
 
     #[test]

@@ -1,0 +1,74 @@
+//! Programs of the kernel's packet filter, as far as seccomp needs them.
+
+use std::io;
+
+#[cfg(target_arch = "x86_64")]
+pub const AUDIT_ARCH: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+pub const AUDIT_ARCH: u32 = 0xc000_00b7;
+
+pub const RET_ALLOW: u32 = 0x7fff_0000;
+pub const RET_ERRNO: u32 = 0x0005_0000;
+
+pub const LOAD_WORD: u16 = 0x20;
+pub const AND: u16 = 0x54;
+pub const JUMP_EQUAL: u16 = 0x15;
+pub const JUMP_GREATER_EQUAL: u16 = 0x35;
+pub const JUMP_ANY_BIT: u16 = 0x45;
+pub const RETURN: u16 = 0x06;
+
+pub const NUMBER: u32 = 0;
+pub const ARCH: u32 = 4;
+/// Low half of an argument; these machines are little endian.
+pub const fn argument(index: u32) -> u32 {
+    16 + index * 8
+}
+pub const fn argument_high(index: u32) -> u32 {
+    argument(index) + 4
+}
+
+#[derive(Default)]
+pub struct Program(Vec<libc::sock_filter>);
+
+impl Program {
+    pub fn put(&mut self, code: u16, k: u32, jt: u8, jf: u8) {
+        self.0.push(libc::sock_filter { code, jt, jf, k });
+    }
+    pub fn load(&mut self, offset: u32) {
+        self.put(LOAD_WORD, offset, 0, 0);
+    }
+    pub fn give(&mut self, value: u32) {
+        self.put(RETURN, value, 0, 0);
+    }
+    /// Returns `value` when the loaded word equals `k`.
+    pub fn when(&mut self, k: u32, value: u32) {
+        self.put(JUMP_EQUAL, k, 0, 1);
+        self.give(value);
+    }
+    /// Adds `rules`, which end with a return, for one system call.
+    pub fn only_for(&mut self, call: libc::c_long, rules: impl FnOnce(&mut Program)) {
+        self.block(call as u32, rules);
+    }
+    /// Adds `rules`, which end with a return, for when the loaded word equals `k`.
+    pub fn block(&mut self, k: u32, rules: impl FnOnce(&mut Program)) {
+        let mut inner = Program(Vec::new());
+        rules(&mut inner);
+        let skip = u8::try_from(inner.0.len()).expect("rules of one call are few");
+        self.put(JUMP_EQUAL, k, 0, skip);
+        self.0.append(&mut inner.0);
+    }
+
+    /// Makes it a filter of this process and of all it starts. Needs no_new_privs.
+    pub fn install(&mut self) -> io::Result<()> {
+        let program = libc::sock_fprog { len: self.0.len() as u16, filter: self.0.as_mut_ptr() };
+        const SET_MODE_FILTER: u32 = 1;
+        // SAFETY: the program and its instructions are alive through the call.
+        let result = unsafe { libc::syscall(libc::SYS_seccomp, SET_MODE_FILTER, 0, &raw const program) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    #[cfg(test)]
+    pub fn steps(&self) -> &[libc::sock_filter] {
+        &self.0
+    }
+}

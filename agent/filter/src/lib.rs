@@ -1,0 +1,7 @@
+//! The system calls a sandbox may not make, as seccomp filters: the launcher installs all refusals, the agent those that
+//! an engine's own profile lacks.
+
+mod bpf;
+mod refusals;
+
+pub use refusals::{install, install_shared};
