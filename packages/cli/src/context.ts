@@ -7,6 +7,10 @@ export interface ClientFlags {
   url?: string;
   apiKey?: string;
   userId?: string;
+}
+
+/** Of commands whose answer can be printed as JSON. */
+export interface JsonFlags {
   json?: boolean;
 }
 

@@ -1,4 +1,4 @@
-import { CommanderError } from "commander";
+import { CommanderError } from "@commander-js/extra-typings";
 import { exitCodes } from "./exit-codes.ts";
 import { createProgram } from "./program.ts";
 import { exitWhenReaderLeaves, flush } from "./terminal/output.ts";

@@ -1,4 +1,4 @@
-import { Command, InvalidArgumentError } from "commander";
+import { Command, InvalidArgumentError, type OptionValues } from "@commander-js/extra-typings";
 import { version } from "./version.ts";
 
 /** The command line. Actions import what they need when they run, so that each command starts fast. */
@@ -66,7 +66,7 @@ function addServiceCommands(program: Command): void {
 
 function addImageCommands(program: Command): void {
   const image = program.command("image").description("root file systems of the native and proot providers");
-  const local = (command: Command) =>
+  const local = <Args extends unknown[], Flags extends OptionValues>(command: Command<Args, Flags>) =>
     command
       .option("--config <file>", "configuration file")
       .option("--data-dir <dir>", "where images live")
@@ -93,6 +93,7 @@ function addImageCommands(program: Command): void {
 
 function addSandboxCommands(program: Command): void {
   client(program.command("spawn").description("make a sandbox and print its id"))
+    .option("--json", "print JSON")
     .option("-i, --image <name>", "image")
     .option("-p, --provider <name>", "provider")
     .option("-m, --memory <mb>", "memory, MB", parseCount)
@@ -109,6 +110,7 @@ function addSandboxCommands(program: Command): void {
     .option("-q, --quiet", "print the id and nothing else")
     .action(async (flags) => (await import("./commands/spawn.ts")).spawn(flags));
   client(program.command("ls").alias("list").description("list sandboxes, newest first"))
+    .option("--json", "print JSON")
     .option("--state <state>", "only this state")
     .option("--owner <id>", "only this owner's")
     .option("-p, --provider <name>", "only this provider's")
@@ -116,19 +118,21 @@ function addSandboxCommands(program: Command): void {
     .option("-n, --limit <count>", "at most this many", parseCount)
     .option("-q, --quiet", "print ids only")
     .action(async (flags) => (await import("./commands/ls.ts")).ls(flags));
-  client(program.command("extend <id> <ttl>").description("let a sandbox live for ttl from now")).action(
-    async (id, ttl, flags) => (await import("./commands/extend.ts")).extend(id, ttl, flags),
-  );
+  client(program.command("extend <id> <ttl>").description("let a sandbox live for ttl from now"))
+    .option("--json", "print JSON")
+    .action(async (id, ttl, flags) => (await import("./commands/extend.ts")).extend(id, ttl, flags));
   client(program.command("kill [ids...]").alias("rm").description("destroy sandboxes"))
+    .option("--json", "print JSON")
     .option("--all", "every sandbox")
     .action(async (ids, flags) => (await import("./commands/kill.ts")).kill(ids, flags));
   client(program.command("logs <id>").description("print the console of a sandbox"))
+    .option("--json", "print JSON")
     .option("-n, --lines <count>", "how many lines", parseCount)
     .action(async (id, flags) => (await import("./commands/logs.ts")).logs(id, flags));
 }
 
 function addExecCommands(program: Command): void {
-  const run = (command: Command) =>
+  const run = <Args extends unknown[], Flags extends OptionValues>(command: Command<Args, Flags>) =>
     client(command)
       .passThroughOptions()
       .option("-e, --env <key=value>", "environment variable; repeatable", collectPairs)
@@ -145,6 +149,7 @@ function addExecCommands(program: Command): void {
     .option("-i, --interactive", "pass standard input on")
     .option("-t, --tty", "give the command a terminal")
     .option("-d, --detach", "leave it running and print its exec id")
+    .option("--json", "print the whole result as JSON when it has ended")
     .action(async (id, command, flags) => (await import("./commands/exec.ts")).exec(id, command, flags));
   run(
     program
@@ -165,15 +170,16 @@ function addFileAndEventCommands(program: Command): void {
     .option("-q, --quiet", "say nothing")
     .action(async (source, target, flags) => (await import("./commands/cp.ts")).cp(source, target, flags));
   client(program.command("events").description("follow the event stream"))
+    .option("--json", "print JSON")
     .option("--type <types>", "only these types, separated by commas")
     .option("--sandbox <id>", "only this sandbox's")
     .option("--since <event id>", "begin after this event")
     .action(async (flags) => (await import("./commands/events.ts")).events(flags));
 }
 
-function client(command: Command): Command {
+/** What every command that talks to a service takes. */
+function client<Args extends unknown[], Flags extends OptionValues>(command: Command<Args, Flags>) {
   return command
-    .option("--json", "print JSON")
     .option("--url <url>", "the service; else $ALCOVE_URL, else http://127.0.0.1:7423")
     .option("--api-key <key>", "its key; else $ALCOVE_API_KEY")
     .option("--user-id <id>", "sent as X-User-ID");

@@ -1,12 +1,12 @@
 import { AlcoveError } from "@alcove/sdk";
 import type { Event } from "@alcove/wire";
-import { type ClientFlags, interruptSignal, openClient } from "../context.ts";
+import { type ClientFlags, interruptSignal, type JsonFlags, openClient } from "../context.ts";
 import { write } from "../terminal/output.ts";
 import { printableLine } from "../terminal/printable.ts";
 import { elapsed } from "../terminal/text.ts";
 
 export async function events(
-  flags: ClientFlags & { type?: string; sandbox?: string; since?: string },
+  flags: ClientFlags & JsonFlags & { type?: string; sandbox?: string; since?: string },
 ): Promise<void> {
   using client = openClient(flags);
   using interrupt = interruptSignal();

@@ -1,6 +1,6 @@
 import { type AlcoveClient, AlcoveError } from "@alcove/sdk";
 import type { ExecResult } from "@alcove/wire";
-import { type ClientFlags, interruptSignal, openClient } from "../context.ts";
+import { type ClientFlags, interruptSignal, type JsonFlags, openClient } from "../context.ts";
 import { ExitWith, exitCodes, UsageError } from "../exit-codes.ts";
 import { reportFailure } from "../failure.ts";
 import { printJson } from "../terminal/output.ts";
@@ -15,7 +15,7 @@ export interface RunFlags extends ClientFlags {
   timeout?: string;
 }
 
-export interface ExecFlags extends RunFlags {
+export interface ExecFlags extends RunFlags, JsonFlags {
   interactive?: boolean;
   tty?: boolean;
   detach?: boolean;

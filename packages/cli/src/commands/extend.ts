@@ -1,8 +1,8 @@
-import { type ClientFlags, interruptSignal, openClient } from "../context.ts";
+import { type ClientFlags, interruptSignal, type JsonFlags, openClient } from "../context.ts";
 import { printJson } from "../terminal/output.ts";
 import { shortDuration } from "../terminal/text.ts";
 
-export async function extend(id: string, ttl: string, flags: ClientFlags): Promise<void> {
+export async function extend(id: string, ttl: string, flags: ClientFlags & JsonFlags): Promise<void> {
   using client = openClient(flags);
   using interrupt = interruptSignal();
   const sandbox = await client.extend(id, ttl, { signal: interrupt.signal });

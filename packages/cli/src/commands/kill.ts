@@ -1,5 +1,5 @@
 import type { AlcoveClient } from "@alcove/sdk";
-import { type ClientFlags, interruptSignal, openClient } from "../context.ts";
+import { type ClientFlags, interruptSignal, type JsonFlags, openClient } from "../context.ts";
 import { ExitWith, exitCodes, UsageError } from "../exit-codes.ts";
 import { reportFailure } from "../failure.ts";
 import { printJson } from "../terminal/output.ts";
@@ -7,7 +7,10 @@ import { Progress } from "../terminal/progress.ts";
 
 const concurrency = 8;
 
-export async function kill(ids: readonly string[], flags: ClientFlags & { all?: boolean }): Promise<void> {
+export async function kill(
+  ids: readonly string[],
+  flags: ClientFlags & JsonFlags & { all?: boolean },
+): Promise<void> {
   if (ids.length === 0 && !flags.all) throw new UsageError("name the sandboxes to destroy, or give --all");
   if (ids.length > 0 && flags.all) throw new UsageError("give either ids or --all");
   using client = openClient(flags);

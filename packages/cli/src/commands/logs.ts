@@ -1,10 +1,10 @@
-import { type ClientFlags, interruptSignal, openClient } from "../context.ts";
+import { type ClientFlags, interruptSignal, type JsonFlags, openClient } from "../context.ts";
 import { printJson } from "../terminal/output.ts";
 import { printable } from "../terminal/printable.ts";
 
 const defaultLines = 100;
 
-export async function logs(id: string, flags: ClientFlags & { lines?: number }): Promise<void> {
+export async function logs(id: string, flags: ClientFlags & JsonFlags & { lines?: number }): Promise<void> {
   using client = openClient(flags);
   using interrupt = interruptSignal();
   const lines = await client.logs(id, flags.lines ?? defaultLines, { signal: interrupt.signal });

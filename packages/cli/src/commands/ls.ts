@@ -1,12 +1,12 @@
 import type { SandboxFilter } from "@alcove/sdk";
 import type { Sandbox, SandboxState } from "@alcove/wire";
-import { type ClientFlags, interruptSignal, openClient } from "../context.ts";
+import { type ClientFlags, interruptSignal, type JsonFlags, openClient } from "../context.ts";
 import { UsageError } from "../exit-codes.ts";
 import { printJson } from "../terminal/output.ts";
 import { table } from "../terminal/table.ts";
 import { shortDuration } from "../terminal/text.ts";
 
-export interface LsFlags extends ClientFlags {
+export interface LsFlags extends ClientFlags, JsonFlags {
   state?: string;
   owner?: string;
   provider?: string;

@@ -1,11 +1,11 @@
 import type { SpawnRequest } from "@alcove/wire";
-import { type ClientFlags, interruptSignal, openClient } from "../context.ts";
+import { type ClientFlags, interruptSignal, type JsonFlags, openClient } from "../context.ts";
 import { UsageError } from "../exit-codes.ts";
 import { printJson } from "../terminal/output.ts";
 import { Progress } from "../terminal/progress.ts";
 import { elapsed, shortDuration } from "../terminal/text.ts";
 
-export interface SpawnFlags extends ClientFlags {
+export interface SpawnFlags extends ClientFlags, JsonFlags {
   image?: string;
   provider?: string;
   memory?: number;
