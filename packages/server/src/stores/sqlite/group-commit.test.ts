@@ -1,5 +1,6 @@
 import { DatabaseSync } from "node:sqlite";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { Unavailable } from "../../ports/errors.ts";
 import { GroupCommit } from "./group-commit.ts";
 
 let db: DatabaseSync;
@@ -54,12 +55,24 @@ describe("GroupCommit", () => {
     expect(new Set(turns).size).toBe(4);
   });
 
-  it("commits everything at once when it is flushed", async () => {
+  it("commits everything at once when it is closed, and refuses what comes later", async () => {
     let nowMs = 0;
     const commit = new GroupCommit(db, { nowMs: () => (nowMs += 20) });
     const writes = [1, 2, 3].map((n) => commit.write(() => insert(n)));
-    commit.flush();
+    const follows = writes[2]?.then(() => commit.write(() => insert(4)));
+    commit.close();
     expect(kept()).toEqual([1, 2, 3]);
     await Promise.all(writes);
+    await expect(follows).rejects.toThrow(Unavailable);
+    await expect(commit.write(() => insert(5))).rejects.toThrow("the database is closed");
+  });
+
+  it("rejects what waits when the database is closed under it", async () => {
+    await using other = new AsyncDisposableStack();
+    const closed = other.adopt(new DatabaseSync(":memory:"), (one) => one.isOpen && one.close());
+    const commit = new GroupCommit(closed);
+    const write = commit.write(() => undefined);
+    closed.close();
+    await expect(write).rejects.toThrow("database is not open");
   });
 });

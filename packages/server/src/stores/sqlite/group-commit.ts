@@ -1,6 +1,6 @@
 import type { DatabaseSync, StatementSync } from "node:sqlite";
 import type { DiskReserve } from "../../platform/disk-reserve.ts";
-import { StorageFull } from "../../ports/errors.ts";
+import { StorageFull, Unavailable } from "../../ports/errors.ts";
 
 interface Write {
   run: () => void;
@@ -25,6 +25,7 @@ export class GroupCommit {
   readonly #reserve: DiskReserve | undefined;
   #waiting: Write[] = [];
   #scheduled = false;
+  #closed = false;
 
   /** @param options.reserve is given up when the disk is full, so that what ends can be written down. */
   constructor(db: DatabaseSync, options: { nowMs?: () => number; reserve?: DiskReserve | undefined } = {}) {
@@ -36,8 +37,10 @@ export class GroupCommit {
     this.#nowMs = options.nowMs ?? (() => performance.now());
   }
 
+  /** @returns a rejection with Unavailable once it is closed. */
   write<T>(statements: () => T): Promise<T> {
     return new Promise<T>((resolve, reject) => {
+      if (this.#closed) throw new Unavailable("the database is closed: the service stops");
       let result: T;
       this.#waiting.push({
         run: () => {
@@ -58,8 +61,9 @@ export class GroupCommit {
     );
   }
 
-  /** Commits everything that waits, now. */
-  flush(): void {
+  /** Commits everything that waits, now, and takes nothing more: the database is about to be closed. */
+  close(): void {
+    this.#closed = true;
     while (this.#waiting.length > 0) this.#commitBatch();
   }
 
@@ -89,7 +93,7 @@ export class GroupCommit {
       }
       this.#db.exec("COMMIT");
     } catch (error) {
-      if (this.#db.isTransaction) this.#db.exec("ROLLBACK");
+      if (this.#db.isOpen && this.#db.isTransaction) this.#db.exec("ROLLBACK");
       // With the reserve given up there is room for the same writes: they stay in line.
       if (isDiskFull(error) && this.#reserve?.spend() === true) return;
       const told = isDiskFull(error)

@@ -80,7 +80,7 @@ export class SqliteStore implements Store {
 
   async [Symbol.asyncDispose](): Promise<void> {
     if (!this.#db.isOpen) return;
-    this.#commit.flush();
+    this.#commit.close();
     this.#db.close();
   }
 }
