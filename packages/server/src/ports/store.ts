@@ -101,6 +101,8 @@ export type ReserveOutcome =
   /** Another spawn holds the key; limits were not looked at. */
   | { admitted: false; reason: "claimed"; bodyHash: string; sandboxId: SandboxId };
 
+export type LiveState = Pick<SandboxRow, "id" | "workerId" | "state" | "updatedAt">;
+
 export interface SandboxStore {
   /**
    * Looks at the claim, counts, inserts the row and keeps the claim, in one transaction: limits hold under any
@@ -124,8 +126,13 @@ export interface SandboxStore {
   ): Promise<SandboxRow | undefined>;
   /** One page, newest first; it looks at a bounded number of rows, however few of them the filter lets through. */
   list(filter: SandboxFilter): Promise<SandboxPage>;
-  /** Every row that is not destroyed. */
+  /** Every row that is not destroyed, at once: for when nobody waits. */
   listLive(): Promise<SandboxRow[]>;
+  /**
+   * What tells of each row that is not destroyed whether it has changed, in slices between which others have their turn.
+   * A row that is made or changed meanwhile is told as it was, as it is, or not at all.
+   */
+  liveStates(): AsyncIterable<readonly LiveState[]>;
   /** Forgets destroyed rows, oldest first, in slices between which others have their turn. @returns how many. */
   purge(which: DestroyedToForget): Promise<number>;
 }

@@ -1,4 +1,4 @@
-import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { CallerGone } from "../../platform/deadline.ts";
 import {
   ProviderError,
@@ -750,4 +750,51 @@ describe("a destroy that fails", () => {
     await h.service.destroy(row.id, { signal: forever });
     expect(backend.runtimes.size).toBe(0);
   });
+});
+
+describe("very many sandboxes", () => {
+  it("are loaded, compared and asked few at a time, so that others have their turn", async () => {
+    const first = new Harness({
+      store,
+      clock,
+      provider: new ScriptedProvider({ backend }),
+      defaults: { maxSandboxes: 0 },
+    });
+    open.push(first);
+    await first.start();
+    await Promise.all(Array.from({ length: 1_500 }, () => first.spawn()));
+    await end(first);
+    let done = { rows: 0, adopts: 0 };
+    const most = { rows: 0, adopts: 0 };
+    let counting = true;
+    const turn = () => {
+      most.rows = Math.max(most.rows, done.rows);
+      most.adopts = Math.max(most.adopts, done.adopts);
+      done = { rows: 0, adopts: 0 };
+      if (counting) setImmediate(turn);
+    };
+    setImmediate(turn);
+    const read = store.sandboxes.get.bind(store.sandboxes);
+    vi.spyOn(store.sandboxes, "get").mockImplementation((id) => {
+      done.rows++;
+      return read(id);
+    });
+    const all = vi.spyOn(store.sandboxes, "listLive");
+    const h = life();
+    h.provider.hook = (step) => {
+      if (step === "adopt") done.adopts++;
+      return undefined;
+    };
+    await h.start();
+    await h.reconciler.reconcile();
+    counting = false;
+    expect(h.service.running([...backend.runtimes.values()][1_499]?.sandboxId ?? "").row.state).toBe(
+      "running",
+    );
+    expect(most.rows).toBeGreaterThan(0);
+    expect(most.rows).toBeLessThanOrEqual(300);
+    expect(most.adopts).toBeGreaterThan(0);
+    expect(most.adopts).toBeLessThanOrEqual(300);
+    expect(all).not.toHaveBeenCalled();
+  }, 30_000);
 });

@@ -7,6 +7,7 @@ import type {
   Clock,
   EventSink,
   InventoryEntry,
+  LiveState,
   RuntimeId,
   RuntimeProvider,
   SandboxRow,
@@ -173,24 +174,31 @@ export class Reconciler implements AsyncDisposable {
   /** Rows memory does not know, and entries that differ from their row. */
   async #loadNow(): Promise<void> {
     const { lifecycle, store, registry } = this.#options;
-    const { live, expiry, recover, gates } = lifecycle;
-    const before = live.all();
-    const rows = (await store.sandboxes.listLive()).filter((row) => registry.reaches(row));
-    const stored = new Map(rows.map((row) => [row.id, row]));
-    for (const known of stored.values()) {
-      if (live.get(known.id) !== undefined) continue;
-      // Nothing is left of its runtime, or memory would know it.
-      if (known.state === "error" && gates.loaded.opened) continue;
-      // Destroyed since the list was read, perhaps: memory forgets only after the store has changed. Before the first
-      // load nothing can be destroyed.
-      const row = gates.loaded.opened ? await store.sandboxes.get(known.id) : known;
-      if (row === undefined || row.state === "destroyed" || live.get(row.id) !== undefined) continue;
-      live.add(row, registry.find(row));
-      if (row.state !== "creating") expiry.set(row.id, row.expiresAt);
+    const { live, recover, gates } = lifecycle;
+    const missing = new Set(live.all());
+    const differing: LiveSandbox[] = [];
+    for await (const slice of store.sandboxes.liveStates()) {
+      for (const stored of slice) {
+        if (!registry.reaches(stored)) continue;
+        const entry = live.get(stored.id);
+        if (entry === undefined) await this.#loadRow(stored);
+        else if (missing.delete(entry) && !sameRow(entry.row, stored)) differing.push(entry);
+      }
     }
     gates.loaded.open();
-    const differing = before.filter(({ row }) => !sameRow(row, stored.get(row.id)));
-    await this.#forEach(differing, parallelEnds, (entry) => recover.resync(entry));
+    await this.#forEach([...differing, ...missing], parallelEnds, (entry) => recover.resync(entry));
+  }
+
+  async #loadRow({ id, state }: LiveState): Promise<void> {
+    const { lifecycle, store, registry } = this.#options;
+    const { live, expiry, gates } = lifecycle;
+    // Nothing is left of its runtime, or memory would know it.
+    if (state === "error" && gates.loaded.opened) return;
+    // Destroyed since the slice was read, perhaps: memory forgets only after the store has changed.
+    const row = await store.sandboxes.get(id);
+    if (row === undefined || row.state === "destroyed" || live.get(id) !== undefined) return;
+    live.add(row, registry.find(row));
+    if (row.state !== "creating") expiry.set(row.id, row.expiresAt);
   }
 
   async #reconcileProvider(provider: RuntimeProvider): Promise<boolean> {
@@ -424,6 +432,6 @@ function mayRun(row: SandboxRow): boolean {
   return (row.state === "running" || row.state === "unhealthy") && !row.destroyRequested;
 }
 
-function sameRow(row: SandboxRow, stored: SandboxRow | undefined): boolean {
-  return stored?.state === row.state && stored.updatedAt.getTime() === row.updatedAt.getTime();
+function sameRow(row: SandboxRow, stored: LiveState): boolean {
+  return stored.state === row.state && stored.updatedAt.getTime() === row.updatedAt.getTime();
 }

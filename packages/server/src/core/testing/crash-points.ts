@@ -54,8 +54,15 @@ export function withCrashPoints(store: Store, points: CrashPoints): Store {
       get(_target, property) {
         const value: unknown = Reflect.get(target, property, target);
         if (typeof value !== "function") return value;
+        const name = `${prefix}.${String(property)}`;
+        if (property === "liveStates") {
+          return async function* () {
+            await points.pass(`before ${name}`);
+            yield* Reflect.apply(value, target, []) as AsyncIterable<unknown>;
+            await points.pass(`after ${name}`);
+          };
+        }
         return async (...args: unknown[]) => {
-          const name = `${prefix}.${String(property)}`;
           await points.pass(`before ${name}`);
           const result: unknown = await Reflect.apply(value, target, args);
           await points.pass(`after ${name}`);

@@ -6,6 +6,7 @@ import type {
   CapacityRules,
   Fence,
   IdempotencyClaim,
+  LiveState,
   NewEvent,
   SandboxFilter,
   SandboxRow,
@@ -289,6 +290,45 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
       it("lists every row that is not destroyed", async () => {
         for (const state of [...live, "destroyed" as const]) await add({ state });
         expect((await store.sandboxes.listLive()).map(({ state }) => state).sort()).toEqual([...live].sort());
+      });
+
+      it("tells what is live in slices, between which others have their turn", async () => {
+        const rows = await Promise.all(Array.from({ length: 1_000 }, () => add({ state: "running" })));
+        const gone = await add({ state: "destroyed" });
+        let turns = 0;
+        let counting = true;
+        const count = () => {
+          turns++;
+          if (counting) setImmediate(count);
+        };
+        setImmediate(count);
+        const told = new Map<string, LiveState>();
+        const slices: { length: number; turn: number }[] = [];
+        for await (const slice of store.sandboxes.liveStates()) {
+          slices.push({ length: slice.length, turn: turns });
+          for (const one of slice) told.set(one.id, one);
+        }
+        counting = false;
+        expect(told.size).toBe(1_000);
+        expect(told.has(gone.id)).toBe(false);
+        for (const { id, workerId, state, updatedAt } of rows)
+          expect(told.get(id)).toEqual({ id, workerId, state, updatedAt });
+        expect(Math.max(...slices.map(({ length }) => length))).toBeLessThanOrEqual(250);
+        expect(new Set(slices.map(({ turn }) => turn)).size).toBe(slices.length);
+      });
+
+      it("tells what is live once, while rows come and go", async () => {
+        const rows = await Promise.all(Array.from({ length: 600 }, () => add({ state: "running" })));
+        const told: string[] = [];
+        for await (const slice of store.sandboxes.liveStates()) {
+          told.push(...slice.map(({ id }) => id));
+          const next = rows.find(({ id }) => !told.includes(id));
+          if (next !== undefined) await store.sandboxes.remove(next.id, fence);
+          await add({ state: "running", createdAt: new Date(start + 10) });
+        }
+        expect(new Set(told).size).toBe(told.length);
+        for (const { id } of rows)
+          if ((await store.sandboxes.get(id)) !== undefined) expect(told).toContain(id);
       });
 
       it("forgets rows destroyed before a time, but those an idempotency key leads to", async () => {

@@ -68,8 +68,7 @@ describe("GroupCommit", () => {
   });
 
   it("rejects what waits when the database is closed under it", async () => {
-    await using other = new AsyncDisposableStack();
-    const closed = other.adopt(new DatabaseSync(":memory:"), (one) => one.isOpen && one.close());
+    const closed = new DatabaseSync(":memory:");
     const commit = new GroupCommit(closed);
     const write = commit.write(() => undefined);
     closed.close();

@@ -1,10 +1,12 @@
 import type { DatabaseSync, StatementSync } from "node:sqlite";
+import { setImmediate } from "node:timers/promises";
 import type { SandboxState } from "@alcove/wire";
 import type { SandboxId } from "../../ports/ids.ts";
 import type {
   ActiveCounts,
   DestroyedToForget,
   Fence,
+  LiveState,
   Reservation,
   ReserveOutcome,
   SandboxChange,
@@ -34,6 +36,7 @@ export class SqliteSandboxes implements SandboxStore {
   readonly #updateState: StatementSync;
   readonly #updateRest: StatementSync;
   readonly #live: StatementSync;
+  readonly #liveStates: StatementSync;
   readonly #destroyedCount: StatementSync;
   readonly #oldestDestroyed: StatementSync;
 
@@ -48,6 +51,7 @@ export class SqliteSandboxes implements SandboxStore {
     this.#updateState = prepareUpdate(db, ", state = ?");
     this.#updateRest = prepareUpdate(db, "");
     this.#live = db.prepare("SELECT * FROM sandboxes WHERE state <> 'destroyed' ORDER BY created_at, id");
+    this.#liveStates = prepareLiveStates(db);
     this.#destroyedCount = db.prepare("SELECT value AS count FROM counters WHERE name = 'destroyed'");
     this.#oldestDestroyed = prepareOldestDestroyed(db);
   }
@@ -112,6 +116,20 @@ export class SqliteSandboxes implements SandboxStore {
     return (this.#live.all() as unknown as SandboxRecord[]).map(fromRecord);
   }
 
+  async *liveStates(): AsyncGenerator<readonly LiveState[]> {
+    let after = { created_at: -1, id: "" };
+    for (;;) {
+      const { created_at, id } = after;
+      const records = this.#liveStates.all(created_at, id, slice) as unknown as LiveRecord[];
+      const last = records.at(-1);
+      if (last === undefined) return;
+      yield records.map(liveState);
+      if (records.length < slice) return;
+      after = last;
+      await setImmediate();
+    }
+  }
+
   async purge({ before, keep, signal }: DestroyedToForget): Promise<number> {
     let purged = 0;
     let after = { destroyed_at: 0, id: "" };
@@ -156,6 +174,17 @@ export class SqliteSandboxes implements SandboxStore {
 interface DestroyedPosition {
   destroyed_at: number;
   id: string;
+}
+
+type LiveRecord = Pick<SandboxRecord, "id" | "worker_id" | "state" | "created_at" | "updated_at">;
+
+function liveState(record: LiveRecord): LiveState {
+  return {
+    id: record.id as SandboxId,
+    workerId: record.worker_id,
+    state: record.state as SandboxState,
+    updatedAt: new Date(record.updated_at),
+  };
 }
 
 /** Sandboxes of nobody have no counter of their own. */
@@ -203,4 +232,11 @@ function prepareOldestDestroyed(db: DatabaseSync): StatementSync {
     SELECT destroyed_at, id FROM sandboxes
     WHERE state = 'destroyed' AND (destroyed_at, id) > (?, ?) AND destroyed_at < ?
     ORDER BY destroyed_at, id LIMIT ?`);
+}
+
+function prepareLiveStates(db: DatabaseSync): StatementSync {
+  return db.prepare(`
+    SELECT id, worker_id, state, created_at, updated_at FROM sandboxes
+    WHERE state <> 'destroyed' AND (created_at, id) > (?, ?)
+    ORDER BY created_at, id LIMIT ?`);
 }
