@@ -4,6 +4,7 @@ import { tmpdir } from "node:os";
 import path from "node:path";
 import { promisify } from "node:util";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { noCapacityLimit } from "../src/ports/capacity.ts";
 import { SqliteStore } from "../src/stores/sqlite/index.ts";
 import { eventually } from "./support/http.ts";
 import { Model, type ModelOptions, ModelService, owners } from "./support/model.ts";
@@ -48,7 +49,7 @@ async function play(env: Record<string, string>, options: Omit<ModelOptions, "se
   await using store = await SqliteStore.open({ path: path.join(dataDir, "alcove.db") });
   expect(await store.sandboxes.listLive()).toEqual([]);
   for (const owner of owners)
-    expect(await store.sandboxes.activeCounts(owner)).toEqual({ total: 0, owner: 0 });
+    expect(await store.sandboxes.inUse(owner)).toEqual({ all: noCapacityLimit, owner: noCapacityLimit });
 }
 
 test("random operations on mock, the service killed among them, leave memory, store and provider agreed", async () => {

@@ -2,6 +2,7 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { expect, test } from "vitest";
+import { noCapacityLimits } from "../src/ports/capacity.ts";
 import type { RuntimeId, SandboxId } from "../src/ports/ids.ts";
 import { SqliteStore } from "../src/stores/sqlite/index.ts";
 import { TestClient } from "./support/http.ts";
@@ -20,8 +21,11 @@ test("calls to a sandbox of another worker are 503 unavailable; it is told as th
   const far = { ...row, id: "sb-far" as SandboxId, runtimeId: "rt-far" as RuntimeId, workerId: "w2" };
   {
     await using store = await SqliteStore.open({ path: database });
-    const limits = { of: () => ({ maxSandboxes: 0, maxSandboxesPerOwner: 0 }) };
-    await store.sandboxes.reserve({ row: far, limits, fence: { holder: "w2", generation: 1 } });
+    await store.sandboxes.reserve({
+      row: far,
+      limits: noCapacityLimits,
+      fence: { holder: "w2", generation: 1 },
+    });
   }
   const server = stack.use(await startTestServer({ provider: mockProvider, dataDir }));
   const client = new TestClient(server.url);

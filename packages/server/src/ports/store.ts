@@ -1,5 +1,10 @@
 import type { Event, EventType, SandboxState } from "@alcove/wire";
+import type { AuditStore } from "./audit-store.ts";
+import type { CapacityInUse, CapacityLimits, CapacityReason, CapacityRules } from "./capacity.ts";
 import type { RuntimeId, SandboxId } from "./ids.ts";
+import type { KeyStore } from "./key-store.ts";
+import type { QuotaStore } from "./quota-store.ts";
+import type { TemplateStore } from "./template-store.ts";
 
 /**
  * Durable state of the control plane. Stores never invent ids or times. Every method resolves once its effect is
@@ -10,6 +15,10 @@ export interface Store extends AsyncDisposable {
   readonly sandboxes: SandboxStore;
   readonly idempotency: IdempotencyStore;
   readonly events: EventStore;
+  readonly quotas: QuotaStore;
+  readonly templates: TemplateStore;
+  readonly audit: AuditStore;
+  readonly keys: KeyStore;
   /** Names this installation; made at the first start, put on every runtime. */
   instanceId(candidate: string): Promise<string>;
   /** A small fact about this installation. @returns undefined when it was never written. */
@@ -34,6 +43,8 @@ export interface SandboxRow {
   vcpus: number;
   /** Empty: nobody's. */
   ownerId: string;
+  /** Unique among the owner's sandboxes that count; null: none. */
+  name: string | null;
   metadata: Record<string, string>;
   /** How commands run by default, and what is needed to undo or repeat the spawn. */
   env: Record<string, string>;
@@ -47,23 +58,6 @@ export interface SandboxRow {
   /** Somebody asked for its end; it is repeated until confirmed. */
   destroyRequested: boolean;
   error: string | null;
-}
-
-export interface CapacityLimits {
-  /** 0: no limit. */
-  maxSandboxes: number;
-  /** 0: no limit. */
-  maxSandboxesPerOwner: number;
-}
-
-/** What an owner may hold, as it stands when it is asked. */
-export interface CapacityRules {
-  of(ownerId: string): CapacityLimits;
-}
-
-export interface ActiveCounts {
-  total: number;
-  owner: number;
 }
 
 /** States that take up capacity: creating, running, unhealthy. */
@@ -97,7 +91,9 @@ export interface Reservation {
 
 export type ReserveOutcome =
   | { admitted: true }
-  | { admitted: false; reason: "max_sandboxes" | "max_sandboxes_per_owner"; active: ActiveCounts }
+  | { admitted: false; reason: CapacityReason; inUse: CapacityInUse; limits: CapacityLimits }
+  /** A living sandbox of the owner has the name; limits were not looked at. */
+  | { admitted: false; reason: "name_taken"; sandboxId: SandboxId }
   /** Another spawn holds the key; limits were not looked at. */
   | { admitted: false; reason: "claimed"; bodyHash: string; sandboxId: SandboxId };
 
@@ -105,12 +101,15 @@ export type LiveState = Pick<SandboxRow, "id" | "workerId" | "state" | "updatedA
 
 export interface SandboxStore {
   /**
-   * Looks at the claim, counts, inserts the row and keeps the claim, in one transaction: limits hold under any
-   * concurrency, and a key leads to one sandbox. A claim that has expired or leads to no row any more is free.
+   * Looks at the claim and the name, counts against the rules for the owner's quota of this moment, inserts the row and
+   * keeps the claim, in one transaction: limits hold under any concurrency, a key leads to one sandbox, and a name to one
+   * living one of its owner. A claim that has expired or leads to no row any more is free.
    */
   reserve(reservation: Reservation): Promise<ReserveOutcome>;
   /** From counters that every change of a state keeps, so at the same cost for ten sandboxes and ten thousand. */
-  activeCounts(ownerId: string): Promise<ActiveCounts>;
+  inUse(ownerId: string): Promise<CapacityInUse>;
+  /** The living sandbox of an owner that has this name. */
+  named(ownerId: string, name: string): Promise<SandboxRow | undefined>;
   /** Removes a reservation whose spawn was undone, and the claim that leads to it. */
   remove(id: SandboxId, fence: Fence): Promise<void>;
   get(id: SandboxId): Promise<SandboxRow | undefined>;
@@ -197,6 +196,8 @@ export interface IdempotencyStore {
 export interface NewEvent {
   type: EventType;
   sandboxId: string;
+  /** Whose it is, for keys that see one owner's alone; absent: nobody's. */
+  ownerId?: string;
   timestamp: Date;
   data?: Record<string, unknown>;
 }
@@ -215,6 +216,7 @@ export interface EventStore {
     afterId: number;
     types?: readonly EventType[];
     sandboxId?: string;
+    ownerId?: string;
     limit: number;
   }): Promise<Event[]>;
   /** Keeps the newest `keep` events. */

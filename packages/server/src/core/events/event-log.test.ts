@@ -147,6 +147,10 @@ describe("EventLog", () => {
     const over: Store = {
       sandboxes: store.sandboxes,
       idempotency: store.idempotency,
+      quotas: store.quotas,
+      templates: store.templates,
+      audit: store.audit,
+      keys: store.keys,
       events,
       instanceId: async (c) => c,
       setting: async () => undefined,

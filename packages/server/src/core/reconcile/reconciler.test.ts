@@ -1,5 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { CallerGone } from "../../platform/deadline.ts";
+import { noCapacityLimits } from "../../ports/capacity.ts";
 import {
   ProviderError,
   RuntimeGone,
@@ -158,7 +159,7 @@ describe("the first pass", () => {
       expiresAt: new Date(clock.now().getTime() + 7_200_000),
     });
     expect(h.service.running("sb-bare").row).toMatchObject({ ownerId: "", memoryMb: 512 });
-    expect((await store.sandboxes.activeCounts("ada")).owner).toBe(1);
+    expect((await store.sandboxes.inUse("ada")).owner.sandboxes).toBe(1);
     backend.runtimes.set("rt-later" as RuntimeId, { ...shared, sandboxId: "sb-later" as SandboxId });
     await h.reconciler.reconcile();
     expect([...backend.runtimes.keys()]).toEqual([known, bare]);
@@ -444,9 +445,8 @@ describe("a sandbox of another worker", () => {
       state,
       destroyRequested: state === "unhealthy",
     }));
-    const limits = { of: () => ({ maxSandboxes: 0, maxSandboxesPerOwner: 0 }) };
     const fence = { holder: "w2", generation: 1 };
-    for (const row of rows) await store.sandboxes.reserve({ row, limits, fence });
+    for (const row of rows) await store.sandboxes.reserve({ row, limits: noCapacityLimits, fence });
     await h.service.destroy(pattern.id, { signal: forever });
     return rows;
   }
@@ -539,8 +539,11 @@ describe("a runtime whose provider gave it an id of its own", () => {
     await first.service.destroy(pattern.id, { signal: forever });
     await end(first);
     const left = { ...pattern, id: "sb-left" as SandboxId, state: "creating" as const };
-    const limits = { of: () => ({ maxSandboxes: 0, maxSandboxesPerOwner: 0 }) };
-    await store.sandboxes.reserve({ row: left, limits, fence: { holder: "local", generation: 0 } });
+    await store.sandboxes.reserve({
+      row: left,
+      limits: noCapacityLimits,
+      fence: { holder: "local", generation: 0 },
+    });
     const own = "own-left" as RuntimeId;
     backend.runtimes.set(own, { sandboxId: left.id, state: "running", expiresInMs: 1 });
     const destroyed: unknown[] = [];
@@ -723,7 +726,7 @@ describe("a destroy that fails", () => {
     await expect(h.spawn({ ownerId: "a" })).rejects.toThrow("engine is down");
     const [left] = await store.sandboxes.listLive();
     expect(left).toMatchObject({ state: "creating", error: expect.stringContaining("engine is down") });
-    expect((await store.sandboxes.activeCounts("a")).owner).toBe(1);
+    expect((await store.sandboxes.inUse("a")).owner.sandboxes).toBe(1);
     h.provider.hook = () => undefined;
     await clock.advance(1_000);
     expect(await store.sandboxes.listLive()).toEqual([]);

@@ -3,7 +3,7 @@ import type { Clock, EventSink, Ids, Store } from "../../ports/index.ts";
 import type { ProviderRegistry } from "../providers/provider-registry.ts";
 import { Limits } from "../quotas/limits.ts";
 import type { SandboxDefaults } from "../quotas/sandbox-defaults.ts";
-import { capacityDenied } from "../scheduling/admission.ts";
+import { denied } from "../scheduling/admission.ts";
 import { StartGates } from "../scheduling/gate.ts";
 import { SpawnQueue } from "../scheduling/spawn-queue.ts";
 import type { SandboxContext } from "./context.ts";
@@ -59,7 +59,7 @@ export function composeSandboxes(options: {
     overflow: defaults.spawnOverflow,
     timeoutMs: defaults.spawnQueueTimeoutMs,
     maxWaiting: defaults.maxSpawnQueue,
-    denied: (ownerId, result) => capacityDenied(defaults, ownerId, result),
+    denied,
   });
   const expiry: ExpiryQueue = new ExpiryQueue({
     clock,

@@ -28,10 +28,10 @@ export class ExtendFlow {
    *   sandbox expired or does not run.
    */
   async extend(id: string, ttlMs: number, options: CallOptions): Promise<SandboxRow> {
-    const { live, defaults, logger } = this.#context;
+    const { live, limits, logger } = this.#context;
     let entry = live.get(id);
     if (entry === undefined) throw await this.#missing(id);
-    const lifeMs = checkTtl(ttlMs, defaults);
+    const lifeMs = checkTtl(ttlMs, limits.of(entry.row.ownerId));
     while (entry?.work?.kind === "other") {
       await live.finished(entry.work, options.signal);
       entry = live.get(id);

@@ -3,6 +3,7 @@ import { deadlineAfter } from "../../platform/deadline.ts";
 import { messageOf } from "../../platform/message-of.ts";
 import {
   type InventoryEntry,
+  noCapacityLimits,
   RuntimeGone,
   type RuntimeProvider,
   type SandboxNote,
@@ -77,8 +78,7 @@ export class RecoverFlow {
     try {
       await live.work(entry, "other", async () => {
         // It runs already, so no limit keeps it out.
-        const limits = { of: () => ({ maxSandboxes: 0, maxSandboxesPerOwner: 0 }) };
-        await store.sandboxes.reserve({ row, limits, fence });
+        await store.sandboxes.reserve({ row, limits: noCapacityLimits, fence });
       });
     } catch (error) {
       live.remove(entry);
@@ -291,6 +291,7 @@ function recoveredRow(found: {
     memoryMb: note?.memoryMb ?? defaults.memoryMb,
     vcpus: note?.vcpus ?? defaults.vcpus,
     ownerId: note?.ownerId ?? "",
+    name: null,
     metadata: note?.metadata ?? {},
     env: note?.env ?? {},
     user: note?.user ?? null,

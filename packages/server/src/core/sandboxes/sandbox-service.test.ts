@@ -1,6 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { CallerGone, ShuttingDown } from "../../platform/deadline.ts";
 import { systemClock } from "../../platform/system-clock.ts";
+import { noCapacityLimits } from "../../ports/capacity.ts";
 import {
   BadRequest,
   Conflict,
@@ -331,8 +332,12 @@ describe("an idempotency key", () => {
     const row = { ...(await (await harness()).spawn({ ownerId: "" })), id: "sb-left" as SandboxId };
     const claim = { key: "key-1", bodyHash: "h", expiresAt: new Date(Date.now() + 1e12) };
     const left = { ...row, runtimeId: "rt-left" as RuntimeId, state: "creating" as const };
-    const limits = { of: () => ({ maxSandboxes: 0, maxSandboxesPerOwner: 0 }) };
-    await store.sandboxes.reserve({ row: left, limits, fence: { holder: "local", generation: 0 }, claim });
+    await store.sandboxes.reserve({
+      row: left,
+      limits: noCapacityLimits,
+      fence: { holder: "local", generation: 0 },
+      claim,
+    });
     const next = await harness();
     expect(await keyed(next)).toMatchObject({ replayed: false });
   });

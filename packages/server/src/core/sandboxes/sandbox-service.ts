@@ -123,15 +123,10 @@ export class SandboxService implements AsyncDisposable {
     const { store, defaults, limits, registry } = this.#context;
     const provider = this.#provider(input, registry);
     const { ttlMs, ...rest } = input;
-    planSpawn(rest, provider, defaults);
-    if (ttlMs !== undefined && ttlMs <= 0) checkTtl(ttlMs, defaults);
-    return decideAdmission({
-      store,
-      limits,
-      overflow: defaults.spawnOverflow,
-      ownerId: input.ownerId,
-      ttlMs,
-    });
+    const plan = planSpawn(rest, provider, this.#context);
+    const applied = limits.of(plan.ownerId);
+    if (ttlMs !== undefined && ttlMs <= 0) checkTtl(ttlMs, applied);
+    return decideAdmission({ store, limits: applied, overflow: defaults.spawnOverflow, wanted: plan, ttlMs });
   }
 
   /** @throws NotFound for unknown and destroyed ones. */
@@ -244,10 +239,9 @@ export class SandboxService implements AsyncDisposable {
   }
 
   #plan(input: SpawnInput): SpawnPlan {
-    const { registry, defaults } = this.#context;
-    const provider = this.#provider(input, registry);
+    const provider = this.#provider(input, this.#context.registry);
     try {
-      return planSpawn(input, provider, defaults);
+      return planSpawn(input, provider, this.#context);
     } catch (error) {
       if (error instanceof ResourceLimit) this.#reportLimit(parseOwnerId(input.ownerId), "spawn", error);
       throw error;

@@ -259,6 +259,7 @@ function newRow(
     memoryMb: plan.memoryMb,
     vcpus: plan.vcpus,
     ownerId: plan.ownerId,
+    name: plan.name,
     metadata: plan.metadata,
     env: plan.env,
     user: plan.user,

@@ -8,6 +8,7 @@ import {
 } from "../../ports/index.ts";
 import { checkEnvironment, checkUser, checkWorkdir } from "../exec/command-rules.ts";
 import { parseOwnerId } from "../owners.ts";
+import type { Limits, OwnerLimits } from "../quotas/limits.ts";
 import type { SandboxDefaults } from "../quotas/sandbox-defaults.ts";
 
 /** What a client asks for; what it left out is absent. */
@@ -34,6 +35,7 @@ export interface SpawnPlan {
   vcpus: number;
   ttlMs: number;
   ownerId: string;
+  name: string | null;
   metadata: Record<string, string>;
   env: Record<string, string>;
   user: string | null;
@@ -54,18 +56,20 @@ const longestTtlMs = 100 * 366 * 24 * 3_600_000;
 export function planSpawn(
   input: SpawnInput,
   provider: RuntimeProvider,
-  defaults: SandboxDefaults,
+  { defaults, limits }: { defaults: SandboxDefaults; limits: Limits },
 ): SpawnPlan {
   // Known, because clients send it, and answered as any name that leads to nothing.
   if (input.template !== undefined)
     throw new NotFound(`template ${JSON.stringify(input.template)} does not exist`);
+  const ownerId = parseOwnerId(input.ownerId);
   return {
     provider,
     image: checkImage(input.image ?? provider.defaultImage),
     memoryMb: checkCount("memory_mb", input.memoryMb ?? defaults.memoryMb, leastMemoryMb, mostMemoryMb),
     vcpus: checkCount("vcpus", input.vcpus ?? defaults.vcpus, 1, mostVcpus),
-    ttlMs: spawnTtl(input.ttlMs, defaults),
-    ownerId: parseOwnerId(input.ownerId),
+    ttlMs: spawnTtl(input.ttlMs, defaults.ttlMs, limits.of(ownerId)),
+    ownerId,
+    name: null,
     metadata: { ...input.metadata },
     env: checkedEnv(input.env ?? {}),
     user: checked(input.user, checkUser),
@@ -75,19 +79,24 @@ export function planSpawn(
 }
 
 /** @returns the time to live of a spawn; a default above the maximum is cut to it. docs/api/sandboxes.md. */
-function spawnTtl(ttlMs: number | undefined, defaults: SandboxDefaults): number {
-  if (ttlMs !== undefined) return checkTtl(ttlMs, defaults);
-  return defaults.maxTtlMs > 0 ? Math.min(defaults.ttlMs, defaults.maxTtlMs) : defaults.ttlMs;
+function spawnTtl(
+  ttlMs: number | undefined,
+  defaultMs: number,
+  limits: Pick<OwnerLimits, "maxTtlMs">,
+): number {
+  if (ttlMs !== undefined) return checkTtl(ttlMs, limits);
+  return limits.maxTtlMs > 0 ? Math.min(defaultMs, limits.maxTtlMs) : defaultMs;
 }
 
 /** @throws BadRequest when it is not positive, ResourceLimit when it is above `max_ttl`. */
-export function checkTtl(ttlMs: number, defaults: SandboxDefaults): number {
+export function checkTtl(ttlMs: number, { maxTtlMs }: Pick<OwnerLimits, "maxTtlMs">): number {
   if (!Number.isFinite(ttlMs) || ttlMs <= 0) {
     throw new BadRequest("ttl must be longer than 0s; leave it out for the default");
   }
-  if (defaults.maxTtlMs > 0 && ttlMs > defaults.maxTtlMs) {
+  if (maxTtlMs > 0 && ttlMs > maxTtlMs) {
     throw new ResourceLimit(
-      `ttl ${formatDuration(ttlMs)} is above the maximum of ${formatDuration(defaults.maxTtlMs)}`,
+      `ttl ${formatDuration(ttlMs)} is above the maximum of ${formatDuration(maxTtlMs)}`,
+      { details: { reason: "max_ttl" } },
     );
   }
   return Math.min(ttlMs, longestTtlMs);

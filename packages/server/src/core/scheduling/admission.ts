@@ -1,10 +1,17 @@
 import type { AdmissionReason } from "@alcove/wire";
-import { ResourceLimit, type Store } from "../../ports/index.ts";
-import { parseOwnerId } from "../owners.ts";
-import type { Limits } from "../quotas/limits.ts";
-import type { SandboxDefaults } from "../quotas/sandbox-defaults.ts";
+import {
+  type Capacity,
+  type CapacityReason,
+  Conflict,
+  capacityDenial,
+  type DomainError,
+  deniesAll,
+  ResourceLimit,
+  type Store,
+} from "../../ports/index.ts";
+import type { OwnerLimits } from "../quotas/limits.ts";
 import { capacityRetryS } from "./capacity-retry.ts";
-import type { ReserveResult } from "./spawn-queue.ts";
+import type { ReserveDenied } from "./spawn-queue.ts";
 
 /** See docs/api/sandboxes.md. */
 export interface AdmissionDecision {
@@ -21,49 +28,50 @@ export interface AdmissionDecision {
 /** Says what a spawn would meet now; reserves nothing. */
 export async function decideAdmission(options: {
   store: Store;
-  limits: Limits;
+  limits: OwnerLimits;
   overflow: "reject" | "queue";
-  ownerId: string | undefined;
+  wanted: { ownerId: string; memoryMb: number; vcpus: number };
   ttlMs: number | undefined;
 }): Promise<AdmissionDecision> {
-  const { store, ttlMs } = options;
-  const ownerId = parseOwnerId(options.ownerId);
-  const { maxSandboxes, maxSandboxesPerOwner, maxTtlMs } = options.limits.of(ownerId);
-  const active = await store.sandboxes.activeCounts(ownerId);
-  const reason = reasonAgainst();
-  const capacity = reason === "max_sandboxes" || reason === "max_sandboxes_per_owner";
+  const { store, ttlMs, limits, wanted } = options;
+  const { maxTtlMs } = limits;
+  const inUse = await store.sandboxes.inUse(wanted.ownerId);
+  const tooLong = ttlMs !== undefined && maxTtlMs > 0 && ttlMs > maxTtlMs;
+  const denial = tooLong ? undefined : capacityDenial(inUse, limits, wanted);
   return {
-    allowed: reason === "",
-    queueable: capacity && options.overflow === "queue",
-    reason,
-    activeSandboxes: active.total,
-    maxSandboxes,
-    activeOwnerSandboxes: active.owner,
-    maxOwnerSandboxes: maxSandboxesPerOwner,
+    allowed: !tooLong && denial === undefined,
+    queueable: denial !== undefined && options.overflow === "queue",
+    reason: tooLong ? "max_ttl" : (denial ?? ""),
+    activeSandboxes: inUse.all.sandboxes,
+    maxSandboxes: limits.all.sandboxes,
+    activeOwnerSandboxes: inUse.owner.sandboxes,
+    maxOwnerSandboxes: limits.owner.sandboxes,
     maxTtlMs,
   };
-
-  function reasonAgainst(): AdmissionReason {
-    if (ttlMs !== undefined && maxTtlMs > 0 && ttlMs > maxTtlMs) return "max_ttl";
-    if (maxSandboxes > 0 && active.total >= maxSandboxes) return "max_sandboxes";
-    const ownerLimited = ownerId !== "" && maxSandboxesPerOwner > 0;
-    if (ownerLimited && active.owner >= maxSandboxesPerOwner) return "max_sandboxes_per_owner";
-    return "";
-  }
 }
 
-/** Words for a denial of capacity. */
-export function capacityDenied(
-  defaults: SandboxDefaults,
-  ownerId: string,
-  result: ReserveResult & { admitted: false },
-): ResourceLimit {
-  const message =
-    result.reason === "max_sandboxes"
-      ? `this service may hold ${defaults.maxSandboxes} sandboxes and has ${result.active.total}`
-      : `owner "${ownerId}" may hold ${defaults.maxSandboxesPerOwner} sandboxes and has ${result.active.owner}`;
-  return new ResourceLimit(`${message}; destroy one or try again later`, {
-    details: { reason: result.reason },
-    retryAfterS: capacityRetryS,
-  });
+const units: Record<CapacityReason, { of: keyof Capacity; words: string }> = {
+  max_sandboxes: { of: "sandboxes", words: "sandboxes" },
+  max_sandboxes_per_owner: { of: "sandboxes", words: "sandboxes" },
+  max_memory_mb: { of: "memoryMb", words: "MB of memory" },
+  max_memory_mb_per_owner: { of: "memoryMb", words: "MB of memory" },
+  max_vcpus: { of: "vcpus", words: "virtual processors" },
+  max_vcpus_per_owner: { of: "vcpus", words: "virtual processors" },
+};
+
+/** Words for a denial. */
+export function denied(ownerId: string, result: ReserveDenied): DomainError {
+  if (result.reason === "name_taken") {
+    return new Conflict(`sandbox "${result.sandboxId}" has this name already; destroy it or choose another`);
+  }
+  const { of, words } = units[result.reason];
+  const all = deniesAll(result.reason);
+  const [limit, used] = all
+    ? [result.limits.all[of], result.inUse.all[of]]
+    : [result.limits.owner[of], result.inUse.owner[of]];
+  const who = all ? "this service" : `owner "${ownerId}"`;
+  return new ResourceLimit(
+    `${who} may hold ${limit} ${words} and has ${used}; destroy a sandbox or try again later`,
+    { details: { reason: result.reason }, retryAfterS: capacityRetryS },
+  );
 }

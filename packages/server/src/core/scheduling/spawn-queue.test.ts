@@ -1,11 +1,14 @@
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
 import { CallerGone } from "../../platform/deadline.ts";
-import { ResourceLimit } from "../../ports/index.ts";
+import { capacityDenial, ResourceLimit } from "../../ports/index.ts";
+import { Limits } from "../quotas/limits.ts";
 import { FakeClock, settle } from "../testing/fake-clock.ts";
 import { forever, RecordingSink, testDefaults } from "../testing/harness.ts";
-import { capacityDenied } from "./admission.ts";
+import { denied } from "./admission.ts";
 import { type ReserveResult, SpawnQueue } from "./spawn-queue.ts";
+
+const taken = (sandboxes: number) => ({ sandboxes, memoryMb: 512 * sandboxes, vcpus: sandboxes });
 
 /** Capacity in memory, and a queue on it. */
 function bench(options: {
@@ -30,15 +33,16 @@ function bench(options: {
     overflow: options.overflow ?? "queue",
     timeoutMs: options.timeoutMs ?? 30_000,
     maxWaiting: options.maxWaiting ?? 100,
-    denied: (ownerId, result) => capacityDenied(defaults, ownerId, result),
+    denied,
   });
   const attempt = async (ownerId: string): Promise<ReserveResult> => {
     await Promise.resolve();
-    const active = { total: held.length, owner: held.filter((owner) => owner === ownerId).length };
-    if (active.total >= options.capacity) return { admitted: false, reason: "max_sandboxes", active };
-    if (options.perOwner !== undefined && active.owner >= options.perOwner) {
-      return { admitted: false, reason: "max_sandboxes_per_owner", active };
-    }
+    const wanted = { ownerId, memoryMb: 512, vcpus: 1 };
+    const own = held.filter((owner) => owner === ownerId).length;
+    const inUse = { all: taken(held.length), owner: taken(own) };
+    const limits = new Limits(defaults).of(ownerId);
+    const reason = capacityDenial(inUse, limits, wanted);
+    if (reason !== undefined) return { admitted: false, reason, inUse, limits };
     held.push(ownerId);
     return { admitted: true };
   };

@@ -1,10 +1,19 @@
 import { formatDuration } from "@alcove/wire";
-import { type Clock, type EventSink, ResourceLimit, type Timer, Unavailable } from "../../ports/index.ts";
+import {
+  type Clock,
+  type DomainError,
+  deniesAll,
+  type EventSink,
+  ResourceLimit,
+  type Timer,
+  Unavailable,
+} from "../../ports/index.ts";
 import type { ReserveOutcome } from "../../ports/store.ts";
 import { capacityRetryS } from "./capacity-retry.ts";
 
 /** What an attempt came to; one whose key another spawn holds throws instead. */
 export type ReserveResult = Exclude<ReserveOutcome, { reason: "claimed" }>;
+export type ReserveDenied = Extract<ReserveResult, { admitted: false }>;
 
 export interface SpawnQueueOptions {
   clock: Clock;
@@ -14,7 +23,7 @@ export interface SpawnQueueOptions {
   /** How many spawns may wait at once. */
   maxWaiting: number;
   /** Words for a denial. */
-  denied: (ownerId: string, result: ReserveResult & { admitted: false }) => ResourceLimit;
+  denied: (ownerId: string, result: ReserveDenied) => DomainError;
 }
 
 /**
@@ -87,6 +96,7 @@ export class SpawnQueue {
       // Nobody waits, so nobody is overtaken but by a spawn of the same turn of the event loop.
       const result = await request.attempt();
       if (result.admitted) return;
+      if (!waits(result)) throw this.#options.denied(request.ownerId, result);
       request.signal.throwIfAborted();
       if (this.#closed) throw shuttingDown();
     }
@@ -154,7 +164,7 @@ export class SpawnQueue {
 
   /** Gives every owner its turns until capacity or the spawns that fit run out. */
   async #round(): Promise<void> {
-    const blocked = new Map<string, ReserveResult & { admitted: false }>();
+    const blocked = new Map<string, CapacityDenied>();
     for (;;) {
       const ownerId = [...this.#lines.keys()].find((owner) => !blocked.has(owner));
       const entry = ownerId === undefined ? undefined : this.#lines.get(ownerId)?.[0];
@@ -165,7 +175,11 @@ export class SpawnQueue {
         this.#rotate(ownerId);
         continue;
       }
-      if (result.reason === "max_sandboxes") {
+      if (!waits(result)) {
+        this.#leave(entry, this.#options.denied(ownerId, result));
+        continue;
+      }
+      if (deniesAll(result.reason)) {
         for (const owner of this.#lines.keys()) this.#settle(owner, blocked.get(owner) ?? result);
         return;
       }
@@ -200,7 +214,7 @@ export class SpawnQueue {
   }
 
   /** Those of an owner that have just arrived and were not admitted begin to wait, or are refused when too many do. */
-  #settle(ownerId: string, denial: ReserveResult & { admitted: false }): void {
+  #settle(ownerId: string, denial: CapacityDenied): void {
     for (const entry of [...(this.#lines.get(ownerId) ?? [])]) {
       if (entry.phase !== "arriving") continue;
       const { maxWaiting, timeoutMs, clock } = this.#options;
@@ -222,7 +236,7 @@ export class SpawnQueue {
     }
   }
 
-  #timeOut(entry: Entry, denial: ReserveResult & { admitted: false }): void {
+  #timeOut(entry: Entry, denial: ReserveDenied): void {
     if (entry.phase === "left") return;
     if (entry.attempting) {
       entry.leaving ??= () => this.#timeOut(entry, denial);
@@ -290,6 +304,13 @@ export class SpawnQueue {
     const owner = entry.ownerId === "" ? {} : { owner_id: entry.ownerId };
     this.#options.events.emit({ type, sandboxId: entry.sandboxId, data: { ...owner, ...data } });
   }
+}
+
+type CapacityDenied = Exclude<ReserveDenied, { reason: "name_taken" }>;
+
+/** Whether time can help. */
+function waits(denial: ReserveDenied): denial is CapacityDenied {
+  return denial.reason !== "name_taken";
 }
 
 function shuttingDown(): Unavailable {

@@ -1,9 +1,9 @@
 import type { SandboxState } from "@alcove/wire";
 import fc from "fast-check";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { type Capacity, type CapacityRules, noCapacityLimit, noCapacityLimits } from "../capacity.ts";
 import type { RuntimeId, SandboxId } from "../ids.ts";
 import type {
-  CapacityRules,
   Fence,
   IdempotencyClaim,
   LiveState,
@@ -12,6 +12,7 @@ import type {
   SandboxRow,
   Store,
 } from "../store.ts";
+import { sharedUseContract } from "./store/shared-use-contract.ts";
 
 export interface StoreUnderTest {
   /** A store without anything in it. */
@@ -24,10 +25,15 @@ export interface StoreUnderTest {
 
 const start = Date.parse("2030-01-01T00:00:00Z");
 const fence: Fence = { holder: "local", generation: 0 };
-const limited = (maxSandboxes: number, maxSandboxesPerOwner: number): CapacityRules => ({
-  of: () => ({ maxSandboxes, maxSandboxesPerOwner }),
+const limited = (all: number, owner: number): CapacityRules => ({
+  of: () => ({
+    all: { ...noCapacityLimit, sandboxes: all },
+    owner: { ...noCapacityLimit, sandboxes: owner },
+  }),
 });
-const noLimits = limited(0, 0);
+const noLimits = noCapacityLimits;
+/** What so many of the rows below take up. */
+const taken = (sandboxes: number) => ({ sandboxes, memoryMb: 512 * sandboxes, vcpus: sandboxes });
 const live: SandboxState[] = ["creating", "running", "unhealthy", "expired", "error"];
 
 let serial = 0;
@@ -44,6 +50,7 @@ function row(change: Partial<SandboxRow> = {}): SandboxRow {
     memoryMb: 512,
     vcpus: 1,
     ownerId: "",
+    name: null,
     metadata: {},
     env: {},
     user: null,
@@ -105,14 +112,14 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
       it("counts creating, running and unhealthy rows against the limits, with the counts in a denial", async () => {
         for (const state of ["creating", "running", "unhealthy"] as const) await add({ state, ownerId: "a" });
         for (const state of ["expired", "error", "destroyed"] as const) await add({ state, ownerId: "a" });
-        expect(await store.sandboxes.activeCounts("a")).toEqual({ total: 3, owner: 3 });
-        expect(await store.sandboxes.activeCounts("b")).toEqual({ total: 3, owner: 0 });
-        const refused = { admitted: false, active: { total: 3, owner: 3 } };
-        expect(await reserve(row({ ownerId: "a" }), limited(3, 3))).toEqual({
+        expect(await store.sandboxes.inUse("a")).toEqual({ all: taken(3), owner: taken(3) });
+        expect(await store.sandboxes.inUse("b")).toEqual({ all: taken(3), owner: taken(0) });
+        const refused = { admitted: false, inUse: { all: taken(3), owner: taken(3) } };
+        expect(await reserve(row({ ownerId: "a" }), limited(3, 3))).toMatchObject({
           ...refused,
           reason: "max_sandboxes",
         });
-        expect(await reserve(row({ ownerId: "a" }), limited(4, 3))).toEqual({
+        expect(await reserve(row({ ownerId: "a" }), limited(4, 3))).toMatchObject({
           ...refused,
           reason: "max_sandboxes_per_owner",
         });
@@ -121,10 +128,72 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
         });
       });
 
+      it("counts memory and processors as it counts sandboxes, of all and of an owner", async () => {
+        const within = (all: Partial<Capacity>, owner: Partial<Capacity>): CapacityRules => ({
+          of: () => ({ all: { ...noCapacityLimit, ...all }, owner: { ...noCapacityLimit, ...owner } }),
+        });
+        await add({ ownerId: "a", memoryMb: 600, vcpus: 3 });
+        await add({ ownerId: "b", memoryMb: 300, vcpus: 2 });
+        const wanted = () => row({ ownerId: "a", memoryMb: 100, vcpus: 1 });
+        const reason = async (rules: CapacityRules) => {
+          const outcome = await reserve(wanted(), rules);
+          return outcome.admitted ? "" : outcome.reason;
+        };
+        expect(await reason(within({ memoryMb: 999 }, {}))).toBe("max_memory_mb");
+        expect(await reason(within({ vcpus: 5 }, {}))).toBe("max_vcpus");
+        expect(await reason(within({}, { memoryMb: 699 }))).toBe("max_memory_mb_per_owner");
+        expect(await reason(within({}, { vcpus: 3 }))).toBe("max_vcpus_per_owner");
+        expect(await reason(within({ memoryMb: 1_000, vcpus: 6 }, { memoryMb: 700, vcpus: 4 }))).toBe("");
+        expect(await store.sandboxes.inUse("a")).toEqual({
+          all: { sandboxes: 3, memoryMb: 1_000, vcpus: 6 },
+          owner: { sandboxes: 2, memoryMb: 700, vcpus: 4 },
+        });
+      });
+
+      it("counts against the owner's quota of this very moment", async () => {
+        const rules: CapacityRules = {
+          of: (_owner, quota) => ({
+            all: noCapacityLimit,
+            owner: { ...noCapacityLimit, sandboxes: quota?.maxSandboxes ?? 1 },
+          }),
+        };
+        const quota = { maxTtlMs: 0, maxExecTimeoutMs: 0, maxMemoryMb: 0, maxVcpus: 0 };
+        await add({ ownerId: "a" });
+        expect(await reserve(row({ ownerId: "a" }), rules)).toMatchObject({ admitted: false });
+        const saved = store.quotas.save({
+          ...quota,
+          ownerId: "a",
+          maxSandboxes: 2,
+          createdAt: new Date(start),
+          updatedAt: new Date(start),
+        });
+        expect(await reserve(row({ ownerId: "a" }), rules)).toEqual({ admitted: true });
+        await saved;
+        expect(await reserve(row({ ownerId: "b" }), rules)).toEqual({ admitted: true });
+        expect(await reserve(row({ ownerId: "b" }), rules)).toMatchObject({ admitted: false });
+      });
+
+      it("gives a name to one sandbox of an owner at a time, and finds it by that", async () => {
+        const rivals = Array.from({ length: 5 }, () => row({ ownerId: "a", name: "web" }));
+        const outcomes = await Promise.all(rivals.map((rival) => reserve(rival)));
+        const winner = rivals[0] as SandboxRow;
+        const taken = { admitted: false, reason: "name_taken", sandboxId: winner.id };
+        expect(outcomes).toEqual([{ admitted: true }, taken, taken, taken, taken]);
+        await add({ ownerId: "b", name: "web" });
+        await add({ ownerId: "", name: "web" });
+        expect((await store.sandboxes.named("a", "web"))?.id).toBe(winner.id);
+        expect(await store.sandboxes.named("a", "other")).toBeUndefined();
+        const updatedAt = new Date(start + 1);
+        await store.sandboxes.update(winner.id, live, { state: "expired", updatedAt }, fence);
+        expect(await store.sandboxes.named("a", "web")).toBeUndefined();
+        expect(await reserve(row({ ownerId: "a", name: "web" }))).toEqual({ admitted: true });
+        expect((await store.sandboxes.get(winner.id))?.name).toBe("web");
+      });
+
       it("has no owner limit for sandboxes of nobody", async () => {
         await add();
         expect(await reserve(row(), limited(0, 1))).toEqual({ admitted: true });
-        expect(await store.sandboxes.activeCounts("")).toEqual({ total: 2, owner: 0 });
+        expect(await store.sandboxes.inUse("")).toEqual({ all: taken(2), owner: taken(0) });
       });
 
       it("refuses an id that exists and leaves the rest as it was", async () => {
@@ -137,7 +206,7 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
         expect(outcomes.map(({ status }) => status)).toEqual(["fulfilled", "rejected", "fulfilled"]);
         expect(await store.sandboxes.get(first.id)).toEqual(first);
         expect(await store.sandboxes.listLive()).toHaveLength(3);
-        expect(await store.sandboxes.activeCounts("a")).toEqual({ total: 3, owner: 0 });
+        expect(await store.sandboxes.inUse("a")).toEqual({ all: taken(3), owner: taken(0) });
         expect(
           await store.idempotency.find({ ownerId: "a", key: "k", now: new Date(start) }),
         ).toBeUndefined();
@@ -171,13 +240,13 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
               const under: Promise<unknown>[] = [];
               const check = async () => {
                 for (const ownerId of ["a", "b"]) {
-                  const counts = await store.sandboxes.activeCounts(ownerId);
+                  const { all, owner } = await store.sandboxes.inUse(ownerId);
                   const rows = (await store.sandboxes.listLive()).filter(({ state }) => state === "creating");
-                  expect(counts.total).toBe(rows.length);
-                  expect(counts.owner).toBe(rows.filter((kept) => kept.ownerId === ownerId).length);
-                  if (maxSandboxes > 0) expect(counts.total).toBeLessThanOrEqual(maxSandboxes);
+                  expect(all).toEqual(taken(rows.length));
+                  expect(owner).toEqual(taken(rows.filter((kept) => kept.ownerId === ownerId).length));
+                  if (maxSandboxes > 0) expect(all.sandboxes).toBeLessThanOrEqual(maxSandboxes);
                   if (maxSandboxesPerOwner > 0)
-                    expect(counts.owner).toBeLessThanOrEqual(maxSandboxesPerOwner);
+                    expect(owner.sandboxes).toBeLessThanOrEqual(maxSandboxesPerOwner);
                 }
               };
               for (const one of actions) {
@@ -244,7 +313,7 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
 
       it("reads the limits inside the reservation", async () => {
         let most = 1;
-        const rules: CapacityRules = { of: () => ({ maxSandboxes: most, maxSandboxesPerOwner: 0 }) };
+        const rules: CapacityRules = { of: (owner, quota) => limited(most, 0).of(owner, quota) };
         await add();
         const reserved = reserve(row(), rules);
         most = 2;
@@ -543,6 +612,14 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
         expect(firsts).toEqual(Array.from({ length: 20 }, (_, at) => at * 2 + 1));
         for (const ids of reads) expect(ids).toEqual(ids.map((_, at) => at + 1));
       });
+    });
+
+    sharedUseContract({
+      store: () => store,
+      reopen: async () => {
+        await store[Symbol.asyncDispose]();
+        store = await under.reopen();
+      },
     });
 
     it("names the installation once", async () => {

@@ -128,6 +128,120 @@ export const migrations: readonly string[] = [
   `
   ALTER TABLE sandboxes ADD COLUMN image_resolved TEXT;
   `,
+  // Names; memory and processors counted beside the number; quotas, templates, keys, audit; whose an event is.
+  `
+  ALTER TABLE sandboxes ADD COLUMN name TEXT;
+  CREATE UNIQUE INDEX sandboxes_named ON sandboxes (owner_id, name)
+    WHERE name IS NOT NULL AND state IN ('creating', 'running', 'unhealthy');
+
+  DROP TRIGGER sandbox_active_inserted;
+  DROP TRIGGER sandbox_active_left;
+  DROP TRIGGER sandbox_active_joined;
+  DROP TRIGGER sandbox_active_deleted;
+  DROP TABLE active_owners;
+  DELETE FROM counters WHERE name = 'active';
+
+  CREATE TABLE in_use (
+    owner_id TEXT PRIMARY KEY,
+    sandboxes INTEGER NOT NULL,
+    memory_mb INTEGER NOT NULL,
+    vcpus INTEGER NOT NULL
+  ) STRICT, WITHOUT ROWID;
+  CREATE TABLE in_use_by_all (
+    sandboxes INTEGER NOT NULL,
+    memory_mb INTEGER NOT NULL,
+    vcpus INTEGER NOT NULL
+  ) STRICT;
+  INSERT INTO in_use (owner_id, sandboxes, memory_mb, vcpus)
+    SELECT owner_id, count(*), sum(memory_mb), sum(vcpus) FROM sandboxes
+    WHERE owner_id <> '' AND state IN ('creating', 'running', 'unhealthy') GROUP BY owner_id;
+  INSERT INTO in_use_by_all (sandboxes, memory_mb, vcpus)
+    SELECT count(*), coalesce(sum(memory_mb), 0), coalesce(sum(vcpus), 0) FROM sandboxes
+    WHERE state IN ('creating', 'running', 'unhealthy');
+
+  CREATE TRIGGER sandbox_active_inserted AFTER INSERT ON sandboxes
+    WHEN NEW.state IN ('creating', 'running', 'unhealthy')
+  BEGIN
+    UPDATE in_use_by_all
+      SET sandboxes = sandboxes + 1, memory_mb = memory_mb + NEW.memory_mb, vcpus = vcpus + NEW.vcpus;
+    INSERT INTO in_use (owner_id, sandboxes, memory_mb, vcpus)
+      SELECT NEW.owner_id, 1, NEW.memory_mb, NEW.vcpus WHERE NEW.owner_id <> ''
+      ON CONFLICT (owner_id) DO UPDATE
+      SET sandboxes = sandboxes + 1, memory_mb = memory_mb + excluded.memory_mb, vcpus = vcpus + excluded.vcpus;
+  END;
+  CREATE TRIGGER sandbox_active_left AFTER UPDATE OF state ON sandboxes
+    WHEN OLD.state IN ('creating', 'running', 'unhealthy') AND NEW.state NOT IN ('creating', 'running', 'unhealthy')
+  BEGIN
+    UPDATE in_use_by_all
+      SET sandboxes = sandboxes - 1, memory_mb = memory_mb - OLD.memory_mb, vcpus = vcpus - OLD.vcpus;
+    UPDATE in_use SET sandboxes = sandboxes - 1, memory_mb = memory_mb - OLD.memory_mb, vcpus = vcpus - OLD.vcpus
+      WHERE owner_id = OLD.owner_id;
+    DELETE FROM in_use WHERE owner_id = OLD.owner_id AND sandboxes <= 0;
+  END;
+  CREATE TRIGGER sandbox_active_joined AFTER UPDATE OF state ON sandboxes
+    WHEN NEW.state IN ('creating', 'running', 'unhealthy') AND OLD.state NOT IN ('creating', 'running', 'unhealthy')
+  BEGIN
+    UPDATE in_use_by_all
+      SET sandboxes = sandboxes + 1, memory_mb = memory_mb + NEW.memory_mb, vcpus = vcpus + NEW.vcpus;
+    INSERT INTO in_use (owner_id, sandboxes, memory_mb, vcpus)
+      SELECT NEW.owner_id, 1, NEW.memory_mb, NEW.vcpus WHERE NEW.owner_id <> ''
+      ON CONFLICT (owner_id) DO UPDATE
+      SET sandboxes = sandboxes + 1, memory_mb = memory_mb + excluded.memory_mb, vcpus = vcpus + excluded.vcpus;
+  END;
+  CREATE TRIGGER sandbox_active_deleted AFTER DELETE ON sandboxes
+    WHEN OLD.state IN ('creating', 'running', 'unhealthy')
+  BEGIN
+    UPDATE in_use_by_all
+      SET sandboxes = sandboxes - 1, memory_mb = memory_mb - OLD.memory_mb, vcpus = vcpus - OLD.vcpus;
+    UPDATE in_use SET sandboxes = sandboxes - 1, memory_mb = memory_mb - OLD.memory_mb, vcpus = vcpus - OLD.vcpus
+      WHERE owner_id = OLD.owner_id;
+    DELETE FROM in_use WHERE owner_id = OLD.owner_id AND sandboxes <= 0;
+  END;
+
+  CREATE TABLE quotas (
+    owner_id TEXT PRIMARY KEY,
+    max_sandboxes INTEGER NOT NULL,
+    max_ttl_ms INTEGER NOT NULL,
+    max_exec_timeout_ms INTEGER NOT NULL,
+    max_memory_mb INTEGER NOT NULL,
+    max_vcpus INTEGER NOT NULL,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL
+  ) STRICT, WITHOUT ROWID;
+
+  CREATE TABLE templates (
+    name TEXT PRIMARY KEY,
+    fields TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL
+  ) STRICT, WITHOUT ROWID;
+
+  CREATE TABLE api_keys (
+    name TEXT PRIMARY KEY,
+    hash TEXT NOT NULL UNIQUE,
+    owner_id TEXT NOT NULL,
+    scopes TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    expires_at INTEGER,
+    last_used_at INTEGER
+  ) STRICT, WITHOUT ROWID;
+
+  CREATE TABLE audit (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    created_at INTEGER NOT NULL,
+    actor TEXT NOT NULL,
+    method TEXT NOT NULL,
+    path TEXT NOT NULL,
+    status INTEGER NOT NULL,
+    duration_ms REAL NOT NULL,
+    request_id TEXT NOT NULL,
+    remote_addr TEXT NOT NULL,
+    user_agent TEXT NOT NULL
+  ) STRICT;
+  CREATE INDEX audit_age ON audit (created_at, id);
+
+  ALTER TABLE events ADD COLUMN owner_id TEXT;
+  `,
 ];
 
 /** Brings the database to the newest shape, each step in a transaction of its own. */

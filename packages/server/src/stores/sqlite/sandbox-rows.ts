@@ -14,6 +14,7 @@ export interface SandboxRecord {
   memory_mb: number;
   vcpus: number;
   owner_id: string;
+  name: string | null;
   metadata: string;
   env: string;
   user: string | null;
@@ -39,6 +40,7 @@ export function fromRecord(record: SandboxRecord): SandboxRow {
     memoryMb: record.memory_mb,
     vcpus: record.vcpus,
     ownerId: record.owner_id,
+    name: record.name,
     metadata: JSON.parse(record.metadata) as Record<string, string>,
     env: JSON.parse(record.env) as Record<string, string>,
     user: record.user,
@@ -65,6 +67,7 @@ export function toRecord(row: SandboxRow) {
     memory_mb: row.memoryMb,
     vcpus: row.vcpus,
     owner_id: row.ownerId,
+    name: row.name,
     metadata: JSON.stringify(row.metadata),
     env: JSON.stringify(row.env),
     user: row.user,

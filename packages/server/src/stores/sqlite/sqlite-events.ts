@@ -29,12 +29,13 @@ export class SqliteEvents implements EventStore {
       "UPDATE counters SET value = value + ? WHERE name = 'events' RETURNING value AS id",
     );
     this.#insert = db.prepare(
-      "INSERT INTO events (id, type, sandbox_id, timestamp, data) VALUES (?, ?, ?, ?, ?)",
+      "INSERT INTO events (id, type, sandbox_id, owner_id, timestamp, data) VALUES (?, ?, ?, ?, ?, ?)",
     );
     this.#list = db.prepare(`
       SELECT * FROM events WHERE id > :after_id
         AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
         AND (:sandbox_id IS NULL OR sandbox_id = :sandbox_id)
+        AND (:owner_id IS NULL OR owner_id = :owner_id)
       ORDER BY id LIMIT :limit`);
     this.#trim = db.prepare("DELETE FROM events WHERE id <= ?");
     this.#highWater = db.prepare("SELECT id FROM events ORDER BY id DESC LIMIT 1 OFFSET ?");
@@ -50,7 +51,8 @@ export class SqliteEvents implements EventStore {
       const first = last - events.length + 1;
       for (const [index, event] of events.entries()) {
         const data = event.data === undefined ? null : JSON.stringify(event.data);
-        this.#insert.run(first + index, event.type, event.sandboxId, event.timestamp.getTime(), data);
+        const { type, sandboxId, ownerId = null, timestamp } = event;
+        this.#insert.run(first + index, type, sandboxId, ownerId, timestamp.getTime(), data);
       }
       return first;
     });
@@ -61,6 +63,7 @@ export class SqliteEvents implements EventStore {
       after_id: filter.afterId,
       types: filter.types === undefined ? null : JSON.stringify(filter.types),
       sandbox_id: filter.sandboxId ?? null,
+      owner_id: filter.ownerId ?? null,
       limit: filter.limit,
     }) as unknown as EventRecord[];
     return records.map(fromRecord);

@@ -1,9 +1,9 @@
 import type { DatabaseSync, StatementSync } from "node:sqlite";
 import { setImmediate } from "node:timers/promises";
 import type { SandboxState } from "@alcove/wire";
+import { type Capacity, type CapacityInUse, capacityDenial, noCapacityLimit } from "../../ports/capacity.ts";
 import type { SandboxId } from "../../ports/ids.ts";
 import type {
-  ActiveCounts,
   DestroyedToForget,
   Fence,
   LiveState,
@@ -20,6 +20,7 @@ import { SandboxLists } from "./sandbox-lists.ts";
 import { changed, fromRecord, type SandboxRecord, toRecord } from "./sandbox-rows.ts";
 import { slice } from "./slices.ts";
 import type { SqliteIdempotency } from "./sqlite-idempotency.ts";
+import type { SqliteQuotas } from "./sqlite-quotas.ts";
 
 /**
  * The table `sandboxes`. Each statement is prepared once and has one function. The counters are kept by triggers, so no
@@ -29,7 +30,10 @@ export class SqliteSandboxes implements SandboxStore {
   readonly #commit: GroupCommit;
   readonly #claims: SqliteIdempotency;
   readonly #lists: SandboxLists;
-  readonly #count: StatementSync;
+  readonly #quotas: SqliteQuotas;
+  readonly #usedByAll: StatementSync;
+  readonly #used: StatementSync;
+  readonly #named: StatementSync;
   readonly #insert: StatementSync;
   readonly #delete: StatementSync;
   readonly #select: StatementSync;
@@ -40,11 +44,19 @@ export class SqliteSandboxes implements SandboxStore {
   readonly #destroyedCount: StatementSync;
   readonly #oldestDestroyed: StatementSync;
 
-  constructor(db: DatabaseSync, commit: GroupCommit, claims: SqliteIdempotency) {
+  constructor(
+    db: DatabaseSync,
+    commit: GroupCommit,
+    within: { claims: SqliteIdempotency; quotas: SqliteQuotas },
+  ) {
     this.#commit = commit;
-    this.#claims = claims;
+    this.#claims = within.claims;
+    this.#quotas = within.quotas;
     this.#lists = new SandboxLists(db);
-    this.#count = prepareCount(db);
+    this.#usedByAll = db.prepare("SELECT sandboxes, memory_mb AS memoryMb, vcpus FROM in_use_by_all");
+    // Sandboxes of nobody are not counted apart.
+    this.#used = db.prepare("SELECT sandboxes, memory_mb AS memoryMb, vcpus FROM in_use WHERE owner_id = ?");
+    this.#named = prepareNamed(db);
     this.#insert = prepareInsert(db);
     this.#delete = db.prepare("DELETE FROM sandboxes WHERE id = ?");
     this.#select = db.prepare("SELECT * FROM sandboxes WHERE id = ?");
@@ -61,22 +73,27 @@ export class SqliteSandboxes implements SandboxStore {
       this.#commit.refuseNew();
       const held = claim && this.#claims.held(row.ownerId, claim.key, row.createdAt);
       if (held !== undefined) return { admitted: false, reason: "claimed", ...held };
-      const active = this.#counts(row.ownerId);
-      const { maxSandboxes, maxSandboxesPerOwner } = limits.of(row.ownerId);
-      if (maxSandboxes > 0 && active.total >= maxSandboxes) {
-        return { admitted: false, reason: "max_sandboxes", active };
+      const namesake = row.name === null ? undefined : this.#namesake(row.ownerId, row.name);
+      if (namesake !== undefined) {
+        return { admitted: false, reason: "name_taken", sandboxId: namesake.id as SandboxId };
       }
-      if (row.ownerId !== "" && maxSandboxesPerOwner > 0 && active.owner >= maxSandboxesPerOwner) {
-        return { admitted: false, reason: "max_sandboxes_per_owner", active };
-      }
+      const inUse = this.#inUse(row.ownerId);
+      const applied = limits.of(row.ownerId, this.#quotas.held(row.ownerId));
+      const reason = capacityDenial(inUse, applied, row);
+      if (reason !== undefined) return { admitted: false, reason, inUse, limits: applied };
       this.#insert.run(toRecord(row));
       if (claim !== undefined) this.#claims.claim(row, claim);
       return { admitted: true };
     });
   }
 
-  async activeCounts(ownerId: string): Promise<ActiveCounts> {
-    return this.#counts(ownerId);
+  async inUse(ownerId: string): Promise<CapacityInUse> {
+    return this.#inUse(ownerId);
+  }
+
+  async named(ownerId: string, name: string): Promise<SandboxRow | undefined> {
+    const record = this.#namesake(ownerId, name);
+    return record === undefined ? undefined : fromRecord(record);
   }
 
   async remove(id: SandboxId, _fence: Fence): Promise<void> {
@@ -166,8 +183,14 @@ export class SqliteSandboxes implements SandboxStore {
     return { purged, last: oldest.length < slice ? undefined : oldest.at(-1) };
   }
 
-  #counts(ownerId: string): ActiveCounts {
-    return this.#count.get(ownerId) as unknown as ActiveCounts;
+  #namesake(ownerId: string, name: string): SandboxRecord | undefined {
+    return this.#named.get(ownerId, name) as SandboxRecord | undefined;
+  }
+
+  #inUse(ownerId: string): CapacityInUse {
+    const all = this.#usedByAll.get() as unknown as Capacity;
+    const owner = this.#used.get(ownerId) as unknown as Capacity | undefined;
+    return { all: { ...all }, owner: owner === undefined ? noCapacityLimit : { ...owner } };
   }
 }
 
@@ -187,19 +210,18 @@ function liveState(record: LiveRecord): LiveState {
   };
 }
 
-/** Sandboxes of nobody have no counter of their own. */
-function prepareCount(db: DatabaseSync): StatementSync {
+function prepareNamed(db: DatabaseSync): StatementSync {
   return db.prepare(`
-    SELECT (SELECT value FROM counters WHERE name = 'active') AS total,
-      coalesce((SELECT active FROM active_owners WHERE owner_id = ?), 0) AS owner`);
+    SELECT * FROM sandboxes
+    WHERE owner_id = ? AND name = ? AND name IS NOT NULL AND state IN ('creating', 'running', 'unhealthy')`);
 }
 
 function prepareInsert(db: DatabaseSync): StatementSync {
   return db.prepare(`
-    INSERT INTO sandboxes (id, runtime_id, state, provider, worker_id, image, memory_mb, vcpus, owner_id, metadata,
+    INSERT INTO sandboxes (id, runtime_id, state, provider, worker_id, image, memory_mb, vcpus, owner_id, name, metadata,
       env, user, workdir, network, created_at, expires_at, updated_at, destroyed_at, destroy_requested, error,
       image_resolved)
-    VALUES (:id, :runtime_id, :state, :provider, :worker_id, :image, :memory_mb, :vcpus, :owner_id, :metadata,
+    VALUES (:id, :runtime_id, :state, :provider, :worker_id, :image, :memory_mb, :vcpus, :owner_id, :name, :metadata,
       :env, :user, :workdir, :network, :created_at, :expires_at, :updated_at, :destroyed_at, :destroy_requested,
       :error, :image_resolved)`);
 }

@@ -79,7 +79,10 @@ describe("SqliteStore", () => {
     db.close();
 
     await using store = await SqliteStore.open({ path: file });
-    expect(await store.sandboxes.activeCounts("acme")).toEqual({ total: 6, owner: 3 });
+    expect(await store.sandboxes.inUse("acme")).toEqual({
+      all: { sandboxes: 6, memoryMb: 3_072, vcpus: 6 },
+      owner: { sandboxes: 3, memoryMb: 1_536, vcpus: 3 },
+    });
     const running = await store.sandboxes.get("sb-1acme" as SandboxId);
     expect(running).toMatchObject({ state: "running", ownerId: "acme", metadata: { a: "b" } });
     const claim = (key: string) => store.idempotency.find({ ownerId: "acme", key, now: new Date(0) });

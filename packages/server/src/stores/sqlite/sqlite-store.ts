@@ -4,9 +4,13 @@ import type { DiskReserve } from "../../platform/disk-reserve.ts";
 import type { Store } from "../../ports/store.ts";
 import { GroupCommit } from "./group-commit.ts";
 import { migrate } from "./migrations.ts";
+import { SqliteAudit } from "./sqlite-audit.ts";
 import { SqliteEvents } from "./sqlite-events.ts";
 import { SqliteIdempotency } from "./sqlite-idempotency.ts";
+import { SqliteKeys } from "./sqlite-keys.ts";
+import { SqliteQuotas } from "./sqlite-quotas.ts";
 import { SqliteSandboxes } from "./sqlite-sandboxes.ts";
+import { SqliteTemplates } from "./sqlite-templates.ts";
 
 /** How long a statement waits for another process that holds the database, milliseconds. */
 const busyTimeoutMs = 5_000;
@@ -22,6 +26,10 @@ export class SqliteStore implements Store {
   readonly sandboxes: SqliteSandboxes;
   readonly idempotency: SqliteIdempotency;
   readonly events: SqliteEvents;
+  readonly quotas: SqliteQuotas;
+  readonly templates: SqliteTemplates;
+  readonly audit: SqliteAudit;
+  readonly keys: SqliteKeys;
   readonly #db: DatabaseSync;
   readonly #commit: GroupCommit;
   readonly #keepSetting: StatementSync;
@@ -33,8 +41,12 @@ export class SqliteStore implements Store {
     this.#db = db;
     this.#commit = new GroupCommit(db, { reserve });
     this.idempotency = new SqliteIdempotency(db, this.#commit);
-    this.sandboxes = new SqliteSandboxes(db, this.#commit, this.idempotency);
+    this.quotas = new SqliteQuotas(db, this.#commit);
+    this.sandboxes = new SqliteSandboxes(db, this.#commit, { claims: this.idempotency, quotas: this.quotas });
     this.events = new SqliteEvents(db);
+    this.templates = new SqliteTemplates(db, this.#commit);
+    this.audit = new SqliteAudit(db, this.#commit);
+    this.keys = new SqliteKeys(db, this.#commit);
     this.#keepSetting = db.prepare("INSERT OR IGNORE INTO settings (name, value) VALUES (?, ?)");
     this.#setting = db.prepare("SELECT value FROM settings WHERE name = ?");
     this.#changeSetting = db.prepare("INSERT OR REPLACE INTO settings (name, value) VALUES (?, ?)");

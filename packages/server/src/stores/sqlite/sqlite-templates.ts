@@ -1,0 +1,88 @@
+import type { DatabaseSync, StatementSync } from "node:sqlite";
+import type { TemplateRow, TemplateStore } from "../../ports/template-store.ts";
+import type { GroupCommit } from "./group-commit.ts";
+
+interface TemplateRecord {
+  name: string;
+  fields: string;
+  created_at: number;
+  updated_at: number;
+}
+
+type Fields = Omit<TemplateRow, "name" | "createdAt" | "updatedAt">;
+
+/** The table `templates`. What a template says is one JSON text: nothing is looked up by it. */
+export class SqliteTemplates implements TemplateStore {
+  readonly #commit: GroupCommit;
+  readonly #create: StatementSync;
+  readonly #get: StatementSync;
+  readonly #list: StatementSync;
+  readonly #replace: StatementSync;
+  readonly #remove: StatementSync;
+
+  constructor(db: DatabaseSync, commit: GroupCommit) {
+    this.#commit = commit;
+    this.#create = db.prepare(
+      "INSERT OR IGNORE INTO templates (name, fields, created_at, updated_at) VALUES (?, ?, ?, ?)",
+    );
+    this.#get = db.prepare("SELECT * FROM templates WHERE name = ?");
+    this.#list = db.prepare("SELECT * FROM templates WHERE name > ? ORDER BY name LIMIT ?");
+    this.#replace = db.prepare("UPDATE templates SET fields = ?, updated_at = ? WHERE name = ? RETURNING *");
+    this.#remove = db.prepare("DELETE FROM templates WHERE name = ?");
+  }
+
+  async create(template: TemplateRow): Promise<boolean> {
+    const { name, createdAt, updatedAt, ...fields } = template;
+    const { changes } = await this.#commit.write(() => {
+      this.#commit.refuseNew();
+      return this.#create.run(name, JSON.stringify(fields), createdAt.getTime(), updatedAt.getTime());
+    });
+    return changes > 0;
+  }
+
+  async get(name: string): Promise<TemplateRow | undefined> {
+    const record = this.#get.get(name) as TemplateRecord | undefined;
+    return record === undefined ? undefined : fromRecord(record);
+  }
+
+  async list(page: { afterName: string; limit: number }): Promise<TemplateRow[]> {
+    const records = this.#list.all(page.afterName, page.limit) as unknown as TemplateRecord[];
+    return records.map(fromRecord);
+  }
+
+  async replace(template: TemplateRow): Promise<TemplateRow | undefined> {
+    const { name, createdAt: _stays, updatedAt, ...fields } = template;
+    const record = await this.#commit.write(
+      () =>
+        this.#replace.get(JSON.stringify(fields), updatedAt.getTime(), name) as unknown as
+          | TemplateRecord
+          | undefined,
+    );
+    return record === undefined ? undefined : fromRecord(record);
+  }
+
+  async remove(name: string): Promise<boolean> {
+    const { changes } = await this.#commit.write(() => this.#remove.run(name));
+    return changes > 0;
+  }
+}
+
+function fromRecord(record: TemplateRecord): TemplateRow {
+  const fields = JSON.parse(record.fields) as Partial<Fields> & Pick<Fields, "image">;
+  return {
+    name: record.name,
+    description: fields.description,
+    image: fields.image,
+    provider: fields.provider,
+    memoryMb: fields.memoryMb,
+    vcpus: fields.vcpus,
+    ttlMs: fields.ttlMs,
+    metadata: fields.metadata,
+    env: fields.env,
+    user: fields.user,
+    workdir: fields.workdir,
+    network: fields.network,
+    createdAt: new Date(record.created_at),
+    updatedAt: new Date(record.updated_at),
+  };
+}
