@@ -3,8 +3,8 @@ import { join } from "node:path";
 import { describe, expect, it } from "vitest";
 import { projectRoot } from "../../../test/support/agent-binary.ts";
 import { silentLogger } from "../../platform/logger.ts";
-import type { ExecId, SandboxId } from "../../ports/index.ts";
-import { AgentClient } from "./agent-client.ts";
+import type { ExecId, FileOperations, SandboxId } from "../../ports/index.ts";
+import { AgentClient, type AgentConfigure } from "./agent-client.ts";
 import { unixDialer } from "./dialers.ts";
 import { translateFailure } from "./failures.ts";
 import { type FakeConnection, fakeAgent } from "./fake-agent.ts";
@@ -41,11 +41,19 @@ const all = async <T>(items: AsyncIterable<T>): Promise<T[]> => {
 };
 const command = { execId, command: "echo", env: {}, stdin: false };
 
+/** Options with none left out, so that what is added to an operation has to be added here. */
+const whole = <T>(given: Required<T>): T => given;
+const room = () => undefined;
+type OptionsOf<K extends keyof FileOperations> = Extract<
+  Parameters<FileOperations[K]>[number],
+  { signal: AbortSignal }
+>;
+
 /** How the service asks for each operation, with every field that it ever sends; what it makes of the answer. */
 const calls: Record<string, (client: AgentClient) => Promise<unknown>> = {
   configure: (client) =>
     client.configure(
-      {
+      whole<AgentConfigure>({
         sandboxId: "sb-abc123def456" as SandboxId,
         hostname: "box",
         env: { A: "b" },
@@ -54,7 +62,7 @@ const calls: Record<string, (client: AgentClient) => Promise<unknown>> = {
         expiresInMs: null,
         execCaps: ["CAP_CHOWN"],
         ringBytes: 65_536,
-      },
+      }),
       options,
     ),
   info: (client) => client.info(options),
@@ -98,21 +106,37 @@ const calls: Record<string, (client: AgentClient) => Promise<unknown>> = {
   kill: (client) => client.execs.kill(execId, { reason: "cancelled", ...options }),
   grace: (client) => client.execs.setGrace(execId, 30_000, options),
   "no grace": (client) => client.execs.setGrace(execId, null, options),
-  stat: (client) => client.files.stat("/w/a", { follow: true, ...options }),
-  "list files": (client) => client.files.list("/w", { depth: 2, ...options }),
+  stat: (client) => client.files.stat("/w/a", whole<OptionsOf<"stat">>({ follow: true, ...options })),
+  "list files": (client) => client.files.list("/w", whole<OptionsOf<"list">>({ depth: 2, room, ...options })),
   read: async (client) => {
-    const read = await client.files.read("/w/a", { offset: 1, length: 4, ...options });
+    const read = await client.files.read(
+      "/w/a",
+      whole<OptionsOf<"read">>({ offset: 1, length: 4, ...options }),
+    );
     return { ...read, body: String(Buffer.concat(await all(read.body))) };
   },
-  write: (client) => client.files.write("/w/a", body(), { mode: 0o640, user: "0", ...options }),
-  mkdir: (client) => client.files.mkdir("/w/d", { mode: 0o700, user: "0", parents: true, ...options }),
-  move: (client) => client.files.move("/w/a", "/w/b", options),
-  remove: (client) => client.files.remove("/w/a", { recursive: true, ...options }),
-  chmod: (client) => client.files.chmod("/w/a", 0o644, options),
-  glob: (client) => client.files.glob("/w/*", options),
-  archive: async (client) => String(Buffer.concat(await all(await client.files.archive("/w", options)))),
-  unpack: (client) => client.files.unpack("/w", body(), { user: "0", ...options }),
-  watch: async (client) => first(await client.files.watch("/w", { recursive: true, ...options })),
+  write: (client) =>
+    client.files.write(
+      "/w/a",
+      body(),
+      whole<OptionsOf<"write">>({ mode: 0o640, user: "0", maxBytes: 64, ...options }),
+    ),
+  mkdir: (client) =>
+    client.files.mkdir(
+      "/w/d",
+      whole<OptionsOf<"mkdir">>({ mode: 0o700, user: "0", parents: true, ...options }),
+    ),
+  move: (client) => client.files.move("/w/a", "/w/b", whole<OptionsOf<"move">>(options)),
+  remove: (client) =>
+    client.files.remove("/w/a", whole<OptionsOf<"remove">>({ recursive: true, ...options })),
+  chmod: (client) => client.files.chmod("/w/a", 0o644, whole<OptionsOf<"chmod">>(options)),
+  glob: (client) => client.files.glob("/w/*", whole<OptionsOf<"glob">>({ room, ...options })),
+  archive: async (client) =>
+    String(Buffer.concat(await all(await client.files.archive("/w", whole<OptionsOf<"archive">>(options))))),
+  unpack: (client) =>
+    client.files.unpack("/w", body(), whole<OptionsOf<"unpack">>({ user: "0", ...options })),
+  watch: async (client) =>
+    first(await client.files.watch("/w", whole<OptionsOf<"watch">>({ recursive: true, ...options }))),
   dial: async (client) => {
     const socket = await client.dialPort(80, options);
     socket.on("error", () => undefined).destroy();
@@ -157,6 +181,60 @@ describe("operations of the protocol, as both sides' fixtures spell them", () =>
       translateFailure(code, message, "sb").constructor.name,
     ]);
     expect(Object.fromEntries(told)).toMatchSnapshot();
+  });
+});
+
+/** Operations and fields of an agent that names no feature; it refuses any other. `tty.cols` is a field of a field. */
+const firstProtocol: Record<string, string[]> = fixture("first-protocol.json").operations;
+
+function unknownToTheFirst(request: Record<string, unknown>): string[] {
+  const { op, ...fields } = request;
+  const known = firstProtocol[String(op)];
+  if (known === undefined) return [String(op)];
+  const named = Object.entries(fields).flatMap(([name, value]) => [
+    name,
+    ...(typeof value === "object" && value !== null && !Array.isArray(value)
+      ? Object.keys(value).map((inner) => `${name}.${inner}`)
+      : []),
+  ]);
+  return named.filter((name) => !known.includes(name) && !known.includes(name.replace(/\..*/, ".*")));
+}
+
+describe("an agent of the first protocol is asked nothing that it does not know", () => {
+  it.for(Object.keys(calls))("%s", async (name) => {
+    const unknown: string[] = [];
+    await using agent = await fakeAgent((request, connection) => {
+      unknown.push(...unknownToTheFirst(request));
+      connection.frame(frameKinds.error, { code: "bad_request", message: "asked" });
+    });
+    const dial = unixDialer(agent.path);
+    await using client = new AgentClient({ dial, token: hello.token, name: "sb-test", logger: silentLogger });
+    // What such an agent cannot do is refused before it is sent; the rest it refuses here.
+    await calls[name]?.(client).catch(() => undefined);
+    expect(unknown).toEqual([]);
+  });
+
+  it("each method that talks to an agent is among the calls", async () => {
+    await using agent = await fakeAgent((_request, connection) =>
+      connection.frame(frameKinds.error, { code: "bad_request", message: "asked" }),
+    );
+    const dial = unixDialer(agent.path);
+    await using client = new AgentClient({ dial, token: hello.token, name: "sb-test", logger: silentLogger });
+    const called = new Set<string>();
+    const watched = <T extends object>(target: T): T =>
+      new Proxy(target, {
+        get: (inner, key) => {
+          called.add(String(key));
+          const value: unknown = Reflect.get(inner, key, inner);
+          if (typeof value === "function") return value.bind(inner);
+          return typeof value === "object" && value !== null ? watched(value) : value;
+        },
+      });
+    for (const call of Object.values(calls)) await call(watched(client)).catch(() => undefined);
+    const methods = [client, client.execs, client.files]
+      .flatMap((part) => Object.getOwnPropertyNames(Object.getPrototypeOf(part)))
+      .filter((name) => !["constructor", "onGone"].includes(name));
+    expect(methods.filter((name) => !called.has(name))).toEqual([]);
   });
 });
 
