@@ -13,6 +13,7 @@ import { anybody, authenticate, KeyCheck, localUser } from "./auth.ts";
 import { BrowserGuard } from "./browser-guard.ts";
 import { docsPage } from "./docs-page.ts";
 import { errorHandler, pathOf } from "./error-map.ts";
+import { refuseExcess } from "./json-body.ts";
 import { openapiDocument } from "./openapi.ts";
 import { encodingRefusal } from "./raw-body.ts";
 import { CallsUnderWay, decorateCallerSignal, requestIds } from "./request-context.ts";
@@ -226,9 +227,14 @@ function readJson(app: RouteApp): void {
   app.removeAllContentTypeParsers();
   app.addContentTypeParser("application/json", { parseAs: "string" }, (request, body, done) => {
     const refused = encodingRefusal(request);
-    if (refused !== undefined) done(refused);
-    else if (body === "") done(null, undefined);
-    else parse(request, body as string, done);
+    if (refused !== undefined) return done(refused);
+    if (body === "") return done(null, undefined);
+    try {
+      refuseExcess("the body", body as string);
+    } catch (error) {
+      return done(error as Error);
+    }
+    parse(request, body as string, done);
   });
 }
 

@@ -46,6 +46,18 @@ export function malformedSuite(on: Subject): void {
     expect(await count()).toBe(before);
   });
 
+  test.each([
+    ["lists within lists", () => `{"metadata":${"[".repeat(4_000_000)}${"]".repeat(4_000_000)}}`],
+    ["objects within objects", () => `{"metadata":${'{"a":'.repeat(1_000_000)}1${"}".repeat(1_000_000)}}`],
+    ["labels without end", () => `{"metadata":{${'"":"",'.repeat(1_000_000)}"a":"b"}}`],
+    ["unknown fields without end", () => `{${'"":1,'.repeat(1_000_000)}"a":1}`],
+    ["hidden prototypes", () => `${'{"__pr\\u006fto__":'.repeat(300_000)}1${"}".repeat(300_000)}`],
+  ])("a body of %s is refused before it is parsed", async (_name, body) => {
+    const { status, json } = await on.client.call("POST", "/api/v1/sandboxes", body());
+    expect([status, json.code]).toEqual([400, "bad_request"]);
+    expect(json.message).toContain("the body is more than any request needs: it ");
+  });
+
   test("unknown fields are refused by name on every route", async () => {
     const before = await count();
     for (const { method, path, body } of routes()) {

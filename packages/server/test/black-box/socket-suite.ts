@@ -202,6 +202,14 @@ export function socketSuite(on: Subject): void {
     expect(socket.text("stdout")).toBe("still here");
   });
 
+  test("a message that is more than any needs ends the connection", async () => {
+    const { socket } = await Socket.open(url());
+    socket.send({ type: "start", command: "sleep 5" });
+    socket.send(`{"type":"stdin","data":${"[".repeat(1_000_000)}`);
+    expect(await socket.closed).toBe(1008);
+    expect(socket.heard.at(-1)).toMatchObject({ type: "error", code: "bad_request" });
+  });
+
   test("an unknown sandbox is 404 at the handshake, a plain GET 426", async () => {
     await expect(Socket.open(url("sb-000000000000"))).rejects.toThrow("status 404");
     const plain = await on.client.call("GET", `/api/v1/sandboxes/${on.sandbox}/exec/ws`);

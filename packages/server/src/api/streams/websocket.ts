@@ -6,6 +6,7 @@ import type { Logger } from "../../platform/logger.ts";
 import { BadRequest, Unavailable } from "../../ports/errors.ts";
 import type { ExecId } from "../../ports/ids.ts";
 import { toDomainError } from "../error-map.ts";
+import { Excessive, refuseExcess } from "../json-body.ts";
 import { decodeContent } from "../parse.ts";
 import type { CallUnderWay } from "../request-context.ts";
 import { execInput } from "../routes/exec-input.ts";
@@ -142,7 +143,7 @@ export class WebSocketExec {
         this.#act(message);
       }
     } catch (error) {
-      if (this.#state === "waiting") this.#refuse(error);
+      if (this.#state === "waiting" || error instanceof Excessive) this.#refuse(error);
       else this.#tell(error);
     }
   }
@@ -319,6 +320,7 @@ function parseMessage(data: Buffer): WsClientMessage {
 }
 
 function parseJson(text: string): unknown {
+  refuseExcess("the message", text);
   try {
     return JSON.parse(text);
   } catch (error) {

@@ -1,4 +1,5 @@
 import type { Duplex } from "node:stream";
+import { beyondBounds } from "../../platform/bounded-json.ts";
 import { ProviderError } from "../../ports/errors.ts";
 import { runtimeGone, translateFailure } from "./failures.ts";
 import {
@@ -258,9 +259,15 @@ export class AgentConnection implements FrameSink {
   }
 }
 
+/** More than any frame of an agent that is ours: what stands in one comes from a sandbox. */
+const bounds = { maxDepth: 32, maxParts: 500_000 };
+
 function parse(payload: Buffer): unknown {
+  const text = payload.toString("utf8");
+  const excess = beyondBounds(text, bounds);
+  if (excess !== undefined) throw new ProviderError(`a frame of the agent cannot be read: ${excess}`);
   try {
-    return JSON.parse(payload.toString("utf8"));
+    return JSON.parse(text);
   } catch (error) {
     throw new ProviderError("the agent sent a frame that is not JSON", { cause: error });
   }
