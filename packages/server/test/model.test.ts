@@ -1,4 +1,5 @@
 import { execFile } from "node:child_process";
+import { existsSync } from "node:fs";
 import { mkdtemp, readdir, readFile, readlink, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
@@ -18,6 +19,8 @@ const longestTurnMs = 200;
 
 let dataDir: string;
 let service: ModelService;
+/** Groups that hold those of runtimes; they go with the service. */
+const parents = new Set<string>();
 beforeEach(async () => {
   dataDir = await mkdtemp(path.join(tmpdir(), "alcove-model-"));
 });
@@ -26,7 +29,12 @@ afterEach(async () => {
   await rm(dataDir, { recursive: true, force: true });
 });
 
-async function play(env: Record<string, string>, options: Omit<ModelOptions, "seed">): Promise<void> {
+/** @param compare looks at what is left on the machine for the sandboxes that are left. */
+async function play(
+  env: Record<string, string>,
+  options: Omit<ModelOptions, "seed">,
+  compare: (left: readonly string[]) => Promise<void> = async () => undefined,
+): Promise<void> {
   service = new ModelService({
     ALCOVE_DATA_DIR: dataDir,
     ALCOVE_SERVER_PORT: "0",
@@ -40,7 +48,9 @@ async function play(env: Record<string, string>, options: Omit<ModelOptions, "se
   const model = new Model(service, { seed, ...options });
   await model.run();
   expect(model.faults, `seed ${seed}`).toEqual([]);
+  expect(model.done).toBe(options.operations);
   const left = await model.settle();
+  await compare(left);
   for (const id of left.slice(0, 5))
     expect((await service.client.exec(id, { command: "echo alive" })).json.stdout).toBe("alive\n");
   await model.destroyAll(left);
@@ -55,9 +65,9 @@ async function play(env: Record<string, string>, options: Omit<ModelOptions, "se
 test("random operations on mock, the service killed among them, leave memory, store and provider agreed", async () => {
   await play(
     { ALCOVE_PROVIDERS_DEFAULT: "mock", ALCOVE_PROVIDERS_NATIVE_ENABLED: "false" },
-    { room: 40, operations: 5_000, parallel: 16, kills: 2, execs: 4, survives: false, withinMs: 15_000 },
+    { room: 40, operations: 5_000, parallel: 16, kills: 2, execs: 4, survives: false },
   );
-}, 150_000);
+}, 300_000);
 
 describe.skipIf(skip !== undefined)(`on native${skip === undefined ? "" : ` (skipped: ${skip})`}`, () => {
   test("random operations, the service killed among them, leave nothing on the machine", async () => {
@@ -67,22 +77,63 @@ describe.skipIf(skip !== undefined)(`on native${skip === undefined ? "" : ` (ski
         ALCOVE_PROVIDERS_NATIVE_DISK_MB: "64",
         ALCOVE_PROVIDERS_NATIVE_MIN_FREE_MB: "0",
       },
-      { room: 12, operations: 500, parallel: 6, kills: 2, execs: 25, survives: true, withinMs: 20_000 },
+      { room: 12, operations: 500, parallel: 6, kills: 2, execs: 25, survives: true },
+      runtimesAgree,
     );
     await eventually(async () => ((await leftOvers()).length === 0 ? true : undefined), 20_000).catch(
       () => undefined,
     );
     expect(await leftOvers()).toEqual([]);
-  }, 200_000);
+  }, 300_000);
 });
 
-/** Runtime directories, mounts, loop devices and processes below the data directory. */
+/** Directories and groups of runtimes are those of the sandboxes, one each. */
+async function runtimesAgree(left: readonly string[]): Promise<void> {
+  let seen: unknown;
+  const agree = eventually(async () => {
+    const directories = await runtimeDirectories();
+    await noteParents(directories);
+    const groups = await Promise.all(
+      [...parents].map(async (parent) => [parent, await directoriesIn(parent)]),
+    );
+    seen = { left: left.length, directories, groups };
+    const same = groups.every(([, names]) => String(names) === String(directories));
+    return same && directories.length === left.length ? true : undefined;
+  }, 30_000);
+  await agree.catch(() =>
+    expect.fail(`runtimes, their groups and sandboxes differ: ${JSON.stringify(seen)}`),
+  );
+}
+
+async function runtimeDirectories(): Promise<string[]> {
+  const names = await readdir(path.join(dataDir, "runtimes", "native"));
+  return names.filter((name) => !name.startsWith(".")).sort();
+}
+
+/** Where the records of runtimes say that their groups are, one tree for each controller, or one for all. */
+async function noteParents(runtimes: readonly string[]): Promise<void> {
+  for (const name of runtimes) {
+    const record = path.join(dataDir, "runtimes", "native", name, "runtime.json");
+    const { cgroup } = JSON.parse(await readFile(record, "utf8"));
+    for (const { path: group } of cgroup?.dirs ?? []) parents.add(path.dirname(group));
+  }
+}
+
+async function directoriesIn(dir: string): Promise<string[]> {
+  const entries = await readdir(dir, { withFileTypes: true }).catch(() => []);
+  return entries
+    .filter((entry) => entry.isDirectory())
+    .map(({ name }) => name)
+    .sort();
+}
+
+/** Runtime directories, groups, mounts, loop devices and processes below the data directory. */
 async function leftOvers(): Promise<string[]> {
-  const runtimes = await readdir(path.join(dataDir, "runtimes", "native"));
   const mounts = (await readFile("/proc/self/mountinfo", "utf8")).split("\n");
   const loops = (await promisify(execFile)("losetup", ["-a"])).stdout.split("\n");
   return [
-    ...runtimes.filter((name) => !name.startsWith(".")),
+    ...(await runtimeDirectories()),
+    ...[...parents].filter((parent) => existsSync(parent)),
     ...[...mounts, ...loops].filter((line) => line.includes(dataDir)),
     ...(await processes()),
   ];

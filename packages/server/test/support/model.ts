@@ -69,8 +69,6 @@ export interface ModelOptions {
   execs: number;
   /** Whether sandboxes outlive the service. */
   survives: boolean;
-  /** The operations end after this time, whatever their number. */
-  withinMs: number;
 }
 
 interface Known {
@@ -112,13 +110,11 @@ export class Model {
   }
 
   async run(): Promise<void> {
-    const { operations, kills, withinMs } = this.#options;
+    const { operations, kills } = this.#options;
     await this.#service.start();
-    const deadlineMs = performance.now() + withinMs;
     for (let life = 0; life <= kills; life++) {
       const until = Math.floor((operations * (life + 1)) / (kills + 1));
-      const share = (deadlineMs - performance.now()) / (kills + 1 - life);
-      await this.#work(until, performance.now() + share, { killAtEnd: life < kills });
+      await this.#work(until, { killAtEnd: life < kills });
       if (life === kills) break;
       await this.#service.start();
     }
@@ -167,10 +163,10 @@ export class Model {
     }));
   }
 
-  async #work(until: number, deadlineMs: number, options: { killAtEnd: boolean }): Promise<void> {
+  async #work(until: number, options: { killAtEnd: boolean }): Promise<void> {
     const life = ++this.#lives;
     const worker = async () => {
-      while (this.done < until && performance.now() < deadlineMs) {
+      while (this.done < until) {
         this.done++;
         await this.#operate(life);
       }
