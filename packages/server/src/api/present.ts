@@ -12,11 +12,11 @@ import { formatMode } from "../core/files/paths.ts";
 import type { ProviderHealthEntry } from "../core/providers/provider-registry.ts";
 import type { ExecInfo, FileEntry, RuntimeStats } from "../ports/sandbox-operations.ts";
 import type { SandboxRow } from "../ports/store.ts";
-import { defined, given } from "./parse.ts";
+import { defined, given, type Total } from "./parse.ts";
 import { exitFields } from "./streams/output-text.ts";
 
 export function presentSandbox(row: SandboxRow, options: { previewDomain: string }): Sandbox {
-  return defined({
+  return defined<Total<Sandbox>>({
     id: row.id,
     state: row.state,
     provider: row.provider,
@@ -78,7 +78,7 @@ export function presentFile(entry: FileEntry): FileInfo {
 }
 
 export function presentHealth(entry: ProviderHealthEntry): ProviderHealth {
-  return defined({
+  return defined<Total<ProviderHealth>>({
     name: entry.name,
     healthy: entry.healthy,
     default: entry.default,
@@ -92,7 +92,7 @@ export function presentHealth(entry: ProviderHealthEntry): ProviderHealth {
 
 export function presentStats(stats: RuntimeStats): SandboxStats {
   const whole = (value: number | undefined) => (value === undefined ? undefined : Math.round(value));
-  return defined({
+  return defined<Total<SandboxStats>>({
     cpu_usage_ms: whole(stats.cpuUsageMs),
     memory_bytes: whole(stats.memoryBytes),
     memory_limit_bytes: whole(stats.memoryLimitBytes),

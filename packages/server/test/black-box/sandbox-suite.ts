@@ -1,5 +1,5 @@
 import { SpawnRequest } from "@alcove/wire";
-import { expect, test } from "vitest";
+import { expect, test, vi } from "vitest";
 import type { Subject } from "./black-box.ts";
 
 const sandboxes = "/api/v1/sandboxes";
@@ -70,6 +70,24 @@ export function sandboxSuite(on: Subject): void {
     };
     expect(Object.keys(samples).sort()).toEqual(Object.keys(SpawnRequest.properties).sort());
     const key = { "idempotency-key": "walk" };
+    using spawns = vi.spyOn(on.server.provider, "spawn");
+    /** What became of a spawn: what the provider was told and what the client was, without what no two spawns share. */
+    const outcome = async (body: Partial<SpawnRequest>) => {
+      spawns.mockClear();
+      const { status, json } = await on.client.call("POST", sandboxes, body);
+      if (status !== 201) return { status, message: json.message };
+      await on.client.call("DELETE", `${sandboxes}/${json.id}`);
+      const { id: _id, created_at, expires_at, ...shown } = json;
+      const {
+        runtimeId: _runtimeId,
+        sandboxId: _sandboxId,
+        expiresInMs: _ms,
+        ...told
+      } = spawns.mock.calls[0]?.[0] ?? { expiresInMs: 0, runtimeId: "", sandboxId: "" };
+      return { ...shown, lives: Date.parse(expires_at) - Date.parse(created_at), told };
+    };
+    const plain = await outcome({});
+    expect(await outcome({}), "two spawns that ask for the same").toEqual(plain);
     const first = await on.client.call("POST", sandboxes, {}, key);
     expect(first.status).toBe(201);
     for (const [field, value] of Object.entries(samples)) {
@@ -77,6 +95,7 @@ export function sandboxSuite(on: Subject): void {
       const answer = await on.client.call("POST", sandboxes, { [field]: value }, key);
       expect([field, answer.headers.get("idempotent-replayed")]).toEqual([field, null]);
       if (answer.status === 201) await on.client.call("DELETE", `${sandboxes}/${answer.json.id}`);
+      expect(await outcome({ [field]: value }), `${field} changes nothing`).not.toEqual(plain);
     }
     await on.client.call("DELETE", `${sandboxes}/${first.json.id}`);
   });

@@ -58,23 +58,39 @@ export function planSpawn(
   provider: RuntimeProvider,
   { defaults, limits }: { defaults: SandboxDefaults; limits: Limits },
 ): SpawnPlan {
+  const {
+    image,
+    // Chosen before: it is `provider`.
+    provider: _chosen,
+    memoryMb,
+    vcpus,
+    ttlMs,
+    metadata,
+    ownerId: owner,
+    env,
+    user,
+    workdir,
+    network,
+    template,
+    ...rest
+  } = input;
+  rest satisfies Record<string, never>;
   // Known, because clients send it, and answered as any name that leads to nothing.
-  if (input.template !== undefined)
-    throw new NotFound(`template ${JSON.stringify(input.template)} does not exist`);
-  const ownerId = parseOwnerId(input.ownerId);
+  if (template !== undefined) throw new NotFound(`template ${JSON.stringify(template)} does not exist`);
+  const ownerId = parseOwnerId(owner);
   return {
     provider,
-    image: checkImage(input.image ?? provider.defaultImage),
-    memoryMb: checkCount("memory_mb", input.memoryMb ?? defaults.memoryMb, leastMemoryMb, mostMemoryMb),
-    vcpus: checkCount("vcpus", input.vcpus ?? defaults.vcpus, 1, mostVcpus),
-    ttlMs: spawnTtl(input.ttlMs, defaults.ttlMs, limits.of(ownerId)),
+    image: checkImage(image ?? provider.defaultImage),
+    memoryMb: checkCount("memory_mb", memoryMb ?? defaults.memoryMb, leastMemoryMb, mostMemoryMb),
+    vcpus: checkCount("vcpus", vcpus ?? defaults.vcpus, 1, mostVcpus),
+    ttlMs: spawnTtl(ttlMs, defaults.ttlMs, limits.of(ownerId)),
     ownerId,
     name: null,
-    metadata: { ...input.metadata },
-    env: checkedEnv(input.env ?? {}),
-    user: checked(input.user, checkUser),
-    workdir: checked(input.workdir, checkWorkdir),
-    network: input.network ?? null,
+    metadata: { ...metadata },
+    env: checkedEnv(env ?? {}),
+    user: checked(user, checkUser),
+    workdir: checked(workdir, checkWorkdir),
+    network: network ?? null,
   };
 }
 
