@@ -14,7 +14,7 @@ const PAUSE: Duration = Duration::from_secs(10);
 
 pub struct Pool {
     template: String,
-    /// Where images wait; removed by the service at its start when a pool before this one left some.
+    /// Where images wait; what a pool before this one left there is removed.
     dir: String,
     wanted: usize,
     ready: Vec<Ready>,
@@ -27,6 +27,9 @@ pub struct Pool {
 
 impl Pool {
     pub fn new(template: String, dir: String, wanted: usize) -> Self {
+        for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
+            let _ = std::fs::remove_file(entry.path());
+        }
         Self { template, dir, wanted, ready: Vec::new(), coming: None, made: 0, failed: None }
     }
 
@@ -48,8 +51,11 @@ impl Pool {
         self.made += 1;
         let image = format!("{}/{}-{}.img", self.dir, std::process::id(), self.made);
         let (ours, theirs) = socket_pair()?;
+        let parent = std::process::id() as i32;
         if sys::fork().at(STEP, "fork")? == 0 {
             drop(ours);
+            // Nobody would take what it makes, and the next launcher's pool begins with an empty folder.
+            sys::end_with(parent);
             sys::yield_to_others();
             let sent = disk::make(&self.template, &image).and_then(|ready| send(&theirs, &ready.mount));
             if let Err(error) = sent {

@@ -13,6 +13,8 @@ use crate::{destroy, launch, remove, shift, sys};
 /// A request that takes longer has hung; its process ends and what it made is undone by a later `destroy`.
 const REQUEST_SECONDS: u32 = 20;
 const LONGEST_REQUEST: usize = 1 << 20;
+/// What is kept of a request that is too long: its id is there.
+const HEAD: usize = 256;
 const LAST_REQUESTS_MS: i32 = 5_000;
 
 pub fn serve(arguments: &[String]) -> Result<()> {
@@ -26,7 +28,7 @@ pub fn serve(arguments: &[String]) -> Result<()> {
     let mut pool = pool_of(arguments)?;
     // Every request's process holds the writing end; reading it ends when none is left.
     let (idle, busy) = sys::pipe().at("serve", "pipe")?;
-    let mut input = Vec::new();
+    let mut input = Lines::default();
     let mut buffer = vec![0u8; 64 * 1024];
     loop {
         if let Some(pool) = &mut pool {
@@ -44,13 +46,49 @@ pub fn serve(arguments: &[String]) -> Result<()> {
             sys::wait_readable(idle.as_raw_fd(), LAST_REQUESTS_MS).at("serve", "wait")?;
             return Ok(());
         }
-        input.extend_from_slice(&buffer[..count]);
-        while let Some(end) = input.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = input.drain(..=end).collect();
-            begin(&line, pool.as_mut());
+        input.take(&buffer[..count], |line| match line {
+            Line::Whole(line) => begin(line, pool.as_mut()),
+            Line::TooLong(head) => fail(
+                leading_id(head),
+                &StepError::new("request", format!("a request is longer than {LONGEST_REQUEST} bytes")),
+            ),
+        });
+    }
+}
+
+enum Line<'a> {
+    Whole(&'a [u8]),
+    /// Its beginning; the rest was skipped. One request never ends the launcher of all the others.
+    TooLong(&'a [u8]),
+}
+
+/// Cuts what arrives into lines and keeps no more of one than a request may have.
+#[derive(Default)]
+struct Lines {
+    line: Vec<u8>,
+    skipping: bool,
+}
+
+impl Lines {
+    fn take(&mut self, mut bytes: &[u8], mut each: impl FnMut(Line<'_>)) {
+        while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
+            self.keep(&bytes[..end]);
+            each(if self.skipping { Line::TooLong(&self.line) } else { Line::Whole(&self.line) });
+            self.line.clear();
+            self.skipping = false;
+            bytes = &bytes[end + 1..];
         }
-        if input.len() > LONGEST_REQUEST {
-            return Err(StepError::new("serve", "a request was longer than 1 MiB"));
+        self.keep(bytes);
+    }
+
+    fn keep(&mut self, bytes: &[u8]) {
+        if self.skipping {
+            return;
+        }
+        self.line.extend_from_slice(bytes);
+        if self.line.len() > LONGEST_REQUEST {
+            self.skipping = true;
+            self.line = self.line[..HEAD].to_vec();
         }
     }
 }
@@ -115,12 +153,9 @@ fn begin_request(parent: i32) {
     // SAFETY: plain numbers. SIGCHLD is needed again for waiting.
     unsafe {
         libc::signal(libc::SIGCHLD, libc::SIG_DFL);
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
-        if libc::getppid() != parent {
-            std::process::exit(1);
-        }
         libc::alarm(REQUEST_SECONDS);
     }
+    sys::end_with(parent);
 }
 
 pub fn one() -> Result<()> {
@@ -195,6 +230,13 @@ fn request_id(line: &[u8]) -> u64 {
         .unwrap_or(0)
 }
 
+/// The id of a request of which only the beginning is there; the service writes it before everything long.
+fn leading_id(head: &[u8]) -> u64 {
+    let text = String::from_utf8_lossy(head);
+    let digits = text.split_once("\"id\":").map(|(_, rest)| rest.chars().take_while(char::is_ascii_digit).collect());
+    digits.and_then(|digits: String| digits.parse().ok()).unwrap_or(0)
+}
+
 fn plain<'a>(id: u64, ok: bool) -> Reply<'a> {
     Reply { id, ok, pid: None, start_time: None, step: None, message: None, errno: None, stages: vec![], notes: vec![] }
 }
@@ -211,5 +253,44 @@ fn send(reply: &Reply<'_>) {
     bytes.push(b'\n');
     if sys::write_all(std::io::stdout().as_raw_fd(), &bytes).is_err() {
         std::process::exit(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines_of(parts: &[&[u8]]) -> Vec<(bool, Vec<u8>)> {
+        let (mut lines, mut found) = (Lines::default(), Vec::new());
+        for part in parts {
+            lines.take(part, |line| {
+                found.push(match line {
+                    Line::Whole(line) => (true, line.to_vec()),
+                    Line::TooLong(head) => (false, head.to_vec()),
+                })
+            });
+        }
+        found
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_skipped_and_the_next_one_taken() {
+        let mut long = br#"{"op":"launch","id":71,"spec":""#.to_vec();
+        long.resize(LONGEST_REQUEST + 1, b'x');
+        let found = lines_of(&[b"one\ntw", b"o\n", &long, &vec![b'y'; 3 * LONGEST_REQUEST], b"\nthree\n"]);
+        assert_eq!(found.len(), 4);
+        assert_eq!(found[0], (true, b"one".to_vec()));
+        assert_eq!(found[1], (true, b"two".to_vec()));
+        assert!(!found[2].0);
+        assert_eq!(leading_id(&found[2].1), 71);
+        assert_eq!(found[3], (true, b"three".to_vec()));
+    }
+
+    #[test]
+    fn the_longest_request_is_taken_whole() {
+        let mut line = vec![b'x'; LONGEST_REQUEST];
+        line.push(b'\n');
+        assert_eq!(lines_of(&[&line]), vec![(true, vec![b'x'; LONGEST_REQUEST])]);
+        assert_eq!(leading_id(b"no request"), 0);
     }
 }

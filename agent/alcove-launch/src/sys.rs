@@ -311,6 +311,18 @@ pub fn act_as(id: u32) -> io::Result<()> {
     }
 }
 
+/// This process, a child of `parent`, does not outlive it.
+pub fn end_with(parent: i32) {
+    // SAFETY: plain numbers.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+        if libc::getppid() != parent {
+            libc::_exit(1);
+        }
+    }
+}
+
+/// For work that nobody waits for: launches and commands go first.
 /// For work that nobody waits for: launches and commands go first.
 pub fn yield_to_others() {
     // SAFETY: plain numbers. A process may always lower its own priority.

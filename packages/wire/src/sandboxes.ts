@@ -14,8 +14,11 @@ import {
 export const sandboxStates = ["creating", "running", "unhealthy", "expired", "error", "destroyed"] as const;
 export type SandboxState = (typeof sandboxStates)[number];
 
+/** How large `env` and `metadata` of a spawn may be together, bytes as JSON in UTF-8. */
+export const mostLabelAndEnvBytes = 524_288;
+
 const Metadata = Type.Record(Type.String({ maxLength: 256 }), Type.String({ maxLength: 16_384 }), {
-  description: "Labels.",
+  description: `Labels. Together with env at most ${mostLabelAndEnvBytes} bytes as JSON.`,
   propertyNames: { maxLength: 256 },
   maxProperties: 256,
 });
@@ -62,7 +65,12 @@ export const SpawnRequest = Type.Object(
     ttl: Type.Optional(OptionalDuration),
     metadata: Type.Optional(Metadata),
     owner_id: Type.Optional(OwnerId),
-    env: Type.Optional(Env),
+    env: Type.Optional(
+      Type.Unsafe<Static<typeof Env>>({
+        ...Env,
+        description: `Environment of every command. A name holds no \`=\` and no NUL, a value no NUL. Together with metadata at most ${mostLabelAndEnvBytes} bytes as JSON.`,
+      }),
+    ),
     user: Type.Optional(UserName),
     workdir: Type.Optional(Workdir),
     network: Type.Optional(

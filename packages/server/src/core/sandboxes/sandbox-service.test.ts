@@ -53,6 +53,19 @@ describe("spawn", () => {
     expect(h.service.running(row.id).row.id).toBe(row.id);
   });
 
+  it("is refused when env and metadata together are larger than a launcher reads", async () => {
+    const h = await harness();
+    const most = 524_288;
+    const empty = JSON.stringify({ env: { E: "" }, metadata: { m: "" } }).length;
+    const fitting = { env: { E: "x".repeat(300_000) }, metadata: { m: "y".repeat(most - empty - 300_000) } };
+    await h.spawn(fitting);
+    const above = { ...fitting, metadata: { m: `${fitting.metadata.m}y` } };
+    await expect(h.spawn(above)).rejects.toThrow(
+      new BadRequest(`env and metadata together are ${most + 1} bytes as JSON; at most ${most} are taken`),
+    );
+    expect(h.provider.specs).toHaveLength(1);
+  });
+
   it("has written the intent before the provider is called", async () => {
     const h = await harness();
     let seen: unknown;

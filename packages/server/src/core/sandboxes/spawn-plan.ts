@@ -1,4 +1,4 @@
-import { formatDuration, imageNamePattern, longestImageName } from "@alcove/wire";
+import { formatDuration, imageNamePattern, longestImageName, mostLabelAndEnvBytes } from "@alcove/wire";
 import {
   BadRequest,
   type NetworkMode,
@@ -78,6 +78,7 @@ export function planSpawn(
   // Known, because clients send it, and answered as any name that leads to nothing.
   if (template !== undefined) throw new NotFound(`template ${JSON.stringify(template)} does not exist`);
   const ownerId = parseOwnerId(owner);
+  checkWeight(env ?? {}, metadata ?? {});
   return {
     provider,
     image: checkImage(image ?? provider.defaultImage),
@@ -132,6 +133,16 @@ function checkImage(image: string): string {
     );
   }
   return image;
+}
+
+/** Both are written into the record of a runtime, which is read whole and handed to a launcher that all owners share. */
+function checkWeight(env: Record<string, string>, metadata: Record<string, string>): void {
+  const bytes = Buffer.byteLength(JSON.stringify({ env, metadata }));
+  if (bytes > mostLabelAndEnvBytes) {
+    throw new BadRequest(
+      `env and metadata together are ${bytes} bytes as JSON; at most ${mostLabelAndEnvBytes} are taken`,
+    );
+  }
 }
 
 function checkedEnv(env: Record<string, string>): Record<string, string> {

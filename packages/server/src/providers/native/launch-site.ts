@@ -40,6 +40,7 @@ export class LaunchSite implements AsyncDisposable {
   readonly #instanceId: string;
   readonly #agentBinary: string;
   readonly #launcher: Launcher;
+  readonly #logger: Logger;
   #prepared: Promise<Prepared> | undefined;
   /** The layers that the launcher keeps ready were removed under it: launches fail until it has none of them left. */
   #poolLost = false;
@@ -56,7 +57,12 @@ export class LaunchSite implements AsyncDisposable {
     this.#dataDir = options.dataDir;
     this.#instanceId = options.instanceId;
     this.#agentBinary = options.agentBinary;
-    this.#launcher = new Launcher({ binary: options.launcherBinary, logger: options.logger });
+    this.#logger = options.logger;
+    this.#launcher = new Launcher({
+      binary: options.launcherBinary,
+      logger: options.logger,
+      onRestart: () => this.#sweepTrash(),
+    });
     this.directories = new RuntimeDirectories({ dataDir: options.dataDir });
   }
 
@@ -230,6 +236,16 @@ export class LaunchSite implements AsyncDisposable {
     const probes = (await this.directories.list()).filter((id) => id.startsWith(probePrefix));
     for (const runtimeId of probes) await this.remove(prepared, runtimeId);
     for (const path of await this.directories.listTrash()) await this.#removeDir(prepared, path);
+  }
+
+  /** What a launcher was deleting when it died. Looked at before the next one moves anything there. */
+  #sweepTrash(): void {
+    const left = this.directories.listTrashNow();
+    void this.#prepared
+      ?.then(async (prepared) => {
+        for (const path of left) await this.#removeDir(prepared, path);
+      })
+      .catch((err: unknown) => this.#logger.warn({ err }, "what a launcher left cannot be deleted yet"));
   }
 
   async #removeDir(prepared: Prepared, dir: string, runtimeId?: RuntimeId): Promise<void> {

@@ -63,6 +63,44 @@ exec ${agentBinary("alcove-launch")} "$@"`,
     expect(await started(folder)).toHaveLength(2);
   });
 
+  it("refuses a request that is longer than it reads, and answers the next", async () => {
+    const { launcher, folder } = await launcherBy(() => `exec ${agentBinary("alcove-launch")} "$@"`);
+    await using _ = launcher;
+    const long = { ...nothing(folder), dir: `/${"x".repeat(3 << 20)}` };
+    const [refused] = await Promise.all([
+      launcher.destroy(long).catch((error: unknown) => error),
+      launcher.destroy(nothing(folder)),
+    ]);
+    expect(refused).toMatchObject({ step: "request", message: "a request is longer than 1048576 bytes" });
+    await launcher.destroy(nothing(folder));
+    expect(await started(folder)).toHaveLength(1);
+  });
+
+  it("that says what is no answer is warned of, and no more", async () => {
+    const { launcher, folder } = await launcherBy(
+      () => `echo '{"id": 1, "ok":'; echo null; exec ${agentBinary("alcove-launch")} "$@"`,
+    );
+    await using _ = launcher;
+    await launcher.destroy(nothing(folder));
+  });
+
+  it("a new one removes the disks that the one before it had made ready", async (context) => {
+    const { launcher, folder } = await launcherBy(() => `exec ${agentBinary("alcove-launch")} "$@"`);
+    const pool = await openDiskPool({ dataDir: folder, diskMb: 64, mkfs: await findProgram("mkfs.ext4") });
+    if ("missing" in pool) return context.skip(pool.missing);
+    await using _ = launcher;
+    launcher.keepDisks({ ...pool, count: 1 });
+    await launcher.destroy(nothing(folder));
+    await writeFile(join(pool.dir, "left.img"), "");
+    process.kill(Number((await started(folder))[0]), "SIGKILL");
+    const restarted = async () => {
+      await launcher.destroy(nothing(folder));
+      return (await started(folder)).length;
+    };
+    await expect.poll(restarted, { timeout: 15_000 }).toBe(2);
+    expect(await readdir(pool.dir)).not.toContain("left.img");
+  });
+
   it("a launch that fails leaves none of the disks made ahead, and those are made again", async (context) => {
     const { launcher, folder } = await launcherBy(() => `exec ${agentBinary("alcove-launch")} "$@"`);
     const mkfs = await findProgram("mkfs.ext4");

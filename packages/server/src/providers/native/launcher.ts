@@ -55,17 +55,21 @@ const closeMs = 10_000;
 export class Launcher implements AsyncDisposable {
   readonly #binary: string;
   readonly #logger: Logger;
+  readonly #onRestart: () => void;
   readonly #waiting = new Map<number, Waiter>();
   #child: Child | undefined;
   #lastId = 0;
   #closed = false;
+  #started = false;
 
   /** Arguments after `serve`; changes apply to the next start. */
   #arguments: readonly string[] = [];
 
-  constructor(options: { binary: string; logger: Logger }) {
+  /** @param options.onRestart one took the place of one that died, and has been asked nothing yet. */
+  constructor(options: { binary: string; logger: Logger; onRestart?: () => void }) {
     this.#binary = options.binary;
     this.#logger = options.logger;
+    this.#onRestart = options.onRestart ?? (() => undefined);
   }
 
   /** From its next start on the launcher keeps writable layers ready. */
@@ -148,12 +152,20 @@ export class Launcher implements AsyncDisposable {
     createInterface({ input: child.stderr }).on("line", (line) => this.#logger.warn({ line }, "launcher"));
     // It must not keep this process alive; its end is noticed all the same.
     child.unref();
+    if (this.#started) this.#onRestart();
+    this.#started = true;
     return child;
   }
 
   #receive(line: string): void {
-    const reply: Reply = JSON.parse(line);
-    this.#waiting.get(reply.id)?.resolve(reply);
+    let reply: Reply;
+    try {
+      reply = JSON.parse(line);
+      this.#waiting.get(reply.id)?.resolve(reply);
+    } catch {
+      // Half a line of a launcher that died: who waits for it learns so by its end, or by time.
+      this.#logger.warn({ line: line.slice(0, 200) }, "the launcher said what is no answer");
+    }
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

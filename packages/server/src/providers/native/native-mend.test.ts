@@ -1,4 +1,5 @@
-import { rm } from "node:fs/promises";
+import { existsSync } from "node:fs";
+import { mkdir, readdir, readFile, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, it } from "vitest";
 import { type NativeHome, nativeHome, nativeProvider, testImage } from "../../../test/support/native.ts";
@@ -44,6 +45,18 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "what was
     }
   });
 
+  it("a launcher's end leaves nothing behind: the next one deletes what was being deleted", async () => {
+    await provider.spawn(specOf("host"), soon());
+    const left = join(home.dataDir, "runtimes/native/.trash/rt-left.1");
+    await mkdir(join(left, "upper"), { recursive: true });
+    for (const pid of await launchersHere()) process.kill(pid, "SIGKILL");
+    const spawned = async () => {
+      await provider.spawn(specOf("host"), soon());
+      return !existsSync(left);
+    };
+    await expect.poll(spawned, { timeout: 15_000 }).toBe(true);
+  });
+
   it("is told as what it is when it was an image", async () => {
     await using without = nativeProvider(home.dataDir, join(home.dataDir, "gone"));
     await expect(without.spawn(specOf(testImage), soon())).rejects.toThrow(
@@ -51,3 +64,17 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "what was
     );
   });
 });
+
+/** Processes of this one's children that launch. */
+async function launchersHere(): Promise<number[]> {
+  const found: number[] = [];
+  for (const name of await readdir("/proc")) {
+    if (!/^\d+$/.test(name)) continue;
+    const [stat, line] = await Promise.all(
+      ["stat", "cmdline"].map((file) => readFile(`/proc/${name}/${file}`, "utf8").catch(() => "")),
+    );
+    const parent = Number(stat?.slice(stat.lastIndexOf(")") + 2).split(" ")[1]);
+    if (parent === process.pid && line?.includes("alcove-launch")) found.push(Number(name));
+  }
+  return found;
+}

@@ -1,3 +1,4 @@
+import { readdirSync } from "node:fs";
 import { open, readdir, readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { Type } from "typebox";
@@ -44,6 +45,16 @@ export class RuntimeDirectories {
   async listTrash(): Promise<string[]> {
     const names = await orMissing(readdir(this.trash), []);
     return names.map((name) => join(this.trash, name));
+  }
+
+  /** For who must know what is there before something else is put there. */
+  listTrashNow(): string[] {
+    try {
+      return readdirSync(this.trash).map((name) => join(this.trash, name));
+    } catch {
+      // Trash that cannot be read is looked at again by the next start.
+      return [];
+    }
   }
 
   /** @returns undefined when the launch did not get that far. @throws UnreadableRecord */
