@@ -1,7 +1,7 @@
 import { CommanderError } from "@commander-js/extra-typings";
 import { exitCodes } from "./exit-codes.ts";
 import { createProgram } from "./program.ts";
-import { exitWhenReaderLeaves, flush } from "./terminal/output.ts";
+import { exitWhenReaderLeaves, flushOutput } from "./terminal/output.ts";
 
 /** Runs the command line of this process and ends it. */
 export async function main(): Promise<never> {
@@ -9,7 +9,7 @@ export async function main(): Promise<never> {
   // A command may wait for nothing but timers that keep no process alive.
   setInterval(() => undefined, 60_000);
   const code = await run(process.argv.slice(2));
-  await Promise.all([flush(process.stdout), flush(process.stderr)]);
+  await flushOutput();
   process.exit(code);
 }
 

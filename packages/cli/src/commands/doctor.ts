@@ -13,7 +13,7 @@ export async function doctor(flags: { config?: string; dataDir?: string; json?: 
     import("@alcove/server/doctor"),
     import("@alcove/server/logger"),
   ]);
-  const logger = createLogger({ level: "silent", format: "json" });
+  const logger = await createLogger({ level: "silent", format: "json" });
   const diagnosis = await diagnose({ config, env: process.env, logger });
   progress[Symbol.dispose]();
   if (flags.json) printJson(diagnosis);

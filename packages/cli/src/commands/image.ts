@@ -93,7 +93,7 @@ async function openStore(flags: ImageFlags): Promise<ImageLibrary> {
   return openImageStore({
     ...imageSettings(config),
     dockerSocket: config.providers.docker.socket,
-    logger: createLogger({ level: "warn", format: config.logging.format }),
+    logger: await createLogger({ level: "warn", format: config.logging.format }),
   });
 }
 

@@ -15,7 +15,7 @@ export async function purge(
     import("@alcove/server/purge"),
     import("@alcove/server/logger"),
   ]);
-  const logger = createLogger({ level: "error", format: config.logging.format });
+  const logger = await createLogger({ level: "error", format: config.logging.format });
   const { ended, left } =
     flags.instance === undefined
       ? await server.purge({ config, remove: flags.remove === true, logger })

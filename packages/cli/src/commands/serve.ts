@@ -1,4 +1,5 @@
 import type { RunningService } from "@alcove/server/main";
+import { outliveReaders } from "../terminal/output.ts";
 import { printable } from "../terminal/printable.ts";
 import { elapsed } from "../terminal/text.ts";
 import { version } from "../version.ts";
@@ -18,8 +19,9 @@ export async function serve(flags: ConfigFlags): Promise<void> {
     import("@alcove/server/logger"),
   ]);
   const { config } = loaded;
+  outliveReaders();
   const stopping = onSignals();
-  const logger = createLogger(config.logging);
+  const logger = await createLogger(config.logging);
   for (const { id, message, advice } of lintConfig(loaded, { production: false }))
     logger.warn({ rule: id, advice }, message);
   const service = await startService({ config, logger });
@@ -42,7 +44,7 @@ export async function serve(flags: ConfigFlags): Promise<void> {
     );
   });
   const signal = await stopping;
-  process.stderr.write(`alcove: ${signal}: stopping; sandboxes stay unless server.destroy_on_exit is set\n`);
+  logger.info({ signal }, "stopping; sandboxes stay unless server.destroy_on_exit is set");
   await service.close();
 }
 

@@ -1,24 +1,39 @@
 import { once } from "node:events";
+import { setTimeout } from "node:timers/promises";
 
 /** Writes and waits while the reader is behind, so that nothing piles up. */
 export async function write(stream: NodeJS.WriteStream, data: string | Uint8Array): Promise<void> {
   if (!stream.write(data)) await once(stream, "drain");
 }
 
-/** Resolves when everything written has left the process. */
-export async function flush(stream: NodeJS.WriteStream): Promise<void> {
+/** How long the end of a service waits for readers of what it printed. */
+const readerPatienceMs = 1_000;
+let outlives = false;
+
+/** Resolves when everything written has left the process; for a service also when its readers take too long. */
+export async function flushOutput(): Promise<void> {
+  const flushed = Promise.all([process.stdout, process.stderr].map(flush));
+  await (outlives ? Promise.race([flushed, setTimeout(readerPatienceMs)]) : flushed);
+}
+
+async function flush(stream: NodeJS.WriteStream): Promise<void> {
   await new Promise<void>((resolve) => {
     stream.write("", () => resolve());
   });
 }
 
-/** A reader that goes away, as in `alcove ls | head -1`, ends the command quietly. */
+/** A reader that goes away, as in `alcove ls | head -1`, ends the command quietly; a service only loses that reader. */
 export function exitWhenReaderLeaves(): void {
   for (const stream of [process.stdout, process.stderr]) {
     stream.on("error", (error: NodeJS.ErrnoException) => {
-      process.exit(error.code === "EPIPE" ? 0 : 1);
+      if (!outlives) process.exit(error.code === "EPIPE" ? 0 : 1);
     });
   }
+}
+
+/** From now on this is a service: readers that go away or stall, and full disks, end and hold up nothing. */
+export function outliveReaders(): void {
+  outlives = true;
 }
 
 /** JSON for people and programs: indented on a terminal, on one line elsewhere. */
