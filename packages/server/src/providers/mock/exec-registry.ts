@@ -165,11 +165,13 @@ export class ExecRegistry implements ExecOperations {
     this.#graces.get(execId)?.cancel();
     this.#graces.delete(execId);
     if (graceMs === null || exec.exit !== undefined) return;
+    const begin = () => this.#graces.set(execId, this.#clock.setTimer(graceMs, end));
     const end = () => {
       this.#graces.delete(execId);
-      exec.stop({ reason: "cancelled", exitCode: 137, signal: "SIGKILL" });
+      if (exec.followers > 0) begin();
+      else exec.stop({ reason: "cancelled", exitCode: 137, signal: "SIGKILL" });
     };
-    this.#graces.set(execId, this.#clock.setTimer(graceMs, end));
+    begin();
   }
 
   /** The sandbox has ended: views are cut without an exit, every command is stopped. */
@@ -199,6 +201,13 @@ export class ExecRegistry implements ExecOperations {
 
   #view(exec: Exec, options: { from: number; follow: boolean; lossless: boolean }): ExecView {
     const reader = exec.journal.reader({ from: options.from, lossless: options.lossless && options.follow });
+    let open = true;
+    if (options.follow) exec.followers += 1;
+    const close = () => {
+      if (open && options.follow) exec.followers -= 1;
+      open = false;
+      reader[Symbol.dispose]();
+    };
     async function* events(): AsyncGenerator<ExecEvent> {
       try {
         for (;;) {
@@ -208,7 +217,7 @@ export class ExecRegistry implements ExecOperations {
         }
         if (exec.exit !== undefined && !exec.isCut) yield { type: "exit", exit: exec.exit };
       } finally {
-        reader[Symbol.dispose]();
+        close();
       }
     }
     return {
@@ -219,7 +228,7 @@ export class ExecRegistry implements ExecOperations {
         if (exec.exit === undefined) exec.input.write(data);
       },
       closeStdin: async () => exec.input.close(),
-      [Symbol.asyncDispose]: async () => reader[Symbol.dispose](),
+      [Symbol.asyncDispose]: async () => close(),
     };
   }
 

@@ -38,6 +38,8 @@ export class Exec {
   readonly #abort = new AbortController();
   readonly #ended = Promise.withResolvers<ExecExit>();
   readonly input: CommandInput;
+  /** Views that follow it now. */
+  followers = 0;
   #deadline: Timer | undefined;
   #cause: StopCause | undefined;
   #exit: ExecExit | undefined;

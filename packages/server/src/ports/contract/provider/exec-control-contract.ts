@@ -110,6 +110,22 @@ export function execControlContract(harness: ContractHarness): void {
     expect(text).toBe("still here\nexited");
   });
 
+  it("setGrace() begins anew while a command is followed, and ends it once nobody follows", async (context) => {
+    harness.needs(context, "reattach");
+    const { execs } = await harness.shared();
+    const followed = shell("sleep 0.5; echo still here");
+    await using view = await execs.start(followed, soon());
+    await execs.setGrace(followed.execId, 20, soon());
+    expect(await finish(view)).toMatchObject({ stdout: "still here\n", exit: { reason: "exited" } });
+    const left = shell("sleep 600");
+    const reader = await execs.start(left, soon());
+    await execs.setGrace(left.execId, 20, soon());
+    await reader[Symbol.asyncDispose]();
+    await eventually(async () => {
+      expect((await execs.get(left.execId, soon())).exit).toMatchObject({ reason: "cancelled" });
+    });
+  });
+
   it("attach() replays from an offset and then goes on live", async (context) => {
     harness.needs(context, "reattach");
     harness.wants(context, "stdin");
