@@ -377,6 +377,74 @@ describe("exec", () => {
     expect(JSON.parse(result.stdout)).toMatchObject({ stdout: "whole", stderr: "", exec_id: "ex-aaaaaaaa" });
   });
 
+  test("--json keeps all that the end tells, and what is missing", async () => {
+    const exit = { reason: "limit", limit: "output_bytes", duration: "1s", oom_kills: 1 };
+    const usage = { cpu_ms: 1, max_memory_bytes: 2, wall_ms: 3 };
+    const answers = [
+      {
+        status: 503,
+        json: { code: "unavailable", message: "full", exec_id: "ex-aaaaaaaa", goes_on: "no_room" },
+      },
+      {
+        chunks: [
+          '{"stream":"stdout","data":"end","offset":9,"lost_bytes":9}\n',
+          `${JSON.stringify({ stream: "exit", data: "", exit_code: 137, ...exit, usage, lost_bytes: 3 })}\n`,
+        ],
+      },
+    ];
+    service.answer = () => answers.shift() ?? { status: 404, json: { code: "not_found", message: "?" } };
+    const result = await run("exec", "--json", "sb-a", "x");
+    expect(result.code).toBe(125);
+    expect(result.stderr).toContain("alcove: full; reading the output of ex-aaaaaaaa as it comes\n");
+    expect(result.stderr).toContain("9 bytes of the command's output are missing here");
+    expect(JSON.parse(result.stdout)).toEqual({
+      ...exit,
+      usage,
+      exit_code: 137,
+      stdout: "end",
+      stderr: "",
+      exec_id: "ex-aaaaaaaa",
+      truncated: true,
+      lost_bytes: 12,
+    });
+  });
+
+  test("--json picks up no command that ended with its sandbox", async () => {
+    const body = {
+      code: "unavailable",
+      message: "the sandbox ended",
+      exec_id: "ex-aaaaaaaa",
+      stdout: "some",
+    };
+    service.answer = ({ path: route }) =>
+      route === "/sandboxes/sb-a/exec" ? { status: 503, json: body } : { status: 500, json: {} };
+    const result = await run("exec", "--json", "sb-a", "x");
+    expect(result).toMatchObject({ code: 125, stderr: "alcove: the sandbox ended\n" });
+  });
+
+  test.each([
+    ["told", ',"lost_bytes":3'],
+    ["by its offset alone", ""],
+  ])("a gap in the output, %s, ends with 125", async (_how, field) => {
+    service.answer = ({ path: route }) =>
+      route.endsWith("/output")
+        ? {
+            chunks: [
+              `{"stream":"stdout","data":"${btoa("cd")}","offset":5,"encoding":"base64"${field}}\n`,
+              '{"stream":"exit","data":"","exit_code":0,"reason":"exited","duration":"1s"}\n',
+            ],
+          }
+        : { status: 404, json: { code: "not_found", message: "?" } };
+    service.onExec = (message, exec) => {
+      if (message.type !== "stdin") return;
+      exec.send({ type: "stdout", data: btoa("ab"), offset: 0, encoding: "base64" });
+      setImmediate(() => exec.cut());
+    };
+    const result = await run("exec", "sb-a", "x");
+    expect(result).toMatchObject({ code: 125, stdout: "abcd" });
+    expect(result.stderr).toContain("alcove: 3 bytes of the command's output are missing here");
+  });
+
   test("-d prints the exec id", async () => {
     service.answer = () => ({ status: 201, json: { exec_id: "ex-bbbbbbbb", pid: 3 } });
     expect(await run("exec", "-d", "sb-a", "sleep 9")).toMatchObject({ code: 0, stdout: "ex-bbbbbbbb\n" });

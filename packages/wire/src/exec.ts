@@ -143,7 +143,14 @@ export const ExecResult = Type.Object(
     reason: Type.Enum([...exitReasons]),
     signal: Type.Optional(Type.String()),
     ...endFields,
-    truncated: Type.Optional(Type.Boolean()),
+    truncated: Type.Optional(
+      Type.Boolean({ description: "Not all that was written is here: it was too much, or some was lost." }),
+    ),
+    lost_bytes: Type.Optional(
+      Type.Integer({
+        description: "Written, and lost when a connection broke: missing from stdout and stderr together.",
+      }),
+    ),
     encoding: Type.Optional(
       Type.Literal("base64", { description: "Of stdout and stderr; absent: they are text." }),
     ),
@@ -151,6 +158,14 @@ export const ExecResult = Type.Object(
   { $id: "ExecResult" },
 );
 export type ExecResult = Static<typeof ExecResult>;
+
+/** Tells a gap, in output and at an exit. */
+const lostBytes = Type.Optional(
+  Type.Integer({
+    description:
+      "Bytes of output that were asked for and are missing just before this, because they are not kept any more; absent: none.",
+  }),
+);
 
 const outputFields = {
   data: Type.String(),
@@ -166,6 +181,7 @@ const outputFields = {
       description: "Said by the service, not by the command; takes no place in the output.",
     }),
   ),
+  lost_bytes: lostBytes,
 };
 
 /** Names the variants of a union by the field that tells them apart, for models generated from the document. */
@@ -191,6 +207,7 @@ export const ExecStreamChunk = Type.Union(
         signal: Type.Optional(Type.String()),
         duration: Duration,
         ...endFields,
+        lost_bytes: lostBytes,
       },
       { $id: "ExecExitLine" },
     ),
@@ -322,6 +339,7 @@ export const WsServerMessage = Type.Union(
         signal: Type.Optional(Type.String()),
         duration: Duration,
         ...endFields,
+        lost_bytes: lostBytes,
       },
       { $id: "WsExit" },
     ),

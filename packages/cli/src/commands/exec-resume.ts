@@ -1,7 +1,8 @@
 import { setTimeout as pause } from "node:timers/promises";
-import { type AlcoveClient, AlcoveError, bytesOf } from "@alcove/sdk";
+import { type AlcoveClient, AlcoveError } from "@alcove/sdk";
 import type { ExecStreamChunk } from "@alcove/wire";
 import { write } from "../terminal/output.ts";
+import type { OutputProgress } from "./output-progress.ts";
 
 /** As long as the service keeps a command whose reader is gone, by default. */
 export const patienceMs = 30_000;
@@ -9,29 +10,28 @@ const pauseMs = 200;
 
 /**
  * Picks a command up again after its connection broke, also across a restart of the service.
- * @param options.from offset of the first byte not yet seen.
  * @throws the cause when the service does not come back in time or no longer knows the command.
  */
 export async function resumeOutput(options: {
   client: AlcoveClient;
   id: string;
   execId: string;
-  from: number;
+  progress: OutputProgress;
   cause: AlcoveError;
   /** Where output goes; left out: to ours. */
   take?: (stream: "stdout" | "stderr", data: Buffer) => Promise<void> | void;
 }): Promise<Extract<ExecStreamChunk, { stream: "exit" }>> {
-  const { client, id, execId, take = pass } = options;
-  let { from } = options;
+  const { client, id, execId, progress, take = pass } = options;
   let deadline = performance.now() + patienceMs;
-  tellBroken(execId);
   while (performance.now() < deadline) {
     try {
-      const wanted = { from, follow: true, encoding: "base64" } as const;
+      const wanted = { from: progress.next, follow: true, encoding: "base64" } as const;
       for await (const chunk of await client.execOutput(id, execId, wanted)) {
-        if (chunk.stream === "exit") return chunk;
-        const bytes = bytesOf(chunk);
-        if (chunk.notice !== true) from = (chunk.offset ?? from) + bytes.length;
+        if (chunk.stream === "exit") {
+          progress.end(chunk);
+          return chunk;
+        }
+        const bytes = progress.take(chunk);
         deadline = performance.now() + patienceMs;
         await take(chunk.stream, bytes);
       }

@@ -1,5 +1,5 @@
 import { once } from "node:events";
-import { type AlcoveClient, bytesOf, type ExecStart } from "@alcove/sdk";
+import type { AlcoveClient, ExecStart } from "@alcove/sdk";
 import type { ExitReason, LimitName } from "@alcove/wire";
 import { ExitWith, exitCodes } from "../exit-codes.ts";
 import { LeaveKeys } from "../terminal/leave-keys.ts";
@@ -7,6 +7,7 @@ import { write } from "../terminal/output.ts";
 import { rawMode } from "../terminal/raw-mode.ts";
 import { forwardSignals } from "./forward-signals.ts";
 import { LastingExec } from "./lasting-exec.ts";
+import { OutputProgress } from "./output-progress.ts";
 
 export interface ExecSession {
   client: AlcoveClient;
@@ -76,9 +77,13 @@ export function exitCodeOfExec(exit: { exit_code: number; reason: ExitReason; li
 }
 
 async function follow(command: LastingExec): Promise<number> {
+  const progress = new OutputProgress();
   for await (const message of command.messages()) {
-    if (message.type === "exit") return exitCodeOfExec(message);
-    await write(message.type === "stdout" ? process.stdout : process.stderr, bytesOf(message));
+    if (message.type === "exit") {
+      progress.end(message);
+      return progress.exitCode(exitCodeOfExec(message));
+    }
+    await write(message.type === "stdout" ? process.stdout : process.stderr, progress.take(message));
   }
   return exitCodes.execFailed;
 }

@@ -1,10 +1,11 @@
-import { type AlcoveClient, AlcoveError, bytesOf } from "@alcove/sdk";
+import { type AlcoveClient, AlcoveError } from "@alcove/sdk";
 import type { ExecRequest, ExecStreamChunk } from "@alcove/wire";
 import { ExitWith, exitCodes } from "../exit-codes.ts";
 import { write } from "../terminal/output.ts";
-import { resumeOutput } from "./exec-resume.ts";
+import { resumeOutput, tellBroken } from "./exec-resume.ts";
 import { exitCodeOfExec } from "./exec-session.ts";
 import { forwardSignals } from "./forward-signals.ts";
+import { OutputProgress } from "./output-progress.ts";
 
 /**
  * Runs one command that reads nothing, with its output on ours: over plain HTTP, because loading a WebSocket client takes
@@ -45,13 +46,15 @@ async function follow(stream: {
   chunks: AsyncIterable<ExecStreamChunk>;
 }): Promise<number> {
   const { client, id, execId } = stream;
-  let from = 0;
+  const progress = new OutputProgress();
   let cause = new AlcoveError({ status: 0, code: "cut", message: "the connection broke" });
   try {
     for await (const chunk of stream.chunks) {
-      if (chunk.stream === "exit") return exitCodeOfExec(chunk);
-      const bytes = bytesOf(chunk);
-      if (chunk.notice !== true) from = (chunk.offset ?? from) + bytes.length;
+      if (chunk.stream === "exit") {
+        progress.end(chunk);
+        return progress.exitCode(exitCodeOfExec(chunk));
+      }
+      const bytes = progress.take(chunk);
       await write(chunk.stream === "stdout" ? process.stdout : process.stderr, bytes);
     }
   } catch (error) {
@@ -60,5 +63,7 @@ async function follow(stream: {
     cause = new AlcoveError({ status: 0, code: "cut", message: `the connection broke: ${why}` });
   }
   if (execId === undefined) throw cause;
-  return exitCodeOfExec(await resumeOutput({ client, id, execId, from, cause }));
+  tellBroken(execId);
+  const exit = await resumeOutput({ client, id, execId, progress, cause });
+  return progress.exitCode(exitCodeOfExec(exit));
 }

@@ -4,9 +4,10 @@ import { type ClientFlags, interruptSignal, type JsonFlags, openClient } from ".
 import { ExitWith, exitCodes, UsageError } from "../exit-codes.ts";
 import { reportFailure } from "../failure.ts";
 import { printJson } from "../terminal/output.ts";
-import { resumeOutput } from "./exec-resume.ts";
+import { resumeOutput, tellBroken } from "./exec-resume.ts";
 import { exitCodeOfExec, runSession, windowSize } from "./exec-session.ts";
 import { runStream } from "./exec-stream.ts";
+import { OutputProgress } from "./output-progress.ts";
 
 export interface RunFlags extends ClientFlags {
   env?: Record<string, string>;
@@ -105,32 +106,37 @@ async function buffered(id: string, command: readonly string[], flags: ExecFlags
     .exec(id, request, { signal: interrupt.signal })
     .catch((error: unknown) => resumed(client, id, error));
   printJson(result);
-  return exitCodeOfExec(result);
+  const code = exitCodeOfExec(result);
+  return result.lost_bytes === undefined ? code : exitCodes.execFailed;
 }
 
-/** The service stopped under the command, which goes on. @throws any other error as it is. */
+/** The command goes on, and only its answer cannot be had as a whole. @throws any other error as it is. */
 async function resumed(client: AlcoveClient, id: string, error: unknown): Promise<ExecResult> {
-  const execId = error instanceof AlcoveError && error.status === 503 ? error.details.exec_id : undefined;
-  if (typeof execId !== "string") throw error;
+  if (!(error instanceof AlcoveError) || error.status !== 503) throw error;
+  const { exec_id: execId, goes_on: told, stdout } = error.details;
+  // Earlier services did not tell; what is left of a command that ended with its sandbox came as `stdout`.
+  const why = told ?? (stdout === undefined ? "shutting_down" : undefined);
+  if (typeof execId !== "string" || typeof why !== "string") throw error;
+  if (why === "shutting_down") tellBroken(execId);
+  else process.stderr.write(`alcove: ${error.message}; reading the output of ${execId} as it comes\n`);
   const written: Record<"stdout" | "stderr", Buffer[]> = { stdout: [], stderr: [] };
-  const exit = await resumeOutput({
+  const progress = new OutputProgress();
+  const end = await resumeOutput({
     client,
     id,
     execId,
-    from: 0,
-    cause: error as AlcoveError,
+    progress,
+    cause: error,
     take: (stream, data) => {
       written[stream].push(data);
     },
   });
-  const { exit_code, reason, signal, duration } = exit;
+  const { stream: _, data: __, lost_bytes: ___, ...exit } = end;
   return {
-    exit_code,
+    ...exit,
     stdout: Buffer.concat(written.stdout).toString(),
     stderr: Buffer.concat(written.stderr).toString(),
-    duration,
     exec_id: execId,
-    reason,
-    ...(signal === undefined ? {} : { signal }),
+    ...(progress.lostBytes > 0 ? { truncated: true, lost_bytes: progress.lostBytes } : {}),
   };
 }

@@ -41,6 +41,7 @@ export function presentOutcome(outcome: ExecOutcome): ExecResult {
     stderr: outcome.stderr,
     exec_id: outcome.execId,
     ...(outcome.truncated ? { truncated: true } : {}),
+    ...(outcome.lostBytes > 0 ? { lost_bytes: outcome.lostBytes } : {}),
     ...(outcome.encoding === "base64" ? { encoding: outcome.encoding } : {}),
   };
 }

@@ -49,6 +49,25 @@ export function execRecordSuite(on: Subject): void {
     expect(lines(tail.text).at(-1)).toMatchObject({ stream: "exit", exit_code: 0 });
   });
 
+  test("output that is not kept any more is told where it is missing", async () => {
+    const id = await start({ command: "seq 1 400000" });
+    const { output_bytes: written } = await ended(id);
+    const read = await on.client.call("GET", path(`/${id}/output?encoding=base64&from=7`));
+    let next = 7;
+    let lost = 0;
+    for (const line of lines(read.text)) {
+      if (line.stream === "exit") {
+        expect(next + (line.lost_bytes ?? 0)).toBe(written);
+        continue;
+      }
+      expect(line.offset).toBe(next + (line.lost_bytes ?? 0));
+      lost += line.lost_bytes ?? 0;
+      next = line.offset + Buffer.from(line.data, "base64").length;
+    }
+    expect(lost).toBeGreaterThan(1_000_000);
+    expect(lost).toBeLessThan(written);
+  });
+
   test("a detached command is given its whole input at once, and its output is read as base64", async () => {
     const id = await start({
       command: "cat; printf '\\303\\251'",

@@ -3,7 +3,7 @@ import type { FastifyReply } from "fastify";
 import type { ExecFollow } from "../../core/exec/exec-service.ts";
 import { CallerGone, ShuttingDown } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
-import { exitFields, OutputDecoder, type OutputText } from "./output-text.ts";
+import { exitFields, lostField, OutputDecoder, type OutputText } from "./output-text.ts";
 import { ResponseStream } from "./response-stream.ts";
 
 /**
@@ -52,10 +52,11 @@ export async function sendExecStream(
 
 function line(piece: OutputText): string {
   if (piece.stream === "exit")
-    return `${JSON.stringify({ stream: "exit", data: "", ...exitFields(piece.exit) })}\n`;
+    return `${JSON.stringify({ stream: "exit", data: "", ...exitFields(piece.exit), ...lostField(piece) })}\n`;
   // Written by hand: this is every line of every stream. Base64 needs no escapes.
   const data = piece.encoding === "base64" ? `"${piece.data}"` : JSON.stringify(piece.data);
   const encoding = piece.encoding === undefined ? "" : `,"encoding":"${piece.encoding}"`;
   const notice = piece.notice === undefined ? "" : `,"notice":true`;
-  return `{"stream":"${piece.stream}","data":${data},"offset":${piece.offset}${encoding}${notice}}\n`;
+  const lost = piece.lostBytes === undefined ? "" : `,"lost_bytes":${piece.lostBytes}`;
+  return `{"stream":"${piece.stream}","data":${data},"offset":${piece.offset}${encoding}${notice}${lost}}\n`;
 }

@@ -102,3 +102,29 @@ test("base64 passes every piece as it came, and what the service says is marked"
   const [said] = decoder.decode({ type: "exit", exit: { ...exit, reason: "timeout" } });
   expect(said).toMatchObject({ stream: "stderr", offset: 8, encoding: "base64", notice: true });
 });
+
+test("a gap is told once, before what follows it, also when that has to wait for the rest of a character", () => {
+  const euro = Buffer.from("€");
+  const at = (offset: number, data: Buffer, lostBytes?: number) => ({
+    type: "output" as const,
+    stream: "stdout" as const,
+    data,
+    offset,
+    ...(lostBytes === undefined ? {} : { lostBytes }),
+  });
+  const decoder = new OutputDecoder();
+  expect(decoder.decode(at(10, euro.subarray(0, 1), 10))).toEqual([]);
+  expect(decoder.decode(at(11, euro.subarray(1)))).toEqual([
+    { stream: "stdout", data: "€", offset: 10, lostBytes: 10 },
+  ]);
+  expect(decoder.decode(at(20, Buffer.from("a"), 7))).toEqual([
+    { stream: "stdout", data: "a", offset: 20, lostBytes: 7 },
+  ]);
+  expect(decoder.decode({ type: "exit", exit, lostBytes: 5 })).toEqual([
+    { stream: "exit", exit, lostBytes: 5 },
+  ]);
+  const base64 = new OutputDecoder("base64");
+  expect(base64.decode(at(3, Buffer.from("a"), 3))).toEqual([
+    { stream: "stdout", data: "YQ==", offset: 3, encoding: "base64", lostBytes: 3 },
+  ]);
+});

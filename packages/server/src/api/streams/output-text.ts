@@ -1,8 +1,9 @@
 import { formatDuration, type LimitName, type OutputEncoding } from "@alcove/wire";
-import type { ExecEvent, ExecExit } from "../../ports/sandbox-operations.ts";
+import type { FollowedEvent } from "../../core/exec/lasting-view.ts";
+import type { ExecExit } from "../../ports/sandbox-operations.ts";
 
 /** A piece of a command's output as it goes out, or its end. */
-export type OutputText = OutputPiece | { stream: "exit"; exit: ExecExit };
+export type OutputText = OutputPiece | { stream: "exit"; exit: ExecExit; lostBytes?: number };
 
 export interface OutputPiece {
   stream: "stdout" | "stderr";
@@ -12,6 +13,8 @@ export interface OutputPiece {
   encoding?: "base64";
   /** Said by the service, not by the command. */
   notice?: true;
+  /** Missing between the piece before, or where the reading was to begin, and this one. */
+  lostBytes?: number;
 }
 
 /**
@@ -23,27 +26,33 @@ export class OutputDecoder {
   readonly #base64: boolean;
   readonly #begun = { stdout: none, stderr: none };
   #nextOffset = 0;
+  /** Missing, and not told yet. */
+  #lostBytes = 0;
 
   constructor(encoding: OutputEncoding = "utf8") {
     this.#base64 = encoding === "base64";
   }
 
   /** @returns the pieces an event gives; none while a sequence is incomplete. */
-  decode(event: ExecEvent): OutputText[] {
-    if (event.type === "exit") return this.#end(event.exit);
+  decode(event: FollowedEvent): OutputText[] {
+    if (event.type === "exit") return this.#end(event.exit, event.lostBytes ?? 0);
     const { stream, offset, data } = event;
     if (this.#base64) {
       this.#nextOffset = offset + data.length;
-      return data.length === 0 ? [] : [{ stream, data: data.toString("base64"), offset, encoding: "base64" }];
+      this.#lostBytes += event.lostBytes ?? 0;
+      if (data.length === 0) return [];
+      return [{ stream, data: data.toString("base64"), offset, encoding: "base64", ...this.#lost() }];
     }
     const before = offset === this.#nextOffset ? [] : this.#flush();
     this.#nextOffset = offset + data.length;
+    this.#lostBytes += event.lostBytes ?? 0;
     const begun = this.#begun[stream];
     const bytes = begun.length === 0 ? data : Buffer.concat([begun, data]);
     const waits = incompleteTail(bytes);
     const text = bytes.toString("utf8", 0, bytes.length - waits);
     this.#begun[stream] = waits === 0 ? none : Buffer.from(bytes.subarray(bytes.length - waits));
-    return text === "" ? before : [...before, { stream, data: text, offset: offset - begun.length }];
+    if (text === "") return before;
+    return [...before, { stream, data: text, offset: offset - begun.length, ...this.#lost() }];
   }
 
   /** What is incomplete stays so: at the end, and where a reader that skips missed bytes. */
@@ -52,14 +61,23 @@ export class OutputDecoder {
     for (const stream of ["stdout", "stderr"] as const) {
       const begun = this.#begun[stream];
       this.#begun[stream] = none;
-      if (begun.length > 0)
-        pieces.push({ stream, data: begun.toString("utf8"), offset: this.#nextOffset - begun.length });
+      if (begun.length === 0) continue;
+      const offset = this.#nextOffset - begun.length;
+      pieces.push({ stream, data: begun.toString("utf8"), offset, ...this.#lost() });
     }
     return pieces;
   }
 
-  #end(exit: ExecExit): OutputText[] {
+  /** What the next piece tells to be missing before it. */
+  #lost(): { lostBytes?: number } {
+    const lostBytes = this.#lostBytes;
+    this.#lostBytes = 0;
+    return lostBytes === 0 ? {} : { lostBytes };
+  }
+
+  #end(exit: ExecExit, lostBytes: number): OutputText[] {
     const pieces = this.#flush();
+    this.#lostBytes += lostBytes;
     const offset = this.#nextOffset;
     if (exit.reason === "timeout") {
       const text = `command timed out after ${formatDuration(exit.durationMs)}\n`;
@@ -72,7 +90,7 @@ export class OutputDecoder {
         notice: true,
       });
     }
-    pieces.push({ stream: "exit", exit });
+    pieces.push({ stream: "exit", exit, ...this.#lost() });
     return pieces;
   }
 }
@@ -95,6 +113,11 @@ function incompleteTail(bytes: Buffer): number {
     return length > back ? back : 0;
   }
   return 0;
+}
+
+/** How a piece or an exit tells what is missing before it. */
+export function lostField({ lostBytes }: { lostBytes?: number }): { lost_bytes?: number } {
+  return lostBytes === undefined ? {} : { lost_bytes: lostBytes };
 }
 
 /** The additive fields every form of an exit carries on the wire. docs/api/exec.md. */

@@ -11,7 +11,7 @@ import { decodeContent } from "../parse.ts";
 import type { CallUnderWay } from "../request-context.ts";
 import { execInput } from "../routes/exec-input.ts";
 import { compileCheck } from "../validation.ts";
-import { exitFields, OutputDecoder } from "./output-text.ts";
+import { exitFields, lostField, OutputDecoder } from "./output-text.ts";
 
 const startDeadlineMs = 30_000;
 const pingMs = 15_000;
@@ -180,10 +180,10 @@ export class WebSocketExec {
         for (const piece of decoder.decode(event)) {
           if (piece.stream === "exit") {
             ended = true;
-            await this.#send({ type: "exit", ...exitFields(piece.exit) });
+            await this.#send({ type: "exit", ...exitFields(piece.exit), ...lostField(piece) });
           } else {
-            const { stream, ...output } = piece;
-            await this.#send({ type: stream, ...output });
+            const { stream, lostBytes: _, ...output } = piece;
+            await this.#send({ type: stream, ...output, ...lostField(piece) });
           }
         }
       }

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { silentLogger } from "../../platform/logger.ts";
-import { BadRequest, Conflict, NotFound, RuntimeGone } from "../../ports/errors.ts";
+import { BadRequest, Conflict, NotFound, RuntimeGone, Unavailable } from "../../ports/errors.ts";
 import type { ExecId } from "../../ports/ids.ts";
 import type { ExecOperations } from "../../ports/sandbox-operations.ts";
 import type { RunningSandbox } from "../sandboxes/live-sandboxes.ts";
@@ -14,10 +14,11 @@ const { signal } = new AbortController();
 /** A service whose every start ends with `error`. */
 function failingStarts(sandbox: FakeSandbox, error: Error): ExecService {
   const fail = () => Promise.reject(error);
-  Object.assign(sandbox.target.operations.execs, {
-    start: fail,
-    startDetached: fail,
-  } satisfies Partial<ExecOperations>);
+  return serviceOf(sandbox, { start: fail, startDetached: fail });
+}
+
+function serviceOf(sandbox: FakeSandbox, operations: Partial<ExecOperations>): ExecService {
+  Object.assign(sandbox.target.operations.execs, operations);
   return new ExecService({
     sandboxes: {
       subscribe: (listener) => sandbox.subscribe(listener),
@@ -72,3 +73,23 @@ test("a command whose start was not answered is ended once the sandbox can be re
   await expect(starting).rejects.toThrow("the connection broke");
   await expect.poll(() => sandbox.kills, { timeout: 8_000 }).toEqual([[made, "cancelled"]]);
 }, 10_000);
+
+test("a command whose answer finds no room goes on; the answer names it and when to ask again", async () => {
+  const sandbox = new FakeSandbox();
+  using service = serviceOf(sandbox, {
+    start: async () => ({
+      execId: made,
+      pid: 7,
+      events: (async function* () {
+        yield { type: "output" as const, stream: "stdout" as const, data: Buffer.from("a"), offset: 0 };
+      })(),
+      writeStdin: async () => undefined,
+      closeStdin: async () => undefined,
+      [Symbol.asyncDispose]: async () => undefined,
+    }),
+  });
+  const answer = { grow: () => Promise.reject(new Unavailable("no room", { retryAfterS: 3 })) };
+  const run = service.run(sandbox.id, { command: "true" }, { signal, answer: answer as never });
+  const details = { exec_id: made, sandbox_id: sandbox.id, goes_on: "no_room" };
+  await expect(run).rejects.toMatchObject({ code: "unavailable", retryAfterS: 3, details });
+});

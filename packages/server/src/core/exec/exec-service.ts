@@ -20,7 +20,7 @@ import type { SandboxRow } from "../../ports/store.ts";
 import type { Answer } from "../answers/answer-budget.ts";
 import { checkExecId, type ExecInput, type ExecLimits, execSpec } from "./exec-input.ts";
 import { type ExecOperation, type ExecReader, ExecTracker } from "./exec-tracker.ts";
-import { LastingView } from "./lasting-view.ts";
+import { type FollowedEvent, LastingView } from "./lasting-view.ts";
 import { OutputCollector } from "./output-collector.ts";
 import type { RunningSandboxes } from "./running-sandboxes.ts";
 import { parseSignal } from "./signals.ts";
@@ -41,6 +41,8 @@ export interface ExecOutcome {
   stdout: string;
   stderr: string;
   truncated: boolean;
+  /** Of both streams together: what was written and is in neither of them, because a connection broke. */
+  lostBytes: number;
   encoding: OutputEncoding;
 }
 
@@ -48,7 +50,7 @@ export interface ExecOutcome {
 export interface ExecFollow extends AsyncDisposable {
   readonly execId: ExecId;
   readonly pid: number;
-  readonly events: AsyncIterable<ExecEvent>;
+  readonly events: AsyncIterable<FollowedEvent>;
   writeStdin(data: Uint8Array): Promise<void>;
   closeStdin(): Promise<void>;
 }
@@ -144,8 +146,10 @@ export class ExecService implements Disposable {
     const stderr = new OutputCollector({ maxBytes: this.#limits.maxOutputBytes });
     const owner = target.row.ownerId || target.row.id;
     let exit: ExecExit | undefined;
+    let lostBytes = 0;
     try {
       for await (const event of follow.events) {
+        lostBytes += event.lostBytes ?? 0;
         if (event.type === "exit") {
           exit = event.exit;
           continue;
@@ -161,17 +165,18 @@ export class ExecService implements Disposable {
       if (!(options.signal.reason instanceof ShuttingDown)) throw error;
       throw new Unavailable(
         `the service is shutting down; command ${spec.execId} goes on: read its output and end from /sandboxes/${sandboxId}/execs/${spec.execId}/output once the service is back`,
-        { cause: error, details: { exec_id: spec.execId }, retryAfterS: 1 },
+        { cause: error, details: { exec_id: spec.execId, goes_on: "shutting_down" }, retryAfterS: 1 },
       );
     }
     options.onStage?.("run", this.#clock.monotonicMs() - followingMs);
-    const truncated = stdout.truncated || stderr.truncated;
+    const truncated = stdout.truncated || stderr.truncated || lostBytes > 0;
     const written = (output: OutputCollector) => (encoding === "base64" ? output.base64() : output.text());
     const details = () => ({
       exec_id: spec.execId,
       stdout: written(stdout),
       stderr: written(stderr),
       ...(truncated ? { truncated } : {}),
+      ...(lostBytes > 0 ? { lost_bytes: lostBytes } : {}),
       ...(encoding === "base64" ? { encoding } : {}),
     });
     if (exit === undefined)
@@ -190,6 +195,7 @@ export class ExecService implements Disposable {
       stdout: written(stdout),
       stderr: written(stderr),
       truncated,
+      lostBytes,
       encoding,
     };
   }
@@ -268,7 +274,10 @@ export class ExecService implements Disposable {
     if (!follow) {
       const view = await attach();
       const reader: ExecReader = { leave: () => undefined };
-      return Object.assign(this.#follow(target, { view, reader, signal, lossless }), { info: view.info });
+      const until = view.info.outputBytes;
+      return Object.assign(this.#follow(target, { view, reader, signal, from, lossless, until }), {
+        info: view.info,
+      });
     }
     const { attached, reader } = await this.#tracker.attach(target, id, attach);
     return Object.assign(this.#follow(target, { view: attached, reader, signal, from, lossless }), {
@@ -410,7 +419,8 @@ export class ExecService implements Disposable {
       if (!(error instanceof Unavailable)) throw error;
       throw new Unavailable(`${error.message}; command ${execId} goes on for its grace`, {
         cause: error,
-        details: { exec_id: execId, sandbox_id: target.row.id },
+        details: { exec_id: execId, sandbox_id: target.row.id, goes_on: "no_room" },
+        ...(error.retryAfterS === undefined ? {} : { retryAfterS: error.retryAfterS }),
       });
     }
   }
@@ -435,19 +445,27 @@ export class ExecService implements Disposable {
     }
   }
 
-  /** @param reading.from offset of the view's first byte; left out for a view that is not to follow. */
+  /** @param reading.from offset of the first byte wanted. @param reading.until for a view that is not to follow. */
   #follow(
     target: Target,
-    reading: { view: ExecView; reader: ExecReader; signal: AbortSignal; from?: number; lossless: boolean },
+    reading: {
+      view: ExecView;
+      reader: ExecReader;
+      signal: AbortSignal;
+      from: number;
+      lossless: boolean;
+      until?: number;
+    },
   ): ExecFollow {
-    const { view, reader, signal, from, lossless } = reading;
+    const { view, reader, signal, from, lossless, until } = reading;
     const { execId } = view;
     const lasting = new LastingView({
       view,
-      from: from ?? 0,
+      from,
+      ...(until === undefined ? {} : { until }),
       attach: (next, attempt) =>
         target.operations.execs.attach(execId, { from: next, follow: true, lossless, signal: attempt }),
-      sandboxRuns: () => from !== undefined && this.#tracker.follows(target.row.id),
+      sandboxRuns: () => until === undefined && this.#tracker.follows(target.row.id),
     });
     const closeView = async () => {
       try {

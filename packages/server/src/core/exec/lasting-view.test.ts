@@ -52,6 +52,37 @@ describe("LastingView", () => {
     expect(first.closed).toBe(true);
   });
 
+  test("tells what is missing: at the beginning, where it was replaced, inside and at the end", async () => {
+    const end: ExecEvent = { type: "exit", exit: exitOf({ outputBytes: 30 }) };
+    const lasting = new LastingView({
+      view: viewOf([output("abc", 10)]),
+      from: 4,
+      attach: async () => viewOf([output("d", 15), output("e", 16), output("f", 20), end]),
+      sandboxRuns: () => true,
+    });
+    expect(await Array.fromAsync(lasting.events())).toEqual([
+      { ...output("abc", 10), lostBytes: 6 },
+      { ...output("d", 15), lostBytes: 2 },
+      output("e", 16),
+      { ...output("f", 20), lostBytes: 3 },
+      { ...end, lostBytes: 9 },
+    ]);
+  });
+
+  test("a view that does not follow and ends early is an error", async () => {
+    const attach = () => Promise.reject(new Unavailable("never asked"));
+    for (const [until, fails] of [
+      [3, false],
+      [4, true],
+    ] as const) {
+      const view = viewOf([output("abc", 0)]);
+      const lasting = new LastingView({ view, from: 0, until, attach, sandboxRuns: () => false });
+      const told = Array.fromAsync(lasting.events());
+      if (fails) await expect(told).rejects.toThrow("broke off at 3");
+      else expect(await told).toEqual([output("abc", 0)]);
+    }
+  });
+
   test.each(["input", "its end"])("ends when it breaks after %s was given", async (what) => {
     const broken = Promise.withResolvers<void>();
     let attached = 0;

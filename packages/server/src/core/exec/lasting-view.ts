@@ -1,7 +1,10 @@
 import { setTimeout as pause } from "node:timers/promises";
 import { deadlineAfter } from "../../platform/deadline.ts";
-import { DomainError } from "../../ports/errors.ts";
+import { DomainError, Unavailable } from "../../ports/errors.ts";
 import type { ExecEvent, ExecView } from "../../ports/sandbox-operations.ts";
+
+/** An event of a followed command; before it, `lostBytes` of what was asked for are missing. */
+export type FollowedEvent = ExecEvent & { lostBytes?: number };
 
 /** How long a connection that broke is tried to be replaced, and how often. */
 const patienceMs = 10_000;
@@ -10,7 +13,8 @@ const pauseMs = 100;
 /**
  * A view of a command that outlives its connection: when that breaks while the sandbox runs, the command is attached to
  * again where the output broke off. Without an exit it ends only with the sandbox, when the sandbox cannot be reached, or
- * when standard input was given: what of it arrived is not known, and a command must not go on with a part of it.
+ * when standard input was given: what of it arrived is not known, and a command must not go on with a part of it. Output
+ * that was asked for and is not there any more is counted at the event that follows the gap.
  */
 export class LastingView {
   #view: ExecView;
@@ -18,6 +22,7 @@ export class LastingView {
   readonly #attach: (from: number, signal: AbortSignal) => Promise<ExecView>;
   readonly #sandboxRuns: () => boolean;
   readonly #patienceMs: number;
+  readonly #until: number | undefined;
   /** Also when that was while there was no connection. */
   #inputGiven = false;
   readonly #closing = new AbortController();
@@ -29,6 +34,8 @@ export class LastingView {
     /** @param signal counts until the answer. */
     attach: (from: number, signal: AbortSignal) => Promise<ExecView>;
     sandboxRuns: () => boolean;
+    /** Where a view of a running command ends that is not to follow it. */
+    until?: number;
     patienceMs?: number;
   }) {
     this.#view = options.view;
@@ -36,6 +43,7 @@ export class LastingView {
     this.#attach = options.attach;
     this.#sandboxRuns = options.sandboxRuns;
     this.#patienceMs = options.patienceMs ?? patienceMs;
+    this.#until = options.until;
   }
 
   writeStdin(data: Uint8Array): Promise<void> {
@@ -49,20 +57,29 @@ export class LastingView {
   }
 
   /** Read to the end, not only to the exit: a view that is left early costs its connection. */
-  async *events(): AsyncGenerator<ExecEvent> {
+  async *events(): AsyncGenerator<FollowedEvent> {
     for (;;) {
       let ended = false;
       let cause: unknown;
       try {
         for await (const event of this.#view.events) {
+          const begin = event.type === "exit" ? event.exit.outputBytes : event.offset;
+          const lostBytes = begin - this.#nextOffset;
           if (event.type === "exit") ended = true;
           else this.#nextOffset = event.offset + event.data.length;
-          yield event;
+          yield lostBytes > 0 ? { ...event, lostBytes } : event;
         }
       } catch (error) {
         cause = error;
       }
       if (ended || this.#closed) return;
+      if (this.#until !== undefined) {
+        if (cause !== undefined) throw cause;
+        if (this.#nextOffset >= this.#until) return;
+        throw new Unavailable(
+          `output up to ${this.#until} was wanted, and it broke off at ${this.#nextOffset}`,
+        );
+      }
       const broken = this.#view;
       const again = await this.#attachAgain();
       if (again === undefined || this.#inputGiven) {
