@@ -98,6 +98,22 @@ describe("doctor", () => {
   });
 });
 
+describe("purge and restore", () => {
+  test("end with 3 and make nothing where there is nothing of the name", async () => {
+    const nowhere = path.join(dir, "no-such-place");
+    for (const args of [
+      ["purge", "--data-dir", nowhere, "--yes"],
+      ["purge", "--instance", "alcove-nosuchname", "--yes"],
+      ["restore", "--data-dir", nowhere],
+    ]) {
+      const result = await run(...args);
+      expect([result.code, result.stdout]).toEqual([3, ""]);
+      expect(result.stderr).toMatch(/there is no data directory|nothing of an installation nosuchname/);
+    }
+    await expect(readdir(nowhere)).rejects.toThrow("ENOENT");
+  });
+});
+
 describe("serve", () => {
   test("a configuration that is wrong ends with 1 and names the key", async () => {
     const result = await run("serve", "--port", "much");

@@ -15,6 +15,8 @@ import { systemClock } from "./platform/system-clock.ts";
 import type { Store } from "./ports/index.ts";
 import { type Candidate, providerCandidates } from "./provider-candidates.ts";
 import { checkCandidates, type ProviderSelection, selectProviders } from "./provider-selection.ts";
+import { instanceName } from "./providers/native/index.ts";
+import { runtimesByInstallation } from "./providers/runtime-records/index.ts";
 import { SqliteStore } from "./stores/sqlite/sqlite-store.ts";
 import { version } from "./version.ts";
 
@@ -52,12 +54,7 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
   const installation = opened.use(
     await Installation.open({ dataDir: config.dataDir, settings: store, newId: randomIds.secret(8) }),
   );
-  if (installation.recovering) {
-    logger.warn(
-      { data_dir: config.dataDir },
-      "the database is new or older than what runs here: sandboxes it does not know are taken in from their records",
-    );
-  }
+  await tellWhatIsFound(installation, { dataDir: config.dataDir, logger });
   const instanceId = installation.id;
 
   const images = await openImageStore({ ...imageSettings(config), logger });
@@ -112,6 +109,29 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
       return closing;
     },
   };
+}
+
+/** Says what the records below the data directory mean for what runs: taken in, or somebody else's. */
+async function tellWhatIsFound(
+  installation: Installation,
+  { dataDir, logger }: { dataDir: string; logger: Logger },
+): Promise<void> {
+  const found = await runtimesByInstallation(dataDir);
+  if (installation.recovering && (found.has(installation.id) || found.size === 0)) {
+    logger.warn(
+      { data_dir: dataDir },
+      "the database is new or older than what runs here: sandboxes it does not know are taken in from their records",
+    );
+  }
+  found.delete(installation.id);
+  for (const [id, { living, contained }] of found) {
+    const instance = instanceName(id);
+    logger.warn(
+      { data_dir: dataDir, instance, sandboxes: living + contained },
+      "sandboxes of another installation run from this data directory, because installation.json and the database that " +
+        `knew them are gone; they are not touched: alcove purge --instance ${instance} --yes ends them`,
+    );
+  }
 }
 
 /**

@@ -10,16 +10,18 @@ import type { Logger } from "./platform/logger.ts";
 import { messageOf } from "./platform/message-of.ts";
 import { randomIds } from "./platform/random-ids.ts";
 import { systemClock } from "./platform/system-clock.ts";
-import type { RuntimeProvider } from "./ports/index.ts";
+import { BadRequest, NotFound, type RuntimeProvider } from "./ports/index.ts";
 import { providerCandidates } from "./provider-candidates.ts";
-import { endGroupsOf } from "./providers/native/index.ts";
+import { orphanedContainers } from "./providers/docker/index.ts";
+import { endGroupsOf, instanceName } from "./providers/native/index.ts";
+import { runtimesByInstallation } from "./providers/runtime-records/index.ts";
 import { SqliteStore } from "./stores/sqlite/sqlite-store.ts";
 
 const inventoryDeadlineMs = 30_000;
 const destroyDeadlineMs = 60_000;
 
 export interface Purged {
-  /** What was ended: `<provider>/<runtime id>`, or a control group. */
+  /** What was ended: `<provider>/<runtime id>`, a control group, or `container <id>`. */
   ended: string[];
   /** What could not be ended or asked, and why. */
   left: string[];
@@ -27,13 +29,19 @@ export interface Purged {
 
 /**
  * Ends every sandbox of an installation that is stopped; with `remove` its data directory goes too.
- * @throws DataDirLocked while its service runs; ForeignDataDir when what its records name may be another's.
+ * @throws DataDirLocked while its service runs; ForeignDataDir when what its records name may be another's; NotFound when
+ *  there is no such directory.
  */
 export async function purge(options: { config: Config; remove: boolean; logger: Logger }): Promise<Purged> {
   const { config, logger } = options;
   const { dataDir } = config;
   const purged: Purged = { ended: [], left: [] };
-  if (!existsSync(dataDir)) return purged;
+  if (!existsSync(dataDir)) {
+    throw new NotFound(
+      `there is no data directory ${dataDir}, so nothing was ended; "alcove purge --instance NAME" ends what runs ` +
+        "without one (names: ls -d /sys/fs/cgroup/*alcove-* /sys/fs/cgroup/*/alcove-*)",
+    );
+  }
   {
     await using opened = new AsyncDisposableStack();
     opened.use(lockDataDir(dataDir));
@@ -56,14 +64,56 @@ export async function purge(options: { config: Config; remove: boolean; logger: 
       if (existsSync(path.join(dataDir, "runtimes", candidate.name)))
         await endRuntimes(candidate.provider, purged);
     }
+    purged.left.push(...(await othersIn(config, id)));
   }
   if (options.remove && purged.left.length === 0) await rm(dataDir, { recursive: true, force: true });
   return purged;
 }
 
-/** Ends what the control groups of an installation hold, when its directory is gone. */
-export async function purgeInstance(instance: string): Promise<Purged> {
-  return { ended: await endGroupsOf(instance), left: [] };
+/**
+ * Ends what an installation runs when its directory is gone: its control groups and, where an engine answers, its
+ * containers.
+ * @param instance its id, or its name as control groups bear it, with or without `alcove-` and the folder before it.
+ * @throws BadRequest for what is no name; NotFound when there is nothing of that name.
+ */
+export async function purgeInstance(instance: string, options: { config: Config }): Promise<Purged> {
+  const name = instanceName(path.basename(instance).replace(/^alcove-/, ""));
+  if (name === "") throw new BadRequest(`${JSON.stringify(instance)} names no installation`);
+  const purged: Purged = { ended: await endGroupsOf(name), left: [] };
+  try {
+    using ending = deadlineAfter(destroyDeadlineMs);
+    const { socket } = options.config.providers.docker;
+    const containers = await orphanedContainers(name, { socket, signal: ending.signal });
+    await containers.end();
+    purged.ended.push(...containers.ids.map((id) => `container ${id}`));
+  } catch (error) {
+    purged.left.push(`containers: ${messageOf(error)}`);
+  }
+  if (purged.ended.length === 0 && purged.left.length === 0)
+    throw new NotFound(
+      `nothing of an installation ${name} runs here: no control group is called alcove-${name}`,
+    );
+  return purged;
+}
+
+/** What runs from this directory and is not its own: its records lost to another identity. */
+async function othersIn(config: Config, ownId: string): Promise<string[]> {
+  const left: string[] = [];
+  for (const [id, { living, contained }] of await runtimesByInstallation(config.dataDir)) {
+    if (id === ownId) continue;
+    let count = living;
+    if (contained > 0) {
+      using asking = deadlineAfter(inventoryDeadlineMs);
+      const { socket } = config.providers.docker;
+      count += (await orphanedContainers(id, { socket, signal: asking.signal })).ids.length;
+    }
+    const name = instanceName(id);
+    if (count > 0)
+      left.push(
+        `${count} sandboxes of installation ${name}, which is not this one: alcove purge --instance ${name} --yes ends them`,
+      );
+  }
+  return left;
 }
 
 async function endRuntimes(provider: RuntimeProvider, purged: Purged): Promise<void> {

@@ -1,10 +1,12 @@
 import { randomUUID } from "node:crypto";
-import { mkdir, readdir, rename, rm } from "node:fs/promises";
+import { existsSync } from "node:fs";
+import { readdir, rename, rm } from "node:fs/promises";
 import path from "node:path";
 import type { Config } from "./config/config.ts";
 import { lockDataDir } from "./platform/data-dir-lock.ts";
 import { renewInstallation } from "./platform/installation.ts";
 import { randomIds } from "./platform/random-ids.ts";
+import { NotFound } from "./ports/index.ts";
 import { SqliteStore } from "./stores/sqlite/sqlite-store.ts";
 
 /** Folders that an earlier restore could not remove begin with this. */
@@ -15,11 +17,11 @@ const leftPrefix = ".runtimes-of-the-original-";
  * containers, is the original's and stays untouched; the folders of those runtimes go. Their sandboxes are in state
  * `error` after the next start. Repeatable.
  * @returns what could not be removed.
- * @throws DataDirLocked while a service runs here.
+ * @throws DataDirLocked while a service runs here; NotFound when there is no such directory.
  */
 export async function restore({ config }: { config: Config }): Promise<{ left: string[] }> {
   const { dataDir } = config;
-  await mkdir(dataDir, { recursive: true, mode: 0o711 });
+  if (!existsSync(dataDir)) throw new NotFound(`there is no data directory ${dataDir}`);
   using _lock = lockDataDir(dataDir);
   await using store = await SqliteStore.open({ path: config.database.path });
   try {

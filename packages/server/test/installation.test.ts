@@ -2,12 +2,15 @@ import { existsSync, readFileSync } from "node:fs";
 import { cp, glob, mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
+import { Writable } from "node:stream";
+import { pino } from "pino";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { loadConfig } from "../src/config/load.ts";
 import { type RunningService, serve } from "../src/main.ts";
 import { DataDirLocked } from "../src/platform/data-dir-lock.ts";
 import { ForeignDataDir } from "../src/platform/installation.ts";
 import { silentLogger } from "../src/platform/logger.ts";
+import { NotFound } from "../src/ports/index.ts";
 import { purge, purgeInstance } from "../src/purge.ts";
 import { restore } from "../src/restore.ts";
 import { eventually, TestClient } from "./support/http.ts";
@@ -101,17 +104,56 @@ describe.skipIf(skip !== undefined)(
       expect(groups.filter((group) => existsSync(group))).toEqual([]);
     });
 
-    test("that was removed is purged by the name of its groups", async () => {
+    test("that was removed is purged by the name of its groups, as they bear it", async () => {
+      for (const named of [(name: string) => name, (name: string) => `alcove-${name}`]) {
+        const dataDir = path.join(home, "data");
+        const first = await start(dataDir);
+        await first.client.spawn({ ttl: "10m" });
+        await stop(first.service);
+        const groups = await groupsOf(dataDir);
+        const { id } = JSON.parse(readFileSync(path.join(dataDir, "installation.json"), "utf8"));
+        await rm(dataDir, { recursive: true, force: true });
+        const config = configOf(dataDir);
+        const { ended } = await purgeInstance(named(id.slice(0, 12)), { config });
+        expect(ended.sort()).toEqual(groups.sort());
+        expect(groups.filter((group) => existsSync(group))).toEqual([]);
+        // A second time there is nothing, and neither is there of the directory.
+        await expect(purgeInstance(id, { config })).rejects.toThrow(NotFound);
+        await expect(purge({ config, remove: false, logger: silentLogger })).rejects.toThrow(NotFound);
+      }
+    });
+
+    test("that lost its identity says whose sandboxes run there, and is not removed under them", async () => {
       const dataDir = path.join(home, "data");
       const first = await start(dataDir);
       await first.client.spawn({ ttl: "10m" });
       await stop(first.service);
-      const groups = await groupsOf(dataDir);
       const { id } = JSON.parse(readFileSync(path.join(dataDir, "installation.json"), "utf8"));
-      await rm(dataDir, { recursive: true, force: true });
-      const { ended } = await purgeInstance(id);
-      expect(ended.sort()).toEqual(groups.sort());
-      expect(groups.filter((group) => existsSync(group))).toEqual([]);
+      const name = id.slice(0, 12);
+      for (const file of ["alcove.db", "alcove.db-wal", "alcove.db-shm", "installation.json"])
+        await rm(path.join(dataDir, file), { force: true });
+      const warned: { instance: string; sandboxes: number; msg: string }[] = [];
+      const sink = new Writable({
+        write: (line, _encoding, done) => {
+          warned.push(JSON.parse(String(line)));
+          done();
+        },
+      });
+      const logger = pino({ level: "warn" }, sink);
+      const second = await serve({ config: configOf(dataDir), logger });
+      await second.close();
+      expect(
+        warned.filter(({ msg }) => /sandboxes it does not know|another installation/.test(msg)),
+      ).toMatchObject([
+        { instance: name, sandboxes: 1, msg: expect.stringContaining(`purge --instance ${name}`) },
+      ]);
+      const config = configOf(dataDir);
+      const refused = await purge({ config, remove: true, logger: silentLogger });
+      expect(refused.left).toEqual([expect.stringContaining(`1 sandboxes of installation ${name}`)]);
+      expect(existsSync(dataDir)).toBe(true);
+      await purgeInstance(name, { config });
+      expect(await purge({ config, remove: true, logger: silentLogger })).toEqual({ ended: [], left: [] });
+      expect(existsSync(dataDir)).toBe(false);
     });
 
     test("that lost its database knows its sandboxes again, their owners and limits included", async () => {

@@ -19,7 +19,7 @@ export async function purge(
   const { ended, left } =
     flags.instance === undefined
       ? await server.purge({ config, remove: flags.remove === true, logger })
-      : await server.purgeInstance(flags.instance);
+      : await server.purgeInstance(flags.instance, { config });
   for (const name of ended) process.stdout.write(`${name}\n`);
   for (const reason of left) process.stderr.write(`alcove: left: ${reason}\n`);
   if (left.length > 0) throw new ExitWith(exitCodes.failed);

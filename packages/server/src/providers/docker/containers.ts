@@ -3,7 +3,7 @@ import { type CallOptions, RuntimeGone } from "../../ports/index.ts";
 import type { EngineClient } from "./engine-client.ts";
 import { asProviderError, isRefusal } from "./engine-errors.ts";
 import { Anything, ContainerInspection, ContainerList } from "./engine-shapes.ts";
-import { ownedBy } from "./labels.ts";
+import { ownedBy, ownedByAny } from "./labels.ts";
 import { Demultiplexer } from "./multiplexed-stream.ts";
 
 /** A removal the engine failed at, a busy mount for instance, is tried this often, waiting longer each time. */
@@ -18,8 +18,17 @@ export class Containers {
     this.#engine = options.engine;
   }
 
-  async list(instanceId: string, { signal }: CallOptions) {
-    const query = { all: "true", filters: ownedBy(instanceId) };
+  list(instanceId: string, options: CallOptions) {
+    return this.#list(ownedBy(instanceId), options);
+  }
+
+  /** Those of every installation. */
+  listAll(options: CallOptions) {
+    return this.#list(ownedByAny, options);
+  }
+
+  async #list(filters: string, { signal }: CallOptions) {
+    const query = { all: "true", filters };
     try {
       return await this.#engine.call(
         { method: "GET", path: "/containers/json", query, signal },

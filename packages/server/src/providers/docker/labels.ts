@@ -15,6 +15,9 @@ export function ownedBy(instanceId: string, more: Record<string, string[]> = {})
   return JSON.stringify({ ...more, label: [`${labelNames.instance}=${instanceId}`] });
 }
 
+/** Filter that lets through what any instance made. */
+export const ownedByAny = JSON.stringify({ label: [labelNames.instance] });
+
 /** A container's name: known before it exists, so that a create whose answer was lost can be undone. */
 export function containerName(instanceId: string, runtimeId: RuntimeId): string {
   return `alcove-${shortInstance(instanceId)}-${runtimeId}`;

@@ -13,7 +13,7 @@ export interface NativeProviderConfig {
   addedCaps: readonly string[];
 }
 
-/** An installation as its control groups name it. */
+/** An installation as its control groups name it: `alcove-<name>`. */
 export function instanceName(instanceId: string): string {
   return instanceId.replace(/[^a-zA-Z0-9]/g, "").slice(0, 12);
 }

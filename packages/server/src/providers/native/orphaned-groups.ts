@@ -2,8 +2,7 @@ import { existsSync } from "node:fs";
 import { readdir, readFile, rmdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
-import { BadRequest, ProviderError } from "../../ports/index.ts";
-import { instanceName } from "./launch-plan.ts";
+import { ProviderError } from "../../ports/index.ts";
 
 const mountPoint = "/sys/fs/cgroup";
 /** A delegated group lies this deep at most: slice, slice, service, ours. */
@@ -13,12 +12,11 @@ const pauseMs = 20;
 
 /**
  * Ends every process in the control groups of an installation and removes them, without its data directory.
+ * @param name as `instanceName` makes it.
  * @returns the groups.
- * @throws BadRequest for what is no name; ProviderError when something does not end.
+ * @throws ProviderError when something does not end.
  */
-export async function endGroupsOf(instance: string): Promise<string[]> {
-  const name = instanceName(instance);
-  if (name === "") throw new BadRequest(`${JSON.stringify(instance)} names no installation`);
+export async function endGroupsOf(name: string): Promise<string[]> {
   const groups = await findGroups(mountPoint, `alcove-${name}`, deepest);
   for (const group of groups) await endGroup(group);
   return groups;

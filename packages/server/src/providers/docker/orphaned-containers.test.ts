@@ -1,0 +1,48 @@
+import { once } from "node:events";
+import { mkdtemp, rm } from "node:fs/promises";
+import { createServer } from "node:http";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterEach, beforeEach, expect, it } from "vitest";
+import { orphanedContainers } from "./orphaned-containers.ts";
+
+let folder: string;
+beforeEach(async () => {
+  folder = await mkdtemp(join(tmpdir(), "alcove-orphans-"));
+});
+afterEach(() => rm(folder, { recursive: true, force: true }));
+
+const signal = AbortSignal.timeout(30_000);
+
+it("the containers of one installation are found by its name and ended, others' are not", async () => {
+  const removed: string[] = [];
+  const labelled = (Id: string, instance: string) => ({
+    Id,
+    State: "running",
+    Labels: { "alcove.instance": instance },
+  });
+  await using engine = createServer((request, response) => {
+    const path = request.url ?? "";
+    if (request.method === "DELETE") {
+      removed.push(/containers\/([^?]+)/.exec(path)?.[1] ?? path);
+      response.writeHead(204).end();
+    } else if (path.includes("/containers/json") && path.includes("alcove.instance")) {
+      response.writeHead(200, { "content-type": "application/json" });
+      response.end(
+        JSON.stringify([labelled("one", "0123456789abcdef"), labelled("two", "fedcba9876543210")]),
+      );
+    } else response.writeHead(404).end("{}");
+  });
+  const socket = join(folder, "engine.sock");
+  await once(engine.listen(socket), "listening");
+  const found = await orphanedContainers("0123456789ab", { socket: `unix://${socket}`, signal });
+  expect(found.ids).toEqual(["one"]);
+  await found.end();
+  expect(removed).toEqual(["one"]);
+  engine.closeAllConnections();
+});
+
+it("there are none where no engine answers", async () => {
+  const { ids } = await orphanedContainers("0123", { socket: `unix://${join(folder, "none.sock")}`, signal });
+  expect(ids).toEqual([]);
+});
