@@ -23,6 +23,31 @@ export const eventTypes = [
 
 export type EventType = (typeof eventTypes)[number];
 
+const failure = ["operation", "provider", "error"] as const;
+const command = ["exec_id", "provider", "operation"] as const;
+const ended = [...command, "duration_ms", "oom_kills"] as const;
+
+/** What `data` of each type may have; what does not apply is left out. docs/api/events.md. */
+export const eventData = {
+  "sandbox.created": ["provider", "image", "owner_id"],
+  "sandbox.running": ["provider", "image"],
+  "sandbox.destroyed": ["provider", "reason"],
+  "sandbox.error": ["provider", "error"],
+  "exec.started": command,
+  "exec.completed": [...ended, "exit_code", "reason", "signal"],
+  "exec.failed": [...ended, "exit_code", "reason", "signal", "limit", "error"],
+  "exec.timeout": [...ended, "error"],
+  "file.written": ["operation", "provider", "path", "size", "archive", "entries"],
+  "file.read": ["operation", "provider", "path", "size", "archive"],
+  "operation.failed": failure,
+  "resource.limit": [...failure, "owner_id", "reason"],
+  "provider.failed": failure,
+  "reconcile.action": ["action", "provider", "image"],
+  "spawn.queued": ["owner_id", "reason", "depth"],
+  "spawn.dequeued": ["owner_id", "waited_ms"],
+  "spawn.queue_timeout": ["owner_id", "waited_ms"],
+} as const satisfies Record<EventType, readonly string[]>;
+
 /** One event of `GET /events`. Ids increase within a store. docs/api/events.md. */
 export const Event = Type.Object(
   {

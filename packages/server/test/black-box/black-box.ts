@@ -1,3 +1,4 @@
+import { type EventType, eventData } from "@alcove/wire";
 import { afterAll, beforeAll, describe, expect } from "vitest";
 import { eventually, TestClient } from "../support/http.ts";
 import { type ProviderFactory, startTestServer, type TestServer } from "../support/test-server.ts";
@@ -36,12 +37,14 @@ export function blackBox(name: string, options: { provider: ProviderFactory; ski
         sandbox = await client.spawn();
       });
       afterAll(async () => {
+        const undocumented = await undocumentedData(server);
         const { callsUnderWay } = server.app;
         const left = await eventually(() => (callsUnderWay.size === 0 ? 0 : undefined)).catch(
           () => callsUnderWay.size,
         );
         await server[Symbol.asyncDispose]();
         expect(left, "calls left under way").toBe(0);
+        expect(undocumented, "data of events that docs/api/events.md does not name").toEqual([]);
       });
       const subject: Subject = {
         get server() {
@@ -64,4 +67,34 @@ export function blackBox(name: string, options: { provider: ProviderFactory; ski
       describe("malformed requests", () => malformedSuite(subject));
     },
   );
+}
+
+/** What events told that is not among what they may. */
+async function undocumentedData({ url, events }: TestServer): Promise<string[]> {
+  await events.flush();
+  const controller = new AbortController();
+  const response = await fetch(`${url}/api/v1/events`, {
+    headers: { "last-event-id": "0" },
+    signal: controller.signal,
+  });
+  // One more, so that the end of what there is can be told.
+  events.emit({ type: "reconcile.action", sandboxId: "last", data: {} });
+  const found: string[] = [];
+  let text = "";
+  const decoder = new TextDecoder();
+  for await (const chunk of response.body ?? []) {
+    text += decoder.decode(chunk, { stream: true });
+    const lines = text.split("\n");
+    text = lines.pop() ?? "";
+    const told = lines.flatMap((line) => (line.startsWith("data:") ? [JSON.parse(line.slice(5))] : []));
+    for (const { type, data } of told) {
+      const known: readonly string[] = eventData[type as EventType];
+      found.push(
+        ...Object.keys(data ?? {}).flatMap((name) => (known.includes(name) ? [] : [`${type}: ${name}`])),
+      );
+    }
+    if (told.some(({ sandbox_id }) => sandbox_id === "last")) break;
+  }
+  controller.abort();
+  return [...new Set(found)];
 }

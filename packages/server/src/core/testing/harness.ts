@@ -1,4 +1,5 @@
 import { randomBytes } from "node:crypto";
+import { eventData } from "@alcove/wire";
 import { silentLogger } from "../../platform/logger.ts";
 import { randomIds } from "../../platform/random-ids.ts";
 import type { Clock, EventSink, NewEvent, RuntimeProvider, Store } from "../../ports/index.ts";
@@ -27,7 +28,12 @@ export const testDefaults: SandboxDefaults = {
 
 export class RecordingSink implements EventSink {
   readonly events: Omit<NewEvent, "timestamp">[] = [];
+  /** What the documentation of events does not name. */
+  readonly undocumented: string[] = [];
   emit(event: Omit<NewEvent, "timestamp">): void {
+    const known: readonly string[] = eventData[event.type];
+    const unknown = Object.keys(event.data ?? {}).filter((name) => !known.includes(name));
+    if (unknown.length > 0) this.undocumented.push(`${event.type}: ${unknown.join(" ")}`);
     this.events.push(event);
   }
   types(sandboxId?: string): string[] {
@@ -95,6 +101,8 @@ export class Harness<C extends Clock = FakeClock> implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     await this.reconciler[Symbol.asyncDispose]();
     await this.service[Symbol.asyncDispose]();
+    if (this.events.undocumented.length > 0)
+      throw new Error(`docs/api/events.md does not name ${this.events.undocumented.join(", ")}`);
   }
 }
 

@@ -1,0 +1,136 @@
+import { readdirSync, readFileSync } from "node:fs";
+import * as wire from "@alcove/wire";
+import { describe, expect, test } from "vitest";
+import { configKeys } from "../src/config/keys.ts";
+
+/**
+ * The tables of docs/api against the schemas they describe. A comment in front of a table names what it holds: `fields:`
+ * the properties of schemas, `values:` a list of names. Names stand in backticks in the first column.
+ */
+const folder = new URL("../../../docs/api/", import.meta.url);
+const pages = readdirSync(folder).map((name) => readFileSync(new URL(name, folder), "utf8"));
+
+interface Table {
+  kind: string;
+  of: string;
+  rows: string[][];
+}
+const tables: Table[] = pages.flatMap((page) =>
+  [...page.matchAll(/^<!-- (\w+)(?:: (.+))? -->\n\n((?:\|.*\n)+)/gm)].map(
+    ([, kind = "", of = "", table = ""]) => ({
+      kind,
+      of,
+      rows: table
+        .trim()
+        .split("\n")
+        .slice(2)
+        .map((row) =>
+          row
+            .split("|")
+            .slice(1, -1)
+            .map((cell) => cell.trim()),
+        ),
+    }),
+  ),
+);
+const ofKind = (kind: string) => tables.filter((table) => table.kind === kind);
+const names = (cell: string | undefined) =>
+  [...(cell ?? "").matchAll(/`([^`]+)`/g)].map(([, name = ""]) => name);
+const firstColumn = ({ rows }: Table) => rows.flatMap(([cell]) => names(cell)).sort();
+
+interface Schema {
+  properties?: Record<string, unknown>;
+  anyOf?: Schema[];
+}
+const schemas = Object.entries(wire as Record<string, unknown>).filter(
+  (entry): entry is [string, Schema] =>
+    typeof entry[1] === "object" && entry[1] !== null && "$id" in entry[1],
+);
+const fieldsOf = (name: string): string[] => {
+  const schema = schemas.find(([known]) => known === name)?.[1];
+  if (schema === undefined) throw new Error(`wire has no schema ${name}`);
+  const variants = schema.properties === undefined ? (schema.anyOf ?? []) : [schema];
+  return variants.flatMap((variant) => Object.keys(variant.properties ?? {}));
+};
+
+describe("tables of docs/api", () => {
+  test.each(ofKind("fields"))("fields of $of", (table) => {
+    const [of = "", without] = table.of.split(" - ");
+    const left = without === undefined ? [] : fieldsOf(without);
+    const fields = new Set(of.split(", ").flatMap(fieldsOf));
+    expect(firstColumn(table)).toEqual([...fields].filter((field) => !left.includes(field)).sort());
+  });
+
+  const values: Record<string, readonly string[]> = {
+    errorCodes: wire.errorCodes,
+    admissionReasons: wire.admissionReasons.filter((reason) => reason !== ""),
+    capabilities: wire.capabilities,
+    watchTypes: wire.WatchEvent.properties.type.enum,
+  };
+  test.each(ofKind("values"))("$of", (table) => {
+    expect(firstColumn(table)).toEqual([...(values[table.of] ?? [])].sort());
+  });
+  test("each list of values has a table", () => {
+    expect(
+      ofKind("values")
+        .map(({ of }) => of)
+        .sort(),
+    ).toEqual(Object.keys(values).sort());
+  });
+
+  test("messages of a WebSocket's client", () => {
+    const [table] = ofKind("messages");
+    const samples = (table?.rows ?? []).map(([cell]) => JSON.parse(names(cell)[0] ?? ""));
+    const variants = wire.WsClientMessage.anyOf;
+    expect(samples.map(({ type }) => type)).toEqual(variants.map(({ properties }) => properties.type.const));
+    for (const [index, sample] of samples.entries())
+      expect(Object.keys(variants[index]?.properties ?? {})).toEqual(
+        expect.arrayContaining(Object.keys(sample)),
+      );
+  });
+
+  test("types of events and their data", () => {
+    const [table] = ofKind("events");
+    const told = (table?.rows ?? []).map(
+      ([type, , data]) => [names(type)[0] ?? "", names(data).sort()] as const,
+    );
+    const emitted = Object.entries(wire.eventData).map(([type, data]) => [type, [...data].sort()] as const);
+    expect(Object.fromEntries(told)).toEqual(Object.fromEntries(emitted));
+    expect(Object.keys(wire.eventData).sort()).toEqual([...wire.eventTypes].sort());
+  });
+
+  test("each schema of a body has its table", () => {
+    const held = new Set(ofKind("fields").flatMap(({ of }) => of.split(/, | - /)));
+    // In words, or as JSON, on the page of their route.
+    const elsewhere = [
+      "ChmodFileRequest",
+      "ErrorBody",
+      "MoveFileRequest",
+      "ProviderTestResult",
+      "UnpackResult",
+      "WatchEvent",
+      "WsClientMessage",
+      "WsServerMessage",
+    ];
+    const missing = schemas
+      .map(([name]) => name)
+      .filter((name) => !held.has(name) && !elsewhere.includes(name));
+    expect(missing).toEqual([]);
+  });
+});
+
+test("each key of the configuration is read by something", () => {
+  const source = new URL("../src/", import.meta.url);
+  const code = readdirSync(source, { recursive: true, encoding: "utf8" })
+    .filter((file) => file.endsWith(".ts") && !/\.test\.ts$|(?:^|\/)testing\/|^config\/(?!lint)/.test(file))
+    .map((file) => readFileSync(new URL(file, source), "utf8"))
+    .join("\n");
+  const unread = configKeys.filter(({ key, kind }) => {
+    // The loader puts what the file holds in place of the key without the ending.
+    const last = (key.split(".").at(-1) ?? "").replace(/_file$|_bytes$/, "");
+    const unit = kind === "duration" ? "Ms" : kind === "bytes" ? "Bytes" : "";
+    const name = last.replaceAll(/_(\w)/g, (_all, letter: string) => letter.toUpperCase()) + unit;
+    return !new RegExp(`\\b${name}\\b`).test(code);
+  });
+  expect(unread.map(({ key }) => key)).toEqual([]);
+});
