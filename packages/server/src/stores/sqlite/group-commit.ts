@@ -96,9 +96,7 @@ export class GroupCommit {
       if (this.#db.isOpen && this.#db.isTransaction) this.#db.exec("ROLLBACK");
       // With the reserve given up there is room for the same writes: they stay in line.
       if (isDiskFull(error) && this.#reserve?.spend() === true) return;
-      const told = isDiskFull(error)
-        ? new StorageFull("the disk of the database is full; free space, then try again", { cause: error })
-        : error;
+      const told = toldOf(error);
       // Without a transaction nobody's turn would come: a database that cannot be written refuses all who wait.
       const refused = taken.length === 0 ? this.#waiting.splice(0) : this.#waiting.splice(0, taken.length);
       for (const write of refused) write.failed(told);
@@ -106,7 +104,7 @@ export class GroupCommit {
     }
     this.#waiting.splice(0, taken.length);
     for (const write of done) write.committed();
-    for (const [write, error] of failures) write.failed(error);
+    for (const [write, error] of failures) write.failed(toldOf(error));
   }
 
   /**
@@ -128,8 +126,30 @@ export class GroupCommit {
   }
 }
 
+function toldOf(error: unknown): unknown {
+  if (isDiskFull(error))
+    return new StorageFull("the disk of the database is full; free space, then try again", { cause: error });
+  if (isUnwritable(error))
+    return new Unavailable("the database cannot be written now; its disk may be read-only or broken", {
+      cause: error,
+      retryAfterS: 5,
+    });
+  return error;
+}
+
+/** SQLITE_READONLY, SQLITE_IOERR and SQLITE_CANTOPEN, whatever the details. */
+function isUnwritable(error: unknown): boolean {
+  const code = errcodeOf(error);
+  return code !== undefined && [8, 10, 14].includes(code & 0xff);
+}
+
 /** SQLITE_FULL, and SQLITE_IOERR_SHMSIZE, which is the same for the index of the log. */
 function isDiskFull(error: unknown): boolean {
-  if (!(error instanceof Error) || !("errcode" in error)) return false;
-  return error.errcode === 13 || error.errcode === 4874;
+  const code = errcodeOf(error);
+  return code === 13 || code === 4874;
+}
+
+function errcodeOf(error: unknown): number | undefined {
+  if (!(error instanceof Error) || !("errcode" in error)) return undefined;
+  return typeof error.errcode === "number" ? error.errcode : undefined;
 }
