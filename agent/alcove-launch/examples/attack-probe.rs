@@ -95,6 +95,39 @@ fn gain_root() -> libc::c_long {
     unsafe { libc::syscall(libc::SYS_capset, &[0x2008_0522u32, 0] as *const u32, &[!0u32; 6] as *const u32) }
 }
 
+/// IPV6_2292PKTOPTIONS, which the library does not name.
+const PACKET_OPTIONS: libc::c_int = 6;
+/// Of what is sent, with what was sent.
+const SOFTWARE_TIMESTAMPS: u32 = 1 << 1 | 1 << 4 | 1 << 7;
+const RECEIVE_QUEUE: u32 = 1 << 23;
+
+/// A program for the kernel's packet filter, with what it points to.
+struct SocketFilter(Vec<libc::sock_filter>);
+
+impl SocketFilter {
+    /// Of divisions, which compile to the most.
+    fn compiled(steps: usize) -> Self {
+        let mut program = vec![libc::sock_filter { code: 0x34, jt: 0, jf: 0, k: 7 }; steps - 1];
+        program.push(libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: 0x7fff_0000 });
+        Self(program)
+    }
+
+    fn program(&self) -> Box<libc::sock_fprog> {
+        Box::new(libc::sock_fprog { len: self.0.len() as u16, filter: self.0.as_ptr().cast_mut() })
+    }
+}
+
+fn set_option<T: ?Sized>(socket: libc::c_long, level: libc::c_int, name: libc::c_int, value: &T) -> libc::c_long {
+    let size = size_of_val(value) as libc::socklen_t;
+    // SAFETY: the value is alive and its size given.
+    unsafe { libc::setsockopt(socket as i32, level, name, (&raw const *value).cast(), size) as libc::c_long }
+}
+
+fn option<T: ?Sized>(family: libc::c_int, level: libc::c_int, name: libc::c_int, value: &T) -> libc::c_long {
+    let kind = if level == libc::IPPROTO_TCP { libc::SOCK_STREAM } else { libc::SOCK_DGRAM };
+    set_option(socket(family, kind, 0), level, name, value)
+}
+
 fn raw_memory() -> libc::c_long {
     open("/dev/mem", libc::O_RDWR)
 }
@@ -152,6 +185,25 @@ const ATTEMPTS: &[Attempt] = &[
     ("socket-alg", || socket(libc::AF_ALG, libc::SOCK_SEQPACKET, 0)),
     ("socket-packet", || socket(libc::AF_PACKET, libc::SOCK_RAW, 0)),
     ("socket-raw", || socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_ICMP)),
+    ("socket-filter", || {
+        option(libc::AF_UNIX, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &*SocketFilter::compiled(8).program())
+    }),
+    ("reuseport-filter", || {
+        option(libc::AF_INET, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &*SocketFilter::compiled(8).program())
+    }),
+    ("timestamps", || option(libc::AF_INET, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, &SOFTWARE_TIMESTAMPS)),
+    ("zerocopy", || option(libc::AF_INET, libc::SOL_SOCKET, libc::SO_ZEROCOPY, &1u32)),
+    ("packet-options", || option(libc::AF_INET6, libc::IPPROTO_IPV6, PACKET_OPTIONS, &[0u8; 32])),
+    ("multicast-v6", || option(libc::AF_INET6, libc::IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP, &[0u8; 20])),
+    ("upper-protocol", || option(libc::AF_INET, libc::IPPROTO_TCP, libc::TCP_ULP, b"tls")),
+    ("seccomp-filter", || {
+        let filter = SocketFilter::compiled(8);
+        call(libc::SYS_seccomp, [1, 0, &raw const *filter.program() as usize, 0, 0])
+    }),
+    ("prctl-filter", || {
+        let filter = SocketFilter::compiled(8);
+        call(libc::SYS_prctl, [libc::PR_SET_SECCOMP as usize, 2, &raw const *filter.program() as usize, 0, 0])
+    }),
     ("socket-audit", || socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_AUDIT)),
     ("ptrace-agent", ptrace_first),
     ("agent-memory", || open("/proc/1/mem", libc::O_RDWR)),
@@ -234,6 +286,56 @@ fn fill_datagrams(sockets: usize) -> usize {
     ends.iter().map(|end| std::iter::from_fn(|| end.recv(&mut buffer).ok()).sum::<usize>()).sum()
 }
 
+fn send(socket: libc::c_long, bytes: &[u8]) -> libc::c_long {
+    // SAFETY: the bytes are alive and their number given.
+    unsafe { libc::send(socket as i32, bytes.as_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT) as libc::c_long }
+}
+
+/// Asks for the table of interfaces again and again, and never takes an answer.
+fn ask_for_routes(sockets: usize) -> usize {
+    const GET_LINKS: [u8; 32] = {
+        let mut request = [0; 32];
+        (request[0], request[4], request[6], request[7], request[8]) = (32, 18, 1, 3, 1);
+        request
+    };
+    let ask = || {
+        let socket = socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE);
+        set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &(1u32 << 30));
+        count(2_000, || send(socket, &GET_LINKS))
+    };
+    (0..sockets).map(|_| ask()).sum()
+}
+
+/// Has everything that is sent come back to queues that nobody reads.
+fn queue_errors(sockets: usize) -> usize {
+    let closed: std::net::SocketAddr = "127.0.0.1:9".parse().expect("an address");
+    for _ in 0..sockets {
+        let Ok(socket) = std::net::UdpSocket::bind("127.0.0.1:0") else { break };
+        socket.connect(closed).expect("connected");
+        let socket = libc::c_long::from(std::os::fd::IntoRawFd::into_raw_fd(socket));
+        set_option(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &RECEIVE_QUEUE);
+        set_option(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, &SOFTWARE_TIMESTAMPS);
+        set_option(socket, libc::IPPROTO_IP, libc::IP_RECVERR, &1u32);
+        for _ in 0..2_000 {
+            send(socket, &[1; 1_400]);
+        }
+    }
+    sockets
+}
+
+fn keep_packet_options(sockets: usize) -> usize {
+    // One ancillary message of a level that nobody looks at.
+    let mut options = [0u8; 100_000];
+    options[..8].copy_from_slice(&100_000u64.to_ne_bytes());
+    options[8] = 77;
+    count(sockets, || option(libc::AF_INET6, libc::IPPROTO_IPV6, PACKET_OPTIONS, &options))
+}
+
+fn filter_sockets(sockets: usize) -> usize {
+    let filter = SocketFilter::compiled(4_096);
+    count(sockets, || option(libc::AF_UNIX, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &*filter.program()))
+}
+
 /// Takes what it can get of something, and says how much that was.
 fn take(what: &str, number: usize) -> usize {
     match what {
@@ -242,6 +344,11 @@ fn take(what: &str, number: usize) -> usize {
         "inotify" => count(number, || simple(libc::SYS_inotify_init1)),
         "streams" => fill_streams(number),
         "datagrams" => fill_datagrams(number),
+        "routes" => ask_for_routes(number),
+        "errors" => queue_errors(number),
+        "packet-options" => keep_packet_options(number),
+        "filters" => filter_sockets(number),
+        "files" => count(number, || open("/dev/null", libc::O_RDONLY)),
         other => panic!("{other} is unknown"),
     }
 }

@@ -53,8 +53,9 @@ const CAP_NAMES: [&str; 41] = [
     "CAP_CHECKPOINT_RESTORE",
 ];
 
-/// Descriptors a process may have open; enough for servers, far from what the machine has.
-const OPEN_FILES: u64 = 65_536;
+/// Descriptors a process may have open: what Linux itself gives at most, enough for servers, and bounding what one sandbox
+/// takes of the machine's table of open files.
+const OPEN_FILES: u64 = 4_096;
 /// Without a cgroup the agent and its monitors count against the commands' limit.
 const RESERVED_PIDS: u64 = 64;
 

@@ -45,6 +45,15 @@ impl Program {
         self.put(JUMP_EQUAL, k, 0, 1);
         self.give(value);
     }
+    /// Returns `value` when the loaded word is one of `words`.
+    pub fn when_any(&mut self, words: &[u32], value: u32) {
+        let Some((last, others)) = words.split_last() else { return };
+        for (index, word) in others.iter().enumerate() {
+            let to_return = u8::try_from(others.len() - index).expect("words are few");
+            self.put(JUMP_EQUAL, *word, to_return, 0);
+        }
+        self.when(*last, value);
+    }
     /// Adds `rules`, which end with a return, for one system call.
     pub fn only_for(&mut self, call: libc::c_long, rules: impl FnOnce(&mut Program)) {
         self.block(call as u32, rules);

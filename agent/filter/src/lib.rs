@@ -3,5 +3,6 @@
 
 mod bpf;
 mod refusals;
+mod socket_options;
 
 pub use refusals::{install, install_shared};

@@ -10,6 +10,7 @@ use crate::bpf::{
     AND, ARCH, AUDIT_ARCH, JUMP_ANY_BIT, JUMP_EQUAL, JUMP_GREATER_EQUAL, NUMBER, Program, RET_ALLOW, RET_ERRNO,
     argument, argument_high,
 };
+use crate::socket_options;
 use std::io::Result;
 
 /// Numbers above the tables of the libc crate.
@@ -114,9 +115,9 @@ const SOCKET_TYPE: u32 = 0xf;
 const PERSONALITIES: [u32; 6] = [0, 0x8, 0x2_0000, 0x2_0008, 0x4_0000, 0xffff_ffff];
 
 /// The call returns 0 and was not made.
-const DONE: u32 = RET_ERRNO;
+pub const DONE: u32 = RET_ERRNO;
 
-const fn refuse(errno: i32) -> u32 {
+pub const fn refuse(errno: i32) -> u32 {
     RET_ERRNO | errno as u32
 }
 
@@ -175,6 +176,7 @@ fn namespaces_and_kernel(program: &mut Program) {
     });
 }
 
+/// `packets`: packet sockets stay, which take a capability.
 fn shared(program: &mut Program, packets: bool) {
     for call in ASYNCHRONOUS_IO {
         program.when(*call as u32, refuse(libc::ENOSYS));
@@ -192,6 +194,8 @@ fn shared(program: &mut Program, packets: bool) {
     for call in [libc::SYS_socket, libc::SYS_socketpair] {
         program.only_for(call, |rules| common_sockets(rules, packets));
     }
+    program.only_for(libc::SYS_setsockopt, |rules| socket_options::rules(rules, packets));
+    own_filters(program);
     // A limit of 1 keeps dumps from the host's handler, a limit of 0 would not; changing it succeeds without effect.
     program.only_for(libc::SYS_setrlimit, |rules| {
         rules.load(argument(0));
@@ -213,7 +217,26 @@ fn shared(program: &mut Program, packets: bool) {
     });
 }
 
-/// `packets`: packet sockets stay, which take a capability.
+/// The memory for compiled filters is one for the whole machine, counted for nobody; without it no sandbox starts.
+/// Answered as by a kernel without filters. The strict mode takes none.
+fn own_filters(program: &mut Program) {
+    const SET_MODE_FILTER: u32 = 1;
+    program.only_for(libc::SYS_seccomp, |rules| {
+        rules.load(argument(0));
+        rules.when(SET_MODE_FILTER, refuse(libc::EINVAL));
+        rules.give(RET_ALLOW);
+    });
+    program.only_for(libc::SYS_prctl, |rules| {
+        rules.load(argument(0));
+        rules.block(libc::PR_SET_SECCOMP as u32, |rules| {
+            rules.load(argument(1));
+            rules.when(libc::SECCOMP_MODE_FILTER, refuse(libc::EINVAL));
+            rules.give(RET_ALLOW);
+        });
+        rules.give(RET_ALLOW);
+    });
+}
+
 fn common_sockets(rules: &mut Program, packets: bool) {
     rules.load(argument(0));
     rules.when(libc::AF_UNIX as u32, RET_ALLOW);
@@ -345,6 +368,62 @@ mod tests {
         }
         assert_eq!(socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE), RET_ALLOW);
         assert_eq!(socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_AUDIT), refuse(libc::EPROTONOSUPPORT));
+    }
+
+    fn option(program: &Program, level: i32, name: i32) -> u32 {
+        run(program, libc::SYS_setsockopt, AUDIT_ARCH, [3, level as u64, name as u64, 0, 0, 0])
+    }
+
+    #[test]
+    fn socket_options_are_those_that_programs_use() {
+        let v6_pktoptions = 6;
+        for program in [all(), only_shared()] {
+            for (level, name, answer) in [
+                (libc::SOL_SOCKET, libc::SO_REUSEADDR, RET_ALLOW),
+                (libc::SOL_SOCKET, libc::SO_KEEPALIVE, RET_ALLOW),
+                (libc::SOL_SOCKET, libc::SO_LINGER, RET_ALLOW),
+                (libc::SOL_SOCKET, libc::SO_REUSEPORT, RET_ALLOW),
+                (libc::SOL_SOCKET, libc::SO_RCVTIMEO, RET_ALLOW),
+                (libc::SOL_SOCKET, libc::SO_RCVBUF, DONE),
+                (libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, DONE),
+                (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, refuse(libc::ENOPROTOOPT)),
+                (libc::SOL_SOCKET, libc::SO_ATTACH_BPF, refuse(libc::ENOPROTOOPT)),
+                (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, refuse(libc::ENOPROTOOPT)),
+                (libc::SOL_SOCKET, libc::SO_TIMESTAMPING, refuse(libc::ENOPROTOOPT)),
+                (libc::SOL_SOCKET, libc::SO_ZEROCOPY, refuse(libc::ENOPROTOOPT)),
+                (libc::IPPROTO_TCP, libc::TCP_NODELAY, RET_ALLOW),
+                (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, RET_ALLOW),
+                (libc::IPPROTO_TCP, libc::TCP_FASTOPEN, RET_ALLOW),
+                (libc::IPPROTO_TCP, libc::TCP_INQ, RET_ALLOW),
+                (libc::IPPROTO_TCP, libc::TCP_MD5SIG, refuse(libc::ENOPROTOOPT)),
+                (libc::IPPROTO_TCP, libc::TCP_ULP, refuse(libc::ENOPROTOOPT)),
+                (libc::IPPROTO_IP, libc::IP_TOS, RET_ALLOW),
+                (libc::IPPROTO_IP, libc::IP_RECVERR, DONE),
+                (libc::IPPROTO_IP, libc::IP_OPTIONS, refuse(libc::ENOPROTOOPT)),
+                (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, RET_ALLOW),
+                (libc::IPPROTO_IPV6, libc::IPV6_RECVERR, DONE),
+                (libc::IPPROTO_IPV6, v6_pktoptions, refuse(libc::ENOPROTOOPT)),
+                (libc::IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP, refuse(libc::ENODEV)),
+                (libc::SOL_TLS, 1, refuse(libc::ENOPROTOOPT)),
+            ] {
+                assert_eq!(option(&program, level, name), answer, "{level} {name}");
+            }
+        }
+        assert_eq!(option(&all(), libc::SOL_NETLINK, 1), RET_ALLOW);
+        assert_eq!(option(&only_shared(), libc::SOL_PACKET, 1), RET_ALLOW);
+    }
+
+    #[test]
+    fn nobody_inside_adds_filters_of_their_own() {
+        for program in [all(), only_shared()] {
+            let call = |number, arguments| run(&program, number, AUDIT_ARCH, arguments);
+            let prctl = |option: i32, mode: u64| call(libc::SYS_prctl, [option as u64, mode, 0, 0, 0, 0]);
+            assert_eq!(call(libc::SYS_seccomp, [1, 0, 0, 0, 0, 0]), refuse(libc::EINVAL));
+            assert_eq!(call(libc::SYS_seccomp, [0; 6]), RET_ALLOW);
+            assert_eq!(prctl(libc::PR_SET_SECCOMP, 2), refuse(libc::EINVAL));
+            assert_eq!(prctl(libc::PR_SET_SECCOMP, 1), RET_ALLOW);
+            assert_eq!(prctl(libc::PR_SET_NAME, 2), RET_ALLOW);
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ import { Cgroups } from "./cgroups.ts";
 import { type DiskPool, openDiskPool } from "./disk-template.ts";
 import { idsPerSandbox } from "./id-ranges.ts";
 import type { IdsSpec } from "./launch-spec.ts";
+import { notesOnTables, readMachineTables } from "./machine-tables.ts";
 
 /** What this machine and this user allow. Found out once. */
 export interface Ground {
@@ -49,6 +50,7 @@ export async function surveyGround(options: {
     const guard = options.minFreeMb > 0 ? `, only the guard that keeps ${options.minFreeMb} MB free` : "";
     notes.push(`a sandbox's disk has no limit of its own${guard}: ${disks.missing}`);
   }
+  notes.push(...notesOnTables(await readMachineTables()));
   const limited = disks === undefined || "missing" in disks ? undefined : disks;
   return {
     rooted,
