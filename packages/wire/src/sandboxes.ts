@@ -17,8 +17,11 @@ export type SandboxState = (typeof sandboxStates)[number];
 /** How large `env` and `metadata` of a spawn may be together, bytes as JSON in UTF-8. */
 export const mostLabelAndEnvBytes = 524_288;
 
+/** How large the labels of one sandbox may be, bytes as JSON in UTF-8. */
+export const mostMetadataBytes = 65_536;
+
 const Metadata = Type.Record(Type.String({ maxLength: 256 }), Type.String({ maxLength: 16_384 }), {
-  description: `Labels. Together with env at most ${mostLabelAndEnvBytes} bytes as JSON.`,
+  description: `Labels: at most ${mostMetadataBytes} bytes as JSON, and together with env at most ${mostLabelAndEnvBytes}.`,
   propertyNames: { maxLength: 256 },
   maxProperties: 256,
 });

@@ -22,7 +22,7 @@ export const operationNotes: Readonly<Record<string, OperationNote>> = {
   },
   listSandboxes: {
     description:
-      "metadata.<key>=<value> filters by label. A page may be short; X-Next-Cursor is set while there is more.",
+      "metadata.<key>=<value> filters by label, by at most 16 of them. A page may be short; X-Next-Cursor is set while there is more.",
   },
   getSandbox: {
     description: "A destroyed one too, in state destroyed, until store.retention has passed.",

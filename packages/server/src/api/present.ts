@@ -11,11 +11,11 @@ import type { ExecOutcome } from "../core/exec/exec-service.ts";
 import { formatMode } from "../core/files/paths.ts";
 import type { ProviderHealthEntry } from "../core/providers/provider-registry.ts";
 import type { ExecInfo, FileEntry, RuntimeStats } from "../ports/sandbox-operations.ts";
-import type { SandboxRow } from "../ports/store.ts";
+import type { ListedSandbox } from "../ports/store.ts";
 import { defined, given, type Total } from "./parse.ts";
 import { exitFields } from "./streams/output-text.ts";
 
-export function presentSandbox(row: SandboxRow, options: { previewDomain: string }): Sandbox {
+export function presentSandbox(row: ListedSandbox, options: { previewDomain: string }): Sandbox {
   return defined<Total<Sandbox>>({
     id: row.id,
     state: row.state,

@@ -60,6 +60,9 @@ export interface SandboxRow {
   error: string | null;
 }
 
+/** What a list tells of a sandbox. */
+export type ListedSandbox = Omit<SandboxRow, "env">;
+
 /** States that take up capacity: creating, running, unhealthy. */
 export const activeStates = ["creating", "running", "unhealthy"] as const satisfies readonly SandboxState[];
 
@@ -123,7 +126,10 @@ export interface SandboxStore {
     change: SandboxChange,
     fence: Fence,
   ): Promise<SandboxRow | undefined>;
-  /** One page, newest first; it looks at a bounded number of rows, however few of them the filter lets through. */
+  /**
+   * One page, newest first; it looks at a bounded number of rows and amount of labels, however few of them the filter lets
+   * through, and shows at most 256 KiB of labels and those of one more row.
+   */
   list(filter: SandboxFilter): Promise<SandboxPage>;
   /** Every row that is not destroyed, at once: for when nobody waits. */
   listLive(): Promise<SandboxRow[]>;
@@ -174,7 +180,7 @@ export interface SandboxPosition {
 }
 
 export interface SandboxPage {
-  rows: SandboxRow[];
+  rows: ListedSandbox[];
   /** Where the next page goes on; absent when this is the last. The page may be short, or empty, all the same. */
   next?: SandboxPosition;
 }

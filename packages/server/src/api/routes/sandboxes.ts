@@ -13,12 +13,14 @@ import {
 } from "@alcove/wire";
 import type { FastifyRequest } from "fastify";
 import { Type } from "typebox";
+import type { AnswerBudget } from "../../core/answers/answer-budget.ts";
 import { parseOwnerId } from "../../core/owners.ts";
 import { longestKey } from "../../core/sandboxes/idempotency.ts";
 import { largestPage } from "../../core/sandboxes/listing.ts";
 import type { SandboxService, SpawnInput } from "../../core/sandboxes/sandbox-service.ts";
 import { longestLog } from "../../core/sandboxes/sandbox-service.ts";
 import { BadRequest } from "../../ports/errors.ts";
+import { answered } from "../answers.ts";
 import { defined, given, optionalDuration, requiredDuration, type Total } from "../parse.ts";
 import { presentSandbox, presentStats } from "../present.ts";
 import { emptyBody, type RouteApp, SandboxParams, ServerTiming } from "./route-app.ts";
@@ -44,10 +46,11 @@ export function sandboxRoutes(
   app: RouteApp,
   options: {
     sandboxes: SandboxService;
+    answers: AnswerBudget;
     server: { previewDomain: string };
   },
 ): void {
-  const { sandboxes, server } = options;
+  const { sandboxes, answers, server } = options;
   const present = (row: Parameters<typeof presentSandbox>[0]) =>
     presentSandbox(row, { previewDomain: server.previewDomain });
   const tags = ["sandboxes"];
@@ -127,21 +130,23 @@ export function sandboxRoutes(
       querystring: ListQuery,
       response: { 200: Type.Array(Sandbox) },
     },
-    handler: async (request, reply) => {
-      const { query } = request;
-      const { items, nextCursor } = await sandboxes.list(
-        defined({
-          state: query.state === "" ? undefined : query.state,
-          ownerId: given(query.owner_id),
-          provider: given(query.provider),
-          metadata: metadataFilter(query),
-          limit: query.limit ?? largestPage,
-          cursor: given(query.cursor),
-        }),
-      );
-      if (nextCursor !== undefined) reply.header("x-next-cursor", nextCursor);
-      return items.map(present);
-    },
+    handler: (request, reply) =>
+      answered(reply, answers, async (answer) => {
+        const { query } = request;
+        const { items, nextCursor } = await sandboxes.list(
+          defined({
+            state: query.state === "" ? undefined : query.state,
+            ownerId: given(query.owner_id),
+            provider: given(query.provider),
+            metadata: metadataFilter(query),
+            limit: query.limit ?? largestPage,
+            cursor: given(query.cursor),
+          }),
+          { answer, signal: reply.callerSignal },
+        );
+        if (nextCursor !== undefined) reply.header("x-next-cursor", nextCursor);
+        return items.map(present);
+      }),
   });
 
   app.route({

@@ -33,6 +33,22 @@ it("small answers are free, larger ones are counted until they are released, onc
   expect(budget.heldBytes).toBe(0);
 });
 
+it("what was asked for beforehand and is not used is there for others at once", async () => {
+  const { budget, open } = setUp();
+  const [first, second] = [open(), open()];
+  first.answer.grow("a", 4 * mib, never());
+  const waits = second.answer.grow("a", 2 * mib, never());
+  first.answer.shrink(2 * mib);
+  await waits;
+  expect(budget.heldBytes).toBe(4 * mib);
+  second.answer.shrink(100);
+  second.answer.shrink(mib);
+  expect(budget.heldBytes).toBe(2 * mib);
+  first.release();
+  second.release();
+  expect(budget.heldBytes).toBe(0);
+});
+
 it("what does not fit waits for a release, and one owner has half at most", async () => {
   const { clock, budget, open } = setUp();
   const [first, second, third] = [open(), open(), open()];

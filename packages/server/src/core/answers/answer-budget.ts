@@ -15,6 +15,8 @@ export interface Answer {
    * @returns a promise only when it has to wait. It rejects with Unavailable when nothing became free in time.
    */
   grow(owner: string, bytes: number, signal: AbortSignal): Promise<void> | undefined;
+  /** Gives back what was asked for beforehand and is not used after all. */
+  shrink(bytes: number): void;
 }
 
 interface Waiter {
@@ -68,12 +70,14 @@ export class AnswerBudget {
     return true;
   }
 
-  give(holding: Holding): void {
-    this.#heldBytes -= holding.bytes;
-    const left = (this.#held.get(holding.owner) ?? 0) - holding.bytes;
+  /** @param keep what it goes on holding. */
+  give(holding: Holding, keep = 0): void {
+    const less = holding.bytes - keep;
+    this.#heldBytes -= less;
+    const left = (this.#held.get(holding.owner) ?? 0) - less;
     if (left > 0) this.#held.set(holding.owner, left);
     else this.#held.delete(holding.owner);
-    holding.bytes = 0;
+    holding.bytes = keep;
     for (const waiter of this.#waiters) {
       if (waiter.holding.released || !this.take(waiter.holding, waiter.bytes)) continue;
       this.#waiters.delete(waiter);
@@ -145,6 +149,10 @@ class Holding implements Answer {
     // Who waits already is served first; an answer that holds a part may finish, which is what others wait for.
     if (this.#budget.take(this, bytes)) return undefined;
     return this.#budget.wait(this, bytes, signal);
+  }
+
+  shrink(bytes: number): void {
+    if (bytes < this.bytes) this.#budget.give(this, bytes <= freeBytes ? 0 : bytes);
   }
 
   get released(): boolean {

@@ -1,5 +1,5 @@
 import { boundedParallel } from "../../platform/bounded-parallel.ts";
-import { type CallOptions, NotFound, type SandboxRow } from "../../ports/index.ts";
+import { type CallOptions, type ListedSandbox, NotFound } from "../../ports/index.ts";
 import type { SandboxContext } from "./context.ts";
 import type { DestroyFlow } from "./destroy-flow.ts";
 
@@ -40,9 +40,9 @@ export class FailedSandboxes {
     return gone;
   }
 
-  async #due(failedBefore: Date | undefined): Promise<SandboxRow[]> {
+  async #due(failedBefore: Date | undefined): Promise<ListedSandbox[]> {
     const { store, clock, registry } = this.#context;
-    const due: SandboxRow[] = [];
+    const due: ListedSandbox[] = [];
     let kept = 0;
     let page = await store.sandboxes.list({ states: ["error"], limit: mostKept });
     for (;;) {

@@ -1,7 +1,8 @@
-import { type SandboxState, sandboxStates } from "@alcove/wire";
+import { mostMetadataBytes, type SandboxState, sandboxStates } from "@alcove/wire";
 import { BadRequest } from "../../ports/errors.ts";
 import type { SandboxId } from "../../ports/ids.ts";
-import type { SandboxFilter, SandboxPosition, SandboxRow, Store } from "../../ports/store.ts";
+import type { ListedSandbox, SandboxFilter, SandboxPosition, Store } from "../../ports/store.ts";
+import type { Answer } from "../answers/answer-budget.ts";
 import { parseOwnerId } from "../owners.ts";
 import { liveStates } from "./states.ts";
 
@@ -16,17 +17,36 @@ export interface ListRequest {
   cursor?: string;
 }
 
+export type ListOptions = { answer?: never } | { answer: Answer; signal: AbortSignal };
+
 export interface ListPage {
-  items: SandboxRow[];
+  items: ListedSandbox[];
   nextCursor?: string;
 }
 
 export const largestPage = 1_000;
+/**
+ * Memory of one page while it is read and sent: labels (256 KiB and those of the last row, see the store's promise) as text,
+ * as objects and as JSON in two copies, and what else is known of each sandbox.
+ */
+const bytesPerLabelByte = 4;
+const bytesPerSandbox = 2_048;
+const mostLabelBytes = 262_144 + mostMetadataBytes;
+/** Labels one request may filter by: each is looked for in every row. */
+export const mostWantedLabels = 16;
 
-/** Reads one page, newest first. @throws BadRequest for a limit, state or cursor that makes no sense. */
-export async function listSandboxes(store: Store, request: ListRequest): Promise<ListPage> {
+/** Reads one page, newest first. @throws BadRequest for a limit, state or cursor that makes no sense, and too many labels. */
+export async function listSandboxes(
+  store: Store,
+  request: ListRequest,
+  options: ListOptions = {},
+): Promise<ListPage> {
   if (!Number.isInteger(request.limit) || request.limit < 1 || request.limit > largestPage) {
     throw new BadRequest(`limit must be a whole number from 1 to ${largestPage}, not ${request.limit}`);
+  }
+  const wanted = Object.keys(request.metadata ?? {}).length;
+  if (wanted > mostWantedLabels) {
+    throw new BadRequest(`a list is filtered by at most ${mostWantedLabels} labels, not ${wanted}`);
   }
   const ownerId = parseOwnerId(request.ownerId);
   const filter: SandboxFilter = {
@@ -37,8 +57,25 @@ export async function listSandboxes(store: Store, request: ListRequest): Promise
     ...(request.metadata === undefined ? {} : { metadata: request.metadata }),
     ...(request.cursor ? { after: parseCursor(request.cursor) } : {}),
   };
+  const { answer } = options;
+  if (answer !== undefined) {
+    const most = pageBytes(Math.min(request.limit * mostMetadataBytes, mostLabelBytes), request.limit);
+    await answer.grow(ownerId, most, options.signal);
+  }
   const { rows, next } = await store.sandboxes.list(filter);
+  answer?.shrink(pageBytes(labelBytes(rows), rows.length));
   return next === undefined ? { items: rows } : { items: rows, nextCursor: formatCursor(next) };
+}
+
+function pageBytes(labels: number, sandboxes: number): number {
+  return labels * bytesPerLabelByte + sandboxes * bytesPerSandbox;
+}
+
+function labelBytes(rows: readonly ListedSandbox[]): number {
+  let bytes = 0;
+  for (const { metadata } of rows)
+    for (const [key, value] of Object.entries(metadata)) bytes += key.length + value.length;
+  return bytes;
 }
 
 function parseStates(text: string | undefined): readonly SandboxState[] {

@@ -10,8 +10,10 @@ import {
   ResourceLimit,
   type RuntimeId,
   type SandboxId,
+  Unavailable,
 } from "../../ports/index.ts";
 import { SqliteStore } from "../../stores/sqlite/index.ts";
+import { AnswerBudget } from "../answers/answer-budget.ts";
 import { FakeClock, settle } from "../testing/fake-clock.ts";
 import { forever, Harness } from "../testing/harness.ts";
 import { hang, ScriptedProvider } from "../testing/scripted-provider.ts";
@@ -57,13 +59,23 @@ describe("spawn", () => {
     const h = await harness();
     const most = 524_288;
     const empty = JSON.stringify({ env: { E: "" }, metadata: { m: "" } }).length;
-    const fitting = { env: { E: "x".repeat(300_000) }, metadata: { m: "y".repeat(most - empty - 300_000) } };
+    const fitting = { env: { E: "x".repeat(480_000) }, metadata: { m: "y".repeat(most - empty - 480_000) } };
     await h.spawn(fitting);
     const above = { ...fitting, metadata: { m: `${fitting.metadata.m}y` } };
     await expect(h.spawn(above)).rejects.toThrow(
       new BadRequest(`env and metadata together are ${most + 1} bytes as JSON; at most ${most} are taken`),
     );
     expect(h.provider.specs).toHaveLength(1);
+  });
+
+  it("is refused when its labels are larger than lists hold", async () => {
+    const h = await harness();
+    const most = 65_536;
+    const fitting = { m: "é".repeat((most - 8) / 2) };
+    await h.spawn({ metadata: fitting });
+    await expect(h.spawn({ metadata: { m: `${fitting.m}y` } })).rejects.toThrow(
+      new BadRequest(`metadata is ${most + 1} bytes as JSON; at most ${most} are taken`),
+    );
   });
 
   it("has written the intent before the provider is called", async () => {
@@ -550,8 +562,32 @@ describe("list", () => {
     ]);
   });
 
+  it("are listed within the memory there is for answers, of which they keep what they are", async () => {
+    const h = await harness();
+    await h.spawn({ metadata: { long: "x".repeat(60_000) } });
+    const budget = new AnswerBudget({ totalBytes: 12_000_000, waitMs: 1, clock: systemClock });
+    const releases: (() => void)[] = [];
+    const list = () =>
+      h.service.list(
+        { limit: 1_000 },
+        { answer: budget.open((release) => releases.push(release)), signal: new AbortController().signal },
+      );
+    for (let n = 0; n < 5; n += 1) expect((await list()).items).toHaveLength(1);
+    expect(budget.heldBytes).toBeGreaterThan(5 * 60_000);
+    expect(budget.heldBytes).toBeLessThan(5 * 300_000);
+    budget.open(() => undefined).grow("", 2_500_000, new AbortController().signal);
+    await expect(list()).rejects.toThrow(Unavailable);
+    expect(releases).toHaveLength(6);
+  });
+
   it("refuses a state, limit or cursor that makes no sense", async () => {
     const h = await harness();
+    const labels = (count: number) =>
+      Object.fromEntries(Array.from({ length: count }, (_, i) => [`m${i}`, "1"]));
+    expect((await h.service.list({ limit: 1, metadata: labels(16) })).items).toEqual([]);
+    await expect(h.service.list({ limit: 1, metadata: labels(17) })).rejects.toThrow(
+      /at most 16 labels, not 17/,
+    );
     await expect(h.service.list({ limit: 1, state: "sleeping" })).rejects.toThrow(/"sleeping".*creating/);
     for (const limit of [0, 1_001, 1.5, Number.NaN]) {
       await expect(h.service.list({ limit })).rejects.toBeInstanceOf(BadRequest);

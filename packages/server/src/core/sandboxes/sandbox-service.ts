@@ -20,7 +20,7 @@ import type { DestroyFlow } from "./destroy-flow.ts";
 import type { ExtendFlow } from "./extend-flow.ts";
 import type { FailedSandboxes } from "./failed-sandboxes.ts";
 import { hashInput, type IdempotentSpawns, type SpawnClaim } from "./idempotency.ts";
-import { type ListPage, type ListRequest, listSandboxes } from "./listing.ts";
+import { type ListOptions, type ListPage, type ListRequest, listSandboxes } from "./listing.ts";
 import { type RunningSandbox, type SandboxListener, sandboxGone, sandboxNotFound } from "./live-sandboxes.ts";
 import type { SandboxDirectory } from "./sandbox-directory.ts";
 import type { OnStage, SpawnFlow } from "./spawn-flow.ts";
@@ -137,8 +137,9 @@ export class SandboxService implements AsyncDisposable {
     return row;
   }
 
-  list(request: ListRequest): Promise<ListPage> {
-    return listSandboxes(this.#context.store, request);
+  /** @param options.answer what the page takes is asked for here. */
+  list(request: ListRequest, options?: ListOptions): Promise<ListPage> {
+    return listSandboxes(this.#context.store, request, options);
   }
 
   /** Idempotent. @throws NotFound for an id never seen; ProviderError or Unavailable while it is not confirmed. */

@@ -1,4 +1,10 @@
-import { formatDuration, imageNamePattern, longestImageName, mostLabelAndEnvBytes } from "@alcove/wire";
+import {
+  formatDuration,
+  imageNamePattern,
+  longestImageName,
+  mostLabelAndEnvBytes,
+  mostMetadataBytes,
+} from "@alcove/wire";
 import {
   BadRequest,
   type NetworkMode,
@@ -135,8 +141,15 @@ function checkImage(image: string): string {
   return image;
 }
 
-/** Both are written into the record of a runtime, which is read whole and handed to a launcher that all owners share. */
+/**
+ * Labels are in every list. Both are written into the record of a runtime, which is read whole and handed to a launcher that
+ * all owners share.
+ */
 function checkWeight(env: Record<string, string>, metadata: Record<string, string>): void {
+  const labels = Buffer.byteLength(JSON.stringify(metadata));
+  if (labels > mostMetadataBytes) {
+    throw new BadRequest(`metadata is ${labels} bytes as JSON; at most ${mostMetadataBytes} are taken`);
+  }
   const bytes = Buffer.byteLength(JSON.stringify({ env, metadata }));
   if (bytes > mostLabelAndEnvBytes) {
     throw new BadRequest(

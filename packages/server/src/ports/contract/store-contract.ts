@@ -6,6 +6,7 @@ import type { RuntimeId, SandboxId } from "../ids.ts";
 import type {
   Fence,
   IdempotencyClaim,
+  ListedSandbox,
   LiveState,
   NewEvent,
   SandboxFilter,
@@ -457,6 +458,38 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
         expect(first.next).toBeDefined();
         expect((await listAll(filter)).map(({ id }) => id)).toEqual([wanted.id]);
       });
+
+      it("reads a bounded amount of labels for one page, and all rows on the later ones", async () => {
+        const long = "x".repeat(60_000);
+        const rows = await Promise.all(
+          Array.from({ length: 40 }, (_, n) =>
+            add({ state: "running", metadata: { long, team: n === 0 ? "red" : "blue" } }),
+          ),
+        );
+        for (const filter of [{}, { metadata: { team: "blue" } }, { metadata: { team: "red" } }]) {
+          const wanted = { states: ["running"], limit: 1_000, ...filter } as const;
+          const first = await store.sandboxes.list(wanted);
+          expect(first.rows.length).toBeLessThan(20);
+          expect(first.next).toBeDefined();
+          const team = filter.metadata?.team;
+          const ids = rows.filter(({ metadata }) => team === undefined || metadata.team === team);
+          expect((await listAll(wanted)).map(({ id }) => id).sort()).toEqual(ids.map(({ id }) => id).sort());
+        }
+      });
+
+      it("finds labels of any text, whole and of their own key", async () => {
+        const odd = { ",": ":", 'a"b': 'c\\"d', __proto__x: "é\u2028", ":": "v", nested: '"team":"red"' };
+        const found = await add({ state: "running", metadata: { ...odd, ["__proto__"]: "p" } });
+        const list = async (metadata: Record<string, string>) =>
+          (await store.sandboxes.list({ states: ["running"], limit: 9, metadata })).rows.map(({ id }) => id);
+        for (const [key, value] of Object.entries(odd))
+          expect(await list({ [key]: value })).toEqual([found.id]);
+        expect(await list(odd)).toEqual([found.id]);
+        expect(await list({ ["__proto__"]: "p" })).toEqual([found.id]);
+        for (const other of [{ team: "red" }, { ":": ":" }, { ":": "" }, { toString: "x" }, { ":": "V" }]) {
+          expect(await list(other)).toEqual([]);
+        }
+      });
     });
 
     const claim = (change: Partial<IdempotencyClaim> = {}): IdempotencyClaim => ({
@@ -467,7 +500,7 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
     });
     /** Every page. */
     const listAll = async (filter: SandboxFilter) => {
-      const rows: SandboxRow[] = [];
+      const rows: ListedSandbox[] = [];
       for (let after = filter.after; ; ) {
         const page = await store.sandboxes.list({ ...filter, ...(after && { after }) });
         expect(page.rows.length).toBeLessThanOrEqual(filter.limit);

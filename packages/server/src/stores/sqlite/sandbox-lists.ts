@@ -1,10 +1,20 @@
 import type { DatabaseSync, StatementSync } from "node:sqlite";
 import type { SandboxId } from "../../ports/ids.ts";
-import type { SandboxFilter, SandboxPage } from "../../ports/store.ts";
-import { fromRecord, type SandboxRecord } from "./sandbox-rows.ts";
+import type { ListedSandbox, SandboxFilter, SandboxPage } from "../../ports/store.ts";
+import { listedFromRecord, type SandboxRecord } from "./sandbox-rows.ts";
 
 /** Rows one page looks at, however few of them it shows: some milliseconds. */
 const scanBudget = 5_000;
+/** Text of labels one page looks through: some milliseconds. */
+const readBudget = 524_288;
+/** Text of labels one page shows. Parsing and writing many short ones costs some milliseconds too. */
+const shownBudget = 262_144;
+
+/** All that a list tells, so not `env`, which may be large. */
+const columns = `id, runtime_id, state, provider, worker_id, image, image_resolved, memory_mb, vcpus, owner_id, name, metadata,
+  user, workdir, network, created_at, expires_at, updated_at, destroyed_at, destroy_requested, error`;
+
+type ListedRecord = Omit<SandboxRecord, "env">;
 
 /** A way through the table that one index serves, in the order of lists. */
 interface Walk {
@@ -13,7 +23,10 @@ interface Walk {
   ahead: StatementSync;
 }
 
-/** Newest, all or live, of everybody or of one owner: each by an index of its own. What is left is filtered row by row. */
+/**
+ * Newest, all or live, of everybody or of one owner: each by an index of its own. What is left is filtered row by row.
+ * Labels are compared here and not by the database, which would read a row's labels again for each one that is wanted.
+ */
 export class SandboxLists {
   readonly #walks: Readonly<Record<"all" | "live" | "owned" | "ownedLive", Walk>>;
 
@@ -40,23 +53,67 @@ export class SandboxLists {
       after_id: filter.after?.id ?? "",
     };
     const end = walk.ahead.get({ ...from, offset: scanBudget - 1 }) as unknown as Position | undefined;
-    const records = walk.page.all({
+    const records = walk.page.iterate({
       ...from,
       until_created_at: end?.created_at ?? 0,
       until_id: end?.id ?? "",
       states: JSON.stringify(filter.states),
       provider: filter.provider ?? null,
-      metadata: JSON.stringify(filter.metadata ?? {}),
-      limit: filter.limit + 1,
-    }) as unknown as SandboxRecord[];
-    const rows = records.slice(0, filter.limit).map(fromRecord);
-    const last = rows.at(-1);
-    if (records.length > filter.limit && last !== undefined) {
-      return { rows, next: { createdAt: last.createdAt, id: last.id } };
-    }
-    if (end === undefined) return { rows };
-    return { rows, next: { createdAt: new Date(end.created_at), id: end.id as SandboxId } };
+    }) as unknown as Iterable<ListedRecord>;
+    const page = fill(records, filter);
+    if (page.next !== undefined || end === undefined) return page;
+    return { ...page, next: { createdAt: new Date(end.created_at), id: end.id as SandboxId } };
   }
+}
+
+/** Takes rows until the page is full and another would follow, or labels enough were read. */
+function fill(records: Iterable<ListedRecord>, filter: SandboxFilter): SandboxPage {
+  const wanted = wantedLabels(filter.metadata);
+  const rows: ListedSandbox[] = [];
+  let read = 0;
+  let shown = 0;
+  for (const record of records) {
+    read += record.metadata.length;
+    const row = matching(record, wanted);
+    if (row !== undefined) {
+      const last = rows.at(-1);
+      if (rows.length === filter.limit && last !== undefined) return { rows, next: positionOf(last) };
+      rows.push(row);
+      shown += record.metadata.length;
+    }
+    if (read >= readBudget || shown >= shownBudget) {
+      return { rows, next: { createdAt: new Date(record.created_at), id: record.id as SandboxId } };
+    }
+  }
+  return { rows };
+}
+
+interface WantedLabel {
+  key: string;
+  value: string;
+  /** How it stands in the text of a row's labels. A text that holds it may still mean something else. */
+  text: string;
+}
+
+function wantedLabels(metadata: Readonly<Record<string, string>> = {}): WantedLabel[] {
+  return Object.entries(metadata).map(([key, value]) => ({
+    key,
+    value,
+    text: `${JSON.stringify(key)}:${JSON.stringify(value)}`,
+  }));
+}
+
+/** @returns the row when it has all labels that are wanted; labels are parsed once, and only where their text holds them. */
+function matching(record: ListedRecord, wanted: readonly WantedLabel[]): ListedSandbox | undefined {
+  if (!wanted.every(({ text }) => record.metadata.includes(text))) return undefined;
+  const row = listedFromRecord(record);
+  const has = ({ key, value }: WantedLabel) =>
+    Object.hasOwn(row.metadata, key) && row.metadata[key] === value;
+  return wanted.every(has) ? row : undefined;
+}
+
+function positionOf({ createdAt, id }: ListedSandbox) {
+  return { createdAt, id };
 }
 
 interface Position {
@@ -69,15 +126,11 @@ function prepareWalk(db: DatabaseSync, where: string): Walk {
   const order = "ORDER BY created_at DESC, id DESC";
   return {
     page: db.prepare(`
-      SELECT * FROM sandboxes AS s
+      SELECT ${columns} FROM sandboxes
       WHERE ${range} AND (created_at, id) >= (:until_created_at, :until_id)
         AND state IN (SELECT value FROM json_each(:states))
         AND (:provider IS NULL OR provider = :provider)
-        AND NOT EXISTS (
-          SELECT 1 FROM json_each(:metadata) AS wanted
-          WHERE NOT EXISTS (
-            SELECT 1 FROM json_each(s.metadata) AS has WHERE has.key = wanted.key AND has.value = wanted.value))
-      ${order} LIMIT :limit`),
+      ${order} LIMIT ${scanBudget}`),
     ahead: db.prepare(`SELECT created_at, id FROM sandboxes WHERE ${range} ${order} LIMIT 1 OFFSET :offset`),
   };
 }

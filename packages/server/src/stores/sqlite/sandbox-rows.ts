@@ -1,6 +1,6 @@
 import type { SandboxState } from "@alcove/wire";
 import type { RuntimeId, SandboxId } from "../../ports/ids.ts";
-import type { SandboxChange, SandboxRow } from "../../ports/store.ts";
+import type { ListedSandbox, SandboxChange, SandboxRow } from "../../ports/store.ts";
 
 /** A row of the table `sandboxes` as SQLite gives it. */
 export interface SandboxRecord {
@@ -29,6 +29,10 @@ export interface SandboxRecord {
 }
 
 export function fromRecord(record: SandboxRecord): SandboxRow {
+  return { ...listedFromRecord(record), env: JSON.parse(record.env) as Record<string, string> };
+}
+
+export function listedFromRecord(record: Omit<SandboxRecord, "env">): ListedSandbox {
   return {
     id: record.id as SandboxId,
     runtimeId: record.runtime_id as RuntimeId,
@@ -42,7 +46,6 @@ export function fromRecord(record: SandboxRecord): SandboxRow {
     ownerId: record.owner_id,
     name: record.name,
     metadata: JSON.parse(record.metadata) as Record<string, string>,
-    env: JSON.parse(record.env) as Record<string, string>,
     user: record.user,
     workdir: record.workdir,
     network: record.network,
