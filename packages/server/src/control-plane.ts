@@ -48,9 +48,11 @@ export async function openControlPlane(options: {
   const { config, logger, store, registry, version, installation, opened } = options;
   const common = { store, registry, clock: systemClock, logger };
   const events = opened.use(await EventLog.open({ ...common, retention: config.store.eventsRetention }));
+  const onMark = (err: unknown) => logger.warn({ err }, "the data directory could not be marked as newer");
   const { sandboxes, lifecycle } = composeSandboxes({
     ...common,
     events,
+    ...(installation === undefined ? {} : { beforeSpawned: () => installation.sandboxMade(onMark) }),
     ids: randomIds,
     defaults: config.defaults,
     deadmanGraceMs: config.server.deadmanGraceMs,
@@ -82,14 +84,6 @@ export async function openControlPlane(options: {
       ...(installation === undefined ? {} : { recovery: installation }),
     }),
   );
-  const onMark = (err: unknown) => logger.warn({ err }, "the data directory could not be marked as newer");
-  const stopMarking = sandboxes.subscribe({
-    started: (_row, _operations, how) => {
-      if (how === "spawned") installation?.sandboxMade(onMark);
-    },
-    stopped: () => undefined,
-  });
-  opened.defer(stopMarking);
   if (config.server.destroyOnExit) {
     opened.defer(() => sandboxes.destroyAll({ signal: AbortSignal.timeout(destroyAllDeadlineMs) }));
   }

@@ -44,7 +44,7 @@ const open = (settings: Settings, directory = dataDir, newId = "new") =>
 async function makeSandbox(settings: Settings): Promise<void> {
   const installation = await open(settings);
   await mkdir(path.join(dataDir, "runtimes", "native", "rt-1"), { recursive: true });
-  installation.sandboxMade(() => undefined);
+  await installation.sandboxMade(() => undefined);
   await installation[Symbol.asyncDispose]();
 }
 
@@ -115,6 +115,36 @@ describe("an installation", () => {
     await makeSandbox(settings);
     expect((await open(settings)).recovering).toBe(false);
     expect((await open(backup)).recovering).toBe(true);
+  });
+
+  it("recovers from a database of before a process that died right after its first sandbox was answered", async () => {
+    const settings = new Settings();
+    const backup = settings.copy();
+    await makeSandbox(settings);
+    const stopped = settings.copy();
+    const installation = await open(settings);
+    await installation.sandboxMade(() => undefined);
+    expect((await open(stopped)).recovering).toBe(true);
+    expect((await open(backup)).recovering).toBe(true);
+    expect((await open(settings)).recovering).toBe(false);
+  });
+
+  it("takes spawns when it cannot be marked, and is marked with the next", async () => {
+    const settings = new Settings();
+    const installation = await open(settings);
+    const before = settings.copy();
+    const failures: unknown[] = [];
+    const changeSetting = settings.changeSetting.bind(settings);
+    settings.changeSetting = async () => {
+      throw new Error("the disk is full");
+    };
+    await installation.sandboxMade((error) => failures.push(error));
+    expect(failures).toEqual([new Error("the disk is full")]);
+    settings.changeSetting = changeSetting;
+    await installation.sandboxMade((error) => failures.push(error));
+    expect(failures).toHaveLength(1);
+    await mkdir(path.join(dataDir, "runtimes", "native", "rt-1"), { recursive: true });
+    expect((await open(before)).recovering).toBe(true);
   });
 
   it("recovers when nothing but folders of runtimes is left", async () => {

@@ -7,7 +7,7 @@ const fileName = "installation.json";
 /** What earlier releases made below a data directory at their first start. */
 const signsOfUse = ["agents", "runtimes", "images"];
 
-/** Sandboxes made within this time share one mark. */
+/** Sandboxes made within this time share one mark, the first of a process apart: it has its own before it is answered. */
 const advanceAfterMs = 2_000;
 
 /** The directory an installation lives in, recognised by more than its name. A copy differs, a move does not. */
@@ -55,6 +55,8 @@ export class Installation implements AsyncDisposable {
   readonly id: string;
   #recovering: boolean;
   #timer: NodeJS.Timeout | undefined;
+  /** This process has marked the directory as newer than any database that was there before it. */
+  #marked: Promise<void> | undefined;
   readonly #dataDir: string;
   readonly #settings: InstallationSettings;
   #file: InstallationFile;
@@ -121,12 +123,25 @@ export class Installation implements AsyncDisposable {
   async recovered(): Promise<void> {
     if (!this.#recovering) return;
     this.#recovering = false;
-    await this.#advance();
+    this.#marked = this.#advance();
+    await this.#marked;
   }
 
-  /** A sandbox was made: shortly afterwards a database that does not know it is recognised as an older one. */
-  sandboxMade(onError: (error: unknown) => void): void {
-    if (this.#recovering || this.#timer !== undefined) return;
+  /**
+   * A sandbox was made: a database that does not know it is recognised as an older one. One from before this process is
+   * so when this resolves, one that was copied while it runs shortly afterwards. Does not fail.
+   */
+  async sandboxMade(onError: (error: unknown) => void): Promise<void> {
+    if (this.#recovering) return;
+    if (this.#marked === undefined) {
+      this.#marked = this.#advance();
+      this.#marked.catch(() => {
+        this.#marked = undefined;
+      });
+      return this.#marked.catch(onError);
+    }
+    await this.#marked.catch(() => undefined);
+    if (this.#timer !== undefined) return;
     this.#timer = setTimeout(() => {
       this.#timer = undefined;
       void this.#advance().catch(onError);

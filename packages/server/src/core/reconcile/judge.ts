@@ -1,4 +1,4 @@
-import type { InventoryEntry } from "../../ports/index.ts";
+import type { InventoryEntry, SandboxRow } from "../../ports/index.ts";
 import type { DestroyReason } from "../sandboxes/destroy-flow.ts";
 import type { LiveSandbox } from "../sandboxes/live-sandboxes.ts";
 
@@ -9,12 +9,19 @@ export type Finding =
   | { kind: "undo" }
   | { kind: "destroy"; reason: DestroyReason }
   | { kind: "adopt" }
+  /** It runs, and may have been extended since the store was written: it is adopted with a life as long as a new one's. */
+  | { kind: "adopt_longer" }
   | { kind: "vanished"; why: string }
   /** In state error, and its runtime still exists. */
   | { kind: "remains" }
   /** In state error, and nothing is left. */
   | { kind: "over" }
   | { kind: "unreachable"; why: string };
+
+const unreadable: Finding = {
+  kind: "unreachable",
+  why: "the record of its runtime cannot be read by this release",
+};
 
 /** Compares one sandbox with what its provider has of it. Rows of docs/decisions/states.md. */
 export function judge(
@@ -26,6 +33,8 @@ export function judge(
     /** Its runtime ended with the process that ran it. */
     endedWithProcess: boolean;
     now: Date;
+    /** Its row comes from an older store: what that says of the expiry was true once. */
+    outdated: boolean;
   },
 ): Finding {
   const { row, work } = entry;
@@ -33,12 +42,20 @@ export function judge(
   if (row.state === "creating") return { kind: "undo" };
   if (row.destroyRequested)
     return { kind: "destroy", reason: row.state === "expired" ? "expired" : "reconciled" };
+  if (facts.outdated && mayRun(row)) {
+    if (facts.runtime?.state === "running") return { kind: "adopt_longer" };
+    if (facts.runtime?.state === "unreadable") return unreadable;
+  }
   if (row.state === "expired" || row.expiresAt <= facts.now) return { kind: "destroy", reason: "expired" };
   if (facts.endedWithProcess && facts.runtime === undefined) return { kind: "destroy", reason: "reconciled" };
-  if (facts.runtime?.state === "unreadable")
-    return { kind: "unreachable", why: "the record of its runtime cannot be read by this release" };
+  if (facts.runtime?.state === "unreadable") return unreadable;
   if (row.state === "error") return { kind: facts.runtime === undefined ? "over" : "remains" };
   if (facts.runtime?.state === "running") return { kind: "adopt" };
   if (!facts.ranBefore) return { kind: "leave" };
   return { kind: "vanished", why: facts.runtime === undefined ? "it is no longer there" : "it is dead" };
+}
+
+/** Its runtime should be there, and stay. */
+export function mayRun(row: SandboxRow): boolean {
+  return (row.state === "running" || row.state === "unhealthy") && !row.destroyRequested;
 }

@@ -11,7 +11,7 @@ import {
 } from "../../ports/index.ts";
 import { SqliteStore } from "../../stores/sqlite/index.ts";
 import { FakeClock, settle } from "../testing/fake-clock.ts";
-import { forever, Harness } from "../testing/harness.ts";
+import { forever, Harness, testDefaults } from "../testing/harness.ts";
 import { hang, ScriptedBackend, ScriptedProvider, type StepHook } from "../testing/scripted-provider.ts";
 
 let store: SqliteStore;
@@ -163,6 +163,53 @@ describe("the first pass", () => {
     backend.runtimes.set("rt-later" as RuntimeId, { ...shared, sandboxId: "sb-later" as SandboxId });
     await h.reconciler.reconcile();
     expect([...backend.runtimes.keys()]).toEqual([known, bare]);
+  });
+
+  it("an older database ends no sandbox that runs: it may have been extended since", async () => {
+    const first = await life().start();
+    const ttlMs = 60_000;
+    const [overdue, short, dead, long] = [
+      await first.spawn({ ttlMs }),
+      await first.spawn({ ttlMs: 11 * ttlMs }),
+      await first.spawn({ ttlMs }),
+      await first.spawn({ ttlMs: 24 * 3_600_000 }),
+    ];
+    await end(first);
+    backend.runtimes.delete(dead.runtimeId);
+    await clock.advance(10 * ttlMs);
+    let recovering = true;
+    const recovery = {
+      get recovering() {
+        return recovering;
+      },
+      recovered: async () => {
+        recovering = false;
+      },
+    };
+    const h = new Harness({ store, clock, provider: new ScriptedProvider({ backend }), recovery });
+    open.push(h);
+    let silent = true;
+    h.provider.hook = (step) => {
+      if (step === "inventory" && silent) throw new ProviderError("engine is down");
+    };
+    h.reconciler.start();
+    await h.reconciler.ready;
+    await h.reconciler.reconcile();
+    await clock.advance(ttlMs);
+    await settle();
+    expect(backend.runtimes.size).toBe(3);
+    silent = false;
+    await h.reconciler.reconcile();
+    await settle();
+    expect(recovering).toBe(false);
+    const least = new Date(clock.now().getTime() + testDefaults.ttlMs);
+    expect(h.service.running(overdue.id).row.expiresAt).toEqual(least);
+    expect(h.service.running(short.id).row.expiresAt).toEqual(least);
+    expect(h.service.running(long.id).row.expiresAt).toEqual(long.expiresAt);
+    expect((await store.sandboxes.get(dead.id))?.state).toBe("destroyed");
+    await clock.advance(testDefaults.ttlMs);
+    await settle();
+    expect((await store.sandboxes.get(overdue.id))?.state).toBe("destroyed");
   });
 
   it("leaves runtimes alone whose records it cannot read, their sandboxes unhealthy", async () => {

@@ -17,7 +17,7 @@ import type {
 import type { ProviderRegistry } from "../providers/provider-registry.ts";
 import type { SandboxLifecycle } from "../sandboxes/compose.ts";
 import type { LiveSandbox } from "../sandboxes/live-sandboxes.ts";
-import { type Finding, judge } from "./judge.ts";
+import { type Finding, judge, mayRun } from "./judge.ts";
 import { RetrySchedule } from "./retry-schedule.ts";
 
 export interface ReconcilerOptions {
@@ -42,6 +42,8 @@ const parallelEnds = 8;
 const parallelProbes = 64;
 
 const inventoryDeadlineMs = 30_000;
+/** How long a sandbox that has expired by an older store may wait for its provider to say whether it runs. */
+const recoveryPatienceMs = 30 * 60_000;
 /** How soon a provider that did not answer is asked again, and what failed altogether is repeated. */
 const unansweredPauseMs = 5_000;
 const failedPauseMs = 1_000;
@@ -72,6 +74,8 @@ export class Reconciler implements AsyncDisposable {
   readonly #passes = new Map<RuntimeProvider, Promise<boolean>>();
   /** Providers that have said what they run, and nothing of it was left over. */
   readonly #listed = new Set<RuntimeProvider>();
+  /** Whose row an older store gave, until it is known whether they still run. */
+  readonly #outdated = new WeakSet<LiveSandbox>();
   readonly #background = new Set<Promise<void>>();
   readonly #closing = new AbortController();
   #loading: Promise<void> | undefined;
@@ -190,15 +194,20 @@ export class Reconciler implements AsyncDisposable {
   }
 
   async #loadRow({ id, state }: LiveState): Promise<void> {
-    const { lifecycle, store, registry } = this.#options;
+    const { lifecycle, store, registry, recovery, clock } = this.#options;
     const { live, expiry, gates } = lifecycle;
     // Nothing is left of its runtime, or memory would know it.
     if (state === "error" && gates.loaded.opened) return;
     // Destroyed since the slice was read, perhaps: memory forgets only after the store has changed.
     const row = await store.sandboxes.get(id);
     if (row === undefined || row.state === "destroyed" || live.get(id) !== undefined) return;
-    live.add(row, registry.find(row));
-    if (row.state !== "creating") expiry.set(row.id, row.expiresAt);
+    const entry = live.add(row, registry.find(row));
+    if (recovery?.recovering === true && mayRun(row)) {
+      this.#outdated.add(entry);
+      // Its inventory says first whether the runtime still runs.
+      const leastMs = clock.now().getTime() + recoveryPatienceMs;
+      expiry.set(row.id, new Date(Math.max(row.expiresAt.getTime(), leastMs)));
+    } else if (row.state !== "creating") expiry.set(row.id, row.expiresAt);
   }
 
   async #reconcileProvider(provider: RuntimeProvider): Promise<boolean> {
@@ -240,6 +249,7 @@ export class Reconciler implements AsyncDisposable {
         ranBefore: ranBefore.has(entry.row.id),
         endedWithProcess: first && provider.inProcess === true && ranBefore.has(entry.row.id),
         now: this.#options.clock.now(),
+        outdated: this.#outdated.has(entry),
       });
     // Each is judged in its turn, from what memory says then.
     const actOn = (probes: boolean) => async (entry: LiveSandbox) => {
@@ -283,6 +293,10 @@ export class Reconciler implements AsyncDisposable {
         if (entry.provider !== undefined && !this.#probes.has(entry))
           await recover.adopt(entry, entry.provider);
         return;
+      case "adopt_longer":
+        await recover.prolong(entry);
+        this.#outdated.delete(entry);
+        return this.#act(entry, { kind: "adopt" });
       case "vanished":
         await recover.vanished(entry, finding.why);
         return;
@@ -425,11 +439,7 @@ export class Reconciler implements AsyncDisposable {
 
 /** Asks a sandbox something, and may have to wait for it. */
 function isProbe(finding: Finding): boolean {
-  return finding.kind === "adopt" || finding.kind === "unreachable";
-}
-
-function mayRun(row: SandboxRow): boolean {
-  return (row.state === "running" || row.state === "unhealthy") && !row.destroyRequested;
+  return finding.kind === "adopt" || finding.kind === "adopt_longer" || finding.kind === "unreachable";
 }
 
 function sameRow(row: SandboxRow, stored: LiveState): boolean {

@@ -44,6 +44,7 @@ export function composeSandboxes(options: {
   defaults: SandboxDefaults;
   deadmanGraceMs: number;
   workerId: string;
+  beforeSpawned?: () => Promise<void>;
 }): { sandboxes: SandboxService; lifecycle: SandboxLifecycle } {
   const { clock, events, defaults, store } = options;
   const unfinished = new Set<(entry: LiveSandbox) => void>();

@@ -24,6 +24,8 @@ export interface SandboxContext {
   readonly live: LiveSandboxes;
   readonly expiry: ExpiryQueue;
   readonly queue: SpawnQueue;
+  /** Awaited before a spawn is answered, its runtime made; does not fail. */
+  readonly beforeSpawned?: () => Promise<void>;
 }
 
 /** How long a spawn may take, image download included, milliseconds. */

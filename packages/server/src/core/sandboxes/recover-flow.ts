@@ -97,6 +97,35 @@ export class RecoverFlow {
     return true;
   }
 
+  /**
+   * It runs, and the store is an older one: how often it was extended since nobody knows, so that it lives at least as
+   * long as a new one would.
+   */
+  async prolong(entry: LiveSandbox): Promise<void> {
+    const { live, store, expiry, clock, defaults, logger } = this.#context;
+    const now = clock.now();
+    const expiresAt = new Date(now.getTime() + defaults.ttlMs);
+    if (entry.work !== undefined || entry.row.expiresAt >= expiresAt) return;
+    await live.work(entry, "other", async () => {
+      const change = { expiresAt, updatedAt: now };
+      const row = await store.sandboxes.update(
+        entry.row.id,
+        ["running", "unhealthy"],
+        change,
+        this.#context.fence,
+      );
+      if (row === undefined) return;
+      entry.row = row;
+      expiry.set(row.id, row.expiresAt);
+      logSandbox(
+        logger,
+        row,
+        { event: "sandbox.extend", outcome: "ok" },
+        `the database is older than the sandbox's last expiry may be: it lives until ${row.expiresAt.toISOString()}`,
+      );
+    });
+  }
+
   /** Its provider does not answer: a sandbox that still answers by itself stays as it is. */
   async unreachable(entry: LiveSandbox, why: string): Promise<void> {
     await this.#reach(entry, async () => {

@@ -144,6 +144,7 @@ export class SpawnFlow {
       if (runtimeId !== undefined) live.bind(entry, runtimeId);
       options.onStage?.("provider", since(clock, startedMs));
       const committedMs = clock.monotonicMs();
+      await this.#context.beforeSpawned?.();
       entry.row = await this.#commit(entry, image);
       options.onStage?.("commit", since(clock, committedMs));
       entry.work = undefined;
