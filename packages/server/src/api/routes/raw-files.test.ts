@@ -13,17 +13,49 @@ afterEach(async () => {
   await app?.close();
 });
 
+async function listen(files: object): Promise<string> {
+  app = fastify() as unknown as RouteApp;
+  app.setValidatorCompiler(validatorCompiler);
+  decorateCallerSignal(app as never, new CallsUnderWay());
+  rawFileRoutes(app, { files: files as FileService });
+  return app.listen({ host: "127.0.0.1", port: 0 });
+}
+
+/** A file that is `size` bytes long when it is looked at and `then` when it is read; null: of no size that counts. */
+function changing(size: number, then: number | null): object {
+  const info = (bytes: number) => ({ size: bytes, modifiedAt: new Date(0) });
+  return {
+    target: async () => info(size),
+    read: async (_id: string, _path: string, { offset = 0, length = 1_000 }) => {
+      const sent = then === null ? null : Math.max(0, Math.min(length, then - offset));
+      return { info: info(then ?? size), length: sent, body: Readable.from([Buffer.alloc(sent ?? 3)]) };
+    },
+  };
+}
+
+it("a range of a file that changes meanwhile tells what is sent, and is none where nothing is left", async () => {
+  const get = async (size: number, then: number | null) => {
+    const address = await listen(changing(size, then));
+    const response = await fetch(`${address}/sandboxes/sb-x/files?path=/f`, {
+      headers: { range: "bytes=2-9" },
+      signal: AbortSignal.timeout(10_000),
+    });
+    const { byteLength } = await response.arrayBuffer();
+    await app?.close();
+    return [response.status, response.headers.get("content-range"), response.ok ? byteLength : "refused"];
+  };
+  expect(await get(10, 10)).toEqual([206, "bytes 2-9/10", 8]);
+  expect(await get(10, 5)).toEqual([206, "bytes 2-4/5", 3]);
+  expect((await get(10, 2)).slice(1)).toEqual(["bytes */2", "refused"]);
+  expect(await get(4_096, null)).toEqual([200, null, 3]);
+});
+
 it("an archive that breaks off breaks the response, so that nobody takes it for whole", async () => {
   async function* broken(): AsyncGenerator<Buffer> {
     yield Buffer.alloc(10_240, "x");
     throw new Error("the sandbox's disk failed");
   }
-  const files = { archive: async () => Readable.from(broken(), { objectMode: false }) };
-  app = fastify() as unknown as RouteApp;
-  app.setValidatorCompiler(validatorCompiler);
-  decorateCallerSignal(app as never, new CallsUnderWay());
-  rawFileRoutes(app, { files: files as unknown as FileService });
-  const address = await app.listen({ host: "127.0.0.1", port: 0 });
+  const address = await listen({ archive: async () => Readable.from(broken(), { objectMode: false }) });
   const response = await fetch(`${address}/sandboxes/sb-x/files/archive?path=/`);
   expect(response.status).toBe(200);
   await expect(response.arrayBuffer()).rejects.toThrow();

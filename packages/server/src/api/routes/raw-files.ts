@@ -54,25 +54,29 @@ export function rawFileRoutes(app: RouteApp, options: { files: FileService }): v
       const signal = reply.callerSignal;
       const { range: header, "if-range": condition } = request.headers;
       const range = header === undefined || condition !== undefined ? undefined : parseRange(header);
-      if (range === undefined) {
+      const whole = async () => {
         const { info, length, body } = await files.read(request.params.id, path, { signal });
         if (length !== null) reply.header("content-length", length);
         return sendBytes(reply, body, info.modifiedAt);
-      }
+      };
+      if (range === undefined) return whole();
       const { size } = await files.target(request.params.id, path, { signal });
       const part = range.within(size);
-      if (part === undefined) {
-        reply.header("content-range", `bytes */${size}`);
-        throw new DomainError(
-          "range_not_satisfiable",
-          `the file has ${size} bytes; the range ${JSON.stringify(header)} begins behind its end`,
-        );
-      }
+      if (part === undefined) throw behindTheEnd(reply, size);
       const { info, length, body } = await files.read(request.params.id, path, { ...part, signal });
-      const sent = length ?? part.length;
+      if (length === 0) {
+        // It became shorter since it was looked at.
+        body.destroy();
+        throw behindTheEnd(reply, info.size);
+      }
+      if (length === null) {
+        // A file whose size says nothing: which part there is, is not known in advance.
+        body.destroy();
+        return whole();
+      }
       reply.code(206);
-      reply.header("content-range", `bytes ${part.offset}-${part.offset + sent - 1}/${size}`);
-      reply.header("content-length", sent);
+      reply.header("content-range", `bytes ${part.offset}-${part.offset + length - 1}/${info.size}`);
+      reply.header("content-length", length);
       return sendBytes(reply, body, info.modifiedAt);
     },
   });
@@ -139,6 +143,14 @@ export function rawFileRoutes(app: RouteApp, options: { files: FileService }): v
       return { status: "unpacked" as const, entries };
     },
   });
+}
+
+function behindTheEnd(reply: FastifyReply, size: number): DomainError {
+  reply.header("content-range", `bytes */${size}`);
+  return new DomainError(
+    "range_not_satisfiable",
+    `the file has ${size} bytes; the range ${JSON.stringify(reply.request.headers.range)} begins behind its end`,
+  );
 }
 
 function sendBytes(reply: FastifyReply, body: Readable, modifiedAt: Date): FastifyReply {

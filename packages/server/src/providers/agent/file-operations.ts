@@ -50,14 +50,14 @@ export class AgentFiles implements FileOperations {
     path: string,
     options: CallOptions & { offset?: number; length?: number },
   ): Promise<{ info: FileEntry; length: number | null; body: Readable }> {
-    const download = new Download();
+    const download = new Download({ lengthOf: promisedLength });
     const { offset, length } = options;
     this.#channel.begin({ op: "file.read", path, offset, length }, download, options.signal);
     try {
       const reply = objectOf(await download.reply, "reply");
       return {
         info: fileEntryOf(reply.info),
-        length: optionalNumberOf(reply, "length") ?? null,
+        length: promisedLength(reply) ?? null,
         body: download.body,
       };
     } catch (error) {
@@ -179,4 +179,9 @@ class AnswerSize {
   reserve(): Promise<void> | undefined {
     return this.#room?.(this.#bytes * copies + this.#count * objectBytes);
   }
+}
+
+/** Absent for files whose size says nothing, as in procfs. */
+function promisedLength(reply: unknown): number | undefined {
+  return optionalNumberOf(objectOf(reply, "reply"), "length");
 }

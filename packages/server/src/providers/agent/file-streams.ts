@@ -1,5 +1,5 @@
 import { Readable } from "node:stream";
-import { TooLarge } from "../../ports/errors.ts";
+import { ProviderError, TooLarge, Unavailable } from "../../ports/errors.ts";
 import type { FileChange } from "../../ports/index.ts";
 import { runtimeGone } from "./failures.ts";
 import { frameKinds } from "./frames.ts";
@@ -11,14 +11,20 @@ const bodyHighWaterBytes = 512 * 1024;
 
 /**
  * A body the agent sends. The signal counts until the reply; then the body's holder reads it to its end or destroys it.
- * A body the agent breaks off is destroyed with the failure, so that a short read is never taken for a whole file.
+ * A body the agent breaks off is destroyed with the failure, so that a short read is never taken for a whole file; so is
+ * one that has other bytes than its reply promised, because whoever reads it was told that many.
  */
 export class Download extends Operation {
   readonly #reply = Promise.withResolvers<unknown>();
+  readonly #lengthOf: (reply: unknown) => number | undefined;
+  /** Bytes still to come; undefined while nothing is promised. */
+  #owed: number | undefined;
   readonly body: Readable;
 
-  constructor() {
+  /** @param options.lengthOf what a reply promises; nothing unless given. */
+  constructor(options: { lengthOf?: (reply: unknown) => number | undefined } = {}) {
     super();
+    this.#lengthOf = options.lengthOf ?? (() => undefined);
     this.body = new Readable({
       highWaterMark: bodyHighWaterBytes,
       read: () => this.connection?.resume(),
@@ -35,12 +41,25 @@ export class Download extends Operation {
 
   override onReply(value: unknown): void {
     this.unguard();
+    this.#owed = this.#lengthOf(value);
     this.#reply.resolve(value);
   }
   override onRaw(kind: number, bytes: Buffer): void {
-    if (kind === frameKinds.data && !this.body.push(bytes)) this.connection?.pause();
+    if (kind !== frameKinds.data) return;
+    if (this.#owed !== undefined) {
+      this.#owed -= bytes.length;
+      if (this.#owed < 0) {
+        this.cancel(new ProviderError("the agent sent more than it promised"));
+        return;
+      }
+    }
+    if (!this.body.push(bytes)) this.connection?.pause();
   }
   protected override onEnd(): void {
+    if (this.#owed !== undefined && this.#owed > 0) {
+      this.onFailure(new Unavailable("the file became shorter while it was read"));
+      return;
+    }
     this.#reply.reject(new Error("the agent ended a download without a reply"));
     this.body.push(null);
   }
