@@ -130,8 +130,13 @@ export interface ExecOperations {
   signal(execId: ExecId, signal: number, options: CallOptions): Promise<void>;
   /** Kills the whole tree and resolves when nothing of it is left. */
   kill(execId: ExecId, options: CallOptions & { reason: "cancelled" | "timeout" }): Promise<ExecInfo>;
-  /** Every exec that ends from now on, whoever started it. Ends when `signal` aborts or the sandbox goes. */
-  exits(options: CallOptions): AsyncIterable<{ execId: ExecId; exit: ExecExit }>;
+  /**
+   * Every exec that ends, whoever started it, from the moment `onListening` is called: a list that is read after it misses
+   * no end. Ends when `signal` aborts or the sandbox goes.
+   */
+  exits(
+    options: CallOptions & { onListening?: () => void },
+  ): AsyncIterable<{ execId: ExecId; exit: ExecExit }>;
   /**
    * Kills the tree with reason `cancelled` after `graceMs` unless somebody attaches; null calls it off. While a command is
    * followed it is not ended so: the grace begins anew.

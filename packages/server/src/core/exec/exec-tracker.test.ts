@@ -1,6 +1,6 @@
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { silentLogger } from "../../platform/logger.ts";
-import { BadRequest, ProviderError } from "../../ports/errors.ts";
+import { BadRequest, ProviderError, RuntimeGone } from "../../ports/errors.ts";
 import type { NewEvent } from "../../ports/store.ts";
 import { FakeClock } from "../testing/fake-clock.ts";
 import { ExecTracker } from "./exec-tracker.ts";
@@ -193,6 +193,54 @@ describe("ExecTracker", () => {
     reader.leave();
     await clock.advance(60_000);
     expect(sandbox.graces).toEqual([["ex-1", 1_000]]);
+  });
+
+  test("one broken connection, which looks like the end of the sandbox, does not end the announcing of a grace", async () => {
+    sandbox.started("spawned");
+    const { reader } = await tracker.start(sandbox.target, started("ex-1"), async () => ({}));
+    sandbox.failure = () => new RuntimeGone("sandbox has ended");
+    sandbox.failures = 1;
+    reader.leave();
+    await settled();
+    expect(sandbox.graces).toEqual([]);
+    clock.advance(300);
+    await settled();
+    expect(sandbox.graces).toEqual([["ex-1", 1_000]]);
+  });
+
+  test("a sandbox that is followed anew gives commands it knows and that nobody reads their grace, once", async () => {
+    sandbox.started("spawned");
+    const read = await tracker.start(sandbox.target, started("ex-1"), async () => ({}));
+    const left = await tracker.start(sandbox.target, started("ex-2"), async () => ({}));
+    await tracker.start(sandbox.target, { ...started("ex-3"), detached: true }, async () => ({}));
+    sandbox.failures = 1;
+    left.reader.leave();
+    await settled();
+    sandbox.infos = [infoOf("ex-1"), infoOf("ex-2"), infoOf("ex-3", { detached: true })];
+    sandbox.replaced();
+    await settled();
+    expect(sandbox.graces).toEqual([["ex-2", 1_000]]);
+    clock.advance(60_000);
+    await settled();
+    expect(sandbox.graces).toEqual([["ex-2", 1_000]]);
+    read.reader.leave();
+    await settled();
+    expect(sandbox.graces).toEqual([
+      ["ex-2", 1_000],
+      ["ex-1", 1_000],
+    ]);
+  });
+
+  test("at adoption the list is read once ends are told, so that none falls between", async () => {
+    const connected = Promise.withResolvers<void>();
+    sandbox.listening = connected.promise;
+    sandbox.infos = [infoOf("ex-1")];
+    sandbox.started("adopted");
+    await settled();
+    expect(sandbox.lists).toBe(0);
+    connected.resolve();
+    await settled();
+    expect(sandbox.lists).toBe(1);
   });
 
   test("a command whose sandbox ended while it was started is lost, once", async () => {

@@ -2,7 +2,7 @@ import { formatDuration } from "@alcove/wire";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
 import type { Clock } from "../../ports/clock.ts";
-import { DomainError, RuntimeGone } from "../../ports/errors.ts";
+import { DomainError } from "../../ports/errors.ts";
 import type { EventSink } from "../../ports/event-sink.ts";
 import type { ExecId } from "../../ports/ids.ts";
 import type { ExecExit, ExecInfo, SandboxOperations } from "../../ports/sandbox-operations.ts";
@@ -33,6 +33,8 @@ interface TrackedExec {
   readers: number;
   /** A grace being announced to the sandbox; whoever attaches waits for it, so that attaching has the last word. */
   graceCall?: Promise<void>;
+  /** Through which connection to the sandbox the grace was announced last; one connection announces it once. */
+  graceBy?: TrackedSandbox;
 }
 
 interface TrackedSandbox {
@@ -222,24 +224,29 @@ export class ExecTracker implements Disposable {
     const signal = sandbox.stop.signal;
     let missed = catchUp;
     let retryMs = firstRetryMs;
+    const tellWhy = (error: unknown) => {
+      if (signal.aborted) return;
+      this.#logger.debug({ sandbox_id: sandbox.row.id, err: error }, "exec ends cannot be followed");
+    };
     while (!signal.aborted) {
       // Its own signal ends a feed that is left early: whoever waits for its next exit must not keep it open.
       const feed = new AbortController();
+      const giveUp = (error: unknown) => {
+        tellWhy(error);
+        feed.abort(followingEnded);
+      };
       try {
-        const exits = sandbox.operations.execs
-          .exits({ signal: AbortSignal.any([signal, feed.signal]) })
-          [Symbol.asyncIterator]();
-        let next = exits.next();
-        next.catch(() => undefined);
-        if (missed) await this.#catchUp(sandbox);
-        for (let result = await next; result.done !== true; result = await next) {
+        const exits = sandbox.operations.execs.exits({
+          signal: AbortSignal.any([signal, feed.signal]),
+          // The list is read once ends are told: one in between would be in neither.
+          ...(missed ? { onListening: () => void this.#catchUp(sandbox).then(undefined, giveUp) } : {}),
+        });
+        for await (const { execId, exit } of exits) {
           retryMs = firstRetryMs;
-          this.sawExit(sandbox.row.id, result.value.execId, result.value.exit);
-          next = exits.next();
+          this.sawExit(sandbox.row.id, execId, exit);
         }
       } catch (error) {
-        if (!signal.aborted)
-          this.#logger.debug({ sandbox_id: sandbox.row.id, err: error }, "exec ends cannot be followed");
+        tellWhy(error);
       } finally {
         feed.abort(followingEnded);
       }
@@ -249,14 +256,15 @@ export class ExecTracker implements Disposable {
     }
   }
 
-  /** Learns the commands that run and gives those that nobody here reads a fresh grace. */
+  /** Learns the commands that run and gives those that nobody here reads a fresh grace, known before or not. */
   async #catchUp(sandbox: TrackedSandbox): Promise<void> {
     using deadline = deadlineAfter(controlDeadlineMs, sandbox.stop.signal);
     for (const info of await sandbox.operations.execs.list({ signal: deadline.signal })) {
       if (info.exit !== undefined) this.sawExit(sandbox.row.id, info.execId, info.exit);
-      else if (!sandbox.execs.has(info.execId)) {
+      else {
         const tracked = this.#learn(sandbox, info);
-        if (tracked !== undefined) this.#startGrace(sandbox, tracked);
+        const given = tracked?.graceBy === sandbox;
+        if (tracked !== undefined && tracked.readers <= 0 && !given) this.#startGrace(sandbox, tracked);
       }
     }
   }
@@ -290,12 +298,15 @@ export class ExecTracker implements Disposable {
 
   #readerLeft(sandbox: TrackedSandbox, tracked: TrackedExec): void {
     tracked.readers -= 1;
-    const stillRuns = sandbox.execs.get(tracked.execId) === tracked;
-    if (stillRuns && tracked.readers <= 0) this.#startGrace(sandbox, tracked);
+    // The provider's connection may have been replaced since: commands go with the sandbox from one to the next.
+    const current = this.#sandboxes.get(sandbox.row.id) ?? sandbox;
+    const stillRuns = current.execs.get(tracked.execId) === tracked;
+    if (stillRuns && tracked.readers <= 0) this.#startGrace(current, tracked);
   }
 
   #startGrace(sandbox: TrackedSandbox, tracked: TrackedExec): void {
     if (tracked.detached) return;
+    tracked.graceBy = sandbox;
     tracked.graceCall = this.#announceGrace(sandbox, tracked);
   }
 
@@ -310,7 +321,8 @@ export class ExecTracker implements Disposable {
         await this.#endUnread(sandbox, tracked.execId, deadline.signal);
         return;
       } catch (error) {
-        if (signal.aborted || isRefusal(error) || error instanceof RuntimeGone) return;
+        // Also a sandbox that is said to be gone: one broken connection says so, and who knows better ends the following.
+        if (signal.aborted || isRefusal(error)) return;
         this.#logger[attempt === 1 ? "warn" : "debug"](
           { sandbox_id: sandbox.row.id, exec_id: tracked.execId, err: error, attempt },
           "the grace of a command without readers could not be started; it is tried again",

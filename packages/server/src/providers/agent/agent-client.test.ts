@@ -310,6 +310,25 @@ it("an upload's source is held while the agent does not take it, and let go when
   expect(produced).toBeLessThan(10_000_000);
 });
 
+it.each([
+  ["shorter", 4],
+  ["longer", 12],
+])(
+  "a body that is %s than its reply promised fails, so that nobody waits for the rest",
+  async (_word, sent) => {
+    const info = { name: "f", path: "/f", type: "file", size: 10, mode: 0o644, uid: 0, gid: 0, mtime_ms: 0 };
+    await using agent = await fakeAgent((_request, connection) => {
+      connection.frame(frameKinds.reply, { info, offset: 0, length: 10 });
+      connection.socket.write(Buffer.concat([encodeHeader(frameKinds.data, sent), Buffer.alloc(sent)]));
+      connection.end();
+    });
+    await using client = clientOf(agent);
+    const { length, body } = await client.files.read("/f", options());
+    expect(length).toBe(10);
+    await expect(body.toArray()).rejects.toThrow(/became shorter|more than it promised/);
+  },
+);
+
 it("frames out of turn and bad versions end the connection with a ProviderError", async () => {
   await using agent = await fakeAgent((request, connection) => {
     if (request.op === "exec.list") connection.socket.write(encodeHeader(0x55, 0));
@@ -368,6 +387,54 @@ it("a broken events connection is made anew, and exits missed meanwhile are told
     setImmediate(() => stop.abort());
   }
   expect(told).toEqual([execId]);
+});
+
+it("events connections may break again and again: neither the sandbox nor a call under way ends", async () => {
+  let listed: (() => void) | undefined;
+  await using agent = await fakeAgent((request, connection) => {
+    if (request.op === "sandbox.stats") {
+      listed = () => connection.answer({ pids: 3 });
+      return;
+    }
+    if (request.op === "exec.list") return connection.answer({ execs: [] });
+    connection.frame(frameKinds.reply, {});
+    connection.socket.end();
+  });
+  await using client = clientOf(agent);
+  let gone = false;
+  client.onGone(() => {
+    gone = true;
+  });
+  const stats = client.stats(options());
+  const feeds = () => agent.requests.filter(({ op }) => op === "sandbox.events").length;
+  await expect.poll(feeds, { timeout: 10_000 }).toBeGreaterThanOrEqual(4);
+  expect(gone).toBe(false);
+  listed?.();
+  expect(await stats).toEqual({ pids: 3 });
+});
+
+it("the list is read after the events connection is there, so that no end falls between", async () => {
+  const order: unknown[] = [];
+  await using agent = await fakeAgent((request, connection) => {
+    order.push(request.op);
+    if (request.op === "exec.list") return connection.answer({ execs: [] });
+    if (agent.connections === 1) {
+      connection.frame(frameKinds.reply, {});
+      connection.socket.end();
+    } else {
+      setTimeout(() => connection.frame(frameKinds.reply, {}), 50);
+    }
+  });
+  await using client = clientOf(agent);
+  let listening = 0;
+  const stop = new AbortController();
+  const exits = client.execs.exits({ signal: stop.signal, onListening: () => listening++ });
+  await expect
+    .poll(() => order, { timeout: 10_000 })
+    .toEqual(["sandbox.events", "sandbox.events", "exec.list"]);
+  expect(listening).toBe(1);
+  stop.abort();
+  for await (const ended of exits) expect(ended).toBeUndefined();
 });
 
 it("commands are listed batch by batch, and an agent that knows no batches is not asked for them", async () => {

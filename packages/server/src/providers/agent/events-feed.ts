@@ -1,7 +1,9 @@
 import { deadlineAfter } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
-import type { CallOptions, ExecExit, ExecId } from "../../ports/index.ts";
+import { outsideRequests } from "../../platform/request-scope.ts";
+import { type CallOptions, type ExecExit, type ExecId, RuntimeGone } from "../../ports/index.ts";
 import type { AgentChannel } from "./channel.ts";
+import type { AgentConnection } from "./connection.ts";
 import { listExecs } from "./exec-list.ts";
 import { Operation } from "./operation.ts";
 import { PushIterator } from "./push-iterator.ts";
@@ -13,21 +15,29 @@ type Exit = { execId: ExecId; exit: ExecExit };
 const maxWaiting = 10_000;
 /** Exits remembered so that one told before a reconnection is not told again. */
 const maxRemembered = 2_000;
-const reconnectMs = 2_000;
+/** How long a connection may take until the agent has answered on it, and the list after it. */
+const connectMs = 5_000;
+/** Pauses before a connection is made anew: none after one that lasted, then ever longer ones. */
+const lastedMs = 10_000;
+const firstPauseMs = 100;
+const longestPauseMs = 5_000;
 
 /**
- * The one `sandbox.events` connection of a sandbox and everybody who listens to it. States: unused, connected, gone.
- * A connection that ends is tried once more, because a broken transport is not a dead sandbox; exits missed meanwhile
- * are read from the list of commands. When that fails the sandbox is gone, for good.
+ * The one `sandbox.events` connection of a sandbox and everybody who listens to it. States: unused, connecting,
+ * connected, gone. A connection that ends is made anew as often as it takes, because a broken transport is not a dead
+ * sandbox; exits missed meanwhile are read from the list of commands once the new one is answered. The sandbox is gone,
+ * for good, when nobody takes a connection at its endpoint any more.
  */
 export class EventsFeed {
   readonly #channel: AgentChannel;
   readonly #logger: Logger;
   readonly #subscribers = new Set<PushIterator<Exit>>();
+  /** Told, once each, that the ends of commands are told from now on. */
+  readonly #awaiting = new Set<() => void>();
   readonly #goneListeners = new Set<() => void>();
   readonly #told = new Set<ExecId>();
   readonly #closing = new AbortController();
-  #state: "unused" | "connected" | "gone" = "unused";
+  #state: "unused" | "connecting" | "connected" | "gone" = "unused";
 
   constructor(options: { channel: AgentChannel; logger: Logger }) {
     this.#channel = options.channel;
@@ -43,9 +53,11 @@ export class EventsFeed {
     return () => this.#goneListeners.delete(own);
   }
 
-  exits(options: CallOptions): AsyncIterable<Exit> {
+  exits(options: CallOptions & { onListening?: () => void }): AsyncIterable<Exit> {
+    const listening = () => options.onListening?.();
     const leave = () => {
       this.#subscribers.delete(queue);
+      this.#awaiting.delete(listening);
       options.signal.removeEventListener("abort", leave);
       queue.end();
     };
@@ -56,6 +68,8 @@ export class EventsFeed {
     }
     this.#subscribers.add(queue);
     options.signal.addEventListener("abort", leave);
+    if (this.#state === "connected") queueMicrotask(listening);
+    else this.#awaiting.add(listening);
     this.#connect();
     return queue;
   }
@@ -64,32 +78,57 @@ export class EventsFeed {
   close(): void {
     this.#closing.abort();
     this.#goneListeners.clear();
-    for (const queue of this.#subscribers) queue.end();
-    this.#subscribers.clear();
+    this.#endQueues();
   }
 
   #connect(): void {
     if (this.#state !== "unused" || this.#closing.signal.aborted) return;
-    this.#state = "connected";
-    this.#listen((error) => void this.#reconnect(error));
+    this.#state = "connecting";
+    // What is armed here lives as long as the sandbox, whoever asked first.
+    void outsideRequests(() => this.#keepConnected());
   }
 
-  #listen(onEnded: (error: unknown) => void): Promise<void> {
-    const listening = new Listening({ onExit: (exit) => this.#tell(exit), onEnded });
-    this.#channel.begin({ op: "sandbox.events" }, listening, this.#closing.signal);
-    return listening.started;
+  async #keepConnected(): Promise<void> {
+    const { signal } = this.#closing;
+    let pauseMs = 0;
+    for (let again = false; !signal.aborted; again = true) {
+      const startedMs = performance.now();
+      try {
+        await this.#listen(again);
+      } catch (error) {
+        if (error instanceof NobodyThere) return this.#gone(error.cause);
+        if (!signal.aborted)
+          this.#logger.debug({ err: error }, "the events connection of a sandbox broke; it is made anew");
+      }
+      if (this.#state === "connected") this.#state = "connecting";
+      pauseMs =
+        performance.now() - startedMs > lastedMs ? 0 : Math.min(longestPauseMs, pauseMs * 2 || firstPauseMs);
+      await pause(pauseMs, signal);
+    }
   }
 
-  async #reconnect(cause: unknown): Promise<void> {
-    if (this.#closing.signal.aborted) return;
+  /** One connection, until it ends. @throws NobodyThere, or why it ended. */
+  async #listen(again: boolean): Promise<void> {
+    const connection = new AbortController();
+    const until = AbortSignal.any([this.#closing.signal, connection.signal]);
+    const listening = new Listening({ onExit: (exit) => this.#tell(exit) });
     try {
-      using deadline = deadlineAfter(reconnectMs, this.#closing.signal);
-      const missed = await listExecs(this.#channel, { signal: deadline.signal, fresh: true });
-      await this.#listen((error) => this.#gone(error));
-      this.#logger.warn({ err: cause }, "the events connection of a sandbox broke and was made anew");
-      for (const { execId, exit } of missed) if (exit !== undefined) this.#tell({ execId, exit });
-    } catch (error) {
-      this.#gone(error);
+      using deadline = deadlineAfter(connectMs, until);
+      this.#channel.begin({ op: "sandbox.events" }, listening, until);
+      await Promise.race([listening.started, whenAborted(deadline.signal)]);
+      if (again) {
+        const missed = await listExecs(this.#channel, { signal: deadline.signal, fresh: true });
+        for (const { execId, exit } of missed) if (exit !== undefined) this.#tell({ execId, exit });
+      }
+      if (this.#closing.signal.aborted) return;
+      this.#state = "connected";
+      const awaiting = [...this.#awaiting];
+      this.#awaiting.clear();
+      for (const listener of awaiting) listener();
+      deadline[Symbol.dispose]();
+      await listening.ended;
+    } finally {
+      connection.abort();
     }
   }
 
@@ -97,9 +136,14 @@ export class EventsFeed {
     if (this.#state === "gone" || this.#closing.signal.aborted) return;
     this.#state = "gone";
     this.#logger.debug({ err: error }, "the agent of a sandbox is gone");
+    this.#endQueues();
+    this.#tellGone();
+  }
+
+  #endQueues(): void {
     for (const queue of this.#subscribers) queue.end();
     this.#subscribers.clear();
-    this.#tellGone();
+    this.#awaiting.clear();
   }
 
   #tellGone(): void {
@@ -122,28 +166,39 @@ export class EventsFeed {
   }
 }
 
+/** The endpoint takes no connection: the process that listened there has ended. */
+class NobodyThere extends Error {}
+
 /** One `sandbox.events` request, open until either side goes. */
 class Listening extends Operation {
   override readonly fresh = true;
   readonly #started = Promise.withResolvers<void>();
+  readonly #ended = Promise.withResolvers<never>();
   readonly #onExit: (exit: Exit) => void;
-  readonly #onEnded: (error: unknown) => void;
-  #answered = false;
+  #dialled = false;
 
-  constructor(options: { onExit: (exit: Exit) => void; onEnded: (error: unknown) => void }) {
+  constructor(options: { onExit: (exit: Exit) => void }) {
     super();
     this.#onExit = options.onExit;
-    this.#onEnded = options.onEnded;
-    // A failure is told through onEnded as well; nobody need wait for the start.
     this.#started.promise.catch(() => undefined);
+    this.#ended.promise.catch(() => undefined);
   }
 
+  /** Resolves when the agent has answered. */
   get started(): Promise<void> {
     return this.#started.promise;
   }
 
+  /** Rejects when the connection ends. */
+  get ended(): Promise<never> {
+    return this.#ended.promise;
+  }
+
+  override attach(connection: AgentConnection): void {
+    super.attach(connection);
+    this.#dialled = true;
+  }
   override onReply(): void {
-    this.#answered = true;
     this.connection?.setKeepsProcessAlive(false);
     this.#started.resolve();
   }
@@ -153,10 +208,35 @@ class Listening extends Operation {
       this.#onExit({ execId: execIdOf(fields), exit: execExitOf(fields) });
   }
   protected override onEnd(): void {
-    this.onFailure(undefined);
+    this.onFailure(new Error("the agent ended the connection"));
   }
   protected override onFailure(error: unknown): void {
-    if (!this.#answered) this.#started.reject(error);
-    this.#onEnded(error);
+    const refused = !this.#dialled && error instanceof RuntimeGone;
+    const cause = refused ? new NobodyThere("nobody listens there", { cause: error }) : error;
+    this.#started.reject(cause);
+    this.#ended.reject(cause);
   }
+}
+
+/** Never resolves. */
+function whenAborted(signal: AbortSignal): Promise<never> {
+  return new Promise((_resolve, reject) => {
+    const tell = () => reject(signal.reason);
+    if (signal.aborted) tell();
+    else signal.addEventListener("abort", tell, { once: true });
+  });
+}
+
+/** Keeps no process alive. */
+function pause(delayMs: number, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    const done = () => {
+      clearTimeout(timer);
+      signal.removeEventListener("abort", done);
+      resolve();
+    };
+    const timer = setTimeout(done, delayMs);
+    timer.unref();
+    signal.addEventListener("abort", done, { once: true });
+  });
 }

@@ -116,7 +116,9 @@ export class AgentExecs implements ExecOperations {
     return execInfoOf(await this.#channel.call(request, options));
   }
 
-  exits(options: CallOptions): AsyncIterable<{ execId: ExecId; exit: ExecExit }> {
+  exits(
+    options: CallOptions & { onListening?: () => void },
+  ): AsyncIterable<{ execId: ExecId; exit: ExecExit }> {
     return this.#feed.exits(options);
   }
 

@@ -147,7 +147,9 @@ export class ExecRegistry implements ExecOperations {
     return exec.info();
   }
 
-  exits(options: CallOptions): AsyncIterable<{ execId: ExecId; exit: ExecExit }> {
+  exits(
+    options: CallOptions & { onListening?: () => void },
+  ): AsyncIterable<{ execId: ExecId; exit: ExecExit }> {
     const stream = new BoundedStream<{ execId: ExecId; exit: ExecExit }>({
       limit: keptRecords,
       signal: options.signal,
@@ -156,6 +158,7 @@ export class ExecRegistry implements ExecOperations {
     else {
       this.#exitStreams.add(stream);
       stream.onEnd(() => this.#exitStreams.delete(stream));
+      queueMicrotask(() => options.onListening?.());
     }
     return stream;
   }

@@ -62,6 +62,10 @@ class PushedExits implements AsyncIterable<Exit> {
     this.#waiting?.({ done: false, value: exit });
   }
 
+  end(): void {
+    this.#waiting?.({ done: true, value: undefined });
+  }
+
   [Symbol.asyncIterator](): AsyncIterator<Exit> {
     return {
       next: () =>
@@ -79,22 +83,33 @@ export class FakeSandbox implements Pick<RunningSandboxes, "subscribe"> {
   readonly graces: [string, number | null][] = [];
   readonly kills: [string, string][] = [];
   infos: ExecInfo[] = [];
+  /** When feeds of ends are there. */
+  listening = Promise.resolve();
+  /** How often the list of commands was read. */
+  lists = 0;
   /** Calls to the sandbox that fail from now on. */
   failures = 0;
+  failure: () => Error = () => new Unavailable("it does not answer");
   /** Feeds of ends that nobody has let go of. */
   openFeeds = 0;
   #listener: Listener | undefined;
 
-  readonly target: { row: SandboxRow; operations: SandboxOperations };
+  target: { row: SandboxRow; operations: SandboxOperations };
 
   constructor() {
     const execs: Pick<ExecOperations, "exits" | "list" | "setGrace" | "kill"> = {
-      exits: ({ signal }) => {
+      exits: ({ signal, onListening }) => {
         this.openFeeds += 1;
-        signal.addEventListener("abort", () => (this.openFeeds -= 1), { once: true });
+        void this.listening.then(onListening);
+        const leave = () => {
+          this.openFeeds -= 1;
+          this.exits.end();
+        };
+        signal.addEventListener("abort", leave, { once: true });
         return this.exits;
       },
       list: async () => {
+        this.lists += 1;
         this.#fail();
         return this.infos;
       },
@@ -116,7 +131,7 @@ export class FakeSandbox implements Pick<RunningSandboxes, "subscribe"> {
   #fail(): void {
     if (this.failures === 0) return;
     this.failures -= 1;
-    throw new Unavailable("it does not answer");
+    throw this.failure();
   }
 
   subscribe(listener: Listener): () => void {
@@ -128,6 +143,12 @@ export class FakeSandbox implements Pick<RunningSandboxes, "subscribe"> {
 
   started(how: "spawned" | "adopted"): void {
     this.#listener?.started(this.target.row, this.target.operations, how);
+  }
+
+  /** The provider's connection to it is another one. */
+  replaced(): void {
+    this.target = { ...this.target, operations: { ...this.target.operations } };
+    this.started("adopted");
   }
 
   stopped(): void {
