@@ -9,6 +9,7 @@ import {
   ProviderError,
   type RuntimeId,
   type RuntimeProvider,
+  type SandboxRow,
   Unavailable,
 } from "../../ports/index.ts";
 import { destroyDeadlineMs, type SandboxContext } from "./context.ts";
@@ -41,9 +42,14 @@ export class DestroyFlow {
   /**
    * Destroys a sandbox whatever its state, a spawn that still waits for its place included; the caller may stop
    * waiting, the work goes on.
+   * @param options.unless asked once nothing else works on it: true leaves it alone.
+   * @returns whether it is gone.
    * @throws NotFound for an id never seen; ProviderError or Unavailable while the provider does not confirm.
    */
-  async destroy(id: string, options: CallOptions & { reason: DestroyReason }): Promise<void> {
+  async destroy(
+    id: string,
+    options: CallOptions & { reason: DestroyReason; unless?: (row: SandboxRow) => boolean },
+  ): Promise<boolean> {
     const { live, store, registry } = this.#context;
     let cancelled = false;
     for (;;) {
@@ -52,7 +58,7 @@ export class DestroyFlow {
       const entry = live.get(id);
       if (work?.kind === "destroy") {
         await abortable(work.done, options.signal);
-        return;
+        return true;
       }
       if (work !== undefined) {
         if (work.kind !== "other") {
@@ -63,11 +69,12 @@ export class DestroyFlow {
         continue;
       }
       if (entry !== undefined) {
+        if (options.unless?.(entry.row) === true) return false;
         await abortable(this.begin(entry, options.reason), options.signal);
-        return;
+        return true;
       }
       const row = await store.sandboxes.get(id as LiveSandbox["row"]["id"]);
-      if (row?.state === "destroyed" || (row === undefined && cancelled)) return;
+      if (row?.state === "destroyed" || (row === undefined && cancelled)) return true;
       if (row === undefined) throw sandboxNotFound(id);
       if (!registry.reaches(row)) throw workerUnavailable(row);
       if (live.workOn(id) !== undefined || live.get(id) !== undefined) continue;

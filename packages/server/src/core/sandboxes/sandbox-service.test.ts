@@ -522,6 +522,25 @@ describe("expiry", () => {
     expect(h.events.events.at(-1)).toMatchObject({ type: "sandbox.destroyed", data: { reason: "expired" } });
   });
 
+  it("is not made up for by prune where somebody extends the sandbox at that moment", async () => {
+    const h = await harness();
+    const { id } = await h.spawn({ ttlMs: 1_000 });
+    await h.clock.advance(999);
+    const gate = Promise.withResolvers<void>();
+    const update = store.sandboxes.update.bind(store.sandboxes);
+    vi.spyOn(store.sandboxes, "update").mockImplementationOnce(async (...call) => {
+      await gate.promise;
+      return update(...call);
+    });
+    const extended = h.service.extend(id, 60_000, { signal: forever });
+    await h.clock.advance(1);
+    const pruned = h.service.prune({ signal: forever });
+    gate.resolve();
+    await extended;
+    expect(await pruned).toBe(0);
+    expect((await h.service.get(id)).state).toBe("running");
+  });
+
   it("is made up for by prune, which counts what is gone", async () => {
     const h = await harness();
     const rows = [await h.spawn({ ttlMs: 1_000 }), await h.spawn({ ttlMs: 1_000 }), await h.spawn()];

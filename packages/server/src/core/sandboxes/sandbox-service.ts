@@ -145,23 +145,22 @@ export class SandboxService implements AsyncDisposable {
   /** Idempotent. @throws NotFound for an id never seen; ProviderError or Unavailable while it is not confirmed. */
   async destroy(id: string, options: CallOptions): Promise<void> {
     await this.#directory.loaded(options);
-    return this.#destroys.destroy(id, { signal: options.signal, reason: "requested" });
+    await this.#destroys.destroy(id, { signal: options.signal, reason: "requested" });
   }
 
   /** Destroys everything that has expired, now. @returns how many are gone. */
   async prune(options: CallOptions): Promise<number> {
     const { live, clock, logger } = this.#context;
     await this.#directory.loaded(options);
-    const nowMs = clock.now().getTime();
-    const due = live
-      .all()
-      .filter(({ work }) => work?.kind !== "reserving")
-      .filter(({ row }) => row.state === "expired" || row.expiresAt.getTime() <= nowMs);
+    const lives = ({ state, expiresAt }: SandboxRow) =>
+      state !== "expired" && expiresAt.getTime() > clock.now().getTime();
+    const due = live.all().filter(({ work, row }) => work?.kind !== "reserving" && !lives(row));
     let pruned = await this.#failed.sweep(options);
     await boundedParallel(due, parallelDestroys, async ({ row }) => {
       try {
-        await this.#destroys.destroy(row.id, { signal: options.signal, reason: "expired" });
-        pruned++;
+        // Whoever extends it at this moment keeps it.
+        const { signal } = options;
+        if (await this.#destroys.destroy(row.id, { signal, reason: "expired", unless: lives })) pruned++;
       } catch (error) {
         if (options.signal.aborted) throw options.signal.reason;
         logger.warn({ sandbox_id: row.id, err: error }, "an expired sandbox could not be pruned");
