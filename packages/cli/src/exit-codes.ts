@@ -45,6 +45,7 @@ export function exitCodeOf(error: unknown): number {
     case "resource_limit":
       return exitCodes.limit;
     case "unreachable":
+    case "cut":
     case "unavailable":
     case "client_timeout":
       return exitCodes.unreachable;

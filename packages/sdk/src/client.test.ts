@@ -1,4 +1,5 @@
 import { once } from "node:events";
+import { readFileSync } from "node:fs";
 import http from "node:http";
 import type { AddressInfo } from "node:net";
 import { Readable } from "node:stream";
@@ -48,6 +49,121 @@ describe("AlcoveClient", () => {
       requestId: "r1",
       details: { extra: 1 },
     });
+  });
+
+  test("a refusal keeps its code and its output, however large", async () => {
+    const stdout = "x".repeat(2 ** 20);
+    handle = (_request, response) => {
+      response.writeHead(408, { "content-type": "application/json; charset=utf-8" });
+      response.end(JSON.stringify({ code: "timeout", message: "too late", stdout }));
+    };
+    using client = new AlcoveClient({ url });
+    await expect(client.exec("sb-a", { command: "yes" })).rejects.toMatchObject({
+      status: 408,
+      code: "timeout",
+      details: { stdout },
+    });
+  });
+
+  test("what never arrived and what may have been done have different codes", async () => {
+    handle = (request) => request.socket.destroy();
+    using client = new AlcoveClient({ url });
+    await expect(client.extend("sb-a", "5m")).rejects.toMatchObject({
+      status: 0,
+      code: "cut",
+      message: expect.stringContaining("not known"),
+    });
+    const gone = http.createServer();
+    gone.listen(0, "127.0.0.1");
+    await once(gone, "listening");
+    const { port } = gone.address() as AddressInfo;
+    gone.close();
+    await once(gone, "close");
+    using nobody = new AlcoveClient({ url: `http://127.0.0.1:${port}` });
+    await expect(nobody.extend("sb-a", "5m")).rejects.toMatchObject({ status: 0, code: "unreachable" });
+  });
+
+  test("there is a method for every operation of the API", async () => {
+    const document = JSON.parse(readFileSync(new URL("../../../openapi.json", import.meta.url), "utf8"));
+    const empty = () => Readable.from([]);
+    const calls: Record<string, (client: AlcoveClient) => Promise<unknown>> = {
+      getHealth: (client) => client.health(),
+      getLiveness: (client) => client.live(),
+      getReadiness: (client) => client.ready(),
+      listProviders: (client) => client.providers(),
+      getProvider: (client) => client.provider("x"),
+      testProviders: (client) => client.testProviders(),
+      streamEvents: (client) => client.events().next(),
+      spawnSandbox: (client) => client.spawn({}),
+      listSandboxes: (client) => client.sandboxes(),
+      pruneSandboxes: (client) => client.prune(),
+      checkAdmission: (client) => client.admission({}),
+      getSandbox: (client) => client.sandbox("x"),
+      destroySandbox: (client) => client.destroy("x"),
+      extendSandbox: (client) => client.extend("x", "5m"),
+      getSandboxLogs: (client) => client.logs("x", 10),
+      getSandboxStats: (client) => client.stats("x"),
+      exec: (client) => client.exec("x", { command: "true" }),
+      startExec: (client) => client.startExec("x", { command: "true" }),
+      listExecs: (client) => client.execs("x"),
+      getExec: (client) => client.execRecord("x", "x"),
+      killExec: (client) => client.killExec("x", "x"),
+      getExecOutput: (client) => client.execOutput("x", "x"),
+      signalExec: (client) => client.signalExec("x", "x", "TERM"),
+      writeExecStdin: (client) => client.writeStdin("x", "x", { data: "" }),
+      execWebSocket: (client) => client.openExec("x", { command: "true" }),
+      readFile: (client) => client.files.read("x", "/a", { range: { start: 2, end: 5 } }),
+      uploadFile: (client) => client.files.write("x", "/a", Buffer.alloc(1), { mode: "600", user: "1" }),
+      deleteFile: (client) => client.files.remove("x", "/a", { recursive: true }),
+      listFiles: (client) => client.files.list("x", "/a"),
+      statFile: (client) => client.files.stat("x", "/a"),
+      globFiles: (client) => client.files.glob("x", "/a/*"),
+      moveFile: (client) => client.files.move("x", "/a", "/b"),
+      chmodFile: (client) => client.files.chmod("x", "/a", "600"),
+      watchFiles: (client) => client.files.watch("x", "/a", { recursive: true }),
+      readArchive: (client) => client.files.readArchive("x", "/a"),
+      writeArchive: (client) => client.files.writeArchive("x", "/a", empty(), { user: "1" }),
+    };
+    const operations = Object.entries<Record<string, { operationId: string }>>(document.paths).flatMap(
+      ([path, methods]) =>
+        Object.entries(methods).map(([method, { operationId }]) => ({ path, method, operationId })),
+    );
+    // `uploadFile` does the same without holding the contents in memory.
+    const wanted = operations.filter(({ operationId }) => operationId !== "writeFile");
+    expect(Object.keys(calls).sort()).toEqual(wanted.map(({ operationId }) => operationId).sort());
+    for (const { path, method, operationId } of wanted) {
+      const seen: string[] = [];
+      handle = (request, response) => {
+        seen.push(`${request.method} ${request.url?.replace(/\?.*/, "")}`);
+        response.writeHead(400).end("{}");
+      };
+      using client = new AlcoveClient({ url });
+      await calls[operationId]?.(client).catch(() => undefined);
+      expect(seen).toEqual([`${method.toUpperCase()} ${path.replaceAll(/\{\w+\}/g, "x")}`]);
+    }
+  });
+
+  test("a range of a file is from its start up to and without its end", async () => {
+    let range: string | undefined;
+    handle = (request, response) => {
+      range = request.headers.range;
+      response.writeHead(206).end("cde");
+    };
+    using client = new AlcoveClient({ url });
+    const { body } = await client.files.read("sb-a", "/a", { range: { start: 2, end: 5 } });
+    expect(await body.toArray()).toEqual([Buffer.from("cde")]);
+    expect(range).toBe("bytes=2-4");
+    await (await client.files.read("sb-a", "/a", { range: { start: 2 } })).body.toArray();
+    expect(range).toBe("bytes=2-");
+  });
+
+  test("a watch tells each change", async () => {
+    const change = { type: "write", path: "/a" } as const;
+    handle = (_request, response) => response.end(`event: write\ndata: ${JSON.stringify(change)}\n\n`);
+    using client = new AlcoveClient({ url });
+    const changes = [];
+    for await (const told of await client.files.watch("sb-a", "/")) changes.push(told);
+    expect(changes).toEqual([change]);
   });
 
   test("a refusal of a proxy, which is no JSON, keeps its status", async () => {

@@ -1,11 +1,17 @@
 import type {
+  AdmissionDecision,
   Event,
   ExecRecord,
   ExecRequest,
   ExecResult,
   ExecStreamChunk,
+  Health,
+  Liveness,
   OutputEncoding,
+  ProviderDetail,
   ProviderHealth,
+  ProviderTestResult,
+  PruneResult,
   Readiness,
   Sandbox,
   SandboxState,
@@ -52,12 +58,29 @@ export class AlcoveClient implements Disposable {
     this.#transport[Symbol.dispose]();
   }
 
+  async health(options: CallOptions = {}): Promise<Health> {
+    return this.#get("/health", options);
+  }
+
+  async live(options: CallOptions = {}): Promise<Liveness> {
+    return this.#get("/live", options);
+  }
+
   async ready(options: CallOptions = {}): Promise<Readiness> {
     return this.#get("/ready", options);
   }
 
   async providers(options: CallOptions = {}): Promise<ProviderHealth[]> {
     return this.#get("/providers", options);
+  }
+
+  async provider(name: string, options: CallOptions = {}): Promise<ProviderDetail> {
+    return this.#get(`/providers/${encodeURIComponent(name)}`, options);
+  }
+
+  /** Checks all of them now: which are healthy. */
+  async testProviders(options: CallOptions = {}): Promise<ProviderTestResult> {
+    return this.#post("/providers/test", undefined, options);
   }
 
   async spawn(
@@ -70,6 +93,22 @@ export class AlcoveClient implements Disposable {
       json: request,
       headers: options.idempotencyKey === undefined ? {} : { "idempotency-key": options.idempotencyKey },
       timeoutMs: options.timeoutMs ?? spawnMs,
+      signal: options.signal,
+    });
+    return body;
+  }
+
+  /** What a spawn would meet; nothing is created. */
+  async admission(request: SpawnRequest, options: CallOptions = {}): Promise<AdmissionDecision> {
+    return this.#post("/sandboxes/admission", request, options);
+  }
+
+  /** Destroys all that have expired. */
+  async prune(options: CallOptions = {}): Promise<PruneResult> {
+    const { body } = await this.#transport.json<PruneResult>({
+      method: "DELETE",
+      path: "/sandboxes",
+      timeoutMs: options.timeoutMs ?? quickMs * 2,
       signal: options.signal,
     });
     return body;

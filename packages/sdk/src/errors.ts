@@ -1,4 +1,8 @@
-/** Codes of our own, beside the service's: nobody answered, no answer in time, an answer that is no answer. */
+/**
+ * Codes of our own, beside the service's. `unreachable`: no connection was made, nothing was done. `cut`: it broke, and the
+ * request may have been carried out. `client_timeout`: no answer in time, which may be both. `bad_response`: an answer that
+ * is none.
+ */
 export type ClientErrorCode = "unreachable" | "client_timeout" | "cancelled" | "cut" | "bad_response";
 
 /** A call that failed: refused by the service, or never answered. */

@@ -1,5 +1,6 @@
 import type { Readable } from "node:stream";
-import type { FileInfo } from "@alcove/wire";
+import type { FileInfo, WatchEvent } from "@alcove/wire";
+import { parse, readEvents } from "./lines.ts";
 import type { Query, Transport } from "./transport.ts";
 
 interface FileCallOptions {
@@ -40,29 +41,37 @@ export class FilesClient {
     await this.#json("POST", id, "/chmod", {}, options, { path, mode });
   }
 
-  /** The body must be read to its end or destroyed. */
+  /**
+   * The body must be read to its end or destroyed.
+   * @param options.range bytes wanted: from `start`, up to and without `end`.
+   */
   async read(
     id: string,
     path: string,
-    options: FileCallOptions = {},
+    options: FileCallOptions & { range?: { start: number; end?: number } } = {},
   ): Promise<{ body: Readable; length: number | undefined }> {
+    const { signal, range } = options;
     const response = await this.#transport.send({
       method: "GET",
       path: filesPath(id, ""),
       query: { path },
-      ...options,
+      headers: range === undefined ? {} : { range: rangeHeader(range) },
+      signal,
     });
     return { body: response, length: lengthOf(response.headers["content-length"]) };
   }
 
-  /** @param options.mode octal, `0755`; default 0644. */
+  /**
+   * @param options.mode octal, `0755`; a file that is replaced keeps its own, a new one gets 0644.
+   * @param options.user with whose rights it is written, and whose it is then.
+   */
   async write(
     id: string,
     path: string,
     body: Readable | Uint8Array,
-    options: FileCallOptions & { mode?: string; length?: number } = {},
+    options: FileCallOptions & { mode?: string; user?: string; length?: number } = {},
   ): Promise<void> {
-    await this.#upload(id, "", { path, mode: options.mode }, body, options);
+    await this.#upload(id, "", { path, mode: options.mode, user: options.user }, body, options);
   }
 
   /** A tar of what is below a directory. */
@@ -76,8 +85,31 @@ export class FilesClient {
   }
 
   /** Unpacks a tar below a directory. */
-  async writeArchive(id: string, path: string, body: Readable, options: FileCallOptions = {}): Promise<void> {
-    await this.#upload(id, "/archive", { path }, body, options);
+  async writeArchive(
+    id: string,
+    path: string,
+    body: Readable,
+    options: FileCallOptions & { user?: string } = {},
+  ): Promise<void> {
+    await this.#upload(id, "/archive", { path, user: options.user }, body, options);
+  }
+
+  /** Changes of a directory as they happen, from the moment this resolves until `signal` aborts or the reader leaves. */
+  async watch(
+    id: string,
+    path: string,
+    options: FileCallOptions & { recursive?: boolean } = {},
+  ): Promise<AsyncGenerator<WatchEvent>> {
+    const { signal, recursive } = options;
+    const response = await this.#transport.send({
+      method: "GET",
+      path: filesPath(id, "/watch"),
+      query: { path, recursive },
+      headers: { accept: "text/event-stream" },
+      timeoutMs: quickMs,
+      signal,
+    });
+    return changes(response);
   }
 
   async #upload(
@@ -122,6 +154,16 @@ export class FilesClient {
 
 function filesPath(id: string, route: string): string {
   return `/sandboxes/${encodeURIComponent(id)}/files${route}`;
+}
+
+/** @throws RangeError for a range that holds nothing. */
+function rangeHeader({ start, end }: { start: number; end?: number }): string {
+  if (end !== undefined && end <= start) throw new RangeError(`the range from ${start} to ${end} is empty`);
+  return `bytes=${start}-${end === undefined ? "" : end - 1}`;
+}
+
+async function* changes(response: Readable): AsyncGenerator<WatchEvent> {
+  for await (const { data } of readEvents(response)) yield parse(data);
 }
 
 function lengthOf(header: string | undefined): number | undefined {

@@ -3,7 +3,7 @@ import type { Readable } from "node:stream";
 import { pipeline } from "node:stream/promises";
 import { AlcoveError, clientError } from "./errors.ts";
 
-/** A connection that broke before the first byte of an answer, or was refused. */
+/** Why no connection was made, in words. */
 const noAnswerCodes: Readonly<Record<string, string>> = {
   ECONNREFUSED: "nothing listens there",
   ENOTFOUND: "the host name is unknown",
@@ -16,7 +16,8 @@ const noAnswerCodes: Readonly<Record<string, string>> = {
 };
 
 const maxJsonBytes = 128 * 2 ** 20;
-const maxErrorBytes = 65_536;
+/** A refusal that is not the service's own, a proxy's page for instance. */
+const maxForeignBytes = 65_536;
 
 export interface TransportOptions {
   url: string;
@@ -51,7 +52,7 @@ export class Transport implements Disposable {
   readonly #client: Pick<typeof http, "Agent" | "request">;
 
   constructor(options: TransportOptions) {
-    const url = URL.parse(options.url);
+    const url = parseUrl(options.url);
     if (url === null || (url.protocol !== "http:" && url.protocol !== "https:")) {
       throw clientError(
         "bad_response",
@@ -134,6 +135,14 @@ export class Transport implements Disposable {
       agent: this.#agent,
       ...(call.signal === undefined ? {} : { signal: call.signal }),
     });
+    let connected = false;
+    request.once("socket", (socket) => {
+      const on = () => {
+        connected = true;
+      };
+      if (!socket.connecting) on();
+      else socket.once(this.baseUrl.protocol === "https:" ? "secureConnect" : "connect", on);
+    });
     const response = new Promise<http.IncomingMessage>((resolve, reject) => {
       const timer =
         call.timeoutMs === undefined
@@ -154,17 +163,30 @@ export class Transport implements Disposable {
       });
       request.on("error", (error) => {
         clearTimeout(timer);
-        reject(this.#translate(error, call.signal));
+        reject(this.#translate(error, call, connected));
       });
     });
     if (payload === undefined || payload instanceof Uint8Array) request.end(payload);
     return { request, response };
   }
 
-  #translate(error: unknown, signal: AbortSignal | undefined): AlcoveError {
+  #translate(error: unknown, call: Call, connected: boolean): AlcoveError {
+    const { signal, method, path } = call;
     if (error instanceof AlcoveError) return error;
     if (signal?.aborted) return clientError("cancelled", "the call was cancelled", signal.reason);
+    if (connected) {
+      const message = `${method} ${path}: the connection to ${this.baseUrl.href} broke before an answer; whether it was done is not known`;
+      return clientError("cut", message, error);
+    }
     return unreachable(this.baseUrl, error);
+  }
+}
+
+function parseUrl(text: string): URL | null {
+  try {
+    return new URL(text);
+  } catch {
+    return null;
   }
 }
 
@@ -186,7 +208,11 @@ export async function refusal(
 ): Promise<AlcoveError> {
   const status = response.statusCode ?? 0;
   const requestId = response.headers["x-request-id"];
-  const body = parseErrorBody(await readText(response, maxErrorBytes).catch(() => ""));
+  // The output of a command that ran into its deadline stands in the body of the refusal.
+  const isJson = response.headers["content-type"]?.startsWith("application/json") === true;
+  const body = parseErrorBody(
+    await readText(response, isJson ? maxJsonBytes : maxForeignBytes).catch(() => ""),
+  );
   return new AlcoveError({
     status,
     code: typeof body.code === "string" ? body.code : `http_${status}`,

@@ -140,3 +140,4 @@ export function statusBody<const S extends string>(status: S) {
   return Type.Object({ status: Type.Literal(status) });
 }
 export const PruneResult = Type.Object({ pruned: Type.Integer() }, { $id: "PruneResult" });
+export type PruneResult = Static<typeof PruneResult>;

@@ -64,10 +64,12 @@ export const Health = Type.Object(
   { status: Type.Literal("ok"), version: Type.String(), uptime: Duration },
   { $id: "Health" },
 );
+export type Health = Static<typeof Health>;
 export const Liveness = Type.Object(
   { status: Type.Literal("alive"), version: Type.String(), uptime: Duration },
   { $id: "Liveness" },
 );
+export type Liveness = Static<typeof Liveness>;
 export const Readiness = Type.Object(
   {
     status: Type.Enum(["ready", "not_ready"]),

@@ -1,0 +1,78 @@
+import { execFile } from "node:child_process";
+import { once } from "node:events";
+import { mkdir, mkdtemp, rm, symlink, writeFile } from "node:fs/promises";
+import http from "node:http";
+import type { AddressInfo } from "node:net";
+import { tmpdir } from "node:os";
+import path from "node:path";
+import { fileURLToPath } from "node:url";
+import { promisify } from "node:util";
+import { afterEach, beforeEach, expect, test } from "vitest";
+
+const run = promisify(execFile);
+const root = fileURLToPath(new URL("../../..", import.meta.url));
+
+let folder: string;
+beforeEach(async () => {
+  folder = await mkdtemp(path.join(tmpdir(), "alcove-packed-"));
+});
+afterEach(() => rm(folder, { recursive: true }));
+
+/** The Node of this machine beside the one that runs tests, when it is one the SDK is made for. */
+async function otherNodes(): Promise<string[]> {
+  const found: string[] = [];
+  for (const place of (process.env.PATH ?? "").split(path.delimiter)) {
+    const node = path.join(place, "node");
+    const { stdout } = await run(node, ["-p", "process.versions.node"]).catch(() => ({ stdout: "0" }));
+    const [major = 0, minor = 0] = stdout.split(".").map(Number);
+    if (major > 20 || (major === 20 && minor >= 16)) found.push(node);
+  }
+  return found;
+}
+
+test("the packed SDK runs where only Node is", { timeout: 120_000 }, async () => {
+  const { stdout } = await run(process.execPath, [path.join(root, "scripts", "pack-sdk.ts"), folder], {
+    cwd: root,
+  });
+  const archive = stdout.trim().split("\n").at(-1) ?? "";
+  const installed = path.join(folder, "node_modules", "@alcove", "sdk");
+  await mkdir(installed, { recursive: true });
+  await run("tar", ["-xzf", archive, "-C", installed, "--strip-components", "1"]);
+  for (const name of ["ws", "typebox"])
+    await symlink(path.join(root, "node_modules", name), path.join(folder, "node_modules", name));
+
+  const server = http.createServer((_request, response) => response.end('{"status":"ok"}'));
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  try {
+    const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+    const program = `
+      import { AlcoveClient } from "@alcove/sdk";
+      const client = new AlcoveClient({ url: ${JSON.stringify(url)} });
+      console.log((await client.health()).status);
+      await client.openExec("sb-a", { command: "true" }).catch((error) => console.log(error.name));
+      client[Symbol.dispose]();`;
+    for (const node of [process.execPath, ...(await otherNodes())]) {
+      const told = await run(node, ["--input-type=module", "-e", program], { cwd: folder });
+      expect([node, told.stdout]).toEqual([node, "ok\nAlcoveError\n"]);
+    }
+  } finally {
+    server.close();
+    server.closeAllConnections();
+  }
+  // What an editor sees: an id is a text, and no number.
+  const tsc = path.join(root, "node_modules", ".bin", "tsc");
+  const code = `import { AlcoveClient } from "@alcove/sdk";
+    export const id = async (client: AlcoveClient): Promise<TYPE> => (await client.spawn({ ttl: "5m" })).id;`;
+  const check = async (type: string) => {
+    await writeFile(path.join(folder, "use.mts"), code.replace("TYPE", type));
+    const flags = ["--noEmit", "--strict", "--skipLibCheck", "--module", "nodenext", "--lib", "esnext"];
+    const types = ["--types", "node", "--typeRoots", path.join(root, "node_modules", "@types")];
+    return run(tsc, [...flags, ...types, "use.mts"], { cwd: folder }).then(
+      () => "fits",
+      ({ stdout }: { stdout: string }) => stdout,
+    );
+  };
+  expect(await check("string")).toBe("fits");
+  expect(await check("number")).toMatch(/use\.mts.*TS2322/);
+});
