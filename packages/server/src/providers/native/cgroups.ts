@@ -3,6 +3,7 @@ import { access, mkdir, readdir, readFile, rmdir, statfs, writeFile } from "node
 import { join } from "node:path";
 import type { RuntimeStats } from "../../ports/index.ts";
 import type { CgroupSpec } from "./launch-spec.ts";
+import { vacateGroup } from "./vacate-group.ts";
 
 const mountPoint = "/sys/fs/cgroup";
 const cgroup2Magic = 0x63677270;
@@ -115,6 +116,7 @@ async function openV2(name: string): Promise<Cgroups> {
     .split("\n")
     .find((line) => line.startsWith("0::"));
   const ownPath = join(mountPoint, own?.slice(3).trim() ?? "/");
+  const handDown = v2Controllers.map((controller) => `+${controller}`).join(" ");
   let above = mountPoint;
   if (!rooted || !(await offers(mountPoint))) {
     // A group with processes cannot hand controllers down: the service moves into one of its own first.
@@ -122,12 +124,10 @@ async function openV2(name: string): Promise<Cgroups> {
     const leaf = join(ownPath, "service");
     if (!ownPath.endsWith("/service")) {
       await mkdir(leaf, { recursive: true });
-      for (const pid of (await readFile(join(ownPath, "cgroup.procs"), "utf8")).split("\n"))
-        if (pid !== "") await writeFile(join(leaf, "cgroup.procs"), pid);
+      await vacateGroup(ownPath, { into: leaf, handDown });
       above = ownPath;
     } else above = join(ownPath, "..");
   }
-  const handDown = v2Controllers.map((controller) => `+${controller}`).join(" ");
   await writeFile(join(above, "cgroup.subtree_control"), handDown);
   const parent = join(above, name);
   await makeWritable(parent);
