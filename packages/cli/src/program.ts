@@ -14,6 +14,7 @@ export function createProgram(): Command {
   addSandboxCommands(program);
   addExecCommands(program);
   addFileAndEventCommands(program);
+  addQuotaCommands(program);
   return program;
 }
 
@@ -175,6 +176,29 @@ function addFileAndEventCommands(program: Command): void {
     .option("--sandbox <id>", "only this sandbox's")
     .option("--since <event id>", "begin after this event")
     .action(async (flags) => (await import("./commands/events.ts")).events(flags));
+}
+
+function addQuotaCommands(program: Command): void {
+  const quota = program.command("quota").description("what owners may have");
+  client(quota.command("ls").alias("list").description("list quotas, by owner"))
+    .option("--json", "print JSON")
+    .action(async (flags) => (await import("./commands/quota.ts")).quotaList(flags));
+  client(quota.command("show <owner>").description("tell what an owner has and may have"))
+    .option("--json", "print JSON")
+    .action(async (owner, flags) => (await import("./commands/quota.ts")).quotaShow(owner, flags));
+  client(
+    quota.command("set <owner>").description("give an owner a quota; what is left out inherits the default"),
+  )
+    .option("--max-sandboxes <count>", "sandboxes at once", parseCount)
+    .option("--max-ttl <duration>", "longest time to live, whole seconds")
+    .option("--max-exec-timeout <duration>", "longest deadline of a command, whole seconds")
+    .option("--max-memory <mb>", "memory of all its sandboxes, MB", parseCount)
+    .option("--max-vcpus <count>", "virtual CPUs of all its sandboxes", parseCount)
+    .option("--json", "print JSON")
+    .action(async (owner, flags) => (await import("./commands/quota.ts")).quotaSet(owner, flags));
+  client(
+    quota.command("rm <owner>").alias("remove").description("let an owner have the defaults again"),
+  ).action(async (owner, flags) => (await import("./commands/quota.ts")).quotaRemove(owner, flags));
 }
 
 /** What every command that talks to a service takes. */

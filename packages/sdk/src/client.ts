@@ -23,6 +23,7 @@ import { type EventFilter, eventStream } from "./events.ts";
 import type { ExecAttach, ExecSocket, ExecStart } from "./exec-socket.ts";
 import { FilesClient } from "./files.ts";
 import { readNdjson } from "./lines.ts";
+import { QuotasClient } from "./quotas.ts";
 import { Transport, type TransportOptions } from "./transport.ts";
 
 export interface CallOptions {
@@ -48,10 +49,12 @@ const spawnMs = 600_000;
 export class AlcoveClient implements Disposable {
   readonly #transport: Transport;
   readonly files: FilesClient;
+  readonly quotas: QuotasClient;
 
   constructor(options: TransportOptions) {
     this.#transport = new Transport(options);
     this.files = new FilesClient(this.#transport);
+    this.quotas = new QuotasClient(this.#transport);
   }
 
   [Symbol.dispose](): void {

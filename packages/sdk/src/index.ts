@@ -5,4 +5,5 @@ export { bytesOf } from "./exec-output.ts";
 export type { ExecAttach, ExecSocket, ExecStart } from "./exec-socket.ts";
 export { FilesClient } from "./files.ts";
 export { readEvents, readLines, readNdjson, type ServerSentEvent } from "./lines.ts";
+export { QuotasClient } from "./quotas.ts";
 export type { TransportOptions } from "./transport.ts";

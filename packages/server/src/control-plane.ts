@@ -7,6 +7,8 @@ import { ExecService } from "./core/exec/exec-service.ts";
 import { FileService } from "./core/files/file-service.ts";
 import { localWorkerId } from "./core/providers/provider-address.ts";
 import type { ProviderRegistry } from "./core/providers/provider-registry.ts";
+import { Limits } from "./core/quotas/limits.ts";
+import { Quotas } from "./core/quotas/quotas.ts";
 import { Reconciler } from "./core/reconcile/reconciler.ts";
 import { composeSandboxes } from "./core/sandboxes/compose.ts";
 import type { SandboxService } from "./core/sandboxes/sandbox-service.ts";
@@ -49,16 +51,20 @@ export async function openControlPlane(options: {
   const common = { store, registry, clock: systemClock, logger };
   const events = opened.use(await EventLog.open({ ...common, retention: config.store.eventsRetention }));
   const onMark = (err: unknown) => logger.warn({ err }, "the data directory could not be marked as newer");
+  const quotas = await Quotas.open({ ...common, events });
+  const limits = new Limits(config.defaults, quotas);
   const { sandboxes, lifecycle } = composeSandboxes({
     ...common,
     events,
     ...(installation === undefined ? {} : { beforeSpawned: () => installation.sandboxMade(onMark) }),
     ids: randomIds,
     defaults: config.defaults,
+    limits,
     deadmanGraceMs: config.server.deadmanGraceMs,
     workerId: localWorkerId,
   });
   opened.use(sandboxes);
+  quotas.onChange(() => sandboxes.limitsChanged());
   const execs = opened.use(
     new ExecService({
       ...common,
@@ -66,8 +72,10 @@ export async function openControlPlane(options: {
       events,
       ids: randomIds,
       limits: {
-        defaultTimeoutMs: config.defaults.defaultExecTimeoutMs,
-        maxTimeoutMs: config.defaults.maxExecTimeoutMs,
+        deadlinesOf: (ownerId) => ({
+          defaultTimeoutMs: config.defaults.defaultExecTimeoutMs,
+          maxTimeoutMs: limits.of(ownerId).maxExecTimeoutMs,
+        }),
         maxOutputBytes: config.exec.maxOutputBytes,
         disconnectGraceMs: config.exec.disconnectGraceMs,
       },
@@ -92,6 +100,8 @@ export async function openControlPlane(options: {
     sandboxes,
     execs,
     files,
+    quotas,
+    limits,
     answers: new AnswerBudget({
       // Two streams of a command, in three copies, are within one owner's half.
       totalBytes: Math.max(bufferedAnswersBytes, 12 * config.exec.maxOutputBytes),

@@ -19,6 +19,8 @@ export const eventTypes = [
   "spawn.queued",
   "spawn.dequeued",
   "spawn.queue_timeout",
+  "quota.saved",
+  "quota.deleted",
 ] as const;
 
 export type EventType = (typeof eventTypes)[number];
@@ -46,6 +48,8 @@ export const eventData = {
   "spawn.queued": ["owner_id", "reason", "depth"],
   "spawn.dequeued": ["owner_id", "waited_ms"],
   "spawn.queue_timeout": ["owner_id", "waited_ms"],
+  "quota.saved": ["owner_id"],
+  "quota.deleted": ["owner_id"],
 } as const satisfies Record<EventType, readonly string[]>;
 
 /** One event of `GET /events`. Ids increase within a store. docs/api/events.md. */

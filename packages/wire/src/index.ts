@@ -4,6 +4,7 @@ export * from "./events.ts";
 export * from "./exec.ts";
 export * from "./files.ts";
 export * from "./nearest.ts";
+export * from "./quotas.ts";
 export * from "./sandboxes.ts";
 export * from "./system.ts";
 export * from "./texts.ts";

@@ -8,6 +8,7 @@ import type { Logger } from "../platform/logger.ts";
 import { withinRequest } from "../platform/request-scope.ts";
 import type { Clock } from "../ports/clock.ts";
 import { DomainError } from "../ports/errors.ts";
+import { accessOf, checkAccess } from "./access.ts";
 import { AccessLog } from "./access-log.ts";
 import { anybody, authenticate, KeyCheck, localUser } from "./auth.ts";
 import { BrowserGuard } from "./browser-guard.ts";
@@ -23,6 +24,7 @@ import { execSocketRoute } from "./routes/exec-socket.ts";
 import { execRoutes } from "./routes/execs.ts";
 import { fileRoutes } from "./routes/files.ts";
 import { providerRoutes } from "./routes/providers.ts";
+import { quotaRoutes } from "./routes/quotas.ts";
 import { rawFileRoutes } from "./routes/raw-files.ts";
 import type { RouteApp } from "./routes/route-app.ts";
 import { sandboxRoutes } from "./routes/sandboxes.ts";
@@ -134,6 +136,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
       eventRoutes(scope, options);
       systemRoutes(scope, options);
       providerRoutes(scope, options);
+      quotaRoutes(scope, options);
       await scope.register(async (raw: RouteApp) => rawFileRoutes(raw, options));
       let document: string | undefined;
       scope.get("/openapi.json", { config: { open: true } }, (_request, reply) => {
@@ -168,8 +171,13 @@ const unreadableRequest = (() => {
 function guard(app: RouteApp, options: ApiOptions & { browsers: BrowserGuard }): void {
   const { auth } = options.config;
   let keys = new KeyCheck(auth);
-  app.decorate("replaceKeys", (changed: { apiKey: string; adminApiKey: string }) => {
-    keys = new KeyCheck(changed);
+  app.decorate("replaceKeys", (changed: Parameters<RouteApp["replaceKeys"]>[0]) => {
+    keys = new KeyCheck({ ...auth, ...changed });
+  });
+  app.addHook("onRoute", (route) => {
+    if (route.config?.open === true) return;
+    const { operationId } = route.schema ?? {};
+    route.config = { ...route.config, access: accessOf({ url: route.url, operationId }) };
   });
   app.decorateRequest("principal");
   app.addHook("onRequest", (request: FastifyRequest, reply: FastifyReply, done) => {
@@ -188,6 +196,9 @@ function guard(app: RouteApp, options: ApiOptions & { browsers: BrowserGuard }):
     } catch (error) {
       done(error as Error);
     }
+  });
+  app.addHook("onRequest", async (request) => {
+    if (!request.is404) await checkAccess(request, (id) => options.sandboxes.ownerOf(id));
   });
 }
 

@@ -1,9 +1,7 @@
 import { createHash, timingSafeEqual } from "node:crypto";
 import type { IncomingHttpHeaders } from "node:http";
 import { DomainError } from "../ports/errors.ts";
-
-/** What a principal may do: use the interface; administer the service. */
-export type Scope = "api" | "admin";
+import { type KeyScope, keyScopes } from "../ports/key-store.ts";
 
 /** Who asks. */
 export interface Principal {
@@ -11,10 +9,10 @@ export interface Principal {
   readonly name: string;
   /** Whose sandboxes it is confined to; undefined: everybody's. */
   readonly ownerId: string | undefined;
-  readonly scopes: ReadonlySet<Scope>;
+  readonly scopes: ReadonlySet<KeyScope>;
 }
 
-const principal = (name: string, ...scopes: Scope[]): Principal => ({
+const principal = (name: string, ...scopes: KeyScope[]): Principal => ({
   name,
   ownerId: undefined,
   scopes: new Set(scopes),
@@ -23,7 +21,7 @@ const principal = (name: string, ...scopes: Scope[]): Principal => ({
 /** Somebody on a route that needs no key. */
 export const anybody: Principal = principal("anybody");
 /** Whoever reaches a service without keys may do everything. */
-export const localUser: Principal = principal("local", "api", "admin");
+export const localUser: Principal = principal("local", ...keyScopes);
 
 declare module "fastify" {
   interface FastifyRequest {
@@ -35,11 +33,13 @@ declare module "fastify" {
 export class KeyCheck {
   readonly #known: readonly { digest: Buffer; principal: Principal }[];
 
-  /** Empty keys are left out. */
-  constructor(keys: { apiKey: string; adminApiKey: string }) {
+  /** Empty keys are left out. Without a key of its own, administration takes the client key unless told otherwise. */
+  constructor(keys: { apiKey: string; adminApiKey: string; adminFallbackEnabled: boolean }) {
+    const fallsBack = keys.adminApiKey === "" && keys.adminFallbackEnabled;
+    const clientScopes = fallsBack ? keyScopes : (["read", "write"] as const);
     this.#known = [
-      { key: keys.apiKey, principal: principal("api_key", "api") },
-      { key: keys.adminApiKey, principal: principal("admin_api_key", "api", "admin") },
+      { key: keys.apiKey, principal: principal("api_key", ...clientScopes) },
+      { key: keys.adminApiKey, principal: principal("admin_api_key", ...keyScopes) },
     ]
       .filter(({ key }) => key !== "")
       .map(({ key, principal }) => ({ digest: digest(key), principal }));

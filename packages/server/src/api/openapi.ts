@@ -1,5 +1,6 @@
 import { ErrorBody, ExecStreamChunk, WsClientMessage, WsServerMessage } from "@alcove/wire";
 import type { FastifySchema, RouteOptions } from "fastify";
+import { ownOperation } from "./access.ts";
 import { operationNotes } from "./operation-notes.ts";
 import { plainSchema } from "./validation.ts";
 
@@ -57,7 +58,7 @@ function operation(route: RouteOptions, schema: FastifySchema, refs: SchemaRefs)
     ...parametersOf("query", schema.querystring, refs),
     ...parametersOf("header", schema.headers, refs),
   ];
-  const note = operationNotes[schema.operationId ?? ""];
+  const note = operationNotes[ownOperation(schema.operationId ?? "")];
   const example = note?.example === undefined ? {} : { example: note.example };
   const content =
     schema.openapi?.requestContent ??
@@ -118,6 +119,7 @@ function refusals(route: RouteOptions, schema: FastifySchema): number[] {
   if (open !== true) statuses.push(401);
   if (route.url.includes("/:")) statuses.push(404);
   if (route.url.includes("/sandboxes")) statuses.push(404, 408, 409, 413, 429, 507);
+  if (route.url.includes("/quotas")) statuses.push(507);
   if (schema.body !== undefined || schema.openapi?.requestContent !== undefined) statuses.push(413, 415);
   return [...new Set(statuses)].sort();
 }

@@ -103,6 +103,16 @@ export const operationNotes: Readonly<Record<string, OperationNote>> = {
     description:
       "Server-sent events, each with an id that increases. Last-Event-ID replays what came after it; an id too old replays all that is kept.",
   },
+  listQuotas: { description: "X-Next-Cursor is set while there are more." },
+  getQuotaSummary: { description: "Numbers alone; no owner is named." },
+  getQuota: { description: "As it was saved; 0 and 0s stand for the default. Without one 404." },
+  saveQuota: {
+    description:
+      "Replaces what was there; what is left out inherits the default. It holds from now on, for spawns that wait too; running sandboxes stay.",
+    example: { max_sandboxes: 5, max_ttl: "2h", max_exec_timeout: "10m" },
+  },
+  getQuotaUsage: { description: "Defaults filled in, with a quota or without one; 0: no limit." },
+  deleteQuota: { description: "The defaults hold again." },
   getHealth: { description: "Version and time since the start." },
   getLiveness: { description: "For a supervisor that restarts what hangs. Says nothing about providers." },
   getReadiness: {

@@ -4,6 +4,8 @@ import type { EventLog } from "../core/events/event-log.ts";
 import type { ExecService } from "../core/exec/exec-service.ts";
 import type { FileService } from "../core/files/file-service.ts";
 import type { ProviderRegistry } from "../core/providers/provider-registry.ts";
+import type { Limits } from "../core/quotas/limits.ts";
+import type { Quotas } from "../core/quotas/quotas.ts";
 import type { SandboxService } from "../core/sandboxes/sandbox-service.ts";
 import type { Logger } from "../platform/logger.ts";
 import type { Clock } from "../ports/clock.ts";
@@ -15,6 +17,8 @@ export interface ApiServices {
   files: FileService;
   events: EventLog;
   registry: ProviderRegistry;
+  quotas: Quotas;
+  limits: Limits;
   answers: AnswerBudget;
 }
 

@@ -61,7 +61,7 @@ describe("loadConfig()", () => {
       maxTtlMs: 86_400_000,
       maxSandboxes: 100,
     });
-    expect(config.auth).toEqual({ enabled: false, apiKey: "", adminApiKey: "" });
+    expect(config.auth).toEqual({ enabled: false, apiKey: "", adminApiKey: "", adminFallbackEnabled: true });
     expect(config.providers.native.enabled).toBeUndefined();
     expect(config.providers.docker.socket).toBe("unix:///var/run/docker.sock");
     expect(config.logging.format).toBe("json");
@@ -211,6 +211,7 @@ describe("secrets", () => {
       enabled: true,
       apiKey: "s3cret",
       adminApiKey: "",
+      adminFallbackEnabled: true,
     });
     expect(load({ ALCOVE_AUTH_ADMIN_API_KEY: "adm" }).auth.adminApiKey).toBe("adm");
   });

@@ -142,6 +142,10 @@ export const ConfigSchema = section(
         api_key_file: text("", "File holding auth.api_key."),
         admin_api_key: secret("Key that works everywhere."),
         admin_api_key_file: text("", "File holding auth.admin_api_key."),
+        admin_fallback_enabled: flag(
+          true,
+          "Without auth.admin_api_key, auth.api_key administers too; false: nobody does.",
+        ),
       },
       "Keys.",
     ),

@@ -7,6 +7,7 @@ import { execRecordSuite } from "./exec-record-suite.ts";
 import { execSuite } from "./exec-suite.ts";
 import { fileSuite } from "./file-suite.ts";
 import { malformedSuite } from "./malformed-suite.ts";
+import { quotaSuite } from "./quota-suite.ts";
 import { sandboxSuite } from "./sandbox-suite.ts";
 import { socketSuite } from "./socket-suite.ts";
 import { systemSuite } from "./system-suite.ts";
@@ -63,6 +64,7 @@ export function blackBox(name: string, options: { provider: ProviderFactory; ski
       describe("exec records", () => execRecordSuite(subject));
       describe("exec over WebSocket", () => socketSuite(subject));
       describe("files", () => fileSuite(subject));
+      describe("quotas", () => quotaSuite(subject));
       describe("events", () => eventSuite(subject));
       describe("malformed requests", () => malformedSuite(subject));
     },

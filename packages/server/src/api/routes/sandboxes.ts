@@ -20,6 +20,7 @@ import { largestPage } from "../../core/sandboxes/listing.ts";
 import type { SandboxService, SpawnInput } from "../../core/sandboxes/sandbox-service.ts";
 import { longestLog } from "../../core/sandboxes/sandbox-service.ts";
 import { BadRequest } from "../../ports/errors.ts";
+import { ownerFor } from "../access.ts";
 import { answered } from "../answers.ts";
 import { defined, given, optionalDuration, requiredDuration, type Total } from "../parse.ts";
 import { presentSandbox, presentStats } from "../present.ts";
@@ -136,7 +137,7 @@ export function sandboxRoutes(
         const { items, nextCursor } = await sandboxes.list(
           defined({
             state: query.state === "" ? undefined : query.state,
-            ownerId: given(query.owner_id),
+            ownerId: ownerFor(request.principal, given(query.owner_id)),
             provider: given(query.provider),
             metadata: metadataFilter(query),
             limit: query.limit ?? largestPage,
@@ -187,7 +188,10 @@ export function sandboxRoutes(
       summary: "Destroy the expired ones",
       response: { 200: PruneResult },
     },
-    handler: async (_request, reply) => ({ pruned: await sandboxes.prune({ signal: reply.callerSignal }) }),
+    handler: async (request, reply) => {
+      const ownerId = request.principal.ownerId;
+      return { pruned: await sandboxes.prune(defined({ signal: reply.callerSignal, ownerId })) };
+    },
   });
 
   app.route({
@@ -261,7 +265,7 @@ function spawnInput(request: FastifyRequest<{ Body: SpawnRequest }>): SpawnInput
     vcpus: vcpus === 0 ? undefined : vcpus,
     ttlMs: optionalDuration("ttl", ttl),
     metadata,
-    ownerId: userIdOf(request) ?? given(owner_id),
+    ownerId: ownerFor(request.principal, userIdOf(request) ?? given(owner_id)),
     env,
     user: given(user),
     workdir: given(workdir),

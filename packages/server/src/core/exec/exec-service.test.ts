@@ -29,8 +29,7 @@ function serviceOf(sandbox: FakeSandbox, operations: Partial<ExecOperations>): E
     clock: new FakeClock(),
     logger: silentLogger,
     limits: {
-      defaultTimeoutMs: 1_000,
-      maxTimeoutMs: 1_000,
+      deadlinesOf: () => ({ defaultTimeoutMs: 1_000, maxTimeoutMs: 1_000 }),
       maxOutputBytes: 1_000,
       disconnectGraceMs: 1_000,
     },

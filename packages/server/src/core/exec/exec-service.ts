@@ -60,6 +60,13 @@ interface Target {
   operations: SandboxOperations;
 }
 
+export interface ExecServiceLimits {
+  /** Of an owner's commands, as its quota stands now. */
+  deadlinesOf: (ownerId: string) => ExecLimits;
+  maxOutputBytes: number;
+  disconnectGraceMs: number;
+}
+
 /** Runs commands in sandboxes. Every form of it, buffered, streamed or detached, is a view of one exec. docs/api/exec.md. */
 export class ExecService implements Disposable {
   readonly #sandboxes: RunningSandboxes;
@@ -67,7 +74,7 @@ export class ExecService implements Disposable {
   readonly #ids: Pick<Ids, "execId">;
   readonly #clock: Clock;
   readonly #logger: Logger;
-  readonly #limits: ExecLimits & { maxOutputBytes: number };
+  readonly #limits: ExecServiceLimits;
   readonly #tracker: ExecTracker;
 
   constructor(options: {
@@ -76,7 +83,7 @@ export class ExecService implements Disposable {
     ids: Pick<Ids, "execId">;
     clock: Clock;
     logger: Logger;
-    limits: ExecLimits & { maxOutputBytes: number; disconnectGraceMs: number };
+    limits: ExecServiceLimits;
   }) {
     this.#sandboxes = options.sandboxes;
     this.#events = options.events;
@@ -345,7 +352,7 @@ export class ExecService implements Disposable {
   ): ExecSpec {
     try {
       return execSpec(input, {
-        limits: this.#limits,
+        limits: this.#limits.deadlinesOf(target.row.ownerId),
         makeId: () => this.#ids.execId(),
         stdin: options.stdin,
         detached: options.detached,

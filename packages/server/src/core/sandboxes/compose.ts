@@ -1,7 +1,7 @@
 import type { Logger } from "../../platform/logger.ts";
 import type { Clock, EventSink, Ids, Store } from "../../ports/index.ts";
 import type { ProviderRegistry } from "../providers/provider-registry.ts";
-import { Limits } from "../quotas/limits.ts";
+import type { Limits } from "../quotas/limits.ts";
 import type { SandboxDefaults } from "../quotas/sandbox-defaults.ts";
 import { denied } from "../scheduling/admission.ts";
 import { StartGates } from "../scheduling/gate.ts";
@@ -42,6 +42,7 @@ export function composeSandboxes(options: {
   ids: Ids;
   logger: Logger;
   defaults: SandboxDefaults;
+  limits: Limits;
   deadmanGraceMs: number;
   workerId: string;
   beforeSpawned?: () => Promise<void>;
@@ -72,7 +73,6 @@ export function composeSandboxes(options: {
     expiry,
     live,
     fence: { holder: options.workerId, generation: 0 },
-    limits: new Limits(defaults),
   };
   const destroys = new DestroyFlow(context, tell(unfinished));
   const expires = new ExpireFlow(context, destroys);

@@ -24,10 +24,10 @@ export class FailedSandboxes {
   }
 
   /** Destroys those that are not kept any longer. @returns how many are gone. */
-  async sweep(options: CallOptions & { failedBefore?: Date }): Promise<number> {
+  async sweep(options: CallOptions & { failedBefore?: Date; ownerId?: string }): Promise<number> {
     const { logger } = this.#context;
     let gone = 0;
-    await boundedParallel(await this.#due(options.failedBefore), parallelDestroys, async ({ id }) => {
+    await boundedParallel(await this.#due(options), parallelDestroys, async ({ id }) => {
       try {
         await this.#destroys.destroy(id, { signal: options.signal, reason: "expired" });
         gone++;
@@ -40,11 +40,13 @@ export class FailedSandboxes {
     return gone;
   }
 
-  async #due(failedBefore: Date | undefined): Promise<ListedSandbox[]> {
+  async #due(options: { failedBefore?: Date; ownerId?: string }): Promise<ListedSandbox[]> {
+    const { failedBefore, ownerId } = options;
     const { store, clock, registry } = this.#context;
     const due: ListedSandbox[] = [];
     let kept = 0;
-    let page = await store.sandboxes.list({ states: ["error"], limit: mostKept });
+    const filter = { states: ["error"], limit: mostKept, ...(ownerId && { ownerId }) } as const;
+    let page = await store.sandboxes.list(filter);
     for (;;) {
       const now = clock.now();
       for (const row of page.rows) {
@@ -54,7 +56,7 @@ export class FailedSandboxes {
         else kept++;
       }
       if (page.next === undefined) return due;
-      page = await store.sandboxes.list({ states: ["error"], limit: mostKept, after: page.next });
+      page = await store.sandboxes.list({ ...filter, after: page.next });
     }
   }
 }

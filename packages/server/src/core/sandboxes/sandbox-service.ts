@@ -137,6 +137,12 @@ export class SandboxService implements AsyncDisposable {
     return row;
   }
 
+  /** Whose a sandbox is, destroyed ones included; empty: nobody's. @returns undefined for an id never seen. */
+  async ownerOf(id: string): Promise<string | undefined> {
+    const { live, store } = this.#context;
+    return (live.get(id)?.row ?? (await store.sandboxes.get(id as SandboxId)))?.ownerId;
+  }
+
   /** @param options.answer what the page takes is asked for here. */
   list(request: ListRequest, options?: ListOptions): Promise<ListPage> {
     return listSandboxes(this.#context.store, request, options);
@@ -148,13 +154,16 @@ export class SandboxService implements AsyncDisposable {
     await this.#destroys.destroy(id, { signal: options.signal, reason: "requested" });
   }
 
-  /** Destroys everything that has expired, now. @returns how many are gone. */
-  async prune(options: CallOptions): Promise<number> {
+  /** Destroys everything that has expired, or of one owner alone, now. @returns how many are gone. */
+  async prune(options: CallOptions & { ownerId?: string }): Promise<number> {
     const { live, clock, logger } = this.#context;
     await this.#directory.loaded(options);
     const lives = ({ state, expiresAt }: SandboxRow) =>
       state !== "expired" && expiresAt.getTime() > clock.now().getTime();
-    const due = live.all().filter(({ work, row }) => work?.kind !== "reserving" && !lives(row));
+    const ofOwner = ({ ownerId }: SandboxRow) => options.ownerId === undefined || options.ownerId === ownerId;
+    const due = live
+      .all()
+      .filter(({ work, row }) => work?.kind !== "reserving" && !lives(row) && ofOwner(row));
     let pruned = await this.#failed.sweep(options);
     await boundedParallel(due, parallelDestroys, async ({ row }) => {
       try {
@@ -219,6 +228,11 @@ export class SandboxService implements AsyncDisposable {
         logger.warn({ sandbox_id: row.id, err: error }, "a sandbox could not be destroyed at shutdown");
       }
     });
+  }
+
+  /** Somebody may hold more than before: spawns that wait get their turn. */
+  limitsChanged(): void {
+    this.#context.queue.capacityFreed();
   }
 
   /** Refuses the spawns that wait for capacity, now and from now on: the first step of a stop. */

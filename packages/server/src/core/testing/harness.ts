@@ -5,6 +5,7 @@ import { randomIds } from "../../platform/random-ids.ts";
 import type { Clock, EventSink, NewEvent, RuntimeProvider, Store } from "../../ports/index.ts";
 import { localWorkerId } from "../providers/provider-address.ts";
 import { ProviderRegistry } from "../providers/provider-registry.ts";
+import { Limits } from "../quotas/limits.ts";
 import type { SandboxDefaults } from "../quotas/sandbox-defaults.ts";
 import { Reconciler, type ReconcilerOptions } from "../reconcile/reconciler.ts";
 import { composeSandboxes } from "../sandboxes/compose.ts";
@@ -73,6 +74,7 @@ export class Harness<C extends Clock = FakeClock> implements AsyncDisposable {
       ...shared,
       ids: randomIds,
       defaults,
+      limits: new Limits(defaults),
       deadmanGraceMs: 300_000,
       workerId: localWorkerId,
     });

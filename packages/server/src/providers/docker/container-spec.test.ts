@@ -66,7 +66,7 @@ describe("containerSpec()", () => {
 
   it("refuses shared tables of the machine, unless the operator named a profile or the kernel is the sandbox's own", () => {
     const filtered = (change: Partial<DockerConfig>) =>
-      (specOf(change)["Entrypoint"] as string[]).includes("--filter");
+      (specOf(change).Entrypoint as string[]).includes("--filter");
     expect(filtered({})).toBe(true);
     expect(filtered({ runtime: "crun" })).toBe(true);
     expect(filtered({ runtime: "runsc" })).toBe(false);

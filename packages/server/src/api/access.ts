@@ -1,0 +1,135 @@
+import type { FastifyRequest } from "fastify";
+import { DomainError, Forbidden, NotFound } from "../ports/errors.ts";
+import type { KeyScope } from "../ports/key-store.ts";
+import type { Principal } from "./auth.ts";
+
+declare module "fastify" {
+  interface FastifyContextConfig {
+    access?: Access;
+  }
+}
+
+/** What a key must be good for, and how far one that is bound to an owner reaches. docs/api/authentication.md. */
+export interface Access {
+  readonly scope: KeyScope;
+  /**
+   * - `sandbox`: the sandbox in the path must be the owner's; another's looks like one that does not exist.
+   * - `owner`: the owner in the path must be this one; another looks like one that does not exist.
+   * - `own`: the handler looks at, makes or changes the owner's alone.
+   * - `shared`: the same for everybody.
+   * - `all`: refused, because it is about all owners.
+   */
+  readonly bound: "sandbox" | "owner" | "own" | "shared" | "all";
+}
+
+const reads = (bound: Access["bound"]): Access => ({ scope: "read", bound });
+const writes = (bound: Access["bound"]): Access => ({ scope: "write", bound });
+
+/** By operation id. An operation that is not here and not open cannot be registered. */
+export const accessTable: Readonly<Record<string, Access>> = {
+  spawnSandbox: writes("own"),
+  checkAdmission: reads("own"),
+  listSandboxes: reads("own"),
+  pruneSandboxes: writes("own"),
+  getSandbox: reads("sandbox"),
+  destroySandbox: writes("sandbox"),
+  extendSandbox: writes("sandbox"),
+  getSandboxLogs: reads("sandbox"),
+  getSandboxStats: reads("sandbox"),
+  exec: writes("sandbox"),
+  execWebSocket: writes("sandbox"),
+  startExec: writes("sandbox"),
+  listExecs: reads("sandbox"),
+  getExec: reads("sandbox"),
+  killExec: writes("sandbox"),
+  getExecOutput: reads("sandbox"),
+  signalExec: writes("sandbox"),
+  writeExecStdin: writes("sandbox"),
+  writeFile: writes("sandbox"),
+  readFile: reads("sandbox"),
+  uploadFile: writes("sandbox"),
+  deleteFile: writes("sandbox"),
+  readArchive: reads("sandbox"),
+  writeArchive: writes("sandbox"),
+  chmodFile: writes("sandbox"),
+  globFiles: reads("sandbox"),
+  listFiles: reads("sandbox"),
+  moveFile: writes("sandbox"),
+  statFile: reads("sandbox"),
+  watchFiles: reads("sandbox"),
+  streamEvents: reads("own"),
+  listProviders: reads("shared"),
+  getProvider: reads("shared"),
+  testProviders: writes("all"),
+  listQuotas: reads("all"),
+  getQuotaSummary: reads("all"),
+  getQuota: reads("owner"),
+  getQuotaUsage: reads("owner"),
+  saveQuota: writes("all"),
+  deleteQuota: writes("all"),
+};
+
+/** @returns the operation that one below `/admin/` is another way to: `adminSaveQuota` is `saveQuota`. */
+export function ownOperation(operationId: string): string {
+  return operationId.replace(/^admin([A-Z])/, (_, first: string) => first.toLowerCase());
+}
+
+/** Routes below `/admin/` are the same operations for those who administer. */
+export function accessOf(route: { url: string; operationId: string | undefined }): Access {
+  const { url, operationId = "" } = route;
+  const admin = url.startsWith("/api/v1/admin/");
+  const name = ownOperation(operationId);
+  const access = Object.hasOwn(accessTable, name) ? accessTable[name] : undefined;
+  if (access === undefined)
+    throw new Error(`${url}: operation "${operationId}" has no row in the table of access (api/access.ts)`);
+  return admin ? { scope: "admin", bound: access.bound } : access;
+}
+
+/**
+ * Refuses what a principal may not do; another owner's things look like things that do not exist.
+ * @throws DomainError unauthorized (administration without a key for it), Forbidden, NotFound.
+ */
+export async function checkAccess(
+  request: FastifyRequest,
+  ownerOf: (sandboxId: string) => Promise<string | undefined>,
+): Promise<void> {
+  const { access, open } = request.routeOptions.config;
+  const { principal } = request;
+  if (access === undefined) {
+    if (open === true) return;
+    throw new Forbidden(`${request.method} ${request.routeOptions.url} is open to nobody`);
+  }
+  refuseScope(principal, access.scope);
+  if (principal.ownerId === undefined) return;
+  const params = request.params as Readonly<Record<string, string>>;
+  if (access.bound === "all") {
+    throw new Forbidden(
+      `key "${principal.name}" is bound to owner "${principal.ownerId}", and this is about all owners`,
+    );
+  }
+  if (access.bound === "owner" && params.ownerID?.trim() !== principal.ownerId) {
+    throw new NotFound(`owner "${params.ownerID}" has no quota; PUT one, or see its usage for the defaults`);
+  }
+  if (access.bound === "sandbox" && (await ownerOf(params.id ?? "")) !== principal.ownerId) {
+    throw new NotFound(`sandbox "${params.id}" does not exist or was destroyed`);
+  }
+}
+
+function refuseScope(principal: Principal, scope: KeyScope): void {
+  if (principal.scopes.has(scope)) return;
+  // Told as a wrong key, because that is what clients of the administration know.
+  if (scope === "admin") throw new DomainError("unauthorized", "this takes the admin key");
+  throw new Forbidden(`key "${principal.name}" has no scope ${scope}`);
+}
+
+/** Whose a new or wanted thing is. @throws Forbidden when a bound key claims another owner. */
+export function ownerFor(principal: Principal, claimed: string | undefined): string | undefined {
+  const { ownerId } = principal;
+  if (ownerId === undefined) return claimed;
+  if (claimed !== undefined && claimed !== ownerId) {
+    throw new Forbidden(
+      `key "${principal.name}" is bound to owner "${ownerId}" and cannot act for "${claimed}"`,
+    );
+  }
+  return ownerId;
+}
