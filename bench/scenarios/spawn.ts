@@ -83,11 +83,19 @@ async function hundredAtOnce(url: string): Promise<{ succeeded: number; p50: num
   return { succeeded: succeeded.length, p50: summary.p50, p95: summary.p95 };
 }
 
-/** Spawn and destroy pairs on mock: what the control plane itself costs. */
+/** Spawn and destroy pairs on mock: what the control plane itself costs, without its log and with it. */
 export async function controlPlane(): Promise<Row[]> {
+  return [
+    await spawnDestroyPairs("mock: spawn + destroy pairs, 64 clients", { level: "warn" }),
+    await spawnDestroyPairs("mock: the same at the default log level", { level: "info" }),
+  ];
+}
+
+async function spawnDestroyPairs(what: string, { level }: { level: string }): Promise<Row> {
   await using service = await startService({
     ALCOVE_PROVIDERS_DEFAULT: "mock",
     ALCOVE_PROVIDERS_MOCK_ENABLED: "true",
+    ALCOVE_LOGGING_LEVEL: level,
   });
   const clients = Array.from({ length: 64 }, () => new KeepAliveClient(service.url));
   const warmUntil = performance.now() + 2_000;
@@ -111,14 +119,12 @@ export async function controlPlane(): Promise<Row[]> {
   for (const client of clients) client.close();
   const summary = summarize(requests);
   const rate = pairs / 5;
-  return [
-    {
-      what: "mock: spawn + destroy pairs, 64 clients",
-      figure: `${Math.round(rate)} pairs/s, a request p50 ${ms(summary.p50)}, p99 ${ms(summary.p99)}`,
-      floor: "-",
-      budget: "aim ≥ 2000/s; p99 ≤ 20 ms",
-      met: rate >= 2_000 && summary.p99 <= 20,
-      data: { perSecond: rate, p50: summary.p50, p99: summary.p99 },
-    },
-  ];
+  return {
+    what,
+    figure: `${Math.round(rate)} pairs/s, a request p50 ${ms(summary.p50)}, p99 ${ms(summary.p99)}`,
+    floor: "-",
+    budget: "aim ≥ 2000/s; p99 ≤ 20 ms",
+    met: rate >= 2_000 && summary.p99 <= 20,
+    data: { perSecond: rate, p50: summary.p50, p99: summary.p99 },
+  };
 }

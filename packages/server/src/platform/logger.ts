@@ -1,31 +1,61 @@
 import { isatty } from "node:tty";
-import { type DestinationStream, type Logger, type LoggerOptions, pino } from "pino";
+import { type DestinationStream, type Logger, type LoggerOptions, pino, stdSerializers } from "pino";
 import { LogOutput } from "./log-output.ts";
 import { currentRequestId } from "./request-scope.ts";
 
 export type { Logger } from "pino";
 
-/** Field names whose values never reach a log, at the top of a line or one level down. */
-const secretPaths = [
-  "token",
-  "apiKey",
-  "adminApiKey",
-  "headers.authorization",
-  'headers["x-api-key"]',
-  'headers["x-admin-api-key"]',
-];
+const censor = "[redacted]";
+/** Field names whose values never reach a log, at the top of a line, in an object of it or in its headers. */
+const secretNames = ["token", "apiKey", "adminApiKey"];
+const secretHeaders = ["authorization", "x-api-key", "x-admin-api-key"];
 
-/** What every logger of ours is made with. */
+/**
+ * What every logger of ours is made with. Secrets are taken out by serializers of their names and, in objects, by a look at
+ * their fields: most lines hold no object and so pay nothing, while pino's own redaction by wildcards copies each line and
+ * costs more than all else of a request.
+ */
 export function loggerSettings(level: string): LoggerOptions {
-  const paths = secretPaths.flatMap((path) => [path, `*.${path}`]);
+  const hidden = Object.fromEntries(secretNames.map((name) => [name, () => censor]));
   return {
     level,
-    redact: { paths, censor: "[redacted]" },
+    serializers: {
+      ...hidden,
+      headers: withoutSecrets,
+      err: (error) => withoutSecrets(stdSerializers.err(error)),
+    },
+    formatters: { log: withoutSecretsBelow },
     mixin: () => {
       const requestId = currentRequestId();
       return requestId === undefined ? {} : { request_id: requestId };
     },
   };
+}
+
+/** @returns the line itself when no object in it holds a secret. */
+function withoutSecretsBelow(line: Record<string, unknown>): Record<string, unknown> {
+  let clean = line;
+  for (const name in line) {
+    const value = line[name];
+    if (typeof value !== "object" || value === null || name === "err" || name === "headers") continue;
+    const without = withoutSecrets(value);
+    if (without === value) continue;
+    if (clean === line) clean = { ...line };
+    clean[name] = without;
+  }
+  return clean;
+}
+
+/** @returns the value itself when it holds no secret. */
+function withoutSecrets(value: unknown): unknown {
+  if (typeof value !== "object" || value === null) return value;
+  const fields = value as Readonly<Record<string, unknown>>;
+  const hidden: Record<string, unknown> = {};
+  for (const name of secretNames) if (fields[name] !== undefined) hidden[name] = censor;
+  for (const name of secretHeaders) if (fields[name] !== undefined) hidden[name] = censor;
+  const headers = withoutSecrets(fields.headers);
+  if (headers !== fields.headers) hidden.headers = headers;
+  return Object.keys(hidden).length === 0 ? value : { ...fields, ...hidden };
 }
 
 /**
