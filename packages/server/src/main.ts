@@ -1,10 +1,11 @@
-import { mkdir } from "node:fs/promises";
+import { mkdir, readFile } from "node:fs/promises";
 import type { AddressInfo } from "node:net";
 import path from "node:path";
 import type { Config } from "./config/config.ts";
 import { openControlPlane } from "./control-plane.ts";
 import { localWorkerId } from "./core/providers/provider-address.ts";
 import { ProviderRegistry } from "./core/providers/provider-registry.ts";
+import { stopEndsSandboxes, unitAdvice } from "./doctor/service-unit.ts";
 import { imageSettings, openImageStore } from "./images.ts";
 import { lockDataDir } from "./platform/data-dir-lock.ts";
 import { DiskReserve } from "./platform/disk-reserve.ts";
@@ -54,6 +55,7 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
   const installation = opened.use(
     await Installation.open({ dataDir: config.dataDir, settings: store, newId: randomIds.secret(8) }),
   );
+  void warnOfUnit(logger);
   await tellWhatIsFound(installation, { dataDir: config.dataDir, logger });
   const instanceId = installation.id;
 
@@ -109,6 +111,13 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
       return closing;
     },
   };
+}
+
+/** Not waited for: systemd may take its time to answer. */
+async function warnOfUnit(logger: Logger): Promise<void> {
+  const cgroup = await readFile("/proc/self/cgroup", "utf8").catch(() => "");
+  const message = await stopEndsSandboxes({ cgroup });
+  if (message !== undefined) logger.warn({ advice: unitAdvice }, message);
 }
 
 /** Says what the records below the data directory mean for what runs: taken in, or somebody else's. */

@@ -4,6 +4,7 @@ import os from "node:os";
 import path from "node:path";
 import type { Config } from "../config/config.ts";
 import { messageOf } from "../platform/message-of.ts";
+import { stopEndsSandboxes, unitAdvice } from "./service-unit.ts";
 import { checkTables } from "./tables.ts";
 
 /** One finding about the machine. */
@@ -32,6 +33,7 @@ export async function checkMachine(options: {
     await checkSpace(config),
     await checkPort(config.server),
     await checkCgroups(),
+    ...(await checkUnit()),
     await checkTables(config),
     await checkUserNamespaces(),
     await checkProgram(env, {
@@ -161,6 +163,12 @@ async function answersAsAlcove(where: string): Promise<boolean> {
   } catch {
     return false;
   }
+}
+
+async function checkUnit(): Promise<DoctorCheck[]> {
+  const cgroup = (await readText("/proc/self/cgroup")) ?? "";
+  const message = await stopEndsSandboxes({ cgroup, otherwise: "alcove.service" });
+  return message === undefined ? [] : [{ id: "service-unit", level: "warn", message, advice: unitAdvice }];
 }
 
 async function checkCgroups(): Promise<DoctorCheck> {
