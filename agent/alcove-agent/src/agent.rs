@@ -364,6 +364,7 @@ impl Agent {
             exec.followers.retain(|other| *other != key);
             exec.kill_waiters.retain(|other| *other != key);
             exec.stdin_writers.retain(|other| *other != key);
+            exec.inputs.leave(key);
             if exec.starter == Some(key) {
                 exec.starter = None;
             }

@@ -3,12 +3,12 @@
 use crate::agent::{Agent, Timer};
 use crate::connection::{Follow, Operation};
 use crate::exec::{Exec, Grace, Phase};
-use crate::requests::Answer;
+use crate::requests::{Answer, check_input_name};
 use crate::slab::Key;
 use crate::terminal;
 use alcove_protocol::{
-    ErrorBody, ErrorCode, ExecAttach, ExecGrace, ExecKill, ExecList, ExecResize, ExecSignal, ExitReason, KillReason,
-    Kind,
+    ErrorBody, ErrorCode, ExecAttach, ExecGrace, ExecKill, ExecList, ExecResize, ExecSignal, ExecStdin, ExitReason,
+    KillReason, Kind,
 };
 use serde::Serialize;
 use std::os::fd::AsRawFd;
@@ -55,12 +55,17 @@ impl Agent {
     }
 
     pub fn attach(&mut self, connection: Key, request: &ExecAttach) -> Answer<()> {
+        check_input_name(request.input.as_deref())?;
         let (key, exec) = self.find_exec(&request.exec_id)?;
         let from = request.from.unwrap_or(0).clamp(exec.journal.start(), exec.journal.end());
-        let record = exec.record(Some(from));
+        let mut record = exec.record(Some(from));
+        let named = request.input.as_deref();
+        record.input_taken = named.and_then(|name| exec.inputs.join(name, connection));
+        let told = named.and_then(|_| exec.inputs.taken(connection));
         let until = (!request.follow).then(|| exec.journal.end());
         let holds = request.follow && !request.keep_grace;
-        let input = exec.stdin.open();
+        // What comes of a named input is counted also when it has nowhere to go.
+        let input = exec.stdin.open() || told.is_some();
         exec.followers.push(connection);
         if holds && request.lossless {
             exec.unread_from = None;
@@ -81,6 +86,7 @@ impl Agent {
                 holds,
                 replied: true,
                 input,
+                told,
                 frame_left: 0,
             });
             self.mark(connection);
@@ -88,34 +94,57 @@ impl Agent {
         Ok(())
     }
 
-    pub fn begin_stdin(&mut self, connection: Key, id: &str) -> Answer<()> {
-        let (key, exec) = self.find_exec(id)?;
-        check_open(exec)?;
+    pub fn begin_stdin(&mut self, connection: Key, request: &ExecStdin) -> Answer<()> {
+        check_input_name(request.input.as_deref())?;
+        let (key, exec) = self.find_exec(&request.exec_id)?;
+        match request.input.as_deref() {
+            Some(name) if request.again && !exec.inputs.is_certain(name) => {
+                return Err(conflict(format!("how much of input {name} was taken is not known any more")));
+            }
+            // All of it may have been taken, and only the answer was lost.
+            Some(name) if exec.inputs.knows(name) => {}
+            _ => check_open(exec)?,
+        }
+        if let Some(name) = &request.input {
+            exec.inputs.join(name, connection);
+        }
         exec.stdin_writers.push(connection);
         if let Some(connection) = self.connections.get_mut(connection) {
-            connection.operation = Operation::Feeding { exec: key, written: 0 };
+            connection.operation = Operation::Feeding { exec: key, written: 0, named: request.input.is_some() };
         }
         Ok(())
     }
 
     /// What an `exec.stdin` sends.
     pub fn take_stdin(&mut self, connection: Key, exec_key: Key, kind: Kind, payload: &[u8]) {
-        let Some(Operation::Feeding { written, .. }) =
+        let Some(Operation::Feeding { written, named, .. }) =
             self.connections.get_mut(connection).map(|connection| &mut connection.operation)
         else {
             return;
         };
+        let (begin, named) = (*written, *named);
+        *written += payload.len() as u64;
+        let mut payload = payload;
+        if named {
+            let Some(taken) = self.execs.get(exec_key).and_then(|exec| exec.inputs.taken(connection)) else {
+                return self.refuse(connection, &conflict("this input comes on another connection by now".into()));
+            };
+            let known = taken.saturating_sub(begin).min(payload.len() as u64) as usize;
+            payload = &payload[known..];
+        }
         if kind == Kind::Eof {
-            let reply = Written { written: *written };
-            return self.reply(connection, &reply);
+            return self.reply(connection, &Written { written: begin });
+        }
+        if payload.is_empty() {
+            return;
         }
         let open = self.execs.get(exec_key).is_some_and(|exec| exec.stdin.open());
         if !open {
             return self.stdin_gone(connection);
         }
-        *written += payload.len() as u64;
         if let Some(exec) = self.execs.get_mut(exec_key) {
             exec.stdin.queue.extend(payload);
+            exec.inputs.took(connection, payload.len());
             let full = exec.stdin.room() == 0;
             self.feed_or_stall(connection, exec_key, full);
         }

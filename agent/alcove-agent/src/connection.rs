@@ -24,6 +24,8 @@ pub struct Follow {
     pub replied: bool,
     /// Whether standard input may come from this connection.
     pub input: bool,
+    /// Of a named input: how much of it the client was told was taken.
+    pub told: Option<u64>,
     /// What is left to send, from `cursor` on, of a frame whose header is out already. Only of a lossless follower:
     /// the journal keeps it for him.
     pub frame_left: usize,
@@ -45,6 +47,8 @@ pub enum Operation {
     Feeding {
         exec: Key,
         written: u64,
+        /// The input has a name: what was taken of it earlier is skipped.
+        named: bool,
     },
     Killing(Key),
     /// `sandbox.events`: stays until one side closes.

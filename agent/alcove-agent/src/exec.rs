@@ -4,6 +4,7 @@
 //! last output is awaited after the end of the first process; then `Ended`, for good. What it left running in the
 //! background still belongs to it: `monitor` stays set until nothing is left.
 
+use crate::inputs::Inputs;
 use crate::journal::Journal;
 use crate::slab::Key;
 use crate::timers::TimerId;
@@ -124,6 +125,7 @@ pub struct Exec {
     pub stdout: Option<Output>,
     pub stderr: Option<Output>,
     pub stdin: Stdin,
+    pub inputs: Inputs,
     pub monitor: Option<Key>,
     /// The connection whose `exec.start` waits for its reply.
     pub starter: Option<Key>,
@@ -211,6 +213,7 @@ impl Exec {
             usage: ending.and_then(|ending| ending.usage),
             oom_kills: ending.map(|ending| ending.oom_kills).filter(|count| *count > 0),
             from,
+            input_taken: None,
         }
     }
 

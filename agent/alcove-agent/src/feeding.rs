@@ -1,6 +1,7 @@
 //! Writing what commands read: standard input on its way, and who waits for room in it.
 
 use crate::agent::Agent;
+use crate::connection::Operation;
 use crate::poller::{Source, WRITE};
 use crate::slab::Key;
 use crate::sys;
@@ -58,6 +59,19 @@ impl Agent {
 
     /// What a follower sends.
     pub fn take_input(&mut self, connection: Key, exec_key: Key, kind: Kind, payload: &[u8]) {
+        let Some(exec) = self.execs.get_mut(exec_key) else { return };
+        let named = matches!(
+            self.connections.get(connection).map(|connection| &connection.operation),
+            Some(Operation::Following(follow)) if follow.told.is_some()
+        );
+        if named {
+            if exec.inputs.taken(connection).is_none() {
+                // It comes on another connection by now, from where this one broke off.
+                return;
+            }
+            exec.inputs.took(connection, payload.len());
+            self.mark(connection);
+        }
         let Some(exec) = self.execs.get_mut(exec_key) else { return };
         if !exec.stdin.open() {
             return;

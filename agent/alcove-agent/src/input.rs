@@ -12,7 +12,7 @@ const CHUNK: usize = 64 * 1024;
 /// Bytes read from one connection before the others get their turn.
 const TURN: usize = 1 << 20;
 
-pub const FEATURES: [&str; 8] = ["exec", "pty", "files", "archive", "glob", "watch", "dial", "limits"];
+pub const FEATURES: [&str; 9] = ["exec", "pty", "files", "archive", "glob", "watch", "dial", "limits", "input"];
 
 enum Next {
     /// There may be another frame.

@@ -4,10 +4,11 @@ use crate::agent::{Agent, Monitor, Timer, busy};
 use crate::config::{DEFAULT_PATH, environment};
 use crate::connection::{Follow, Operation};
 use crate::exec::{Ending, Exec, Output, Phase, Stdin, remembered};
+use crate::inputs::Inputs;
 use crate::journal::{Journal, Stream};
 use crate::monitor::{self, Job, MAX_SENT_JOB, Stage};
 use crate::poller::{READ, Source};
-use crate::requests::{Answer, bad_request, check_env};
+use crate::requests::{Answer, bad_request, check_env, check_input_name};
 use crate::slab::Key;
 use crate::users::{Ids, User};
 use crate::{limits, shell_line, sys, terminal, tree};
@@ -57,6 +58,7 @@ impl Agent {
             return Err(bad_request(format!("tag: at most {MAX_TAG} bytes are kept")));
         }
         check_env(&request.env)?;
+        check_input_name(request.input.as_deref())?;
         let user = self.config.user(request.user.as_deref()).map_err(|error| bad_request(error.to_string()))?;
         let streams = match request.tty {
             Some(size) => terminal_streams(size.cols, size.rows, request.stdin, &user, self.config.ids)?,
@@ -95,6 +97,7 @@ impl Agent {
             stdout: Some(Output { fd: streams.stdout, watched: false, enlarged: false, deserted: false }),
             stderr: streams.stderr.map(|fd| Output { fd, watched: false, enlarged: false, deserted: false }),
             stdin: Stdin { fd: streams.stdin, ..Stdin::default() },
+            inputs: Inputs::default(),
             monitor: Some(monitor),
             starter: Some(connection),
             followers: Vec::new(),
@@ -121,6 +124,7 @@ impl Agent {
         if let Some(connection_state) = self.connections.get_mut(connection) {
             connection_state.operation = if request.follow {
                 exec.followers.push(connection);
+                let told = request.input.as_deref().and_then(|name| exec.inputs.join(name, connection));
                 let (lossless, input) = (request.lossless, request.stdin);
                 Operation::Following(Follow {
                     exec: key,
@@ -130,6 +134,7 @@ impl Agent {
                     holds: true,
                     replied: false,
                     input,
+                    told,
                     frame_left: 0,
                 })
             } else {

@@ -17,6 +17,7 @@ mod feeding;
 mod files;
 mod identity;
 mod input;
+mod inputs;
 mod journal;
 mod killing;
 mod launch;

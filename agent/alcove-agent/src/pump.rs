@@ -155,6 +155,13 @@ impl Agent {
             return;
         }
         let Some(exec) = self.execs.get(follow.exec) else { return };
+        // Once what was told before is through, so that a client that does not read is told little.
+        if let Some(told) = follow.told.filter(|_| connection.out.len() == connection.sent) {
+            if let Some(taken) = exec.inputs.taken(key).filter(|taken| *taken > told) {
+                follow.told = Some(taken);
+                push_json(&mut connection.out, Kind::Event, &Event::Input { taken });
+            }
+        }
         loop {
             if connection.out.len() - connection.sent >= GATHER {
                 return;

@@ -9,6 +9,8 @@ use alcove_protocol::{Configure, ErrorBody, ErrorCode, Info, Kind, Request};
 use serde::Serialize;
 use std::rc::Rc;
 
+const MAX_INPUT_NAME: usize = 64;
+
 #[derive(Serialize)]
 pub struct Empty {}
 
@@ -99,8 +101,8 @@ impl Agent {
                 let batch = self.list_execs(list.after);
                 self.reply(key, &batch);
             }
-            Request::ExecStdin(name) => {
-                if let Err(error) = self.begin_stdin(key, &name.exec_id) {
+            Request::ExecStdin(request) => {
+                if let Err(error) = self.begin_stdin(key, &request) {
                     self.refuse(key, &error);
                 }
             }
@@ -204,6 +206,16 @@ impl Agent {
             self.timers.cancel(timer);
         }
         self.expiry = expires_in_ms.map(|after| self.timers.add(after, Timer::Expiry));
+    }
+}
+
+/// A name that is worth remembering.
+pub fn check_input_name(name: Option<&str>) -> Answer<()> {
+    match name {
+        Some(name) if name.is_empty() || name.len() > MAX_INPUT_NAME => {
+            Err(bad_request(format!("input: a name of 1 to {MAX_INPUT_NAME} bytes is wanted")))
+        }
+        _ => Ok(()),
     }
 }
 

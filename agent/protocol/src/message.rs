@@ -51,7 +51,7 @@ pub enum Request {
     #[serde(rename = "exec.list")]
     ExecList(ListExecs),
     #[serde(rename = "exec.stdin")]
-    ExecStdin(ExecName),
+    ExecStdin(ExecStdin),
     #[serde(rename = "exec.stdin_close")]
     ExecStdinClose(ExecName),
     #[serde(rename = "exec.resize")]
@@ -150,6 +150,8 @@ pub struct ExecStart {
     pub lossless: bool,
     /// Only for agents with the feature `limits`.
     pub limits: Option<ExecLimits>,
+    /// The name of the input that comes on this connection. Only for agents with the feature `input`.
+    pub input: Option<String>,
 }
 
 /// What a command may use; one that uses more is ended with reason `limit`.
@@ -173,6 +175,19 @@ pub struct ExecAttach {
     pub lossless: bool,
     #[serde(default)]
     pub keep_grace: bool,
+    /// The name of the input that comes on this connection. Only for agents with the feature `input`.
+    pub input: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExecStdin {
+    pub exec_id: String,
+    /// The name of this input: what was taken of it before is skipped. Only for agents with the feature `input`.
+    pub input: Option<String>,
+    /// It may have been sent before.
+    #[serde(default)]
+    pub again: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -407,7 +422,8 @@ pub struct Usage {
     pub max_memory_bytes: u64,
 }
 
-/// An exec as `exec.get`, `exec.list`, `exec.kill` and `exec.attach` tell it; `from` only in the reply of an attach.
+/// An exec as `exec.get`, `exec.list`, `exec.kill` and `exec.attach` tell it; `from` and `input_taken` only in the reply of
+/// an attach.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ExecRecord {
     pub exec_id: String,
@@ -443,6 +459,9 @@ pub struct ExecRecord {
     pub oom_kills: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<u64>,
+    /// Bytes taken of the input that an attach names; none when that is not known any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input_taken: Option<u64>,
 }
 
 /// A batch of records; `next` when there are more.
@@ -519,6 +538,10 @@ pub enum ChangeType {
 #[serde(tag = "event", rename_all = "lowercase")]
 pub enum Event {
     Exit(ExitEvent),
+    /// Of the named input on this connection so many bytes were taken so far, over all its connections.
+    Input {
+        taken: u64,
+    },
     Entries {
         entries: Vec<FileInfo>,
     },

@@ -276,7 +276,8 @@ describe("exec", () => {
       stdout: "abcd",
       stderr: "notealcove: the connection broke; picking ex-aaaaaaaa up again\n",
     });
-    const attach = { type: "attach", exec_id: "ex-aaaaaaaa", from: 2, encoding: "base64" };
+    const input = expect.any(String);
+    const attach = { type: "attach", exec_id: "ex-aaaaaaaa", from: 2, encoding: "base64", input };
     expect(messages).toEqual([
       attach,
       attach,
@@ -285,8 +286,29 @@ describe("exec", () => {
     ]);
   });
 
+  test("-i sends what had not arrived when a connection broke, and nothing twice", async () => {
+    const received: Buffer[] = [];
+    let pieces = 0;
+    service.losesInput = () => {
+      pieces += 1;
+      return pieces === 3 || pieces === 7;
+    };
+    service.onExec = (message, exec) => {
+      if (message.type !== "stdin") return;
+      received.push(Buffer.from(message.data, "base64"));
+      if (message.close) exec.send(exit(0));
+    };
+    const child = startCli(["exec", "-i", "sb-a", "cat > f"], { url: service.url });
+    const input = Buffer.alloc(2 ** 20, Buffer.from(Array.from({ length: 251 }, (_, index) => index)));
+    child.stdin.end(input);
+    expect((await finish(child)).code).toBe(0);
+    expect(Buffer.concat(received).equals(input)).toBe(true);
+    expect(pieces).toBeGreaterThan(7);
+  });
+
   test("-i ends with 125 when a break may have left a gap in a stream of input", async () => {
     const types: string[] = [];
+    service.countsInput = false;
     service.onExec = (message, exec) => {
       types.push(message.type);
       if (message.type === "stdin") exec.cut();

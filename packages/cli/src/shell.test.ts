@@ -130,7 +130,7 @@ describe("shell on a terminal", () => {
     expect(output.split("picking")).toHaveLength(2);
     expect(messages.slice(1)).toEqual([
       { type: "stdin", data: btoa("b"), encoding: "base64" },
-      { type: "attach", exec_id: "ex-aaaaaaaa", from: 4, encoding: "base64" },
+      { type: "attach", exec_id: "ex-aaaaaaaa", from: 4, encoding: "base64", input: expect.any(String) },
       { type: "resize", cols: 101, rows: 33 },
       { type: "stdin", data: btoa("y"), encoding: "base64" },
     ]);

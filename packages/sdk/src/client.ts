@@ -230,14 +230,20 @@ export class AlcoveClient implements Disposable {
   /**
    * Goes on over a WebSocket with a command that was started before: after its connection broke, or a detached one.
    * @param options.from offset of the first byte wanted: of the last message its `offset` and the bytes of its data.
+   * @param options.input name of an input that an earlier connection had, to go on with it: `ExecSocket.watchInput`.
    */
   async attachExec(
     id: string,
     execId: string,
-    options: { from?: number; encoding?: OutputEncoding; signal?: AbortSignal } = {},
+    options: { from?: number; encoding?: OutputEncoding; input?: string; signal?: AbortSignal } = {},
   ): Promise<ExecSocket> {
-    const { from = 0, encoding, signal } = options;
-    const attach = { exec_id: execId, from, ...(encoding === undefined ? {} : { encoding }) };
+    const { from = 0, encoding, input, signal } = options;
+    const attach = {
+      exec_id: execId,
+      from,
+      ...(encoding === undefined ? {} : { encoding }),
+      ...(input === undefined ? {} : { input }),
+    };
     return await this.openExec(id, attach, signal === undefined ? {} : { signal });
   }
 

@@ -16,6 +16,8 @@ const handshakeTimeoutMs = 30_000;
 export type ExecStart = Omit<Extract<WsClientMessage, { type: "start" }>, "type">;
 /** A command that runs already, from an offset of its output on. */
 export type ExecAttach = Omit<Extract<WsClientMessage, { type: "attach" }>, "type">;
+/** What a command says and how it ends. */
+export type ExecMessage = Exclude<WsServerMessage, { type: "error" | "input" }>;
 
 /**
  * A command that runs at the other end of a WebSocket. Open until the command has exited, the service refuses or the
@@ -25,8 +27,10 @@ export class ExecSocket implements Disposable {
   /** Of X-Exec-ID: finds the command again when the connection breaks. */
   readonly execId: string | undefined;
   readonly #socket: WebSocket;
-  readonly #queue: WsServerMessage[] = [];
+  readonly #queue: Exclude<WsServerMessage, { type: "input" }>[] = [];
   #wake: (() => void) | undefined;
+  #onInput: ((taken: number | undefined) => void) | undefined;
+  #input: { taken: number | undefined } | undefined;
   #ended: { code: number } | undefined;
 
   private constructor(socket: WebSocket, execId: string | undefined) {
@@ -90,7 +94,7 @@ export class ExecSocket implements Disposable {
    * Output in order, then the exit, which is the last message.
    * @throws AlcoveError when the service refuses the command, or when the connection breaks before the exit.
    */
-  async *messages(): AsyncGenerator<Exclude<WsServerMessage, { type: "error" }>> {
+  async *messages(): AsyncGenerator<ExecMessage> {
     for (;;) {
       const message = this.#queue.shift();
       if (message === undefined) {
@@ -113,7 +117,7 @@ export class ExecSocket implements Disposable {
   /**
    * Waits while the connection is behind. Data for a command that has exited is dropped.
    * @returns whether it was sent; false when the connection was closed already. What was sent just before a connection
-   * broke may not have arrived.
+   * broke may not have arrived: an input with a name tells, see `watchInput`.
    */
   async stdin(data: Uint8Array): Promise<boolean> {
     if (this.#socket.readyState !== WebSocket.OPEN) return false;
@@ -133,6 +137,15 @@ export class ExecSocket implements Disposable {
 
   closeStdin(): void {
     this.#send({ type: "stdin", data: "", close: true });
+  }
+
+  /**
+   * For a start or attach with `input`: calls back whenever more of it has arrived, and once when the command is there. A
+   * connection that attaches with the same name goes on with what comes after `taken`; undefined: nobody knows.
+   */
+  watchInput(listener: (taken: number | undefined) => void): void {
+    this.#onInput = listener;
+    if (this.#input !== undefined) listener(this.#input.taken);
   }
 
   resize(size: { cols: number; rows: number }): void {
@@ -161,6 +174,11 @@ export class ExecSocket implements Disposable {
       message = parse(text);
     } catch {
       this.#socket.close(1007);
+      return;
+    }
+    if (message.type === "input") {
+      this.#input = { taken: message.taken };
+      this.#onInput?.(message.taken);
       return;
     }
     this.#queue.push(message);

@@ -2,7 +2,7 @@ export { AlcoveClient, type CallOptions, type SandboxFilter } from "./client.ts"
 export { AlcoveError, type ClientErrorCode } from "./errors.ts";
 export type { EventFilter } from "./events.ts";
 export { bytesOf } from "./exec-output.ts";
-export type { ExecAttach, ExecSocket, ExecStart } from "./exec-socket.ts";
+export type { ExecAttach, ExecMessage, ExecSocket, ExecStart } from "./exec-socket.ts";
 export { FilesClient } from "./files.ts";
 export { readEvents, readLines, readNdjson, type ServerSentEvent } from "./lines.ts";
 export { QuotasClient } from "./quotas.ts";

@@ -1,4 +1,5 @@
 import { execFileSync } from "node:child_process";
+import { createHash } from "node:crypto";
 import { mkdtemp, readFile, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
@@ -118,7 +119,7 @@ describe.skipIf(skip !== undefined)(`hard times${skip === undefined ? "" : ` (sk
     }
   }, 120_000);
 
-  test("a connection that breaks under standard input ends the reading: what arrived is not known", async () => {
+  test("connections that break under standard input lose none of it and double none", async () => {
     const home = await nativeHome();
     try {
       using connections = new ConnectionWatch();
@@ -128,20 +129,77 @@ describe.skipIf(skip !== undefined)(`hard times${skip === undefined ? "" : ` (sk
       });
       const client = new TestClient(server.url);
       const id = await client.spawn({ image: "host", ttl: "10m" });
-      const command = "touch /tmp/up; while [ ! -e /tmp/go ]; do sleep 0.1; done; wc -c";
-      const fed = client.exec(id, { command, stdin: "x".repeat(2_000_000) });
+      // Each line tells its place: whatever is missing, doubled or out of order changes the sum.
+      const input = Array.from({ length: 250_000 }, (_, index) => `${index}\n`).join("");
+      const sum = createHash("sha256").update(input).digest("hex");
+      const command = "touch /tmp/up; while [ ! -e /tmp/go ]; do sleep 0.05; done; sha256sum";
+      const fed = client.exec(id, { command, stdin: input });
+      const posted = await client.call("POST", `/api/v1/sandboxes/${id}/execs`, {
+        command: "cat > /tmp/posted",
+      });
+      const exec = `/api/v1/sandboxes/${id}/execs/${posted.json.exec_id}`;
       await eventually(async () => {
         const { json } = await client.exec(id, { command: "test -e /tmp/up" });
         return json.exit_code === 0 ? true : undefined;
       });
-      connections.breakLocal();
+      for (let round = 0; round < 3; round += 1) {
+        await connected(client, id);
+        const data = `${round} ${"x".repeat(500_000)}\n`;
+        let posting = client.call("POST", `${exec}/stdin`, { data });
+        await new Promise((resolve) => setTimeout(resolve, 4 * round));
+        connections.breakLocal();
+        // Broken before it came, it is refused: nothing of it was sent.
+        while ((await posting).json.message?.includes("not connected now")) {
+          await connected(client, id);
+          posting = client.call("POST", `${exec}/stdin`, { data });
+        }
+        expect((await posting).json).toEqual({ status: "written" });
+      }
+      await connected(client, id);
+      expect((await client.call("POST", `${exec}/stdin`, { close: true })).status).toBe(200);
+      expect(
+        (await client.exec(id, { command: "touch /tmp/go; cut -c1-3 /tmp/posted; wc -c < /tmp/posted" })).json
+          .stdout,
+      ).toBe("0 x\n1 x\n2 x\n1500009\n");
       const answer = await fed;
-      expect([answer.status, answer.json.code]).toEqual([503, "unavailable"]);
+      expect([answer.status, answer.json.stdout]).toEqual([200, `${sum}  -\n`]);
       await client.call("DELETE", `/api/v1/sandboxes/${id}`);
     } finally {
       await home.remove();
     }
   }, 60_000);
+
+  test("starts whose connections break run once, and are answered", async () => {
+    const home = await nativeHome();
+    try {
+      using connections = new ConnectionWatch();
+      await using server = await startTestServer({
+        provider: async () => home.open(),
+        dataDir: home.dataDir,
+      });
+      const client = new TestClient(server.url);
+      const id = await client.spawn({ image: "host", ttl: "10m" });
+      const answers = [];
+      for (let round = 0; round < 6; round += 1) {
+        await connected(client, id);
+        const started = [0, 1, 2].map(() =>
+          client.exec(id, { command: "echo ran >> /tmp/runs; sleep 0.1; echo done" }),
+        );
+        // Somewhere between the dial and the answer.
+        await new Promise((resolve) => setTimeout(resolve, round));
+        connections.breakLocal();
+        answers.push(...(await Promise.all(started)));
+      }
+      expect(answers.map(({ status, json }) => [status, json.stdout ?? json.message])).toEqual(
+        answers.map(() => [200, "done\n"]),
+      );
+      const { json } = await client.exec(id, { command: "wc -l < /tmp/runs" });
+      expect(json.stdout.trim()).toBe(String(answers.length));
+      await client.call("DELETE", `/api/v1/sandboxes/${id}`);
+    } finally {
+      await home.remove();
+    }
+  }, 120_000);
 
   describe("a service whose descriptors are used up", () => {
     let dataDir: string;
@@ -209,6 +267,14 @@ describe.skipIf(skip !== undefined)(`hard times${skip === undefined ? "" : ` (sk
     }, 120_000);
   });
 });
+
+/** Waits until a sandbox whose connections broke takes calls again. */
+async function connected(client: TestClient, id: string): Promise<void> {
+  await eventually(async () => {
+    const { status } = await client.exec(id, { command: "true" });
+    return status === 200 ? true : undefined;
+  }, 30_000);
+}
 
 /** The process id of a sandbox's agent, on this machine. */
 async function agentOf(dataDir: string, runtimeId: string): Promise<number> {

@@ -72,6 +72,9 @@ describe.skipIf(reason !== undefined)(reason === undefined ? title : `${title} (
       expect(record).toMatchObject({ exit_code: 3, reason: "exited" });
       const output = await client.call("GET", `${at}/execs/${kept}/output`);
       expect(said(output.text, "stdout")).toBe("from before\nand after\n");
+      // An agent that does not count input is not asked to.
+      const fed = await client.exec(id, { command: "tr a-z A-Z", stdin: "abc" });
+      expect(fed.json).toMatchObject({ stdout: "ABC", exit_code: 0 });
       expect((await client.exec(id, { command: "sleep 60", timeout: "300ms" })).status).toBe(408);
       const streamed = await client.call("POST", `${at}/exec`, {
         stream: true,

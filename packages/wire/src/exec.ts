@@ -267,6 +267,13 @@ export const SignalRequest = Type.Object(
 );
 export type SignalRequest = Static<typeof SignalRequest>;
 
+/** Names the standard input of a connection, so that a later one can go on with it. docs/api/exec.md. */
+export const InputName = Type.String({
+  pattern: "^[A-Za-z0-9_-]{1,64}$",
+  description:
+    "Names the input of this connection: messages of type input tell how much of it has arrived. A connection that attaches with the same name goes on with it.",
+});
+
 /** Messages a WebSocket exec client sends. docs/api/exec.md. */
 export const WsClientMessage = Type.Union(
   [
@@ -277,6 +284,7 @@ export const WsClientMessage = Type.Union(
         encoding: Type.Optional(OutputEncoding),
         tty: Type.Optional(Type.Boolean()),
         ...windowSize,
+        input: Type.Optional(InputName),
       },
       { $id: "WsStart", additionalProperties: false },
     ),
@@ -286,6 +294,7 @@ export const WsClientMessage = Type.Union(
         exec_id: ExecId,
         from: Type.Optional(OutputOffset),
         encoding: Type.Optional(OutputEncoding),
+        input: Type.Optional(InputName),
       },
       { $id: "WsAttach", additionalProperties: false },
     ),
@@ -344,13 +353,31 @@ export const WsServerMessage = Type.Union(
       { $id: "WsExit" },
     ),
     Type.Object(
+      {
+        type: Type.Literal("input"),
+        taken: Type.Optional(
+          Type.Integer({
+            description:
+              "Bytes of the named input that have arrived, over all its connections; absent: nobody knows.",
+          }),
+        ),
+      },
+      { $id: "WsInput", description: "Sent only to connections that named their input." },
+    ),
+    Type.Object(
       { type: Type.Literal("error"), code: Type.String(), message: Type.String() },
       { $id: "WsError" },
     ),
   ],
   {
     $id: "WsServerMessage",
-    ...discriminatedBy("type", { stdout: "WsOutput", stderr: "WsOutput", exit: "WsExit", error: "WsError" }),
+    ...discriminatedBy("type", {
+      stdout: "WsOutput",
+      stderr: "WsOutput",
+      exit: "WsExit",
+      input: "WsInput",
+      error: "WsError",
+    }),
   },
 );
 export type WsServerMessage = Static<typeof WsServerMessage>;

@@ -1,16 +1,22 @@
+import { randomUUID } from "node:crypto";
 import { setTimeout as pause } from "node:timers/promises";
-import { type AlcoveClient, AlcoveError, bytesOf, type ExecSocket, type ExecStart } from "@alcove/sdk";
-import type { WsServerMessage } from "@alcove/wire";
+import {
+  type AlcoveClient,
+  AlcoveError,
+  bytesOf,
+  type ExecMessage,
+  type ExecSocket,
+  type ExecStart,
+} from "@alcove/sdk";
 import { patienceMs, tellBroken } from "./exec-resume.ts";
+import { UnconfirmedInput } from "./unconfirmed-input.ts";
 
 const firstPauseMs = 200;
 const longestPauseMs = 2_000;
-/** Input that may wait for a connection; above this it is no longer read. */
-const maxHeldBytes = 1_048_576;
-/** Input that was sent this long before the connection broke is taken to have arrived. */
+/** Input that may wait for a connection, or to arrive; above this it is no longer read. */
+const maxHeldBytes = 4 * 1_048_576;
+/** Where nobody counts it: input that was sent this long before the connection broke is taken to have arrived. */
 const arrivalMs = 2_000;
-
-type Message = Exclude<WsServerMessage, { type: "error" }>;
 
 export interface LastingExecOptions {
   client: AlcoveClient;
@@ -18,36 +24,46 @@ export interface LastingExecOptions {
   start: ExecStart;
   /** Of the window now, for a command on a terminal. */
   size?: (() => { cols?: number; rows?: number }) | undefined;
-  /** A person sees what is missing and types it again; a stream with a gap is worse than one that ends. */
+  /**
+   * Where nobody knows what of it arrived: a person sees what is missing and types it again; a stream with a gap is worse
+   * than one that ends.
+   */
   input: "typed" | "streamed";
 }
 
 /**
  * A command over a WebSocket that is made again when it breaks. `connected` while messages come; `broken` from a cut until
  * the command is attached again, which also fails for good: then `messages()` throws. What is given meanwhile is sent after
- * the attach, nothing is sent twice.
+ * the attach, behind what had not arrived by then; nothing is taken twice.
  */
 export class LastingExec implements Disposable {
   readonly #options: LastingExecOptions;
+  readonly #inputName: string;
   readonly #given = new AbortController();
+  readonly #input = new UnconfirmedInput();
   #socket: ExecSocket;
   #state: "connected" | "broken" = "connected";
-  #held: Uint8Array[] = [];
-  #heldBytes = 0;
+  /** How much of the input had arrived before is not known yet on this connection: none is sent. */
+  #counting = false;
   #roomAgain = Promise.withResolvers<void>();
   #inputEnds = false;
   #sending = false;
   #sentAt: number | undefined;
   #signals: string[] = [];
+  #lost: AlcoveError | undefined;
 
-  private constructor(options: LastingExecOptions, socket: ExecSocket) {
+  private constructor(options: LastingExecOptions, socket: ExecSocket, inputName: string) {
     this.#options = options;
+    this.#inputName = inputName;
     this.#socket = socket;
+    this.#watchInput(socket);
   }
 
   /** @throws AlcoveError when the command cannot be started; only what broke later is made again. */
   static async open(options: LastingExecOptions): Promise<LastingExec> {
-    return new LastingExec(options, await options.client.openExec(options.id, options.start));
+    const input = randomUUID();
+    const socket = await options.client.openExec(options.id, { ...options.start, input });
+    return new LastingExec(options, socket, input);
   }
 
   get execId(): string | undefined {
@@ -55,7 +71,7 @@ export class LastingExec implements Disposable {
   }
 
   /** Output in order and without gaps, across connections, then the exit. Iterate once. */
-  async *messages(): AsyncGenerator<Message> {
+  async *messages(): AsyncGenerator<ExecMessage> {
     let from = 0;
     let brokenSince: number | undefined;
     for (;;) {
@@ -75,6 +91,7 @@ export class LastingExec implements Disposable {
         if (error.code !== "cut" && (brokenSince === undefined || isFinal(error))) throw error;
         this.#state = "broken";
         if (performance.now() - openedAt > longestPauseMs) brokenSince = undefined;
+        if (this.#lost !== undefined) throw this.#lost;
         this.#refuseGap(error);
         if (brokenSince === undefined) tellBroken(execId);
         brokenSince ??= performance.now();
@@ -85,10 +102,9 @@ export class LastingExec implements Disposable {
 
   /** Resolves when more may be given. */
   async stdin(data: Uint8Array): Promise<void> {
-    this.#held.push(data);
-    this.#heldBytes += data.length;
+    this.#input.give(data);
     void this.#sendHeld();
-    while (this.#heldBytes > maxHeldBytes) await this.#roomAgain.promise;
+    while (this.#input.heldBytes > maxHeldBytes) await this.#roomAgain.promise;
   }
 
   closeStdin(): void {
@@ -123,7 +139,11 @@ export class LastingExec implements Disposable {
     const { execId, from, cause } = wanted;
     const deadline = wanted.brokenSince + patienceMs;
     this.#socket[Symbol.dispose]();
-    const attach = { from, ...(start.encoding === undefined ? {} : { encoding: start.encoding }) };
+    const attach = {
+      from,
+      input: this.#inputName,
+      ...(start.encoding === undefined ? {} : { encoding: start.encoding }),
+    };
     for (;;) {
       const waitedMs = performance.now() - wanted.brokenSince;
       const pauseMs = Math.min(longestPauseMs, Math.max(firstPauseMs, waitedMs / 2));
@@ -141,47 +161,80 @@ export class LastingExec implements Disposable {
       }
     }
     this.#state = "connected";
-    this.#sentAt = undefined;
+    this.#counting = this.#input.mayBeCounted;
+    this.#watchInput(this.#socket);
     this.resize();
     for (const signal of this.#signals.splice(0)) this.#socket.signal(signal);
     void this.#sendHeld();
   }
 
-  /** In order, one piece at a time; what a broken connection did not take waits for the next. */
+  /** In order, one piece at a time. */
   async #sendHeld(): Promise<void> {
     if (this.#sending) return;
     this.#sending = true;
-    while (this.#state === "connected") {
+    while (this.#state === "connected" && !this.#counting) {
       const socket = this.#socket;
-      const [data] = this.#held;
+      const data = this.#input.next();
       if (data === undefined) {
         // Also on a later connection: the end may have been lost, and a second one does no harm.
         if (this.#inputEnds) socket.closeStdin();
         break;
       }
       const taken = await socket.stdin(data);
-      if (!taken && socket === this.#socket) break;
-      if (!taken) continue;
+      const sameSocket = socket === this.#socket;
+      if (!taken && sameSocket) break;
+      // What another connection has taken over is counted there, where it is counted.
+      if (!taken || (!sameSocket && this.#input.counted)) continue;
       this.#sentAt = performance.now();
-      this.#held.shift();
-      this.#heldBytes -= data.length;
-      this.#roomAgain.resolve();
-      this.#roomAgain = Promise.withResolvers();
+      this.#input.sent();
+      this.#makeRoom();
     }
     this.#sending = false;
   }
 
-  /** How much of what was under way has arrived is not known. @throws for a stream, which would go on with a gap. */
-  #refuseGap(cause: AlcoveError): void {
-    const recent = this.#sentAt !== undefined && performance.now() - this.#sentAt < arrivalMs;
-    if (this.#options.input === "typed" || !(recent || this.#sending)) return;
-    throw new AlcoveError({
-      status: 0,
-      code: "cut",
-      message: `${cause.message}; input was on its way, and how much of it arrived is not known`,
-      cause,
+  #makeRoom(): void {
+    this.#roomAgain.resolve();
+    this.#roomAgain = Promise.withResolvers();
+  }
+
+  /** The first count on a connection says from where on the input is missing. */
+  #watchInput(socket: ExecSocket): void {
+    socket.watchInput((taken) => {
+      if (socket !== this.#socket) return;
+      if (taken === undefined) {
+        if (this.#counting && !this.#input.allArrived) this.#fail(socket);
+        this.#input.notCounted();
+      } else if (!this.#counting) this.#input.arrived(taken);
+      else if (!this.#input.goOnAt(taken)) this.#fail(socket);
+      this.#makeRoom();
+      if (!this.#counting) return;
+      this.#counting = false;
+      void this.#sendHeld();
     });
   }
+
+  /** What was counted is not known any more. */
+  #fail(socket: ExecSocket): void {
+    if (this.#options.input === "typed") return;
+    this.#lost = gap("the connection broke");
+    socket[Symbol.dispose]();
+  }
+
+  /** Where nobody counts what arrives. @throws for a stream, which would go on with a gap. */
+  #refuseGap(cause: AlcoveError): void {
+    const recent = this.#sentAt !== undefined && performance.now() - this.#sentAt < arrivalMs;
+    if (this.#input.mayBeCounted || this.#options.input === "typed" || !(recent || this.#sending)) return;
+    throw gap(cause.message, cause);
+  }
+}
+
+function gap(why: string, cause?: AlcoveError): AlcoveError {
+  return new AlcoveError({
+    status: 0,
+    code: "cut",
+    message: `${why}; input was on its way, and how much of it arrived is not known`,
+    ...(cause === undefined ? {} : { cause }),
+  });
 }
 
 /** Whether asking again is of no use. */

@@ -42,6 +42,11 @@ export class FakeService implements AsyncDisposable {
     json: { code: "not_found", message: "nothing here" },
   });
   onExec: (message: WsClientMessage, exec: FakeExec) => void = () => undefined;
+  /** Whether it tells how much of an input with a name has arrived. */
+  countsInput = true;
+  /** Whether this piece of an input is lost on its way. */
+  losesInput: (data: Buffer) => boolean = () => false;
+  readonly #taken = new Map<string, number>();
   /** Asked at the handshake of a WebSocket; a status refuses it. */
   refuseSocket: () => number | undefined = () => undefined;
 
@@ -61,8 +66,23 @@ export class FakeService implements AsyncDisposable {
         cut: () => socket.terminate(),
         close: (code) => socket.close(code),
       };
+      let input: string | undefined;
+      const tell = () => {
+        if (input === undefined || socket.readyState !== socket.OPEN) return;
+        const taken = this.countsInput ? { taken: this.#taken.get(input) ?? 0 } : {};
+        exec.send({ type: "input", ...taken });
+      };
       socket.on("message", (data) => {
         const message: WsClientMessage = JSON.parse(String(data));
+        if (message.type === "start" || message.type === "attach") {
+          input = message.input;
+          tell();
+        } else if (message.type === "stdin") {
+          const bytes = Buffer.from(message.data, message.encoding);
+          if (this.losesInput(bytes)) return socket.terminate();
+          if (input !== undefined) this.#taken.set(input, (this.#taken.get(input) ?? 0) + bytes.length);
+          if (this.countsInput) tell();
+        }
         this.onExec(message, exec);
       });
     });

@@ -40,6 +40,8 @@ export interface ExecSpec {
   tty?: WindowSize;
   /** true: standard input stays open until it is closed; false: empty. */
   stdin: boolean;
+  /** Names the input of the view that the start returns, so that an attach can go on with it. */
+  input?: string;
   /** Kept by the sandbox itself: a dead service does not prolong it. */
   timeoutMs: number;
   detached: boolean;
@@ -109,6 +111,12 @@ export interface ExecView extends AsyncDisposable {
   /** Waits while the command does not read. Data for a closed stdin is dropped. */
   writeStdin(data: Uint8Array): Promise<void>;
   closeStdin(): Promise<void>;
+  /**
+   * Of an input with a name: calls back at once, and whenever more has arrived, with how many bytes have, over all views
+   * that were given the name. What was sent beyond that when a view broke is sent again on the next, and only that.
+   * Absent: nobody knows, because the input has no name, the sandbox does not count it or has forgotten it.
+   */
+  watchInput?: (listener: (taken: number) => void) => void;
 }
 
 export interface ExecOperations {
@@ -116,15 +124,26 @@ export interface ExecOperations {
   start(spec: ExecSpec, options: CallOptions): Promise<ExecView>;
   /** Starts a command without following it. */
   startDetached(spec: ExecSpec, options: CallOptions): Promise<{ pid: number }>;
-  /** @param from offset of the first byte wanted; before what is kept: the oldest byte kept. @throws NotFound. */
+  /**
+   * @param from offset of the first byte wanted; before what is kept: the oldest byte kept.
+   * @param input name of the view's input; views that had the same name before have no input from now on. @throws NotFound.
+   */
   attach(
     execId: ExecId,
-    options: CallOptions & { from: number; follow: boolean; lossless: boolean },
+    options: CallOptions & { from: number; follow: boolean; lossless: boolean; input?: string },
   ): Promise<ExecView & { info: ExecInfo }>;
   get(execId: ExecId, options: CallOptions): Promise<ExecInfo>;
   list(options: CallOptions): Promise<ExecInfo[]>;
-  /** @throws Conflict when it has ended or its stdin is closed. */
-  writeStdin(execId: ExecId, data: Uint8Array, options: CallOptions & { close: boolean }): Promise<void>;
+  /**
+   * @param options.input names this data: what of it was taken under that name before is not taken again.
+   * @param options.again it may have been sent before. @throws Unavailable when nobody knows how much of it was taken then;
+   * Conflict when the command has ended or its stdin is closed.
+   */
+  writeStdin(
+    execId: ExecId,
+    data: Uint8Array,
+    options: CallOptions & { close: boolean; input?: string; again?: boolean },
+  ): Promise<void>;
   resize(execId: ExecId, size: WindowSize, options: CallOptions): Promise<void>;
   /** To the command's process group. @throws Conflict when it has ended. */
   signal(execId: ExecId, signal: number, options: CallOptions): Promise<void>;

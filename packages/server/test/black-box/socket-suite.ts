@@ -107,6 +107,34 @@ export function socketSuite(on: Subject): void {
     expect(unknown.socket.heard).toEqual([expect.objectContaining({ type: "error", code: "not_found" })]);
   });
 
+  test("an input with a name is counted, and goes on over another connection, each byte once", async () => {
+    const first = await Socket.open(url());
+    first.socket.send({ type: "start", command: "cat", input: "mine" });
+    first.socket.send({ type: "stdin", data: "abc" });
+    const counted = (socket: Socket, taken: number) =>
+      expect
+        .poll(() => socket.heard.filter(({ type }) => type === "input").at(-1))
+        .toEqual({ type: "input", taken });
+    await counted(first.socket, 3);
+    expect(first.socket.heard[0]).toEqual({ type: "input", taken: expect.any(Number) });
+    const second = await Socket.open(url());
+    second.socket.send({ type: "attach", exec_id: first.execId, input: "mine" });
+    await counted(second.socket, 3);
+    // It is still there, and has no input any more.
+    first.socket.send({ type: "stdin", data: "xyz" });
+    second.socket.send({ type: "stdin", data: "def" });
+    await counted(second.socket, 6);
+    first.socket.terminate();
+    second.socket.send({ type: "stdin", data: "", close: true });
+    expect(await second.socket.closed).toBe(1000);
+    expect(second.socket.text("stdout")).toBe("abcdef");
+    const unnamed = await Socket.open(url());
+    unnamed.socket.send({ type: "start", command: "cat" });
+    unnamed.socket.send({ type: "stdin", data: "abc", close: true });
+    expect(await unnamed.socket.closed).toBe(1000);
+    expect(unnamed.socket.heard.map(({ type }) => type)).not.toContain("input");
+  });
+
   test("start runs a command; its output and exit come back; close is 1000", async () => {
     const { socket, execId } = await Socket.open(url());
     expect(execId).toMatch(/^ex-[a-z0-9]{8,32}$/);

@@ -31,6 +31,7 @@ async function heldCommand(pingMs = 300) {
       await room.promise;
       state.taken += data.length;
     },
+    watchInput: () => undefined,
     closeStdin: () => Promise.resolve(),
     [Symbol.asyncDispose]: () => Promise.resolve(),
   };

@@ -7,7 +7,7 @@ import { BadRequest, Unavailable } from "../../ports/errors.ts";
 import type { ExecId } from "../../ports/ids.ts";
 import { toDomainError } from "../error-map.ts";
 import { Excessive, refuseExcess } from "../json-body.ts";
-import { decodeContent } from "../parse.ts";
+import { decodeContent, defined } from "../parse.ts";
 import type { CallUnderWay } from "../request-context.ts";
 import { execInput } from "../routes/exec-input.ts";
 import { compileCheck } from "../validation.ts";
@@ -59,6 +59,7 @@ export class WebSocketExec {
   #stdinWaitingBytes = 0;
   #stdinLimitBytes = stdinHighWaterBytes;
   #answered = true;
+  #toldInput = false;
 
   constructor(options: {
     socket: WebSocket;
@@ -149,23 +150,33 @@ export class WebSocketExec {
   }
 
   #start(message: ClientMessage<"start">): void {
-    const { type: _, encoding = "utf8", ...command } = message;
-    const input = { execId: this.#execId, ...execInput(command) };
+    const { type: _, encoding = "utf8", input, ...command } = message;
+    const wanted = { execId: this.#execId, ...execInput(command) };
+    const { signal } = this.#call;
     this.#state = "running";
-    this.#follow = this.#execs.stream(this.#sandboxId, input, { stdin: true, signal: this.#call.signal });
-    void this.#pump(this.#follow, encoding);
+    this.#follow = this.#execs.stream(this.#sandboxId, wanted, {
+      stdin: true,
+      signal,
+      ...defined({ input }),
+    });
+    void this.#pump(this.#follow, { encoding, tellsInput: input !== undefined });
   }
 
   /** Goes on with a command that was started by another connection, or detached. */
   #attach(message: ClientMessage<"attach">): void {
-    const { exec_id: execId, from = 0, encoding = "utf8" } = message;
+    const { exec_id: execId, from = 0, encoding = "utf8", input } = message;
     const { signal } = this.#call;
     this.#state = "running";
-    this.#follow = this.#execs.output(this.#sandboxId, execId, { from, follow: true, signal });
-    void this.#pump(this.#follow, encoding);
+    // Also an input without a name is counted, as its connection to the sandbox may break.
+    const wanted = { from, follow: true, signal, input: input ?? this.#execs.makeId() };
+    this.#follow = this.#execs.output(this.#sandboxId, execId, wanted);
+    void this.#pump(this.#follow, { encoding, tellsInput: input !== undefined });
   }
 
-  async #pump(starting: Promise<ExecFollow>, encoding: OutputEncoding): Promise<void> {
+  async #pump(
+    starting: Promise<ExecFollow>,
+    options: { encoding: OutputEncoding; tellsInput: boolean },
+  ): Promise<void> {
     let follow: ExecFollow;
     try {
       follow = await starting;
@@ -173,7 +184,8 @@ export class WebSocketExec {
       this.#refuse(error);
       return;
     }
-    const decoder = new OutputDecoder(encoding);
+    if (options.tellsInput) follow.watchInput((taken) => this.#tellInput(taken));
+    const decoder = new OutputDecoder(options.encoding);
     let ended = false;
     try {
       for await (const event of follow.events) {
@@ -268,6 +280,13 @@ export class WebSocketExec {
       return undefined;
     }
     return new Promise((resolve) => this.#socket.send(text, () => resolve()));
+  }
+
+  /** The first is always told; a later one may be left out, as the next tells it too. */
+  #tellInput(taken: number | undefined): void {
+    if (this.#toldInput && this.#socket.bufferedAmount >= outputHighWaterBytes) return;
+    this.#toldInput = true;
+    void this.#send({ type: "input", ...defined({ taken }) });
   }
 
   #tell(error: unknown): void {

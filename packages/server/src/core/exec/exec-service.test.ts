@@ -2,11 +2,11 @@ import { expect, test } from "vitest";
 import { silentLogger } from "../../platform/logger.ts";
 import { BadRequest, Conflict, NotFound, RuntimeGone, Unavailable } from "../../ports/errors.ts";
 import type { ExecId } from "../../ports/ids.ts";
-import type { ExecOperations } from "../../ports/sandbox-operations.ts";
+import type { ExecInfo, ExecOperations, ExecView } from "../../ports/sandbox-operations.ts";
 import type { RunningSandbox } from "../sandboxes/live-sandboxes.ts";
 import { FakeClock } from "../testing/fake-clock.ts";
 import { ExecService } from "./exec-service.ts";
-import { FakeSandbox, settled } from "./testing/fake-sandbox.ts";
+import { exitOf, FakeSandbox, infoOf, settled } from "./testing/fake-sandbox.ts";
 
 const made = "ex-aaaaaaaa" as ExecId;
 const { signal } = new AbortController();
@@ -51,7 +51,7 @@ test.each([
     for (const start of starts) {
       const sandbox = new FakeSandbox();
       using service = failingStarts(sandbox, error);
-      await expect(start(service, sandbox.id)).rejects.toThrow(error);
+      await expect(start(service, sandbox.id)).rejects.toThrow(error.message);
       await settled();
       expect(sandbox.kills).toEqual(kills);
     }
@@ -91,4 +91,71 @@ test("a command whose answer finds no room goes on; the answer names it and when
   const run = service.run(sandbox.id, { command: "true" }, { signal, answer: answer as never });
   const details = { exec_id: made, sandbox_id: sandbox.id, goes_on: "no_room" };
   await expect(run).rejects.toMatchObject({ code: "unavailable", retryAfterS: 3, details });
+});
+
+/** A view that breaks at once, or tells an exit. */
+function viewThat(ends: boolean): ExecView & { info: ExecInfo } {
+  return {
+    execId: made,
+    pid: 7,
+    info: infoOf(made),
+    events: (async function* () {
+      if (ends) yield { type: "exit" as const, exit: exitOf({}) };
+    })(),
+    writeStdin: async () => undefined,
+    closeStdin: async () => undefined,
+    [Symbol.asyncDispose]: async () => undefined,
+  };
+}
+
+test("a start, and input, that a new connection to the sandbox cut off are done over that one", async () => {
+  const sandbox = new FakeSandbox();
+  const { operations } = sandbox.target;
+  const cut = () => Promise.reject(new RuntimeGone("this connection is closed"));
+  const before = Object.assign(operations.execs, {
+    start: cut,
+    startDetached: cut,
+    writeStdin: cut,
+  } satisfies Partial<ExecOperations>);
+  const calls: unknown[] = [];
+  const execs: ExecOperations = {
+    ...before,
+    get: (execId) => Promise.reject(new NotFound(`${execId} was not started`)),
+    start: async () => viewThat(true),
+    startDetached: async () => ({ pid: 7 }),
+    writeStdin: async (_id, data, { again, input }) => void calls.push([data.length, again, input]),
+  };
+  const looks = [before, undefined, execs];
+  using service = serviceOf(sandbox, {});
+  Object.defineProperty(operations, "execs", {
+    get: () => {
+      const found = looks.length > 1 ? looks.shift() : execs;
+      if (found === undefined) throw new Unavailable("the sandbox is not connected now");
+      return found;
+    },
+  });
+  sandbox.started("spawned");
+  const again = () => looks.splice(0, looks.length, before, undefined, execs);
+  again();
+  expect((await service.run(sandbox.id, { command: "true" }, { signal })).exit.exitCode).toBe(0);
+  again();
+  const detached = await service.startDetached(sandbox.id, { command: "true" }, { signal, stdin: false });
+  expect(detached.pid).toBe(7);
+  again();
+  await service.writeStdin(sandbox.id, made, Buffer.from("abc"), { close: false, signal });
+  expect(calls).toEqual([[3, true, made]]);
+  // What was carried out is not started a second time.
+  const start = () => Promise.reject(new Conflict("it runs"));
+  Object.assign(execs, { get: async () => infoOf(made), start, attach: async () => viewThat(true) });
+  again();
+  expect((await service.run(sandbox.id, { command: "true" }, { signal })).exit.exitCode).toBe(0);
+});
+
+test("a start that was not answered names its command", async () => {
+  const sandbox = new FakeSandbox();
+  using service = failingStarts(sandbox, new RuntimeGone("the connection broke"));
+  const start = service.run(sandbox.id, { command: "true" }, { signal });
+  await expect(start).rejects.toMatchObject({ code: "unavailable", details: { exec_id: made } });
+  const detached = service.startDetached(sandbox.id, { command: "true" }, { signal, stdin: false });
+  await expect(detached).rejects.toMatchObject({ details: { exec_id: made } });
 });

@@ -11,6 +11,7 @@ import type {
   ExecEvent,
   ExecExit,
   ExecInfo,
+  ExecOperations,
   ExecSpec,
   ExecView,
   SandboxOperations,
@@ -31,6 +32,10 @@ const startDeadlineMs = 30_000;
 const overdueMs = 60_000;
 const cleanupDeadlineMs = 10_000;
 const unansweredPauseMs = 200;
+/** How long a sandbox may take to be connected to anew, how often that is looked for, and how often something is done again. */
+const connectMs = 10_000;
+const connectPauseMs = 50;
+const mostTries = 5;
 /** Output that is answered is there as bytes, as text and as the answer's body. */
 const outputCopies = 3;
 const empty = Buffer.alloc(0);
@@ -53,6 +58,11 @@ export interface ExecFollow extends AsyncDisposable {
   readonly events: AsyncIterable<FollowedEvent>;
   writeStdin(data: Uint8Array): Promise<void>;
   closeStdin(): Promise<void>;
+  /**
+   * Calls back at once, and whenever more has arrived, with how many bytes of this input have, over all followers that were
+   * given its name; undefined: nobody knows.
+   */
+  watchInput(listener: (taken: number | undefined) => void): void;
 }
 
 interface Target {
@@ -76,6 +86,8 @@ export class ExecService implements Disposable {
   readonly #logger: Logger;
   readonly #limits: ExecServiceLimits;
   readonly #tracker: ExecTracker;
+  /** Who has each named input now. */
+  readonly #inputs = new Map<string, LastingView>();
 
   constructor(options: {
     sandboxes: RunningSandboxes;
@@ -147,6 +159,7 @@ export class ExecService implements Disposable {
       signal: overdue.signal,
       from: 0,
       lossless: true,
+      input: spec.input,
     });
     if (stdin !== undefined) this.#feed(follow, stdin);
     const stdout = new OutputCollector({ maxBytes: this.#limits.maxOutputBytes });
@@ -211,13 +224,18 @@ export class ExecService implements Disposable {
   async stream(
     sandboxId: string,
     input: ExecInput,
-    options: CallOptions & { stdin: boolean | Uint8Array },
+    options: CallOptions & {
+      stdin: boolean | Uint8Array;
+      /** Name of the input, so that `output` can go on with it. */
+      input?: string;
+    },
   ): Promise<ExecFollow> {
     const target = await this.#sandboxes.locate(sandboxId, options);
     const spec = this.#spec(target, input, {
       operation: "exec_stream",
       stdin: options.stdin !== false,
       detached: false,
+      ...(options.input === undefined ? {} : { input: options.input }),
     });
     const { view, reader } = await this.#open(target, spec, "exec_stream");
     const follow = this.#follow(target, {
@@ -226,6 +244,7 @@ export class ExecService implements Disposable {
       signal: options.signal,
       from: 0,
       lossless: true,
+      input: spec.input,
     });
     if (typeof options.stdin !== "boolean") this.#feed(follow, options.stdin);
     return follow;
@@ -244,11 +263,14 @@ export class ExecService implements Disposable {
     const known = this.#tracker.knows(sandboxId, spec.execId);
     const { started } = await this.#tracker
       .start(target, { execId: spec.execId, operation: "exec", detached: true }, () =>
-        target.operations.execs.startDetached(spec, { signal: deadline.signal }),
+        this.#overBreaks(target, deadline, async (execs, again) => {
+          const running = again ? await this.#runs(execs, spec.execId, deadline) : undefined;
+          return running ?? execs.startDetached(spec, { signal: deadline.signal });
+        }),
       )
       .catch((error: unknown) => {
         if (!known && maybeStarted(error, deadline.signal)) void this.#endUnanswered(target, spec.execId);
-        throw error;
+        throw named(error, spec.execId);
       });
     if (typeof stdin !== "boolean") void this.#feedDetached(target, spec.execId, stdin);
     return { execId: spec.execId, pid: started.pid };
@@ -272,12 +294,20 @@ export class ExecService implements Disposable {
   async output(
     sandboxId: string,
     execId: string,
-    options: CallOptions & { from: number; follow: boolean },
+    options: CallOptions & {
+      from: number;
+      follow: boolean;
+      /** Name of the input of this follower; it goes on where an earlier one of that name broke off. */
+      input?: string;
+    },
   ): Promise<ExecFollow & { info: ExecInfo }> {
     const { target, id } = await this.#addressed(sandboxId, execId, options);
-    const { from, follow, signal } = options;
+    const { from, follow, signal, input } = options;
     const lossless = await this.#isAttached(target, id, options);
-    const attach = () => target.operations.execs.attach(id, { from, follow, lossless, signal });
+    const named = input === undefined ? {} : { input };
+    // Before the sandbox is told: an earlier follower of that name must not take the input back.
+    if (input !== undefined) this.#inputs.get(inputKey(sandboxId, id, input))?.leaveInput();
+    const attach = () => target.operations.execs.attach(id, { from, follow, lossless, signal, ...named });
     if (!follow) {
       const view = await attach();
       const reader: ExecReader = { leave: () => undefined };
@@ -287,7 +317,7 @@ export class ExecService implements Disposable {
       });
     }
     const { attached, reader } = await this.#tracker.attach(target, id, attach);
-    return Object.assign(this.#follow(target, { view: attached, reader, signal, from, lossless }), {
+    return Object.assign(this.#follow(target, { view: attached, reader, signal, from, lossless, input }), {
       info: attached.info,
     });
   }
@@ -299,7 +329,10 @@ export class ExecService implements Disposable {
     options: CallOptions & { close: boolean },
   ): Promise<void> {
     const { target, id } = await this.#addressed(sandboxId, execId, options);
-    await target.operations.execs.writeStdin(id, data, options);
+    const input = this.makeId();
+    await this.#overBreaks(target, options, (execs, again) =>
+      execs.writeStdin(id, data, { ...options, input, again }),
+    );
   }
 
   async resize(sandboxId: string, execId: string, size: WindowSize, options: CallOptions): Promise<void> {
@@ -348,15 +381,18 @@ export class ExecService implements Disposable {
   #spec(
     target: Target,
     input: ExecInput,
-    options: { operation: ExecOperation; stdin: boolean; detached: boolean },
+    options: { operation: ExecOperation; stdin: boolean; detached: boolean; input?: string },
   ): ExecSpec {
+    // Also an input that nobody asked to go on with has a name: its connection to the sandbox may break.
+    const named = options.stdin ? { input: options.input ?? this.makeId() } : {};
     try {
-      return execSpec(input, {
+      const spec = execSpec(input, {
         limits: this.#limits.deadlinesOf(target.row.ownerId),
         makeId: () => this.#ids.execId(),
         stdin: options.stdin,
         detached: options.detached,
       });
+      return { ...spec, ...named };
     } catch (error) {
       if (error instanceof ResourceLimit)
         this.#events.emit({
@@ -383,16 +419,81 @@ export class ExecService implements Disposable {
       const { started, reader } = await this.#tracker.start(
         target,
         { execId: spec.execId, operation, detached: false },
-        () => target.operations.execs.start(spec, { signal: deadline.signal }),
+        () =>
+          this.#overBreaks(target, deadline, async (execs, again) => {
+            const running = again ? await this.#runs(execs, spec.execId, deadline) : undefined;
+            if (running === undefined) return execs.start(spec, { signal: deadline.signal });
+            const { input } = spec;
+            const whole = {
+              from: 0,
+              follow: true,
+              lossless: true,
+              ...(input === undefined ? {} : { input }),
+            };
+            return execs.attach(spec.execId, { ...whole, signal: deadline.signal });
+          }),
       );
       return { view: started, reader };
     } catch (error) {
       if (!known && maybeStarted(error, deadline.signal)) void this.#endUnanswered(target, spec.execId);
-      if (!deadline.signal.aborted) throw error;
+      if (!deadline.signal.aborted) throw named(error, spec.execId);
       throw new Unavailable(
         `the sandbox ${target.row.id} did not start command ${spec.execId} within ${formatDuration(startDeadlineMs)}`,
         { cause: error, details: { exec_id: spec.execId } },
       );
+    }
+  }
+
+  /**
+   * Does something in a sandbox, and again when the sandbox was connected to anew meanwhile, which cuts what is under way.
+   * `act` is told when it may have been done before.
+   */
+  async #overBreaks<T>(
+    { row, operations }: Target,
+    { signal }: CallOptions,
+    act: (execs: ExecOperations, again: boolean) => Promise<T>,
+  ): Promise<T> {
+    let execs = operations.execs;
+    for (let tries = 1; ; tries += 1) {
+      try {
+        return await act(execs, tries > 1);
+      } catch (error) {
+        if (!(error instanceof RuntimeGone) || tries >= mostTries) throw error;
+        const anew = await this.#connectedAnew({ row, operations }, execs, signal);
+        if (anew === undefined) throw error;
+        execs = anew;
+      }
+    }
+  }
+
+  /** @returns the commands of a sandbox over another connection than before; undefined when that is the same, or the sandbox ended. */
+  async #connectedAnew(
+    { row, operations }: Target,
+    before: ExecOperations,
+    signal: AbortSignal,
+  ): Promise<ExecOperations | undefined> {
+    const deadlineMs = this.#clock.monotonicMs() + connectMs;
+    while (!signal.aborted && this.#clock.monotonicMs() < deadlineMs) {
+      await pause(connectPauseMs, undefined, { ref: false });
+      if (!this.#tracker.follows(row.id)) return undefined;
+      try {
+        const { execs } = operations;
+        return execs === before ? undefined : execs;
+      } catch (error) {
+        // There is none at the moment.
+        if (!(error instanceof Unavailable)) return undefined;
+      }
+    }
+    return undefined;
+  }
+
+  /** The command of this id, when a start that was not answered was carried out. */
+  async #runs(execs: ExecOperations, execId: ExecId, options: CallOptions): Promise<ExecInfo | undefined> {
+    try {
+      return await execs.get(execId, options);
+    } catch (error) {
+      if (error instanceof NotFound) return undefined;
+      throw error;
     }
   }
 
@@ -412,7 +513,10 @@ export class ExecService implements Disposable {
   async #feedDetached(target: Target, execId: ExecId, stdin: Uint8Array): Promise<void> {
     try {
       const { signal } = new AbortController();
-      await target.operations.execs.writeStdin(execId, stdin, { close: true, signal });
+      const input = this.makeId();
+      await this.#overBreaks(target, { signal }, (execs, again) =>
+        execs.writeStdin(execId, stdin, { close: true, signal, input, again }),
+      );
     } catch (error) {
       this.#logger.debug({ exec_id: execId, err: error }, "standard input was not taken");
     }
@@ -462,18 +566,24 @@ export class ExecService implements Disposable {
       from: number;
       lossless: boolean;
       until?: number;
+      input?: string | undefined;
     },
   ): ExecFollow {
-    const { view, reader, signal, from, lossless, until } = reading;
+    const { view, reader, signal, from, lossless, until, input } = reading;
     const { execId } = view;
+    const key = inputKey(target.row.id, execId, input ?? "");
     const lasting = new LastingView({
       view,
       from,
       ...(until === undefined ? {} : { until }),
-      attach: (next, attempt) =>
-        target.operations.execs.attach(execId, { from: next, follow: true, lossless, signal: attempt }),
+      attach: (next, attempt) => {
+        const named = input !== undefined && lasting.hasInput ? { input } : {};
+        const again = { from: next, follow: true, lossless, signal: attempt, ...named };
+        return target.operations.execs.attach(execId, again);
+      },
       sandboxRuns: () => until === undefined && this.#tracker.follows(target.row.id),
     });
+    if (input !== undefined) this.#inputs.set(key, lasting);
     const closeView = async () => {
       try {
         await lasting.close();
@@ -490,8 +600,10 @@ export class ExecService implements Disposable {
       events: this.#watched(target, { execId, events: lasting.events(), signal }),
       writeStdin: (data) => lasting.writeStdin(data),
       closeStdin: () => lasting.closeStdin(),
+      watchInput: (listener) => lasting.watchInput(listener),
       [Symbol.asyncDispose]: async () => {
         signal.removeEventListener("abort", onAbort);
+        if (this.#inputs.get(key) === lasting) this.#inputs.delete(key);
         reader.leave({ grace: !(signal.reason instanceof ShuttingDown) });
         await closeView();
       },
@@ -515,6 +627,16 @@ export class ExecService implements Disposable {
     }
     if (signal.aborted) throw abortError(signal.reason);
   }
+}
+
+/** The failure of a start that was perhaps carried out tells which command it was. */
+function named(error: unknown, execId: ExecId): unknown {
+  if (!(error instanceof RuntimeGone)) return error;
+  return new RuntimeGone(error.message, { cause: error, details: { ...error.details, exec_id: execId } });
+}
+
+function inputKey(sandboxId: string, execId: ExecId, input: string): string {
+  return `${sandboxId} ${execId} ${input}`;
 }
 
 /** Whether a start that failed was perhaps carried out: its answer is missing, it was not refused. */

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "vitest";
 import { Unavailable } from "../../ports/errors.ts";
-import type { ExecEvent, ExecView } from "../../ports/sandbox-operations.ts";
-import { LastingView } from "./lasting-view.ts";
+import type { ExecEvent } from "../../ports/sandbox-operations.ts";
+import { type AttachedView, LastingView } from "./lasting-view.ts";
 import { exitOf, settled } from "./testing/fake-sandbox.ts";
 
 const output = (text: string, offset: number): ExecEvent => ({
@@ -11,14 +11,17 @@ const output = (text: string, offset: number): ExecEvent => ({
   offset,
 });
 
+const exit: Extract<ExecEvent, { type: "exit" }> = { type: "exit", exit: exitOf({}) };
+
 /** Tells its events and then breaks, once it may. */
 function viewOf(events: ExecEvent[], breaks: Promise<void> = Promise.resolve()) {
   const taken: string[] = [];
-  const view: ExecView & { taken: string[]; closed: boolean } = {
-    execId: "ex-1" as ExecView["execId"],
+  const view: AttachedView & { taken: string[]; closed: boolean } = {
+    execId: "ex-1" as AttachedView["execId"],
     pid: 7,
     taken,
     closed: false,
+    info: events.includes(exit) ? { exit: exit.exit } : {},
     events: (async function* () {
       yield* events;
       await breaks;
@@ -31,8 +34,6 @@ function viewOf(events: ExecEvent[], breaks: Promise<void> = Promise.resolve()) 
   };
   return view;
 }
-
-const exit: ExecEvent = { type: "exit", exit: exitOf({}) };
 
 describe("LastingView", () => {
   test("goes on where the output broke off", async () => {
@@ -83,50 +84,86 @@ describe("LastingView", () => {
     }
   });
 
-  test.each(["input", "its end"])("ends when it breaks after %s was given", async (what) => {
+  test.each(["input", "its end"])(
+    "ends when it breaks after %s was given and nobody counts what arrived; not when the command has ended",
+    async (what) => {
+      for (const ended of [false, true]) {
+        const broken = Promise.withResolvers<void>();
+        const second = viewOf(ended ? [exit] : []);
+        const lasting = new LastingView({
+          view: viewOf([output("a", 0)], broken.promise),
+          from: 0,
+          attach: async () => second,
+          sandboxRuns: () => true,
+        });
+        const told = Array.fromAsync(lasting.events());
+        if (what === "input") await lasting.writeStdin(Buffer.from("x"));
+        else await lasting.closeStdin();
+        broken.resolve();
+        expect(await told).toEqual(ended ? [output("a", 0), exit] : [output("a", 0)]);
+        expect(second.taken).toEqual([]);
+        expect(second.closed).toBe(!ended);
+      }
+    },
+  );
+
+  test("input that had not arrived is sent again before what was given meanwhile, and nothing else is", async () => {
     const broken = Promise.withResolvers<void>();
-    let attached = 0;
+    const attaching = Promise.withResolvers<void>();
+    const stays = Promise.withResolvers<void>();
+    const first = viewOf([], broken.promise);
+    const counts: (number | undefined)[] = [];
+    let count: (taken: number) => void = () => undefined;
+    first.watchInput = (listener) => {
+      count = listener;
+      listener(0);
+    };
+    const second = viewOf([output("b", 0)], stays.promise);
+    second.watchInput = (listener) => listener(5);
     const lasting = new LastingView({
-      view: viewOf([output("a", 0)], broken.promise),
+      view: first,
       from: 0,
       attach: async () => {
-        attached += 1;
-        return viewOf([exit]);
+        await attaching.promise;
+        return second;
       },
       sandboxRuns: () => true,
     });
+    lasting.watchInput((taken) => counts.push(taken));
     const told = Array.fromAsync(lasting.events());
-    if (what === "input") await lasting.writeStdin(Buffer.from("x"));
-    else await lasting.closeStdin();
+    for (const text of ["abc", "def", "ghi"]) await lasting.writeStdin(Buffer.from(text));
+    count(3);
     broken.resolve();
-    expect(await told).toEqual([output("a", 0)]);
-    expect(attached).toBe(0);
+    await settled();
+    const written = lasting.writeStdin(Buffer.from("j"));
+    const closed = lasting.closeStdin();
+    attaching.resolve();
+    await Promise.all([written, closed]);
+    expect(first.taken).toEqual(["abc", "def", "ghi"]);
+    expect(second.taken).toEqual(["f", "ghi", "j", "end"]);
+    expect(counts).toEqual([0, 3, 5]);
+    stays.resolve();
+    await lasting.close();
+    expect(await told).toEqual([output("b", 0)]);
   });
 
-  test("ends when input was given while there was no connection; input after it goes to the new one", async () => {
-    for (const when of ["between", "after"]) {
-      const attaching = Promise.withResolvers<void>();
-      const stays = Promise.withResolvers<void>();
-      const second = viewOf([output("b", 0)], stays.promise);
-      const lasting = new LastingView({
-        view: viewOf([]),
-        from: 0,
-        attach: async () => {
-          await attaching.promise;
-          return second;
-        },
-        sandboxRuns: () => true,
-      });
+  test("ends when what is missing of the input is not held any more, or another view has it", async () => {
+    for (const left of [false, true]) {
+      const broken = Promise.withResolvers<void>();
+      const first = viewOf([], broken.promise);
+      first.watchInput = (listener) => listener(0);
+      const second = viewOf(left ? [exit] : []);
+      second.info = {};
+      second.watchInput = (listener) => listener(0);
+      const attach = async () => second;
+      const lasting = new LastingView({ view: first, from: 0, attach, sandboxRuns: () => true });
       const told = Array.fromAsync(lasting.events());
-      await settled();
-      if (when === "between") await lasting.writeStdin(Buffer.from("x"));
-      attaching.resolve();
-      await settled();
-      if (when === "after") await lasting.writeStdin(Buffer.from("x"));
-      stays.resolve();
-      expect(await told).toEqual(when === "between" ? [] : [output("b", 0)]);
-      expect(second.taken).toEqual(when === "between" ? [] : ["x"]);
-      if (when === "between") expect(second.closed).toBe(true);
+      const mebibyte = Buffer.alloc(2 ** 20);
+      for (let piece = 0; piece < 9; piece += 1) await lasting.writeStdin(mebibyte);
+      if (left) lasting.leaveInput();
+      broken.resolve();
+      expect(await told).toEqual(left ? [exit] : []);
+      expect(second.taken).toEqual([]);
     }
   });
 

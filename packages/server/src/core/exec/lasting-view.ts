@@ -1,7 +1,8 @@
 import { setTimeout as pause } from "node:timers/promises";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import { DomainError, Unavailable } from "../../ports/errors.ts";
-import type { ExecEvent, ExecView } from "../../ports/sandbox-operations.ts";
+import type { ExecEvent, ExecInfo, ExecView } from "../../ports/sandbox-operations.ts";
+import { HeldInput } from "./held-input.ts";
 
 /** An event of a followed command; before it, `lostBytes` of what was asked for are missing. */
 export type FollowedEvent = ExecEvent & { lostBytes?: number };
@@ -12,19 +13,25 @@ const pauseMs = 100;
 
 /**
  * A view of a command that outlives its connection: when that breaks while the sandbox runs, the command is attached to
- * again where the output broke off. Without an exit it ends only with the sandbox, when the sandbox cannot be reached, or
- * when standard input was given: what of it arrived is not known, and a command must not go on with a part of it. Output
- * that was asked for and is not there any more is counted at the event that follows the gap.
+ * again where the output broke off, and given what of its standard input had not arrived. Without an exit it ends only with
+ * the sandbox, when the sandbox cannot be reached, or when it goes on and nobody knows what of the input arrived: a
+ * command must not go on with a part of it. Output that was asked for and is not there any more is counted at the event that
+ * follows the gap.
  */
 export class LastingView {
   #view: ExecView;
   #nextOffset: number;
-  readonly #attach: (from: number, signal: AbortSignal) => Promise<ExecView>;
+  readonly #attach: (from: number, signal: AbortSignal) => Promise<AttachedView>;
   readonly #sandboxRuns: () => boolean;
   readonly #patienceMs: number;
   readonly #until: number | undefined;
-  /** Also when that was while there was no connection. */
-  #inputGiven = false;
+  readonly #input = new HeldInput();
+  #inputLeft = false;
+  /** How much of the input has arrived; undefined: nobody knows. */
+  #inputTaken: number | undefined;
+  #onInput: ((taken: number | undefined) => void) | undefined;
+  /** Settles when a view that broke has been replaced, or will not be. */
+  #replacing: Promise<void> | undefined;
   readonly #closing = new AbortController();
 
   constructor(options: {
@@ -32,7 +39,7 @@ export class LastingView {
     /** Of the first byte of the view. */
     from: number;
     /** @param signal counts until the answer. */
-    attach: (from: number, signal: AbortSignal) => Promise<ExecView>;
+    attach: (from: number, signal: AbortSignal) => Promise<AttachedView>;
     sandboxRuns: () => boolean;
     /** Where a view of a running command ends that is not to follow it. */
     until?: number;
@@ -44,16 +51,29 @@ export class LastingView {
     this.#sandboxRuns = options.sandboxRuns;
     this.#patienceMs = options.patienceMs ?? patienceMs;
     this.#until = options.until;
+    this.#watchInput(options.view);
+    this.#input.beginAt(this.#inputTaken ?? 0);
   }
 
-  writeStdin(data: Uint8Array): Promise<void> {
-    this.#inputGiven = true;
-    return this.#view.writeStdin(data);
+  /** Resolves when more may be given. */
+  async writeStdin(data: Uint8Array): Promise<void> {
+    if (this.#inputLeft) return;
+    this.#input.give(data);
+    if (this.#replacing === undefined) await this.#view.writeStdin(data);
+    else await this.#replacing;
   }
 
-  closeStdin(): Promise<void> {
-    this.#inputGiven = true;
-    return this.#view.closeStdin();
+  async closeStdin(): Promise<void> {
+    if (this.#inputLeft) return;
+    this.#input.end();
+    if (this.#replacing === undefined) await this.#view.closeStdin();
+    else await this.#replacing;
+  }
+
+  /** Calls back at once, and whenever more of the input has arrived; with undefined when nobody knows. */
+  watchInput(listener: (taken: number | undefined) => void): void {
+    this.#onInput = listener;
+    listener(this.#inputTaken);
   }
 
   /** Read to the end, not only to the exit: a view that is left early costs its connection. */
@@ -81,16 +101,31 @@ export class LastingView {
         );
       }
       const broken = this.#view;
-      const again = await this.#attachAgain();
-      if (again === undefined || this.#inputGiven) {
-        if (again !== undefined) await closeQuietly(again);
-        if (cause !== undefined) throw cause;
-        return;
+      const replaced = Promise.withResolvers<void>();
+      this.#replacing = replaced.promise;
+      try {
+        const again = await this.#attachAgain();
+        if (again === undefined || !this.#goOn(again)) {
+          if (again !== undefined) await closeQuietly(again);
+          if (cause !== undefined) throw cause;
+          return;
+        }
+        this.#replacing = undefined;
+        await closeQuietly(broken);
+        if (this.#closed) await again[Symbol.asyncDispose]();
+      } finally {
+        replaced.resolve();
       }
-      this.#view = again;
-      await closeQuietly(broken);
-      if (this.#closed) await again[Symbol.asyncDispose]();
     }
+  }
+
+  /** The input comes from another view from now on, which was given its name. */
+  leaveInput(): void {
+    this.#inputLeft = true;
+  }
+
+  get hasInput(): boolean {
+    return !this.#inputLeft;
   }
 
   async close(): Promise<void> {
@@ -102,9 +137,44 @@ export class LastingView {
     return this.#closing.signal.aborted;
   }
 
-  async #attachAgain(): Promise<ExecView | undefined> {
+  /** Takes over a view that was attached, and sends what is missing of the input. @returns false when nobody knows what is. */
+  #goOn(again: AttachedView): boolean {
+    if (this.#input.anyGiven && !this.#inputLeft && again.info.exit === undefined) {
+      let taken: number | undefined;
+      again.watchInput?.((arrived) => (taken = arrived));
+      const missing = taken === undefined ? undefined : this.#input.missing(taken);
+      if (missing === undefined) return false;
+      // In this order, and before anything that is given later. Who gives more waits for these as well.
+      for (const piece of missing) this.#inBackground(again.writeStdin(piece));
+      if (this.#input.ended) this.#inBackground(again.closeStdin());
+    }
+    this.#view = again;
+    this.#watchInput(again);
+    return true;
+  }
+
+  #watchInput(view: ExecView): void {
+    if (view.watchInput === undefined) {
+      this.#inputTaken = undefined;
+      this.#onInput?.(undefined);
+      return;
+    }
+    view.watchInput((taken) => {
+      if (view !== this.#view) return;
+      this.#inputTaken = taken;
+      this.#input.arrived(taken);
+      this.#onInput?.(taken);
+    });
+  }
+
+  /** Input that a view does not take is sent again on the next, or the command has ended. */
+  #inBackground(taken: Promise<void>): void {
+    taken.catch(() => undefined);
+  }
+
+  async #attachAgain(): Promise<AttachedView | undefined> {
     const deadlineMs = performance.now() + this.#patienceMs;
-    while (!this.#closed && !this.#inputGiven && this.#sandboxRuns()) {
+    while (!this.#closed && this.#sandboxRuns()) {
       const leftMs = deadlineMs - performance.now();
       if (leftMs <= 0) return undefined;
       using attempt = deadlineAfter(leftMs, this.#closing.signal);
@@ -118,6 +188,8 @@ export class LastingView {
     return undefined;
   }
 }
+
+export type AttachedView = ExecView & { info: Pick<ExecInfo, "exit"> };
 
 /** For a view whose connection is gone anyway. */
 async function closeQuietly(view: ExecView): Promise<void> {

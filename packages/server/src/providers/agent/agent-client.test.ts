@@ -157,6 +157,51 @@ it("a start that was heard on a connection that broke is found when it is sent a
   expect(agent.requests.at(-1)).toMatchObject({ op: "exec.attach", from: 0, follow: true, lossless: true });
 });
 
+it("a start goes on when fresh connections are cut under it too, and says so when they always are", async () => {
+  let cuts = 2;
+  await using agent = await fakeAgent((request, connection) => {
+    if (request.op !== "exec.start" || cuts > 0) {
+      cuts -= 1;
+      connection.socket.destroy();
+    } else connection.answer({ exec_id: execId, pid: 7, started_at: 1 });
+  });
+  await using client = clientOf(agent);
+  expect(await client.execs.startDetached({ ...spec, detached: true }, options())).toEqual({ pid: 7 });
+  cuts = 100;
+  await expect(client.execs.start(spec, options())).rejects.toThrow(/connection to sandbox .* broke/);
+});
+
+it("input that has a name is sent again, once; for an older agent nobody knows what arrived", async () => {
+  for (const features of [["input"], []]) {
+    let cuts = 1;
+    await using agent = await fakeAgent(
+      () => undefined,
+      (kind, _bytes, connection) => {
+        if (kind !== frameKinds.eof) return;
+        cuts -= 1;
+        if (cuts >= 0) connection.socket.destroy();
+        else connection.answer({ written: 3 });
+      },
+      features,
+    );
+    await using client = clientOf(agent);
+    const write = (again: boolean) =>
+      client.execs.writeStdin(execId, Buffer.from("abc"), { close: false, input: "i", again, ...options() });
+    if (features.length > 0) {
+      await write(false);
+      const sent = { op: "exec.stdin", exec_id: execId, input: "i" };
+      expect(agent.requests).toEqual([
+        { ...sent, again: false },
+        { ...sent, again: true },
+      ]);
+    } else {
+      await expect(write(false)).rejects.toThrow(RuntimeGone);
+      await expect(write(true)).rejects.toThrow("how much of the input arrived is not known");
+      expect(agent.requests).toHaveLength(1);
+    }
+  }
+});
+
 it("a detached start that was heard on a connection that broke is found too", async () => {
   await using agent = await startsUnheard("true");
   await using client = clientOf(agent);

@@ -21,8 +21,8 @@ const maxIdleEverywhere = 1_024;
 let idleEverywhere = 0;
 /**
  * Requests that may be sent again when an idle connection breaks under them: the agent may have carried them out before,
- * and the second time does no harm and answers as the first. `exec.start` is refused the second time; who asks for it
- * takes that as the answer (`Operation.sentAgain`).
+ * and the second time does no harm and answers as the first. `exec.start` and `exec.stdin_close` are refused the second time;
+ * who asks for them takes that as the answer (`Operation.sentAgain`).
  */
 const repeatable = new Set([
   "sandbox.configure",
@@ -35,6 +35,7 @@ const repeatable = new Set([
   "exec.attach",
   "exec.get",
   "exec.list",
+  "exec.stdin_close",
   "exec.resize",
   "exec.kill",
   "exec.grace",

@@ -1,7 +1,7 @@
 import type { Duplex } from "node:stream";
 import { beyondBounds } from "../../platform/bounded-json.ts";
 import { ProviderError } from "../../ports/errors.ts";
-import { runtimeGone, translateFailure } from "./failures.ts";
+import { connectionBroke, translateFailure } from "./failures.ts";
 import {
   encodeHeader,
   encodeJsonFrame,
@@ -244,7 +244,7 @@ export class AgentConnection implements FrameSink {
     this.#onClosed(this);
     if (operation === null || operation.over) return;
     if (onStale !== null && error === undefined) onStale();
-    else operation.fail(error ?? runtimeGone(this.#name, this.#cause));
+    else operation.fail(error ?? connectionBroke(this.#name, this.#cause));
   }
 
   #wakeWriters(): void {

@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from "node:timers/promises";
 import {
   BadRequest,
   type CallOptions,
@@ -8,14 +9,22 @@ import {
   type ExecOperations,
   type ExecSpec,
   type ExecView,
+  Unavailable,
   type WindowSize,
 } from "../../ports/index.ts";
 import type { AgentAsk, AgentChannel, AgentRequest } from "./channel.ts";
 import type { EventsFeed } from "./events-feed.ts";
 import { listExecs } from "./exec-list.ts";
 import { ExecFollow } from "./exec-view.ts";
+import { ConnectionBroke } from "./failures.ts";
 import { Call, Operation } from "./operation.ts";
-import { execInfoOf, numberOf } from "./reading.ts";
+import { execInfoOf, inputTakenOf, numberOf } from "./reading.ts";
+
+/** The agent counts input that has a name. */
+const inputFeature = "input";
+/** How often what can be repeated is done while connections break under it. */
+const mostTries = 5;
+const pauseMs = 100;
 
 /** Commands of one sandbox, through its agent. docs/agent-protocol.md, Exec operations. */
 export class AgentExecs implements ExecOperations {
@@ -29,48 +38,58 @@ export class AgentExecs implements ExecOperations {
     this.#name = options.name;
   }
 
-  async start(spec: ExecSpec, options: CallOptions): Promise<ExecView> {
-    const follow = new ExecFollow({ name: this.#name });
-    this.#channel.begin(startAsk(spec, { follow: true }), follow, options.signal);
-    try {
-      return follow.view(spec.execId, numberOf(await follow.reply, "pid"));
-    } catch (error) {
-      if (!(follow.sentAgain && error instanceof Conflict)) throw error;
-      const view = await this.attach(spec.execId, { ...options, from: 0, follow: true, lossless: true });
-      if (isStartOf(spec, view.info)) return view;
-      await view[Symbol.asyncDispose]();
-      throw error;
-    }
+  /** Once sent, a start is known by its id: one whose connection breaks is sent again, or found to run. */
+  start(spec: ExecSpec, options: CallOptions): Promise<ExecView> {
+    return this.#persist(options.signal, async (again) => {
+      const follow = new ExecFollow({ name: this.#name });
+      let named = false;
+      const ask = startAsk(spec, { follow: true, onNamed: () => (named = true) });
+      this.#channel.begin(ask, follow, options.signal);
+      try {
+        const pid = numberOf(await follow.reply, "pid");
+        return follow.view(spec.execId, pid, named ? 0 : undefined);
+      } catch (error) {
+        if (!((again || follow.sentAgain) && error instanceof Conflict)) throw error;
+        const { input } = spec;
+        const attach = { from: 0, follow: true, lossless: true, ...(input === undefined ? {} : { input }) };
+        const view = await this.attach(spec.execId, { ...options, ...attach });
+        if (isStartOf(spec, view.info)) return view;
+        await view[Symbol.asyncDispose]();
+        throw error;
+      }
+    });
   }
 
-  async startDetached(spec: ExecSpec, options: CallOptions): Promise<{ pid: number }> {
-    const call = new Call({ fresh: false });
-    this.#channel.begin(startAsk(spec, { follow: false }), call, options.signal);
-    try {
-      return { pid: numberOf(await call.reply, "pid") };
-    } catch (error) {
-      if (!(call.sentAgain && error instanceof Conflict)) throw error;
-      const info = await this.get(spec.execId, options);
-      if (isStartOf(spec, info)) return { pid: info.pid };
-      throw error;
-    }
+  startDetached(spec: ExecSpec, options: CallOptions): Promise<{ pid: number }> {
+    return this.#persist(options.signal, async (again) => {
+      const call = new Call({ fresh: false });
+      this.#channel.begin(startAsk(spec, { follow: false }), call, options.signal);
+      try {
+        return { pid: numberOf(await call.reply, "pid") };
+      } catch (error) {
+        if (!((again || call.sentAgain) && error instanceof Conflict)) throw error;
+        const info = await this.get(spec.execId, options);
+        if (isStartOf(spec, info)) return { pid: info.pid };
+        throw error;
+      }
+    });
   }
 
   async attach(
     execId: ExecId,
-    options: CallOptions & { from: number; follow: boolean; lossless: boolean },
+    options: CallOptions & { from: number; follow: boolean; lossless: boolean; input?: string },
   ): Promise<ExecView & { info: ExecInfo }> {
     const follow = new ExecFollow({ name: this.#name });
-    const request = {
-      op: "exec.attach",
-      exec_id: execId,
-      from: options.from,
-      follow: options.follow,
-      lossless: options.lossless,
-    };
-    this.#channel.begin(request, follow, options.signal);
-    const info = execInfoOf(await follow.reply);
-    return { ...follow.view(execId, info.pid), info };
+    const { from, lossless, input } = options;
+    const request = { op: "exec.attach", exec_id: execId, from, follow: options.follow, lossless };
+    const ask: AgentAsk =
+      input === undefined
+        ? request
+        : (features) => (features.has(inputFeature) ? { ...request, input } : request);
+    this.#channel.begin(ask, follow, options.signal);
+    const reply = await follow.reply;
+    const info = execInfoOf(reply);
+    return { ...follow.view(execId, info.pid, inputTakenOf(reply)), info };
   }
 
   async get(execId: ExecId, options: CallOptions): Promise<ExecInfo> {
@@ -84,19 +103,64 @@ export class AgentExecs implements ExecOperations {
   async writeStdin(
     execId: ExecId,
     data: Uint8Array,
-    options: CallOptions & { close: boolean },
+    options: CallOptions & { close: boolean; input?: string; again?: boolean },
   ): Promise<void> {
-    if (data.length > 0) {
-      const write = new StdinWrite(data);
-      this.#channel.begin({ op: "exec.stdin", exec_id: execId }, write, options.signal);
-      await write.done;
-    }
+    if (data.length > 0) await this.#writeOnce(execId, data, options);
     if (!options.close) return;
-    try {
-      await this.#channel.call({ op: "exec.stdin_close", exec_id: execId }, options);
-    } catch (error) {
-      // A command that has read what it wanted may end before its input is closed: all was taken, nothing is left to do.
-      if (data.length === 0 || !(error instanceof Conflict)) throw error;
+    await this.#persist(options.signal, async (again) => {
+      const call = new Call({ fresh: false });
+      this.#channel.begin({ op: "exec.stdin_close", exec_id: execId }, call, options.signal);
+      try {
+        await call.reply;
+      } catch (error) {
+        // A command that has read what it wanted may end before its input is closed: all was taken, nothing is left to do.
+        const done = data.length > 0 || again || call.sentAgain || options.again === true;
+        if (!done || !(error instanceof Conflict)) throw error;
+      }
+    });
+  }
+
+  /** Under a name the agent takes it once, however often it is sent. */
+  async #writeOnce(
+    execId: ExecId,
+    data: Uint8Array,
+    { signal, input, again = false }: CallOptions & { input?: string; again?: boolean },
+  ): Promise<void> {
+    let named = false;
+    const write = async (tried: boolean) => {
+      const writing = new StdinWrite(data);
+      const request = { op: "exec.stdin", exec_id: execId };
+      const ask: AgentAsk = (features) => {
+        named = input !== undefined && features.has(inputFeature);
+        if (again && !named)
+          throw new Unavailable(
+            `the connection to sandbox ${this.#name} broke; how much of the input arrived is not known`,
+          );
+        return named ? { ...request, input, again: again || tried } : request;
+      };
+      this.#channel.begin(ask, writing, signal);
+      await writing.done;
+    };
+    await this.#persist(signal, write, () => named);
+  }
+
+  /**
+   * Does what can be done again when a connection breaks under it. A sandbox that has ended takes no connection, which
+   * ends this at once.
+   */
+  async #persist<T>(
+    signal: AbortSignal,
+    attempt: (again: boolean) => Promise<T>,
+    mayRepeat: () => boolean = () => true,
+  ): Promise<T> {
+    for (let tries = 1; ; tries += 1) {
+      try {
+        return await attempt(tries > 1);
+      } catch (error) {
+        const broke = error instanceof ConnectionBroke && !signal.aborted;
+        if (!broke || !mayRepeat() || tries >= mostTries) throw error;
+      }
+      await pause(pauseMs * tries, signal);
     }
   }
 
@@ -127,22 +191,37 @@ export class AgentExecs implements ExecOperations {
   }
 }
 
+/** @throws the signal's reason. */
+async function pause(ms: number, signal: AbortSignal): Promise<void> {
+  await sleep(ms, undefined, { signal }).catch(() => signal.throwIfAborted());
+}
+
 /** Whether the command that has the id is the one asked for; a record holds the beginning of a long command. */
 function isStartOf(spec: ExecSpec, info: ExecInfo): boolean {
   return spec.command.startsWith(info.command.replace(/…$/, "")) && spec.detached === info.detached;
 }
 
-/** Limits are only asked of agents that know them. */
-function startAsk(spec: ExecSpec, options: { follow: boolean }): AgentAsk {
+/**
+ * Limits are only asked of agents that know them, and input is only named to agents that count it.
+ * @param options.onNamed called when the request names its input.
+ */
+function startAsk(spec: ExecSpec, options: { follow: boolean; onNamed?: () => void }): AgentAsk {
   const { limits } = spec;
-  if (limits === undefined) return startRequest(spec, options);
+  const input = options.follow ? spec.input : undefined;
+  if (limits === undefined && input === undefined) return startRequest(spec, options);
   return (features) => {
+    const request = startRequest(spec, options);
+    if (input !== undefined && features.has(inputFeature)) {
+      request.input = input;
+      options.onNamed?.();
+    }
+    if (limits === undefined) return request;
     if (!features.has("limits"))
       throw new BadRequest(
         "limits are unknown to the agent of this sandbox, which is older than the service",
       );
     const { cpuTimeMs, outputBytes } = limits;
-    return { ...startRequest(spec, options), limits: { cpu_ms: cpuTimeMs, output_bytes: outputBytes } };
+    return { ...request, limits: { cpu_ms: cpuTimeMs, output_bytes: outputBytes } };
   };
 }
 

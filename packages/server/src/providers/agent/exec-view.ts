@@ -3,7 +3,7 @@ import { runtimeGone } from "./failures.ts";
 import { frameKinds } from "./frames.ts";
 import { Operation } from "./operation.ts";
 import { PushIterator } from "./push-iterator.ts";
-import { execExitOf, objectOf, textOf } from "./reading.ts";
+import { execExitOf, numberOf, objectOf, textOf } from "./reading.ts";
 
 /** Output a reader may leave waiting here before the connection, and with it the command, is held. */
 const highWaterBytes = 512 * 1024;
@@ -24,6 +24,8 @@ export class ExecFollow extends Operation {
   #held = false;
   #stdinClosed = false;
   #exited = false;
+  #inputTaken = 0;
+  #onInput: ((taken: number) => void) | undefined;
 
   constructor(options: { name: string }) {
     super();
@@ -63,9 +65,14 @@ export class ExecFollow extends Operation {
   }
 
   override onEvent(value: unknown): void {
-    if (textOf(objectOf(value, "event"), "event") !== "exit") return;
-    this.#exited = true;
-    this.#events.push({ type: "exit", exit: execExitOf(value) });
+    const name = textOf(objectOf(value, "event"), "event");
+    if (name === "exit") {
+      this.#exited = true;
+      this.#events.push({ type: "exit", exit: execExitOf(value) });
+    } else if (name === "input") {
+      this.#inputTaken = numberOf(value, "taken");
+      this.#onInput?.(this.#inputTaken);
+    }
   }
 
   protected override onEnd(): void {
@@ -97,9 +104,18 @@ export class ExecFollow extends Operation {
     return Promise.resolve();
   }
 
-  /** @returns this as what the port promises. */
-  view(execId: ExecId, pid: number): ExecView {
+  /**
+   * @param inputTaken of the view's named input when it began; undefined: nobody knows.
+   * @returns this as what the port promises.
+   */
+  view(execId: ExecId, pid: number, inputTaken: number | undefined): ExecView {
+    if (inputTaken !== undefined) this.#inputTaken = Math.max(this.#inputTaken, inputTaken);
+    const watchInput = (listener: (taken: number) => void) => {
+      this.#onInput = listener;
+      listener(this.#inputTaken);
+    };
     return {
+      ...(inputTaken === undefined ? {} : { watchInput }),
       execId,
       pid,
       events: this.#events,

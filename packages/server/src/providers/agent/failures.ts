@@ -58,6 +58,14 @@ export function translateDialFailure(error: unknown, name: string): Error {
   });
 }
 
+/** A connection broke under a request. Whether it was carried out, and whether the runtime lives, is not known. */
+export class ConnectionBroke extends RuntimeGone {}
+
+export function connectionBroke(name: string, cause?: unknown): ConnectionBroke {
+  const message = `the connection to sandbox ${name} broke, or the sandbox has ended`;
+  return new ConnectionBroke(message, cause === undefined || cause === null ? {} : { cause });
+}
+
 export function runtimeGone(name: string, cause?: unknown): RuntimeGone {
   return new RuntimeGone(`sandbox ${name} has ended`, cause === undefined || cause === null ? {} : { cause });
 }

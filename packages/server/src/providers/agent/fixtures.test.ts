@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { describe, expect, it } from "vitest";
 import { projectRoot } from "../../../test/support/agent-binary.ts";
 import { silentLogger } from "../../platform/logger.ts";
-import type { ExecId, FileOperations, SandboxId } from "../../ports/index.ts";
+import type { ExecId, ExecSpec, FileOperations, SandboxId } from "../../ports/index.ts";
 import { AgentClient, type AgentConfigure } from "./agent-client.ts";
 import { unixDialer } from "./dialers.ts";
 import { translateFailure } from "./failures.ts";
@@ -16,6 +16,8 @@ interface Operation {
   request: { op: string } & Record<string, unknown>;
   reply?: Record<string, unknown>;
   events?: Record<string, unknown>[];
+  /** What the agent that is asked names in its welcome. */
+  features?: string[];
 }
 const fixture = (name: string) =>
   JSON.parse(readFileSync(join(projectRoot, "agent", "fixtures", name), "utf8"));
@@ -40,6 +42,19 @@ const all = async <T>(items: AsyncIterable<T>): Promise<T[]> => {
   return found;
 };
 const command = { execId, command: "echo", env: {}, stdin: false };
+const everything: ExecSpec = {
+  ...command,
+  user: "0",
+  tty: { cols: 80, rows: 24 },
+  tag: "t",
+  workdir: "/w",
+  args: ["hi"],
+  argv: ["/bin/echo", "hi"],
+  env: { A: "b" },
+  stdin: true,
+  timeoutMs: 1_000,
+  detached: false,
+};
 
 /** Options with none left out, so that what is added to an operation has to be added here. */
 const whole = <T>(given: Required<T>): T => given;
@@ -74,13 +89,16 @@ const calls: Record<string, (client: AgentClient) => Promise<unknown>> = {
   events: (client) => first(client.execs.exits(options)),
   shutdown: (client) => client.shutdown(options),
   start: async (client) => {
-    const more = { user: "0", tty: { cols: 80, rows: 24 }, tag: "t", workdir: "/w" };
-    const spec = { ...command, ...more, args: ["hi"], argv: ["/bin/echo", "hi"], env: { A: "b" } };
-    await using view = await client.execs.start(
-      { ...spec, stdin: true, timeoutMs: 1_000, detached: false },
-      options,
-    );
+    await using view = await client.execs.start(everything, options);
+    expect(view.watchInput).toBeUndefined();
     return all(view.events);
+  },
+  "start with a named input": async (client) => {
+    await using view = await client.execs.start({ ...everything, input: "in-1" }, options);
+    const counts: number[] = [];
+    const events = await all(view.events);
+    view.watchInput?.((taken) => counts.push(taken));
+    return { counts, events };
   },
   "start detached": (client) =>
     client.execs.startDetached(
@@ -96,10 +114,19 @@ const calls: Record<string, (client: AgentClient) => Promise<unknown>> = {
     });
     return { info: view.info, events: await all(view.events) };
   },
+  "attach with a named input": async (client) => {
+    const attach = { from: 3, follow: true, lossless: true, input: "in-1" };
+    await using view = await client.execs.attach(execId, { ...attach, ...options });
+    const counts: number[] = [];
+    view.watchInput?.((taken) => counts.push(taken));
+    return { info: view.info, counts, events: await all(view.events) };
+  },
   get: (client) => client.execs.get(execId, options),
   list: (client) => client.execs.list(options),
   "write to stdin": (client) =>
     client.execs.writeStdin(execId, Buffer.from("text"), { close: false, ...options }),
+  "write to stdin once": (client) =>
+    client.execs.writeStdin(execId, Buffer.from("text"), { close: false, input: "in-1", ...options }),
   "close stdin": (client) => client.execs.writeStdin(execId, Buffer.alloc(0), { close: true, ...options }),
   resize: (client) => client.execs.resize(execId, { cols: 100, rows: 50 }, options),
   signal: (client) => client.execs.signal(execId, 15, options),
@@ -168,6 +195,7 @@ describe("operations of the protocol, as both sides' fixtures spell them", () =>
       (kind, _bytes, connection) => {
         if (kind === frameKinds.eof && takesABody.has(operation.request.op)) answer(operation, connection);
       },
+      operation.features,
     );
     const dial = unixDialer(agent.path);
     await using client = new AgentClient({ dial, token: hello.token, name: "sb-test", logger: silentLogger });

@@ -151,6 +151,11 @@ export function execIdOf(fields: Fields): ExecId {
   return id;
 }
 
+/** How much of a named input the answer to an attach tells to have been taken. */
+export function inputTakenOf(value: unknown): number | undefined {
+  return optionalNumberOf(objectOf(value, "exec"), "input_taken");
+}
+
 export function execInfoOf(value: unknown): ExecInfo {
   const fields = objectOf(value, "exec");
   const tag = optionalTextOf(fields, "tag");

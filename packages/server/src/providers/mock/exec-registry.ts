@@ -63,7 +63,8 @@ export class ExecRegistry implements ExecOperations {
 
   async start(spec: ExecSpec, options: CallOptions): Promise<ExecView> {
     const exec = await this.#start(spec, options);
-    return this.#view(exec, { from: 0, follow: true, lossless: true });
+    const named = spec.input === undefined ? {} : { input: spec.input };
+    return this.#view(exec, { from: 0, follow: true, lossless: true, ...named });
   }
 
   async startDetached(spec: ExecSpec, options: CallOptions): Promise<{ pid: number }> {
@@ -99,7 +100,7 @@ export class ExecRegistry implements ExecOperations {
 
   async attach(
     execId: ExecId,
-    options: CallOptions & { from: number; follow: boolean; lossless: boolean },
+    options: CallOptions & { from: number; follow: boolean; lossless: boolean; input?: string },
   ): Promise<ExecView & { info: ExecInfo }> {
     const exec = this.#find(execId);
     if (options.follow) await this.setGrace(execId, null, options);
@@ -202,7 +203,8 @@ export class ExecRegistry implements ExecOperations {
     for (const stream of this.#exitStreams) stream.push({ execId: exec.execId, exit });
   }
 
-  #view(exec: Exec, options: { from: number; follow: boolean; lossless: boolean }): ExecView {
+  #view(exec: Exec, options: { from: number; follow: boolean; lossless: boolean; input?: string }): ExecView {
+    const input = options.input === undefined ? undefined : exec.inputs.join(options.input);
     const reader = exec.journal.reader({ from: options.from, lossless: options.lossless && options.follow });
     let open = true;
     if (options.follow) exec.followers += 1;
@@ -228,8 +230,10 @@ export class ExecRegistry implements ExecOperations {
       pid: exec.pid,
       events: events(),
       writeStdin: async (data) => {
+        if (input?.took(data.length) === false) return;
         if (exec.exit === undefined) exec.input.write(data);
       },
+      ...(input === undefined ? {} : { watchInput: (listener) => input.watch(listener) }),
       closeStdin: async () => exec.input.close(),
       [Symbol.asyncDispose]: async () => close(),
     };

@@ -4,6 +4,7 @@ import type { CallOptions, ExecExit, ExecInfo, ExecSpec } from "../../ports/sand
 import { CommandInput } from "./command-input.ts";
 import type { StopCause } from "./exec-registry.ts";
 import { Journal } from "./journal.ts";
+import { NamedInputs } from "./named-inputs.ts";
 
 const ringBytes = 1_048_576;
 
@@ -31,6 +32,7 @@ export class Exec {
   readonly execId: ExecId;
   readonly pid: number;
   readonly journal = new Journal({ ringBytes });
+  readonly inputs = new NamedInputs();
   readonly #spec: ExecSpec;
   readonly #clock: Clock;
   readonly #startedAt: Date;

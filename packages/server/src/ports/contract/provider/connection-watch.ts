@@ -20,9 +20,10 @@ export class ConnectionWatch implements Disposable {
     for (const socket of [...this.#sockets]) socket.destroy();
   }
 
-  /** Those over TCP stay. */
+  /** Those over TCP stay; one that is still being made cannot be told from them, and stays too. */
   breakLocal(): void {
-    for (const socket of [...this.#sockets]) if (socket.remoteAddress === undefined) socket.destroy();
+    for (const socket of [...this.#sockets])
+      if (!socket.connecting && socket.remoteAddress === undefined) socket.destroy();
   }
 
   [Symbol.dispose](): void {

@@ -1,0 +1,120 @@
+//! Named standard input: what was taken of it is told, and it goes on over another connection.
+
+mod support;
+
+use alcove_protocol::Kind;
+use serde_json::{Value, json};
+use support::{Client, Outcome, TestAgent, error_code, eventually, exec_request};
+
+/// Reads until the client was told that so much was taken; returns the output that came with it.
+fn told(client: &mut Client, wanted: u64) -> Vec<u8> {
+    let mut output = Vec::new();
+    loop {
+        match client.receive().expect("an open connection") {
+            (Kind::Stdout, payload) => output.extend_from_slice(&payload[8..]),
+            (Kind::Event, payload) => {
+                let event: Value = serde_json::from_slice(&payload).expect("JSON");
+                assert_eq!(event["event"], "input");
+                if event["taken"] == wanted {
+                    return output;
+                }
+            }
+            (kind, _) => assert_eq!(kind, Kind::Reply),
+        }
+    }
+}
+
+fn attach(name: &str, from: usize) -> Value {
+    json!({"op": "exec.attach", "exec_id": "e", "from": from, "follow": true, "lossless": true, "input": name})
+}
+
+fn reply(client: &mut Client, request: &Value) -> Value {
+    client.request(request);
+    let (kind, payload) = client.receive().expect("a reply");
+    assert_eq!(kind, Kind::Reply, "{}", String::from_utf8_lossy(&payload));
+    serde_json::from_slice(&payload).expect("JSON")
+}
+
+#[test]
+fn a_client_hears_what_was_taken_and_goes_on_from_there() {
+    let agent = TestAgent::start();
+    let (mut first, mut second) = (agent.client(), agent.client());
+    first.request(&exec_request("e", &["cat"], json!({"stdin": true, "input": "mine"})));
+    first.send(Kind::Data, b"hello ");
+    let mut output = told(&mut first, 6);
+    // The first connection is still there, and says more behind the back of the second: that is not taken twice.
+    let record = reply(&mut second, &attach("mine", output.len()));
+    assert_eq!(record["input_taken"], 6);
+    first.send(Kind::Data, b"world");
+    second.send(Kind::Data, b"world");
+    output.extend(told(&mut second, 11));
+    second.send(Kind::Eof, &[]);
+    let outcome = Outcome::new(second.rest());
+    output.extend_from_slice(&outcome.stdout);
+    assert_eq!(String::from_utf8_lossy(&output), "hello world");
+    // Another name is another input.
+    let mut third = agent.client();
+    assert_eq!(reply(&mut third, &attach("other", 0))["input_taken"], 0);
+    assert_eq!(agent.client().refusal(&attach("", 0)), "bad_request");
+    assert_eq!(agent.client().refusal(&attach(&"x".repeat(65), 0)), "bad_request");
+}
+
+#[test]
+fn input_for_a_closed_end_counts_as_taken_and_an_unnamed_one_is_told_nothing() {
+    let agent = TestAgent::start();
+    let mut client = agent.client();
+    client.request(&exec_request("e", &["sleep", "60"], json!({"stdin": true, "input": "mine"})));
+    client.send(Kind::Data, b"abc");
+    client.send(Kind::Eof, &[]);
+    client.send(Kind::Data, b"de");
+    told(&mut client, 5);
+    let mut other = agent.client();
+    let record = reply(&mut other, &json!({"op": "exec.attach", "exec_id": "e", "follow": true}));
+    assert_eq!(record.get("input_taken"), None);
+    agent.client().ask(&json!({"op": "exec.kill", "exec_id": "e", "reason": "cancelled"}));
+    assert_eq!(Outcome::new(other.rest()).frames.len(), 2, "the exit and the end");
+}
+
+#[test]
+fn input_that_is_sent_again_is_taken_once() {
+    let agent = TestAgent::start();
+    let mut client = agent.client();
+    client.ask(&exec_request("e", &["cat"], json!({"stdin": true, "follow": false})));
+    let write = json!({"op": "exec.stdin", "exec_id": "e", "input": "w", "again": false});
+    let again = json!({"op": "exec.stdin", "exec_id": "e", "input": "w", "again": true});
+    // The first time breaks off in the middle.
+    let mut broken = agent.client();
+    broken.request(&write);
+    broken.send(Kind::Data, b"one ");
+    eventually("it arrives", || client.ask(&json!({"op": "exec.get", "exec_id": "e"}))["output_bytes"] == 4);
+    drop(broken);
+    for _ in 0..2 {
+        let frames = client.run_with(&again, b"one two");
+        assert_eq!(String::from_utf8_lossy(&frames[0].1), r#"{"written":7}"#);
+    }
+    client.ask(&json!({"op": "exec.stdin_close", "exec_id": "e"}));
+    let follow = json!({"op": "exec.attach", "exec_id": "e", "follow": true, "lossless": true});
+    assert_eq!(Outcome::new(client.run(&follow)).stdout_text(), "one two");
+    // After the end, what was taken before is no refusal; more than that is.
+    assert_eq!(client.run_with(&again, b"one two")[0].0, Kind::Reply);
+    assert_eq!(error_code(&client.run_with(&again, b"one two three")), "conflict");
+    assert_eq!(client.refusal(&json!({"op": "exec.stdin", "exec_id": "e", "input": "new"})), "conflict");
+}
+
+#[test]
+fn a_client_that_does_not_read_is_told_little() {
+    let agent = TestAgent::start();
+    let mut client = agent.client();
+    client.request(&exec_request("e", &["sh", "-c", "cat > /dev/null"], json!({"stdin": true, "input": "mine"})));
+    let mut bytes = Vec::new();
+    for _ in 0..200_000 {
+        alcove_protocol::frame::encode(&mut bytes, Kind::Data, b"x");
+    }
+    std::io::Write::write_all(&mut client.stream, &bytes).expect("sent");
+    client.send(Kind::Eof, &[]);
+    let frames = client.rest();
+    let events = frames.iter().filter(|frame| frame.0 == Kind::Event).count();
+    assert!(events < 100_000, "{events} events");
+    let last = frames.iter().rev().filter(|frame| frame.0 == Kind::Event).nth(1).expect("an event");
+    assert!(String::from_utf8_lossy(&last.1).contains("input"), "{frames:?}");
+}

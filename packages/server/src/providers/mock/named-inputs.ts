@@ -1,0 +1,34 @@
+/** One view's part in a named input, until another view of that name takes over. */
+export interface NamedInput {
+  /** @returns whether the input still comes from this view. */
+  took(bytes: number): boolean;
+  watch(listener: (taken: number) => void): void;
+}
+
+interface Count {
+  taken: number;
+  listener: ((taken: number) => void) | undefined;
+}
+
+/** How much of each named input of a simulated command was taken. */
+export class NamedInputs {
+  readonly #counts = new Map<string, Count>();
+
+  /** From now on the input of that name comes from the caller. */
+  join(name: string): NamedInput {
+    const own: Count = { taken: this.#counts.get(name)?.taken ?? 0, listener: undefined };
+    this.#counts.set(name, own);
+    return {
+      took: (bytes) => {
+        if (this.#counts.get(name) !== own) return false;
+        own.taken += bytes;
+        own.listener?.(own.taken);
+        return true;
+      },
+      watch: (listener) => {
+        own.listener = listener;
+        listener(own.taken);
+      },
+    };
+  }
+}
