@@ -134,6 +134,17 @@ export class LaunchSite implements AsyncDisposable {
     }
   }
 
+  /** What every launch needs is made again when it is gone; nothing when none was made yet. Does not fail. */
+  async keepWhole(): Promise<void> {
+    try {
+      const prepared = await this.#prepared;
+      if (prepared === undefined) return;
+      await this.mend(prepared, { kind: "host", skeleton: prepared.skeleton }, "host");
+    } catch (err) {
+      this.#logger.warn({ err }, "what launches need cannot be made again yet");
+    }
+  }
+
   /** Kills, and removes every trace. Idempotent. The runtime's id range is free afterwards. */
   async remove(prepared: Prepared, runtimeId: RuntimeId): Promise<void> {
     await this.#removeDir(prepared, this.directories.path(runtimeId), runtimeId);

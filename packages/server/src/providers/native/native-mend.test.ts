@@ -45,6 +45,15 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "what was
     }
   });
 
+  it("is made again by the next inventory, which is taken every minute", async () => {
+    await provider.spawn(specOf("host"), soon());
+    for (const name of ["agents", "native"])
+      await rm(join(home.dataDir, name), { recursive: true, force: true });
+    await provider.inventory(soon());
+    expect((await readdir(join(home.dataDir, "agents"))).length).toBeGreaterThan(0);
+    expect((await readdir(join(home.dataDir, "native"))).length).toBeGreaterThan(0);
+  });
+
   it("a launcher's end leaves nothing behind: the next one deletes what was being deleted", async () => {
     await provider.spawn(specOf("host"), soon());
     const left = join(home.dataDir, "runtimes/native/.trash/rt-left.1");

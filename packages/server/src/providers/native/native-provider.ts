@@ -190,6 +190,7 @@ export class NativeProvider implements RuntimeProvider {
   }
 
   async inventory(_options: CallOptions): Promise<InventoryEntry[]> {
+    await this.#site.keepWhole();
     const ids = (await this.#site.directories.list()).filter((id) => !id.startsWith(probePrefix));
     const entries: InventoryEntry[] = [];
     // Each look takes descriptors, and there may be thousands of runtimes.
