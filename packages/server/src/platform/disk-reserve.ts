@@ -1,10 +1,11 @@
-import { randomBytes } from "node:crypto";
+import { randomFillSync } from "node:crypto";
 import { existsSync, rmSync, statfsSync } from "node:fs";
 import { open, rename, rm } from "node:fs/promises";
 import path from "node:path";
 
 const fileName = "reserve";
 const usualBytes = 16 * 1_048_576;
+const pieceBytes = 64 * 1_024;
 const retryMs = 10_000;
 
 /**
@@ -57,9 +58,10 @@ export class DiskReserve implements AsyncDisposable {
     const draft = `${this.#file}.draft`;
     try {
       await using handle = await open(draft, "w", 0o600);
-      // Zeros may take no space at all.
-      for (let left = this.#bytes; left > 0; left -= 1_048_576)
-        await handle.writeFile(randomBytes(Math.min(left, 1_048_576)));
+      // Zeros may take no space at all. One buffer: what is filled at a start stays with the process for long.
+      const piece = Buffer.allocUnsafeSlow(pieceBytes);
+      for (let left = this.#bytes; left > 0; left -= pieceBytes)
+        await handle.writeFile(randomFillSync(piece).subarray(0, left));
     } catch (error) {
       await rm(draft, { force: true });
       throw error;

@@ -19,6 +19,7 @@ beforeEach(async () => {
 });
 afterEach(() => rm(root, { recursive: true }));
 
+let looks = 0;
 const open = (minFreeMb = 100) =>
   new DiskGuard({
     root,
@@ -29,7 +30,10 @@ const open = (minFreeMb = 100) =>
     stop: async (id, reason) => {
       stopped.push(`${id} ${reason}`);
     },
-    space: async () => space,
+    space: async () => {
+      looks++;
+      return space;
+    },
   });
 
 describe("the guard of the disk", () => {
@@ -86,6 +90,20 @@ describe("the guard of the disk", () => {
     await using off = open(0);
     space.freeMb = 0;
     await off.refuseWhenShort();
+  });
+
+  it("is asked by a spawn of its own only where space is near the mark, or a look is long ago", async () => {
+    await using guard = open();
+    looks = 0;
+    space.freeMb = 5_000;
+    const startedMs = performance.now();
+    for (let n = 0; n < 100; n++) await guard.refuseWhenShort();
+    expect(looks).toBeLessThan(2 + (performance.now() - startedMs) / 500);
+    space.freeMb = 399;
+    await guard.look();
+    looks = 0;
+    for (let n = 0; n < 10; n++) await guard.refuseWhenShort();
+    expect(looks).toBe(10);
   });
 
   it("leaves everybody alone while there is space", async () => {

@@ -17,6 +17,8 @@ const measureMs = 20_000;
 const leastMb = 16;
 const leastGrowthMb = 1;
 const fewestInodes = 10_000;
+/** While there is plenty, a look serves the spawns of so long. */
+const freshMs = 1_000;
 
 interface Space {
   freeMb: number;
@@ -37,6 +39,7 @@ export class DiskGuard implements AsyncDisposable {
   readonly #path: (runtimeId: RuntimeId) => string;
   readonly #stop: (runtimeId: RuntimeId, reason: string) => Promise<void>;
   readonly #space: () => Promise<Space>;
+  #seen: { space: Space; atMs: number } | undefined;
   /** What runtimes had written at the last look, MB. */
   #before = new Map<RuntimeId, number>();
   #timer: NodeJS.Timeout | undefined;
@@ -71,7 +74,8 @@ export class DiskGuard implements AsyncDisposable {
   /** @throws StorageFull below the mark: a sandbox made now would be stopped soon. */
   async refuseWhenShort(): Promise<void> {
     if (this.#minFreeMb === 0) return;
-    const short = this.#shortage(await this.#space());
+    if (this.#sawPlenty()) return;
+    const short = this.#shortage(await this.#see());
     if (short === undefined) return;
     throw new StorageFull(
       `no sandbox can be made: ${short}; destroy sandboxes, remove images, or free space on the disk of data_dir`,
@@ -81,7 +85,7 @@ export class DiskGuard implements AsyncDisposable {
   /** One look; stops a runtime when space is short. @returns when to look again, milliseconds. */
   async look(): Promise<number> {
     const runtimes = [...this.#running()];
-    const space = await this.#space();
+    const space = await this.#see();
     const short = this.#shortage(space);
     if (runtimes.length === 0 || (short === undefined && space.freeMb >= this.#minFreeMb * watchFrom)) {
       this.#before.clear();
@@ -131,6 +135,19 @@ export class DiskGuard implements AsyncDisposable {
         });
     }, pauseMs);
     this.#timer.unref();
+  }
+
+  async #see(): Promise<Space> {
+    const space = await this.#space();
+    this.#seen = { space, atMs: performance.now() };
+    return space;
+  }
+
+  #sawPlenty(): boolean {
+    if (this.#seen === undefined || performance.now() - this.#seen.atMs >= freshMs) return false;
+    const { freeMb, freeInodes } = this.#seen.space;
+    const manyInodes = freeInodes === undefined || freeInodes >= fewestInodes * watchFrom;
+    return freeMb >= this.#minFreeMb * watchFrom && manyInodes;
   }
 
   #shortage({ freeMb, freeInodes }: Space): string | undefined {

@@ -111,15 +111,16 @@ export class LaunchSite implements AsyncDisposable {
   }
 
   /**
-   * Makes again what launches need and somebody took away.
+   * Makes again what launches need and somebody took away. Looked for when a launch has failed, not before each one.
+   * @returns whether anything had been.
    * @throws NotFound for an image whose files are gone.
    */
-  async mend(prepared: Prepared, root: LaunchSpec["root"], image: string): Promise<void> {
+  async mend(prepared: Prepared, root: LaunchSpec["root"], image: string): Promise<boolean> {
     const { agent, disks } = prepared;
     const needed = [agent, root.kind === "host" ? root.skeleton : root.rootfs];
     if (disks !== undefined) needed.push(disks.template, disks.dir);
     const lost = new Set(await missingOf(needed));
-    if (lost.size === 0) return;
+    if (lost.size === 0) return false;
     if (root.kind === "image" && lost.has(root.rootfs)) {
       throw new NotFound(
         `the files of image "${image}" are gone from the store; get it again: alcove image pull ${image}, or alcove image import SOURCE ${image}`,
@@ -132,6 +133,7 @@ export class LaunchSite implements AsyncDisposable {
       await makeTemplate({ dataDir: this.#dataDir, diskMb: this.#config.diskMb, mkfs });
       this.#poolLost = true;
     }
+    return true;
   }
 
   /** What every launch needs is made again when it is gone; nothing when none was made yet. Does not fail. */

@@ -169,24 +169,34 @@ export class NativeProvider implements RuntimeProvider {
     const prepared = await this.#site.prepare();
     await this.#guard.refuseWhenShort();
     const { image, root, config } = await this.#resolve(prepared, spec.image, options);
-    await this.#site.mend(prepared, root, image);
+    const filled = {
+      ...spec,
+      image,
+      env: { ...processorEnv(spec.vcpus), ...config.env, ...spec.env },
+      ...defaultsOf(config, spec),
+    };
+    let failure = await this.#startOrUndo(prepared, filled, root, options);
+    if (failure !== undefined && (await this.#site.mend(prepared, root, image)))
+      failure = await this.#startOrUndo(prepared, filled, root, options);
+    if (failure !== undefined) throw asDomainError(failure.error, await adviceFor(failure.error));
+    return { image };
+  }
+
+  /** @returns why it did not start, and nothing of it is left then; rejects only when it was aborted. */
+  async #startOrUndo(
+    prepared: Prepared,
+    spec: RuntimeSpec,
+    root: LaunchSpec["root"],
+    options: CallOptions & { onStage?: (stage: string, durationMs: number) => void },
+  ): Promise<{ error: unknown } | undefined> {
     try {
-      await this.#start(
-        prepared,
-        {
-          ...spec,
-          image,
-          env: { ...processorEnv(spec.vcpus), ...config.env, ...spec.env },
-          ...defaultsOf(config, spec),
-        },
-        root,
-        options,
-      );
+      await this.#start(prepared, spec, root, options);
+      return undefined;
     } catch (error) {
       await this.#undo(spec.runtimeId);
-      throw options.signal.aborted ? options.signal.reason : asDomainError(error, await adviceFor(error));
+      options.signal.throwIfAborted();
+      return { error };
     }
-    return { image };
   }
 
   async inventory(_options: CallOptions): Promise<InventoryEntry[]> {

@@ -2,7 +2,7 @@ import { randomUUID } from "node:crypto";
 import { chmod, mkdir, open, readdir, readFile, rename } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import type { Static, TSchema } from "typebox";
-import { Value } from "typebox/value";
+import { Compile, type Validator } from "typebox/compile";
 import { BadRequest, type RuntimeId, Unavailable } from "../../ports/index.ts";
 
 const recordName = "runtime.json";
@@ -16,6 +16,17 @@ export class UnreadableRecord extends Unavailable {
   }
 }
 
+/** Checks of schemas, made at the first use: a record is read at every spawn and destroy, and interpreting costs 100 times as much. */
+const checks = new WeakMap<TSchema, Validator>();
+
+function checkOf(schema: TSchema): Validator {
+  const known = checks.get(schema);
+  if (known !== undefined) return known;
+  const check = Compile(schema);
+  checks.set(schema, check);
+  return check;
+}
+
 /** @throws UnreadableRecord for what is not of this schema, which names the record's version. */
 export function parseRecord<S extends TSchema>(schema: S, text: string, runtimeId: string): Static<S> {
   let record: unknown;
@@ -24,7 +35,8 @@ export function parseRecord<S extends TSchema>(schema: S, text: string, runtimeI
   } catch (error) {
     throw new UnreadableRecord(runtimeId, "it is no JSON", { cause: error });
   }
-  if (Value.Check(schema, record)) return record;
+  const matches: boolean = checkOf(schema).Check(record);
+  if (matches) return record as Static<S>;
   const version = record !== null && typeof record === "object" && "version" in record ? record.version : 0;
   throw new UnreadableRecord(runtimeId, `its version is ${JSON.stringify(version)}, or its shape is another`);
 }
