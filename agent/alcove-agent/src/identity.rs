@@ -52,6 +52,7 @@ pub fn close_to_all() {
 pub fn in_group<T>(gid: u32, action: impl FnOnce() -> T) -> T {
     // SAFETY: concerns this thread alone; answers with the group before, whether or not it changed anything.
     let before = unsafe { libc::syscall(libc::SYS_setfsgid, gid) };
+    reopen();
     let result = action();
     // SAFETY: as above.
     unsafe { libc::syscall(libc::SYS_setfsgid, before) };
@@ -104,6 +105,7 @@ pub fn as_user<T>(user: &User, ids: Ids, action: impl FnOnce() -> T) -> Result<T
         return Err(Error::from_raw_os_error(libc::EPERM));
     }
     caps::set(held & !caps::OVER_FILES, held, held)?;
+    reopen();
     Ok(action())
 }
 
@@ -129,11 +131,13 @@ impl Drop for Back {
     }
 }
 
-/// The kernel closes a process whenever ids change, those of one thread too.
+/// The kernel closes a process whenever ids change, those of one thread too, and its files in `/proc` are then the sandbox's
+/// root's: not to be left so while anything else is done.
 fn reopen() {
     // SAFETY: plain calls.
     unsafe {
-        if libc::prctl(libc::PR_GET_DUMPABLE, 0, 0, 0, 0) == 0 && libc::geteuid() == crate::users::OWN_ID {
+        // Closed is 0 or 2, as the machine is set.
+        if libc::prctl(libc::PR_GET_DUMPABLE, 0, 0, 0, 0) != 1 && libc::geteuid() == crate::users::OWN_ID {
             open_to_own_user();
         }
     }

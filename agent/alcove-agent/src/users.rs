@@ -1,6 +1,7 @@
 //! Users of the sandbox, read from its own `/etc/passwd` and `/etc/group`: a static program has no name service.
 
-use crate::{account_files, caps, sys};
+use crate::account_files::{self, Account, accounts};
+use crate::{caps, sys};
 use std::ffi::CStr;
 use std::fmt;
 
@@ -117,27 +118,23 @@ pub fn find(spec: &str, ids: Ids) -> Result<User, UserError> {
     }
 }
 
-fn look_up(spec: &str, passwd: &[Vec<String>], groups: &[Vec<String>]) -> Option<User> {
+fn look_up(spec: &str, passwd: &str, groups: &str) -> Option<User> {
     let (name, group) = match spec.split_once(':') {
         Some((name, group)) => (name, Some(group)),
         None => (spec, None),
     };
-    fn field(entry: &[String], index: usize) -> &str {
-        entry.get(index).map_or("", String::as_str)
-    }
     let number = |text: &str| text.parse::<u32>().ok().filter(|id| *id != u32::MAX);
-    let entry = passwd
-        .iter()
-        .find(|entry| field(entry, 0) == name && !name.is_empty())
-        .or_else(|| passwd.iter().find(|entry| number(name).is_some() && number(field(entry, 2)) == number(name)));
+    let by_name = || accounts(passwd).find(|entry| entry.field(0) == name && !name.is_empty());
+    let by_number = |id| accounts(passwd).find(|entry: &Account<'_>| number(entry.field(2)) == Some(id));
+    let entry = by_name().or_else(|| number(name).and_then(by_number));
     let mut user = match entry {
         Some(entry) => User {
-            uid: number(field(entry, 2))?,
-            gid: number(field(entry, 3))?,
+            uid: number(entry.field(2))?,
+            gid: number(entry.field(3))?,
             groups: Vec::new(),
-            name: field(entry, 0).to_owned(),
-            home: Some(field(entry, 5)).filter(|home| home.starts_with('/')).unwrap_or("/").to_owned(),
-            shell: Some(field(entry, 6)).filter(|shell| !shell.is_empty()).unwrap_or("/bin/sh").to_owned(),
+            name: entry.field(0).to_owned(),
+            home: Some(entry.field(5)).filter(|home| home.starts_with('/')).unwrap_or("/").to_owned(),
+            shell: Some(entry.field(6)).filter(|shell| !shell.is_empty()).unwrap_or("/bin/sh").to_owned(),
             known: true,
         },
         None => {
@@ -154,16 +151,14 @@ fn look_up(spec: &str, passwd: &[Vec<String>], groups: &[Vec<String>]) -> Option
         }
     };
     if let Some(group) = group {
-        user.gid = groups
-            .iter()
-            .find(|entry| field(entry, 0) == group)
-            .and_then(|entry| number(field(entry, 2)))
+        user.gid = accounts(groups)
+            .find(|entry| entry.field(0) == group)
+            .and_then(|entry| number(entry.field(2)))
             .or_else(|| number(group))?;
     } else {
-        user.groups = groups
-            .iter()
-            .filter(|entry| field(entry, 3).split(',').any(|member| member == user.name))
-            .filter_map(|entry| number(field(entry, 2)))
+        user.groups = accounts(groups)
+            .filter(|entry| entry.field(3).split(',').any(|member| member == user.name))
+            .filter_map(|entry| number(entry.field(2)))
             .filter(|gid| *gid != user.gid)
             .take(1024)
             .collect();
@@ -175,14 +170,10 @@ fn look_up(spec: &str, passwd: &[Vec<String>], groups: &[Vec<String>]) -> Option
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Vec<Vec<String>> {
-        text.lines().map(|line| line.split(':').map(str::to_owned).collect()).collect()
-    }
-
     fn find(spec: &str) -> Option<User> {
-        let passwd = parse("root:x:0:0:root:/root:/bin/bash\nann:x:1000:1001::/home/ann:\nbad line\nodd:x:nine:1::/:");
-        let groups = parse("root:x:0:\nstaff:x:50:ann,bob\nann:x:1001:ann\nwheel:x:10:bob");
-        look_up(spec, &passwd, &groups)
+        let passwd = "root:x:0:0:root:/root:/bin/bash\nann:x:1000:1001::/home/ann:\nbad line\nodd:x:nine:1::/:";
+        let groups = "root:x:0:\nstaff:x:50:ann,bob\nann:x:1001:ann\nwheel:x:10:bob";
+        look_up(spec, passwd, groups)
     }
 
     #[test]
@@ -198,7 +189,7 @@ mod tests {
         let user = find("4321:staff").expect("numeric");
         assert_eq!((user.uid, user.gid, user.home.as_str()), (4321, 50, "/"));
         assert_eq!(find("ann:77").map(|user| user.gid), Some(77));
-        assert_eq!(look_up("root", &[], &[]).map(|user| (user.uid, user.home)), Some((0, "/root".into())));
+        assert_eq!(look_up("root", "", "").map(|user| (user.uid, user.home)), Some((0, "/root".into())));
     }
 
     #[test]

@@ -31,6 +31,8 @@ pub struct Plan<'a> {
     pub root: Option<RawFd>,
     /// /proc as a detached mount, when the parent made it.
     pub proc: Option<RawFd>,
+    /// /dev as a detached mount, when the parent made it.
+    pub dev: Option<RawFd>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -54,15 +56,16 @@ pub fn run(plan: &mut Plan<'_>) -> ! {
 
 fn start(plan: &mut Plan<'_>) -> Result<std::convert::Infallible> {
     sys::set_death_signal(libc::SIGKILL).at("inside", "death signal")?;
-    let mut numbers = [0u8; 8];
+    let mut numbers = [0u8; 12];
     let count = sys::read_some(plan.go, &mut numbers).at("inside", "release")?;
     if count != numbers.len() {
         return Err(StepError::new("inside", "the launcher went away"));
     }
-    let [a, b, c, d, rest @ ..] = numbers;
-    let [root, proc] = [[a, b, c, d], rest].map(i32::from_ne_bytes);
-    plan.root = (root >= 0).then_some(root);
-    plan.proc = (proc >= 0).then_some(proc);
+    let mut mounts = numbers.chunks_exact(4).map(|number| {
+        let number = i32::from_ne_bytes([number[0], number[1], number[2], number[3]]);
+        (number >= 0).then_some(number)
+    });
+    [plan.root, plan.proc, plan.dev] = [(); 3].map(|()| mounts.next().flatten());
     // SAFETY: plain number. From here on closing a descriptor does not touch the parent's.
     sys::check(unsafe { libc::unshare(libc::CLONE_FILES) } as libc::c_long).at("inside", "own descriptors")?;
     for fd in plan.parents {
@@ -81,7 +84,7 @@ fn start(plan: &mut Plan<'_>) -> Result<std::convert::Infallible> {
     sys::cut_propagation().at("mount", "private mounts")?;
     // SAFETY: plain numbers.
     sys::check(unsafe { libc::setsid() } as libc::c_long).at("inside", "session")?;
-    let carried = inside::Carried::collect(&plan.spec.root)?;
+    let carried = inside::Carried::collect(&plan.spec.root, plan.dev.is_some())?;
     let agent: OwnedFd;
     let agent_fd = match plan.agent {
         Some(fd) => fd,
@@ -91,7 +94,7 @@ fn start(plan: &mut Plan<'_>) -> Result<std::convert::Infallible> {
         }
     };
     enter_root(plan)?;
-    inside::furnish(plan.spec, carried, plan.proc)?;
+    inside::furnish(plan.spec, carried, plan.proc, plan.dev)?;
     if plan.spec.network == Network::None {
         inside::loopback_up()?;
     }

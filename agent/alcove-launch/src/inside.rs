@@ -9,7 +9,10 @@ use crate::overlay::{self, read_only_clone};
 use crate::spec::{IdsSpec, LaunchSpec, Network, RootSpec};
 use crate::sys::{self, MountAttr};
 
-const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+/// With their numbers.
+const DEVICES: [(&str, u32, u32); 6] =
+    [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
+const DEV_SIZE: [(&str, &str); 3] = [("mode", "755"), ("size", "64k"), ("nr_inodes", "256")];
 /// Where programs and their libraries live; links among them are in the skeleton.
 const PROGRAM_DIRS: [&str; 8] = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix/store"];
 /// Any directory serves: /etc is always there and nothing below it is needed any more.
@@ -17,7 +20,7 @@ pub const EMPTY: &str = "/etc";
 const READ_ONLY_PROC: [&str; 5] = ["sys", "bus", "fs", "irq", "sysrq-trigger"];
 /// Terminals of one sandbox; the machine has about three thousand for all.
 const TERMINALS: u32 = 64;
-const HIDDEN_PROC_FILES: [&str; 13] = [
+const HIDDEN_PROC_FILES: [&str; 18] = [
     "cmdline",
     "config.gz",
     "diskstats",
@@ -31,8 +34,34 @@ const HIDDEN_PROC_FILES: [&str; 13] = [
     "latency_stats",
     "timer_stats",
     "interrupts",
+    "buddyinfo",
+    "zoneinfo",
+    "kallsyms",
+    "schedstat",
+    "softirqs",
 ];
-const HIDDEN_PROC_DIRS: [&str; 3] = ["acpi", "scsi", "asound"];
+const HIDDEN_PROC_DIRS: [&str; 4] = ["acpi", "scsi", "asound", "pressure"];
+
+/// A detached /dev with device nodes of its own: watches and locks on the machine's reach beyond the sandbox. For a rooted
+/// service, where the machine lets it make any.
+pub fn own_devices(owner: u32) -> std::io::Result<OwnedFd> {
+    let context = sys::fsopen("tmpfs")?;
+    for (key, value) in DEV_SIZE {
+        sys::fs_string(context.as_raw_fd(), key, value)?;
+    }
+    for key in ["uid", "gid"] {
+        sys::fs_string(context.as_raw_fd(), key, &owner.to_string())?;
+    }
+    sys::fs_create(context.as_raw_fd())?;
+    let dev = sys::fsmount(context.as_raw_fd(), sys::MOUNT_ATTR_NOSUID | sys::MOUNT_ATTR_NOEXEC)?;
+    for (name, major, minor) in DEVICES {
+        sys::make_device(dev.as_raw_fd(), name, 0o666, libc::makedev(major, minor))?;
+        sys::chown_at(dev.as_raw_fd(), name, owner, owner)?;
+    }
+    // Somebody may refuse the use of devices who lets them be made.
+    sys::open_at(dev.as_raw_fd(), "null", libc::O_RDWR, 0)?;
+    Ok(dev)
+}
 
 /// Clones of the machine's mounts, taken while they can still be reached.
 pub struct Carried {
@@ -42,9 +71,9 @@ pub struct Carried {
 }
 
 impl Carried {
-    pub fn collect(root: &RootSpec) -> Result<Self> {
+    pub fn collect(root: &RootSpec, own_devices: bool) -> Result<Self> {
         let mut devices = Vec::new();
-        for name in DEVICES {
+        for (name, _, _) in DEVICES.into_iter().filter(|_| !own_devices) {
             let path = format!("/dev/{name}");
             devices.push((name, sys::open_tree(libc::AT_FDCWD, &path, sys::OPEN_TREE_CLONE).at("dev", path)?));
         }
@@ -89,7 +118,7 @@ fn program_mounts() -> Result<Vec<String>> {
 
 /// Runs right after `pivot_root`: paths lead into the sandbox, and the old root still lies over its root directory.
 /// A new /proc may only be mounted while the old one is in sight.
-pub fn furnish(spec: &LaunchSpec, carried: Carried, proc: Option<RawFd>) -> Result<()> {
+pub fn furnish(spec: &LaunchSpec, carried: Carried, proc: Option<RawFd>, dev: Option<RawFd>) -> Result<()> {
     if matches!(spec.root, RootSpec::Image { .. }) {
         for (path, mode) in [("/proc", 0o555), ("/dev", 0o755), ("/sys", 0o555), ("/run", 0o755), ("/tmp", 0o1777)] {
             ensure_dir(path, mode)?;
@@ -103,7 +132,7 @@ pub fn furnish(spec: &LaunchSpec, carried: Carried, proc: Option<RawFd>) -> Resu
     for (path, mount) in &carried.programs {
         sys::move_mount(mount.as_raw_fd(), libc::AT_FDCWD, path).at("mount", path)?;
     }
-    furnish_dev(spec, &carried.devices)?;
+    furnish_dev(spec, dev, &carried.devices)?;
     // SAFETY: a constant string. `.` is the old root, which pivot_root put over the new one.
     sys::check(unsafe { libc::umount2(c".".as_ptr(), libc::MNT_DETACH) } as libc::c_long).at("root", "old root")?;
     std::env::set_current_dir("/").at("root", "/")?;
@@ -134,10 +163,15 @@ fn ensure_dir(path: &str, mode: u32) -> Result<()> {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).at("root", path)
 }
 
-fn furnish_dev(spec: &LaunchSpec, devices: &[(&str, OwnedFd)]) -> Result<()> {
+fn furnish_dev(spec: &LaunchSpec, dev: Option<RawFd>, devices: &[(&str, OwnedFd)]) -> Result<()> {
     const STEP: &str = "dev";
-    sys::mount("tmpfs", "/dev", "tmpfs", libc::MS_NOSUID | libc::MS_NOEXEC, "mode=755,size=64k,nr_inodes=256")
-        .at(STEP, "/dev")?;
+    match dev {
+        Some(dev) => sys::move_mount(dev, libc::AT_FDCWD, "/dev").at(STEP, "/dev")?,
+        None => {
+            let options = DEV_SIZE.map(|(key, value)| format!("{key}={value}")).join(",");
+            sys::mount("tmpfs", "/dev", "tmpfs", libc::MS_NOSUID | libc::MS_NOEXEC, &options).at(STEP, "/dev")?;
+        }
+    }
     for (name, device) in devices {
         let path = format!("/dev/{name}");
         std::fs::File::create(&path).at(STEP, &path)?;

@@ -10,7 +10,7 @@ use crate::child::{self, Plan};
 use crate::disk::Ready;
 use crate::error::{AtStep, Result, StepError};
 use crate::spec::{IdsSpec, LaunchSpec, Network, ProcessRecord, RootSpec};
-use crate::{cgroup, disk, idmap, overlay, sys};
+use crate::{cgroup, disk, idmap, inside, overlay, sys};
 
 pub struct Launched {
     pub pid: i32,
@@ -70,6 +70,7 @@ pub fn launch(spec: &LaunchSpec, ready: Option<&Ready>) -> Result<Launched> {
         agent: agent.as_ref().map(AsRawFd::as_raw_fd),
         root: None,
         proc: None,
+        dev: None,
     };
 
     let mut flags = (libc::CLONE_NEWUSER
@@ -101,6 +102,11 @@ pub fn launch(spec: &LaunchSpec, ready: Option<&Ready>) -> Result<Launched> {
         stages.end("id_map");
         let root = if rooted { Some(make_root(spec, ready, pid)?) } else { None };
         let proc = if rooted && spec.proc_outside { Some(proc_from_outside(pid)?) } else { None };
+        // Where none can be made, as in containers, the machine's are shared.
+        let dev = match spec.ids {
+            IdsSpec::Range { base, .. } => inside::own_devices(base).ok(),
+            _ => None,
+        };
         stages.end("overlay");
 
         let start_time = sys::start_time(pid).at("record", "start time")?;
@@ -109,14 +115,14 @@ pub fn launch(spec: &LaunchSpec, ready: Option<&Ready>) -> Result<Launched> {
         sys::write_file_atomically(libc::AT_FDCWD, "process.json", &bytes).at("record", "process.json")?;
         stages.end("record");
 
-        let numbers = [&root, &proc].map(|mount| mount.as_ref().map_or(-1, AsRawFd::as_raw_fd).to_ne_bytes());
+        let numbers = [&root, &proc, &dev].map(|mount| mount.as_ref().map_or(-1, AsRawFd::as_raw_fd).to_ne_bytes());
         sys::write_all(go_writer.as_raw_fd(), &numbers.concat()).at("clone", "release")?;
         let mut first = [0u8; 1];
         let count = sys::read_some(status_reader.as_raw_fd(), &mut first).at("clone", "status")?;
         if count == 1 && first[0] == child::OWN_TABLE {
             // The child has its own descriptors now; with ours closed, its exec closes the pipe.
             drop(status_writer);
-            drop((root, proc));
+            drop((root, proc, dev));
             read_outcome(status_reader.as_raw_fd(), pid)?;
         } else {
             return Err(StepError::new("clone", "the sandbox's first process ended before it began"));

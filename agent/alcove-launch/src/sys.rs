@@ -233,6 +233,16 @@ pub fn make_dir(dir: RawFd, path: &str, mode: u32) -> io::Result<()> {
     check(unsafe { libc::mkdirat(dir, path.as_ptr(), mode) } as libc::c_long).map(drop)
 }
 
+pub fn make_device(dir: RawFd, path: &str, mode: u32, device: libc::dev_t) -> io::Result<()> {
+    let path = cstring(path);
+    // SAFETY: `path` lives through both calls.
+    unsafe {
+        check(libc::mknodat(dir, path.as_ptr(), libc::S_IFCHR | mode, device) as libc::c_long)?;
+        // Whatever the mask of this process is.
+        check(libc::fchmodat(dir, path.as_ptr(), mode, 0) as libc::c_long).map(drop)
+    }
+}
+
 pub fn chown_at(dir: RawFd, path: &str, uid: u32, gid: u32) -> io::Result<()> {
     let path = cstring(path);
     // SAFETY: `path` lives through the call.

@@ -1,7 +1,7 @@
 //! `file.archive`: a directory, or a single file, as a tar.
 
 use super::path::{self, failed};
-use super::walk::{HELD, Visit, Walk};
+use super::walk::{Visit, Walk};
 use crate::sys;
 use crate::workers::channel::{Channel, Served, Stop, refused};
 use alcove_protocol::{ErrorCode, FileArchive};
@@ -105,7 +105,7 @@ fn add(builder: &mut Builder, dir: RawFd, name: &CStr, inner: &[u8]) -> io::Resu
 
 /// Adds what is below a directory, as far as it is on the same file system: others are archived as empty directories.
 fn add_all(builder: &mut Builder, root: OwnedFd) -> io::Result<()> {
-    let mut walk = Walk::new(root, b"", HELD)?;
+    let mut walk = Walk::new(root, b"")?;
     let device = walk.device();
     while let Some(visit) = walk.advance()? {
         let Visit::Entry(name) = visit else { continue };

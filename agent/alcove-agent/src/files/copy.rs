@@ -1,10 +1,10 @@
 //! Moving between file systems: a copy beside the target, two renames, then the removal of the source. Until the copy is
 //! complete nothing that was there before is touched.
 
-use super::list::names;
+use super::list::is_empty;
 use super::path::{self, Place, failed};
 use super::remove::remove_tree;
-use super::walk::{HELD, Trail, Visit, Walk};
+use super::walk::{Trail, Visit, Walk};
 use super::write::temporary_name;
 use crate::sys;
 use crate::workers::channel::{Served, refused};
@@ -26,7 +26,7 @@ pub fn move_across(source: &Place, target: &Place, from: &str, to: &str) -> Serv
         Ok((true, false)) => return Err(refused(ErrorCode::NotDirectory, format!("{to} is no directory"))),
         Ok((true, true)) => {
             let existing = sys::open_at(to_dir, &target.name, DIRECTORY | libc::O_NOFOLLOW, 0).map_err(to_failed)?;
-            if !names(existing.as_raw_fd(), 0).map_err(to_failed)?.names.is_empty() {
+            if !is_empty(existing.as_raw_fd()).map_err(to_failed)? {
                 return Err(refused(ErrorCode::NotEmpty, format!("{to} is not empty")));
             }
         }
@@ -72,7 +72,7 @@ fn rename(from_dir: RawFd, from: &CStr, to_dir: RawFd, to: &CStr) -> Result<()> 
 /// Copies a name and what is below it to a name that nothing has yet.
 fn copy(source: &Place, to_dir: RawFd, to: &CStr) -> Result<()> {
     let again = |dir: RawFd| -> Result<OwnedFd> { sys::open_at(dir, c".", DIRECTORY, 0) };
-    let mut walk = Walk::only(again(source.dir.as_raw_fd())?, &source.name, HELD)?;
+    let mut walk = Walk::only(again(source.dir.as_raw_fd())?, &source.name)?;
     let mut trail = Trail::new(again(to_dir)?)?;
     while let Some(visit) = walk.advance()? {
         let (name, left) = match visit {

@@ -1,12 +1,11 @@
 //! `file.glob`: `*`, `?`, `[…]`, `{a,b}` and `**` over absolute paths.
 
-use super::list::{BATCH_BYTES, MAX_ANSWER, names};
+use super::list::{BATCH_BYTES, Held, MAX_ANSWER, names};
 use super::path::{self, failed};
-use super::walk::{HELD, Trail, join};
+use super::walk::{Trail, join};
 use crate::sys;
 use crate::workers::channel::{Channel, Served, Stop, refused};
 use alcove_protocol::{ErrorCode, Event, FileGlob};
-use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
 use std::io::Error;
 use std::os::fd::RawFd;
@@ -171,26 +170,50 @@ fn is_plain(component: &[u8]) -> bool {
     !component.iter().any(|byte| b"*?[\\".contains(byte))
 }
 
+/// One component of an alternative of the pattern; the next one follows it.
+struct Component {
+    text: Vec<u8>,
+    /// Of its alternative.
+    last: bool,
+}
+
 struct Search<'a> {
-    pattern: &'a [Vec<u8>],
-    found: &'a mut Found,
-    visited: &'a mut usize,
+    /// The components of all alternatives, one after the other: the tree is walked once for all of them, and no path is
+    /// found twice.
+    pattern: &'a [Component],
+    /// Where each alternative begins.
+    starts: Open,
+    found: Found<'a>,
+    visited: usize,
 }
 
-/// The paths found so far, by whichever alternative of the pattern.
-#[derive(Default)]
-struct Found {
-    paths: BTreeSet<Vec<u8>>,
-    bytes: usize,
+/// Sends paths as they are found.
+struct Found<'a> {
+    channel: &'a mut Channel,
+    batch: Vec<String>,
+    batch_bytes: usize,
+    total: usize,
+    total_bytes: usize,
 }
 
-impl Found {
-    fn add(&mut self, path: Vec<u8>) -> Served {
-        let bytes = path.len();
-        if self.paths.insert(path) {
-            self.bytes += bytes;
+impl Found<'_> {
+    fn add(&mut self, path: &[u8]) -> Served {
+        self.total += 1;
+        self.total_bytes += path.len();
+        if self.total > MAX_PATHS || self.total_bytes > MAX_ANSWER {
+            return Err(too_wide());
         }
-        if self.paths.len() > MAX_PATHS || self.bytes > MAX_ANSWER { Err(too_wide()) } else { Ok(()) }
+        self.batch.push(String::from_utf8_lossy(path).into_owned());
+        self.batch_bytes += path.len();
+        if self.batch.len() == BATCH || self.batch_bytes > BATCH_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> Served {
+        self.batch_bytes = 0;
+        match std::mem::take(&mut self.batch) {
+            paths if paths.is_empty() => Ok(()),
+            paths => self.channel.event(&Event::Paths { paths }).map_err(|_| Stop::Gone),
+        }
     }
 }
 
@@ -202,14 +225,16 @@ type Open = Vec<usize>;
 struct Level {
     open: Open,
     names: Vec<CString>,
-    held: usize,
+    held: Held,
+    /// The last name read, when the directory has more after it.
+    more: Option<CString>,
     /// Length of its path.
     path: usize,
 }
 
 impl Search<'_> {
     fn is_deep(&self, at: usize) -> bool {
-        self.pattern[at] == b"**"
+        self.pattern[at].text == b"**"
     }
 
     /// `**` also stands for no directory at all.
@@ -217,7 +242,7 @@ impl Search<'_> {
         let mut index = 0;
         while index < open.len() {
             let at = open[index];
-            if self.is_deep(at) && at + 1 < self.pattern.len() {
+            if self.is_deep(at) && !self.pattern[at].last {
                 open.push(at + 1);
             }
             index += 1;
@@ -227,39 +252,56 @@ impl Search<'_> {
         open
     }
 
+    /// Whether a component names one file, whatever the directory holds.
+    fn is_plain(&self, at: usize) -> bool {
+        let text = &self.pattern[at].text;
+        is_plain(text) || text == b".."
+    }
+
     /// What is to be looked at in the directory that the trail has come to.
-    fn level(&mut self, trail: &Trail, open: Open, path: usize, room: usize) -> Result<Level, Stop> {
+    fn level(&mut self, trail: &Trail, open: Open, path: usize) -> Result<Level, Stop> {
         let open = self.closed(open);
-        let is_plain = |at: &usize| is_plain(&self.pattern[*at]) || self.pattern[*at] == b"..";
-        let (mut all, mut held) = (Vec::new(), 0);
-        if !open.iter().all(is_plain) {
-            // What cannot be read holds no matches but those that need no reading.
-            if let Ok(read) = names(trail.dir(), room) {
-                if !read.complete {
-                    return Err(too_wide());
-                }
-                (all, held) = (read.names, read.held);
-            }
+        let mut level = Level { open, names: Vec::new(), held: Held::default(), more: None, path };
+        if !level.open.iter().all(|at| self.is_plain(*at)) {
+            self.read(trail, &mut level, None);
         }
-        for at in open.iter().filter(|at| is_plain(at)) {
-            all.push(path::c_string(&self.pattern[*at])?);
+        for at in level.open.iter().filter(|at| self.is_plain(**at)) {
+            level.names.push(path::c_string(&self.pattern[*at].text)?);
         }
-        all.sort_unstable();
-        all.dedup();
-        all.reverse();
-        Ok(Level { open, names: all, held, path })
+        level.names.sort_unstable();
+        level.names.dedup();
+        level.names.reverse();
+        Ok(level)
+    }
+
+    /// What cannot be read holds no matches but those that need no reading.
+    fn read(&self, trail: &Trail, level: &mut Level, after: Option<&CStr>) {
+        level.held = Held::default();
+        if let Ok(read) = names(trail.dir(), after) {
+            (level.names, level.held, level.more) = (read.names, read.held, read.more);
+        }
+    }
+
+    /// The names that there was no room for before.
+    fn read_on(&self, trail: &Trail, level: &mut Level, last: &CStr) {
+        self.read(trail, level, Some(last));
+        // What is named in the pattern was looked at first.
+        let plain: Vec<&[u8]> =
+            level.open.iter().filter(|at| self.is_plain(**at)).map(|at| &self.pattern[*at].text[..]).collect();
+        level.names.retain(|name| !plain.contains(&name.to_bytes()));
+        level.names.reverse();
     }
 
     /// Holds a name against the pattern. What is open below it, and whether a symlink is followed to get there.
     fn look(&mut self, dir: RawFd, above: &[u8], name: &CStr, open: &[usize]) -> Result<Option<(Open, bool)>, Stop> {
-        *self.visited += 1;
-        if *self.visited > MAX_VISITED {
+        self.visited += 1;
+        if self.visited > MAX_VISITED {
             return Err(too_wide());
         }
         let text = name.to_bytes();
         let hidden = text.first() == Some(&b'.');
         let fits = |at: usize| {
-            let component = &self.pattern[at];
+            let component = &self.pattern[at].text;
             if self.is_deep(at) {
                 !hidden
             } else {
@@ -272,16 +314,15 @@ impl Search<'_> {
         }
         let Ok(stat) = sys::stat_at(dir, name, libc::AT_SYMLINK_NOFOLLOW) else { return Ok(None) };
         let kind = stat.st_mode & libc::S_IFMT;
-        let last = self.pattern.len() - 1;
-        if fitting.last() == Some(&last) {
-            self.found.add(join(above, text))?;
+        if fitting.iter().any(|at| self.pattern[*at].last) {
+            self.found.add(&join(above, text))?;
         }
         let link = kind == libc::S_IFLNK;
         if !link && kind != libc::S_IFDIR {
             return Ok(None);
         }
         let below = |at: usize| {
-            if self.is_deep(at) { (!link).then_some(at) } else { (at < last).then_some(at + 1) }
+            if self.is_deep(at) { (!link).then_some(at) } else { (!self.pattern[at].last).then_some(at + 1) }
         };
         let next: Open = fitting.into_iter().filter_map(below).collect();
         Ok((!next.is_empty()).then_some((next, link)))
@@ -292,11 +333,14 @@ impl Search<'_> {
         let root = path::open(&path::Path { components: Vec::new() }, SEARCH)?;
         let mut trail = Trail::new(root).map_err(failure)?;
         let mut path = b"/".to_vec();
-        let mut levels = vec![self.level(&trail, vec![0], path.len(), HELD)?];
-        let mut held = levels[0].held;
+        let starts = std::mem::take(&mut self.starts);
+        let mut levels = vec![self.level(&trail, starts, path.len())?];
         while let Some(level) = levels.last_mut() {
             let Some(name) = level.names.pop() else {
-                held -= level.held;
+                if let Some(last) = level.more.take() {
+                    self.read_on(&trail, level, &last);
+                    continue;
+                }
                 levels.pop();
                 let Some(above) = levels.last() else { break };
                 path.truncate(above.path);
@@ -316,8 +360,7 @@ impl Search<'_> {
             let Ok(below) = path::open_at(trail.dir(), &name, flags) else { continue };
             trail.enter_opened(below).map_err(failure)?;
             path = inner;
-            let level = self.level(&trail, open, path.len(), HELD.saturating_sub(held))?;
-            held += level.held;
+            let level = self.level(&trail, open, path.len())?;
             levels.push(level);
         }
         Ok(())
@@ -335,30 +378,23 @@ const SEARCH: libc::c_int = libc::O_PATH | libc::O_DIRECTORY;
 
 /// Paths longer than a request can name are left out.
 pub fn glob(channel: &mut Channel, request: &FileGlob) -> Served {
-    let (mut found, mut visited) = (Found::default(), 0);
-    for pattern in alternatives(request.pattern.as_bytes())? {
-        let mut components = path::parse(&String::from_utf8_lossy(&pattern))?.components;
+    let found = Found { channel, batch: Vec::new(), batch_bytes: 0, total: 0, total_bytes: 0 };
+    let (mut pattern, mut starts, mut root) = (Vec::new(), Vec::new(), false);
+    for alternative in alternatives(request.pattern.as_bytes())? {
+        let mut components = path::parse(&String::from_utf8_lossy(&alternative))?.components;
         // Neighbouring ** mean no more than one.
         components.dedup_by(|a, b| a == b"**" && b == b"**");
-        if components.is_empty() {
-            found.add(b"/".to_vec())?;
-            continue;
-        }
-        Search { pattern: &components, found: &mut found, visited: &mut visited }.run()?;
+        root |= components.is_empty();
+        let Some(last) = components.len().checked_sub(1) else { continue };
+        starts.push(pattern.len());
+        pattern.extend(components.into_iter().enumerate().map(|(at, text)| Component { text, last: at == last }));
     }
-    let (mut batch, mut bytes) = (Vec::new(), 0);
-    for path in &found.paths {
-        bytes += path.len();
-        batch.push(String::from_utf8_lossy(path).into_owned());
-        if batch.len() == BATCH || bytes > BATCH_BYTES {
-            channel.event(&Event::Paths { paths: std::mem::take(&mut batch) }).map_err(|_| Stop::Gone)?;
-            bytes = 0;
-        }
+    let mut search = Search { pattern: &pattern, starts, found, visited: 0 };
+    if root {
+        search.found.add(b"/")?;
     }
-    if !batch.is_empty() {
-        channel.event(&Event::Paths { paths: batch }).map_err(|_| Stop::Gone)?;
-    }
-    Ok(())
+    search.run()?;
+    search.found.flush()
 }
 
 #[cfg(test)]

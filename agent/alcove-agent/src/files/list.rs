@@ -2,13 +2,16 @@
 
 use super::inspect;
 use super::path::{self, failed};
-use super::walk::{HELD, Visit, Walk};
+use super::walk::{Visit, Walk};
 use crate::sys;
 use crate::workers::channel::{Channel, Served, Stop, refused};
 use alcove_protocol::{ErrorCode, Event, FileInfo, FileList, FileType};
+use std::collections::BinaryHeap;
 use std::ffi::{CStr, CString};
 use std::io::{Error, Result};
 use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 
 const MAX_ENTRIES: usize = 100_000;
 const BATCH: usize = 1_000;
@@ -19,22 +22,75 @@ pub const BATCH_BYTES: usize = 256 * 1024;
 /// What an entry takes beside its names.
 const FIELDS: usize = 150;
 
-/// What a directory holds, but `.` and `..`.
+/// Names of a directory, but `.` and `..`.
 pub struct Names {
     /// Sorted by their bytes.
     pub names: Vec<CString>,
-    /// About how much memory they take.
-    pub held: usize,
-    /// Whether these are all.
-    pub complete: bool,
+    pub held: Held,
+    /// The last of these, when there are more after it.
+    pub more: Option<CString>,
 }
 
+/// What names that wait may take in all, whoever waits for them: commands can fill all of the memory but what the agent
+/// has for itself.
+const HELD: usize = 4 * 1024 * 1024;
+/// What may be held when there is no room left, or walks that have all of it would not go on.
+const LEAST: usize = 2 * 1024;
 /// A name takes about this much memory beside its text.
 const OVERHEAD: usize = 40;
 
-/// Reads a directory until `bound` is reached, at least one name.
-pub fn names(dir: RawFd, bound: usize) -> Result<Names> {
-    let (mut names, mut held, mut complete) = (Vec::new(), 0, false);
+static HELD_NOW: AtomicUsize = AtomicUsize::new(0);
+
+/// About how much memory some names take, counted until it is dropped.
+#[derive(Default)]
+pub struct Held(usize);
+
+impl Held {
+    fn of(bytes: usize) -> Self {
+        HELD_NOW.fetch_add(bytes, Relaxed);
+        Self(bytes)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        HELD_NOW.fetch_sub(self.0, Relaxed);
+    }
+}
+
+/// The names of a directory after `after`, as many as there is room for, at least one. Whoever wants them all asks again:
+/// the directory is read as often as it has room for its names.
+pub fn names(dir: RawFd, after: Option<&CStr>) -> Result<Names> {
+    let room = (HELD.saturating_sub(HELD_NOW.load(Relaxed)) / 2).max(LEAST);
+    let (mut first, mut held, mut complete) = (BinaryHeap::<CString>::new(), 0, true);
+    let size = |name: &CStr| name.to_bytes().len() + OVERHEAD;
+    each_name(dir, |name| {
+        if after.is_some_and(|after| name <= after) {
+            return;
+        }
+        if !complete && first.peek().is_some_and(|last| name >= last.as_c_str()) {
+            return;
+        }
+        held += size(name);
+        first.push(name.to_owned());
+        while held > room && first.len() > 1 {
+            held -= first.pop().map_or(0, |last| size(&last));
+            complete = false;
+        }
+    })?;
+    let names = first.into_sorted_vec();
+    let more = names.last().filter(|_| !complete).cloned();
+    Ok(Names { names, held: Held::of(held), more })
+}
+
+/// Whether a directory has no names.
+pub fn is_empty(dir: RawFd) -> Result<bool> {
+    let mut empty = true;
+    each_name(dir, |_| empty = false)?;
+    Ok(empty)
+}
+
+fn each_name(dir: RawFd, mut take: impl FnMut(&CStr)) -> Result<()> {
     let reader = open_directory(dir, c".")?;
     // SAFETY: the stream owns the descriptor from here on and is closed on every way out.
     unsafe {
@@ -45,22 +101,19 @@ pub fn names(dir: RawFd, bound: usize) -> Result<Names> {
             libc::close(raw);
             return Err(error);
         }
-        while held <= bound {
+        loop {
             let entry = libc::readdir64(stream);
             if entry.is_null() {
-                complete = true;
                 break;
             }
             let name = CStr::from_ptr((*entry).d_name.as_ptr());
             if name != c"." && name != c".." {
-                held += name.to_bytes().len() + OVERHEAD;
-                names.push(name.to_owned());
+                take(name);
             }
         }
         libc::closedir(stream);
     }
-    names.sort_unstable();
-    Ok(Names { names, held, complete })
+    Ok(())
 }
 
 /// Opens a directory for reading, never through a symlink.
@@ -109,10 +162,7 @@ impl Listing<'_> {
 
     fn walk(&mut self, mut walk: Walk, depth: usize) -> Served {
         let root = self.root.clone();
-        let failure = |error: Error| match error.raw_os_error() {
-            Some(libc::E2BIG) => refused(ErrorCode::TooLarge, format!("{root} has more than {MAX_ENTRIES} entries")),
-            _ => failed(&root, &error),
-        };
+        let failure = |error: Error| failed(&root, &error);
         while let Some(visit) = walk.advance().map_err(failure)? {
             let Visit::Entry(name) = visit else { continue };
             let path = walk.path_of(&name);
@@ -124,11 +174,8 @@ impl Listing<'_> {
             let descend = info.kind == FileType::Dir && walk.depth() + 1 < depth;
             self.add(info)?;
             if descend {
-                match walk.enter(&name) {
-                    Err(error) if error.raw_os_error() == Some(libc::E2BIG) => return Err(failure(error)),
-                    // What cannot be read, or is no directory any more, is listed without what is below it.
-                    _ => {}
-                }
+                // What cannot be read, or is no directory any more, is listed without what is below it.
+                let _ = walk.enter(&name);
             }
         }
         Ok(())
@@ -140,7 +187,7 @@ pub fn list(channel: &mut Channel, request: &FileList) -> Served {
     let path = path::parse(&request.path)?;
     let text = path.text();
     let dir = path::open(&path, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NONBLOCK)?;
-    let walk = Walk::new(dir, &path.bytes(), HELD).map_err(|error| failed(&text, &error))?;
+    let walk = Walk::new(dir, &path.bytes()).map_err(|error| failed(&text, &error))?;
     let mut listing = Listing { channel, batch: Vec::new(), batch_bytes: 0, total: 0, total_bytes: 0, root: text };
     listing.walk(walk, request.depth.unwrap_or(1).max(1) as usize)?;
     listing.flush().map_err(|_| Stop::Gone)

@@ -1,7 +1,7 @@
 //! `file.remove`, also of whole trees; symlinks are removed, never followed.
 
 use super::path::{self, failed};
-use super::walk::{HELD, Visit, Walk};
+use super::walk::{Visit, Walk};
 use crate::sys;
 use crate::workers::channel::{Channel, Served, refused};
 use alcove_protocol::{ErrorCode, FileRemove};
@@ -31,7 +31,7 @@ pub fn remove_tree(dir: RawFd, name: &CStr) -> Result<()> {
     }
     // Through the directory itself the name is reached as any other is.
     let above = sys::open_at(dir, c".", libc::O_PATH | libc::O_DIRECTORY, 0)?;
-    let mut walk = Walk::only(above, name, HELD)?;
+    let mut walk = Walk::only(above, name)?;
     while let Some(visit) = walk.advance()? {
         let (name, emptied) = match visit {
             Visit::Entry(name) => (name, false),

@@ -1,7 +1,7 @@
 //! Walks through directory trees without recursion. Any program inside can lay out a tree deeper than a thread's stack
 //! and wider than a table of descriptors, so a walk keeps its way in memory, with a bound, and few directories open.
 
-use super::list::{Names, names};
+use super::list::{Held, Names, names};
 use crate::sys;
 use std::ffi::{CStr, CString};
 use std::io::{Error, Result};
@@ -9,8 +9,6 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 /// Directories that one walk holds open: the root and the innermost ones.
 const OPEN: usize = 16;
-/// What the names of a walk may take where its caller has no smaller bound.
-pub const HELD: usize = 64 * 1024 * 1024;
 
 const SEARCH: libc::c_int = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW;
 
@@ -101,7 +99,9 @@ pub enum Visit {
 
 struct Waiting {
     names: Vec<CString>,
-    held: usize,
+    _held: Held,
+    /// The last name read, when the directory has more after it.
+    more: Option<CString>,
     /// Length of the path of the directory above.
     above: usize,
 }
@@ -112,22 +112,20 @@ pub struct Walk {
     levels: Vec<Waiting>,
     /// Path of the directory that the walk is in.
     path: Vec<u8>,
-    held: usize,
-    bound: usize,
 }
 
 impl Walk {
-    /// `path` is what names are appended to, `bound` how many bytes names that wait may take.
-    pub fn new(root: OwnedFd, path: &[u8], bound: usize) -> Result<Walk> {
-        let mut walk = Walk { trail: Trail::new(root)?, levels: Vec::new(), path: path.to_vec(), held: 0, bound };
+    /// `path` is what names are appended to.
+    pub fn new(root: OwnedFd, path: &[u8]) -> Result<Walk> {
+        let mut walk = Walk { trail: Trail::new(root)?, levels: Vec::new(), path: path.to_vec() };
         walk.read(path.len(), false)?;
         Ok(walk)
     }
 
     /// Visits one name in a directory, and what is below it.
-    pub fn only(root: OwnedFd, name: &CStr, bound: usize) -> Result<Walk> {
-        let waiting = Waiting { names: vec![name.to_owned()], held: 0, above: 0 };
-        Ok(Walk { trail: Trail::new(root)?, levels: vec![waiting], path: Vec::new(), held: 0, bound })
+    pub fn only(root: OwnedFd, name: &CStr) -> Result<Walk> {
+        let waiting = Waiting { names: vec![name.to_owned()], _held: Held::default(), more: None, above: 0 };
+        Ok(Walk { trail: Trail::new(root)?, levels: vec![waiting], path: Vec::new() })
     }
 
     pub fn dir(&self) -> RawFd {
@@ -152,27 +150,30 @@ impl Walk {
     }
 
     fn read(&mut self, above: usize, in_part: bool) -> Result<usize> {
-        let room = self.bound.saturating_sub(self.held);
-        let Names { mut names, held, complete } = names(self.dir(), room)?;
-        if !complete && !in_part {
-            return Err(Error::from_raw_os_error(libc::E2BIG));
-        }
+        let Names { mut names, held, more } = names(self.dir(), None)?;
         let count = names.len();
         names.reverse();
-        self.held += held;
-        self.levels.push(Waiting { names, held, above });
+        self.levels.push(Waiting { names, _held: held, more: more.filter(|_| !in_part), above });
         Ok(count)
     }
 
     /// The next name; None when all were visited.
     pub fn advance(&mut self) -> Result<Option<Visit>> {
+        let dir = self.dir();
         let Some(level) = self.levels.last_mut() else { return Ok(None) };
         if let Some(name) = level.names.pop() {
             return Ok(Some(Visit::Entry(name)));
         }
-        let (above, held) = (level.above, level.held);
+        if let Some(last) = level.more.take() {
+            // Those before have gone: their room is free for these.
+            level._held = Held::default();
+            let Names { mut names, held, more } = names(dir, Some(&last))?;
+            names.reverse();
+            (level.names, level._held, level.more) = (names, held, more);
+            return self.advance();
+        }
+        let above = level.above;
         self.levels.pop();
-        self.held -= held;
         if self.levels.is_empty() {
             return Ok(None);
         }
@@ -182,12 +183,12 @@ impl Walk {
         Ok(Some(Visit::Left(name)))
     }
 
-    /// Goes down into a directory, never through a symlink; how many names it holds.
+    /// Goes down into a directory, never through a symlink; how many names were read of it.
     pub fn enter(&mut self, name: &CStr) -> Result<usize> {
         self.go(name, |walk, above| walk.read(above, false))
     }
 
-    /// As [`Walk::enter`], also when only some of the names can be held.
+    /// As [`Walk::enter`], for as many names as there is room for; the others are left out.
     pub fn enter_in_part(&mut self, name: &CStr) -> Result<usize> {
         self.go(name, |walk, above| walk.read(above, true))
     }

@@ -2,7 +2,7 @@
 
 use super::list::open_directory;
 use super::path::{self, failed};
-use super::walk::{HELD, Visit, Walk};
+use super::walk::{Visit, Walk};
 use crate::sys;
 use crate::workers::channel::{Channel, Served, Stop, refused};
 use alcove_protocol::{ChangeType, ErrorCode, Event, FileWatch};
@@ -49,7 +49,7 @@ impl Watch<'_> {
     fn add_below(&mut self, path: &[u8], announce: bool) -> Served {
         // What vanished meanwhile, or cannot be read, is not watched.
         let opened = sys::c_string(path).and_then(|path| open_directory(libc::AT_FDCWD, &path));
-        let Ok(mut walk) = opened.and_then(|root| Walk::new(root, path, HELD)) else { return Ok(()) };
+        let Ok(mut walk) = opened.and_then(|root| Walk::new(root, path)) else { return Ok(()) };
         loop {
             let name = match walk.advance() {
                 Ok(Some(Visit::Entry(name))) => name,

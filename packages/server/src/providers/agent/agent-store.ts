@@ -5,7 +5,8 @@ import { ProviderError } from "../../ports/errors.ts";
 
 /**
  * Copies the built agent to `<dataDir>/agents/<first 16 digits of its sha256>/alcove-agent` unless it is there. The file
- * appears whole or not at all and is never replaced: running sandboxes use the one they started with.
+ * appears whole or not at all and is never replaced: running sandboxes use the one they started with. Others than its owner
+ * can run it and not read it: of a program that the sandbox cannot read, the kernel never gives files in `/proc` to its root.
  * @throws ProviderError when `binary` was not built.
  */
 export async function storeAgent(options: {
@@ -28,14 +29,14 @@ export async function storeAgent(options: {
   await mkdir(folder, { recursive: true, mode: 0o755 });
   const draft = `${path}.${randomUUID()}`;
   try {
-    const file = await open(draft, "wx", 0o755);
+    const file = await open(draft, "wx", 0o711);
     try {
       await file.writeFile(contents);
       await file.sync();
     } finally {
       await file.close();
     }
-    await chmod(draft, 0o755);
+    await chmod(draft, 0o711);
     await link(draft, path);
   } catch (error) {
     if (!(error instanceof Error && "code" in error && error.code === "EEXIST")) throw error;

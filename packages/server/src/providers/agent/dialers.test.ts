@@ -59,7 +59,7 @@ it("an agent is stored once under its hash, executable, by many at once", async 
   );
   for (const other of others) expect(other).toEqual(first);
   const before = await stat(first?.path ?? "");
-  expect(before.mode & 0o777).toBe(0o755);
+  expect(before.mode & 0o777).toBe(0o711);
   await storeAgent({ dataDir: folder, binary });
   expect((await stat(first?.path ?? "")).ino).toBe(before.ino);
   await expect(storeAgent({ dataDir: folder, binary: join(folder, "none") })).rejects.toThrow(/build-agent/);

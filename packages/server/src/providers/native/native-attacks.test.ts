@@ -103,6 +103,29 @@ await describeWith(
       await expect(asAgent).rejects.toThrow("user id of the agent");
     });
 
+    it("while files are written for a user, the agent's own in /proc are closed to the sandbox's root", async () => {
+      const { operations, run } = await sandbox();
+      const attack =
+        "for i in $(seq 2000); do (echo 1000 > /proc/1/oom_score_adj) 2>/dev/null && echo written; done; echo done";
+      const attacked = run(attack);
+      let ended = false;
+      void attacked.finally(() => {
+        ended = true;
+      });
+      // Slowly, so that the agent stays the user for as long as it is attacked.
+      const content = Readable.from(
+        (async function* () {
+          while (!ended) {
+            yield Buffer.from("x");
+            await new Promise((resolve) => setTimeout(resolve, 20));
+          }
+        })(),
+      );
+      await operations.files.write("/tmp/slowly", content, { ...soon(45_000), user: "1000" });
+      expect((await attacked).output).toBe("done\n");
+      expect((await run("cat /proc/1/oom_score_adj")).output).toBe("0\n");
+    });
+
     it("the agent's socket, the service's files, environment and descriptors are not there", async () => {
       const { run } = await sandbox({ image: "host" });
       expect((await run("grep agent.sock /proc/net/unix")).output).toBe("");
