@@ -103,8 +103,15 @@ await describeWith(
 
     it("figures of the host's disks, modules and command line are not shown", async () => {
       const { run } = await sandbox();
-      const names = ["cmdline", "diskstats", "partitions", "modules", "config.gz", "buddyinfo", "zoneinfo"]
-        .concat("kallsyms", "schedstat", "softirqs", "pressure/*");
+      const names = [
+        "cmdline",
+        "diskstats",
+        "partitions",
+        "modules",
+        "config.gz",
+        "buddyinfo",
+        "zoneinfo",
+      ].concat("kallsyms", "schedstat", "softirqs", "pressure/*");
       expect(await run(`cat ${names.map((name) => `/proc/${name}`).join(" ")} 2>/dev/null | wc -c`)).toBe(
         "0\n",
       );
@@ -129,7 +136,9 @@ await describeWith(
 
     it("device nodes are each sandbox's own: watches and locks on them reach nobody else", async () => {
       const { run } = await sandbox();
-      const inside = (await run("stat -L -c '%d %i' /dev/null; echo x > /dev/null && head -c 4 /dev/zero | wc -c"))
+      const inside = (
+        await run("stat -L -c '%d %i' /dev/null; echo x > /dev/null && head -c 4 /dev/zero | wc -c")
+      )
         .trim()
         .split("\n");
       const { dev, ino } = await stat("/dev/null");
@@ -137,9 +146,9 @@ await describeWith(
       expect(inside[0]).not.toBe(`${dev} ${ino}`);
       expect(inside[1]).toBe("4");
       expect(await run("ls -l /dev/null /dev/tty | cut -c 1-10", "1000")).toBe("crw-rw-rw-\ncrw-rw-rw-\n");
-      expect(await run("echo x > /dev/null && rm -f /dev/null /dev/new; mknod /dev/new c 1 3 || echo no", "1000")).toContain(
-        "no\n",
-      );
+      expect(
+        await run("echo x > /dev/null && rm -f /dev/null /dev/new; mknod /dev/new c 1 3 || echo no", "1000"),
+      ).toContain("no\n");
     });
 
     it("a user whose id the sandbox does not have is the caller's mistake", async () => {
