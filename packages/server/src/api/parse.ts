@@ -16,10 +16,21 @@ export function requiredDuration(field: string, text: string): number {
   const ms = parseDuration(text);
   if (ms === undefined)
     throw new BadRequest(
-      `${field} ${JSON.stringify(text.slice(0, 64))} is not a duration such as 30s, 5m or 1h30m`,
+      `${field} ${JSON.stringify(text.slice(0, 64))} is not a duration such as 30s, 5m or 1h30m${durationMeant(text)}`,
     );
   if (ms <= 0) throw new BadRequest(`${field} must be longer than 0s`);
   return ms;
+}
+
+/** What was probably meant, as the end of a sentence. */
+function durationMeant(text: string): string {
+  const [, count = "", unit = ""] = /^\s*(\d{1,6}(?:\.\d+)?)\s*([a-z]*)\s*$/i.exec(text) ?? [];
+  if (count === "") return "";
+  if (/^(?:d|days?)$/i.test(unit)) return `; days are no unit, write ${Number(count) * 24}h`;
+  if (unit === "") return `; it has no unit, ${count}s are seconds`;
+  const known = { s: /^s(?:ec|ecs|econds?)?$/i, m: /^m(?:in|ins|inutes?)?$/i, h: /^h(?:rs?|ours?)?$/i };
+  const meant = Object.entries(known).find(([, spelled]) => spelled.test(unit))?.[0];
+  return meant === undefined ? "; units are h, m, s and ms" : `; write ${count}${meant}`;
 }
 
 /** Bytes of a text field. @throws BadRequest for text that is not base64. */

@@ -1,5 +1,6 @@
-import { ExecRequest, WsClientMessage } from "@alcove/wire";
+import { ExecRequest, SignalRequest, SpawnRequest, StartExecRequest, WsClientMessage } from "@alcove/wire";
 import { expect, test } from "vitest";
+import { requiredDuration } from "./parse.ts";
 import { compileCheck } from "./validation.ts";
 
 test.each([
@@ -17,6 +18,59 @@ test.each([
   const message = `${name} is not a field of the message${hint}`;
   expect(() => check({ command: "true", [name]: "1" })).toThrow(message);
   if (hint === "") expect(() => check({ command: "true", [name]: "1" })).not.toThrow("did you mean");
+});
+
+test.each([
+  [
+    StartExecRequest,
+    { command: "cat", stdin: "x".repeat(2 ** 20 + 1) },
+    "stdin in the message may have 1048576 characters and has 1048577; leave stdin out and send it in parts",
+  ],
+  [
+    StartExecRequest,
+    { command: "cat", stdin: 5 },
+    "stdin in the message must be true or false or a text, not 5",
+  ],
+  [SignalRequest, { signal: 0 }, "signal in the message must be from 1 to 64, not 0"],
+  [SignalRequest, { signal: {} }, "signal in the message must be a text or a whole number, not {}"],
+  [
+    ExecRequest,
+    { command: ["ls", "-l"] },
+    'for a program and its arguments send {"mode":"argv","command":"ls","args":["-l"]}',
+  ],
+  [
+    ExecRequest,
+    { command: "true", timeout: 5 },
+    'timeout in the message must be a text with units such as "5s", not 5',
+  ],
+  [SpawnRequest, { ttl: 600 }, 'ttl in the message must be a text with units such as "600s", not 600'],
+  [SpawnRequest, { timeout: "5m" }, "timeout is not a field of the message; did you mean ttl?"],
+  [SpawnRequest, { cpu: 2 }, "cpu is not a field of the message; did you mean vcpus?"],
+  [SpawnRequest, { memory_mb: "512" }, 'memory_mb in the message must be a whole number, not "512"'],
+  [
+    ExecRequest,
+    { command: "true", limits: { cpu: "1s" } },
+    "limits.cpu is not a field of the message; did you mean cpu_time?",
+  ],
+  [
+    ExecRequest,
+    { command: "true", exec_id: "job-1" },
+    'exec_id in the message must be `ex-` and 8 to 32 of [a-z0-9], not "job-1"',
+  ],
+])("a refusal says what to write instead: %#", (schema, body, message) => {
+  expect(() => compileCheck<unknown>(schema)(body)).toThrow(message);
+});
+
+test.each([
+  ["1d", "days are no unit, write 24h"],
+  ["2 days", "write 48h"],
+  ["5", "5s are seconds"],
+  ["10min", "write 10m"],
+  ["3 hours", "write 3h"],
+  ["1y", "units are h, m, s and ms"],
+  ["soon", "such as 30s, 5m or 1h30m"],
+])("a duration of %s is refused with a way to write it", (text, hint) => {
+  expect(() => requiredDuration("ttl", text)).toThrow(hint);
 });
 
 test("a hint names only what the object itself knows", () => {

@@ -33,7 +33,7 @@ export function compileCheck<T>(schema: object): (value: unknown) => T {
   const validate: ValidateFunction<T> = strictAjv.compile<T>(checkedSchema(schema));
   return (value) => {
     if (validate(value)) return value;
-    throw new BadRequest(describe(validate.errors?.[0], "message"));
+    throw new BadRequest(describe(decisive(validate.errors ?? []), "message"));
   };
 }
 
@@ -82,8 +82,18 @@ export function validationMessage(error: {
   validation?: unknown;
   validationContext?: string | undefined;
 }): string {
-  const first = Array.isArray(error.validation) ? (error.validation[0] as ErrorObject) : undefined;
-  return describe(first, error.validationContext ?? "body");
+  const errors = Array.isArray(error.validation) ? (error.validation as ErrorObject[]) : [];
+  return describe(decisive(errors), error.validationContext ?? "body");
+}
+
+/**
+ * The error that tells most. A value that fits no kind of a union has an error for each; what is wrong with it is what the
+ * kind says that it is of.
+ */
+function decisive(errors: readonly ErrorObject[]): ErrorObject | undefined {
+  const union = errors.at(-1);
+  if (union?.keyword !== "anyOf") return errors[0];
+  return errors.find(({ keyword }) => keyword !== "type" && keyword !== "anyOf") ?? union;
 }
 
 const contextNames: Readonly<Record<string, string>> = {
@@ -105,11 +115,69 @@ function describe(error: ErrorObject | undefined, context: string): string {
       return `${field === "" ? "" : `${field}.`}${String(error.params.missingProperty)} is missing in ${place}`;
     case "enum":
       return `${name} must be one of ${(error.params.allowedValues as unknown[]).map((value) => JSON.stringify(value)).join(", ")}`;
+    case "type":
+      return `${name} must be ${wanted(error)}`;
+    case "pattern":
+      return `${name} must be ${described(error) ?? `as ${String(error.params.pattern)}`}, not ${shown(error.data)}`;
+    case "maxLength":
+      return `${name} may have ${String(error.params.limit)} characters and has ${[...String(error.data)].length}${wayOut[lastOf(field)] ?? ""}`;
+    case "minimum":
+    case "maximum":
+      return `${name} must be ${range(error)}, not ${shown(error.data)}`;
     case "anyOf":
-      return `${name} has a value that is not allowed here`;
+      return `${name} must be ${union(error)}, not ${shown(error.data)}`;
     default:
       return `${name} ${error.message ?? "is not valid"}`;
   }
+}
+
+const lastOf = (field: string): string => field.split(".").at(-1) ?? "";
+const shown = (value: unknown): string => (JSON.stringify(value) ?? "nothing").slice(0, 64);
+
+/** What may be done instead of a text that is too long. */
+const wayOut: Readonly<Record<string, string>> = {
+  stdin: "; leave stdin out and send it in parts with POST …/stdin, or run the command buffered",
+};
+
+/** The kind of value that is wanted; where a value shows what was meant, how to write that. */
+function wanted({ instancePath, params, data, parentSchema }: ErrorObject): string {
+  const field = instancePath.split("/").at(-1);
+  if (field === "command" && Array.isArray(data) && data.length > 0) {
+    const [command, ...args] = data;
+    const instead = { mode: "argv", command, args };
+    return `a text; for a program and its arguments send ${JSON.stringify(instead).slice(0, 200)}`;
+  }
+  const [example]: unknown[] = Array.isArray(parentSchema?.examples) ? parentSchema.examples : [];
+  if (params.type === "string" && example === "30s")
+    return `a text with units such as ${JSON.stringify(typeof data === "number" && data > 0 ? `${data}s` : example)}, not ${shown(data)}`;
+  const kind = kinds[String(params.type)] ?? String(params.type);
+  return `${kind}${example === undefined ? "" : ` such as ${JSON.stringify(example)}`}, not ${shown(data)}`;
+}
+
+const kinds: Readonly<Record<string, string>> = {
+  string: "a text",
+  integer: "a whole number",
+  number: "a number",
+  boolean: "true or false",
+  array: "a list",
+  object: "an object",
+};
+
+/** What a schema says of its values, in the words of its description. */
+function described({ parentSchema }: ErrorObject): string | undefined {
+  return typeof parentSchema?.description === "string" ? parentSchema.description : undefined;
+}
+
+function range({ parentSchema, message }: ErrorObject): string {
+  const { minimum, maximum } = parentSchema ?? {};
+  if (minimum === undefined || maximum === undefined) return String(message ?? "").replace("must be ", "");
+  return `from ${String(minimum)} to ${String(maximum)}`;
+}
+
+function union({ schema }: ErrorObject): string {
+  const types = (Array.isArray(schema) ? schema : []).map((kind: { type?: unknown }) => kind.type);
+  const words = types.map((type) => kinds[String(type)]);
+  return words.every((word) => word !== undefined) ? words.join(" or ") : "one of the kinds allowed here";
 }
 
 /** What fields are called elsewhere, and here. */
@@ -127,9 +195,13 @@ const synonyms: Readonly<Record<string, readonly string[]>> = {
   input: ["stdin"],
   username: ["user"],
   labels: ["metadata"],
-  cpus: ["vcpus"],
+  cpus: ["vcpus", "cpu_time"],
   memory: ["memory_mb"],
   lifetime: ["ttl"],
+  timeout: ["ttl"],
+  cpu: ["vcpus", "cpu_time"],
+  cpu_ms: ["cpu_time"],
+  output: ["output_bytes"],
   content_base64: ["content"],
   file: ["path"],
 };
