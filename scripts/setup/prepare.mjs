@@ -45,7 +45,7 @@ async function ensureAgent() {
   const cargo = await ensureCargo();
   if (cargo.missing !== undefined) return { ready: false, why: cargo.missing, command: cargo.command };
   const built = await runStep(
-    "building the agent (cargo, once)",
+    "building the agent (cargo, once, about a minute)",
     process.execPath,
     [path.join(projectRoot, "scripts", "build-agent.mjs")],
     { cwd: projectRoot, env: cargo.env },

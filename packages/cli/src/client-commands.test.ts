@@ -157,6 +157,16 @@ describe("ls", () => {
 });
 
 describe("exec", () => {
+  test("a line that was run as a program because options came behind it is told so", async () => {
+    service.onExec = (message, exec) => {
+      if (message.type === "start") exec.send(exit(127));
+    };
+    const told = await run("exec", "sb-a", "echo hi", "--timeout", "1s");
+    expect(told).toMatchObject({ code: 127, stderr: expect.stringContaining("before the sandbox's id") });
+    expect((await run("exec", "sb-a", "nothing", "--all")).stderr).not.toContain("before the sandbox");
+    expect((await run("exec", "sb-a", "no such")).stderr).not.toContain("before the sandbox");
+  });
+
   test("keeps the streams apart and ends with the command's code", async () => {
     service.onExec = (message, exec) => {
       if (message.type !== "start") return;

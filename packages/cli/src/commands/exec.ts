@@ -4,6 +4,7 @@ import { type ClientFlags, interruptSignal, type JsonFlags, openClient } from ".
 import { ExitWith, exitCodes, UsageError } from "../exit-codes.ts";
 import { reportFailure } from "../failure.ts";
 import { printJson } from "../terminal/output.ts";
+import { printable } from "../terminal/printable.ts";
 import { resumeOutput, tellBroken } from "./exec-resume.ts";
 import { exitCodeOfExec, runSession, windowSize } from "./exec-session.ts";
 import { runStream } from "./exec-stream.ts";
@@ -47,7 +48,20 @@ export async function exec(id: string, command: readonly string[], flags: ExecFl
       stdin: flags.interactive ? (flags.tty && process.stdin.isTTY ? "terminal" : "pipe") : "none",
     });
   });
+  if (code === notFound) adviseOptions(command);
   if (code !== 0) throw new ExitWith(code);
+}
+
+/** What a shell answers when there is no such program. */
+const notFound = 127;
+
+/** A whole line as a program's name is an option behind it, or a habit of quoting: both are told what to write. */
+function adviseOptions(command: readonly string[]): void {
+  const [program = "", ...more] = command[0] === "--" ? command.slice(1) : command;
+  if (more.length === 0 || !/\s/.test(program)) return;
+  process.stderr.write(
+    `alcove: ${printable(JSON.stringify(program))} was run as a program, because more words follow it; options of alcove come before the sandbox's id\n`,
+  );
 }
 
 /** Failures of ours get a code of their own, so that no caller takes them for the command's. */
