@@ -1,6 +1,7 @@
 import { mkdir, readFile } from "node:fs/promises";
 import type { AddressInfo } from "node:net";
 import path from "node:path";
+import { needingRestart } from "./config/changes.ts";
 import type { Config } from "./config/config.ts";
 import { openControlPlane } from "./control-plane.ts";
 import { localWorkerId } from "./core/providers/provider-address.ts";
@@ -103,7 +104,9 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
     reload: (changed) => {
       logger.level = changed.logging.level;
       if (changed.auth.enabled === config.auth.enabled) app.replaceKeys(changed.auth);
-      else logger.warn("auth.enabled has changed; that needs a restart");
+      const passedOver = needingRestart(config, changed);
+      if (passedOver.length > 0)
+        logger.warn({ settings: passedOver }, `${passedOver.join(", ")} changed too; that needs a restart`);
       logger.info("the configuration was read again: keys and the level of the log apply");
     },
     close: () => {

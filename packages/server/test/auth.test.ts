@@ -92,6 +92,36 @@ describe("with keys", () => {
     expect(await handshake({ "x-api-key": "client-key" })).toBe(404);
   });
 
+  test("a key that is taken back ends its streams and WebSockets, and nobody else's", async () => {
+    const withKey = (key: string) => ({ "x-api-key": key });
+    const { json } = await new TestClient(server.url).call(
+      "POST",
+      "/api/v1/sandboxes",
+      {},
+      withKey("client-key"),
+    );
+    const events = (key: string) => fetch(`${server.url}/api/v1/events`, { headers: withKey(key) });
+    const [revoked, kept] = [await events("client-key"), await events("admin-key")];
+    const url = `${server.url.replace("http", "ws")}/api/v1/sandboxes/${json.id}/exec/ws`;
+    const socket = new WebSocket(url, { headers: withKey("client-key") });
+    await once(socket, "open");
+    const closed = once(socket, "close");
+    server.app.replaceKeys({ apiKey: "new-key", adminApiKey: "admin-key" });
+    try {
+      await revoked.text();
+      expect((await closed)[0]).toBe(1008);
+      expect(await status("/api/v1/sandboxes", withKey("client-key"))).toBe(401);
+      const reader = kept.body?.getReader();
+      await reader?.read();
+      const next = reader?.read();
+      await new TestClient(server.url).call("POST", "/api/v1/sandboxes", {}, withKey("new-key"));
+      expect((await next)?.done).toBe(false);
+      await reader?.cancel();
+    } finally {
+      server.app.replaceKeys({ apiKey: "client-key", adminApiKey: "admin-key" });
+    }
+  });
+
   test("a preflight needs none; with keys any origin and any Host may call", async () => {
     const preflight = await new TestClient(server.url).call("OPTIONS", "/api/v1/sandboxes", undefined, {
       origin: "https://app.example",

@@ -10,7 +10,7 @@ import type { Clock } from "../ports/clock.ts";
 import { DomainError } from "../ports/errors.ts";
 import { accessOf, checkAccess } from "./access.ts";
 import { AccessLog } from "./access-log.ts";
-import { anybody, authenticate, KeyCheck, localUser } from "./auth.ts";
+import { anybody, authenticate, KeyCheck, localUser, offeredKeys } from "./auth.ts";
 import { BrowserGuard } from "./browser-guard.ts";
 import { docsPage } from "./docs-page.ts";
 import { errorHandler, pathOf } from "./error-map.ts";
@@ -123,7 +123,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   new AccessLog({ logger, clock: options.clock }).attach(app);
   nameRequests(app);
   // After the plugins: a refused upgrade is closed by the websocket plugin, a preflight answered by the CORS plugin.
-  guard(app, { ...options, browsers });
+  guard(app, { ...options, browsers, calls });
   limitConnections(app, { ...options, maxConnections: config.server.maxConnections });
   table.watch(app);
 
@@ -157,7 +157,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
 declare module "fastify" {
   interface FastifyInstance {
     callsUnderWay: CallsUnderWay;
-    /** From now on these are the keys; connections that are open stay. */
+    /** From now on these are the keys; streams and WebSockets of others end. */
     replaceKeys(keys: { apiKey: string; adminApiKey: string }): void;
   }
 }
@@ -168,11 +168,15 @@ const unreadableRequest = (() => {
 })();
 
 /** Request ids, the browser guard and keys, before anything else is done for a request. */
-function guard(app: RouteApp, options: ApiOptions & { browsers: BrowserGuard }): void {
+function guard(app: RouteApp, options: ApiOptions & { browsers: BrowserGuard; calls: CallsUnderWay }): void {
   const { auth } = options.config;
   let keys = new KeyCheck(auth);
   app.decorate("replaceKeys", (changed: Parameters<RouteApp["replaceKeys"]>[0]) => {
     keys = new KeyCheck({ ...auth, ...changed });
+    if (auth.enabled)
+      options.calls.revoke((headers) =>
+        offeredKeys(headers).some((key) => keys.principalOf(key) !== undefined),
+      );
   });
   app.addHook("onRoute", (route) => {
     if (route.config?.open === true) return;

@@ -1,7 +1,7 @@
 import { randomBytes } from "node:crypto";
-import type { IncomingMessage } from "node:http";
+import type { IncomingHttpHeaders, IncomingMessage } from "node:http";
 import type { FastifyInstance, FastifyReply } from "fastify";
-import { CallerGone, ShuttingDown } from "../platform/deadline.ts";
+import { CallerGone, CallerRevoked, ShuttingDown } from "../platform/deadline.ts";
 
 declare module "fastify" {
   interface FastifyReply {
@@ -54,6 +54,8 @@ export interface CallUnderWay {
  */
 export class CallsUnderWay {
   readonly #calls = new Map<CallUnderWay, Patience>();
+  /** What each call came with, its key among it. */
+  readonly #headers = new WeakMap<CallUnderWay, IncomingHttpHeaders>();
   #draining = false;
   #onEnd: (() => void) | undefined;
 
@@ -61,7 +63,7 @@ export class CallsUnderWay {
     return this.#calls.size;
   }
 
-  begin(): CallUnderWay {
+  begin(headers: IncomingHttpHeaders = {}): CallUnderWay {
     const controller = new AbortController();
     const call: CallUnderWay = {
       signal: controller.signal,
@@ -77,7 +79,14 @@ export class CallsUnderWay {
       },
     };
     this.#calls.set(call, "grace");
+    this.#headers.set(call, headers);
     return call;
+  }
+
+  /** Cuts the streams of callers who would be refused now. What was asked once and has an end is answered. */
+  revoke(isAccepted: (headers: IncomingHttpHeaders) => boolean): void {
+    for (const [call, patience] of this.#calls)
+      if (patience === "none" && !isAccepted(this.#headers.get(call) ?? {})) call.abort(new CallerRevoked());
   }
 
   async drain(graceMs: number): Promise<void> {
@@ -113,7 +122,7 @@ export function decorateCallerSignal(app: FastifyInstance, calls: CallsUnderWay)
   app.decorateReply("callUnderWay", null);
   const callOf = (reply: FastifyReply): CallUnderWay => {
     if (reply.callUnderWay !== null) return reply.callUnderWay;
-    const call = calls.begin();
+    const call = calls.begin(reply.request.headers);
     reply.callUnderWay = call;
     const gone = () => {
       call.end();

@@ -14,6 +14,14 @@ export class CallerGone extends Error {
     this.name = "CallerGone";
   }
 }
+/** The client that asked may no longer: its key was taken back. */
+export class CallerRevoked extends CallerGone {
+  constructor() {
+    super();
+    this.message = "the caller's key is no longer accepted";
+    this.name = "CallerRevoked";
+  }
+}
 /** The service is stopping. */
 export class ShuttingDown extends Error {
   constructor() {

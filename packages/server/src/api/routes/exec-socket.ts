@@ -58,7 +58,7 @@ export function execSocketRoute(
         sandboxId: id,
         execId: announced.get(request.raw) ?? execs.makeId(),
         execs,
-        call: calls.begin(),
+        call: calls.begin(request.headers),
         logger: logger.child({ request_id: request.id, sandbox_id: id }),
       }).open();
     },

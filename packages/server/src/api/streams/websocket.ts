@@ -1,7 +1,7 @@
 import { type OutputEncoding, WsClientMessage } from "@alcove/wire";
 import type { WebSocket } from "@fastify/websocket";
 import type { ExecFollow, ExecService } from "../../core/exec/exec-service.ts";
-import { CallerGone, ShuttingDown } from "../../platform/deadline.ts";
+import { CallerGone, CallerRevoked, ShuttingDown } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { BadRequest, Unavailable } from "../../ports/errors.ts";
 import type { ExecId } from "../../ports/ids.ts";
@@ -90,7 +90,8 @@ export class WebSocketExec {
       startDeadlineMs,
     );
     const onAbort = () => {
-      if (this.#call.signal.reason instanceof ShuttingDown) this.#goAway();
+      if (this.#call.signal.reason instanceof ShuttingDown) this.#goAway(closeCodes.goingAway);
+      if (this.#call.signal.reason instanceof CallerRevoked) this.#goAway(closeCodes.refused);
     };
     ping.unref();
     impatient.unref();
@@ -314,10 +315,10 @@ export class WebSocketExec {
     this.#close(closeCodes.failed);
   }
 
-  /** The service stops: no error of the command's, which goes on and can be picked up by its id. */
-  #goAway(): void {
+  /** The service stops, or the client may no longer ask: no error of the command's, which goes on and can be picked up by its id. */
+  #goAway(code: number): void {
     if (this.#state === "closed") return;
-    this.#close(closeCodes.goingAway);
+    this.#close(code);
     // A client that does not answer the close is not waited for.
     setTimeout(() => this.#socket.terminate(), goingAwayMs).unref();
     this.#call.end();
