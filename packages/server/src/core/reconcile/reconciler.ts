@@ -42,6 +42,8 @@ const parallelEnds = 8;
 const parallelProbes = 64;
 
 const inventoryDeadlineMs = 30_000;
+/** What is old and left then is forgotten by the next passes. */
+const longestForgettingMs = 5_000;
 /** How long a sandbox that has expired by an older store may wait for its provider to say whether it runs. */
 const recoveryPatienceMs = 30 * 60_000;
 /** How soon a provider that did not answer is asked again, and what failed altogether is repeated. */
@@ -416,7 +418,8 @@ export class Reconciler implements AsyncDisposable {
 
   async #forgetOld(): Promise<void> {
     const { store, clock, retentionMs, maxDestroyed, logger } = this.#options;
-    const { signal } = this.#closing;
+    using pass = deadlineAfter(longestForgettingMs, this.#closing.signal);
+    const { signal } = pass;
     try {
       const now = clock.now();
       await store.idempotency.purge(now, { signal });

@@ -2,7 +2,7 @@ import type { DatabaseSync, StatementSync } from "node:sqlite";
 import type { SandboxId } from "../../ports/ids.ts";
 import type { IdempotencyClaim, IdempotencyStore, SandboxRow } from "../../ports/store.ts";
 import type { GroupCommit } from "./group-commit.ts";
-import { slice } from "./slices.ts";
+import { pauseAfter, slice } from "./slices.ts";
 
 interface Held {
   bodyHash: string;
@@ -43,9 +43,11 @@ export class SqliteIdempotency implements IdempotencyStore {
     let purged = 0;
     for (;;) {
       options.signal?.throwIfAborted();
+      const startedMs = performance.now();
       const { changes } = await this.#commit.write(() => this.#purge.run(before.getTime(), slice));
       purged += Number(changes);
       if (Number(changes) < slice) return purged;
+      await pauseAfter(startedMs);
     }
   }
 

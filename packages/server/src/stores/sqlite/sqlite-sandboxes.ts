@@ -18,7 +18,7 @@ import type {
 import type { GroupCommit } from "./group-commit.ts";
 import { SandboxLists } from "./sandbox-lists.ts";
 import { changed, fromRecord, type SandboxRecord, toRecord } from "./sandbox-rows.ts";
-import { slice } from "./slices.ts";
+import { pauseAfter, slice } from "./slices.ts";
 import type { SqliteIdempotency } from "./sqlite-idempotency.ts";
 import type { SqliteQuotas } from "./sqlite-quotas.ts";
 
@@ -152,10 +152,12 @@ export class SqliteSandboxes implements SandboxStore {
     let after = { destroyed_at: 0, id: "" };
     for (;;) {
       signal?.throwIfAborted();
+      const startedMs = performance.now();
       const done = await this.#commit.write(() => this.#purgeSlice({ before, keep, after }));
       purged += done.purged;
       if (done.last === undefined) return purged;
       after = done.last;
+      await pauseAfter(startedMs);
     }
   }
 

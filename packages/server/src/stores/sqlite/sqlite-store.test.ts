@@ -94,6 +94,21 @@ describe("SqliteStore", () => {
     expect(await store.sandboxes.purge({ before: new Date(0), keep: 1 })).toBe(1);
   });
 
+  it("forgets with pauses of some milliseconds, in which others have their turn", async () => {
+    await (await SqliteStore.open({ path: file }))[Symbol.asyncDispose]();
+    const db = new DatabaseSync(file);
+    const insert = db.prepare("INSERT INTO idempotency VALUES ('a', ?, 'h', 'sb-1', 5)");
+    db.exec("BEGIN");
+    for (let n = 0; n < 10_000; n++) insert.run(`k${n}`);
+    db.exec("COMMIT");
+    db.close();
+    await using store = await SqliteStore.open({ path: file });
+    const startedMs = performance.now();
+    expect(await store.idempotency.purge(new Date(6))).toBe(10_000);
+    const tookMs = performance.now() - startedMs;
+    expect(tookMs).toBeGreaterThan(99 * 3.5);
+  });
+
   it("finds sandboxes, counts and pages without walking through the table", async () => {
     await (await SqliteStore.open({ path: file }))[Symbol.asyncDispose]();
     const db = new DatabaseSync(file);
