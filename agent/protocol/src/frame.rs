@@ -142,11 +142,6 @@ impl Decoder {
         Ok(Some((kind, &self.buffer[from..from + length])))
     }
 
-    /// The kind of the next frame as soon as its header is there.
-    pub fn peek_kind(&self) -> Result<Option<Kind>, FrameError> {
-        Ok(parse_header(&self.buffer[self.start..])?.map(|(kind, _)| kind))
-    }
-
     /// Moves undecoded bytes out as they are, for a reader that takes the stream over. Returns how many.
     pub fn take_raw(&mut self, target: &mut [u8]) -> usize {
         let bytes = &self.buffer[self.start..];

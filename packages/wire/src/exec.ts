@@ -51,9 +51,11 @@ const endFields = {
   ),
 };
 
+export const execIdPattern = "^ex-[a-z0-9]{8,32}$";
+
 /** `ex-` and 8 to 32 of [a-z0-9]; a client may choose it. docs/api/exec.md. */
 export const ExecId = Type.String({
-  pattern: "^ex-[a-z0-9]{8,32}$",
+  pattern: execIdPattern,
   description: "`ex-` and 8 to 32 of [a-z0-9]",
 });
 

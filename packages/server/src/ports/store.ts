@@ -63,9 +63,6 @@ export interface SandboxRow {
 /** What a list tells of a sandbox. */
 export type ListedSandbox = Omit<SandboxRow, "env">;
 
-/** States that take up capacity: creating, running, unhealthy. */
-export const activeStates = ["creating", "running", "unhealthy"] as const satisfies readonly SandboxState[];
-
 /**
  * Who writes, and since which acquisition of the sandbox. A store that several control planes share makes both part of
  * the condition of a write, so that a holder that lost a sandbox changes nothing of it any more. A store of one process

@@ -151,17 +151,56 @@ export function sandboxSuite(on: Subject): void {
   });
 
   test("an id never seen is 404 on every route", async () => {
+    const document = (await on.client.call("GET", "/api/v1/openapi.json")).json;
+    const given: Readonly<Record<string, string>> = {
+      command: "true",
+      ttl: "5m",
+      path: "/tmp/x",
+      pattern: "/tmp/*",
+      content: "",
+      old_path: "/tmp/x",
+      new_path: "/tmp/y",
+      mode: "644",
+      signal: "TERM",
+      type: "start",
+    };
+    const filled = (names: readonly string[]) =>
+      Object.fromEntries(names.map((name) => [name, given[name] ?? ""]));
+    interface Described {
+      parameters?: { in: string; name: string; required?: boolean }[];
+      requestBody?: { content: Record<string, { schema: { $ref?: string } }> };
+    }
+    const routes = Object.entries<Record<string, Described>>(document.paths).flatMap(([path, methods]) =>
+      // A plain request of the WebSocket's route is refused as one.
+      !path.includes("{id}") || path.endsWith("/ws")
+        ? []
+        : Object.entries(methods).map(([method, { parameters = [], requestBody }]) => {
+            const asked = parameters.filter((one) => one.in === "query" && one.required === true);
+            const query = new URLSearchParams(filled(asked.map(({ name }) => name)));
+            const name = requestBody?.content["application/json"]?.schema.$ref?.split("/").at(-1) ?? "";
+            const required: string[] = document.components.schemas[name]?.required ?? [];
+            const body: object | undefined = name === "" ? undefined : filled(required);
+            return {
+              method: method.toUpperCase(),
+              path: path.replace("{execId}", "ex-00000000"),
+              query,
+              body,
+            };
+          }),
+    );
+    expect(routes.length).toBeGreaterThan(20);
+    const streamed = { command: "true", stream: true };
+    routes.push({
+      method: "POST",
+      path: `${sandboxes}/{id}/exec`,
+      query: new URLSearchParams(),
+      body: streamed,
+    });
     for (const id of ["sb-000000000000", "nonsense", "sb_x", "%00", "..%2f..", "a".repeat(200)]) {
-      for (const [method, path, body] of [
-        ["GET", "", undefined],
-        ["DELETE", "", undefined],
-        ["POST", "/extend", { ttl: "5m" }],
-        ["POST", "/exec", { command: "true" }],
-        ["POST", "/exec", { command: "true", stream: true }],
-        ["POST", "/execs", { command: "true" }],
-        ["GET", "/files/list", undefined],
-      ] as const) {
-        const { status, json } = await on.client.call(method, `${sandboxes}/${id}${path}`, body);
+      for (const { method, path, query, body } of routes) {
+        const at = `${path.replace("{id}", id)}${query.size > 0 ? `?${query}` : ""}`;
+        const raw = method === "PUT" ? { "content-type": "application/octet-stream" } : {};
+        const { status, json } = await on.client.call(method, at, method === "PUT" ? "x" : body, raw);
         expect([id, method, path, status, json?.code]).toEqual([id, method, path, 404, "not_found"]);
       }
     }

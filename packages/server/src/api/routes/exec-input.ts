@@ -37,10 +37,8 @@ export function execInput(request: CommandFields & TerminalFields): ExecInput {
 function limitsOf(limits: ExecLimits | undefined): ExecUseLimits | undefined {
   const cpuTimeMs = optionalDuration("limits.cpu_time", limits?.cpu_time);
   const outputBytes = limits?.output_bytes;
-  if (cpuTimeMs !== undefined && !(cpuTimeMs > 0))
-    throw new BadRequest("limits.cpu_time must be longer than 0s");
   if (cpuTimeMs === undefined && outputBytes === undefined) return undefined;
-  return defined({ cpuTimeMs: cpuTimeMs === undefined ? undefined : Math.ceil(cpuTimeMs), outputBytes });
+  return defined({ cpuTimeMs, outputBytes });
 }
 
 /** A whole standard input. @throws BadRequest when it is not what its encoding says, or has one alone. */

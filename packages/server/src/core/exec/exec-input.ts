@@ -1,4 +1,4 @@
-import { formatDuration } from "@alcove/wire";
+import { execIdPattern, formatDuration } from "@alcove/wire";
 import { BadRequest, ResourceLimit } from "../../ports/errors.ts";
 import type { ExecId } from "../../ports/ids.ts";
 import type { ExecSpec, ExecUseLimits, WindowSize } from "../../ports/sandbox-operations.ts";
@@ -22,7 +22,8 @@ export interface ExecInput {
   limits?: ExecUseLimits;
 }
 
-export interface ExecLimits {
+/** How long commands may run. */
+export interface ExecDeadlines {
   /** 0: the maximum. */
   defaultTimeoutMs: number;
   /** 0: none. */
@@ -31,7 +32,7 @@ export interface ExecLimits {
 
 /** Stands for "no deadline" where the limits ask for none. */
 const noDeadlineMs = 100 * 366 * 24 * 3_600_000;
-const execIdPattern = /^ex-[a-z0-9]{8,32}$/;
+const execIdForm = new RegExp(execIdPattern);
 
 /**
  * Checks a command and turns it into what a sandbox runs.
@@ -39,7 +40,7 @@ const execIdPattern = /^ex-[a-z0-9]{8,32}$/;
  */
 export function execSpec(
   input: ExecInput,
-  options: { limits: ExecLimits; makeId: () => ExecId; stdin: boolean; detached: boolean },
+  options: { limits: ExecDeadlines; makeId: () => ExecId; stdin: boolean; detached: boolean },
 ): ExecSpec {
   const args = input.args ?? [];
   if (input.command === "") throw new BadRequest("command must not be empty");
@@ -68,12 +69,12 @@ export function execSpec(
 
 /** @throws BadRequest for an id that could not be a command's. */
 export function checkExecId(execId: string): ExecId {
-  if (!execIdPattern.test(execId))
+  if (!execIdForm.test(execId))
     throw new BadRequest(`exec_id must be "ex-" and 8 to 32 of [a-z0-9], not ${JSON.stringify(execId)}`);
   return execId as ExecId;
 }
 
-function effectiveTimeoutMs(askedMs: number | undefined, limits: ExecLimits): number {
+function effectiveTimeoutMs(askedMs: number | undefined, limits: ExecDeadlines): number {
   const maximumMs = limits.maxTimeoutMs === 0 ? noDeadlineMs : limits.maxTimeoutMs;
   if (askedMs === undefined)
     return limits.defaultTimeoutMs === 0 ? maximumMs : Math.min(limits.defaultTimeoutMs, maximumMs);

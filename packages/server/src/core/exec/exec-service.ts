@@ -19,7 +19,7 @@ import type {
 } from "../../ports/sandbox-operations.ts";
 import type { SandboxRow } from "../../ports/store.ts";
 import type { Answer } from "../answers/answer-budget.ts";
-import { checkExecId, type ExecInput, type ExecLimits, execSpec } from "./exec-input.ts";
+import { checkExecId, type ExecDeadlines, type ExecInput, execSpec } from "./exec-input.ts";
 import { type ExecOperation, type ExecReader, ExecTracker } from "./exec-tracker.ts";
 import { type FollowedEvent, LastingView } from "./lasting-view.ts";
 import { OutputCollector } from "./output-collector.ts";
@@ -72,7 +72,7 @@ interface Target {
 
 export interface ExecServiceLimits {
   /** Of an owner's commands, as its quota stands now. */
-  deadlinesOf: (ownerId: string) => ExecLimits;
+  deadlinesOf: (ownerId: string) => ExecDeadlines;
   maxOutputBytes: number;
   disconnectGraceMs: number;
 }

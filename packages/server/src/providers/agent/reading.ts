@@ -1,4 +1,4 @@
-import { type ExitReason, exitReasons, type LimitName, limitNames } from "@alcove/wire";
+import { type ExitReason, execIdPattern, exitReasons, type LimitName, limitNames } from "@alcove/wire";
 import { ProviderError } from "../../ports/errors.ts";
 import type { ExecId } from "../../ports/ids.ts";
 import type { ExecExit, ExecInfo, FileChange, FileEntry, FileType } from "../../ports/sandbox-operations.ts";
@@ -142,8 +142,8 @@ function useOf(fields: Fields): Pick<ExecExit, "limit" | "usage" | "oomKills"> {
   };
 }
 
-const execIdPattern = /^ex-[a-z0-9]{8,32}$/;
-const isExecId = (text: string): text is ExecId => execIdPattern.test(text);
+const execIdForm = new RegExp(execIdPattern);
+const isExecId = (text: string): text is ExecId => execIdForm.test(text);
 
 export function execIdOf(fields: Fields): ExecId {
   const id = textOf(fields, "exec_id");
