@@ -1,4 +1,4 @@
-import { Command, InvalidArgumentError, type OptionValues } from "@commander-js/extra-typings";
+import { Command, InvalidArgumentError, Option, type OptionValues } from "@commander-js/extra-typings";
 import { version } from "./version.ts";
 
 /** The command line. Actions import what they need when they run, so that each command starts fast. */
@@ -15,6 +15,7 @@ export function createProgram(): Command {
   addExecCommands(program);
   addFileAndEventCommands(program);
   addQuotaCommands(program);
+  addTemplateCommands(program);
   return program;
 }
 
@@ -199,6 +200,33 @@ function addQuotaCommands(program: Command): void {
   client(
     quota.command("rm <owner>").alias("remove").description("let an owner have the defaults again"),
   ).action(async (owner, flags) => (await import("./commands/quota.ts")).quotaRemove(owner, flags));
+}
+
+function addTemplateCommands(program: Command): void {
+  const template = program.command("template").description("named ways to spawn");
+  client(template.command("ls").alias("list").description("list templates, by name"))
+    .option("--json", "print JSON")
+    .action(async (flags) => (await import("./commands/template.ts")).templateList(flags));
+  client(template.command("show <name>").description("print a template as JSON"))
+    .option("--json", "print JSON, which it does anyway")
+    .action(async (name, flags) => (await import("./commands/template.ts")).templateShow(name, flags));
+  client(template.command("save <name>").description("make a template, or replace the one of that name"))
+    .requiredOption("-i, --image <name>", "image")
+    .option("--description <text>", "what it is for")
+    .option("-p, --provider <name>", "provider")
+    .option("-m, --memory <mb>", "memory, MB", parseCount)
+    .option("--vcpus <count>", "virtual CPUs", parseCount)
+    .option("--ttl <duration>", "time to live, such as 30m")
+    .option("--metadata <key=value>", "label; repeatable", collectPairs)
+    .option("-e, --env <key=value>", "environment variable of every command; repeatable", collectPairs)
+    .option("-u, --user <name>", "user commands run as")
+    .option("-w, --workdir <path>", "working directory of commands")
+    .addOption(new Option("--network <mode>", "network").choices(["none", "outbound", "host"] as const))
+    .option("--json", "print JSON")
+    .action(async (name, flags) => (await import("./commands/template.ts")).templateSave(name, flags));
+  client(template.command("rm <name>").alias("remove").description("remove a template")).action(
+    async (name, flags) => (await import("./commands/template.ts")).templateRemove(name, flags),
+  );
 }
 
 /** What every command that talks to a service takes. */

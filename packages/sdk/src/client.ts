@@ -24,6 +24,7 @@ import type { ExecAttach, ExecSocket, ExecStart } from "./exec-socket.ts";
 import { FilesClient } from "./files.ts";
 import { readNdjson } from "./lines.ts";
 import { QuotasClient } from "./quotas.ts";
+import { TemplatesClient } from "./templates.ts";
 import { Transport, type TransportOptions } from "./transport.ts";
 
 export interface CallOptions {
@@ -50,11 +51,13 @@ export class AlcoveClient implements Disposable {
   readonly #transport: Transport;
   readonly files: FilesClient;
   readonly quotas: QuotasClient;
+  readonly templates: TemplatesClient;
 
   constructor(options: TransportOptions) {
     this.#transport = new Transport(options);
     this.files = new FilesClient(this.#transport);
     this.quotas = new QuotasClient(this.#transport);
+    this.templates = new TemplatesClient(this.#transport);
   }
 
   [Symbol.dispose](): void {

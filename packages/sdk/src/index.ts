@@ -6,4 +6,5 @@ export type { ExecAttach, ExecMessage, ExecSocket, ExecStart } from "./exec-sock
 export { FilesClient } from "./files.ts";
 export { readEvents, readLines, readNdjson, type ServerSentEvent } from "./lines.ts";
 export { QuotasClient } from "./quotas.ts";
+export { TemplatesClient } from "./templates.ts";
 export type { TransportOptions } from "./transport.ts";

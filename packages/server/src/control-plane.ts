@@ -12,6 +12,7 @@ import { Quotas } from "./core/quotas/quotas.ts";
 import { Reconciler } from "./core/reconcile/reconciler.ts";
 import { composeSandboxes } from "./core/sandboxes/compose.ts";
 import type { SandboxService } from "./core/sandboxes/sandbox-service.ts";
+import { Templates } from "./core/templates/templates.ts";
 import type { Installation } from "./platform/installation.ts";
 import type { Logger } from "./platform/logger.ts";
 import { randomIds } from "./platform/random-ids.ts";
@@ -53,6 +54,7 @@ export async function openControlPlane(options: {
   const onMark = (err: unknown) => logger.warn({ err }, "the data directory could not be marked as newer");
   const quotas = await Quotas.open({ ...common, events });
   const limits = new Limits(config.defaults, quotas);
+  const templates = new Templates({ store: store.templates, clock: systemClock });
   const { sandboxes, lifecycle } = composeSandboxes({
     ...common,
     events,
@@ -60,6 +62,7 @@ export async function openControlPlane(options: {
     ids: randomIds,
     defaults: config.defaults,
     limits,
+    templates,
     deadmanGraceMs: config.server.deadmanGraceMs,
     workerId: localWorkerId,
   });
@@ -102,6 +105,7 @@ export async function openControlPlane(options: {
     files,
     quotas,
     limits,
+    templates,
     answers: new AnswerBudget({
       // Two streams of a command, in three copies, are within one owner's half.
       totalBytes: Math.max(bufferedAnswersBytes, 12 * config.exec.maxOutputBytes),

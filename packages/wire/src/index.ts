@@ -7,4 +7,5 @@ export * from "./nearest.ts";
 export * from "./quotas.ts";
 export * from "./sandboxes.ts";
 export * from "./system.ts";
+export * from "./templates.ts";
 export * from "./texts.ts";

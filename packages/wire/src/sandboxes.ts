@@ -58,7 +58,8 @@ export const SpawnRequest = Type.Object(
     template: Type.Optional(
       Type.String({
         maxLength: 128,
-        description: "Spawn from this template; other fields override its own.",
+        description:
+          "Spawn from this template; other fields override its own, labels and environment key by key.",
       }),
     ),
     image: Type.Optional(ImageName),

@@ -29,6 +29,7 @@ import { rawFileRoutes } from "./routes/raw-files.ts";
 import type { RouteApp } from "./routes/route-app.ts";
 import { sandboxRoutes } from "./routes/sandboxes.ts";
 import { systemRoutes } from "./routes/system.ts";
+import { templateRoutes } from "./routes/templates.ts";
 import type { ApiOptions } from "./services.ts";
 import { validatorCompiler } from "./validation.ts";
 
@@ -137,6 +138,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
       systemRoutes(scope, options);
       providerRoutes(scope, options);
       quotaRoutes(scope, options);
+      templateRoutes(scope, { ...options, server: config.server });
       await scope.register(async (raw: RouteApp) => rawFileRoutes(raw, options));
       let document: string | undefined;
       scope.get("/openapi.json", { config: { open: true } }, (_request, reply) => {

@@ -103,6 +103,22 @@ export const operationNotes: Readonly<Record<string, OperationNote>> = {
     description:
       "Server-sent events, each with an id that increases. Last-Event-ID replays what came after it; an id too old replays all that is kept.",
   },
+  createTemplate: {
+    description: "Checked as a spawn is, but for limits and whether its provider and image are there.",
+    example: { name: "python", image: "host", ttl: "15m", memory_mb: 512, metadata: { team: "red" } },
+  },
+  listTemplates: { description: "By name. X-Next-Cursor is set while there are more." },
+  getTemplate: { description: "What was not given is not answered." },
+  replaceTemplate: {
+    description: "Everything but the name; what is left out is gone. Sandboxes that were made from it stay.",
+    example: { image: "host", ttl: "30m" },
+  },
+  deleteTemplate: { description: "Sandboxes that were made from it stay." },
+  spawnFromTemplate: {
+    description:
+      "As POST /sandboxes with the field template: fields of the body override the template's own, labels and environment key by key, and the label template names it. No body at all is fine.",
+    example: { ttl: "5m" },
+  },
   listQuotas: { description: "X-Next-Cursor is set while there are more." },
   getQuotaSummary: { description: "Numbers alone; no owner is named." },
   getQuota: { description: "As it was saved; 0 and 0s stand for the default. Without one 404." },

@@ -7,6 +7,7 @@ import type { ProviderRegistry } from "../core/providers/provider-registry.ts";
 import type { Limits } from "../core/quotas/limits.ts";
 import type { Quotas } from "../core/quotas/quotas.ts";
 import type { SandboxService } from "../core/sandboxes/sandbox-service.ts";
+import type { Templates } from "../core/templates/templates.ts";
 import type { Logger } from "../platform/logger.ts";
 import type { Clock } from "../ports/clock.ts";
 
@@ -19,6 +20,7 @@ export interface ApiServices {
   registry: ProviderRegistry;
   quotas: Quotas;
   limits: Limits;
+  templates: Templates;
   answers: AnswerBudget;
 }
 

@@ -11,6 +11,7 @@ import { quotaSuite } from "./quota-suite.ts";
 import { sandboxSuite } from "./sandbox-suite.ts";
 import { socketSuite } from "./socket-suite.ts";
 import { systemSuite } from "./system-suite.ts";
+import { templateSuite } from "./template-suite.ts";
 
 /** What a suite works on: one server for all of its tests. */
 export interface Subject {
@@ -65,6 +66,7 @@ export function blackBox(name: string, options: { provider: ProviderFactory; ski
       describe("exec over WebSocket", () => socketSuite(subject));
       describe("files", () => fileSuite(subject));
       describe("quotas", () => quotaSuite(subject));
+      describe("templates", () => templateSuite(subject));
       describe("events", () => eventSuite(subject));
       describe("malformed requests", () => malformedSuite(subject));
     },

@@ -1,4 +1,3 @@
-import { isUtf8 } from "node:buffer";
 import {
   AdmissionDecision,
   ExtendRequest,
@@ -11,20 +10,18 @@ import {
   sandboxStates,
   statusBody,
 } from "@alcove/wire";
-import type { FastifyRequest } from "fastify";
 import { Type } from "typebox";
 import type { AnswerBudget } from "../../core/answers/answer-budget.ts";
-import { parseOwnerId } from "../../core/owners.ts";
-import { longestKey } from "../../core/sandboxes/idempotency.ts";
 import { largestPage } from "../../core/sandboxes/listing.ts";
-import type { SandboxService, SpawnInput } from "../../core/sandboxes/sandbox-service.ts";
+import type { SandboxService } from "../../core/sandboxes/sandbox-service.ts";
 import { longestLog } from "../../core/sandboxes/sandbox-service.ts";
 import { BadRequest } from "../../ports/errors.ts";
 import { ownerFor } from "../access.ts";
 import { answered } from "../answers.ts";
-import { defined, given, optionalDuration, requiredDuration, type Total } from "../parse.ts";
+import { defined, given, requiredDuration } from "../parse.ts";
 import { presentSandbox, presentStats } from "../present.ts";
-import { emptyBody, type RouteApp, SandboxParams, ServerTiming } from "./route-app.ts";
+import { emptyBody, type RouteApp, SandboxParams } from "./route-app.ts";
+import { SpawnHeaders, spawned, spawnInput } from "./spawn-request.ts";
 
 const ListQuery = Type.Object({
   state: Type.Optional(Type.Enum([...sandboxStates, ""])),
@@ -63,36 +60,13 @@ export function sandboxRoutes(
       tags,
       operationId: "spawnSandbox",
       summary: "Spawn a sandbox",
-      headers: Type.Object({
-        "idempotency-key": Type.Optional(
-          Type.String({
-            "x-rule": "core",
-            description:
-              "Makes a repeated spawn safe: the same key and body give the same sandbox for 24 hours.",
-            pattern: "^(?:[\\x21-\\x7e](?:[\\x20-\\x7e]*[\\x21-\\x7e])?)?$",
-            maxLength: longestKey,
-            examples: ["order-4711"],
-          }),
-        ),
-        "x-user-id": Type.Optional(Type.String({ ...OwnerId, description: "Owner; overrides owner_id." })),
-      }),
+      headers: SpawnHeaders,
       body: SpawnRequest,
       response: { 201: Sandbox },
     },
     preValidation: emptyBody,
-    handler: async (request, reply) => {
-      const input = spawnInput(request);
-      const idempotencyKey = idempotencyKeyOf(request);
-      const timing = new ServerTiming();
-      const { sandbox, replayed } = await sandboxes.spawn(
-        input,
-        defined({ signal: reply.callerSignal, idempotencyKey, onStage: timing.onStage }),
-      );
-      timing.apply(reply);
-      if (replayed) reply.header("idempotent-replayed", "true");
-      reply.code(201).header("location", `/api/v1/sandboxes/${sandbox.id}`);
-      return present(sandbox);
-    },
+    handler: async (request, reply) =>
+      present(await spawned(sandboxes, spawnInput(request), { request, reply })),
   });
 
   app.route({
@@ -239,53 +213,6 @@ export function sandboxRoutes(
     handler: async (request, reply) =>
       presentStats(await sandboxes.stats(request.params.id, { signal: reply.callerSignal })),
   });
-}
-
-function spawnInput(request: FastifyRequest<{ Body: SpawnRequest }>): SpawnInput {
-  const {
-    image,
-    provider,
-    memory_mb,
-    vcpus,
-    ttl,
-    metadata,
-    owner_id,
-    env,
-    user,
-    workdir,
-    network,
-    template,
-    ...rest
-  } = request.body;
-  rest satisfies Record<string, never>;
-  return defined<Total<SpawnInput>>({
-    image: given(image),
-    provider: given(provider),
-    memoryMb: memory_mb === 0 ? undefined : memory_mb,
-    vcpus: vcpus === 0 ? undefined : vcpus,
-    ttlMs: optionalDuration("ttl", ttl),
-    metadata,
-    ownerId: ownerFor(request.principal, userIdOf(request) ?? given(owner_id)),
-    env,
-    user: given(user),
-    workdir: given(workdir),
-    network,
-    template: given(template),
-  });
-}
-
-/** The X-User-ID header, undefined when absent or empty. Node reads headers byte by byte; owners may be any UTF-8, or Latin-1. */
-function userIdOf(request: FastifyRequest): string | undefined {
-  const header = request.headers["x-user-id"];
-  if (typeof header !== "string") return undefined;
-  const bytes = Buffer.from(header, "latin1");
-  return given(parseOwnerId(isUtf8(bytes) ? bytes.toString("utf8") : header));
-}
-
-function idempotencyKeyOf(request: FastifyRequest): string | undefined {
-  const key = request.headers["idempotency-key"];
-  if (typeof key !== "string" || key === "") return undefined;
-  return key;
 }
 
 /** `metadata.<key>=<value>` of the query. */

@@ -6,7 +6,7 @@ import type { SandboxDefaults } from "../quotas/sandbox-defaults.ts";
 import { denied } from "../scheduling/admission.ts";
 import { StartGates } from "../scheduling/gate.ts";
 import { SpawnQueue } from "../scheduling/spawn-queue.ts";
-import type { SandboxContext } from "./context.ts";
+import type { SandboxContext, TemplateExpansion } from "./context.ts";
 import { DestroyFlow } from "./destroy-flow.ts";
 import { ExpireFlow } from "./expire-flow.ts";
 import { ExpiryQueue } from "./expiry-queue.ts";
@@ -43,6 +43,7 @@ export function composeSandboxes(options: {
   logger: Logger;
   defaults: SandboxDefaults;
   limits: Limits;
+  templates: TemplateExpansion;
   deadmanGraceMs: number;
   workerId: string;
   beforeSpawned?: () => Promise<void>;

@@ -6,6 +6,13 @@ import type { SandboxDefaults } from "../quotas/sandbox-defaults.ts";
 import type { SpawnQueue } from "../scheduling/spawn-queue.ts";
 import type { ExpiryQueue } from "./expiry-queue.ts";
 import type { LiveSandboxes } from "./live-sandboxes.ts";
+import type { SpawnInput } from "./spawn-plan.ts";
+
+/** Puts a template's fields below those of a request that names one. */
+export interface TemplateExpansion {
+  /** @throws NotFound when there is no such template. */
+  expand(input: SpawnInput): Promise<Omit<SpawnInput, "template">>;
+}
 
 /** What the flows of a sandbox's life share. */
 export interface SandboxContext {
@@ -21,6 +28,7 @@ export interface SandboxContext {
   /** This process as a writer of the store. */
   readonly fence: Fence;
   readonly limits: Limits;
+  readonly templates: TemplateExpansion;
   readonly live: LiveSandboxes;
   readonly expiry: ExpiryQueue;
   readonly queue: SpawnQueue;

@@ -94,12 +94,12 @@ export class SandboxService implements AsyncDisposable {
     context: CallOptions & { idempotencyKey?: string; onStage?: OnStage },
   ): Promise<{ sandbox: SandboxRow; replayed: boolean }> {
     if (this.#closed) throw new ShuttingDown();
-    const plan = this.#plan(input);
     const id = this.#context.ids.sandboxId();
     const { signal, onStage, idempotencyKey } = context;
-    await this.#gates.ofProvider(plan.provider).wait(signal);
-    if (this.#closed) throw new ShuttingDown();
     const spawn = async (claim?: SpawnClaim) => {
+      const plan = this.#plan(await this.#context.templates.expand(input));
+      await this.#gates.ofProvider(plan.provider).wait(signal);
+      if (this.#closed) throw new ShuttingDown();
       try {
         return await this.#spawns.spawn(plan, {
           id,
@@ -114,15 +114,16 @@ export class SandboxService implements AsyncDisposable {
     };
     if (idempotencyKey === undefined) return { sandbox: await spawn(), replayed: false };
     const bodyHash = hashInput(input);
-    const request = { key: idempotencyKey, ownerId: plan.ownerId, id, bodyHash, signal };
+    const ownerId = parseOwnerId(input.ownerId);
+    const request = { key: idempotencyKey, ownerId, id, bodyHash, signal };
     return this.#idempotent.run(request, spawn);
   }
 
   /** What a spawn would meet now; reserves nothing. @throws what `spawn` throws for a bad request. */
   async admission(input: SpawnInput): Promise<AdmissionDecision> {
-    const { store, defaults, limits, registry } = this.#context;
-    const provider = this.#provider(input, registry);
-    const { ttlMs, ...rest } = input;
+    const { store, defaults, limits, registry, templates } = this.#context;
+    const { ttlMs, ...rest } = await templates.expand(input);
+    const provider = this.#provider(rest, registry);
     const plan = planSpawn(rest, provider, this.#context);
     const applied = limits.of(plan.ownerId);
     if (ttlMs !== undefined && ttlMs <= 0) checkTtl(ttlMs, applied);
@@ -252,7 +253,7 @@ export class SandboxService implements AsyncDisposable {
     await Promise.allSettled(underWay);
   }
 
-  #plan(input: SpawnInput): SpawnPlan {
+  #plan(input: Omit<SpawnInput, "template">): SpawnPlan {
     const provider = this.#provider(input, this.#context.registry);
     try {
       return planSpawn(input, provider, this.#context);

@@ -5,13 +5,7 @@ import {
   mostLabelAndEnvBytes,
   mostMetadataBytes,
 } from "@alcove/wire";
-import {
-  BadRequest,
-  type NetworkMode,
-  NotFound,
-  ResourceLimit,
-  type RuntimeProvider,
-} from "../../ports/index.ts";
+import { BadRequest, type NetworkMode, ResourceLimit, type RuntimeProvider } from "../../ports/index.ts";
 import { checkEnvironment, checkUser, checkWorkdir } from "../exec/command-rules.ts";
 import { parseOwnerId } from "../owners.ts";
 import type { Limits, OwnerLimits } from "../quotas/limits.ts";
@@ -60,7 +54,7 @@ const longestTtlMs = 100 * 366 * 24 * 3_600_000;
 
 /** @throws BadRequest for a field that makes no sense, ResourceLimit for a ttl above the maximum. */
 export function planSpawn(
-  input: SpawnInput,
+  input: Omit<SpawnInput, "template">,
   provider: RuntimeProvider,
   { defaults, limits }: { defaults: SandboxDefaults; limits: Limits },
 ): SpawnPlan {
@@ -77,28 +71,38 @@ export function planSpawn(
     user,
     workdir,
     network,
-    template,
     ...rest
   } = input;
   rest satisfies Record<string, never>;
-  // Known, because clients send it, and answered as any name that leads to nothing.
-  if (template !== undefined) throw new NotFound(`template ${JSON.stringify(template)} does not exist`);
   const ownerId = parseOwnerId(owner);
-  checkWeight(env ?? {}, metadata ?? {});
+  checkSpawn(input);
   return {
     provider,
     image: checkImage(image ?? provider.defaultImage),
-    memoryMb: checkCount("memory_mb", memoryMb ?? defaults.memoryMb, leastMemoryMb, mostMemoryMb),
-    vcpus: checkCount("vcpus", vcpus ?? defaults.vcpus, 1, mostVcpus),
+    memoryMb: memoryMb ?? defaults.memoryMb,
+    vcpus: vcpus ?? defaults.vcpus,
     ttlMs: spawnTtl(ttlMs, defaults.ttlMs, limits.of(ownerId)),
     ownerId,
     name: null,
     metadata: { ...metadata },
-    env: checkedEnv(env ?? {}),
-    user: checked(user, checkUser),
-    workdir: checked(workdir, checkWorkdir),
+    env: { ...env },
+    user: user || null,
+    workdir: workdir || null,
     network: network ?? null,
   };
+}
+
+/** Checks what a request says by itself, limits and provider left out. @throws BadRequest naming the field. */
+export function checkSpawn(input: Omit<SpawnInput, "template" | "ownerId">): void {
+  const { image, memoryMb, vcpus, ttlMs, env = {}, metadata = {}, user, workdir } = input;
+  checkWeight(env, metadata);
+  if (image !== undefined) checkImage(image);
+  if (memoryMb !== undefined) checkCount("memory_mb", memoryMb, leastMemoryMb, mostMemoryMb);
+  if (vcpus !== undefined) checkCount("vcpus", vcpus, 1, mostVcpus);
+  if (ttlMs !== undefined) checkTtl(ttlMs, { maxTtlMs: 0 });
+  checkEnvironment("env", env);
+  if (user) checkUser(user);
+  if (workdir) checkWorkdir(workdir);
 }
 
 /** @returns the time to live of a spawn; a default above the maximum is cut to it. docs/api/sandboxes.md. */
@@ -156,15 +160,4 @@ function checkWeight(env: Record<string, string>, metadata: Record<string, strin
       `env and metadata together are ${bytes} bytes as JSON; at most ${mostLabelAndEnvBytes} are taken`,
     );
   }
-}
-
-function checkedEnv(env: Record<string, string>): Record<string, string> {
-  checkEnvironment("env", env);
-  return { ...env };
-}
-
-function checked(text: string | undefined, check: (text: string) => void): string | null {
-  if (text === undefined || text === "") return null;
-  check(text);
-  return text;
 }

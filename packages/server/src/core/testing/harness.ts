@@ -10,6 +10,7 @@ import type { SandboxDefaults } from "../quotas/sandbox-defaults.ts";
 import { Reconciler, type ReconcilerOptions } from "../reconcile/reconciler.ts";
 import { composeSandboxes } from "../sandboxes/compose.ts";
 import type { SandboxService } from "../sandboxes/sandbox-service.ts";
+import { Templates } from "../templates/templates.ts";
 import type { FakeClock } from "./fake-clock.ts";
 import { ScriptedProvider } from "./scripted-provider.ts";
 
@@ -75,6 +76,7 @@ export class Harness<C extends Clock = FakeClock> implements AsyncDisposable {
       ids: randomIds,
       defaults,
       limits: new Limits(defaults),
+      templates: new Templates({ store: store.templates, clock }),
       deadmanGraceMs: 300_000,
       workerId: localWorkerId,
     });

@@ -1,0 +1,90 @@
+import { isUtf8 } from "node:buffer";
+import { OwnerId, type SpawnRequest } from "@alcove/wire";
+import type { FastifyReply, FastifyRequest } from "fastify";
+import { Type } from "typebox";
+import { parseOwnerId } from "../../core/owners.ts";
+import { longestKey } from "../../core/sandboxes/idempotency.ts";
+import type { SandboxService, SpawnInput } from "../../core/sandboxes/sandbox-service.ts";
+import type { SandboxRow } from "../../ports/store.ts";
+import { ownerFor } from "../access.ts";
+import { defined, given, optionalDuration, type Total } from "../parse.ts";
+import { ServerTiming } from "./route-app.ts";
+
+/** What every request that spawns may say beside its body. docs/api/sandboxes.md. */
+export const SpawnHeaders = Type.Object({
+  "idempotency-key": Type.Optional(
+    Type.String({
+      "x-rule": "core",
+      description: "Makes a repeated spawn safe: the same key and body give the same sandbox for 24 hours.",
+      pattern: "^(?:[\\x21-\\x7e](?:[\\x20-\\x7e]*[\\x21-\\x7e])?)?$",
+      maxLength: longestKey,
+      examples: ["order-4711"],
+    }),
+  ),
+  "x-user-id": Type.Optional(Type.String({ ...OwnerId, description: "Owner; overrides owner_id." })),
+});
+
+/** Spawns, and puts into the answer what is not its body. */
+export async function spawned(
+  sandboxes: SandboxService,
+  input: SpawnInput,
+  { request, reply }: { request: FastifyRequest; reply: FastifyReply },
+): Promise<SandboxRow> {
+  const idempotencyKey = idempotencyKeyOf(request);
+  const timing = new ServerTiming();
+  const { sandbox, replayed } = await sandboxes.spawn(
+    input,
+    defined({ signal: reply.callerSignal, idempotencyKey, onStage: timing.onStage }),
+  );
+  timing.apply(reply);
+  if (replayed) reply.header("idempotent-replayed", "true");
+  reply.code(201).header("location", `/api/v1/sandboxes/${sandbox.id}`);
+  return sandbox;
+}
+
+export function spawnInput(request: FastifyRequest<{ Body: SpawnRequest }>): SpawnInput {
+  const {
+    image,
+    provider,
+    memory_mb,
+    vcpus,
+    ttl,
+    metadata,
+    owner_id,
+    env,
+    user,
+    workdir,
+    network,
+    template,
+    ...rest
+  } = request.body;
+  rest satisfies Record<string, never>;
+  return defined<Total<SpawnInput>>({
+    image: given(image),
+    provider: given(provider),
+    memoryMb: memory_mb === 0 ? undefined : memory_mb,
+    vcpus: vcpus === 0 ? undefined : vcpus,
+    ttlMs: optionalDuration("ttl", ttl),
+    metadata,
+    ownerId: ownerFor(request.principal, userIdOf(request) ?? given(owner_id)),
+    env,
+    user: given(user),
+    workdir: given(workdir),
+    network,
+    template: given(template),
+  });
+}
+
+/** The X-User-ID header, undefined when absent or empty. Node reads headers byte by byte; owners may be any UTF-8, or Latin-1. */
+function userIdOf(request: FastifyRequest): string | undefined {
+  const header = request.headers["x-user-id"];
+  if (typeof header !== "string") return undefined;
+  const bytes = Buffer.from(header, "latin1");
+  return given(parseOwnerId(isUtf8(bytes) ? bytes.toString("utf8") : header));
+}
+
+function idempotencyKeyOf(request: FastifyRequest): string | undefined {
+  const key = request.headers["idempotency-key"];
+  if (typeof key !== "string" || key === "") return undefined;
+  return key;
+}
