@@ -60,6 +60,7 @@ function addServiceCommands(program: Command): void {
     .command("lint")
     .description("check the configuration")
     .option("--config <file>", "configuration file")
+    .option("--set <key=value>", "set a key of the configuration; repeatable", collectPairs)
     .option("--production", "also what is unfit for a service that others reach")
     .option("--json", "print JSON")
     .action(async (flags) => (await import("./commands/config-lint.ts")).configLint(flags));

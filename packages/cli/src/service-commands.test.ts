@@ -1,5 +1,6 @@
 import { once } from "node:events";
 import { chmod, mkdir, mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
+import { type AddressInfo, createServer } from "node:net";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
@@ -41,6 +42,11 @@ describe("config lint", () => {
     expect(await ids()).toEqual([]);
     await writeFile(path.join(dir, "keys.yaml"), "auth:\n  api_key: 0123456789abcdef0123\n", { mode: 0o644 });
     expect(await ids()).toEqual(["secret-readable"]);
+  });
+
+  test("takes what serve takes with --set", async () => {
+    const result = await run("config", "lint", "--set", "server.port=much");
+    expect(result).toMatchObject({ code: 1, stdout: expect.stringContaining("--set server.port") });
   });
 
   test("tells every problem of a file that stops the start", async () => {
@@ -119,6 +125,25 @@ describe("serve", () => {
     const result = await run("serve", "--port", "much");
     expect(result.code).toBe(1);
     expect(result.stderr).toContain('server.port is "much" (--port)');
+  });
+
+  test("what stops a start is told with its file or port and a way out", async () => {
+    const damaged = path.join(dir, "damaged");
+    await mkdir(damaged);
+    await writeFile(path.join(damaged, "alcove.db"), "no database, but text".repeat(1_000));
+    const start = (...args: string[]) => run("serve", "--provider", "mock", ...args);
+    const database = await start("--port", "0", "--data-dir", damaged);
+    expect(database.stderr).toContain(`the database ${path.join(damaged, "alcove.db")} is damaged`);
+    const below = path.join(damaged, "alcove.db", "data");
+    const nowhere = await start("--port", "0", "--data-dir", below);
+    expect(nowhere.stderr).toContain(`the data directory ${below} cannot be made or written to`);
+    const other = createServer();
+    await once(other.listen(0, "127.0.0.1"), "listening");
+    const { port } = other.address() as AddressInfo;
+    const busy = await start("--port", String(port), "--data-dir", path.join(dir, "busy"));
+    other.close();
+    expect(busy.stderr).toContain(`127.0.0.1:${port} is taken by another program`);
+    expect([database.code, nowhere.code, busy.code]).toEqual([1, 1, 1]);
   });
 
   test("reports where it is, runs the client's commands and ends with 0 on SIGTERM", async () => {

@@ -1,4 +1,5 @@
-import { mkdir, readFile } from "node:fs/promises";
+import { constants } from "node:fs";
+import { access, mkdir, readFile } from "node:fs/promises";
 import type { AddressInfo } from "node:net";
 import path from "node:path";
 import { needingRestart } from "./config/changes.ts";
@@ -12,6 +13,7 @@ import { lockDataDir } from "./platform/data-dir-lock.ts";
 import { DiskReserve } from "./platform/disk-reserve.ts";
 import { Installation } from "./platform/installation.ts";
 import type { Logger } from "./platform/logger.ts";
+import { messageOf } from "./platform/message-of.ts";
 import { randomIds } from "./platform/random-ids.ts";
 import { systemClock } from "./platform/system-clock.ts";
 import type { Store } from "./ports/index.ts";
@@ -49,7 +51,7 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
   const clock = systemClock;
   await using opened = new AsyncDisposableStack();
 
-  await mkdir(config.dataDir, { recursive: true, mode: 0o711 });
+  await makeDataDir(config.dataDir);
   opened.use(await lockDataDir(config.dataDir));
   const reserve = opened.use(new DiskReserve({ directory: path.dirname(config.database.path) }));
   const store = opened.use(await SqliteStore.open({ path: config.database.path, reserve }));
@@ -86,7 +88,9 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
     installation,
     opened,
   });
-  await app.listen({ host: config.server.host, port: config.server.port });
+  await app.listen({ host: config.server.host, port: config.server.port }).catch((cause: unknown) => {
+    throw taken(cause) ? portTaken(config.server, cause) : cause;
+  });
   reconciler.start();
   void reserve.keep();
 
@@ -114,6 +118,32 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
       return closing;
     },
   };
+}
+
+/** @throws Error naming the directory and why; node says ENOENT of a path above it on a read-only file system. */
+async function makeDataDir(dataDir: string): Promise<void> {
+  try {
+    await mkdir(dataDir, { recursive: true, mode: 0o711 });
+    await access(dataDir, constants.W_OK);
+  } catch (cause) {
+    throw new Error(
+      `the data directory ${dataDir} cannot be made or written to (${messageOf(cause)}): choose another data_dir, or give ` +
+        "it to the user the service runs as, on a file system that is not read-only",
+      { cause },
+    );
+  }
+}
+
+function taken(error: unknown): boolean {
+  return error instanceof Error && "code" in error && error.code === "EADDRINUSE";
+}
+
+function portTaken({ host, port }: { host: string; port: number }, cause: unknown): Error {
+  return new Error(
+    `${host}:${port} is taken by another program, perhaps a service that runs already: stop that, or choose another port ` +
+      `(--port ${port + 1}, or server.port; 0 is any free one)`,
+    { cause },
+  );
 }
 
 /** Not waited for: systemd may take its time to answer. */

@@ -34,9 +34,11 @@ export function diagnosisText(diagnosis: Diagnosis): string {
 }
 
 function verdict(diagnosis: Diagnosis): string {
-  const failed = diagnosis.machine.filter(({ level }) => level === "fail").length;
-  return failed > 0
-    ? `${failed} of the checks above failed: the service cannot start like this.`
+  const failed = diagnosis.machine.filter(({ level }) => level === "fail");
+  if (failed.length > 0 && failed.every(({ id }) => id === "disk"))
+    return "The service starts like this, but refuses spawns on native until there is room.";
+  return failed.length > 0
+    ? `${failed.length} of the checks above failed: the service cannot start like this.`
     : "No provider that isolates works here; only mock, a simulation, would.";
 }
 

@@ -38,10 +38,13 @@ export interface InstallationSettings {
 
 /** What is here is a copy, or belongs to another installation: whatever its records name may be somebody else's. */
 export class ForeignDataDir extends Error {
-  constructor(dataDir: string, reason: string) {
+  constructor(
+    dataDir: string,
+    reason: string,
+    wayOn = `"alcove restore --data-dir ${dataDir}" makes it an installation of its own, without those sandboxes`,
+  ) {
     super(
-      `the data directory ${dataDir} ${reason}. Nothing was touched: the sandboxes it knows may be another service's. ` +
-        `"alcove restore --data-dir ${dataDir}" makes it an installation of its own, without those sandboxes`,
+      `the data directory ${dataDir} ${reason}. Nothing was touched: the sandboxes it knows may be another service's. ${wayOn}`,
     );
     this.name = "ForeignDataDir";
   }
@@ -217,7 +220,12 @@ function readInstallation(dataDir: string): InstallationFile | undefined {
   }
   const found = parsed(text);
   if (found === undefined) {
-    throw new ForeignDataDir(dataDir, `holds an ${fileName} that cannot be read`);
+    throw new ForeignDataDir(
+      dataDir,
+      `holds an ${fileName} that cannot be read`,
+      `Where the directory is no copy, remove ${path.join(dataDir, fileName)}: the database knows the identity and the ` +
+        `sandboxes stay. Of a copy, "alcove restore --data-dir ${dataDir}" makes an installation of its own`,
+    );
   }
   return found;
 }

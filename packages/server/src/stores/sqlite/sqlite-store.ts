@@ -1,6 +1,7 @@
 import { closeSync, openSync } from "node:fs";
 import { DatabaseSync, type StatementSync } from "node:sqlite";
 import type { DiskReserve } from "../../platform/disk-reserve.ts";
+import { messageOf } from "../../platform/message-of.ts";
 import type { Store } from "../../ports/store.ts";
 import { GroupCommit } from "./group-commit.ts";
 import { migrate } from "./migrations.ts";
@@ -69,7 +70,7 @@ export class SqliteStore implements Store {
       return new SqliteStore(db, options.reserve);
     } catch (error) {
       db.close();
-      throw error;
+      throw isDamage(error) ? damagedDatabase(options.path, error) : error;
     }
   }
 
@@ -95,4 +96,17 @@ export class SqliteStore implements Store {
     this.#commit.close();
     this.#db.close();
   }
+}
+
+/** SQLITE_CORRUPT, and SQLITE_NOTADB. */
+function isDamage(error: unknown): boolean {
+  return error instanceof Error && "errcode" in error && (error.errcode === 11 || error.errcode === 26);
+}
+
+function damagedDatabase(file: string, cause: unknown): Error {
+  return new Error(
+    `the database ${file} is damaged (${messageOf(cause)}): put a backup in its place (docs/operations/backup.md), or ` +
+      `move ${file}, ${file}-wal and ${file}-shm away; sandboxes that run are then taken in again from their records`,
+    { cause },
+  );
 }
