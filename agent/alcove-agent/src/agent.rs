@@ -371,7 +371,7 @@ impl Agent {
         }
         match operation {
             Operation::Following(follow) if follow.lossless && follow.until.is_none() => {
-                self.keep_unread(exec_key, follow.cursor);
+                self.keep_unread(exec_key, follow.acked.unwrap_or(follow.cursor));
             }
             _ => {}
         }

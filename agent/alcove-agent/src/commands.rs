@@ -83,6 +83,7 @@ impl Agent {
                 cursor: from,
                 until,
                 lossless,
+                acked: (lossless && holds && request.acks).then_some(from),
                 holds,
                 replied: true,
                 input,

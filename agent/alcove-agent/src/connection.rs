@@ -18,6 +18,8 @@ pub struct Follow {
     /// Where an attach without `follow` stops.
     pub until: Option<u64>,
     pub lossless: bool,
+    /// Of a lossless follower that acknowledges: what is before this has been handed on.
+    pub acked: Option<u64>,
     /// Keeps a grace from ending the command.
     pub holds: bool,
     /// False until the reply has been queued: output must not overtake it.

@@ -12,7 +12,8 @@ const CHUNK: usize = 64 * 1024;
 /// Bytes read from one connection before the others get their turn.
 const TURN: usize = 1 << 20;
 
-pub const FEATURES: [&str; 9] = ["exec", "pty", "files", "archive", "glob", "watch", "dial", "limits", "input"];
+pub const FEATURES: [&str; 10] =
+    ["exec", "pty", "files", "archive", "glob", "watch", "dial", "limits", "input", "output_ack"];
 
 enum Next {
     /// There may be another frame.
@@ -111,7 +112,14 @@ impl Agent {
                     Err(error) => protocol(format!("the request cannot be read: {error}")),
                 }
             }
-            (Operation::Idle { drop_data: true }, Kind::Data | Kind::Eof) => Next::More,
+            (Operation::Idle { drop_data: true }, Kind::Data | Kind::Eof | Kind::Ack) => Next::More,
+            (Operation::Following(follow), Kind::Ack) if follow.acked.is_some() => match payload.try_into() {
+                Ok(offset) => {
+                    self.take_ack(key, u64::from_be_bytes(offset));
+                    Next::More
+                }
+                Err(_) => protocol(format!("an ack has an offset of 8 bytes, not {}", payload.len())),
+            },
             (Operation::Following(follow), Kind::Data | Kind::Eof) if follow.input => {
                 let exec = follow.exec;
                 let payload = payload.to_vec();

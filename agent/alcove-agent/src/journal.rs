@@ -96,6 +96,14 @@ impl Journal {
         bytes.max((self.segments.len() + 2) * BYTES_PER_SEGMENT)
     }
 
+    /// An offset before `offset`, so that at most half of what the ring can keep lies between them.
+    pub fn half_before(&self, offset: u64) -> u64 {
+        let bytes = offset.saturating_sub(self.ring.len() as u64 / 2);
+        let begun = self.segments.partition_point(|segment| segment.start < offset);
+        let oldest = begun.checked_sub(self.max_segments() / 2).and_then(|index| self.segments.get(index));
+        oldest.map_or(bytes, |segment| bytes.max(segment.start))
+    }
+
     /// Takes more memory for the ring; `size` may be above the limit when the last output of an ended command must fit.
     pub fn grow(&mut self, size: usize) {
         if size <= self.ring.len() {

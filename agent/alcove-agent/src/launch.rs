@@ -131,6 +131,7 @@ impl Agent {
                     cursor: 0,
                     until: None,
                     lossless,
+                    acked: (lossless && request.acks).then_some(0),
                     holds: true,
                     replied: false,
                     input,

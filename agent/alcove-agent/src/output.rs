@@ -38,21 +38,36 @@ impl Agent {
         }
     }
 
-    /// The oldest byte that a lossless follower has not been sent, or may come back for.
+    /// The oldest byte that a lossless follower has not been sent, or may come back for. One that acknowledges may come back
+    /// for what it was sent, and for some of what it handed on: its own reader may not have got that.
     pub fn protected(&self, exec: &Exec) -> Option<u64> {
         exec.followers
             .iter()
             .filter_map(|follower| match &self.connections.get(*follower)?.operation {
-                Operation::Following(follow) if follow.lossless && follow.until.is_none() => Some(follow.cursor),
+                Operation::Following(follow) if follow.lossless && follow.until.is_none() => {
+                    Some(follow.acked.map_or(follow.cursor, |acked| exec.journal.half_before(acked)))
+                }
                 _ => None,
             })
             .chain(exec.unread_from)
             .min()
     }
 
-    /// A lossless follower at `cursor` has left. Unless the command is to go on without readers, its output waits for one:
-    /// the service may only have been replaced by its next process. What was on its way to the reader is lost with the
-    /// connection, so half of what the journal may keep lies before the cursor.
+    /// A follower has handed on what is before `offset`.
+    pub fn take_ack(&mut self, connection: Key, offset: u64) {
+        let Some(Operation::Following(follow)) =
+            self.connections.get_mut(connection).map(|connection| &mut connection.operation)
+        else {
+            return;
+        };
+        let exec = follow.exec;
+        follow.acked = follow.acked.max(Some(offset.min(follow.cursor)));
+        self.resume_output(exec);
+    }
+
+    /// A lossless follower has left that has handed on, or was sent, what is before `cursor`. Unless the command is to go on
+    /// without readers, its output waits for one: the service may only have been replaced by its next process. What was
+    /// on its way to the reader is lost with the connection, so half of what the journal may keep lies before the cursor.
     pub fn keep_unread(&mut self, key: Key, cursor: u64) {
         let Some(exec) = self.execs.get(key) else { return };
         let follows = self.protected(exec).is_some();

@@ -4,7 +4,7 @@ mod support;
 
 use alcove_protocol::Kind;
 use serde_json::{Value, json};
-use support::{Outcome, TestAgent, eventually, exec_request, is_root, runs};
+use support::{Client, Outcome, TestAgent, eventually, exec_request, is_root, runs};
 
 #[test]
 fn output_exit_code_and_environment_of_a_command() {
@@ -500,6 +500,91 @@ fn output_waits_for_a_reader_that_comes_back() {
     assert!(from < expected.len() / 2, "{from} of {}", expected.len());
     assert!(outcome.stdout == expected.as_bytes()[from..], "{} bytes from {from}", outcome.stdout.len());
     assert_eq!((outcome.code(), outcome.reason().as_str()), (5, "exited"));
+}
+
+/// Acknowledges what comes, as it does.
+fn read_acknowledged(reader: &mut Client, text: &mut Vec<u8>, until: usize) {
+    while text.len() < until {
+        let (kind, payload) = reader.receive().expect("output");
+        assert_eq!(kind, Kind::Stdout);
+        text.extend_from_slice(&payload[8..]);
+        reader.send(Kind::Ack, &(text.len() as u64).to_be_bytes());
+    }
+}
+
+#[test]
+fn what_a_reader_has_not_acknowledged_is_kept_for_the_next() {
+    let agent = TestAgent::start_with(&[], json!({"ring_bytes": 65536}));
+    let expected: String = (1..=500_000).map(|n| format!("{n}\n")).collect();
+    let mut reader = agent.client();
+    let acks = json!({"acks": true});
+    reader.request(&exec_request("e", &["/bin/sh", "-c", "seq 1 500000; exit 5"], acks));
+    assert_eq!(reader.receive().expect("reply").0, Kind::Reply);
+    let mut text = Vec::new();
+    read_acknowledged(&mut reader, &mut text, 300_000);
+    // All that comes without a further word is lost with the connection, several times over.
+    let mut other = agent.client();
+    let mut from = text.len();
+    for round in 0..5 {
+        let mut sent = 0;
+        let before = other.ask(&json!({"op": "exec.get", "exec_id": "e"}))["output_bytes"].clone();
+        while sent < 30_000 {
+            sent += reader.receive().expect("output").1.len() - 8;
+        }
+        drop(reader);
+        reader = agent.client();
+        reader.request(&json!({"op": "exec.attach", "exec_id": "e", "from": from, "follow": true, "lossless": true,
+            "acks": true}));
+        let record: Value = serde_json::from_slice(&reader.receive().expect("reply").1).expect("JSON");
+        assert_eq!(record["from"].as_u64(), Some(from as u64), "round {round}, {before} bytes were written");
+        read_acknowledged(&mut reader, &mut text, from + 100_000);
+        from = text.len();
+    }
+    // An offset beyond what was sent acknowledges no more than that.
+    reader.send(Kind::Ack, &u64::MAX.to_be_bytes());
+    while text.len() < expected.len() {
+        let (_, payload) = reader.receive().expect("output");
+        text.extend_from_slice(&payload[8..]);
+        reader.send(Kind::Ack, &(text.len() as u64).to_be_bytes());
+    }
+    assert!(text == expected.as_bytes());
+    assert_eq!(Outcome::new(reader.rest()).code(), 5);
+}
+
+#[test]
+fn a_reader_that_acknowledges_nothing_is_sent_no_more_than_the_ring_keeps() {
+    let agent = TestAgent::start_with(&[], json!({"ring_bytes": 65536}));
+    // Each line of another stream: the order of the streams is kept as well, or waited for.
+    let script = "for n in $(seq 1 4000); do echo $n; echo $n >&2; done";
+    let mut reader = agent.client();
+    reader.request(&exec_request("e", &["/bin/sh", "-c", script], json!({"acks": true})));
+    assert_eq!(reader.receive().expect("reply").0, Kind::Reply);
+    let mut other = agent.client();
+    let written = |other: &mut Client| other.ask(&json!({"op": "exec.get", "exec_id": "e"}))["output_bytes"].clone();
+    let mut before = Value::Null;
+    eventually("it stops", || {
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        let now = written(&mut other);
+        let still = now == before;
+        before = now;
+        still
+    });
+    assert!(before.as_u64().expect("a number") <= 65536, "{before}");
+    let (mut bytes, mut ended) = (0, false);
+    while !ended {
+        let (kind, payload) = reader.receive().expect("output");
+        match kind {
+            Kind::Stdout | Kind::Stderr => {
+                bytes += payload.len() - 8;
+                reader.send(Kind::Ack, &(bytes as u64).to_be_bytes());
+            }
+            _ => ended = kind == Kind::End,
+        }
+    }
+    assert_eq!(bytes, 2 * (1..=4000).map(|n: u32| n.to_string().len() + 1).sum::<usize>());
+    // A late one is dropped, and the connection can be used again.
+    reader.send(Kind::Ack, &0u64.to_be_bytes());
+    assert_eq!(reader.ask(&json!({"op": "exec.get", "exec_id": "e"}))["state"], "exited");
 }
 
 #[test]

@@ -24,10 +24,12 @@ pub enum Kind {
     Eof = 0x11,
     Stdout = 0x12,
     Stderr = 0x13,
+    /// Output before this offset was handed on. Only for agents with the feature `output_ack`.
+    Ack = 0x14,
 }
 
 impl Kind {
-    pub const ALL: [Kind; 11] = [
+    pub const ALL: [Kind; 12] = [
         Kind::Hello,
         Kind::Welcome,
         Kind::Request,
@@ -39,6 +41,7 @@ impl Kind {
         Kind::Eof,
         Kind::Stdout,
         Kind::Stderr,
+        Kind::Ack,
     ];
 
     pub fn from_byte(byte: u8) -> Option<Kind> {
@@ -51,6 +54,7 @@ impl Kind {
             Kind::Hello | Kind::Welcome | Kind::Request | Kind::Reply | Kind::Error | Kind::Event => MAX_JSON,
             Kind::End | Kind::Eof => 0,
             Kind::Data => MAX_DATA,
+            Kind::Ack => OFFSET_LENGTH,
             Kind::Stdout | Kind::Stderr => MAX_DATA + OFFSET_LENGTH,
         }
     }

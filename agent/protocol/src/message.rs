@@ -152,6 +152,9 @@ pub struct ExecStart {
     pub limits: Option<ExecLimits>,
     /// The name of the input that comes on this connection. Only for agents with the feature `input`.
     pub input: Option<String>,
+    /// The follower acknowledges output. Only for agents with the feature `output_ack`.
+    #[serde(default)]
+    pub acks: bool,
 }
 
 /// What a command may use; one that uses more is ended with reason `limit`.
@@ -177,6 +180,9 @@ pub struct ExecAttach {
     pub keep_grace: bool,
     /// The name of the input that comes on this connection. Only for agents with the feature `input`.
     pub input: Option<String>,
+    /// The follower acknowledges output. Only for agents with the feature `output_ack`.
+    #[serde(default)]
+    pub acks: bool,
 }
 
 #[derive(Debug, Deserialize)]

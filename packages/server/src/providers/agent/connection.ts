@@ -3,6 +3,7 @@ import { beyondBounds } from "../../platform/bounded-json.ts";
 import { ProviderError } from "../../ports/errors.ts";
 import { connectionBroke, translateFailure } from "./failures.ts";
 import {
+  encodeAck,
   encodeHeader,
   encodeJsonFrame,
   FrameDecoder,
@@ -105,6 +106,11 @@ export class AgentConnection implements FrameSink {
     }
     this.#socket.uncork();
     return this.#closed || this.#socket.writableLength < uploadWindowBytes;
+  }
+
+  /** Output before `offset` was handed on. One that comes late is dropped: the connection can be reused after it. */
+  sendAck(offset: number): void {
+    this.#socket.write(encodeAck(offset));
   }
 
   sendEof(): void {

@@ -44,7 +44,7 @@ export class AgentExecs implements ExecOperations {
       const follow = new ExecFollow({ name: this.#name });
       let named = false;
       const ask = startAsk(spec, { follow: true, onNamed: () => (named = true) });
-      this.#channel.begin(ask, follow, options.signal);
+      this.#channel.begin(follow.acknowledging(ask), follow, options.signal);
       try {
         const pid = numberOf(await follow.reply, "pid");
         return follow.view(spec.execId, pid, named ? 0 : undefined);
@@ -86,7 +86,8 @@ export class AgentExecs implements ExecOperations {
       input === undefined
         ? request
         : (features) => (features.has(inputFeature) ? { ...request, input } : request);
-    this.#channel.begin(ask, follow, options.signal);
+    const acks = options.follow && lossless;
+    this.#channel.begin(acks ? follow.acknowledging(ask) : ask, follow, options.signal);
     const reply = await follow.reply;
     const info = execInfoOf(reply);
     return { ...follow.view(execId, info.pid, inputTakenOf(reply)), info };

@@ -1,4 +1,5 @@
 import type { ExecEvent, ExecId, ExecView } from "../../ports/index.ts";
+import type { AgentAsk } from "./channel.ts";
 import { runtimeGone } from "./failures.ts";
 import { frameKinds } from "./frames.ts";
 import { Operation } from "./operation.ts";
@@ -8,6 +9,8 @@ import { execExitOf, numberOf, objectOf, textOf } from "./reading.ts";
 /** Output a reader may leave waiting here before the connection, and with it the command, is held. */
 const highWaterBytes = 512 * 1024;
 const lowWaterBytes = 128 * 1024;
+/** Output that is handed on is acknowledged in steps, and what is left when nothing waits. */
+const ackBytes = 128 * 1024;
 /** What an event costs beside its bytes, so that a flood of tiny writes is bounded too. */
 const eventCostBytes = 128;
 
@@ -26,12 +29,21 @@ export class ExecFollow extends Operation {
   #exited = false;
   #inputTaken = 0;
   #onInput: ((taken: number) => void) | undefined;
+  /** Whether the agent was told that output is acknowledged. */
+  #acks = false;
+  /** The end of the output that was taken. */
+  #taken = 0;
+  /** The end of the output that was handed on. */
+  #handed = 0;
+  #acked = 0;
+  #ackAtRest = false;
 
   constructor(options: { name: string }) {
     super();
     this.#name = options.name;
     this.#events = new PushIterator<ExecEvent>({
-      onTake: (event) => this.#taken(event),
+      onNext: () => this.#handedOn(),
+      onTake: (event) => this.#take(event),
       onReturn: () => this.cancel(undefined),
     });
   }
@@ -125,8 +137,40 @@ export class ExecFollow extends Operation {
     };
   }
 
-  #taken(event: ExecEvent): void {
+  /** @returns the request, which says that output is acknowledged where the agent knows that. */
+  acknowledging(ask: AgentAsk): AgentAsk {
+    return (features) => {
+      const request = typeof ask === "function" ? ask(features) : ask;
+      this.#acks = features.has("output_ack");
+      return this.#acks ? { ...request, acks: true } : request;
+    };
+  }
+
+  /** Who asks for the next event has handed on what was taken: the agent need not keep all of that any more. */
+  #handedOn(): void {
+    this.#handed = this.#taken;
+    if (!this.#acks || this.#acked === this.#handed) return;
+    if (this.#handed - this.#acked >= ackBytes) {
+      this.#ack();
+    } else if (this.#events.queued === 0 && !this.#ackAtRest) {
+      this.#ackAtRest = true;
+      // What is on its way may come within this turn, and the exit makes it needless.
+      setImmediate(() => {
+        this.#ackAtRest = false;
+        if (this.#events.queued === 0) this.#ack();
+      });
+    }
+  }
+
+  #ack(): void {
+    if (this.connection === null || this.#exited || this.#acked === this.#handed) return;
+    this.#acked = this.#handed;
+    this.connection.sendAck(this.#handed);
+  }
+
+  #take(event: ExecEvent): void {
     if (event.type !== "output") return;
+    this.#taken = event.offset + event.data.length;
     this.#waitingBytes -= event.data.length + eventCostBytes;
     if (this.#held && this.#waitingBytes < lowWaterBytes) {
       this.#held = false;

@@ -8,7 +8,7 @@ import { AgentClient, type AgentConfigure } from "./agent-client.ts";
 import { unixDialer } from "./dialers.ts";
 import { translateFailure } from "./failures.ts";
 import { type FakeConnection, fakeAgent } from "./fake-agent.ts";
-import { encodeHeader, encodeJsonFrame, FrameDecoder, frameKinds } from "./frames.ts";
+import { encodeAck, encodeHeader, encodeJsonFrame, FrameDecoder, frameKinds } from "./frames.ts";
 
 /** What the agent's own tests read too: `agent/protocol/tests/fixtures.rs`. */
 interface Operation {
@@ -100,6 +100,7 @@ const calls: Record<string, (client: AgentClient) => Promise<unknown>> = {
     view.watchInput?.((taken) => counts.push(taken));
     return { counts, events };
   },
+  "start and acknowledge": async (client) => calls.start?.(client),
   "start detached": (client) =>
     client.execs.startDetached(
       { ...command, args: [], argv: ["echo"], timeoutMs: 1_000, detached: true },
@@ -121,6 +122,7 @@ const calls: Record<string, (client: AgentClient) => Promise<unknown>> = {
     view.watchInput?.((taken) => counts.push(taken));
     return { info: view.info, counts, events: await all(view.events) };
   },
+  "attach and acknowledge": async (client) => calls.attach?.(client),
   get: (client) => client.execs.get(execId, options),
   list: (client) => client.execs.list(options),
   "write to stdin": (client) =>
@@ -287,7 +289,7 @@ it.for(frames.frames)("frame: $name", (frame) => {
     onRaw: (kind, raw, offset) => seen.push({ kind, hex: raw.toString("hex"), offset }),
   });
   const kind = frameKinds[frame.kind];
-  const fromAgent = !["hello", "request"].includes(frame.kind);
+  const fromAgent = !["hello", "request", "ack"].includes(frame.kind);
   if (fromAgent) decoder.push(bytes);
   if (frame.json !== undefined) {
     if (fromAgent) expect(seen).toEqual([{ kind, text: expect.any(String) }]);
@@ -297,6 +299,7 @@ it.for(frames.frames)("frame: $name", (frame) => {
   }
   const raw = frame.bytes ?? "";
   const length = raw.length / 2 + (frame.offset === undefined ? 0 : 8);
+  if (frame.kind === "ack") expect(encodeAck(Number(frame.offset))).toEqual(bytes);
   expect(encodeHeader(kind, length)).toEqual(bytes.subarray(0, 5));
   expect(bytes.subarray(bytes.length - raw.length / 2).toString("hex")).toBe(raw);
 });

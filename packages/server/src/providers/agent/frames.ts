@@ -13,6 +13,7 @@ export const frameKinds = {
   eof: 0x11,
   stdout: 0x12,
   stderr: 0x13,
+  ack: 0x14,
 } as const;
 
 const headerBytes = 5;
@@ -180,4 +181,13 @@ export function encodeHeader(kind: number, length: number): Buffer {
   header.writeUInt32BE(length, 0);
   header[4] = kind;
   return header;
+}
+
+/** @returns the frame that says that output before `offset` was handed on. */
+export function encodeAck(offset: number): Buffer {
+  const frame = Buffer.allocUnsafe(headerBytes + offsetBytes);
+  frame.writeUInt32BE(offsetBytes, 0);
+  frame[4] = frameKinds.ack;
+  frame.writeBigUInt64BE(BigInt(offset), headerBytes);
+  return frame;
 }

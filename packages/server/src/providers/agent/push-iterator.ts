@@ -8,10 +8,13 @@ export class PushIterator<T> implements AsyncIterableIterator<T> {
   #waiting: PromiseWithResolvers<IteratorResult<T>>[] = [];
   #over = false;
   #error: { reason: unknown } | null = null;
+  readonly #onNext: () => void;
   readonly #onTake: (item: T) => void;
   readonly #onReturn: () => void;
 
-  constructor(options: { onTake?: (item: T) => void; onReturn?: () => void } = {}) {
+  /** @param options.onNext called when an item is asked for: whoever does has dealt with the one before. */
+  constructor(options: { onNext?: () => void; onTake?: (item: T) => void; onReturn?: () => void } = {}) {
+    this.#onNext = options.onNext ?? (() => undefined);
     this.#onTake = options.onTake ?? (() => undefined);
     this.#onReturn = options.onReturn ?? (() => undefined);
   }
@@ -52,6 +55,7 @@ export class PushIterator<T> implements AsyncIterableIterator<T> {
   }
 
   next(): Promise<IteratorResult<T>> {
+    this.#onNext();
     if (this.queued > 0) {
       const item = this.#shift();
       this.#onTake(item);
