@@ -139,6 +139,8 @@ pub struct Exec {
     pub limits: ExecLimits,
     /// The limit that was exceeded first.
     pub exceeded: Option<LimitName>,
+    /// It wrote more than it may; that is not in the journal.
+    pub excess: bool,
     /// Processor time that its monitor's earlier commands used, in ticks.
     pub ticks_before: u64,
     pub cpu_timer: Option<TimerId>,
@@ -176,7 +178,7 @@ impl Exec {
             return None;
         }
         let used = ending.usage.map_or(0, |usage| usage.cpu_ms);
-        if self.limits.output_bytes.is_some_and(|limit| self.journal.end() > limit) {
+        if self.excess {
             Some(LimitName::OutputBytes)
         } else if self.limits.cpu_ms.is_some_and(|limit| used > limit) {
             Some(LimitName::CpuTime)

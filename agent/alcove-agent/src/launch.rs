@@ -107,6 +107,7 @@ impl Agent {
             killed: None,
             limits,
             exceeded: None,
+            excess: false,
             ticks_before,
             cpu_timer: None,
             dying: false,

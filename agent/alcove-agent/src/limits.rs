@@ -30,14 +30,6 @@ impl Agent {
         self.kill_tree(key, ExitReason::Limit);
     }
 
-    /// After some output of a command was read.
-    pub fn check_output(&mut self, key: Key) {
-        let Some(exec) = self.execs.get(key) else { return };
-        if exec.limits.output_bytes.is_some_and(|limit| exec.journal.end() > limit) {
-            self.exceed(key, LimitName::OutputBytes);
-        }
-    }
-
     pub fn check_processor(&mut self, key: Key) {
         let Some(exec) = self.execs.get_mut(key) else { return };
         exec.cpu_timer = None;

@@ -8,6 +8,7 @@ use crate::poller::{READ, Source};
 use crate::slab::Key;
 use crate::supervise::TERMINAL_DRAIN_MS;
 use crate::sys;
+use alcove_protocol::LimitName;
 use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
 
@@ -97,6 +98,7 @@ impl Agent {
             return 0;
         }
         let wanted = all.unwrap_or(available).min(READ_CHUNK);
+        let Some(wanted) = self.within_limit(key, wanted) else { return self.drop_excess(key, stream) };
         if let (Some(_), Some(unread)) = (all, protect) {
             // A slow reader must not keep an ended command from ending, nor lose anything: its last output, which is
             // no more than the pipes held, gets room of its own, whatever the bounds.
@@ -122,7 +124,6 @@ impl Agent {
                 if count >= PIPE_FULL {
                     enlarge_pipe(exec, stream);
                 }
-                self.check_output(key);
                 return count;
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
@@ -130,6 +131,26 @@ impl Agent {
             Err(_) => self.close_output(key, stream),
         }
         0
+    }
+
+    /// How much of `wanted` may still be read; None when a command has written as much as it may.
+    fn within_limit(&self, key: Key, wanted: usize) -> Option<usize> {
+        let exec = self.execs.get(key)?;
+        let Some(limit) = exec.limits.output_bytes else { return Some(wanted) };
+        let left = limit.saturating_sub(exec.journal.end());
+        (left > 0).then(|| wanted.min(usize::try_from(left).unwrap_or(usize::MAX)))
+    }
+
+    /// Output beyond the limit ends its command and is not kept.
+    fn drop_excess(&mut self, key: Key, stream: Stream) -> usize {
+        let count = self.drop_output(key, stream);
+        if count > 0 {
+            if let Some(exec) = self.execs.get_mut(key) {
+                exec.excess = true;
+            }
+            self.exceed(key, LimitName::OutputBytes);
+        }
+        count
     }
 
     /// Where all journals together are at their bound, commands that wait for a reader to come back would hold one another
@@ -259,20 +280,24 @@ impl Agent {
         }
     }
 
-    /// After the end: background processes may write on, and must not be stopped by a full or closed pipe.
-    pub fn drop_output(&mut self, key: Key, stream: Stream) {
-        let Some(exec) = self.execs.get(key) else { return };
+    /// After the end: background processes may write on, and must not be stopped by a full or closed pipe. Returns how much
+    /// was dropped.
+    pub fn drop_output(&mut self, key: Key, stream: Stream) -> usize {
+        let Some(exec) = self.execs.get(key) else { return 0 };
         let output = match stream {
             Stream::Stdout => &exec.stdout,
             Stream::Stderr => &exec.stderr,
         };
-        let Some(output) = output else { return };
+        let Some(output) = output else { return 0 };
+        let ended = exec.ended();
         let mut sink = [0u8; 16 * 1024];
         match sys::read(output.fd.as_raw_fd(), &mut sink) {
-            Ok(count) if count > 0 => {}
+            Ok(count) if count > 0 => return count,
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(_) if exec.tty && !ended => self.desert_terminal(key),
             _ => self.close_output(key, stream),
         }
+        0
     }
 
     /// Closes the pipes that are empty and that nobody has open any more, which after a short command is both.

@@ -858,11 +858,13 @@ fn a_command_that_uses_more_than_it_may_ends_with_the_limit_it_exceeded() {
     for (id, script, ends) in [
         ("endless", "yes", "limit"),
         ("quick-out", "head -c 5000 /dev/zero", "limit"),
+        ("both", "yes >&2 & yes", "limit"),
         ("fits", "head -c 4096 /dev/zero", "exited"),
     ] {
         let limits = json!({"limits": {"output_bytes": 4096}, "timeout_ms": 60_000});
         let outcome = client.exec(id, &["/bin/sh", "-c", script], limits);
         assert_eq!(outcome.reason(), ends, "{id}");
+        assert_eq!(outcome.stdout.len() + outcome.stderr.len(), 4096, "{id}");
         let limit = outcome.exit.as_ref().expect("an exit")["limit"].clone();
         assert_eq!(limit, if ends == "limit" { json!("output_bytes") } else { Value::Null }, "{id}");
     }

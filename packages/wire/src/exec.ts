@@ -23,7 +23,9 @@ export type LimitName = (typeof limitNames)[number];
 export const ExecLimits = Type.Object(
   {
     cpu_time: Type.Optional(GivenDuration),
-    output_bytes: Type.Optional(Type.Integer({ minimum: 1, description: "Of both streams together." })),
+    output_bytes: Type.Optional(
+      Type.Integer({ minimum: 1, description: "Of both streams together; what is beyond it is dropped." }),
+    ),
   },
   { additionalProperties: false },
 );

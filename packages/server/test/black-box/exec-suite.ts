@@ -162,6 +162,8 @@ export function execSuite(on: Subject): void {
       timeout: "60s",
     });
     expect(lines(text).at(-1)).toMatchObject({ stream: "exit", reason: "limit", limit: "output_bytes" });
+    const cut = await run({ command: "yes", limits: { output_bytes: 1_000 }, timeout: "60s" });
+    expect(cut.json).toMatchObject({ reason: "limit", stdout: "y\n".repeat(500), truncated: true });
     const within = await run({ command: "echo in", limits: { output_bytes: 1_000, cpu_time: "10s" } });
     expect(within.json).toMatchObject({ reason: "exited", stdout: "in\n", usage });
     const record = await on.client.call("GET", `/api/v1/sandboxes/${on.sandbox}/execs/${busy.json.exec_id}`);

@@ -189,7 +189,8 @@ export class ExecService implements Disposable {
       );
     }
     options.onStage?.("run", this.#clock.monotonicMs() - followingMs);
-    const truncated = stdout.truncated || stderr.truncated || lostBytes > 0;
+    const exceeded = exit?.limit === "output_bytes";
+    const truncated = stdout.truncated || stderr.truncated || lostBytes > 0 || exceeded;
     const written = (output: OutputCollector) => (encoding === "base64" ? output.base64() : output.text());
     const details = () => ({
       exec_id: spec.execId,
