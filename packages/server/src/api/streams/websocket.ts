@@ -17,8 +17,11 @@ const startDeadlineMs = 30_000;
 const pingMs = 15_000;
 /** How long a client may take to answer the close at a stop of the service. */
 const goingAwayMs = 500;
-/** Output the socket may hold before the command has to wait for its reader. */
-const outputHighWaterBytes = 1_048_576;
+/**
+ * Output the socket may hold before the command has to wait for its reader. Less than the sandbox keeps of what was handed on:
+ * what is here is lost with the service.
+ */
+const outputHighWaterBytes = 262_144;
 /** Standard input that may wait for the command before the socket is no longer read. */
 const stdinHighWaterBytes = 1_048_576;
 /**
