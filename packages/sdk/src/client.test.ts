@@ -83,7 +83,7 @@ describe("AlcoveClient", () => {
     await expect(nobody.extend("sb-a", "5m")).rejects.toMatchObject({ status: 0, code: "unreachable" });
   });
 
-  test("there is a method for every operation of the API", async () => {
+  test("there is a method for every operation of the API but quotas", async () => {
     const document = JSON.parse(readFileSync(new URL("../../../openapi.json", import.meta.url), "utf8"));
     const empty = () => Readable.from([]);
     const calls: Record<string, (client: AlcoveClient) => Promise<unknown>> = {
@@ -129,7 +129,11 @@ describe("AlcoveClient", () => {
         Object.entries(methods).map(([method, { operationId }]) => ({ path, method, operationId })),
     );
     // `uploadFile` does the same without holding the contents in memory.
-    const wanted = operations.filter(({ operationId }) => operationId !== "writeFile");
+    const notHere = (operationId: string) =>
+      operationId === "writeFile" ||
+      // The administration of shared use gets its methods with its commands.
+      /quota/i.test(operationId);
+    const wanted = operations.filter(({ operationId }) => !notHere(operationId));
     expect(Object.keys(calls).sort()).toEqual(wanted.map(({ operationId }) => operationId).sort());
     for (const { path, method, operationId } of wanted) {
       const seen: string[] = [];
