@@ -14,32 +14,32 @@ afterEach(async () => {
   for (const folder of folders.splice(0)) await rm(folder, { recursive: true, force: true });
 });
 
-it("two runtimes never hold the same range, and one keeps its own", () => {
+it("two runtimes never hold the same range, and one keeps its own", async () => {
   const ranges = new IdRanges({ base, offset: 4_095 });
-  const first = ranges.take("rt-1");
+  const first = await ranges.take("rt-1");
   expect(first).toBe(base + 4_095 * idsPerSandbox);
-  expect(ranges.take("rt-1")).toBe(first);
-  expect(ranges.take("rt-2")).toBe(base);
+  expect(await ranges.take("rt-1")).toBe(first);
+  expect(await ranges.take("rt-2")).toBe(base);
 });
 
-it("a range found in a record is not given away until its runtime is removed", () => {
+it("a range found in a record is not given away until its runtime is removed", async () => {
   const ranges = new IdRanges({ base, offset: 0 });
-  ranges.restore(base, "rt-old");
-  expect(ranges.take("rt-new")).toBe(base + idsPerSandbox);
-  ranges.release("rt-old");
-  const others = Array.from({ length: 4_095 }, (_, index) => ranges.take(`rt-${index}`));
+  await ranges.restore(base, "rt-old");
+  expect(await ranges.take("rt-new")).toBe(base + idsPerSandbox);
+  await ranges.release("rt-old");
+  const others = await Promise.all(Array.from({ length: 4_095 }, (_, index) => ranges.take(`rt-${index}`)));
   expect(others).toContain(base);
 });
 
-it("ten thousand runtimes have ranges that neither meet nor leave the ids there are", () => {
+it("ten thousand runtimes have ranges that neither meet nor leave the ids there are", async () => {
   const ranges = new IdRanges({ base, offset: 77 });
-  const bases = Array.from({ length: 10_000 }, (_, index) => ranges.take(`rt-${index}`));
+  const bases = await Promise.all(Array.from({ length: 10_000 }, (_, index) => ranges.take(`rt-${index}`)));
   expect(new Set(bases).size).toBe(10_000);
   expect(Math.max(...bases) + idsPerSandbox).toBeLessThan(2 ** 32 - 1);
   const few = new IdRanges({ base: 0xfffd_0000, offset: 0 });
-  few.take("rt-1");
-  few.take("rt-2");
-  expect(() => few.take("rt-3")).toThrow(Unavailable);
+  await few.take("rt-1");
+  await few.take("rt-2");
+  await expect(few.take("rt-3")).rejects.toThrow(Unavailable);
 });
 
 it("two services of one machine never use one range, wherever they begin", async () => {
@@ -52,10 +52,15 @@ it("two services of one machine never use one range, wherever they begin", async
       claims: RangeClaims.open({ dir: join(folder, "claims"), runtimes: join(folder, name) }),
     });
   const [one, other] = [service("one"), service("other")];
-  const taken = [one.take("rt-1"), other.take("rt-1"), one.take("rt-2"), other.take("rt-2")];
+  const taken = await Promise.all([
+    one.take("rt-1"),
+    other.take("rt-1"),
+    one.take("rt-2"),
+    other.take("rt-2"),
+  ]);
   expect(new Set(taken).size).toBe(4);
-  one.release("rt-1");
-  expect(service("third").take("rt-1")).toBe(taken[0]);
+  await one.release("rt-1");
+  expect(await service("third").take("rt-1")).toBe(taken[0]);
 });
 
 it("a claim counts as long as its runtime is there", async () => {
@@ -67,14 +72,14 @@ it("a claim counts as long as its runtime is there", async () => {
   const others = RangeClaims.open({ dir, runtimes: join(folder, "other") });
   await mkdir(join(runtimes, "rt-kept"), { recursive: true });
   for (const [index, id] of ["rt-kept", "rt-gone"].entries()) {
-    claims?.claim(base + index * idsPerSandbox, id);
+    await claims?.claim(base + index * idsPerSandbox, id);
     // As if made long ago.
     lutimesSync(join(dir, String(base + index * idsPerSandbox)), 1, 1);
   }
-  expect(others?.claim(base, "rt-1")).toBe(false);
-  expect(others?.claim(base + idsPerSandbox, "rt-1")).toBe(true);
-  others?.release(base + idsPerSandbox, "rt-1");
-  claims?.release(base, "rt-kept");
+  expect(await others?.claim(base, "rt-1")).toBe(false);
+  expect(await others?.claim(base + idsPerSandbox, "rt-1")).toBe(true);
+  await others?.release(base + idsPerSandbox, "rt-1");
+  await claims?.release(base, "rt-kept");
   expect(await readdir(dir)).toEqual([]);
 });
 
@@ -82,8 +87,30 @@ it("claims go on when their folder was taken away", async () => {
   const folder = await mkdtemp(join(tmpdir(), "alcove-claims-"));
   folders.push(folder);
   const claims = RangeClaims.open({ dir: join(folder, "claims"), runtimes: join(folder, "one") });
-  expect(claims?.claim(base, "rt-1")).toBe(true);
+  expect(await claims?.claim(base, "rt-1")).toBe(true);
   await rm(join(folder, "claims"), { recursive: true });
-  expect(claims?.claim(base, "rt-2")).toBe(true);
-  expect(claims?.claim(base, "rt-3")).toBe(false);
+  expect(await claims?.claim(base, "rt-2")).toBe(true);
+  expect(await claims?.claim(base, "rt-3")).toBe(false);
+});
+
+it("a launch beside a service with hundreds of sandboxes tries few of their ranges", async () => {
+  const folder = await mkdtemp(join(tmpdir(), "alcove-claims-"));
+  folders.push(folder);
+  const dir = join(folder, "claims");
+  const claimsOf = (name: string) => RangeClaims.open({ dir, runtimes: join(folder, name) });
+  const other = claimsOf("other");
+  for (let n = 0; n < 300; n += 1) await other?.claim(base + n * idsPerSandbox, `rt-${n}`);
+  const claims = claimsOf("one");
+  if (claims === undefined) throw new Error("no claims");
+  let tried = 0;
+  const counted = Object.assign(Object.create(claims) as RangeClaims, {
+    listed: () => claims.listed(),
+    claim: (first: number, id: string) => {
+      tried += 1;
+      return claims.claim(first, id);
+    },
+  });
+  const ranges = new IdRanges({ base, offset: 0, claims: counted });
+  expect(await ranges.take("rt-1")).toBe(base + 300 * idsPerSandbox);
+  expect(tried).toBeLessThan(5);
 });

@@ -5,6 +5,8 @@ import type { RangeClaims } from "./range-claims.ts";
 export const idsPerSandbox = 65_536;
 /** systemd's convention leaves 1879048192 to 2147483647 to such ranges: these are used first. */
 const conventional = 4_096;
+/** Claims that one launch tries in vain before it gives up: each is some calls to the file system. */
+const mostTries = 64;
 /** The last range stays free: its last id means "none". */
 const idsEnd = 0xffff_0000;
 
@@ -32,45 +34,78 @@ export class IdRanges {
   }
 
   /** A runtime keeps the range it has. @throws Unavailable when all are taken. */
-  take(runtimeId: string): number {
+  async take(runtimeId: string): Promise<number> {
     const held = this.#indexes.get(runtimeId);
     if (held !== undefined) return this.#first(held);
-    const index = this.#free(runtimeId);
+    const index = await this.#takeFree(runtimeId);
     if (index === undefined)
       throw new Unavailable(
         `all ${this.#count} id ranges from ${this.#base} on are in use; destroy a sandbox`,
       );
-    this.#hold(index, runtimeId);
     return this.#first(index);
   }
 
   /** Notes a range found in a record. */
-  restore(base: number, runtimeId: string): void {
+  async restore(base: number, runtimeId: string): Promise<void> {
     const index = (base - this.#base) / idsPerSandbox;
     if (!Number.isInteger(index)) return;
     this.#hold(index, runtimeId);
-    this.#claims?.claim(base, runtimeId);
+    await this.#claims?.claim(base, runtimeId);
   }
 
   /** Frees whatever this runtime holds. */
-  release(runtimeId: string): void {
+  async release(runtimeId: string): Promise<void> {
     const index = this.#indexes.get(runtimeId);
     if (index === undefined) return;
-    this.#indexes.delete(runtimeId);
-    if (this.#holders.get(index) === runtimeId) this.#holders.delete(index);
-    this.#claims?.release(this.#first(index), runtimeId);
+    try {
+      await this.#claims?.release(this.#first(index), runtimeId);
+    } finally {
+      this.#indexes.delete(runtimeId);
+      if (this.#holders.get(index) === runtimeId) this.#holders.delete(index);
+    }
   }
 
-  #free(runtimeId: string): number | undefined {
-    const fits = (index: number) =>
-      !this.#holders.has(index) && (this.#claims?.claim(this.#first(index), runtimeId) ?? true);
+  /** One that was never claimed costs one look; where claims are met, they are listed once, and stale ones are tried last. */
+  async #takeFree(runtimeId: string): Promise<number | undefined> {
+    const next = this.#nextFree(() => true);
+    if (next === undefined || (await this.#claimed(next, runtimeId))) return next;
+    const listed = (await this.#claims?.listed()) ?? new Set();
+    for (const fits of [(base: number) => !listed.has(base), (base: number) => listed.has(base)]) {
+      const met = new Set<number>();
+      while (met.size < mostTries) {
+        const index = this.#nextFree((base) => fits(base) && !met.has(base));
+        if (index === undefined) break;
+        if (await this.#claimed(index, runtimeId)) return index;
+        met.add(this.#first(index));
+      }
+    }
+    return undefined;
+  }
+
+  /** Held here while it is claimed, so that no other launch of this service claims it too. */
+  async #claimed(index: number, runtimeId: string): Promise<boolean> {
+    this.#hold(index, runtimeId);
+    let claimed = false;
+    try {
+      claimed = (await this.#claims?.claim(this.#first(index), runtimeId)) ?? true;
+    } finally {
+      if (!claimed) {
+        this.#holders.delete(index);
+        this.#indexes.delete(runtimeId);
+      }
+    }
+    return claimed;
+  }
+
+  #nextFree(fits: (base: number) => boolean): number | undefined {
+    const free = (index: number) => !this.#holders.has(index) && fits(this.#first(index));
     const usual = Math.min(conventional, this.#count);
     for (let tried = 0; tried < usual; tried += 1) {
       const index = this.#next;
       this.#next = (index + 1) % usual;
-      if (fits(index)) return index;
+      if (free(index)) return index;
     }
-    for (let index = usual; index < this.#count; index += 1) if (fits(index)) return index;
+    for (let index = usual; index < this.#count; index += 1) if (free(index)) return index;
     return undefined;
   }
 

@@ -85,7 +85,7 @@ export class LaunchSite implements AsyncDisposable {
     const record = newRecord(spec, {
       instanceId: this.#instanceId,
       root,
-      ids: idsFor(prepared, runtimeId, root),
+      ids: await idsFor(prepared, runtimeId, root),
       cgroup: prepared.cgroups?.spec(runtimeId) ?? null,
     });
     const launch = newLaunchSpec(spec, {
@@ -150,7 +150,7 @@ export class LaunchSite implements AsyncDisposable {
   /** Kills, and removes every trace. Idempotent. The runtime's id range is free afterwards. */
   async remove(prepared: Prepared, runtimeId: RuntimeId): Promise<void> {
     await this.#removeDir(prepared, this.directories.path(runtimeId), runtimeId);
-    prepared.ranges.release(runtimeId);
+    await prepared.ranges.release(runtimeId);
   }
 
   async #relaunch(prepared: Prepared, launch: LaunchSpec, attempts: number): Promise<void> {
@@ -187,7 +187,7 @@ export class LaunchSite implements AsyncDisposable {
     });
     for (const runtimeId of await this.directories.list()) {
       const record = await this.directories.recordIfWhole(runtimeId);
-      if (record?.ids.kind === "range") ranges.restore(record.ids.base, runtimeId);
+      if (record?.ids.kind === "range") await ranges.restore(record.ids.base, runtimeId);
     }
     if (ground.disks !== undefined) this.#launcher.keepDisks({ ...ground.disks, count: readyDisks });
     const prepared: Prepared = { ...ground, agent: agent.path, ranges, ways: usualWays, shifted: undefined };
@@ -240,8 +240,8 @@ export class LaunchSite implements AsyncDisposable {
     const dir = join(this.#dataDir, "native", "shifted");
     await mkdir(join(this.directories.root, sharedRange), { recursive: true, mode: 0o700 });
     const former = await ShiftedImages.formerBase(dir);
-    if (former !== undefined) ranges.restore(former, sharedRange);
-    return ShiftedImages.open({ dir, base: ranges.take(sharedRange), launcher: this.#launcher });
+    if (former !== undefined) await ranges.restore(former, sharedRange);
+    return ShiftedImages.open({ dir, base: await ranges.take(sharedRange), launcher: this.#launcher });
   }
 
   /** What a service before this one was deleting, or probing, when it ended. */
@@ -295,10 +295,10 @@ async function missingOf(paths: readonly string[]): Promise<string[]> {
   return paths.filter((_, index) => there[index] === false);
 }
 
-function idsFor(prepared: Prepared, runtimeId: RuntimeId, root: LaunchSpec["root"]): IdsSpec {
+async function idsFor(prepared: Prepared, runtimeId: RuntimeId, root: LaunchSpec["root"]): Promise<IdsSpec> {
   if (!prepared.rooted) return prepared.unprivilegedIds;
   const shared = root.kind === "image" ? prepared.shifted?.base : undefined;
-  return { kind: "range", base: shared ?? prepared.ranges.take(runtimeId), count: idsPerSandbox };
+  return { kind: "range", base: shared ?? (await prepared.ranges.take(runtimeId)), count: idsPerSandbox };
 }
 
 async function rootFor(prepared: Prepared, root: LaunchSpec["root"]): Promise<LaunchSpec["root"]> {

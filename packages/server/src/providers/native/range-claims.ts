@@ -1,13 +1,5 @@
-import {
-  existsSync,
-  lstatSync,
-  mkdirSync,
-  readlinkSync,
-  renameSync,
-  statSync,
-  symlinkSync,
-  unlinkSync,
-} from "node:fs";
+import { mkdirSync } from "node:fs";
+import { lstat, mkdir, readdir, readlink, rename, stat, symlink, unlink } from "node:fs/promises";
 import { join } from "node:path";
 
 /** Where services of one machine tell each other which ranges they use. Emptied with every start of the machine. */
@@ -17,8 +9,7 @@ const graceMs = 60_000;
 
 /**
  * A link for each range in use, named by its first id and leading to the runtime's directory: two services, each with a
- * data directory of its own, then never map two sandboxes to the same users. A link that leads nowhere is nobody's. The
- * calls are synchronous because each is one step on a file system in memory.
+ * data directory of its own, then never map two sandboxes to the same users. A link that leads nowhere is nobody's.
  */
 export class RangeClaims {
   readonly #dir: string;
@@ -40,59 +31,84 @@ export class RangeClaims {
     }
   }
 
+  /** @returns the first ids of all ranges that are claimed, by whomever, or were. */
+  async listed(): Promise<ReadonlySet<number>> {
+    const names = await readdir(this.#dir).catch(() => []);
+    return new Set(names.map(Number).filter(Number.isInteger));
+  }
+
   /** @returns false when another service's runtime has the range. */
-  claim(base: number, runtimeId: string): boolean {
+  async claim(base: number, runtimeId: string): Promise<boolean> {
     const path = join(this.#dir, String(base));
     const target = join(this.#runtimes, runtimeId);
     for (let tried = 0; tried < 3; tried += 1) {
-      // Whatever empties /run may have taken the folder away while the service ran.
-      if (!existsSync(this.#dir)) mkdirSync(this.#dir, { recursive: true, mode: 0o700 });
-      if (succeeds(() => symlinkSync(target, path), "EEXIST")) return true;
-      if (linkTarget(path) === target) return true;
-      if (isHeld(path)) return false;
-      this.#setAside(path);
+      if (await this.#link(target, path)) return true;
+      if ((await linkTarget(path)) === target) return true;
+      if (await isHeld(path)) return false;
+      await this.#setAside(path);
     }
     return false;
   }
 
-  release(base: number, runtimeId: string): void {
+  async release(base: number, runtimeId: string): Promise<void> {
     const path = join(this.#dir, String(base));
-    if (linkTarget(path) === join(this.#runtimes, runtimeId)) succeeds(() => unlinkSync(path), "ENOENT");
+    if ((await linkTarget(path)) === join(this.#runtimes, runtimeId)) await unless("ENOENT", unlink(path));
+  }
+
+  /** @returns false when there is one. */
+  async #link(target: string, path: string): Promise<boolean> {
+    const linked = () => unless("EEXIST", symlink(target, path));
+    try {
+      return await linked();
+    } catch (error) {
+      if (!hasCode(error, "ENOENT")) throw error;
+      // Whatever empties /run may have taken the folder away while the service ran.
+      await mkdir(this.#dir, { recursive: true, mode: 0o700 });
+      return await linked();
+    }
   }
 
   /** Takes a stale claim away; one that another service made in its place meanwhile is put back. */
-  #setAside(path: string): void {
+  async #setAside(path: string): Promise<void> {
     const aside = `${path}.${process.pid}`;
-    if (!succeeds(() => renameSync(path, aside), "ENOENT")) return;
-    if (isHeld(aside)) renameSync(aside, path);
-    else unlinkSync(aside);
+    if (!(await unless("ENOENT", rename(path, aside)))) return;
+    if (await isHeld(aside)) await rename(aside, path);
+    else await unlink(aside);
   }
 }
 
-function isHeld(path: string): boolean {
+async function isHeld(path: string): Promise<boolean> {
   let madeAt = 0;
-  const there = succeeds(() => {
-    madeAt = lstatSync(path).mtimeMs;
-  }, "ENOENT");
+  const there = await unless(
+    "ENOENT",
+    lstat(path).then(({ mtimeMs }) => {
+      madeAt = mtimeMs;
+    }),
+  );
   if (!there) return false;
-  return Date.now() - madeAt < graceMs || succeeds(() => statSync(path), "ENOENT");
+  return Date.now() - madeAt < graceMs || (await unless("ENOENT", stat(path)));
 }
 
-function linkTarget(path: string): string | undefined {
-  let target: string | undefined;
-  succeeds(() => {
-    target = readlinkSync(path);
-  }, "ENOENT");
-  return target;
-}
-
-/** @returns false when it fails with the code that is expected; @throws anything else. */
-function succeeds(action: () => unknown, expected: string): boolean {
+async function linkTarget(path: string): Promise<string | undefined> {
   try {
-    action();
-    return true;
+    return await readlink(path);
   } catch (error) {
-    if (error instanceof Error && "code" in error && error.code === expected) return false;
+    if (hasCode(error, "ENOENT")) return undefined;
     throw error;
   }
+}
+
+/** @returns false when it fails with the code that is expected; rejects with anything else. */
+async function unless(expected: string, action: Promise<unknown>): Promise<boolean> {
+  try {
+    await action;
+    return true;
+  } catch (error) {
+    if (hasCode(error, expected)) return false;
+    throw error;
+  }
+}
+
+function hasCode(error: unknown, code: string): boolean {
+  return error instanceof Error && "code" in error && error.code === code;
 }
