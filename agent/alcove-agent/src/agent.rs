@@ -9,6 +9,7 @@ use crate::limits::Looks;
 use crate::monitor;
 use crate::oom::OomCounters;
 use crate::poller::{HANG_UP, PEER_GONE, Poller, READ, Source, WRITE};
+use crate::route_sockets::RouteSockets;
 use crate::slab::{Key, Slab};
 use crate::timers::{TimerId, Timers};
 use crate::users::Ids;
@@ -57,6 +58,7 @@ pub struct Options {
     pub ids: Ids,
     /// Soft and hard limit of open files to give to commands.
     pub open_files: (u64, u64),
+    pub route_sockets: Option<RouteSockets>,
 }
 
 pub struct Agent {
@@ -94,6 +96,7 @@ pub struct Agent {
     pub scratch: Vec<u8>,
     /// The null device, once a command has needed it.
     pub null: Option<Rc<OwnedFd>>,
+    route_sockets: Option<RouteSockets>,
 }
 
 pub fn busy(message: impl Into<String>) -> ErrorBody {
@@ -111,6 +114,9 @@ impl Agent {
         poller.add(signals.as_raw_fd(), Source::Signals, READ)?;
         poller.add(timers.fd(), Source::Timers, READ)?;
         poller.add(workers.fd(), Source::Workers, READ)?;
+        if let Some(sockets) = &options.route_sockets {
+            poller.add(sockets.fd(), Source::RouteSockets, READ)?;
+        }
         let own_score: i32 = sys::read_small(c"/proc/self/oom_score_adj", 64)
             .ok()
             .and_then(|bytes| String::from_utf8_lossy(&bytes).trim().parse().ok())
@@ -147,6 +153,7 @@ impl Agent {
             stopping: false,
             scratch: Vec::new(),
             null: None,
+            route_sockets: options.route_sockets,
         })
     }
 
@@ -180,6 +187,12 @@ impl Agent {
             Source::ExecStderr(key) => self.output_ready(key, crate::journal::Stream::Stderr),
             Source::ExecStdin(key) => self.feed(key),
             Source::Monitor(key) => self.monitor_ready(key),
+            Source::RouteSockets => {
+                if let Some(sockets) = &mut self.route_sockets {
+                    // Who asked may be gone; whoever asks next is told again.
+                    let _ = sockets.answer();
+                }
+            }
         }
     }
 

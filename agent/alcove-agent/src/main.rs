@@ -29,6 +29,7 @@ mod output;
 mod poller;
 mod pump;
 mod requests;
+mod route_sockets;
 mod shell_line;
 mod slab;
 mod stats;
@@ -42,17 +43,18 @@ mod workers;
 
 use agent::{Agent, Options};
 use oom::OomCounters;
+use route_sockets::RouteSockets;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
 use std::process::ExitCode;
 
 const USAGE: &str =
-    "usage: alcove-agent serve (--listen-fd N | --socket PATH) [--oom-fd N]... [--exec-cgroup-fd N]... [--exec-pids-fd N] [--compat] [--filter]
+    "usage: alcove-agent serve (--listen-fd N | --socket PATH) [--oom-fd N]... [--exec-cgroup-fd N]... [--exec-pids-fd N] [--routes-fd N] [--compat] [--filter]
        alcove-agent stdio --socket PATH
        alcove-agent --version";
 
 enum Command {
-    Serve { listener: Endpoint, oom: Vec<RawFd>, groups: Groups, filters: Filters },
+    Serve { listener: Endpoint, oom: Vec<RawFd>, groups: Groups, filters: Filters, routes: Option<RawFd> },
     Stdio { socket: String },
     Version,
 }
@@ -85,7 +87,7 @@ fn parse(arguments: &[String]) -> Result<Command, String> {
         return Ok(Command::Version);
     }
     let (mut listen_fd, mut socket, mut filters) = (None, None, Filters::default());
-    let (mut oom, mut groups) = (Vec::new(), Groups::default());
+    let (mut oom, mut groups, mut routes) = (Vec::new(), Groups::default(), None);
     while let Some(option) = rest.next() {
         let mut value = || rest.next().ok_or_else(|| format!("{option} wants a value"));
         let number = |text: &String| text.parse::<RawFd>().map_err(|_| format!("{option}: {text:?} is no descriptor"));
@@ -95,6 +97,7 @@ fn parse(arguments: &[String]) -> Result<Command, String> {
             "--oom-fd" => oom.push(number(value()?)?),
             "--exec-cgroup-fd" => groups.join.push(number(value()?)?),
             "--exec-pids-fd" => groups.pids = Some(number(value()?)?),
+            "--routes-fd" => routes = Some(number(value()?)?),
             "--compat" => filters.compat = true,
             "--filter" => filters.shared = true,
             _ => return Err(format!("option {option} is unknown")),
@@ -102,10 +105,10 @@ fn parse(arguments: &[String]) -> Result<Command, String> {
     }
     match (name, listen_fd, socket) {
         (Some("serve"), Some(fd), None) => {
-            Ok(Command::Serve { listener: Endpoint::Descriptor(fd), oom, groups, filters })
+            Ok(Command::Serve { listener: Endpoint::Descriptor(fd), oom, groups, filters, routes })
         }
         (Some("serve"), None, Some(path)) => {
-            Ok(Command::Serve { listener: Endpoint::Path(path), oom, groups, filters })
+            Ok(Command::Serve { listener: Endpoint::Path(path), oom, groups, filters, routes })
         }
         (Some("serve"), _, _) => Err("serve wants one of --listen-fd and --socket".into()),
         (Some("stdio"), None, Some(socket)) if oom.is_empty() && groups.join.is_empty() && !filters.compat => {
@@ -125,9 +128,9 @@ fn main() -> ExitCode {
             Ok(())
         }
         Ok(Command::Stdio { socket }) => bridge::run(&socket).map_err(|error| format!("{socket}: {error}")),
-        Ok(Command::Serve { listener, oom, groups, filters }) => {
+        Ok(Command::Serve { listener, oom, groups, filters, routes }) => {
             exec_group::set(&groups.join, groups.pids);
-            serve(listener, &oom, &filters)
+            serve(listener, &oom, &filters, routes)
         }
         Err(error) => {
             eprintln!("alcove-agent: {error}\n{USAGE}");
@@ -143,7 +146,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn serve(endpoint: Endpoint, oom: &[RawFd], filters: &Filters) -> Result<(), String> {
+fn serve(endpoint: Endpoint, oom: &[RawFd], filters: &Filters, routes: Option<RawFd>) -> Result<(), String> {
     sys::set_compat(filters.compat);
     if filters.compat {
         compat::install().map_err(|error| format!("--compat: {error}"))?;
@@ -172,7 +175,13 @@ fn serve(endpoint: Endpoint, oom: &[RawFd], filters: &Filters) -> Result<(), Str
         }
     };
     console::say(format_args!("version {} started as process {}", env!("CARGO_PKG_VERSION"), std::process::id()));
-    let options = Options { listener, oom: OomCounters::new(oom), ids: users::detect_ids(), open_files };
+    let route_sockets = routes.map(|fd| {
+        // Whatever it is, it is of no use to commands.
+        let _ = sys::set_cloexec(fd);
+        // SAFETY: whoever started the agent passed this descriptor for its use.
+        RouteSockets::new(unsafe { OwnedFd::from_raw_fd(fd) })
+    });
+    let options = Options { listener, oom: OomCounters::new(oom), ids: users::detect_ids(), open_files, route_sockets };
     Agent::new(options).and_then(|mut agent| agent.run()).map_err(|error| error.to_string())
 }
 

@@ -11,6 +11,7 @@ pub enum Source {
     Signals,
     Timers,
     Workers,
+    RouteSockets,
     Connection(Key),
     ExecStdout(Key),
     ExecStderr(Key),
@@ -32,6 +33,7 @@ impl Source {
             Source::ExecStderr(key) => pack(6, key),
             Source::ExecStdin(key) => pack(7, key),
             Source::Monitor(key) => pack(8, key),
+            Source::RouteSockets => 9 << 56,
         }
     }
 
@@ -46,6 +48,7 @@ impl Source {
             5 => Source::ExecStdout(key),
             6 => Source::ExecStderr(key),
             7 => Source::ExecStdin(key),
+            9 => Source::RouteSockets,
             _ => Source::Monitor(key),
         }
     }

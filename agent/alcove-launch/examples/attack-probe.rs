@@ -345,6 +345,7 @@ fn take(what: &str, number: usize) -> usize {
         "streams" => fill_streams(number),
         "datagrams" => fill_datagrams(number),
         "routes" => ask_for_routes(number),
+        "route-sockets" => count(number, || socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)),
         "errors" => queue_errors(number),
         "packet-options" => keep_packet_options(number),
         "filters" => filter_sockets(number),

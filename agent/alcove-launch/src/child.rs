@@ -3,7 +3,7 @@
 //! It starts with a copy of the service's mounts, all capabilities inside its own user namespace and none outside, and
 //! gives up the rest step by step. Until the last step it dies with its parent.
 
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 
 use serde::{Deserialize, Serialize};
 
@@ -101,8 +101,13 @@ fn start(plan: &mut Plan<'_>) -> Result<std::convert::Infallible> {
     inside::set_hostname(&plan.spec.hostname)?;
     harden::limit(plan.spec)?;
 
-    let arguments = inherit_descriptors(plan)?;
-    harden::drop_rights(&plan.spec.added_caps)?;
+    let mut arguments = inherit_descriptors(plan)?;
+    if let Some(listener) = harden::drop_rights(plan.spec)? {
+        let fd = listener.into_raw_fd();
+        // SAFETY: a descriptor of ours, for the agent to inherit.
+        sys::check(unsafe { libc::fcntl(fd, libc::F_SETFD, 0) } as libc::c_long).at("seccomp", "listener")?;
+        arguments.extend(["--routes-fd".to_owned(), fd.to_string()]);
+    }
     sys::set_death_signal(0).at("inside", "death signal")?;
     inside::exec(agent_fd, &arguments)
 }

@@ -1,7 +1,9 @@
 //! The last steps before the agent's exec: resource limits, capabilities, no new privileges, Landlock, seccomp.
 
+use std::os::fd::OwnedFd;
+
 use crate::error::{AtStep, Result, StepError};
-use crate::spec::LaunchSpec;
+use crate::spec::{LaunchSpec, Network};
 use crate::{landlock, sys};
 
 const STEP: &str = "harden";
@@ -84,8 +86,9 @@ fn lower(resource: libc::__rlimit_resource_t, wanted: u64) -> Result<()> {
     Ok(())
 }
 
-pub fn drop_rights(added: &[String]) -> Result<()> {
-    let kept = kept_caps(added)?;
+/// Returns where the agent is asked for sockets that tell of the network, if it is.
+pub fn drop_rights(spec: &LaunchSpec) -> Result<Option<OwnedFd>> {
+    let kept = kept_caps(&spec.added_caps)?;
     for cap in 0..64 {
         if kept & (1 << cap) == 0 {
             // SAFETY: plain numbers. Numbers this kernel does not know answer EINVAL.
@@ -104,7 +107,13 @@ pub fn drop_rights(added: &[String]) -> Result<()> {
     }
     set_caps(kept)?;
     landlock::confine()?;
-    alcove_filter::install().at("seccomp", "filter")
+    if spec.network == Network::None {
+        // Refused where somebody above has a listener already, as in some containers.
+        if let Ok(listener) = alcove_filter::install_asking() {
+            return Ok(Some(listener));
+        }
+    }
+    alcove_filter::install().at("seccomp", "filter").map(|()| None)
 }
 
 fn kept_caps(added: &[String]) -> Result<u64> {

@@ -1,6 +1,7 @@
 //! Programs of the kernel's packet filter, as far as seccomp needs them.
 
 use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 #[cfg(target_arch = "x86_64")]
 pub const AUDIT_ARCH: u32 = 0xc000_003e;
@@ -9,6 +10,8 @@ pub const AUDIT_ARCH: u32 = 0xc000_00b7;
 
 pub const RET_ALLOW: u32 = 0x7fff_0000;
 pub const RET_ERRNO: u32 = 0x0005_0000;
+/// Whoever holds the listener decides.
+pub const RET_ASK: u32 = 0x7fc0_0000;
 
 pub const LOAD_WORD: u16 = 0x20;
 pub const AND: u16 = 0x54;
@@ -69,11 +72,23 @@ impl Program {
 
     /// Makes it a filter of this process and of all it starts. Needs no_new_privs.
     pub fn install(&mut self) -> io::Result<()> {
+        self.set(0).map(drop)
+    }
+
+    /// The same; who holds the descriptor is asked where the program says so. A process has at most one above it.
+    pub fn install_with_listener(&mut self) -> io::Result<OwnedFd> {
+        const NEW_LISTENER: u32 = 1 << 3;
+        let fd = self.set(NEW_LISTENER)?;
+        // SAFETY: the kernel has just made this descriptor and nobody else owns it.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+    }
+
+    fn set(&mut self, flags: u32) -> io::Result<libc::c_long> {
         let program = libc::sock_fprog { len: self.0.len() as u16, filter: self.0.as_mut_ptr() };
         const SET_MODE_FILTER: u32 = 1;
         // SAFETY: the program and its instructions are alive through the call.
-        let result = unsafe { libc::syscall(libc::SYS_seccomp, SET_MODE_FILTER, 0, &raw const program) };
-        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        let result = unsafe { libc::syscall(libc::SYS_seccomp, SET_MODE_FILTER, flags, &raw const program) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
     }
 
     #[cfg(test)]

@@ -7,11 +7,12 @@
 //! applied after its changes.
 
 use crate::bpf::{
-    AND, ARCH, AUDIT_ARCH, JUMP_ANY_BIT, JUMP_EQUAL, JUMP_GREATER_EQUAL, NUMBER, Program, RET_ALLOW, RET_ERRNO,
-    argument, argument_high,
+    AND, ARCH, AUDIT_ARCH, JUMP_ANY_BIT, JUMP_EQUAL, JUMP_GREATER_EQUAL, NUMBER, Program, RET_ALLOW, RET_ASK,
+    RET_ERRNO, argument, argument_high,
 };
 use crate::socket_options;
 use std::io::Result;
+use std::os::fd::OwnedFd;
 
 /// Numbers above the tables of the libc crate.
 const SYS_OPEN_TREE_ATTR: libc::c_long = 467;
@@ -121,11 +122,11 @@ pub const fn refuse(errno: i32) -> u32 {
     RET_ERRNO | errno as u32
 }
 
-/// Everything a sandbox may not do.
-fn all() -> Program {
+/// Everything a sandbox may not do. `routes` is for sockets that tell of interfaces and routes.
+fn all(routes: u32) -> Program {
     let mut program = own_table();
     namespaces_and_kernel(&mut program);
-    shared(&mut program, false);
+    shared(&mut program, routes, false);
     program.give(RET_ALLOW);
     program
 }
@@ -133,7 +134,7 @@ fn all() -> Program {
 /// What reaches the tables and disks that sandboxes share with their host, and nothing else.
 fn only_shared() -> Program {
     let mut program = own_table();
-    shared(&mut program, true);
+    shared(&mut program, RET_ALLOW, true);
     program.give(RET_ALLOW);
     program
 }
@@ -177,7 +178,7 @@ fn namespaces_and_kernel(program: &mut Program) {
 }
 
 /// `packets`: packet sockets stay, which take a capability.
-fn shared(program: &mut Program, packets: bool) {
+fn shared(program: &mut Program, routes: u32, packets: bool) {
     for call in ASYNCHRONOUS_IO {
         program.when(*call as u32, refuse(libc::ENOSYS));
     }
@@ -192,7 +193,7 @@ fn shared(program: &mut Program, packets: bool) {
         rules.give(RET_ALLOW);
     });
     for call in [libc::SYS_socket, libc::SYS_socketpair] {
-        program.only_for(call, |rules| common_sockets(rules, packets));
+        program.only_for(call, |rules| common_sockets(rules, routes, packets));
     }
     program.only_for(libc::SYS_setsockopt, |rules| socket_options::rules(rules, packets));
     own_filters(program);
@@ -237,7 +238,7 @@ fn own_filters(program: &mut Program) {
     });
 }
 
-fn common_sockets(rules: &mut Program, packets: bool) {
+fn common_sockets(rules: &mut Program, routes: u32, packets: bool) {
     rules.load(argument(0));
     rules.when(libc::AF_UNIX as u32, RET_ALLOW);
     if packets {
@@ -245,7 +246,7 @@ fn common_sockets(rules: &mut Program, packets: bool) {
     }
     rules.block(libc::AF_NETLINK as u32, |rules| {
         rules.load(argument(2));
-        rules.when(libc::NETLINK_ROUTE as u32, RET_ALLOW);
+        rules.when(libc::NETLINK_ROUTE as u32, routes);
         rules.give(refuse(libc::EPROTONOSUPPORT));
     });
     // One of the two internet families, or none.
@@ -269,7 +270,13 @@ fn common_sockets(rules: &mut Program, packets: bool) {
 
 /// Needs no_new_privs to be set already.
 pub fn install() -> Result<()> {
-    all().install()
+    all(RET_ALLOW).install()
+}
+
+/// The same; whoever holds the descriptor is asked for each socket that tells of interfaces and routes. Answers that nobody
+/// takes wait in these and are counted for nobody.
+pub fn install_asking() -> Result<OwnedFd> {
+    all(RET_ASK).install_with_listener()
 }
 
 /// What no profile of an engine refuses: calls that reach the tables and disks which sandboxes share with their host.
@@ -284,7 +291,7 @@ mod tests {
     use crate::bpf::{LOAD_WORD, RETURN};
 
     fn decide(call: libc::c_long, arch: u32, arguments: [u64; 6]) -> u32 {
-        run(&all(), call, arch, arguments)
+        run(&all(RET_ALLOW), call, arch, arguments)
     }
 
     /// Runs the program as the kernel would.
@@ -368,6 +375,8 @@ mod tests {
         }
         assert_eq!(socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE), RET_ALLOW);
         assert_eq!(socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_AUDIT), refuse(libc::EPROTONOSUPPORT));
+        let route = [libc::AF_NETLINK as u64, libc::SOCK_RAW as u64, libc::NETLINK_ROUTE as u64, 0, 0, 0];
+        assert_eq!(run(&all(RET_ASK), libc::SYS_socket, AUDIT_ARCH, route), RET_ASK);
     }
 
     fn option(program: &Program, level: i32, name: i32) -> u32 {
@@ -377,7 +386,7 @@ mod tests {
     #[test]
     fn socket_options_are_those_that_programs_use() {
         let v6_pktoptions = 6;
-        for program in [all(), only_shared()] {
+        for program in [all(RET_ALLOW), only_shared()] {
             for (level, name, answer) in [
                 (libc::SOL_SOCKET, libc::SO_REUSEADDR, RET_ALLOW),
                 (libc::SOL_SOCKET, libc::SO_KEEPALIVE, RET_ALLOW),
@@ -409,13 +418,13 @@ mod tests {
                 assert_eq!(option(&program, level, name), answer, "{level} {name}");
             }
         }
-        assert_eq!(option(&all(), libc::SOL_NETLINK, 1), RET_ALLOW);
+        assert_eq!(option(&all(RET_ALLOW), libc::SOL_NETLINK, 1), RET_ALLOW);
         assert_eq!(option(&only_shared(), libc::SOL_PACKET, 1), RET_ALLOW);
     }
 
     #[test]
     fn nobody_inside_adds_filters_of_their_own() {
-        for program in [all(), only_shared()] {
+        for program in [all(RET_ALLOW), only_shared()] {
             let call = |number, arguments| run(&program, number, AUDIT_ARCH, arguments);
             let prctl = |option: i32, mode: u64| call(libc::SYS_prctl, [option as u64, mode, 0, 0, 0, 0]);
             assert_eq!(call(libc::SYS_seccomp, [1, 0, 0, 0, 0, 0]), refuse(libc::EINVAL));

@@ -16,17 +16,17 @@ const SOL_RAW: u32 = 255;
 const SOL_PACKET: u32 = 263;
 const SOL_NETLINK: u32 = 270;
 
-/// SNDBUF, RCVBUF, SNDBUFFORCE, RCVBUFFORCE. Answered as done, as the kernel does with sizes above what it allows: a
-/// queue's first size bounds what a socket can hold back.
-const QUEUE_SIZES: &[u32] = &[7, 8, 32, 33];
-/// REUSEADDR, DONTROUTE, BROADCAST, KEEPALIVE, OOBINLINE, NO_CHECK, PRIORITY, LINGER, REUSEPORT, PASSCRED, RCVLOWAT,
+/// RCVBUF, SNDBUFFORCE, RCVBUFFORCE. Answered as done, as the kernel does with sizes above what it allows: a receiving queue's
+/// first size bounds what a socket can hold back. What a sender has queued is counted as its memory.
+const QUEUE_SIZES: &[u32] = &[8, 32, 33];
+/// REUSEADDR, DONTROUTE, BROADCAST, SNDBUF, KEEPALIVE, OOBINLINE, NO_CHECK, PRIORITY, LINGER, REUSEPORT, PASSCRED, RCVLOWAT,
 /// SNDLOWAT, RCVTIMEO, SNDTIMEO, BINDTODEVICE, DETACH_FILTER, TIMESTAMP, PASSSEC, TIMESTAMPNS, MARK, RXQ_OVFL, PEEK_OFF,
 /// BUSY_POLL, INCOMING_CPU, BINDTOIFINDEX, TIMESTAMP_NEW, TIMESTAMPNS_NEW, RCVTIMEO_NEW, SNDTIMEO_NEW, RCVMARK,
 /// PASSPIDFD, PASSRIGHTS. Not SO_ATTACH_*, whose programs take the kernel's only memory for compiled ones; not
 /// TIMESTAMPING and ZEROCOPY, whose answers wait uncounted.
 const COMMON: &[u32] = &[
-    2, 5, 6, 9, 10, 11, 12, 13, 15, 16, 18, 19, 20, 21, 25, 27, 29, 34, 35, 36, 40, 42, 46, 49, 62, 63, 64, 66, 67, 75,
-    76, 83,
+    2, 5, 6, 7, 9, 10, 11, 12, 13, 15, 16, 18, 19, 20, 21, 25, 27, 29, 34, 35, 36, 40, 42, 46, 49, 62, 63, 64, 66, 67,
+    75, 76, 83,
 ];
 /// NODELAY, MAXSEG, CORK, KEEPIDLE, KEEPINTVL, KEEPCNT, SYNCNT, LINGER2, DEFER_ACCEPT, WINDOW_CLAMP, QUICKACK, CONGESTION,
 /// THIN_LINEAR_TIMEOUTS, THIN_DUPACK, USER_TIMEOUT, FASTOPEN, NOTSENT_LOWAT, FASTOPEN_CONNECT, FASTOPEN_NO_COOKIE, INQ.
