@@ -204,6 +204,8 @@ export class WebSocketExec {
         }
       }
       if (ended) this.#close(closeCodes.normal);
+      // Only the way to the sandbox is broken: the client attaches again, as after any other cut.
+      else if (follow.sandboxRuns) this.#close(closeCodes.goingAway);
       else this.#fail(new Unavailable("the sandbox ended while the command ran"));
     } catch (error) {
       if (!(error instanceof CallerGone || this.#call.signal.reason instanceof ShuttingDown))

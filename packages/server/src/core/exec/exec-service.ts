@@ -56,6 +56,8 @@ export interface ExecFollow extends AsyncDisposable {
   readonly execId: ExecId;
   readonly pid: number;
   readonly events: AsyncIterable<FollowedEvent>;
+  /** After events that ended without an exit: whether the sandbox goes on, so that the command can be asked for again. */
+  readonly sandboxRuns: boolean;
   writeStdin(data: Uint8Array): Promise<void>;
   closeStdin(): Promise<void>;
   /**
@@ -593,6 +595,7 @@ export class ExecService implements Disposable {
       }
     };
     const onAbort = () => void closeView();
+    const sandboxRuns = () => this.#tracker.follows(target.row.id);
     if (signal.aborted) onAbort();
     else signal.addEventListener("abort", onAbort, { once: true });
     return {
@@ -602,6 +605,9 @@ export class ExecService implements Disposable {
       writeStdin: (data) => lasting.writeStdin(data),
       closeStdin: () => lasting.closeStdin(),
       watchInput: (listener) => lasting.watchInput(listener),
+      get sandboxRuns() {
+        return sandboxRuns();
+      },
       [Symbol.asyncDispose]: async () => {
         signal.removeEventListener("abort", onAbort);
         if (this.#inputs.get(key) === lasting) this.#inputs.delete(key);
