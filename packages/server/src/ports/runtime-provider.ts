@@ -80,6 +80,8 @@ export interface RuntimeSpec {
   metadata: Readonly<Record<string, string>>;
   /** Written down with the runtime; absent or empty: nobody's. */
   ownerId?: string;
+  /** Written down with the runtime. */
+  name?: string;
 }
 
 export interface SpawnedRuntime {
@@ -105,9 +107,12 @@ export interface InventoryEntry {
 /** Enough to know a sandbox again without the store. */
 export interface SandboxNote {
   image: string;
+  /** As `spawn()` answered it. */
+  imageResolved?: string;
   memoryMb: number;
   vcpus: number;
   ownerId: string;
+  name?: string;
   metadata: Record<string, string>;
   env: Record<string, string>;
   user?: string;

@@ -108,22 +108,24 @@ describe("the first pass", () => {
   });
 
   it("takes in what a lost database does not know, and destroys it later when nobody wants it", async () => {
-    const [known, bare] = ["rt-known" as RuntimeId, "rt-bare" as RuntimeId];
+    const known = "rt-known" as RuntimeId;
+    const namesake = "rt-namesake" as RuntimeId;
+    const bare = "rt-bare" as RuntimeId;
     const shared = { state: "running", expiresInMs: null } as const;
-    backend.runtimes.set(known, {
-      ...shared,
-      sandboxId: "sb-known" as SandboxId,
-      note: {
-        image: "scripted:2",
-        memoryMb: 64,
-        vcpus: 2,
-        ownerId: "ada",
-        metadata: { a: "b" },
-        env: { SECRET: "x" },
-        createdAt: new Date(clock.now().getTime() - 1_000),
-        expiresAt: new Date(clock.now().getTime() + 7_200_000),
-      },
-    });
+    const note = {
+      image: "scripted",
+      imageResolved: "scripted:2",
+      memoryMb: 64,
+      vcpus: 2,
+      ownerId: "ada",
+      name: "seven",
+      metadata: { a: "b" },
+      env: { SECRET: "x" },
+      createdAt: new Date(clock.now().getTime() - 1_000),
+      expiresAt: new Date(clock.now().getTime() + 7_200_000),
+    };
+    backend.runtimes.set(known, { ...shared, sandboxId: "sb-known" as SandboxId, note });
+    backend.runtimes.set(namesake, { ...shared, sandboxId: "sb-namesake" as SandboxId, note });
     backend.runtimes.set(bare, { ...shared, sandboxId: "sb-bare" as SandboxId });
     backend.runtimes.set("rt-dead" as RuntimeId, {
       ...shared,
@@ -150,19 +152,23 @@ describe("the first pass", () => {
     h.provider.hook = () => undefined;
     await h.reconciler.reconcile();
     expect(recovering).toBe(false);
-    expect([...backend.runtimes.keys()]).toEqual([known, bare]);
+    expect([...backend.runtimes.keys()]).toEqual([known, namesake, bare]);
     expect(h.service.running("sb-known").row).toMatchObject({
-      image: "scripted:2",
+      image: "scripted",
+      imageResolved: "scripted:2",
       memoryMb: 64,
       ownerId: "ada",
+      name: "seven",
       metadata: { a: "b" },
       expiresAt: new Date(clock.now().getTime() + 7_200_000),
     });
+    // Two of one owner cannot have one name.
+    expect(h.service.running("sb-namesake").row).toMatchObject({ ownerId: "ada", name: null });
     expect(h.service.running("sb-bare").row).toMatchObject({ ownerId: "", memoryMb: 512 });
-    expect((await store.sandboxes.inUse("ada")).owner.sandboxes).toBe(1);
+    expect((await store.sandboxes.inUse("ada")).owner.sandboxes).toBe(2);
     backend.runtimes.set("rt-later" as RuntimeId, { ...shared, sandboxId: "sb-later" as SandboxId });
     await h.reconciler.reconcile();
-    expect([...backend.runtimes.keys()]).toEqual([known, bare]);
+    expect([...backend.runtimes.keys()]).toEqual([known, namesake, bare]);
   });
 
   it("an older database ends no sandbox that runs: it may have been extended since", async () => {

@@ -77,8 +77,12 @@ export class RecoverFlow {
     const entry = live.add(row, provider);
     try {
       await live.work(entry, "other", async () => {
-        // It runs already, so no limit keeps it out.
-        await store.sandboxes.reserve({ row, limits: noCapacityLimits, fence });
+        // It runs already, so no limit keeps it out; a name that another has by now stays with that one.
+        const taken = { row, limits: noCapacityLimits, fence };
+        const result = await store.sandboxes.reserve(taken);
+        if (result.admitted) return;
+        entry.row = { ...row, name: null };
+        await store.sandboxes.reserve({ ...taken, row: entry.row });
       });
     } catch (error) {
       live.remove(entry);
@@ -316,11 +320,11 @@ function recoveredRow(found: {
     provider: found.provider,
     workerId: found.workerId,
     image: note?.image ?? "unknown",
-    imageResolved: null,
+    imageResolved: note?.imageResolved ?? null,
     memoryMb: note?.memoryMb ?? defaults.memoryMb,
     vcpus: note?.vcpus ?? defaults.vcpus,
     ownerId: note?.ownerId ?? "",
-    name: null,
+    name: note?.name ?? null,
     metadata: note?.metadata ?? {},
     env: note?.env ?? {},
     user: note?.user ?? null,

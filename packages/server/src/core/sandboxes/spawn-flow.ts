@@ -289,6 +289,7 @@ function runtimeSpec(row: SandboxRow, plan: SpawnPlan, lifeMs: number): RuntimeS
     expiresInMs: lifeMs,
     metadata: plan.metadata,
     ownerId: plan.ownerId,
+    ...(plan.name === null ? {} : { name: plan.name }),
   };
 }
 

@@ -12,6 +12,7 @@ export const WrittenNote = Type.Object({
   memoryMb: Type.Integer(),
   vcpus: Type.Number(),
   ownerId: Type.String(),
+  name: Type.Optional(Type.String()),
   metadata: texts,
   env: texts,
   user: Type.Optional(Type.String()),
@@ -22,12 +23,13 @@ export const WrittenNote = Type.Object({
 export type WrittenNote = Static<typeof WrittenNote>;
 
 export function noteOf(spec: RuntimeSpec): WrittenNote {
-  const { image, memoryMb, vcpus, ownerId, metadata, env, user, workdir, network, expiresInMs } = spec;
+  const { image, memoryMb, vcpus, ownerId, name, metadata, env, user, workdir, network, expiresInMs } = spec;
   return {
     image,
     memoryMb,
     vcpus,
     ownerId: ownerId ?? "",
+    ...(name === undefined ? {} : { name }),
     metadata: { ...metadata },
     env: { ...env },
     ...(user === undefined ? {} : { user }),
@@ -37,13 +39,17 @@ export function noteOf(spec: RuntimeSpec): WrittenNote {
   };
 }
 
-export function fromNote(record: { createdAt: string; sandbox?: WrittenNote }): { note?: SandboxNote } {
+/** @param record one of a runtime that runs: it names its image as resolved. */
+export function fromNote(record: { image: string; createdAt: string; sandbox?: WrittenNote }): {
+  note?: SandboxNote;
+} {
   const { sandbox } = record;
   if (sandbox === undefined) return {};
   const { expiresAt, ...rest } = sandbox;
   return {
     note: {
       ...rest,
+      imageResolved: record.image,
       createdAt: new Date(record.createdAt),
       ...(expiresAt === undefined ? {} : { expiresAt: new Date(expiresAt) }),
     },

@@ -39,6 +39,8 @@ export interface ProviderUnderTest {
 export interface Runtime {
   runtimeId: RuntimeId;
   sandboxId: SandboxId;
+  /** As its spawn answered it. */
+  image: string;
   operations: SandboxOperations;
 }
 
@@ -118,9 +120,9 @@ export class ContractHarness {
   async spawn(change: Partial<RuntimeSpec> = {}): Promise<Runtime> {
     const spec = this.spec(change);
     this.own(spec.runtimeId);
-    const { runtimeId = spec.runtimeId } = await this.provider.spawn(spec, soon(30_000));
+    const { runtimeId = spec.runtimeId, image } = await this.provider.spawn(spec, soon(30_000));
     this.own(runtimeId);
-    return { runtimeId, sandboxId: spec.sandboxId, operations: this.provider.sandbox(runtimeId) };
+    return { runtimeId, image, sandboxId: spec.sandboxId, operations: this.provider.sandbox(runtimeId) };
   }
 
   own(runtimeId: RuntimeId): void {

@@ -111,13 +111,13 @@ export function lifecycleContract(harness: ContractHarness): void {
   it("adopt() after a restart finds a command still running and its output complete", async (context) => {
     harness.wants(context, "adopt", "stdin");
     harness.needs(context, "reattach");
-    const made = { memoryMb: 256, vcpus: 1, ownerId: "ada", metadata: { job: "7" } };
-    const { runtimeId, sandboxId, operations } = await harness.spawn(made);
+    const made = { memoryMb: 256, vcpus: 1, ownerId: "ada", name: "seven", metadata: { job: "7" } };
+    const { runtimeId, image, sandboxId, operations } = await harness.spawn(made);
     const spec = shell("echo before; read line; echo after $line", { detached: true, stdin: true });
     await operations.execs.startDetached(spec, soon());
     const provider = await harness.restart(context);
     // What is written down with a runtime is enough to know its sandbox again without the store.
-    const note = expect.objectContaining(made);
+    const note = expect.objectContaining({ ...made, imageResolved: image });
     const listed = { runtimeId, sandboxId, state: "running", note };
     expect(await provider.inventory(soon())).toContainEqual(expect.objectContaining(listed));
     await provider.adopt(runtimeId, soon());
