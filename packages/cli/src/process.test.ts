@@ -66,6 +66,44 @@ describe.skipIf(skip)(`the service's process${skip ? " (skipped: the agent is no
     expect([code, stderr.includes("Debugger")]).toEqual([0, false]);
   });
 
+  test("takes up limits and defaults at SIGHUP, and names what needs a restart", async () => {
+    const file = path.join(dir, "alcove.yaml");
+    await writeFile(file, "defaults: { max_sandboxes: 1 }\nlogging: { format: json }\n");
+    const { child, ended, url } = await start(path.join(root, "bin/alcove"), [
+      ...["serve", ...flags(), "--config", file],
+    ]);
+    const spawnOne = async () => {
+      const init = { method: "POST", headers: { "content-type": "application/json" }, body: "{}" };
+      const answer = await fetch(`${url}/api/v1/sandboxes`, init);
+      const { created_at = "", expires_at = "", message } = (await answer.json()) as Record<string, string>;
+      return { status: answer.status, message, lifeMs: Date.parse(expires_at) - Date.parse(created_at) };
+    };
+    expect((await spawnOne()).status).toBe(201);
+    expect((await spawnOne()).status).toBe(429);
+    const queued = "spawn_overflow: queue, spawn_queue_timeout: 1ms";
+    const exec = "exec: { disconnect_grace: 31s }";
+    await writeFile(
+      file,
+      `defaults: { max_sandboxes: 2, ttl: 2h, ${queued} }\nlogging: { format: json }\n${exec}\n`,
+    );
+    child.kill("SIGHUP");
+    const second = await vi.waitUntil(
+      async () => {
+        const spawned = await spawnOne();
+        return spawned.status === 201 && spawned;
+      },
+      { timeout: 30_000 },
+    );
+    expect(second.lifeMs).toBe(7_200_000);
+    expect(await spawnOne()).toMatchObject({ status: 429, message: expect.stringContaining("waited 1ms") });
+    child.kill("SIGTERM");
+    const { stderr } = await ended;
+    expect(stderr).toContain("exec.disconnect_grace changed too; that needs a restart");
+    expect(stderr).toContain(
+      "defaults.max_sandboxes, defaults.spawn_overflow, defaults.spawn_queue_timeout, defaults.ttl changed and apply",
+    );
+  });
+
   test("gets the SIGTERM that npm was sent, and is gone when npm is", async () => {
     const { child, ended, url } = await start("npm", ["start", "--", ...flags()]);
     expect(await live(url)).toBe(200);

@@ -2,7 +2,7 @@ import { constants } from "node:fs";
 import { access, mkdir, readFile } from "node:fs/promises";
 import type { AddressInfo } from "node:net";
 import path from "node:path";
-import { needingRestart } from "./config/changes.ts";
+import { changes } from "./config/changes.ts";
 import type { Config } from "./config/config.ts";
 import { openControlPlane } from "./control-plane.ts";
 import { localWorkerId } from "./core/providers/provider-address.ts";
@@ -36,7 +36,7 @@ export interface RunningService {
   refused: { name: string; reason: string }[];
   /** Resolves when the default provider takes spawns. */
   ready: Promise<void>;
-  /** Takes over what can change while it runs: keys and the level of the log. The rest needs a restart. */
+  /** Takes over what can change while it runs: keys, `defaults.*` and the level of the log. The rest needs a restart. */
   reload(config: Config): void;
   /** Stops accepting, lets calls finish within `server.shutdown_grace`, ends the rest. Idempotent. */
   close(): Promise<void>;
@@ -79,7 +79,7 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
     clock,
   });
 
-  const { app, reconciler } = await openControlPlane({
+  const { app, reconciler, sandboxes } = await openControlPlane({
     config,
     logger,
     store,
@@ -96,6 +96,8 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
 
   const owned = opened.move();
   let closing: Promise<void> | undefined;
+  const started = structuredClone(config);
+  let applied = started;
   return {
     url: urlOf(app.server.address(), config.server.host),
     defaultProvider: selection.defaultName,
@@ -106,12 +108,19 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
     refused: selection.refused,
     ready: reconciler.ready,
     reload: (changed) => {
+      const { takenOver, needRestart } = changes(changed, { started, applied });
+      applied = changed;
       logger.level = changed.logging.level;
-      if (changed.auth.enabled === config.auth.enabled) app.replaceKeys(changed.auth);
-      const passedOver = needingRestart(config, changed);
-      if (passedOver.length > 0)
-        logger.warn({ settings: passedOver }, `${passedOver.join(", ")} changed too; that needs a restart`);
-      logger.info("the configuration was read again: keys and the level of the log apply");
+      if (changed.auth.enabled === started.auth.enabled) app.replaceKeys(changed.auth);
+      // Whoever applies them reads them from this object, each time.
+      Object.assign(config.defaults, changed.defaults);
+      sandboxes.limitsChanged();
+      if (needRestart.length > 0)
+        logger.warn({ settings: needRestart }, `${needRestart.join(", ")} changed too; that needs a restart`);
+      logger.info(
+        { settings: takenOver },
+        `the configuration was read again: ${takenOver.length > 0 ? `${takenOver.join(", ")} changed and apply` : "nothing that applies at once has changed"}`,
+      );
     },
     close: () => {
       closing ??= owned.disposeAsync();

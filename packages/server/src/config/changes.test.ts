@@ -1,25 +1,30 @@
 import { expect, it } from "vitest";
-import { needingRestart } from "./changes.ts";
+import { changes } from "./changes.ts";
 import { loadConfig } from "./load.ts";
 
 const configOf = (env: Record<string, string>) => loadConfig({ env, cwd: "/" });
+const started = configOf({ ALCOVE_AUTH_API_KEY: "0123456789abcdef" });
 
-it("names what a reload passes over, and not what it takes over", () => {
-  const before = configOf({ ALCOVE_AUTH_API_KEY: "0123456789abcdef" });
-  expect(
-    needingRestart(
-      before,
-      configOf({ ALCOVE_AUTH_API_KEY: "fedcba9876543210", ALCOVE_LOGGING_LEVEL: "debug" }),
-    ),
-  ).toEqual([]);
-  const after = {
+it("names what a reload takes over, and what needs a restart, as a file spells it", () => {
+  const after = configOf({
+    ALCOVE_AUTH_API_KEY: "fedcba9876543210",
+    ALCOVE_LOGGING_LEVEL: "debug",
     ALCOVE_SERVER_PORT: "7999",
     ALCOVE_DEFAULTS_TTL: "1h",
     ALCOVE_SERVER_CORS_ALLOWED_ORIGINS: "http://a",
-  };
-  expect(needingRestart(before, configOf({ ALCOVE_AUTH_API_KEY: "0123456789abcdef", ...after }))).toEqual([
-    "defaults.ttlMs",
-    "server.corsAllowedOrigins",
-    "server.port",
-  ]);
+    ALCOVE_EXEC_RING_BYTES: "2MiB",
+    ALCOVE_EXEC_MAX_OUTPUT: "2MiB",
+  });
+  const needRestart = ["exec.max_output", "exec.ring_bytes", "server.cors_allowed_origins", "server.port"];
+  expect(changes(after, { started, applied: started })).toEqual({
+    takenOver: ["auth.api_key", "defaults.ttl", "logging.level"],
+    needRestart,
+  });
+  expect(changes(after, { started, applied: after })).toEqual({ takenOver: [], needRestart });
+});
+
+it("keys need a restart too when auth is switched on or off", () => {
+  const after = configOf({});
+  const needRestart = ["auth.api_key", "auth.enabled"];
+  expect(changes(after, { started, applied: started })).toEqual({ takenOver: [], needRestart });
 });

@@ -1,13 +1,41 @@
 import type { Config } from "./config.ts";
+import { configKeys } from "./keys.ts";
 
-/** What a running service takes over. `auth.enabled` is none of it. */
-const takenOver = ["auth.apiKey", "auth.adminApiKey", "logging.level"];
+const isDefault = (name: string) => name.startsWith("defaults.");
+const isAuth = (name: string) => name === "auth.apiKey" || name === "auth.adminApiKey";
 
-/** The settings, as the code names them, that differ and that only a restart takes over. */
-export function needingRestart(before: Config, after: Config): string[] {
+/**
+ * The keys that differ, as a file spells them: those that a running service takes over, and those that need a restart.
+ * @param started with what it was started: what needs a restart is compared with that. @param applied what it last read.
+ */
+export function changes(
+  after: Config,
+  { started, applied }: { started: Config; applied: Config },
+): { takenOver: string[]; needRestart: string[] } {
+  const authStays = after.auth.enabled === started.auth.enabled;
+  const isTakenOver = (name: string) =>
+    isDefault(name) || name === "logging.level" || (authStays && isAuth(name));
+  return {
+    takenOver: differing(applied, after).filter(isTakenOver).map(keyOf),
+    needRestart: differing(started, after)
+      .filter((name) => !isTakenOver(name))
+      .map(keyOf),
+  };
+}
+
+function differing(before: Config, after: Config): string[] {
   const [old, now] = [leaves(before), leaves(after)];
   const names = new Set([...old.keys(), ...now.keys()]);
-  return [...names].filter((name) => !takenOver.includes(name) && old.get(name) !== now.get(name)).sort();
+  return [...names].filter((name) => old.get(name) !== now.get(name)).sort();
+}
+
+/** `defaults.maxTtlMs` is `defaults.max_ttl`. */
+function keyOf(name: string): string {
+  const found = configKeys.find(({ key }) => {
+    const camel = key.replace(/_(\w)/g, (_, letter: string) => letter.toUpperCase());
+    return [camel, `${camel}Ms`, `${camel}Bytes`].includes(name);
+  });
+  return found?.key ?? name;
 }
 
 function leaves(value: object, prefix = "", into = new Map<string, string>()): Map<string, string> {

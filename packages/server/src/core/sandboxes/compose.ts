@@ -41,6 +41,7 @@ export function composeSandboxes(options: {
   clock: Clock;
   ids: Ids;
   logger: Logger;
+  /** Read whenever they are applied: a reload changes them. */
   defaults: SandboxDefaults;
   limits: Limits;
   templates: TemplateExpansion;
@@ -59,9 +60,11 @@ export function composeSandboxes(options: {
   const queue = new SpawnQueue({
     clock,
     events,
-    overflow: defaults.spawnOverflow,
-    timeoutMs: defaults.spawnQueueTimeoutMs,
-    maxWaiting: defaults.maxSpawnQueue,
+    rules: () => ({
+      overflow: defaults.spawnOverflow,
+      timeoutMs: defaults.spawnQueueTimeoutMs,
+      maxWaiting: defaults.maxSpawnQueue,
+    }),
     denied,
   });
   const expiry: ExpiryQueue = new ExpiryQueue({

@@ -30,9 +30,11 @@ function bench(options: {
   const queue = new SpawnQueue({
     clock,
     events,
-    overflow: options.overflow ?? "queue",
-    timeoutMs: options.timeoutMs ?? 30_000,
-    maxWaiting: options.maxWaiting ?? 100,
+    rules: () => ({
+      overflow: options.overflow ?? "queue",
+      timeoutMs: options.timeoutMs ?? 30_000,
+      maxWaiting: options.maxWaiting ?? 100,
+    }),
     denied,
   });
   const attempt = async (ownerId: string): Promise<ReserveResult> => {

@@ -18,10 +18,13 @@ export type ReserveDenied = Extract<ReserveResult, { admitted: false }>;
 export interface SpawnQueueOptions {
   clock: Clock;
   events: EventSink;
-  overflow: "reject" | "queue";
-  timeoutMs: number;
-  /** How many spawns may wait at once. */
-  maxWaiting: number;
+  /** As they stand now; spawns that wait already keep their time. */
+  rules: () => {
+    overflow: "reject" | "queue";
+    timeoutMs: number;
+    /** How many spawns may wait at once. */
+    maxWaiting: number;
+  };
   /** Words for a denial. */
   denied: (ownerId: string, result: ReserveDenied) => DomainError;
 }
@@ -87,7 +90,7 @@ export class SpawnQueue {
   }): Promise<void> {
     request.signal.throwIfAborted();
     if (this.#closed) throw shuttingDown();
-    if (this.#options.overflow === "reject") {
+    if (this.#options.rules().overflow === "reject") {
       const result = await request.attempt();
       if (!result.admitted) throw this.#options.denied(request.ownerId, result);
       return;
@@ -217,7 +220,8 @@ export class SpawnQueue {
   #settle(ownerId: string, denial: CapacityDenied): void {
     for (const entry of [...(this.#lines.get(ownerId) ?? [])]) {
       if (entry.phase !== "arriving") continue;
-      const { maxWaiting, timeoutMs, clock } = this.#options;
+      const { clock } = this.#options;
+      const { maxWaiting, timeoutMs } = this.#options.rules();
       if (timeoutMs <= 0) {
         this.#leave(entry, this.#options.denied(ownerId, denial));
         continue;
@@ -231,19 +235,18 @@ export class SpawnQueue {
       entry.waitingSinceMs = clock.monotonicMs();
       this.#waiting++;
       this.stats.queuedTotal++;
-      entry.timer = clock.setTimer(timeoutMs, () => this.#timeOut(entry, denial));
+      entry.timer = clock.setTimer(timeoutMs, () => this.#timeOut(entry, denial, timeoutMs));
       this.#emit("spawn.queued", entry, { reason: denial.reason, depth: this.#waiting });
     }
   }
 
-  #timeOut(entry: Entry, denial: ReserveDenied): void {
+  #timeOut(entry: Entry, denial: ReserveDenied, timeoutMs: number): void {
     if (entry.phase === "left") return;
     if (entry.attempting) {
-      entry.leaving ??= () => this.#timeOut(entry, denial);
+      entry.leaving ??= () => this.#timeOut(entry, denial, timeoutMs);
       return;
     }
-    const { timeoutMs, denied } = this.#options;
-    const words = denied(entry.ownerId, denial).message;
+    const words = this.#options.denied(entry.ownerId, denial).message;
     this.stats.timeouts++;
     this.#emit("spawn.queue_timeout", entry, { waited_ms: timeoutMs });
     this.#leave(
