@@ -344,7 +344,14 @@ export class Reconciler implements AsyncDisposable {
     const { lifecycle, events, logger } = this.#options;
     await lifecycle.destroys.removeRuntime(provider, runtime.runtimeId);
     logger.info(
-      { provider: provider.name, runtime_id: runtime.runtimeId },
+      {
+        event: "sandbox.destroy",
+        outcome: "ok",
+        ...(runtime.sandboxId === undefined ? {} : { sandbox_id: runtime.sandboxId }),
+        runtime_id: runtime.runtimeId,
+        provider: provider.name,
+        reason: "reconciled",
+      },
       "an orphaned runtime was destroyed",
     );
     const data = { action: "destroyed_orphan", provider: provider.name };

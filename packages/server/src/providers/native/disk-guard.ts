@@ -3,6 +3,7 @@ import { stat, statfs } from "node:fs/promises";
 import { basename, join } from "node:path";
 import { promisify } from "node:util";
 import type { Logger } from "../../platform/logger.ts";
+import { outsideRequests } from "../../platform/request-scope.ts";
 import { type RuntimeId, StorageFull } from "../../ports/index.ts";
 
 /** While there is plenty of space. */
@@ -37,6 +38,7 @@ export class DiskGuard implements AsyncDisposable {
   readonly #logger: Logger;
   readonly #running: () => Iterable<RuntimeId>;
   readonly #path: (runtimeId: RuntimeId) => string;
+  readonly #sandboxOf: (runtimeId: RuntimeId) => string | undefined;
   readonly #stop: (runtimeId: RuntimeId, reason: string) => Promise<void>;
   readonly #space: () => Promise<Space>;
   #seen: { space: Space; atMs: number } | undefined;
@@ -53,6 +55,8 @@ export class DiskGuard implements AsyncDisposable {
     logger: Logger;
     running: () => Iterable<RuntimeId>;
     path: (runtimeId: RuntimeId) => string;
+    /** For the log. */
+    sandboxOf?: (runtimeId: RuntimeId) => string | undefined;
     stop: (runtimeId: RuntimeId, reason: string) => Promise<void>;
     /** For tests. */
     space?: () => Promise<Space>;
@@ -62,6 +66,7 @@ export class DiskGuard implements AsyncDisposable {
     this.#logger = options.logger;
     this.#running = options.running;
     this.#path = options.path;
+    this.#sandboxOf = options.sandboxOf ?? (() => undefined);
     this.#stop = options.stop;
     this.#space = options.space ?? (() => spaceOf(options.root));
   }
@@ -109,7 +114,17 @@ export class DiskGuard implements AsyncDisposable {
     }
     const wrote = inodes ? `made ${writer.size} files` : `written ${Math.round(writer.size)} MB`;
     const reason = `stopped: it had ${wrote} and ${short}`;
-    this.#logger.warn({ runtime_id: writer.runtimeId, free_mb: Math.round(space.freeMb) }, reason);
+    const sandboxId = this.#sandboxOf(writer.runtimeId);
+    this.#logger.warn(
+      {
+        event: "sandbox.stop",
+        outcome: "ok",
+        ...(sandboxId === undefined ? {} : { sandbox_id: sandboxId }),
+        runtime_id: writer.runtimeId,
+        reason,
+      },
+      "a sandbox was stopped because disk space is short",
+    );
     this.#before.delete(writer.runtimeId);
     await this.#stop(writer.runtimeId, reason);
     return shortestPauseMs;
@@ -123,18 +138,21 @@ export class DiskGuard implements AsyncDisposable {
   }
 
   #lookAfter(pauseMs: number): void {
-    this.#timer = setTimeout(() => {
-      this.#looking = this.look()
-        .catch((error: unknown) => {
-          this.#logger.warn({ err: error }, "free disk space could not be looked at");
-          return longestPauseMs;
-        })
-        .then((nextMs) => {
-          this.#timer = undefined;
-          if (!this.#closed && [...this.#running()].length > 0) this.#lookAfter(nextMs);
-        });
-    }, pauseMs);
+    // Armed inside the request of the first spawn, it outlives it.
+    this.#timer = outsideRequests(() => setTimeout(() => this.#lookNow(), pauseMs));
     this.#timer.unref();
+  }
+
+  #lookNow(): void {
+    this.#looking = this.look()
+      .catch((error: unknown) => {
+        this.#logger.warn({ err: error }, "free disk space could not be looked at");
+        return longestPauseMs;
+      })
+      .then((nextMs) => {
+        this.#timer = undefined;
+        if (!this.#closed && [...this.#running()].length > 0) this.#lookAfter(nextMs);
+      });
   }
 
   async #see(): Promise<Space> {

@@ -3,6 +3,7 @@ import { once } from "node:events";
 import { createInterface } from "node:readline";
 import type { Readable, Writable } from "node:stream";
 import type { Logger } from "../../platform/logger.ts";
+import { outsideRequests } from "../../platform/request-scope.ts";
 import type { DestroySpec, LaunchSpec, ShiftSpec } from "./launch-spec.ts";
 
 /** A step of a launch or of its undoing failed. */
@@ -105,7 +106,8 @@ export class Launcher implements AsyncDisposable {
     waitMs = replyMs,
   ): Promise<Reply> {
     if (this.#closed) throw new LauncherFailure("serve", "the launcher was closed");
-    const child = this.#child ?? this.#start();
+    // It outlives the request that starts it, and so does what it says.
+    const child = this.#child ?? outsideRequests(() => this.#start());
     this.#lastId += 1;
     const id = this.#lastId;
     const { promise, resolve, reject } = Promise.withResolvers<Reply>();

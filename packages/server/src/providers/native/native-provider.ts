@@ -109,6 +109,7 @@ export class NativeProvider implements RuntimeProvider {
       logger: options.logger,
       running: () => this.#connected.keys(),
       path: (runtimeId) => this.#site.directories.path(runtimeId),
+      sandboxOf: (runtimeId) => this.#connected.get(runtimeId)?.record.sandboxId,
       stop: (runtimeId, reason) => this.#stopWriter(runtimeId, reason),
     });
   }
