@@ -46,6 +46,8 @@ export async function openControlPlane(options: {
   version: string;
   /** Recognises a database that lacks sandboxes; without it whatever the database does not know is destroyed. */
   installation?: Installation;
+  /** Why the store takes nothing new now. */
+  storeRefusal?: () => string | undefined;
   opened: AsyncDisposableStack;
 }): Promise<ControlPlane> {
   const { config, logger, store, registry, version, installation, opened } = options;
@@ -117,6 +119,7 @@ export async function openControlPlane(options: {
     version,
     startedAt: systemClock.now(),
     ready: () => sandboxes.ready,
+    ...(options.storeRefusal === undefined ? {} : { storeRefusal: options.storeRefusal }),
   });
   opened.defer(async () => {
     sandboxes.refuseWaiting();

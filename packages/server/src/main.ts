@@ -86,6 +86,8 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
     registry,
     version,
     installation,
+    storeRefusal: () =>
+      reserve.spent ? "the disk of the database is full: destroy sandboxes or free space" : undefined,
     opened,
   });
   await app.listen({ host: config.server.host, port: config.server.port }).catch((cause: unknown) => {

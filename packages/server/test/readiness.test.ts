@@ -1,6 +1,7 @@
 import { expect, test } from "vitest";
 import { ScriptedProvider } from "../src/core/testing/scripted-provider.ts";
 import { TestClient } from "./support/http.ts";
+import { mockProvider } from "./support/providers.ts";
 import { startTestServer } from "./support/test-server.ts";
 
 test("GET /ready is 503 with the reason while the default provider takes no spawns", async () => {
@@ -18,5 +19,18 @@ test("GET /ready is 503 with the reason while the default provider takes no spaw
   provider.checkResult = { healthy: false, notes: [], error: "the engine is down" };
   expect(await ready()).toEqual([503, "not_ready", expect.stringContaining("the engine is down")]);
   provider.checkResult = { healthy: true, notes: [] };
+  expect(await ready()).toEqual([200, "ready", undefined]);
+});
+
+test("GET /ready is 503 while the store takes nothing new", async () => {
+  let refusal: string | undefined = "the disk of the database is full";
+  await using server = await startTestServer({ provider: mockProvider, storeRefusal: () => refusal });
+  const client = new TestClient(server.url);
+  const ready = async () => {
+    const { status, json } = await client.call("GET", "/api/v1/ready");
+    return [status, json.status, json.message];
+  };
+  expect(await ready()).toEqual([503, "not_ready", refusal]);
+  refusal = undefined;
   expect(await ready()).toEqual([200, "ready", undefined]);
 });

@@ -32,4 +32,6 @@ export interface ApiOptions extends ApiServices {
   startedAt: Date;
   /** Whether the default provider takes spawns. */
   ready: () => boolean;
+  /** Why nothing new can be written down now; undefined when it can. */
+  storeRefusal?: () => string | undefined;
 }

@@ -33,6 +33,8 @@ export interface TestServerOptions {
   /** Kept from an earlier server, to play a restart. */
   dataDir?: string;
   logger?: Logger;
+  /** Why the store takes nothing new. */
+  storeRefusal?: () => string | undefined;
 }
 
 /** The whole service with a real store, on a free port of the loopback. */
@@ -67,6 +69,7 @@ export async function startTestServer(options: TestServerOptions): Promise<TestS
     store,
     registry,
     version: projectVersion,
+    ...(options.storeRefusal === undefined ? {} : { storeRefusal: options.storeRefusal }),
     opened: stack,
   });
   reconciler.start();

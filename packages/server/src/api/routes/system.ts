@@ -16,6 +16,7 @@ export function systemRoutes(
     version: string;
     startedAt: Date;
     ready: () => boolean;
+    storeRefusal?: () => string | undefined;
   },
 ): void {
   const { registry, clock, version, startedAt } = options;
@@ -57,7 +58,7 @@ export function systemRoutes(
       using deadline = deadlineAfter(readinessDeadlineMs, reply.callerSignal);
       const entries = await registry.health({ signal: deadline.signal });
       const providers = entries.map(presentHealth);
-      const refusal = whyNotReady(options.ready(), entries);
+      const refusal = whyNotReady(options.ready(), entries) ?? options.storeRefusal?.();
       const healthy = providers.filter((provider) => provider.healthy).length;
       const counts = { ready_providers: healthy, total_providers: providers.length, providers };
       if (refusal === undefined) return { status: "ready" as const, ...common(), ...counts };
