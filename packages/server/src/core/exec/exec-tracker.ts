@@ -405,6 +405,7 @@ export class ExecTracker implements Disposable {
 /** Told to the caller as his own mistake; nothing was started. */
 function isRefusal(error: unknown): boolean {
   return (
-    error instanceof DomainError && ["bad_request", "not_found", "conflict", "forbidden"].includes(error.code)
+    error instanceof DomainError &&
+    ["bad_request", "not_found", "conflict", "forbidden", "too_large"].includes(error.code)
   );
 }

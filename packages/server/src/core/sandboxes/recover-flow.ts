@@ -142,7 +142,13 @@ export class RecoverFlow {
   async suspected(entry: LiveSandbox, why: string): Promise<void> {
     const { provider } = entry;
     if (provider === undefined || (await this.#hasEnded(entry, provider, why))) return;
+    // An extension that began meanwhile must not leave it without a connection until the next pass.
+    await this.#otherWorkDone(entry);
     await this.adopt(entry, provider);
+  }
+
+  async #otherWorkDone(entry: LiveSandbox): Promise<void> {
+    while (entry.work?.kind === "other") await this.#context.live.finished(entry.work);
   }
 
   /** A sandbox that cannot be reached is asked again; one whose runtime turns out to be dead has vanished. */
@@ -178,6 +184,7 @@ export class RecoverFlow {
       logger.warn({ sandbox_id: entry.row.id, err: error }, "it cannot be told whether a sandbox has ended");
       return false;
     }
+    await this.#otherWorkDone(entry);
     await this.vanished(entry, why);
     return true;
   }

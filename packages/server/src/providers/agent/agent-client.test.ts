@@ -434,6 +434,15 @@ it("a broken events connection is made anew, and exits missed meanwhile are told
   expect(told).toEqual([execId]);
 });
 
+it("a command of more text than a sandbox takes at once is TooLarge, and is not sent", async () => {
+  await using agent = await fakeAgent((_request, connection) => connection.answer({}));
+  await using client = clientOf(agent);
+  const large = { ...spec, env: { LARGE: "x".repeat(12_000_000) } };
+  await expect(client.execs.start(large, options())).rejects.toThrow(TooLarge);
+  await expect(client.execs.startDetached(large, options())).rejects.toThrow(TooLarge);
+  expect(agent.requests).toEqual([]);
+});
+
 it("events connections may break again and again: neither the sandbox nor a call under way ends", async () => {
   let listed: (() => void) | undefined;
   await using agent = await fakeAgent((request, connection) => {

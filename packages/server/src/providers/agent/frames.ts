@@ -1,4 +1,4 @@
-import { ProviderError } from "../../ports/errors.ts";
+import { ProviderError, TooLarge } from "../../ports/errors.ts";
 
 /** See docs/agent-protocol.md, Frames. */
 export const frameKinds = {
@@ -166,7 +166,9 @@ export function encodeJsonFrame(kind: number, value: unknown): Buffer {
   const text = JSON.stringify(value);
   const length = Buffer.byteLength(text);
   if (length > maxControlBytes) {
-    throw new ProviderError(`a request of ${length} bytes is above the agent's ${maxControlBytes} bytes`);
+    throw new TooLarge(
+      `what is asked for takes ${length} bytes to say, and a sandbox takes ${maxControlBytes} at once; put large texts into files or standard input`,
+    );
   }
   const frame = Buffer.allocUnsafe(headerBytes + length);
   frame.writeUInt32BE(length, 0);

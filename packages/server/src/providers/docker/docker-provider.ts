@@ -2,6 +2,7 @@ import { randomBytes } from "node:crypto";
 import { readFile } from "node:fs/promises";
 import type { Capability } from "@alcove/wire";
 import type { DockerConfig } from "../../config/config.ts";
+import { boundedParallel } from "../../platform/bounded-parallel.ts";
 import { deadlineAfter, ShuttingDown } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
 import {
@@ -66,6 +67,8 @@ export const dockerCapabilities: readonly Capability[] = [
   "stats",
 ];
 
+/** Records that one inventory reads at once. */
+const parallelLooks = 64;
 /** How long undoing a spawn, or closing, may take. */
 const cleanupTimeoutMs = 60_000;
 /**
@@ -208,12 +211,10 @@ export class DockerProvider implements RuntimeProvider {
         state: runs && folders.includes(runtimeId) ? "running" : "dead",
       });
     }
-    await Promise.all(
-      folders.map(async (runtimeId) => {
-        const known = entries.get(runtimeId);
-        entries.set(runtimeId, await this.#inventoryEntry(runtimeId, known));
-      }),
-    );
+    // Each look takes descriptors, and there may be thousands of runtimes.
+    await boundedParallel(folders, parallelLooks, async (runtimeId) => {
+      entries.set(runtimeId, await this.#inventoryEntry(runtimeId, entries.get(runtimeId)));
+    });
     return [...entries.values()];
   }
 

@@ -180,13 +180,15 @@ describe.skipIf(skip !== undefined)(`ProotProvider${skip === undefined ? "" : ` 
     await close();
   });
 
-  it("the runtimes of another instance are not listed", async () => {
+  it("the runtimes of another instance are not listed, and none of their processes is ended", async () => {
     const { make, close } = await open();
     await using provider = make();
     const spec = specOf();
     await provider.spawn(spec, options());
     await using other = make("another-instance");
     expect(await other.inventory(options())).toEqual([]);
+    await other.destroy(spec.runtimeId, options());
+    expect(await output(provider, spec, ["sh", "-c", "echo alive"])).toBe("alive\n");
     await provider.destroy(spec.runtimeId, options());
     await close();
   });

@@ -375,10 +375,12 @@ export class ProotProvider implements RuntimeProvider {
   }
 
   async #remove(runtimeId: RuntimeId, options: CallOptions): Promise<void> {
+    const record = await this.#records.readIfWhole(runtimeId);
+    // Another installation's, as a copied data directory has them: its processes are that one's.
+    if (record !== undefined && record.instanceId !== this.#instanceId) return;
     const connected = this.#connected.get(runtimeId);
     this.#connected.delete(runtimeId);
     connected?.stopListening();
-    const record = await this.#records.readIfWhole(runtimeId);
     const rootfs = this.#records.rootfs(runtimeId);
     if (record?.process !== undefined) {
       if (connected !== undefined) await this.#askToEnd(connected.client);
