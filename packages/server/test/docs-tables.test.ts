@@ -105,6 +105,7 @@ describe("tables of docs/api", () => {
     const elsewhere = [
       "ChmodFileRequest",
       "ErrorBody",
+      "ExecTimeout",
       "MoveFileRequest",
       "ProviderTestResult",
       "UnpackResult",

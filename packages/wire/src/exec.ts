@@ -1,4 +1,5 @@
 import { type Static, Type } from "typebox";
+import { ErrorBody } from "./errors.ts";
 import {
   ArgumentText,
   base64When,
@@ -162,6 +163,13 @@ export const ExecResult = Type.Object(
   { $id: "ExecResult" },
 );
 export type ExecResult = Static<typeof ExecResult>;
+
+/** A buffered command that its deadline ended: the error, and all that a result has. */
+export const ExecTimeout = Type.Object(
+  { ...ErrorBody.properties, ...ExecResult.properties, code: Type.Literal("timeout") },
+  { $id: "ExecTimeout" },
+);
+export type ExecTimeout = Static<typeof ExecTimeout>;
 
 /** Tells a gap, in output and at an exit. */
 const lostBytes = Type.Optional(

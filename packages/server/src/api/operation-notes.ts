@@ -25,7 +25,8 @@ export const operationNotes: Readonly<Record<string, OperationNote>> = {
       "metadata.<key>=<value> filters by label, by at most 16 of them. A page may be short; X-Next-Cursor is set while there is more.",
   },
   getSandbox: {
-    description: "A destroyed one too, in state destroyed, until store.retention has passed.",
+    description:
+      "404 for a destroyed one, saying when and how it ended; the list with state=destroyed has those until store.retention has passed.",
   },
   destroySandbox: {
     description:

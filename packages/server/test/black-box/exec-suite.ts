@@ -72,6 +72,12 @@ export function execSuite(on: Subject): void {
     const { status, json, headers } = await run({ command: "echo early; sleep 30", timeout: "400ms" });
     expect([status, json.code]).toEqual([408, "timeout"]);
     expect(json).toMatchObject({ stdout: "early\n", stderr: "", exec_id: expect.stringMatching(/^ex-/) });
+    // All that its record has, as of a command that ended by itself.
+    expect(json).toMatchObject({
+      reason: "timeout",
+      exit_code: expect.any(Number),
+      duration: expect.any(String),
+    });
     expect(headers.get("x-exec-id")).toBe(json.exec_id);
   });
 
@@ -317,6 +323,7 @@ export function execSuite(on: Subject): void {
     await closed;
     expect(text).not.toContain('"exited"');
     const { status, json } = await buffered;
-    expect([status, json.code]).toEqual([503, "unavailable"]);
+    expect([404, 409], JSON.stringify(json)).toContain(status);
+    expect(json).toMatchObject({ reason: "lost", exec_id: expect.stringMatching(/^ex-/) });
   });
 }

@@ -2,6 +2,7 @@ import {
   ExecRecord,
   ExecRequest,
   ExecResult,
+  ExecTimeout,
   OutputEncoding,
   OutputOffset,
   SignalRequest,
@@ -12,8 +13,9 @@ import {
 } from "@alcove/wire";
 import { Type } from "typebox";
 import type { AnswerBudget } from "../../core/answers/answer-budget.ts";
-import type { ExecService } from "../../core/exec/exec-service.ts";
+import { type ExecService, ExecTimedOut } from "../../core/exec/exec-service.ts";
 import type { Logger } from "../../platform/logger.ts";
+import { TimedOut } from "../../ports/errors.ts";
 import { answered } from "../answers.ts";
 import { decodeContent, defined } from "../parse.ts";
 import { presentExec, presentOutcome } from "../present.ts";
@@ -30,6 +32,12 @@ const OutputQuery = Type.Object({
 });
 
 const ndjson = { "application/x-ndjson": { schema: { $ref: "#/components/schemas/ExecStreamChunk" } } };
+
+/** What became of a command that ran into its deadline is told with the refusal. */
+function withOutcome(error: unknown): never {
+  if (!(error instanceof ExecTimedOut)) throw error;
+  throw new TimedOut(error.message, { details: presentOutcome(error.outcome) });
+}
 
 /** Run commands, and find them again. docs/api/exec.md. */
 export function execRoutes(
@@ -48,8 +56,13 @@ export function execRoutes(
       summary: "Run a command: its result, or its output as NDJSON when stream is true",
       params: SandboxParams,
       body: ExecRequest,
-      response: { 200: ExecResult },
-      openapi: { responses: { 200: { description: "The result, or the stream.", content: ndjson } } },
+      response: { 200: ExecResult, 408: ExecTimeout },
+      openapi: {
+        responses: {
+          200: { description: "The result, or the stream.", content: ndjson },
+          408: { description: "Its deadline ended the command; what became of it is told as in a result." },
+        },
+      },
     },
     handler: async (request, reply) => {
       const { stream, encoding, stdin, stdin_encoding, ...command } = request.body;
@@ -74,7 +87,7 @@ export function execRoutes(
           answer,
           onStage: timing.onStage,
         }),
-      );
+      ).catch(withOutcome);
       timing.apply(reply);
       reply.header("x-exec-id", outcome.execId);
       return presentOutcome(outcome);

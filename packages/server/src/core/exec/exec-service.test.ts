@@ -17,12 +17,16 @@ function failingStarts(sandbox: FakeSandbox, error: Error): ExecService {
   return serviceOf(sandbox, { start: fail, startDetached: fail });
 }
 
-function serviceOf(sandbox: FakeSandbox, operations: Partial<ExecOperations>): ExecService {
+function serviceOf(
+  sandbox: FakeSandbox,
+  operations: Partial<ExecOperations>,
+  locate: () => Promise<RunningSandbox> = () => Promise.resolve(sandbox.target as RunningSandbox),
+): ExecService {
   Object.assign(sandbox.target.operations.execs, operations);
   return new ExecService({
     sandboxes: {
       subscribe: (listener) => sandbox.subscribe(listener),
-      locate: () => Promise.resolve(sandbox.target as RunningSandbox),
+      locate,
     },
     events: { emit: () => undefined },
     ids: { execId: () => made },
@@ -159,3 +163,42 @@ test("a start that was not answered names its command", async () => {
   const detached = service.startDetached(sandbox.id, { command: "true" }, { signal, stdin: false });
   await expect(detached).rejects.toMatchObject({ details: { exec_id: made } });
 });
+
+test.each([
+  ["destroyed", new NotFound("it was destroyed"), { code: "not_found", details: { reason: "lost" } }],
+  ["expired", new Conflict("it expired"), { code: "conflict", details: { reason: "lost" } }],
+  ["not to be reached", new Unavailable("no answer"), { code: "unavailable", retryAfterS: 1 }],
+  ["there", undefined, { code: "unavailable", retryAfterS: 1 }],
+])(
+  "output that ends without an exit: the answer says whether the sandbox is gone: %s",
+  async (_how, now, told) => {
+    const sandbox = new FakeSandbox();
+    let asked = 0;
+    const locate = () => {
+      asked += 1;
+      return asked === 1 || now === undefined
+        ? Promise.resolve(sandbox.target as RunningSandbox)
+        : Promise.reject(now);
+    };
+    const start = async () => ({
+      execId: made,
+      pid: 7,
+      events: (async function* () {
+        yield { type: "output" as const, stream: "stdout" as const, data: Buffer.from("a"), offset: 0 };
+        throw new RuntimeGone("the connection broke");
+      })(),
+      writeStdin: async () => undefined,
+      closeStdin: async () => undefined,
+      [Symbol.asyncDispose]: async () => undefined,
+    });
+    const attach = () => Promise.reject(new NotFound("no such command"));
+    using service = serviceOf(sandbox, { start, attach }, locate);
+    const failure = await service.run(sandbox.id, { command: "true" }, { signal }).catch((error) => error);
+    expect(failure).toMatchObject(told);
+    expect(failure.details).toMatchObject({ exec_id: made, stdout: "a" });
+    if (told.code === "unavailable") {
+      expect(failure.message).toContain(`/sandboxes/${sandbox.id}/execs/${made}/output`);
+      expect(failure.details).not.toHaveProperty("reason");
+    }
+  },
+);

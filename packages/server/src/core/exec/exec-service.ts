@@ -3,7 +3,15 @@ import { formatDuration, type OutputEncoding } from "@alcove/wire";
 import { CallerGone, deadlineAfter, ShuttingDown } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
 import type { Clock } from "../../ports/clock.ts";
-import { NotFound, ResourceLimit, RuntimeGone, TimedOut, Unavailable } from "../../ports/errors.ts";
+import {
+  Conflict,
+  type DomainError,
+  NotFound,
+  ResourceLimit,
+  RuntimeGone,
+  TimedOut,
+  Unavailable,
+} from "../../ports/errors.ts";
 import type { EventSink } from "../../ports/event-sink.ts";
 import type { ExecId, Ids } from "../../ports/ids.ts";
 import type {
@@ -36,6 +44,8 @@ const unansweredPauseMs = 200;
 const connectMs = 10_000;
 const connectPauseMs = 50;
 const mostTries = 5;
+/** How long it may take to see whether a sandbox is still there whose connection ended. */
+const lookDeadlineMs = 2_000;
 /** Output that is answered is there as bytes, as text and as the answer's body. */
 const outputCopies = 3;
 const empty = Buffer.alloc(0);
@@ -50,6 +60,19 @@ export interface ExecOutcome {
   lostBytes: number;
   encoding: OutputEncoding;
 }
+
+/** A command that its deadline ended; what became of it is told all the same. */
+export class ExecTimedOut extends TimedOut {
+  readonly outcome: ExecOutcome;
+
+  constructor(message: string, outcome: ExecOutcome) {
+    super(message, { details: { exec_id: outcome.execId } });
+    this.outcome = outcome;
+  }
+}
+
+/** What is known of a command's output: details of an error that tells why its end is not. */
+type WrittenDetails = Record<string, unknown> & { exec_id: string };
 
 /** A command that is followed. Iterate `events` once; `close` ends the reading, never the command itself. */
 export interface ExecFollow extends AsyncDisposable {
@@ -130,7 +153,8 @@ export class ExecService implements Disposable {
 
   /**
    * Runs a command to its end and returns at most `exec.max_output` bytes of each stream.
-   * @throws TimedOut with what was written when its deadline passed; Unavailable when the sandbox ended under it.
+   * @throws ExecTimedOut when its deadline passed; NotFound or Conflict with reason `lost` when the sandbox ended under it;
+   *   Unavailable when the connection to it was lost, and the command perhaps goes on.
    */
   async run(
     sandboxId: string,
@@ -168,6 +192,7 @@ export class ExecService implements Disposable {
     const stderr = new OutputCollector({ maxBytes: this.#limits.maxOutputBytes });
     const owner = target.row.ownerId || target.row.id;
     let exit: ExecExit | undefined;
+    let brokenBy: unknown;
     let lostBytes = 0;
     try {
       for await (const event of follow.events) {
@@ -184,11 +209,16 @@ export class ExecService implements Disposable {
         grows.add(event.data);
       }
     } catch (error) {
-      if (!(options.signal.reason instanceof ShuttingDown)) throw error;
-      throw new Unavailable(
-        `the service is shutting down; command ${spec.execId} goes on: read its output and end from /sandboxes/${sandboxId}/execs/${spec.execId}/output once the service is back`,
-        { cause: error, details: { exec_id: spec.execId, goes_on: "shutting_down" }, retryAfterS: 1 },
-      );
+      const stopped = options.signal.reason instanceof ShuttingDown;
+      // The sandbox, or the connection to it: told apart below.
+      const broke = error instanceof RuntimeGone && !overdue.signal.aborted;
+      if (broke) brokenBy = error;
+      else if (!stopped) throw error;
+      else
+        throw new Unavailable(
+          `the service is shutting down; command ${spec.execId} goes on: read its output and end from /sandboxes/${sandboxId}/execs/${spec.execId}/output once the service is back`,
+          { cause: error, details: { exec_id: spec.execId, goes_on: "shutting_down" }, retryAfterS: 1 },
+        );
     }
     options.onStage?.("run", this.#clock.monotonicMs() - followingMs);
     const exceeded = exit?.limit === "output_bytes";
@@ -202,17 +232,8 @@ export class ExecService implements Disposable {
       ...(lostBytes > 0 ? { lost_bytes: lostBytes } : {}),
       ...(encoding === "base64" ? { encoding } : {}),
     });
-    if (exit === undefined)
-      throw new Unavailable(
-        `the sandbox ${sandboxId} ended, or the connection to it, while command ${spec.execId} ran; its result is lost`,
-        { details: details() },
-      );
-    if (exit.reason === "timeout")
-      throw new TimedOut(
-        `command ${spec.execId} was ended at its deadline of ${formatDuration(spec.timeoutMs)}; ask for a longer timeout or start it detached`,
-        { details: details() },
-      );
-    return {
+    if (exit === undefined) throw await this.#withoutExit(target, details(), brokenBy);
+    const outcome: ExecOutcome = {
       execId: spec.execId,
       exit,
       stdout: written(stdout),
@@ -221,6 +242,41 @@ export class ExecService implements Disposable {
       lostBytes,
       encoding,
     };
+    if (exit.reason === "timeout")
+      throw new ExecTimedOut(
+        `command ${spec.execId} was ended at its deadline of ${formatDuration(spec.timeoutMs)}; ask for a longer timeout or start it detached`,
+        outcome,
+      );
+    return outcome;
+  }
+
+  /** Why a command's output ended without its exit: with its sandbox, which does not come back, or with the connection. */
+  async #withoutExit(target: Target, details: WrittenDetails, cause: unknown): Promise<DomainError> {
+    const { id } = target.row;
+    const { exec_id: execId } = details;
+    return (
+      (await this.#lostWith(target, details)) ??
+      new Unavailable(
+        `the connection to sandbox ${id} was lost while command ${execId} ran, and it may go on for its grace: its output and end are at /sandboxes/${id}/execs/${execId}/output`,
+        { cause, details, retryAfterS: 1 },
+      )
+    );
+  }
+
+  /** @returns what a caller is told whose command went with its sandbox; undefined while the sandbox is there. */
+  async #lostWith(target: Target, details: WrittenDetails): Promise<DomainError | undefined> {
+    try {
+      using deadline = deadlineAfter(lookDeadlineMs);
+      await this.#sandboxes.locate(target.row.id, { signal: deadline.signal });
+      return undefined;
+    } catch (error) {
+      const ended = error instanceof NotFound ? NotFound : error instanceof Conflict ? Conflict : undefined;
+      if (ended === undefined) return undefined;
+      return new ended(`command ${details.exec_id} is lost: ${(error as DomainError).message}`, {
+        cause: error,
+        details: { ...details, reason: "lost" },
+      });
+    }
   }
 
   /** Starts a command and follows it. When `signal` aborts, the reading ends and the command gets its grace. */
@@ -439,6 +495,9 @@ export class ExecService implements Disposable {
       return { view: started, reader };
     } catch (error) {
       if (!known && maybeStarted(error, deadline.signal)) void this.#endUnanswered(target, spec.execId);
+      const lost =
+        error instanceof RuntimeGone ? await this.#lostWith(target, { exec_id: spec.execId }) : undefined;
+      if (lost !== undefined) throw lost;
       if (!deadline.signal.aborted) throw named(error, spec.execId);
       throw new Unavailable(
         `the sandbox ${target.row.id} did not start command ${spec.execId} within ${formatDuration(startDeadlineMs)}`,
