@@ -34,7 +34,6 @@ mod shell_line;
 mod slab;
 mod stats;
 mod supervise;
-mod sys;
 mod terminal;
 mod timers;
 mod tree;
@@ -42,6 +41,7 @@ mod users;
 mod workers;
 
 use agent::{Agent, Options};
+use alcove_sys as sys;
 use oom::OomCounters;
 use route_sockets::RouteSockets;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};

@@ -93,7 +93,7 @@ fn enter_v2(spec: &CgroupSpec, limits: &Limits) -> Result<Handles> {
         handles.exec_join.push(open_fd(&format!("{execs}/cgroup.procs"), true)?);
         handles.exec_pids = Some(open_fd(&format!("{execs}/pids.max"), true)?);
     }
-    let group = sys::open_at(libc::AT_FDCWD, &agent, libc::O_PATH | libc::O_DIRECTORY, 0).at(STEP, &agent)?;
+    let group = sys::open_path_at(libc::AT_FDCWD, &agent, libc::O_PATH | libc::O_DIRECTORY, 0).at(STEP, &agent)?;
     handles.agent_group = Some(group);
     Ok(handles)
 }

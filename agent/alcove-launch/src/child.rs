@@ -57,7 +57,7 @@ pub fn run(plan: &mut Plan<'_>) -> ! {
 fn start(plan: &mut Plan<'_>) -> Result<std::convert::Infallible> {
     sys::set_death_signal(libc::SIGKILL).at("inside", "death signal")?;
     let mut numbers = [0u8; 12];
-    let count = sys::read_some(plan.go, &mut numbers).at("inside", "release")?;
+    let count = sys::read(plan.go, &mut numbers).at("inside", "release")?;
     if count != numbers.len() {
         return Err(StepError::new("inside", "the launcher went away"));
     }
@@ -162,7 +162,7 @@ fn make_own_root(spec: &LaunchSpec) -> Result<()> {
 /// Standard streams and what the agent is told about by number; everything else closes at its exec.
 fn inherit_descriptors(plan: &Plan<'_>) -> Result<Vec<String>> {
     const STEP: &str = "descriptors";
-    let null = sys::open_at(libc::AT_FDCWD, "/dev/null", libc::O_RDWR, 0).at(STEP, "/dev/null")?;
+    let null = sys::open_path_at(libc::AT_FDCWD, "/dev/null", libc::O_RDWR, 0).at(STEP, "/dev/null")?;
     let mut arguments = vec!["alcove-agent".to_owned(), "serve".to_owned()];
     let mut wanted = vec![null.as_raw_fd(), plan.console, plan.console];
     let given = [("--listen-fd", plan.listener)]

@@ -124,7 +124,7 @@ fn attach(image: &str) -> Result<Device> {
         let number = sys::check(unsafe { libc::ioctl(control.as_raw_fd(), LOOP_GET_FREE) } as libc::c_long)
             .at(STEP, "free loop device")?;
         let path = format!("/dev/loop{number}");
-        let device = sys::open_at(libc::AT_FDCWD, &path, libc::O_RDWR, 0).at(STEP, &path)?;
+        let device = sys::open_path_at(libc::AT_FDCWD, &path, libc::O_RDWR, 0).at(STEP, &path)?;
         match configure(device.as_raw_fd(), backing.as_raw_fd()) {
             Ok(()) => {
                 return Ok(Device { path, _open: device });

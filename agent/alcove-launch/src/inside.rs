@@ -59,7 +59,7 @@ pub fn own_devices(owner: u32) -> std::io::Result<OwnedFd> {
         sys::chown_at(dev.as_raw_fd(), name, owner, owner)?;
     }
     // Somebody may refuse the use of devices who lets them be made.
-    sys::open_at(dev.as_raw_fd(), "null", libc::O_RDWR, 0)?;
+    sys::open_path_at(dev.as_raw_fd(), "null", libc::O_RDWR, 0)?;
     Ok(dev)
 }
 
@@ -297,7 +297,7 @@ pub fn set_hostname(name: &str) -> Result<()> {
 
 /// Starts the agent in place of this process.
 pub fn exec(agent: i32, arguments: &[String]) -> Result<std::convert::Infallible> {
-    let arguments: Vec<CString> = arguments.iter().map(|argument| sys::cstring(argument)).collect();
+    let arguments: Vec<CString> = arguments.iter().map(|argument| sys::c_text(argument)).collect();
     let mut argv: Vec<*const libc::c_char> = arguments.iter().map(|argument| argument.as_ptr()).collect();
     argv.push(std::ptr::null());
     let path = c"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";

@@ -38,7 +38,7 @@ pub fn launch(spec: &LaunchSpec, ready: Option<&Ready>) -> Result<Launched> {
 
     make_runtime_dir(spec)?;
     let listener = listen()?;
-    let console = sys::open_at(
+    let console = sys::open_path_at(
         libc::AT_FDCWD,
         "console.log",
         libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_NOFOLLOW,
@@ -118,7 +118,7 @@ pub fn launch(spec: &LaunchSpec, ready: Option<&Ready>) -> Result<Launched> {
         let numbers = [&root, &proc, &dev].map(|mount| mount.as_ref().map_or(-1, AsRawFd::as_raw_fd).to_ne_bytes());
         sys::write_all(go_writer.as_raw_fd(), &numbers.concat()).at("clone", "release")?;
         let mut first = [0u8; 1];
-        let count = sys::read_some(status_reader.as_raw_fd(), &mut first).at("clone", "status")?;
+        let count = sys::read(status_reader.as_raw_fd(), &mut first).at("clone", "status")?;
         if count == 1 && first[0] == child::OWN_TABLE {
             // The child has its own descriptors now; with ours closed, its exec closes the pipe.
             drop(status_writer);
@@ -208,7 +208,7 @@ fn layered(lower: &str, base: u32, pid: i32, shifted: bool) -> Result<OwnedFd> {
 /// enters only the former, and shares our descriptors.
 fn proc_from_outside(pid: i32) -> Result<OwnedFd> {
     const STEP: &str = "proc";
-    let namespace = sys::open_at(libc::AT_FDCWD, &format!("/proc/{pid}/ns/pid"), libc::O_RDONLY, 0)
+    let namespace = sys::open_path_at(libc::AT_FDCWD, &format!("/proc/{pid}/ns/pid"), libc::O_RDONLY, 0)
         .at(STEP, "process namespace")?;
     let (reader, writer) = sys::pipe().at(STEP, "pipe")?;
     let shared = libc::CLONE_FILES as u64;
@@ -236,7 +236,7 @@ fn proc_from_outside(pid: i32) -> Result<OwnedFd> {
         end_sharing();
     }
     let mut answer = [0u8; 4];
-    let count = sys::read_some(reader.as_raw_fd(), &mut answer).at(STEP, "answer")?;
+    let count = sys::read(reader.as_raw_fd(), &mut answer).at(STEP, "answer")?;
     match i32::from_ne_bytes(answer) {
         // SAFETY: the descriptor was made for us in the table we share.
         fd if count == 4 && fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
@@ -261,7 +261,7 @@ fn read_outcome(status: RawFd, pid: i32) -> Result<()> {
     let mut report = Vec::new();
     let mut buffer = [0u8; 1024];
     loop {
-        let count = sys::read_some(status, &mut buffer).at("inside", "status")?;
+        let count = sys::read(status, &mut buffer).at("inside", "status")?;
         if count == 0 {
             break;
         }

@@ -22,8 +22,8 @@ mod remove;
 mod serve;
 mod shift;
 mod spec;
-mod sys;
 
+use alcove_sys as sys;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {

@@ -100,8 +100,8 @@ pub fn rooted(lower: &str, pid: i32, shifted: bool) -> Result<OwnedFd> {
 }
 
 fn idmapped_clone(lower: &str, pid: i32) -> Result<OwnedFd> {
-    let namespace =
-        sys::open_at(libc::AT_FDCWD, &format!("/proc/{pid}/ns/user"), libc::O_RDONLY, 0).at(STEP, "user namespace")?;
+    let namespace = sys::open_path_at(libc::AT_FDCWD, &format!("/proc/{pid}/ns/user"), libc::O_RDONLY, 0)
+        .at(STEP, "user namespace")?;
     let clone = sys::open_tree(libc::AT_FDCWD, lower, sys::OPEN_TREE_CLONE).at(STEP, lower)?;
     let attributes = MountAttr {
         set: sys::MOUNT_ATTR_IDMAP | sys::MOUNT_ATTR_RDONLY | NOSUID_NODEV,

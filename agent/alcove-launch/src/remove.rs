@@ -26,8 +26,7 @@ fn within_namespace(path: &str, ids: &IdsSpec) -> Result<()> {
     if pid == 0 {
         drop(go_writer);
         let mut go = [0u8; 1];
-        let released =
-            sys::read_some(std::os::fd::AsRawFd::as_raw_fd(&go_reader), &mut go).is_ok_and(|count| count == 1);
+        let released = sys::read(std::os::fd::AsRawFd::as_raw_fd(&go_reader), &mut go).is_ok_and(|count| count == 1);
         // SAFETY: plain numbers.
         let root = unsafe { libc::setresgid(0, 0, 0) == 0 && libc::setresuid(0, 0, 0) == 0 };
         let done = released && root && remove_all(Path::new(path)).is_ok();

@@ -39,7 +39,7 @@ pub fn serve(arguments: &[String]) -> Result<()> {
         if !wait_for_input(pool.as_mut())? {
             continue;
         }
-        let count = sys::read_some(libc::STDIN_FILENO, &mut buffer).at("serve", "standard input")?;
+        let count = sys::read(libc::STDIN_FILENO, &mut buffer).at("serve", "standard input")?;
         if count == 0 {
             drop(busy);
             // Deletions under way; what is not done by then is deleted at the service's next start.

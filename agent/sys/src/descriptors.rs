@@ -1,12 +1,11 @@
-//! Thin, checked wrappers around the system calls that the standard library does not have, or makes with system calls
-//! that old path translators do not know (`statx` above all).
+//! Descriptors, files and clocks.
 
 use std::ffi::{CStr, CString};
 use std::io::{Error, Result};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Set by `--compat`: only system calls that old path translators know.
+/// Only system calls that old path translators know.
 static COMPAT: AtomicBool = AtomicBool::new(false);
 
 pub fn set_compat(compat: bool) {
@@ -26,9 +25,9 @@ pub fn errno() -> i32 {
     Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
-fn owned(value: libc::c_int) -> Result<OwnedFd> {
+pub(crate) fn owned(value: libc::c_long) -> Result<OwnedFd> {
     // SAFETY: a descriptor that a system call just returned belongs to nobody else.
-    check(value).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
+    check(value).map(|fd| unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
 pub fn boottime_ms() -> u64 {
@@ -168,7 +167,7 @@ pub fn open(path: &CStr, flags: libc::c_int, mode: libc::mode_t) -> Result<Owned
 pub fn open_at(dir: RawFd, path: &CStr, flags: libc::c_int, mode: libc::mode_t) -> Result<OwnedFd> {
     loop {
         // SAFETY: the path is a C string; the result is checked.
-        match owned(unsafe { libc::openat(dir, path.as_ptr(), flags | libc::O_CLOEXEC, mode as libc::c_uint) }) {
+        match owned(unsafe { libc::openat(dir, path.as_ptr(), flags | libc::O_CLOEXEC, mode as libc::c_uint) }.into()) {
             Err(error) if error.raw_os_error() == Some(libc::EINTR) => continue,
             result => return result,
         }

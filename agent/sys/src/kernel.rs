@@ -1,8 +1,9 @@
-//! System calls without a wrapper in libc. Each function is one call; errors are the kernel's own.
+//! Mounts, processes and names: calls without a wrapper in libc, mostly. Paths are texts of our own making.
 
+use crate::descriptors::{check, owned, write_all};
 use std::ffi::{CStr, CString};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 pub const OPEN_TREE_CLONE: u32 = 1;
 pub const OPEN_TREE_CLOEXEC: u32 = libc::O_CLOEXEC as u32;
@@ -47,17 +48,8 @@ struct CloneArgs {
     cgroup: u64,
 }
 
-pub fn check(value: libc::c_long) -> io::Result<libc::c_long> {
-    if value < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
-}
-
-fn owned(value: libc::c_long) -> io::Result<OwnedFd> {
-    let fd = check(value)? as RawFd;
-    // SAFETY: the kernel has just made this descriptor and nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-pub fn cstring(text: &str) -> CString {
+/// Without what no such text can hold.
+pub fn c_text(text: &str) -> CString {
     CString::new(text.replace('\0', "")).unwrap_or_default()
 }
 
@@ -65,14 +57,14 @@ pub fn errno_is(error: &io::Error, code: i32) -> bool {
     error.raw_os_error() == Some(code)
 }
 
-pub fn open_at(dir: RawFd, path: &str, flags: i32, mode: u32) -> io::Result<OwnedFd> {
-    let path = cstring(path);
+pub fn open_path_at(dir: RawFd, path: &str, flags: i32, mode: u32) -> io::Result<OwnedFd> {
+    let path = c_text(path);
     // SAFETY: `path` lives through the call.
     owned(unsafe { libc::openat(dir, path.as_ptr(), flags | libc::O_CLOEXEC, mode) } as libc::c_long)
 }
 
 pub fn open_tree(dir: RawFd, path: &str, flags: u32) -> io::Result<OwnedFd> {
-    let path = cstring(path);
+    let path = c_text(path);
     // SAFETY: `path` lives through the call.
     owned(unsafe { libc::syscall(libc::SYS_open_tree, dir, path.as_ptr(), flags | OPEN_TREE_CLOEXEC) })
 }
@@ -94,7 +86,7 @@ pub fn mount_setattr(fd: RawFd, flags: i32, attr: &MountAttr) -> io::Result<()> 
 
 /// Mounts what `from` stands for onto what `to` stands for, or onto `path` below it.
 pub fn move_mount(from: RawFd, to: RawFd, path: &str) -> io::Result<()> {
-    let path = cstring(path);
+    let path = c_text(path);
     let mut flags = MOVE_MOUNT_F_EMPTY_PATH;
     if path.is_empty() {
         flags |= MOVE_MOUNT_T_EMPTY_PATH;
@@ -104,13 +96,13 @@ pub fn move_mount(from: RawFd, to: RawFd, path: &str) -> io::Result<()> {
 }
 
 pub fn fsopen(kind: &str) -> io::Result<OwnedFd> {
-    let kind = cstring(kind);
+    let kind = c_text(kind);
     // SAFETY: `kind` lives through the call.
     owned(unsafe { libc::syscall(libc::SYS_fsopen, kind.as_ptr(), FSOPEN_CLOEXEC) })
 }
 
 fn fsconfig(fd: RawFd, command: u32, key: Option<&str>, value: Option<&CStr>, aux: RawFd) -> io::Result<()> {
-    let key = key.map(cstring);
+    let key = key.map(c_text);
     // SAFETY: key and value live through the call.
     check(unsafe {
         libc::syscall(
@@ -130,7 +122,7 @@ pub fn fs_flag(fd: RawFd, key: &str) -> io::Result<()> {
 }
 
 pub fn fs_string(fd: RawFd, key: &str, value: &str) -> io::Result<()> {
-    fsconfig(fd, FSCONFIG_SET_STRING, Some(key), Some(&cstring(value)), 0)
+    fsconfig(fd, FSCONFIG_SET_STRING, Some(key), Some(&c_text(value)), 0)
 }
 
 pub fn fs_fd(fd: RawFd, key: &str, value: RawFd) -> io::Result<()> {
@@ -147,7 +139,7 @@ pub fn fsmount(fd: RawFd, attributes: u64) -> io::Result<OwnedFd> {
 }
 
 pub fn mount(source: &str, target: &str, kind: &str, flags: libc::c_ulong, data: &str) -> io::Result<()> {
-    let (source, target, kind, data) = (cstring(source), cstring(target), cstring(kind), cstring(data));
+    let (source, target, kind, data) = (c_text(source), c_text(target), c_text(kind), c_text(data));
     // SAFETY: all strings live through the call.
     check(unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, data.as_ptr().cast()) }
         as libc::c_long)
@@ -195,46 +187,14 @@ pub fn wait_readable(fd: RawFd, timeout_ms: i32) -> io::Result<bool> {
     }
 }
 
-pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
-    let mut fds = [0; 2];
-    // SAFETY: the array has room for two descriptors, owned from here on.
-    unsafe {
-        check(libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) as libc::c_long)?;
-        Ok((OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])))
-    }
-}
-
-pub fn write_all(fd: RawFd, mut bytes: &[u8]) -> io::Result<()> {
-    while !bytes.is_empty() {
-        // SAFETY: the slice is alive and its length given.
-        match check(unsafe { libc::write(fd, bytes.as_ptr().cast(), bytes.len()) } as libc::c_long) {
-            Ok(count) => bytes = &bytes[count as usize..],
-            Err(error) if errno_is(&error, libc::EINTR) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
-pub fn read_some(fd: RawFd, buffer: &mut [u8]) -> io::Result<usize> {
-    loop {
-        // SAFETY: the slice is alive and its length given.
-        match check(unsafe { libc::read(fd, buffer.as_mut_ptr().cast(), buffer.len()) } as libc::c_long) {
-            Ok(count) => return Ok(count as usize),
-            Err(error) if errno_is(&error, libc::EINTR) => {}
-            Err(error) => return Err(error),
-        }
-    }
-}
-
 pub fn make_dir(dir: RawFd, path: &str, mode: u32) -> io::Result<()> {
-    let path = cstring(path);
+    let path = c_text(path);
     // SAFETY: `path` lives through the call.
     check(unsafe { libc::mkdirat(dir, path.as_ptr(), mode) } as libc::c_long).map(drop)
 }
 
 pub fn make_device(dir: RawFd, path: &str, mode: u32, device: libc::dev_t) -> io::Result<()> {
-    let path = cstring(path);
+    let path = c_text(path);
     // SAFETY: `path` lives through both calls.
     unsafe {
         check(libc::mknodat(dir, path.as_ptr(), libc::S_IFCHR | mode, device) as libc::c_long)?;
@@ -244,13 +204,13 @@ pub fn make_device(dir: RawFd, path: &str, mode: u32, device: libc::dev_t) -> io
 }
 
 pub fn chown_at(dir: RawFd, path: &str, uid: u32, gid: u32) -> io::Result<()> {
-    let path = cstring(path);
+    let path = c_text(path);
     // SAFETY: `path` lives through the call.
     check(unsafe { libc::fchownat(dir, path.as_ptr(), uid, gid, libc::AT_SYMLINK_NOFOLLOW) } as libc::c_long).map(drop)
 }
 
 pub fn rename_at(dir: RawFd, from: &str, to: &str) -> io::Result<()> {
-    let (from, to) = (cstring(from), cstring(to));
+    let (from, to) = (c_text(from), c_text(to));
     // SAFETY: both paths live through the call.
     check(unsafe { libc::renameat(dir, from.as_ptr(), dir, to.as_ptr()) } as libc::c_long).map(drop)
 }
@@ -258,7 +218,7 @@ pub fn rename_at(dir: RawFd, from: &str, to: &str) -> io::Result<()> {
 /// Writes a file whole: readers see the old one or the new one.
 pub fn write_file_atomically(dir: RawFd, name: &str, bytes: &[u8]) -> io::Result<()> {
     let partial = format!("{name}.new");
-    let file = open_at(dir, &partial, libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_NOFOLLOW, 0o600)?;
+    let file = open_path_at(dir, &partial, libc::O_WRONLY | libc::O_CREAT | libc::O_TRUNC | libc::O_NOFOLLOW, 0o600)?;
     write_all(file.as_raw_fd(), bytes)?;
     rename_at(dir, &partial, name)
 }

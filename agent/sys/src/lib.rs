@@ -1,0 +1,8 @@
+//! Thin, checked wrappers around the system calls that the standard library does not have, or makes with system calls
+//! that old path translators do not know (`statx` above all). Errors are the kernel's own.
+
+mod descriptors;
+mod kernel;
+
+pub use descriptors::*;
+pub use kernel::*;
