@@ -20,7 +20,7 @@ const option = (name, fallback) => {
   return at === -1 ? fallback : rest[at + 1];
 };
 /** Of each operation, in the fuzzing phase; the phases before it send what they have to. */
-const examples = Number(option("examples", provider === "mock" ? "520" : "55"));
+const examples = Number(option("examples", provider === "mock" ? "460" : "55"));
 /** For what hangs, not for a slow machine. */
 const seconds = Number(option("seconds", "1200"));
 /** Requests that a run in CI has to make. */

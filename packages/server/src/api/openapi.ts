@@ -118,8 +118,8 @@ function refusals(route: RouteOptions, schema: FastifySchema): number[] {
   const statuses = [400, 403, 500, 503];
   if (open !== true) statuses.push(401);
   if (route.url.includes("/:")) statuses.push(404);
-  if (route.url.includes("/sandboxes")) statuses.push(404, 408, 409, 413, 429, 507);
-  if (/\/(quotas|templates)/.test(route.url)) statuses.push(507);
+  if (/\/(sandboxes|templates)/.test(route.url)) statuses.push(404, 408, 409, 413, 429, 507);
+  if (route.url.includes("/quotas")) statuses.push(507);
   if (schema.body !== undefined || schema.openapi?.requestContent !== undefined) statuses.push(413, 415);
   return [...new Set(statuses)].sort();
 }
