@@ -95,23 +95,17 @@ function addImageCommands(program: Command): void {
 }
 
 function addSandboxCommands(program: Command): void {
-  client(program.command("spawn").description("make a sandbox and print its id"))
-    .option("--json", "print JSON")
-    .option("-i, --image <name>", "image")
-    .option("-p, --provider <name>", "provider")
-    .option("-m, --memory <mb>", "memory, MB", parseCount)
-    .option("--vcpus <count>", "virtual CPUs", parseCount)
-    .option("--ttl <duration>", "time to live, such as 30m")
-    .option("--metadata <key=value>", "label; repeatable", collectPairs)
-    .option("--owner <id>", "owner")
-    .option("-e, --env <key=value>", "environment variable of every command; repeatable", collectPairs)
-    .option("-u, --user <name>", "user commands run as")
-    .option("-w, --workdir <path>", "working directory of commands")
-    .option("-t, --template <name>", "template to spawn from; other options override its own")
-    .option("--network <mode>", "none, outbound or host, as far as the service allows")
+  spawning(program.command("spawn").description("make a sandbox and print its id"))
+    .option("--name <name>", "name, unique among the owner's living sandboxes")
     .option("--idempotency-key <key>", "a repeated call with this key gives the same sandbox")
-    .option("-q, --quiet", "print the id and nothing else")
     .action(async (flags) => (await import("./commands/spawn.ts")).spawn(flags));
+  spawning(
+    program
+      .command("acquire <name>")
+      .description(
+        "print the id of the owner's living sandbox of this name, which is made when there is none",
+      ),
+  ).action(async (name, flags) => (await import("./commands/spawn.ts")).acquire(name, flags));
   client(program.command("ls").alias("list").description("list sandboxes, newest first"))
     .option("--json", "print JSON")
     .option("--state <state>", "only this state")
@@ -132,6 +126,25 @@ function addSandboxCommands(program: Command): void {
     .option("--json", "print JSON")
     .option("-n, --lines <count>", "how many lines", parseCount)
     .action(async (id, flags) => (await import("./commands/logs.ts")).logs(id, flags));
+}
+
+/** What a sandbox may be made with. */
+function spawning<Args extends unknown[], Flags extends OptionValues>(command: Command<Args, Flags>) {
+  return client(command)
+    .option("--json", "print JSON")
+    .option("-i, --image <name>", "image")
+    .option("-p, --provider <name>", "provider")
+    .option("-m, --memory <mb>", "memory, MB", parseCount)
+    .option("--vcpus <count>", "virtual CPUs", parseCount)
+    .option("--ttl <duration>", "time to live, such as 30m")
+    .option("--metadata <key=value>", "label; repeatable", collectPairs)
+    .option("--owner <id>", "owner")
+    .option("-e, --env <key=value>", "environment variable of every command; repeatable", collectPairs)
+    .option("-u, --user <name>", "user commands run as")
+    .option("-w, --workdir <path>", "working directory of commands")
+    .option("-t, --template <name>", "template to spawn from; other options override its own")
+    .option("--network <mode>", "none, outbound or host, as far as the service allows")
+    .option("-q, --quiet", "print the id and nothing else");
 }
 
 function addExecCommands(program: Command): void {

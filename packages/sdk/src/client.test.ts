@@ -97,6 +97,7 @@ describe("AlcoveClient", () => {
       spawnSandbox: (client) => client.spawn({}),
       listSandboxes: (client) => client.sandboxes(),
       pruneSandboxes: (client) => client.prune(),
+      acquireSandbox: (client) => client.acquire({ name: "x" }),
       checkAdmission: (client) => client.admission({}),
       getSandbox: (client) => client.sandbox("x"),
       destroySandbox: (client) => client.destroy("x"),

@@ -1,4 +1,5 @@
 import type {
+  AcquireRequest,
   AdmissionDecision,
   Event,
   ExecRecord,
@@ -36,6 +37,7 @@ export interface CallOptions {
 export interface SandboxFilter {
   state?: SandboxState;
   ownerId?: string;
+  name?: string;
   provider?: string;
   metadata?: Readonly<Record<string, string>>;
   limit?: number;
@@ -104,6 +106,21 @@ export class AlcoveClient implements Disposable {
     return body;
   }
 
+  /** The owner's living sandbox of this name, or a new one. Safe to repeat, and for any number at once. */
+  async acquire(
+    request: AcquireRequest,
+    options: CallOptions = {},
+  ): Promise<{ sandbox: Sandbox; made: boolean }> {
+    const { body, status } = await this.#transport.json<Sandbox>({
+      method: "POST",
+      path: "/sandboxes/acquire",
+      json: request,
+      timeoutMs: options.timeoutMs ?? spawnMs,
+      signal: options.signal,
+    });
+    return { sandbox: body, made: status === 201 };
+  }
+
   /** What a spawn would meet; nothing is created. */
   async admission(request: SpawnRequest, options: CallOptions = {}): Promise<AdmissionDecision> {
     return this.#post("/sandboxes/admission", request, options);
@@ -138,6 +155,7 @@ export class AlcoveClient implements Disposable {
       query: {
         state: filter.state,
         owner_id: filter.ownerId,
+        name: filter.name,
         provider: filter.provider,
         limit: filter.limit,
         cursor: filter.cursor,

@@ -93,12 +93,12 @@ export class Transport implements Disposable {
   }
 
   /** The answer's JSON. @throws AlcoveError */
-  async json<T>(call: Call): Promise<{ body: T; headers: http.IncomingHttpHeaders }> {
+  async json<T>(call: Call): Promise<{ body: T; headers: http.IncomingHttpHeaders; status: number }> {
     const response = await this.send(call);
     const text = await readText(response, maxJsonBytes);
     try {
       const body: T = JSON.parse(text);
-      return { body, headers: response.headers };
+      return { body, headers: response.headers, status: response.statusCode ?? 0 };
     } catch (cause) {
       throw clientError(
         "bad_response",

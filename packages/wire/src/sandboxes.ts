@@ -4,9 +4,11 @@ import {
   Duration,
   Env,
   GivenDuration,
+  GivenSandboxName,
   ImageName,
   OptionalDuration,
   OwnerId,
+  SandboxName,
   UserName,
   Workdir,
 } from "./texts.ts";
@@ -30,6 +32,7 @@ const Metadata = Type.Record(Type.String({ maxLength: 256 }), Type.String({ maxL
 export const Sandbox = Type.Object(
   {
     id: Type.String(),
+    name: Type.Optional(Type.String()),
     state: Type.Enum([...sandboxStates]),
     provider: Type.String(),
     image: Type.String({ description: "As it was asked for; the provider's default when none was." }),
@@ -62,6 +65,7 @@ export const SpawnRequest = Type.Object(
           "Spawn from this template; other fields override its own, labels and environment key by key.",
       }),
     ),
+    name: Type.Optional(SandboxName),
     image: Type.Optional(ImageName),
     provider: Type.Optional(Type.String({ maxLength: 64 })),
     memory_mb: Type.Optional(countOrDefault(16, 1_048_576, "Memory, MB.")),
@@ -84,6 +88,13 @@ export const SpawnRequest = Type.Object(
   { $id: "SpawnRequest", additionalProperties: false },
 );
 export type SpawnRequest = Static<typeof SpawnRequest>;
+
+/** `POST /sandboxes/acquire`: a spawn's fields, of which the name is needed. docs/api/sandboxes.md. */
+export const AcquireRequest = Type.Object(
+  { ...SpawnRequest.properties, name: GivenSandboxName },
+  { $id: "AcquireRequest", additionalProperties: false },
+);
+export type AcquireRequest = Static<typeof AcquireRequest>;
 
 export const admissionReasons = [
   "",

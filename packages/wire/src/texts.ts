@@ -57,6 +57,27 @@ export const OwnerId = Type.String({
   examples: ["acme"],
 });
 
+const sandboxName = "[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?";
+
+/** Of a sandbox, where it is needed. */
+export const GivenSandboxName = Type.String({
+  ...ruledByCore,
+  description:
+    "Name among the owner's living sandboxes: 1 to 63 of a to z, 0 to 9 and `-`, with a letter or digit at both ends.",
+  pattern: `^${sandboxName}$`,
+  maxLength: 63,
+  examples: ["web"],
+});
+
+export const SandboxName = Type.String({
+  ...ruledByCore,
+  description:
+    "Name among the owner's living sandboxes: 1 to 63 of a to z, 0 to 9 and `-`, with a letter or digit at both ends. Empty: none.",
+  pattern: `^(?:${sandboxName})?$`,
+  maxLength: 63,
+  examples: ["web"],
+});
+
 export const UserName = Type.String({
   description: "Name or uid[:gid]. Empty: the default.",
   ...ruledByCore,

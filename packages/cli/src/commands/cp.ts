@@ -2,6 +2,7 @@ import { type ClientFlags, interruptSignal, openClient } from "../context.ts";
 import { UsageError } from "../exit-codes.ts";
 import { download } from "./cp-download.ts";
 import { upload } from "./cp-upload.ts";
+import { idOf, namePattern } from "./named.ts";
 
 export interface CpFlags extends ClientFlags {
   recursive?: boolean;
@@ -12,8 +13,9 @@ export interface CpFlags extends ClientFlags {
 export type Place = { kind: "local"; path: string } | { kind: "sandbox"; id: string; path: string };
 
 export async function cp(source: string, target: string, flags: CpFlags): Promise<void> {
-  const from = parsePlace(source);
-  const to = parsePlace(target);
+  const [from, to] = [parsePlace(source), parsePlace(target)];
+  if (from.kind === to.kind)
+    throw new UsageError("one side must be in a sandbox and the other here: alcove cp ./a sb-…:/b");
   using client = openClient(flags);
   using interrupt = interruptSignal();
   const options = {
@@ -21,13 +23,19 @@ export async function cp(source: string, target: string, flags: CpFlags): Promis
     quiet: flags.quiet === true,
     signal: interrupt.signal,
   };
+  for (const place of [from, to])
+    if (place.kind === "sandbox")
+      place.id = await idOf(client, place.id, { flags, signal: interrupt.signal });
   if (from.kind === "local" && to.kind === "sandbox") return await upload(client, from.path, to, options);
   if (from.kind === "sandbox" && to.kind === "local") return await download(client, from, to.path, options);
-  throw new UsageError("one side must be in a sandbox and the other here: alcove cp ./a sb-…:/b");
 }
 
-/** `sb-…:/path` is inside a sandbox; everything else is here. */
+const named = new RegExp(`^(${namePattern}):(/.*)$`, "s");
+
+/** `sb-…:/path` and `name:/path` are inside a sandbox; everything else is here. */
 export function parsePlace(text: string): Place {
+  const inNamed = named.exec(text);
+  if (inNamed !== null) return { kind: "sandbox", id: inNamed[1] ?? "", path: inNamed[2] ?? "" };
   const match = /^(sb[-_][A-Za-z0-9_-]+):(.*)$/s.exec(text);
   if (match === null) return { kind: "local", path: text };
   const [, id = "", path = ""] = match;

@@ -4,6 +4,7 @@ import { type ClientFlags, interruptSignal, type JsonFlags, openClient } from ".
 import { write } from "../terminal/output.ts";
 import { printableLine } from "../terminal/printable.ts";
 import { elapsed } from "../terminal/text.ts";
+import { idOf } from "./named.ts";
 
 export async function events(
   flags: ClientFlags & JsonFlags & { type?: string; sandbox?: string; since?: string },
@@ -15,9 +16,13 @@ export async function events(
   await client.ready({ signal: interrupt.signal }).catch((error: unknown) => {
     if (!(error instanceof AlcoveError) || error.status === 0) throw error;
   });
+  const sandbox =
+    flags.sandbox === undefined
+      ? undefined
+      : await idOf(client, flags.sandbox, { flags, signal: interrupt.signal });
   const stream = client.events({
     ...(types === undefined ? {} : { types }),
-    ...(flags.sandbox === undefined ? {} : { sandboxId: flags.sandbox }),
+    ...(sandbox === undefined ? {} : { sandboxId: sandbox }),
     ...(flags.since === undefined ? {} : { lastEventId: flags.since }),
     signal: interrupt.signal,
     onReconnect: (_error, inMs) => {

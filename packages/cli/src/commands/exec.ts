@@ -8,6 +8,7 @@ import { printable } from "../terminal/printable.ts";
 import { resumeOutput, tellBroken } from "./exec-resume.ts";
 import { exitCodeOfExec, runSession, windowSize } from "./exec-session.ts";
 import { runStream } from "./exec-stream.ts";
+import { idOf } from "./named.ts";
 import { OutputProgress } from "./output-progress.ts";
 
 export interface RunFlags extends ClientFlags {
@@ -24,7 +25,7 @@ export interface ExecFlags extends RunFlags, JsonFlags {
 }
 
 /** Ends with the command's own exit code. */
-export async function exec(id: string, command: readonly string[], flags: ExecFlags): Promise<void> {
+export async function exec(sandbox: string, command: readonly string[], flags: ExecFlags): Promise<void> {
   if (flags.detach && (flags.interactive || flags.tty)) {
     throw new UsageError("--detach leaves nobody to talk to: it goes with neither -i nor -t");
   }
@@ -32,9 +33,10 @@ export async function exec(id: string, command: readonly string[], flags: ExecFl
     throw new UsageError("--json waits for the whole result: it goes with neither -i nor -t");
   }
   const code = await asExec(async () => {
-    if (flags.detach) return detached(id, command, flags);
-    if (flags.json) return buffered(id, command, flags);
+    if (flags.detach) return detached(sandbox, command, flags);
+    if (flags.json) return buffered(sandbox, command, flags);
     using client = openClient(flags);
+    const id = await idOf(client, sandbox, { flags });
     if (!flags.interactive && !flags.tty)
       return await runStream({ client, id, request: { ...commandOf(command), ...settingsOf(flags) } });
     return await runSession({
@@ -104,17 +106,19 @@ export function settingsOf(flags: RunFlags): {
   };
 }
 
-async function detached(id: string, command: readonly string[], flags: ExecFlags): Promise<number> {
+async function detached(sandbox: string, command: readonly string[], flags: ExecFlags): Promise<number> {
   using client = openClient(flags);
+  const id = await idOf(client, sandbox, { flags });
   const started = await client.startExec(id, { ...commandOf(command), ...settingsOf(flags), stdin: false });
   if (flags.json) printJson(started);
   else process.stdout.write(`${started.exec_id}\n`);
   return exitCodes.ok;
 }
 
-async function buffered(id: string, command: readonly string[], flags: ExecFlags): Promise<number> {
+async function buffered(sandbox: string, command: readonly string[], flags: ExecFlags): Promise<number> {
   using client = openClient(flags);
   using interrupt = interruptSignal();
+  const id = await idOf(client, sandbox, { flags, signal: interrupt.signal });
   const request = { ...commandOf(command), ...settingsOf(flags) };
   const result: ExecResult = await client
     .exec(id, request, { signal: interrupt.signal })

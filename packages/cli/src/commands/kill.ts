@@ -4,6 +4,7 @@ import { ExitWith, exitCodes, UsageError } from "../exit-codes.ts";
 import { reportFailure } from "../failure.ts";
 import { printJson } from "../terminal/output.ts";
 import { Progress } from "../terminal/progress.ts";
+import { idOf } from "./named.ts";
 
 const concurrency = 8;
 
@@ -22,8 +23,9 @@ export async function kill(
   let code = 0;
   const queue = wanted.values();
   const worker = async () => {
-    for (const id of queue) {
+    for (const sandbox of queue) {
       try {
+        const id = await idOf(client, sandbox, { flags, signal });
         await client.destroy(id, { signal });
         destroyed.push(id);
         if (!flags.json) process.stdout.write(`${id}\n`);

@@ -1,4 +1,4 @@
-import type { SpawnRequest } from "@alcove/wire";
+import type { Sandbox, SpawnRequest } from "@alcove/wire";
 import { type ClientFlags, interruptSignal, type JsonFlags, openClient } from "../context.ts";
 import { UsageError } from "../exit-codes.ts";
 import { printJson } from "../terminal/output.ts";
@@ -6,6 +6,7 @@ import { Progress } from "../terminal/progress.ts";
 import { elapsed, shortDuration } from "../terminal/text.ts";
 
 export interface SpawnFlags extends ClientFlags, JsonFlags {
+  name?: string;
   image?: string;
   provider?: string;
   memory?: number;
@@ -34,12 +35,35 @@ export async function spawn(flags: SpawnFlags): Promise<void> {
     signal: interrupt.signal,
     ...(flags.idempotencyKey === undefined ? {} : { idempotencyKey: flags.idempotencyKey }),
   });
-  if (!quiet) {
-    const ttl = shortDuration(Date.parse(sandbox.expires_at) - Date.parse(sandbox.created_at));
-    progress.done(
-      `${sandbox.state} on ${sandbox.provider}, image ${sandbox.image}, after ${elapsed(progress.elapsedMs)}; lives for ${ttl}`,
-    );
-  }
+  if (!quiet) progress.done(`${description(sandbox)}, after ${elapsed(progress.elapsedMs)}${life(sandbox)}`);
+  print(sandbox, flags);
+}
+
+/** Prints the id of the sandbox that has the name, made or not. */
+export async function acquire(
+  name: string,
+  flags: Omit<SpawnFlags, "name" | "idempotencyKey">,
+): Promise<void> {
+  const request = { ...spawnRequest(flags), name };
+  using client = openClient(flags);
+  using interrupt = interruptSignal();
+  const quiet = flags.quiet === true || flags.json === true;
+  using progress = new Progress(`acquiring ${name}`, { quiet });
+  const { sandbox, made } = await client.acquire(request, { signal: interrupt.signal });
+  const how = made ? `made after ${elapsed(progress.elapsedMs)}${life(sandbox)}` : "was there";
+  if (!quiet) progress.done(`${description(sandbox)}, ${how}`);
+  print(sandbox, flags);
+}
+
+function description({ state, provider, image }: Sandbox): string {
+  return `${state} on ${provider}, image ${image}`;
+}
+
+function life({ created_at, expires_at }: Sandbox): string {
+  return `; lives for ${shortDuration(Date.parse(expires_at) - Date.parse(created_at))}`;
+}
+
+function print(sandbox: Sandbox, flags: JsonFlags): void {
   if (flags.json) printJson(sandbox);
   else process.stdout.write(`${sandbox.id}\n`);
 }
@@ -52,6 +76,7 @@ function spawnRequest(flags: SpawnFlags): SpawnRequest {
   }
   // Every field of the request, so that one it gains is not forgotten here.
   const fields: { [K in keyof Required<SpawnRequest>]: SpawnRequest[K] | undefined } = {
+    name: flags.name,
     image,
     provider,
     memory_mb: flags.memory,

@@ -28,6 +28,7 @@ const writes = (bound: Access["bound"]): Access => ({ scope: "write", bound });
 /** By operation id. An operation that is not here and not open cannot be registered. */
 export const accessTable: Readonly<Record<string, Access>> = {
   spawnSandbox: writes("own"),
+  acquireSandbox: writes("own"),
   checkAdmission: reads("own"),
   listSandboxes: reads("own"),
   pruneSandboxes: writes("own"),

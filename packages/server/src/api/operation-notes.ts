@@ -15,6 +15,11 @@ export const operationNotes: Readonly<Record<string, OperationNote>> = {
       "Answers when commands can run in it. Every field may be left out. With an Idempotency-Key a repeated request is answered with the first one's sandbox. Without a place it is refused (429), or waits where defaults.spawn_overflow is queue.",
     example: { image: "host", ttl: "10m", memory_mb: 512, metadata: { job: "42" }, env: { LANG: "C.UTF-8" } },
   },
+  acquireSandbox: {
+    description:
+      "Answers 200 with the owner's living sandbox of this name, which may be unhealthy, and 201 with a new one when there is none; one that is being made or destroyed is waited for. However many ask at once, one sandbox is made. The other fields are for a new one; what differs in a living one stays as it is.",
+    example: { name: "web", ttl: "10m" },
+  },
   checkAdmission: {
     description:
       "Takes a spawn's body and answers what that spawn would meet, with the counts it is decided by. Nothing is created or reserved.",

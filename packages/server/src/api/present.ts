@@ -18,6 +18,7 @@ import { exitFields } from "./streams/output-text.ts";
 export function presentSandbox(row: ListedSandbox, options: { previewDomain: string }): Sandbox {
   return defined<Total<Sandbox>>({
     id: row.id,
+    name: row.name ?? undefined,
     state: row.state,
     provider: row.provider,
     image: row.image,

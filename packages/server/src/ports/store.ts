@@ -164,6 +164,8 @@ export type SandboxChange = Partial<
 export interface SandboxFilter {
   states: readonly SandboxState[];
   ownerId?: string;
+  /** Destroyed ones keep theirs. */
+  name?: string;
   provider?: string;
   metadata?: Readonly<Record<string, string>>;
   limit: number;

@@ -7,6 +7,7 @@ import { execRecordSuite } from "./exec-record-suite.ts";
 import { execSuite } from "./exec-suite.ts";
 import { fileSuite } from "./file-suite.ts";
 import { malformedSuite } from "./malformed-suite.ts";
+import { nameSuite } from "./name-suite.ts";
 import { quotaSuite } from "./quota-suite.ts";
 import { sandboxSuite } from "./sandbox-suite.ts";
 import { socketSuite } from "./socket-suite.ts";
@@ -65,6 +66,7 @@ export function blackBox(name: string, options: { provider: ProviderFactory; ski
       describe("exec records", () => execRecordSuite(subject));
       describe("exec over WebSocket", () => socketSuite(subject));
       describe("files", () => fileSuite(subject));
+      describe("names", () => nameSuite(subject));
       describe("quotas", () => quotaSuite(subject));
       describe("templates", () => templateSuite(subject));
       describe("events", () => eventSuite(subject));

@@ -55,6 +55,7 @@ export function sandboxSuite(on: Subject): void {
 
   test("every field of a spawn reaches what decides about it", async () => {
     const samples: Record<keyof SpawnRequest, unknown> = {
+      name: "another",
       image: "another:1",
       provider: "another",
       memory_mb: 64,

@@ -1,10 +1,12 @@
 import {
+  AcquireRequest,
   AdmissionDecision,
   ExtendRequest,
   formatDuration,
   OwnerId,
   PruneResult,
   Sandbox,
+  SandboxName,
   SandboxStats,
   SpawnRequest,
   sandboxStates,
@@ -21,11 +23,12 @@ import { answered } from "../answers.ts";
 import { defined, given, requiredDuration } from "../parse.ts";
 import { presentSandbox, presentStats } from "../present.ts";
 import { emptyBody, type RouteApp, SandboxParams } from "./route-app.ts";
-import { SpawnHeaders, spawned, spawnInput } from "./spawn-request.ts";
+import { AcquireHeaders, acquired, SpawnHeaders, spawned, spawnInput } from "./spawn-request.ts";
 
 const ListQuery = Type.Object({
   state: Type.Optional(Type.Enum([...sandboxStates, ""])),
   owner_id: Type.Optional(OwnerId),
+  name: Type.Optional(SandboxName),
   provider: Type.Optional(Type.String()),
   limit: Type.Optional(Type.Integer({ minimum: 1, maximum: largestPage, default: largestPage })),
   cursor: Type.Optional(
@@ -71,6 +74,20 @@ export function sandboxRoutes(
 
   app.route({
     method: "POST",
+    url: "/sandboxes/acquire",
+    schema: {
+      tags,
+      operationId: "acquireSandbox",
+      summary: "The owner's living sandbox of a name, or a new one",
+      headers: AcquireHeaders,
+      body: AcquireRequest,
+      response: { 200: Sandbox, 201: Sandbox },
+    },
+    handler: async (request, reply) => present(await acquired(sandboxes, spawnInput(request), reply)),
+  });
+
+  app.route({
+    method: "POST",
     url: "/sandboxes/admission",
     schema: {
       tags,
@@ -112,6 +129,7 @@ export function sandboxRoutes(
           defined({
             state: query.state === "" ? undefined : query.state,
             ownerId: ownerFor(request.principal, given(query.owner_id)),
+            name: given(query.name),
             provider: given(query.provider),
             metadata: metadataFilter(query),
             limit: query.limit ?? largestPage,

@@ -10,6 +10,11 @@ import { ownerFor } from "../access.ts";
 import { defined, given, optionalDuration, type Total } from "../parse.ts";
 import { ServerTiming } from "./route-app.ts";
 
+const UserIdHeader = Type.Optional(Type.String({ ...OwnerId, description: "Owner; overrides owner_id." }));
+
+/** What an acquisition, which is safe to repeat by itself, may say beside its body. */
+export const AcquireHeaders = Type.Object({ "x-user-id": UserIdHeader });
+
 /** What every request that spawns may say beside its body. docs/api/sandboxes.md. */
 export const SpawnHeaders = Type.Object({
   "idempotency-key": Type.Optional(
@@ -21,7 +26,7 @@ export const SpawnHeaders = Type.Object({
       examples: ["order-4711"],
     }),
   ),
-  "x-user-id": Type.Optional(Type.String({ ...OwnerId, description: "Owner; overrides owner_id." })),
+  "x-user-id": UserIdHeader,
 });
 
 /** Spawns, and puts into the answer what is not its body. */
@@ -42,8 +47,25 @@ export async function spawned(
   return sandbox;
 }
 
+/** Gives the living sandbox of the name or a new one, and puts into the answer what is not its body. */
+export async function acquired(
+  sandboxes: SandboxService,
+  input: SpawnInput,
+  reply: FastifyReply,
+): Promise<SandboxRow> {
+  const timing = new ServerTiming();
+  const { sandbox, made } = await sandboxes.acquire(input, {
+    signal: reply.callerSignal,
+    onStage: timing.onStage,
+  });
+  timing.apply(reply);
+  reply.code(made ? 201 : 200).header("location", `/api/v1/sandboxes/${sandbox.id}`);
+  return sandbox;
+}
+
 export function spawnInput(request: FastifyRequest<{ Body: SpawnRequest }>): SpawnInput {
   const {
+    name,
     image,
     provider,
     memory_mb,
@@ -60,6 +82,7 @@ export function spawnInput(request: FastifyRequest<{ Body: SpawnRequest }>): Spa
   } = request.body;
   rest satisfies Record<string, never>;
   return defined<Total<SpawnInput>>({
+    name: given(name),
     image: given(image),
     provider: given(provider),
     memoryMb: memory_mb === 0 ? undefined : memory_mb,

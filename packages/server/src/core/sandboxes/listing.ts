@@ -10,6 +10,7 @@ export interface ListRequest {
   /** One state or several, comma-separated; absent: all but destroyed. */
   state?: string;
   ownerId?: string;
+  name?: string;
   provider?: string;
   metadata?: Readonly<Record<string, string>>;
   limit: number;
@@ -53,6 +54,7 @@ export async function listSandboxes(
     states: parseStates(request.state),
     limit: request.limit,
     ...(ownerId === "" ? {} : { ownerId }),
+    ...(request.name ? { name: request.name } : {}),
     ...(request.provider ? { provider: request.provider } : {}),
     ...(request.metadata === undefined ? {} : { metadata: request.metadata }),
     ...(request.cursor ? { after: parseCursor(request.cursor) } : {}),

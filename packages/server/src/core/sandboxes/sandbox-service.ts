@@ -15,6 +15,7 @@ import type { ProviderRegistry } from "../providers/provider-registry.ts";
 import { type AdmissionDecision, decideAdmission } from "../scheduling/admission.ts";
 import type { StartGates } from "../scheduling/gate.ts";
 import type { SpawnQueue } from "../scheduling/spawn-queue.ts";
+import { acquireNamed } from "./acquire.ts";
 import type { SandboxContext } from "./context.ts";
 import type { DestroyFlow } from "./destroy-flow.ts";
 import type { ExtendFlow } from "./extend-flow.ts";
@@ -24,7 +25,7 @@ import { type ListOptions, type ListPage, type ListRequest, listSandboxes } from
 import { type RunningSandbox, type SandboxListener, sandboxGone, sandboxNotFound } from "./live-sandboxes.ts";
 import type { SandboxDirectory } from "./sandbox-directory.ts";
 import type { OnStage, SpawnFlow } from "./spawn-flow.ts";
-import { checkTtl, planSpawn, type SpawnInput, type SpawnPlan } from "./spawn-plan.ts";
+import { checkSpawn, checkTtl, planSpawn, type SpawnInput, type SpawnPlan } from "./spawn-plan.ts";
 
 export type { SpawnInput } from "./spawn-plan.ts";
 
@@ -117,6 +118,25 @@ export class SandboxService implements AsyncDisposable {
     const ownerId = parseOwnerId(input.ownerId);
     const request = { key: idempotencyKey, ownerId, id, bodyHash, signal };
     return this.#idempotent.run(request, spawn);
+  }
+
+  /**
+   * The owner's living sandbox of this name, one that is being made waited for, or a new one. What differs in a living
+   * one's other fields is left as it is.
+   * @throws what `spawn` throws.
+   */
+  async acquire(
+    input: SpawnInput,
+    options: CallOptions & { onStage?: OnStage },
+  ): Promise<{ sandbox: SandboxRow; made: boolean }> {
+    const { ownerId, template: _, ...own } = input;
+    const { name } = own;
+    if (name === undefined) throw new BadRequest("name is missing: it says which sandbox is wanted");
+    checkSpawn(own);
+    await this.#directory.loaded(options);
+    const wanted = { ownerId: parseOwnerId(ownerId), name };
+    const spawn = async () => (await this.spawn(input, options)).sandbox;
+    return acquireNamed(this.#context, wanted, { signal: options.signal, spawn });
   }
 
   /** What a spawn would meet now; reserves nothing. @throws what `spawn` throws for a bad request. */

@@ -13,6 +13,8 @@ import type { SandboxDefaults } from "../quotas/sandbox-defaults.ts";
 
 /** What a client asks for; what it left out is absent. */
 export interface SpawnInput {
+  /** Unique among the owner's living sandboxes. */
+  name?: string;
   image?: string;
   provider?: string;
   memoryMb?: number;
@@ -44,6 +46,7 @@ export interface SpawnPlan {
 }
 
 const imageName = new RegExp(imageNamePattern);
+const sandboxName = /^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$/;
 
 /** Smallest memory a runtime starts in, MB. */
 const leastMemoryMb = 16;
@@ -59,6 +62,7 @@ export function planSpawn(
   { defaults, limits }: { defaults: SandboxDefaults; limits: Limits },
 ): SpawnPlan {
   const {
+    name,
     image,
     // Chosen before: it is `provider`.
     provider: _chosen,
@@ -83,7 +87,7 @@ export function planSpawn(
     vcpus: vcpus ?? defaults.vcpus,
     ttlMs: spawnTtl(ttlMs, defaults.ttlMs, limits.of(ownerId)),
     ownerId,
-    name: null,
+    name: name ?? null,
     metadata: { ...metadata },
     env: { ...env },
     user: user || null,
@@ -94,7 +98,8 @@ export function planSpawn(
 
 /** Checks what a request says by itself, limits and provider left out. @throws BadRequest naming the field. */
 export function checkSpawn(input: Omit<SpawnInput, "template" | "ownerId">): void {
-  const { image, memoryMb, vcpus, ttlMs, env = {}, metadata = {}, user, workdir } = input;
+  const { name, image, memoryMb, vcpus, ttlMs, env = {}, metadata = {}, user, workdir } = input;
+  if (name !== undefined) checkName(name);
   checkWeight(env, metadata);
   if (image !== undefined) checkImage(image);
   if (memoryMb !== undefined) checkCount("memory_mb", memoryMb, leastMemoryMb, mostMemoryMb);
@@ -134,6 +139,13 @@ function checkCount(name: string, value: number, least: number, most: number): n
     throw new BadRequest(`${name} must be a whole number from ${least} to ${most}, not ${value}`);
   }
   return value;
+}
+
+function checkName(name: string): void {
+  if (sandboxName.test(name)) return;
+  throw new BadRequest(
+    `name ${JSON.stringify(name.slice(0, 80))} must be 1 to 63 of a to z, 0 to 9 and "-", with a letter or digit at both ends`,
+  );
 }
 
 function checkImage(image: string): string {

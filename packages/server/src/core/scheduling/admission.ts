@@ -59,10 +59,13 @@ const units: Record<CapacityReason, { of: keyof Capacity; words: string }> = {
   max_vcpus_per_owner: { of: "vcpus", words: "virtual processors" },
 };
 
+/** A living sandbox of the owner has the name. */
+export class NameTaken extends Conflict {}
+
 /** Words for a denial. */
 export function denied(ownerId: string, result: ReserveDenied): DomainError {
   if (result.reason === "name_taken") {
-    return new Conflict(`sandbox "${result.sandboxId}" has this name already; destroy it or choose another`);
+    return new NameTaken(`sandbox "${result.sandboxId}" has this name already; destroy it or choose another`);
   }
   const { of, words } = units[result.reason];
   const all = deniesAll(result.reason);

@@ -11,7 +11,7 @@ import {
 import { checkSpawn, type SpawnInput } from "../sandboxes/spawn-plan.ts";
 
 /** What a template says; what was not given is absent. */
-export type TemplateInput = Omit<SpawnInput, "template" | "ownerId" | "image"> & {
+export type TemplateInput = Omit<SpawnInput, "template" | "ownerId" | "name" | "image"> & {
   image: string;
   description?: string;
 };
@@ -116,7 +116,7 @@ export class Templates {
   }
 }
 
-type TemplateFields = Omit<SpawnInput, "template" | "ownerId" | "metadata" | "env">;
+type TemplateFields = Omit<SpawnInput, "template" | "ownerId" | "name" | "metadata" | "env">;
 type Total<T> = { [K in keyof Required<T>]: T[K] | undefined };
 
 function noTemplate(name: string): NotFound {

@@ -339,9 +339,10 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
         expect(order).toEqual([...order].sort().reverse());
       });
 
-      it("filters by state, owner, provider and every metadata pair", async () => {
+      it("filters by state, owner, name, provider and every metadata pair", async () => {
         const metadata = { team: "red", "odd.key": 'q"uote' };
-        const wanted = await add({ state: "running", ownerId: "a", provider: "docker", metadata });
+        const named = { ownerId: "a", name: "web" };
+        const wanted = await add({ state: "running", ...named, provider: "docker", metadata });
         await add({ state: "running", ownerId: "b", provider: "docker", metadata: { team: "blue" } });
         const gone = await add({ state: "destroyed", ownerId: "a", metadata: { team: "red" } });
         const ids = async (filter: Partial<Parameters<Store["sandboxes"]["list"]>[0]>) =>
@@ -349,6 +350,8 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
         expect(await ids({})).toHaveLength(2);
         expect(await ids({ ownerId: "a" })).toEqual([wanted.id]);
         expect(await ids({ provider: "docker" })).toHaveLength(2);
+        expect(await ids({ name: "web" })).toEqual([wanted.id]);
+        expect(await ids({ name: "web", ownerId: "b" })).toEqual([]);
         expect(await ids({ metadata: { team: "red" } })).toEqual([wanted.id]);
         expect(await ids({ metadata: { team: "red", "odd.key": 'q"uote' } })).toEqual([wanted.id]);
         expect(await ids({ metadata: { team: "red", other: "x" } })).toEqual([]);

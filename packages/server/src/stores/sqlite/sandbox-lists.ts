@@ -59,6 +59,7 @@ export class SandboxLists {
       until_id: end?.id ?? "",
       states: JSON.stringify(filter.states),
       provider: filter.provider ?? null,
+      name: filter.name ?? null,
     }) as unknown as Iterable<ListedRecord>;
     const page = fill(records, filter);
     if (page.next !== undefined || end === undefined) return page;
@@ -130,6 +131,7 @@ function prepareWalk(db: DatabaseSync, where: string): Walk {
       WHERE ${range} AND (created_at, id) >= (:until_created_at, :until_id)
         AND state IN (SELECT value FROM json_each(:states))
         AND (:provider IS NULL OR provider = :provider)
+        AND (:name IS NULL OR name = :name)
       ${order} LIMIT ${scanBudget}`),
     ahead: db.prepare(`SELECT created_at, id FROM sandboxes WHERE ${range} ${order} LIMIT 1 OFFSET :offset`),
   };

@@ -1,0 +1,58 @@
+import { abortable } from "../../platform/abortable.ts";
+import { type SandboxRow, Unavailable } from "../../ports/index.ts";
+import { NameTaken } from "../scheduling/admission.ts";
+import type { SandboxContext } from "./context.ts";
+
+/** How often it is looked again before a name that changes hands all the time is given up. */
+const mostTurns = 64;
+/** Between two looks at a sandbox that is on its way and that nobody here works on, milliseconds. */
+const pauseMs = 100;
+
+/**
+ * Gives the owner's living sandbox of a name, or makes one. The store lets one sandbox have the name, so that of any
+ * number of calls at once one spawns; the others wait for what it does and look again.
+ * @throws what `spawn` throws; Unavailable when the sandbox of the name is neither there nor gone in time.
+ */
+export async function acquireNamed(
+  context: Pick<SandboxContext, "store" | "live" | "clock">,
+  wanted: { ownerId: string; name: string },
+  options: { signal: AbortSignal; spawn: () => Promise<SandboxRow> },
+): Promise<{ sandbox: SandboxRow; made: boolean }> {
+  const { store, live, clock } = context;
+  const { signal, spawn } = options;
+  for (let turn = 0; turn < mostTurns; turn++) {
+    signal.throwIfAborted();
+    const row = await store.sandboxes.named(wanted.ownerId, wanted.name);
+    if (row === undefined) {
+      try {
+        return { sandbox: await spawn(), made: true };
+      } catch (error) {
+        if (!(error instanceof NameTaken)) throw error;
+      }
+      continue;
+    }
+    const work = live.workOn(row.id);
+    if (work !== undefined && work.kind !== "other") await live.finished(work, signal);
+    else if (lives(row, clock.now())) return { sandbox: row, made: false };
+    else await pause(clock, signal);
+  }
+  throw new Unavailable(
+    `the sandbox named "${wanted.name}" is being made or destroyed all the time; try again in a moment`,
+    { retryAfterS: 1 },
+  );
+}
+
+/** Whether it can be used, now or once it answers again. */
+function lives(row: SandboxRow, now: Date): boolean {
+  return row.state !== "creating" && !row.destroyRequested && row.expiresAt > now;
+}
+
+async function pause(clock: SandboxContext["clock"], signal: AbortSignal): Promise<void> {
+  const { promise, resolve } = Promise.withResolvers<void>();
+  const timer = clock.setTimer(pauseMs, resolve);
+  try {
+    await abortable(promise, signal);
+  } finally {
+    timer.cancel();
+  }
+}
