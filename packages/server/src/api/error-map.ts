@@ -3,6 +3,7 @@ import type { FastifyError, FastifyReply, FastifyRequest } from "fastify";
 import { CallerGone, DeadlineExceeded, ShuttingDown } from "../platform/deadline.ts";
 import type { Logger } from "../platform/logger.ts";
 import { BadRequest, DomainError, Unavailable } from "../ports/errors.ts";
+import { sendJson } from "./send-json.ts";
 import { validationMessage } from "./validation.ts";
 
 /** The only place that knows statuses. docs/api/README.md. */
@@ -86,11 +87,7 @@ export function errorHandler(logger: Logger) {
     if (typeof execId === "string") reply.header("x-exec-id", execId);
     // What is left of an upload that was refused is not waited for.
     if (!request.raw.complete) reply.header("connection", "close");
-    reply
-      .code(status)
-      .type("application/json; charset=utf-8")
-      .serializer((body: unknown) => body as string)
-      .send(JSON.stringify(errorBody(domain)));
+    sendJson(reply.code(status), errorBody(domain));
   };
 }
 

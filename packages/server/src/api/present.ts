@@ -35,7 +35,10 @@ export function presentSandbox(row: ListedSandbox, options: { previewDomain: str
   });
 }
 
-export function presentOutcome(outcome: ExecOutcome): ExecResult {
+/** A result whose output is yet to be spelled out. */
+export type PresentedOutcome = Omit<ExecResult, "stdout" | "stderr"> & Pick<ExecOutcome, "stdout" | "stderr">;
+
+export function presentOutcome(outcome: ExecOutcome): PresentedOutcome {
   return {
     ...exitFields(outcome.exit),
     stdout: outcome.stdout,

@@ -113,6 +113,21 @@ export function execSuite(on: Subject): void {
     expect(json).toMatchObject({ truncated: true, stderr: "done\n", exit_code: 0 });
   });
 
+  test("much output comes whole in an answer that is sent in pieces, with a result and with a refusal", async () => {
+    const text = Array.from({ length: 16_000 }, (_, index) => `${index + 1}\n`).join("");
+    const result = await run({ command: "seq 1 16000" });
+    expect(result.json).toMatchObject({ exit_code: 0, stderr: "", truncated: true });
+    const refused = await run({ command: "seq 1 16000; sleep 60", timeout: "3s" });
+    expect(refused.json).toMatchObject({ code: "timeout", reason: "timeout", stderr: "", truncated: true });
+    expect([result.status, refused.status]).toEqual([200, 408]);
+    for (const { json, headers } of [result, refused]) {
+      expect(json.stdout).toBe(text.slice(0, 65_536));
+      expect(headers.get("transfer-encoding")).toBe("chunked");
+      expect(headers.get("content-type")).toBe("application/json; charset=utf-8");
+      expect(headers.get("x-exec-id")).toBe(json.exec_id);
+    }
+  });
+
   test("stdin is the whole standard input, in text and base64, buffered and streamed", async () => {
     const text = await run({ command: "cat; echo end", stdin: "grüße\n" });
     expect(text.json).toMatchObject({ stdout: "grüße\nend\n", exit_code: 0 });

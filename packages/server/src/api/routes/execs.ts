@@ -19,6 +19,7 @@ import { TimedOut } from "../../ports/errors.ts";
 import { answered } from "../answers.ts";
 import { decodeContent, defined } from "../parse.ts";
 import { presentExec, presentOutcome } from "../present.ts";
+import { sendJson } from "../send-json.ts";
 import { sendExecStream } from "../streams/ndjson.ts";
 import { execInput, stdinOf } from "./exec-input.ts";
 import { ExecParams, emptyBody, type RouteApp, SandboxParams, ServerTiming } from "./route-app.ts";
@@ -90,7 +91,8 @@ export function execRoutes(
       ).catch(withOutcome);
       timing.apply(reply);
       reply.header("x-exec-id", outcome.execId);
-      return presentOutcome(outcome);
+      sendJson(reply, presentOutcome(outcome));
+      return reply;
     },
   });
 

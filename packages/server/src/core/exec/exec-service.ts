@@ -33,6 +33,7 @@ import { type FollowedEvent, LastingView } from "./lasting-view.ts";
 import { OutputCollector } from "./output-collector.ts";
 import type { RunningSandboxes } from "./running-sandboxes.ts";
 import { parseSignal } from "./signals.ts";
+import type { WrittenOutput } from "./written-output.ts";
 
 /** A sandbox answers a start in milliseconds; one that does not is ill. */
 const startDeadlineMs = 30_000;
@@ -46,15 +47,15 @@ const connectPauseMs = 50;
 const mostTries = 5;
 /** How long it may take to see whether a sandbox is still there whose connection ended. */
 const lookDeadlineMs = 2_000;
-/** Output that is answered is there as bytes, as text and as the answer's body. */
+/** Output that is answered is there as bytes, twice while its buffer grows, and as what the caller has yet to take. */
 const outputCopies = 3;
 const empty = Buffer.alloc(0);
 
 export interface ExecOutcome {
   execId: ExecId;
   exit: ExecExit;
-  stdout: string;
-  stderr: string;
+  stdout: WrittenOutput;
+  stderr: WrittenOutput;
   truncated: boolean;
   /** Of both streams together: what was written and is in neither of them, because a connection broke. */
   lostBytes: number;
@@ -223,11 +224,10 @@ export class ExecService implements Disposable {
     options.onStage?.("run", this.#clock.monotonicMs() - followingMs);
     const exceeded = exit?.limit === "output_bytes";
     const truncated = stdout.truncated || stderr.truncated || lostBytes > 0 || exceeded;
-    const written = (output: OutputCollector) => (encoding === "base64" ? output.base64() : output.text());
+    const written = { stdout: stdout.written(encoding), stderr: stderr.written(encoding) };
     const details = () => ({
       exec_id: spec.execId,
-      stdout: written(stdout),
-      stderr: written(stderr),
+      ...written,
       ...(truncated ? { truncated } : {}),
       ...(lostBytes > 0 ? { lost_bytes: lostBytes } : {}),
       ...(encoding === "base64" ? { encoding } : {}),
@@ -236,8 +236,7 @@ export class ExecService implements Disposable {
     const outcome: ExecOutcome = {
       execId: spec.execId,
       exit,
-      stdout: written(stdout),
-      stderr: written(stderr),
+      ...written,
       truncated,
       lostBytes,
       encoding,

@@ -1,4 +1,5 @@
-import { StringDecoder } from "node:string_decoder";
+import type { OutputEncoding } from "@alcove/wire";
+import { WrittenOutput } from "./written-output.ts";
 
 /** Keeps the first `maxBytes` of a stream in a buffer of its own and counts nothing more: memory stays bounded. */
 export class OutputCollector {
@@ -31,14 +32,10 @@ export class OutputCollector {
     this.#length += taken;
   }
 
-  /** Invalid UTF-8 is replaced; a sequence that the limit cut in two is left out. */
-  text(): string {
+  /** What is kept, as it is told; nothing may be added afterwards. */
+  written(encoding: OutputEncoding): WrittenOutput {
     const kept = this.#buffer.subarray(0, this.#length);
-    return this.#truncated ? new StringDecoder("utf8").write(kept) : kept.toString("utf8");
-  }
-
-  base64(): string {
-    return this.#buffer.toString("base64", 0, this.#length);
+    return new WrittenOutput(kept, { encoding, truncated: this.#truncated });
   }
 
   #grow(needed: number): void {
