@@ -15,6 +15,7 @@ export function createProgram(): Command {
   addExecCommands(program);
   addFileAndEventCommands(program);
   addQuotaCommands(program);
+  addAuditCommand(program);
   addTemplateCommands(program);
   return program;
 }
@@ -214,6 +215,20 @@ function addQuotaCommands(program: Command): void {
   client(
     quota.command("rm <owner>").alias("remove").description("let an owner have the defaults again"),
   ).action(async (owner, flags) => (await import("./commands/quota.ts")).quotaRemove(owner, flags));
+}
+
+function addAuditCommand(program: Command): void {
+  client(program.command("audit").description("tell who administered what, newest first; takes an admin key"))
+    .option("-n, --limit <count>", "at most this many, up to 500", parseCount)
+    .option("--actor <name>", "only this key's; anonymous: those without a known one")
+    .option("--method <method>", "only this method")
+    .option("--status <status>", "only answers of this status", parseCount)
+    .option("--path <text>", "only paths with this in them")
+    .option("--since <time>", "at this time or later, such as 2026-11-21T17:44:03Z")
+    .option("--until <time>", "at this time or before")
+    .option("--csv", "print CSV")
+    .option("--json", "print JSON")
+    .action(async (flags) => (await import("./commands/audit.ts")).audit(flags));
 }
 
 function addTemplateCommands(program: Command): void {

@@ -129,6 +129,7 @@ describe("AlcoveClient", () => {
       saveQuota: (client) => client.quotas.save("x", {}),
       getQuotaUsage: (client) => client.quotas.usage("x"),
       deleteQuota: (client) => client.quotas.remove("x"),
+      listAudit: (client) => client.audit.list(),
       listTemplates: (client) => client.templates.all().next(),
       getTemplate: (client) => client.templates.get("x"),
       createTemplate: (client) => client.templates.create({ name: "x", image: "host" }),

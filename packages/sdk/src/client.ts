@@ -20,6 +20,7 @@ import type {
   SpawnRequest,
   StartExecRequest,
 } from "@alcove/wire";
+import { AuditClient } from "./audit.ts";
 import { type EventFilter, eventStream } from "./events.ts";
 import type { ExecAttach, ExecSocket, ExecStart } from "./exec-socket.ts";
 import { FilesClient } from "./files.ts";
@@ -54,12 +55,14 @@ export class AlcoveClient implements Disposable {
   readonly files: FilesClient;
   readonly quotas: QuotasClient;
   readonly templates: TemplatesClient;
+  readonly audit: AuditClient;
 
   constructor(options: TransportOptions) {
     this.#transport = new Transport(options);
     this.files = new FilesClient(this.#transport);
     this.quotas = new QuotasClient(this.#transport);
     this.templates = new TemplatesClient(this.#transport);
+    this.audit = new AuditClient(this.#transport);
   }
 
   [Symbol.dispose](): void {

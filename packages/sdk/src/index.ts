@@ -1,3 +1,4 @@
+export { AuditClient, type AuditFilter } from "./audit.ts";
 export { AlcoveClient, type CallOptions, type SandboxFilter } from "./client.ts";
 export { AlcoveError, type ClientErrorCode } from "./errors.ts";
 export type { EventFilter } from "./events.ts";

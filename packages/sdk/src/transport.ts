@@ -108,6 +108,11 @@ export class Transport implements Disposable {
     }
   }
 
+  /** The answer as text. @throws AlcoveError */
+  async text(call: Call): Promise<string> {
+    return await readText(await this.send(call), maxJsonBytes);
+  }
+
   /** The answer, unread, once it is known to be a success. The body must be read or destroyed. @throws AlcoveError */
   async send(call: Call): Promise<http.IncomingMessage> {
     const { request, response } = this.#open(call);

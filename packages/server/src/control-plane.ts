@@ -2,6 +2,7 @@ import { buildApp } from "./api/app.ts";
 import type { RouteApp } from "./api/routes/route-app.ts";
 import type { Config } from "./config/config.ts";
 import { AnswerBudget } from "./core/answers/answer-budget.ts";
+import { AuditLog } from "./core/audit/audit-log.ts";
 import { EventLog } from "./core/events/event-log.ts";
 import { ExecService } from "./core/exec/exec-service.ts";
 import { FileService } from "./core/files/file-service.ts";
@@ -57,6 +58,12 @@ export async function openControlPlane(options: {
   const quotas = await Quotas.open({ ...common, events });
   const limits = new Limits(config.defaults, quotas);
   const templates = new Templates({ store: store.templates, clock: systemClock });
+  const audit = new AuditLog({
+    store: store.audit,
+    clock: systemClock,
+    logger,
+    retention: { ageMs: config.auth.adminAuditRetentionMs, count: config.store.maxAudit },
+  });
   const { sandboxes, lifecycle } = composeSandboxes({
     ...common,
     events,
@@ -94,6 +101,7 @@ export async function openControlPlane(options: {
       events,
       retentionMs: config.store.retentionMs,
       maxDestroyed: config.store.maxDestroyed,
+      audit,
       ...(installation === undefined ? {} : { recovery: installation }),
     }),
   );
@@ -108,6 +116,7 @@ export async function openControlPlane(options: {
     quotas,
     limits,
     templates,
+    audit,
     answers: new AnswerBudget({
       // Two streams of a command, in three copies, are within one owner's half.
       totalBytes: Math.max(bufferedAnswersBytes, 12 * config.exec.maxOutputBytes),

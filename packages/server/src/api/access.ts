@@ -20,10 +20,13 @@ export interface Access {
    * - `all`: refused, because it is about all owners.
    */
   readonly bound: "sandbox" | "owner" | "own" | "shared" | "all";
+  /** Told in the audit history, whatever comes of it. */
+  readonly audited?: true;
 }
 
 const reads = (bound: Access["bound"]): Access => ({ scope: "read", bound });
 const writes = (bound: Access["bound"]): Access => ({ scope: "write", bound });
+const audited = (access: Access): Access => ({ ...access, audited: true });
 
 /** By operation id. An operation that is not here and not open cannot be registered. */
 export const accessTable: Readonly<Record<string, Access>> = {
@@ -62,18 +65,19 @@ export const accessTable: Readonly<Record<string, Access>> = {
   listProviders: reads("shared"),
   getProvider: reads("shared"),
   testProviders: writes("all"),
-  createTemplate: writes("all"),
+  createTemplate: audited(writes("all")),
   listTemplates: reads("shared"),
   getTemplate: reads("shared"),
-  replaceTemplate: writes("all"),
-  deleteTemplate: writes("all"),
+  replaceTemplate: audited(writes("all")),
+  deleteTemplate: audited(writes("all")),
   spawnFromTemplate: writes("own"),
   listQuotas: reads("all"),
   getQuotaSummary: reads("all"),
   getQuota: reads("owner"),
   getQuotaUsage: reads("owner"),
-  saveQuota: writes("all"),
-  deleteQuota: writes("all"),
+  saveQuota: audited(writes("all")),
+  deleteQuota: audited(writes("all")),
+  listAudit: reads("all"),
 };
 
 /** @returns the operation that one below `/admin/` is another way to: `adminSaveQuota` is `saveQuota`. */
@@ -81,7 +85,7 @@ export function ownOperation(operationId: string): string {
   return operationId.replace(/^admin([A-Z])/, (_, first: string) => first.toLowerCase());
 }
 
-/** Routes below `/admin/` are the same operations for those who administer. */
+/** Routes below `/admin/` are the same operations for those who administer, and audited whatever they do. */
 export function accessOf(route: { url: string; operationId: string | undefined }): Access {
   const { url, operationId = "" } = route;
   const admin = url.startsWith("/api/v1/admin/");
@@ -89,7 +93,7 @@ export function accessOf(route: { url: string; operationId: string | undefined }
   const access = Object.hasOwn(accessTable, name) ? accessTable[name] : undefined;
   if (access === undefined)
     throw new Error(`${url}: operation "${operationId}" has no row in the table of access (api/access.ts)`);
-  return admin ? { scope: "admin", bound: access.bound } : access;
+  return admin ? audited({ scope: "admin", bound: access.bound }) : access;
 }
 
 /**

@@ -10,15 +10,17 @@ import type { Clock } from "../ports/clock.ts";
 import { DomainError } from "../ports/errors.ts";
 import { accessOf, checkAccess } from "./access.ts";
 import { AccessLog } from "./access-log.ts";
+import { AuditTrail } from "./audit-trail.ts";
 import { anybody, authenticate, KeyCheck, localUser, offeredKeys } from "./auth.ts";
 import { BrowserGuard } from "./browser-guard.ts";
 import { docsPage } from "./docs-page.ts";
-import { errorHandler, pathOf } from "./error-map.ts";
+import { errorHandler, httpStatus, pathOf, toDomainError } from "./error-map.ts";
 import { refuseExcess } from "./json-body.ts";
 import { openapiDocument } from "./openapi.ts";
 import { encodingRefusal } from "./raw-body.ts";
 import { CallsUnderWay, decorateCallerSignal, requestIds } from "./request-context.ts";
 import { RouteTable } from "./route-table.ts";
+import { auditRoutes } from "./routes/audit.ts";
 import { eventRoutes } from "./routes/events.ts";
 import { execSocketRoute } from "./routes/exec-socket.ts";
 import { execRoutes } from "./routes/execs.ts";
@@ -59,6 +61,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   const calls = new CallsUnderWay();
   const table = new RouteTable();
   const browsers = new BrowserGuard(config.server);
+  const trail = new AuditTrail(options.audit);
   const app = fastify({
     loggerInstance: logger,
     logController: new LogController({ disableRequestLogging: true }),
@@ -88,13 +91,18 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
       maxParamLength: 256,
       querystringParser: readQuery,
     },
-    frameworkErrors: (error, request, reply) => answerError(error, request, reply as FastifyReply),
+    frameworkErrors: (error, request, reply) =>
+      void trail
+        .refusedUnread(request, httpStatus[toDomainError(error).code])
+        .then(() => answerError(error, request, reply as FastifyReply)),
     clientErrorHandler: (error, socket) => {
       if (!socket.writable || (error as NodeJS.ErrnoException).code === "ECONNRESET") socket.destroy();
       else socket.end(unreadableRequest);
     },
   }).withTypeProvider<TypeBoxTypeProvider>() as unknown as RouteApp;
-  const answerError = errorHandler(logger);
+  const answerError = errorHandler(logger, {
+    unanswered: (request, reply) => trail.unanswered(request, reply),
+  });
 
   app.setValidatorCompiler(validatorCompiler);
   const answerUnrouted = (request: FastifyRequest, reply: FastifyReply) => {
@@ -123,6 +131,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   });
   new AccessLog({ logger, clock: options.clock }).attach(app);
   nameRequests(app);
+  trail.attach(app);
   // After the plugins: a refused upgrade is closed by the websocket plugin, a preflight answered by the CORS plugin.
   guard(app, { ...options, browsers, calls });
   limitConnections(app, { ...options, maxConnections: config.server.maxConnections });
@@ -139,6 +148,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
       providerRoutes(scope, options);
       quotaRoutes(scope, options);
       templateRoutes(scope, { ...options, server: config.server });
+      auditRoutes(scope, options);
       await scope.register(async (raw: RouteApp) => rawFileRoutes(raw, options));
       let document: string | undefined;
       scope.get("/openapi.json", { config: { open: true } }, (_request, reply) => {

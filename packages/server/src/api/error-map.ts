@@ -70,10 +70,17 @@ export function errorBody(error: DomainError): Record<string, unknown> {
   return { ...error.details, code: error.code, message: error.message };
 }
 
-/** Answers an error, and logs it where it is ours or a provider's; what the caller got wrong is told by the access log. */
-export function errorHandler(logger: Logger) {
+/**
+ * Answers an error, and logs it where it is ours or a provider's; what the caller got wrong is told by the access log.
+ * @param options.unanswered gets what is not answered because its caller left.
+ */
+export function errorHandler(
+  logger: Logger,
+  options: { unanswered: (request: FastifyRequest, reply: FastifyReply) => void },
+) {
   return (error: unknown, request: FastifyRequest, reply: FastifyReply): void => {
     if (callerIsGone(error, request, reply) || reply.raw.headersSent) {
+      options.unanswered(request, reply);
       reply.hijack();
       reply.raw.destroy();
       return;

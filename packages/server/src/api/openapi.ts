@@ -12,6 +12,9 @@ const tagDescriptions: Readonly<Record<string, string>> = {
   files: "Files inside sandboxes.",
   events: "What happens, as it happens.",
   providers: "What runs sandboxes.",
+  quotas: "What owners may have.",
+  templates: "Named ways to spawn.",
+  admin: "For those who administer; every call is in the audit history.",
   system: "Health of the service.",
 };
 

@@ -135,6 +135,10 @@ export const operationNotes: Readonly<Record<string, OperationNote>> = {
   },
   getQuotaUsage: { description: "Defaults filled in, with a quota or without one; 0: no limit." },
   deleteQuota: { description: "The defaults hold again." },
+  listAudit: {
+    description:
+      "Every call below /admin, refused ones too, and every change of quotas and templates. Filters are joined; format=csv answers CSV. What is answered has been written before.",
+  },
   getHealth: { description: "Version and time since the start." },
   getLiveness: { description: "For a supervisor that restarts what hangs. Says nothing about providers." },
   getReadiness: {

@@ -1,5 +1,6 @@
 import type { Config } from "../config/config.ts";
 import type { AnswerBudget } from "../core/answers/answer-budget.ts";
+import type { AuditLog } from "../core/audit/audit-log.ts";
 import type { EventLog } from "../core/events/event-log.ts";
 import type { ExecService } from "../core/exec/exec-service.ts";
 import type { FileService } from "../core/files/file-service.ts";
@@ -21,6 +22,7 @@ export interface ApiServices {
   quotas: Quotas;
   limits: Limits;
   templates: Templates;
+  audit: AuditLog;
   answers: AnswerBudget;
 }
 

@@ -61,7 +61,13 @@ describe("loadConfig()", () => {
       maxTtlMs: 86_400_000,
       maxSandboxes: 100,
     });
-    expect(config.auth).toEqual({ enabled: false, apiKey: "", adminApiKey: "", adminFallbackEnabled: true });
+    expect(config.auth).toEqual({
+      enabled: false,
+      apiKey: "",
+      adminApiKey: "",
+      adminFallbackEnabled: true,
+      adminAuditRetentionMs: 7_776_000_000,
+    });
     expect(config.providers.native.enabled).toBeUndefined();
     expect(config.providers.docker.socket).toBe("unix:///var/run/docker.sock");
     expect(config.logging.format).toBe("json");
@@ -212,6 +218,7 @@ describe("secrets", () => {
       apiKey: "s3cret",
       adminApiKey: "",
       adminFallbackEnabled: true,
+      adminAuditRetentionMs: 7_776_000_000,
     });
     expect(load({ ALCOVE_AUTH_ADMIN_API_KEY: "adm" }).auth.adminApiKey).toBe("adm");
   });

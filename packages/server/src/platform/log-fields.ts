@@ -23,6 +23,9 @@ export const logFields = {
   status: "of an answer",
   principal:
     "who asked: `api_key`, `admin_api_key`, `local` (a service without keys), `anybody` (a route that needs none)",
+  remote_addr:
+    "where a request came from, as the trusted proxies say; of a call that the audit history could not take",
+  user_agent: "of such a call's request",
   suppressed: "lines like this one that were left out since the last",
 } as const satisfies Record<string, string>;
 

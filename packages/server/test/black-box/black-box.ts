@@ -2,6 +2,7 @@ import { type EventType, eventData } from "@alcove/wire";
 import { afterAll, beforeAll, describe, expect } from "vitest";
 import { eventually, TestClient } from "../support/http.ts";
 import { type ProviderFactory, startTestServer, type TestServer } from "../support/test-server.ts";
+import { auditSuite } from "./audit-suite.ts";
 import { eventSuite } from "./events-suite.ts";
 import { execRecordSuite } from "./exec-record-suite.ts";
 import { execSuite } from "./exec-suite.ts";
@@ -69,6 +70,7 @@ export function blackBox(name: string, options: { provider: ProviderFactory; ski
       describe("names", () => nameSuite(subject));
       describe("quotas", () => quotaSuite(subject));
       describe("templates", () => templateSuite(subject));
+      describe("audit", () => auditSuite(subject));
       describe("events", () => eventSuite(subject));
       describe("malformed requests", () => malformedSuite(subject));
     },

@@ -5,22 +5,31 @@ import type { ProviderHealthEntry, ProviderRegistry } from "../../core/providers
 import type { SandboxService } from "../../core/sandboxes/sandbox-service.ts";
 import { NotFound } from "../../ports/errors.ts";
 import { presentHealth } from "../present.ts";
-import type { RouteApp } from "./route-app.ts";
+import { type RouteApp, withAdmin } from "./route-app.ts";
 
-/** What runs sandboxes, and how it does. docs/api/providers.md. */
-export function providerRoutes(
+interface ProviderServices {
+  registry: ProviderRegistry;
+  sandboxes: SandboxService;
+}
+
+/** What runs sandboxes, and how it does, below `/admin` too. docs/api/providers.md. */
+export function providerRoutes(app: RouteApp, options: ProviderServices): void {
+  for (const place of withAdmin("/providers")) providerRoutesAt(app, { ...options, ...place });
+}
+
+function providerRoutesAt(
   app: RouteApp,
-  options: { registry: ProviderRegistry; sandboxes: SandboxService },
+  options: ProviderServices & ReturnType<typeof withAdmin>[number],
 ): void {
-  const { registry, sandboxes } = options;
-  const tags = ["providers"];
+  const { registry, sandboxes, path, admin, id } = options;
+  const tags = [admin ? "admin" : "providers"];
 
   app.route({
     method: "GET",
-    url: "/providers",
+    url: path,
     schema: {
       tags,
-      operationId: "listProviders",
+      operationId: id("listProviders"),
       summary: "Providers and their health",
       response: { 200: Type.Array(ProviderHealth) },
     },
@@ -30,10 +39,10 @@ export function providerRoutes(
 
   app.route({
     method: "GET",
-    url: "/providers/:name",
+    url: `${path}/:name`,
     schema: {
       tags,
-      operationId: "getProvider",
+      operationId: id("getProvider"),
       summary: "One provider",
       params: Type.Object({ name: Type.String() }),
       response: { 200: ProviderDetail },
@@ -56,10 +65,10 @@ export function providerRoutes(
 
   app.route({
     method: "POST",
-    url: "/providers/test",
+    url: `${path}/test`,
     schema: {
       tags,
-      operationId: "testProviders",
+      operationId: id("testProviders"),
       summary: "Check every provider now",
       response: { 200: ProviderTestResult },
     },

@@ -13,7 +13,7 @@ import type { Quotas } from "../../core/quotas/quotas.ts";
 import { BadRequest } from "../../ports/errors.ts";
 import type { QuotaRow } from "../../ports/quota-store.ts";
 import { defined, type Total } from "../parse.ts";
-import { emptyBody, type RouteApp } from "./route-app.ts";
+import { emptyBody, type RouteApp, withAdmin } from "./route-app.ts";
 
 const largestPage = 1_000;
 const OwnerParams = Type.Object({
@@ -33,20 +33,15 @@ const ListQuery = Type.Object({
 
 /** Quotas of owners, on their own paths and, for those who administer, below `/admin`. docs/api/quotas.md. */
 export function quotaRoutes(app: RouteApp, options: { quotas: Quotas; limits: Limits }): void {
-  for (const place of [
-    { path: "/quotas", id: (name: string) => name },
-    { path: "/admin/quotas", id: (name: string) => `admin${name[0]?.toUpperCase()}${name.slice(1)}` },
-  ]) {
-    quotaRoutesAt(app, { ...options, ...place });
-  }
+  for (const place of withAdmin("/quotas")) quotaRoutesAt(app, { ...options, ...place });
 }
 
 function quotaRoutesAt(
   app: RouteApp,
-  options: { quotas: Quotas; limits: Limits; path: string; id: (name: string) => string },
+  options: { quotas: Quotas; limits: Limits } & ReturnType<typeof withAdmin>[number],
 ): void {
-  const { quotas, limits, path, id } = options;
-  const tags = [path === "/quotas" ? "quotas" : "admin"];
+  const { quotas, limits, path, admin, id } = options;
+  const tags = [admin ? "admin" : "quotas"];
 
   app.route({
     method: "GET",

@@ -55,6 +55,20 @@ export const ChosenUser = Type.Optional(
   Type.String({ ...UserName, description: "Who owns what is created; default: the sandbox's user." }),
 );
 
+/** An operation's own path, and the one below `/admin` for those who administer, with the operation ids there. */
+export function withAdmin(
+  path: string,
+): { path: string; admin: boolean; id: (operation: string) => string }[] {
+  return [
+    { path, admin: false, id: (operation) => operation },
+    {
+      path: `/admin${path}`,
+      admin: true,
+      id: (operation) => `admin${operation[0]?.toUpperCase()}${operation.slice(1)}`,
+    },
+  ];
+}
+
 /** For a body whose fields are all optional: no body at all means none of them. */
 export async function emptyBody(request: FastifyRequest): Promise<void> {
   if (request.body === undefined) request.body = {};

@@ -14,6 +14,7 @@ import type {
   Store,
   Timer,
 } from "../../ports/index.ts";
+import type { AuditLog } from "../audit/audit-log.ts";
 import type { ProviderRegistry } from "../providers/provider-registry.ts";
 import type { SandboxLifecycle } from "../sandboxes/compose.ts";
 import type { LiveSandbox } from "../sandboxes/live-sandboxes.ts";
@@ -33,6 +34,7 @@ export interface ReconcilerOptions {
   recovery?: { readonly recovering: boolean; recovered(): Promise<void> };
   /** How many of them at most. */
   maxDestroyed: number;
+  audit: Pick<AuditLog, "forgetOld">;
   intervalMs?: number;
 }
 
@@ -167,6 +169,7 @@ export class Reconciler implements AsyncDisposable {
     const failedBefore = new Date(clock.now().getTime() - retentionMs);
     await failed.sweep({ signal: this.#closing.signal, failedBefore });
     await this.#forgetOld();
+    await this.#forgetAudit();
   }
 
   /** Brings memory and store together; those who ask while it is under way share it. */
@@ -438,6 +441,17 @@ export class Reconciler implements AsyncDisposable {
     } catch (error) {
       if (signal.aborted) return;
       logger.warn({ err: error }, "old sandboxes could not be forgotten");
+    }
+  }
+
+  async #forgetAudit(): Promise<void> {
+    const { audit, logger } = this.#options;
+    using pass = deadlineAfter(longestForgettingMs, this.#closing.signal);
+    try {
+      await audit.forgetOld(pass);
+    } catch (error) {
+      if (pass.signal.aborted) return;
+      logger.warn({ err: error }, "old records of the audit history could not be forgotten");
     }
   }
 

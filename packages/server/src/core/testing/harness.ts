@@ -3,6 +3,7 @@ import { eventData } from "@alcove/wire";
 import { silentLogger } from "../../platform/logger.ts";
 import { randomIds } from "../../platform/random-ids.ts";
 import type { Clock, EventSink, NewEvent, RuntimeProvider, Store } from "../../ports/index.ts";
+import { AuditLog } from "../audit/audit-log.ts";
 import { localWorkerId } from "../providers/provider-address.ts";
 import { ProviderRegistry } from "../providers/provider-registry.ts";
 import { Limits } from "../quotas/limits.ts";
@@ -88,6 +89,12 @@ export class Harness<C extends Clock = FakeClock> implements AsyncDisposable {
       retentionMs: 24 * 3_600_000,
       ...(recovery === undefined ? {} : { recovery }),
       maxDestroyed: 100_000,
+      audit: new AuditLog({
+        store: store.audit,
+        clock,
+        logger: silentLogger,
+        retention: { ageMs: 90 * 24 * 3_600_000, count: 100_000 },
+      }),
     });
   }
 

@@ -1,0 +1,98 @@
+import { AuditRecord } from "@alcove/wire";
+import type { FastifyReply } from "fastify";
+import { Type } from "typebox";
+import type { AuditLog } from "../../core/audit/audit-log.ts";
+import type { AuditRow } from "../../ports/audit-store.ts";
+import { BadRequest } from "../../ports/errors.ts";
+import { csv } from "../csv.ts";
+import { defined } from "../parse.ts";
+import type { RouteApp } from "./route-app.ts";
+
+const AuditQuery = Type.Object({
+  actor: Type.Optional(Type.String({ description: "This actor's alone.", maxLength: 256 })),
+  method: Type.Optional(Type.String({ description: "PUT, say.", maxLength: 32 })),
+  status: Type.Optional(Type.Integer({ minimum: 100, maximum: 599 })),
+  path: Type.Optional(Type.String({ description: "Part of the path, taken literally.", maxLength: 2_048 })),
+  since: Type.Optional(Type.String({ format: "date-time", description: "At this time or later." })),
+  until: Type.Optional(Type.String({ format: "date-time", description: "At this time or before." })),
+  limit: Type.Optional(Type.Integer({ minimum: 1, maximum: 500, default: 100 })),
+  format: Type.Optional(Type.Enum(["json", "csv"], { default: "json" })),
+});
+
+/** Every field of a record, in the order of a line of CSV. */
+const columns = Object.keys(AuditRecord.properties) as (keyof AuditRecord)[];
+
+/** What was done below `/admin` and to quotas and templates. docs/api/admin.md. */
+export function auditRoutes(app: RouteApp, options: { audit: AuditLog }): void {
+  app.route({
+    method: "GET",
+    url: "/admin/audit",
+    schema: {
+      tags: ["admin"],
+      operationId: "listAudit",
+      summary: "The audit history, newest first",
+      querystring: AuditQuery,
+      response: { 200: Type.Array(AuditRecord) },
+      openapi: {
+        responses: {
+          200: {
+            description: "The records; with format=csv as CSV, with a line of names.",
+            content: { "text/csv": { schema: { type: "string" } } },
+          },
+        },
+      },
+    },
+    handler: async (request, reply) => {
+      const { since, until, method, format, limit = 100, ...rest } = request.query;
+      const { actor, status, path } = rest;
+      const rows = await options.audit.list({
+        ...defined({
+          actor,
+          status,
+          path,
+          method: method?.toUpperCase(),
+          since: time("since", since),
+          until: time("until", until),
+        }),
+        limit,
+      });
+      const records = rows.map(present);
+      if (format !== "csv") return records;
+      return sendCsv(reply, records);
+    },
+  });
+}
+
+function sendCsv(reply: FastifyReply, records: readonly AuditRecord[]): FastifyReply {
+  const rows = records.map((record) => columns.map((name) => record[name]));
+  return reply
+    .type("text/csv; charset=utf-8")
+    .serializer((text: unknown) => text as string)
+    .send(csv(columns, rows));
+}
+
+/** The schema takes leap seconds, which are no time here. */
+function time(field: string, text: string | undefined): Date | undefined {
+  if (text === undefined) return undefined;
+  const date = new Date(text);
+  if (Number.isNaN(date.getTime()))
+    throw new BadRequest(
+      `${field} ${JSON.stringify(text.slice(0, 64))} is not a time such as 2026-11-21T17:44:03Z`,
+    );
+  return date;
+}
+
+function present(row: AuditRow): AuditRecord {
+  return {
+    id: row.id,
+    created_at: row.createdAt.toISOString(),
+    actor: row.actor,
+    method: row.method,
+    path: row.path,
+    status: row.status,
+    duration_ms: row.durationMs,
+    request_id: row.requestId,
+    remote_addr: row.remoteAddr,
+    user_agent: row.userAgent,
+  };
+}

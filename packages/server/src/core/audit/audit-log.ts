@@ -1,0 +1,87 @@
+import type { Logger } from "../../platform/logger.ts";
+import type { AuditFilter, AuditRow, AuditStore, Clock } from "../../ports/index.ts";
+
+/** Longest texts that are kept, characters; what is beyond is cut. An owner's path is within its bound however it is encoded. */
+const longest = {
+  path: 2_048,
+  userAgent: 256,
+  remoteAddr: 64,
+  actor: 256,
+  method: 32,
+  requestId: 128,
+} as const;
+
+/** What is known of a call when it is answered. */
+export type AuditedCall = Omit<AuditRow, "id" | "createdAt">;
+
+/** The history of what administrators did and others tried. docs/api/admin.md. */
+export class AuditLog {
+  readonly #store: AuditStore;
+  readonly #clock: Clock;
+  readonly #logger: Logger;
+  readonly #retention: { ageMs: number; count: number };
+
+  constructor(options: {
+    store: AuditStore;
+    clock: Clock;
+    logger: Logger;
+    retention: { ageMs: number; count: number };
+  }) {
+    this.#store = options.store;
+    this.#clock = options.clock;
+    this.#logger = options.logger;
+    this.#retention = options.retention;
+  }
+
+  /**
+   * Resolves when the record is durable. Never rejects: the call is done by then, and to answer that it failed would be
+   * wrong. What the store does not take is in the log instead.
+   */
+  async record(call: AuditedCall): Promise<void> {
+    const bounded = {
+      ...call,
+      actor: plain(call.actor, longest.actor),
+      method: plain(call.method, longest.method),
+      path: plain(call.path, longest.path),
+      requestId: plain(call.requestId, longest.requestId),
+      remoteAddr: plain(call.remoteAddr, longest.remoteAddr),
+      userAgent: plain(call.userAgent, longest.userAgent),
+    };
+    try {
+      await this.#store.append({ ...bounded, createdAt: this.#clock.now() });
+    } catch (err) {
+      const { actor, method, path, status, requestId, remoteAddr, userAgent } = bounded;
+      this.#logger.error(
+        {
+          err,
+          event: "audit.lost",
+          principal: actor,
+          method,
+          path,
+          status,
+          request_id: requestId,
+          remote_addr: remoteAddr,
+          user_agent: userAgent,
+        },
+        "a call could not be written to the audit history; this line stands for it",
+      );
+    }
+  }
+
+  /** Newest first. */
+  async list(filter: AuditFilter): Promise<AuditRow[]> {
+    return this.#store.list(filter);
+  }
+
+  /** Forgets what is older or more than is to be kept. */
+  async forgetOld(options: { signal: AbortSignal }): Promise<void> {
+    const { ageMs, count } = this.#retention;
+    const before = new Date(Math.max(0, this.#clock.now().getTime() - ageMs));
+    await this.#store.purge({ before, keep: count, signal: options.signal });
+  }
+}
+
+/** Callers choose some of these texts, and terminals show them. */
+function plain(text: string, most: number): string {
+  return text.slice(0, most).replaceAll(/\p{Cc}/gu, " ");
+}

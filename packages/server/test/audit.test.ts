@@ -1,0 +1,187 @@
+import { cp, mkdtemp, rm } from "node:fs/promises";
+import net from "node:net";
+import { tmpdir } from "node:os";
+import path from "node:path";
+import type { AuditRecord } from "@alcove/wire";
+import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from "vitest";
+import { SqliteStore } from "../src/stores/sqlite/index.ts";
+import { SqliteAudit } from "../src/stores/sqlite/sqlite-audit.ts";
+import { eventually, TestClient } from "./support/http.ts";
+import { mockProvider } from "./support/providers.ts";
+import { startTestServer, type TestServer } from "./support/test-server.ts";
+
+const keys = { ALCOVE_AUTH_API_KEY: "client-key", ALCOVE_AUTH_ADMIN_API_KEY: "admin-key" };
+const admin = { "x-admin-api-key": "admin-key" };
+const client = { "x-api-key": "client-key" };
+
+afterEach(() => vi.restoreAllMocks());
+
+describe("the audit history of a service with keys", () => {
+  let server: TestServer;
+  beforeAll(async () => {
+    server = await startTestServer({
+      provider: mockProvider,
+      env: { ...keys, ALCOVE_SERVER_TRUSTED_PROXIES: "127.0.0.1" },
+    });
+  });
+  afterAll(() => server[Symbol.asyncDispose]());
+  const call = (method: string, at: string, headers: Record<string, string>, body?: unknown) =>
+    new TestClient(server.url).call(method, `/api/v1${at}`, body, headers);
+  const records = async (query: string): Promise<AuditRecord[]> => {
+    const { status, json } = await call("GET", `/admin/audit?${query}`, admin);
+    expect(status).toBe(200);
+    return json;
+  };
+
+  test("names the key, and nobody where none is known; refused calls are told too", async () => {
+    const at = "/admin/quotas/who";
+    expect((await call("PUT", at, {}, {})).status).toBe(401);
+    expect((await call("PUT", at, { "x-api-key": "guessed-key" }, {})).status).toBe(401);
+    expect((await call("PUT", at, client, {})).status).toBe(401);
+    expect((await call("PUT", at, admin, {})).status).toBe(200);
+    expect((await call("GET", "/admin/who", {})).status).toBe(401);
+    expect((await call("DELETE", "/quotas/who", {})).status).toBe(401);
+    expect((await call("DELETE", "/quotas/who", client)).status).toBe(200);
+    const found = await records("path=who");
+    expect(found.map(({ actor, method, status }) => `${actor} ${method} ${status}`).reverse()).toEqual([
+      "anonymous PUT 401",
+      "anonymous PUT 401",
+      "api_key PUT 401",
+      "admin_api_key PUT 200",
+      "anonymous GET 401",
+      "anonymous DELETE 401",
+      "api_key DELETE 200",
+    ]);
+    expect(await records("path=who&actor=api_key")).toHaveLength(2);
+    expect(JSON.stringify(await records("limit=500"))).not.toMatch(/client-key|admin-key|guessed-key/);
+  });
+
+  test("takes the admin key", async () => {
+    expect((await call("GET", "/admin/audit", {})).status).toBe(401);
+    expect((await call("GET", "/admin/audit", client)).status).toBe(401);
+    expect((await call("GET", "/admin/audit?format=csv", client)).status).toBe(401);
+    for (const at of ["/admin/providers", "/admin/providers/mock"]) {
+      expect((await call("GET", at, client)).status).toBe(401);
+      expect((await call("GET", at, admin)).status).toBe(200);
+    }
+    expect((await call("POST", "/admin/providers/test", client)).status).toBe(401);
+    expect((await call("POST", "/admin/providers/test", admin)).status).toBe(200);
+  });
+
+  test("tells the address that a trusted proxy names", async () => {
+    await call("GET", "/admin/quotas/proxied/usage", { ...admin, "x-forwarded-for": "203.0.113.7" });
+    expect((await records("path=proxied"))[0]?.remote_addr).toBe("203.0.113.7");
+  });
+
+  test("keeps what callers choose short and without control characters", async () => {
+    const headers = {
+      ...admin,
+      "user-agent": `\u0085${"x".repeat(5_000)}`,
+      "x-forwarded-for": "y".repeat(900),
+    };
+    await call("GET", `/admin/${"long".repeat(1_000)}`, headers);
+    const [record] = await records("path=longlong");
+    expect(record?.path).toHaveLength(2_048);
+    expect(record?.user_agent).toBe(` ${"x".repeat(255)}`);
+    expect(record?.remote_addr.length).toBeLessThanOrEqual(64);
+  });
+
+  test("keeps no password of an absolute address", async () => {
+    const socket = net.connect(Number(new URL(server.url).port), "127.0.0.1");
+    socket.end(
+      "GET http://me:hidden@127.0.0.1/api/v1/admin/absolute?key=hidden HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n",
+    );
+    await eventually(() => (socket.resume().readableEnded ? true : undefined));
+    const [record] = await records("path=absolute");
+    expect(record?.path).toBe("/api/v1/admin/absolute");
+  });
+
+  test("tells a call whose caller left before its answer", async () => {
+    const socket = net.connect(Number(new URL(server.url).port), "127.0.0.1");
+    socket.write(
+      'PUT /api/v1/admin/quotas/left HTTP/1.1\r\nHost: 127.0.0.1\r\nX-API-Key: admin-key\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"max_',
+      () => setTimeout(() => socket.destroy(), 100),
+    );
+    const found = await eventually(async () => (await records("path=left"))[0]);
+    expect([found.actor, found.status]).toEqual(["admin_api_key", 499]);
+    expect((await call("GET", "/quotas/left", admin)).status).toBe(404);
+  });
+
+  test("is written before the answer is sent", async () => {
+    const gate = Promise.withResolvers<void>();
+    const append = SqliteAudit.prototype.append;
+    const spied = vi.spyOn(SqliteAudit.prototype, "append").mockImplementation(async function (
+      this: SqliteAudit,
+      entry,
+    ) {
+      await gate.promise;
+      await append.call(this, entry);
+    });
+    let answered = false;
+    const answer = call("PUT", "/quotas/held", admin, {}).finally(() => {
+      answered = true;
+    });
+    await eventually(() => (spied.mock.calls.length === 1 ? true : undefined));
+    await new Promise((resolve) => setTimeout(resolve, 100));
+    expect(answered).toBe(false);
+    gate.resolve();
+    expect((await answer).status).toBe(200);
+  });
+
+  test("a store that takes no record does not undo what was done, nor deny it", async () => {
+    vi.spyOn(SqliteAudit.prototype, "append").mockRejectedValue(new Error("disk I/O error"));
+    expect((await call("PUT", "/quotas/unrecorded", admin, { max_sandboxes: 7 })).status).toBe(200);
+    expect((await call("GET", "/admin/quotas", {})).status).toBe(401);
+    vi.restoreAllMocks();
+    expect((await call("GET", "/quotas/unrecorded", admin)).json.max_sandboxes).toBe(7);
+  });
+});
+
+test("what was answered is in the audit history after a crash", async () => {
+  await using server = await startTestServer({ provider: mockProvider, env: keys });
+  const to = new TestClient(server.url, admin);
+  const crashed = await mkdtemp(path.join(tmpdir(), "alcove-crashed-"));
+  try {
+    const owners = Array.from({ length: 20 }, (_, index) => `crash-${index}`);
+    await Promise.all(owners.map((owner) => to.call("PUT", `/api/v1/quotas/${owner}`, {})));
+    const { path: file } = server.config.database;
+    // As a crash leaves it: nothing was closed.
+    await cp(path.dirname(file), crashed, { recursive: true, filter: (name) => !/\.sock$/.test(name) });
+    await using store = await SqliteStore.open({ path: path.join(crashed, path.basename(file)) });
+    const found = await store.audit.list({ path: "crash-", limit: 500 });
+    expect(found.map((row) => path.basename(row.path)).sort()).toEqual(owners.sort());
+  } finally {
+    await rm(crashed, { recursive: true, force: true });
+  }
+});
+
+test("the newest store.max_audit records are kept", async () => {
+  await using server = await startTestServer({
+    provider: mockProvider,
+    env: { ALCOVE_STORE_MAX_AUDIT: "5" },
+  });
+  const to = new TestClient(server.url);
+  for (let index = 0; index < 12; index++) await to.call("GET", `/api/v1/admin/quotas/n-${index}/usage`);
+  // The first may share a pass that was under way before.
+  await server.reconciler.reconcile();
+  await server.reconciler.reconcile();
+  const { json } = await to.call("GET", "/api/v1/admin/audit");
+  expect(json.map(({ path }: AuditRecord) => path)).toEqual(
+    [11, 10, 9, 8, 7].map((index) => `/api/v1/admin/quotas/n-${index}/usage`),
+  );
+});
+
+test("records are forgotten after auth.admin_audit_retention", async () => {
+  await using server = await startTestServer({
+    provider: mockProvider,
+    env: { ALCOVE_AUTH_ADMIN_AUDIT_RETENTION: "1s" },
+  });
+  const to = new TestClient(server.url);
+  await to.call("GET", "/api/v1/admin/quotas/old/usage");
+  const left = await eventually(async () => {
+    await server.reconciler.reconcile();
+    const { json } = await to.call("GET", "/api/v1/admin/audit?path=old/usage");
+    return json.length === 0 ? json : undefined;
+  });
+  expect(left).toEqual([]);
+});
