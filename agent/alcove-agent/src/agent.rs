@@ -8,6 +8,7 @@ use crate::killing::Killing;
 use crate::limits::Looks;
 use crate::monitor;
 use crate::oom::OomCounters;
+use crate::own_group::OwnGroup;
 use crate::poller::{HANG_UP, PEER_GONE, Poller, READ, Source, WRITE};
 use crate::route_sockets::RouteSockets;
 use crate::slab::{Key, Slab};
@@ -71,6 +72,8 @@ pub struct Agent {
     pub connections: Slab<Connection>,
     pub execs: Slab<Exec>,
     pub exec_keys: HashMap<String, Key>,
+    /// Lent to commands that have not been started yet, by their ids.
+    pub groups: VecDeque<(String, OwnGroup)>,
     pub monitors: Slab<Monitor>,
     pub ended: VecDeque<Key>,
     /// Bytes of text in their records.
@@ -131,6 +134,7 @@ impl Agent {
             connections: Slab::new(),
             execs: Slab::new(),
             exec_keys: HashMap::new(),
+            groups: VecDeque::new(),
             monitors: Slab::new(),
             ended: VecDeque::new(),
             ended_text: 0,

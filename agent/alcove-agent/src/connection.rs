@@ -64,6 +64,8 @@ pub enum Operation {
 pub struct Connection {
     pub fd: OwnedFd,
     pub decoder: Decoder,
+    /// Descriptors that came along, for the request they belong to.
+    pub given: Vec<OwnedFd>,
     pub out: Vec<u8>,
     pub sent: usize,
     pub operation: Operation,
@@ -81,6 +83,7 @@ impl Connection {
         Self {
             fd,
             decoder: Decoder::new(),
+            given: Vec::new(),
             out: Vec::new(),
             sent: 0,
             operation: Operation::Greeting(Some(greeting)),

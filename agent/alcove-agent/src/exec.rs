@@ -6,6 +6,7 @@
 
 use crate::inputs::Inputs;
 use crate::journal::Journal;
+use crate::own_group::OwnGroup;
 use crate::slab::Key;
 use crate::timers::TimerId;
 use alcove_protocol::{ExecLimits, ExecRecord, ExecState, ExitEvent, ExitReason, LimitName, Usage};
@@ -151,6 +152,8 @@ pub struct Exec {
     pub drain: Option<TimerId>,
     /// Memory kills counted when it started.
     pub oom_before: u64,
+    /// Until it has ended.
+    pub group: Option<OwnGroup>,
 }
 
 impl Exec {
@@ -174,6 +177,10 @@ impl Exec {
 
     /// Which limit it exceeded that no kill was for.
     pub fn over_limit(&self, ending: &Ending) -> Option<LimitName> {
+        let by_itself = matches!(ending.reason, ExitReason::Exited | ExitReason::Signaled | ExitReason::Oom);
+        if by_itself && self.group.as_ref().is_some_and(OwnGroup::exceeded) {
+            return Some(LimitName::MemoryMb);
+        }
         if !matches!(ending.reason, ExitReason::Exited | ExitReason::Signaled) {
             return None;
         }

@@ -2,6 +2,7 @@
 
 use crate::agent::Agent;
 use crate::connection::Operation;
+use crate::own_group::MAX_GIVEN;
 use crate::slab::Key;
 use crate::sys;
 use alcove_protocol::{ErrorBody, ErrorCode, Hello, Kind, Request, VERSIONS, Welcome};
@@ -12,8 +13,8 @@ const CHUNK: usize = 64 * 1024;
 /// Bytes read from one connection before the others get their turn.
 const TURN: usize = 1 << 20;
 
-pub const FEATURES: [&str; 10] =
-    ["exec", "pty", "files", "archive", "glob", "watch", "dial", "limits", "input", "output_ack"];
+pub const FEATURES: [&str; 11] =
+    ["exec", "pty", "files", "archive", "glob", "watch", "dial", "limits", "input", "output_ack", "exec_group"];
 
 enum Next {
     /// There may be another frame.
@@ -37,7 +38,8 @@ impl Agent {
             {
                 break;
             }
-            match sys::read(connection.fd.as_raw_fd(), &mut self.scratch) {
+            let socket = connection.fd.as_raw_fd();
+            match sys::receive(socket, &mut self.scratch, &mut connection.given, MAX_GIVEN) {
                 Ok(0) => return self.close(key),
                 Ok(count) => {
                     turn += count;

@@ -7,6 +7,7 @@ use crate::exec::{Ending, Exec, Output, Phase, Stdin, remembered};
 use crate::inputs::Inputs;
 use crate::journal::{Journal, Stream};
 use crate::monitor::{self, Job, MAX_SENT_JOB, Stage};
+use crate::own_group::OwnGroup;
 use crate::poller::{READ, Source};
 use crate::requests::{Answer, bad_request, check_env, check_input_name};
 use crate::slab::Key;
@@ -14,7 +15,7 @@ use crate::users::{Ids, User};
 use crate::{limits, shell_line, sys, terminal, tree};
 use alcove_protocol::{ErrorBody, ErrorCode, ExecStart, ExitReason, Kind, Started};
 use std::io::Error;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 
 const MAX_RUNNING: usize = 4096;
@@ -71,7 +72,9 @@ impl Agent {
         let job = self.job(&request, &user, &cwd)?;
         let oom_before = self.oom.total();
         let limits = request.limits.unwrap_or_default();
-        let (monitor, ticks_before) = self.hand_over(&job.encode(), &streams.theirs, limits.cpu_ms.is_some())?;
+        let group = if limits.own_group { Some(self.take_group(&request.exec_id)?) } else { None };
+        let join = group.as_ref().map(OwnGroup::join).unwrap_or_default();
+        let (monitor, ticks_before) = self.hand_over(&job.encode(), &streams.theirs, &join, limits.cpu_ms.is_some())?;
         drop(streams.theirs);
 
         self.sequence += 1;
@@ -115,6 +118,7 @@ impl Agent {
             grace: None,
             drain: None,
             oom_before,
+            group,
         });
         self.exec_keys.insert(id, key);
         self.running += 1;
@@ -205,9 +209,16 @@ impl Agent {
 
     /// Gives the job to a spare monitor, else forks one. Tells what the monitor's earlier commands used of the processor,
     /// when that is `counted`.
-    fn hand_over(&mut self, job: &[u8], theirs: &[Rc<OwnedFd>; 3], counted: bool) -> Answer<(Key, u64)> {
+    fn hand_over(
+        &mut self,
+        job: &[u8],
+        theirs: &[Rc<OwnedFd>; 3],
+        join: &[RawFd],
+        counted: bool,
+    ) -> Answer<(Key, u64)> {
         let fds = [theirs[0].as_raw_fd(), theirs[1].as_raw_fd(), theirs[2].as_raw_fd()];
-        while job.len() <= MAX_SENT_JOB {
+        // What a command joins is inherited, and so not for a spare.
+        while job.len() <= MAX_SENT_JOB && join.is_empty() {
             let spare = self
                 .monitors
                 .iter()
@@ -221,7 +232,7 @@ impl Agent {
             // It was killed, or is ending.
             self.dismiss(key);
         }
-        let handle = monitor::fork(job, fds, self.monitor_settings())
+        let handle = monitor::fork(job, fds, join, self.monitor_settings())
             .map_err(|error| io("no process can be started", &error))?;
         let socket = handle.socket.as_raw_fd();
         let pid = handle.pid;
@@ -247,7 +258,7 @@ impl Agent {
             let passed = sys::boottime_ms().saturating_sub(exec.started_boot);
             exec.timeout = Some(self.timers.add(after.saturating_sub(passed), Timer::Timeout(key)));
         }
-        if exec.limits.cpu_ms.is_some() {
+        if exec.limits.cpu_ms.is_some() || exec.group.is_some() {
             exec.cpu_timer = Some(self.timers.add(limits::FIRST_LOOK_MS, Timer::Processor(key)));
         }
         self.reply_started(key);

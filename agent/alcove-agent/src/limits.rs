@@ -2,11 +2,14 @@
 //! processes of the command together, the sooner the less is left; looks that fall together share one walk through `/proc`.
 
 use crate::agent::{Agent, Timer};
+use crate::own_group::OwnGroup;
 use crate::slab::Key;
 use crate::{sys, tree};
 use alcove_protocol::{ExitReason, LimitName};
 
 pub const FIRST_LOOK_MS: u64 = 20;
+/// The kernel has ended what exceeded a limit of memory; what else the command started is ended so soon after it.
+const MEMORY_LOOK_MS: u64 = 100;
 const SHORTEST_MS: u64 = 20;
 const LONGEST_MS: u64 = 1_000;
 /// For how long what a walk has found is good enough.
@@ -33,6 +36,13 @@ impl Agent {
     pub fn check_processor(&mut self, key: Key) {
         let Some(exec) = self.execs.get_mut(key) else { return };
         exec.cpu_timer = None;
+        if exec.group.as_ref().is_some_and(OwnGroup::exceeded) {
+            return self.exceed(key, LimitName::MemoryMb);
+        }
+        if exec.limits.cpu_ms.is_none() && exec.group.is_some() {
+            exec.cpu_timer = Some(self.timers.add(MEMORY_LOOK_MS, Timer::Processor(key)));
+            return;
+        }
         let (Some(limit), Some(monitor), false) = (exec.limits.cpu_ms, exec.monitor, exec.ended()) else { return };
         let before = exec.ticks_before;
         let Some(monitor) = self.monitors.get(monitor).map(|monitor| monitor.handle.pid) else { return };

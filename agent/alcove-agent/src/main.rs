@@ -26,6 +26,7 @@ mod limits;
 mod monitor;
 mod oom;
 mod output;
+mod own_group;
 mod poller;
 mod pump;
 mod requests;

@@ -38,14 +38,14 @@ pub struct Handle {
     pub socket: OwnedFd,
 }
 
-/// Forks a monitor that starts with `job`.
-pub fn fork(job: &[u8], fds: [RawFd; MAX_FDS], settings: Settings) -> Result<Handle> {
+/// Forks a monitor that starts with `job`, whose command joins groups by the files `join`.
+pub fn fork(job: &[u8], fds: [RawFd; MAX_FDS], join: &[RawFd], settings: Settings) -> Result<Handle> {
     let (ours, theirs) = sys::socket_pair()?;
     sys::set_nonblocking(ours.as_raw_fd(), true)?;
     // SAFETY: only the main thread forks. The child uses no lock but malloc's, which glibc's fork leaves usable.
     let pid = sys::check(unsafe { libc::fork() })?;
     if pid == 0 {
-        run(theirs, job, fds, settings);
+        run(theirs, job, fds, join, settings);
     }
     Ok(Handle { pid, socket: ours })
 }
@@ -159,7 +159,7 @@ impl Monitor {
     }
 }
 
-fn run(socket: OwnedFd, first: &[u8], fds: [RawFd; MAX_FDS], settings: Settings) -> ! {
+fn run(socket: OwnedFd, first: &[u8], fds: [RawFd; MAX_FDS], join: &[RawFd], settings: Settings) -> ! {
     let socket = socket.as_raw_fd();
     let alone = identity::alone(settings.ids);
     exec_group::join();
@@ -171,7 +171,7 @@ fn run(socket: OwnedFd, first: &[u8], fds: [RawFd; MAX_FDS], settings: Settings)
         libc::setsid();
         libc::signal(libc::SIGPIPE, libc::SIG_DFL);
         // Whatever is opened from here on is closed on exec.
-        sys::close_all_but(&mut [socket, fds[0], fds[1], fds[2]]);
+        sys::close_all_but(&mut [&[socket], &fds[..], join].concat());
         // The effective id stays, and with it the capabilities. Where the id does not exist nothing changes.
         // A path translator that shows its user as root only pretends to change it, to commands too.
         if !alone && caps::permitted() & 1 << caps::SETUID != 0 {
@@ -196,10 +196,10 @@ fn run(socket: OwnedFd, first: &[u8], fds: [RawFd; MAX_FDS], settings: Settings)
         buffer: Vec::new(),
         alone,
     };
-    monitor.supervise(first, fds);
+    monitor.supervise(first, fds, join);
     while let Some((length, fds)) = monitor.receive() {
         let buffer = std::mem::take(&mut monitor.buffer);
-        monitor.supervise(&buffer[4..4 + length], fds);
+        monitor.supervise(&buffer[4..4 + length], fds, &[]);
         monitor.buffer = buffer;
     }
     // SAFETY: ends this process without running the agent's exit handlers.
@@ -208,8 +208,8 @@ fn run(socket: OwnedFd, first: &[u8], fds: [RawFd; MAX_FDS], settings: Settings)
 
 impl Monitor {
     /// Starts one command and reaps until nothing descends from this process.
-    fn supervise(&mut self, job: &[u8], fds: [RawFd; MAX_FDS]) {
-        let (started, prompt) = Plan::decode(job, fds).map_or(
+    fn supervise(&mut self, job: &[u8], fds: [RawFd; MAX_FDS], join: &[RawFd]) {
+        let (started, prompt) = Plan::decode(job, fds, join).map_or(
             (Report::Failed { stage: Stage::Setup, errno: libc::EINVAL, pid: 0 }, true),
             |plan| {
                 self.write_score(&self.scores[0]);
@@ -224,8 +224,9 @@ impl Monitor {
         }
         // After that, because for a moment the sandbox's root could have written there too.
         self.write_score(&self.scores[1]);
-        for (index, fd) in fds.iter().enumerate() {
-            if !fds[..index].contains(fd) {
+        let came = [&fds[..], join].concat();
+        for (index, fd) in came.iter().enumerate() {
+            if !came[..index].contains(fd) {
                 // SAFETY: these descriptors came with the job and are used by nobody else here.
                 unsafe { libc::close(*fd) };
             }

@@ -25,6 +25,14 @@ impl OomCounters {
         Self { files }
     }
 
+    pub fn of(files: Vec<OwnedFd>) -> Self {
+        Self { files }
+    }
+
+    pub fn any(&self) -> bool {
+        !self.files.is_empty()
+    }
+
     /// How many processes were killed for memory so far.
     pub fn total(&self) -> u64 {
         self.files.iter().filter_map(count).sum()
@@ -32,9 +40,7 @@ impl OomCounters {
 }
 
 fn count(file: &OwnedFd) -> Option<u64> {
-    let mut text = [0u8; 1024];
-    // SAFETY: the buffer is valid for its length.
-    let length = unsafe { libc::pread(file.as_raw_fd(), text.as_mut_ptr().cast(), text.len(), 0) };
-    let text = std::str::from_utf8(text.get(..usize::try_from(length).ok()?)?).ok()?;
+    let mut text = [0; 1024];
+    let text = sys::read_again(file.as_raw_fd(), &mut text)?;
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
 }

@@ -88,6 +88,10 @@ impl Agent {
                     self.refuse(key, &error);
                 }
             }
+            Request::ExecGroup(group) => {
+                let answer = self.lend_group(key, group).map(|()| Empty {});
+                self.answer(key, answer);
+            }
             Request::ExecAttach(attach) => {
                 if let Err(error) = self.attach(key, &attach) {
                     self.refuse(key, &error);

@@ -5,6 +5,7 @@ use crate::agent::{Agent, Timer};
 use crate::exec::{Ending, Exec, Phase, signal_name};
 use crate::journal::Stream;
 use crate::monitor::{self, REPORT_LENGTH, Report};
+use crate::own_group::OwnGroup;
 use crate::slab::Key;
 use crate::{console, sys};
 use alcove_protocol::{Event, ExitReason, Usage};
@@ -84,10 +85,16 @@ impl Agent {
         self.release_monitor(exec_key);
     }
 
+    /// Memory kills while a command ran, in the group that it has to itself or shares with the others.
+    fn oom_kills(&self, exec: &Exec) -> u64 {
+        let own = exec.group.as_ref().and_then(OwnGroup::kills);
+        own.unwrap_or_else(|| self.oom.total().saturating_sub(exec.oom_before))
+    }
+
     fn ending(&self, key: Key, exit_code: i32, signal: Option<String>, reason: ExitReason) -> Ending {
         let exec = self.execs.get(key);
         let duration_ms = exec.map_or(0, |exec| sys::boottime_ms().saturating_sub(exec.started_boot));
-        let oom_kills = exec.map_or(0, |exec| self.oom.total().saturating_sub(exec.oom_before));
+        let oom_kills = exec.map_or(0, |exec| self.oom_kills(exec));
         let ended_at = sys::wall_ms();
         Ending { ended_at, exit_code, signal, reason, duration_ms, start_error: None, usage: None, oom_kills }
     }
@@ -104,7 +111,7 @@ impl Agent {
         let by_kill = signal == Some(libc::SIGKILL);
         let reason = match (exec.killed, by_kill || exit_code == KILLED, signal) {
             (Some(killed), true, _) => killed,
-            (None, true, _) if self.oom.total() > exec.oom_before => ExitReason::Oom,
+            (None, true, _) if self.oom_kills(exec) > 0 => ExitReason::Oom,
             (_, _, Some(_)) => ExitReason::Signaled,
             (_, _, None) => ExitReason::Exited,
         };
@@ -157,6 +164,7 @@ impl Agent {
             console::say(format_args!("command {} was ended: {}", exec.id, ending.reason.name()));
         }
         exec.phase = Phase::Ended(ending);
+        exec.group = None;
         let grace = exec.grace.take().map(|grace| grace.timer);
         for timer in [exec.timeout.take(), exec.cpu_timer.take(), grace].into_iter().flatten() {
             self.timers.cancel(timer);

@@ -60,9 +60,13 @@ impl Agent {
 
     /// @returns output and the exit event.
     fn shell(&mut self, name: &str, script: &str) -> (String, Value) {
+        self.limited(name, script, &json!({}))
+    }
+
+    fn limited(&mut self, name: &str, script: &str, limits: &Value) -> (String, Value) {
         self.call(&json!({"op": "exec.start", "exec_id": exec_id(name), "command": script, "args": [],
             "argv": ["/bin/sh", "-c", script], "stdin": false, "timeout_ms": 50_000, "detached": false,
-            "follow": true, "lossless": true}));
+            "follow": true, "lossless": true, "limits": limits}));
         let (mut output, mut exit) = (String::new(), Value::Null);
         loop {
             let (kind, payload) = self.receive();
@@ -90,6 +94,26 @@ fn ask(launcher: &str, request: &Value) -> Value {
 
 fn report(name: &str, good: bool, detail: impl std::fmt::Debug) {
     println!("{} {name} {detail:?}", if good { "ok" } else { "FAIL" });
+}
+
+/// A command in a group of its own, as the service makes it.
+fn own_limit(agent: &mut Agent, launcher: &str, runtime: &str, token: &str, group: &str) {
+    let own = format!("{group}/execs/{}", exec_id("own"));
+    std::fs::create_dir(&own).expect("a group");
+    std::fs::write(format!("{own}/memory.max"), (16 << 20).to_string()).expect("memory.max");
+    std::fs::write(format!("{own}/pids.max"), "4").expect("pids.max");
+    let events = format!("{own}/memory.events");
+    let lent = ask(
+        launcher,
+        &json!({"op": "lend", "id": 3, "spec": {"dir": runtime, "token": token, "exec_id": exec_id("own"),
+            "join": [format!("{own}/cgroup.procs")], "kills": [events], "met": [events]}}),
+    );
+    report("rooted a group is lent", lent["ok"] == true, &lent);
+    let script = "cat /proc/self/cgroup; dd if=/dev/zero of=/dev/null bs=32M count=1; sleep 40";
+    let (output, exit) = agent.limited("own", script, &json!({"own_group": true}));
+    let inside = output.contains(&exec_id("own"));
+    let told = exit["reason"] == "limit" && exit["limit"] == "memory_mb";
+    report("rooted a command's own memory limit", inside && told, (&output, &exit));
 }
 
 fn become_user(id: u32) {
@@ -158,6 +182,9 @@ fn main() {
         mounted_later(&mut agent);
     } else {
         checks(&mut agent, mode, &cgroup);
+        if let Some(group) = cgroup["dirs"][0]["path"].as_str() {
+            own_limit(&mut agent, launcher, &runtime, &token, group);
+        }
     }
 
     if !cgroup.is_null() {
@@ -235,7 +262,7 @@ fn checks(agent: &mut Agent, mode: &str, cgroup: &Value) {
         let apart = read("agent/cgroup.procs").lines().count() == 1
             && read("execs/pids.max").trim() == PIDS.to_string()
             && read("execs/memory.max").trim() == (MEMORY_MB << 20).to_string()
-            && output.trim().ends_with("execs");
+            && output.trim().ends_with("execs/shared");
         report(&format!("{mode} commands apart from the agent"), apart, (&output, read("agent/cgroup.procs")));
         let (output, exit) = agent.shell("memory", "dd if=/dev/zero of=/dev/null bs=200M count=1");
         report(&format!("{mode} memory limit"), exit["reason"] == "oom", (&output, &exit));

@@ -1,7 +1,7 @@
 //! Limits. The sandbox has one group (v2) or one for each controller (v1), and in it a group `execs` for its commands with
-//! the limits that were asked for. The agent stays outside of `execs`, and what the outer group allows beyond those
-//! limits is its own: whatever commands do to memory, processors and processes, it can still end them, serve files and
-//! tell figures.
+//! the limits that were asked for; commands with limits of their own have groups in there, which the service makes. The
+//! agent stays outside of `execs`, and what the outer group allows beyond those limits is its own: whatever commands do to
+//! memory, processors and processes, it can still end them, serve files and tell figures.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -78,7 +78,6 @@ fn enter_v2(spec: &CgroupSpec, limits: &Limits) -> Result<Handles> {
     set_if_there(dir, "memory.swap.max", "0")?;
     set(dir, "cpu.max", &format!("{} {PERIOD_US}", outer_quota_us(limits)))?;
     set(dir, "pids.max", &outer_pids(limits).to_string())?;
-    // Counts what happens in the groups below as well.
     let mut handles = Handles { oom: Some(open_fd(&format!("{dir}/memory.events"), false)?), ..Handles::default() };
     // Processes live in leaves only.
     let agent = if limits.exec_group { format!("{dir}/agent") } else { dir.to_owned() };
@@ -90,7 +89,12 @@ fn enter_v2(spec: &CgroupSpec, limits: &Limits) -> Result<Handles> {
         set(&execs, "memory.max", &memory(limits).to_string())?;
         set(&execs, "cpu.max", &format!("{} {PERIOD_US}", quota_us(limits)))?;
         set(&execs, "pids.max", &limits.pids.to_string())?;
-        handles.exec_join.push(open_fd(&format!("{execs}/cgroup.procs"), true)?);
+        // Commands with limits of their own get groups beside this one, and processes live in leaves only.
+        set(&execs, "cgroup.subtree_control", "+memory +pids")?;
+        let shared = format!("{execs}/shared");
+        make(&shared)?;
+        handles.exec_join.push(open_fd(&format!("{shared}/cgroup.procs"), true)?);
+        handles.oom = Some(open_fd(&format!("{shared}/memory.events"), false)?);
         handles.exec_pids = Some(open_fd(&format!("{execs}/pids.max"), true)?);
     }
     let group = sys::open_path_at(libc::AT_FDCWD, &agent, libc::O_PATH | libc::O_DIRECTORY, 0).at(STEP, &agent)?;
@@ -207,9 +211,18 @@ pub fn end(spec: &CgroupSpec) {
     }
 }
 
-/// The group itself and those that may be in it.
-fn with_inner(dir: &str) -> [String; 3] {
-    [dir.to_owned(), format!("{dir}/execs"), format!("{dir}/agent")]
+/// The group itself, those that may be in it, and those of single commands.
+fn with_inner(dir: &str) -> Vec<String> {
+    let execs = format!("{dir}/execs");
+    let mut found = vec![dir.to_owned(), execs.clone(), format!("{dir}/agent")];
+    found.extend(groups_in(&execs));
+    found
+}
+
+fn groups_in(dir: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let groups = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    groups.map(|entry| entry.path().to_string_lossy().into_owned()).collect()
 }
 
 /// Kills what is left in the groups and removes them. Groups that are not there are fine.
@@ -223,9 +236,9 @@ pub fn remove(spec: &CgroupSpec, deadline: Instant) -> Result<()> {
             set_if_there(dir, "cgroup.kill", "1")?;
         }
         loop {
-            for below in ["execs", "agent"] {
-                // The directory itself tells below whether anything is left.
-                let _ = std::fs::remove_dir(format!("{dir}/{below}"));
+            // From the leaves up. The directory itself tells below whether anything is left.
+            for below in with_inner(dir).iter().skip(1).rev() {
+                let _ = std::fs::remove_dir(below);
             }
             match std::fs::remove_dir(dir) {
                 Ok(()) => break,

@@ -16,6 +16,7 @@ mod idmap;
 mod inside;
 mod landlock;
 mod launch;
+mod lend;
 mod overlay;
 mod pool;
 mod remove;

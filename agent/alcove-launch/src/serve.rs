@@ -8,7 +8,7 @@ use crate::disk::Ready;
 use crate::error::{AtStep, Result, StepError};
 use crate::pool::{self, Pool};
 use crate::spec::{Reply, Request, ShiftSpec};
-use crate::{destroy, launch, remove, shift, sys};
+use crate::{destroy, launch, lend, remove, shift, sys};
 
 /// A request that takes longer has hung; its process ends and what it made is undone by a later `destroy`.
 const REQUEST_SECONDS: u32 = 20;
@@ -185,6 +185,10 @@ fn handle(request: Request, ready: Option<Ready>) {
                     pool::discard(&ready.image);
                 }
             }
+        },
+        Request::Lend { id, spec } => match lend::lend(&spec) {
+            Ok(()) => send(&plain(id, true)),
+            Err(error) => fail(id, &error),
         },
         Request::Shift { id, spec } => {
             // SAFETY: plain number. Images may be large, and the service waits no longer than it wants to.

@@ -18,6 +18,11 @@ pub enum Request {
         id: u64,
         spec: ShiftSpec,
     },
+    /// Hands the open files of a command's own control group to the agent.
+    Lend {
+        id: u64,
+        spec: LendSpec,
+    },
 }
 
 /// Everything a sandbox is made from. Paths are absolute paths of the host.
@@ -134,6 +139,22 @@ pub struct DestroySpec {
     pub ids: Option<IdsSpec>,
 }
 
+/// A control group that exists, for the agent at a socket to start a command in.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LendSpec {
+    /// The runtime's directory.
+    pub dir: String,
+    pub token: String,
+    pub exec_id: String,
+    /// Files that a process joins the group by.
+    pub join: Vec<String>,
+    /// Files that count its memory kills.
+    pub kills: Vec<String>,
+    /// Files that tell whether its limit of memory was met.
+    pub met: Vec<String>,
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShiftSpec {
@@ -188,7 +209,12 @@ mod tests {
             ["launches", "destroys", "shifts"].iter().flat_map(|kind| fixture[*kind].as_array().expect("a list"))
         {
             match serde_json::from_str::<Request>(&request.to_string()) {
-                Ok(Request::Launch { id, .. } | Request::Destroy { id, .. } | Request::Shift { id, .. }) => {
+                Ok(
+                    Request::Launch { id, .. }
+                    | Request::Destroy { id, .. }
+                    | Request::Shift { id, .. }
+                    | Request::Lend { id, .. },
+                ) => {
                     assert_eq!(request["id"], id)
                 }
                 Err(error) => panic!("{request}: {error}"),

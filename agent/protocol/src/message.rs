@@ -44,6 +44,8 @@ pub enum Request {
     SandboxShutdown(Nothing),
     #[serde(rename = "exec.start")]
     ExecStart(Box<ExecStart>),
+    #[serde(rename = "exec.group")]
+    ExecGroup(ExecGroup),
     #[serde(rename = "exec.attach")]
     ExecAttach(ExecAttach),
     #[serde(rename = "exec.get")]
@@ -165,6 +167,20 @@ pub struct ExecLimits {
     pub cpu_ms: Option<u64>,
     /// Bytes of both output streams.
     pub output_bytes: Option<u64>,
+    /// It starts in the control group that `exec.group` lent to its id. Only for agents with the feature `exec_group`.
+    #[serde(default)]
+    pub own_group: bool,
+}
+
+/// Lends a control group to the command that is started next with this id. Its open files come on the connection before
+/// the end of the request: `join` of those to join it by, then those that count its memory kills, then those that tell
+/// whether its own limit of memory was met: with v2 `memory.events`, with v1 the most that was used, and the limit.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExecGroup {
+    pub exec_id: String,
+    pub join: usize,
+    pub kills: usize,
 }
 
 #[derive(Debug, Deserialize)]
@@ -418,6 +434,7 @@ impl ExitReason {
 pub enum LimitName {
     CpuTime,
     OutputBytes,
+    MemoryMb,
 }
 
 /// What a command's first process used, and all that had ended before it.

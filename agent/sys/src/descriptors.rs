@@ -212,6 +212,47 @@ pub fn read_small(path: &CStr, limit: usize) -> Result<Vec<u8>> {
 }
 
 /// Closes every descriptor from 3 up but those in `keep`.
+/// A small file from its beginning, whatever was read of it before.
+pub fn read_again(fd: RawFd, text: &mut [u8]) -> Option<&str> {
+    // SAFETY: the buffer is valid for its length.
+    let length = unsafe { libc::pread(fd, text.as_mut_ptr().cast(), text.len(), 0) };
+    std::str::from_utf8(text.get(..usize::try_from(length).ok()?)?).ok()
+}
+
+/// As `read`, for a socket: descriptors that came along are added to `given`, and closed from `most` on.
+pub fn receive(fd: RawFd, buffer: &mut [u8], given: &mut Vec<OwnedFd>, most: usize) -> Result<usize> {
+    const MOST_AT_ONCE: usize = 8;
+    let mut control = [0u64; 8];
+    let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    // SAFETY: the buffers outlive the call; descriptors that the kernel names in the control buffer are ours from here on.
+    unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        message.msg_iov = &mut vector;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = libc::CMSG_SPACE((MOST_AT_ONCE * 4) as u32) as _;
+        let count = libc::recvmsg(fd, &mut message, libc::MSG_CMSG_CLOEXEC);
+        if count < 0 {
+            return Err(Error::last_os_error());
+        }
+        let mut header = libc::CMSG_FIRSTHDR(&message);
+        while !header.is_null() {
+            if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
+                let bytes = (*header).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
+                let first: *const RawFd = libc::CMSG_DATA(header).cast();
+                for index in 0..bytes / 4 {
+                    let fd = OwnedFd::from_raw_fd(first.add(index).read_unaligned());
+                    if given.len() < most {
+                        given.push(fd);
+                    }
+                }
+            }
+            header = libc::CMSG_NXTHDR(&message, header);
+        }
+        Ok(count as usize)
+    }
+}
+
 pub fn close_all_but(keep: &mut [RawFd]) {
     keep.sort_unstable();
     let mut from = 3;

@@ -187,6 +187,28 @@ pub fn wait_readable(fd: RawFd, timeout_ms: i32) -> io::Result<bool> {
     }
 }
 
+/// Sends descriptors along with the first of the bytes. @returns how many bytes went.
+pub fn send_with(socket: RawFd, bytes: &[u8], fds: &[RawFd]) -> io::Result<usize> {
+    let size = size_of_val(fds) as u32;
+    let mut control = [0u64; 16];
+    let mut vector = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: the control buffer is aligned and longer than the few descriptors need; everything outlives the call.
+    let sent = unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        message.msg_iov = &raw mut vector;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = (libc::CMSG_SPACE(size) as usize).min(size_of_val(&control)) as _;
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        (*header).cmsg_level = libc::SOL_SOCKET;
+        (*header).cmsg_type = libc::SCM_RIGHTS;
+        (*header).cmsg_len = libc::CMSG_LEN(size) as _;
+        std::ptr::copy_nonoverlapping(fds.as_ptr().cast::<u8>(), libc::CMSG_DATA(header), size as usize);
+        check(libc::sendmsg(socket, &raw const message, libc::MSG_NOSIGNAL) as libc::c_long)?
+    };
+    Ok(sent as usize)
+}
+
 pub fn make_dir(dir: RawFd, path: &str, mode: u32) -> io::Result<()> {
     let path = c_text(path);
     // SAFETY: `path` lives through the call.

@@ -166,6 +166,10 @@ function addExecCommands(program: Command): void {
     .option("-i, --interactive", "pass standard input on")
     .option("-t, --tty", "give the command a terminal")
     .option("-d, --detach", "leave it running and print its exec id")
+    .option("--cpu-time <duration>", "processor time it may use")
+    .option("--output-bytes <count>", "bytes it may write", parseCount)
+    .option("--memory <mb>", "memory it may use; needs the capability exec_limits", parseCount)
+    .option("--pids <count>", "processes it may have at a time; needs the capability exec_limits", parseCount)
     .option("--json", "print the whole result as JSON when it has ended")
     .action(async (id, command, flags) => (await import("./commands/exec.ts")).exec(id, command, flags));
   run(

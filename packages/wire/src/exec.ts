@@ -17,7 +17,7 @@ import {
 export const exitReasons = ["exited", "signaled", "timeout", "cancelled", "oom", "lost", "limit"] as const;
 export type ExitReason = (typeof exitReasons)[number];
 
-export const limitNames = ["cpu_time", "output_bytes"] as const;
+export const limitNames = ["cpu_time", "output_bytes", "memory_mb"] as const;
 export type LimitName = (typeof limitNames)[number];
 
 /** What a command may use; one that exceeds it ends with reason `limit`, and `limit` names it. docs/api/exec.md. */
@@ -26,6 +26,22 @@ export const ExecLimits = Type.Object(
     cpu_time: Type.Optional(GivenDuration),
     output_bytes: Type.Optional(
       Type.Integer({ minimum: 1, description: "Of both streams together; what is beyond it is dropped." }),
+    ),
+    memory_mb: Type.Optional(
+      Type.Integer({
+        minimum: 4,
+        maximum: 16_777_216,
+        description:
+          "Of all its processes together, what they cache of files included. Needs the capability exec_limits.",
+      }),
+    ),
+    pids: Type.Optional(
+      Type.Integer({
+        minimum: 1,
+        maximum: 4_194_304,
+        description:
+          "Processes and threads at a time. Starting one more fails inside (EAGAIN) and ends nothing. Needs the capability exec_limits.",
+      }),
     ),
   },
   { additionalProperties: false },

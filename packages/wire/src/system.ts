@@ -21,6 +21,7 @@ export const capabilities = [
   "ports",
   "stats",
   "userspace_isolation",
+  "exec_limits",
 ] as const;
 export type Capability = (typeof capabilities)[number];
 

@@ -54,6 +54,10 @@ unsafe fn become_command(plan: &Plan) -> (Stage, i32) {
             }
         };
     }
+    // First of all, and not without: whatever it starts is in there too.
+    for fd in &plan.join {
+        must!(libc::write(*fd, b"0".as_ptr().cast(), 1) as libc::c_int);
+    }
     // SAFETY: as above; it fails only for the leader of a group, which a fresh process is not.
     unsafe { libc::setsid() };
     if plan.tty {

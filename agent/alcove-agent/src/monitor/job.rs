@@ -60,6 +60,8 @@ pub struct Plan {
     pub caps: u64,
     pub prompt: bool,
     pub fds: [RawFd; MAX_FDS],
+    /// Files to join control groups by.
+    pub join: Vec<RawFd>,
     /// What went wrong in the child, which writes here while this process stands still.
     pub failure: Cell<(Stage, i32)>,
 }
@@ -92,7 +94,7 @@ impl<'a> Cursor<'a> {
 
 impl Plan {
     /// The pointers refer into `job`, which must outlive the plan.
-    pub fn decode(job: &[u8], fds: [RawFd; MAX_FDS]) -> Option<Plan> {
+    pub fn decode(job: &[u8], fds: [RawFd; MAX_FDS], join: &[RawFd]) -> Option<Plan> {
         let mut cursor = Cursor(job);
         let argv = cursor.strings()?;
         let env = cursor.strings()?;
@@ -108,6 +110,6 @@ impl Plan {
         script.extend(argv.iter().skip(1).map(|arg| Cell::new(*arg)));
         let ids = (uid != u32::MAX).then_some((uid, gid, groups));
         let failure = Cell::new((Stage::Setup, 0));
-        Some(Plan { argv, env, programs, script, cwd, ids, tty, caps, prompt, fds, failure })
+        Some(Plan { argv, env, programs, script, cwd, ids, tty, caps, prompt, fds, join: join.to_vec(), failure })
     }
 }

@@ -1,5 +1,5 @@
 import { type AlcoveClient, AlcoveError } from "@alcove/sdk";
-import type { ExecResult } from "@alcove/wire";
+import type { ExecLimits, ExecResult } from "@alcove/wire";
 import { type ClientFlags, interruptSignal, type JsonFlags, openClient } from "../context.ts";
 import { ExitWith, exitCodes, UsageError } from "../exit-codes.ts";
 import { reportFailure } from "../failure.ts";
@@ -16,6 +16,10 @@ export interface RunFlags extends ClientFlags {
   workdir?: string;
   user?: string;
   timeout?: string;
+  cpuTime?: string;
+  outputBytes?: number;
+  memory?: number;
+  pids?: number;
 }
 
 export interface ExecFlags extends RunFlags, JsonFlags {
@@ -96,13 +100,21 @@ export function settingsOf(flags: RunFlags): {
   workdir?: string;
   user?: string;
   timeout?: string;
+  limits?: ExecLimits;
 } {
-  const { env, workdir, user, timeout } = flags;
+  const { env, workdir, user, timeout, cpuTime, outputBytes, memory, pids } = flags;
+  const limits: ExecLimits = {
+    ...(cpuTime === undefined ? {} : { cpu_time: cpuTime }),
+    ...(outputBytes === undefined ? {} : { output_bytes: outputBytes }),
+    ...(memory === undefined ? {} : { memory_mb: memory }),
+    ...(pids === undefined ? {} : { pids }),
+  };
   return {
     ...(env === undefined ? {} : { env }),
     ...(workdir === undefined ? {} : { workdir }),
     ...(user === undefined ? {} : { user }),
     ...(timeout === undefined ? {} : { timeout }),
+    ...(Object.keys(limits).length === 0 ? {} : { limits }),
   };
 }
 

@@ -6,6 +6,7 @@ export * from "./event-sink.ts";
 export * from "./ids.ts";
 export * from "./image-store.ts";
 export * from "./key-store.ts";
+export * from "./own-limits.ts";
 export * from "./quota-store.ts";
 export * from "./runtime-provider.ts";
 export * from "./sandbox-operations.ts";

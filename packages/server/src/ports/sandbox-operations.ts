@@ -54,6 +54,10 @@ export interface ExecSpec {
 export interface ExecUseLimits {
   cpuTimeMs?: number;
   outputBytes?: number;
+  /** Capability `exec_limits`, as is `pids`. */
+  memoryMb?: number;
+  /** Starting one more fails inside and ends nothing. */
+  pids?: number;
 }
 
 export interface WindowSize {

@@ -189,11 +189,37 @@ export function execSuite(on: Subject): void {
     expect(within.json).toMatchObject({ reason: "exited", stdout: "in\n", usage });
     const record = await on.client.call("GET", `/api/v1/sandboxes/${on.sandbox}/execs/${busy.json.exec_id}`);
     expect(record.json).toMatchObject({ reason: "limit", limit: "cpu_time", usage });
-    for (const limits of [{ cpu_time: "0s" }, { cpu_time: "x" }, { output_bytes: 0 }, { memory_mb: 5 }]) {
+    for (const limits of [
+      { cpu_time: "0s" },
+      { cpu_time: "x" },
+      { output_bytes: 0 },
+      { memory_mb: 3 },
+      { pids: 0 },
+    ]) {
       const refused = await run({ command: "true", limits });
       expect([refused.status, refused.json.code]).toEqual([400, "bad_request"]);
       expect(refused.json.message).toContain(Object.keys(limits)[0]);
     }
+  });
+
+  test("a command has memory and processes of its own where the provider can limit them", async () => {
+    if (!on.server.provider.capabilities.has("exec_limits")) {
+      for (const limits of [{ memory_mb: 16 }, { pids: 4 }]) {
+        const refused = await run({ command: "true", limits });
+        expect([refused.status, refused.json.code]).toEqual([400, "bad_request"]);
+        expect(refused.json.message).toContain(`limits.${Object.keys(limits)[0]}`);
+        expect(refused.json.message).toContain("exec_limits");
+      }
+      return;
+    }
+    const hungry = await run({
+      command: "dd bs=48M count=1 if=/dev/zero of=/dev/null; sleep 60",
+      limits: { memory_mb: 16, pids: 8 },
+      timeout: "90s",
+    });
+    expect(hungry.json).toMatchObject({ reason: "limit", limit: "memory_mb", oom_kills: 1 });
+    const within = await run({ command: "echo in", limits: { memory_mb: 16, pids: 8 } });
+    expect(within.json).toMatchObject({ reason: "exited", stdout: "in\n" });
   });
 
   test("what the service says in a stream is marked, and takes no place in the output", async () => {

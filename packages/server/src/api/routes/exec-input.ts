@@ -37,8 +37,13 @@ export function execInput(request: CommandFields & TerminalFields): ExecInput {
 function limitsOf(limits: ExecLimits | undefined): ExecUseLimits | undefined {
   const cpuTimeMs = optionalDuration("limits.cpu_time", limits?.cpu_time);
   const outputBytes = limits?.output_bytes;
-  if (cpuTimeMs === undefined && outputBytes === undefined) return undefined;
-  return defined({ cpuTimeMs, outputBytes });
+  const given = defined<Total<ExecUseLimits>>({
+    cpuTimeMs,
+    outputBytes,
+    memoryMb: limits?.memory_mb,
+    pids: limits?.pids,
+  });
+  return Object.keys(given).length === 0 ? undefined : given;
 }
 
 /** A whole standard input. @throws BadRequest when it is not what its encoding says, or has one alone. */

@@ -12,6 +12,7 @@ import {
 } from "../../ports/index.ts";
 import { AgentClient } from "./agent-client.ts";
 import { unixDialer } from "./dialers.ts";
+import type { CommandGroups } from "./exec-operations.ts";
 import { type FakeAgent, fakeAgent } from "./fake-agent.ts";
 import { encodeHeader, frameKinds } from "./frames.ts";
 
@@ -38,9 +39,9 @@ const exit = {
   output_bytes: 2,
 };
 
-function clientOf(agent: FakeAgent): AgentClient {
+function clientOf(agent: FakeAgent, parts: { groups?: CommandGroups } = {}): AgentClient {
   const dial = unixDialer(agent.path);
-  return new AgentClient({ dial, token: "0".repeat(64), name: "sb-test", logger: silentLogger });
+  return new AgentClient({ dial, token: "0".repeat(64), name: "sb-test", logger: silentLogger, ...parts });
 }
 
 it("one connection carries many operations, one after the other", async () => {
@@ -200,6 +201,34 @@ it("input that has a name is sent again, once; for an older agent nobody knows w
       expect(agent.requests).toHaveLength(1);
     }
   }
+});
+
+it("a limit that needs a group is lent one first; what cannot is refused by name", async () => {
+  const limited = { ...spec, limits: { pids: 4 } };
+  const lent: unknown[] = [];
+  const groups = {
+    lend: async (id: string, limits: unknown) => {
+      lent.push(id, limits);
+      return () => lent.push("settled");
+    },
+  };
+  const answer = (request: { op?: unknown }, connection: { answer(value: unknown): void }) =>
+    connection.answer(request.op === "exec.start" ? { exec_id: execId, pid: 7, started_at: 1 } : {});
+  await using agent = await fakeAgent(answer, undefined, ["limits", "exec_group"]);
+  await using client = clientOf(agent, { groups });
+  expect(await client.execs.startDetached(limited, options())).toEqual({ pid: 7 });
+  expect(agent.requests.at(-1)).toMatchObject({ op: "exec.start", limits: { own_group: true } });
+  expect(lent).toEqual([execId, { pids: 4 }, "settled"]);
+  await using without = clientOf(agent);
+  await expect(without.execs.startDetached(limited, options())).rejects.toThrow(
+    /limits\.pids needs the capability "exec_limits"/,
+  );
+  await using older = await fakeAgent(answer, undefined, ["limits"]);
+  await using olderClient = clientOf(older, { groups });
+  await expect(olderClient.execs.startDetached(limited, options())).rejects.toThrow(
+    /limits\.pids is unknown to the agent of this sandbox, which is older/,
+  );
+  expect(lent).toHaveLength(3);
 });
 
 it("a detached start that was heard on a connection that broke is found too", async () => {

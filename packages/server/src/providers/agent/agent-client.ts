@@ -10,7 +10,7 @@ import type {
 } from "../../ports/index.ts";
 import { AgentChannel, type AgentDialer } from "./channel.ts";
 import { EventsFeed } from "./events-feed.ts";
-import { AgentExecs } from "./exec-operations.ts";
+import { AgentExecs, type CommandGroups } from "./exec-operations.ts";
 import { AgentFiles } from "./file-operations.ts";
 import { PortDial } from "./port-stream.ts";
 import { numberOf, objectOf, optionalNumberOf, optionalTextOf, textOf } from "./reading.ts";
@@ -47,12 +47,24 @@ export class AgentClient implements SandboxOperations, AsyncDisposable {
   readonly #feed: EventsFeed;
   readonly #token: string;
 
-  constructor(options: { dial: AgentDialer; token: string; name: string; logger: Logger }) {
+  /** @param options.groups makes control groups for single commands; absent: there are none. */
+  constructor(options: {
+    dial: AgentDialer;
+    token: string;
+    name: string;
+    logger: Logger;
+    groups?: CommandGroups;
+  }) {
     const { name } = options;
     this.#token = options.token;
     this.#channel = new AgentChannel(options);
     this.#feed = new EventsFeed({ channel: this.#channel, logger: options.logger.child({ sandbox: name }) });
-    this.execs = new AgentExecs({ channel: this.#channel, feed: this.#feed, name });
+    this.execs = new AgentExecs({
+      channel: this.#channel,
+      feed: this.#feed,
+      name,
+      groups: options.groups,
+    });
     this.files = new AgentFiles({ channel: this.#channel });
   }
 

@@ -9,6 +9,8 @@ import {
   type ExecOperations,
   type ExecSpec,
   type ExecView,
+  ownLimit,
+  refuseOwnLimits,
   Unavailable,
   type WindowSize,
 } from "../../ports/index.ts";
@@ -26,13 +28,32 @@ const inputFeature = "input";
 const mostTries = 5;
 const pauseMs = 100;
 
+/** The agent starts commands in control groups that are lent to it. */
+const groupFeature = "exec_group";
+
+/** Makes control groups for single commands, outside of the sandbox. */
+export interface CommandGroups {
+  /**
+   * Makes one with the limits and lends it to the agent, for the command that is started next with this id.
+   * @returns to be called when that start has succeeded or failed: from then on the group goes once it is empty.
+   */
+  lend(execId: ExecId, limits: { memoryMb?: number; pids?: number }): Promise<() => void>;
+}
+
 /** Commands of one sandbox, through its agent. docs/agent-protocol.md, Exec operations. */
 export class AgentExecs implements ExecOperations {
   readonly #channel: AgentChannel;
   readonly #feed: EventsFeed;
   readonly #name: string;
+  readonly #groups: CommandGroups | undefined;
 
-  constructor(options: { channel: AgentChannel; feed: EventsFeed; name: string }) {
+  constructor(options: {
+    channel: AgentChannel;
+    feed: EventsFeed;
+    name: string;
+    groups: CommandGroups | undefined;
+  }) {
+    this.#groups = options.groups;
     this.#channel = options.channel;
     this.#feed = options.feed;
     this.#name = options.name;
@@ -40,6 +61,38 @@ export class AgentExecs implements ExecOperations {
 
   /** Once sent, a start is known by its id: one whose connection breaks is sent again, or found to run. */
   start(spec: ExecSpec, options: CallOptions): Promise<ExecView> {
+    return this.#inGroup(spec, options, () => this.#start(spec, options));
+  }
+
+  startDetached(spec: ExecSpec, options: CallOptions): Promise<{ pid: number }> {
+    return this.#inGroup(spec, options, () => this.#startDetached(spec, options));
+  }
+
+  /** Does a start with a control group lent to it, where its limits need one. */
+  async #inGroup<T>(spec: ExecSpec, options: CallOptions, start: () => Promise<T>): Promise<T> {
+    const field = ownLimit(spec.limits);
+    if (field === undefined) return start();
+    const { memoryMb, pids } = spec.limits ?? {};
+    if (this.#groups === undefined) refuseOwnLimits(spec.limits);
+    const ask: AgentAsk = (features) => {
+      if (features.has(groupFeature)) return { op: "sandbox.info" };
+      throw new BadRequest(
+        `${field} is unknown to the agent of this sandbox, which is older than the service`,
+      );
+    };
+    await this.#channel.call(ask, options);
+    const lent = await this.#groups?.lend(spec.execId, {
+      ...(memoryMb === undefined ? {} : { memoryMb }),
+      ...(pids === undefined ? {} : { pids }),
+    });
+    try {
+      return await start();
+    } finally {
+      lent?.();
+    }
+  }
+
+  #start(spec: ExecSpec, options: CallOptions): Promise<ExecView> {
     return this.#persist(options.signal, async (again) => {
       const follow = new ExecFollow({ name: this.#name });
       let named = false;
@@ -60,7 +113,7 @@ export class AgentExecs implements ExecOperations {
     });
   }
 
-  startDetached(spec: ExecSpec, options: CallOptions): Promise<{ pid: number }> {
+  #startDetached(spec: ExecSpec, options: CallOptions): Promise<{ pid: number }> {
     return this.#persist(options.signal, async (again) => {
       const call = new Call({ fresh: false });
       this.#channel.begin(startAsk(spec, { follow: false }), call, options.signal);
@@ -222,7 +275,8 @@ function startAsk(spec: ExecSpec, options: { follow: boolean; onNamed?: () => vo
         "limits are unknown to the agent of this sandbox, which is older than the service",
       );
     const { cpuTimeMs, outputBytes } = limits;
-    return { ...request, limits: { cpu_ms: cpuTimeMs, output_bytes: outputBytes } };
+    const grouped = ownLimit(limits) === undefined ? {} : { own_group: true };
+    return { ...request, limits: { cpu_ms: cpuTimeMs, output_bytes: outputBytes, ...grouped } };
   };
 }
 

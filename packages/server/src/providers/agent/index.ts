@@ -2,3 +2,4 @@ export { AgentClient, type AgentConfigure, type AgentInfo } from "./agent-client
 export { storeAgent } from "./agent-store.ts";
 export type { AgentDialer } from "./channel.ts";
 export { type PinnedUnixDialer, pinnedUnixDialer, unixDialer } from "./dialers.ts";
+export type { CommandGroups } from "./exec-operations.ts";

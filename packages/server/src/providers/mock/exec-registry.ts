@@ -2,6 +2,7 @@ import type { ExitReason } from "@alcove/wire";
 import type { Clock, Timer } from "../../ports/clock.ts";
 import { BadRequest, Conflict, NotFound, ResourceLimit, RuntimeGone } from "../../ports/errors.ts";
 import type { ExecId } from "../../ports/ids.ts";
+import { refuseOwnLimits } from "../../ports/own-limits.ts";
 import type {
   CallOptions,
   ExecEvent,
@@ -76,6 +77,7 @@ export class ExecRegistry implements ExecOperations {
     options.signal.throwIfAborted();
     if (spec.tty !== undefined)
       throw new BadRequest("the mock provider simulates no terminal; leave tty, cols and rows out");
+    refuseOwnLimits(spec.limits);
     if (spec.limits !== undefined)
       throw new BadRequest("the mock provider holds no command to limits; leave limits out");
     if (this.#execs.has(spec.execId))

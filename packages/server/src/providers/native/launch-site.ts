@@ -6,6 +6,7 @@ import { storeAgent } from "../agent/index.ts";
 import { makeHostRoot } from "../host-root/host-root.ts";
 import { adviceFor } from "./advice.ts";
 import { makeTemplate, readyDisks } from "./disk-template.ts";
+import { ExecGroups } from "./exec-groups.ts";
 import { findProgram } from "./find-program.ts";
 import { type Ground, surveyGround } from "./ground.ts";
 import { IdRanges, idsPerSandbox } from "./id-ranges.ts";
@@ -42,6 +43,7 @@ export class LaunchSite implements AsyncDisposable {
   readonly #launcher: Launcher;
   readonly #logger: Logger;
   #prepared: Promise<Prepared> | undefined;
+  #hasGroups = false;
   /** The layers that the launcher keeps ready were removed under it: launches fail until it has none of them left. */
   #poolLost = false;
 
@@ -147,6 +149,19 @@ export class LaunchSite implements AsyncDisposable {
     }
   }
 
+  /** Whether sandboxes have control groups; false until that is known. */
+  get hasGroups(): boolean {
+    return this.#hasGroups;
+  }
+
+  /** Groups for single commands of a runtime; none where it has no group itself. */
+  groupsFor(record: RuntimeRecord): ExecGroups | undefined {
+    if (record.cgroup === null) return undefined;
+    const dir = this.directories.path(record.runtimeId as RuntimeId);
+    const { cgroup, token } = record;
+    return new ExecGroups({ cgroup, lend: (spec) => this.#launcher.lend({ dir, token, ...spec }) });
+  }
+
   /** Kills, and removes every trace. Idempotent. The runtime's id range is free afterwards. */
   async remove(prepared: Prepared, runtimeId: RuntimeId): Promise<void> {
     await this.#removeDir(prepared, this.directories.path(runtimeId), runtimeId);
@@ -178,6 +193,7 @@ export class LaunchSite implements AsyncDisposable {
       }),
       storeAgent({ dataDir: this.#dataDir, binary: this.#agentBinary }),
     ]);
+    this.#hasGroups = ground.cgroups !== undefined;
     const ranges = new IdRanges({
       base: this.#config.uidBase,
       offset: Number.parseInt(instance, 36) || 0,

@@ -21,6 +21,17 @@ export interface LaunchSpec {
   proc_outside: boolean;
 }
 
+/** Hands a command's own control group to the agent; paths are of its files. */
+export interface LendSpec {
+  /** The runtime's. */
+  dir: string;
+  token: string;
+  exec_id: string;
+  join: string[];
+  kills: string[];
+  met: string[];
+}
+
 /** A copy of an image's root file system that belongs to a range of ids; `to` appears when it is complete. */
 export interface ShiftSpec {
   from: string;

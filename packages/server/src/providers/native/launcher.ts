@@ -4,7 +4,7 @@ import { createInterface } from "node:readline";
 import type { Readable, Writable } from "node:stream";
 import type { Logger } from "../../platform/logger.ts";
 import { outsideRequests } from "../../platform/request-scope.ts";
-import type { DestroySpec, LaunchSpec, ShiftSpec } from "./launch-spec.ts";
+import type { DestroySpec, LaunchSpec, LendSpec, ShiftSpec } from "./launch-spec.ts";
 
 /** A step of a launch or of its undoing failed. */
 export class LauncherFailure extends Error {
@@ -95,14 +95,18 @@ export class Launcher implements AsyncDisposable {
     }
   }
 
+  async lend(spec: LendSpec): Promise<void> {
+    await this.#ask("lend", spec);
+  }
+
   /** Copies a root file system into a range of ids; takes as long as its size asks for. */
   async shift(spec: ShiftSpec): Promise<void> {
     await this.#ask("shift", spec, shiftMs);
   }
 
   async #ask(
-    op: "launch" | "destroy" | "shift",
-    spec: LaunchSpec | DestroySpec | ShiftSpec,
+    op: "launch" | "destroy" | "shift" | "lend",
+    spec: LaunchSpec | DestroySpec | ShiftSpec | LendSpec,
     waitMs = replyMs,
   ): Promise<Reply> {
     if (this.#closed) throw new LauncherFailure("serve", "the launcher was closed");

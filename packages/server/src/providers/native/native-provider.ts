@@ -24,6 +24,7 @@ import { AgentClient, unixDialer } from "../agent/index.ts";
 import { fromNote, SpawnsUnderWay, UnreadableRecord } from "../runtime-records/index.ts";
 import { adviceFor } from "./advice.ts";
 import { DiskGuard } from "./disk-guard.ts";
+import type { ExecGroups } from "./exec-groups.ts";
 import type { NativeProviderConfig } from "./launch-plan.ts";
 import { LaunchSite, type Prepared } from "./launch-site.ts";
 import type { LaunchSpec, RuntimeRecord } from "./launch-spec.ts";
@@ -38,9 +39,26 @@ interface Connected {
   record: RuntimeRecord;
   client: AgentClient;
   operations: SandboxOperations;
+  groups: ExecGroups | undefined;
   stopListening: () => void;
 }
 
+const capabilities: readonly Capability[] = [
+  "spawn",
+  "exec",
+  "exec_stream",
+  "files",
+  "console",
+  "health",
+  "runtime_inventory",
+  "container",
+  "pty",
+  "signals",
+  "reattach",
+  "watch",
+  "ports",
+  "stats",
+];
 /** The name of the machine's own root. */
 const hostImage = "host";
 /** Records that one inventory reads at once. */
@@ -56,22 +74,6 @@ const undoMs = 10_000;
  */
 export class NativeProvider implements RuntimeProvider {
   readonly name = "native";
-  readonly capabilities: ReadonlySet<Capability> = new Set<Capability>([
-    "spawn",
-    "exec",
-    "exec_stream",
-    "files",
-    "console",
-    "health",
-    "runtime_inventory",
-    "container",
-    "pty",
-    "signals",
-    "reattach",
-    "watch",
-    "ports",
-    "stats",
-  ]);
   readonly defaultImage: string;
   readonly #config: NativeProviderConfig;
   readonly #images: ImageStore;
@@ -112,6 +114,10 @@ export class NativeProvider implements RuntimeProvider {
       sandboxOf: (runtimeId) => this.#connected.get(runtimeId)?.record.sandboxId,
       stop: (runtimeId, reason) => this.#stopWriter(runtimeId, reason),
     });
+  }
+
+  get capabilities(): ReadonlySet<Capability> {
+    return new Set(this.#site.hasGroups ? [...capabilities, "exec_limits"] : capabilities);
   }
 
   async check(options: CallOptions): Promise<ProviderCheck> {
@@ -241,7 +247,7 @@ export class NativeProvider implements RuntimeProvider {
       throw new RuntimeGone(`native runtime ${runtimeId} is not running`);
     }
     await this.#site.prepare();
-    const client = this.#client(record);
+    const { client, groups } = this.#client(record);
     try {
       const { sandboxId } = await client.info(options);
       if (sandboxId !== record.sandboxId) {
@@ -252,7 +258,8 @@ export class NativeProvider implements RuntimeProvider {
       throw error;
     }
     if (this.#connected.has(runtimeId)) return client[Symbol.asyncDispose]();
-    this.#connect(record, client);
+    await groups?.adopt();
+    this.#connect(record, { client, groups });
   }
 
   destroy(runtimeId: RuntimeId, _options: CallOptions): Promise<void> {
@@ -283,8 +290,9 @@ export class NativeProvider implements RuntimeProvider {
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#guard[Symbol.asyncDispose]();
-    for (const { client, stopListening } of this.#connected.values()) {
+    for (const { client, groups, stopListening } of this.#connected.values()) {
       stopListening();
+      groups?.[Symbol.dispose]();
       await client[Symbol.asyncDispose]();
     }
     this.#connected.clear();
@@ -340,7 +348,7 @@ export class NativeProvider implements RuntimeProvider {
     }
     const launchedAt = performance.now();
     options.onStage?.("launch", launchedAt - startedAt);
-    const client = this.#client(record);
+    const { client, groups } = this.#client(record);
     try {
       await client.configure(
         {
@@ -360,20 +368,23 @@ export class NativeProvider implements RuntimeProvider {
       throw error;
     }
     options.onStage?.("configure", performance.now() - launchedAt);
-    this.#connect(record, client);
+    this.#connect(record, { client, groups });
   }
 
-  #client(record: RuntimeRecord): AgentClient {
+  #client(record: RuntimeRecord): { client: AgentClient; groups: ExecGroups | undefined } {
     const path = join(this.#site.directories.path(record.runtimeId), "agent.sock");
-    return new AgentClient({
+    const groups = this.#site.groupsFor(record);
+    const client = new AgentClient({
       dial: unixDialer(path),
       token: record.token,
       name: record.sandboxId,
       logger: this.#logger,
+      ...(groups === undefined ? {} : { groups }),
     });
+    return { client, groups };
   }
 
-  #connect(record: RuntimeRecord, client: AgentClient): void {
+  #connect(record: RuntimeRecord, { client, groups }: Pick<Connected, "client" | "groups">): void {
     const runtimeId = record.runtimeId as RuntimeId;
     const stopListening = client.onGone(() => this.#ended(runtimeId, "the sandbox ended by itself"));
     const operations: SandboxOperations = {
@@ -398,7 +409,7 @@ export class NativeProvider implements RuntimeProvider {
         };
       },
     };
-    this.#connected.set(runtimeId, { record, client, operations, stopListening });
+    this.#connected.set(runtimeId, { record, client, operations, groups, stopListening });
     this.#guard.start();
   }
 
@@ -411,6 +422,7 @@ export class NativeProvider implements RuntimeProvider {
     const found = this.#connected.get(runtimeId);
     if (found === undefined || this.#destroying.has(runtimeId)) return;
     this.#connected.delete(runtimeId);
+    found.groups?.[Symbol.dispose]();
     void found.client[Symbol.asyncDispose]();
     if (runtimeId.startsWith(probePrefix)) return;
     for (const listener of this.#exitListeners) listener(runtimeId, reason);
@@ -435,6 +447,7 @@ export class NativeProvider implements RuntimeProvider {
     if (found !== undefined) {
       this.#connected.delete(runtimeId);
       found.stopListening();
+      found.groups?.[Symbol.dispose]();
       await found.client[Symbol.asyncDispose]();
     }
     try {

@@ -45,6 +45,23 @@ export function execControlContract(harness: ContractHarness): void {
     expect(await survivors(operations, "03")).toBe("");
   });
 
+  it("limits of memory and processes hold one command, or are refused naming field and capability", async () => {
+    const operations = await harness.shared();
+    for (const limits of [{ memoryMb: 16 }, { pids: 2 }]) {
+      // More memory than the one allows, more processes than the other.
+      const spec = shell("dd bs=48M count=1 if=/dev/zero of=/dev/null; (sleep 0 & sleep 0 & wait)", {
+        limits,
+      });
+      if (!harness.provider.capabilities.has("exec_limits")) {
+        await expect(operations.execs.start(spec, soon())).rejects.toThrow(/^limits\..*exec_limits/);
+        continue;
+      }
+      const { exit, stderr } = await run(operations, spec);
+      if (limits.pids === undefined) expect(exit).toMatchObject({ reason: "limit", limit: "memory_mb" });
+      else expect([exit.reason, stderr]).toEqual(["exited", expect.stringContaining("fork")]);
+    }
+  });
+
   it("a timeout ends a shell that computes forever", async () => {
     const { exit } = await run(await harness.shared(), shell("while :; do :; done", { timeoutMs: 300 }));
     expect(exit.reason).toBe("timeout");
