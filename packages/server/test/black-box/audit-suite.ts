@@ -35,11 +35,13 @@ export function auditSuite(on: Subject): void {
     await call("DELETE", `/api/v1/templates/${name}`);
     await call("GET", `/api/v1/admin/nothing-${name}`);
     await call("GET", `/api/v1/%61dmin/quotas/${name}`);
+    await call("GET", `/api/v1/%61dmin/nothing-${name}`);
     await call("PATCH", `/api/v1/admin/quotas/${name}`);
     await call("GET", `/api/v1/admin/${name}%zz`);
     expect(asked(await records(`path=${name}`))).toEqual([
       `GET /admin/${name}%zz 400`,
       `PATCH /admin/quotas/${name} 405`,
+      `GET /%61dmin/nothing-${name} 404`,
       `GET /%61dmin/quotas/${name} 404`,
       `GET /admin/nothing-${name} 404`,
       `DELETE /templates/${name} 200`,
