@@ -16,7 +16,7 @@ test("a reader of events that does not read is cut off, and its connection close
   // More than the buffers of both ends hold, and then more than may wait.
   await eventually(async () => {
     for (let count = 0; count < 500; count++)
-      server.events.emit({ type: "operation.failed", sandboxId: "sb-1", data: { filler } });
+      server.events.emit({ type: "operation.failed", sandboxId: "sb-1", ownerId: "", data: { filler } });
     await server.events.flush();
     return (await connections()) === 0 ? true : undefined;
   }, 30_000);

@@ -1,6 +1,9 @@
 import type { NewEvent } from "./store.ts";
 
+/** Something that happened, and whose it is: `ownerId` is empty when it is nobody's. */
+export type EmittedEvent = Omit<NewEvent, "timestamp" | "ownerId"> & { ownerId: string };
+
 /** Takes events off the reply path; never throws and never waits. */
 export interface EventSink {
-  emit(event: Omit<NewEvent, "timestamp">): void;
+  emit(event: EmittedEvent): void;
 }

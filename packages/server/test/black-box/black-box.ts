@@ -86,7 +86,7 @@ async function undocumentedData({ url, events }: TestServer): Promise<string[]> 
     signal: controller.signal,
   });
   // One more, so that the end of what there is can be told.
-  events.emit({ type: "reconcile.action", sandboxId: "last", data: {} });
+  events.emit({ type: "reconcile.action", sandboxId: "last", ownerId: "", data: {} });
   const found: string[] = [];
   let text = "";
   const decoder = new TextDecoder();

@@ -47,6 +47,35 @@ export function eventSuite(on: Subject): void {
     for (const event of events) expect(event.timestamp).toMatch(/^\d{4}-\d\d-\d\dT.*Z$/);
   });
 
+  test("whatever happens to a sandbox is its owner's, and nobody else's", async () => {
+    const { id } = (await on.client.call("POST", "/api/v1/sandboxes", { owner_id: "eve" })).json;
+    await on.client.exec(id, { command: "exit 3" });
+    await on.client.exec(id, { command: "sleep 20", timeout: "200ms" });
+    await on.client.call("POST", `/api/v1/sandboxes/${id}/files`, { path: "/tmp/e", content: "x" });
+    await on.client.call("POST", `/api/v1/sandboxes/${id}/extend`, { ttl: "1000h" });
+    await on.client.call("DELETE", `/api/v1/sandboxes/${id}`);
+    await on.server.events.flush();
+    const of = async (filter: { ownerId?: string; sandboxId?: string }) => {
+      const reader = new AbortController();
+      const seen: string[] = [];
+      for await (const event of on.server.events.subscribe({
+        ...filter,
+        afterId: 0,
+        signal: reader.signal,
+      })) {
+        seen.push(event.type);
+        if (event.type === "sandbox.destroyed") break;
+      }
+      return seen;
+    };
+    const all = await of({ sandboxId: id });
+    expect(all).toEqual(
+      expect.arrayContaining(["exec.completed", "exec.timeout", "file.written", "resource.limit"]),
+    );
+    expect(await of({ ownerId: "eve" })).toEqual(all);
+    expect(await of({ ownerId: "eve", sandboxId: id })).toEqual(all);
+  });
+
   test("Last-Event-ID replays what came after it, filters choose", async () => {
     const id = await on.client.spawn();
     await on.client.exec(id, { command: "true" });

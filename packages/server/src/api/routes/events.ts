@@ -48,6 +48,7 @@ export function eventRoutes(app: RouteApp, options: { events: EventLog; logger: 
       const filter = defined({
         types: typesOf(request.query.type),
         sandboxId: given(request.query.sandbox_id),
+        ownerId: request.principal.ownerId,
         afterId: lastEventId(request.headers["last-event-id"]),
       });
       const signal = reply.endlessSignal;

@@ -13,8 +13,8 @@ let reader: AbortController;
 
 const open = (over: Store = store, retention = 10_000) =>
   EventLog.open({ store: over, clock, logger: silentLogger, retention });
-const emit = (count: number, sandboxId = "sb-a") => {
-  for (let i = 0; i < count; i++) log.emit({ type: "exec.started", sandboxId });
+const emit = (count: number, sandboxId = "sb-a", ownerId = "") => {
+  for (let i = 0; i < count; i++) log.emit({ type: "exec.started", sandboxId, ownerId });
 };
 
 /** Reads in the background. */
@@ -93,7 +93,7 @@ describe("EventLog", () => {
   it("filters by type and sandbox, in the replay and live", async () => {
     emit(1, "sb-a");
     emit(1, "sb-b");
-    log.emit({ type: "sandbox.created", sandboxId: "sb-b" });
+    log.emit({ type: "sandbox.created", sandboxId: "sb-b", ownerId: "" });
     await log.flush();
     const filter = { types: ["exec.started"] as const, sandboxId: "sb-b", afterId: 0, signal: reader.signal };
     const { seen } = collect(log.subscribe(filter));
@@ -118,6 +118,26 @@ describe("EventLog", () => {
     for (let next = await slow.next(); next.done !== true; next = await slow.next()) last = next.value.id;
     expect(Number(last)).toBeLessThan(2_000);
     expect(seen).toHaveLength(2_000);
+  });
+
+  it("shows an owner what is its own alone, in the replay and live", async () => {
+    const tell = () => {
+      emit(1, "sb-a", "ada");
+      emit(1, "sb-b", "bob");
+      emit(1, "sb-c", "");
+    };
+    tell();
+    await log.flush();
+    const ada = collect(log.subscribe({ ownerId: "ada", afterId: 0, signal: reader.signal }));
+    const bobs = { ownerId: "bob", sandboxId: "sb-a", afterId: 0, signal: reader.signal };
+    const bob = collect(log.subscribe(bobs));
+    const all = collect(log.subscribe({ afterId: 0, signal: reader.signal }));
+    await settle();
+    expect(ada.seen).toEqual([1]);
+    tell();
+    await log.flush();
+    await settle();
+    expect([ada.seen, bob.seen, all.seen]).toEqual([[1, 4], [], [1, 2, 3, 4, 5, 6]]);
   });
 
   it("ends its readers when their signal aborts and when it closes", async () => {

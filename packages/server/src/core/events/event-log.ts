@@ -1,6 +1,6 @@
 import type { Event, EventType } from "@alcove/wire";
 import type { Logger } from "../../platform/logger.ts";
-import type { Clock, EventSink, NewEvent, Store, Timer } from "../../ports/index.ts";
+import type { Clock, EmittedEvent, EventSink, NewEvent, Store, Timer } from "../../ports/index.ts";
 import { type EventFilter, EventSubscription } from "./event-subscription.ts";
 
 /** How long an event waits for others to be written with, milliseconds. */
@@ -22,7 +22,7 @@ export class EventLog implements EventSink, AsyncDisposable {
   readonly #logger: Logger;
   readonly #retention: number;
   readonly #subscriptions = new Set<EventSubscription>();
-  readonly #pending: NewEvent[] = [];
+  readonly #pending: (EmittedEvent & NewEvent)[] = [];
   /** Highest id this process knows of. */
   #durableId: number;
   #timer: Timer | undefined;
@@ -57,7 +57,7 @@ export class EventLog implements EventSink, AsyncDisposable {
     return this.#total;
   }
 
-  emit(event: Omit<NewEvent, "timestamp">): void {
+  emit(event: EmittedEvent): void {
     if (this.#closed) return;
     if (this.#pending.length >= longestQueue) {
       this.#dropped++;
@@ -149,8 +149,10 @@ export class EventLog implements EventSink, AsyncDisposable {
       this.#dropped = 0;
     }
     if (this.#subscriptions.size > 0) {
-      const written = batch.map((event, index) => toWire(event, firstId + index));
-      for (const event of written) for (const one of this.#subscriptions) one.offer(event);
+      for (const [index, event] of batch.entries()) {
+        const written = toWire(event, firstId + index);
+        for (const one of this.#subscriptions) one.offer(written, event.ownerId);
+      }
     }
     await this.#trim(batch.length);
   }

@@ -6,6 +6,8 @@ export interface EventFilter {
   types?: readonly EventType[];
   /** Absent: every sandbox. */
   sandboxId?: string;
+  /** Absent: everybody's; else what is this owner's alone. */
+  ownerId?: string;
 }
 
 /** Events that may wait for a slow reader; beyond that it is cut off. */
@@ -48,6 +50,7 @@ export class EventSubscription implements AsyncIterable<Event> {
     this.#filter = {
       ...(options.types === undefined ? {} : { types: options.types }),
       ...(options.sandboxId === undefined ? {} : { sandboxId: options.sandboxId }),
+      ...(options.ownerId === undefined ? {} : { ownerId: options.ownerId }),
     };
     this.#afterId = options.afterId;
     this.#skip = options.skip;
@@ -60,13 +63,13 @@ export class EventSubscription implements AsyncIterable<Event> {
     else options.signal.addEventListener("abort", this.#endNow, { once: true });
   }
 
-  /** Takes an event that has just become durable. */
-  offer(event: Event): void {
+  /** Takes an event that has just become durable. @param ownerId whose it is; empty: nobody's. */
+  offer(event: Event, ownerId: string): void {
     if (this.#skip > 0) {
       this.#skip--;
       return;
     }
-    if (this.#ended || !this.#wants(event)) return;
+    if (this.#ended || !this.#wants(event, ownerId)) return;
     if (this.#backlog.length >= longestBacklog) {
       this.end();
       this.#backlog = [];
@@ -116,8 +119,9 @@ export class EventSubscription implements AsyncIterable<Event> {
     }
   }
 
-  #wants(event: Event): boolean {
-    const { types, sandboxId } = this.#filter;
+  #wants(event: Event, owner: string): boolean {
+    const { types, sandboxId, ownerId } = this.#filter;
+    if (ownerId !== undefined && owner !== ownerId) return false;
     if (types !== undefined && !types.includes(event.type)) return false;
     return sandboxId === undefined || event.sandbox_id === sandboxId;
   }

@@ -456,6 +456,7 @@ export class ExecService implements Disposable {
         this.#events.emit({
           type: "resource.limit",
           sandboxId: target.row.id,
+          ownerId: target.row.ownerId,
           data: { operation: options.operation, provider: target.row.provider, error: error.message },
         });
       throw error;

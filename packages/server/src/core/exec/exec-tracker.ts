@@ -38,7 +38,7 @@ interface TrackedExec {
 }
 
 interface TrackedSandbox {
-  readonly row: Pick<SandboxRow, "id" | "provider">;
+  readonly row: Pick<SandboxRow, "id" | "provider" | "ownerId">;
   readonly operations: SandboxOperations;
   readonly execs: Map<ExecId, TrackedExec>;
   readonly stop: AbortController;
@@ -191,7 +191,7 @@ export class ExecTracker implements Disposable {
     if (known !== undefined && known.operations === operations) return known;
     known?.stop.abort(sandboxStopped);
     const sandbox: TrackedSandbox = {
-      row: { id: row.id, provider: row.provider },
+      row: { id: row.id, provider: row.provider, ownerId: row.ownerId },
       operations,
       execs: known?.execs ?? new Map(),
       stop: new AbortController(),
@@ -386,7 +386,8 @@ export class ExecTracker implements Disposable {
     type: "exec.started" | "exec.completed" | "exec.failed" | "exec.timeout",
     data: Record<string, unknown>,
   ): void {
-    this.#events.emit({ type, sandboxId: sandbox.row.id, data });
+    const { id: sandboxId, ownerId } = sandbox.row;
+    this.#events.emit({ type, sandboxId, ownerId, data });
   }
 
   #pause(delayMs: number, signal: AbortSignal): Promise<void> {

@@ -155,13 +155,19 @@ export class FileService {
     const { row, operations } = await this.#sandboxes.locate(sandboxId, options);
     try {
       const tell = (type: "file.written" | "file.read", data: Record<string, unknown>) =>
-        this.#events.emit({ type, sandboxId: row.id, data: { operation, provider: row.provider, ...data } });
+        this.#events.emit({
+          type,
+          sandboxId: row.id,
+          ownerId: row.ownerId,
+          data: { operation, provider: row.provider, ...data },
+        });
       return await act(operations.files, tell, row);
     } catch (error) {
       if (error instanceof RuntimeGone || (error instanceof DomainError && error.code === "provider_error"))
         this.#events.emit({
           type: "operation.failed",
           sandboxId: row.id,
+          ownerId: row.ownerId,
           data: { operation, provider: row.provider, error: error.message },
         });
       throw error;

@@ -67,6 +67,7 @@ describe("the first pass", () => {
     expect(second.events.events).toEqual([
       {
         type: "reconcile.action",
+        ownerId: "",
         sandboxId: row.id,
         data: { action: "adopted_runtime", provider: "scripted", image: "scripted:1" },
       },

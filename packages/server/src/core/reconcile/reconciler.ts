@@ -358,7 +358,9 @@ export class Reconciler implements AsyncDisposable {
       "an orphaned runtime was destroyed",
     );
     const data = { action: "destroyed_orphan", provider: provider.name };
-    events.emit({ type: "reconcile.action", sandboxId: runtime.sandboxId ?? "", data });
+    const sandboxId = runtime.sandboxId ?? "";
+    const ownerId = runtime.note?.ownerId ?? "";
+    events.emit({ type: "reconcile.action", sandboxId, ownerId, data });
   }
 
   /** A sandbox did not answer: it is asked again, however long until the next pass. */

@@ -197,8 +197,8 @@ export class DestroyFlow {
     const change = { state: "destroyed", env: {}, destroyedAt: now, updatedAt: now } as const;
     await store.sandboxes.update(entry.row.id, statesBefore("destroyed"), change, this.#context.fence);
     this.forget(entry);
-    const data = { provider: entry.row.provider, reason };
-    events.emit({ type: "sandbox.destroyed", sandboxId: entry.row.id, data });
+    const { id: sandboxId, ownerId, provider } = entry.row;
+    events.emit({ type: "sandbox.destroyed", sandboxId, ownerId, data: { provider, reason } });
     const durationMs = clock.monotonicMs() - startedMs;
     const happening = { event: "sandbox.destroy", outcome: "ok", reason, durationMs } as const;
     logSandbox(logger, entry.row, happening, reason === "expired" ? "sandbox expired" : "sandbox destroyed");
@@ -212,7 +212,7 @@ export class DestroyFlow {
   /** The provider did not confirm: the sandbox can no longer be used, and its end is repeated. */
   async #keepIntent(entry: LiveSandbox, from: readonly SandboxState[], error: unknown): Promise<void> {
     const { store, clock, events, logger } = this.#context;
-    const { id: sandboxId, provider } = entry.row;
+    const { id: sandboxId, ownerId, provider } = entry.row;
     const data = { operation: "destroy", provider, error: messageOf(error) };
     logSandbox(
       logger,
@@ -220,8 +220,8 @@ export class DestroyFlow {
       { event: "sandbox.destroy", outcome: "failed", err: error },
       "destroy failed; it is repeated",
     );
-    events.emit({ type: "provider.failed", sandboxId, data });
-    events.emit({ type: "operation.failed", sandboxId, data });
+    events.emit({ type: "provider.failed", sandboxId, ownerId, data });
+    events.emit({ type: "operation.failed", sandboxId, ownerId, data });
     const text = `it is being destroyed, and the last attempt failed: ${messageOf(error)}`;
     const state = entry.row.state === "running" ? { state: "unhealthy" as const } : {};
     const change = { ...state, error: text, updatedAt: clock.now() };

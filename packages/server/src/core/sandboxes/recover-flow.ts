@@ -96,7 +96,7 @@ export class RecoverFlow {
       "a sandbox that the database does not know was taken in from its runtime's record",
     );
     const data = { action: "recovered_sandbox", provider: provider.name, image: row.image };
-    events.emit({ type: "reconcile.action", sandboxId: row.id, data });
+    events.emit({ type: "reconcile.action", sandboxId: row.id, ownerId: row.ownerId, data });
     await this.adopt(entry, provider);
     return true;
   }
@@ -209,7 +209,7 @@ export class RecoverFlow {
       live.stop(entry);
       queue.capacityFreed();
       const data = { provider: row.provider, error: row.error };
-      events.emit({ type: "sandbox.error", sandboxId: row.id, data });
+      events.emit({ type: "sandbox.error", sandboxId: row.id, ownerId: row.ownerId, data });
       const happening = { event: "sandbox.error", outcome: "failed", error: row.error ?? why } as const;
       logSandbox(logger, row, happening, "a sandbox ended by itself");
       if (await this.#removeRemains(entry)) this.#destroys.leaveToRow(entry);
@@ -253,7 +253,8 @@ export class RecoverFlow {
     }
     if (entry.operations !== undefined || entry.row.state !== "running") return;
     const data = { action: "adopted_runtime", provider: provider.name, image: entry.row.image };
-    events.emit({ type: "reconcile.action", sandboxId: entry.row.id, data });
+    const { id: sandboxId, ownerId } = entry.row;
+    events.emit({ type: "reconcile.action", sandboxId, ownerId, data });
     live.start(entry, "adopted");
     const durationMs = clock.monotonicMs() - startedMs;
     logSandbox(logger, entry.row, { event: "sandbox.adopt", outcome: "ok", durationMs }, "sandbox adopted");

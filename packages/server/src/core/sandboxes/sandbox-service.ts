@@ -205,7 +205,8 @@ export class SandboxService implements AsyncDisposable {
       await this.#directory.loaded(options);
       return await this.#extends.extend(id, ttlMs, options);
     } catch (error) {
-      if (error instanceof ResourceLimit) this.#reportLimit("", "extend", error, id);
+      if (error instanceof ResourceLimit)
+        this.#reportLimit(this.#context.live.get(id)?.row.ownerId ?? "", "extend", error, id);
       throw error;
     }
   }
@@ -290,6 +291,6 @@ export class SandboxService implements AsyncDisposable {
   #reportLimit(ownerId: string, operation: string, error: ResourceLimit, sandboxId = ""): void {
     const owner = ownerId === "" ? {} : { owner_id: ownerId };
     const data = { operation, ...owner, ...error.details, error: error.message };
-    this.#context.events.emit({ type: "resource.limit", sandboxId, data });
+    this.#context.events.emit({ type: "resource.limit", sandboxId, ownerId, data });
   }
 }

@@ -149,9 +149,9 @@ export class SpawnFlow {
       options.onStage?.("commit", since(clock, committedMs));
       entry.work = undefined;
       expiry.set(entry.row.id, entry.row.expiresAt);
-      const data = { provider: entry.row.provider, image: entry.row.image };
-      events.emit({ type: "sandbox.created", sandboxId: entry.row.id, data: createdData(entry.row) });
-      events.emit({ type: "sandbox.running", sandboxId: entry.row.id, data });
+      const { id: sandboxId, ownerId, provider, image: asked } = entry.row;
+      events.emit({ type: "sandbox.created", sandboxId, ownerId, data: createdData(entry.row) });
+      events.emit({ type: "sandbox.running", sandboxId, ownerId, data: { provider, image: asked } });
       live.start(entry, "spawned");
       const durationMs = since(clock, startedMs);
       logSandbox(logger, entry.row, { event: "sandbox.spawn", outcome: "ok", durationMs }, "sandbox spawned");
@@ -187,7 +187,7 @@ export class SpawnFlow {
 
   #report(entry: LiveSandbox, error: unknown, durationMs: number): void {
     const { events, logger } = this.#context;
-    const { id: sandboxId, provider } = entry.row;
+    const { id: sandboxId, ownerId, provider } = entry.row;
     if (error instanceof DestroyedMeanwhile) return;
     const data = { operation: "spawn", provider, error: messageOf(error) };
     const providerFailed =
@@ -202,9 +202,10 @@ export class SpawnFlow {
       } as const;
       logSandbox(logger, entry.row, happening, "spawn failed");
     }
-    if (providerFailed && !isCancellation(error)) events.emit({ type: "provider.failed", sandboxId, data });
-    events.emit({ type: "operation.failed", sandboxId, data });
-    events.emit({ type: "sandbox.error", sandboxId, data: { provider, error: messageOf(error) } });
+    const whose = { sandboxId, ownerId };
+    if (providerFailed && !isCancellation(error)) events.emit({ type: "provider.failed", ...whose, data });
+    events.emit({ type: "operation.failed", ...whose, data });
+    events.emit({ type: "sandbox.error", ...whose, data: { provider, error: messageOf(error) } });
   }
 }
 

@@ -304,8 +304,9 @@ export class SpawnQueue {
     entry: Entry,
     data: Record<string, unknown>,
   ): void {
-    const owner = entry.ownerId === "" ? {} : { owner_id: entry.ownerId };
-    this.#options.events.emit({ type, sandboxId: entry.sandboxId, data: { ...owner, ...data } });
+    const { ownerId, sandboxId } = entry;
+    const owner = ownerId === "" ? {} : { owner_id: ownerId };
+    this.#options.events.emit({ type, sandboxId, ownerId, data: { ...owner, ...data } });
   }
 }
 

@@ -2,7 +2,7 @@ import { randomBytes } from "node:crypto";
 import { eventData } from "@alcove/wire";
 import { silentLogger } from "../../platform/logger.ts";
 import { randomIds } from "../../platform/random-ids.ts";
-import type { Clock, EventSink, NewEvent, RuntimeProvider, Store } from "../../ports/index.ts";
+import type { Clock, EmittedEvent, EventSink, RuntimeProvider, Store } from "../../ports/index.ts";
 import { AuditLog } from "../audit/audit-log.ts";
 import { localWorkerId } from "../providers/provider-address.ts";
 import { ProviderRegistry } from "../providers/provider-registry.ts";
@@ -30,10 +30,10 @@ export const testDefaults: SandboxDefaults = {
 };
 
 export class RecordingSink implements EventSink {
-  readonly events: Omit<NewEvent, "timestamp">[] = [];
+  readonly events: EmittedEvent[] = [];
   /** What the documentation of events does not name. */
   readonly undocumented: string[] = [];
-  emit(event: Omit<NewEvent, "timestamp">): void {
+  emit(event: EmittedEvent): void {
     const known: readonly string[] = eventData[event.type];
     const unknown = Object.keys(event.data ?? {}).filter((name) => !known.includes(name));
     if (unknown.length > 0) this.undocumented.push(`${event.type}: ${unknown.join(" ")}`);
