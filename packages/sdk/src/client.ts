@@ -288,16 +288,25 @@ export class AlcoveClient implements Disposable {
     return this.#get(execPath(id, execId), options);
   }
 
-  /** What a command has written, from an offset on; `follow` goes on until it exits. */
+  /**
+   * What a command has written, from an offset on; `follow` goes on until it exits. A detached command waits for no reader,
+   * and `lost_bytes` tells what is missing; with `lossless` it waits for this one while it follows.
+   */
   async execOutput(
     id: string,
     execId: string,
-    options: CallOptions & { from?: number; follow?: boolean; encoding?: OutputEncoding } = {},
+    options: CallOptions & {
+      from?: number;
+      follow?: boolean;
+      lossless?: boolean;
+      encoding?: OutputEncoding;
+    } = {},
   ): Promise<AsyncGenerator<ExecStreamChunk>> {
+    const { from, follow, lossless, encoding } = options;
     const response = await this.#transport.send({
       method: "GET",
       path: `${execPath(id, execId)}/output`,
-      query: { from: options.from, follow: options.follow, encoding: options.encoding },
+      query: { from, follow, lossless, encoding },
       timeoutMs: options.timeoutMs,
       signal: options.signal,
     });

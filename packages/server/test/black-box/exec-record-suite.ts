@@ -1,5 +1,6 @@
+import { randomBytes } from "node:crypto";
 import { expect, test } from "vitest";
-import { eventually, lines, said } from "../support/http.ts";
+import { eventually, lines, openRequest, said } from "../support/http.ts";
 import type { Subject } from "./black-box.ts";
 
 export function execRecordSuite(on: Subject): void {
@@ -79,6 +80,35 @@ export function execRecordSuite(on: Subject): void {
     const output = lines(all.text).filter((line) => line.stream === "stdout");
     expect(Buffer.concat(output.map((line) => Buffer.from(line.data, "base64"))).toString()).toBe("one é");
     expect(output.every((line) => line.encoding === "base64")).toBe(true);
+  });
+
+  test("a detached command waits for a reader that asks it to: 20 MB go in and come back whole", async (context) => {
+    if (!on.server.provider.capabilities.has("pty")) context.skip();
+    const id = await start({ command: "cat" });
+    const reading = await openRequest(
+      `${on.client.url}${path(`/${id}/output?follow=true&lossless=true&encoding=base64`)}`,
+      { method: "GET" },
+    );
+    const piece = randomBytes(1_000_000);
+    const write = async () => {
+      const data = piece.toString("base64");
+      for (let written = 0; written < 20; written += 1)
+        expect(
+          (await on.client.call("POST", path(`/${id}/stdin`), { data, encoding: "base64" })).status,
+        ).toBe(200);
+      await on.client.call("POST", path(`/${id}/stdin`), { close: true });
+    };
+    const writing = write();
+    // More than is kept for readers that come late is written before anything is read.
+    await new Promise((resolve) => setTimeout(resolve, 1_000));
+    let text = "";
+    for await (const chunk of reading.response) text += chunk;
+    await writing;
+    const all = lines(text);
+    expect(all.filter((line) => line.lost_bytes !== undefined)).toEqual([]);
+    expect(all.at(-1)).toMatchObject({ stream: "exit", exit_code: 0 });
+    const output = Buffer.concat(all.map((line) => Buffer.from(line.data, "base64")));
+    expect(output.equals(Buffer.concat(Array.from({ length: 20 }, () => piece)))).toBe(true);
   });
 
   test("standard input is written and closed by name, in text and base64", async () => {

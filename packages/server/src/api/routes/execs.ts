@@ -29,6 +29,12 @@ const OutputQuery = Type.Object({
   follow: Type.Optional(
     Type.Boolean({ default: false, description: "Go on with what is written from now on." }),
   ),
+  lossless: Type.Optional(
+    Type.Boolean({
+      default: false,
+      description: "With follow: a detached command, too, waits for this reader for as long as it is there.",
+    }),
+  ),
   encoding: Type.Optional(OutputEncoding),
 });
 
@@ -164,9 +170,9 @@ export function execRoutes(
     },
     handler: async (request, reply) => {
       const { id, execId } = request.params;
-      const { from = 0, follow: live = false, encoding } = request.query;
+      const { from = 0, follow: live = false, lossless = false, encoding } = request.query;
       const signal = reply.endlessSignal;
-      const follow = await execs.output(id, execId, { from, follow: live, signal });
+      const follow = await execs.output(id, execId, { from, follow: live, lossless, signal });
       await sendExecStream(reply, follow, { signal, encoding, logger });
       return reply;
     },

@@ -347,7 +347,8 @@ export class ExecService implements Disposable {
 
   /**
    * Output from `from` on, what is kept first; with `follow` until the end. A reader that follows calls off a grace.
-   * Who takes over an attached command slows it down as its first reader did; a detached one never waits for a reader.
+   * Who takes over an attached command slows it down as its first reader did; a detached one waits for no reader
+   * but those that ask it to, with `lossless`, for as long as they follow.
    */
   async output(
     sandboxId: string,
@@ -355,13 +356,14 @@ export class ExecService implements Disposable {
     options: CallOptions & {
       from: number;
       follow: boolean;
+      lossless?: boolean;
       /** Name of the input of this follower; it goes on where an earlier one of that name broke off. */
       input?: string;
     },
   ): Promise<ExecFollow & { info: ExecInfo }> {
     const { target, id } = await this.#addressed(sandboxId, execId, options);
     const { from, follow, signal, input } = options;
-    const lossless = await this.#isAttached(target, id, options);
+    const lossless = (follow && options.lossless === true) || (await this.#isAttached(target, id, options));
     const named = input === undefined ? {} : { input };
     // Before the sandbox is told: an earlier follower of that name must not take the input back.
     if (input !== undefined) this.#inputs.get(inputKey(sandboxId, id, input))?.leaveInput();
