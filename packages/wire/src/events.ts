@@ -21,6 +21,7 @@ export const eventTypes = [
   "spawn.queue_timeout",
   "quota.saved",
   "quota.deleted",
+  "events.dropped",
 ] as const;
 
 export type EventType = (typeof eventTypes)[number];
@@ -50,6 +51,7 @@ export const eventData = {
   "spawn.queue_timeout": ["owner_id", "waited_ms"],
   "quota.saved": ["owner_id"],
   "quota.deleted": ["owner_id"],
+  "events.dropped": ["dropped"],
 } as const satisfies Record<EventType, readonly string[]>;
 
 /** One event of `GET /events`. Ids increase within a store. docs/api/events.md. */

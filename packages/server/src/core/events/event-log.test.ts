@@ -5,6 +5,7 @@ import type { Store } from "../../ports/index.ts";
 import { SqliteStore } from "../../stores/sqlite/index.ts";
 import { FakeClock, settle } from "../testing/fake-clock.ts";
 import { EventLog } from "./event-log.ts";
+import { longestStallMs } from "./event-subscription.ts";
 
 let store: SqliteStore;
 let clock: FakeClock;
@@ -104,8 +105,8 @@ describe("EventLog", () => {
     expect(seen).toEqual([2, 5]);
   });
 
-  it("cuts off a reader that is too slow and not the others", async () => {
-    const slow = log.subscribe({ signal: reader.signal })[Symbol.asyncIterator]();
+  it("tells a reader that falls behind how many it missed, in their place, and goes on; others miss nothing", async () => {
+    const slow = log.subscribe({ types: ["exec.started"], signal: reader.signal })[Symbol.asyncIterator]();
     const { seen } = collect(log.subscribe({ signal: reader.signal }));
     const first = slow.next();
     for (let i = 0; i < 4; i++) {
@@ -114,10 +115,46 @@ describe("EventLog", () => {
       await settle();
     }
     expect(await first).toMatchObject({ done: false, value: { id: "1" } });
-    let last = "1";
-    for (let next = await slow.next(); next.done !== true; next = await slow.next()) last = next.value.id;
-    expect(Number(last)).toBeLessThan(2_000);
-    expect(seen).toHaveLength(2_000);
+    const taken: Event[] = [];
+    const take = async () => {
+      const next = await slow.next();
+      if (next.done !== true) taken.push(next.value);
+    };
+    do await take();
+    while (taken.at(-1)?.id !== "2000");
+    const told = taken.at(-1);
+    const dropped = 2_000 - 1 - (taken.length - 1);
+    expect(told).toMatchObject({ type: "events.dropped", sandbox_id: "", data: { dropped } });
+    expect(taken.slice(0, -1).map(({ id }) => Number(id))).toEqual(
+      Array.from({ length: taken.length - 1 }, (_, i) => i + 2),
+    );
+    expect(dropped).toBeGreaterThan(0);
+    const missed = await store.events.list({ afterId: Number(taken.at(-2)?.id), limit: 2_000 });
+    expect(missed).toHaveLength(dropped);
+    emit(1);
+    await log.flush();
+    await take();
+    expect(taken.at(-1)).toMatchObject({ id: "2001", type: "exec.started" });
+    expect(seen).toHaveLength(2_001);
+  });
+
+  it("cuts off a reader that takes nothing for long while it misses events", async () => {
+    let cuts = 0;
+    const onCut = () => cuts++;
+    const stalled = log.subscribe({ signal: reader.signal, onCut })[Symbol.asyncIterator]();
+    const first = stalled.next();
+    for (let i = 0; i < 5; i++) {
+      emit(500);
+      await log.flush();
+      await settle();
+    }
+    await first;
+    expect(cuts).toBe(0);
+    await clock.advance(longestStallMs);
+    emit(1);
+    await log.flush();
+    expect([cuts, log.subscribers]).toEqual([1, 0]);
+    while ((await stalled.next()).done !== true);
   });
 
   it("shows an owner what is its own alone, in the replay and live", async () => {

@@ -81,6 +81,7 @@ export class EventLog implements EventSink, AsyncDisposable {
       // What waits to be written was emitted before this reader came.
       skip: replay ? 0 : this.#pending.length,
       store: this.#store.events,
+      clock: this.#clock,
       onEnd: () => this.#subscriptions.delete(subscription),
     });
     if (this.#closed) subscription.end();

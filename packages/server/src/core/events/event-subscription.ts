@@ -1,4 +1,5 @@
 import type { Event, EventType } from "@alcove/wire";
+import type { Clock } from "../../ports/clock.ts";
 import type { EventStore } from "../../ports/store.ts";
 
 export interface EventFilter {
@@ -10,14 +11,17 @@ export interface EventFilter {
   ownerId?: string;
 }
 
-/** Events that may wait for a slow reader; beyond that it is cut off. */
+/** Events that may wait for a slow reader; what comes beyond that is counted, and told in its place. */
 const longestBacklog = 1_000;
 const replayPage = 500;
+/** How long a reader that misses events may take nothing before it is cut off, milliseconds. */
+export const longestStallMs = 10_000;
 
 /**
  * One reader of the event log. It replays the history up to where it joined, then hands out what was offered since.
- * It ends when its signal aborts, when the log closes, or when its reader is too slow: a reader that was cut off
- * comes back with the last id it saw.
+ * A reader that falls behind gets one event `events.dropped` in place of what it missed, with the id of the last of it.
+ * It ends when its signal aborts, when the log closes, or when its reader has taken nothing for too long: a reader that
+ * was cut off comes back with the last id it saw.
  */
 export class EventSubscription implements AsyncIterable<Event> {
   readonly #filter: EventFilter;
@@ -30,6 +34,11 @@ export class EventSubscription implements AsyncIterable<Event> {
   #afterId: number;
   #skip: number;
   #backlog: Event[] = [];
+  /** What came while the backlog was full. */
+  #dropped: { count: number; last: Event } | undefined;
+  readonly #clock: Pick<Clock, "monotonicMs">;
+  /** When its reader last took an event. */
+  #takenAtMs: number;
   #ended = false;
   #wake: (() => void) | undefined;
 
@@ -42,8 +51,9 @@ export class EventSubscription implements AsyncIterable<Event> {
       skip: number;
       signal: AbortSignal;
       store: EventStore;
+      clock: Pick<Clock, "monotonicMs">;
       onEnd: () => void;
-      /** Its reader was too slow and is cut off: whatever it waits for is in vain. */
+      /** Its reader takes nothing and is cut off: whatever it waits for is in vain. */
       onCut?: (() => void) | undefined;
     },
   ) {
@@ -57,6 +67,8 @@ export class EventSubscription implements AsyncIterable<Event> {
     this.#replayUntil = options.replayUntil;
     this.#signal = options.signal;
     this.#store = options.store;
+    this.#clock = options.clock;
+    this.#takenAtMs = options.clock.monotonicMs();
     this.#onEnd = options.onEnd;
     this.#onCut = options.onCut;
     if (options.signal.aborted) queueMicrotask(this.#endNow);
@@ -70,14 +82,17 @@ export class EventSubscription implements AsyncIterable<Event> {
       return;
     }
     if (this.#ended || !this.#wants(event, ownerId)) return;
-    if (this.#backlog.length >= longestBacklog) {
-      this.end();
-      this.#backlog = [];
-      this.#onCut?.();
+    if (this.#dropped === undefined && this.#backlog.length < longestBacklog) {
+      this.#backlog.push(event);
+      this.#wake?.();
       return;
     }
-    this.#backlog.push(event);
-    this.#wake?.();
+    this.#dropped = { count: (this.#dropped?.count ?? 0) + 1, last: event };
+    if (this.#clock.monotonicMs() - this.#takenAtMs < longestStallMs) return;
+    this.end();
+    this.#backlog = [];
+    this.#dropped = undefined;
+    this.#onCut?.();
   }
 
   end(): void {
@@ -92,12 +107,16 @@ export class EventSubscription implements AsyncIterable<Event> {
     try {
       yield* this.#replay();
       while (!this.#ended) {
-        const backlog = this.#backlog;
+        const waiting = this.#dropped === undefined ? this.#backlog : [...this.#backlog, told(this.#dropped)];
         this.#backlog = [];
-        for (const event of backlog) {
+        this.#dropped = undefined;
+        // Until now there was nothing more to take.
+        this.#takenAtMs = this.#clock.monotonicMs();
+        for (const event of waiting) {
           if (Number(event.id) <= this.#afterId) continue;
           this.#afterId = Number(event.id);
           yield event;
+          this.#takenAtMs = this.#clock.monotonicMs();
           if (this.#ended) return;
         }
         if (this.#backlog.length === 0 && !this.#ended) await this.#somethingNew();
@@ -113,6 +132,7 @@ export class EventSubscription implements AsyncIterable<Event> {
       for (const event of page) {
         this.#afterId = Number(event.id);
         yield event;
+        this.#takenAtMs = this.#clock.monotonicMs();
         if (this.#ended) return;
       }
       if (page.length < replayPage) return;
@@ -132,4 +152,10 @@ export class EventSubscription implements AsyncIterable<Event> {
     });
     this.#wake = undefined;
   }
+}
+
+/** Stands for what was dropped. Whoever comes back with its id goes on behind that. */
+function told({ count, last }: { count: number; last: Event }): Event {
+  const { id, timestamp } = last;
+  return { id, type: "events.dropped", sandbox_id: "", timestamp, data: { dropped: count } };
 }
