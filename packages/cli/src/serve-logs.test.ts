@@ -127,3 +127,21 @@ describe.skipIf(process.getuid?.() !== 0)("on a disk for logs that is full", () 
     expect(lines.filter(({ event }) => event === "request").length).toBeGreaterThanOrEqual(62);
   });
 });
+
+test("a limit of descriptors below server.max_connections is told at the start, and that none is left meanwhile", async () => {
+  const log = path.join(dir, "log");
+  const { child, url } = await start(
+    open(log, constants.O_WRONLY | constants.O_CREAT | constants.O_APPEND),
+    "--set",
+    "server.max_connections=2000000000",
+  );
+  expect(await readFile(log, "utf8")).toContain("server.max_connections is 2000000000, but this process may");
+  // Below what it has open already.
+  execFileSync("prlimit", ["--pid", String(child.pid), "--nofile=10:"]);
+  await vi.waitFor(async () => expect(await readFile(log, "utf8")).toContain("no descriptor is left"), {
+    timeout: 60_000,
+    interval: 200,
+  });
+  execFileSync("prlimit", ["--pid", String(child.pid), "--nofile=512:"]);
+  expect(await live(url)).toBe(200);
+});

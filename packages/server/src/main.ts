@@ -10,6 +10,7 @@ import { ProviderRegistry } from "./core/providers/provider-registry.ts";
 import { stopEndsSandboxes, unitAdvice } from "./doctor/service-unit.ts";
 import { imageSettings, openImageStore } from "./images.ts";
 import { lockDataDir } from "./platform/data-dir-lock.ts";
+import { DescriptorWatch, descriptorLimit, tooFewDescriptors } from "./platform/descriptors.ts";
 import { DiskReserve } from "./platform/disk-reserve.ts";
 import { Installation } from "./platform/installation.ts";
 import type { Logger } from "./platform/logger.ts";
@@ -59,6 +60,10 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
     await Installation.open({ dataDir: config.dataDir, settings: store, newId: randomIds.secret(8) }),
   );
   void warnOfUnit(logger);
+  const { maxConnections } = config.server;
+  const tooFew = tooFewDescriptors({ limit: await descriptorLimit(), maxConnections });
+  if (tooFew !== undefined) logger.warn(tooFew);
+  opened.use(new DescriptorWatch({ logger, clock }));
   await tellWhatIsFound(installation, { dataDir: config.dataDir, logger });
   const instanceId = installation.id;
 

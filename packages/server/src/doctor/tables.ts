@@ -1,5 +1,6 @@
 import { readFile } from "node:fs/promises";
 import type { Config } from "../config/config.ts";
+import { descriptorLimit } from "../platform/descriptors.ts";
 import type { DoctorCheck } from "./machine.ts";
 
 /** The service's own beside those for sandboxes: database, listeners, callers. */
@@ -9,15 +10,15 @@ const descriptorsPerSandbox = 2;
 
 /** Whether the machine's tables are large enough for as many sandboxes as the configuration allows. */
 export async function checkTables(config: Config): Promise<DoctorCheck> {
-  const [pidMax, limits] = await Promise.all([
+  const [pidMax, openFiles] = await Promise.all([
     readFile("/proc/sys/kernel/pid_max", "utf8").catch(() => ""),
-    readFile("/proc/self/limits", "utf8").catch(() => ""),
+    descriptorLimit(),
   ]);
   return tablesFor({
     sandboxes: config.defaults.maxSandboxes,
     pidsEach: config.providers.native.pidsLimit,
     pidMax: Number(pidMax.trim()) || Number.POSITIVE_INFINITY,
-    openFiles: Number(/^Max open files +\S+ +(\d+)/m.exec(limits)?.[1] ?? Number.POSITIVE_INFINITY),
+    openFiles,
   });
 }
 

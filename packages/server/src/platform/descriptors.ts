@@ -1,0 +1,72 @@
+import { open, readFile } from "node:fs/promises";
+import type { Clock, Timer } from "../ports/clock.ts";
+import type { Logger } from "./logger.ts";
+
+const lookMs = 5_000;
+const quietMs = 60_000;
+
+/** How many descriptors this process may have open; infinity where that cannot be read. */
+export async function descriptorLimit(): Promise<number> {
+  const limits = await readFile("/proc/self/limits", "utf8").catch(() => "");
+  return Number(/^Max open files +(\d+)/m.exec(limits)?.[1] ?? Number.POSITIVE_INFINITY);
+}
+
+/** @returns why the connections that are allowed can never be there; undefined when they can, or have no limit. */
+export function tooFewDescriptors(given: { limit: number; maxConnections: number }): string | undefined {
+  const { limit, maxConnections } = given;
+  if (maxConnections === 0 || limit >= maxConnections) return undefined;
+  return `server.max_connections is ${maxConnections}, but this process may have no more than ${limit} descriptors open: LimitNOFILE= in the unit or ulimit -n raises that`;
+}
+
+/**
+ * Tells, once a minute, while there are no descriptors left. Connections are then closed as soon as they are made, and
+ * nothing else tells: the listener does not learn of them.
+ */
+export class DescriptorWatch implements Disposable {
+  readonly #logger: Logger;
+  readonly #clock: Clock;
+  readonly #tryOpen: () => Promise<void>;
+  #timer: Timer | undefined;
+  #toldMs = Number.NEGATIVE_INFINITY;
+  #closed = false;
+
+  constructor(options: { logger: Logger; clock: Clock; tryOpen?: () => Promise<void> }) {
+    this.#logger = options.logger;
+    this.#clock = options.clock;
+    this.#tryOpen = options.tryOpen ?? openAnything;
+    this.#lookLater();
+  }
+
+  [Symbol.dispose](): void {
+    this.#closed = true;
+    this.#timer?.cancel();
+  }
+
+  #lookLater(): void {
+    if (!this.#closed) this.#timer = this.#clock.setTimer(lookMs, () => void this.#look());
+  }
+
+  async #look(): Promise<void> {
+    try {
+      await this.#tryOpen();
+    } catch (error) {
+      const { code } = error as NodeJS.ErrnoException;
+      if (code === "EMFILE" || code === "ENFILE") this.#tell(code);
+    }
+    this.#lookLater();
+  }
+
+  #tell(code: string): void {
+    const nowMs = this.#clock.monotonicMs();
+    if (nowMs - this.#toldMs < quietMs) return;
+    this.#toldMs = nowMs;
+    this.#logger.warn(
+      { code },
+      "no descriptor is left: connections are closed as they come; raise LimitNOFILE= in the unit or ulimit -n, or lower server.max_connections",
+    );
+  }
+}
+
+async function openAnything(): Promise<void> {
+  await using _ = await open("/dev/null");
+}
