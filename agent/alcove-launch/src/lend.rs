@@ -39,9 +39,7 @@ pub fn lend(spec: &LendSpec) -> Result<()> {
     agent.set_read_timeout(Some(PATIENCE)).at(STEP, "agent.sock")?;
     agent.set_write_timeout(Some(PATIENCE)).at(STEP, "agent.sock")?;
     let mut bytes = frame(HELLO, &json!({"versions": [1], "token": spec.token}));
-    let request =
-        json!({"op": "exec.group", "exec_id": spec.exec_id, "join": spec.join.len(), "kills": spec.kills.len()});
-    bytes.extend(frame(REQUEST, &request));
+    bytes.extend(frame(REQUEST, &request(&spec.exec_id, spec.join.len(), spec.kills.len())));
     let numbers: Vec<RawFd> = files.iter().map(AsRawFd::as_raw_fd).collect();
     let sent = sys::send_with(agent.as_raw_fd(), &bytes, &numbers).at(STEP, "agent.sock")?;
     sys::write_all(agent.as_raw_fd(), &bytes[sent..]).at(STEP, "agent.sock")?;
@@ -52,6 +50,10 @@ pub fn lend(spec: &LendSpec) -> Result<()> {
             _ => {}
         }
     }
+}
+
+fn request(exec_id: &str, join: usize, kills: usize) -> Value {
+    json!({"op": "exec.group", "exec_id": exec_id, "join": join, "kills": kills})
 }
 
 fn frame(kind: u8, message: &Value) -> Vec<u8> {
@@ -72,4 +74,18 @@ fn receive(agent: &mut UnixStream) -> Result<(u8, Vec<u8>)> {
     let mut payload = vec![0; length];
     agent.read_exact(&mut payload).at(STEP, "the agent's answer")?;
     Ok((head[4], payload))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_agent_is_asked_as_the_fixtures_say() {
+        let text = include_str!("../../fixtures/operations.json");
+        let fixtures: Value = serde_json::from_str(text).expect("JSON");
+        let all = fixtures["operations"].as_array().expect("a list");
+        let ours: Vec<&Value> = all.iter().filter(|one| one["from"] == "launcher").map(|one| &one["request"]).collect();
+        assert_eq!(ours, [&request("ex-abc123def456", 3, 1)]);
+    }
 }
