@@ -62,43 +62,58 @@ pub struct Options {
     pub route_sockets: Option<RouteSockets>,
 }
 
-pub struct Agent {
-    pub poller: Poller,
-    pub listener: OwnedFd,
-    pub listening: bool,
-    pub signals: OwnedFd,
-    pub timers: Timers<Timer>,
-    pub workers: Workers,
-    pub connections: Slab<Connection>,
+/// Commands that run, and those that have ended and are remembered.
+pub struct Commands {
     pub execs: Slab<Exec>,
-    pub exec_keys: HashMap<String, Key>,
-    /// Lent to commands that have not been started yet, by their ids.
-    pub groups: VecDeque<(String, OwnGroup)>,
-    pub monitors: Slab<Monitor>,
+    pub by_id: HashMap<String, Key>,
     pub ended: VecDeque<Key>,
     /// Bytes of text in their records.
     pub ended_text: usize,
-    pub killing: Killing,
     pub looks: Looks,
-    pub dirty: Vec<Key>,
-    pub listeners: Vec<Key>,
-    pub config: Rc<Config>,
-    pub token: Option<String>,
-    pub oom: OomCounters,
-    pub open_files: (u64, u64),
-    /// Of monitors, and of commands.
-    pub oom_score_adj: (i32, i32),
-    pub started: u64,
     pub sequence: u64,
     pub running: usize,
     pub journal_bytes: usize,
-    pub expiry: Option<TimerId>,
+}
+
+/// The processes that supervise commands, and what each is started with.
+pub struct Monitors {
+    pub list: Slab<Monitor>,
+    pub open_files: (u64, u64),
+    /// Of monitors, and of commands.
+    pub oom_score_adj: (i32, i32),
     pub spares_timer: Option<TimerId>,
-    pub accept_timer: Option<TimerId>,
-    pub stopping: bool,
-    pub scratch: Vec<u8>,
     /// The null device, once a command has needed it.
     pub null: Option<Rc<OwnedFd>>,
+}
+
+/// The listener, and who has come in by it.
+pub struct Connections {
+    pub listener: OwnedFd,
+    pub listening: bool,
+    pub list: Slab<Connection>,
+    pub dirty: Vec<Key>,
+    pub followers: Vec<Key>,
+    pub token: Option<String>,
+    pub accept_timer: Option<TimerId>,
+}
+
+pub struct Agent {
+    pub poller: Poller,
+    pub signals: OwnedFd,
+    pub timers: Timers<Timer>,
+    pub workers: Workers,
+    pub connections: Connections,
+    pub commands: Commands,
+    pub monitors: Monitors,
+    /// Lent to commands that have not been started yet, by their ids.
+    pub groups: VecDeque<(String, OwnGroup)>,
+    pub killing: Killing,
+    pub config: Rc<Config>,
+    pub oom: OomCounters,
+    pub started: u64,
+    pub expiry: Option<TimerId>,
+    pub stopping: bool,
+    pub scratch: Vec<u8>,
     route_sockets: Option<RouteSockets>,
 }
 
@@ -126,37 +141,43 @@ impl Agent {
             .unwrap_or(0);
         Ok(Agent {
             poller,
-            listener: options.listener,
-            listening: true,
             signals,
             timers,
             workers,
-            connections: Slab::new(),
-            execs: Slab::new(),
-            exec_keys: HashMap::new(),
+            connections: Connections {
+                listener: options.listener,
+                listening: true,
+                list: Slab::new(),
+                dirty: Vec::new(),
+                followers: Vec::new(),
+                token: None,
+                accept_timer: None,
+            },
+            commands: Commands {
+                execs: Slab::new(),
+                by_id: HashMap::new(),
+                ended: VecDeque::new(),
+                ended_text: 0,
+                looks: Looks::default(),
+                sequence: 0,
+                running: 0,
+                journal_bytes: 0,
+            },
+            monitors: Monitors {
+                list: Slab::new(),
+                open_files: options.open_files,
+                oom_score_adj: (own_score, (own_score + 500).min(1000)),
+                spares_timer: None,
+                null: None,
+            },
             groups: VecDeque::new(),
-            monitors: Slab::new(),
-            ended: VecDeque::new(),
-            ended_text: 0,
             killing: Killing::default(),
-            looks: Looks::default(),
-            dirty: Vec::new(),
-            listeners: Vec::new(),
             config: Rc::new(Config::new(options.ids)),
-            token: None,
             oom: options.oom,
-            open_files: options.open_files,
-            oom_score_adj: (own_score, (own_score + 500).min(1000)),
             started: sys::boottime_ms(),
-            sequence: 0,
-            running: 0,
-            journal_bytes: 0,
             expiry: None,
-            spares_timer: None,
-            accept_timer: None,
             stopping: false,
             scratch: Vec::new(),
-            null: None,
             route_sockets: options.route_sockets,
         })
     }
@@ -169,7 +190,7 @@ impl Agent {
             for (source, events) in ready.drain(..) {
                 self.handle(source, events);
             }
-            while let Some(key) = self.dirty.pop() {
+            while let Some(key) = self.connections.dirty.pop() {
                 self.pump(key);
             }
             if self.killing.is_due() {
@@ -202,13 +223,18 @@ impl Agent {
 
     fn accept(&mut self) {
         loop {
-            if self.connections.len() >= MAX_CONNECTIONS {
+            if self.connections.list.len() >= MAX_CONNECTIONS {
                 return self.stop_listening();
             }
             let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
             // SAFETY: no address is asked for; the descriptor returned is ours.
             let accepted = unsafe {
-                let fd = libc::accept4(self.listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags);
+                let fd = libc::accept4(
+                    self.connections.listener.as_raw_fd(),
+                    std::ptr::null_mut(),
+                    std::ptr::null_mut(),
+                    flags,
+                );
                 sys::check(fd).map(|fd| OwnedFd::from_raw_fd(fd))
             };
             let fd = match accepted {
@@ -232,9 +258,9 @@ impl Agent {
             }
             let raw = fd.as_raw_fd();
             let interest = READ | PEER_GONE;
-            let key = self.connections.insert(Connection::new(fd, TimerId::NONE, interest));
+            let key = self.connections.list.insert(Connection::new(fd, TimerId::NONE, interest));
             let timer = self.timers.add(GREETING_MS, Timer::Greeting(key));
-            if let Some(connection) = self.connections.get_mut(key) {
+            if let Some(connection) = self.connections.list.get_mut(key) {
                 connection.operation = Operation::Greeting(Some(timer));
             }
             if self.poller.add(raw, Source::Connection(key), interest).is_err() {
@@ -245,27 +271,28 @@ impl Agent {
 
     /// The backlog waits until a connection ends or a timer tries again.
     fn stop_listening(&mut self) {
-        if self.listening {
-            self.poller.remove(self.listener.as_raw_fd());
-            self.listening = false;
+        if self.connections.listening {
+            self.poller.remove(self.connections.listener.as_raw_fd());
+            self.connections.listening = false;
         }
     }
 
     fn listen_later(&mut self) {
-        if self.accept_timer.is_none() {
-            self.accept_timer = Some(self.timers.add(ACCEPT_AGAIN_MS, Timer::Accept));
+        if self.connections.accept_timer.is_none() {
+            self.connections.accept_timer = Some(self.timers.add(ACCEPT_AGAIN_MS, Timer::Accept));
         }
     }
 
     fn listen_again(&mut self) {
-        if let Some(timer) = self.accept_timer.take() {
+        if let Some(timer) = self.connections.accept_timer.take() {
             self.timers.cancel(timer);
         }
-        if self.listening {
+        if self.connections.listening {
             return;
         }
-        self.listening = self.poller.add(self.listener.as_raw_fd(), Source::Listener, READ).is_ok();
-        if !self.listening {
+        self.connections.listening =
+            self.poller.add(self.connections.listener.as_raw_fd(), Source::Listener, READ).is_ok();
+        if !self.connections.listening {
             self.listen_later();
         }
     }
@@ -314,17 +341,17 @@ impl Agent {
     }
 
     pub fn mark(&mut self, key: Key) {
-        if let Some(connection) = self.connections.get_mut(key) {
+        if let Some(connection) = self.connections.list.get_mut(key) {
             if !connection.dirty {
                 connection.dirty = true;
-                self.dirty.push(key);
+                self.connections.dirty.push(key);
             }
         }
     }
 
     /// Watches the connection for what it waits for now.
     pub fn update_interest(&mut self, key: Key) {
-        let Some(connection) = self.connections.get_mut(key) else { return };
+        let Some(connection) = self.connections.list.get_mut(key) else { return };
         let mut interest = PEER_GONE;
         let reads = !matches!(connection.operation, Operation::Killing(_) | Operation::Closing);
         if reads && !connection.stalled && !connection.behind() {
@@ -354,10 +381,10 @@ impl Agent {
 
     /// Ends a connection and what hangs on it. Commands go on.
     pub fn close(&mut self, key: Key) {
-        if matches!(self.connections.get(key).map(|connection| &connection.operation), Some(Operation::Lent)) {
+        if matches!(self.connections.list.get(key).map(|connection| &connection.operation), Some(Operation::Lent)) {
             return;
         }
-        let Some(connection) = self.connections.remove(key) else { return };
+        let Some(connection) = self.connections.list.remove(key) else { return };
         self.poller.remove(connection.fd.as_raw_fd());
         if let Operation::Greeting(Some(timer)) = connection.operation {
             self.timers.cancel(timer);
@@ -372,12 +399,12 @@ impl Agent {
             Operation::Starting(exec) | Operation::Killing(exec) | Operation::Feeding { exec, .. } => *exec,
             Operation::Following(follow) => follow.exec,
             Operation::Listening => {
-                self.listeners.retain(|other| *other != key);
+                self.connections.followers.retain(|other| *other != key);
                 return;
             }
             _ => return,
         };
-        if let Some(exec) = self.execs.get_mut(exec_key) {
+        if let Some(exec) = self.commands.execs.get_mut(exec_key) {
             exec.followers.retain(|other| *other != key);
             exec.kill_waiters.retain(|other| *other != key);
             exec.stdin_writers.retain(|other| *other != key);
@@ -397,10 +424,11 @@ impl Agent {
     }
 
     fn retire_spares(&mut self) {
-        self.spares_timer = None;
+        self.monitors.spares_timer = None;
         let now = sys::boottime_ms();
         let spares: Vec<(Key, u64)> = self
             .monitors
+            .list
             .iter()
             .filter(|(_, monitor)| monitor.exec.is_none())
             .map(|(key, monitor)| (key, monitor.spare_since))
@@ -411,22 +439,22 @@ impl Agent {
             }
         }
         if spares.iter().any(|(_, since)| now.saturating_sub(*since) < SPARE_MS) {
-            self.spares_timer = Some(self.timers.add(SPARE_MS, Timer::Spares));
+            self.monitors.spares_timer = Some(self.timers.add(SPARE_MS, Timer::Spares));
         }
     }
 
     /// A monitor without work ends by itself once its socket is closed.
     pub fn dismiss(&mut self, key: Key) {
-        if let Some(monitor) = self.monitors.remove(key) {
+        if let Some(monitor) = self.monitors.list.remove(key) {
             self.poller.remove(monitor.handle.socket.as_raw_fd());
         }
     }
 
     pub fn keep_spare(&mut self, key: Key) {
-        if self.monitors.iter().filter(|(_, monitor)| monitor.exec.is_none()).count() > MAX_SPARES {
+        if self.monitors.list.iter().filter(|(_, monitor)| monitor.exec.is_none()).count() > MAX_SPARES {
             self.dismiss(key);
-        } else if self.spares_timer.is_none() {
-            self.spares_timer = Some(self.timers.add(SPARE_MS, Timer::Spares));
+        } else if self.monitors.spares_timer.is_none() {
+            self.monitors.spares_timer = Some(self.timers.add(SPARE_MS, Timer::Spares));
         }
     }
 

@@ -32,13 +32,13 @@ impl Agent {
     pub fn find_exec(&mut self, id: &str) -> Answer<(Key, &mut Exec)> {
         let missing =
             || ErrorBody::new(ErrorCode::NotFound, format!("exec {id} is unknown; the last 1000 ended ones are kept"));
-        let key = *self.exec_keys.get(id).ok_or_else(missing)?;
-        self.execs.get_mut(key).map(|exec| (key, exec)).ok_or_else(missing)
+        let key = *self.commands.by_id.get(id).ok_or_else(missing)?;
+        self.commands.execs.get_mut(key).map(|exec| (key, exec)).ok_or_else(missing)
     }
 
     /// The records after the one that an earlier batch ended with, oldest first: as many as are read at one go.
     pub fn list_execs(&self, after: Option<u64>) -> ExecList {
-        let mut left: Vec<_> = self.execs.iter().map(|(_, exec)| exec).collect();
+        let mut left: Vec<_> = self.commands.execs.iter().map(|(_, exec)| exec).collect();
         left.retain(|exec| after.is_none_or(|after| exec.sequence > after));
         left.sort_unstable_by_key(|exec| exec.sequence);
         let (mut execs, mut bytes, mut last) = (Vec::new(), 0, None);
@@ -75,7 +75,7 @@ impl Agent {
                 self.timers.cancel(grace.timer);
             }
         }
-        if let Some(connection_state) = self.connections.get_mut(connection) {
+        if let Some(connection_state) = self.connections.list.get_mut(connection) {
             connection_state.push_json(Kind::Reply, &record);
             let lossless = request.lossless;
             connection_state.operation = Operation::Following(Follow {
@@ -110,7 +110,7 @@ impl Agent {
             exec.inputs.join(name, connection);
         }
         exec.stdin_writers.push(connection);
-        if let Some(connection) = self.connections.get_mut(connection) {
+        if let Some(connection) = self.connections.list.get_mut(connection) {
             connection.operation = Operation::Feeding { exec: key, written: 0, named: request.input.is_some() };
         }
         Ok(())
@@ -119,7 +119,7 @@ impl Agent {
     /// What an `exec.stdin` sends.
     pub fn take_stdin(&mut self, connection: Key, exec_key: Key, kind: Kind, payload: &[u8]) {
         let Some(Operation::Feeding { written, named, .. }) =
-            self.connections.get_mut(connection).map(|connection| &mut connection.operation)
+            self.connections.list.get_mut(connection).map(|connection| &mut connection.operation)
         else {
             return;
         };
@@ -127,7 +127,7 @@ impl Agent {
         *written += payload.len() as u64;
         let mut payload = payload;
         if named {
-            let Some(taken) = self.execs.get(exec_key).and_then(|exec| exec.inputs.taken(connection)) else {
+            let Some(taken) = self.commands.execs.get(exec_key).and_then(|exec| exec.inputs.taken(connection)) else {
                 return self.refuse(connection, &conflict("this input comes on another connection by now".into()));
             };
             let known = taken.saturating_sub(begin).min(payload.len() as u64) as usize;
@@ -139,11 +139,11 @@ impl Agent {
         if payload.is_empty() {
             return;
         }
-        let open = self.execs.get(exec_key).is_some_and(|exec| exec.stdin.open());
+        let open = self.commands.execs.get(exec_key).is_some_and(|exec| exec.stdin.open());
         if !open {
             return self.stdin_gone(connection);
         }
-        if let Some(exec) = self.execs.get_mut(exec_key) {
+        if let Some(exec) = self.commands.execs.get_mut(exec_key) {
             exec.stdin.queue.extend(payload);
             exec.inputs.took(connection, payload.len());
             let full = exec.stdin.room() == 0;
@@ -153,7 +153,7 @@ impl Agent {
 
     /// The command ended, or closed its standard input, while somebody was still writing to it.
     pub fn stdin_gone(&mut self, connection: Key) {
-        if let Some(state) = self.connections.get_mut(connection) {
+        if let Some(state) = self.connections.list.get_mut(connection) {
             state.stalled = false;
             self.refuse(connection, &conflict("standard input was closed before all of it was taken".into()));
             self.update_interest(connection);
@@ -209,7 +209,7 @@ impl Agent {
         };
         let (key, exec) = self.find_exec(&request.exec_id)?;
         exec.kill_waiters.push(connection);
-        if let Some(connection) = self.connections.get_mut(connection) {
+        if let Some(connection) = self.connections.list.get_mut(connection) {
             connection.operation = Operation::Killing(key);
         }
         self.update_interest(connection);
@@ -220,7 +220,7 @@ impl Agent {
 
     pub fn set_grace(&mut self, request: &ExecGrace) -> Answer<()> {
         let key = self.find_exec(&request.exec_id)?.0;
-        let Some(exec) = self.execs.get_mut(key) else { return Ok(()) };
+        let Some(exec) = self.commands.execs.get_mut(key) else { return Ok(()) };
         if let Some(grace) = exec.grace.take() {
             self.timers.cancel(grace.timer);
         }
@@ -233,14 +233,14 @@ impl Agent {
     /// A grace is over. While the command is followed it begins anew: it measures how long nobody does, and whoever set it
     /// may not have known of the follower.
     pub fn end_grace(&mut self, key: Key) {
-        let Some(exec) = self.execs.get_mut(key) else { return };
+        let Some(exec) = self.commands.execs.get_mut(key) else { return };
         let Some(grace) = exec.grace.take() else { return };
         if exec.ended() {
             return;
         }
         let held = exec.followers.iter().any(|follower| {
             matches!(
-                self.connections.get(*follower).map(|connection| &connection.operation),
+                self.connections.list.get(*follower).map(|connection| &connection.operation),
                 Some(Operation::Following(follow)) if follow.holds
             )
         });

@@ -12,7 +12,7 @@ use std::os::fd::AsRawFd;
 impl Agent {
     /// Writes queued standard input as far as the command takes it.
     pub fn feed(&mut self, key: Key) {
-        let Some(exec) = self.execs.get_mut(key) else { return };
+        let Some(exec) = self.commands.execs.get_mut(key) else { return };
         let stdin = &mut exec.stdin;
         let Some(fd) = stdin.fd.as_ref().map(AsRawFd::as_raw_fd) else { return };
         let mut broken = false;
@@ -48,7 +48,7 @@ impl Agent {
         // Room again: those who wait with more may send it.
         let waiting: Vec<Key> = exec.followers.iter().chain(&exec.stdin_writers).copied().collect();
         for waiter in waiting {
-            let Some(connection) = self.connections.get_mut(waiter).filter(|connection| connection.stalled) else {
+            let Some(connection) = self.connections.list.get_mut(waiter).filter(|connection| connection.stalled) else {
                 continue;
             };
             connection.stalled = false;
@@ -59,9 +59,9 @@ impl Agent {
 
     /// What a follower sends.
     pub fn take_input(&mut self, connection: Key, exec_key: Key, kind: Kind, payload: &[u8]) {
-        let Some(exec) = self.execs.get_mut(exec_key) else { return };
+        let Some(exec) = self.commands.execs.get_mut(exec_key) else { return };
         let named = matches!(
-            self.connections.get(connection).map(|connection| &connection.operation),
+            self.connections.list.get(connection).map(|connection| &connection.operation),
             Some(Operation::Following(follow)) if follow.told.is_some()
         );
         if named {
@@ -72,7 +72,7 @@ impl Agent {
             exec.inputs.took(connection, payload.len());
             self.mark(connection);
         }
-        let Some(exec) = self.execs.get_mut(exec_key) else { return };
+        let Some(exec) = self.commands.execs.get_mut(exec_key) else { return };
         if !exec.stdin.open() {
             return;
         }
@@ -87,9 +87,9 @@ impl Agent {
 
     pub fn feed_or_stall(&mut self, connection: Key, exec_key: Key, full: bool) {
         self.feed(exec_key);
-        let still = self.execs.get(exec_key).is_some_and(|exec| exec.stdin.room() == 0);
+        let still = self.commands.execs.get(exec_key).is_some_and(|exec| exec.stdin.room() == 0);
         if full && still {
-            if let Some(connection) = self.connections.get_mut(connection) {
+            if let Some(connection) = self.connections.list.get_mut(connection) {
                 connection.stalled = true;
             }
             self.update_interest(connection);
@@ -98,7 +98,7 @@ impl Agent {
 
     /// Closes standard input once everything queued is through; on a terminal by typing the end.
     pub fn shut_stdin(&mut self, exec_key: Key) {
-        let Some(exec) = self.execs.get_mut(exec_key) else { return };
+        let Some(exec) = self.commands.execs.get_mut(exec_key) else { return };
         if exec.tty {
             exec.stdin.queue.push_back(crate::terminal::END_OF_TRANSMISSION);
         }

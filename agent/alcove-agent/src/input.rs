@@ -31,7 +31,7 @@ impl Agent {
         }
         let mut turn = 0;
         while turn < TURN {
-            let Some(connection) = self.connections.get_mut(key) else { return };
+            let Some(connection) = self.connections.list.get_mut(key) else { return };
             if connection.stalled
                 || connection.behind()
                 || matches!(connection.operation, Operation::Lent | Operation::Closing | Operation::Killing(_))
@@ -53,7 +53,7 @@ impl Agent {
                 Err(_) => return self.close(key),
             }
         }
-        if let Some(connection) = self.connections.get_mut(key) {
+        if let Some(connection) = self.connections.list.get_mut(key) {
             connection.decoder.shrink();
         }
         self.update_interest(key);
@@ -66,7 +66,7 @@ impl Agent {
                 Next::More => {}
                 Next::Wait => return,
                 Next::Fail(error) => {
-                    if let Some(connection) = self.connections.get_mut(key) {
+                    if let Some(connection) = self.connections.list.get_mut(key) {
                         // In the middle of an output frame an error could not be told from output.
                         if !matches!(&connection.operation, Operation::Following(follow) if follow.frame_left > 0) {
                             connection.push_error(&error);
@@ -86,7 +86,7 @@ impl Agent {
 
     fn decode_one(&mut self, key: Key) -> Next {
         let protocol = |message: String| Next::Fail(ErrorBody::new(ErrorCode::Protocol, message));
-        let Some(connection) = self.connections.get_mut(key) else { return Next::Wait };
+        let Some(connection) = self.connections.list.get_mut(key) else { return Next::Wait };
         if connection.stalled || connection.behind() {
             return Next::Wait;
         }
@@ -152,10 +152,10 @@ impl Agent {
             let message = format!("the agent speaks the versions {VERSIONS:?}, the client {:?}", hello.versions);
             return Next::Fail(ErrorBody::new(ErrorCode::Version, message));
         };
-        if self.token.as_ref().is_some_and(|token| !same(token, &hello.token)) {
+        if self.connections.token.as_ref().is_some_and(|token| !same(token, &hello.token)) {
             return Next::Fail(ErrorBody::new(ErrorCode::Unauthorized, "the token is not this sandbox's"));
         }
-        let Some(connection) = self.connections.get_mut(key) else { return Next::Wait };
+        let Some(connection) = self.connections.list.get_mut(key) else { return Next::Wait };
         if let Operation::Greeting(Some(timer)) = connection.operation {
             self.timers.cancel(timer);
         }

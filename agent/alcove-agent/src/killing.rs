@@ -65,7 +65,7 @@ impl Killing {
 impl Agent {
     /// Kills everything that descends from the exec's monitor. The first reason given stays.
     pub fn kill_tree(&mut self, key: Key, reason: ExitReason) {
-        let Some(exec) = self.execs.get_mut(key) else { return };
+        let Some(exec) = self.commands.execs.get_mut(key) else { return };
         if !exec.ended() {
             exec.killed.get_or_insert(reason);
             exec.unread_from = None;
@@ -113,7 +113,7 @@ impl Agent {
         }
         let all = self.killing.walk.take().map(Walk::finish).unwrap_or_default();
         self.killing.due = false;
-        let (execs, monitors) = (&self.execs, &self.monitors);
+        let (execs, monitors) = (&self.commands.execs, &self.monitors.list);
         let monitor_of = |key: Key| Some(monitors.get(execs.get(key)?.monitor?)?.handle.pid);
         self.killing.targets.retain(|key| monitor_of(*key).is_some());
         let mut roots: Vec<i32> = self.killing.targets.iter().filter_map(|key| monitor_of(*key)).collect();
@@ -130,7 +130,7 @@ impl Agent {
         if all.is_empty() {
             self.kill_groups();
         }
-        let spared: HashSet<i32> = self.monitors.iter().map(|(_, monitor)| monitor.handle.pid).collect();
+        let spared: HashSet<i32> = self.monitors.list.iter().map(|(_, monitor)| monitor.handle.pid).collect();
         let found = tree::descendants(&all, &roots, &spared);
         let killing = &mut self.killing;
         killing.walks += 1;
@@ -173,7 +173,7 @@ impl Agent {
     /// Without a `/proc` at least the commands' own groups can be reached.
     fn kill_groups(&mut self) {
         for key in &self.killing.targets {
-            if let Some(exec) = self.execs.get(*key).filter(|exec| exec.pid > 0 && !exec.ended()) {
+            if let Some(exec) = self.commands.execs.get(*key).filter(|exec| exec.pid > 0 && !exec.ended()) {
                 // SAFETY: plain kill.
                 unsafe { libc::kill(-exec.pid, libc::SIGKILL) };
             }

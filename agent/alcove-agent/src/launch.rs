@@ -46,13 +46,13 @@ impl Agent {
         if request.exec_id.is_empty() || request.exec_id.len() > MAX_ID {
             return Err(bad_request(format!("exec_id: 1 to {MAX_ID} bytes are wanted")));
         }
-        if self.exec_keys.contains_key(&request.exec_id) {
+        if self.commands.by_id.contains_key(&request.exec_id) {
             return Err(ErrorBody::new(ErrorCode::Conflict, format!("exec {} exists already", request.exec_id)));
         }
         if request.argv.first().is_none_or(String::is_empty) || request.argv.iter().any(|arg| arg.contains('\0')) {
             return Err(bad_request("argv: the program's name is missing, or an argument holds a zero byte"));
         }
-        if self.running >= MAX_RUNNING {
+        if self.commands.running >= MAX_RUNNING {
             return Err(busy(format!("{MAX_RUNNING} commands run already")));
         }
         if request.tag.as_ref().is_some_and(|tag| tag.len() > MAX_TAG) {
@@ -77,11 +77,11 @@ impl Agent {
         let (monitor, ticks_before) = self.hand_over(&job.encode(), &streams.theirs, &join, limits.cpu_ms.is_some())?;
         drop(streams.theirs);
 
-        self.sequence += 1;
+        self.commands.sequence += 1;
         let id = request.exec_id.clone();
         let (command, args) = remembered(request.command, request.args);
-        let key = self.execs.insert(Exec {
-            sequence: self.sequence,
+        let key = self.commands.execs.insert(Exec {
+            sequence: self.commands.sequence,
             id: request.exec_id,
             command,
             args,
@@ -120,13 +120,13 @@ impl Agent {
             oom_before,
             group,
         });
-        self.exec_keys.insert(id, key);
-        self.running += 1;
-        if let Some(monitor) = self.monitors.get_mut(monitor) {
+        self.commands.by_id.insert(id, key);
+        self.commands.running += 1;
+        if let Some(monitor) = self.monitors.list.get_mut(monitor) {
             monitor.exec = Some(key);
         }
-        let Some(exec) = self.execs.get_mut(key) else { return Ok(()) };
-        if let Some(connection_state) = self.connections.get_mut(connection) {
+        let Some(exec) = self.commands.execs.get_mut(key) else { return Ok(()) };
+        if let Some(connection_state) = self.connections.list.get_mut(connection) {
             connection_state.operation = if request.follow {
                 exec.followers.push(connection);
                 let told = request.input.as_deref().and_then(|name| exec.inputs.join(name, connection));
@@ -193,18 +193,22 @@ impl Agent {
     /// What commands without standard input read from: the null device, opened once, or where the sandbox has none, a
     /// pipe that nobody writes to.
     fn empty_input(&mut self) -> Answer<Rc<OwnedFd>> {
-        if let Some(null) = &self.null {
+        if let Some(null) = &self.monitors.null {
             return Ok(null.clone());
         }
         let failed = |error: Error| io("no pipe can be made", &error);
         match null_device().map_err(failed)? {
-            Some(null) => Ok(self.null.insert(Rc::new(null)).clone()),
+            Some(null) => Ok(self.monitors.null.insert(Rc::new(null)).clone()),
             None => sys::pipe().map(|(read, _)| Rc::new(read)).map_err(failed),
         }
     }
 
     fn monitor_settings(&self) -> monitor::Settings {
-        monitor::Settings { ids: self.config.ids, oom_score_adj: self.oom_score_adj, open_files: self.open_files }
+        monitor::Settings {
+            ids: self.config.ids,
+            oom_score_adj: self.monitors.oom_score_adj,
+            open_files: self.monitors.open_files,
+        }
     }
 
     /// Gives the job to a spare monitor, else forks one. Tells what the monitor's earlier commands used of the processor,
@@ -221,6 +225,7 @@ impl Agent {
         while job.len() <= MAX_SENT_JOB && join.is_empty() {
             let spare = self
                 .monitors
+                .list
                 .iter()
                 .filter(|(_, monitor)| monitor.exec.is_none())
                 .max_by_key(|(_, monitor)| monitor.spare_since);
@@ -236,12 +241,12 @@ impl Agent {
             .map_err(|error| io("no process can be started", &error))?;
         let socket = handle.socket.as_raw_fd();
         let pid = handle.pid;
-        let key = self.monitors.insert(Monitor { handle, exec: None, spare_since: 0 });
+        let key = self.monitors.list.insert(Monitor { handle, exec: None, spare_since: 0 });
         if let Err(error) = self.poller.add(socket, Source::Monitor(key), READ) {
             // It has the job already, and must not be taken for a spare: it goes, and what it started with it.
             // SAFETY: plain kill of a child that has not been waited for.
             unsafe { libc::kill(pid, libc::SIGKILL) };
-            self.monitors.remove(key);
+            self.monitors.list.remove(key);
             self.kill_orphans();
             return Err(io("the monitor cannot be watched", &error));
         }
@@ -250,7 +255,7 @@ impl Agent {
 
     /// The program runs.
     pub fn exec_started(&mut self, key: Key, pid: i32) {
-        let Some(exec) = self.execs.get_mut(key) else { return };
+        let Some(exec) = self.commands.execs.get_mut(key) else { return };
         exec.pid = pid;
         exec.phase = Phase::Running;
         if let Some(after) = exec.timeout_ms {
@@ -265,10 +270,10 @@ impl Agent {
     }
 
     fn reply_started(&mut self, key: Key) {
-        let Some(exec) = self.execs.get_mut(key) else { return };
+        let Some(exec) = self.commands.execs.get_mut(key) else { return };
         let Some(starter) = exec.starter.take() else { return };
         let reply = Started { exec_id: exec.id.clone(), pid: exec.pid, started_at: exec.started_at };
-        let Some(connection) = self.connections.get_mut(starter) else { return };
+        let Some(connection) = self.connections.list.get_mut(starter) else { return };
         if let Operation::Following(follow) = &mut connection.operation {
             follow.replied = true;
             connection.push_json(Kind::Reply, &reply);
@@ -280,7 +285,7 @@ impl Agent {
 
     /// The program does not run: some failures refuse the request, others are an exec that ended at once.
     pub fn exec_failed(&mut self, key: Key, stage: Stage, errno: i32, pid: i32) {
-        let Some(exec) = self.execs.get_mut(key) else { return };
+        let Some(exec) = self.commands.execs.get_mut(key) else { return };
         let error = Error::from_raw_os_error(errno);
         let refusal = match stage {
             Stage::Exec | Stage::NoExec => None,

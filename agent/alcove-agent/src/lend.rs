@@ -18,7 +18,7 @@ impl Agent {
         // What waits to be sent goes out first: the worker writes to the socket directly.
         self.flush(key);
         let context = Context { user: self.config.user.clone(), ids: self.config.ids };
-        let Some(connection) = self.connections.get_mut(key) else { return };
+        let Some(connection) = self.connections.list.get_mut(key) else { return };
         let fd = connection.fd.as_raw_fd();
         let decoder = std::mem::replace(&mut connection.decoder, Decoder::new());
         let waiting = std::mem::take(&mut connection.out);
@@ -31,7 +31,7 @@ impl Agent {
             sys::set_nonblocking(fd, false).map_err(|_| None).and_then(|()| self.workers.start(job).map_err(Some));
         if let Err(job) = started {
             if let Some(job) = job {
-                if let Some(connection) = self.connections.get_mut(key) {
+                if let Some(connection) = self.connections.list.get_mut(key) {
                     connection.decoder = job.decoder;
                     connection.out = job.unsent;
                 }
@@ -43,7 +43,7 @@ impl Agent {
 
     /// The socket belongs to the loop again.
     fn resume(&mut self, key: Key) {
-        let Some(connection) = self.connections.get_mut(key) else { return };
+        let Some(connection) = self.connections.list.get_mut(key) else { return };
         connection.operation = Operation::Idle { drop_data: true };
         connection.interest = READ | PEER_GONE;
         connection.full = false;
@@ -59,14 +59,14 @@ impl Agent {
         for done in self.workers.finished() {
             match done.outcome {
                 Outcome::Return(decoder) => {
-                    if let Some(connection) = self.connections.get_mut(done.connection) {
+                    if let Some(connection) = self.connections.list.get_mut(done.connection) {
                         connection.decoder = decoder;
                     }
                     self.resume(done.connection);
                     self.decode(done.connection);
                 }
                 Outcome::Close => {
-                    if let Some(connection) = self.connections.get_mut(done.connection) {
+                    if let Some(connection) = self.connections.list.get_mut(done.connection) {
                         connection.operation = Operation::Closing;
                     }
                     self.close(done.connection);

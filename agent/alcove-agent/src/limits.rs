@@ -25,7 +25,7 @@ pub struct Looks {
 impl Agent {
     /// Ends a command that has used more than it may.
     pub fn exceed(&mut self, key: Key, limit: LimitName) {
-        let Some(exec) = self.execs.get_mut(key) else { return };
+        let Some(exec) = self.commands.execs.get_mut(key) else { return };
         if exec.ended() || exec.killed.is_some() {
             return;
         }
@@ -34,7 +34,7 @@ impl Agent {
     }
 
     pub fn check_processor(&mut self, key: Key) {
-        let Some(exec) = self.execs.get_mut(key) else { return };
+        let Some(exec) = self.commands.execs.get_mut(key) else { return };
         exec.cpu_timer = None;
         if exec.group.as_ref().is_some_and(OwnGroup::exceeded) {
             return self.exceed(key, LimitName::MemoryMb);
@@ -45,20 +45,20 @@ impl Agent {
         }
         let (Some(limit), Some(monitor), false) = (exec.limits.cpu_ms, exec.monitor, exec.ended()) else { return };
         let before = exec.ticks_before;
-        let Some(monitor) = self.monitors.get(monitor).map(|monitor| monitor.handle.pid) else { return };
+        let Some(monitor) = self.monitors.list.get(monitor).map(|monitor| monitor.handle.pid) else { return };
         let now = sys::boottime_ms();
-        if now > self.looks.at + FRESH_MS {
-            self.looks = Looks { at: now, processes: tree::processes() };
+        if now > self.commands.looks.at + FRESH_MS {
+            self.commands.looks = Looks { at: now, processes: tree::processes() };
         }
-        let ticks = tree::ticks_below(&self.looks.processes, monitor) + tree::ticks_of_children(monitor);
+        let ticks = tree::ticks_below(&self.commands.looks.processes, monitor) + tree::ticks_of_children(monitor);
         let used = tree::milliseconds(ticks.saturating_sub(before));
         if used > limit {
             return self.exceed(key, LimitName::CpuTime);
         }
         // As if every processor worked for it from now on.
-        let wait = ((limit - used) / self.looks.processors()).clamp(SHORTEST_MS, LONGEST_MS);
+        let wait = ((limit - used) / self.commands.looks.processors()).clamp(SHORTEST_MS, LONGEST_MS);
         let timer = self.timers.add(wait, Timer::Processor(key));
-        if let Some(exec) = self.execs.get_mut(key) {
+        if let Some(exec) = self.commands.execs.get_mut(key) {
             exec.cpu_timer = Some(timer);
         }
     }

@@ -20,7 +20,7 @@ const LEAST_RING: usize = 16 * 1024;
 
 impl Agent {
     pub fn output_ready(&mut self, key: Key, stream: Stream) {
-        let ended = match self.execs.get(key) {
+        let ended = match self.commands.execs.get(key) {
             Some(exec) => exec.ended(),
             None => return,
         };
@@ -33,7 +33,7 @@ impl Agent {
     }
 
     pub fn mark_followers(&mut self, key: Key) {
-        let Some(exec) = self.execs.get(key) else { return };
+        let Some(exec) = self.commands.execs.get(key) else { return };
         for follower in exec.followers.clone() {
             self.mark(follower);
         }
@@ -44,7 +44,7 @@ impl Agent {
     pub fn protected(&self, exec: &Exec) -> Option<u64> {
         exec.followers
             .iter()
-            .filter_map(|follower| match &self.connections.get(*follower)?.operation {
+            .filter_map(|follower| match &self.connections.list.get(*follower)?.operation {
                 Operation::Following(follow) if follow.lossless && follow.until.is_none() => {
                     Some(follow.acked.map_or(follow.cursor, |acked| exec.journal.half_before(acked)))
                 }
@@ -57,7 +57,7 @@ impl Agent {
     /// A follower has handed on what is before `offset`.
     pub fn take_ack(&mut self, connection: Key, offset: u64) {
         let Some(Operation::Following(follow)) =
-            self.connections.get_mut(connection).map(|connection| &mut connection.operation)
+            self.connections.list.get_mut(connection).map(|connection| &mut connection.operation)
         else {
             return;
         };
@@ -70,12 +70,12 @@ impl Agent {
     /// without readers, its output waits for one: the service may only have been replaced by its next process. What was
     /// on its way to the reader is lost with the connection, so half of what the journal may keep lies before the cursor.
     pub fn keep_unread(&mut self, key: Key, cursor: u64) {
-        let Some(exec) = self.execs.get(key) else { return };
+        let Some(exec) = self.commands.execs.get(key) else { return };
         let follows = self.protected(exec).is_some();
         if follows || exec.detached || exec.killed.is_some() || exec.ended() {
             return;
         }
-        let Some(exec) = self.execs.get_mut(key) else { return };
+        let Some(exec) = self.commands.execs.get_mut(key) else { return };
         let before = exec.journal.limit() as u64 / 2;
         exec.unread_from = Some(cursor.saturating_sub(before).max(exec.journal.start()));
     }
@@ -83,7 +83,7 @@ impl Agent {
     /// Reads once into the journal. `all` is set for the last reading of an ended command: then everything must fit.
     /// Returns how much was read.
     pub fn read_output(&mut self, key: Key, stream: Stream, all: Option<usize>) -> usize {
-        let Some(exec) = self.execs.get(key) else { return 0 };
+        let Some(exec) = self.commands.execs.get(key) else { return 0 };
         let protect = self.protected(exec);
         let output = match stream {
             Stream::Stdout => &exec.stdout,
@@ -109,7 +109,7 @@ impl Agent {
             self.enlarge(key, fit);
         }
         let protect = self.give_up_unread(key, protect);
-        let Some(exec) = self.execs.get_mut(key) else { return 0 };
+        let Some(exec) = self.commands.execs.get_mut(key) else { return 0 };
         let room = exec.journal.room(wanted, protect);
         if room.is_empty() {
             self.watch_output(key, stream, false);
@@ -120,7 +120,7 @@ impl Agent {
             Ok(count) => {
                 let before = exec.journal.memory();
                 exec.journal.commit(count, stream);
-                self.journal_bytes += exec.journal.memory() - before;
+                self.commands.journal_bytes += exec.journal.memory() - before;
                 if count >= PIPE_FULL {
                     enlarge_pipe(exec, stream);
                 }
@@ -135,7 +135,7 @@ impl Agent {
 
     /// How much of `wanted` may still be read; None when a command has written as much as it may.
     fn within_limit(&self, key: Key, wanted: usize) -> Option<usize> {
-        let exec = self.execs.get(key)?;
+        let exec = self.commands.execs.get(key)?;
         let Some(limit) = exec.limits.output_bytes else { return Some(wanted) };
         let left = limit.saturating_sub(exec.journal.end());
         (left > 0).then(|| wanted.min(usize::try_from(left).unwrap_or(usize::MAX)))
@@ -145,7 +145,7 @@ impl Agent {
     fn drop_excess(&mut self, key: Key, stream: Stream) -> usize {
         let count = self.drop_output(key, stream);
         if count > 0 {
-            if let Some(exec) = self.execs.get_mut(key) {
+            if let Some(exec) = self.commands.execs.get_mut(key) {
                 exec.excess = true;
             }
             self.exceed(key, LimitName::OutputBytes);
@@ -156,58 +156,60 @@ impl Agent {
     /// Where all journals together are at their bound, commands that wait for a reader to come back would hold one another
     /// up: one that was not given what its journal may have goes on. Returns what is protected now.
     fn give_up_unread(&mut self, key: Key, protect: Option<u64>) -> Option<u64> {
-        let exec = self.execs.get_mut(key)?;
+        let exec = self.commands.execs.get_mut(key)?;
         let small = exec.journal.allocated() < exec.journal.limit();
         if exec.unread_from.is_none() || !small || !exec.journal.room(1, protect).is_empty() {
             return protect;
         }
         exec.unread_from = None;
-        self.execs.get(key).and_then(|exec| self.protected(exec))
+        self.commands.execs.get(key).and_then(|exec| self.protected(exec))
     }
 
     /// Grows a journal, taking the memory of ended execs first when all journals together are at their bound.
     pub fn enlarge(&mut self, key: Key, size: usize) {
-        let Some(exec) = self.execs.get(key) else { return };
+        let Some(exec) = self.commands.execs.get(key) else { return };
         let allocated = exec.journal.allocated();
         if size <= allocated {
             return;
         }
         let more = size - allocated;
-        if self.journal_bytes + more > self.config.journals_bytes {
-            for index in 0..self.ended.len() {
-                let old = self.ended[index];
-                let Some(old) = self.execs.get_mut(old).filter(|old| old.followers.is_empty()) else { continue };
-                self.journal_bytes -= old.journal.memory();
+        if self.commands.journal_bytes + more > self.config.journals_bytes {
+            for index in 0..self.commands.ended.len() {
+                let old = self.commands.ended[index];
+                let Some(old) = self.commands.execs.get_mut(old).filter(|old| old.followers.is_empty()) else {
+                    continue;
+                };
+                self.commands.journal_bytes -= old.journal.memory();
                 old.journal.release();
-                if self.journal_bytes + more <= self.config.journals_bytes {
+                if self.commands.journal_bytes + more <= self.config.journals_bytes {
                     break;
                 }
             }
         }
-        let left = self.config.journals_bytes.saturating_sub(self.journal_bytes);
+        let left = self.config.journals_bytes.saturating_sub(self.commands.journal_bytes);
         self.grow(key, size.min((allocated + left).max(LEAST_RING)));
     }
 
     fn grow(&mut self, key: Key, size: usize) {
-        let Some(exec) = self.execs.get_mut(key) else { return };
+        let Some(exec) = self.commands.execs.get_mut(key) else { return };
         let before = exec.journal.memory();
         exec.journal.grow(size);
-        self.journal_bytes += exec.journal.memory() - before;
+        self.commands.journal_bytes += exec.journal.memory() - before;
     }
 
     /// Adds a text of the agent's own to a command's output.
     pub fn write_output(&mut self, key: Key, text: &str, stream: Stream) {
-        let Some(exec) = self.execs.get_mut(key) else { return };
+        let Some(exec) = self.commands.execs.get_mut(key) else { return };
         let before = exec.journal.memory();
         let size = exec.journal.size_for(text.len());
         exec.journal.grow(size);
         exec.journal.append(text.as_bytes(), stream);
-        self.journal_bytes += exec.journal.memory() - before;
+        self.commands.journal_bytes += exec.journal.memory() - before;
     }
 
     /// Starts or stops watching an output.
     pub fn watch_output(&mut self, key: Key, stream: Stream, watch: bool) {
-        let Some(exec) = self.execs.get_mut(key) else { return };
+        let Some(exec) = self.commands.execs.get_mut(key) else { return };
         let (output, source) = match stream {
             Stream::Stdout => (&mut exec.stdout, Source::ExecStdout(key)),
             Stream::Stderr => (&mut exec.stderr, Source::ExecStderr(key)),
@@ -222,7 +224,7 @@ impl Agent {
     }
 
     pub fn watch_first_time(&mut self, key: Key) {
-        let Some(exec) = self.execs.get(key) else { return };
+        let Some(exec) = self.commands.execs.get(key) else { return };
         if exec.journal.end() == 0 {
             self.watch_output(key, Stream::Stdout, true);
             self.watch_output(key, Stream::Stderr, true);
@@ -233,13 +235,13 @@ impl Agent {
     pub fn resume_output(&mut self, key: Key) {
         let paused =
             |output: &Option<Output>| output.as_ref().is_some_and(|output| !output.watched && !output.deserted);
-        let Some(exec) = self.execs.get(key) else { return };
+        let Some(exec) = self.commands.execs.get(key) else { return };
         if !paused(&exec.stdout) && !paused(&exec.stderr) {
             return;
         }
         let protect = self.protected(exec);
         let protect = self.give_up_unread(key, protect);
-        let Some(exec) = self.execs.get_mut(key) else { return };
+        let Some(exec) = self.commands.execs.get_mut(key) else { return };
         if exec.ended() || !exec.journal.room(1, protect).is_empty() {
             self.watch_output(key, Stream::Stdout, true);
             self.watch_output(key, Stream::Stderr, true);
@@ -250,7 +252,7 @@ impl Agent {
     /// just before its exit, so that waits for the end; a command that opens `/dev/tty` again is heard a little later.
     pub fn desert_terminal(&mut self, key: Key) {
         self.watch_output(key, Stream::Stdout, false);
-        let Some(exec) = self.execs.get_mut(key) else { return };
+        let Some(exec) = self.commands.execs.get_mut(key) else { return };
         if matches!(exec.phase, Phase::Draining(_)) {
             return self.close_output(key, Stream::Stdout);
         }
@@ -261,7 +263,7 @@ impl Agent {
     }
 
     pub fn look_at_terminal(&mut self, key: Key) {
-        let Some(exec) = self.execs.get_mut(key) else { return };
+        let Some(exec) = self.commands.execs.get_mut(key) else { return };
         if let Some(output) = exec.stdout.as_mut() {
             output.deserted = false;
             self.resume_output(key);
@@ -270,7 +272,7 @@ impl Agent {
 
     pub fn close_output(&mut self, key: Key, stream: Stream) {
         self.watch_output(key, stream, false);
-        let Some(exec) = self.execs.get_mut(key) else { return };
+        let Some(exec) = self.commands.execs.get_mut(key) else { return };
         match stream {
             Stream::Stdout => exec.stdout = None,
             Stream::Stderr => exec.stderr = None,
@@ -283,7 +285,7 @@ impl Agent {
     /// After the end: background processes may write on, and must not be stopped by a full or closed pipe. Returns how much
     /// was dropped.
     pub fn drop_output(&mut self, key: Key, stream: Stream) -> usize {
-        let Some(exec) = self.execs.get(key) else { return 0 };
+        let Some(exec) = self.commands.execs.get(key) else { return 0 };
         let output = match stream {
             Stream::Stdout => &exec.stdout,
             Stream::Stderr => &exec.stderr,
@@ -302,7 +304,7 @@ impl Agent {
 
     /// Closes the pipes that are empty and that nobody has open any more, which after a short command is both.
     pub fn close_emptied(&mut self, key: Key) {
-        let Some(exec) = self.execs.get(key).filter(|exec| !exec.tty) else { return };
+        let Some(exec) = self.commands.execs.get(key).filter(|exec| !exec.tty) else { return };
         // A negative descriptor is passed over.
         let entry = |output: &Option<Output>| libc::pollfd {
             fd: output.as_ref().map_or(-1, |output| output.fd.as_raw_fd()),
@@ -323,7 +325,7 @@ impl Agent {
 
     /// What is in the pipe at this moment: a background process may go on filling it.
     pub fn read_rest(&mut self, key: Key, stream: Stream) {
-        let Some(exec) = self.execs.get(key) else { return };
+        let Some(exec) = self.commands.execs.get(key) else { return };
         let output = match stream {
             Stream::Stdout => &exec.stdout,
             Stream::Stderr => &exec.stderr,
@@ -338,14 +340,14 @@ impl Agent {
             left = left.saturating_sub(count);
         }
         // At its end, the pipe is closed now rather than by another turn of the loop.
-        let open = self.execs.get(key).is_some_and(|exec| !exec.tty);
+        let open = self.commands.execs.get(key).is_some_and(|exec| !exec.tty);
         if open {
             self.close_at_end(key, stream);
         }
     }
 
     pub fn close_at_end(&mut self, key: Key, stream: Stream) {
-        let Some(exec) = self.execs.get(key) else { return };
+        let Some(exec) = self.commands.execs.get(key) else { return };
         let output = match stream {
             Stream::Stdout => &exec.stdout,
             Stream::Stderr => &exec.stderr,

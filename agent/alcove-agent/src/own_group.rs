@@ -57,7 +57,7 @@ fn number_in(file: &OwnedFd, name: &str) -> Option<u64> {
 
 impl Agent {
     pub fn lend_group(&mut self, key: Key, request: ExecGroup) -> Answer<()> {
-        let given = self.connections.get_mut(key).map(|connection| std::mem::take(&mut connection.given));
+        let given = self.connections.list.get_mut(key).map(|connection| std::mem::take(&mut connection.given));
         let mut given = given.unwrap_or_default();
         let counted = request.join.checked_add(request.kills).filter(|count| *count <= given.len());
         if request.join == 0 || counted.is_none() {

@@ -30,7 +30,7 @@ impl Agent {
     /// Sends what a connection waits for, then takes what it asks next.
     pub fn pump(&mut self, key: Key) {
         self.flush(key);
-        if matches!(self.connections.get(key).map(|connection| &connection.operation), Some(Operation::Lent)) {
+        if matches!(self.connections.list.get(key).map(|connection| &connection.operation), Some(Operation::Lent)) {
             return;
         }
         // A request may have waited for the end of an operation, or for its answers to be read.
@@ -40,14 +40,14 @@ impl Agent {
 
     /// Sends what a connection waits for, as far as its socket takes it.
     pub fn flush(&mut self, key: Key) {
-        if let Some(connection) = self.connections.get_mut(key) {
+        if let Some(connection) = self.connections.list.get_mut(key) {
             connection.dirty = false;
             if matches!(connection.operation, Operation::Lent) {
                 return;
             }
         }
         let step = self.send(key);
-        let Some(connection) = self.connections.get_mut(key) else { return };
+        let Some(connection) = self.connections.list.get_mut(key) else { return };
         let exec = match &connection.operation {
             Operation::Following(follow) if follow.lossless => Some(follow.exec),
             _ => None,
@@ -74,12 +74,12 @@ impl Agent {
     fn send(&mut self, key: Key) -> Step {
         loop {
             self.gather(key);
-            let Some(connection) = self.connections.get_mut(key) else { return Step::Done };
+            let Some(connection) = self.connections.list.get_mut(key) else { return Step::Done };
             let fd = connection.fd.as_raw_fd();
             if let Operation::Following(follow) = &mut connection.operation {
                 // Only a large piece is left here: it goes out of the journal as it is.
                 let waiting = connection.out.len() - connection.sent;
-                let exec = self.execs.get(follow.exec).filter(|_| follow.replied && waiting < GATHER);
+                let exec = self.commands.execs.get(follow.exec).filter(|_| follow.replied && waiting < GATHER);
                 let limit = match (follow.frame_left, follow.until) {
                     (0, Some(until)) => until.saturating_sub(follow.cursor).min(FRAME as u64) as usize,
                     (0, None) => FRAME,
@@ -149,12 +149,12 @@ impl Agent {
     /// Copies small output behind what waits, and ends the operation when all of it is there: a fast command's reply,
     /// output, exit and end leave in one write.
     fn gather(&mut self, key: Key) {
-        let Some(connection) = self.connections.get_mut(key) else { return };
+        let Some(connection) = self.connections.list.get_mut(key) else { return };
         let Operation::Following(follow) = &mut connection.operation else { return };
         if !follow.replied || follow.frame_left > 0 {
             return;
         }
-        let Some(exec) = self.execs.get(follow.exec) else { return };
+        let Some(exec) = self.commands.execs.get(follow.exec) else { return };
         // Once what was told before is through, so that a client that does not read is told little.
         if let Some(told) = follow.told.filter(|_| connection.out.len() == connection.sent) {
             if let Some(taken) = exec.inputs.taken(key).filter(|taken| *taken > told) {
@@ -194,7 +194,7 @@ impl Agent {
 
     /// The connection is free for the next request.
     pub fn end_operation(&mut self, key: Key) {
-        let Some(connection) = self.connections.get_mut(key) else { return };
+        let Some(connection) = self.connections.list.get_mut(key) else { return };
         let operation = std::mem::replace(&mut connection.operation, Operation::Idle { drop_data: true });
         connection.stalled = false;
         self.detach(key, &operation);

@@ -23,7 +23,7 @@ pub fn bad_request(message: impl Into<String>) -> ErrorBody {
 impl Agent {
     /// Replies and ends the operation.
     pub fn reply<T: Serialize>(&mut self, key: Key, reply: &T) {
-        if let Some(connection) = self.connections.get_mut(key) {
+        if let Some(connection) = self.connections.list.get_mut(key) {
             connection.push_json(Kind::Reply, reply);
             connection.push(Kind::End, &[]);
             self.end_operation(key);
@@ -31,7 +31,7 @@ impl Agent {
     }
 
     pub fn refuse(&mut self, key: Key, error: &ErrorBody) {
-        if let Some(connection) = self.connections.get_mut(key) {
+        if let Some(connection) = self.connections.list.get_mut(key) {
             connection.push_error(error);
             self.end_operation(key);
         }
@@ -46,7 +46,7 @@ impl Agent {
 
     pub fn serve(&mut self, key: Key, request: Request) {
         let free = matches!(request, Request::SandboxConfigure(_) | Request::SandboxInfo(_));
-        if self.token.is_none() && !free {
+        if self.connections.token.is_none() && !free {
             let message = "the sandbox has not been configured yet: sandbox.configure comes first";
             return self.refuse(key, &ErrorBody::new(ErrorCode::Unconfigured, message));
         }
@@ -62,7 +62,7 @@ impl Agent {
                     pid: std::process::id() as i32,
                     uptime_ms: sys::boottime_ms().saturating_sub(self.started),
                     sandbox_id: self.config.sandbox_id.clone(),
-                    execs_running: self.running,
+                    execs_running: self.commands.running,
                 };
                 self.reply(key, &info);
             }
@@ -71,10 +71,10 @@ impl Agent {
                 self.reply(key, &Empty {});
             }
             Request::SandboxEvents(_) => {
-                if let Some(connection) = self.connections.get_mut(key) {
+                if let Some(connection) = self.connections.list.get_mut(key) {
                     connection.push_json(Kind::Reply, &Empty {});
                     connection.operation = Operation::Listening;
-                    self.listeners.push(key);
+                    self.connections.followers.push(key);
                     self.mark(key);
                 }
             }
@@ -201,7 +201,7 @@ impl Agent {
         let name = config.sandbox_id.as_deref().unwrap_or("without a name");
         console::say(format_args!("sandbox {name} is ready; commands run as uid {} in {}", user.uid, config.workdir));
         self.config = Rc::new(config);
-        self.token = Some(request.token);
+        self.connections.token = Some(request.token);
         Ok(())
     }
 

@@ -21,7 +21,7 @@ const KILLED: i32 = 128 + libc::SIGKILL;
 
 impl Agent {
     pub fn monitor_ready(&mut self, key: Key) {
-        let Some(monitor) = self.monitors.get(key) else { return };
+        let Some(monitor) = self.monitors.list.get(key) else { return };
         let mut bytes = [0u8; 4 * REPORT_LENGTH];
         let count = match sys::read(monitor.handle.socket.as_raw_fd(), &mut bytes) {
             Ok(count) => count,
@@ -33,7 +33,7 @@ impl Agent {
         }
         // Reports are written whole into an empty socket, so they arrive whole.
         for bytes in bytes[..count].chunks(REPORT_LENGTH) {
-            let Some(exec) = self.monitors.get(key).and_then(|monitor| monitor.exec) else { continue };
+            let Some(exec) = self.monitors.list.get(key).and_then(|monitor| monitor.exec) else { continue };
             match Report::decode(bytes) {
                 Some(Report::Started { pid }) => self.exec_started(exec, pid),
                 Some(Report::Failed { stage, errno, pid }) => self.exec_failed(exec, stage, errno, pid),
@@ -43,8 +43,8 @@ impl Agent {
             }
         }
         // A command whose end came with its start needs no watching.
-        if let Some(exec) = self.monitors.get(key).and_then(|monitor| monitor.exec) {
-            if self.execs.get(exec).is_some_and(|exec| matches!(exec.phase, Phase::Running)) {
+        if let Some(exec) = self.monitors.list.get(key).and_then(|monitor| monitor.exec) {
+            if self.commands.execs.get(exec).is_some_and(|exec| matches!(exec.phase, Phase::Running)) {
                 self.watch_first_time(exec);
             }
         }
@@ -52,7 +52,7 @@ impl Agent {
 
     /// Nothing of the exec is left; its monitor can serve another.
     fn tree_gone(&mut self, exec_key: Key, monitor_key: Key) {
-        if let Some(monitor) = self.monitors.get_mut(monitor_key) {
+        if let Some(monitor) = self.monitors.list.get_mut(monitor_key) {
             monitor.exec = None;
             monitor.spare_since = sys::boottime_ms();
         }
@@ -61,7 +61,7 @@ impl Agent {
     }
 
     fn release_monitor(&mut self, exec_key: Key) {
-        let Some(exec) = self.execs.get_mut(exec_key) else { return };
+        let Some(exec) = self.commands.execs.get_mut(exec_key) else { return };
         exec.monitor = None;
         if std::mem::take(&mut exec.dying) {
             self.killed_off(exec_key);
@@ -70,11 +70,11 @@ impl Agent {
     }
 
     fn monitor_lost(&mut self, key: Key) {
-        let exec = self.monitors.get(key).and_then(|monitor| monitor.exec);
+        let exec = self.monitors.list.get(key).and_then(|monitor| monitor.exec);
         self.dismiss(key);
         let Some(exec_key) = exec else { return };
         self.kill_orphans();
-        let Some(exec) = self.execs.get(exec_key) else { return };
+        let Some(exec) = self.commands.execs.get(exec_key) else { return };
         if matches!(exec.phase, Phase::Starting | Phase::Running) {
             if matches!(exec.phase, Phase::Starting) {
                 self.exec_started(exec_key, 0);
@@ -92,7 +92,7 @@ impl Agent {
     }
 
     fn ending(&self, key: Key, exit_code: i32, signal: Option<String>, reason: ExitReason) -> Ending {
-        let exec = self.execs.get(key);
+        let exec = self.commands.execs.get(key);
         let duration_ms = exec.map_or(0, |exec| sys::boottime_ms().saturating_sub(exec.started_boot));
         let oom_kills = exec.map_or(0, |exec| self.oom_kills(exec));
         let ended_at = sys::wall_ms();
@@ -101,7 +101,7 @@ impl Agent {
 
     /// The command's first process has ended: so has the exec, once what it wrote has been read.
     fn main_ended(&mut self, key: Key, status: i32, usage: monitor::Usage) {
-        let Some(exec) = self.execs.get(key) else { return };
+        let Some(exec) = self.commands.execs.get(key) else { return };
         let (exit_code, signal) = if libc::WIFSIGNALED(status) {
             let number = libc::WTERMSIG(status);
             (128 + number, Some(number))
@@ -127,10 +127,10 @@ impl Agent {
         for stream in [Stream::Stdout, Stream::Stderr] {
             self.read_rest(key, stream);
         }
-        if self.execs.get(key).is_some_and(|exec| exec.stdout.as_ref().is_some_and(|output| output.deserted)) {
+        if self.commands.execs.get(key).is_some_and(|exec| exec.stdout.as_ref().is_some_and(|output| output.deserted)) {
             self.close_output(key, Stream::Stdout);
         }
-        let Some(exec) = self.execs.get_mut(key) else { return };
+        let Some(exec) = self.commands.execs.get_mut(key) else { return };
         if exec.tty && exec.stdout.is_some() {
             exec.phase = Phase::Draining(ending);
             exec.drain = Some(self.timers.add(TERMINAL_DRAIN_MS, Timer::Drain(key)));
@@ -141,13 +141,13 @@ impl Agent {
     }
 
     pub fn finish_draining(&mut self, key: Key) {
-        let Some(exec) = self.execs.get_mut(key) else { return };
+        let Some(exec) = self.commands.execs.get_mut(key) else { return };
         if let Some(timer) = exec.drain.take() {
             self.timers.cancel(timer);
         }
         if matches!(exec.phase, Phase::Draining(_)) {
             self.read_rest(key, Stream::Stdout);
-            let Some(exec) = self.execs.get_mut(key) else { return };
+            let Some(exec) = self.commands.execs.get_mut(key) else { return };
             if let Phase::Draining(ending) = std::mem::replace(&mut exec.phase, Phase::Running) {
                 self.finish(key, ending);
             }
@@ -155,7 +155,7 @@ impl Agent {
     }
 
     fn finish(&mut self, key: Key, mut ending: Ending) {
-        let Some(exec) = self.execs.get_mut(key) else { return };
+        let Some(exec) = self.commands.execs.get_mut(key) else { return };
         // One that ended before it was noticed has exceeded its limit all the same.
         if let Some(limit) = exec.over_limit(&ending) {
             (ending.reason, exec.exceeded) = (ExitReason::Limit, Some(limit));
@@ -179,27 +179,27 @@ impl Agent {
         exec.stdin = Default::default();
         let writers = if taken { Vec::new() } else { std::mem::take(&mut exec.stdin_writers) };
         let event = exec.exit_event();
-        self.running -= 1;
-        self.ended.push_back(key);
-        self.ended_text += self.execs.get(key).map_or(0, Exec::text_bytes);
+        self.commands.running -= 1;
+        self.commands.ended.push_back(key);
+        self.commands.ended_text += self.commands.execs.get(key).map_or(0, Exec::text_bytes);
         self.watch_output(key, Stream::Stdout, true);
         self.watch_output(key, Stream::Stderr, true);
         for writer in writers {
             if untaken {
                 self.stdin_gone(writer);
-            } else if let Some(connection) = self.connections.get_mut(writer) {
+            } else if let Some(connection) = self.connections.list.get_mut(writer) {
                 connection.stalled = false;
                 self.update_interest(writer);
             }
         }
-        for follower in self.execs.get(key).map(|exec| exec.followers.clone()).unwrap_or_default() {
-            if let Some(connection) = self.connections.get_mut(follower) {
+        for follower in self.commands.execs.get(key).map(|exec| exec.followers.clone()).unwrap_or_default() {
+            if let Some(connection) = self.connections.list.get_mut(follower) {
                 connection.stalled = false;
             }
             self.mark(follower);
         }
         if let Some(event) = event.map(Event::Exit) {
-            for listener in self.listeners.clone() {
+            for listener in self.connections.followers.clone() {
                 self.tell_listener(listener, &event);
             }
         }
@@ -209,7 +209,7 @@ impl Agent {
 
     fn tell_listener(&mut self, listener: Key, event: &Event) {
         const MAX_BEHIND: usize = 1 << 20;
-        let Some(connection) = self.connections.get_mut(listener) else { return };
+        let Some(connection) = self.connections.list.get_mut(listener) else { return };
         if connection.waiting() > MAX_BEHIND {
             // It does not read; it comes back and asks for the list.
             return self.close(listener);
@@ -220,26 +220,29 @@ impl Agent {
 
     fn forget_oldest(&mut self) {
         let mut index = 0;
-        while (self.ended.len() > MAX_ENDED || self.ended_text > MAX_ENDED_TEXT) && index + 1 < self.ended.len() {
-            let key = self.ended[index];
-            let in_use = self.execs.get(key).is_some_and(|exec| exec.monitor.is_some() || !exec.followers.is_empty());
+        while (self.commands.ended.len() > MAX_ENDED || self.commands.ended_text > MAX_ENDED_TEXT)
+            && index + 1 < self.commands.ended.len()
+        {
+            let key = self.commands.ended[index];
+            let in_use =
+                self.commands.execs.get(key).is_some_and(|exec| exec.monitor.is_some() || !exec.followers.is_empty());
             if in_use {
                 index += 1;
                 continue;
             }
-            self.ended.remove(index);
+            self.commands.ended.remove(index);
             self.forget_exec(key);
         }
     }
 
     pub fn forget_exec(&mut self, key: Key) {
-        let Some(exec) = self.execs.remove(key) else { return };
-        self.exec_keys.remove(&exec.id);
-        self.journal_bytes -= exec.journal.memory();
+        let Some(exec) = self.commands.execs.remove(key) else { return };
+        self.commands.by_id.remove(&exec.id);
+        self.commands.journal_bytes -= exec.journal.memory();
         if exec.ended() {
-            self.ended_text -= exec.text_bytes();
+            self.commands.ended_text -= exec.text_bytes();
         } else {
-            self.running -= 1;
+            self.commands.running -= 1;
         }
         for output in [exec.stdout, exec.stderr].into_iter().flatten() {
             self.poller.remove(output.fd.as_raw_fd());
@@ -265,7 +268,7 @@ impl Agent {
 
     /// Those who asked for a kill hear of it when nothing is left.
     pub fn answer_kills(&mut self, key: Key) {
-        let Some(exec) = self.execs.get_mut(key) else { return };
+        let Some(exec) = self.commands.execs.get_mut(key) else { return };
         if !exec.ended() || exec.monitor.is_some() {
             return;
         }
