@@ -118,7 +118,8 @@ describe("EventLog", () => {
     const taken: Event[] = [];
     const take = async () => {
       const next = await slow.next();
-      if (next.done !== true) taken.push(next.value);
+      if (next.done === true) throw new Error("the reader was cut off");
+      taken.push(next.value);
     };
     do await take();
     while (taken.at(-1)?.id !== "2000");
