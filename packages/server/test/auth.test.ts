@@ -49,6 +49,15 @@ describe("with keys", () => {
     expect(await status("/api/v1/sandboxes", {}, "POST")).toBe(401);
   });
 
+  test("a client key beside the admin key takes nothing away from it", async () => {
+    for (const headers of [
+      { "x-api-key": "client-key", "x-admin-api-key": "admin-key" },
+      { "x-api-key": "client-key", authorization: "Bearer admin-key" },
+    ])
+      expect(await status("/api/v1/admin/quotas", headers)).toBe(200);
+    expect(await status("/api/v1/admin/quotas", { "x-api-key": "client-key" })).toBe(401);
+  });
+
   test.each([
     { "x-api-key": "client-key" },
     { "x-api-key": "admin-key" },

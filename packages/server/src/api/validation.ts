@@ -110,7 +110,7 @@ function describe(error: ErrorObject | undefined, context: string): string {
   const name = field === "" ? place : `${field.slice(0, 200)} in ${place}`;
   switch (error.keyword) {
     case "additionalProperties":
-      return `${field === "" ? "" : `${field}.`}${String(error.params.additionalProperty).slice(0, 100)} is not a field of ${place}${meant(error)}`;
+      return `${field === "" ? "" : `${field}.`}${named(String(error.params.additionalProperty))} is not a field of ${place}${meant(error)}`;
     case "required":
       return `${field === "" ? "" : `${field}.`}${String(error.params.missingProperty)} is missing in ${place}`;
     case "enum":
@@ -120,7 +120,7 @@ function describe(error: ErrorObject | undefined, context: string): string {
     case "pattern":
       return `${name} must be ${described(error) ?? `as ${String(error.params.pattern)}`}, not ${shown(error.data)}`;
     case "maxLength":
-      return `${name} may have ${String(error.params.limit)} characters and has ${[...String(error.data)].length}${wayOut[lastOf(field)] ?? ""}`;
+      return `${name} may have ${String(error.params.limit)} characters and has ${charactersOf(String(error.data))}${wayOut[lastOf(field)] ?? ""}`;
     case "minimum":
     case "maximum":
       return `${name} must be ${range(error)}, not ${shown(error.data)}`;
@@ -132,7 +132,12 @@ function describe(error: ErrorObject | undefined, context: string): string {
 }
 
 const lastOf = (field: string): string => field.split(".").at(-1) ?? "";
-const shown = (value: unknown): string => (JSON.stringify(value) ?? "nothing").slice(0, 64);
+/** Of a long text only its beginning is looked at: what is refused must not cost more than what is taken. */
+const shown = (value: unknown): string =>
+  (JSON.stringify(typeof value === "string" ? value.slice(0, 64) : value) ?? "nothing").slice(0, 64);
+const charactersOf = (text: string): number => (text.length > 10_000 ? text.length : [...text].length);
+/** A name that a caller made up, fit for a terminal. */
+const named = (name: string): string => JSON.stringify(name.slice(0, 100)).slice(1, -1);
 
 /** What may be done instead of a text that is too long. */
 const wayOut: Readonly<Record<string, string>> = {

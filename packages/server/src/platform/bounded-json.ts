@@ -5,12 +5,7 @@ export interface JsonBounds {
   maxParts: number;
 }
 
-const quote = 0x22;
 const backslash = 0x5c;
-const comma = 0x2c;
-const colon = 0x3a;
-const openings = new Set([0x5b, 0x7b]);
-const closings = new Set([0x5d, 0x7d]);
 
 /**
  * Looks at a text before it is parsed: parsing, and walking through what was parsed, costs by the number of values and
@@ -18,21 +13,21 @@ const closings = new Set([0x5d, 0x7d]);
  * @returns what is too much of it, undefined when nothing is. Says nothing about whether the text is JSON.
  */
 export function beyondBounds(text: string, { maxDepth, maxParts }: JsonBounds): string | undefined {
-  // Every part takes a character.
-  if (text.length <= maxDepth) return undefined;
   let depth = 0;
   let parts = 0;
-  for (let at = 0; at < text.length; at++) {
-    const code = text.charCodeAt(at);
-    if (code === quote) {
-      at = endOfString(text, at + 1);
-    } else if (code === comma || code === colon) {
+  // What is between these is passed over by the expression's own search.
+  const structure = /["{}[\],:]/g;
+  for (let match = structure.exec(text); match !== null; match = structure.exec(text)) {
+    const [sign] = match;
+    if (sign === '"') {
+      structure.lastIndex = endOfString(text, match.index + 1) + 1;
+    } else if (sign === "}" || sign === "]") {
+      // Parsing ends here at the latest: nothing is open any more.
+      if (--depth < 0) return undefined;
+    } else {
+      if (sign !== "," && sign !== ":" && ++depth > maxDepth)
+        return `it is nested more than ${maxDepth} deep`;
       if (++parts > maxParts) return `it holds more than ${maxParts} values`;
-    } else if (openings.has(code)) {
-      if (++depth > maxDepth) return `it is nested more than ${maxDepth} deep`;
-      if (++parts > maxParts) return `it holds more than ${maxParts} values`;
-    } else if (closings.has(code)) {
-      depth--;
     }
   }
   return undefined;

@@ -42,22 +42,37 @@ export type CapacityReason = Extract<
   | "max_vcpus_per_owner"
 >;
 
+export interface CapacityDenial {
+  reason: CapacityReason;
+  /** It asks for more than the limit itself: no waiting helps. */
+  hopeless: boolean;
+}
+
 /** Which limit one more sandbox would exceed, those of all before the owner's; undefined: none. */
 export function capacityDenial(
   inUse: CapacityInUse,
   limits: CapacityLimits,
   wanted: { ownerId: string; memoryMb: number; vcpus: number },
-): CapacityReason | undefined {
+): CapacityDenial | undefined {
   const { all, owner } = inUse;
-  const over = (used: number, more: number, limit: number) => limit > 0 && used + more > limit;
-  if (over(all.sandboxes, 1, limits.all.sandboxes)) return "max_sandboxes";
-  if (over(all.memoryMb, wanted.memoryMb, limits.all.memoryMb)) return "max_memory_mb";
-  if (over(all.vcpus, wanted.vcpus, limits.all.vcpus)) return "max_vcpus";
-  if (wanted.ownerId === "") return undefined;
-  if (over(owner.sandboxes, 1, limits.owner.sandboxes)) return "max_sandboxes_per_owner";
-  if (over(owner.memoryMb, wanted.memoryMb, limits.owner.memoryMb)) return "max_memory_mb_per_owner";
-  if (over(owner.vcpus, wanted.vcpus, limits.owner.vcpus)) return "max_vcpus_per_owner";
-  return undefined;
+  const { memoryMb, vcpus } = wanted;
+  const rows: [CapacityReason, used: number, more: number, limit: number][] = [
+    ["max_sandboxes", all.sandboxes, 1, limits.all.sandboxes],
+    ["max_memory_mb", all.memoryMb, memoryMb, limits.all.memoryMb],
+    ["max_vcpus", all.vcpus, vcpus, limits.all.vcpus],
+  ];
+  if (wanted.ownerId !== "") {
+    rows.push(
+      ["max_sandboxes_per_owner", owner.sandboxes, 1, limits.owner.sandboxes],
+      ["max_memory_mb_per_owner", owner.memoryMb, memoryMb, limits.owner.memoryMb],
+      ["max_vcpus_per_owner", owner.vcpus, vcpus, limits.owner.vcpus],
+    );
+  }
+  const exceeded = rows.filter(([, used, more, limit]) => limit > 0 && used + more > limit);
+  // What can never be is said first: a spawn that waited for another limit would wait for nothing.
+  const hopeless = exceeded.find(([, , more, limit]) => more > limit);
+  const [reason] = hopeless ?? exceeded[0] ?? [];
+  return reason === undefined ? undefined : { reason, hopeless: hopeless !== undefined };
 }
 
 /** Whether a denial is of everybody: then no other owner's turn would help. */

@@ -1,6 +1,6 @@
 import type { Event, EventType, SandboxState } from "@alcove/wire";
 import type { AuditStore } from "./audit-store.ts";
-import type { CapacityInUse, CapacityLimits, CapacityReason, CapacityRules } from "./capacity.ts";
+import type { CapacityDenial, CapacityInUse, CapacityLimits, CapacityRules } from "./capacity.ts";
 import type { RuntimeId, SandboxId } from "./ids.ts";
 import type { KeyStore } from "./key-store.ts";
 import type { QuotaStore } from "./quota-store.ts";
@@ -91,7 +91,7 @@ export interface Reservation {
 
 export type ReserveOutcome =
   | { admitted: true }
-  | { admitted: false; reason: CapacityReason; inUse: CapacityInUse; limits: CapacityLimits }
+  | ({ admitted: false; inUse: CapacityInUse; limits: CapacityLimits } & CapacityDenial)
   /** A living sandbox of the owner has the name; limits were not looked at. */
   | { admitted: false; reason: "name_taken"; sandboxId: SandboxId }
   /** Another spawn holds the key; limits were not looked at. */

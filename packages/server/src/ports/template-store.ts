@@ -16,12 +16,20 @@ export interface TemplateRow {
   updatedAt: Date;
 }
 
+export interface TemplatePage {
+  rows: TemplateRow[];
+  /** Whether another page follows. */
+  more: boolean;
+}
+
 export interface TemplateStore {
-  /** @returns false, and changes nothing, when the name is taken. */
-  create(template: TemplateRow): Promise<boolean>;
+  /** Changes nothing when the name is taken, or when there are `most` templates already. */
+  create(template: TemplateRow, limit: { most: number }): Promise<"created" | "taken" | "full">;
   get(name: string): Promise<TemplateRow | undefined>;
-  /** By name, in the order of its bytes. @param page.afterName empty: from the first. */
-  list(page: { afterName: string; limit: number }): Promise<TemplateRow[]>;
+  /**
+   * By name, in the order of its bytes; short when the templates are large. @param page.afterName empty: from the first.
+   */
+  list(page: { afterName: string; limit: number }): Promise<TemplatePage>;
   /** Replaces all but the time of making. @returns what is kept now; undefined when there is none of the name. */
   replace(template: TemplateRow): Promise<TemplateRow | undefined>;
   /** @returns whether there was one. */

@@ -117,6 +117,15 @@ export function quotaSuite(on: Subject): void {
     await call("DELETE", `/api/v1/quotas/${owner}`);
   });
 
+  test("what asks for more than the limit itself is refused without a word of waiting", async () => {
+    const owner = someone();
+    await call("PUT", `/api/v1/quotas/${owner}`, { max_memory_mb: 100 });
+    const { status, headers, json } = await spawnFor(owner, { memory_mb: 101 });
+    expect([status, json.reason, headers.get("retry-after")]).toEqual([429, "max_memory_mb_per_owner", null]);
+    expect(json.message).toContain("may hold 100 MB of memory in all, fewer than this sandbox asks for");
+    await call("DELETE", `/api/v1/quotas/${owner}`);
+  });
+
   test.each([
     [{ max_sandboxes: -1 }],
     [{ max_sandboxes: 1.5 }],

@@ -63,11 +63,10 @@ export function templateRoutes(
     },
     handler: async (request, reply) => {
       const { limit = largestPage, cursor = "" } = request.query;
-      const rows = await templates.list({ afterName: cursor, limit: limit + 1 });
-      const page = rows.slice(0, limit);
-      const last = page.at(-1);
-      if (rows.length > limit && last !== undefined) reply.header("x-next-cursor", last.name);
-      return page.map(present);
+      const { rows, more } = await templates.list({ afterName: cursor, limit });
+      const last = rows.at(-1);
+      if (more && last !== undefined) reply.header("x-next-cursor", last.name);
+      return rows.map(present);
     },
   });
 

@@ -109,7 +109,11 @@ export class RecoverFlow {
     const { live, store, expiry, clock, defaults, logger } = this.#context;
     const now = clock.now();
     const expiresAt = new Date(now.getTime() + defaults.ttlMs);
-    if (entry.work !== undefined || entry.row.expiresAt >= expiresAt) return;
+    if (entry.work !== undefined) return;
+    if (entry.row.expiresAt >= expiresAt) {
+      expiry.set(entry.row.id, entry.row.expiresAt);
+      return;
+    }
     await live.work(entry, "other", async () => {
       const change = { expiresAt, updatedAt: now };
       const row = await store.sandboxes.update(

@@ -40,8 +40,8 @@ export async function decideAdmission(options: {
   const denial = tooLong ? undefined : capacityDenial(inUse, limits, wanted);
   return {
     allowed: !tooLong && denial === undefined,
-    queueable: denial !== undefined && options.overflow === "queue",
-    reason: tooLong ? "max_ttl" : (denial ?? ""),
+    queueable: denial !== undefined && !denial.hopeless && options.overflow === "queue",
+    reason: tooLong ? "max_ttl" : (denial?.reason ?? ""),
     activeSandboxes: inUse.all.sandboxes,
     maxSandboxes: limits.all.sandboxes,
     activeOwnerSandboxes: inUse.owner.sandboxes,
@@ -73,6 +73,11 @@ export function denied(ownerId: string, result: ReserveDenied): DomainError {
     ? [result.limits.all[of], result.inUse.all[of]]
     : [result.limits.owner[of], result.inUse.owner[of]];
   const who = all ? "this service" : `owner "${ownerId}"`;
+  if (result.hopeless) {
+    return new ResourceLimit(`${who} may hold ${limit} ${words} in all, fewer than this sandbox asks for`, {
+      details: { reason: result.reason },
+    });
+  }
   return new ResourceLimit(
     `${who} may hold ${limit} ${words} and has ${used}; destroy a sandbox or try again later`,
     { details: { reason: result.reason }, retryAfterS: capacityRetryS },

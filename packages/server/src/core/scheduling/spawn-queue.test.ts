@@ -43,8 +43,8 @@ function bench(options: {
     const own = held.filter((owner) => owner === ownerId).length;
     const inUse = { all: taken(held.length), owner: taken(own) };
     const limits = new Limits(defaults).of(ownerId);
-    const reason = capacityDenial(inUse, limits, wanted);
-    if (reason !== undefined) return { admitted: false, reason, inUse, limits };
+    const denial = capacityDenial(inUse, limits, wanted);
+    if (denial !== undefined) return { admitted: false, ...denial, inUse, limits };
     held.push(ownerId);
     return { admitted: true };
   };
@@ -61,6 +61,22 @@ function bench(options: {
 }
 
 describe("SpawnQueue", () => {
+  it("refuses at once what can never fit, and lets others of its owner pass", async () => {
+    const { queue } = bench({ capacity: 1 });
+    const limits = new Limits(testDefaults).of("a");
+    const inUse = { all: taken(0), owner: taken(0) };
+    const denial = { admitted: false, reason: "max_vcpus_per_owner", hopeless: true, inUse, limits } as const;
+    const never = queue.admit({ ownerId: "a", sandboxId: "1", attempt: async () => denial, signal: forever });
+    await expect(never).rejects.toThrow("fewer than this sandbox asks for");
+    await queue.admit({
+      ownerId: "a",
+      sandboxId: "2",
+      attempt: async () => ({ admitted: true }),
+      signal: forever,
+    });
+    expect(queue.depth).toBe(0);
+  });
+
   it("refuses at once when overflow is reject", async () => {
     const b = bench({ capacity: 1, overflow: "reject" });
     await b.admit("a", "1");

@@ -314,7 +314,7 @@ type CapacityDenied = Exclude<ReserveDenied, { reason: "name_taken" }>;
 
 /** Whether time can help. */
 function waits(denial: ReserveDenied): denial is CapacityDenied {
-  return denial.reason !== "name_taken";
+  return denial.reason !== "name_taken" && !denial.hopeless;
 }
 
 function shuttingDown(): Unavailable {

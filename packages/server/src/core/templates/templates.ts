@@ -5,6 +5,8 @@ import {
   Conflict,
   type NetworkMode,
   NotFound,
+  ResourceLimit,
+  type TemplatePage,
   type TemplateRow,
   type TemplateStore,
 } from "../../ports/index.ts";
@@ -16,6 +18,7 @@ export type TemplateInput = Omit<SpawnInput, "template" | "ownerId" | "name" | "
   description?: string;
 };
 
+const mostTemplates = 1_000;
 const namePattern = new RegExp(templateNamePattern);
 
 /** Named ways to spawn. docs/api/templates.md. */
@@ -36,10 +39,14 @@ export class Templates {
       );
     }
     const row = this.#row(name, input);
-    if (!(await this.#store.create(row))) {
-      throw new Conflict(`template "${name}" exists already; PUT replaces it`);
+    switch (await this.#store.create(row, { most: mostTemplates })) {
+      case "created":
+        return row;
+      case "taken":
+        throw new Conflict(`template "${name}" exists already; PUT replaces it`);
+      case "full":
+        throw new ResourceLimit(`this service keeps ${mostTemplates} templates; remove one that is not used`);
     }
-    return row;
   }
 
   /** @throws BadRequest naming the field; NotFound. */
@@ -55,7 +62,7 @@ export class Templates {
     return row;
   }
 
-  list(page: { afterName: string; limit: number }): Promise<TemplateRow[]> {
+  list(page: { afterName: string; limit: number }): Promise<TemplatePage> {
     return this.#store.list(page);
   }
 

@@ -79,8 +79,8 @@ export class SqliteSandboxes implements SandboxStore {
       }
       const inUse = this.#inUse(row.ownerId);
       const applied = limits.of(row.ownerId, this.#quotas.held(row.ownerId));
-      const reason = capacityDenial(inUse, applied, row);
-      if (reason !== undefined) return { admitted: false, reason, inUse, limits: applied };
+      const denial = capacityDenial(inUse, applied, row);
+      if (denial !== undefined) return { admitted: false, ...denial, inUse, limits: applied };
       this.#insert.run(toRecord(row));
       if (claim !== undefined) this.#claims.claim(row, claim);
       return { admitted: true };

@@ -1,6 +1,9 @@
 import type { DatabaseSync, StatementSync } from "node:sqlite";
-import type { TemplateRow, TemplateStore } from "../../ports/template-store.ts";
+import type { TemplatePage, TemplateRow, TemplateStore } from "../../ports/template-store.ts";
 import type { GroupCommit } from "./group-commit.ts";
+
+/** What the templates of one page may say together, characters; one template is always shown. */
+const longestPage = 262_144;
 
 interface TemplateRecord {
   name: string;
@@ -15,6 +18,7 @@ type Fields = Omit<TemplateRow, "name" | "createdAt" | "updatedAt">;
 export class SqliteTemplates implements TemplateStore {
   readonly #commit: GroupCommit;
   readonly #create: StatementSync;
+  readonly #count: StatementSync;
   readonly #get: StatementSync;
   readonly #list: StatementSync;
   readonly #replace: StatementSync;
@@ -23,21 +27,24 @@ export class SqliteTemplates implements TemplateStore {
   constructor(db: DatabaseSync, commit: GroupCommit) {
     this.#commit = commit;
     this.#create = db.prepare(
-      "INSERT OR IGNORE INTO templates (name, fields, created_at, updated_at) VALUES (?, ?, ?, ?)",
+      "INSERT INTO templates (name, fields, created_at, updated_at) VALUES (?, ?, ?, ?)",
     );
+    this.#count = db.prepare("SELECT count(*) AS count FROM templates");
     this.#get = db.prepare("SELECT * FROM templates WHERE name = ?");
     this.#list = db.prepare("SELECT * FROM templates WHERE name > ? ORDER BY name LIMIT ?");
     this.#replace = db.prepare("UPDATE templates SET fields = ?, updated_at = ? WHERE name = ? RETURNING *");
     this.#remove = db.prepare("DELETE FROM templates WHERE name = ?");
   }
 
-  async create(template: TemplateRow): Promise<boolean> {
+  async create(template: TemplateRow, { most }: { most: number }): Promise<"created" | "taken" | "full"> {
     const { name, createdAt, updatedAt, ...fields } = template;
-    const { changes } = await this.#commit.write(() => {
+    return this.#commit.write(() => {
       this.#commit.refuseNew();
-      return this.#create.run(name, JSON.stringify(fields), createdAt.getTime(), updatedAt.getTime());
+      if (this.#get.get(name) !== undefined) return "taken";
+      if ((this.#count.get() as { count: number }).count >= most) return "full";
+      this.#create.run(name, JSON.stringify(fields), createdAt.getTime(), updatedAt.getTime());
+      return "created";
     });
-    return changes > 0;
   }
 
   async get(name: string): Promise<TemplateRow | undefined> {
@@ -45,9 +52,17 @@ export class SqliteTemplates implements TemplateStore {
     return record === undefined ? undefined : fromRecord(record);
   }
 
-  async list(page: { afterName: string; limit: number }): Promise<TemplateRow[]> {
-    const records = this.#list.all(page.afterName, page.limit) as unknown as TemplateRecord[];
-    return records.map(fromRecord);
+  async list(page: { afterName: string; limit: number }): Promise<TemplatePage> {
+    const rows: TemplateRow[] = [];
+    let characters = 0;
+    for (const row of this.#list.iterate(page.afterName, page.limit + 1)) {
+      const record = row as unknown as TemplateRecord;
+      characters += record.fields.length;
+      if (rows.length === page.limit || (rows.length > 0 && characters > longestPage))
+        return { rows, more: true };
+      rows.push(fromRecord(record));
+    }
+    return { rows, more: false };
   }
 
   async replace(template: TemplateRow): Promise<TemplateRow | undefined> {

@@ -111,6 +111,7 @@ export function sharedUseContract(under: { store: () => Store; reopen: () => Pro
 
   describe("templates", () => {
     const templates = () => under.store().templates;
+    const create = (made: TemplateRow) => templates().create(made, { most: 1_000 });
     const full = template("full", {
       description: 'say "hi"',
       provider: "native",
@@ -125,9 +126,9 @@ export function sharedUseContract(under: { store: () => Store; reopen: () => Pro
     });
 
     it("are made once by name, and keep what was given and what was not", async () => {
-      expect(await templates().create(full)).toBe(true);
-      expect(await templates().create(template("full", { image: "other" }))).toBe(false);
-      expect(await templates().create(template("bare"))).toBe(true);
+      expect(await create(full)).toBe("created");
+      expect(await create(template("full", { image: "other" }))).toBe("taken");
+      expect(await create(template("bare"))).toBe("created");
       await under.reopen();
       expect(await templates().get("full")).toEqual(full);
       expect(await templates().get("bare")).toEqual(template("bare"));
@@ -136,20 +137,42 @@ export function sharedUseContract(under: { store: () => Store; reopen: () => Pro
 
     it("let one of many that are made at once with one name win", async () => {
       const made = await Promise.all(
-        Array.from({ length: 8 }, (_, n) => templates().create(template("one", { memoryMb: n + 16 }))),
+        Array.from({ length: 8 }, (_, n) => create(template("one", { memoryMb: n + 16 }))),
       );
-      expect(made.filter(Boolean)).toHaveLength(1);
-      expect((await templates().get("one"))?.memoryMb).toBe(made.indexOf(true) + 16);
+      expect(made.filter((outcome) => outcome === "created")).toHaveLength(1);
+      expect((await templates().get("one"))?.memoryMb).toBe(made.indexOf("created") + 16);
+    });
+
+    it("are so many at most, whatever is made at once", async () => {
+      const made = await Promise.all(
+        Array.from({ length: 8 }, (_, n) => templates().create(template(`t${n}`), { most: 5 })),
+      );
+      expect(made.filter((outcome) => outcome === "full")).toHaveLength(3);
+      expect((await templates().list({ afterName: "", limit: 100 })).rows).toHaveLength(5);
+    });
+
+    it("come in short pages when they are large, none missing", async () => {
+      const names = Array.from({ length: 6 }, (_, n) => `large-${n}`);
+      for (const name of names) await create(template(name, { env: { TEXT: "x".repeat(200_000) } }));
+      const seen: string[] = [];
+      for (let afterName = ""; ; ) {
+        const { rows, more } = await templates().list({ afterName, limit: 100 });
+        expect(rows.length).toBeLessThan(6);
+        seen.push(...rows.map(({ name }) => name));
+        if (!more) break;
+        afterName = seen.at(-1) ?? "";
+      }
+      expect(seen).toEqual(names);
     });
 
     it("are replaced whole but for the time of making, listed by name, and removed once", async () => {
-      await templates().create(full);
-      await templates().create(template("also"));
+      await create(full);
+      await create(template("also"));
       const replaced = template("full", { image: "other", createdAt: at(5), updatedAt: at(5) });
       expect(await templates().replace(replaced)).toEqual({ ...replaced, createdAt: at(0) });
       expect(await templates().replace(template("none"))).toBeUndefined();
       const names = async (afterName: string, limit: number) =>
-        (await templates().list({ afterName, limit })).map(({ name }) => name);
+        (await templates().list({ afterName, limit })).rows.map(({ name }) => name);
       expect([await names("", 1), await names("also", 9)]).toEqual([["also"], ["full"]]);
       expect([await templates().remove("full"), await templates().remove("full")]).toEqual([true, false]);
     });
