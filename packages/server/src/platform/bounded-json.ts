@@ -15,11 +15,14 @@ const backslash = 0x5c;
 export function beyondBounds(text: string, { maxDepth, maxParts }: JsonBounds): string | undefined {
   let depth = 0;
   let parts = 0;
+  let strings = 0;
   // What is between these is passed over by the expression's own search.
   const structure = /["{}[\],:]/g;
   for (let match = structure.exec(text); match !== null; match = structure.exec(text)) {
     const [sign] = match;
     if (sign === '"') {
+      // No JSON has two strings without something in between: parsing ends here at the latest.
+      if (++strings > parts + 1) return undefined;
       structure.lastIndex = endOfString(text, match.index + 1) + 1;
     } else if (sign === "}" || sign === "]") {
       // Parsing ends here at the latest: nothing is open any more.
