@@ -6,7 +6,8 @@ use alcove_protocol::Kind;
 use serde_json::{Value, json};
 use std::ffi::CString;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-use support::{Client, Frame, TestAgent, error_code, is_root};
+use std::time::Duration;
+use support::{Client, Frame, TestAgent, error_code, eventually, is_root};
 
 fn data(frames: &[Frame]) -> Vec<u8> {
     frames.iter().filter(|(kind, _)| *kind == Kind::Data).flat_map(|(_, payload)| payload.clone()).collect()
@@ -461,6 +462,46 @@ fn globs_find_sorted_paths() {
     assert_eq!(glob("d/**"), ["d/[x].txt", "d/c.txt", "d/e", "d/e/f.txt"]);
     assert_eq!(glob("none/*"), Vec::<String>::new());
     assert_eq!(client.refusal(&json!({"op": "file.glob", "pattern": "*.txt"})), "bad_request");
+}
+
+#[test]
+fn globs_that_find_nothing_end_with_their_clients() {
+    let agent = TestAgent::start();
+    let ws = agent.path("ws");
+    // The last of so many names would be looked at after minutes.
+    for number in 0..3_000 {
+        std::fs::File::create(format!("{ws}/{number:0200}")).expect("a file");
+    }
+    let alternatives: Vec<String> = (0..1_000).map(|number| format!("*0*x{number}")).collect();
+    let pattern = format!("{ws}/{{{}}}", alternatives.join(","));
+    // As many as there is room for.
+    let left: Vec<Client> = (0..16)
+        .map(|_| {
+            let mut client = agent.client();
+            client.request(&json!({"op": "file.glob", "pattern": pattern}));
+            client
+        })
+        .collect();
+    let mut client = agent.client();
+    let mut is_answered = || matches!(client.run(&json!({"op": "file.stat", "path": ws}))[..], [(Kind::Reply, _), ..]);
+    eventually("all of them run", || !is_answered());
+    drop(left);
+    eventually("others have room again", is_answered);
+}
+
+#[test]
+fn globs_with_many_alternatives_look_at_fewer_names() {
+    let agent = TestAgent::start();
+    let ws = agent.path("ws");
+    for number in 0..1_000 {
+        std::fs::create_dir(format!("{ws}/{number}")).expect("a directory");
+    }
+    // Each is looked for in each directory, and held against all.
+    let alternatives: Vec<String> = (0..400).map(|number| format!("none{number}")).collect();
+    let pattern = format!("{ws}/**/{{{}}}", alternatives.join(","));
+    let mut client = agent.client();
+    client.stream.set_read_timeout(Some(Duration::from_secs(100))).expect("a timeout");
+    assert_eq!(client.refusal(&json!({"op": "file.glob", "pattern": pattern})), "too_large");
 }
 
 #[test]

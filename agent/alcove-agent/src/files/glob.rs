@@ -13,8 +13,12 @@ use std::os::fd::RawFd;
 const MAX_PATHS: usize = 100_000;
 const MAX_ALTERNATIVES: usize = 1_000;
 const BATCH: usize = 1_000;
-/// Entries looked at before a pattern is given up as too wide.
-const MAX_VISITED: usize = 4_000_000;
+/// Comparisons of a name with a component before a pattern is given up as too wide, for 4,000,000 names and a simple pattern.
+const MAX_STEPS: usize = 24_000_000;
+/// What a name costs without them: it is read from its directory.
+const NAME_STEPS: usize = 4;
+/// After so many it is looked whether the client is still there: who finds nothing sends nothing.
+const STEPS_ALONE: usize = 4_096;
 
 /// Expands `{a,b}`, nested ones too. A brace without its partner or without a comma stands for itself.
 fn alternatives(pattern: &[u8]) -> Result<Vec<Vec<u8>>, Stop> {
@@ -173,8 +177,17 @@ fn is_plain(component: &[u8]) -> bool {
 /// One component of an alternative of the pattern; the next one follows it.
 struct Component {
     text: Vec<u8>,
+    /// It names one file, whatever the directory holds.
+    plain: bool,
     /// Of its alternative.
     last: bool,
+}
+
+impl Component {
+    fn new(text: Vec<u8>, last: bool) -> Self {
+        let plain = is_plain(&text) || text == b"..";
+        Self { text, plain, last }
+    }
 }
 
 struct Search<'a> {
@@ -184,7 +197,9 @@ struct Search<'a> {
     /// Where each alternative begins.
     starts: Open,
     found: Found<'a>,
-    visited: usize,
+    steps: usize,
+    /// Of them, when it was last looked for the client.
+    looked: usize,
 }
 
 /// Sends paths as they are found.
@@ -252,10 +267,8 @@ impl Search<'_> {
         open
     }
 
-    /// Whether a component names one file, whatever the directory holds.
     fn is_plain(&self, at: usize) -> bool {
-        let text = &self.pattern[at].text;
-        is_plain(text) || text == b".."
+        self.pattern[at].plain
     }
 
     /// What is to be looked at in the directory that the trail has come to.
@@ -294,18 +307,24 @@ impl Search<'_> {
 
     /// Holds a name against the pattern. What is open below it, and whether a symlink is followed to get there.
     fn look(&mut self, dir: RawFd, above: &[u8], name: &CStr, open: &[usize]) -> Result<Option<(Open, bool)>, Stop> {
-        self.visited += 1;
-        if self.visited > MAX_VISITED {
+        self.steps += NAME_STEPS + open.len();
+        if self.steps > MAX_STEPS {
             return Err(too_wide());
+        }
+        if self.steps - self.looked > STEPS_ALONE {
+            self.looked = self.steps;
+            if self.found.channel.is_abandoned() {
+                return Err(Stop::Gone);
+            }
         }
         let text = name.to_bytes();
         let hidden = text.first() == Some(&b'.');
         let fits = |at: usize| {
-            let component = &self.pattern[at].text;
+            let Component { text: component, plain, .. } = &self.pattern[at];
             if self.is_deep(at) {
                 !hidden
             } else {
-                text == &component[..] || (text != b".." && matches(component, text))
+                text == &component[..] || (!plain && text != b".." && matches(component, text))
             }
         };
         let fitting: Open = open.iter().copied().filter(|at| fits(*at)).collect();
@@ -387,9 +406,9 @@ pub fn glob(channel: &mut Channel, request: &FileGlob) -> Served {
         root |= components.is_empty();
         let Some(last) = components.len().checked_sub(1) else { continue };
         starts.push(pattern.len());
-        pattern.extend(components.into_iter().enumerate().map(|(at, text)| Component { text, last: at == last }));
+        pattern.extend(components.into_iter().enumerate().map(|(at, text)| Component::new(text, at == last)));
     }
-    let mut search = Search { pattern: &pattern, starts, found, visited: 0 };
+    let mut search = Search { pattern: &pattern, starts, found, steps: 0, looked: 0 };
     if root {
         search.found.add(b"/")?;
     }

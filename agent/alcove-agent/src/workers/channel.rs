@@ -51,6 +51,14 @@ impl Channel {
         self.decoder.buffered() > 0
     }
 
+    /// Whether nobody is left to take an answer, for operations that send nothing for long.
+    pub fn is_abandoned(&self) -> bool {
+        let mut poll = libc::pollfd { fd: self.fd, events: 0, revents: 0 };
+        // SAFETY: one valid entry.
+        let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
+        ready > 0 && poll.revents & (libc::POLLHUP | libc::POLLERR) != 0
+    }
+
     fn push<T: Serialize>(&mut self, kind: Kind, payload: &T) -> Served {
         push_json(&mut self.out, kind, payload);
         if self.out.len() > GATHER {
