@@ -393,6 +393,24 @@ describe("exec", () => {
     expect(await run("exec", "sb-a", "x")).toMatchObject({ code: 4, stdout: "before after" });
   });
 
+  test("--json prints what a command had done at its deadline, and ends with 124", async () => {
+    const done = {
+      exit_code: 143,
+      stdout: "part",
+      stderr: "",
+      duration: "1s",
+      exec_id: "ex-a",
+      reason: "timeout",
+    };
+    service.answer = () => ({
+      status: 408,
+      json: { code: "timeout", message: "its deadline passed", ...done },
+    });
+    const result = await run("exec", "--json", "--timeout", "1s", "sb-a", "sleep 9");
+    expect([result.code, result.stderr]).toEqual([124, "alcove: its deadline passed\n"]);
+    expect(JSON.parse(result.stdout)).toEqual(done);
+  });
+
   test("--json lives through it as well", async () => {
     const answers = [
       { status: 503, json: { code: "unavailable", message: "shutting down", exec_id: "ex-aaaaaaaa" } },

@@ -134,10 +134,19 @@ async function buffered(sandbox: string, command: readonly string[], flags: Exec
   const request = { ...commandOf(command), ...settingsOf(flags) };
   const result: ExecResult = await client
     .exec(id, request, { signal: interrupt.signal })
-    .catch((error: unknown) => resumed(client, id, error));
+    .catch((error: unknown) => timedOut(error) ?? resumed(client, id, error));
   printJson(result);
   const code = exitCodeOfExec(result);
   return result.lost_bytes === undefined ? code : exitCodes.execFailed;
+}
+
+/** @returns what a command had done at its deadline; undefined for any other error, and from services that did not tell. */
+function timedOut(error: unknown): ExecResult | undefined {
+  if (!(error instanceof AlcoveError) || error.code !== "timeout") return undefined;
+  const { code: _code, message: _message, ...result } = error.details;
+  if (typeof result.exit_code !== "number") return undefined;
+  process.stderr.write(`alcove: ${error.message}\n`);
+  return result as unknown as ExecResult;
 }
 
 /** The command goes on, and only its answer cannot be had as a whole. @throws any other error as it is. */
