@@ -9,6 +9,9 @@ use alcove_protocol::Kind;
 use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
 
+/// What a client may send of a named input beyond what it was told to have been taken, without being stopped.
+const INPUT_CREDIT: u64 = 512 * 1024;
+
 impl Agent {
     /// Writes queued standard input as far as the command takes it.
     pub fn feed(&mut self, key: Key) {
@@ -47,7 +50,11 @@ impl Agent {
         }
         // Room again: those who wait with more may send it.
         let waiting: Vec<Key> = exec.followers.iter().chain(&exec.stdin_writers).copied().collect();
+        let room = exec.stdin.room() > 0;
         for waiter in waiting {
+            if room {
+                self.mark_untold(waiter);
+            }
             let Some(connection) = self.connections.list.get_mut(waiter).filter(|connection| connection.stalled) else {
                 continue;
             };
@@ -57,14 +64,24 @@ impl Agent {
         }
     }
 
+    /// A client may wait to be told that there is room.
+    fn mark_untold(&mut self, waiter: Key) {
+        if let Some(Operation::Following(follow)) = self.connections.list.get(waiter).map(|waiter| &waiter.operation) {
+            let taken = self.commands.execs.get(follow.exec).and_then(|exec| exec.inputs.taken(waiter));
+            if follow.told.is_some_and(|told| taken.is_some_and(|taken| taken > told)) {
+                self.mark(waiter);
+            }
+        }
+    }
+
     /// What a follower sends.
     pub fn take_input(&mut self, connection: Key, exec_key: Key, kind: Kind, payload: &[u8]) {
         let Some(exec) = self.commands.execs.get_mut(exec_key) else { return };
-        let named = matches!(
-            self.connections.list.get(connection).map(|connection| &connection.operation),
-            Some(Operation::Following(follow)) if follow.told.is_some()
-        );
-        if named {
+        let told = match self.connections.list.get(connection).map(|connection| &connection.operation) {
+            Some(Operation::Following(follow)) => follow.told,
+            _ => None,
+        };
+        if told.is_some() {
             if exec.inputs.taken(connection).is_none() {
                 // It comes on another connection by now, from where this one broke off.
                 return;
@@ -80,7 +97,12 @@ impl Agent {
             self.shut_stdin(exec_key);
         } else {
             exec.stdin.queue.extend(payload);
-            let full = exec.stdin.room() == 0;
+            // A client that waits to be told may acknowledge output behind what it has sent so far: that is still read.
+            let exceeds = told.is_none_or(|told| {
+                let taken = exec.inputs.taken(connection).unwrap_or(told);
+                taken.saturating_sub(told) > INPUT_CREDIT
+            });
+            let full = exec.stdin.room() == 0 && exceeds;
             self.feed_or_stall(connection, exec_key, full);
         }
     }
@@ -93,6 +115,8 @@ impl Agent {
                 connection.stalled = true;
             }
             self.update_interest(connection);
+            // What it acknowledges is not read now: output that was sent to it must not wait for that.
+            self.resume_output(exec_key);
         }
     }
 

@@ -40,15 +40,20 @@ impl Agent {
     }
 
     /// The oldest byte that a lossless follower has not been sent, or may come back for. One that acknowledges may come back
-    /// for what it was sent, and for some of what it handed on: its own reader may not have got that.
+    /// for what it was sent, and for some of what it handed on: its own reader may not have got that. One whose input is not
+    /// read for now cannot acknowledge, and its command may not read before it can write.
     pub fn protected(&self, exec: &Exec) -> Option<u64> {
         exec.followers
             .iter()
-            .filter_map(|follower| match &self.connections.list.get(*follower)?.operation {
-                Operation::Following(follow) if follow.lossless && follow.until.is_none() => {
-                    Some(follow.acked.map_or(follow.cursor, |acked| exec.journal.half_before(acked)))
+            .filter_map(|follower| {
+                let connection = self.connections.list.get(*follower)?;
+                match &connection.operation {
+                    Operation::Following(follow) if follow.lossless && follow.until.is_none() => {
+                        let acked = follow.acked.filter(|_| !connection.stalled);
+                        Some(acked.map_or(follow.cursor, |acked| exec.journal.half_before(acked)))
+                    }
+                    _ => None,
                 }
-                _ => None,
             })
             .chain(exec.unread_from)
             .min()

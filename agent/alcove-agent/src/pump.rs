@@ -155,8 +155,10 @@ impl Agent {
             return;
         }
         let Some(exec) = self.commands.execs.get(follow.exec) else { return };
-        // Once what was told before is through, so that a client that does not read is told little.
-        if let Some(told) = follow.told.filter(|_| connection.out.len() == connection.sent) {
+        // Once what was told before is through, so that a client that does not read is told little; and once there is room,
+        // as a client that waits for this sends more then.
+        let tells = connection.out.len() == connection.sent && (exec.stdin.room() > 0 || !exec.stdin.open());
+        if let Some(told) = follow.told.filter(|_| tells) {
             if let Some(taken) = exec.inputs.taken(key).filter(|taken| *taken > told) {
                 follow.told = Some(taken);
                 push_json(&mut connection.out, Kind::Event, &Event::Input { taken });

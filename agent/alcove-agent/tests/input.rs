@@ -4,6 +4,9 @@ mod support;
 
 use alcove_protocol::Kind;
 use serde_json::{Value, json};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 use support::{Client, Outcome, TestAgent, error_code, eventually, exec_request};
 
 /// Reads until the client was told that so much was taken; returns the output that came with it.
@@ -117,4 +120,90 @@ fn a_client_that_does_not_read_is_told_little() {
     assert!(events < 100_000, "{events} events");
     let last = frames.iter().rev().filter(|frame| frame.0 == Kind::Event).nth(1).expect("an event");
     assert!(String::from_utf8_lossy(&last.1).contains("input"), "{frames:?}");
+}
+
+/// Bytes that do not repeat soon.
+fn noise(length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+}
+
+#[test]
+fn a_command_that_reads_and_writes_ends_also_when_its_client_acknowledges_after_all_of_its_input() {
+    let agent = TestAgent::start_with(&[], json!({"ring_bytes": 65536}));
+    for (id, more) in [
+        ("named", json!({"stdin": true, "acks": true, "input": "mine"})),
+        ("unnamed", json!({"stdin": true, "acks": true})),
+    ] {
+        let mut client = agent.client();
+        client.request(&exec_request(id, &["cat"], more));
+        let input = noise(8 << 20);
+        let mut writer = Client::of(client.stream.try_clone().expect("another handle"));
+        let all = input.clone();
+        let (count, over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (counted, done) = (count.clone(), over.clone());
+        let writing = std::thread::spawn(move || {
+            for piece in all.chunks(256 * 1024) {
+                writer.send(Kind::Data, piece);
+            }
+            writer.send(Kind::Eof, &[]);
+            while !done.load(Ordering::Relaxed) {
+                writer.send(Kind::Ack, &counted.load(Ordering::Relaxed).to_be_bytes());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let (mut output, mut ended) = (Vec::new(), false);
+        while !ended {
+            let (kind, payload) = client.receive().expect("an open connection");
+            if kind == Kind::Stdout {
+                output.extend_from_slice(&payload[8..]);
+                count.store(output.len() as u64, Ordering::Relaxed);
+            }
+            ended = kind == Kind::End;
+        }
+        over.store(true, Ordering::Relaxed);
+        assert!(output == input, "{id}: {} bytes", output.len());
+        writing.join().expect("the writer");
+    }
+}
+
+#[test]
+fn output_is_kept_until_it_is_acknowledged_while_input_waits() {
+    let agent = TestAgent::start_with(&[], json!({"ring_bytes": 65536}));
+    let mut client = agent.client();
+    client.request(&exec_request("e", &["cat"], json!({"stdin": true, "acks": true, "input": "mine"})));
+    let input = noise(4 << 20);
+    // As much as is allowed is sent, and nothing acknowledged.
+    let (mut sent, mut taken) = (0, 0);
+    loop {
+        while sent < taken + 512 * 1024 && sent < input.len() {
+            client.send(Kind::Data, &input[sent..sent + 64 * 1024]);
+            sent += 64 * 1024;
+        }
+        match client.receive_within(Duration::from_secs(2)) {
+            Some((Kind::Event, payload)) => {
+                let event: Value = serde_json::from_slice(&payload).expect("JSON");
+                taken = event["taken"].as_u64().expect("a number") as usize;
+            }
+            Some(_) => {}
+            None => break,
+        }
+    }
+    assert!(sent > 1 << 20 && sent < input.len(), "{sent} bytes were sent");
+    drop(client);
+    let mut again = agent.client();
+    let request = json!({"op": "exec.attach", "exec_id": "e", "from": 0, "follow": true, "lossless": true, "acks": true,
+        "input": "mine"});
+    let record = reply(&mut again, &request);
+    assert_eq!((&record["from"], &record["input_taken"]), (&json!(0), &json!(sent)));
+    // An acknowledgement is read behind all of the input that was allowed.
+    let mut output = Vec::new();
+    while output.len() < sent {
+        if let (Kind::Stdout, payload) = again.receive().expect("an open connection") {
+            output.extend_from_slice(&payload[8..]);
+            again.send(Kind::Ack, &(output.len() as u64).to_be_bytes());
+        }
+    }
+    assert!(output == input[..sent]);
+    again.send(Kind::Eof, &[]);
+    assert_eq!(Outcome::new(again.rest()).code(), 0);
 }

@@ -1,4 +1,4 @@
-import { createHash } from "node:crypto";
+import { createHash, randomBytes } from "node:crypto";
 import { mkdtemp, rm } from "node:fs/promises";
 import type { IncomingMessage } from "node:http";
 import net from "node:net";
@@ -188,6 +188,39 @@ describe.skipIf(skip !== undefined)(`output${skip === undefined ? "" : ` (skippe
       await home.remove();
     }
   }, 120_000);
+
+  test("of a command that reads as it writes is whole, however much goes through it", async () => {
+    const home = await nativeHome();
+    try {
+      await using server = await startTestServer({
+        provider: async () => home.open(),
+        dataDir: home.dataDir,
+      });
+      const client = new TestClient(server.url);
+      const id = await client.spawn({ image: "host", ttl: "10m" });
+      const all = randomBytes(16 * 1024 * 1024);
+      const sumOf = (bytes: Buffer) => createHash("sha256").update(bytes).digest("hex");
+      const child = startCli(["exec", "-i", id, "cat"], { url: server.url });
+      const pieces: Buffer[] = [];
+      child.stdout.on("data", (piece: Buffer) => pieces.push(piece));
+      child.stdin.end(all);
+      const { code } = await finish(child);
+      expect([code, sumOf(Buffer.concat(pieces))]).toEqual([0, sumOf(all)]);
+
+      const part = all.subarray(0, 6 * 1024 * 1024);
+      const { status, json } = await client.call("POST", `/api/v1/sandboxes/${id}/exec`, {
+        command: "cat",
+        stdin: part.toString("base64"),
+        stdin_encoding: "base64",
+        encoding: "base64",
+      });
+      expect([status, json.exit_code]).toEqual([200, 0]);
+      expect(sumOf(Buffer.from(json.stdout, "base64"))).toBe(sumOf(part));
+      await client.call("DELETE", `/api/v1/sandboxes/${id}`);
+    } finally {
+      await home.remove();
+    }
+  }, 60_000);
 
   test.each([
     ["exec", ["exec"]],

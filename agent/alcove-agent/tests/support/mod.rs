@@ -150,6 +150,10 @@ impl Client {
         let stream = UnixStream::connect(socket).expect("the agent's socket");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
         stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
+        Client::of(stream)
+    }
+
+    pub fn of(stream: UnixStream) -> Client {
         Client { stream, decoder: Decoder::new() }
     }
 
@@ -177,6 +181,26 @@ impl Client {
                 Err(error) => panic!("the agent does not answer: {error}"),
             }
         }
+    }
+
+    /// The next frame; None when none begins within that time.
+    pub fn receive_within(&mut self, time: Duration) -> Option<Frame> {
+        let until = Instant::now() + time;
+        self.stream.set_nonblocking(true).expect("no blocking");
+        let mut frame = None;
+        let mut chunk = vec![0; 256 * 1024];
+        while frame.is_none() && Instant::now() < until {
+            if let Some((kind, payload)) = self.decoder.next_frame().expect("valid frames") {
+                frame = Some((kind, payload.to_vec()));
+                continue;
+            }
+            match self.stream.read(&mut chunk) {
+                Ok(count) => self.decoder.extend(&chunk[..count]),
+                Err(_) => std::thread::sleep(Duration::from_millis(2)),
+            }
+        }
+        self.stream.set_nonblocking(false).expect("blocking");
+        frame
     }
 
     /// The rest of an operation, until its end or error.

@@ -100,7 +100,7 @@ export class AgentExecs implements ExecOperations {
       this.#channel.begin(follow.acknowledging(ask), follow, options.signal);
       try {
         const pid = numberOf(await follow.reply, "pid");
-        return follow.view(spec.execId, pid, named ? 0 : undefined);
+        return follow.view(spec.execId, pid, named ? 0 : undefined, { counted: named });
       } catch (error) {
         if (!((again || follow.sentAgain) && error instanceof Conflict)) throw error;
         const { input } = spec;
@@ -135,15 +135,19 @@ export class AgentExecs implements ExecOperations {
     const follow = new ExecFollow({ name: this.#name });
     const { from, lossless, input } = options;
     const request = { op: "exec.attach", exec_id: execId, from, follow: options.follow, lossless };
+    let counted = false;
     const ask: AgentAsk =
       input === undefined
         ? request
-        : (features) => (features.has(inputFeature) ? { ...request, input } : request);
+        : (features) => {
+            counted = features.has(inputFeature);
+            return counted ? { ...request, input } : request;
+          };
     const acks = options.follow && lossless;
     this.#channel.begin(acks ? follow.acknowledging(ask) : ask, follow, options.signal);
     const reply = await follow.reply;
     const info = execInfoOf(reply);
-    return { ...follow.view(execId, info.pid, inputTakenOf(reply)), info };
+    return { ...follow.view(execId, info.pid, inputTakenOf(reply), { counted }), info };
   }
 
   async get(execId: ExecId, options: CallOptions): Promise<ExecInfo> {

@@ -11,6 +11,10 @@ const highWaterBytes = 512 * 1024;
 const lowWaterBytes = 128 * 1024;
 /** Output that is handed on is acknowledged in steps, and what is left when nothing waits. */
 const ackBytes = 128 * 1024;
+/** Input that is sent beyond what the agent has told to be taken; so much an agent takes without ceasing to read acks. */
+const inputWindowBytes = 512 * 1024;
+/** Input is not cut into smaller pieces than this by the window. */
+const inputPieceBytes = 64 * 1024;
 /** What an event costs beside its bytes, so that a flood of tiny writes is bounded too. */
 const eventCostBytes = 128;
 
@@ -28,6 +32,13 @@ export class ExecFollow extends Operation {
   #stdinClosed = false;
   #exited = false;
   #inputTaken = 0;
+  /** Whether the agent counts the input, so that no more is sent than it takes. */
+  #inputCounted = false;
+  /** How much of the input was sent, over all connections. */
+  #inputSent = 0;
+  /** Input goes in order. */
+  #inputWritten: Promise<void> = Promise.resolve();
+  #inputWaits: (() => void) | undefined;
   #onInput: ((taken: number) => void) | undefined;
   /** Whether the agent was told that output is acknowledged. */
   #acks = false;
@@ -80,34 +91,65 @@ export class ExecFollow extends Operation {
     const name = textOf(objectOf(value, "event"), "event");
     if (name === "exit") {
       this.#exited = true;
+      this.#wakeInput();
       this.#events.push({ type: "exit", exit: execExitOf(value) });
     } else if (name === "input") {
       this.#inputTaken = numberOf(value, "taken");
+      this.#wakeInput();
       this.#onInput?.(this.#inputTaken);
     }
   }
 
   protected override onEnd(): void {
+    this.#wakeInput();
     if (!this.#answered) this.#reply.reject(runtimeGone(this.#name));
     this.#events.end();
   }
 
   /** Before the reply the call fails; after it the view is cut: its events end without an exit. */
   protected override onFailure(error: unknown): void {
+    this.#wakeInput();
     this.#reply.reject(error);
     this.#events.end();
   }
 
-  async writeStdin(data: Uint8Array): Promise<void> {
-    const connection = this.connection;
-    if (connection === null || this.#exited || this.#stdinClosed || data.length === 0) return;
-    if (!connection.sendData(data)) await connection.drained();
+  writeStdin(data: Uint8Array): Promise<void> {
+    const written = this.#inputWritten.then(() => this.#sendInput(data));
+    this.#inputWritten = written.catch(() => undefined);
+    return written;
   }
 
   closeStdin(): Promise<void> {
-    if (this.connection !== null && !this.#exited && !this.#stdinClosed) this.connection.sendEof();
-    this.#stdinClosed = true;
-    return Promise.resolve();
+    const closed = this.#inputWritten.then(() => {
+      if (this.connection !== null && !this.#exited && !this.#stdinClosed) this.connection.sendEof();
+      this.#stdinClosed = true;
+    });
+    this.#inputWritten = closed;
+    return closed;
+  }
+
+  /** What output acknowledges travels behind the input, and a command that waits for its output to be taken may read none. */
+  async #sendInput(data: Uint8Array): Promise<void> {
+    for (let from = 0; from < data.length; ) {
+      const connection = this.connection;
+      if (connection === null || this.#exited || this.#stdinClosed) return;
+      const left = data.length - from;
+      const room = this.#inputCounted ? inputWindowBytes - (this.#inputSent - this.#inputTaken) : left;
+      if (room < Math.min(left, inputPieceBytes)) {
+        await new Promise<void>((resolve) => (this.#inputWaits = resolve));
+        continue;
+      }
+      const piece = data.subarray(from, from + room);
+      from += piece.length;
+      this.#inputSent += piece.length;
+      if (!connection.sendData(piece)) await connection.drained();
+    }
+  }
+
+  #wakeInput(): void {
+    const wake = this.#inputWaits;
+    this.#inputWaits = undefined;
+    wake?.();
   }
 
   dispose(): Promise<void> {
@@ -118,9 +160,12 @@ export class ExecFollow extends Operation {
 
   /**
    * @param inputTaken of the view's named input when it began; undefined: nobody knows.
+   * @param options.counted the agent counts the input, whether or not it knows what it had taken before.
    * @returns this as what the port promises.
    */
-  view(execId: ExecId, pid: number, inputTaken: number | undefined): ExecView {
+  view(execId: ExecId, pid: number, inputTaken: number | undefined, options: { counted: boolean }): ExecView {
+    this.#inputCounted = options.counted;
+    this.#inputSent = inputTaken ?? 0;
     if (inputTaken !== undefined) this.#inputTaken = Math.max(this.#inputTaken, inputTaken);
     const watchInput = (listener: (taken: number) => void) => {
       this.#onInput = listener;
