@@ -241,10 +241,15 @@ impl Agent {
         let paused =
             |output: &Option<Output>| output.as_ref().is_some_and(|output| !output.watched && !output.deserted);
         let Some(exec) = self.commands.execs.get(key) else { return };
-        if !paused(&exec.stdout) && !paused(&exec.stderr) {
+        // One that starts is watched when its start has been told of.
+        let starts = matches!(exec.phase, Phase::Starting);
+        if starts || (!paused(&exec.stdout) && !paused(&exec.stderr)) {
             return;
         }
         let protect = self.protected(exec);
+        // A journal that has nothing yet only seems to be one that was given nothing.
+        let fit = exec.journal.size_for(1);
+        self.enlarge(key, fit);
         let protect = self.give_up_unread(key, protect);
         let Some(exec) = self.commands.execs.get_mut(key) else { return };
         if exec.ended() || !exec.journal.room(1, protect).is_empty() {

@@ -588,6 +588,27 @@ fn a_reader_that_acknowledges_nothing_is_sent_no_more_than_the_ring_keeps() {
 }
 
 #[test]
+fn output_of_a_command_whose_starter_left_before_the_answer_waits_for_a_reader() {
+    let agent = TestAgent::start_with(&[], json!({"ring_bytes": 65536}));
+    for round in 0..10 {
+        let id = format!("e{round}");
+        let mut starter = agent.client();
+        starter.request(&exec_request(&id, &["head", "-c", "4194304", "/dev/zero"], json!({})));
+        drop(starter);
+        let mut other = agent.client();
+        eventually("it writes", || {
+            let known = other.ask(&json!({"op": "exec.list"}));
+            let execs = known["execs"].as_array().expect("records").clone();
+            execs.iter().any(|exec| exec["exec_id"] == id && exec["output_bytes"].as_u64() > Some(0))
+        });
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        let request = json!({"op": "exec.attach", "exec_id": id, "from": 0, "follow": true, "lossless": true});
+        let outcome = Outcome::new(other.run(&request));
+        assert_eq!((outcome.stdout.len(), outcome.code()), (4 << 20, 0), "round {round}");
+    }
+}
+
+#[test]
 fn commands_that_wait_for_readers_do_not_hold_each_other_up_when_memory_is_short() {
     let agent = TestAgent::start_with(&[], json!({"journals_bytes": 65536, "ring_bytes": 65536}));
     let mut other = agent.client();
