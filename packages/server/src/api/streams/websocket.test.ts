@@ -18,7 +18,16 @@ async function heldCommand(pingMs = 300) {
   const gone = new AbortController();
   const room = Promise.withResolvers<void>();
   const left = Promise.withResolvers<void>();
-  const state = { taken: 0, held: false, gone: gone.signal, take: () => room.resolve() };
+  const watched = Promise.withResolvers<(taken: number | undefined) => void>();
+  const opened = Promise.withResolvers<WebSocket>();
+  const state = {
+    taken: 0,
+    held: false,
+    gone: gone.signal,
+    take: () => room.resolve(),
+    tell: watched.promise,
+    socket: opened.promise,
+  };
   const follow: ExecFollow = {
     execId: "ex-abcdefgh" as ExecId,
     pid: 1,
@@ -32,13 +41,14 @@ async function heldCommand(pingMs = 300) {
       await room.promise;
       state.taken += data.length;
     },
-    watchInput: () => undefined,
+    watchInput: (listener) => watched.resolve(listener),
     closeStdin: () => Promise.resolve(),
     [Symbol.asyncDispose]: () => Promise.resolve(),
   };
   const execs = { stream: () => Promise.resolve(follow) } as unknown as ExecService;
   const server = new WebSocketServer({ host: "127.0.0.1", port: 0 });
   server.on("connection", (socket) => {
+    opened.resolve(socket);
     const pause = socket.pause.bind(socket);
     socket.pause = () => {
       state.held = true;
@@ -71,7 +81,7 @@ async function heldCommand(pingMs = 300) {
     server.close();
   });
   await new Promise((resolve) => client.once("open", resolve));
-  client.send(JSON.stringify({ type: "start", command: "sleep 1" }));
+  client.send(JSON.stringify({ type: "start", command: "sleep 1", input: "in-1" }));
   const input = (bytes: number) => {
     for (let sent = 0; sent < bytes; sent += 100_000)
       client.send(JSON.stringify({ type: "stdin", data: "y".repeat(100_000) }));
@@ -154,3 +164,21 @@ it.each([
     expect([closed, messages]).toEqual([code, said]);
   },
 );
+
+it("a client that is behind with its output hears the last of what was taken of its input", async () => {
+  const { client, state } = await heldCommand(60_000);
+  const [tell, socket] = await Promise.all([state.tell, state.socket]);
+  const told: number[] = [];
+  client.on("message", (data: Buffer) => {
+    const { type, taken } = JSON.parse(data.toString("utf8"));
+    if (type === "input") told.push(taken);
+  });
+  client.pause();
+  const output = JSON.stringify({ type: "stdout", data: "x".repeat(1_000_000) });
+  for (let sent = 0; sent < 16; sent += 1) socket.send(output);
+  expect(socket.bufferedAmount).toBeGreaterThan(1_000_000);
+  for (let taken = 1; taken <= 1_000; taken += 1) tell(taken);
+  client.resume();
+  await expect.poll(() => told.at(-1), generous).toBe(1_000);
+  expect(told.length).toBeLessThan(10);
+}, 40_000);

@@ -62,7 +62,9 @@ export class WebSocketExec {
   #stdinWaitingBytes = 0;
   #stdinLimitBytes = stdinHighWaterBytes;
   #answered = true;
-  #toldInput = false;
+  #tellsInput = false;
+  /** How much of the input was taken that the client was not told yet. */
+  #untold: { taken?: number | undefined } | undefined;
 
   constructor(options: {
     socket: WebSocket;
@@ -188,7 +190,7 @@ export class WebSocketExec {
       this.#refuse(error);
       return;
     }
-    if (options.tellsInput) follow.watchInput((taken) => this.#tellInput(taken));
+    if (options.tellsInput) follow.watchInput((taken) => void this.#tellInput(taken));
     const decoder = new OutputDecoder(options.encoding);
     let ended = false;
     try {
@@ -288,11 +290,17 @@ export class WebSocketExec {
     return new Promise((resolve) => this.#socket.send(text, () => resolve()));
   }
 
-  /** The first is always told; a later one may be left out, as the next tells it too. */
-  #tellInput(taken: number | undefined): void {
-    if (this.#toldInput && this.#socket.bufferedAmount >= outputHighWaterBytes) return;
-    this.#toldInput = true;
-    void this.#send({ type: "input", ...defined({ taken }) });
+  /** While one has not left, the newest of those that follow waits for it: a client may wait for the last. */
+  async #tellInput(taken: number | undefined): Promise<void> {
+    this.#untold = defined({ taken });
+    if (this.#tellsInput) return;
+    this.#tellsInput = true;
+    while (this.#untold !== undefined) {
+      const count = this.#untold;
+      this.#untold = undefined;
+      await this.#send({ type: "input", ...count });
+    }
+    this.#tellsInput = false;
   }
 
   #tell(error: unknown): void {
