@@ -10,7 +10,7 @@ use crate::monitor;
 use crate::oom::OomCounters;
 use crate::own_group::OwnGroup;
 use crate::poller::{HANG_UP, PEER_GONE, Poller, READ, Source, WRITE};
-use crate::route_sockets::RouteSockets;
+use crate::route_sockets::{self, RouteSockets};
 use crate::slab::{Key, Slab};
 use crate::timers::{TimerId, Timers};
 use crate::users::Ids;
@@ -43,6 +43,7 @@ pub enum Timer {
     Spares,
     Killing,
     Accept,
+    RouteSockets,
     Expiry,
 }
 
@@ -213,9 +214,9 @@ impl Agent {
             Source::ExecStdin(key) => self.feed(key),
             Source::Monitor(key) => self.monitor_ready(key),
             Source::RouteSockets => {
-                if let Some(sockets) = &mut self.route_sockets {
-                    // Who asked may be gone; whoever asks next is told again.
-                    let _ = sockets.answer();
+                // Who asked may be gone; whoever asks next is told again.
+                if self.route_sockets.as_mut().is_some_and(|sockets| sockets.take().unwrap_or(false)) {
+                    self.timers.add(route_sockets::AGAIN_MS, Timer::RouteSockets);
                 }
             }
         }
@@ -331,6 +332,11 @@ impl Agent {
                 Timer::Spares => self.retire_spares(),
                 Timer::Accept => self.listen_again(),
                 Timer::Killing => self.resume_killing(),
+                Timer::RouteSockets => {
+                    if self.route_sockets.as_mut().is_some_and(RouteSockets::again) {
+                        self.timers.add(route_sockets::AGAIN_MS, Timer::RouteSockets);
+                    }
+                }
                 Timer::Expiry => {
                     console::say(format_args!("the sandbox's time is over and nobody extended it: everything ends"));
                     self.stopping = true;

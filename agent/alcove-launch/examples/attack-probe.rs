@@ -323,6 +323,25 @@ fn queue_errors(sockets: usize) -> usize {
     sockets
 }
 
+/// Connections to itself, each with the two ends of a pipe of sockets beside it.
+fn connect(connections: usize) -> usize {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listener");
+    let address = listener.local_addr().expect("address");
+    let make =
+        || Ok((std::net::TcpStream::connect(address)?, listener.accept()?, std::os::unix::net::UnixStream::pair()?));
+    (0..connections).map_while(|_| make().map_err(|_: std::io::Error| ()).ok().map(std::mem::forget)).count()
+}
+
+/// Opens one socket after another and closes it. @returns how many were to be had.
+fn open_in_turn(sockets: usize) -> usize {
+    count(sockets, || {
+        let fd = socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE);
+        // SAFETY: a descriptor of its own, or none.
+        unsafe { libc::close(fd as i32) };
+        fd
+    })
+}
+
 fn keep_packet_options(sockets: usize) -> usize {
     // One ancillary message of a level that nobody looks at.
     let mut options = [0u8; 100_000];
@@ -346,6 +365,8 @@ fn take(what: &str, number: usize) -> usize {
         "datagrams" => fill_datagrams(number),
         "routes" => ask_for_routes(number),
         "route-sockets" => count(number, || socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)),
+        "routes-in-turn" => open_in_turn(number),
+        "connections" => connect(number),
         "errors" => queue_errors(number),
         "packet-options" => keep_packet_options(number),
         "filters" => filter_sockets(number),

@@ -78,7 +78,12 @@ impl Program {
     /// The same; who holds the descriptor is asked where the program says so. A process has at most one above it.
     pub fn install_with_listener(&mut self) -> io::Result<OwnedFd> {
         const NEW_LISTENER: u32 = 1 << 3;
-        let fd = self.set(NEW_LISTENER)?;
+        // Once asked, only what ends a program interrupts its call; Linux before 5.19 answers EINTR to others' signals.
+        const WAIT_KILLABLE_RECV: u32 = 1 << 5;
+        let fd = self.set(NEW_LISTENER | WAIT_KILLABLE_RECV).or_else(|error| match error.raw_os_error() {
+            Some(libc::EINVAL) => self.set(NEW_LISTENER),
+            _ => Err(error),
+        })?;
         // SAFETY: the kernel has just made this descriptor and nobody else owns it.
         Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
     }

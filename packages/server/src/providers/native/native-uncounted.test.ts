@@ -88,6 +88,13 @@ await describeWith(
       await expect.poll(asks, { timeout: 15_000 }).toContain("127.0.0.1/8");
     });
 
+    it("programs that ask for interfaces are answered beside many connections, and however often they ask", async () => {
+      const { operations, take } = await sandbox(testImage, 64);
+      expect(await take("connections", 200)).toBe(200);
+      expect((await runScript(operations, "ip addr 2>&1")).output).toContain("127.0.0.1/8");
+      expect(await take("routes-in-turn", 600)).toBe(600);
+    });
+
     it("neither memory for options of packets nor for compiled filters is to be had", async () => {
       const { operations, take } = await sandbox();
       expect(await take("packet-options", 10)).toBe(0);
