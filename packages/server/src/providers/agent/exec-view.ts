@@ -14,7 +14,7 @@ const ackBytes = 128 * 1024;
 /** Input that is sent beyond what the agent has told to be taken; so much an agent takes without ceasing to read acks. */
 const inputWindowBytes = 512 * 1024;
 /** Input is not cut into smaller pieces than this by the window. */
-const inputPieceBytes = 64 * 1024;
+const inputPieceBytes = 256 * 1024;
 /** What an event costs beside its bytes, so that a flood of tiny writes is bounded too. */
 const eventCostBytes = 128;
 
