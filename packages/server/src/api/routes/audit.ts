@@ -8,13 +8,17 @@ import { csv } from "../csv.ts";
 import { defined } from "../parse.ts";
 import type { RouteApp } from "./route-app.ts";
 
+/** A value left empty is not given. */
+const givenTime = (description: string) =>
+  Type.Unsafe<string>({ anyOf: [{ type: "string", format: "date-time" }, { const: "" }], description });
+
 const AuditQuery = Type.Object({
   actor: Type.Optional(Type.String({ description: "This actor's alone.", maxLength: 256 })),
   method: Type.Optional(Type.String({ description: "PUT, say.", maxLength: 32 })),
   status: Type.Optional(Type.Integer({ minimum: 100, maximum: 599 })),
   path: Type.Optional(Type.String({ description: "Part of the path, taken literally.", maxLength: 2_048 })),
-  since: Type.Optional(Type.String({ format: "date-time", description: "At this time or later." })),
-  until: Type.Optional(Type.String({ format: "date-time", description: "At this time or before." })),
+  since: Type.Optional(givenTime("At this time or later.")),
+  until: Type.Optional(givenTime("At this time or before.")),
   limit: Type.Optional(Type.Integer({ minimum: 1, maximum: 500, default: 100 })),
   format: Type.Optional(Type.Enum(["json", "csv"], { default: "json" })),
 });

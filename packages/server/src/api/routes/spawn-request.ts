@@ -81,6 +81,8 @@ export function spawnInput(request: FastifyRequest<{ Body: SpawnRequest }>): Spa
     ...rest
   } = request.body;
   rest satisfies Record<string, never>;
+  // Looked at also where the header beats it: what is wrong is told.
+  const inBody = given(parseOwnerId(owner_id));
   return defined<Total<SpawnInput>>({
     name: given(name),
     image: given(image),
@@ -89,7 +91,7 @@ export function spawnInput(request: FastifyRequest<{ Body: SpawnRequest }>): Spa
     vcpus: vcpus === 0 ? undefined : vcpus,
     ttlMs: optionalDuration("ttl", ttl),
     metadata,
-    ownerId: ownerFor(request.principal, userIdOf(request) ?? given(owner_id)),
+    ownerId: ownerFor(request.principal, userIdOf(request) ?? inBody),
     env,
     user: given(user),
     workdir: given(workdir),

@@ -4,6 +4,7 @@ import type { SandboxId } from "../../ports/ids.ts";
 import type { ListedSandbox, SandboxFilter, SandboxPosition, Store } from "../../ports/store.ts";
 import type { Answer } from "../answers/answer-budget.ts";
 import { parseOwnerId } from "../owners.ts";
+import { checkName } from "./spawn-plan.ts";
 import { liveStates } from "./states.ts";
 
 export interface ListRequest {
@@ -54,7 +55,7 @@ export async function listSandboxes(
     states: parseStates(request.state),
     limit: request.limit,
     ...(ownerId === "" ? {} : { ownerId }),
-    ...(request.name ? { name: request.name } : {}),
+    ...(request.name ? { name: checkName(request.name) } : {}),
     ...(request.provider ? { provider: request.provider } : {}),
     ...(request.metadata === undefined ? {} : { metadata: request.metadata }),
     ...(request.cursor ? { after: parseCursor(request.cursor) } : {}),

@@ -141,8 +141,9 @@ function checkCount(name: string, value: number, least: number, most: number): n
   return value;
 }
 
-function checkName(name: string): void {
-  if (sandboxName.test(name)) return;
+/** @throws BadRequest for a name that no sandbox can have. */
+export function checkName(name: string): string {
+  if (sandboxName.test(name)) return name;
   throw new BadRequest(
     `name ${JSON.stringify(name.slice(0, 80))} must be 1 to 63 of a to z, 0 to 9 and "-", with a letter or digit at both ends`,
   );
