@@ -24,8 +24,12 @@ export class Limits implements CapacityRules {
     this.#quotas = quotas;
   }
 
-  /** @param ownerId empty: nobody's. @param quota the owner's, where the caller has read it just now. */
-  of(ownerId: string, quota: QuotaRow | undefined = this.#quotas.of(ownerId)): OwnerLimits {
+  /**
+   * @param ownerId empty: nobody's.
+   * @param read the owner's quota, where the caller has read it just now; undefined then means that there is none.
+   */
+  of(ownerId: string, ...read: [quota: QuotaRow | undefined] | []): OwnerLimits {
+    const quota = read.length === 0 ? this.#quotas.of(ownerId) : read[0];
     const defaults = this.#defaults;
     return {
       all: { sandboxes: defaults.maxSandboxes, memoryMb: 0, vcpus: 0 },
