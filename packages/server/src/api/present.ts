@@ -7,7 +7,7 @@ import {
   type Sandbox,
   type SandboxStats,
 } from "@alcove/wire";
-import type { ExecOutcome } from "../core/exec/exec-service.ts";
+import type { ExecOutcome } from "../core/exec/buffered-exec.ts";
 import { formatMode } from "../core/files/paths.ts";
 import type { ProviderHealthEntry } from "../core/providers/provider-registry.ts";
 import type { ExecInfo, FileEntry, RuntimeStats } from "../ports/sandbox-operations.ts";

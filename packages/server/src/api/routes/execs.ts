@@ -13,7 +13,8 @@ import {
 } from "@alcove/wire";
 import { Type } from "typebox";
 import type { AnswerBudget } from "../../core/answers/answer-budget.ts";
-import { type ExecService, ExecTimedOut } from "../../core/exec/exec-service.ts";
+import { ExecTimedOut } from "../../core/exec/buffered-exec.ts";
+import type { ExecService } from "../../core/exec/exec-service.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { TimedOut } from "../../ports/errors.ts";
 import { answered } from "../answers.ts";

@@ -1,6 +1,6 @@
 import type { OutputEncoding } from "@alcove/wire";
 import type { FastifyReply } from "fastify";
-import type { ExecFollow } from "../../core/exec/exec-service.ts";
+import type { ExecFollow } from "../../core/exec/exec-follower.ts";
 import { CallerGone, ShuttingDown } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { exitFields, lostField, OutputDecoder, type OutputText } from "./output-text.ts";

@@ -1,7 +1,8 @@
 import type { AddressInfo } from "node:net";
 import { afterEach, expect, it } from "vitest";
 import { WebSocket, WebSocketServer } from "ws";
-import type { ExecFollow, ExecService } from "../../core/exec/exec-service.ts";
+import type { ExecFollow } from "../../core/exec/exec-follower.ts";
+import type { ExecService } from "../../core/exec/exec-service.ts";
 import { silentLogger } from "../../platform/logger.ts";
 import type { ExecId } from "../../ports/ids.ts";
 import { WebSocketExec } from "./websocket.ts";

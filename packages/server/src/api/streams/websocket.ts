@@ -1,6 +1,7 @@
 import { type OutputEncoding, WsClientMessage } from "@alcove/wire";
 import type { WebSocket } from "@fastify/websocket";
-import type { ExecFollow, ExecService } from "../../core/exec/exec-service.ts";
+import type { ExecFollow } from "../../core/exec/exec-follower.ts";
+import type { ExecService } from "../../core/exec/exec-service.ts";
 import { CallerGone, CallerRevoked, ShuttingDown } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { BadRequest, Unavailable } from "../../ports/errors.ts";

@@ -1,0 +1,204 @@
+import { setTimeout as pause } from "node:timers/promises";
+import { formatDuration } from "@alcove/wire";
+import { deadlineAfter } from "../../platform/deadline.ts";
+import type { Logger } from "../../platform/logger.ts";
+import { NotFound, ResourceLimit, RuntimeGone, Unavailable } from "../../ports/errors.ts";
+import type { EventSink } from "../../ports/event-sink.ts";
+import type { ExecId, Ids } from "../../ports/ids.ts";
+import type {
+  CallOptions,
+  ExecInfo,
+  ExecOperations,
+  ExecSpec,
+  ExecView,
+} from "../../ports/sandbox-operations.ts";
+import { type ExecDeadlines, type ExecInput, execSpec } from "./exec-input.ts";
+import type { ExecTarget } from "./exec-target.ts";
+import type { ExecOperation, ExecReader, ExecTracker } from "./exec-tracker.ts";
+import { lostWithSandbox } from "./lost-with-sandbox.ts";
+import type { OverBreaks } from "./over-breaks.ts";
+import type { RunningSandboxes } from "./running-sandboxes.ts";
+
+/** A sandbox answers a start in milliseconds; one that does not is ill. */
+const startDeadlineMs = 30_000;
+const cleanupDeadlineMs = 10_000;
+const unansweredPauseMs = 200;
+
+/** Starts commands, each once: what was not answered is looked for, gone on with or ended. docs/api/exec.md. */
+export class ExecStarter {
+  readonly #sandboxes: RunningSandboxes;
+  readonly #events: EventSink;
+  readonly #ids: Pick<Ids, "execId">;
+  readonly #logger: Logger;
+  readonly #deadlinesOf: (ownerId: string) => ExecDeadlines;
+  readonly #tracker: ExecTracker;
+  readonly #overBreaks: OverBreaks;
+
+  constructor(options: {
+    sandboxes: RunningSandboxes;
+    events: EventSink;
+    ids: Pick<Ids, "execId">;
+    logger: Logger;
+    /** Of an owner's commands, as its quota stands now. */
+    deadlinesOf: (ownerId: string) => ExecDeadlines;
+    tracker: ExecTracker;
+    overBreaks: OverBreaks;
+  }) {
+    this.#sandboxes = options.sandboxes;
+    this.#events = options.events;
+    this.#ids = options.ids;
+    this.#logger = options.logger;
+    this.#deadlinesOf = options.deadlinesOf;
+    this.#tracker = options.tracker;
+    this.#overBreaks = options.overBreaks;
+  }
+
+  /** @throws BadRequest naming the field; ResourceLimit, told as an event too, for a timeout above the maximum. */
+  spec(
+    target: ExecTarget,
+    input: ExecInput,
+    options: { operation: ExecOperation; stdin: boolean; detached: boolean; input?: string },
+  ): ExecSpec {
+    // Also an input that nobody asked to go on with has a name: its connection to the sandbox may break.
+    const named = options.stdin ? { input: options.input ?? this.#ids.execId() } : {};
+    try {
+      const spec = execSpec(input, {
+        limits: this.#deadlinesOf(target.row.ownerId),
+        makeId: () => this.#ids.execId(),
+        stdin: options.stdin,
+        detached: options.detached,
+      });
+      return { ...spec, ...named };
+    } catch (error) {
+      if (error instanceof ResourceLimit)
+        this.#events.emit({
+          type: "resource.limit",
+          sandboxId: target.row.id,
+          ownerId: target.row.ownerId,
+          data: { operation: options.operation, provider: target.row.provider, error: error.message },
+        });
+      throw error;
+    }
+  }
+
+  /**
+   * Starts a command that is read. This is never cut short by a caller that leaves: a command that may have begun must be
+   * found again, so that its grace can be started.
+   */
+  async start(
+    target: ExecTarget,
+    spec: ExecSpec,
+    operation: ExecOperation,
+  ): Promise<{ view: ExecView; reader: ExecReader }> {
+    using deadline = deadlineAfter(startDeadlineMs);
+    const known = this.#tracker.knows(target.row.id, spec.execId);
+    try {
+      const { started, reader } = await this.#tracker.start(
+        target,
+        { execId: spec.execId, operation, detached: false },
+        () =>
+          this.#overBreaks.perform(target, deadline, async (execs, again) => {
+            const running = again ? await this.#runs(execs, spec.execId, deadline) : undefined;
+            if (running === undefined) return execs.start(spec, { signal: deadline.signal });
+            const { input } = spec;
+            const whole = {
+              from: 0,
+              follow: true,
+              lossless: true,
+              ...(input === undefined ? {} : { input }),
+            };
+            return execs.attach(spec.execId, { ...whole, signal: deadline.signal });
+          }),
+      );
+      return { view: started, reader };
+    } catch (error) {
+      if (!known && maybeStarted(error, deadline.signal)) void this.#endUnanswered(target, spec.execId);
+      const lost =
+        error instanceof RuntimeGone
+          ? await lostWithSandbox(this.#sandboxes, target, { exec_id: spec.execId })
+          : undefined;
+      if (lost !== undefined) throw lost;
+      if (!deadline.signal.aborted) throw named(error, spec.execId);
+      throw new Unavailable(
+        `the sandbox ${target.row.id} did not start command ${spec.execId} within ${formatDuration(startDeadlineMs)}`,
+        { cause: error, details: { exec_id: spec.execId } },
+      );
+    }
+  }
+
+  /** Starts a command that nobody needs to read, and gives it its input, when that is known. */
+  async startDetached(
+    target: ExecTarget,
+    spec: ExecSpec,
+    stdin: Uint8Array | undefined,
+  ): Promise<{ pid: number }> {
+    using deadline = deadlineAfter(startDeadlineMs);
+    const known = this.#tracker.knows(target.row.id, spec.execId);
+    const { started } = await this.#tracker
+      .start(target, { execId: spec.execId, operation: "exec", detached: true }, () =>
+        this.#overBreaks.perform(target, deadline, async (execs, again) => {
+          const running = again ? await this.#runs(execs, spec.execId, deadline) : undefined;
+          return running ?? execs.startDetached(spec, { signal: deadline.signal });
+        }),
+      )
+      .catch((error: unknown) => {
+        if (!known && maybeStarted(error, deadline.signal)) void this.#endUnanswered(target, spec.execId);
+        throw named(error, spec.execId);
+      });
+    if (stdin !== undefined) void this.#feedDetached(target, spec.execId, stdin);
+    return { pid: started.pid };
+  }
+
+  /** The command of this id, when a start that was not answered was carried out. */
+  async #runs(execs: ExecOperations, execId: ExecId, options: CallOptions): Promise<ExecInfo | undefined> {
+    try {
+      return await execs.get(execId, options);
+    } catch (error) {
+      if (error instanceof NotFound) return undefined;
+      throw error;
+    }
+  }
+
+  async #feedDetached(target: ExecTarget, execId: ExecId, stdin: Uint8Array): Promise<void> {
+    try {
+      const { signal } = new AbortController();
+      const input = this.#ids.execId();
+      await this.#overBreaks.perform(target, { signal }, (execs, again) =>
+        execs.writeStdin(execId, stdin, { close: true, signal, input, again }),
+      );
+    } catch (error) {
+      this.#logger.debug({ exec_id: execId, err: error }, "standard input was not taken");
+    }
+  }
+
+  /**
+   * Ends a command whose start was not answered, over the connection there is by then. The kill may overtake the start,
+   * so that one answer of "not found" is not believed.
+   */
+  async #endUnanswered(target: ExecTarget, execId: ExecId): Promise<void> {
+    using deadline = deadlineAfter(cleanupDeadlineMs);
+    const { signal } = deadline;
+    for (let notFound = 0; notFound < 2 && !signal.aborted; ) {
+      try {
+        const { operations } = await this.#sandboxes.locate(target.row.id, { signal });
+        await operations.execs.kill(execId, { reason: "cancelled", signal });
+        return;
+      } catch (error) {
+        if (error instanceof NotFound) notFound += 1;
+        this.#logger.debug({ exec_id: execId, err: error }, "a command that did not start was not found");
+      }
+      await pause(unansweredPauseMs, undefined, { ref: false });
+    }
+  }
+}
+
+/** The failure of a start that was perhaps carried out tells which command it was. */
+function named(error: unknown, execId: ExecId): unknown {
+  if (!(error instanceof RuntimeGone)) return error;
+  return new RuntimeGone(error.message, { cause: error, details: { ...error.details, exec_id: execId } });
+}
+
+/** Whether a start that failed was perhaps carried out: its answer is missing, it was not refused. */
+function maybeStarted(error: unknown, deadline: AbortSignal): boolean {
+  return deadline.aborted || error instanceof RuntimeGone;
+}
