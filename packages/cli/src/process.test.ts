@@ -66,6 +66,28 @@ describe.skipIf(skip)(`the service's process${skip ? " (skipped: the agent is no
     expect([code, stderr.includes("Debugger")]).toEqual([0, false]);
   });
 
+  test("keys that are gone from the configuration count no more at SIGHUP: it is closed, not open, and says so", async () => {
+    const file = path.join(dir, "alcove.yaml");
+    await writeFile(file, "auth: { api_key: the-only-key-of-this-test }\nlogging: { format: json }\n", {
+      mode: 0o600,
+    });
+    const { child, ended, url } = await start(path.join(root, "bin/alcove"), [
+      ...["serve", ...flags(), "--config", file],
+    ]);
+    const list = async (headers: Record<string, string>) =>
+      (await fetch(`${url}/api/v1/sandboxes`, { headers })).status;
+    const withKey = { "x-api-key": "the-only-key-of-this-test" };
+    expect(await list(withKey)).toBe(200);
+    await writeFile(file, "logging: { format: json }\n");
+    child.kill("SIGHUP");
+    await vi.waitUntil(async () => (await list(withKey)) === 401, { timeout: 30_000 });
+    expect(await list({})).toBe(401);
+    child.kill("SIGTERM");
+    const { stderr } = await ended;
+    expect(stderr).toContain("are gone and apply: nobody is let in");
+    expect(stderr).toContain("auth.enabled changed too; that needs a restart");
+  });
+
   test("takes up limits and defaults at SIGHUP, and names what needs a restart", async () => {
     const file = path.join(dir, "alcove.yaml");
     await writeFile(file, "defaults: { max_sandboxes: 1 }\nlogging: { format: json }\n");

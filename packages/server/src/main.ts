@@ -118,10 +118,19 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
       const { takenOver, needRestart } = changes(changed, { started, applied });
       applied = changed;
       logger.level = changed.logging.level;
-      if (changed.auth.enabled === started.auth.enabled) app.replaceKeys(changed.auth);
+      app.replaceKeys(changed.auth);
       // Whoever applies them reads them from this object, each time.
       Object.assign(config.defaults, changed.defaults);
       sandboxes.limitsChanged();
+      if (started.auth.enabled && changed.auth.apiKey === "" && changed.auth.adminApiKey === "")
+        logger.warn(
+          "auth.api_key and auth.admin_api_key are gone and apply: nobody is let in; give a key and send SIGHUP again, " +
+            "or restart the service if it is to run without keys",
+        );
+      if (!started.auth.enabled && changed.auth.enabled)
+        logger.warn(
+          "auth was switched on, which needs a restart: until then everybody who reaches the service is let in",
+        );
       if (needRestart.length > 0)
         logger.warn({ settings: needRestart }, `${needRestart.join(", ")} changed too; that needs a restart`);
       logger.info(

@@ -4,6 +4,7 @@ import { printable } from "../terminal/printable.ts";
 import { elapsed } from "../terminal/text.ts";
 import { version } from "../version.ts";
 import { type ConfigFlags, loadLocalConfig } from "./load-config.ts";
+import { oneAtATime } from "./one-at-a-time.ts";
 
 /** One Ctrl-C reaches a process several times: from the terminal, from npm, from the start script. */
 const sameKeypressMs = 750;
@@ -36,13 +37,14 @@ export async function serve(flags: ConfigFlags): Promise<void> {
       }),
     ),
   );
-  process.on("SIGHUP", () => {
-    loadLocalConfig(flags).then(
-      (again) => service.reload(again.config),
-      (error: unknown) =>
-        logger.error({ err: error }, "the configuration cannot be read; nothing has changed"),
-    );
+  const reload = oneAtATime(async () => {
+    try {
+      service.reload((await loadLocalConfig(flags)).config);
+    } catch (error) {
+      logger.error({ err: error }, "the configuration cannot be read; nothing has changed");
+    }
   });
+  process.on("SIGHUP", reload);
   const signal = await stopping;
   logger.info({ signal }, "stopping; sandboxes stay unless server.destroy_on_exit is set");
   await service.close();

@@ -169,8 +169,11 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
 declare module "fastify" {
   interface FastifyInstance {
     callsUnderWay: CallsUnderWay;
-    /** From now on these are the keys; streams and WebSockets of others end. */
-    replaceKeys(keys: { apiKey: string; adminApiKey: string }): void;
+    /**
+     * From now on these are the keys; streams and WebSockets of others end. Without any nobody is let in: whether keys
+     * are asked for stays as it was at the start.
+     */
+    replaceKeys(keys: { apiKey: string; adminApiKey: string; adminFallbackEnabled?: boolean }): void;
   }
 }
 

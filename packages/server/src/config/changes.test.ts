@@ -23,8 +23,30 @@ it("names what a reload takes over, and what needs a restart, as a file spells i
   expect(changes(after, { started, applied: after })).toEqual({ takenOver: [], needRestart });
 });
 
-it("keys need a restart too when auth is switched on or off", () => {
+it("a service that asks for keys takes over that there are none; that it asks for none needs a restart", () => {
   const after = configOf({});
-  const needRestart = ["auth.api_key", "auth.enabled"];
-  expect(changes(after, { started, applied: started })).toEqual({ takenOver: [], needRestart });
+  expect(changes(after, { started, applied: started })).toEqual({
+    takenOver: ["auth.api_key"],
+    needRestart: ["auth.enabled"],
+  });
+});
+
+it("a service that asks for no keys needs a restart to ask for them", () => {
+  const open = configOf({});
+  const after = configOf({ ALCOVE_AUTH_API_KEY: "0123456789abcdef" });
+  expect(changes(after, { started: open, applied: open })).toEqual({
+    takenOver: [],
+    needRestart: ["auth.api_key", "auth.enabled"],
+  });
+});
+
+it("who administers without a key of its own is taken over with the keys", () => {
+  const after = configOf({
+    ALCOVE_AUTH_API_KEY: "0123456789abcdef",
+    ALCOVE_AUTH_ADMIN_FALLBACK_ENABLED: "false",
+  });
+  expect(changes(after, { started, applied: started })).toEqual({
+    takenOver: ["auth.admin_fallback_enabled"],
+    needRestart: [],
+  });
 });

@@ -2,19 +2,20 @@ import type { Config } from "./config.ts";
 import { configKeys } from "./keys.ts";
 
 const isDefault = (name: string) => name.startsWith("defaults.");
-const isAuth = (name: string) => name === "auth.apiKey" || name === "auth.adminApiKey";
+const keysOfAccess = ["auth.apiKey", "auth.adminApiKey", "auth.adminFallbackEnabled"];
 
 /**
  * The keys that differ, as a file spells them: those that a running service takes over, and those that need a restart.
+ * A service that asks for keys takes over whatever became of them, also that there are none; one that asks for none
+ * starts to ask at a restart.
  * @param started with what it was started: what needs a restart is compared with that. @param applied what it last read.
  */
 export function changes(
   after: Config,
   { started, applied }: { started: Config; applied: Config },
 ): { takenOver: string[]; needRestart: string[] } {
-  const authStays = after.auth.enabled === started.auth.enabled;
   const isTakenOver = (name: string) =>
-    isDefault(name) || name === "logging.level" || (authStays && isAuth(name));
+    isDefault(name) || name === "logging.level" || (started.auth.enabled && keysOfAccess.includes(name));
   return {
     takenOver: differing(applied, after).filter(isTakenOver).map(keyOf),
     needRestart: differing(started, after)

@@ -4,7 +4,7 @@ import { chmod, glob, mkdir, open, readdir, readFile, rename, rm, stat, utimes }
 import path from "node:path";
 import { type Static, Type } from "typebox";
 import { Value } from "typebox/value";
-import { ProviderError } from "../ports/errors.ts";
+import { ProviderError, Unavailable } from "../ports/errors.ts";
 import type { StoredImage } from "../ports/image-store.ts";
 import { hostImage } from "./image-name.ts";
 
@@ -50,10 +50,8 @@ export class ImageDisk {
 
   /** Makes the folders and removes what dead processes left. */
   async open(): Promise<void> {
-    for (const folder of [this.#names, this.#rootfs, this.#tmp]) await mkdir(folder, { recursive: true });
-    // Images may hold folders that anybody can write to: the machine's other users stay outside. A service that is not
-    // root starts sandboxes under ids of its own, which have to pass.
-    if (process.getuid?.() === 0) await chmod(path.dirname(this.#names), 0o700);
+    await mkdir(this.#dataDir, { recursive: true });
+    await this.#makeFolders();
     for (const name of await readdir(this.#tmp)) {
       const [pid = "", start = ""] = name.split("-");
       if (startTimeOf(Number(pid)) !== start) await removeTree(path.join(this.#tmp, name));
@@ -72,18 +70,43 @@ export class ImageDisk {
     }
   }
 
+  /** @throws Unavailable when there is no data directory to make them in. */
+  async #makeFolders(): Promise<void> {
+    for (const folder of [path.dirname(this.#names), this.#names, this.#rootfs, this.#tmp]) {
+      await mkdir(folder).catch((cause: unknown) => {
+        if (isCode(cause, "EEXIST")) return;
+        if (!isCode(cause, "ENOENT")) throw cause;
+        throw new Unavailable(`the data directory ${this.#dataDir} is gone: bring it back`, { cause });
+      });
+    }
+    // Images may hold folders that anybody can write to: the machine's other users stay outside. A service that is not
+    // root starts sandboxes under ids of its own, which have to pass.
+    if (process.getuid?.() === 0) await chmod(path.dirname(this.#names), 0o700);
+  }
+
+  /** What `act` gives; when somebody removed the folders under the service, they are made again for a second try. */
+  async #withFolders<T>(act: () => Promise<T>): Promise<T> {
+    try {
+      return await act();
+    } catch (error) {
+      if (!isCode(error, "ENOENT")) throw error;
+      await this.#makeFolders();
+      return await act();
+    }
+  }
+
   /** A fresh folder that goes away with the returned stack. */
   async temporary(stack: AsyncDisposableStack): Promise<string> {
     const mark = `${process.pid}-${startTimeOf(process.pid)}-${randomBytes(6).toString("hex")}`;
     const folder = path.join(this.#tmp, mark);
-    await mkdir(folder, { mode: 0o700 });
+    await this.#withFolders(() => mkdir(folder, { mode: 0o700 }));
     stack.defer(() => removeTree(folder));
     return folder;
   }
 
   /** Every stored image by its name. One `stat` when nothing has changed. */
   async images(): Promise<Map<string, StoredImage>> {
-    const { mtimeMs } = await stat(this.#names);
+    const { mtimeMs } = await this.#withFolders(() => stat(this.#names));
     if (this.#cached?.mtimeMs === mtimeMs) return this.#cached.images;
     const images = new Map<string, StoredImage>();
     for (const file of await readdir(this.#names)) {

@@ -36,6 +36,27 @@ function file(name: string, content: string | Buffer): string {
 }
 
 describe("the image store", () => {
+  it("makes its folders again when they were removed under it; without a data directory it is unavailable", async () => {
+    const { dir } = await busyboxRootfs();
+    const store = await open();
+    await store.importFrom(dir, "tiny", options);
+    fs.rmSync(path.join(dataDir, "images"), { recursive: true });
+    await expect(store.resolve("tiny", options)).rejects.toMatchObject({
+      code: "not_found",
+      message: expect.stringContaining("get it with: alcove image pull"),
+    });
+    expect(await store.list(options)).toEqual([]);
+    fs.rmSync(path.join(dataDir, "images"), { recursive: true });
+    const again = await store.importFrom(dir, "tiny", options);
+    expect(await store.resolve("tiny", options)).toEqual(again);
+    fs.renameSync(dataDir, `${dataDir}.away`);
+    await expect(store.resolve("tiny", options)).rejects.toMatchObject({
+      code: "unavailable",
+      message: expect.stringContaining(dataDir),
+    });
+    fs.renameSync(`${dataDir}.away`, dataDir);
+  });
+
   it("imports a directory, resolves it in well under a millisecond, lists and removes it", async () => {
     const { dir } = await busyboxRootfs();
     const store = await open();
