@@ -7,8 +7,8 @@ import { exitFields, lostField, OutputDecoder, type OutputText } from "./output-
 import { ResponseStream } from "./response-stream.ts";
 
 /**
- * Writes a command's output as one JSON object per line. Ends with an `exit` line; a stream without one was cut: the
- * sandbox ended, or the service stopped and the next process continues it. A slow reader slows the command down. docs/api/exec.md.
+ * Writes a command's output as one JSON object per line. Ends with an `exit` line, with reason `lost` when
+ * the sandbox ended; a stream without one was cut and can be picked up, from the next process if this one stops. A slow reader slows the command down. docs/api/exec.md.
  */
 export async function sendExecStream(
   reply: FastifyReply,

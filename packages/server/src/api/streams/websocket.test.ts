@@ -32,7 +32,6 @@ async function heldCommand(pingMs = 300) {
   const follow: ExecFollow = {
     execId: "ex-abcdefgh" as ExecId,
     pid: 1,
-    sandboxRuns: true,
     events: {
       [Symbol.asyncIterator]: () => ({
         next: () => left.promise.then(() => ({ done: true as const, value: undefined })),
@@ -120,51 +119,44 @@ it("a client that stays keeps its held input, however much it is", async () => {
   await expect.poll(() => state.taken, generous).toBe(20_000_000);
 }, 70_000);
 
-it.each([
-  [true, 1001, []],
-  [false, 1011, [{ type: "error", code: "unavailable", message: "the sandbox ended while the command ran" }]],
-])(
-  "output that ends without an exit while the sandbox runs (%s) closes with %i",
-  async (sandboxRuns, code, said) => {
-    const follow: ExecFollow = {
-      execId: "ex-abcdefgh" as ExecId,
-      pid: 1,
-      sandboxRuns,
-      events: (async function* () {
-        yield* [];
-      })(),
-      writeStdin: () => Promise.resolve(),
-      watchInput: () => undefined,
-      closeStdin: () => Promise.resolve(),
-      [Symbol.asyncDispose]: () => Promise.resolve(),
-    };
-    const server = new WebSocketServer({ host: "127.0.0.1", port: 0 });
-    closing.push(() => server.close());
-    await new Promise((resolve) => server.on("listening", resolve));
-    const gone = new AbortController();
-    server.on("connection", (socket) =>
-      new WebSocketExec({
-        socket,
-        sandboxId: "sb",
-        execId: follow.execId,
-        execs: { stream: () => Promise.resolve(follow) } as unknown as ExecService,
-        call: {
-          signal: gone.signal,
-          abort: () => undefined,
-          setPatience: () => undefined,
-          end: () => undefined,
-        },
-        logger: silentLogger,
-      }).open(),
-    );
-    const client = new WebSocket(`ws://127.0.0.1:${(server.address() as AddressInfo).port}`);
-    const messages: unknown[] = [];
-    client.on("message", (data) => messages.push(JSON.parse(String(data))));
-    client.on("open", () => client.send(JSON.stringify({ type: "start", command: "cat" })));
-    const closed = await new Promise((resolve) => client.on("close", resolve));
-    expect([closed, messages]).toEqual([code, said]);
-  },
-);
+it("output that ends without an exit closes with 1001, so that the command is attached to again", async () => {
+  const follow: ExecFollow = {
+    execId: "ex-abcdefgh" as ExecId,
+    pid: 1,
+    events: (async function* () {
+      yield* [];
+    })(),
+    writeStdin: () => Promise.resolve(),
+    watchInput: () => undefined,
+    closeStdin: () => Promise.resolve(),
+    [Symbol.asyncDispose]: () => Promise.resolve(),
+  };
+  const server = new WebSocketServer({ host: "127.0.0.1", port: 0 });
+  closing.push(() => server.close());
+  await new Promise((resolve) => server.on("listening", resolve));
+  const gone = new AbortController();
+  server.on("connection", (socket) =>
+    new WebSocketExec({
+      socket,
+      sandboxId: "sb",
+      execId: follow.execId,
+      execs: { stream: () => Promise.resolve(follow) } as unknown as ExecService,
+      call: {
+        signal: gone.signal,
+        abort: () => undefined,
+        setPatience: () => undefined,
+        end: () => undefined,
+      },
+      logger: silentLogger,
+    }).open(),
+  );
+  const client = new WebSocket(`ws://127.0.0.1:${(server.address() as AddressInfo).port}`);
+  const messages: unknown[] = [];
+  client.on("message", (data) => messages.push(JSON.parse(String(data))));
+  client.on("open", () => client.send(JSON.stringify({ type: "start", command: "cat" })));
+  const closed = await new Promise((resolve) => client.on("close", resolve));
+  expect([closed, messages]).toEqual([1001, []]);
+});
 
 it("a client that is behind with its output hears the last of what was taken of its input", async () => {
   const { client, state } = await heldCommand(60_000);

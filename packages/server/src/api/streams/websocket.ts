@@ -4,7 +4,7 @@ import type { ExecFollow } from "../../core/exec/exec-follower.ts";
 import type { ExecService } from "../../core/exec/exec-service.ts";
 import { CallerGone, CallerRevoked, ShuttingDown } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
-import { BadRequest, Unavailable } from "../../ports/errors.ts";
+import { BadRequest } from "../../ports/errors.ts";
 import type { ExecId } from "../../ports/ids.ts";
 import { toDomainError } from "../error-map.ts";
 import { Excessive, refuseExcess } from "../json-body.ts";
@@ -208,8 +208,7 @@ export class WebSocketExec {
       }
       if (ended) this.#close(closeCodes.normal);
       // Only the way to the sandbox is broken: the client attaches again, as after any other cut.
-      else if (follow.sandboxRuns) this.#close(closeCodes.goingAway);
-      else this.#fail(new Unavailable("the sandbox ended while the command ran"));
+      else this.#close(closeCodes.goingAway);
     } catch (error) {
       if (!(error instanceof CallerGone || this.#call.signal.reason instanceof ShuttingDown))
         this.#fail(error);

@@ -44,8 +44,9 @@ export class ExecAttacher {
       });
     }
     const { attached, reader } = await this.#tracker.attach(target, id, attach);
-    const reading = { view: attached, reader, signal, from, lossless, input };
-    return Object.assign(this.#follower.follow(target, reading), { info: attached.info });
+    const { startedAt } = attached.info;
+    const reading = { view: attached, reader, signal, from, lossless, input, startedAt };
+    return Object.assign(this.#follower.followToEnd(target, reading), { info: attached.info });
   }
 
   /**

@@ -1,8 +1,9 @@
 import { CallerGone, ShuttingDown } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
+import type { Clock } from "../../ports/clock.ts";
 import { Unavailable } from "../../ports/errors.ts";
 import type { ExecId } from "../../ports/ids.ts";
-import type { ExecEvent, ExecView } from "../../ports/sandbox-operations.ts";
+import type { ExecEvent, ExecExit, ExecView } from "../../ports/sandbox-operations.ts";
 import type { ExecTarget } from "./exec-target.ts";
 import type { ExecReader, ExecTracker } from "./exec-tracker.ts";
 import { type FollowedEvent, LastingView } from "./lasting-view.ts";
@@ -12,8 +13,6 @@ export interface ExecFollow extends AsyncDisposable {
   readonly execId: ExecId;
   readonly pid: number;
   readonly events: AsyncIterable<FollowedEvent>;
-  /** After events that ended without an exit: whether the sandbox goes on, so that the command can be asked for again. */
-  readonly sandboxRuns: boolean;
   writeStdin(data: Uint8Array): Promise<void>;
   closeStdin(): Promise<void>;
   /**
@@ -26,13 +25,27 @@ export interface ExecFollow extends AsyncDisposable {
 /** Follows commands, over breaks of their connection, and tells the tracker what it sees of their ends. */
 export class ExecFollower {
   readonly #tracker: ExecTracker;
+  readonly #clock: Clock;
   readonly #logger: Logger;
   /** Who has each named input now. */
   readonly #inputs = new Map<string, LastingView>();
 
-  constructor(options: { tracker: ExecTracker; logger: Logger }) {
+  constructor(options: { tracker: ExecTracker; clock: Clock; logger: Logger }) {
     this.#tracker = options.tracker;
+    this.#clock = options.clock;
     this.#logger = options.logger;
+  }
+
+  /**
+   * As `follow`, and a command whose sandbox ends under it ends too, with reason `lost`: a stream without an exit can then be
+   * picked up again.
+   */
+  followToEnd(
+    target: ExecTarget,
+    reading: Parameters<ExecFollower["follow"]>[1] & { startedAt: Date },
+  ): ExecFollow {
+    const follow = this.follow(target, reading);
+    return { ...follow, events: this.#ending(target, follow.events, reading) };
   }
 
   /** @param reading.from offset of the first byte wanted. @param reading.until for a view that is not to follow. */
@@ -71,7 +84,6 @@ export class ExecFollower {
       }
     };
     const onAbort = () => void closeView();
-    const sandboxRuns = () => this.#tracker.follows(target.row.id);
     if (signal.aborted) onAbort();
     else signal.addEventListener("abort", onAbort, { once: true });
     return {
@@ -81,9 +93,6 @@ export class ExecFollower {
       writeStdin: (data) => lasting.writeStdin(data),
       closeStdin: () => lasting.closeStdin(),
       watchInput: (listener) => lasting.watchInput(listener),
-      get sandboxRuns() {
-        return sandboxRuns();
-      },
       [Symbol.asyncDispose]: async () => {
         signal.removeEventListener("abort", onAbort);
         if (this.#inputs.get(key) === lasting) this.#inputs.delete(key);
@@ -111,6 +120,29 @@ export class ExecFollower {
     void feed();
   }
 
+  async *#ending(
+    target: ExecTarget,
+    events: AsyncIterable<FollowedEvent>,
+    reading: { from: number; signal: AbortSignal; startedAt: Date },
+  ): AsyncGenerator<FollowedEvent> {
+    const { from, signal, startedAt } = reading;
+    const ended = () => !signal.aborted && this.#tracker.sandboxEnded(target.row.id);
+    let outputBytes = from;
+    let exited = false;
+    try {
+      for await (const event of events) {
+        yield event;
+        if (event.type === "exit") exited = true;
+        else outputBytes = event.offset + event.data.length;
+      }
+    } catch (error) {
+      if (exited || !ended()) throw error;
+      this.#logger.debug({ sandbox_id: target.row.id, err: error }, "a command's sandbox ended under it");
+    }
+    if (ended())
+      yield { type: "exit", exit: lostExit({ startedAt, endedAt: this.#clock.now(), outputBytes }) };
+  }
+
   /** The events of a view; an exit is told to the tracker, an abort of the signal throws its reason. */
   async *#watched(
     target: ExecTarget,
@@ -128,6 +160,12 @@ export class ExecFollower {
     }
     if (signal.aborted) throw abortError(signal.reason);
   }
+}
+
+/** Of a command that went with its sandbox, as a kill of all its processes looks. */
+function lostExit(known: Pick<ExecExit, "startedAt" | "endedAt" | "outputBytes">): ExecExit {
+  const durationMs = Math.max(0, known.endedAt.getTime() - known.startedAt.getTime());
+  return { ...known, exitCode: 137, reason: "lost", durationMs };
 }
 
 function inputKey(sandboxId: string, execId: ExecId, input: string): string {

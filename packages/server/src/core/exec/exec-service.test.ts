@@ -203,3 +203,37 @@ test.each([
     }
   },
 );
+
+test.each(["a stream", "one that is attached to"])(
+  "%s has one ending, also when its sandbox ends under the command, and none when only the connection is lost",
+  async (how) => {
+    for (const ends of [true, false]) {
+      const sandbox = new FakeSandbox();
+      const view = async () => ({
+        ...viewThat(false),
+        events: (async function* () {
+          yield { type: "output" as const, stream: "stdout" as const, data: Buffer.from("abc"), offset: 4 };
+          if (ends) sandbox.stopped();
+          throw new RuntimeGone("the connection broke");
+        })(),
+      });
+      const again = () => Promise.reject(new NotFound("no such command"));
+      const attaches = how === "a stream" ? [] : [view];
+      const attach = () => (attaches.shift() ?? again)();
+      using service = serviceOf(sandbox, { start: view, attach, get: async () => infoOf(made) });
+      sandbox.started("spawned");
+      await using follow =
+        how === "a stream"
+          ? await service.stream(sandbox.id, { command: "true" }, { signal, stdin: false })
+          : await service.output(sandbox.id, made, { signal, from: 4, follow: true });
+      const told: unknown[] = [];
+      const reading = (async () => {
+        for await (const event of follow.events) told.push(event);
+      })();
+      if (ends) await reading;
+      else await expect(reading).rejects.toThrow("the connection broke");
+      const exit = { reason: "lost", exitCode: 137, outputBytes: 7 };
+      expect(told.slice(1)).toMatchObject(ends ? [{ type: "exit", exit }] : []);
+    }
+  },
+);

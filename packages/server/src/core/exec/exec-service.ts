@@ -28,6 +28,7 @@ export interface ExecServiceLimits {
 export class ExecService implements Disposable {
   readonly #sandboxes: RunningSandboxes;
   readonly #ids: Pick<Ids, "execId">;
+  readonly #clock: Clock;
   readonly #tracker: ExecTracker;
   readonly #overBreaks: OverBreaks;
   readonly #starter: ExecStarter;
@@ -48,9 +49,10 @@ export class ExecService implements Disposable {
     const tracker = new ExecTracker({ sandboxes, events, clock, logger, disconnectGraceMs });
     const overBreaks = new OverBreaks({ tracker, clock });
     const starter = new ExecStarter({ sandboxes, events, ids, logger, deadlinesOf, tracker, overBreaks });
-    const follower = new ExecFollower({ tracker, logger });
+    const follower = new ExecFollower({ tracker, clock, logger });
     this.#sandboxes = sandboxes;
     this.#ids = ids;
+    this.#clock = clock;
     this.#tracker = tracker;
     this.#overBreaks = overBreaks;
     this.#starter = starter;
@@ -82,7 +84,7 @@ export class ExecService implements Disposable {
     return this.#buffered.run(sandboxId, input, options);
   }
 
-  /** Starts a command and follows it. When `signal` aborts, the reading ends and the command gets its grace. */
+  /** Starts a command and follows it to its end; that is reason `lost` when the sandbox ends first. When `signal` aborts, the reading ends and the command gets its grace. */
   async stream(
     sandboxId: string,
     input: ExecInput,
@@ -99,8 +101,10 @@ export class ExecService implements Disposable {
       detached: false,
       ...(options.input === undefined ? {} : { input: options.input }),
     });
+    const startedAt = this.#clock.now();
     const { view, reader } = await this.#starter.start(target, spec, "exec_stream");
-    const follow = this.#follower.follow(target, {
+    const follow = this.#follower.followToEnd(target, {
+      startedAt,
       view,
       reader,
       signal: options.signal,

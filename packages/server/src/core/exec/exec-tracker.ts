@@ -61,6 +61,7 @@ export class ExecTracker implements Disposable {
   readonly #disconnectGraceMs: number;
   readonly #sandboxes = new Map<string, TrackedSandbox>();
   readonly #unsubscribe: () => void;
+  #disposed = false;
 
   constructor(options: {
     sandboxes: Pick<RunningSandboxes, "subscribe">;
@@ -80,6 +81,7 @@ export class ExecTracker implements Disposable {
   }
 
   [Symbol.dispose](): void {
+    this.#disposed = true;
     this.#unsubscribe();
     for (const sandbox of this.#sandboxes.values()) sandbox.stop.abort(sandboxStopped);
     this.#sandboxes.clear();
@@ -105,6 +107,11 @@ export class ExecTracker implements Disposable {
   /** Whether commands can run in a sandbox, reachable now or not. */
   follows(sandboxId: string): boolean {
     return this.#sandboxes.has(sandboxId);
+  }
+
+  /** Whether a sandbox that was followed has ended, and its commands with it; not known once this is disposed. */
+  sandboxEnded(sandboxId: string): boolean {
+    return !this.#disposed && !this.follows(sandboxId);
   }
 
   /** Runs `start` for a new command and tells what became of it. The reader, absent for detached ones, is the caller's. */
