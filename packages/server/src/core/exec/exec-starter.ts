@@ -95,7 +95,12 @@ export class ExecStarter {
     try {
       const { started, reader } = await this.#tracker.start(
         target,
-        { execId: spec.execId, operation, detached: false },
+        {
+          execId: spec.execId,
+          operation,
+          detached: false,
+          maybeStarted: (error) => maybeStarted(error, deadline.signal),
+        },
         () =>
           this.#overBreaks.perform(target, deadline, async (execs, again) => {
             const running = again ? await this.#runs(execs, spec.execId, deadline) : undefined;
@@ -134,8 +139,9 @@ export class ExecStarter {
   ): Promise<{ pid: number }> {
     using deadline = deadlineAfter(startDeadlineMs);
     const known = this.#tracker.knows(target.row.id, spec.execId);
+    const maybe = (error: unknown) => maybeStarted(error, deadline.signal);
     const { started } = await this.#tracker
-      .start(target, { execId: spec.execId, operation: "exec", detached: true }, () =>
+      .start(target, { execId: spec.execId, operation: "exec", detached: true, maybeStarted: maybe }, () =>
         this.#overBreaks.perform(target, deadline, async (execs, again) => {
           const running = again ? await this.#runs(execs, spec.execId, deadline) : undefined;
           return running ?? execs.startDetached(spec, { signal: deadline.signal });
@@ -178,13 +184,17 @@ export class ExecStarter {
   async #endUnanswered(target: ExecTarget, execId: ExecId): Promise<void> {
     using deadline = deadlineAfter(cleanupDeadlineMs);
     const { signal } = deadline;
-    for (let notFound = 0; notFound < 2 && !signal.aborted; ) {
+    let notFound = 0;
+    // An end that was seen meanwhile, or one of the sandbox, leaves nothing to do.
+    while (!signal.aborted && this.#tracker.isUnanswered(target.row.id, execId)) {
       try {
         const { operations } = await this.#sandboxes.locate(target.row.id, { signal });
-        await operations.execs.kill(execId, { reason: "cancelled", signal });
+        const { exit } = await operations.execs.kill(execId, { reason: "cancelled", signal });
+        if (exit !== undefined) this.#tracker.sawExit(target.row.id, execId, exit);
         return;
       } catch (error) {
         if (error instanceof NotFound) notFound += 1;
+        if (notFound === 2) this.#tracker.neverStarted(target.row.id, execId);
         this.#logger.debug({ exec_id: execId, err: error }, "a command that did not start was not found");
       }
       await pause(unansweredPauseMs, undefined, { ref: false });

@@ -79,6 +79,66 @@ describe("ExecTracker", () => {
     expect(tracker.size).toBe(0);
   });
 
+  test("a start that may have been carried out is told as failed, and its end is not told again", async () => {
+    const give = () =>
+      tracker.start(sandbox.target, { ...started("ex-1"), maybeStarted: () => true }, () =>
+        Promise.reject(new RuntimeGone("the connection broke")),
+      );
+    const ends = [
+      // Told as it happens, or found in the list after the next connection.
+      async () => sandbox.exits.push({ execId: "ex-1" as never, exit: exitOf({}) }),
+      async () => {
+        sandbox.infos = [infoOf("ex-1", { exit: exitOf({}) })];
+        sandbox.replaced();
+      },
+      async () => {
+        sandbox.infos = [infoOf("ex-1")];
+        sandbox.replaced();
+        await settled();
+        sandbox.exits.push({ execId: "ex-1" as never, exit: exitOf({ reason: "cancelled" }) });
+      },
+      async () => {
+        sandbox.infos = [];
+        sandbox.replaced();
+      },
+      async () => sandbox.stopped(),
+    ];
+    for (const end of ends) {
+      told = [];
+      sandbox.started("spawned");
+      await settled();
+      await expect(give()).rejects.toThrow("the connection broke");
+      expect(tracker.isUnanswered(sandbox.id, "ex-1" as never)).toBe(true);
+      await end();
+      await settled();
+      expect(types()).toEqual(["exec.failed"]);
+      expect(tracker.size).toBe(0);
+    }
+  });
+
+  test("a start under the id of a command that runs, or was given up, tells no end of its own", async () => {
+    const again = () =>
+      tracker.start(sandbox.target, { ...started("ex-1"), maybeStarted: () => true }, () =>
+        Promise.reject(new RuntimeGone("the connection broke")),
+      );
+    sandbox.started("spawned");
+    await tracker.start(sandbox.target, started("ex-1"), async () => ({}));
+    await expect(again()).rejects.toThrow("the connection broke");
+    tracker.sawExit(sandbox.id, "ex-1" as never, exitOf({}));
+    expect(types()).toEqual(["exec.started", "exec.completed"]);
+    told = [];
+    await expect(again()).rejects.toThrow("the connection broke");
+    await expect(again()).rejects.toThrow("the connection broke");
+    expect(types()).toEqual(["exec.failed"]);
+    // The one before was never carried out.
+    await tracker.start(sandbox.target, started("ex-1"), async () => {
+      tracker.sawExit(sandbox.id, "ex-1" as never, exitOf({}));
+      return {};
+    });
+    expect(types()).toEqual(["exec.failed", "exec.started", "exec.completed"]);
+    expect(tracker.size).toBe(0);
+  });
+
   test("commands of a sandbox that ends are lost", async () => {
     sandbox.started("spawned");
     await tracker.start(sandbox.target, started("ex-1"), async () => ({}));

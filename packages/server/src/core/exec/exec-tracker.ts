@@ -22,13 +22,14 @@ export type ExecOperation = "exec" | "exec_stream";
 
 /**
  * One command whose end has not been told yet. `starting`: its start was asked for and not answered; an exit that
- * overtakes the answer waits in `earlyExit`. `running`: exec.started was told. It leaves the tracker with its exit.
+ * overtakes the answer waits in `earlyExit`. `running`: exec.started was told. `unanswered`: its start was given up and told
+ * as failed, though it may have been carried out; an end that is seen is not told again. It leaves the tracker with its exit.
  */
 interface TrackedExec {
   readonly execId: ExecId;
   readonly operation: ExecOperation;
   readonly detached: boolean;
-  phase: "starting" | "running";
+  phase: "starting" | "running" | "unanswered";
   earlyExit?: ExecExit;
   readers: number;
   /** A grace being announced to the sandbox; whoever attaches waits for it, so that attaching has the last word. */
@@ -101,7 +102,18 @@ export class ExecTracker implements Disposable {
 
   /** Whether a command of this id runs, or is being started. */
   knows(sandboxId: string, execId: ExecId): boolean {
-    return this.#sandboxes.get(sandboxId)?.execs.has(execId) === true;
+    const tracked = this.#sandboxes.get(sandboxId)?.execs.get(execId);
+    return tracked !== undefined && tracked.phase !== "unanswered";
+  }
+
+  /** Whether the start of this command was given up, and what became of it is not known. */
+  isUnanswered(sandboxId: string, execId: ExecId): boolean {
+    return this.#sandboxes.get(sandboxId)?.execs.get(execId)?.phase === "unanswered";
+  }
+
+  /** A start that was given up was not carried out. */
+  neverStarted(sandboxId: string, execId: ExecId): void {
+    if (this.isUnanswered(sandboxId, execId)) this.#sandboxes.get(sandboxId)?.execs.delete(execId);
   }
 
   /** Whether commands can run in a sandbox, reachable now or not. */
@@ -114,19 +126,31 @@ export class ExecTracker implements Disposable {
     return !this.#disposed && !this.follows(sandboxId);
   }
 
-  /** Runs `start` for a new command and tells what became of it. The reader, absent for detached ones, is the caller's. */
+  /**
+   * Runs `start` for a new command and tells what became of it. The reader, absent for detached ones, is the caller's.
+   * @param exec.maybeStarted whether a start that failed this way was perhaps carried out.
+   */
   async start<T>(
     target: { row: SandboxRow; operations: SandboxOperations },
-    exec: { execId: ExecId; operation: ExecOperation; detached: boolean },
+    exec: {
+      execId: ExecId;
+      operation: ExecOperation;
+      detached: boolean;
+      maybeStarted?: (error: unknown) => boolean;
+    },
     start: () => Promise<T>,
   ): Promise<{ started: T; reader: ExecReader }> {
     const sandbox = this.#sandboxOf(target);
     const earlier = sandbox.execs.get(exec.execId);
-    const tracked: TrackedExec = { ...exec, phase: "starting", readers: exec.detached ? 0 : 1 };
+    const { maybeStarted, ...begun } = exec;
+    const tracked: TrackedExec = { ...begun, phase: "starting", readers: exec.detached ? 0 : 1 };
     if (earlier === undefined) sandbox.execs.set(exec.execId, tracked);
     try {
       const started = await start();
       if (earlier !== undefined) sandbox.execs.set(exec.execId, tracked);
+      // One that was given up was not carried out if this one was: what was seen to end is this one.
+      if (earlier?.phase === "unanswered" && earlier.earlyExit !== undefined)
+        tracked.earlyExit = earlier.earlyExit;
       tracked.phase = "running";
       this.#emit(sandbox, "exec.started", {
         exec_id: exec.execId,
@@ -137,7 +161,11 @@ export class ExecTracker implements Disposable {
       else if (!this.#sandboxes.has(sandbox.row.id)) this.#lost(sandbox, tracked);
       return { started, reader: this.#reader(sandbox, tracked) };
     } catch (error) {
-      if (earlier === undefined) sandbox.execs.delete(exec.execId);
+      // What runs under this id already ends by itself, and what was given up was told to have failed.
+      if (earlier !== undefined) throw error;
+      const seenToEnd = tracked.earlyExit !== undefined;
+      if (!seenToEnd && maybeStarted?.(error) === true) Object.assign(tracked, unanswered);
+      else sandbox.execs.delete(exec.execId);
       if (!isRefusal(error)) this.#startFailed(sandbox, tracked, error);
       throw error;
     }
@@ -179,8 +207,9 @@ export class ExecTracker implements Disposable {
     const sandbox = this.#sandboxes.get(sandboxId);
     const tracked = sandbox?.execs.get(execId);
     if (sandbox === undefined || tracked === undefined) return;
-    if (tracked.phase === "starting") tracked.earlyExit ??= exit;
-    else this.#ended(sandbox, tracked, exit);
+    if (tracked.phase !== "running") tracked.earlyExit ??= exit;
+    if (tracked.phase === "unanswered") sandbox.execs.delete(execId);
+    if (tracked.phase === "running") this.#ended(sandbox, tracked, exit);
   }
 
   #sandboxOf(target: { row: SandboxRow; operations: SandboxOperations }): TrackedSandbox {
@@ -214,7 +243,7 @@ export class ExecTracker implements Disposable {
     this.#sandboxes.delete(id);
     sandbox.stop.abort(sandboxStopped);
     for (const tracked of sandbox.execs.values()) {
-      if (tracked.phase === "starting") continue;
+      if (tracked.phase !== "running") continue;
       this.#lost(sandbox, tracked);
     }
     sandbox.execs.clear();
@@ -266,7 +295,11 @@ export class ExecTracker implements Disposable {
   /** Learns the commands that run and gives those that nobody here reads a fresh grace, known before or not. */
   async #catchUp(sandbox: TrackedSandbox): Promise<void> {
     using deadline = deadlineAfter(controlDeadlineMs, sandbox.stop.signal);
-    for (const info of await sandbox.operations.execs.list({ signal: deadline.signal })) {
+    const before = [...sandbox.execs.values()].filter(({ phase }) => phase === "unanswered");
+    const infos = await sandbox.operations.execs.list({ signal: deadline.signal });
+    const listed = new Set(infos.map(({ execId }) => execId));
+    for (const { execId } of before) if (!listed.has(execId)) this.neverStarted(sandbox.row.id, execId);
+    for (const info of infos) {
       if (info.exit !== undefined) this.sawExit(sandbox.row.id, info.execId, info.exit);
       else {
         const tracked = this.#learn(sandbox, info);
@@ -409,6 +442,9 @@ export class ExecTracker implements Disposable {
     });
   }
 }
+
+/** Nobody reads it. */
+const unanswered = { phase: "unanswered", readers: 0 } as const;
 
 /** Told to the caller as his own mistake; nothing was started. */
 function isRefusal(error: unknown): boolean {
