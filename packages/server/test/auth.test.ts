@@ -131,6 +131,59 @@ describe("with keys", () => {
     }
   });
 
+  test("a key that is taken back ends the upload it came with, and the old file stays", async () => {
+    const admin = { "x-api-key": "admin-key" };
+    const client = new TestClient(server.url);
+    const { json } = await client.call("POST", "/api/v1/sandboxes", {}, admin);
+    const files = `/api/v1/sandboxes/${json.id}/files`;
+    await client.call("POST", files, { path: "/tmp/kept", content: "old" }, admin);
+    const upload = http.request(`${server.url}${files}?path=/tmp/kept`, {
+      method: "PUT",
+      headers: { "x-api-key": "client-key", "transfer-encoding": "chunked" },
+    });
+    const ended = new Promise((resolve) => upload.once("error", resolve).once("response", resolve));
+    const before = server.app.callsUnderWay.size;
+    upload.write(Buffer.alloc(10_000, 2));
+    await expect.poll(() => server.app.callsUnderWay.size, { timeout: 10_000 }).toBe(before + 1);
+    server.app.replaceKeys({ apiKey: "new-key", adminApiKey: "admin-key" });
+    try {
+      await ended;
+      await expect.poll(() => server.app.callsUnderWay.size, { timeout: 10_000 }).toBe(before);
+      expect((await client.call("GET", `${files}?path=/tmp/kept`, undefined, admin)).text).toBe("old");
+    } finally {
+      upload.destroy();
+      server.app.replaceKeys({ apiKey: "client-key", adminApiKey: "admin-key" });
+    }
+  });
+
+  test("a key that is taken back while the body is still coming is refused when it has come", async () => {
+    const body = JSON.stringify({ name: "from-a-slow-body" });
+    const spawn = http.request(`${server.url}/api/v1/sandboxes`, {
+      method: "POST",
+      headers: {
+        "x-api-key": "client-key",
+        "content-type": "application/json",
+        "content-length": body.length,
+      },
+    });
+    const arrived = new Promise<void>((resolve) => server.app.server.once("request", () => resolve()));
+    const answered = once(spawn, "response");
+    spawn.write(body.slice(0, 5));
+    await arrived;
+    // By the time a later request is answered this one's key was looked at.
+    expect(await status("/api/v1/sandboxes", { "x-api-key": "client-key" })).toBe(200);
+    server.app.replaceKeys({ apiKey: "new-key", adminApiKey: "admin-key" });
+    try {
+      spawn.end(body.slice(5));
+      const [response] = (await answered) as [http.IncomingMessage];
+      response.resume();
+      expect(response.statusCode).toBe(401);
+    } finally {
+      spawn.destroy();
+      server.app.replaceKeys({ apiKey: "client-key", adminApiKey: "admin-key" });
+    }
+  });
+
   test("a preflight needs none; with keys any origin and any Host may call", async () => {
     const preflight = await new TestClient(server.url).call("OPTIONS", "/api/v1/sandboxes", undefined, {
       origin: "https://app.example",

@@ -170,7 +170,7 @@ declare module "fastify" {
   interface FastifyInstance {
     callsUnderWay: CallsUnderWay;
     /**
-     * From now on these are the keys; streams and WebSockets of others end. Without any nobody is let in: whether keys
+     * From now on these are the keys; streams, transfers and WebSockets of others end. Without any nobody is let in: whether keys
      * are asked for stays as it was at the start.
      */
     replaceKeys(keys: { apiKey: string; adminApiKey: string; adminFallbackEnabled?: boolean }): void;
@@ -216,8 +216,20 @@ function guard(app: RouteApp, options: ApiOptions & { browsers: BrowserGuard; ca
       done(error as Error);
     }
   });
-  app.addHook("onRequest", async (request) => {
+  const mayDoThat = async (request: FastifyRequest) => {
     if (!request.is404) await checkAccess(request, (id) => options.sandboxes.ownerOf(id));
+  };
+  app.addHook("onRequest", mayDoThat);
+  // A body may take as long as its sender likes: what counts is the key when it has come.
+  app.addHook("preValidation", (request, _reply, done) => {
+    if (!auth.enabled || request.routeOptions.config.open === true || keys.knows(request.principal))
+      return done();
+    try {
+      request.principal = authenticate(keys, request.headers);
+    } catch (error) {
+      return done(error as Error);
+    }
+    mayDoThat(request).then(() => done(), done);
   });
 }
 

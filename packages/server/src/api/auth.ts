@@ -45,6 +45,11 @@ export class KeyCheck {
       .map(({ key, principal }) => ({ digest: digest(key), principal }));
   }
 
+  /** Whether it was this check that told who asks, and no earlier one. */
+  knows(principal: Principal): boolean {
+    return this.#known.some((known) => known.principal === principal);
+  }
+
   /** @returns who has this key; the last that is known by it when keys are the same. */
   principalOf(key: string): Principal | undefined {
     const offered = digest(key);

@@ -9,6 +9,8 @@ declare module "fastify" {
     readonly callerSignal: AbortSignal;
     /** The same signal, for a stream that has no end or can be picked up again: a stop of the service cuts it at once. */
     readonly endlessSignal: AbortSignal;
+    /** The same signal, for bytes that come or go for as long as the caller likes: it aborts when its key is taken back. */
+    readonly transferSignal: AbortSignal;
     /** The same signal, for a call whose outcome can be asked for afterwards: a stop of the service waits for it briefly. */
     readonly briefSignal: AbortSignal;
     callUnderWay: CallUnderWay | null;
@@ -44,6 +46,8 @@ export interface CallUnderWay {
   abort(reason: Error): void;
   /** `grace` until it is told otherwise. */
   setPatience(patience: Patience): void;
+  /** From now on it ends when the key it came with is taken back. A stream, which has no patience, does anyway. */
+  endWithKey(): void;
   end(): void;
 }
 
@@ -56,6 +60,7 @@ export class CallsUnderWay {
   readonly #calls = new Map<CallUnderWay, Patience>();
   /** What each call came with, its key among it. */
   readonly #headers = new WeakMap<CallUnderWay, IncomingHttpHeaders>();
+  readonly #transfers = new WeakSet<CallUnderWay>();
   #draining = false;
   #onEnd: (() => void) | undefined;
 
@@ -73,6 +78,7 @@ export class CallsUnderWay {
         this.#calls.set(call, patience);
         if (this.#draining && patience === "none") call.abort(new ShuttingDown());
       },
+      endWithKey: () => void this.#transfers.add(call),
       end: () => {
         this.#calls.delete(call);
         this.#onEnd?.();
@@ -83,10 +89,12 @@ export class CallsUnderWay {
     return call;
   }
 
-  /** Cuts the streams of callers who would be refused now. What was asked once and has an end is answered. */
+  /** Cuts the streams and transfers of callers who would be refused now. What was asked once and has an end is answered. */
   revoke(isAccepted: (headers: IncomingHttpHeaders) => boolean): void {
-    for (const [call, patience] of this.#calls)
-      if (patience === "none" && !isAccepted(this.#headers.get(call) ?? {})) call.abort(new CallerRevoked());
+    for (const [call, patience] of this.#calls) {
+      if (patience !== "none" && !this.#transfers.has(call)) continue;
+      if (!isAccepted(this.#headers.get(call) ?? {})) call.abort(new CallerRevoked());
+    }
   }
 
   async drain(graceMs: number): Promise<void> {
@@ -146,4 +154,11 @@ export function decorateCallerSignal(app: FastifyInstance, calls: CallsUnderWay)
   });
   app.decorateReply("endlessSignal", signalWith("none"));
   app.decorateReply("briefSignal", signalWith("brief"));
+  app.decorateReply("transferSignal", {
+    getter(this: FastifyReply) {
+      const call = callOf(this);
+      call.endWithKey();
+      return call.signal;
+    },
+  });
 }

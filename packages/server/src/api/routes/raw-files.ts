@@ -51,7 +51,7 @@ export function rawFileRoutes(app: RouteApp, options: { files: FileService }): v
     },
     handler: async (request, reply) => {
       const { path } = request.query;
-      const signal = reply.callerSignal;
+      const signal = reply.transferSignal;
       const { range: header, "if-range": condition } = request.headers;
       const range = header === undefined || condition !== undefined ? undefined : parseRange(header);
       const whole = async () => {
@@ -98,7 +98,7 @@ export function rawFileRoutes(app: RouteApp, options: { files: FileService }): v
       const options = defined({
         mode: mode === undefined || mode === "" ? undefined : parseMode("mode", mode),
         user: given(user),
-        signal: reply.callerSignal,
+        signal: reply.transferSignal,
       });
       await files.write(request.params.id, path, rawBody(request), options);
       return { status: "written" as const };
@@ -118,7 +118,7 @@ export function rawFileRoutes(app: RouteApp, options: { files: FileService }): v
       openapi: { responses: { 200: { description: "The tar.", content: tar } } },
     },
     handler: async (request, reply) => {
-      const signal = reply.callerSignal;
+      const signal = reply.transferSignal;
       const body = await files.archive(request.params.id, request.query.path, { signal });
       return reply.header("x-content-type-options", "nosniff").type("application/x-tar").send(body);
     },
@@ -138,7 +138,7 @@ export function rawFileRoutes(app: RouteApp, options: { files: FileService }): v
     },
     handler: async (request, reply) => {
       const { path, user } = request.query;
-      const options = defined({ user: given(user), signal: reply.callerSignal });
+      const options = defined({ user: given(user), signal: reply.transferSignal });
       const { entries } = await files.unpack(request.params.id, path, rawBody(request), options);
       return { status: "unpacked" as const, entries };
     },

@@ -66,6 +66,7 @@ async function heldCommand(pingMs = 300) {
           left.resolve();
         },
         setPatience: () => undefined,
+        endWithKey: () => undefined,
         end: () => undefined,
       },
       logger: silentLogger,
@@ -145,6 +146,7 @@ it("output that ends without an exit closes with 1001, so that the command is at
         signal: gone.signal,
         abort: () => undefined,
         setPatience: () => undefined,
+        endWithKey: () => undefined,
         end: () => undefined,
       },
       logger: silentLogger,
