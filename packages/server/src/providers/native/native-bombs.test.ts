@@ -1,11 +1,9 @@
 import { Readable } from "node:stream";
-import { afterAll, afterEach, beforeAll, expect, it } from "vitest";
-import { attackProbe, runScript } from "../../../test/support/attack-probe.ts";
-import { type NativeHome, nativeHome, testImage } from "../../../test/support/native.ts";
+import { expect, it } from "vitest";
+import { runScript } from "../../../test/support/attack-probe.ts";
+import { probedSandboxes, probePath } from "../../../test/support/native-sandboxes.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
-import { randomIds } from "../../platform/random-ids.ts";
-import type { RuntimeId, SandboxOperations } from "../../ports/index.ts";
-import type { NativeProvider } from "./native-provider.ts";
+import type { SandboxOperations } from "../../ports/index.ts";
 
 const soon = (ms = 20_000) => ({ signal: AbortSignal.timeout(ms) });
 /** Few enough for every machine that runs tests; what hurts is that they fill the memory of their sandbox. */
@@ -15,54 +13,18 @@ await describeWith(
   ["root", "agent", "launcher", "native", "busybox"],
   "fork bombs in small sandboxes",
   () => {
-    let home: NativeHome;
-    let provider: NativeProvider;
-    let probe: Buffer;
-    const made: RuntimeId[] = [];
-
-    beforeAll(async () => {
-      probe = await attackProbe();
-      home = await nativeHome();
-      provider = home.open({ pidsLimit });
-    }, 120_000);
-
-    afterEach(async () => {
-      await Promise.all(made.splice(0).map((runtimeId) => provider.destroy(runtimeId, soon())));
+    const sandboxes = probedSandboxes({
+      memoryMb: 64,
+      vcpus: 0.5,
+      config: { pidsLimit },
+      patienceMs: 20_000,
     });
-
-    afterAll(async () => {
-      await provider[Symbol.asyncDispose]();
-      await home.remove();
-    });
-
-    async function sandbox(
-      memoryMb: number,
-    ): Promise<{ runtimeId: RuntimeId; operations: SandboxOperations }> {
-      const runtimeId = randomIds.runtimeId();
-      made.push(runtimeId);
-      const sandboxId = randomIds.sandboxId();
-      await provider.spawn(
-        {
-          runtimeId,
-          sandboxId,
-          image: testImage,
-          memoryMb,
-          vcpus: 0.5,
-          env: {},
-          expiresInMs: 600_000,
-          metadata: {},
-        },
-        soon(),
-      );
-      return { runtimeId, operations: provider.sandbox(runtimeId) };
-    }
 
     /** Starts a bomb that has more processes than memory for them. @returns how its command ends. */
     async function bomb(operations: SandboxOperations, memoryMb: number, timeoutMs: number) {
-      await operations.files.write("/tmp/bomb", Readable.from([probe]), { ...soon(), mode: 0o755 });
       const kilobytes = Math.ceil((memoryMb * 1024 * 2) / pidsLimit);
       // The command's first process is small, so that the kernel takes others when memory is short.
-      const script = `/tmp/bomb fork-bomb ${kilobytes} 0 & exec sleep 60`;
+      const script = `${probePath} fork-bomb ${kilobytes} 0 & exec sleep 60`;
       const ended = runScript(operations, script, { user: "1000", timeoutMs });
       ended.catch(() => undefined);
       await expect
@@ -73,10 +35,11 @@ await describeWith(
 
     it.each([16, 32, 128])(
       "in %i MB the deadline of a command holds, and files and figures answer",
+      { timeout: 60_000 },
       async (memoryMb) => {
-        const { operations } = await sandbox(memoryMb);
+        const { operations } = await sandboxes.spawn({ memoryMb });
         const { ended } = await bomb(operations, memoryMb, 3_000);
-        expect(await operations.files.stat("/tmp/bomb", soon(5_000))).toMatchObject({ type: "file" });
+        expect(await operations.files.stat(probePath, soon(5_000))).toMatchObject({ type: "file" });
         await operations.files.write("/tmp/while", Readable.from([Buffer.from("fine")]), soon(5_000));
         expect((await operations.stats(soon(5_000))).memoryLimitBytes).toBe(memoryMb << 20);
         const { exit } = await ended;
@@ -90,12 +53,16 @@ await describeWith(
 
     it.each([16, 32, 128])(
       "in %i MB destroy takes less than 5 s, and another sandbox goes on",
+      { timeout: 60_000 },
       async (memoryMb) => {
-        const [{ runtimeId, operations }, other] = [await sandbox(memoryMb), await sandbox(64)];
+        const [{ runtimeId, operations }, other] = [
+          await sandboxes.spawn({ memoryMb }),
+          await sandboxes.spawn(),
+        ];
         const { ended } = await bomb(operations, memoryMb, 60_000);
         expect((await runScript(other.operations, "echo fine")).output).toBe("fine\n");
         const startedAt = performance.now();
-        await provider.destroy(runtimeId, soon());
+        await sandboxes.provider.destroy(runtimeId, soon());
         expect(performance.now() - startedAt).toBeLessThan(5_000);
         await ended.catch(() => undefined);
       },

@@ -1,68 +1,25 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { readFile, stat } from "node:fs/promises";
-import { Readable } from "node:stream";
-import { afterAll, beforeAll, expect, it } from "vitest";
-import { attackProbe, runScript } from "../../../test/support/attack-probe.ts";
-import { type NativeHome, nativeHome, testImage } from "../../../test/support/native.ts";
+import { expect, it } from "vitest";
+import { runScript } from "../../../test/support/attack-probe.ts";
+import { probedSandboxes } from "../../../test/support/native-sandboxes.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
-import { randomIds } from "../../platform/random-ids.ts";
-import type { RuntimeId } from "../../ports/index.ts";
 import { findProgram } from "./find-program.ts";
-import type { NativeProvider } from "./native-provider.ts";
 
-const soon = (ms = 15_000) => ({ signal: AbortSignal.timeout(ms) });
 const memoryMb = 64;
 
 await describeWith(
   ["root", "agent", "launcher", "native", "busybox"],
   "what a sandbox cannot take from others",
   () => {
-    let home: NativeHome;
-    let provider: NativeProvider;
-    let probe: Buffer;
-    const made: RuntimeId[] = [];
+    const sandboxes = probedSandboxes({ memoryMb, patienceMs: 15_000 });
 
-    beforeAll(async () => {
-      probe = await attackProbe();
-      home = await nativeHome();
-      provider = home.open();
-    }, 120_000);
-
-    afterAll(async () => {
-      await Promise.all(made.map((runtimeId) => provider.destroy(runtimeId, soon())));
-      await provider[Symbol.asyncDispose]();
-      await home.remove();
-    });
-
-    async function sandbox(image = testImage) {
-      const runtimeId = randomIds.runtimeId();
-      made.push(runtimeId);
-      const sandboxId = randomIds.sandboxId();
-      await provider.spawn(
-        {
-          runtimeId,
-          sandboxId,
-          image,
-          memoryMb,
-          vcpus: 1,
-          env: {},
-          expiresInMs: 600_000,
-          metadata: {},
-        },
-        soon(),
-      );
-      const operations = provider.sandbox(runtimeId);
-      await operations.files.write("/tmp/probe", Readable.from([probe]), { ...soon(), mode: 0o755 });
-      return {
-        runtimeId,
-        run: async (script: string, user = "0") => (await runScript(operations, script, { user })).output,
-        /** Takes as much as it gets of something and keeps it. @returns how much that was. */
-        take: async (what: string, number: number) => {
-          const script = `/tmp/probe ${what} ${number} 300 > /tmp/${what} 2>&1 & while [ ! -s /tmp/${what} ]; do sleep 0.1; done; cat /tmp/${what}`;
-          return Number((await runScript(operations, script)).output);
-        },
-      };
+    async function sandbox(image?: string) {
+      const spawned = await sandboxes.spawn(image === undefined ? {} : { image });
+      const run = async (script: string, user = "0") =>
+        (await runScript(spawned.operations, script, { user })).output;
+      return { ...spawned, run };
     }
 
     it("terminals: one sandbox has 64, and others have theirs", async () => {
@@ -122,15 +79,17 @@ await describeWith(
       if ((await findProgram("flock")) === undefined) return context.skip("flock is not installed");
       const { run } = await sandbox("host");
       const program = "/usr/bin/env";
-      const holder = spawn("flock", [program, "sh", "-c", "echo held; exec sleep 60"], {
-        stdio: ["ignore", "pipe", "inherit"],
+      // It holds the lock until its input ends: of a signal only flock itself would hear.
+      const holder = spawn("flock", [program, "sh", "-c", "echo held; exec cat"], {
+        stdio: ["pipe", "pipe", "inherit"],
       });
       try {
         await once(holder.stdout, "data");
         expect(await run(`flock -n ${program} true && echo free`)).toBe("free\n");
       } finally {
-        holder.kill();
-        await once(holder, "exit");
+        const ended = once(holder, "exit");
+        holder.stdin.end();
+        await ended;
       }
     });
 

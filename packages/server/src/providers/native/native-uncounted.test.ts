@@ -1,66 +1,16 @@
 import { readFile } from "node:fs/promises";
-import { Readable } from "node:stream";
-import { afterAll, beforeAll, expect, it } from "vitest";
-import { attackProbe, runScript } from "../../../test/support/attack-probe.ts";
-import { type NativeHome, nativeHome, testImage } from "../../../test/support/native.ts";
+import { expect, it } from "vitest";
+import { runScript } from "../../../test/support/attack-probe.ts";
+import { probedSandboxes, probePath } from "../../../test/support/native-sandboxes.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
-import { randomIds } from "../../platform/random-ids.ts";
-import type { RuntimeId } from "../../ports/index.ts";
-import type { NativeProvider } from "./native-provider.ts";
 
-const soon = (ms = 30_000) => ({ signal: AbortSignal.timeout(ms) });
 const memoryMb = 32;
 
 await describeWith(
   ["root", "agent", "launcher", "native", "busybox"],
   "what the kernel holds for a sandbox and counts for nobody",
   () => {
-    let home: NativeHome;
-    let provider: NativeProvider;
-    let probe: Buffer;
-    const made: RuntimeId[] = [];
-
-    beforeAll(async () => {
-      probe = await attackProbe();
-      home = await nativeHome();
-      provider = home.open();
-    }, 120_000);
-
-    afterAll(async () => {
-      await Promise.all(made.map((runtimeId) => provider.destroy(runtimeId, soon())));
-      await provider[Symbol.asyncDispose]();
-      await home.remove();
-    });
-
-    async function sandbox(image = testImage, memory = memoryMb) {
-      const runtimeId = randomIds.runtimeId();
-      made.push(runtimeId);
-      const sandboxId = randomIds.sandboxId();
-      await provider.spawn(
-        {
-          runtimeId,
-          sandboxId,
-          image,
-          memoryMb: memory,
-          vcpus: 1,
-          env: {},
-          expiresInMs: 600_000,
-          metadata: {},
-        },
-        soon(),
-      );
-      const operations = provider.sandbox(runtimeId);
-      await operations.files.write("/tmp/probe", Readable.from([probe]), { ...soon(), mode: 0o755 });
-      return {
-        operations,
-        /** Takes as much as it gets of something and keeps it. @returns how much that was. */
-        take: async (what: string, number: number) => {
-          const out = `/tmp/${what}`;
-          const script = `/tmp/probe ${what} ${number} 300 > ${out} 2>&1 & while [ ! -s ${out} ]; do sleep 0.1; done; cat ${out}`;
-          return Number((await runScript(operations, script)).output);
-        },
-      };
-    }
+    const sandboxes = probedSandboxes({ memoryMb, patienceMs: 30_000 });
 
     it.each([
       ["routes", 200],
@@ -68,7 +18,7 @@ await describeWith(
     ])(
       "answers that nobody takes: %s of %i sockets of a small sandbox take no memory of the machine",
       async (what, sockets) => {
-        const { take } = await sandbox();
+        const { take } = await sandboxes.spawn();
         const before = await kernelMemory();
         await take(what, sockets);
         // Whatever else runs on this machine needs less than this.
@@ -77,7 +27,7 @@ await describeWith(
     );
 
     it("few sockets that tell of interfaces are to be had at a time, and programs that ask are answered", async () => {
-      const { operations, take } = await sandbox();
+      const { operations, take } = await sandboxes.spawn();
       const asks = async () => (await runScript(operations, "ip addr 2>&1")).output;
       expect(await asks()).toContain("127.0.0.1/8");
       const taken = await take("route-sockets", 1_000);
@@ -89,24 +39,24 @@ await describeWith(
     });
 
     it("programs that ask for interfaces are answered beside many connections, and however often they ask", async () => {
-      const { operations, take } = await sandbox(testImage, 64);
+      const { operations, take } = await sandboxes.spawn({ memoryMb: 64 });
       expect(await take("connections", 200)).toBe(200);
       expect((await runScript(operations, "ip addr 2>&1")).output).toContain("127.0.0.1/8");
       expect(await take("routes-in-turn", 600)).toBe(600);
     });
 
     it("neither memory for options of packets nor for compiled filters is to be had", async () => {
-      const { operations, take } = await sandbox();
+      const { operations, take } = await sandboxes.spawn();
       expect(await take("packet-options", 10)).toBe(0);
       expect(await take("filters", 10)).toBe(0);
-      const { output } = await runScript(operations, "/tmp/probe");
+      const { output } = await runScript(operations, probePath);
       for (const name of ["socket-filter", "reuseport-filter"])
         expect(output).toContain(`${name} refused 92\n`);
       for (const name of ["seccomp-filter", "prctl-filter"]) expect(output).toContain(`${name} refused 22\n`);
     });
 
     it("a process has no more than 4096 open files", async () => {
-      const { take } = await sandbox();
+      const { take } = await sandboxes.spawn();
       const taken = await take("files", 70_000);
       expect(taken).toBeGreaterThan(1_000);
       expect(taken).toBeLessThanOrEqual(4_096);
