@@ -127,9 +127,23 @@ export const ExecRequest = Type.Object(
 export type ExecRequest = Static<typeof ExecRequest>;
 
 const windowSize = {
-  cols: Type.Optional(Type.Integer({ minimum: 1, maximum: 65_535 })),
-  rows: Type.Optional(Type.Integer({ minimum: 1, maximum: 65_535 })),
+  cols: Type.Optional(
+    Type.Integer({
+      minimum: 1,
+      maximum: 65_535,
+      description: "Columns of the terminal, which this asks for unless tty is false; default 80.",
+    }),
+  ),
+  rows: Type.Optional(
+    Type.Integer({
+      minimum: 1,
+      maximum: 65_535,
+      description: "Rows of the terminal, which this asks for unless tty is false; default 24.",
+    }),
+  ),
 };
+
+const tty = Type.Optional(Type.Boolean({ description: "A terminal; default: when cols or rows are given." }));
 
 /** `POST /sandboxes/{id}/execs`: starts a detached command. docs/api/exec.md. */
 export const StartExecRequest = Type.Object(
@@ -141,7 +155,7 @@ export const StartExecRequest = Type.Object(
       }),
     ),
     stdin_encoding: inputEncoding,
-    tty: Type.Optional(Type.Boolean()),
+    tty,
     ...windowSize,
   },
   { $id: "StartExecRequest", additionalProperties: false, ...stdinEncoded },
@@ -310,7 +324,7 @@ export const WsClientMessage = Type.Union(
         type: Type.Literal("start"),
         ...commandFields,
         encoding: Type.Optional(OutputEncoding),
-        tty: Type.Optional(Type.Boolean()),
+        tty,
         ...windowSize,
         input: Type.Optional(InputName),
       },

@@ -58,9 +58,9 @@ export function stdinOf(request: {
   return undefined;
 }
 
-/** A PTY when asked for, or when columns and rows are given. docs/api/exec.md. */
+/** A PTY when asked for, or when columns or rows are given; what is not is the default's. docs/api/exec.md. */
 function windowOf(request: TerminalFields): WindowSize | undefined {
-  const sized = request.cols !== undefined && request.rows !== undefined;
+  const sized = request.cols !== undefined || request.rows !== undefined;
   if (request.tty === false || !(request.tty === true || sized)) return undefined;
   return { cols: request.cols ?? defaultWindow.cols, rows: request.rows ?? defaultWindow.rows };
 }
