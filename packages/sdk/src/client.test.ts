@@ -37,13 +37,14 @@ describe("AlcoveClient", () => {
 
   test("a refusal becomes an AlcoveError with the service's code, message and request id", async () => {
     handle = (_request, response) => {
-      response.writeHead(409, { "x-request-id": "r1" });
+      response.writeHead(409, { "x-request-id": "r1", "retry-after": "7" });
       response.end('{"code":"conflict","message":"taken","extra":1}');
     };
     using client = new AlcoveClient({ url });
     await expect(client.spawn({})).rejects.toMatchObject({
       name: "AlcoveError",
       status: 409,
+      retryAfterS: 7,
       code: "conflict",
       message: "taken",
       requestId: "r1",

@@ -14,6 +14,8 @@ export class AlcoveError extends Error {
   /** The whole error body. */
   readonly details: Readonly<Record<string, unknown>>;
   readonly requestId: string | undefined;
+  /** After how many seconds it may go through, where waiting helps. */
+  readonly retryAfterS: number | undefined;
 
   constructor(options: {
     status: number;
@@ -21,6 +23,7 @@ export class AlcoveError extends Error {
     message: string;
     details?: Record<string, unknown>;
     requestId?: string | undefined;
+    retryAfterS?: number | undefined;
     cause?: unknown;
   }) {
     super(options.message, options.cause === undefined ? {} : { cause: options.cause });
@@ -29,6 +32,7 @@ export class AlcoveError extends Error {
     this.code = options.code;
     this.details = options.details ?? {};
     this.requestId = options.requestId;
+    this.retryAfterS = options.retryAfterS;
   }
 }
 

@@ -212,7 +212,7 @@ export async function refusal(
   call: { method: string; path: string },
 ): Promise<AlcoveError> {
   const status = response.statusCode ?? 0;
-  const requestId = response.headers["x-request-id"];
+  const { "x-request-id": requestId, "retry-after": retryAfter } = response.headers;
   // The output of a command that ran into its deadline stands in the body of the refusal.
   const isJson = response.headers["content-type"]?.startsWith("application/json") === true;
   const body = parseErrorBody(
@@ -227,6 +227,7 @@ export async function refusal(
         : `${call.method} ${call.path}: ${status} ${response.statusMessage ?? ""}`.trimEnd(),
     details: body,
     requestId: typeof requestId === "string" ? requestId : undefined,
+    retryAfterS: /^\d+$/.test(retryAfter ?? "") ? Number(retryAfter) : undefined,
   });
 }
 

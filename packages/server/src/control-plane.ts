@@ -10,6 +10,7 @@ import { localWorkerId } from "./core/providers/provider-address.ts";
 import type { ProviderRegistry } from "./core/providers/provider-registry.ts";
 import { Limits } from "./core/quotas/limits.ts";
 import { Quotas } from "./core/quotas/quotas.ts";
+import { RateLimits } from "./core/rate-limits/rate-limits.ts";
 import { Reconciler } from "./core/reconcile/reconciler.ts";
 import { composeSandboxes } from "./core/sandboxes/compose.ts";
 import type { SandboxService } from "./core/sandboxes/sandbox-service.ts";
@@ -124,6 +125,7 @@ export async function openControlPlane(options: {
       clock: systemClock,
     }),
     events,
+    rateLimits: opened.use(new RateLimits({ settings: config.rateLimit, clock: systemClock })),
     config,
     version,
     startedAt: systemClock.now(),

@@ -121,6 +121,7 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
       app.replaceKeys(changed.auth);
       // Whoever applies them reads them from this object, each time.
       Object.assign(config.defaults, changed.defaults);
+      Object.assign(config.rateLimit, changed.rateLimit);
       sandboxes.limitsChanged();
       if (started.auth.enabled && changed.auth.apiKey === "" && changed.auth.adminApiKey === "")
         logger.warn(

@@ -17,6 +17,7 @@ import { docsPage } from "./docs-page.ts";
 import { errorHandler, httpStatus, pathOf, toDomainError } from "./error-map.ts";
 import { refuseExcess } from "./json-body.ts";
 import { openapiDocument } from "./openapi.ts";
+import { RequestLimit } from "./rate-limit.ts";
 import { encodingRefusal } from "./raw-body.ts";
 import { CallsUnderWay, decorateCallerSignal, requestIds } from "./request-context.ts";
 import { RouteTable } from "./route-table.ts";
@@ -50,6 +51,8 @@ const exposedHeaders = [
   "Idempotent-Replayed",
   "Content-Range",
   "Location",
+  "X-RateLimit-Limit",
+  "X-RateLimit-Remaining",
 ];
 
 /**
@@ -62,6 +65,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   const table = new RouteTable();
   const browsers = new BrowserGuard(config.server);
   const trail = new AuditTrail(options.audit);
+  const limit = new RequestLimit(options.rateLimits);
   const app = fastify({
     loggerInstance: logger,
     logController: new LogController({ disableRequestLogging: true }),
@@ -91,10 +95,12 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
       maxParamLength: 256,
       querystringParser: readQuery,
     },
-    frameworkErrors: (error, request, reply) =>
-      void trail
-        .refusedUnread(request, httpStatus[toDomainError(error).code])
-        .then(() => answerError(error, request, reply as FastifyReply)),
+    frameworkErrors: (error, request, reply) => {
+      const told = limit.isWithin(request.ip)
+        ? trail.refusedUnread(request, httpStatus[toDomainError(error).code])
+        : Promise.resolve();
+      void told.then(() => answerError(error, request, reply as FastifyReply));
+    },
     clientErrorHandler: (error, socket) => {
       if (!socket.writable || (error as NodeJS.ErrnoException).code === "ECONNRESET") socket.destroy();
       else socket.end(unreadableRequest);
@@ -133,7 +139,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   nameRequests(app);
   trail.attach(app);
   // After the plugins: a refused upgrade is closed by the websocket plugin, a preflight answered by the CORS plugin.
-  guard(app, { ...options, browsers, calls });
+  guard(app, { ...options, browsers, calls, limit });
   limitConnections(app, { ...options, maxConnections: config.server.maxConnections });
   table.watch(app);
 
@@ -183,7 +189,11 @@ const unreadableRequest = (() => {
 })();
 
 /** Request ids, the browser guard and keys, before anything else is done for a request. */
-function guard(app: RouteApp, options: ApiOptions & { browsers: BrowserGuard; calls: CallsUnderWay }): void {
+function guard(
+  app: RouteApp,
+  options: ApiOptions & { browsers: BrowserGuard; calls: CallsUnderWay; limit: RequestLimit },
+): void {
+  const { limit } = options;
   const { auth } = options.config;
   let keys = new KeyCheck(auth);
   app.decorate("replaceKeys", (changed: Parameters<RouteApp["replaceKeys"]>[0]) => {
@@ -205,12 +215,14 @@ function guard(app: RouteApp, options: ApiOptions & { browsers: BrowserGuard; ca
     try {
       request.principal = anybody;
       if (auth.enabled) {
-        if (open !== true) request.principal = authenticate(keys, request.headers);
+        if (open !== true)
+          request.principal = limit.letIn(request, reply, () => authenticate(keys, request.headers));
       } else {
         request.principal = localUser;
         if (probe !== true)
           options.browsers.check({ headers: request.headers, localAddress: request.socket.localAddress });
       }
+      if (probe !== true) limit.count(request, reply);
       done();
     } catch (error) {
       done(error as Error);

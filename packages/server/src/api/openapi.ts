@@ -108,7 +108,7 @@ const descriptions: Readonly<Record<number, string>> = {
   409: "It cannot be done in the state things are in.",
   413: "The body, or the answer, is too large.",
   415: "The Content-Type is not supported here.",
-  429: "A limit is reached; Retry-After says when waiting helps.",
+  429: "A limit is reached, of this or of requests; Retry-After says when waiting helps.",
   500: "The service or its backend failed; the log has it under the request id.",
   503: "Not now: try again.",
   507: "The disk is full.",
@@ -118,10 +118,10 @@ const descriptions: Readonly<Record<number, string>> = {
 function refusals(route: RouteOptions, schema: FastifySchema): number[] {
   const { open, probe } = route.config ?? {};
   if (probe === true) return [500];
-  const statuses = [400, 403, 500, 503];
+  const statuses = [400, 403, 429, 500, 503];
   if (open !== true) statuses.push(401);
   if (route.url.includes("/:")) statuses.push(404);
-  if (/\/(sandboxes|templates)/.test(route.url)) statuses.push(404, 408, 409, 413, 429, 507);
+  if (/\/(sandboxes|templates)/.test(route.url)) statuses.push(404, 408, 409, 413, 507);
   if (route.url.includes("/quotas")) statuses.push(507);
   if (schema.body !== undefined || schema.openapi?.requestContent !== undefined) statuses.push(413, 415);
   return [...new Set(statuses)].sort();

@@ -7,6 +7,7 @@ import type { FileService } from "../core/files/file-service.ts";
 import type { ProviderRegistry } from "../core/providers/provider-registry.ts";
 import type { Limits } from "../core/quotas/limits.ts";
 import type { Quotas } from "../core/quotas/quotas.ts";
+import type { RateLimits } from "../core/rate-limits/rate-limits.ts";
 import type { SandboxService } from "../core/sandboxes/sandbox-service.ts";
 import type { Templates } from "../core/templates/templates.ts";
 import type { Logger } from "../platform/logger.ts";
@@ -24,6 +25,7 @@ export interface ApiServices {
   templates: Templates;
   audit: AuditLog;
   answers: AnswerBudget;
+  rateLimits: RateLimits;
 }
 
 export interface ApiOptions extends ApiServices {

@@ -1,7 +1,7 @@
 import type { Config } from "./config.ts";
 import { configKeys } from "./keys.ts";
 
-const isDefault = (name: string) => name.startsWith("defaults.");
+const isLimit = (name: string) => name.startsWith("defaults.") || name.startsWith("rateLimit.");
 const keysOfAccess = ["auth.apiKey", "auth.adminApiKey", "auth.adminFallbackEnabled"];
 
 /**
@@ -15,7 +15,7 @@ export function changes(
   { started, applied }: { started: Config; applied: Config },
 ): { takenOver: string[]; needRestart: string[] } {
   const isTakenOver = (name: string) =>
-    isDefault(name) || name === "logging.level" || (started.auth.enabled && keysOfAccess.includes(name));
+    isLimit(name) || name === "logging.level" || (started.auth.enabled && keysOfAccess.includes(name));
   return {
     takenOver: differing(applied, after).filter(isTakenOver).map(keyOf),
     needRestart: differing(started, after)

@@ -14,6 +14,7 @@ const sound = {
   "auth.api_key": "0123456789abcdef0123",
   "server.cors_allowed_origins": "https://app.example.com",
   "defaults.max_sandboxes_per_owner": "5",
+  "rate_limit.enabled": "true",
   "providers.default": "native",
 };
 
@@ -36,6 +37,9 @@ describe("lintConfig()", () => {
     [{ "server.cors_allowed_origins": "[]" }, "cors-open"],
     [{ data_dir: ".alcove" }, "database-path-relative"],
     [{ "database.path": "alcove.db" }, "database-path-relative"],
+    [{ "rate_limit.enabled": "false" }, "rate-limit-weak"],
+    [{ "rate_limit.requests_per_minute": "6001" }, "rate-limit-weak"],
+    [{ "rate_limit.burst": "1001" }, "rate-limit-weak"],
     [{ "defaults.max_sandboxes": "0" }, "sandbox-cap-missing"],
     [{ "defaults.max_sandboxes_per_owner": "0" }, "owner-cap-missing"],
     [{ "defaults.max_ttl": "0s" }, "ttl-cap-missing"],

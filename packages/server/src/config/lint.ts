@@ -24,6 +24,8 @@ export interface LintFinding {
 }
 
 const shortestKey = 16;
+/** Above these a limit on requests protects nothing. */
+const weakest = { requestsPerMinute: 6_000, burst: 1_000 };
 
 /** See docs/configuration.md. */
 export const lintRules: readonly LintRule[] = [
@@ -123,6 +125,20 @@ export const lintRules: readonly LintRule[] = [
         : undefined;
     },
     advice: "list the origins of your pages exactly, such as https://app.example.com",
+  },
+  {
+    id: "rate-limit-weak",
+    level: "fail",
+    production: true,
+    check: ({ config: { rateLimit } }) => {
+      if (!rateLimit.enabled) return "rate_limit.enabled is false";
+      if (rateLimit.requestsPerMinute > weakest.requestsPerMinute)
+        return `rate_limit.requests_per_minute is ${rateLimit.requestsPerMinute}, above ${weakest.requestsPerMinute}`;
+      return rateLimit.burst > weakest.burst
+        ? `rate_limit.burst is ${rateLimit.burst}, above ${weakest.burst}`
+        : undefined;
+    },
+    advice: "set rate_limit.enabled: true, with limits that your clients need",
   },
   {
     id: "database-path-relative",

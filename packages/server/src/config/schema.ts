@@ -151,6 +151,21 @@ export const ConfigSchema = section(
       },
       "Keys.",
     ),
+    rate_limit: section(
+      {
+        enabled: flag(false, "Bound how often clients may ask."),
+        requests_per_minute: count(120, "Requests that each may send a minute in the long run.", 1),
+        burst: count(60, "Requests that each may send at once.", 1),
+        key_by: choice(
+          "owner",
+          ["owner", "api_key", "ip"],
+          "Who is counted: the owner (X-User-ID), else the key, else the address; the key, else the address; the address.",
+        ),
+        bucket_ttl: duration("15m", "How long what was counted of somebody who no longer asks is kept."),
+        cleanup_interval: duration("1m", "How often what is no longer kept is cleared away."),
+      },
+      "Rate limits.",
+    ),
     providers: section(
       {
         default: choice(

@@ -1,0 +1,83 @@
+import type { FastifyReply, FastifyRequest } from "fastify";
+import { RateLimited, type RateLimits } from "../core/rate-limits/rate-limits.ts";
+import type { Verdict } from "../core/rate-limits/token-buckets.ts";
+import { DomainError } from "../ports/errors.ts";
+import { anybody, localUser, offeredKeys, type Principal } from "./auth.ts";
+
+/** The limits as HTTP tells them. docs/api/authentication.md, Rate limits. */
+export class RequestLimit {
+  readonly #limits: RateLimits;
+
+  constructor(limits: RateLimits) {
+    this.#limits = limits;
+  }
+
+  /**
+   * Lets a request in by its key, but not from an address that guesses.
+   * @param authenticate @throws DomainError `unauthorized` for keys that are not accepted.
+   * @throws RateLimited, and what `authenticate` throws.
+   */
+  letIn(request: FastifyRequest, reply: FastifyReply, authenticate: () => Principal): Principal {
+    return this.#telling(request, reply, () => {
+      let principal: Principal;
+      try {
+        principal = authenticate();
+      } catch (error) {
+        if (error instanceof DomainError && error.code === "unauthorized")
+          this.#limits.checkKey(request.ip, undefined);
+        throw error;
+      }
+      this.#limits.checkKey(request.ip, principal.name);
+      return principal;
+    });
+  }
+
+  /** Counts a request of somebody who was let in. @throws RateLimited */
+  count(request: FastifyRequest, reply: FastifyReply): void {
+    this.#telling(request, reply, () => {
+      const verdict = this.#limits.count(callerOf(request));
+      if (verdict !== undefined) this.#tell(reply, verdict);
+    });
+  }
+
+  /** Counts a request that nobody can read, among those without an accepted key. @returns whether it is within the limit. */
+  isWithin(address: string): boolean {
+    try {
+      this.#limits.checkKey(address, undefined);
+      return true;
+    } catch (error) {
+      if (error instanceof RateLimited) return false;
+      throw error;
+    }
+  }
+
+  #telling<T>(request: FastifyRequest, reply: FastifyReply, check: () => T): T {
+    try {
+      return check();
+    } catch (error) {
+      if (error instanceof RateLimited) {
+        this.#tell(reply, error.verdict);
+        // A record for each would let anybody push out those of others.
+        request.audit = null;
+      }
+      throw error;
+    }
+  }
+
+  #tell(reply: FastifyReply, verdict: Verdict): void {
+    reply.header("x-ratelimit-limit", this.#limits.burst);
+    reply.header("x-ratelimit-remaining", verdict.remaining);
+  }
+}
+
+function callerOf(request: FastifyRequest): Parameters<RateLimits["count"]>[0] {
+  const { principal, ip: address } = request;
+  // Who has shown no key can name a new owner with every request.
+  if (principal === anybody) return { address, owner: undefined, key: undefined };
+  const named = request.headers["x-user-id"];
+  return {
+    address,
+    owner: principal.ownerId ?? (typeof named === "string" && named.trim() !== "" ? named.trim() : undefined),
+    key: principal === localUser ? offeredKeys(request.headers)[0] : principal.name,
+  };
+}
