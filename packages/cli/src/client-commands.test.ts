@@ -411,9 +411,13 @@ describe("exec", () => {
     expect(JSON.parse(result.stdout)).toEqual(done);
   });
 
-  test("--json lives through it as well", async () => {
+  test.each([
+    ["a stop of an earlier service", {}],
+    ["a stop", { goes_on: "shutting_down" }],
+    ["a connection that was lost", { goes_on: "connection_lost", stdout: "who", stderr: "" }],
+  ])("--json lives through %s as well", async (_what, told) => {
     const answers = [
-      { status: 503, json: { code: "unavailable", message: "shutting down", exec_id: "ex-aaaaaaaa" } },
+      { status: 503, json: { code: "unavailable", message: "503", exec_id: "ex-aaaaaaaa", ...told } },
       {
         chunks: [
           '{"stream":"stdout","data":"whole","offset":0}\n',
@@ -425,6 +429,7 @@ describe("exec", () => {
     const result = await run("exec", "--json", "sb-a", "x");
     expect(result.code).toBe(4);
     expect(JSON.parse(result.stdout)).toMatchObject({ stdout: "whole", stderr: "", exec_id: "ex-aaaaaaaa" });
+    expect(result.stderr).toContain("picking ex-aaaaaaaa up again");
   });
 
   test("--json keeps all that the end tells, and what is missing", async () => {

@@ -156,7 +156,7 @@ async function resumed(client: AlcoveClient, id: string, error: unknown): Promis
   // Earlier services did not tell; what is left of a command that ended with its sandbox came as `stdout`.
   const why = told ?? (stdout === undefined ? "shutting_down" : undefined);
   if (typeof execId !== "string" || typeof why !== "string") throw error;
-  if (why === "shutting_down") tellBroken(execId);
+  if (why === "shutting_down" || why === "connection_lost") tellBroken(execId);
   else process.stderr.write(`alcove: ${error.message}; reading the output of ${execId} as it comes\n`);
   const written: Record<"stdout" | "stderr", Buffer[]> = { stdout: [], stderr: [] };
   const progress = new OutputProgress();

@@ -166,7 +166,7 @@ export class BufferedExec {
       (await lostWithSandbox(this.#sandboxes, target, details)) ??
       new Unavailable(
         `the connection to sandbox ${id} was lost while command ${execId} ran, and it may go on for its grace: its output and end are at /sandboxes/${id}/execs/${execId}/output`,
-        { cause, details, retryAfterS: 1 },
+        { cause, details: { ...details, goes_on: "connection_lost" }, retryAfterS: 1 },
       )
     );
   }

@@ -201,6 +201,8 @@ test.each([
       expect(failure.message).toContain(`/sandboxes/${sandbox.id}/execs/${made}/output`);
       expect(failure.details).not.toHaveProperty("reason");
     }
+    const goesOn = told.code === "unavailable" ? "connection_lost" : undefined;
+    expect(failure.details.goes_on).toBe(goesOn);
   },
 );
 
