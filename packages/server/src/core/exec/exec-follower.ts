@@ -13,6 +13,7 @@ export interface ExecFollow extends AsyncDisposable {
   readonly execId: ExecId;
   readonly pid: number;
   readonly events: AsyncIterable<FollowedEvent>;
+  /** Resolves when more may be given. @throws Conflict, at once, when somebody else goes on with this input. */
   writeStdin(data: Uint8Array): Promise<void>;
   closeStdin(): Promise<void>;
   /**

@@ -167,6 +167,31 @@ describe("LastingView", () => {
     }
   });
 
+  test("what is written and waits ends at once when another view has the input, and so does what is written later", async () => {
+    const broken = Promise.withResolvers<void>();
+    for (const breaks of [false, true]) {
+      const first = viewOf([], breaks ? undefined : broken.promise);
+      const never = () => new Promise<void>(() => undefined);
+      Object.assign(first, { writeStdin: never, closeStdin: never });
+      const lasting = new LastingView({
+        view: first,
+        from: 0,
+        attach: never as never,
+        sandboxRuns: () => true,
+      });
+      const told = Array.fromAsync(lasting.events());
+      await settled();
+      const waiting = [lasting.writeStdin(Buffer.from("a")), lasting.closeStdin()];
+      lasting.leaveInput();
+      const ends = await Promise.allSettled([...waiting, lasting.writeStdin(Buffer.from("b"))]);
+      expect(ends.map((end) => end.status === "rejected" && end.reason.code)).toEqual(
+        Array(3).fill("conflict"),
+      );
+      void told;
+    }
+    broken.resolve();
+  });
+
   test("no attempt outlasts its patience, nor its closing", async () => {
     for (const patienceMs of [50, 600_000]) {
       const begun = Promise.withResolvers<void>();

@@ -1,6 +1,6 @@
 import { setTimeout as pause } from "node:timers/promises";
 import { deadlineAfter } from "../../platform/deadline.ts";
-import { DomainError, Unavailable } from "../../ports/errors.ts";
+import { Conflict, DomainError, Unavailable } from "../../ports/errors.ts";
 import type { ExecEvent, ExecInfo, ExecView } from "../../ports/sandbox-operations.ts";
 import { HeldInput } from "./held-input.ts";
 
@@ -27,6 +27,8 @@ export class LastingView {
   readonly #until: number | undefined;
   readonly #input = new HeldInput();
   #inputLeft = false;
+  /** Ends each write that waits when the input is left. */
+  readonly #waitingWrites = new Set<(error: Conflict) => void>();
   /** How much of the input has arrived; undefined: nobody knows. */
   #inputTaken: number | undefined;
   #onInput: ((taken: number | undefined) => void) | undefined;
@@ -55,19 +57,18 @@ export class LastingView {
     this.#input.beginAt(this.#inputTaken ?? 0);
   }
 
-  /** Resolves when more may be given. */
+  /** Resolves when more may be given. @throws Conflict, at once, when the input comes from another view by now. */
   async writeStdin(data: Uint8Array): Promise<void> {
-    if (this.#inputLeft) return;
+    if (this.#inputLeft) throw inputElsewhere();
     this.#input.give(data);
-    if (this.#replacing === undefined) await this.#view.writeStdin(data);
-    else await this.#replacing;
+    await this.#unlessLeft(this.#replacing ?? this.#view.writeStdin(data));
   }
 
+  /** @throws as `writeStdin`. */
   async closeStdin(): Promise<void> {
-    if (this.#inputLeft) return;
+    if (this.#inputLeft) throw inputElsewhere();
     this.#input.end();
-    if (this.#replacing === undefined) await this.#view.closeStdin();
-    else await this.#replacing;
+    await this.#unlessLeft(this.#replacing ?? this.#view.closeStdin());
   }
 
   /** Calls back at once, and whenever more of the input has arrived; with undefined when nobody knows. */
@@ -119,9 +120,11 @@ export class LastingView {
     }
   }
 
-  /** The input comes from another view from now on, which was given its name. */
+  /** The input comes from another view from now on, which was given its name: the sandbox takes no more of what waits here. */
   leaveInput(): void {
     this.#inputLeft = true;
+    for (const end of this.#waitingWrites) end(inputElsewhere());
+    this.#waitingWrites.clear();
   }
 
   get hasInput(): boolean {
@@ -151,6 +154,17 @@ export class LastingView {
     this.#view = again;
     this.#watchInput(again);
     return true;
+  }
+
+  async #unlessLeft(written: Promise<void>): Promise<void> {
+    const waits = Promise.withResolvers<void>();
+    this.#waitingWrites.add(waits.reject);
+    written.then(waits.resolve, waits.reject);
+    try {
+      await waits.promise;
+    } finally {
+      this.#waitingWrites.delete(waits.reject);
+    }
   }
 
   #watchInput(view: ExecView): void {
@@ -190,6 +204,10 @@ export class LastingView {
 }
 
 export type AttachedView = ExecView & { info: Pick<ExecInfo, "exit"> };
+
+function inputElsewhere(): Conflict {
+  return new Conflict("this input comes on another connection by now");
+}
 
 /** For a view whose connection is gone anyway. */
 async function closeQuietly(view: ExecView): Promise<void> {
