@@ -1,5 +1,12 @@
+import type { NetworkMode } from "@alcove/wire";
 import { Command, InvalidArgumentError, Option, type OptionValues } from "@commander-js/extra-typings";
 import { version } from "./version.ts";
+
+/** As in the schema, which is not loaded for it: every command would start slower. The type holds the two together. */
+const networks = Object.keys({ none: 0, outbound: 0, host: 0 } satisfies Record<
+  NetworkMode,
+  0
+>) as NetworkMode[];
 
 /** The command line. Actions import what they need when they run, so that each command starts fast. */
 export function createProgram(): Command {
@@ -144,7 +151,7 @@ function spawning<Args extends unknown[], Flags extends OptionValues>(command: C
     .option("-u, --user <name>", "user commands run as")
     .option("-w, --workdir <path>", "working directory of commands")
     .option("-t, --template <name>", "template to spawn from; other options override its own")
-    .option("--network <mode>", "none, outbound or host, as far as the service allows")
+    .addOption(new Option("--network <mode>", "how far it reaches, as the service allows").choices(networks))
     .option("-q, --quiet", "print the id and nothing else");
 }
 
@@ -254,7 +261,7 @@ function addTemplateCommands(program: Command): void {
     .option("-e, --env <key=value>", "environment variable of every command; repeatable", collectPairs)
     .option("-u, --user <name>", "user commands run as")
     .option("-w, --workdir <path>", "working directory of commands")
-    .addOption(new Option("--network <mode>", "network").choices(["none", "outbound", "host"] as const))
+    .addOption(new Option("--network <mode>", "network").choices(networks))
     .option("--json", "print JSON")
     .action(async (name, flags) => (await import("./commands/template.ts")).templateSave(name, flags));
   client(template.command("rm <name>").alias("remove").description("remove a template")).action(

@@ -1,4 +1,4 @@
-import { expect, test } from "vitest";
+import { expect, test, vi } from "vitest";
 import { ScriptedProvider } from "../src/core/testing/scripted-provider.ts";
 import { TestClient } from "./support/http.ts";
 import { mockProvider } from "./support/providers.ts";
@@ -20,6 +20,18 @@ test("GET /ready is 503 with the reason while the default provider takes no spaw
   expect(await ready()).toEqual([503, "not_ready", expect.stringContaining("the engine is down")]);
   provider.checkResult = { healthy: true, notes: [] };
   expect(await ready()).toEqual([200, "ready", undefined]);
+});
+
+test("GET /ready is 503 while the database does not answer", async () => {
+  await using server = await startTestServer({ provider: mockProvider });
+  const client = new TestClient(server.url);
+  const ping = vi.spyOn(server.store, "ping").mockRejectedValue(new Error("disk I/O error"));
+  expect(await client.call("GET", "/api/v1/ready")).toMatchObject({
+    status: 503,
+    json: { status: "not_ready", code: "unavailable", message: expect.stringContaining("disk I/O error") },
+  });
+  ping.mockRestore();
+  expect((await client.call("GET", "/api/v1/ready")).status).toBe(200);
 });
 
 test("GET /ready is 503 while the store takes nothing new", async () => {

@@ -22,6 +22,15 @@ export const mostLabelAndEnvBytes = 524_288;
 /** How large the labels of one sandbox may be, bytes as JSON in UTF-8. */
 export const mostMetadataBytes = 65_536;
 
+/** Memory of a sandbox, MB: the smallest that a runtime starts in, and the largest that is taken. */
+export const leastMemoryMb = 16;
+export const mostMemoryMb = 1_048_576;
+export const mostVcpus = 1_024;
+
+/** How far a sandbox may reach, from the nearest to the farthest. */
+export const networkModes = ["none", "outbound", "host"] as const;
+export type NetworkMode = (typeof networkModes)[number];
+
 const Metadata = Type.Record(Type.String({ maxLength: 256 }), Type.String({ maxLength: 16_384 }), {
   description: `Labels: at most ${mostMetadataBytes} bytes as JSON, and together with env at most ${mostLabelAndEnvBytes}.`,
   propertyNames: { maxLength: 256 },
@@ -68,8 +77,8 @@ export const SpawnRequest = Type.Object(
     name: Type.Optional(SandboxName),
     image: Type.Optional(ImageName),
     provider: Type.Optional(Type.String({ maxLength: 64 })),
-    memory_mb: Type.Optional(countOrDefault(16, 1_048_576, "Memory, MB.")),
-    vcpus: Type.Optional(countOrDefault(1, 1_024, "Virtual processors.")),
+    memory_mb: Type.Optional(countOrDefault(leastMemoryMb, mostMemoryMb, "Memory, MB.")),
+    vcpus: Type.Optional(countOrDefault(1, mostVcpus, "Virtual processors.")),
     ttl: Type.Optional(OptionalDuration),
     metadata: Type.Optional(Metadata),
     owner_id: Type.Optional(OwnerId),
@@ -82,7 +91,7 @@ export const SpawnRequest = Type.Object(
     user: Type.Optional(UserName),
     workdir: Type.Optional(Workdir),
     network: Type.Optional(
-      Type.Enum(["none", "outbound", "host"], { description: "Only tightens what the config allows." }),
+      Type.Enum([...networkModes], { description: "Only tightens what the config allows." }),
     ),
   },
   { $id: "SpawnRequest", additionalProperties: false },

@@ -1,6 +1,5 @@
-import type { Sandbox, SpawnRequest } from "@alcove/wire";
+import type { NetworkMode, Sandbox, SpawnRequest } from "@alcove/wire";
 import { type ClientFlags, interruptSignal, type JsonFlags, openClient } from "../context.ts";
-import { UsageError } from "../exit-codes.ts";
 import { printJson } from "../terminal/output.ts";
 import { Progress } from "../terminal/progress.ts";
 import { elapsed, shortDuration } from "../terminal/text.ts";
@@ -17,13 +16,11 @@ export interface SpawnFlags extends ClientFlags, JsonFlags {
   env?: Record<string, string>;
   user?: string;
   workdir?: string;
-  network?: string;
+  network?: NetworkMode;
   template?: string;
   idempotencyKey?: string;
   quiet?: boolean;
 }
-
-const networks = ["none", "outbound", "host"] as const;
 
 export async function spawn(flags: SpawnFlags): Promise<void> {
   const request = spawnRequest(flags);
@@ -69,11 +66,7 @@ function print(sandbox: Sandbox, flags: JsonFlags): void {
 }
 
 function spawnRequest(flags: SpawnFlags): SpawnRequest {
-  const { image, provider, ttl, metadata, env, user, workdir } = flags;
-  const network = networks.find((name) => name === flags.network);
-  if (flags.network !== undefined && network === undefined) {
-    throw new UsageError(`--network ${flags.network}: expected ${networks.join(", ")}`);
-  }
+  const { image, provider, ttl, metadata, env, user, workdir, network } = flags;
   // Every field of the request, so that one it gains is not forgotten here.
   const fields: { [K in keyof Required<SpawnRequest>]: SpawnRequest[K] | undefined } = {
     name: flags.name,

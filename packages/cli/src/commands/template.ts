@@ -1,5 +1,5 @@
 import { AlcoveError } from "@alcove/sdk";
-import type { Template, TemplateReplacement } from "@alcove/wire";
+import type { NetworkMode, Template, TemplateReplacement } from "@alcove/wire";
 import { type ClientFlags, interruptSignal, type JsonFlags, openClient } from "../context.ts";
 import { printJson } from "../terminal/output.ts";
 import { table } from "../terminal/table.ts";
@@ -17,7 +17,7 @@ export interface TemplateSaveFlags extends ClientFlags, JsonFlags {
   env?: Record<string, string>;
   user?: string;
   workdir?: string;
-  network?: "none" | "outbound" | "host";
+  network?: NetworkMode;
 }
 
 export async function templateList(flags: TemplateFlags): Promise<void> {

@@ -12,6 +12,7 @@ import type { SandboxService } from "../core/sandboxes/sandbox-service.ts";
 import type { Templates } from "../core/templates/templates.ts";
 import type { Logger } from "../platform/logger.ts";
 import type { Clock } from "../ports/clock.ts";
+import type { Store } from "../ports/store.ts";
 
 /** Everything the HTTP interface talks to. */
 export interface ApiServices {
@@ -36,6 +37,7 @@ export interface ApiOptions extends ApiServices {
   startedAt: Date;
   /** Whether the default provider takes spawns. */
   ready: () => boolean;
+  store: Pick<Store, "ping">;
   /** Why nothing new can be written down now; undefined when it can. */
   storeRefusal?: () => string | undefined;
 }

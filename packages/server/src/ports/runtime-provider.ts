@@ -1,6 +1,8 @@
-import type { Capability } from "@alcove/wire";
+import type { Capability, NetworkMode } from "@alcove/wire";
 import type { RuntimeId, SandboxId } from "./ids.ts";
 import type { CallOptions, SandboxOperations } from "./sandbox-operations.ts";
+
+export type { NetworkMode } from "@alcove/wire";
 
 /**
  * Runs sandboxes. Lifecycle methods are idempotent and resumable: after a crash the caller repeats them with the same
@@ -61,8 +63,6 @@ export interface ProviderCheck {
   /** Remarks that matter to an operator: what is limited here and why. */
   notes: string[];
 }
-
-export type NetworkMode = "none" | "outbound" | "host";
 
 export interface RuntimeSpec {
   /** Proposed by the caller and written down before the call. */

@@ -24,7 +24,7 @@ export interface Store extends AsyncDisposable {
   /** A small fact about this installation. @returns undefined when it was never written. */
   setting(name: string): Promise<string | undefined>;
   changeSetting(name: string, value: string): Promise<void>;
-  /** A cheap round trip. */
+  /** A cheap look at what is stored. @throws when the database cannot be read. */
   ping(): Promise<void>;
 }
 

@@ -14,6 +14,7 @@ import type { SandboxService } from "../../src/core/sandboxes/sandbox-service.ts
 import { type Logger, silentLogger } from "../../src/platform/logger.ts";
 import { systemClock } from "../../src/platform/system-clock.ts";
 import type { RuntimeProvider } from "../../src/ports/runtime-provider.ts";
+import type { Store } from "../../src/ports/store.ts";
 import { SqliteStore } from "../../src/stores/sqlite/index.ts";
 
 /** Of the repository: what a server built from it reports. */
@@ -42,6 +43,7 @@ export interface TestServer extends AsyncDisposable {
   readonly url: string;
   readonly app: RouteApp;
   readonly config: Config;
+  readonly store: Store;
   readonly execs: ExecService;
   readonly sandboxes: SandboxService;
   readonly provider: RuntimeProvider;
@@ -80,6 +82,7 @@ export async function startTestServer(options: TestServerOptions): Promise<TestS
     url,
     app,
     config,
+    store,
     execs,
     sandboxes,
     provider,

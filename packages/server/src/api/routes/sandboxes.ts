@@ -14,7 +14,7 @@ import {
 } from "@alcove/wire";
 import { Type } from "typebox";
 import type { AnswerBudget } from "../../core/answers/answer-budget.ts";
-import { largestPage } from "../../core/sandboxes/listing.ts";
+import { cursorPattern, largestPage } from "../../core/sandboxes/listing.ts";
 import type { SandboxService } from "../../core/sandboxes/sandbox-service.ts";
 import { longestLog } from "../../core/sandboxes/sandbox-service.ts";
 import { BadRequest } from "../../ports/errors.ts";
@@ -35,7 +35,7 @@ const ListQuery = Type.Object({
     Type.String({
       "x-rule": "core",
       description: "X-Next-Cursor of the page before.",
-      pattern: "^(?:\\d{1,15}\\.sb-[a-z0-9]{1,32})?$",
+      pattern: `^(?:${cursorPattern})?$`,
     }),
   ),
 });

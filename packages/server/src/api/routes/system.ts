@@ -1,7 +1,9 @@
 import { Health, Liveness, Readiness } from "@alcove/wire";
 import type { ProviderHealthEntry, ProviderRegistry } from "../../core/providers/provider-registry.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
+import { messageOf } from "../../platform/message-of.ts";
 import type { Clock } from "../../ports/clock.ts";
+import type { Store } from "../../ports/store.ts";
 import { presentHealth, uptime } from "../present.ts";
 import type { RouteApp } from "./route-app.ts";
 
@@ -16,6 +18,7 @@ export function systemRoutes(
     version: string;
     startedAt: Date;
     ready: () => boolean;
+    store: Pick<Store, "ping">;
     storeRefusal?: () => string | undefined;
   },
 ): void {
@@ -58,7 +61,7 @@ export function systemRoutes(
       using deadline = deadlineAfter(readinessDeadlineMs, reply.callerSignal);
       const entries = await registry.health({ signal: deadline.signal });
       const providers = entries.map(presentHealth);
-      const refusal = whyNotReady(options.ready(), entries) ?? options.storeRefusal?.();
+      const refusal = whyNotReady(options.ready(), entries) ?? (await whyNotStored(options));
       const healthy = providers.filter((provider) => provider.healthy).length;
       const counts = { ready_providers: healthy, total_providers: providers.length, providers };
       if (refusal === undefined) return { status: "ready" as const, ...common(), ...counts };
@@ -72,6 +75,19 @@ export function systemRoutes(
       };
     },
   });
+}
+
+/** @returns why nothing new could be written down now. */
+async function whyNotStored(options: {
+  store: Pick<Store, "ping">;
+  storeRefusal?: () => string | undefined;
+}): Promise<string | undefined> {
+  try {
+    await options.store.ping();
+  } catch (error) {
+    return `the database does not answer (${messageOf(error)}); \`alcove doctor\` tells more`;
+  }
+  return options.storeRefusal?.();
 }
 
 /** @returns why a spawn that names no provider would fail now. */

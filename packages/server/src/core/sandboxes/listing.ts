@@ -92,12 +92,16 @@ function parseStates(text: string | undefined): readonly SandboxState[] {
   });
 }
 
+/** A cursor that this service gave: when the last sandbox of the page was made, and which it is. */
+export const cursorPattern = "(\\d{1,15})\\.(sb-[a-z0-9]{1,32})";
+const wholeCursor = new RegExp(`^${cursorPattern}$`);
+
 function formatCursor(row: SandboxPosition): string {
   return `${row.createdAt.getTime()}.${row.id}`;
 }
 
 function parseCursor(cursor: string): SandboxPosition {
-  const match = /^(\d{1,15})\.(sb-[a-z0-9]{1,32})$/.exec(cursor);
+  const match = wholeCursor.exec(cursor);
   if (match?.[1] === undefined || match[2] === undefined) {
     throw new BadRequest("cursor is not one this service gave; start without a cursor");
   }

@@ -1,9 +1,12 @@
 import {
   formatDuration,
   imageNamePattern,
+  leastMemoryMb,
   longestImageName,
   mostLabelAndEnvBytes,
+  mostMemoryMb,
   mostMetadataBytes,
+  mostVcpus,
 } from "@alcove/wire";
 import { BadRequest, type NetworkMode, ResourceLimit, type RuntimeProvider } from "../../ports/index.ts";
 import { checkEnvironment, checkUser, checkWorkdir } from "../exec/command-rules.ts";
@@ -48,10 +51,6 @@ export interface SpawnPlan {
 const imageName = new RegExp(imageNamePattern);
 const sandboxName = /^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$/;
 
-/** Smallest memory a runtime starts in, MB. */
-const leastMemoryMb = 16;
-const mostMemoryMb = 1_048_576;
-const mostVcpus = 1_024;
 /** Time to live without a limit: 100 years, the longest duration that is read. */
 const longestTtlMs = 100 * 366 * 24 * 3_600_000;
 

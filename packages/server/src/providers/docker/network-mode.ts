@@ -1,6 +1,7 @@
+import { networkModes } from "@alcove/wire";
 import { BadRequest, type NetworkMode } from "../../ports/index.ts";
 
-const reach: Record<NetworkMode, number> = { none: 0, outbound: 1, host: 2 };
+const reach = (mode: NetworkMode) => networkModes.indexOf(mode);
 
 /**
  * The engine's network for a sandbox: what the operator configured, or less when the request says so.
@@ -9,7 +10,7 @@ const reach: Record<NetworkMode, number> = { none: 0, outbound: 1, host: 2 };
 export function networkFor(configured: string, requested: NetworkMode | undefined): string {
   if (requested === undefined) return configured;
   const allowed: NetworkMode = configured === "none" || configured === "host" ? configured : "outbound";
-  if (reach[requested] > reach[allowed]) {
+  if (reach(requested) > reach(allowed)) {
     throw new BadRequest(
       `network ${requested} is more than this service allows (providers.docker.network_mode is ${configured})`,
     );

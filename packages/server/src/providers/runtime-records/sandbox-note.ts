@@ -1,3 +1,4 @@
+import { networkModes } from "@alcove/wire";
 import { type Static, Type } from "typebox";
 import type { RuntimeSpec, SandboxNote } from "../../ports/index.ts";
 
@@ -17,7 +18,7 @@ export const WrittenNote = Type.Object({
   env: texts,
   user: Type.Optional(Type.String()),
   workdir: Type.Optional(Type.String()),
-  network: Type.Optional(Type.Enum(["none", "outbound", "host"])),
+  network: Type.Optional(Type.Enum([...networkModes])),
   expiresAt: Type.Optional(Type.String()),
 });
 export type WrittenNote = Static<typeof WrittenNote>;

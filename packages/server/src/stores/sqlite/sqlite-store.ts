@@ -51,7 +51,7 @@ export class SqliteStore implements Store {
     this.#keepSetting = db.prepare("INSERT OR IGNORE INTO settings (name, value) VALUES (?, ?)");
     this.#setting = db.prepare("SELECT value FROM settings WHERE name = ?");
     this.#changeSetting = db.prepare("INSERT OR REPLACE INTO settings (name, value) VALUES (?, ?)");
-    this.#ping = db.prepare("SELECT 1");
+    this.#ping = db.prepare("SELECT 1 FROM settings LIMIT 1");
   }
 
   /**
