@@ -261,7 +261,8 @@ describe("attachExec()", () => {
       });
     });
     using client = new AlcoveClient({ url });
-    using exec = await client.attachExec("sb-a", "ex-a", { from: 7, encoding: "base64" });
+    const options = { from: 7, lossless: true, encoding: "base64" } as const;
+    using exec = await client.attachExec("sb-a", "ex-a", options);
     expect(exec.execId).toBe("ex-a");
     const messages = exec.messages();
     expect((await messages.next()).value).toMatchObject({ data: "on", offset: 7 });
@@ -269,7 +270,7 @@ describe("attachExec()", () => {
     await expect(messages.next()).rejects.toMatchObject({ code: "cut" });
     expect(await exec.stdin(Buffer.from("b"))).toBe(false);
     expect(asked).toEqual([
-      { type: "attach", exec_id: "ex-a", from: 7, encoding: "base64" },
+      { type: "attach", exec_id: "ex-a", from: 7, lossless: true, encoding: "base64" },
       { type: "stdin", data: btoa("a"), encoding: "base64" },
     ]);
   });

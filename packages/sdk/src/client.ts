@@ -254,17 +254,26 @@ export class AlcoveClient implements Disposable {
   /**
    * Goes on over a WebSocket with a command that was started before: after its connection broke, or a detached one.
    * @param options.from offset of the first byte wanted: of the last message its `offset` and the bytes of its data.
+   * @param options.lossless a detached command, too, waits for this reader while it follows; a service that does not know this
+   * refuses it.
    * @param options.input name of an input that an earlier connection had, to go on with it: `ExecSocket.watchInput`.
    */
   async attachExec(
     id: string,
     execId: string,
-    options: { from?: number; encoding?: OutputEncoding; input?: string; signal?: AbortSignal } = {},
+    options: {
+      from?: number;
+      lossless?: boolean;
+      encoding?: OutputEncoding;
+      input?: string;
+      signal?: AbortSignal;
+    } = {},
   ): Promise<ExecSocket> {
-    const { from = 0, encoding, input, signal } = options;
+    const { from = 0, lossless, encoding, input, signal } = options;
     const attach = {
       exec_id: execId,
       from,
+      ...(lossless === undefined ? {} : { lossless }),
       ...(encoding === undefined ? {} : { encoding }),
       ...(input === undefined ? {} : { input }),
     };

@@ -86,6 +86,12 @@ export const OutputOffset = Type.Integer({
   description: "Offset of the first byte wanted.",
 });
 
+/** Of a reader that follows. docs/api/exec.md. */
+export const Lossless = Type.Boolean({
+  default: false,
+  description: "A detached command, too, waits for this reader for as long as it follows.",
+});
+
 const commandFields = {
   command: CommandText,
   args: Type.Optional(Type.Array(ArgumentText, { maxItems: 65_536 })),
@@ -335,6 +341,7 @@ export const WsClientMessage = Type.Union(
         type: Type.Literal("attach"),
         exec_id: ExecId,
         from: Type.Optional(OutputOffset),
+        lossless: Type.Optional(Lossless),
         encoding: Type.Optional(OutputEncoding),
         input: Type.Optional(InputName),
       },

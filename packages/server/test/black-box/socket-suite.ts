@@ -7,6 +7,7 @@ interface Heard {
   type: string;
   offset?: number;
   encoding?: string;
+  lost_bytes?: number;
   data?: string;
   code?: string;
   exit_code?: number;
@@ -48,6 +49,14 @@ class Socket {
 
   send(message: unknown): void {
     this.#socket.send(typeof message === "string" ? message : JSON.stringify(message));
+  }
+
+  pause(): void {
+    this.#socket.pause();
+  }
+
+  resume(): void {
+    this.#socket.resume();
   }
 
   terminate(): void {
@@ -105,6 +114,28 @@ export function socketSuite(on: Subject): void {
     unknown.socket.send({ type: "attach", exec_id: "ex-nosuchone0" });
     expect(await unknown.socket.closed).toBe(1008);
     expect(unknown.socket.heard).toEqual([expect.objectContaining({ type: "error", code: "not_found" })]);
+  });
+
+  test("a detached command waits for a lossless reader that attaches: 8 MB come whole, however late it reads", async (context) => {
+    if (!on.server.provider.capabilities.has("pty")) context.skip();
+    const { json } = await on.client.call("POST", `/api/v1/sandboxes/${on.sandbox}/execs`, {
+      command: "read go; head -c 8000000 /dev/zero",
+    });
+    const { socket } = await Socket.open(url());
+    socket.send({ type: "attach", exec_id: json.exec_id, lossless: true, input: "mine", encoding: "base64" });
+    await expect.poll(() => socket.heard.length, { timeout: 10_000 }).toBeGreaterThan(0);
+    socket.pause();
+    socket.send({ type: "stdin", data: "go\n" });
+    const written = async () =>
+      (await on.client.call("GET", `/api/v1/sandboxes/${on.sandbox}/execs/${json.exec_id}`)).json
+        .output_bytes;
+    // More than is kept for readers that come late is written before anything is read.
+    await eventually(async () => ((await written()) > 1_048_576 ? true : undefined));
+    socket.resume();
+    expect(await socket.closed).toBe(1000);
+    expect(socket.heard.filter((message) => message.lost_bytes !== undefined)).toEqual([]);
+    const data = socket.heard.map((message) => Buffer.from(message.data ?? "", "base64"));
+    expect(Buffer.concat(data).length).toBe(8_000_000);
   });
 
   test("an input with a name is counted, and goes on over another connection, each byte once", async () => {

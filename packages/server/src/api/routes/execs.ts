@@ -3,6 +3,7 @@ import {
   ExecRequest,
   ExecResult,
   ExecTimeout,
+  Lossless,
   OutputEncoding,
   OutputOffset,
   SignalRequest,
@@ -30,12 +31,7 @@ const OutputQuery = Type.Object({
   follow: Type.Optional(
     Type.Boolean({ default: false, description: "Go on with what is written from now on." }),
   ),
-  lossless: Type.Optional(
-    Type.Boolean({
-      default: false,
-      description: "With follow: a detached command, too, waits for this reader for as long as it is there.",
-    }),
-  ),
+  lossless: Type.Optional(Lossless),
   encoding: Type.Optional(OutputEncoding),
 });
 

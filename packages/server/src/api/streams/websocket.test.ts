@@ -120,7 +120,8 @@ it("a client that stays keeps its held input, however much it is", async () => {
   await expect.poll(() => state.taken, generous).toBe(20_000_000);
 }, 70_000);
 
-it("output that ends without an exit closes with 1001, so that the command is attached to again", async () => {
+/** What a client hears whose first message is this, and the code of the close, of a command whose output ends without an exit. */
+async function cutCommand(first: Record<string, unknown>, execs: (follow: ExecFollow) => unknown) {
   const follow: ExecFollow = {
     execId: "ex-abcdefgh" as ExecId,
     pid: 1,
@@ -141,7 +142,7 @@ it("output that ends without an exit closes with 1001, so that the command is at
       socket,
       sandboxId: "sb",
       execId: follow.execId,
-      execs: { stream: () => Promise.resolve(follow) } as unknown as ExecService,
+      execs: execs(follow) as ExecService,
       call: {
         signal: gone.signal,
         abort: () => undefined,
@@ -155,9 +156,34 @@ it("output that ends without an exit closes with 1001, so that the command is at
   const client = new WebSocket(`ws://127.0.0.1:${(server.address() as AddressInfo).port}`);
   const messages: unknown[] = [];
   client.on("message", (data) => messages.push(JSON.parse(String(data))));
-  client.on("open", () => client.send(JSON.stringify({ type: "start", command: "cat" })));
+  client.on("open", () => client.send(JSON.stringify(first)));
   const closed = await new Promise((resolve) => client.on("close", resolve));
-  expect([closed, messages]).toEqual([1001, []]);
+  return { closed, messages };
+}
+
+it("output that ends without an exit closes with 1001, so that the command is attached to again", async () => {
+  const start = { type: "start", command: "cat" };
+  const told = await cutCommand(start, (follow) => ({ stream: () => Promise.resolve(follow) }));
+  expect(told).toEqual({ closed: 1001, messages: [] });
+});
+
+it.each([true, false, undefined])("an attach that is lossless (%s) is so", async (lossless) => {
+  const asked: unknown[] = [];
+  const attach = {
+    type: "attach",
+    exec_id: "ex-abcdefgh",
+    from: 3,
+    ...(lossless === undefined ? {} : { lossless }),
+  };
+  await cutCommand(attach, (follow) => ({
+    makeId: () => "ex-input000",
+    output: (_id: string, execId: string, { signal: _, ...options }: Record<string, unknown>) => {
+      asked.push(execId, options);
+      return Promise.resolve(follow);
+    },
+  }));
+  const wanted = { from: 3, follow: true, lossless: lossless ?? false, input: "ex-input000" };
+  expect(asked).toEqual(["ex-abcdefgh", wanted]);
 });
 
 it("a client that is behind with its output hears the last of what was taken of its input", async () => {

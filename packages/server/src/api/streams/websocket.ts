@@ -171,11 +171,11 @@ export class WebSocketExec {
 
   /** Goes on with a command that was started by another connection, or detached. */
   #attach(message: ClientMessage<"attach">): void {
-    const { exec_id: execId, from = 0, encoding = "utf8", input } = message;
+    const { exec_id: execId, from = 0, lossless = false, encoding = "utf8", input } = message;
     const { signal } = this.#call;
     this.#state = "running";
     // Also an input without a name is counted, as its connection to the sandbox may break.
-    const wanted = { from, follow: true, signal, input: input ?? this.#execs.makeId() };
+    const wanted = { from, follow: true, lossless, signal, input: input ?? this.#execs.makeId() };
     this.#follow = this.#execs.output(this.#sandboxId, execId, wanted);
     void this.#pump(this.#follow, { encoding, tellsInput: input !== undefined });
   }
