@@ -15,7 +15,7 @@ import { anybody, authenticate, KeyCheck, localUser, offeredKeys } from "./auth.
 import { BrowserGuard } from "./browser-guard.ts";
 import { docsPage } from "./docs-page.ts";
 import { errorHandler, httpStatus, pathOf, toDomainError } from "./error-map.ts";
-import { refuseExcess } from "./json-body.ts";
+import { parseBody } from "./json-body.ts";
 import { openapiDocument } from "./openapi.ts";
 import { RequestLimit } from "./rate-limit.ts";
 import { encodingRefusal } from "./raw-body.ts";
@@ -277,18 +277,16 @@ function nameRequests(app: RouteApp): void {
 
 /** An empty body is no body; the rest is JSON in which nothing poses as a prototype. */
 function readJson(app: RouteApp): void {
-  const parse = app.getDefaultJsonParser("error", "error");
   app.removeAllContentTypeParsers();
   app.addContentTypeParser("application/json", { parseAs: "string" }, (request, body, done) => {
     const refused = encodingRefusal(request);
     if (refused !== undefined) return done(refused);
     if (body === "") return done(null, undefined);
     try {
-      refuseExcess("the body", body as string);
+      done(null, parseBody(body as string));
     } catch (error) {
-      return done(error as Error);
+      done(error as Error);
     }
-    parse(request, body as string, done);
   });
 }
 

@@ -50,4 +50,30 @@ describe("beyondBounds()", () => {
     expect(beyondBounds(`[${"1,".repeat(100)}1]`, bounds)).toBe("it holds more than 100 values");
     expect(beyondBounds('"no end', bounds)).toBeUndefined();
   });
+
+  it("costs no more than parsing, however many quotes are escaped", () => {
+    const text = `["${'\\"'.repeat(4_000_000)}"]`;
+    const cost = (act: () => unknown) => {
+      const rounds = Array.from({ length: 5 }, () => {
+        const before = process.cpuUsage();
+        act();
+        return process.cpuUsage(before).user;
+      });
+      return Math.min(...rounds);
+    };
+    expect(beyondBounds(text, bounds)).toBeUndefined();
+    expect(cost(() => beyondBounds(text, bounds))).toBeLessThan(1.5 * cost(() => JSON.parse(text)));
+  });
+
+  it.each([1_022, 1_023, 1_024, 1_025, 2_047, 2_048, 2_049])(
+    "finds the end of a string with escapes on both sides of character %i",
+    (length) => {
+      for (const tail of ['\\"', "\\\\", '\\\\\\"', "x", ""]) {
+        const text = `["\\"${"a".repeat(length)}${tail}",[[[[[[[[[1]]]]]]]]]]`;
+        expect(() => JSON.parse(text)).not.toThrow();
+        expect([tail, beyondBounds(text, bounds)]).toEqual([tail, "it is nested more than 8 deep"]);
+        expect(beyondBounds(`["\\"${"a".repeat(length)}${tail}[[[[[[[[[["]`, bounds)).toBeUndefined();
+      }
+    },
+  );
 });

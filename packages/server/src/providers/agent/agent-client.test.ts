@@ -1,4 +1,5 @@
 import { expect, it } from "vitest";
+import { DeadlineExceeded } from "../../platform/deadline.ts";
 import { silentLogger } from "../../platform/logger.ts";
 import {
   BadRequest,
@@ -11,9 +12,11 @@ import {
   TooLarge,
 } from "../../ports/index.ts";
 import { AgentClient } from "./agent-client.ts";
+import { AgentChannel } from "./channel.ts";
 import { unixDialer } from "./dialers.ts";
 import type { CommandGroups } from "./exec-operations.ts";
 import { type FakeAgent, fakeAgent } from "./fake-agent.ts";
+import { AgentFiles } from "./file-operations.ts";
 import { encodeHeader, frameKinds } from "./frames.ts";
 
 const options = () => ({ signal: AbortSignal.timeout(5_000) });
@@ -115,6 +118,34 @@ it("what cannot be repeated is not sent again: its outcome is not known", async 
     await expect(call()).rejects.toThrow(/whether it was done is not known/);
     expect(agent.requests).toHaveLength(before + 1);
   }
+});
+
+it("a step in a file system that hangs ends at its deadline, and its connection is not used again", async () => {
+  await using agent = await fakeAgent((request, connection) => {
+    const entry = {
+      name: "fine",
+      path: "/fine",
+      type: "file",
+      size: 9,
+      mode: 420,
+      uid: 0,
+      gid: 0,
+      mtime_ms: 1,
+    };
+    if (request.path === "/fine") connection.answer(entry);
+  });
+  const channel = new AgentChannel({ dial: unixDialer(agent.path), token: "0".repeat(64), name: "sb-test" });
+  const files = new AgentFiles({ channel, stepMs: 100 });
+  const hanging = [
+    () => files.mkdir("/proc/1/x", { ...options(), parents: true }),
+    () => files.stat("/proc/1/x", options()),
+    () => files.chmod("/proc/1/x", 0o755, options()),
+  ];
+  for (const act of hanging) await expect(act()).rejects.toBeInstanceOf(DeadlineExceeded);
+  const patient = new AgentFiles({ channel });
+  expect(await patient.stat("/fine", options())).toMatchObject({ path: "/fine" });
+  expect(agent.connections).toBe(hanging.length + 1);
+  channel.close();
 });
 
 /** An agent that starts a command and cuts the connection instead of saying so. */

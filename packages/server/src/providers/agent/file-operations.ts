@@ -1,7 +1,8 @@
 import type { Readable } from "node:stream";
+import { deadlineAfter } from "../../platform/deadline.ts";
 import { TooLarge } from "../../ports/errors.ts";
 import type { AnswerRoom, CallOptions, FileChange, FileEntry, FileOperations } from "../../ports/index.ts";
-import type { AgentChannel } from "./channel.ts";
+import type { AgentChannel, AgentRequest } from "./channel.ts";
 import { Download, Upload, Watch } from "./file-streams.ts";
 import { fileEntryOf, listOf, numberOf, objectOf, optionalNumberOf, textOf } from "./reading.ts";
 
@@ -12,17 +13,22 @@ const maxNameBytes = 32 * 1024 * 1024;
 const fieldsBytes = 150;
 const objectBytes = 200;
 const copies = 3;
+/** How long one step in a file system may take; it hangs where the file system does, and then the caller is told. */
+const stepMs = 60_000;
 
 /** Files of one sandbox, through its agent. docs/agent-protocol.md, File operations. */
 export class AgentFiles implements FileOperations {
   readonly #channel: AgentChannel;
 
-  constructor(options: { channel: AgentChannel }) {
+  readonly #stepMs: number;
+
+  constructor(options: { channel: AgentChannel; stepMs?: number }) {
     this.#channel = options.channel;
+    this.#stepMs = options.stepMs ?? stepMs;
   }
 
   async stat(path: string, options: CallOptions & { follow?: boolean }): Promise<FileEntry> {
-    return fileEntryOf(await this.#channel.call({ op: "file.stat", path, follow: options.follow }, options));
+    return fileEntryOf(await this.#step({ op: "file.stat", path, follow: options.follow }, options));
   }
 
   async list(
@@ -82,7 +88,7 @@ export class AgentFiles implements FileOperations {
     options: CallOptions & { mode?: number; user?: string; parents: boolean },
   ): Promise<FileEntry> {
     const { mode, user, parents } = options;
-    return fileEntryOf(await this.#channel.call({ op: "file.mkdir", path, mode, user, parents }, options));
+    return fileEntryOf(await this.#step({ op: "file.mkdir", path, mode, user, parents }, options));
   }
 
   async move(from: string, to: string, options: CallOptions): Promise<void> {
@@ -94,7 +100,13 @@ export class AgentFiles implements FileOperations {
   }
 
   async chmod(path: string, mode: number, options: CallOptions): Promise<void> {
-    await this.#channel.call({ op: "file.chmod", path, mode }, options);
+    await this.#step({ op: "file.chmod", path, mode }, options);
+  }
+
+  /** @throws DeadlineExceeded when it hangs. */
+  async #step(request: AgentRequest, { signal }: CallOptions): Promise<unknown> {
+    using deadline = deadlineAfter(this.#stepMs, signal);
+    return await this.#channel.call(request, { signal: deadline.signal });
   }
 
   async glob(pattern: string, options: CallOptions & { room?: AnswerRoom }): Promise<string[]> {
