@@ -2,9 +2,10 @@ import { once } from "node:events";
 import { mkdtemp, readFile, rm, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
+import { setTimeout as pause } from "node:timers/promises";
 import type { Sandbox, WsClientMessage } from "@alcove/wire";
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
-import { FakeService } from "./testing/fake-service.ts";
+import { type FakeExec, FakeService } from "./testing/fake-service.ts";
 import { finish, runCli, startCli } from "./testing/run-cli.ts";
 
 // Each command is a process of its own, on a machine that may be busy.
@@ -39,6 +40,17 @@ const sandbox: Sandbox = {
 const run = (...args: string[]) => runCli(args, { url: service.url, cwd: dir });
 const exit = (exit_code: number, reason: "exited" | "timeout" | "lost" | "oom" = "exited") =>
   ({ type: "exit", exit_code, reason, duration: "1ms" }) as const;
+
+/** Waits until a count has begun and does not grow any more. */
+async function standsStill(count: () => number): Promise<void> {
+  let before = 0;
+  for (let unchanged = 0; unchanged < 10; ) {
+    await pause(50);
+    const now = count();
+    unchanged = now > 0 && now === before ? unchanged + 1 : 0;
+    before = now;
+  }
+}
 
 describe("exit codes", () => {
   test.each([
@@ -319,14 +331,28 @@ describe("exec", () => {
   test("-i ends with 125 when a break may have left a gap in a stream of input", async () => {
     const types: string[] = [];
     service.countsInput = false;
+    const held = Promise.withResolvers<FakeExec>();
     service.onExec = (message, exec) => {
       types.push(message.type);
-      if (message.type === "stdin") exec.cut();
+      exec.hold();
+      held.resolve(exec);
     };
     const child = startCli(["exec", "-i", "sb-a", "cat > f"], { url: service.url });
+    const result = finish(child);
     child.stdin.on("error", () => undefined);
-    child.stdin.write(Buffer.alloc(16 * 2 ** 20));
-    const { code, stderr } = await finish(child);
+    let taken = 0;
+    const feed = () => {
+      child.stdin.write(Buffer.alloc(65_536), (error) => {
+        taken += 1;
+        if (!error) feed();
+      });
+    };
+    feed();
+    // Some is on its way for certain, however long ago it was sent, once no more is taken.
+    const exec = await held.promise;
+    await standsStill(() => taken);
+    exec.cut();
+    const { code, stderr } = await result;
     expect(code).toBe(125);
     expect(stderr).toContain("how much of it arrived is not known");
     expect(types).not.toContain("attach");

@@ -25,6 +25,8 @@ export interface FakeAnswer {
 /** What a command at the other end of a WebSocket does. */
 export interface FakeExec {
   send(message: WsServerMessage): void;
+  /** Reads no more of what is sent. */
+  hold(): void;
   /** Breaks the connection off. */
   cut(): void;
   /** Closes it as a service that stops does. */
@@ -63,6 +65,7 @@ export class FakeService implements AsyncDisposable {
     this.#sockets.on("connection", (socket: WebSocket) => {
       const exec: FakeExec = {
         send: (message) => socket.send(JSON.stringify(message)),
+        hold: () => socket.pause(),
         cut: () => socket.terminate(),
         close: (code) => socket.close(code),
       };
@@ -133,6 +136,7 @@ export class FakeService implements AsyncDisposable {
         if (type === "exit") response.end(line);
         else response.write(line);
       },
+      hold: () => response.req.pause(),
       cut: () => response.destroy(),
       close: () => response.destroy(),
     };
