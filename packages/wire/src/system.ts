@@ -20,6 +20,10 @@ export const capabilities = [
   "watch",
   "ports",
   "stats",
+  "users",
+  "process_tree",
+  "special_files",
+  "adopt",
   "userspace_isolation",
   "exec_limits",
 ] as const;

@@ -6,11 +6,11 @@ import { fileSafetyContract } from "./provider/file-safety-contract.ts";
 import { ContractHarness, type ProviderUnderTest } from "./provider/harness.ts";
 import { lifecycleContract } from "./provider/lifecycle-contract.ts";
 
-export type { ContractFeature, ProviderUnderTest } from "./provider/harness.ts";
+export type { ProviderUnderTest } from "./provider/harness.ts";
 
 /**
- * The definition of RuntimeProvider: every provider passes it. What a provider does not announce as a capability, or
- * names in `lacks`, is skipped; `skip` says aloud why nothing can run here. Images need no more than busybox.
+ * The definition of RuntimeProvider: every provider passes it. What a provider does not announce as a capability is
+ * skipped; `skip` says aloud why nothing can run here. Images need no more than busybox.
  */
 export function providerContract(
   name: string,

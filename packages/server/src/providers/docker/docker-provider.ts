@@ -65,6 +65,10 @@ export const dockerCapabilities: readonly Capability[] = [
   "watch",
   "ports",
   "stats",
+  "users",
+  "process_tree",
+  "special_files",
+  "adopt",
 ];
 
 /** Records that one inventory reads at once. */

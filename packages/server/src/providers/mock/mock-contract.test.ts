@@ -12,6 +12,5 @@ providerContract("mock", {
     }),
     image: "mock",
     close: async () => undefined,
-    lacks: ["process_tree", "special_files", "adopt"],
   }),
 });

@@ -47,6 +47,7 @@ export class MockProvider implements RuntimeProvider {
     "reattach",
     "watch",
     "stats",
+    "users",
   ]);
   readonly defaultImage: string;
   readonly inProcess = true;

@@ -44,6 +44,7 @@ export class LaunchSite implements AsyncDisposable {
   readonly #logger: Logger;
   #prepared: Promise<Prepared> | undefined;
   #hasGroups = false;
+  #hasUsers = process.getuid?.() === 0;
   /** The layers that the launcher keeps ready were removed under it: launches fail until it has none of them left. */
   #poolLost = false;
 
@@ -154,6 +155,11 @@ export class LaunchSite implements AsyncDisposable {
     return this.#hasGroups;
   }
 
+  /** Whether sandboxes have more than one user; without root false until that is known. */
+  get hasUsers(): boolean {
+    return this.#hasUsers;
+  }
+
   /** Groups for single commands of a runtime; none where it has no group itself. */
   groupsFor(record: RuntimeRecord): ExecGroups | undefined {
     if (record.cgroup === null) return undefined;
@@ -194,6 +200,7 @@ export class LaunchSite implements AsyncDisposable {
       storeAgent({ dataDir: this.#dataDir, binary: this.#agentBinary }),
     ]);
     this.#hasGroups = ground.cgroups !== undefined;
+    this.#hasUsers = ground.rooted || ground.unprivilegedIds.kind !== "single";
     const ranges = new IdRanges({
       base: this.#config.uidBase,
       offset: Number.parseInt(instance, 36) || 0,

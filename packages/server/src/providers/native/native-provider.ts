@@ -58,6 +58,9 @@ const capabilities: readonly Capability[] = [
   "watch",
   "ports",
   "stats",
+  "process_tree",
+  "special_files",
+  "adopt",
 ];
 /** The name of the machine's own root. */
 const hostImage = "host";
@@ -117,7 +120,10 @@ export class NativeProvider implements RuntimeProvider {
   }
 
   get capabilities(): ReadonlySet<Capability> {
-    return new Set(this.#site.hasGroups ? [...capabilities, "exec_limits"] : capabilities);
+    const own = new Set(capabilities);
+    if (this.#site.hasUsers) own.add("users");
+    if (this.#site.hasGroups) own.add("exec_limits");
+    return own;
   }
 
   async check(options: CallOptions): Promise<ProviderCheck> {

@@ -70,8 +70,6 @@ if (process.getuid?.() === 0) {
       return {
         provider: home.open(),
         image: testImage,
-        // Without /etc/subuid a sandbox has one user.
-        lacks: ["users"],
         restart: async () => home.open(),
         close: () => home.remove(),
       };

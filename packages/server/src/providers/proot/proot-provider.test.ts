@@ -88,7 +88,6 @@ for (const image of asRoot ? [tiny] : [tiny, "host"]) {
         image,
         close,
         restart: async () => make(),
-        lacks: asRoot ? [] : ["users"],
       };
     },
   });

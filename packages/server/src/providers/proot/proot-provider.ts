@@ -47,6 +47,26 @@ interface Connected {
   stopListening: () => void;
 }
 
+const capabilities: readonly Capability[] = [
+  "spawn",
+  "exec",
+  "exec_stream",
+  "files",
+  "console",
+  "health",
+  "runtime_inventory",
+  "pty",
+  "signals",
+  "reattach",
+  "watch",
+  "ports",
+  "stats",
+  "process_tree",
+  "special_files",
+  "adopt",
+  "userspace_isolation",
+];
+
 /**
  * Sandboxes by path translation alone: processes of the machine's that see another root. For machines without
  * namespaces; it keeps programs apart by convention, not by force. A runtime is: being made (`#spawning`), connected
@@ -54,22 +74,7 @@ interface Connected {
  */
 export class ProotProvider implements RuntimeProvider {
   readonly name = "proot";
-  readonly capabilities: ReadonlySet<Capability> = new Set<Capability>([
-    "spawn",
-    "exec",
-    "exec_stream",
-    "files",
-    "console",
-    "health",
-    "runtime_inventory",
-    "pty",
-    "signals",
-    "reattach",
-    "watch",
-    "ports",
-    "stats",
-    "userspace_isolation",
-  ]);
+  readonly capabilities: ReadonlySet<Capability>;
   readonly defaultImage: string;
   readonly #config: ProotConfig;
   readonly #dataDir: string;
@@ -107,6 +112,7 @@ export class ProotProvider implements RuntimeProvider {
     this.defaultImage = options.config.defaultImage;
     this.#records = new RuntimeRecords({ dataDir: options.dataDir });
     this.#asRoot = process.getuid?.() === 0;
+    this.capabilities = new Set(this.#asRoot ? [...capabilities, "users"] : capabilities);
   }
 
   async check(options: CallOptions): Promise<ProviderCheck> {

@@ -11,8 +11,7 @@ export function execContract(harness: ContractHarness): void {
     expect(exit.endedAt.getTime()).toBeGreaterThanOrEqual(exit.startedAt.getTime());
   });
 
-  it("output comes in order, with offsets that count both streams", async (context) => {
-    harness.wants(context, "streaming");
+  it("output comes in order, with offsets that count both streams", async () => {
     const operations = await harness.shared();
     await using view = await operations.execs.start(
       shell("i=0; while [ $i -lt 200 ]; do echo $i; echo e$i >&2; i=$((i+1)); done"),
@@ -38,8 +37,7 @@ export function execContract(harness: ContractHarness): void {
     expect(stdout).toBe("$HOME a b *\n");
   });
 
-  it("the environment of a command is the spec's own over the sandbox's", async (context) => {
-    harness.wants(context, "environment");
+  it("the environment of a command is the spec's own over the sandbox's", async () => {
     const { stdout } = await run(
       await harness.shared(),
       shell('echo "$GREETING"; test -n "$PATH" && echo path', { env: { GREETING: "hej då\n!" } }),
@@ -61,7 +59,7 @@ export function execContract(harness: ContractHarness): void {
   });
 
   it("a command runs as the user it asks for; an unknown user is a BadRequest", async (context) => {
-    harness.wants(context, "users");
+    harness.needs(context, "users");
     const operations = await harness.shared();
     expect((await run(operations, shell("id -u; id -g", { user: "1000:1001" }))).stdout).toBe("1000\n1001\n");
     const start = operations.execs.start(shell("true", { user: "nobody-of-that-name" }), soon());
@@ -73,7 +71,7 @@ export function execContract(harness: ContractHarness): void {
     const missing = await run(operations, argv("no-such-program"));
     expect(missing.exit.exitCode).toBe(127);
     expect(missing.exit.startError).toContain("no-such-program");
-    harness.wants(context, "process_tree");
+    harness.needs(context, "process_tree");
     const folder = await run(operations, argv("/workspace"));
     expect(folder.exit.exitCode).toBe(126);
     expect(folder.exit.startError).toBeDefined();
@@ -89,14 +87,12 @@ export function execContract(harness: ContractHarness): void {
     expect((await run(await harness.shared(), "cat; echo end")).stdout).toBe("end\n");
   });
 
-  it("standard input is written and closed", async (context) => {
-    harness.wants(context, "stdin");
+  it("standard input is written and closed", async () => {
     const { stdout } = await run(await harness.shared(), shell("cat; echo end", { stdin: true }), "typed\n");
     expect(stdout).toBe("typed\nend\n");
   });
 
-  it("four megabytes go through standard input and come back", async (context) => {
-    harness.wants(context, "stdin");
+  it("four megabytes go through standard input and come back", async () => {
     const operations = await harness.shared();
     await using view = await operations.execs.start(shell("cat | wc -c", { stdin: true }), soon());
     const part = Buffer.alloc(256 * 1024, "x");
@@ -105,8 +101,7 @@ export function execContract(harness: ContractHarness): void {
     expect((await finish(view)).stdout.trim()).toBe(String(4 * 1024 * 1024));
   });
 
-  it("standard input can be written to a detached command, and is a Conflict after its end", async (context) => {
-    harness.wants(context, "stdin");
+  it("standard input can be written to a detached command, and is a Conflict after its end", async () => {
     const { execs } = await harness.shared();
     const spec = shell("read a; echo got $a; cat", { detached: true, stdin: true });
     await execs.startDetached(spec, soon());
@@ -190,7 +185,6 @@ export function execContract(harness: ContractHarness): void {
 
   it("a view whose holder leaves does not end the command", async (context) => {
     harness.needs(context, "reattach");
-    harness.wants(context, "stdin");
     const { execs } = await harness.shared();
     const spec = shell("echo up; read line; echo $line", { stdin: true });
     const view = await execs.start(spec, soon());
@@ -202,8 +196,7 @@ export function execContract(harness: ContractHarness): void {
     expect((await finish(again)).stdout).toBe("on\n");
   });
 
-  it("a hundred commands at once all answer", async (context) => {
-    harness.wants(context, "many_execs");
+  it("a hundred commands at once all answer", async () => {
     const operations = await harness.shared();
     const answers = await Promise.all(
       Array.from({ length: 100 }, async (_, index) => (await run(operations, `echo ${index}`)).stdout),

@@ -15,7 +15,7 @@ async function survivors(operations: SandboxOperations, marker: string): Promise
 
 export function execControlContract(harness: ContractHarness): void {
   it("a timeout kills the whole tree: other sessions, double forks, those deaf to SIGTERM", async (context) => {
-    harness.wants(context, "process_tree");
+    harness.needs(context, "process_tree");
     const operations = await harness.shared();
     const { exit } = await run(operations, shell(hardToKill("01"), { timeoutMs: 400 }));
     expect(exit).toMatchObject({ exitCode: 137, reason: "timeout" });
@@ -23,7 +23,7 @@ export function execControlContract(harness: ContractHarness): void {
   });
 
   it("kill() ends the whole tree and resolves when nothing of it is left", async (context) => {
-    harness.wants(context, "process_tree");
+    harness.needs(context, "process_tree");
     const operations = await harness.shared();
     const spec = shell(hardToKill("02"));
     await using view = await operations.execs.start(spec, soon());
@@ -36,7 +36,7 @@ export function execControlContract(harness: ContractHarness): void {
   });
 
   it("kill() of an ended command sweeps what it left behind and keeps its record", async (context) => {
-    harness.wants(context, "process_tree");
+    harness.needs(context, "process_tree");
     const operations = await harness.shared();
     const spec = shell("setsid sleep 6103 >/dev/null 2>&1 & echo left; exit 5");
     await run(operations, spec);
@@ -69,7 +69,7 @@ export function execControlContract(harness: ContractHarness): void {
   });
 
   it("the end of a command is told although something it started goes on", async (context) => {
-    harness.wants(context, "process_tree");
+    harness.needs(context, "process_tree");
     const operations = await harness.shared();
     const spec = shell("sleep 600 & echo started");
     const { stdout, exit } = await run(operations, spec);
@@ -112,7 +112,7 @@ export function execControlContract(harness: ContractHarness): void {
 
   it("setGrace() ends no command that is followed", async (context) => {
     harness.needs(context, "reattach");
-    harness.wants(context, "stdin", "process_tree");
+    harness.needs(context, "process_tree");
     const { execs } = await harness.shared();
     const spec = shell("echo up; read x; echo $x", { stdin: true });
     await using view = await execs.start(spec, soon());
@@ -145,7 +145,6 @@ export function execControlContract(harness: ContractHarness): void {
 
   it("attach() replays from an offset and then goes on live", async (context) => {
     harness.needs(context, "reattach");
-    harness.wants(context, "stdin");
     const { execs } = await harness.shared();
     const spec = shell("echo 0123456789; read x; echo live", { detached: true, stdin: true });
     await execs.startDetached(spec, soon());
@@ -211,8 +210,7 @@ export function execControlContract(harness: ContractHarness): void {
     expect(bytes).toBeLessThanOrEqual(2 * 1024 * 1024);
   });
 
-  it("a reader that stops reading stops a lossless command, and loses nothing", async (context) => {
-    harness.wants(context, "streaming");
+  it("a reader that stops reading stops a lossless command, and loses nothing", async () => {
     const { execs } = await harness.shared();
     const spec = shell("yes | head -c 30000000");
     await using view = await execs.start(spec, soon());

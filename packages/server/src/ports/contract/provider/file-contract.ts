@@ -58,7 +58,7 @@ export function fileContract(harness: ContractHarness): void {
   });
 
   it("what a user writes belongs to that user, parents included", async (context) => {
-    harness.wants(context, "users");
+    harness.needs(context, "users");
     const operations = await harness.shared();
     const options = { ...soon(), user: "1000:1000" };
     await operations.files.write("/workspace/users/deep/file", chunks("x"), options);
@@ -170,7 +170,7 @@ export function fileContract(harness: ContractHarness): void {
   });
 
   it("a directory is archived and unpacked elsewhere", async (context) => {
-    harness.wants(context, "special_files");
+    harness.needs(context, "special_files");
     const { files } = await harness.shared();
     await files.write("/workspace/pack/one", chunks("1"), { ...soon(), mode: 0o755 });
     await files.write("/workspace/pack/sub/two", chunks(Buffer.alloc(100_000, "2")), soon());

@@ -4,7 +4,7 @@ import { type ContractHarness, chunks, collect, eventually, run, shell, soon } f
 
 export function fileSafetyContract(harness: ContractHarness): void {
   it("stat() describes a last symlink; read and write follow it", async (context) => {
-    harness.wants(context, "special_files");
+    harness.needs(context, "special_files");
     const operations = await harness.shared();
     const { files } = operations;
     await run(
@@ -29,7 +29,7 @@ export function fileSafetyContract(harness: ContractHarness): void {
   });
 
   it("symlinks lead inside the sandbox, never to the host", async (context) => {
-    harness.wants(context, "special_files");
+    harness.needs(context, "special_files");
     const operations = await harness.shared();
     await run(
       operations,
@@ -45,7 +45,7 @@ export function fileSafetyContract(harness: ContractHarness): void {
   });
 
   it("removing a tree does not follow the symlinks in it", async (context) => {
-    harness.wants(context, "special_files");
+    harness.needs(context, "special_files");
     const operations = await harness.shared();
     await run(operations, "mkdir -p keep victim && echo x > keep/file && ln -s ../keep victim/link");
     await operations.files.remove("/workspace/victim", { ...soon(), recursive: true });
@@ -53,7 +53,7 @@ export function fileSafetyContract(harness: ContractHarness): void {
   });
 
   it("FIFOs and devices are refused without waiting for them", async (context) => {
-    harness.wants(context, "special_files");
+    harness.needs(context, "special_files");
     const operations = await harness.shared();
     await run(operations, "mkfifo /workspace/fifo");
     expect((await operations.files.stat("/workspace/fifo", soon())).type).toBe("fifo");
@@ -128,7 +128,7 @@ export function fileSafetyContract(harness: ContractHarness): void {
   });
 
   it("an archive that reaches outside its folder is refused", async (context) => {
-    harness.wants(context, "special_files");
+    harness.needs(context, "special_files");
     const operations = await harness.shared();
     for (const name of ["../escaped", "/escaped", "sub/../../escaped"]) {
       const unpack = operations.files.unpack("/workspace/confined", chunks(tarOf(name, "x")), soon());

@@ -14,18 +14,6 @@ import type {
   SandboxOperations,
 } from "../../index.ts";
 
-/** What no capability names and a simulation may lack. */
-export type ContractFeature =
-  | "users"
-  | "stdin"
-  | "process_tree"
-  | "special_files"
-  | "environment"
-  | "streaming"
-  | "adopt"
-  | "dead_man"
-  | "many_execs";
-
 export interface ProviderUnderTest {
   provider: RuntimeProvider;
   /** An image with /bin/sh and busybox's programs. */
@@ -33,7 +21,6 @@ export interface ProviderUnderTest {
   close(): Promise<void>;
   /** A fresh provider object on the same state, as after the service was killed; the old one is not used again. */
   restart?(): Promise<RuntimeProvider>;
-  lacks?: readonly ContractFeature[];
 }
 
 export interface Runtime {
@@ -92,13 +79,6 @@ export class ContractHarness {
   needs(context: TestContext, ...capabilities: Capability[]): void {
     for (const capability of capabilities) {
       if (!this.provider.capabilities.has(capability)) context.skip(`not announced: ${capability}`);
-    }
-  }
-
-  /** Skips the test when the provider lacks the feature. */
-  wants(context: TestContext, ...features: ContractFeature[]): void {
-    for (const feature of features) {
-      if (this.#subject?.lacks?.includes(feature)) context.skip(`lacks: ${feature}`);
     }
   }
 

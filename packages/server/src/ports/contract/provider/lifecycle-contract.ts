@@ -98,7 +98,7 @@ export function lifecycleContract(harness: ContractHarness): void {
   });
 
   it("env, user and workdir of the spec apply to every command", async (context) => {
-    harness.wants(context, "users", "environment");
+    harness.needs(context, "users");
     const { operations } = await harness.spawn({
       env: { COLOUR: "green" },
       user: "1234:1234",
@@ -109,7 +109,7 @@ export function lifecycleContract(harness: ContractHarness): void {
   });
 
   it("adopt() after a restart finds a command still running and its output complete", async (context) => {
-    harness.wants(context, "adopt", "stdin");
+    harness.needs(context, "adopt");
     harness.needs(context, "reattach");
     const made = { memoryMb: 256, vcpus: 1, ownerId: "ada", name: "seven", metadata: { job: "7" } };
     const { runtimeId, image, sandboxId, operations } = await harness.spawn(made);
@@ -155,8 +155,7 @@ export function lifecycleContract(harness: ContractHarness): void {
     expect(() => harness.provider.sandbox(unknown)).toThrow(RuntimeGone);
   });
 
-  it("a sandbox whose expiry passes ends itself, and onExit() tells", async (context) => {
-    harness.wants(context, "dead_man");
+  it("a sandbox whose expiry passes ends itself, and onExit() tells", async () => {
     const { runtimeId, operations } = await harness.spawn();
     const ended = Promise.withResolvers<RuntimeId>();
     const stop = harness.provider.onExit((id) => (id === runtimeId ? ended.resolve(id) : undefined));
@@ -173,8 +172,7 @@ export function lifecycleContract(harness: ContractHarness): void {
     });
   });
 
-  it("an expiry that was moved does not end the sandbox", async (context) => {
-    harness.wants(context, "dead_man");
+  it("an expiry that was moved does not end the sandbox", async () => {
     const { operations } = await harness.spawn();
     await operations.setExpiry(300, soon());
     await operations.setExpiry(null, soon());
