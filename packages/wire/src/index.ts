@@ -4,6 +4,7 @@ export * from "./errors.ts";
 export * from "./events.ts";
 export * from "./exec.ts";
 export * from "./files.ts";
+export * from "./keys.ts";
 export * from "./nearest.ts";
 export * from "./quotas.ts";
 export * from "./sandboxes.ts";

@@ -1,0 +1,312 @@
+import { hash, randomBytes, timingSafeEqual } from "node:crypto";
+import { keyNamePattern } from "@alcove/wire";
+import type { Logger } from "../../platform/logger.ts";
+import type { Clock, Timer } from "../../ports/clock.ts";
+import { BadRequest, Conflict, NotFound, ResourceLimit } from "../../ports/errors.ts";
+import { type KeyRow, type KeyScope, type KeyStore, keyScopes } from "../../ports/key-store.ts";
+import { parseOwnerId } from "../owners.ts";
+import { anybody, localUser, type Principal } from "./principal.ts";
+
+/** A key as the configuration gives it. */
+export interface ConfiguredKey {
+  name: string;
+  /** SHA-256 of the key, hexadecimal. */
+  hash: string;
+  /** Empty: everybody's. */
+  ownerId: string;
+  scopes: readonly KeyScope[];
+  expiresAt: Date | null;
+}
+
+export interface ConfiguredKeys {
+  /** Empty: there is none. */
+  apiKey: string;
+  /** Empty: `apiKey` administers, if `adminFallbackEnabled`. */
+  adminApiKey: string;
+  adminFallbackEnabled: boolean;
+  keys: readonly ConfiguredKey[];
+}
+
+/** What may be known of a key. */
+export interface KeyView extends Omit<KeyRow, "hash" | "createdAt"> {
+  /** Null for one of the configuration. */
+  createdAt: Date | null;
+}
+
+interface KnownKey extends KeyView {
+  readonly hash: string;
+  readonly principal: Principal;
+}
+
+export interface KeyInput {
+  name: string;
+  ownerId?: string | undefined;
+  scopes?: readonly KeyScope[] | undefined;
+  ttlMs?: number | undefined;
+}
+
+const clientKeyName = "api_key";
+const adminKeyName = "admin_api_key";
+const reservedNames: readonly string[] = [clientKeyName, adminKeyName, anybody.name, localUser.name];
+const namePattern = new RegExp(keyNamePattern);
+const mostKeys = 10_000;
+const keyBytes = 32;
+/** How often last uses are written down. */
+const usesEveryMs = 30_000;
+/** How late the end of a key may be seen by what it has open, when the clock was changed. */
+const expiryLookMs = 60_000;
+
+/**
+ * The keys that are accepted: those of the configuration, and those that were made with `/admin/keys`, of which the
+ * store keeps hashes alone. A change counts from the next request on. docs/api/authentication.md, Keys.
+ */
+export class KeyRing implements AsyncDisposable {
+  readonly #store: KeyStore;
+  readonly #clock: Clock;
+  readonly #logger: Pick<Logger, "warn">;
+  /** Where a key is looked for must not tell how much of it is right. */
+  readonly #salt = randomBytes(16).toString("base64");
+  readonly #origins = new WeakMap<Principal, KnownKey>();
+  readonly #onChange: (() => void)[] = [];
+  #configured: readonly KnownKey[] = [];
+  readonly #stored = new Map<string, KnownKey>();
+  #byName = new Map<string, KnownKey>();
+  #bySlot = new Map<string, KnownKey>();
+  readonly #used = new Map<string, Date>();
+  /** Names of keys whose last use is not written down yet. */
+  readonly #unwritten = new Set<string>();
+  #writingUses: Timer | undefined;
+  #expiry: Timer | undefined;
+  #lookedMs = 0;
+
+  private constructor(options: { store: KeyStore; clock: Clock; logger: Pick<Logger, "warn"> }) {
+    this.#store = options.store;
+    this.#clock = options.clock;
+    this.#logger = options.logger;
+  }
+
+  static async open(options: {
+    store: KeyStore;
+    clock: Clock;
+    logger: Pick<Logger, "warn">;
+    configured: ConfiguredKeys;
+  }): Promise<KeyRing> {
+    const ring = new KeyRing(options);
+    for (const row of await options.store.list()) ring.#stored.set(row.name, ring.#known(row));
+    ring.replaceConfigured(options.configured);
+    return ring;
+  }
+
+  /** Told when a key is no longer accepted, or for less. */
+  onChange(listener: () => void): void {
+    this.#onChange.push(listener);
+  }
+
+  /** From now on these are the keys of the configuration. */
+  replaceConfigured(configured: ConfiguredKeys): void {
+    const { apiKey, adminApiKey, adminFallbackEnabled, keys } = configured;
+    const fallsBack = adminApiKey === "" && adminFallbackEnabled;
+    const fixed = (name: string, key: string, scopes: readonly KeyScope[]): KnownKey[] =>
+      key === ""
+        ? []
+        : [this.#known({ name, hash: sha256(key), ownerId: "", scopes, expiresAt: null })];
+    this.#configured = [
+      ...keys.map((key) => this.#known(key)),
+      ...fixed(clientKeyName, apiKey, fallsBack ? keyScopes : ["read", "write"]),
+      // The same key given twice is the one that may do more.
+      ...fixed(adminKeyName, adminApiKey, keyScopes),
+    ];
+    const hidden = keys.filter(({ name }) => this.#stored.has(name)).map(({ name }) => name);
+    if (hidden.length > 0)
+      this.#logger.warn(
+        { keys: hidden },
+        `auth.keys names ${hidden.join(", ")}, as keys made by the service are named: those are not accepted; revoke them or choose other names`,
+      );
+    this.#changed();
+  }
+
+  /** @returns who has this key, unless it is unknown or has expired. */
+  principalOf(key: string): Principal | undefined {
+    const known = this.#find(key);
+    if (known === undefined || this.#isOver(known)) return undefined;
+    this.#noteUse(known);
+    return known.principal;
+  }
+
+  /** @returns the name of the key and when it ended, if it did. */
+  endOf(key: string): { name: string; at: Date } | undefined {
+    const known = this.#find(key);
+    return known?.expiresAt && this.#isOver(known) ? { name: known.name, at: known.expiresAt } : undefined;
+  }
+
+  /** Whether who was let in with a key would be let in now, for as much. */
+  holds(principal: Principal): boolean {
+    const then = this.#origins.get(principal);
+    if (then === undefined) return false;
+    const now = this.#byName.get(then.name);
+    return (
+      now !== undefined &&
+      !this.#isOver(now) &&
+      now.hash === then.hash &&
+      now.ownerId === then.ownerId &&
+      then.scopes.every((scope) => now.scopes.includes(scope))
+    );
+  }
+
+  /** By name. */
+  list(): KeyView[] {
+    return [...this.#byName.values()]
+      .map(({ hash: _, principal: _p, ...view }) => ({
+        ...view,
+        lastUsedAt: this.#used.get(view.name) ?? view.lastUsedAt,
+      }))
+      .sort((a, b) => (a.name < b.name ? -1 : 1));
+  }
+
+  /**
+   * @returns the key, which nobody can be told again.
+   * @throws BadRequest naming the field; Conflict when the name is taken; ResourceLimit.
+   */
+  async create(input: KeyInput): Promise<{ key: string; view: KeyView }> {
+    const { name, scopes = ["read", "write"], ttlMs } = input;
+    if (!namePattern.test(name))
+      throw new BadRequest(
+        `name ${JSON.stringify(name.slice(0, 80))} must be 1 to 128 letters, digits, ".", "_" or "-", the first a letter or digit`,
+      );
+    if (reservedNames.includes(name))
+      throw new Conflict(`the name "${name}" stands for something else in logs; choose another`);
+    if (this.#byName.has(name)) throw taken(name);
+    const ownerId = parseOwnerId(input.ownerId);
+    if (scopes.length === 0) throw new BadRequest(`scopes is empty; give some of ${keyScopes.join(", ")}`);
+    if (ownerId !== "" && scopes.includes("admin"))
+      throw new BadRequest(`a key bound to an owner cannot administer; leave out owner_id, or the scope admin`);
+    if (ttlMs !== undefined && ttlMs < 1_000) throw new BadRequest("ttl must be at least 1s");
+    if (this.#stored.size >= mostKeys)
+      throw new ResourceLimit(`this service keeps ${mostKeys} keys; revoke one that is not used`);
+    const createdAt = this.#clock.now();
+    const key = `alcove_${randomBytes(keyBytes).toString("base64url")}`;
+    const row: KeyRow = {
+      name,
+      hash: sha256(key),
+      ownerId,
+      scopes: keyScopes.filter((scope) => scopes.includes(scope)),
+      createdAt,
+      expiresAt: ttlMs === undefined ? null : new Date(createdAt.getTime() + ttlMs),
+      lastUsedAt: null,
+    };
+    if (!(await this.#store.create(row))) throw taken(name);
+    const made = this.#known(row);
+    this.#stored.set(name, made);
+    this.#changed();
+    const { hash: _, principal: _p, ...view } = made;
+    return { key, view };
+  }
+
+  /** It is not accepted from now on, and what it has open ends. @throws NotFound; Conflict for one of the configuration. */
+  async revoke(name: string): Promise<void> {
+    const removed = await this.#store.remove(name);
+    if (this.#stored.delete(name) || removed) {
+      this.#used.delete(name);
+      this.#unwritten.delete(name);
+      this.#changed();
+      return;
+    }
+    if (this.#byName.has(name))
+      throw new Conflict(`key "${name}" stands in the configuration; remove it there and send SIGHUP`);
+    throw new NotFound(`key ${JSON.stringify(name.slice(0, 128))} does not exist`);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#expiry?.cancel();
+    this.#writingUses?.cancel();
+    this.#writingUses = undefined;
+    await this.#writeUses();
+  }
+
+  #known(key: Omit<KeyRow, "createdAt" | "lastUsedAt"> & Partial<Pick<KeyRow, "createdAt" | "lastUsedAt">>): KnownKey {
+    const { name, hash, ownerId, scopes, expiresAt, createdAt = null, lastUsedAt = null } = key;
+    const principal: Principal = { name, ownerId: ownerId || undefined, scopes: new Set(scopes) };
+    const known: KnownKey = { name, hash, ownerId, scopes, expiresAt, createdAt, lastUsedAt, principal };
+    this.#origins.set(principal, known);
+    return known;
+  }
+
+  #find(key: string): KnownKey | undefined {
+    const digest = sha256(key);
+    const known = this.#bySlot.get(this.#slotOf(digest));
+    if (known === undefined) return undefined;
+    return timingSafeEqual(Buffer.from(known.hash, "hex"), Buffer.from(digest, "hex")) ? known : undefined;
+  }
+
+  #slotOf(digest: string): string {
+    return hash("sha256", this.#salt + digest, "base64");
+  }
+
+  #isOver(known: KnownKey): boolean {
+    return known.expiresAt !== null && known.expiresAt.getTime() <= this.#clock.now().getTime();
+  }
+
+  /** A configured key beats a stored one of its name. */
+  #changed(): void {
+    const all = [...this.#stored.values(), ...this.#configured];
+    this.#byName = new Map(all.map((known) => [known.name, known]));
+    this.#bySlot = new Map();
+    for (const known of all)
+      if (this.#byName.get(known.name) === known) this.#bySlot.set(this.#slotOf(known.hash), known);
+    this.#watchExpiry();
+    for (const listener of this.#onChange) listener();
+  }
+
+  /** What a key has open ends with it. */
+  #watchExpiry(): void {
+    this.#expiry?.cancel();
+    this.#expiry = undefined;
+    const nowMs = this.#clock.now().getTime();
+    this.#lookedMs = nowMs;
+    const ahead = [...this.#byName.values()]
+      .map(({ expiresAt }) => expiresAt?.getTime() ?? 0)
+      .filter((atMs) => atMs > nowMs);
+    if (ahead.length === 0) return;
+    const delayMs = Math.min(expiryLookMs, Math.min(...ahead) - nowMs + 1);
+    this.#expiry = this.#clock.setTimer(delayMs, () => {
+      const sinceMs = this.#lookedMs;
+      this.#watchExpiry();
+      const ended = ahead.some((atMs) => atMs > sinceMs && atMs <= this.#lookedMs);
+      if (ended) for (const listener of this.#onChange) listener();
+    });
+  }
+
+  #noteUse(known: KnownKey): void {
+    this.#used.set(known.name, this.#clock.now());
+    if (known.createdAt === null) return;
+    this.#unwritten.add(known.name);
+    this.#writingUses ??= this.#clock.setTimer(usesEveryMs, () => {
+      this.#writingUses = undefined;
+      void this.#writeUses();
+    });
+  }
+
+  async #writeUses(): Promise<void> {
+    const uses = [...this.#unwritten].flatMap((name) => {
+      const at = this.#used.get(name);
+      return at === undefined ? [] : [{ name, at }];
+    });
+    this.#unwritten.clear();
+    if (uses.length === 0) return;
+    try {
+      await this.#store.used(uses);
+    } catch (error) {
+      // With the next use.
+      for (const { name } of uses) this.#unwritten.add(name);
+      this.#logger.warn({ err: error }, "when keys were last used could not be written down yet");
+    }
+  }
+}
+
+function sha256(key: string): string {
+  return hash("sha256", key, "hex");
+}
+
+function taken(name: string): Conflict {
+  return new Conflict(`a key "${name}" exists already; revoke it, or choose another name`);
+}
