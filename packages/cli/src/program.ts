@@ -22,6 +22,7 @@ export function createProgram(): Command {
   addExecCommands(program);
   addFileAndEventCommands(program);
   addQuotaCommands(program);
+  addKeyCommands(program);
   addAuditCommand(program);
   addTemplateCommands(program);
   return program;
@@ -226,6 +227,26 @@ function addQuotaCommands(program: Command): void {
   client(
     quota.command("rm <owner>").alias("remove").description("let an owner have the defaults again"),
   ).action(async (owner, flags) => (await import("./commands/quota.ts")).quotaRemove(owner, flags));
+}
+
+const scopes = ["read", "write", "admin"] as const;
+
+function addKeyCommands(program: Command): void {
+  const key = program.command("key").description("keys of the service; takes an admin key");
+  client(key.command("ls").alias("list").description("list keys, by name"))
+    .option("--json", "print JSON")
+    .action(async (flags) => (await import("./commands/key.ts")).keyList(flags));
+  client(key.command("new <name>").description("make a key and print it, this once"))
+    .option("--owner <id>", "confine it to this owner's things")
+    .addOption(
+      new Option("--scope <names...>", "what it may be used for; default: read and write").choices(scopes),
+    )
+    .option("--ttl <duration>", "how long it is accepted, such as 720h; default: until it is revoked")
+    .option("--json", "print JSON")
+    .action(async (name, flags) => (await import("./commands/key.ts")).keyNew(name, flags));
+  client(key.command("revoke <name>").alias("rm").description("revoke a key; what it has open ends")).action(
+    async (name, flags) => (await import("./commands/key.ts")).keyRevoke(name, flags),
+  );
 }
 
 function addAuditCommand(program: Command): void {

@@ -19,11 +19,13 @@ import type {
   SandboxStats,
   SpawnRequest,
   StartExecRequest,
+  Ticket,
 } from "@alcove/wire";
 import { AuditClient } from "./audit.ts";
 import { type EventFilter, eventStream } from "./events.ts";
 import type { ExecAttach, ExecSocket, ExecStart } from "./exec-socket.ts";
 import { FilesClient } from "./files.ts";
+import { KeysClient } from "./keys.ts";
 import { readNdjson } from "./lines.ts";
 import { QuotasClient } from "./quotas.ts";
 import { TemplatesClient } from "./templates.ts";
@@ -56,6 +58,7 @@ export class AlcoveClient implements Disposable {
   readonly quotas: QuotasClient;
   readonly templates: TemplatesClient;
   readonly audit: AuditClient;
+  readonly keys: KeysClient;
 
   constructor(options: TransportOptions) {
     this.#transport = new Transport(options);
@@ -63,6 +66,7 @@ export class AlcoveClient implements Disposable {
     this.quotas = new QuotasClient(this.#transport);
     this.templates = new TemplatesClient(this.#transport);
     this.audit = new AuditClient(this.#transport);
+    this.keys = new KeysClient(this.#transport);
   }
 
   [Symbol.dispose](): void {
@@ -348,6 +352,11 @@ export class AlcoveClient implements Disposable {
       timeoutMs: options.timeoutMs ?? quickMs,
       signal: options.signal,
     });
+  }
+
+  /** For a browser, which cannot send a key with a WebSocket: good for one to this sandbox, within a minute. */
+  async ticket(id: string, options: CallOptions = {}): Promise<Ticket> {
+    return this.#post("/tickets", { sandbox_id: id }, options);
   }
 
   /** Events from now on, or from `lastEventId`; comes back after a broken connection without losing any. */

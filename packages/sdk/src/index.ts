@@ -5,6 +5,7 @@ export type { EventFilter } from "./events.ts";
 export { bytesOf } from "./exec-output.ts";
 export type { ExecAttach, ExecMessage, ExecSocket, ExecStart } from "./exec-socket.ts";
 export { FilesClient } from "./files.ts";
+export { KeysClient } from "./keys.ts";
 export { readEvents, readLines, readNdjson, type ServerSentEvent } from "./lines.ts";
 export { QuotasClient } from "./quotas.ts";
 export { TemplatesClient } from "./templates.ts";

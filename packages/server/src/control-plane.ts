@@ -6,6 +6,8 @@ import { AuditLog } from "./core/audit/audit-log.ts";
 import { EventLog } from "./core/events/event-log.ts";
 import { ExecService } from "./core/exec/exec-service.ts";
 import { FileService } from "./core/files/file-service.ts";
+import { KeyRing } from "./core/keys/key-ring.ts";
+import { Tickets } from "./core/keys/tickets.ts";
 import { localWorkerId } from "./core/providers/provider-address.ts";
 import type { ProviderRegistry } from "./core/providers/provider-registry.ts";
 import { Limits } from "./core/quotas/limits.ts";
@@ -32,6 +34,7 @@ export interface ControlPlane {
   events: EventLog;
   sandboxes: SandboxService;
   execs: ExecService;
+  keys: KeyRing;
   /** Not started yet. */
   reconciler: Reconciler;
 }
@@ -65,6 +68,7 @@ export async function openControlPlane(options: {
     logger,
     retention: { ageMs: config.auth.adminAuditRetentionMs, count: config.store.maxAudit },
   });
+  const keys = opened.use(await KeyRing.open({ ...common, store: store.keys, configured: config.auth }));
   const { sandboxes, lifecycle } = composeSandboxes({
     ...common,
     events,
@@ -125,6 +129,8 @@ export async function openControlPlane(options: {
       clock: systemClock,
     }),
     events,
+    keys,
+    tickets: new Tickets({ clock: systemClock }),
     rateLimits: opened.use(new RateLimits({ settings: config.rateLimit, clock: systemClock })),
     config,
     version,
@@ -136,5 +142,5 @@ export async function openControlPlane(options: {
     sandboxes.refuseWaiting();
     await app.close();
   });
-  return { app, events, sandboxes, execs, reconciler };
+  return { app, events, sandboxes, execs, reconciler, keys };
 }

@@ -84,7 +84,7 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
     clock,
   });
 
-  const { app, reconciler, sandboxes } = await openControlPlane({
+  const { app, reconciler, sandboxes, keys } = await openControlPlane({
     config,
     logger,
     store,
@@ -118,12 +118,17 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
       const { takenOver, needRestart } = changes(changed, { started, applied });
       applied = changed;
       logger.level = changed.logging.level;
-      app.replaceKeys(changed.auth);
+      keys.replaceConfigured(changed.auth);
       // Whoever applies them reads them from this object, each time.
       Object.assign(config.defaults, changed.defaults);
       Object.assign(config.rateLimit, changed.rateLimit);
       sandboxes.limitsChanged();
-      if (started.auth.enabled && changed.auth.apiKey === "" && changed.auth.adminApiKey === "")
+      if (
+        started.auth.enabled &&
+        changed.auth.apiKey === "" &&
+        changed.auth.adminApiKey === "" &&
+        changed.auth.keys.length === 0
+      )
         logger.warn(
           "auth.api_key and auth.admin_api_key are gone and apply: nobody is let in; give a key and send SIGHUP again, " +
             "or restart the service if it is to run without keys",

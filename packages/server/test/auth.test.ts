@@ -22,6 +22,11 @@ function statusWithHost(url: string, host: string): Promise<number> {
   });
 }
 
+/** As SIGHUP does once the file has another key. */
+function useClientKey(server: TestServer, apiKey: string): void {
+  server.keys.replaceConfigured({ ...server.config.auth, apiKey });
+}
+
 describe("with keys", () => {
   let server: TestServer;
   beforeAll(async () => {
@@ -115,7 +120,7 @@ describe("with keys", () => {
     const socket = new WebSocket(url, { headers: withKey("client-key") });
     await once(socket, "open");
     const closed = once(socket, "close");
-    server.app.replaceKeys({ apiKey: "new-key", adminApiKey: "admin-key" });
+    useClientKey(server, "new-key");
     try {
       await revoked.text();
       expect((await closed)[0]).toBe(1008);
@@ -127,7 +132,7 @@ describe("with keys", () => {
       expect((await next)?.done).toBe(false);
       await reader?.cancel();
     } finally {
-      server.app.replaceKeys({ apiKey: "client-key", adminApiKey: "admin-key" });
+      useClientKey(server, "client-key");
     }
   });
 
@@ -145,14 +150,14 @@ describe("with keys", () => {
     const before = server.app.callsUnderWay.size;
     upload.write(Buffer.alloc(10_000, 2));
     await expect.poll(() => server.app.callsUnderWay.size, { timeout: 10_000 }).toBe(before + 1);
-    server.app.replaceKeys({ apiKey: "new-key", adminApiKey: "admin-key" });
+    useClientKey(server, "new-key");
     try {
       await ended;
       await expect.poll(() => server.app.callsUnderWay.size, { timeout: 10_000 }).toBe(before);
       expect((await client.call("GET", `${files}?path=/tmp/kept`, undefined, admin)).text).toBe("old");
     } finally {
       upload.destroy();
-      server.app.replaceKeys({ apiKey: "client-key", adminApiKey: "admin-key" });
+      useClientKey(server, "client-key");
     }
   });
 
@@ -172,7 +177,7 @@ describe("with keys", () => {
     await arrived;
     // By the time a later request is answered this one's key was looked at.
     expect(await status("/api/v1/sandboxes", { "x-api-key": "client-key" })).toBe(200);
-    server.app.replaceKeys({ apiKey: "new-key", adminApiKey: "admin-key" });
+    useClientKey(server, "new-key");
     try {
       spawn.end(body.slice(5));
       const [response] = (await answered) as [http.IncomingMessage];
@@ -180,7 +185,7 @@ describe("with keys", () => {
       expect(response.statusCode).toBe(401);
     } finally {
       spawn.destroy();
-      server.app.replaceKeys({ apiKey: "client-key", adminApiKey: "admin-key" });
+      useClientKey(server, "client-key");
     }
   });
 

@@ -32,7 +32,10 @@ export const KeyRequest = Type.Object(
       }),
     ),
     ttl: Type.Optional(
-      Type.String({ ...GivenDuration, description: "How long it is accepted, 1s or more. Left out: until it is revoked." }),
+      Type.String({
+        ...GivenDuration,
+        description: "How long it is accepted, 1s or more. Left out: until it is revoked.",
+      }),
     ),
   },
   { $id: "KeyRequest", additionalProperties: false },
@@ -69,7 +72,11 @@ export type NewApiKey = Static<typeof NewApiKey>;
 /** `POST /tickets`. docs/api/authentication.md. */
 export const TicketRequest = Type.Object(
   {
-    sandbox_id: Type.String({ maxLength: 64, description: "The sandbox it is for.", examples: ["sb-0123456789ab"] }),
+    sandbox_id: Type.String({
+      maxLength: 64,
+      description: "The sandbox it is for.",
+      examples: ["sb-0123456789ab"],
+    }),
   },
   { $id: "TicketRequest", additionalProperties: false },
 );

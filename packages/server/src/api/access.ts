@@ -1,7 +1,7 @@
 import type { FastifyRequest } from "fastify";
+import type { Principal } from "../core/keys/principal.ts";
 import { DomainError, Forbidden, NotFound } from "../ports/errors.ts";
 import type { KeyScope } from "../ports/key-store.ts";
-import type { Principal } from "./auth.ts";
 
 declare module "fastify" {
   interface FastifyContextConfig {
@@ -78,6 +78,10 @@ export const accessTable: Readonly<Record<string, Access>> = {
   saveQuota: audited(writes("all")),
   deleteQuota: audited(writes("all")),
   listAudit: reads("all"),
+  createKey: writes("all"),
+  listKeys: reads("all"),
+  revokeKey: writes("all"),
+  createTicket: writes("own"),
 };
 
 /** @returns the operation that one below `/admin/` is another way to: `adminSaveQuota` is `saveQuota`. */
@@ -112,6 +116,8 @@ export async function checkAccess(
   }
   refuseScope(principal, access.scope);
   if (principal.ownerId === undefined) return;
+  const claimed = request.headers["x-user-id"];
+  if (typeof claimed === "string" && claimed.trim() !== "") ownerFor(principal, claimed.trim());
   const params = request.params as Readonly<Record<string, string>>;
   if (access.bound === "all") {
     throw new Forbidden(

@@ -4,6 +4,7 @@ import cors, { type FastifyCorsOptions } from "@fastify/cors";
 import type { TypeBoxTypeProvider } from "@fastify/type-provider-typebox";
 import websocket from "@fastify/websocket";
 import { type FastifyReply, type FastifyRequest, fastify, LogController } from "fastify";
+import { anybody, localUser } from "../core/keys/principal.ts";
 import type { Logger } from "../platform/logger.ts";
 import { withinRequest } from "../platform/request-scope.ts";
 import type { Clock } from "../ports/clock.ts";
@@ -11,7 +12,7 @@ import { DomainError } from "../ports/errors.ts";
 import { accessOf, checkAccess } from "./access.ts";
 import { AccessLog } from "./access-log.ts";
 import { AuditTrail } from "./audit-trail.ts";
-import { anybody, authenticate, KeyCheck, localUser, offeredKeys } from "./auth.ts";
+import { authenticate, authenticateByTicket, chooseProtocol } from "./auth.ts";
 import { BrowserGuard } from "./browser-guard.ts";
 import { docsPage } from "./docs-page.ts";
 import { errorHandler, httpStatus, pathOf, toDomainError } from "./error-map.ts";
@@ -26,6 +27,7 @@ import { eventRoutes } from "./routes/events.ts";
 import { execSocketRoute } from "./routes/exec-socket.ts";
 import { execRoutes } from "./routes/execs.ts";
 import { fileRoutes } from "./routes/files.ts";
+import { keyRoutes } from "./routes/keys.ts";
 import { providerRoutes } from "./routes/providers.ts";
 import { quotaRoutes } from "./routes/quotas.ts";
 import { rawFileRoutes } from "./routes/raw-files.ts";
@@ -133,7 +135,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
     maxAge: 600,
   });
   await app.register(websocket, {
-    options: { maxPayload: wsMessageLimitBytes, perMessageDeflate: false },
+    options: { maxPayload: wsMessageLimitBytes, perMessageDeflate: false, handleProtocols: chooseProtocol },
   });
   new AccessLog({ logger, clock: options.clock }).attach(app);
   nameRequests(app);
@@ -155,6 +157,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
       quotaRoutes(scope, options);
       templateRoutes(scope, { ...options, server: config.server });
       auditRoutes(scope, options);
+      keyRoutes(scope, options);
       await scope.register(async (raw: RouteApp) => rawFileRoutes(raw, options));
       let document: string | undefined;
       scope.get("/openapi.json", { config: { open: true } }, (_request, reply) => {
@@ -175,11 +178,6 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
 declare module "fastify" {
   interface FastifyInstance {
     callsUnderWay: CallsUnderWay;
-    /**
-     * From now on these are the keys; streams, transfers and WebSockets of others end. Without any nobody is let in: whether keys
-     * are asked for stays as it was at the start.
-     */
-    replaceKeys(keys: { apiKey: string; adminApiKey: string; adminFallbackEnabled?: boolean }): void;
   }
 }
 
@@ -193,15 +191,10 @@ function guard(
   app: RouteApp,
   options: ApiOptions & { browsers: BrowserGuard; calls: CallsUnderWay; limit: RequestLimit },
 ): void {
-  const { limit } = options;
+  const { limit, keys, tickets, calls } = options;
   const { auth } = options.config;
-  let keys = new KeyCheck(auth);
-  app.decorate("replaceKeys", (changed: Parameters<RouteApp["replaceKeys"]>[0]) => {
-    keys = new KeyCheck({ ...auth, ...changed });
-    if (auth.enabled)
-      options.calls.revoke((headers) =>
-        offeredKeys(headers).some((key) => keys.principalOf(key) !== undefined),
-      );
+  keys.onChange(() => {
+    if (auth.enabled) calls.revoke((principal) => keys.holds(principal));
   });
   app.addHook("onRoute", (route) => {
     if (route.config?.open === true) return;
@@ -209,14 +202,15 @@ function guard(
     route.config = { ...route.config, access: accessOf({ url: route.url, operationId }) };
   });
   app.decorateRequest("principal");
+  const letIn = (request: FastifyRequest) =>
+    authenticateByTicket(request, { keys, tickets }) ?? authenticate(keys, request.headers);
   app.addHook("onRequest", (request: FastifyRequest, reply: FastifyReply, done) => {
     reply.header("x-request-id", request.id);
     const { open, probe } = request.routeOptions.config;
     try {
       request.principal = anybody;
       if (auth.enabled) {
-        if (open !== true)
-          request.principal = limit.letIn(request, reply, () => authenticate(keys, request.headers));
+        if (open !== true) request.principal = limit.letIn(request, reply, () => letIn(request));
       } else {
         request.principal = localUser;
         if (probe !== true)
@@ -234,7 +228,7 @@ function guard(
   app.addHook("onRequest", mayDoThat);
   // A body may take as long as its sender likes: what counts is the key when it has come.
   app.addHook("preValidation", (request, _reply, done) => {
-    if (!auth.enabled || request.routeOptions.config.open === true || keys.knows(request.principal))
+    if (!auth.enabled || request.routeOptions.config.open === true || keys.holds(request.principal))
       return done();
     try {
       request.principal = authenticate(keys, request.headers);

@@ -1,6 +1,6 @@
 import type { FastifyReply, FastifyRequest } from "fastify";
 import type { AuditLog } from "../core/audit/audit-log.ts";
-import { anybody } from "./auth.ts";
+import { anybody } from "../core/keys/principal.ts";
 import { pathOf } from "./error-map.ts";
 import type { RouteApp } from "./routes/route-app.ts";
 
@@ -58,7 +58,7 @@ export class AuditTrail {
     request.audit = null;
     const { principal } = request;
     await this.#log.record({
-      actor: principal === undefined || principal === anybody ? "anonymous" : principal.name,
+      actor: (principal ?? anybody).name,
       method: request.method,
       path: plainPath(request),
       status: outcome.status,

@@ -1,66 +1,18 @@
-import { createHash, timingSafeEqual } from "node:crypto";
 import type { IncomingHttpHeaders } from "node:http";
+import type { FastifyRequest } from "fastify";
+import type { KeyRing } from "../core/keys/key-ring.ts";
+import type { Principal } from "../core/keys/principal.ts";
+import type { Tickets } from "../core/keys/tickets.ts";
 import { DomainError } from "../ports/errors.ts";
-import { type KeyScope, keyScopes } from "../ports/key-store.ts";
-
-/** Who asks. */
-export interface Principal {
-  /** For the log: which key, or why none was needed. */
-  readonly name: string;
-  /** Whose sandboxes it is confined to; undefined: everybody's. */
-  readonly ownerId: string | undefined;
-  readonly scopes: ReadonlySet<KeyScope>;
-}
-
-const principal = (name: string, ...scopes: KeyScope[]): Principal => ({
-  name,
-  ownerId: undefined,
-  scopes: new Set(scopes),
-});
-
-/** Somebody on a route that needs no key. */
-export const anybody: Principal = principal("anybody");
-/** Whoever reaches a service without keys may do everything. */
-export const localUser: Principal = principal("local", ...keyScopes);
 
 declare module "fastify" {
   interface FastifyRequest {
     principal: Principal;
   }
-}
-
-/** Compares keys without telling by its duration how much of them agrees. */
-export class KeyCheck {
-  readonly #known: readonly { digest: Buffer; principal: Principal }[];
-
-  /** Empty keys are left out. Without a key of its own, administration takes the client key unless told otherwise. */
-  constructor(keys: { apiKey: string; adminApiKey: string; adminFallbackEnabled: boolean }) {
-    const fallsBack = keys.adminApiKey === "" && keys.adminFallbackEnabled;
-    const clientScopes = fallsBack ? keyScopes : (["read", "write"] as const);
-    this.#known = [
-      { key: keys.apiKey, principal: principal("api_key", ...clientScopes) },
-      { key: keys.adminApiKey, principal: principal("admin_api_key", ...keyScopes) },
-    ]
-      .filter(({ key }) => key !== "")
-      .map(({ key, principal }) => ({ digest: digest(key), principal }));
+  interface FastifyContextConfig {
+    /** Whether a ticket for the sandbox in the path does instead of a key. */
+    takesTicket?: boolean;
   }
-
-  /** Whether it was this check that told who asks, and no earlier one. */
-  knows(principal: Principal): boolean {
-    return this.#known.some((known) => known.principal === principal);
-  }
-
-  /** @returns who has this key; the last that is known by it when keys are the same. */
-  principalOf(key: string): Principal | undefined {
-    const offered = digest(key);
-    let found: Principal | undefined;
-    for (const known of this.#known) if (timingSafeEqual(known.digest, offered)) found = known.principal;
-    return found;
-  }
-}
-
-function digest(key: string): Buffer {
-  return createHash("sha256").update(key).digest();
 }
 
 /** @returns the keys a request offers: X-API-Key, X-Admin-API-Key, Bearer. docs/api/README.md. */
@@ -75,17 +27,59 @@ export function offeredKeys(headers: IncomingHttpHeaders): string[] {
   return offered;
 }
 
-/** @returns who asks. @throws DomainError `unauthorized` unless one of the offered keys is known. */
-export function authenticate(check: KeyCheck, headers: IncomingHttpHeaders): Principal {
+/** @returns who asks. @throws DomainError `unauthorized` unless one of the offered keys is accepted. */
+export function authenticate(keys: KeyRing, headers: IncomingHttpHeaders): Principal {
   const offered = offeredKeys(headers);
-  const known = offered.flatMap((key) => check.principalOf(key) ?? []);
+  const known = offered.flatMap((key) => keys.principalOf(key) ?? []);
   // Who sends a client key and an admin key means the one that allows more.
   const found = known.find(({ scopes }) => scopes.has("admin")) ?? known[0];
   if (found !== undefined) return found;
+  throw new DomainError("unauthorized", refusalOf(keys, offered));
+}
+
+function refusalOf(keys: KeyRing, offered: readonly string[]): string {
+  if (offered.length === 0) return "an API key is required; send it as X-API-Key or as Authorization: Bearer";
+  for (const key of offered) {
+    const ended = keys.endOf(key);
+    if (ended !== undefined)
+      return `the API key "${ended.name}" expired at ${ended.at.toISOString()}; make a new one with POST /api/v1/admin/keys`;
+  }
+  return "the API key is not accepted";
+}
+
+const ticketProtocol = "ticket.";
+
+/** @returns the ticket a WebSocket was asked for with: in the query, or as one of its subprotocols. */
+function offeredTicket(request: FastifyRequest): string | undefined {
+  const { ticket } = request.query as { ticket?: unknown };
+  if (typeof ticket === "string" && ticket !== "") return ticket;
+  const protocols = request.headers["sec-websocket-protocol"]?.split(",") ?? [];
+  return protocols
+    .map((protocol) => protocol.trim())
+    .find((protocol) => protocol.startsWith(ticketProtocol))
+    ?.slice(ticketProtocol.length);
+}
+
+/** Browsers want one of the subprotocols they offered; a ticket has been used and is the last choice. */
+export function chooseProtocol(offered: ReadonlySet<string>): string | false {
+  const [first] = offered;
+  return [...offered].find((protocol) => !protocol.startsWith(ticketProtocol)) ?? first ?? false;
+}
+
+/** Looks at a ticket where a route takes one and no key is offered. @returns undefined where none counts. @throws DomainError */
+export function authenticateByTicket(
+  request: FastifyRequest,
+  accepted: { keys: KeyRing; tickets: Tickets },
+): Principal | undefined {
+  if (request.routeOptions.config.takesTicket !== true || offeredKeys(request.headers).length > 0)
+    return undefined;
+  const ticket = offeredTicket(request);
+  if (ticket === undefined) return undefined;
+  const { id = "" } = request.params as { id?: string };
+  const principal = accepted.tickets.redeem(ticket, id);
+  if (principal !== undefined && accepted.keys.holds(principal)) return principal;
   throw new DomainError(
     "unauthorized",
-    offered.length === 0
-      ? "an API key is required; send it as X-API-Key or as Authorization: Bearer"
-      : "the API key is not accepted",
+    `the ticket is not accepted: one is good for one WebSocket to its sandbox within a minute; make a new one with POST /api/v1/tickets`,
   );
 }

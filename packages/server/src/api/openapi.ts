@@ -102,7 +102,7 @@ function parametersOf(place: "path" | "query" | "header", schema: unknown, refs:
 const descriptions: Readonly<Record<number, string>> = {
   400: "The request makes no sense; the message names the field.",
   401: "A key is required, or the one given is not known.",
-  403: "Without keys: a page of another site may not do this.",
+  403: "The key may not do this; without keys, a page of another site.",
   404: "There is no such thing.",
   408: "It took too long.",
   409: "It cannot be done in the state things are in.",

@@ -55,6 +55,21 @@ export const operationNotes: Readonly<Record<string, OperationNote>> = {
       "Without stream the answer comes when the command has ended, with at most exec.max_output of each output. With stream it is NDJSON: output as it comes, and a last line with stream exit; a stream without that line was cut, and the command can be picked up through its id (X-Exec-ID) for exec.disconnect_grace. Its whole process tree ends with it and at its deadline.",
     example: { command: "python3 -c 'print(6 * 7)'", timeout: "10s", env: { PYTHONHASHSEED: "0" } },
   },
+  createKey: {
+    description:
+      "The answer has the key, which is told this once; the service keeps its SHA-256. It counts from the next request on. Refused (409) while auth is off.",
+    example: { name: "ci", owner_id: "acme", scopes: ["read", "write"], ttl: "720h" },
+  },
+  listKeys: { description: "Those of the configuration and those made here, never the keys themselves." },
+  revokeKey: {
+    description:
+      "Requests with it are 401 from now on, and what it has open ends: streams, transfers, WebSockets. One of the configuration is 409.",
+  },
+  createTicket: {
+    description:
+      "For browsers, which cannot send a key with a WebSocket: offer it as the subprotocol ticket.<ticket> beside another, or as the query parameter ticket. Good for one WebSocket to the sandbox, within a minute.",
+    example: { sandbox_id: "sb-k3v9x0a1b2c3" },
+  },
   execWebSocket: {
     description:
       "The first message is `start`; see WsClientMessage and WsServerMessage. The handshake answers 404 for an unknown sandbox. Closed with 1000 after the exit, with 1001 when the service stops: the command goes on and can be picked up.",

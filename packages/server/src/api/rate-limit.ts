@@ -1,8 +1,9 @@
 import type { FastifyReply, FastifyRequest } from "fastify";
+import { anybody, localUser, type Principal } from "../core/keys/principal.ts";
 import { RateLimited, type RateLimits } from "../core/rate-limits/rate-limits.ts";
 import type { Verdict } from "../core/rate-limits/token-buckets.ts";
 import { DomainError } from "../ports/errors.ts";
-import { anybody, localUser, offeredKeys, type Principal } from "./auth.ts";
+import { offeredKeys } from "./auth.ts";
 
 /** The limits as HTTP tells them. docs/api/authentication.md, Rate limits. */
 export class RequestLimit {

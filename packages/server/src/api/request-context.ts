@@ -1,6 +1,7 @@
 import { randomBytes } from "node:crypto";
-import type { IncomingHttpHeaders, IncomingMessage } from "node:http";
+import type { IncomingMessage } from "node:http";
 import type { FastifyInstance, FastifyReply } from "fastify";
+import { anybody, type Principal } from "../core/keys/principal.ts";
 import { CallerGone, CallerRevoked, ShuttingDown } from "../platform/deadline.ts";
 
 declare module "fastify" {
@@ -58,8 +59,8 @@ export interface CallUnderWay {
  */
 export class CallsUnderWay {
   readonly #calls = new Map<CallUnderWay, Patience>();
-  /** What each call came with, its key among it. */
-  readonly #headers = new WeakMap<CallUnderWay, IncomingHttpHeaders>();
+  /** Whose call each is. */
+  readonly #principals = new WeakMap<CallUnderWay, Principal>();
   readonly #transfers = new WeakSet<CallUnderWay>();
   #draining = false;
   #onEnd: (() => void) | undefined;
@@ -68,7 +69,7 @@ export class CallsUnderWay {
     return this.#calls.size;
   }
 
-  begin(headers: IncomingHttpHeaders = {}): CallUnderWay {
+  begin(principal: Principal = anybody): CallUnderWay {
     const controller = new AbortController();
     const call: CallUnderWay = {
       signal: controller.signal,
@@ -85,15 +86,15 @@ export class CallsUnderWay {
       },
     };
     this.#calls.set(call, "grace");
-    this.#headers.set(call, headers);
+    this.#principals.set(call, principal);
     return call;
   }
 
   /** Cuts the streams and transfers of callers who would be refused now. What was asked once and has an end is answered. */
-  revoke(isAccepted: (headers: IncomingHttpHeaders) => boolean): void {
+  revoke(isAccepted: (principal: Principal) => boolean): void {
     for (const [call, patience] of this.#calls) {
       if (patience !== "none" && !this.#transfers.has(call)) continue;
-      if (!isAccepted(this.#headers.get(call) ?? {})) call.abort(new CallerRevoked());
+      if (!isAccepted(this.#principals.get(call) ?? anybody)) call.abort(new CallerRevoked());
     }
   }
 
@@ -130,7 +131,7 @@ export function decorateCallerSignal(app: FastifyInstance, calls: CallsUnderWay)
   app.decorateReply("callUnderWay", null);
   const callOf = (reply: FastifyReply): CallUnderWay => {
     if (reply.callUnderWay !== null) return reply.callUnderWay;
-    const call = calls.begin(reply.request.headers);
+    const call = calls.begin(reply.request.principal);
     reply.callUnderWay = call;
     const gone = () => {
       call.end();

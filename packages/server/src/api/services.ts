@@ -4,6 +4,8 @@ import type { AuditLog } from "../core/audit/audit-log.ts";
 import type { EventLog } from "../core/events/event-log.ts";
 import type { ExecService } from "../core/exec/exec-service.ts";
 import type { FileService } from "../core/files/file-service.ts";
+import type { KeyRing } from "../core/keys/key-ring.ts";
+import type { Tickets } from "../core/keys/tickets.ts";
 import type { ProviderRegistry } from "../core/providers/provider-registry.ts";
 import type { Limits } from "../core/quotas/limits.ts";
 import type { Quotas } from "../core/quotas/quotas.ts";
@@ -27,6 +29,8 @@ export interface ApiServices {
   audit: AuditLog;
   answers: AnswerBudget;
   rateLimits: RateLimits;
+  keys: KeyRing;
+  tickets: Tickets;
 }
 
 export interface ApiOptions extends ApiServices {

@@ -2,7 +2,7 @@ import type { Config } from "./config.ts";
 import { configKeys } from "./keys.ts";
 
 const isLimit = (name: string) => name.startsWith("defaults.") || name.startsWith("rateLimit.");
-const keysOfAccess = ["auth.apiKey", "auth.adminApiKey", "auth.adminFallbackEnabled"];
+const keysOfAccess = ["auth.apiKey", "auth.adminApiKey", "auth.adminFallbackEnabled", "auth.keys"];
 
 /**
  * The keys that differ, as a file spells them: those that a running service takes over, and those that need a restart.

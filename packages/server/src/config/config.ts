@@ -1,8 +1,20 @@
 import type { Static } from "typebox";
+import type { KeyScope } from "../ports/key-store.ts";
 import type { Bytes, ConfigSchema, Duration, Secret } from "./schema.ts";
 
 /** As a file spells it. */
 type Written = Static<typeof ConfigSchema>;
+
+/** A key of `auth.keys`. */
+export interface ConfiguredKey {
+  name: string;
+  /** SHA-256 of the key, hexadecimal. */
+  hash: string;
+  /** Empty: everybody's. */
+  ownerId: string;
+  scopes: readonly KeyScope[];
+  expiresAt: Date | null;
+}
 
 type Camel<Name> = Name extends `${infer First}_${infer Rest}` ? `${First}${Capitalize<Camel<Rest>>}` : Name;
 
@@ -43,7 +55,7 @@ export type SchemaConfig = CodeGroup<Written>;
  * (`…Bytes`), secrets read, paths absolute. Keys, choices and defaults stand in `schema.ts` alone.
  */
 export type Config = Omit<SchemaConfig, "auth" | "logging"> & {
-  auth: Omit<SchemaConfig["auth"], "enabled"> & { enabled: boolean };
+  auth: Omit<SchemaConfig["auth"], "enabled" | "keys"> & { enabled: boolean; keys: readonly ConfiguredKey[] };
   logging: Omit<SchemaConfig["logging"], "format"> & {
     format: NonNullable<SchemaConfig["logging"]["format"]>;
   };

@@ -1,3 +1,4 @@
+import type { TSchema } from "typebox";
 import { ConfigSchema } from "./schema.ts";
 
 export type KeyKind =
@@ -9,7 +10,8 @@ export type KeyKind =
   | "flag"
   | "choice"
   | "list"
-  | "map";
+  | "map"
+  | "entries";
 
 /** One key of the configuration, as the schema describes it. */
 export interface ConfigKey {
@@ -25,6 +27,8 @@ export interface ConfigKey {
   values: readonly string[];
   minimum: number | undefined;
   maximum: number | undefined;
+  /** What each of the entries looks like. */
+  items: TSchema | undefined;
 }
 
 /** A group of keys, with what it is about. */
@@ -37,6 +41,7 @@ export interface ConfigSection {
 interface SchemaNode {
   type?: unknown;
   properties?: unknown;
+  items?: unknown;
   patternProperties?: unknown;
   anyOf?: unknown;
   enum?: unknown;
@@ -82,6 +87,7 @@ function keyOf(node: SchemaNode, path: readonly string[]): ConfigKey {
     values: Array.isArray(node.enum) ? node.enum.map(String) : [],
     minimum: typeof node.minimum === "number" ? node.minimum : undefined,
     maximum: typeof node.maximum === "number" ? node.maximum : undefined,
+    items: isObject(node.items) ? (node.items as TSchema) : undefined,
   };
 }
 
@@ -98,7 +104,7 @@ function kindOf(node: SchemaNode, path: readonly string[]): KeyKind {
     case "boolean":
       return "flag";
     case "array":
-      return "list";
+      return isObject(node.items) && node.items.properties !== undefined ? "entries" : "list";
     default:
       throw new Error(`the schema of ${path.join(".")} has a shape that configuration cannot load`);
   }
@@ -108,6 +114,10 @@ function properties(node: SchemaNode): [string, SchemaNode][] {
   return typeof node.properties === "object" && node.properties !== null
     ? Object.entries(node.properties)
     : [];
+}
+
+function isObject(value: unknown): value is SchemaNode {
+  return typeof value === "object" && value !== null;
 }
 
 function textOr(value: unknown, fallback: string): string {

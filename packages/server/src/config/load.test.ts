@@ -1,3 +1,4 @@
+import { createHash } from "node:crypto";
 import { mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
@@ -64,6 +65,7 @@ describe("loadConfig()", () => {
     expect(config.auth).toEqual({
       enabled: false,
       apiKey: "",
+      keys: [],
       adminApiKey: "",
       adminFallbackEnabled: true,
       adminAuditRetentionMs: 7_776_000_000,
@@ -210,12 +212,61 @@ describe("loadConfig()", () => {
   });
 });
 
+describe("auth.keys", () => {
+  const hash = "a".repeat(64);
+  const keysOf = async (yaml: string) => (await loadFile(`auth:\n  keys:\n${yaml}`)).auth;
+
+  test("are read with what they leave out, and turn auth on", async () => {
+    await writeFile(path.join(dir, "key"), "s3cret\n");
+    const auth = await keysOf(
+      `    - {name: ci, hash: ${hash.toUpperCase()}, owner: acme, scopes: [write, read], expires: "2030-01-31T00:00:00Z"}\n    - {name: b, key_file: key}\n`,
+    );
+    expect(auth.enabled).toBe(true);
+    expect(auth.keys).toEqual([
+      {
+        name: "ci",
+        hash,
+        ownerId: "acme",
+        scopes: ["read", "write"],
+        expiresAt: new Date("2030-01-31T00:00:00Z"),
+      },
+      {
+        name: "b",
+        hash: createHash("sha256").update("s3cret").digest("hex"),
+        ownerId: "",
+        scopes: ["read", "write"],
+        expiresAt: null,
+      },
+    ]);
+    expect(load({ ALCOVE_AUTH_KEYS: `[{name: c, hash: ${hash}}]` }).auth.keys[0]?.name).toBe("c");
+  });
+
+  test.each([
+    ["    - {hash: x}", /entry 1 .*name/],
+    ["    - {name: ci, hash: short}", /entry "ci" hash/],
+    [`    - {name: ci, hash: ${hash}, scopes: [all]}`, /entry "ci" scopes/],
+    [`    - {name: ci, hash: ${hash}, other: 1}`, /entry "ci"/],
+    ["    - {name: ci}", /"ci": give hash or key_file/],
+    [`    - {name: ci, hash: ${hash}, key_file: key}`, /"ci": give hash or key_file/],
+    ["    - {name: ci, key_file: missing}", /"ci": key_file is "missing"/],
+    [`    - {name: ci, hash: ${hash}, owner: a b}`, /"ci": owner must have/],
+    [`    - {name: ci, hash: ${hash}, owner: acme, scopes: [admin]}`, /"ci": a key bound to an owner cannot/],
+    [`    - {name: ci, hash: ${hash}, expires: soon}`, /"ci": expires is "soon"/],
+    [`    - {name: local, hash: ${hash}}`, /"local": this name stands for/],
+    [`    - {name: a, hash: ${hash}}\n    - {name: a, hash: ${hash}}`, /"a": there are two/],
+    ["    key", /auth.keys/],
+  ])("%s stops the start", async (yaml, message) => {
+    await expect(keysOf(yaml)).rejects.toThrow(message);
+  });
+});
+
 describe("secrets", () => {
   test("come from their key or from a file, without the line's end", async () => {
     await writeFile(path.join(dir, "key"), "s3cret\n");
     expect((await loadFile("auth:\n  api_key_file: key\n")).auth).toEqual({
       enabled: true,
       apiKey: "s3cret",
+      keys: [],
       adminApiKey: "",
       adminFallbackEnabled: true,
       adminAuditRetentionMs: 7_776_000_000,

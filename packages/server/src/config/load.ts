@@ -1,4 +1,5 @@
 import path from "node:path";
+import { configuredKeys } from "./auth-keys.ts";
 import type { Config, SchemaConfig } from "./config.ts";
 import { ConfigError, type ConfigProblem } from "./errors.ts";
 import { configKeys, type KeyKind } from "./keys.ts";
@@ -43,13 +44,15 @@ export function loadConfigWithSources(options: LoadOptions): LoadedConfig {
   if (gathered.problems.length > 0) throw new ConfigError(gathered.problems);
 
   const keys = new ResolvedKeys(configKeys, gathered.given);
+  const problems: ConfigProblem[] = [];
   const config = build(keys, {
     secrets,
+    problems,
     cwd: options.cwd,
     env: options.env,
     terminal: options.terminal ?? false,
   });
-  const problems = inconsistencies(config, keys);
+  problems.push(...inconsistencies(config, keys));
   if (problems.length > 0) throw new ConfigError(problems);
   return { config, file, keys, secretFiles: secretFilesOf(keys, { file, cwd: options.cwd }) };
 }
@@ -58,6 +61,8 @@ function secretFilesOf(keys: ResolvedKeys, where: { file: string | undefined; cw
   const secrets = configKeys.filter(({ kind }) => kind === "secret").map(({ key }) => key);
   const named = secrets.map((key) => keys.text(`${key}_file`)).filter((file) => file !== "");
   const { file, cwd } = where;
+  const ofList = keys.value("auth.keys") as { key_file?: string }[];
+  named.push(...ofList.flatMap(({ key_file }) => key_file ?? []));
   const inline = file !== undefined && secrets.some((key) => keys.source(key) === path.basename(file));
   return [...named.map((name) => path.resolve(cwd, name)), ...(inline ? [file] : [])];
 }
@@ -69,18 +74,21 @@ function build(
     cwd: string;
     env: NodeJS.ProcessEnv;
     terminal: boolean;
+    problems: ConfigProblem[];
   },
 ): Config {
   const { secrets, cwd } = context;
   const given = bySchema(keys, secrets);
   const { server, database, auth, providers, logging } = given;
+  const authKeys = configuredKeys(auth.keys, context);
+  const hasKey = auth.apiKey !== "" || auth.adminApiKey !== "" || auth.keys.length > 0;
   const dataDir = path.resolve(cwd, given.dataDir || "./.alcove");
   return {
     ...given,
     dataDir,
     server: { ...server, host: server.host.replace(/^\[(.*)\]$/, "$1") },
     database: { ...database, path: path.resolve(cwd, database.path || path.join(dataDir, "alcove.db")) },
-    auth: { ...auth, enabled: auth.enabled ?? (auth.apiKey !== "" || auth.adminApiKey !== "") },
+    auth: { ...auth, keys: authKeys, enabled: auth.enabled ?? hasKey },
     providers: {
       ...providers,
       docker: { ...providers.docker, socket: dockerSocket(providers.docker.socket, context.env) },
@@ -137,7 +145,7 @@ function inconsistencies(config: Config, keys: ResolvedKeys): ConfigProblem[] {
       message: "server.host is empty: expected an address such as 127.0.0.1",
     });
   }
-  if (auth.enabled && auth.apiKey === "" && auth.adminApiKey === "") {
+  if (auth.enabled && auth.apiKey === "" && auth.adminApiKey === "" && auth.keys.length === 0) {
     problems.push({
       key: "auth.enabled",
       message:

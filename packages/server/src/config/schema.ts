@@ -1,4 +1,6 @@
+import { keyNamePattern } from "@alcove/wire";
 import { type TSchema, Type } from "typebox";
+import { keyScopes } from "../ports/key-store.ts";
 import { providerNames } from "./providers.ts";
 
 declare const kind: unique symbol;
@@ -31,6 +33,9 @@ const choice = <const V extends string>(fallback: NoInfer<V>, values: readonly V
   Type.Enum([...values], { default: fallback, description });
 const section = <P extends Record<string, TSchema>>(properties: P, description: string) =>
   Type.Object(properties, { additionalProperties: false, description, default: {} });
+
+const entries = <P extends Record<string, TSchema>>(properties: P, description: string) =>
+  Type.Array(Type.Object(properties, { additionalProperties: false }), { default: [], description });
 
 /** Unset, true or false. */
 const enabled = (description: string) => Type.Optional(Type.Boolean({ description }));
@@ -146,6 +151,17 @@ export const ConfigSchema = section(
         admin_fallback_enabled: flag(
           true,
           "Without auth.admin_api_key, auth.api_key administers too; false: nobody does.",
+        ),
+        keys: entries(
+          {
+            name: Type.String({ pattern: keyNamePattern }),
+            hash: Type.Optional(Type.String({ pattern: "^[0-9a-fA-F]{64}$" })),
+            key_file: Type.Optional(Type.String({ minLength: 1 })),
+            owner: Type.Optional(Type.String()),
+            scopes: Type.Optional(Type.Array(Type.Enum([...keyScopes]), { minItems: 1 })),
+            expires: Type.Optional(Type.String()),
+          },
+          "More keys, each {name, hash (its SHA-256, hexadecimal) or key_file, owner (whom it is bound to), scopes (of read, write, admin; default read, write), expires (a time)}.",
         ),
         admin_audit_retention: duration("2160h", "How long records of the audit history are kept."),
       },

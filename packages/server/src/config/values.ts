@@ -1,9 +1,16 @@
 import { parseDuration } from "@alcove/wire";
+import { Value } from "typebox/value";
 import { parse as parseYaml } from "yaml";
 import type { ConfigKey } from "./keys.ts";
 
 /** A value as the service uses it: durations in milliseconds, sizes in bytes. */
-export type ConfigValue = string | number | boolean | string[] | Record<string, string>;
+export type ConfigValue =
+  | string
+  | number
+  | boolean
+  | string[]
+  | Record<string, string>
+  | Record<string, unknown>[];
 
 export type ReadResult = { ok: true; value: ConfigValue } | { ok: false; expected: string };
 
@@ -42,6 +49,8 @@ export function readValue(key: ConfigKey, value: unknown): ReadResult {
       return readList(value);
     case "map":
       return readMap(value);
+    case "entries":
+      return readEntries(key, value);
     default: {
       const unreachable: never = key.kind;
       return unreachable;
@@ -67,6 +76,7 @@ export function readText(key: ConfigKey, text: string): ReadResult {
           .filter((item) => item !== ""),
       );
     case "map":
+    case "entries":
       return readValue(key, flow(text));
     default:
       return readValue(key, text);
@@ -114,6 +124,21 @@ function readMap(value: unknown): ReadResult {
     entries.push([name, item]);
   }
   return ok(Object.fromEntries(entries));
+}
+
+function readEntries(key: ConfigKey, value: unknown): ReadResult {
+  const { items } = key;
+  if (items === undefined) throw new Error(`${key.key} does not say what its entries look like`);
+  if (!Array.isArray(value)) return wrong("a list of entries, each with a name");
+  for (const [index, entry] of value.entries()) {
+    const [error] = Value.Errors(items, entry);
+    if (error === undefined) continue;
+    const named = isMap(entry) && typeof entry.name === "string" ? `"${entry.name}"` : `${index + 1}`;
+    return wrong(
+      `entries that are right; entry ${named}${error.instancePath.replaceAll("/", " ")} ${error.message}`,
+    );
+  }
+  return ok(value);
 }
 
 export function isMap(value: unknown): value is Record<string, unknown> {

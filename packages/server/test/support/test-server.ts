@@ -8,6 +8,7 @@ import { loadConfig } from "../../src/config/load.ts";
 import { openControlPlane } from "../../src/control-plane.ts";
 import type { EventLog } from "../../src/core/events/event-log.ts";
 import type { ExecService } from "../../src/core/exec/exec-service.ts";
+import type { KeyRing } from "../../src/core/keys/key-ring.ts";
 import { ProviderRegistry } from "../../src/core/providers/provider-registry.ts";
 import type { Reconciler } from "../../src/core/reconcile/reconciler.ts";
 import type { SandboxService } from "../../src/core/sandboxes/sandbox-service.ts";
@@ -49,6 +50,7 @@ export interface TestServer extends AsyncDisposable {
   readonly provider: RuntimeProvider;
   readonly events: EventLog;
   readonly reconciler: Reconciler;
+  readonly keys: KeyRing;
 }
 
 export async function startTestServer(options: TestServerOptions): Promise<TestServer> {
@@ -65,7 +67,7 @@ export async function startTestServer(options: TestServerOptions): Promise<TestS
     defaultName: provider.name,
     clock: systemClock,
   });
-  const { app, events, sandboxes, execs, reconciler } = await openControlPlane({
+  const { app, events, sandboxes, execs, reconciler, keys } = await openControlPlane({
     config,
     logger: options.logger ?? silentLogger,
     store,
@@ -88,6 +90,7 @@ export async function startTestServer(options: TestServerOptions): Promise<TestS
     provider,
     events,
     reconciler,
+    keys,
     [Symbol.asyncDispose]: () => owned.disposeAsync(),
   };
 }

@@ -1,4 +1,5 @@
 import type { IncomingMessage } from "node:http";
+import { Type } from "typebox";
 import type { ExecService } from "../../core/exec/exec-service.ts";
 import type { SandboxService } from "../../core/sandboxes/sandbox-service.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
@@ -28,11 +29,15 @@ export function execSocketRoute(
     method: "GET",
     url: "/sandboxes/:id/exec/ws",
     exposeHeadRoute: false,
+    config: { takesTicket: true },
     schema: {
       tags: ["exec"],
       operationId: "execWebSocket",
       summary: "Run a command interactively over a WebSocket",
       params: SandboxParams,
+      querystring: Type.Object({
+        ticket: Type.Optional(Type.String({ description: "Of POST /tickets, in place of a key." })),
+      }),
       openapi: {
         responses: {
           101: { description: "WebSocket; X-Exec-ID names the command." },
@@ -58,7 +63,7 @@ export function execSocketRoute(
         sandboxId: id,
         execId: announced.get(request.raw) ?? execs.makeId(),
         execs,
-        call: calls.begin(request.headers),
+        call: calls.begin(request.principal),
         logger: logger.child({ request_id: request.id, sandbox_id: id }),
       }).open();
     },

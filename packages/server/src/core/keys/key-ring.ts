@@ -3,20 +3,19 @@ import { keyNamePattern } from "@alcove/wire";
 import type { Logger } from "../../platform/logger.ts";
 import type { Clock, Timer } from "../../ports/clock.ts";
 import { BadRequest, Conflict, NotFound, ResourceLimit } from "../../ports/errors.ts";
-import { type KeyRow, type KeyScope, type KeyStore, keyScopes } from "../../ports/key-store.ts";
+import {
+  type KeyRow,
+  type KeyScope,
+  type KeyStore,
+  keyScopes,
+  principalNames,
+  reservedKeyNames,
+} from "../../ports/key-store.ts";
 import { parseOwnerId } from "../owners.ts";
-import { anybody, localUser, type Principal } from "./principal.ts";
+import type { Principal } from "./principal.ts";
 
 /** A key as the configuration gives it. */
-export interface ConfiguredKey {
-  name: string;
-  /** SHA-256 of the key, hexadecimal. */
-  hash: string;
-  /** Empty: everybody's. */
-  ownerId: string;
-  scopes: readonly KeyScope[];
-  expiresAt: Date | null;
-}
+export type ConfiguredKey = Omit<KeyRow, "createdAt" | "lastUsedAt">;
 
 export interface ConfiguredKeys {
   /** Empty: there is none. */
@@ -45,9 +44,6 @@ export interface KeyInput {
   ttlMs?: number | undefined;
 }
 
-const clientKeyName = "api_key";
-const adminKeyName = "admin_api_key";
-const reservedNames: readonly string[] = [clientKeyName, adminKeyName, anybody.name, localUser.name];
 const namePattern = new RegExp(keyNamePattern);
 const mostKeys = 10_000;
 const keyBytes = 32;
@@ -107,14 +103,12 @@ export class KeyRing implements AsyncDisposable {
     const { apiKey, adminApiKey, adminFallbackEnabled, keys } = configured;
     const fallsBack = adminApiKey === "" && adminFallbackEnabled;
     const fixed = (name: string, key: string, scopes: readonly KeyScope[]): KnownKey[] =>
-      key === ""
-        ? []
-        : [this.#known({ name, hash: sha256(key), ownerId: "", scopes, expiresAt: null })];
+      key === "" ? [] : [this.#known({ name, hash: sha256(key), ownerId: "", scopes, expiresAt: null })];
     this.#configured = [
       ...keys.map((key) => this.#known(key)),
-      ...fixed(clientKeyName, apiKey, fallsBack ? keyScopes : ["read", "write"]),
+      ...fixed(principalNames.clientKey, apiKey, fallsBack ? keyScopes : ["read", "write"]),
       // The same key given twice is the one that may do more.
-      ...fixed(adminKeyName, adminApiKey, keyScopes),
+      ...fixed(principalNames.adminKey, adminApiKey, keyScopes),
     ];
     const hidden = keys.filter(({ name }) => this.#stored.has(name)).map(({ name }) => name);
     if (hidden.length > 0)
@@ -173,13 +167,15 @@ export class KeyRing implements AsyncDisposable {
       throw new BadRequest(
         `name ${JSON.stringify(name.slice(0, 80))} must be 1 to 128 letters, digits, ".", "_" or "-", the first a letter or digit`,
       );
-    if (reservedNames.includes(name))
+    if (reservedKeyNames.includes(name))
       throw new Conflict(`the name "${name}" stands for something else in logs; choose another`);
     if (this.#byName.has(name)) throw taken(name);
     const ownerId = parseOwnerId(input.ownerId);
     if (scopes.length === 0) throw new BadRequest(`scopes is empty; give some of ${keyScopes.join(", ")}`);
     if (ownerId !== "" && scopes.includes("admin"))
-      throw new BadRequest(`a key bound to an owner cannot administer; leave out owner_id, or the scope admin`);
+      throw new BadRequest(
+        `a key bound to an owner cannot administer; leave out owner_id, or the scope admin`,
+      );
     if (ttlMs !== undefined && ttlMs < 1_000) throw new BadRequest("ttl must be at least 1s");
     if (this.#stored.size >= mostKeys)
       throw new ResourceLimit(`this service keeps ${mostKeys} keys; revoke one that is not used`);
@@ -223,7 +219,9 @@ export class KeyRing implements AsyncDisposable {
     await this.#writeUses();
   }
 
-  #known(key: Omit<KeyRow, "createdAt" | "lastUsedAt"> & Partial<Pick<KeyRow, "createdAt" | "lastUsedAt">>): KnownKey {
+  #known(
+    key: Omit<KeyRow, "createdAt" | "lastUsedAt"> & Partial<Pick<KeyRow, "createdAt" | "lastUsedAt">>,
+  ): KnownKey {
     const { name, hash, ownerId, scopes, expiresAt, createdAt = null, lastUsedAt = null } = key;
     const principal: Principal = { name, ownerId: ownerId || undefined, scopes: new Set(scopes) };
     const known: KnownKey = { name, hash, ownerId, scopes, expiresAt, createdAt, lastUsedAt, principal };

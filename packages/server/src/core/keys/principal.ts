@@ -1,4 +1,4 @@
-import { type KeyScope, keyScopes } from "../../ports/key-store.ts";
+import { type KeyScope, keyScopes, principalNames } from "../../ports/key-store.ts";
 
 /** Who asks. */
 export interface Principal {
@@ -10,6 +10,10 @@ export interface Principal {
 }
 
 /** Somebody on a route that needs no key. */
-export const anybody: Principal = { name: "anonymous", ownerId: undefined, scopes: new Set() };
+export const anybody: Principal = { name: principalNames.anonymous, ownerId: undefined, scopes: new Set() };
 /** Whoever reaches a service without keys may do everything. */
-export const localUser: Principal = { name: "local", ownerId: undefined, scopes: new Set(keyScopes) };
+export const localUser: Principal = {
+  name: principalNames.local,
+  ownerId: undefined,
+  scopes: new Set(keyScopes),
+};

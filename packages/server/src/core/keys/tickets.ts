@@ -35,9 +35,12 @@ export class Tickets {
     this.#forgetOld();
     const held = this.#perName.get(principal.name) ?? 0;
     if (held >= mostOfOne)
-      throw new ResourceLimit(`key "${principal.name}" has ${mostOfOne} tickets that were not used; use them, or wait a minute`, {
-        retryAfterS: ticketLifetimeMs / 1_000,
-      });
+      throw new ResourceLimit(
+        `key "${principal.name}" has ${mostOfOne} tickets that were not used; use them, or wait a minute`,
+        {
+          retryAfterS: ticketLifetimeMs / 1_000,
+        },
+      );
     const ticket = randomBytes(24).toString("base64url");
     this.#tickets.set(hashed(ticket), {
       principal,

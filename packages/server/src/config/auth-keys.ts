@@ -1,0 +1,52 @@
+import { hash } from "node:crypto";
+import path from "node:path";
+import { type KeyScope, keyScopes, reservedKeyNames } from "../ports/key-store.ts";
+import type { ConfiguredKey, SchemaConfig } from "./config.ts";
+import type { ConfigProblem } from "./errors.ts";
+import { readBounded } from "./sources.ts";
+
+const maxKeyBytes = 65_536;
+
+/** @returns the keys of `auth.keys`, hashed; what is wrong with them goes to `problems`. */
+export function configuredKeys(
+  given: SchemaConfig["auth"]["keys"],
+  context: { cwd: string; problems: ConfigProblem[] },
+): ConfiguredKey[] {
+  const { cwd, problems } = context;
+  const names = new Set<string>();
+  return given.flatMap((entry) => {
+    const { name, key_file: file, owner = "", expires } = entry;
+    const before = problems.length;
+    const wrong = (message: string) =>
+      problems.push({ key: "auth.keys", message: `auth.keys "${name}": ${message}` });
+    if (names.has(name)) wrong("there are two of this name");
+    names.add(name);
+    if (reservedKeyNames.includes(name)) wrong("this name stands for something else in logs; choose another");
+    const scopes: readonly KeyScope[] = entry.scopes ?? ["read", "write"];
+    if (/[\s/\\\p{Cc}]/u.test(owner) || [...owner].length > 128)
+      wrong("owner must have at most 128 characters, no whitespace, control characters or path separators");
+    if (owner !== "" && scopes.includes("admin"))
+      wrong("a key bound to an owner cannot administer: leave out owner, or the scope admin");
+    const expiresAt = expires === undefined ? null : new Date(expires);
+    if (expiresAt !== null && (Number.isNaN(expiresAt.getTime()) || !/^\d{4}-\d\d-\d\d/.test(expires ?? "")))
+      wrong(`expires is ${JSON.stringify(expires)}: expected a time such as "2030-01-31T00:00:00Z"`);
+    let digest = entry.hash?.toLowerCase() ?? "";
+    if ((digest === "") === (file === undefined)) wrong("give hash or key_file, one of them");
+    else if (file !== undefined) {
+      const read = readBounded(path.resolve(cwd, file), maxKeyBytes);
+      const key = read.content?.trim();
+      if (key) digest = hash("sha256", key, "hex");
+      else wrong(`key_file is ${JSON.stringify(file)}: ${read.error ?? "the file is empty"}`);
+    }
+    if (problems.length > before) return [];
+    return [
+      {
+        name,
+        hash: digest,
+        ownerId: owner,
+        scopes: keyScopes.filter((scope) => scopes.includes(scope)),
+        expiresAt,
+      },
+    ];
+  });
+}

@@ -1,0 +1,195 @@
+import { hash } from "node:crypto";
+import { expect, test, vi } from "vitest";
+import type { KeyRow, KeyStore } from "../../ports/key-store.ts";
+import { FakeClock } from "../testing/fake-clock.ts";
+import { type ConfiguredKey, type ConfiguredKeys, KeyRing } from "./key-ring.ts";
+
+const sha256 = (key: string) => hash("sha256", key, "hex");
+const configured: ConfiguredKeys = {
+  apiKey: "client",
+  adminApiKey: "admin",
+  adminFallbackEnabled: true,
+  keys: [],
+};
+const entry = (name: string, key: string, changed: Partial<ConfiguredKey> = {}): ConfiguredKey => ({
+  name,
+  hash: sha256(key),
+  ownerId: "",
+  scopes: ["read"],
+  expiresAt: null,
+  ...changed,
+});
+
+class MemoryKeys implements KeyStore {
+  readonly rows = new Map<string, KeyRow>();
+  broken = false;
+  async create(row: KeyRow) {
+    this.#look();
+    if (this.rows.has(row.name)) return false;
+    this.rows.set(row.name, row);
+    return true;
+  }
+  async list() {
+    return [...this.rows.values()];
+  }
+  async remove(name: string) {
+    this.#look();
+    return this.rows.delete(name);
+  }
+  async used(uses: readonly { name: string; at: Date }[]) {
+    this.#look();
+    for (const { name, at } of uses) {
+      const row = this.rows.get(name);
+      if (row !== undefined) this.rows.set(name, { ...row, lastUsedAt: at });
+    }
+  }
+  #look() {
+    if (this.broken) throw new Error("read-only");
+  }
+}
+
+async function open(keys: Partial<ConfiguredKeys> = {}, store = new MemoryKeys()) {
+  const clock = new FakeClock();
+  const warn = vi.fn();
+  const ring = await KeyRing.open({ store, clock, logger: { warn }, configured: { ...configured, ...keys } });
+  return { ring, clock, store, warn };
+}
+
+test("the client key may not administer beside an admin key, and may without one unless told otherwise", async () => {
+  const scopes = (ring: KeyRing, key: string) => [...(ring.principalOf(key)?.scopes ?? [])];
+  const { ring } = await open();
+  expect(scopes(ring, "client")).toEqual(["read", "write"]);
+  expect(scopes(ring, "admin")).toEqual(["read", "write", "admin"]);
+  expect(ring.principalOf("other")).toBeUndefined();
+  expect(ring.principalOf("")).toBeUndefined();
+  const alone = await open({ adminApiKey: "" });
+  expect(scopes(alone.ring, "client")).toEqual(["read", "write", "admin"]);
+  const nobody = await open({ adminApiKey: "", adminFallbackEnabled: false });
+  expect(scopes(nobody.ring, "client")).toEqual(["read", "write"]);
+});
+
+test("a key that is given twice is the one that may do more", async () => {
+  const { ring } = await open({ adminApiKey: "client", keys: [entry("ci", "client")] });
+  expect(ring.principalOf("client")?.name).toBe("admin_api_key");
+});
+
+test("a key is told once, kept as a hash, and accepted after a restart", async () => {
+  const { ring, store } = await open();
+  const { key, view } = await ring.create({ name: "ci", ownerId: "acme", ttlMs: 3_600_000 });
+  expect(key).toMatch(/^alcove_[\w-]{43}$/);
+  expect(view).toMatchObject({ name: "ci", ownerId: "acme", scopes: ["read", "write"], lastUsedAt: null });
+  expect(JSON.stringify([...store.rows, ring.list()])).not.toContain(key);
+  const { ring: restarted } = await open({}, store);
+  expect(restarted.principalOf(key)).toMatchObject({ name: "ci", ownerId: "acme" });
+});
+
+test.each([
+  [{ name: "" }, /name "" must be/],
+  [{ name: "a b" }, /name "a b" must be/],
+  [{ name: "x".repeat(129) }, /must be 1 to 128/],
+  [{ name: "api_key" }, /stands for something else/],
+  [{ name: "anonymous" }, /stands for something else/],
+  [{ name: "taken" }, /exists already/],
+  [{ name: "a", ownerId: "a b" }, /whitespace/],
+  [{ name: "a", scopes: [] }, /scopes is empty/],
+  [{ name: "a", ownerId: "acme", scopes: ["admin" as const] }, /cannot administer/],
+  [{ name: "a", ttlMs: 1 }, /at least 1s/],
+])("%j is refused, and nothing is made", async (input, message) => {
+  const { ring, store } = await open({ keys: [entry("taken", "k")] });
+  await expect(ring.create(input)).rejects.toThrow(message);
+  expect(store.rows.size).toBe(0);
+});
+
+test("of two that are made with one name at once, one is", async () => {
+  const { ring } = await open();
+  const made = await Promise.allSettled([ring.create({ name: "ci" }), ring.create({ name: "ci" })]);
+  expect(made.map(({ status }) => status).sort()).toEqual(["fulfilled", "rejected"]);
+});
+
+test("a key that cannot be written down is not accepted, one that cannot be taken away stays", async () => {
+  const { ring, store } = await open();
+  const { key } = await ring.create({ name: "old" });
+  store.broken = true;
+  await expect(ring.create({ name: "new" })).rejects.toThrow("read-only");
+  await expect(ring.revoke("old")).rejects.toThrow("read-only");
+  expect(ring.list().map(({ name }) => name)).toEqual(["admin_api_key", "api_key", "old"]);
+  expect(ring.principalOf(key)?.name).toBe("old");
+});
+
+test("who was let in is held until the key is revoked, expires, or allows less", async () => {
+  const { ring, clock } = await open();
+  const changed = vi.fn();
+  ring.onChange(changed);
+  const { key } = await ring.create({ name: "ci", ttlMs: 3_600_000 });
+  changed.mockClear();
+  const principal = ring.principalOf(key);
+  if (principal === undefined) throw new Error("not accepted");
+  await ring.create({ name: "other" });
+  ring.replaceConfigured({ ...configured, apiKey: "new" });
+  expect(ring.holds(principal)).toBe(true);
+  changed.mockClear();
+  await clock.advance(3_599_999);
+  expect([ring.holds(principal), changed.mock.calls.length]).toEqual([true, 0]);
+  await clock.advance(2);
+  expect([ring.holds(principal), changed.mock.calls.length]).toEqual([false, 1]);
+  expect(ring.principalOf(key)).toBeUndefined();
+  expect(ring.endOf(key)).toMatchObject({ name: "ci" });
+});
+
+test("a key of the same name made anew holds nothing of the old one", async () => {
+  const { ring } = await open();
+  const old = await ring.create({ name: "ci" });
+  const principal = ring.principalOf(old.key);
+  await ring.revoke("ci");
+  await ring.create({ name: "ci" });
+  expect(principal !== undefined && ring.holds(principal)).toBe(false);
+  expect(ring.principalOf(old.key)).toBeUndefined();
+});
+
+test("a configured key that gets an owner or loses a scope no longer holds what was open", async () => {
+  const { ring } = await open({ keys: [entry("a", "ka", { scopes: ["read", "write"] }), entry("b", "kb")] });
+  const [a, b] = [ring.principalOf("ka"), ring.principalOf("kb")];
+  if (a === undefined || b === undefined) throw new Error("not accepted");
+  const holds = () => [ring.holds(a), ring.holds(b)];
+  ring.replaceConfigured({
+    ...configured,
+    keys: [entry("a", "ka", { scopes: ["read", "write"] }), entry("b", "kb")],
+  });
+  expect(holds()).toEqual([true, true]);
+  ring.replaceConfigured({ ...configured, keys: [entry("a", "ka"), entry("b", "kb", { ownerId: "acme" })] });
+  expect(holds()).toEqual([false, false]);
+});
+
+test("when a key was last used is shown at once and written down, later where it cannot be", async () => {
+  const { ring, clock, store, warn } = await open();
+  const { key } = await ring.create({ name: "ci" });
+  await clock.advance(5_000);
+  ring.principalOf(key);
+  ring.principalOf("client");
+  const at = clock.now();
+  expect(ring.list().map(({ name, lastUsedAt }) => [name, lastUsedAt])).toEqual([
+    ["admin_api_key", null],
+    ["api_key", at],
+    ["ci", at],
+  ]);
+  store.broken = true;
+  await clock.advance(30_000);
+  expect(store.rows.get("ci")?.lastUsedAt).toBeNull();
+  expect(warn).toHaveBeenCalledTimes(1);
+  store.broken = false;
+  await ring[Symbol.asyncDispose]();
+  expect(store.rows.get("ci")?.lastUsedAt).toEqual(at);
+  expect(clock.armed).toBe(0);
+});
+
+test("one of the configuration is not revoked here, and hides a made one of its name", async () => {
+  const { ring, warn } = await open();
+  const { key } = await ring.create({ name: "ci" });
+  ring.replaceConfigured({ ...configured, keys: [entry("ci", "other")] });
+  expect(warn).toHaveBeenCalledTimes(1);
+  expect(ring.principalOf(key)).toBeUndefined();
+  expect(ring.principalOf("other")?.name).toBe("ci");
+  await ring.revoke("ci");
+  await expect(ring.revoke("ci")).rejects.toThrow(/stands in the configuration/);
+  await expect(ring.revoke("nothing")).rejects.toThrow(/does not exist/);
+});

@@ -1,0 +1,240 @@
+import { createHash } from "node:crypto";
+import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { TestClient } from "./support/http.ts";
+import { mockProvider } from "./support/providers.ts";
+import { startTestServer, type TestServer } from "./support/test-server.ts";
+
+/**
+ * What each operation asks of a key, written down apart from the table that the service goes by
+ * (`api/access.ts`): scope, and how far the key of an owner reaches. `open`: no key.
+ */
+const operations: Record<string, readonly [scope: "open" | "read" | "write" | "admin", reach?: string]> = {
+  getLiveness: ["open"],
+  getReadiness: ["open"],
+  getHealth: ["open"],
+  spawnSandbox: ["write", "own"],
+  acquireSandbox: ["write", "own"],
+  checkAdmission: ["read", "own"],
+  listSandboxes: ["read", "own"],
+  pruneSandboxes: ["write", "own"],
+  getSandbox: ["read", "sandbox"],
+  destroySandbox: ["write", "sandbox"],
+  extendSandbox: ["write", "sandbox"],
+  getSandboxLogs: ["read", "sandbox"],
+  getSandboxStats: ["read", "sandbox"],
+  exec: ["write", "sandbox"],
+  execWebSocket: ["write", "sandbox"],
+  startExec: ["write", "sandbox"],
+  listExecs: ["read", "sandbox"],
+  getExec: ["read", "sandbox"],
+  killExec: ["write", "sandbox"],
+  getExecOutput: ["read", "sandbox"],
+  signalExec: ["write", "sandbox"],
+  writeExecStdin: ["write", "sandbox"],
+  writeFile: ["write", "sandbox"],
+  readFile: ["read", "sandbox"],
+  uploadFile: ["write", "sandbox"],
+  deleteFile: ["write", "sandbox"],
+  readArchive: ["read", "sandbox"],
+  writeArchive: ["write", "sandbox"],
+  chmodFile: ["write", "sandbox"],
+  globFiles: ["read", "sandbox"],
+  listFiles: ["read", "sandbox"],
+  moveFile: ["write", "sandbox"],
+  statFile: ["read", "sandbox"],
+  watchFiles: ["read", "sandbox"],
+  createTicket: ["write", "own"],
+  streamEvents: ["read", "own"],
+  listProviders: ["read", "shared"],
+  getProvider: ["read", "shared"],
+  testProviders: ["write", "all"],
+  adminListProviders: ["admin", "shared"],
+  adminGetProvider: ["admin", "shared"],
+  adminTestProviders: ["admin", "all"],
+  createTemplate: ["write", "all"],
+  listTemplates: ["read", "shared"],
+  getTemplate: ["read", "shared"],
+  replaceTemplate: ["write", "all"],
+  deleteTemplate: ["write", "all"],
+  spawnFromTemplate: ["write", "own"],
+  listQuotas: ["read", "all"],
+  getQuotaSummary: ["read", "all"],
+  getQuota: ["read", "owner"],
+  getQuotaUsage: ["read", "owner"],
+  saveQuota: ["write", "all"],
+  deleteQuota: ["write", "all"],
+  adminListQuotas: ["admin", "all"],
+  adminGetQuotaSummary: ["admin", "all"],
+  adminGetQuota: ["admin", "owner"],
+  adminGetQuotaUsage: ["admin", "owner"],
+  adminSaveQuota: ["admin", "all"],
+  adminDeleteQuota: ["admin", "all"],
+  listAudit: ["admin", "all"],
+  createKey: ["admin", "all"],
+  listKeys: ["admin", "all"],
+  revokeKey: ["admin", "all"],
+};
+
+type Scope = "read" | "write" | "admin";
+interface Key {
+  readonly name: string;
+  /** Undefined: not accepted. */
+  readonly scopes?: readonly Scope[];
+  readonly owner?: string;
+}
+const keys: readonly Key[] = [
+  { name: "none" },
+  { name: "wrong" },
+  { name: "expired" },
+  { name: "revoked" },
+  { name: "reader", scopes: ["read"] },
+  { name: "writer", scopes: ["write"] },
+  { name: "client-key", scopes: ["read", "write"] },
+  { name: "administrator", scopes: ["admin"] },
+  { name: "admin-key", scopes: ["read", "write", "admin"] },
+  { name: "ann-reader", scopes: ["read"], owner: "ann" },
+  { name: "ann-writer", scopes: ["write"], owner: "ann" },
+  { name: "ann", scopes: ["read", "write"], owner: "ann" },
+];
+const targets = ["ann", "bob"] as const;
+type Target = (typeof targets)[number];
+
+/** What comes of a request that is about something of `target`. */
+function expected(operation: string, key: Key, target: Target): "let in" | 401 | 403 | 404 {
+  const [scope, reach] = operations[operation] ?? [];
+  if (scope === "open") return "let in";
+  if (key.scopes === undefined) return 401;
+  if (scope === "admin" && !key.scopes.includes("admin")) return 401;
+  if (scope !== undefined && !key.scopes.includes(scope)) return 403;
+  if (key.owner === undefined) return "let in";
+  if (reach === "all") return 403;
+  return target === key.owner || !["sandbox", "owner"].includes(reach ?? "") ? "let in" : 404;
+}
+
+describe("every key on every operation", () => {
+  let server: TestServer;
+  let admin: TestClient;
+  let routes: { operation: string; method: string; path: string }[];
+  const sandboxes = new Map<Target, string>();
+
+  const textOf = (key: Key) => (key.name.endsWith("-key") ? key.name : `key-of-${key.name}`);
+  beforeAll(async () => {
+    const listed = keys
+      .filter(({ name }) => !name.endsWith("-key") && !["none", "wrong", "revoked"].includes(name))
+      .map((key) => ({
+        name: key.name,
+        hash: createHash("sha256").update(textOf(key)).digest("hex"),
+        scopes: key.scopes ?? ["read", "write", "admin"],
+        ...(key.owner === undefined ? {} : { owner: key.owner }),
+        ...(key.name === "expired" ? { expires: "2020-01-01T00:00:00Z" } : {}),
+      }));
+    server = await startTestServer({
+      provider: mockProvider,
+      env: {
+        ALCOVE_AUTH_API_KEY: "client-key",
+        ALCOVE_AUTH_ADMIN_API_KEY: "admin-key",
+        ALCOVE_AUTH_KEYS: JSON.stringify(listed),
+        ALCOVE_DEFAULTS_MAX_SANDBOXES: "0",
+      },
+    });
+    admin = new TestClient(server.url, { "x-api-key": "admin-key" });
+    const { json } = await admin.call("GET", "/api/v1/openapi.json");
+    routes = Object.entries<Record<string, { operationId: string }>>(json.paths).flatMap(([path, methods]) =>
+      Object.entries(methods).map(([method, { operationId }]) => ({
+        operation: operationId,
+        method: method.toUpperCase(),
+        path,
+      })),
+    );
+  });
+  afterAll(() => server[Symbol.asyncDispose]());
+
+  async function sandboxOf(target: Target): Promise<string> {
+    const id = sandboxes.get(target);
+    if (id !== undefined) return id;
+    const made = await admin.call("POST", "/api/v1/sandboxes", { owner_id: target });
+    sandboxes.set(target, made.json.id);
+    return made.json.id;
+  }
+
+  /** Streams are left at their first byte; a body that makes no sense is refused after the key was looked at. */
+  async function ask(route: { method: string; path: string }, key: Key, target: Target) {
+    const path = route.path
+      .replace("{ownerID}", target)
+      .replace("{id}", await sandboxOf(target))
+      .replaceAll(/\{\w+\}/g, "nothing");
+    const leaving = new AbortController();
+    const response = await fetch(server.url + path, {
+      method: route.method,
+      headers: {
+        ...(key.name === "none" ? {} : { "x-api-key": textOf(key) }),
+        "content-type": "application/json",
+      },
+      ...(["GET", "HEAD"].includes(route.method) ? {} : { body: "[]" }),
+      signal: leaving.signal,
+    });
+    const text = response.status >= 400 ? await response.text() : "";
+    leaving.abort();
+    return { status: response.status, text };
+  }
+
+  test("the table has a row for each operation, and none for what is not there", () => {
+    expect(Object.keys(operations).sort()).toEqual(routes.map(({ operation }) => operation).sort());
+  });
+
+  test.each(Object.keys(operations))("%s", async (operation) => {
+    const route = routes.find((each) => each.operation === operation);
+    if (route === undefined) throw new Error("no such route");
+    for (const key of keys) {
+      for (const target of targets) {
+        const { status, text } = await ask(route, key, target);
+        const about = `${operation} of ${target} with ${key.name}: ${status} ${text}`;
+        const want = expected(operation, key, target);
+        if (want === 404) {
+          expect(status, about).toBe(404);
+          expect(text, about).toMatch(/does not exist or was destroyed|has no quota/);
+        } else if (want !== "let in") expect(status, about).toBe(want);
+        else {
+          expect([401, 403], about).not.toContain(status);
+          expect(status, about).not.toBe(500);
+          if (key.owner !== undefined) expect(text, about).not.toMatch(/sandbox ".*" does not exist or was/);
+        }
+        if (operation === "destroySandbox" && status === 200) sandboxes.delete(target);
+      }
+    }
+  });
+
+  test("the key of an owner cannot act for another, however it says so", async () => {
+    const ann = new TestClient(server.url, { "x-api-key": "key-of-ann" });
+    const bob = { "x-user-id": "bob" };
+    const id = await sandboxOf("ann");
+    const refused = [
+      await ann.call("POST", "/api/v1/sandboxes", { owner_id: "bob" }),
+      await ann.call("POST", "/api/v1/sandboxes", {}, bob),
+      await ann.call("POST", "/api/v1/sandboxes/acquire", { name: "web", owner_id: "bob" }),
+      await ann.call("POST", "/api/v1/sandboxes/acquire", { name: "web" }, bob),
+      await ann.call("GET", "/api/v1/sandboxes?owner_id=bob"),
+      await ann.call("GET", `/api/v1/sandboxes/${id}`, undefined, bob),
+      await ann.call("POST", `/api/v1/sandboxes/${id}/exec`, { command: "true" }, bob),
+      await ann.call("GET", "/api/v1/providers", undefined, bob),
+    ];
+    for (const { status, text } of refused) {
+      expect(status, text).toBe(403);
+      expect(text).toMatch(/key \\"ann\\" is bound to owner \\"ann\\" and cannot act for \\"bob\\"/);
+    }
+  });
+
+  test("the key of an owner sees, counts and prunes its own alone", async () => {
+    const ann = new TestClient(server.url, { "x-api-key": "key-of-ann" });
+    const [mine, other] = [await sandboxOf("ann"), await sandboxOf("bob")];
+    const ids = async (path: string) =>
+      ((await ann.call("GET", path)).json as { id: string }[]).map(({ id }) => id);
+    expect(await ids("/api/v1/sandboxes")).toEqual([mine]);
+    expect(await ids("/api/v1/sandboxes?owner_id=ann")).toEqual([mine]);
+    const made = await ann.call("POST", "/api/v1/sandboxes", {});
+    expect([made.status, made.json.owner_id]).toEqual([201, "ann"]);
+    expect((await ann.call("DELETE", "/api/v1/sandboxes")).status).toBe(200);
+    expect((await admin.call("GET", `/api/v1/sandboxes/${other}`)).status).toBe(200);
+    await ann.call("DELETE", `/api/v1/sandboxes/${made.json.id}`);
+  });
+});
