@@ -3,7 +3,21 @@ import { GivenDuration, OwnerId } from "./texts.ts";
 
 export const keyNamePattern = "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$";
 
-const KeyScope = Type.Enum(["read", "write", "admin"]);
+export const keyScopes = ["read", "write", "admin"] as const;
+/** What a key may be used for: to look, to change, to administer. */
+export type KeyScope = (typeof keyScopes)[number];
+
+/** What logs and the audit history call those who came with no key of a name of its own. */
+export const principalNames = {
+  clientKey: "api_key",
+  adminKey: "admin_api_key",
+  anonymous: "anonymous",
+  local: "local",
+} as const;
+/** No key may be named so. */
+export const reservedKeyNames: readonly string[] = Object.values(principalNames);
+
+const Scope = Type.Enum([...keyScopes]);
 const time = (description: string) => Type.String({ format: "date-time", description });
 
 /** `POST /admin/keys`. docs/api/authentication.md. */
@@ -23,7 +37,7 @@ export const KeyRequest = Type.Object(
       }),
     ),
     scopes: Type.Optional(
-      Type.Array(KeyScope, {
+      Type.Array(Scope, {
         minItems: 1,
         maxItems: 3,
         uniqueItems: true,
@@ -47,7 +61,7 @@ export const ApiKey = Type.Object(
   {
     name: Type.String(),
     owner_id: Type.Optional(Type.String({ description: "Absent: everybody's." })),
-    scopes: Type.Array(KeyScope),
+    scopes: Type.Array(Scope),
     configured: Type.Boolean({ description: "It stands in the configuration, and is revoked there." }),
     created_at: Type.Optional(time("Absent for one of the configuration.")),
     expires_at: Type.Optional(time("Absent: never.")),

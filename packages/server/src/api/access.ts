@@ -1,7 +1,7 @@
+import type { KeyScope } from "@alcove/wire";
 import type { FastifyRequest } from "fastify";
 import type { Principal } from "../core/keys/principal.ts";
 import { DomainError, Forbidden, NotFound } from "../ports/errors.ts";
-import type { KeyScope } from "../ports/key-store.ts";
 
 declare module "fastify" {
   interface FastifyContextConfig {

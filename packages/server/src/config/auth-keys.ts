@@ -1,6 +1,6 @@
 import { hash } from "node:crypto";
 import path from "node:path";
-import { type KeyScope, keyScopes, reservedKeyNames } from "../ports/key-store.ts";
+import { type KeyScope, keyScopes, reservedKeyNames } from "@alcove/wire";
 import type { ConfiguredKey, SchemaConfig } from "./config.ts";
 import type { ConfigProblem } from "./errors.ts";
 import { readBounded } from "./sources.ts";

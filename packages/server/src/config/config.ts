@@ -1,5 +1,5 @@
+import type { KeyScope } from "@alcove/wire";
 import type { Static } from "typebox";
-import type { KeyScope } from "../ports/key-store.ts";
 import type { Bytes, ConfigSchema, Duration, Secret } from "./schema.ts";
 
 /** As a file spells it. */

@@ -1,6 +1,5 @@
-import { keyNamePattern } from "@alcove/wire";
+import { keyNamePattern, keyScopes } from "@alcove/wire";
 import { type TSchema, Type } from "typebox";
-import { keyScopes } from "../ports/key-store.ts";
 import { providerNames } from "./providers.ts";
 
 declare const kind: unique symbol;

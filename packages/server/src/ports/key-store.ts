@@ -1,16 +1,4 @@
-export const keyScopes = ["read", "write", "admin"] as const;
-/** What a key may be used for: to look, to change, to administer. */
-export type KeyScope = (typeof keyScopes)[number];
-
-/** What logs and the audit history call those who came with no key of a name of its own. */
-export const principalNames = {
-  clientKey: "api_key",
-  adminKey: "admin_api_key",
-  anonymous: "anonymous",
-  local: "local",
-} as const;
-/** No key may be named so. */
-export const reservedKeyNames: readonly string[] = Object.values(principalNames);
+import type { KeyScope } from "@alcove/wire";
 
 /** A key that was made by the service. The key itself is kept nowhere. */
 export interface KeyRow {

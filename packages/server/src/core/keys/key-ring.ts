@@ -1,16 +1,9 @@
 import { hash, randomBytes, timingSafeEqual } from "node:crypto";
-import { keyNamePattern } from "@alcove/wire";
+import { type KeyScope, keyNamePattern, keyScopes, principalNames, reservedKeyNames } from "@alcove/wire";
 import type { Logger } from "../../platform/logger.ts";
 import type { Clock, Timer } from "../../ports/clock.ts";
 import { BadRequest, Conflict, NotFound, ResourceLimit } from "../../ports/errors.ts";
-import {
-  type KeyRow,
-  type KeyScope,
-  type KeyStore,
-  keyScopes,
-  principalNames,
-  reservedKeyNames,
-} from "../../ports/key-store.ts";
+import type { KeyRow, KeyStore } from "../../ports/key-store.ts";
 import { parseOwnerId } from "../owners.ts";
 import type { Principal } from "./principal.ts";
 

@@ -1,4 +1,4 @@
-import { type KeyScope, keyScopes, principalNames } from "../../ports/key-store.ts";
+import { type KeyScope, keyScopes, principalNames } from "@alcove/wire";
 
 /** Who asks. */
 export interface Principal {

@@ -1,5 +1,6 @@
 import type { DatabaseSync, StatementSync } from "node:sqlite";
-import { type KeyRow, type KeyStore, keyScopes } from "../../ports/key-store.ts";
+import { keyScopes } from "@alcove/wire";
+import type { KeyRow, KeyStore } from "../../ports/key-store.ts";
 import type { GroupCommit } from "./group-commit.ts";
 
 interface KeyRecord {
