@@ -1,5 +1,5 @@
 import type { AuditRecord } from "@alcove/wire";
-import type { Transport } from "./transport.ts";
+import { quickMs, type Transport } from "./transport.ts";
 
 /** What is left out is not asked for. */
 export interface AuditFilter {
@@ -18,8 +18,6 @@ export interface AuditFilter {
 interface AuditCallOptions {
   signal?: AbortSignal;
 }
-
-const quickMs = 30_000;
 
 /** The audit history; takes an admin key. Methods throw AlcoveError. */
 export class AuditClient {

@@ -29,7 +29,7 @@ import { KeysClient } from "./keys.ts";
 import { readNdjson } from "./lines.ts";
 import { QuotasClient } from "./quotas.ts";
 import { TemplatesClient } from "./templates.ts";
-import { Transport, type TransportOptions } from "./transport.ts";
+import { quickMs, Transport, type TransportOptions } from "./transport.ts";
 
 export interface CallOptions {
   signal?: AbortSignal;
@@ -47,7 +47,6 @@ export interface SandboxFilter {
   cursor?: string;
 }
 
-const quickMs = 30_000;
 /** An image may have to be fetched first. */
 const spawnMs = 600_000;
 

@@ -1,13 +1,11 @@
 import type { Readable } from "node:stream";
 import type { FileInfo, WatchEvent } from "@alcove/wire";
 import { parse, readEvents } from "./lines.ts";
-import type { Query, Transport } from "./transport.ts";
+import { type Query, quickMs, type Transport } from "./transport.ts";
 
 interface FileCallOptions {
   signal?: AbortSignal;
 }
-
-const quickMs = 30_000;
 
 /** Files of sandboxes; paths are absolute inside. Methods throw AlcoveError. */
 export class FilesClient {

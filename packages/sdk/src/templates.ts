@@ -5,13 +5,12 @@ import type {
   TemplateRequest,
   TemplateSpawnRequest,
 } from "@alcove/wire";
-import type { Transport } from "./transport.ts";
+import { quickMs, type Transport } from "./transport.ts";
 
 interface TemplateCallOptions {
   signal?: AbortSignal;
 }
 
-const quickMs = 30_000;
 /** An image may have to be fetched first. */
 const spawnMs = 600_000;
 
@@ -24,29 +23,17 @@ export class TemplatesClient {
   }
 
   /** Every template, page by page. */
-  async *all(options: TemplateCallOptions = {}): AsyncGenerator<Template> {
-    for (let cursor: string | undefined; ; ) {
-      const { body, headers } = await this.#transport.json<Template[]>({
-        method: "GET",
-        path: "/templates",
-        query: { cursor },
-        timeoutMs: quickMs,
-        signal: options.signal,
-      });
-      yield* body;
-      const next = headers["x-next-cursor"];
-      if (typeof next !== "string") return;
-      cursor = next;
-    }
+  all(options: TemplateCallOptions = {}): AsyncGenerator<Template> {
+    return this.#transport.pages("/templates", { timeoutMs: quickMs, signal: options.signal });
   }
 
   async get(name: string, options: TemplateCallOptions = {}): Promise<Template> {
-    return this.#json("GET", pathOf(name), options);
+    return this.#transport.quick("GET", pathOf(name), options);
   }
 
   /** @throws AlcoveError `conflict` when the name is taken. */
   async create(template: TemplateRequest, options: TemplateCallOptions = {}): Promise<Template> {
-    return this.#json("POST", "/templates", options, template);
+    return this.#transport.quick("POST", "/templates", options, template);
   }
 
   async replace(
@@ -54,11 +41,11 @@ export class TemplatesClient {
     template: TemplateReplacement,
     options: TemplateCallOptions = {},
   ): Promise<Template> {
-    return this.#json("PUT", pathOf(name), options, template);
+    return this.#transport.quick("PUT", pathOf(name), options, template);
   }
 
   async remove(name: string, options: TemplateCallOptions = {}): Promise<void> {
-    await this.#json("DELETE", pathOf(name), options);
+    await this.#transport.quick("DELETE", pathOf(name), options);
   }
 
   /** What is given overrides what the template says. */
@@ -75,17 +62,6 @@ export class TemplatesClient {
       timeoutMs: spawnMs,
       signal: options.signal,
     });
-    return body;
-  }
-
-  async #json<T>(
-    method: "GET" | "PUT" | "POST" | "DELETE",
-    path: string,
-    options: TemplateCallOptions,
-    json?: unknown,
-  ): Promise<T> {
-    const call = { method, path, timeoutMs: quickMs, signal: options.signal };
-    const { body } = await this.#transport.json<T>(json === undefined ? call : { ...call, json });
     return body;
   }
 }

@@ -19,6 +19,9 @@ const maxJsonBytes = 128 * 2 ** 20;
 /** A refusal that is not the service's own, a proxy's page for instance. */
 const maxForeignBytes = 65_536;
 
+/** Until the head of the answer to a call that is soon over. */
+export const quickMs = 30_000;
+
 export interface TransportOptions {
   url: string;
   apiKey?: string | undefined;
@@ -106,6 +109,29 @@ export class Transport implements Disposable {
         cause,
       );
     }
+  }
+
+  /** What a list holds, page by page. @throws AlcoveError */
+  async *pages<T>(path: string, call: Pick<Call, "timeoutMs" | "signal">): AsyncGenerator<T> {
+    for (let cursor: string | undefined; ; ) {
+      const { body, headers } = await this.json<T[]>({ ...call, method: "GET", path, query: { cursor } });
+      yield* body;
+      const next = headers["x-next-cursor"];
+      if (typeof next !== "string") return;
+      cursor = next;
+    }
+  }
+
+  /** The answer to a call that is soon over, with a body where one is given. @throws AlcoveError */
+  async quick<T>(
+    method: Call["method"],
+    path: string,
+    options: { signal?: AbortSignal },
+    json?: unknown,
+  ): Promise<T> {
+    const call = { method, path, timeoutMs: quickMs, signal: options.signal };
+    const { body } = await this.json<T>(json === undefined ? call : { ...call, json });
+    return body;
   }
 
   /** The answer as text. @throws AlcoveError */

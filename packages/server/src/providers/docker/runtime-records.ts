@@ -2,21 +2,13 @@ import { chmod, chown, mkdir, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { type Static, Type } from "typebox";
 import type { RuntimeId } from "../../ports/index.ts";
-import { RecordFolders, WrittenNote } from "../runtime-records/index.ts";
+import { commonRecord, RecordFolders } from "../runtime-records/index.ts";
 import { socketFolderUid } from "./container-spec.ts";
 
 /** What is known of a runtime before and beyond its container. */
 export const RuntimeRecord = Type.Object({
-  version: Type.Literal(1),
-  instanceId: Type.String(),
-  runtimeId: Type.String(),
-  sandboxId: Type.String(),
-  /** The agent's token: without it nobody can command the runtime. */
-  token: Type.String(),
-  image: Type.String(),
+  ...commonRecord,
   transport: Type.Enum(["socket", "stdio"]),
-  createdAt: Type.String(),
-  sandbox: Type.Optional(WrittenNote),
   /** The socket the agent made at its start; anything else under its name was put there later. */
   socket: Type.Optional(Type.Object({ device: Type.String(), inode: Type.String() })),
 });

@@ -1,5 +1,5 @@
 import { type Static, Type } from "typebox";
-import { WrittenNote } from "../runtime-records/index.ts";
+import { commonRecord } from "../runtime-records/index.ts";
 
 const count = Type.Integer({ minimum: 0 });
 
@@ -22,17 +22,10 @@ export type CgroupSpec = Static<typeof CgroupSpec>;
 
 /** runtime.json: what must be known to use or undo a runtime after a restart. */
 export const RuntimeRecord = Type.Object({
-  version: Type.Literal(1),
-  instanceId: Type.String(),
-  runtimeId: Type.String(),
-  sandboxId: Type.String(),
-  token: Type.String(),
-  image: Type.String(),
+  ...commonRecord,
   /** The image store keeps what is named here. null: the host's own root. */
   rootfs: Type.Union([Type.String(), Type.Null()]),
   ids: IdsSpec,
   cgroup: Type.Union([CgroupSpec, Type.Null()]),
-  createdAt: Type.String(),
-  sandbox: Type.Optional(WrittenNote),
 });
 export type RuntimeRecord = Static<typeof RuntimeRecord>;

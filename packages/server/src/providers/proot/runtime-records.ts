@@ -1,19 +1,11 @@
 import { join } from "node:path";
 import { type Static, Type } from "typebox";
 import type { RuntimeId } from "../../ports/ids.ts";
-import { RecordFolders, WrittenNote } from "../runtime-records/index.ts";
+import { commonRecord, RecordFolders } from "../runtime-records/index.ts";
 
 /** What is needed to find a runtime again, and to undo it. */
 export const RuntimeRecord = Type.Object({
-  version: Type.Literal(1),
-  instanceId: Type.String(),
-  runtimeId: Type.String(),
-  sandboxId: Type.String(),
-  /** The agent's token: without it nobody can command the runtime. */
-  token: Type.String(),
-  image: Type.String(),
-  createdAt: Type.String(),
-  sandbox: Type.Optional(WrittenNote),
+  ...commonRecord,
   /** The proot process; absent until it was started. */
   process: Type.Optional(
     Type.Object({ pid: Type.Integer(), startTime: Type.String(), bootId: Type.String() }),

@@ -1,4 +1,5 @@
 export { type RuntimesOfInstallation, runtimesByInstallation } from "./by-installation.ts";
+export { commonRecord } from "./common-record.ts";
 export { parseRecord, RecordFolders, UnreadableRecord } from "./record-folders.ts";
-export { fromNote, noteOf, WrittenNote } from "./sandbox-note.ts";
+export { fromNote, noteOf } from "./sandbox-note.ts";
 export { SpawnsUnderWay } from "./spawns-under-way.ts";
