@@ -1,15 +1,12 @@
 import { execFileSync } from "node:child_process";
 import { createHash } from "node:crypto";
-import { mkdtemp, readFile, rm } from "node:fs/promises";
-import { tmpdir } from "node:os";
+import { readFile } from "node:fs/promises";
 import path from "node:path";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { ConnectionWatch } from "../src/ports/contract/provider/connection-watch.ts";
-import { eventually, lines, openRequest, said, TestClient } from "./support/http.ts";
-import { ModelService } from "./support/model.ts";
-import { nativeHome } from "./support/native.ts";
+import { eventually, lines, openRequest, said, type TestClient } from "./support/http.ts";
 import { nativeMissing } from "./support/native-factory.ts";
-import { startTestServer } from "./support/test-server.ts";
+import { nativePlace, nativeService } from "./support/native-place.ts";
 
 const skip = await nativeMissing();
 
@@ -29,202 +26,151 @@ async function streamed(url: string, path: string, command: string) {
 
 describe.skipIf(skip !== undefined)(`hard times${skip === undefined ? "" : ` (skipped: ${skip})`}`, () => {
   test("an agent that stands still keeps its command and its reader, who is told one end", async () => {
-    const home = await nativeHome();
+    await using place = await nativePlace();
+    const { server, client, id, dataDir } = place;
+    const path = `/api/v1/sandboxes/${id}`;
+    const told: string[] = [];
+    const stop = new AbortController();
+    const telling = (async () => {
+      for await (const { type } of server.events.subscribe({ sandboxId: id, signal: stop.signal }))
+        told.push(type);
+    })();
+    const reading = await streamed(
+      server.url,
+      path,
+      "echo up; while [ ! -e /tmp/go ]; do sleep 0.1; done; echo over",
+    );
+    await eventually(() => (reading.text().includes("up") ? true : undefined));
+    const agent = await agentOf(dataDir, server.sandboxes.running(id).row.runtimeId);
+    process.kill(agent, "SIGSTOP");
     try {
-      await using server = await startTestServer({
-        provider: async () => home.open(),
-        dataDir: home.dataDir,
-      });
-      const client = new TestClient(server.url);
-      const id = await client.spawn({ image: "host", ttl: "10m" });
-      const path = `/api/v1/sandboxes/${id}`;
-      const told: string[] = [];
-      const stop = new AbortController();
-      const telling = (async () => {
-        for await (const { type } of server.events.subscribe({ sandboxId: id, signal: stop.signal }))
-          told.push(type);
-      })();
-      const reading = await streamed(
-        server.url,
-        path,
-        "echo up; while [ ! -e /tmp/go ]; do sleep 0.1; done; echo over",
-      );
-      await eventually(() => (reading.text().includes("up") ? true : undefined));
-      const agent = await agentOf(home.dataDir, server.sandboxes.running(id).row.runtimeId);
-      process.kill(agent, "SIGSTOP");
-      try {
-        void server.reconciler.reconcile();
-        const state = async () => (await client.call("GET", path)).json.state;
-        await eventually(async () => ((await state()) === "unhealthy" ? true : undefined), 60_000);
-        expect((await client.exec(id, { command: "true" })).status).toBe(503);
-        process.kill(agent, "SIGCONT");
-        await eventually(async () => ((await state()) === "running" ? true : undefined), 60_000);
-      } finally {
-        process.kill(agent, "SIGCONT");
-      }
-      expect((await client.exec(id, { command: "touch /tmp/go" })).status).toBe(200);
-      const text = await reading.ended;
-      expect(said(text, "stdout")).toBe("up\nover\n");
-      expect(lines(text).at(-1)).toMatchObject({ exit_code: 0, reason: "exited" });
-      await eventually(() =>
-        told.filter((type) => type === "exec.completed").length === 2 ? true : undefined,
-      );
-      stop.abort();
-      await telling.catch(() => undefined);
-      expect(told.filter((type) => /failed|error/.test(type))).toEqual([]);
-      await client.call("DELETE", path);
+      void server.reconciler.reconcile();
+      const state = async () => (await client.call("GET", path)).json.state;
+      await eventually(async () => ((await state()) === "unhealthy" ? true : undefined), 60_000);
+      expect((await client.exec(id, { command: "true" })).status).toBe(503);
+      process.kill(agent, "SIGCONT");
+      await eventually(async () => ((await state()) === "running" ? true : undefined), 60_000);
     } finally {
-      await home.remove();
+      process.kill(agent, "SIGCONT");
     }
+    expect((await client.exec(id, { command: "touch /tmp/go" })).status).toBe(200);
+    const text = await reading.ended;
+    expect(said(text, "stdout")).toBe("up\nover\n");
+    expect(lines(text).at(-1)).toMatchObject({ exit_code: 0, reason: "exited" });
+    await eventually(() =>
+      told.filter((type) => type === "exec.completed").length === 2 ? true : undefined,
+    );
+    stop.abort();
+    await telling.catch(() => undefined);
+    expect(told.filter((type) => /failed|error/.test(type))).toEqual([]);
+    await client.call("DELETE", path);
   }, 180_000);
 
   test("connections to a sandbox that break cost a reader nothing: output goes on where it broke off", async () => {
-    const home = await nativeHome();
-    try {
-      using connections = new ConnectionWatch();
-      await using server = await startTestServer({
-        provider: async () => home.open(),
-        dataDir: home.dataDir,
-      });
-      const client = new TestClient(server.url);
-      const id = await client.spawn({ image: "host", ttl: "10m" });
-      const path = `/api/v1/sandboxes/${id}`;
-      const script = "n=0; while [ ! -e /tmp/go ]; do n=$((n+1)); echo $n; sleep 0.05; done; echo over";
-      const reading = await streamed(server.url, path, script);
-      const buffered = client.exec(id, { command: "while [ ! -e /tmp/go ]; do sleep 0.05; done; echo done" });
-      for (let round = 1; round <= 3; round++) {
-        const before = reading.text().length;
-        await eventually(
-          () => (server.execs.running === 2 && reading.text().length > before + 100 ? true : undefined),
-          30_000,
-        );
-        connections.breakLocal();
-      }
-      const touched = await eventually(async () => {
-        const answer = await client.exec(id, { command: "touch /tmp/go" });
-        return answer.status === 200 ? answer : undefined;
-      }, 30_000);
-      expect(touched.json.exit_code).toBe(0);
-      const words = said(await reading.ended, "stdout")
-        .trimEnd()
-        .split("\n");
-      expect(words.at(-1)).toBe("over");
-      expect(words.slice(0, -1)).toEqual(
-        Array.from({ length: words.length - 1 }, (_, index) => String(index + 1)),
+    using connections = new ConnectionWatch();
+    await using place = await nativePlace();
+    const { server, client, id } = place;
+    const path = `/api/v1/sandboxes/${id}`;
+    const script = "n=0; while [ ! -e /tmp/go ]; do n=$((n+1)); echo $n; sleep 0.05; done; echo over";
+    const reading = await streamed(server.url, path, script);
+    const buffered = client.exec(id, { command: "while [ ! -e /tmp/go ]; do sleep 0.05; done; echo done" });
+    for (let round = 1; round <= 3; round++) {
+      const before = reading.text().length;
+      await eventually(
+        () => (server.execs.running === 2 && reading.text().length > before + 100 ? true : undefined),
+        30_000,
       );
-      expect((await buffered).json).toMatchObject({ stdout: "done\n", exit_code: 0 });
-      await client.call("DELETE", path);
-    } finally {
-      await home.remove();
+      connections.breakLocal();
     }
+    const touched = await eventually(async () => {
+      const answer = await client.exec(id, { command: "touch /tmp/go" });
+      return answer.status === 200 ? answer : undefined;
+    }, 30_000);
+    expect(touched.json.exit_code).toBe(0);
+    const words = said(await reading.ended, "stdout")
+      .trimEnd()
+      .split("\n");
+    expect(words.at(-1)).toBe("over");
+    expect(words.slice(0, -1)).toEqual(
+      Array.from({ length: words.length - 1 }, (_, index) => String(index + 1)),
+    );
+    expect((await buffered).json).toMatchObject({ stdout: "done\n", exit_code: 0 });
+    await client.call("DELETE", path);
   }, 120_000);
 
   test("connections that break under standard input lose none of it and double none", async () => {
-    const home = await nativeHome();
-    try {
-      using connections = new ConnectionWatch();
-      await using server = await startTestServer({
-        provider: async () => home.open(),
-        dataDir: home.dataDir,
-      });
-      const client = new TestClient(server.url);
-      const id = await client.spawn({ image: "host", ttl: "10m" });
-      // Each line tells its place: whatever is missing, doubled or out of order changes the sum.
-      const input = Array.from({ length: 250_000 }, (_, index) => `${index}\n`).join("");
-      const sum = createHash("sha256").update(input).digest("hex");
-      const command = "touch /tmp/up; while [ ! -e /tmp/go ]; do sleep 0.05; done; sha256sum";
-      const fed = client.exec(id, { command, stdin: input });
-      const posted = await client.call("POST", `/api/v1/sandboxes/${id}/execs`, {
-        command: "cat > /tmp/posted",
-      });
-      const exec = `/api/v1/sandboxes/${id}/execs/${posted.json.exec_id}`;
-      await eventually(async () => {
-        const { json } = await client.exec(id, { command: "test -e /tmp/up" });
-        return json.exit_code === 0 ? true : undefined;
-      });
-      for (let round = 0; round < 3; round += 1) {
-        await connected(client, id);
-        const data = `${round} ${"x".repeat(500_000)}\n`;
-        let posting = client.call("POST", `${exec}/stdin`, { data });
-        await new Promise((resolve) => setTimeout(resolve, 4 * round));
-        connections.breakLocal();
-        // Broken before it came, it is refused: nothing of it was sent.
-        while ((await posting).json.message?.includes("not connected now")) {
-          await connected(client, id);
-          posting = client.call("POST", `${exec}/stdin`, { data });
-        }
-        expect((await posting).json).toEqual({ status: "written" });
-      }
+    using connections = new ConnectionWatch();
+    await using place = await nativePlace();
+    const { client, id } = place;
+    // Each line tells its place: whatever is missing, doubled or out of order changes the sum.
+    const input = Array.from({ length: 250_000 }, (_, index) => `${index}\n`).join("");
+    const sum = createHash("sha256").update(input).digest("hex");
+    const command = "touch /tmp/up; while [ ! -e /tmp/go ]; do sleep 0.05; done; sha256sum";
+    const fed = client.exec(id, { command, stdin: input });
+    const posted = await client.call("POST", `/api/v1/sandboxes/${id}/execs`, {
+      command: "cat > /tmp/posted",
+    });
+    const exec = `/api/v1/sandboxes/${id}/execs/${posted.json.exec_id}`;
+    await eventually(async () => {
+      const { json } = await client.exec(id, { command: "test -e /tmp/up" });
+      return json.exit_code === 0 ? true : undefined;
+    });
+    for (let round = 0; round < 3; round += 1) {
       await connected(client, id);
-      expect((await client.call("POST", `${exec}/stdin`, { close: true })).status).toBe(200);
-      expect(
-        (await client.exec(id, { command: "touch /tmp/go; cut -c1-3 /tmp/posted; wc -c < /tmp/posted" })).json
-          .stdout,
-      ).toBe("0 x\n1 x\n2 x\n1500009\n");
-      const answer = await fed;
-      expect([answer.status, answer.json.stdout]).toEqual([200, `${sum}  -\n`]);
-      await client.call("DELETE", `/api/v1/sandboxes/${id}`);
-    } finally {
-      await home.remove();
+      const data = `${round} ${"x".repeat(500_000)}\n`;
+      let posting = client.call("POST", `${exec}/stdin`, { data });
+      await new Promise((resolve) => setTimeout(resolve, 4 * round));
+      connections.breakLocal();
+      // Broken before it came, it is refused: nothing of it was sent.
+      while ((await posting).json.message?.includes("not connected now")) {
+        await connected(client, id);
+        posting = client.call("POST", `${exec}/stdin`, { data });
+      }
+      expect((await posting).json).toEqual({ status: "written" });
     }
+    await connected(client, id);
+    expect((await client.call("POST", `${exec}/stdin`, { close: true })).status).toBe(200);
+    expect(
+      (await client.exec(id, { command: "touch /tmp/go; cut -c1-3 /tmp/posted; wc -c < /tmp/posted" })).json
+        .stdout,
+    ).toBe("0 x\n1 x\n2 x\n1500009\n");
+    const answer = await fed;
+    expect([answer.status, answer.json.stdout]).toEqual([200, `${sum}  -\n`]);
+    await client.call("DELETE", `/api/v1/sandboxes/${id}`);
   }, 60_000);
 
   test("starts whose connections break run once, and are answered", async () => {
-    const home = await nativeHome();
-    try {
-      using connections = new ConnectionWatch();
-      await using server = await startTestServer({
-        provider: async () => home.open(),
-        dataDir: home.dataDir,
-      });
-      const client = new TestClient(server.url);
-      const id = await client.spawn({ image: "host", ttl: "10m" });
-      const answers = [];
-      for (let round = 0; round < 6; round += 1) {
-        await connected(client, id);
-        const started = [0, 1, 2].map(() =>
-          client.exec(id, { command: "echo ran >> /tmp/runs; sleep 0.1; echo done" }),
-        );
-        // Somewhere between the dial and the answer.
-        await new Promise((resolve) => setTimeout(resolve, round));
-        connections.breakLocal();
-        answers.push(...(await Promise.all(started)));
-      }
-      expect(answers.map(({ status, json }) => [status, json.stdout ?? json.message])).toEqual(
-        answers.map(() => [200, "done\n"]),
+    using connections = new ConnectionWatch();
+    await using place = await nativePlace();
+    const { client, id } = place;
+    const answers = [];
+    for (let round = 0; round < 6; round += 1) {
+      await connected(client, id);
+      const started = [0, 1, 2].map(() =>
+        client.exec(id, { command: "echo ran >> /tmp/runs; sleep 0.1; echo done" }),
       );
-      const { json } = await client.exec(id, { command: "wc -l < /tmp/runs" });
-      expect(json.stdout.trim()).toBe(String(answers.length));
-      await client.call("DELETE", `/api/v1/sandboxes/${id}`);
-    } finally {
-      await home.remove();
+      // Somewhere between the dial and the answer.
+      await new Promise((resolve) => setTimeout(resolve, round));
+      connections.breakLocal();
+      answers.push(...(await Promise.all(started)));
     }
+    expect(answers.map(({ status, json }) => [status, json.stdout ?? json.message])).toEqual(
+      answers.map(() => [200, "done\n"]),
+    );
+    const { json } = await client.exec(id, { command: "wc -l < /tmp/runs" });
+    expect(json.stdout.trim()).toBe(String(answers.length));
+    await client.call("DELETE", `/api/v1/sandboxes/${id}`);
   }, 120_000);
 
   describe("a service whose descriptors are used up", () => {
-    let dataDir: string;
-    let service: ModelService;
+    let made: Awaited<ReturnType<typeof nativeService>>;
     beforeEach(async () => {
-      dataDir = await mkdtemp(path.join(tmpdir(), "alcove-descriptors-"));
-      service = new ModelService({
-        ALCOVE_DATA_DIR: dataDir,
-        ALCOVE_SERVER_PORT: "0",
-        ALCOVE_SERVER_DESTROY_ON_EXIT: "true",
-        ALCOVE_PROVIDERS_DEFAULT: "native",
-        ALCOVE_PROVIDERS_NATIVE_DISK_MB: "0",
-        ALCOVE_PROVIDERS_NATIVE_MIN_FREE_MB: "0",
-        ALCOVE_PROVIDERS_DOCKER_ENABLED: "false",
-        ALCOVE_PROVIDERS_PROOT_ENABLED: "false",
-      });
-      await service.start();
+      made = await nativeService({ ALCOVE_SERVER_DESTROY_ON_EXIT: "true" });
     });
-    afterEach(async () => {
-      await service.stop();
-      await rm(dataDir, { recursive: true, force: true });
-    });
+    afterEach(() => made.remove());
 
     test("loses no sandbox and no command, and works as before once there are some", async () => {
-      const { client, pid } = service;
+      const { client, pid } = made.service;
       const id = await client.spawn({ ttl: "10m" });
       const sandbox = `/api/v1/sandboxes/${id}`;
       const reading = await streamed(

@@ -1,16 +1,13 @@
 import { createHash, randomBytes } from "node:crypto";
-import { mkdtemp, rm } from "node:fs/promises";
 import type { IncomingMessage } from "node:http";
 import net from "node:net";
-import { tmpdir } from "node:os";
-import path from "node:path";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { finish, startCli } from "../../cli/src/testing/run-cli.ts";
 import { ConnectionWatch } from "../src/ports/contract/provider/connection-watch.ts";
 import { eventually, openRequest, TestClient } from "./support/http.ts";
-import { ModelService } from "./support/model.ts";
 import { nativeHome } from "./support/native.ts";
 import { nativeMissing } from "./support/native-factory.ts";
+import { nativePlace, nativeService } from "./support/native-place.ts";
 import { startTestServer } from "./support/test-server.ts";
 
 const skip = await nativeMissing();
@@ -86,30 +83,16 @@ async function waitUntilFull(client: TestClient, exec: string): Promise<void> {
 
 describe.skipIf(skip !== undefined)(`output${skip === undefined ? "" : ` (skipped: ${skip})`}`, () => {
   describe("of a service that ends", () => {
-    let dataDir: string;
-    let service: ModelService;
+    let made: Awaited<ReturnType<typeof nativeService>>;
     beforeEach(async () => {
-      dataDir = await mkdtemp(path.join(tmpdir(), "alcove-output-"));
-      service = new ModelService({
-        ALCOVE_DATA_DIR: dataDir,
-        ALCOVE_SERVER_PORT: "0",
-        ALCOVE_SERVER_SHUTDOWN_GRACE: "0s",
-        ALCOVE_PROVIDERS_DEFAULT: "native",
-        ALCOVE_PROVIDERS_NATIVE_DISK_MB: "0",
-        ALCOVE_PROVIDERS_NATIVE_MIN_FREE_MB: "0",
-        ALCOVE_PROVIDERS_DOCKER_ENABLED: "false",
-        ALCOVE_PROVIDERS_PROOT_ENABLED: "false",
-      });
-      await service.start();
+      made = await nativeService({ ALCOVE_SERVER_SHUTDOWN_GRACE: "0s" });
     });
-    afterEach(async () => {
-      await service.stop();
-      await rm(dataDir, { recursive: true, force: true });
-    });
+    afterEach(() => made.remove());
 
     test("under a fast writer and a slow reader: killed and stopped, nothing is lost", async () => {
       const count = 3_500_000;
       const expected = sequence(count);
+      const { service } = made;
       const id = await service.client.spawn({ ttl: "10m" });
       const sandbox = `/api/v1/sandboxes/${id}`;
       const exec = `${sandbox}/execs/ex-fastwriter`;
@@ -143,83 +126,60 @@ describe.skipIf(skip !== undefined)(`output${skip === undefined ? "" : ` (skippe
   });
 
   test("of buffered and streamed commands whose connections to the sandbox break is whole", async () => {
-    const home = await nativeHome();
-    try {
-      using connections = new ConnectionWatch();
-      await using server = await startTestServer({
-        provider: async () => home.open(),
-        dataDir: home.dataDir,
-      });
-      const client = new TestClient(server.url);
-      const id = await client.spawn({ image: "host", ttl: "10m" });
-      const count = 1_000_000;
-      const expected = sequence(count);
-      const command = `seq 1 ${count}; exit 3`;
-      const buffered = client.exec(id, { command });
-      const { response } = await openRequest(`${server.url}/api/v1/sandboxes/${id}/exec`, {
-        method: "POST",
-        body: { command, stream: true, encoding: "base64" },
-      });
-      const reader = new Reader();
-      const reading = reader.read(response);
-      let ended = false;
-      const all = Promise.all([buffered, reading]).finally(() => {
-        ended = true;
-      });
-      let breaks = 0;
-      // As often as makes a difference, and with time to go on in between.
-      for (; breaks < 8 && !ended; breaks += 1) {
-        await new Promise((resolve) => setTimeout(resolve, 40));
-        connections.breakLocal();
-      }
-      const [{ status, json }] = await all;
-      expect([status, json.exit_code, json.truncated, json.lost_bytes]).toEqual([
-        200,
-        3,
-        undefined,
-        undefined,
-      ]);
-      expect(json.stdout.length).toBe(expected.bytes);
-      expect(createHash("sha256").update(json.stdout).digest("hex")).toBe(expected.sum);
-      expect([reader.seen, reader.lost, reader.exit?.exit_code]).toEqual([expected.bytes, 0, 3]);
-      expect(reader.sum).toBe(expected.sum);
-      await client.call("DELETE", `/api/v1/sandboxes/${id}`);
-    } finally {
-      await home.remove();
+    using connections = new ConnectionWatch();
+    await using place = await nativePlace();
+    const { server, client, id } = place;
+    const count = 1_000_000;
+    const expected = sequence(count);
+    const command = `seq 1 ${count}; exit 3`;
+    const buffered = client.exec(id, { command });
+    const { response } = await openRequest(`${server.url}/api/v1/sandboxes/${id}/exec`, {
+      method: "POST",
+      body: { command, stream: true, encoding: "base64" },
+    });
+    const reader = new Reader();
+    const reading = reader.read(response);
+    let ended = false;
+    const all = Promise.all([buffered, reading]).finally(() => {
+      ended = true;
+    });
+    let breaks = 0;
+    // As often as makes a difference, and with time to go on in between.
+    for (; breaks < 8 && !ended; breaks += 1) {
+      await new Promise((resolve) => setTimeout(resolve, 40));
+      connections.breakLocal();
     }
+    const [{ status, json }] = await all;
+    expect([status, json.exit_code, json.truncated, json.lost_bytes]).toEqual([200, 3, undefined, undefined]);
+    expect(json.stdout.length).toBe(expected.bytes);
+    expect(createHash("sha256").update(json.stdout).digest("hex")).toBe(expected.sum);
+    expect([reader.seen, reader.lost, reader.exit?.exit_code]).toEqual([expected.bytes, 0, 3]);
+    expect(reader.sum).toBe(expected.sum);
+    await client.call("DELETE", `/api/v1/sandboxes/${id}`);
   }, 120_000);
 
   test("of a command that reads as it writes is whole, however much goes through it", async () => {
-    const home = await nativeHome();
-    try {
-      await using server = await startTestServer({
-        provider: async () => home.open(),
-        dataDir: home.dataDir,
-      });
-      const client = new TestClient(server.url);
-      const id = await client.spawn({ image: "host", ttl: "10m" });
-      const all = randomBytes(16 * 1024 * 1024);
-      const sumOf = (bytes: Buffer) => createHash("sha256").update(bytes).digest("hex");
-      const child = startCli(["exec", "-i", id, "cat"], { url: server.url });
-      const pieces: Buffer[] = [];
-      child.stdout.on("data", (piece: Buffer) => pieces.push(piece));
-      child.stdin.end(all);
-      const { code } = await finish(child);
-      expect([code, sumOf(Buffer.concat(pieces))]).toEqual([0, sumOf(all)]);
+    await using place = await nativePlace();
+    const { server, client, id } = place;
+    const all = randomBytes(16 * 1024 * 1024);
+    const sumOf = (bytes: Buffer) => createHash("sha256").update(bytes).digest("hex");
+    const child = startCli(["exec", "-i", id, "cat"], { url: server.url });
+    const pieces: Buffer[] = [];
+    child.stdout.on("data", (piece: Buffer) => pieces.push(piece));
+    child.stdin.end(all);
+    const { code } = await finish(child);
+    expect([code, sumOf(Buffer.concat(pieces))]).toEqual([0, sumOf(all)]);
 
-      const part = all.subarray(0, 6 * 1024 * 1024);
-      const { status, json } = await client.call("POST", `/api/v1/sandboxes/${id}/exec`, {
-        command: "cat",
-        stdin: part.toString("base64"),
-        stdin_encoding: "base64",
-        encoding: "base64",
-      });
-      expect([status, json.exit_code]).toEqual([200, 0]);
-      expect(sumOf(Buffer.from(json.stdout, "base64"))).toBe(sumOf(part));
-      await client.call("DELETE", `/api/v1/sandboxes/${id}`);
-    } finally {
-      await home.remove();
-    }
+    const part = all.subarray(0, 6 * 1024 * 1024);
+    const { status, json } = await client.call("POST", `/api/v1/sandboxes/${id}/exec`, {
+      command: "cat",
+      stdin: part.toString("base64"),
+      stdin_encoding: "base64",
+      encoding: "base64",
+    });
+    expect([status, json.exit_code]).toEqual([200, 0]);
+    expect(sumOf(Buffer.from(json.stdout, "base64"))).toBe(sumOf(part));
+    await client.call("DELETE", `/api/v1/sandboxes/${id}`);
   }, 60_000);
 
   test.each([
