@@ -1,5 +1,6 @@
 export { AgentClient, type AgentConfigure, type AgentInfo } from "./agent-client.ts";
 export { storeAgent } from "./agent-store.ts";
+export { agentCapabilities } from "./capabilities.ts";
 export type { AgentDialer } from "./channel.ts";
 export { type PinnedUnixDialer, pinnedUnixDialer, unixDialer } from "./dialers.ts";
 export type { CommandGroups } from "./exec-operations.ts";

@@ -20,6 +20,7 @@ import {
   type SandboxOperations,
   type SpawnedRuntime,
 } from "../../ports/index.ts";
+import { agentCapabilities } from "../agent/index.ts";
 import { fromNote, SpawnsUnderWay, UnreadableRecord } from "../runtime-records/index.ts";
 import { type AgentDelivery, AgentVolume, BoundAgent } from "./agent-delivery.ts";
 import { ConnectedRuntime } from "./connected-runtime.ts";
@@ -50,26 +51,7 @@ export interface DockerProviderOptions {
   clock: Clock;
 }
 
-export const dockerCapabilities: readonly Capability[] = [
-  "spawn",
-  "exec",
-  "exec_stream",
-  "files",
-  "console",
-  "health",
-  "runtime_inventory",
-  "container",
-  "pty",
-  "signals",
-  "reattach",
-  "watch",
-  "ports",
-  "stats",
-  "users",
-  "process_tree",
-  "special_files",
-  "adopt",
-];
+export const dockerCapabilities: readonly Capability[] = [...agentCapabilities, "container", "users"];
 
 /** Records that one inventory reads at once. */
 const parallelLooks = 64;

@@ -20,7 +20,7 @@ import {
   type SandboxOperations,
   type SpawnedRuntime,
 } from "../../ports/index.ts";
-import { AgentClient, unixDialer } from "../agent/index.ts";
+import { AgentClient, agentCapabilities, unixDialer } from "../agent/index.ts";
 import { fromNote, SpawnsUnderWay, UnreadableRecord } from "../runtime-records/index.ts";
 import { adviceFor } from "./advice.ts";
 import { DiskGuard } from "./disk-guard.ts";
@@ -43,25 +43,7 @@ interface Connected {
   stopListening: () => void;
 }
 
-const capabilities: readonly Capability[] = [
-  "spawn",
-  "exec",
-  "exec_stream",
-  "files",
-  "console",
-  "health",
-  "runtime_inventory",
-  "container",
-  "pty",
-  "signals",
-  "reattach",
-  "watch",
-  "ports",
-  "stats",
-  "process_tree",
-  "special_files",
-  "adopt",
-];
+const capabilities: readonly Capability[] = [...agentCapabilities, "container"];
 /** The name of the machine's own root. */
 const hostImage = "host";
 /** Records that one inventory reads at once. */

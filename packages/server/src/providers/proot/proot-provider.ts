@@ -21,7 +21,7 @@ import {
   type SandboxOperations,
   type SpawnedRuntime,
 } from "../../ports/index.ts";
-import { AgentClient, pinnedUnixDialer, storeAgent } from "../agent/index.ts";
+import { AgentClient, agentCapabilities, pinnedUnixDialer, storeAgent } from "../agent/index.ts";
 import { fromNote, noteOf, SpawnsUnderWay, UnreadableRecord } from "../runtime-records/index.ts";
 import { launchProot } from "./launch.ts";
 import { orMissing } from "./or-missing.ts";
@@ -47,25 +47,7 @@ interface Connected {
   stopListening: () => void;
 }
 
-const capabilities: readonly Capability[] = [
-  "spawn",
-  "exec",
-  "exec_stream",
-  "files",
-  "console",
-  "health",
-  "runtime_inventory",
-  "pty",
-  "signals",
-  "reattach",
-  "watch",
-  "ports",
-  "stats",
-  "process_tree",
-  "special_files",
-  "adopt",
-  "userspace_isolation",
-];
+const capabilities: readonly Capability[] = [...agentCapabilities, "userspace_isolation"];
 
 /**
  * Sandboxes by path translation alone: processes of the machine's that see another root. For machines without
