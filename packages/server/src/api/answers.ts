@@ -20,13 +20,16 @@ export async function answered<T>(
     if (reply.raw.closed) release();
     else reply.raw.once("close", release);
   });
-  const result = await act(answer);
-  if (held && !reply.raw.closed) {
-    const timer = setTimeout(
-      () => reply.raw.destroy(),
-      patienceMs + answer.bytes / slowestBytesPerMs,
-    ).unref();
-    reply.raw.once("close", () => clearTimeout(timer));
+  try {
+    return await act(answer);
+  } finally {
+    // A refusal may hold as much: it tells what a command has written until then.
+    if (held && !reply.raw.closed) {
+      const timer = setTimeout(
+        () => reply.raw.destroy(),
+        patienceMs + answer.bytes / slowestBytesPerMs,
+      ).unref();
+      reply.raw.once("close", () => clearTimeout(timer));
+    }
   }
-  return result;
 }
