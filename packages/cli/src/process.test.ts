@@ -84,7 +84,7 @@ describe.skipIf(skip)(`the service's process${skip ? " (skipped: the agent is no
     expect(await list({})).toBe(401);
     child.kill("SIGTERM");
     const { stderr } = await ended;
-    expect(stderr).toContain("are gone and apply: nobody is let in");
+    expect(stderr).toContain("the keys of the configuration are gone, which applies: nobody is let in by it");
     expect(stderr).toContain("auth.enabled changed too; that needs a restart");
   });
 

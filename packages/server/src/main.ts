@@ -124,13 +124,13 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
       Object.assign(config.rateLimit, changed.rateLimit);
       sandboxes.limitsChanged();
       if (
-        started.auth.enabled &&
+        takenOver.some((key) => key.startsWith("auth.")) &&
         changed.auth.apiKey === "" &&
         changed.auth.adminApiKey === "" &&
         changed.auth.keys.length === 0
       )
         logger.warn(
-          "auth.api_key and auth.admin_api_key are gone and apply: nobody is let in; give a key and send SIGHUP again, " +
+          "the keys of the configuration are gone, which applies: nobody is let in by it; give a key and send SIGHUP again, " +
             "or restart the service if it is to run without keys",
         );
       if (!started.auth.enabled && changed.auth.enabled)

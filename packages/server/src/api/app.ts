@@ -276,11 +276,13 @@ function readJson(app: RouteApp): void {
     const refused = encodingRefusal(request);
     if (refused !== undefined) return done(refused);
     if (body === "") return done(null, undefined);
+    let value: unknown;
     try {
-      done(null, parseBody(body as string));
+      value = parseBody(body as string);
     } catch (error) {
-      done(error as Error);
+      return done(error as Error);
     }
+    done(null, value);
   });
 }
 
