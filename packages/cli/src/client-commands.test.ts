@@ -545,6 +545,43 @@ describe("kill", () => {
   });
 });
 
+describe("whose sandboxes", () => {
+  beforeEach(() => {
+    const all = ["ada", "bob", ""].map((owner_id) => ({
+      ...sandbox,
+      id: `sb-${owner_id || "nobody"}`,
+      owner_id,
+    }));
+    service.answer = ({ method, query }) =>
+      method === "DELETE"
+        ? { json: { status: "destroyed" } }
+        : { json: all.filter(({ owner_id }) => [null, owner_id].includes(query.get("owner_id"))) };
+  });
+
+  test.each([
+    [[], ["sb-ada", "sb-bob", "sb-nobody"]],
+    [["--user-id", "ada"], ["sb-ada"]],
+    [["--owner", "ada"], ["sb-ada"]],
+    [["--owner", "bob", "--user-id", "ada"], ["sb-bob"]],
+  ])("ls and kill --all with %j take %j", async (flags, expected) => {
+    expect((await run("ls", "-q", ...flags)).stdout.trim().split("\n")).toEqual(expected);
+    const { destroyed } = JSON.parse((await run("kill", "--all", "--json", ...flags)).stdout);
+    expect(destroyed.sort()).toEqual(expected);
+    const deleted = service.requests.filter(({ method }) => method === "DELETE");
+    expect(deleted.map(({ path }) => path).sort()).toEqual(expected.map((id) => `/sandboxes/${id}`));
+  });
+
+  test.each([
+    ["ls", "--owner", ""],
+    ["kill", "--all", "--owner", ""],
+    ["kill", "--all", "--user-id", ""],
+    ["kill", "sb-bob", "--owner", "ada"],
+  ])("%j is refused", async (...args) => {
+    expect((await run(...args)).code).toBe(2);
+    expect(service.requests).toEqual([]);
+  });
+});
+
 describe("cp", () => {
   test("sends a file with its mode and reads it back", async () => {
     await writeFile(path.join(dir, "a"), "content", { mode: 0o750 });

@@ -118,7 +118,7 @@ function addSandboxCommands(program: Command): void {
   client(program.command("ls").alias("list").description("list sandboxes, newest first"))
     .option("--json", "print JSON")
     .option("--state <state>", "only this state")
-    .option("--owner <id>", "only this owner's")
+    .option("--owner <id>", "only this owner's; else of --user-id, else everybody's")
     .option("-p, --provider <name>", "only this provider's")
     .option("--metadata <key=value>", "only with this label; repeatable", collectPairs)
     .option("-n, --limit <count>", "at most this many", parseCount)
@@ -129,7 +129,8 @@ function addSandboxCommands(program: Command): void {
     .action(async (id, ttl, flags) => (await import("./commands/extend.ts")).extend(id, ttl, flags));
   client(program.command("kill [ids...]").alias("rm").description("destroy sandboxes"))
     .option("--json", "print JSON")
-    .option("--all", "every sandbox")
+    .option("--all", "every sandbox of --owner, else of --user-id, else of everybody")
+    .option("--owner <id>", "with --all: only this owner's")
     .action(async (ids, flags) => (await import("./commands/kill.ts")).kill(ids, flags));
   client(program.command("logs <id>").description("print the console of a sandbox"))
     .option("--json", "print JSON")

@@ -39,6 +39,7 @@ export interface CallOptions {
 
 export interface SandboxFilter {
   state?: SandboxState;
+  /** Left out: everybody's, whatever `userId` the client has; a key that is bound to an owner sees that one's alone. */
   ownerId?: string;
   name?: string;
   provider?: string;
@@ -132,7 +133,7 @@ export class AlcoveClient implements Disposable {
     return this.#post("/sandboxes/admission", request, options);
   }
 
-  /** Destroys all that have expired. */
+  /** Destroys all that have expired, whosever they are. */
   async prune(options: CallOptions = {}): Promise<PruneResult> {
     const { body } = await this.#transport.json<PruneResult>({
       method: "DELETE",

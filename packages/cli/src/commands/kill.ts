@@ -4,20 +4,22 @@ import { ExitWith, exitCodes, UsageError } from "../exit-codes.ts";
 import { reportFailure } from "../failure.ts";
 import { printJson } from "../terminal/output.ts";
 import { Progress } from "../terminal/progress.ts";
-import { idOf } from "./named.ts";
+import { idOf, ownerOf } from "./named.ts";
 
 const concurrency = 8;
 
 export async function kill(
   ids: readonly string[],
-  flags: ClientFlags & JsonFlags & { all?: boolean },
+  flags: ClientFlags & JsonFlags & { all?: boolean; owner?: string },
 ): Promise<void> {
   if (ids.length === 0 && !flags.all) throw new UsageError("name the sandboxes to destroy, or give --all");
   if (ids.length > 0 && flags.all) throw new UsageError("give either ids or --all");
+  if (flags.owner !== undefined && !flags.all) throw new UsageError("--owner goes with --all");
+  const ownerId = flags.all ? ownerOf(flags) : undefined;
   using client = openClient(flags);
   using interrupt = interruptSignal();
   const { signal } = interrupt;
-  const wanted = flags.all ? await everyId(client, signal) : [...new Set(ids)];
+  const wanted = flags.all ? await everyId(client, { ownerId, signal }) : [...new Set(ids)];
   using progress = new Progress(`destroying ${wanted.length} sandboxes`);
   const destroyed: string[] = [];
   let code = 0;
@@ -40,8 +42,12 @@ export async function kill(
   if (code !== 0) throw new ExitWith(code);
 }
 
-async function everyId(client: AlcoveClient, signal: AbortSignal): Promise<string[]> {
+async function everyId(
+  client: AlcoveClient,
+  { ownerId, signal }: { ownerId: string | undefined; signal: AbortSignal },
+): Promise<string[]> {
   const found: string[] = [];
-  for await (const { id } of client.allSandboxes({}, { signal })) found.push(id);
+  const filter = ownerId === undefined ? {} : { ownerId };
+  for await (const { id } of client.allSandboxes(filter, { signal })) found.push(id);
   return found;
 }

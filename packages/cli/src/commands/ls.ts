@@ -5,6 +5,7 @@ import { UsageError } from "../exit-codes.ts";
 import { printJson } from "../terminal/output.ts";
 import { table } from "../terminal/table.ts";
 import { shortDuration } from "../terminal/text.ts";
+import { ownerOf } from "./named.ts";
 
 export interface LsFlags extends ClientFlags, JsonFlags {
   state?: string;
@@ -72,9 +73,10 @@ function sandboxFilter(flags: LsFlags): SandboxFilter {
   if (flags.state !== undefined && state === undefined) {
     throw new UsageError(`--state ${flags.state}: expected one of ${states.join(", ")}`);
   }
+  const ownerId = ownerOf(flags);
   return {
     ...(state === undefined ? {} : { state }),
-    ...(flags.owner === undefined ? {} : { ownerId: flags.owner }),
+    ...(ownerId === undefined ? {} : { ownerId }),
     ...(flags.provider === undefined ? {} : { provider: flags.provider }),
     ...(flags.metadata === undefined ? {} : { metadata: flags.metadata }),
     ...(flags.limit === undefined || flags.limit === 0 ? {} : { limit: Math.min(flags.limit, 100) }),

@@ -3,6 +3,18 @@ import type { SandboxState } from "@alcove/wire";
 import type { ClientFlags } from "../context.ts";
 import { UsageError } from "../exit-codes.ts";
 
+/**
+ * @returns whose sandboxes are meant where many are: of `--owner`, else of `--user-id`, else everybody's.
+ * @throws UsageError for an empty one, as of a variable that is not set: it must not mean everybody's.
+ */
+export function ownerOf(flags: Pick<ClientFlags, "userId"> & { owner?: string }): string | undefined {
+  const owner = flags.owner ?? flags.userId;
+  if (owner?.trim() === "") {
+    throw new UsageError(`${flags.owner === undefined ? "--user-id" : "--owner"} is empty`);
+  }
+  return owner;
+}
+
 /** What a sandbox may be called; an id is never taken for one. */
 export const namePattern = "(?!sb-)[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?";
 const name = new RegExp(`^${namePattern}$`);
