@@ -1,5 +1,6 @@
+import { setImmediate } from "node:timers/promises";
 import type { Event } from "@alcove/wire";
-import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { silentLogger } from "../../platform/logger.ts";
 import type { Store } from "../../ports/index.ts";
 import { SqliteStore } from "../../stores/sqlite/index.ts";
@@ -71,9 +72,21 @@ describe("EventLog", () => {
     const { seen } = collect(log.subscribe({ afterId: 100, signal: reader.signal }));
     emit(300);
     await log.flush();
-    await settle();
-    await settle();
+    await vi.waitFor(() => expect(seen).toHaveLength(1_400));
     expect(seen).toEqual(Array.from({ length: 1_400 }, (_, i) => 101 + i));
+  });
+
+  it("gives others a turn of the event loop after every hundred events of a replay", async () => {
+    emit(1_000);
+    await log.flush();
+    const { seen } = collect(log.subscribe({ afterId: 0, signal: reader.signal }));
+    let most = 0;
+    while (seen.length < 1_000) {
+      const before = seen.length;
+      await setImmediate();
+      most = Math.max(most, seen.length - before);
+    }
+    expect(most).toBeLessThanOrEqual(200);
   });
 
   it("replays all that is kept for an id too old, and ignores one it never gave", async () => {

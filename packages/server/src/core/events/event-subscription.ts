@@ -1,3 +1,4 @@
+import { setImmediate } from "node:timers/promises";
 import type { Event, EventType } from "@alcove/wire";
 import type { Clock } from "../../ports/clock.ts";
 import type { EventStore } from "../../ports/store.ts";
@@ -13,7 +14,8 @@ export interface EventFilter {
 
 /** Events that may wait for a slow reader; what comes beyond that is counted, and told in its place. */
 const longestBacklog = 1_000;
-const replayPage = 500;
+/** Events that are replayed in one turn of the event loop, between which others have theirs. */
+const replayPage = 100;
 /** How long a reader that misses events may take nothing before it is cut off, milliseconds. */
 export const longestStallMs = 10_000;
 
@@ -136,6 +138,7 @@ export class EventSubscription implements AsyncIterable<Event> {
         if (this.#ended) return;
       }
       if (page.length < replayPage) return;
+      await setImmediate();
     }
   }
 

@@ -142,7 +142,7 @@ export class DestroyFlow {
     const { live, expiry, queue } = this.#context;
     expiry.delete(entry.row.id);
     live.remove(entry);
-    queue.capacityFreed();
+    queue.capacityFreed(entry.row.ownerId);
   }
 
   async #destroy(entry: LiveSandbox, reason: DestroyReason): Promise<void> {
@@ -159,7 +159,7 @@ export class DestroyFlow {
     }
     entry.row = row;
     live.stop(entry);
-    if (reason === "expired") this.#context.queue.capacityFreed();
+    if (reason === "expired") this.#context.queue.capacityFreed(row.ownerId);
     await this.#endRuntimeOrKeepIntent(entry, liveStates);
     await this.#markDestroyed(entry, reason, startedMs);
   }

@@ -211,7 +211,7 @@ export class RecoverFlow {
       if (row === undefined) return;
       entry.row = row;
       live.stop(entry);
-      queue.capacityFreed();
+      queue.capacityFreed(row.ownerId);
       const data = { provider: row.provider, error: row.error };
       events.emit({ type: "sandbox.error", sandboxId: row.id, ownerId: row.ownerId, data });
       const happening = { event: "sandbox.error", outcome: "failed", error: row.error ?? why } as const;

@@ -37,7 +37,9 @@ function bench(options: {
     }),
     denied,
   });
+  const attempts = new Map<string, number>();
   const attempt = async (ownerId: string): Promise<ReserveResult> => {
+    attempts.set(ownerId, (attempts.get(ownerId) ?? 0) + 1);
     await Promise.resolve();
     const wanted = { ownerId, memoryMb: 512, vcpus: 1 };
     const own = held.filter((owner) => owner === ownerId).length;
@@ -54,10 +56,10 @@ function bench(options: {
       .then(() => void admitted.push(name));
   const free = async (ownerId: string) => {
     held.splice(held.indexOf(ownerId), 1);
-    queue.capacityFreed();
+    queue.capacityFreed(ownerId);
     await settle();
   };
-  return { clock, events, queue, held, admitted, admit, free };
+  return { clock, events, queue, held, admitted, admit, free, attempts };
 }
 
 describe("SpawnQueue", () => {
@@ -111,6 +113,49 @@ describe("SpawnQueue", () => {
     await b.free("a");
     await blocked;
     expect(b.admitted).toEqual(["a1", "b1", "a2"]);
+  });
+
+  it("asks owners at their own limit again only when they give something back or limits change", async () => {
+    const b = bench({ capacity: 10, perOwner: 1 });
+    for (const owner of ["a", "b", "c"]) await b.admit(owner, `${owner}1`);
+    const waiting = ["a", "b", "c"].map((owner) => b.admit(owner, `${owner}2`));
+    await settle();
+    const asked = () => ["a", "b", "c"].map((owner) => b.attempts.get(owner) ?? 0);
+    const before = asked();
+    b.queue.capacityFreed("d");
+    await settle();
+    expect(asked()).toEqual(before);
+    await b.free("b");
+    expect(asked().map((count, index) => count - (before[index] ?? 0))).toEqual([0, 1, 0]);
+    expect(b.admitted).toContain("b2");
+    b.queue.capacityFreed();
+    await settle();
+    expect(asked().map((count, index) => count - (before[index] ?? 0))).toEqual([1, 1, 1]);
+    await b.free("a");
+    await b.free("c");
+    await Promise.all(waiting);
+  });
+
+  it("lets the next of an owner try when the first one leaves", async () => {
+    const b = bench({ capacity: 10 });
+    const denial = { admitted: false, reason: "max_sandboxes_per_owner" } as const;
+    const inUse = { all: taken(1), owner: taken(1) };
+    const limits = new Limits(testDefaults).of("a");
+    const caller = new AbortController();
+    const large = b.queue.admit({
+      ownerId: "a",
+      sandboxId: "large",
+      attempt: async () => ({ ...denial, inUse, limits, hopeless: false }),
+      signal: caller.signal,
+    });
+    await settle();
+    const small = b.admit("a", "small");
+    await settle();
+    expect(b.admitted).toEqual([]);
+    caller.abort(new Error("left"));
+    await expect(large).rejects.toThrow("left");
+    await small;
+    expect(b.admitted).toEqual(["small"]);
   });
 
   it("ends a wait with ResourceLimit when its time is up", async () => {

@@ -56,6 +56,10 @@ export class SpawnQueue {
   readonly #options: SpawnQueueOptions;
   /** Owners in the order of their next turn. An owner without entries has no line. */
   readonly #lines = new Map<string, Entry[]>();
+  /** Owners who have all they may have, until they give something back. */
+  readonly #blocked = new Map<string, CapacityDenied>();
+  /** How often capacity was given back. */
+  #freed = 0;
   #waiting = 0;
   #pumping = false;
   #pumpAgain = false;
@@ -106,8 +110,14 @@ export class SpawnQueue {
     await this.#enqueue(request);
   }
 
-  /** Somebody gave capacity back. */
-  capacityFreed(): void {
+  /**
+   * Somebody gave capacity back, or limits changed.
+   * @param ownerId who, when it was an owner; those who wait for what another owner has are not asked again.
+   */
+  capacityFreed(ownerId?: string): void {
+    this.#freed++;
+    if (ownerId === undefined) this.#blocked.clear();
+    else this.#blocked.delete(ownerId);
     if (this.#lines.size > 0) this.#pump();
   }
 
@@ -167,27 +177,42 @@ export class SpawnQueue {
 
   /** Gives every owner its turns until capacity or the spawns that fit run out. */
   async #round(): Promise<void> {
-    const blocked = new Map<string, CapacityDenied>();
+    // An owner that was served goes to the end of the lines, and comes up again.
+    for (const ownerId of this.#lines.keys()) {
+      const known = this.#blocked.get(ownerId);
+      if (known !== undefined) {
+        this.#settle(ownerId, known);
+        continue;
+      }
+      const denial = await this.#turn(ownerId);
+      if (denial === undefined) continue;
+      if (deniesAll(denial.reason)) {
+        for (const owner of this.#lines.keys()) this.#settle(owner, this.#blocked.get(owner) ?? denial);
+        return;
+      }
+      this.#settle(ownerId, denial);
+    }
+  }
+
+  /** Serves the first of an owner's that can be. @returns why the first of them has to wait. */
+  async #turn(ownerId: string): Promise<CapacityDenied | undefined> {
     for (;;) {
-      const ownerId = [...this.#lines.keys()].find((owner) => !blocked.has(owner));
-      const entry = ownerId === undefined ? undefined : this.#lines.get(ownerId)?.[0];
-      if (ownerId === undefined || entry === undefined) return;
+      const entry = this.#lines.get(ownerId)?.[0];
+      if (entry === undefined) return undefined;
+      const freed = this.#freed;
       const result = await this.#attempt(entry);
       if (result === undefined) continue;
       if (result.admitted) {
         this.#rotate(ownerId);
-        continue;
+        return undefined;
       }
       if (!waits(result)) {
         this.#leave(entry, this.#options.denied(ownerId, result));
         continue;
       }
-      if (deniesAll(result.reason)) {
-        for (const owner of this.#lines.keys()) this.#settle(owner, blocked.get(owner) ?? result);
-        return;
-      }
-      blocked.set(ownerId, result);
-      this.#settle(ownerId, result);
+      // What was given back meanwhile may be what it waits for.
+      if (!deniesAll(result.reason) && freed === this.#freed) this.#blocked.set(ownerId, result);
+      return result;
     }
   }
 
@@ -263,8 +288,13 @@ export class SpawnQueue {
       entry.leaving ??= () => this.#leave(entry, reason);
       return;
     }
+    const wasFirst = this.#lines.get(entry.ownerId)?.[0] === entry;
     this.#remove(entry);
     entry.refuse(reason);
+    // What is behind it may be smaller.
+    if (!wasFirst || this.#closed || !this.#lines.has(entry.ownerId)) return;
+    this.#blocked.delete(entry.ownerId);
+    this.#pump();
   }
 
   #remove(entry: Entry): void {
@@ -273,7 +303,10 @@ export class SpawnQueue {
     const line = this.#lines.get(entry.ownerId);
     const index = line?.indexOf(entry) ?? -1;
     if (line !== undefined && index >= 0) line.splice(index, 1);
-    if (line?.length === 0) this.#lines.delete(entry.ownerId);
+    if (line?.length === 0) {
+      this.#lines.delete(entry.ownerId);
+      this.#blocked.delete(entry.ownerId);
+    }
     if (entry.phase === "waiting") this.#recordWait(entry);
     entry.phase = "left";
   }

@@ -1,0 +1,72 @@
+import { mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import path from "node:path";
+import { setImmediate } from "node:timers/promises";
+import { afterEach, beforeEach, expect, test } from "vitest";
+import { SqliteStore } from "./index.ts";
+
+const rows = 5_000;
+let folder: string;
+let store: SqliteStore;
+beforeEach(async () => {
+  folder = await mkdtemp(path.join(tmpdir(), "alcove-audit-"));
+  store = await SqliteStore.open({ path: path.join(folder, "alcove.db") });
+  await Promise.all(
+    Array.from({ length: rows }, (_, index) =>
+      store.audit.append({
+        createdAt: new Date(index),
+        actor: "anonymous",
+        method: "GET",
+        path: "/x",
+        status: 401,
+        durationMs: 1,
+        requestId: `r${index}`,
+        remoteAddr: "",
+        userAgent: "",
+      }),
+    ),
+  );
+});
+afterEach(async () => {
+  await store[Symbol.asyncDispose]();
+  await rm(folder, { recursive: true, force: true });
+});
+
+/** How many turns of the event loop others get while `work` goes on. */
+async function turnsDuring(work: Promise<unknown>): Promise<number> {
+  let over = false;
+  void work.finally(() => {
+    over = true;
+  });
+  let turns = 0;
+  while (!over) {
+    await setImmediate();
+    turns++;
+  }
+  await work;
+  return turns;
+}
+
+test("a search that finds nothing gives others a turn after every few hundred records", async () => {
+  expect(await turnsDuring(store.audit.list({ path: "nothing", limit: 10 }))).toBeGreaterThan(rows / 1_000);
+  expect(await store.audit.list({ actor: "nobody", limit: 10 })).toEqual([]);
+});
+
+test("what a search finds is the same across slices, newest first", async () => {
+  const found = await store.audit.list({ status: 401, until: new Date(rows - 600), limit: 1_200 });
+  expect(found.map(({ requestId }) => requestId)).toEqual(
+    Array.from({ length: 1_200 }, (_, index) => `r${rows - 600 - index}`),
+  );
+});
+
+test("forgetting goes in slices, by age and by number, and looks at nothing when there is nothing to forget", async () => {
+  const old = store.audit.purge({ before: new Date(1_000), keep: 100_000 });
+  expect(await turnsDuring(old)).toBeGreaterThan(10);
+  expect(await old).toBe(1_000);
+  expect(await store.audit.purge({ before: new Date(0), keep: 3_000 })).toBe(1_000);
+  expect(await store.audit.purge({ before: new Date(0), keep: 3_000 })).toBe(0);
+  const left = await store.audit.list({ limit: 10_000 });
+  expect([left.length, left.at(-1)?.requestId]).toEqual([3_000, "r2000"]);
+  expect(await store.audit.purge({ before: new Date(0), keep: 0 })).toBe(3_000);
+  expect(await store.audit.list({ limit: 1 })).toEqual([]);
+});
