@@ -5,6 +5,7 @@ import type { Config } from "./config/config.ts";
 import { imageSettings, openImageStore } from "./images.ts";
 import { lockDataDir } from "./platform/data-dir-lock.ts";
 import { deadlineAfter } from "./platform/deadline.ts";
+import { DiskReserve } from "./platform/disk-reserve.ts";
 import { Installation } from "./platform/installation.ts";
 import type { Logger } from "./platform/logger.ts";
 import { messageOf } from "./platform/message-of.ts";
@@ -45,7 +46,8 @@ export async function purge(options: { config: Config; remove: boolean; logger: 
   {
     await using opened = new AsyncDisposableStack();
     opened.use(lockDataDir(dataDir));
-    const store = opened.use(await SqliteStore.open({ path: config.database.path }));
+    const reserve = opened.use(new DiskReserve({ directory: path.dirname(config.database.path) }));
+    const store = opened.use(await SqliteStore.open({ path: config.database.path, reserve }));
     const { id } = opened.use(
       await Installation.open({ dataDir, settings: store, newId: randomIds.secret(8) }),
     );

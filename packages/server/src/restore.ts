@@ -4,6 +4,7 @@ import { readdir, rename, rm } from "node:fs/promises";
 import path from "node:path";
 import type { Config } from "./config/config.ts";
 import { lockDataDir } from "./platform/data-dir-lock.ts";
+import { DiskReserve } from "./platform/disk-reserve.ts";
 import { renewInstallation } from "./platform/installation.ts";
 import { randomIds } from "./platform/random-ids.ts";
 import { NotFound } from "./ports/index.ts";
@@ -23,7 +24,8 @@ export async function restore({ config }: { config: Config }): Promise<{ left: s
   const { dataDir } = config;
   if (!existsSync(dataDir)) throw new NotFound(`there is no data directory ${dataDir}`);
   using _lock = lockDataDir(dataDir);
-  await using store = await SqliteStore.open({ path: config.database.path });
+  await using reserve = new DiskReserve({ directory: path.dirname(config.database.path) });
+  await using store = await SqliteStore.open({ path: config.database.path, reserve });
   try {
     await rename(path.join(dataDir, "runtimes"), path.join(dataDir, leftPrefix + randomUUID().slice(0, 8)));
   } catch (error) {

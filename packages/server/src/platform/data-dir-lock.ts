@@ -51,7 +51,7 @@ export function lockDataDir(directory: string): DataDirLock {
     if (isBusy(error)) throw new DataDirLocked(directory, holderOf(note));
     throw new Error(`the data directory ${directory} cannot be locked`, { cause: error });
   }
-  writeFileSync(note, `${process.pid}\n`, { mode: 0o600 });
+  writeNote(note);
   return {
     directory,
     [Symbol.dispose]() {
@@ -110,10 +110,20 @@ function isBusy(error: unknown): boolean {
   return error.errcode === 5 || error.errcode === 6;
 }
 
-/** Only for the message: the lock is the truth. */
+/** Only for the message: the lock is the truth, and a full disk keeps no lock from being held. */
+function writeNote(note: string): void {
+  try {
+    writeFileSync(note, `${process.pid}\n`, { mode: 0o600 });
+  } catch (error) {
+    if (!(error instanceof Error && "code" in error && (error.code === "ENOSPC" || error.code === "EDQUOT")))
+      throw error;
+  }
+}
+
 function holderOf(note: string): string {
   try {
-    return ` (process ${readFileSync(note, "utf8").trim()})`;
+    const pid = readFileSync(note, "utf8").trim();
+    return pid === "" ? "" : ` (process ${pid})`;
   } catch {
     return "";
   }

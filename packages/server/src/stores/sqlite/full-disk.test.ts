@@ -6,6 +6,7 @@ import { afterEach, beforeEach, expect, it } from "vitest";
 import { describeWith } from "../../../test/support/requirements.ts";
 import { FakeClock } from "../../core/testing/fake-clock.ts";
 import { forever, Harness } from "../../core/testing/harness.ts";
+import { lockDataDir } from "../../platform/data-dir-lock.ts";
 import { DiskReserve } from "../../platform/disk-reserve.ts";
 import { StorageFull } from "../../ports/errors.ts";
 import type { SandboxId } from "../../ports/ids.ts";
@@ -65,5 +66,39 @@ await describeWith(["linux", "root"], "a database on a full disk", () => {
     await reserve.keep();
     expect([reserve.spent, existsSync(path.join(disk, "reserve"))]).toEqual([false, true]);
     expect((await h.spawn()).state).toBe("running");
+  });
+
+  it("opens out of the reserve, and without one says what is full and how to go on", async () => {
+    const file = path.join(disk, "alcove.db");
+    const before = new DiskReserve({ directory: disk, bytes: 2 << 20 });
+    {
+      await using _kept = before;
+      await using store = await SqliteStore.open({ path: file, reserve: before });
+      await store.changeSetting("name", "value");
+      await before.keep();
+    }
+    fill();
+    await using reserve = new DiskReserve({ directory: disk, bytes: 2 << 20 });
+    {
+      await using store = await SqliteStore.open({ path: file, reserve });
+      expect(await store.setting("name")).toBe("value");
+      expect(reserve.spent).toBe(true);
+      await store.changeSetting("name", "another");
+    }
+    fill();
+    const told = `the database ${file} cannot be opened (`;
+    await expect(SqliteStore.open({ path: file, reserve })).rejects.toThrow(told);
+    await expect(SqliteStore.open({ path: file })).rejects.toThrow(
+      /its disk is full, \d+ KiB are free\. Free/,
+    );
+  });
+
+  it("a data directory that is new is locked, and its database names the file", async () => {
+    const dataDir = path.join(disk, "data");
+    mkdirSync(dataDir);
+    fill();
+    using _lock = lockDataDir(dataDir);
+    const file = path.join(dataDir, "alcove.db");
+    await expect(SqliteStore.open({ path: file })).rejects.toThrow(`the database ${file} cannot be opened (`);
   });
 });

@@ -1,6 +1,7 @@
 import type { DatabaseSync, StatementSync } from "node:sqlite";
 import type { DiskReserve } from "../../platform/disk-reserve.ts";
 import { StorageFull, Unavailable } from "../../ports/errors.ts";
+import { isDiskFull, isUnwritable } from "./disk-errors.ts";
 
 interface Write {
   run: () => void;
@@ -135,21 +136,4 @@ function toldOf(error: unknown): unknown {
       retryAfterS: 5,
     });
   return error;
-}
-
-/** SQLITE_READONLY, SQLITE_IOERR and SQLITE_CANTOPEN, whatever the details. */
-function isUnwritable(error: unknown): boolean {
-  const code = errcodeOf(error);
-  return code !== undefined && [8, 10, 14].includes(code & 0xff);
-}
-
-/** SQLITE_FULL, and SQLITE_IOERR_SHMSIZE, which is the same for the index of the log. */
-function isDiskFull(error: unknown): boolean {
-  const code = errcodeOf(error);
-  return code === 13 || code === 4874;
-}
-
-function errcodeOf(error: unknown): number | undefined {
-  if (!(error instanceof Error) || !("errcode" in error)) return undefined;
-  return typeof error.errcode === "number" ? error.errcode : undefined;
 }

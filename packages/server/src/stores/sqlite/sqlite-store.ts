@@ -1,8 +1,11 @@
 import { closeSync, openSync } from "node:fs";
+import path from "node:path";
 import { DatabaseSync, type StatementSync } from "node:sqlite";
 import type { DiskReserve } from "../../platform/disk-reserve.ts";
+import { freeBytes } from "../../platform/free-space.ts";
 import { messageOf } from "../../platform/message-of.ts";
 import type { Store } from "../../ports/store.ts";
+import { isDiskFull, isUnwritable } from "./disk-errors.ts";
 import { GroupCommit } from "./group-commit.ts";
 import { migrate } from "./migrations.ts";
 import { SqliteAudit } from "./sqlite-audit.ts";
@@ -56,10 +59,24 @@ export class SqliteStore implements Store {
 
   /**
    * Opens the file, made when missing and readable by its owner alone.
-   * @param options.reserve lies on the same disk, for when that is full.
-   * @throws Error when a newer release made it.
+   * @param options.reserve lies on the same disk; given up when that is too full to open the file.
+   * @throws Error when a newer release made it; when it is damaged, or the disk is full, one that names the way out.
    */
   static async open(options: { path: string; reserve?: DiskReserve }): Promise<SqliteStore> {
+    try {
+      return SqliteStore.#open(options);
+    } catch (error) {
+      if (!wantsSpace(error, options.path)) throw toldOf(error, options.path);
+      if (options.reserve?.spend() !== true) throw fullDisk(options.path, error);
+    }
+    try {
+      return SqliteStore.#open(options);
+    } catch (error) {
+      throw wantsSpace(error, options.path) ? fullDisk(options.path, error) : toldOf(error, options.path);
+    }
+  }
+
+  static #open(options: { path: string; reserve?: DiskReserve }): SqliteStore {
     if (options.path !== ":memory:") closeSync(openSync(options.path, "a", 0o600));
     const db = new DatabaseSync(options.path, { timeout: busyTimeoutMs });
     try {
@@ -70,7 +87,7 @@ export class SqliteStore implements Store {
       return new SqliteStore(db, options.reserve);
     } catch (error) {
       db.close();
-      throw isDamage(error) ? damagedDatabase(options.path, error) : error;
+      throw error;
     }
   }
 
@@ -98,6 +115,10 @@ export class SqliteStore implements Store {
   }
 }
 
+function toldOf(error: unknown, file: string): unknown {
+  return isDamage(error) ? damagedDatabase(file, error) : error;
+}
+
 /** SQLITE_CORRUPT, and SQLITE_NOTADB. */
 function isDamage(error: unknown): boolean {
   return error instanceof Error && "errcode" in error && (error.errcode === 11 || error.errcode === 26);
@@ -107,6 +128,26 @@ function damagedDatabase(file: string, cause: unknown): Error {
   return new Error(
     `the database ${file} is damaged (${messageOf(cause)}): put a backup in its place (docs/operations/backup.md), or ` +
       `move ${file}, ${file}-wal and ${file}-shm away; sandboxes that run are then taken in again from their records`,
+    { cause },
+  );
+}
+
+/** Less than this is nothing: what a file system keeps back, and the index of the log needs 32 KiB at once. */
+const nothingFreeBytes = 256 * 1_024;
+
+/** A full disk is told by SQLite as an input/output error as well, and then only the disk says which it was. */
+function wantsSpace(error: unknown, file: string): boolean {
+  if (!(error instanceof Error)) return false;
+  if ("code" in error && (error.code === "ENOSPC" || error.code === "EDQUOT")) return true;
+  if (isDiskFull(error)) return true;
+  return isUnwritable(error) && file !== ":memory:" && freeBytes(path.dirname(file)) < nothingFreeBytes;
+}
+
+function fullDisk(file: string, cause: unknown): Error {
+  const freeKb = Math.floor(freeBytes(path.dirname(file)) / 1_024);
+  return new Error(
+    `the database ${file} cannot be opened (${messageOf(cause)}): its disk is full, ${freeKb} KiB are free. Free a few ` +
+      `MiB on it, leaving ${file} and ${file}-wal alone, and start again; sandboxes that run go on meanwhile`,
     { cause },
   );
 }
