@@ -3,9 +3,11 @@
  * is held until it has arrived. Where nobody counts, it is let go of when it was sent.
  */
 export class UnconfirmedInput {
+  /** Those before `#first` are let go of. */
   #pieces: Uint8Array[] = [];
+  #first = 0;
   #heldBytes = 0;
-  /** Of the pieces, how many were sent on this connection. */
+  /** Of the pieces held, how many were sent on this connection. */
   #sentPieces = 0;
   /** Offset of the first piece in the whole input. */
   #from = 0;
@@ -33,7 +35,7 @@ export class UnconfirmedInput {
 
   /** What is to be sent next. */
   next(): Uint8Array | undefined {
-    return this.#pieces[this.#sentPieces];
+    return this.#pieces[this.#first + this.#sentPieces];
   }
 
   /** What `next` gave was sent. */
@@ -63,9 +65,9 @@ export class UnconfirmedInput {
     }
     this.arrived(taken);
     this.#sentPieces = 0;
-    const [first] = this.#pieces;
+    const first = this.#pieces[this.#first];
     if (first === undefined || taken === this.#from) return true;
-    this.#pieces[0] = first.subarray(taken - this.#from);
+    this.#pieces[this.#first] = first.subarray(taken - this.#from);
     this.#heldBytes -= taken - this.#from;
     this.#from = taken;
     return true;
@@ -73,16 +75,20 @@ export class UnconfirmedInput {
 
   /** Lets go of what has arrived. */
   #release(): void {
-    for (let piece = this.#pieces[0]; piece !== undefined; piece = this.#pieces[0]) {
+    for (let piece = this.#pieces[this.#first]; piece !== undefined; piece = this.#pieces[this.#first]) {
       if (this.#sentPieces === 0 || this.#from + piece.length > this.#taken) return;
       this.#drop();
     }
   }
 
   #drop(): void {
-    const length = this.#pieces.shift()?.length ?? 0;
+    const length = this.#pieces[this.#first]?.length ?? 0;
     this.#from += length;
     this.#heldBytes -= length;
     this.#sentPieces -= 1;
+    this.#first += 1;
+    if (this.#first * 2 < this.#pieces.length) return;
+    this.#pieces = this.#pieces.slice(this.#first);
+    this.#first = 0;
   }
 }

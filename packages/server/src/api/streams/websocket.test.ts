@@ -21,8 +21,18 @@ async function heldCommand(pingMs = 300) {
   const left = Promise.withResolvers<void>();
   const watched = Promise.withResolvers<(taken: number | undefined) => void>();
   const opened = Promise.withResolvers<WebSocket>();
+  const controls = { under: 0, most: 0, done: [] as unknown[], next: () => Promise.resolve() };
+  const carryOut = async (what: unknown) => {
+    controls.under += 1;
+    controls.most = Math.max(controls.most, controls.under);
+    await controls.next();
+    controls.under -= 1;
+    controls.done.push(what);
+  };
   const state = {
+    controls,
     taken: 0,
+    writes: 0,
     held: false,
     gone: gone.signal,
     take: () => room.resolve(),
@@ -38,6 +48,7 @@ async function heldCommand(pingMs = 300) {
       }),
     },
     writeStdin: async (data) => {
+      state.writes += 1;
       await room.promise;
       state.taken += data.length;
     },
@@ -45,7 +56,11 @@ async function heldCommand(pingMs = 300) {
     closeStdin: () => Promise.resolve(),
     [Symbol.asyncDispose]: () => Promise.resolve(),
   };
-  const execs = { stream: () => Promise.resolve(follow) } as unknown as ExecService;
+  const execs = {
+    stream: () => Promise.resolve(follow),
+    signal: (_id: string, _execId: string, signal: number) => carryOut(signal),
+    resize: (_id: string, _execId: string, size: unknown) => carryOut(size),
+  } as unknown as ExecService;
   const server = new WebSocketServer({ host: "127.0.0.1", port: 0 });
   server.on("connection", (socket) => {
     opened.resolve(socket);
@@ -119,6 +134,57 @@ it("a client that stays keeps its held input, however much it is", async () => {
   state.take();
   await expect.poll(() => state.taken, generous).toBe(20_000_000);
 }, 70_000);
+
+it("signals are carried out one after another, and no more of them wait than a few", async () => {
+  const { client, state } = await heldCommand(60_000);
+  const stays = Promise.withResolvers<void>();
+  state.controls.next = () => stays.promise;
+  const flood = JSON.stringify({ type: "signal", signal: "WINCH" });
+  for (let sent = 0; sent < 50_000; sent += 1) client.send(flood);
+  client.send(JSON.stringify({ type: "signal", signal: 9 }));
+  await expect.poll(() => state.held, generous).toBe(true);
+  expect(state.controls.under).toBe(1);
+  stays.resolve();
+  await expect.poll(() => state.controls.done.at(-1), generous).toBe(9);
+  expect(state.controls.most).toBe(1);
+  expect(state.controls.done.length).toBeLessThan(25_000);
+}, 60_000);
+
+it("of changes of the window the newest is carried out, and what waits of both is dropped when the client leaves", async () => {
+  const { client, state } = await heldCommand(60_000);
+  const steps: (() => void)[] = [];
+  state.controls.next = () => new Promise((resolve) => steps.push(resolve));
+  const size = (cols: number) => client.send(JSON.stringify({ type: "resize", cols, rows: 10 }));
+  for (let cols = 1; cols <= 1_000; cols += 1) size(cols);
+  client.send(JSON.stringify({ type: "signal", signal: 10 }));
+  await expect.poll(() => steps.length, generous).toBe(2);
+  steps.shift()?.();
+  await expect.poll(() => steps.length, generous).toBe(2);
+  for (const step of steps.splice(0)) step();
+  await expect.poll(() => state.controls.done.length, generous).toBe(3);
+  expect(state.controls.done.filter((done) => done !== 10)).toEqual([
+    { cols: 1, rows: 10 },
+    { cols: 1_000, rows: 10 },
+  ]);
+  size(1);
+  for (let signal = 1; signal <= 8; signal += 1) client.send(JSON.stringify({ type: "signal", signal }));
+  await expect.poll(() => steps.length, generous).toBe(2);
+  client.terminate();
+  await expect.poll(() => state.gone.aborted, generous).toBe(true);
+  for (const step of steps.splice(0)) step();
+  await expect.poll(() => state.controls.done.length, generous).toBe(5);
+  expect(state.controls.under).toBe(0);
+}, 60_000);
+
+it("small pieces of input are given together, and few of them wait before the socket is held", async () => {
+  const { client, state } = await heldCommand(60_000);
+  const letter = JSON.stringify({ type: "stdin", data: "a" });
+  for (let sent = 0; sent < 20_000; sent += 1) client.send(letter);
+  await expect.poll(() => state.held, generous).toBe(true);
+  state.take();
+  await expect.poll(() => state.taken, generous).toBe(20_000);
+  expect(state.writes).toBeLessThan(2_000);
+}, 60_000);
 
 /** What a client hears whose first message is this, and the code of the close, of a command whose output ends without an exit. */
 async function cutCommand(first: Record<string, unknown>, execs: (follow: ExecFollow) => unknown) {

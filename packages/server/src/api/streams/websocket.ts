@@ -2,6 +2,7 @@ import { type OutputEncoding, WsClientMessage } from "@alcove/wire";
 import type { WebSocket } from "@fastify/websocket";
 import type { ExecFollow } from "../../core/exec/exec-follower.ts";
 import type { ExecService } from "../../core/exec/exec-service.ts";
+import { parseSignal } from "../../core/exec/signals.ts";
 import { CallerGone, CallerRevoked, ShuttingDown } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { BadRequest } from "../../ports/errors.ts";
@@ -13,6 +14,8 @@ import type { CallUnderWay } from "../request-context.ts";
 import { execInput } from "../routes/exec-input.ts";
 import { compileCheck } from "../validation.ts";
 import { exitFields, lostField, OutputDecoder } from "./output-text.ts";
+import { SocketControls } from "./socket-controls.ts";
+import { SocketStdin } from "./socket-stdin.ts";
 
 const startDeadlineMs = 30_000;
 const pingMs = 15_000;
@@ -57,10 +60,10 @@ export class WebSocketExec {
   readonly #pingMs: number;
   #state: "waiting" | "running" | "closed" = "waiting";
   #follow: Promise<ExecFollow> | undefined;
-  #stdin: Promise<void> = Promise.resolve();
+  readonly #stdin: SocketStdin;
+  readonly #controls: SocketControls;
   /** Input that came after a change of the window is typed into the changed one. */
   #resized: Promise<void> = Promise.resolve();
-  #stdinWaitingBytes = 0;
   #stdinLimitBytes = stdinHighWaterBytes;
   #answered = true;
   #tellsInput = false;
@@ -85,6 +88,23 @@ export class WebSocketExec {
     this.#call = options.call;
     this.#logger = options.logger;
     this.#pingMs = options.pingMs ?? pingMs;
+    this.#stdin = new SocketStdin({
+      write: (data) => this.#giveStdin((follow) => follow.writeStdin(data)),
+      close: () => this.#giveStdin((follow) => follow.closeStdin()),
+      onTaken: () => this.#readOn(),
+    });
+    this.#controls = new SocketControls({
+      signal: async (number) => {
+        await this.#carryOut((follow, signal) =>
+          this.#execs.signal(this.#sandboxId, follow.execId, number, { signal }),
+        );
+        this.#readOn();
+      },
+      resize: (size) =>
+        this.#carryOut((follow, signal) =>
+          this.#execs.resize(this.#sandboxId, follow.execId, size, { signal }),
+        ),
+    });
   }
 
   /** Listens from now on; everything is let go of when the socket closes. */
@@ -119,6 +139,8 @@ export class WebSocketExec {
       clearInterval(ping);
       clearTimeout(impatient);
       this.#state = "closed";
+      this.#stdin.drop();
+      this.#controls.drop();
       this.#call.signal.removeEventListener("abort", onAbort);
       this.#call.end();
       this.#call.abort(new CallerGone());
@@ -130,7 +152,7 @@ export class WebSocketExec {
       // A socket that is not read cannot show its pongs; but what is sent to a client that closed it makes it fail.
       this.#socket.ping();
       this.#stdinLimitBytes = stdinMostBytes;
-      this.#answered = this.#stdinWaitingBytes > stdinMostBytes;
+      this.#answered = this.#stdin.waitingBytes > stdinMostBytes;
       if (!this.#answered) this.#socket.resume();
       return;
     }
@@ -226,19 +248,11 @@ export class WebSocketExec {
         this.#queueStdin(message);
         return;
       case "resize":
-        this.#resized = this.#inBackground((follow, signal) =>
-          this.#execs.resize(
-            this.#sandboxId,
-            follow.execId,
-            { cols: message.cols, rows: message.rows },
-            { signal },
-          ),
-        );
+        this.#resized = this.#controls.resize({ cols: message.cols, rows: message.rows });
         return;
       case "signal":
-        void this.#inBackground((follow, signal) =>
-          this.#execs.signal(this.#sandboxId, follow.execId, message.signal, { signal }),
-        );
+        this.#controls.signal(parseSignal(message.signal));
+        if (this.#controls.full) this.#socket.pause();
         return;
       default:
         message satisfies never;
@@ -248,32 +262,30 @@ export class WebSocketExec {
   /** Input goes in order; signals overtake it, so that a command that does not read can be ended. */
   #queueStdin(message: ClientMessage<"stdin">): void {
     const data = decodeContent("data", message.data, message.encoding);
-    this.#stdinWaitingBytes += data.length + 1;
-    if (this.#stdinWaitingBytes > this.#stdinLimitBytes) this.#socket.pause();
-    const resized = this.#resized;
-    const write = async () => {
-      try {
-        const follow = await this.#follow;
-        await resized;
-        if (data.length > 0) await follow?.writeStdin(data);
-        if (message.close === true) await follow?.closeStdin();
-      } catch (error) {
-        this.#logger.debug({ exec_id: this.#execId, err: error }, "standard input was not taken");
-      } finally {
-        this.#stdinWaitingBytes -= data.length + 1;
-        if (this.#stdinWaitingBytes <= stdinHighWaterBytes) {
-          this.#stdinLimitBytes = stdinHighWaterBytes;
-          if (this.#socket.isPaused) this.#socket.resume();
-        }
-      }
-    };
-    this.#stdin = this.#stdin.then(write);
+    this.#stdin.give({ data, close: message.close === true, after: this.#resized });
+    if (this.#stdin.waitingBytes > this.#stdinLimitBytes) this.#socket.pause();
   }
 
-  async #inBackground(act: (follow: ExecFollow, signal: AbortSignal) => Promise<void>): Promise<void> {
+  /** Reads from the client again once little enough of what it sent waits. */
+  #readOn(): void {
+    if (this.#stdin.waitingBytes > stdinHighWaterBytes) return;
+    this.#stdinLimitBytes = stdinHighWaterBytes;
+    if (this.#socket.isPaused && !this.#controls.full) this.#socket.resume();
+  }
+
+  async #giveStdin(give: (follow: ExecFollow) => Promise<void>): Promise<void> {
     try {
       const follow = await this.#follow;
-      if (follow !== undefined) await act(follow, this.#call.signal);
+      if (follow !== undefined) await give(follow);
+    } catch (error) {
+      this.#logger.debug({ exec_id: this.#execId, err: error }, "standard input was not taken");
+    }
+  }
+
+  async #carryOut(act: (follow: ExecFollow, signal: AbortSignal) => Promise<void>): Promise<void> {
+    try {
+      const follow = await this.#follow;
+      if (follow !== undefined && this.#state === "running") await act(follow, this.#call.signal);
     } catch (error) {
       if (!(error instanceof CallerGone)) this.#tell(error);
     }

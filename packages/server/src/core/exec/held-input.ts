@@ -1,12 +1,25 @@
 /** What may be held of input that is not known to have arrived, beside the newest piece of it. */
 const mostHeldBytes = 8 * 1_048_576;
+/** Pieces below the smaller size are copied together into blocks of the larger: what is typed comes a few bytes at a time. */
+const smallPieceBytes = 4_096;
+const blockBytes = 16_384;
+
+/** Bytes of the input that follow one another; `used` of them are given. */
+interface Block {
+  readonly bytes: Uint8Array;
+  used: number;
+  /** Made here for small pieces, so that more of them can follow. */
+  readonly own: boolean;
+}
 
 /**
  * Standard input that was given and has perhaps not arrived: what is missing can be sent again. Offsets count the bytes of the
- * input. `whole` until so much was held that the oldest of it was let go.
+ * input. When too much is held the oldest of it is let go.
  */
 export class HeldInput {
-  #pieces: Uint8Array[] = [];
+  /** Those before `#first` are let go of. */
+  #blocks: Block[] = [];
+  #first = 0;
   #heldBytes = 0;
   /** Offset of the first byte held, and of the next one given. */
   #from = 0;
@@ -21,6 +34,10 @@ export class HeldInput {
   get ended(): boolean {
     return this.#ended;
   }
+  /** What the memory that is held takes. */
+  get heldBytes(): number {
+    return this.#heldBytes;
+  }
 
   /** @param from offset of the first byte that will be given. */
   beginAt(from: number): void {
@@ -30,10 +47,10 @@ export class HeldInput {
 
   give(data: Uint8Array): void {
     this.#anyGiven = true;
-    this.#pieces.push(data);
     this.#given += data.length;
-    this.#heldBytes += data.length;
-    while (this.#heldBytes > mostHeldBytes && this.#pieces.length > 1) this.#drop();
+    if (data.length >= smallPieceBytes) this.#push({ bytes: data, used: data.length, own: false });
+    else this.#append(data);
+    while (this.#heldBytes > mostHeldBytes && this.#first < this.#blocks.length - 1) this.#drop();
   }
 
   end(): void {
@@ -43,8 +60,14 @@ export class HeldInput {
 
   /** So many bytes have arrived and need not be held. */
   arrived(taken: number): void {
-    for (let piece = this.#pieces[0]; piece !== undefined; piece = this.#pieces[0]) {
-      if (this.#from + piece.length > taken) return;
+    for (let block = this.#blocks[this.#first]; block !== undefined; block = this.#blocks[this.#first]) {
+      if (this.#from + block.used > taken) return;
+      if (block.own && this.#first === this.#blocks.length - 1) {
+        // The next that is typed goes where this was.
+        this.#from += block.used;
+        block.used = 0;
+        return;
+      }
       this.#drop();
     }
   }
@@ -54,13 +77,38 @@ export class HeldInput {
     if (taken > this.#given) return undefined;
     this.arrived(taken);
     if (taken < this.#from) return undefined;
-    const [first, ...rest] = this.#pieces;
-    return first === undefined ? [] : [first.subarray(taken - this.#from), ...rest];
+    const pieces: Uint8Array[] = [];
+    let begin = taken - this.#from;
+    for (const { bytes, used, own } of this.#blocks.slice(this.#first)) {
+      // What is made here is written to again.
+      if (begin < used) pieces.push(own ? bytes.slice(begin, used) : bytes.subarray(begin, used));
+      begin = 0;
+    }
+    return pieces;
+  }
+
+  #append(data: Uint8Array): void {
+    let last = this.#blocks.at(-1);
+    if (last === undefined || !last.own || last.used + data.length > last.bytes.length) {
+      last = { bytes: new Uint8Array(blockBytes), used: 0, own: true };
+      this.#push(last);
+    }
+    last.bytes.set(data, last.used);
+    last.used += data.length;
+  }
+
+  #push(block: Block): void {
+    this.#blocks.push(block);
+    this.#heldBytes += block.bytes.length;
   }
 
   #drop(): void {
-    const length = this.#pieces.shift()?.length ?? 0;
-    this.#from += length;
-    this.#heldBytes -= length;
+    const block = this.#blocks[this.#first];
+    this.#from += block?.used ?? 0;
+    this.#heldBytes -= block?.bytes.length ?? 0;
+    this.#first += 1;
+    if (this.#first * 2 < this.#blocks.length) return;
+    this.#blocks = this.#blocks.slice(this.#first);
+    this.#first = 0;
   }
 }
