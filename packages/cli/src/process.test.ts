@@ -1,7 +1,7 @@
 import { type ChildProcessWithoutNullStreams, spawn } from "node:child_process";
 import { once } from "node:events";
-import { readFileSync } from "node:fs";
-import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { existsSync, readFileSync } from "node:fs";
+import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
@@ -43,6 +43,23 @@ async function start(command: string, args: readonly string[]) {
   return { child, ended, url: /http:\/\/127\.0\.0\.1:\d+/.exec(report)?.[0] ?? "" };
 }
 
+/** Resolves once the text stands in what the process logs from now on. */
+function says(child: ChildProcessWithoutNullStreams, text: string): Promise<void> {
+  let log = "";
+  return new Promise((resolve) => {
+    child.stderr.on("data", (data) => {
+      log += data;
+      if (log.includes(text)) resolve();
+    });
+  });
+}
+
+/** SIGHUP has a handler of the program's own. */
+function catchesHup(pid: number | undefined): boolean {
+  const status = readFileSync(`/proc/${pid}/status`, "utf8");
+  return (Number.parseInt(/^SigCgt:\s+([0-9a-f]+)/m.exec(status)?.[1] ?? "0", 16) & 1) === 1;
+}
+
 const flags = () => ["--port", "0", "--data-dir", path.join(dir, "data"), "--provider", "mock"];
 const live = async (url: string) => (await fetch(`${url}/api/v1/live`)).status;
 
@@ -64,6 +81,46 @@ describe.skipIf(skip)(`the service's process${skip ? " (skipped: the agent is no
     child.kill("SIGTERM");
     const { code, stderr } = await ended;
     expect([code, stderr.includes("Debugger")]).toEqual([0, false]);
+  });
+
+  test("outlives SIGHUP while it is set up and while it starts, and reads the configuration again afterwards", async () => {
+    const [begun, go] = [path.join(dir, "begun"), path.join(dir, "go")];
+    const real = (process.env.PATH ?? "").split(":").map((folder) => path.join(folder, "node"));
+    const setUp = `#!/bin/sh\n: >${begun}\nuntil [ -e ${go} ]; do sleep 0.05; done\nexec ${real.find((file) => existsSync(file))} "$@"\n`;
+    await mkdir(path.join(dir, "bin"));
+    await writeFile(path.join(dir, "bin/node"), setUp, { mode: 0o755 });
+    const child = spawn(
+      path.join(root, "bin/alcove"),
+      ["serve", ...flags(), "--set", "logging.format=json"],
+      {
+        cwd: root,
+        env: { ...process.env, PATH: `${dir}/bin:${process.env.PATH}` },
+        detached: true,
+      },
+    );
+    started = child;
+    const ended = finish(child);
+    let report = "";
+    child.stdout.on("data", (data) => {
+      report += data;
+    });
+    await vi.waitUntil(() => existsSync(begun), { timeout: 30_000 });
+    child.kill("SIGHUP");
+    await writeFile(go, "");
+    // Node takes the signal's usual effect back for a moment as it begins.
+    await vi.waitUntil(() => catchesHup(child.pid) || child.exitCode !== null, { timeout: 60_000 });
+    await vi.waitUntil(
+      () => {
+        child.kill("SIGHUP");
+        return report.includes("Next") || child.exitCode !== null || child.signalCode !== null;
+      },
+      { timeout: 60_000, interval: 10 },
+    );
+    expect([child.exitCode, child.signalCode]).toEqual([null, null]);
+    child.kill("SIGTERM");
+    const { code, stderr } = await ended;
+    expect(code).toBe(0);
+    expect(stderr).toContain("the configuration was read again");
   });
 
   test("keys that are gone from the configuration count no more at SIGHUP: it is closed, not open, and says so", async () => {
@@ -108,14 +165,11 @@ describe.skipIf(skip)(`the service's process${skip ? " (skipped: the agent is no
       file,
       `defaults: { max_sandboxes: 2, ttl: 2h, ${queued} }\nlogging: { format: json }\n${exec}\n`,
     );
+    const reloaded = says(child, "the configuration was read again");
     child.kill("SIGHUP");
-    const second = await vi.waitUntil(
-      async () => {
-        const spawned = await spawnOne();
-        return spawned.status === 201 && spawned;
-      },
-      { timeout: 30_000 },
-    );
+    await reloaded;
+    const second = await spawnOne();
+    expect(second.status).toBe(201);
     expect(second.lifeMs).toBe(7_200_000);
     expect(await spawnOne()).toMatchObject({ status: 429, message: expect.stringContaining("waited 1ms") });
     child.kill("SIGTERM");

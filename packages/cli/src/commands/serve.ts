@@ -1,3 +1,4 @@
+import type { Logger } from "@alcove/server/logger";
 import type { RunningService } from "@alcove/server/main";
 import { outliveReaders } from "../terminal/output.ts";
 import { printable } from "../terminal/printable.ts";
@@ -13,6 +14,12 @@ const signalCodes = { SIGINT: 130, SIGTERM: 143 } as const;
 /** Runs the service until a signal ends it. The second signal ends it at once. */
 export async function serve(flags: ConfigFlags): Promise<void> {
   const startedAt = performance.now();
+  const started = Promise.withResolvers<{ service: RunningService; logger: Logger }>();
+  // First of all, because it would end the process otherwise: what is asked for during the start is done after it.
+  process.on(
+    "SIGHUP",
+    oneAtATime(async () => reload(flags, await started.promise)),
+  );
   const loaded = await loadLocalConfig(flags);
   const [{ lintConfig }, { serve: startService }, { createLogger }] = await Promise.all([
     import("@alcove/server/config"),
@@ -37,17 +44,21 @@ export async function serve(flags: ConfigFlags): Promise<void> {
       }),
     ),
   );
-  const reload = oneAtATime(async () => {
-    try {
-      service.reload((await loadLocalConfig(flags)).config);
-    } catch (error) {
-      logger.error({ err: error }, "the configuration cannot be read; nothing has changed");
-    }
-  });
-  process.on("SIGHUP", reload);
+  started.resolve({ service, logger });
   const signal = await stopping;
   logger.info({ signal }, "stopping; sandboxes stay unless server.destroy_on_exit is set");
   await service.close();
+}
+
+async function reload(
+  flags: ConfigFlags,
+  { service, logger }: { service: RunningService; logger: Logger },
+): Promise<void> {
+  try {
+    service.reload((await loadLocalConfig(flags)).config);
+  } catch (error) {
+    logger.error({ err: error }, "the configuration cannot be read; nothing has changed");
+  }
 }
 
 /** @returns the first signal; later ones end the process at once. */

@@ -40,6 +40,7 @@ it("the unit that is installed is looked at from a terminal", async () => {
 
 it("the unit that is shipped keeps sandboxes, and is reloaded by the signal that reloads", () => {
   const unit = readFileSync(new URL("../../../../deploy/alcove.service", import.meta.url), "utf8");
-  for (const line of ["KillMode=process", "Delegate=yes", "ExecReload=/bin/kill -HUP $MAINPID"])
+  const reload = ["ExecReload=/bin/kill -HUP $MAINPID", "RestartForceExitStatus=SIGHUP"];
+  for (const line of ["KillMode=process", "Delegate=yes", ...reload])
     expect(unit.split("\n")).toContain(line);
 });
