@@ -101,6 +101,9 @@ const PACKET_OPTIONS: libc::c_int = 6;
 const SOFTWARE_TIMESTAMPS: u32 = 1 << 1 | 1 << 4 | 1 << 7;
 const RECEIVE_QUEUE: u32 = 1 << 23;
 
+/// 225.0.0.1, at any address, on the first interface.
+const LOOPBACK_GROUP: [u8; 12] = [225, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0];
+
 /// A program for the kernel's packet filter, with what it points to.
 struct SocketFilter(Vec<libc::sock_filter>);
 
@@ -194,6 +197,8 @@ const ATTEMPTS: &[Attempt] = &[
     ("timestamps", || option(libc::AF_INET, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, &SOFTWARE_TIMESTAMPS)),
     ("zerocopy", || option(libc::AF_INET, libc::SOL_SOCKET, libc::SO_ZEROCOPY, &1u32)),
     ("packet-options", || option(libc::AF_INET6, libc::IPPROTO_IPV6, PACKET_OPTIONS, &[0u8; 32])),
+    ("multicast", || option(libc::AF_INET, libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP, &LOOPBACK_GROUP)),
+    ("multicast-leave", || option(libc::AF_INET, libc::IPPROTO_IP, libc::IP_DROP_MEMBERSHIP, &LOOPBACK_GROUP)),
     ("multicast-v6", || option(libc::AF_INET6, libc::IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP, &[0u8; 20])),
     ("upper-protocol", || option(libc::AF_INET, libc::IPPROTO_TCP, libc::TCP_ULP, b"tls")),
     ("seccomp-filter", || {

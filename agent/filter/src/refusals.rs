@@ -385,6 +385,7 @@ mod tests {
 
     #[test]
     fn socket_options_are_those_that_programs_use() {
+        const MCAST_JOIN_SOURCE_GROUP: i32 = 46;
         let v6_pktoptions = 6;
         for program in [all(RET_ALLOW), only_shared()] {
             for (level, name, answer) in [
@@ -409,10 +410,17 @@ mod tests {
                 (libc::IPPROTO_IP, libc::IP_TOS, RET_ALLOW),
                 (libc::IPPROTO_IP, libc::IP_RECVERR, DONE),
                 (libc::IPPROTO_IP, libc::IP_OPTIONS, refuse(libc::ENOPROTOOPT)),
+                (libc::IPPROTO_IP, libc::IP_MULTICAST_TTL, RET_ALLOW),
+                (libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP, refuse(libc::ENODEV)),
+                (libc::IPPROTO_IP, libc::IP_ADD_SOURCE_MEMBERSHIP, refuse(libc::ENODEV)),
+                (libc::IPPROTO_IP, libc::MCAST_JOIN_GROUP, refuse(libc::ENODEV)),
+                (libc::IPPROTO_IP, MCAST_JOIN_SOURCE_GROUP, refuse(libc::ENODEV)),
+                (libc::IPPROTO_IP, libc::IP_DROP_MEMBERSHIP, refuse(libc::EADDRNOTAVAIL)),
                 (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, RET_ALLOW),
                 (libc::IPPROTO_IPV6, libc::IPV6_RECVERR, DONE),
                 (libc::IPPROTO_IPV6, v6_pktoptions, refuse(libc::ENOPROTOOPT)),
                 (libc::IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP, refuse(libc::ENODEV)),
+                (libc::IPPROTO_IPV6, libc::IPV6_DROP_MEMBERSHIP, refuse(libc::EADDRNOTAVAIL)),
                 (libc::SOL_TLS, 1, refuse(libc::ENOPROTOOPT)),
             ] {
                 assert_eq!(option(&program, level, name), answer, "{level} {name}");

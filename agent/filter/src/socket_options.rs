@@ -34,23 +34,26 @@ const TCP: &[u32] = &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 16, 17, 18, 23, 25,
 /// CORK, NO_CHECK6_TX, NO_CHECK6_RX, SEGMENT, GRO.
 const UDP: &[u32] = &[1, 101, 102, 103, 104];
 /// TOS, TTL, HDRINCL, PKTINFO, MTU_DISCOVER, RECVTTL, RECVTOS, MTU, FREEBIND, TRANSPARENT, RECVORIGDSTADDR, MINTTL, NODEFRAG,
-/// BIND_ADDRESS_NO_PORT, RECVFRAGSIZE, MULTICAST_IF, _TTL and _LOOP, memberships (twenty of a socket at most), MULTICAST_ALL,
-/// UNICAST_IF, LOCAL_PORT_RANGE.
-const IP: &[u32] = &[
-    1, 2, 3, 8, 10, 12, 13, 14, 15, 19, 20, 21, 22, 24, 25, 32, 33, 34, 35, 36, 37, 38, 39, 40, 42, 43, 44, 45, 46, 47,
-    49, 50, 51,
-];
+/// BIND_ADDRESS_NO_PORT, RECVFRAGSIZE, MULTICAST_IF, _TTL and _LOOP, MULTICAST_ALL, UNICAST_IF, LOCAL_PORT_RANGE.
+const IP: &[u32] = &[1, 2, 3, 8, 10, 12, 13, 14, 15, 19, 20, 21, 22, 24, 25, 32, 33, 34, 49, 50, 51];
+/// ADD_MEMBERSHIP, ADD_SOURCE_MEMBERSHIP, MCAST_JOIN_GROUP, MCAST_JOIN_SOURCE_GROUP. Each takes the one lock of all networks
+/// of the machine and walks the groups there are; leaving them, also by the end of a process, does so again. The kernel's
+/// answer where no interface takes part.
+const IP_JOINS: &[u32] = &[35, 39, 42, 46];
+/// DROP_MEMBERSHIP, UNBLOCK_SOURCE, BLOCK_SOURCE, DROP_SOURCE_MEMBERSHIP, and MCAST_ of the same. They take that lock even
+/// where there is nothing to leave. The kernel's answer to who is no member.
+const IP_LEAVES: &[u32] = &[36, 37, 38, 40, 43, 44, 45, 47];
 /// RECVERR. Answered as done: glibc gives up asking a name server where it is refused, and asks without it just as well.
 const IP_ERRORS: u32 = 11;
-/// 2292PKTINFO, CHECKSUM, 2292HOPLIMIT, UNICAST_HOPS, MULTICAST_IF, _HOPS and _LOOP, LEAVE_GROUP, MTU_DISCOVER, MTU, V6ONLY,
+/// 2292PKTINFO, CHECKSUM, 2292HOPLIMIT, UNICAST_HOPS, MULTICAST_IF, _HOPS and _LOOP, MTU_DISCOVER, MTU, V6ONLY,
 /// MULTICAST_ALL, RECVPKTINFO, PKTINFO, RECVHOPLIMIT, RECVPATHMTU, DONTFRAG, RECVTCLASS, TCLASS, AUTOFLOWLABEL,
 /// ADDR_PREFERENCES, MINHOPCOUNT, RECVORIGDSTADDR, TRANSPARENT, UNICAST_IF, RECVFRAGSIZE, FREEBIND.
 const IPV6: &[u32] =
-    &[2, 7, 8, 16, 17, 18, 19, 21, 23, 24, 26, 29, 49, 50, 51, 60, 62, 66, 67, 70, 72, 73, 74, 75, 76, 77, 78];
+    &[2, 7, 8, 16, 17, 18, 19, 23, 24, 26, 29, 49, 50, 51, 60, 62, 66, 67, 70, 72, 73, 74, 75, 76, 77, 78];
 const IPV6_ERRORS: u32 = 25;
-/// JOIN_GROUP, MCAST_JOIN_GROUP, MCAST_JOIN_SOURCE_GROUP: thousands to a socket, unlike those of IPv4. The kernel's answer
-/// where no interface takes part.
-const IPV6_MEMBERSHIPS: &[u32] = &[20, 42, 46];
+/// JOIN_GROUP, MCAST_JOIN_GROUP, MCAST_JOIN_SOURCE_GROUP, thousands to a socket; and what leaves them: as with IPv4.
+const IPV6_JOINS: &[u32] = &[20, 42, 46];
+const IPV6_LEAVES: &[u32] = &[21, 43, 44, 45, 47];
 /// The tables of iptables, for who was given the capability.
 const TABLES: &[u32] = &[64, 65];
 
@@ -74,6 +77,8 @@ pub fn rules(rules: &mut Program, packets: bool) {
     level(rules, SOL_IP, &|rules| {
         rules.when_any(IP, RET_ALLOW);
         rules.when(IP_ERRORS, DONE);
+        rules.when_any(IP_JOINS, refuse(libc::ENODEV));
+        rules.when_any(IP_LEAVES, refuse(libc::EADDRNOTAVAIL));
         if packets {
             rules.when_any(TABLES, RET_ALLOW);
         }
@@ -81,7 +86,8 @@ pub fn rules(rules: &mut Program, packets: bool) {
     level(rules, SOL_IPV6, &|rules| {
         rules.when_any(IPV6, RET_ALLOW);
         rules.when(IPV6_ERRORS, DONE);
-        rules.when_any(IPV6_MEMBERSHIPS, refuse(libc::ENODEV));
+        rules.when_any(IPV6_JOINS, refuse(libc::ENODEV));
+        rules.when_any(IPV6_LEAVES, refuse(libc::EADDRNOTAVAIL));
         if packets {
             rules.when_any(TABLES, RET_ALLOW);
         }
