@@ -13,7 +13,7 @@ import { EventsFeed } from "./events-feed.ts";
 import { AgentExecs, type CommandGroups } from "./exec-operations.ts";
 import { AgentFiles } from "./file-operations.ts";
 import { PortDial } from "./port-stream.ts";
-import { numberOf, objectOf, optionalNumberOf, optionalTextOf, textOf } from "./reading.ts";
+import { numberOf, objectOf, optionalSizeOf, optionalTextOf, textOf } from "./reading.ts";
 
 /** What an agent is told about the sandbox it serves; what is absent stays as it is. */
 export interface AgentConfigure {
@@ -116,7 +116,7 @@ export class AgentClient implements SandboxOperations, AsyncDisposable {
     const reply = objectOf(await this.#channel.call({ op: "sandbox.stats" }, options), "reply");
     const stats: RuntimeStats = {};
     for (const [key, wireKey] of statsKeys) {
-      const value = optionalNumberOf(reply, wireKey);
+      const value = optionalSizeOf(reply, wireKey);
       if (value !== undefined) stats[key] = value;
     }
     return stats;

@@ -160,8 +160,12 @@ export class AgentChannel {
       onClosed: (closed) => this.#forget(closed),
     });
     this.#open.add(connection);
-    if (typeof opening === "function") connection.startAfterWelcome(this.#hello, operation, opening);
-    else connection.start(opening, operation, null);
+    try {
+      if (typeof opening === "function") connection.startAfterWelcome(this.#hello, operation, opening);
+      else connection.start(opening, operation, null);
+    } catch (error) {
+      operation.cancel(error);
+    }
   }
 
   #unknownOutcome(op: string): Unavailable {

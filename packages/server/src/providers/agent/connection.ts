@@ -60,14 +60,16 @@ export class AgentConnection implements FrameSink {
     this.#onWelcome = options.onWelcome;
     this.#onIdle = options.onIdle;
     this.#onClosed = options.onClosed;
-    this.#socket.on("data", (chunk: Buffer) => this.#receive(chunk));
-    this.#socket.on("drain", () => this.#wakeWriters());
-    this.#socket.on("end", () => this.#close());
-    this.#socket.on("error", (error) => {
+    const listen = <T>(event: string, listener: (value: T) => void) =>
+      this.#socket.on(event, (value: T) => this.#alone(() => listener(value)));
+    listen("data", (chunk: Buffer) => this.#receive(chunk));
+    listen("drain", () => this.#wakeWriters());
+    listen("end", () => this.#close());
+    listen("error", (error: Error) => {
       this.#cause ??= error;
       this.#close();
     });
-    this.#socket.on("close", () => this.#close());
+    listen("close", () => this.#close());
   }
 
   get closed(): boolean {
@@ -133,6 +135,11 @@ export class AgentConnection implements FrameSink {
 
   resume(): void {
     this.#socket.resume();
+  }
+
+  /** Calls back when what has arrived together was dealt with. What it throws ends this connection. */
+  soon(callback: () => void): void {
+    setImmediate(() => this.#alone(callback));
   }
 
   /** An idle connection does not keep the process alive. */
@@ -219,9 +226,13 @@ export class AgentConnection implements FrameSink {
   }
 
   #receive(chunk: Buffer): void {
-    if (this.#closed) return;
+    if (!this.#closed) this.#decoder.push(chunk);
+  }
+
+  /** What a callback throws, because of what an agent says, ends this connection and nothing else of this process. */
+  #alone(callback: () => void): void {
     try {
-      this.#decoder.push(chunk);
+      callback();
     } catch (error) {
       this.#close(error);
     }

@@ -1,3 +1,4 @@
+import { ProviderError } from "../../ports/errors.ts";
 import type { ExecEvent, ExecId, ExecView } from "../../ports/index.ts";
 import type { AgentAsk } from "./channel.ts";
 import { runtimeGone } from "./failures.ts";
@@ -42,6 +43,8 @@ export class ExecFollow extends Operation {
   #onInput: ((taken: number) => void) | undefined;
   /** Whether the agent was told that output is acknowledged. */
   #acks = false;
+  /** The end of the output that has arrived. */
+  #arrived = 0;
   /** The end of the output that was taken. */
   #taken = 0;
   /** The end of the output that was handed on. */
@@ -74,6 +77,10 @@ export class ExecFollow extends Operation {
 
   override onRaw(kind: number, bytes: Buffer, offset: number): void {
     if (kind === frameKinds.data) return;
+    if (this.#exited) throw new ProviderError("the agent sent output of a command after its exit");
+    if (offset < this.#arrived)
+      throw new ProviderError(`the agent sent output at ${offset} after that up to ${this.#arrived}`);
+    this.#arrived = offset + bytes.length;
     this.#waitingBytes += bytes.length + eventCostBytes;
     this.#events.push({
       type: "output",
@@ -90,6 +97,7 @@ export class ExecFollow extends Operation {
   override onEvent(value: unknown): void {
     const name = textOf(objectOf(value, "event"), "event");
     if (name === "exit") {
+      if (this.#exited) throw new ProviderError("the agent told the exit of a command a second time");
       this.#exited = true;
       this.#wakeInput();
       this.#events.push({ type: "exit", exit: execExitOf(value) });
@@ -200,7 +208,7 @@ export class ExecFollow extends Operation {
     } else if (this.#events.queued === 0 && !this.#ackAtRest) {
       this.#ackAtRest = true;
       // What is on its way may come within this turn, and the exit makes it needless.
-      setImmediate(() => {
+      this.connection?.soon(() => {
         this.#ackAtRest = false;
         if (this.#events.queued === 0) this.#ack();
       });

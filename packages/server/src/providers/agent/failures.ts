@@ -10,11 +10,16 @@ import {
   Unavailable,
 } from "../../ports/errors.ts";
 
+/** The longest message names a path or two; events and logs keep them. */
+const maxMessage = 8_192;
+const maxCode = 64;
+
 /**
  * The domain's word for an agent's error code. `permission` is a BadRequest: the sandbox's own rules refuse what was
  * asked for, and 403 would tell the caller that another key might help.
  */
-export function translateFailure(code: string, message: string, name: string): DomainError {
+export function translateFailure(code: string, text: string, name: string): DomainError {
+  const message = text.length > maxMessage ? `${text.slice(0, maxMessage)}…` : text;
   switch (code) {
     case "not_found":
       return new NotFound(message);
@@ -36,7 +41,7 @@ export function translateFailure(code: string, message: string, name: string): D
     case "busy":
       return new Unavailable(message);
     default:
-      return new ProviderError(`agent of sandbox ${name}: ${message} (${code})`);
+      return new ProviderError(`agent of sandbox ${name}: ${message} (${code.slice(0, maxCode)})`);
   }
 }
 

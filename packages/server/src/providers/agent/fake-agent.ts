@@ -12,7 +12,9 @@ export interface FakeConnection {
   /** Counts connections from 0. */
   index: number;
   frame(kind: number, value: Json): void;
-  raw(kind: number, bytes: Buffer, offset?: number): void;
+  /** As `frame`, of a text that need not be what any value is written as. */
+  text(kind: number, text: string): void;
+  raw(kind: number, bytes: Buffer, offset?: number | bigint): void;
   /** A reply and `end`. */
   answer(value: Json): void;
   end(): void;
@@ -57,6 +59,7 @@ export async function fakeAgent(
       socket,
       index: agent.connections,
       frame: (kind, value) => socket.write(encodeJsonFrame(kind, value)),
+      text: (kind, text) => socket.write(Buffer.concat([encodeHeader(kind, text.length), Buffer.from(text)])),
       raw: (kind, bytes, offset) => {
         const place = offset === undefined ? Buffer.alloc(0) : Buffer.alloc(8);
         if (offset !== undefined) place.writeBigUInt64BE(BigInt(offset));

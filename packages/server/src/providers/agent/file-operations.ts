@@ -4,7 +4,7 @@ import { TooLarge } from "../../ports/errors.ts";
 import type { AnswerRoom, CallOptions, FileChange, FileEntry, FileOperations } from "../../ports/index.ts";
 import type { AgentChannel, AgentRequest } from "./channel.ts";
 import { Download, Upload, Watch } from "./file-streams.ts";
-import { fileEntryOf, listOf, numberOf, objectOf, optionalNumberOf, textOf } from "./reading.ts";
+import { fileEntryOf, listOf, numberOf, objectOf, optionalSizeOf, textOf } from "./reading.ts";
 
 /** The agent's own bounds, held here too because a sandbox may be hostile. */
 const maxEntries = 100_000;
@@ -195,5 +195,5 @@ class AnswerSize {
 
 /** Absent for files whose size says nothing, as in procfs. */
 function promisedLength(reply: unknown): number | undefined {
-  return optionalNumberOf(objectOf(reply, "reply"), "length");
+  return optionalSizeOf(objectOf(reply, "reply"), "length");
 }

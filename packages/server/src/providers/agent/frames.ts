@@ -20,6 +20,8 @@ const headerBytes = 5;
 const offsetBytes = 8;
 export const maxControlBytes = 4 * 1024 * 1024;
 export const maxDataBytes = 1024 * 1024;
+/** Output at this offset still ends at one that a number holds exactly. */
+const maxOffset = Number.MAX_SAFE_INTEGER - maxDataBytes;
 const noBytes = Buffer.alloc(0);
 
 /** Takes decoded frames. Raw frames arrive in the parts the transport cut them into, so that nothing is copied. */
@@ -94,6 +96,8 @@ export class FrameDecoder {
       this.#remaining -= offsetBytes;
       this.#offset =
         this.#head.readUInt32BE(headerBytes) * 2 ** 32 + this.#head.readUInt32BE(headerBytes + 4);
+      if (this.#offset > maxOffset)
+        throw new ProviderError(`the agent sent output at ${this.#offset}, further than any command writes`);
     }
     if (this.#remaining > 0) {
       this.#inPayload = true;

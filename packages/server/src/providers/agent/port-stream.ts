@@ -1,4 +1,5 @@
 import { Duplex } from "node:stream";
+import { ProviderError } from "../../ports/errors.ts";
 import { frameKinds } from "./frames.ts";
 import { Operation } from "./operation.ts";
 
@@ -8,6 +9,7 @@ export class PortDial extends Operation {
   readonly #connected = Promise.withResolvers<Duplex>();
   readonly #stream: Duplex;
   #answered = false;
+  #eof = false;
 
   constructor() {
     super();
@@ -23,6 +25,8 @@ export class PortDial extends Operation {
         done(error);
       },
     });
+    // It may fail before who dialled listens, who learns so by its being destroyed.
+    this.#stream.on("error", () => undefined);
   }
 
   get connected(): Promise<Duplex> {
@@ -35,19 +39,18 @@ export class PortDial extends Operation {
     this.#connected.resolve(this.#stream);
   }
   override onRaw(kind: number, bytes: Buffer): void {
+    if (this.#eof) throw new ProviderError("the agent sent data of a port after its end");
     if (kind === frameKinds.data && !this.#stream.push(bytes)) this.connection?.pause();
   }
   override onEof(): void {
+    this.#eof = true;
     this.#stream.push(null);
   }
   protected override onEnd(): void {
     this.#stream.push(null);
   }
   protected override onFailure(error: unknown): void {
-    if (!this.#answered) {
-      this.#connected.reject(error);
-      this.#stream.on("error", () => undefined);
-    }
+    if (!this.#answered) this.#connected.reject(error);
     // Both directions have ended in order: the agent closes the connection then.
     const complete = this.#stream.readableEnded && this.#stream.writableFinished;
     this.#stream.destroy(!complete && error instanceof Error ? error : undefined);

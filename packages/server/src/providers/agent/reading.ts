@@ -18,10 +18,34 @@ function isFields(value: unknown): value is Fields {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
+/** Numbers of an agent count something: none is below zero, and none is larger than is counted exactly. */
 export function numberOf(value: unknown, key: string): number {
   const found = objectOf(value, "payload")[key];
-  if (typeof found !== "number") throw new ProviderError(`the agent sent no number as "${key}"`);
+  if (typeof found !== "number" || !(found >= 0 && found <= Number.MAX_SAFE_INTEGER))
+    throw new ProviderError(`the agent sent no number as "${key}"`);
   return found;
+}
+
+/** Sizes go up to 2^64, those of sparse files above all: one that is not counted exactly becomes the largest that is. */
+function sizeOf(fields: Fields, key: string): number {
+  const found = fields[key];
+  const large = typeof found === "number" && found > Number.MAX_SAFE_INTEGER && found <= 2 ** 64;
+  return large ? Number.MAX_SAFE_INTEGER : numberOf(fields, key);
+}
+
+export function optionalSizeOf(fields: Fields, key: string): number | undefined {
+  const found = fields[key];
+  return found === undefined || found === null ? undefined : sizeOf(fields, key);
+}
+
+const earliestMs = Date.parse("0001-01-01T00:00:00Z");
+const latestMs = Date.parse("9999-12-31T23:59:59.999Z");
+
+/** Programs give files any time; what no timestamp can tell becomes the nearest that one can. */
+function dateOf(fields: Fields, key: string): Date {
+  const ms = fields[key];
+  if (typeof ms !== "number") throw new ProviderError(`the agent sent no time as "${key}"`);
+  return new Date(Math.min(Math.max(ms, earliestMs), latestMs));
 }
 
 export function optionalNumberOf(fields: Fields, key: string): number | undefined {
@@ -66,21 +90,13 @@ export function fileEntryOf(value: unknown): FileEntry {
     name: textOf(fields, "name"),
     path: textOf(fields, "path"),
     type: isFileType(type) ? type : "unknown",
-    size: numberOf(fields, "size"),
+    size: sizeOf(fields, "size"),
     mode: numberOf(fields, "mode"),
     uid: numberOf(fields, "uid"),
     gid: numberOf(fields, "gid"),
-    modifiedAt: dateOf(numberOf(fields, "mtime_ms")),
+    modifiedAt: dateOf(fields, "mtime_ms"),
     ...(symlinkTarget === undefined ? {} : { symlinkTarget }),
   };
-}
-
-const earliestMs = Date.parse("0001-01-01T00:00:00Z");
-const latestMs = Date.parse("9999-12-31T23:59:59.999Z");
-
-/** Programs give files any time; what no timestamp can tell becomes the nearest that one can. */
-function dateOf(ms: number): Date {
-  return new Date(Math.min(Math.max(ms, earliestMs), latestMs));
 }
 
 const changeTypes: ReadonlySet<string> = new Set<FileChange["type"]>([
@@ -108,16 +124,17 @@ export function execExitOf(value: unknown): ExecExit {
   const fields = objectOf(value, "exit");
   const reason = textOf(fields, "reason");
   if (!isReason(reason)) throw new ProviderError(`the agent named an unknown reason "${reason}"`);
-  const startedAtMs = numberOf(fields, "started_at");
-  const endedAtMs = numberOf(fields, "ended_at");
+  const startedAt = dateOf(fields, "started_at");
+  const endedAt = dateOf(fields, "ended_at");
   const signal = optionalTextOf(fields, "signal");
   const startError = optionalTextOf(fields, "start_error");
   return {
     exitCode: numberOf(fields, "exit_code"),
     reason,
-    startedAt: new Date(startedAtMs),
-    endedAt: new Date(endedAtMs),
-    durationMs: optionalNumberOf(fields, "duration_ms") ?? Math.max(0, endedAtMs - startedAtMs),
+    startedAt,
+    endedAt,
+    durationMs:
+      optionalNumberOf(fields, "duration_ms") ?? Math.max(0, endedAt.getTime() - startedAt.getTime()),
     outputBytes: numberOf(fields, "output_bytes"),
     ...(signal === undefined ? {} : { signal }),
     ...(startError === undefined ? {} : { startError }),
@@ -166,7 +183,7 @@ export function execInfoOf(value: unknown): ExecInfo {
     args: listOf(fields, "args").map(String),
     tty: fields.tty === true,
     detached: fields.detached === true,
-    startedAt: new Date(numberOf(fields, "started_at")),
+    startedAt: dateOf(fields, "started_at"),
     outputBytes: numberOf(fields, "output_bytes"),
     firstOffset: numberOf(fields, "first_offset"),
     ...(tag === undefined ? {} : { tag }),

@@ -1,0 +1,205 @@
+import { setTimeout as sleep } from "node:timers/promises";
+import { expect, it } from "vitest";
+import { silentLogger } from "../../platform/logger.ts";
+import { type ExecEvent, type ExecId, type ExecView, ProviderError } from "../../ports/index.ts";
+import { AgentClient } from "./agent-client.ts";
+import { unixDialer } from "./dialers.ts";
+import { type FakeAgent, type FakeConnection, fakeAgent } from "./fake-agent.ts";
+import { frameKinds } from "./frames.ts";
+
+/** An agent that was taken over says what it likes. It ends its own connection with that, and nothing else. */
+
+const options = () => ({ signal: AbortSignal.timeout(20_000) });
+const execId = "ex-abcdefgh" as ExecId;
+const spec = {
+  execId,
+  command: "true",
+  args: [],
+  argv: ["true"],
+  env: {},
+  stdin: false,
+  timeoutMs: 1_000,
+  detached: false,
+};
+const exit = {
+  event: "exit",
+  exec_id: execId,
+  exit_code: 0,
+  reason: "exited",
+  started_at: 1,
+  ended_at: 2,
+  duration_ms: 1,
+  output_bytes: 2,
+};
+
+function clientOf(agent: FakeAgent): AgentClient {
+  const dial = unixDialer(agent.path);
+  return new AgentClient({ dial, token: "0".repeat(64), name: "sb-test", logger: silentLogger });
+}
+
+/** An agent that follows a start with what `after` sends. */
+function agentThat(after: (connection: FakeConnection) => void): Promise<FakeAgent> {
+  return fakeAgent(
+    (_request, connection) => {
+      connection.frame(frameKinds.reply, { pid: 7 });
+      after(connection);
+    },
+    () => undefined,
+    ["output_ack"],
+  );
+}
+
+async function read(view: ExecView): Promise<string[]> {
+  const told: ExecEvent[] = [];
+  for await (const event of view.events) told.push(event);
+  return told.map((event) => (event.type === "exit" ? "exit" : String(event.data)));
+}
+
+const stdout = (connection: FakeConnection, text: string, offset: number | bigint) =>
+  connection.raw(frameKinds.stdout, Buffer.from(text), offset);
+
+it.each<[string, (connection: FakeConnection) => void, string[]]>([
+  [
+    "output near 2^64",
+    (connection) => {
+      stdout(connection, "a", 2n ** 64n - 65_536n);
+      setImmediate(() => stdout(connection, "b".repeat(2_048), 2n ** 64n - 2_048n));
+    },
+    [],
+  ],
+  ["output that ends where numbers are no longer whole", (agent) => stdout(agent, "a", 2n ** 53n - 1n), []],
+  [
+    "output that was there already",
+    (agent) => {
+      stdout(agent, "abc", 5);
+      stdout(agent, "d", 7);
+    },
+    ["abc"],
+  ],
+  [
+    "output after the exit",
+    (agent) => {
+      agent.frame(frameKinds.event, exit);
+      stdout(agent, "late", 0);
+    },
+    ["exit"],
+  ],
+  [
+    "a second exit",
+    (agent) => {
+      for (let count = 0; count < 1_000; count += 1) agent.frame(frameKinds.event, exit);
+    },
+    ["exit"],
+  ],
+])("%s ends the connection it comes on", async (_what, after, told) => {
+  await using agent = await agentThat(after);
+  await using client = clientOf(agent);
+  await using view = await client.execs.start(spec, options());
+  expect(await read(view)).toEqual(told);
+  await expect.poll(() => agent.open, { timeout: 10_000 }).toBe(0);
+  // What would have been acknowledged is, by then.
+  await sleep(20);
+});
+
+it("acknowledgements of the largest offset there is are sent", async () => {
+  const largest = Number.MAX_SAFE_INTEGER - 2 * 1024 * 1024;
+  const acks: bigint[] = [];
+  await using agent = await fakeAgent(
+    (_request, connection) => {
+      connection.frame(frameKinds.reply, { pid: 7 });
+      stdout(connection, "abc", largest);
+    },
+    (kind, payload, connection) => {
+      if (kind !== frameKinds.ack) return;
+      acks.push(payload.readBigUInt64BE());
+      connection.frame(frameKinds.event, exit);
+      connection.end();
+    },
+    ["output_ack"],
+  );
+  await using client = clientOf(agent);
+  await using view = await client.execs.start(spec, options());
+  expect(await read(view)).toEqual(["abc", "exit"]);
+  expect(acks).toEqual([BigInt(largest + 3)]);
+});
+
+it.each(["1e999", "-1", "9007199254740992", "1e300", '"1"', "null"])(
+  "a duration or an offset of %s is no number",
+  async (number) => {
+    await using agent = await agentThat((connection) => {
+      const text = JSON.stringify(exit).replace('"output_bytes":2', `"output_bytes":${number}`);
+      connection.text(frameKinds.event, text);
+    });
+    await using client = clientOf(agent);
+    await using view = await client.execs.start(spec, options());
+    expect(await read(view)).toEqual([]);
+    await expect.poll(() => agent.open, { timeout: 10_000 }).toBe(0);
+  },
+);
+
+it("times that no timestamp can tell become the nearest that one can", async () => {
+  await using agent = await fakeAgent((_request, connection) =>
+    connection.answer({
+      ...exit,
+      pid: 7,
+      command: "true",
+      args: [],
+      first_offset: 0,
+      state: "exited",
+      started_at: Number.MAX_SAFE_INTEGER,
+      ended_at: Number.MAX_SAFE_INTEGER,
+    }),
+  );
+  await using client = clientOf(agent);
+  const info = await client.execs.get(execId, options());
+  expect(() => [info.startedAt.toISOString(), info.exit?.endedAt.toISOString()]).not.toThrow();
+});
+
+it("files have any time and any size", async () => {
+  const entry = { name: "a", path: "/a", type: "file", mode: 0o644, uid: 0, gid: 0 };
+  await using agent = await fakeAgent((_request, connection) =>
+    connection.answer({ ...entry, size: 2 ** 63, mtime_ms: -8_640_000_000_000_000 }),
+  );
+  await using client = clientOf(agent);
+  const told = await client.files.stat("/a", options());
+  expect(told.size).toBe(Number.MAX_SAFE_INTEGER);
+  expect(told.modifiedAt.getTime()).toBeLessThan(0);
+});
+
+it.each<[string, (connection: FakeConnection) => void]>([
+  [
+    "data after the end of it",
+    (connection) => {
+      connection.socket.cork();
+      connection.frame(frameKinds.reply, {});
+      connection.raw(frameKinds.eof, Buffer.alloc(0));
+      connection.raw(frameKinds.data, Buffer.from("late"));
+      connection.socket.uncork();
+    },
+  ],
+  [
+    "a failure with the answer",
+    (connection) => {
+      connection.socket.cork();
+      connection.frame(frameKinds.reply, {});
+      connection.frame(frameKinds.error, { code: "io", message: "no more" });
+      connection.socket.uncork();
+    },
+  ],
+])("a dialled port with %s fails for who dialled, also when that one listens late", async (_what, answer) => {
+  await using agent = await fakeAgent((_request, connection) => answer(connection));
+  await using client = clientOf(agent);
+  const stream = await client.dialPort(80, options());
+  await sleep(20);
+  expect(stream.destroyed).toBe(true);
+});
+
+it("a long message of an agent is cut", async () => {
+  await using agent = await fakeAgent((_request, connection) =>
+    connection.frame(frameKinds.error, { code: "io", message: "x".repeat(1_000_000) }),
+  );
+  await using client = clientOf(agent);
+  const failure = await client.execs.get(execId, options()).catch((error: unknown) => error);
+  expect(failure).toBeInstanceOf(ProviderError);
+  expect(String(failure).length).toBeLessThan(10_000);
+});
