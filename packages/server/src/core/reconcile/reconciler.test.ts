@@ -244,6 +244,28 @@ describe("the first pass", () => {
     expect([...backend.runtimes.keys()]).toEqual([strange]);
   });
 
+  it("never ends a sandbox that answers, whatever became of the records its provider goes by", async () => {
+    const h = await life().start();
+    const [lost, gone] = [await h.spawn(), await h.spawn()];
+    const runtime = backend.runtimes.get(lost.runtimeId);
+    h.provider.unlisted.add(lost.runtimeId);
+    h.provider.unlisted.add(gone.runtimeId);
+    backend.runtimes.delete(gone.runtimeId);
+    await h.reconciler.reconcile();
+    h.provider.tellExit(lost.runtimeId, "its record is gone");
+    await settle();
+    expect(h.service.running(lost.id).row.state).toBe("running");
+    expect(backend.runtimes.get(lost.runtimeId)).toBe(runtime);
+    expect((await h.service.get(gone.id)).error).toContain("its runtime ended");
+    h.provider.unlisted.clear();
+    await h.reconciler.reconcile();
+    expect(h.service.running(lost.id).row.state).toBe("running");
+    h.provider.disconnect(lost.runtimeId);
+    h.provider.unlisted.add(lost.runtimeId);
+    await h.reconciler.reconcile();
+    expect((await h.service.get(lost.id)).error).toContain("its runtime ended");
+  });
+
   it("puts what ended meanwhile into state error, and destroys what expired", async () => {
     const first = await life().start();
     const dead = await first.spawn();

@@ -78,6 +78,8 @@ export class Reconciler implements AsyncDisposable {
   readonly #passes = new Map<RuntimeProvider, Promise<boolean>>();
   /** Providers that have said what they run, and nothing of it was left over. */
   readonly #listed = new Set<RuntimeProvider>();
+  /** Providers that did not answer when they were asked last, and what was logged of it. */
+  readonly #unlisted = new Map<RuntimeProvider, string>();
   /** Whose row an older store gave, until it is known whether they still run. */
   readonly #outdated = new WeakSet<LiveSandbox>();
   readonly #background = new Set<Promise<void>>();
@@ -230,12 +232,14 @@ export class Reconciler implements AsyncDisposable {
     } catch (error) {
       if (this.#closed) return false;
       registry.inventoryTaken(provider.name, { error: `its runtimes cannot be listed: ${messageOf(error)}` });
-      logger.error({ provider: provider.name, err: error }, "a provider's runtimes cannot be listed");
+      this.#logUnlisted(provider, error);
       gate.open();
       const why = `provider "${provider.name}" does not answer: ${messageOf(error)}`;
       await this.#forEach(ours, parallelProbes, (entry) => this.#act(entry, { kind: "unreachable", why }));
       return false;
     }
+    if (this.#unlisted.delete(provider))
+      logger.info({ provider: provider.name }, "a provider's runtimes can be listed again");
     registry.inventoryTaken(provider.name, { count: inventory.length });
     // Sandboxes that only their runtimes know are taken in before new ones may take their place.
     if (recovery?.recovering !== true) gate.open();
@@ -272,6 +276,17 @@ export class Reconciler implements AsyncDisposable {
     if (complete) await this.#wasListed(provider);
     gate.open();
     return complete;
+  }
+
+  /** It is asked every few seconds: what has been said of it is not said again. */
+  #logUnlisted(provider: RuntimeProvider, error: unknown): void {
+    const message = messageOf(error);
+    if (this.#unlisted.get(provider) === message) return;
+    this.#unlisted.set(provider, message);
+    this.#options.logger.error(
+      { provider: provider.name, err: error },
+      "a provider's runtimes cannot be listed",
+    );
   }
 
   /** Until every provider has said what it runs, what the store does not know is not wanted by nobody. */

@@ -189,16 +189,27 @@ export class RecoverFlow {
       return false;
     }
     await this.#otherWorkDone(entry);
-    await this.vanished(entry, why);
-    return true;
+    return (await this.vanished(entry, why)) !== "answers";
   }
 
-  /** The inventory says that its runtime ended without having been asked to: the sandbox is kept in state error until it expires. */
-  async vanished(entry: LiveSandbox, why: string): Promise<void> {
+  /**
+   * The inventory says that its runtime ended without having been asked to: the sandbox is kept in state error until it
+   * expires. One that still answers has not ended, whatever became of the records that the inventory goes by.
+   */
+  async vanished(entry: LiveSandbox, why: string): Promise<"answers" | "settled"> {
     const { live, store, clock, events, queue, logger } = this.#context;
     if (entry.work !== undefined || (entry.row.state !== "running" && entry.row.state !== "unhealthy"))
-      return;
+      return "settled";
+    let answers = false;
     await live.work(entry, "other", async () => {
+      answers = await this.#answers(entry);
+      if (answers) {
+        logger.warn(
+          { sandbox_id: entry.row.id, runtime_id: entry.runtimeId, provider: entry.row.provider },
+          `a sandbox answers, though by its provider's records its runtime ended (${why}); it is left running`,
+        );
+        return;
+      }
       const error = `its runtime ended: ${why}`;
       // What a client handed in as environment may be secret, and nothing will need it again.
       const change = { state: "error", error, env: {}, updatedAt: clock.now() } as const;
@@ -218,6 +229,7 @@ export class RecoverFlow {
       logSandbox(logger, row, happening, "a sandbox ended by itself");
       if (await this.#removeRemains(entry)) this.#destroys.leaveToRow(entry);
     });
+    return answers ? "answers" : "settled";
   }
 
   /** Takes over what the store has: a write that failed may have been made all the same. */
@@ -235,6 +247,20 @@ export class RecoverFlow {
       if (!mayRun || row.destroyRequested) live.stop(entry);
       if (row.state !== "creating") expiry.set(row.id, row.expiresAt);
     });
+  }
+
+  /** Asked over the connection that is there: no record has a say in that. */
+  async #answers(entry: LiveSandbox): Promise<boolean> {
+    const { operations } = entry;
+    if (operations === undefined) return false;
+    try {
+      await this.#tellExpiry(entry, operations);
+      return true;
+    } catch (error) {
+      // A service that is stopping learnt nothing by that.
+      if (this.#closing.signal.aborted) throw error;
+      return false;
+    }
   }
 
   async #connect(entry: LiveSandbox, provider: RuntimeProvider): Promise<void> {

@@ -49,6 +49,8 @@ export class ScriptedProvider implements RuntimeProvider {
   readonly specs: RuntimeSpec[] = [];
   hook: StepHook = () => undefined;
   checkResult: ProviderCheck = { healthy: true, notes: [] };
+  /** Runtimes whose records are lost: they run, and no inventory has them. */
+  readonly unlisted = new Set<RuntimeId>();
   readonly #connected = new Set<RuntimeId>();
   /** Which connection a runtime has: operations belong to one. */
   readonly #connections = new Map<RuntimeId, object>();
@@ -93,7 +95,8 @@ export class ScriptedProvider implements RuntimeProvider {
   }
 
   async inventory(options: CallOptions): Promise<InventoryEntry[]> {
-    const entries = [...this.backend.runtimes].map(([runtimeId, { sandboxId, state, note }]) => ({
+    const listed = [...this.backend.runtimes].filter(([runtimeId]) => !this.unlisted.has(runtimeId));
+    const entries = listed.map(([runtimeId, { sandboxId, state, note }]) => ({
       runtimeId,
       sandboxId,
       state,

@@ -201,6 +201,8 @@ export class DockerProvider implements RuntimeProvider {
     await boundedParallel(folders, parallelLooks, async (runtimeId) => {
       entries.set(runtimeId, await this.#inventoryEntry(runtimeId, entries.get(runtimeId)));
     });
+    // What went out of sight meanwhile was not found, and is there all the same.
+    await this.#records.inSight();
     return [...entries.values()];
   }
 
@@ -259,6 +261,7 @@ export class DockerProvider implements RuntimeProvider {
     for (const spawning of this.#spawning.values()) spawning.abort.abort(reason);
     await Promise.all([...this.#spawning.values()].map((spawning) => spawning.settled));
     await this.#connected[Symbol.asyncDispose]();
+    await this.#records[Symbol.asyncDispose]();
     this.#engine[Symbol.dispose]();
   }
 
@@ -266,6 +269,7 @@ export class DockerProvider implements RuntimeProvider {
     spec: RuntimeSpec,
     options: CallOptions & { onStage: (stage: string, durationMs: number) => void },
   ): Promise<{ runtime: ConnectedRuntime; image: string }> {
+    await this.#records.inSight();
     const delivery = await this.#agentDelivery(options);
     const spawner = new Spawner({
       config: this.#config,

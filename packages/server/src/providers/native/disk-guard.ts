@@ -3,6 +3,7 @@ import { stat, statfs } from "node:fs/promises";
 import { basename, join } from "node:path";
 import { promisify } from "node:util";
 import type { Logger } from "../../platform/logger.ts";
+import { messageOf } from "../../platform/message-of.ts";
 import { outsideRequests } from "../../platform/request-scope.ts";
 import { type RuntimeId, StorageFull } from "../../ports/index.ts";
 
@@ -47,6 +48,8 @@ export class DiskGuard implements AsyncDisposable {
   #timer: NodeJS.Timeout | undefined;
   #looking: Promise<void> = Promise.resolve();
   #blamedNobody = false;
+  /** Why the last look failed, which is said once. */
+  #blindness: string | undefined;
   #closed = false;
 
   constructor(options: {
@@ -145,8 +148,18 @@ export class DiskGuard implements AsyncDisposable {
 
   #lookNow(): void {
     this.#looking = this.look()
+      .then((nextMs) => {
+        this.#blindness = undefined;
+        return nextMs;
+      })
       .catch((error: unknown) => {
-        this.#logger.warn({ err: error }, "free disk space could not be looked at");
+        const why = messageOf(error);
+        if (why !== this.#blindness)
+          this.#logger.warn(
+            { err: error },
+            "free disk space cannot be looked at, so that no sandbox is stopped for it; is data_dir there and mounted?",
+          );
+        this.#blindness = why;
         return longestPauseMs;
       })
       .then((nextMs) => {

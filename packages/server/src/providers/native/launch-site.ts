@@ -188,7 +188,9 @@ export class LaunchSite implements AsyncDisposable {
 
   async #survey(): Promise<Prepared> {
     const instance = instanceName(this.#instanceId);
+    await this.directories.inSight();
     await mkdir(this.directories.trash, { recursive: true, mode: 0o700 });
+    await this.directories.inSight();
     const [ground, agent] = await Promise.all([
       surveyGround({
         dataDir: this.#dataDir,
@@ -303,6 +305,7 @@ export class LaunchSite implements AsyncDisposable {
     await this.#launcher[Symbol.asyncDispose]();
     const prepared = await this.#prepared?.catch(() => undefined);
     await prepared?.cgroups?.close();
+    await this.directories[Symbol.asyncDispose]();
   }
 }
 

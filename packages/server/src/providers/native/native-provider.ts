@@ -112,6 +112,7 @@ export class NativeProvider implements RuntimeProvider {
     const runtimeId = newProbeId();
     try {
       const prepared = await this.#site.prepare();
+      await this.#site.directories.inSight();
       try {
         await this.#start(
           prepared,
@@ -162,6 +163,7 @@ export class NativeProvider implements RuntimeProvider {
     if (known !== undefined) return { image: known.record.image };
     this.#refuseWiderNetwork(spec);
     const prepared = await this.#site.prepare();
+    await this.#site.directories.inSight();
     await this.#guard.refuseWhenShort();
     const { image, root, config } = await this.#resolve(prepared, spec.image, options);
     const filled = {
@@ -195,32 +197,34 @@ export class NativeProvider implements RuntimeProvider {
   }
 
   async inventory(_options: CallOptions): Promise<InventoryEntry[]> {
-    await this.#site.keepWhole();
     const ids = (await this.#site.directories.list()).filter((id) => !id.startsWith(probePrefix));
+    await this.#site.keepWhole();
     const entries: InventoryEntry[] = [];
     // Each look takes descriptors, and there may be thousands of runtimes.
     await boundedParallel(ids, parallelLooks, async (runtimeId) => {
       const entry = await this.#inventoryEntry(runtimeId);
       if (entry !== undefined) entries.push(entry);
     });
+    // What went out of sight meanwhile was not found, and is there all the same.
+    await this.#site.directories.inSight();
     return entries;
   }
 
   /** @returns undefined for what another installation made: this one touches nothing of it. */
   async #inventoryEntry(runtimeId: RuntimeId): Promise<InventoryEntry | undefined> {
-    let alive = true;
+    let alive: boolean | undefined;
     try {
       alive = await this.#site.directories.isAlive(runtimeId);
       const record = await this.#site.directories.record(runtimeId);
-      if (record !== undefined && !this.#site.isOwn(record)) return undefined;
-      return {
-        runtimeId,
-        ...(record === undefined ? {} : { sandboxId: record.sandboxId as SandboxId, ...fromNote(record) }),
-        state: alive ? "running" : "dead",
-      };
+      if (record === undefined) return { runtimeId, state: alive === true ? "running" : "dead" };
+      if (!this.#site.isOwn(record)) return undefined;
+      const known = { runtimeId, sandboxId: record.sandboxId as SandboxId, ...fromNote(record) };
+      // The process of a whole record was written down with it: nobody knows whether it lives.
+      if (alive === undefined) return { ...known, state: "unreadable" };
+      return { ...known, state: alive ? "running" : "dead" };
     } catch (error) {
       if (!(error instanceof UnreadableRecord)) throw error;
-      return { runtimeId, state: alive ? "unreadable" : "dead" };
+      return { runtimeId, state: alive === false ? "dead" : "unreadable" };
     }
   }
 
@@ -230,7 +234,7 @@ export class NativeProvider implements RuntimeProvider {
     if (
       record === undefined ||
       !this.#site.isOwn(record) ||
-      !(await this.#site.directories.isAlive(runtimeId))
+      (await this.#site.directories.isAlive(runtimeId)) === false
     ) {
       throw new RuntimeGone(`native runtime ${runtimeId} is not running`);
     }
@@ -430,6 +434,7 @@ export class NativeProvider implements RuntimeProvider {
 
   async #destroy(runtimeId: RuntimeId): Promise<void> {
     const prepared = await this.#site.prepare();
+    await this.#site.directories.inSight();
     await this.#launching.get(runtimeId)?.catch(() => undefined);
     const found = this.#connected.get(runtimeId);
     if (found !== undefined) {

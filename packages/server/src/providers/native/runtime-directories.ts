@@ -3,7 +3,7 @@ import { open, readdir, readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { Type } from "typebox";
 import { BadRequest, type RuntimeId } from "../../ports/index.ts";
-import { parseRecord, UnreadableRecord } from "../runtime-records/index.ts";
+import { HeldFolder, parseRecord, UnreadableRecord } from "../runtime-records/index.ts";
 import { RuntimeRecord } from "./runtime-record.ts";
 
 /** Who PID 1 of a sandbox is, as the launcher wrote it down. */
@@ -19,14 +19,21 @@ const consoleTailBytes = 256 * 1024;
 export const probePrefix = "probe-";
 
 /** `<dataDir>/runtimes/native`: a directory for each runtime, all that is needed to find it again. */
-export class RuntimeDirectories {
+export class RuntimeDirectories implements AsyncDisposable {
   readonly root: string;
   readonly trash: string;
+  readonly #held: HeldFolder;
   #bootId: Promise<string> | undefined;
 
   constructor(options: { dataDir: string }) {
     this.root = join(options.dataDir, "runtimes", "native");
     this.trash = join(this.root, ".trash");
+    this.#held = new HeldFolder(this.root);
+  }
+
+  /** @returns false when there never were any. @throws Unavailable when those that were there are out of sight. */
+  inSight(): Promise<boolean> {
+    return this.#held.inSight();
   }
 
   /** @throws BadRequest for an id that is not fit to name a directory. */
@@ -37,8 +44,10 @@ export class RuntimeDirectories {
     return join(this.root, runtimeId);
   }
 
+  /** @throws Unavailable when those that were there are out of sight. */
   async list(): Promise<RuntimeId[]> {
-    const names = await orMissing(readdir(this.root), []);
+    if (!(await this.inSight())) return [];
+    const names = await readdir(this.root);
     return names.filter((name) => !name.startsWith(".")) as RuntimeId[];
   }
 
@@ -73,10 +82,14 @@ export class RuntimeDirectories {
     }
   }
 
-  /** Whether the sandbox's first process runs: the same boot, pid and start time. @throws UnreadableRecord */
-  async isAlive(runtimeId: RuntimeId): Promise<boolean> {
+  /**
+   * Whether the sandbox's first process runs: the same boot, pid and start time.
+   * @returns undefined when its process was not written down: a launch did not get that far, or the file was lost.
+   * @throws UnreadableRecord
+   */
+  async isAlive(runtimeId: RuntimeId): Promise<boolean | undefined> {
     const text = await orMissing(readFile(join(this.path(runtimeId), "process.json"), "utf8"), undefined);
-    if (text === undefined) return false;
+    if (text === undefined) return undefined;
     const found = parseRecord(ProcessRecord, text, runtimeId);
     this.#bootId ??= readFile("/proc/sys/kernel/random/boot_id", "utf8").then((text) => text.trim());
     if (found.boot_id !== (await this.#bootId)) return false;
@@ -84,6 +97,10 @@ export class RuntimeDirectories {
     // Fields after the name, which may hold blanks and brackets: the state is the first, the start time the twentieth.
     const fields = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
     return Number(fields[19]) === found.start_time && fields[0] !== "Z" && fields[0] !== "X";
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.#held[Symbol.asyncDispose]();
   }
 
   /** The last lines of the console, newest last. */

@@ -1,6 +1,6 @@
 import { execFileSync } from "node:child_process";
 import { readdirSync, readFileSync } from "node:fs";
-import { chmod, mkdir, mkdtemp, rm, stat, writeFile } from "node:fs/promises";
+import { chmod, mkdir, mkdtemp, rename, rm, rmdir, stat, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
@@ -16,6 +16,7 @@ import {
   NotFound,
   type RuntimeSpec,
   type StoredImage,
+  Unavailable,
 } from "../../ports/index.ts";
 import { ProotProvider } from "./index.ts";
 
@@ -128,6 +129,23 @@ describe.skipIf(skip !== undefined)(`ProotProvider${skip === undefined ? "" : ` 
     expect(said).toBe("statx ENOSYS\nopenat2 ENOSYS\nfaccessat2 ENOSYS\nfchmodat2 ENOSYS\nopen ENOENT\n");
     expect((await stat(bait)).mode & 0o777).toBe(0o600);
     await provider.destroy(spec.runtimeId, options());
+    await close();
+  });
+
+  it("concludes nothing while its folders are out of sight", async () => {
+    const { dataDir, make, close } = await open();
+    await using provider = make();
+    const spec = specOf();
+    await provider.spawn(spec, options());
+    const { runtimeId } = spec;
+    await rename(dataDir, `${dataDir}-away`);
+    await expect(provider.inventory(options())).rejects.toThrow(Unavailable);
+    await expect(provider.spawn(specOf(), options())).rejects.toThrow(/bring the directory back/);
+    await expect(rmdir(dataDir)).rejects.toThrow("ENOENT");
+    await rename(`${dataDir}-away`, dataDir);
+    expect(await provider.inventory(options())).toMatchObject([{ runtimeId, state: "running" }]);
+    expect(await output(provider, spec, ["/bin/echo", "works"])).toBe("works\n");
+    await provider.destroy(runtimeId, options());
     await close();
   });
 

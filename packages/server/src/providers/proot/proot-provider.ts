@@ -162,6 +162,8 @@ export class ProotProvider implements RuntimeProvider {
       const entry = await this.#inventoryEntry(runtimeId);
       if (entry !== undefined) entries.push(entry);
     }
+    // What went out of sight meanwhile was not found, and is there all the same.
+    await this.#records.inSight();
     return entries;
   }
 
@@ -236,6 +238,7 @@ export class ProotProvider implements RuntimeProvider {
     const connected = [...this.#connected.values()];
     this.#connected.clear();
     await Promise.all(connected.map(disconnect));
+    await this.#records[Symbol.asyncDispose]();
   }
 
   async #spawn(
@@ -262,6 +265,7 @@ export class ProotProvider implements RuntimeProvider {
     };
     let connected: Connected | undefined;
     try {
+      await this.#records.inSight();
       const agent = await storeAgent({ dataDir: this.#dataDir, binary: this.#agentBinary });
       await this.#records.save(record, runtimeId);
       const rootfs = this.#records.rootfs(runtimeId);

@@ -4,6 +4,7 @@ import { dirname, join } from "node:path";
 import type { Static, TSchema } from "typebox";
 import { Compile, type Validator } from "typebox/compile";
 import { BadRequest, type RuntimeId, Unavailable } from "../../ports/index.ts";
+import { HeldFolder } from "./held-folder.ts";
 
 const recordName = "runtime.json";
 /** Only this much of a console's end is looked at. */
@@ -42,14 +43,16 @@ export function parseRecord<S extends TSchema>(schema: S, text: string, runtimeI
 }
 
 /** `<dataDir>/runtimes/<provider>`: a folder for each runtime, with a record that is whole or not there. */
-export class RecordFolders<S extends TSchema> {
+export class RecordFolders<S extends TSchema> implements AsyncDisposable {
   readonly root: string;
+  readonly #held: HeldFolder;
   readonly #schema: S;
   readonly #mode: number;
 
   /** @param mode of the folders: who else than the service may pass through them. */
   constructor(options: { dataDir: string; provider: string; schema: S; mode: number }) {
     this.root = join(options.dataDir, "runtimes", options.provider);
+    this.#held = new HeldFolder(this.root);
     this.#schema = options.schema;
     this.#mode = options.mode;
   }
@@ -62,9 +65,13 @@ export class RecordFolders<S extends TSchema> {
     return join(this.root, runtimeId);
   }
 
-  /** Writes the record down for good, before anything it describes exists. */
+  /**
+   * Writes the record down for good, before anything it describes exists.
+   * @throws Unavailable while the folders are out of sight.
+   */
   async save(record: Static<S>, runtimeId: string): Promise<void> {
     const folder = this.folder(runtimeId);
+    await this.#held.inSight();
     const made = await mkdir(folder, { recursive: true, mode: this.#mode });
     if (made !== undefined) {
       await chmod(this.root, this.#mode);
@@ -100,10 +107,19 @@ export class RecordFolders<S extends TSchema> {
     }
   }
 
-  /** Ids of every folder, whether or not it holds a record. */
+  /** Ids of every folder, whether or not it holds a record. @throws Unavailable while the folders are out of sight. */
   async list(): Promise<RuntimeId[]> {
-    const names: readonly string[] = await orMissing(readdir(this.root), []);
-    return names.filter(isRuntimeId);
+    if (!(await this.#held.inSight())) return [];
+    return (await readdir(this.root)).filter(isRuntimeId);
+  }
+
+  /** @returns false when there never were any. @throws Unavailable when those that were there are out of sight. */
+  inSight(): Promise<boolean> {
+    return this.#held.inSight();
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.#held[Symbol.asyncDispose]();
   }
 
   /** The last lines of a console, newest last. @returns undefined when there is none. */

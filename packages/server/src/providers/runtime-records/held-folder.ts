@@ -1,0 +1,72 @@
+import { close, fstat, open } from "node:fs";
+import { stat } from "node:fs/promises";
+import { promisify } from "node:util";
+import { Unavailable } from "../../ports/index.ts";
+
+const opened = promisify(open);
+const statOf = promisify(fstat);
+const closed = promisify(close);
+
+/**
+ * A folder that is to stay the one it was for as long as this process lives. States: unseen, until it was there for the
+ * first time; held, until this is disposed of. While it is held, a folder that is missing at its path, or another one
+ * there, says nothing about what the held one has: a data directory was moved away, something was mounted over it, or
+ * somebody removed it. The open descriptor keeps its inode number from being given to another folder.
+ */
+export class HeldFolder implements AsyncDisposable {
+  readonly path: string;
+  #held: Promise<number> | undefined;
+
+  constructor(path: string) {
+    this.path = path;
+  }
+
+  /**
+   * Takes hold of it when it is seen for the first time.
+   * @returns false when it never was there.
+   * @throws Unavailable when the one that was there is out of sight.
+   */
+  async inSight(): Promise<boolean> {
+    const descriptor = await this.#hold();
+    if (descriptor === undefined) return false;
+    const [held, found] = await Promise.all([statOf(descriptor), orMissing(stat(this.path))]);
+    if (found !== undefined && found.dev === held.dev && found.ino === held.ino) return true;
+    const how = found === undefined ? "is not there any more" : "is not the directory it was";
+    throw new Unavailable(
+      `${this.path} ${how}: its sandboxes are left alone and none is made; bring the directory back, or, if it is lost, ` +
+        "restart the service, which goes on without it",
+    );
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    const held = this.#held;
+    this.#held = undefined;
+    const descriptor = await held?.catch(() => undefined);
+    if (descriptor !== undefined) await closed(descriptor);
+  }
+
+  async #hold(): Promise<number | undefined> {
+    this.#held ??= opened(this.path, "r");
+    const held = this.#held;
+    try {
+      return await held;
+    } catch (error) {
+      if (this.#held === held) this.#held = undefined;
+      if (isMissing(error)) return undefined;
+      throw error;
+    }
+  }
+}
+
+async function orMissing<T>(result: Promise<T>): Promise<T | undefined> {
+  try {
+    return await result;
+  } catch (error) {
+    if (isMissing(error)) return undefined;
+    throw error;
+  }
+}
+
+function isMissing(error: unknown): boolean {
+  return error instanceof Error && "code" in error && (error.code === "ENOENT" || error.code === "ENOTDIR");
+}
