@@ -46,6 +46,8 @@ export async function startService(settings: Record<string, string>): Promise<Se
     ALCOVE_LOGGING_LEVEL: "warn",
     ALCOVE_SERVER_DESTROY_ON_EXIT: "true",
     ALCOVE_DEFAULTS_MAX_SANDBOXES: "0",
+    ALCOVE_DEFAULTS_MEMORY_OVERCOMMIT: "0",
+    ALCOVE_DEFAULTS_VCPU_OVERCOMMIT: "0",
     ...settings,
   };
   const child: ChildProcess = spawn(process.execPath, [...nodeFlags, entry, "serve"], {

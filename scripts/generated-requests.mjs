@@ -94,6 +94,9 @@ async function startService() {
       ALCOVE_DEFAULTS_MAX_TTL: "30m",
       ALCOVE_DEFAULTS_MAX_EXEC_TIMEOUT: "2s",
       ALCOVE_DEFAULTS_MAX_SANDBOXES: "24",
+      // The largest that the schema allows: what is generated does not depend on the machine.
+      ALCOVE_DEFAULTS_MAX_MEMORY_MB: String(1_048_576 * 24),
+      ALCOVE_DEFAULTS_MAX_VCPUS: String(1_024 * 24),
       ALCOVE_SERVER_DESTROY_ON_EXIT: "true",
       ALCOVE_LOGGING_LEVEL: "error",
       ALCOVE_LOGGING_FORMAT: "json",

@@ -21,6 +21,7 @@ import type { Installation } from "./platform/installation.ts";
 import type { Logger } from "./platform/logger.ts";
 import { randomIds } from "./platform/random-ids.ts";
 import { systemClock } from "./platform/system-clock.ts";
+import { thisMachine } from "./platform/this-machine.ts";
 import type { Store } from "./ports/store.ts";
 
 const destroyAllDeadlineMs = 60_000;
@@ -60,7 +61,7 @@ export async function openControlPlane(options: {
   const events = opened.use(await EventLog.open({ ...common, retention: config.store.eventsRetention }));
   const onMark = (err: unknown) => logger.warn({ err }, "the data directory could not be marked as newer");
   const quotas = await Quotas.open({ ...common, events });
-  const limits = new Limits(config.defaults, quotas);
+  const limits = new Limits(config.defaults, { quotas, machine: thisMachine() });
   const templates = new Templates({ store: store.templates, clock: systemClock });
   const audit = new AuditLog({
     store: store.audit,

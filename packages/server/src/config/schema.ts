@@ -115,6 +115,22 @@ export const ConfigSchema = section(
         max_exec_timeout: duration("1h", "Longest deadline of a command."),
         max_sandboxes: count(100, "Sandboxes at once; 0: no limit."),
         max_sandboxes_per_owner: count(0, "Sandboxes of one owner at once; 0: no limit."),
+        max_memory_mb: count(
+          0,
+          "Memory of all sandboxes together, MB; 0: what the machine has, times memory_overcommit. Set it where the engine runs on another machine.",
+        ),
+        max_vcpus: count(
+          0,
+          "Virtual CPUs of all sandboxes together; 0: what the machine has, times vcpu_overcommit.",
+        ),
+        memory_overcommit: count(
+          8,
+          "How many times the machine's memory sandboxes may be promised: most use little of theirs. 0: no limit.",
+        ),
+        vcpu_overcommit: count(
+          64,
+          "How many times the machine's processors sandboxes may be promised. 0: no limit.",
+        ),
         spawn_overflow: choice(
           "reject",
           ["reject", "queue"],

@@ -21,6 +21,9 @@ import { SqliteStore } from "../../src/stores/sqlite/index.ts";
 /** Of the repository: what a server built from it reports. */
 export const projectVersion = String(createRequire(import.meta.url)("../../../../package.json").version);
 
+/** How many sandboxes fit must not depend on the machine that tests run on. */
+const anyMachine = { ALCOVE_DEFAULTS_MAX_MEMORY_MB: "1000000000", ALCOVE_DEFAULTS_MAX_VCPUS: "1000000" };
+
 /** Makes a provider under test for one server; what it defers to `stack` runs after the provider is closed. */
 export type ProviderFactory = (options: {
   dataDir: string;
@@ -57,7 +60,7 @@ export async function startTestServer(options: TestServerOptions): Promise<TestS
   await using stack = new AsyncDisposableStack();
   const dataDir = options.dataDir ?? (await temporaryDirectory(stack));
   const config = loadConfig({
-    env: { ALCOVE_DATA_DIR: dataDir, ALCOVE_SERVER_PORT: "0", ...options.env },
+    env: { ALCOVE_DATA_DIR: dataDir, ALCOVE_SERVER_PORT: "0", ...anyMachine, ...options.env },
     cwd: dataDir,
   });
   const store = stack.use(await SqliteStore.open({ path: config.database.path }));

@@ -7,6 +7,14 @@ export interface OwnerLimits extends CapacityLimits {
   maxExecTimeoutMs: number;
 }
 
+/** What there is to share; 0: not known. */
+export interface Machine {
+  memoryMb: number;
+  vcpus: number;
+}
+
+export const unknownMachine: Machine = { memoryMb: 0, vcpus: 0 };
+
 /** The quotas of owners, as they stand now. */
 export interface QuotaLookup {
   of(ownerId: string): QuotaRow | undefined;
@@ -18,10 +26,21 @@ export const noQuotas: QuotaLookup = { of: () => undefined };
 export class Limits implements CapacityRules {
   readonly #defaults: SandboxDefaults;
   readonly #quotas: QuotaLookup;
+  readonly #machine: Machine;
 
-  constructor(defaults: SandboxDefaults, quotas: QuotaLookup = noQuotas) {
+  constructor(
+    defaults: SandboxDefaults,
+    { quotas = noQuotas, machine = unknownMachine }: { quotas?: QuotaLookup; machine?: Machine } = {},
+  ) {
     this.#defaults = defaults;
     this.#quotas = quotas;
+    this.#machine = machine;
+  }
+
+  /** What one sandbox can have at most; 0: no limit. */
+  get largest(): Machine {
+    const { maxMemoryMb, maxVcpus } = this.#defaults;
+    return { memoryMb: maxMemoryMb || this.#machine.memoryMb, vcpus: maxVcpus || this.#machine.vcpus };
   }
 
   /**
@@ -32,7 +51,11 @@ export class Limits implements CapacityRules {
     const quota = read.length === 0 ? this.#quotas.of(ownerId) : read[0];
     const defaults = this.#defaults;
     return {
-      all: { sandboxes: defaults.maxSandboxes, memoryMb: 0, vcpus: 0 },
+      all: {
+        sandboxes: defaults.maxSandboxes,
+        memoryMb: defaults.maxMemoryMb || this.#machine.memoryMb * defaults.memoryOvercommit,
+        vcpus: defaults.maxVcpus || this.#machine.vcpus * defaults.vcpuOvercommit,
+      },
       owner: {
         sandboxes: quota?.maxSandboxes || defaults.maxSandboxesPerOwner,
         memoryMb: quota?.maxMemoryMb ?? 0,

@@ -79,11 +79,12 @@ export function planSpawn(
   rest satisfies Record<string, never>;
   const ownerId = parseOwnerId(owner);
   checkSpawn(input);
+  const size = { memoryMb: memoryMb ?? defaults.memoryMb, vcpus: vcpus ?? defaults.vcpus };
+  checkSize(size, limits.largest);
   return {
     provider,
     image: checkImage(image ?? provider.defaultImage),
-    memoryMb: memoryMb ?? defaults.memoryMb,
-    vcpus: vcpus ?? defaults.vcpus,
+    ...size,
     ttlMs: spawnTtl(ttlMs, defaults.ttlMs, limits.of(ownerId)),
     ownerId,
     name: name ?? null,
@@ -107,6 +108,20 @@ export function checkSpawn(input: Omit<SpawnInput, "template" | "ownerId">): voi
   checkEnvironment("env", env);
   if (user) checkUser(user);
   if (workdir) checkWorkdir(workdir);
+}
+
+/** What no machine has is no matter of waiting. @param largest 0: no limit. */
+function checkSize(size: { memoryMb: number; vcpus: number }, largest: typeof size): void {
+  if (largest.memoryMb > 0 && size.memoryMb > largest.memoryMb) {
+    throw new BadRequest(
+      `memory_mb ${size.memoryMb} is more than there is: a sandbox can have ${largest.memoryMb} MB (defaults.max_memory_mb, else the machine's)`,
+    );
+  }
+  if (largest.vcpus > 0 && size.vcpus > largest.vcpus) {
+    throw new BadRequest(
+      `vcpus ${size.vcpus} is more than there are: a sandbox can have ${largest.vcpus} (defaults.max_vcpus, else the machine's)`,
+    );
+  }
 }
 
 /** @returns the time to live of a spawn; a default above the maximum is cut to it. docs/api/sandboxes.md. */
