@@ -61,6 +61,7 @@ function addServiceCommands(program: Command): void {
       "--instance <name>",
       "its name, when the directory is gone: control groups are called alcove-NAME",
     )
+    .option("--set <key=value>", "any key of the configuration; repeatable", collectPairs)
     .option("--remove", "remove the directory too")
     .option("--yes", "do it")
     .action(async (flags) => (await import("./commands/purge.ts")).purge(flags));

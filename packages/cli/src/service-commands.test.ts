@@ -109,6 +109,7 @@ describe("purge and restore", () => {
     const nowhere = path.join(dir, "no-such-place");
     for (const args of [
       ["purge", "--data-dir", nowhere, "--yes"],
+      ["purge", "--set", `data_dir=${nowhere}`, "--yes"],
       ["purge", "--instance", "alcove-nosuchname", "--yes"],
       ["restore", "--data-dir", nowhere],
     ]) {

@@ -20,6 +20,8 @@ import { SqliteStore } from "./stores/sqlite/sqlite-store.ts";
 
 const inventoryDeadlineMs = 30_000;
 const destroyDeadlineMs = 60_000;
+/** Also groups below a unit that systemd gave the service. */
+const findGroups = "find /sys/fs/cgroup -type d -name 'alcove-*' -prune";
 
 export interface Purged {
   /** What was ended: `<provider>/<runtime id>`, a control group, or `container <id>`. */
@@ -40,36 +42,46 @@ export async function purge(options: { config: Config; remove: boolean; logger: 
   if (!existsSync(dataDir)) {
     throw new NotFound(
       `there is no data directory ${dataDir}, so nothing was ended; "alcove purge --instance NAME" ends what runs ` +
-        "without one (names: ls -d /sys/fs/cgroup/*alcove-* /sys/fs/cgroup/*/alcove-*)",
+        `without one (names: ${findGroups})`,
     );
   }
-  {
-    await using opened = new AsyncDisposableStack();
-    opened.use(lockDataDir(dataDir));
-    const reserve = opened.use(new DiskReserve({ directory: path.dirname(config.database.path) }));
-    const store = opened.use(await SqliteStore.open({ path: config.database.path, reserve }));
-    const { id } = opened.use(
-      await Installation.open({ dataDir, settings: store, newId: randomIds.secret(8) }),
-    );
-    const images = await openImageStore({ ...imageSettings(config), logger });
-    const candidates = await providerCandidates({
-      config,
-      instanceId: id,
-      images,
-      logger,
-      clock: systemClock,
-    });
-    for (const candidate of candidates) {
-      if (!("provider" in candidate) || candidate.provider.inProcess === true) continue;
-      opened.use(candidate.provider);
-      // A provider that never ran anything here is not asked: its engine may not even be there.
-      if (existsSync(path.join(dataDir, "runtimes", candidate.name)))
-        await endRuntimes(candidate.provider, purged);
-    }
-    purged.left.push(...(await othersIn(config, id)));
-  }
+  using _lock = lockDataDir(dataDir);
+  const id = await endRecorded(config, { purged, logger });
+  // Providers end what their records name; records may be lost.
+  await endUnrecorded(instanceName(id), { config, purged });
+  purged.left.push(...(await othersIn(config, id)));
   if (options.remove && purged.left.length === 0) await rm(dataDir, { recursive: true, force: true });
   return purged;
+}
+
+/** @returns the installation's id. */
+async function endRecorded(
+  config: Config,
+  { purged, logger }: { purged: Purged; logger: Logger },
+): Promise<string> {
+  const { dataDir } = config;
+  await using opened = new AsyncDisposableStack();
+  const reserve = opened.use(new DiskReserve({ directory: path.dirname(config.database.path) }));
+  const store = opened.use(await SqliteStore.open({ path: config.database.path, reserve }));
+  const { id } = opened.use(
+    await Installation.open({ dataDir, settings: store, newId: randomIds.secret(8) }),
+  );
+  const images = await openImageStore({ ...imageSettings(config), logger });
+  const candidates = await providerCandidates({
+    config,
+    instanceId: id,
+    images,
+    logger,
+    clock: systemClock,
+  });
+  for (const candidate of candidates) {
+    if (!("provider" in candidate) || candidate.provider.inProcess === true) continue;
+    opened.use(candidate.provider);
+    // A provider that never ran anything here is not asked: its engine may not even be there.
+    if (existsSync(path.join(dataDir, "runtimes", candidate.name)))
+      await endRuntimes(candidate.provider, purged);
+  }
+  return id;
 }
 
 /**
@@ -81,21 +93,34 @@ export async function purge(options: { config: Config; remove: boolean; logger: 
 export async function purgeInstance(instance: string, options: { config: Config }): Promise<Purged> {
   const name = instanceName(path.basename(instance).replace(/^alcove-/, ""));
   if (name === "") throw new BadRequest(`${JSON.stringify(instance)} names no installation`);
-  const purged: Purged = { ended: await endGroupsOf(name), left: [] };
+  const purged: Purged = { ended: [], left: [] };
+  await endUnrecorded(name, { config: options.config, purged });
+  if (purged.ended.length === 0 && purged.left.length === 0)
+    throw new NotFound(
+      `nothing of an installation ${name} runs here: no control group is called alcove-${name}`,
+    );
+  return purged;
+}
+
+/** Ends what is known by name alone: the control groups of an installation and, where an engine answers, its containers. */
+async function endUnrecorded(
+  name: string,
+  { config, purged }: { config: Config; purged: Purged },
+): Promise<void> {
+  try {
+    purged.ended.push(...(await endGroupsOf(name)));
+  } catch (error) {
+    purged.left.push(`control groups: ${messageOf(error)}`);
+  }
   try {
     using ending = deadlineAfter(destroyDeadlineMs);
-    const { socket } = options.config.providers.docker;
+    const { socket } = config.providers.docker;
     const containers = await orphanedContainers(name, { socket, signal: ending.signal });
     await containers.end();
     purged.ended.push(...containers.ids.map((id) => `container ${id}`));
   } catch (error) {
     purged.left.push(`containers: ${messageOf(error)}`);
   }
-  if (purged.ended.length === 0 && purged.left.length === 0)
-    throw new NotFound(
-      `nothing of an installation ${name} runs here: no control group is called alcove-${name}`,
-    );
-  return purged;
 }
 
 /** What runs from this directory and is not its own: its records lost to another identity. */

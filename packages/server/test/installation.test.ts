@@ -104,6 +104,19 @@ describe.skipIf(skip !== undefined)(
       expect(groups.filter((group) => existsSync(group))).toEqual([]);
     });
 
+    test("whose records were removed is purged by the name of its groups, before it is removed", async () => {
+      const dataDir = path.join(home, "data");
+      const first = await start(dataDir);
+      await first.client.spawn({ ttl: "10m" });
+      await stop(first.service);
+      const groups = await groupsOf(dataDir);
+      await rm(path.join(dataDir, "runtimes"), { recursive: true });
+      const { ended, left } = await purge({ config: configOf(dataDir), remove: true, logger: silentLogger });
+      expect([ended.sort(), left]).toEqual([groups.sort(), []]);
+      expect(groups.filter((group) => existsSync(group))).toEqual([]);
+      expect(existsSync(dataDir)).toBe(false);
+    });
+
     test("that was removed is purged by the name of its groups, as they bear it", async () => {
       for (const named of [(name: string) => name, (name: string) => `alcove-${name}`]) {
         const dataDir = path.join(home, "data");
