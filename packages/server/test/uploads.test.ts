@@ -1,4 +1,5 @@
 import http from "node:http";
+import { connect } from "node:net";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import { eventually, TestClient } from "./support/http.ts";
 import { mockProvider } from "./support/providers.ts";
@@ -40,6 +41,36 @@ test("an upload that breaks off leaves the old file", async () => {
   await eventually(() => (server.app.callsUnderWay.size === 0 ? true : undefined));
   expect((await client.call("GET", `${files}?path=/tmp/kept`)).text).toBe("old");
 });
+
+test.each([
+  ["to nowhere", () => "/api/v1/sandboxes/sb-000000000000/files?path=/tmp/x", "404", "not_found"],
+  ["above the limit", () => `${files}?path=/tmp/x`, "413", "too_large"],
+])(
+  "one who reads no answer before everything is sent gets the refusal of an upload %s",
+  async (_, path, status, code) => {
+    const { hostname, port } = new URL(server.url);
+    const socket = connect({ host: hostname, port: Number(port) });
+    socket.on("error", () => undefined);
+    // More than the buffers of a connection take.
+    const size = 64 * 2 ** 20;
+    const send = (bytes: string | Buffer) =>
+      new Promise<void>((resolve, reject) => {
+        socket.write(bytes, (error) => (error ? reject(error) : resolve()));
+      });
+    try {
+      await send(`PUT ${path()} HTTP/1.1\r\nhost: ${hostname}:${port}\r\ncontent-length: ${size}\r\n\r\n`);
+      const piece = Buffer.alloc(2 ** 20);
+      for (let sent = 0; sent < size; sent += piece.length) await send(piece);
+      let answer = "";
+      for await (const chunk of socket) answer += chunk;
+      expect(answer).toMatch(new RegExp(`^HTTP/1.1 ${status} `));
+      expect(answer).toContain(`"code":"${code}"`);
+      expect(answer.toLowerCase()).toContain("connection: close");
+    } finally {
+      socket.destroy();
+    }
+  },
+);
 
 test("an upload to nowhere is answered, not cut", async () => {
   const missing = await client.call(

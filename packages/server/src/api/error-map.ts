@@ -1,8 +1,10 @@
+import { Readable } from "node:stream";
 import type { ErrorCode } from "@alcove/wire";
 import type { FastifyError, FastifyReply, FastifyRequest } from "fastify";
 import { CallerGone, DeadlineExceeded, ShuttingDown } from "../platform/deadline.ts";
 import type { Logger } from "../platform/logger.ts";
 import { BadRequest, DomainError, Unavailable } from "../ports/errors.ts";
+import { bodyIsUnderWay, refusalOfBody } from "./refused-body.ts";
 import { sendJson } from "./send-json.ts";
 import { validationMessage } from "./validation.ts";
 
@@ -92,9 +94,13 @@ export function errorHandler(
     if (domain.retryAfterS !== undefined) reply.header("retry-after", String(domain.retryAfterS));
     const execId = domain.details.exec_id;
     if (typeof execId === "string") reply.header("x-exec-id", execId);
-    // What is left of an upload that was refused is not waited for.
     if (!request.raw.complete) reply.header("connection", "close");
-    sendJson(reply.code(status), errorBody(domain));
+    reply.code(status);
+    if (bodyIsUnderWay(request.raw)) {
+      const answer = Buffer.from(JSON.stringify(errorBody(domain)));
+      reply.type("application/json; charset=utf-8").header("content-length", answer.length);
+      reply.send(Readable.from(refusalOfBody(answer, request.raw), { objectMode: false }));
+    } else sendJson(reply, errorBody(domain));
   };
 }
 
