@@ -18,15 +18,18 @@ await describeWith(
     let provider: NativeProvider;
     let runtimeId: RuntimeId;
     let root: string;
-    const spawn = async () => {
-      const id = randomIds.runtimeId();
+    const spawn = async (id = randomIds.runtimeId()) => {
       const spec = { runtimeId: id, sandboxId: randomIds.sandboxId(), image: testImage };
       const size = { memoryMb: 64, vcpus: 1, env: {}, expiresInMs: 600_000, metadata: {} };
       await provider.spawn({ ...spec, ...size }, soon());
       return id;
     };
-    const works = async () =>
-      expect((await runScript(provider.sandbox(runtimeId), "echo works")).output).toBe("works\n");
+    /** More at once than there are idle connections: some are made now. */
+    const works = async () => {
+      const script = "sleep 0.1; echo works";
+      const runs = Array.from({ length: 20 }, () => runScript(provider.sandbox(runtimeId), script));
+      for (const { output } of await Promise.all(runs)) expect(output).toBe("works\n");
+    };
 
     beforeEach(async () => {
       home = await nativeHome();
@@ -45,7 +48,9 @@ await describeWith(
       const refused = async () => {
         const way = /bring the directory back, or, if it is lost, restart the service/;
         await expect(provider.inventory(soon())).rejects.toThrow(way);
-        await expect(spawn()).rejects.toThrow(Unavailable);
+        const refusedId = randomIds.runtimeId();
+        await expect(spawn(refusedId)).rejects.toThrow(Unavailable);
+        await provider.destroy(refusedId, soon());
         await expect(provider.destroy(runtimeId, soon())).rejects.toThrow(Unavailable);
         expect(await provider.check(soon())).toMatchObject({
           healthy: false,

@@ -1,4 +1,3 @@
-import { join } from "node:path";
 import type { Capability } from "@alcove/wire";
 import { boundedParallel } from "../../platform/bounded-parallel.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
@@ -70,6 +69,8 @@ export class NativeProvider implements RuntimeProvider {
   readonly #launching = new Map<RuntimeId, Promise<unknown>>();
   readonly #connected = new Map<RuntimeId, Connected>();
   readonly #destroying = new Map<RuntimeId, Promise<void>>();
+  /** Spawns of which nothing was made because the directories were out of sight, until they are undone. */
+  readonly #refused = new Set<RuntimeId>();
   readonly #exitListeners = new Set<(runtimeId: RuntimeId, reason: string) => void>();
 
   constructor(options: {
@@ -163,7 +164,10 @@ export class NativeProvider implements RuntimeProvider {
     if (known !== undefined) return { image: known.record.image };
     this.#refuseWiderNetwork(spec);
     const prepared = await this.#site.prepare();
-    await this.#site.directories.inSight();
+    await this.#site.directories.inSight().catch((error: unknown) => {
+      this.#refused.add(spec.runtimeId);
+      throw error;
+    });
     await this.#guard.refuseWhenShort();
     const { image, root, config } = await this.#resolve(prepared, spec.image, options);
     const filled = {
@@ -364,10 +368,10 @@ export class NativeProvider implements RuntimeProvider {
   }
 
   #client(record: RuntimeRecord): { client: AgentClient; groups: ExecGroups | undefined } {
-    const path = join(this.#site.directories.path(record.runtimeId), "agent.sock");
+    const runtimeId = record.runtimeId as RuntimeId;
     const groups = this.#site.groupsFor(record);
     const client = new AgentClient({
-      dial: unixDialer(path),
+      dial: async (options) => unixDialer(await this.#site.directories.socket(runtimeId))(options),
       token: record.token,
       name: record.sandboxId,
       logger: this.#logger,
@@ -433,6 +437,7 @@ export class NativeProvider implements RuntimeProvider {
   }
 
   async #destroy(runtimeId: RuntimeId): Promise<void> {
+    if (this.#refused.delete(runtimeId)) return;
     const prepared = await this.#site.prepare();
     await this.#site.directories.inSight();
     await this.#launching.get(runtimeId)?.catch(() => undefined);

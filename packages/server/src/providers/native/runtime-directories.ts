@@ -1,6 +1,6 @@
 import { readdirSync } from "node:fs";
 import { open, readdir, readFile } from "node:fs/promises";
-import { join } from "node:path";
+import { basename, join } from "node:path";
 import { Type } from "typebox";
 import { BadRequest, type RuntimeId } from "../../ports/index.ts";
 import { HeldFolder, parseRecord, UnreadableRecord } from "../runtime-records/index.ts";
@@ -42,6 +42,11 @@ export class RuntimeDirectories implements AsyncDisposable {
       throw new BadRequest(`runtime id ${JSON.stringify(runtimeId)} cannot name a directory`);
     }
     return join(this.root, runtimeId);
+  }
+
+  /** Where the agent listens, also while the directories are out of sight; good in this process alone. */
+  async socket(runtimeId: RuntimeId): Promise<string> {
+    return join(await this.#held.steadyPath(), basename(this.path(runtimeId)), "agent.sock");
   }
 
   /** @throws Unavailable when those that were there are out of sight. */

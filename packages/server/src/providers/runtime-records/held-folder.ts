@@ -38,6 +38,12 @@ export class HeldFolder implements AsyncDisposable {
     );
   }
 
+  /** A path that leads to the held folder wherever it is now, in this process alone; its own path until it is held. */
+  async steadyPath(): Promise<string> {
+    const descriptor = await this.#hold();
+    return descriptor === undefined ? this.path : `/proc/self/fd/${descriptor}`;
+  }
+
   async [Symbol.asyncDispose](): Promise<void> {
     const held = this.#held;
     this.#held = undefined;
