@@ -78,7 +78,15 @@ describe("doctor", () => {
     const { ok, machine, providers } = JSON.parse(result.stdout);
     expect(result.code).toBe(ok ? 0 : 1);
     expect(machine.map(({ id }: { id: string }) => id)).toEqual(
-      expect.arrayContaining(["node", "data-dir", "disk", "port", "cgroups", "user-namespaces"]),
+      expect.arrayContaining([
+        "node",
+        "data-dir",
+        "disk",
+        "database-disk",
+        "port",
+        "cgroups",
+        "user-namespaces",
+      ]),
     );
     expect(providers.map(({ name }: { name: string }) => name)).toEqual([
       "native",

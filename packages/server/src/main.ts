@@ -54,13 +54,8 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
 
   await makeDataDir(config.dataDir);
   opened.use(await lockDataDir(config.dataDir));
-  const reserve = opened.use(new DiskReserve({ directory: path.dirname(config.database.path) }));
+  const reserve = opened.use(new DiskReserve({ directory: path.dirname(config.database.path), logger }));
   const store = opened.use(await SqliteStore.open({ path: config.database.path, reserve }));
-  if (reserve.spent)
-    logger.warn(
-      { database: config.database.path },
-      "the disk of the database is full: the start used up the reserve, and spawns are refused; destroy sandboxes or free space",
-    );
   const installation = opened.use(
     await Installation.open({ dataDir: config.dataDir, settings: store, newId: randomIds.secret(8) }),
   );

@@ -3,6 +3,8 @@ import { createServer } from "node:net";
 import os from "node:os";
 import path from "node:path";
 import type { Config } from "../config/config.ts";
+import { lackOfReserve } from "../platform/disk-reserve.ts";
+import { freeBytes } from "../platform/free-space.ts";
 import { messageOf } from "../platform/message-of.ts";
 import { stopEndsSandboxes, unitAdvice } from "./service-unit.ts";
 import { checkTables } from "./tables.ts";
@@ -31,6 +33,7 @@ export async function checkMachine(options: {
     checkNode(),
     await checkDataDir(config.dataDir),
     await checkSpace(config),
+    await checkDatabaseDisk(config),
     await checkPort(config.server),
     await checkCgroups(),
     ...(await checkUnit()),
@@ -102,25 +105,39 @@ async function checkSpace({ dataDir, providers }: Config): Promise<DoctorCheck> 
   const { minFreeMb } = providers.native;
   try {
     const { bavail, bsize } = await statfs(await nearestFolder(dataDir));
-    const freeBytes = bavail * bsize;
-    if (freeBytes < minFreeMb * 2 ** 20) {
+    const free = bavail * bsize;
+    if (free < minFreeMb * 2 ** 20) {
       return {
         id: "disk",
         level: "fail",
-        message: `only ${Math.round(freeBytes / 2 ** 20)} MB free under data_dir, less than the ${minFreeMb} MB of providers.native.min_free_mb: spawns on native are refused`,
+        message: `only ${Math.round(free / 2 ** 20)} MB free under data_dir, less than the ${minFreeMb} MB of providers.native.min_free_mb: spawns on native are refused`,
         advice: "make room, move data_dir, or lower the mark",
       };
     }
-    const free = `${(freeBytes / 2 ** 30).toFixed(1)} GiB free under data_dir`;
-    return freeBytes >= littleSpaceBytes
-      ? { id: "disk", level: "ok", message: free }
-      : { id: "disk", level: "warn", message: `only ${free}`, advice: "make room, or move data_dir" };
+    const message = `${(free / 2 ** 30).toFixed(1)} GiB free under data_dir`;
+    return free >= littleSpaceBytes
+      ? { id: "disk", level: "ok", message }
+      : { id: "disk", level: "warn", message: `only ${message}`, advice: "make room, or move data_dir" };
   } catch (error) {
     return {
       id: "disk",
       level: "warn",
       message: `free space under data_dir is unknown: ${messageOf(error)}`,
     };
+  }
+}
+
+/** May be another disk than that of `data_dir`. */
+async function checkDatabaseDisk({ database }: Config): Promise<DoctorCheck> {
+  const id = "database-disk";
+  try {
+    const folder = await nearestFolder(path.dirname(database.path));
+    const message = lackOfReserve(folder);
+    return message === undefined
+      ? { id, level: "ok", message: `${(freeBytes(folder) / 2 ** 30).toFixed(1)} GiB free for the database` }
+      : { id, level: "warn", message, advice: "make room, or move database.path" };
+  } catch (error) {
+    return { id, level: "warn", message: `free space for the database is unknown: ${messageOf(error)}` };
   }
 }
 

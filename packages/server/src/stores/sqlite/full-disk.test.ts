@@ -1,5 +1,15 @@
 import { execFileSync } from "node:child_process";
-import { closeSync, existsSync, mkdirSync, mkdtempSync, openSync, rmSync, writeSync } from "node:fs";
+import {
+  closeSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  openSync,
+  rmSync,
+  statSync,
+  truncateSync,
+  writeSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { afterEach, beforeEach, expect, it } from "vitest";
@@ -7,7 +17,7 @@ import { describeWith } from "../../../test/support/requirements.ts";
 import { FakeClock } from "../../core/testing/fake-clock.ts";
 import { forever, Harness } from "../../core/testing/harness.ts";
 import { lockDataDir } from "../../platform/data-dir-lock.ts";
-import { DiskReserve } from "../../platform/disk-reserve.ts";
+import { DiskReserve, lackOfReserve } from "../../platform/disk-reserve.ts";
 import { StorageFull } from "../../ports/errors.ts";
 import type { SandboxId } from "../../ports/ids.ts";
 import { SqliteStore } from "./sqlite-store.ts";
@@ -100,5 +110,38 @@ await describeWith(["linux", "root"], "a database on a full disk", () => {
     using _lock = lockDataDir(dataDir);
     const file = path.join(dataDir, "alcove.db");
     await expect(SqliteStore.open({ path: file })).rejects.toThrow(`the database ${file} cannot be opened (`);
+  });
+
+  it("sets aside a third of what is free where that is little, tells so, and is as large as usual once there is room", async () => {
+    const told: string[] = [];
+    const logger = { warn: (_fields: object, message: string) => void told.push(message) };
+    await using reserve = new DiskReserve({ directory: disk, bytes: 8 << 20, logger });
+    const sizeMb = () => statSync(path.join(disk, "reserve")).size / 2 ** 20;
+    fill();
+    await reserve.keep();
+    await reserve.keep();
+    expect(lackOfReserve(disk)).toContain("the service does not start again");
+    expect([existsSync(path.join(disk, "reserve")), reserve.spend()]).toEqual([false, false]);
+    expect(told).toEqual([
+      expect.stringContaining("only 0.0 MiB are free on the disk of the database, too little"),
+      expect.stringContaining("is full: spawns are refused"),
+    ]);
+    truncateSync(path.join(disk, "filler"), 10 << 20);
+    await reserve.keep();
+    expect([reserve.spent, Math.round(sizeMb())]).toEqual([false, 2]);
+    expect(told[2]).toMatch(/only [56]\.\d MiB are free .* [12]\.\d MiB are set aside .* instead of 8\.0/);
+    rmSync(path.join(disk, "filler"));
+    execFileSync("mount", ["-o", "remount,size=40m", disk]);
+    await reserve.keep();
+    expect([sizeMb(), told.length]).toEqual([8, 3]);
+    // What is free then is what was given up: no more is begun until some more is.
+    execFileSync("mount", ["-o", "remount,size=16m", disk]);
+    fill();
+    expect(reserve.spend()).toBe(true);
+    await reserve.keep();
+    expect(reserve.spent).toBe(true);
+    truncateSync(path.join(disk, "filler"), 4 << 20);
+    await reserve.keep();
+    expect([reserve.spent, Math.round(sizeMb())]).toEqual([false, 4]);
   });
 });
