@@ -38,6 +38,8 @@ export interface TestServerOptions {
   /** Kept from an earlier server, to play a restart. */
   dataDir?: string;
   logger?: Logger;
+  /** Puts something between the service and its store. */
+  wrapStore?: (store: SqliteStore) => SqliteStore;
   /** Why the store takes nothing new. */
   storeRefusal?: () => string | undefined;
 }
@@ -63,7 +65,8 @@ export async function startTestServer(options: TestServerOptions): Promise<TestS
     env: { ALCOVE_DATA_DIR: dataDir, ALCOVE_SERVER_PORT: "0", ...anyMachine, ...options.env },
     cwd: dataDir,
   });
-  const store = stack.use(await SqliteStore.open({ path: config.database.path }));
+  const opened = stack.use(await SqliteStore.open({ path: config.database.path }));
+  const store = options.wrapStore?.(opened) ?? opened;
   const provider = stack.use(await options.provider({ dataDir, config, stack }));
   const registry = new ProviderRegistry({
     providers: [provider],
