@@ -10,8 +10,8 @@ use crate::monitor;
 use crate::oom::OomCounters;
 use crate::own_group::OwnGroup;
 use crate::poller::{HANG_UP, PEER_GONE, Poller, READ, Source, WRITE};
-use crate::route_sockets::{self, RouteSockets};
 use crate::slab::{Key, Slab};
+use crate::socket_grants::{self, SocketGrants};
 use crate::timers::{TimerId, Timers};
 use crate::users::Ids;
 use crate::workers::Workers;
@@ -43,7 +43,7 @@ pub enum Timer {
     Spares,
     Killing,
     Accept,
-    RouteSockets,
+    SocketGrants,
     Expiry,
 }
 
@@ -60,7 +60,7 @@ pub struct Options {
     pub ids: Ids,
     /// Soft and hard limit of open files to give to commands.
     pub open_files: (u64, u64),
-    pub route_sockets: Option<RouteSockets>,
+    pub socket_grants: Option<SocketGrants>,
 }
 
 /// Commands that run, and those that have ended and are remembered.
@@ -115,7 +115,7 @@ pub struct Agent {
     pub expiry: Option<TimerId>,
     pub stopping: bool,
     pub scratch: Vec<u8>,
-    route_sockets: Option<RouteSockets>,
+    socket_grants: Option<SocketGrants>,
 }
 
 pub fn busy(message: impl Into<String>) -> ErrorBody {
@@ -133,8 +133,8 @@ impl Agent {
         poller.add(signals.as_raw_fd(), Source::Signals, READ)?;
         poller.add(timers.fd(), Source::Timers, READ)?;
         poller.add(workers.fd(), Source::Workers, READ)?;
-        if let Some(sockets) = &options.route_sockets {
-            poller.add(sockets.fd(), Source::RouteSockets, READ)?;
+        if let Some(sockets) = &options.socket_grants {
+            poller.add(sockets.fd(), Source::SocketGrants, READ)?;
         }
         let own_score: i32 = sys::read_small(c"/proc/self/oom_score_adj", 64)
             .ok()
@@ -179,7 +179,7 @@ impl Agent {
             expiry: None,
             stopping: false,
             scratch: Vec::new(),
-            route_sockets: options.route_sockets,
+            socket_grants: options.socket_grants,
         })
     }
 
@@ -213,10 +213,10 @@ impl Agent {
             Source::ExecStderr(key) => self.output_ready(key, crate::journal::Stream::Stderr),
             Source::ExecStdin(key) => self.feed(key),
             Source::Monitor(key) => self.monitor_ready(key),
-            Source::RouteSockets => {
+            Source::SocketGrants => {
                 // Who asked may be gone; whoever asks next is told again.
-                if self.route_sockets.as_mut().is_some_and(|sockets| sockets.take().unwrap_or(false)) {
-                    self.timers.add(route_sockets::AGAIN_MS, Timer::RouteSockets);
+                if self.socket_grants.as_mut().is_some_and(|sockets| sockets.take().unwrap_or(false)) {
+                    self.timers.add(socket_grants::AGAIN_MS, Timer::SocketGrants);
                 }
             }
         }
@@ -332,9 +332,9 @@ impl Agent {
                 Timer::Spares => self.retire_spares(),
                 Timer::Accept => self.listen_again(),
                 Timer::Killing => self.resume_killing(),
-                Timer::RouteSockets => {
-                    if self.route_sockets.as_mut().is_some_and(RouteSockets::again) {
-                        self.timers.add(route_sockets::AGAIN_MS, Timer::RouteSockets);
+                Timer::SocketGrants => {
+                    if self.socket_grants.as_mut().is_some_and(SocketGrants::again) {
+                        self.timers.add(socket_grants::AGAIN_MS, Timer::SocketGrants);
                     }
                 }
                 Timer::Expiry => {

@@ -30,9 +30,9 @@ mod own_group;
 mod poller;
 mod pump;
 mod requests;
-mod route_sockets;
 mod shell_line;
 mod slab;
+mod socket_grants;
 mod stats;
 mod supervise;
 mod terminal;
@@ -44,18 +44,18 @@ mod workers;
 use agent::{Agent, Options};
 use alcove_sys as sys;
 use oom::OomCounters;
-use route_sockets::RouteSockets;
+use socket_grants::SocketGrants;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
 use std::process::ExitCode;
 
 const USAGE: &str =
-    "usage: alcove-agent serve (--listen-fd N | --socket PATH) [--oom-fd N]... [--exec-cgroup-fd N]... [--exec-pids-fd N] [--routes-fd N] [--compat] [--filter]
+    "usage: alcove-agent serve (--listen-fd N | --socket PATH) [--oom-fd N]... [--exec-cgroup-fd N]... [--exec-pids-fd N] [--sockets-fd N] [--datagram-sockets N] [--compat] [--filter]
        alcove-agent stdio --socket PATH
        alcove-agent --version";
 
 enum Command {
-    Serve { listener: Endpoint, oom: Vec<RawFd>, groups: Groups, filters: Filters, routes: Option<RawFd> },
+    Serve { listener: Endpoint, oom: Vec<RawFd>, groups: Groups, filters: Filters },
     Stdio { socket: String },
     Version,
 }
@@ -74,6 +74,9 @@ struct Filters {
     compat: bool,
     /// What reaches tables and disks of the whole machine, where nobody else took it.
     shared: bool,
+    /// Where this process is asked for sockets whose memory is counted for nobody, when whoever started it filters.
+    sockets: Option<RawFd>,
+    most_datagrams: Option<usize>,
 }
 
 enum Endpoint {
@@ -88,7 +91,7 @@ fn parse(arguments: &[String]) -> Result<Command, String> {
         return Ok(Command::Version);
     }
     let (mut listen_fd, mut socket, mut filters) = (None, None, Filters::default());
-    let (mut oom, mut groups, mut routes) = (Vec::new(), Groups::default(), None);
+    let (mut oom, mut groups) = (Vec::new(), Groups::default());
     while let Some(option) = rest.next() {
         let mut value = || rest.next().ok_or_else(|| format!("{option} wants a value"));
         let number = |text: &String| text.parse::<RawFd>().map_err(|_| format!("{option}: {text:?} is no descriptor"));
@@ -98,7 +101,12 @@ fn parse(arguments: &[String]) -> Result<Command, String> {
             "--oom-fd" => oom.push(number(value()?)?),
             "--exec-cgroup-fd" => groups.join.push(number(value()?)?),
             "--exec-pids-fd" => groups.pids = Some(number(value()?)?),
-            "--routes-fd" => routes = Some(number(value()?)?),
+            "--sockets-fd" => filters.sockets = Some(number(value()?)?),
+            "--datagram-sockets" => {
+                let text = value()?;
+                let count = text.parse().map_err(|_| format!("{option}: {text:?} is no number"))?;
+                filters.most_datagrams = Some(count);
+            }
             "--compat" => filters.compat = true,
             "--filter" => filters.shared = true,
             _ => return Err(format!("option {option} is unknown")),
@@ -106,10 +114,10 @@ fn parse(arguments: &[String]) -> Result<Command, String> {
     }
     match (name, listen_fd, socket) {
         (Some("serve"), Some(fd), None) => {
-            Ok(Command::Serve { listener: Endpoint::Descriptor(fd), oom, groups, filters, routes })
+            Ok(Command::Serve { listener: Endpoint::Descriptor(fd), oom, groups, filters })
         }
         (Some("serve"), None, Some(path)) => {
-            Ok(Command::Serve { listener: Endpoint::Path(path), oom, groups, filters, routes })
+            Ok(Command::Serve { listener: Endpoint::Path(path), oom, groups, filters })
         }
         (Some("serve"), _, _) => Err("serve wants one of --listen-fd and --socket".into()),
         (Some("stdio"), None, Some(socket)) if oom.is_empty() && groups.join.is_empty() && !filters.compat => {
@@ -129,9 +137,9 @@ fn main() -> ExitCode {
             Ok(())
         }
         Ok(Command::Stdio { socket }) => bridge::run(&socket).map_err(|error| format!("{socket}: {error}")),
-        Ok(Command::Serve { listener, oom, groups, filters, routes }) => {
+        Ok(Command::Serve { listener, oom, groups, filters }) => {
             exec_group::set(&groups.join, groups.pids);
-            serve(listener, &oom, &filters, routes)
+            serve(listener, &oom, &filters)
         }
         Err(error) => {
             eprintln!("alcove-agent: {error}\n{USAGE}");
@@ -147,14 +155,20 @@ fn main() -> ExitCode {
     }
 }
 
-fn serve(endpoint: Endpoint, oom: &[RawFd], filters: &Filters, routes: Option<RawFd>) -> Result<(), String> {
+fn serve(endpoint: Endpoint, oom: &[RawFd], filters: &Filters) -> Result<(), String> {
     sys::set_compat(filters.compat);
     if filters.compat {
         compat::install().map_err(|error| format!("--compat: {error}"))?;
     }
     let open_files = prepare_process();
+    let mut asked = filters.sockets.map(|fd| {
+        // Whatever it is, it is of no use to commands.
+        let _ = sys::set_cloexec(fd);
+        // SAFETY: whoever started the agent passed this descriptor for its use.
+        unsafe { OwnedFd::from_raw_fd(fd) }
+    });
     if filters.shared {
-        install_filter().map_err(|error| format!("--filter: {error}"))?;
+        asked = install_filter(filters.most_datagrams.is_some()).map_err(|error| format!("--filter: {error}"))?;
     }
     let listener = match endpoint {
         Endpoint::Descriptor(fd) => {
@@ -176,22 +190,25 @@ fn serve(endpoint: Endpoint, oom: &[RawFd], filters: &Filters, routes: Option<Ra
         }
     };
     console::say(format_args!("version {} started as process {}", env!("CARGO_PKG_VERSION"), std::process::id()));
-    let route_sockets = routes.map(|fd| {
-        // Whatever it is, it is of no use to commands.
-        let _ = sys::set_cloexec(fd);
-        // SAFETY: whoever started the agent passed this descriptor for its use.
-        RouteSockets::new(unsafe { OwnedFd::from_raw_fd(fd) })
-    });
-    let options = Options { listener, oom: OomCounters::new(oom), ids: users::detect_ids(), open_files, route_sockets };
+    let most_datagrams = filters.most_datagrams.unwrap_or(socket_grants::MOST_DATAGRAMS);
+    let socket_grants = asked.map(|fd| SocketGrants::new(fd, most_datagrams));
+    let options = Options { listener, oom: OomCounters::new(oom), ids: users::detect_ids(), open_files, socket_grants };
     Agent::new(options).and_then(|mut agent| agent.run()).map_err(|error| error.to_string())
 }
 
-fn install_filter() -> std::io::Result<()> {
+/// Returns where this process is asked for sockets, if it is. It makes none of these kinds itself.
+fn install_filter(asking: bool) -> std::io::Result<Option<OwnedFd>> {
     // SAFETY: plain setting of this process. Commands never gain anything by an exec, with or without it.
     if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } < 0 {
         return Err(std::io::Error::last_os_error());
     }
-    alcove_filter::install_shared()
+    // Refused where somebody above has a listener already.
+    if asking {
+        if let Ok(listener) = alcove_filter::install_shared_asking() {
+            return Ok(Some(listener));
+        }
+    }
+    alcove_filter::install_shared().map(|()| None)
 }
 
 /// Makes this process fit to hold a secret among programs that are not trusted, and to stay small. Returns the limit of

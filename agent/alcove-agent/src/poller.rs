@@ -11,7 +11,7 @@ pub enum Source {
     Signals,
     Timers,
     Workers,
-    RouteSockets,
+    SocketGrants,
     Connection(Key),
     ExecStdout(Key),
     ExecStderr(Key),
@@ -33,7 +33,7 @@ impl Source {
             Source::ExecStderr(key) => pack(6, key),
             Source::ExecStdin(key) => pack(7, key),
             Source::Monitor(key) => pack(8, key),
-            Source::RouteSockets => 9 << 56,
+            Source::SocketGrants => 9 << 56,
         }
     }
 
@@ -48,7 +48,7 @@ impl Source {
             5 => Source::ExecStdout(key),
             6 => Source::ExecStderr(key),
             7 => Source::ExecStdin(key),
-            9 => Source::RouteSockets,
+            9 => Source::SocketGrants,
             _ => Source::Monitor(key),
         }
     }

@@ -296,6 +296,21 @@ fn send(socket: libc::c_long, bytes: &[u8]) -> libc::c_long {
     unsafe { libc::send(socket as i32, bytes.as_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT) as libc::c_long }
 }
 
+/// Begins a datagram in each socket, as long as one can be, and finishes none. @returns how many kilobytes wait in them.
+fn begin_datagrams(sockets: usize) -> usize {
+    let closed: std::net::SocketAddr = "127.0.0.1:9".parse().expect("an address");
+    let mut held = 0;
+    for _ in 0..sockets {
+        let Ok(socket) = std::net::UdpSocket::bind("127.0.0.1:0") else { break };
+        socket.connect(closed).expect("connected");
+        let socket = std::os::fd::IntoRawFd::into_raw_fd(socket);
+        let flags = libc::MSG_MORE | libc::MSG_DONTWAIT;
+        // SAFETY: the bytes are alive and their number given.
+        held += count(60, || unsafe { libc::send(socket, [1u8; 1_024].as_ptr().cast(), 1_024, flags) as libc::c_long });
+    }
+    held
+}
+
 /// Asks for the table of interfaces again and again, and never takes an answer.
 fn ask_for_routes(sockets: usize) -> usize {
     const GET_LINKS: [u8; 32] = {
@@ -368,6 +383,8 @@ fn take(what: &str, number: usize) -> usize {
         "inotify" => count(number, || simple(libc::SYS_inotify_init1)),
         "streams" => fill_streams(number),
         "datagrams" => fill_datagrams(number),
+        "unfinished" => begin_datagrams(number),
+        "datagram-sockets" => count(number, || socket(libc::AF_INET, libc::SOCK_DGRAM, 0)),
         "routes" => ask_for_routes(number),
         "route-sockets" => count(number, || socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)),
         "routes-in-turn" => open_in_turn(number),

@@ -106,7 +106,9 @@ fn start(plan: &mut Plan<'_>) -> Result<std::convert::Infallible> {
         let fd = listener.into_raw_fd();
         // SAFETY: a descriptor of ours, for the agent to inherit.
         sys::check(unsafe { libc::fcntl(fd, libc::F_SETFD, 0) } as libc::c_long).at("seccomp", "listener")?;
-        arguments.extend(["--routes-fd".to_owned(), fd.to_string()]);
+        let datagrams = harden::datagram_sockets(&plan.spec.limits);
+        arguments.extend(["--sockets-fd".to_owned(), fd.to_string()]);
+        arguments.extend(["--datagram-sockets".to_owned(), datagrams.to_string()]);
     }
     sys::set_death_signal(0).at("inside", "death signal")?;
     inside::exec(agent_fd, &arguments)

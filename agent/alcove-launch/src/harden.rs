@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use crate::error::{AtStep, Result, StepError};
-use crate::spec::{LaunchSpec, Network};
+use crate::spec::{LaunchSpec, Limits, Network};
 use crate::{landlock, sys};
 
 const STEP: &str = "harden";
@@ -86,7 +86,13 @@ fn lower(resource: libc::__rlimit_resource_t, wanted: u64) -> Result<()> {
     Ok(())
 }
 
-/// Returns where the agent is asked for sockets that tell of the network, if it is.
+/// How many sockets for datagrams a sandbox has at most: what can wait in them unfinished, 64 KB each, is then an eighth
+/// of its memory, or little.
+pub fn datagram_sockets(limits: &Limits) -> u64 {
+    (limits.memory_mb * 1024 / 64 / 8).max(64)
+}
+
+/// Returns where the agent is asked for sockets whose memory is counted for nobody, if it is.
 pub fn drop_rights(spec: &LaunchSpec) -> Result<Option<OwnedFd>> {
     let kept = kept_caps(&spec.added_caps)?;
     for cap in 0..64 {

@@ -5,4 +5,4 @@ mod bpf;
 mod refusals;
 mod socket_options;
 
-pub use refusals::{install, install_asking, install_shared};
+pub use refusals::{install, install_asking, install_shared, install_shared_asking};

@@ -122,19 +122,19 @@ pub const fn refuse(errno: i32) -> u32 {
     RET_ERRNO | errno as u32
 }
 
-/// Everything a sandbox may not do. `routes` is for sockets that tell of interfaces and routes.
-fn all(routes: u32) -> Program {
+/// Everything a sandbox may not do. `uncounted` is for sockets in which memory waits that is counted for nobody.
+fn all(uncounted: u32) -> Program {
     let mut program = own_table();
     namespaces_and_kernel(&mut program);
-    shared(&mut program, routes, false);
+    shared(&mut program, uncounted, false);
     program.give(RET_ALLOW);
     program
 }
 
 /// What reaches the tables and disks that sandboxes share with their host, and nothing else.
-fn only_shared() -> Program {
+fn only_shared(uncounted: u32) -> Program {
     let mut program = own_table();
-    shared(&mut program, RET_ALLOW, true);
+    shared(&mut program, uncounted, true);
     program.give(RET_ALLOW);
     program
 }
@@ -178,7 +178,7 @@ fn namespaces_and_kernel(program: &mut Program) {
 }
 
 /// `packets`: packet sockets stay, which take a capability.
-fn shared(program: &mut Program, routes: u32, packets: bool) {
+fn shared(program: &mut Program, uncounted: u32, packets: bool) {
     for call in ASYNCHRONOUS_IO {
         program.when(*call as u32, refuse(libc::ENOSYS));
     }
@@ -193,7 +193,7 @@ fn shared(program: &mut Program, routes: u32, packets: bool) {
         rules.give(RET_ALLOW);
     });
     for call in [libc::SYS_socket, libc::SYS_socketpair] {
-        program.only_for(call, |rules| common_sockets(rules, routes, packets));
+        program.only_for(call, |rules| common_sockets(rules, uncounted, packets));
     }
     program.only_for(libc::SYS_setsockopt, |rules| socket_options::rules(rules, packets));
     own_filters(program);
@@ -238,7 +238,7 @@ fn own_filters(program: &mut Program) {
     });
 }
 
-fn common_sockets(rules: &mut Program, routes: u32, packets: bool) {
+fn common_sockets(rules: &mut Program, uncounted: u32, packets: bool) {
     rules.load(argument(0));
     rules.when(libc::AF_UNIX as u32, RET_ALLOW);
     if packets {
@@ -246,7 +246,7 @@ fn common_sockets(rules: &mut Program, routes: u32, packets: bool) {
     }
     rules.block(libc::AF_NETLINK as u32, |rules| {
         rules.load(argument(2));
-        rules.when(libc::NETLINK_ROUTE as u32, routes);
+        rules.when(libc::NETLINK_ROUTE as u32, uncounted);
         rules.give(refuse(libc::EPROTONOSUPPORT));
     });
     // One of the two internet families, or none.
@@ -256,11 +256,13 @@ fn common_sockets(rules: &mut Program, routes: u32, packets: bool) {
     rules.load(argument(1));
     rules.put(AND, SOCKET_TYPE, 0, 0);
     rules.when(libc::SOCK_RAW as u32, RET_ALLOW);
-    for (kind, protocols) in [(libc::SOCK_STREAM, &STREAM_PROTOCOLS[..]), (libc::SOCK_DGRAM, &DATAGRAM_PROTOCOLS[..])] {
+    for (kind, protocols, answer) in
+        [(libc::SOCK_STREAM, &STREAM_PROTOCOLS[..], RET_ALLOW), (libc::SOCK_DGRAM, &DATAGRAM_PROTOCOLS[..], uncounted)]
+    {
         rules.block(kind as u32, |rules| {
             rules.load(argument(2));
             for protocol in protocols {
-                rules.when(*protocol as u32, RET_ALLOW);
+                rules.when(*protocol as u32, answer);
             }
             rules.give(refuse(libc::EPROTONOSUPPORT));
         });
@@ -273,8 +275,9 @@ pub fn install() -> Result<()> {
     all(RET_ALLOW).install()
 }
 
-/// The same; whoever holds the descriptor is asked for each socket that tells of interfaces and routes. Answers that nobody
-/// takes wait in these and are counted for nobody.
+/// The same; whoever holds the descriptor is asked for each socket in which memory can wait that is counted for nobody: those
+/// that tell of interfaces and routes hold answers that nobody takes, those of datagrams one that is never finished
+/// (`MSG_MORE`, a flag that connections use as well).
 pub fn install_asking() -> Result<OwnedFd> {
     all(RET_ASK).install_with_listener()
 }
@@ -282,7 +285,12 @@ pub fn install_asking() -> Result<OwnedFd> {
 /// What no profile of an engine refuses: calls that reach the tables and disks which sandboxes share with their host.
 /// Needs no_new_privs to be set already; comes on top of the filters that are there.
 pub fn install_shared() -> Result<()> {
-    only_shared().install()
+    only_shared(RET_ALLOW).install()
+}
+
+/// The same, asking as [`install_asking`] does.
+pub fn install_shared_asking() -> Result<OwnedFd> {
+    only_shared(RET_ASK).install_with_listener()
 }
 
 #[cfg(test)]
@@ -376,7 +384,13 @@ mod tests {
         assert_eq!(socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE), RET_ALLOW);
         assert_eq!(socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_AUDIT), refuse(libc::EPROTONOSUPPORT));
         let route = [libc::AF_NETLINK as u64, libc::SOCK_RAW as u64, libc::NETLINK_ROUTE as u64, 0, 0, 0];
-        assert_eq!(run(&all(RET_ASK), libc::SYS_socket, AUDIT_ARCH, route), RET_ASK);
+        let datagrams = [libc::AF_INET6 as u64, (libc::SOCK_DGRAM | cloexec) as u64, 0, 0, 0, 0];
+        let streams = [libc::AF_INET as u64, (libc::SOCK_STREAM | cloexec) as u64, 0, 0, 0, 0];
+        for program in [all(RET_ASK), only_shared(RET_ASK)] {
+            for (arguments, answer) in [(route, RET_ASK), (datagrams, RET_ASK), (streams, RET_ALLOW)] {
+                assert_eq!(run(&program, libc::SYS_socket, AUDIT_ARCH, arguments), answer);
+            }
+        }
     }
 
     fn option(program: &Program, level: i32, name: i32) -> u32 {
@@ -387,7 +401,7 @@ mod tests {
     fn socket_options_are_those_that_programs_use() {
         const MCAST_JOIN_SOURCE_GROUP: i32 = 46;
         let v6_pktoptions = 6;
-        for program in [all(RET_ALLOW), only_shared()] {
+        for program in [all(RET_ALLOW), only_shared(RET_ALLOW)] {
             for (level, name, answer) in [
                 (libc::SOL_SOCKET, libc::SO_REUSEADDR, RET_ALLOW),
                 (libc::SOL_SOCKET, libc::SO_KEEPALIVE, RET_ALLOW),
@@ -427,12 +441,12 @@ mod tests {
             }
         }
         assert_eq!(option(&all(RET_ALLOW), libc::SOL_NETLINK, 1), RET_ALLOW);
-        assert_eq!(option(&only_shared(), libc::SOL_PACKET, 1), RET_ALLOW);
+        assert_eq!(option(&only_shared(RET_ALLOW), libc::SOL_PACKET, 1), RET_ALLOW);
     }
 
     #[test]
     fn nobody_inside_adds_filters_of_their_own() {
-        for program in [all(RET_ALLOW), only_shared()] {
+        for program in [all(RET_ALLOW), only_shared(RET_ALLOW)] {
             let call = |number, arguments| run(&program, number, AUDIT_ARCH, arguments);
             let prctl = |option: i32, mode: u64| call(libc::SYS_prctl, [option as u64, mode, 0, 0, 0, 0]);
             assert_eq!(call(libc::SYS_seccomp, [1, 0, 0, 0, 0, 0]), refuse(libc::EINVAL));
@@ -466,13 +480,13 @@ mod tests {
 
     #[test]
     fn the_shared_part_refuses_what_reaches_the_machine_and_leaves_the_rest_to_the_engine() {
-        let shared = |call, arguments| run(&only_shared(), call, AUDIT_ARCH, arguments);
+        let shared = |call, arguments| run(&only_shared(RET_ALLOW), call, AUDIT_ARCH, arguments);
         assert_eq!(shared(libc::SYS_io_setup, [1, 0, 0, 0, 0, 0]), refuse(libc::ENOSYS));
         assert_eq!(shared(libc::SYS_sync, [0; 6]), DONE);
         assert_eq!(shared(libc::SYS_setrlimit, [libc::RLIMIT_CORE as u64, 0, 0, 0, 0, 0]), DONE);
         let mptcp = [libc::AF_INET as u64, libc::SOCK_STREAM as u64, libc::IPPROTO_MPTCP as u64, 0, 0, 0];
         assert_eq!(shared(libc::SYS_socket, mptcp), refuse(libc::EPROTONOSUPPORT));
-        assert_eq!(run(&only_shared(), libc::SYS_io_setup, 0x4000_0003, [0; 6]), refuse(libc::ENOSYS));
+        assert_eq!(run(&only_shared(RET_ALLOW), libc::SYS_io_setup, 0x4000_0003, [0; 6]), refuse(libc::ENOSYS));
         for call in [libc::SYS_clone3, libc::SYS_mount, libc::SYS_unshare] {
             assert_eq!(shared(call, [0; 6]), RET_ALLOW);
         }

@@ -73,6 +73,11 @@ describe("containerSpec()", () => {
     expect(filtered({ seccompProfile: "unconfined" })).toBe(false);
   });
 
+  it("bounds the sockets for datagrams by the memory", () => {
+    const entry = specOf().Entrypoint as string[];
+    expect(entry[entry.indexOf("--datagram-sockets") + 1]).toBe("128");
+  });
+
   it("gives added capabilities to the container once and to commands by their full name", () => {
     const change = { addedCaps: ["CAP_NET_RAW", "kill"] };
     expect(specOf(change)).toMatchObject({

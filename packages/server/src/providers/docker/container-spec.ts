@@ -43,7 +43,12 @@ export function containerSpec(options: {
   return {
     Image: options.image,
     // The image's own ENTRYPOINT, CMD and HEALTHCHECK are not run.
-    Entrypoint: [agentProgram, "serve", "--socket", agentSocket, ...(ownFilter(config) ? ["--filter"] : [])],
+    Entrypoint: [
+      ...[agentProgram, "serve", "--socket", agentSocket],
+      ...(ownFilter(config)
+        ? ["--filter", "--datagram-sockets", String(datagramSockets(runtime.memoryMb))]
+        : []),
+    ],
     Cmd: [],
     Healthcheck: { Test: ["NONE"] },
     User: "0:0",
@@ -92,6 +97,14 @@ export function containerSpec(options: {
  */
 function ownFilter(config: DockerConfig): boolean {
   return config.seccompProfile === "" && ["", "runc", "crun"].includes(config.runtime);
+}
+
+/**
+ * How many sockets for datagrams a sandbox has at most: what can wait in them unfinished, 64 KB each, is counted for nobody
+ * and is then an eighth of its memory, or little. The same number as that of the launcher.
+ */
+function datagramSockets(memoryMb: number): number {
+  return Math.max((memoryMb * 1024) / 64 / 8, 64);
 }
 
 /** Capability as the engine spells it: without CAP_. */

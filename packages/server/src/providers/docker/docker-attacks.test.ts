@@ -1,6 +1,7 @@
 import { once } from "node:events";
 import { createServer, type Server } from "node:net";
 import { afterAll, beforeAll, expect, it } from "vitest";
+import { attackProbe } from "../../../test/support/attack-probe.ts";
 import { sharedEngine } from "../../../test/support/docker-engine.ts";
 import { type DockerUnderTest, openDocker } from "../../../test/support/docker-provider.ts";
 import { compileProbe, probeOutcomes } from "../../../test/support/probe.ts";
@@ -90,6 +91,13 @@ await describeWith(["docker", "agent", "busybox", "compiler"], "attacks from ins
   it("the agent survives every signal of its sandbox", async () => {
     await output("for s in 1 2 3 9 15 19 20; do kill -$s 1; done; kill -9 -1; true");
     expect(await output("echo alive")).toBe("alive\n");
+  });
+
+  it("sockets for datagrams are bounded by the memory", async () => {
+    await victim.files.write("/take", chunks(await attackProbe()), { ...soon(30_000), mode: 0o755 });
+    const { stdout } = await run(victim, shell("/take datagram-sockets 400 0"));
+    expect(Number(stdout)).toBeGreaterThan(128);
+    expect(Number(stdout)).toBeLessThanOrEqual(256);
   });
 
   it.each(["0", "app"])("user %s gets nothing from hostile system calls", async (user) => {

@@ -26,6 +26,16 @@ await describeWith(
       },
     );
 
+    it("datagrams that are never finished hold an eighth of the memory of a sandbox at most", async () => {
+      const { operations, take } = await sandboxes.spawn({ memoryMb: 128 });
+      const unfinished = await take("unfinished", 1_000);
+      expect(unfinished).toBeGreaterThan(1_000);
+      expect(unfinished * 1_024).toBeLessThanOrEqual((128 << 20) / 8);
+      expect(await take("connections", 50)).toBe(50);
+      await runScript(operations, "killall probe; while pidof probe; do sleep 0.1; done");
+      await expect.poll(async () => take("datagram-sockets", 100), { timeout: 15_000 }).toBe(100);
+    });
+
     it("few sockets that tell of interfaces are to be had at a time, and programs that ask are answered", async () => {
       const { operations, take } = await sandboxes.spawn();
       const asks = async () => (await runScript(operations, "ip addr 2>&1")).output;
