@@ -1,10 +1,12 @@
 import { Duplex } from "node:stream";
-import { expect, it } from "vitest";
-import { BadRequest } from "../../ports/index.ts";
+import { expect, it, vi } from "vitest";
+import { BadRequest, type ExecId } from "../../ports/index.ts";
 import { AgentChannel, type AgentRequest } from "./channel.ts";
 import type { AgentConnection } from "./connection.ts";
 import { unixDialer } from "./dialers.ts";
-import { fakeAgent } from "./fake-agent.ts";
+import { ExecFollow } from "./exec-view.ts";
+import { type FakeConnection, fakeAgent } from "./fake-agent.ts";
+import { frameKinds } from "./frames.ts";
 import { Collect } from "./operation.ts";
 
 const { signal } = new AbortController();
@@ -99,4 +101,110 @@ it("what held a listing does not touch the connection once the listing has faile
   held.resolve();
   await new Promise((resolve) => setImmediate(resolve));
   expect(calls).toEqual(["pause", "resume"]);
+});
+
+const info = { op: "sandbox.info" };
+
+/** An agent that answers when it is told to. */
+async function slowAgent() {
+  let waiting: FakeConnection[] = [];
+  let answers = false;
+  const agent = await fakeAgent((request, connection) => {
+    if (request.op === "exec.attach") connection.frame(frameKinds.reply, {});
+    else if (answers || request.op === "sandbox.expiry") connection.answer({});
+    else waiting.push(connection);
+  });
+  const channel = new AgentChannel({ dial: unixDialer(agent.path), token: "t", name: "sb-busy" });
+  return {
+    agent,
+    channel,
+    answer() {
+      answers = true;
+      for (const connection of waiting) connection.answer({});
+      waiting = [];
+    },
+    async [Symbol.asyncDispose]() {
+      channel.close();
+      await agent[Symbol.asyncDispose]();
+    },
+  };
+}
+
+const outcome = (call: Promise<unknown>) =>
+  call.then(
+    () => "answered",
+    (error: Error & { retryAfterS?: number }) => `${error.message} ${error.retryAfterS}`,
+  );
+
+it("no more than 64 operations are under way at an agent; the others wait, and are refused when too many do", async () => {
+  await using slow = await slowAgent();
+  const { agent, channel } = slow;
+  const calls = Array.from({ length: 64 + 1_024 }, () => channel.call(info, { signal }));
+  const refused = await Promise.all(
+    Array.from({ length: 100 }, () => outcome(channel.call(info, { signal }))),
+  );
+  for (const told of refused) expect(told).toMatch(/sandbox sb-busy is busy: 64 .* 1024 wait; try again 1$/);
+  await expect.poll(() => agent.requests.length, { timeout: 10_000 }).toBe(64);
+  // What only the service asks for does not wait.
+  await channel.call({ op: "sandbox.expiry" }, { signal });
+  expect([agent.requests.length, agent.connections]).toEqual([65, 65]);
+  slow.answer();
+  await Promise.all(calls);
+  expect(agent.requests).toHaveLength(64 + 1_024 + 1);
+});
+
+it("who leaves the line makes room in it, and nothing is sent for him", async () => {
+  await using slow = await slowAgent();
+  const { agent, channel } = slow;
+  const calls = Array.from({ length: 64 }, () => channel.call(info, { signal }));
+  const left = new AbortController();
+  const leaving = Array.from({ length: 1_024 }, () =>
+    outcome(channel.call({ op: "exec.list" }, { signal: left.signal })),
+  );
+  expect(await outcome(channel.call(info, { signal }))).toContain("is busy");
+  left.abort(new Error("gone"));
+  expect(new Set(await Promise.all(leaving))).toEqual(new Set(["gone undefined"]));
+  const later = channel.call(info, { signal });
+  slow.answer();
+  await Promise.all([...calls, later]);
+  expect(agent.requests.filter(({ op }) => op === "exec.list")).toEqual([]);
+});
+
+it("those who follow commands keep nobody waiting", async () => {
+  await using slow = await slowAgent();
+  const { agent, channel } = slow;
+  slow.answer();
+  const follows = Array.from({ length: 200 }, () => new ExecFollow({ name: "sb" }));
+  for (const follow of follows) channel.begin({ op: "exec.attach" }, follow, signal);
+  await Promise.all(follows.map((follow) => follow.reply));
+  expect(agent.open).toBe(200);
+  await channel.call(info, { signal });
+  const views = follows.map((follow) => follow.view("ex-1" as ExecId, 1, undefined, { counted: false }));
+  for (const view of views) await view[Symbol.asyncDispose]();
+});
+
+it("closing the channel ends what waits for a place as well", async () => {
+  await using slow = await slowAgent();
+  const calls = Array.from({ length: 100 }, () => outcome(slow.channel.call(info, { signal })));
+  await expect.poll(() => slow.agent.requests.length, { timeout: 10_000 }).toBe(64);
+  slow.channel.close();
+  for (const told of await Promise.all(calls)) expect(told).toMatch(/ended|broke/);
+});
+
+it("an agent that never ends what it has answered holds neither connections nor places", async () => {
+  vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] });
+  try {
+    await using agent = await fakeAgent((_request, connection) => connection.frame(frameKinds.reply, {}));
+    const channel = new AgentChannel({ dial: unixDialer(agent.path), token: "t", name: "sb" });
+    for (let round = 0; round < 3; round += 1) {
+      await Promise.all(Array.from({ length: 64 }, () => channel.call(info, { signal })));
+      vi.advanceTimersByTime(10_000);
+    }
+    for (let turn = 0; agent.open > 0 && turn < 10_000; turn += 1)
+      await new Promise((resolve) => setImmediate(resolve));
+    expect([agent.connections, agent.open]).toEqual([3 * 64, 0]);
+    channel.close();
+  } finally {
+    vi.useRealTimers();
+  }
 });

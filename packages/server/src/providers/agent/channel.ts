@@ -4,6 +4,7 @@ import type { CallOptions } from "../../ports/sandbox-operations.ts";
 import { AgentConnection, type AgentFeatures, encodeHello, encodeRequest } from "./connection.ts";
 import { runtimeGone, translateDialFailure } from "./failures.ts";
 import { Call, Collect, type Operation } from "./operation.ts";
+import { Places } from "./places.ts";
 
 /** Makes a fresh connection to an agent's endpoint. */
 export type AgentDialer = (options: { signal: AbortSignal }) => Promise<Duplex>;
@@ -12,6 +13,17 @@ export type AgentRequest = { op: string } & Record<string, unknown>;
 
 /** A request, or what makes it for an agent with these features; it may throw what the caller is told instead. */
 export type AgentAsk = AgentRequest | ((features: AgentFeatures) => AgentRequest);
+
+/**
+ * Operations under way at one agent: those that it answers at once, and those that last as long as a command is followed or
+ * a file is moved. Together with idle connections they stay below the 1,024 that an agent takes.
+ */
+const mostShort = 64;
+const mostLasting = 896;
+/** Of either kind, those that wait for a place. */
+const longestLine = 1_024;
+/** What only the service asks for, a few at a time: none of it waits behind what others ask for. */
+const ownOperations = new Set(["sandbox.configure", "sandbox.events", "sandbox.expiry", "sandbox.shutdown"]);
 
 /** As many as operations are often under way at once; dialling again costs more than an idle descriptor. */
 const maxIdle = 16;
@@ -50,8 +62,8 @@ const repeatable = new Set([
 ]);
 
 /**
- * The way to one agent: puts each operation on a connection of its own, an idle one when there is one. Idle connections
- * are few, short-lived and keep nothing alive. Closing the channel cuts every operation.
+ * The way to one agent: puts each operation on a connection of its own, an idle one when there is one, and bounds how many
+ * are under way. Idle connections are few, short-lived and keep nothing alive. Closing the channel cuts every operation.
  */
 export class AgentChannel {
   readonly #dial: AgentDialer;
@@ -61,6 +73,8 @@ export class AgentChannel {
   /** The most recently used last. */
   readonly #idle: { connection: AgentConnection; since: number }[] = [];
   readonly #closing = new AbortController();
+  readonly #short: Places;
+  readonly #lasting: Places;
   /** What the agent told last; undefined until it has told anything. */
   #features: AgentFeatures | undefined;
   #sweep: NodeJS.Timeout | null = null;
@@ -69,6 +83,9 @@ export class AgentChannel {
     this.#dial = options.dial;
     this.#name = options.name;
     this.#hello = encodeHello(options.token);
+    const what = `sandbox ${options.name}`;
+    this.#short = new Places({ what, most: mostShort, longestLine });
+    this.#lasting = new Places({ what, most: mostLasting, longestLine });
   }
 
   /** Sends a request whose whole answer is one reply. @returns that reply. */
@@ -90,12 +107,19 @@ export class AgentChannel {
   }
 
   /**
-   * Sends a request; its answer goes to `operation`, which `signal` ends until the operation lets go of it. One that
-   * depends on the agent's features leaves after its welcome, which costs a round trip on the very first connection.
+   * Sends a request, once there is a place for it; its answer goes to `operation`, which `signal` ends until the operation
+   * lets go of it. One that depends on the agent's features leaves after its welcome, which costs a round trip on the very
+   * first connection.
    */
   begin(request: AgentAsk, operation: Operation, signal: AbortSignal): void {
     operation.guard(signal);
     if (operation.over) return;
+    const send = () => this.#send(request, operation, signal);
+    if (typeof request !== "function" && ownOperations.has(request.op)) send();
+    else (operation.lasting ? this.#lasting : this.#short).enter(operation, send);
+  }
+
+  #send(request: AgentAsk, operation: Operation, signal: AbortSignal): void {
     if (this.#closing.signal.aborted) {
       operation.fail(runtimeGone(this.#name));
       return;
@@ -126,6 +150,7 @@ export class AgentChannel {
 
   close(): void {
     this.#closing.abort(runtimeGone(this.#name));
+    for (const places of [this.#short, this.#lasting]) places.close(() => runtimeGone(this.#name));
     for (const connection of [...this.#open]) connection.destroy();
     if (this.#sweep !== null) clearInterval(this.#sweep);
     this.#sweep = null;

@@ -1,5 +1,5 @@
 import { mkdtemp, rename, rm, stat, symlink, writeFile } from "node:fs/promises";
-import { createServer, type Server } from "node:net";
+import { createServer, type Server, Socket } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, it } from "vitest";
@@ -63,4 +63,44 @@ it("an agent is stored once under its hash, executable, by many at once", async 
   await storeAgent({ dataDir: folder, binary });
   expect((await stat(first?.path ?? "")).ino).toBe(before.ino);
   await expect(storeAgent({ dataDir: folder, binary: join(folder, "none") })).rejects.toThrow(/build-agent/);
+});
+
+/** A socket whose queue is full until `frees` says otherwise. */
+function fullSocket(frees: (attempts: number) => boolean) {
+  const counted = { attempts: 0, atOnce: 0, mostAtOnce: 0 };
+  const connect = async () => {
+    counted.attempts += 1;
+    counted.atOnce += 1;
+    counted.mostAtOnce = Math.max(counted.mostAtOnce, counted.atOnce);
+    await new Promise((resolve) => setImmediate(resolve));
+    counted.atOnce -= 1;
+    if (!frees(counted.attempts)) throw Object.assign(new Error("connect EAGAIN"), { code: "EAGAIN" });
+    return new Socket();
+  };
+  return { counted, dial: unixDialer("/nowhere", { connect }) };
+}
+
+it("many who dial an agent whose queue is full try it one at a time, and are refused together", async () => {
+  const { counted, dial } = fullSocket(() => false);
+  const first = Array.from({ length: 100 }, () => dial(options()).catch((error: unknown) => error));
+  await new Promise((resolve) => setTimeout(resolve, 50));
+  const before = counted.attempts;
+  counted.mostAtOnce = 0;
+  const others = Array.from({ length: 1_000 }, () => dial(options()).catch((error: unknown) => error));
+  for (const error of await Promise.all([...first, ...others]))
+    expect(error).toMatchObject({ code: "unavailable", retryAfterS: 1 });
+  expect(counted.mostAtOnce).toBe(1);
+  expect(counted.attempts - before).toBeLessThanOrEqual(50);
+  expect(before).toBeGreaterThanOrEqual(100);
+});
+
+it("those who wait for a full queue are served in turn as it empties; who leaves is left out", async () => {
+  const { counted, dial } = fullSocket((attempts) => attempts > 20);
+  const left = new AbortController();
+  const leaving = dial({ signal: left.signal }).catch((error: unknown) => String(error));
+  const staying = Array.from({ length: 15 }, () => dial(options()));
+  setImmediate(() => left.abort("left"));
+  expect(await leaving).toBe("left");
+  expect(await Promise.all(staying)).toHaveLength(15);
+  expect(counted.attempts).toBeLessThanOrEqual(16 + 20 + 16);
 });

@@ -1,28 +1,108 @@
 import { constants } from "node:fs";
 import { open } from "node:fs/promises";
 import { connect, type Socket } from "node:net";
-import { ProviderError } from "../../ports/errors.ts";
+import { setTimeout as sleep } from "node:timers/promises";
+import { ProviderError, Unavailable } from "../../ports/errors.ts";
 import type { AgentDialer } from "./channel.ts";
 
 /** Linux, every architecture Node runs on; node:fs does not name it. */
 const openPath = 0o10000000;
-/** How often a connection refused for a full queue is tried, and how long between. */
+/** How often in a row connections refused for a full queue are tried, and how long between. */
 const busyAttempts = 50;
 const busyPauseMs = 10;
 
+/** Makes one connection. Fails with EAGAIN where the queue of the socket is full. */
+type Connect = (path: string, signal: AbortSignal) => Promise<Socket>;
+
 /** Dials a socket at a path that no sandbox can replace. */
-export function unixDialer(path: string): AgentDialer {
-  return async ({ signal }) => {
-    for (let attempt = 1; ; attempt += 1) {
-      try {
-        return await connectOnce(path, signal);
-      } catch (error) {
-        const full = error instanceof Error && "code" in error && error.code === "EAGAIN";
-        if (!full || attempt >= busyAttempts) throw error;
-        await pause(busyPauseMs, signal);
-      }
+export function unixDialer(path: string, options: { connect?: Connect } = {}): AgentDialer {
+  const line = new DialLine(path, options.connect ?? connectOnce);
+  return ({ signal }) => line.dial(signal);
+}
+
+interface Waiting {
+  readonly signal: AbortSignal;
+  readonly resolve: (socket: Socket) => void;
+  readonly reject: (error: unknown) => void;
+}
+
+/**
+ * Who dials a socket whose queue is full. The first tries for all, so that a full queue costs one attempt at a time however
+ * many wait; once it was refused for as long as an agent takes to work off its queue, all of them are.
+ */
+class DialLine {
+  readonly #path: string;
+  readonly #connect: Connect;
+  readonly #waiting = new Set<Waiting>();
+  #trying = false;
+
+  constructor(path: string, connect: Connect) {
+    this.#path = path;
+    this.#connect = connect;
+  }
+
+  async dial(signal: AbortSignal): Promise<Socket> {
+    if (this.#waiting.size > 0) return this.#wait(signal);
+    try {
+      return await this.#connect(this.#path, signal);
+    } catch (error) {
+      if (!isFull(error)) throw error;
     }
-  };
+    return this.#wait(signal);
+  }
+
+  async #wait(signal: AbortSignal): Promise<Socket> {
+    signal.throwIfAborted();
+    const { promise, resolve, reject } = Promise.withResolvers<Socket>();
+    const waiting: Waiting = { signal, resolve, reject };
+    const onAbort = () => reject(signal.reason);
+    signal.addEventListener("abort", onAbort);
+    this.#waiting.add(waiting);
+    if (!this.#trying) void this.#try();
+    try {
+      return await promise;
+    } finally {
+      signal.removeEventListener("abort", onAbort);
+      this.#waiting.delete(waiting);
+    }
+  }
+
+  async #try(): Promise<void> {
+    this.#trying = true;
+    let refused = 1;
+    for (;;) {
+      if (refused > 0) await sleep(busyPauseMs);
+      const [first] = this.#waiting;
+      if (first === undefined) break;
+      try {
+        const socket = await this.#connect(this.#path, first.signal);
+        refused = 0;
+        if (first.signal.aborted) socket.destroy();
+        else first.resolve(socket);
+      } catch (error) {
+        if (!isFull(error)) first.reject(error);
+        else {
+          refused += 1;
+          if (refused < busyAttempts) continue;
+          for (const { reject } of this.#waiting) reject(tooBusy(error));
+          this.#waiting.clear();
+        }
+      }
+      this.#waiting.delete(first);
+    }
+    this.#trying = false;
+  }
+}
+
+function isFull(error: unknown): boolean {
+  return error instanceof Error && "code" in error && error.code === "EAGAIN";
+}
+
+function tooBusy(cause: unknown): Unavailable {
+  return new Unavailable("the agent of this sandbox takes no connections at the moment; try again", {
+    cause,
+    retryAfterS: 1,
+  });
 }
 
 /**
@@ -74,19 +154,5 @@ function connectOnce(path: string, signal: AbortSignal): Promise<Socket> {
     socket.off("error", onError);
     resolve(socket);
   });
-  return promise;
-}
-
-function pause(ms: number, signal: AbortSignal): Promise<void> {
-  const { promise, resolve, reject } = Promise.withResolvers<void>();
-  const onAbort = () => {
-    clearTimeout(timer);
-    reject(signal.reason);
-  };
-  const timer = setTimeout(() => {
-    signal.removeEventListener("abort", onAbort);
-    resolve();
-  }, ms);
-  signal.addEventListener("abort", onAbort, { once: true });
   return promise;
 }

@@ -307,6 +307,7 @@ function startRequest(spec: ExecSpec, options: { follow: boolean }): AgentReques
 /** `exec.stdin`: the reply comes when the command's agent has taken everything over. */
 class StdinWrite extends Operation {
   override readonly fresh = true;
+  override readonly lasting = true;
   readonly #settle = Promise.withResolvers<void>();
   readonly #data: Uint8Array;
 

@@ -24,6 +24,7 @@ const eventCostBytes = 128;
  * then the holder ends it by disposing.
  */
 export class ExecFollow extends Operation {
+  override readonly lasting = true;
   readonly #reply = Promise.withResolvers<unknown>();
   readonly #events: PushIterator<ExecEvent>;
   readonly #name: string;
@@ -101,6 +102,7 @@ export class ExecFollow extends Operation {
       this.#exited = true;
       this.#wakeInput();
       this.#events.push({ type: "exit", exit: execExitOf(value) });
+      this.expectEnd();
     } else if (name === "input") {
       this.#inputTaken = numberOf(value, "taken");
       this.#wakeInput();

@@ -15,6 +15,7 @@ const bodyHighWaterBytes = 512 * 1024;
  * one that has other bytes than its reply promised, because whoever reads it was told that many.
  */
 export class Download extends Operation {
+  override readonly lasting = true;
   readonly #reply = Promise.withResolvers<unknown>();
   readonly #lengthOf: (reply: unknown) => number | undefined;
   /** Bytes still to come; undefined while nothing is promised. */
@@ -77,6 +78,7 @@ export class Download extends Operation {
  */
 export class Upload extends Operation {
   override readonly fresh = true;
+  override readonly lasting = true;
   readonly #settle = Promise.withResolvers<unknown>();
   readonly #body: AsyncIterable<Uint8Array>;
   readonly #path: string;
@@ -130,6 +132,7 @@ export class Upload extends Operation {
 
 /** Changes below a path, until the signal aborts or the sandbox goes. */
 export class Watch extends Operation {
+  override readonly lasting = true;
   readonly #started = Promise.withResolvers<void>();
   readonly #changes = new PushIterator<FileChange>({
     onTake: () => this.#taken(),

@@ -1,4 +1,8 @@
+import { ProviderError } from "../../ports/errors.ts";
 import type { AgentConnection } from "./connection.ts";
+
+/** How long the end of an operation may follow its last word. */
+const endMs = 10_000;
 
 /**
  * One request and its answer, as callbacks. States: waiting (no frame yet), answered (reply seen), over (`onEnd` or
@@ -7,11 +11,18 @@ import type { AgentConnection } from "./connection.ts";
 export abstract class Operation {
   /** Whether the connection may be a reused one. Bodies cannot be repeated, so uploads take a fresh one. */
   readonly fresh: boolean = false;
+  /**
+   * Whether it is under way for as long as somebody reads, writes or waits for a command: many of them are no sign of an
+   * agent that does not keep up, and what is answered at once does not wait for them.
+   */
+  readonly lasting: boolean = false;
   /** The request was sent again, after a connection on which the agent may have taken it already. */
   sentAgain = false;
   protected connection: AgentConnection | null = null;
   #over = false;
   #signal: AbortSignal | null = null;
+  #whenOver: (() => void) | undefined;
+  #endTimer: NodeJS.Timeout | undefined;
   readonly #onAbort = () => this.cancel(this.#signal?.reason);
 
   abstract onReply(value: unknown): void;
@@ -29,6 +40,26 @@ export abstract class Operation {
 
   get over(): boolean {
     return this.#over;
+  }
+
+  /** Calls back when it is over; takes the place of an earlier callback. */
+  whenOver(callback: () => void): void {
+    this.#whenOver = callback;
+  }
+
+  /**
+   * Everything was said but the end, which comes with the last word: an agent that keeps it back holds a connection, and
+   * nobody waits for it any more.
+   */
+  protected expectEnd(): void {
+    queueMicrotask(() => {
+      if (this.#over || this.#endTimer !== undefined) return;
+      this.#endTimer = setTimeout(
+        () => this.cancel(new ProviderError("the agent did not end an operation")),
+        endMs,
+      );
+      this.#endTimer.unref();
+    });
   }
 
   /** The connection the request went out on. */
@@ -62,18 +93,22 @@ export abstract class Operation {
 
   end(): void {
     if (this.#over) return;
-    this.#over = true;
-    this.connection = null;
-    this.unguard();
+    this.#leave();
     this.onEnd();
   }
 
   fail(error: unknown): void {
     if (this.#over) return;
+    this.#leave();
+    this.onFailure(error);
+  }
+
+  #leave(): void {
     this.#over = true;
     this.connection = null;
     this.unguard();
-    this.onFailure(error);
+    clearTimeout(this.#endTimer);
+    this.#whenOver?.();
   }
 }
 
@@ -94,6 +129,7 @@ export class Call extends Operation {
   override onReply(value: unknown): void {
     this.unguard();
     this.#settle.resolve(value);
+    this.expectEnd();
   }
   protected override onEnd(): void {
     this.#settle.resolve(undefined);

@@ -6,6 +6,7 @@ import { Operation } from "./operation.ts";
 /** A TCP connection inside a sandbox, carried in `data` and `eof` frames. The signal counts until it is connected. */
 export class PortDial extends Operation {
   override readonly fresh = true;
+  override readonly lasting = true;
   readonly #connected = Promise.withResolvers<Duplex>();
   readonly #stream: Duplex;
   #answered = false;
