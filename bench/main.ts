@@ -9,6 +9,7 @@ import { printTable, type Row } from "./row.ts";
 import { dockerRows } from "./scenarios/docker.ts";
 import { nativeExec, prootExec } from "./scenarios/exec.ts";
 import { idleCost } from "./scenarios/idle.ts";
+import { sharedUse } from "./scenarios/shared.ts";
 import { controlPlane, nativeSpawn } from "./scenarios/spawn.ts";
 import { ndjsonStream, rawFiles } from "./scenarios/streams.ts";
 import { projectRoot } from "./service.ts";
@@ -22,6 +23,7 @@ const scenarios: Record<string, () => Promise<Row[]>> = {
   docker: dockerRows,
   proot: prootExec,
   mock: controlPlane,
+  shared: sharedUse,
 };
 
 const wanted = process.argv.slice(2);
