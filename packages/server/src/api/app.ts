@@ -126,7 +126,11 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   app.setNotFoundHandler(answerUnrouted);
   readJson(app);
   decorateCallerSignal(app, calls);
-  app.addHook("preClose", () => calls.drain(config.server.shutdownGraceMs));
+  app.addHook("preClose", async () => {
+    const endMs = performance.now() + config.server.shutdownGraceMs;
+    await calls.drain(config.server.shutdownGraceMs);
+    await options.execs.inputsGiven(endMs - performance.now());
+  });
   await app.register(cors, {
     origin: allowedOrigins(config, browsers),
     methods: ["GET", "HEAD", "POST", "PUT", "DELETE"],

@@ -96,8 +96,8 @@ export class BufferedExec {
       from: 0,
       lossless: true,
       input: spec.input,
+      stdin,
     });
-    if (stdin !== undefined) this.#follower.feed(follow, stdin);
     const stdout = new OutputCollector({ maxBytes: this.#maxOutputBytes });
     const stderr = new OutputCollector({ maxBytes: this.#maxOutputBytes });
     const owner = target.row.ownerId || target.row.id;

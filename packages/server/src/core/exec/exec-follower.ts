@@ -7,6 +7,7 @@ import type { ExecEvent, ExecExit, ExecView } from "../../ports/sandbox-operatio
 import type { ExecTarget } from "./exec-target.ts";
 import type { ExecReader, ExecTracker } from "./exec-tracker.ts";
 import { type FollowedEvent, LastingView } from "./lasting-view.ts";
+import type { WholeInputs } from "./whole-inputs.ts";
 
 /** A command that is followed. Iterate `events` once; `close` ends the reading, never the command itself. */
 export interface ExecFollow extends AsyncDisposable {
@@ -28,13 +29,15 @@ export class ExecFollower {
   readonly #tracker: ExecTracker;
   readonly #clock: Clock;
   readonly #logger: Logger;
+  readonly #wholeInputs: WholeInputs;
   /** Who has each named input now. */
   readonly #inputs = new Map<string, LastingView>();
 
-  constructor(options: { tracker: ExecTracker; clock: Clock; logger: Logger }) {
+  constructor(options: { tracker: ExecTracker; clock: Clock; logger: Logger; wholeInputs: WholeInputs }) {
     this.#tracker = options.tracker;
     this.#clock = options.clock;
     this.#logger = options.logger;
+    this.#wholeInputs = options.wholeInputs;
   }
 
   /**
@@ -49,7 +52,10 @@ export class ExecFollower {
     return { ...follow, events: this.#ending(target, follow.events, reading) };
   }
 
-  /** @param reading.from offset of the first byte wanted. @param reading.until for a view that is not to follow. */
+  /**
+   * @param reading.from offset of the first byte wanted. @param reading.until for a view that is not to follow.
+   * @param reading.stdin all of the command's input, which has the name `input`.
+   */
   follow(
     target: ExecTarget,
     reading: {
@@ -60,9 +66,10 @@ export class ExecFollower {
       lossless: boolean;
       until?: number;
       input?: string | undefined;
+      stdin?: Uint8Array | undefined;
     },
   ): ExecFollow {
-    const { view, reader, signal, from, lossless, until, input } = reading;
+    const { view, reader, signal, from, lossless, until, input, stdin } = reading;
     const { execId } = view;
     const key = inputKey(target.row.id, execId, input ?? "");
     const lasting = new LastingView({
@@ -84,13 +91,24 @@ export class ExecFollower {
         this.#logger.debug({ exec_id: execId, err: error }, "a view of a command did not close");
       }
     };
+    let exited = false;
+    const leaveInput =
+      stdin === undefined || input === undefined
+        ? undefined
+        : this.#wholeInputs.begin(target, { execId, input, data: stdin });
+    if (stdin !== undefined) void this.#feed(lasting, stdin, execId);
     const onAbort = () => void closeView();
     if (signal.aborted) onAbort();
     else signal.addEventListener("abort", onAbort, { once: true });
     return {
       execId,
       pid: view.pid,
-      events: this.#watched(target, { execId, events: lasting.events(), signal }),
+      events: this.#watched(target, {
+        execId,
+        events: lasting.events(),
+        signal,
+        onExit: () => (exited = true),
+      }),
       writeStdin: (data) => lasting.writeStdin(data),
       closeStdin: () => lasting.closeStdin(),
       watchInput: (listener) => lasting.watchInput(listener),
@@ -99,6 +117,7 @@ export class ExecFollower {
         if (this.#inputs.get(key) === lasting) this.#inputs.delete(key);
         reader.leave({ grace: !(signal.reason instanceof ShuttingDown) });
         await closeView();
+        leaveInput?.({ exited, taken: lasting.inputTaken });
       },
     };
   }
@@ -109,16 +128,13 @@ export class ExecFollower {
   }
 
   /** Gives a command all of its input while its output is read; one that ends without having read it all is fine. */
-  feed(follow: ExecFollow, stdin: Uint8Array): void {
-    const feed = async () => {
-      try {
-        if (stdin.length > 0) await follow.writeStdin(stdin);
-        await follow.closeStdin();
-      } catch (error) {
-        this.#logger.debug({ exec_id: follow.execId, err: error }, "standard input was not taken");
-      }
-    };
-    void feed();
+  async #feed(view: LastingView, stdin: Uint8Array, execId: ExecId): Promise<void> {
+    try {
+      if (stdin.length > 0) await view.writeStdin(stdin);
+      await view.closeStdin();
+    } catch (error) {
+      this.#logger.debug({ exec_id: execId, err: error }, "standard input was not taken");
+    }
   }
 
   async *#ending(
@@ -147,12 +163,15 @@ export class ExecFollower {
   /** The events of a view; an exit is told to the tracker, an abort of the signal throws its reason. */
   async *#watched(
     target: ExecTarget,
-    reading: { execId: ExecId; events: AsyncIterable<ExecEvent>; signal: AbortSignal },
+    reading: { execId: ExecId; events: AsyncIterable<ExecEvent>; signal: AbortSignal; onExit: () => void },
   ): AsyncGenerator<ExecEvent> {
-    const { execId, events, signal } = reading;
+    const { execId, events, signal, onExit } = reading;
     try {
       for await (const event of events) {
-        if (event.type === "exit") this.#tracker.sawExit(target.row.id, execId, event.exit);
+        if (event.type === "exit") {
+          onExit();
+          this.#tracker.sawExit(target.row.id, execId, event.exit);
+        }
         if (signal.aborted && event.type !== "exit") break;
         yield event;
       }

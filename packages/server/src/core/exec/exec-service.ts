@@ -13,6 +13,7 @@ import { ExecTracker } from "./exec-tracker.ts";
 import { OverBreaks } from "./over-breaks.ts";
 import type { RunningSandboxes } from "./running-sandboxes.ts";
 import { parseSignal } from "./signals.ts";
+import { WholeInputs } from "./whole-inputs.ts";
 
 export interface ExecServiceLimits {
   /** Of an owner's commands, as its quota stands now. */
@@ -32,6 +33,7 @@ export class ExecService implements Disposable {
   readonly #tracker: ExecTracker;
   readonly #overBreaks: OverBreaks;
   readonly #starter: ExecStarter;
+  readonly #wholeInputs: WholeInputs;
   readonly #follower: ExecFollower;
   readonly #attacher: ExecAttacher;
   readonly #buffered: BufferedExec;
@@ -49,20 +51,28 @@ export class ExecService implements Disposable {
     const tracker = new ExecTracker({ sandboxes, events, clock, logger, disconnectGraceMs });
     const overBreaks = new OverBreaks({ tracker, clock });
     const starter = new ExecStarter({ sandboxes, events, ids, logger, deadlinesOf, tracker, overBreaks });
-    const follower = new ExecFollower({ tracker, clock, logger });
+    const wholeInputs = new WholeInputs({ tracker, overBreaks, logger });
+    const follower = new ExecFollower({ tracker, clock, logger, wholeInputs });
     this.#sandboxes = sandboxes;
     this.#ids = ids;
     this.#clock = clock;
     this.#tracker = tracker;
     this.#overBreaks = overBreaks;
     this.#starter = starter;
+    this.#wholeInputs = wholeInputs;
     this.#follower = follower;
     this.#attacher = new ExecAttacher({ tracker, follower });
     this.#buffered = new BufferedExec({ sandboxes, clock, maxOutputBytes, starter, follower });
   }
 
   [Symbol.dispose](): void {
+    this.#wholeInputs[Symbol.dispose]();
     this.#tracker[Symbol.dispose]();
+  }
+
+  /** Resolves when the commands whose callers were cut off have the input that was given with them, and after `ms` at the latest. */
+  inputsGiven(ms: number): Promise<void> {
+    return this.#wholeInputs.given(ms);
   }
 
   /** Commands whose end was not seen yet. */
@@ -103,7 +113,7 @@ export class ExecService implements Disposable {
     });
     const startedAt = this.#clock.now();
     const { view, reader } = await this.#starter.start(target, spec, "exec_stream");
-    const follow = this.#follower.followToEnd(target, {
+    return this.#follower.followToEnd(target, {
       startedAt,
       view,
       reader,
@@ -111,9 +121,8 @@ export class ExecService implements Disposable {
       from: 0,
       lossless: true,
       input: spec.input,
+      stdin: typeof options.stdin === "boolean" ? undefined : options.stdin,
     });
-    if (typeof options.stdin !== "boolean") this.#follower.feed(follow, options.stdin);
-    return follow;
   }
 
   /** Starts a command that nobody needs to read. */

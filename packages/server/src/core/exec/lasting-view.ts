@@ -127,6 +127,11 @@ export class LastingView {
     this.#waitingWrites.clear();
   }
 
+  /** How much of the input has arrived; undefined: nobody knows. */
+  get inputTaken(): number | undefined {
+    return this.#inputTaken;
+  }
+
   get hasInput(): boolean {
     return !this.#inputLeft;
   }

@@ -121,12 +121,18 @@ export class ExecRegistry implements ExecOperations {
   async writeStdin(
     execId: ExecId,
     data: Uint8Array,
-    options: CallOptions & { close: boolean },
+    options: CallOptions & { close: boolean; input?: string },
   ): Promise<void> {
     const exec = this.#find(execId);
     if (exec.exit !== undefined) throw new Conflict(`exec "${execId}" has ended`);
-    if (!exec.input.isOpen) throw new Conflict(`the standard input of exec "${execId}" is closed`);
-    exec.input.write(data);
+    const named = options.input === undefined ? undefined : exec.inputs.join(options.input);
+    let taken = 0;
+    named?.watch((counted) => (taken = counted));
+    const missing = data.subarray(Math.min(taken, data.length));
+    if (!exec.input.isOpen && (missing.length > 0 || data.length === 0))
+      throw new Conflict(`the standard input of exec "${execId}" is closed`);
+    exec.input.write(missing);
+    named?.took(missing.length);
     if (options.close) exec.input.close();
   }
 

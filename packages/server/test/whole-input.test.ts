@@ -1,0 +1,70 @@
+import { describe, expect, test } from "vitest";
+import { eventually, said, TestClient } from "./support/http.ts";
+import { nativeHome } from "./support/native.ts";
+import { nativeMissing } from "./support/native-factory.ts";
+import { nativePlace } from "./support/native-place.ts";
+import { startTestServer } from "./support/test-server.ts";
+
+const skip = await nativeMissing();
+
+/** More than a sandbox takes of an input before the command reads it. */
+const stdin = "z".repeat(4_000_000);
+
+describe.skipIf(skip !== undefined)(
+  `an input given whole${skip === undefined ? "" : ` (skipped: ${skip})`}`,
+  () => {
+    test.each([false, true])(
+      "arrives whole though its caller has left (streamed: %s)",
+      async (stream) => {
+        await using place = await nativePlace();
+        const { client, server, id } = place;
+        const exec = `/api/v1/sandboxes/${id}/execs/ex-leaving000`;
+        const command = "while [ ! -e /tmp/go ]; do sleep 0.05; done; wc -c";
+        const caller = new AbortController();
+        const asked = fetch(`${server.url}/api/v1/sandboxes/${id}/exec`, {
+          method: "POST",
+          headers: { "content-type": "application/json" },
+          body: JSON.stringify({ command, stdin, stream, exec_id: "ex-leaving000" }),
+          signal: caller.signal,
+        }).catch(() => undefined);
+        await eventually(async () => ((await client.call("GET", exec)).status === 200 ? true : undefined));
+        if (stream) await asked;
+        caller.abort();
+        await asked;
+        const followed = client.call("GET", `${exec}/output?follow=true`);
+        expect((await client.exec(id, { command: "touch /tmp/go" })).status).toBe(200);
+        expect(said((await followed).text, "stdout").trim()).toBe(String(stdin.length));
+      },
+      60_000,
+    );
+
+    test("is handed over at a stop of the service", async () => {
+      const home = await nativeHome();
+      try {
+        const env = { ALCOVE_SERVER_SHUTDOWN_GRACE: "30s" };
+        const { dataDir } = home;
+        const start = () => startTestServer({ provider: async () => home.open(), dataDir, env });
+        let path = "";
+        {
+          await using first = await start();
+          const client = new TestClient(first.url);
+          const id = await client.spawn({ ttl: "10m" });
+          path = `/api/v1/sandboxes/${id}`;
+          const asked = client.exec(id, { command: "sleep 4; wc -c", stdin, exec_id: "ex-stopping00" });
+          const record = `${path}/execs/ex-stopping00`;
+          await eventually(async () =>
+            (await client.call("GET", record)).status === 200 ? true : undefined,
+          );
+          void asked.catch(() => undefined);
+        }
+        await using second = await start();
+        const client = new TestClient(second.url);
+        const followed = await client.call("GET", `${path}/execs/ex-stopping00/output?follow=true`);
+        expect(said(followed.text, "stdout").trim()).toBe(String(stdin.length));
+        await client.call("DELETE", path);
+      } finally {
+        await home.remove();
+      }
+    }, 60_000);
+  },
+);
