@@ -33,8 +33,6 @@ export function judge(
     /** Its runtime ended with the process that ran it. */
     endedWithProcess: boolean;
     now: Date;
-    /** Its row comes from an older store: what that says of the expiry was true once. */
-    outdated: boolean;
   },
 ): Finding {
   const { row, work } = entry;
@@ -42,7 +40,7 @@ export function judge(
   if (row.state === "creating") return { kind: "undo" };
   if (row.destroyRequested)
     return { kind: "destroy", reason: row.state === "expired" ? "expired" : "reconciled" };
-  if (facts.outdated && mayRun(row)) {
+  if (entry.outdated && mayRun(row)) {
     if (facts.runtime?.state === "running") return { kind: "adopt_longer" };
     if (facts.runtime?.state === "unreadable") return unreadable;
   }

@@ -172,6 +172,65 @@ describe("the first pass", () => {
     expect([...backend.runtimes.keys()]).toEqual([known, namesake, bare]);
   });
 
+  it("prune, extend and acquire do not take an older database's word for an expiry either", async () => {
+    const first = await life().start();
+    const ttlMs = 60_000;
+    const named = { ttlMs, name: "kept", ownerId: "ann" };
+    const [pruned, extended, acquired] = [
+      await first.spawn({ ttlMs }),
+      await first.spawn({ ttlMs }),
+      await first.spawn(named),
+    ];
+    await end(first);
+    await clock.advance(10 * ttlMs);
+    const provider = new ScriptedProvider({ backend });
+    let silent = true;
+    provider.hook = (step) => {
+      if (step === "inventory" && silent) throw new ProviderError("engine is down");
+    };
+    const recovery = { recovering: true, recovered: async () => undefined };
+    const h = new Harness({ store, clock, provider, recovery });
+    open.push(h);
+    h.reconciler.start();
+    await h.reconciler.ready;
+    await settle();
+    expect(await h.service.prune({ signal: forever })).toBe(0);
+    expect((await h.service.extend(extended.id, ttlMs, { signal: forever })).expiresAt).toEqual(
+      new Date(clock.now().getTime() + ttlMs),
+    );
+    expect(await h.service.acquire(named, { signal: forever })).toMatchObject({
+      sandbox: { id: acquired.id },
+      made: false,
+    });
+    silent = false;
+    // Sandboxes that did not answer are asked again.
+    await clock.advance(1_000);
+    await h.reconciler.reconcile();
+    await settle();
+    expect(await h.service.prune({ signal: forever })).toBe(0);
+    const left = (id: SandboxId) => h.service.running(id).row.expiresAt.getTime() - clock.now().getTime();
+    const lives = [left(pruned.id), left(extended.id), left(acquired.id)];
+    expect(lives).toEqual([testDefaults.ttlMs, ttlMs - 1_000, testDefaults.ttlMs]);
+    await clock.advance(ttlMs);
+    expect(await state(extended.id)).toBe("destroyed");
+    expect(backend.runtimes.size).toBe(2);
+  });
+
+  it("tells a sandbox of an older database no end that may have been put off, before its provider is heard", async () => {
+    const first = await life().start();
+    const row = await first.spawn({ ttlMs: 60_000 });
+    await end(first);
+    await clock.advance(600_000);
+    const provider = new ScriptedProvider({ backend });
+    provider.hook = (step, _runtimeId, signal) => (step === "inventory" ? hang(signal) : undefined);
+    const recovery = { recovering: true, recovered: async () => undefined };
+    const h = new Harness({ store, clock, provider, recovery });
+    open.push(h);
+    h.reconciler.start();
+    await h.service.locate(row.id, { signal: forever });
+    expect(backend.runtimes.get(row.runtimeId)?.expiresInMs).toBe(testDefaults.ttlMs + 300_000);
+  });
+
   it("an older database ends no sandbox that runs: it may have been extended since", async () => {
     const first = await life().start();
     const ttlMs = 60_000;

@@ -80,8 +80,6 @@ export class Reconciler implements AsyncDisposable {
   readonly #listed = new Set<RuntimeProvider>();
   /** Providers that did not answer when they were asked last, and what was logged of it. */
   readonly #unlisted = new Map<RuntimeProvider, string>();
-  /** Whose row an older store gave, until it is known whether they still run. */
-  readonly #outdated = new WeakSet<LiveSandbox>();
   readonly #background = new Set<Promise<void>>();
   readonly #closing = new AbortController();
   #loading: Promise<void> | undefined;
@@ -210,7 +208,7 @@ export class Reconciler implements AsyncDisposable {
     if (row === undefined || row.state === "destroyed" || live.get(id) !== undefined) return;
     const entry = live.add(row, registry.find(row));
     if (recovery?.recovering === true && mayRun(row)) {
-      this.#outdated.add(entry);
+      entry.outdated = true;
       // Its inventory says first whether the runtime still runs.
       const leastMs = clock.now().getTime() + recoveryPatienceMs;
       expiry.set(row.id, new Date(Math.max(row.expiresAt.getTime(), leastMs)));
@@ -258,7 +256,6 @@ export class Reconciler implements AsyncDisposable {
         ranBefore: ranBefore.has(entry.row.id),
         endedWithProcess: first && provider.inProcess === true && ranBefore.has(entry.row.id),
         now: this.#options.clock.now(),
-        outdated: this.#outdated.has(entry),
       });
     // Each is judged in its turn, from what memory says then.
     const actOn = (probes: boolean) => async (entry: LiveSandbox) => {
@@ -315,7 +312,6 @@ export class Reconciler implements AsyncDisposable {
         return;
       case "adopt_longer":
         await recover.prolong(entry);
-        this.#outdated.delete(entry);
         return this.#act(entry, { kind: "adopt" });
       case "vanished":
         await recover.vanished(entry, finding.why);

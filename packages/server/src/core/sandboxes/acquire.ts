@@ -2,6 +2,7 @@ import { abortable } from "../../platform/abortable.ts";
 import { type SandboxRow, Unavailable } from "../../ports/index.ts";
 import { NameTaken } from "../scheduling/admission.ts";
 import type { SandboxContext } from "./context.ts";
+import { hasTimeLeft } from "./live-sandboxes.ts";
 
 /** How often it is looked again before a name that changes hands all the time is given up. */
 const mostTurns = 64;
@@ -33,7 +34,8 @@ export async function acquireNamed(
     }
     const work = live.workOn(row.id);
     if (work !== undefined && work.kind !== "other") await live.finished(work, signal);
-    else if (lives(row, clock.now())) return { sandbox: row, made: false };
+    else if (lives(row, live.get(row.id)?.outdated === true, clock.now()))
+      return { sandbox: row, made: false };
     else await pause(clock, signal);
   }
   throw new Unavailable(
@@ -43,8 +45,8 @@ export async function acquireNamed(
 }
 
 /** Whether it can be used, now or once it answers again. */
-function lives(row: SandboxRow, now: Date): boolean {
-  return row.state !== "creating" && !row.destroyRequested && row.expiresAt > now;
+function lives(row: SandboxRow, outdated: boolean, now: Date): boolean {
+  return row.state !== "creating" && !row.destroyRequested && hasTimeLeft({ row, outdated }, now);
 }
 
 async function pause(clock: SandboxContext["clock"], signal: AbortSignal): Promise<void> {

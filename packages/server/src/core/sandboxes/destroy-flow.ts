@@ -9,7 +9,6 @@ import {
   ProviderError,
   type RuntimeId,
   type RuntimeProvider,
-  type SandboxRow,
   Unavailable,
 } from "../../ports/index.ts";
 import { destroyDeadlineMs, type SandboxContext } from "./context.ts";
@@ -48,7 +47,7 @@ export class DestroyFlow {
    */
   async destroy(
     id: string,
-    options: CallOptions & { reason: DestroyReason; unless?: (row: SandboxRow) => boolean },
+    options: CallOptions & { reason: DestroyReason; unless?: (entry: LiveSandbox) => boolean },
   ): Promise<boolean> {
     const { live, store, registry } = this.#context;
     let cancelled = false;
@@ -69,7 +68,7 @@ export class DestroyFlow {
         continue;
       }
       if (entry !== undefined) {
-        if (options.unless?.(entry.row) === true) return false;
+        if (options.unless?.(entry) === true) return false;
         await abortable(this.begin(entry, options.reason), options.signal);
         return true;
       }

@@ -2,7 +2,13 @@ import { abortable } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import { type CallOptions, Conflict, RuntimeGone, type SandboxRow } from "../../ports/index.ts";
 import { callDeadlineMs, expiresInMs, type SandboxContext } from "./context.ts";
-import { type LiveSandbox, notRunning, sandboxNotFound, workerUnavailable } from "./live-sandboxes.ts";
+import {
+  hasTimeLeft,
+  type LiveSandbox,
+  notRunning,
+  sandboxNotFound,
+  workerUnavailable,
+} from "./live-sandboxes.ts";
 import type { RecoverFlow } from "./recover-flow.ts";
 import { logSandbox } from "./sandbox-log.ts";
 import { checkTtl } from "./spawn-plan.ts";
@@ -64,11 +70,12 @@ export class ExtendFlow {
     const { row } = entry;
     const now = clock.now();
     const extendable = row.state === "running" || row.state === "unhealthy";
-    if (!extendable || row.destroyRequested || row.expiresAt <= now) throw notExtendable(row);
+    if (!extendable || row.destroyRequested || !hasTimeLeft(entry, now)) throw notExtendable(row);
     const change = { expiresAt: new Date(now.getTime() + ttlMs), updatedAt: now };
     const moved = await store.sandboxes.update(row.id, extendableStates, change, this.#context.fence);
     if (moved === undefined) throw notExtendable(row);
     entry.row = moved;
+    entry.outdated = false;
     expiry.set(moved.id, moved.expiresAt);
   }
 

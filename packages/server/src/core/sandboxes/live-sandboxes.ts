@@ -34,6 +34,8 @@ export interface LiveSandbox {
   work: Work | undefined;
   /** Questions in a row that it did not answer. */
   failedProbes: number;
+  /** Its row comes from an older store: what that says of the expiry was true once, and it may have been extended since. */
+  outdated: boolean;
 }
 
 type Entry = LiveSandbox & { runtimeId: RuntimeId; readonly proposedId: RuntimeId };
@@ -76,6 +78,7 @@ export class LiveSandboxes {
       operations: undefined,
       work: undefined,
       failedProbes: 0,
+      outdated: false,
     };
     this.#byId.set(row.id, entry);
     this.#byRuntime.set(runtimeId, entry);
@@ -208,6 +211,11 @@ export class LiveSandboxes {
     }
     throw notRunning(row);
   }
+}
+
+/** Whether its time has not come, as far as that is known. */
+export function hasTimeLeft({ row, outdated }: Pick<LiveSandbox, "row" | "outdated">, now: Date): boolean {
+  return row.state !== "expired" && (outdated || row.expiresAt > now);
 }
 
 export function sandboxGone(row: SandboxRow): NotFound {

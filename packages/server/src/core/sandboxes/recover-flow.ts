@@ -111,6 +111,7 @@ export class RecoverFlow {
     const expiresAt = new Date(now.getTime() + defaults.ttlMs);
     if (entry.work !== undefined) return;
     if (entry.row.expiresAt >= expiresAt) {
+      entry.outdated = false;
       expiry.set(entry.row.id, entry.row.expiresAt);
       return;
     }
@@ -124,6 +125,7 @@ export class RecoverFlow {
       );
       if (row === undefined) return;
       entry.row = row;
+      entry.outdated = false;
       expiry.set(row.id, row.expiresAt);
       logSandbox(
         logger,
@@ -221,6 +223,7 @@ export class RecoverFlow {
       );
       if (row === undefined) return;
       entry.row = row;
+      entry.outdated = false;
       live.stop(entry);
       queue.capacityFreed(row.ownerId);
       const data = { provider: row.provider, error: row.error };
@@ -245,7 +248,7 @@ export class RecoverFlow {
       entry.row = row;
       const mayRun = row.state === "running" || row.state === "unhealthy";
       if (!mayRun || row.destroyRequested) live.stop(entry);
-      if (row.state !== "creating") expiry.set(row.id, row.expiresAt);
+      if (row.state !== "creating" && !entry.outdated) expiry.set(row.id, row.expiresAt);
     });
   }
 
@@ -292,7 +295,10 @@ export class RecoverFlow {
 
   async #tellExpiry(entry: LiveSandbox, operations: SandboxOperations): Promise<void> {
     using deadline = deadlineAfter(probeDeadlineMs, this.#closing.signal);
-    const lifeMs = expiresInMs(entry.row, this.#context);
+    const leftMs = expiresInMs(entry.row, this.#context);
+    const { defaults, deadmanGraceMs } = this.#context;
+    // `prolong` gives it as much, once its provider says that it runs.
+    const lifeMs = entry.outdated ? Math.max(leftMs, defaults.ttlMs + deadmanGraceMs) : leftMs;
     await abortable(operations.setExpiry(lifeMs, deadline), deadline.signal);
   }
 

@@ -22,7 +22,14 @@ import type { ExtendFlow } from "./extend-flow.ts";
 import type { FailedSandboxes } from "./failed-sandboxes.ts";
 import { hashInput, type IdempotentSpawns, type SpawnClaim } from "./idempotency.ts";
 import { type ListOptions, type ListPage, type ListRequest, listSandboxes } from "./listing.ts";
-import { type RunningSandbox, type SandboxListener, sandboxGone, sandboxNotFound } from "./live-sandboxes.ts";
+import {
+  hasTimeLeft,
+  type LiveSandbox,
+  type RunningSandbox,
+  type SandboxListener,
+  sandboxGone,
+  sandboxNotFound,
+} from "./live-sandboxes.ts";
 import type { SandboxDirectory } from "./sandbox-directory.ts";
 import type { OnStage, SpawnFlow } from "./spawn-flow.ts";
 import { checkSpawn, checkTtl, planSpawn, type SpawnInput, type SpawnPlan } from "./spawn-plan.ts";
@@ -179,12 +186,11 @@ export class SandboxService implements AsyncDisposable {
   async prune(options: CallOptions & { ownerId?: string }): Promise<number> {
     const { live, clock, logger } = this.#context;
     await this.#directory.loaded(options);
-    const lives = ({ state, expiresAt }: SandboxRow) =>
-      state !== "expired" && expiresAt.getTime() > clock.now().getTime();
+    const lives = (entry: LiveSandbox) => hasTimeLeft(entry, clock.now());
     const ofOwner = ({ ownerId }: SandboxRow) => options.ownerId === undefined || options.ownerId === ownerId;
     const due = live
       .all()
-      .filter(({ work, row }) => work?.kind !== "reserving" && !lives(row) && ofOwner(row));
+      .filter((entry) => entry.work?.kind !== "reserving" && !lives(entry) && ofOwner(entry.row));
     let pruned = await this.#failed.sweep(options);
     await boundedParallel(due, parallelDestroys, async ({ row }) => {
       try {
