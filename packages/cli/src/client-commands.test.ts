@@ -605,7 +605,7 @@ describe("cp", () => {
       route.endsWith("/stat")
         ? { status: 404, json: { code: "not_found", message: "?" } }
         : { headers: { "content-length": "100" }, chunks: ["abc", null] };
-    expect((await run("cp", "sb-a:/x", "copy")).code).toBe(1);
+    expect((await run("cp", "sb-a:/x", "copy")).code).toBe(6);
     await expect(readFile(path.join(dir, "copy"))).rejects.toThrow("ENOENT");
   });
 

@@ -246,6 +246,103 @@ describe("AlcoveClient", () => {
     endless.destroy();
   });
 
+  test("a refusal ends the sending of a body", async () => {
+    handle = (_request, response) => void response.writeHead(413).end('{"code":"too_large"}');
+    using client = new AlcoveClient({ url });
+    const body = new Readable({ read: () => undefined });
+    body.push("begins");
+    await expect(client.files.write("sb-a", "/x", body)).rejects.toMatchObject({ code: "too_large" });
+    if (!body.closed) await new Promise((resolve) => body.once("close", resolve));
+  });
+
+  describe("a body that fails", () => {
+    const broken = new Error("the disk is gone");
+    test.each([
+      ["at once", () => Readable.from(failing()), broken],
+      ["after a while", () => Readable.from(failing(Buffer.alloc(65_536))), broken],
+      ["before the call", () => new Readable().destroy(broken), broken],
+      ["by closing early", closing, expect.objectContaining({ code: "ERR_STREAM_PREMATURE_CLOSE" })],
+    ])("%s fails the call with its own error", async (_, body, error) => {
+      handle = (request) => void request.resume().on("error", () => undefined);
+      using client = new AlcoveClient({ url });
+      // biome-ignore lint/suspicious/noEmptyBlockStatements: one that failed before nobody listened.
+      const sent = body().on("error", () => {});
+      await expect(client.files.write("sb-a", "/x", sent)).rejects.toEqual(error);
+    });
+
+    async function* failing(...before: Buffer[]): AsyncGenerator<Buffer> {
+      yield* before;
+      throw broken;
+    }
+    function closing(): Readable {
+      const body = new Readable({ read: () => undefined });
+      body.push("some");
+      setTimeout(() => body.destroy(), 20);
+      return body;
+    }
+
+    test("together with its call is cancelled", async () => {
+      const controller = new AbortController();
+      handle = (request) => void request.on("error", () => undefined).once("data", () => controller.abort());
+      using client = new AlcoveClient({ url });
+      const { signal } = controller;
+      const body = new Readable({ read: () => undefined, signal });
+      body.push("some");
+      await expect(client.files.write("sb-a", "/x", body, { signal })).rejects.toMatchObject({
+        code: "cancelled",
+      });
+    });
+  });
+
+  describe("a stream that breaks off", () => {
+    const streams: Record<
+      string,
+      (client: AlcoveClient, signal?: AbortSignal) => Promise<AsyncIterable<unknown>>
+    > = {
+      execStream: async (client, signal) =>
+        (await client.execStream("sb-a", { command: "x" }, { ...(signal && { signal }) })).chunks,
+      execOutput: (client, signal) =>
+        client.execOutput("sb-a", "ex-a", { follow: true, ...(signal && { signal }) }),
+      "files.read": async (client, signal) =>
+        (await client.files.read("sb-a", "/a", { ...(signal && { signal }) })).body,
+      "files.readArchive": (client, signal) =>
+        client.files.readArchive("sb-a", "/a", { ...(signal && { signal }) }),
+      "files.watch": (client, signal) => client.files.watch("sb-a", "/a", { ...(signal && { signal }) }),
+    };
+    const drain = async (items: AsyncIterable<unknown>) => {
+      for await (const _ of items);
+    };
+
+    test.each(Object.entries(streams))("%s tells that it was cut", async (_, open) => {
+      handle = (_request, response) => {
+        response.writeHead(200, { "content-length": "100" });
+        response.write("\n", () => response.destroy());
+      };
+      using client = new AlcoveClient({ url });
+      const stream = await open(client);
+      await expect(drain(stream)).rejects.toMatchObject({
+        name: "AlcoveError",
+        code: "cut",
+        status: 0,
+      });
+    });
+
+    test.each(Object.entries(streams))("%s tells that it was cancelled", async (_, open) => {
+      handle = (_request, response) => void response.writeHead(200).write("\n");
+      using client = new AlcoveClient({ url });
+      const controller = new AbortController();
+      const reason = new Error("enough");
+      const stream = await open(client, controller.signal);
+      const drained = expect(drain(stream)).rejects.toMatchObject({
+        name: "AlcoveError",
+        code: "cancelled",
+        cause: reason,
+      });
+      controller.abort(reason);
+      await drained;
+    });
+  });
+
   test.each(["ftp://x", "nonsense", "127.0.0.1:7423"])("%j is no address", (wrong) => {
     expect(() => new AlcoveClient({ url: wrong })).toThrow("is not a URL such as");
   });

@@ -1,6 +1,6 @@
 import { setTimeout as pause } from "node:timers/promises";
 import type { Event } from "@alcove/wire";
-import { AlcoveError } from "./errors.ts";
+import { AlcoveError, clientError } from "./errors.ts";
 import { parse, readEvents } from "./lines.ts";
 import type { Transport } from "./transport.ts";
 
@@ -66,7 +66,7 @@ async function* oneConnection(
     timeoutMs: connectMs,
     signal: filter.signal,
   });
-  response.setTimeout(silenceMs, () => response.destroy(new Error("the event stream fell silent")));
+  response.setTimeout(silenceMs, () => response.destroy(clientError("cut", "the event stream fell silent")));
   for await (const message of readEvents(response, { id: opened })) {
     const event: Event = parse(message.data);
     yield event;

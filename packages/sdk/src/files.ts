@@ -7,7 +7,10 @@ interface FileCallOptions {
   signal?: AbortSignal;
 }
 
-/** Files of sandboxes; paths are absolute inside. Methods throw AlcoveError. */
+/**
+ * Files of sandboxes; paths are absolute inside. Methods throw AlcoveError, and so do streams that break off; but a body of
+ * yours that fails fails its call with its own error.
+ */
 export class FilesClient {
   readonly #transport: Transport;
 

@@ -1,6 +1,5 @@
 import type http from "node:http";
-import type { Readable } from "node:stream";
-import { pipeline } from "node:stream/promises";
+import { finished, pipeline, type Readable } from "node:stream";
 import { AlcoveError, clientError } from "./errors.ts";
 
 /** Why no connection was made, in words. */
@@ -38,6 +37,7 @@ export interface Call {
   query?: Query;
   headers?: Readonly<Record<string, string>>;
   json?: unknown;
+  /** A stream that fails fails the call with its own error. */
   body?: Readable | Uint8Array;
   signal?: AbortSignal | undefined;
   /** Until the head of the answer; undefined: as long as it takes. */
@@ -141,18 +141,21 @@ export class Transport implements Disposable {
 
   /** The answer, unread, once it is known to be a success. The body must be read or destroyed. @throws AlcoveError */
   async send(call: Call): Promise<http.IncomingMessage> {
-    const { request, response } = this.#open(call);
     const { body } = call;
-    if (body !== undefined && !(body instanceof Uint8Array)) {
-      // A refusal can come before the body is through; whichever ends first decides.
-      pipeline(body, request).catch((error: unknown) => {
-        request.destroy(error instanceof Error ? error : new Error(String(error)));
-      });
+    if (body !== undefined && !(body instanceof Uint8Array) && body.destroyed) {
+      throw body.errored ?? new Error("the body was read or closed before it was sent");
     }
-    const answer = await response;
+    const { request, response } = this.#open(call);
+    const sending =
+      body === undefined || body instanceof Uint8Array ? undefined : sendBody(body, request, call.signal);
+    // A refusal can come before the body is through; whichever ends first decides.
+    const answer = await (sending === undefined ? response : Promise.race([response, sending]));
     const status = answer.statusCode ?? 0;
-    if (status >= 200 && status < 300) return answer;
-    throw await refusal(answer, call);
+    if (status >= 200 && status < 300) return tellingWhy(answer, call);
+    const refused = await refusal(answer, call);
+    // Nobody reads what is left of the body.
+    if (!request.writableFinished) request.destroy();
+    throw refused;
   }
 
   #open(call: Call): { request: http.ClientRequest; response: Promise<http.IncomingMessage> } {
@@ -204,13 +207,55 @@ export class Transport implements Disposable {
   #translate(error: unknown, call: Call, connected: boolean): AlcoveError {
     const { signal, method, path } = call;
     if (error instanceof AlcoveError) return error;
-    if (signal?.aborted) return clientError("cancelled", "the call was cancelled", signal.reason);
+    if (signal?.aborted) return cancelled(signal);
     if (connected) {
       const message = `${method} ${path}: the connection to ${this.baseUrl.href} broke before an answer; whether it was done is not known`;
       return clientError("cut", message, error);
     }
     return unreachable(this.baseUrl, error);
   }
+}
+
+/** Sends the body. @returns what rejects when the body fails by itself; what happens to the request is told by the request. */
+function sendBody(
+  body: Readable,
+  request: http.ClientRequest,
+  signal: AbortSignal | undefined,
+): Promise<never> {
+  return new Promise((_, reject) => {
+    let requestFailed = false;
+    request.once("error", () => {
+      requestFailed = true;
+    });
+    // Before the pipeline, which ends the one when the other fails.
+    finished(body, { writable: false }, (error) => {
+      if (!error || requestFailed || request.destroyed) return;
+      reject(signal?.aborted ? cancelled(signal) : error);
+    });
+    pipeline(body, request, (error) => {
+      if (error) request.destroy();
+    });
+  });
+}
+
+/**
+ * An answer that breaks off tells it as an AlcoveError to whoever reads it. Node destroys it with an error of its own then,
+ * which is translated here and not by a stream behind it, through which every byte would have to go.
+ */
+function tellingWhy(answer: http.IncomingMessage, call: Call): http.IncomingMessage {
+  const destroy = answer.destroy.bind(answer);
+  answer.destroy = (error) => destroy(error === undefined ? error : brokenOff(error, call.signal));
+  return answer;
+}
+
+function cancelled(signal: AbortSignal): AlcoveError {
+  return clientError("cancelled", "the call was cancelled", signal.reason);
+}
+
+function brokenOff(error: unknown, signal: AbortSignal | undefined): AlcoveError {
+  if (error instanceof AlcoveError) return error;
+  if (signal?.aborted) return cancelled(signal);
+  return clientError("cut", "the connection broke before the answer was complete", error);
 }
 
 function parseUrl(text: string): URL | null {
@@ -277,8 +322,7 @@ async function readText(response: http.IncomingMessage, maxBytes: number): Promi
       chunks.push(chunk);
     }
   } catch (error) {
-    if (error instanceof AlcoveError) throw error;
-    throw clientError("cut", "the connection broke before the answer was complete", error);
+    throw brokenOff(error, undefined);
   }
   return Buffer.concat(chunks).toString("utf8");
 }

@@ -58,9 +58,8 @@ async function follow(stream: {
       await write(chunk.stream === "stdout" ? process.stdout : process.stderr, bytes);
     }
   } catch (error) {
-    if (error instanceof AlcoveError) throw error;
-    const why = error instanceof Error ? error.message : String(error);
-    cause = new AlcoveError({ status: 0, code: "cut", message: `the connection broke: ${why}` });
+    if (!(error instanceof AlcoveError) || error.code !== "cut") throw error;
+    cause = error;
   }
   if (execId === undefined) throw cause;
   tellBroken(execId);
