@@ -25,9 +25,12 @@ import { thisMachine } from "./platform/this-machine.ts";
 import type { Store } from "./ports/store.ts";
 
 const destroyAllDeadlineMs = 60_000;
-/** What all answers that are put together before they are sent may take at once, and how long one waits for its part. */
+/** What all answers that are put together before they are sent, and all bodies, may take at once. */
 const bufferedAnswersBytes = 256 * 1_048_576;
-const answerWaitMs = 10_000;
+/** Four of the largest bodies. */
+const bodiesBytes = 256 * 1_048_576;
+/** How long one waits for its part. */
+const roomWaitMs = 10_000;
 
 export interface ControlPlane {
   /** Not listening yet. */
@@ -126,8 +129,17 @@ export async function openControlPlane(options: {
     answers: new AnswerBudget({
       // Two streams of a command, in three copies, are within one owner's half.
       totalBytes: Math.max(bufferedAnswersBytes, 12 * config.exec.maxOutputBytes),
-      waitMs: answerWaitMs,
+      waitMs: roomWaitMs,
       clock: systemClock,
+    }),
+    bodies: new AnswerBudget({
+      totalBytes: bodiesBytes,
+      waitMs: roomWaitMs,
+      clock: systemClock,
+      refusals: {
+        tooLarge: (bytes) => `the body would take more than ${bytes} bytes; upload contents raw`,
+        full: "bodies that others send fill the memory there is for them; try again, or upload contents raw",
+      },
     }),
     events,
     keys,

@@ -13,13 +13,13 @@ import { accessOf, checkAccess } from "./access.ts";
 import { AccessLog } from "./access-log.ts";
 import { AuditTrail } from "./audit-trail.ts";
 import { authenticate, authenticateByTicket, chooseProtocol } from "./auth.ts";
+import { usualBodyBytes } from "./body-limits.ts";
 import { BrowserGuard } from "./browser-guard.ts";
 import { docsPage } from "./docs-page.ts";
 import { errorHandler, httpStatus, pathOf, toDomainError } from "./error-map.ts";
-import { parseBody } from "./json-body.ts";
+import { JsonBodies } from "./json-bodies.ts";
 import { openapiDocument } from "./openapi.ts";
 import { RequestLimit } from "./rate-limit.ts";
-import { encodingRefusal } from "./raw-body.ts";
 import { CallsUnderWay, decorateCallerSignal, requestIds } from "./request-context.ts";
 import { RouteTable } from "./route-table.ts";
 import { auditRoutes } from "./routes/audit.ts";
@@ -39,7 +39,6 @@ import type { ApiOptions } from "./services.ts";
 import { validatorCompiler } from "./validation.ts";
 
 const prefix = "/api/v1";
-const jsonLimitBytes = 32 * 1_048_576;
 const wsMessageLimitBytes = 4 * 1_048_576;
 const keepAliveMs = 75_000;
 const headersDeadlineMs = 60_000;
@@ -75,7 +74,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
     childLoggerFactory: (parent) => parent,
     genReqId: requestIds(),
     requestIdHeader: false,
-    bodyLimit: jsonLimitBytes,
+    bodyLimit: usualBodyBytes,
     trustProxy: config.server.trustedProxies.length > 0 ? config.server.trustedProxies : false,
     keepAliveTimeout: keepAliveMs,
     connectionTimeout: 0,
@@ -124,7 +123,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
     else answerError(error, request, reply);
   });
   app.setNotFoundHandler(answerUnrouted);
-  readJson(app);
+  new JsonBodies({ budget: options.bodies, clock: options.clock }).attach(app);
   decorateCallerSignal(app, calls);
   app.addHook("preClose", async () => {
     const endMs = performance.now() + config.server.shutdownGraceMs;
@@ -271,23 +270,6 @@ function limitConnections(
 function nameRequests(app: RouteApp): void {
   app.addHook("onRequest", (request, _reply, done) => withinRequest(request.id, done));
   app.addHook("preValidation", (request, _reply, done) => withinRequest(request.id, done));
-}
-
-/** An empty body is no body; the rest is JSON in which nothing poses as a prototype. */
-function readJson(app: RouteApp): void {
-  app.removeAllContentTypeParsers();
-  app.addContentTypeParser("application/json", { parseAs: "string" }, (request, body, done) => {
-    const refused = encodingRefusal(request);
-    if (refused !== undefined) return done(refused);
-    if (body === "") return done(null, undefined);
-    let value: unknown;
-    try {
-      value = parseBody(body as string);
-    } catch (error) {
-      return done(error as Error);
-    }
-    done(null, value);
-  });
 }
 
 /** A value left empty is not given. */

@@ -50,9 +50,7 @@ function fromFastify(error: FastifyError): DomainError {
   if (error.validation !== undefined) return new BadRequest(validationMessage(error), { cause: error });
   switch (error.statusCode) {
     case 413:
-      return new DomainError("too_large", "the body is larger than the limit of 32 MiB; use the raw upload", {
-        cause: error,
-      });
+      return new DomainError("too_large", "the body is too large", { cause: error });
     case 415:
       return new DomainError(
         "unsupported_media_type",

@@ -1,6 +1,7 @@
 import { ErrorBody, ExecStreamChunk, WsClientMessage, WsServerMessage } from "@alcove/wire";
 import type { FastifySchema, RouteOptions } from "fastify";
 import { ownOperation } from "./access.ts";
+import { limitText, usualBodyBytes } from "./body-limits.ts";
 import { operationNotes } from "./operation-notes.ts";
 import { plainSchema } from "./validation.ts";
 
@@ -106,13 +107,19 @@ const descriptions: Readonly<Record<number, string>> = {
   404: "There is no such thing.",
   408: "It took too long.",
   409: "It cannot be done in the state things are in.",
-  413: "The body, or the answer, is too large.",
   415: "The Content-Type is not supported here.",
   429: "A limit is reached, of this or of requests; Retry-After says when waiting helps.",
   500: "The service or its backend failed; the log has it under the request id.",
   503: "Not now: try again.",
   507: "The disk is full.",
 };
+
+/** What is too large for a route, with the limit of its JSON bodies. */
+function tooLargeText(route: RouteOptions, schema: FastifySchema): string {
+  if (schema.openapi?.requestContent !== undefined) return "The body is larger than files.max_upload.";
+  if (schema.body === undefined) return "The answer is too large.";
+  return `The body is larger than ${limitText(route.bodyLimit ?? usualBodyBytes)}, or the answer is too large.`;
+}
 
 /** Every status a route can refuse with. */
 function refusals(route: RouteOptions, schema: FastifySchema): number[] {
@@ -144,7 +151,10 @@ function responsesOf(route: RouteOptions, schema: FastifySchema, refs: SchemaRef
   }
   const error = { "application/json": { schema: { $ref: "#/components/schemas/Error" } } };
   for (const status of refusals(route, schema))
-    responses[status] ??= { description: descriptions[status], content: error };
+    responses[status] ??= {
+      description: status === 413 ? tooLargeText(route, schema) : descriptions[status],
+      content: error,
+    };
   return responses;
 }
 

@@ -28,6 +28,8 @@ export interface ApiServices {
   templates: Templates;
   audit: AuditLog;
   answers: AnswerBudget;
+  /** Of JSON bodies that are read and used. */
+  bodies: AnswerBudget;
   rateLimits: RateLimits;
   keys: KeyRing;
   tickets: Tickets;

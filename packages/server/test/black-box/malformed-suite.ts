@@ -53,7 +53,7 @@ export function malformedSuite(on: Subject): void {
     ["unknown fields without end", () => `{${'"":1,'.repeat(1_000_000)}"a":1}`],
     ["hidden prototypes", () => `${'{"__pr\\u006fto__":'.repeat(300_000)}1${"}".repeat(300_000)}`],
   ])("a body of %s is refused before it is parsed", async (_name, body) => {
-    const { status, json } = await on.client.call("POST", "/api/v1/sandboxes", body());
+    const { status, json } = await on.client.call("POST", `/api/v1/sandboxes/${on.sandbox}/exec`, body());
     expect([status, json.code]).toEqual([400, "bad_request"]);
     expect(json.message).toContain("the body is more than any request needs: it ");
   });
@@ -165,7 +165,7 @@ export function malformedSuite(on: Subject): void {
     expect(logs.status).toBe(200);
   });
 
-  test("a body of another type is 415, one above 32 MiB 413", async () => {
+  test("a body of another type is 415, one above what its route takes 413, and the refusal says how much that is", async () => {
     const xml = await on.client.call("POST", "/api/v1/sandboxes", "<a/>", { "content-type": "text/xml" });
     expect([xml.status, xml.json.code]).toEqual([415, "unsupported_media_type"]);
     const large = await on.client.call(
@@ -174,6 +174,18 @@ export function malformedSuite(on: Subject): void {
       JSON.stringify({ path: "/tmp/large", content: "x".repeat(33 * 1_048_576) }),
     );
     expect([large.status, large.json.code]).toEqual([413, "too_large"]);
+    expect(large.json.message).toMatch(
+      / 32 MiB that POST \/api\/v1\/sandboxes\/:id\/files takes; PUT the bytes/,
+    );
+    const spawn = await on.client.call(
+      "POST",
+      "/api/v1/sandboxes",
+      `{"image":"${"x".repeat(2 * 1_048_576)}"}`,
+    );
+    expect([spawn.status, spawn.json.code]).toEqual([413, "too_large"]);
+    expect(spawn.json.message).toMatch(
+      / 2 MiB that POST \/api\/v1\/sandboxes takes; no request here needs more/,
+    );
   });
 
   test.each([

@@ -19,6 +19,7 @@ import type { ExecService } from "../../core/exec/exec-service.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { TimedOut } from "../../ports/errors.ts";
 import { answered } from "../answers.ts";
+import { takesContents } from "../body-limits.ts";
 import { decodeContent, defined } from "../parse.ts";
 import { presentExec, presentOutcome } from "../present.ts";
 import { sendJson } from "../send-json.ts";
@@ -54,6 +55,7 @@ export function execRoutes(
   app.route({
     method: "POST",
     url: "/sandboxes/:id/exec",
+    ...takesContents("upload it as a file, or send the input over a WebSocket"),
     schema: {
       tags,
       operationId: "exec",
@@ -102,6 +104,7 @@ export function execRoutes(
   app.route({
     method: "POST",
     url: "/sandboxes/:id/execs",
+    ...takesContents("upload it as a file, or send the input in parts"),
     schema: {
       tags,
       operationId: "startExec",
@@ -178,6 +181,7 @@ export function execRoutes(
   app.route({
     method: "POST",
     url: "/sandboxes/:id/execs/:execId/stdin",
+    ...takesContents("send it in parts"),
     schema: {
       tags,
       operationId: "writeExecStdin",

@@ -13,6 +13,7 @@ import type { FileService } from "../../core/files/file-service.ts";
 import { parseMode } from "../../core/files/paths.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { answered } from "../answers.ts";
+import { takesContents } from "../body-limits.ts";
 import { decodeContent, defined, given } from "../parse.ts";
 import { presentFile } from "../present.ts";
 import { type ServerSentEvent, sendEventStream } from "../streams/sse.ts";
@@ -48,6 +49,7 @@ export function fileRoutes(
   app.route({
     method: "POST",
     url: "/sandboxes/:id/files",
+    ...takesContents("PUT the bytes to the same path, which takes any size"),
     schema: {
       tags,
       operationId: "writeFile",

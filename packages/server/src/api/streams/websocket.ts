@@ -8,7 +8,7 @@ import type { Logger } from "../../platform/logger.ts";
 import { BadRequest } from "../../ports/errors.ts";
 import type { ExecId } from "../../ports/ids.ts";
 import { toDomainError } from "../error-map.ts";
-import { Excessive, refuseExcess } from "../json-body.ts";
+import { Excessive, parseJson } from "../json-body.ts";
 import { decodeContent, defined } from "../parse.ts";
 import type { CallUnderWay } from "../request-context.ts";
 import { execInput } from "../routes/exec-input.ts";
@@ -356,19 +356,10 @@ export class WebSocketExec {
 }
 
 function parseMessage(data: Buffer): WsClientMessage {
-  const value = parseJson(data.toString("utf8"));
+  const value = parseJson("the message", data);
   const type = value !== null && typeof value === "object" && "type" in value ? value.type : undefined;
   const check = typeof type === "string" && Object.hasOwn(checks, type) ? checks[type] : undefined;
   if (check === undefined)
     throw new BadRequest(`type of the message must be one of ${messageTypes.join(", ")}`);
   return check(value);
-}
-
-function parseJson(text: string): unknown {
-  refuseExcess("the message", text);
-  try {
-    return JSON.parse(text);
-  } catch (error) {
-    throw new BadRequest("the message is not JSON", { cause: error });
-  }
 }

@@ -2,7 +2,7 @@ import type { Clock } from "../../ports/clock.ts";
 import { TooLarge, Unavailable } from "../../ports/errors.ts";
 
 /** An answer smaller than this is nobody's worry: there are as many as there are callers. */
-const freeBytes = 64 * 1024;
+export const freeBytes = 64 * 1024;
 
 /** Memory that one answer holds, from its first bytes until its caller has taken them. */
 export interface Answer {
@@ -10,7 +10,7 @@ export interface Answer {
   readonly bytes: number;
   /**
    * Asks for memory before it is used.
-   * @param owner whose answer it is: one owner cannot have all of the budget.
+   * @param owner whose answer it is: one owner cannot have all of the budget. Empty for nobody's: then it is its caller's.
    * @param bytes all that the answer takes from now on.
    * @returns a promise only when it has to wait. It rejects with Unavailable when nothing became free in time.
    */
@@ -25,21 +25,40 @@ interface Waiter {
   grant: () => void;
 }
 
+/** What is said of something that does not fit. */
+export interface BudgetRefusals {
+  tooLarge: (shareBytes: number) => string;
+  full: string;
+}
+
+const ofAnswers: BudgetRefusals = {
+  tooLarge: (bytes) => `the answer would take more than ${bytes} bytes; ask for a part of it`,
+  full: "answers that others are taking fill the memory there is for them; try again, ask for less, or use a stream",
+};
+
 /**
- * Bounds the memory of all answers that are put together before they are sent: listings, paths, buffered output. What
- * does not fit waits, the first that fits first, and is refused when nothing became free in time. An owner has at most
- * half, so that callers who take their answers slowly keep only their own from getting any.
+ * Bounds the memory of all answers that are put together before they are sent: listings, paths, buffered output; another
+ * one that of bodies that are read. What does not fit waits, the first that fits first, and is refused when nothing became
+ * free in time. An owner has at most half, and so has a caller of what is nobody's: who takes answers slowly keeps only
+ * their own from getting any.
  */
 export class AnswerBudget {
   readonly #totalBytes: number;
   readonly #shareBytes: number;
   readonly #waitMs: number;
   readonly #clock: Pick<Clock, "setTimer">;
+  readonly #refusals: BudgetRefusals;
   readonly #held = new Map<string, number>();
   readonly #waiters = new Set<Waiter>();
   #heldBytes = 0;
 
-  constructor(options: { totalBytes: number; waitMs: number; clock: Pick<Clock, "setTimer"> }) {
+  constructor(options: {
+    totalBytes: number;
+    waitMs: number;
+    clock: Pick<Clock, "setTimer">;
+    refusals?: BudgetRefusals;
+  }) {
+    this.#refusals = options.refusals ?? ofAnswers;
     this.#totalBytes = options.totalBytes;
     this.#shareBytes = Math.floor(options.totalBytes / 2);
     this.#waitMs = options.waitMs;
@@ -54,9 +73,12 @@ export class AnswerBudget {
     return this.#waiters.size;
   }
 
-  /** @param onHeld told once, when the answer begins to hold memory; `release` gives all of it back, once. */
-  open(onHeld: (release: () => void) => void): Answer {
-    return new Holding(this, onHeld);
+  /**
+   * @param onHeld told once, when the answer begins to hold memory; `release` gives all of it back, once.
+   * @param caller whose share it takes from when it is no owner's.
+   */
+  open(onHeld: (release: () => void) => void, caller = ""): Answer {
+    return new Holding(this, onHeld, caller);
   }
 
   /** @returns whether there was room. */
@@ -87,8 +109,7 @@ export class AnswerBudget {
 
   /** @throws TooLarge for an answer that no share could hold. */
   check(bytes: number): void {
-    if (bytes > this.#shareBytes)
-      throw new TooLarge(`the answer would take more than ${this.#shareBytes} bytes; ask for a part of it`);
+    if (bytes > this.#shareBytes) throw new TooLarge(this.#refusals.tooLarge(this.#shareBytes));
   }
 
   wait(holding: Holding, bytes: number, signal: AbortSignal): Promise<void> {
@@ -113,12 +134,7 @@ export class AnswerBudget {
     };
     const timer = this.#clock.setTimer(this.#waitMs, () => {
       end();
-      reject(
-        new Unavailable(
-          "answers that others are taking fill the memory there is for them; try again, ask for less, or use a stream",
-          { retryAfterS: 1 },
-        ),
-      );
+      reject(new Unavailable(this.#refusals.full, { retryAfterS: 1 }));
     });
     signal.addEventListener("abort", onAbort, { once: true });
     this.#waiters.add(waiter);
@@ -129,12 +145,14 @@ export class AnswerBudget {
 class Holding implements Answer {
   readonly #budget: AnswerBudget;
   readonly #onHeld: (release: () => void) => void;
+  readonly #caller: string;
   #state: "free" | "holding" | "released" = "free";
   owner = "";
   bytes = 0;
 
-  constructor(budget: AnswerBudget, onHeld: (release: () => void) => void) {
+  constructor(budget: AnswerBudget, onHeld: (release: () => void) => void, caller: string) {
     this.#budget = budget;
+    this.#caller = caller;
     this.#onHeld = onHeld;
   }
 
@@ -143,7 +161,7 @@ class Holding implements Answer {
     this.#budget.check(bytes);
     if (this.#state === "free") {
       this.#state = "holding";
-      this.owner = owner;
+      this.owner = owner || this.#caller;
       this.#onHeld(() => this.#release());
     }
     // Who waits already is served first; an answer that holds a part may finish, which is what others wait for.

@@ -280,11 +280,10 @@ export class AgentConnection implements FrameSink {
 const bounds = { maxDepth: 32, maxParts: 500_000 };
 
 function parse(payload: Buffer): unknown {
-  const text = payload.toString("utf8");
-  const excess = beyondBounds(text, bounds);
+  const excess = beyondBounds(payload, bounds);
   if (excess !== undefined) throw new ProviderError(`a frame of the agent cannot be read: ${excess}`);
   try {
-    return JSON.parse(text);
+    return JSON.parse(payload.toString("utf8"));
   } catch (error) {
     throw new ProviderError("the agent sent a frame that is not JSON", { cause: error });
   }

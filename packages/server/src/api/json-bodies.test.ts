@@ -1,0 +1,172 @@
+import { EventEmitter } from "node:events";
+import { PassThrough } from "node:stream";
+import type { FastifyRequest } from "fastify";
+import { expect, test } from "vitest";
+import { AnswerBudget } from "../core/answers/answer-budget.ts";
+import { localUser } from "../core/keys/principal.ts";
+import { FakeClock, settle } from "../core/testing/fake-clock.ts";
+import { DomainError } from "../ports/errors.ts";
+import { JsonBodies } from "./json-bodies.ts";
+
+const mib = 1_048_576;
+
+function setUp(options: { bodyLimit?: number } = {}) {
+  const clock = new FakeClock();
+  const budget = new AnswerBudget({ totalBytes: 16 * mib, waitMs: 10_000, clock });
+  const bodies = new JsonBodies({ budget, clock });
+  const send = (headers: Record<string, string> = {}, ip = "192.0.2.1") => {
+    const response = Object.assign(new EventEmitter(), { closed: false });
+    const payload = new PassThrough();
+    const request = {
+      method: "POST",
+      headers,
+      ip,
+      principal: localUser,
+      response,
+      routeOptions: { url: "/x", bodyLimit: options.bodyLimit ?? 4 * mib, config: {} },
+    } as unknown as FastifyRequest;
+    const ended = Promise.withResolvers<unknown>();
+    bodies.read(request, payload, (error, body) =>
+      error === null ? ended.resolve(body) : ended.reject(error),
+    );
+    ended.promise.catch(() => undefined);
+    return { payload, ended: ended.promise, answered: () => void response.emit("close") };
+  };
+  return { clock, budget, send };
+}
+const refusal = (ended: Promise<unknown>) =>
+  ended.then(
+    () => "taken",
+    (error) => (error instanceof DomainError ? error.code : error),
+  );
+const text = (bytes: number) => Buffer.from(JSON.stringify({ a: "x".repeat(bytes) }));
+
+test("a body keeps its part of the memory until its request is answered", async () => {
+  const { budget, clock, send } = setUp();
+  const bytes = text(mib);
+  const { payload, ended, answered } = send({ "content-length": String(bytes.length) });
+  expect(budget.heldBytes).toBe(2 * bytes.length);
+  payload.end(bytes);
+  expect(await ended).toEqual(JSON.parse(bytes.toString()));
+  expect([budget.heldBytes, clock.armed]).toEqual([2 * bytes.length, 0]);
+  answered();
+  expect(budget.heldBytes).toBe(0);
+});
+
+test("a small body, and none at all, take no part", async () => {
+  const { budget, clock, send } = setUp();
+  const small = send();
+  small.payload.write('{"a":');
+  small.payload.end("1}");
+  expect(await small.ended).toEqual({ a: 1 });
+  const none = send();
+  none.payload.end();
+  expect(await none.ended).toBeUndefined();
+  expect([budget.heldBytes, clock.armed]).toEqual([0, 0]);
+});
+
+test("bodies beyond a caller's share wait unread, then are refused; other callers are not kept waiting", async () => {
+  const { budget, clock, send } = setUp();
+  const length = String(4 * mib);
+  const first = send({ "content-length": length });
+  const second = send({ "content-length": length });
+  const third = send({ "content-length": length });
+  const other = send({ "content-length": length }, "192.0.2.2");
+  second.payload.write(Buffer.alloc(mib, "1"));
+  await settle();
+  expect(budget.heldBytes).toBe(16 * mib);
+  expect([second.payload.isPaused(), third.payload.isPaused(), other.payload.isPaused()]).toEqual([
+    true,
+    true,
+    false,
+  ]);
+  first.payload.end('{"a":1}');
+  await first.ended;
+  first.answered();
+  await settle();
+  expect([second.payload.isPaused(), third.payload.isPaused()]).toEqual([false, true]);
+  await clock.advance(11_000);
+  expect(await refusal(third.ended)).toBe("unavailable");
+  expect(budget.heldBytes).toBe(16 * mib);
+});
+
+test("a body without a length takes its part as it comes", async () => {
+  const { budget, send } = setUp();
+  const { payload, ended, answered } = send();
+  payload.write('"');
+  payload.write(Buffer.alloc(mib, "x"));
+  await settle();
+  expect(budget.heldBytes).toBe(2 * (mib + 1));
+  payload.end('"');
+  expect(await ended).toHaveLength(mib);
+  answered();
+  expect(budget.heldBytes).toBe(0);
+});
+
+test("a body that stops coming is refused in time and keeps no memory", async () => {
+  const { budget, clock, send } = setUp();
+  const { payload, ended } = send({ "content-length": String(3 * mib) });
+  payload.write('"');
+  await clock.advance(29_000);
+  payload.write(Buffer.alloc(mib, "x"));
+  await clock.advance(29_000);
+  expect(budget.heldBytes).toBe(6 * mib);
+  payload.write("x");
+  await clock.advance(1_000);
+  expect(budget.heldBytes).toBe(0);
+  await clock.advance(1_000);
+  expect(await refusal(ended)).toBe("timeout");
+  expect([budget.heldBytes, clock.armed]).toEqual([0, 0]);
+});
+
+test("waiting for memory is not coming slowly", async () => {
+  const { clock, send } = setUp();
+  const holder = send({ "content-length": String(4 * mib) });
+  const waits = send({ "content-length": String(3 * mib) });
+  holder.payload.write(text(2 * mib));
+  await clock.advance(9_000);
+  holder.payload.end();
+  await holder.ended;
+  holder.answered();
+  await clock.advance(29_000);
+  waits.payload.end('{"a":1}');
+  expect(await waits.ended).toEqual({ a: 1 });
+  expect(clock.armed).toBe(0);
+});
+
+test.each([
+  ["is longer than its route takes", Buffer.alloc(4 * mib + 1, " "), "too_large"],
+  ["holds too much", Buffer.from(`[${"1,".repeat(200_000)}`), "bad_request"],
+  ["is no JSON", Buffer.from('{"a":'), "bad_request"],
+  ["names a prototype", Buffer.from('{"__proto__":1}'), "bad_request"],
+  ["is long and no JSON", Buffer.alloc(2 * mib, "1x"), "bad_request"],
+])("a body that %s is refused and keeps no memory", async (_what, bytes, code) => {
+  const { budget, clock, send } = setUp();
+  const { payload, ended } = send();
+  payload.end(bytes);
+  expect(await refusal(ended)).toBe(code);
+  expect([budget.heldBytes, clock.armed]).toEqual([0, 0]);
+});
+
+test("a body whose length is too much is refused before it comes, with the limit of its route", async () => {
+  const { budget, clock, send } = setUp({ bodyLimit: 2 * mib });
+  const { ended } = send({ "content-length": String(2 * mib + 1) });
+  await clock.advance(1_000);
+  await expect(ended).rejects.toThrow(
+    "the body is larger than the 2 MiB that POST /x takes; no request here needs more",
+  );
+  expect(budget.heldBytes).toBe(0);
+});
+
+test.each([false, true])("a caller that leaves keeps no memory; while it waits for it: %s", async (waits) => {
+  const { budget, clock, send } = setUp();
+  const holder = waits ? send({ "content-length": String(4 * mib) }) : undefined;
+  const { payload, ended } = send({ "content-length": String(3 * mib) });
+  payload.write("x");
+  payload.destroy(new Error("aborted"));
+  expect(await refusal(ended)).toBe("bad_request");
+  holder?.answered();
+  await settle();
+  expect([budget.heldBytes, budget.waiting]).toEqual([0, 0]);
+  if (!waits) expect(clock.armed).toBe(0);
+});

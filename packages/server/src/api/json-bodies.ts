@@ -1,0 +1,228 @@
+import type { ServerResponse } from "node:http";
+import type { Readable } from "node:stream";
+import type { FastifyRequest } from "fastify";
+import { type Answer, type AnswerBudget, freeBytes } from "../core/answers/answer-budget.ts";
+import { JsonLook } from "../platform/bounded-json.ts";
+import type { Clock, Timer } from "../ports/clock.ts";
+import { BadRequest, TimedOut } from "../ports/errors.ts";
+import { tooLarge, usualBodyBytes } from "./body-limits.ts";
+import { jsonBounds, parseBody, refuseExcess } from "./json-body.ts";
+import { encodingRefusal } from "./raw-body.ts";
+import type { RouteApp } from "./routes/route-app.ts";
+import { shareOf } from "./share.ts";
+
+declare module "fastify" {
+  interface FastifyRequest {
+    /** What answers it; the memory of its body is given back when that closes. */
+    response: ServerResponse | null;
+  }
+}
+
+/** Each piece of so many bytes, and the last one, has so long to arrive. */
+const pieceBytes = 1_048_576;
+const piecePatienceMs = 30_000;
+/** A body is there as it came and as what was read of it. */
+const bodyCopies = 2;
+/** How long the rest of a refused body is read and dropped before it is answered: who still sends reads no answer. */
+const restMs = 1_000;
+/** A larger body is decoded and parsed in turns of their own. */
+const oneTurnBytes = 1_048_576;
+
+type Done = (error: Error | null, body?: unknown) => void;
+
+/**
+ * Reads JSON bodies within one budget of memory, in which callers have shares. A body takes its part when its length is
+ * told, or else as it comes, and is not read while it waits for it; it keeps its part until its request is answered. One
+ * that comes too slowly is refused, so that nobody keeps memory by sending nothing.
+ */
+export class JsonBodies {
+  readonly #budget: AnswerBudget;
+  readonly #clock: Pick<Clock, "setTimer">;
+
+  constructor(options: { budget: AnswerBudget; clock: Pick<Clock, "setTimer"> }) {
+    this.#budget = options.budget;
+    this.#clock = options.clock;
+  }
+
+  attach(app: RouteApp): void {
+    app.decorateRequest("response", null);
+    app.addHook("preParsing", (request, reply, payload, done) => {
+      request.response = reply.raw;
+      done(null, payload);
+    });
+    app.removeAllContentTypeParsers();
+    app.addContentTypeParser("application/json", (request, payload, done) =>
+      this.read(request, payload, done),
+    );
+  }
+
+  /** @param done gets what was sent, undefined for an empty body, or why it is refused. */
+  read(request: FastifyRequest, payload: Readable, done: Done): void {
+    const limit = request.routeOptions.bodyLimit ?? usualBodyBytes;
+    const length = Number(request.headers["content-length"]);
+    const refused = length > limit ? tooLarge(request) : encodingRefusal(request);
+    if (refused !== undefined) afterRest(payload, this.#clock, () => done(refused));
+    else
+      new Reading({ request, payload, done, limit, budget: this.#budget, clock: this.#clock }).begin(length);
+  }
+}
+
+/** One body on its way. */
+class Reading {
+  readonly #request: FastifyRequest;
+  readonly #payload: Readable;
+  readonly #done: Done;
+  readonly #limit: number;
+  readonly #clock: Pick<Clock, "setTimer">;
+  readonly #look = new JsonLook(jsonBounds);
+  readonly #memory: Answer;
+  #release: (() => void) | undefined;
+  #pieces: Buffer[] = [];
+  #received = 0;
+  #due = pieceBytes;
+  #timer: Timer | undefined;
+  /** While it waits for its part of the memory. */
+  #waiting: AbortController | undefined;
+  #left = false;
+
+  constructor(options: {
+    request: FastifyRequest;
+    payload: Readable;
+    done: Done;
+    limit: number;
+    budget: AnswerBudget;
+    clock: Pick<Clock, "setTimer">;
+  }) {
+    this.#request = options.request;
+    this.#payload = options.payload;
+    this.#done = options.done;
+    this.#limit = options.limit;
+    this.#clock = options.clock;
+    this.#memory = options.budget.open((release) => {
+      this.#release = release;
+      const { response } = options.request;
+      if (response === null || response.closed) release();
+      else response.once("close", release);
+    }, shareOf(options.request));
+  }
+
+  /** @param length not a number when it is not told. */
+  begin(length: number): void {
+    this.#payload.on("data", this.#onData).on("end", this.#onEnd).on("error", this.#onError);
+    this.#await();
+    try {
+      if (length > 0) this.#take(length);
+    } catch (error) {
+      this.#refuse(error as Error);
+    }
+  }
+
+  readonly #onData = (piece: Buffer): void => {
+    this.#received += piece.length;
+    try {
+      if (this.#received > this.#limit) throw tooLarge(this.#request);
+      refuseExcess("the body", this.#look.add(piece));
+      this.#pieces.push(piece);
+      this.#take(this.#received);
+    } catch (error) {
+      this.#refuse(error as Error);
+      return;
+    }
+    if (this.#received < this.#due || this.#waiting !== undefined) return;
+    this.#due = this.#received + pieceBytes;
+    this.#await();
+  };
+
+  readonly #onEnd = (): void => {
+    this.#leave();
+    const [first] = this.#pieces;
+    if (first === undefined) {
+      this.#done(null, undefined);
+      return;
+    }
+    const bytes = this.#pieces.length === 1 ? first : Buffer.concat(this.#pieces, this.#received);
+    this.#pieces = [];
+    const text = bytes.toString("utf8");
+    if (this.#received <= oneTurnBytes) this.#parse(text);
+    else setImmediate(() => this.#parse(text));
+  };
+
+  /** Its caller left, or sent what is no HTTP. */
+  readonly #onError = (cause: Error): void => {
+    this.#refuse(new BadRequest(`the request cannot be read: ${cause.message}`, { cause }));
+  };
+
+  #parse(text: string): void {
+    let body: unknown;
+    try {
+      body = parseBody(text);
+    } catch (error) {
+      this.#release?.();
+      this.#done(error as Error);
+      return;
+    }
+    this.#done(null, body);
+  }
+
+  /** Takes memory for a body of so many bytes; nothing more is read until there is room. */
+  #take(bytes: number): void {
+    const all = bytes * bodyCopies;
+    if (this.#waiting !== undefined || all <= Math.max(this.#memory.bytes, freeBytes)) return;
+    const waiting = new AbortController();
+    const room = this.#memory.grow("", all, waiting.signal);
+    if (room === undefined) return;
+    this.#waiting = waiting;
+    this.#timer?.cancel();
+    this.#payload.pause();
+    room.then(
+      () => {
+        if (this.#waiting === undefined) return;
+        this.#waiting = undefined;
+        this.#await();
+        this.#payload.resume();
+      },
+      (error) => this.#refuse(error),
+    );
+  }
+
+  #await(): void {
+    this.#timer?.cancel();
+    this.#timer = this.#clock.setTimer(piecePatienceMs, () => {
+      this.#refuse(
+        new TimedOut(
+          `the body comes too slowly: ${pieceBytes / 1_048_576} MiB of JSON has ${piecePatienceMs / 1_000} seconds; what takes longer is for the raw upload`,
+        ),
+      );
+    });
+  }
+
+  #refuse(error: Error): void {
+    if (this.#left) return;
+    this.#leave();
+    this.#pieces = [];
+    this.#release?.();
+    afterRest(this.#payload, this.#clock, () => this.#done(error));
+  }
+
+  #leave(): void {
+    this.#left = true;
+    this.#timer?.cancel();
+    this.#waiting?.abort(new Error("the body is read no longer"));
+    this.#waiting = undefined;
+    this.#payload.off("data", this.#onData).off("end", this.#onEnd).off("error", this.#onError);
+  }
+}
+
+function afterRest(payload: Readable, clock: Pick<Clock, "setTimer">, act: () => void): void {
+  if (payload.readableEnded || payload.destroyed) {
+    act();
+    return;
+  }
+  const end = () => {
+    timer.cancel();
+    payload.off("end", end).off("error", end).off("close", end);
+    act();
+  };
+  const timer = clock.setTimer(restMs, end);
+  payload.on("end", end).on("error", end).on("close", end).resume();
+}
