@@ -56,6 +56,7 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
   opened.use(await lockDataDir(config.dataDir));
   const reserve = opened.use(new DiskReserve({ directory: path.dirname(config.database.path), logger }));
   const store = opened.use(await SqliteStore.open({ path: config.database.path, reserve }));
+  const watch = opened.use(await store.watch({ logger }));
   const installation = opened.use(
     await Installation.open({ dataDir: config.dataDir, settings: store, newId: randomIds.secret(8) }),
   );
@@ -92,7 +93,7 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
     version,
     installation,
     storeRefusal: () =>
-      reserve.spent ? "the disk of the database is full: destroy sandboxes or free space" : undefined,
+      reserve.spent ? "the disk of the database is full: destroy sandboxes or free space" : watch.refusal,
     opened,
   });
   await app.listen({ host: config.server.host, port: config.server.port }).catch((cause: unknown) => {

@@ -27,6 +27,7 @@ export class GroupCommit {
   #waiting: Write[] = [];
   #scheduled = false;
   #closed = false;
+  #unwritable = false;
 
   /** @param options.reserve is given up when the disk is full, so that what ends can be written down. */
   constructor(db: DatabaseSync, options: { nowMs?: () => number; reserve?: DiskReserve | undefined } = {}) {
@@ -60,6 +61,11 @@ export class GroupCommit {
     throw new StorageFull(
       "the disk of the database is full; destroy sandboxes or free space, then try again",
     );
+  }
+
+  /** The last write was refused because nothing can be written. */
+  get unwritable(): boolean {
+    return this.#unwritable;
   }
 
   /** Commits everything that waits, now, and takes nothing more: the database is about to be closed. */
@@ -98,12 +104,15 @@ export class GroupCommit {
       // With the reserve given up there is room for the same writes: they stay in line.
       if (isDiskFull(error) && this.#reserve?.spend() === true) return;
       const told = toldOf(error);
+      if (isUnwritable(error)) this.#unwritable = true;
       // Without a transaction nobody's turn would come: a database that cannot be written refuses all who wait.
       const refused = taken.length === 0 ? this.#waiting.splice(0) : this.#waiting.splice(0, taken.length);
       for (const write of refused) write.failed(told);
       return;
     }
     this.#waiting.splice(0, taken.length);
+    if (done.length > 0) this.#unwritable = false;
+    else if ([...failures.values()].some(isUnwritable)) this.#unwritable = true;
     for (const write of done) write.committed();
     for (const [write, error] of failures) write.failed(toldOf(error));
   }

@@ -5,6 +5,7 @@ import type { DiskReserve } from "../../platform/disk-reserve.ts";
 import { freeBytes } from "../../platform/free-space.ts";
 import { messageOf } from "../../platform/message-of.ts";
 import type { Store } from "../../ports/store.ts";
+import { DatabaseWatch, identityOf } from "./database-watch.ts";
 import { isDiskFull, isUnwritable } from "./disk-errors.ts";
 import { GroupCommit } from "./group-commit.ts";
 import { migrate } from "./migrations.ts";
@@ -106,6 +107,24 @@ export class SqliteStore implements Store {
 
   async ping(): Promise<void> {
     this.#ping.get();
+  }
+
+  /** Looks now and then whether what is written arrives; to be closed before the store. */
+  async watch(options: {
+    logger: ConstructorParameters<typeof DatabaseWatch>[0]["logger"];
+  }): Promise<DatabaseWatch> {
+    const files = new Map<string, string>();
+    const file = this.#db.location() ?? "";
+    for (const name of file === "" ? [] : [file, `${file}-wal`]) {
+      const identity = await identityOf(name);
+      if (identity !== undefined) files.set(name, identity);
+    }
+    const write = () =>
+      this.#commit
+        .write(() => void this.#changeSetting.run("watched", "yes"))
+        // The commit remembers what counts; a database that is busy or closed is not broken.
+        .catch(() => undefined);
+    return new DatabaseWatch({ ...options, files, commit: this.#commit, write });
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

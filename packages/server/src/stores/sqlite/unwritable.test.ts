@@ -1,4 +1,4 @@
-import { mkdtempSync, rmSync } from "node:fs";
+import { mkdtempSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { DatabaseSync } from "node:sqlite";
@@ -46,3 +46,63 @@ it("refuses what has to be written as unavailable while it cannot, undoes it, an
   expect(h.provider.backend.runtimes.size).toBe(1);
   expect(await store.sandboxes.listLive()).toHaveLength(1);
 });
+
+function logged() {
+  const lines: string[] = [];
+  const log = (_fields: object, message: string) => void lines.push(message);
+  return { lines, logger: { error: log, info: log } };
+}
+
+it("is told as unwritable from the write that fails, or a look, to the one that succeeds", async () => {
+  const { store, db } = await opened();
+  await using _closed = store;
+  const { lines, logger } = logged();
+  await using watch = await store.watch({ logger });
+  await watch.look();
+  expect(watch.refusal).toBeUndefined();
+  db.exec("PRAGMA query_only = ON");
+  await watch.look();
+  await watch.look();
+  expect(watch.refusal).toContain("the database cannot be written");
+  db.exec("PRAGMA query_only = OFF");
+  await watch.look();
+  expect(watch.refusal).toBeUndefined();
+  expect(lines).toEqual([
+    expect.stringContaining("cannot be written"),
+    "what is written arrives in the database again",
+  ]);
+  await using h = await new Harness({ store, clock: new FakeClock() }).start();
+  db.exec("PRAGMA query_only = ON");
+  await expect(h.spawn()).rejects.toThrow(Unavailable);
+  expect(watch.refusal).toContain("the database cannot be written");
+  db.exec("PRAGMA query_only = OFF");
+  await h.spawn();
+  expect(watch.refusal).toBeUndefined();
+});
+
+it.each(["alcove.db", "alcove.db-wal"])(
+  "%s that is removed or replaced is told until it is there again",
+  async (name) => {
+    const { store } = await opened();
+    await using _closed = store;
+    await store.changeSetting("name", "value");
+    const { lines, logger } = logged();
+    await using watch = await store.watch({ logger });
+    const file = path.join(home, name);
+    renameSync(file, `${file}.away`);
+    await watch.look();
+    await watch.look();
+    expect(watch.refusal).toContain("a file of the database was removed or replaced");
+    writeFileSync(file, "");
+    await watch.look();
+    expect(watch.refusal).toContain("a file of the database was removed or replaced");
+    renameSync(`${file}.away`, file);
+    await watch.look();
+    expect(watch.refusal).toBeUndefined();
+    expect(lines).toEqual([
+      expect.stringContaining(`${file} was removed under the running service`),
+      expect.stringContaining(`${file} was replaced under the running service`),
+      "what is written arrives in the database again",
+    ]);
+  },
+);
