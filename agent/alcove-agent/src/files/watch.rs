@@ -3,6 +3,7 @@
 use super::list::open_directory;
 use super::path::{self, failed};
 use super::walk::{Visit, Walk};
+use super::write::is_temporary;
 use crate::sys;
 use crate::workers::channel::{Channel, Served, Stop, refused};
 use alcove_protocol::{ChangeType, ErrorCode, Event, FileWatch};
@@ -29,6 +30,8 @@ struct Watch<'a> {
     inotify: OwnedFd,
     paths: HashMap<i32, Vec<u8>>,
     recursive: bool,
+    /// The rename by which a file or a directory of the agent's own is put in its place.
+    placed: Option<u32>,
 }
 
 impl Watch<'_> {
@@ -58,6 +61,9 @@ impl Watch<'_> {
                 // Moved while it was walked through.
                 Err(_) => return self.tell(ChangeType::Overflow, path),
             };
+            if is_temporary(name.to_bytes()) {
+                continue;
+            }
             let inner = walk.path_of(&name);
             if announce {
                 self.tell(ChangeType::Create, &inner)?;
@@ -83,7 +89,7 @@ impl Watch<'_> {
         self.channel.event(&Event::Change { change, path: String::from_utf8_lossy(path).into_owned() })
     }
 
-    fn handle(&mut self, watch: i32, mask: u32, name: &[u8]) -> Served {
+    fn handle(&mut self, watch: i32, mask: u32, cookie: u32, name: &[u8]) -> Served {
         if mask & libc::IN_Q_OVERFLOW != 0 {
             return self.tell(ChangeType::Overflow, b"");
         }
@@ -92,15 +98,26 @@ impl Watch<'_> {
             self.paths.remove(&watch);
             return Ok(());
         }
+        if is_temporary(name) {
+            if mask & libc::IN_MOVED_FROM != 0 {
+                self.placed = Some(cookie);
+            }
+            return Ok(());
+        }
+        let placed = mask & libc::IN_MOVED_TO != 0 && self.placed == Some(cookie);
         // A watched directory below tells of its own end through its parent already.
         let own = name.is_empty();
         let path = if own { base } else { [&base[..], if base.ends_with(b"/") { b"" } else { b"/" }, name].concat() };
         let nested =
             own && mask & (libc::IN_DELETE_SELF | libc::IN_MOVE_SELF | libc::IN_ATTRIB) != 0 && self.is_nested(&path);
-        if nested {
+        let touched = mask & (libc::IN_MODIFY | libc::IN_ATTRIB) != 0;
+        if nested || touched && is_unnamed(name, &path) {
             return Ok(());
         }
+        let directory = mask & libc::IN_ISDIR != 0;
         let change = match mask {
+            _ if placed && directory => ChangeType::Create,
+            _ if placed => ChangeType::Write,
             mask if mask & libc::IN_CREATE != 0 => ChangeType::Create,
             mask if mask & libc::IN_MODIFY != 0 => ChangeType::Write,
             mask if mask & (libc::IN_DELETE | libc::IN_DELETE_SELF) != 0 => ChangeType::Remove,
@@ -108,9 +125,9 @@ impl Watch<'_> {
             _ => ChangeType::Chmod,
         };
         self.tell(change, &path)?;
-        if self.recursive && mask & libc::IN_ISDIR != 0 && mask & (libc::IN_CREATE | libc::IN_MOVED_TO) != 0 {
+        if self.recursive && directory && mask & (libc::IN_CREATE | libc::IN_MOVED_TO) != 0 {
             if self.add(&path, libc::IN_ONLYDIR | libc::IN_DONT_FOLLOW).is_ok() {
-                self.add_below(&path, mask & libc::IN_CREATE != 0)?;
+                self.add_below(&path, placed || mask & libc::IN_CREATE != 0)?;
             } else {
                 self.tell(ChangeType::Overflow, &path)?;
             }
@@ -122,6 +139,14 @@ impl Watch<'_> {
         let parent = path.iter().rposition(|byte| *byte == b'/').map(|at| &path[..at.max(1)]);
         parent.is_some_and(|parent| self.paths.values().any(|watched| watched == parent))
     }
+}
+
+/// A file without a name is called `#` and its number until it has one.
+fn is_unnamed(name: &[u8], path: &[u8]) -> bool {
+    name.strip_prefix(b"#").is_some_and(|rest| !rest.is_empty() && rest.iter().all(u8::is_ascii_digit))
+        && sys::c_string(path)
+            .and_then(|path| sys::stat_at(libc::AT_FDCWD, &path, libc::AT_SYMLINK_NOFOLLOW))
+            .is_err_and(|error| error.raw_os_error() == Some(libc::ENOENT))
 }
 
 pub fn watch(channel: &mut Channel, request: &FileWatch) -> Served {
@@ -139,7 +164,7 @@ pub fn watch(channel: &mut Channel, request: &FileWatch) -> Served {
         OwnedFd::from_raw_fd(sys::check(fd).map_err(failure)?)
     };
     let connection = channel.fd();
-    let mut watch = Watch { channel, inotify, paths: HashMap::new(), recursive: request.recursive };
+    let mut watch = Watch { channel, inotify, paths: HashMap::new(), recursive: request.recursive, placed: None };
     watch.add(&path.bytes(), 0).map_err(failure)?;
     watch.channel.reply(&Empty {})?;
     if request.recursive {
@@ -165,10 +190,10 @@ pub fn watch(channel: &mut Channel, request: &FileWatch) -> Served {
         let mut rest = &buffer[..count];
         while rest.len() >= 16 {
             let word = |at: usize| u32::from_ne_bytes([rest[at], rest[at + 1], rest[at + 2], rest[at + 3]]);
-            let (id, mask, length) = (word(0) as i32, word(4), word(12) as usize);
+            let (id, mask, cookie, length) = (word(0) as i32, word(4), word(8), word(12) as usize);
             let end = (16 + length).min(rest.len());
             let name = rest[16..end].split(|byte| *byte == 0).next().unwrap_or_default();
-            watch.handle(id, mask, name)?;
+            watch.handle(id, mask, cookie, name)?;
             rest = &rest[end..];
         }
         watch.channel.flush()?;

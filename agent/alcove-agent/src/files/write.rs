@@ -25,6 +25,16 @@ pub fn temporary_name() -> std::io::Result<CString> {
     sys::c_string(text.as_bytes())
 }
 
+/// Whether it is such a name.
+pub fn is_temporary(name: &[u8]) -> bool {
+    let numbers = name.strip_prefix(b".alcove-").and_then(|rest| rest.strip_suffix(b".tmp"));
+    numbers.is_some_and(|text| {
+        let mut numbers = text.split(|byte| *byte == b'-');
+        let hexadecimal = |text: &[u8]| !text.is_empty() && text.iter().all(u8::is_ascii_hexdigit);
+        numbers.by_ref().take(3).filter(|text| hexadecimal(text)).count() == 3 && numbers.next().is_none()
+    })
+}
+
 /// A file on its way to its name. Where the file system can, it has none until then, so that nothing is left of it when
 /// the agent is killed; else it is beside its later name, and is removed unless it is put in place.
 pub struct Temporary<'a> {
@@ -62,6 +72,8 @@ impl<'a> Temporary<'a> {
         path::set_mode_open(self.fd.as_raw_fd(), mode)?;
         let dir = self.place.dir.as_raw_fd();
         let name = match &self.name {
+            // To who watches, a second name is a new file, which a rename is not. Dropped, this loses its first.
+            Some(name) if !sys::compat() && self.put(name).is_ok() => return Ok(()),
             Some(name) => name.clone(),
             None => match self.link(&self.place.name) {
                 // There is something to replace, which only a rename does.
@@ -78,6 +90,14 @@ impl<'a> Temporary<'a> {
         sys::check(unsafe { libc::renameat(dir, name.as_ptr(), dir, self.place.name.as_ptr()) })?;
         self.name = None;
         Ok(())
+    }
+
+    /// Fails where there is something to replace.
+    fn put(&self, name: &CStr) -> std::io::Result<()> {
+        let dir = self.place.dir.as_raw_fd();
+        // SAFETY: C strings.
+        let done = unsafe { libc::linkat(dir, name.as_ptr(), dir, self.place.name.as_ptr(), 0) };
+        sys::check(done).map(|_| ())
     }
 
     fn link(&self, name: &CStr) -> std::io::Result<()> {
@@ -166,5 +186,6 @@ fn write_for(user: &User, channel: &mut Channel, context: &Context, request: &Fi
     }
     temporary.finish(mode, owner).map_err(failure)?;
     let stat = sys::fstat(temporary.fd.as_raw_fd()).map_err(failure)?;
+    drop(temporary);
     channel.reply(&inspect::info(&path.bytes(), &stat, None)).map_err(|_| Stop::Gone)
 }
