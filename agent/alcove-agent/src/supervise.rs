@@ -172,25 +172,19 @@ impl Agent {
         if let Some(fd) = exec.stdin.fd.take() {
             self.poller.remove(fd.as_raw_fd());
         }
-        // What was written and taken needs no apology: such a writer is refused only if it sends more.
-        let untaken = !exec.stdin.queue.is_empty();
-        // Who has been rid of all that came so far may have nothing left to send but the end of it.
+        // What was written and taken needs no apology: such a writer may have nothing left to send but the end of it, and is
+        // refused only if it sends more.
         let taken = exec.stdin.queue.is_empty();
         exec.stdin = Default::default();
-        let writers = if taken { Vec::new() } else { std::mem::take(&mut exec.stdin_writers) };
+        let untaken = if taken { Vec::new() } else { std::mem::take(&mut exec.stdin_writers) };
         let event = exec.exit_event();
         self.commands.running -= 1;
         self.commands.ended.push_back(key);
         self.commands.ended_text += self.commands.execs.get(key).map_or(0, Exec::text_bytes);
         self.watch_output(key, Stream::Stdout, true);
         self.watch_output(key, Stream::Stderr, true);
-        for writer in writers {
-            if untaken {
-                self.stdin_gone(writer);
-            } else if let Some(connection) = self.connections.list.get_mut(writer) {
-                connection.stalled = false;
-                self.update_interest(writer);
-            }
+        for writer in untaken {
+            self.stdin_gone(writer);
         }
         for follower in self.commands.execs.get(key).map(|exec| exec.followers.clone()).unwrap_or_default() {
             if let Some(connection) = self.connections.list.get_mut(follower) {
