@@ -228,6 +228,37 @@ describe("spawn requests", () => {
     expect(h.provider.specs).toHaveLength(2);
   });
 
+  it("that wait for capacity get the maximum ttl that holds when they have their place", async () => {
+    const quota = {
+      ownerId: "ann",
+      maxTtlMs: 0,
+      maxSandboxes: 0,
+      maxExecTimeoutMs: 0,
+      maxMemoryMb: 0,
+      maxVcpus: 0,
+    };
+    const row = { ...quota, createdAt: new Date(0), updatedAt: new Date(0) };
+    const h = await harness({
+      defaults: { maxSandboxes: 1, spawnOverflow: "queue" },
+      quotas: { of: (ownerId) => (ownerId === "ann" ? row : undefined) },
+    });
+    const first = await h.spawn();
+    const asked = h.spawn({ ownerId: "ann", ttlMs: 3_600_000 });
+    const unasked = h.spawn({ ownerId: "ann" });
+    await settle();
+    expect(h.service.figures.queueDepth).toBe(2);
+    row.maxTtlMs = 60_000;
+    await Promise.all([
+      expect(asked).rejects.toMatchObject({ code: "resource_limit", details: { reason: "max_ttl" } }),
+      h.service.destroy(first.id, { signal: forever }),
+    ]);
+    const { createdAt, expiresAt } = await unasked;
+    expect(expiresAt.getTime() - createdAt.getTime()).toBe(60_000);
+    expect(h.events.events.filter(({ type }) => type === "resource.limit")).toMatchObject([
+      { ownerId: "ann", data: { reason: "max_ttl" } },
+    ]);
+  });
+
   it("that wait for capacity are taken out of the queue by a destroy of their id", async () => {
     const h = await harness({ defaults: { maxSandboxes: 1, spawnOverflow: "queue" } });
     const first = await h.spawn();

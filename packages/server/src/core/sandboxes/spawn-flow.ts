@@ -24,7 +24,7 @@ import { refuseSecondOwner } from "./exclusive-owners.ts";
 import { KeyClaimed, keyRememberedMs, type SpawnClaim } from "./idempotency.ts";
 import type { LiveSandbox, Work } from "./live-sandboxes.ts";
 import { logSandbox } from "./sandbox-log.ts";
-import type { SpawnPlan } from "./spawn-plan.ts";
+import { type SpawnPlan, spawnTtl } from "./spawn-plan.ts";
 
 export type OnStage = (stage: string, durationMs: number) => void;
 
@@ -99,6 +99,8 @@ export class SpawnFlow {
           id: options.id,
           runtimeId: ids.runtimeId(),
           now: clock.now(),
+          // Limits may have changed while it waited.
+          ttlMs: spawnTtl(plan, this.#context),
           workerId: this.#context.workerId,
         });
         refuseSecondOwner(plan.provider, row, live);
@@ -248,7 +250,13 @@ function patienceAfter(signal: AbortSignal): Deadline {
 
 function newRow(
   plan: SpawnPlan,
-  made: { id: SandboxId; runtimeId: SandboxRow["runtimeId"]; now: Date; workerId: string },
+  made: {
+    id: SandboxId;
+    runtimeId: SandboxRow["runtimeId"];
+    now: Date;
+    ttlMs: number;
+    workerId: string;
+  },
 ): SandboxRow {
   return {
     id: made.id,
@@ -268,7 +276,7 @@ function newRow(
     workdir: plan.workdir,
     network: plan.network,
     createdAt: made.now,
-    expiresAt: new Date(made.now.getTime() + plan.ttlMs),
+    expiresAt: new Date(made.now.getTime() + made.ttlMs),
     updatedAt: made.now,
     destroyedAt: null,
     destroyRequested: false,

@@ -38,7 +38,8 @@ export interface SpawnPlan {
   image: string;
   memoryMb: number;
   vcpus: number;
-  ttlMs: number;
+  /** As asked for; its row has what applies when it gets its place. */
+  ttlMs: number | undefined;
   ownerId: string;
   name: string | null;
   metadata: Record<string, string>;
@@ -81,11 +82,12 @@ export function planSpawn(
   checkSpawn(input);
   const size = { memoryMb: memoryMb ?? defaults.memoryMb, vcpus: vcpus ?? defaults.vcpus };
   checkSize(size, limits.largest);
+  spawnTtl({ ttlMs, ownerId }, { defaults, limits });
   return {
     provider,
     image: checkImage(image ?? provider.defaultImage),
     ...size,
-    ttlMs: spawnTtl(ttlMs, defaults.ttlMs, limits.of(ownerId)),
+    ttlMs,
     ownerId,
     name: name ?? null,
     metadata: { ...metadata },
@@ -124,14 +126,18 @@ function checkSize(size: { memoryMb: number; vcpus: number }, largest: typeof si
   }
 }
 
-/** @returns the time to live of a spawn; a default above the maximum is cut to it. docs/api/sandboxes.md. */
-function spawnTtl(
-  ttlMs: number | undefined,
-  defaultMs: number,
-  limits: Pick<OwnerLimits, "maxTtlMs">,
+/**
+ * @returns the time to live of a spawn by the limits as they stand now; a default above the maximum is cut to it.
+ *   docs/api/sandboxes.md.
+ * @throws as `checkTtl`.
+ */
+export function spawnTtl(
+  { ttlMs, ownerId }: Pick<SpawnPlan, "ttlMs" | "ownerId">,
+  { defaults, limits }: { defaults: Pick<SandboxDefaults, "ttlMs">; limits: Limits },
 ): number {
-  if (ttlMs !== undefined) return checkTtl(ttlMs, limits);
-  return limits.maxTtlMs > 0 ? Math.min(defaultMs, limits.maxTtlMs) : defaultMs;
+  const applied = limits.of(ownerId);
+  if (ttlMs !== undefined) return checkTtl(ttlMs, applied);
+  return applied.maxTtlMs > 0 ? Math.min(defaults.ttlMs, applied.maxTtlMs) : defaults.ttlMs;
 }
 
 /** @throws BadRequest when it is not positive, ResourceLimit when it is above `max_ttl`. */

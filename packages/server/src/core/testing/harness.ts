@@ -6,7 +6,7 @@ import type { Clock, EmittedEvent, EventSink, RuntimeProvider, Store } from "../
 import { AuditLog } from "../audit/audit-log.ts";
 import { localWorkerId } from "../providers/provider-address.ts";
 import { ProviderRegistry } from "../providers/provider-registry.ts";
-import { Limits } from "../quotas/limits.ts";
+import { Limits, type QuotaLookup } from "../quotas/limits.ts";
 import type { SandboxDefaults } from "../quotas/sandbox-defaults.ts";
 import { Reconciler, type ReconcilerOptions } from "../reconcile/reconciler.ts";
 import { composeSandboxes } from "../sandboxes/compose.ts";
@@ -66,6 +66,7 @@ export class Harness<C extends Clock = FakeClock> implements AsyncDisposable {
     provider?: ScriptedProvider;
     more?: RuntimeProvider[];
     defaults?: Partial<SandboxDefaults>;
+    quotas?: QuotaLookup;
     recovery?: NonNullable<ReconcilerOptions["recovery"]>;
   }) {
     this.clock = options.clock;
@@ -80,7 +81,7 @@ export class Harness<C extends Clock = FakeClock> implements AsyncDisposable {
       ...shared,
       ids: randomIds,
       defaults,
-      limits: new Limits(defaults),
+      limits: new Limits(defaults, options),
       templates: new Templates({ store: store.templates, clock }),
       deadmanGraceMs: 300_000,
       workerId: localWorkerId,
