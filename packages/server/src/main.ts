@@ -190,6 +190,13 @@ async function tellWhatIsFound(
   installation: Installation,
   { dataDir, logger }: { dataDir: string; logger: Logger },
 ): Promise<void> {
+  if (installation.databaseLost) {
+    logger.warn(
+      { data_dir: dataDir },
+      "the database is new or older than this installation: quotas, templates, keys that were made or revoked, and the " +
+        "audit history are as of the backup, or gone; limits are those of defaults.* until quotas are set again",
+    );
+  }
   const found = await runtimesByInstallation(dataDir);
   if (installation.recovering && (found.has(installation.id) || found.size === 0)) {
     logger.warn(

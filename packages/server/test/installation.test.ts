@@ -49,6 +49,16 @@ describe.skipIf(skip !== undefined)(
       await service.ready;
       return { service, client: new TestClient(service.url) };
     }
+    function warnings() {
+      const warned: { instance: string; sandboxes: number; msg: string }[] = [];
+      const sink = new Writable({
+        write: (line, _encoding, done) => {
+          warned.push(JSON.parse(String(line)));
+          done();
+        },
+      });
+      return { warned, logger: pino({ level: "warn" }, sink) };
+    }
     async function stop(service: RunningService) {
       open.delete(service);
       await service.close();
@@ -145,14 +155,7 @@ describe.skipIf(skip !== undefined)(
       const name = id.slice(0, 12);
       for (const file of ["alcove.db", "alcove.db-wal", "alcove.db-shm", "installation.json"])
         await rm(path.join(dataDir, file), { force: true });
-      const warned: { instance: string; sandboxes: number; msg: string }[] = [];
-      const sink = new Writable({
-        write: (line, _encoding, done) => {
-          warned.push(JSON.parse(String(line)));
-          done();
-        },
-      });
-      const logger = pino({ level: "warn" }, sink);
+      const { warned, logger } = warnings();
       const second = await serve({ config: configOf(dataDir), logger });
       await second.close();
       expect(
@@ -169,6 +172,23 @@ describe.skipIf(skip !== undefined)(
       expect(existsSync(dataDir)).toBe(false);
     });
 
+    const loseDatabase = async (dataDir: string) => {
+      for (const end of ["", "-wal", "-shm"])
+        await rm(path.join(dataDir, `alcove.db${end}`), { force: true });
+    };
+
+    test("that lost its database says at the start that quotas, templates and keys went with it, once", async () => {
+      const dataDir = path.join(home, "data");
+      const told = async () => {
+        const { warned, logger } = warnings();
+        await (await serve({ config: configOf(dataDir), logger })).close();
+        return warned.filter(({ msg }) => msg.includes("quotas, templates, keys")).length;
+      };
+      expect(await told()).toBe(0);
+      await loseDatabase(dataDir);
+      expect([await told(), await told()]).toEqual([1, 0]);
+    });
+
     test("that lost its database knows its sandboxes again, their owners and limits included", async () => {
       const dataDir = path.join(home, "data");
       const first = await start(dataDir);
@@ -181,8 +201,7 @@ describe.skipIf(skip !== undefined)(
       });
       await first.client.exec(id, { command: "echo kept >/tmp/file" });
       await stop(first.service);
-      for (const end of ["", "-wal", "-shm"])
-        await rm(path.join(dataDir, `alcove.db${end}`), { force: true });
+      await loseDatabase(dataDir);
       const second = await start(dataDir, { destroyOnExit: true });
       const found = await eventually(async () => {
         const { json } = await second.client.exec(id, { command: "cat /tmp/file" });

@@ -56,6 +56,8 @@ export class ForeignDataDir extends Error {
  */
 export class Installation implements AsyncDisposable {
   readonly id: string;
+  /** The database was made anew, or is older than this directory: what stands in it alone is gone or of that time. */
+  readonly databaseLost: boolean;
   #recovering: boolean;
   #timer: NodeJS.Timeout | undefined;
   /** This process has marked the directory as newer than any database that was there before it. */
@@ -70,12 +72,14 @@ export class Installation implements AsyncDisposable {
     settings: InstallationSettings;
     file: InstallationFile;
     recovering: boolean;
+    databaseLost: boolean;
   }) {
     this.#dataDir = options.dataDir;
     this.#settings = options.settings;
     this.#file = options.file;
     this.id = options.file.id;
     this.#recovering = options.recovering;
+    this.databaseLost = options.databaseLost;
   }
 
   /**
@@ -105,13 +109,14 @@ export class Installation implements AsyncDisposable {
     const stored = Number((await settings.setting("generation")) ?? 0);
     const generation = written?.generation ?? stored;
     const recovering = known === undefined ? used : stored < generation;
+    const databaseLost = recovering || (written !== undefined && known === undefined);
     const file: InstallationFile = {
       version: 1,
       id,
       generation: Math.max(generation, recovering ? stored + 1 : stored),
       directory,
     };
-    const installation = new Installation({ dataDir, settings, file, recovering });
+    const installation = new Installation({ dataDir, settings, file, recovering, databaseLost });
     // A full disk is no reason not to start.
     if (JSON.stringify(file) !== JSON.stringify(written)) await installation.#write(file);
     return installation;
