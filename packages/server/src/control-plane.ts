@@ -127,8 +127,8 @@ export async function openControlPlane(options: {
     templates,
     audit,
     answers: new AnswerBudget({
-      // Two streams of a command, in three copies, are within one owner's half.
-      totalBytes: Math.max(bufferedAnswersBytes, 12 * config.exec.maxOutputBytes),
+      // Two streams of a command, twice, are within one owner's half.
+      totalBytes: Math.max(bufferedAnswersBytes, 8 * config.exec.maxOutputBytes),
       waitMs: roomWaitMs,
       clock: systemClock,
     }),

@@ -1,9 +1,10 @@
 import type { FastifyReply } from "fastify";
 import type { Answer, AnswerBudget } from "../core/answers/answer-budget.ts";
+import { shareOf } from "./share.ts";
 
 /** How long a caller may take for an answer of this many bytes that is ready. */
 const patienceMs = 30_000;
-const slowestBytesPerMs = 64;
+const slowestBytesPerMs = 24;
 
 /**
  * Puts an answer together within the budget. Its memory is given back when the caller has taken it or is gone; one who
@@ -19,7 +20,7 @@ export async function answered<T>(
     held = true;
     if (reply.raw.closed) release();
     else reply.raw.once("close", release);
-  });
+  }, shareOf(reply.request));
   try {
     return await act(answer);
   } finally {

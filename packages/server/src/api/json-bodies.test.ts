@@ -85,7 +85,7 @@ test("bodies beyond a caller's share wait unread, then are refused; other caller
   first.answered();
   await settle();
   expect([second.payload.isPaused(), third.payload.isPaused()]).toEqual([false, true]);
-  await clock.advance(11_000);
+  await clock.advance(10_000);
   expect(await refusal(third.ended)).toBe("unavailable");
   expect(budget.heldBytes).toBe(16 * mib);
 });
@@ -112,8 +112,6 @@ test("a body that stops coming is refused in time and keeps no memory", async ()
   await clock.advance(29_000);
   expect(budget.heldBytes).toBe(6 * mib);
   payload.write("x");
-  await clock.advance(1_000);
-  expect(budget.heldBytes).toBe(0);
   await clock.advance(1_000);
   expect(await refusal(ended)).toBe("timeout");
   expect([budget.heldBytes, clock.armed]).toEqual([0, 0]);
@@ -149,9 +147,8 @@ test.each([
 });
 
 test("a body whose length is too much is refused before it comes, with the limit of its route", async () => {
-  const { budget, clock, send } = setUp({ bodyLimit: 2 * mib });
+  const { budget, send } = setUp({ bodyLimit: 2 * mib });
   const { ended } = send({ "content-length": String(2 * mib + 1) });
-  await clock.advance(1_000);
   await expect(ended).rejects.toThrow(
     "the body is larger than the 2 MiB that POST /x takes; no request here needs more",
   );

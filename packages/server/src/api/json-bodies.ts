@@ -23,8 +23,6 @@ const pieceBytes = 1_048_576;
 const piecePatienceMs = 30_000;
 /** A body is there as it came and as what was read of it. */
 const bodyCopies = 2;
-/** How long the rest of a refused body is read and dropped before it is answered: who still sends reads no answer. */
-const restMs = 1_000;
 /** A larger body is decoded and parsed in turns of their own. */
 const oneTurnBytes = 1_048_576;
 
@@ -61,7 +59,7 @@ export class JsonBodies {
     const limit = request.routeOptions.bodyLimit ?? usualBodyBytes;
     const length = Number(request.headers["content-length"]);
     const refused = length > limit ? tooLarge(request) : encodingRefusal(request);
-    if (refused !== undefined) afterRest(payload, this.#clock, () => done(refused));
+    if (refused !== undefined) done(refused);
     else
       new Reading({ request, payload, done, limit, budget: this.#budget, clock: this.#clock }).begin(length);
   }
@@ -201,7 +199,7 @@ class Reading {
     this.#leave();
     this.#pieces = [];
     this.#release?.();
-    afterRest(this.#payload, this.#clock, () => this.#done(error));
+    this.#done(error);
   }
 
   #leave(): void {
@@ -211,18 +209,4 @@ class Reading {
     this.#waiting = undefined;
     this.#payload.off("data", this.#onData).off("end", this.#onEnd).off("error", this.#onError);
   }
-}
-
-function afterRest(payload: Readable, clock: Pick<Clock, "setTimer">, act: () => void): void {
-  if (payload.readableEnded || payload.destroyed) {
-    act();
-    return;
-  }
-  const end = () => {
-    timer.cancel();
-    payload.off("end", end).off("error", end).off("close", end);
-    act();
-  };
-  const timer = clock.setTimer(restMs, end);
-  payload.on("end", end).on("error", end).on("close", end).resume();
 }

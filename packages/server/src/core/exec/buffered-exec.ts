@@ -16,8 +16,6 @@ import type { WrittenOutput } from "./written-output.ts";
 
 /** How long after its own deadline a buffered command may stay silent before its sandbox counts as ill. */
 const overdueMs = 60_000;
-/** Output that is answered is there as bytes, twice while its buffer grows, and as what the caller has yet to take. */
-const outputCopies = 3;
 const empty = Buffer.alloc(0);
 
 export interface ExecOutcome {
@@ -100,7 +98,6 @@ export class BufferedExec {
     });
     const stdout = new OutputCollector({ maxBytes: this.#maxOutputBytes });
     const stderr = new OutputCollector({ maxBytes: this.#maxOutputBytes });
-    const owner = target.row.ownerId || target.row.id;
     let exit: ExecExit | undefined;
     let brokenBy: unknown;
     let lostBytes = 0;
@@ -112,9 +109,10 @@ export class BufferedExec {
           continue;
         }
         const [grows, other] = event.stream === "stdout" ? [stdout, stderr] : [stderr, stdout];
-        const bytes = (grows.bytesWith(event.data) + other.bytesWith(empty)) * outputCopies;
+        // The buffers are all there is: what the caller has yet to take is spelled out piece by piece.
+        const bytes = grows.bytesWith(event.data) + other.bytesWith(empty);
         // While it waits, a command that is being read waits as well.
-        const waits = options.answer?.grow(owner, bytes, overdue.signal);
+        const waits = options.answer?.grow(target.row.ownerId, bytes, overdue.signal);
         if (waits !== undefined) await this.#roomFor(waits, target, spec.execId);
         grows.add(event.data);
       }

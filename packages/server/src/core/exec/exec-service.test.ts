@@ -97,6 +97,36 @@ test("a command whose answer finds no room goes on; the answer names it and when
   await expect(run).rejects.toMatchObject({ code: "unavailable", retryAfterS: 3, details });
 });
 
+test("a command that runs is counted with what is kept of its output, once, for its owner or for nobody", async () => {
+  const sandbox = new FakeSandbox();
+  const output = (stream: "stdout" | "stderr", bytes: number, offset: number) =>
+    ({ type: "output", stream, data: Buffer.alloc(bytes), offset }) as const;
+  using service = serviceOf(sandbox, {
+    start: async () => ({
+      execId: made,
+      pid: 7,
+      events: (async function* () {
+        yield output("stdout", 600, 0);
+        yield output("stderr", 300, 600);
+        yield output("stdout", 900, 900);
+        yield { type: "exit" as const, exit: exitOf({}) };
+      })(),
+      writeStdin: async () => undefined,
+      closeStdin: async () => undefined,
+      [Symbol.asyncDispose]: async () => undefined,
+    }),
+  });
+  const asked: [string, number][] = [];
+  const answer = { grow: (owner: string, bytes: number) => void asked.push([owner, bytes]) };
+  await service.run(sandbox.id, { command: "true" }, { signal, answer: answer as never });
+  const { ownerId } = sandbox.target.row;
+  expect(asked).toEqual([
+    [ownerId, 600],
+    [ownerId, 900],
+    [ownerId, 1_300],
+  ]);
+});
+
 /** A view that breaks at once, or tells an exit. */
 function viewThat(ends: boolean): ExecView & { info: ExecInfo } {
   return {

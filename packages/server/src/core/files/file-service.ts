@@ -175,13 +175,13 @@ export class FileService {
   }
 }
 
-/** Where memory for an answer comes from: who owns the sandbox pays, else the sandbox itself. */
+/** Where memory for an answer comes from: who owns the sandbox pays, else who asks. */
 function roomIn(
   options: CallOptions & { answer?: Answer },
   row: SandboxRow,
 ): { room: AnswerRoom } | Record<string, never> {
   const { answer, signal } = options;
-  return answer === undefined ? {} : { room: (bytes) => answer.grow(row.ownerId || row.id, bytes, signal) };
+  return answer === undefined ? {} : { room: (bytes) => answer.grow(row.ownerId, bytes, signal) };
 }
 
 async function* limitBody(body: FileBody, maxBytes: number): AsyncGenerator<Uint8Array> {
