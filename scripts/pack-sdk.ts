@@ -1,12 +1,17 @@
 /** Packs the SDK as JavaScript with types, for Node 20 and later: `pack-sdk.ts [folder]` leaves an archive there that `npm install` takes. */
 import { spawnSync } from "node:child_process";
-import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
 
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), "..");
 const target = path.resolve(process.argv[2] ?? ".");
+const tsc = path.join(root, "node_modules", ".bin", "tsc");
+if (!existsSync(tsc)) {
+  console.log("FAILED the tools for development are missing (tsc): `npm install` or `npm test` brings them");
+  process.exit(1);
+}
 const draft = mkdtempSync(path.join(tmpdir(), "alcove-sdk-"));
 
 function run(program: string, args: string[], cwd: string): string {
@@ -41,7 +46,7 @@ try {
   const project = path.join(root, "packages", "sdk", `tsconfig.pack.${process.pid}.json`);
   writeFileSync(project, JSON.stringify(options));
   try {
-    run(path.join(root, "node_modules", ".bin", "tsc"), ["-p", project], root);
+    run(tsc, ["-p", project], root);
   } finally {
     rmSync(project);
   }

@@ -269,6 +269,26 @@ describe("exec", () => {
     expect(Buffer.concat(out)).toEqual(bytes);
   });
 
+  test.each([["exec"], ["exec", "-i"]])(
+    "%s %s tells that the key was taken back meanwhile",
+    async (...args) => {
+      service.onExec = (message, exec) => {
+        if (message.type !== "start") return;
+        exec.send({ type: "stdout", data: btoa("ab"), offset: 0, encoding: "base64" });
+        service.refuseSocket = () => 401;
+        setImmediate(() => exec.cut());
+      };
+      service.answer = () => ({
+        status: 401,
+        json: { code: "unauthorized", message: "the key is not known" },
+      });
+      const { code, stdout, stderr } = await run(...args, "sb-a", "cat f");
+      expect([code, stdout]).toEqual([125, "ab"]);
+      expect(stderr).toContain("it cannot be picked up: ");
+      if (!args.includes("-i")) expect(stderr).toMatch(/the key is not known; give the key with --api-key/);
+    },
+  );
+
   test("-i goes on after a break, an attach that came too early tried again", async () => {
     const messages: unknown[] = [];
     let attaches = 0;

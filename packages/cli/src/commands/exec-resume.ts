@@ -10,7 +10,7 @@ const pauseMs = 200;
 
 /**
  * Picks a command up again after its connection broke, also across a restart of the service.
- * @throws the cause when the service does not come back in time or no longer knows the command.
+ * @throws the cause when the service does not come back in time, with the refusal when it refuses.
  */
 export async function resumeOutput(options: {
   client: AlcoveClient;
@@ -36,12 +36,23 @@ export async function resumeOutput(options: {
         await take(chunk.stream, bytes);
       }
     } catch (error) {
-      const gone = error instanceof AlcoveError && error.status >= 400 && error.status < 500;
-      if (gone) throw options.cause;
+      if (error instanceof AlcoveError && error.status >= 400 && error.status < 500)
+        throw notPickedUp(options.cause, error);
     }
     await pause(pauseMs);
   }
   throw options.cause;
+}
+
+/** A key that is not accepted any more keeps its code, and so the advice for it. */
+export function notPickedUp(cause: AlcoveError, refusal: AlcoveError): AlcoveError {
+  const ofKey = refusal.status === 401 || refusal.status === 403;
+  return new AlcoveError({
+    status: ofKey ? refusal.status : 0,
+    code: ofKey ? refusal.code : "cut",
+    message: `${cause.message}, and it cannot be picked up: ${refusal.message}`,
+    cause: refusal,
+  });
 }
 
 export function tellBroken(execId: string): void {

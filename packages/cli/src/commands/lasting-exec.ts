@@ -8,7 +8,7 @@ import {
   type ExecSocket,
   type ExecStart,
 } from "@alcove/sdk";
-import { patienceMs, tellBroken } from "./exec-resume.ts";
+import { notPickedUp, patienceMs, tellBroken } from "./exec-resume.ts";
 import { UnconfirmedInput } from "./unconfirmed-input.ts";
 
 const firstPauseMs = 200;
@@ -157,7 +157,7 @@ export class LastingExec implements Disposable {
       } catch (error) {
         this.#given.signal.throwIfAborted();
         if (!(error instanceof AlcoveError)) throw error;
-        if (isFinal(error)) throw ended(cause, error);
+        if (isFinal(error)) throw notPickedUp(cause, error);
       }
     }
     this.#state = "connected";
@@ -241,9 +241,4 @@ function gap(why: string, cause?: AlcoveError): AlcoveError {
 function isFinal({ status, code }: AlcoveError): boolean {
   if (status > 0) return status < 500;
   return !["unreachable", "cut", "cancelled", "unavailable", "remote_worker_rpc_unavailable"].includes(code);
-}
-
-function ended(cause: AlcoveError, refusal: AlcoveError): AlcoveError {
-  const message = `${cause.message}, and it cannot be picked up: ${refusal.message}`;
-  return new AlcoveError({ status: 0, code: "cut", message, cause: refusal });
 }

@@ -175,9 +175,11 @@ export class BufferedExec {
       await waits;
     } catch (error) {
       if (!(error instanceof Unavailable)) throw error;
-      throw new Unavailable(`${error.message}; command ${execId} goes on for its grace`, {
+      const { id } = target.row;
+      const message = `answers that others are taking fill the memory there is for them, and this one found no room; command ${execId} goes on for its grace: its output and end are at /sandboxes/${id}/execs/${execId}/output`;
+      throw new Unavailable(message, {
         cause: error,
-        details: { exec_id: execId, sandbox_id: target.row.id, goes_on: "no_room" },
+        details: { exec_id: execId, sandbox_id: id, goes_on: "no_room" },
         ...(error.retryAfterS === undefined ? {} : { retryAfterS: error.retryAfterS }),
       });
     }
