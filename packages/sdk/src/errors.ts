@@ -7,7 +7,7 @@ export type ClientErrorCode = "unreachable" | "client_timeout" | "cancelled" | "
 
 /** A call that failed: refused by the service, or never answered. */
 export class AlcoveError extends Error {
-  /** The HTTP status; 0 when there was no answer. */
+  /** The HTTP status; 0 when there was no answer, and for a refusal told within a WebSocket: `code` says which. */
   readonly status: number;
   /** The service's code, or one of ClientErrorCode. */
   readonly code: string;

@@ -1,3 +1,5 @@
+/** What methods take and give: `Sandbox`, `SpawnRequest`, `ExecResult`, … */
+export type * from "@alcove/wire";
 export { AuditClient, type AuditFilter } from "./audit.ts";
 export { AlcoveClient, type CallOptions, type SandboxFilter } from "./client.ts";
 export { AlcoveError, type ClientErrorCode } from "./errors.ts";

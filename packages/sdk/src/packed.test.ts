@@ -1,6 +1,6 @@
 import { execFile } from "node:child_process";
 import { once } from "node:events";
-import { mkdir, mkdtemp, rm, symlink, writeFile } from "node:fs/promises";
+import { copyFile, mkdir, mkdtemp, rm, symlink, writeFile } from "node:fs/promises";
 import http from "node:http";
 import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
@@ -29,6 +29,16 @@ async function otherNodes(): Promise<string[]> {
   }
   return found;
 }
+
+test("without the compiler the step that brings it is named", async () => {
+  const bare = path.join(folder, "clone", "scripts");
+  await mkdir(bare, { recursive: true });
+  await copyFile(path.join(root, "scripts", "pack-sdk.ts"), path.join(bare, "pack-sdk.ts"));
+  const { code, stdout } = (await run(process.execPath, [path.join(bare, "pack-sdk.ts"), folder]).catch(
+    (error: { code: number; stdout: string }) => error,
+  )) as { code: number; stdout: string };
+  expect([code, stdout]).toEqual([1, expect.stringContaining("`npm install`")]);
+});
 
 test("the packed SDK runs where only Node is", { timeout: 120_000 }, async () => {
   const { stdout } = await run(process.execPath, [path.join(root, "scripts", "pack-sdk.ts"), folder], {
@@ -62,7 +72,10 @@ test("the packed SDK runs where only Node is", { timeout: 120_000 }, async () =>
   }
   // What an editor sees: an id is a text, and no number.
   const tsc = path.join(root, "node_modules", ".bin", "tsc");
-  const code = `import { AlcoveClient } from "@alcove/sdk";
+  const code = `import { AlcoveClient, type ExecResult, type ExecStreamChunk, type Sandbox, type SpawnRequest } from "@alcove/sdk";
+    export const make = (client: AlcoveClient, request: SpawnRequest): Promise<Sandbox> => client.spawn(request);
+    export const run = (client: AlcoveClient): Promise<ExecResult> => client.exec("sb-a", { command: "true" });
+    export const textOf = (chunk: ExecStreamChunk): string => chunk.data;
     export const id = async (client: AlcoveClient): Promise<TYPE> => (await client.spawn({ ttl: "5m" })).id;`;
   const check = async (type: string) => {
     await writeFile(path.join(folder, "use.mts"), code.replace("TYPE", type));
