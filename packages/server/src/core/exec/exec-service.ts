@@ -1,3 +1,4 @@
+import { deadlineAfter } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
 import type { Clock } from "../../ports/clock.ts";
 import type { EventSink } from "../../ports/event-sink.ts";
@@ -14,6 +15,9 @@ import { OverBreaks } from "./over-breaks.ts";
 import type { RunningSandboxes } from "./running-sandboxes.ts";
 import { parseSignal } from "./signals.ts";
 import { WholeInputs } from "./whole-inputs.ts";
+
+/** A sandbox tells its commands in one answer or a few. */
+const listDeadlineMs = 30_000;
 
 export interface ExecServiceLimits {
   /** Of an owner's commands, as its quota stands now. */
@@ -144,7 +148,9 @@ export class ExecService implements Disposable {
   }
 
   async list(sandboxId: string, options: CallOptions): Promise<ExecInfo[]> {
-    return (await this.#sandboxes.locate(sandboxId, options)).operations.execs.list(options);
+    const { operations } = await this.#sandboxes.locate(sandboxId, options);
+    using deadline = deadlineAfter(listDeadlineMs, options.signal);
+    return await operations.execs.list({ signal: deadline.signal });
   }
 
   async get(sandboxId: string, execId: string, options: CallOptions): Promise<ExecInfo> {

@@ -47,6 +47,18 @@ describe("ExecTracker", () => {
     expect(tracker.size).toBe(0);
   });
 
+  test("no more commands are learned from a sandbox than run in one", async () => {
+    for (let round = 0; round < 3; round += 1) {
+      sandbox.infos = Array.from({ length: 4_000 }, (_, index) =>
+        infoOf(`ex-${round}-${index}`, { detached: true }),
+      );
+      if (round === 0) sandbox.started("adopted");
+      else sandbox.replaced();
+      await settled();
+    }
+    expect(tracker.size).toBe(8_192);
+  });
+
   test("an end that overtakes the answer to the start is told after it", async () => {
     sandbox.started("spawned");
     await tracker.start(sandbox.target, started("ex-1"), async () => {

@@ -14,6 +14,9 @@ const longestGraceRetryMs = 2_000;
 const firstRetryMs = 200;
 const longestRetryMs = 10_000;
 
+/** Commands that are learned from a sandbox: more than its agent starts. */
+const mostLearned = 8_192;
+
 /** One for all: an error of its own for each sandbox that stops would cost more than the rest of stopping it. */
 const sandboxStopped = new Error("the sandbox stopped");
 const followingEnded = new Error("the ends of commands are followed anew");
@@ -313,6 +316,7 @@ export class ExecTracker implements Disposable {
     if (info.exit !== undefined) return undefined;
     const known = sandbox.execs.get(info.execId);
     if (known !== undefined) return known;
+    if (sandbox.execs.size >= mostLearned) return undefined;
     const tracked: TrackedExec = {
       execId: info.execId,
       operation: "exec",

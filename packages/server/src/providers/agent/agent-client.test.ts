@@ -64,7 +64,7 @@ it("operations at once have connections of their own, and few of them are kept",
     waiting = [];
   });
   await using client = clientOf(agent);
-  const round = () => Promise.all(Array.from({ length: 20 }, () => client.execs.list(options())));
+  const round = () => Promise.all(Array.from({ length: 20 }, () => client.stats(options())));
   await round();
   expect(agent.connections).toBe(20);
   await round();
@@ -76,7 +76,7 @@ it("the idle connections of all sandboxes together are bounded", async () => {
   await using agent = await fakeAgent((_request, connection) => connection.answer({ execs: [] }));
   const clients = Array.from({ length: 70 }, () => clientOf(agent));
   for (const client of clients) {
-    await Promise.all(Array.from({ length: perClient }, () => client.execs.list(options())));
+    await Promise.all(Array.from({ length: perClient }, () => client.stats(options())));
   }
   await expect.poll(() => agent.open, { timeout: 10_000 }).toBeLessThanOrEqual(1_024);
   expect(agent.connections).toBeGreaterThan(1_024);
@@ -85,7 +85,7 @@ it("the idle connections of all sandboxes together are bounded", async () => {
   // What was counted has been given back: idle connections are kept again.
   await using client = clientOf(agent);
   const before = agent.connections;
-  for (let index = 0; index < 3; index += 1) await client.execs.list(options());
+  for (let index = 0; index < 3; index += 1) await client.stats(options());
   expect(agent.connections).toBe(before + 1);
 });
 

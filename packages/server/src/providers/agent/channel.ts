@@ -24,6 +24,8 @@ const mostLasting = 896;
 const longestLine = 1_024;
 /** What only the service asks for, a few at a time: none of it waits behind what others ask for. */
 const ownOperations = new Set(["sandbox.configure", "sandbox.events", "sandbox.expiry", "sandbox.shutdown"]);
+/** One for each command that lost its readers; it waits with the others, and is not refused. */
+const graceOp = "exec.grace";
 
 /** As many as operations are often under way at once; dialling again costs more than an idle descriptor. */
 const maxIdle = 16;
@@ -115,8 +117,10 @@ export class AgentChannel {
     operation.guard(signal);
     if (operation.over) return;
     const send = () => this.#send(request, operation, signal);
-    if (typeof request !== "function" && ownOperations.has(request.op)) send();
-    else (operation.lasting ? this.#lasting : this.#short).enter(operation, send);
+    const op = typeof request === "function" ? undefined : request.op;
+    if (op !== undefined && ownOperations.has(op)) send();
+    else
+      (operation.lasting ? this.#lasting : this.#short).enter(operation, send, { refusable: op !== graceOp });
   }
 
   #send(request: AgentAsk, operation: Operation, signal: AbortSignal): void {

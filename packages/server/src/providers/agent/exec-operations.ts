@@ -1,4 +1,5 @@
 import { setTimeout as sleep } from "node:timers/promises";
+import { abortable, ignoreOutcome } from "../../platform/abortable.ts";
 import {
   BadRequest,
   type CallOptions,
@@ -46,6 +47,8 @@ export class AgentExecs implements ExecOperations {
   readonly #feed: EventsFeed;
   readonly #name: string;
   readonly #groups: CommandGroups | undefined;
+  /** The last list that was asked for. */
+  #listed: Promise<void> = Promise.resolve();
 
   constructor(options: {
     channel: AgentChannel;
@@ -154,8 +157,14 @@ export class AgentExecs implements ExecOperations {
     return execInfoOf(await this.#channel.call({ op: "exec.get", exec_id: execId }, options));
   }
 
+  /** One list after the other: each is held as a whole. */
   list(options: CallOptions): Promise<ExecInfo[]> {
-    return listExecs(this.#channel, options);
+    const listed = this.#listed.then(() => {
+      options.signal.throwIfAborted();
+      return listExecs(this.#channel, options);
+    });
+    this.#listed = listed.then(ignoreOutcome, ignoreOutcome);
+    return abortable(listed, options.signal);
   }
 
   async writeStdin(

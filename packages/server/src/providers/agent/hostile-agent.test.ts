@@ -203,3 +203,78 @@ it("a long message of an agent is cut", async () => {
   expect(failure).toBeInstanceOf(ProviderError);
   expect(String(failure).length).toBeLessThan(10_000);
 });
+
+/** A command as a list tells it. */
+const record = (index: number, more: object = {}) => ({
+  exec_id: `ex-${String(index).padStart(8, "0")}`,
+  pid: 1,
+  state: "running",
+  command: "c",
+  args: [],
+  started_at: 1,
+  output_bytes: 0,
+  first_offset: 0,
+  ...more,
+});
+
+it.each([0, 100])("a list of commands without an end, %i at a time, is refused", async (each) => {
+  let batches = 0;
+  await using agent = await fakeAgent((_request, connection) => {
+    batches += 1;
+    connection.answer({
+      execs: Array.from({ length: each }, (_, index) => record(batches * each + index)),
+      next: batches,
+    });
+  });
+  await using client = clientOf(agent);
+  await expect(client.execs.list(options())).rejects.toThrow("more commands than it can have");
+  expect(batches).toBeLessThan(300);
+});
+
+it("of command lines a list holds no more than an agent keeps, and less of many", async () => {
+  const long = "x".repeat(30_000);
+  await using agent = await fakeAgent((request, connection) => {
+    const batch = Number(request.after ?? 0);
+    const execs =
+      batch === 0
+        ? [
+            record(1, { command: "c".repeat(1_000_000) }),
+            record(2, { args: Array.from({ length: 100_000 }, () => "") }),
+            record(3, { args: ["a", "b".repeat(1_000_000), "c"], tag: "t".repeat(1_000_000) }),
+          ]
+        : Array.from({ length: 60 }, (_, index) => record(batch * 100 + index, { command: long }));
+    connection.answer({ execs, ...(batch < 10 ? { next: batch + 1 } : {}) });
+  });
+  await using client = clientOf(agent);
+  const execs = await client.execs.list(options());
+  expect(execs).toHaveLength(603);
+  const lengths = execs.map(({ command, args }) =>
+    args.reduce((sum, arg) => sum + arg.length + 24, command.length),
+  );
+  expect(Math.max(...lengths)).toBeLessThan(34 * 1024);
+  expect(lengths.reduce((sum, length) => sum + length, 0)).toBeLessThan(9 * 1024 * 1024);
+  expect(execs[2]?.args.map((arg) => [arg[0], arg.length < 34 * 1024])).toEqual([
+    ["a", true],
+    ["b", true],
+  ]);
+  expect(execs[2]?.tag?.length).toBeLessThan(10_000);
+  expect([execs[3]?.command, execs.at(-1)?.command]).toEqual([long, `${"x".repeat(256)}…`]);
+});
+
+it("commands are listed once at a time, and who leaves meanwhile is not waited for", async () => {
+  const waiting: FakeConnection[] = [];
+  await using agent = await fakeAgent((_request, connection) => waiting.push(connection));
+  await using client = clientOf(agent);
+  const first = client.execs.list(options());
+  const left = new AbortController();
+  const second = client.execs.list({ signal: left.signal });
+  const third = client.execs.list(options());
+  await expect.poll(() => waiting.length, { timeout: 10_000 }).toBe(1);
+  left.abort(new Error("left"));
+  await expect(second).rejects.toThrow("left");
+  waiting[0]?.answer({ execs: [] });
+  await first;
+  await expect.poll(() => waiting.length, { timeout: 10_000 }).toBe(2);
+  waiting[1]?.answer({ execs: [] });
+  expect(await third).toEqual([]);
+});

@@ -21,10 +21,10 @@ export class Places {
   }
 
   /** Calls `begin` when there is a place, at once or later; an operation that is refused fails with Unavailable. */
-  enter(operation: Operation, begin: () => void): void {
+  enter(operation: Operation, begin: () => void, options: { refusable: boolean }): void {
     if (this.#taken < this.#most && this.#line.size === 0) {
       this.#take(operation, begin);
-    } else if (this.#line.size >= this.#longestLine) {
+    } else if (options.refusable && this.#line.size >= this.#longestLine) {
       operation.fail(
         new Unavailable(
           `${this.#what} is busy: ${this.#most} operations are under way and ${this.#longestLine} wait; try again`,

@@ -123,7 +123,8 @@ const isReason = (text: string): text is ExitReason => reasons.has(text);
 export function execExitOf(value: unknown): ExecExit {
   const fields = objectOf(value, "exit");
   const reason = textOf(fields, "reason");
-  if (!isReason(reason)) throw new ProviderError(`the agent named an unknown reason "${reason}"`);
+  if (!isReason(reason))
+    throw new ProviderError(`the agent named an unknown reason "${reason.slice(0, 64)}"`);
   const startedAt = dateOf(fields, "started_at");
   const endedAt = dateOf(fields, "ended_at");
   const signal = optionalTextOf(fields, "signal");
@@ -136,8 +137,8 @@ export function execExitOf(value: unknown): ExecExit {
     durationMs:
       optionalNumberOf(fields, "duration_ms") ?? Math.max(0, endedAt.getTime() - startedAt.getTime()),
     outputBytes: numberOf(fields, "output_bytes"),
-    ...(signal === undefined ? {} : { signal }),
-    ...(startError === undefined ? {} : { startError }),
+    ...(signal === undefined ? {} : { signal: beginningOf(signal, maxTextLength) }),
+    ...(startError === undefined ? {} : { startError: beginningOf(startError, maxTextLength) }),
     ...useOf(fields),
   };
 }
@@ -173,20 +174,46 @@ export function inputTakenOf(value: unknown): number | undefined {
   return optionalNumberOf(objectOf(value, "exec"), "input_taken");
 }
 
-export function execInfoOf(value: unknown): ExecInfo {
+/** A little more than an agent keeps of a command line; one of the first releases tells all of it. */
+const maxCommandLength = 33 * 1024;
+/** What an argument counts beside its text, as in the agent. */
+const argumentLength = 24;
+/** Of tags and of what tells why a command did not start. */
+const maxTextLength = 8 * 1024;
+
+/** @returns the beginning of a text, as a text of its own: part of one would keep the whole in memory. */
+function beginningOf(text: string, length: number): string {
+  return text.length <= length ? text : `${Buffer.from(text.slice(0, length)).toString()}…`;
+}
+
+/** The command and its arguments, as much as fits `length`; what was cut ends in an ellipsis. */
+function commandOf(fields: Fields, length: number): { command: string; args: string[] } {
+  const command = beginningOf(textOf(fields, "command"), length);
+  const args: string[] = [];
+  let left = length - command.length - argumentLength;
+  for (const arg of listOf(fields, "args")) {
+    if (left <= 0) break;
+    const text = beginningOf(String(arg), left);
+    left -= text.length + argumentLength;
+    args.push(text);
+  }
+  return { command, args };
+}
+
+/** @param options.commandLength how much of the command line is kept. */
+export function execInfoOf(value: unknown, options: { commandLength?: number } = {}): ExecInfo {
   const fields = objectOf(value, "exec");
   const tag = optionalTextOf(fields, "tag");
   return {
     execId: execIdOf(fields),
     pid: numberOf(fields, "pid"),
-    command: textOf(fields, "command"),
-    args: listOf(fields, "args").map(String),
+    ...commandOf(fields, options.commandLength ?? maxCommandLength),
     tty: fields.tty === true,
     detached: fields.detached === true,
     startedAt: dateOf(fields, "started_at"),
     outputBytes: numberOf(fields, "output_bytes"),
     firstOffset: numberOf(fields, "first_offset"),
-    ...(tag === undefined ? {} : { tag }),
+    ...(tag === undefined ? {} : { tag: beginningOf(tag, maxTextLength) }),
     ...(fields.state === "exited" ? { exit: execExitOf(fields) } : {}),
   };
 }
