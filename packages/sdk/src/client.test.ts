@@ -348,6 +348,29 @@ describe("AlcoveClient", () => {
   });
 });
 
+describe("openExec()", () => {
+  test("is left when its signal aborts, before and while it is open", async () => {
+    handle = () => undefined;
+    const sockets = new WebSocketServer({ server });
+    const left = Promise.withResolvers<void>();
+    sockets.on("connection", (socket) => {
+      socket.once("close", () => left.resolve());
+      socket.send('{"type":"stdout","data":"on","offset":0}');
+    });
+    using client = new AlcoveClient({ url });
+    const aborted = client.openExec("sb-a", { command: "true" }, { signal: AbortSignal.abort() });
+    await expect(aborted).rejects.toMatchObject({ code: "cancelled" });
+    const controller = new AbortController();
+    using exec = await client.openExec("sb-a", { command: "true" }, { signal: controller.signal });
+    const messages = exec.messages();
+    expect((await messages.next()).value).toMatchObject({ data: "on" });
+    const reason = new Error("enough");
+    controller.abort(reason);
+    await expect(messages.next()).rejects.toMatchObject({ code: "cancelled", cause: reason });
+    await left.promise;
+  });
+});
+
 describe("attachExec()", () => {
   test("asks for a command from an offset on; input is not taken once the connection is closed", async () => {
     handle = () => undefined;

@@ -239,7 +239,10 @@ export class AlcoveClient implements Disposable {
     return { execId: typeof execId === "string" ? execId : undefined, chunks: readNdjson(response) };
   }
 
-  /** Runs a command over a WebSocket, or goes on with one: standard input, signals and a terminal. */
+  /**
+   * Runs a command over a WebSocket, or goes on with one: standard input, signals and a terminal. When the signal aborts, also
+   * later, the command is left, and the service ends it after its grace.
+   */
   async openExec(
     id: string,
     start: ExecStart | ExecAttach,

@@ -4,7 +4,7 @@ import type { WsClientMessage, WsServerMessage } from "@alcove/wire";
 import { WebSocket } from "ws";
 import { AlcoveError, clientError } from "./errors.ts";
 import { parse } from "./lines.ts";
-import { refusal, unreachable } from "./transport.ts";
+import { cancelled, refusal, unreachable } from "./transport.ts";
 
 /** Received and not yet taken: above this the socket is paused, so that a slow reader slows the command down. */
 const maxQueuedMessages = 256;
@@ -32,9 +32,11 @@ export class ExecSocket implements Disposable {
   #onInput: ((taken: number | undefined) => void) | undefined;
   #input: { taken: number | undefined } | undefined;
   #ended: { code: number } | undefined;
+  readonly #signal: AbortSignal | undefined;
 
-  private constructor(socket: WebSocket, execId: string | undefined) {
+  private constructor(socket: WebSocket, execId: string | undefined, signal: AbortSignal | undefined) {
     this.#socket = socket;
+    this.#signal = signal;
     this.execId = execId;
     socket.on("message", (data) => this.#receive(String(data)));
     socket.on("close", (code) => {
@@ -44,7 +46,10 @@ export class ExecSocket implements Disposable {
     socket.on("error", () => socket.terminate());
   }
 
-  /** @throws AlcoveError when the handshake is refused, with the service's own words. */
+  /**
+   * @param options.signal leaves the command, also when it is open.
+   * @throws AlcoveError when the handshake is refused, with the service's own words.
+   */
   static async open(options: {
     url: URL;
     headers: Record<string, string>;
@@ -53,6 +58,8 @@ export class ExecSocket implements Disposable {
   }): Promise<ExecSocket> {
     const url = new URL(options.url);
     url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
+    const { signal } = options;
+    if (signal?.aborted) throw cancelled(signal);
     const socket = new WebSocket(url, {
       headers: options.headers,
       maxPayload: maxMessageBytes,
@@ -66,22 +73,18 @@ export class ExecSocket implements Disposable {
     });
     const opened = await new Promise<ExecSocket>((resolve, reject) => {
       const abort = () => {
-        reject(clientError("cancelled", "the call was cancelled", options.signal?.reason));
+        if (signal !== undefined) reject(cancelled(signal));
         socket.terminate();
       };
-      options.signal?.addEventListener("abort", abort, { once: true });
-      const settle = () => options.signal?.removeEventListener("abort", abort);
+      signal?.addEventListener("abort", abort, { once: true });
+      socket.once("close", () => signal?.removeEventListener("abort", abort));
       // The listeners of the ExecSocket must be there before the first message, in the same turn as "open".
-      socket.once("open", () => {
-        settle();
-        resolve(new ExecSocket(socket, execId));
-      });
+      socket.once("open", () => resolve(new ExecSocket(socket, execId, signal)));
       socket.once("unexpected-response", (_request, response: IncomingMessage) => {
-        settle();
+        signal?.removeEventListener("abort", abort);
         void refusal(response, { method: "GET", path: url.pathname }).then(reject);
       });
       socket.on("error", (error) => {
-        settle();
         reject(unreachable(new URL("/", options.url), error));
       });
     });
@@ -92,7 +95,8 @@ export class ExecSocket implements Disposable {
 
   /**
    * Output in order, then the exit, which is the last message.
-   * @throws AlcoveError when the service refuses the command, or when the connection breaks before the exit.
+   * @throws AlcoveError when the service refuses the command, when the connection breaks before the exit, `cancelled` when the
+   * signal aborted.
    */
   async *messages(): AsyncGenerator<ExecMessage> {
     for (;;) {
@@ -191,6 +195,7 @@ export class ExecSocket implements Disposable {
   }
 
   #cut(code: number): AlcoveError {
+    if (this.#signal?.aborted) return cancelled(this.#signal);
     const which = this.execId === undefined ? "the command" : `command ${this.execId}`;
     return clientError("cut", `the connection to ${which} broke before it ended (close code ${code})`);
   }

@@ -248,7 +248,7 @@ function tellingWhy(answer: http.IncomingMessage, call: Call): http.IncomingMess
   return answer;
 }
 
-function cancelled(signal: AbortSignal): AlcoveError {
+export function cancelled(signal: AbortSignal): AlcoveError {
   return clientError("cancelled", "the call was cancelled", signal.reason);
 }
 

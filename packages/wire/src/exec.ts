@@ -319,7 +319,7 @@ export type SignalRequest = Static<typeof SignalRequest>;
 export const InputName = Type.String({
   pattern: "^[A-Za-z0-9_-]{1,64}$",
   description:
-    "Names the input of this connection: messages of type input tell how much of it has arrived. A connection that attaches with the same name goes on with it.",
+    "1 to 64 letters, digits, `_` and `-`. It names the input of this connection: messages of type input tell how much of it has arrived. A connection that attaches with the same name goes on with it.",
 });
 
 /** Messages a WebSocket exec client sends. docs/api/exec.md. */

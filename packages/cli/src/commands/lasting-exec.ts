@@ -150,14 +150,21 @@ export class LastingExec implements Disposable {
       await pause(pauseMs, undefined, { signal: this.#given.signal });
       const leftMs = deadline - performance.now();
       if (leftMs <= 0) throw cause;
-      const signal = AbortSignal.any([this.#given.signal, AbortSignal.timeout(Math.ceil(leftMs))]);
+      // For the attempt alone: what is attached is left otherwise.
+      const attempt = new AbortController();
+      const giveUp = () => attempt.abort();
+      const timer = setTimeout(giveUp, Math.ceil(leftMs));
+      this.#given.signal.addEventListener("abort", giveUp);
       try {
-        this.#socket = await client.attachExec(id, execId, { ...attach, signal });
+        this.#socket = await client.attachExec(id, execId, { ...attach, signal: attempt.signal });
         break;
       } catch (error) {
         this.#given.signal.throwIfAborted();
         if (!(error instanceof AlcoveError)) throw error;
         if (isFinal(error)) throw notPickedUp(cause, error);
+      } finally {
+        clearTimeout(timer);
+        this.#given.signal.removeEventListener("abort", giveUp);
       }
     }
     this.#state = "connected";

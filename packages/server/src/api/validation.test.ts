@@ -57,6 +57,11 @@ test.each([
     { command: "true", exec_id: "job-1" },
     'exec_id in the message must be `ex-` and 8 to 32 of [a-z0-9], not "job-1"',
   ],
+  [
+    WsClientMessage.anyOf[0],
+    { type: "start", command: "cat", input: "a name" },
+    'input in the message must be 1 to 64 letters, digits, `_` and `-`, not "a name"',
+  ],
 ])("a refusal says what to write instead: %#", (schema, body, message) => {
   expect(() => compileCheck<unknown>(schema)(body)).toThrow(message);
 });

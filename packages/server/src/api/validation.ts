@@ -168,9 +168,10 @@ const kinds: Readonly<Record<string, string>> = {
   object: "an object",
 };
 
-/** What a schema says of its values, in the words of its description. */
+/** What a schema says of its values: the first sentence of its description. */
 function described({ parentSchema }: ErrorObject): string | undefined {
-  return typeof parentSchema?.description === "string" ? parentSchema.description : undefined;
+  const description: unknown = parentSchema?.description;
+  return typeof description === "string" ? description.split(". ", 1)[0]?.replace(/\.$/, "") : undefined;
 }
 
 function range({ parentSchema, message }: ErrorObject): string {
