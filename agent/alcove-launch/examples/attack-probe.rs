@@ -195,6 +195,8 @@ const ATTEMPTS: &[Attempt] = &[
         option(libc::AF_INET, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &*SocketFilter::compiled(8).program())
     }),
     ("timestamps", || option(libc::AF_INET, libc::SOL_SOCKET, libc::SO_TIMESTAMPING, &SOFTWARE_TIMESTAMPS)),
+    ("received-timestamps", || option(libc::AF_INET, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &1u32)),
+    ("gathered-datagrams", || option(libc::AF_INET, libc::SOL_UDP, libc::UDP_GRO, &1u32)),
     ("zerocopy", || option(libc::AF_INET, libc::SOL_SOCKET, libc::SO_ZEROCOPY, &1u32)),
     ("packet-options", || option(libc::AF_INET6, libc::IPPROTO_IPV6, PACKET_OPTIONS, &[0u8; 32])),
     ("multicast", || option(libc::AF_INET, libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP, &LOOPBACK_GROUP)),

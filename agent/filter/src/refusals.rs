@@ -107,6 +107,8 @@ const NEW_NAMESPACES: u32 = (libc::CLONE_NEWNS
 
 /// Typing into somebody else's terminal; line disciplines, which are drivers for modems and the like.
 const FORBIDDEN_IOCTLS: [u32; 3] = [0x5412 /* TIOCSTI */, 0x541c /* TIOCLINUX */, 0x5423 /* TIOCSETD */];
+/// SIOCGSTAMP and SIOCGSTAMPNS, old and new, which ask for time stamps as the options do. Answered as where there is none.
+const TIME_STAMPS: [u32; 4] = [0x8906, 0x8907, 0x8010_8906, 0x8010_8907];
 /// Protocols of the internet families, by the socket's type. Raw sockets take a capability.
 const STREAM_PROTOCOLS: [i32; 2] = [0, libc::IPPROTO_TCP];
 const DATAGRAM_PROTOCOLS: [i32; 4] = [0, libc::IPPROTO_UDP, libc::IPPROTO_ICMP, libc::IPPROTO_ICMPV6];
@@ -190,6 +192,7 @@ fn shared(program: &mut Program, uncounted: u32, packets: bool) {
         for request in FORBIDDEN_IOCTLS {
             rules.when(request, refuse(libc::EPERM));
         }
+        rules.when_any(&TIME_STAMPS, refuse(libc::ENOENT));
         rules.give(RET_ALLOW);
     });
     for call in [libc::SYS_socket, libc::SYS_socketpair] {
@@ -413,7 +416,11 @@ mod tests {
                 (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, refuse(libc::ENOPROTOOPT)),
                 (libc::SOL_SOCKET, libc::SO_ATTACH_BPF, refuse(libc::ENOPROTOOPT)),
                 (libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, refuse(libc::ENOPROTOOPT)),
+                (libc::SOL_SOCKET, libc::SO_TIMESTAMP, refuse(libc::ENOPROTOOPT)),
+                (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, refuse(libc::ENOPROTOOPT)),
                 (libc::SOL_SOCKET, libc::SO_TIMESTAMPING, refuse(libc::ENOPROTOOPT)),
+                (libc::SOL_UDP, libc::UDP_SEGMENT, RET_ALLOW),
+                (libc::SOL_UDP, libc::UDP_GRO, refuse(libc::ENOPROTOOPT)),
                 (libc::SOL_SOCKET, libc::SO_ZEROCOPY, refuse(libc::ENOPROTOOPT)),
                 (libc::IPPROTO_TCP, libc::TCP_NODELAY, RET_ALLOW),
                 (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, RET_ALLOW),
@@ -496,5 +503,15 @@ mod tests {
     fn terminal_injection_is_refused() {
         assert_eq!(decide(libc::SYS_ioctl, AUDIT_ARCH, [0, 0x5412, 0, 0, 0, 0]), refuse(libc::EPERM));
         assert_eq!(decide(libc::SYS_ioctl, AUDIT_ARCH, [0, 0x5413, 0, 0, 0, 0]), RET_ALLOW);
+    }
+
+    #[test]
+    fn no_request_has_all_packets_of_the_machine_stamped() {
+        for request in [0x8906, 0x8907, 0x8010_8906, 0x8010_8907] {
+            for program in [all(RET_ALLOW), only_shared(RET_ALLOW)] {
+                let stamp = [3, request, 0x1000, 0, 0, 0];
+                assert_eq!(run(&program, libc::SYS_ioctl, AUDIT_ARCH, stamp), refuse(libc::ENOENT));
+            }
+        }
     }
 }
