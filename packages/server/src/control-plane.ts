@@ -147,7 +147,7 @@ export async function openControlPlane(options: {
     rateLimits: opened.use(new RateLimits({ settings: config.rateLimit, clock: systemClock })),
     config,
     version,
-    startedAt: systemClock.now(),
+    startedMs: systemClock.monotonicMs(),
     ready: () => sandboxes.ready,
     ...(options.storeRefusal === undefined ? {} : { storeRefusal: options.storeRefusal }),
   });

@@ -1,12 +1,4 @@
-import {
-  type ExecRecord,
-  type ExecResult,
-  type FileInfo,
-  formatDuration,
-  type ProviderHealth,
-  type Sandbox,
-  type SandboxStats,
-} from "@alcove/wire";
+import type { ExecRecord, ExecResult, FileInfo, ProviderHealth, Sandbox, SandboxStats } from "@alcove/wire";
 import type { ExecOutcome } from "../core/exec/buffered-exec.ts";
 import { formatMode } from "../core/files/paths.ts";
 import type { ProviderHealthEntry } from "../core/providers/provider-registry.ts";
@@ -106,8 +98,4 @@ export function presentStats(stats: RuntimeStats): SandboxStats {
     disk_bytes: whole(stats.diskBytes),
     disk_limit_bytes: whole(stats.diskLimitBytes),
   });
-}
-
-export function uptime(startedAt: Date, now: Date): string {
-  return formatDuration(now.getTime() - startedAt.getTime());
 }

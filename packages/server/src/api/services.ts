@@ -40,7 +40,8 @@ export interface ApiOptions extends ApiServices {
   logger: Logger;
   clock: Clock;
   version: string;
-  startedAt: Date;
+  /** Monotonic, milliseconds. */
+  startedMs: number;
   /** Whether the default provider takes spawns. */
   ready: () => boolean;
   store: Pick<Store, "ping">;

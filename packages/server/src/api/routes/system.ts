@@ -1,10 +1,10 @@
-import { Health, Liveness, Readiness } from "@alcove/wire";
+import { formatDuration, Health, Liveness, Readiness } from "@alcove/wire";
 import type { ProviderHealthEntry, ProviderRegistry } from "../../core/providers/provider-registry.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import { messageOf } from "../../platform/message-of.ts";
 import type { Clock } from "../../ports/clock.ts";
 import type { Store } from "../../ports/store.ts";
-import { presentHealth, uptime } from "../present.ts";
+import { presentHealth } from "../present.ts";
 import type { RouteApp } from "./route-app.ts";
 
 const readinessDeadlineMs = 6_000;
@@ -16,15 +16,16 @@ export function systemRoutes(
     registry: ProviderRegistry;
     clock: Clock;
     version: string;
-    startedAt: Date;
+    /** Monotonic, milliseconds. */
+    startedMs: number;
     ready: () => boolean;
     store: Pick<Store, "ping">;
     storeRefusal?: () => string | undefined;
   },
 ): void {
-  const { registry, clock, version, startedAt } = options;
+  const { registry, clock, version, startedMs } = options;
   const tags = ["system"];
-  const common = () => ({ version, uptime: uptime(startedAt, clock.now()) });
+  const common = () => ({ version, uptime: formatDuration(clock.monotonicMs() - startedMs) });
 
   app.route({
     method: "GET",

@@ -136,6 +136,29 @@ test("who was let in is held until the key is revoked, expires, or allows less",
   expect(ring.endOf(key)).toMatchObject({ name: "ci" });
 });
 
+test("a key ends at its instant when the clock is set by an hour, and what it has open within a minute", async () => {
+  const { ring, clock } = await open();
+  const changed = vi.fn();
+  const made = async (name: string) => {
+    const { key } = await ring.create({ name, ttlMs: 1_800_000 });
+    const principal = ring.principalOf(key);
+    if (principal === undefined) throw new Error("not accepted");
+    return { key, principal };
+  };
+  const early = await made("early");
+  ring.onChange(changed);
+  clock.jump(3_600_000);
+  expect(ring.principalOf(early.key)).toBeUndefined();
+  await clock.advance(60_000);
+  expect([ring.holds(early.principal), changed.mock.calls.length]).toEqual([false, 1]);
+  const late = await made("late");
+  clock.jump(-3_600_000);
+  await clock.advance(5_399_999);
+  expect(ring.holds(late.principal)).toBe(true);
+  await clock.advance(1);
+  expect(ring.principalOf(late.key)).toBeUndefined();
+});
+
 test("a key of the same name made anew holds nothing of the old one", async () => {
   const { ring } = await open();
   const old = await ring.create({ name: "ci" });

@@ -19,6 +19,17 @@ test("a ticket is good once, for its sandbox, within a minute", async () => {
   expect(tickets.size).toBe(0);
 });
 
+test.each([3_600_000, -3_600_000])("its minute is the same when the clock is set by %d ms", async (byMs) => {
+  const clock = new FakeClock();
+  const tickets = new Tickets({ clock });
+  const [used, left] = [tickets.issue(ann, "sb-1").ticket, tickets.issue(ann, "sb-1").ticket];
+  clock.jump(byMs);
+  await clock.advance(59_999);
+  expect(tickets.redeem(used, "sb-1")).toBe(ann);
+  await clock.advance(1);
+  expect(tickets.redeem(left, "sb-1")).toBeUndefined();
+});
+
 test("one that is tried on another sandbox is spent", () => {
   const tickets = new Tickets({ clock: new FakeClock() });
   const { ticket } = tickets.issue(ann, "sb-1");

@@ -6,6 +6,9 @@ interface Deadline {
   atMs: number;
 }
 
+/** An expiry is an instant of the machine's clock, which may be set; timers do not see that before they fire. */
+export const longestLookMs = 10_000;
+
 /**
  * When sandboxes expire: a heap of deadlines behind one armed timer. A deadline that was moved or dropped stays in
  * the heap until its time comes or such leftovers outnumber the rest.
@@ -53,8 +56,9 @@ export class ExpiryQueue implements Disposable {
     const first = this.#heap[0];
     if (first === undefined || first.atMs >= this.#armedForMs) return;
     this.#timer?.cancel();
-    this.#armedForMs = first.atMs;
-    const delayMs = Math.max(0, first.atMs - this.#clock.now().getTime());
+    const nowMs = this.#clock.now().getTime();
+    const delayMs = Math.min(Math.max(0, first.atMs - nowMs), longestLookMs);
+    this.#armedForMs = nowMs + delayMs;
     this.#timer = this.#clock.setTimer(delayMs, () => this.#fire());
   }
 

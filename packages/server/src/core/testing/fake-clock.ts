@@ -2,8 +2,11 @@ import type { Clock, Timer } from "../../ports/clock.ts";
 
 /** Time that stands still until a test moves it. */
 export class FakeClock implements Clock {
+  /** Monotonic; timers go by it. */
   #nowMs: number;
   readonly #startMs: number;
+  /** By how much somebody has set the clock. */
+  #setByMs = 0;
   readonly #timers = new Set<{ atMs: number; callback: () => void }>();
 
   constructor(start = new Date("2030-01-01T00:00:00Z")) {
@@ -12,7 +15,7 @@ export class FakeClock implements Clock {
   }
 
   now(): Date {
-    return new Date(this.#nowMs);
+    return new Date(this.#nowMs + this.#setByMs);
   }
 
   monotonicMs(): number {
@@ -28,6 +31,11 @@ export class FakeClock implements Clock {
   /** Timers that are armed. */
   get armed(): number {
     return this.#timers.size;
+  }
+
+  /** Somebody sets the clock: no time passes. */
+  jump(byMs: number): void {
+    this.#setByMs += byMs;
   }
 
   /** Moves time on, firing what comes due in order, and lets what that starts run until it waits for something else. */
