@@ -62,7 +62,7 @@ export async function diagnose(options: {
     clock: systemClock,
   });
   for (const candidate of candidates) if ("provider" in candidate) opened.use(candidate.provider);
-  const checked = await checkCandidates(candidates);
+  const checked = await checkCandidates(candidates, { logger });
   const chosen = choose(checked, { config, logger });
   const providers = await Promise.all(
     checked.map(async (entry) => {

@@ -71,7 +71,7 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
   const images = await openImageStore({ ...imageSettings(config), logger });
   const candidates = await providerCandidates({ config, instanceId, images, logger, clock });
   for (const candidate of candidates) if ("provider" in candidate) opened.use(candidate.provider);
-  const selection = selectProviders(await checkCandidates(candidates), {
+  const selection = selectProviders(await checkCandidates(candidates, { logger }), {
     config,
     root: process.getuid?.() === 0,
     logger,

@@ -6,6 +6,7 @@ import type { ProviderCheck, RuntimeProvider } from "./ports/index.ts";
 import type { Candidate } from "./provider-candidates.ts";
 
 const checkDeadlineMs = 10_000;
+const patienceMs = 5_000;
 
 export interface CheckedCandidate {
   candidate: Candidate;
@@ -21,19 +22,35 @@ export interface ProviderSelection {
   refused: { name: string; reason: string }[];
 }
 
-/** Tries every candidate that may be used, all at once. Never throws. */
-export function checkCandidates(candidates: readonly Candidate[]): Promise<CheckedCandidate[]> {
-  return Promise.all(candidates.map(checkCandidate));
+/** Tries every candidate that may be used, all at once, and says whom it waits for. Never throws. */
+export function checkCandidates(
+  candidates: readonly Candidate[],
+  { logger }: { logger: Logger },
+): Promise<CheckedCandidate[]> {
+  return Promise.all(candidates.map((candidate) => checkCandidate(candidate, logger)));
 }
 
-async function checkCandidate(candidate: Candidate): Promise<CheckedCandidate> {
+async function checkCandidate(candidate: Candidate, logger: Logger): Promise<CheckedCandidate> {
   if ("missing" in candidate) return { candidate, check: undefined, excluded: candidate.missing };
+  const { name } = candidate;
   if (candidate.enabled === false) {
-    const excluded = `it must be asked for: providers.${candidate.name}.enabled: true`;
+    const excluded = `it must be asked for: providers.${name}.enabled: true`;
     return { candidate, check: undefined, excluded };
   }
   using deadline = deadlineAfter(checkDeadlineMs);
-  return { candidate, check: await candidate.provider.check(deadline) };
+  let waitedMs = 0;
+  const waiting = setInterval(() => {
+    waitedMs += patienceMs;
+    logger.warn(
+      { provider: name, waited_ms: waitedMs },
+      `waiting for provider ${name}, which tries a sandbox`,
+    );
+  }, patienceMs);
+  try {
+    return { candidate, check: await candidate.provider.check(deadline) };
+  } finally {
+    clearInterval(waiting);
+  }
 }
 
 /**

@@ -10,6 +10,7 @@ export async function adviceFor(error: unknown): Promise<string> {
 }
 
 const permissionErrnos = [1, 13];
+const errnoBusy = 16;
 
 async function wayOut(step: string, errno: number | undefined): Promise<string | undefined> {
   switch (step) {
@@ -31,6 +32,9 @@ async function wayOut(step: string, errno: number | undefined): Promise<string |
     case "root":
       return "the root cannot be changed, as inside a chroot or an initramfs: run the service from a mounted root";
     case "cgroup":
+      // There is something in it: a process that ends slowly, or a group that somebody else made there.
+      if (errno === errnoBusy)
+        return "what is in that control group does not end, or is another program's: see its cgroup.procs and the groups in it";
       return "cgroups are refused; run the service as root or under systemd with Delegate=yes";
     case "exec":
       return errno === 13

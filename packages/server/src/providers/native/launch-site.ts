@@ -47,6 +47,9 @@ export class LaunchSite implements AsyncDisposable {
   #hasUsers = process.getuid?.() === 0;
   /** The layers that the launcher keeps ready were removed under it: launches fail until it has none of them left. */
   #poolLost = false;
+  /** Probes and deleted directories that are not gone yet: each is what takes it away. */
+  readonly #left = new Set<() => Promise<void>>();
+  #clearing: Promise<void> | undefined;
 
   constructor(options: {
     config: NativeProviderConfig;
@@ -145,6 +148,10 @@ export class LaunchSite implements AsyncDisposable {
       const prepared = await this.#prepared;
       if (prepared === undefined) return;
       await this.mend(prepared, { kind: "host", skeleton: prepared.skeleton }, "host");
+      // Not waited for: what is slow to end takes seconds each time.
+      this.#clearing ??= this.#clear().finally(() => {
+        this.#clearing = undefined;
+      });
     } catch (err) {
       this.#logger.warn({ err }, "what launches need cannot be made again yet");
     }
@@ -172,6 +179,32 @@ export class LaunchSite implements AsyncDisposable {
   async remove(prepared: Prepared, runtimeId: RuntimeId): Promise<void> {
     await this.#removeDir(prepared, this.directories.path(runtimeId), runtimeId);
     await prepared.ranges.release(runtimeId);
+  }
+
+  /** Removes what has said all it can say; tried again with each `keepWhole` where that fails. Does not fail. */
+  async discard(prepared: Prepared, runtimeId: RuntimeId): Promise<void> {
+    await this.#removeOrLeave(runtimeId, () => this.remove(prepared, runtimeId));
+  }
+
+  async #removeOrLeave(what: string, remove: () => Promise<void>): Promise<void> {
+    try {
+      await remove();
+    } catch (error) {
+      this.#left.add(remove);
+      this.#logger.warn(
+        { err: error },
+        `${what} is not gone yet, and is removed later: ${await adviceFor(error)}`,
+      );
+    }
+  }
+
+  async #clear(): Promise<void> {
+    for (const remove of [...this.#left]) {
+      await remove().then(
+        () => this.#left.delete(remove),
+        () => undefined,
+      );
+    }
   }
 
   async #relaunch(prepared: Prepared, launch: LaunchSpec, attempts: number): Promise<void> {
@@ -237,7 +270,7 @@ export class LaunchSite implements AsyncDisposable {
         if (next === undefined) return prepared;
         prepared = next;
       } finally {
-        await this.remove(prepared, runtimeId);
+        await this.discard(prepared, runtimeId);
       }
     }
   }
@@ -272,8 +305,9 @@ export class LaunchSite implements AsyncDisposable {
   /** What a service before this one was deleting, or probing, when it ended. */
   async #sweep(prepared: Prepared): Promise<void> {
     const probes = (await this.directories.list()).filter((id) => id.startsWith(probePrefix));
-    for (const runtimeId of probes) await this.remove(prepared, runtimeId);
-    for (const path of await this.directories.listTrash()) await this.#removeDir(prepared, path);
+    for (const runtimeId of probes) await this.discard(prepared, runtimeId);
+    for (const path of await this.directories.listTrash())
+      await this.#removeOrLeave(path, () => this.#removeDir(prepared, path));
   }
 
   /** What a launcher was deleting when it died. Looked at before the next one moves anything there. */
@@ -302,7 +336,9 @@ export class LaunchSite implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
+    this.#left.clear();
     await this.#launcher[Symbol.asyncDispose]();
+    await this.#clearing;
     const prepared = await this.#prepared?.catch(() => undefined);
     await prepared?.cgroups?.close();
     await this.directories[Symbol.asyncDispose]();

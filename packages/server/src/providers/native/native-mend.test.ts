@@ -1,7 +1,7 @@
 import { existsSync } from "node:fs";
-import { mkdir, readdir, readFile, rm } from "node:fs/promises";
+import { glob, mkdir, readdir, readFile, rm, rmdir } from "node:fs/promises";
 import { join } from "node:path";
-import { afterEach, beforeEach, expect, it } from "vitest";
+import { afterEach, beforeEach, expect, it, onTestFinished } from "vitest";
 import { type NativeHome, nativeHome, nativeProvider, testImage } from "../../../test/support/native.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
 import { randomIds } from "../../platform/random-ids.ts";
@@ -64,6 +64,29 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "what was
       return !existsSync(left);
     };
     await expect.poll(spawned, { timeout: 15_000 }).toBe(true);
+  });
+
+  it("a probe that an earlier start left and that is not gone yet stops no start, and goes later", async () => {
+    await provider.check(soon());
+    const instance = `alcove-test${home.dataDir.slice(-6)}`;
+    const [parent] = (await Array.fromAsync(glob(`/sys/fs/cgroup/{,*/,*/*/}${instance}`))).sort();
+    await provider[Symbol.asyncDispose]();
+    const group = join(parent ?? "", "probe-left");
+    onTestFinished(async () => {
+      for (const dir of [join(group, "foreign"), group]) if (existsSync(dir)) await rmdir(dir);
+    });
+    // Busy for as long as there is a group in it that is not ours.
+    await mkdir(join(group, "foreign"), { recursive: true });
+    await mkdir(join(home.dataDir, "runtimes/native/probe-left"));
+    provider = home.open();
+    expect(await provider.check(soon())).toMatchObject({ healthy: true });
+    expect(existsSync(group)).toBe(true);
+    await rmdir(join(group, "foreign"));
+    const left = async () => {
+      await provider.inventory(soon());
+      return existsSync(group);
+    };
+    await expect.poll(left, { timeout: 30_000 }).toBe(false);
   });
 
   it("is told as what it is when it was an image", async () => {

@@ -122,7 +122,8 @@ export class NativeProvider implements RuntimeProvider {
           options,
         );
       } finally {
-        await this.#undo(runtimeId);
+        // Its connection is closed either way.
+        if (!(await this.#undo(runtimeId))) await this.#site.discard(prepared, runtimeId);
       }
       const refusal = await this.#guard.refuseWhenShort().then(
         () => undefined,
@@ -424,15 +425,18 @@ export class NativeProvider implements RuntimeProvider {
     for (const listener of this.#exitListeners) listener(runtimeId, reason);
   }
 
-  async #undo(runtimeId: RuntimeId): Promise<void> {
+  /** @returns whether nothing is left. */
+  async #undo(runtimeId: RuntimeId): Promise<boolean> {
     using deadline = deadlineAfter(undoMs);
     try {
       await this.destroy(runtimeId, { signal: deadline.signal });
+      return true;
     } catch (error) {
       this.#logger.warn(
         { err: error, runtime_id: runtimeId },
         "a runtime could not be removed; its destroy will be repeated",
       );
+      return false;
     }
   }
 
