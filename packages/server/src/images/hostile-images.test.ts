@@ -13,7 +13,12 @@ import { type TestMember, tarOf } from "./testing/tar.ts";
 import type { UnpackLimits } from "./unpack-budget.ts";
 import { unpackApart } from "./unpacker.ts";
 
-const options = { signal: AbortSignal.timeout(120_000) };
+const options = {
+  /** One for each call. */
+  get signal() {
+    return AbortSignal.timeout(120_000);
+  },
+};
 let dataDir: string;
 beforeEach(() => {
   dataDir = fs.mkdtempSync(path.join(os.tmpdir(), "alcove-hostile-"));

@@ -9,7 +9,12 @@ import { randomIds } from "../platform/random-ids.ts";
 import { shell } from "../ports/contract/provider/harness.ts";
 import { NativeProvider } from "../providers/native/index.ts";
 
-const options = { signal: AbortSignal.timeout(60_000) };
+const options = {
+  /** One for each call. */
+  get signal() {
+    return AbortSignal.timeout(60_000);
+  },
+};
 
 await describeWith(
   ["native", "agent", "launcher", "busybox"],

@@ -12,7 +12,12 @@ import { silentLogger } from "../platform/logger.ts";
 import { savedImageOf, sha256 } from "./testing/saved-image.ts";
 import { type TestMember, tarOf } from "./testing/tar.ts";
 
-const options = { signal: AbortSignal.timeout(120_000) };
+const options = {
+  /** One for each call. */
+  get signal() {
+    return AbortSignal.timeout(120_000);
+  },
+};
 let dataDir: string;
 beforeEach(() => {
   dataDir = fs.mkdtempSync(path.join(os.tmpdir(), "alcove-images-"));

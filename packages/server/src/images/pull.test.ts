@@ -11,7 +11,12 @@ import { runProgram } from "./programs.ts";
 import { savedImageOf } from "./testing/saved-image.ts";
 import { tarOf } from "./testing/tar.ts";
 
-const options = { signal: AbortSignal.timeout(120_000) };
+const options = {
+  /** One for each call. */
+  get signal() {
+    return AbortSignal.timeout(120_000);
+  },
+};
 
 await describeWith(["skopeo", "registry"], "pulling", () => {
   let folder: string;

@@ -12,7 +12,7 @@ beforeEach(async () => {
 });
 afterEach(() => rm(folder, { recursive: true, force: true }));
 
-const signal = AbortSignal.timeout(30_000);
+const soon = () => AbortSignal.timeout(30_000);
 
 it("the containers of one installation are found by its name and ended, others' are not", async () => {
   const removed: string[] = [];
@@ -35,7 +35,7 @@ it("the containers of one installation are found by its name and ended, others' 
   });
   const socket = join(folder, "engine.sock");
   await once(engine.listen(socket), "listening");
-  const found = await orphanedContainers("0123456789ab", { socket: `unix://${socket}`, signal });
+  const found = await orphanedContainers("0123456789ab", { socket: `unix://${socket}`, signal: soon() });
   expect(found.ids).toEqual(["one"]);
   await found.end();
   expect(removed).toEqual(["one"]);
@@ -43,6 +43,9 @@ it("the containers of one installation are found by its name and ended, others' 
 });
 
 it("there are none where no engine answers", async () => {
-  const { ids } = await orphanedContainers("0123", { socket: `unix://${join(folder, "none.sock")}`, signal });
+  const { ids } = await orphanedContainers("0123", {
+    socket: `unix://${join(folder, "none.sock")}`,
+    signal: soon(),
+  });
   expect(ids).toEqual([]);
 });

@@ -5,8 +5,12 @@ import { systemClock } from "../../platform/system-clock.ts";
 import type { ExecEvent, ExecExit, ExecSpec, ExecView, RuntimeSpec } from "../../ports/index.ts";
 import { MockProvider } from "./index.ts";
 
-const signal = AbortSignal.timeout(60_000);
-const options = { signal };
+const options = {
+  /** One for each call. */
+  get signal() {
+    return AbortSignal.timeout(60_000);
+  },
+};
 const open: MockProvider[] = [];
 afterEach(async () => {
   for (const provider of open.splice(0)) await provider[Symbol.asyncDispose]();
