@@ -57,14 +57,15 @@ export const OwnerId = Type.String({
   examples: ["acme"],
 });
 
-const sandboxName = "[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?";
+/** What a sandbox may be called, to stand within an expression; never what an id looks like. */
+export const sandboxNamePattern = "(?!sb-)[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?";
 
 /** Of a sandbox, where it is needed. */
 export const GivenSandboxName = Type.String({
   ...ruledByCore,
   description:
-    "Name among the owner's living sandboxes: 1 to 63 of a to z, 0 to 9 and `-`, with a letter or digit at both ends.",
-  pattern: `^${sandboxName}$`,
+    "Name among the owner's living sandboxes: 1 to 63 of a to z, 0 to 9 and `-`, with a letter or digit at both ends and not beginning with `sb-`.",
+  pattern: `^${sandboxNamePattern}$`,
   maxLength: 63,
   examples: ["web"],
 });
@@ -72,8 +73,8 @@ export const GivenSandboxName = Type.String({
 export const SandboxName = Type.String({
   ...ruledByCore,
   description:
-    "Name among the owner's living sandboxes: 1 to 63 of a to z, 0 to 9 and `-`, with a letter or digit at both ends. Empty: none.",
-  pattern: `^(?:${sandboxName})?$`,
+    "Name among the owner's living sandboxes: 1 to 63 of a to z, 0 to 9 and `-`, with a letter or digit at both ends and not beginning with `sb-`. Empty: none.",
+  pattern: `^(?:${sandboxNamePattern})?$`,
   maxLength: 63,
   examples: ["web"],
 });

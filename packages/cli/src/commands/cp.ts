@@ -1,8 +1,9 @@
+import { sandboxNamePattern } from "@alcove/wire";
 import { type ClientFlags, interruptSignal, openClient } from "../context.ts";
 import { UsageError } from "../exit-codes.ts";
 import { download } from "./cp-download.ts";
 import { upload } from "./cp-upload.ts";
-import { idOf, namePattern } from "./named.ts";
+import { idOf } from "./named.ts";
 
 export interface CpFlags extends ClientFlags {
   recursive?: boolean;
@@ -30,7 +31,7 @@ export async function cp(source: string, target: string, flags: CpFlags): Promis
   if (from.kind === "sandbox" && to.kind === "local") return await download(client, from, to.path, options);
 }
 
-const named = new RegExp(`^(${namePattern}):(/.*)$`, "s");
+const named = new RegExp(`^(${sandboxNamePattern}):(/.*)$`, "s");
 
 /** `sb-…:/path` and `name:/path` are inside a sandbox; everything else is here. */
 export function parsePlace(text: string): Place {

@@ -1,5 +1,5 @@
 import { type AlcoveClient, AlcoveError } from "@alcove/sdk";
-import type { SandboxState } from "@alcove/wire";
+import { type SandboxState, sandboxNamePattern } from "@alcove/wire";
 import type { ClientFlags } from "../context.ts";
 import { UsageError } from "../exit-codes.ts";
 
@@ -15,9 +15,7 @@ export function ownerOf(flags: Pick<ClientFlags, "userId"> & { owner?: string })
   return owner;
 }
 
-/** What a sandbox may be called; an id is never taken for one. */
-export const namePattern = "(?!sb-)[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?";
-const name = new RegExp(`^${namePattern}$`);
+const name = new RegExp(`^${sandboxNamePattern}$`);
 const living: readonly SandboxState[] = ["creating", "running", "unhealthy"];
 
 /**

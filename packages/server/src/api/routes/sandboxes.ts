@@ -92,7 +92,7 @@ export function sandboxRoutes(
     schema: {
       tags,
       operationId: "checkAdmission",
-      summary: "Whether a spawn would be admitted; nothing is created",
+      summary: "Whether limits leave a place for a spawn; nothing is created",
       body: SpawnRequest,
       response: { 200: AdmissionDecision },
     },

@@ -148,6 +148,7 @@ describe("spawn requests", () => {
       [{ workdir: "relative" }, /workdir "relative" must be an absolute path/],
       [{ user: "a b" }, /user "a b"/],
       [{ ownerId: "a/b" }, /path separators/],
+      [{ name: "sb-web" }, /name "sb-web" must .* not begin with "sb-"/],
     ];
     for (const [input, message] of bad) {
       const outcome = h.spawn(input);

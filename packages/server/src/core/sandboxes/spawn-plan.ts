@@ -7,6 +7,7 @@ import {
   mostMemoryMb,
   mostMetadataBytes,
   mostVcpus,
+  sandboxNamePattern,
 } from "@alcove/wire";
 import { BadRequest, type NetworkMode, ResourceLimit, type RuntimeProvider } from "../../ports/index.ts";
 import { checkEnvironment, checkUser, checkWorkdir } from "../exec/command-rules.ts";
@@ -50,7 +51,7 @@ export interface SpawnPlan {
 }
 
 const imageName = new RegExp(imageNamePattern);
-const sandboxName = /^[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?$/;
+const sandboxName = new RegExp(`^${sandboxNamePattern}$`);
 
 /** Time to live without a limit: 100 years, the longest duration that is read. */
 const longestTtlMs = 100 * 366 * 24 * 3_600_000;
@@ -165,7 +166,7 @@ function checkCount(name: string, value: number, least: number, most: number): n
 export function checkName(name: string): string {
   if (sandboxName.test(name)) return name;
   throw new BadRequest(
-    `name ${JSON.stringify(name.slice(0, 80))} must be 1 to 63 of a to z, 0 to 9 and "-", with a letter or digit at both ends`,
+    `name ${JSON.stringify(name.slice(0, 80))} must be 1 to 63 of a to z, 0 to 9 and "-", with a letter or digit at both ends, and not begin with "sb-" as ids do`,
   );
 }
 
