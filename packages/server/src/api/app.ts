@@ -123,7 +123,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
     else answerError(error, request, reply);
   });
   app.setNotFoundHandler(answerUnrouted);
-  new JsonBodies({ budget: options.bodies, clock: options.clock }).attach(app);
+  new JsonBodies({ budget: options.bodies }).attach(app);
   decorateCallerSignal(app, calls);
   app.addHook("preClose", async () => {
     const endMs = performance.now() + config.server.shutdownGraceMs;

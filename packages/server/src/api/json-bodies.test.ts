@@ -1,19 +1,28 @@
 import { EventEmitter } from "node:events";
 import { PassThrough } from "node:stream";
 import type { FastifyRequest } from "fastify";
-import { expect, test } from "vitest";
+import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { AnswerBudget } from "../core/answers/answer-budget.ts";
 import { localUser } from "../core/keys/principal.ts";
-import { FakeClock, settle } from "../core/testing/fake-clock.ts";
+import { settle } from "../core/testing/fake-clock.ts";
+import { systemClock } from "../platform/system-clock.ts";
 import { DomainError } from "../ports/errors.ts";
 import { JsonBodies } from "./json-bodies.ts";
 
 const mib = 1_048_576;
 
+beforeEach(() => void vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] }));
+afterEach(() => void vi.useRealTimers());
+
+async function advance(ms: number): Promise<void> {
+  await settle();
+  await vi.advanceTimersByTimeAsync(ms);
+  await settle();
+}
+
 function setUp(options: { bodyLimit?: number } = {}) {
-  const clock = new FakeClock();
-  const budget = new AnswerBudget({ totalBytes: 16 * mib, waitMs: 10_000, clock });
-  const bodies = new JsonBodies({ budget, clock });
+  const budget = new AnswerBudget({ totalBytes: 16 * mib, waitMs: 10_000, clock: systemClock });
+  const bodies = new JsonBodies({ budget });
   const send = (headers: Record<string, string> = {}, ip = "192.0.2.1") => {
     const response = Object.assign(new EventEmitter(), { closed: false });
     const payload = new PassThrough();
@@ -32,7 +41,7 @@ function setUp(options: { bodyLimit?: number } = {}) {
     ended.promise.catch(() => undefined);
     return { payload, ended: ended.promise, answered: () => void response.emit("close") };
   };
-  return { clock, budget, send };
+  return { budget, send };
 }
 const refusal = (ended: Promise<unknown>) =>
   ended.then(
@@ -42,19 +51,19 @@ const refusal = (ended: Promise<unknown>) =>
 const text = (bytes: number) => Buffer.from(JSON.stringify({ a: "x".repeat(bytes) }));
 
 test("a body keeps its part of the memory until its request is answered", async () => {
-  const { budget, clock, send } = setUp();
+  const { budget, send } = setUp();
   const bytes = text(mib);
   const { payload, ended, answered } = send({ "content-length": String(bytes.length) });
   expect(budget.heldBytes).toBe(2 * bytes.length);
   payload.end(bytes);
   expect(await ended).toEqual(JSON.parse(bytes.toString()));
-  expect([budget.heldBytes, clock.armed]).toEqual([2 * bytes.length, 0]);
+  expect([budget.heldBytes, vi.getTimerCount()]).toEqual([2 * bytes.length, 0]);
   answered();
   expect(budget.heldBytes).toBe(0);
 });
 
 test("a small body, and none at all, take no part", async () => {
-  const { budget, clock, send } = setUp();
+  const { budget, send } = setUp();
   const small = send();
   small.payload.write('{"a":');
   small.payload.end("1}");
@@ -62,11 +71,11 @@ test("a small body, and none at all, take no part", async () => {
   const none = send();
   none.payload.end();
   expect(await none.ended).toBeUndefined();
-  expect([budget.heldBytes, clock.armed]).toEqual([0, 0]);
+  expect([budget.heldBytes, vi.getTimerCount()]).toEqual([0, 0]);
 });
 
 test("bodies beyond a caller's share wait unread, then are refused; other callers are not kept waiting", async () => {
-  const { budget, clock, send } = setUp();
+  const { budget, send } = setUp();
   const length = String(4 * mib);
   const first = send({ "content-length": length });
   const second = send({ "content-length": length });
@@ -85,7 +94,7 @@ test("bodies beyond a caller's share wait unread, then are refused; other caller
   first.answered();
   await settle();
   expect([second.payload.isPaused(), third.payload.isPaused()]).toEqual([false, true]);
-  await clock.advance(10_000);
+  await advance(10_000);
   expect(await refusal(third.ended)).toBe("unavailable");
   expect(budget.heldBytes).toBe(16 * mib);
 });
@@ -104,32 +113,32 @@ test("a body without a length takes its part as it comes", async () => {
 });
 
 test("a body that stops coming is refused in time and keeps no memory", async () => {
-  const { budget, clock, send } = setUp();
+  const { budget, send } = setUp();
   const { payload, ended } = send({ "content-length": String(3 * mib) });
   payload.write('"');
-  await clock.advance(29_000);
+  await advance(29_000);
   payload.write(Buffer.alloc(mib, "x"));
-  await clock.advance(29_000);
+  await advance(29_000);
   expect(budget.heldBytes).toBe(6 * mib);
   payload.write("x");
-  await clock.advance(1_000);
+  await advance(1_000);
   expect(await refusal(ended)).toBe("timeout");
-  expect([budget.heldBytes, clock.armed]).toEqual([0, 0]);
+  expect([budget.heldBytes, vi.getTimerCount()]).toEqual([0, 0]);
 });
 
 test("waiting for memory is not coming slowly", async () => {
-  const { clock, send } = setUp();
+  const { send } = setUp();
   const holder = send({ "content-length": String(4 * mib) });
   const waits = send({ "content-length": String(3 * mib) });
   holder.payload.write(text(2 * mib));
-  await clock.advance(9_000);
+  await advance(9_000);
   holder.payload.end();
   await holder.ended;
   holder.answered();
-  await clock.advance(29_000);
+  await advance(29_000);
   waits.payload.end('{"a":1}');
   expect(await waits.ended).toEqual({ a: 1 });
-  expect(clock.armed).toBe(0);
+  expect(vi.getTimerCount()).toBe(0);
 });
 
 test.each([
@@ -139,11 +148,11 @@ test.each([
   ["names a prototype", Buffer.from('{"__proto__":1}'), "bad_request"],
   ["is long and no JSON", Buffer.alloc(2 * mib, "1x"), "bad_request"],
 ])("a body that %s is refused and keeps no memory", async (_what, bytes, code) => {
-  const { budget, clock, send } = setUp();
+  const { budget, send } = setUp();
   const { payload, ended } = send();
   payload.end(bytes);
   expect(await refusal(ended)).toBe(code);
-  expect([budget.heldBytes, clock.armed]).toEqual([0, 0]);
+  expect([budget.heldBytes, vi.getTimerCount()]).toEqual([0, 0]);
 });
 
 test("a body whose length is too much is refused before it comes, with the limit of its route", async () => {
@@ -156,7 +165,7 @@ test("a body whose length is too much is refused before it comes, with the limit
 });
 
 test.each([false, true])("a caller that leaves keeps no memory; while it waits for it: %s", async (waits) => {
-  const { budget, clock, send } = setUp();
+  const { budget, send } = setUp();
   const holder = waits ? send({ "content-length": String(4 * mib) }) : undefined;
   const { payload, ended } = send({ "content-length": String(3 * mib) });
   payload.write("x");
@@ -165,5 +174,5 @@ test.each([false, true])("a caller that leaves keeps no memory; while it waits f
   holder?.answered();
   await settle();
   expect([budget.heldBytes, budget.waiting]).toEqual([0, 0]);
-  if (!waits) expect(clock.armed).toBe(0);
+  if (!waits) expect(vi.getTimerCount()).toBe(0);
 });

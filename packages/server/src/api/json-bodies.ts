@@ -3,7 +3,6 @@ import type { Readable } from "node:stream";
 import type { FastifyRequest } from "fastify";
 import { type Answer, type AnswerBudget, freeBytes } from "../core/answers/answer-budget.ts";
 import { JsonLook } from "../platform/bounded-json.ts";
-import type { Clock, Timer } from "../ports/clock.ts";
 import { BadRequest, TimedOut } from "../ports/errors.ts";
 import { tooLarge, usualBodyBytes } from "./body-limits.ts";
 import { jsonBounds, parseBody, refuseExcess } from "./json-body.ts";
@@ -35,11 +34,9 @@ type Done = (error: Error | null, body?: unknown) => void;
  */
 export class JsonBodies {
   readonly #budget: AnswerBudget;
-  readonly #clock: Pick<Clock, "setTimer">;
 
-  constructor(options: { budget: AnswerBudget; clock: Pick<Clock, "setTimer"> }) {
+  constructor(options: { budget: AnswerBudget }) {
     this.#budget = options.budget;
-    this.#clock = options.clock;
   }
 
   attach(app: RouteApp): void {
@@ -60,8 +57,7 @@ export class JsonBodies {
     const length = Number(request.headers["content-length"]);
     const refused = length > limit ? tooLarge(request) : encodingRefusal(request);
     if (refused !== undefined) done(refused);
-    else
-      new Reading({ request, payload, done, limit, budget: this.#budget, clock: this.#clock }).begin(length);
+    else new Reading({ request, payload, done, limit, budget: this.#budget }).begin(length);
   }
 }
 
@@ -71,14 +67,13 @@ class Reading {
   readonly #payload: Readable;
   readonly #done: Done;
   readonly #limit: number;
-  readonly #clock: Pick<Clock, "setTimer">;
   readonly #look = new JsonLook(jsonBounds);
   readonly #memory: Answer;
   #release: (() => void) | undefined;
   #pieces: Buffer[] = [];
   #received = 0;
   #due = pieceBytes;
-  #timer: Timer | undefined;
+  #timer: NodeJS.Timeout | undefined;
   /** While it waits for its part of the memory. */
   #waiting: AbortController | undefined;
   #left = false;
@@ -89,13 +84,11 @@ class Reading {
     done: Done;
     limit: number;
     budget: AnswerBudget;
-    clock: Pick<Clock, "setTimer">;
   }) {
     this.#request = options.request;
     this.#payload = options.payload;
     this.#done = options.done;
     this.#limit = options.limit;
-    this.#clock = options.clock;
     this.#memory = options.budget.open((release) => {
       this.#release = release;
       const { response } = options.request;
@@ -170,7 +163,7 @@ class Reading {
     const room = this.#memory.grow("", all, waiting.signal);
     if (room === undefined) return;
     this.#waiting = waiting;
-    this.#timer?.cancel();
+    clearTimeout(this.#timer);
     this.#payload.pause();
     room.then(
       () => {
@@ -184,14 +177,14 @@ class Reading {
   }
 
   #await(): void {
-    this.#timer?.cancel();
-    this.#timer = this.#clock.setTimer(piecePatienceMs, () => {
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => {
       this.#refuse(
         new TimedOut(
           `the body comes too slowly: ${pieceBytes / 1_048_576} MiB of JSON has ${piecePatienceMs / 1_000} seconds; what takes longer is for the raw upload`,
         ),
       );
-    });
+    }, piecePatienceMs).unref();
   }
 
   #refuse(error: Error): void {
@@ -204,7 +197,7 @@ class Reading {
 
   #leave(): void {
     this.#left = true;
-    this.#timer?.cancel();
+    clearTimeout(this.#timer);
     this.#waiting?.abort(new Error("the body is read no longer"));
     this.#waiting = undefined;
     this.#payload.off("data", this.#onData).off("end", this.#onEnd).off("error", this.#onError);

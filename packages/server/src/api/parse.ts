@@ -48,7 +48,12 @@ type Defined<T> = { [K in keyof T as undefined extends T[K] ? never : K]: T[K] }
 
 /** Leaves out what is undefined, as exact optional properties ask for. */
 export function defined<T extends object>(fields: T): Defined<T> {
-  return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)) as Defined<T>;
+  const kept: Record<string, unknown> = {};
+  for (const name of Object.keys(fields)) {
+    const value = fields[name as keyof T];
+    if (value !== undefined) kept[name] = value;
+  }
+  return kept as Defined<T>;
 }
 
 /**

@@ -30,7 +30,12 @@ export async function* jsonPieces(body: Readonly<Record<string, unknown>>): Asyn
 }
 
 function outputBytes(body: Readonly<Record<string, unknown>>): number {
-  return parted(body).written.reduce((sum, [, output]) => sum + output.byteLength, 0);
+  let sum = 0;
+  for (const name in body) {
+    const value = body[name];
+    if (value instanceof WrittenOutput) sum += value.byteLength;
+  }
+  return sum;
 }
 
 function parted(body: Readonly<Record<string, unknown>>): {

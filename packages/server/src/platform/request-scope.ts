@@ -4,7 +4,9 @@ const scope = new AsyncLocalStorage<string | undefined>();
 
 /** Runs `task` for a request: whatever is logged until its end, also in what it calls, names the request. */
 export function withinRequest(requestId: string, task: () => void): void {
-  scope.run(requestId, task);
+  // A scope is a copy of all that are known.
+  if (scope.getStore() === requestId) task();
+  else scope.run(requestId, task);
 }
 
 /** @returns the request this is done for; undefined for what nobody asked for, such as an expiry. */

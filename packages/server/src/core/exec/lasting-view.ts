@@ -10,6 +10,8 @@ export type FollowedEvent = ExecEvent & { lostBytes?: number };
 /** How long a connection that broke is tried to be replaced, and how often. */
 const patienceMs = 10_000;
 const pauseMs = 100;
+/** Made once: an abort without a reason makes an error with a stack, of every command. */
+const closed = new Error("the view of the command was closed");
 
 /**
  * A view of a command that outlives its connection: when that breaks while the sandbox runs, the command is attached to
@@ -137,7 +139,7 @@ export class LastingView {
   }
 
   async close(): Promise<void> {
-    this.#closing.abort();
+    this.#closing.abort(closed);
     await this.#view[Symbol.asyncDispose]();
   }
 

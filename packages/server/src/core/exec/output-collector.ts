@@ -1,10 +1,12 @@
 import type { OutputEncoding } from "@alcove/wire";
 import { WrittenOutput } from "./written-output.ts";
 
+const none = Buffer.alloc(0);
+
 /** Keeps the first `maxBytes` of a stream in a buffer of its own and counts nothing more: memory stays bounded. */
 export class OutputCollector {
   readonly #maxBytes: number;
-  #buffer = Buffer.alloc(0);
+  #buffer: Buffer = none;
   #length = 0;
   #truncated = false;
 
