@@ -929,3 +929,34 @@ fn a_watch_tells_of_written_files_by_their_names_alone() {
     ];
     assert_eq!(seen, expected);
 }
+
+#[test]
+fn what_cannot_be_listed_or_unpacked_is_said_in_words() {
+    let agent = TestAgent::start();
+    let mut client = agent.client();
+    let ws = agent.path("ws");
+    write(&mut client, &format!("{ws}/f"), b"1");
+    let message = |frames: &[Frame]| {
+        assert_eq!(frames.last().map(|frame| frame.0), Some(Kind::Error), "{frames:?}");
+        let error: Value = serde_json::from_slice(&frames.last().expect("a frame").1).expect("JSON");
+        error["message"].as_str().expect("a message").to_owned()
+    };
+    assert_eq!(
+        message(&client.run(&json!({"op": "file.list", "path": format!("{ws}/f")}))),
+        format!("{ws}/f is a file, not a directory")
+    );
+    let below = message(&client.run(&json!({"op": "file.list", "path": format!("{ws}/f/x")})));
+    assert!(below.contains("a part of the path is no directory"), "{below}");
+    let unpack = |bytes: &[u8]| {
+        message(&agent.client().run_with(&json!({"op": "file.unpack", "path": format!("{ws}/d")}), bytes))
+    };
+    let noise = |head: &[u8], size: usize| [head, &vec![0xfe; size]].concat();
+    for size in [20, 2_000] {
+        for head in [&[0x1f, 0x8b, 8, 0][..], &[0x28, 0xb5, 0x2f, 0xfd], b"BZh9"] {
+            let told = unpack(&noise(head, size));
+            assert_eq!(told, "the archive cannot be read: it is compressed, and must be an uncompressed tar");
+        }
+    }
+    let told = unpack(&[1; 2_000]);
+    assert!(told.starts_with("the archive cannot be read: ") && !told.contains(char::is_control), "{told:?}");
+}

@@ -9,7 +9,7 @@ use alcove_protocol::{ErrorCode, Event, FileInfo, FileList, FileType};
 use std::collections::BinaryHeap;
 use std::ffi::{CStr, CString};
 use std::io::{Error, Result};
-use std::os::fd::{IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -182,11 +182,21 @@ impl Listing<'_> {
     }
 }
 
+fn is_file(path: &path::Path) -> bool {
+    let stat = path::open(path, libc::O_PATH).and_then(|fd| sys::fstat(fd.as_raw_fd()).map_err(|_| Stop::Gone));
+    stat.is_ok_and(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFREG)
+}
+
+fn not_a_directory(path: &str) -> Stop {
+    refused(ErrorCode::NotDirectory, format!("{path} is a file, not a directory"))
+}
+
 /// Entries whose path no request could name are left out.
 pub fn list(channel: &mut Channel, request: &FileList) -> Served {
     let path = path::parse(&request.path)?;
     let text = path.text();
-    let dir = path::open(&path, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NONBLOCK)?;
+    let dir = path::open(&path, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NONBLOCK)
+        .map_err(|refusal| if is_file(&path) { not_a_directory(&text) } else { refusal })?;
     let walk = Walk::new(dir, &path.bytes()).map_err(|error| failed(&text, &error))?;
     let mut listing = Listing { channel, batch: Vec::new(), batch_bytes: 0, total: 0, total_bytes: 0, root: text };
     listing.walk(walk, request.depth.unwrap_or(1).max(1) as usize)?;

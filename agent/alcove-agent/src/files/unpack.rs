@@ -180,6 +180,14 @@ struct Bounded<'a, 'b> {
     incoming: &'a mut Incoming<'b>,
     left: &'a Cell<u64>,
     ended: &'a Cell<bool>,
+    /// What the archive begins with.
+    head: &'a Cell<Option<[u8; 4]>>,
+}
+
+/// gzip, zstd, xz and bzip2.
+fn is_compressed(head: [u8; 4]) -> bool {
+    let magic: [&[u8]; 4] = [&[0x1f, 0x8b], &[0x28, 0xb5, 0x2f, 0xfd], &[0xfd, b'7', b'z', b'X'], b"BZh"];
+    magic.iter().any(|magic| head.starts_with(magic))
 }
 
 /// Headers of one entry: its own, and those that hold its name, the name it links to and its extended attributes.
@@ -193,21 +201,34 @@ impl Read for Bounded<'_, '_> {
         }
         let count = self.incoming.read(&mut buffer[..wanted])?;
         self.left.set(self.left.get() - count as u64);
+        if let (None, Some(head)) = (self.head.get(), buffer[..count].first_chunk()) {
+            self.head.set(Some(*head));
+        }
         self.ended.set(count == 0);
         Ok(count)
     }
 }
 
 fn unpack_all(incoming: &mut Incoming, target: &Target) -> Result<u64, Stop> {
-    let (left, ended) = (Cell::new(MAX_HEADERS), Cell::new(false));
+    let (left, ended, head) = (Cell::new(MAX_HEADERS), Cell::new(false), Cell::new(None));
+    let compressed = || head.get().is_some_and(is_compressed);
+    let unread = |text: String| {
+        let text = if compressed() { "it is compressed, and must be an uncompressed tar".to_owned() } else { text };
+        refused(ErrorCode::BadRequest, format!("the archive cannot be read: {text}"))
+    };
     let broken = |error: Error| match error.raw_os_error() {
         Some(_) => failed("the archive", &error),
-        None => refused(ErrorCode::BadRequest, format!("the archive cannot be read: {error}")),
+        // The library repeats what it could not read.
+        None => unread(error.to_string().chars().filter(|char| !char.is_control()).collect()),
     };
-    let cut = |count: u64| {
-        refused(ErrorCode::BadRequest, format!("the archive is cut off: it ends without an end after {count} entries"))
+    let cut = |count: u64| match count {
+        0 if compressed() => unread(String::new()),
+        _ => {
+            let text = format!("the archive is cut off: it ends without an end after {count} entries");
+            refused(ErrorCode::BadRequest, text)
+        }
     };
-    let mut archive = tar::Archive::new(Bounded { incoming, left: &left, ended: &ended });
+    let mut archive = tar::Archive::new(Bounded { incoming, left: &left, ended: &ended, head: &head });
     let mut buffer = vec![0; CHUNK];
     let mut count = 0;
     let mut entries = archive.entries().map_err(broken)?;

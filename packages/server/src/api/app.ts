@@ -1,5 +1,4 @@
 import { maxHeaderSize } from "node:http";
-import { parse as parseQuery } from "node:querystring";
 import cors, { type FastifyCorsOptions } from "@fastify/cors";
 import type { TypeBoxTypeProvider } from "@fastify/type-provider-typebox";
 import websocket from "@fastify/websocket";
@@ -20,6 +19,7 @@ import { errorHandler, httpStatus, pathOf, toDomainError } from "./error-map.ts"
 import { JsonBodies } from "./json-bodies.ts";
 import { openapiDocument } from "./openapi.ts";
 import { RequestLimit } from "./rate-limit.ts";
+import { readQuery } from "./read-query.ts";
 import { CallsUnderWay, decorateCallerSignal, requestIds } from "./request-context.ts";
 import { RouteTable } from "./route-table.ts";
 import { auditRoutes } from "./routes/audit.ts";
@@ -270,15 +270,6 @@ function limitConnections(
 function nameRequests(app: RouteApp): void {
   app.addHook("onRequest", (request, _reply, done) => withinRequest(request.id, done));
   app.addHook("preValidation", (request, _reply, done) => withinRequest(request.id, done));
-}
-
-/** A value left empty is not given. */
-function readQuery(text: string): Record<string, unknown> {
-  if (text === "") return {};
-  const query = parseQuery(text);
-  for (const [name, value] of Object.entries(query))
-    if (value === "" && !name.startsWith("metadata.")) delete query[name];
-  return query;
 }
 
 /** `*` means every origin only where keys guard the service; without them it means those of this machine. */

@@ -3,11 +3,13 @@ import { BadRequest } from "../../ports/errors.ts";
 const maxPathBytes = 4_096;
 
 /**
- * Checks that a path is one inside a sandbox: absolute, free of NUL, at most 4,096 bytes. What it leads to is for the
+ * Checks that a path is one inside a sandbox: absolute, free of NUL, UTF-8, at most 4,096 bytes. What it leads to is for the
  * sandbox to find out. @throws BadRequest naming `field`.
  */
 export function checkPath(field: string, path: string): string {
   if (path === "") throw new BadRequest(`${field} must be given`);
+  if (!path.isWellFormed())
+    throw new BadRequest(`${field} is not UTF-8, which names must be to be asked for`);
   if (path.includes("\0")) throw new BadRequest(`${field} must not hold a NUL character`);
   if (Buffer.byteLength(path) > maxPathBytes)
     throw new BadRequest(`${field} is longer than ${maxPathBytes} bytes`);
