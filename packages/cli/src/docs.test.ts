@@ -43,6 +43,14 @@ test.each(commands)("docs/cli.md names every option of $name", ({ name, flags })
   expect(missing).toEqual([]);
 });
 
+test("README.md names every command", () => {
+  const readme = readFileSync(new URL("../../../README.md", import.meta.url), "utf8");
+  const line = readme.split("\n").find((text) => text.startsWith("- [The command](docs/cli.md)")) ?? "";
+  const named = [...line.matchAll(/`([^`]*)`/g)].flatMap(([, words = ""]) => words.split(" "));
+  const first = commands.map(({ name }) => name.split(" ")[1] ?? "");
+  expect(named.sort()).toEqual([...new Set(first)].sort());
+});
+
 test("docs/cli.md names no command and no option that does not exist", () => {
   const known = new Set(["--help", "--version", ...commands.flatMap(({ flags }) => flags)]);
   const named = [...page.matchAll(/(?<![\w-])--[a-z][a-z-]+/g)].map(([flag]) => flag);

@@ -120,18 +120,80 @@ describe("tables of docs/api", () => {
   });
 });
 
-test("each key of the configuration is read by something", () => {
-  const source = new URL("../src/", import.meta.url);
-  const code = readdirSync(source, { recursive: true, encoding: "utf8" })
-    .filter((file) => file.endsWith(".ts") && !/\.test\.ts$|(?:^|\/)testing\/|^config\/(?!lint)/.test(file))
-    .map((file) => readFileSync(new URL(file, source), "utf8"))
-    .join("\n");
-  const unread = configKeys.filter(({ key, kind }) => {
-    // The loader puts what the file holds in place of the key without the ending.
-    const last = (key.split(".").at(-1) ?? "").replace(/_file$|_bytes$/, "");
-    const unit = kind === "duration" ? "Ms" : kind === "bytes" ? "Bytes" : "";
-    const name = last.replaceAll(/_(\w)/g, (_all, letter: string) => letter.toUpperCase()) + unit;
-    return !new RegExp(`\\b${name}\\b`).test(code);
+test("docs/agent-protocol.md has every feature of the agent", () => {
+  const root = new URL("../../../", import.meta.url);
+  const agent = readFileSync(new URL("agent/alcove-agent/src/input.rs", root), "utf8");
+  const list = /FEATURES[^=]*=\s*\[([^\]]*)\]/.exec(agent)?.[1] ?? "";
+  const features = [...list.matchAll(/"(\w+)"/g)].map(([, name = ""]) => name);
+  const page = readFileSync(new URL("docs/agent-protocol.md", root), "utf8");
+  const told = /^Features so far: [\s\S]*?\n\n/m.exec(page)?.[0] ?? "";
+  expect(features).toContain("exec");
+  expect(features.filter((name) => !told.includes(`\`${name}\``))).toEqual([]);
+});
+
+/** Where a section of the configuration is known by another name than its own: files that are given it as settings. */
+const settingsOf: Readonly<Record<string, RegExp>> = {
+  auth: /^core\/keys\//,
+  rate_limit: /^core\/rate-limits\//,
+  logging: /^platform\/logger\.ts$/,
+  "providers.native": /^providers\/native\//,
+  "providers.docker": /^providers\/docker\//,
+  "providers.proot": /^providers\/proot\//,
+  "providers.mock": /^providers\/mock\//,
+};
+/** A choice of one: the schema refuses any other value, and nothing else has to know. */
+const ofOneValue = ["database.driver"];
+
+const source = new URL("../src/", import.meta.url);
+const code = readdirSync(source, { recursive: true, encoding: "utf8" })
+  .filter((file) => file.endsWith(".ts") && !/\.test\.ts$|(?:^|\/)testing\//.test(file))
+  .map((file) => ({ file, text: readFileSync(new URL(file, source), "utf8") }));
+const camelCase = (text: string) => text.replaceAll(/_(\w)/g, (_all, letter: string) => letter.toUpperCase());
+
+/** Whether code reads a key of its section, or of what it was given of that. */
+function isRead({ key, kind }: Pick<(typeof configKeys)[number], "key" | "kind">): boolean {
+  const parts = key.split(".");
+  const section = parts.slice(0, -1).join(".");
+  const unit = kind === "duration" ? "Ms" : kind === "bytes" ? "Bytes" : "";
+  // The loader puts what the file holds in place of the key without the ending.
+  const name = camelCase((parts.at(-1) ?? "").replace(/_file$|_bytes$/, "")) + unit;
+  const owner =
+    parts.length < 2
+      ? "config"
+      : section.startsWith("providers.")
+        ? "providers\\[\\w+\\]"
+        : camelCase(section);
+  const ofSection = [
+    new RegExp(`\\b${owner}\\??\\.${name}\\b`),
+    new RegExp(`\\{[^{}]*\\b${name}\\b[^{}]*\\} = [\\w.]*\\b${owner}\\b`),
+  ];
+  const given = section === "logging" ? "options" : "(?:config|configured|settings)";
+  const ofSettings = new RegExp(
+    `\\b${given}\\.${name}\\b|\\{[^{}]*\\b${name}\\b[^{}]*\\} = [\\w.#]*\\b${given}\\b`,
+  );
+  return code.some(({ file, text }) => {
+    if (settingsOf[section]?.test(file) === true && ofSettings.test(text)) return true;
+    return !/^config\/(?!lint)/.test(file) && ofSection.some((read) => read.test(text));
   });
+}
+
+test("each key of the configuration is read by something", () => {
+  const unread = configKeys.filter((key) => !ofOneValue.includes(key.key) && !isRead(key));
   expect(unread.map(({ key }) => key)).toEqual([]);
+});
+
+test.each(["server.name", "exec.user", "providers.native.image", "rate_limit.name"])(
+  "%s, which is no key, is read by nothing, though the word stands in the code",
+  (key) => expect(isRead({ key, kind: "text" })).toBe(false),
+);
+
+test("each type of event is emitted by something", () => {
+  // In core a type stands where its event is made, in unions of types, and as `event:` in lines of the log.
+  const emitted = (type: string) =>
+    code.some(
+      ({ file, text }) =>
+        file.startsWith("core/") &&
+        new RegExp(`(?<!event: |\\| )"${RegExp.escape(type)}"(?! \\|)`).test(text),
+    );
+  expect(wire.eventTypes.filter((type) => !emitted(type))).toEqual([]);
 });

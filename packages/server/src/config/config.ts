@@ -61,5 +61,4 @@ export type Config = Omit<SchemaConfig, "auth" | "logging"> & {
   };
 };
 
-export type NativeConfig = Config["providers"]["native"];
 export type DockerConfig = Config["providers"]["docker"];

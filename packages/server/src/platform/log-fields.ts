@@ -28,5 +28,3 @@ export const logFields = {
   user_agent: "of such a call's request",
   suppressed: "lines like this one that were left out since the last",
 } as const satisfies Record<string, string>;
-
-export type LogField = keyof typeof logFields;

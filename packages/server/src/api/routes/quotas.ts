@@ -174,13 +174,13 @@ function quotaInput(fields: QuotaFields) {
   });
 }
 
-/** Whole seconds; `0s` and the empty text inherit. Rounding would hide a fraction, so the text is looked at. */
+/** `0s` and the empty text inherit. That it is whole seconds core says; a fraction that rounding would hide from it is refused here. */
 function quotaDuration(field: string, text: string | undefined): number | undefined {
   if (text === undefined || text === "") return undefined;
   const ms = parseDuration(text);
   if (ms === undefined)
     throw new BadRequest(`${field} ${JSON.stringify(text.slice(0, 64))} is not a duration such as 90s or 2h`);
-  if (/\.\d*[1-9]/.test(text) || ms % 1_000 !== 0)
+  if (ms % 1_000 === 0 && /\.\d*[1-9]/.test(text))
     throw new BadRequest(`${field} must be whole seconds, such as 90s, not ${text}; 0s inherits the default`);
   return ms;
 }
