@@ -192,6 +192,39 @@ describe("LastingView", () => {
     broken.resolve();
   });
 
+  /** Each attach is answered, and the view breaks at once. @returns how often that was, and what was told. */
+  async function breaking(options: { brings: string; patienceMs: number }) {
+    let attached = 0;
+    const lasting = new LastingView({
+      view: viewOf([]),
+      from: 0,
+      attach: async (from) => {
+        attached += 1;
+        if (attached === 100) return viewOf([exit]);
+        return viewOf(options.brings === "" ? [] : [output(options.brings, from)]);
+      },
+      sandboxRuns: () => true,
+      patienceMs: options.patienceMs,
+    });
+    const told = await Array.fromAsync(lasting.events());
+    return { attached, told };
+  }
+
+  test("views that break at once are replaced ever less often, and not for ever", async () => {
+    // At once, and after 10, 20, 40, 80, 160, 320 and 640 ms.
+    const { attached, told } = await breaking({ brings: "", patienceMs: 2_000 });
+    expect(told).toEqual([]);
+    expect(attached).toBeGreaterThan(1);
+    expect(attached).toBeLessThan(11);
+  });
+
+  test("those that bring output are replaced soon, as often as it takes", async () => {
+    const startedMs = performance.now();
+    const { attached, told } = await breaking({ brings: "x", patienceMs: 10_000 });
+    expect([attached, told.length]).toEqual([100, 100]);
+    expect(performance.now() - startedMs).toBeGreaterThan(500);
+  });
+
   test("no attempt outlasts its patience, nor its closing", async () => {
     for (const patienceMs of [50, 600_000]) {
       const begun = Promise.withResolvers<void>();

@@ -7,11 +7,16 @@ import { HeldInput } from "./held-input.ts";
 /** An event of a followed command; before it, `lostBytes` of what was asked for are missing. */
 export type FollowedEvent = ExecEvent & { lostBytes?: number };
 
-/** How long a connection that broke is tried to be replaced, and how often. */
+/** How long a connection that broke is tried to be replaced, counted from the last that was of use, and how often. */
 const patienceMs = 10_000;
 const pauseMs = 100;
 /** Made once: an abort without a reason makes an error with a stack, of every command. */
 const closed = new Error("the view of the command was closed");
+/** A view that lasted so long was of use, as was one that brought output. */
+const lastedMs = 1_000;
+/** Pauses before views that replace short ones: between those that bring output, and the longest between those that do not. */
+const shortPauseMs = 10;
+const longestPauseMs = 2_000;
 
 /**
  * A view of a command that outlives its connection: when that breaks while the sandbox runs, the command is attached to
@@ -26,6 +31,10 @@ export class LastingView {
   readonly #attach: (from: number, signal: AbortSignal) => Promise<AttachedView>;
   readonly #sandboxRuns: () => boolean;
   readonly #patienceMs: number;
+  /** When the last view that was of use broke. */
+  #usefulUntilMs = 0;
+  /** Before the next view; grows while views break that were of no use. */
+  #pauseMs = 0;
   readonly #until: number | undefined;
   readonly #input = new HeldInput();
   #inputLeft = false;
@@ -81,7 +90,10 @@ export class LastingView {
 
   /** Read to the end, not only to the exit: a view that is left early costs its connection. */
   async *events(): AsyncGenerator<FollowedEvent> {
+    this.#usefulUntilMs = performance.now();
     for (;;) {
+      const begunMs = performance.now();
+      const begunAt = this.#nextOffset;
       let ended = false;
       let cause: unknown;
       try {
@@ -106,8 +118,9 @@ export class LastingView {
       const broken = this.#view;
       const replaced = Promise.withResolvers<void>();
       this.#replacing = replaced.promise;
+      const pauseMs = this.#broke(performance.now() - begunMs, this.#nextOffset > begunAt);
       try {
-        const again = await this.#attachAgain();
+        const again = await this.#attachAgain(pauseMs);
         if (again === undefined || !this.#goOn(again)) {
           if (again !== undefined) await closeQuietly(again);
           if (cause !== undefined) throw cause;
@@ -193,8 +206,24 @@ export class LastingView {
     taken.catch(() => undefined);
   }
 
-  async #attachAgain(): Promise<AttachedView | undefined> {
-    const deadlineMs = performance.now() + this.#patienceMs;
+  /**
+   * A view broke: the first is replaced at once, and so is one that lasted. A sandbox that answers each attach and breaks it
+   * is asked ever less often. @returns the pause before the next.
+   */
+  #broke(afterMs: number, broughtOutput: boolean): number {
+    const pauseMs = this.#pauseMs;
+    const lasted = afterMs >= lastedMs;
+    if (lasted || broughtOutput) this.#usefulUntilMs = performance.now();
+    if (lasted) this.#pauseMs = 0;
+    else if (broughtOutput) this.#pauseMs = shortPauseMs;
+    else this.#pauseMs = Math.min(Math.max(pauseMs * 2, shortPauseMs), longestPauseMs);
+    return lasted || broughtOutput ? Math.min(pauseMs, this.#pauseMs) : pauseMs;
+  }
+
+  async #attachAgain(firstPauseMs: number): Promise<AttachedView | undefined> {
+    const deadlineMs = this.#usefulUntilMs + this.#patienceMs;
+    if (firstPauseMs > 0)
+      await pause(firstPauseMs, undefined, { signal: this.#closing.signal }).catch(ignored);
     while (!this.#closed && this.#sandboxRuns()) {
       const leftMs = deadlineMs - performance.now();
       if (leftMs <= 0) return undefined;
@@ -209,6 +238,8 @@ export class LastingView {
     return undefined;
   }
 }
+
+const ignored = () => undefined;
 
 export type AttachedView = ExecView & { info: Pick<ExecInfo, "exit"> };
 
