@@ -7,6 +7,7 @@ import { lockDataDir } from "./platform/data-dir-lock.ts";
 import { DiskReserve } from "./platform/disk-reserve.ts";
 import { renewInstallation } from "./platform/installation.ts";
 import { randomIds } from "./platform/random-ids.ts";
+import { systemClock } from "./platform/system-clock.ts";
 import { NotFound } from "./ports/index.ts";
 import { SqliteStore } from "./stores/sqlite/sqlite-store.ts";
 
@@ -31,7 +32,7 @@ export async function restore({ config }: { config: Config }): Promise<{ left: s
   } catch (error) {
     if (!(error instanceof Error && "code" in error && error.code === "ENOENT")) throw error;
   }
-  await renewInstallation({ dataDir, settings: store, newId: randomIds.secret(8) });
+  await renewInstallation({ dataDir, settings: store, newId: randomIds.secret(8), now: systemClock.now() });
   const left: string[] = [];
   for (const name of (await readdir(dataDir)).filter((entry) => entry.startsWith(leftPrefix))) {
     const folder = path.join(dataDir, name);

@@ -91,7 +91,10 @@ describe.skipIf(skip !== undefined)(
         const json = await stateOf(second.client, id);
         return json.state === "running" ? undefined : json;
       });
-      expect(found.state).toBe("error");
+      expect(found).toMatchObject({
+        state: "error",
+        error: "its runtime ended: it was not brought along by the restore",
+      });
       expect((await second.client.call("DELETE", `/api/v1/sandboxes/${id}`)).status).toBe(200);
       expect((await original.client.exec(id, { command: "echo alive" })).json).toMatchObject({
         stdout: "alive\n",

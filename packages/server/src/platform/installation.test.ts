@@ -68,7 +68,7 @@ describe("an installation", () => {
     await expect(open(copied, copy)).rejects.toThrow(ForeignDataDir);
     await expect(open(copied, copy)).rejects.toThrow(`is a copy of ${dataDir}`);
     await expect(open(copied, copy)).rejects.toThrow(`alcove restore --data-dir ${copy}`);
-    await renewInstallation({ dataDir: copy, settings: copied, newId: "of its own" });
+    await renewInstallation({ dataDir: copy, settings: copied, now: new Date(0), newId: "of its own" });
     expect((await open(copied, copy)).id).toBe("of its own");
     expect((await open(settings)).id).toBe("original");
   });

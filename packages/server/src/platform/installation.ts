@@ -183,13 +183,18 @@ export class Installation implements AsyncDisposable {
   }
 }
 
+/** Setting: sandboxes made until then had their runtimes in the installation that this one was copied from. */
+export const restoredAt = "restored_at";
+
 /** Gives a directory, and the database in it, a new identity. Its old one may go on elsewhere. */
 export async function renewInstallation(options: {
   dataDir: string;
   settings: InstallationSettings;
   newId: string;
+  now: Date;
 }): Promise<void> {
-  const { dataDir, settings, newId: id } = options;
+  const { dataDir, settings, newId: id, now } = options;
+  await settings.changeSetting(restoredAt, now.toISOString());
   await settings.instanceId(id);
   await settings.changeSetting("instance_id", id);
   await settings.changeSetting("generation", "0");

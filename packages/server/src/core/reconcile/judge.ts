@@ -33,6 +33,8 @@ export function judge(
     /** Its runtime ended with the process that ran it. */
     endedWithProcess: boolean;
     now: Date;
+    /** When this installation was made from a copy of another one, which kept the runtimes. */
+    restoredAt: Date | undefined;
   },
 ): Finding {
   const { row, work } = entry;
@@ -50,7 +52,12 @@ export function judge(
   if (row.state === "error") return { kind: facts.runtime === undefined ? "over" : "remains" };
   if (facts.runtime?.state === "running") return { kind: "adopt" };
   if (!facts.ranBefore) return { kind: "leave" };
-  return { kind: "vanished", why: facts.runtime === undefined ? "it is no longer there" : "it is dead" };
+  if (facts.runtime !== undefined) return { kind: "vanished", why: "it is dead" };
+  const left = facts.restoredAt !== undefined && row.createdAt <= facts.restoredAt;
+  return {
+    kind: "vanished",
+    why: left ? "it was not brought along by the restore" : "it is no longer there",
+  };
 }
 
 /** Its runtime should be there, and stay. */

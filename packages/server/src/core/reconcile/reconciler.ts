@@ -1,6 +1,7 @@
 import { abortable, ignoreOutcome } from "../../platform/abortable.ts";
 import { boundedParallel } from "../../platform/bounded-parallel.ts";
 import { deadlineAfter, ShuttingDown } from "../../platform/deadline.ts";
+import { restoredAt } from "../../platform/installation.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { messageOf } from "../../platform/message-of.ts";
 import type {
@@ -216,7 +217,7 @@ export class Reconciler implements AsyncDisposable {
   }
 
   async #reconcileProvider(provider: RuntimeProvider): Promise<boolean> {
-    const { lifecycle, registry, logger, recovery } = this.#options;
+    const { lifecycle, registry, store, logger, recovery } = this.#options;
     const { live, gates } = lifecycle;
     const gate = gates.ofProvider(provider);
     const first = !gate.opened;
@@ -246,6 +247,7 @@ export class Reconciler implements AsyncDisposable {
       const left = live.leftBehind(runtime);
       if (left?.provider === provider && !byRuntime.has(left.runtimeId)) live.bind(left, runtime.runtimeId);
     }
+    const restored = await store.setting(restoredAt);
     const known = live.all().filter((entry) => entry.provider === provider);
     // What was known before the inventory has been ended since by its own destroy.
     const endedSince = new Set(ours.map(({ runtimeId }) => runtimeId));
@@ -256,6 +258,7 @@ export class Reconciler implements AsyncDisposable {
         ranBefore: ranBefore.has(entry.row.id),
         endedWithProcess: first && provider.inProcess === true && ranBefore.has(entry.row.id),
         now: this.#options.clock.now(),
+        restoredAt: restored === undefined ? undefined : new Date(restored),
       });
     // Each is judged in its turn, from what memory says then.
     const actOn = (probes: boolean) => async (entry: LiveSandbox) => {
