@@ -106,12 +106,17 @@ impl Agent {
             Some(name) if exec.inputs.knows(name) => {}
             _ => check_open(exec)?,
         }
+        let offset = request.offset.unwrap_or(0);
         if let Some(name) = &request.input {
+            let taken = exec.inputs.told(name).unwrap_or(0);
+            if offset > taken {
+                return Err(conflict(format!("input {name} goes on at byte {taken}, not at {offset}")));
+            }
             exec.inputs.join(name, connection);
         }
         exec.stdin_writers.push(connection);
         if let Some(connection) = self.connections.list.get_mut(connection) {
-            connection.operation = Operation::Feeding { exec: key, written: 0, named: request.input.is_some() };
+            connection.operation = Operation::Feeding { exec: key, written: offset, named: request.input.is_some() };
         }
         Ok(())
     }

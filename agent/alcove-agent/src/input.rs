@@ -13,8 +13,20 @@ const CHUNK: usize = 64 * 1024;
 /// Bytes read from one connection before the others get their turn.
 const TURN: usize = 1 << 20;
 
-pub const FEATURES: [&str; 11] =
-    ["exec", "pty", "files", "archive", "glob", "watch", "dial", "limits", "input", "output_ack", "exec_group"];
+pub const FEATURES: [&str; 12] = [
+    "exec",
+    "pty",
+    "files",
+    "archive",
+    "glob",
+    "watch",
+    "dial",
+    "limits",
+    "input",
+    "output_ack",
+    "exec_group",
+    "input_offset",
+];
 
 enum Next {
     /// There may be another frame.

@@ -49,6 +49,12 @@ impl Inputs {
         self.inputs.iter().any(|input| input.name == name)
     }
 
+    /// How much was taken of the input of that name; None when that may have been forgotten.
+    pub fn told(&self, name: &str) -> Option<u64> {
+        let known = self.inputs.iter().find(|input| input.name == name).map(|input| input.taken);
+        known.or((!self.forgotten).then_some(0))
+    }
+
     pub fn leave(&mut self, connection: Key) {
         if let Some(input) = self.of(connection) {
             input.connection = None;
@@ -108,6 +114,7 @@ mod tests {
         assert!(inputs.knows("0"), "one with a connection is not forgotten");
         assert!(!inputs.knows("1"));
         assert!(!inputs.is_certain("1"));
+        assert_eq!((inputs.told("0"), inputs.told("1")), (Some(0), None));
         assert_eq!(inputs.join("1", keys[1]), None);
         assert_eq!(inputs.join("3", keys[3]), Some(0));
     }

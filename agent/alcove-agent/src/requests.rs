@@ -5,7 +5,7 @@ use crate::connection::Operation;
 use crate::slab::Key;
 use crate::workers::{Class, Task};
 use crate::{caps, console, files, identity, sys};
-use alcove_protocol::{Configure, ErrorBody, ErrorCode, Info, Kind, Request};
+use alcove_protocol::{Configure, ErrorBody, ErrorCode, ExecRecord, Info, Kind, Request};
 use serde::Serialize;
 use std::rc::Rc;
 
@@ -97,8 +97,11 @@ impl Agent {
                     self.refuse(key, &error);
                 }
             }
-            Request::ExecGet(name) => {
-                let answer = self.find_exec(&name.exec_id).map(|(_, exec)| exec.record(None));
+            Request::ExecGet(get) => {
+                let answer = self.find_exec(&get.exec_id).map(|(_, exec)| {
+                    let input_taken = get.input.as_deref().and_then(|name| exec.inputs.told(name));
+                    ExecRecord { input_taken, ..exec.record(None) }
+                });
                 self.answer(key, answer);
             }
             Request::ExecList(list) => {

@@ -105,6 +105,28 @@ fn input_that_is_sent_again_is_taken_once() {
 }
 
 #[test]
+fn input_goes_on_at_an_offset() {
+    let agent = TestAgent::start();
+    let mut client = agent.client();
+    client.ask(&exec_request("e", &["cat"], json!({"stdin": true, "follow": false})));
+    let write = |offset: u64| json!({"op": "exec.stdin", "exec_id": "e", "input": "w", "offset": offset});
+    let get = json!({"op": "exec.get", "exec_id": "e", "input": "w"});
+    assert_eq!(client.ask(&get)["input_taken"], 0);
+    assert_eq!(client.run_with(&write(0), b"one ")[0].0, Kind::Reply);
+    // What begins before it is skipped, what begins after it is refused.
+    assert_eq!(client.run_with(&write(2), b"e two")[0].0, Kind::Reply);
+    assert_eq!(client.ask(&get)["input_taken"], 7);
+    assert_eq!(client.run_with(&write(7), b" three")[0].0, Kind::Reply);
+    assert_eq!(client.refusal(&write(14)), "conflict");
+    assert_eq!(client.ask(&get)["input_taken"], 13);
+    client.ask(&json!({"op": "exec.stdin_close", "exec_id": "e"}));
+    let follow = json!({"op": "exec.attach", "exec_id": "e", "follow": true, "lossless": true});
+    assert_eq!(Outcome::new(client.run(&follow)).stdout_text(), "one two three");
+    // After the end, what was taken before is no refusal.
+    assert_eq!(client.run_with(&write(4), b"two three")[0].0, Kind::Reply);
+}
+
+#[test]
 fn a_client_that_does_not_read_is_told_little() {
     let agent = TestAgent::start();
     let mut client = agent.client();

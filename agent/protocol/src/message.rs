@@ -55,7 +55,7 @@ pub enum Request {
     #[serde(rename = "exec.attach")]
     ExecAttach(ExecAttach),
     #[serde(rename = "exec.get")]
-    ExecGet(ExecName),
+    ExecGet(ExecGet),
     #[serde(rename = "exec.list")]
     ExecList(ListExecs),
     #[serde(rename = "exec.stdin")]

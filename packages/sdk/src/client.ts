@@ -19,6 +19,8 @@ import type {
   SandboxStats,
   SpawnRequest,
   StartExecRequest,
+  StdinRequest,
+  StdinResponse,
   Ticket,
 } from "@alcove/wire";
 import { AuditClient } from "./audit.ts";
@@ -329,13 +331,24 @@ export class AlcoveClient implements Disposable {
     return readNdjson(response);
   }
 
+  /**
+   * Takes as long as the command takes to read it, unless `timeoutMs` is given. With `input` and `offset` it can be repeated.
+   * @returns with `input`, how many bytes of it were taken by now.
+   */
   async writeStdin(
     id: string,
     execId: string,
-    input: { data?: string; encoding?: "utf8" | "base64"; close?: boolean },
+    input: StdinRequest,
     options: CallOptions = {},
-  ): Promise<void> {
-    await this.#post(`${execPath(id, execId)}/stdin`, input, options);
+  ): Promise<StdinResponse> {
+    const { body } = await this.#transport.json<StdinResponse>({
+      method: "POST",
+      path: `${execPath(id, execId)}/stdin`,
+      json: input,
+      timeoutMs: options.timeoutMs,
+      signal: options.signal,
+    });
+    return body;
   }
 
   async signalExec(

@@ -139,6 +139,31 @@ describe.skipIf(skip !== undefined)(`hard times${skip === undefined ? "" : ` (sk
     await client.call("DELETE", `/api/v1/sandboxes/${id}`);
   }, 60_000);
 
+  test("input that is written in calls goes on at its offset, and any number of calls survive a break", async () => {
+    using connections = new ConnectionWatch();
+    await using place = await nativePlace();
+    const { client, id } = place;
+    const started = await client.call("POST", `/api/v1/sandboxes/${id}/execs`, { command: "cat" });
+    const exec = `/api/v1/sandboxes/${id}/execs/${started.json.exec_id}`;
+    const write = (body: unknown) => client.call("POST", `${exec}/stdin`, body);
+    for (let call = 0; call < 70; call += 1) expect((await write({ data: "." })).status).toBe(200);
+    const breaking = write({ data: "!".repeat(400_000) });
+    connections.breakLocal();
+    expect((await breaking).json).toEqual({ status: "written" });
+    await connected(client, id);
+    const mine = (offset: number, data: string) => write({ input: "mine", offset, data });
+    expect((await mine(0, "abc")).json.taken).toBe(3);
+    expect((await mine(0, "abc")).json.taken).toBe(3);
+    expect((await mine(2, "cde")).json.taken).toBe(5);
+    const gap = await mine(9, "x");
+    expect([gap.status, gap.json.taken]).toEqual([409, 5]);
+    expect((await write({ offset: 1, data: "x" })).status).toBe(400);
+    expect((await write({ input: "mine", offset: 5, data: "f", close: true })).json.taken).toBe(6);
+    expect((await mine(3, "def")).json.taken).toBe(6);
+    const output = await client.call("GET", `${exec}/output?follow=true`);
+    expect(said(output.text, "stdout")).toBe(`${".".repeat(70)}${"!".repeat(400_000)}abcdef`);
+  }, 60_000);
+
   test("starts whose connections break run once, and are answered", async () => {
     using connections = new ConnectionWatch();
     await using place = await nativePlace();

@@ -38,33 +38,46 @@ describe.skipIf(skip !== undefined)(
       60_000,
     );
 
-    test("is handed over at a stop of the service", async () => {
-      const home = await nativeHome();
-      try {
-        const env = { ALCOVE_SERVER_SHUTDOWN_GRACE: "30s" };
-        const { dataDir } = home;
-        const start = () => startTestServer({ provider: async () => home.open(), dataDir, env });
-        let path = "";
-        {
-          await using first = await start();
-          const client = new TestClient(first.url);
-          const id = await client.spawn({ ttl: "10m" });
-          path = `/api/v1/sandboxes/${id}`;
-          const asked = client.exec(id, { command: "sleep 4; wc -c", stdin, exec_id: "ex-stopping00" });
-          const record = `${path}/execs/ex-stopping00`;
-          await eventually(async () =>
-            (await client.call("GET", record)).status === 200 ? true : undefined,
-          );
-          void asked.catch(() => undefined);
+    test.each([
+      ["30s", "is handed over at a stop of the service"],
+      ["0s", "can be given again when the service had no time for it"],
+    ])(
+      "with a grace of %s it %s",
+      async (grace) => {
+        const home = await nativeHome();
+        try {
+          const env = { ALCOVE_SERVER_SHUTDOWN_GRACE: grace };
+          const { dataDir } = home;
+          const start = () => startTestServer({ provider: async () => home.open(), dataDir, env });
+          let path = "";
+          {
+            await using first = await start();
+            const client = new TestClient(first.url);
+            const id = await client.spawn({ ttl: "10m" });
+            path = `/api/v1/sandboxes/${id}`;
+            const asked = client.exec(id, { command: "sleep 4; wc -c", stdin, exec_id: "ex-stopping00" });
+            const record = `${path}/execs/ex-stopping00`;
+            await eventually(async () =>
+              (await client.call("GET", record)).status === 200 ? true : undefined,
+            );
+            void asked.catch(() => undefined);
+          }
+          await using second = await start();
+          const client = new TestClient(second.url);
+          const reading = client.call("GET", `${path}/execs/ex-stopping00/output?follow=true`);
+          if (grace === "0s") {
+            const again = { input: "ex-stopping00", data: stdin, close: true };
+            const { json } = await client.call("POST", `${path}/execs/ex-stopping00/stdin`, again);
+            expect(json).toEqual({ status: "written", taken: stdin.length });
+          }
+          const followed = await reading;
+          expect(said(followed.text, "stdout").trim()).toBe(String(stdin.length));
+          await client.call("DELETE", path);
+        } finally {
+          await home.remove();
         }
-        await using second = await start();
-        const client = new TestClient(second.url);
-        const followed = await client.call("GET", `${path}/execs/ex-stopping00/output?follow=true`);
-        expect(said(followed.text, "stdout").trim()).toBe(String(stdin.length));
-        await client.call("DELETE", path);
-      } finally {
-        await home.remove();
-      }
-    }, 60_000);
+      },
+      60_000,
+    );
   },
 );

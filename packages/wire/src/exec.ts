@@ -297,15 +297,47 @@ export const ExecRecord = Type.Object(
 );
 export type ExecRecord = Static<typeof ExecRecord>;
 
+const inputNamePattern = "^[A-Za-z0-9_-]{1,64}$";
+/** Names the standard input of a connection, so that a later one can go on with it. docs/api/exec.md. */
+export const InputName = Type.String({
+  pattern: inputNamePattern,
+  description:
+    "1 to 64 letters, digits, `_` and `-`. It names the input of this connection: messages of type input tell how much of it has arrived. A connection that attaches with the same name goes on with it.",
+});
+
 export const StdinRequest = Type.Object(
   {
     data: Type.Optional(Type.String()),
     encoding: Type.Optional(Type.Enum(["utf8", "base64"])),
     close: Type.Optional(Type.Boolean()),
+    input: Type.Optional(
+      Type.String({
+        pattern: inputNamePattern,
+        description:
+          "1 to 64 letters, digits, `_` and `-`. It names the input that data is of: what was taken of it before, whoever sent it, is not taken again. That of a command whose stdin was given whole is its exec_id.",
+      }),
+    ),
+    offset: Type.Optional(
+      Type.Integer({
+        minimum: 0,
+        maximum: Number.MAX_SAFE_INTEGER,
+        description: "Of the first byte of data in the input of that name; 0 when left out.",
+      }),
+    ),
   },
   { $id: "StdinRequest", additionalProperties: false, ...base64When("data") },
 );
 export type StdinRequest = Static<typeof StdinRequest>;
+export const StdinResponse = Type.Object(
+  {
+    status: Type.Literal("written"),
+    taken: Type.Optional(
+      Type.Integer({ description: "With an input: bytes of it that were taken by now, whoever sent them." }),
+    ),
+  },
+  { $id: "StdinResponse" },
+);
+export type StdinResponse = Static<typeof StdinResponse>;
 
 export const SignalRequest = Type.Object(
   {
@@ -314,13 +346,6 @@ export const SignalRequest = Type.Object(
   { $id: "SignalRequest", additionalProperties: false },
 );
 export type SignalRequest = Static<typeof SignalRequest>;
-
-/** Names the standard input of a connection, so that a later one can go on with it. docs/api/exec.md. */
-export const InputName = Type.String({
-  pattern: "^[A-Za-z0-9_-]{1,64}$",
-  description:
-    "1 to 64 letters, digits, `_` and `-`. It names the input of this connection: messages of type input tell how much of it has arrived. A connection that attaches with the same name goes on with it.",
-});
 
 /** Messages a WebSocket exec client sends. docs/api/exec.md. */
 export const WsClientMessage = Type.Union(

@@ -94,6 +94,16 @@ pub struct ExecStdin {
     /// It may have been sent before.
     #[serde(default)]
     pub again: bool,
+    /// Of the first byte that is sent, in the input; the first one's when left out. Only for agents with the feature `input_offset`.
+    pub offset: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExecGet {
+    pub exec_id: String,
+    /// An input whose `input_taken` is wanted. Only for agents with the feature `input_offset`.
+    pub input: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -203,8 +213,8 @@ pub struct Usage {
     pub max_memory_bytes: u64,
 }
 
-/// An exec as `exec.get`, `exec.list`, `exec.kill` and `exec.attach` tell it; `from` and `input_taken` only in the reply of
-/// an attach.
+/// An exec as `exec.get`, `exec.list`, `exec.kill` and `exec.attach` tell it; `from` only in the reply of
+/// an attach, `input_taken` there and in that of a get.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ExecRecord {
     pub exec_id: String,
@@ -240,7 +250,7 @@ pub struct ExecRecord {
     pub oom_kills: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from: Option<u64>,
-    /// Bytes taken of the input that an attach names; none when that is not known any more.
+    /// Bytes taken of the input that an attach or a get names; none when that is not known any more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input_taken: Option<u64>,
 }

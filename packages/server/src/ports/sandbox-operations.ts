@@ -140,14 +140,17 @@ export interface ExecOperations {
   list(options: CallOptions): Promise<ExecInfo[]>;
   /**
    * @param options.input names this data: what of it was taken under that name before is not taken again.
+   * @param options.offset of the first byte of this data in the input of that name; where that is not 0 `inputTaken` has told it.
    * @param options.again it may have been sent before. @throws Unavailable when nobody knows how much of it was taken then;
    * Conflict when the command has ended or its stdin is closed.
    */
   writeStdin(
     execId: ExecId,
     data: Uint8Array,
-    options: CallOptions & { close: boolean; input?: string; again?: boolean },
+    options: CallOptions & { close: boolean; input?: string; offset?: number; again?: boolean },
   ): Promise<void>;
+  /** How much of the input of that name was taken; undefined: nobody knows, or it cannot be gone on with at an offset. */
+  inputTaken(execId: ExecId, input: string, options: CallOptions): Promise<number | undefined>;
   resize(execId: ExecId, size: WindowSize, options: CallOptions): Promise<void>;
   /** To the command's process group. @throws Conflict when it has ended. */
   signal(execId: ExecId, signal: number, options: CallOptions): Promise<void>;

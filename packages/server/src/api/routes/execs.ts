@@ -10,6 +10,7 @@ import {
   StartExecRequest,
   StartExecResponse,
   StdinRequest,
+  StdinResponse,
   statusBody,
 } from "@alcove/wire";
 import { Type } from "typebox";
@@ -17,7 +18,7 @@ import type { AnswerBudget } from "../../core/answers/answer-budget.ts";
 import { ExecTimedOut } from "../../core/exec/buffered-exec.ts";
 import type { ExecService } from "../../core/exec/exec-service.ts";
 import type { Logger } from "../../platform/logger.ts";
-import { TimedOut } from "../../ports/errors.ts";
+import { BadRequest, TimedOut } from "../../ports/errors.ts";
 import { answered } from "../answers.ts";
 import { takesContents } from "../body-limits.ts";
 import { decodeContent, defined } from "../parse.ts";
@@ -188,15 +189,21 @@ export function execRoutes(
       summary: "Write to the standard input of a command, and close it",
       params: ExecParams,
       body: StdinRequest,
-      response: { 200: statusBody("written") },
+      response: { 200: StdinResponse },
     },
     preValidation: emptyBody,
     handler: async (request, reply) => {
       const { id, execId } = request.params;
-      const { data = "", encoding, close = false } = request.body;
+      const { data = "", encoding, close = false, input, offset } = request.body;
+      if (offset !== undefined && input === undefined)
+        throw new BadRequest("offset is of an input with a name, and input gives none");
       const bytes = decodeContent("data", data, encoding);
-      await execs.writeStdin(id, execId, bytes, { close, signal: reply.callerSignal });
-      return { status: "written" as const };
+      const { taken } = await execs.writeStdin(id, execId, bytes, {
+        close,
+        signal: reply.callerSignal,
+        ...defined({ input, offset }),
+      });
+      return { status: "written" as const, ...defined({ taken }) };
     },
   });
 

@@ -117,7 +117,7 @@ export class ExecFollower {
         if (this.#inputs.get(key) === lasting) this.#inputs.delete(key);
         reader.leave({ grace: !(signal.reason instanceof ShuttingDown) });
         await closeView();
-        leaveInput?.({ exited, taken: lasting.inputTaken });
+        leaveInput?.({ exited: exited || !lasting.hasInput, taken: lasting.inputTaken });
       },
     };
   }

@@ -156,6 +156,7 @@ test("a start, and input, that a new connection to the sandbox cut off are done 
     start: cut,
     startDetached: cut,
     writeStdin: cut,
+    inputTaken: cut,
   } satisfies Partial<ExecOperations>);
   const calls: unknown[] = [];
   const execs: ExecOperations = {
@@ -163,6 +164,7 @@ test("a start, and input, that a new connection to the sandbox cut off are done 
     get: (execId) => Promise.reject(new NotFound(`${execId} was not started`)),
     start: async () => viewThat(true),
     startDetached: async () => ({ pid: 7 }),
+    inputTaken: async () => 0,
     writeStdin: async (_id, data, { again, input }) => void calls.push([data.length, again, input]),
   };
   const looks = [before, undefined, execs];
@@ -183,7 +185,19 @@ test("a start, and input, that a new connection to the sandbox cut off are done 
   expect(detached.pid).toBe(7);
   again();
   await service.writeStdin(sandbox.id, made, Buffer.from("abc"), { close: false, signal });
-  expect(calls).toEqual([[3, true, made]]);
+  // A sandbox that is older tells nothing of inputs: each call has one of its own.
+  Object.assign(execs, { inputTaken: async () => undefined });
+  await service.writeStdin(sandbox.id, made, Buffer.from("ab"), { close: false, signal });
+  expect(calls).toEqual([
+    [3, true, `post-${made}`],
+    [2, false, made],
+  ]);
+  const named = service.writeStdin(sandbox.id, made, Buffer.from("a"), {
+    close: false,
+    signal,
+    input: "in-1",
+  });
+  await expect(named).rejects.toMatchObject({ code: "unavailable" });
   // What was carried out is not started a second time.
   const start = () => Promise.reject(new Conflict("it runs"));
   Object.assign(execs, { get: async () => infoOf(made), start, attach: async () => viewThat(true) });

@@ -14,6 +14,7 @@ import { ExecTracker } from "./exec-tracker.ts";
 import { OverBreaks } from "./over-breaks.ts";
 import type { RunningSandboxes } from "./running-sandboxes.ts";
 import { parseSignal } from "./signals.ts";
+import { type StdinOptions, StdinWriter } from "./stdin-writer.ts";
 import { WholeInputs } from "./whole-inputs.ts";
 
 /** A sandbox tells its commands in one answer or a few. */
@@ -35,9 +36,9 @@ export class ExecService implements Disposable {
   readonly #ids: Pick<Ids, "execId">;
   readonly #clock: Clock;
   readonly #tracker: ExecTracker;
-  readonly #overBreaks: OverBreaks;
   readonly #starter: ExecStarter;
   readonly #wholeInputs: WholeInputs;
+  readonly #stdinWriter: StdinWriter;
   readonly #follower: ExecFollower;
   readonly #attacher: ExecAttacher;
   readonly #buffered: BufferedExec;
@@ -61,9 +62,9 @@ export class ExecService implements Disposable {
     this.#ids = ids;
     this.#clock = clock;
     this.#tracker = tracker;
-    this.#overBreaks = overBreaks;
     this.#starter = starter;
     this.#wholeInputs = wholeInputs;
+    this.#stdinWriter = new StdinWriter({ ids, follower, overBreaks });
     this.#follower = follower;
     this.#attacher = new ExecAttacher({ tracker, follower });
     this.#buffered = new BufferedExec({ sandboxes, clock, maxOutputBytes, starter, follower });
@@ -174,17 +175,15 @@ export class ExecService implements Disposable {
     return await this.#attacher.attach(target, id, options);
   }
 
+  /** @returns how much of the input was taken by now, when it has a name. */
   async writeStdin(
     sandboxId: string,
     execId: string,
     data: Uint8Array,
-    options: CallOptions & { close: boolean },
-  ): Promise<void> {
+    options: StdinOptions,
+  ): Promise<{ taken?: number }> {
     const { target, id } = await this.#addressed(sandboxId, execId, options);
-    const input = this.makeId();
-    await this.#overBreaks.perform(target, options, (execs, again) =>
-      execs.writeStdin(id, data, { ...options, input, again }),
-    );
+    return await this.#stdinWriter.write(target, id, data, options);
   }
 
   async resize(sandboxId: string, execId: string, size: WindowSize, options: CallOptions): Promise<void> {

@@ -59,8 +59,6 @@ export class ExecStarter {
     input: ExecInput,
     options: { operation: ExecOperation; stdin: boolean; detached: boolean; input?: string },
   ): ExecSpec {
-    // Also an input that nobody asked to go on with has a name: its connection to the sandbox may break.
-    const named = options.stdin ? { input: options.input ?? this.#ids.execId() } : {};
     try {
       const spec = execSpec(input, {
         limits: this.#deadlinesOf(target.row.ownerId),
@@ -68,7 +66,8 @@ export class ExecStarter {
         stdin: options.stdin,
         detached: options.detached,
       });
-      return { ...spec, ...named };
+      // Also an input that nobody named has a name, its command's: its connection to the sandbox may break.
+      return options.stdin ? { ...spec, input: options.input ?? spec.execId } : spec;
     } catch (error) {
       if (error instanceof ResourceLimit)
         this.#events.emit({
@@ -168,9 +167,8 @@ export class ExecStarter {
   async #feedDetached(target: ExecTarget, execId: ExecId, stdin: Uint8Array): Promise<void> {
     try {
       const { signal } = new AbortController();
-      const input = this.#ids.execId();
       await this.#overBreaks.perform(target, { signal }, (execs, again) =>
-        execs.writeStdin(execId, stdin, { close: true, signal, input, again }),
+        execs.writeStdin(execId, stdin, { close: true, signal, input: execId, again }),
       );
     } catch (error) {
       this.#logger.debug({ exec_id: execId, err: error }, "standard input was not taken");

@@ -11,7 +11,7 @@ const longestPauseMs = 5_000;
 
 /** What a reader that leaves knows of the input of its command. */
 export interface InputLeft {
-  /** Whether the command has ended. */
+  /** Whether the command has ended, or somebody else goes on with its input. */
   exited: boolean;
   /** How much of it has arrived; undefined: nobody knows. */
   taken: number | undefined;

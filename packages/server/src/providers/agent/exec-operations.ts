@@ -25,6 +25,8 @@ import { execInfoOf, inputTakenOf, numberOf } from "./reading.ts";
 
 /** The agent counts input that has a name. */
 const inputFeature = "input";
+/** It tells how much it counted, and input goes on at an offset. */
+const inputOffsetFeature = "input_offset";
 /** How often what can be repeated is done while connections break under it. */
 const mostTries = 5;
 const pauseMs = 100;
@@ -170,7 +172,7 @@ export class AgentExecs implements ExecOperations {
   async writeStdin(
     execId: ExecId,
     data: Uint8Array,
-    options: CallOptions & { close: boolean; input?: string; again?: boolean },
+    options: CallOptions & { close: boolean; input?: string; offset?: number; again?: boolean },
   ): Promise<void> {
     if (data.length > 0) await this.#writeOnce(execId, data, options);
     if (!options.close) return;
@@ -191,8 +193,9 @@ export class AgentExecs implements ExecOperations {
   async #writeOnce(
     execId: ExecId,
     data: Uint8Array,
-    { signal, input, again = false }: CallOptions & { input?: string; again?: boolean },
+    options: CallOptions & { input?: string; offset?: number; again?: boolean },
   ): Promise<void> {
+    const { signal, input, offset = 0, again = false } = options;
     let named = false;
     const write = async (tried: boolean) => {
       const writing = new StdinWrite(data);
@@ -203,12 +206,23 @@ export class AgentExecs implements ExecOperations {
           throw new Unavailable(
             `the connection to sandbox ${this.#name} broke; how much of the input arrived is not known`,
           );
-        return named ? { ...request, input, again: again || tried } : request;
+        if (!named) return request;
+        const from = offset > 0 && features.has(inputOffsetFeature) ? { offset } : {};
+        return { ...request, input, ...from, again: again || tried };
       };
       this.#channel.begin(ask, writing, signal);
       await writing.done;
     };
     await this.#persist(signal, write, () => named);
+  }
+
+  async inputTaken(execId: ExecId, input: string, options: CallOptions): Promise<number | undefined> {
+    const ask: AgentAsk = (features) => ({
+      op: "exec.get",
+      exec_id: execId,
+      ...(features.has(inputOffsetFeature) ? { input } : {}),
+    });
+    return inputTakenOf(await this.#channel.call(ask, options));
   }
 
   /**

@@ -136,6 +136,14 @@ const calls: Record<string, (client: AgentClient) => Promise<unknown>> = {
     client.execs.writeStdin(execId, Buffer.from("text"), { close: false, ...options }),
   "write to stdin once": (client) =>
     client.execs.writeStdin(execId, Buffer.from("text"), { close: false, input: "in-1", ...options }),
+  "write to stdin at an offset": (client) =>
+    client.execs.writeStdin(execId, Buffer.from("text"), {
+      close: false,
+      input: "in-1",
+      offset: 4,
+      ...options,
+    }),
+  "get what was taken of an input": (client) => client.execs.inputTaken(execId, "in-1", options),
   "close stdin": (client) => client.execs.writeStdin(execId, Buffer.alloc(0), { close: true, ...options }),
   resize: (client) => client.execs.resize(execId, { cols: 100, rows: 50 }, options),
   signal: (client) => client.execs.signal(execId, 15, options),

@@ -121,19 +121,24 @@ export class ExecRegistry implements ExecOperations {
   async writeStdin(
     execId: ExecId,
     data: Uint8Array,
-    options: CallOptions & { close: boolean; input?: string },
+    options: CallOptions & { close: boolean; input?: string; offset?: number },
   ): Promise<void> {
     const exec = this.#find(execId);
     if (exec.exit !== undefined) throw new Conflict(`exec "${execId}" has ended`);
-    const named = options.input === undefined ? undefined : exec.inputs.join(options.input);
-    let taken = 0;
-    named?.watch((counted) => (taken = counted));
-    const missing = data.subarray(Math.min(taken, data.length));
+    const { input, offset = 0 } = options;
+    const known = input === undefined ? 0 : exec.inputs.taken(input) - offset;
+    if (known < 0) throw new Conflict(`input ${input} goes on before byte ${offset}`);
+    const named = input === undefined ? undefined : exec.inputs.join(input);
+    const missing = data.subarray(Math.min(known, data.length));
     if (!exec.input.isOpen && (missing.length > 0 || data.length === 0))
       throw new Conflict(`the standard input of exec "${execId}" is closed`);
     exec.input.write(missing);
     named?.took(missing.length);
     if (options.close) exec.input.close();
+  }
+
+  async inputTaken(execId: ExecId, input: string): Promise<number> {
+    return this.#find(execId).inputs.taken(input);
   }
 
   async resize(execId: ExecId, _size: WindowSize): Promise<void> {

@@ -14,6 +14,10 @@ interface Count {
 export class NamedInputs {
   readonly #counts = new Map<string, Count>();
 
+  taken(name: string): number {
+    return this.#counts.get(name)?.taken ?? 0;
+  }
+
   /** From now on the input of that name comes from the caller. */
   join(name: string): NamedInput {
     const own: Count = { taken: this.#counts.get(name)?.taken ?? 0, listener: undefined };
