@@ -98,7 +98,7 @@ await describeWith(["docker", "agent", "busybox", "compiler"], "attacks from ins
     const { stdout } = await run(victim, shell("/take datagram-sockets 400 0"));
     expect(Number(stdout)).toBeGreaterThan(128);
     expect(Number(stdout)).toBeLessThanOrEqual(256);
-  });
+  }, 120_000);
 
   it.each(["0", "app"])("user %s gets nothing from hostile system calls", async (user) => {
     await victim.files.write("/probe", chunks(await compileProbe()), { ...soon(), mode: 0o755 });
