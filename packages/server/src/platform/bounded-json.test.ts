@@ -76,7 +76,7 @@ describe("beyondBounds()", () => {
       beyondBounds(bytes, wide);
       return process.cpuUsage(before).user;
     };
-    // Ten nanoseconds a byte: it takes one, a search for every quote or an expression that is interpreted took more.
+    // Ten nanoseconds a byte, where it takes one or two.
     expect(Math.min(cost(), cost(), cost(), cost(), cost())).toBeLessThan(80_000);
   });
 
