@@ -77,7 +77,7 @@ function fullSocket(frees: (attempts: number) => boolean) {
     if (!frees(counted.attempts)) throw Object.assign(new Error("connect EAGAIN"), { code: "EAGAIN" });
     return new Socket();
   };
-  return { counted, dial: unixDialer("/nowhere", { connect }) };
+  return { counted, dial: unixDialer(async () => "/nowhere", { connect }) };
 }
 
 it("many who dial an agent whose queue is full try it one at a time, and are refused together", async () => {

@@ -14,8 +14,14 @@ const busyPauseMs = 10;
 /** Makes one connection. Fails with EAGAIN where the queue of the socket is full. */
 type Connect = (path: string, signal: AbortSignal) => Promise<Socket>;
 
-/** Dials a socket at a path that no sandbox can replace. */
-export function unixDialer(path: string, options: { connect?: Connect } = {}): AgentDialer {
+/**
+ * Dials a socket at a path that no sandbox can replace; one dialer for each socket, as those who wait for it wait together.
+ * @param path where it lies now, if that changes.
+ */
+export function unixDialer(
+  path: string | (() => Promise<string>),
+  options: { connect?: Connect } = {},
+): AgentDialer {
   const line = new DialLine(path, options.connect ?? connectOnce);
   return ({ signal }) => line.dial(signal);
 }
@@ -31,20 +37,24 @@ interface Waiting {
  * many wait; once it was refused for as long as an agent takes to work off its queue, all of them are.
  */
 class DialLine {
-  readonly #path: string;
-  readonly #connect: Connect;
+  readonly #path: string | (() => Promise<string>);
+  readonly #connectTo: Connect;
   readonly #waiting = new Set<Waiting>();
   #trying = false;
 
-  constructor(path: string, connect: Connect) {
+  constructor(path: string | (() => Promise<string>), connect: Connect) {
     this.#path = path;
-    this.#connect = connect;
+    this.#connectTo = connect;
+  }
+
+  async #connect(signal: AbortSignal): Promise<Socket> {
+    return this.#connectTo(typeof this.#path === "string" ? this.#path : await this.#path(), signal);
   }
 
   async dial(signal: AbortSignal): Promise<Socket> {
     if (this.#waiting.size > 0) return this.#wait(signal);
     try {
-      return await this.#connect(this.#path, signal);
+      return await this.#connect(signal);
     } catch (error) {
       if (!isFull(error)) throw error;
     }
@@ -75,7 +85,7 @@ class DialLine {
       const [first] = this.#waiting;
       if (first === undefined) break;
       try {
-        const socket = await this.#connect(this.#path, first.signal);
+        const socket = await this.#connect(first.signal);
         refused = 0;
         if (first.signal.aborted) socket.destroy();
         else first.resolve(socket);

@@ -1,9 +1,29 @@
 import { expect, it } from "vitest";
-import { adviceFor } from "./advice.ts";
+import { adviceFor, toldFailure } from "./advice.ts";
 import { LauncherFailure } from "./launcher.ts";
 
 it("a control group that is busy is not told as one that may not be made", async () => {
   const told = (errno: number) => adviceFor(new LauncherFailure("cgroup", "it failed", errno));
   expect(await told(16)).toMatch(/it failed; what is in that control group does not end/);
   expect(await told(13)).toContain("Delegate=yes");
+});
+
+it("a launcher that said nothing may be asked again; one that cannot be started is to be built", async () => {
+  const died = new LauncherFailure("serve", "the launcher ended with SIGKILL", undefined, { died: true });
+  expect(await toldFailure(died)).toMatchObject({
+    code: "unavailable",
+    retryAfterS: 5,
+    message: "the launcher ended with SIGKILL; the next request starts it again",
+  });
+  const late = new LauncherFailure("serve", "the launcher did not answer within 25000 ms", undefined, {
+    unanswered: true,
+  });
+  const told = await toldFailure(late);
+  expect(told).toMatchObject({ code: "unavailable", retryAfterS: 5 });
+  expect(String(told)).not.toContain("build-agent");
+  const missing = new LauncherFailure("serve", "alcove-launch cannot be started: ENOENT");
+  expect(await toldFailure(missing)).toMatchObject({
+    code: "provider_error",
+    message: expect.stringContaining("build-agent.mjs"),
+  });
 });

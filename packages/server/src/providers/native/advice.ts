@@ -1,12 +1,24 @@
 import { readFile } from "node:fs/promises";
+import { ProviderError, Unavailable } from "../../ports/index.ts";
 import { LauncherFailure } from "./launcher.ts";
 
 /** What failed, why that usually is, and what to do about it. */
 export async function adviceFor(error: unknown): Promise<string> {
   const message = error instanceof Error ? error.message : String(error);
   if (!(error instanceof LauncherFailure)) return message;
+  if (error.died) return `${message}; the next request starts it again`;
+  if (error.unanswered) return `${message}: the machine has no time for it, or a disk hangs; try again`;
   const way = await wayOut(error.step, error.errno);
   return `native sandboxes fail at step ${error.step}: ${message}${way === undefined ? "" : `; ${way}`}`;
+}
+
+/** What the caller of a launch is told: whether something is wrong with this machine, or asking again may help. */
+export async function toldFailure(error: unknown): Promise<unknown> {
+  if (!(error instanceof LauncherFailure)) return error;
+  const advice = await adviceFor(error);
+  return error.unanswered
+    ? new Unavailable(advice, { cause: error, retryAfterS: 5 })
+    : new ProviderError(advice, { cause: error });
 }
 
 const permissionErrnos = [1, 13];

@@ -1,6 +1,13 @@
 import { access, mkdir, readdir, rmdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import { Conflict, type ExecId, ProviderError, Unavailable } from "../../ports/index.ts";
+import {
+  Conflict,
+  DomainError,
+  type ExecId,
+  ProviderError,
+  RuntimeGone,
+  Unavailable,
+} from "../../ports/index.ts";
 import type { CommandGroups } from "../agent/index.ts";
 import type { CgroupSpec, LendSpec } from "./launch-spec.ts";
 
@@ -46,7 +53,7 @@ export class ExecGroups implements CommandGroups, Disposable {
       await this.#lend({ exec_id: execId, ...files });
     } catch (error) {
       forget();
-      throw error;
+      throw unlent(error);
     }
     return forget;
   }
@@ -136,6 +143,21 @@ export class ExecGroups implements CommandGroups, Disposable {
     this.#made.delete(name);
     return true;
   }
+}
+
+/** What the caller is told of a group that could not be made or lent. */
+function unlent(error: unknown): unknown {
+  if (error instanceof DomainError) return error;
+  const code = error instanceof Error && "code" in error ? error.code : undefined;
+  if (code === "ENOENT")
+    return new RuntimeGone("the control groups of this sandbox are gone: it ends, or somebody removed them", {
+      cause: error,
+    });
+  const why = error instanceof Error ? error.message : String(error);
+  return new Unavailable(`the command gets no control group for its limits: ${why}`, {
+    cause: error,
+    retryAfterS: 5,
+  });
 }
 
 /** @returns false while processes are in it. */

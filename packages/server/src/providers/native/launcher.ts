@@ -13,12 +13,20 @@ export class LauncherFailure extends Error {
   readonly errno: number | undefined;
   /** The launcher itself ended; how far the request got nobody knows. */
   readonly died: boolean;
-  constructor(step: string, message: string, errno?: number, options: { died?: boolean } = {}) {
+  /** The launcher said nothing, for it ended, was stopped or had no time: nothing is wrong with what was asked for. */
+  readonly unanswered: boolean;
+  constructor(
+    step: string,
+    message: string,
+    errno?: number,
+    options: { died?: boolean; unanswered?: boolean } = {},
+  ) {
     super(message);
     this.name = "LauncherFailure";
     this.step = step;
     this.errno = errno;
     this.died = options.died === true;
+    this.unanswered = this.died || options.unanswered === true;
   }
 }
 
@@ -109,17 +117,18 @@ export class Launcher implements AsyncDisposable {
     spec: LaunchSpec | DestroySpec | ShiftSpec | LendSpec,
     waitMs = replyMs,
   ): Promise<Reply> {
-    if (this.#closed) throw new LauncherFailure("serve", "the launcher was closed");
+    if (this.#closed)
+      throw new LauncherFailure("serve", "the launcher was closed", undefined, { unanswered: true });
     // It outlives the request that starts it, and so does what it says.
     const child = this.#child ?? outsideRequests(() => this.#start());
     this.#lastId += 1;
     const id = this.#lastId;
     const { promise, resolve, reject } = Promise.withResolvers<Reply>();
     this.#waiting.set(id, { resolve, reject });
-    const timer = setTimeout(
-      () => reject(new LauncherFailure("serve", `the launcher did not answer within ${waitMs} ms`)),
-      waitMs,
-    );
+    const timer = setTimeout(() => {
+      const message = `the launcher did not answer within ${waitMs} ms`;
+      reject(new LauncherFailure("serve", message, undefined, { unanswered: true }));
+    }, waitMs);
     try {
       child.stdin.write(`${JSON.stringify({ op, id, spec })}\n`);
       const reply = await promise;

@@ -21,13 +21,12 @@ import {
 } from "../../ports/index.ts";
 import { AgentClient, agentCapabilities, unixDialer } from "../agent/index.ts";
 import { fromNote, SpawnsUnderWay, UnreadableRecord } from "../runtime-records/index.ts";
-import { adviceFor } from "./advice.ts";
+import { adviceFor, toldFailure } from "./advice.ts";
 import { DiskGuard } from "./disk-guard.ts";
 import type { ExecGroups } from "./exec-groups.ts";
 import type { NativeProviderConfig } from "./launch-plan.ts";
 import { LaunchSite, type Prepared } from "./launch-site.ts";
 import type { LaunchSpec, RuntimeRecord } from "./launch-spec.ts";
-import { LauncherFailure } from "./launcher.ts";
 import { orAborted } from "./or-aborted.ts";
 import { newProbeId, probeSpec } from "./probe.ts";
 import { processorEnv } from "./processor-env.ts";
@@ -180,7 +179,7 @@ export class NativeProvider implements RuntimeProvider {
     let failure = await this.#startOrUndo(prepared, filled, root, options);
     if (failure !== undefined && (await this.#site.mend(prepared, root, image)))
       failure = await this.#startOrUndo(prepared, filled, root, options);
-    if (failure !== undefined) throw asDomainError(failure.error, await adviceFor(failure.error));
+    if (failure !== undefined) throw await toldFailure(failure.error);
     return { image };
   }
 
@@ -372,7 +371,7 @@ export class NativeProvider implements RuntimeProvider {
     const runtimeId = record.runtimeId as RuntimeId;
     const groups = this.#site.groupsFor(record);
     const client = new AgentClient({
-      dial: async (options) => unixDialer(await this.#site.directories.socket(runtimeId))(options),
+      dial: unixDialer(() => this.#site.directories.socket(runtimeId)),
       token: record.token,
       name: record.sandboxId,
       logger: this.#logger,
@@ -465,8 +464,4 @@ function defaultsOf(config: ImageConfig, spec: RuntimeSpec): { user?: string; wo
   const user = spec.user ?? config.user;
   const workdir = spec.workdir ?? config.workdir;
   return { ...(user ? { user } : {}), ...(workdir ? { workdir } : {}) };
-}
-
-function asDomainError(error: unknown, advice: string): unknown {
-  return error instanceof LauncherFailure ? new ProviderError(advice, { cause: error }) : error;
 }
