@@ -96,6 +96,7 @@ export async function openControlPlane(options: {
         deadlinesOf: (ownerId) => ({
           defaultTimeoutMs: config.defaults.defaultExecTimeoutMs,
           maxTimeoutMs: limits.of(ownerId).maxExecTimeoutMs,
+          ...(quotas.of(ownerId)?.maxExecTimeoutMs ? { quotaOf: ownerId } : {}),
         }),
         maxOutputBytes: config.exec.maxOutputBytes,
         disconnectGraceMs: config.exec.disconnectGraceMs,

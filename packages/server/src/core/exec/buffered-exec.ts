@@ -150,7 +150,7 @@ export class BufferedExec {
     };
     if (exit.reason === "timeout")
       throw new ExecTimedOut(
-        `command ${spec.execId} was ended at its deadline of ${formatDuration(spec.timeoutMs)}; ask for a longer timeout or start it detached`,
+        `command ${spec.execId} was ended at its deadline of ${formatDuration(spec.timeoutMs)}; ${this.#starter.deadlineAdvice(target, spec.timeoutMs)}`,
         outcome,
       );
     return outcome;

@@ -28,6 +28,8 @@ export interface ExecDeadlines {
   defaultTimeoutMs: number;
   /** 0: none. */
   maxTimeoutMs: number;
+  /** Whose quota says so; absent: the configuration does. */
+  quotaOf?: string;
 }
 
 /** Stands for "no deadline" where the limits ask for none. */
@@ -74,6 +76,19 @@ export function checkExecId(execId: string): ExecId {
   return execId as ExecId;
 }
 
+/** @returns what can be done for a command to run longer than this. */
+export function deadlineAdvice(timeoutMs: number, limits: ExecDeadlines): string {
+  return limits.maxTimeoutMs === 0 || timeoutMs < limits.maxTimeoutMs
+    ? "ask for a longer timeout"
+    : `no command may run longer (${boundBy(limits)})`;
+}
+
+function boundBy({ quotaOf }: ExecDeadlines): string {
+  return quotaOf === undefined
+    ? "defaults.max_exec_timeout"
+    : `max_exec_timeout of the quota of owner ${JSON.stringify(quotaOf)}`;
+}
+
 function effectiveTimeoutMs(askedMs: number | undefined, limits: ExecDeadlines): number {
   const maximumMs = limits.maxTimeoutMs === 0 ? noDeadlineMs : limits.maxTimeoutMs;
   if (askedMs === undefined)
@@ -81,7 +96,8 @@ function effectiveTimeoutMs(askedMs: number | undefined, limits: ExecDeadlines):
   if (!(askedMs > 0)) throw new BadRequest("timeout must be longer than 0s");
   if (askedMs > maximumMs)
     throw new ResourceLimit(
-      `timeout is ${formatDuration(askedMs)} and commands may run ${formatDuration(maximumMs)} at most (defaults.max_exec_timeout)`,
+      `timeout is ${formatDuration(askedMs)} and commands may run ${formatDuration(maximumMs)} at most (${boundBy(limits)})`,
+      { details: { reason: "max_exec_timeout" } },
     );
   return askedMs;
 }

@@ -12,7 +12,7 @@ import type {
   ExecSpec,
   ExecView,
 } from "../../ports/sandbox-operations.ts";
-import { type ExecDeadlines, type ExecInput, execSpec } from "./exec-input.ts";
+import { deadlineAdvice, type ExecDeadlines, type ExecInput, execSpec } from "./exec-input.ts";
 import type { ExecTarget } from "./exec-target.ts";
 import type { ExecOperation, ExecReader, ExecTracker } from "./exec-tracker.ts";
 import { lostWithSandbox } from "./lost-with-sandbox.ts";
@@ -74,10 +74,20 @@ export class ExecStarter {
           type: "resource.limit",
           sandboxId: target.row.id,
           ownerId: target.row.ownerId,
-          data: { operation: options.operation, provider: target.row.provider, error: error.message },
+          data: {
+            operation: options.operation,
+            provider: target.row.provider,
+            error: error.message,
+            ...error.details,
+          },
         });
       throw error;
     }
+  }
+
+  /** What a caller can do whose command was ended at this deadline. */
+  deadlineAdvice(target: ExecTarget, timeoutMs: number): string {
+    return deadlineAdvice(timeoutMs, this.#deadlinesOf(target.row.ownerId));
   }
 
   /**
