@@ -21,6 +21,7 @@ export function createProgram(): Command {
   addSandboxCommands(program);
   addExecCommands(program);
   addFileAndEventCommands(program);
+  addPoolCommands(program);
   addQuotaCommands(program);
   addKeyCommands(program);
   addAuditCommand(program);
@@ -206,6 +207,13 @@ function addFileAndEventCommands(program: Command): void {
     .option("--sandbox <id>", "only this sandbox's")
     .option("--since <event id>", "begin after this event")
     .action(async (flags) => (await import("./commands/events.ts")).events(flags));
+}
+
+function addPoolCommands(program: Command): void {
+  const pool = program.command("pool").description("VMs that users share");
+  client(pool.command("status").description("tell how many VMs and users the pool holds"))
+    .option("--json", "print JSON")
+    .action(async (flags) => (await import("./commands/pool.ts")).poolStatus(flags));
 }
 
 function addQuotaCommands(program: Command): void {

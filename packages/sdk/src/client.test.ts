@@ -92,6 +92,7 @@ describe("AlcoveClient", () => {
       getLiveness: (client) => client.live(),
       getReadiness: (client) => client.ready(),
       listProviders: (client) => client.providers(),
+      getPoolStatus: (client) => client.poolStatus(),
       getProvider: (client) => client.provider("x"),
       testProviders: (client) => client.testProviders(),
       streamEvents: (client) => client.events().next(),

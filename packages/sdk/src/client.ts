@@ -9,6 +9,7 @@ import type {
   Health,
   Liveness,
   OutputEncoding,
+  PoolStatus,
   ProviderDetail,
   ProviderHealth,
   ProviderTestResult,
@@ -93,6 +94,11 @@ export class AlcoveClient implements Disposable {
 
   async provider(name: string, options: CallOptions = {}): Promise<ProviderDetail> {
     return this.#get(`/providers/${encodeURIComponent(name)}`, options);
+  }
+
+  /** VMs and users of the pool; `enabled: false` alone while there is none. */
+  async poolStatus(options: CallOptions = {}): Promise<PoolStatus> {
+    return this.#get("/pool/status", options);
   }
 
   /** Checks all of them now: which are healthy. */

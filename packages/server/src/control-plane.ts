@@ -8,6 +8,7 @@ import { ExecService } from "./core/exec/exec-service.ts";
 import { FileService } from "./core/files/file-service.ts";
 import { KeyRing } from "./core/keys/key-ring.ts";
 import { Tickets } from "./core/keys/tickets.ts";
+import { Pool } from "./core/pool/pool.ts";
 import { localWorkerId } from "./core/providers/provider-address.ts";
 import type { ProviderRegistry } from "./core/providers/provider-registry.ts";
 import { Limits } from "./core/quotas/limits.ts";
@@ -65,6 +66,7 @@ export async function openControlPlane(options: {
   const onMark = (err: unknown) => logger.warn({ err }, "the data directory could not be marked as newer");
   const quotas = await Quotas.open({ ...common, events });
   const limits = new Limits(config.defaults, { quotas, machine: thisMachine() });
+  const pool = new Pool(config.pool);
   const templates = new Templates({ store: store.templates, clock: systemClock });
   const audit = new AuditLog({
     store: store.audit,
@@ -80,6 +82,7 @@ export async function openControlPlane(options: {
     ids: randomIds,
     defaults: config.defaults,
     limits,
+    pool,
     templates,
     deadmanGraceMs: config.server.deadmanGraceMs,
     workerId: localWorkerId,

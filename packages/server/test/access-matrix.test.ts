@@ -57,6 +57,7 @@ const operations: Record<string, readonly [scope: "open" | "read" | "write" | "a
   replaceTemplate: ["write", "all"],
   deleteTemplate: ["write", "all"],
   spawnFromTemplate: ["write", "own"],
+  getPoolStatus: ["read", "shared"],
   listQuotas: ["read", "all"],
   getQuotaSummary: ["read", "all"],
   getQuota: ["read", "owner"],

@@ -61,6 +61,25 @@ export const ProviderDetail = Type.Object(
 );
 export type ProviderDetail = Static<typeof ProviderDetail>;
 
+/** `GET /pool/status`. docs/api/pool.md. */
+export const PoolStatus = Type.Union(
+  [
+    Type.Object(
+      {
+        enabled: Type.Literal(true),
+        vms: Type.Integer(),
+        max_vms: Type.Integer(),
+        total_users: Type.Integer(),
+        max_users_per_vm: Type.Integer(),
+      },
+      { title: "Enabled" },
+    ),
+    Type.Object({ enabled: Type.Literal(false) }, { title: "Disabled" }),
+  ],
+  { $id: "PoolStatus" },
+);
+export type PoolStatus = Static<typeof PoolStatus>;
+
 /** `POST /providers/test`: provider name to whether it is healthy. */
 export const ProviderTestResult = Type.Record(Type.String(), Type.Boolean(), { $id: "ProviderTestResult" });
 export type ProviderTestResult = Static<typeof ProviderTestResult>;

@@ -1,3 +1,4 @@
+import { isUtf8 } from "node:buffer";
 import type { KeyScope } from "@alcove/wire";
 import type { FastifyRequest } from "fastify";
 import type { Principal } from "../core/keys/principal.ts";
@@ -62,6 +63,7 @@ export const accessTable: Readonly<Record<string, Access>> = {
   statFile: reads("sandbox"),
   watchFiles: reads("sandbox"),
   streamEvents: reads("own"),
+  getPoolStatus: reads("shared"),
   listProviders: reads("shared"),
   getProvider: reads("shared"),
   testProviders: writes("all"),
@@ -107,6 +109,7 @@ export function accessOf(route: { url: string; operationId: string | undefined }
 export async function checkAccess(
   request: FastifyRequest,
   ownerOf: (sandboxId: string) => Promise<string | undefined>,
+  options: { pooled: boolean },
 ): Promise<void> {
   const { access, open } = request.routeOptions.config;
   const { principal } = request;
@@ -115,10 +118,12 @@ export async function checkAccess(
     throw new Forbidden(`${request.method} ${request.routeOptions.url} is open to nobody`);
   }
   refuseScope(principal, access.scope);
-  if (principal.ownerId === undefined) return;
-  const claimed = request.headers["x-user-id"];
-  if (typeof claimed === "string" && claimed.trim() !== "") ownerFor(principal, claimed.trim());
   const params = request.params as Readonly<Record<string, string>>;
+  if (options.pooled && access.bound === "sandbox" && isForAnother(request, await ownerOf(params.id ?? "")))
+    throw noSuchSandbox(params.id);
+  const claimed = request.headers["x-user-id"];
+  if (principal.ownerId === undefined) return;
+  if (typeof claimed === "string" && claimed.trim() !== "") ownerFor(principal, claimed.trim());
   if (access.bound === "all") {
     throw new Forbidden(
       `key "${principal.name}" is bound to owner "${principal.ownerId}", and this is about all owners`,
@@ -128,8 +133,25 @@ export async function checkAccess(
     throw new NotFound(`owner "${params.ownerID}" has no quota; PUT one, or see its usage for the defaults`);
   }
   if (access.bound === "sandbox" && (await ownerOf(params.id ?? "")) !== principal.ownerId) {
-    throw new NotFound(`sandbox "${params.id}" does not exist or was destroyed`);
+    throw noSuchSandbox(params.id);
   }
+}
+
+function noSuchSandbox(id: string | undefined): NotFound {
+  return new NotFound(`sandbox "${id}" does not exist or was destroyed`);
+}
+
+/** In pool mode a request that says whose it is has to do with that user's sandboxes alone. */
+export function isForAnother(request: FastifyRequest, owner: string | undefined): boolean {
+  const claimed = request.headers["x-user-id"];
+  if (typeof claimed !== "string" || claimed.trim() === "") return false;
+  return owner !== decodeHeader(claimed).trim();
+}
+
+/** Node reads headers byte by byte; owners may be any UTF-8, or Latin-1. */
+export function decodeHeader(header: string): string {
+  const bytes = Buffer.from(header, "latin1");
+  return isUtf8(bytes) ? bytes.toString("utf8") : header;
 }
 
 function refuseScope(principal: Principal, scope: KeyScope): void {

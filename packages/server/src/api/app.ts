@@ -28,6 +28,7 @@ import { execSocketRoute } from "./routes/exec-socket.ts";
 import { execRoutes } from "./routes/execs.ts";
 import { fileRoutes } from "./routes/files.ts";
 import { keyRoutes } from "./routes/keys.ts";
+import { poolRoutes } from "./routes/pool.ts";
 import { providerRoutes } from "./routes/providers.ts";
 import { quotaRoutes } from "./routes/quotas.ts";
 import { rawFileRoutes } from "./routes/raw-files.ts";
@@ -150,7 +151,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
 
   await app.register(
     async (scope: RouteApp) => {
-      sandboxRoutes(scope, { ...options, server: config.server });
+      sandboxRoutes(scope, { ...options, server: config.server, pooled: config.pool.enabled });
       execRoutes(scope, options);
       execSocketRoute(scope, { ...options, calls });
       fileRoutes(scope, options);
@@ -158,9 +159,10 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
       systemRoutes(scope, options);
       providerRoutes(scope, options);
       quotaRoutes(scope, options);
-      templateRoutes(scope, { ...options, server: config.server });
+      templateRoutes(scope, { ...options, server: config.server, pooled: config.pool.enabled });
+      poolRoutes(scope, options);
       auditRoutes(scope, options);
-      keyRoutes(scope, options);
+      keyRoutes(scope, { ...options, pooled: config.pool.enabled });
       await scope.register(async (raw: RouteApp) => rawFileRoutes(raw, options));
       let document: string | undefined;
       scope.get("/openapi.json", { config: { open: true } }, (_request, reply) => {
@@ -226,7 +228,10 @@ function guard(
     }
   });
   const mayDoThat = async (request: FastifyRequest) => {
-    if (!request.is404) await checkAccess(request, (id) => options.sandboxes.ownerOf(id));
+    if (!request.is404)
+      await checkAccess(request, (id) => options.sandboxes.ownerOf(id), {
+        pooled: options.config.pool.enabled,
+      });
   };
   app.addHook("onRequest", mayDoThat);
   // A body may take as long as its sender likes: what counts is the key when it has come.

@@ -15,6 +15,7 @@ const tagDescriptions: Readonly<Record<string, string>> = {
   providers: "What runs sandboxes.",
   quotas: "What owners may have.",
   templates: "Named ways to spawn.",
+  pool: "Users that share VMs.",
   admin: "For those who administer; every call is in the audit history.",
   system: "Health of the service.",
 };

@@ -36,7 +36,7 @@ export interface ApiServices {
 }
 
 export interface ApiOptions extends ApiServices {
-  config: Pick<Config, "server" | "auth">;
+  config: Pick<Config, "server" | "auth" | "pool">;
   logger: Logger;
   clock: Clock;
   version: string;

@@ -141,6 +141,25 @@ export const ConfigSchema = section(
       },
       "Defaults and limits of sandboxes and commands.",
     ),
+    pool: section(
+      {
+        enabled: flag(
+          false,
+          "Every sandbox is its user's (X-User-ID, which a spawn then needs) part of a VM that users share.",
+        ),
+        max_vms: count(10, "VMs at once.", 1),
+        max_users_per_vm: count(5, "Users of one VM; each has an equal part of its memory.", 1),
+        image: text("", "Image of a spawn that names none; empty: its provider's default."),
+        memory_mb: count(2_560, "Memory of a VM, MB.", 16),
+        vcpus: count(2, "Virtual CPUs of a VM, which its users share alike.", 1),
+        overflow: choice(
+          "reject",
+          ["reject", "queue"],
+          "What happens to a spawn of a new user when every VM is full: 503, or it waits as defaults.spawn_queue_timeout says.",
+        ),
+      },
+      "Pool mode.",
+    ),
     exec: section(
       {
         max_output: bytes(

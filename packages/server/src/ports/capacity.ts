@@ -40,6 +40,7 @@ export type CapacityReason = Extract<
   | "max_sandboxes_per_owner"
   | "max_memory_mb_per_owner"
   | "max_vcpus_per_owner"
+  | "pool_full"
 >;
 
 export interface CapacityDenial {

@@ -1,6 +1,7 @@
 import type { Capability, NetworkMode } from "@alcove/wire";
 import type { RuntimeId, SandboxId } from "./ids.ts";
 import type { CallOptions, SandboxOperations } from "./sandbox-operations.ts";
+import type { PoolSlot } from "./store.ts";
 
 export type { NetworkMode } from "@alcove/wire";
 
@@ -82,6 +83,14 @@ export interface RuntimeSpec {
   ownerId?: string;
   /** Written down with the runtime. */
   name?: string;
+  /** The runtime is a user's part of a VM of the pool. Where it can, the provider bounds them both over all runtimes in them. */
+  slot?: RuntimeSlot;
+}
+
+export interface RuntimeSlot extends PoolSlot {
+  vm: { memoryMb: number; vcpus: number };
+  /** Memory of all the user's runtimes in the VM. */
+  shareMb: number;
 }
 
 export interface SpawnedRuntime {
@@ -118,6 +127,7 @@ export interface SandboxNote {
   user?: string;
   workdir?: string;
   network?: NetworkMode;
+  slot?: PoolSlot;
   createdAt: Date;
   /** When it would end itself, the dead-man's grace included, had nobody extended it. */
   expiresAt?: Date;

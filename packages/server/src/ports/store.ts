@@ -58,6 +58,26 @@ export interface SandboxRow {
   /** Somebody asked for its end; it is repeated until confirmed. */
   destroyRequested: boolean;
   error: string | null;
+  /** Where its user is in the pool; absent: it is not part of one. */
+  slot?: PoolSlot;
+}
+
+/** A user's place in a VM of the pool: held by the user's living sandboxes there, and free with the last of them. */
+export interface PoolSlot {
+  vmId: string;
+  /** Whom commands run as: unique among the users of the VM. */
+  uid: number;
+}
+
+/** How many VMs there may be, and how many users in each. */
+export interface PoolRules {
+  maxVms: number;
+  maxUsersPerVm: number;
+}
+
+export interface PoolInUse {
+  vms: number;
+  users: number;
 }
 
 /** What a list tells of a sandbox. */
@@ -85,12 +105,14 @@ export interface Reservation {
   /** Read inside the transaction that counts. */
   limits: CapacityRules;
   fence: Fence;
+  /** Present: the row is given a slot, the owner's own where there is one, else in the fullest VM with room, else in a new one. */
+  pool?: PoolRules & { newVmId: string };
   /** Claimed for the row's owner together with the reservation, or not at all. */
   claim?: IdempotencyClaim;
 }
 
 export type ReserveOutcome =
-  | { admitted: true }
+  | { admitted: true; slot?: PoolSlot }
   | ({ admitted: false; inUse: CapacityInUse; limits: CapacityLimits } & CapacityDenial)
   /** A living sandbox of the owner has the name; limits were not looked at. */
   | { admitted: false; reason: "name_taken"; sandboxId: SandboxId }
@@ -108,6 +130,10 @@ export interface SandboxStore {
   reserve(reservation: Reservation): Promise<ReserveOutcome>;
   /** From counters that every change of a state keeps, so at the same cost for ten sandboxes and ten thousand. */
   inUse(ownerId: string): Promise<CapacityInUse>;
+  /** From the rows themselves, so that nothing can hold a slot but a sandbox. */
+  poolInUse(): Promise<PoolInUse>;
+  /** Whether `reserve` would find a slot now. */
+  poolHasRoom(wanted: { ownerId: string; provider: string; rules: PoolRules }): Promise<boolean>;
   /** The living sandbox of an owner that has this name. */
   named(ownerId: string, name: string): Promise<SandboxRow | undefined>;
   /** Removes a reservation whose spawn was undone, and the claim that leads to it. */

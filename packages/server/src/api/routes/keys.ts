@@ -4,6 +4,7 @@ import type { KeyRing, KeyView } from "../../core/keys/key-ring.ts";
 import type { Tickets } from "../../core/keys/tickets.ts";
 import type { SandboxService } from "../../core/sandboxes/sandbox-service.ts";
 import { Conflict, NotFound } from "../../ports/errors.ts";
+import { isForAnother } from "../access.ts";
 import { given, optionalDuration } from "../parse.ts";
 import { emptyBody, type RouteApp } from "./route-app.ts";
 
@@ -19,6 +20,7 @@ export function keyRoutes(
     tickets: Tickets;
     sandboxes: Pick<SandboxService, "ownerOf">;
     config: { auth: { enabled: boolean } };
+    pooled: boolean;
   },
 ): void {
   const { keys, tickets, sandboxes, config } = options;
@@ -95,7 +97,11 @@ export function keyRoutes(
       const { principal } = request;
       const { sandbox_id: sandboxId } = request.body;
       const owner = await sandboxes.ownerOf(sandboxId);
-      if (owner === undefined || (principal.ownerId !== undefined && owner !== principal.ownerId))
+      if (
+        owner === undefined ||
+        (principal.ownerId !== undefined && owner !== principal.ownerId) ||
+        (options.pooled && isForAnother(request, owner))
+      )
         throw new NotFound(`sandbox "${sandboxId}" does not exist or was destroyed`);
       const { ticket, expiresAt } = tickets.issue(principal, sandboxId);
       reply.code(201).header("cache-control", "no-store");

@@ -49,9 +49,10 @@ export function sandboxRoutes(
     sandboxes: SandboxService;
     answers: AnswerBudget;
     server: { previewDomain: string };
+    pooled: boolean;
   },
 ): void {
-  const { sandboxes, answers, server } = options;
+  const { sandboxes, answers, server, pooled } = options;
   const present = (row: Parameters<typeof presentSandbox>[0]) =>
     presentSandbox(row, { previewDomain: server.previewDomain });
   const tags = ["sandboxes"];
@@ -69,7 +70,7 @@ export function sandboxRoutes(
     },
     preValidation: emptyBody,
     handler: async (request, reply) =>
-      present(await spawned(sandboxes, spawnInput(request), { request, reply })),
+      present(await spawned(sandboxes, spawnInput(request, { pooled }), { request, reply })),
   });
 
   app.route({
@@ -83,7 +84,8 @@ export function sandboxRoutes(
       body: AcquireRequest,
       response: { 200: Sandbox, 201: Sandbox },
     },
-    handler: async (request, reply) => present(await acquired(sandboxes, spawnInput(request), reply)),
+    handler: async (request, reply) =>
+      present(await acquired(sandboxes, spawnInput(request, { pooled }), reply)),
   });
 
   app.route({
@@ -98,7 +100,7 @@ export function sandboxRoutes(
     },
     preValidation: emptyBody,
     handler: async (request) => {
-      const decision = await sandboxes.admission(spawnInput(request));
+      const decision = await sandboxes.admission(spawnInput(request, { pooled }));
       return {
         allowed: decision.allowed,
         queueable: decision.queueable,

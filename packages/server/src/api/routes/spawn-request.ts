@@ -1,12 +1,12 @@
-import { isUtf8 } from "node:buffer";
 import { OwnerId, type SpawnRequest } from "@alcove/wire";
 import type { FastifyReply, FastifyRequest } from "fastify";
 import { Type } from "typebox";
 import { parseOwnerId } from "../../core/owners.ts";
 import { longestKey } from "../../core/sandboxes/idempotency.ts";
 import type { SandboxService, SpawnInput } from "../../core/sandboxes/sandbox-service.ts";
+import { BadRequest } from "../../ports/errors.ts";
 import type { SandboxRow } from "../../ports/store.ts";
-import { ownerFor } from "../access.ts";
+import { decodeHeader, ownerFor } from "../access.ts";
 import { defined, given, optionalDuration, type Total } from "../parse.ts";
 import { ServerTiming } from "./route-app.ts";
 
@@ -63,7 +63,11 @@ export async function acquired(
   return sandbox;
 }
 
-export function spawnInput(request: FastifyRequest<{ Body: SpawnRequest }>): SpawnInput {
+/** @param options.pooled only the header says whose it is. */
+export function spawnInput(
+  request: FastifyRequest<{ Body: SpawnRequest }>,
+  options: { pooled: boolean },
+): SpawnInput {
   const {
     name,
     image,
@@ -91,7 +95,7 @@ export function spawnInput(request: FastifyRequest<{ Body: SpawnRequest }>): Spa
     vcpus: vcpus === 0 ? undefined : vcpus,
     ttlMs: optionalDuration("ttl", ttl),
     metadata,
-    ownerId: ownerFor(request.principal, userIdOf(request) ?? inBody),
+    ownerId: ownerOf(request, options.pooled ? undefined : inBody, options),
     env,
     user: given(user),
     workdir: given(workdir),
@@ -100,12 +104,23 @@ export function spawnInput(request: FastifyRequest<{ Body: SpawnRequest }>): Spa
   });
 }
 
-/** The X-User-ID header, undefined when absent or empty. Node reads headers byte by byte; owners may be any UTF-8, or Latin-1. */
+/** Whose a new sandbox is. */
+function ownerOf(
+  request: FastifyRequest,
+  inBody: string | undefined,
+  { pooled }: { pooled: boolean },
+): string | undefined {
+  const named = userIdOf(request) ?? inBody;
+  if (pooled && named === undefined)
+    throw new BadRequest("X-User-ID is missing: in pool mode it says whose a sandbox is");
+  return ownerFor(request.principal, named);
+}
+
+/** The X-User-ID header, undefined when absent or empty. */
 function userIdOf(request: FastifyRequest): string | undefined {
   const header = request.headers["x-user-id"];
   if (typeof header !== "string") return undefined;
-  const bytes = Buffer.from(header, "latin1");
-  return given(parseOwnerId(isUtf8(bytes) ? bytes.toString("utf8") : header));
+  return given(parseOwnerId(decodeHeader(header)));
 }
 
 function idempotencyKeyOf(request: FastifyRequest): string | undefined {

@@ -28,9 +28,14 @@ const ListQuery = Type.Object({
 /** Named ways to spawn. docs/api/templates.md. */
 export function templateRoutes(
   app: RouteApp,
-  options: { templates: Templates; sandboxes: SandboxService; server: { previewDomain: string } },
+  options: {
+    templates: Templates;
+    sandboxes: SandboxService;
+    server: { previewDomain: string };
+    pooled: boolean;
+  },
 ): void {
-  const { templates, sandboxes, server } = options;
+  const { templates, sandboxes, server, pooled } = options;
   const tags = ["templates"];
 
   app.route({
@@ -130,7 +135,7 @@ export function templateRoutes(
     },
     preValidation: emptyBody,
     handler: async (request, reply) => {
-      const input = { ...spawnInput(request), template: request.params.name };
+      const input = { ...spawnInput(request, { pooled }), template: request.params.name };
       const row = await spawned(sandboxes, input, { request, reply });
       return presentSandbox(row, { previewDomain: server.previewDomain });
     },

@@ -12,6 +12,7 @@ import type {
   ExecSpec,
   ExecView,
 } from "../../ports/sandbox-operations.ts";
+import { checkSlotUser, workspacePath } from "../pool/workspace.ts";
 import { deadlineAdvice, type ExecDeadlines, type ExecInput, execSpec } from "./exec-input.ts";
 import type { ExecTarget } from "./exec-target.ts";
 import type { ExecOperation, ExecReader, ExecTracker } from "./exec-tracker.ts";
@@ -66,8 +67,14 @@ export class ExecStarter {
         stdin: options.stdin,
         detached: options.detached,
       });
+      const { slot } = target.row;
+      if (slot !== undefined) checkSlotUser(slot, spec.user);
+      const placed =
+        slot === undefined || spec.workdir === undefined
+          ? spec
+          : { ...spec, workdir: workspacePath(spec.workdir) };
       // Also an input that nobody named has a name, its command's: its connection to the sandbox may break.
-      return options.stdin ? { ...spec, input: options.input ?? spec.execId } : spec;
+      return options.stdin ? { ...placed, input: options.input ?? spec.execId } : placed;
     } catch (error) {
       if (error instanceof ResourceLimit)
         this.#events.emit({

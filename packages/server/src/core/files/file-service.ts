@@ -11,6 +11,7 @@ import type {
 import type { SandboxRow } from "../../ports/store.ts";
 import type { Answer } from "../answers/answer-budget.ts";
 import type { RunningSandboxes } from "../exec/running-sandboxes.ts";
+import { workspaceFiles } from "../pool/workspace.ts";
 import { checkPath } from "./paths.ts";
 
 export type FileBody = AsyncIterable<Uint8Array>;
@@ -161,7 +162,8 @@ export class FileService {
           ownerId: row.ownerId,
           data: { operation, provider: row.provider, ...data },
         });
-      return await act(operations.files, tell, row);
+      const files = row.slot === undefined ? operations.files : workspaceFiles(operations.files, row.slot);
+      return await act(files, tell, row);
     } catch (error) {
       if (error instanceof RuntimeGone || (error instanceof DomainError && error.code === "provider_error"))
         this.#events.emit({

@@ -1,5 +1,6 @@
 import type { Logger } from "../../platform/logger.ts";
 import type { Clock, EventSink, Ids, Store } from "../../ports/index.ts";
+import type { Pool } from "../pool/pool.ts";
 import type { ProviderRegistry } from "../providers/provider-registry.ts";
 import type { Limits } from "../quotas/limits.ts";
 import type { SandboxDefaults } from "../quotas/sandbox-defaults.ts";
@@ -44,6 +45,7 @@ export function composeSandboxes(options: {
   /** Read whenever they are applied: a reload changes them. */
   defaults: SandboxDefaults;
   limits: Limits;
+  pool: Pool;
   templates: TemplateExpansion;
   deadmanGraceMs: number;
   workerId: string;
@@ -62,6 +64,7 @@ export function composeSandboxes(options: {
     events,
     rules: () => ({
       overflow: defaults.spawnOverflow,
+      poolOverflow: options.pool.settings.overflow,
       timeoutMs: defaults.spawnQueueTimeoutMs,
       maxWaiting: defaults.maxSpawnQueue,
     }),

@@ -1,5 +1,6 @@
 import type { Logger } from "../../platform/logger.ts";
 import type { Clock, EventSink, Fence, Ids, SandboxRow, Store } from "../../ports/index.ts";
+import type { Pool } from "../pool/pool.ts";
 import type { ProviderRegistry } from "../providers/provider-registry.ts";
 import type { Limits } from "../quotas/limits.ts";
 import type { SandboxDefaults } from "../quotas/sandbox-defaults.ts";
@@ -28,6 +29,7 @@ export interface SandboxContext {
   /** This process as a writer of the store. */
   readonly fence: Fence;
   readonly limits: Limits;
+  readonly pool: Pool;
   readonly templates: TemplateExpansion;
   readonly live: LiveSandboxes;
   readonly expiry: ExpiryQueue;

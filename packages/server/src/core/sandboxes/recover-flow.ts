@@ -380,5 +380,6 @@ function recoveredRow(found: {
     destroyedAt: null,
     destroyRequested: false,
     error: null,
+    ...(note?.slot && { slot: note.slot }),
   };
 }

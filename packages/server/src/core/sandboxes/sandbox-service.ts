@@ -3,6 +3,8 @@ import { ShuttingDown } from "../../platform/deadline.ts";
 import {
   BadRequest,
   type CallOptions,
+  type PoolInUse,
+  type PoolRules,
   ResourceLimit,
   type RuntimeProvider,
   type RuntimeStats,
@@ -148,13 +150,28 @@ export class SandboxService implements AsyncDisposable {
 
   /** What a spawn would meet now; reserves nothing. @throws what `spawn` throws for a bad request. */
   async admission(input: SpawnInput): Promise<AdmissionDecision> {
-    const { store, defaults, limits, registry, templates } = this.#context;
+    const { store, defaults, limits, pool, registry, templates } = this.#context;
     const { ttlMs, ...rest } = await templates.expand(input);
     const provider = this.#provider(rest, registry);
     const plan = planSpawn(rest, provider, this.#context);
     const applied = limits.of(plan.ownerId);
     if (ttlMs !== undefined && ttlMs <= 0) checkTtl(ttlMs, applied);
-    return decideAdmission({ store, limits: applied, overflow: defaults.spawnOverflow, wanted: plan, ttlMs });
+    const wanted = { ownerId: plan.ownerId, provider: provider.name, rules: pool.rules };
+    return decideAdmission({
+      store,
+      limits: applied,
+      overflow: defaults.spawnOverflow,
+      wanted: plan,
+      ttlMs,
+      ...(pool.enabled && {
+        pool: { overflow: pool.settings.overflow, hasRoom: () => store.sandboxes.poolHasRoom(wanted) },
+      }),
+    });
+  }
+
+  /** VMs and users of the pool, and how many there may be; undefined: it is off. */
+  poolStatus(): Promise<(PoolInUse & PoolRules) | undefined> {
+    return this.#context.pool.inUse(this.#context.store.sandboxes);
   }
 
   /** @throws NotFound for unknown and destroyed ones. */

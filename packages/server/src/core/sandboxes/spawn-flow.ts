@@ -18,6 +18,7 @@ import {
   type SandboxRow,
   type SpawnedRuntime,
 } from "../../ports/index.ts";
+import { makeWorkspace } from "../pool/workspace.ts";
 import { expiresInMs, type SandboxContext, spawnDeadlineMs } from "./context.ts";
 import { DestroyedMeanwhile, type DestroyFlow } from "./destroy-flow.ts";
 import { refuseSecondOwner } from "./exclusive-owners.ts";
@@ -86,7 +87,7 @@ export class SpawnFlow {
     options: { id: SandboxId; signal: AbortSignal; onStage?: OnStage; claim?: SpawnClaim },
     reserving: Work & { kind: "reserving" },
   ): Promise<LiveSandbox> {
-    const { live, queue, store, clock, ids, limits, fence } = this.#context;
+    const { live, queue, store, clock, ids, limits, pool, fence } = this.#context;
     const startedMs = clock.monotonicMs();
     let entry: LiveSandbox | undefined;
     using _waiting = live.waiting(options.id, reserving);
@@ -112,9 +113,17 @@ export class SpawnFlow {
             ...options.claim,
             expiresAt: new Date(row.createdAt.getTime() + keyRememberedMs),
           };
-          const result = await store.sandboxes.reserve({ row, limits, fence, ...(claim && { claim }) });
-          if (result.admitted) entry = attempted;
-          else if (result.reason === "claimed") throw new KeyClaimed(result);
+          const result = await store.sandboxes.reserve({
+            row,
+            limits,
+            fence,
+            ...(pool.enabled && { pool: { ...pool.rules, newVmId: `vm-${row.runtimeId}` } }),
+            ...(claim && { claim }),
+          });
+          if (result.admitted) {
+            entry = attempted;
+            if (result.slot !== undefined) entry.row = { ...row, slot: result.slot };
+          } else if (result.reason === "claimed") throw new KeyClaimed(result);
           else live.remove(attempted);
           return result;
         } catch (error) {
@@ -133,17 +142,25 @@ export class SpawnFlow {
     plan: SpawnPlan,
     options: { signal: AbortSignal; onStage?: OnStage },
   ): Promise<SandboxRow> {
-    const { clock, live, expiry, events, logger } = this.#context;
+    const { clock, live, expiry, events, logger, pool } = this.#context;
     const startedMs = clock.monotonicMs();
     try {
       options.signal.throwIfAborted();
-      const spec = runtimeSpec(entry.row, plan, expiresInMs(entry.row, this.#context));
+      const { slot } = entry.row;
+      const spec = {
+        ...runtimeSpec(entry.row, plan, expiresInMs(entry.row, this.#context)),
+        ...(slot && pool.runtime(slot, plan.provider)),
+      };
       const { onStage } = options;
       const { image, runtimeId } = await this.#provide(spec, plan, {
         signal: options.signal,
         ...(onStage === undefined ? {} : { onStage }),
       });
       if (runtimeId !== undefined) live.bind(entry, runtimeId);
+      if (slot !== undefined) {
+        const owner = spec.user === undefined ? undefined : slot;
+        await makeWorkspace(plan.provider.sandbox(entry.runtimeId).files, owner, options);
+      }
       options.onStage?.("provider", since(clock, startedMs));
       const committedMs = clock.monotonicMs();
       await this.#context.beforeSpawned?.();

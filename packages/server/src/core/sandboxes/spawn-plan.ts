@@ -12,6 +12,7 @@ import {
 import { BadRequest, type NetworkMode, ResourceLimit, type RuntimeProvider } from "../../ports/index.ts";
 import { checkEnvironment, checkUser, checkWorkdir } from "../exec/command-rules.ts";
 import { parseOwnerId } from "../owners.ts";
+import type { Pool } from "../pool/pool.ts";
 import type { Limits, OwnerLimits } from "../quotas/limits.ts";
 import type { SandboxDefaults } from "../quotas/sandbox-defaults.ts";
 
@@ -60,8 +61,10 @@ const longestTtlMs = 100 * 366 * 24 * 3_600_000;
 export function planSpawn(
   input: Omit<SpawnInput, "template">,
   provider: RuntimeProvider,
-  { defaults, limits }: { defaults: SandboxDefaults; limits: Limits },
+  { defaults, limits, pool }: { defaults: SandboxDefaults; limits: Limits; pool: Pool },
 ): SpawnPlan {
+  const ownerId = parseOwnerId(input.ownerId);
+  checkSpawn(input);
   const {
     name,
     image,
@@ -71,16 +74,14 @@ export function planSpawn(
     vcpus,
     ttlMs,
     metadata,
-    ownerId: owner,
+    ownerId: _owner,
     env,
     user,
     workdir,
     network,
     ...rest
-  } = input;
+  } = pool.enabled ? pool.part(input, ownerId, limits.largest) : input;
   rest satisfies Record<string, never>;
-  const ownerId = parseOwnerId(owner);
-  checkSpawn(input);
   const size = { memoryMb: memoryMb ?? defaults.memoryMb, vcpus: vcpus ?? defaults.vcpus };
   checkSize(size, limits.largest);
   spawnTtl({ ttlMs, ownerId }, { defaults, limits });

@@ -8,6 +8,7 @@ import {
   deniesAll,
   ResourceLimit,
   type Store,
+  Unavailable,
 } from "../../ports/index.ts";
 import type { OwnerLimits } from "../quotas/limits.ts";
 import { capacityRetryS } from "./capacity-retry.ts";
@@ -32,16 +33,22 @@ export async function decideAdmission(options: {
   overflow: "reject" | "queue";
   wanted: { ownerId: string; memoryMb: number; vcpus: number };
   ttlMs: number | undefined;
+  /** Absent: no pool. */
+  pool?: { overflow: "reject" | "queue"; hasRoom: () => Promise<boolean> };
 }): Promise<AdmissionDecision> {
   const { store, ttlMs, limits, wanted } = options;
   const { maxTtlMs } = limits;
   const inUse = await store.sandboxes.inUse(wanted.ownerId);
   const tooLong = ttlMs !== undefined && maxTtlMs > 0 && ttlMs > maxTtlMs;
   const denial = tooLong ? undefined : capacityDenial(inUse, limits, wanted);
+  const poolFull =
+    !tooLong && denial === undefined && options.pool !== undefined && !(await options.pool.hasRoom());
   return {
-    allowed: !tooLong && denial === undefined,
-    queueable: denial !== undefined && !denial.hopeless && options.overflow === "queue",
-    reason: tooLong ? "max_ttl" : (denial?.reason ?? ""),
+    allowed: !tooLong && denial === undefined && !poolFull,
+    queueable: poolFull
+      ? options.pool?.overflow === "queue"
+      : denial !== undefined && !denial.hopeless && options.overflow === "queue",
+    reason: tooLong ? "max_ttl" : poolFull ? "pool_full" : (denial?.reason ?? ""),
     activeSandboxes: inUse.all.sandboxes,
     maxSandboxes: limits.all.sandboxes,
     activeOwnerSandboxes: inUse.owner.sandboxes,
@@ -50,7 +57,7 @@ export async function decideAdmission(options: {
   };
 }
 
-const units: Record<CapacityReason, { of: keyof Capacity; words: string }> = {
+const units: Record<Exclude<CapacityReason, "pool_full">, { of: keyof Capacity; words: string }> = {
   max_sandboxes: { of: "sandboxes", words: "sandboxes" },
   max_sandboxes_per_owner: { of: "sandboxes", words: "sandboxes" },
   max_memory_mb: { of: "memoryMb", words: "MB of memory" },
@@ -66,6 +73,12 @@ export class NameTaken extends Conflict {}
 export function denied(ownerId: string, result: ReserveDenied): DomainError {
   if (result.reason === "name_taken") {
     return new NameTaken(`sandbox "${result.sandboxId}" has this name already; destroy it or choose another`);
+  }
+  if (result.reason === "pool_full") {
+    return new Unavailable("every VM of the pool has all the users it may have; try again later", {
+      details: { reason: result.reason },
+      retryAfterS: capacityRetryS,
+    });
   }
   const { of, words } = units[result.reason];
   const all = deniesAll(result.reason);

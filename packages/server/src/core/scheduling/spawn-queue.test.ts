@@ -31,6 +31,7 @@ function bench(options: {
     clock,
     events,
     rules: () => ({
+      poolOverflow: "reject",
       overflow: options.overflow ?? "queue",
       timeoutMs: options.timeoutMs ?? 30_000,
       maxWaiting: options.maxWaiting ?? 100,

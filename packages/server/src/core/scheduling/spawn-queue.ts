@@ -21,6 +21,8 @@ export interface SpawnQueueOptions {
   /** As they stand now; spawns that wait already keep their time. */
   rules: () => {
     overflow: "reject" | "queue";
+    /** The same where the pool is full. */
+    poolOverflow: "reject" | "queue";
     timeoutMs: number;
     /** How many spawns may wait at once. */
     maxWaiting: number;
@@ -94,7 +96,8 @@ export class SpawnQueue {
   }): Promise<void> {
     request.signal.throwIfAborted();
     if (this.#closed) throw shuttingDown();
-    if (this.#options.rules().overflow === "reject") {
+    const { overflow, poolOverflow } = this.#options.rules();
+    if (overflow === "reject" && poolOverflow === "reject") {
       const result = await request.attempt();
       if (!result.admitted) throw this.#options.denied(request.ownerId, result);
       return;
@@ -103,7 +106,7 @@ export class SpawnQueue {
       // Nobody waits, so nobody is overtaken but by a spawn of the same turn of the event loop.
       const result = await request.attempt();
       if (result.admitted) return;
-      if (!waits(result)) throw this.#options.denied(request.ownerId, result);
+      if (!this.#waits(result)) throw this.#options.denied(request.ownerId, result);
       request.signal.throwIfAborted();
       if (this.#closed) throw shuttingDown();
     }
@@ -117,8 +120,14 @@ export class SpawnQueue {
   capacityFreed(ownerId?: string): void {
     this.#freed++;
     if (ownerId === undefined) this.#blocked.clear();
-    else this.#blocked.delete(ownerId);
+    else this.#unblock(ownerId);
     if (this.#lines.size > 0) this.#pump();
+  }
+
+  /** A slot of the pool is as good for one owner as for another. */
+  #unblock(ownerId: string): void {
+    for (const [owner, { reason }] of this.#blocked)
+      if (owner === ownerId || reason === "pool_full") this.#blocked.delete(owner);
   }
 
   /** Refuses everybody who waits. */
@@ -206,7 +215,7 @@ export class SpawnQueue {
         this.#rotate(ownerId);
         return undefined;
       }
-      if (!waits(result)) {
+      if (!this.#waits(result)) {
         this.#leave(entry, this.#options.denied(ownerId, result));
         continue;
       }
@@ -282,6 +291,13 @@ export class SpawnQueue {
     );
   }
 
+  /** Whether time can help, and waiting is asked for. */
+  #waits(denial: ReserveDenied): denial is CapacityDenied {
+    if (denial.reason === "name_taken" || denial.hopeless) return false;
+    const { overflow, poolOverflow } = this.#options.rules();
+    return (denial.reason === "pool_full" ? poolOverflow : overflow) === "queue";
+  }
+
   #leave(entry: Entry, reason: unknown): void {
     if (entry.phase === "left") return;
     if (entry.attempting) {
@@ -344,11 +360,6 @@ export class SpawnQueue {
 }
 
 type CapacityDenied = Exclude<ReserveDenied, { reason: "name_taken" }>;
-
-/** Whether time can help. */
-function waits(denial: ReserveDenied): denial is CapacityDenied {
-  return denial.reason !== "name_taken" && !denial.hopeless;
-}
 
 function shuttingDown(): Unavailable {
   return new Unavailable("the service is shutting down; try again", { retryAfterS: 1 });

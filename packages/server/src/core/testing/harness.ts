@@ -4,6 +4,7 @@ import { silentLogger } from "../../platform/logger.ts";
 import { randomIds } from "../../platform/random-ids.ts";
 import type { Clock, EmittedEvent, EventSink, RuntimeProvider, Store } from "../../ports/index.ts";
 import { AuditLog } from "../audit/audit-log.ts";
+import { Pool, type PoolSettings } from "../pool/pool.ts";
 import { localWorkerId } from "../providers/provider-address.ts";
 import { ProviderRegistry } from "../providers/provider-registry.ts";
 import { Limits, type QuotaLookup } from "../quotas/limits.ts";
@@ -67,6 +68,7 @@ export class Harness<C extends Clock = FakeClock> implements AsyncDisposable {
     more?: RuntimeProvider[];
     defaults?: Partial<SandboxDefaults>;
     quotas?: QuotaLookup;
+    pool?: Partial<PoolSettings>;
     recovery?: NonNullable<ReconcilerOptions["recovery"]>;
   }) {
     this.clock = options.clock;
@@ -82,6 +84,7 @@ export class Harness<C extends Clock = FakeClock> implements AsyncDisposable {
       ids: randomIds,
       defaults,
       limits: new Limits(defaults, options),
+      pool: new Pool({ ...testPool, ...options.pool }),
       templates: new Templates({ store: store.templates, clock }),
       deadmanGraceMs: 300_000,
       workerId: localWorkerId,
@@ -121,6 +124,16 @@ export class Harness<C extends Clock = FakeClock> implements AsyncDisposable {
       throw new Error(`docs/api/events.md does not name ${this.events.undocumented.join(", ")}`);
   }
 }
+
+const testPool: PoolSettings = {
+  enabled: false,
+  maxVms: 2,
+  maxUsersPerVm: 2,
+  image: "",
+  memoryMb: 256,
+  vcpus: 2,
+  overflow: "reject",
+};
 
 export function tempName(prefix: string): string {
   return `${prefix}-${randomBytes(6).toString("hex")}`;

@@ -13,6 +13,7 @@ import type {
   SandboxRow,
   Store,
 } from "../store.ts";
+import { poolContract } from "./store/pool-contract.ts";
 import { sharedUseContract } from "./store/shared-use-contract.ts";
 
 export interface StoreUnderTest {
@@ -87,6 +88,17 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
     };
     const reserve = (made: SandboxRow, limits = noLimits, claim?: IdempotencyClaim) =>
       store.sandboxes.reserve({ row: made, limits, fence, ...(claim && { claim }) });
+
+    describe("pool", () =>
+      poolContract({
+        store: () => store,
+        reopen: async () => {
+          await store[Symbol.asyncDispose]();
+          store = await under.reopen();
+          return store;
+        },
+        row,
+      }));
 
     describe("sandboxes", () => {
       it("gives back every field of a row as it was given, after a restart too", async () => {

@@ -1,8 +1,9 @@
 import { constants } from "node:fs";
 import { access, mkdir, readdir, readFile, rmdir, statfs, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import type { RuntimeStats } from "../../ports/index.ts";
+import type { PoolSlot, RuntimeStats } from "../../ports/index.ts";
 import type { CgroupSpec } from "./launch-spec.ts";
+import { SlotGroups } from "./slot-groups.ts";
 import { vacateGroup } from "./vacate-group.ts";
 
 const mountPoint = "/sys/fs/cgroup";
@@ -17,12 +18,15 @@ const v2Controllers = ["memory", "cpu", "pids"] as const;
  */
 export class Cgroups {
   readonly version: 1 | 2;
+  /** Those of the pool. */
+  readonly slots: SlotGroups;
   /** By controller; v2 has only `unified`. */
   readonly #parents: ReadonlyMap<string, string>;
 
   private constructor(version: 1 | 2, parents: ReadonlyMap<string, string>) {
     this.version = version;
     this.#parents = parents;
+    this.slots = new SlotGroups(version, parents);
   }
 
   /** @returns what to say instead when no groups can be made here. */
@@ -40,17 +44,20 @@ export class Cgroups {
     return new Cgroups(version, parents);
   }
 
-  spec(runtimeId: string): CgroupSpec {
+  /** @param slot the runtime's, when it is part of a VM of the pool. */
+  spec(runtimeId: string, slot?: PoolSlot): CgroupSpec {
+    const below = slot === undefined ? runtimeId : join(SlotGroups.path(slot), runtimeId);
     const dirs = [...this.#parents].map(([controller, parent]) => ({
       controller,
-      path: join(parent, runtimeId),
+      path: join(parent, below),
     }));
     return { version: this.version, dirs };
   }
 
   /** What the kernel counted for a runtime. @throws Error with code ENOENT when it is gone. */
-  async stats(runtimeId: string): Promise<RuntimeStats> {
-    const dir = (controller: string) => join(this.#parents.get(controller) ?? "", runtimeId);
+  async stats(runtimeId: string, slot?: PoolSlot): Promise<RuntimeStats> {
+    const { dirs } = this.spec(runtimeId, slot);
+    const dir = (controller: string) => dirs.find((group) => group.controller === controller)?.path ?? "";
     if (this.version === 2) {
       const unified = dir("unified");
       const [cpu, memory, memoryStat, memoryMax, pids] = await Promise.all([
@@ -74,6 +81,7 @@ export class Cgroups {
 
   /** Removes the parent groups when nothing is in them. */
   async close(): Promise<void> {
+    this.slots.sweep();
     for (const parent of new Set(this.#parents.values())) {
       try {
         await rmdir(parent);

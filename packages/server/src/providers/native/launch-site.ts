@@ -87,12 +87,13 @@ export class LaunchSite implements AsyncDisposable {
 
   /** @throws LauncherFailure; what was made until then is for `remove`. */
   async launch(prepared: Prepared, spec: RuntimeSpec, root: LaunchSpec["root"]): Promise<RuntimeRecord> {
-    const { runtimeId } = spec;
+    const { runtimeId, slot } = spec;
+    using _groups = slot && prepared.cgroups?.slots.hold(slot, { pidsLimit: this.#config.pidsLimit });
     const record = newRecord(spec, {
       instanceId: this.#instanceId,
       root,
       ids: await idsFor(prepared, runtimeId, root),
-      cgroup: prepared.cgroups?.spec(runtimeId) ?? null,
+      cgroup: prepared.cgroups?.spec(runtimeId, slot) ?? null,
     });
     const launch = newLaunchSpec(spec, {
       config: this.#config,
@@ -333,6 +334,7 @@ export class LaunchSite implements AsyncDisposable {
       cgroup: record?.cgroup ?? expected ?? null,
       ids: record?.ids ?? anybody,
     });
+    if (record?.sandbox?.slot !== undefined) prepared.cgroups?.slots.tidy(record.sandbox.slot);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

@@ -393,7 +393,7 @@ export class NativeProvider implements RuntimeProvider {
         if (prepared.cgroups === undefined) return client.stats(options);
         // Without a limit of its own a sandbox sees the host's whole disk, which is none of its figures.
         const [counted, seen] = await Promise.all([
-          prepared.cgroups.stats(runtimeId),
+          prepared.cgroups.stats(runtimeId, record.sandbox?.slot),
           prepared.disks === undefined ? {} : client.stats(options),
         ]);
         const { diskBytes, diskLimitBytes }: RuntimeStats = seen;

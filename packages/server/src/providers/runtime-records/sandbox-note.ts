@@ -20,11 +20,13 @@ export const WrittenNote = Type.Object({
   workdir: Type.Optional(Type.String()),
   network: Type.Optional(Type.Enum([...networkModes])),
   expiresAt: Type.Optional(Type.String()),
+  slot: Type.Optional(Type.Object({ vmId: Type.String(), uid: Type.Integer() })),
 });
 export type WrittenNote = Static<typeof WrittenNote>;
 
 export function noteOf(spec: RuntimeSpec): WrittenNote {
-  const { image, memoryMb, vcpus, ownerId, name, metadata, env, user, workdir, network, expiresInMs } = spec;
+  const { image, memoryMb, vcpus, ownerId, name, metadata, env, user, workdir, network, expiresInMs, slot } =
+    spec;
   return {
     image,
     memoryMb,
@@ -36,6 +38,7 @@ export function noteOf(spec: RuntimeSpec): WrittenNote {
     ...(user === undefined ? {} : { user }),
     ...(workdir === undefined ? {} : { workdir }),
     ...(network === undefined ? {} : { network }),
+    ...(slot === undefined ? {} : { slot: { vmId: slot.vmId, uid: slot.uid } }),
     ...(expiresInMs === null ? {} : { expiresAt: new Date(Date.now() + expiresInMs).toISOString() }),
   };
 }

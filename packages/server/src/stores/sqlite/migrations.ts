@@ -242,6 +242,12 @@ export const migrations: readonly string[] = [
 
   ALTER TABLE events ADD COLUMN owner_id TEXT;
   `,
+  `
+  ALTER TABLE sandboxes ADD COLUMN pool_vm TEXT;
+  ALTER TABLE sandboxes ADD COLUMN pool_uid INTEGER;
+  CREATE INDEX sandboxes_pool ON sandboxes (pool_vm, owner_id)
+    WHERE pool_vm IS NOT NULL AND state <> 'destroyed';
+  `,
 ];
 
 /** Brings the database to the newest shape, each step in a transaction of its own. */

@@ -12,7 +12,7 @@ const shownBudget = 262_144;
 
 /** All that a list tells, so not `env`, which may be large. */
 const columns = `id, runtime_id, state, provider, worker_id, image, image_resolved, memory_mb, vcpus, owner_id, name, metadata,
-  user, workdir, network, created_at, expires_at, updated_at, destroyed_at, destroy_requested, error`;
+  user, workdir, network, created_at, expires_at, updated_at, destroyed_at, destroy_requested, error, pool_vm, pool_uid`;
 
 type ListedRecord = Omit<SandboxRecord, "env">;
 

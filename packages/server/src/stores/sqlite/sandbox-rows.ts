@@ -26,6 +26,8 @@ export interface SandboxRecord {
   destroyed_at: number | null;
   destroy_requested: number;
   error: string | null;
+  pool_vm: string | null;
+  pool_uid: number | null;
 }
 
 export function fromRecord(record: SandboxRecord): SandboxRow {
@@ -55,6 +57,9 @@ export function listedFromRecord(record: Omit<SandboxRecord, "env">): ListedSand
     destroyedAt: record.destroyed_at === null ? null : new Date(record.destroyed_at),
     destroyRequested: record.destroy_requested !== 0,
     error: record.error,
+    ...(record.pool_vm === null || record.pool_uid === null
+      ? {}
+      : { slot: { vmId: record.pool_vm, uid: record.pool_uid } }),
   };
 }
 
@@ -82,6 +87,8 @@ export function toRecord(row: SandboxRow) {
     destroyed_at: row.destroyedAt?.getTime() ?? null,
     destroy_requested: row.destroyRequested ? 1 : 0,
     error: row.error,
+    pool_vm: row.slot?.vmId ?? null,
+    pool_uid: row.slot?.uid ?? null,
   } satisfies SandboxRecord;
 }
 

@@ -7,6 +7,8 @@ import type {
   DestroyedToForget,
   Fence,
   LiveState,
+  PoolInUse,
+  PoolRules,
   Reservation,
   ReserveOutcome,
   SandboxChange,
@@ -20,6 +22,7 @@ import { SandboxLists } from "./sandbox-lists.ts";
 import { changed, fromRecord, type SandboxRecord, toRecord } from "./sandbox-rows.ts";
 import { pauseAfter, slice } from "./slices.ts";
 import type { SqliteIdempotency } from "./sqlite-idempotency.ts";
+import { SqlitePool } from "./sqlite-pool.ts";
 import type { SqliteQuotas } from "./sqlite-quotas.ts";
 
 /**
@@ -31,6 +34,7 @@ export class SqliteSandboxes implements SandboxStore {
   readonly #claims: SqliteIdempotency;
   readonly #lists: SandboxLists;
   readonly #quotas: SqliteQuotas;
+  readonly #pool: SqlitePool;
   readonly #usedByAll: StatementSync;
   readonly #used: StatementSync;
   readonly #named: StatementSync;
@@ -53,6 +57,7 @@ export class SqliteSandboxes implements SandboxStore {
     this.#claims = within.claims;
     this.#quotas = within.quotas;
     this.#lists = new SandboxLists(db);
+    this.#pool = new SqlitePool(db);
     this.#usedByAll = db.prepare("SELECT sandboxes, memory_mb AS memoryMb, vcpus FROM in_use_by_all");
     // Sandboxes of nobody are not counted apart.
     this.#used = db.prepare("SELECT sandboxes, memory_mb AS memoryMb, vcpus FROM in_use WHERE owner_id = ?");
@@ -68,7 +73,7 @@ export class SqliteSandboxes implements SandboxStore {
     this.#oldestDestroyed = prepareOldestDestroyed(db);
   }
 
-  reserve({ row, limits, claim }: Reservation): Promise<ReserveOutcome> {
+  reserve({ row, limits, claim, pool }: Reservation): Promise<ReserveOutcome> {
     return this.#commit.write(() => {
       this.#commit.refuseNew();
       const held = claim && this.#claims.held(row.ownerId, claim.key, row.createdAt);
@@ -81,14 +86,25 @@ export class SqliteSandboxes implements SandboxStore {
       const applied = limits.of(row.ownerId, this.#quotas.held(row.ownerId));
       const denial = capacityDenial(inUse, applied, row);
       if (denial !== undefined) return { admitted: false, ...denial, inUse, limits: applied };
-      this.#insert.run(toRecord(row));
+      const slot = pool && this.#pool.slotFor(row, pool);
+      if (pool !== undefined && slot === undefined)
+        return { admitted: false, reason: "pool_full", hopeless: false, inUse, limits: applied };
+      this.#insert.run(toRecord(slot === undefined ? row : { ...row, slot }));
       if (claim !== undefined) this.#claims.claim(row, claim);
-      return { admitted: true };
+      return { admitted: true, ...(slot && { slot }) };
     });
   }
 
   async inUse(ownerId: string): Promise<CapacityInUse> {
     return this.#inUse(ownerId);
+  }
+
+  async poolInUse(): Promise<PoolInUse> {
+    return this.#pool.inUse();
+  }
+
+  async poolHasRoom(wanted: { ownerId: string; provider: string; rules: PoolRules }): Promise<boolean> {
+    return this.#pool.slotFor(wanted, { ...wanted.rules, newVmId: "" }) !== undefined;
   }
 
   async named(ownerId: string, name: string): Promise<SandboxRow | undefined> {
@@ -222,10 +238,10 @@ function prepareInsert(db: DatabaseSync): StatementSync {
   return db.prepare(`
     INSERT INTO sandboxes (id, runtime_id, state, provider, worker_id, image, memory_mb, vcpus, owner_id, name, metadata,
       env, user, workdir, network, created_at, expires_at, updated_at, destroyed_at, destroy_requested, error,
-      image_resolved)
+      image_resolved, pool_vm, pool_uid)
     VALUES (:id, :runtime_id, :state, :provider, :worker_id, :image, :memory_mb, :vcpus, :owner_id, :name, :metadata,
       :env, :user, :workdir, :network, :created_at, :expires_at, :updated_at, :destroyed_at, :destroy_requested,
-      :error, :image_resolved)`);
+      :error, :image_resolved, :pool_vm, :pool_uid)`);
 }
 
 /** @param state empty when the state stays: then neither state indexes nor counters have to change. */

@@ -1,0 +1,184 @@
+import { readdir, readFile } from "node:fs/promises";
+import { join } from "node:path";
+import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
+import { eventually, readEvents, said, TestClient } from "./support/http.ts";
+import { type NativeHome, nativeHome, testImage } from "./support/native.ts";
+import { nativeMissing } from "./support/native-factory.ts";
+import { startTestServer, type TestServer } from "./support/test-server.ts";
+
+const skip = await nativeMissing();
+const shareMb = 64;
+
+describe.skipIf(skip !== undefined)(
+  `users of one VM on native${skip === undefined ? "" : ` (skipped: ${skip})`}`,
+  () => {
+    let home: NativeHome;
+    let server: TestServer;
+    beforeAll(async () => {
+      home = await nativeHome();
+      server = await start();
+    });
+    afterAll(async () => {
+      await server[Symbol.asyncDispose]();
+      await home.remove();
+    });
+
+    const spawned: string[] = [];
+    afterEach(async () => {
+      const client = new TestClient(server.url);
+      for (const id of spawned.splice(0)) await client.call("DELETE", `/api/v1/sandboxes/${id}`);
+    });
+
+    const start = () =>
+      startTestServer({
+        provider: async () => home.open({ pidsLimit: 64 }),
+        dataDir: home.dataDir,
+        env: {
+          ALCOVE_POOL_ENABLED: "true",
+          ALCOVE_POOL_MAX_VMS: "1",
+          ALCOVE_POOL_MAX_USERS_PER_VM: "2",
+          ALCOVE_POOL_MEMORY_MB: String(2 * shareMb),
+          ALCOVE_POOL_IMAGE: testImage,
+        },
+      });
+
+    /** A sandbox of a user, and what is asked of it. */
+    async function sandboxOf(name: string) {
+      const client = new TestClient(server.url, { "x-user-id": name });
+      const id = await client.spawn({ ttl: "10m" });
+      spawned.push(id);
+      const path = `/api/v1/sandboxes/${id}`;
+      return {
+        client,
+        id,
+        path,
+        run: async (command: string, body: Record<string, unknown> = {}) =>
+          (await client.exec(id, { command, ...body })).json,
+        background: (command: string, body: Record<string, unknown> = {}) =>
+          client.call("POST", `${path}/execs`, { command, ...body }),
+        destroy: () => client.call("DELETE", path),
+      };
+    }
+    const poolStatus = async () => (await new TestClient(server.url).call("GET", "/api/v1/pool/status")).json;
+
+    test("each is somebody else, at home in a workspace that is closed to all others", async () => {
+      const [ann, again, bob] = [await sandboxOf("ann"), await sandboxOf("ann"), await sandboxOf("bob")];
+      expect(await poolStatus()).toMatchObject({ vms: 1, total_users: 2 });
+      const who = async (of: typeof ann) => (await of.run("id -u; id -g; pwd; echo $HOME")).stdout;
+      expect(await who(ann)).toBe("10001\n10001\n/workspace\n/workspace\n");
+      expect(await who(again)).toBe(await who(ann));
+      expect(await who(bob)).toBe("10002\n10002\n/workspace\n/workspace\n");
+      expect((await ann.run("stat -c '%a %u' /workspace")).stdout).toBe("700 10001\n");
+      await ann.client.call("POST", `${ann.path}/files`, {
+        path: "/script",
+        content: "echo $0",
+        mode: "755",
+      });
+      expect((await ann.run("stat -c %u script; ./script; echo more >>script && echo written")).stdout).toBe(
+        "10001\n./script\nwritten\n",
+      );
+      for (const one of [ann, again, bob]) await one.destroy();
+      expect(await poolStatus()).toMatchObject({ vms: 0, total_users: 0 });
+    });
+
+    test("files, processes, terminals and ports of another are out of reach", async () => {
+      const [ann, bob] = [await sandboxOf("ann"), await sandboxOf("bob")];
+      await ann.run(
+        "echo treasure >secret; chmod 777 secret; echo treasure >/tmp/secret; chmod 777 /tmp/secret",
+      );
+      await ann.run("echo treasure >/dev/shm/secret");
+      await ann.background("exec sleep 4711");
+      const shell = await ann.background("cat", { tty: true, cols: 80, rows: 24 });
+      expect(shell.status).toBe(201);
+      await ann.background("while true; do echo treasure | nc -l -p 8080 127.0.0.1; done");
+      await eventually(async () =>
+        (await ann.run("nc 127.0.0.1 8080 </dev/null")).stdout.includes("treasure") ? true : undefined,
+      );
+      const hostile = [
+        "cat /workspace/secret /tmp/secret /dev/shm/secret",
+        "cat /proc/[0-9]*/cwd/secret /proc/[0-9]*/root/workspace/secret",
+        "find / -name secret -exec cat {} + 2>/dev/null",
+        "nc 127.0.0.1 8080 </dev/null",
+        "ps | grep 4711 | grep -v grep && echo treasure",
+        "for each in /dev/pts/[0-9]*; do [ $each = '/dev/pts/[0-9]*' ] || echo treasure >$each; done; ls /dev/pts | grep -v ptmx && echo treasure",
+        "kill -9 -1; for each in $(seq 1 300); do kill -9 $each; done; echo done",
+      ];
+      for (const command of hostile) {
+        const { stdout } = await bob.run(command);
+        expect(stdout ?? "", command).not.toContain("treasure");
+      }
+      const terminal = await ann.client.call("GET", `${ann.path}/execs/${shell.json.exec_id}/output`);
+      expect(said(terminal.text, "stdout")).toBe("");
+      expect((await ann.run("ps | grep -c '[s]leep 4711'")).stdout).toBe("1\n");
+      const read = await bob.client.call("GET", `${bob.path}/files?path=/../../secret`);
+      expect(read.status).toBe(404);
+      for (const one of [ann, bob]) await one.destroy();
+    });
+
+    test("one that takes all it can get, in several sandboxes, leaves another its part", async () => {
+      const [ann, bob, more] = [await sandboxOf("ann"), await sandboxOf("bob"), await sandboxOf("bob")];
+      const fill = "dd if=/dev/zero of=/dev/shm/fill bs=1M count=44 2>/dev/null";
+      expect((await bob.run(fill)).exit_code).toBe(0);
+      // Each fits into its sandbox; both together do not fit into the user's part.
+      expect((await more.run(fill)).exit_code).not.toBe(0);
+      for (const one of [bob, more]) {
+        await one.background("while true; do sleep 100 & done", { timeout: "20s" });
+        await one.background("while true; do :; done", { timeout: "20s" });
+      }
+      const done = await ann.run(`${fill} && for each in $(seq 1 20); do /bin/true; done; echo whole`);
+      expect([done.exit_code, done.stdout]).toEqual([0, "whole\n"]);
+      for (const one of [ann, bob, more]) await one.destroy();
+      expect(await poolStatus()).toMatchObject({ vms: 0, total_users: 0 });
+      expect(await slotGroups(home)).toEqual([]);
+    });
+
+    test("a restart keeps slots; one whose runtime vanished frees its own, with an event", async () => {
+      const ann = await sandboxOf("ann");
+      const bob = await sandboxOf("bob");
+      await ann.run("echo kept >note");
+      await server[Symbol.asyncDispose]();
+      server = await start();
+      expect(await poolStatus()).toMatchObject({ vms: 1, total_users: 2 });
+      const back = new TestClient(server.url, { "x-user-id": "ann" });
+      expect((await back.exec(ann.id, { command: "cat note; id -u" })).json.stdout).toBe("kept\n10001\n");
+      expect((await back.call("GET", `${ann.path}/files?path=/note`)).text).toBe("kept\n");
+      expect((await back.exec(ann.id, { command: "true", user: "root" })).status).toBe(400);
+      const cyd = new TestClient(server.url, { "x-user-id": "cyd" });
+      expect((await cyd.call("POST", "/api/v1/sandboxes", {})).status).toBe(503);
+      const row = await server.store.sandboxes.get(bob.id as never);
+      process.kill(await agentOf(home, row?.runtimeId ?? ""), "SIGKILL");
+      await readEvents(`${server.url}/api/v1/events?type=sandbox.error`, {
+        headers: { "last-event-id": "0" },
+        enough: (events) => events.some(({ sandbox_id }) => sandbox_id === bob.id),
+      });
+      expect(await poolStatus()).toMatchObject({ vms: 1, total_users: 1 });
+      const made = await cyd.call("POST", "/api/v1/sandboxes", {});
+      expect(made.status).toBe(201);
+      for (const id of [ann.id, bob.id, made.json.id])
+        await new TestClient(server.url).call("DELETE", `/api/v1/sandboxes/${id}`);
+      expect(await poolStatus()).toMatchObject({ vms: 0, total_users: 0 });
+    });
+  },
+);
+
+/** Control groups of VMs that are left. */
+async function slotGroups(home: NativeHome): Promise<string[]> {
+  const name = `alcove-test${home.dataDir.slice(-6)}`;
+  const found: string[] = [];
+  for (const at of ["", "memory", "cpu", "pids"]) {
+    const names = await readdir(join("/sys/fs/cgroup", at, name)).catch(() => []);
+    found.push(...names.filter((each) => each.startsWith("vm-")));
+  }
+  return found;
+}
+
+/** The process that is a runtime's first. */
+async function agentOf(home: NativeHome, runtimeId: string): Promise<number> {
+  const folder = join(home.dataDir, "runtimes", "native", runtimeId);
+  const names = await readdir(folder);
+  for (const name of names.filter((each) => each.endsWith(".json") || each === "pid")) {
+    const { pid } = JSON.parse(await readFile(join(folder, name), "utf8")) ?? {};
+    if (typeof pid === "number") return pid;
+  }
+  throw new Error(`no process is written down in ${names}`);
+}
