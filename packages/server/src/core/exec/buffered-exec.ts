@@ -120,7 +120,14 @@ export class BufferedExec {
       const stopped = options.signal.reason instanceof ShuttingDown;
       // The sandbox, or the connection to it: told apart below.
       const broke = error instanceof RuntimeGone && !overdue.signal.aborted;
+      const unexplained = error instanceof Unavailable && error.details?.goes_on === undefined;
+      const silent = overdue.signal.aborted && !options.signal.aborted && unexplained;
       if (broke) brokenBy = error;
+      else if (silent)
+        throw new Unavailable(
+          `the sandbox ${sandboxId} did not report the end of command ${spec.execId} in time: its output and end are at /sandboxes/${sandboxId}/execs/${spec.execId}/output`,
+          { cause: error, details: { exec_id: spec.execId, goes_on: "connection_lost" }, retryAfterS: 1 },
+        );
       else if (!stopped) throw error;
       else
         throw new Unavailable(

@@ -1,4 +1,4 @@
-import { expect, test } from "vitest";
+import { expect, test, vi } from "vitest";
 import { silentLogger } from "../../platform/logger.ts";
 import { BadRequest, Conflict, NotFound, RuntimeGone, Unavailable } from "../../ports/errors.ts";
 import type { ExecId } from "../../ports/ids.ts";
@@ -212,6 +212,51 @@ test("a start that was not answered names its command", async () => {
   await expect(start).rejects.toMatchObject({ code: "unavailable", details: { exec_id: made } });
   const detached = service.startDetached(sandbox.id, { command: "true" }, { signal, stdin: false });
   await expect(detached).rejects.toMatchObject({ details: { exec_id: made } });
+});
+
+test("a start whose sandbox ended under it tells that the command is lost, detached or not", async () => {
+  for (const detached of [false, true]) {
+    const sandbox = new FakeSandbox();
+    let asked = 0;
+    const locate = () => {
+      asked += 1;
+      return asked === 1
+        ? Promise.resolve(sandbox.target as RunningSandbox)
+        : Promise.reject(new NotFound("it was destroyed"));
+    };
+    const fail = () => Promise.reject(new RuntimeGone("the connection broke"));
+    using service = serviceOf(sandbox, { start: fail, startDetached: fail }, locate);
+    const start = detached
+      ? service.startDetached(sandbox.id, { command: "true" }, { signal, stdin: false })
+      : service.run(sandbox.id, { command: "true" }, { signal });
+    const details = { exec_id: made, reason: "lost" };
+    await expect(start).rejects.toMatchObject({ code: "not_found", details });
+  }
+});
+
+test("a buffered command whose sandbox is silent long past the deadline is named", async () => {
+  vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] });
+  try {
+    const sandbox = new FakeSandbox();
+    const closed = Promise.withResolvers<void>();
+    using service = serviceOf(sandbox, {
+      start: async () => ({
+        ...viewThat(false),
+        events: (async function* () {
+          await closed.promise;
+          yield* [];
+        })(),
+        [Symbol.asyncDispose]: async () => closed.resolve(),
+      }),
+    });
+    const told = service.run(sandbox.id, { command: "true" }, { signal }).catch((error) => error);
+    await settled();
+    vi.advanceTimersByTime(120_000);
+    const details = { exec_id: made, goes_on: "connection_lost" };
+    expect(await told).toMatchObject({ code: "unavailable", retryAfterS: 1, details });
+  } finally {
+    vi.useRealTimers();
+  }
 });
 
 test.each([

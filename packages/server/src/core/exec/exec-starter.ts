@@ -134,17 +134,27 @@ export class ExecStarter {
       return { view: started, reader };
     } catch (error) {
       if (!known && maybeStarted(error, deadline.signal)) void this.#endUnanswered(target, spec.execId);
-      const lost =
-        error instanceof RuntimeGone
-          ? await lostWithSandbox(this.#sandboxes, target, { exec_id: spec.execId })
-          : undefined;
-      if (lost !== undefined) throw lost;
-      if (!deadline.signal.aborted) throw named(error, spec.execId);
-      throw new Unavailable(
-        `the sandbox ${target.row.id} did not start command ${spec.execId} within ${formatDuration(startDeadlineMs)}`,
-        { cause: error, details: { exec_id: spec.execId } },
-      );
+      throw await this.#failureOf(error, target, spec, deadline.signal);
     }
+  }
+
+  /** What a caller is told whose command did not start, or perhaps did: which one it was, and whether it went with its sandbox. */
+  async #failureOf(
+    error: unknown,
+    target: ExecTarget,
+    { execId }: ExecSpec,
+    deadline: AbortSignal,
+  ): Promise<unknown> {
+    const lost =
+      error instanceof RuntimeGone
+        ? await lostWithSandbox(this.#sandboxes, target, { exec_id: execId })
+        : undefined;
+    if (lost !== undefined) return lost;
+    if (!deadline.aborted) return named(error, execId);
+    return new Unavailable(
+      `the sandbox ${target.row.id} did not start command ${execId} within ${formatDuration(startDeadlineMs)}`,
+      { cause: error, details: { exec_id: execId } },
+    );
   }
 
   /** Starts a command that nobody needs to read, and gives it its input, when that is known. */
@@ -163,9 +173,9 @@ export class ExecStarter {
           return running ?? execs.startDetached(spec, { signal: deadline.signal });
         }),
       )
-      .catch((error: unknown) => {
+      .catch(async (error: unknown) => {
         if (!known && maybeStarted(error, deadline.signal)) void this.#endUnanswered(target, spec.execId);
-        throw named(error, spec.execId);
+        throw await this.#failureOf(error, target, spec, deadline.signal);
       });
     if (stdin !== undefined) void this.#feedDetached(target, spec.execId, stdin);
     return { pid: started.pid };
