@@ -168,6 +168,19 @@ describe("pool mode", () => {
       expect([at, refused.status]).toEqual([at, 404]);
       expect(refused.json.message).toBe(`sandbox "${id}" does not exist or was destroyed`);
     }
+    const other = (await spawn(bob)).json.id;
+    const listed = async (of: TestClient) =>
+      (await of.call("GET", "/api/v1/sandboxes")).json.map((each: { id: string }) => each.id);
+    expect([await listed(bob), await listed(new TestClient(server.url))]).toEqual([[other], [other, id]]);
+    expect((await bob.call("GET", `/api/v1/sandboxes?owner_id=${encodeURIComponent("änn")}`)).status).toBe(
+      403,
+    );
+    const told = await readEvents(`${server.url}/api/v1/events?type=sandbox.running`, {
+      headers: { "last-event-id": "0", "x-user-id": "bob" },
+      enough: (events) => events.length > 0,
+    });
+    expect(told.map(({ sandbox_id }) => sandbox_id)).toEqual([other]);
+    expect((await bob.call("GET", "/api/v1/sandboxes", undefined, { "x-user-id": "a/b" })).status).toBe(400);
     expect((await ann.exec(id, { command: "true" })).status).toBe(200);
     expect((await new TestClient(server.url).call("GET", path)).json.owner_id).toBe("änn");
   });

@@ -2,11 +2,17 @@ import { isUtf8 } from "node:buffer";
 import type { KeyScope } from "@alcove/wire";
 import type { FastifyRequest } from "fastify";
 import type { Principal } from "../core/keys/principal.ts";
+import { parseOwnerId } from "../core/owners.ts";
 import { DomainError, Forbidden, NotFound } from "../ports/errors.ts";
+import { given } from "./parse.ts";
 
 declare module "fastify" {
   interface FastifyContextConfig {
     access?: Access;
+  }
+  interface FastifyRequest {
+    /** In pool mode: whom X-User-ID names. The request has to do with that user's sandboxes alone. */
+    tenant: string | undefined;
   }
 }
 
@@ -119,8 +125,11 @@ export async function checkAccess(
   }
   refuseScope(principal, access.scope);
   const params = request.params as Readonly<Record<string, string>>;
-  if (options.pooled && access.bound === "sandbox" && isForAnother(request, await ownerOf(params.id ?? "")))
-    throw noSuchSandbox(params.id);
+  if (options.pooled && (access.bound === "sandbox" || access.bound === "own")) {
+    request.tenant = userIdOf(request);
+    const strangers = access.bound === "sandbox" && request.tenant !== undefined;
+    if (strangers && (await ownerOf(params.id ?? "")) !== request.tenant) throw noSuchSandbox(params.id);
+  }
   const claimed = request.headers["x-user-id"];
   if (principal.ownerId === undefined) return;
   if (typeof claimed === "string" && claimed.trim() !== "") ownerFor(principal, claimed.trim());
@@ -141,17 +150,25 @@ function noSuchSandbox(id: string | undefined): NotFound {
   return new NotFound(`sandbox "${id}" does not exist or was destroyed`);
 }
 
-/** In pool mode a request that says whose it is has to do with that user's sandboxes alone. */
-export function isForAnother(request: FastifyRequest, owner: string | undefined): boolean {
-  const claimed = request.headers["x-user-id"];
-  if (typeof claimed !== "string" || claimed.trim() === "") return false;
-  return owner !== decodeHeader(claimed).trim();
+/** The X-User-ID header, undefined when absent or empty. Node reads headers byte by byte; owners may be any UTF-8, or Latin-1. */
+export function userIdOf(request: FastifyRequest): string | undefined {
+  const header = request.headers["x-user-id"];
+  if (typeof header !== "string") return undefined;
+  const bytes = Buffer.from(header, "latin1");
+  return given(parseOwnerId(isUtf8(bytes) ? bytes.toString("utf8") : header));
 }
 
-/** Node reads headers byte by byte; owners may be any UTF-8, or Latin-1. */
-export function decodeHeader(header: string): string {
-  const bytes = Buffer.from(header, "latin1");
-  return isUtf8(bytes) ? bytes.toString("utf8") : header;
+/** Whose things a request is confined to; undefined: everybody's. */
+export function confinedTo(request: FastifyRequest): string | undefined {
+  return request.principal.ownerId ?? request.tenant;
+}
+
+/** Whose things are wanted. @throws Forbidden for those of another than the request is confined to. */
+export function wantedOwner(request: FastifyRequest, wanted: string | undefined): string | undefined {
+  const { tenant } = request;
+  const ownerId = ownerFor(request.principal, wanted);
+  if (tenant === undefined || ownerId === undefined || ownerId === tenant) return ownerId ?? tenant;
+  throw new Forbidden(`X-User-ID is "${tenant}", and this asks for what is "${ownerId}"'s`);
 }
 
 function refuseScope(principal: Principal, scope: KeyScope): void {

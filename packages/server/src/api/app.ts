@@ -162,7 +162,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
       templateRoutes(scope, { ...options, server: config.server, pooled: config.pool.enabled });
       poolRoutes(scope, options);
       auditRoutes(scope, options);
-      keyRoutes(scope, { ...options, pooled: config.pool.enabled });
+      keyRoutes(scope, options);
       await scope.register(async (raw: RouteApp) => rawFileRoutes(raw, options));
       let document: string | undefined;
       scope.get("/openapi.json", { config: { open: true } }, (_request, reply) => {
@@ -207,6 +207,7 @@ function guard(
     route.config = { ...route.config, access: accessOf({ url: route.url, operationId }) };
   });
   app.decorateRequest("principal");
+  app.decorateRequest("tenant");
   const letIn = (request: FastifyRequest) =>
     authenticateByTicket(request, { keys, tickets }) ?? authenticate(keys, request.headers);
   app.addHook("onRequest", (request: FastifyRequest, reply: FastifyReply, done) => {

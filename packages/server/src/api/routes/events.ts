@@ -3,6 +3,7 @@ import { Type } from "typebox";
 import type { EventLog } from "../../core/events/event-log.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { BadRequest } from "../../ports/errors.ts";
+import { confinedTo } from "../access.ts";
 import { defined, given } from "../parse.ts";
 import { type ServerSentEvent, sendEventStream } from "../streams/sse.ts";
 import type { RouteApp } from "./route-app.ts";
@@ -48,7 +49,7 @@ export function eventRoutes(app: RouteApp, options: { events: EventLog; logger: 
       const filter = defined({
         types: typesOf(request.query.type),
         sandboxId: given(request.query.sandbox_id),
-        ownerId: request.principal.ownerId,
+        ownerId: confinedTo(request),
         afterId: lastEventId(request.headers["last-event-id"]),
       });
       const signal = reply.endlessSignal;

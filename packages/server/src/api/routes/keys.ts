@@ -4,7 +4,7 @@ import type { KeyRing, KeyView } from "../../core/keys/key-ring.ts";
 import type { Tickets } from "../../core/keys/tickets.ts";
 import type { SandboxService } from "../../core/sandboxes/sandbox-service.ts";
 import { Conflict, NotFound } from "../../ports/errors.ts";
-import { isForAnother } from "../access.ts";
+import { confinedTo } from "../access.ts";
 import { given, optionalDuration } from "../parse.ts";
 import { emptyBody, type RouteApp } from "./route-app.ts";
 
@@ -20,7 +20,6 @@ export function keyRoutes(
     tickets: Tickets;
     sandboxes: Pick<SandboxService, "ownerOf">;
     config: { auth: { enabled: boolean } };
-    pooled: boolean;
   },
 ): void {
   const { keys, tickets, sandboxes, config } = options;
@@ -95,13 +94,10 @@ export function keyRoutes(
     },
     handler: async (request, reply) => {
       const { principal } = request;
+      const confined = confinedTo(request);
       const { sandbox_id: sandboxId } = request.body;
       const owner = await sandboxes.ownerOf(sandboxId);
-      if (
-        owner === undefined ||
-        (principal.ownerId !== undefined && owner !== principal.ownerId) ||
-        (options.pooled && isForAnother(request, owner))
-      )
+      if (owner === undefined || (confined !== undefined && owner !== confined))
         throw new NotFound(`sandbox "${sandboxId}" does not exist or was destroyed`);
       const { ticket, expiresAt } = tickets.issue(principal, sandboxId);
       reply.code(201).header("cache-control", "no-store");

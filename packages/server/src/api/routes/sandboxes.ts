@@ -18,7 +18,7 @@ import { cursorPattern, largestPage } from "../../core/sandboxes/listing.ts";
 import type { SandboxService } from "../../core/sandboxes/sandbox-service.ts";
 import { longestLog } from "../../core/sandboxes/sandbox-service.ts";
 import { BadRequest } from "../../ports/errors.ts";
-import { ownerFor } from "../access.ts";
+import { confinedTo, wantedOwner } from "../access.ts";
 import { answered } from "../answers.ts";
 import { defined, given, requiredDuration } from "../parse.ts";
 import { presentSandbox, presentStats } from "../present.ts";
@@ -130,7 +130,7 @@ export function sandboxRoutes(
         const { items, nextCursor } = await sandboxes.list(
           defined({
             state: query.state === "" ? undefined : query.state,
-            ownerId: ownerFor(request.principal, given(query.owner_id)),
+            ownerId: wantedOwner(request, given(query.owner_id)),
             name: given(query.name),
             provider: given(query.provider),
             metadata: metadataFilter(query),
@@ -183,7 +183,7 @@ export function sandboxRoutes(
       response: { 200: PruneResult },
     },
     handler: async (request, reply) => {
-      const ownerId = request.principal.ownerId;
+      const ownerId = confinedTo(request);
       return { pruned: await sandboxes.prune(defined({ signal: reply.callerSignal, ownerId })) };
     },
   });

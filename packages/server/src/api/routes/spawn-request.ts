@@ -6,7 +6,7 @@ import { longestKey } from "../../core/sandboxes/idempotency.ts";
 import type { SandboxService, SpawnInput } from "../../core/sandboxes/sandbox-service.ts";
 import { BadRequest } from "../../ports/errors.ts";
 import type { SandboxRow } from "../../ports/store.ts";
-import { decodeHeader, ownerFor } from "../access.ts";
+import { ownerFor, userIdOf } from "../access.ts";
 import { defined, given, optionalDuration, type Total } from "../parse.ts";
 import { ServerTiming } from "./route-app.ts";
 
@@ -114,13 +114,6 @@ function ownerOf(
   if (pooled && named === undefined)
     throw new BadRequest("X-User-ID is missing: in pool mode it says whose a sandbox is");
   return ownerFor(request.principal, named);
-}
-
-/** The X-User-ID header, undefined when absent or empty. */
-function userIdOf(request: FastifyRequest): string | undefined {
-  const header = request.headers["x-user-id"];
-  if (typeof header !== "string") return undefined;
-  return given(parseOwnerId(decodeHeader(header)));
 }
 
 function idempotencyKeyOf(request: FastifyRequest): string | undefined {
