@@ -98,7 +98,7 @@ export async function openControlPlane(options: {
       limits: {
         deadlinesOf: (ownerId) => ({
           defaultTimeoutMs: config.defaults.defaultExecTimeoutMs,
-          maxTimeoutMs: limits.of(ownerId).maxExecTimeoutMs,
+          maxTimeoutMs: limits.current(ownerId).maxExecTimeoutMs,
           ...(quotas.of(ownerId)?.maxExecTimeoutMs ? { quotaOf: ownerId } : {}),
         }),
         maxOutputBytes: config.exec.maxOutputBytes,

@@ -43,12 +43,13 @@ export class Limits implements CapacityRules {
     return { memoryMb: maxMemoryMb || this.#machine.memoryMb, vcpus: maxVcpus || this.#machine.vcpus };
   }
 
-  /**
-   * @param ownerId empty: nobody's.
-   * @param read the owner's quota, where the caller has read it just now; undefined then means that there is none.
-   */
-  of(ownerId: string, ...read: [quota: QuotaRow | undefined] | []): OwnerLimits {
-    const quota = read.length === 0 ? this.#quotas.of(ownerId) : read[0];
+  /** @param ownerId empty: nobody's. */
+  current(ownerId: string): OwnerLimits {
+    return this.of(ownerId, this.#quotas.of(ownerId));
+  }
+
+  /** @param quota the owner's, as the caller has read it just now; undefined: there is none. */
+  of(_ownerId: string, quota: QuotaRow | undefined): OwnerLimits {
     const defaults = this.#defaults;
     return {
       all: {

@@ -37,7 +37,7 @@ export class ExtendFlow {
     const { live, limits, logger } = this.#context;
     let entry = live.get(id);
     if (entry === undefined) throw await this.#missing(id);
-    const lifeMs = checkTtl(ttlMs, limits.of(entry.row.ownerId));
+    const lifeMs = checkTtl(ttlMs, limits.current(entry.row.ownerId));
     while (entry?.work?.kind === "other") {
       await live.finished(entry.work, options.signal);
       entry = live.get(id);

@@ -154,7 +154,7 @@ export class SandboxService implements AsyncDisposable {
     const { ttlMs, ...rest } = await templates.expand(input);
     const provider = this.#provider(rest, registry);
     const plan = planSpawn(rest, provider, this.#context);
-    const applied = limits.of(plan.ownerId);
+    const applied = limits.current(plan.ownerId);
     if (ttlMs !== undefined && ttlMs <= 0) checkTtl(ttlMs, applied);
     const wanted = { ownerId: plan.ownerId, provider: provider.name, rules: pool.rules };
     return decideAdmission({

@@ -137,7 +137,7 @@ export function spawnTtl(
   { ttlMs, ownerId }: Pick<SpawnPlan, "ttlMs" | "ownerId">,
   { defaults, limits }: { defaults: Pick<SandboxDefaults, "ttlMs">; limits: Limits },
 ): number {
-  const applied = limits.of(ownerId);
+  const applied = limits.current(ownerId);
   if (ttlMs !== undefined) return checkTtl(ttlMs, applied);
   return applied.maxTtlMs > 0 ? Math.min(defaults.ttlMs, applied.maxTtlMs) : defaults.ttlMs;
 }

@@ -45,7 +45,7 @@ function bench(options: {
     const wanted = { ownerId, memoryMb: 512, vcpus: 1 };
     const own = held.filter((owner) => owner === ownerId).length;
     const inUse = { all: taken(held.length), owner: taken(own) };
-    const limits = new Limits(defaults).of(ownerId);
+    const limits = new Limits(defaults).current(ownerId);
     const denial = capacityDenial(inUse, limits, wanted);
     if (denial !== undefined) return { admitted: false, ...denial, inUse, limits };
     held.push(ownerId);
@@ -66,7 +66,7 @@ function bench(options: {
 describe("SpawnQueue", () => {
   it("refuses at once what can never fit, and lets others of its owner pass", async () => {
     const { queue } = bench({ capacity: 1 });
-    const limits = new Limits(testDefaults).of("a");
+    const limits = new Limits(testDefaults).current("a");
     const inUse = { all: taken(0), owner: taken(0) };
     const denial = { admitted: false, reason: "max_vcpus_per_owner", hopeless: true, inUse, limits } as const;
     const never = queue.admit({ ownerId: "a", sandboxId: "1", attempt: async () => denial, signal: forever });
@@ -141,7 +141,7 @@ describe("SpawnQueue", () => {
     const b = bench({ capacity: 10 });
     const denial = { admitted: false, reason: "max_sandboxes_per_owner" } as const;
     const inUse = { all: taken(1), owner: taken(1) };
-    const limits = new Limits(testDefaults).of("a");
+    const limits = new Limits(testDefaults).current("a");
     const caller = new AbortController();
     const large = b.queue.admit({
       ownerId: "a",
