@@ -1,5 +1,5 @@
 import type { DockerConfig } from "../../config/config.ts";
-import type { RuntimeSpec } from "../../ports/index.ts";
+import type { PoolSlot, RuntimeSpec } from "../../ports/index.ts";
 import { runtimeLabels } from "./labels.ts";
 import { networkFor } from "./network-mode.ts";
 
@@ -81,7 +81,7 @@ export function containerSpec(options: {
       CgroupnsMode: "private",
       ReadonlyRootfs: config.readOnlyRootfs,
       Mounts: agent.mounts,
-      Tmpfs: { ...writableFolders(config), ...tmpfsMounts(config.tmpfs), ...agent.tmpfs },
+      Tmpfs: { ...writableFolders(config, runtime.slot), ...tmpfsMounts(config.tmpfs), ...agent.tmpfs },
       LogConfig: { Type: "json-file", Config: { "max-size": "1m", "max-file": "1" } },
       RestartPolicy: { Name: "no" },
       AutoRemove: false,
@@ -118,12 +118,12 @@ export function commandCapabilities(config: DockerConfig): string[] {
 }
 
 /** With a read-only image these stay writable; what they hold counts as the sandbox's memory. */
-function writableFolders(config: DockerConfig): Record<string, string> {
+function writableFolders(config: DockerConfig, slot: PoolSlot | undefined): Record<string, string> {
   if (!config.readOnlyRootfs) return {};
   return {
     "/tmp": "mode=1777,exec",
     "/run": "mode=0755",
-    "/workspace": "mode=0755,exec",
+    "/workspace": slot === undefined ? "mode=0755,exec" : `mode=0700,exec,uid=${slot.uid},gid=${slot.uid}`,
   };
 }
 

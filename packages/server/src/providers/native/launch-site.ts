@@ -1,7 +1,14 @@
 import { access, mkdir, statfs } from "node:fs/promises";
 import { join } from "node:path";
 import type { Logger } from "../../platform/logger.ts";
-import { NotFound, type RuntimeId, type RuntimeSpec } from "../../ports/index.ts";
+import { messageOf } from "../../platform/message-of.ts";
+import {
+  NotFound,
+  ProviderError,
+  type RuntimeId,
+  type RuntimeSlot,
+  type RuntimeSpec,
+} from "../../ports/index.ts";
 import { storeAgent } from "../agent/index.ts";
 import { makeHostRoot } from "../host-root/host-root.ts";
 import { adviceFor } from "./advice.ts";
@@ -88,7 +95,7 @@ export class LaunchSite implements AsyncDisposable {
   /** @throws LauncherFailure; what was made until then is for `remove`. */
   async launch(prepared: Prepared, spec: RuntimeSpec, root: LaunchSpec["root"]): Promise<RuntimeRecord> {
     const { runtimeId, slot } = spec;
-    using _groups = slot && prepared.cgroups?.slots.hold(slot, { pidsLimit: this.#config.pidsLimit });
+    using _groups = slot && this.#holdGroups(prepared, slot);
     const record = newRecord(spec, {
       instanceId: this.#instanceId,
       root,
@@ -312,6 +319,16 @@ export class LaunchSite implements AsyncDisposable {
   }
 
   /** What a launcher was deleting when it died. Looked at before the next one moves anything there. */
+  #holdGroups({ cgroups }: Prepared, slot: RuntimeSlot): Disposable | undefined {
+    try {
+      return cgroups?.slots.hold(slot, { pidsLimit: this.#config.pidsLimit });
+    } catch (error) {
+      throw new ProviderError(`the control groups of VM ${slot.vmId} cannot be made: ${messageOf(error)}`, {
+        cause: error,
+      });
+    }
+  }
+
   #sweepTrash(): void {
     const left = this.directories.listTrashNow();
     void this.#prepared
