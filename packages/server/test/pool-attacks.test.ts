@@ -1,10 +1,13 @@
 import { readdir, readFile } from "node:fs/promises";
 import { join } from "node:path";
-import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
+import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from "vitest";
 import { eventually, readEvents, said, TestClient } from "./support/http.ts";
 import { type NativeHome, nativeHome, testImage } from "./support/native.ts";
 import { nativeMissing } from "./support/native-factory.ts";
 import { startTestServer, type TestServer } from "./support/test-server.ts";
+
+// On a machine that is busy with other tests.
+vi.setConfig({ testTimeout: 60_000 });
 
 const skip = await nativeMissing();
 const shareMb = 64;

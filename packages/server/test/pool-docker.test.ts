@@ -1,9 +1,12 @@
-import { expect, test } from "vitest";
+import { expect, test, vi } from "vitest";
 import { sharedEngine } from "./support/docker-engine.ts";
 import { openDocker } from "./support/docker-provider.ts";
 import { TestClient } from "./support/http.ts";
 import { describeWith } from "./support/requirements.ts";
 import { startTestServer } from "./support/test-server.ts";
+
+// On a machine that is busy with other tests.
+vi.setConfig({ testTimeout: 60_000 });
 
 await describeWith(["docker", "agent", "busybox"], "users of one VM on docker", () => {
   test.each([false, true])("are apart and at home, with a read-only image: %s", async (readOnlyRootfs) => {

@@ -67,8 +67,15 @@ export class Pool {
    * @param largest what one sandbox can have on this machine; 0: not known.
    * @throws BadRequest for what no part of a VM can be.
    */
-  part<W extends Wanted>(wanted: W, ownerId: string, largest: Size): W {
+  part<W extends Wanted>(
+    wanted: W,
+    { ownerId, provider, largest }: { ownerId: string; provider: RuntimeProvider; largest: Size },
+  ): W {
     const { image, vcpus } = this.settings;
+    if (provider.capabilities.has("userspace_isolation"))
+      throw new BadRequest(
+        `provider "${provider.name}" cannot keep users apart; pool mode takes native or docker`,
+      );
     if (ownerId === "") throw new BadRequest("X-User-ID is missing: in pool mode it says whose a sandbox is");
     if (wanted.user)
       throw new BadRequest(`user "${wanted.user}" cannot be chosen: the pool gives each user an id`);

@@ -80,7 +80,7 @@ export function planSpawn(
     workdir,
     network,
     ...rest
-  } = pool.enabled ? pool.part(input, ownerId, limits.largest) : input;
+  } = pool.enabled ? pool.part(input, { ownerId, provider, largest: limits.largest }) : input;
   rest satisfies Record<string, never>;
   const size = { memoryMb: memoryMb ?? defaults.memoryMb, vcpus: vcpus ?? defaults.vcpus };
   checkSize(size, limits.largest);

@@ -243,6 +243,7 @@ export class LaunchSite implements AsyncDisposable {
       storeAgent({ dataDir: this.#dataDir, binary: this.#agentBinary }),
     ]);
     this.#hasGroups = ground.cgroups !== undefined;
+    ground.cgroups?.slots.sweep();
     this.#hasUsers = ground.rooted || ground.unprivilegedIds.kind !== "single";
     const ranges = new IdRanges({
       base: this.#config.uidBase,
