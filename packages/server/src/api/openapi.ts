@@ -129,6 +129,8 @@ function refusals(route: RouteOptions, schema: FastifySchema): number[] {
   const statuses = [400, 403, 429, 500, 503];
   if (open !== true) statuses.push(401);
   if (route.url.includes("/:")) statuses.push(404);
+  if (/\/keys/.test(route.url)) statuses.push(409, 507);
+  if (route.url.endsWith("/tickets")) statuses.push(404);
   if (/\/(sandboxes|templates)/.test(route.url)) statuses.push(404, 408, 409, 413, 507);
   if (route.url.includes("/quotas")) statuses.push(507);
   if (schema.body !== undefined || schema.openapi?.requestContent !== undefined) statuses.push(413, 415);
