@@ -18,6 +18,11 @@ import { nativeMissing } from "./support/native-factory.ts";
 
 const skip = await nativeMissing();
 
+interface StartOptions {
+  destroyOnExit?: boolean;
+  pooled?: boolean;
+}
+
 describe.skipIf(skip !== undefined)(
   `a data directory${skip === undefined ? "" : ` (skipped: ${skip})`}`,
   () => {
@@ -31,7 +36,7 @@ describe.skipIf(skip !== undefined)(
       await rm(home, { recursive: true, force: true });
     });
 
-    const configOf = (dataDir: string, destroyOnExit = false) =>
+    const configOf = (dataDir: string, { destroyOnExit = false, pooled = false }: StartOptions = {}) =>
       loadConfig({
         env: {
           ALCOVE_DATA_DIR: dataDir,
@@ -40,11 +45,12 @@ describe.skipIf(skip !== undefined)(
           ALCOVE_PROVIDERS_NATIVE_DISK_MB: "0",
           ALCOVE_PROVIDERS_NATIVE_MIN_FREE_MB: "0",
           ALCOVE_SERVER_DESTROY_ON_EXIT: String(destroyOnExit),
+          ALCOVE_POOL_ENABLED: String(pooled),
         },
         cwd: home,
       });
-    async function start(dataDir: string, options: { destroyOnExit?: boolean } = {}) {
-      const service = await serve({ config: configOf(dataDir, options.destroyOnExit), logger: silentLogger });
+    async function start(dataDir: string, options: StartOptions = {}) {
+      const service = await serve({ config: configOf(dataDir, options), logger: silentLogger });
       open.add(service);
       await service.ready;
       return { service, client: new TestClient(service.url) };
@@ -218,6 +224,24 @@ describe.skipIf(skip !== undefined)(
         owner_id: "ada",
         metadata: { job: "7" },
       });
+    });
+
+    test("that lost its database knows the slots of its pool again", async () => {
+      const dataDir = path.join(home, "data");
+      const first = await start(dataDir, { pooled: true });
+      const ann = { "x-user-id": "ann" };
+      const { id } = (await first.client.call("POST", "/api/v1/sandboxes", { ttl: "10m" }, ann)).json;
+      await first.client.call("POST", `/api/v1/sandboxes/${id}/files`, { path: "/note", content: "kept" });
+      await stop(first.service);
+      await loseDatabase(dataDir);
+      const { client } = await start(dataDir, { pooled: true, destroyOnExit: true });
+      await eventually(async () =>
+        (await client.exec(id, { command: "cat note" })).json.stdout === "kept" ? true : undefined,
+      );
+      expect((await client.call("GET", `/api/v1/sandboxes/${id}/files?path=/note`)).text).toBe("kept");
+      const status = (await client.call("GET", "/api/v1/pool/status")).json;
+      expect(status).toMatchObject({ enabled: true, vms: 1, total_users: 1 });
+      expect((await client.exec(id, { command: "true", user: "root" })).status).toBe(400);
     });
   },
 );
