@@ -75,6 +75,12 @@ export async function openControlPlane(options: {
     retention: { ageMs: config.auth.adminAuditRetentionMs, count: config.store.maxAudit },
   });
   const keys = opened.use(await KeyRing.open({ ...common, store: store.keys, configured: config.auth }));
+  const made = keys.list().filter(({ createdAt }) => createdAt !== null);
+  if (!config.auth.enabled && made.length > 0)
+    logger.warn(
+      { keys: made.length },
+      "auth is off: the keys that were made guard nothing, and everybody who reaches the service may do everything; set auth.admin_api_key_file and restart",
+    );
   const { sandboxes, lifecycle } = composeSandboxes({
     ...common,
     events,

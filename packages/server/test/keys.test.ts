@@ -1,5 +1,5 @@
 import { once } from "node:events";
-import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
 import { WebSocket } from "ws";
 import { type Answer, TestClient } from "./support/http.ts";
 import { mockProvider } from "./support/providers.ts";
@@ -65,6 +65,8 @@ describe("keys that are made while the service runs", () => {
     [{ name: "x", scopes: ["all"] }, 400],
     [{ name: "x", scopes: ["read", "read"] }, 400],
     [{ name: "x", owner_id: "a b" }, 400],
+    [{ name: "x", owner_id: "" }, 400],
+    [{ name: "x", owner_id: " " }, 400],
     [{ name: "x", owner_id: "a", scopes: ["admin"] }, 400],
     [{ name: "x", ttl: "0s" }, 400],
     [{ name: "x", ttl: "500ms" }, 400],
@@ -126,6 +128,37 @@ describe("keys that are made while the service runs", () => {
     expect(await opened(`${socketUrl(server, sandbox)}?ticket=${json.ticket}`)).toBe(401);
   });
 
+  test("a handshake that waits for its sandbox does not outlive its key", async () => {
+    const { key } = await make({ name: "waiting" });
+    const sandbox = await withKey(key).spawn();
+    const go = Promise.withResolvers<void>();
+    const arrived = Promise.withResolvers<void>();
+    const locate = server.sandboxes.locate.bind(server.sandboxes);
+    // As after a restart, while the sandbox is being taken in.
+    vi.spyOn(server.sandboxes, "locate").mockImplementationOnce(async (...args) => {
+      arrived.resolve();
+      await go.promise;
+      return locate(...args);
+    });
+    const outcome = opened(socketUrl(server, sandbox), [], { "x-api-key": key });
+    await arrived.promise;
+    await revoke("waiting");
+    go.resolve();
+    expect(await outcome).toBe(401);
+  });
+
+  test("an owner is known by its name in any encoding of the header", async () => {
+    const { key } = await make({ name: "zoe", owner_id: "zoë" });
+    for (const encoding of ["utf8", "latin1"] as const) {
+      const header = Buffer.from("zoë", encoding).toString("latin1");
+      const { status } = await withKey(key).call("GET", `${api}/sandboxes`, undefined, {
+        "x-user-id": header,
+      });
+      expect([encoding, status]).toEqual([encoding, 200]);
+    }
+    await revoke("zoe");
+  });
+
   test("nobody gets a ticket for another owner's sandbox", async () => {
     const { key } = await make({ name: "ann", owner_id: "ann" });
     const foreign = await withKey("client-key").spawn({ owner_id: "bob" });
@@ -173,9 +206,13 @@ function socketUrl(server: TestServer, sandbox: string): string {
 }
 
 /** @returns `open` with the subprotocol that was chosen, or the status it was refused with. */
-function opened(url: string, protocols: string[] = []): Promise<string | number | undefined> {
+function opened(
+  url: string,
+  protocols: string[] = [],
+  headers: Record<string, string> = {},
+): Promise<string | number | undefined> {
   return new Promise((resolve) => {
-    const socket = new WebSocket(url, protocols);
+    const socket = new WebSocket(url, protocols, { headers });
     socket.on("unexpected-response", (_request, response) => resolve(response.statusCode));
     socket.on("open", () => {
       resolve(`open ${socket.protocol}`.trim());

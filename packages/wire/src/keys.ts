@@ -33,7 +33,8 @@ export const KeyRequest = Type.Object(
     owner_id: Type.Optional(
       Type.String({
         ...OwnerId,
-        description: "Confines the key to this owner's things. Empty or left out: everybody's.",
+        minLength: 1,
+        description: "Confines the key to this owner's things. Left out: everybody's.",
       }),
     ),
     scopes: Type.Optional(

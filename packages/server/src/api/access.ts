@@ -130,9 +130,8 @@ export async function checkAccess(
     const strangers = access.bound === "sandbox" && request.tenant !== undefined;
     if (strangers && (await ownerOf(params.id ?? "")) !== request.tenant) throw noSuchSandbox(params.id);
   }
-  const claimed = request.headers["x-user-id"];
   if (principal.ownerId === undefined) return;
-  if (typeof claimed === "string" && claimed.trim() !== "") ownerFor(principal, claimed.trim());
+  ownerFor(principal, userIdOf(request));
   if (access.bound === "all") {
     throw new Forbidden(
       `key "${principal.name}" is bound to owner "${principal.ownerId}", and this is about all owners`,

@@ -14,6 +14,7 @@ export function configuredKeys(
 ): ConfiguredKey[] {
   const { cwd, problems } = context;
   const names = new Set<string>();
+  const hashes = new Map<string, string>();
   return given.flatMap((entry) => {
     const { name, key_file: file, owner = "", expires } = entry;
     const before = problems.length;
@@ -23,12 +24,13 @@ export function configuredKeys(
     names.add(name);
     if (reservedKeyNames.includes(name)) wrong("this name stands for something else in logs; choose another");
     const scopes: readonly KeyScope[] = entry.scopes ?? ["read", "write"];
+    if (entry.owner?.trim() === "") wrong("owner is empty: leave it out for a key that is bound to nobody");
     if (/[\s/\\\p{Cc}]/u.test(owner) || [...owner].length > 128)
       wrong("owner must have at most 128 characters, no whitespace, control characters or path separators");
     if (owner !== "" && scopes.includes("admin"))
       wrong("a key bound to an owner cannot administer: leave out owner, or the scope admin");
     const expiresAt = expires === undefined ? null : new Date(expires);
-    if (expiresAt !== null && (Number.isNaN(expiresAt.getTime()) || !/^\d{4}-\d\d-\d\d/.test(expires ?? "")))
+    if (expires !== undefined && !isTime(expires))
       wrong(`expires is ${JSON.stringify(expires)}: expected a time such as "2030-01-31T00:00:00Z"`);
     let digest = entry.hash?.toLowerCase() ?? "";
     if ((digest === "") === (file === undefined)) wrong("give hash or key_file, one of them");
@@ -38,6 +40,9 @@ export function configuredKeys(
       if (key) digest = hash("sha256", key, "hex");
       else wrong(`key_file is ${JSON.stringify(file)}: ${read.error ?? "the file is empty"}`);
     }
+    const other = hashes.get(digest);
+    if (other !== undefined) wrong(`it is the key of "${other}": give each its own`);
+    hashes.set(digest, name);
     if (problems.length > before) return [];
     return [
       {
@@ -49,4 +54,11 @@ export function configuredKeys(
       },
     ];
   });
+}
+
+/** With a zone, and of a day that there is. */
+function isTime(text: string): boolean {
+  const day = /^(\d{4}-\d\d-\d\d)T\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)$/.exec(text)?.[1];
+  if (day === undefined || Number.isNaN(Date.parse(text))) return false;
+  return new Date(`${day}T00:00:00Z`).toISOString().startsWith(day);
 }

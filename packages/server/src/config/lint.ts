@@ -82,7 +82,7 @@ export const lintRules: readonly LintRule[] = [
     level: "warn",
     production: true,
     check: ({ config: { auth } }) =>
-      auth.enabled && auth.apiKey === ""
+      auth.enabled && auth.apiKey === "" && auth.keys.length === 0
         ? "only auth.admin_api_key is set: every client needs the admin key"
         : undefined,
     advice: "set auth.api_key_file too",

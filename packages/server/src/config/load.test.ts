@@ -241,6 +241,13 @@ describe("auth.keys", () => {
     expect(load({ ALCOVE_AUTH_KEYS: `[{name: c, hash: ${hash}}]` }).auth.keys[0]?.name).toBe("c");
   });
 
+  test("one that is the client's or the administrator's key as well stops the start", async () => {
+    const same = createHash("sha256").update("k").digest("hex");
+    const env = { ALCOVE_AUTH_KEYS: `[{name: c, hash: ${same}}]` };
+    for (const name of ["ALCOVE_AUTH_API_KEY", "ALCOVE_AUTH_ADMIN_API_KEY"])
+      expect(() => load({ ...env, [name]: "k" })).toThrow(/"c" is the same key as auth/);
+  });
+
   test.each([
     ["    - {hash: x}", /entry 1 .*name/],
     ["    - {name: ci, hash: short}", /entry "ci" hash/],
@@ -252,6 +259,10 @@ describe("auth.keys", () => {
     [`    - {name: ci, hash: ${hash}, owner: a b}`, /"ci": owner must have/],
     [`    - {name: ci, hash: ${hash}, owner: acme, scopes: [admin]}`, /"ci": a key bound to an owner cannot/],
     [`    - {name: ci, hash: ${hash}, expires: soon}`, /"ci": expires is "soon"/],
+    [`    - {name: ci, hash: ${hash}, expires: "2030-02-31T00:00:00Z"}`, /"ci": expires is/],
+    [`    - {name: ci, hash: ${hash}, expires: "2030-02-01T00:00:00"}`, /"ci": expires is/],
+    [`    - {name: ci, hash: ${hash}, owner: ""}`, /"ci": owner is empty/],
+    [`    - {name: a, hash: ${hash}}\n    - {name: b, hash: ${hash}}`, /"b": it is the key of "a"/],
     [`    - {name: local, hash: ${hash}}`, /"local": this name stands for/],
     [`    - {name: a, hash: ${hash}}\n    - {name: a, hash: ${hash}}`, /"a": there are two/],
     ["    key", /auth.keys/],

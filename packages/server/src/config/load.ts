@@ -1,3 +1,4 @@
+import { hash } from "node:crypto";
 import path from "node:path";
 import { configuredKeys } from "./auth-keys.ts";
 import type { Config, SchemaConfig } from "./config.ts";
@@ -151,6 +152,17 @@ function inconsistencies(config: Config, keys: ResolvedKeys): ConfigProblem[] {
       message:
         "auth.enabled is true, but there is no key: give auth.api_key or auth.api_key_file, or leave auth.enabled out",
     });
+  }
+  for (const [key, secret] of [
+    ["auth.api_key", auth.apiKey],
+    ["auth.admin_api_key", auth.adminApiKey],
+  ] as const) {
+    const same = auth.keys.find((one) => secret !== "" && one.hash === hash("sha256", secret, "hex"));
+    if (same !== undefined)
+      problems.push({
+        key: "auth.keys",
+        message: `auth.keys "${same.name}" is the same key as ${key}: give each its own`,
+      });
   }
   if (!auth.enabled && server.host !== "" && !isLoopback(server.host) && !server.allowInsecure) {
     problems.push({

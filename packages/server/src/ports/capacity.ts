@@ -49,7 +49,10 @@ export interface CapacityDenial {
   hopeless: boolean;
 }
 
-/** Which limit one more sandbox would exceed, those of all before the owner's; undefined: none. */
+/**
+ * Which limit one more sandbox would exceed, the owner's before those of all: what others give back does not help an owner
+ * that has all it may have. Undefined: none.
+ */
 export function capacityDenial(
   inUse: CapacityInUse,
   limits: CapacityLimits,
@@ -72,11 +75,17 @@ export function capacityDenial(
   const exceeded = rows.filter(([, used, more, limit]) => limit > 0 && used + more > limit);
   // What can never be is said first: a spawn that waited for another limit would wait for nothing.
   const hopeless = exceeded.find(([, , more, limit]) => more > limit);
-  const [reason] = hopeless ?? exceeded[0] ?? [];
+  const own = exceeded.find(([reason]) => isOfOwner(reason));
+  const [reason] = hopeless ?? own ?? exceeded[0] ?? [];
   return reason === undefined ? undefined : { reason, hopeless: hopeless !== undefined };
 }
 
-/** Whether a denial is of everybody: then no other owner's turn would help. */
+/** Whether it is the owner that has all it may have. */
+export function isOfOwner(reason: CapacityReason): boolean {
+  return reason.endsWith("_per_owner");
+}
+
+/** Whether no other spawn would fit either. Of memory and processors others may ask for less. */
 export function deniesAll(reason: CapacityReason): boolean {
-  return reason === "max_sandboxes" || reason === "max_memory_mb" || reason === "max_vcpus";
+  return reason === "max_sandboxes";
 }

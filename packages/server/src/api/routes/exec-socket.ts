@@ -1,6 +1,8 @@
 import type { IncomingMessage } from "node:http";
+import type { FastifyRequest } from "fastify";
 import { Type } from "typebox";
 import type { ExecService } from "../../core/exec/exec-service.ts";
+import type { KeyRing } from "../../core/keys/key-ring.ts";
 import type { SandboxService } from "../../core/sandboxes/sandbox-service.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
@@ -15,9 +17,18 @@ const handshakeDeadlineMs = 30_000;
 /** `GET /sandboxes/{id}/exec/ws`: one interactive command. docs/api/exec.md. */
 export function execSocketRoute(
   app: RouteApp,
-  options: { execs: ExecService; sandboxes: SandboxService; calls: CallsUnderWay; logger: Logger },
+  options: {
+    execs: ExecService;
+    sandboxes: SandboxService;
+    calls: CallsUnderWay;
+    logger: Logger;
+    keys: KeyRing;
+    config: { auth: { enabled: boolean } };
+  },
 ): void {
-  const { execs, sandboxes, calls, logger } = options;
+  const { execs, sandboxes, calls, logger, keys, config } = options;
+  /** A key may be taken back while its handshake waits, before there is a call to cut. */
+  const isLetIn = (request: FastifyRequest) => !config.auth.enabled || keys.holds(request.principal);
   /** Ids announced in handshakes, until the request is forgotten. */
   const announced = new WeakMap<IncomingMessage, ExecId>();
   app.websocketServer.on("headers", (headers: string[], request: IncomingMessage) => {
@@ -51,6 +62,7 @@ export function execSocketRoute(
     preHandler: async (request) => {
       using deadline = deadlineAfter(handshakeDeadlineMs);
       await sandboxes.locate(request.params.id, deadline);
+      if (!isLetIn(request)) throw new DomainError("unauthorized", "the key was taken back meanwhile");
       announced.set(request.raw, execs.makeId());
     },
     handler: () => {
@@ -58,6 +70,7 @@ export function execSocketRoute(
     },
     wsHandler: (socket, request) => {
       const { id } = request.params as { id: string };
+      if (!isLetIn(request)) return socket.close(1008, "the key was taken back");
       new WebSocketExec({
         socket,
         sandboxId: id,

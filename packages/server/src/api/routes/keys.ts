@@ -5,7 +5,7 @@ import type { Tickets } from "../../core/keys/tickets.ts";
 import type { SandboxService } from "../../core/sandboxes/sandbox-service.ts";
 import { Conflict, NotFound } from "../../ports/errors.ts";
 import { confinedTo } from "../access.ts";
-import { given, optionalDuration } from "../parse.ts";
+import { optionalDuration } from "../parse.ts";
 import { emptyBody, type RouteApp } from "./route-app.ts";
 
 const KeyParams = Type.Object({
@@ -43,7 +43,7 @@ export function keyRoutes(
       const { name, owner_id, scopes, ttl } = request.body;
       const { key, view } = await keys.create({
         name,
-        ownerId: given(owner_id),
+        ownerId: owner_id,
         scopes,
         ttlMs: optionalDuration("ttl", ttl),
       });

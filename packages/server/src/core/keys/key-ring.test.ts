@@ -91,6 +91,8 @@ test.each([
   [{ name: "anonymous" }, /stands for something else/],
   [{ name: "taken" }, /exists already/],
   [{ name: "a", ownerId: "a b" }, /whitespace/],
+  [{ name: "a", ownerId: "" }, /owner_id is empty/],
+  [{ name: "a", ownerId: " " }, /owner_id is empty/],
   [{ name: "a", scopes: [] }, /scopes is empty/],
   [{ name: "a", ownerId: "acme", scopes: ["admin" as const] }, /cannot administer/],
   [{ name: "a", ttlMs: 1 }, /at least 1s/],

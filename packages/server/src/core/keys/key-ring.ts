@@ -164,6 +164,8 @@ export class KeyRing implements AsyncDisposable {
       throw new Conflict(`the name "${name}" stands for something else in logs; choose another`);
     if (this.#byName.has(name)) throw taken(name);
     const ownerId = parseOwnerId(input.ownerId);
+    if (input.ownerId !== undefined && ownerId === "")
+      throw new BadRequest("owner_id is empty; leave it out for a key that is bound to nobody");
     if (scopes.length === 0) throw new BadRequest(`scopes is empty; give some of ${keyScopes.join(", ")}`);
     if (ownerId !== "" && scopes.includes("admin"))
       throw new BadRequest(

@@ -76,8 +76,9 @@ export class TokenBuckets {
 
   /** What `take` would say. */
   look(identity: string): Verdict {
-    const bucket = this.#buckets.has(identity) ? this.#filled(identity) : { tokens: this.#settings.burst };
-    return this.#verdict(bucket, bucket.tokens >= 1);
+    const bucket = this.#buckets.get(identity);
+    const tokens = bucket === undefined ? this.#settings.burst : this.#tokensIn(bucket);
+    return this.#verdict({ tokens }, tokens >= 1);
   }
 
   /** Forgets the buckets that nobody took from for their time to live. */
@@ -91,14 +92,17 @@ export class TokenBuckets {
   }
 
   #filled(identity: string): Bucket {
-    const { requestsPerMinute, burst } = this.#settings;
-    const nowMs = this.#clock.monotonicMs();
     const bucket = this.#buckets.get(identity);
-    if (bucket === undefined) return { tokens: burst, atMs: nowMs };
-    const grown = bucket.tokens + ((nowMs - bucket.atMs) / 60_000) * requestsPerMinute;
-    bucket.tokens = Math.min(burst, grown);
-    bucket.atMs = nowMs;
+    if (bucket === undefined) return { tokens: this.#settings.burst, atMs: this.#clock.monotonicMs() };
+    bucket.tokens = this.#tokensIn(bucket);
+    bucket.atMs = this.#clock.monotonicMs();
     return bucket;
+  }
+
+  #tokensIn({ tokens, atMs }: Bucket): number {
+    const { requestsPerMinute, burst } = this.#settings;
+    const grown = ((this.#clock.monotonicMs() - atMs) / 60_000) * requestsPerMinute;
+    return Math.min(burst, tokens + grown);
   }
 
   #verdict(bucket: Pick<Bucket, "tokens">, allowed: boolean): Verdict {

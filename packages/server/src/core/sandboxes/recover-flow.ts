@@ -237,7 +237,7 @@ export class RecoverFlow {
 
   /** Takes over what the store has: a write that failed may have been made all the same. */
   async resync(entry: LiveSandbox): Promise<void> {
-    const { live, store, expiry } = this.#context;
+    const { live, store, expiry, queue } = this.#context;
     if (entry.work !== undefined) return;
     await live.work(entry, "other", async () => {
       const row = await store.sandboxes.get(entry.row.id);
@@ -248,6 +248,8 @@ export class RecoverFlow {
       entry.row = row;
       const mayRun = row.state === "running" || row.state === "unhealthy";
       if (!mayRun || row.destroyRequested) live.stop(entry);
+      // It may have been ended by a write that was told to have failed.
+      if (!mayRun) queue.capacityFreed(row.ownerId);
       if (row.state !== "creating" && !entry.outdated) expiry.set(row.id, row.expiresAt);
     });
   }

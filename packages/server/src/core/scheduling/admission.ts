@@ -5,7 +5,7 @@ import {
   Conflict,
   capacityDenial,
   type DomainError,
-  deniesAll,
+  isOfOwner,
   ResourceLimit,
   type Store,
   Unavailable,
@@ -81,7 +81,7 @@ export function denied(ownerId: string, result: ReserveDenied): DomainError {
     });
   }
   const { of, words } = units[result.reason];
-  const all = deniesAll(result.reason);
+  const all = !isOfOwner(result.reason);
   const [limit, used] = all
     ? [result.limits.all[of], result.inUse.all[of]]
     : [result.limits.owner[of], result.inUse.owner[of]];

@@ -4,6 +4,7 @@ import {
   type DomainError,
   deniesAll,
   type EventSink,
+  isOfOwner,
   ResourceLimit,
   type Timer,
   Unavailable,
@@ -63,6 +64,8 @@ export class SpawnQueue {
   /** How often capacity was given back. */
   #freed = 0;
   #waiting = 0;
+  /** How many of each owner wait: one has half of the places at most. */
+  readonly #waitingOf = new Map<string, number>();
   #pumping = false;
   #pumpAgain = false;
   #closed = false;
@@ -220,7 +223,8 @@ export class SpawnQueue {
         continue;
       }
       // What was given back meanwhile may be what it waits for.
-      if (!deniesAll(result.reason) && freed === this.#freed) this.#blocked.set(ownerId, result);
+      const stays = freed === this.#freed && this.#lines.get(ownerId)?.[0] === entry;
+      if (stays && heldBack(result.reason)) this.#blocked.set(ownerId, result);
       return result;
     }
   }
@@ -260,14 +264,18 @@ export class SpawnQueue {
         this.#leave(entry, this.#options.denied(ownerId, denial));
         continue;
       }
-      if (this.#waiting >= maxWaiting) {
-        const message = `${this.#options.denied(ownerId, denial).message}, and ${maxWaiting} spawns wait already`;
+      const own = this.#waitingOf.get(ownerId) ?? 0;
+      const most = ownerId === "" ? maxWaiting : Math.ceil(maxWaiting / 2);
+      if (this.#waiting >= maxWaiting || own >= most) {
+        const who = own >= most && ownerId !== "" ? `${most} spawns of this owner` : `${maxWaiting} spawns`;
+        const message = `${this.#options.denied(ownerId, denial).message}, and ${who} wait already`;
         this.#leave(entry, new ResourceLimit(message, { retryAfterS: capacityRetryS }));
         continue;
       }
       entry.phase = "waiting";
       entry.waitingSinceMs = clock.monotonicMs();
       this.#waiting++;
+      this.#waitingOf.set(ownerId, own + 1);
       this.stats.queuedTotal++;
       entry.timer = clock.setTimer(timeoutMs, () => this.#timeOut(entry, denial, timeoutMs));
       this.#emit("spawn.queued", entry, { reason: denial.reason, depth: this.#waiting });
@@ -307,14 +315,14 @@ export class SpawnQueue {
     const wasFirst = this.#lines.get(entry.ownerId)?.[0] === entry;
     this.#remove(entry);
     entry.refuse(reason);
-    // What is behind it may be smaller.
-    if (!wasFirst || this.#closed || !this.#lines.has(entry.ownerId)) return;
+    if (!wasFirst || this.#closed || this.#lines.size === 0) return;
+    // What is behind it may be smaller, and those of other owners too.
     this.#blocked.delete(entry.ownerId);
     this.#pump();
   }
 
   #remove(entry: Entry): void {
-    if (entry.phase === "waiting") this.#waiting--;
+    if (entry.phase === "waiting") this.#countOut(entry.ownerId);
     entry.timer?.cancel();
     const line = this.#lines.get(entry.ownerId);
     const index = line?.indexOf(entry) ?? -1;
@@ -325,6 +333,13 @@ export class SpawnQueue {
     }
     if (entry.phase === "waiting") this.#recordWait(entry);
     entry.phase = "left";
+  }
+
+  #countOut(ownerId: string): void {
+    this.#waiting--;
+    const left = (this.#waitingOf.get(ownerId) ?? 1) - 1;
+    if (left > 0) this.#waitingOf.set(ownerId, left);
+    else this.#waitingOf.delete(ownerId);
   }
 
   #recordWait(entry: Entry): void {
@@ -360,6 +375,11 @@ export class SpawnQueue {
 }
 
 type CapacityDenied = Exclude<ReserveDenied, { reason: "name_taken" }>;
+
+/** Whether only what the owner gives back, or a place in the pool, helps: other things that are given back need not be tried. */
+function heldBack(reason: CapacityDenied["reason"]): boolean {
+  return isOfOwner(reason) || reason === "pool_full";
+}
 
 function shuttingDown(): Unavailable {
   return new Unavailable("the service is shutting down; try again", { retryAfterS: 1 });

@@ -128,9 +128,14 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
         expect(await store.sandboxes.inUse("a")).toEqual({ all: taken(3), owner: taken(3) });
         expect(await store.sandboxes.inUse("b")).toEqual({ all: taken(3), owner: taken(0) });
         const refused = { admitted: false, inUse: { all: taken(3), owner: taken(3) } };
-        expect(await reserve(row({ ownerId: "a" }), limited(3, 3))).toMatchObject({
+        expect(await reserve(row({ ownerId: "a" }), limited(3, 4))).toMatchObject({
           ...refused,
           reason: "max_sandboxes",
+        });
+        // What others give back does not help an owner that has all it may have.
+        expect(await reserve(row({ ownerId: "a" }), limited(3, 3))).toMatchObject({
+          ...refused,
+          reason: "max_sandboxes_per_owner",
         });
         expect(await reserve(row({ ownerId: "a" }), limited(4, 3))).toMatchObject({
           ...refused,

@@ -1,0 +1,170 @@
+import fc from "fast-check";
+import { expect, it } from "vitest";
+import { type Capacity, capacityDenial } from "../../ports/index.ts";
+import { FakeClock, settle } from "../testing/fake-clock.ts";
+import { RecordingSink } from "../testing/harness.ts";
+import { denied } from "./admission.ts";
+import { type ReserveResult, SpawnQueue } from "./spawn-queue.ts";
+
+interface Held {
+  ownerId: string;
+  memoryMb: number;
+  vcpus: number;
+}
+interface Waiter extends Held {
+  open: boolean;
+  readonly leaving: AbortController;
+}
+
+const owners = ["a", "b", "c"] as const;
+const capacity = (sandboxes: number, memoryMb: number, vcpus: number): Capacity => ({
+  sandboxes,
+  memoryMb,
+  vcpus,
+});
+const sum = (rows: readonly Held[]): Capacity => ({
+  sandboxes: rows.length,
+  memoryMb: rows.reduce((total, row) => total + row.memoryMb, 0),
+  vcpus: rows.reduce((total, row) => total + row.vcpus, 0),
+});
+
+/** Limits of memory and processors, of all and of each owner, and spawns of every size on a queue in front of them. */
+class World {
+  readonly clock = new FakeClock();
+  all = capacity(4, 8, 8);
+  readonly ofOwner = new Map<string, Capacity>([
+    ["a", capacity(2, 4, 0)],
+    ["b", capacity(2, 0, 4)],
+    ["c", capacity(0, 0, 0)],
+  ]);
+  readonly held: Waiter[] = [];
+  readonly waiters: Waiter[] = [];
+  readonly #turns: number;
+  readonly queue = new SpawnQueue({
+    clock: this.clock,
+    events: new RecordingSink(),
+    rules: () => ({ overflow: "queue", poolOverflow: "queue", timeoutMs: 30_000, maxWaiting: 1_000 }),
+    denied,
+  });
+
+  /** @param turns how many microtasks an attempt takes before and after it looks. */
+  constructor(turns: number) {
+    this.#turns = turns;
+  }
+
+  spawn(ownerId: string, memoryMb: number, vcpus: number): void {
+    const waiter: Waiter = { ownerId, memoryMb, vcpus, open: true, leaving: new AbortController() };
+    this.waiters.push(waiter);
+    const request = {
+      ownerId,
+      sandboxId: String(this.waiters.length),
+      attempt: () => this.#attempt(waiter),
+      signal: waiter.leaving.signal,
+    };
+    void this.queue
+      .admit(request)
+      .then(
+        () => waiter.leaving.signal.aborted && this.free(waiter),
+        () => undefined,
+      )
+      .finally(() => {
+        waiter.open = false;
+      });
+  }
+
+  free(waiter: Waiter | undefined): void {
+    const index = waiter === undefined ? -1 : this.held.indexOf(waiter);
+    if (waiter === undefined || index < 0) return;
+    this.held.splice(index, 1);
+    this.queue.capacityFreed(waiter.ownerId);
+  }
+
+  /** The first of each owner that fits, and waits all the same. */
+  stuck(): Waiter[] {
+    const firsts = owners.flatMap(
+      (owner) => this.waiters.find(({ open, ownerId }) => open && ownerId === owner) ?? [],
+    );
+    return firsts.filter((first) => this.#denial(first) === undefined);
+  }
+
+  #denial(wanted: Held) {
+    const inUse = {
+      all: sum(this.held),
+      owner: sum(this.held.filter(({ ownerId }) => ownerId === wanted.ownerId)),
+    };
+    const limits = { all: this.all, owner: this.ofOwner.get(wanted.ownerId) ?? capacity(0, 0, 0) };
+    const denial = capacityDenial(inUse, limits, wanted);
+    return denial && { ...denial, inUse, limits };
+  }
+
+  async #attempt(waiter: Waiter): Promise<ReserveResult> {
+    await this.#pass();
+    const denial = this.#denial(waiter);
+    if (denial === undefined) this.held.push(waiter);
+    await this.#pass();
+    return denial === undefined ? { admitted: true } : { admitted: false, ...denial };
+  }
+
+  async #pass(): Promise<void> {
+    for (let turn = 0; turn < this.#turns; turn++) await Promise.resolve();
+  }
+}
+
+const owner = fc.constantFrom(...owners);
+const count = (most: number) => fc.nat(most);
+const step: fc.Arbitrary<(world: World) => unknown> = fc.oneof(
+  {
+    weight: 4,
+    arbitrary: fc.tuple(owner, fc.integer({ min: 1, max: 4 }), fc.integer({ min: 1, max: 4 })).map(
+      ([ownerId, memoryMb, vcpus]) =>
+        (world: World) =>
+          world.spawn(ownerId, memoryMb, vcpus),
+    ),
+  },
+  { weight: 2, arbitrary: count(3).map((at) => (world: World) => world.free(world.held[at])) },
+  {
+    weight: 2,
+    arbitrary: fc.tuple(count(20), count(6)).map(([at, late]) => async (world: World) => {
+      for (let turn = 0; turn < late; turn++) await Promise.resolve();
+      world.waiters[at]?.leaving.abort(new Error("left"));
+    }),
+  },
+  {
+    weight: 1,
+    arbitrary: fc.tuple(owner, count(3), count(6), count(6)).map(([ownerId, ...limits]) => (world: World) => {
+      world.ofOwner.set(ownerId, capacity(...limits));
+      world.queue.capacityFreed();
+    }),
+  },
+  {
+    weight: 1,
+    arbitrary: fc
+      .tuple(fc.integer({ min: 1, max: 5 }), fc.integer({ min: 4, max: 10 }), fc.integer({ min: 4, max: 10 }))
+      .map((limits) => (world: World) => {
+        world.all = capacity(...limits);
+        world.queue.capacityFreed();
+      }),
+  },
+  {
+    weight: 1,
+    arbitrary: fc.constantFrom(10_000, 30_000).map((ms) => (world: World) => world.clock.advance(ms)),
+  },
+  { weight: 3, arbitrary: fc.constant(settle) },
+);
+
+it("nobody waits who could be served, whatever comes and goes", async () => {
+  await fc.assert(
+    fc.asyncProperty(fc.array(step, { maxLength: 40, size: "max" }), count(4), async (steps, turns) => {
+      const world = new World(turns);
+      for (const apply of [...steps, settle, settle]) {
+        await apply(world);
+        if (apply !== settle) continue;
+        await settle();
+        expect(world.stuck()).toEqual([]);
+      }
+      world.queue.close();
+      await settle();
+    }),
+    { numRuns: 1_000, interruptAfterTimeLimit: 15_000 },
+  );
+}, 60_000);
