@@ -98,10 +98,12 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
       querystringParser: readQuery,
     },
     frameworkErrors: (error, request, reply) => {
-      const told = limit.isWithin(request.ip)
-        ? trail.refusedUnread(request, httpStatus[toDomainError(error).code])
-        : Promise.resolve();
-      void told.then(() => answerError(error, request, reply as FastifyReply));
+      const refused = limit.refusal(request.ip, reply as FastifyReply);
+      const told =
+        refused === undefined
+          ? trail.refusedUnread(request, httpStatus[toDomainError(error).code])
+          : Promise.resolve();
+      void told.then(() => answerError(refused ?? error, request, reply as FastifyReply));
     },
     clientErrorHandler: (error, socket) => {
       if (!socket.writable || (error as NodeJS.ErrnoException).code === "ECONNRESET") socket.destroy();

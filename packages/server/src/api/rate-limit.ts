@@ -41,14 +41,15 @@ export class RequestLimit {
     });
   }
 
-  /** Counts a request that nobody can read, among those without an accepted key. @returns whether it is within the limit. */
-  isWithin(address: string): boolean {
+  /** Counts a request that nobody can read, among those without an accepted key. @returns why it is beyond the limit. */
+  refusal(address: string, reply: FastifyReply): RateLimited | undefined {
     try {
       this.#limits.checkKey(address, undefined);
-      return true;
+      return undefined;
     } catch (error) {
-      if (error instanceof RateLimited) return false;
-      throw error;
+      if (!(error instanceof RateLimited)) throw error;
+      this.#tell(reply, error.verdict);
+      return error;
     }
   }
 

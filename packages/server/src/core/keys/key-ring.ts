@@ -27,6 +27,8 @@ export interface KeyView extends Omit<KeyRow, "hash" | "createdAt"> {
 
 interface KnownKey extends KeyView {
   readonly hash: string;
+  /** Where it is looked for. */
+  readonly slot: string;
   readonly principal: Principal;
 }
 
@@ -143,7 +145,7 @@ export class KeyRing implements AsyncDisposable {
   /** By name. */
   list(): KeyView[] {
     return [...this.#byName.values()]
-      .map(({ hash: _, principal: _p, ...view }) => ({
+      .map(({ hash: _, slot: _s, principal: _p, ...view }) => ({
         ...view,
         lastUsedAt: this.#used.get(view.name) ?? view.lastUsedAt,
       }))
@@ -189,7 +191,7 @@ export class KeyRing implements AsyncDisposable {
     const made = this.#known(row);
     this.#stored.set(name, made);
     this.#changed();
-    const { hash: _, principal: _p, ...view } = made;
+    const { hash: _, slot: _s, principal: _p, ...view } = made;
     return { key, view };
   }
 
@@ -219,7 +221,17 @@ export class KeyRing implements AsyncDisposable {
   ): KnownKey {
     const { name, hash, ownerId, scopes, expiresAt, createdAt = null, lastUsedAt = null } = key;
     const principal: Principal = { name, ownerId: ownerId || undefined, scopes: new Set(scopes) };
-    const known: KnownKey = { name, hash, ownerId, scopes, expiresAt, createdAt, lastUsedAt, principal };
+    const known: KnownKey = {
+      name,
+      hash,
+      ownerId,
+      scopes,
+      expiresAt,
+      createdAt,
+      lastUsedAt,
+      slot: this.#slotOf(hash),
+      principal,
+    };
     this.#origins.set(principal, known);
     return known;
   }
@@ -244,8 +256,7 @@ export class KeyRing implements AsyncDisposable {
     const all = [...this.#stored.values(), ...this.#configured];
     this.#byName = new Map(all.map((known) => [known.name, known]));
     this.#bySlot = new Map();
-    for (const known of all)
-      if (this.#byName.get(known.name) === known) this.#bySlot.set(this.#slotOf(known.hash), known);
+    for (const known of all) if (this.#byName.get(known.name) === known) this.#bySlot.set(known.slot, known);
     this.#watchExpiry();
     for (const listener of this.#onChange) listener();
   }
