@@ -439,6 +439,8 @@ mod tests {
                 (libc::IPPROTO_IP, libc::IP_DROP_MEMBERSHIP, refuse(libc::EADDRNOTAVAIL)),
                 (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, RET_ALLOW),
                 (libc::IPPROTO_IPV6, libc::IPV6_RECVERR, DONE),
+                (libc::IPPROTO_IPV6, libc::IPV6_MTU, DONE),
+                (libc::IPPROTO_IP, libc::IP_MTU, refuse(libc::ENOPROTOOPT)),
                 (libc::IPPROTO_IPV6, v6_pktoptions, refuse(libc::ENOPROTOOPT)),
                 (libc::IPPROTO_IPV6, libc::IPV6_ADD_MEMBERSHIP, refuse(libc::ENODEV)),
                 (libc::IPPROTO_IPV6, libc::IPV6_DROP_MEMBERSHIP, refuse(libc::EADDRNOTAVAIL)),

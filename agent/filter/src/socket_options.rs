@@ -31,9 +31,9 @@ const COMMON: &[u32] =
 const TCP: &[u32] = &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 16, 17, 18, 23, 25, 30, 34, 36];
 /// CORK, NO_CHECK6_TX, NO_CHECK6_RX, SEGMENT. Not GRO, whose first and last user rewrite code as time stamps do.
 const UDP: &[u32] = &[1, 101, 102, 103];
-/// TOS, TTL, HDRINCL, PKTINFO, MTU_DISCOVER, RECVTTL, RECVTOS, MTU, FREEBIND, TRANSPARENT, RECVORIGDSTADDR, MINTTL, NODEFRAG,
+/// TOS, TTL, HDRINCL, PKTINFO, MTU_DISCOVER, RECVTTL, RECVTOS, FREEBIND, TRANSPARENT, RECVORIGDSTADDR, MINTTL, NODEFRAG,
 /// BIND_ADDRESS_NO_PORT, RECVFRAGSIZE, MULTICAST_IF, _TTL and _LOOP, MULTICAST_ALL, UNICAST_IF, LOCAL_PORT_RANGE.
-const IP: &[u32] = &[1, 2, 3, 8, 10, 12, 13, 14, 15, 19, 20, 21, 22, 24, 25, 32, 33, 34, 49, 50, 51];
+const IP: &[u32] = &[1, 2, 3, 8, 10, 12, 13, 15, 19, 20, 21, 22, 24, 25, 32, 33, 34, 49, 50, 51];
 /// ADD_MEMBERSHIP, ADD_SOURCE_MEMBERSHIP, MCAST_JOIN_GROUP, MCAST_JOIN_SOURCE_GROUP. Each takes the one lock of all networks
 /// of the machine and walks the groups there are; leaving them, also by the end of a process, does so again. The kernel's
 /// answer where no interface takes part.
@@ -43,12 +43,15 @@ const IP_JOINS: &[u32] = &[35, 39, 42, 46];
 const IP_LEAVES: &[u32] = &[36, 37, 38, 40, 43, 44, 45, 47];
 /// RECVERR. Answered as done: glibc gives up asking a name server where it is refused, and asks without it just as well.
 const IP_ERRORS: u32 = 11;
-/// 2292PKTINFO, CHECKSUM, 2292HOPLIMIT, UNICAST_HOPS, MULTICAST_IF, _HOPS and _LOOP, MTU_DISCOVER, MTU, V6ONLY,
+/// 2292PKTINFO, CHECKSUM, 2292HOPLIMIT, UNICAST_HOPS, MULTICAST_IF, _HOPS and _LOOP, MTU_DISCOVER, V6ONLY,
 /// MULTICAST_ALL, RECVPKTINFO, PKTINFO, RECVHOPLIMIT, RECVPATHMTU, DONTFRAG, RECVTCLASS, TCLASS, AUTOFLOWLABEL,
 /// ADDR_PREFERENCES, MINHOPCOUNT, RECVORIGDSTADDR, TRANSPARENT, UNICAST_IF, RECVFRAGSIZE, FREEBIND.
 const IPV6: &[u32] =
-    &[2, 7, 8, 16, 17, 18, 19, 23, 24, 26, 29, 49, 50, 51, 60, 62, 66, 67, 70, 72, 73, 74, 75, 76, 77, 78];
+    &[2, 7, 8, 16, 17, 18, 19, 23, 26, 29, 49, 50, 51, 60, 62, 66, 67, 70, 72, 73, 74, 75, 76, 77, 78];
 const IPV6_ERRORS: u32 = 25;
+/// MTU. With a small one a datagram that is never finished waits in 50 buffers instead of one, each of which holds 17 pieces
+/// of memory that is counted for nobody. Answered as done: name servers ask for it, and do without.
+const IPV6_MTU: u32 = 24;
 /// JOIN_GROUP, MCAST_JOIN_GROUP, MCAST_JOIN_SOURCE_GROUP, thousands to a socket; and what leaves them: as with IPv4.
 const IPV6_JOINS: &[u32] = &[20, 42, 46];
 const IPV6_LEAVES: &[u32] = &[21, 43, 44, 45, 47];
@@ -83,7 +86,7 @@ pub fn rules(rules: &mut Program, packets: bool) {
     });
     level(rules, SOL_IPV6, &|rules| {
         rules.when_any(IPV6, RET_ALLOW);
-        rules.when(IPV6_ERRORS, DONE);
+        rules.when_any(&[IPV6_ERRORS, IPV6_MTU], DONE);
         rules.when_any(IPV6_JOINS, refuse(libc::ENODEV));
         rules.when_any(IPV6_LEAVES, refuse(libc::EADDRNOTAVAIL));
         if packets {
