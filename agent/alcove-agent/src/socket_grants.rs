@@ -1,7 +1,7 @@
 //! Sockets in which memory waits that is counted for no control group. Those that tell of interfaces and routes
 //! (`NETLINK_ROUTE`), which libraries ask at everyday calls, hold answers that nobody takes, some 200 KB each. Those of
-//! datagrams hold one that is never finished (`MSG_MORE`), up to 64 KB. The system call filter asks the agent for each, who
-//! lets a sandbox have so many at a time.
+//! datagrams hold one that is never finished (`MSG_MORE`): 17 pieces, which hold up to 32 KB each however small they are. The
+//! system call filter asks the agent for each, who lets a sandbox have so many at a time.
 
 use crate::sys;
 use std::collections::VecDeque;
@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 /// sockets before they have an address.
 const MOST_ROUTES: usize = 256;
 /// For datagrams, where nobody says how many.
-pub const MOST_DATAGRAMS: usize = 1_024;
+pub const MOST_DATAGRAMS: usize = 128;
 /// What was granted is a socket by then.
 const GRANTED_MS: u64 = 100;
 /// Who cannot have one waits so long for another to go, also out of the kernel's count, which takes its time.
@@ -78,14 +78,34 @@ struct Granted {
 
 pub struct SocketGrants {
     listener: OwnedFd,
-    most_datagrams: usize,
+    routes: Allowance,
+    datagrams: Allowance,
     granted: VecDeque<Granted>,
     held: Vec<Held>,
 }
 
+/// The kernel's count has sockets of other kinds in it: those for connections before they have an address. So it says at most
+/// how many of one kind there are; so does the number of those that were granted since it was last lower.
+struct Allowance {
+    most: usize,
+    there: usize,
+}
+
+impl Allowance {
+    /// Whether one more is to be had, which is then there, where the kernel counts so many that may be of this kind.
+    fn take(&mut self, counted: usize) -> bool {
+        self.there = self.there.min(counted);
+        let fits = self.there < self.most;
+        self.there += usize::from(fits);
+        fits
+    }
+}
+
 impl SocketGrants {
     pub fn new(listener: OwnedFd, most_datagrams: usize) -> Self {
-        Self { listener, most_datagrams, granted: VecDeque::new(), held: Vec::new() }
+        let none_of = |most| Allowance { most, there: 0 };
+        let (routes, datagrams) = (none_of(MOST_ROUTES), none_of(most_datagrams));
+        Self { listener, routes, datagrams, granted: VecDeque::new(), held: Vec::new() }
     }
 
     pub fn fd(&self) -> RawFd {
@@ -120,8 +140,8 @@ impl SocketGrants {
         let (sockets, protocols) = (read(c"/proc/net/sockstat"), read(c"/proc/net/protocols"));
         for held in std::mem::take(&mut self.held) {
             let granted = self.granted.iter().filter(|granted| granted.kind == held.kind).count();
-            let most = if held.kind == Kind::Routes { MOST_ROUTES } else { self.most_datagrams };
-            if there(held.kind, &sockets, &protocols).is_none_or(|there| there + granted < most) {
+            let allowance = if held.kind == Kind::Routes { &mut self.routes } else { &mut self.datagrams };
+            if there(held.kind, &sockets, &protocols).is_none_or(|there| allowance.take(there + granted)) {
                 self.granted.push_back(Granted { thread: held.thread, kind: held.kind, at: now });
                 self.send(&Answer { id: held.id, value: 0, error: 0, flags: CONTINUE });
             } else if held.until <= now {
@@ -159,6 +179,17 @@ mod tests {
     #[test]
     fn the_kernel_is_spoken_to_in_its_own_numbers() {
         assert_eq!((RECEIVE, SEND), (0xc050_2100, 0xc018_2101));
+    }
+
+    #[test]
+    fn sockets_of_other_kinds_do_not_take_the_place_of_these() {
+        let mut datagrams = Allowance { most: 64, there: 0 };
+        // Hundreds of sockets for connections, without an address yet.
+        assert_eq!((0..100).filter(|_| datagrams.take(300)).count(), 64);
+        // Those are gone, and all but ten of the others.
+        assert_eq!((0..100).filter(|more| datagrams.take(10 + more.min(&54))).count(), 54);
+        assert!(!datagrams.take(300));
+        assert!(datagrams.take(0));
     }
 
     #[test]

@@ -313,6 +313,34 @@ fn begin_datagrams(sockets: usize) -> usize {
     held
 }
 
+/// Pieces of one byte in datagrams that are never finished, each in memory of its own: what is sent between two of them uses
+/// up the 32 KB that they would share. @returns how many such pieces are held.
+fn hold_fragments(pieces: usize) -> usize {
+    const ROOM: usize = 1_232;
+    let closed: std::net::SocketAddr = "127.0.0.1:9".parse().expect("an address");
+    let closed_v6: std::net::SocketAddr = "[::1]:9".parse().expect("an address");
+    let between = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let mut held = 0;
+    while held < pieces {
+        let Ok(socket) = std::net::UdpSocket::bind("[::1]:0") else { break };
+        socket.connect(closed_v6).expect("connected");
+        let socket = libc::c_long::from(std::os::fd::IntoRawFd::into_raw_fd(socket));
+        set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU, &1_280u32);
+        // The first piece of a buffer is part of it, and the last one fills it where the option was taken.
+        for index in 0..50 * 17 {
+            let _ = between.send_to(&[1; 60_000], closed);
+            let size = if index % 17 == 16 { ROOM - 16 - if index / 17 == 1 { 8 } else { 0 } } else { 1 };
+            let flags = libc::MSG_MORE | libc::MSG_DONTWAIT;
+            // SAFETY: the bytes are alive and their number given.
+            if unsafe { libc::send(socket as i32, [1u8; ROOM].as_ptr().cast(), size, flags) } < 0 {
+                break;
+            }
+            held += usize::from(index % 17 > 0);
+        }
+    }
+    held
+}
+
 /// Asks for the table of interfaces again and again, and never takes an answer.
 fn ask_for_routes(sockets: usize) -> usize {
     const GET_LINKS: [u8; 32] = {
@@ -386,7 +414,9 @@ fn take(what: &str, number: usize) -> usize {
         "streams" => fill_streams(number),
         "datagrams" => fill_datagrams(number),
         "unfinished" => begin_datagrams(number),
+        "fragments" => hold_fragments(number),
         "datagram-sockets" => count(number, || socket(libc::AF_INET, libc::SOCK_DGRAM, 0)),
+        "stream-sockets" => count(number, || socket(libc::AF_INET, libc::SOCK_STREAM, 0)),
         "routes" => ask_for_routes(number),
         "route-sockets" => count(number, || socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)),
         "routes-in-turn" => open_in_turn(number),

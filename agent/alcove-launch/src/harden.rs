@@ -86,10 +86,10 @@ fn lower(resource: libc::__rlimit_resource_t, wanted: u64) -> Result<()> {
     Ok(())
 }
 
-/// How many sockets for datagrams a sandbox has at most: what can wait in them unfinished, 64 KB each, is then an eighth
-/// of its memory, or little.
+/// How many sockets for datagrams a sandbox has at most: what can wait in them unfinished, 544 KB each, is then about an
+/// eighth of its memory, or 34 MB.
 pub fn datagram_sockets(limits: &Limits) -> u64 {
-    (limits.memory_mb * 1024 / 64 / 8).max(64)
+    (limits.memory_mb / 4).max(64)
 }
 
 /// Returns where the agent is asked for sockets whose memory is counted for nobody, if it is.

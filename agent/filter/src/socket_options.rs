@@ -46,8 +46,7 @@ const IP_ERRORS: u32 = 11;
 /// 2292PKTINFO, CHECKSUM, 2292HOPLIMIT, UNICAST_HOPS, MULTICAST_IF, _HOPS and _LOOP, MTU_DISCOVER, V6ONLY,
 /// MULTICAST_ALL, RECVPKTINFO, PKTINFO, RECVHOPLIMIT, RECVPATHMTU, DONTFRAG, RECVTCLASS, TCLASS, AUTOFLOWLABEL,
 /// ADDR_PREFERENCES, MINHOPCOUNT, RECVORIGDSTADDR, TRANSPARENT, UNICAST_IF, RECVFRAGSIZE, FREEBIND.
-const IPV6: &[u32] =
-    &[2, 7, 8, 16, 17, 18, 19, 23, 26, 29, 49, 50, 51, 60, 62, 66, 67, 70, 72, 73, 74, 75, 76, 77, 78];
+const IPV6: &[u32] = &[2, 7, 8, 16, 17, 18, 19, 23, 26, 29, 49, 50, 51, 60, 62, 66, 67, 70, 72, 73, 74, 75, 76, 77, 78];
 const IPV6_ERRORS: u32 = 25;
 /// MTU. With a small one a datagram that is never finished waits in 50 buffers instead of one, each of which holds 17 pieces
 /// of memory that is counted for nobody. Answered as done: name servers ask for it, and do without.

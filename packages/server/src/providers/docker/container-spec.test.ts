@@ -75,7 +75,7 @@ describe("containerSpec()", () => {
 
   it("bounds the sockets for datagrams by the memory", () => {
     const entry = specOf().Entrypoint as string[];
-    expect(entry[entry.indexOf("--datagram-sockets") + 1]).toBe("128");
+    expect(entry[entry.indexOf("--datagram-sockets") + 1]).toBe("64");
   });
 
   it("gives added capabilities to the container once and to commands by their full name", () => {

@@ -100,11 +100,11 @@ function ownFilter(config: DockerConfig): boolean {
 }
 
 /**
- * How many sockets for datagrams a sandbox has at most: what can wait in them unfinished, 64 KB each, is counted for nobody
- * and is then an eighth of its memory, or little. The same number as that of the launcher.
+ * How many sockets for datagrams a sandbox has at most: what can wait in them unfinished, 544 KB each, is counted for nobody
+ * and is then about an eighth of its memory, or 34 MB. The same number as that of the launcher.
  */
 function datagramSockets(memoryMb: number): number {
-  return Math.max((memoryMb * 1024) / 64 / 8, 64);
+  return Math.max(Math.floor(memoryMb / 4), 64);
 }
 
 /** Capability as the engine spells it: without CAP_. */

@@ -33,7 +33,20 @@ await describeWith(
       expect(unfinished * 1_024).toBeLessThanOrEqual((128 << 20) / 8);
       expect(await take("connections", 50)).toBe(50);
       await runScript(operations, "killall probe; while pidof probe; do sleep 0.1; done");
-      await expect.poll(async () => take("datagram-sockets", 100), { timeout: 15_000 }).toBe(100);
+      await expect.poll(async () => take("datagram-sockets", 50), { timeout: 15_000 }).toBe(50);
+    });
+
+    it("sockets for connections that have no address yet take no place of those for datagrams", async () => {
+      const { take } = await sandboxes.spawn();
+      expect(await take("stream-sockets", 400)).toBe(400);
+      expect(await take("datagram-sockets", 40)).toBe(40);
+    });
+
+    it("pieces of datagrams that are never finished hold a quarter of the memory of a sandbox at most, 32 KB each", async () => {
+      const { take } = await sandboxes.spawn({ memoryMb: 128 });
+      const pieces = await take("fragments", 6_000);
+      expect(pieces).toBeGreaterThan(100);
+      expect(pieces * 32 * 1_024).toBeLessThanOrEqual((128 << 20) / 4);
     });
 
     it("few sockets that tell of interfaces are to be had at a time, and programs that ask are answered", async () => {
