@@ -13,6 +13,8 @@ export interface MachineTables {
   filterBytes: bigint | undefined;
   /** `net.core.tstamp_allow_data` */
   timestampsWithData: bigint | undefined;
+  /** `net.core.high_order_alloc_disable` */
+  smallFragments: bigint | undefined;
   memoryBytes: number;
 }
 
@@ -21,6 +23,7 @@ export async function readMachineTables(): Promise<MachineTables> {
     openFiles: await setting("fs/file-max"),
     filterBytes: await setting("net/core/bpf_jit_limit"),
     timestampsWithData: await setting("net/core/tstamp_allow_data"),
+    smallFragments: await setting("net/core/high_order_alloc_disable"),
     memoryBytes: Number(/^MemTotal: +(\d+) kB$/m.exec(await readFile("/proc/meminfo", "utf8"))?.[1]) * 1024,
   };
 }
@@ -42,6 +45,11 @@ export function notesOnTables(tables: MachineTables): string[] {
     notes.push(
       "what sandboxes send can wait in sockets without being counted as their memory: " +
         "sysctl net.core.tstamp_allow_data=0",
+    );
+  if (tables.smallFragments === 0n)
+    notes.push(
+      "each byte that waits in a socket can hold 32 KB of the machine's memory, counted for no sandbox, and 4 KB with " +
+        "sysctl net.core.high_order_alloc_disable=1",
     );
   return notes;
 }
