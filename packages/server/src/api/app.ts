@@ -201,7 +201,7 @@ function guard(
   const { limit, keys, tickets, calls } = options;
   const { auth } = options.config;
   keys.onChange(() => {
-    if (auth.enabled) calls.revoke((principal) => keys.holds(principal));
+    if (auth.enabled) calls.revoke((principal, scope) => keys.holds(principal, scope));
   });
   app.addHook("onRoute", (route) => {
     if (route.config?.open === true) return;
@@ -239,7 +239,11 @@ function guard(
   app.addHook("onRequest", mayDoThat);
   // A body may take as long as its sender likes: what counts is the key when it has come.
   app.addHook("preValidation", (request, _reply, done) => {
-    if (!auth.enabled || request.routeOptions.config.open === true || keys.holds(request.principal))
+    if (
+      !auth.enabled ||
+      request.routeOptions.config.open === true ||
+      keys.holds(request.principal, request.routeOptions.config.access?.scope)
+    )
       return done();
     try {
       request.principal = authenticate(keys, request.headers);

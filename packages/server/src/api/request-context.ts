@@ -1,5 +1,6 @@
 import { randomBytes } from "node:crypto";
 import type { IncomingMessage } from "node:http";
+import type { KeyScope } from "@alcove/wire";
 import type { FastifyInstance, FastifyReply } from "fastify";
 import { anybody, type Principal } from "../core/keys/principal.ts";
 import { CallerGone, CallerRevoked, ShuttingDown } from "../platform/deadline.ts";
@@ -41,6 +42,11 @@ export type Patience = "none" | "brief" | "grace";
 /** How long a stop waits for a call whose outcome the next process can tell as well. */
 const briefMs = 1_000;
 
+interface Caller {
+  readonly principal: Principal;
+  readonly scope: KeyScope | undefined;
+}
+
 /** One call whose caller may go away, until `end`. */
 export interface CallUnderWay {
   readonly signal: AbortSignal;
@@ -59,8 +65,8 @@ export interface CallUnderWay {
  */
 export class CallsUnderWay {
   readonly #calls = new Map<CallUnderWay, Patience>();
-  /** Whose call each is. */
-  readonly #principals = new WeakMap<CallUnderWay, Principal>();
+  /** Whose call each is, and what their key must be good for. */
+  readonly #callers = new WeakMap<CallUnderWay, Caller>();
   readonly #transfers = new WeakSet<CallUnderWay>();
   #draining = false;
   #onEnd: (() => void) | undefined;
@@ -69,7 +75,8 @@ export class CallsUnderWay {
     return this.#calls.size;
   }
 
-  begin(principal: Principal = anybody): CallUnderWay {
+  /** @param scope undefined: nothing that a key would have to allow. */
+  begin(principal: Principal = anybody, scope?: KeyScope): CallUnderWay {
     const controller = new AbortController();
     const call: CallUnderWay = {
       signal: controller.signal,
@@ -86,15 +93,16 @@ export class CallsUnderWay {
       },
     };
     this.#calls.set(call, "grace");
-    this.#principals.set(call, principal);
+    this.#callers.set(call, { principal, scope });
     return call;
   }
 
   /** Cuts the streams and transfers of callers who would be refused now. What was asked once and has an end is answered. */
-  revoke(isAccepted: (principal: Principal) => boolean): void {
+  revoke(isAccepted: (principal: Principal, scope: KeyScope | undefined) => boolean): void {
     for (const [call, patience] of this.#calls) {
       if (patience !== "none" && !this.#transfers.has(call)) continue;
-      if (!isAccepted(this.#principals.get(call) ?? anybody)) call.abort(new CallerRevoked());
+      const { principal, scope } = this.#callers.get(call) ?? { principal: anybody, scope: undefined };
+      if (!isAccepted(principal, scope)) call.abort(new CallerRevoked());
     }
   }
 
@@ -131,7 +139,7 @@ export function decorateCallerSignal(app: FastifyInstance, calls: CallsUnderWay)
   app.decorateReply("callUnderWay", null);
   const callOf = (reply: FastifyReply): CallUnderWay => {
     if (reply.callUnderWay !== null) return reply.callUnderWay;
-    const call = calls.begin(reply.request.principal);
+    const call = calls.begin(reply.request.principal, reply.request.routeOptions.config.access?.scope);
     reply.callUnderWay = call;
     const gone = () => {
       call.end();

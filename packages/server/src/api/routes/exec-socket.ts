@@ -28,7 +28,7 @@ export function execSocketRoute(
 ): void {
   const { execs, sandboxes, calls, logger, keys, config } = options;
   /** A key may be taken back while its handshake waits, before there is a call to cut. */
-  const isLetIn = (request: FastifyRequest) => !config.auth.enabled || keys.holds(request.principal);
+  const isLetIn = (request: FastifyRequest) => !config.auth.enabled || keys.holds(request.principal, "write");
   /** Ids announced in handshakes, until the request is forgotten. */
   const announced = new WeakMap<IncomingMessage, ExecId>();
   app.websocketServer.on("headers", (headers: string[], request: IncomingMessage) => {
@@ -76,7 +76,7 @@ export function execSocketRoute(
         sandboxId: id,
         execId: announced.get(request.raw) ?? execs.makeId(),
         execs,
-        call: calls.begin(request.principal),
+        call: calls.begin(request.principal, "write"),
         logger: logger.child({ request_id: request.id, sandbox_id: id }),
       }).open();
     },

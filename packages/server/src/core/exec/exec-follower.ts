@@ -148,15 +148,15 @@ export class ExecFollower {
     let exited = false;
     try {
       for await (const event of events) {
-        yield event;
         if (event.type === "exit") exited = true;
         else outputBytes = event.offset + event.data.length;
+        yield event;
       }
     } catch (error) {
       if (exited || !ended()) throw error;
       this.#logger.debug({ sandbox_id: target.row.id, err: error }, "a command's sandbox ended under it");
     }
-    if (ended())
+    if (!exited && ended())
       yield { type: "exit", exit: lostExit({ startedAt, endedAt: this.#clock.now(), outputBytes }) };
   }
 

@@ -334,3 +334,31 @@ test.each(["a stream", "one that is attached to"])(
     }
   },
 );
+
+test("a command that has told its end has not another one when its sandbox ends before that was read", async () => {
+  const sandbox = new FakeSandbox();
+  const at = new Date();
+  const exit = {
+    reason: "exited" as const,
+    exitCode: 0,
+    outputBytes: 0,
+    startedAt: at,
+    endedAt: at,
+    durationMs: 0,
+  };
+  const view = async () => ({
+    ...viewThat(false),
+    events: (async function* () {
+      yield { type: "exit" as const, exit };
+    })(),
+  });
+  using service = serviceOf(sandbox, { start: view, get: async () => infoOf(made) });
+  sandbox.started("spawned");
+  await using follow = await service.stream(sandbox.id, { command: "true" }, { signal, stdin: false });
+  const told: string[] = [];
+  for await (const event of follow.events) {
+    if (event.type === "exit") told.push(event.exit.reason);
+    sandbox.stopped();
+  }
+  expect(told).toEqual(["exited"]);
+});

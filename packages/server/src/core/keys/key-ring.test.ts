@@ -185,6 +185,20 @@ test("a configured key that gets an owner or loses a scope no longer holds what 
   expect(holds()).toEqual([false, false]);
 });
 
+test("a key that may do less, or has another name, holds what it is still good for", async () => {
+  const { ring } = await open({ adminApiKey: "" });
+  const client = ring.principalOf("client");
+  if (client === undefined) throw new Error("not accepted");
+  ring.replaceConfigured(configured);
+  expect([ring.holds(client, "write"), ring.holds(client, "admin"), ring.holds(client)]).toEqual([
+    true,
+    false,
+    false,
+  ]);
+  ring.replaceConfigured({ ...configured, apiKey: "", keys: [entry("renamed", "client")] });
+  expect([ring.holds(client, "read"), ring.holds(client, "write")]).toEqual([true, false]);
+});
+
 test("when a key was last used is shown at once and written down, later where it cannot be", async () => {
   const { ring, clock, store, warn } = await open();
   const { key } = await ring.create({ name: "ci" });

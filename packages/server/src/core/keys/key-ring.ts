@@ -128,18 +128,17 @@ export class KeyRing implements AsyncDisposable {
     return known?.expiresAt && this.#isOver(known) ? { name: known.name, at: known.expiresAt } : undefined;
   }
 
-  /** Whether who was let in with a key would be let in now, for as much. */
-  holds(principal: Principal): boolean {
+  /**
+   * Whether who was let in with a key would be let in with it now, by whatever name.
+   * @param scope what for; undefined: for as much as then.
+   */
+  holds(principal: Principal, scope?: KeyScope): boolean {
     const then = this.#origins.get(principal);
     if (then === undefined) return false;
-    const now = this.#byName.get(then.name);
-    return (
-      now !== undefined &&
-      !this.#isOver(now) &&
-      now.hash === then.hash &&
-      now.ownerId === then.ownerId &&
-      then.scopes.every((scope) => now.scopes.includes(scope))
-    );
+    const now = this.#bySlot.get(then.slot);
+    if (now === undefined || this.#isOver(now) || now.ownerId !== then.ownerId) return false;
+    const wanted = scope === undefined ? then.scopes : [scope];
+    return wanted.every((one) => now.scopes.includes(one));
   }
 
   /** By name. */
