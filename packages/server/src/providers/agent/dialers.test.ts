@@ -104,3 +104,11 @@ it("those who wait for a full queue are served in turn as it empties; who leaves
   expect(await Promise.all(staying)).toHaveLength(15);
   expect(counted.attempts).toBeLessThanOrEqual(16 + 20 + 16);
 });
+
+it("who dials right after others were refused for a full queue is tried for as long as they were", async () => {
+  const { counted, dial } = fullSocket((attempts) => attempts > 70);
+  await expect(dial(options())).rejects.toMatchObject({ code: "unavailable" });
+  expect(counted.attempts).toBeLessThan(60);
+  expect(await dial(options())).toBeInstanceOf(Socket);
+  expect(counted.attempts).toBe(71);
+});

@@ -96,6 +96,8 @@ class DialLine {
           if (refused < busyAttempts) continue;
           for (const { reject } of this.#waiting) reject(tooBusy(error));
           this.#waiting.clear();
+          // Who comes within the next pause is tried for as long as these were.
+          refused = 1;
         }
       }
       this.#waiting.delete(first);
