@@ -225,6 +225,27 @@ describe("LastingView", () => {
     expect(performance.now() - startedMs).toBeGreaterThan(500);
   });
 
+  test("those that bring nothing but take some of the input are as good, and count once for what they took", async () => {
+    for (const inputBytes of [100, 10]) {
+      let attached = 0;
+      const taking = (taken: number) =>
+        Object.assign(viewOf(taken === 100 ? [exit] : []), {
+          watchInput: (listener: (taken: number) => void) => listener(Math.min(taken, inputBytes)),
+        });
+      const lasting = new LastingView({
+        view: taking(0),
+        from: 0,
+        attach: async () => taking(++attached),
+        sandboxRuns: () => true,
+        patienceMs: inputBytes === 100 ? 10_000 : 700,
+      });
+      await lasting.writeStdin(Buffer.alloc(inputBytes));
+      const told = await Array.fromAsync(lasting.events());
+      expect(told).toEqual(inputBytes === 100 ? [exit] : []);
+      if (inputBytes === 10) expect(attached).toBeLessThan(25);
+    }
+  });
+
   test("no attempt outlasts its patience, nor its closing", async () => {
     for (const patienceMs of [50, 600_000]) {
       const begun = Promise.withResolvers<void>();

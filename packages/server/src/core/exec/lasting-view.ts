@@ -12,9 +12,9 @@ const patienceMs = 10_000;
 const pauseMs = 100;
 /** Made once: an abort without a reason makes an error with a stack, of every command. */
 const closed = new Error("the view of the command was closed");
-/** A view that lasted so long was of use, as was one that brought output. */
+/** A view that lasted so long was of use, as was one that brought output or took input. */
 const lastedMs = 1_000;
-/** Pauses before views that replace short ones: between those that bring output, and the longest between those that do not. */
+/** Pauses before views that replace short ones: between those that were of use, and the longest between those that were not. */
 const shortPauseMs = 10;
 const longestPauseMs = 2_000;
 
@@ -42,6 +42,8 @@ export class LastingView {
   readonly #waitingWrites = new Set<(error: Conflict) => void>();
   /** How much of the input has arrived; undefined: nobody knows. */
   #inputTaken: number | undefined;
+  /** The most of it that had arrived when a view broke. */
+  #inputTakenBefore = 0;
   #onInput: ((taken: number | undefined) => void) | undefined;
   /** Settles when a view that broke has been replaced, or will not be. */
   #replacing: Promise<void> | undefined;
@@ -65,7 +67,8 @@ export class LastingView {
     this.#patienceMs = options.patienceMs ?? patienceMs;
     this.#until = options.until;
     this.#watchInput(options.view);
-    this.#input.beginAt(this.#inputTaken ?? 0);
+    this.#inputTakenBefore = this.#inputTaken ?? 0;
+    this.#input.beginAt(this.#inputTakenBefore);
   }
 
   /** Resolves when more may be given. @throws Conflict, at once, when the input comes from another view by now. */
@@ -118,7 +121,8 @@ export class LastingView {
       const broken = this.#view;
       const replaced = Promise.withResolvers<void>();
       this.#replacing = replaced.promise;
-      const pauseMs = this.#broke(performance.now() - begunMs, this.#nextOffset > begunAt);
+      const brought = this.#inputGrew() || this.#nextOffset > begunAt;
+      const pauseMs = this.#broke(performance.now() - begunMs, brought);
       try {
         const again = await this.#attachAgain(pauseMs);
         if (again === undefined || !this.#goOn(again)) {
@@ -210,14 +214,22 @@ export class LastingView {
    * A view broke: the first is replaced at once, and so is one that lasted. A sandbox that answers each attach and breaks it
    * is asked ever less often. @returns the pause before the next.
    */
-  #broke(afterMs: number, broughtOutput: boolean): number {
+  #broke(afterMs: number, brought: boolean): number {
     const pauseMs = this.#pauseMs;
     const lasted = afterMs >= lastedMs;
-    if (lasted || broughtOutput) this.#usefulUntilMs = performance.now();
+    if (lasted || brought) this.#usefulUntilMs = performance.now();
     if (lasted) this.#pauseMs = 0;
-    else if (broughtOutput) this.#pauseMs = shortPauseMs;
+    else if (brought) this.#pauseMs = shortPauseMs;
     else this.#pauseMs = Math.min(Math.max(pauseMs * 2, shortPauseMs), longestPauseMs);
-    return lasted || broughtOutput ? Math.min(pauseMs, this.#pauseMs) : pauseMs;
+    return lasted || brought ? Math.min(pauseMs, this.#pauseMs) : pauseMs;
+  }
+
+  /** @returns whether more of the input has arrived than when a view broke last. */
+  #inputGrew(): boolean {
+    const taken = this.#inputTaken ?? 0;
+    const grew = taken > this.#inputTakenBefore;
+    if (grew) this.#inputTakenBefore = taken;
+    return grew;
   }
 
   async #attachAgain(firstPauseMs: number): Promise<AttachedView | undefined> {
