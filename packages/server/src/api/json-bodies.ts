@@ -53,6 +53,11 @@ export class JsonBodies {
 
   /** @param done gets what was sent, undefined for an empty body, or why it is refused. */
   read(request: FastifyRequest, payload: Readable, done: Done): void {
+    // What no route takes is refused as such, whatever its body is.
+    if (request.is404) {
+      done(null, undefined);
+      return;
+    }
     const limit = request.routeOptions.bodyLimit ?? usualBodyBytes;
     const length = Number(request.headers["content-length"]);
     const refused = length > limit ? tooLarge(request) : encodingRefusal(request);

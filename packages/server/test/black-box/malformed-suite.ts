@@ -189,6 +189,15 @@ export function malformedSuite(on: Subject): void {
   });
 
   test.each([
+    ["POST", "/api/v1/sandboxes/sb-1/exec/stream", 404, "not_found"],
+    ["POST", "/api/v1/health", 405, "method_not_allowed"],
+  ])("%s %s is refused as such, however long its body is", async (method, path, status, code) => {
+    const body = JSON.stringify({ command: "x".repeat(3 * 1_048_576) });
+    const refused = await on.client.call(method, path, body);
+    expect([refused.status, refused.json.code]).toEqual([status, code]);
+  });
+
+  test.each([
     "/api/v1/sandboxes/%zz",
     "/%",
     "//",
