@@ -2,11 +2,11 @@ import { type Static, Type } from "typebox";
 import { ErrorBody } from "./errors.ts";
 import {
   ArgumentText,
-  base64When,
   CommandText,
   Duration,
   Env,
   GivenDuration,
+  inputWritten,
   OptionalDuration,
   Signal,
   stdinEncoded,
@@ -325,7 +325,7 @@ export const StdinRequest = Type.Object(
       }),
     ),
   },
-  { $id: "StdinRequest", additionalProperties: false, ...base64When("data") },
+  { $id: "StdinRequest", additionalProperties: false, ...inputWritten },
 );
 export type StdinRequest = Static<typeof StdinRequest>;
 export const StdinResponse = Type.Object(

@@ -49,11 +49,20 @@ export const KeyRequest = Type.Object(
     ttl: Type.Optional(
       Type.String({
         ...GivenDuration,
-        description: "How long it is accepted, 1s or more. Left out: until it is revoked.",
+        description: "How long it is accepted. Left out: until it is revoked.",
       }),
     ),
   },
-  { $id: "KeyRequest", additionalProperties: false },
+  {
+    $id: "KeyRequest",
+    additionalProperties: false,
+    "x-rule": "core",
+    // Administration is about all owners.
+    anyOf: [
+      { properties: { owner_id: false } },
+      { required: ["owner_id"], properties: { scopes: { items: { enum: ["read", "write"] } } } },
+    ],
+  },
 );
 export type KeyRequest = Static<typeof KeyRequest>;
 

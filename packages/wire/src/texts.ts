@@ -169,6 +169,15 @@ export const base64When = (field: string) => ({
   ],
 });
 
+/** For input: `data` is base64 when `encoding` says so, and an `offset` is of an `input` with a name. */
+export const inputWritten = {
+  ...ruledByCore,
+  anyOf: base64When("data").anyOf.flatMap(({ required = [], properties }) => [
+    { required: [...required], properties: { ...properties, offset: false } },
+    { required: [...required, "input"], properties },
+  ]),
+};
+
 /** For a command: `stdin_encoding` is of a `stdin` that is a text. */
 export const stdinEncoded = {
   ...ruledByCore,

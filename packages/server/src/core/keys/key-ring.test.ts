@@ -95,7 +95,6 @@ test.each([
   [{ name: "a", ownerId: " " }, /owner_id is empty/],
   [{ name: "a", scopes: [] }, /scopes is empty/],
   [{ name: "a", ownerId: "acme", scopes: ["admin" as const] }, /cannot administer/],
-  [{ name: "a", ttlMs: 1 }, /at least 1s/],
 ])("%j is refused, and nothing is made", async (input, message) => {
   const { ring, store } = await open({ keys: [entry("taken", "k")] });
   await expect(ring.create(input)).rejects.toThrow(message);

@@ -172,7 +172,6 @@ export class KeyRing implements AsyncDisposable {
       throw new BadRequest(
         `a key bound to an owner cannot administer; leave out owner_id, or the scope admin`,
       );
-    if (ttlMs !== undefined && ttlMs < 1_000) throw new BadRequest("ttl must be at least 1s");
     if (this.#stored.size >= mostKeys)
       throw new ResourceLimit(`this service keeps ${mostKeys} keys; revoke one that is not used`);
     const createdAt = this.#clock.now();
