@@ -130,11 +130,19 @@ export interface ExecOperations {
   startDetached(spec: ExecSpec, options: CallOptions): Promise<{ pid: number }>;
   /**
    * @param from offset of the first byte wanted; before what is kept: the oldest byte kept.
-   * @param input name of the view's input; views that had the same name before have no input from now on. @throws NotFound.
+   * @param input name of the view's input; views that had the same name before have no input from now on.
+   * @param again it goes on with a view that broke, or with a start whose answer is missing: the bound on those who follow
+   * commands at one sandbox does not count it. @throws NotFound; Unavailable when too many follow commands there.
    */
   attach(
     execId: ExecId,
-    options: CallOptions & { from: number; follow: boolean; lossless: boolean; input?: string },
+    options: CallOptions & {
+      from: number;
+      follow: boolean;
+      lossless: boolean;
+      input?: string;
+      again?: boolean;
+    },
   ): Promise<ExecView & { info: ExecInfo }>;
   get(execId: ExecId, options: CallOptions): Promise<ExecInfo>;
   list(options: CallOptions): Promise<ExecInfo[]>;

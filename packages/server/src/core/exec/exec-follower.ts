@@ -78,8 +78,8 @@ export class ExecFollower {
       ...(until === undefined ? {} : { until }),
       attach: (next, attempt) => {
         const named = input !== undefined && lasting.hasInput ? { input } : {};
-        const again = { from: next, follow: true, lossless, signal: attempt, ...named };
-        return target.operations.execs.attach(execId, again);
+        const reading = { from: next, follow: true, lossless, again: true, signal: attempt, ...named };
+        return target.operations.execs.attach(execId, reading);
       },
       sandboxRuns: () => until === undefined && this.#tracker.follows(target.row.id),
     });

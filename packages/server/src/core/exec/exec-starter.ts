@@ -126,6 +126,7 @@ export class ExecStarter {
               from: 0,
               follow: true,
               lossless: true,
+              again: true,
               ...(input === undefined ? {} : { input }),
             };
             return execs.attach(spec.execId, { ...whole, signal: deadline.signal });

@@ -189,6 +189,25 @@ it("a start that was heard on a connection that broke is found when it is sent a
   expect(agent.requests.at(-1)).toMatchObject({ op: "exec.attach", from: 0, follow: true, lossless: true });
 });
 
+it("as many as may follow commands keep neither starts, nor one-shot output, nor who goes on after a break waiting", async () => {
+  const record = { exec_id: execId, pid: 7, command: "true", args: [], tty: false, started_at: 1 };
+  await using agent = await fakeAgent((_request, connection) =>
+    connection.frame(frameKinds.reply, { ...record, detached: true, output_bytes: 0, first_offset: 0 }),
+  );
+  await using client = clientOf(agent);
+  const { signal } = new AbortController();
+  const attach = { from: 0, follow: true, lossless: false, signal };
+  await Promise.all(Array.from({ length: 768 }, () => client.execs.attach(execId, attach)));
+  const left = new AbortController();
+  const waits = client.execs.attach(execId, { ...attach, signal: left.signal });
+  await client.execs.attach(execId, { ...attach, again: true });
+  await client.execs.attach(execId, { ...attach, follow: false });
+  await client.execs.start(spec, { signal });
+  expect(agent.requests).toHaveLength(768 + 3);
+  left.abort(new Error("left"));
+  await expect(waits).rejects.toThrow("left");
+});
+
 it("a start goes on when fresh connections are cut under it too, and says so when they always are", async () => {
   let cuts = 2;
   await using agent = await fakeAgent((request, connection) => {

@@ -183,6 +183,49 @@ it("those who follow commands keep nobody waiting", async () => {
   for (const view of views) await view[Symbol.asyncDispose]();
 });
 
+/** Begins and waits for what was answered. */
+async function opened(channel: AgentChannel, count: number, options: { follower: boolean }) {
+  const follows = Array.from({ length: count }, () => new ExecFollow({ name: "sb", ...options }));
+  for (const follow of follows) channel.begin({ op: "exec.attach" }, follow, signal);
+  await Promise.all(follows.map((follow) => follow.reply));
+  return follows;
+}
+
+it("many who follow commands leave room for starts; who gets no place in time is refused, and may come again", async () => {
+  vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] });
+  try {
+    await using slow = await slowAgent();
+    const { agent, channel } = slow;
+    const followers = await opened(channel, 768, { follower: true });
+    const wait = (follower: boolean) => {
+      const follow = new ExecFollow({ name: "sb", follower });
+      channel.begin({ op: "exec.attach" }, follow, signal);
+      return outcome(follow.reply);
+    };
+    const early = wait(true);
+    vi.advanceTimersByTime(10_000);
+    expect(await early).toMatch(/sandbox sb-busy is busy: 768 readers .* within 10000 ms; try again 1$/);
+    const waiting = [wait(true), wait(true)];
+    const others = await opened(channel, 128, { follower: false });
+    waiting.push(wait(false));
+    expect(agent.requests).toHaveLength(896);
+    vi.advanceTimersByTime(9_999);
+    // The first in the line has a place in time.
+    await followers[0]?.dispose();
+    expect(await waiting.pop()).toBe("answered");
+    vi.advanceTimersByTime(1);
+    for (const told of await Promise.all(waiting))
+      expect(told).toMatch(/sandbox sb-busy is busy: 896 operations .* within 10000 ms; try again 1$/);
+    waiting.push(wait(false));
+    vi.advanceTimersByTime(10_000);
+    expect(await waiting.at(-1)).toMatch(/sandbox sb-busy is busy: 896 operations .*; try again 1$/);
+    for (const follow of [...others, ...followers.slice(1, 3)]) await follow.dispose();
+    expect(await Promise.all([wait(true), wait(false)])).toEqual(["answered", "answered"]);
+  } finally {
+    vi.useRealTimers();
+  }
+});
+
 it("closing the channel ends what waits for a place as well", async () => {
   await using slow = await slowAgent();
   const calls = Array.from({ length: 100 }, () => outcome(slow.channel.call(info, { signal })));

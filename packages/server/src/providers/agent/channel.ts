@@ -20,6 +20,10 @@ export type AgentAsk = AgentRequest | ((features: AgentFeatures) => AgentRequest
  */
 const mostShort = 64;
 const mostLasting = 896;
+/** Of those that last, the ones that only follow: the other places are for starts of commands, one-shot output and files. */
+const mostFollowers = 768;
+/** A place that lasts may be held for ever. */
+const longestLastingWaitMs = 10_000;
 /** Of either kind, those that wait for a place. */
 const longestLine = 1_024;
 /** What only the service asks for, a few at a time: none of it waits behind what others ask for. */
@@ -87,7 +91,13 @@ export class AgentChannel {
     this.#hello = encodeHello(options.token);
     const what = `sandbox ${options.name}`;
     this.#short = new Places({ what, most: mostShort, longestLine });
-    this.#lasting = new Places({ what, most: mostLasting, longestLine });
+    this.#lasting = new Places({
+      what,
+      most: mostLasting,
+      mostFollowers,
+      longestLine,
+      longestWaitMs: longestLastingWaitMs,
+    });
   }
 
   /** Sends a request whose whole answer is one reply. @returns that reply. */

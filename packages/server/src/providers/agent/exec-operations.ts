@@ -109,7 +109,13 @@ export class AgentExecs implements ExecOperations {
       } catch (error) {
         if (!((again || follow.sentAgain) && error instanceof Conflict)) throw error;
         const { input } = spec;
-        const attach = { from: 0, follow: true, lossless: true, ...(input === undefined ? {} : { input }) };
+        const attach = {
+          from: 0,
+          follow: true,
+          lossless: true,
+          again: true,
+          ...(input === undefined ? {} : { input }),
+        };
         const view = await this.attach(spec.execId, { ...options, ...attach });
         if (isStartOf(spec, view.info)) return view;
         await view[Symbol.asyncDispose]();
@@ -135,9 +141,16 @@ export class AgentExecs implements ExecOperations {
 
   async attach(
     execId: ExecId,
-    options: CallOptions & { from: number; follow: boolean; lossless: boolean; input?: string },
+    options: CallOptions & {
+      from: number;
+      follow: boolean;
+      lossless: boolean;
+      input?: string;
+      again?: boolean;
+    },
   ): Promise<ExecView & { info: ExecInfo }> {
-    const follow = new ExecFollow({ name: this.#name });
+    const follower = options.follow && options.again !== true;
+    const follow = new ExecFollow({ name: this.#name, follower });
     const { from, lossless, input } = options;
     const request = { op: "exec.attach", exec_id: execId, from, follow: options.follow, lossless };
     let counted = false;

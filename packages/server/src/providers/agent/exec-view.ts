@@ -25,6 +25,7 @@ const eventCostBytes = 128;
  */
 export class ExecFollow extends Operation {
   override readonly lasting = true;
+  override readonly follower: boolean;
   readonly #reply = Promise.withResolvers<unknown>();
   readonly #events: PushIterator<ExecEvent>;
   readonly #name: string;
@@ -53,9 +54,10 @@ export class ExecFollow extends Operation {
   #acked = 0;
   #ackAtRest = false;
 
-  constructor(options: { name: string }) {
+  constructor(options: { name: string; follower?: boolean }) {
     super();
     this.#name = options.name;
+    this.follower = options.follower ?? false;
     this.#events = new PushIterator<ExecEvent>({
       onNext: () => this.#handedOn(),
       onTake: (event) => this.#take(event),

@@ -16,6 +16,8 @@ export abstract class Operation {
    * agent that does not keep up, and what is answered at once does not wait for them.
    */
   readonly lasting: boolean = false;
+  /** Whether it lasts because somebody follows a command that goes on without him: starts and files do not wait behind many such. */
+  readonly follower: boolean = false;
   /** The request was sent again, after a connection on which the agent may have taken it already. */
   sentAgain = false;
   protected connection: AgentConnection | null = null;

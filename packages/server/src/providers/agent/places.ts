@@ -1,51 +1,93 @@
 import { Unavailable } from "../../ports/errors.ts";
 import type { Operation } from "./operation.ts";
 
+/** Those who wait, in their order; what is called for one when there is a place. */
+type Line = Map<Operation, () => void>;
+
 /**
- * Bounds how many operations are under way at one agent. Those above wait in their order, as many as the line holds; the
- * rest are refused. An operation leaves, from its place or out of the line, when it is over.
+ * Bounds how many operations are under way at one agent, and of these the followers. Those above wait in their order, as
+ * many as the line of their kind holds and as long as they may; the rest are refused. An operation leaves, from its place or
+ * out of the line, when it is over.
  */
 export class Places {
   readonly #what: string;
   readonly #most: number;
+  readonly #mostFollowers: number;
   readonly #longestLine: number;
-  readonly #line = new Map<Operation, () => void>();
+  readonly #longestWaitMs: number | undefined;
+  readonly #line: Line = new Map();
+  readonly #followerLine: Line = new Map();
   #taken = 0;
+  #followers = 0;
   #filling = false;
 
-  /** @param options.what is told to who is refused. */
-  constructor(options: { what: string; most: number; longestLine: number }) {
+  /** @param options.what is told to who is refused. @param options.longestWaitMs for ever unless given. */
+  constructor(options: {
+    what: string;
+    most: number;
+    mostFollowers?: number;
+    longestLine: number;
+    longestWaitMs?: number;
+  }) {
     this.#what = options.what;
     this.#most = options.most;
+    this.#mostFollowers = options.mostFollowers ?? options.most;
     this.#longestLine = options.longestLine;
+    this.#longestWaitMs = options.longestWaitMs;
   }
 
   /** Calls `begin` when there is a place, at once or later; an operation that is refused fails with Unavailable. */
   enter(operation: Operation, begin: () => void, options: { refusable: boolean }): void {
-    if (this.#taken < this.#most && this.#line.size === 0) {
+    const { follower } = operation;
+    const line = follower ? this.#followerLine : this.#line;
+    if (this.#hasPlace(follower) && this.#line.size === 0 && line.size === 0) {
       this.#take(operation, begin);
-    } else if (options.refusable && this.#line.size >= this.#longestLine) {
-      operation.fail(
-        new Unavailable(
-          `${this.#what} is busy: ${this.#most} operations are under way and ${this.#longestLine} wait; try again`,
-          { retryAfterS: 1 },
-        ),
-      );
+    } else if (options.refusable && line.size >= this.#longestLine) {
+      operation.fail(this.#busy(follower, `${this.#longestLine} wait`));
     } else {
-      this.#line.set(operation, begin);
-      operation.whenOver(() => this.#line.delete(operation));
+      this.#wait(operation, begin, line);
     }
   }
 
   /** Fails those that wait. */
   close(error: () => Error): void {
-    for (const operation of [...this.#line.keys()]) operation.fail(error());
+    for (const line of [this.#line, this.#followerLine])
+      for (const operation of [...line.keys()]) operation.fail(error());
+  }
+
+  #hasPlace(follower: boolean): boolean {
+    return this.#taken < this.#most && !(follower && this.#followers >= this.#mostFollowers);
+  }
+
+  #wait(operation: Operation, begin: () => void, line: Line): void {
+    const longestMs = this.#longestWaitMs;
+    const refuse = () =>
+      operation.fail(this.#busy(operation.follower, `none was free within ${longestMs} ms`));
+    const timer = longestMs === undefined ? undefined : setTimeout(refuse, longestMs).unref();
+    line.set(operation, () => {
+      clearTimeout(timer);
+      begin();
+    });
+    operation.whenOver(() => {
+      clearTimeout(timer);
+      line.delete(operation);
+    });
+  }
+
+  #busy(follower: boolean, why: string): Unavailable {
+    const underWay =
+      follower && this.#followers >= this.#mostFollowers
+        ? `${this.#mostFollowers} readers follow commands there`
+        : `${this.#most} operations are under way`;
+    return new Unavailable(`${this.#what} is busy: ${underWay} and ${why}; try again`, { retryAfterS: 1 });
   }
 
   #take(operation: Operation, begin: () => void): void {
     this.#taken += 1;
+    if (operation.follower) this.#followers += 1;
     operation.whenOver(() => {
       this.#taken -= 1;
+      if (operation.follower) this.#followers -= 1;
       this.#fill();
     });
     begin();
@@ -56,14 +98,18 @@ export class Places {
     if (this.#filling) return;
     this.#filling = true;
     try {
-      while (this.#taken < this.#most) {
-        const [next] = this.#line;
-        if (next === undefined) return;
-        this.#line.delete(next[0]);
-        this.#take(...next);
-      }
+      while (this.#fillOne(this.#line, false) || this.#fillOne(this.#followerLine, true));
     } finally {
       this.#filling = false;
     }
+  }
+
+  /** @returns whether the first of the line got a place. */
+  #fillOne(line: Line, follower: boolean): boolean {
+    const [next] = line;
+    if (next === undefined || !this.#hasPlace(follower)) return false;
+    line.delete(next[0]);
+    this.#take(...next);
+    return true;
   }
 }
