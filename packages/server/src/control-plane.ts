@@ -149,6 +149,8 @@ export async function openControlPlane(options: {
       refusals: {
         tooLarge: (bytes) => `the body would take more than ${bytes} bytes; upload contents raw`,
         full: "bodies that others send fill the memory there is for them; try again, or upload contents raw",
+        shareFull:
+          "bodies that you send fill your share of the memory there is for them; try again, or upload contents raw",
       },
     }),
     events,

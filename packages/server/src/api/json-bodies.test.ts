@@ -8,6 +8,7 @@ import { settle } from "../core/testing/fake-clock.ts";
 import { systemClock } from "../platform/system-clock.ts";
 import { DomainError } from "../ports/errors.ts";
 import { JsonBodies } from "./json-bodies.ts";
+import { takeBody } from "./take-body.ts";
 
 const mib = 1_048_576;
 
@@ -39,7 +40,7 @@ function setUp(options: { bodyLimit?: number } = {}) {
       error === null ? ended.resolve(body) : ended.reject(error),
     );
     ended.promise.catch(() => undefined);
-    return { payload, ended: ended.promise, answered: () => void response.emit("close") };
+    return { request, payload, ended: ended.promise, answered: () => void response.emit("close") };
   };
   return { budget, send };
 }
@@ -58,6 +59,21 @@ test("a body keeps its part of the memory until its request is answered", async 
   payload.end(bytes);
   expect(await ended).toEqual(JSON.parse(bytes.toString()));
   expect([budget.heldBytes, vi.getTimerCount()]).toEqual([2 * bytes.length, 0]);
+  answered();
+  expect(budget.heldBytes).toBe(0);
+});
+
+test("a body that is taken keeps what is made of it alone", async () => {
+  const { budget, send } = setUp();
+  const { request, payload, ended, answered } = send();
+  payload.end(text(mib));
+  const body = (await ended) as { a: string };
+  const taken = takeBody(Object.assign(request, { body }), {
+    make: ({ a }) => a.slice(0, mib / 2),
+    uses: (made) => made.length,
+  });
+  expect(taken).toHaveLength(mib / 2);
+  expect([budget.heldBytes, request.body]).toEqual([mib / 2, undefined]);
   answered();
   expect(budget.heldBytes).toBe(0);
 });
@@ -81,6 +97,7 @@ test("bodies beyond a caller's share wait unread, then are refused; other caller
   const second = send({ "content-length": length });
   const third = send({ "content-length": length });
   const other = send({ "content-length": length }, "192.0.2.2");
+  const stranger = send({ "content-length": length }, "192.0.2.3");
   second.payload.write(Buffer.alloc(mib, "1"));
   await settle();
   expect(budget.heldBytes).toBe(16 * mib);
@@ -95,7 +112,8 @@ test("bodies beyond a caller's share wait unread, then are refused; other caller
   await settle();
   expect([second.payload.isPaused(), third.payload.isPaused()]).toEqual([false, true]);
   await advance(10_000);
-  expect(await refusal(third.ended)).toBe("unavailable");
+  await expect(third.ended).rejects.toThrow(/^answers that you are taking fill your share of the memory/);
+  await expect(stranger.ended).rejects.toThrow(/^answers that others are taking fill the memory/);
   expect(budget.heldBytes).toBe(16 * mib);
 });
 

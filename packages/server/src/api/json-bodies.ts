@@ -14,13 +14,15 @@ declare module "fastify" {
   interface FastifyRequest {
     /** What answers it; the memory of its body is given back when that closes. */
     response: ServerResponse | null;
+    /** What is held for its body, until then; it shrinks when less is used. */
+    bodyMemory: Answer | null;
   }
 }
 
 /** Each piece of so many bytes, and the last one, has so long to arrive. */
 const pieceBytes = 1_048_576;
 const piecePatienceMs = 30_000;
-/** A body is there as it came and as what was read of it. */
+/** A body is there as it came and as what was read of it, then as that and as what is made of it. */
 const bodyCopies = 2;
 /** A larger body is decoded and parsed in turns of their own. */
 const oneTurnBytes = 1_048_576;
@@ -29,8 +31,8 @@ type Done = (error: Error | null, body?: unknown) => void;
 
 /**
  * Reads JSON bodies within one budget of memory, in which callers have shares. A body takes its part when its length is
- * told, or else as it comes, and is not read while it waits for it; it keeps its part until its request is answered. One
- * that comes too slowly is refused, so that nobody keeps memory by sending nothing.
+ * told, or else as it comes, and is not read while it waits for it; it keeps its part until its request is answered, or
+ * what it is for lets go of it. One that comes too slowly is refused, so that nobody keeps memory by sending nothing.
  */
 export class JsonBodies {
   readonly #budget: AnswerBudget;
@@ -41,6 +43,7 @@ export class JsonBodies {
 
   attach(app: RouteApp): void {
     app.decorateRequest("response", null);
+    app.decorateRequest("bodyMemory", null);
     app.addHook("preParsing", (request, reply, payload, done) => {
       request.response = reply.raw;
       done(null, payload);
@@ -100,6 +103,7 @@ class Reading {
       if (response === null || response.closed) release();
       else response.once("close", release);
     }, shareOf(options.request));
+    options.request.bodyMemory = this.#memory;
   }
 
   /** @param length not a number when it is not told. */

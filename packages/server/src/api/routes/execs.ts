@@ -13,10 +13,13 @@ import {
   StdinResponse,
   statusBody,
 } from "@alcove/wire";
+import type { FastifyRequest } from "fastify";
 import { Type } from "typebox";
 import type { AnswerBudget } from "../../core/answers/answer-budget.ts";
 import { ExecTimedOut } from "../../core/exec/buffered-exec.ts";
+import type { ExecInput } from "../../core/exec/exec-input.ts";
 import type { ExecService } from "../../core/exec/exec-service.ts";
+import { WholeInput } from "../../core/exec/whole-input.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { BadRequest, TimedOut } from "../../ports/errors.ts";
 import { answered } from "../answers.ts";
@@ -25,6 +28,7 @@ import { decodeContent, defined } from "../parse.ts";
 import { presentExec, presentOutcome } from "../present.ts";
 import { sendJson } from "../send-json.ts";
 import { sendExecStream } from "../streams/ndjson.ts";
+import { takeBody } from "../take-body.ts";
 import { execInput, stdinOf } from "./exec-input.ts";
 import { ExecParams, emptyBody, type RouteApp, SandboxParams, ServerTiming } from "./route-app.ts";
 
@@ -43,6 +47,24 @@ const ndjson = { "application/x-ndjson": { schema: { $ref: "#/components/schemas
 function withOutcome(error: unknown): never {
   if (!(error instanceof ExecTimedOut)) throw error;
   throw new TimedOut(error.message, { details: presentOutcome(error.outcome) });
+}
+
+/** A command may run for long: of its body its input is held alone, until it has that. */
+function takeExec(request: Pick<FastifyRequest, "bodyMemory"> & { body: ExecRequest }) {
+  return takeBody(request, {
+    make: ({ stream, encoding, stdin, stdin_encoding, ...command }) => {
+      const input = execInput(command);
+      const bytes = stdinOf(defined({ stdin, stdin_encoding }));
+      const onTaken = () => request.bodyMemory?.shrink(memoryOf(input));
+      return { stream, encoding, input, whole: bytes && new WholeInput(bytes, onTaken) };
+    },
+    uses: ({ input, whole }) => memoryOf(input) + (whole?.length ?? 0),
+  });
+}
+
+/** About what a command takes, without its input. */
+function memoryOf(input: ExecInput): number {
+  return 2 * JSON.stringify(input).length;
 }
 
 /** Run commands, and find them again. docs/api/exec.md. */
@@ -72,14 +94,12 @@ export function execRoutes(
       },
     },
     handler: async (request, reply) => {
-      const { stream, encoding, stdin, stdin_encoding, ...command } = request.body;
-      const input = execInput(command);
-      const stdinBytes = stdinOf(defined({ stdin, stdin_encoding }));
+      const { stream, encoding, input, whole } = takeExec(request);
       if (stream === true) {
         const signal = reply.endlessSignal;
         const startedMs = performance.now();
         const follow = await execs.stream(request.params.id, input, {
-          stdin: stdinBytes ?? false,
+          stdin: whole ?? false,
           signal,
         });
         const headers = { "server-timing": `start;dur=${(performance.now() - startedMs).toFixed(2)}` };
@@ -89,7 +109,7 @@ export function execRoutes(
       const timing = new ServerTiming();
       const outcome = await answered(reply, answers, (answer) =>
         execs.run(request.params.id, input, {
-          ...defined({ stdin: stdinBytes, encoding }),
+          ...defined({ stdin: whole, encoding }),
           signal: reply.briefSignal,
           answer,
           onStage: timing.onStage,
@@ -194,10 +214,14 @@ export function execRoutes(
     preValidation: emptyBody,
     handler: async (request, reply) => {
       const { id, execId } = request.params;
-      const { data = "", encoding, close = false, input, offset } = request.body;
-      if (offset !== undefined && input === undefined)
-        throw new BadRequest("offset is of an input with a name, and input gives none");
-      const bytes = decodeContent("data", data, encoding);
+      const { bytes, close, input, offset } = takeBody(request, {
+        make: ({ data = "", encoding, close = false, input, offset }) => {
+          if (offset !== undefined && input === undefined)
+            throw new BadRequest("offset is of an input with a name, and input gives none");
+          return { bytes: decodeContent("data", data, encoding), close, input, offset };
+        },
+        uses: (made) => made.bytes.length,
+      });
       const { taken } = await execs.writeStdin(id, execId, bytes, {
         close,
         signal: reply.callerSignal,

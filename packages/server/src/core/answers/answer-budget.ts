@@ -28,12 +28,16 @@ interface Waiter {
 /** What is said of something that does not fit. */
 export interface BudgetRefusals {
   tooLarge: (shareBytes: number) => string;
+  /** When others have what is missing, and when the owner's own share is taken. */
   full: string;
+  shareFull: string;
 }
 
 const ofAnswers: BudgetRefusals = {
   tooLarge: (bytes) => `the answer would take more than ${bytes} bytes; ask for a part of it`,
   full: "answers that others are taking fill the memory there is for them; try again, ask for less, or use a stream",
+  shareFull:
+    "answers that you are taking fill your share of the memory there is for them; try again, ask for less, or use a stream",
 };
 
 /**
@@ -84,8 +88,8 @@ export class AnswerBudget {
   /** @returns whether there was room. */
   take(holding: Holding, bytes: number): boolean {
     const more = bytes - holding.bytes;
+    if (this.#heldBytes + more > this.#totalBytes || !this.#shareHas(holding, more)) return false;
     const held = this.#held.get(holding.owner) ?? 0;
-    if (this.#heldBytes + more > this.#totalBytes || held + more > this.#shareBytes) return false;
     this.#heldBytes += more;
     this.#held.set(holding.owner, held + more);
     holding.bytes = bytes;
@@ -105,6 +109,10 @@ export class AnswerBudget {
       this.#waiters.delete(waiter);
       waiter.grant();
     }
+  }
+
+  #shareHas(holding: Holding, more: number): boolean {
+    return (this.#held.get(holding.owner) ?? 0) + more <= this.#shareBytes;
   }
 
   /** @throws TooLarge for an answer that no share could hold. */
@@ -134,7 +142,9 @@ export class AnswerBudget {
     };
     const timer = this.#clock.setTimer(this.#waitMs, () => {
       end();
-      reject(new Unavailable(this.#refusals.full, { retryAfterS: 1 }));
+      const { full, shareFull } = this.#refusals;
+      const fits = this.#shareHas(holding, bytes - holding.bytes);
+      reject(new Unavailable(fits ? full : shareFull, { retryAfterS: 1 }));
     });
     signal.addEventListener("abort", onAbort, { once: true });
     this.#waiters.add(waiter);

@@ -12,6 +12,7 @@ import type { ExecTarget } from "./exec-target.ts";
 import { type CommandDetails, lostWithSandbox } from "./lost-with-sandbox.ts";
 import { OutputCollector } from "./output-collector.ts";
 import type { RunningSandboxes } from "./running-sandboxes.ts";
+import type { WholeInput } from "./whole-input.ts";
 import type { WrittenOutput } from "./written-output.ts";
 
 /** How long after its own deadline a buffered command may stay silent before its sandbox counts as ill. */
@@ -41,7 +42,7 @@ export class ExecTimedOut extends TimedOut {
 
 export type BufferedOptions = CallOptions & {
   /** All of the command's standard input. */
-  stdin?: Uint8Array;
+  stdin?: WholeInput;
   encoding?: OutputEncoding;
   answer?: Answer;
   onStage?: (stage: string, durationMs: number) => void;

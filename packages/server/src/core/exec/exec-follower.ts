@@ -7,6 +7,7 @@ import type { ExecEvent, ExecExit, ExecView } from "../../ports/sandbox-operatio
 import type { ExecTarget } from "./exec-target.ts";
 import type { ExecReader, ExecTracker } from "./exec-tracker.ts";
 import { type FollowedEvent, LastingView } from "./lasting-view.ts";
+import type { WholeInput } from "./whole-input.ts";
 import type { WholeInputs } from "./whole-inputs.ts";
 
 /** A command that is followed. Iterate `events` once; `close` ends the reading, never the command itself. */
@@ -66,7 +67,7 @@ export class ExecFollower {
       lossless: boolean;
       until?: number;
       input?: string | undefined;
-      stdin?: Uint8Array | undefined;
+      stdin?: WholeInput | undefined;
     },
   ): ExecFollow {
     const { view, reader, signal, from, lossless, until, input, stdin } = reading;
@@ -96,7 +97,10 @@ export class ExecFollower {
       stdin === undefined || input === undefined
         ? undefined
         : this.#wholeInputs.begin(target, { execId, input, data: stdin });
-    if (stdin !== undefined) void this.#feed(lasting, stdin, execId);
+    if (stdin !== undefined) {
+      lasting.watchInput((taken) => stdin.arrived(taken));
+      void this.#feed(lasting, stdin, execId);
+    }
     const onAbort = () => void closeView();
     if (signal.aborted) onAbort();
     else signal.addEventListener("abort", onAbort, { once: true });
@@ -128,9 +132,9 @@ export class ExecFollower {
   }
 
   /** Gives a command all of its input while its output is read; one that ends without having read it all is fine. */
-  async #feed(view: LastingView, stdin: Uint8Array, execId: ExecId): Promise<void> {
+  async #feed(view: LastingView, stdin: WholeInput, execId: ExecId): Promise<void> {
     try {
-      if (stdin.length > 0) await view.writeStdin(stdin);
+      if (stdin.length > 0) await view.writeStdin(stdin.missing);
       await view.closeStdin();
     } catch (error) {
       this.#logger.debug({ exec_id: execId, err: error }, "standard input was not taken");

@@ -15,6 +15,7 @@ import { OverBreaks } from "./over-breaks.ts";
 import type { RunningSandboxes } from "./running-sandboxes.ts";
 import { parseSignal } from "./signals.ts";
 import { type StdinOptions, StdinWriter } from "./stdin-writer.ts";
+import type { WholeInput } from "./whole-input.ts";
 import { WholeInputs } from "./whole-inputs.ts";
 
 /** A sandbox tells its commands in one answer or a few. */
@@ -104,7 +105,7 @@ export class ExecService implements Disposable {
     sandboxId: string,
     input: ExecInput,
     options: CallOptions & {
-      stdin: boolean | Uint8Array;
+      stdin: boolean | WholeInput;
       /** Name of the input, so that `output` can go on with it. */
       input?: string;
     },

@@ -5,6 +5,7 @@ import type { ExecId } from "../../ports/ids.ts";
 import type { ExecTarget } from "./exec-target.ts";
 import type { ExecTracker } from "./exec-tracker.ts";
 import type { OverBreaks } from "./over-breaks.ts";
+import type { WholeInput } from "./whole-input.ts";
 
 const firstPauseMs = 200;
 const longestPauseMs = 5_000;
@@ -47,7 +48,7 @@ export class WholeInputs implements Disposable {
   /** @returns to be called when the reader of this command leaves: from then on this gives it what is missing of its input. */
   begin(
     target: ExecTarget,
-    whole: { execId: ExecId; input: string; data: Uint8Array },
+    whole: { execId: ExecId; input: string; data: WholeInput },
   ): (left: InputLeft) => void {
     this.#under.add(whole);
     return ({ exited, taken }) => {
@@ -71,18 +72,18 @@ export class WholeInputs implements Disposable {
 
   async #handOver(
     target: ExecTarget,
-    { execId, input, data }: { execId: ExecId; input: string; data: Uint8Array },
+    { execId, input, data }: { execId: ExecId; input: string; data: WholeInput },
     taken: number | undefined,
   ): Promise<void> {
     const { signal } = this.#closing;
     // Its end may be missing alone.
-    const missing = taken === data.length ? new Uint8Array() : data;
+    data.arrived(taken);
     const options = { close: true, signal, input, again: true };
     let pauseMs = firstPauseMs;
     while (!signal.aborted && this.#tracker.knows(target.row.id, execId)) {
       try {
         await this.#overBreaks.perform(target, { signal }, (execs) =>
-          execs.writeStdin(execId, missing, options),
+          execs.writeStdin(execId, data.missing, options),
         );
         break;
       } catch (error) {
