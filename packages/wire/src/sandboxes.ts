@@ -33,7 +33,8 @@ export type NetworkMode = (typeof networkModes)[number];
 
 const Metadata = Type.Record(Type.String({ maxLength: 256 }), Type.String({ maxLength: 16_384 }), {
   description: `Labels: at most ${mostMetadataBytes} bytes as JSON, and together with env at most ${mostLabelAndEnvBytes}.`,
-  propertyNames: { maxLength: 256 },
+  // No name of a body poses as a prototype.
+  propertyNames: { "x-rule": "core", pattern: "^(?!__proto__$)", maxLength: 256 },
   maxProperties: 256,
 });
 

@@ -137,7 +137,7 @@ export const CommandText = Type.String({
 /** Environment variables. A name holds no `=` and no NUL, a value no NUL. */
 export const Env = Type.Record(Type.String({ minLength: 1, maxLength: 4_096 }), ArgumentText, {
   description: "Environment variables. A name holds no `=` and no NUL, a value no NUL.",
-  propertyNames: { ...ruledByCore, pattern: String.raw`^[^=\u0000]+$`, maxLength: 4_096 },
+  propertyNames: { ...ruledByCore, pattern: String.raw`^(?!__proto__$)[^=\u0000]+$`, maxLength: 4_096 },
   maxProperties: 4_096,
   examples: [{ LANG: "C.UTF-8" }],
 });
