@@ -13,6 +13,8 @@ interface Held {
 }
 interface Waiter extends Held {
   open: boolean;
+  /** In which turn of the event loop it came. */
+  readonly turn: number;
   readonly leaving: AbortController;
 }
 
@@ -39,6 +41,7 @@ class World {
   ]);
   readonly held: Waiter[] = [];
   readonly waiters: Waiter[] = [];
+  turn = 0;
   readonly #turns: number;
   readonly queue = new SpawnQueue({
     clock: this.clock,
@@ -53,7 +56,14 @@ class World {
   }
 
   spawn(ownerId: string, memoryMb: number, vcpus: number): void {
-    const waiter: Waiter = { ownerId, memoryMb, vcpus, open: true, leaving: new AbortController() };
+    const waiter: Waiter = {
+      ownerId,
+      memoryMb,
+      vcpus,
+      open: true,
+      turn: this.turn,
+      leaving: new AbortController(),
+    };
     this.waiters.push(waiter);
     const request = {
       ownerId,
@@ -79,12 +89,13 @@ class World {
     this.queue.capacityFreed(waiter.ownerId);
   }
 
-  /** The first of each owner that fits, and waits all the same. */
+  /** The first of each owner that fits, and waits all the same. Spawns of one turn of the event loop may change places. */
   stuck(): Waiter[] {
-    const firsts = owners.flatMap(
-      (owner) => this.waiters.find(({ open, ownerId }) => open && ownerId === owner) ?? [],
-    );
-    return firsts.filter((first) => this.#denial(first) === undefined);
+    return owners.flatMap((owner) => {
+      const open = this.waiters.filter((waiter) => waiter.open && waiter.ownerId === owner);
+      const first = open.filter(({ turn }) => turn === open[0]?.turn);
+      return first.every((waiter) => this.#denial(waiter) === undefined) ? first : [];
+    });
   }
 
   #denial(wanted: Held) {
@@ -159,6 +170,7 @@ it("nobody waits who could be served, whatever comes and goes", async () => {
       for (const apply of [...steps, settle, settle]) {
         await apply(world);
         if (apply !== settle) continue;
+        world.turn++;
         await settle();
         expect(world.stuck()).toEqual([]);
       }
