@@ -69,3 +69,11 @@ test("titles that docs/security.md cites are those of tests", () => {
   expect(titles.length).toBeGreaterThan(20);
   expect(titles.filter((title) => !inWords.test(title) && !isTitle(title))).toEqual([]);
 });
+
+test("docs/architecture.md has a row for every folder of core", () => {
+  const page = readFileSync(new URL("docs/architecture.md", root), "utf8");
+  const folders = readdirSync(new URL("packages/server/src/core/", root), { withFileTypes: true })
+    .filter((entry) => entry.isDirectory() && entry.name !== "testing")
+    .map(({ name }) => name);
+  expect(folders.filter((name) => !page.includes(`\`…/core/${name}\``))).toEqual([]);
+});

@@ -162,12 +162,17 @@ describe("a database that fails at any moment of an operation", () => {
       await client.call("DELETE", `${api}/${path}`);
   }
 
-  test.each(operations)(
-    "$name: once",
-    async ({ prepare, act, done, doneAlready }) => {
+  const failures = [
+    { when: "once", begin: (call: number) => faults.failOnce(call) },
+    { when: "from then on, until it works again", begin: (call: number) => faults.failFrom(call) },
+  ];
+  const cases = failures.flatMap((failure) => operations.map((operation) => ({ ...failure, ...operation })));
+  test.each(cases)(
+    "$name: $when",
+    async ({ begin, prepare, act, done, doneAlready }) => {
       for (let call = 1; call <= mostCalls; call++) {
         const prepared = (await prepare?.(client)) ?? "";
-        faults.failOnce(call);
+        begin(call);
         const first = await act(client, prepared);
         const hit = faults.failed > 0;
         faults.heal();
@@ -178,34 +183,6 @@ describe("a database that fails at any moment of an operation", () => {
             code: "unavailable",
             message: expect.stringMatching(/database/),
           });
-          await vi.waitFor(async () => {
-            const again = await act(client, prepared);
-            expect([done, doneAlready], `${about}; again: ${again.text}`).toContain(again.status);
-          }, patience);
-        }
-        await leavesNothing(about);
-        if (!hit) {
-          expect(call, "it never asked the store").toBeGreaterThan(1);
-          return;
-        }
-      }
-      throw new Error(`asks the store more than ${mostCalls} times`);
-    },
-    120_000,
-  );
-
-  test.each(operations)(
-    "$name: from then on, until it works again",
-    async ({ prepare, act, done, doneAlready }) => {
-      for (let call = 1; call <= mostCalls; call++) {
-        const prepared = (await prepare?.(client)) ?? "";
-        faults.failFrom(call);
-        const first = await act(client, prepared);
-        const hit = faults.failed > 0;
-        faults.heal();
-        const about = `from call ${call}: ${first.status} ${first.text}`;
-        if (first.status !== done) {
-          expect(first.status, about).toBe(503);
           await vi.waitFor(async () => {
             const again = await act(client, prepared);
             expect([done, doneAlready], `${about}; again: ${again.text}`).toContain(again.status);

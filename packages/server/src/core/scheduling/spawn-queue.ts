@@ -52,8 +52,8 @@ interface Entry {
 
 /**
  * Reserves capacity for spawns. With overflow `reject` a denial fails at once. With `queue` it waits, first in first
- * out per owner and round-robin between owners, for `capacityFreed()`; one attempt runs at a time, so nobody
- * overtakes. docs/api/sandboxes.md.
+ * out per owner and round-robin between owners, for `capacityFreed()`; one attempt runs at a time. Nobody overtakes within
+ * an owner; of other owners those pass who ask for less than there is left. docs/api/sandboxes.md.
  */
 export class SpawnQueue {
   readonly #options: SpawnQueueOptions;

@@ -5,7 +5,6 @@ import {
   BadRequest,
   Conflict,
   type ExecEvent,
-  type ExecId,
   NotFound,
   ProviderError,
   RuntimeGone,
@@ -15,32 +14,11 @@ import { AgentClient } from "./agent-client.ts";
 import { AgentChannel } from "./channel.ts";
 import { unixDialer } from "./dialers.ts";
 import type { CommandGroups } from "./exec-operations.ts";
-import { type FakeAgent, fakeAgent } from "./fake-agent.ts";
+import { execId, exit, type FakeAgent, fakeAgent, spec } from "./fake-agent.ts";
 import { AgentFiles } from "./file-operations.ts";
 import { encodeHeader, frameKinds } from "./frames.ts";
 
 const options = () => ({ signal: AbortSignal.timeout(5_000) });
-const execId = "ex-abcdefgh" as ExecId;
-const spec = {
-  execId,
-  command: "true",
-  args: [],
-  argv: ["true"],
-  env: {},
-  stdin: false,
-  timeoutMs: 1_000,
-  detached: false,
-};
-const exit = {
-  event: "exit",
-  exec_id: execId,
-  exit_code: 0,
-  reason: "exited",
-  started_at: 1,
-  ended_at: 2,
-  duration_ms: 1,
-  output_bytes: 2,
-};
 
 function clientOf(agent: FakeAgent, parts: { groups?: CommandGroups } = {}): AgentClient {
   const dial = unixDialer(agent.path);

@@ -2,9 +2,33 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { createServer, type Socket } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import type { ExecId } from "../../ports/ids.ts";
 import { encodeHeader, encodeJsonFrame, frameKinds } from "./frames.ts";
 
 type Json = Record<string, unknown>;
+
+/** A command, as it is started with a fake agent and as that tells its end. */
+export const execId = "ex-abcdefgh" as ExecId;
+export const spec = {
+  execId,
+  command: "true",
+  args: [],
+  argv: ["true"],
+  env: {},
+  stdin: false,
+  timeoutMs: 1_000,
+  detached: false,
+};
+export const exit = {
+  event: "exit",
+  exec_id: execId,
+  exit_code: 0,
+  reason: "exited",
+  started_at: 1,
+  ended_at: 2,
+  duration_ms: 1,
+  output_bytes: 2,
+};
 
 /** One connection as a test's agent sees it. */
 export interface FakeConnection {

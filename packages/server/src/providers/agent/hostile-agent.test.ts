@@ -1,36 +1,15 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { expect, it } from "vitest";
 import { silentLogger } from "../../platform/logger.ts";
-import { type ExecEvent, type ExecId, type ExecView, ProviderError } from "../../ports/index.ts";
+import { type ExecEvent, type ExecView, ProviderError } from "../../ports/index.ts";
 import { AgentClient } from "./agent-client.ts";
 import { unixDialer } from "./dialers.ts";
-import { type FakeAgent, type FakeConnection, fakeAgent } from "./fake-agent.ts";
+import { execId, exit, type FakeAgent, type FakeConnection, fakeAgent, spec } from "./fake-agent.ts";
 import { frameKinds } from "./frames.ts";
 
 /** An agent that was taken over says what it likes. It ends its own connection with that, and nothing else. */
 
 const options = () => ({ signal: AbortSignal.timeout(20_000) });
-const execId = "ex-abcdefgh" as ExecId;
-const spec = {
-  execId,
-  command: "true",
-  args: [],
-  argv: ["true"],
-  env: {},
-  stdin: false,
-  timeoutMs: 1_000,
-  detached: false,
-};
-const exit = {
-  event: "exit",
-  exec_id: execId,
-  exit_code: 0,
-  reason: "exited",
-  started_at: 1,
-  ended_at: 2,
-  duration_ms: 1,
-  output_bytes: 2,
-};
 
 function clientOf(agent: FakeAgent): AgentClient {
   const dial = unixDialer(agent.path);
