@@ -49,6 +49,18 @@ test("commands take a name in place of an id", async () => {
   ]);
 });
 
+test("ls shows the names where there are some", async () => {
+  const [named] = sandboxes;
+  sandboxes = [
+    { ...named, memory_mb: 512, vcpus: 1, metadata: {} },
+    { ...named, id: "sb-2", name: undefined, memory_mb: 512, vcpus: 1, metadata: {} },
+  ] as Partial<Sandbox>[];
+  const lines = (await run("ls")).stdout.split("\n");
+  expect(lines[0]).toMatch(/ENDS IN +NAME +OWNER$/);
+  expect(lines[1]).toMatch(/web +ada$/);
+  expect(lines[2]).toMatch(/- +ada$/);
+});
+
 test("an id is not looked up", async () => {
   await run("kill", "sb-bbbbbbbbbbbb");
   expect(paths()).toEqual(["DELETE /sandboxes/sb-bbbbbbbbbbbb"]);

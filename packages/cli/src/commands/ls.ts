@@ -41,11 +41,12 @@ export async function ls(flags: LsFlags): Promise<void> {
 }
 
 export function sandboxTable(sandboxes: readonly Sandbox[], nowMs: number): string {
+  const names = sandboxes.some(({ name }) => name);
   const owners = sandboxes.some(({ owner_id }) => owner_id);
   const labels = sandboxes.some(({ metadata }) => Object.keys(metadata).length > 0);
   const header = ["ID", "STATE", "PROVIDER", "IMAGE", "MEMORY", "VCPUS", "AGE", "ENDS IN"];
   return table(
-    [...header, ...(owners ? ["OWNER"] : []), ...(labels ? ["METADATA"] : [])],
+    [...header, ...(names ? ["NAME"] : []), ...(owners ? ["OWNER"] : []), ...(labels ? ["METADATA"] : [])],
     sandboxes.map((sandbox) => [
       sandbox.id,
       sandbox.state,
@@ -55,6 +56,7 @@ export function sandboxTable(sandboxes: readonly Sandbox[], nowMs: number): stri
       String(sandbox.vcpus),
       shortDuration(nowMs - Date.parse(sandbox.created_at)),
       shortDuration(Date.parse(sandbox.expires_at) - nowMs),
+      ...(names ? [sandbox.name || "-"] : []),
       ...(owners ? [sandbox.owner_id || "-"] : []),
       ...(labels ? [metadataText(sandbox.metadata)] : []),
     ]),
