@@ -213,6 +213,9 @@ impl Agent {
             KillReason::Timeout => ExitReason::Timeout,
         };
         let (key, exec) = self.find_exec(&request.exec_id)?;
+        if exec.killed.is_none() && !exec.ended() {
+            exec.input_lost = request.input_lost;
+        }
         exec.kill_waiters.push(connection);
         if let Some(connection) = self.connections.list.get_mut(connection) {
             connection.operation = Operation::Killing(key);

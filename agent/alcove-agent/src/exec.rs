@@ -127,6 +127,8 @@ pub struct Exec {
     pub stderr: Option<Output>,
     pub stdin: Stdin,
     pub inputs: Inputs,
+    /// What was promised of its standard input.
+    pub input_bytes: Option<u64>,
     pub monitor: Option<Key>,
     /// The connection whose `exec.start` waits for its reply.
     pub starter: Option<Key>,
@@ -137,6 +139,8 @@ pub struct Exec {
     pub unread_from: Option<u64>,
     /// Why the tree was killed; the first cause stays.
     pub killed: Option<ExitReason>,
+    /// It was killed for what is missing of its input.
+    pub input_lost: Option<u64>,
     pub limits: ExecLimits,
     /// The limit that was exceeded first.
     pub exceeded: Option<LimitName>,
@@ -198,6 +202,10 @@ impl Exec {
         self.exceeded.filter(|_| ending.reason == ExitReason::Limit)
     }
 
+    fn input_lost_in(&self, ending: &Ending) -> Option<u64> {
+        self.input_lost.filter(|_| ending.reason == ExitReason::Cancelled)
+    }
+
     pub fn record(&self, from: Option<u64>) -> ExecRecord {
         let ending = self.ending();
         ExecRecord {
@@ -223,6 +231,8 @@ impl Exec {
             oom_kills: ending.map(|ending| ending.oom_kills).filter(|count| *count > 0),
             from,
             input_taken: None,
+            input_bytes: self.input_bytes.filter(|_| ending.is_none() && self.stdin.open()),
+            input_lost: ending.and_then(|ending| self.input_lost_in(ending)),
         }
     }
 
@@ -241,6 +251,7 @@ impl Exec {
             limit: self.exceeded_in(ending),
             usage: ending.usage,
             oom_kills: Some(ending.oom_kills).filter(|count| *count > 0),
+            input_lost: self.input_lost_in(ending),
         })
     }
 }

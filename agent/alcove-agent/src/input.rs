@@ -13,7 +13,7 @@ const CHUNK: usize = 64 * 1024;
 /// Bytes read from one connection before the others get their turn.
 const TURN: usize = 1 << 20;
 
-pub const FEATURES: [&str; 12] = [
+pub const FEATURES: [&str; 13] = [
     "exec",
     "pty",
     "files",
@@ -26,6 +26,7 @@ pub const FEATURES: [&str; 12] = [
     "output_ack",
     "exec_group",
     "input_offset",
+    "input_bytes",
 ];
 
 enum Next {

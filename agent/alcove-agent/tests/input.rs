@@ -229,3 +229,29 @@ fn output_is_kept_until_it_is_acknowledged_while_input_waits() {
     again.send(Kind::Eof, &[]);
     assert_eq!(Outcome::new(again.rest()).code(), 0);
 }
+
+#[test]
+fn promised_input_is_told_until_its_end_and_a_kill_for_it_says_so() {
+    let agent = TestAgent::start();
+    let mut client = agent.client();
+    let record = |client: &mut Client| client.ask(&json!({"op": "exec.get", "exec_id": "e"}));
+    for id in ["e", "f"] {
+        client.ask(&exec_request(id, &["cat"], json!({"stdin": true, "follow": false, "input_bytes": 8})));
+    }
+    assert_eq!(record(&mut client)["input_bytes"], 8);
+    client.run_with(&json!({"op": "exec.stdin", "exec_id": "e", "input": "e"}), b"12345678");
+    assert_eq!(record(&mut client)["input_bytes"], 8, "its end has not come");
+    client.ask(&json!({"op": "exec.stdin_close", "exec_id": "e"}));
+    assert_eq!(record(&mut client).get("input_bytes"), None);
+    let mut follower = agent.client();
+    follower.request(&json!({"op": "exec.attach", "exec_id": "f", "follow": true, "lossless": true}));
+    let kill = json!({"op": "exec.kill", "exec_id": "f", "reason": "cancelled", "input_lost": 5});
+    let killed = client.ask(&kill);
+    assert_eq!((&killed["reason"], &killed["input_lost"]), (&json!("cancelled"), &json!(5)));
+    assert_eq!(killed.get("input_bytes"), None);
+    let exit = Outcome::new(follower.rest()).exit.expect("an exit");
+    assert_eq!(exit["input_lost"], 5);
+    // One that has ended keeps its record.
+    let kill = json!({"op": "exec.kill", "exec_id": "f", "reason": "cancelled", "input_lost": 6});
+    assert_eq!(client.ask(&kill)["input_lost"], 5);
+}

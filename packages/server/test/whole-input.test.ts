@@ -57,6 +57,42 @@ describe.skipIf(skip !== undefined)(
       await Promise.all(running);
     }, 60_000);
 
+    test("ends its command, in words, when the service that had it is gone and nobody gives it again", async () => {
+      const home = await nativeHome();
+      try {
+        const env = { ALCOVE_SERVER_SHUTDOWN_GRACE: "0s", ALCOVE_EXEC_DISCONNECT_GRACE: "1s" };
+        const { dataDir } = home;
+        const start = () => startTestServer({ provider: async () => home.open(), dataDir, env });
+        let path = "";
+        const record = () => `${path}/execs/ex-forsaken00`;
+        {
+          await using first = await start();
+          const client = new TestClient(first.url);
+          path = `/api/v1/sandboxes/${await client.spawn({ ttl: "10m" })}`;
+          const command = "while [ ! -e /tmp/go ]; do sleep 0.05; done; wc -c";
+          const body = { command, stdin, exec_id: "ex-forsaken00", timeout: "5m" };
+          void client.call("POST", `${path}/exec`, body).catch(() => undefined);
+          await eventually(async () =>
+            (await client.call("GET", record())).status === 200 ? true : undefined,
+          );
+        }
+        await using second = await start();
+        const client = new TestClient(second.url);
+        const reading = client.call("GET", `${record()}/output?follow=true`);
+        await client.call("POST", `${path}/exec`, { command: "touch /tmp/go" });
+        const { text } = await reading;
+        expect(said(text, "stdout")).toBe("");
+        const exit = JSON.parse(text.trim().split("\n").at(-1) ?? "");
+        expect(exit).toMatchObject({ stream: "exit", reason: "cancelled", exit_code: 137 });
+        expect(exit.error).toMatch(/its input was lost: .* [0-9]{7} bytes of it/);
+        expect(said(text, "stderr")).toContain("its input was lost");
+        expect((await client.call("GET", record())).json.error).toBe(exit.error);
+        await client.call("DELETE", path);
+      } finally {
+        await home.remove();
+      }
+    }, 60_000);
+
     test.each([
       ["30s", "is handed over at a stop of the service"],
       ["0s", "can be given again when the service had no time for it"],

@@ -68,6 +68,12 @@ const endFields = {
       description: "Processes of the sandbox killed for memory while the command ran; absent: none.",
     }),
   ),
+  error: Type.Optional(
+    Type.String({
+      description:
+        "Why the service ended it, where the reason alone does not tell: input that was given whole with it was lost.",
+    }),
+  ),
 };
 
 export const execIdPattern = "^ex-[a-z0-9]{8,32}$";

@@ -38,6 +38,9 @@ pub struct ExecStart {
     pub limits: Option<ExecLimits>,
     /// The name of the input that comes on this connection. Only for agents with the feature `input`.
     pub input: Option<String>,
+    /// So many bytes of input will come, and then its end: until then the record tells them. Only for agents with the feature
+    /// `input_bytes`.
+    pub input_bytes: Option<u64>,
     /// The follower acknowledges output. Only for agents with the feature `output_ack`.
     #[serde(default)]
     pub acks: bool,
@@ -146,6 +149,8 @@ pub enum KillReason {
 pub struct ExecKill {
     pub exec_id: String,
     pub reason: KillReason,
+    /// It is killed because so many bytes of its input will not come. Only for agents with the feature `input_bytes`.
+    pub input_lost: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -253,6 +258,12 @@ pub struct ExecRecord {
     /// Bytes taken of the input that an attach or a get names; none when that is not known any more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input_taken: Option<u64>,
+    /// What was promised of its input when it was started, while the end of that has not come.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input_bytes: Option<u64>,
+    /// It was killed because so many bytes of its input were lost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input_lost: Option<u64>,
 }
 
 /// A batch of records; `next` when there are more.
@@ -283,4 +294,7 @@ pub struct ExitEvent {
     /// Processes of the sandbox that were killed for memory while it ran.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom_kills: Option<u64>,
+    /// It was killed because so many bytes of its input were lost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input_lost: Option<u64>,
 }

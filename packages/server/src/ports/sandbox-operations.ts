@@ -42,6 +42,8 @@ export interface ExecSpec {
   stdin: boolean;
   /** Names the input of the view that the start returns, so that an attach can go on with it. */
   input?: string;
+  /** All of standard input that will come, under the command's own id as its name; what is missing of it is found out by this. */
+  inputBytes?: number;
   /** Kept by the sandbox itself: a dead service does not prolong it. */
   timeoutMs: number;
   detached: boolean;
@@ -82,6 +84,8 @@ export interface ExecExit {
   usage?: { cpuMs: number; maxMemoryBytes: number };
   /** Memory kills in the sandbox while it ran, when there were any. */
   oomKills?: number;
+  /** It was killed because so many bytes of the input that was given whole with it were lost. */
+  inputLostBytes?: number;
 }
 
 export interface ExecInfo {
@@ -95,6 +99,8 @@ export interface ExecInfo {
   startedAt: Date;
   outputBytes: number;
   firstOffset: number;
+  /** What was said at its start to come as input, while the end of that has not come; absent where nobody knows. */
+  inputBytes?: number;
   /** Present once it has ended. */
   exit?: ExecExit;
 }
@@ -121,6 +127,12 @@ export interface ExecView extends AsyncDisposable {
    * Absent: nobody knows, because the input has no name, the sandbox does not count it or has forgotten it.
    */
   watchInput?: (listener: (taken: number) => void) => void;
+}
+
+export interface KillOptions {
+  reason: "cancelled" | "timeout";
+  /** It is killed because so many bytes of its input were lost: with reason `cancelled`, the exit tells that. */
+  inputLostBytes?: number;
 }
 
 export interface ExecOperations {
@@ -163,7 +175,7 @@ export interface ExecOperations {
   /** To the command's process group. @throws Conflict when it has ended. */
   signal(execId: ExecId, signal: number, options: CallOptions): Promise<void>;
   /** Kills the whole tree and resolves when nothing of it is left. */
-  kill(execId: ExecId, options: CallOptions & { reason: "cancelled" | "timeout" }): Promise<ExecInfo>;
+  kill(execId: ExecId, options: CallOptions & KillOptions): Promise<ExecInfo>;
   /**
    * Every exec that ends, whoever started it, from the moment `onListening` is called: a list that is read after it misses
    * no end. Ends when `signal` aborts or the sandbox goes.

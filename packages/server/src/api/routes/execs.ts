@@ -136,8 +136,9 @@ export function execRoutes(
     },
     handler: async (request, reply) => {
       const { stdin = true, stdin_encoding, ...command } = request.body;
+      const whole = stdinOf(defined({ stdin, stdin_encoding }));
       const started = await execs.startDetached(request.params.id, execInput(command), {
-        stdin: stdinOf(defined({ stdin, stdin_encoding })) ?? stdin !== false,
+        stdin: whole === undefined ? stdin !== false : new WholeInput(whole),
         signal: reply.callerSignal,
       });
       reply.code(201).header("x-exec-id", started.execId);

@@ -1,4 +1,5 @@
 import { formatDuration, type LimitName, type OutputEncoding } from "@alcove/wire";
+import { endedBecause } from "../../core/exec/ended-because.ts";
 import type { FollowedEvent } from "../../core/exec/lasting-view.ts";
 import type { ExecExit } from "../../ports/sandbox-operations.ts";
 
@@ -79,8 +80,9 @@ export class OutputDecoder {
     const pieces = this.#flush();
     this.#lostBytes += lostBytes;
     const offset = this.#nextOffset;
-    if (exit.reason === "timeout") {
-      const text = `command timed out after ${formatDuration(exit.durationMs)}\n`;
+    const said = noticeOf(exit);
+    if (said !== undefined) {
+      const text = `${said}\n`;
       const data = this.#base64 ? Buffer.from(text).toString("base64") : text;
       pieces.push({
         stream: "stderr",
@@ -93,6 +95,12 @@ export class OutputDecoder {
     pieces.push({ stream: "exit", exit, ...this.#lost() });
     return pieces;
   }
+}
+
+/** What the service says of an end that it brought about. */
+function noticeOf(exit: ExecExit): string | undefined {
+  if (exit.reason === "timeout") return `command timed out after ${formatDuration(exit.durationMs)}`;
+  return endedBecause(exit);
 }
 
 const none = Buffer.alloc(0);
@@ -129,8 +137,10 @@ export function exitFields(exit: ExecExit): {
   limit?: LimitName;
   usage?: { cpu_ms: number; max_memory_bytes: number; wall_ms: number };
   oom_kills?: number;
+  error?: string;
 } {
   const { signal, limit, usage, oomKills } = exit;
+  const error = endedBecause(exit);
   return {
     exit_code: exit.exitCode,
     reason: exit.reason,
@@ -147,5 +157,6 @@ export function exitFields(exit: ExecExit): {
           },
         }),
     ...(oomKills === undefined ? {} : { oom_kills: oomKills }),
+    ...(error === undefined ? {} : { error }),
   };
 }

@@ -81,7 +81,7 @@ export class BufferedExec {
     const { stdin, encoding = "utf8" } = options;
     const spec = this.#starter.spec(target, input, {
       operation: "exec",
-      stdin: stdin !== undefined,
+      stdin: stdin?.length ?? false,
       detached: false,
     });
     const { view, reader } = await this.#starter.start(target, spec, "exec");

@@ -131,6 +131,11 @@ export class ExecFollower {
     this.#inputs.get(inputKey(sandboxId, execId, input))?.leaveInput();
   }
 
+  /** Whether a follower goes on with this input. */
+  holdsInput(sandboxId: string, execId: ExecId, input: string): boolean {
+    return this.#inputs.get(inputKey(sandboxId, execId, input))?.hasInput === true;
+  }
+
   /** Gives a command all of its input while its output is read; one that ends without having read it all is fine. */
   async #feed(view: LastingView, stdin: WholeInput, execId: ExecId): Promise<void> {
     try {

@@ -11,6 +11,7 @@ import { checkExecId, type ExecDeadlines, type ExecInput } from "./exec-input.ts
 import { ExecStarter } from "./exec-starter.ts";
 import type { ExecTarget } from "./exec-target.ts";
 import { ExecTracker } from "./exec-tracker.ts";
+import { LostInputs } from "./lost-inputs.ts";
 import { OverBreaks } from "./over-breaks.ts";
 import type { RunningSandboxes } from "./running-sandboxes.ts";
 import { parseSignal } from "./signals.ts";
@@ -40,6 +41,7 @@ export class ExecService implements Disposable {
   readonly #starter: ExecStarter;
   readonly #wholeInputs: WholeInputs;
   readonly #stdinWriter: StdinWriter;
+  readonly #lostInputs: LostInputs;
   readonly #follower: ExecFollower;
   readonly #attacher: ExecAttacher;
   readonly #buffered: BufferedExec;
@@ -54,10 +56,12 @@ export class ExecService implements Disposable {
   }) {
     const { sandboxes, events, ids, clock, logger, limits } = options;
     const { deadlinesOf, maxOutputBytes, disconnectGraceMs } = limits;
-    const tracker = new ExecTracker({ sandboxes, events, clock, logger, disconnectGraceMs });
+    const onInputOpen = (id: string, execId: ExecId) => this.#lostInputs.watch(id, execId);
+    const tracker = new ExecTracker({ sandboxes, events, clock, logger, disconnectGraceMs, onInputOpen });
     const overBreaks = new OverBreaks({ tracker, clock });
-    const starter = new ExecStarter({ sandboxes, events, ids, logger, deadlinesOf, tracker, overBreaks });
-    const wholeInputs = new WholeInputs({ tracker, overBreaks, logger });
+    const wholeInputs = new WholeInputs({ tracker, overBreaks, logger, onLeft: onInputOpen });
+    const starting = { sandboxes, events, ids, logger, deadlinesOf, tracker, overBreaks, wholeInputs };
+    const starter = new ExecStarter(starting);
     const follower = new ExecFollower({ tracker, clock, logger, wholeInputs });
     this.#sandboxes = sandboxes;
     this.#ids = ids;
@@ -65,7 +69,20 @@ export class ExecService implements Disposable {
     this.#tracker = tracker;
     this.#starter = starter;
     this.#wholeInputs = wholeInputs;
-    this.#stdinWriter = new StdinWriter({ ids, follower, overBreaks });
+    const stdinWriter = new StdinWriter({ ids, follower, overBreaks });
+    this.#stdinWriter = stdinWriter;
+    this.#lostInputs = new LostInputs({
+      sandboxes,
+      tracker,
+      // An input that came whole has its command's id as its name.
+      holds: (id, execId) =>
+        wholeInputs.holds(id, execId) ||
+        follower.holdsInput(id, execId, execId) ||
+        stdinWriter.holds(id, execId, execId),
+      clock,
+      logger,
+      graceMs: disconnectGraceMs,
+    });
     this.#follower = follower;
     this.#attacher = new ExecAttacher({ tracker, follower });
     this.#buffered = new BufferedExec({ sandboxes, clock, maxOutputBytes, starter, follower });
@@ -73,6 +90,7 @@ export class ExecService implements Disposable {
 
   [Symbol.dispose](): void {
     this.#wholeInputs[Symbol.dispose]();
+    this.#lostInputs[Symbol.dispose]();
     this.#tracker[Symbol.dispose]();
   }
 
@@ -113,7 +131,7 @@ export class ExecService implements Disposable {
     const target = await this.#sandboxes.locate(sandboxId, options);
     const spec = this.#starter.spec(target, input, {
       operation: "exec_stream",
-      stdin: options.stdin !== false,
+      stdin: typeof options.stdin === "boolean" ? options.stdin : options.stdin.length,
       detached: false,
       ...(options.input === undefined ? {} : { input: options.input }),
     });
@@ -135,13 +153,13 @@ export class ExecService implements Disposable {
   async startDetached(
     sandboxId: string,
     input: ExecInput,
-    options: CallOptions & { stdin: boolean | Uint8Array },
+    options: CallOptions & { stdin: boolean | WholeInput },
   ): Promise<{ execId: ExecId; pid: number }> {
     const target = await this.#sandboxes.locate(sandboxId, options);
     const { stdin } = options;
     const spec = this.#starter.spec(target, input, {
       operation: "exec",
-      stdin: stdin !== false,
+      stdin: typeof stdin === "boolean" ? stdin : stdin.length,
       detached: true,
     });
     const whole = typeof stdin === "boolean" ? undefined : stdin;
@@ -184,7 +202,15 @@ export class ExecService implements Disposable {
     options: StdinOptions,
   ): Promise<{ taken?: number }> {
     const { target, id } = await this.#addressed(sandboxId, execId, options);
-    return await this.#stdinWriter.write(target, id, data, options);
+    let ended = false;
+    try {
+      const written = await this.#stdinWriter.write(target, id, data, options);
+      ended = options.close;
+      return written;
+    } finally {
+      // Of an input that came whole with its command somebody may have taken the rest over, and broken off.
+      if (options.input === id && !ended) this.#lostInputs.watch(sandboxId, id);
+    }
   }
 
   async resize(sandboxId: string, execId: string, size: WindowSize, options: CallOptions): Promise<void> {

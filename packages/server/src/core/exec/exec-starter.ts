@@ -19,6 +19,8 @@ import type { ExecOperation, ExecReader, ExecTracker } from "./exec-tracker.ts";
 import { lostWithSandbox } from "./lost-with-sandbox.ts";
 import type { OverBreaks } from "./over-breaks.ts";
 import type { RunningSandboxes } from "./running-sandboxes.ts";
+import type { WholeInput } from "./whole-input.ts";
+import type { WholeInputs } from "./whole-inputs.ts";
 
 /** A sandbox answers a start in milliseconds; one that does not is ill. */
 const startDeadlineMs = 30_000;
@@ -34,6 +36,7 @@ export class ExecStarter {
   readonly #deadlinesOf: (ownerId: string) => ExecDeadlines;
   readonly #tracker: ExecTracker;
   readonly #overBreaks: OverBreaks;
+  readonly #wholeInputs: WholeInputs;
 
   constructor(options: {
     sandboxes: RunningSandboxes;
@@ -44,6 +47,7 @@ export class ExecStarter {
     deadlinesOf: (ownerId: string) => ExecDeadlines;
     tracker: ExecTracker;
     overBreaks: OverBreaks;
+    wholeInputs: WholeInputs;
   }) {
     this.#sandboxes = options.sandboxes;
     this.#events = options.events;
@@ -52,19 +56,26 @@ export class ExecStarter {
     this.#deadlinesOf = options.deadlinesOf;
     this.#tracker = options.tracker;
     this.#overBreaks = options.overBreaks;
+    this.#wholeInputs = options.wholeInputs;
   }
 
   /** @throws BadRequest naming the field; ResourceLimit, told as an event too, for a timeout above the maximum. */
   spec(
     target: ExecTarget,
     input: ExecInput,
-    options: { operation: ExecOperation; stdin: boolean; detached: boolean; input?: string },
+    options: {
+      operation: ExecOperation;
+      /** With its length, where it came whole. */
+      stdin: boolean | number;
+      detached: boolean;
+      input?: string;
+    },
   ): ExecSpec {
     try {
       const spec = execSpec(input, {
         limits: this.#deadlinesOf(target.row.ownerId),
         makeId: () => this.#ids.execId(),
-        stdin: options.stdin,
+        stdin: options.stdin !== false,
         detached: options.detached,
       });
       const { slot } = target.row;
@@ -74,7 +85,9 @@ export class ExecStarter {
           ? spec
           : { ...spec, workdir: workspacePath(spec.workdir) };
       // Also an input that nobody named has a name, its command's: its connection to the sandbox may break.
-      return options.stdin ? { ...placed, input: options.input ?? spec.execId } : placed;
+      if (options.stdin === false) return placed;
+      const whole = options.stdin === true ? {} : { inputBytes: options.stdin };
+      return { ...placed, input: options.input ?? spec.execId, ...whole };
     } catch (error) {
       if (error instanceof ResourceLimit)
         this.#events.emit({
@@ -162,7 +175,7 @@ export class ExecStarter {
   async startDetached(
     target: ExecTarget,
     spec: ExecSpec,
-    stdin: Uint8Array | undefined,
+    stdin: WholeInput | undefined,
   ): Promise<{ pid: number }> {
     using deadline = deadlineAfter(startDeadlineMs);
     const known = this.#tracker.knows(target.row.id, spec.execId);
@@ -178,7 +191,8 @@ export class ExecStarter {
         if (!known && maybeStarted(error, deadline.signal)) void this.#endUnanswered(target, spec.execId);
         throw await this.#failureOf(error, target, spec, deadline.signal);
       });
-    if (stdin !== undefined) void this.#feedDetached(target, spec.execId, stdin);
+    if (stdin !== undefined)
+      this.#wholeInputs.give(target, { execId: spec.execId, input: spec.execId, data: stdin });
     return { pid: started.pid };
   }
 
@@ -189,17 +203,6 @@ export class ExecStarter {
     } catch (error) {
       if (error instanceof NotFound) return undefined;
       throw error;
-    }
-  }
-
-  async #feedDetached(target: ExecTarget, execId: ExecId, stdin: Uint8Array): Promise<void> {
-    try {
-      const { signal } = new AbortController();
-      await this.#overBreaks.perform(target, { signal }, (execs, again) =>
-        execs.writeStdin(execId, stdin, { close: true, signal, input: execId, again }),
-      );
-    } catch (error) {
-      this.#logger.debug({ exec_id: execId, err: error }, "standard input was not taken");
     }
   }
 

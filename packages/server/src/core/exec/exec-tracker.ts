@@ -7,6 +7,7 @@ import type { EventSink } from "../../ports/event-sink.ts";
 import type { ExecId } from "../../ports/ids.ts";
 import type { ExecExit, ExecInfo, SandboxOperations } from "../../ports/sandbox-operations.ts";
 import type { SandboxRow } from "../../ports/store.ts";
+import { endedBecause } from "./ended-because.ts";
 import type { RunningSandboxes } from "./running-sandboxes.ts";
 
 const controlDeadlineMs = 10_000;
@@ -63,6 +64,7 @@ export class ExecTracker implements Disposable {
   readonly #clock: Clock;
   readonly #logger: Logger;
   readonly #disconnectGraceMs: number;
+  readonly #onInputOpen: (sandboxId: string, execId: ExecId) => void;
   readonly #sandboxes = new Map<string, TrackedSandbox>();
   readonly #unsubscribe: () => void;
   #disposed = false;
@@ -73,11 +75,14 @@ export class ExecTracker implements Disposable {
     clock: Clock;
     logger: Logger;
     disconnectGraceMs: number;
+    /** A command runs whose input was to come whole, and has not come to its end; perhaps nobody has the rest of it. */
+    onInputOpen?: (sandboxId: string, execId: ExecId) => void;
   }) {
     this.#events = options.events;
     this.#clock = options.clock;
     this.#logger = options.logger;
     this.#disconnectGraceMs = options.disconnectGraceMs;
+    this.#onInputOpen = options.onInputOpen ?? (() => undefined);
     this.#unsubscribe = options.sandboxes.subscribe({
       started: (row, operations, how) => this.#sandboxStarted(row, operations, how),
       stopped: (id) => this.#sandboxStopped(id),
@@ -308,6 +313,8 @@ export class ExecTracker implements Disposable {
         const tracked = this.#learn(sandbox, info);
         const given = tracked?.graceBy === sandbox;
         if (tracked !== undefined && tracked.readers <= 0 && !given) this.#startGrace(sandbox, tracked);
+        if (tracked?.phase === "running" && info.inputBytes !== undefined)
+          this.#onInputOpen(sandbox.row.id, info.execId);
       }
     }
   }
@@ -412,7 +419,8 @@ export class ExecTracker implements Disposable {
     } else if (exit.reason === "exited" || exit.reason === "signaled") {
       this.#emit(sandbox, "exec.completed", ending);
     } else {
-      this.#emit(sandbox, "exec.failed", { ...ending, error: `the command ended: ${exit.reason}` });
+      const error = endedBecause(exit) ?? `the command ended: ${exit.reason}`;
+      this.#emit(sandbox, "exec.failed", { ...ending, error });
     }
   }
 

@@ -19,6 +19,8 @@ export class StdinWriter {
   readonly #overBreaks: OverBreaks;
   /** What is written without a name goes in order, each behind what was asked for before. */
   readonly #last = new Map<string, Promise<void>>();
+  /** Calls under way that go on with a named input. */
+  readonly #named = new Map<object, string>();
 
   constructor(options: {
     ids: Pick<Ids, "execId">;
@@ -40,7 +42,10 @@ export class StdinWriter {
     const { input } = options;
     if (input !== undefined) {
       this.#follower.leaveInput(target.row.id, execId, input);
-      const taken = await this.#writeFrom(target, execId, data, { ...options, input });
+      const call = {};
+      this.#named.set(call, namedKey(target.row.id, execId, input));
+      const writing = this.#writeFrom(target, execId, data, { ...options, input });
+      const taken = await writing.finally(() => this.#named.delete(call));
       if (taken === undefined)
         throw new Unavailable(
           `how much of input ${input} was taken is not known: the sandbox is older than the service, or too many names were used`,
@@ -57,6 +62,13 @@ export class StdinWriter {
       );
     });
     return {};
+  }
+
+  /** Whether a call goes on with this input now. */
+  holds(sandboxId: string, execId: ExecId, input: string): boolean {
+    const key = namedKey(sandboxId, execId, input);
+    for (const held of this.#named.values()) if (held === key) return true;
+    return false;
   }
 
   /** Sends what is missing of it, and after a break what is missing then. @returns undefined when nobody knows what is. */
@@ -95,6 +107,10 @@ export class StdinWriter {
       if (this.#last.get(key) === own) this.#last.delete(key);
     }
   }
+}
+
+function namedKey(sandboxId: string, execId: ExecId, input: string): string {
+  return `${sandboxId} ${execId} ${input}`;
 }
 
 /** @throws the signal's reason. */

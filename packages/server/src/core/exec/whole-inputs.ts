@@ -10,6 +10,13 @@ import type { WholeInput } from "./whole-input.ts";
 const firstPauseMs = 200;
 const longestPauseMs = 5_000;
 
+interface Whole {
+  sandboxId: string;
+  execId: ExecId;
+  input: string;
+  data: WholeInput;
+}
+
 /** What a reader that leaves knows of the input of its command. */
 export interface InputLeft {
   /** Whether the command has ended, or somebody else goes on with its input. */
@@ -26,8 +33,9 @@ export class WholeInputs implements Disposable {
   readonly #tracker: Pick<ExecTracker, "knows">;
   readonly #overBreaks: OverBreaks;
   readonly #logger: Logger;
+  readonly #onLeft: (sandboxId: string, execId: ExecId) => void;
   /** Those that may not have arrived yet. */
-  readonly #under = new Set<object>();
+  readonly #under = new Set<Whole>();
   readonly #closing = new AbortController();
   #onGiven: (() => void) | undefined;
 
@@ -35,10 +43,13 @@ export class WholeInputs implements Disposable {
     tracker: Pick<ExecTracker, "knows">;
     overBreaks: OverBreaks;
     logger: Logger;
+    /** A command runs on, and what is missing of its input could not be given to it. */
+    onLeft: (sandboxId: string, execId: ExecId) => void;
   }) {
     this.#tracker = options.tracker;
     this.#overBreaks = options.overBreaks;
     this.#logger = options.logger;
+    this.#onLeft = options.onLeft;
   }
 
   [Symbol.dispose](): void {
@@ -46,16 +57,27 @@ export class WholeInputs implements Disposable {
   }
 
   /** @returns to be called when the reader of this command leaves: from then on this gives it what is missing of its input. */
-  begin(
-    target: ExecTarget,
-    whole: { execId: ExecId; input: string; data: WholeInput },
-  ): (left: InputLeft) => void {
+  begin(target: ExecTarget, given: Omit<Whole, "sandboxId">): (left: InputLeft) => void {
+    const whole = { ...given, sandboxId: target.row.id };
     this.#under.add(whole);
     return ({ exited, taken }) => {
-      const given = () => this.#given(whole);
-      if (exited) given();
-      else void this.#handOver(target, whole, taken).then(given, given);
+      if (exited) this.#given(whole);
+      else void this.#giveRest(target, whole, { taken, again: true });
     };
+  }
+
+  /** Gives all of it to a command that nobody reads. */
+  give(target: ExecTarget, given: Omit<Whole, "sandboxId">): void {
+    const whole = { ...given, sandboxId: target.row.id };
+    this.#under.add(whole);
+    void this.#giveRest(target, whole, { taken: 0, again: false });
+  }
+
+  /** Whether this has the input of that command. */
+  holds(sandboxId: string, execId: ExecId): boolean {
+    for (const whole of this.#under)
+      if (whole.execId === execId && whole.sandboxId === sandboxId) return true;
+    return false;
   }
 
   /** Resolves when every command whose reader has left has its input, and after `ms` at the latest. */
@@ -70,32 +92,49 @@ export class WholeInputs implements Disposable {
     });
   }
 
+  async #giveRest(
+    target: ExecTarget,
+    whole: Whole,
+    rest: { taken: number | undefined; again: boolean },
+  ): Promise<void> {
+    const given = await this.#handOver(target, whole, rest).catch(() => false);
+    this.#given(whole);
+    if (!given && !this.#closing.signal.aborted) this.#onLeft(whole.sandboxId, whole.execId);
+  }
+
+  /**
+   * @param rest.taken how much of it has arrived. @param rest.again it may have been sent before.
+   * @returns whether the command has all of it, or has ended.
+   */
   async #handOver(
     target: ExecTarget,
-    { execId, input, data }: { execId: ExecId; input: string; data: WholeInput },
-    taken: number | undefined,
-  ): Promise<void> {
+    { execId, input, data }: Whole,
+    rest: { taken: number | undefined; again: boolean },
+  ): Promise<boolean> {
     const { signal } = this.#closing;
     // Its end may be missing alone.
-    data.arrived(taken);
-    const options = { close: true, signal, input, again: true };
+    data.arrived(rest.taken);
+    const options = { close: true, signal, input };
+    let begun = rest.again;
     let pauseMs = firstPauseMs;
     while (!signal.aborted && this.#tracker.knows(target.row.id, execId)) {
       try {
-        await this.#overBreaks.perform(target, { signal }, (execs) =>
-          execs.writeStdin(execId, data.missing, options),
+        await this.#overBreaks.perform(target, { signal }, (execs, repeated) =>
+          execs.writeStdin(execId, data.missing, { ...options, again: begun || repeated }),
         );
-        break;
+        return true;
       } catch (error) {
         this.#logger.debug({ exec_id: execId, err: error }, "standard input was not taken");
-        if (!(error instanceof RuntimeGone || error instanceof Unavailable)) break;
+        if (!(error instanceof RuntimeGone || error instanceof Unavailable)) return false;
       }
+      begun = true;
       await pause(pauseMs, undefined, { ref: false });
       pauseMs = Math.min(pauseMs * 2, longestPauseMs);
     }
+    return !signal.aborted;
   }
 
-  #given(whole: object): void {
+  #given(whole: Whole): void {
     this.#under.delete(whole);
     if (this.#under.size === 0) this.#onGiven?.();
   }

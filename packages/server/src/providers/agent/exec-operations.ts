@@ -10,6 +10,7 @@ import {
   type ExecOperations,
   type ExecSpec,
   type ExecView,
+  type KillOptions,
   ownLimit,
   refuseOwnLimits,
   Unavailable,
@@ -27,6 +28,8 @@ import { execInfoOf, inputTakenOf, numberOf } from "./reading.ts";
 const inputFeature = "input";
 /** It tells how much it counted, and input goes on at an offset. */
 const inputOffsetFeature = "input_offset";
+/** It remembers how much input will come, and tells while the end of that has not. */
+const inputBytesFeature = "input_bytes";
 /** How often what can be repeated is done while connections break under it. */
 const mostTries = 5;
 const pauseMs = 100;
@@ -269,9 +272,14 @@ export class AgentExecs implements ExecOperations {
     await this.#channel.call({ op: "exec.signal", exec_id: execId, signal }, options);
   }
 
-  async kill(execId: ExecId, options: CallOptions & { reason: "cancelled" | "timeout" }): Promise<ExecInfo> {
-    const request = { op: "exec.kill", exec_id: execId, reason: options.reason };
-    return execInfoOf(await this.#channel.call(request, options));
+  async kill(execId: ExecId, options: CallOptions & KillOptions): Promise<ExecInfo> {
+    const { reason, inputLostBytes: lost } = options;
+    const request = { op: "exec.kill", exec_id: execId, reason };
+    const ask: AgentAsk =
+      lost === undefined
+        ? request
+        : (features) => (features.has(inputBytesFeature) ? { ...request, input_lost: lost } : request);
+    return execInfoOf(await this.#channel.call(ask, options));
   }
 
   exits(
@@ -300,15 +308,17 @@ function isStartOf(spec: ExecSpec, info: ExecInfo): boolean {
  * @param options.onNamed called when the request names its input.
  */
 function startAsk(spec: ExecSpec, options: { follow: boolean; onNamed?: () => void }): AgentAsk {
-  const { limits } = spec;
+  const { limits, inputBytes } = spec;
   const input = options.follow ? spec.input : undefined;
-  if (limits === undefined && input === undefined) return startRequest(spec, options);
+  if (limits === undefined && input === undefined && inputBytes === undefined)
+    return startRequest(spec, options);
   return (features) => {
     const request = startRequest(spec, options);
     if (input !== undefined && features.has(inputFeature)) {
       request.input = input;
       options.onNamed?.();
     }
+    if (inputBytes !== undefined && features.has(inputBytesFeature)) request.input_bytes = inputBytes;
     if (limits === undefined) return request;
     if (!features.has("limits"))
       throw new BadRequest(

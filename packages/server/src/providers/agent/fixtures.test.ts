@@ -3,7 +3,14 @@ import { join } from "node:path";
 import { describe, expect, it } from "vitest";
 import { projectRoot } from "../../../test/support/agent-binary.ts";
 import { silentLogger } from "../../platform/logger.ts";
-import type { ExecId, ExecSpec, FileOperations, SandboxId } from "../../ports/index.ts";
+import type {
+  CallOptions,
+  ExecId,
+  ExecSpec,
+  FileOperations,
+  KillOptions,
+  SandboxId,
+} from "../../ports/index.ts";
 import { AgentClient, type AgentConfigure } from "./agent-client.ts";
 import { unixDialer } from "./dialers.ts";
 import { translateFailure } from "./failures.ts";
@@ -107,10 +114,19 @@ const calls: Record<string, (client: AgentClient) => Promise<unknown>> = {
     view.watchInput?.((taken) => counts.push(taken));
     return { counts, events };
   },
+  "start with a whole input": async (client) => {
+    await using view = await client.execs.start({ ...everything, input: "in-1", inputBytes: 4 }, options);
+    return all(view.events);
+  },
   "start and acknowledge": async (client) => calls.start?.(client),
   "start detached": (client) =>
     client.execs.startDetached(
       { ...command, args: [], argv: ["echo"], timeoutMs: 1_000, detached: true },
+      options,
+    ),
+  "start detached with a whole input": (client) =>
+    client.execs.startDetached(
+      { ...command, args: [], argv: ["echo"], timeoutMs: 1_000, detached: true, stdin: true, inputBytes: 4 },
       options,
     ),
   attach: async (client) => {
@@ -131,6 +147,7 @@ const calls: Record<string, (client: AgentClient) => Promise<unknown>> = {
   },
   "attach and acknowledge": async (client) => calls.attach?.(client),
   get: (client) => client.execs.get(execId, options),
+  "get a command whose whole input has not come": (client) => client.execs.get(execId, options),
   list: (client) => client.execs.list(options),
   "write to stdin": (client) =>
     client.execs.writeStdin(execId, Buffer.from("text"), { close: false, ...options }),
@@ -148,6 +165,11 @@ const calls: Record<string, (client: AgentClient) => Promise<unknown>> = {
   resize: (client) => client.execs.resize(execId, { cols: 100, rows: 50 }, options),
   signal: (client) => client.execs.signal(execId, 15, options),
   kill: (client) => client.execs.kill(execId, { reason: "cancelled", ...options }),
+  "kill for a lost input": (client) =>
+    client.execs.kill(
+      execId,
+      whole<CallOptions & KillOptions>({ reason: "cancelled", inputLostBytes: 3, ...options }),
+    ),
   grace: (client) => client.execs.setGrace(execId, 30_000, options),
   "no grace": (client) => client.execs.setGrace(execId, null, options),
   stat: (client) => client.files.stat("/w/a", whole<OptionsOf<"stat">>({ follow: true, ...options })),

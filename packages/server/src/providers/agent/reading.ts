@@ -147,13 +147,15 @@ const limits: ReadonlySet<string> = new Set(limitNames);
 const isLimit = (text: string): text is LimitName => limits.has(text);
 
 /** What the end of a command tells of its use; older agents tell nothing. */
-function useOf(fields: Fields): Pick<ExecExit, "limit" | "usage" | "oomKills"> {
+function useOf(fields: Fields): Pick<ExecExit, "limit" | "usage" | "oomKills" | "inputLostBytes"> {
   const limit = optionalTextOf(fields, "limit");
   const oomKills = optionalNumberOf(fields, "oom_kills");
+  const inputLostBytes = optionalNumberOf(fields, "input_lost");
   const usage = fields.usage;
   return {
     ...(limit === undefined || !isLimit(limit) ? {} : { limit }),
     ...(oomKills === undefined || oomKills === 0 ? {} : { oomKills }),
+    ...(inputLostBytes === undefined ? {} : { inputLostBytes }),
     ...(usage === undefined || usage === null
       ? {}
       : { usage: { cpuMs: numberOf(usage, "cpu_ms"), maxMemoryBytes: numberOf(usage, "max_memory_bytes") } }),
@@ -204,6 +206,7 @@ function commandOf(fields: Fields, length: number): { command: string; args: str
 export function execInfoOf(value: unknown, options: { commandLength?: number } = {}): ExecInfo {
   const fields = objectOf(value, "exec");
   const tag = optionalTextOf(fields, "tag");
+  const inputBytes = optionalNumberOf(fields, "input_bytes");
   return {
     execId: execIdOf(fields),
     pid: numberOf(fields, "pid"),
@@ -214,6 +217,7 @@ export function execInfoOf(value: unknown, options: { commandLength?: number } =
     outputBytes: numberOf(fields, "output_bytes"),
     firstOffset: numberOf(fields, "first_offset"),
     ...(tag === undefined ? {} : { tag: beginningOf(tag, maxTextLength) }),
+    ...(inputBytes === undefined ? {} : { inputBytes }),
     ...(fields.state === "exited" ? { exit: execExitOf(fields) } : {}),
   };
 }

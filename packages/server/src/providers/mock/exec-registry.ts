@@ -11,6 +11,7 @@ import type {
   ExecOperations,
   ExecSpec,
   ExecView,
+  KillOptions,
   WindowSize,
 } from "../../ports/sandbox-operations.ts";
 import { BoundedStream } from "./bounded-stream.ts";
@@ -154,9 +155,11 @@ export class ExecRegistry implements ExecOperations {
     if (name !== undefined) exec.stop({ reason: "signaled", exitCode: 128 + signal, signal: name });
   }
 
-  async kill(execId: ExecId, options: CallOptions & { reason: "cancelled" | "timeout" }): Promise<ExecInfo> {
+  async kill(execId: ExecId, options: CallOptions & KillOptions): Promise<ExecInfo> {
     const exec = this.#find(execId);
-    exec.stop({ reason: options.reason, exitCode: 137, signal: "SIGKILL" });
+    const { reason, inputLostBytes: lost } = options;
+    const inputLost = lost === undefined ? {} : { inputLostBytes: lost };
+    exec.stop({ reason, exitCode: 137, signal: "SIGKILL", ...inputLost });
     await exec.ended;
     return exec.info();
   }
@@ -286,4 +289,4 @@ export class ExecRegistry implements ExecOperations {
   }
 }
 
-export type StopCause = { reason: ExitReason; exitCode: number; signal?: string };
+export type StopCause = { reason: ExitReason; exitCode: number; signal?: string; inputLostBytes?: number };

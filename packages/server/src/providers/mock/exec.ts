@@ -111,6 +111,9 @@ export class Exec {
       outputBytes: this.journal.totalBytes,
       firstOffset: this.journal.firstOffset,
       ...(this.#spec.tag === undefined ? {} : { tag: this.#spec.tag }),
+      ...(this.#spec.inputBytes === undefined || !this.input.isOpen
+        ? {}
+        : { inputBytes: this.#spec.inputBytes }),
       ...(this.#exit === undefined ? {} : { exit: this.#exit }),
     };
   }
