@@ -1,3 +1,4 @@
+import { DomainError, RuntimeGone } from "../../ports/errors.ts";
 import type { ExecId } from "../../ports/ids.ts";
 import type { CallOptions, ExecInfo } from "../../ports/sandbox-operations.ts";
 import type { ExecFollow, ExecFollower } from "./exec-follower.ts";
@@ -32,9 +33,10 @@ export class ExecAttacher {
     const { from, follow, signal, input } = options;
     const lossless = (follow && options.lossless === true) || (await this.#isAttached(target, id, options));
     const named = input === undefined ? {} : { input };
-    // Before the sandbox is told: an earlier follower of that name must not take the input back.
-    if (input !== undefined) this.#follower.leaveInput(target.row.id, id, input);
-    const attach = () => target.operations.execs.attach(id, { from, follow, lossless, signal, ...named });
+    const attach = () =>
+      this.#withInput(target, id, options, () =>
+        target.operations.execs.attach(id, { from, follow, lossless, signal, ...named }),
+      );
     if (!follow) {
       const view = await attach();
       const reader: ExecReader = { leave: () => undefined };
@@ -47,6 +49,27 @@ export class ExecAttacher {
     const { startedAt } = attached.info;
     const reading = { view: attached, reader, signal, from, lossless, input, startedAt };
     return Object.assign(this.#follower.followToEnd(target, reading), { info: attached.info });
+  }
+
+  /** An earlier follower of that name has the input no longer, unless it is clear that the sandbox did not take this one. */
+  async #withInput<T>(
+    target: ExecTarget,
+    id: ExecId,
+    { input, signal }: AttachOptions,
+    attach: () => Promise<T>,
+  ): Promise<T> {
+    if (input === undefined) return attach();
+    const claim = this.#follower.claimInput(target.row.id, id, input);
+    try {
+      const attached = await attach();
+      claim.taken();
+      return attached;
+    } catch (error) {
+      const refused = error instanceof DomainError && !(error instanceof RuntimeGone) && !signal.aborted;
+      if (refused) claim.refused();
+      else claim.taken();
+      throw error;
+    }
   }
 
   /**

@@ -1,3 +1,4 @@
+import { abortable } from "../../platform/abortable.ts";
 import { CallerGone, ShuttingDown } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
 import type { Clock } from "../../ports/clock.ts";
@@ -25,6 +26,11 @@ export interface ExecFollow extends AsyncDisposable {
   watchInput(listener: (taken: number | undefined) => void): void;
 }
 
+export interface InputClaim {
+  taken(): void;
+  refused(): void;
+}
+
 /** Follows commands, over breaks of their connection, and tells the tracker what it sees of their ends. */
 export class ExecFollower {
   readonly #tracker: ExecTracker;
@@ -33,6 +39,8 @@ export class ExecFollower {
   readonly #wholeInputs: WholeInputs;
   /** Who has each named input now. */
   readonly #inputs = new Map<string, LastingView>();
+  /** Inputs that somebody has asked the sandbox for, until it has answered. */
+  readonly #claims = new Map<string, Promise<unknown>>();
 
   constructor(options: { tracker: ExecTracker; clock: Clock; logger: Logger; wholeInputs: WholeInputs }) {
     this.#tracker = options.tracker;
@@ -77,7 +85,10 @@ export class ExecFollower {
       view,
       from,
       ...(until === undefined ? {} : { until }),
-      attach: (next, attempt) => {
+      attach: async (next, attempt) => {
+        // Whoever asks for this input may get it: it must not be taken back then.
+        const claims = input === undefined ? undefined : this.#claims.get(key);
+        if (claims !== undefined) await abortable(claims, attempt);
         const named = input !== undefined && lasting.hasInput ? { input } : {};
         const reading = { from: next, follow: true, lossless, again: true, signal: attempt, ...named };
         return target.operations.execs.attach(execId, reading);
@@ -129,6 +140,29 @@ export class ExecFollower {
   /** Whoever follows with this input must not take it back: somebody goes on with it. */
   leaveInput(sandboxId: string, execId: ExecId, input: string): void {
     this.#inputs.get(inputKey(sandboxId, execId, input))?.leaveInput();
+  }
+
+  /**
+   * Somebody asks the sandbox for this input. Until that is settled whoever follows with it keeps it, but does not ask for it
+   * again: `taken` ends that it has it, `refused` leaves it all.
+   */
+  claimInput(sandboxId: string, execId: ExecId, input: string): InputClaim {
+    const key = inputKey(sandboxId, execId, input);
+    const holder = this.#inputs.get(key);
+    const settled = Promise.withResolvers<void>();
+    const claims = Promise.all([this.#claims.get(key), settled.promise]);
+    this.#claims.set(key, claims);
+    const settle = () => {
+      settled.resolve();
+      if (this.#claims.get(key) === claims) this.#claims.delete(key);
+    };
+    return {
+      taken: () => {
+        holder?.leaveInput();
+        settle();
+      },
+      refused: settle,
+    };
   }
 
   /** Whether a follower goes on with this input. */

@@ -362,3 +362,73 @@ test("a command that has told its end has not another one when its sandbox ends 
   }
   expect(told).toEqual(["exited"]);
 });
+
+test("who follows a command keeps its input until somebody else has got it: a refusal takes nothing away", async () => {
+  const sandbox = new FakeSandbox();
+  const view = async () => viewThat(false);
+  const answers: (() => Promise<ExecView & { info: ExecInfo }>)[] = [
+    () => Promise.reject(new NotFound("no such command")),
+    () => Promise.reject(new Unavailable("too many follow")),
+    async () => ({ ...viewThat(false), info: infoOf(made) }),
+  ];
+  const attach = () => (answers.shift() as () => Promise<ExecView & { info: ExecInfo }>)();
+  using service = serviceOf(sandbox, {
+    start: view,
+    attach,
+    get: async () => infoOf(made),
+    inputTaken: async () => 2,
+    writeStdin: async () => undefined,
+  });
+  sandbox.started("spawned");
+  const input = "in-1";
+  const options = { signal, stdin: true, input };
+  await using follow = await service.stream(sandbox.id, { command: "cat" }, options);
+  const take = { signal, from: 0, follow: true, input };
+  await expect(service.output(sandbox.id, made, take)).rejects.toThrow("no such command");
+  await expect(service.output(sandbox.id, made, take)).rejects.toThrow("too many follow");
+  const gap = { signal, close: false, input, offset: 3 };
+  await expect(service.writeStdin(sandbox.id, made, Buffer.from("d"), gap)).rejects.toThrow(
+    "goes on at byte 2",
+  );
+  await follow.writeStdin(Buffer.from("ab"));
+  await using second = await service.output(sandbox.id, made, take);
+  await expect(follow.writeStdin(Buffer.from("c"))).rejects.toThrow("on another connection by now");
+  await second.writeStdin(Buffer.from("c"));
+  await service.writeStdin(sandbox.id, made, Buffer.from("c"), { ...gap, offset: 2 });
+  await expect(second.writeStdin(Buffer.from("d"))).rejects.toThrow("on another connection by now");
+});
+
+test("an input that is asked for is not taken back meanwhile by who followed with it, whose connection breaks", async () => {
+  const sandbox = new FakeSandbox();
+  const broken = Promise.withResolvers<never>();
+  const first = {
+    ...viewThat(false),
+    events: (async function* () {
+      yield await broken.promise;
+    })(),
+  };
+  const asked: (string | undefined)[] = [];
+  const accepted = Promise.withResolvers<void>();
+  const attach = async (_id: ExecId, { input, again }: { input?: string; again?: boolean }) => {
+    asked.push(again === true ? `again with ${input}` : input);
+    if (again !== true) await accepted.promise;
+    return { ...viewThat(false), info: infoOf(made) };
+  };
+  using service = serviceOf(sandbox, { start: async () => first, attach, get: async () => infoOf(made) });
+  sandbox.started("spawned");
+  const input = "in-1";
+  await using follow = await service.stream(sandbox.id, { command: "cat" }, { signal, stdin: true, input });
+  const reading = (async () => {
+    for await (const _event of follow.events);
+  })();
+  const taking = service.output(sandbox.id, made, { signal, from: 0, follow: true, input });
+  await settled();
+  broken.reject(new RuntimeGone("the connection broke"));
+  await vi.waitFor(() => expect(asked).toEqual(["in-1"]));
+  await settled();
+  accepted.resolve();
+  await using _second = await taking;
+  await vi.waitFor(() => expect(asked).toEqual(["in-1", "again with undefined"]));
+  sandbox.stopped();
+  await reading.catch(() => undefined);
+});

@@ -41,10 +41,13 @@ export class StdinWriter {
   ): Promise<{ taken?: number }> {
     const { input } = options;
     if (input !== undefined) {
-      this.#follower.leaveInput(target.row.id, execId, input);
       const call = {};
       this.#named.set(call, namedKey(target.row.id, execId, input));
-      const writing = this.#writeFrom(target, execId, data, { ...options, input });
+      const writing = this.#writeFrom(target, execId, data, {
+        ...options,
+        input,
+        onSend: () => this.#follower.leaveInput(target.row.id, execId, input),
+      });
       const taken = await writing.finally(() => this.#named.delete(call));
       if (taken === undefined)
         throw new Unavailable(
@@ -76,7 +79,12 @@ export class StdinWriter {
     target: ExecTarget,
     execId: ExecId,
     data: Uint8Array,
-    options: Omit<StdinOptions, "offset"> & { input: string; offset?: number | "end" },
+    options: Omit<StdinOptions, "offset"> & {
+      input: string;
+      offset?: number | "end";
+      /** It is not refused for a gap, and is sent: whoever had this input before has not from now on. */
+      onSend?: () => void;
+    },
   ): Promise<number | undefined> {
     const { input } = options;
     let from = options.offset === "end" ? undefined : (options.offset ?? 0);
@@ -89,6 +97,7 @@ export class StdinWriter {
       const known = Math.min(taken - from, data.length);
       const { close, signal } = options;
       const sent = { close, signal, input, offset: from + known, again: again || known > 0 };
+      options.onSend?.();
       await execs.writeStdin(execId, data.subarray(known), sent);
       return Math.max(taken, from + data.length);
     });
