@@ -341,6 +341,27 @@ fn hold_fragments(pieces: usize) -> usize {
     held
 }
 
+/// The same in connections, whose bytes nobody takes: each is sent by itself.
+fn hold_stream_fragments(pieces: usize) -> usize {
+    let closed: std::net::SocketAddr = "127.0.0.1:9".parse().expect("an address");
+    let between = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listener");
+    let address = listener.local_addr().expect("address");
+    let mut held = 0;
+    while held < pieces {
+        let Ok(mut near) = std::net::TcpStream::connect(address) else { break };
+        let Ok((far, _)) = listener.accept() else { break };
+        near.set_nodelay(true).expect("mode");
+        near.set_nonblocking(true).expect("mode");
+        while held < pieces && near.write(&[1]).is_ok() {
+            let _ = between.send_to(&[1; 60_000], closed);
+            held += 1;
+        }
+        std::mem::forget((near, far));
+    }
+    held
+}
+
 /// Asks for the table of interfaces again and again, and never takes an answer.
 fn ask_for_routes(sockets: usize) -> usize {
     const GET_LINKS: [u8; 32] = {
@@ -415,6 +436,7 @@ fn take(what: &str, number: usize) -> usize {
         "datagrams" => fill_datagrams(number),
         "unfinished" => begin_datagrams(number),
         "fragments" => hold_fragments(number),
+        "stream-fragments" => hold_stream_fragments(number),
         "datagram-sockets" => count(number, || socket(libc::AF_INET, libc::SOCK_DGRAM, 0)),
         "stream-sockets" => count(number, || socket(libc::AF_INET, libc::SOCK_STREAM, 0)),
         "routes" => ask_for_routes(number),

@@ -239,6 +239,10 @@ export const ConfigSchema = section(
               1_024,
               "Free space under data_dir below which spawns are refused and who writes most is stopped, MB; 0: never.",
             ),
+            max_uncounted_percent: count(
+              10,
+              "Share of the machine's memory that may be in use and counted for nobody, beyond what is usual, before the sandbox whose sockets can hold most of it is stopped; 0: never.",
+            ),
             added_caps: texts([], "Capabilities commands get, such as CAP_NET_RAW."),
           },
           "Isolation by the kernel alone.",

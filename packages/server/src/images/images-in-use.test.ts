@@ -37,6 +37,7 @@ await describeWith(
           pidsLimit: 64,
           diskMb: 0,
           minFreeMb: 0,
+          maxUncountedPercent: 0,
           addedCaps: [],
         },
         dataDir,

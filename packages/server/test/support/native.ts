@@ -17,6 +17,7 @@ const defaults: NativeProviderConfig = {
   pidsLimit: 512,
   diskMb: 256,
   minFreeMb: 0,
+  maxUncountedPercent: 0,
   addedCaps: [],
 };
 

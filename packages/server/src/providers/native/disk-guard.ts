@@ -3,9 +3,8 @@ import { stat, statfs } from "node:fs/promises";
 import { basename, join } from "node:path";
 import { promisify } from "node:util";
 import type { Logger } from "../../platform/logger.ts";
-import { messageOf } from "../../platform/message-of.ts";
-import { outsideRequests } from "../../platform/request-scope.ts";
 import { type RuntimeId, StorageFull } from "../../ports/index.ts";
+import { RepeatedLook } from "./repeated-look.ts";
 
 /** While there is plenty of space. */
 const longestPauseMs = 5_000;
@@ -45,12 +44,8 @@ export class DiskGuard implements AsyncDisposable {
   #seen: { space: Space; atMs: number } | undefined;
   /** What runtimes had written at the last look, MB. */
   #before = new Map<RuntimeId, number>();
-  #timer: NodeJS.Timeout | undefined;
-  #looking: Promise<void> = Promise.resolve();
   #blamedNobody = false;
-  /** Why the last look failed, which is said once. */
-  #blindness: string | undefined;
-  #closed = false;
+  readonly #repeated: RepeatedLook;
 
   constructor(options: {
     root: string;
@@ -72,11 +67,20 @@ export class DiskGuard implements AsyncDisposable {
     this.#sandboxOf = options.sandboxOf ?? (() => undefined);
     this.#stop = options.stop;
     this.#space = options.space ?? (() => spaceOf(options.root));
+    this.#repeated = new RepeatedLook({
+      look: () => this.look(),
+      wanted: () => [...this.#running()].length > 0,
+      firstPauseMs: shortestPauseMs,
+      failedPauseMs: longestPauseMs,
+      blind:
+        "free disk space cannot be looked at, so that no sandbox is stopped for it; is data_dir there and mounted?",
+      logger: options.logger,
+    });
   }
 
   /** Does nothing when it runs already, or when no space has to be kept free. */
   start(): void {
-    if (this.#timer === undefined && this.#minFreeMb > 0 && !this.#closed) this.#lookAfter(shortestPauseMs);
+    if (this.#minFreeMb > 0) this.#repeated.start();
   }
 
   /** @throws StorageFull below the mark: a sandbox made now would be stopped soon. */
@@ -133,39 +137,8 @@ export class DiskGuard implements AsyncDisposable {
     return shortestPauseMs;
   }
 
-  async [Symbol.asyncDispose](): Promise<void> {
-    this.#closed = true;
-    clearTimeout(this.#timer);
-    this.#timer = undefined;
-    await this.#looking;
-  }
-
-  #lookAfter(pauseMs: number): void {
-    // Armed inside the request of the first spawn, it outlives it.
-    this.#timer = outsideRequests(() => setTimeout(() => this.#lookNow(), pauseMs));
-    this.#timer.unref();
-  }
-
-  #lookNow(): void {
-    this.#looking = this.look()
-      .then((nextMs) => {
-        this.#blindness = undefined;
-        return nextMs;
-      })
-      .catch((error: unknown) => {
-        const why = messageOf(error);
-        if (why !== this.#blindness)
-          this.#logger.warn(
-            { err: error },
-            "free disk space cannot be looked at, so that no sandbox is stopped for it; is data_dir there and mounted?",
-          );
-        this.#blindness = why;
-        return longestPauseMs;
-      })
-      .then((nextMs) => {
-        this.#timer = undefined;
-        if (!this.#closed && [...this.#running()].length > 0) this.#lookAfter(nextMs);
-      });
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.#repeated[Symbol.asyncDispose]();
   }
 
   async #see(): Promise<Space> {

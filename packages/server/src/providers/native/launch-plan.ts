@@ -10,6 +10,8 @@ export interface NativeProviderConfig {
   pidsLimit: number;
   diskMb: number;
   minFreeMb: number;
+  /** Of the machine's memory; 0: no guard. */
+  maxUncountedPercent: number;
   addedCaps: readonly string[];
 }
 

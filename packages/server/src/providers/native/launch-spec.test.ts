@@ -27,6 +27,7 @@ const config: NativeProviderConfig = {
   pidsLimit: 512,
   diskMb: 256,
   minFreeMb: 0,
+  maxUncountedPercent: 0,
   addedCaps: ["CAP_CHOWN"],
 };
 const spec: RuntimeSpec = {

@@ -31,6 +31,9 @@ import { orAborted } from "./or-aborted.ts";
 import { newProbeId, probeSpec } from "./probe.ts";
 import { processorEnv } from "./processor-env.ts";
 import { probePrefix } from "./runtime-directories.ts";
+import { SocketGuard } from "./socket-guard.ts";
+import { socketHoldings } from "./socket-holdings.ts";
+import { type MachineMemory, readMachineMemory } from "./uncounted-memory.ts";
 
 /** A runtime this process is connected to. */
 interface Connected {
@@ -64,6 +67,7 @@ export class NativeProvider implements RuntimeProvider {
   readonly #logger: Logger;
   readonly #site: LaunchSite;
   readonly #guard: DiskGuard;
+  readonly #socketGuard: SocketGuard;
   readonly #spawns = new SpawnsUnderWay();
   readonly #launching = new Map<RuntimeId, Promise<unknown>>();
   readonly #connected = new Map<RuntimeId, Connected>();
@@ -83,6 +87,8 @@ export class NativeProvider implements RuntimeProvider {
     /** Output kept for each command; unset: the agent's own default. */
     ringBytes?: number;
     logger: Logger;
+    /** For tests. */
+    machineMemory?: () => Promise<MachineMemory>;
   }) {
     this.#config = options.config;
     this.#images = options.images;
@@ -90,14 +96,26 @@ export class NativeProvider implements RuntimeProvider {
     this.#logger = options.logger;
     this.defaultImage = options.config.defaultImage;
     this.#site = new LaunchSite(options);
-    this.#guard = new DiskGuard({
-      root: this.#site.directories.root,
-      minFreeMb: options.config.minFreeMb,
+    const guarded = {
       logger: options.logger,
       running: () => this.#connected.keys(),
+      sandboxOf: (runtimeId: RuntimeId) => this.#connected.get(runtimeId)?.record.sandboxId,
+      stop: (runtimeId: RuntimeId, reason: string) => this.#stopGuarded(runtimeId, reason),
+    };
+    this.#guard = new DiskGuard({
+      ...guarded,
+      root: this.#site.directories.root,
+      minFreeMb: options.config.minFreeMb,
       path: (runtimeId) => this.#site.directories.path(runtimeId),
-      sandboxOf: (runtimeId) => this.#connected.get(runtimeId)?.record.sandboxId,
-      stop: (runtimeId, reason) => this.#stopWriter(runtimeId, reason),
+    });
+    this.#socketGuard = new SocketGuard({
+      ...guarded,
+      maxPercent: options.config.maxUncountedPercent,
+      memory: options.machineMemory ?? readMachineMemory,
+      holdings: async (runtimeId) => {
+        const pid = await this.#site.directories.livingProcess(runtimeId);
+        return pid === undefined ? 0 : socketHoldings(pid);
+      },
     });
   }
 
@@ -286,6 +304,7 @@ export class NativeProvider implements RuntimeProvider {
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#guard[Symbol.asyncDispose]();
+    await this.#socketGuard[Symbol.asyncDispose]();
     for (const { client, groups, stopListening } of this.#connected.values()) {
       stopListening();
       groups?.[Symbol.dispose]();
@@ -407,9 +426,10 @@ export class NativeProvider implements RuntimeProvider {
     };
     this.#connected.set(runtimeId, { record, client, operations, groups, stopListening });
     this.#guard.start();
+    this.#socketGuard.start();
   }
 
-  async #stopWriter(runtimeId: RuntimeId, reason: string): Promise<void> {
+  async #stopGuarded(runtimeId: RuntimeId, reason: string): Promise<void> {
     await this.#undo(runtimeId);
     for (const listener of this.#exitListeners) listener(runtimeId, reason);
   }

@@ -3,6 +3,7 @@ import { expect, it } from "vitest";
 import { runScript } from "../../../test/support/attack-probe.ts";
 import { probedSandboxes, probePath } from "../../../test/support/native-sandboxes.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
+import { readMachineMemory } from "./uncounted-memory.ts";
 
 const memoryMb = 32;
 
@@ -83,6 +84,36 @@ await describeWith(
       const taken = await take("files", 70_000);
       expect(taken).toBeGreaterThan(1_000);
       expect(taken).toBeLessThanOrEqual(4_096);
+    });
+  },
+);
+
+await describeWith(
+  ["root", "agent", "launcher", "native", "busybox"],
+  "what connections hold and the kernel counts for nobody",
+  () => {
+    const sandboxes = probedSandboxes({
+      memoryMb: 64,
+      patienceMs: 60_000,
+      config: { maxUncountedPercent: 2 },
+    });
+
+    it("a sandbox whose connections hold the machine's memory is stopped and named, its neighbours are not", async () => {
+      const ended: string[] = [];
+      const [hostile, neighbour] = [await sandboxes.spawn(), await sandboxes.spawn()];
+      using _ = {
+        [Symbol.dispose]: sandboxes.provider.onExit((id, reason) => ended.push(`${id} ${reason}`)),
+      };
+      expect(await neighbour.take("connections", 100)).toBe(100);
+      // More than the guard lets be held on any machine this runs on.
+      const { totalMb } = await readMachineMemory();
+      const pieces = Math.round((Math.max(256, totalMb / 50) * 2 * 1_024) / 32);
+      await hostile.take("stream-fragments", pieces).catch(() => undefined);
+      await expect.poll(() => ended, { timeout: 30_000 }).toHaveLength(1);
+      expect(ended[0]).toMatch(
+        new RegExp(`^${hostile.runtimeId} stopped: what waits in its sockets can hold`),
+      );
+      expect((await runScript(neighbour.operations, "echo alive")).output).toBe("alive\n");
     });
   },
 );

@@ -1,7 +1,7 @@
 import { readdirSync } from "node:fs";
 import { open, readdir, readFile } from "node:fs/promises";
 import { basename, join } from "node:path";
-import { Type } from "typebox";
+import { type Static, Type } from "typebox";
 import { BadRequest, type RuntimeId } from "../../ports/index.ts";
 import { HeldFolder, parseRecord, UnreadableRecord } from "../runtime-records/index.ts";
 import { RuntimeRecord } from "./runtime-record.ts";
@@ -93,9 +93,22 @@ export class RuntimeDirectories implements AsyncDisposable {
    * @throws UnreadableRecord
    */
   async isAlive(runtimeId: RuntimeId): Promise<boolean | undefined> {
+    const found = await this.#process(runtimeId);
+    return found === undefined ? undefined : this.#lives(found);
+  }
+
+  /** @returns the pid of the sandbox's first process, while that runs. @throws UnreadableRecord */
+  async livingProcess(runtimeId: RuntimeId): Promise<number | undefined> {
+    const found = await this.#process(runtimeId);
+    return found !== undefined && (await this.#lives(found)) ? found.pid : undefined;
+  }
+
+  async #process(runtimeId: RuntimeId): Promise<Static<typeof ProcessRecord> | undefined> {
     const text = await orMissing(readFile(join(this.path(runtimeId), "process.json"), "utf8"), undefined);
-    if (text === undefined) return undefined;
-    const found = parseRecord(ProcessRecord, text, runtimeId);
+    return text === undefined ? undefined : parseRecord(ProcessRecord, text, runtimeId);
+  }
+
+  async #lives(found: Static<typeof ProcessRecord>): Promise<boolean> {
     this.#bootId ??= readFile("/proc/sys/kernel/random/boot_id", "utf8").then((text) => text.trim());
     if (found.boot_id !== (await this.#bootId)) return false;
     const stat = await orMissing(readFile(`/proc/${found.pid}/stat`, "utf8"), "");

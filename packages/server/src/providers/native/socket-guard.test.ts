@@ -1,0 +1,106 @@
+import { describe, expect, it } from "vitest";
+import { silentLogger } from "../../platform/logger.ts";
+import type { RuntimeId } from "../../ports/index.ts";
+import { SocketGuard } from "./socket-guard.ts";
+
+const mb = 1 << 20;
+const [one, two] = ["rt-one", "rt-two"] as [RuntimeId, RuntimeId];
+
+function guarded(options: { maxPercent?: number } = {}) {
+  const holdings = new Map([
+    [one, 0],
+    [two, 0],
+  ]);
+  const memory = { totalMb: 10_000, uncountedMb: 300 };
+  const stopped: string[] = [];
+  let read = 0;
+  const guard = new SocketGuard({
+    maxPercent: options.maxPercent ?? 10,
+    logger: silentLogger,
+    running: () => holdings.keys(),
+    holdings: async (id) => {
+      read++;
+      return (holdings.get(id) ?? 0) * mb;
+    },
+    memory: async () => memory,
+    sandboxOf: () => undefined,
+    stop: async (id, reason) => {
+      holdings.delete(id);
+      stopped.push(`${id} ${reason}`);
+    },
+  });
+  return { guard, holdings, memory, stopped, reads: () => read };
+}
+
+describe("the guard of what sockets hold", () => {
+  it("stops whose sockets can hold most, with the figures in the reason", async () => {
+    const { guard, holdings, memory, stopped } = guarded();
+    await guard.look();
+    memory.uncountedMb = 1_500;
+    holdings.set(one, 400).set(two, 900);
+    await guard.look();
+    expect(stopped).toEqual([
+      expect.stringMatching(
+        /^rt-two stopped: .* up to 900 MB, and 1200 MB .* 10 % of .*max_uncounted_percent$/,
+      ),
+    ]);
+  });
+
+  it("goes on while it is not enough, one at a look", async () => {
+    const { guard, holdings, memory, stopped } = guarded();
+    await guard.look();
+    memory.uncountedMb = 5_000;
+    holdings.set(one, 4_000).set(two, 4_500);
+    await guard.look();
+    expect(stopped).toHaveLength(1);
+    await guard.look();
+    expect(stopped).toHaveLength(2);
+  });
+
+  it("stops nobody when sockets explain less than half of it", async () => {
+    const { guard, holdings, memory, stopped } = guarded();
+    await guard.look();
+    memory.uncountedMb = 9_000;
+    holdings.set(one, 2_000).set(two, 2_000);
+    await guard.look();
+    expect(stopped).toEqual([]);
+  });
+
+  it("reads no sockets while memory is as usual", async () => {
+    const { guard, memory, reads } = guarded();
+    await guard.look();
+    const first = reads();
+    memory.uncountedMb = 1_299;
+    await guard.look();
+    expect(reads()).toBe(first);
+  });
+
+  it("takes what was held before the service started for no usual use", async () => {
+    const { guard, holdings, memory, stopped } = guarded();
+    memory.uncountedMb = 2_000;
+    holdings.set(one, 1_800);
+    await guard.look();
+    expect(stopped).toEqual([expect.stringContaining("rt-one")]);
+  });
+
+  it("compares with the least that there was", async () => {
+    const { guard, holdings, memory, stopped } = guarded();
+    memory.uncountedMb = 3_000;
+    await guard.look();
+    memory.uncountedMb = 500;
+    await guard.look();
+    memory.uncountedMb = 1_600;
+    holdings.set(two, 1_000);
+    await guard.look();
+    expect(stopped).toHaveLength(1);
+  });
+
+  it("never ends anybody for what a processor keeps free for itself on a small machine", async () => {
+    const { guard, holdings, memory, stopped } = guarded({ maxPercent: 1 });
+    await guard.look();
+    memory.uncountedMb = 550;
+    holdings.set(one, 1_000);
+    await guard.look();
+    expect(stopped).toEqual([]);
+  });
+});

@@ -1,0 +1,90 @@
+import { readFile, stat } from "node:fs/promises";
+
+/** What a byte that waits in a connection can hold: a fragment of a page, which what was sent around it has used up. */
+const heldByByte = 32 * 1024;
+/** What a connection's queue holds at most with the sizes that sandboxes have, measured: 33 MB. */
+const heldByQueue = 34 << 20;
+/** For each byte the kernel counts in the queue of a socket for datagrams: 62 MB in 212,992 bytes were measured. */
+const heldByCountedByte = 320;
+/** A datagram that was begun and not finished: 17 fragments. */
+const heldByBegunDatagram = 17 * heldByByte;
+/** The tables of so many sockets are read; of more, each counts as one that holds as much as it can. */
+const mostRead = 4_000;
+
+/**
+ * @param pid of a process of the sandbox, as the host sees it.
+ * @returns the most that its sockets can hold beyond what is counted as its memory, in bytes; 0 for the machine's own network,
+ * and when the process is gone.
+ */
+export async function socketHoldings(pid: number): Promise<number> {
+  try {
+    if (await isMachinesNetwork(pid)) return 0;
+    const { connections, datagrams } = socketsOf(
+      (await read(pid, "sockstat")) + (await read(pid, "sockstat6")),
+    );
+    // A table of connections is one of the whole machine, and takes milliseconds even where it has none of them.
+    const streams = await queued(pid, ["tcp", "tcp6"], connections, heldByConnection);
+    return streams + (await queued(pid, ["udp", "udp6"], datagrams, heldByDatagrams));
+  } catch (error) {
+    if (error instanceof Error && "code" in error && (error.code === "ENOENT" || error.code === "EINVAL"))
+      return 0;
+    throw error;
+  }
+}
+
+/** How many sockets `/proc/net/sockstat` and `sockstat6` tell of. */
+export function socketsOf(sockstat: string): { connections: number; datagrams: number } {
+  const sum = (protocol: string) =>
+    [...sockstat.matchAll(new RegExp(`^${protocol}6?: inuse (\\d+)`, "gm"))].reduce(
+      (total, [, count]) => total + Number(count),
+      0,
+    );
+  return { connections: sum("TCP"), datagrams: sum("UDP") };
+}
+
+/** Adds up a table of `/proc/net`, whose fifth field is `sending:receiving`, in hexadecimal. */
+export function heldIn(table: string, held: (sending: number, receiving: number) => number): number {
+  let sum = 0;
+  for (const [, sending = "0", receiving = "0"] of table.matchAll(
+    /^ *\d+: \S+ \S+ \S+ ([0-9A-F]{8}):([0-9A-F]{8}) /gm,
+  ))
+    sum += held(Number.parseInt(sending, 16), Number.parseInt(receiving, 16));
+  return sum;
+}
+
+/** By the bytes that wait. */
+export function heldByConnection(sending: number, receiving: number): number {
+  return Math.min(sending * heldByByte, heldByQueue) + Math.min(receiving * heldByByte, heldByQueue);
+}
+
+/** By what the kernel counts. */
+export function heldByDatagrams(sending: number, receiving: number): number {
+  return receiving * heldByCountedByte + (sending > 0 ? heldByBegunDatagram : 0);
+}
+
+async function queued(
+  pid: number,
+  tables: readonly string[],
+  sockets: number,
+  held: (sending: number, receiving: number) => number,
+): Promise<number> {
+  if (sockets === 0) return 0;
+  if (sockets > mostRead) return sockets * heldByQueue;
+  let sum = 0;
+  for (const table of tables) sum += heldIn(await read(pid, table), held);
+  return sum;
+}
+
+/** The files of one network are the same, whoever looks at them. */
+async function isMachinesNetwork(pid: number): Promise<boolean> {
+  const [theirs, ours] = await Promise.all([stat(`/proc/${pid}/net/tcp`), stat("/proc/self/net/tcp")]);
+  return theirs.ino === ours.ino;
+}
+
+function read(pid: number, name: string): Promise<string> {
+  return readFile(`/proc/${pid}/net/${name}`, "utf8").catch((error: unknown) => {
+    // Machines without IPv6.
+    if (name.endsWith("6") && error instanceof Error && "code" in error && error.code === "ENOENT") return "";
+    throw error;
+  });
+}
