@@ -55,6 +55,7 @@ test.each([
     for (const start of starts) {
       const sandbox = new FakeSandbox();
       using service = failingStarts(sandbox, error);
+      sandbox.started("spawned");
       await expect(start(service, sandbox.id)).rejects.toThrow(error.message);
       await settled();
       expect(sandbox.kills).toEqual(kills);
@@ -65,6 +66,7 @@ test.each([
 test("a command whose start was not answered is ended once the sandbox can be reached again", async () => {
   const sandbox = new FakeSandbox();
   using service = failingStarts(sandbox, new RuntimeGone("the connection broke"));
+  sandbox.started("spawned");
   const { execs } = sandbox.target.operations;
   const kill = execs.kill.bind(execs);
   const failures = [new RuntimeGone("still broken"), new NotFound("not started yet")];

@@ -76,12 +76,14 @@ describe("ExecTracker", () => {
     [exitOf({ reason: "lost", exitCode: 137 }), "exec.failed"],
     [exitOf({ exitCode: 127, startError: "not found" }), "exec.failed"],
   ])("%j is told as %s", async (exit, type) => {
+    sandbox.started("spawned");
     await tracker.start(sandbox.target, started("ex-1"), async () => ({}));
     tracker.sawExit(sandbox.id, "ex-1" as never, exit);
     expect(types()).toEqual(["exec.started", type]);
   });
 
   test("a start that fails is exec.failed; one the caller got wrong is told to the caller alone", async () => {
+    sandbox.started("spawned");
     const fail = (error: Error) =>
       tracker.start(sandbox.target, started("ex-1"), () => Promise.reject(error));
     await expect(fail(new BadRequest("no such workdir"))).rejects.toThrow("workdir");
@@ -160,6 +162,7 @@ describe("ExecTracker", () => {
   });
 
   test("the last reader that leaves starts the grace, not the first, and none after the end", async () => {
+    sandbox.started("spawned");
     const { reader } = await tracker.start(sandbox.target, started("ex-1"), async () => ({}));
     const { reader: second } = await tracker.attach(sandbox.target, "ex-1" as never, async () =>
       attachedTo("ex-1"),
@@ -181,6 +184,7 @@ describe("ExecTracker", () => {
   });
 
   test("detached commands, and readers that leave with the service, start no grace", async () => {
+    sandbox.started("spawned");
     const detached = await tracker.start(
       sandbox.target,
       { ...started("ex-1"), detached: true },
@@ -196,6 +200,7 @@ describe("ExecTracker", () => {
   test("a grace of 0 kills at once with reason cancelled", async () => {
     tracker[Symbol.dispose]();
     tracker = open(0);
+    sandbox.started("spawned");
     const { reader } = await tracker.start(sandbox.target, started("ex-1"), async () => ({}));
     reader.leave();
     await settled();
@@ -219,6 +224,7 @@ describe("ExecTracker", () => {
 
   test("who attaches while a grace is announced keeps the command", async () => {
     sandbox.infos = [infoOf("ex-1")];
+    sandbox.started("adopted");
     const { reader } = await tracker.attach(sandbox.target, "ex-1" as never, async () => {
       await settled();
       return attachedTo("ex-1");
@@ -231,6 +237,7 @@ describe("ExecTracker", () => {
 
   test("who attaches to a command whose grace cannot be called off is not counted, and its view is closed", async () => {
     sandbox.infos = [infoOf("ex-1")];
+    sandbox.started("adopted");
     const view = attachedTo("ex-1");
     const attaching = tracker.attach(sandbox.target, "ex-1" as never, async () => {
       await settled();
@@ -260,6 +267,7 @@ describe("ExecTracker", () => {
   });
 
   test("a grace is announced however long its sandbox does not answer", async () => {
+    sandbox.started("spawned");
     const { reader } = await tracker.start(sandbox.target, started("ex-1"), async () => ({}));
     sandbox.failures = 10;
     reader.leave();
@@ -313,6 +321,19 @@ describe("ExecTracker", () => {
     connected.resolve();
     await settled();
     expect(sandbox.lists).toBe(1);
+  });
+
+  test("a sandbox that stopped after it was found is not followed anew, and nothing is kept of it", async () => {
+    sandbox.started("spawned");
+    sandbox.stopped();
+    sandbox.infos = [infoOf("ex-2")];
+    await tracker.start(sandbox.target, started("ex-1"), async () => ({}));
+    const attached = await tracker.attach(sandbox.target, "ex-2" as never, async () => attachedTo("ex-2"));
+    attached.reader.leave();
+    await clock.advance(60_000);
+    expect(types()).toEqual(["exec.started", "exec.failed"]);
+    expect([tracker.follows(sandbox.id), tracker.size]).toEqual([false, 0]);
+    expect([sandbox.openFeeds, sandbox.lists, sandbox.graces, clock.armed]).toEqual([0, 0, [], 0]);
   });
 
   test("a command whose sandbox ended while it was started is lost, once", async () => {

@@ -166,7 +166,7 @@ export class ExecTracker implements Disposable {
         operation: exec.operation,
       });
       if (tracked.earlyExit !== undefined) this.#ended(sandbox, tracked, tracked.earlyExit);
-      else if (!this.#sandboxes.has(sandbox.row.id)) this.#lost(sandbox, tracked);
+      else if (this.sandboxEnded(sandbox.row.id)) this.#lost(sandbox, tracked);
       return { started, reader: this.#reader(sandbox, tracked) };
     } catch (error) {
       // What runs under this id already ends by itself, and what was given up was told to have failed.
@@ -220,29 +220,22 @@ export class ExecTracker implements Disposable {
     if (tracked.phase === "running") this.#ended(sandbox, tracked, exit);
   }
 
-  #sandboxOf(target: { row: SandboxRow; operations: SandboxOperations }): TrackedSandbox {
-    return (
-      this.#sandboxes.get(target.row.id) ?? this.#sandboxStarted(target.row, target.operations, "adopted")
-    );
+  /** One that is not followed has ended since it was found, or this is disposed: it is not followed anew, and nothing is kept of it. */
+  #sandboxOf({ row, operations }: { row: SandboxRow; operations: SandboxOperations }): TrackedSandbox {
+    const followed = this.#sandboxes.get(row.id);
+    if (followed !== undefined) return followed;
+    const ended = trackedSandbox(row, operations);
+    ended.stop.abort(sandboxStopped);
+    return ended;
   }
 
-  #sandboxStarted(
-    row: SandboxRow,
-    operations: SandboxOperations,
-    how: "spawned" | "adopted",
-  ): TrackedSandbox {
+  #sandboxStarted(row: SandboxRow, operations: SandboxOperations, how: "spawned" | "adopted"): void {
     const known = this.#sandboxes.get(row.id);
-    if (known !== undefined && known.operations === operations) return known;
+    if (known !== undefined && known.operations === operations) return;
     known?.stop.abort(sandboxStopped);
-    const sandbox: TrackedSandbox = {
-      row: { id: row.id, provider: row.provider, ownerId: row.ownerId },
-      operations,
-      execs: known?.execs ?? new Map(),
-      stop: new AbortController(),
-    };
+    const sandbox = trackedSandbox(row, operations, known?.execs);
     this.#sandboxes.set(row.id, sandbox);
     void this.#follow(sandbox, how === "adopted");
-    return sandbox;
   }
 
   #sandboxStopped(id: string): void {
@@ -453,6 +446,14 @@ export class ExecTracker implements Disposable {
       signal.addEventListener("abort", done, { once: true });
     });
   }
+}
+
+function trackedSandbox(
+  { id, provider, ownerId }: SandboxRow,
+  operations: SandboxOperations,
+  execs: TrackedSandbox["execs"] = new Map(),
+): TrackedSandbox {
+  return { row: { id, provider, ownerId }, operations, execs, stop: new AbortController() };
 }
 
 /** Nobody reads it. */
