@@ -57,6 +57,32 @@ describe.skipIf(skip !== undefined)(
       await Promise.all(running);
     }, 60_000);
 
+    test("takes its part of the memory of bodies also when its caller has left, until the command ends", async () => {
+      await using place = await nativePlace();
+      const { client, server, id } = place;
+      const stdin = "z".repeat(31_000_000);
+      const path = `/api/v1/sandboxes/${id}/execs`;
+      // Three of them leave of a share of 128 MiB too little for a fourth, which is there twice while it is read.
+      for (const turn of [1, 2, 3]) {
+        const caller = new AbortController();
+        const exec_id = `ex-unread000${turn}`;
+        const asked = fetch(`${server.url}/api/v1/sandboxes/${id}/exec`, {
+          method: "POST",
+          headers: { "content-type": "application/json" },
+          body: JSON.stringify({ command: "sleep 300", stdin, stream: true, exec_id }),
+          signal: caller.signal,
+        });
+        await asked;
+        caller.abort();
+      }
+      const command = { command: "wc -c", stdin };
+      const refused = await client.exec(id, command);
+      expect(refused).toMatchObject({ status: 503, json: { code: "unavailable" } });
+      expect(refused.json.message).toContain("end commands that do not read their input");
+      for (const turn of [1, 2, 3]) await client.call("DELETE", `${path}/ex-unread000${turn}`);
+      expect((await client.exec(id, command)).json.stdout.trim()).toBe(String(stdin.length));
+    }, 60_000);
+
     test("ends its command, in words, when the service that had it is gone and nobody gives it again", async () => {
       const home = await nativeHome();
       try {

@@ -78,6 +78,35 @@ test("a body that is taken keeps what is made of it alone", async () => {
   expect(budget.heldBytes).toBe(0);
 });
 
+test.each([
+  ["much", mib],
+  ["little", 100],
+])("%s of a body is kept beyond the answer until it is let go of, within the bound", async (_how, length) => {
+  const { budget, send } = setUp();
+  const sent = async () => {
+    const { request, payload, ended, answered } = send();
+    payload.end(text(length));
+    takeBody(Object.assign(request, { body: (await ended) as { a: string } }), {
+      make: ({ a }) => a.slice(0, length / 2),
+      uses: (made) => made.length,
+    });
+    return { answered, memory: request.bodyMemory };
+  };
+  const first = await sent();
+  const { signal } = new AbortController();
+  await first.memory?.keep(length / 2, signal);
+  first.answered();
+  expect(budget.heldBytes).toBe(length / 2);
+  const second = await sent();
+  second.answered();
+  const refused = second.memory?.keep(8 * mib, signal).catch((error) => String(error));
+  await advance(10_000);
+  expect(await refused).toContain("fill your share");
+  first.memory?.letGo(0);
+  first.memory?.letGo(0);
+  expect(budget.heldBytes).toBe(0);
+});
+
 test("a small body, and none at all, take no part", async () => {
   const { budget, send } = setUp();
   const small = send();

@@ -1,21 +1,21 @@
 import type { ServerResponse } from "node:http";
 import type { Readable } from "node:stream";
 import type { FastifyRequest } from "fastify";
-import { type Answer, type AnswerBudget, freeBytes } from "../core/answers/answer-budget.ts";
+import { type AnswerBudget, freeBytes } from "../core/answers/answer-budget.ts";
 import { JsonLook } from "../platform/bounded-json.ts";
 import { BadRequest, TimedOut } from "../ports/errors.ts";
 import { tooLarge, usualBodyBytes } from "./body-limits.ts";
+import { BodyMemory } from "./body-memory.ts";
 import { jsonBounds, parseBody, refuseExcess } from "./json-body.ts";
 import { encodingRefusal } from "./raw-body.ts";
 import type { RouteApp } from "./routes/route-app.ts";
-import { shareOf } from "./share.ts";
 
 declare module "fastify" {
   interface FastifyRequest {
     /** What answers it; the memory of its body is given back when that closes. */
     response: ServerResponse | null;
     /** What is held for its body, until then; it shrinks when less is used. */
-    bodyMemory: Answer | null;
+    bodyMemory: BodyMemory | null;
   }
 }
 
@@ -76,8 +76,7 @@ class Reading {
   readonly #done: Done;
   readonly #limit: number;
   readonly #look = new JsonLook(jsonBounds);
-  readonly #memory: Answer;
-  #release: (() => void) | undefined;
+  readonly #memory: BodyMemory;
   #pieces: Buffer[] = [];
   #received = 0;
   #due = pieceBytes;
@@ -97,12 +96,7 @@ class Reading {
     this.#payload = options.payload;
     this.#done = options.done;
     this.#limit = options.limit;
-    this.#memory = options.budget.open((release) => {
-      this.#release = release;
-      const { response } = options.request;
-      if (response === null || response.closed) release();
-      else response.once("close", release);
-    }, shareOf(options.request));
+    this.#memory = new BodyMemory(options);
     options.request.bodyMemory = this.#memory;
   }
 
@@ -157,7 +151,7 @@ class Reading {
     try {
       body = parseBody(text);
     } catch (error) {
-      this.#release?.();
+      this.#memory.release();
       this.#done(error as Error);
       return;
     }
@@ -169,7 +163,7 @@ class Reading {
     const all = bytes * bodyCopies;
     if (this.#waiting !== undefined || all <= Math.max(this.#memory.bytes, freeBytes)) return;
     const waiting = new AbortController();
-    const room = this.#memory.grow("", all, waiting.signal);
+    const room = this.#memory.grow(all, waiting.signal);
     if (room === undefined) return;
     this.#waiting = waiting;
     clearTimeout(this.#timer);
@@ -200,7 +194,7 @@ class Reading {
     if (this.#left) return;
     this.#leave();
     this.#pieces = [];
-    this.#release?.();
+    this.#memory.release();
     this.#done(error);
   }
 

@@ -55,11 +55,47 @@ function takeExec(request: Pick<FastifyRequest, "bodyMemory"> & { body: ExecRequ
     make: ({ stream, encoding, stdin, stdin_encoding, ...command }) => {
       const input = execInput(command);
       const bytes = stdinOf(defined({ stdin, stdin_encoding }));
-      const onTaken = () => request.bodyMemory?.shrink(memoryOf(input));
-      return { stream, encoding, input, whole: bytes && new WholeInput(bytes, onTaken) };
+      return { stream, encoding, input, whole: wholeInput(request, bytes, input) };
     },
     uses: ({ input, whole }) => memoryOf(input) + (whole?.length ?? 0),
   });
+}
+
+/** As `takeExec`, of a command that nobody reads. */
+function takeStart(request: Pick<FastifyRequest, "bodyMemory"> & { body: StartExecRequest }) {
+  return takeBody(request, {
+    make: ({ stdin = true, stdin_encoding, ...command }) => {
+      const input = execInput(command);
+      const bytes = stdinOf(defined({ stdin, stdin_encoding }));
+      return { input, open: stdin !== false, whole: wholeInput(request, bytes, input) };
+    },
+    uses: ({ input, whole }) => memoryOf(input) + (whole?.length ?? 0),
+  });
+}
+
+function wholeInput(
+  { bodyMemory }: Pick<FastifyRequest, "bodyMemory">,
+  bytes: Uint8Array | undefined,
+  input: ExecInput,
+): WholeInput | undefined {
+  if (bytes === undefined) return undefined;
+  const rest = memoryOf(input);
+  return new WholeInput(bytes, () => bodyMemory?.letGo(rest));
+}
+
+/** Input is held until its command has it, however long that takes: also when its caller has left, within what bodies may have in all. */
+async function withInput<T>(
+  { bodyMemory }: Pick<FastifyRequest, "bodyMemory">,
+  whole: WholeInput | undefined,
+  signal: AbortSignal,
+  start: () => Promise<T>,
+): Promise<T> {
+  if (whole !== undefined) await bodyMemory?.keep(whole.length, signal);
+  try {
+    return await start();
+  } finally {
+    whole?.dropUnlessBegun();
+  }
 }
 
 /** About what a command takes, without its input. */
@@ -98,22 +134,23 @@ export function execRoutes(
       if (stream === true) {
         const signal = reply.endlessSignal;
         const startedMs = performance.now();
-        const follow = await execs.stream(request.params.id, input, {
-          stdin: whole ?? false,
-          signal,
-        });
+        const follow = await withInput(request, whole, signal, () =>
+          execs.stream(request.params.id, input, { stdin: whole ?? false, signal }),
+        );
         const headers = { "server-timing": `start;dur=${(performance.now() - startedMs).toFixed(2)}` };
         await sendExecStream(reply, follow, { signal, encoding, logger, headers });
         return reply;
       }
       const timing = new ServerTiming();
       const outcome = await answered(reply, answers, (answer) =>
-        execs.run(request.params.id, input, {
-          ...defined({ stdin: whole, encoding }),
-          signal: reply.briefSignal,
-          answer,
-          onStage: timing.onStage,
-        }),
+        withInput(request, whole, reply.briefSignal, () =>
+          execs.run(request.params.id, input, {
+            ...defined({ stdin: whole, encoding }),
+            signal: reply.briefSignal,
+            answer,
+            onStage: timing.onStage,
+          }),
+        ),
       ).catch(withOutcome);
       timing.apply(reply);
       reply.header("x-exec-id", outcome.execId);
@@ -135,12 +172,11 @@ export function execRoutes(
       response: { 201: StartExecResponse },
     },
     handler: async (request, reply) => {
-      const { stdin = true, stdin_encoding, ...command } = request.body;
-      const whole = stdinOf(defined({ stdin, stdin_encoding }));
-      const started = await execs.startDetached(request.params.id, execInput(command), {
-        stdin: whole === undefined ? stdin !== false : new WholeInput(whole),
-        signal: reply.callerSignal,
-      });
+      const { input, open, whole } = takeStart(request);
+      const signal = reply.callerSignal;
+      const started = await withInput(request, whole, signal, () =>
+        execs.startDetached(request.params.id, input, { stdin: whole ?? open, signal }),
+      );
       reply.code(201).header("x-exec-id", started.execId);
       return { exec_id: started.execId, pid: started.pid };
     },

@@ -15,6 +15,8 @@ export interface Answer {
    * @returns a promise only when it has to wait. It rejects with Unavailable when nothing became free in time.
    */
   grow(owner: string, bytes: number, signal: AbortSignal): Promise<void> | undefined;
+  /** As `grow`, however little it is: for what is held for long, and may be many. */
+  hold(owner: string, bytes: number, signal: AbortSignal): Promise<void> | undefined;
   /** Gives back what was asked for beforehand and is not used after all. */
   shrink(bytes: number): void;
 }
@@ -167,7 +169,11 @@ class Holding implements Answer {
   }
 
   grow(owner: string, bytes: number, signal: AbortSignal): Promise<void> | undefined {
-    if (bytes <= freeBytes || bytes <= this.bytes || this.#state === "released") return undefined;
+    return bytes <= freeBytes ? undefined : this.hold(owner, bytes, signal);
+  }
+
+  hold(owner: string, bytes: number, signal: AbortSignal): Promise<void> | undefined {
+    if (bytes <= this.bytes || this.#state === "released") return undefined;
     this.#budget.check(bytes);
     if (this.#state === "free") {
       this.#state = "holding";

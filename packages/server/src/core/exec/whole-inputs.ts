@@ -59,7 +59,7 @@ export class WholeInputs implements Disposable {
   /** @returns to be called when the reader of this command leaves: from then on this gives it what is missing of its input. */
   begin(target: ExecTarget, given: Omit<Whole, "sandboxId">): (left: InputLeft) => void {
     const whole = { ...given, sandboxId: target.row.id };
-    this.#under.add(whole);
+    this.#begin(whole);
     return ({ exited, taken }) => {
       if (exited) this.#given(whole);
       else void this.#giveRest(target, whole, { taken, again: true });
@@ -69,7 +69,7 @@ export class WholeInputs implements Disposable {
   /** Gives all of it to a command that nobody reads. */
   give(target: ExecTarget, given: Omit<Whole, "sandboxId">): void {
     const whole = { ...given, sandboxId: target.row.id };
-    this.#under.add(whole);
+    this.#begin(whole);
     void this.#giveRest(target, whole, { taken: 0, again: false });
   }
 
@@ -134,7 +134,13 @@ export class WholeInputs implements Disposable {
     return !signal.aborted;
   }
 
+  #begin(whole: Whole): void {
+    whole.data.begin();
+    this.#under.add(whole);
+  }
+
   #given(whole: Whole): void {
+    whole.data.drop();
     this.#under.delete(whole);
     if (this.#under.size === 0) this.#onGiven?.();
   }

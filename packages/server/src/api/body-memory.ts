@@ -1,0 +1,77 @@
+import type { FastifyRequest } from "fastify";
+import type { Answer, AnswerBudget } from "../core/answers/answer-budget.ts";
+import { shareOf } from "./share.ts";
+
+/**
+ * Memory that is held for a request's body, and then for what is made of it: from its first bytes until the request is
+ * answered, or as long as a part of it is kept beyond that.
+ */
+export class BodyMemory {
+  readonly #budget: AnswerBudget;
+  readonly #share: string;
+  readonly #answer: Answer;
+  #release: (() => void) | undefined;
+  #answered = false;
+  /** Gives back what is kept. */
+  #kept: ((rest: number) => void) | undefined;
+
+  constructor(options: { budget: AnswerBudget; request: FastifyRequest }) {
+    const { budget, request } = options;
+    this.#budget = budget;
+    this.#share = shareOf(request);
+    this.#answer = budget.open((release) => {
+      this.#release = release;
+      const { response } = request;
+      if (response === null || response.closed) this.#onAnswered();
+      else response.once("close", () => this.#onAnswered());
+    }, this.#share);
+  }
+
+  get bytes(): number {
+    return this.#answer.bytes;
+  }
+
+  grow(bytes: number, signal: AbortSignal): Promise<void> | undefined {
+    return this.#answer.grow("", bytes, signal);
+  }
+
+  shrink(bytes: number): void {
+    this.#answer.shrink(bytes);
+  }
+
+  release(): void {
+    this.#release?.();
+  }
+
+  /**
+   * So much of it, that may be little, is held until it is let go of, also when the request was answered.
+   * @throws Unavailable when there is no room for what was not held yet.
+   */
+  async keep(bytes: number, signal: AbortSignal): Promise<void> {
+    if (!this.#answered && this.#answer.bytes >= bytes) {
+      this.#kept = (rest) => (this.#answered ? this.release() : this.shrink(rest));
+      return;
+    }
+    let release: (() => void) | undefined;
+    const own = this.#budget.open((given) => (release = given), this.#share);
+    try {
+      await own.hold("", bytes, signal);
+    } catch (error) {
+      release?.();
+      throw error;
+    }
+    this.#kept = () => release?.();
+  }
+
+  /** @param rest what is held until the request is answered. */
+  letGo(rest: number): void {
+    const kept = this.#kept;
+    this.#kept = undefined;
+    kept?.(rest);
+  }
+
+  #onAnswered(): void {
+    this.#answered = true;
+    if (this.#kept === undefined) this.release();
+  }
+}
