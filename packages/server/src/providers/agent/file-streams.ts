@@ -130,16 +130,25 @@ export class Upload extends Operation {
   }
 }
 
+/** Changes that a reader may leave waiting before the connection is held, by number and by what they take, and from where on it goes on. */
+const mostChanges = 1_000;
+const fewChanges = 100;
+const mostChangeBytes = 1_048_576;
+const fewChangeBytes = 131_072;
+/** What a change takes beside its path. */
+const changeCostBytes = 128;
+
 /** Changes below a path, until the signal aborts or the sandbox goes. */
 export class Watch extends Operation {
   override readonly lasting = true;
   readonly #started = Promise.withResolvers<void>();
   readonly #changes = new PushIterator<FileChange>({
-    onTake: () => this.#taken(),
+    onTake: (change) => this.#taken(change),
     onReturn: () => this.cancel(undefined),
   });
   #answered = false;
   #held = false;
+  #waitingBytes = 0;
 
   get started(): Promise<void> {
     return this.#started.promise;
@@ -156,8 +165,9 @@ export class Watch extends Operation {
     if (textOf(objectOf(value, "event"), "event") !== "change") return;
     const change = fileChangeOf(value);
     if (change === undefined) return;
+    this.#waitingBytes += bytesOf(change);
     this.#changes.push(change);
-    if (this.#changes.queued >= 1_000 && !this.#held) {
+    if ((this.#changes.queued >= mostChanges || this.#waitingBytes > mostChangeBytes) && !this.#held) {
       this.#held = true;
       this.connection?.pause();
     }
@@ -170,9 +180,15 @@ export class Watch extends Operation {
     this.#changes.end();
   }
 
-  #taken(): void {
-    if (!this.#held || this.#changes.queued > 100) return;
+  #taken(change: FileChange): void {
+    this.#waitingBytes -= bytesOf(change);
+    if (!this.#held || this.#changes.queued > fewChanges || this.#waitingBytes > fewChangeBytes) return;
     this.#held = false;
     this.connection?.resume();
   }
+}
+
+/** A path of letters that are not all Latin takes two bytes for each. */
+function bytesOf({ path }: FileChange): number {
+  return 2 * path.length + changeCostBytes;
 }
