@@ -8,6 +8,7 @@ import { ExecFollow } from "./exec-view.ts";
 import { type FakeConnection, fakeAgent } from "./fake-agent.ts";
 import { frameKinds } from "./frames.ts";
 import { Collect } from "./operation.ts";
+import { SharedPlaces } from "./places.ts";
 
 const { signal } = new AbortController();
 
@@ -106,7 +107,7 @@ it("what held a listing does not touch the connection once the listing has faile
 const info = { op: "sandbox.info" };
 
 /** An agent that answers when it is told to. */
-async function slowAgent() {
+async function slowAgent(options: { shared?: SharedPlaces } = {}) {
   let waiting: FakeConnection[] = [];
   let answers = false;
   const agent = await fakeAgent((request, connection) => {
@@ -114,7 +115,7 @@ async function slowAgent() {
     else if (answers || request.op === "sandbox.expiry") connection.answer({});
     else waiting.push(connection);
   });
-  const channel = new AgentChannel({ dial: unixDialer(agent.path), token: "t", name: "sb-busy" });
+  const channel = new AgentChannel({ dial: unixDialer(agent.path), token: "t", name: "sb-busy", ...options });
   return {
     agent,
     channel,
@@ -224,6 +225,35 @@ it("many who follow commands leave room for starts; who gets no place in time is
   } finally {
     vi.useRealTimers();
   }
+});
+
+it("what lasts is bounded over all sandboxes, and those who follow leave room for the rest; nothing of what is refused is sent", async () => {
+  const shared = new SharedPlaces({ most: 6, mostFollowers: 4 });
+  await using one = await slowAgent({ shared });
+  await using two = await slowAgent({ shared });
+  const begin = ({ channel }: typeof one, follower: boolean) => {
+    const follow = new ExecFollow({ name: "sb", follower });
+    channel.begin({ op: "exec.attach" }, follow, signal);
+    return outcome(follow.reply);
+  };
+  const followers = [
+    ...(await opened(one.channel, 2, { follower: true })),
+    ...(await opened(two.channel, 2, { follower: true })),
+  ];
+  for (const place of [one, two])
+    expect(await begin(place, true)).toMatch(/^the service is busy: 4 readers follow .* or try again 1$/);
+  const others = await opened(one.channel, 2, { follower: false });
+  expect(await begin(two, false)).toMatch(/^the service is busy: 6 operations .* or try again 1$/);
+  expect([one.agent.requests.length, two.agent.requests.length]).toEqual([4, 2]);
+  // What is answered at once has its own places.
+  one.answer();
+  await one.channel.call(info, { signal });
+  await followers[0]?.dispose();
+  expect(await begin(two, true)).toBe("answered");
+  // A sandbox that ends gives its places back.
+  one.channel.close();
+  const again = await opened(two.channel, 3, { follower: false });
+  for (const follow of [...followers, ...others, ...again]) await follow.dispose();
 });
 
 it("closing the channel ends what waits for a place as well", async () => {

@@ -4,7 +4,7 @@ import type { CallOptions } from "../../ports/sandbox-operations.ts";
 import { AgentConnection, type AgentFeatures, encodeHello, encodeRequest } from "./connection.ts";
 import { runtimeGone, translateDialFailure } from "./failures.ts";
 import { Call, Collect, type Operation } from "./operation.ts";
-import { Places } from "./places.ts";
+import { Places, SharedPlaces } from "./places.ts";
 
 /** Makes a fresh connection to an agent's endpoint. */
 export type AgentDialer = (options: { signal: AbortSignal }) => Promise<Duplex>;
@@ -22,6 +22,16 @@ const mostShort = 64;
 const mostLasting = 896;
 /** Of those that last, the ones that only follow: the other places are for starts of commands, one-shot output and files. */
 const mostFollowers = 768;
+/**
+ * Those that last, over all agents of this process; with as many connections a service of thousands of sandboxes stays well
+ * below its descriptors. Who follows leaves a quarter to starts, one-shot output and files.
+ */
+const mostLastingEverywhere = 16_384;
+const mostFollowersEverywhere = 12_288;
+const lastingEverywhere = new SharedPlaces({
+  most: mostLastingEverywhere,
+  mostFollowers: mostFollowersEverywhere,
+});
 /** A place that lasts may be held for ever. */
 const longestLastingWaitMs = 10_000;
 /** Of either kind, those that wait for a place. */
@@ -85,7 +95,8 @@ export class AgentChannel {
   #features: AgentFeatures | undefined;
   #sweep: NodeJS.Timeout | null = null;
 
-  constructor(options: { dial: AgentDialer; token: string; name: string }) {
+  /** @param options.shared bounds what lasts over several channels; all of this process unless given. */
+  constructor(options: { dial: AgentDialer; token: string; name: string; shared?: SharedPlaces }) {
     this.#dial = options.dial;
     this.#name = options.name;
     this.#hello = encodeHello(options.token);
@@ -97,6 +108,7 @@ export class AgentChannel {
       mostFollowers,
       longestLine,
       longestWaitMs: longestLastingWaitMs,
+      shared: options.shared ?? lastingEverywhere,
     });
   }
 

@@ -5,6 +5,45 @@ import type { Operation } from "./operation.ts";
 type Line = Map<Operation, () => void>;
 
 /**
+ * Counts operations over all agents of this process, and of these the followers: each holds a connection, which is a
+ * descriptor and buffers of this process, and there may be thousands of sandboxes. Nobody waits here.
+ */
+export class SharedPlaces {
+  readonly most: number;
+  readonly mostFollowers: number;
+  #taken = 0;
+  #followers = 0;
+
+  constructor(options: { most: number; mostFollowers: number }) {
+    this.most = options.most;
+    this.mostFollowers = options.mostFollowers;
+  }
+
+  /** @returns why there is no place; undefined: there is one. */
+  refusal(follower: boolean): Unavailable | undefined {
+    const underWay =
+      this.#taken >= this.most
+        ? `${this.most} operations that last are under way in all its sandboxes`
+        : follower && this.#followers >= this.mostFollowers
+          ? `${this.mostFollowers} readers follow commands in all its sandboxes`
+          : undefined;
+    if (underWay === undefined) return undefined;
+    const message = `the service is busy: ${underWay}; end readers and transfers that are not needed, or try again`;
+    return new Unavailable(message, { retryAfterS: 1 });
+  }
+
+  take(follower: boolean): void {
+    this.#taken += 1;
+    if (follower) this.#followers += 1;
+  }
+
+  give(follower: boolean): void {
+    this.#taken -= 1;
+    if (follower) this.#followers -= 1;
+  }
+}
+
+/**
  * Bounds how many operations are under way at one agent, and of these the followers. Those above wait in their order, as
  * many as the line of their kind holds and as long as they may; the rest are refused. An operation leaves, from its place or
  * out of the line, when it is over.
@@ -15,25 +54,31 @@ export class Places {
   readonly #mostFollowers: number;
   readonly #longestLine: number;
   readonly #longestWaitMs: number | undefined;
+  readonly #shared: SharedPlaces | undefined;
   readonly #line: Line = new Map();
   readonly #followerLine: Line = new Map();
   #taken = 0;
   #followers = 0;
   #filling = false;
 
-  /** @param options.what is told to who is refused. @param options.longestWaitMs for ever unless given. */
+  /**
+   * @param options.what is told to who is refused. @param options.longestWaitMs for ever unless given.
+   * @param options.shared what is full there is refused at its turn.
+   */
   constructor(options: {
     what: string;
     most: number;
     mostFollowers?: number;
     longestLine: number;
     longestWaitMs?: number;
+    shared?: SharedPlaces;
   }) {
     this.#what = options.what;
     this.#most = options.most;
     this.#mostFollowers = options.mostFollowers ?? options.most;
     this.#longestLine = options.longestLine;
     this.#longestWaitMs = options.longestWaitMs;
+    this.#shared = options.shared;
   }
 
   /** Calls `begin` when there is a place, at once or later; an operation that is refused fails with Unavailable. */
@@ -83,11 +128,19 @@ export class Places {
   }
 
   #take(operation: Operation, begin: () => void): void {
+    const { follower } = operation;
+    const refusal = this.#shared?.refusal(follower);
+    if (refusal !== undefined) {
+      operation.fail(refusal);
+      return;
+    }
     this.#taken += 1;
-    if (operation.follower) this.#followers += 1;
+    if (follower) this.#followers += 1;
+    this.#shared?.take(follower);
     operation.whenOver(() => {
       this.#taken -= 1;
-      if (operation.follower) this.#followers -= 1;
+      if (follower) this.#followers -= 1;
+      this.#shared?.give(follower);
       this.#fill();
     });
     begin();
