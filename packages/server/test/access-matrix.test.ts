@@ -76,6 +76,20 @@ const operations: Record<string, readonly [scope: "open" | "read" | "write" | "a
   revokeKey: ["admin", "all"],
 };
 
+/** Routes that take no key, whether the OpenAPI page has them or not. */
+const openRoutes = [
+  "GET /api/v1/health",
+  "GET /api/v1/live",
+  "GET /api/v1/openapi.json",
+  "GET /api/v1/ready",
+  "GET /docs",
+  "HEAD /api/v1/health",
+  "HEAD /api/v1/live",
+  "HEAD /api/v1/openapi.json",
+  "HEAD /api/v1/ready",
+  "HEAD /docs",
+];
+
 type Scope = "read" | "write" | "admin";
 interface Key {
   readonly name: string;
@@ -96,6 +110,7 @@ const keys: readonly Key[] = [
   { name: "ann-reader", scopes: ["read"], owner: "ann" },
   { name: "ann-writer", scopes: ["write"], owner: "ann" },
   { name: "ann", scopes: ["read", "write"], owner: "ann" },
+  { name: "bob", scopes: ["read", "write"], owner: "bob" },
 ];
 const targets = ["ann", "bob"] as const;
 type Target = (typeof targets)[number];
@@ -202,6 +217,42 @@ describe("every key on every operation", () => {
         }
         if (operation === "destroySandbox" && status === 200) sandboxes.delete(target);
       }
+    }
+  });
+
+  test("no route but the known ones lets anybody in without a key", async () => {
+    const none = keys.find(({ name }) => name === "none") as Key;
+    const letIn: string[] = [];
+    for (const { method: methods, url } of server.app.routeTable.routes)
+      for (const method of [methods].flat()) {
+        const path = url.replaceAll(/:(\w+)/g, "{$1}");
+        if ((await ask({ method, path }, none, "ann")).status !== 401) letIn.push(`${method} ${url}`);
+      }
+    expect(letIn.sort()).toEqual(openRoutes);
+  });
+
+  test("what an owner's key can look at as its own shows nothing of another's", async () => {
+    const looked = routes.filter(
+      ({ method, operation }) => method === "GET" && operations[operation]?.[1] === "own",
+    );
+    expect(looked.length).toBeGreaterThan(0);
+    for (const route of looked) {
+      const [mine, other] = [await sandboxOf("ann"), await sandboxOf("bob")];
+      const leaving = new AbortController();
+      // Of a stream, what is there from the beginning on: an id before the first replays everything.
+      const response = await fetch(server.url + route.path, {
+        headers: { "x-api-key": "key-of-ann", "last-event-id": "0" },
+        signal: leaving.signal,
+      });
+      let text = "";
+      const decoder = new TextDecoder();
+      for await (const piece of response.body ?? []) {
+        text += decoder.decode(piece, { stream: true });
+        if (route.path === "/api/v1/events" && text.includes(mine)) break;
+      }
+      leaving.abort();
+      expect(text, route.operation).not.toContain(other);
+      expect(text, route.operation).not.toMatch(/\bbob\b/);
     }
   });
 

@@ -33,6 +33,8 @@ export interface Access {
 
 const reads = (bound: Access["bound"]): Access => ({ scope: "read", bound });
 const writes = (bound: Access["bound"]): Access => ({ scope: "write", bound });
+/** Below `/admin/` alone. */
+const administers: Access = { scope: "admin", bound: "all", audited: true };
 const audited = (access: Access): Access => ({ ...access, audited: true });
 
 /** By operation id. An operation that is not here and not open cannot be registered. */
@@ -85,10 +87,10 @@ export const accessTable: Readonly<Record<string, Access>> = {
   getQuotaUsage: reads("owner"),
   saveQuota: audited(writes("all")),
   deleteQuota: audited(writes("all")),
-  listAudit: reads("all"),
-  createKey: writes("all"),
-  listKeys: reads("all"),
-  revokeKey: writes("all"),
+  listAudit: administers,
+  createKey: administers,
+  listKeys: administers,
+  revokeKey: administers,
   createTicket: writes("own"),
 };
 

@@ -178,6 +178,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
     reply.type("text/html; charset=utf-8").send(docsPage);
   });
   app.decorate("callsUnderWay", calls);
+  app.decorate("routeTable", table);
   await app.ready();
   return app;
 }
@@ -185,6 +186,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
 declare module "fastify" {
   interface FastifyInstance {
     callsUnderWay: CallsUnderWay;
+    routeTable: RouteTable;
   }
 }
 
