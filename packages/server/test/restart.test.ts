@@ -1,4 +1,5 @@
 import { once } from "node:events";
+import http from "node:http";
 import net from "node:net";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { WebSocket } from "ws";
@@ -240,6 +241,48 @@ describe("a stop", () => {
     await closing;
     // The grace is for calls that cannot be repeated: nothing here waits for it.
     expect(performance.now() - stoppedMs).toBeLessThan(40_000);
+  }, 60_000);
+});
+
+describe("what is asked during a stop", () => {
+  test("is refused as everything is, on every route, and says when to come again", async () => {
+    const server = await startTestServer({
+      provider: mockProvider,
+      env: { ALCOVE_SERVER_SHUTDOWN_GRACE: "60s" },
+    });
+    await using _ = server;
+    const client = new TestClient(server.url);
+    const id = await client.spawn();
+    const { json: document } = await client.call("GET", "/api/v1/openapi.json");
+    // An upload has all of the grace.
+    const upload = http.request(`${server.url}/api/v1/sandboxes/${id}/files?path=/x`, {
+      method: "PUT",
+      headers: { "content-type": "application/octet-stream", "content-length": 2 },
+      agent: false,
+    });
+    upload.on("error", () => undefined).write("a");
+    await eventually(() => (server.app.callsUnderWay.size === 1 ? true : undefined));
+    const closing = server[Symbol.asyncDispose]();
+    await eventually(async () => ((await client.call("GET", "/live")).status === 503 ? true : undefined));
+    const asked = Object.entries<object>(document.paths).flatMap(([path, operations]) =>
+      Object.keys(operations)
+        .filter((method) => /^(get|put|post|delete)$/.test(method))
+        .map((method) => [method.toUpperCase(), path.replaceAll(/\{[^}]+\}/g, id)] as const),
+    );
+    expect(asked.length).toBeGreaterThan(40);
+    for (const [method, path] of [...asked, ["GET", "/nothing"] as const, ["GET", "/docs"] as const]) {
+      const { status, json, headers } = await client.call(method, path);
+      expect([method, path, status, json?.code]).toEqual([method, path, 503, "unavailable"]);
+      expect(json.message).toContain("shutting down");
+      expect(headers.get("retry-after")).toBe("1");
+      expect(headers.get("x-request-id")).toMatch(/./);
+    }
+    const answered = new Promise<number | undefined>((resolve) =>
+      upload.once("response", (response) => resolve(response.statusCode)),
+    );
+    upload.end("b");
+    expect(await answered).toBe(200);
+    await closing;
   }, 60_000);
 });
 

@@ -119,6 +119,35 @@ describe.skipIf(skip !== undefined)(
       }
     }, 60_000);
 
+    test("keeps nobody from stopping the service when its command does not read it", async () => {
+      const home = await nativeHome();
+      try {
+        const env = { ALCOVE_SERVER_SHUTDOWN_GRACE: "10m" };
+        const server = await startTestServer({
+          provider: async () => home.open(),
+          dataDir: home.dataDir,
+          env,
+        });
+        await using _ = server;
+        const client = new TestClient(server.url);
+        const id = await client.spawn({ ttl: "10m" });
+        const caller = new AbortController();
+        const asked = await fetch(`${server.url}/api/v1/sandboxes/${id}/exec`, {
+          method: "POST",
+          headers: { "content-type": "application/json" },
+          body: JSON.stringify({ command: "sleep 300; wc -c", stdin, stream: true }),
+          signal: caller.signal,
+        });
+        expect(asked.status).toBe(200);
+        caller.abort();
+        await eventually(() => (server.app.callsUnderWay.size === 0 ? true : undefined));
+        // Ends long before the grace, or the test does.
+        await server[Symbol.asyncDispose]();
+      } finally {
+        await home.remove();
+      }
+    }, 60_000);
+
     test.each([
       ["30s", "is handed over at a stop of the service"],
       ["0s", "can be given again when the service had no time for it"],
@@ -136,7 +165,12 @@ describe.skipIf(skip !== undefined)(
             const client = new TestClient(first.url);
             const id = await client.spawn({ ttl: "10m" });
             path = `/api/v1/sandboxes/${id}`;
-            const asked = client.exec(id, { command: "sleep 4; wc -c", stdin, exec_id: "ex-stopping00" });
+            // Reads on for longer than a stop waits for one that does not.
+            const command =
+              grace === "0s"
+                ? "sleep 4; wc -c"
+                : "n=0; while c=$(head -c 400000 | wc -c); [ $c -gt 0 ]; do n=$((n+c)); sleep 0.25; done; echo $n";
+            const asked = client.exec(id, { command, stdin, exec_id: "ex-stopping00" });
             const record = `${path}/execs/ex-stopping00`;
             await eventually(async () =>
               (await client.call("GET", record)).status === 200 ? true : undefined,

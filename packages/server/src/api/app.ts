@@ -4,6 +4,7 @@ import type { TypeBoxTypeProvider } from "@fastify/type-provider-typebox";
 import websocket from "@fastify/websocket";
 import { type FastifyReply, type FastifyRequest, fastify, LogController } from "fastify";
 import { anybody, localUser } from "../core/keys/principal.ts";
+import { ShuttingDown } from "../platform/deadline.ts";
 import type { Logger } from "../platform/logger.ts";
 import { withinRequest } from "../platform/request-scope.ts";
 import type { Clock } from "../ports/clock.ts";
@@ -90,7 +91,8 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
     forceCloseConnections: true,
     // Its own limit on starting and closing is shorter than the grace.
     pluginTimeout: 0,
-    return503OnClosing: true,
+    // What comes during a stop is refused as everything is: see `guard`.
+    return503OnClosing: false,
     // Probes are written in many places without the prefix.
     rewriteUrl: ({ url = "/" }) => (/^\/(live|ready|health)(\?|$)/.test(url) ? prefix + url : url),
     routerOptions: {
@@ -218,6 +220,7 @@ function guard(
     reply.header("x-request-id", request.id);
     const { open, probe } = request.routeOptions.config;
     try {
+      if (calls.draining) throw toDomainError(new ShuttingDown());
       request.principal = anybody;
       if (auth.enabled) {
         if (open !== true) request.principal = limit.letIn(request, reply, () => letIn(request));

@@ -75,6 +75,11 @@ export class CallsUnderWay {
     return this.#calls.size;
   }
 
+  /** The service stops: nothing new is begun. */
+  get draining(): boolean {
+    return this.#draining;
+  }
+
   /** @param scope undefined: nothing that a key would have to allow. */
   begin(principal: Principal = anybody, scope?: KeyScope): CallUnderWay {
     const controller = new AbortController();

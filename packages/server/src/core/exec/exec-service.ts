@@ -94,7 +94,10 @@ export class ExecService implements Disposable {
     this.#tracker[Symbol.dispose]();
   }
 
-  /** Resolves when the commands whose callers were cut off have the input that was given with them, and after `ms` at the latest. */
+  /**
+   * Resolves when the commands whose callers were cut off have the input that was given with them or take no more of it, and
+   * after `ms` at the latest.
+   */
   inputsGiven(ms: number): Promise<void> {
     return this.#wholeInputs.given(ms);
   }

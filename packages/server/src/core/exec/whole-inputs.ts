@@ -1,4 +1,5 @@
 import { setTimeout as pause } from "node:timers/promises";
+import { abortable } from "../../platform/abortable.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { RuntimeGone, Unavailable } from "../../ports/errors.ts";
 import type { ExecId } from "../../ports/ids.ts";
@@ -10,7 +11,13 @@ import type { WholeInput } from "./whole-input.ts";
 const firstPauseMs = 200;
 const longestPauseMs = 5_000;
 
+/** A stop waits for commands to take their input while they do, and never longer than this. */
+const givenPatienceMs = 1_000;
+const givenMostMs = 5_000;
+const givenPauseMs = 200;
+
 interface Whole {
+  target: ExecTarget;
   sandboxId: string;
   execId: ExecId;
   input: string;
@@ -57,8 +64,8 @@ export class WholeInputs implements Disposable {
   }
 
   /** @returns to be called when the reader of this command leaves: from then on this gives it what is missing of its input. */
-  begin(target: ExecTarget, given: Omit<Whole, "sandboxId">): (left: InputLeft) => void {
-    const whole = { ...given, sandboxId: target.row.id };
+  begin(target: ExecTarget, given: Omit<Whole, "sandboxId" | "target">): (left: InputLeft) => void {
+    const whole = { ...given, target, sandboxId: target.row.id };
     this.#begin(whole);
     return ({ exited, taken }) => {
       if (exited) this.#given(whole);
@@ -67,8 +74,8 @@ export class WholeInputs implements Disposable {
   }
 
   /** Gives all of it to a command that nobody reads. */
-  give(target: ExecTarget, given: Omit<Whole, "sandboxId">): void {
-    const whole = { ...given, sandboxId: target.row.id };
+  give(target: ExecTarget, given: Omit<Whole, "sandboxId" | "target">): void {
+    const whole = { ...given, target, sandboxId: target.row.id };
     this.#begin(whole);
     void this.#giveRest(target, whole, { taken: 0, again: false });
   }
@@ -80,8 +87,38 @@ export class WholeInputs implements Disposable {
     return false;
   }
 
-  /** Resolves when every command whose reader has left has its input, and after `ms` at the latest. */
+  /**
+   * Resolves when every command whose reader has left has its input, or none of them takes any more of it, and after `ms` at the
+   * latest: a command that does not read its input keeps nobody from stopping the service.
+   */
   async given(ms: number): Promise<void> {
+    const nowMs = () => performance.now();
+    const endMs = nowMs() + Math.min(ms, givenMostMs);
+    let before = "";
+    let quietMs = nowMs();
+    while (this.#under.size > 0 && nowMs() < endMs && nowMs() < quietMs + givenPatienceMs) {
+      const signal = AbortSignal.timeout(Math.ceil(Math.min(endMs - nowMs(), givenPatienceMs)));
+      const seen = await this.#taken(signal);
+      if (seen !== before) quietMs = nowMs();
+      before = seen;
+      await this.#allGiven(Math.min(givenPauseMs, endMs - nowMs()));
+    }
+  }
+
+  /** How much of every input has been taken, as text to compare. */
+  async #taken(signal: AbortSignal): Promise<string> {
+    const asked = [...this.#under].map(async ({ target, execId, input }) => {
+      try {
+        return await abortable(target.operations.execs.inputTaken(execId, input, { signal }), signal);
+      } catch {
+        return undefined;
+      }
+    });
+    return (await Promise.all(asked)).join(" ");
+  }
+
+  /** Resolves when nothing is under way, and after `ms` at the latest. */
+  async #allGiven(ms: number): Promise<void> {
     if (this.#under.size === 0 || ms <= 0) return;
     await new Promise<void>((resolve) => {
       const timer = setTimeout(resolve, ms);
