@@ -107,14 +107,22 @@ test("of two that are made with one name at once, one is", async () => {
   expect(made.map(({ status }) => status).sort()).toEqual(["fulfilled", "rejected"]);
 });
 
-test("a key that cannot be written down is not accepted, one that cannot be taken away stays", async () => {
+test("a key that cannot be written down is not accepted; one whose end cannot be is not either, until a restart", async () => {
   const { ring, store } = await open();
   const { key } = await ring.create({ name: "old" });
   store.broken = true;
   await expect(ring.create({ name: "new" })).rejects.toThrow("read-only");
-  await expect(ring.revoke("old")).rejects.toThrow("read-only");
-  expect(ring.list().map(({ name }) => name)).toEqual(["admin_api_key", "api_key", "old"]);
-  expect(ring.principalOf(key)?.name).toBe("old");
+  await expect(ring.revoke("other")).rejects.toThrow("read-only");
+  await expect(ring.revoke("old")).rejects.toThrow(
+    /not accepted from now on.*after a restart.*revoke it again/,
+  );
+  expect(ring.list().map(({ name }) => name)).toEqual(["admin_api_key", "api_key"]);
+  expect(ring.principalOf(key)).toBeUndefined();
+  store.broken = false;
+  const { ring: restarted } = await open({}, store);
+  expect(restarted.principalOf(key)?.name).toBe("old");
+  await ring.revoke("old");
+  expect((await open({}, store)).ring.principalOf(key)).toBeUndefined();
 });
 
 test("who was let in is held until the key is revoked, expires, or allows less", async () => {
@@ -227,7 +235,25 @@ test("one of the configuration is not revoked here, and hides a made one of its 
   expect(warn).toHaveBeenCalledTimes(1);
   expect(ring.principalOf(key)).toBeUndefined();
   expect(ring.principalOf("other")?.name).toBe("ci");
-  await ring.revoke("ci");
-  await expect(ring.revoke("ci")).rejects.toThrow(/stands in the configuration/);
+  await expect(ring.revoke("ci")).rejects.toThrow(
+    /made here is gone.*stands in the configuration and is accepted/,
+  );
+  await expect(ring.revoke("ci")).rejects.toThrow(/^key "ci" stands in the configuration/);
+  expect(ring.principalOf("other")?.name).toBe("ci");
+  ring.replaceConfigured(configured);
+  expect(ring.principalOf(key)).toBeUndefined();
+  expect(warn).toHaveBeenCalledTimes(1);
   await expect(ring.revoke("nothing")).rejects.toThrow(/does not exist/);
+});
+
+test("that a made key is accepted again, because the configured one of its name is gone, is warned of", async () => {
+  const { ring, warn } = await open();
+  const { key } = await ring.create({ name: "ci" });
+  ring.replaceConfigured({ ...configured, keys: [entry("ci", "other")] });
+  warn.mockClear();
+  ring.replaceConfigured(configured);
+  expect(ring.principalOf(key)?.name).toBe("ci");
+  expect(warn).toHaveBeenCalledExactlyOnceWith({ keys: ["ci"] }, expect.stringMatching(/accepted again/));
+  ring.replaceConfigured(configured);
+  expect(warn).toHaveBeenCalledTimes(1);
 });

@@ -2,7 +2,7 @@ import { hash, randomBytes, timingSafeEqual } from "node:crypto";
 import { type KeyScope, keyNamePattern, keyScopes, principalNames, reservedKeyNames } from "@alcove/wire";
 import type { Logger } from "../../platform/logger.ts";
 import type { Clock, Timer } from "../../ports/clock.ts";
-import { BadRequest, Conflict, NotFound, ResourceLimit } from "../../ports/errors.ts";
+import { BadRequest, Conflict, NotFound, ResourceLimit, Unavailable } from "../../ports/errors.ts";
 import type { KeyRow, KeyStore } from "../../ports/key-store.ts";
 import { parseOwnerId } from "../owners.ts";
 import type { Principal } from "./principal.ts";
@@ -96,6 +96,7 @@ export class KeyRing implements AsyncDisposable {
   /** From now on these are the keys of the configuration. */
   replaceConfigured(configured: ConfiguredKeys): void {
     const { apiKey, adminApiKey, adminFallbackEnabled, keys } = configured;
+    const were = new Set(this.#configured.map(({ name }) => name));
     const fallsBack = adminApiKey === "" && adminFallbackEnabled;
     const fixed = (name: string, key: string, scopes: readonly KeyScope[]): KnownKey[] =>
       key === "" ? [] : [this.#known({ name, hash: sha256(key), ownerId: "", scopes, expiresAt: null })];
@@ -110,6 +111,12 @@ export class KeyRing implements AsyncDisposable {
       this.#logger.warn(
         { keys: hidden },
         `auth.keys names ${hidden.join(", ")}, as keys made by the service are named: those are not accepted; revoke them or choose other names`,
+      );
+    const back = [...were].filter((name) => this.#stored.has(name) && !hidden.includes(name));
+    if (back.length > 0)
+      this.#logger.warn(
+        { keys: back },
+        `${back.join(", ")} left auth.keys: the keys of these names that the service made are accepted again; revoke them if they should not be`,
       );
     this.#changed();
   }
@@ -193,18 +200,34 @@ export class KeyRing implements AsyncDisposable {
     return { key, view };
   }
 
-  /** It is not accepted from now on, and what it has open ends. @throws NotFound; Conflict for one of the configuration. */
+  /**
+   * It is not accepted from now on, and what it has open ends.
+   * @throws NotFound; Conflict for one of the configuration, which stays, also when a made one of its name is gone now;
+   * Unavailable when it is not accepted by this run of the service alone, because that could not be written down.
+   */
   async revoke(name: string): Promise<void> {
-    const removed = await this.#store.remove(name);
-    if (this.#stored.delete(name) || removed) {
-      this.#used.delete(name);
-      this.#unwritten.delete(name);
-      this.#changed();
-      return;
-    }
-    if (this.#byName.has(name))
-      throw new Conflict(`key "${name}" stands in the configuration; remove it there and send SIGHUP`);
-    throw new NotFound(`key ${JSON.stringify(name.slice(0, 128))} does not exist`);
+    const stays = this.#configured.some((known) => known.name === name);
+    const removed = await this.#store.remove(name).catch((cause: unknown) => {
+      if (!this.#forget(name)) throw cause;
+      throw new Unavailable(
+        `key "${name}" is not accepted from now on, but the database could not be changed: after a restart it would be; revoke it again until that succeeds`,
+        { cause },
+      );
+    });
+    const gone = this.#forget(name) || removed;
+    if (stays)
+      throw new Conflict(
+        `${gone ? `the key "${name}" that was made here is gone, but one of this name` : `key "${name}"`} stands in the configuration and is accepted; remove it there and send SIGHUP`,
+      );
+    if (!gone) throw new NotFound(`key ${JSON.stringify(name.slice(0, 128))} does not exist`);
+  }
+
+  #forget(name: string): boolean {
+    if (!this.#stored.delete(name)) return false;
+    this.#used.delete(name);
+    this.#unwritten.delete(name);
+    this.#changed();
+    return true;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
