@@ -233,6 +233,12 @@ export interface NewEvent {
   data?: Record<string, unknown>;
 }
 
+export interface EventPage {
+  events: Event[];
+  /** Up to this id everything wanted is among them; undefined: there was nothing more to look at. */
+  reached: number | undefined;
+}
+
 export interface EventStore {
   /** Highest id given so far, 0 when none. */
   lastId(): Promise<number>;
@@ -242,14 +248,14 @@ export interface EventStore {
    * @returns the id of the first; the others follow it without a gap.
    */
   append(events: readonly NewEvent[]): Promise<number>;
-  /** Oldest first, ids above `afterId`. */
+  /** Oldest first, ids above `afterId`. Looks at some hundred events, however few of them are wanted. */
   list(filter: {
     afterId: number;
     types?: readonly EventType[];
     sandboxId?: string;
     ownerId?: string;
     limit: number;
-  }): Promise<Event[]>;
+  }): Promise<EventPage>;
   /** Keeps the newest `keep` events. */
   trim(keep: number): Promise<void>;
 }

@@ -2,6 +2,7 @@ import type { Event, EventType } from "@alcove/wire";
 import type { Logger } from "../../platform/logger.ts";
 import type { Clock, EmittedEvent, EventSink, NewEvent, Store, Timer } from "../../ports/index.ts";
 import { type EventFilter, EventSubscription } from "./event-subscription.ts";
+import { ReplayLine } from "./replay-line.ts";
 
 /** How long an event waits for others to be written with, milliseconds. */
 const commitDelayMs = 20;
@@ -21,6 +22,7 @@ export class EventLog implements EventSink, AsyncDisposable {
   readonly #clock: Clock;
   readonly #logger: Logger;
   readonly #retention: number;
+  readonly #replays = new ReplayLine();
   readonly #subscriptions = new Set<EventSubscription>();
   readonly #pending: (EmittedEvent & NewEvent)[] = [];
   /** Highest id this process knows of. */
@@ -69,9 +71,12 @@ export class EventLog implements EventSink, AsyncDisposable {
     else this.#arm(commitDelayMs);
   }
 
-  /** Replays what is kept after `afterId`, then follows. Without `afterId`, or with one never given: only follows. */
+  /**
+   * Replays what is kept after `afterId`, then follows. Without `afterId`, or with one never given: only follows.
+   * @param filter.caller replays of different callers take turns; without it those of an owner are one caller's.
+   */
   subscribe(
-    filter: EventFilter & { afterId?: number; signal: AbortSignal; onCut?: () => void },
+    filter: EventFilter & { afterId?: number; caller?: string; signal: AbortSignal; onCut?: () => void },
   ): AsyncIterable<Event> {
     const replay = filter.afterId !== undefined && filter.afterId <= this.#durableId;
     const subscription = new EventSubscription({
@@ -81,6 +86,8 @@ export class EventLog implements EventSink, AsyncDisposable {
       // What waits to be written was emitted before this reader came.
       skip: replay ? 0 : this.#pending.length,
       store: this.#store.events,
+      line: this.#replays,
+      caller: filter.caller ?? filter.ownerId ?? "",
       clock: this.#clock,
       onEnd: () => this.#subscriptions.delete(subscription),
     });

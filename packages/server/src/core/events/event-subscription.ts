@@ -1,7 +1,7 @@
-import { setImmediate } from "node:timers/promises";
 import type { Event, EventType } from "@alcove/wire";
 import type { Clock } from "../../ports/clock.ts";
 import type { EventStore } from "../../ports/store.ts";
+import type { ReplayLine } from "./replay-line.ts";
 
 export interface EventFilter {
   /** Absent: every type. */
@@ -14,7 +14,7 @@ export interface EventFilter {
 
 /** Events that may wait for a slow reader; what comes beyond that is counted, and told in its place. */
 const longestBacklog = 1_000;
-/** Events that are replayed in one turn of the event loop, between which others have theirs. */
+/** Events that are replayed in one turn of the event loop. */
 const replayPage = 100;
 /** How long a reader that misses events may take nothing before it is cut off, milliseconds. */
 export const longestStallMs = 10_000;
@@ -28,6 +28,8 @@ export const longestStallMs = 10_000;
 export class EventSubscription implements AsyncIterable<Event> {
   readonly #filter: EventFilter;
   readonly #store: EventStore;
+  readonly #line: ReplayLine;
+  readonly #caller: string;
   readonly #signal: AbortSignal;
   readonly #onEnd: () => void;
   readonly #onCut: (() => void) | undefined;
@@ -53,6 +55,9 @@ export class EventSubscription implements AsyncIterable<Event> {
       skip: number;
       signal: AbortSignal;
       store: EventStore;
+      line: ReplayLine;
+      /** Whose turn in the line it takes. */
+      caller: string;
       clock: Pick<Clock, "monotonicMs">;
       onEnd: () => void;
       /** Its reader takes nothing and is cut off: whatever it waits for is in vain. */
@@ -69,6 +74,8 @@ export class EventSubscription implements AsyncIterable<Event> {
     this.#replayUntil = options.replayUntil;
     this.#signal = options.signal;
     this.#store = options.store;
+    this.#line = options.line;
+    this.#caller = options.caller;
     this.#clock = options.clock;
     this.#takenAtMs = options.clock.monotonicMs();
     this.#onEnd = options.onEnd;
@@ -130,15 +137,19 @@ export class EventSubscription implements AsyncIterable<Event> {
 
   async *#replay(): AsyncGenerator<Event> {
     while (this.#afterId < this.#replayUntil && !this.#ended) {
+      await this.#line.turn(this.#caller);
+      if (this.#ended) return;
+      // Until now it was not this reader that others waited for.
+      this.#takenAtMs = this.#clock.monotonicMs();
       const page = await this.#store.list({ ...this.#filter, afterId: this.#afterId, limit: replayPage });
-      for (const event of page) {
+      for (const event of page.events) {
         this.#afterId = Number(event.id);
         yield event;
         this.#takenAtMs = this.#clock.monotonicMs();
         if (this.#ended) return;
       }
-      if (page.length < replayPage) return;
-      await setImmediate();
+      if (page.reached === undefined) return;
+      this.#afterId = page.reached;
     }
   }
 

@@ -616,13 +616,13 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
         store = await under.reopen();
         expect(await store.events.lastId()).toBe(3);
         const ids = async (filter: Partial<Parameters<Store["events"]["list"]>[0]>) =>
-          (await store.events.list({ afterId: 0, limit: 10, ...filter })).map(({ id }) => id);
+          (await store.events.list({ afterId: 0, limit: 10, ...filter })).events.map(({ id }) => id);
         expect(await ids({})).toEqual(["1", "2", "3"]);
         expect(await ids({ afterId: 1 })).toEqual(["2", "3"]);
         expect(await ids({ limit: 1 })).toEqual(["1"]);
         expect(await ids({ types: ["exec.started"] })).toEqual(["2"]);
         expect(await ids({ types: ["exec.started", "sandbox.created"], sandboxId: "sb-b" })).toEqual(["3"]);
-        expect((await store.events.list({ afterId: 1, limit: 1 }))[0]).toEqual({
+        expect((await store.events.list({ afterId: 1, limit: 1 })).events[0]).toEqual({
           id: "2",
           type: "exec.started",
           sandbox_id: "sb-a",
@@ -634,7 +634,10 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
       it("are trimmed to the newest", async () => {
         await store.events.append([1, 2, 3, 4, 5].map((id) => event(id)));
         await store.events.trim(2);
-        expect((await store.events.list({ afterId: 0, limit: 10 })).map(({ id }) => id)).toEqual(["4", "5"]);
+        expect((await store.events.list({ afterId: 0, limit: 10 })).events.map(({ id }) => id)).toEqual([
+          "4",
+          "5",
+        ]);
         await store.events.trim(10);
         expect(await store.events.lastId()).toBe(5);
       });
@@ -658,7 +661,9 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
         const firsts = await Promise.all(
           batches.map(async (batch) => {
             const first = await store.events.append(batch);
-            reads.push((await store.events.list({ afterId: 0, limit: 100 })).map(({ id }) => Number(id)));
+            reads.push(
+              (await store.events.list({ afterId: 0, limit: 100 })).events.map(({ id }) => Number(id)),
+            );
             return first;
           }),
         );

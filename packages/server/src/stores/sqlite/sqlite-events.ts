@@ -1,6 +1,6 @@
 import type { DatabaseSync, StatementSync } from "node:sqlite";
 import type { Event, EventType } from "@alcove/wire";
-import type { EventStore, NewEvent } from "../../ports/store.ts";
+import type { EventPage, EventStore, NewEvent } from "../../ports/store.ts";
 import { inTransaction } from "./transaction.ts";
 
 interface EventRecord {
@@ -11,6 +11,9 @@ interface EventRecord {
   data: string | null;
 }
 
+/** Events that one page of a list looks at: less than a millisecond. */
+const lookedAt = 500;
+
 /** The table `events`. */
 export class SqliteEvents implements EventStore {
   readonly #db: DatabaseSync;
@@ -18,6 +21,7 @@ export class SqliteEvents implements EventStore {
   readonly #takeIds: StatementSync;
   readonly #insert: StatementSync;
   readonly #list: StatementSync;
+  readonly #lastLookedAt: StatementSync;
   readonly #trim: StatementSync;
   readonly #highWater: StatementSync;
 
@@ -32,11 +36,14 @@ export class SqliteEvents implements EventStore {
       "INSERT INTO events (id, type, sandbox_id, owner_id, timestamp, data) VALUES (?, ?, ?, ?, ?, ?)",
     );
     this.#list = db.prepare(`
-      SELECT * FROM events WHERE id > :after_id
+      SELECT * FROM events WHERE id > :after_id AND id <= :upto_id
         AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
         AND (:sandbox_id IS NULL OR sandbox_id = :sandbox_id)
         AND (:owner_id IS NULL OR owner_id = :owner_id)
       ORDER BY id LIMIT :limit`);
+    this.#lastLookedAt = db.prepare(
+      `SELECT id FROM events WHERE id > ? ORDER BY id LIMIT 1 OFFSET ${lookedAt - 1}`,
+    );
     this.#trim = db.prepare("DELETE FROM events WHERE id <= ?");
     this.#highWater = db.prepare("SELECT id FROM events ORDER BY id DESC LIMIT 1 OFFSET ?");
   }
@@ -58,15 +65,18 @@ export class SqliteEvents implements EventStore {
     });
   }
 
-  async list(filter: Parameters<EventStore["list"]>[0]): Promise<Event[]> {
+  async list(filter: Parameters<EventStore["list"]>[0]): Promise<EventPage> {
+    const last = this.#lastLookedAt.get(filter.afterId) as { id: number } | undefined;
     const records = this.#list.all({
       after_id: filter.afterId,
+      upto_id: last?.id ?? Number.MAX_SAFE_INTEGER,
       types: filter.types === undefined ? null : JSON.stringify(filter.types),
       sandbox_id: filter.sandboxId ?? null,
       owner_id: filter.ownerId ?? null,
       limit: filter.limit,
     }) as unknown as EventRecord[];
-    return records.map(fromRecord);
+    const reached = records.length === filter.limit ? records.at(-1)?.id : last?.id;
+    return { events: records.map(fromRecord), reached };
   }
 
   async trim(keep: number): Promise<void> {
