@@ -1,4 +1,5 @@
 import { readFileSync } from "node:fs";
+import { SpawnRequest } from "@alcove/wire";
 import type { CommandUnknownOpts as Command } from "@commander-js/extra-typings";
 import { expect, test } from "vitest";
 import { createProgram } from "./program.ts";
@@ -57,4 +58,11 @@ test("docs/cli.md names no command and no option that does not exist", () => {
   expect(named.filter((flag) => !known.has(flag))).toEqual([]);
   const rows = [...page.matchAll(/^\| `(alcove [a-z]+(?: [a-z]+)?)/gm)].map(([, name]) => name);
   expect(rows.filter((name) => !commands.some((command) => command.name === name))).toEqual([]);
+});
+
+test("whatever a sandbox can be made with is an option of spawn", () => {
+  const shorter: Record<string, string> = { memory_mb: "memory", owner_id: "owner" };
+  const fields = Object.keys(SpawnRequest.properties);
+  const flags = commands.find(({ name }) => name === "alcove spawn")?.flags;
+  expect(flags).toEqual(expect.arrayContaining(fields.map((field) => `--${shorter[field] ?? field}`)));
 });

@@ -1,4 +1,3 @@
-import { randomBytes } from "node:crypto";
 import { eventData } from "@alcove/wire";
 import { silentLogger } from "../../platform/logger.ts";
 import { randomIds } from "../../platform/random-ids.ts";
@@ -134,7 +133,3 @@ const testPool: PoolSettings = {
   vcpus: 2,
   overflow: "reject",
 };
-
-export function tempName(prefix: string): string {
-  return `${prefix}-${randomBytes(6).toString("hex")}`;
-}

@@ -104,7 +104,7 @@ it("what held a listing does not touch the connection once the listing has faile
   expect(calls).toEqual(["pause", "resume"]);
 });
 
-const info = { op: "sandbox.info" };
+const info = { op: "sandbox.info" } as const;
 
 /** An agent that answers when it is told to. */
 async function slowAgent(options: { shared?: SharedPlaces } = {}) {

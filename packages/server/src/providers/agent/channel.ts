@@ -3,13 +3,14 @@ import { Unavailable } from "../../ports/errors.ts";
 import type { CallOptions } from "../../ports/sandbox-operations.ts";
 import { AgentConnection, type AgentFeatures, encodeHello, encodeRequest } from "./connection.ts";
 import { runtimeGone, translateDialFailure } from "./failures.ts";
+import { type AgentOperationName, knownOperations } from "./known-operations.ts";
 import { Call, Collect, type Operation } from "./operation.ts";
 import { Places, SharedPlaces } from "./places.ts";
 
 /** Makes a fresh connection to an agent's endpoint. */
 export type AgentDialer = (options: { signal: AbortSignal }) => Promise<Duplex>;
 
-export type AgentRequest = { op: string } & Record<string, unknown>;
+export type AgentRequest = { op: AgentOperationName } & Record<string, unknown>;
 
 /** A request, or what makes it for an agent with these features; it may throw what the caller is told instead. */
 export type AgentAsk = AgentRequest | ((features: AgentFeatures) => AgentRequest);
@@ -36,47 +37,12 @@ const lastingEverywhere = new SharedPlaces({
 const longestLastingWaitMs = 10_000;
 /** Of either kind, those that wait for a place. */
 const longestLine = 1_024;
-/** What only the service asks for, a few at a time: none of it waits behind what others ask for. */
-const ownOperations = new Set(["sandbox.configure", "sandbox.events", "sandbox.expiry", "sandbox.shutdown"]);
-/** One for each command that lost its readers; it waits with the others, and is not refused. */
-const graceOp = "exec.grace";
-
 /** As many as operations are often under way at once; dialling again costs more than an idle descriptor. */
 const maxIdle = 16;
 const idleMs = 10_000;
 /** All idle connections of this process: descriptors are a table of the process, and thousands of sandboxes share it. */
 const maxIdleEverywhere = 1_024;
 let idleEverywhere = 0;
-/**
- * Requests that may be sent again when an idle connection breaks under them: the agent may have carried them out before,
- * and the second time does no harm and answers as the first. `exec.start` and `exec.stdin_close` are refused the second time;
- * who asks for them takes that as the answer (`Operation.sentAgain`).
- */
-const repeatable = new Set([
-  "sandbox.configure",
-  "sandbox.info",
-  "sandbox.stats",
-  "sandbox.events",
-  "sandbox.expiry",
-  "sandbox.shutdown",
-  "exec.start",
-  "exec.attach",
-  "exec.get",
-  "exec.list",
-  "exec.stdin_close",
-  "exec.resize",
-  "exec.kill",
-  "exec.grace",
-  "file.stat",
-  "file.list",
-  "file.read",
-  "file.chmod",
-  "file.glob",
-  "file.archive",
-  "file.watch",
-  "port.dial",
-]);
-
 /**
  * The way to one agent: puts each operation on a connection of its own, an idle one when there is one, and bounds how many
  * are under way. Idle connections are few, short-lived and keep nothing alive. Closing the channel cuts every operation.
@@ -139,10 +105,12 @@ export class AgentChannel {
     operation.guard(signal);
     if (operation.over) return;
     const send = () => this.#send(request, operation, signal);
-    const op = typeof request === "function" ? undefined : request.op;
-    if (op !== undefined && ownOperations.has(op)) send();
+    const waits = typeof request === "function" ? "line" : knownOperations[request.op].waits;
+    if (waits === "never") send();
     else
-      (operation.lasting ? this.#lasting : this.#short).enter(operation, send, { refusable: op !== graceOp });
+      (operation.lasting ? this.#lasting : this.#short).enter(operation, send, {
+        refusable: waits !== "unrefused",
+      });
   }
 
   #send(request: AgentAsk, operation: Operation, signal: AbortSignal): void {
@@ -161,7 +129,7 @@ export class AgentChannel {
         void this.#beginFresh(encodeRequest(known, this.#hello), operation, signal);
       } else {
         reused.start(encodeRequest(known, null), operation, () => {
-          if (!repeatable.has(known.op)) {
+          if (!knownOperations[known.op].again) {
             operation.fail(this.#unknownOutcome(known.op));
             return;
           }

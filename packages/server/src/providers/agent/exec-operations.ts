@@ -155,7 +155,7 @@ export class AgentExecs implements ExecOperations {
     const follower = options.follow && options.again !== true;
     const follow = new ExecFollow({ name: this.#name, follower });
     const { from, lossless, input } = options;
-    const request = { op: "exec.attach", exec_id: execId, from, follow: options.follow, lossless };
+    const request = { op: "exec.attach", exec_id: execId, from, follow: options.follow, lossless } as const;
     let counted = false;
     const ask: AgentAsk =
       input === undefined
@@ -215,7 +215,7 @@ export class AgentExecs implements ExecOperations {
     let named = false;
     const write = async (tried: boolean) => {
       const writing = new StdinWrite(data);
-      const request = { op: "exec.stdin", exec_id: execId };
+      const request = { op: "exec.stdin", exec_id: execId } as const;
       const ask: AgentAsk = (features) => {
         named = input !== undefined && features.has(inputFeature);
         if (again && !named)
@@ -274,7 +274,7 @@ export class AgentExecs implements ExecOperations {
 
   async kill(execId: ExecId, options: CallOptions & KillOptions): Promise<ExecInfo> {
     const { reason, inputLostBytes: lost } = options;
-    const request = { op: "exec.kill", exec_id: execId, reason };
+    const request = { op: "exec.kill", exec_id: execId, reason } as const;
     const ask: AgentAsk =
       lost === undefined
         ? request

@@ -16,6 +16,7 @@ import { unixDialer } from "./dialers.ts";
 import { translateFailure } from "./failures.ts";
 import { type FakeConnection, fakeAgent } from "./fake-agent.ts";
 import { encodeAck, encodeHeader, encodeJsonFrame, FrameDecoder, frameKinds } from "./frames.ts";
+import { knownOperations } from "./known-operations.ts";
 
 /** What the agent's own tests read too: `agent/protocol/tests/fixtures.rs`. */
 interface Operation {
@@ -367,4 +368,21 @@ it.for(frames.frames)("frame: $name", (frame) => {
 it.for(frames.refused)("refused frame: $name", (frame) => {
   const decoder = new FrameDecoder({ onControl: () => undefined, onRaw: () => undefined });
   expect(() => decoder.push(Buffer.from(frame.hex, "hex"))).toThrow();
+});
+
+describe("what is known of the agent's operations", () => {
+  const ofService = operations.filter(({ from }) => from === undefined).map(({ request }) => request.op);
+
+  it("is known of each that has a fixture, and of no other", () => {
+    expect(Object.keys(knownOperations).sort()).toEqual([...new Set(ofService)].sort());
+  });
+
+  it.each(Object.entries(knownOperations))(
+    "%s: what only looks may be sent again, what adds may not",
+    (op, { again }) => {
+      const looks = /\.(info|stats|events|list|get|attach|stat|read|glob|archive|watch|dial)$/.test(op);
+      const adds = /\.(stdin|signal|write|mkdir|move|remove|unpack)$/.test(op);
+      if (looks || adds) expect(again).toBe(looks);
+    },
+  );
 });

@@ -319,7 +319,6 @@ export class LaunchSite implements AsyncDisposable {
       await this.#removeOrLeave(path, () => this.#removeDir(prepared, path));
   }
 
-  /** What a launcher was deleting when it died. Looked at before the next one moves anything there. */
   #holdGroups({ cgroups }: Prepared, slot: RuntimeSlot): Disposable | undefined {
     try {
       return cgroups?.slots.hold(slot, { pidsLimit: this.#config.pidsLimit });
@@ -330,6 +329,7 @@ export class LaunchSite implements AsyncDisposable {
     }
   }
 
+  /** What a launcher was deleting when it died. Looked at before the next one moves anything there. */
   #sweepTrash(): void {
     const left = this.directories.listTrashNow();
     void this.#prepared
