@@ -86,7 +86,7 @@ describe.skipIf(skip !== undefined)(
     test("ends its command, in words, when the service that had it is gone and nobody gives it again", async () => {
       const home = await nativeHome();
       try {
-        const env = { ALCOVE_SERVER_SHUTDOWN_GRACE: "0s", ALCOVE_EXEC_DISCONNECT_GRACE: "1s" };
+        const env = { ALCOVE_SERVER_SHUTDOWN_GRACE: "0s", ALCOVE_EXEC_DISCONNECT_GRACE: "4s" };
         const { dataDir } = home;
         const start = () => startTestServer({ provider: async () => home.open(), dataDir, env });
         let path = "";

@@ -93,6 +93,23 @@ export function execControlContract(harness: ContractHarness): void {
     await expect(operations.execs.signal(spec.execId, 10, soon())).rejects.toThrow(Conflict);
   });
 
+  it("input that is to come whole is told until it has ended, and a kill for the rest of it tells what is missing", async () => {
+    const { execs } = await harness.shared();
+    const given = { detached: true, stdin: true, inputBytes: 4 };
+    const [whole, lost] = [shell("cat; sleep 600", given), shell("cat", given)];
+    for (const spec of [whole, lost]) await execs.startDetached(spec, soon());
+    const data = Buffer.from("text");
+    await execs.writeStdin(whole.execId, data, { close: false, input: whole.execId, ...soon() });
+    expect(await execs.get(whole.execId, soon())).toHaveProperty("inputBytes", 4);
+    await execs.writeStdin(whole.execId, Buffer.alloc(0), { close: true, ...soon() });
+    expect(await execs.get(whole.execId, soon())).not.toHaveProperty("inputBytes");
+    await execs.kill(whole.execId, { ...soon(), reason: "cancelled" });
+    const listed = (await execs.list(soon())).find(({ execId }) => execId === lost.execId);
+    expect(listed).toHaveProperty("inputBytes", 4);
+    const { exit } = await execs.kill(lost.execId, { ...soon(), reason: "cancelled", inputLostBytes: 4 });
+    expect(exit).toMatchObject({ reason: "cancelled", inputLostBytes: 4 });
+  });
+
   it("setGrace() kills after its time unless somebody attaches", async (context) => {
     harness.needs(context, "reattach");
     const { execs } = await harness.shared();
