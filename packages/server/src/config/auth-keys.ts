@@ -32,13 +32,16 @@ export function configuredKeys(
     const expiresAt = expires === undefined ? null : new Date(expires);
     if (expires !== undefined && !isTime(expires))
       wrong(`expires is ${JSON.stringify(expires)}: expected a time such as "2030-01-31T00:00:00Z"`);
+    let length: number | undefined;
     let digest = entry.hash?.toLowerCase() ?? "";
     if ((digest === "") === (file === undefined)) wrong("give hash or key_file, one of them");
     else if (file !== undefined) {
       const read = readBounded(path.resolve(cwd, file), maxKeyBytes);
       const key = read.content?.trim();
-      if (key) digest = hash("sha256", key, "hex");
-      else wrong(`key_file is ${JSON.stringify(file)}: ${read.error ?? "the file is empty"}`);
+      if (key) {
+        digest = hash("sha256", key, "hex");
+        length = key.length;
+      } else wrong(`key_file is ${JSON.stringify(file)}: ${read.error ?? "the file is empty"}`);
     }
     const other = hashes.get(digest);
     if (other !== undefined) wrong(`it is the key of "${other}": give each its own`);
@@ -51,6 +54,7 @@ export function configuredKeys(
         ownerId: owner,
         scopes: keyScopes.filter((scope) => scopes.includes(scope)),
         expiresAt,
+        ...(length === undefined ? {} : { length }),
       },
     ];
   });

@@ -14,6 +14,8 @@ export interface ConfiguredKey {
   ownerId: string;
   scopes: readonly KeyScope[];
   expiresAt: Date | null;
+  /** Characters of the key, where it stands in a file. */
+  length?: number;
 }
 
 type Camel<Name> = Name extends `${infer First}_${infer Rest}` ? `${First}${Capitalize<Camel<Rest>>}` : Name;

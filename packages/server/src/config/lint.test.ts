@@ -1,3 +1,6 @@
+import { mkdtempDisposable, readFile, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import path from "node:path";
 import { describe, expect, test } from "vitest";
 import { lintConfig, lintRules } from "./lint.ts";
 import { loadConfigWithSources } from "./load.ts";
@@ -12,6 +15,7 @@ function lint(settings: Record<string, string>, options: { production: boolean }
 const sound = {
   data_dir: "/var/lib/alcove",
   "auth.api_key": "0123456789abcdef0123",
+  "auth.admin_api_key": "3210fedcba98765432100",
   "server.cors_allowed_origins": "https://app.example.com",
   "defaults.max_sandboxes_per_owner": "5",
   "rate_limit.enabled": "true",
@@ -30,7 +34,9 @@ describe("lintConfig()", () => {
   test.each([
     [{ "auth.enabled": "false" }, "auth-missing"],
     [{ "auth.api_key": "short" }, "key-short"],
-    [{ "auth.api_key": "", "auth.admin_api_key": "0123456789abcdef" }, "api-key-missing"],
+    [{ "auth.admin_api_key": "short" }, "key-short"],
+    [{ "auth.admin_api_key": "" }, "clients-administer"],
+    [{ "auth.api_key": "" }, "api-key-missing"],
     [{ "auth.admin_api_key": "0123456789abcdef0123" }, "keys-equal"],
     [{ "server.allow_insecure": "true" }, "allow-insecure"],
     [{ "server.cors_allowed_origins": "*" }, "cors-open"],
@@ -63,6 +69,35 @@ describe("lintConfig()", () => {
     [{ "providers.default": "docker", "providers.docker.enabled": "false" }, "default-provider-disabled"],
   ])("%j is %s", (change, id) => {
     expect(lint(change, { production: false })).toEqual([id]);
+  });
+
+  test("a short key is found in a file of auth.keys too, and of a hash nothing is known", async () => {
+    await using dir = await mkdtempDisposable(path.join(tmpdir(), "alcove-lint-"));
+    const file = path.join(dir.path, "key");
+    const found = async (key: string) => {
+      await writeFile(file, key, { mode: 0o600 });
+      const keys = [
+        { name: "ci", key_file: file },
+        { name: "hashed", hash: "ab".repeat(32) },
+      ];
+      return lint({ ...sound, "auth.keys": JSON.stringify(keys) }, { production: true });
+    };
+    expect(await found("x")).toEqual(["key-short"]);
+    expect(await found("0123456789abcdef")).toEqual([]);
+  });
+
+  test("the documented installation passes, and its clients do not administer", async () => {
+    await using dir = await mkdtempDisposable(path.join(tmpdir(), "alcove-lint-"));
+    const page = await readFile(new URL("../../../../docs/operations/install.md", import.meta.url), "utf8");
+    const yaml = /cat >\/etc\/alcove\/alcove\.yaml <<'END'\n([\s\S]*?)\nEND\n/.exec(page)?.[1] ?? "";
+    const file = path.join(dir.path, "alcove.yaml");
+    await writeFile(file, yaml.replaceAll("/etc/alcove/", `${dir.path}/`), { mode: 0o600 });
+    for (const name of ["key", "admin-key"])
+      await writeFile(path.join(dir.path, name), `${name}-0123456789abcdef`, { mode: 0o600 });
+    const loaded = loadConfigWithSources({ file, env: {}, cwd: "/nowhere" });
+    expect(loaded.config.auth.apiKey).toBe("key-0123456789abcdef");
+    const findings = lintConfig(loaded, { production: true });
+    expect(findings.filter(({ level }) => level === "fail")).toEqual([]);
   });
 
   test("each rule has an id of its own and says what to do", () => {

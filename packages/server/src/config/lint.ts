@@ -91,11 +91,28 @@ export const lintRules: readonly LintRule[] = [
     id: "key-short",
     level: "fail",
     production: true,
-    check: ({ config: { auth } }) =>
-      [auth.apiKey, auth.adminApiKey].some((key) => key !== "" && key.length < shortestKey)
-        ? `a key has fewer than ${shortestKey} characters`
-        : undefined,
+    check: ({ config: { auth } }) => {
+      const known = [
+        { name: "auth.api_key", length: auth.apiKey.length || undefined },
+        { name: "auth.admin_api_key", length: auth.adminApiKey.length || undefined },
+        ...auth.keys.map(({ name, length }) => ({ name: `auth.keys "${name}"`, length })),
+      ];
+      const short = known.filter(({ length }) => length !== undefined && length < shortestKey);
+      return short.length > 0
+        ? `fewer than ${shortestKey} characters: ${short.map(({ name }) => name).join(", ")}`
+        : undefined;
+    },
     advice: "make keys with: openssl rand -hex 32",
+  },
+  {
+    id: "clients-administer",
+    level: "fail",
+    production: true,
+    check: ({ config: { auth } }) =>
+      auth.enabled && auth.apiKey !== "" && auth.adminApiKey === "" && auth.adminFallbackEnabled
+        ? "auth.api_key administers: every client can make keys that outlast it"
+        : undefined,
+    advice: "set auth.admin_api_key_file, or auth.admin_fallback_enabled: false",
   },
   {
     id: "keys-equal",

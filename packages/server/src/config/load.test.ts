@@ -236,6 +236,7 @@ describe("auth.keys", () => {
         ownerId: "",
         scopes: ["read", "write"],
         expiresAt: null,
+        length: 6,
       },
     ]);
     expect(load({ ALCOVE_AUTH_KEYS: `[{name: c, hash: ${hash}}]` }).auth.keys[0]?.name).toBe("c");
