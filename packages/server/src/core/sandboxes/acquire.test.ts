@@ -40,6 +40,14 @@ describe("acquire()", () => {
     expect(next.sandbox.id).not.toBe(sandbox.id);
   });
 
+  it("makes another one at once when the clock was set to after its end", async () => {
+    const { sandbox } = await acquire();
+    clock.jump(3_600_000);
+    const next = await acquire();
+    expect(next).toMatchObject({ made: true });
+    expect((await store.sandboxes.get(sandbox.id))?.state).toBe("destroyed");
+  });
+
   it("gives up on one whose destroy is not confirmed, and makes another once it is", async () => {
     const { sandbox } = await acquire();
     harness.provider.hook = (step) => {

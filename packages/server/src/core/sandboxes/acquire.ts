@@ -17,10 +17,15 @@ const pauseMs = 100;
 export async function acquireNamed(
   context: Pick<SandboxContext, "store" | "live" | "clock">,
   wanted: { ownerId: string; name: string },
-  options: { signal: AbortSignal; spawn: () => Promise<SandboxRow> },
+  options: {
+    signal: AbortSignal;
+    spawn: () => Promise<SandboxRow>;
+    /** Ends a sandbox whose time is over. */
+    expire: (id: SandboxRow["id"]) => Promise<void>;
+  },
 ): Promise<{ sandbox: SandboxRow; made: boolean }> {
   const { store, live, clock } = context;
-  const { signal, spawn } = options;
+  const { signal, spawn, expire } = options;
   for (let turn = 0; turn < mostTurns; turn++) {
     signal.throwIfAborted();
     const row = await store.sandboxes.named(wanted.ownerId, wanted.name);
@@ -33,10 +38,22 @@ export async function acquireNamed(
       continue;
     }
     const work = live.workOn(row.id);
-    if (work !== undefined && work.kind !== "other") await live.finished(work, signal);
-    else if (lives(row, live.get(row.id)?.outdated === true, clock.now()))
-      return { sandbox: row, made: false };
-    else await pause(clock, signal);
+    if (work !== undefined && work.kind !== "other") {
+      await live.finished(work, signal);
+      continue;
+    }
+    const outdated = live.get(row.id)?.outdated === true;
+    if (lives(row, outdated, clock.now())) return { sandbox: row, made: false };
+    // After the clock was set it may be a while until this is noticed.
+    if (work === undefined && row.state !== "creating" && !row.destroyRequested) {
+      try {
+        await expire(row.id);
+        continue;
+      } catch {
+        signal.throwIfAborted();
+      }
+    }
+    await pause(clock, signal);
   }
   throw new Unavailable(
     `the sandbox named "${wanted.name}" is being made or destroyed all the time; try again in a moment`,

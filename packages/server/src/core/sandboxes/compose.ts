@@ -72,7 +72,7 @@ export function composeSandboxes(options: {
   });
   const expiry: ExpiryQueue = new ExpiryQueue({
     clock,
-    onDue: (id) => expires.due(id, (at) => expiry.set(id, at)),
+    onDue: (id) => expires.due(id),
   });
   const context: SandboxContext = {
     ...options,
@@ -82,7 +82,7 @@ export function composeSandboxes(options: {
     fence: { holder: options.workerId, generation: 0 },
   };
   const destroys = new DestroyFlow(context, tell(unfinished));
-  const expires = new ExpireFlow(context, destroys);
+  const expires = new ExpireFlow({ context, destroys, setAgain: (id, at) => expiry.set(id, at) });
   const failed = new FailedSandboxes(context, destroys);
   const recover = new RecoverFlow(context, { destroys, onProbeFailed: tell(failing) });
   const sandboxes = new SandboxService({
@@ -90,6 +90,7 @@ export function composeSandboxes(options: {
     gates,
     failed,
     destroys,
+    expires,
     directory: new SandboxDirectory({ live, gates, recover, store, registry: options.registry }),
     spawns: new SpawnFlow(context, destroys),
     extends: new ExtendFlow(context, recover),

@@ -9,6 +9,9 @@ interface Deadline {
 /** An expiry is an instant of the machine's clock, which may be set; timers do not see that before they fire. */
 export const longestLookMs = 10_000;
 
+/** So many come due in one turn of the event loop; the others in the next. */
+const duePerTurn = 500;
+
 /**
  * When sandboxes expire: a heap of deadlines behind one armed timer. A deadline that was moved or dropped stays in
  * the heap until its time comes or such leftovers outnumber the rest.
@@ -66,7 +69,9 @@ export class ExpiryQueue implements Disposable {
     this.#armedForMs = Number.POSITIVE_INFINITY;
     this.#timer = undefined;
     const nowMs = this.#clock.now().getTime();
-    for (let first = this.#heap[0]; first !== undefined && first.atMs <= nowMs; first = this.#heap[0]) {
+    for (let taken = 0; taken < duePerTurn; taken++) {
+      const first = this.#heap[0];
+      if (first === undefined || first.atMs > nowMs) break;
       pop(this.#heap);
       if (this.#current.get(first.id) !== first) continue;
       this.#current.delete(first.id);

@@ -20,6 +20,7 @@ import type { SpawnQueue } from "../scheduling/spawn-queue.ts";
 import { acquireNamed } from "./acquire.ts";
 import type { SandboxContext } from "./context.ts";
 import type { DestroyFlow } from "./destroy-flow.ts";
+import type { ExpireFlow } from "./expire-flow.ts";
 import type { ExtendFlow } from "./extend-flow.ts";
 import type { FailedSandboxes } from "./failed-sandboxes.ts";
 import { hashInput, type IdempotentSpawns, type SpawnClaim } from "./idempotency.ts";
@@ -54,6 +55,7 @@ export class SandboxService implements AsyncDisposable {
   readonly #failed: FailedSandboxes;
   readonly #spawns: SpawnFlow;
   readonly #destroys: DestroyFlow;
+  readonly #expires: ExpireFlow;
   readonly #extends: ExtendFlow;
   readonly #idempotent: IdempotentSpawns;
   #closed = false;
@@ -65,6 +67,7 @@ export class SandboxService implements AsyncDisposable {
     failed: FailedSandboxes;
     spawns: SpawnFlow;
     destroys: DestroyFlow;
+    expires: ExpireFlow;
     extends: ExtendFlow;
     idempotent: IdempotentSpawns;
   }) {
@@ -74,6 +77,7 @@ export class SandboxService implements AsyncDisposable {
     this.#failed = parts.failed;
     this.#spawns = parts.spawns;
     this.#destroys = parts.destroys;
+    this.#expires = parts.expires;
     this.#extends = parts.extends;
     this.#idempotent = parts.idempotent;
   }
@@ -145,7 +149,8 @@ export class SandboxService implements AsyncDisposable {
     await this.#directory.loaded(options);
     const wanted = { ownerId: parseOwnerId(ownerId), name };
     const spawn = async () => (await this.spawn(input, options)).sandbox;
-    return acquireNamed(this.#context, wanted, { signal: options.signal, spawn });
+    const expire = (id: SandboxId) => this.#expire(id, options).then(() => undefined);
+    return acquireNamed(this.#context, wanted, { signal: options.signal, spawn, expire });
   }
 
   /** What a spawn would meet now; reserves nothing. @throws what `spawn` throws for a bad request. */
@@ -211,9 +216,7 @@ export class SandboxService implements AsyncDisposable {
     let pruned = await this.#failed.sweep(options);
     await boundedParallel(due, parallelDestroys, async ({ row }) => {
       try {
-        // Whoever extends it at this moment keeps it.
-        const { signal } = options;
-        if (await this.#destroys.destroy(row.id, { signal, reason: "expired", unless: lives })) pruned++;
+        if (await this.#expire(row.id, options)) pruned++;
       } catch (error) {
         if (options.signal.aborted) throw options.signal.reason;
         logger.warn({ sandbox_id: row.id, err: error }, "an expired sandbox could not be pruned");
@@ -292,9 +295,16 @@ export class SandboxService implements AsyncDisposable {
     const { queue, expiry, live } = this.#context;
     queue.close();
     expiry[Symbol.dispose]();
+    this.#expires.close();
     await this.#spawns.close(new ShuttingDown());
     const underWay = live.all().flatMap(({ work }) => (work === undefined ? [] : [work.done]));
     await Promise.allSettled(underWay);
+  }
+
+  /** @returns whether it is gone: whoever extends it at this moment keeps it. */
+  #expire(id: SandboxId, { signal }: CallOptions): Promise<boolean> {
+    const unless = (entry: LiveSandbox) => hasTimeLeft(entry, this.#context.clock.now());
+    return this.#destroys.destroy(id, { signal, reason: "expired", unless });
   }
 
   #plan(input: Omit<SpawnInput, "template">): SpawnPlan {

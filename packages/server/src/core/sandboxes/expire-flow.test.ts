@@ -1,0 +1,150 @@
+import { setImmediate } from "node:timers/promises";
+import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import type { SandboxId } from "../../ports/index.ts";
+import { SqliteStore } from "../../stores/sqlite/index.ts";
+import { FakeClock, settle } from "../testing/fake-clock.ts";
+import { forever, Harness } from "../testing/harness.ts";
+import { ScriptedProvider } from "../testing/scripted-provider.ts";
+import { ExpiryQueue } from "./expiry-queue.ts";
+
+// Between two reconciliations, which end what has expired as well.
+const ttlMs = 45_000;
+const count = 200;
+const mostAtOnce = 16;
+
+let store: SqliteStore;
+let clock: FakeClock;
+let h: Harness;
+/** Destroys under way, and the most there were at once. */
+let under: number;
+let most: number;
+/** What a destroy waits for. */
+let held: PromiseWithResolvers<void>;
+
+beforeEach(async () => {
+  store = await SqliteStore.open({ path: ":memory:" });
+  clock = new FakeClock();
+  under = 0;
+  most = 0;
+  held = Promise.withResolvers();
+});
+afterEach(async () => {
+  held.resolve();
+  await h[Symbol.asyncDispose]();
+  await store[Symbol.asyncDispose]();
+});
+
+const start = async (more: ScriptedProvider[] = []) => {
+  h = await new Harness({ store, clock, more, defaults: { maxSandboxes: 0 } }).start();
+};
+const spawnAll = (spawns: number) => Promise.all(Array.from({ length: spawns }, () => h.spawn({ ttlMs })));
+/** Destroys of the first provider wait for `held`. */
+const hold = () => {
+  h.provider.hook = async (step) => {
+    if (step !== "destroy") return;
+    most = Math.max(most, ++under);
+    await held.promise;
+    under--;
+  };
+};
+const left = () => h.provider.backend.runtimes.size;
+
+describe("sandboxes that expire at one instant", () => {
+  it("are destroyed by at most sixteen at once, a bounded number in one turn, and none is forgotten", async () => {
+    await start();
+    await spawnAll(count);
+    const begun: number[] = [];
+    let inTurn = 0;
+    h.provider.hook = (step) => {
+      if (step === "destroy") inTurn++;
+    };
+    const advanced = clock.advance(ttlMs);
+    while (left() > 0) {
+      await setImmediate();
+      begun.push(inTurn);
+      inTurn = 0;
+    }
+    await advanced;
+    expect(begun.reduce((sum, one) => sum + one, 0)).toBe(count);
+    // Two turns of the test may hold three of the event loop.
+    expect(Math.max(...begun)).toBeLessThanOrEqual(2 * mostAtOnce);
+  });
+
+  it("wait in line while sixteen are being destroyed", async () => {
+    await start();
+    await spawnAll(count);
+    hold();
+    await clock.advance(ttlMs);
+    expect([under, left()]).toEqual([mostAtOnce, count]);
+    held.resolve();
+    while (left() > 0) await settle();
+    expect(most).toBe(mostAtOnce);
+  });
+
+  it("wait for those of their own provider alone", async () => {
+    await start([new ScriptedProvider({ name: "other" })]);
+    await spawnAll(mostAtOnce + 1);
+    const { id } = await h.spawn({ ttlMs, provider: "other" });
+    hold();
+    await clock.advance(ttlMs);
+    expect((await store.sandboxes.get(id))?.state).toBe("destroyed");
+    expect(left()).toBe(mostAtOnce + 1);
+  });
+
+  it("stay when they are extended, and go when they are destroyed, while they wait in line", async () => {
+    await start();
+    await spawnAll(mostAtOnce);
+    const { id: gone } = await h.spawn({ ttlMs: ttlMs + 1 });
+    const { id: extended } = await h.spawn({ ttlMs: ttlMs + 1 });
+    hold();
+    await clock.advance(ttlMs + 1);
+    // The clock is set back: their time has not come yet, and they may be extended.
+    clock.jump(-1_000);
+    await h.service.extend(extended, 10 * ttlMs, { signal: forever });
+    clock.jump(1_000);
+    const destroyed = h.service.destroy(gone, { signal: forever });
+    held.resolve();
+    await destroyed;
+    await settle();
+    expect([...h.provider.backend.runtimes.values()].map(({ sandboxId }) => sandboxId)).toEqual([extended]);
+    await clock.advance(10 * ttlMs);
+    expect(left()).toBe(0);
+  });
+
+  it("are left to the next start when the service stops meanwhile", async () => {
+    await start();
+    await spawnAll(count);
+    hold();
+    await clock.advance(ttlMs);
+    const stopped = h[Symbol.asyncDispose]();
+    held.resolve();
+    await stopped;
+    for (let turn = 0; turn < 10; turn++) await settle();
+    expect(left()).toBe(count - mostAtOnce);
+    h = await new Harness({ store, clock, provider: h.provider }).start();
+    while (left() > 0) await clock.advance(1_000);
+  });
+
+  it("come due a bounded number in one turn", async () => {
+    const all = 10_000;
+    let due = 0;
+    const fired: number[] = [];
+    // Counts what one timer brings.
+    const counting = Object.assign(Object.create(clock) as FakeClock, {
+      now: () => clock.now(),
+      setTimer: (delayMs: number, callback: () => void) =>
+        clock.setTimer(delayMs, () => {
+          const before = due;
+          callback();
+          fired.push(due - before);
+        }),
+    });
+    await start();
+    using queue = new ExpiryQueue({ clock: counting, onDue: () => due++ });
+    const at = new Date(clock.now().getTime() + ttlMs);
+    for (let n = 0; n < all; n++) queue.set(`sb-${n}` as SandboxId, at);
+    await clock.advance(ttlMs);
+    expect(due).toBe(all);
+    expect(Math.max(...fired)).toBeLessThanOrEqual(500);
+  });
+});
