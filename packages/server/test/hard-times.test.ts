@@ -7,6 +7,7 @@ import { ConnectionWatch } from "../src/ports/contract/provider/connection-watch
 import { eventually, lines, openRequest, said, type TestClient } from "./support/http.ts";
 import { nativeMissing } from "./support/native-factory.ts";
 import { nativePlace, nativeService } from "./support/native-place.ts";
+import { longestTurnMs, TurnWatch } from "./support/turn-watch.ts";
 
 const skip = await nativeMissing();
 
@@ -25,8 +26,21 @@ async function streamed(url: string, path: string, command: string) {
 }
 
 describe.skipIf(skip !== undefined)(`hard times${skip === undefined ? "" : ` (skipped: ${skip})`}`, () => {
+  let turns: TurnWatch | undefined;
+  /** Starting a service is none of what has to be survived. */
+  const watchedPlace = async () => {
+    const place = await nativePlace();
+    turns = new TurnWatch();
+    return place;
+  };
+  afterEach(() => {
+    turns?.[Symbol.dispose]();
+    expect(turns?.longestMs ?? 0).toBeLessThan(longestTurnMs);
+    turns = undefined;
+  });
+
   test("an agent that stands still keeps its command and its reader, who is told one end", async () => {
-    await using place = await nativePlace();
+    await using place = await watchedPlace();
     const { server, client, id, dataDir } = place;
     const path = `/api/v1/sandboxes/${id}`;
     const told: string[] = [];
@@ -68,7 +82,7 @@ describe.skipIf(skip !== undefined)(`hard times${skip === undefined ? "" : ` (sk
 
   test("connections to a sandbox that break cost a reader nothing: output goes on where it broke off", async () => {
     using connections = new ConnectionWatch();
-    await using place = await nativePlace();
+    await using place = await watchedPlace();
     const { server, client, id } = place;
     const path = `/api/v1/sandboxes/${id}`;
     const script = "n=0; while [ ! -e /tmp/go ]; do n=$((n+1)); echo $n; sleep 0.05; done; echo over";
@@ -100,7 +114,7 @@ describe.skipIf(skip !== undefined)(`hard times${skip === undefined ? "" : ` (sk
 
   test("connections that break under standard input lose none of it and double none", async () => {
     using connections = new ConnectionWatch();
-    await using place = await nativePlace();
+    await using place = await watchedPlace();
     const { client, id } = place;
     // Each line tells its place: whatever is missing, doubled or out of order changes the sum.
     const input = Array.from({ length: 250_000 }, (_, index) => `${index}\n`).join("");
@@ -141,7 +155,7 @@ describe.skipIf(skip !== undefined)(`hard times${skip === undefined ? "" : ` (sk
 
   test("input that is written in calls goes on at its offset, and any number of calls survive a break", async () => {
     using connections = new ConnectionWatch();
-    await using place = await nativePlace();
+    await using place = await watchedPlace();
     const { client, id } = place;
     const started = await client.call("POST", `/api/v1/sandboxes/${id}/execs`, { command: "cat" });
     const exec = `/api/v1/sandboxes/${id}/execs/${started.json.exec_id}`;
@@ -166,7 +180,7 @@ describe.skipIf(skip !== undefined)(`hard times${skip === undefined ? "" : ` (sk
 
   test("starts whose connections break run once, and are answered", async () => {
     using connections = new ConnectionWatch();
-    await using place = await nativePlace();
+    await using place = await watchedPlace();
     const { client, id } = place;
     const answers = [];
     for (let round = 0; round < 6; round += 1) {
@@ -235,6 +249,7 @@ describe.skipIf(skip !== undefined)(`hard times${skip === undefined ? "" : ` (sk
       expect(lines(text).at(-1)).toMatchObject({ exit_code: 0, reason: "exited" });
       expect((await client.call("GET", sandbox)).json.state).toBe("running");
       await client.spawn({ ttl: "10m" });
+      expect(await made.service.longestTurnMs()).toBeLessThan(longestTurnMs);
     }, 120_000);
   });
 });

@@ -10,12 +10,11 @@ import { SqliteStore } from "../src/stores/sqlite/index.ts";
 import { eventually } from "./support/http.ts";
 import { Model, type ModelOptions, ModelService, owners } from "./support/model.ts";
 import { nativeMissing } from "./support/native-factory.ts";
+import { longestTurnMs } from "./support/turn-watch.ts";
 
 const skip = await nativeMissing();
 /** Another one to look further: ALCOVE_MODEL_SEED=7 npm test. */
 const seed = Number(process.env.ALCOVE_MODEL_SEED ?? "1");
-/** What one turn of the service's event loop may take of the processor. */
-const longestTurnMs = 200;
 
 let dataDir: string;
 let service: ModelService;

@@ -14,6 +14,7 @@ import { tmpdir } from "node:os";
 import path from "node:path";
 import { afterEach, beforeEach, expect, it } from "vitest";
 import { describeWith } from "../../../test/support/requirements.ts";
+import { longestTurnMs, TurnWatch } from "../../../test/support/turn-watch.ts";
 import { FakeClock } from "../../core/testing/fake-clock.ts";
 import { forever, Harness } from "../../core/testing/harness.ts";
 import { lockDataDir } from "../../platform/data-dir-lock.ts";
@@ -25,15 +26,19 @@ import { SqliteStore } from "./sqlite-store.ts";
 await describeWith(["linux", "root"], "a database on a full disk", () => {
   let home: string;
   let disk: string;
+  let turns: TurnWatch;
   beforeEach(() => {
+    turns = new TurnWatch();
     home = mkdtempSync(path.join(tmpdir(), "alcove-full-"));
     disk = path.join(home, "disk");
     mkdirSync(disk);
     execFileSync("mount", ["-t", "tmpfs", "-o", "size=16m", "alcove-test", disk]);
   });
   afterEach(() => {
+    turns[Symbol.dispose]();
     execFileSync("umount", ["--lazy", disk]);
     rmSync(home, { recursive: true });
+    expect(turns.longestMs).toBeLessThan(longestTurnMs);
   });
 
   function fill(): void {
@@ -44,6 +49,7 @@ await describeWith(["linux", "root"], "a database on a full disk", () => {
       expect(error).toMatchObject({ code: "ENOSPC" });
     } finally {
       closeSync(file);
+      turns.restart();
     }
   }
 

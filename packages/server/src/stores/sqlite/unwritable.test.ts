@@ -3,18 +3,23 @@ import { tmpdir } from "node:os";
 import path from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { afterEach, beforeEach, expect, it, vi } from "vitest";
+import { longestTurnMs, TurnWatch } from "../../../test/support/turn-watch.ts";
 import { FakeClock } from "../../core/testing/fake-clock.ts";
 import { forever, Harness } from "../../core/testing/harness.ts";
 import { Unavailable } from "../../ports/errors.ts";
 import { SqliteStore } from "./sqlite-store.ts";
 
 let home: string;
+let turns: TurnWatch;
 beforeEach(() => {
+  turns = new TurnWatch();
   home = mkdtempSync(path.join(tmpdir(), "alcove-unwritable-"));
 });
 afterEach(() => {
   vi.restoreAllMocks();
   rmSync(home, { recursive: true });
+  turns[Symbol.dispose]();
+  expect(turns.longestMs).toBeLessThan(longestTurnMs);
 });
 
 /** A store, and the connection it made. */

@@ -1,10 +1,11 @@
 import { loadConfig } from "../../../src/config/load.ts";
 import { serve } from "../../../src/main.ts";
 import { silentLogger } from "../../../src/platform/logger.ts";
+import { TurnWatch } from "../turn-watch.ts";
 
 /**
- * The service as a process of its own, to be killed. It tells where it listens, and when asked the most processor time
- * that one turn of its event loop has taken since it was ready: time that others took from it does not count.
+ * The service as a process of its own, to be killed. It tells where it listens, and when asked the longest turn of its
+ * event loop since it was ready.
  */
 const service = await serve({
   config: loadConfig({ env: process.env, cwd: process.cwd() }),
@@ -12,21 +13,9 @@ const service = await serve({
 });
 await service.ready;
 
-const tickMs = 20;
-const usedMs = () => {
-  const { user, system } = process.threadCpuUsage();
-  return (user + system) / 1_000;
-};
-let lastMs = usedMs();
-let longestTurnMs = 0;
-// A timer that is due fires in the next turn: between two ticks lies at most one turn that is longer than a tick.
-setInterval(() => {
-  const nowMs = usedMs();
-  longestTurnMs = Math.max(longestTurnMs, nowMs - lastMs - tickMs);
-  lastMs = nowMs;
-}, tickMs).unref();
+const turns = new TurnWatch();
 
-process.on("message", () => process.send?.({ longestTurnMs }));
+process.on("message", () => process.send?.({ longestTurnMs: turns.longestMs }));
 process.on("SIGTERM", () => {
   void service.close().then(() => process.exit(0));
 });
