@@ -333,4 +333,28 @@ describe("connections", () => {
     );
     expect(status).toBe(200);
   });
+
+  test("are not kept open by bodies that never end of requests that were answered, whatever they asked for", async () => {
+    await using server = await startTestServer({ provider: mockProvider });
+    const port = Number(new URL(server.url).port);
+    const asked = ["GET /live", "GET /docs", "OPTIONS /api/v1/sandboxes", "GET /nothing", "POST /live"];
+    const bodies = ["Content-Length: 1000000", "Transfer-Encoding: chunked"];
+    const sockets = asked.flatMap((line) =>
+      bodies.map((head) => {
+        const socket = net.connect(port, "127.0.0.1").on("error", () => undefined);
+        socket.write(`${line} HTTP/1.1\r\nHost: 127.0.0.1\r\n${head}\r\n\r\n`);
+        const drip = setInterval(() => socket.write(head.startsWith("T") ? "1\r\nx\r\n" : "x"), 200);
+        socket.once("close", () => clearInterval(drip));
+        return socket;
+      }),
+    );
+    await Promise.all(sockets.map((socket) => once(socket, "data")));
+    await Promise.all(sockets.map(closed));
+  }, 60_000);
 });
+
+/** Resolves when a connection is closed; that it was reset is as good. */
+function closed(socket: net.Socket): Promise<void> {
+  if (socket.closed) return Promise.resolve();
+  return new Promise((resolve) => socket.resume().once("close", () => resolve()));
+}

@@ -21,6 +21,7 @@ import { JsonBodies } from "./json-bodies.ts";
 import { openapiDocument } from "./openapi.ts";
 import { RequestLimit } from "./rate-limit.ts";
 import { readQuery } from "./read-query.ts";
+import { endUnlessComplete } from "./refused-body.ts";
 import { CallsUnderWay, decorateCallerSignal, requestIds } from "./request-context.ts";
 import { RouteTable } from "./route-table.ts";
 import { auditRoutes } from "./routes/audit.ts";
@@ -150,6 +151,10 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   trail.attach(app);
   // After the plugins: a refused upgrade is closed by the websocket plugin, a preflight answered by the CORS plugin.
   guard(app, { ...options, browsers, calls, limit });
+  app.addHook("onResponse", (request, _reply, done) => {
+    endUnlessComplete(request.raw);
+    done();
+  });
   limitConnections(app, { ...options, maxConnections: config.server.maxConnections });
   table.watch(app);
 

@@ -1,9 +1,9 @@
 import { once } from "node:events";
 import http from "node:http";
-import type { AddressInfo } from "node:net";
+import net, { type AddressInfo } from "node:net";
 import { Readable } from "node:stream";
 import { expect, test } from "vitest";
-import { refusalOfBody } from "./refused-body.ts";
+import { endUnlessComplete, refusalOfBody } from "./refused-body.ts";
 
 test("a sender that never ends gets its refusal, and is left when the patience is over", async () => {
   const answer = Buffer.from("no");
@@ -26,3 +26,43 @@ test("a sender that never ends gets its refusal, and is left when the patience i
     server.closeAllConnections();
   }
 });
+
+test("a body that goes on after the answer keeps its connection no longer than the patience; one that ends may be followed", async () => {
+  const server = http.createServer((request, response) => {
+    response.once("finish", () => endUnlessComplete(request, { patienceMs: 300 }));
+    response.end("yes");
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as AddressInfo;
+  const open = (rest: string) => {
+    const socket = net.connect(port, "127.0.0.1").on("error", () => undefined);
+    socket.write(`GET / HTTP/1.1\r\nHost: x\r\n${rest}`);
+    return socket;
+  };
+  try {
+    const slow = [open("Content-Length: 1000000\r\n\r\n"), open("Transfer-Encoding: chunked\r\n\r\n")];
+    const drip = setInterval(() => {
+      slow[0]?.write("x");
+      slow[1]?.write("1\r\nx\r\n");
+    }, 20);
+    const complete = open("Content-Length: 2\r\n\r\n");
+    await once(complete, "data");
+    complete.write("xx");
+    await Promise.all(slow.map(closed));
+    clearInterval(drip);
+    const answered = once(complete, "data");
+    complete.write("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    expect(String(await answered)).toContain("yes");
+    complete.destroy();
+  } finally {
+    server.close();
+    server.closeAllConnections();
+  }
+});
+
+/** Resolves when a connection is closed; that it was reset is as good. */
+function closed(socket: net.Socket): Promise<void> {
+  if (socket.closed) return Promise.resolve();
+  return new Promise((resolve) => socket.resume().once("close", () => resolve()));
+}

@@ -13,6 +13,20 @@ export function bodyIsUnderWay(
 }
 
 /**
+ * Ends the connection of a request that was answered before its body was there and does not complete it soon: a byte of it now
+ * and then would keep the connection for ever. Until then its bytes are dropped, and it may be used again.
+ */
+export function endUnlessComplete(request: IncomingMessage, options: { patienceMs?: number } = {}): void {
+  if (!bodyIsUnderWay(request)) return;
+  const { socket } = request;
+  const timer = setTimeout(() => {
+    if (!request.complete) socket.destroy();
+  }, options.patienceMs ?? patienceMs);
+  timer.unref();
+  request.once("end", () => clearTimeout(timer)).resume();
+}
+
+/**
  * The refusal of a body that is still being sent: its bytes, then what is left of the body is read and dropped, for a
  * while. A connection that is closed with unread bytes in it is reset, and takes with it the answer that its sender, who
  * looks for one only when everything is sent, has not read yet.
