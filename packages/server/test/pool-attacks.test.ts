@@ -32,15 +32,15 @@ describe.skipIf(skip !== undefined)(
       for (const id of spawned.splice(0)) await client.call("DELETE", `/api/v1/sandboxes/${id}`);
     });
 
-    const start = () =>
+    const start = (at: NativeHome = home, users = 2) =>
       startTestServer({
-        provider: async () => home.open({ pidsLimit: 64 }),
-        dataDir: home.dataDir,
+        provider: async () => at.open({ pidsLimit: 64 }),
+        dataDir: at.dataDir,
         env: {
           ALCOVE_POOL_ENABLED: "true",
           ALCOVE_POOL_MAX_VMS: "1",
-          ALCOVE_POOL_MAX_USERS_PER_VM: "2",
-          ALCOVE_POOL_MEMORY_MB: String(2 * shareMb),
+          ALCOVE_POOL_MAX_USERS_PER_VM: String(users),
+          ALCOVE_POOL_MEMORY_MB: String(users * shareMb),
           ALCOVE_POOL_IMAGE: testImage,
         },
       });
@@ -133,6 +133,33 @@ describe.skipIf(skip !== undefined)(
       for (const one of [ann, bob, more]) await one.destroy();
       expect(await poolStatus()).toMatchObject({ vms: 0, total_users: 0 });
       expect(await slotGroups(home)).toEqual([]);
+    });
+
+    test("neighbours that all have their whole part leave the last user of a full VM its own", async () => {
+      const users = 4;
+      const full = await nativeHome();
+      try {
+        await using crowded = await start(full, users);
+        const sandboxOf = async (name: string) => {
+          const client = new TestClient(crowded.url, { "x-user-id": name });
+          const id = await client.spawn({ ttl: "10m" });
+          return async (command: string) => (await client.exec(id, { command })).json;
+        };
+        const fill = (mb: number) => `dd if=/dev/zero of=/dev/shm/fill bs=1M count=${mb} 2>&1 && echo whole`;
+        const last = await sandboxOf("last");
+        for (let neighbour = 1; neighbour < users; neighbour++) {
+          for (let sandbox = 1; sandbox <= 2; sandbox++) {
+            const run = await sandboxOf(`neighbour-${neighbour}`);
+            expect(await run(fill(shareMb / 2 + 4))).toMatchObject({ exit_code: 0 });
+          }
+        }
+        for (let attempt = 1; attempt <= 3; attempt++) {
+          const filled = await last(fill(shareMb - 6));
+          expect(filled, JSON.stringify(filled)).toMatchObject({ exit_code: 0 });
+        }
+      } finally {
+        await full.remove();
+      }
     });
 
     test("a restart keeps slots; one whose runtime vanished frees its own, with an event", async () => {

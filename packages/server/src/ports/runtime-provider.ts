@@ -88,7 +88,7 @@ export interface RuntimeSpec {
 }
 
 export interface RuntimeSlot extends PoolSlot {
-  vm: { memoryMb: number; vcpus: number };
+  vm: { memoryMb: number; vcpus: number /** How many may share it. */; users: number };
   /** Memory of all the user's runtimes in the VM. */
   shareMb: number;
 }

@@ -43,7 +43,7 @@ test("what no part can be is refused", () => {
 test("commands run as the slot's id where the provider has users", () => {
   const pool = new Pool(settings);
   const slot = { vmId: "vm-1", uid: 10_001 };
-  const share = { slot: { ...slot, vm: { memoryMb: 1_000, vcpus: 4 }, shareMb: 250 } };
+  const share = { slot: { ...slot, vm: { memoryMb: 1_000, vcpus: 4, users: 4 }, shareMb: 250 } };
   const withUsers = new ScriptedProvider({ capabilities: ["spawn", "users"] });
   expect(pool.runtime(slot, withUsers)).toEqual({ ...share, user: "10001" });
   expect(pool.runtime(slot, new ScriptedProvider({ capabilities: ["spawn"] }))).toEqual(share);

@@ -99,7 +99,11 @@ export class Pool {
     return {
       slot: {
         ...slot,
-        vm: { memoryMb: this.settings.memoryMb, vcpus: this.settings.vcpus },
+        vm: {
+          memoryMb: this.settings.memoryMb,
+          vcpus: this.settings.vcpus,
+          users: this.settings.maxUsersPerVm,
+        },
         shareMb: this.#shareMb,
       },
       ...(provider.capabilities.has("users") ? { user: String(slot.uid) } : {}),

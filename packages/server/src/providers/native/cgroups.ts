@@ -1,6 +1,7 @@
 import { constants } from "node:fs";
 import { access, mkdir, readdir, readFile, rmdir, statfs, writeFile } from "node:fs/promises";
 import { join } from "node:path";
+import type { Logger } from "../../platform/logger.ts";
 import type { PoolSlot, RuntimeStats } from "../../ports/index.ts";
 import type { CgroupSpec } from "./launch-spec.ts";
 import { SlotGroups } from "./slot-groups.ts";
@@ -23,25 +24,25 @@ export class Cgroups {
   /** By controller; v2 has only `unified`. */
   readonly #parents: ReadonlyMap<string, string>;
 
-  private constructor(version: 1 | 2, parents: ReadonlyMap<string, string>) {
+  private constructor(version: 1 | 2, parents: ReadonlyMap<string, string>, logger: Logger) {
     this.version = version;
     this.#parents = parents;
-    this.slots = new SlotGroups(version, parents);
+    this.slots = new SlotGroups(version, parents, logger);
   }
 
   /** @returns what to say instead when no groups can be made here. */
-  static async open(options: { instance: string }): Promise<Cgroups | { missing: string }> {
+  static async open(options: { instance: string; logger: Logger }): Promise<Cgroups | { missing: string }> {
     const name = `alcove-${options.instance}`;
     try {
       const { type } = await statfs(mountPoint);
-      return type === cgroup2Magic ? await openV2(name) : await openV1(name);
+      return type === cgroup2Magic ? await openV2(name, options.logger) : await openV1(name, options.logger);
     } catch (error) {
       return { missing: `no cgroups can be made: ${error instanceof Error ? error.message : String(error)}` };
     }
   }
 
-  static of(version: 1 | 2, parents: ReadonlyMap<string, string>): Cgroups {
-    return new Cgroups(version, parents);
+  static of(version: 1 | 2, parents: ReadonlyMap<string, string>, logger: Logger): Cgroups {
+    return new Cgroups(version, parents, logger);
   }
 
   /** @param slot the runtime's, when it is part of a VM of the pool. */
@@ -108,17 +109,17 @@ async function makeWritable(dir: string): Promise<void> {
   await access(dir, constants.W_OK);
 }
 
-async function openV1(name: string): Promise<Cgroups> {
+async function openV1(name: string, logger: Logger): Promise<Cgroups> {
   const parents = new Map<string, string>();
   for (const controller of v1Controllers) {
     const parent = join(mountPoint, controller, name);
     await makeWritable(parent);
     parents.set(controller, parent);
   }
-  return Cgroups.of(1, parents);
+  return Cgroups.of(1, parents, logger);
 }
 
-async function openV2(name: string): Promise<Cgroups> {
+async function openV2(name: string, logger: Logger): Promise<Cgroups> {
   const rooted = process.getuid?.() === 0;
   const own = (await readFile("/proc/self/cgroup", "utf8"))
     .split("\n")
@@ -140,7 +141,7 @@ async function openV2(name: string): Promise<Cgroups> {
   const parent = join(above, name);
   await makeWritable(parent);
   await writeFile(join(parent, "cgroup.subtree_control"), handDown);
-  return Cgroups.of(2, new Map([["unified", parent]]));
+  return Cgroups.of(2, new Map([["unified", parent]]), logger);
 }
 
 /** Whether the top of the tree is the machine's: in a container it may be somebody else's group. */

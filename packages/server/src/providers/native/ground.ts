@@ -1,5 +1,6 @@
 import { readFile } from "node:fs/promises";
 import { userInfo } from "node:os";
+import type { Logger } from "../../platform/logger.ts";
 import { makeHostRoot } from "../host-root/host-root.ts";
 import { Cgroups } from "./cgroups.ts";
 import { type DiskPool, openDiskPool } from "./disk-template.ts";
@@ -27,10 +28,11 @@ export async function surveyGround(options: {
   diskMb: number;
   minFreeMb: number;
   findProgram: (name: string) => Promise<string | undefined>;
+  logger: Logger;
 }): Promise<Ground> {
   const rooted = process.getuid?.() === 0;
   const notes: string[] = [];
-  const groups = await Cgroups.open({ instance: options.instance });
+  const groups = await Cgroups.open(options);
   const cgroups = "missing" in groups ? undefined : groups;
   if ("missing" in groups) {
     notes.push(

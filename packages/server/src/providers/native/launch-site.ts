@@ -239,6 +239,7 @@ export class LaunchSite implements AsyncDisposable {
         diskMb: this.#config.diskMb,
         minFreeMb: this.#config.minFreeMb,
         findProgram,
+        logger: this.#logger,
       }),
       storeAgent({ dataDir: this.#dataDir, binary: this.#agentBinary }),
     ]);
