@@ -81,7 +81,7 @@ describe("the audit history of a service with keys", () => {
     };
     await call("GET", `/admin/${"long".repeat(1_000)}`, headers);
     const [record] = await records("path=longlong");
-    expect(record?.path).toHaveLength(2_048);
+    expect(record?.path).toHaveLength(256);
     expect(record?.user_agent).toBe(` ${"x".repeat(255)}`);
     expect(record?.remote_addr.length).toBeLessThanOrEqual(64);
   });

@@ -101,7 +101,11 @@ export const ConfigSchema = section(
           1,
         ),
         events_retention: count(100_000, "How many events are kept for replay.", 100),
-        max_audit: count(100_000, "How many records of the audit history are kept, whatever their age.", 1),
+        max_audit: count(
+          100_000,
+          "How many records of the audit history are kept, whatever their age; of callers without a known key a tenth of it.",
+          1,
+        ),
       },
       "How long things are remembered.",
     ),

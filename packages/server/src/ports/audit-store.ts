@@ -22,14 +22,25 @@ export interface AuditFilter {
   path?: string;
   since?: Date;
   until?: Date;
+  /** Older than this record. */
+  beforeId?: number;
   limit: number;
 }
 
 export interface AuditStore {
-  /** Durable when it resolves. */
-  append(entry: Omit<AuditRow, "id">): Promise<void>;
+  /**
+   * Durable when it resolves.
+   * @param options.refused the call changed nothing: while the disk is nearly full it is not written.
+   * @param options.ofStrangers keeps so many records of the actor `anonymous`, this one among them.
+   * @throws StorageFull
+   */
+  append(entry: Omit<AuditRow, "id">, options?: { refused?: boolean; ofStrangers?: number }): Promise<void>;
   /** Newest first. */
   list(filter: AuditFilter): Promise<AuditRow[]>;
-  /** Forgets what is older than `before`, and what goes beyond the newest `keep`, in slices. @returns how many. */
-  purge(which: { before: Date; keep: number; signal?: AbortSignal }): Promise<number>;
+  /**
+   * Forgets, in slices, what is older than `before`, what strangers have beyond `ofStrangers`, and of the others the
+   * oldest beyond `keep` records of all.
+   * @returns how many.
+   */
+  purge(which: { before: Date; keep: number; ofStrangers?: number; signal?: AbortSignal }): Promise<number>;
 }

@@ -246,6 +246,7 @@ export interface EventStore {
    * Writes all or none. The store gives the ids: whoever has read up to an id has missed nothing below it, because ids
    * are given in the order of the commits. None is ever given twice.
    * @returns the id of the first; the others follow it without a gap.
+   * @throws StorageFull while the disk is nearly full.
    */
   append(events: readonly NewEvent[]): Promise<number>;
   /** Oldest first, ids above `afterId`. Looks at some hundred events, however few of them are wanted. */

@@ -1,15 +1,29 @@
 import type { Logger } from "../../platform/logger.ts";
-import type { AuditFilter, AuditRow, AuditStore, Clock } from "../../ports/index.ts";
+import {
+  type AuditFilter,
+  type AuditRow,
+  type AuditStore,
+  type Clock,
+  StorageFull,
+} from "../../ports/index.ts";
+import { anybody } from "../keys/principal.ts";
 
 /** Longest texts that are kept, characters; what is beyond is cut. An owner's path is within its bound however it is encoded. */
 const longest = {
   path: 2_048,
+  /** Where nothing came of it: whoever may do nothing takes little space. */
+  refusedPath: 256,
   userAgent: 256,
   remoteAddr: 64,
   actor: 256,
   method: 32,
   requestId: 128,
 } as const;
+
+/** Nobody, or nobody who may, or nothing that is there. */
+const refusals = [401, 403, 404];
+/** Strangers have this part of the history, so that they push out no record of anybody else. */
+const strangersPart = 0.1;
 
 /** What is known of a call when it is answered. */
 export type AuditedCall = Omit<AuditRow, "id" | "createdAt">;
@@ -20,6 +34,8 @@ export class AuditLog {
   readonly #clock: Clock;
   readonly #logger: Logger;
   readonly #retention: { ageMs: number; count: number };
+  /** Refused calls that are in no record because the disk is full. */
+  #unrecorded = 0;
 
   constructor(options: {
     store: AuditStore;
@@ -38,18 +54,33 @@ export class AuditLog {
    * wrong. What the store does not take is in the log instead.
    */
   async record(call: AuditedCall): Promise<void> {
+    const stranger = call.actor === anybody.name;
+    const refused = stranger || refusals.includes(call.status);
     const bounded = {
       ...call,
       actor: plain(call.actor, longest.actor),
       method: plain(call.method, longest.method),
-      path: plain(call.path, longest.path),
+      path: plain(call.path, refused ? longest.refusedPath : longest.path),
       requestId: plain(call.requestId, longest.requestId),
       remoteAddr: plain(call.remoteAddr, longest.remoteAddr),
       userAgent: plain(call.userAgent, longest.userAgent),
     };
     try {
-      await this.#store.append({ ...bounded, createdAt: this.#clock.now() });
+      const createdAt = this.#clock.now();
+      await this.#store.append(
+        { ...bounded, createdAt },
+        { refused, ...(stranger && { ofStrangers: this.#ofStrangers }) },
+      );
+      if (refused) this.#tellUnrecorded();
     } catch (err) {
+      if (refused && err instanceof StorageFull) {
+        if (this.#unrecorded++ === 0)
+          this.#logger.warn(
+            { event: "audit.suspended" },
+            "the disk of the database is full: refused calls are counted and no longer written to the audit history",
+          );
+        return;
+      }
       const { actor, method, path, status, requestId, remoteAddr, userAgent } = bounded;
       this.#logger.error(
         {
@@ -68,6 +99,19 @@ export class AuditLog {
     }
   }
 
+  get #ofStrangers(): number {
+    return Math.floor(this.#retention.count * strangersPart);
+  }
+
+  #tellUnrecorded(): void {
+    if (this.#unrecorded === 0) return;
+    this.#logger.warn(
+      { event: "audit.resumed", calls: this.#unrecorded },
+      "so many refused calls are not in the audit history, because the disk of the database was full",
+    );
+    this.#unrecorded = 0;
+  }
+
   /** Newest first. */
   async list(filter: AuditFilter): Promise<AuditRow[]> {
     return this.#store.list(filter);
@@ -77,7 +121,7 @@ export class AuditLog {
   async forgetOld(options: { signal: AbortSignal }): Promise<void> {
     const { ageMs, count } = this.#retention;
     const before = new Date(Math.max(0, this.#clock.now().getTime() - ageMs));
-    await this.#store.purge({ before, keep: count, signal: options.signal });
+    await this.#store.purge({ before, keep: count, ofStrangers: this.#ofStrangers, signal: options.signal });
   }
 }
 

@@ -112,6 +112,8 @@ export class EventLog implements EventSink, AsyncDisposable {
     this.#closed = true;
     try {
       await this.flush();
+    } catch (err) {
+      this.#logger.error({ err, dropped: this.#pending.length }, "events are lost: the store takes none");
     } finally {
       this.#timer?.cancel();
       for (const subscription of this.#subscriptions) subscription.end();

@@ -15,10 +15,12 @@ import path from "node:path";
 import { afterEach, beforeEach, expect, it } from "vitest";
 import { describeWith } from "../../../test/support/requirements.ts";
 import { longestTurnMs, TurnWatch } from "../../../test/support/turn-watch.ts";
+import { AuditLog } from "../../core/audit/audit-log.ts";
 import { FakeClock } from "../../core/testing/fake-clock.ts";
 import { forever, Harness } from "../../core/testing/harness.ts";
 import { lockDataDir } from "../../platform/data-dir-lock.ts";
 import { DiskReserve, lackOfReserve } from "../../platform/disk-reserve.ts";
+import { silentLogger } from "../../platform/logger.ts";
 import { StorageFull } from "../../ports/errors.ts";
 import type { SandboxId } from "../../ports/ids.ts";
 import { SqliteStore } from "./sqlite-store.ts";
@@ -74,6 +76,22 @@ await describeWith(["linux", "root"], "a database on a full disk", () => {
     }
     expect(refusal).toBeInstanceOf(StorageFull);
     expect(reserve.spent).toBe(true);
+    // Whoever may do nothing takes none of the space that the end of things needs.
+    const told: object[] = [];
+    const logger = {
+      ...silentLogger,
+      warn: (fields: object) => void told.push(fields),
+    } as typeof silentLogger;
+    const retention = { ageMs: 1_000_000_000, count: 100_000 };
+    const audit = new AuditLog({ store: store.audit, clock: new FakeClock(), logger, retention });
+    const call = { method: "GET", path: "/api/v1/admin/x", durationMs: 1, requestId: "r", userAgent: "" };
+    const stranger = { ...call, actor: "anonymous", status: 401, remoteAddr: "" };
+    for (let index = 0; index < 50; index += 1) await audit.record(stranger);
+    await audit.record({ ...stranger, actor: "admin_api_key", method: "PUT", status: 200 });
+    expect(told).toEqual([{ event: "audit.suspended" }]);
+    expect((await store.audit.list({ limit: 100 })).map(({ method }) => method)).toEqual(["PUT"]);
+    const event = { type: "file.read" as const, sandboxId: "sb-a", timestamp: new Date(0) };
+    await expect(store.events.append([event])).rejects.toThrow(StorageFull);
     for (const id of made) await h.service.destroy(id, { signal: forever });
     expect((await store.sandboxes.listLive()).map(({ state }) => state)).toEqual([]);
     expect(h.provider.backend.runtimes.size).toBe(0);
@@ -82,6 +100,9 @@ await describeWith(["linux", "root"], "a database on a full disk", () => {
     await reserve.keep();
     expect([reserve.spent, existsSync(path.join(disk, "reserve"))]).toEqual([false, true]);
     expect((await h.spawn()).state).toBe("running");
+    await audit.record(stranger);
+    expect(told[1]).toEqual({ event: "audit.resumed", calls: 50 });
+    expect(await store.audit.list({ limit: 100 })).toHaveLength(2);
   });
 
   it("opens out of the reserve, and without one says what is full and how to go on", async () => {

@@ -248,6 +248,25 @@ export const migrations: readonly string[] = [
   CREATE INDEX sandboxes_pool ON sandboxes (pool_vm, owner_id)
     WHERE pool_vm IS NOT NULL AND state <> 'destroyed';
   `,
+  // Records of strangers have a share of the audit history of their own.
+  `
+  CREATE INDEX audit_strangers ON audit ((actor = 'anonymous'), id);
+  CREATE TABLE audit_counts (
+    stranger INTEGER PRIMARY KEY,
+    records INTEGER NOT NULL
+  ) STRICT;
+  INSERT INTO audit_counts (stranger, records) VALUES
+    (0, (SELECT count(*) FROM audit WHERE actor <> 'anonymous')),
+    (1, (SELECT count(*) FROM audit WHERE actor = 'anonymous'));
+  CREATE TRIGGER audit_inserted AFTER INSERT ON audit
+  BEGIN
+    UPDATE audit_counts SET records = records + 1 WHERE stranger = (NEW.actor = 'anonymous');
+  END;
+  CREATE TRIGGER audit_deleted AFTER DELETE ON audit
+  BEGIN
+    UPDATE audit_counts SET records = records - 1 WHERE stranger = (OLD.actor = 'anonymous');
+  END;
+  `,
 ];
 
 /** Brings the database to the newest shape, each step in a transaction of its own. */

@@ -15,7 +15,7 @@ beforeEach(async () => {
     Array.from({ length: rows }, (_, index) =>
       store.audit.append({
         createdAt: new Date(index),
-        actor: "anonymous",
+        actor: "known",
         method: "GET",
         path: "/x",
         status: 401,
@@ -69,4 +69,35 @@ test("forgetting goes in slices, by age and by number, and looks at nothing when
   expect([left.length, left.at(-1)?.requestId]).toEqual([3_000, "r2000"]);
   expect(await store.audit.purge({ before: new Date(0), keep: 0 })).toBe(3_000);
   expect(await store.audit.list({ limit: 1 })).toEqual([]);
+});
+
+test("strangers have a share of their own, and push out nobody's record", async () => {
+  const stranger = (index: number, ofStrangers: number) =>
+    store.audit.append(
+      {
+        createdAt: new Date(rows + index),
+        actor: "anonymous",
+        method: "GET",
+        path: "/x",
+        status: 401,
+        durationMs: 1,
+        requestId: `s${index}`,
+        remoteAddr: "",
+        userAgent: "",
+      },
+      { refused: true, ofStrangers },
+    );
+  await Promise.all(Array.from({ length: 2_000 }, (_, index) => stranger(index, 300)));
+  const strangers = await store.audit.list({ actor: "anonymous", limit: 10_000 });
+  expect(strangers.map(({ requestId }) => requestId)).toEqual(
+    Array.from({ length: 300 }, (_, index) => `s${1_999 - index}`),
+  );
+  expect(await store.audit.list({ actor: "known", limit: 10_000 })).toHaveLength(rows);
+  expect(await store.audit.purge({ before: new Date(0), keep: 1_000, ofStrangers: 100 })).toBe(4_300);
+  const left = await store.audit.list({ limit: 10_000 });
+  expect(left.map(({ actor }) => actor).sort()).toEqual([
+    ...Array.from({ length: 100 }, () => "anonymous"),
+    ...Array.from({ length: 900 }, () => "known"),
+  ]);
+  expect(left.at(-1)?.requestId).toBe(`r${rows - 900}`);
 });

@@ -18,33 +18,45 @@ interface AuditRecord {
 
 /** Records that one slice of a list looks at: a few kilobytes each at most. */
 const listSlice = 500;
+/** Of strangers' records, where there are more than are to be kept: one for one, and those of an earlier release with time. */
+const mostForgottenAtOnce = 10;
 
 /** The table `audit`. */
 export class SqliteAudit implements AuditStore {
   readonly #commit: GroupCommit;
   readonly #insert: StatementSync;
   readonly #list: StatementSync;
-  readonly #newestId: StatementSync;
-  readonly #anyBelow: StatementSync;
-  readonly #purgeBelow: StatementSync;
+  readonly #lastLookedAt: StatementSync;
+  readonly #count: StatementSync;
+  readonly #countOfStrangers: StatementSync;
+  readonly #forgetStrangers: StatementSync;
+  readonly #purgeOldest: StatementSync;
   readonly #purgeBefore: StatementSync;
 
   constructor(db: DatabaseSync, commit: GroupCommit) {
     this.#commit = commit;
     this.#insert = prepareInsert(db);
     this.#list = prepareList(db);
-    this.#newestId = db.prepare("SELECT max(id) AS id FROM audit");
-    this.#anyBelow = db.prepare("SELECT id FROM audit WHERE id <= ? LIMIT 1");
-    this.#purgeBelow = db.prepare(
-      "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE id < :oldest ORDER BY id LIMIT :slice)",
+    this.#lastLookedAt = db.prepare(
+      `SELECT id FROM audit WHERE id < ? ORDER BY id DESC LIMIT 1 OFFSET ${listSlice - 1}`,
     );
+    this.#count = db.prepare("SELECT sum(records) AS count FROM audit_counts");
+    this.#countOfStrangers = db.prepare("SELECT records AS count FROM audit_counts WHERE stranger = 1");
+    this.#forgetStrangers = db.prepare(`
+      DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE (actor = 'anonymous') = 1 ORDER BY id LIMIT ?)`);
+    this.#purgeOldest = db.prepare(`
+      DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE (actor = 'anonymous') = 0 ORDER BY id LIMIT ?)`);
     this.#purgeBefore = db.prepare(`
       DELETE FROM audit WHERE id IN (
         SELECT id FROM audit WHERE created_at < :before ORDER BY created_at, id LIMIT :slice)`);
   }
 
-  async append(entry: Omit<AuditRow, "id">): Promise<void> {
-    await this.#commit.write(() =>
+  async append(
+    entry: Omit<AuditRow, "id">,
+    { refused = false, ofStrangers }: { refused?: boolean; ofStrangers?: number } = {},
+  ): Promise<void> {
+    await this.#commit.write(() => {
+      if (refused) this.#commit.refuseNew();
       this.#insert.run(
         entry.createdAt.getTime(),
         entry.actor,
@@ -55,14 +67,18 @@ export class SqliteAudit implements AuditStore {
         entry.requestId,
         entry.remoteAddr,
         entry.userAgent,
-      ),
-    );
+      );
+      if (ofStrangers === undefined) return;
+      const tooMany = countOf(this.#countOfStrangers) - ofStrangers;
+      this.#forgetOldest(this.#forgetStrangers, tooMany, mostForgottenAtOnce);
+    });
   }
 
   async list(filter: AuditFilter): Promise<AuditRow[]> {
     const found: AuditRow[] = [];
-    for (let upper = this.#newest(); upper > 0; upper -= listSlice) {
+    for (let upper = filter.beforeId ?? Number.MAX_SAFE_INTEGER; ; ) {
       const startedMs = performance.now();
+      const last = this.#lastLookedAt.get(upper) as { id: number } | undefined;
       const records = this.#list.all({
         actor: filter.actor ?? null,
         method: filter.method ?? null,
@@ -71,47 +87,48 @@ export class SqliteAudit implements AuditStore {
         since: filter.since?.getTime() ?? null,
         until: filter.until?.getTime() ?? null,
         upper,
-        lower: upper - listSlice,
+        lower: last?.id ?? 0,
         limit: filter.limit - found.length,
       }) as unknown as AuditRecord[];
       found.push(...records.map(fromRecord));
-      if (found.length >= filter.limit || !this.#hasBelow(upper - listSlice)) break;
+      if (found.length >= filter.limit || last === undefined) return found;
+      upper = last.id;
       await pauseAfter(startedMs);
     }
-    return found;
   }
 
-  async purge(which: { before: Date; keep: number; signal?: AbortSignal }): Promise<number> {
-    // Ids are given in a row, so that their difference is their number; where one is missing fewer are kept.
-    const oldest = this.#newest() - which.keep + 1;
-    const beyond = await this.#inSlices(this.#purgeBelow, { oldest }, which.signal);
-    return (
-      beyond + (await this.#inSlices(this.#purgeBefore, { before: which.before.getTime() }, which.signal))
+  async purge(which: Parameters<AuditStore["purge"]>[0]): Promise<number> {
+    const { signal, keep, ofStrangers = keep } = which;
+    const strangers = await this.#inSlices(signal, () =>
+      this.#forgetOldest(this.#forgetStrangers, countOf(this.#countOfStrangers) - ofStrangers, slice),
     );
+    const beyond = await this.#inSlices(signal, () =>
+      this.#forgetOldest(this.#purgeOldest, countOf(this.#count) - keep, slice),
+    );
+    const before = which.before.getTime();
+    const old = await this.#inSlices(signal, () => Number(this.#purgeBefore.run({ before, slice }).changes));
+    return strangers + beyond + old;
   }
 
-  async #inSlices(
-    statement: StatementSync,
-    bound: Record<string, number>,
-    signal: AbortSignal | undefined,
-  ): Promise<number> {
+  #forgetOldest(statement: StatementSync, tooMany: number, most: number): number {
+    return tooMany <= 0 ? 0 : Number(statement.run(Math.min(tooMany, most)).changes);
+  }
+
+  /** @param forget forgets a slice. @returns how many, fewer than a slice when there are no more. */
+  async #inSlices(signal: AbortSignal | undefined, forget: () => number): Promise<number> {
     for (let purged = 0; ; ) {
       signal?.throwIfAborted();
       const startedMs = performance.now();
-      const { changes } = await this.#commit.write(() => statement.run({ ...bound, slice }));
-      purged += Number(changes);
-      if (Number(changes) < slice) return purged;
+      const forgotten = await this.#commit.write(forget);
+      purged += forgotten;
+      if (forgotten < slice) return purged;
       await pauseAfter(startedMs);
     }
   }
+}
 
-  #newest(): number {
-    return (this.#newestId.get() as { id: number | null }).id ?? 0;
-  }
-
-  #hasBelow(id: number): boolean {
-    return this.#anyBelow.get(id) !== undefined;
-  }
+function countOf(counter: StatementSync): number {
+  return (counter.get() as { count: number }).count;
 }
 
 function prepareInsert(db: DatabaseSync): StatementSync {
@@ -125,7 +142,7 @@ function prepareInsert(db: DatabaseSync): StatementSync {
 function prepareList(db: DatabaseSync): StatementSync {
   return db.prepare(`
     SELECT * FROM audit
-    WHERE id <= :upper AND id > :lower
+    WHERE id < :upper AND id >= :lower
       AND (:actor IS NULL OR actor = :actor) AND (:method IS NULL OR method = :method)
       AND (:status IS NULL OR status = :status) AND (:path IS NULL OR instr(path, :path) > 0)
       AND (:since IS NULL OR created_at >= :since) AND (:until IS NULL OR created_at <= :until)

@@ -1,6 +1,7 @@
 import type { DatabaseSync, StatementSync } from "node:sqlite";
 import type { Event, EventType } from "@alcove/wire";
 import type { EventPage, EventStore, NewEvent } from "../../ports/store.ts";
+import type { GroupCommit } from "./group-commit.ts";
 import { inTransaction } from "./transaction.ts";
 
 interface EventRecord {
@@ -17,6 +18,7 @@ const lookedAt = 500;
 /** The table `events`. */
 export class SqliteEvents implements EventStore {
   readonly #db: DatabaseSync;
+  readonly #commit: Pick<GroupCommit, "refuseNew">;
   readonly #lastId: StatementSync;
   readonly #takeIds: StatementSync;
   readonly #insert: StatementSync;
@@ -25,8 +27,9 @@ export class SqliteEvents implements EventStore {
   readonly #trim: StatementSync;
   readonly #highWater: StatementSync;
 
-  constructor(db: DatabaseSync) {
+  constructor(db: DatabaseSync, commit: Pick<GroupCommit, "refuseNew">) {
     this.#db = db;
+    this.#commit = commit;
     this.#lastId = db.prepare("SELECT value AS id FROM counters WHERE name = 'events'");
     // Changed in the transaction of the events, so ids are given in the order of the commits.
     this.#takeIds = db.prepare(
@@ -53,6 +56,7 @@ export class SqliteEvents implements EventStore {
   }
 
   async append(events: readonly NewEvent[]): Promise<number> {
+    this.#commit.refuseNew();
     return inTransaction(this.#db, () => {
       const last = (this.#takeIds.get(events.length) as { id: number }).id;
       const first = last - events.length + 1;
