@@ -1,4 +1,4 @@
-import { mkdtemp, rm } from "node:fs/promises";
+import { mkdtemp, readFile, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -44,6 +44,11 @@ async function loopDevicesWork(): Promise<boolean> {
     () => true,
     () => false,
   );
+}
+
+async function kernelMounts(kind: string): Promise<boolean> {
+  await mustRun("modprobe", ["-q", kind], { timeoutMs: 10_000 }).catch(() => undefined);
+  return (await readFile("/proc/filesystems", "utf8")).includes(`\t${kind}\n`);
 }
 
 /** A sandbox with users, processes, a writable root and programs that cannot be changed. */
@@ -106,6 +111,7 @@ await describeWith(
       it(`data_dir on ${kind}`, { timeout: 90_000 }, async (context) => {
         const mkfs = await findProgram(`mkfs.${kind}`);
         if (mkfs === undefined) return context.skip(`mkfs.${kind} is not installed`);
+        if (!(await kernelMounts(kind))) return context.skip(`the kernel has no ${kind}`);
         if (!(await loopDevicesWork())) return context.skip("there are no loop devices");
         expectSandboxes(
           await serve([
