@@ -6,7 +6,7 @@ import { BadRequest } from "../../ports/errors.ts";
 import { confinedTo } from "../access.ts";
 import { defined, given } from "../parse.ts";
 import { shareOf } from "../share.ts";
-import { type ServerSentEvent, sendEventStream } from "../streams/sse.ts";
+import { eventText, sendEventStream } from "../streams/sse.ts";
 import type { RouteApp } from "./route-app.ts";
 
 const names = eventTypes.map((type) => type.replace(".", "\\.")).join("|");
@@ -60,7 +60,7 @@ export function eventRoutes(app: RouteApp, options: { events: EventLog; logger: 
       const replays = filter.afterId !== undefined && filter.afterId <= lastId;
       const subscription = events.subscribe({ ...filter, caller: shareOf(request), signal, onCut });
       const openingId = replays ? undefined : String(lastId);
-      await sendEventStream(reply, identified(subscription), defined({ signal, logger, openingId }));
+      await sendEventStream(reply, inText(subscription.pieces()), defined({ signal, logger, openingId }));
       return reply;
     },
   });
@@ -89,6 +89,22 @@ function lastEventId(header: string | string[] | undefined): number | undefined 
   return typeof header === "string" && /^\d{1,15}$/.test(header) ? Number(header) : undefined;
 }
 
-async function* identified(events: AsyncIterable<Event>): AsyncGenerator<ServerSentEvent> {
-  for await (const event of events) yield { id: event.id, data: event };
+/** Readers share the events that they are handed: each is written out once. */
+const texts = new WeakMap<Event, string>();
+
+async function* inText(pieces: AsyncIterable<readonly Event[]>): AsyncGenerator<string> {
+  for await (const piece of pieces) {
+    let text = "";
+    for (const event of piece) text += textOf(event);
+    yield text;
+  }
+}
+
+function textOf(event: Event): string {
+  let text = texts.get(event);
+  if (text === undefined) {
+    text = eventText(event, event.id);
+    texts.set(event, text);
+  }
+  return text;
 }

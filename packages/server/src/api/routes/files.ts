@@ -16,7 +16,7 @@ import { answered } from "../answers.ts";
 import { takesContents } from "../body-limits.ts";
 import { decodeContent, defined, given } from "../parse.ts";
 import { presentFile } from "../present.ts";
-import { type ServerSentEvent, sendEventStream } from "../streams/sse.ts";
+import { eventText, sendEventStream } from "../streams/sse.ts";
 import { type RouteApp, SandboxParams } from "./route-app.ts";
 
 const emptyForRoot = { minLength: 0, pattern: "^(?:/[^\\u0000]*)?$", default: "/" };
@@ -209,6 +209,6 @@ async function* once(bytes: Uint8Array): AsyncGenerator<Uint8Array> {
   yield bytes;
 }
 
-async function* asEvents(changes: AsyncIterable<WatchEvent>): AsyncGenerator<ServerSentEvent> {
-  for await (const { type, path } of changes) yield { data: { type, path } };
+async function* asEvents(changes: AsyncIterable<WatchEvent>): AsyncGenerator<string> {
+  for await (const { type, path } of changes) yield eventText({ type, path });
 }

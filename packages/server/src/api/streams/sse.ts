@@ -6,19 +6,20 @@ import { ResponseStream } from "./response-stream.ts";
 const heartbeatMs = 15_000;
 const reconnectMs = 2_000;
 
-export interface ServerSentEvent {
-  id?: string;
-  data: unknown;
+/** An event as `text/event-stream` has it. */
+export function eventText(data: unknown, id?: string): string {
+  const idLine = id === undefined ? "" : `id: ${id}\n`;
+  return `${idLine}data: ${JSON.stringify(data)}\n\n`;
 }
 
 /**
- * Writes events as `text/event-stream` until they end or the caller goes: `id:`, `data:` and `retry:` lines, and a
+ * Writes texts of events, of one or many together, as `text/event-stream` until they end or the caller goes: `id:`, `data:` and `retry:` lines, and a
  * comment every 15 s so that proxies and readers see life. `openingId` goes out before any event: a reader that loses its
  * connection before it has seen one comes back with it and misses nothing.
  */
 export async function sendEventStream(
   reply: FastifyReply,
-  events: AsyncIterable<ServerSentEvent>,
+  events: AsyncIterable<string>,
   options: { signal: AbortSignal; logger: Logger; openingId?: string },
 ): Promise<void> {
   const stream = ResponseStream.open(reply, {
@@ -37,9 +38,8 @@ export async function sendEventStream(
   try {
     const openingId = options.openingId === undefined ? "" : `id: ${options.openingId}\n`;
     stream.write(`retry: ${reconnectMs}\n${openingId}\n`);
-    for await (const event of events) {
-      const id = event.id === undefined ? "" : `id: ${event.id}\n`;
-      if (stream.write(`${id}data: ${JSON.stringify(event.data)}\n\n`)) continue;
+    for await (const text of events) {
+      if (stream.write(text)) continue;
       waiting = true;
       await stream.drained();
       waiting = false;

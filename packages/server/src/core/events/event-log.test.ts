@@ -6,7 +6,7 @@ import type { Store } from "../../ports/index.ts";
 import type { EventPage } from "../../ports/store.ts";
 import { SqliteStore } from "../../stores/sqlite/index.ts";
 import { FakeClock, settle } from "../testing/fake-clock.ts";
-import { EventLog } from "./event-log.ts";
+import { EventLog, mostReaders, mostReadersOfOne } from "./event-log.ts";
 import { longestStallMs } from "./event-subscription.ts";
 
 let store: SqliteStore;
@@ -200,6 +200,70 @@ describe("EventLog", () => {
     await log.flush();
     expect([cuts, log.subscribers]).toEqual([1, 0]);
     while ((await stalled.next()).done !== true);
+  });
+
+  it("offers many readers what comes in bounded parts of a turn, to each in order and without a gap", async () => {
+    const readers = 300;
+    const events = 500;
+    let given = 0;
+    const seen: number[][] = [];
+    for (let n = 0; n < readers; n++) {
+      const own: number[] = [];
+      seen.push(own);
+      void (async () => {
+        for await (const piece of log.subscribe({ caller: `${n}`, signal: reader.signal }).pieces()) {
+          given += piece.length;
+          own.push(...piece.map(({ id }) => Number(id)));
+        }
+      })();
+    }
+    emit(events);
+    await log.flush();
+    // While these are handed out others come, and a reader that wants none of either.
+    emit(events);
+    await log.flush();
+    const late = collect(log.subscribe({ signal: reader.signal }));
+    let most = 0;
+    while (given < readers * 2 * events) {
+      const before = given;
+      await setImmediate();
+      most = Math.max(most, given - before);
+    }
+    // What is offered in a turn, a batch that goes beyond it, and that another turn may come in between.
+    expect(most).toBeLessThanOrEqual((2 * (2 * readers * events)) / 32 + 2 * events);
+    const all = Array.from({ length: 2 * events }, (_, i) => i + 1);
+    for (const own of seen) expect(own).toEqual(all);
+    emit(1);
+    await log.flush();
+    await settle();
+    expect(late.seen).toEqual([2 * events + 1]);
+  });
+
+  it("hands every reader the same events, many at once", async () => {
+    const pieces: (readonly Event[])[][] = [[], []];
+    for (const own of pieces)
+      void (async () => {
+        for await (const piece of log.subscribe({ signal: reader.signal }).pieces()) own.push(piece);
+      })();
+    emit(150);
+    await log.flush();
+    await settle();
+    const [one, other] = pieces.map((own) => own.flat());
+    expect(pieces[0]?.map(({ length }) => length)).toEqual([100, 50]);
+    for (const [index, event] of (one ?? []).entries()) expect(other?.[index]).toBe(event);
+  });
+
+  it("takes a bounded number of readers, of one caller and of all", () => {
+    const enter = (caller: string, signal = reader.signal) => log.subscribe({ caller, signal });
+    const leaving = new AbortController();
+    enter("ada", leaving.signal);
+    for (let n = 1; n < mostReadersOfOne; n++) enter("ada");
+    expect(() => enter("ada")).toThrow(expect.objectContaining({ code: "resource_limit" }));
+    enter("bob");
+    leaving.abort();
+    enter("ada");
+    for (let n = log.subscribers; n < mostReaders; n++) enter(`other ${n}`);
+    expect(() => enter("eve")).toThrow(expect.objectContaining({ code: "unavailable" }));
   });
 
   it("shows an owner what is its own alone, in the replay and live", async () => {

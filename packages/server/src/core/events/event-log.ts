@@ -1,6 +1,16 @@
-import type { Event, EventType } from "@alcove/wire";
+import type { EventType } from "@alcove/wire";
 import type { Logger } from "../../platform/logger.ts";
-import type { Clock, EmittedEvent, EventSink, NewEvent, Store, Timer } from "../../ports/index.ts";
+import {
+  type Clock,
+  type EmittedEvent,
+  type EventSink,
+  type NewEvent,
+  ResourceLimit,
+  type Store,
+  type Timer,
+  Unavailable,
+} from "../../ports/index.ts";
+import { type DurableEvent, EventFanout } from "./event-fanout.ts";
 import { type EventFilter, EventSubscription } from "./event-subscription.ts";
 import { ReplayLine } from "./replay-line.ts";
 
@@ -12,6 +22,9 @@ const longestQueue = 10_000;
 /** Every so many events the history is cut to its length. */
 const trimEvery = 1_000;
 const retryDelayMs = 1_000;
+/** Readers of one caller, and of all. What each event costs grows with them. */
+export const mostReadersOfOne = 500;
+export const mostReaders = 2_000;
 
 /**
  * The durable event history. Events are written in batches off the reply path, get their ids from the store and reach
@@ -23,7 +36,9 @@ export class EventLog implements EventSink, AsyncDisposable {
   readonly #logger: Logger;
   readonly #retention: number;
   readonly #replays = new ReplayLine();
-  readonly #subscriptions = new Set<EventSubscription>();
+  readonly #fanout = new EventFanout();
+  /** How many readers each caller has. */
+  readonly #readersOf = new Map<string, number>();
   readonly #pending: (EmittedEvent & NewEvent)[] = [];
   /** Highest id this process knows of. */
   #durableId: number;
@@ -52,7 +67,7 @@ export class EventLog implements EventSink, AsyncDisposable {
   }
 
   get subscribers(): number {
-    return this.#subscriptions.size;
+    return this.#fanout.size;
   }
   /** Events emitted since the start of this process. */
   get total(): number {
@@ -73,12 +88,16 @@ export class EventLog implements EventSink, AsyncDisposable {
 
   /**
    * Replays what is kept after `afterId`, then follows. Without `afterId`, or with one never given: only follows.
-   * @param filter.caller replays of different callers take turns; without it those of an owner are one caller's.
+   * @param filter.caller whose reader it is, where that is not its owner: replays of callers take turns, and each may
+   *   have so many readers.
+   * @throws ResourceLimit when this caller has too many; Unavailable when all together have.
    */
   subscribe(
     filter: EventFilter & { afterId?: number; caller?: string; signal: AbortSignal; onCut?: () => void },
-  ): AsyncIterable<Event> {
+  ): EventSubscription {
+    const caller = filter.caller ?? filter.ownerId ?? "";
     const replay = filter.afterId !== undefined && filter.afterId <= this.#durableId;
+    const leave = this.#enter(caller);
     const subscription = new EventSubscription({
       ...filter,
       afterId: replay ? (filter.afterId ?? 0) : this.#durableId,
@@ -87,13 +106,35 @@ export class EventLog implements EventSink, AsyncDisposable {
       skip: replay ? 0 : this.#pending.length,
       store: this.#store.events,
       line: this.#replays,
-      caller: filter.caller ?? filter.ownerId ?? "",
+      caller,
       clock: this.#clock,
-      onEnd: () => this.#subscriptions.delete(subscription),
+      onEnd: () => {
+        leave();
+        this.#fanout.delete(subscription);
+      },
     });
     if (this.#closed) subscription.end();
-    else this.#subscriptions.add(subscription);
+    else this.#fanout.add(subscription);
     return subscription;
+  }
+
+  /** @returns how it leaves. */
+  #enter(caller: string): () => void {
+    const readers = this.#readersOf.get(caller) ?? 0;
+    if (readers >= mostReadersOfOne)
+      throw new ResourceLimit(
+        `${mostReadersOfOne} readers of events of this owner or key are connected already, which is as many as it may have; close some, or let one reader serve many`,
+      );
+    if (this.#fanout.size >= mostReaders)
+      throw new Unavailable(`${mostReaders} readers of events are connected already; try again later`, {
+        retryAfterS: 10,
+      });
+    this.#readersOf.set(caller, readers + 1);
+    return () => {
+      const left = (this.#readersOf.get(caller) ?? 1) - 1;
+      if (left > 0) this.#readersOf.set(caller, left);
+      else this.#readersOf.delete(caller);
+    };
   }
 
   /** Resolves when every event emitted so far is durable. @throws when the store refuses them. */
@@ -116,7 +157,8 @@ export class EventLog implements EventSink, AsyncDisposable {
       this.#logger.error({ err, dropped: this.#pending.length }, "events are lost: the store takes none");
     } finally {
       this.#timer?.cancel();
-      for (const subscription of this.#subscriptions) subscription.end();
+      await this.#fanout.served();
+      this.#fanout.end();
     }
   }
 
@@ -158,12 +200,8 @@ export class EventLog implements EventSink, AsyncDisposable {
       this.#logger.error({ dropped: this.#dropped }, "events were dropped while the store failed");
       this.#dropped = 0;
     }
-    if (this.#subscriptions.size > 0) {
-      for (const [index, event] of batch.entries()) {
-        const written = toWire(event, firstId + index);
-        for (const one of this.#subscriptions) one.offer(written, event.ownerId);
-      }
-    }
+    if (this.#fanout.size > 0)
+      this.#fanout.publish(batch.map((event, index) => toDurable(event, firstId + index)));
     await this.#trim(batch.length);
   }
 
@@ -187,12 +225,14 @@ export interface EventLogOptions {
   retention: number;
 }
 
-function toWire(event: NewEvent, id: number): Event {
-  return {
+function toDurable(emitted: EmittedEvent & NewEvent, id: number): DurableEvent {
+  const { type, sandboxId, timestamp, ownerId, data } = emitted;
+  const event = {
     id: String(id),
-    type: event.type satisfies EventType,
-    sandbox_id: event.sandboxId,
-    timestamp: event.timestamp.toISOString(),
-    ...(event.data === undefined ? {} : { data: event.data }),
+    type: type satisfies EventType,
+    sandbox_id: sandboxId,
+    timestamp: timestamp.toISOString(),
+    ...(data === undefined ? {} : { data }),
   };
+  return { event, ownerId };
 }

@@ -1,6 +1,7 @@
 import type { Event, EventType } from "@alcove/wire";
 import type { Clock } from "../../ports/clock.ts";
 import type { EventStore } from "../../ports/store.ts";
+import type { DurableEvent } from "./event-fanout.ts";
 import type { ReplayLine } from "./replay-line.ts";
 
 export interface EventFilter {
@@ -16,6 +17,8 @@ export interface EventFilter {
 const longestBacklog = 1_000;
 /** Events that are replayed in one turn of the event loop. */
 const replayPage = 100;
+/** Events that a reader is handed at once. */
+const largestPiece = 100;
 /** How long a reader that misses events may take nothing before it is cut off, milliseconds. */
 export const longestStallMs = 10_000;
 
@@ -41,7 +44,7 @@ export class EventSubscription implements AsyncIterable<Event> {
   /** What came while the backlog was full. */
   #dropped: { count: number; last: Event } | undefined;
   readonly #clock: Pick<Clock, "monotonicMs">;
-  /** When its reader last took an event. */
+  /** When its reader last took something. */
   #takenAtMs: number;
   #ended = false;
   #wake: (() => void) | undefined;
@@ -84,24 +87,23 @@ export class EventSubscription implements AsyncIterable<Event> {
     else options.signal.addEventListener("abort", this.#endNow, { once: true });
   }
 
-  /** Takes an event that has just become durable. @param ownerId whose it is; empty: nobody's. */
-  offer(event: Event, ownerId: string): void {
-    if (this.#skip > 0) {
-      this.#skip--;
-      return;
+  /** Takes events that have just become durable. */
+  offer(events: readonly DurableEvent[]): void {
+    const skipped = Math.min(this.#skip, events.length);
+    this.#skip -= skipped;
+    if (this.#ended) return;
+    for (let index = skipped; index < events.length; index++) {
+      const { event, ownerId } = events[index] as DurableEvent;
+      if (!this.#wants(event, ownerId)) continue;
+      if (this.#dropped === undefined && this.#backlog.length < longestBacklog) this.#backlog.push(event);
+      else this.#dropped = { count: (this.#dropped?.count ?? 0) + 1, last: event };
     }
-    if (this.#ended || !this.#wants(event, ownerId)) return;
-    if (this.#dropped === undefined && this.#backlog.length < longestBacklog) {
-      this.#backlog.push(event);
-      this.#wake?.();
-      return;
-    }
-    this.#dropped = { count: (this.#dropped?.count ?? 0) + 1, last: event };
-    if (this.#clock.monotonicMs() - this.#takenAtMs < longestStallMs) return;
-    this.end();
-    this.#backlog = [];
-    this.#dropped = undefined;
-    this.#onCut?.();
+    if (this.#dropped !== undefined && this.#clock.monotonicMs() - this.#takenAtMs >= longestStallMs) {
+      this.end();
+      this.#backlog = [];
+      this.#dropped = undefined;
+      this.#onCut?.();
+    } else if (this.#backlog.length > 0) this.#wake?.();
   }
 
   end(): void {
@@ -113,6 +115,11 @@ export class EventSubscription implements AsyncIterable<Event> {
   }
 
   async *[Symbol.asyncIterator](): AsyncGenerator<Event> {
+    for await (const piece of this.pieces()) yield* piece;
+  }
+
+  /** The same events, some at once. They are shared with other readers. */
+  async *pieces(): AsyncGenerator<readonly Event[]> {
     try {
       yield* this.#replay();
       while (!this.#ended) {
@@ -121,10 +128,13 @@ export class EventSubscription implements AsyncIterable<Event> {
         this.#dropped = undefined;
         // Until now there was nothing more to take.
         this.#takenAtMs = this.#clock.monotonicMs();
-        for (const event of waiting) {
-          if (Number(event.id) <= this.#afterId) continue;
-          this.#afterId = Number(event.id);
-          yield event;
+        // What became durable while it replayed may be among them again.
+        const after = this.#afterId;
+        const fresh = waiting.filter(({ id }) => Number(id) > after);
+        for (let from = 0; from < fresh.length; from += largestPiece) {
+          const piece = fresh.slice(from, from + largestPiece);
+          this.#afterId = Number(piece.at(-1)?.id);
+          yield piece;
           this.#takenAtMs = this.#clock.monotonicMs();
           if (this.#ended) return;
         }
@@ -135,16 +145,16 @@ export class EventSubscription implements AsyncIterable<Event> {
     }
   }
 
-  async *#replay(): AsyncGenerator<Event> {
+  async *#replay(): AsyncGenerator<readonly Event[]> {
     while (this.#afterId < this.#replayUntil && !this.#ended) {
       await this.#line.turn(this.#caller);
       if (this.#ended) return;
       // Until now it was not this reader that others waited for.
       this.#takenAtMs = this.#clock.monotonicMs();
       const page = await this.#store.list({ ...this.#filter, afterId: this.#afterId, limit: replayPage });
-      for (const event of page.events) {
-        this.#afterId = Number(event.id);
-        yield event;
+      if (page.events.length > 0) {
+        this.#afterId = Number(page.events.at(-1)?.id);
+        yield page.events;
         this.#takenAtMs = this.#clock.monotonicMs();
         if (this.#ended) return;
       }
