@@ -95,6 +95,8 @@ pub fn launch(spec: &LaunchSpec, ready: Option<&Ready>) -> Result<Launched> {
     if pid == 0 {
         child::run(&mut plan);
     }
+    // A machine may not let us; the sandbox is none the worse for it.
+    let _ = leave_protection(pid);
     stages.end("clone");
 
     let outcome = (|| {
@@ -139,6 +141,18 @@ pub fn launch(spec: &LaunchSpec, ready: Option<&Ready>) -> Result<Launched> {
             Err(error)
         }
     }
+}
+
+/// The service may be one of the last that the kernel ends for want of memory: its sandboxes are not. A writer with
+/// CAP_SYS_RESOURCE also makes this the least that processes of the sandbox can choose for themselves.
+fn leave_protection(pid: i32) -> std::io::Result<()> {
+    let own = std::fs::read_to_string("/proc/self/oom_score_adj")?;
+    std::fs::write(format!("/proc/{pid}/oom_score_adj"), unprotected(&own))
+}
+
+fn unprotected(score: &str) -> &str {
+    let score = score.trim();
+    if score.starts_with('-') { "0" } else { score }
 }
 
 /// Everything after this is relative to the runtime's directory, which keeps paths short and out of /proc/mounts.
@@ -273,4 +287,16 @@ fn read_outcome(status: RawFd, pid: i32) -> Result<()> {
     let failure: child::Failure = serde_json::from_slice(&report)
         .map_err(|_| StepError::new("inside", format!("process {pid} reported {} unreadable bytes", report.len())))?;
     Err(StepError { step: failure.step, message: failure.message, errno: failure.errno })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::unprotected;
+
+    #[test]
+    fn a_sandbox_has_no_protection_of_its_service_and_keeps_a_worse_score() {
+        for (own, sandbox) in [("-500\n", "0"), ("-1000\n", "0"), ("0\n", "0"), ("250\n", "250")] {
+            assert_eq!(unprotected(own), sandbox);
+        }
+    }
 }
