@@ -3,6 +3,7 @@
 
 use std::ffi::CString;
 use std::io::Write;
+use std::os::fd::AsRawFd;
 
 type Attempt = (&'static str, fn() -> libc::c_long);
 
@@ -135,6 +136,33 @@ fn raw_memory() -> libc::c_long {
     open("/dev/mem", libc::O_RDWR)
 }
 
+const PAGE: usize = 4_096;
+const HUGE_PAGE: usize = 2 << 20;
+
+/// A page of its own, that is there.
+fn own_page() -> usize {
+    map(PAGE, 0)
+}
+
+fn map(size: usize, flags: libc::c_int) -> usize {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
+    // SAFETY: new memory; where there is some, it is written to within its size.
+    unsafe {
+        let memory = libc::mmap(std::ptr::null_mut(), size, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+        if memory == libc::MAP_FAILED {
+            return usize::MAX;
+        }
+        *memory.cast::<usize>() = memory as usize;
+        memory as usize
+    }
+}
+
+fn move_page() -> libc::c_long {
+    let (page, node, mut status) = (own_page(), 0i32, 0i32);
+    // SAFETY: all of it is alive.
+    unsafe { libc::syscall(libc::SYS_move_pages, 0, 1, page, &raw const node, &raw mut status, 2) }
+}
+
 const ATTEMPTS: &[Attempt] = &[
     ("unshare-user", || call(libc::SYS_unshare, [libc::CLONE_NEWUSER as usize, 0, 0, 0, 0])),
     ("unshare-mount", || call(libc::SYS_unshare, [libc::CLONE_NEWNS as usize, 0, 0, 0, 0])),
@@ -180,6 +208,24 @@ const ATTEMPTS: &[Attempt] = &[
         // SAFETY: the number is alive.
         unsafe { libc::ioctl(0, libc::TIOCSETD, &raw const discipline) as libc::c_long }
     }),
+    ("secret-memory", || simple(libc::SYS_memfd_secret)),
+    ("move-pages", move_page),
+    ("migrate-pages", || {
+        let nodes = 1usize;
+        call(libc::SYS_migrate_pages, [0, 64, &raw const nodes as usize, &raw const nodes as usize, 0])
+    }),
+    ("bind-and-move", || {
+        let nodes = 1usize;
+        // SAFETY: the page and the nodes are alive.
+        unsafe { libc::syscall(libc::SYS_mbind, own_page(), PAGE, 2, &raw const nodes, 8, 2) }
+    }),
+    ("collapse", || call(libc::SYS_madvise, [map(2 * HUGE_PAGE, 0).next_multiple_of(HUGE_PAGE), HUGE_PAGE, 25, 0, 0])),
+    ("huge-mapping", || map(HUGE_PAGE, libc::MAP_HUGETLB) as libc::c_long),
+    ("huge-file", || call(libc::SYS_memfd_create, [c"huge".as_ptr() as usize, libc::MFD_HUGETLB as usize, 0, 0, 0])),
+    ("huge-segment", || {
+        call(libc::SYS_shmget, [libc::IPC_PRIVATE as usize, HUGE_PAGE, libc::SHM_HUGETLB as usize | 0o1600, 0, 0])
+    }),
+    ("core-scheduling", || call(libc::SYS_prctl, [62, 1, 0, 0, 0])),
     ("aio", || call(libc::SYS_io_setup, [1, NOWHERE, 0, 0, 0])),
     ("socket-mptcp", || socket(libc::AF_INET, libc::SOCK_STREAM, libc::IPPROTO_MPTCP)),
     ("socket-udplite", || socket(libc::AF_INET6, libc::SOCK_DGRAM, libc::IPPROTO_UDPLITE)),
@@ -253,7 +299,7 @@ fn fork_bomb(kilobytes: usize) -> ! {
 }
 
 /// How often `make` succeeds; what it makes stays until this process ends.
-fn count(limit: usize, make: impl Fn() -> libc::c_long) -> usize {
+fn count(limit: usize, mut make: impl FnMut() -> libc::c_long) -> usize {
     (0..limit).take_while(|_| make() >= 0).count()
 }
 
@@ -403,6 +449,23 @@ fn connect(connections: usize) -> usize {
     (0..connections).map_while(|_| make().map_err(|_: std::io::Error| ()).ok().map(std::mem::forget)).count()
 }
 
+/// Connections that are closed at one end and that nobody accepts at the other, with the wish to wait for two minutes.
+fn orphan(connections: usize) -> usize {
+    let mut listeners = Vec::new();
+    let made = count(connections, || {
+        // Each takes 128 that nobody accepts.
+        if listeners.last().is_none_or(|(_, taken)| *taken == 100) {
+            listeners.push((std::net::TcpListener::bind("127.0.0.1:0").expect("listener"), 0));
+        }
+        let (listener, taken) = listeners.last_mut().expect("just made");
+        *taken += 1;
+        let near = std::net::TcpStream::connect(listener.local_addr().expect("address")).expect("connected");
+        set_option(libc::c_long::from(near.as_raw_fd()), libc::IPPROTO_TCP, libc::TCP_LINGER2, &120i32)
+    });
+    std::mem::forget(listeners);
+    made
+}
+
 /// Opens one socket after another and closes it. @returns how many were to be had.
 fn open_in_turn(sockets: usize) -> usize {
     count(sockets, || {
@@ -443,6 +506,7 @@ fn take(what: &str, number: usize) -> usize {
         "route-sockets" => count(number, || socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)),
         "routes-in-turn" => open_in_turn(number),
         "connections" => connect(number),
+        "orphans" => orphan(number),
         "errors" => queue_errors(number),
         "packet-options" => keep_packet_options(number),
         "filters" => filter_sockets(number),

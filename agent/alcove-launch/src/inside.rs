@@ -20,7 +20,8 @@ pub const EMPTY: &str = "/etc";
 const READ_ONLY_PROC: [&str; 5] = ["sys", "bus", "fs", "irq", "sysrq-trigger"];
 /// Terminals of one sandbox; the machine has about three thousand for all.
 const TERMINALS: u32 = 64;
-const HIDDEN_PROC_FILES: [&str; 18] = [
+/// For what they tell; reading `locks` keeps everybody on the machine from locking a file meanwhile.
+const HIDDEN_PROC_FILES: [&str; 19] = [
     "cmdline",
     "config.gz",
     "diskstats",
@@ -39,6 +40,7 @@ const HIDDEN_PROC_FILES: [&str; 18] = [
     "kallsyms",
     "schedstat",
     "softirqs",
+    "locks",
 ];
 const HIDDEN_PROC_DIRS: [&str; 4] = ["acpi", "scsi", "asound", "pressure"];
 

@@ -97,6 +97,15 @@ const FORBIDDEN: &[libc::c_long] = &[
     libc::SYS__sysctl,
 ];
 
+/// MAP_HUGETLB, MFD_HUGETLB, SHM_HUGETLB: these pages come from one pool of the whole machine, which no limit of memory counts.
+const HUGE_MAPPING: u32 = 0x4_0000;
+const HUGE_FILE: u32 = 4;
+const HUGE_SEGMENT: u32 = 0o4000;
+/// MPOL_MF_MOVE and MPOL_MF_MOVE_ALL.
+const MOVING: u32 = 2 | 4;
+const MADV_COLLAPSE: u32 = 25;
+const PR_SCHED_CORE: u32 = 62;
+
 const NEW_NAMESPACES: u32 = (libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWUTS
@@ -127,6 +136,7 @@ pub const fn refuse(errno: i32) -> u32 {
 /// Everything a sandbox may not do. `uncounted` is for sockets in which memory waits that is counted for nobody.
 fn all(uncounted: u32) -> Program {
     let mut program = own_table();
+    machines_memory(&mut program);
     namespaces_and_kernel(&mut program);
     shared(&mut program, uncounted, false);
     program.give(RET_ALLOW);
@@ -136,6 +146,7 @@ fn all(uncounted: u32) -> Program {
 /// What reaches the tables and disks that sandboxes share with their host, and nothing else.
 fn only_shared(uncounted: u32) -> Program {
     let mut program = own_table();
+    machines_memory(&mut program);
     shared(&mut program, uncounted, true);
     program.give(RET_ALLOW);
     program
@@ -155,6 +166,42 @@ fn own_table() -> Program {
         program.give(refuse(libc::ENOSYS));
     }
     program
+}
+
+/// What takes pages from where no sandbox has any, or interrupts every processor of the machine, once a page, for memory of
+/// the caller's own: each has all processors flush what they know of it or hold back. First, for `mmap` is called often.
+fn machines_memory(program: &mut Program) {
+    for (call, flags, huge, errno) in [
+        // As where the pool is empty, and as by kernels before these flags.
+        (libc::SYS_mmap, 3, HUGE_MAPPING, libc::ENOMEM),
+        (libc::SYS_memfd_create, 1, HUGE_FILE, libc::EINVAL),
+        (libc::SYS_shmget, 2, HUGE_SEGMENT, libc::ENOMEM),
+        // Policies for memory stay, which numactl and runtimes set; moving what is there already does not.
+        (libc::SYS_mbind, 5, MOVING, libc::EPERM),
+    ] {
+        program.only_for(call, |rules| {
+            rules.load(argument(flags));
+            rules.put(JUMP_ANY_BIT, huge, 0, 1);
+            rules.give(refuse(errno));
+            rules.give(RET_ALLOW);
+        });
+    }
+    program.only_for(libc::SYS_madvise, |rules| {
+        rules.load(argument(2));
+        rules.when(MADV_COLLAPSE, refuse(libc::EINVAL));
+        rules.give(RET_ALLOW);
+    });
+    program.only_for(libc::SYS_move_pages, |rules| {
+        // Without nodes it only says where pages are.
+        for half in [argument(3), argument_high(3)] {
+            rules.load(half);
+            rules.put(JUMP_EQUAL, 0, 1, 0);
+            rules.give(refuse(libc::EPERM));
+        }
+        rules.give(RET_ALLOW);
+    });
+    program.when(libc::SYS_migrate_pages as u32, refuse(libc::EPERM));
+    program.when(libc::SYS_memfd_secret as u32, refuse(libc::ENOSYS));
 }
 
 fn namespaces_and_kernel(program: &mut Program) {
@@ -237,6 +284,8 @@ fn own_filters(program: &mut Program) {
             rules.when(libc::SECCOMP_MODE_FILTER, refuse(libc::EINVAL));
             rules.give(RET_ALLOW);
         });
+        // Switches the scheduler of all processors, and keeps siblings of those it runs on idle.
+        rules.when(PR_SCHED_CORE, refuse(libc::EINVAL));
         rules.give(RET_ALLOW);
     });
 }
@@ -426,6 +475,7 @@ mod tests {
                 (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, RET_ALLOW),
                 (libc::IPPROTO_TCP, libc::TCP_FASTOPEN, RET_ALLOW),
                 (libc::IPPROTO_TCP, libc::TCP_INQ, RET_ALLOW),
+                (libc::IPPROTO_TCP, libc::TCP_LINGER2, DONE),
                 (libc::IPPROTO_TCP, libc::TCP_MD5SIG, refuse(libc::ENOPROTOOPT)),
                 (libc::IPPROTO_TCP, libc::TCP_ULP, refuse(libc::ENOPROTOOPT)),
                 (libc::IPPROTO_IP, libc::IP_TOS, RET_ALLOW),
@@ -463,6 +513,7 @@ mod tests {
             assert_eq!(prctl(libc::PR_SET_SECCOMP, 2), refuse(libc::EINVAL));
             assert_eq!(prctl(libc::PR_SET_SECCOMP, 1), RET_ALLOW);
             assert_eq!(prctl(libc::PR_SET_NAME, 2), RET_ALLOW);
+            assert_eq!(prctl(62, 1), refuse(libc::EINVAL));
         }
     }
 
@@ -473,6 +524,47 @@ mod tests {
             assert_eq!(plain(call, 3), DONE);
         }
         assert_eq!(plain(libc::SYS_fsync, 3), RET_ALLOW);
+    }
+
+    #[test]
+    fn memory_takes_neither_the_machines_huge_pages_nor_interrupts_its_processors() {
+        for program in [all(RET_ALLOW), only_shared(RET_ALLOW)] {
+            let call = |number, arguments| run(&program, number, AUDIT_ARCH, arguments);
+            let private = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+            let mmap = |flags: u64| call(libc::SYS_mmap, [0, 4_096, 3, flags, u64::MAX, 0]);
+            assert_eq!(mmap(private), RET_ALLOW);
+            assert_eq!(mmap(private | libc::MAP_NORESERVE as u64 | libc::MAP_POPULATE as u64), RET_ALLOW);
+            assert_eq!(mmap(private | libc::MAP_HUGETLB as u64), refuse(libc::ENOMEM));
+            assert_eq!(mmap(private | libc::MAP_HUGETLB as u64 | 30 << 26), refuse(libc::ENOMEM));
+            let memfd = |flags: u32| call(libc::SYS_memfd_create, [0x1000, flags as u64, 0, 0, 0, 0]);
+            assert_eq!(memfd(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING), RET_ALLOW);
+            assert_eq!(memfd(libc::MFD_CLOEXEC | libc::MFD_HUGETLB), refuse(libc::EINVAL));
+            let shmget = |flags: i32| call(libc::SYS_shmget, [0, 4_096, flags as u64, 0, 0, 0]);
+            assert_eq!(shmget(libc::IPC_CREAT | 0o600), RET_ALLOW);
+            assert_eq!(shmget(libc::IPC_CREAT | libc::SHM_HUGETLB | 0o600), refuse(libc::ENOMEM));
+            let mbind = |flags: u64| call(libc::SYS_mbind, [0x1000, 4_096, 2, 0x2000, 8, flags]);
+            for (flags, answer) in [(0, RET_ALLOW), (1, RET_ALLOW), (2, refuse(libc::EPERM)), (4, refuse(libc::EPERM))]
+            {
+                assert_eq!(mbind(flags), answer);
+            }
+            let moves = |nodes: u64| call(libc::SYS_move_pages, [0, 1, 0x1000, nodes, 0x2000, 0]);
+            for (nodes, answer) in
+                [(0, RET_ALLOW), (0x1000, refuse(libc::EPERM)), (0x7fff_0000_0000, refuse(libc::EPERM))]
+            {
+                assert_eq!(moves(nodes), answer);
+            }
+            assert_eq!(call(libc::SYS_migrate_pages, [0; 6]), refuse(libc::EPERM));
+            assert_eq!(call(libc::SYS_memfd_secret, [0; 6]), refuse(libc::ENOSYS));
+            for (advice, answer) in [
+                (libc::MADV_DONTNEED, RET_ALLOW),
+                (libc::MADV_HUGEPAGE, RET_ALLOW),
+                (libc::MADV_FREE, RET_ALLOW),
+                (libc::MADV_COLLAPSE, refuse(libc::EINVAL)),
+            ] {
+                assert_eq!(call(libc::SYS_madvise, [0x1000, 4_096, advice as u64, 0, 0, 0]), answer);
+            }
+            assert_eq!(call(libc::SYS_set_mempolicy, [0; 6]), RET_ALLOW);
+        }
     }
 
     #[test]

@@ -26,9 +26,12 @@ const QUEUE_SIZES: &[u32] = &[8, 32, 33];
 /// TIMESTAMP*, whose first and last user have the kernel rewrite its own code, which stops every processor.
 const COMMON: &[u32] =
     &[2, 5, 6, 7, 9, 10, 11, 12, 13, 15, 16, 18, 19, 20, 21, 25, 27, 34, 36, 40, 42, 46, 49, 62, 66, 67, 75, 76, 83];
-/// NODELAY, MAXSEG, CORK, KEEPIDLE, KEEPINTVL, KEEPCNT, SYNCNT, LINGER2, DEFER_ACCEPT, WINDOW_CLAMP, QUICKACK, CONGESTION,
+/// NODELAY, MAXSEG, CORK, KEEPIDLE, KEEPINTVL, KEEPCNT, SYNCNT, DEFER_ACCEPT, WINDOW_CLAMP, QUICKACK, CONGESTION,
 /// THIN_LINEAR_TIMEOUTS, THIN_DUPACK, USER_TIMEOUT, FASTOPEN, NOTSENT_LOWAT, FASTOPEN_CONNECT, FASTOPEN_NO_COOKIE, INQ.
-const TCP: &[u32] = &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 16, 17, 18, 23, 25, 30, 34, 36];
+const TCP: &[u32] = &[1, 2, 3, 4, 5, 6, 7, 9, 10, 12, 13, 16, 17, 18, 23, 25, 30, 34, 36];
+/// LINGER2. Answered as done: with more than a minute, connections that their program has closed stay whole, and the number of
+/// those is one for the whole machine.
+const TCP_LINGER: u32 = 8;
 /// CORK, NO_CHECK6_TX, NO_CHECK6_RX, SEGMENT. Not GRO, whose first and last user rewrite code as time stamps do.
 const UDP: &[u32] = &[1, 101, 102, 103];
 /// TOS, TTL, HDRINCL, PKTINFO, MTU_DISCOVER, RECVTTL, RECVTOS, FREEBIND, TRANSPARENT, RECVORIGDSTADDR, MINTTL, NODEFRAG,
@@ -72,7 +75,10 @@ pub fn rules(rules: &mut Program, packets: bool) {
         rules.when_any(COMMON, RET_ALLOW);
         rules.when_any(QUEUE_SIZES, DONE);
     });
-    level(rules, SOL_TCP, &|rules| rules.when_any(TCP, RET_ALLOW));
+    level(rules, SOL_TCP, &|rules| {
+        rules.when_any(TCP, RET_ALLOW);
+        rules.when(TCP_LINGER, DONE);
+    });
     level(rules, SOL_UDP, &|rules| rules.when_any(UDP, RET_ALLOW));
     level(rules, SOL_IP, &|rules| {
         rules.when_any(IP, RET_ALLOW);

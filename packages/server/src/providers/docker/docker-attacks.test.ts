@@ -128,6 +128,10 @@ await describeWith(["docker", "agent", "busybox", "compiler"], "attacks from ins
       "line-discipline": "EPERM",
       "syncfs-pretended": "ok",
       "core-limit-kept": "ok",
+      "secret-memory": "ENOSYS",
+      "migrate-pages": "EPERM",
+      "huge-file": "EINVAL",
+      "linger-pretended": "ok",
       tcp: "ok",
       udp: "ok",
     });

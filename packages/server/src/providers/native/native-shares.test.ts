@@ -68,7 +68,7 @@ await describeWith(
         "config.gz",
         "buddyinfo",
         "zoneinfo",
-      ].concat("kallsyms", "schedstat", "softirqs", "pressure/*");
+      ].concat("kallsyms", "schedstat", "softirqs", "locks", "pressure/*");
       expect(await run(`cat ${names.map((name) => `/proc/${name}`).join(" ")} 2>/dev/null | wc -c`)).toBe(
         "0\n",
       );

@@ -79,6 +79,14 @@ await describeWith(
       for (const name of ["seccomp-filter", "prctl-filter"]) expect(output).toContain(`${name} refused 22\n`);
     });
 
+    it("connections that are closed do not wait for longer than the kernel has them wait", async () => {
+      const { take } = await sandboxes.spawn({ memoryMb: 128 });
+      expect(await take("orphans", 1_000)).toBe(1_000);
+      const orphans = async () =>
+        Number(/^TCP: .* orphan (\d+)/m.exec(await readFile("/proc/net/sockstat", "utf8"))?.[1]);
+      await expect.poll(orphans, { timeout: 15_000 }).toBeLessThan(500);
+    });
+
     it("a process has no more than 4096 open files", async () => {
       const { take } = await sandboxes.spawn();
       const taken = await take("files", 70_000);

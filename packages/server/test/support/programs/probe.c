@@ -130,6 +130,10 @@ int main(int argc, char **argv) {
           setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
           getrlimit(RLIMIT_CORE, &limit) < 0 ? -1 : limit.rlim_cur == 1 && limit.rlim_max == 1 ? 0 : -1;
         }));
+    TRY("secret-memory", syscall(SYS_memfd_secret, 0));
+    TRY("migrate-pages", syscall(SYS_migrate_pages, 0, 64, &(unsigned long){1}, &(unsigned long){1}));
+    TRY("huge-file", syscall(SYS_memfd_create, "huge", 4 /* MFD_HUGETLB */));
+    TRY("linger-pretended", setsockopt(socket(AF_INET, SOCK_STREAM, 0), 6, 8 /* TCP_LINGER2 */, "", 0));
     TRY("tcp", socket(AF_INET, SOCK_STREAM, 6));
     TRY("udp", socket(AF_INET6, SOCK_DGRAM, 17));
     return 0;
