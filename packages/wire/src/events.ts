@@ -43,7 +43,7 @@ export const eventData = {
   "file.written": ["operation", "provider", "path", "size", "archive", "entries"],
   "file.read": ["operation", "provider", "path", "size", "archive"],
   "operation.failed": failure,
-  "resource.limit": [...failure, "owner_id", "reason"],
+  "resource.limit": [...failure, "owner_id", "reason", "count"],
   "provider.failed": failure,
   "reconcile.action": ["action", "provider", "image"],
   "spawn.queued": ["owner_id", "reason", "depth"],

@@ -12,6 +12,7 @@ import {
 } from "../../ports/index.ts";
 import { type DurableEvent, EventFanout } from "./event-fanout.ts";
 import { type EventFilter, EventSubscription } from "./event-subscription.ts";
+import { LimitReports } from "./limit-reports.ts";
 import { ReplayLine } from "./replay-line.ts";
 
 /** How long an event waits for others to be written with, milliseconds. */
@@ -36,6 +37,7 @@ export class EventLog implements EventSink, AsyncDisposable {
   readonly #logger: Logger;
   readonly #retention: number;
   readonly #replays = new ReplayLine();
+  readonly #limits: LimitReports;
   readonly #fanout = new EventFanout();
   /** How many readers each caller has. */
   readonly #readersOf = new Map<string, number>();
@@ -55,6 +57,7 @@ export class EventLog implements EventSink, AsyncDisposable {
     this.#logger = options.logger;
     this.#retention = options.retention;
     this.#durableId = options.lastId;
+    this.#limits = new LimitReports({ clock: options.clock, emit: (event) => this.#queue(event) });
   }
 
   static async open(options: EventLogOptions): Promise<EventLog> {
@@ -76,6 +79,11 @@ export class EventLog implements EventSink, AsyncDisposable {
 
   emit(event: EmittedEvent): void {
     if (this.#closed) return;
+    if (event.type === "resource.limit") this.#limits.report(event);
+    else this.#queue(event);
+  }
+
+  #queue(event: EmittedEvent): void {
     if (this.#pending.length >= longestQueue) {
       this.#dropped++;
       return;
@@ -150,6 +158,7 @@ export class EventLog implements EventSink, AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     if (this.#closed) return;
+    this.#limits[Symbol.dispose]();
     this.#closed = true;
     try {
       await this.flush();
