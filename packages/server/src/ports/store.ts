@@ -75,6 +75,9 @@ export interface PoolRules {
   maxUsersPerVm: number;
 }
 
+/** Every VM has all its users, or the user has its one slot on another provider. */
+export type SlotDenial = { reason: "pool_full" } | { reason: "slot_elsewhere"; provider: string };
+
 export interface PoolInUse {
   vms: number;
   users: number;
@@ -116,6 +119,8 @@ export type ReserveOutcome =
   | ({ admitted: false; inUse: CapacityInUse; limits: CapacityLimits } & CapacityDenial)
   /** A living sandbox of the owner has the name; limits were not looked at. */
   | { admitted: false; reason: "name_taken"; sandboxId: SandboxId }
+  /** The owner's slot in the pool is on another provider. */
+  | { admitted: false; reason: "slot_elsewhere"; provider: string }
   /** Another spawn holds the key; limits were not looked at. */
   | { admitted: false; reason: "claimed"; bodyHash: string; sandboxId: SandboxId };
 
@@ -130,10 +135,14 @@ export interface SandboxStore {
   reserve(reservation: Reservation): Promise<ReserveOutcome>;
   /** From counters that every change of a state keeps, so at the same cost for ten sandboxes and ten thousand. */
   inUse(ownerId: string): Promise<CapacityInUse>;
-  /** From the rows themselves, so that nothing can hold a slot but a sandbox. */
+  /** What the rows themselves say, so that nothing can hold a slot but a sandbox. */
   poolInUse(): Promise<PoolInUse>;
-  /** Whether `reserve` would find a slot now. */
-  poolHasRoom(wanted: { ownerId: string; provider: string; rules: PoolRules }): Promise<boolean>;
+  /** Why `reserve` would find no slot now. */
+  poolDenial(wanted: {
+    ownerId: string;
+    provider: string;
+    rules: PoolRules;
+  }): Promise<SlotDenial | undefined>;
   /** The living sandbox of an owner that has this name. */
   named(ownerId: string, name: string): Promise<SandboxRow | undefined>;
   /** Removes a reservation whose spawn was undone, and the claim that leads to it. */

@@ -169,7 +169,7 @@ export class SandboxService implements AsyncDisposable {
       wanted: plan,
       ttlMs,
       ...(pool.enabled && {
-        pool: { overflow: pool.settings.overflow, hasRoom: () => store.sandboxes.poolHasRoom(wanted) },
+        pool: { overflow: pool.settings.overflow, denial: () => store.sandboxes.poolDenial(wanted) },
       }),
     });
   }

@@ -7,6 +7,7 @@ import {
   type DomainError,
   isOfOwner,
   ResourceLimit,
+  type SlotDenial,
   type Store,
   Unavailable,
 } from "../../ports/index.ts";
@@ -26,7 +27,7 @@ export interface AdmissionDecision {
   maxTtlMs: number;
 }
 
-/** Says what a spawn would meet now; reserves nothing. */
+/** Says what a spawn would meet now; reserves nothing. @throws Conflict for a user whose slot is on another provider. */
 export async function decideAdmission(options: {
   store: Store;
   limits: OwnerLimits;
@@ -34,15 +35,16 @@ export async function decideAdmission(options: {
   wanted: { ownerId: string; memoryMb: number; vcpus: number };
   ttlMs: number | undefined;
   /** Absent: no pool. */
-  pool?: { overflow: "reject" | "queue"; hasRoom: () => Promise<boolean> };
+  pool?: { overflow: "reject" | "queue"; denial: () => Promise<SlotDenial | undefined> };
 }): Promise<AdmissionDecision> {
   const { store, ttlMs, limits, wanted } = options;
   const { maxTtlMs } = limits;
   const inUse = await store.sandboxes.inUse(wanted.ownerId);
   const tooLong = ttlMs !== undefined && maxTtlMs > 0 && ttlMs > maxTtlMs;
   const denial = tooLong ? undefined : capacityDenial(inUse, limits, wanted);
-  const poolFull =
-    !tooLong && denial === undefined && options.pool !== undefined && !(await options.pool.hasRoom());
+  const slotDenial = tooLong || denial !== undefined ? undefined : await options.pool?.denial();
+  if (slotDenial?.reason === "slot_elsewhere") throw slotElsewhere(slotDenial);
+  const poolFull = slotDenial !== undefined;
   return {
     allowed: !tooLong && denial === undefined && !poolFull,
     queueable: poolFull
@@ -69,11 +71,18 @@ const units: Record<Exclude<CapacityReason, "pool_full">, { of: keyof Capacity; 
 /** A living sandbox of the owner has the name. */
 export class NameTaken extends Conflict {}
 
+function slotElsewhere({ provider }: { provider: string }): Conflict {
+  return new Conflict(
+    `this user's slot in the pool is on provider "${provider}"; spawn there, or destroy the user's sandboxes first`,
+  );
+}
+
 /** Words for a denial. */
 export function denied(ownerId: string, result: ReserveDenied): DomainError {
   if (result.reason === "name_taken") {
     return new NameTaken(`sandbox "${result.sandboxId}" has this name already; destroy it or choose another`);
   }
+  if (result.reason === "slot_elsewhere") return slotElsewhere(result);
   if (result.reason === "pool_full") {
     return new Unavailable("every VM of the pool has all the users it may have; try again later", {
       details: { reason: result.reason },

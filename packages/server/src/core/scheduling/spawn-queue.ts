@@ -301,7 +301,7 @@ export class SpawnQueue {
 
   /** Whether time can help, and waiting is asked for. */
   #waits(denial: ReserveDenied): denial is CapacityDenied {
-    if (denial.reason === "name_taken" || denial.hopeless) return false;
+    if (denial.reason === "name_taken" || denial.reason === "slot_elsewhere" || denial.hopeless) return false;
     const { overflow, poolOverflow } = this.#options.rules();
     return (denial.reason === "pool_full" ? poolOverflow : overflow) === "queue";
   }
@@ -374,7 +374,7 @@ export class SpawnQueue {
   }
 }
 
-type CapacityDenied = Exclude<ReserveDenied, { reason: "name_taken" }>;
+type CapacityDenied = Exclude<ReserveDenied, { reason: "name_taken" | "slot_elsewhere" }>;
 
 /** Whether only what the owner gives back, or a place in the pool, helps: other things that are given back need not be tried. */
 function heldBack(reason: CapacityDenied["reason"]): boolean {

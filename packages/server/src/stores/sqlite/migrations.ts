@@ -267,6 +267,67 @@ export const migrations: readonly string[] = [
     UPDATE audit_counts SET records = records - 1 WHERE stranger = (OLD.actor = 'anonymous');
   END;
   `,
+  // Users and VMs of the pool counted as the rows change, so that a slot costs the same in a small pool and a large one.
+  `
+  CREATE TABLE pool_users (
+    owner_id TEXT NOT NULL,
+    vm TEXT NOT NULL,
+    uid INTEGER NOT NULL,
+    provider TEXT NOT NULL,
+    sandboxes INTEGER NOT NULL,
+    PRIMARY KEY (owner_id, vm)
+  ) STRICT, WITHOUT ROWID;
+  CREATE TABLE pool_vms (
+    vm TEXT PRIMARY KEY,
+    provider TEXT NOT NULL,
+    users INTEGER NOT NULL
+  ) STRICT, WITHOUT ROWID;
+  CREATE INDEX pool_vms_room ON pool_vms (provider, users DESC, vm);
+
+  CREATE TRIGGER pool_user_came AFTER INSERT ON pool_users
+  BEGIN
+    INSERT INTO pool_vms (vm, provider, users) VALUES (NEW.vm, NEW.provider, 1)
+      ON CONFLICT (vm) DO UPDATE SET users = users + 1;
+  END;
+  CREATE TRIGGER pool_user_left AFTER DELETE ON pool_users
+  BEGIN
+    UPDATE pool_vms SET users = users - 1 WHERE vm = OLD.vm;
+    DELETE FROM pool_vms WHERE vm = OLD.vm AND users <= 0;
+  END;
+  INSERT INTO pool_users (owner_id, vm, uid, provider, sandboxes)
+    SELECT owner_id, pool_vm, min(pool_uid), min(provider), count(*) FROM sandboxes
+    WHERE pool_vm IS NOT NULL AND pool_uid IS NOT NULL AND state IN ('creating', 'running', 'unhealthy')
+    GROUP BY owner_id, pool_vm;
+
+  CREATE TRIGGER sandbox_pool_inserted AFTER INSERT ON sandboxes
+    WHEN NEW.pool_vm IS NOT NULL AND NEW.state IN ('creating', 'running', 'unhealthy')
+  BEGIN
+    INSERT INTO pool_users (owner_id, vm, uid, provider, sandboxes)
+      VALUES (NEW.owner_id, NEW.pool_vm, NEW.pool_uid, NEW.provider, 1)
+      ON CONFLICT (owner_id, vm) DO UPDATE SET sandboxes = sandboxes + 1;
+  END;
+  CREATE TRIGGER sandbox_pool_joined AFTER UPDATE OF state ON sandboxes
+    WHEN NEW.pool_vm IS NOT NULL
+      AND NEW.state IN ('creating', 'running', 'unhealthy') AND OLD.state NOT IN ('creating', 'running', 'unhealthy')
+  BEGIN
+    INSERT INTO pool_users (owner_id, vm, uid, provider, sandboxes)
+      VALUES (NEW.owner_id, NEW.pool_vm, NEW.pool_uid, NEW.provider, 1)
+      ON CONFLICT (owner_id, vm) DO UPDATE SET sandboxes = sandboxes + 1;
+  END;
+  CREATE TRIGGER sandbox_pool_left AFTER UPDATE OF state ON sandboxes
+    WHEN OLD.pool_vm IS NOT NULL
+      AND OLD.state IN ('creating', 'running', 'unhealthy') AND NEW.state NOT IN ('creating', 'running', 'unhealthy')
+  BEGIN
+    UPDATE pool_users SET sandboxes = sandboxes - 1 WHERE owner_id = OLD.owner_id AND vm = OLD.pool_vm;
+    DELETE FROM pool_users WHERE owner_id = OLD.owner_id AND vm = OLD.pool_vm AND sandboxes <= 0;
+  END;
+  CREATE TRIGGER sandbox_pool_deleted AFTER DELETE ON sandboxes
+    WHEN OLD.pool_vm IS NOT NULL AND OLD.state IN ('creating', 'running', 'unhealthy')
+  BEGIN
+    UPDATE pool_users SET sandboxes = sandboxes - 1 WHERE owner_id = OLD.owner_id AND vm = OLD.pool_vm;
+    DELETE FROM pool_users WHERE owner_id = OLD.owner_id AND vm = OLD.pool_vm AND sandboxes <= 0;
+  END;
+  `,
 ];
 
 /** Brings the database to the newest shape, each step in a transaction of its own. */

@@ -1,44 +1,45 @@
 import type { DatabaseSync, StatementSync } from "node:sqlite";
-import type { PoolInUse, PoolRules, PoolSlot, SandboxRow } from "../../ports/store.ts";
+import type { PoolInUse, PoolRules, PoolSlot, SandboxRow, SlotDenial } from "../../ports/store.ts";
 
 /** Below it are the users that images know. */
 const firstUid = 10_001;
 
-const inPool = "pool_vm IS NOT NULL AND state <> 'destroyed'";
-const living = "state IN ('creating', 'running', 'unhealthy')";
-
-/** Slots of the pool. There is no table of them: a slot is what the rows of its user's living sandboxes say. */
+/** Slots of the pool. A slot is what the rows of its user's living sandboxes say; triggers count them as they change. */
 export class SqlitePool {
   readonly #own: StatementSync;
-  readonly #vms: StatementSync;
+  readonly #roomy: StatementSync;
   readonly #uids: StatementSync;
+  readonly #vms: StatementSync;
   readonly #inUse: StatementSync;
 
   constructor(db: DatabaseSync) {
+    // Who had two before a user had one goes on with that of the provider asked for.
     this.#own = db.prepare(`
-      SELECT pool_vm AS vmId, pool_uid AS uid FROM sandboxes
-      WHERE ${inPool} AND ${living} AND owner_id = ? AND provider = ? LIMIT 1`);
-    this.#vms = db.prepare(`
-      SELECT pool_vm AS vmId, min(provider) AS provider, count(DISTINCT owner_id) AS users FROM sandboxes
-      WHERE ${inPool} AND ${living} GROUP BY pool_vm ORDER BY users DESC, pool_vm`);
+      SELECT vm AS vmId, uid, provider FROM pool_users WHERE owner_id = ? ORDER BY provider <> ?, vm LIMIT 1`);
+    this.#roomy = db.prepare(`
+      SELECT vm AS vmId FROM pool_vms WHERE provider = ? AND users < ? ORDER BY users DESC, vm LIMIT 1`);
     // One whose end is not confirmed keeps its id to itself.
-    this.#uids = db.prepare(`SELECT DISTINCT pool_uid AS uid FROM sandboxes WHERE ${inPool} AND pool_vm = ?`);
+    this.#uids = db.prepare(`
+      SELECT DISTINCT pool_uid AS uid FROM sandboxes
+      WHERE pool_vm IS NOT NULL AND state <> 'destroyed' AND pool_vm = ?`);
+    this.#vms = db.prepare("SELECT count(*) AS vms FROM pool_vms");
     this.#inUse = db.prepare(`
-      SELECT count(DISTINCT pool_vm) AS vms, count(DISTINCT owner_id) AS users FROM sandboxes
-      WHERE ${inPool} AND ${living}`);
+      SELECT (SELECT count(*) FROM pool_vms) AS vms, (SELECT count(DISTINCT owner_id) FROM pool_users) AS users`);
   }
 
-  /** @returns undefined when the pool is full. */
   slotFor(
     row: Pick<SandboxRow, "ownerId" | "provider">,
     pool: PoolRules & { newVmId: string },
-  ): PoolSlot | undefined {
-    const own = this.#own.get(row.ownerId, row.provider) as unknown as PoolSlot | undefined;
-    if (own !== undefined) return { ...own };
-    const vms = this.#vms.all() as unknown as { vmId: string; provider: string; users: number }[];
-    const roomy = vms.find(({ provider, users }) => provider === row.provider && users < pool.maxUsersPerVm);
+  ): PoolSlot | SlotDenial {
+    const own = this.#own.get(row.ownerId, row.provider) as (PoolSlot & { provider: string }) | undefined;
+    if (own !== undefined) {
+      const { provider, vmId, uid } = own;
+      return provider === row.provider ? { vmId, uid } : { reason: "slot_elsewhere", provider };
+    }
+    const roomy = this.#roomy.get(row.provider, pool.maxUsersPerVm) as { vmId: string } | undefined;
     if (roomy !== undefined) return { vmId: roomy.vmId, uid: this.#freeUid(roomy.vmId) };
-    return vms.length < pool.maxVms ? { vmId: pool.newVmId, uid: firstUid } : undefined;
+    const { vms } = this.#vms.get() as unknown as { vms: number };
+    return vms < pool.maxVms ? { vmId: pool.newVmId, uid: firstUid } : { reason: "pool_full" };
   }
 
   inUse(): PoolInUse {

@@ -16,6 +16,7 @@ import type {
   SandboxPage,
   SandboxRow,
   SandboxStore,
+  SlotDenial,
 } from "../../ports/store.ts";
 import type { GroupCommit } from "./group-commit.ts";
 import { SandboxLists } from "./sandbox-lists.ts";
@@ -87,8 +88,10 @@ export class SqliteSandboxes implements SandboxStore {
       const denial = capacityDenial(inUse, applied, row);
       if (denial !== undefined) return { admitted: false, ...denial, inUse, limits: applied };
       const slot = pool && this.#pool.slotFor(row, pool);
-      if (pool !== undefined && slot === undefined)
-        return { admitted: false, reason: "pool_full", hopeless: false, inUse, limits: applied };
+      if (slot !== undefined && "reason" in slot)
+        return slot.reason === "pool_full"
+          ? { admitted: false, ...slot, hopeless: false, inUse, limits: applied }
+          : { admitted: false, ...slot };
       this.#insert.run(toRecord(slot === undefined ? row : { ...row, slot }));
       if (claim !== undefined) this.#claims.claim(row, claim);
       return { admitted: true, ...(slot && { slot }) };
@@ -103,8 +106,13 @@ export class SqliteSandboxes implements SandboxStore {
     return this.#pool.inUse();
   }
 
-  async poolHasRoom(wanted: { ownerId: string; provider: string; rules: PoolRules }): Promise<boolean> {
-    return this.#pool.slotFor(wanted, { ...wanted.rules, newVmId: "" }) !== undefined;
+  async poolDenial(wanted: {
+    ownerId: string;
+    provider: string;
+    rules: PoolRules;
+  }): Promise<SlotDenial | undefined> {
+    const slot = this.#pool.slotFor(wanted, { ...wanted.rules, newVmId: "" });
+    return "reason" in slot ? slot : undefined;
   }
 
   async named(ownerId: string, name: string): Promise<SandboxRow | undefined> {

@@ -30,7 +30,10 @@ export function poolContract(options: {
     await options.store().sandboxes.update(made.id, ["creating", "expired"], change, fence);
   };
   const room = (ownerId: string, provider = "native") =>
-    options.store().sandboxes.poolHasRoom({ ownerId, provider, rules });
+    options
+      .store()
+      .sandboxes.poolDenial({ ownerId, provider, rules })
+      .then((denial) => denial === undefined);
 
   it("gives each user a slot, its further sandboxes the same, and refuses one more when all are taken", async () => {
     const slots = new Map<string, PoolSlot | undefined>();
@@ -88,14 +91,30 @@ export function poolContract(options: {
 
   it("a VM is of one provider, and rows outside the pool take no slot", async () => {
     await place({ ownerId: "a", provider: "native" });
-    await place({ ownerId: "a", provider: "docker" });
-    expect(await options.store().sandboxes.poolInUse()).toEqual({ vms: 2, users: 1 });
-    expect([await room("b", "docker"), await room("b", "mock")]).toEqual([true, false]);
+    await place({ ownerId: "b", provider: "docker" });
+    expect(await options.store().sandboxes.poolInUse()).toEqual({ vms: 2, users: 2 });
+    expect([await room("c", "docker"), await room("c", "mock")]).toEqual([true, false]);
     const outside = row({ ownerId: "c" });
     const outcome = await options
       .store()
       .sandboxes.reserve({ row: outside, limits: noCapacityLimits, fence });
     expect(outcome).toEqual({ admitted: true });
-    expect(await options.store().sandboxes.poolInUse()).toEqual({ vms: 2, users: 1 });
+    expect(await options.store().sandboxes.poolInUse()).toEqual({ vms: 2, users: 2 });
+  });
+
+  it("gives a user no second slot on another provider, and one there once the first is free", async () => {
+    const first = await place({ ownerId: "a", provider: "native" });
+    const refused = await place({ ownerId: "a", provider: "docker" });
+    expect(refused.outcome).toEqual({ admitted: false, reason: "slot_elsewhere", provider: "native" });
+    expect(await options.store().sandboxes.get(refused.made.id)).toBeUndefined();
+    const wanted = { ownerId: "a", provider: "docker", rules };
+    expect(await options.store().sandboxes.poolDenial(wanted)).toEqual({
+      reason: "slot_elsewhere",
+      provider: "native",
+    });
+    expect(await options.store().sandboxes.poolInUse()).toEqual({ vms: 1, users: 1 });
+    await end(first, "destroyed");
+    expect(await options.store().sandboxes.poolDenial(wanted)).toBeUndefined();
+    expect((await place({ ownerId: "a", provider: "docker" })).slot).toMatchObject({ uid: 10_001 });
   });
 }
