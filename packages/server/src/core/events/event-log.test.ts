@@ -121,15 +121,25 @@ describe("EventLog", () => {
     expect(looks.filter((caller) => caller === "alice").length).toBeLessThanOrEqual(22);
   });
 
-  it("replays all that is kept for an id too old, and ignores one it never gave", async () => {
+  it("replays all that is kept for an id too old, tells what is not, and ignores one it never gave", async () => {
     await log[Symbol.asyncDispose]();
     log = await open(store, 100);
     emit(1_000);
     await log.flush();
     const old = collect(log.subscribe({ afterId: 0, signal: reader.signal }));
+    const told: Event[] = [];
+    const gap = log.subscribe({ afterId: 300, sandboxId: "sb-other", signal: reader.signal });
+    void (async () => {
+      for await (const event of gap) told.push(event);
+    })();
+    const kept = collect(log.subscribe({ afterId: 900, signal: reader.signal }));
     const unknown = collect(log.subscribe({ afterId: 99_999, signal: reader.signal }));
     await settle();
     expect(old.seen).toEqual(Array.from({ length: 100 }, (_, i) => 901 + i));
+    expect(kept.seen).toEqual(old.seen);
+    expect(told).toMatchObject([
+      { id: "900", type: "events.dropped", sandbox_id: "", data: { dropped: 600 } },
+    ]);
     emit(1);
     await log.flush();
     await settle();

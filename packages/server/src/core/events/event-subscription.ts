@@ -42,8 +42,8 @@ export class EventSubscription implements AsyncIterable<Event> {
   #skip: number;
   #backlog: Event[] = [];
   /** What came while the backlog was full. */
-  #dropped: { count: number; last: Event } | undefined;
-  readonly #clock: Pick<Clock, "monotonicMs">;
+  #dropped: ({ count: number } & Pick<Event, "id" | "timestamp">) | undefined;
+  readonly #clock: Pick<Clock, "monotonicMs" | "now">;
   /** When its reader last took something. */
   #takenAtMs: number;
   #ended = false;
@@ -61,7 +61,7 @@ export class EventSubscription implements AsyncIterable<Event> {
       line: ReplayLine;
       /** Whose turn in the line it takes. */
       caller: string;
-      clock: Pick<Clock, "monotonicMs">;
+      clock: Pick<Clock, "monotonicMs" | "now">;
       onEnd: () => void;
       /** Its reader takes nothing and is cut off: whatever it waits for is in vain. */
       onCut?: (() => void) | undefined;
@@ -96,7 +96,10 @@ export class EventSubscription implements AsyncIterable<Event> {
       const { event, ownerId } = events[index] as DurableEvent;
       if (!this.#wants(event, ownerId)) continue;
       if (this.#dropped === undefined && this.#backlog.length < longestBacklog) this.#backlog.push(event);
-      else this.#dropped = { count: (this.#dropped?.count ?? 0) + 1, last: event };
+      else {
+        const { id, timestamp } = event;
+        this.#dropped = { count: (this.#dropped?.count ?? 0) + 1, id, timestamp };
+      }
     }
     if (this.#dropped !== undefined && this.#clock.monotonicMs() - this.#takenAtMs >= longestStallMs) {
       this.end();
@@ -151,6 +154,12 @@ export class EventSubscription implements AsyncIterable<Event> {
       if (this.#ended) return;
       // Until now it was not this reader that others waited for.
       this.#takenAtMs = this.#clock.monotonicMs();
+      const gone = await this.#noLongerKept();
+      if (gone !== undefined) {
+        this.#afterId = Number(gone.id);
+        yield [gone];
+        if (this.#ended) return;
+      }
       const page = await this.#store.list({ ...this.#filter, afterId: this.#afterId, limit: replayPage });
       if (page.events.length > 0) {
         this.#afterId = Number(page.events.at(-1)?.id);
@@ -161,6 +170,14 @@ export class EventSubscription implements AsyncIterable<Event> {
       if (page.reached === undefined) return;
       this.#afterId = page.reached;
     }
+  }
+
+  /** Stands for what came after the last event it saw and is kept no more; whoever asks from the beginning saw none. */
+  async #noLongerKept(): Promise<Event | undefined> {
+    if (this.#afterId === 0) return undefined;
+    const id = ((await this.#store.oldestId()) ?? 0) - 1;
+    const timestamp = this.#clock.now().toISOString();
+    return id > this.#afterId ? told({ count: id - this.#afterId, id: String(id), timestamp }) : undefined;
   }
 
   #wants(event: Event, owner: string): boolean {
@@ -179,7 +196,6 @@ export class EventSubscription implements AsyncIterable<Event> {
 }
 
 /** Stands for what was dropped. Whoever comes back with its id goes on behind that. */
-function told({ count, last }: { count: number; last: Event }): Event {
-  const { id, timestamp } = last;
+function told({ count, id, timestamp }: { count: number } & Pick<Event, "id" | "timestamp">): Event {
   return { id, type: "events.dropped", sandbox_id: "", timestamp, data: { dropped: count } };
 }
