@@ -1,17 +1,9 @@
 import type { AuditRecord } from "@alcove/wire";
-import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { FakeService } from "./testing/fake-service.ts";
-import { runCli } from "./testing/run-cli.ts";
+import { expect, test } from "vitest";
+import { commandsOfTests } from "./testing/commands.ts";
 
-// Each command is a process of its own, on a machine that may be busy.
-vi.setConfig({ testTimeout: 60_000 });
-
-let service: FakeService;
-beforeEach(async () => {
-  service = await FakeService.start();
-});
-afterEach(() => service[Symbol.asyncDispose]());
-const run = (...args: string[]) => runCli(args, { url: service.url });
+const commands = commandsOfTests();
+const { run } = commands;
 
 const record: AuditRecord = {
   id: 7,
@@ -27,7 +19,7 @@ const record: AuditRecord = {
 };
 
 test("audit asks with every filter that was given, and shows a table", async () => {
-  service.answer = () => ({ json: [record] });
+  commands.service.answer = () => ({ json: [record] });
   const since = "2026-11-21T00:00:00Z";
   const until = "2026-11-23T00:00:00Z";
   const { code, stdout } = await run(
@@ -35,7 +27,7 @@ test("audit asks with every filter that was given, and shows a table", async () 
     ...["--path", "/quotas/", "--since", since, "--until", until],
   );
   expect(code).toBe(0);
-  const [request] = service.requests;
+  const [request] = commands.service.requests;
   expect([request?.method, request?.path]).toEqual(["GET", "/admin/audit"]);
   expect(Object.fromEntries(request?.query ?? [])).toEqual({
     limit: "5",
@@ -50,12 +42,12 @@ test("audit asks with every filter that was given, and shows a table", async () 
 });
 
 test("audit --json prints the records", async () => {
-  service.answer = () => ({ json: [record] });
+  commands.service.answer = () => ({ json: [record] });
   expect(JSON.parse((await run("audit", "--json")).stdout)).toEqual([record]);
 });
 
 test("audit --csv prints what the service answers", async () => {
-  service.answer = () => ({ json: "id,actor" });
+  commands.service.answer = () => ({ json: "id,actor" });
   expect((await run("audit", "--csv")).stdout).toBe('"id,actor"');
-  expect(service.requests[0]?.query.get("format")).toBe("csv");
+  expect(commands.service.requests[0]?.query.get("format")).toBe("csv");
 });

@@ -1,17 +1,9 @@
 import type { OwnerQuota, OwnerUsage } from "@alcove/wire";
-import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { FakeService } from "./testing/fake-service.ts";
-import { runCli } from "./testing/run-cli.ts";
+import { expect, test } from "vitest";
+import { commandsOfTests } from "./testing/commands.ts";
 
-// Each command is a process of its own, on a machine that may be busy.
-vi.setConfig({ testTimeout: 60_000 });
-
-let service: FakeService;
-beforeEach(async () => {
-  service = await FakeService.start();
-});
-afterEach(() => service[Symbol.asyncDispose]());
-const run = (...args: string[]) => runCli(args, { url: service.url });
+const commands = commandsOfTests();
+const { run } = commands;
 
 const quota: OwnerQuota = {
   owner_id: "acme",
@@ -25,17 +17,17 @@ const quota: OwnerQuota = {
 };
 
 test("quota set sends what was given and nothing else", async () => {
-  service.answer = () => ({ json: quota });
+  commands.service.answer = () => ({ json: quota });
   const { code, stdout } = await run("quota", "set", "acme", "--max-sandboxes", "5", "--max-ttl", "2h");
   expect(code).toBe(0);
-  const [request] = service.requests;
+  const [request] = commands.service.requests;
   expect([request?.method, request?.path]).toEqual(["PUT", "/quotas/acme"]);
   expect(JSON.parse(request?.body ?? "")).toEqual({ max_sandboxes: 5, max_ttl: "2h" });
   expect(stdout).toMatch(/acme\s+5\s+2h0m0s\s+default\s+4096 MB\s+default/);
 });
 
 test("quota ls goes through every page", async () => {
-  service.answer = ({ query }) =>
+  commands.service.answer = ({ query }) =>
     query.get("cursor") === "next"
       ? { json: [{ ...quota, owner_id: "zoe" }] }
       : { json: [quota], headers: { "x-next-cursor": "next" } };
@@ -56,7 +48,7 @@ test("quota show tells what an owner has and may have", async () => {
     max_exec_timeout: "0s",
     quota_configured: true,
   };
-  service.answer = () => ({ json: usage });
+  commands.service.answer = () => ({ json: usage });
   const { stdout } = await run("quota", "show", "acme");
   expect(stdout).toMatch(/sandboxes\s+2\s+5\n/);
   expect(stdout).toMatch(/memory\s+1024 MB\s+no limit\n/);
@@ -64,5 +56,5 @@ test("quota show tells what an owner has and may have", async () => {
 
 test("quota rm of none ends with the code of what does not exist", async () => {
   expect((await run("quota", "rm", "nobody")).code).toBe(3);
-  expect(service.requests[0]?.method).toBe("DELETE");
+  expect(commands.service.requests[0]?.method).toBe("DELETE");
 });
