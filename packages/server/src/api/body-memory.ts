@@ -1,5 +1,6 @@
 import type { FastifyRequest } from "fastify";
 import type { Answer, AnswerBudget } from "../core/answers/answer-budget.ts";
+import type { Share } from "../core/answers/shares.ts";
 import { shareOf } from "./share.ts";
 
 /**
@@ -8,7 +9,7 @@ import { shareOf } from "./share.ts";
  */
 export class BodyMemory {
   readonly #budget: AnswerBudget;
-  readonly #share: string;
+  readonly #share: Share;
   readonly #answer: Answer;
   #release: (() => void) | undefined;
   #answered = false;
@@ -31,8 +32,14 @@ export class BodyMemory {
     return this.#answer.bytes;
   }
 
-  grow(bytes: number, signal: AbortSignal): Promise<void> | undefined {
-    return this.#answer.grow("", bytes, signal);
+  /** @param upTo what it may come to. */
+  grow(bytes: number, signal: AbortSignal, upTo?: number): Promise<void> | undefined {
+    return this.#answer.grow("", bytes, signal, upTo);
+  }
+
+  /** How it is ended when smaller shares wait for its memory; undefined: it is not, from now on. */
+  endsBy(end: (() => void) | undefined): void {
+    this.#answer.endsBy(end);
   }
 
   shrink(bytes: number): void {

@@ -15,14 +15,18 @@ const mib = 1_048_576;
 beforeEach(() => void vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] }));
 afterEach(() => void vi.useRealTimers());
 
+let passedMs = 0;
+
 async function advance(ms: number): Promise<void> {
   await settle();
+  passedMs += ms;
   await vi.advanceTimersByTimeAsync(ms);
   await settle();
 }
 
 function setUp(options: { bodyLimit?: number } = {}) {
-  const budget = new AnswerBudget({ totalBytes: 16 * mib, waitMs: 10_000, clock: systemClock });
+  const clock = { ...systemClock, monotonicMs: () => passedMs };
+  const budget = new AnswerBudget({ totalBytes: 16 * mib, waitMs: 10_000, clock });
   const bodies = new JsonBodies({ budget });
   const send = (headers: Record<string, string> = {}, ip = "192.0.2.1") => {
     const response = Object.assign(new EventEmitter(), { closed: false });
@@ -55,7 +59,7 @@ test("a body keeps its part of the memory until its request is answered", async 
   const { budget, send } = setUp();
   const bytes = text(mib);
   const { payload, ended, answered } = send({ "content-length": String(bytes.length) });
-  expect(budget.heldBytes).toBe(2 * bytes.length);
+  expect(budget.heldBytes).toBe(2 * 65_536);
   payload.end(bytes);
   expect(await ended).toEqual(JSON.parse(bytes.toString()));
   expect([budget.heldBytes, vi.getTimerCount()]).toEqual([2 * bytes.length, 0]);
@@ -126,10 +130,9 @@ test("bodies beyond a caller's share wait unread, then are refused; other caller
   const second = send({ "content-length": length });
   const third = send({ "content-length": length });
   const other = send({ "content-length": length }, "192.0.2.2");
-  const stranger = send({ "content-length": length }, "192.0.2.3");
   second.payload.write(Buffer.alloc(mib, "1"));
   await settle();
-  expect(budget.heldBytes).toBe(16 * mib);
+  expect(budget.heldBytes).toBe(2 * 2 * 65_536);
   expect([second.payload.isPaused(), third.payload.isPaused(), other.payload.isPaused()]).toEqual([
     true,
     true,
@@ -142,8 +145,6 @@ test("bodies beyond a caller's share wait unread, then are refused; other caller
   expect([second.payload.isPaused(), third.payload.isPaused()]).toEqual([false, true]);
   await advance(10_000);
   await expect(third.ended).rejects.toThrow(/^answers that you are taking fill your share of the memory/);
-  await expect(stranger.ended).rejects.toThrow(/^answers that others are taking fill the memory/);
-  expect(budget.heldBytes).toBe(16 * mib);
 });
 
 test("a body without a length takes its part as it comes", async () => {
@@ -166,11 +167,46 @@ test("a body that stops coming is refused in time and keeps no memory", async ()
   await advance(29_000);
   payload.write(Buffer.alloc(mib, "x"));
   await advance(29_000);
-  expect(budget.heldBytes).toBe(6 * mib);
+  expect(budget.heldBytes).toBe(2 * (mib + 1 + 65_536));
   payload.write("x");
   await advance(1_000);
   expect(await refusal(ended)).toBe("timeout");
   expect([budget.heldBytes, vi.getTimerCount()]).toEqual([0, 0]);
+});
+
+test("bodies that come slowly keep no room from anybody, and are refused when they hold what others wait for", async () => {
+  const { budget, send } = setUp();
+  const length = String(4 * mib);
+  const slow = ["192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4"].flatMap((ip) =>
+    ["evil1", "evil2"].map((owner) => send({ "content-length": length, "x-user-id": owner }, ip)),
+  );
+  const take = async (bytes: Buffer) => {
+    const { payload, ended, answered } = send({ "content-length": String(bytes.length) }, "192.0.2.9");
+    payload.end(bytes);
+    const code = await Promise.race([refusal(ended), settle().then(() => "waits")]);
+    answered();
+    return code;
+  };
+  expect(await take(text(3 * mib))).toBe("taken");
+  for (const { payload } of slow) payload.write(Buffer.concat([Buffer.from('"'), Buffer.alloc(mib, "x")]));
+  await settle();
+  expect(budget.heldBytes).toBeGreaterThan(15 * mib);
+  await advance(5_000);
+  expect(await take(text(mib))).toBe("taken");
+  const refused = await Promise.all(slow.map(({ ended }) => Promise.race([refusal(ended), settle()])));
+  const ended = refused.filter((code) => code === "unavailable").length;
+  expect([ended > 0, ended < slow.length / 2]).toEqual([true, true]);
+});
+
+test("a body that is told and does not come gives way to a smaller one of the same owner", async () => {
+  const { send } = setUp();
+  const told = send({ "content-length": String(4 * mib) });
+  await advance(5_000);
+  const bytes = text(mib);
+  const { payload, ended } = send({ "content-length": String(bytes.length) });
+  payload.end(bytes);
+  expect(await refusal(ended)).toBe("taken");
+  await expect(told.ended).rejects.toThrow(/^the body came slowly while others waited/);
 });
 
 test("waiting for memory is not coming slowly", async () => {

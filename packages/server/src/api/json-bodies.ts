@@ -3,7 +3,7 @@ import type { Readable } from "node:stream";
 import type { FastifyRequest } from "fastify";
 import { type AnswerBudget, freeBytes } from "../core/answers/answer-budget.ts";
 import { JsonLook } from "../platform/bounded-json.ts";
-import { BadRequest, TimedOut } from "../ports/errors.ts";
+import { BadRequest, TimedOut, Unavailable } from "../ports/errors.ts";
 import { tooLarge, usualBodyBytes } from "./body-limits.ts";
 import { BodyMemory } from "./body-memory.ts";
 import { jsonBounds, parseBody, refuseExcess } from "./json-body.ts";
@@ -24,15 +24,21 @@ const pieceBytes = 1_048_576;
 const piecePatienceMs = 30_000;
 /** A body is there as it came and as what was read of it, then as that and as what is made of it. */
 const bodyCopies = 2;
+/** What may come before the memory for it was asked for. */
+const aheadBytes = 65_536;
 /** A larger body is decoded and parsed in turns of their own. */
 const oneTurnBytes = 1_048_576;
+
+const gaveWay =
+  "the body came slowly while others waited for the memory there is for bodies, of which your share has the most; try again, or upload contents raw";
 
 type Done = (error: Error | null, body?: unknown) => void;
 
 /**
- * Reads JSON bodies within one budget of memory, in which callers have shares. A body takes its part when its length is
- * told, or else as it comes, and is not read while it waits for it; it keeps its part until its request is answered, or
- * what it is for lets go of it. One that comes too slowly is refused, so that nobody keeps memory by sending nothing.
+ * Reads JSON bodies within one budget of memory, in which callers have shares. A body takes its part as it comes, and
+ * is not read while it waits for it, nor begun before its owner's share has room for all of it; it keeps its part until its
+ * request is answered, or what it is for lets go of it. One that comes too slowly is refused, and also one that has been
+ * coming for long while smaller shares wait: what somebody says will come keeps nothing from anybody.
  */
 export class JsonBodies {
   readonly #budget: AnswerBudget;
@@ -79,6 +85,8 @@ class Reading {
   readonly #memory: BodyMemory;
   #pieces: Buffer[] = [];
   #received = 0;
+  /** Not a number when it is not told. */
+  #length = Number.NaN;
   #due = pieceBytes;
   #timer: NodeJS.Timeout | undefined;
   /** While it waits for its part of the memory. */
@@ -98,14 +106,16 @@ class Reading {
     this.#limit = options.limit;
     this.#memory = new BodyMemory(options);
     options.request.bodyMemory = this.#memory;
+    this.#memory.endsBy(() => this.#refuse(new Unavailable(gaveWay, { retryAfterS: 1 })));
   }
 
   /** @param length not a number when it is not told. */
   begin(length: number): void {
+    this.#length = length;
     this.#payload.on("data", this.#onData).on("end", this.#onEnd).on("error", this.#onError);
     this.#await();
     try {
-      if (length > 0) this.#take(length);
+      if (length > 0) this.#take();
     } catch (error) {
       this.#refuse(error as Error);
     }
@@ -117,7 +127,7 @@ class Reading {
       if (this.#received > this.#limit) throw tooLarge(this.#request);
       refuseExcess("the body", this.#look.add(piece));
       this.#pieces.push(piece);
-      this.#take(this.#received);
+      this.#take();
     } catch (error) {
       this.#refuse(error as Error);
       return;
@@ -158,12 +168,15 @@ class Reading {
     this.#done(null, body);
   }
 
-  /** Takes memory for a body of so many bytes; nothing more is read until there is room. */
-  #take(bytes: number): void {
+  /** Takes memory for what has come and the next of it; nothing more is read until there is room. */
+  #take(): void {
+    const told = this.#length > 0;
+    const bytes = told ? Math.min(this.#length, this.#received + aheadBytes) : this.#received;
     const all = bytes * bodyCopies;
-    if (this.#waiting !== undefined || all <= Math.max(this.#memory.bytes, freeBytes)) return;
+    const upTo = (told ? this.#length : this.#received) * bodyCopies;
+    if (this.#waiting !== undefined || upTo <= freeBytes || all <= this.#memory.bytes) return;
     const waiting = new AbortController();
-    const room = this.#memory.grow(all, waiting.signal);
+    const room = this.#memory.grow(all, waiting.signal, upTo);
     if (room === undefined) return;
     this.#waiting = waiting;
     clearTimeout(this.#timer);
@@ -200,6 +213,7 @@ class Reading {
 
   #leave(): void {
     this.#left = true;
+    this.#memory.endsBy(undefined);
     clearTimeout(this.#timer);
     this.#waiting?.abort(new Error("the body is read no longer"));
     this.#waiting = undefined;

@@ -5,7 +5,7 @@ import type { Logger } from "../../platform/logger.ts";
 import { BadRequest } from "../../ports/errors.ts";
 import { confinedTo } from "../access.ts";
 import { defined, given } from "../parse.ts";
-import { shareOf } from "../share.ts";
+import { shareName, shareOf } from "../share.ts";
 import { eventText, sendEventStream } from "../streams/sse.ts";
 import type { RouteApp } from "./route-app.ts";
 
@@ -58,7 +58,12 @@ export function eventRoutes(app: RouteApp, options: { events: EventLog; logger: 
       const onCut = () => reply.raw.destroy();
       const { lastId } = events;
       const replays = filter.afterId !== undefined && filter.afterId <= lastId;
-      const subscription = events.subscribe({ ...filter, caller: shareOf(request), signal, onCut });
+      const subscription = events.subscribe({
+        ...filter,
+        caller: shareName(shareOf(request)),
+        signal,
+        onCut,
+      });
       const openingId = replays ? undefined : String(lastId);
       await sendEventStream(reply, inText(subscription.pieces()), defined({ signal, logger, openingId }));
       return reply;

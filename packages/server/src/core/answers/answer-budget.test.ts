@@ -1,18 +1,21 @@
-import { expect, it } from "vitest";
+import { expect, test } from "vitest";
 import { TooLarge, Unavailable } from "../../ports/errors.ts";
-import { FakeClock } from "../testing/fake-clock.ts";
-import { type Answer, AnswerBudget } from "./answer-budget.ts";
+import { FakeClock, settle } from "../testing/fake-clock.ts";
+import { type Answer, AnswerBudget, unhurriedMs } from "./answer-budget.ts";
 
 const mib = 1024 * 1024;
 
 function setUp() {
   const clock = new FakeClock();
   const budget = new AnswerBudget({ totalBytes: 8 * mib, waitMs: 10_000, clock });
-  const open = (): { answer: Answer; release: () => void } => {
+  const open = (principal = ""): { answer: Answer; release: () => void } => {
     let release: () => void = () => undefined;
-    const answer = budget.open((give) => {
-      release = give;
-    });
+    const answer = budget.open(
+      (give) => {
+        release = give;
+      },
+      { principal, owner: "" },
+    );
     return { answer, release: () => release() };
   };
   return { clock, budget, open };
@@ -20,7 +23,7 @@ function setUp() {
 
 const never = () => new AbortController().signal;
 
-it("small answers are free, larger ones are counted until they are released, once", () => {
+test("small answers are free, larger ones are counted until they are released, once", () => {
   const { budget, open } = setUp();
   const { answer, release } = open();
   expect(answer.grow("a", 64 * 1024, never())).toBeUndefined();
@@ -33,7 +36,7 @@ it("small answers are free, larger ones are counted until they are released, onc
   expect(budget.heldBytes).toBe(0);
 });
 
-it("what was asked for beforehand and is not used is there for others at once", async () => {
+test("what was asked for beforehand and is not used is there for others at once", async () => {
   const { budget, open } = setUp();
   const [first, second] = [open(), open()];
   first.answer.grow("a", 4 * mib, never());
@@ -49,25 +52,25 @@ it("what was asked for beforehand and is not used is there for others at once", 
   expect(budget.heldBytes).toBe(0);
 });
 
-it("what does not fit waits for a release, and one owner has half at most", async () => {
+test("what does not fit waits for a release, and one owner has half at most", async () => {
   const { clock, budget, open } = setUp();
   const [first, second, third] = [open(), open(), open()];
   first.answer.grow("a", 3 * mib, never());
   const waits = second.answer.grow("a", 2 * mib, never());
   expect(waits).toBeInstanceOf(Promise);
   // Another owner is not kept waiting by them.
-  expect(third.answer.grow("b", 4 * mib, never())).toBeUndefined();
+  expect(third.answer.grow("b", 3 * mib, never())).toBeUndefined();
   expect(budget.waiting).toBe(1);
   first.release();
   await waits;
-  expect(budget.heldBytes).toBe(6 * mib);
+  expect(budget.heldBytes).toBe(5 * mib);
   expect(clock.armed).toBe(0);
   second.release();
   third.release();
   expect(budget.heldBytes).toBe(0);
 });
 
-it("who waits too long is refused, and who leaves waits no longer", async () => {
+test("who waits too long is refused, and who leaves waits no longer", async () => {
   const { clock, budget, open } = setUp();
   const holder = open();
   holder.answer.grow("a", 4 * mib, never());
@@ -84,13 +87,13 @@ it("who waits too long is refused, and who leaves waits no longer", async () => 
   expect(budget.heldBytes).toBe(0);
 });
 
-it("an answer larger than any share is too large, at once", () => {
+test("an answer larger than any share is too large, at once", () => {
   const { budget, open } = setUp();
   expect(() => open().answer.grow("a", 4 * mib + 1, never())).toThrow(TooLarge);
   expect(budget.heldBytes).toBe(0);
 });
 
-it("what is released while it waits is not granted", async () => {
+test("what is released while it waits is not granted", async () => {
   const { budget, open } = setUp();
   const [holder, other] = [open(), open()];
   holder.answer.grow("a", 4 * mib, never());
@@ -102,3 +105,97 @@ it("what is released while it waits is not granted", async () => {
   leaving.abort(new Error("gone"));
   await expect(waits).rejects.toThrow("gone");
 });
+
+test("a principal has three quarters at most, whichever owners it names", async () => {
+  const { clock, open } = setUp();
+  open("key").answer.grow("a", 3 * mib, never());
+  open("key").answer.grow("b", 3 * mib, never());
+  const refused = expect(open("key").answer.grow("c", mib, never())).rejects.toThrow(/your share/);
+  expect(open("other").answer.grow("c", 2 * mib, never())).toBeUndefined();
+  await clock.advance(10_000);
+  await refused;
+});
+
+test("what the largest share has held for long is ended for a smaller one that waits, and for no larger one", async () => {
+  const { clock, budget, open } = setUp();
+  const ended: string[] = [];
+  for (const [principal, owner, bytes] of [
+    ["key", "a", mib],
+    ["key", "b", 2 * mib],
+    ["key", "b", mib],
+    ["other", "c", 4 * mib],
+  ] as const) {
+    const { answer } = open(principal);
+    answer.endsBy(() => ended.push(`${owner} ${bytes / mib}`));
+    answer.grow(owner, bytes, never());
+  }
+  const { answer, release } = open("third");
+  const waits = answer.grow("d", mib, never());
+  await clock.advance(4_999);
+  expect([ended, budget.waiting]).toEqual([[], 1]);
+  await clock.advance(1);
+  await waits;
+  // The two have as much, and of the one the larger owner; of two things it held the larger one.
+  expect([ended, budget.heldBytes]).toEqual([["c 4"], 5 * mib]);
+  // It is held for long by now: nobody waits for it.
+  expect(open("fourth").answer.grow("e", 3 * mib, never())).toBeUndefined();
+  expect(open("fifth").answer.grow("f", 2 * mib, never())).toBeUndefined();
+  expect(ended).toEqual(["c 4", "b 2"]);
+  const larger = expect(open("sixth").answer.grow("g", 4 * mib, never())).rejects.toThrow(Unavailable);
+  await clock.advance(10_000);
+  await larger;
+  release();
+});
+
+test("what may still come is bounded for its owner alone, and gives way to what is less", async () => {
+  const { clock, budget, open } = setUp();
+  let ended = 0;
+  const { answer } = open();
+  answer.endsBy(() => ended++);
+  answer.grow("a", 100_000, never(), 4 * mib);
+  expect(budget.heldBytes).toBe(100_000);
+  const waits = open().answer.grow("a", mib, never());
+  expect(open().answer.grow("b", 4 * mib, never())).toBeUndefined();
+  await clock.advance(5_000);
+  await waits;
+  expect([ended, budget.heldBytes]).toEqual([1, 5 * mib]);
+});
+
+test("whoever comes has room for as much as the others would each have, whatever they did", async () => {
+  let seed = 7;
+  const random = (below: number) => {
+    seed = (seed * 48_271) % 2_147_483_647;
+    return seed % below;
+  };
+  for (let round = 0; round < 40; round++) {
+    const { clock, budget, open } = setUp();
+    const principals = 1 + random(8);
+    const owners = 1 + random(8);
+    const held: { release: () => void }[] = [];
+    for (let step = 0; step < 150; step++) {
+      if (random(6) === 0) held.splice(random(held.length + 1), 1)[0]?.release();
+      if (random(20) === 0) await clock.advance(random(4_000));
+      const one = open(`p${random(principals)}`);
+      one.answer.endsBy(() => undefined);
+      const bytes = 65_537 + random(2 * mib);
+      const upTo = bytes + random(4 * mib - bytes);
+      one.answer.grow(`o${random(owners)}`, bytes, never(), upTo)?.catch(() => undefined);
+      held.push(one);
+      expect(budget.heldBytes).toBeLessThanOrEqual(8 * mib);
+    }
+    await clock.advance(unhurriedMs);
+    const part = (8 * mib) / (principals + 1);
+    // A principal that has nothing yet, and then one of its owners beside another one that took all of that.
+    const first = open("new");
+    first.answer.endsBy(() => undefined);
+    expect(first.answer.grow("first", Math.floor(part), never())).toBeUndefined();
+    await clock.advance(unhurriedMs);
+    const second = open("new").answer.grow("second", Math.floor(part / 2), never());
+    expect(second === undefined || (await Promise.race([second.then(() => "room"), settled()]))).not.toBe(
+      "waits",
+    );
+    for (const one of held) one.release();
+  }
+});
+
+const settled = () => settle().then(() => "waits");
