@@ -150,6 +150,7 @@ export interface SandboxStore {
   get(id: SandboxId): Promise<SandboxRow | undefined>;
   /**
    * Changes a row only while it is in one of the states `from` and the fence holds.
+   * @param events what the change means: kept with it, so that it is told after a crash, until it is appended.
    * @returns the changed row, or undefined when nothing was changed.
    */
   update(
@@ -157,6 +158,7 @@ export interface SandboxStore {
     from: readonly SandboxState[],
     change: SandboxChange,
     fence: Fence,
+    events?: readonly NewEvent[],
   ): Promise<SandboxRow | undefined>;
   /**
    * One page, newest first; it looks at a bounded number of rows and amount of labels, however few of them the filter lets
@@ -260,6 +262,8 @@ export interface EventStore {
    * @throws StorageFull while the disk is nearly full.
    */
   append(events: readonly NewEvent[]): Promise<number>;
+  /** What was kept with a change of a sandbox, and was never appended: a process ended in between. Oldest first. */
+  untold(): Promise<NewEvent[]>;
   /** Oldest first, ids above `afterId`. Looks at some hundred events, however few of them are wanted. */
   list(filter: {
     afterId: number;

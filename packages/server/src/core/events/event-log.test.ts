@@ -6,6 +6,7 @@ import type { Store } from "../../ports/index.ts";
 import type { EventPage } from "../../ports/store.ts";
 import { SqliteStore } from "../../stores/sqlite/index.ts";
 import { FakeClock, settle } from "../testing/fake-clock.ts";
+import { Harness } from "../testing/harness.ts";
 import { EventLog, mostReaders, mostReadersOfOne } from "./event-log.ts";
 import { longestStallMs } from "./event-subscription.ts";
 
@@ -58,6 +59,31 @@ describe("EventLog", () => {
       "4",
       "5",
     ]);
+  });
+
+  it("tells what a sandbox was and a killed process had no time to tell, once and at its time", async () => {
+    await using h = await new Harness({ store, clock }).start();
+    const { id } = await h.spawn({ ownerId: "bob" });
+    await clock.advance(5);
+    await h.service.destroy(id, { signal: reader.signal });
+    const told = h.events.events.filter(({ type }) => type.startsWith("sandbox."));
+    expect(told.map(({ type }) => type)).toEqual(["sandbox.created", "sandbox.running", "sandbox.destroyed"]);
+    // The process was killed before the log wrote anything.
+    await log[Symbol.asyncDispose]();
+    log = await open();
+    const { seen } = collect(log.subscribe({ ownerId: "bob", afterId: 0, signal: reader.signal }));
+    await clock.advance(20);
+    await log[Symbol.asyncDispose]();
+    log = await open();
+    emit(1);
+    await log.flush();
+    const { events } = await store.events.list({ afterId: 0, limit: 10 });
+    expect(
+      events.slice(0, 3).map(({ type, sandbox_id, data }) => ({ type, sandboxId: sandbox_id, data })),
+    ).toEqual(told.map(({ type, sandboxId, data }) => ({ type, sandboxId, data })));
+    expect(Date.parse(events[2]?.timestamp ?? "") - Date.parse(events[1]?.timestamp ?? "")).toBe(5);
+    expect(events).toHaveLength(4);
+    expect(seen).toEqual([1, 2, 3]);
   });
 
   it("follows from now on without an id, and hands out only what is durable", async () => {

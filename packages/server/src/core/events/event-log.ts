@@ -61,7 +61,9 @@ export class EventLog implements EventSink, AsyncDisposable {
   }
 
   static async open(options: EventLogOptions): Promise<EventLog> {
-    return new EventLog({ ...options, lastId: await options.store.events.lastId() });
+    const log = new EventLog({ ...options, lastId: await options.store.events.lastId() });
+    log.#emitUntold(await options.store.events.untold());
+    return log;
   }
 
   /** Whoever replays what came after it misses nothing from now on. */
@@ -92,6 +94,12 @@ export class EventLog implements EventSink, AsyncDisposable {
     this.#pending.push({ ...event, timestamp: this.#clock.now() });
     if (this.#pending.length >= largestCommit) this.#write();
     else this.#arm(commitDelayMs);
+  }
+
+  /** What a process that was killed had no time to tell. */
+  #emitUntold(events: readonly NewEvent[]): void {
+    for (const event of events) this.#pending.push({ ...event, ownerId: event.ownerId ?? "" });
+    if (events.length > 0) this.#arm(commitDelayMs);
   }
 
   /**

@@ -194,10 +194,12 @@ export class DestroyFlow {
     const now = clock.now();
     // What a client handed in as environment may be secret: it goes with the sandbox.
     const change = { state: "destroyed", env: {}, destroyedAt: now, updatedAt: now } as const;
-    await store.sandboxes.update(entry.row.id, statesBefore("destroyed"), change, this.#context.fence);
-    this.forget(entry);
     const { id: sandboxId, ownerId, provider } = entry.row;
-    events.emit({ type: "sandbox.destroyed", sandboxId, ownerId, data: { provider, reason } });
+    const event = { type: "sandbox.destroyed", sandboxId, ownerId, data: { provider, reason } } as const;
+    const told = [{ ...event, timestamp: now }];
+    await store.sandboxes.update(sandboxId, statesBefore("destroyed"), change, this.#context.fence, told);
+    this.forget(entry);
+    events.emit(event);
     const durationMs = clock.monotonicMs() - startedMs;
     const happening = { event: "sandbox.destroy", outcome: "ok", reason, durationMs } as const;
     logSandbox(logger, entry.row, happening, reason === "expired" ? "sandbox expired" : "sandbox destroyed");

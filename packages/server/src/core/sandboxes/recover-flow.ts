@@ -214,20 +214,23 @@ export class RecoverFlow {
       }
       const error = `its runtime ended: ${why}`;
       // What a client handed in as environment may be secret, and nothing will need it again.
-      const change = { state: "error", error, env: {}, updatedAt: clock.now() } as const;
+      const now = clock.now();
+      const change = { state: "error", error, env: {}, updatedAt: now } as const;
+      const { id: sandboxId, ownerId, provider: name } = entry.row;
+      const event = { type: "sandbox.error", sandboxId, ownerId, data: { provider: name, error } } as const;
       const row = await store.sandboxes.update(
         entry.row.id,
         ["running", "unhealthy"],
         change,
         this.#context.fence,
+        [{ ...event, timestamp: now }],
       );
       if (row === undefined) return;
       entry.row = row;
       entry.outdated = false;
       live.stop(entry);
       queue.capacityFreed(row.ownerId);
-      const data = { provider: row.provider, error: row.error };
-      events.emit({ type: "sandbox.error", sandboxId: row.id, ownerId: row.ownerId, data });
+      events.emit(event);
       const happening = { event: "sandbox.error", outcome: "failed", error: row.error ?? why } as const;
       logSandbox(logger, row, happening, "a sandbox ended by itself");
       if (await this.#removeRemains(entry)) this.#destroys.leaveToRow(entry);

@@ -12,6 +12,7 @@ import {
   type Clock,
   Conflict,
   DomainError,
+  type EmittedEvent,
   ProviderError,
   type RuntimeSpec,
   type SandboxId,
@@ -164,13 +165,12 @@ export class SpawnFlow {
       options.onStage?.("provider", since(clock, startedMs));
       const committedMs = clock.monotonicMs();
       await this.#context.beforeSpawned?.();
-      entry.row = await this.#commit(entry, image);
+      const told = spawnEvents(entry.row);
+      entry.row = await this.#commit(entry, image, told);
       options.onStage?.("commit", since(clock, committedMs));
       entry.work = undefined;
       expiry.set(entry.row.id, entry.row.expiresAt);
-      const { id: sandboxId, ownerId, provider, image: asked } = entry.row;
-      events.emit({ type: "sandbox.created", sandboxId, ownerId, data: createdData(entry.row) });
-      events.emit({ type: "sandbox.running", sandboxId, ownerId, data: { provider, image: asked } });
+      for (const event of told) events.emit(event);
       live.start(entry, "spawned");
       const durationMs = since(clock, startedMs);
       logSandbox(logger, entry.row, { event: "sandbox.spawn", outcome: "ok", durationMs }, "sandbox spawned");
@@ -194,11 +194,13 @@ export class SpawnFlow {
     return await abortable(spawned, patience.signal);
   }
 
-  async #commit(entry: LiveSandbox, image: string): Promise<SandboxRow> {
+  async #commit(entry: LiveSandbox, image: string, told: readonly EmittedEvent[]): Promise<SandboxRow> {
     const { store, clock } = this.#context;
     const { runtimeId } = entry;
-    const change = { state: "running", runtimeId, imageResolved: image, updatedAt: clock.now() } as const;
-    const row = await store.sandboxes.update(entry.row.id, ["creating"], change, this.#context.fence);
+    const now = clock.now();
+    const change = { state: "running", runtimeId, imageResolved: image, updatedAt: now } as const;
+    const events = told.map((event) => ({ ...event, timestamp: now }));
+    const row = await store.sandboxes.update(entry.row.id, ["creating"], change, this.#context.fence, events);
     if (row === undefined)
       throw new Conflict(`sandbox "${entry.row.id}" was removed while it was being created`);
     return row;
@@ -319,9 +321,12 @@ function runtimeSpec(row: SandboxRow, plan: SpawnPlan, lifeMs: number): RuntimeS
   };
 }
 
-function createdData(row: SandboxRow): Record<string, unknown> {
-  const owner = row.ownerId === "" ? {} : { owner_id: row.ownerId };
-  return { provider: row.provider, image: row.image, ...owner };
+function spawnEvents({ id: sandboxId, ownerId, provider, image }: SandboxRow): EmittedEvent[] {
+  const owner = ownerId === "" ? {} : { owner_id: ownerId };
+  return [
+    { type: "sandbox.created", sandboxId, ownerId, data: { provider, image, ...owner } },
+    { type: "sandbox.running", sandboxId, ownerId, data: { provider, image } },
+  ];
 }
 
 function since(clock: Clock, startedMs: number): number {

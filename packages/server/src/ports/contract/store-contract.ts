@@ -632,6 +632,20 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
         });
       });
 
+      it("are kept with the change of a sandbox that they mean, until they are appended", async () => {
+        const made = await add({ state: "creating" });
+        const told = { ...event(1, { sandboxId: made.id }), ownerId: "a", data: { n: 1 } };
+        const running = { state: "running", updatedAt: new Date(start) } as const;
+        await store.sandboxes.update(made.id, ["error"], running, fence, [told]);
+        expect(await store.events.untold()).toEqual([]);
+        await store.sandboxes.update(made.id, ["creating"], running, fence, [told]);
+        await store[Symbol.asyncDispose]();
+        store = await under.reopen();
+        expect(await store.events.untold()).toEqual([told]);
+        await store.events.append([told]);
+        expect(await store.events.untold()).toEqual([]);
+      });
+
       it("are trimmed to the newest", async () => {
         await store.events.append([1, 2, 3, 4, 5].map((id) => event(id)));
         expect(await store.events.oldestId()).toBe(1);

@@ -328,6 +328,17 @@ export const migrations: readonly string[] = [
     DELETE FROM pool_users WHERE owner_id = OLD.owner_id AND vm = OLD.pool_vm AND sandboxes <= 0;
   END;
   `,
+  // Events that a change of a sandbox means, until they stand in the history.
+  `
+  CREATE TABLE untold (
+    sandbox_id TEXT NOT NULL,
+    type TEXT NOT NULL,
+    owner_id TEXT NOT NULL,
+    timestamp INTEGER NOT NULL,
+    data TEXT,
+    PRIMARY KEY (sandbox_id, type)
+  ) STRICT, WITHOUT ROWID;
+  `,
 ];
 
 /** Brings the database to the newest shape, each step in a transaction of its own. */

@@ -25,6 +25,9 @@ export class SqliteEvents implements EventStore {
   readonly #insert: StatementSync;
   readonly #list: StatementSync;
   readonly #lastLookedAt: StatementSync;
+  readonly #keep: StatementSync;
+  readonly #told: StatementSync;
+  readonly #untold: StatementSync;
   readonly #trim: StatementSync;
   readonly #highWater: StatementSync;
 
@@ -49,6 +52,14 @@ export class SqliteEvents implements EventStore {
     this.#lastLookedAt = db.prepare(
       `SELECT id FROM events WHERE id > ? ORDER BY id LIMIT 1 OFFSET ${lookedAt - 1}`,
     );
+    this.#keep = db.prepare(
+      "INSERT OR REPLACE INTO untold (sandbox_id, type, owner_id, timestamp, data) VALUES (?, ?, ?, ?, ?)",
+    );
+    this.#told = db.prepare("DELETE FROM untold WHERE sandbox_id = ? AND type = ?");
+    // A sandbox may be destroyed in the millisecond in which it was made.
+    this.#untold = db.prepare(`
+      SELECT 0 AS id, * FROM untold
+      ORDER BY timestamp, type NOT IN ('sandbox.created', 'sandbox.running'), type`);
     this.#trim = db.prepare("DELETE FROM events WHERE id <= ?");
     this.#highWater = db.prepare("SELECT id FROM events ORDER BY id DESC LIMIT 1 OFFSET ?");
   }
@@ -70,9 +81,27 @@ export class SqliteEvents implements EventStore {
         const data = event.data === undefined ? null : JSON.stringify(event.data);
         const { type, sandboxId, ownerId = null, timestamp } = event;
         this.#insert.run(first + index, type, sandboxId, ownerId, timestamp.getTime(), data);
+        if (type.startsWith("sandbox.")) this.#told.run(sandboxId, type);
       }
       return first;
     });
+  }
+
+  /** Within a transaction of the caller's. */
+  keep(events: readonly NewEvent[]): void {
+    for (const { type, sandboxId, ownerId = "", timestamp, data } of events)
+      this.#keep.run(sandboxId, type, ownerId, timestamp.getTime(), data ? JSON.stringify(data) : null);
+  }
+
+  async untold(): Promise<NewEvent[]> {
+    const records = this.#untold.all() as unknown as (EventRecord & { owner_id: string })[];
+    return records.map(({ type, sandbox_id, owner_id, timestamp, data }) => ({
+      type: type as EventType,
+      sandboxId: sandbox_id,
+      ownerId: owner_id,
+      timestamp: new Date(timestamp),
+      ...(data === null ? {} : { data: JSON.parse(data) as Record<string, unknown> }),
+    }));
   }
 
   async list(filter: Parameters<EventStore["list"]>[0]): Promise<EventPage> {

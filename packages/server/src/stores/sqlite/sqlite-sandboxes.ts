@@ -7,6 +7,7 @@ import type {
   DestroyedToForget,
   Fence,
   LiveState,
+  NewEvent,
   PoolInUse,
   PoolRules,
   Reservation,
@@ -22,6 +23,7 @@ import type { GroupCommit } from "./group-commit.ts";
 import { SandboxLists } from "./sandbox-lists.ts";
 import { changed, fromRecord, type SandboxRecord, toRecord } from "./sandbox-rows.ts";
 import { pauseAfter, slice } from "./slices.ts";
+import type { SqliteEvents } from "./sqlite-events.ts";
 import type { SqliteIdempotency } from "./sqlite-idempotency.ts";
 import { SqlitePool } from "./sqlite-pool.ts";
 import type { SqliteQuotas } from "./sqlite-quotas.ts";
@@ -33,6 +35,7 @@ import type { SqliteQuotas } from "./sqlite-quotas.ts";
 export class SqliteSandboxes implements SandboxStore {
   readonly #commit: GroupCommit;
   readonly #claims: SqliteIdempotency;
+  readonly #events: Pick<SqliteEvents, "keep">;
   readonly #lists: SandboxLists;
   readonly #quotas: SqliteQuotas;
   readonly #pool: SqlitePool;
@@ -52,11 +55,12 @@ export class SqliteSandboxes implements SandboxStore {
   constructor(
     db: DatabaseSync,
     commit: GroupCommit,
-    within: { claims: SqliteIdempotency; quotas: SqliteQuotas },
+    within: { claims: SqliteIdempotency; quotas: SqliteQuotas; events: SqliteEvents },
   ) {
     this.#commit = commit;
     this.#claims = within.claims;
     this.#quotas = within.quotas;
+    this.#events = within.events;
     this.#lists = new SandboxLists(db);
     this.#pool = new SqlitePool(db);
     this.#usedByAll = db.prepare("SELECT sandboxes, memory_mb AS memoryMb, vcpus FROM in_use_by_all");
@@ -137,6 +141,7 @@ export class SqliteSandboxes implements SandboxStore {
     from: readonly SandboxState[],
     change: SandboxChange,
     _fence: Fence,
+    events: readonly NewEvent[] = [],
   ): Promise<SandboxRow | undefined> {
     const record = await this.#commit.write(() => {
       const before = this.#select.get(id) as SandboxRecord | undefined;
@@ -144,6 +149,7 @@ export class SqliteSandboxes implements SandboxStore {
       const after = changed(before, change);
       if (after.state === before.state) this.#updateRest.run(...columnsOf(after), id);
       else this.#updateState.run(...columnsOf(after), after.state, id);
+      this.#events.keep(events);
       return after;
     });
     return record === undefined ? undefined : fromRecord(record);

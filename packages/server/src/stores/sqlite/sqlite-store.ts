@@ -47,8 +47,12 @@ export class SqliteStore implements Store {
     this.#commit = new GroupCommit(db, { reserve });
     this.idempotency = new SqliteIdempotency(db, this.#commit);
     this.quotas = new SqliteQuotas(db, this.#commit);
-    this.sandboxes = new SqliteSandboxes(db, this.#commit, { claims: this.idempotency, quotas: this.quotas });
     this.events = new SqliteEvents(db, this.#commit);
+    this.sandboxes = new SqliteSandboxes(db, this.#commit, {
+      claims: this.idempotency,
+      quotas: this.quotas,
+      events: this.events,
+    });
     this.templates = new SqliteTemplates(db, this.#commit);
     this.audit = new SqliteAudit(db, this.#commit);
     this.keys = new SqliteKeys(db, this.#commit);
