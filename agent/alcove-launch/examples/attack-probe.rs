@@ -303,6 +303,22 @@ fn count(limit: usize, mut make: impl FnMut() -> libc::c_long) -> usize {
     (0..limit).take_while(|_| make() >= 0).count()
 }
 
+/// Fills the queues of pairs of sockets that reach nobody else, whose memory is counted. @returns how many bytes wait.
+fn fill_pairs(pairs: usize) -> usize {
+    let mut queued = 0;
+    for _ in 0..pairs {
+        let Ok((near, far)) = std::os::unix::net::UnixStream::pair() else { break };
+        for mut end in [near, far] {
+            end.set_nonblocking(true).expect("mode");
+            while let Ok(count) = end.write(&[1; 65_536]) {
+                queued += count;
+            }
+            std::mem::forget(end);
+        }
+    }
+    queued
+}
+
 /// Opens connections to itself and fills the queues of both ends. @returns how many bytes wait in them.
 fn fill_streams(connections: usize) -> usize {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listener");
@@ -495,6 +511,7 @@ fn take(what: &str, number: usize) -> usize {
         "fork-bomb" => fork_bomb(number),
         "terminals" => count(number, || open("/dev/ptmx", libc::O_RDWR | libc::O_NOCTTY)),
         "inotify" => count(number, || simple(libc::SYS_inotify_init1)),
+        "pairs" => fill_pairs(number),
         "streams" => fill_streams(number),
         "datagrams" => fill_datagrams(number),
         "unfinished" => begin_datagrams(number),

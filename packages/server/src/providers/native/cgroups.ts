@@ -3,6 +3,7 @@ import { access, mkdir, readdir, readFile, rmdir, statfs, writeFile } from "node
 import { join } from "node:path";
 import type { Logger } from "../../platform/logger.ts";
 import type { PoolSlot, RuntimeStats } from "../../ports/index.ts";
+import { countedInV1, countedInV2 } from "./counted-memory.ts";
 import type { CgroupSpec } from "./launch-spec.ts";
 import { SlotGroups } from "./slot-groups.ts";
 import { vacateGroup } from "./vacate-group.ts";
@@ -78,6 +79,27 @@ export class Cgroups {
       number(join(dir("pids"), "pids.current")),
     ]);
     return stats(cpu / 1_000_000, memory - memoryStat, memoryMax, pids);
+  }
+
+  /** Bytes that the kernel counts for the sandboxes and that no field of `/proc/meminfo` explains. */
+  async countedMemory(): Promise<number> {
+    const text = (path: string) => readFile(path, "utf8");
+    const unified = this.#parents.get("unified");
+    if (unified !== undefined)
+      return countedInV2(
+        await number(join(unified, "memory.current")),
+        await text(join(unified, "memory.stat")),
+      );
+    const [top, group] = [join(mountPoint, "memory"), this.#parents.get("memory") ?? ""];
+    const kernel = (dir: string) => number(join(dir, "memory.kmem.usage_in_bytes"));
+    const [allKernel, ownKernel, usage, stat, meminfo] = await Promise.all([
+      kernel(top),
+      kernel(group),
+      number(join(group, "memory.usage_in_bytes")),
+      text(join(group, "memory.stat")),
+      text("/proc/meminfo"),
+    ]);
+    return countedInV1({ usage, stat, kernel: ownKernel, allKernel }, meminfo);
   }
 
   /** Removes the parent groups when nothing is in them. */

@@ -112,6 +112,7 @@ export class NativeProvider implements RuntimeProvider {
       ...guarded,
       maxPercent: options.config.maxUncountedPercent,
       memory: options.machineMemory ?? readMachineMemory,
+      counted: () => this.#countedMemory(),
       holdings: async (runtimeId) => {
         const pid = await this.#site.directories.livingProcess(runtimeId);
         return pid === undefined ? 0 : socketHoldings(pid);
@@ -427,6 +428,12 @@ export class NativeProvider implements RuntimeProvider {
     this.#connected.set(runtimeId, { record, client, operations, groups, stopListening });
     this.#guard.start();
     this.#socketGuard.start();
+  }
+
+  /** Nothing where no groups tell: the guard then takes what is in use for counted for nobody. */
+  async #countedMemory(): Promise<number> {
+    const { cgroups } = await this.#site.prepare();
+    return (await cgroups?.countedMemory().catch(() => 0)) ?? 0;
   }
 
   async #stopGuarded(runtimeId: RuntimeId, reason: string): Promise<void> {

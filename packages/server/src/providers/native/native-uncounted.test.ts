@@ -126,6 +126,36 @@ await describeWith(
   },
 );
 
+await describeWith(
+  ["root", "agent", "launcher", "native", "busybox"],
+  "what a sandbox holds and the kernel counts for it",
+  () => {
+    const sandboxes = probedSandboxes({
+      memoryMb: 64,
+      patienceMs: 60_000,
+      config: { maxUncountedPercent: 2 },
+    });
+
+    it("ends no neighbour whose connections are full", async () => {
+      const ended: string[] = [];
+      const neighbour = await sandboxes.spawn();
+      using _ = {
+        [Symbol.dispose]: sandboxes.provider.onExit((id, reason) => ended.push(`${id} ${reason}`)),
+      };
+      const before = await readMachineMemory();
+      const mostMb = Math.max(256, before.totalMb / 50);
+      const large = await sandboxes.spawn({ memoryMb: Math.round(mostMb * 2) });
+      expect(await neighbour.take("streams", 20)).toBeGreaterThan(1_000_000);
+      await large.take("pairs", Math.round(mostMb * 4));
+      const { uncountedMb } = await readMachineMemory();
+      expect(uncountedMb - before.uncountedMb).toBeGreaterThan(mostMb);
+      // Several looks of the guard.
+      await new Promise((resolve) => setTimeout(resolve, 3_000));
+      expect(ended).toEqual([]);
+    });
+  },
+);
+
 /** MB that the kernel holds for itself and cannot give back. */
 async function kernelMemory(): Promise<number> {
   const text = await readFile("/proc/meminfo", "utf8");

@@ -12,6 +12,7 @@ function guarded(options: { maxPercent?: number } = {}) {
     [two, 0],
   ]);
   const memory = { totalMb: 10_000, uncountedMb: 300 };
+  const counted = { mb: 0 };
   const stopped: string[] = [];
   let read = 0;
   const guard = new SocketGuard({
@@ -23,13 +24,14 @@ function guarded(options: { maxPercent?: number } = {}) {
       return (holdings.get(id) ?? 0) * mb;
     },
     memory: async () => memory,
+    counted: async () => counted.mb * mb,
     sandboxOf: () => undefined,
     stop: async (id, reason) => {
       holdings.delete(id);
       stopped.push(`${id} ${reason}`);
     },
   });
-  return { guard, holdings, memory, stopped, reads: () => read };
+  return { guard, holdings, memory, counted, stopped, reads: () => read };
 }
 
 describe("the guard of what sockets hold", () => {
@@ -44,6 +46,21 @@ describe("the guard of what sockets hold", () => {
         /^rt-two stopped: .* up to 900 MB, and 1200 MB .* 10 % of .*max_uncounted_percent$/,
       ),
     ]);
+  });
+
+  it("has nobody answer for what is counted for somebody, and takes none of it for usual", async () => {
+    const { guard, holdings, memory, counted, stopped } = guarded();
+    memory.uncountedMb = 1_300;
+    counted.mb = 1_000;
+    await guard.look();
+    memory.uncountedMb = 3_000;
+    counted.mb = 2_500;
+    holdings.set(one, 9_000);
+    await guard.look();
+    expect(stopped).toEqual([]);
+    counted.mb = 1_000;
+    await guard.look();
+    expect(stopped).toEqual([expect.stringMatching(/^rt-one stopped: .* and 1700 MB /)]);
   });
 
   it("goes on while it is not enough, one at a look", async () => {

@@ -18,13 +18,15 @@ interface SocketGuardOptions {
   /** The most that a runtime's sockets hold and nobody counts, bytes. */
   holdings: (runtimeId: RuntimeId) => Promise<number>;
   memory: () => Promise<MachineMemory>;
+  /** What of it is counted for sandboxes all the same, bytes. */
+  counted: () => Promise<number>;
   sandboxOf: (runtimeId: RuntimeId) => string | undefined;
   stop: (runtimeId: RuntimeId, reason: string) => Promise<void>;
 }
 
 /**
  * Bytes that wait in sockets hold more memory than the kernel counts for whom they are. So the guard watches what the machine
- * uses and nothing explains; when that has grown by `maxPercent` of the machine's memory, and the sockets of sandboxes can
+ * uses and nothing explains, no control group of theirs either; when that has grown by `maxPercent` of the machine's memory, and the sockets of sandboxes can
  * hold half of it, it ends one sandbox at a look: the one whose sockets can hold most. Looks only while there are runtimes.
  */
 export class SocketGuard implements AsyncDisposable {
@@ -57,10 +59,16 @@ export class SocketGuard implements AsyncDisposable {
     const { maxPercent, memory } = this.#options;
     const { totalMb, uncountedMb } = await memory();
     // What an earlier process of the service let them hold is none of the machine's usual.
-    this.#usualMb ??= Math.max(0, uncountedMb - sumOf(await this.#holdings()) / 2 ** 20);
+    this.#usualMb ??= Math.max(
+      0,
+      uncountedMb - (await this.#countedMb()) - sumOf(await this.#holdings()) / 2 ** 20,
+    );
     this.#usualMb = Math.min(this.#usualMb, uncountedMb);
-    const grownMb = uncountedMb - this.#usualMb;
-    if (grownMb <= Math.max((totalMb * maxPercent) / 100, leastMb)) {
+    const mostMb = Math.max((totalMb * maxPercent) / 100, leastMb);
+    let grownMb = uncountedMb - this.#usualMb;
+    // Somebody's within limits of their own; whose sockets are full otherwise is not to answer for it.
+    if (grownMb > mostMb) grownMb -= await this.#countedMb();
+    if (grownMb <= mostMb) {
       this.#blamedNobody = false;
       return pauseMs;
     }
@@ -101,6 +109,10 @@ export class SocketGuard implements AsyncDisposable {
       "a sandbox was stopped because its sockets hold the machine's memory",
     );
     await stop(runtimeId, reason);
+  }
+
+  async #countedMb(): Promise<number> {
+    return (await this.#options.counted()) / 2 ** 20;
   }
 
   async #holdings(): Promise<Map<RuntimeId, number>> {

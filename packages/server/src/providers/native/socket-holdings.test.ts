@@ -1,4 +1,5 @@
 import { describe, expect, it } from "vitest";
+import { countedInV1, countedInV2 } from "./counted-memory.ts";
 import { heldByConnection, heldByDatagrams, heldIn, socketHoldings, socketsOf } from "./socket-holdings.ts";
 import { machineMemoryOf, pagesKept } from "./uncounted-memory.ts";
 
@@ -41,6 +42,18 @@ it("memory in use is counted for nobody when no field of meminfo explains it", (
   expect(Math.round(uncountedMb)).toBe(
     Math.round((10_240_000 - 2_048_000 - 1_024 - 1_023_000 - 3_072_000 - 1_024_000) / 1_024),
   );
+});
+
+it("what control groups count and meminfo does not explain is told apart, with both versions", () => {
+  const stat = "anon 100\nfile 200\nkernel 5000\nkernel_stack 10\npagetables 20\nslab 300\nsock 7\n";
+  expect(countedInV2(6_637, stat)).toBe(6_000);
+  expect(countedInV2(100, stat)).toBe(0);
+  const group = { usage: 10_000_000, kernel: 6_000_000, allKernel: 9_000_000 };
+  const of = (meminfo: string) =>
+    countedInV1({ ...group, stat: "cache 1\ntotal_cache 1000\ntotal_rss 2000\n" }, meminfo);
+  // Of the machine's 4,096,000 others have 3,000,000.
+  expect(of("Slab:  3000 kB\nPageTables: 1000 kB\n")).toBe(10_000_000 - 3_000 - 1_096_000);
+  expect(of("Slab: 100 kB\n")).toBe(10_000_000 - 3_000);
 });
 
 it("pages that processors keep for themselves are free", () => {
