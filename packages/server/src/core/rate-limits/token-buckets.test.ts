@@ -84,6 +84,43 @@ test("of more identities than there is room for, the one used longest ago is for
   expect(buckets.take("b").allowed).toBe(true);
 });
 
+test("whatever was taken, forgotten and pruned before, the one used longest ago goes", () => {
+  const step = fc.oneof(
+    { weight: 9, arbitrary: fc.record({ take: fc.nat(12) }) },
+    fc.record({ waitMs: fc.nat(6_000) }),
+    fc.record({ prune: fc.constant(true) }),
+  );
+  fc.assert(
+    fc.property(fc.array(step, { maxLength: 200 }), fc.integer({ min: 0, max: 5 }), (steps, maxBuckets) => {
+      const clock = new StillClock();
+      const buckets = new TokenBuckets({
+        settings: { ...settings, burst: 1_000, requestsPerMinute: 1e-6 },
+        clock,
+        maxBuckets,
+      });
+      const expected = new Map<string, { used: number; atMs: number }>();
+      for (const one of steps) {
+        if ("take" in one) {
+          const identity = `${one.take}`;
+          const used = (expected.get(identity)?.used ?? 0) + 1;
+          expected.delete(identity);
+          expected.set(identity, { used, atMs: clock.nowMs });
+          buckets.take(identity);
+          if (expected.size > maxBuckets) expected.delete([...expected.keys()][0] as string);
+        } else if ("waitMs" in one) clock.nowMs += one.waitMs;
+        else {
+          buckets.prune();
+          for (const [identity, { atMs }] of expected)
+            if (atMs <= clock.nowMs - settings.bucketTtlMs) expected.delete(identity);
+        }
+        expect(buckets.totals.active).toBe(expected.size);
+        for (let n = 0; n <= 12; n++)
+          expect(buckets.look(`${n}`).remaining < 1_000).toBe(expected.has(`${n}`));
+      }
+    }),
+  );
+});
+
 test("looking takes nothing and makes no bucket", () => {
   const buckets = new TokenBuckets({ settings, clock: new StillClock() });
   expect(buckets.look("a")).toEqual({ allowed: true, remaining: 3, retryAfterS: 0 });

@@ -37,6 +37,11 @@ export class TokenBuckets {
   readonly #maxBuckets: number;
   /** The one used longest ago first. */
   readonly #buckets = new Map<string, Bucket>();
+  /**
+   * Where the oldest stands: what comes before was deleted. A new walk would begin with the holes that those have left,
+   * thousands of them where many are forgotten.
+   */
+  #oldest = this.#buckets.keys();
   #allowed = 0;
   #limited = 0;
   #evicted = 0;
@@ -116,9 +121,14 @@ export class TokenBuckets {
   }
 
   #forgetOldest(): void {
-    const oldest = this.#buckets.keys().next().value;
-    if (oldest === undefined) return;
-    this.#buckets.delete(oldest);
+    let next = this.#oldest.next();
+    if (next.done === true) {
+      // It has met the end once, and stays there.
+      this.#oldest = this.#buckets.keys();
+      next = this.#oldest.next();
+    }
+    if (next.done === true) return;
+    this.#buckets.delete(next.value);
     this.#evicted++;
   }
 }
