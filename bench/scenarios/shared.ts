@@ -132,6 +132,7 @@ async function keysAndLimits(): Promise<Row> {
       })),
     };
     await using keys = await KeyRing.open({
+      events: { emit: () => undefined },
       store: store.keys,
       clock: systemClock,
       logger: silentLogger,

@@ -74,7 +74,9 @@ export async function openControlPlane(options: {
     logger,
     retention: { ageMs: config.auth.adminAuditRetentionMs, count: config.store.maxAudit },
   });
-  const keys = opened.use(await KeyRing.open({ ...common, store: store.keys, configured: config.auth }));
+  const keys = opened.use(
+    await KeyRing.open({ ...common, store: store.keys, events, configured: config.auth }),
+  );
   const made = keys.list().filter(({ createdAt }) => createdAt !== null);
   if (!config.auth.enabled && made.length > 0)
     logger.warn(

@@ -1,3 +1,4 @@
+import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { Writable } from "node:stream";
 import { pino } from "pino";
@@ -118,4 +119,56 @@ test("the documented fields are the ones there are, and no line has a field in a
   const own = new Set([...Object.keys(logFields), "level", "time", "pid", "hostname", "msg"]);
   for (const line of lines.filter(({ event }) => event !== undefined))
     expect(Object.keys(line).filter((name) => !own.has(name))).toEqual([]);
+});
+
+test("the log says who guesses keys, and for whom a request was made, also when it was refused", async () => {
+  await server[Symbol.asyncDispose]();
+  const sink = new Writable({
+    write: (chunk, _encoding, done) => {
+      lines.push(JSON.parse(String(chunk)));
+      done();
+    },
+  });
+  const bound = { name: "bound", hash: createHash("sha256").update("ann-key").digest("hex"), owner: "ann" };
+  server = await startTestServer({
+    provider: mockProvider,
+    logger: pino(loggerSettings("info"), sink),
+    env: {
+      ALCOVE_AUTH_API_KEY: "client-key",
+      ALCOVE_AUTH_ADMIN_API_KEY: "admin-key",
+      ALCOVE_AUTH_KEYS: JSON.stringify([bound]),
+      ALCOVE_SERVER_TRUSTED_PROXIES: "127.0.0.1",
+    },
+  });
+  client = new TestClient(server.url, { "x-forwarded-for": "192.0.2.7" });
+  const ask = async (id: string, headers: Record<string, string>, body?: unknown) => {
+    await client.call(body === undefined ? "GET" : "POST", "/api/v1/sandboxes", body, {
+      "x-request-id": id,
+      ...headers,
+    });
+    return requestLine(id);
+  };
+  const address = { remote_addr: "192.0.2.7" };
+  expect(await ask("guess", { "x-api-key": "guess" })).toMatchObject({ status: 401, ...address });
+  expect(await ask("foreign", { "x-api-key": "ann-key", "x-user-id": "bob" })).toMatchObject({
+    ...{ status: 403, owner_id: "ann", principal: "bound" },
+    ...address,
+  });
+  const fine = await ask("fine", { "x-api-key": "client-key", "x-user-id": "zo\u00eb" });
+  expect(fine).toMatchObject({ status: 200, owner_id: "zo\u00eb" });
+  expect(fine).not.toHaveProperty("remote_addr");
+  expect(
+    await ask("body", { "x-api-key": "client-key" }, { owner_id: "bob", image: "no such" }),
+  ).toMatchObject({
+    ...{ status: 400, owner_id: "bob" },
+  });
+  expect(await ask("none", { "x-api-key": "client-key", "x-user-id": "a b" })).not.toHaveProperty("owner_id");
+});
+
+test("the log names the key and the template that a call was about", async () => {
+  await client.call("POST", "/api/v1/templates", { name: "py", image: "host" }, { "x-request-id": "made" });
+  await client.call("DELETE", "/api/v1/templates/py");
+  const told = { level: info, outcome: "ok", name: "py", principal: "local" };
+  expect(of("template.saved")).toMatchObject([{ ...told, request_id: "made" }]);
+  expect(of("template.deleted")).toMatchObject([told]);
 });

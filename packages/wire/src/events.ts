@@ -21,6 +21,8 @@ export const eventTypes = [
   "spawn.queue_timeout",
   "quota.saved",
   "quota.deleted",
+  "key.created",
+  "key.revoked",
   "events.dropped",
 ] as const;
 
@@ -28,6 +30,7 @@ export type EventType = (typeof eventTypes)[number];
 
 const failure = ["operation", "provider", "error"] as const;
 const command = ["exec_id", "provider", "operation"] as const;
+const key = ["name", "owner_id", "scopes", "expires_at", "actor"] as const;
 const ended = [...command, "duration_ms", "oom_kills"] as const;
 
 /** What `data` of each type may have; what does not apply is left out. docs/api/events.md. */
@@ -51,6 +54,8 @@ export const eventData = {
   "spawn.queue_timeout": ["owner_id", "waited_ms"],
   "quota.saved": ["owner_id"],
   "quota.deleted": ["owner_id"],
+  "key.created": key,
+  "key.revoked": key,
   "events.dropped": ["dropped"],
 } as const satisfies Record<EventType, readonly string[]>;
 

@@ -1,13 +1,14 @@
 import type { FastifyReply, FastifyRequest } from "fastify";
 import type { Logger } from "../platform/logger.ts";
 import type { Clock } from "../ports/clock.ts";
+import { namedOwner } from "./access.ts";
 import { pathOf } from "./error-map.ts";
 import type { RouteApp } from "./routes/route-app.ts";
 
 declare module "fastify" {
   interface FastifyReply {
     /** Why the request was not done, for its line. */
-    refusal: { code: string; message: string } | null;
+    refusal: { code: string; message: string; remoteAddr: string } | null;
   }
   interface FastifyContextConfig {
     /** Asked for again and again by machines: answers that do not change get a line a minute. */
@@ -15,6 +16,8 @@ declare module "fastify" {
   }
 }
 
+/** Answers to those who guess keys, overdo it, or reach for what is not theirs. */
+const addressed: ReadonlySet<number> = new Set([401, 403, 429]);
 /** How long the same answer to a probe gets no further line, milliseconds. */
 const probeQuietMs = 60_000;
 
@@ -44,6 +47,7 @@ export class AccessLog {
     if (suppressed === undefined) return;
     const { id, execId } = (request.params ?? {}) as { id?: string; execId?: string };
     const { refusal } = reply;
+    const ownerId = request.principal?.ownerId ?? namedOwner(request);
     this.#logger.info(
       {
         event: "request",
@@ -53,10 +57,12 @@ export class AccessLog {
         path,
         status: reply.statusCode,
         principal: request.principal?.name,
+        ...(ownerId !== undefined && { owner_id: ownerId }),
         duration_ms: Math.round(reply.elapsedTime * 100) / 100,
         ...(id !== undefined && path.includes("/sandboxes/") && { sandbox_id: id }),
         ...(execId !== undefined && { exec_id: execId }),
         ...(refusal !== null && { code: refusal.code, error: refusal.message }),
+        ...(refusal !== null && addressed.has(reply.statusCode) && { remote_addr: refusal.remoteAddr }),
         ...(suppressed > 0 && { suppressed }),
       },
       "request",

@@ -159,6 +159,18 @@ export function userIdOf(request: FastifyRequest): string | undefined {
   return given(parseOwnerId(isUtf8(bytes) ? bytes.toString("utf8") : header));
 }
 
+/** Whom the header, the path or the body names; undefined when they name nobody, or nobody that there can be. */
+export function namedOwner(request: FastifyRequest): string | undefined {
+  const { ownerID } = (request.params ?? {}) as { ownerID?: string };
+  const body = request.body as { owner_id?: unknown } | null | undefined;
+  try {
+    const named = userIdOf(request) ?? ownerID ?? body?.owner_id;
+    return typeof named === "string" ? given(parseOwnerId(named)) : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
 /** Whose things a request is confined to; undefined: everybody's. */
 export function confinedTo(request: FastifyRequest): string | undefined {
   return request.principal.ownerId ?? request.tenant;

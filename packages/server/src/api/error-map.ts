@@ -87,7 +87,7 @@ export function errorHandler(
     }
     const domain = toDomainError(error);
     const status = httpStatus[domain.code];
-    reply.refusal = { code: domain.code, message: domain.message };
+    reply.refusal = { code: domain.code, message: domain.message, remoteAddr: request.ip ?? "" };
     if (status >= 500) logFailure(logger, request, { error, domain, status });
     if (domain.retryAfterS !== undefined) reply.header("retry-after", String(domain.retryAfterS));
     const execId = domain.details.exec_id;

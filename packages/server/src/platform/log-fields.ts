@@ -10,7 +10,8 @@ export const logFields = {
     "the request it was done for: the caller's `X-Request-ID`, or one made here; absent for what nobody asked for",
   sandbox_id: "the sandbox",
   runtime_id: "what its provider calls it: the name of its directory, container or process group",
-  owner_id: "whose it is; absent when it is nobody's",
+  owner_id:
+    "whose it is, absent when it is nobody's; of a request, whom its key is bound to or the request itself names",
   provider: "the provider that runs it",
   exec_id: "the command",
   duration_ms: "how long it took, milliseconds",
@@ -24,7 +25,10 @@ export const logFields = {
   principal:
     "who asked: `api_key`, `admin_api_key`, `local` (a service without keys), `anybody` (a route that needs none)",
   remote_addr:
-    "where a request came from, as the trusted proxies say; of a call that the audit history could not take",
+    "where a request came from, as the trusted proxies say: of one that was refused with 401, 403 or 429, and of a call that the audit history could not take",
   user_agent: "of such a call's request",
+  name: "of a key or a template",
+  scopes: "what a key may do",
+  expires_at: "when a key ends; absent: never",
   suppressed: "lines like this one that were left out since the last",
 } as const satisfies Record<string, string>;

@@ -41,12 +41,15 @@ export function keyRoutes(
           "a key would guard nothing while auth is off: set auth.admin_api_key_file and restart the service first",
         );
       const { name, owner_id, scopes, ttl } = request.body;
-      const { key, view } = await keys.create({
-        name,
-        ownerId: owner_id,
-        scopes,
-        ttlMs: optionalDuration("ttl", ttl),
-      });
+      const { key, view } = await keys.create(
+        {
+          name,
+          ownerId: owner_id,
+          scopes,
+          ttlMs: optionalDuration("ttl", ttl),
+        },
+        request.principal.name,
+      );
       // Nothing on the way should keep it.
       reply.code(201).header("cache-control", "no-store");
       return { key, ...present(view) };
@@ -77,7 +80,7 @@ export function keyRoutes(
       response: { 200: statusBody("revoked") },
     },
     handler: async (request) => {
-      await keys.revoke(request.params.name);
+      await keys.revoke(request.params.name, request.principal.name);
       return { status: "revoked" as const };
     },
   });

@@ -7,9 +7,11 @@ import {
   TemplateRequest,
   TemplateSpawnRequest,
 } from "@alcove/wire";
+import type { FastifyRequest } from "fastify";
 import { Type } from "typebox";
 import type { SandboxService } from "../../core/sandboxes/sandbox-service.ts";
 import type { TemplateInput, Templates } from "../../core/templates/templates.ts";
+import type { Logger } from "../../platform/logger.ts";
 import type { TemplateRow } from "../../ports/template-store.ts";
 import { defined, given, optionalDuration, type Total } from "../parse.ts";
 import { presentSandbox } from "../present.ts";
@@ -32,10 +34,13 @@ export function templateRoutes(
     templates: Templates;
     sandboxes: SandboxService;
     server: { previewDomain: string };
+    logger: Pick<Logger, "info">;
     pooled: boolean;
   },
 ): void {
-  const { templates, sandboxes, server, pooled } = options;
+  const { templates, sandboxes, server, logger, pooled } = options;
+  const tell = (request: FastifyRequest, event: "template.saved" | "template.deleted", name: string) =>
+    logger.info({ event, outcome: "ok", name, principal: request.principal.name }, event);
   const tags = ["templates"];
 
   app.route({
@@ -51,6 +56,7 @@ export function templateRoutes(
     handler: async (request, reply) => {
       const { name, ...fields } = request.body;
       const made = await templates.create(name, templateInput(fields));
+      tell(request, "template.saved", name);
       reply.code(201).header("location", `/api/v1/templates/${encodeURIComponent(name)}`);
       return present(made);
     },
@@ -101,7 +107,9 @@ export function templateRoutes(
     },
     handler: async (request) => {
       const { name: _, ...fields } = request.body;
-      return present(await templates.replace(request.params.name, templateInput(fields)));
+      const replaced = await templates.replace(request.params.name, templateInput(fields));
+      tell(request, "template.saved", replaced.name);
+      return present(replaced);
     },
   });
 
@@ -117,6 +125,7 @@ export function templateRoutes(
     },
     handler: async (request) => {
       await templates.remove(request.params.name);
+      tell(request, "template.deleted", request.params.name);
       return { status: "deleted" as const };
     },
   });

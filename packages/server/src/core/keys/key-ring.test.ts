@@ -2,6 +2,7 @@ import { hash } from "node:crypto";
 import { expect, test, vi } from "vitest";
 import type { KeyRow, KeyStore } from "../../ports/key-store.ts";
 import { FakeClock } from "../testing/fake-clock.ts";
+import { RecordingSink } from "../testing/harness.ts";
 import { type ConfiguredKey, type ConfiguredKeys, KeyRing } from "./key-ring.ts";
 
 const sha256 = (key: string) => hash("sha256", key, "hex");
@@ -51,8 +52,16 @@ class MemoryKeys implements KeyStore {
 async function open(keys: Partial<ConfiguredKeys> = {}, store = new MemoryKeys()) {
   const clock = new FakeClock();
   const warn = vi.fn();
-  const ring = await KeyRing.open({ store, clock, logger: { warn }, configured: { ...configured, ...keys } });
-  return { ring, clock, store, warn };
+  const info = vi.fn();
+  const events = new RecordingSink();
+  const ring = await KeyRing.open({
+    store,
+    clock,
+    logger: { info, warn },
+    events,
+    configured: { ...configured, ...keys },
+  });
+  return { ring, clock, store, warn, info, events };
 }
 
 test("the client key may not administer beside an admin key, and may without one unless told otherwise", async () => {
@@ -75,7 +84,7 @@ test("a key that is given twice is the one that may do more", async () => {
 
 test("a key is told once, kept as a hash, and accepted after a restart", async () => {
   const { ring, store } = await open();
-  const { key, view } = await ring.create({ name: "ci", ownerId: "acme", ttlMs: 3_600_000 });
+  const { key, view } = await ring.create({ name: "ci", ownerId: "acme", ttlMs: 3_600_000 }, "boss");
   expect(key).toMatch(/^alcove_[\w-]{43}$/);
   expect(view).toMatchObject({ name: "ci", ownerId: "acme", scopes: ["read", "write"], lastUsedAt: null });
   expect(JSON.stringify([...store.rows, ring.list()])).not.toContain(key);
@@ -97,23 +106,26 @@ test.each([
   [{ name: "a", ownerId: "acme", scopes: ["admin" as const] }, /cannot administer/],
 ])("%j is refused, and nothing is made", async (input, message) => {
   const { ring, store } = await open({ keys: [entry("taken", "k")] });
-  await expect(ring.create(input)).rejects.toThrow(message);
+  await expect(ring.create(input, "boss")).rejects.toThrow(message);
   expect(store.rows.size).toBe(0);
 });
 
 test("of two that are made with one name at once, one is", async () => {
   const { ring } = await open();
-  const made = await Promise.allSettled([ring.create({ name: "ci" }), ring.create({ name: "ci" })]);
+  const made = await Promise.allSettled([
+    ring.create({ name: "ci" }, "boss"),
+    ring.create({ name: "ci" }, "boss"),
+  ]);
   expect(made.map(({ status }) => status).sort()).toEqual(["fulfilled", "rejected"]);
 });
 
 test("a key that cannot be written down is not accepted; one whose end cannot be is not either, until a restart", async () => {
   const { ring, store } = await open();
-  const { key } = await ring.create({ name: "old" });
+  const { key } = await ring.create({ name: "old" }, "boss");
   store.broken = true;
-  await expect(ring.create({ name: "new" })).rejects.toThrow("read-only");
-  await expect(ring.revoke("other")).rejects.toThrow("read-only");
-  await expect(ring.revoke("old")).rejects.toThrow(
+  await expect(ring.create({ name: "new" }, "boss")).rejects.toThrow("read-only");
+  await expect(ring.revoke("other", "boss")).rejects.toThrow("read-only");
+  await expect(ring.revoke("old", "boss")).rejects.toThrow(
     /not accepted from now on.*after a restart.*revoke it again/,
   );
   expect(ring.list().map(({ name }) => name)).toEqual(["admin_api_key", "api_key"]);
@@ -121,7 +133,7 @@ test("a key that cannot be written down is not accepted; one whose end cannot be
   store.broken = false;
   const { ring: restarted } = await open({}, store);
   expect(restarted.principalOf(key)?.name).toBe("old");
-  await ring.revoke("old");
+  await ring.revoke("old", "boss");
   expect((await open({}, store)).ring.principalOf(key)).toBeUndefined();
 });
 
@@ -129,11 +141,11 @@ test("who was let in is held until the key is revoked, expires, or allows less",
   const { ring, clock } = await open();
   const changed = vi.fn();
   ring.onChange(changed);
-  const { key } = await ring.create({ name: "ci", ttlMs: 3_600_000 });
+  const { key } = await ring.create({ name: "ci", ttlMs: 3_600_000 }, "boss");
   changed.mockClear();
   const principal = ring.principalOf(key);
   if (principal === undefined) throw new Error("not accepted");
-  await ring.create({ name: "other" });
+  await ring.create({ name: "other" }, "boss");
   ring.replaceConfigured({ ...configured, apiKey: "new" });
   expect(ring.holds(principal)).toBe(true);
   changed.mockClear();
@@ -149,7 +161,7 @@ test("a key ends at its instant when the clock is set by an hour, and what it ha
   const { ring, clock } = await open();
   const changed = vi.fn();
   const made = async (name: string) => {
-    const { key } = await ring.create({ name, ttlMs: 1_800_000 });
+    const { key } = await ring.create({ name, ttlMs: 1_800_000 }, "boss");
     const principal = ring.principalOf(key);
     if (principal === undefined) throw new Error("not accepted");
     return { key, principal };
@@ -170,10 +182,10 @@ test("a key ends at its instant when the clock is set by an hour, and what it ha
 
 test("a key of the same name made anew holds nothing of the old one", async () => {
   const { ring } = await open();
-  const old = await ring.create({ name: "ci" });
+  const old = await ring.create({ name: "ci" }, "boss");
   const principal = ring.principalOf(old.key);
-  await ring.revoke("ci");
-  await ring.create({ name: "ci" });
+  await ring.revoke("ci", "boss");
+  await ring.create({ name: "ci" }, "boss");
   expect(principal !== undefined && ring.holds(principal)).toBe(false);
   expect(ring.principalOf(old.key)).toBeUndefined();
 });
@@ -208,7 +220,7 @@ test("a key that may do less, or has another name, holds what it is still good f
 
 test("when a key was last used is shown at once and written down, later where it cannot be", async () => {
   const { ring, clock, store, warn } = await open();
-  const { key } = await ring.create({ name: "ci" });
+  const { key } = await ring.create({ name: "ci" }, "boss");
   await clock.advance(5_000);
   ring.principalOf(key);
   ring.principalOf("client");
@@ -230,25 +242,25 @@ test("when a key was last used is shown at once and written down, later where it
 
 test("one of the configuration is not revoked here, and hides a made one of its name", async () => {
   const { ring, warn } = await open();
-  const { key } = await ring.create({ name: "ci" });
+  const { key } = await ring.create({ name: "ci" }, "boss");
   ring.replaceConfigured({ ...configured, keys: [entry("ci", "other")] });
   expect(warn).toHaveBeenCalledTimes(1);
   expect(ring.principalOf(key)).toBeUndefined();
   expect(ring.principalOf("other")?.name).toBe("ci");
-  await expect(ring.revoke("ci")).rejects.toThrow(
+  await expect(ring.revoke("ci", "boss")).rejects.toThrow(
     /made here is gone.*stands in the configuration and is accepted/,
   );
-  await expect(ring.revoke("ci")).rejects.toThrow(/^key "ci" stands in the configuration/);
+  await expect(ring.revoke("ci", "boss")).rejects.toThrow(/^key "ci" stands in the configuration/);
   expect(ring.principalOf("other")?.name).toBe("ci");
   ring.replaceConfigured(configured);
   expect(ring.principalOf(key)).toBeUndefined();
   expect(warn).toHaveBeenCalledTimes(1);
-  await expect(ring.revoke("nothing")).rejects.toThrow(/does not exist/);
+  await expect(ring.revoke("nothing", "boss")).rejects.toThrow(/does not exist/);
 });
 
 test("that a made key is accepted again, because the configured one of its name is gone, is warned of", async () => {
   const { ring, warn } = await open();
-  const { key } = await ring.create({ name: "ci" });
+  const { key } = await ring.create({ name: "ci" }, "boss");
   ring.replaceConfigured({ ...configured, keys: [entry("ci", "other")] });
   warn.mockClear();
   ring.replaceConfigured(configured);
@@ -256,4 +268,27 @@ test("that a made key is accepted again, because the configured one of its name 
   expect(warn).toHaveBeenCalledExactlyOnceWith({ keys: ["ci"] }, expect.stringMatching(/accepted again/));
   ring.replaceConfigured(configured);
   expect(warn).toHaveBeenCalledTimes(1);
+});
+
+test("who made and revoked which key is told in events and in the log, without the key", async () => {
+  const { ring, events, info, store } = await open();
+  const { key } = await ring.create({ name: "ci", ownerId: "acme", scopes: ["read"], ttlMs: 1_000 }, "boss");
+  const { name } = (await ring.create({ name: "all" }, "boss")).view;
+  const expires_at = store.rows.get("ci")?.expiresAt?.toISOString();
+  await ring.revoke("ci", "other");
+  const ci = { name: "ci", owner_id: "acme", scopes: ["read"], expires_at };
+  const all = { name, scopes: ["read", "write"] };
+  const none = { sandboxId: "", ownerId: "" };
+  expect(events.events).toEqual([
+    { type: "key.created", ...none, ownerId: "acme", data: { ...ci, actor: "boss" } },
+    { type: "key.created", ...none, data: { ...all, actor: "boss" } },
+    { type: "key.revoked", ...none, ownerId: "acme", data: { ...ci, actor: "other" } },
+  ]);
+  expect(events.undocumented).toEqual([]);
+  expect(info.mock.calls.map(([line]) => line)).toEqual([
+    { event: "key.created", outcome: "ok", ...ci, principal: "boss" },
+    { event: "key.created", outcome: "ok", ...all, principal: "boss" },
+    { event: "key.revoked", outcome: "ok", ...ci, principal: "other" },
+  ]);
+  expect(JSON.stringify([events.events, info.mock.calls])).not.toContain(key);
 });

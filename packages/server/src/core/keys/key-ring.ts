@@ -3,6 +3,7 @@ import { type KeyScope, keyNamePattern, keyScopes, principalNames, reservedKeyNa
 import type { Logger } from "../../platform/logger.ts";
 import type { Clock, Timer } from "../../ports/clock.ts";
 import { BadRequest, Conflict, NotFound, ResourceLimit, Unavailable } from "../../ports/errors.ts";
+import type { EventSink } from "../../ports/event-sink.ts";
 import type { KeyRow, KeyStore } from "../../ports/key-store.ts";
 import { parseOwnerId } from "../owners.ts";
 import type { Principal } from "./principal.ts";
@@ -39,6 +40,14 @@ export interface KeyInput {
   ttlMs?: number | undefined;
 }
 
+export interface KeyRingOptions {
+  store: KeyStore;
+  clock: Clock;
+  logger: Pick<Logger, "info" | "warn">;
+  events: EventSink;
+  configured: ConfiguredKeys;
+}
+
 const namePattern = new RegExp(keyNamePattern);
 const mostKeys = 10_000;
 const keyBytes = 32;
@@ -54,7 +63,8 @@ const expiryLookMs = 60_000;
 export class KeyRing implements AsyncDisposable {
   readonly #store: KeyStore;
   readonly #clock: Clock;
-  readonly #logger: Pick<Logger, "warn">;
+  readonly #logger: Pick<Logger, "info" | "warn">;
+  readonly #events: EventSink;
   /** Where a key is looked for must not tell how much of it is right. */
   readonly #salt = randomBytes(16).toString("base64");
   readonly #origins = new WeakMap<Principal, KnownKey>();
@@ -70,18 +80,14 @@ export class KeyRing implements AsyncDisposable {
   #expiry: Timer | undefined;
   #lookedMs = 0;
 
-  private constructor(options: { store: KeyStore; clock: Clock; logger: Pick<Logger, "warn"> }) {
+  private constructor(options: Omit<KeyRingOptions, "configured">) {
     this.#store = options.store;
     this.#clock = options.clock;
     this.#logger = options.logger;
+    this.#events = options.events;
   }
 
-  static async open(options: {
-    store: KeyStore;
-    clock: Clock;
-    logger: Pick<Logger, "warn">;
-    configured: ConfiguredKeys;
-  }): Promise<KeyRing> {
+  static async open(options: KeyRingOptions): Promise<KeyRing> {
     const ring = new KeyRing(options);
     for (const row of await options.store.list()) ring.#stored.set(row.name, ring.#known(row));
     ring.replaceConfigured(options.configured);
@@ -159,10 +165,11 @@ export class KeyRing implements AsyncDisposable {
   }
 
   /**
+   * @param actor the name of the key that asks.
    * @returns the key, which nobody can be told again.
    * @throws BadRequest naming the field; Conflict when the name is taken; ResourceLimit.
    */
-  async create(input: KeyInput): Promise<{ key: string; view: KeyView }> {
+  async create(input: KeyInput, actor: string): Promise<{ key: string; view: KeyView }> {
     const { name, scopes = ["read", "write"], ttlMs } = input;
     if (!namePattern.test(name))
       throw new BadRequest(
@@ -196,25 +203,27 @@ export class KeyRing implements AsyncDisposable {
     const made = this.#known(row);
     this.#stored.set(name, made);
     this.#changed();
+    this.#tell("key.created", made, actor);
     const { hash: _, slot: _s, principal: _p, ...view } = made;
     return { key, view };
   }
 
   /**
    * It is not accepted from now on, and what it has open ends.
+   * @param actor the name of the key that asks.
    * @throws NotFound; Conflict for one of the configuration, which stays, also when a made one of its name is gone now;
    * Unavailable when it is not accepted by this run of the service alone, because that could not be written down.
    */
-  async revoke(name: string): Promise<void> {
+  async revoke(name: string, actor: string): Promise<void> {
     const stays = this.#configured.some((known) => known.name === name);
     const removed = await this.#store.remove(name).catch((cause: unknown) => {
-      if (!this.#forget(name)) throw cause;
+      if (!this.#forget(name, actor)) throw cause;
       throw new Unavailable(
         `key "${name}" is not accepted from now on, but the database could not be changed: after a restart it would be; revoke it again until that succeeds`,
         { cause },
       );
     });
-    const gone = this.#forget(name) || removed;
+    const gone = this.#forget(name, actor) || removed;
     if (stays)
       throw new Conflict(
         `${gone ? `the key "${name}" that was made here is gone, but one of this name` : `key "${name}"`} stands in the configuration and is accepted; remove it there and send SIGHUP`,
@@ -222,12 +231,28 @@ export class KeyRing implements AsyncDisposable {
     if (!gone) throw new NotFound(`key ${JSON.stringify(name.slice(0, 128))} does not exist`);
   }
 
-  #forget(name: string): boolean {
-    if (!this.#stored.delete(name)) return false;
+  #forget(name: string, actor: string): boolean {
+    const known = this.#stored.get(name);
+    if (known === undefined) return false;
+    this.#stored.delete(name);
     this.#used.delete(name);
     this.#unwritten.delete(name);
     this.#changed();
+    this.#tell("key.revoked", known, actor);
     return true;
+  }
+
+  /** The history and the log tell which key a call was about; the audit history, who called. */
+  #tell(event: "key.created" | "key.revoked", known: KnownKey, actor: string): void {
+    const { name, ownerId, scopes, expiresAt } = known;
+    const data = {
+      name,
+      ...(ownerId === "" ? {} : { owner_id: ownerId }),
+      scopes: [...scopes],
+      ...(expiresAt === null ? {} : { expires_at: expiresAt.toISOString() }),
+    };
+    this.#events.emit({ type: event, sandboxId: "", ownerId, data: { ...data, actor } });
+    this.#logger.info({ event, outcome: "ok", ...data, principal: actor }, event);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
