@@ -247,10 +247,24 @@ describe("without keys", () => {
   test("only listed and loopback origins may change something", async () => {
     const client = new TestClient(server.url);
     const post = (origin: string) => client.call("POST", "/api/v1/sandboxes/admission", {}, { origin });
-    for (const origin of ["https://console.example", "http://localhost:3000", "https://alcove.example"])
+    for (const origin of [
+      ...["https://console.example", "https://alcove.example"],
+      ...["http://localhost:3000", "https://127.0.0.1", "http://[::1]:3000"],
+    ])
       expect([origin, (await post(origin)).status]).toEqual([origin, 200]);
-    for (const origin of ["https://evil.example", "http://console.example", "null", "file://"])
-      expect([origin, (await post(origin)).status]).toEqual([origin, 403]);
+    const refused = [
+      ...[
+        "https://evil.example",
+        "http://console.example",
+        "null",
+        "file://",
+        "chrome-extension://localhost",
+      ],
+      // What runs in a sandbox serves these pages.
+      ...["http://3000-sb-0123456789ab.localhost:8080", "https://3000-sb-0123456789ab.preview.example"],
+      ...["http://app.localhost:3000", "http://localhost.:3000.evil.example", "ws://localhost:3000"],
+    ];
+    for (const origin of refused) expect([origin, (await post(origin)).status]).toEqual([origin, 403]);
   });
 
   test("a page of another site reads nothing, by whatever it asks", async () => {

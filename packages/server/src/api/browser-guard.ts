@@ -46,10 +46,16 @@ export class BrowserGuard {
       throw new Forbidden("pages of other sites may not reach this service; open its address directly");
   }
 
-  /** Whether pages of an origin may call: those listed, the service's own, and those of this machine. */
+  /**
+   * Whether pages of an origin may call: those listed, the service's own, and those of this machine. Not of names below
+   * `localhost`, nor of extensions: what a sandbox serves is a page on `<port>-<id>.localhost`.
+   */
   knowsOrigin(origin: string): boolean {
     if (this.#origins.has(origin)) return true;
-    return URL.canParse(origin) && isLoopback(hostname(new URL(origin).host));
+    const url = URL.parse(origin);
+    if (url === null || !/^https?:$/.test(url.protocol)) return false;
+    const host = hostname(url.host);
+    return host === "localhost" || (isLoopback(host) && !host.endsWith(".localhost"));
   }
 
   #knowsHost(host: string, localAddress: string | undefined): boolean {
