@@ -1,7 +1,7 @@
 import { type ChildProcessWithoutNullStreams, spawn } from "node:child_process";
 import { once } from "node:events";
 import { existsSync, readFileSync } from "node:fs";
-import { mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
+import { mkdir, mkdtemp, rename, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
@@ -31,11 +31,11 @@ afterEach(async () => {
 });
 
 /** Starts the service as a person would. @returns its address once it listens, and its output. */
-async function start(command: string, args: readonly string[]) {
+async function start(command: string, args: readonly string[], cwd = root) {
   const env: NodeJS.ProcessEnv = {};
   for (const [name, value] of Object.entries(process.env)) if (!name.startsWith("ALCOVE_")) env[name] = value;
   // A group of its own, so that nothing is left of it whatever happens.
-  const child = spawn(command, args, { cwd: root, env, detached: true });
+  const child = spawn(command, args, { cwd, env, detached: true });
   started = child;
   const ended = finish(child);
   let report = "";
@@ -178,6 +178,26 @@ describe.skipIf(skip)(`the service's process${skip ? " (skipped: the agent is no
     expect(stderr).toContain(
       "defaults.max_sandboxes, defaults.spawn_overflow, defaults.spawn_queue_timeout, defaults.ttl changed and apply",
     );
+  });
+
+  test("a configuration that was found and is away at SIGHUP is missing: nothing changes, told without a stack", async () => {
+    const file = path.join(dir, "alcove.yaml");
+    await writeFile(file, "auth: { api_key: the-key-of-this-test }\nlogging: { format: json }\n", {
+      mode: 0o600,
+    });
+    const { child, ended, url } = await start(path.join(root, "bin/alcove"), ["serve", ...flags()], dir);
+    await rename(file, path.join(dir, "away.yaml"));
+    const refused = says(child, "the configuration cannot be read; nothing has changed");
+    child.kill("SIGHUP");
+    await refused;
+    const headers = { "x-api-key": "the-key-of-this-test" };
+    expect((await fetch(`${url}/api/v1/sandboxes`, { headers })).status).toBe(200);
+    child.kill("SIGTERM");
+    const { stderr } = await ended;
+    const line = stderr.split("\n").find((one) => one.includes("nothing has changed"));
+    expect(JSON.parse(line ?? "").error).toContain("alcove.yaml: ENOENT");
+    expect(line).not.toContain("    at ");
+    expect(stderr).not.toContain("the configuration was read again");
   });
 
   test("gets the SIGTERM that npm was sent, and is gone when npm is", async () => {

@@ -14,11 +14,11 @@ const signalCodes = { SIGINT: 130, SIGTERM: 143 } as const;
 /** Runs the service until a signal ends it. The second signal ends it at once. */
 export async function serve(flags: ConfigFlags): Promise<void> {
   const startedAt = performance.now();
-  const started = Promise.withResolvers<{ service: RunningService; logger: Logger }>();
+  const started = Promise.withResolvers<Started>();
   // First of all, because it would end the process otherwise: what is asked for during the start is done after it.
   process.on(
     "SIGHUP",
-    oneAtATime(async () => reload(flags, await started.promise)),
+    oneAtATime(async () => reload(await started.promise)),
   );
   const loaded = await loadLocalConfig(flags);
   const [{ lintConfig }, { serve: startService }, { createLogger }] = await Promise.all([
@@ -44,20 +44,27 @@ export async function serve(flags: ConfigFlags): Promise<void> {
       }),
     ),
   );
-  started.resolve({ service, logger });
+  // The file that was found is the one that is read again: away, it is missing, not another place's turn.
+  const { file } = loaded;
+  started.resolve({ service, logger, flags: file === undefined ? flags : { ...flags, config: file } });
   const signal = await stopping;
   logger.info({ signal }, "stopping; sandboxes stay unless server.destroy_on_exit is set");
   await service.close();
 }
 
-async function reload(
-  flags: ConfigFlags,
-  { service, logger }: { service: RunningService; logger: Logger },
-): Promise<void> {
+interface Started {
+  service: RunningService;
+  logger: Logger;
+  flags: ConfigFlags;
+}
+
+async function reload({ service, logger, flags }: Started): Promise<void> {
+  const { ConfigError } = await import("@alcove/server/config");
   try {
     service.reload((await loadLocalConfig(flags)).config);
   } catch (error) {
-    logger.error({ err: error }, "the configuration cannot be read; nothing has changed");
+    const why = error instanceof ConfigError ? { error: error.message } : { err: error };
+    logger.error(why, "the configuration cannot be read; nothing has changed");
   }
 }
 
