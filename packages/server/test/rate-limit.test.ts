@@ -51,7 +51,7 @@ describe("a service that limits requests", () => {
     expect(headers.get("x-ratelimit-remaining")).toBe("0");
     expect(Number(headers.get("retry-after"))).toBeGreaterThanOrEqual(50);
     expect(Number(headers.get("retry-after"))).toBeLessThanOrEqual(60);
-    expect(json.code).toBe("resource_limit");
+    expect([json.code, json.reason]).toEqual(["resource_limit", "rate_limit"]);
     expect(json.message).toMatch(/of this owner.* 1 a minute and 3 at once; try again in \d+ s/);
     expect(await statuses(server, [[list, { "x-user-id": "bob" }], [list]])).toEqual([200, 200]);
   });

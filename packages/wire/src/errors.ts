@@ -23,6 +23,21 @@ export const errorCodes = [
 
 export type ErrorCode = (typeof errorCodes)[number];
 
+/** Every `reason` a `resource_limit` for a spawn, an extension, a command or a request can carry. docs/api/README.md. */
+export const limitReasons = [
+  "max_exec_timeout",
+  "max_memory_mb",
+  "max_memory_mb_per_owner",
+  "max_sandboxes",
+  "max_sandboxes_per_owner",
+  "max_ttl",
+  "max_vcpus",
+  "max_vcpus_per_owner",
+  "pool_full",
+  "rate_limit",
+] as const;
+export type LimitReason = (typeof limitReasons)[number];
+
 /** The body of every refusal. docs/api/README.md. */
 export const ErrorBody = Type.Object(
   {

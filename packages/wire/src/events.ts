@@ -46,7 +46,7 @@ export const eventData = {
   "file.written": ["operation", "provider", "path", "size", "archive", "entries"],
   "file.read": ["operation", "provider", "path", "size", "archive"],
   "operation.failed": failure,
-  "resource.limit": [...failure, "owner_id", "reason", "count"],
+  "resource.limit": [...failure, "owner_id", "reason", "queue", "waited_ms", "count"],
   "provider.failed": failure,
   "reconcile.action": ["action", "provider", "image"],
   "spawn.queued": ["owner_id", "reason", "depth"],

@@ -1,4 +1,5 @@
 import { hash, randomBytes } from "node:crypto";
+import type { LimitReason } from "@alcove/wire";
 import type { Clock, Timer } from "../../ports/clock.ts";
 import { DomainError } from "../../ports/errors.ts";
 import { addressBlock } from "./address-block.ts";
@@ -25,7 +26,10 @@ export class RateLimited extends DomainError {
   readonly verdict: Verdict;
 
   constructor(message: string, verdict: Verdict) {
-    super("resource_limit", message, { retryAfterS: verdict.retryAfterS });
+    super("resource_limit", message, {
+      details: { reason: "rate_limit" satisfies LimitReason },
+      retryAfterS: verdict.retryAfterS,
+    });
     this.verdict = verdict;
   }
 }

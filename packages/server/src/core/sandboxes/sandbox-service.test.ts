@@ -318,6 +318,27 @@ describe("spawn requests", () => {
 });
 
 describe("admission", () => {
+  it("says that nothing can wait where the queue has no place for the owner", async () => {
+    const h = await harness({
+      defaults: { maxSandboxes: 1, spawnOverflow: "queue", maxSpawnQueue: 2 },
+    });
+    const { id } = await h.spawn({ ownerId: "a" });
+    const queueable = async (ownerId: string) => (await h.service.admission({ ownerId })).queueable;
+    const waiting = [h.spawn({ ownerId: "b" })];
+    await settle();
+    expect([await queueable("b"), await queueable("c")]).toEqual([false, true]);
+    const refused = h.spawn({ ownerId: "b" });
+    await expect(refused).rejects.toMatchObject({ details: { reason: "max_sandboxes", queue: "full" } });
+    const told = h.events.events.filter(({ type }) => type === "resource.limit");
+    expect(told).toMatchObject([{ data: { reason: "max_sandboxes", queue: "full" } }]);
+    waiting.push(h.spawn({ ownerId: "c" }));
+    await settle();
+    expect(await queueable("d")).toBe(false);
+    h.service.refuseWaiting();
+    await Promise.allSettled(waiting);
+    await h.service.destroy(id, { signal: forever });
+  });
+
   it("answers with the eight facts and the reason, and reserves nothing", async () => {
     const h = await harness({
       defaults: { maxSandboxes: 2, maxSandboxesPerOwner: 1, spawnOverflow: "queue" },

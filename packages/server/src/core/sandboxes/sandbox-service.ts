@@ -155,7 +155,7 @@ export class SandboxService implements AsyncDisposable {
 
   /** What a spawn would meet now; reserves nothing. @throws what `spawn` throws for a bad request. */
   async admission(input: SpawnInput): Promise<AdmissionDecision> {
-    const { store, defaults, limits, pool, registry, templates } = this.#context;
+    const { store, defaults, limits, pool, queue, registry, templates } = this.#context;
     const { ttlMs, ...rest } = await templates.expand(input);
     const provider = this.#provider(rest, registry);
     const plan = planSpawn(rest, provider, this.#context);
@@ -166,6 +166,7 @@ export class SandboxService implements AsyncDisposable {
       store,
       limits: applied,
       overflow: defaults.spawnOverflow,
+      queueHasPlace: queue.hasPlace(plan.ownerId),
       wanted: plan,
       ttlMs,
       ...(pool.enabled && {

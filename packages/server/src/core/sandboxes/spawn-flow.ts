@@ -20,6 +20,7 @@ import {
   type SpawnedRuntime,
 } from "../../ports/index.ts";
 import { makeWorkspace } from "../pool/workspace.ts";
+import { foreseenDenial } from "../scheduling/admission.ts";
 import { expiresInMs, type SandboxContext, spawnDeadlineMs } from "./context.ts";
 import { DestroyedMeanwhile, type DestroyFlow } from "./destroy-flow.ts";
 import { refuseSecondOwner } from "./exclusive-owners.ts";
@@ -96,6 +97,10 @@ export class SpawnFlow {
       ownerId: plan.ownerId,
       sandboxId: options.id,
       signal: options.signal,
+      look: async () => {
+        refuseSecondOwner(plan.provider, plan, live);
+        return foreseenDenial({ store, limits: limits.current(plan.ownerId) }, plan);
+      },
       attempt: async () => {
         const row = newRow(plan, {
           id: options.id,

@@ -32,6 +32,8 @@ export async function decideAdmission(options: {
   store: Store;
   limits: OwnerLimits;
   overflow: "reject" | "queue";
+  /** Whether one more spawn of the owner could wait. */
+  queueHasPlace: boolean;
   wanted: { ownerId: string; memoryMb: number; vcpus: number };
   ttlMs: number | undefined;
   /** Absent: no pool. */
@@ -45,11 +47,12 @@ export async function decideAdmission(options: {
   const slotDenial = tooLong || denial !== undefined ? undefined : await options.pool?.denial();
   if (slotDenial?.reason === "slot_elsewhere") throw slotElsewhere(slotDenial);
   const poolFull = slotDenial !== undefined;
+  const mayWait = (overflow: "reject" | "queue" | undefined) => overflow === "queue" && options.queueHasPlace;
   return {
     allowed: !tooLong && denial === undefined && !poolFull,
     queueable: poolFull
-      ? options.pool?.overflow === "queue"
-      : denial !== undefined && !denial.hopeless && options.overflow === "queue",
+      ? mayWait(options.pool?.overflow)
+      : denial !== undefined && !denial.hopeless && mayWait(options.overflow),
     reason: tooLong ? "max_ttl" : poolFull ? "pool_full" : (denial?.reason ?? ""),
     activeSandboxes: inUse.all.sandboxes,
     maxSandboxes: limits.all.sandboxes,
@@ -57,6 +60,20 @@ export async function decideAdmission(options: {
     maxOwnerSandboxes: limits.owner.sandboxes,
     maxTtlMs,
   };
+}
+
+/** What a reservation would be denied for now, but for the pool; reserves nothing. */
+export async function foreseenDenial(
+  { store, limits }: { store: Pick<Store, "sandboxes">; limits: OwnerLimits },
+  wanted: { ownerId: string; name: string | null; memoryMb: number; vcpus: number },
+): Promise<ReserveDenied | undefined> {
+  const [namesake, inUse] = await Promise.all([
+    wanted.name === null ? undefined : store.sandboxes.named(wanted.ownerId, wanted.name),
+    store.sandboxes.inUse(wanted.ownerId),
+  ]);
+  if (namesake !== undefined) return { admitted: false, reason: "name_taken", sandboxId: namesake.id };
+  const denial = capacityDenial(inUse, limits, wanted);
+  return denial && { admitted: false, ...denial, inUse, limits };
 }
 
 const units: Record<Exclude<CapacityReason, "pool_full">, { of: keyof Capacity; words: string }> = {

@@ -1,14 +1,16 @@
 import fc from "fast-check";
 import { describe, expect, it } from "vitest";
 import { CallerGone } from "../../platform/deadline.ts";
-import { capacityDenial, ResourceLimit } from "../../ports/index.ts";
+import { capacityDenial, ResourceLimit, type SandboxId } from "../../ports/index.ts";
 import { Limits } from "../quotas/limits.ts";
 import { FakeClock, settle } from "../testing/fake-clock.ts";
 import { forever, RecordingSink, testDefaults } from "../testing/harness.ts";
 import { denied } from "./admission.ts";
-import { type ReserveResult, SpawnQueue } from "./spawn-queue.ts";
+import { type ReserveDenied, type ReserveResult, SpawnQueue } from "./spawn-queue.ts";
 
 const taken = (sandboxes: number) => ({ sandboxes, memoryMb: 512 * sandboxes, vcpus: sandboxes });
+
+const nothing = async () => undefined;
 
 /** Capacity in memory, and a queue on it. */
 function bench(options: {
@@ -53,7 +55,7 @@ function bench(options: {
   };
   const admit = (ownerId: string, name: string, signal: AbortSignal = forever) =>
     queue
-      .admit({ ownerId, sandboxId: name, attempt: () => attempt(ownerId), signal })
+      .admit({ ownerId, sandboxId: name, attempt: () => attempt(ownerId), look: nothing, signal })
       .then(() => void admitted.push(name));
   const free = async (ownerId: string) => {
     held.splice(held.indexOf(ownerId), 1);
@@ -69,15 +71,54 @@ describe("SpawnQueue", () => {
     const limits = new Limits(testDefaults).current("a");
     const inUse = { all: taken(0), owner: taken(0) };
     const denial = { admitted: false, reason: "max_vcpus_per_owner", hopeless: true, inUse, limits } as const;
-    const never = queue.admit({ ownerId: "a", sandboxId: "1", attempt: async () => denial, signal: forever });
+    const never = queue.admit({
+      ownerId: "a",
+      sandboxId: "1",
+      attempt: async () => denial,
+      look: nothing,
+      signal: forever,
+    });
     await expect(never).rejects.toThrow("fewer than this sandbox asks for");
     await queue.admit({
       ownerId: "a",
       sandboxId: "2",
       attempt: async () => ({ admitted: true }),
+      look: nothing,
       signal: forever,
     });
     expect(queue.depth).toBe(0);
+  });
+
+  it("refuses at once what time cannot help, also behind others who wait", async () => {
+    const b = bench({ capacity: 1 });
+    await b.admit("x", "first");
+    const waiting = b.admit("x", "second");
+    await settle();
+    const limits = new Limits(testDefaults).current("a");
+    const inUse = { all: taken(1), owner: taken(0) };
+    const admit = (seen: ReserveDenied) =>
+      b.queue.admit({
+        ownerId: "a",
+        sandboxId: "never",
+        attempt: async () => {
+          throw new Error("nobody may pass those who wait");
+        },
+        look: async () => seen,
+        signal: forever,
+      });
+    const hopeless = {
+      admitted: false,
+      reason: "max_vcpus_per_owner",
+      hopeless: true,
+      inUse,
+      limits,
+    } as const;
+    await expect(admit(hopeless)).rejects.toMatchObject({ details: { reason: "max_vcpus_per_owner" } });
+    const named = { admitted: false, reason: "name_taken", sandboxId: "sb-1" as SandboxId } as const;
+    await expect(admit(named)).rejects.toThrow("has this name already");
+    expect([b.queue.depth, b.admitted]).toEqual([1, ["first"]]);
+    await b.free("x");
+    await waiting;
   });
 
   it("refuses at once when overflow is reject", async () => {
@@ -147,6 +188,7 @@ describe("SpawnQueue", () => {
       ownerId: "a",
       sandboxId: "large",
       attempt: async () => ({ ...denial, inUse, limits, hopeless: false }),
+      look: nothing,
       signal: caller.signal,
     });
     await settle();
@@ -163,7 +205,13 @@ describe("SpawnQueue", () => {
     const b = bench({ capacity: 1, timeoutMs: 5_000 });
     await b.admit("a", "a1");
     const waiting = b.admit("a", "a2");
-    const outcome = expect(waiting).rejects.toThrow(/waited 5s for capacity in vain/);
+    const outcome = Promise.all([
+      expect(waiting).rejects.toThrow(/waited 5s for capacity in vain/),
+      expect(waiting).rejects.toMatchObject({
+        retryAfterS: 5,
+        details: { reason: "max_sandboxes", queue: "timeout", waited_ms: 5_000 },
+      }),
+    ]);
     await settle();
     await b.clock.advance(5_000);
     await outcome;
@@ -179,7 +227,10 @@ describe("SpawnQueue", () => {
     const leaving = b.admit("a", "a2", caller.signal);
     const left = expect(leaving).rejects.toBeInstanceOf(CallerGone);
     await settle();
-    await expect(b.admit("b", "b1")).rejects.toThrow(/1 spawns wait already/);
+    expect([b.queue.hasPlace("b"), b.queue.hasPlace("")]).toEqual([false, false]);
+    const refused = b.admit("b", "b1");
+    await expect(refused).rejects.toThrow(/1 spawns wait already/);
+    await expect(refused).rejects.toMatchObject({ details: { reason: "max_sandboxes", queue: "full" } });
     caller.abort(new CallerGone());
     await left;
     const next = b.admit("b", "b2");

@@ -87,6 +87,11 @@ export class SpawnQueue {
     return this.#waiting;
   }
 
+  /** Whether one more spawn of this owner could wait now. @param ownerId empty: nobody's, who have no share. */
+  hasPlace(ownerId: string): boolean {
+    return this.#options.rules().timeoutMs > 0 && this.#fullFor(ownerId) === undefined;
+  }
+
   /**
    * Resolves once `attempt` has reserved; the caller then owns the reservation.
    * @throws ResourceLimit when there is no capacity, in time or at all; the signal's reason; Unavailable at shutdown.
@@ -95,6 +100,8 @@ export class SpawnQueue {
     ownerId: string;
     sandboxId: string;
     attempt: () => Promise<ReserveResult>;
+    /** What an attempt would be denied for now. Whoever arrives behind others may not try yet, and is refused at once all the same. */
+    look: () => Promise<ReserveDenied | undefined>;
     signal: AbortSignal;
   }): Promise<void> {
     request.signal.throwIfAborted();
@@ -110,9 +117,12 @@ export class SpawnQueue {
       const result = await request.attempt();
       if (result.admitted) return;
       if (!this.#waits(result)) throw this.#options.denied(request.ownerId, result);
-      request.signal.throwIfAborted();
-      if (this.#closed) throw shuttingDown();
+    } else {
+      const seen = await request.look();
+      if (seen !== undefined && !this.#waits(seen)) throw this.#options.denied(request.ownerId, seen);
     }
+    request.signal.throwIfAborted();
+    if (this.#closed) throw shuttingDown();
     await this.#enqueue(request);
   }
 
@@ -259,30 +269,38 @@ export class SpawnQueue {
     for (const entry of [...(this.#lines.get(ownerId) ?? [])]) {
       if (entry.phase !== "arriving") continue;
       const { clock } = this.#options;
-      const { maxWaiting, timeoutMs } = this.#options.rules();
+      const { timeoutMs } = this.#options.rules();
       if (timeoutMs <= 0) {
         this.#leave(entry, this.#options.denied(ownerId, denial));
         continue;
       }
-      const own = this.#waitingOf.get(ownerId) ?? 0;
-      const most = ownerId === "" ? maxWaiting : Math.ceil(maxWaiting / 2);
-      if (this.#waiting >= maxWaiting || own >= most) {
-        const who = own >= most && ownerId !== "" ? `${most} spawns of this owner` : `${maxWaiting} spawns`;
-        const message = `${this.#options.denied(ownerId, denial).message}, and ${who} wait already`;
-        this.#leave(entry, new ResourceLimit(message, { retryAfterS: capacityRetryS }));
+      const who = this.#fullFor(ownerId);
+      if (who !== undefined) {
+        const { message } = this.#options.denied(ownerId, denial);
+        const details = { reason: denial.reason, queue: "full" };
+        const words = `${message}, and ${who} wait already`;
+        this.#leave(entry, new ResourceLimit(words, { details, retryAfterS: capacityRetryS }));
         continue;
       }
       entry.phase = "waiting";
       entry.waitingSinceMs = clock.monotonicMs();
       this.#waiting++;
-      this.#waitingOf.set(ownerId, own + 1);
+      this.#waitingOf.set(ownerId, (this.#waitingOf.get(ownerId) ?? 0) + 1);
       this.stats.queuedTotal++;
       entry.timer = clock.setTimer(timeoutMs, () => this.#timeOut(entry, denial, timeoutMs));
       this.#emit("spawn.queued", entry, { reason: denial.reason, depth: this.#waiting });
     }
   }
 
-  #timeOut(entry: Entry, denial: ReserveDenied, timeoutMs: number): void {
+  /** @returns who has all the places that this owner's spawns may have; undefined: there is one. */
+  #fullFor(ownerId: string): string | undefined {
+    const { maxWaiting } = this.#options.rules();
+    const most = Math.ceil(maxWaiting / 2);
+    if (ownerId !== "" && (this.#waitingOf.get(ownerId) ?? 0) >= most) return `${most} spawns of this owner`;
+    return this.#waiting >= maxWaiting ? `${maxWaiting} spawns` : undefined;
+  }
+
+  #timeOut(entry: Entry, denial: CapacityDenied, timeoutMs: number): void {
     if (entry.phase === "left") return;
     if (entry.attempting) {
       entry.leaving ??= () => this.#timeOut(entry, denial, timeoutMs);
@@ -294,6 +312,7 @@ export class SpawnQueue {
     this.#leave(
       entry,
       new ResourceLimit(`the spawn waited ${formatDuration(timeoutMs)} for capacity in vain: ${words}`, {
+        details: { reason: denial.reason, queue: "timeout", waited_ms: timeoutMs },
         retryAfterS: capacityRetryS,
       }),
     );

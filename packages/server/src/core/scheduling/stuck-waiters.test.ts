@@ -1,18 +1,22 @@
 import fc from "fast-check";
 import { expect, it } from "vitest";
-import { type Capacity, capacityDenial } from "../../ports/index.ts";
+import { type Capacity, capacityDenial, type SandboxId } from "../../ports/index.ts";
 import { FakeClock, settle } from "../testing/fake-clock.ts";
 import { RecordingSink } from "../testing/harness.ts";
 import { denied } from "./admission.ts";
-import { type ReserveResult, SpawnQueue } from "./spawn-queue.ts";
+import { type ReserveDenied, type ReserveResult, SpawnQueue } from "./spawn-queue.ts";
 
 interface Held {
   ownerId: string;
+  /** Empty: none. */
+  name: string;
   memoryMb: number;
   vcpus: number;
 }
 interface Waiter extends Held {
   open: boolean;
+  /** No waiting could have helped it at any time since it came. */
+  doomed: boolean;
   /** In which turn of the event loop it came. */
   readonly turn: number;
   readonly leaving: AbortController;
@@ -55,20 +59,27 @@ class World {
     this.#turns = turns;
   }
 
-  spawn(ownerId: string, memoryMb: number, vcpus: number): void {
+  spawn(ownerId: string, name: string, memoryMb: number, vcpus: number): void {
     const waiter: Waiter = {
       ownerId,
+      name,
       memoryMb,
       vcpus,
       open: true,
+      doomed: true,
       turn: this.turn,
       leaving: new AbortController(),
     };
     this.waiters.push(waiter);
+    this.review();
     const request = {
       ownerId,
       sandboxId: String(this.waiters.length),
       attempt: () => this.#attempt(waiter),
+      look: async () => {
+        await this.#pass();
+        return this.#denial(waiter);
+      },
       signal: waiter.leaving.signal,
     };
     void this.queue
@@ -86,6 +97,7 @@ class World {
     const index = waiter === undefined ? -1 : this.held.indexOf(waiter);
     if (waiter === undefined || index < 0) return;
     this.held.splice(index, 1);
+    this.review();
     this.queue.capacityFreed(waiter.ownerId);
   }
 
@@ -98,14 +110,33 @@ class World {
     });
   }
 
-  #denial(wanted: Held) {
+  /** Those that nobody could help when they came, nor since, and that wait all the same. */
+  doomed(): Waiter[] {
+    this.review();
+    return this.waiters.filter(({ open, doomed }) => open && doomed);
+  }
+
+  /** After whatever may help somebody. */
+  review(): void {
+    for (const waiter of this.waiters) {
+      const denial = waiter.doomed ? this.#denial(waiter) : undefined;
+      waiter.doomed = denial?.reason === "name_taken" || denial?.hopeless === true;
+    }
+  }
+
+  #denial(wanted: Held): ReserveDenied | undefined {
+    const namesake = this.held.find(
+      ({ ownerId, name }) => name !== "" && name === wanted.name && ownerId === wanted.ownerId,
+    );
+    if (namesake !== undefined)
+      return { admitted: false, reason: "name_taken", sandboxId: "sb-held" as SandboxId };
     const inUse = {
       all: sum(this.held),
       owner: sum(this.held.filter(({ ownerId }) => ownerId === wanted.ownerId)),
     };
     const limits = { all: this.all, owner: this.ofOwner.get(wanted.ownerId) ?? capacity(0, 0, 0) };
     const denial = capacityDenial(inUse, limits, wanted);
-    return denial && { ...denial, inUse, limits };
+    return denial && { admitted: false, ...denial, inUse, limits };
   }
 
   async #attempt(waiter: Waiter): Promise<ReserveResult> {
@@ -113,7 +144,7 @@ class World {
     const denial = this.#denial(waiter);
     if (denial === undefined) this.held.push(waiter);
     await this.#pass();
-    return denial === undefined ? { admitted: true } : { admitted: false, ...denial };
+    return denial ?? { admitted: true };
   }
 
   async #pass(): Promise<void> {
@@ -126,11 +157,14 @@ const count = (most: number) => fc.nat(most);
 const step: fc.Arbitrary<(world: World) => unknown> = fc.oneof(
   {
     weight: 4,
-    arbitrary: fc.tuple(owner, fc.integer({ min: 1, max: 4 }), fc.integer({ min: 1, max: 4 })).map(
-      ([ownerId, memoryMb, vcpus]) =>
-        (world: World) =>
-          world.spawn(ownerId, memoryMb, vcpus),
-    ),
+    arbitrary: fc
+      .tuple(
+        owner,
+        fc.constantFrom("", "", "x"),
+        fc.integer({ min: 1, max: 4 }),
+        fc.integer({ min: 1, max: 4 }),
+      )
+      .map((wanted) => (world: World) => world.spawn(...wanted)),
   },
   { weight: 2, arbitrary: count(3).map((at) => (world: World) => world.free(world.held[at])) },
   {
@@ -144,6 +178,7 @@ const step: fc.Arbitrary<(world: World) => unknown> = fc.oneof(
     weight: 1,
     arbitrary: fc.tuple(owner, count(3), count(6), count(6)).map(([ownerId, ...limits]) => (world: World) => {
       world.ofOwner.set(ownerId, capacity(...limits));
+      world.review();
       world.queue.capacityFreed();
     }),
   },
@@ -153,6 +188,7 @@ const step: fc.Arbitrary<(world: World) => unknown> = fc.oneof(
       .tuple(fc.integer({ min: 1, max: 5 }), fc.integer({ min: 4, max: 10 }), fc.integer({ min: 4, max: 10 }))
       .map((limits) => (world: World) => {
         world.all = capacity(...limits);
+        world.review();
         world.queue.capacityFreed();
       }),
   },
@@ -173,6 +209,7 @@ it("nobody waits who could be served, whatever comes and goes", async () => {
         world.turn++;
         await settle();
         expect(world.stuck()).toEqual([]);
+        expect(world.doomed()).toEqual([]);
       }
       world.queue.close();
       await settle();
