@@ -1,6 +1,6 @@
 import { createHash } from "node:crypto";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
-import { TestClient } from "./support/http.ts";
+import { readEvents, TestClient } from "./support/http.ts";
 import { mockProvider } from "./support/providers.ts";
 import { startTestServer, type TestServer } from "./support/test-server.ts";
 
@@ -274,6 +274,42 @@ describe("every key on every operation", () => {
       expect(status, text).toBe(403);
       expect(text).toMatch(/key \\"ann\\" is bound to owner \\"ann\\" and cannot act for \\"bob\\"/);
     }
+  });
+
+  test("the key of an owner takes a spawn of its own out of the queue, and no other's", async () => {
+    const hash = (text: string) => createHash("sha256").update(text).digest("hex");
+    const listed = ["ann", "bob"].map((owner) => ({
+      name: owner,
+      hash: hash(`key-of-${owner}`),
+      scopes: ["read", "write"],
+      owner,
+    }));
+    await using queueing = await startTestServer({
+      provider: mockProvider,
+      env: {
+        ALCOVE_AUTH_KEYS: JSON.stringify(listed),
+        ALCOVE_DEFAULTS_MAX_SANDBOXES: "1",
+        ALCOVE_DEFAULTS_SPAWN_OVERFLOW: "queue",
+      },
+    });
+    const [ann, bob] = ["ann", "bob"].map(
+      (owner) => new TestClient(queueing.url, { "x-api-key": `key-of-${owner}` }),
+    ) as [TestClient, TestClient];
+    await bob.spawn();
+    const waiting = ann.call("POST", "/api/v1/sandboxes", {});
+    const [queued] = await readEvents(`${queueing.url}/api/v1/events?type=spawn.queued`, {
+      headers: { "x-api-key": "key-of-ann", "last-event-id": "0" },
+      enough: (events) => events.length > 0,
+    });
+    const path = `/api/v1/sandboxes/${queued?.sandbox_id}`;
+    const refused = await bob.call("DELETE", path);
+    expect([refused.status, refused.json.message]).toEqual([
+      404,
+      `sandbox "${queued?.sandbox_id}" does not exist or was destroyed`,
+    ]);
+    expect((await ann.call("DELETE", path)).status).toBe(200);
+    expect((await waiting).status).toBe(409);
+    expect(queueing.sandboxes.figures.queueDepth).toBe(0);
   });
 
   test("the key of an owner sees, counts and prunes its own alone", async () => {

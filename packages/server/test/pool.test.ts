@@ -110,6 +110,25 @@ describe("pool mode", () => {
     expect(told.find(({ type }) => type === "spawn.queued")?.data).toMatchObject({ reason: "pool_full" });
   });
 
+  test("a user takes a spawn that waits out of the queue, another user does not", async () => {
+    await using server = await start({
+      ALCOVE_POOL_MAX_VMS: "1",
+      ALCOVE_POOL_MAX_USERS_PER_VM: "1",
+      ALCOVE_POOL_OVERFLOW: "queue",
+    });
+    await spawn(user(server.url, "ann"));
+    const waiting = spawn(user(server.url, "bob"));
+    const [queued] = await readEvents(`${server.url}/api/v1/events?type=spawn.queued`, {
+      headers: { "last-event-id": "0" },
+      enough: (events) => events.length > 0,
+    });
+    const path = `/api/v1/sandboxes/${queued?.sandbox_id}`;
+    expect((await user(server.url, "ann").call("DELETE", path)).status).toBe(404);
+    expect((await user(server.url, "bob").call("DELETE", path)).status).toBe(200);
+    expect((await waiting).status).toBe(409);
+    expect(server.sandboxes.figures.queueDepth).toBe(0);
+  });
+
   test("paths are those of the workspace, which is its user's alone", async () => {
     await using server = await start();
     const ann = user(server.url, "ann");

@@ -60,7 +60,7 @@ export interface SandboxListener {
 export class LiveSandboxes {
   readonly #byId = new Map<string, Entry>();
   readonly #byRuntime = new Map<RuntimeId, Entry>();
-  readonly #reserving = new Map<string, Work & { kind: "reserving" }>();
+  readonly #reserving = new Map<string, { work: Work & { kind: "reserving" }; ownerId: string }>();
   readonly #listeners = new Set<SandboxListener>();
   readonly #logger: Logger;
 
@@ -130,14 +130,19 @@ export class LiveSandboxes {
   }
 
   /** A spawn begins to wait for its place. @returns how it stops. */
-  waiting(id: SandboxId, work: Work & { kind: "reserving" }): Disposable {
-    this.#reserving.set(id, work);
+  waiting(id: SandboxId, ownerId: string, work: Work & { kind: "reserving" }): Disposable {
+    this.#reserving.set(id, { work, ownerId });
     return { [Symbol.dispose]: () => this.#reserving.delete(id) };
   }
 
   /** What is being done with a sandbox, or with a spawn that has no place yet. */
   workOn(id: string): Work | undefined {
-    return this.#byId.get(id)?.work ?? this.#reserving.get(id);
+    return this.#byId.get(id)?.work ?? this.#reserving.get(id)?.work;
+  }
+
+  /** Whose it is, or the spawn that has no place yet; empty: nobody's. */
+  ownerOf(id: string): string | undefined {
+    return this.#byId.get(id)?.row.ownerId ?? this.#reserving.get(id)?.ownerId;
   }
 
   /**

@@ -92,7 +92,7 @@ export class SpawnFlow {
     const { live, queue, store, clock, ids, limits, pool, fence } = this.#context;
     const startedMs = clock.monotonicMs();
     let entry: LiveSandbox | undefined;
-    using _waiting = live.waiting(options.id, reserving);
+    using _waiting = live.waiting(options.id, plan.ownerId, reserving);
     await queue.admit({
       ownerId: plan.ownerId,
       sandboxId: options.id,
