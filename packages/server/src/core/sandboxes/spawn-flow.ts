@@ -99,7 +99,10 @@ export class SpawnFlow {
       signal: options.signal,
       look: async () => {
         refuseSecondOwner(plan.provider, plan, live);
-        return foreseenDenial({ store, limits: limits.current(plan.ownerId) }, plan);
+        const wanted = { ownerId: plan.ownerId, provider: plan.provider.name, rules: pool.rules };
+        const slot = () => store.sandboxes.poolDenial(wanted);
+        const applied = limits.current(plan.ownerId);
+        return foreseenDenial({ store, limits: applied, ...(pool.enabled && { slot }) }, plan);
       },
       attempt: async () => {
         const row = newRow(plan, {

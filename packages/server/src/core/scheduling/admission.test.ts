@@ -12,6 +12,7 @@ test("a slot on another provider is a conflict that says where, in the preflight
     store: { sandboxes: { inUse: async () => ({ all: none, owner: none }) } } as never,
     limits: { all: none, owner: none, maxTtlMs: 0 } as never,
     overflow: "queue",
+    queueHasPlace: true,
     wanted: { ownerId: "ann", memoryMb: 64, vcpus: 1 },
     ttlMs: undefined,
     pool: { overflow: "queue", denial: async () => elsewhere },

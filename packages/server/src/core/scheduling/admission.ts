@@ -62,9 +62,18 @@ export async function decideAdmission(options: {
   };
 }
 
-/** What a reservation would be denied for now, but for the pool; reserves nothing. */
+/** What a reservation would be denied for now; reserves nothing. */
 export async function foreseenDenial(
-  { store, limits }: { store: Pick<Store, "sandboxes">; limits: OwnerLimits },
+  {
+    store,
+    limits,
+    slot,
+  }: {
+    store: Pick<Store, "sandboxes">;
+    limits: OwnerLimits;
+    /** Absent: no pool. */
+    slot?: () => Promise<SlotDenial | undefined>;
+  },
   wanted: { ownerId: string; name: string | null; memoryMb: number; vcpus: number },
 ): Promise<ReserveDenied | undefined> {
   const [namesake, inUse] = await Promise.all([
@@ -73,7 +82,10 @@ export async function foreseenDenial(
   ]);
   if (namesake !== undefined) return { admitted: false, reason: "name_taken", sandboxId: namesake.id };
   const denial = capacityDenial(inUse, limits, wanted);
-  return denial && { admitted: false, ...denial, inUse, limits };
+  if (denial !== undefined) return { admitted: false, ...denial, inUse, limits };
+  const slotDenial = await slot?.();
+  if (slotDenial?.reason === "slot_elsewhere") return { admitted: false, ...slotDenial };
+  return slotDenial && { admitted: false, ...slotDenial, hopeless: false, inUse, limits };
 }
 
 const units: Record<Exclude<CapacityReason, "pool_full">, { of: keyof Capacity; words: string }> = {

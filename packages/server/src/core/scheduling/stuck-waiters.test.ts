@@ -120,7 +120,7 @@ class World {
   review(): void {
     for (const waiter of this.waiters) {
       const denial = waiter.doomed ? this.#denial(waiter) : undefined;
-      waiter.doomed = denial?.reason === "name_taken" || denial?.hopeless === true;
+      waiter.doomed = denial !== undefined && (!("hopeless" in denial) || denial.hopeless);
     }
   }
 
