@@ -100,7 +100,11 @@ export const ConfigSchema = section(
           "How many destroyed sandboxes are remembered, whatever their age. Beyond it the oldest go, and the idempotency keys that made them.",
           1,
         ),
-        events_retention: count(100_000, "How many events are kept for replay.", 100),
+        events_retention: count(
+          100_000,
+          "How many events are kept for replay; beyond that the oldest of the owner who has most go.",
+          100,
+        ),
         max_audit: count(
           100_000,
           "How many records of the audit history are kept, whatever their age; of callers without a known key a tenth of it.",

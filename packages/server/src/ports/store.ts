@@ -272,6 +272,6 @@ export interface EventStore {
     ownerId?: string;
     limit: number;
   }): Promise<EventPage>;
-  /** Keeps the newest `keep` events. */
+  /** Keeps `keep` events; owners who have most give way, and of each the newest stay. */
   trim(keep: number): Promise<void>;
 }

@@ -130,7 +130,7 @@ describe("EventLog", () => {
     });
     const replay = (caller: string) =>
       collect(
-        log.subscribe({ afterId: 0, ownerId: "alice", sandboxId: caller, caller, signal: reader.signal }),
+        log.subscribe({ afterId: 0, ownerId: "bob", sandboxId: caller, caller, signal: reader.signal }),
       );
     for (let i = 0; i < 8; i++) replay("alice");
     await settle();

@@ -659,6 +659,29 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
         expect(await store.events.lastId()).toBe(5);
       });
 
+      it("are trimmed of whoever has most: nobody pushes out what others have less of", async () => {
+        const of = (ownerId: string, count: number, from: number) =>
+          store.events.append(Array.from({ length: count }, (_, at) => ({ ...event(from + at), ownerId })));
+        await of("bob", 20, 0);
+        await of("alice", 2_000, 20);
+        await of("carol", 60, 2_020);
+        await store.events.trim(100);
+        const kept = async (ownerId: string) =>
+          (await store.events.list({ afterId: 0, limit: 500, ownerId })).events.map(({ id }) => Number(id));
+        const numbers = (from: number, to: number) =>
+          Array.from({ length: to - from + 1 }, (_, at) => from + at);
+        expect(await kept("bob")).toEqual(numbers(1, 20));
+        const [alice, carol] = [await kept("alice"), await kept("carol")];
+        expect(alice).toEqual(numbers(2_021 - alice.length, 2_020));
+        expect(carol).toEqual(numbers(2_081 - carol.length, 2_080));
+        expect(alice.length + carol.length).toBe(80);
+        expect(Math.abs(alice.length - carol.length)).toBeLessThanOrEqual(10);
+        await store.events.trim(0);
+        await of("alice", 2, 0);
+        await store.events.trim(1);
+        expect(await kept("alice")).toEqual([2_082]);
+      });
+
       it("are written all or none, and no id is given twice, though every event was trimmed", async () => {
         await store.events.append([event(1)]);
         const unwritable = event(2, { sandboxId: undefined as unknown as string });

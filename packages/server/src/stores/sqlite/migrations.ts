@@ -339,6 +339,18 @@ export const migrations: readonly string[] = [
     PRIMARY KEY (sandbox_id, type)
   ) STRICT, WITHOUT ROWID;
   `,
+  // How many events each owner has in the history, so that whoever has most gives way.
+  `
+  UPDATE events SET owner_id = '' WHERE owner_id IS NULL;
+  CREATE INDEX events_owned ON events (owner_id, id);
+  CREATE TABLE event_owners (
+    owner_id TEXT PRIMARY KEY,
+    events INTEGER NOT NULL
+  ) STRICT, WITHOUT ROWID;
+  CREATE INDEX event_owners_most ON event_owners (events);
+  INSERT INTO event_owners (owner_id, events) SELECT owner_id, count(*) FROM events GROUP BY owner_id;
+  INSERT INTO counters (name, value) VALUES ('events_kept', (SELECT count(*) FROM events));
+  `,
 ];
 
 /** Brings the database to the newest shape, each step in a transaction of its own. */

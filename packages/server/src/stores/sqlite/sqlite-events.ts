@@ -1,4 +1,5 @@
 import type { DatabaseSync, StatementSync } from "node:sqlite";
+import { setImmediate } from "node:timers/promises";
 import type { Event, EventType } from "@alcove/wire";
 import type { EventPage, EventStore, NewEvent } from "../../ports/store.ts";
 import type { GroupCommit } from "./group-commit.ts";
@@ -14,6 +15,9 @@ interface EventRecord {
 
 /** Events that one page of a list looks at: less than a millisecond. */
 const lookedAt = 500;
+/** Events that are forgotten in one turn of the event loop, and owners that they are taken from. */
+const mostTrimmedAtOnce = 500;
+const mostTakes = 100;
 
 /** The table `events`. */
 export class SqliteEvents implements EventStore {
@@ -23,13 +27,17 @@ export class SqliteEvents implements EventStore {
   readonly #oldestId: StatementSync;
   readonly #takeIds: StatementSync;
   readonly #insert: StatementSync;
-  readonly #list: StatementSync;
-  readonly #lastLookedAt: StatementSync;
+  readonly #all: Lists;
+  readonly #owned: Lists;
   readonly #keep: StatementSync;
   readonly #told: StatementSync;
   readonly #untold: StatementSync;
+  readonly #keptBy: StatementSync;
+  readonly #kept: StatementSync;
+  readonly #changeKept: StatementSync;
+  readonly #most: StatementSync;
   readonly #trim: StatementSync;
-  readonly #highWater: StatementSync;
+  readonly #forgetOwner: StatementSync;
 
   constructor(db: DatabaseSync, commit: Pick<GroupCommit, "refuseNew">) {
     this.#db = db;
@@ -43,15 +51,8 @@ export class SqliteEvents implements EventStore {
     this.#insert = db.prepare(
       "INSERT INTO events (id, type, sandbox_id, owner_id, timestamp, data) VALUES (?, ?, ?, ?, ?, ?)",
     );
-    this.#list = db.prepare(`
-      SELECT * FROM events WHERE id > :after_id AND id <= :upto_id
-        AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
-        AND (:sandbox_id IS NULL OR sandbox_id = :sandbox_id)
-        AND (:owner_id IS NULL OR owner_id = :owner_id)
-      ORDER BY id LIMIT :limit`);
-    this.#lastLookedAt = db.prepare(
-      `SELECT id FROM events WHERE id > ? ORDER BY id LIMIT 1 OFFSET ${lookedAt - 1}`,
-    );
+    this.#all = prepareLists(db, "");
+    this.#owned = prepareLists(db, "AND owner_id = :owner_id");
     this.#keep = db.prepare(
       "INSERT OR REPLACE INTO untold (sandbox_id, type, owner_id, timestamp, data) VALUES (?, ?, ?, ?, ?)",
     );
@@ -60,8 +61,16 @@ export class SqliteEvents implements EventStore {
     this.#untold = db.prepare(`
       SELECT 0 AS id, * FROM untold
       ORDER BY timestamp, type NOT IN ('sandbox.created', 'sandbox.running'), type`);
-    this.#trim = db.prepare("DELETE FROM events WHERE id <= ?");
-    this.#highWater = db.prepare("SELECT id FROM events ORDER BY id DESC LIMIT 1 OFFSET ?");
+    this.#keptBy = db.prepare(`
+      INSERT INTO event_owners (owner_id, events) VALUES (?, ?)
+      ON CONFLICT (owner_id) DO UPDATE SET events = events + excluded.events`);
+    this.#kept = db.prepare("SELECT value AS count FROM counters WHERE name = 'events_kept'");
+    this.#changeKept = db.prepare("UPDATE counters SET value = value + ? WHERE name = 'events_kept'");
+    this.#most = db.prepare("SELECT owner_id, events FROM event_owners ORDER BY events DESC LIMIT 2");
+    this.#trim = db.prepare(
+      "DELETE FROM events WHERE id IN (SELECT id FROM events WHERE owner_id = ? ORDER BY id LIMIT ?)",
+    );
+    this.#forgetOwner = db.prepare("DELETE FROM event_owners WHERE owner_id = ? AND events <= 0");
   }
 
   async lastId(): Promise<number> {
@@ -77,12 +86,16 @@ export class SqliteEvents implements EventStore {
     return inTransaction(this.#db, () => {
       const last = (this.#takeIds.get(events.length) as { id: number }).id;
       const first = last - events.length + 1;
+      const owners = new Map<string, number>();
       for (const [index, event] of events.entries()) {
         const data = event.data === undefined ? null : JSON.stringify(event.data);
-        const { type, sandboxId, ownerId = null, timestamp } = event;
+        const { type, sandboxId, ownerId = "", timestamp } = event;
+        owners.set(ownerId, (owners.get(ownerId) ?? 0) + 1);
         this.#insert.run(first + index, type, sandboxId, ownerId, timestamp.getTime(), data);
         if (type.startsWith("sandbox.")) this.#told.run(sandboxId, type);
       }
+      for (const [ownerId, count] of owners) this.#keptBy.run(ownerId, count);
+      this.#changeKept.run(events.length);
       return first;
     });
   }
@@ -105,13 +118,15 @@ export class SqliteEvents implements EventStore {
   }
 
   async list(filter: Parameters<EventStore["list"]>[0]): Promise<EventPage> {
-    const last = this.#lastLookedAt.get(filter.afterId) as { id: number } | undefined;
-    const records = this.#list.all({
+    const lists = filter.ownerId === undefined ? this.#all : this.#owned;
+    const whose = filter.ownerId === undefined ? {} : { owner_id: filter.ownerId };
+    const last = lists.lastLookedAt.get({ ...whose, after_id: filter.afterId }) as { id: number } | undefined;
+    const records = lists.list.all({
+      ...whose,
       after_id: filter.afterId,
       upto_id: last?.id ?? Number.MAX_SAFE_INTEGER,
       types: filter.types === undefined ? null : JSON.stringify(filter.types),
       sandbox_id: filter.sandboxId ?? null,
-      owner_id: filter.ownerId ?? null,
       limit: filter.limit,
     }) as unknown as EventRecord[];
     const reached = records.length === filter.limit ? records.at(-1)?.id : last?.id;
@@ -119,9 +134,45 @@ export class SqliteEvents implements EventStore {
   }
 
   async trim(keep: number): Promise<void> {
-    const newestToGo = this.#highWater.get(keep) as { id: number } | undefined;
-    if (newestToGo !== undefined) this.#trim.run(newestToGo.id);
+    while (inTransaction(this.#db, () => this.#trimSlice(keep))) await setImmediate();
   }
+
+  /** Takes from whoever has most, down to the next, or a tenth where many have as much. @returns whether there is more. */
+  #trimSlice(keep: number): boolean {
+    const { count } = this.#kept.get() as { count: number };
+    let left = Math.min(count - keep, mostTrimmedAtOnce);
+    for (let takes = 0; left > 0 && takes < mostTakes; takes++) {
+      const [most, next] = this.#most.all() as { owner_id: string; events: number }[];
+      if (most === undefined) return false;
+      const fair = Math.max(most.events - (next?.events ?? 0), Math.ceil(most.events / 10));
+      const taken = Math.min(left, fair);
+      this.#trim.run(most.owner_id, taken);
+      this.#keptBy.run(most.owner_id, -taken);
+      this.#forgetOwner.run(most.owner_id);
+      this.#changeKept.run(-taken);
+      left -= taken;
+    }
+    return (this.#kept.get() as { count: number }).count > keep;
+  }
+}
+
+interface Lists {
+  list: StatementSync;
+  /** The last event that one page looks at. */
+  lastLookedAt: StatementSync;
+}
+
+/** @param whose a condition, by which one owner's events are found without looking at the others'. */
+function prepareLists(db: DatabaseSync, whose: "" | "AND owner_id = :owner_id"): Lists {
+  return {
+    list: db.prepare(`
+      SELECT * FROM events WHERE id > :after_id AND id <= :upto_id ${whose}
+        AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
+        AND (:sandbox_id IS NULL OR sandbox_id = :sandbox_id)
+      ORDER BY id LIMIT :limit`),
+    lastLookedAt: db.prepare(`
+      SELECT id FROM events WHERE id > :after_id ${whose} ORDER BY id LIMIT 1 OFFSET ${lookedAt - 1}`),
+  };
 }
 
 function fromRecord(record: EventRecord): Event {
