@@ -84,6 +84,15 @@ fn ptrace_first() -> libc::c_long {
     unsafe { libc::ptrace(libc::PTRACE_SEIZE, 1, 0, 0) as libc::c_long }
 }
 
+/// Attaches to a process. Gives 0, or the error's number.
+fn trace(pid: usize) -> usize {
+    // SAFETY: plain numbers.
+    if unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid as libc::pid_t, 0, 0) } >= 0 {
+        return 0;
+    }
+    std::io::Error::last_os_error().raw_os_error().map_or(usize::MAX, |errno| errno as usize)
+}
+
 fn inject_terminal() -> libc::c_long {
     let byte = b'x';
     // SAFETY: the byte is alive.
@@ -527,6 +536,7 @@ fn take(what: &str, number: usize) -> usize {
         "errors" => queue_errors(number),
         "packet-options" => keep_packet_options(number),
         "filters" => filter_sockets(number),
+        "trace" => trace(number),
         "files" => count(number, || open("/dev/null", libc::O_RDONLY)),
         other => panic!("{other} is unknown"),
     }

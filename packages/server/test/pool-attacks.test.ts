@@ -1,6 +1,9 @@
-import { readdir, readFile } from "node:fs/promises";
-import { join } from "node:path";
+import { existsSync } from "node:fs";
+import { glob, readdir, readFile } from "node:fs/promises";
+import { availableParallelism, constants } from "node:os";
+import { basename, join } from "node:path";
 import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from "vitest";
+import { attackProbe } from "./support/attack-probe.ts";
 import { eventually, readEvents, said, TestClient } from "./support/http.ts";
 import { type NativeHome, nativeHome, testImage } from "./support/native.ts";
 import { nativeMissing } from "./support/native-factory.ts";
@@ -11,6 +14,7 @@ vi.setConfig({ testTimeout: 60_000 });
 
 const skip = await nativeMissing();
 const shareMb = 64;
+const processors = availableParallelism();
 
 describe.skipIf(skip !== undefined)(
   `users of one VM on native${skip === undefined ? "" : ` (skipped: ${skip})`}`,
@@ -41,6 +45,7 @@ describe.skipIf(skip !== undefined)(
           ALCOVE_POOL_MAX_VMS: "1",
           ALCOVE_POOL_MAX_USERS_PER_VM: String(users),
           ALCOVE_POOL_MEMORY_MB: String(users * shareMb),
+          ALCOVE_POOL_VCPUS: String(processors),
           ALCOVE_POOL_IMAGE: testImage,
         },
       });
@@ -116,6 +121,68 @@ describe.skipIf(skip !== undefined)(
       const read = await bob.client.call("GET", `${bob.path}/files?path=/../../secret`);
       expect(read.status).toBe(404);
       for (const one of [ann, bob]) await one.destroy();
+    });
+
+    test("processes of another cannot be traced, whatever their number; one's own can", async () => {
+      const [ann, bob] = [await sandboxOf("ann"), await sandboxOf("bob")];
+      const probe = await attackProbe();
+      const put = await fetch(`${server.url}${bob.path}/files?path=/probe`, {
+        method: "PUT",
+        headers: { "x-user-id": "bob", "content-type": "application/octet-stream" },
+        body: new Uint8Array(probe),
+      });
+      expect(put.ok, await put.text()).toBe(true);
+      await bob.run("chmod 755 probe");
+      const trace = async (pid: string) => Number((await bob.run(`./probe trace ${pid} 0`)).stdout);
+      const own = await bob.background("exec sleep 4711");
+      expect(own.status).toBe(201);
+      const numberOf = "ps | sed -n 's/^ *\\([0-9]*\\) .*[s]leep 4711.*/\\1/p'";
+      const pidOf = (of: typeof ann) =>
+        eventually(async () => (await of.run(numberOf)).stdout.trim() || undefined);
+      expect(await trace(await pidOf(bob))).toBe(0);
+      await ann.background("exec sleep 4711");
+      const row = await server.store.sandboxes.get(ann.id as never);
+      // By the machine's number, by the number inside, and the agents by both.
+      const outside = await hostPids(home, row?.runtimeId ?? "");
+      expect(outside).not.toEqual([]);
+      const { EPERM, ESRCH } = constants.errno;
+      for (const pid of [...outside, await agentOf(home, row?.runtimeId ?? "")])
+        expect([EPERM, ESRCH], `process ${pid}`).toContain(await trace(String(pid)));
+      expect(await trace("1")).toBe(EPERM);
+      // What bob sees are bob's own: none of them is ann's.
+      expect((await bob.run("cat /proc/[0-9]*/status | grep ^Uid: | sort -u")).stdout).not.toBe("");
+      expect(
+        (
+          await ann.run(
+            "ps | grep -c '[s]leep 4711'; grep TracerPid /proc/[0-9]*/status | grep -vc '[^0-9]0$'",
+          )
+        ).stdout,
+      ).toBe("1\n0\n");
+      for (const one of [ann, bob]) await one.destroy();
+    });
+
+    test("one that keeps all processors busy, in several sandboxes, leaves another its share of them", async () => {
+      const [ann, bob, more] = [await sandboxOf("ann"), await sandboxOf("bob"), await sandboxOf("bob")];
+      const groups = await userGroups(home);
+      expect(groups.map(({ uid }) => uid)).toEqual(["user-10001", "user-10002"]);
+      // A weight for each user, not for each sandbox: nothing that one does makes it more.
+      expect(new Set(groups.map(({ weight }) => weight)).size).toBe(1);
+      const busy = (of: typeof ann, loops: number) =>
+        of.background(`for each in $(seq ${loops}); do (while true; do :; done) & done; sleep 60`, {
+          timeout: "60s",
+        });
+      for (const one of [bob, more]) await busy(one, Math.min(5 * processors, 50));
+      await busy(ann, Math.min(processors, 50));
+      const used = async () => (await userGroups(home)).map(({ cpuMs }) => cpuMs);
+      const before = await used();
+      const since = async () => (await used()).map((each, index) => each - (before[index] ?? 0));
+      const enough = async () =>
+        (await since()).reduce((sum, each) => sum + each, 0) > 2_500 ? true : undefined;
+      await eventually(enough, 40_000);
+      const [hers = 0, his = 0] = await since();
+      // By processes it would be one in eleven, on a machine of up to ten processors.
+      expect(hers / (hers + his), `${hers} of ${hers + his} ms`).toBeGreaterThan(0.22);
+      for (const one of [ann, bob, more]) await one.destroy();
     });
 
     test("one that takes all it can get, in several sandboxes, leaves another its part", async () => {
@@ -199,6 +266,36 @@ async function slotGroups(home: NativeHome): Promise<string[]> {
     const names = await readdir(join("/sys/fs/cgroup", at, name)).catch(() => []);
     found.push(...names.filter((each) => each.startsWith("vm-")));
   }
+  return found;
+}
+
+/** Where a controller's groups of users are. With v2 all of them are below the service's own group, wherever that is. */
+function userDirs(home: NativeHome, controller: string): AsyncIterable<string> {
+  const top = "/sys/fs/cgroup";
+  const tree = existsSync(join(top, "cgroup.controllers")) ? "**" : controller;
+  return glob(`${top}/${tree}/alcove-test${home.dataDir.slice(-6)}/vm-*/user-*`);
+}
+
+/** Users of the pool: what weight they have and how much of the processors they have used. */
+async function userGroups(home: NativeHome): Promise<{ uid: string; weight: string; cpuMs: number }[]> {
+  const groups = [];
+  for await (const dir of userDirs(home, "cpu")) {
+    const text = (path: string) => readFile(join(dir, path), "utf8");
+    const v2 = existsSync(join(dir, "cpu.weight"));
+    const used = v2
+      ? Number(/^usage_usec (\d+)/m.exec(await text("cpu.stat"))?.[1]) / 1_000
+      : Number(await readFile(join(dir.replace("/cpu/", "/cpuacct/"), "cpuacct.usage"), "utf8")) / 1_000_000;
+    groups.push({ uid: basename(dir), weight: await text(v2 ? "cpu.weight" : "cpu.shares"), cpuMs: used });
+  }
+  return groups.sort((one, other) => one.uid.localeCompare(other.uid));
+}
+
+/** Processes of a runtime, by the machine's numbers. */
+async function hostPids(home: NativeHome, runtimeId: string): Promise<string[]> {
+  const found: string[] = [];
+  for await (const dir of userDirs(home, "pids"))
+    for await (const file of glob(join(dir, runtimeId, "**", "cgroup.procs")))
+      found.push(...(await readFile(file, "utf8")).split("\n").filter((line) => line !== ""));
   return found;
 }
 
