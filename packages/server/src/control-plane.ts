@@ -129,6 +129,16 @@ export async function openControlPlane(options: {
   if (config.server.destroyOnExit) {
     opened.defer(() => sandboxes.destroyAll({ signal: AbortSignal.timeout(destroyAllDeadlineMs) }));
   }
+  const ofBodies = {
+    waitMs: roomWaitMs,
+    clock: systemClock,
+    refusals: {
+      tooLarge: (bytes: number) => `the body would take more than ${bytes} bytes; upload contents raw`,
+      full: "bodies that others send, and input of commands that have not read it, fill the memory there is for them; try again, or upload contents raw",
+      shareFull:
+        "bodies that you send, and input that your commands have not read, fill your share of the memory there is for them; try again, end commands that do not read their input, or upload contents raw",
+    },
+  };
   const app = await buildApp({
     ...common,
     sandboxes,
@@ -144,17 +154,8 @@ export async function openControlPlane(options: {
       waitMs: roomWaitMs,
       clock: systemClock,
     }),
-    bodies: new AnswerBudget({
-      totalBytes: bodiesBytes,
-      waitMs: roomWaitMs,
-      clock: systemClock,
-      refusals: {
-        tooLarge: (bytes) => `the body would take more than ${bytes} bytes; upload contents raw`,
-        full: "bodies that others send, and input of commands that have not read it, fill the memory there is for them; try again, or upload contents raw",
-        shareFull:
-          "bodies that you send, and input that your commands have not read, fill your share of the memory there is for them; try again, end commands that do not read their input, or upload contents raw",
-      },
-    }),
+    bodies: new AnswerBudget({ ...ofBodies, totalBytes: bodiesBytes }),
+    inputs: new AnswerBudget({ ...ofBodies, totalBytes: (bodiesBytes / 4) * 3 }),
     events,
     keys,
     tickets: new Tickets({ clock: systemClock }),

@@ -129,7 +129,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
     else answerError(error, request, reply);
   });
   app.setNotFoundHandler(answerUnrouted);
-  new JsonBodies({ budget: options.bodies }).attach(app);
+  new JsonBodies({ budget: options.bodies, inputs: options.inputs }).attach(app);
   decorateCallerSignal(app, calls);
   app.addHook("preClose", async () => {
     const endMs = performance.now() + config.server.shutdownGraceMs;

@@ -9,6 +9,7 @@ import { shareOf } from "./share.ts";
  */
 export class BodyMemory {
   readonly #budget: AnswerBudget;
+  readonly #inputs: AnswerBudget;
   readonly #share: Share;
   readonly #answer: Answer;
   #release: (() => void) | undefined;
@@ -16,9 +17,10 @@ export class BodyMemory {
   /** Gives back what is kept. */
   #kept: ((rest: number) => void) | undefined;
 
-  constructor(options: { budget: AnswerBudget; request: FastifyRequest }) {
-    const { budget, request } = options;
+  constructor(options: { budget: AnswerBudget; inputs: AnswerBudget; request: FastifyRequest }) {
+    const { budget, inputs, request } = options;
     this.#budget = budget;
+    this.#inputs = inputs;
     this.#share = shareOf(request);
     this.#answer = budget.open((release) => {
       this.#release = release;
@@ -51,23 +53,30 @@ export class BodyMemory {
   }
 
   /**
-   * So much of it, that may be little, is held until it is let go of, also when the request was answered.
+   * So much of it, that may be little, is held until it is let go of, also when the request was answered. All that is
+   * kept leaves a part of the memory to what is only read.
    * @throws Unavailable when there is no room for what was not held yet.
    */
   async keep(bytes: number, signal: AbortSignal): Promise<void> {
+    const leave = await this.#hold(this.#inputs, bytes, signal);
     if (!this.#answered && this.#answer.bytes >= bytes) {
-      this.#kept = (rest) => (this.#answered ? this.release() : this.shrink(rest));
+      this.#kept = (rest) => {
+        leave();
+        if (this.#answered) this.release();
+        else this.shrink(rest);
+      };
       return;
     }
-    let release: (() => void) | undefined;
-    const own = this.#budget.open((given) => (release = given), this.#share);
     try {
-      await own.hold("", bytes, signal);
+      const release = await this.#hold(this.#budget, bytes, signal);
+      this.#kept = () => {
+        leave();
+        release();
+      };
     } catch (error) {
-      release?.();
+      leave();
       throw error;
     }
-    this.#kept = () => release?.();
   }
 
   /** @param rest what is held until the request is answered. */
@@ -75,6 +84,19 @@ export class BodyMemory {
     const kept = this.#kept;
     this.#kept = undefined;
     kept?.(rest);
+  }
+
+  /** @returns what gives it back. */
+  async #hold(budget: AnswerBudget, bytes: number, signal: AbortSignal): Promise<() => void> {
+    let release: (() => void) | undefined;
+    const own = budget.open((given) => (release = given), this.#share);
+    try {
+      await own.hold("", bytes, signal);
+    } catch (error) {
+      release?.();
+      throw error;
+    }
+    return () => release?.();
   }
 
   #onAnswered(): void {

@@ -27,7 +27,8 @@ async function advance(ms: number): Promise<void> {
 function setUp(options: { bodyLimit?: number } = {}) {
   const clock = { ...systemClock, monotonicMs: () => passedMs };
   const budget = new AnswerBudget({ totalBytes: 16 * mib, waitMs: 10_000, clock });
-  const bodies = new JsonBodies({ budget });
+  const inputs = new AnswerBudget({ totalBytes: 12 * mib, waitMs: 10_000, clock });
+  const bodies = new JsonBodies({ budget, inputs });
   const send = (headers: Record<string, string> = {}, ip = "192.0.2.1") => {
     const response = Object.assign(new EventEmitter(), { closed: false });
     const payload = new PassThrough();
@@ -103,12 +104,41 @@ test.each([
   expect(budget.heldBytes).toBe(length / 2);
   const second = await sent();
   second.answered();
-  const refused = second.memory?.keep(8 * mib, signal).catch((error) => String(error));
+  const refused = second.memory?.keep(6 * mib, signal).catch((error) => String(error));
   await advance(10_000);
   expect(await refused).toContain("fill your share");
   first.memory?.letGo(0);
   first.memory?.letGo(0);
   expect(budget.heldBytes).toBe(0);
+});
+
+test("input that commands do not read leaves room for bodies that are read, whoever gave how much", async () => {
+  const { budget, send } = setUp();
+  const { signal } = new AbortController();
+  for (let n = 0; n < 40; n++) {
+    const { request, payload, ended, answered } = send({ "x-user-id": `o${n}` }, `192.0.2.${n % 4}`);
+    payload.end(text(mib));
+    const taken = await Promise.race([refusal(ended), settle().then(() => "waits")]);
+    if (taken === "taken") request.bodyMemory?.keep(2 * mib, signal).catch(() => undefined);
+    await settle();
+    answered();
+  }
+  expect(budget.heldBytes).toBeGreaterThan(11 * mib);
+  const { payload, ended } = send({ "content-length": String(mib) }, "192.0.2.9");
+  payload.end(text(mib).subarray(8));
+  expect(await Promise.race([refusal(ended), settle().then(() => "waits")])).toBe("bad_request");
+});
+
+test("a body whose last piece finds no room is not used before there is", async () => {
+  const { send } = setUp();
+  const holder = send();
+  holder.payload.end(text(4 * mib - 20));
+  await holder.ended;
+  const { payload, ended } = send();
+  payload.end(text(mib));
+  expect(await Promise.race([refusal(ended), settle().then(() => "waits")])).toBe("waits");
+  holder.answered();
+  expect(await refusal(ended)).toBe("taken");
 });
 
 test("a small body, and none at all, take no part", async () => {

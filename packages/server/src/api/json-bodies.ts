@@ -42,9 +42,12 @@ type Done = (error: Error | null, body?: unknown) => void;
  */
 export class JsonBodies {
   readonly #budget: AnswerBudget;
+  readonly #inputs: AnswerBudget;
 
-  constructor(options: { budget: AnswerBudget }) {
+  /** @param options.inputs bounds what of it may be kept beyond that. */
+  constructor(options: { budget: AnswerBudget; inputs: AnswerBudget }) {
     this.#budget = options.budget;
+    this.#inputs = options.inputs;
   }
 
   attach(app: RouteApp): void {
@@ -71,7 +74,10 @@ export class JsonBodies {
     const length = Number(request.headers["content-length"]);
     const refused = length > limit ? tooLarge(request) : encodingRefusal(request);
     if (refused !== undefined) done(refused);
-    else new Reading({ request, payload, done, limit, budget: this.#budget }).begin(length);
+    else
+      new Reading({ request, payload, done, limit, budget: this.#budget, inputs: this.#inputs }).begin(
+        length,
+      );
   }
 }
 
@@ -91,6 +97,8 @@ class Reading {
   #timer: NodeJS.Timeout | undefined;
   /** While it waits for its part of the memory. */
   #waiting: AbortController | undefined;
+  /** All of it has come. */
+  #ended = false;
   #left = false;
 
   constructor(options: {
@@ -99,6 +107,7 @@ class Reading {
     done: Done;
     limit: number;
     budget: AnswerBudget;
+    inputs: AnswerBudget;
   }) {
     this.#request = options.request;
     this.#payload = options.payload;
@@ -138,6 +147,9 @@ class Reading {
   };
 
   readonly #onEnd = (): void => {
+    this.#ended = true;
+    // The last piece may end it while there is no room for that.
+    if (this.#waiting !== undefined) return;
     this.#leave();
     const [first] = this.#pieces;
     if (first === undefined) {
@@ -185,6 +197,10 @@ class Reading {
       () => {
         if (this.#waiting === undefined) return;
         this.#waiting = undefined;
+        if (this.#ended) {
+          this.#onEnd();
+          return;
+        }
         this.#await();
         this.#payload.resume();
       },

@@ -30,6 +30,8 @@ export interface ApiServices {
   answers: AnswerBudget;
   /** Of JSON bodies that are read and used. */
   bodies: AnswerBudget;
+  /** Of input that was given whole, until its command has it: less than bodies have, so that it leaves room for those. */
+  inputs: AnswerBudget;
   rateLimits: RateLimits;
   keys: KeyRing;
   tickets: Tickets;
