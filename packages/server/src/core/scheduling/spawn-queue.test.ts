@@ -178,6 +178,36 @@ describe("SpawnQueue", () => {
     await Promise.all(waiting);
   });
 
+  it("asks nobody again for what nobody has given back, whoever arrives", async () => {
+    const b = bench({ capacity: 0 });
+    const limits = new Limits({ ...testDefaults, maxMemoryMb: 512 }).current("a");
+    const inUse = { all: taken(1), owner: taken(0) };
+    let attempts = 0;
+    const admit = (ownerId: string) =>
+      b.queue.admit({
+        ownerId,
+        sandboxId: ownerId,
+        attempt: async () => {
+          attempts++;
+          return { admitted: false, reason: "max_memory_mb", hopeless: false, inUse, limits };
+        },
+        look: nothing,
+        signal: forever,
+      });
+    const waiting: Promise<unknown>[] = [];
+    for (let n = 0; n < 40; n++) {
+      waiting.push(admit(`owner ${n}`).catch(() => undefined));
+      await settle();
+    }
+    // The very first asks twice: before it waits, and in the line.
+    expect(attempts).toBe(41);
+    b.queue.capacityFreed("somebody");
+    await settle();
+    expect(attempts).toBe(81);
+    b.queue.close();
+    await Promise.all(waiting);
+  });
+
   it("lets the next of an owner try when the first one leaves", async () => {
     const b = bench({ capacity: 10 });
     const denial = { admitted: false, reason: "max_sandboxes_per_owner" } as const;

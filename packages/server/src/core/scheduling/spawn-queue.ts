@@ -59,8 +59,11 @@ export class SpawnQueue {
   readonly #options: SpawnQueueOptions;
   /** Owners in the order of their next turn. An owner without entries has no line. */
   readonly #lines = new Map<string, Entry[]>();
-  /** Owners who have all they may have, until they give something back. */
-  readonly #blocked = new Map<string, CapacityDenied>();
+  /**
+   * Why the first of an owner's has to wait: for what the owner itself, or somebody in the pool, gives back; or else, `until`
+   * anybody has given something back.
+   */
+  readonly #blocked = new Map<string, { denial: CapacityDenied; until: number | undefined }>();
   /** How often capacity was given back. */
   #freed = 0;
   #waiting = 0;
@@ -139,8 +142,8 @@ export class SpawnQueue {
 
   /** A slot of the pool is as good for one owner as for another. */
   #unblock(ownerId: string): void {
-    for (const [owner, { reason }] of this.#blocked)
-      if (owner === ownerId || reason === "pool_full") this.#blocked.delete(owner);
+    for (const [owner, { denial }] of this.#blocked)
+      if (owner === ownerId || denial.reason === "pool_full") this.#blocked.delete(owner);
   }
 
   /** Refuses everybody who waits. */
@@ -201,15 +204,10 @@ export class SpawnQueue {
   async #round(): Promise<void> {
     // An owner that was served goes to the end of the lines, and comes up again.
     for (const ownerId of this.#lines.keys()) {
-      const known = this.#blocked.get(ownerId);
-      if (known !== undefined) {
-        this.#settle(ownerId, known);
-        continue;
-      }
-      const denial = await this.#turn(ownerId);
+      const denial = this.#denialOf(ownerId) ?? (await this.#turn(ownerId));
       if (denial === undefined) continue;
       if (deniesAll(denial.reason)) {
-        for (const owner of this.#lines.keys()) this.#settle(owner, this.#blocked.get(owner) ?? denial);
+        for (const owner of this.#lines.keys()) this.#settle(owner, this.#denialOf(owner) ?? denial);
         return;
       }
       this.#settle(ownerId, denial);
@@ -234,9 +232,17 @@ export class SpawnQueue {
       }
       // What was given back meanwhile may be what it waits for.
       const stays = freed === this.#freed && this.#lines.get(ownerId)?.[0] === entry;
-      if (stays && heldBack(result.reason)) this.#blocked.set(ownerId, result);
+      if (stays)
+        this.#blocked.set(ownerId, { denial: result, until: heldBack(result.reason) ? undefined : freed });
       return result;
     }
+  }
+
+  /** @returns why an owner's first would be denied again. */
+  #denialOf(ownerId: string): CapacityDenied | undefined {
+    const known = this.#blocked.get(ownerId);
+    if (known === undefined) return undefined;
+    return known.until === undefined || known.until === this.#freed ? known.denial : undefined;
   }
 
   /** @returns undefined when the entry left or failed on the way. */
