@@ -240,6 +240,21 @@ test("when a key was last used is shown at once and written down, later where it
   expect(clock.armed).toBe(0);
 });
 
+test("when thousands of keys were used is written in parts, between which others have their turn", async () => {
+  const { ring, clock, store } = await open();
+  const used = vi.spyOn(store, "used");
+  const keys = [];
+  for (let n = 0; n < 1_200; n++) keys.push((await ring.create({ name: `k${n}` }, "boss")).key);
+  for (const key of keys) ring.principalOf(key);
+  const at = clock.now();
+  await clock.advance(30_000);
+  await ring[Symbol.asyncDispose]();
+  expect(used.mock.calls.map(([uses]) => uses.length)).toEqual([500, 500, 200]);
+  expect([...store.rows.values()].every(({ lastUsedAt }) => lastUsedAt?.getTime() === at.getTime())).toBe(
+    true,
+  );
+});
+
 test("one of the configuration is not revoked here, and hides a made one of its name", async () => {
   const { ring, warn } = await open();
   const { key } = await ring.create({ name: "ci" }, "boss");

@@ -1,4 +1,5 @@
 import { hash, randomBytes, timingSafeEqual } from "node:crypto";
+import { setImmediate } from "node:timers/promises";
 import { type KeyScope, keyNamePattern, keyScopes, principalNames, reservedKeyNames } from "@alcove/wire";
 import type { Logger } from "../../platform/logger.ts";
 import type { Clock, Timer } from "../../ports/clock.ts";
@@ -53,6 +54,8 @@ const mostKeys = 10_000;
 const keyBytes = 32;
 /** How often last uses are written down. */
 const usesEveryMs = 30_000;
+/** And so many in one write: a few milliseconds. */
+const usesAtOnce = 500;
 /** How late the end of a key may be seen by what it has open, when the clock was changed. */
 const expiryLookMs = 60_000;
 
@@ -77,6 +80,7 @@ export class KeyRing implements AsyncDisposable {
   /** Names of keys whose last use is not written down yet. */
   readonly #unwritten = new Set<string>();
   #writingUses: Timer | undefined;
+  #written: Promise<void> | undefined;
   #expiry: Timer | undefined;
   #lookedMs = 0;
 
@@ -259,6 +263,7 @@ export class KeyRing implements AsyncDisposable {
     this.#expiry?.cancel();
     this.#writingUses?.cancel();
     this.#writingUses = undefined;
+    await this.#written;
     await this.#writeUses();
   }
 
@@ -332,23 +337,29 @@ export class KeyRing implements AsyncDisposable {
     this.#unwritten.add(known.name);
     this.#writingUses ??= this.#clock.setTimer(usesEveryMs, () => {
       this.#writingUses = undefined;
-      void this.#writeUses();
+      this.#written = this.#writeUses();
     });
   }
 
+  /** Some at a time: others wait for a write. */
   async #writeUses(): Promise<void> {
-    const uses = [...this.#unwritten].flatMap((name) => {
-      const at = this.#used.get(name);
-      return at === undefined ? [] : [{ name, at }];
-    });
-    this.#unwritten.clear();
-    if (uses.length === 0) return;
-    try {
-      await this.#store.used(uses);
-    } catch (error) {
-      // With the next use.
-      for (const { name } of uses) this.#unwritten.add(name);
-      this.#logger.warn({ err: error }, "when keys were last used could not be written down yet");
+    const names = [...this.#unwritten];
+    for (let from = 0; from < names.length; from += usesAtOnce) {
+      if (from > 0) await setImmediate();
+      const uses = names.slice(from, from + usesAtOnce).flatMap((name) => {
+        const at = this.#used.get(name);
+        return at === undefined ? [] : [{ name, at }];
+      });
+      if (uses.length === 0) continue;
+      for (const { name } of uses) this.#unwritten.delete(name);
+      try {
+        await this.#store.used(uses);
+      } catch (error) {
+        // With the next use.
+        for (const { name } of uses) this.#unwritten.add(name);
+        this.#logger.warn({ err: error }, "when keys were last used could not be written down yet");
+        return;
+      }
     }
   }
 }
