@@ -55,6 +55,22 @@ describe("GroupCommit", () => {
     expect(new Set(turns).size).toBe(4);
   });
 
+  it("waits for the disk with a batch in which something is to outlive a power cut, and with no other", async () => {
+    db.exec("PRAGMA synchronous = NORMAL");
+    const commit = new GroupCommit(db);
+    const level = () => Number(db.prepare("PRAGMA synchronous").get()?.synchronous);
+    const [normal, full] = [1, 2];
+    expect(await commit.write(level)).toBe(normal);
+    const together = [commit.write(level), commit.write(level, { lasting: true })];
+    expect(await Promise.all(together)).toEqual([full, full]);
+    expect(await commit.write(level)).toBe(normal);
+    const failing = () => {
+      throw new Error("no");
+    };
+    await expect(commit.write(failing, { lasting: true })).rejects.toThrow("no");
+    expect(level()).toBe(normal);
+  });
+
   it("commits everything at once when it is closed, and refuses what comes later", async () => {
     let nowMs = 0;
     const commit = new GroupCommit(db, { nowMs: () => (nowMs += 20) });

@@ -5,6 +5,7 @@ import { isDiskFull, isUnwritable } from "./disk-errors.ts";
 
 interface Write {
   run: () => void;
+  lasting: boolean;
   committed: () => void;
   failed: (error: unknown) => void;
 }
@@ -39,8 +40,11 @@ export class GroupCommit {
     this.#nowMs = options.nowMs ?? (() => performance.now());
   }
 
-  /** @returns a rejection with Unavailable once it is closed. */
-  write<T>(statements: () => T): Promise<T> {
+  /**
+   * @param options.lasting it outlives a power cut as well: the batch waits for the disk, and so does everybody meanwhile.
+   * @returns a rejection with Unavailable once it is closed.
+   */
+  write<T>(statements: () => T, { lasting = false } = {}): Promise<T> {
     return new Promise<T>((resolve, reject) => {
       if (this.#closed) throw new Unavailable("the database is closed: the service stops");
       let result: T;
@@ -48,6 +52,7 @@ export class GroupCommit {
         run: () => {
           result = statements();
         },
+        lasting,
         committed: () => resolve(result),
         failed: reject,
       });
@@ -88,7 +93,10 @@ export class GroupCommit {
     const taken: Write[] = [];
     const done: Write[] = [];
     const failures = new Map<Write, unknown>();
+    const lasting = this.#waiting.some((write) => write.lasting);
     try {
+      // Not within a transaction.
+      if (lasting) this.#db.exec("PRAGMA synchronous = FULL");
       this.#db.exec("BEGIN IMMEDIATE");
       const startedMs = this.#nowMs();
       for (const write of this.#waiting) {
@@ -109,6 +117,8 @@ export class GroupCommit {
       const refused = taken.length === 0 ? this.#waiting.splice(0) : this.#waiting.splice(0, taken.length);
       for (const write of refused) write.failed(told);
       return;
+    } finally {
+      if (lasting && this.#db.isOpen) this.#db.exec("PRAGMA synchronous = NORMAL");
     }
     this.#waiting.splice(0, taken.length);
     if (done.length > 0) this.#unwritable = false;

@@ -13,6 +13,9 @@ interface KeyRecord {
   last_used_at: number | null;
 }
 
+/** A key that was revoked stays so, and one that was handed out is known, after a power cut too. */
+const lasting = { lasting: true };
+
 /** The table `api_keys`. */
 export class SqliteKeys implements KeyStore {
   readonly #commit: GroupCommit;
@@ -45,7 +48,7 @@ export class SqliteKeys implements KeyStore {
         key.expiresAt?.getTime() ?? null,
         key.lastUsedAt?.getTime() ?? null,
       );
-    });
+    }, lasting);
     return changes > 0;
   }
 
@@ -54,7 +57,7 @@ export class SqliteKeys implements KeyStore {
   }
 
   async remove(name: string): Promise<boolean> {
-    const { changes } = await this.#commit.write(() => this.#remove.run(name));
+    const { changes } = await this.#commit.write(() => this.#remove.run(name), lasting);
     return changes > 0;
   }
 

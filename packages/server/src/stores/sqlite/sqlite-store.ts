@@ -25,7 +25,7 @@ const busyTimeoutMs = 5_000;
  *
  * WAL with `synchronous = NORMAL`: a commit is in the kernel's page cache before the call returns, so it outlives any
  * death of this process. A power cut may take the last commits, never the file's consistency; the runtimes such a
- * commit spoke of ended with the machine, or are found by the reconciler.
+ * commit spoke of ended with the machine, or are found by the reconciler. Keys that are made and revoked wait for the disk.
  */
 export class SqliteStore implements Store {
   readonly sandboxes: SqliteSandboxes;
