@@ -8,10 +8,12 @@ const service = {
   providers: ["native"],
   refused: [],
 };
-const start = { elapsedMs: 5, file: undefined, dataDir: "/data", auth: false, keyFile: "" };
+const start = { elapsedMs: 5, file: undefined, dataDir: "/data", auth: false, keyFile: "", pooled: false };
 
 test("the next step works as it is printed: it names what is not the default", () => {
   expect(startReport(service, start)).toContain("Next, in another terminal:\n  id=$(bin/alcove spawn)");
+  const pooled = startReport(service, { ...start, pooled: true });
+  expect(pooled).toContain("  id=$(bin/alcove spawn --user-id me) && bin/alcove exec $id");
   const report = startReport(
     { ...service, url: "http://127.0.0.1:8000" },
     { ...start, auth: true, keyFile: "/etc/alcove/key" },

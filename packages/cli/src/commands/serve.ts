@@ -41,6 +41,7 @@ export async function serve(flags: ConfigFlags): Promise<void> {
         dataDir: config.dataDir,
         auth: config.auth.enabled,
         keyFile: loaded.keys.text("auth.api_key_file"),
+        pooled: config.pool.enabled,
       }),
     ),
   );
@@ -96,7 +97,15 @@ function settingsOf(url: string, { auth, keyFile }: { auth: boolean; keyFile: st
 
 export function startReport(
   service: Pick<RunningService, "url" | "defaultProvider" | "simulated" | "providers" | "refused">,
-  start: { elapsedMs: number; file: string | undefined; dataDir: string; auth: boolean; keyFile: string },
+  start: {
+    elapsedMs: number;
+    file: string | undefined;
+    dataDir: string;
+    auth: boolean;
+    keyFile: string;
+    /** A spawn says then for whom. */
+    pooled: boolean;
+  },
 ): string {
   const others = service.providers.filter((name) => name !== service.defaultProvider);
   const lines = [
@@ -111,7 +120,7 @@ export function startReport(
     "",
     "Next, in another terminal:",
     ...settingsOf(service.url, start),
-    "  id=$(bin/alcove spawn) && bin/alcove exec $id 'uname -a'",
+    `  id=$(bin/alcove spawn${start.pooled ? " --user-id me" : ""}) && bin/alcove exec $id 'uname -a'`,
     "",
   ];
   return lines.map((line) => `${line}\n`).join("");

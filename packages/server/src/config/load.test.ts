@@ -174,6 +174,12 @@ describe("loadConfig()", () => {
     ["defaults:\n  ttl: 30\n", "defaults.ttl", "30", "a duration such as 30s"],
     ["defaults:\n  ttl: -5s\n", "defaults.ttl", '"-5s"', "a duration such as 30s"],
     ["defaults:\n  ttl: 0s\n", "defaults.ttl", '"0s"', "above zero"],
+    [
+      "pool:\n  enabled: true\n  memory_mb: 64\n  max_users_per_vm: 5\n",
+      "pool.memory_mb",
+      "64 gives each of 5 users",
+      "16 at least",
+    ],
     ["exec:\n  max_output: 10 parrots\n", "exec.max_output", '"10 parrots"', "10MiB"],
     ["exec:\n  ring_bytes: -1\n", "exec.ring_bytes", "-1", "a whole number of bytes"],
     ["server:\n  port: 70000\n", "server.port", "70000", "from 0 to 65535"],

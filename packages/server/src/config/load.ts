@@ -1,5 +1,6 @@
 import { hash } from "node:crypto";
 import path from "node:path";
+import { leastMemoryMb } from "@alcove/wire";
 import { configuredKeys } from "./auth-keys.ts";
 import type { Config, SchemaConfig } from "./config.ts";
 import { ConfigError, type ConfigProblem } from "./errors.ts";
@@ -136,6 +137,17 @@ export function isLoopback(host: string): boolean {
   return host === "localhost" || host === "::1" || /^127\.\d{1,3}\.\d{1,3}\.\d{1,3}$/.test(host);
 }
 
+function poolProblems({ enabled, memoryMb, maxUsersPerVm }: Config["pool"]): ConfigProblem[] {
+  const part = Math.floor(memoryMb / maxUsersPerVm);
+  if (!enabled || part >= leastMemoryMb) return [];
+  return [
+    {
+      key: "pool.memory_mb",
+      message: `pool.memory_mb ${memoryMb} gives each of ${maxUsersPerVm} users (pool.max_users_per_vm) ${part} MB: a sandbox takes ${leastMemoryMb} at least`,
+    },
+  ];
+}
+
 /** What each value allows but not together, or only a closer look shows. */
 function inconsistencies(config: Config, keys: ResolvedKeys): ConfigProblem[] {
   const problems: ConfigProblem[] = [];
@@ -187,6 +199,7 @@ function inconsistencies(config: Config, keys: ResolvedKeys): ConfigProblem[] {
       message: 'defaults.max_exec_timeout is "0s": expected a duration above zero',
     });
   }
+  problems.push(...poolProblems(config.pool));
   const socket = keys.text("providers.docker.socket");
   if (socket !== "" && !/^(unix:\/\/\/|tcp:\/\/|\/)/.test(socket)) {
     problems.push({

@@ -2,6 +2,7 @@ import { OwnerId, type SpawnRequest } from "@alcove/wire";
 import type { FastifyReply, FastifyRequest } from "fastify";
 import { Type } from "typebox";
 import { parseOwnerId } from "../../core/owners.ts";
+import { userMissing } from "../../core/pool/pool.ts";
 import { longestKey } from "../../core/sandboxes/idempotency.ts";
 import type { SandboxService, SpawnInput } from "../../core/sandboxes/sandbox-service.ts";
 import { BadRequest } from "../../ports/errors.ts";
@@ -111,8 +112,7 @@ function ownerOf(
   { pooled }: { pooled: boolean },
 ): string | undefined {
   const named = userIdOf(request) ?? inBody;
-  if (pooled && named === undefined)
-    throw new BadRequest("X-User-ID is missing: in pool mode it says whose a sandbox is");
+  if (pooled && named === undefined) throw new BadRequest(userMissing);
   return ownerFor(request.principal, named);
 }
 

@@ -1,4 +1,3 @@
-import { leastMemoryMb } from "@alcove/wire";
 import {
   BadRequest,
   type PoolInUse,
@@ -20,6 +19,9 @@ export interface PoolSettings {
   vcpus: number;
   overflow: "reject" | "queue";
 }
+
+export const userMissing =
+  "X-User-ID is missing (on the command line --user-id): in pool mode it says whose a sandbox is";
 
 interface Size {
   memoryMb: number;
@@ -43,15 +45,10 @@ export class Pool {
   readonly settings: PoolSettings;
   readonly #shareMb: number;
 
-  /** @throws Error when a user's part would be too small for a sandbox. */
+  /** @param settings are such that each part is large enough for a sandbox: the configuration refuses others. */
   constructor(settings: PoolSettings) {
     this.settings = settings;
     this.#shareMb = Math.floor(settings.memoryMb / settings.maxUsersPerVm);
-    if (settings.enabled && this.#shareMb < leastMemoryMb) {
-      throw new Error(
-        `pool.memory_mb ${settings.memoryMb} gives each of ${settings.maxUsersPerVm} users ${this.#shareMb} MB; a sandbox takes ${leastMemoryMb}`,
-      );
-    }
   }
 
   get enabled(): boolean {
@@ -76,7 +73,7 @@ export class Pool {
       throw new BadRequest(
         `provider "${provider.name}" cannot keep users apart; pool mode takes native or docker`,
       );
-    if (ownerId === "") throw new BadRequest("X-User-ID is missing: in pool mode it says whose a sandbox is");
+    if (ownerId === "") throw new BadRequest(userMissing);
     if (wanted.user)
       throw new BadRequest(`user "${wanted.user}" cannot be chosen: the pool gives each user an id`);
     if (wanted.memoryMb !== undefined && wanted.memoryMb > this.#shareMb)
