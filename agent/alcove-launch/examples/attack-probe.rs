@@ -166,6 +166,16 @@ fn map(size: usize, flags: libc::c_int) -> usize {
     }
 }
 
+fn byte_in_pipe() -> (usize, usize) {
+    let mut ends = [0i32; 2];
+    // SAFETY: room for both ends, and one byte.
+    unsafe {
+        libc::pipe(ends.as_mut_ptr());
+        libc::write(ends[1], b"x".as_ptr().cast(), 1);
+    }
+    (ends[0] as usize, ends[1] as usize)
+}
+
 fn move_page() -> libc::c_long {
     let (page, node, mut status) = (own_page(), 0i32, 0i32);
     // SAFETY: all of it is alive.
@@ -216,6 +226,14 @@ const ATTEMPTS: &[Attempt] = &[
         let discipline = 2i32;
         // SAFETY: the number is alive.
         unsafe { libc::ioctl(0, libc::TIOCSETD, &raw const discipline) as libc::c_long }
+    }),
+    ("splice", || {
+        // SAFETY: plain numbers.
+        unsafe { libc::syscall(libc::SYS_splice, byte_in_pipe().0, 0, byte_in_pipe().1, 0, 1, 0) }
+    }),
+    ("sendfile-anything", || {
+        let program = open("/proc/self/exe", libc::O_RDONLY);
+        call(libc::SYS_sendfile, [byte_in_pipe().1, program as usize, NOWHERE, 1, 0])
     }),
     ("secret-memory", || simple(libc::SYS_memfd_secret)),
     ("move-pages", move_page),

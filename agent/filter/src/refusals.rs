@@ -138,6 +138,7 @@ fn all(uncounted: u32) -> Program {
     let mut program = own_table();
     machines_memory(&mut program);
     namespaces_and_kernel(&mut program);
+    out_of_sight(&mut program);
     shared(&mut program, uncounted, false);
     program.give(RET_ALLOW);
     program
@@ -223,6 +224,32 @@ fn namespaces_and_kernel(program: &mut Program) {
             rules.when(persona, RET_ALLOW);
         }
         rules.give(refuse(libc::EPERM));
+    });
+}
+
+/// What takes a connection's bytes together with the memory they lie in, 32 KB for each that is counted for nobody, to where the
+/// service cannot see them: pipes, from there queues of Unix sockets, and the caller's own memory. Answered as for
+/// descriptors that cannot do it, on which programs read and write.
+fn out_of_sight(program: &mut Program) {
+    const TCP_ZEROCOPY_RECEIVE: u32 = 35;
+    program.when(libc::SYS_splice as u32, refuse(libc::EINVAL));
+    program.only_for(libc::SYS_sendfile, |rules| {
+        // With an offset it reads files alone.
+        for half in [argument(2), argument_high(2)] {
+            rules.load(half);
+            rules.put(JUMP_EQUAL, 0, 1, 0);
+            rules.give(RET_ALLOW);
+        }
+        rules.give(refuse(libc::EINVAL));
+    });
+    program.only_for(libc::SYS_getsockopt, |rules| {
+        rules.load(argument(1));
+        rules.block(libc::IPPROTO_TCP as u32, |rules| {
+            rules.load(argument(2));
+            rules.when(TCP_ZEROCOPY_RECEIVE, refuse(libc::ENOPROTOOPT));
+            rules.give(RET_ALLOW);
+        });
+        rules.give(RET_ALLOW);
     });
 }
 
@@ -565,6 +592,21 @@ mod tests {
             }
             assert_eq!(call(libc::SYS_set_mempolicy, [0; 6]), RET_ALLOW);
         }
+    }
+
+    #[test]
+    fn bytes_of_connections_stay_where_they_are_seen() {
+        let call = |number, arguments| decide(number, AUDIT_ARCH, arguments);
+        assert_eq!(call(libc::SYS_splice, [3, 0, 4, 0, 1, 0]), refuse(libc::EINVAL));
+        let sendfile = |offset: u64| call(libc::SYS_sendfile, [3, 4, offset, 1, 0, 0]);
+        assert_eq!(sendfile(0), refuse(libc::EINVAL));
+        for offset in [0x1000, 0x7fff_0000_0000] {
+            assert_eq!(sendfile(offset), RET_ALLOW);
+        }
+        let getsockopt = |level: i32, name: u64| call(libc::SYS_getsockopt, [3, level as u64, name, 0x1000, 0x2000, 0]);
+        assert_eq!(getsockopt(libc::IPPROTO_TCP, 35), refuse(libc::ENOPROTOOPT));
+        assert_eq!(getsockopt(libc::IPPROTO_TCP, libc::TCP_INFO as u64), RET_ALLOW);
+        assert_eq!(getsockopt(libc::SOL_SOCKET, 35), RET_ALLOW);
     }
 
     #[test]
