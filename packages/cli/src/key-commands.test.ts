@@ -38,6 +38,25 @@ test("key new sends what was given, and prints the key alone", async () => {
   });
 });
 
+test.each([
+  [["--scope", "read,write", "ci"]],
+  [["--scope", "read", "--scope", "write", "ci"]],
+  [["ci", "--scope", "read, write,read"]],
+])("key new takes scopes and the name in any order: %j", async (args) => {
+  commands.service.answer = () => ({ json: { key: "alcove_x", ...ci } });
+  expect((await run("key", "new", ...args)).code).toBe(0);
+  expect(JSON.parse(commands.service.requests.at(-1)?.body ?? "")).toEqual({
+    name: "ci",
+    scopes: ["read", "write"],
+  });
+});
+
+test("key new refuses a scope that there is not, and asks nobody", async () => {
+  const { code, stderr } = await run("key", "new", "ci", "--scope", "read,all");
+  expect([code, commands.service.requests.length]).toEqual([2, 0]);
+  expect(stderr).toContain("expected some of read,write,admin");
+});
+
 test("key ls tells whose keys are and when they were used", async () => {
   commands.service.answer = () => ({
     json: [ci, { name: "api_key", scopes: ["read", "write"], configured: true }],

@@ -1,12 +1,13 @@
-import type { NetworkMode } from "@alcove/wire";
+import type { KeyScope, NetworkMode } from "@alcove/wire";
 import { Command, InvalidArgumentError, Option, type OptionValues } from "@commander-js/extra-typings";
 import { version } from "./version.ts";
 
-/** As in the schema, which is not loaded for it: every command would start slower. The type holds the two together. */
+// As in the schemas, which are not loaded for it: every command would start slower. The types hold the two together.
 const networks = Object.keys({ none: 0, outbound: 0, host: 0 } satisfies Record<
   NetworkMode,
   0
 >) as NetworkMode[];
+const scopes = Object.keys({ read: 0, write: 0, admin: 0 } satisfies Record<KeyScope, 0>) as KeyScope[];
 
 /** The command line. Actions import what they need when they run, so that each command starts fast. */
 export function createProgram(): Command {
@@ -239,8 +240,6 @@ function addQuotaCommands(program: Command): void {
   ).action(async (owner, flags) => (await import("./commands/quota.ts")).quotaRemove(owner, flags));
 }
 
-const scopes = ["read", "write", "admin"] as const;
-
 function addKeyCommands(program: Command): void {
   const key = program.command("key").description("keys of the service; takes an admin key");
   client(key.command("ls").alias("list").description("list keys, by name"))
@@ -248,8 +247,10 @@ function addKeyCommands(program: Command): void {
     .action(async (flags) => (await import("./commands/key.ts")).keyList(flags));
   client(key.command("new <name>").description("make a key and print it, this once"))
     .option("--owner <id>", "confine it to this owner's things")
-    .addOption(
-      new Option("--scope <names...>", "what it may be used for; default: read and write").choices(scopes),
+    .option(
+      "--scope <names>",
+      "what it may be used for, separated by commas or repeated; default: read,write",
+      collectScopes,
     )
     .option("--ttl <duration>", "how long it is accepted, such as 720h; default: until it is revoked")
     .option("--json", "print JSON")
@@ -311,6 +312,12 @@ function client<Args extends unknown[], Flags extends OptionValues>(command: Com
 function parseCount(text: string): number {
   if (!/^\d{1,9}$/.test(text)) throw new InvalidArgumentError("expected a whole number.");
   return Number(text);
+}
+
+function collectScopes(text: string, before: KeyScope[] = []): KeyScope[] {
+  const named = text.split(",").map((name) => scopes.find((scope) => scope === name.trim()));
+  if (named.includes(undefined)) throw new InvalidArgumentError(`expected some of ${scopes.join(",")}.`);
+  return [...new Set([...before, ...named.filter((scope) => scope !== undefined)])];
 }
 
 function collectPairs(text: string, before: Record<string, string> = {}): Record<string, string> {

@@ -7,6 +7,9 @@ export const keyScopes = ["read", "write", "admin"] as const;
 /** What a key may be used for: to look, to change, to administer. */
 export type KeyScope = (typeof keyScopes)[number];
 
+/** Of a key that says nothing else. */
+export const defaultKeyScopes: readonly KeyScope[] = ["read", "write"];
+
 /** What logs and the audit history call those who came with no key of a name of its own. */
 export const principalNames = {
   clientKey: "api_key",

@@ -48,14 +48,24 @@ export const ImageName = Type.String({
   examples: ["debian:12", "host"],
 });
 
+const longestOwnerId = 128;
+
 export const OwnerId = Type.String({
   ...ruledByCore,
   description:
     "Owner: at most 128 characters, no whitespace, control characters or path separators. Empty: nobody's.",
   pattern: String.raw`^[^\s/\\\u0000-\u001f\u007f-\u00a0\u2028\u2029]*$`,
-  maxLength: 128,
+  maxLength: longestOwnerId,
   examples: ["acme"],
 });
+
+/** @returns what is wrong with an owner id, without blanks around it; undefined when it may be one, or is empty. */
+export function ownerIdFault(owner: string): string | undefined {
+  if ([...owner].length > longestOwnerId) return `is longer than ${longestOwnerId} characters`;
+  if (/[\p{White_Space}\p{Z}]/u.test(owner)) return "must not contain whitespace";
+  if (/[\p{Cc}\p{Cs}\u2028\u2029]/u.test(owner)) return "must not contain control characters";
+  return /[/\\]/.test(owner) ? "must not contain path separators" : undefined;
+}
 
 /** What a sandbox may be called, to stand within an expression; never what an id looks like. */
 export const sandboxNamePattern = "(?!sb-)[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?";

@@ -1,6 +1,6 @@
 import { hash } from "node:crypto";
 import path from "node:path";
-import { type KeyScope, keyScopes, reservedKeyNames } from "@alcove/wire";
+import { defaultKeyScopes, type KeyScope, keyScopes, ownerIdFault, reservedKeyNames } from "@alcove/wire";
 import type { ConfiguredKey, SchemaConfig } from "./config.ts";
 import type { ConfigProblem } from "./errors.ts";
 import { readBounded } from "./sources.ts";
@@ -23,10 +23,10 @@ export function configuredKeys(
     if (names.has(name)) wrong("there are two of this name");
     names.add(name);
     if (reservedKeyNames.includes(name)) wrong("this name stands for something else in logs; choose another");
-    const scopes: readonly KeyScope[] = entry.scopes ?? ["read", "write"];
+    const scopes: readonly KeyScope[] = entry.scopes ?? defaultKeyScopes;
     if (entry.owner?.trim() === "") wrong("owner is empty: leave it out for a key that is bound to nobody");
-    if (/[\s/\\\p{Cc}]/u.test(owner) || [...owner].length > 128)
-      wrong("owner must have at most 128 characters, no whitespace, control characters or path separators");
+    const fault = ownerIdFault(owner);
+    if (fault !== undefined) wrong(`owner ${fault}`);
     if (owner !== "" && scopes.includes("admin"))
       wrong("a key bound to an owner cannot administer: leave out owner, or the scope admin");
     const expiresAt = expires === undefined ? null : new Date(expires);

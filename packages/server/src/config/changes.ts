@@ -1,7 +1,12 @@
 import type { Config } from "./config.ts";
 import { configKeys } from "./keys.ts";
 
-const isLimit = (name: string) => name.startsWith("defaults.") || name.startsWith("rateLimit.");
+/** Beside keys. docs/cli.md. */
+export const takenOverAlways = ["defaults.*", "rate_limit.*", "logging.level"] as const;
+const isTakenOverAlways = (name: string) =>
+  takenOverAlways.some((key) =>
+    key.endsWith("*") ? keyOf(name).startsWith(key.slice(0, -1)) : keyOf(name) === key,
+  );
 const keysOfAccess = ["auth.apiKey", "auth.adminApiKey", "auth.adminFallbackEnabled", "auth.keys"];
 
 /**
@@ -15,7 +20,7 @@ export function changes(
   { started, applied }: { started: Config; applied: Config },
 ): { takenOver: string[]; needRestart: string[] } {
   const isTakenOver = (name: string) =>
-    isLimit(name) || name === "logging.level" || (started.auth.enabled && keysOfAccess.includes(name));
+    isTakenOverAlways(name) || (started.auth.enabled && keysOfAccess.includes(name));
   return {
     takenOver: differing(applied, after).filter(isTakenOver).map(keyOf),
     needRestart: differing(started, after)

@@ -263,7 +263,7 @@ describe("auth.keys", () => {
     ["    - {name: ci}", /"ci": give hash or key_file/],
     [`    - {name: ci, hash: ${hash}, key_file: key}`, /"ci": give hash or key_file/],
     ["    - {name: ci, key_file: missing}", /"ci": key_file is "missing"/],
-    [`    - {name: ci, hash: ${hash}, owner: a b}`, /"ci": owner must have/],
+    [`    - {name: ci, hash: ${hash}, owner: a b}`, /"ci": owner must not contain whitespace/],
     [`    - {name: ci, hash: ${hash}, owner: acme, scopes: [admin]}`, /"ci": a key bound to an owner cannot/],
     [`    - {name: ci, hash: ${hash}, expires: soon}`, /"ci": expires is "soon"/],
     [`    - {name: ci, hash: ${hash}, expires: "2030-02-31T00:00:00Z"}`, /"ci": expires is/],

@@ -1,6 +1,5 @@
+import { ownerIdFault } from "@alcove/wire";
 import { BadRequest } from "../ports/errors.ts";
-
-const longestOwnerId = 128;
 
 /**
  * Reads an owner id as a client gave it, from the header or the body. docs/api/README.md.
@@ -9,14 +8,7 @@ const longestOwnerId = 128;
  */
 export function parseOwnerId(text: string | undefined): string {
   const owner = (text ?? "").trim();
-  if (owner === "") return "";
-  if ([...owner].length > longestOwnerId) {
-    throw new BadRequest(`owner id is longer than ${longestOwnerId} characters`);
-  }
-  if (/[\p{White_Space}\p{Z}]/u.test(owner)) throw new BadRequest("owner id must not contain whitespace");
-  if (/[\p{Cc}\p{Cs}\u2028\u2029]/u.test(owner)) {
-    throw new BadRequest("owner id must not contain control characters");
-  }
-  if (/[/\\]/.test(owner)) throw new BadRequest("owner id must not contain path separators");
+  const fault = ownerIdFault(owner);
+  if (fault !== undefined) throw new BadRequest(`owner id ${fault}`);
   return owner;
 }

@@ -1,6 +1,13 @@
 import { hash, randomBytes, timingSafeEqual } from "node:crypto";
 import { setImmediate } from "node:timers/promises";
-import { type KeyScope, keyNamePattern, keyScopes, principalNames, reservedKeyNames } from "@alcove/wire";
+import {
+  defaultKeyScopes,
+  type KeyScope,
+  keyNamePattern,
+  keyScopes,
+  principalNames,
+  reservedKeyNames,
+} from "@alcove/wire";
 import type { Logger } from "../../platform/logger.ts";
 import type { Clock, Timer } from "../../ports/clock.ts";
 import { BadRequest, Conflict, NotFound, ResourceLimit, Unavailable } from "../../ports/errors.ts";
@@ -112,7 +119,7 @@ export class KeyRing implements AsyncDisposable {
       key === "" ? [] : [this.#known({ name, hash: sha256(key), ownerId: "", scopes, expiresAt: null })];
     this.#configured = [
       ...keys.map((key) => this.#known(key)),
-      ...fixed(principalNames.clientKey, apiKey, fallsBack ? keyScopes : ["read", "write"]),
+      ...fixed(principalNames.clientKey, apiKey, fallsBack ? keyScopes : defaultKeyScopes),
       // The same key given twice is the one that may do more.
       ...fixed(principalNames.adminKey, adminApiKey, keyScopes),
     ];
@@ -174,7 +181,7 @@ export class KeyRing implements AsyncDisposable {
    * @throws BadRequest naming the field; Conflict when the name is taken; ResourceLimit.
    */
   async create(input: KeyInput, actor: string): Promise<{ key: string; view: KeyView }> {
-    const { name, scopes = ["read", "write"], ttlMs } = input;
+    const { name, scopes = defaultKeyScopes, ttlMs } = input;
     if (!namePattern.test(name))
       throw new BadRequest(
         `name ${JSON.stringify(name.slice(0, 80))} must be 1 to 128 letters, digits, ".", "_" or "-", the first a letter or digit`,

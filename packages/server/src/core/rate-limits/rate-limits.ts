@@ -1,5 +1,6 @@
 import { hash, randomBytes } from "node:crypto";
 import type { LimitReason } from "@alcove/wire";
+import type { Config } from "../../config/config.ts";
 import type { Clock, Timer } from "../../ports/clock.ts";
 import { DomainError } from "../../ports/errors.ts";
 import { addressBlock } from "./address-block.ts";
@@ -7,7 +8,7 @@ import { type BucketSettings, TokenBuckets, type Verdict } from "./token-buckets
 
 export interface RateLimitSettings extends BucketSettings {
   readonly enabled: boolean;
-  readonly keyBy: "owner" | "api_key" | "ip";
+  readonly keyBy: Config["rateLimit"]["keyBy"];
   readonly cleanupIntervalMs: number;
 }
 
