@@ -253,8 +253,6 @@ export interface EventPage {
 export interface EventStore {
   /** Highest id given so far, 0 when none. */
   lastId(): Promise<number>;
-  /** Id of the oldest that is kept. */
-  oldestId(): Promise<number | undefined>;
   /**
    * Writes all or none. The store gives the ids: whoever has read up to an id has missed nothing below it, because ids
    * are given in the order of the commits. None is ever given twice.

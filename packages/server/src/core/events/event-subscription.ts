@@ -1,6 +1,6 @@
 import type { Event, EventType } from "@alcove/wire";
 import type { Clock } from "../../ports/clock.ts";
-import type { EventStore } from "../../ports/store.ts";
+import type { EventPage, EventStore } from "../../ports/store.ts";
 import type { DurableEvent } from "./event-fanout.ts";
 import type { ReplayLine } from "./replay-line.ts";
 
@@ -39,6 +39,7 @@ export class EventSubscription implements AsyncIterable<Event> {
   readonly #replayUntil: number;
   readonly #endNow = () => this.end();
   #afterId: number;
+  readonly #fromTheBeginning: boolean;
   #skip: number;
   #backlog: Event[] = [];
   /** What came while the backlog was full. */
@@ -73,6 +74,7 @@ export class EventSubscription implements AsyncIterable<Event> {
       ...(options.ownerId === undefined ? {} : { ownerId: options.ownerId }),
     };
     this.#afterId = options.afterId;
+    this.#fromTheBeginning = options.afterId === 0;
     this.#skip = options.skip;
     this.#replayUntil = options.replayUntil;
     this.#signal = options.signal;
@@ -154,16 +156,11 @@ export class EventSubscription implements AsyncIterable<Event> {
       if (this.#ended) return;
       // Until now it was not this reader that others waited for.
       this.#takenAtMs = this.#clock.monotonicMs();
-      const gone = await this.#noLongerKept();
-      if (gone !== undefined) {
-        this.#afterId = Number(gone.id);
-        yield [gone];
-        if (this.#ended) return;
-      }
       const page = await this.#store.list({ ...this.#filter, afterId: this.#afterId, limit: replayPage });
-      if (page.events.length > 0) {
-        this.#afterId = Number(page.events.at(-1)?.id);
-        yield page.events;
+      const events = this.#withGap(page);
+      if (events.length > 0) {
+        this.#afterId = Number(events.at(-1)?.id);
+        yield events;
         this.#takenAtMs = this.#clock.monotonicMs();
         if (this.#ended) return;
       }
@@ -172,12 +169,30 @@ export class EventSubscription implements AsyncIterable<Event> {
     }
   }
 
-  /** Stands for what came after the last event it saw and is kept no more; whoever asks from the beginning saw none. */
-  async #noLongerKept(): Promise<Event | undefined> {
-    if (this.#afterId === 0) return undefined;
-    const id = ((await this.#store.oldestId()) ?? 0) - 1;
-    const timestamp = this.#clock.now().toISOString();
-    return id > this.#afterId ? told({ count: id - this.#afterId, id: String(id), timestamp }) : undefined;
+  /**
+   * Ids follow one another, so a reader of everything sees what is kept no more, and is told once for a page, where the
+   * last of them is missing. Whoever asks from the beginning asks for what is kept. What others would have wanted of it,
+   * nobody knows.
+   */
+  #withGap({ events, reached }: EventPage): readonly Event[] {
+    const { types, sandboxId, ownerId } = this.#filter;
+    const filtered = types !== undefined || sandboxId !== undefined || ownerId !== undefined;
+    if (filtered || this.#fromTheBeginning) return events;
+    let count = 0;
+    let at = 0;
+    let before = this.#afterId;
+    const missingBefore = (id: number, index: number) => {
+      if (id > before + 1) at = index;
+      count += id - before - 1;
+      before = id;
+    };
+    for (const [index, { id }] of events.entries()) missingBefore(Number(id), index);
+    if (reached === undefined && before < this.#replayUntil)
+      missingBefore(this.#replayUntil + 1, events.length);
+    if (count === 0) return events;
+    const id = Number(events[at]?.id ?? this.#replayUntil + 1) - 1;
+    const timestamp = events[at]?.timestamp ?? this.#clock.now().toISOString();
+    return events.toSpliced(at, 0, told({ count, id: String(id), timestamp }));
   }
 
   #wants(event: Event, owner: string): boolean {

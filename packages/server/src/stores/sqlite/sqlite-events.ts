@@ -24,7 +24,6 @@ export class SqliteEvents implements EventStore {
   readonly #db: DatabaseSync;
   readonly #commit: Pick<GroupCommit, "refuseNew">;
   readonly #lastId: StatementSync;
-  readonly #oldestId: StatementSync;
   readonly #takeIds: StatementSync;
   readonly #insert: StatementSync;
   readonly #all: Lists;
@@ -43,7 +42,6 @@ export class SqliteEvents implements EventStore {
     this.#db = db;
     this.#commit = commit;
     this.#lastId = db.prepare("SELECT value AS id FROM counters WHERE name = 'events'");
-    this.#oldestId = db.prepare("SELECT min(id) AS id FROM events");
     // Changed in the transaction of the events, so ids are given in the order of the commits.
     this.#takeIds = db.prepare(
       "UPDATE counters SET value = value + ? WHERE name = 'events' RETURNING value AS id",
@@ -75,10 +73,6 @@ export class SqliteEvents implements EventStore {
 
   async lastId(): Promise<number> {
     return (this.#lastId.get() as { id: number }).id;
-  }
-
-  async oldestId(): Promise<number | undefined> {
-    return (this.#oldestId.get() as { id: number | null }).id ?? undefined;
   }
 
   async append(events: readonly NewEvent[]): Promise<number> {
