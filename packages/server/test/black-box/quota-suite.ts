@@ -154,6 +154,14 @@ export function quotaSuite(on: Subject): void {
     },
   );
 
+  test("a fraction that is whole seconds all the same is refused in those words", async () => {
+    const { status, json } = await call("PUT", `/api/v1/quotas/${someone()}`, { max_ttl: "1.5h" });
+    expect([status, json.message]).toEqual([
+      400,
+      "max_ttl takes whole numbers alone, such as 1h30m0s, not 1.5h; 0s inherits the default",
+    ]);
+  });
+
   test("0s and nothing inherit", async () => {
     const owner = someone();
     const { status, json } = await call("PUT", `/api/v1/quotas/${owner}`, { max_ttl: "0s" });

@@ -174,14 +174,16 @@ function quotaInput(fields: QuotaFields) {
   });
 }
 
-/** `0s` and the empty text inherit. That it is whole seconds core says; a fraction that rounding would hide from it is refused here. */
+/** `0s` and the empty text inherit. That it is whole seconds core says; that its numbers are whole, as the schema has it, is said here. */
 function quotaDuration(field: string, text: string | undefined): number | undefined {
   if (text === undefined || text === "") return undefined;
   const ms = parseDuration(text);
   if (ms === undefined)
     throw new BadRequest(`${field} ${JSON.stringify(text.slice(0, 64))} is not a duration such as 90s or 2h`);
   if (ms % 1_000 === 0 && /\.\d*[1-9]/.test(text))
-    throw new BadRequest(`${field} must be whole seconds, such as 90s, not ${text}; 0s inherits the default`);
+    throw new BadRequest(
+      `${field} takes whole numbers alone, such as ${formatDuration(ms)}, not ${text}; 0s inherits the default`,
+    );
   return ms;
 }
 
