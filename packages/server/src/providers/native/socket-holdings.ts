@@ -8,8 +8,8 @@ const heldByQueue = 34 << 20;
 const heldByCountedByte = 320;
 /** A datagram that was begun and not finished: 17 fragments. */
 const heldByBegunDatagram = 17 * heldByByte;
-/** The tables of so many sockets are read; of more, each counts as one that holds as much as it can. */
-const mostRead = 4_000;
+/** The tables of so many sockets are read, which takes 100 ms of another thread; of more, each counts as one that holds as much as it can. */
+const mostRead = 20_000;
 
 /**
  * @param pid of a process of the sandbox, as the host sees it.
