@@ -31,6 +31,12 @@ describe("AlcoveClient", () => {
     };
     using client = new AlcoveClient({ url: `${url}/behind/`, apiKey: "k", userId: "acme" });
     await client.files.list("sb-a/b", "/a b&c=d", {});
+    using other = new AlcoveClient({ url, userId: "zoë 東" });
+    const sent = once(server, "request");
+    await other.live();
+    const [{ headers }] = (await sent) as [http.IncomingMessage];
+    expect(Buffer.from(String(headers["x-user-id"]), "latin1").toString("utf8")).toBe("zoë 東");
+    await client.files.list("sb-a/b", "/a b&c=d", {});
     expect(seen?.url).toBe("/behind/api/v1/sandboxes/sb-a%2Fb/files/list?path=%2Fa+b%26c%3Dd");
     expect(seen?.headers).toMatchObject({ "x-api-key": "k", "x-user-id": "acme" });
   });
@@ -349,7 +355,48 @@ describe("AlcoveClient", () => {
   });
 });
 
+describe("events()", () => {
+  test("go on after a refusal that says when to come again, and end at any other", async () => {
+    const answers = [
+      { status: 429, headers: { "retry-after": "1" } },
+      { status: 503, headers: {} },
+      { status: 200, headers: {} },
+      { status: 403, headers: {} },
+    ];
+    handle = (_request, response) => {
+      const { status, headers } = answers.shift() ?? { status: 500, headers: {} };
+      response.writeHead(status, headers);
+      response.end(
+        status === 200 ? 'id: 7\ndata: {"id":"7","type":"file.read"}\n\n' : '{"code":"x","message":"x"}',
+      );
+    };
+    using client = new AlcoveClient({ url });
+    const waits: number[] = [];
+    const events = client.events({ onReconnect: (_error, ms) => waits.push(ms) });
+    expect((await events.next()).value).toMatchObject({ id: "7" });
+    expect(waits).toEqual([1_000, 1_000]);
+    await expect(events.next()).rejects.toMatchObject({ status: 403 });
+  }, 30_000);
+});
+
 describe("openExec()", () => {
+  test("a refusal within has all that it would have as an answer", async () => {
+    handle = () => undefined;
+    new WebSocketServer({ server }).on("connection", (socket) =>
+      socket.send(
+        '{"type":"error","code":"unavailable","message":"full","reason":"readers","retry_after_s":3}',
+      ),
+    );
+    using client = new AlcoveClient({ url });
+    using exec = await client.openExec("sb-a", { command: "true" });
+    await expect(exec.messages().next()).rejects.toMatchObject({
+      status: 0,
+      code: "unavailable",
+      retryAfterS: 3,
+      details: { code: "unavailable", reason: "readers" },
+    });
+  });
+
   test("is left when its signal aborts, before and while it is open", async () => {
     handle = () => undefined;
     const sockets = new WebSocketServer({ server });

@@ -20,12 +20,13 @@ const silenceMs = 45_000;
 const firstPauseMs = 500;
 const longestPauseMs = 15_000;
 
-/** Follows the event stream until the signal aborts, over any number of connections. A refusal (4xx) ends it. */
+/** Follows the event stream until the signal aborts, over any number of connections. A refusal (4xx) ends it, unless it says when to come again. */
 export async function* eventStream(transport: Transport, filter: EventFilter): AsyncGenerator<Event> {
   let lastEventId = filter.lastEventId;
   let pauseMs = firstPauseMs;
   while (filter.signal?.aborted !== true) {
     let failure: unknown;
+    let waitMs = pauseMs;
     try {
       const opened = (id: string) => {
         lastEventId ??= id;
@@ -37,12 +38,16 @@ export async function* eventStream(transport: Transport, filter: EventFilter): A
       }
     } catch (error) {
       if (filter.signal?.aborted) return;
-      if (error instanceof AlcoveError && error.status >= 400 && error.status < 500) throw error;
+      if (error instanceof AlcoveError) {
+        const { status, retryAfterS } = error;
+        if (status >= 400 && status < 500 && retryAfterS === undefined) throw error;
+        waitMs = Math.max(pauseMs, (retryAfterS ?? 0) * 1_000);
+      }
       failure = error;
     }
     if (filter.signal?.aborted) return;
-    filter.onReconnect?.(failure, pauseMs);
-    await pause(pauseMs, undefined, filter.signal === undefined ? {} : { signal: filter.signal }).catch(
+    filter.onReconnect?.(failure, waitMs);
+    await pause(waitMs, undefined, filter.signal === undefined ? {} : { signal: filter.signal }).catch(
       () => undefined,
     );
     pauseMs = Math.min(pauseMs * 2, longestPauseMs);

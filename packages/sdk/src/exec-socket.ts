@@ -111,7 +111,14 @@ export class ExecSocket implements Disposable {
         continue;
       }
       if (message.type === "error") {
-        throw new AlcoveError({ status: 0, code: message.code, message: message.message });
+        const { type: _type, retry_after_s: retryAfterS, ...details } = message;
+        throw new AlcoveError({
+          status: 0,
+          code: message.code,
+          message: message.message,
+          details,
+          retryAfterS,
+        });
       }
       yield message;
       if (message.type === "exit") return;

@@ -91,7 +91,7 @@ export class Transport implements Disposable {
   headers(): Record<string, string> {
     return {
       ...(this.#options.apiKey ? { "x-api-key": this.#options.apiKey } : {}),
-      ...(this.#options.userId ? { "x-user-id": this.#options.userId } : {}),
+      ...(this.#options.userId ? { "x-user-id": headerText(this.#options.userId) } : {}),
     };
   }
 
@@ -275,6 +275,11 @@ export function unreachable(url: URL, error: unknown): AlcoveError {
 function errorCode(error: unknown): string {
   if (error instanceof AggregateError && error.errors.length > 0) return errorCode(error.errors[0]);
   return error instanceof Error && "code" in error ? String(error.code) : "";
+}
+
+/** A header takes bytes: those of the text as UTF-8, as the service reads it. */
+function headerText(text: string): string {
+  return Buffer.from(text, "utf8").toString("latin1");
 }
 
 /** @returns the error an answer other than a success stands for. */

@@ -445,8 +445,17 @@ export const WsServerMessage = Type.Union(
       { $id: "WsInput", description: "Sent only to connections that named their input." },
     ),
     Type.Object(
-      { type: Type.Literal("error"), code: Type.String(), message: Type.String() },
-      { $id: "WsError" },
+      {
+        type: Type.Literal("error"),
+        code: Type.String(),
+        message: Type.String(),
+        retry_after_s: Type.Optional(Type.Integer({ description: "As the header Retry-After, in seconds." })),
+      },
+      {
+        $id: "WsError",
+        additionalProperties: true,
+        description: "With all that the refusal of a request would have.",
+      },
     ),
   ],
   {

@@ -243,7 +243,11 @@ export function socketSuite(on: Subject): void {
     const { socket } = await Socket.open(url());
     socket.send({ type: "start", command: "true", timeout: "3h" });
     expect(await socket.closed).toBe(1008);
-    expect(socket.heard[0]).toMatchObject({ type: "error", code: "resource_limit" });
+    expect(socket.heard[0]).toMatchObject({
+      type: "error",
+      code: "resource_limit",
+      reason: "max_exec_timeout",
+    });
   });
 
   test("a bad message later is told and changes nothing", async () => {

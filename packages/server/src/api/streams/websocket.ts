@@ -316,8 +316,9 @@ export class WebSocketExec {
   }
 
   #tell(error: unknown): void {
-    const { code, message } = toDomainError(error);
-    if (this.#socket.bufferedAmount < outputHighWaterBytes) void this.#send({ type: "error", code, message });
+    const { code, message, details, retryAfterS: retry_after_s } = toDomainError(error);
+    if (this.#socket.bufferedAmount >= outputHighWaterBytes) return;
+    void this.#send({ ...details, ...defined({ retry_after_s }), type: "error", code, message });
   }
 
   #refuse(error: unknown): void {

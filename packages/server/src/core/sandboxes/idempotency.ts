@@ -92,6 +92,7 @@ export class IdempotentSpawns {
     if (row === undefined || row.state === "creating") {
       throw new Unavailable(
         `an earlier spawn with Idempotency-Key "${request.key}" is being made or undone; try again soon`,
+        { retryAfterS: 1 },
       );
     }
     if (held.bodyHash !== request.bodyHash) throw otherBody(request.key);
