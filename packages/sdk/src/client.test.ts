@@ -355,6 +355,18 @@ describe("AlcoveClient", () => {
   });
 });
 
+test("spawnOnce() tells whether an earlier spawn has made the sandbox", async () => {
+  let made = false;
+  handle = (request, response) => {
+    response.writeHead(201, made ? { "idempotent-replayed": "true" } : {});
+    made = true;
+    response.end(JSON.stringify({ id: request.headers["idempotency-key"] }));
+  };
+  using client = new AlcoveClient({ url });
+  expect(await client.spawnOnce({}, "k1")).toEqual({ sandbox: { id: "k1" }, replayed: false });
+  expect(await client.spawnOnce({}, "k1")).toEqual({ sandbox: { id: "k1" }, replayed: true });
+});
+
 describe("events()", () => {
   test("go on after a refusal that says when to come again, and end at any other", async () => {
     const answers = [

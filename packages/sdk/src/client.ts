@@ -110,7 +110,23 @@ export class AlcoveClient implements Disposable {
     request: SpawnRequest,
     options: CallOptions & { idempotencyKey?: string } = {},
   ): Promise<Sandbox> {
-    const { body } = await this.#transport.json<Sandbox>({
+    return (await this.#spawn(request, options)).sandbox;
+  }
+
+  /** As `spawn` with this Idempotency-Key. @returns also whether it is the sandbox that an earlier spawn with the key has made. */
+  async spawnOnce(
+    request: SpawnRequest,
+    idempotencyKey: string,
+    options: CallOptions = {},
+  ): Promise<{ sandbox: Sandbox; replayed: boolean }> {
+    return await this.#spawn(request, { ...options, idempotencyKey });
+  }
+
+  async #spawn(
+    request: SpawnRequest,
+    options: CallOptions & { idempotencyKey?: string },
+  ): Promise<{ sandbox: Sandbox; replayed: boolean }> {
+    const { body, headers } = await this.#transport.json<Sandbox>({
       method: "POST",
       path: "/sandboxes",
       json: request,
@@ -118,7 +134,7 @@ export class AlcoveClient implements Disposable {
       timeoutMs: options.timeoutMs ?? spawnMs,
       signal: options.signal,
     });
-    return body;
+    return { sandbox: body, replayed: headers["idempotent-replayed"] === "true" };
   }
 
   /** The owner's living sandbox of this name, or a new one. Safe to repeat, and for any number at once. */

@@ -3,6 +3,7 @@ import type { KeyScope } from "@alcove/wire";
 import type { FastifyRequest } from "fastify";
 import type { Principal } from "../core/keys/principal.ts";
 import { parseOwnerId } from "../core/owners.ts";
+import { sandboxNotFound } from "../core/sandboxes/live-sandboxes.ts";
 import { DomainError, Forbidden, NotFound } from "../ports/errors.ts";
 import { given } from "./parse.ts";
 
@@ -130,7 +131,8 @@ export async function checkAccess(
   if (options.pooled && (access.bound === "sandbox" || access.bound === "own")) {
     request.tenant = userIdOf(request);
     const strangers = access.bound === "sandbox" && request.tenant !== undefined;
-    if (strangers && (await ownerOf(params.id ?? "")) !== request.tenant) throw noSuchSandbox(params.id);
+    if (strangers && (await ownerOf(params.id ?? "")) !== request.tenant)
+      throw sandboxNotFound(params.id ?? "");
   }
   if (principal.ownerId === undefined) return;
   ownerFor(principal, userIdOf(request));
@@ -143,12 +145,8 @@ export async function checkAccess(
     throw new NotFound(`owner "${params.ownerID}" has no quota; PUT one, or see its usage for the defaults`);
   }
   if (access.bound === "sandbox" && (await ownerOf(params.id ?? "")) !== principal.ownerId) {
-    throw noSuchSandbox(params.id);
+    throw sandboxNotFound(params.id ?? "");
   }
-}
-
-function noSuchSandbox(id: string | undefined): NotFound {
-  return new NotFound(`sandbox "${id}" does not exist or was destroyed`);
 }
 
 /** The X-User-ID header, undefined when absent or empty. Node reads headers byte by byte; owners may be any UTF-8, or Latin-1. */

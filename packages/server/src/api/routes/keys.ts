@@ -2,8 +2,9 @@ import { ApiKey, KeyRequest, NewApiKey, statusBody, Ticket, TicketRequest } from
 import { Type } from "typebox";
 import type { KeyRing, KeyView } from "../../core/keys/key-ring.ts";
 import type { Tickets } from "../../core/keys/tickets.ts";
+import { sandboxNotFound } from "../../core/sandboxes/live-sandboxes.ts";
 import type { SandboxService } from "../../core/sandboxes/sandbox-service.ts";
-import { Conflict, NotFound } from "../../ports/errors.ts";
+import { Conflict } from "../../ports/errors.ts";
 import { confinedTo } from "../access.ts";
 import { optionalDuration } from "../parse.ts";
 import { emptyBody, type RouteApp } from "./route-app.ts";
@@ -101,7 +102,7 @@ export function keyRoutes(
       const { sandbox_id: sandboxId } = request.body;
       const owner = await sandboxes.ownerOf(sandboxId);
       if (owner === undefined || (confined !== undefined && owner !== confined))
-        throw new NotFound(`sandbox "${sandboxId}" does not exist or was destroyed`);
+        throw sandboxNotFound(sandboxId);
       const { ticket, expiresAt } = tickets.issue(principal, sandboxId);
       reply.code(201).header("cache-control", "no-store");
       return { ticket, sandbox_id: sandboxId, expires_at: expiresAt.toISOString() };

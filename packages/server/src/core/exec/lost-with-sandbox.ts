@@ -22,9 +22,10 @@ export async function lostWithSandbox(
   } catch (error) {
     const ended = error instanceof NotFound ? NotFound : error instanceof Conflict ? Conflict : undefined;
     if (ended === undefined) return undefined;
-    return new ended(`command ${details.exec_id} is lost: ${(error as DomainError).message}`, {
+    const known = error as DomainError;
+    return new ended(`command ${details.exec_id} is lost: ${known.message}`, {
       cause: error,
-      details: { ...details, reason: "lost" },
+      details: { ...known.details, ...details, reason: "lost" },
     });
   }
 }

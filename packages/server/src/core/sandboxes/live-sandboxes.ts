@@ -229,12 +229,15 @@ export function sandboxGone(row: SandboxRow): NotFound {
   const how = expired
     ? `it expired at ${expiresAt.toISOString()}`
     : `it was destroyed at ${(destroyedAt ?? row.updatedAt).toISOString()}`;
-  return new NotFound(`sandbox "${row.id}" does not exist any more: ${how}`);
+  return new NotFound(`sandbox "${row.id}" does not exist any more: ${how}`, { details: noSandbox });
 }
 
 export function sandboxNotFound(id: string): NotFound {
-  return new NotFound(`sandbox "${id}" does not exist or was destroyed`);
+  return new NotFound(`sandbox "${id}" does not exist or was destroyed`, { details: noSandbox });
 }
+
+/** Tells a program that the sandbox is missing, not something in it. */
+const noSandbox = { what: "sandbox" };
 
 /** Nobody here can tell more of it, or end it. A destroyed one is gone for all. */
 export function workerUnavailable(row: SandboxRow): DomainError {
@@ -246,7 +249,7 @@ export function workerUnavailable(row: SandboxRow): DomainError {
 export function notRunning(row: SandboxRow): DomainError {
   const name = `sandbox "${row.id}"`;
   if (row.state === "destroyed") return sandboxGone(row);
-  if (row.destroyRequested) return new Conflict(`${name} is being destroyed`);
+  if (row.destroyRequested && row.state !== "expired") return new Conflict(`${name} is being destroyed`);
   switch (row.state) {
     case "creating":
       return new Conflict(`${name} is still being created`);

@@ -1,0 +1,14 @@
+import { expect, test } from "vitest";
+import type { SandboxRow } from "../../ports/index.ts";
+import { notRunning, sandboxNotFound } from "./live-sandboxes.ts";
+
+test("a sandbox that has expired says so, also while it is being destroyed", () => {
+  const expiresAt = new Date("2026-01-01T00:00:00Z");
+  const row = { id: "sb-1", expiresAt, destroyRequested: true } as SandboxRow;
+  expect(notRunning({ ...row, state: "expired" }).message).toContain("expired at 2026-01-01T00:00:00.000Z");
+  expect(notRunning({ ...row, state: "running" }).message).toContain("is being destroyed");
+});
+
+test("a program can tell that the sandbox is missing", () => {
+  expect(sandboxNotFound("sb-1").details).toEqual({ what: "sandbox" });
+});
