@@ -24,7 +24,7 @@ test("audit asks with every filter that was given, and shows a table", async () 
   const until = "2026-11-23T00:00:00Z";
   const { code, stdout } = await run(
     ...["audit", "--limit", "5", "--actor", "admin_api_key", "--method", "PUT", "--status", "200"],
-    ...["--path", "/quotas/", "--since", since, "--until", until],
+    ...["--path", "/quotas/", "--since", since, "--until", until, "--cursor", "8"],
   );
   expect(code).toBe(0);
   const [request] = commands.service.requests;
@@ -37,6 +37,7 @@ test("audit asks with every filter that was given, and shows a table", async () 
     path: "/quotas/",
     since,
     until,
+    cursor: "8",
   });
   expect(stdout).toMatch(/00\.000Z\s+admin_api_key\s+PUT\s+\/api\/v1\/quotas\/acme\s+200\s+127\.0\.0\.1\n/);
 });

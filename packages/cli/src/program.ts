@@ -206,6 +206,7 @@ function addFileAndEventCommands(program: Command): void {
     .option("--json", "print JSON")
     .option("--type <types>", "only these types, separated by commas")
     .option("--sandbox <id>", "only this sandbox's")
+    .option("--owner <id>", "only this owner's")
     .option("--since <event id>", "begin after this event")
     .action(async (flags) => (await import("./commands/events.ts")).events(flags));
 }
@@ -269,6 +270,7 @@ function addAuditCommand(program: Command): void {
     .option("--path <text>", "only paths with this in them")
     .option("--since <time>", "at this time or later, such as 2026-11-21T17:44:03Z")
     .option("--until <time>", "at this time or before")
+    .option("--cursor <cursor>", "older than the page that named this")
     .option("--csv", "print CSV")
     .option("--json", "print JSON")
     .action(async (flags) => (await import("./commands/audit.ts")).audit(flags));

@@ -13,6 +13,8 @@ export interface AuditFilter {
   until?: string | undefined;
   /** 1 to 500; 100 unless given. */
   limit?: number | undefined;
+  /** The `nextCursor` of the page before. */
+  cursor?: string | undefined;
 }
 
 interface AuditCallOptions {
@@ -29,8 +31,17 @@ export class AuditClient {
 
   /** Newest first. */
   async list(filter: AuditFilter = {}, options: AuditCallOptions = {}): Promise<AuditRecord[]> {
-    const { body } = await this.#transport.json<AuditRecord[]>(call(filter, options));
-    return body;
+    return (await this.page(filter, options)).items;
+  }
+
+  /** One page of it, and where the older ones begin, if there are any. */
+  async page(
+    filter: AuditFilter = {},
+    options: AuditCallOptions = {},
+  ): Promise<{ items: AuditRecord[]; nextCursor: string | undefined }> {
+    const { body, headers } = await this.#transport.json<AuditRecord[]>(call(filter, options));
+    const cursor = headers["x-next-cursor"];
+    return { items: body, nextCursor: typeof cursor === "string" ? cursor : undefined };
   }
 
   /** The same as CSV, with a line of names. */

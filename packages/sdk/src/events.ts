@@ -7,6 +7,7 @@ import type { Transport } from "./transport.ts";
 export interface EventFilter {
   types?: readonly string[];
   sandboxId?: string;
+  ownerId?: string;
   /** Replays what came after this event. */
   lastEventId?: string;
   signal?: AbortSignal;
@@ -63,7 +64,7 @@ async function* oneConnection(
   const response = await transport.send({
     method: "GET",
     path: "/events",
-    query: { type: filter.types, sandbox_id: filter.sandboxId },
+    query: { type: filter.types, sandbox_id: filter.sandboxId, owner_id: filter.ownerId },
     headers: {
       accept: "text/event-stream",
       ...(lastEventId === undefined ? {} : { "last-event-id": lastEventId }),

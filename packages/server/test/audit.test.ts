@@ -137,6 +137,25 @@ describe("the audit history of a service with keys", () => {
   });
 });
 
+test("the audit history is read to its end page by page, as JSON and as CSV", async () => {
+  await using server = await startTestServer({ provider: mockProvider });
+  const to = new TestClient(server.url);
+  for (let index = 0; index < 5; index++) await to.call("GET", `/api/v1/admin/quotas/p-${index}/usage`);
+  const seen: string[] = [];
+  let cursor: string | null = "";
+  let pages = 0;
+  for (; cursor !== null; pages++) {
+    const query = `method=GET&path=/quotas/p-&limit=2&cursor=${cursor}`;
+    const page = await fetch(`${server.url}/api/v1/admin/audit?${query}`);
+    const csv = await fetch(`${server.url}/api/v1/admin/audit?${query}&format=csv`);
+    await csv.text();
+    seen.push(...((await page.json()) as AuditRecord[]).map((record) => record.path.split("/")[5] ?? ""));
+    cursor = page.headers.get("x-next-cursor");
+    expect(csv.headers.get("x-next-cursor")).toBe(cursor);
+  }
+  expect([pages, seen]).toEqual([3, ["p-4", "p-3", "p-2", "p-1", "p-0"]]);
+});
+
 test("what was answered is in the audit history after a crash", async () => {
   await using server = await startTestServer({ provider: mockProvider, env: keys });
   const to = new TestClient(server.url, admin);

@@ -1,3 +1,4 @@
+import { createHash } from "node:crypto";
 import { expect, test } from "vitest";
 import { ScriptedProvider } from "../src/core/testing/scripted-provider.ts";
 import { eventually, openRequest } from "./support/http.ts";
@@ -28,3 +29,39 @@ test("a reader of events that does not read is cut off, and its connection close
   }, 60_000);
   close();
 }, 90_000);
+
+test("one owner's events alone, for a key of everybody's; a key of one owner may not ask for another's", async () => {
+  const hash = createHash("sha256").update("key-of-ann").digest("hex");
+  const env = {
+    ALCOVE_AUTH_API_KEY: "gateway-key",
+    ALCOVE_AUTH_KEYS: JSON.stringify([{ name: "ann", hash, owner: "ann" }]),
+  };
+  await using server = await startTestServer({ provider: async () => new ScriptedProvider(), env });
+  for (const ownerId of ["ann", "bob", "ann"])
+    server.events.emit({ type: "file.read", sandboxId: `sb-${ownerId}`, ownerId });
+  await server.events.flush();
+  const ask = (owner: string, key: string) =>
+    fetch(`${server.url}/api/v1/events?type=file.read&owner_id=${owner}`, {
+      headers: { "x-api-key": key, "last-event-id": "0" },
+      signal: AbortSignal.timeout(20_000),
+    });
+  for (const [owner, key, number] of [
+    ["ann", "gateway-key", 2],
+    ["bob", "gateway-key", 1],
+    ["", "gateway-key", 3],
+    ["ann", "key-of-ann", 2],
+  ] as const) {
+    const answer = await ask(owner, key);
+    server.events.emit({ type: "file.read", sandboxId: "the end", ownerId: owner });
+    await server.events.flush();
+    let text = "";
+    for await (const piece of answer.body ?? []) {
+      text += Buffer.from(piece).toString();
+      if (text.includes("the end")) break;
+    }
+    const seen = [...text.matchAll(/"sandbox_id":"sb-(\w+)"/g)].map(([, whose]) => whose);
+    expect(seen).toHaveLength(number);
+    if (owner !== "") expect(new Set(seen)).toEqual(new Set([owner]));
+  }
+  expect((await ask("bob", "key-of-ann")).status).toBe(403);
+});

@@ -7,7 +7,7 @@ import { elapsed } from "../terminal/text.ts";
 import { idOf } from "./named.ts";
 
 export async function events(
-  flags: ClientFlags & JsonFlags & { type?: string; sandbox?: string; since?: string },
+  flags: ClientFlags & JsonFlags & { type?: string; sandbox?: string; owner?: string; since?: string },
 ): Promise<void> {
   using client = openClient(flags);
   using interrupt = interruptSignal();
@@ -23,6 +23,7 @@ export async function events(
   const stream = client.events({
     ...(types === undefined ? {} : { types }),
     ...(sandbox === undefined ? {} : { sandboxId: sandbox }),
+    ...(flags.owner === undefined ? {} : { ownerId: flags.owner }),
     ...(flags.since === undefined ? {} : { lastEventId: flags.since }),
     signal: interrupt.signal,
     onReconnect: (_error, inMs) => {

@@ -156,7 +156,7 @@ export const operationNotes: Readonly<Record<string, OperationNote>> = {
   deleteQuota: { description: "The defaults hold again." },
   listAudit: {
     description:
-      "Every call below /admin, refused ones too, and every change of quotas and templates. Filters are joined; format=csv answers CSV. What is answered has been written before.",
+      "Every call below /admin, refused ones too, and every change of quotas and templates. Filters are joined; format=csv answers CSV. X-Next-Cursor is set while there are older ones. What is answered has been written before.",
   },
   getHealth: { description: "Version and time since the start." },
   getLiveness: { description: "For a supervisor that restarts what hangs. Says nothing about providers." },

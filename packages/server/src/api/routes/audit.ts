@@ -5,7 +5,7 @@ import type { AuditLog } from "../../core/audit/audit-log.ts";
 import type { AuditRow } from "../../ports/audit-store.ts";
 import { BadRequest } from "../../ports/errors.ts";
 import { csv } from "../csv.ts";
-import { defined } from "../parse.ts";
+import { defined, given } from "../parse.ts";
 import type { RouteApp } from "./route-app.ts";
 
 /** A value left empty is not given. */
@@ -20,6 +20,9 @@ const AuditQuery = Type.Object({
   since: Type.Optional(givenTime("At this time or later.")),
   until: Type.Optional(givenTime("At this time or before.")),
   limit: Type.Optional(Type.Integer({ minimum: 1, maximum: 500, default: 100 })),
+  cursor: Type.Optional(
+    Type.String({ description: "X-Next-Cursor of the page before.", pattern: "^(?:[0-9]{1,15})?$" }),
+  ),
   format: Type.Optional(Type.Enum(["json", "csv"], { default: "json" })),
 });
 
@@ -47,7 +50,7 @@ export function auditRoutes(app: RouteApp, options: { audit: AuditLog }): void {
       },
     },
     handler: async (request, reply) => {
-      const { since, until, method, format, limit = 100, ...rest } = request.query;
+      const { since, until, method, format, limit = 100, cursor, ...rest } = request.query;
       const { actor, status, path } = rest;
       const rows = await options.audit.list({
         ...defined({
@@ -57,10 +60,13 @@ export function auditRoutes(app: RouteApp, options: { audit: AuditLog }): void {
           method: method?.toUpperCase(),
           since: time("since", since),
           until: time("until", until),
+          beforeId: given(cursor) === undefined ? undefined : Number(cursor),
         }),
-        limit,
+        limit: limit + 1,
       });
-      const records = rows.map(present);
+      const records = rows.slice(0, limit).map(present);
+      const last = records.at(-1);
+      if (rows.length > limit && last !== undefined) reply.header("x-next-cursor", String(last.id));
       if (format !== "csv") return records;
       return sendCsv(reply, records);
     },

@@ -1,9 +1,9 @@
-import { Event, type EventType, eventTypes } from "@alcove/wire";
+import { Event, type EventType, eventTypes, OwnerId } from "@alcove/wire";
 import { Type } from "typebox";
 import type { EventLog } from "../../core/events/event-log.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { BadRequest } from "../../ports/errors.ts";
-import { confinedTo } from "../access.ts";
+import { wantedOwner } from "../access.ts";
 import { defined, given } from "../parse.ts";
 import { shareName, shareOf } from "../share.ts";
 import { eventText, sendEventStream } from "../streams/sse.ts";
@@ -23,6 +23,7 @@ const EventsQuery = Type.Object({
     }),
   ),
   sandbox_id: Type.Optional(Type.String()),
+  owner_id: Type.Optional(OwnerId),
 });
 
 /** `GET /events`: what happens, as server-sent events. docs/api/events.md. */
@@ -50,7 +51,7 @@ export function eventRoutes(app: RouteApp, options: { events: EventLog; logger: 
       const filter = defined({
         types: typesOf(request.query.type),
         sandboxId: given(request.query.sandbox_id),
-        ownerId: confinedTo(request),
+        ownerId: wantedOwner(request, given(request.query.owner_id)),
         afterId: lastEventId(request.headers["last-event-id"]),
       });
       const signal = reply.endlessSignal;
