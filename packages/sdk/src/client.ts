@@ -1,6 +1,7 @@
 import type {
   AcquireRequest,
   AdmissionDecision,
+  Diagnostics,
   Event,
   ExecRecord,
   ExecRequest,
@@ -8,6 +9,7 @@ import type {
   ExecStreamChunk,
   Health,
   Liveness,
+  Metrics,
   OutputEncoding,
   PoolStatus,
   ProviderDetail,
@@ -99,6 +101,26 @@ export class AlcoveClient implements Disposable {
   /** VMs and users of the pool; `enabled: false` alone while there is none. */
   async poolStatus(options: CallOptions = {}): Promise<PoolStatus> {
     return this.#get("/pool/status", options);
+  }
+
+  /** Counters of the whole service. */
+  async metrics(options: CallOptions = {}): Promise<Metrics> {
+    return this.#get("/metrics", options);
+  }
+
+  /** The same in the text format that Prometheus scrapes. */
+  async prometheusMetrics(options: CallOptions = {}): Promise<string> {
+    return this.#transport.text({
+      method: "GET",
+      path: "/metrics/prometheus",
+      timeoutMs: options.timeoutMs ?? quickMs,
+      signal: options.signal,
+    });
+  }
+
+  /** What somebody who helps needs to know, fit to be handed on. */
+  async diagnostics(options: CallOptions = {}): Promise<Diagnostics> {
+    return this.#get("/diagnostics", options);
   }
 
   /** Checks all of them now: which are healthy. */

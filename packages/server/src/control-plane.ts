@@ -3,6 +3,8 @@ import type { RouteApp } from "./api/routes/route-app.ts";
 import type { Config } from "./config/config.ts";
 import { AnswerBudget } from "./core/answers/answer-budget.ts";
 import { AuditLog } from "./core/audit/audit-log.ts";
+import { OperationMetrics } from "./core/diagnostics/operation-metrics.ts";
+import { ServiceFigures } from "./core/diagnostics/service-figures.ts";
 import { EventLog } from "./core/events/event-log.ts";
 import { ExecService } from "./core/exec/exec-service.ts";
 import { FileService } from "./core/files/file-service.ts";
@@ -15,11 +17,13 @@ import { Limits } from "./core/quotas/limits.ts";
 import { Quotas } from "./core/quotas/quotas.ts";
 import { RateLimits } from "./core/rate-limits/rate-limits.ts";
 import { Reconciler } from "./core/reconcile/reconciler.ts";
-import { composeSandboxes } from "./core/sandboxes/compose.ts";
+import { composeSandboxes, type SandboxLifecycle } from "./core/sandboxes/compose.ts";
 import type { SandboxService } from "./core/sandboxes/sandbox-service.ts";
 import { Templates } from "./core/templates/templates.ts";
+import { LocalWorker } from "./core/workers/local-worker.ts";
 import type { Installation } from "./platform/installation.ts";
 import type { Logger } from "./platform/logger.ts";
+import { ProcessFigures } from "./platform/process-figures.ts";
 import { randomIds } from "./platform/random-ids.ts";
 import { systemClock } from "./platform/system-clock.ts";
 import { thisMachine } from "./platform/this-machine.ts";
@@ -38,6 +42,7 @@ export interface ControlPlane {
   app: RouteApp;
   events: EventLog;
   sandboxes: SandboxService;
+  lifecycle: SandboxLifecycle;
   execs: ExecService;
   keys: KeyRing;
   /** Not started yet. */
@@ -61,7 +66,12 @@ export async function openControlPlane(options: {
   opened: AsyncDisposableStack;
 }): Promise<ControlPlane> {
   const { config, logger, store, registry, version, installation, opened } = options;
-  const common = { store, registry, clock: systemClock, logger };
+  const startedMs = systemClock.monotonicMs();
+  const operations = new OperationMetrics({
+    clock: systemClock,
+    providers: registry.all.map(({ name }) => name),
+  });
+  const common = { store, registry, clock: systemClock, logger, operations };
   const events = opened.use(await EventLog.open({ ...common, retention: config.store.eventsRetention }));
   const onMark = (err: unknown) => logger.warn({ err }, "the data directory could not be marked as newer");
   const quotas = await Quotas.open({ ...common, events });
@@ -114,7 +124,12 @@ export async function openControlPlane(options: {
       },
     }),
   );
-  const files = new FileService({ sandboxes, events, maxUploadBytes: config.files.maxUploadBytes });
+  const files = new FileService({
+    sandboxes,
+    events,
+    operations,
+    maxUploadBytes: config.files.maxUploadBytes,
+  });
   const reconciler = opened.use(
     new Reconciler({
       ...common,
@@ -139,6 +154,7 @@ export async function openControlPlane(options: {
         "bodies that you send, and input that your commands have not read, fill your share of the memory there is for them; try again, end commands that do not read their input, or upload contents raw",
     },
   };
+  const rateLimits = opened.use(new RateLimits({ settings: config.rateLimit, clock: systemClock }));
   const app = await buildApp({
     ...common,
     sandboxes,
@@ -159,10 +175,21 @@ export async function openControlPlane(options: {
     events,
     keys,
     tickets: new Tickets({ clock: systemClock }),
-    rateLimits: opened.use(new RateLimits({ settings: config.rateLimit, clock: systemClock })),
+    rateLimits,
+    figures: new ServiceFigures({
+      ...common,
+      config,
+      startedMs,
+      process: opened.use(new ProcessFigures()),
+      sandboxes,
+      quotas,
+      rateLimits,
+      events,
+      worker: new LocalWorker({ clock: systemClock, limits, providers: registry.all }),
+    }),
     config,
     version,
-    startedMs: systemClock.monotonicMs(),
+    startedMs,
     ready: () => sandboxes.ready,
     ...(options.storeRefusal === undefined ? {} : { storeRefusal: options.storeRefusal }),
   });
@@ -170,5 +197,5 @@ export async function openControlPlane(options: {
     sandboxes.refuseWaiting();
     await app.close();
   });
-  return { app, events, sandboxes, execs, reconciler, keys };
+  return { app, events, sandboxes, lifecycle, execs, reconciler, keys };
 }

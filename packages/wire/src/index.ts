@@ -5,6 +5,7 @@ export * from "./events.ts";
 export * from "./exec.ts";
 export * from "./files.ts";
 export * from "./keys.ts";
+export * from "./metrics.ts";
 export * from "./nearest.ts";
 export * from "./quotas.ts";
 export * from "./sandboxes.ts";

@@ -30,6 +30,7 @@ import { execSocketRoute } from "./routes/exec-socket.ts";
 import { execRoutes } from "./routes/execs.ts";
 import { fileRoutes } from "./routes/files.ts";
 import { keyRoutes } from "./routes/keys.ts";
+import { metricsRoutes } from "./routes/metrics.ts";
 import { poolRoutes } from "./routes/pool.ts";
 import { providerRoutes } from "./routes/providers.ts";
 import { quotaRoutes } from "./routes/quotas.ts";
@@ -166,6 +167,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
       fileRoutes(scope, options);
       eventRoutes(scope, options);
       systemRoutes(scope, options);
+      metricsRoutes(scope, options);
       providerRoutes(scope, options);
       quotaRoutes(scope, options);
       templateRoutes(scope, { ...options, server: config.server, pooled: config.pool.enabled });

@@ -145,6 +145,18 @@ export const operationNotes: Readonly<Record<string, OperationNote>> = {
     example: { ttl: "5m" },
   },
   listQuotas: { description: "X-Next-Cursor is set while there are more." },
+  getMetrics: {
+    description:
+      "Counters since the start of the service, and what there is now. Read from memory: it costs the same however many sandboxes there are, and asks no provider.",
+  },
+  getPrometheusMetrics: {
+    description:
+      "The same counters under names that begin with service_, with histograms of waits and latencies. Let it be scraped here with a key that reads, and not below /admin, where every call is in the audit history.",
+  },
+  getDiagnostics: {
+    description:
+      "Read-only, and fit to be handed on: no owner, sandbox, key, address, path of the host or text of a backend is named. Providers are told as they were found last.",
+  },
   getQuotaSummary: { description: "Numbers alone; no owner is named." },
   getQuota: { description: "As it was saved; 0 and 0s stand for the default. Without one 404." },
   saveQuota: {

@@ -1,6 +1,7 @@
 import type { Config } from "../config/config.ts";
 import type { AnswerBudget } from "../core/answers/answer-budget.ts";
 import type { AuditLog } from "../core/audit/audit-log.ts";
+import type { ServiceFigures } from "../core/diagnostics/service-figures.ts";
 import type { EventLog } from "../core/events/event-log.ts";
 import type { ExecService } from "../core/exec/exec-service.ts";
 import type { FileService } from "../core/files/file-service.ts";
@@ -33,6 +34,7 @@ export interface ApiServices {
   /** Of input that was given whole, until its command has it: less than bodies have, so that it leaves room for those. */
   inputs: AnswerBudget;
   rateLimits: RateLimits;
+  figures: ServiceFigures;
   keys: KeyRing;
   tickets: Tickets;
 }

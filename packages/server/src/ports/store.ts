@@ -270,6 +270,8 @@ export interface EventStore {
     ownerId?: string;
     limit: number;
   }): Promise<EventPage>;
+  /** How many are kept, at the same cost however many that is. */
+  kept(): Promise<number>;
   /** Keeps `keep` events; owners who have most give way, and of each the newest stay. */
   trim(keep: number): Promise<void>;
 }

@@ -11,6 +11,7 @@ import type { ExecService } from "../../src/core/exec/exec-service.ts";
 import type { KeyRing } from "../../src/core/keys/key-ring.ts";
 import { ProviderRegistry } from "../../src/core/providers/provider-registry.ts";
 import type { Reconciler } from "../../src/core/reconcile/reconciler.ts";
+import type { SandboxLifecycle } from "../../src/core/sandboxes/compose.ts";
 import type { SandboxService } from "../../src/core/sandboxes/sandbox-service.ts";
 import { type Logger, silentLogger } from "../../src/platform/logger.ts";
 import { systemClock } from "../../src/platform/system-clock.ts";
@@ -52,6 +53,7 @@ export interface TestServer extends AsyncDisposable {
   readonly store: Store;
   readonly execs: ExecService;
   readonly sandboxes: SandboxService;
+  readonly lifecycle: SandboxLifecycle;
   readonly provider: RuntimeProvider;
   readonly events: EventLog;
   readonly reconciler: Reconciler;
@@ -73,7 +75,7 @@ export async function startTestServer(options: TestServerOptions): Promise<TestS
     defaultName: provider.name,
     clock: systemClock,
   });
-  const { app, events, sandboxes, execs, reconciler, keys } = await openControlPlane({
+  const { app, events, sandboxes, lifecycle, execs, reconciler, keys } = await openControlPlane({
     config,
     logger: options.logger ?? silentLogger,
     store,
@@ -93,6 +95,7 @@ export async function startTestServer(options: TestServerOptions): Promise<TestS
     store,
     execs,
     sandboxes,
+    lifecycle,
     provider,
     events,
     reconciler,

@@ -79,6 +79,11 @@ export class EventLog implements EventSink, AsyncDisposable {
     return this.#total;
   }
 
+  /** How many events are kept for replay. */
+  historySize(): Promise<number> {
+    return this.#store.events.kept();
+  }
+
   emit(event: EmittedEvent): void {
     if (this.#closed) return;
     if (event.type === "resource.limit") this.#limits.report(event);

@@ -3,6 +3,7 @@ import { silentLogger } from "../../platform/logger.ts";
 import { BadRequest, Conflict, NotFound, RuntimeGone, Unavailable } from "../../ports/errors.ts";
 import type { ExecId } from "../../ports/ids.ts";
 import type { ExecInfo, ExecOperations, ExecView } from "../../ports/sandbox-operations.ts";
+import { OperationMetrics } from "../diagnostics/operation-metrics.ts";
 import type { RunningSandbox } from "../sandboxes/live-sandboxes.ts";
 import { FakeClock } from "../testing/fake-clock.ts";
 import { ExecService } from "./exec-service.ts";
@@ -32,6 +33,7 @@ function serviceOf(
     ids: { execId: () => made },
     clock: new FakeClock(),
     logger: silentLogger,
+    operations: new OperationMetrics({ clock: new FakeClock(), providers: [] }),
     limits: {
       deadlinesOf: () => ({ defaultTimeoutMs: 1_000, maxTimeoutMs: 1_000 }),
       maxOutputBytes: 1_000,

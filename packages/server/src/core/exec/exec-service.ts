@@ -4,6 +4,7 @@ import type { Clock } from "../../ports/clock.ts";
 import type { EventSink } from "../../ports/event-sink.ts";
 import type { ExecId, Ids } from "../../ports/ids.ts";
 import type { CallOptions, ExecInfo, WindowSize } from "../../ports/sandbox-operations.ts";
+import type { OperationMetrics } from "../diagnostics/operation-metrics.ts";
 import { BufferedExec, type BufferedOptions, type ExecOutcome } from "./buffered-exec.ts";
 import { type AttachOptions, ExecAttacher } from "./exec-attacher.ts";
 import { type ExecFollow, ExecFollower } from "./exec-follower.ts";
@@ -52,12 +53,17 @@ export class ExecService implements Disposable {
     ids: Pick<Ids, "execId">;
     clock: Clock;
     logger: Logger;
+    operations: OperationMetrics;
     limits: ExecServiceLimits;
   }) {
-    const { sandboxes, events, ids, clock, logger, limits } = options;
+    const { sandboxes, events, ids, clock, logger, operations, limits } = options;
     const { deadlinesOf, maxOutputBytes, disconnectGraceMs } = limits;
     const onInputOpen = (id: string, execId: ExecId) => this.#lostInputs.watch(id, execId);
-    const tracker = new ExecTracker({ sandboxes, events, clock, logger, disconnectGraceMs, onInputOpen });
+    const tracker = new ExecTracker({
+      ...{ sandboxes, events, clock, logger, operations },
+      disconnectGraceMs,
+      onInputOpen,
+    });
     const overBreaks = new OverBreaks({ tracker, clock });
     const wholeInputs = new WholeInputs({ tracker, overBreaks, logger, onLeft: onInputOpen });
     const starting = { sandboxes, events, ids, logger, deadlinesOf, tracker, overBreaks, wholeInputs };

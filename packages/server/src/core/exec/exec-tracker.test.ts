@@ -2,6 +2,7 @@ import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { silentLogger } from "../../platform/logger.ts";
 import { BadRequest, ProviderError, RuntimeGone } from "../../ports/errors.ts";
 import type { NewEvent } from "../../ports/store.ts";
+import { OperationMetrics } from "../diagnostics/operation-metrics.ts";
 import { FakeClock } from "../testing/fake-clock.ts";
 import { ExecTracker } from "./exec-tracker.ts";
 import { attachedTo, exitOf, FakeSandbox, infoOf, settled } from "./testing/fake-sandbox.ts";
@@ -13,12 +14,14 @@ describe("ExecTracker", () => {
   let sandbox: FakeSandbox;
   let tracker: ExecTracker;
   let clock: FakeClock;
+  let operations: OperationMetrics;
   const open = (disconnectGraceMs = 1_000) =>
     new ExecTracker({
       sandboxes: sandbox,
       events: { emit: (event) => told.push(event) },
       clock,
       logger: silentLogger,
+      operations,
       disconnectGraceMs,
     });
   const types = () => told.map((event) => event.type);
@@ -27,6 +30,7 @@ describe("ExecTracker", () => {
     told = [];
     sandbox = new FakeSandbox();
     clock = new FakeClock();
+    operations = new OperationMetrics({ clock, providers: [] });
     tracker = open();
   });
   afterEach(() => tracker[Symbol.dispose]());
@@ -45,6 +49,36 @@ describe("ExecTracker", () => {
       operation: "exec",
     });
     expect(tracker.size).toBe(0);
+  });
+
+  test("what a provider ran is counted, whatever came of the command; what went with its sandbox is a failure, unless somebody destroyed that", async () => {
+    const counted = () =>
+      operations.all.flatMap(({ operation, succeeded, failed, longestMs }) =>
+        operation === "exec" ? [succeeded, failed, longestMs] : [],
+      );
+    sandbox.started("spawned");
+    for (const [id, exit] of [
+      ["ex-1", exitOf({ exitCode: 3, durationMs: 20 })],
+      ["ex-2", exitOf({ reason: "timeout", durationMs: 70 })],
+    ] as const) {
+      await tracker.start(sandbox.target, started(id), async () => ({}));
+      tracker.sawExit(sandbox.id, id as never, exit);
+    }
+    expect(counted()).toEqual([2, 0, 70]);
+    const refused = () => Promise.reject(new BadRequest("no such user"));
+    await expect(tracker.start(sandbox.target, started("ex-3"), refused)).rejects.toThrow();
+    expect(counted()).toEqual([2, 0, 70]);
+    const broken = () => Promise.reject(new ProviderError("no engine"));
+    await expect(tracker.start(sandbox.target, started("ex-4"), broken)).rejects.toThrow();
+    expect(counted()).toEqual([2, 1, 70]);
+    await tracker.start(sandbox.target, started("ex-5"), async () => ({}));
+    await clock.advance(100);
+    sandbox.stopped("ended");
+    expect(counted()).toEqual([2, 2, 100]);
+    sandbox.started("spawned");
+    await tracker.start(sandbox.target, started("ex-6"), async () => ({}));
+    sandbox.stopped("destroyed");
+    expect(counted()).toEqual([2, 2, 100]);
   });
 
   test("no more commands are learned from a sandbox than run in one", async () => {

@@ -2,11 +2,12 @@ import { formatDuration } from "@alcove/wire";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
 import type { Clock } from "../../ports/clock.ts";
-import { DomainError } from "../../ports/errors.ts";
+import { DomainError, RuntimeGone } from "../../ports/errors.ts";
 import type { EventSink } from "../../ports/event-sink.ts";
 import type { ExecId } from "../../ports/ids.ts";
 import type { ExecExit, ExecInfo, SandboxOperations } from "../../ports/sandbox-operations.ts";
 import type { SandboxRow } from "../../ports/store.ts";
+import type { OperationMetrics } from "../diagnostics/operation-metrics.ts";
 import { endedBecause } from "./ended-because.ts";
 import type { RunningSandboxes } from "./running-sandboxes.ts";
 
@@ -22,6 +23,8 @@ const mostLearned = 8_192;
 const sandboxStopped = new Error("the sandbox stopped");
 const followingEnded = new Error("the ends of commands are followed anew");
 
+const lostWithSandbox = new RuntimeGone("the sandbox ended");
+
 export type ExecOperation = "exec" | "exec_stream";
 
 /**
@@ -33,6 +36,8 @@ interface TrackedExec {
   readonly execId: ExecId;
   readonly operation: ExecOperation;
   readonly detached: boolean;
+  /** Monotonic. */
+  readonly startedMs: number;
   phase: "starting" | "running" | "unanswered";
   earlyExit?: ExecExit;
   readers: number;
@@ -63,6 +68,7 @@ export class ExecTracker implements Disposable {
   readonly #events: EventSink;
   readonly #clock: Clock;
   readonly #logger: Logger;
+  readonly #operations: OperationMetrics;
   readonly #disconnectGraceMs: number;
   readonly #onInputOpen: (sandboxId: string, execId: ExecId) => void;
   readonly #sandboxes = new Map<string, TrackedSandbox>();
@@ -74,6 +80,7 @@ export class ExecTracker implements Disposable {
     events: EventSink;
     clock: Clock;
     logger: Logger;
+    operations: OperationMetrics;
     disconnectGraceMs: number;
     /** A command runs whose input was to come whole, and has not come to its end; perhaps nobody has the rest of it. */
     onInputOpen?: (sandboxId: string, execId: ExecId) => void;
@@ -81,11 +88,12 @@ export class ExecTracker implements Disposable {
     this.#events = options.events;
     this.#clock = options.clock;
     this.#logger = options.logger;
+    this.#operations = options.operations;
     this.#disconnectGraceMs = options.disconnectGraceMs;
     this.#onInputOpen = options.onInputOpen ?? (() => undefined);
     this.#unsubscribe = options.sandboxes.subscribe({
       started: (row, operations, how) => this.#sandboxStarted(row, operations, how),
-      stopped: (id) => this.#sandboxStopped(id),
+      stopped: (id, how) => this.#sandboxStopped(id, how),
     });
   }
 
@@ -151,7 +159,12 @@ export class ExecTracker implements Disposable {
     const sandbox = this.#sandboxOf(target);
     const earlier = sandbox.execs.get(exec.execId);
     const { maybeStarted, ...begun } = exec;
-    const tracked: TrackedExec = { ...begun, phase: "starting", readers: exec.detached ? 0 : 1 };
+    const tracked: TrackedExec = {
+      ...begun,
+      startedMs: this.#clock.monotonicMs(),
+      phase: "starting",
+      readers: exec.detached ? 0 : 1,
+    };
     if (earlier === undefined) sandbox.execs.set(exec.execId, tracked);
     try {
       const started = await start();
@@ -238,13 +251,15 @@ export class ExecTracker implements Disposable {
     void this.#follow(sandbox, how === "adopted");
   }
 
-  #sandboxStopped(id: string): void {
+  #sandboxStopped(id: string, how: "destroyed" | "ended"): void {
     const sandbox = this.#sandboxes.get(id);
     if (sandbox === undefined) return;
     this.#sandboxes.delete(id);
     sandbox.stop.abort(sandboxStopped);
     for (const tracked of sandbox.execs.values()) {
       if (tracked.phase !== "running") continue;
+      // One that somebody destroyed has not failed its commands.
+      if (how === "ended") this.#failed(sandbox, tracked, lostWithSandbox);
       this.#lost(sandbox, tracked);
     }
     sandbox.execs.clear();
@@ -321,6 +336,8 @@ export class ExecTracker implements Disposable {
       execId: info.execId,
       operation: "exec",
       detached: info.detached,
+      startedMs:
+        this.#clock.monotonicMs() - Math.max(0, this.#clock.now().getTime() - info.startedAt.getTime()),
       phase: "running",
       readers: 0,
     };
@@ -392,6 +409,8 @@ export class ExecTracker implements Disposable {
 
   #ended(sandbox: TrackedSandbox, tracked: TrackedExec, exit: ExecExit): void {
     sandbox.execs.delete(tracked.execId);
+    // Whatever came of the command itself, its deadline included: the provider has run it.
+    this.#operations.succeeded(tracked.operation, sandbox.row.provider, exit.durationMs);
     const data = {
       ...this.#common(sandbox, tracked),
       duration_ms: Math.round(exit.durationMs),
@@ -418,8 +437,14 @@ export class ExecTracker implements Disposable {
   }
 
   #startFailed(sandbox: TrackedSandbox, tracked: TrackedExec, error: unknown): void {
+    this.#failed(sandbox, tracked, error);
     const message = error instanceof DomainError ? error.message : "the command could not be started";
     this.#emit(sandbox, "exec.failed", { ...this.#common(sandbox, tracked), error: message });
+  }
+
+  #failed(sandbox: TrackedSandbox, { operation, startedMs }: TrackedExec, error: unknown): void {
+    const ms = this.#clock.monotonicMs() - startedMs;
+    this.#operations.failed(operation, sandbox.row.provider, ms, error);
   }
 
   #common(sandbox: TrackedSandbox, tracked: TrackedExec): Record<string, unknown> {

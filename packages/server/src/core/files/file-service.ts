@@ -10,6 +10,7 @@ import type {
 } from "../../ports/sandbox-operations.ts";
 import type { SandboxRow } from "../../ports/store.ts";
 import type { Answer } from "../answers/answer-budget.ts";
+import type { Operation, OperationMetrics } from "../diagnostics/operation-metrics.ts";
 import type { RunningSandboxes } from "../exec/running-sandboxes.ts";
 import { workspaceFiles } from "../pool/workspace.ts";
 import { checkPath } from "./paths.ts";
@@ -20,16 +21,19 @@ export type FileBody = AsyncIterable<Uint8Array>;
 export class FileService {
   readonly #sandboxes: Pick<RunningSandboxes, "locate">;
   readonly #events: EventSink;
+  readonly #operations: OperationMetrics;
   readonly #maxUploadBytes: number;
 
   /** @param options.maxUploadBytes largest raw upload; 0: no limit. */
   constructor(options: {
     sandboxes: Pick<RunningSandboxes, "locate">;
     events: EventSink;
+    operations: OperationMetrics;
     maxUploadBytes: number;
   }) {
     this.#sandboxes = options.sandboxes;
     this.#events = options.events;
+    this.#operations = options.operations;
     this.#maxUploadBytes = options.maxUploadBytes;
   }
 
@@ -145,7 +149,7 @@ export class FileService {
   /** Runs one operation; a failure that is not the caller's own is told as `operation.failed`. */
   async #operate<T>(
     sandboxId: string,
-    operation: string,
+    operation: Operation | "file_watch",
     options: CallOptions,
     act: (
       files: FileOperations,
@@ -163,7 +167,10 @@ export class FileService {
           data: { operation, provider: row.provider, ...data },
         });
       const files = row.slot === undefined ? operations.files : workspaceFiles(operations.files, row.slot);
-      return await act(files, tell, row);
+      // Endless by nature: a watch has no latency and does not fail by ending.
+      if (operation === "file_watch") return await act(files, tell, row);
+      const done = () => act(files, tell, row);
+      return await this.#operations.measure(operation, row.provider, done, options.signal);
     } catch (error) {
       if (error instanceof RuntimeGone || (error instanceof DomainError && error.code === "provider_error"))
         this.#events.emit({

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { NotFound } from "../../ports/index.ts";
-import { FakeClock } from "../testing/fake-clock.ts";
+import { FakeClock, settle } from "../testing/fake-clock.ts";
 import { forever } from "../testing/harness.ts";
 import { ScriptedProvider } from "../testing/scripted-provider.ts";
 import { ProviderRegistry } from "./provider-registry.ts";
@@ -74,8 +74,33 @@ describe("ProviderRegistry", () => {
     const entry = await registry.healthOf("one", { signal: forever });
     expect(entry).toMatchObject({ healthy: false, error: "no socket" });
     registry.inventoryTaken("one", { count: 0 });
+    // A look that a listing brings is shared while it is under way.
+    await registry.healthOf("one", { signal: forever });
     one.check = () => Promise.reject(new Error("no engine"));
     const again = await registry.healthOf("one", { signal: forever, refresh: true });
     expect(again).toMatchObject({ healthy: false, error: "no engine" });
+  });
+
+  it("tells what was found last without looking, and looks along with each listing but the first", async () => {
+    const { registry, one, checks, clock } = make();
+    expect(registry.lastKnown()).toMatchObject([
+      { name: "one", healthy: false, error: "it was not looked at yet" },
+      { name: "two", healthy: false },
+    ]);
+    registry.inventoryTaken("one", { count: 3 });
+    expect(registry.lastKnown()[0]).toMatchObject({ healthy: true, runtimeCount: 3, latencyMs: 0 });
+    expect(checks()).toBe(0);
+    one.checkResult = { healthy: false, error: "no engine", notes: [] };
+    registry.inventoryTaken("one", { count: 3 });
+    await registry.healthOf("one", { signal: forever });
+    expect(checks()).toBe(1);
+    await clock.advance(60_000);
+    expect(registry.lastKnown()[0]).toMatchObject({ healthy: false, error: "no engine" });
+    expect(checks()).toBe(1);
+    // What a listing brought is not kept for those who ask.
+    registry.inventoryTaken("one", { count: 3 });
+    await settle();
+    await registry.healthOf("one", { signal: forever });
+    expect(checks()).toBe(3);
   });
 });

@@ -37,7 +37,9 @@ export class ProviderRegistry {
   readonly #defaultName: string;
   readonly #clock: Clock;
   /** What each said when its runtimes were listed last. Counting them anew for every look would cost too much. */
-  readonly #inventories = new Map<string, { count: number } | { error: string }>();
+  readonly #inventories = new Map<string, { at: Date } & ({ count: number } | { error: string })>();
+  /** What the last check of each came to. */
+  readonly #found = new Map<string, ProviderHealthEntry>();
   /** The last or current check of each; checks of one provider never overlap. */
   readonly #checks = new Map<
     string,
@@ -80,14 +82,24 @@ export class ProviderRegistry {
     return this.get(this.#defaultName);
   }
 
-  /** Its runtimes were listed, or could not be. */
+  /** Its runtimes were listed, or could not be: every minute or so, and how it is is looked at along with it. */
   inventoryTaken(name: string, outcome: { count: number } | { error: string }): void {
-    this.#inventories.set(name, outcome);
+    const first = !this.#inventories.has(name);
+    this.#inventories.set(name, { ...outcome, at: this.#clock.now() });
+    if (!first) this.#look(name);
   }
 
   /** Every provider's health, at most ten seconds old unless `refresh`. */
   health(options: CallOptions & { refresh?: boolean }): Promise<ProviderHealthEntry[]> {
     return Promise.all(this.all.map((provider) => this.healthOf(provider.name, options)));
+  }
+
+  /**
+   * Every provider as it was found last, a minute ago or so, without looking again. Until the first look it counts as
+   * healthy when its runtimes could be listed.
+   */
+  lastKnown(): ProviderHealthEntry[] {
+    return this.all.map((provider) => this.#found.get(provider.name) ?? this.#byInventory(provider));
   }
 
   /** @throws NotFound for a provider that is not enabled. */
@@ -99,13 +111,44 @@ export class ProviderRegistry {
     if (known !== undefined && (known.pending || (ageMs < healthKeptMs && options.refresh !== true))) {
       return known.result;
     }
-    const check = { startedMs: this.#clock.monotonicMs(), pending: true, result: this.#check(provider) };
-    this.#checks.set(name, check);
+    return this.#begin(provider, this.#clock.monotonicMs());
+  }
+
+  /** Its result is shared while it is not there yet; whoever asks later has it checked anew. */
+  #look(name: string): void {
+    const provider = this.#providers.get(name);
+    if (provider === undefined || this.#checks.get(name)?.pending === true) return;
+    void this.#begin(provider, Number.NEGATIVE_INFINITY);
+  }
+
+  async #begin(provider: RuntimeProvider, startedMs: number): Promise<ProviderHealthEntry> {
+    const check = { startedMs, pending: true, result: this.#check(provider) };
+    this.#checks.set(provider.name, check);
     try {
-      return await check.result;
+      const entry = await check.result;
+      this.#found.set(provider.name, entry);
+      return entry;
     } finally {
       check.pending = false;
     }
+  }
+
+  #byInventory(provider: RuntimeProvider): ProviderHealthEntry {
+    const listed = this.#inventories.get(provider.name);
+    const error = listed === undefined ? "it was not looked at yet" : "error" in listed && listed.error;
+    const counted =
+      listed !== undefined && "count" in listed && provider.capabilities.has("runtime_inventory");
+    return {
+      name: provider.name,
+      healthy: error === false,
+      default: provider.name === this.#defaultName,
+      latencyMs: 0,
+      lastChecked: listed?.at ?? this.#clock.now(),
+      ...(error === false ? {} : { error }),
+      notes: [],
+      capabilities: [...provider.capabilities],
+      ...(counted ? { runtimeCount: listed.count } : {}),
+    };
   }
 
   /** Bounded by its own deadline and not by one caller's signal: its result is shared. */

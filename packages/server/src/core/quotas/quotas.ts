@@ -41,6 +41,7 @@ export class Quotas implements QuotaLookup {
   readonly #clock: Clock;
   readonly #events: EventSink;
   readonly #byOwner = new Map<string, QuotaRow>();
+  readonly #counts = { total: 0, withMaxSandboxes: 0, withMaxTtl: 0, withMaxExecTimeout: 0 };
   readonly #listeners = new Set<() => void>();
 
   private constructor(options: { store: Store; clock: Clock; events: EventSink }) {
@@ -53,7 +54,7 @@ export class Quotas implements QuotaLookup {
     const quotas = new Quotas(options);
     for (let afterOwnerId = ""; ; ) {
       const page = await options.store.quotas.list({ afterOwnerId, limit: loadPage });
-      for (const row of page) quotas.#byOwner.set(row.ownerId, row);
+      for (const row of page) quotas.#keep(row);
       const last = page.at(-1);
       if (last === undefined || page.length < loadPage) return quotas;
       afterOwnerId = last.ownerId;
@@ -62,6 +63,11 @@ export class Quotas implements QuotaLookup {
 
   of(ownerId: string): QuotaRow | undefined {
     return this.#byOwner.get(ownerId);
+  }
+
+  /** As `summary`, from memory: at the same cost however many there are. */
+  get counts(): QuotaSummary {
+    return { ...this.#counts };
   }
 
   /** Calls back whenever a quota was saved or deleted: spawns that wait may fit now. */
@@ -83,7 +89,7 @@ export class Quotas implements QuotaLookup {
       createdAt: now,
       updatedAt: now,
     });
-    this.#byOwner.set(ownerId, saved);
+    this.#keep(saved);
     this.#changed("quota.saved", ownerId);
     return saved;
   }
@@ -108,7 +114,7 @@ export class Quotas implements QuotaLookup {
   async remove(owner: string): Promise<void> {
     const ownerId = checkedOwner(owner);
     if (!(await this.#store.quotas.remove(ownerId))) throw noQuota(ownerId);
-    this.#byOwner.delete(ownerId);
+    this.#forget(ownerId);
     this.#changed("quota.deleted", ownerId);
   }
 
@@ -120,6 +126,26 @@ export class Quotas implements QuotaLookup {
       this.#store.quotas.get(ownerId),
     ]);
     return { ownerId, inUse, limits: limits.of(ownerId, quota), configured: quota !== undefined };
+  }
+
+  #keep(row: QuotaRow): void {
+    this.#forget(row.ownerId);
+    this.#byOwner.set(row.ownerId, row);
+    this.#count(row, 1);
+  }
+
+  #forget(ownerId: string): void {
+    const row = this.#byOwner.get(ownerId);
+    if (row === undefined) return;
+    this.#byOwner.delete(ownerId);
+    this.#count(row, -1);
+  }
+
+  #count(row: QuotaRow, by: 1 | -1): void {
+    this.#counts.total += by;
+    if (row.maxSandboxes > 0) this.#counts.withMaxSandboxes += by;
+    if (row.maxTtlMs > 0) this.#counts.withMaxTtl += by;
+    if (row.maxExecTimeoutMs > 0) this.#counts.withMaxExecTimeout += by;
   }
 
   #changed(type: "quota.saved" | "quota.deleted", ownerId: string): void {

@@ -1,5 +1,6 @@
 import type { Logger } from "../../platform/logger.ts";
 import type { Clock, EventSink, Ids, Store } from "../../ports/index.ts";
+import type { OperationMetrics } from "../diagnostics/operation-metrics.ts";
 import type { Pool } from "../pool/pool.ts";
 import type { ProviderRegistry } from "../providers/provider-registry.ts";
 import type { Limits } from "../quotas/limits.ts";
@@ -42,6 +43,7 @@ export function composeSandboxes(options: {
   clock: Clock;
   ids: Ids;
   logger: Logger;
+  operations: OperationMetrics;
   /** Read whenever they are applied: a reload changes them. */
   defaults: SandboxDefaults;
   limits: Limits;

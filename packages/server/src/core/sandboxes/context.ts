@@ -1,5 +1,6 @@
 import type { Logger } from "../../platform/logger.ts";
 import type { Clock, EventSink, Fence, Ids, SandboxRow, Store } from "../../ports/index.ts";
+import type { OperationMetrics } from "../diagnostics/operation-metrics.ts";
 import type { Pool } from "../pool/pool.ts";
 import type { ProviderRegistry } from "../providers/provider-registry.ts";
 import type { Limits } from "../quotas/limits.ts";
@@ -23,6 +24,7 @@ export interface SandboxContext {
   readonly clock: Clock;
   readonly ids: Ids;
   readonly logger: Logger;
+  readonly operations: OperationMetrics;
   readonly defaults: SandboxDefaults;
   readonly deadmanGraceMs: number;
   readonly workerId: string;

@@ -93,6 +93,7 @@ async function expectWhole(h: Harness, store: SqliteStore, told: Told): Promise<
   }
   for (const id of told.destroyed) expect((await store.sandboxes.get(id))?.state).toBe("destroyed");
   expect(h.service.figures.live).toBe(rows.filter((row) => row.state !== "error").length);
+  expect(h.service.counts.total).toBe(rows.length);
 }
 
 async function expectKeyStillWorks(h: Harness, store: SqliteStore, told: Told): Promise<void> {

@@ -126,14 +126,16 @@ export class DestroyFlow {
   /** Ends a runtime of ours that belongs to no sandbox, or whose sandbox is in state error. */
   async removeRuntime(provider: RuntimeProvider, runtimeId: RuntimeId): Promise<void> {
     using deadline = deadlineAfter(destroyDeadlineMs);
-    await abortable(provider.destroy(runtimeId, deadline), deadline.signal);
+    await this.#context.operations.measure("destroy", provider.name, () =>
+      abortable(provider.destroy(runtimeId, deadline), deadline.signal),
+    );
   }
 
   /** In state error, and nothing of its runtime is left: the row is enough. */
   leaveToRow(entry: LiveSandbox): void {
     const { live, expiry } = this.#context;
     expiry.delete(entry.row.id);
-    live.remove(entry);
+    live.leaveToRow(entry);
   }
 
   /** Its row is destroyed or gone. */

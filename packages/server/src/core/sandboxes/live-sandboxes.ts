@@ -10,6 +10,7 @@ import type {
 } from "../../ports/index.ts";
 import { Conflict, type DomainError, NotFound, Unavailable } from "../../ports/index.ts";
 import { CurrentOperations } from "./current-operations.ts";
+import { SandboxTally } from "./sandbox-tally.ts";
 
 /** What this process is doing with a sandbox right now; one thing at a time. */
 export type Work =
@@ -38,7 +39,59 @@ export interface LiveSandbox {
   outdated: boolean;
 }
 
-type Entry = LiveSandbox & { runtimeId: RuntimeId; readonly proposedId: RuntimeId };
+/** Counted from when it is made until it is let go of, but for a spawn that has no place yet. */
+class Entry implements LiveSandbox {
+  readonly provider: RuntimeProvider | undefined;
+  readonly proposedId: RuntimeId;
+  runtimeId: RuntimeId;
+  operations: SandboxOperations | undefined;
+  failedProbes = 0;
+  outdated = false;
+  readonly #tally: SandboxTally;
+  #row: SandboxRow;
+  #work: Work | undefined;
+  #held = true;
+  #countedAs: SandboxRow | undefined;
+
+  constructor(row: SandboxRow, provider: RuntimeProvider | undefined, tally: SandboxTally) {
+    this.provider = provider;
+    this.proposedId = row.runtimeId;
+    this.runtimeId = row.runtimeId;
+    this.#row = row;
+    this.#tally = tally;
+    this.#count();
+  }
+
+  get row(): SandboxRow {
+    return this.#row;
+  }
+
+  set row(row: SandboxRow) {
+    this.#row = row;
+    this.#count();
+  }
+
+  get work(): Work | undefined {
+    return this.#work;
+  }
+
+  set work(work: Work | undefined) {
+    this.#work = work;
+    this.#count();
+  }
+
+  letGo(): void {
+    this.#held = false;
+    this.#count();
+  }
+
+  #count(): void {
+    const now = this.#held && this.#work?.kind !== "reserving" ? this.#row : undefined;
+    if (now === this.#countedAs) return;
+    this.#tally.move(this.#countedAs, now);
+    this.#countedAs = now;
+  }
+}
 
 /** A sandbox that commands can run in. */
 export interface RunningSandbox {
@@ -49,7 +102,8 @@ export interface RunningSandbox {
 
 export interface SandboxListener {
   started(row: SandboxRow, operations: SandboxOperations, how: "spawned" | "adopted"): void;
-  stopped(id: SandboxId): void;
+  /** @param how whether somebody ends it, or it ended by itself. */
+  stopped(id: SandboxId, how: "destroyed" | "ended"): void;
 }
 
 /**
@@ -58,6 +112,8 @@ export interface SandboxListener {
  * by nobody.
  */
 export class LiveSandboxes {
+  /** How many there are, those in state error that memory no longer has included. */
+  readonly tally = new SandboxTally();
   readonly #byId = new Map<string, Entry>();
   readonly #byRuntime = new Map<RuntimeId, Entry>();
   readonly #reserving = new Map<string, { work: Work & { kind: "reserving" }; ownerId: string }>();
@@ -69,19 +125,11 @@ export class LiveSandboxes {
   }
 
   add(row: SandboxRow, provider: RuntimeProvider | undefined): LiveSandbox {
-    const { runtimeId } = row;
-    const entry = {
-      row,
-      provider,
-      runtimeId,
-      proposedId: runtimeId,
-      operations: undefined,
-      work: undefined,
-      failedProbes: 0,
-      outdated: false,
-    };
+    this.tally.backFromRow(row.id);
+    this.#byId.get(row.id)?.letGo();
+    const entry = new Entry(row, provider, this.tally);
     this.#byId.set(row.id, entry);
-    this.#byRuntime.set(runtimeId, entry);
+    this.#byRuntime.set(row.runtimeId, entry);
     return entry;
   }
 
@@ -89,9 +137,17 @@ export class LiveSandboxes {
     this.stop(entry);
     const held = this.#byId.get(entry.row.id);
     if (held !== entry) return;
+    held.letGo();
     this.#byId.delete(held.row.id);
     this.#byRuntime.delete(held.proposedId);
     this.#byRuntime.delete(held.runtimeId);
+  }
+
+  /** As `remove`, and its row stays: in state error, with nothing left of its runtime. */
+  leaveToRow(entry: LiveSandbox): void {
+    const held = this.#byId.get(entry.row.id) === entry;
+    this.remove(entry);
+    if (held) this.tally.leftToRow(entry.row);
   }
 
   get(id: string): LiveSandbox | undefined {
@@ -175,7 +231,8 @@ export class LiveSandboxes {
   stop(entry: LiveSandbox): void {
     if (entry.operations === undefined) return;
     entry.operations = undefined;
-    this.#tell(entry, (listener) => listener.stopped(entry.row.id));
+    const how = entry.work?.kind === "destroy" ? "destroyed" : "ended";
+    this.#tell(entry, (listener) => listener.stopped(entry.row.id, how));
   }
 
   subscribe(listener: SandboxListener): () => void {

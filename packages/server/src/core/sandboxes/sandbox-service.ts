@@ -34,6 +34,7 @@ import {
   sandboxNotFound,
 } from "./live-sandboxes.ts";
 import type { SandboxDirectory } from "./sandbox-directory.ts";
+import type { SandboxCounts } from "./sandbox-tally.ts";
 import type { OnStage, SpawnFlow } from "./spawn-flow.ts";
 import { checkSpawn, checkTtl, planSpawn, type SpawnInput, type SpawnPlan } from "./spawn-plan.ts";
 
@@ -91,6 +92,11 @@ export class SandboxService implements AsyncDisposable {
   get figures(): { live: number; queueDepth: number; queue: SpawnQueue["stats"] } {
     const { live, queue } = this.#context;
     return { live: live.size, queueDepth: queue.depth, queue: queue.stats };
+  }
+
+  /** How many sandboxes there are, at the same cost however many that is. */
+  get counts(): SandboxCounts {
+    return this.#context.live.tally.counts;
   }
 
   /** How many sandboxes of a provider there are, from memory. */

@@ -181,6 +181,7 @@ export class SpawnFlow {
       for (const event of told) events.emit(event);
       live.start(entry, "spawned");
       const durationMs = since(clock, startedMs);
+      this.#context.operations.succeeded("spawn", entry.row.provider, durationMs);
       logSandbox(logger, entry.row, { event: "sandbox.spawn", outcome: "ok", durationMs }, "sandbox spawned");
       return entry.row;
     } catch (error) {
@@ -217,6 +218,7 @@ export class SpawnFlow {
   #report(entry: LiveSandbox, error: unknown, durationMs: number): void {
     const { events, logger } = this.#context;
     const { id: sandboxId, ownerId, provider } = entry.row;
+    this.#context.operations.failed("spawn", provider, durationMs, error);
     if (error instanceof DestroyedMeanwhile) return;
     const data = { operation: "spawn", provider, error: messageOf(error) };
     const providerFailed =

@@ -11,6 +11,7 @@ import {
 } from "../../ports/index.ts";
 import type { ReserveOutcome } from "../../ports/store.ts";
 import { capacityRetryS } from "./capacity-retry.ts";
+import { QueueStats } from "./queue-stats.ts";
 
 /** What an attempt came to; one whose key another spawn holds throws instead. */
 export type ReserveResult = Exclude<ReserveOutcome, { reason: "claimed" }>;
@@ -72,14 +73,7 @@ export class SpawnQueue {
   #pumping = false;
   #pumpAgain = false;
   #closed = false;
-  readonly stats = {
-    queuedTotal: 0,
-    dequeuedTotal: 0,
-    timeouts: 0,
-    waitCount: 0,
-    waitTotalMs: 0,
-    waitMaxMs: 0,
-  };
+  readonly stats = new QueueStats();
 
   constructor(options: SpawnQueueOptions) {
     this.#options = options;
@@ -368,10 +362,7 @@ export class SpawnQueue {
   }
 
   #recordWait(entry: Entry): void {
-    const waitedMs = this.#options.clock.monotonicMs() - entry.waitingSinceMs;
-    this.stats.waitCount++;
-    this.stats.waitTotalMs += waitedMs;
-    this.stats.waitMaxMs = Math.max(this.stats.waitMaxMs, waitedMs);
+    this.stats.waited(this.#options.clock.monotonicMs() - entry.waitingSinceMs);
   }
 
   #recordDequeued(entry: Entry): void {

@@ -3,6 +3,7 @@ import { silentLogger } from "../../platform/logger.ts";
 import { randomIds } from "../../platform/random-ids.ts";
 import type { Clock, EmittedEvent, EventSink, RuntimeProvider, Store } from "../../ports/index.ts";
 import { AuditLog } from "../audit/audit-log.ts";
+import { OperationMetrics } from "../diagnostics/operation-metrics.ts";
 import { Pool, type PoolSettings } from "../pool/pool.ts";
 import { localWorkerId } from "../providers/provider-address.ts";
 import { ProviderRegistry } from "../providers/provider-registry.ts";
@@ -58,6 +59,7 @@ export class Harness<C extends Clock = FakeClock> implements AsyncDisposable {
   readonly registry: ProviderRegistry;
   readonly service: SandboxService;
   readonly reconciler: Reconciler;
+  readonly operations: OperationMetrics;
   readonly store: Store;
 
   constructor(options: {
@@ -77,7 +79,15 @@ export class Harness<C extends Clock = FakeClock> implements AsyncDisposable {
     const providers = [this.provider, ...(options.more ?? [])];
     this.registry = new ProviderRegistry({ providers, defaultName: this.provider.name, clock });
     const defaults = { ...testDefaults, ...options.defaults };
-    const shared = { store, registry: this.registry, events, clock, logger: silentLogger };
+    this.operations = new OperationMetrics({ clock, providers: providers.map(({ name }) => name) });
+    const shared = {
+      store,
+      operations: this.operations,
+      registry: this.registry,
+      events,
+      clock,
+      logger: silentLogger,
+    };
     const { sandboxes, lifecycle } = composeSandboxes({
       ...shared,
       ids: randomIds,

@@ -648,6 +648,7 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
       it("are trimmed to the newest", async () => {
         await store.events.append([1, 2, 3, 4, 5].map((id) => event(id)));
         await store.events.trim(2);
+        expect(await store.events.kept()).toBe(2);
         expect((await store.events.list({ afterId: 0, limit: 10 })).events.map(({ id }) => id)).toEqual([
           "4",
           "5",

@@ -127,6 +127,10 @@ export class SqliteEvents implements EventStore {
     return { events: records.map(fromRecord), reached };
   }
 
+  async kept(): Promise<number> {
+    return (this.#kept.get() as { count: number }).count;
+  }
+
   async trim(keep: number): Promise<void> {
     while (inTransaction(this.#db, () => this.#trimSlice(keep))) await setImmediate();
   }

@@ -151,7 +151,7 @@ export class FakeSandbox implements Pick<RunningSandboxes, "subscribe"> {
     this.started("adopted");
   }
 
-  stopped(): void {
-    this.#listener?.stopped(this.target.row.id);
+  stopped(how: "destroyed" | "ended" = "ended"): void {
+    this.#listener?.stopped(this.target.row.id, how);
   }
 }

@@ -1,0 +1,96 @@
+import type { OperationFigures } from "../core/diagnostics/operation-metrics.ts";
+import type { Figures } from "../core/diagnostics/service-figures.ts";
+import { Exposition, type Labels } from "../platform/metrics/exposition.ts";
+import { presentShared } from "./present-figures.ts";
+
+/** Figures for a scrape. Names are the interface's, `_total` of what can fall included. docs/api/metrics.md. */
+export function exposeFigures(figures: Figures): string {
+  const text = new Exposition();
+  const { process, scheduler, sandboxes, providers, rateLimit, operations } = figures;
+  const { queue } = scheduler;
+  const { workers, leases, events, quotas } = presentShared(figures);
+
+  text.gauge("service_uptime_seconds", "Seconds since the start of the service.", figures.uptimeMs / 1_000);
+  text.gauge("service_memory_bytes", "Memory of the process.", [
+    [{ kind: "alloc" }, process.memory.used],
+    [{ kind: "sys" }, process.memory.all],
+    [{ kind: "heap_alloc" }, process.memory.heapUsed],
+  ]);
+  text.gauge("service_goroutines", "Open handles and requests under way.", process.underWay);
+  text.counter("service_gc_cycles_total", "Collections of garbage.", process.gcCycles);
+
+  text.gauge(
+    "service_provider_healthy",
+    "Whether a provider was healthy when it was looked at last.",
+    providers.map(({ name, healthy, default: isDefault }) => [
+      { provider: name, default: String(isDefault) },
+      healthy ? 1 : 0,
+    ]),
+  );
+  text.gauge("service_sandboxes_by_state_total", "Sandboxes there are.", by("state", sandboxes.byState));
+  text.gauge(
+    "service_sandboxes_by_provider_total",
+    "Sandboxes there are.",
+    by("provider", sandboxes.byProvider),
+  );
+  text.gauge("service_sandboxes_by_worker_total", "Sandboxes there are.", by("worker", sandboxes.byWorker));
+  text.gauge("service_workers_total", "Workers.", status(workers, ["total", "online", "stale", "unhealthy"]));
+  text.gauge(
+    "service_leases_total",
+    "Holds that workers have of sandboxes.",
+    status(leases, ["total", "active", "expired"]),
+  );
+  text.gauge("service_owner_quotas_total", "Owners that have a quota.", quotas.total);
+
+  text.gauge("service_spawn_queue_depth", "Spawns that wait for capacity.", scheduler.queueDepth);
+  text.counter("service_spawn_queued_total", "Spawns that began to wait.", queue.queuedTotal);
+  text.counter(
+    "service_spawn_dequeued_total",
+    "Spawns that got their place after a wait.",
+    queue.dequeuedTotal,
+  );
+  text.counter("service_spawn_queue_timeouts_total", "Spawns that waited in vain.", queue.timeouts);
+  text.histogram("service_spawn_queue_wait_milliseconds", "Waits of spawns that have ended.", [
+    [{}, queue.waits],
+  ]);
+
+  text.counter("service_rate_limit_allowed_total", "Requests let through.", rateLimit.totals.allowed);
+  text.counter("service_rate_limit_blocked_total", "Requests refused as too many.", rateLimit.totals.limited);
+  text.gauge("service_rate_limit_active_buckets", "Callers that are counted.", rateLimit.totals.active);
+  text.gauge("service_event_subscribers", "Readers of the event stream.", events.subscribers);
+  text.counter("service_events_total", "Events emitted.", events.events_total);
+
+  text.counter(
+    "service_operation_success_total",
+    "What providers did as they were asked.",
+    operations.map((one) => [labelsOf(one), one.succeeded]),
+  );
+  text.counter(
+    "service_operation_failure_total",
+    "What providers failed at.",
+    operations.map((one) => [labelsOf(one), one.failed]),
+  );
+  text.histogram(
+    "service_operation_latency_milliseconds",
+    "How long spawns, destroys and commands took.",
+    operations
+      .filter(({ operation }) => ["spawn", "destroy", "exec", "exec_stream"].includes(operation))
+      .map((one) => [labelsOf(one), one.latencies]),
+  );
+  return text.toString();
+}
+
+function labelsOf({ operation, provider }: OperationFigures): Labels {
+  return { operation, provider };
+}
+
+function by(label: string, counts: Readonly<Record<string, number>>): [Labels, number][] {
+  return Object.entries(counts).map(([name, count]) => [{ [label]: name }, count]);
+}
+
+function status<K extends string>(
+  counts: Readonly<Record<K, number>>,
+  names: readonly K[],
+): [Labels, number][] {
+  return names.map((name) => [{ status: name }, counts[name]]);
+}

@@ -1,0 +1,145 @@
+import type { Config } from "../../config/config.ts";
+import { abortable } from "../../platform/abortable.ts";
+import { deadlineAfter } from "../../platform/deadline.ts";
+import type { ProcessFigures } from "../../platform/process-figures.ts";
+import type { Clock } from "../../ports/clock.ts";
+import type { QuotaSummary } from "../../ports/quota-store.ts";
+import type { Store } from "../../ports/store.ts";
+import type { EventLog } from "../events/event-log.ts";
+import { localWorkerId } from "../providers/provider-address.ts";
+import type { ProviderHealthEntry, ProviderRegistry } from "../providers/provider-registry.ts";
+import type { Quotas } from "../quotas/quotas.ts";
+import type { RateLimits } from "../rate-limits/rate-limits.ts";
+import type { SandboxService } from "../sandboxes/sandbox-service.ts";
+import type { SandboxCounts } from "../sandboxes/sandbox-tally.ts";
+import type { QueueStats } from "../scheduling/queue-stats.ts";
+import type { LocalWorker, WorkerFigures } from "../workers/local-worker.ts";
+import type { OperationFigures, OperationMetrics } from "./operation-metrics.ts";
+
+const pingDeadlineMs = 2_000;
+
+/** Where figures come from. */
+export interface FigureSources {
+  clock: Clock;
+  config: Pick<Config, "defaults" | "rateLimit">;
+  /** Monotonic, milliseconds. */
+  startedMs: number;
+  process: ProcessFigures;
+  registry: Pick<ProviderRegistry, "lastKnown">;
+  sandboxes: Pick<SandboxService, "counts" | "figures" | "ready">;
+  quotas: Pick<Quotas, "counts">;
+  rateLimits: Pick<RateLimits, "totals">;
+  events: Pick<EventLog, "subscribers" | "total" | "historySize">;
+  worker: LocalWorker;
+  operations: OperationMetrics;
+  store: Pick<Store, "ping">;
+}
+
+/** What the service knows of itself at one moment. */
+export interface Figures {
+  readonly generatedAt: Date;
+  readonly uptimeMs: number;
+  readonly process: {
+    readonly underWay: number;
+    readonly gcCycles: number;
+    readonly memory: ProcessFigures["memory"];
+  };
+  readonly defaults: Config["defaults"];
+  readonly scheduler: {
+    readonly queueDepth: number;
+    readonly queue: QueueStats;
+    readonly workerId: string;
+    /** Where a spawn would go now; empty: nowhere. */
+    readonly selectedWorkerId: string;
+    readonly eligibleWorkers: number;
+  };
+  readonly quotas: QuotaSummary;
+  readonly rateLimit: { readonly settings: Config["rateLimit"]; readonly totals: RateLimits["totals"] };
+  readonly providers: readonly ProviderHealthEntry[];
+  readonly workers: readonly WorkerFigures[];
+  readonly leases: {
+    readonly total: number;
+    readonly active: number;
+    readonly expired: number;
+    readonly byHolder: Readonly<Record<string, number>>;
+  };
+  readonly sandboxes: SandboxCounts;
+  readonly events: { readonly subscribers: number; readonly historySize: number; readonly total: number };
+  readonly operations: readonly OperationFigures[];
+}
+
+export interface StoreHealth {
+  readonly healthy: boolean;
+  readonly latencyMs: number;
+}
+
+/**
+ * Metrics and diagnostics. Everything is read from counters and from what was found last: a scrape costs the same with
+ * ten sandboxes and ten thousand, and asks no provider. docs/api/metrics.md.
+ */
+export class ServiceFigures {
+  readonly #parts: FigureSources;
+
+  constructor(parts: FigureSources) {
+    this.#parts = parts;
+  }
+
+  async current(): Promise<Figures> {
+    const { clock, config, process, sandboxes, quotas, rateLimits, events, operations } = this.#parts;
+    const providers = this.#parts.registry.lastKnown();
+    const historySize = await events.historySize();
+    const counts = sandboxes.counts;
+    const { queueDepth, queue } = sandboxes.figures;
+    const takesSpawns =
+      sandboxes.ready && providers.some((entry) => entry.default && entry.healthy && !entry.cannotSpawn);
+    return {
+      generatedAt: clock.now(),
+      uptimeMs: clock.monotonicMs() - this.#parts.startedMs,
+      process: { underWay: process.underWay, gcCycles: process.gcCycles, memory: process.memory },
+      defaults: config.defaults,
+      scheduler: {
+        queueDepth,
+        queue,
+        workerId: localWorkerId,
+        selectedWorkerId: takesSpawns ? localWorkerId : "",
+        eligibleWorkers: takesSpawns ? 1 : 0,
+      },
+      quotas: quotas.counts,
+      rateLimit: { settings: config.rateLimit, totals: rateLimits.totals },
+      providers,
+      workers: [this.#parts.worker.figures],
+      leases: leasesOf(counts),
+      sandboxes: withZeros(counts, providers),
+      events: { subscribers: events.subscribers, historySize, total: events.total },
+      operations: operations.all,
+    };
+  }
+
+  /** Asks the database for something small. */
+  async storeHealth(): Promise<StoreHealth> {
+    const { clock, store } = this.#parts;
+    using deadline = deadlineAfter(pingDeadlineMs);
+    const startedMs = clock.monotonicMs();
+    const healthy = await abortable(store.ping(), deadline.signal).then(
+      () => true,
+      () => false,
+    );
+    return { healthy, latencyMs: clock.monotonicMs() - startedMs };
+  }
+}
+
+/** A sandbox of this process is its own from the reservation until it is gone, and its hold of it does not expire. */
+function leasesOf({ total, byWorker }: SandboxCounts): Figures["leases"] {
+  return { total, active: total, expired: 0, byHolder: byWorker };
+}
+
+/** What there could be and is not now is told as 0, so that a series does not end with its last sandbox. */
+function withZeros(counts: SandboxCounts, providers: readonly ProviderHealthEntry[]): SandboxCounts {
+  const none = { creating: 0, running: 0, unhealthy: 0, expired: 0, error: 0 };
+  return {
+    ...counts,
+    byState: { ...none, ...counts.byState },
+    byProvider: { ...Object.fromEntries(providers.map(({ name }) => [name, 0])), ...counts.byProvider },
+    byWorker: { [localWorkerId]: 0, ...counts.byWorker },
+  };
+}
