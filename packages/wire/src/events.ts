@@ -56,7 +56,7 @@ export const eventData = {
   "quota.deleted": ["owner_id"],
   "key.created": key,
   "key.revoked": key,
-  "events.dropped": ["dropped"],
+  "events.dropped": ["dropped", "at_most"],
 } as const satisfies Record<EventType, readonly string[]>;
 
 /** One event of `GET /events`. Ids increase within a store. docs/api/events.md. */

@@ -248,6 +248,8 @@ export interface EventPage {
   events: Event[];
   /** Up to this id everything wanted is among them; undefined: there was nothing more to look at. */
   reached: number | undefined;
+  /** The last event that was trimmed, of this owner where one is wanted, and how many were at most; 0: none. */
+  forgotten: { upto: number; atMost: number };
 }
 
 export interface EventStore {

@@ -196,6 +196,76 @@ describe("EventLog", () => {
     expect(gentle.map(({ id, type }) => [id, type])).toEqual([["1000", "exec.started"]]);
   });
 
+  it("tells a reader of one owner, type or sandbox that comes back that some may be kept no more, once and at most how many", async () => {
+    await log[Symbol.asyncDispose]();
+    log = await open(store, 100);
+    emit(1, "sb-a", "gentle");
+    emit(998, "sb-b", "noisy");
+    emit(1, "sb-a", "gentle");
+    await log.flush();
+    const kept = async (ownerId: string) =>
+      (await store.events.list({ afterId: 0, limit: 1_000, ownerId })).events.map(({ id }) => Number(id));
+    const oldest = (await kept("noisy"))[0] ?? 0;
+    const read = (filter: Omit<Parameters<EventLog["subscribe"]>[0], "signal">) => {
+      const seen: Event[] = [];
+      void (async () => {
+        for await (const event of log.subscribe({ ...filter, signal: reader.signal })) seen.push(event);
+      })();
+      return seen;
+    };
+    const noisy = read({ afterId: 300, ownerId: "noisy" });
+    const earliest = read({ afterId: 1, ownerId: "noisy" });
+    const again = read({ afterId: oldest - 1, ownerId: "noisy" });
+    const fromTheBeginning = read({ afterId: 0, ownerId: "noisy" });
+    const gentle = read({ afterId: 1, ownerId: "gentle" });
+    const other = read({ afterId: 1, ownerId: "nobody" });
+    const bySandbox = read({ afterId: 300, sandboxId: "sb-b" });
+    const byType = read({ afterId: 300, types: ["sandbox.created"] });
+    const all = [noisy, earliest, again, fromTheBeginning, gentle, bySandbox, byType];
+    await vi.waitFor(() => expect(all.every((seen) => seen.length > 0)).toBe(true), 10_000);
+    await settle();
+    const told = (dropped: number) => ({
+      id: String(oldest - 1),
+      type: "events.dropped",
+      sandbox_id: "",
+      data: { dropped, at_most: true },
+    });
+    const ids = (events: readonly Event[]) => events.map(({ id }) => Number(id));
+    expect(noisy[0]).toMatchObject(told(oldest - 1 - 300));
+    expect(earliest[0]).toMatchObject(told(998 - (await kept("noisy")).length));
+    for (const seen of [noisy, earliest, bySandbox]) {
+      expect(ids(seen.slice(1))).toEqual(await kept("noisy"));
+      expect(seen.filter(({ type }) => type === "events.dropped")).toHaveLength(1);
+    }
+    for (const seen of [again, fromTheBeginning]) expect(ids(seen)).toEqual(await kept("noisy"));
+    expect(ids(gentle)).toEqual([1_000]);
+    expect(other).toEqual([]);
+    expect(bySandbox[0]).toMatchObject(told(oldest - 1 - 300));
+    expect(byType).toMatchObject([told(oldest - 1 - 300)]);
+  });
+
+  it("tells what is forgotten while it replays, in its place, and hands out what came since", async () => {
+    emit(250, "sb-a", "noisy");
+    emit(1, "sb-b", "gentle");
+    await log.flush();
+    const events = log
+      .subscribe({ afterId: 10, ownerId: "noisy", signal: reader.signal })
+      .pieces()
+      [Symbol.asyncIterator]();
+    const next = async () => ((await events.next()).value ?? []) as readonly Event[];
+    expect((await next()).map(({ id }) => Number(id))).toEqual(Array.from({ length: 100 }, (_, i) => 11 + i));
+    emit(60, "sb-a", "noisy");
+    await log.flush();
+    await store.events.trim(51);
+    const kept = (await store.events.list({ afterId: 0, limit: 1_000, ownerId: "noisy" })).events;
+    expect(kept.map(({ id }) => Number(id))).toEqual(Array.from({ length: 50 }, (_, i) => 262 + i));
+    const told = await next();
+    expect(told).toMatchObject([
+      { id: "251", type: "events.dropped", data: { dropped: 241, at_most: true } },
+    ]);
+    expect((await next()).map(({ id }) => Number(id))).toEqual(Array.from({ length: 60 }, (_, i) => 252 + i));
+  });
+
   it("filters by type and sandbox, in the replay and live", async () => {
     emit(1, "sb-a");
     emit(1, "sb-b");

@@ -13,6 +13,10 @@ export interface EventFilter {
   ownerId?: string;
 }
 
+interface Dropped extends Pick<Event, "id" | "timestamp"> {
+  data: { dropped: number; at_most?: true };
+}
+
 /** Events that may wait for a slow reader; what comes beyond that is counted, and told in its place. */
 const longestBacklog = 1_000;
 /** Events that are replayed in one turn of the event loop. */
@@ -39,11 +43,13 @@ export class EventSubscription implements AsyncIterable<Event> {
   readonly #replayUntil: number;
   readonly #endNow = () => this.end();
   #afterId: number;
+  /** Up to this id it knows what it missed. */
+  #toldUpto: number;
   readonly #fromTheBeginning: boolean;
   #skip: number;
   #backlog: Event[] = [];
   /** What came while the backlog was full. */
-  #dropped: ({ count: number } & Pick<Event, "id" | "timestamp">) | undefined;
+  #dropped: Dropped | undefined;
   readonly #clock: Pick<Clock, "monotonicMs" | "now">;
   /** When its reader last took something. */
   #takenAtMs: number;
@@ -74,6 +80,7 @@ export class EventSubscription implements AsyncIterable<Event> {
       ...(options.ownerId === undefined ? {} : { ownerId: options.ownerId }),
     };
     this.#afterId = options.afterId;
+    this.#toldUpto = options.afterId;
     this.#fromTheBeginning = options.afterId === 0;
     this.#skip = options.skip;
     this.#replayUntil = options.replayUntil;
@@ -100,7 +107,7 @@ export class EventSubscription implements AsyncIterable<Event> {
       if (this.#dropped === undefined && this.#backlog.length < longestBacklog) this.#backlog.push(event);
       else {
         const { id, timestamp } = event;
-        this.#dropped = { count: (this.#dropped?.count ?? 0) + 1, id, timestamp };
+        this.#dropped = { id, timestamp, data: { dropped: (this.#dropped?.data.dropped ?? 0) + 1 } };
       }
     }
     if (this.#dropped !== undefined && this.#clock.monotonicMs() - this.#takenAtMs >= longestStallMs) {
@@ -156,7 +163,9 @@ export class EventSubscription implements AsyncIterable<Event> {
       if (this.#ended) return;
       // Until now it was not this reader that others waited for.
       this.#takenAtMs = this.#clock.monotonicMs();
-      const page = await this.#store.list({ ...this.#filter, afterId: this.#afterId, limit: replayPage });
+      const page = this.#upToWhereItJoined(
+        await this.#store.list({ ...this.#filter, afterId: this.#afterId, limit: replayPage }),
+      );
       const events = this.#withGap(page);
       if (events.length > 0) {
         this.#afterId = Number(events.at(-1)?.id);
@@ -169,15 +178,25 @@ export class EventSubscription implements AsyncIterable<Event> {
     }
   }
 
-  /**
-   * Ids follow one another, so a reader of everything sees what is kept no more, and is told once for a page, where the
-   * last of them is missing. Whoever asks from the beginning asks for what is kept. What others would have wanted of it,
-   * nobody knows.
-   */
-  #withGap({ events, reached }: EventPage): readonly Event[] {
+  /** What came since is offered. */
+  #upToWhereItJoined({ events, reached, forgotten }: EventPage): EventPage {
+    return {
+      events: events.filter(({ id }) => Number(id) <= this.#replayUntil),
+      reached: reached !== undefined && reached < this.#replayUntil ? reached : undefined,
+      forgotten: { ...forgotten, upto: Math.min(forgotten.upto, this.#replayUntil) },
+    };
+  }
+
+  /** Tells of what is kept no more, where the last of it is missing. Whoever asks from the beginning asks for what is kept. */
+  #withGap(page: EventPage): readonly Event[] {
+    if (this.#fromTheBeginning) return page.events;
     const { types, sandboxId, ownerId } = this.#filter;
-    const filtered = types !== undefined || sandboxId !== undefined || ownerId !== undefined;
-    if (filtered || this.#fromTheBeginning) return events;
+    const all = types === undefined && sandboxId === undefined && ownerId === undefined;
+    return all ? this.#withCountedGap(page) : this.#withGapAtMost(page);
+  }
+
+  /** Ids follow one another, so a reader of everything sees what is missing, and is told once for a page. */
+  #withCountedGap({ events, reached }: EventPage): readonly Event[] {
     let count = 0;
     let at = 0;
     let before = this.#afterId;
@@ -190,9 +209,22 @@ export class EventSubscription implements AsyncIterable<Event> {
     if (reached === undefined && before < this.#replayUntil)
       missingBefore(this.#replayUntil + 1, events.length);
     if (count === 0) return events;
-    const id = Number(events[at]?.id ?? this.#replayUntil + 1) - 1;
+    const upto = Number(events[at]?.id ?? this.#replayUntil + 1) - 1;
+    return this.#toldAt(events, at, upto, { dropped: count });
+  }
+
+  /** How much of what is missing the others would have wanted, nobody knows. */
+  #withGapAtMost({ events, reached, forgotten: { upto, atMost } }: EventPage): readonly Event[] {
+    if (upto <= this.#afterId || (reached !== undefined && reached < upto)) return events;
+    const at = events.filter(({ id }) => Number(id) <= upto).length;
+    const dropped = Math.min(atMost, upto - this.#toldUpto);
+    this.#toldUpto = upto;
+    return this.#toldAt(events, at, upto, { dropped, at_most: true });
+  }
+
+  #toldAt(events: readonly Event[], at: number, upto: number, data: Dropped["data"]): readonly Event[] {
     const timestamp = events[at]?.timestamp ?? this.#clock.now().toISOString();
-    return events.toSpliced(at, 0, told({ count, id: String(id), timestamp }));
+    return events.toSpliced(at, 0, told({ id: String(upto), timestamp, data }));
   }
 
   #wants(event: Event, owner: string): boolean {
@@ -211,6 +243,6 @@ export class EventSubscription implements AsyncIterable<Event> {
 }
 
 /** Stands for what was dropped. Whoever comes back with its id goes on behind that. */
-function told({ count, id, timestamp }: { count: number } & Pick<Event, "id" | "timestamp">): Event {
-  return { id, type: "events.dropped", sandbox_id: "", timestamp, data: { dropped: count } };
+function told({ id, timestamp, data }: Dropped): Event {
+  return { id, type: "events.dropped", sandbox_id: "", timestamp, data };
 }

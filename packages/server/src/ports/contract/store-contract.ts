@@ -680,6 +680,30 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
         expect(await kept("alice")).toEqual([2_082]);
       });
 
+      it("leave behind up to which id each owner's were trimmed, and at most how many", async () => {
+        const of = (ownerId: string, count: number) =>
+          store.events.append(Array.from({ length: count }, (_, at) => ({ ...event(at), ownerId })));
+        const forgotten = async (ownerId?: string) =>
+          (await store.events.list({ afterId: 0, limit: 1, ...(ownerId === undefined ? {} : { ownerId }) }))
+            .forgotten;
+        const nothing = { upto: 0, atMost: 0 };
+        await of("alice", 20);
+        await of("bob", 5);
+        expect(await Promise.all([forgotten(), forgotten("alice")])).toEqual([nothing, nothing]);
+        await store.events.trim(15);
+        await store[Symbol.asyncDispose]();
+        store = await under.reopen();
+        expect(await forgotten("alice")).toEqual({ upto: 10, atMost: 10 });
+        expect(await forgotten("bob")).toEqual(nothing);
+        expect(await forgotten("carol")).toEqual(nothing);
+        expect(await forgotten()).toEqual({ upto: 10, atMost: 10 });
+        await store.events.trim(0);
+        await of("alice", 1);
+        expect(await forgotten("alice")).toEqual({ upto: 20, atMost: 20 });
+        expect(await forgotten("bob")).toEqual({ upto: 25, atMost: 5 });
+        expect(await forgotten()).toEqual({ upto: 25, atMost: 25 });
+      });
+
       it("are written all or none, and no id is given twice, though every event was trimmed", async () => {
         await store.events.append([event(1)]);
         const unwritable = event(2, { sandboxId: undefined as unknown as string });

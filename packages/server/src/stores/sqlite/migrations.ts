@@ -351,6 +351,25 @@ export const migrations: readonly string[] = [
   INSERT INTO event_owners (owner_id, events) SELECT owner_id, count(*) FROM events GROUP BY owner_id;
   INSERT INTO counters (name, value) VALUES ('events_kept', (SELECT count(*) FROM events));
   `,
+  // How many events of each owner were forgotten at most, and up to which id: who comes back after some is told. Of owners
+  // that have no row, and of those forgotten before this step, what can be said of all.
+  `
+  INSERT INTO counters (name, value) SELECT 'events_forgotten_upto', CASE
+    WHEN (SELECT coalesce(max(id), 0) FROM events) < last.value THEN last.value
+    ELSE coalesce((
+      SELECT max(id) - 1 FROM events AS kept
+      WHERE id > 1 AND NOT EXISTS (SELECT 1 FROM events WHERE id = kept.id - 1)), 0)
+    END FROM counters AS last WHERE last.name = 'events';
+  INSERT INTO counters (name, value)
+    SELECT 'events_forgotten_of_others', value FROM counters WHERE name = 'events_forgotten_upto';
+  ALTER TABLE event_owners ADD COLUMN forgotten INTEGER NOT NULL DEFAULT 0;
+  ALTER TABLE event_owners ADD COLUMN forgotten_upto INTEGER NOT NULL DEFAULT 0;
+  UPDATE event_owners SET forgotten_upto = min(
+    (SELECT value FROM counters WHERE name = 'events_forgotten_upto'),
+    coalesce((SELECT min(id) - 1 FROM events WHERE events.owner_id = event_owners.owner_id), 0));
+  UPDATE event_owners SET forgotten = forgotten_upto;
+  CREATE INDEX event_owners_without ON event_owners (forgotten_upto) WHERE events <= 0;
+  `,
 ];
 
 /** Brings the database to the newest shape, each step in a transaction of its own. */

@@ -18,6 +18,8 @@ const lookedAt = 500;
 /** Events that are forgotten in one turn of the event loop, and owners that they are taken from. */
 const mostTrimmedAtOnce = 500;
 const mostTakes = 100;
+/** Owners without events of whom is kept what was forgotten; of others, what was of the last of them that is not. */
+const mostOwnersWithout = 1_000;
 
 /** The table `events`. */
 export class SqliteEvents implements EventStore {
@@ -36,7 +38,11 @@ export class SqliteEvents implements EventStore {
   readonly #changeKept: StatementSync;
   readonly #most: StatementSync;
   readonly #trim: StatementSync;
-  readonly #forgetOwner: StatementSync;
+  readonly #took: StatementSync;
+  readonly #changeForgotten: StatementSync;
+  readonly #forgetOwners: StatementSync;
+  readonly #forgotten: StatementSync;
+  readonly #forgottenOf: StatementSync;
 
   constructor(db: DatabaseSync, commit: Pick<GroupCommit, "refuseNew">) {
     this.#db = db;
@@ -60,15 +66,33 @@ export class SqliteEvents implements EventStore {
       SELECT 0 AS id, * FROM untold
       ORDER BY timestamp, type NOT IN ('sandbox.created', 'sandbox.running'), type`);
     this.#keptBy = db.prepare(`
-      INSERT INTO event_owners (owner_id, events) VALUES (?, ?)
+      INSERT INTO event_owners (owner_id, events, forgotten, forgotten_upto)
+      SELECT ?, ?, value, value FROM counters WHERE name = 'events_forgotten_of_others'
       ON CONFLICT (owner_id) DO UPDATE SET events = events + excluded.events`);
     this.#kept = db.prepare("SELECT value AS count FROM counters WHERE name = 'events_kept'");
     this.#changeKept = db.prepare("UPDATE counters SET value = value + ? WHERE name = 'events_kept'");
     this.#most = db.prepare("SELECT owner_id, events FROM event_owners ORDER BY events DESC LIMIT 2");
     this.#trim = db.prepare(
-      "DELETE FROM events WHERE id IN (SELECT id FROM events WHERE owner_id = ? ORDER BY id LIMIT ?)",
+      "DELETE FROM events WHERE id IN (SELECT id FROM events WHERE owner_id = ? ORDER BY id LIMIT ?) RETURNING id",
     );
-    this.#forgetOwner = db.prepare("DELETE FROM event_owners WHERE owner_id = ? AND events <= 0");
+    this.#took = db.prepare(`
+      UPDATE event_owners SET events = events - :taken, forgotten = forgotten + :taken,
+        forgotten_upto = max(forgotten_upto, :upto)
+      WHERE owner_id = :owner_id`);
+    this.#changeForgotten = db.prepare("UPDATE counters SET value = max(value, ?) WHERE name = ?");
+    this.#forgetOwners = db.prepare(`
+      DELETE FROM event_owners WHERE owner_id IN (
+        SELECT owner_id FROM event_owners WHERE events <= 0
+        ORDER BY forgotten_upto DESC LIMIT -1 OFFSET ${mostOwnersWithout})
+      RETURNING forgotten_upto AS upto`);
+    this.#forgotten = db.prepare(`
+      SELECT upto.value AS upto, last.value - kept.value AS atMost
+      FROM counters AS upto, counters AS last, counters AS kept
+      WHERE upto.name = 'events_forgotten_upto' AND last.name = 'events' AND kept.name = 'events_kept'`);
+    this.#forgottenOf = db.prepare(`
+      SELECT coalesce(owner.forgotten_upto, value) AS upto, coalesce(owner.forgotten, value) AS atMost
+      FROM counters LEFT JOIN event_owners AS owner ON owner.owner_id = ?
+      WHERE name = 'events_forgotten_of_others'`);
   }
 
   async lastId(): Promise<number> {
@@ -124,7 +148,10 @@ export class SqliteEvents implements EventStore {
       limit: filter.limit,
     }) as unknown as EventRecord[];
     const reached = records.length === filter.limit ? records.at(-1)?.id : last?.id;
-    return { events: records.map(fromRecord), reached };
+    const forgotten = (
+      filter.ownerId === undefined ? this.#forgotten.get() : this.#forgottenOf.get(filter.ownerId)
+    ) as EventPage["forgotten"];
+    return { events: records.map(fromRecord), reached, forgotten: { ...forgotten } };
   }
 
   async kept(): Promise<number> {
@@ -141,15 +168,21 @@ export class SqliteEvents implements EventStore {
     let left = Math.min(count - keep, mostTrimmedAtOnce);
     for (let takes = 0; left > 0 && takes < mostTakes; takes++) {
       const [most, next] = this.#most.all() as { owner_id: string; events: number }[];
-      if (most === undefined) return false;
+      if (most === undefined || most.events <= 0) return false;
       const fair = Math.max(most.events - (next?.events ?? 0), Math.ceil(most.events / 10));
       const taken = Math.min(left, fair);
-      this.#trim.run(most.owner_id, taken);
-      this.#keptBy.run(most.owner_id, -taken);
-      this.#forgetOwner.run(most.owner_id);
+      const upto = highest(this.#trim.all(most.owner_id, taken) as { id: number }[], ({ id }) => id);
+      this.#took.run({ owner_id: most.owner_id, taken, upto });
+      this.#changeForgotten.run(upto, "events_forgotten_upto");
       this.#changeKept.run(-taken);
       left -= taken;
     }
+    const without = this.#forgetOwners.all() as { upto: number }[];
+    if (without.length > 0)
+      this.#changeForgotten.run(
+        highest(without, ({ upto }) => upto),
+        "events_forgotten_of_others",
+      );
     return (this.#kept.get() as { count: number }).count > keep;
   }
 }
@@ -171,6 +204,10 @@ function prepareLists(db: DatabaseSync, whose: "" | "AND owner_id = :owner_id"):
     lastLookedAt: db.prepare(`
       SELECT id FROM events WHERE id > :after_id ${whose} ORDER BY id LIMIT 1 OFFSET ${lookedAt - 1}`),
   };
+}
+
+function highest<T>(rows: readonly T[], of: (row: T) => number): number {
+  return rows.reduce((most, row) => Math.max(most, of(row)), 0);
 }
 
 function fromRecord(record: EventRecord): Event {

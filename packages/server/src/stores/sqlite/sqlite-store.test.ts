@@ -94,6 +94,63 @@ describe("SqliteStore", () => {
     expect(await store.sandboxes.purge({ before: new Date(0), keep: 1 })).toBe(1);
   });
 
+  it("knows what was forgotten of the event history before it kept it by owner, as far as can be said", async () => {
+    const db = new DatabaseSync(file);
+    const before = migrations.findIndex((step) => step.includes("forgotten_upto"));
+    const events = [
+      [3, "gentle"],
+      [8, "noisy"],
+      [9, "noisy"],
+      [10, "new"],
+    ] as const;
+    migrate(db, { path: file, steps: migrations.slice(0, before) });
+    const insert = db.prepare("INSERT INTO events VALUES (?, 'exec.started', '', 1, NULL, ?)");
+    const count = db.prepare("INSERT OR REPLACE INTO event_owners VALUES (?, 1)");
+    for (const [id, owner] of events) {
+      insert.run(id, owner);
+      count.run(owner);
+    }
+    db.exec("UPDATE counters SET value = 10 WHERE name = 'events'");
+    db.exec("UPDATE counters SET value = 4 WHERE name = 'events_kept'");
+    db.close();
+    await using store = await SqliteStore.open({ path: file });
+    const upto = async (owner?: string) => {
+      const whose = owner === undefined ? {} : { ownerId: owner };
+      return (await store.events.list({ afterId: 0, limit: 1, ...whose })).forgotten;
+    };
+    // At 7 the last is missing: what came later is kept, whoever's it is.
+    expect(await upto()).toEqual({ upto: 7, atMost: 6 });
+    expect(await upto("gentle")).toEqual({ upto: 2, atMost: 2 });
+    for (const owner of ["noisy", "new", "gone"]) expect(await upto(owner)).toEqual({ upto: 7, atMost: 7 });
+  });
+
+  it("keeps what was forgotten of a bounded number of owners without events, and says too much of others", async () => {
+    await using store = await SqliteStore.open({ path: file });
+    const owners = 1_200;
+    await store.events.append(
+      Array.from({ length: owners }, (_, n) => ({
+        type: "exec.started" as const,
+        sandboxId: "",
+        ownerId: `owner ${n}`,
+        timestamp: new Date(0),
+      })),
+    );
+    await store.events.trim(0);
+    const db = new DatabaseSync(file, { readOnly: true });
+    expect(db.prepare("SELECT count(*) AS rows FROM event_owners").get()).toEqual({ rows: 1_000 });
+    db.close();
+    const forgotten = async (ownerId: string) =>
+      (await store.events.list({ afterId: 0, limit: 1, ownerId })).forgotten;
+    let exact = 0;
+    for (let n = 0; n < owners; n++) {
+      const { upto, atMost } = await forgotten(`owner ${n}`);
+      expect(upto).toBeGreaterThanOrEqual(n + 1);
+      expect(atMost).toBeGreaterThanOrEqual(1);
+      if (upto === n + 1 && atMost === 1) exact++;
+    }
+    expect(exact).toBeGreaterThanOrEqual(1_000);
+  });
+
   it("forgets with pauses of some milliseconds, in which others have their turn", async () => {
     await (await SqliteStore.open({ path: file }))[Symbol.asyncDispose]();
     const db = new DatabaseSync(file);
