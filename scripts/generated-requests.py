@@ -19,6 +19,13 @@ KNOWN = json.loads(os.environ["GENERATED_REQUESTS_KNOWN"])
 ENDING = {"destroySandbox", "extendSandbox"}
 EXEC_ID = re.compile("ex-[a-z0-9]{8,32}")
 OWNER = re.compile(r"[^\s/\\\x00-\x1f\x7f-\xa0]{1,128}")
+# What the schema takes and a sandbox may not have.
+FIT = {
+    "user": re.compile(r"[^\s/\x00-\x1f\x7f-\xa0\u2028\u2029]{1,128}"),
+    "workdir": re.compile(r"/[^\x00]{0,4095}"),
+    "network": re.compile(r"none|outbound|host"),
+    "provider": re.compile(r".{1,128}", re.DOTALL),
+}
 AROUND = re.compile(r"^[\s\ufeff]|[\s\ufeff]$")
 
 
@@ -67,9 +74,16 @@ def filter_query(context, query):
 @schemathesis.hook
 def before_call(context, case, kwargs):
     """A user, a directory, a network and a provider that there are, in what is meant to be accepted: no schema names them."""
-    if not isinstance(case.body, dict) or case.meta is None or not case.meta.generation.mode.is_positive:
+    if not isinstance(case.body, dict) or case.meta is None:
         return
     known = {"user": "root", "workdir": "/workspace", "network": "none", "provider": ""}
+    if not case.meta.generation.mode.is_positive:
+        # A template that was accepted all the same, for what is wrong elsewhere is ignored, is spawned from later.
+        if "/templates" in case.operation.path:
+            for name, value in known.items():
+                if isinstance(case.body.get(name), str) and FIT[name].fullmatch(case.body[name]):
+                    case.body[name] = value
+        return
     for name, value in known.items():
         if case.body.get(name):
             case.body[name] = value

@@ -44,7 +44,7 @@ function providerRoutesAt(
       tags,
       operationId: id("getProvider"),
       summary: "One provider",
-      params: Type.Object({ name: Type.String() }),
+      params: Type.Object({ name: Type.String({ minLength: 1, maxLength: 128 }) }),
       response: { 200: ProviderDetail },
     },
     handler: async (request, reply) => {
