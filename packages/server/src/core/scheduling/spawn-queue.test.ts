@@ -263,6 +263,7 @@ describe("SpawnQueue", () => {
     await expect(refused).rejects.toMatchObject({ details: { reason: "max_sandboxes", queue: "full" } });
     caller.abort(new CallerGone());
     await left;
+    expect(b.events.types()).toEqual(["spawn.queued", "spawn.left"]);
     const next = b.admit("b", "b2");
     await settle();
     await b.free("a");
@@ -286,6 +287,49 @@ describe("SpawnQueue", () => {
     await waiting;
     await expect(b.admit("a", "a3")).rejects.toThrow(/shutting down/);
     expect(b.clock.armed).toBe(0);
+  });
+
+  it("tells how each that waited has left, and how long it waited", async () => {
+    const b = bench({ capacity: 1 });
+    await b.admit("a", "first");
+    const refusals: Promise<unknown>[] = [];
+    const wait = (name: string, signal?: AbortSignal) => {
+      refusals.push(expect(b.admit("a", name, signal)).rejects.toThrow());
+    };
+    const [gone, destroyed] = [new AbortController(), new AbortController()];
+    wait("gone", gone.signal);
+    wait("destroyed", destroyed.signal);
+    const inUse = { all: taken(1), owner: taken(0) };
+    const limits = new Limits(testDefaults).current("b");
+    const attempted = { admitted: false, reason: "max_memory_mb_per_owner", inUse, limits } as const;
+    let hopeless = false;
+    const refused = b.queue.admit({
+      ownerId: "b",
+      sandboxId: "refused",
+      attempt: async () => ({ ...attempted, hopeless }),
+      look: nothing,
+      signal: forever,
+    });
+    refusals.push(expect(refused).rejects.toThrow("fewer than this sandbox asks for"));
+    wait("last");
+    await settle();
+    await b.clock.advance(1_000);
+    gone.abort(new CallerGone());
+    destroyed.abort(new Error("destroyed meanwhile"));
+    hopeless = true;
+    b.queue.capacityFreed();
+    await settle();
+    b.queue.close();
+    await Promise.all(refusals);
+    const told = b.events.events.filter(({ type }) => type === "spawn.left");
+    expect(Object.fromEntries(told.map(({ sandboxId, data }) => [sandboxId, data]))).toEqual({
+      gone: { owner_id: "a", outcome: "left", waited_ms: 1_000 },
+      destroyed: { owner_id: "a", outcome: "cancelled", waited_ms: 1_000 },
+      refused: { owner_id: "b", outcome: "refused", waited_ms: 1_000 },
+      last: { owner_id: "a", outcome: "shutdown", waited_ms: 1_000 },
+    });
+    expect(told).toHaveLength(4);
+    expect(b.queue.stats).toMatchObject({ queuedTotal: 4, dequeuedTotal: 0, timeouts: 0, waitCount: 4 });
   });
 
   it("never exceeds its limits, keeps each owner's order and forgets nobody, whatever comes", async () => {
@@ -342,6 +386,10 @@ describe("SpawnQueue", () => {
         }
         expect(b.queue.depth).toBe(0);
         expect(b.clock.armed).toBe(0);
+        const told = (...types: string[]) =>
+          b.events.events.filter(({ type }) => types.includes(type)).map(({ sandboxId }) => sandboxId);
+        const ends = told("spawn.dequeued", "spawn.queue_timeout", "spawn.left");
+        expect(ends.sort()).toEqual(told("spawn.queued").sort());
       }),
       { numRuns: 100, timeout: 2_000 },
     );

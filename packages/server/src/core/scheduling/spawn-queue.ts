@@ -1,4 +1,5 @@
 import { formatDuration } from "@alcove/wire";
+import { CallerGone, ShuttingDown } from "../../platform/deadline.ts";
 import {
   type Clock,
   type DomainError,
@@ -144,12 +145,12 @@ export class SpawnQueue {
   close(): void {
     this.#closed = true;
     for (const line of [...this.#lines.values()])
-      for (const entry of [...line]) this.#leave(entry, shuttingDown());
+      for (const entry of [...line]) this.#leave(entry, shuttingDown(), "shutdown");
   }
 
   #enqueue(request: Parameters<SpawnQueue["admit"]>[0]): Promise<void> {
     return new Promise<void>((resolve, reject) => {
-      const onAbort = () => this.#leave(entry, request.signal.reason);
+      const onAbort = () => this.#leave(entry, request.signal.reason, outcomeOf(request.signal.reason));
       const settle = () => request.signal.removeEventListener("abort", onAbort);
       const entry: Entry = {
         ownerId: request.ownerId,
@@ -221,7 +222,7 @@ export class SpawnQueue {
         return undefined;
       }
       if (!this.#waits(result)) {
-        this.#leave(entry, this.#options.denied(ownerId, result));
+        this.#leave(entry, this.#options.denied(ownerId, result), "refused");
         continue;
       }
       // What was given back meanwhile may be what it waits for.
@@ -259,7 +260,7 @@ export class SpawnQueue {
       return undefined;
     } catch (error) {
       entry.attempting = false;
-      this.#leave(entry, error);
+      this.#leave(entry, error, "refused");
       return undefined;
     }
   }
@@ -271,7 +272,7 @@ export class SpawnQueue {
       const { clock } = this.#options;
       const { timeoutMs } = this.#options.rules();
       if (timeoutMs <= 0) {
-        this.#leave(entry, this.#options.denied(ownerId, denial));
+        this.#leave(entry, this.#options.denied(ownerId, denial), "refused");
         continue;
       }
       const who = this.#fullFor(ownerId);
@@ -279,7 +280,7 @@ export class SpawnQueue {
         const { message } = this.#options.denied(ownerId, denial);
         const details = { reason: denial.reason, queue: "full" };
         const words = `${message}, and ${who} wait already`;
-        this.#leave(entry, new ResourceLimit(words, { details, retryAfterS: capacityRetryS }));
+        this.#leave(entry, new ResourceLimit(words, { details, retryAfterS: capacityRetryS }), "refused");
         continue;
       }
       entry.phase = "waiting";
@@ -315,6 +316,7 @@ export class SpawnQueue {
         details: { reason: denial.reason, queue: "timeout", waited_ms: timeoutMs },
         retryAfterS: capacityRetryS,
       }),
+      "timeout",
     );
   }
 
@@ -325,12 +327,14 @@ export class SpawnQueue {
     return (denial.reason === "pool_full" ? poolOverflow : overflow) === "queue";
   }
 
-  #leave(entry: Entry, reason: unknown): void {
+  #leave(entry: Entry, reason: unknown, outcome: Outcome): void {
     if (entry.phase === "left") return;
     if (entry.attempting) {
-      entry.leaving ??= () => this.#leave(entry, reason);
+      entry.leaving ??= () => this.#leave(entry, reason, outcome);
       return;
     }
+    if (entry.phase === "waiting" && outcome !== "timeout")
+      this.#emit("spawn.left", entry, { outcome, waited_ms: this.#waitedMs(entry) });
     const wasFirst = this.#lines.get(entry.ownerId)?.[0] === entry;
     this.#remove(entry);
     entry.refuse(reason);
@@ -367,8 +371,11 @@ export class SpawnQueue {
 
   #recordDequeued(entry: Entry): void {
     this.stats.dequeuedTotal++;
-    const waitedMs = Math.round(this.#options.clock.monotonicMs() - entry.waitingSinceMs);
-    this.#emit("spawn.dequeued", entry, { waited_ms: waitedMs });
+    this.#emit("spawn.dequeued", entry, { waited_ms: this.#waitedMs(entry) });
+  }
+
+  #waitedMs(entry: Entry): number {
+    return Math.round(this.#options.clock.monotonicMs() - entry.waitingSinceMs);
   }
 
   /** The owner that was served goes to the end. */
@@ -380,7 +387,7 @@ export class SpawnQueue {
   }
 
   #emit(
-    type: "spawn.queued" | "spawn.dequeued" | "spawn.queue_timeout",
+    type: "spawn.queued" | "spawn.dequeued" | "spawn.queue_timeout" | "spawn.left",
     entry: Entry,
     data: Record<string, unknown>,
   ): void {
@@ -388,6 +395,14 @@ export class SpawnQueue {
     const owner = ownerId === "" ? {} : { owner_id: ownerId };
     this.#options.events.emit({ type, sandboxId, ownerId, data: { ...owner, ...data } });
   }
+}
+
+/** How a spawn ends that is not admitted. docs/api/events.md, `spawn.left`; `spawn.queue_timeout` tells of a timeout. */
+type Outcome = "left" | "cancelled" | "refused" | "shutdown" | "timeout";
+
+function outcomeOf(reason: unknown): Outcome {
+  if (reason instanceof CallerGone) return "left";
+  return reason instanceof ShuttingDown ? "shutdown" : "cancelled";
 }
 
 type CapacityDenied = Exclude<ReserveDenied, { reason: "name_taken" | "slot_elsewhere" }>;
