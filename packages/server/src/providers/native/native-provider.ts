@@ -113,6 +113,8 @@ export class NativeProvider implements RuntimeProvider {
       maxPercent: options.config.maxUncountedPercent,
       memory: options.machineMemory ?? readMachineMemory,
       counted: () => this.#countedMemory(),
+      usual: this.#site.directories.usualMemory(),
+      ownerOf: (runtimeId) => this.#connected.get(runtimeId)?.record.sandbox?.ownerId,
       holdings: async (runtimeId) => {
         const pid = await this.#site.directories.livingProcess(runtimeId);
         return pid === undefined ? 0 : socketHoldings(pid);

@@ -5,6 +5,7 @@ import { type Static, Type } from "typebox";
 import { BadRequest, type RuntimeId } from "../../ports/index.ts";
 import { HeldFolder, parseRecord, UnreadableRecord } from "../runtime-records/index.ts";
 import { RuntimeRecord } from "./runtime-record.ts";
+import { type UsualMemory, usualMemoryIn } from "./usual-memory.ts";
 
 /** Who PID 1 of a sandbox is, as the launcher wrote it down. */
 const ProcessRecord = Type.Object({
@@ -34,6 +35,17 @@ export class RuntimeDirectories implements AsyncDisposable {
   /** @returns false when there never were any. @throws Unavailable when those that were there are out of sight. */
   inSight(): Promise<boolean> {
     return this.#held.inSight();
+  }
+
+  /** Beside the runtimes, and written only while they are in sight. */
+  usualMemory(): UsualMemory {
+    const { read, write } = usualMemoryIn(join(this.root, ".usual-memory"));
+    return {
+      read,
+      write: async (mb) => {
+        if (await this.inSight()) await write(mb);
+      },
+    };
   }
 
   /** @throws BadRequest for an id that is not fit to name a directory. */

@@ -6,7 +6,7 @@ import { SocketGuard } from "./socket-guard.ts";
 const mb = 1 << 20;
 const [one, two] = ["rt-one", "rt-two"] as [RuntimeId, RuntimeId];
 
-function guarded(options: { maxPercent?: number } = {}) {
+function guarded(options: { maxPercent?: number; usualMb?: number; owners?: Map<RuntimeId, string> } = {}) {
   const holdings = new Map([
     [one, 0],
     [two, 0],
@@ -14,6 +14,7 @@ function guarded(options: { maxPercent?: number } = {}) {
   const memory = { totalMb: 10_000, uncountedMb: 300 };
   const counted = { mb: 0 };
   const stopped: string[] = [];
+  const usual = { mb: options.usualMb };
   let read = 0;
   const guard = new SocketGuard({
     maxPercent: options.maxPercent ?? 10,
@@ -25,13 +26,20 @@ function guarded(options: { maxPercent?: number } = {}) {
     },
     memory: async () => memory,
     counted: async () => counted.mb * mb,
+    usual: {
+      read: async () => usual.mb,
+      write: async (mb) => {
+        usual.mb = mb;
+      },
+    },
     sandboxOf: () => undefined,
+    ownerOf: (id) => options.owners?.get(id),
     stop: async (id, reason) => {
       holdings.delete(id);
       stopped.push(`${id} ${reason}`);
     },
   });
-  return { guard, holdings, memory, counted, stopped, reads: () => read };
+  return { guard, holdings, memory, counted, usual, stopped, reads: () => read };
 }
 
 describe("the guard of what sockets hold", () => {
@@ -92,12 +100,39 @@ describe("the guard of what sockets hold", () => {
     expect(reads()).toBe(first);
   });
 
-  it("takes what was held before the service started for no usual use", async () => {
-    const { guard, holdings, memory, stopped } = guarded();
+  it("takes what was held before the service started for no usual use where it is remembered", async () => {
+    const { guard, holdings, memory, stopped } = guarded({ usualMb: 200 });
     memory.uncountedMb = 2_000;
     holdings.set(one, 1_800);
     await guard.look();
     expect(stopped).toEqual([expect.stringContaining("rt-one")]);
+  });
+
+  it("stops nobody for a restart of the service: nothing has grown", async () => {
+    const first = guarded();
+    first.memory.uncountedMb = 3_000;
+    await first.guard.look();
+    expect(first.usual.mb).toBe(3_000);
+    for (const usualMb of [first.usual.mb ?? 0, undefined]) {
+      const { guard, holdings, memory, stopped } = guarded(usualMb === undefined ? {} : { usualMb });
+      memory.uncountedMb = 3_200;
+      holdings.set(one, 2_040);
+      await guard.look();
+      expect(stopped).toEqual([]);
+    }
+  });
+
+  it("has who spreads over many sandboxes answer for all of them, before who has the largest one", async () => {
+    const hostile = Array.from({ length: 10 }, (_, n) => `rt-hostile-${n}` as RuntimeId);
+    const { guard, holdings, memory, stopped } = guarded({
+      owners: new Map(hostile.map((id) => [id, "mallory"])),
+    });
+    await guard.look();
+    for (const id of hostile) holdings.set(id, 130);
+    holdings.set(one, 170);
+    memory.uncountedMb = 1_600;
+    await guard.look();
+    expect(stopped).toEqual([expect.stringMatching(/^rt-hostile-/)]);
   });
 
   it("compares with the least that there was", async () => {

@@ -3,6 +3,7 @@ import type { Logger } from "../../platform/logger.ts";
 import type { RuntimeId } from "../../ports/index.ts";
 import { RepeatedLook } from "./repeated-look.ts";
 import type { MachineMemory } from "./uncounted-memory.ts";
+import type { UsualMemory } from "./usual-memory.ts";
 
 const pauseMs = 500;
 /** While it has grown and no sandbox is to blame. */
@@ -10,6 +11,8 @@ const longPauseMs = 2_000;
 /** Less than this is no reason to end anybody; where /proc/zoneinfo is hidden, what processors keep of free pages is part of it. */
 const leastMb = 256;
 const parallelLooks = 16;
+/** A least that is lower by so much is written down. */
+const worthWritingMb = 16;
 
 interface SocketGuardOptions {
   maxPercent: number;
@@ -20,20 +23,26 @@ interface SocketGuardOptions {
   memory: () => Promise<MachineMemory>;
   /** What of it is counted for sandboxes all the same, bytes. */
   counted: () => Promise<number>;
+  /** What an earlier process of the service knew. */
+  usual: UsualMemory;
   sandboxOf: (runtimeId: RuntimeId) => string | undefined;
+  /** Empty or undefined: nobody's. */
+  ownerOf: (runtimeId: RuntimeId) => string | undefined;
   stop: (runtimeId: RuntimeId, reason: string) => Promise<void>;
 }
 
 /**
  * Bytes that wait in sockets hold more memory than the kernel counts for whom they are. So the guard watches what the machine
  * uses and nothing explains, no control group of theirs either; when that has grown by `maxPercent` of the machine's memory, and the sockets of sandboxes can
- * hold half of it, it ends one sandbox at a look: the one whose sockets can hold most. Looks only while there are runtimes.
+ * hold half of it, it ends one sandbox at a look: of the owner whose sockets can hold most, the one whose can hold most. Looks
+ * only while there are runtimes.
  */
 export class SocketGuard implements AsyncDisposable {
   readonly #options: SocketGuardOptions;
   readonly #repeated: RepeatedLook;
-  /** The least that was uncounted, less what sandboxes may have held already, MB. */
+  /** The least that was uncounted since the machine was started, as far as the service has seen it, MB. */
   #usualMb: number | undefined;
+  #writtenMb = Number.POSITIVE_INFINITY;
   #blamedNobody = false;
 
   constructor(options: SocketGuardOptions) {
@@ -58,12 +67,8 @@ export class SocketGuard implements AsyncDisposable {
   async look(): Promise<number> {
     const { maxPercent, memory } = this.#options;
     const { totalMb, uncountedMb } = await memory();
-    // What an earlier process of the service let them hold is none of the machine's usual.
-    this.#usualMb ??= Math.max(
-      0,
-      uncountedMb - (await this.#countedMb()) - sumOf(await this.#holdings()) / 2 ** 20,
-    );
-    this.#usualMb = Math.min(this.#usualMb, uncountedMb);
+    this.#usualMb = Math.min(this.#usualMb ?? (await this.#usualAtStart(uncountedMb)), uncountedMb);
+    await this.#remember(this.#usualMb);
     const mostMb = Math.max((totalMb * maxPercent) / 100, leastMb);
     let grownMb = uncountedMb - this.#usualMb;
     // Somebody's within limits of their own; whose sockets are full otherwise is not to answer for it.
@@ -73,7 +78,7 @@ export class SocketGuard implements AsyncDisposable {
       return pauseMs;
     }
     const holdings = await this.#holdings();
-    const [worst] = [...holdings].sort(([, a], [, b]) => b - a);
+    const worst = this.#worst(holdings);
     const grown = `${Math.round(grownMb)} MB of the machine's memory are in use and counted for nobody`;
     if (worst === undefined || sumOf(holdings) / 2 ** 20 < grownMb / 2) {
       if (!this.#blamedNobody)
@@ -109,6 +114,29 @@ export class SocketGuard implements AsyncDisposable {
       "a sandbox was stopped because its sockets hold the machine's memory",
     );
     await stop(runtimeId, reason);
+  }
+
+  /** What sandboxes hold when the service starts is taken for usual only when nobody remembers better. */
+  async #usualAtStart(uncountedMb: number): Promise<number> {
+    const remembered = await this.#options.usual.read();
+    this.#writtenMb = remembered ?? this.#writtenMb;
+    return remembered ?? Math.max(0, uncountedMb - (await this.#countedMb()));
+  }
+
+  async #remember(mb: number): Promise<void> {
+    if (mb > this.#writtenMb - worthWritingMb) return;
+    this.#writtenMb = mb;
+    // Without it the next start takes what there is then for usual.
+    await this.#options.usual.write(mb).catch(() => undefined);
+  }
+
+  /** Who spreads over many sandboxes answers for all of them; nobody's stand for themselves. */
+  #worst(holdings: ReadonlyMap<RuntimeId, number>): [RuntimeId, number] | undefined {
+    const ofOwner = new Map<string, number>();
+    const whose = (id: RuntimeId) => this.#options.ownerOf(id) || `\n${id}`;
+    for (const [id, bytes] of holdings) ofOwner.set(whose(id), (ofOwner.get(whose(id)) ?? 0) + bytes);
+    const ownersSum = (id: RuntimeId) => ofOwner.get(whose(id)) ?? 0;
+    return [...holdings].sort(([a, held], [b, other]) => ownersSum(b) - ownersSum(a) || other - held)[0];
   }
 
   async #countedMb(): Promise<number> {
