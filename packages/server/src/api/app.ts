@@ -227,7 +227,6 @@ function guard(
     reply.header("x-request-id", request.id);
     const { open, probe } = request.routeOptions.config;
     try {
-      if (calls.draining) throw toDomainError(new ShuttingDown());
       request.principal = anybody;
       if (auth.enabled) {
         if (open !== true) request.principal = limit.letIn(request, reply, () => letIn(request));
@@ -236,6 +235,8 @@ function guard(
         if (probe !== true)
           options.browsers.check({ headers: request.headers, localAddress: request.socket.localAddress });
       }
+      // Who is refused is known by then, to the audit history too.
+      if (calls.draining) throw toDomainError(new ShuttingDown());
       if (probe !== true) limit.count(request, reply);
       done();
     } catch (error) {
