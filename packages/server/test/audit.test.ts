@@ -190,6 +190,43 @@ test("the newest store.max_audit records are kept", async () => {
   );
 });
 
+test("refused calls of keys without scope admin push out no record of an administrator, nor of what was done", async () => {
+  await using server = await startTestServer({
+    provider: mockProvider,
+    env: { ...keys, ALCOVE_STORE_MAX_AUDIT: "50" },
+  });
+  const to = new TestClient(server.url);
+  const call = (method: string, at: string, headers: Record<string, string>, body?: unknown) =>
+    to.call(method, `/api/v1${at}`, body, headers);
+  const made = await call("POST", "/admin/keys", admin, { name: "ro", owner_id: "a", scopes: ["read"] });
+  const bound = { "x-api-key": made.json.key as string };
+  for (let index = 0; index < 8; index++) await call("PUT", `/quotas/done-${index}`, admin, {});
+  expect((await call("GET", "/admin/nothing", admin)).status).toBe(404);
+  expect((await call("DELETE", "/quotas/done-0", client)).status).toBe(200);
+  const refused = new Set<number>();
+  for (let index = 0; index < 20; index++) {
+    const calls = [
+      call("GET", "/admin/quotas", bound),
+      call("PUT", "/quotas/b", bound, {}),
+      call("GET", "/admin/nothing", bound),
+      call("DELETE", "/quotas/nobody", client),
+      call("PUT", "/quotas/b", client, { max_sandboxes: "none" }),
+    ];
+    for (const { status } of await Promise.all(calls)) refused.add(status);
+  }
+  expect([...refused].sort()).toEqual([400, 401, 403, 404]);
+  await server.reconciler.reconcile();
+  await server.reconciler.reconcile();
+  const { json } = await call("GET", "/admin/audit?limit=500", admin);
+  const told = json.map(({ actor, status }: AuditRecord) => `${actor} ${status}`) as string[];
+  expect(told.slice(5)).toEqual([
+    "api_key 200",
+    "admin_api_key 404",
+    ...Array.from({ length: 8 }, () => "admin_api_key 200"),
+    expect.stringMatching(/^admin_api_key 20[01]$/),
+  ]);
+});
+
 test("records are forgotten after auth.admin_audit_retention", async () => {
   await using server = await startTestServer({
     provider: mockProvider,

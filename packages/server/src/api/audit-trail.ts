@@ -1,5 +1,5 @@
 import type { FastifyReply, FastifyRequest } from "fastify";
-import type { AuditLog } from "../core/audit/audit-log.ts";
+import { type AuditLog, goneStatus } from "../core/audit/audit-log.ts";
 import { anybody } from "../core/keys/principal.ts";
 import { pathOf } from "./error-map.ts";
 import type { RouteApp } from "./routes/route-app.ts";
@@ -10,9 +10,6 @@ declare module "fastify" {
     audit: { readonly remoteAddr: string } | null;
   }
 }
-
-/** Of a call whose caller left before it was answered. */
-const goneStatus = 499;
 
 /**
  * Writes calls below `/admin`, and changes of what the table of access calls audited, to the audit history before they
@@ -56,9 +53,10 @@ export class AuditTrail {
   async #tell(request: FastifyRequest, outcome: { status: number; durationMs: number }): Promise<void> {
     const remoteAddr = request.audit?.remoteAddr ?? "";
     request.audit = null;
-    const { principal } = request;
+    const principal = request.principal ?? anybody;
     await this.#log.record({
-      actor: (principal ?? anybody).name,
+      actor: principal.name,
+      mayAdminister: principal.scopes.has("admin"),
       method: request.method,
       path: plainPath(request),
       status: outcome.status,

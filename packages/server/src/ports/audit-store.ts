@@ -31,7 +31,7 @@ export interface AuditStore {
   /**
    * Durable when it resolves.
    * @param options.refused the call changed nothing: while the disk is nearly full it is not written.
-   * @param options.ofStrangers keeps so many records of the actor `anonymous`, this one among them.
+   * @param options.ofStrangers it is a stranger's record; so many of those are kept, this one among them.
    * @throws StorageFull
    */
   append(entry: Omit<AuditRow, "id">, options?: { refused?: boolean; ofStrangers?: number }): Promise<void>;

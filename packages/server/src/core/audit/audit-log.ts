@@ -22,11 +22,16 @@ const longest = {
 
 /** Nobody, or nobody who may, or nothing that is there. */
 const refusals = [401, 403, 404];
-/** Strangers have this part of the history, so that they push out no record of anybody else. */
+/** Of a call whose caller left before it was answered. */
+export const goneStatus = 499;
+/** Strangers' calls, and others' that were refused, have this part of the history: they push out no other record. */
 const strangersPart = 0.1;
 
 /** What is known of a call when it is answered. */
-export type AuditedCall = Omit<AuditRow, "id" | "createdAt">;
+export interface AuditedCall extends Omit<AuditRow, "id" | "createdAt"> {
+  /** Its caller has the scope for administration. */
+  mayAdminister: boolean;
+}
 
 /** The history of what administrators did and others tried. docs/api/admin.md. */
 export class AuditLog {
@@ -53,8 +58,8 @@ export class AuditLog {
    * Resolves when the record is durable. Never rejects: the call is done by then, and to answer that it failed would be
    * wrong. What the store does not take is in the log instead.
    */
-  async record(call: AuditedCall): Promise<void> {
-    const stranger = call.actor === anybody.name;
+  async record({ mayAdminister, ...call }: AuditedCall): Promise<void> {
+    const stranger = !mayAdminister && (call.actor === anybody.name || changedNothing(call.status));
     const refused = stranger || refusals.includes(call.status);
     const bounded = {
       ...call,
@@ -123,6 +128,11 @@ export class AuditLog {
     const before = new Date(Math.max(0, this.#clock.now().getTime() - ageMs));
     await this.#store.purge({ before, keep: count, ofStrangers: this.#ofStrangers, signal: options.signal });
   }
+}
+
+/** It was refused; of a call whose caller left, nobody knows. */
+function changedNothing(status: number): boolean {
+  return status >= 400 && status < goneStatus;
 }
 
 /** Callers choose some of these texts, and terminals show them. */

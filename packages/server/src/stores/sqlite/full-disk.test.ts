@@ -85,9 +85,11 @@ await describeWith(["linux", "root"], "a database on a full disk", () => {
     const retention = { ageMs: 1_000_000_000, count: 100_000 };
     const audit = new AuditLog({ store: store.audit, clock: new FakeClock(), logger, retention });
     const call = { method: "GET", path: "/api/v1/admin/x", durationMs: 1, requestId: "r", userAgent: "" };
-    const stranger = { ...call, actor: "anonymous", status: 401, remoteAddr: "" };
+    const stranger = { ...call, actor: "anonymous", status: 401, remoteAddr: "", mayAdminister: false };
     for (let index = 0; index < 50; index += 1) await audit.record(stranger);
-    await audit.record({ ...stranger, actor: "admin_api_key", method: "PUT", status: 200 });
+    for (const status of [400, 401, 403, 404]) await audit.record({ ...stranger, actor: "bound", status });
+    const admin = { ...stranger, actor: "admin_api_key", mayAdminister: true };
+    await audit.record({ ...admin, method: "PUT", status: 200 });
     expect(told).toEqual([{ event: "audit.suspended" }]);
     expect((await store.audit.list({ limit: 100 })).map(({ method }) => method)).toEqual(["PUT"]);
     const event = { type: "file.read" as const, sandboxId: "sb-a", timestamp: new Date(0) };
@@ -101,7 +103,7 @@ await describeWith(["linux", "root"], "a database on a full disk", () => {
     expect([reserve.spent, existsSync(path.join(disk, "reserve"))]).toEqual([false, true]);
     expect((await h.spawn()).state).toBe("running");
     await audit.record(stranger);
-    expect(told[1]).toEqual({ event: "audit.resumed", calls: 50 });
+    expect(told[1]).toEqual({ event: "audit.resumed", calls: 54 });
     expect(await store.audit.list({ limit: 100 })).toHaveLength(2);
   });
 

@@ -370,6 +370,23 @@ export const migrations: readonly string[] = [
   UPDATE event_owners SET forgotten = forgotten_upto;
   CREATE INDEX event_owners_without ON event_owners (forgotten_upto) WHERE events <= 0;
   `,
+  // Which records share the strangers' part of the audit history stands in them: it is more than who has no name.
+  `
+  DROP TRIGGER audit_inserted;
+  DROP TRIGGER audit_deleted;
+  DROP INDEX audit_strangers;
+  ALTER TABLE audit ADD COLUMN stranger INTEGER NOT NULL DEFAULT 0;
+  UPDATE audit SET stranger = 1 WHERE actor = 'anonymous';
+  CREATE INDEX audit_strangers ON audit (stranger, id);
+  CREATE TRIGGER audit_inserted AFTER INSERT ON audit
+  BEGIN
+    UPDATE audit_counts SET records = records + 1 WHERE stranger = NEW.stranger;
+  END;
+  CREATE TRIGGER audit_deleted AFTER DELETE ON audit
+  BEGIN
+    UPDATE audit_counts SET records = records - 1 WHERE stranger = OLD.stranger;
+  END;
+  `,
 ];
 
 /** Brings the database to the newest shape, each step in a transaction of its own. */

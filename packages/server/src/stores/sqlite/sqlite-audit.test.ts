@@ -1,9 +1,11 @@
 import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
+import { DatabaseSync } from "node:sqlite";
 import { setImmediate } from "node:timers/promises";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { SqliteStore } from "./index.ts";
+import { migrate, migrations } from "./migrations.ts";
 
 const rows = 5_000;
 let folder: string;
@@ -72,11 +74,13 @@ test("forgetting goes in slices, by age and by number, and looks at nothing when
 });
 
 test("strangers have a share of their own, and push out nobody's record", async () => {
+  // What makes a record a stranger's is how it is written, not who is named.
+  const actorOf = (index: number) => (index % 2 === 0 ? "anonymous" : "bound");
   const stranger = (index: number, ofStrangers: number) =>
     store.audit.append(
       {
         createdAt: new Date(rows + index),
-        actor: "anonymous",
+        actor: actorOf(index),
         method: "GET",
         path: "/x",
         status: 401,
@@ -88,7 +92,7 @@ test("strangers have a share of their own, and push out nobody's record", async 
       { refused: true, ofStrangers },
     );
   await Promise.all(Array.from({ length: 2_000 }, (_, index) => stranger(index, 300)));
-  const strangers = await store.audit.list({ actor: "anonymous", limit: 10_000 });
+  const strangers = await store.audit.list({ since: new Date(rows), limit: 10_000 });
   expect(strangers.map(({ requestId }) => requestId)).toEqual(
     Array.from({ length: 300 }, (_, index) => `s${1_999 - index}`),
   );
@@ -96,8 +100,25 @@ test("strangers have a share of their own, and push out nobody's record", async 
   expect(await store.audit.purge({ before: new Date(0), keep: 1_000, ofStrangers: 100 })).toBe(4_300);
   const left = await store.audit.list({ limit: 10_000 });
   expect(left.map(({ actor }) => actor).sort()).toEqual([
-    ...Array.from({ length: 100 }, () => "anonymous"),
+    ...Array.from({ length: 50 }, () => "anonymous"),
+    ...Array.from({ length: 50 }, () => "bound"),
     ...Array.from({ length: 900 }, () => "known"),
   ]);
   expect(left.at(-1)?.requestId).toBe(`r${rows - 900}`);
+});
+
+test("records of an earlier release are strangers' where nobody is named, and counted as they were", async () => {
+  const file = path.join(folder, "earlier.db");
+  const db = new DatabaseSync(file);
+  const before = migrations.findIndex((step) => step.includes("ADD COLUMN stranger"));
+  migrate(db, { path: file, steps: migrations.slice(0, before) });
+  const insert = db.prepare(`
+    INSERT INTO audit (created_at, actor, method, path, status, duration_ms, request_id, remote_addr, user_agent)
+    VALUES (1, ?, 'GET', '/x', 401, 1, '', '', '')`);
+  for (const actor of ["anonymous", "known", "anonymous", "anonymous", "known"]) insert.run(actor);
+  db.close();
+  await using earlier = await SqliteStore.open({ path: file });
+  expect(await earlier.audit.purge({ before: new Date(0), keep: 3, ofStrangers: 1 })).toBe(2);
+  const left = await earlier.audit.list({ limit: 10 });
+  expect(left.map(({ id, actor }) => `${id} ${actor}`)).toEqual(["5 known", "4 anonymous", "2 known"]);
 });

@@ -43,9 +43,9 @@ export class SqliteAudit implements AuditStore {
     this.#count = db.prepare("SELECT sum(records) AS count FROM audit_counts");
     this.#countOfStrangers = db.prepare("SELECT records AS count FROM audit_counts WHERE stranger = 1");
     this.#forgetStrangers = db.prepare(`
-      DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE (actor = 'anonymous') = 1 ORDER BY id LIMIT ?)`);
+      DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE stranger = 1 ORDER BY id LIMIT ?)`);
     this.#purgeOldest = db.prepare(`
-      DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE (actor = 'anonymous') = 0 ORDER BY id LIMIT ?)`);
+      DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE stranger = 0 ORDER BY id LIMIT ?)`);
     this.#purgeBefore = db.prepare(`
       DELETE FROM audit WHERE id IN (
         SELECT id FROM audit WHERE created_at < :before ORDER BY created_at, id LIMIT :slice)`);
@@ -67,6 +67,7 @@ export class SqliteAudit implements AuditStore {
         entry.requestId,
         entry.remoteAddr,
         entry.userAgent,
+        ofStrangers === undefined ? 0 : 1,
       );
       if (ofStrangers === undefined) return;
       const tooMany = countOf(this.#countOfStrangers) - ofStrangers;
@@ -134,8 +135,8 @@ function countOf(counter: StatementSync): number {
 function prepareInsert(db: DatabaseSync): StatementSync {
   return db.prepare(`
     INSERT INTO audit
-      (created_at, actor, method, path, status, duration_ms, request_id, remote_addr, user_agent)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)`);
+      (created_at, actor, method, path, status, duration_ms, request_id, remote_addr, user_agent, stranger)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`);
 }
 
 /** `instr`, unlike LIKE, takes every character for itself. */
