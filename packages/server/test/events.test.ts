@@ -65,3 +65,35 @@ test("one owner's events alone, for a key of everybody's; a key of one owner may
   }
   expect((await ask("bob", "key-of-ann")).status).toBe(403);
 });
+
+test("one key has a bounded number of readers, whatever owners it names; the largest gives way to another of its owners", async () => {
+  const hash = createHash("sha256").update("key-of-ann").digest("hex");
+  const env = {
+    ALCOVE_AUTH_API_KEY: "gateway-key",
+    ALCOVE_AUTH_KEYS: JSON.stringify([{ name: "ann", hash, owner: "ann" }]),
+  };
+  await using server = await startTestServer({ provider: async () => new ScriptedProvider(), env });
+  const enough = new AbortController();
+  const open = async (key: string, owner?: string) => {
+    const headers = { "x-api-key": key, ...(owner === undefined ? {} : { "x-user-id": owner }) };
+    const answer = await fetch(`${server.url}/api/v1/events`, { headers, signal: enough.signal });
+    const ended = (async () => {
+      for await (const _ of answer.body ?? []);
+    })().catch(() => undefined);
+    return { status: answer.status, ended };
+  };
+  const owners = { noisy: 300, busy: 200 };
+  const noisy: Awaited<ReturnType<typeof open>>[] = [];
+  for (const [owner, readers] of Object.entries(owners))
+    for (let count = 0; count < readers; count += 20) {
+      const opened = await Promise.all(Array.from({ length: 20 }, () => open("gateway-key", owner)));
+      expect(opened.map(({ status }) => status)).toEqual(Array(20).fill(200));
+      if (owner === "noisy") noisy.push(...opened);
+    }
+  expect((await open("gateway-key", "noisy")).status).toBe(429);
+  expect((await open("key-of-ann")).status).toBe(200);
+  expect((await open("gateway-key", "late")).status).toBe(200);
+  await Promise.race(noisy.map(({ ended }) => ended));
+  expect(server.events.subscribers).toBe(501);
+  enough.abort();
+}, 90_000);

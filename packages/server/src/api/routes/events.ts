@@ -5,7 +5,7 @@ import type { Logger } from "../../platform/logger.ts";
 import { BadRequest } from "../../ports/errors.ts";
 import { wantedOwner } from "../access.ts";
 import { defined, given } from "../parse.ts";
-import { shareName, shareOf } from "../share.ts";
+import { shareOf } from "../share.ts";
 import { eventText, sendEventStream } from "../streams/sse.ts";
 import type { RouteApp } from "./route-app.ts";
 
@@ -55,13 +55,14 @@ export function eventRoutes(app: RouteApp, options: { events: EventLog; logger: 
         afterId: lastEventId(request.headers["last-event-id"]),
       });
       const signal = reply.endlessSignal;
-      // A reader that does not read would otherwise keep its connection, and what is buffered for it, for ever.
+      // A reader that does not read, or that gives way to another, would otherwise keep its connection, and what is
+      // buffered for it, for ever.
       const onCut = () => reply.raw.destroy();
       const { lastId } = events;
       const replays = filter.afterId !== undefined && filter.afterId <= lastId;
       const subscription = events.subscribe({
         ...filter,
-        caller: shareName(shareOf(request)),
+        caller: shareOf(request),
         signal,
         onCut,
       });

@@ -7,8 +7,9 @@ import type { EventPage } from "../../ports/store.ts";
 import { SqliteStore } from "../../stores/sqlite/index.ts";
 import { FakeClock, settle } from "../testing/fake-clock.ts";
 import { Harness } from "../testing/harness.ts";
-import { EventLog, mostReaders, mostReadersOfOne } from "./event-log.ts";
+import { EventLog } from "./event-log.ts";
 import { longestStallMs } from "./event-subscription.ts";
+import { mostReaders, mostReadersOfOne } from "./reader-places.ts";
 
 let store: SqliteStore;
 let clock: FakeClock;
@@ -17,6 +18,7 @@ let reader: AbortController;
 
 const open = (over: Store = store, retention = 10_000) =>
   EventLog.open({ store: over, clock, logger: silentLogger, retention });
+const of = (principal: string, owner = "") => ({ principal, owner });
 const emit = (count: number, sandboxId = "sb-a", ownerId = "") => {
   for (let i = 0; i < count; i++) log.emit({ type: "exec.started", sandboxId, ownerId });
 };
@@ -128,11 +130,18 @@ describe("EventLog", () => {
       looks.push(filter.sandboxId);
       return list(filter);
     });
-    const replay = (caller: string) =>
+    const replay = (principal: string, owner = "") =>
       collect(
-        log.subscribe({ afterId: 0, ownerId: "bob", sandboxId: caller, caller, signal: reader.signal }),
+        log.subscribe({
+          afterId: 0,
+          ownerId: "bob",
+          sandboxId: principal,
+          caller: of(principal, owner),
+          signal: reader.signal,
+        }),
       );
-    for (let i = 0; i < 8; i++) replay("alice");
+    // Whatever owners she names.
+    for (let i = 0; i < 8; i++) replay("alice", `owner ${i}`);
     await settle();
     looks.length = 0;
     replay("carol");
@@ -341,7 +350,7 @@ describe("EventLog", () => {
       const own: number[] = [];
       seen.push(own);
       void (async () => {
-        for await (const piece of log.subscribe({ caller: `${n}`, signal: reader.signal }).pieces()) {
+        for await (const piece of log.subscribe({ caller: of(`${n}`), signal: reader.signal }).pieces()) {
           given += piece.length;
           own.push(...piece.map(({ id }) => Number(id)));
         }
@@ -383,17 +392,69 @@ describe("EventLog", () => {
     for (const [index, event] of (one ?? []).entries()) expect(other?.[index]).toBe(event);
   });
 
-  it("takes a bounded number of readers, of one caller and of all", () => {
-    const enter = (caller: string, signal = reader.signal) => log.subscribe({ caller, signal });
-    const leaving = new AbortController();
-    enter("ada", leaving.signal);
-    for (let n = 1; n < mostReadersOfOne; n++) enter("ada");
-    expect(() => enter("ada")).toThrow(expect.objectContaining({ code: "resource_limit" }));
-    enter("bob");
-    leaving.abort();
-    enter("ada");
-    for (let n = log.subscribers; n < mostReaders; n++) enter(`other ${n}`);
-    expect(() => enter("eve")).toThrow(expect.objectContaining({ code: "unavailable" }));
+  describe("with many readers", () => {
+    const cut: string[] = [];
+    const ended: Promise<void>[] = [];
+    beforeEach(() => {
+      cut.length = 0;
+      ended.length = 0;
+    });
+    const enter = (principal: string, owner = "", signal = reader.signal) => {
+      const onCut = () => cut.push(`${principal} ${owner}`.trim());
+      ended.push(collect(log.subscribe({ caller: of(principal, owner), signal, onCut })).ended);
+    };
+    const many = (count: number, principal: string, owner = "") => {
+      for (let n = 0; n < count; n++) enter(principal, owner);
+    };
+
+    it("takes a bounded number of one key, whatever owners it names, and of all", () => {
+      const leaving = new AbortController();
+      enter("ada", "", leaving.signal);
+      many(mostReadersOfOne - 1, "ada");
+      expect(() => enter("ada")).toThrow(expect.objectContaining({ code: "resource_limit" }));
+      enter("bob");
+      leaving.abort();
+      enter("ada");
+      for (let n = 0; n < 5; n++) many(100, "key", `owner ${n}`);
+      for (let n = 0; n < 5; n++)
+        expect(() => enter("key", `owner ${n}`)).toThrow(expect.objectContaining({ code: "resource_limit" }));
+      for (let n = log.subscribers; n < mostReaders; n++) enter(`other ${n}`);
+      expect(log.subscribers).toBe(mostReaders);
+      expect(cut).toEqual([]);
+    });
+
+    it("ends the newest reader of whom has most for one who has fewer, who then is as many", async () => {
+      for (const key of ["ada", "bob", "cid", "dan"]) many(mostReadersOfOne, key);
+      enter("admin");
+      await ended[mostReadersOfOne - 1];
+      expect(cut).toEqual(["ada"]);
+      expect([log.subscribers, ended.length]).toEqual([mostReaders, mostReaders + 1]);
+      // It comes back and finds no place: others give way only to who has fewer.
+      expect(() => enter("ada")).toThrow(expect.objectContaining({ code: "unavailable" }));
+      many(399, "admin");
+      expect(cut).toHaveLength(400);
+      for (const key of ["ada", "bob", "cid", "dan"])
+        expect(cut.filter((one) => one === key)).toHaveLength(100);
+      for (const key of ["ada", "bob", "cid", "dan", "admin"])
+        expect(() => enter(key)).toThrow(expect.objectContaining({ code: "unavailable" }));
+      expect(log.subscribers).toBe(mostReaders);
+    });
+
+    it("lets an owner of a key that has all it may have in its largest owner's place", async () => {
+      many(mostReadersOfOne - 1, "key", "noisy");
+      enter("key", "quiet");
+      enter("key", "late");
+      await ended[mostReadersOfOne - 2];
+      expect(cut).toEqual(["key noisy"]);
+      expect(() => enter("key", "noisy")).toThrow(expect.objectContaining({ code: "resource_limit" }));
+      expect(log.subscribers).toBe(mostReadersOfOne);
+    });
+
+    it("turns nobody out for who would then have more", () => {
+      for (let n = 0; n < mostReaders; n++) enter(`key ${n}`);
+      expect(() => enter("another")).toThrow(expect.objectContaining({ code: "unavailable" }));
+      expect(cut).toEqual([]);
+    });
   });
 
   it("shows an owner what is its own alone, in the replay and live", async () => {

@@ -1,18 +1,11 @@
 import type { EventType } from "@alcove/wire";
 import type { Logger } from "../../platform/logger.ts";
-import {
-  type Clock,
-  type EmittedEvent,
-  type EventSink,
-  type NewEvent,
-  ResourceLimit,
-  type Store,
-  type Timer,
-  Unavailable,
-} from "../../ports/index.ts";
+import type { Clock, EmittedEvent, EventSink, NewEvent, Store, Timer } from "../../ports/index.ts";
+import type { Share } from "../answers/shares.ts";
 import { type DurableEvent, EventFanout } from "./event-fanout.ts";
 import { type EventFilter, EventSubscription } from "./event-subscription.ts";
 import { LimitReports } from "./limit-reports.ts";
+import { ReaderPlaces } from "./reader-places.ts";
 import { ReplayLine } from "./replay-line.ts";
 
 /** How long an event waits for others to be written with, milliseconds. */
@@ -23,9 +16,6 @@ const longestQueue = 10_000;
 /** Every so many events the history is cut to its length. */
 const trimEvery = 1_000;
 const retryDelayMs = 1_000;
-/** Readers of one caller, and of all. What each event costs grows with them. */
-export const mostReadersOfOne = 500;
-export const mostReaders = 2_000;
 
 /**
  * The durable event history. Events are written in batches off the reply path, get their ids from the store and reach
@@ -39,8 +29,7 @@ export class EventLog implements EventSink, AsyncDisposable {
   readonly #replays = new ReplayLine();
   readonly #limits: LimitReports;
   readonly #fanout = new EventFanout();
-  /** How many readers each caller has. */
-  readonly #readersOf = new Map<string, number>();
+  readonly #places = new ReaderPlaces();
   readonly #pending: (EmittedEvent & NewEvent)[] = [];
   /** Highest id this process knows of. */
   #durableId: number;
@@ -109,16 +98,16 @@ export class EventLog implements EventSink, AsyncDisposable {
 
   /**
    * Replays what is kept after `afterId`, then follows. Without `afterId`, or with one never given: only follows.
-   * @param filter.caller whose reader it is, where that is not its owner: replays of callers take turns, and each may
-   *   have so many readers.
+   * @param filter.caller whose reader it is, where that is not its owner: replays of callers take turns, each may have so
+   *   many readers, and who has most of them gives way: `onCut` is called then, as for a reader that takes nothing.
    * @throws ResourceLimit when this caller has too many; Unavailable when all together have.
    */
   subscribe(
-    filter: EventFilter & { afterId?: number; caller?: string; signal: AbortSignal; onCut?: () => void },
+    filter: EventFilter & { afterId?: number; caller?: Share; signal: AbortSignal; onCut?: () => void },
   ): EventSubscription {
-    const caller = filter.caller ?? filter.ownerId ?? "";
+    const caller = filter.caller ?? { principal: filter.ownerId ?? "", owner: "" };
     const replay = filter.afterId !== undefined && filter.afterId <= this.#durableId;
-    const leave = this.#enter(caller);
+    const leave = this.#places.enter(caller, () => subscription.cut());
     const subscription = new EventSubscription({
       ...filter,
       afterId: replay ? (filter.afterId ?? 0) : this.#durableId,
@@ -137,25 +126,6 @@ export class EventLog implements EventSink, AsyncDisposable {
     if (this.#closed) subscription.end();
     else this.#fanout.add(subscription);
     return subscription;
-  }
-
-  /** @returns how it leaves. */
-  #enter(caller: string): () => void {
-    const readers = this.#readersOf.get(caller) ?? 0;
-    if (readers >= mostReadersOfOne)
-      throw new ResourceLimit(
-        `${mostReadersOfOne} readers of events of this owner or key are connected already, which is as many as it may have; close some, or let one reader serve many`,
-      );
-    if (this.#fanout.size >= mostReaders)
-      throw new Unavailable(`${mostReaders} readers of events are connected already; try again later`, {
-        retryAfterS: 10,
-      });
-    this.#readersOf.set(caller, readers + 1);
-    return () => {
-      const left = (this.#readersOf.get(caller) ?? 1) - 1;
-      if (left > 0) this.#readersOf.set(caller, left);
-      else this.#readersOf.delete(caller);
-    };
   }
 
   /** Resolves when every event emitted so far is durable. @throws when the store refuses them. */

@@ -1,6 +1,7 @@
 import type { Event, EventType } from "@alcove/wire";
 import type { Clock } from "../../ports/clock.ts";
 import type { EventPage, EventStore } from "../../ports/store.ts";
+import type { Share } from "../answers/shares.ts";
 import type { DurableEvent } from "./event-fanout.ts";
 import type { ReplayLine } from "./replay-line.ts";
 
@@ -29,14 +30,14 @@ export const longestStallMs = 10_000;
 /**
  * One reader of the event log. It replays the history up to where it joined, then hands out what was offered since.
  * A reader that falls behind gets one event `events.dropped` in place of what it missed, with the id of the last of it.
- * It ends when its signal aborts, when the log closes, or when its reader has taken nothing for too long: a reader that
- * was cut off comes back with the last id it saw.
+ * It ends when its signal aborts, when the log closes, when its reader has taken nothing for too long, or when it gives
+ * way to another: a reader that was cut off comes back with the last id it saw.
  */
 export class EventSubscription implements AsyncIterable<Event> {
   readonly #filter: EventFilter;
   readonly #store: EventStore;
   readonly #line: ReplayLine;
-  readonly #caller: string;
+  readonly #caller: Share;
   readonly #signal: AbortSignal;
   readonly #onEnd: () => void;
   readonly #onCut: (() => void) | undefined;
@@ -67,10 +68,10 @@ export class EventSubscription implements AsyncIterable<Event> {
       store: EventStore;
       line: ReplayLine;
       /** Whose turn in the line it takes. */
-      caller: string;
+      caller: Share;
       clock: Pick<Clock, "monotonicMs" | "now">;
       onEnd: () => void;
-      /** Its reader takes nothing and is cut off: whatever it waits for is in vain. */
+      /** Its reader is cut off: whatever it waits for is in vain. */
       onCut?: (() => void) | undefined;
     },
   ) {
@@ -111,10 +112,7 @@ export class EventSubscription implements AsyncIterable<Event> {
       }
     }
     if (this.#dropped !== undefined && this.#clock.monotonicMs() - this.#takenAtMs >= longestStallMs) {
-      this.end();
-      this.#backlog = [];
-      this.#dropped = undefined;
-      this.#onCut?.();
+      this.cut();
     } else if (this.#backlog.length > 0) this.#wake?.();
   }
 
@@ -124,6 +122,15 @@ export class EventSubscription implements AsyncIterable<Event> {
     this.#signal.removeEventListener("abort", this.#endNow);
     this.#onEnd();
     this.#wake?.();
+  }
+
+  /** Ends it, and its reader gets nothing more of what waits for it. */
+  cut(): void {
+    if (this.#ended) return;
+    this.end();
+    this.#backlog = [];
+    this.#dropped = undefined;
+    this.#onCut?.();
   }
 
   async *[Symbol.asyncIterator](): AsyncGenerator<Event> {

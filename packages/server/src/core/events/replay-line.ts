@@ -1,33 +1,41 @@
+import type { Share } from "../answers/shares.ts";
+
 /**
- * Lets one reader at a time look at a part of the history, each in a turn of the event loop of its own, callers in
- * turn: however many replays one caller has under way, others wait for one part of them, and requests for one as well.
+ * Lets one reader at a time look at a part of the history, each in a turn of the event loop of its own, keys and
+ * addresses in turn, and the owners of each: however many replays one of them has under way, others wait for one part of
+ * them, and requests for one as well.
  */
 export class ReplayLine {
-  /** Readers that wait, by caller; the caller whose turn is next comes first. */
-  readonly #waiting = new Map<string, (() => void)[]>();
+  /** Readers that wait, by principal and owner; whose turn is next comes first. */
+  readonly #waiting = new Map<string, Map<string, (() => void)[]>>();
 
   /** Resolves when `caller` may look at its next part. */
-  async turn(caller: string): Promise<void> {
+  async turn({ principal, owner }: Share): Promise<void> {
     await new Promise<void>((resolve) => {
-      const readers = this.#waiting.get(caller);
-      if (readers !== undefined) {
-        readers.push(resolve);
-        return;
-      }
       if (this.#waiting.size === 0) this.#goOn();
-      this.#waiting.set(caller, [resolve]);
+      const owners = this.#waiting.get(principal) ?? new Map<string, (() => void)[]>();
+      const readers = owners.get(owner) ?? [];
+      readers.push(resolve);
+      this.#waiting.set(principal, owners.set(owner, readers));
     });
   }
 
   #goOn(): void {
     setImmediate(() => {
-      for (const [caller, readers] of this.#waiting) {
-        this.#waiting.delete(caller);
-        readers.shift()?.();
-        if (readers.length > 0) this.#waiting.set(caller, readers);
-        break;
-      }
+      const [principal, owners] = first(this.#waiting);
+      const [owner, readers] = first(owners);
+      readers.shift()?.();
+      // Who was served stands last from now on.
+      owners.delete(owner);
+      if (readers.length > 0) owners.set(owner, readers);
+      this.#waiting.delete(principal);
+      if (owners.size > 0) this.#waiting.set(principal, owners);
       if (this.#waiting.size > 0) this.#goOn();
     });
   }
+}
+
+function first<V>(map: Map<string, V>): [string, V] {
+  for (const entry of map) return entry;
+  throw new Error("nobody waits");
 }
