@@ -99,6 +99,33 @@ describe("keys that are made while the service runs", () => {
     await revoke("staying");
   });
 
+  test("events of keys are told to who may list keys, and to the owner whose key it is", async () => {
+    const unbound = await make({ name: "unbound" });
+    const bound = await make({ name: "bound", owner_id: "acme" });
+    await make({ name: "nobodys" });
+    await make({ name: "ours", owner_id: "acme" });
+    await make({ name: "theirs", owner_id: "other" });
+    await admin.call("PUT", `${api}/quotas/acme`, {});
+    const told = async (key: string) => {
+      const enough = new AbortController();
+      const events = await fetch(`${server.url}${api}/events`, {
+        headers: { "x-api-key": key, "last-event-id": "0" },
+        signal: enough.signal,
+      });
+      let text = "";
+      for await (const chunk of events.body ?? []) {
+        text += Buffer.from(chunk).toString();
+        if (text.includes("quota.saved")) break;
+      }
+      enough.abort();
+      return ["nobodys", "ours", "theirs"].filter((name) => text.includes(`"name":"${name}"`));
+    };
+    expect(await told("admin-key")).toEqual(["nobodys", "ours", "theirs"]);
+    expect(await told(bound.key)).toEqual(["ours"]);
+    expect(await told(unbound.key)).toEqual([]);
+    for (const name of ["unbound", "bound", "nobodys", "ours", "theirs"]) await revoke(name);
+  });
+
   test("a ticket opens one WebSocket to its sandbox without a key, in the query or as a subprotocol", async () => {
     const client = withKey("client-key");
     const [sandbox, other] = [await client.spawn(), await client.spawn()];

@@ -60,8 +60,10 @@ export function eventRoutes(app: RouteApp, options: { events: EventLog; logger: 
       const onCut = () => reply.raw.destroy();
       const { lastId } = events;
       const replays = filter.afterId !== undefined && filter.afterId <= lastId;
+      const { scopes, ownerId } = request.principal;
       const subscription = events.subscribe({
         ...filter,
+        withoutKeys: !scopes.has("admin") && ownerId === undefined,
         caller: shareOf(request),
         signal,
         onCut,

@@ -477,6 +477,29 @@ describe("EventLog", () => {
     expect([ada.seen, bob.seen, all.seen]).toEqual([[1, 4], [], [1, 2, 3, 4, 5, 6]]);
   });
 
+  it("tells who may not know of keys nothing of them, in the replay and live, and of no gap in their place", async () => {
+    const emitBoth = () => {
+      log.emit({ type: "key.created", sandboxId: "", ownerId: "" });
+      emit(1);
+      log.emit({ type: "key.revoked", sandboxId: "", ownerId: "ada" });
+    };
+    // More than one page of a replay has.
+    for (let i = 0; i < 60; i++) emitBoth();
+    for (let i = 0; i < 150; i++) log.emit({ type: "key.created", sandboxId: "", ownerId: "" });
+    await log.flush();
+    const options = { afterId: 1, signal: reader.signal, withoutKeys: true };
+    const everything = collect(log.subscribe(options));
+    const asked = collect(log.subscribe({ ...options, types: ["key.created", "key.revoked"] }));
+    const administrator = collect(log.subscribe({ afterId: 1, signal: reader.signal }));
+    await vi.waitFor(() => expect(administrator.seen).toHaveLength(329), { timeout: 10_000 });
+    emitBoth();
+    await log.flush();
+    await vi.waitFor(() => expect(administrator.seen).toHaveLength(332), { timeout: 10_000 });
+    await vi.waitFor(() => expect(everything.seen).toHaveLength(61), { timeout: 10_000 });
+    expect(everything.seen).toEqual([...Array.from({ length: 60 }, (_, n) => 3 * n + 2), 332]);
+    expect(asked.seen).toEqual([]);
+  });
+
   it("ends its readers when their signal aborts and when it closes", async () => {
     const one = collect(log.subscribe({ signal: reader.signal }));
     const two = collect(log.subscribe({ signal: new AbortController().signal }));

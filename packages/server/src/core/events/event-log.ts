@@ -103,7 +103,13 @@ export class EventLog implements EventSink, AsyncDisposable {
    * @throws ResourceLimit when this caller has too many; Unavailable when all together have.
    */
   subscribe(
-    filter: EventFilter & { afterId?: number; caller?: Share; signal: AbortSignal; onCut?: () => void },
+    filter: EventFilter & {
+      afterId?: number;
+      withoutKeys?: boolean;
+      caller?: Share;
+      signal: AbortSignal;
+      onCut?: () => void;
+    },
   ): EventSubscription {
     const caller = filter.caller ?? { principal: filter.ownerId ?? "", owner: "" };
     const replay = filter.afterId !== undefined && filter.afterId <= this.#durableId;

@@ -14,6 +14,9 @@ export interface EventFilter {
   ownerId?: string;
 }
 
+/** Who may list keys may know of them. */
+const ofKeys: ReadonlySet<EventType> = new Set(["key.created", "key.revoked"]);
+
 interface Dropped extends Pick<Event, "id" | "timestamp"> {
   data: { dropped: number; at_most?: true };
 }
@@ -35,6 +38,7 @@ export const longestStallMs = 10_000;
  */
 export class EventSubscription implements AsyncIterable<Event> {
   readonly #filter: EventFilter;
+  readonly #withoutKeys: boolean;
   readonly #store: EventStore;
   readonly #line: ReplayLine;
   readonly #caller: Share;
@@ -59,6 +63,8 @@ export class EventSubscription implements AsyncIterable<Event> {
 
   constructor(
     options: EventFilter & {
+      /** What happens to keys is not for this reader. */
+      withoutKeys?: boolean | undefined;
       afterId: number;
       /** Highest id the replay must reach; 0: no replay. */
       replayUntil: number;
@@ -80,6 +86,7 @@ export class EventSubscription implements AsyncIterable<Event> {
       ...(options.sandboxId === undefined ? {} : { sandboxId: options.sandboxId }),
       ...(options.ownerId === undefined ? {} : { ownerId: options.ownerId }),
     };
+    this.#withoutKeys = options.withoutKeys ?? false;
     this.#afterId = options.afterId;
     this.#toldUpto = options.afterId;
     this.#fromTheBeginning = options.afterId === 0;
@@ -173,7 +180,8 @@ export class EventSubscription implements AsyncIterable<Event> {
       const page = this.#upToWhereItJoined(
         await this.#store.list({ ...this.#filter, afterId: this.#afterId, limit: replayPage }),
       );
-      const events = this.#withGap(page);
+      // They are no gap to who may not know of them.
+      const events = this.#withGap(page).filter(({ type }) => this.#mayKnow(type));
       if (events.length > 0) {
         this.#afterId = Number(events.at(-1)?.id);
         yield events;
@@ -237,8 +245,13 @@ export class EventSubscription implements AsyncIterable<Event> {
   #wants(event: Event, owner: string): boolean {
     const { types, sandboxId, ownerId } = this.#filter;
     if (ownerId !== undefined && owner !== ownerId) return false;
+    if (!this.#mayKnow(event.type)) return false;
     if (types !== undefined && !types.includes(event.type)) return false;
     return sandboxId === undefined || event.sandbox_id === sandboxId;
+  }
+
+  #mayKnow(type: EventType): boolean {
+    return !this.#withoutKeys || !ofKeys.has(type);
   }
 
   async #somethingNew(): Promise<void> {
