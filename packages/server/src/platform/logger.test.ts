@@ -1,7 +1,7 @@
 import { Writable } from "node:stream";
 import { pino } from "pino";
 import { expect, it } from "vitest";
-import { loggerSettings } from "./logger.ts";
+import { loggerSettings, prettyStream } from "./logger.ts";
 
 it("keys and tokens reach no log, at the top or one level down", () => {
   let written = "";
@@ -26,6 +26,22 @@ it("keys and tokens reach no log, at the top or one level down", () => {
   expect(written.match(/redacted/g)).toHaveLength(5 * 6);
   expect(written).not.toContain("hidden");
   expect(secrets.headers.authorization).toBe("Bearer hidden-4");
+});
+
+it("lines for people show characters that turn text around, or that nobody sees, as what they are", async () => {
+  let written = "";
+  const stream = await prettyStream({
+    write: (text) => {
+      written += text;
+    },
+  });
+  const hidden = "\u202e\u2066\u200b\ufeff\u2028\u{e0041}";
+  pino(loggerSettings("info"), stream).info({ owner_id: `bob\u009b${hidden}é木` }, `of ${hidden}`);
+  const shown = String.raw`\u{202e}\u{2066}\u{200b}\u{feff}\u{2028}\u{e0041}`;
+  expect(written).toContain(`"bob\\u{9b}${shown}é木"`);
+  expect(written).toContain(`of ${shown}`);
+  expect(written).not.toMatch(/[\p{Cf}\u2028\u2029\u007f-\u009f]/u);
+  expect(written.split("\n")).toHaveLength(3);
 });
 
 it("looking for secrets costs little beside writing the line", () => {

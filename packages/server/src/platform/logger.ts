@@ -77,14 +77,23 @@ export async function createLogger(options: { level: string; format: "json" | "p
   return pino(settings, stream);
 }
 
-async function prettyStream(output: LogOutput): Promise<DestinationStream> {
+/** Lines for people. */
+export async function prettyStream(output: Pick<LogOutput, "write">): Promise<DestinationStream> {
   const { prettyFactory } = await import("pino-pretty");
   const pretty = prettyFactory({
     colorize: isatty(2),
     ignore: "pid,hostname",
     translateTime: "HH:MM:ss.l",
   });
-  return { write: (line) => output.write(pretty(line)) };
+  return { write: (line) => output.write(visible(pretty(line))) };
+}
+
+/** Callers choose some texts: characters that turn a line around or hide in it are shown by their numbers. */
+function visible(text: string): string {
+  return text.replaceAll(
+    /[\p{Cf}\u2028\u2029\u007f-\u009f]/gu,
+    (character) => `\\u{${character.codePointAt(0)?.toString(16)}}`,
+  );
 }
 
 /** For tests. */
