@@ -30,8 +30,8 @@ import { thisMachine } from "./platform/this-machine.ts";
 import type { Store } from "./ports/store.ts";
 
 const destroyAllDeadlineMs = 60_000;
-/** What all answers that are put together before they are sent, and all bodies, may take at once. */
-const bufferedAnswersBytes = 256 * 1_048_576;
+/** What all answers that are put together before they are sent may take at once; a key has three quarters of it, 256 MiB. */
+const bufferedAnswersBytes = Math.ceil((256 * 1_048_576 * 4) / 3);
 /** Four of the largest bodies. */
 const bodiesBytes = 256 * 1_048_576;
 /** How long one waits for its part. */

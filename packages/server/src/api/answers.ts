@@ -8,7 +8,7 @@ const slowestBytesPerMs = 24;
 
 /**
  * Puts an answer together within the budget. Its memory is given back when the caller has taken it or is gone; one who
- * takes too long is cut off, so that nobody keeps memory by not reading: at once where smaller shares wait for it.
+ * takes too long is cut off, so that nobody keeps memory by not reading.
  */
 export async function answered<T>(
   reply: FastifyReply,
@@ -26,7 +26,6 @@ export async function answered<T>(
   } finally {
     // A refusal may hold as much: it tells what a command has written until then.
     if (held && !reply.raw.closed) {
-      answer.endsBy(() => reply.raw.destroy());
       const timer = setTimeout(
         () => reply.raw.destroy(),
         patienceMs + answer.bytes / slowestBytesPerMs,

@@ -87,12 +87,7 @@ export class BufferedExec {
     const { view, reader } = await this.#starter.start(target, spec, "exec");
     const followingMs = this.#clock.monotonicMs();
     options.onStage?.("start", followingMs - startedMs);
-    const gaveWay = new AbortController();
-    options.answer?.endsBy(() => gaveWay.abort());
-    using overdue = deadlineAfter(
-      Math.min(spec.timeoutMs + overdueMs, 2 ** 31 - 1),
-      AbortSignal.any([options.signal, gaveWay.signal]),
-    );
+    using overdue = deadlineAfter(Math.min(spec.timeoutMs + overdueMs, 2 ** 31 - 1), options.signal);
     await using follow = this.#follower.follow(target, {
       view,
       reader,
@@ -123,13 +118,6 @@ export class BufferedExec {
         grows.add(event.data);
       }
     } catch (error) {
-      if (gaveWay.signal.aborted)
-        throw noRoom(
-          target,
-          spec.execId,
-          "this answer was held for long while others waited for the memory there is for them, of which your share had the most",
-          new Unavailable("it gave way", { cause: error, retryAfterS: 1 }),
-        );
       const stopped = options.signal.reason instanceof ShuttingDown;
       // The sandbox, or the connection to it: told apart below.
       const broke = error instanceof RuntimeGone && !overdue.signal.aborted;
@@ -195,19 +183,14 @@ export class BufferedExec {
       await waits;
     } catch (error) {
       if (!(error instanceof Unavailable)) throw error;
-      const why =
-        "answers that others are taking fill the memory there is for them, and this one found no room";
-      throw noRoom(target, execId, why, error);
+      const { id } = target.row;
+      // What was taken of it so far is held nowhere else.
+      const message = `answers that others are taking fill the memory there is for them, and this one found no room; command ${execId} goes on for its grace: its end, and what is kept of its output, are at /sandboxes/${id}/execs/${execId}/output; a stream needs no room`;
+      throw new Unavailable(message, {
+        cause: error,
+        details: { exec_id: execId, sandbox_id: id, goes_on: "no_room" },
+        ...(error.retryAfterS === undefined ? {} : { retryAfterS: error.retryAfterS }),
+      });
     }
   }
-}
-
-function noRoom(target: ExecTarget, execId: ExecId, why: string, cause: Unavailable): Unavailable {
-  const { id } = target.row;
-  const message = `${why}; command ${execId} goes on for its grace: its output and end are at /sandboxes/${id}/execs/${execId}/output`;
-  return new Unavailable(message, {
-    cause,
-    details: { exec_id: execId, sandbox_id: id, goes_on: "no_room" },
-    ...(cause.retryAfterS === undefined ? {} : { retryAfterS: cause.retryAfterS }),
-  });
 }

@@ -95,9 +95,7 @@ test("a command whose answer finds no room goes on; the answer names it and when
       [Symbol.asyncDispose]: async () => undefined,
     }),
   });
-  const endsBy = () => undefined;
   const answer = {
-    endsBy,
     grow: () => Promise.reject(new Unavailable("full; try again", { retryAfterS: 3 })),
   };
   const run = service.run(sandbox.id, { command: "true" }, { signal, answer: answer as never });
@@ -108,37 +106,6 @@ test("a command whose answer finds no room goes on; the answer names it and when
     details,
     // It would be run twice.
     message: expect.not.stringContaining("try again"),
-  });
-});
-
-test("a command whose answer gives way goes on and is named", async () => {
-  const sandbox = new FakeSandbox();
-  let end: (() => void) | undefined;
-  const closed = Promise.withResolvers<void>();
-  using service = serviceOf(sandbox, {
-    start: async () => ({
-      execId: made,
-      pid: 7,
-      events: (async function* () {
-        yield { type: "output" as const, stream: "stdout" as const, data: Buffer.from("a"), offset: 0 };
-        await closed.promise;
-      })(),
-      writeStdin: async () => undefined,
-      closeStdin: async () => undefined,
-      [Symbol.asyncDispose]: async () => closed.resolve(),
-    }),
-  });
-  const answer = {
-    grow: () => void setImmediate(() => end?.()),
-    endsBy: (how: () => void) => {
-      end = how;
-    },
-  };
-  const run = service.run(sandbox.id, { command: "true" }, { signal, answer: answer as never });
-  await expect(run).rejects.toMatchObject({
-    code: "unavailable",
-    details: { exec_id: made, sandbox_id: sandbox.id, goes_on: "no_room" },
-    message: expect.stringMatching(/held for long .* your share had the most; command .* goes on/),
   });
 });
 
@@ -163,7 +130,7 @@ test("a command that runs is counted with what is kept of its output, once, for 
   });
   const asked: [string, number][] = [];
   const grow = (owner: string, bytes: number) => void asked.push([owner, bytes]);
-  const answer = { grow, endsBy: () => undefined };
+  const answer = { grow };
   await service.run(sandbox.id, { command: "true" }, { signal, answer: answer as never });
   const { ownerId } = sandbox.target.row;
   expect(asked).toEqual([
