@@ -12,6 +12,7 @@ import {
   Unavailable,
 } from "../../ports/index.ts";
 import { destroyDeadlineMs, type SandboxContext } from "./context.ts";
+import type { Lane } from "./fair-lanes.ts";
 import { type LiveSandbox, sandboxNotFound, workerUnavailable } from "./live-sandboxes.ts";
 import { logSandbox } from "./sandbox-log.ts";
 import { liveStates, statesBefore } from "./states.ts";
@@ -85,10 +86,13 @@ export class DestroyFlow {
     }
   }
 
-  /** Destroys a sandbox that nothing else works on. */
-  begin(entry: LiveSandbox, reason: DestroyReason): Promise<void> {
+  /**
+   * Destroys a sandbox that nothing else works on.
+   * @param turn awaited before its runtime is ended; by then nobody can use it any more.
+   */
+  begin(entry: LiveSandbox, reason: DestroyReason, turn?: () => Promise<Lane>): Promise<void> {
     return this.#context.live
-      .work(entry, "destroy", () => this.#destroy(entry, reason))
+      .work(entry, "destroy", () => this.#destroy(entry, reason, turn))
       .catch((error: unknown) => {
         this.#onUnfinished(entry);
         throw error;
@@ -146,9 +150,8 @@ export class DestroyFlow {
     queue.capacityFreed(entry.row.ownerId);
   }
 
-  async #destroy(entry: LiveSandbox, reason: DestroyReason): Promise<void> {
+  async #destroy(entry: LiveSandbox, reason: DestroyReason, turn?: () => Promise<Lane>): Promise<void> {
     const { store, clock, live } = this.#context;
-    const startedMs = clock.monotonicMs();
     const state = reason === "expired" ? { state: "expired" as const } : {};
     const from = reason === "expired" ? [...statesBefore("expired"), "expired" as const] : liveStates;
     const change = { ...state, destroyRequested: true, updatedAt: clock.now() };
@@ -161,7 +164,13 @@ export class DestroyFlow {
     entry.row = row;
     live.stop(entry);
     if (reason === "expired") this.#context.queue.capacityFreed(row.ownerId);
-    await this.#endRuntimeOrKeepIntent(entry, liveStates);
+    const lane = await turn?.();
+    const startedMs = clock.monotonicMs();
+    try {
+      await this.#endRuntimeOrKeepIntent(entry, liveStates);
+    } finally {
+      lane?.leave();
+    }
     await this.#markDestroyed(entry, reason, startedMs);
   }
 

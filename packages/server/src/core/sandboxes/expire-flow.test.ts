@@ -91,24 +91,60 @@ describe("sandboxes that expire at one instant", () => {
     expect(left()).toBe(mostAtOnce + 1);
   });
 
-  it("stay when they are extended, and go when they are destroyed, while they wait in line", async () => {
+  it("are all expired while they wait in line: nobody can use or extend them, and what destroys one joins", async () => {
     await start();
-    await spawnAll(mostAtOnce);
-    const { id: gone } = await h.spawn({ ttlMs: ttlMs + 1 });
-    const { id: extended } = await h.spawn({ ttlMs: ttlMs + 1 });
+    const all = await spawnAll(count);
     hold();
-    await clock.advance(ttlMs + 1);
-    // The clock is set back: their time has not come yet, and they may be extended.
-    clock.jump(-1_000);
-    await h.service.extend(extended, 10 * ttlMs, { signal: forever });
-    clock.jump(1_000);
-    const destroyed = h.service.destroy(gone, { signal: forever });
+    await clock.advance(ttlMs);
+    for (const { id } of all) {
+      expect((await store.sandboxes.get(id))?.state).toBe("expired");
+      expect(() => h.service.running(id)).toThrow(/expired at/);
+    }
+    const last = all.at(-1)?.id as SandboxId;
+    await expect(h.service.extend(last, ttlMs, { signal: forever })).rejects.toThrow(/cannot be extended/);
+    const destroyed = h.service.destroy(last, { signal: forever });
     held.resolve();
     await destroyed;
+    while (left() > 0) await settle();
+    expect(most).toBe(mostAtOnce);
+  });
+
+  it("give back their owners' places at once, and one owner's slow destroys keep no other owner's waiting", async () => {
+    h = await new Harness({
+      store,
+      clock,
+      defaults: { maxSandboxes: 41, spawnOverflow: "queue", spawnQueueTimeoutMs: 3_600_000 },
+    }).start();
+    const slow = await Promise.all(Array.from({ length: 40 }, () => h.spawn({ ttlMs, ownerId: "slow" })));
+    const { id } = await h.spawn({ ttlMs: ttlMs + 1, ownerId: "other" });
+    const state = async () => (await store.sandboxes.get(id))?.state;
+    const stuck: (() => void)[] = [];
+    const ofSlow = new Set<string | undefined>(slow.map(({ runtimeId }) => runtimeId));
+    h.provider.hook = async (step, runtimeId) => {
+      if (step !== "destroy" || !ofSlow.has(runtimeId)) return;
+      const { promise, resolve } = Promise.withResolvers<void>();
+      stuck.push(resolve);
+      await Promise.race([promise, held.promise]);
+    };
+    const waits = h.spawn({ ttlMs: 10 * ttlMs, ownerId: "third" });
+    await clock.advance(ttlMs + 1);
+    expect([await state(), stuck.length]).toEqual(["expired", mostAtOnce]);
+    expect((await waits).state).toBe("running");
+    stuck.shift()?.();
     await settle();
-    expect([...h.provider.backend.runtimes.values()].map(({ sandboxId }) => sandboxId)).toEqual([extended]);
-    await clock.advance(10 * ttlMs);
-    expect(left()).toBe(0);
+    expect([await state(), left()]).toEqual(["destroyed", 40]);
+    held.resolve();
+    while (left() > 1) await settle();
+  });
+
+  it("cannot be used from that instant on, before it is written down", async () => {
+    await start();
+    const { id } = await h.spawn({ ttlMs });
+    expect(h.service.running(id).row.id).toBe(id);
+    // Timers do not see it before they fire.
+    clock.jump(ttlMs);
+    expect((await store.sandboxes.get(id))?.state).toBe("running");
+    expect(() => h.service.running(id)).toThrow(/expired at/);
   });
 
   it("are left to the next start when the service stops meanwhile", async () => {

@@ -1,23 +1,26 @@
-import { DomainError, type SandboxId } from "../../ports/index.ts";
+import { ShuttingDown } from "../../platform/deadline.ts";
+import { DomainError, type SandboxId, type SandboxRow } from "../../ports/index.ts";
 import type { SandboxContext } from "./context.ts";
 import type { DestroyFlow } from "./destroy-flow.ts";
+import { FairLanes, type Lane } from "./fair-lanes.ts";
 
-/** Expired sandboxes of one provider that are destroyed at once; the others wait in line. */
+/** Expired sandboxes of one provider whose runtimes are ended at once; the others wait in line. */
 const parallelExpiries = 16;
+/** So many begin to end in one turn of the event loop; the others in the next. */
+const perTurn = 100;
 
-/** Expired sandboxes of one provider, in the order in which they came due. */
-interface Line {
-  readonly waiting: Set<SandboxId>;
-  working: number;
-}
-
-/** Ends sandboxes whose time has come, however many come due together. */
+/**
+ * Ends sandboxes whose time has come, however many come due together: each is `expired` within a few turns of the event
+ * loop, and nobody can use it any more. Then its runtime waits for its turn to be ended.
+ */
 export class ExpireFlow {
   readonly #context: Pick<SandboxContext, "live" | "clock" | "logger">;
   readonly #destroys: DestroyFlow;
   readonly #setAgain: (id: SandboxId, at: Date) => void;
+  readonly #due = new Set<SandboxId>();
+  #beginning = false;
   /** By worker and provider: one that answers nothing does not keep those of others waiting. */
-  readonly #lines = new Map<string, Line>();
+  readonly #lanes = new Map<string, FairLanes>();
   #closed = false;
 
   /** @param options.setAgain for a sandbox that was extended meanwhile. */
@@ -32,32 +35,29 @@ export class ExpireFlow {
   }
 
   due(id: SandboxId): void {
-    const row = this.#context.live.get(id)?.row;
-    if (row === undefined || this.#closed) return;
-    const address = `${row.workerId} ${row.provider}`;
-    const line = this.#lines.get(address) ?? { waiting: new Set(), working: 0 };
-    this.#lines.set(address, line);
-    line.waiting.add(id);
-    if (line.working < parallelExpiries) void this.#work(address, line);
+    if (this.#closed) return;
+    this.#due.add(id);
+    if (this.#beginning) return;
+    this.#beginning = true;
+    setImmediate(() => this.#begin());
   }
 
-  /** What has not begun waits for the next start. */
+  /** What has not begun waits for the next start, and so do runtimes whose turn has not come. */
   close(): void {
     this.#closed = true;
-    this.#lines.clear();
+    this.#due.clear();
+    for (const lanes of this.#lanes.values()) lanes.refuse(new ShuttingDown());
   }
 
-  async #work(address: string, line: Line): Promise<void> {
-    line.working++;
-    for (const id of line.waiting) {
-      line.waiting.delete(id);
-      await this.#end(id);
-      // A destroy that waits for nothing would go on in the same turn of the event loop, with all that follow.
-      await new Promise<void>((resolve) => setImmediate(resolve));
-      if (this.#closed) break;
+  #begin(): void {
+    let begun = 0;
+    for (const id of this.#due) {
+      if (begun++ >= perTurn) break;
+      this.#due.delete(id);
+      void this.#end(id);
     }
-    line.working--;
-    if (line.working === 0 && this.#lines.get(address) === line) this.#lines.delete(address);
+    this.#beginning = this.#due.size > 0;
+    if (this.#beginning) setImmediate(() => this.#begin());
   }
 
   async #end(id: SandboxId): Promise<void> {
@@ -73,10 +73,20 @@ export class ExpireFlow {
       return;
     }
     try {
-      await this.#destroys.begin(entry, "expired");
+      await this.#destroys.begin(entry, "expired", () => this.#lane(entry.row));
     } catch (error) {
-      if (error instanceof DomainError && error.code === "not_found") return;
+      if (this.#closed || (error instanceof DomainError && error.code === "not_found")) return;
       logger.warn({ sandbox_id: id, err: error }, "an expired sandbox could not be destroyed yet");
     }
+  }
+
+  async #lane({ workerId, provider, ownerId }: SandboxRow): Promise<Lane> {
+    if (this.#closed) throw new ShuttingDown();
+    const address = `${workerId} ${provider}`;
+    const lanes = this.#lanes.get(address) ?? new FairLanes(parallelExpiries);
+    this.#lanes.set(address, lanes);
+    const lane = await lanes.enter(ownerId);
+    // A destroy that waits for nothing would go on in the same turn of the event loop, with all that follow.
+    return { leave: () => void setImmediate(() => lane.leave()) };
   }
 }

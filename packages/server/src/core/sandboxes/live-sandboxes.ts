@@ -1,6 +1,7 @@
 import { abortable, ignoreOutcome } from "../../platform/abortable.ts";
 import type { Logger } from "../../platform/logger.ts";
 import type {
+  Clock,
   InventoryEntry,
   RuntimeId,
   RuntimeProvider,
@@ -119,9 +120,11 @@ export class LiveSandboxes {
   readonly #reserving = new Map<string, { work: Work & { kind: "reserving" }; ownerId: string }>();
   readonly #listeners = new Set<SandboxListener>();
   readonly #logger: Logger;
+  readonly #clock: Pick<Clock, "now">;
 
-  constructor(options: { logger: Logger }) {
+  constructor(options: { logger: Logger; clock: Pick<Clock, "now"> }) {
     this.#logger = options.logger;
+    this.#clock = options.clock;
   }
 
   add(row: SandboxRow, provider: RuntimeProvider | undefined): LiveSandbox {
@@ -268,16 +271,20 @@ export class LiveSandboxes {
     const entry = this.#byId.get(id);
     if (entry === undefined) throw sandboxNotFound(id);
     const { row, operations, provider } = entry;
-    if (row.state === "running" && operations !== undefined && provider !== undefined) {
-      return { row, operations, provider };
-    }
-    throw notRunning(row);
+    if (row.state !== "running" || operations === undefined || provider === undefined) throw notRunning(row);
+    // It may be a moment until that is written down.
+    if (!hasTimeLeft(entry, this.#clock.now())) throw hasExpired(row);
+    return { row, operations, provider };
   }
 }
 
 /** Whether its time has not come, as far as that is known. */
 export function hasTimeLeft({ row, outdated }: Pick<LiveSandbox, "row" | "outdated">, now: Date): boolean {
   return row.state !== "expired" && (outdated || row.expiresAt > now);
+}
+
+function hasExpired(row: SandboxRow): Conflict {
+  return new Conflict(`sandbox "${row.id}" expired at ${row.expiresAt.toISOString()}`);
 }
 
 export function sandboxGone(row: SandboxRow): NotFound {
@@ -311,7 +318,7 @@ export function notRunning(row: SandboxRow): DomainError {
     case "creating":
       return new Conflict(`${name} is still being created`);
     case "expired":
-      return new Conflict(`${name} expired at ${row.expiresAt.toISOString()}`);
+      return hasExpired(row);
     case "error":
       return new Conflict(`${name} is in state error: ${row.error ?? "its runtime ended"}`);
     case "unhealthy":

@@ -1,13 +1,14 @@
 import { expect, it } from "vitest";
 import { silentLogger } from "../../platform/logger.ts";
 import type { SandboxRow } from "../../ports/index.ts";
+import { FakeClock } from "../testing/fake-clock.ts";
 import { type LiveSandbox, LiveSandboxes } from "./live-sandboxes.ts";
 
 const row = (id: string, state: SandboxRow["state"], provider = "one") =>
   ({ id, runtimeId: `rt-${id}`, state, provider, workerId: "local" }) as SandboxRow;
 
 it("counts sandboxes as they come, change and go, without a walk over them", () => {
-  const live = new LiveSandboxes({ logger: silentLogger });
+  const live = new LiveSandboxes({ logger: silentLogger, clock: new FakeClock() });
   const entries = Array.from({ length: 10_000 }, (_, index) =>
     live.add(row(`sb-${index}`, "creating", index % 2 === 0 ? "one" : "two"), undefined),
   );
@@ -41,7 +42,7 @@ it("counts sandboxes as they come, change and go, without a walk over them", () 
 });
 
 it("counts no spawn that has no place yet", () => {
-  const live = new LiveSandboxes({ logger: silentLogger });
+  const live = new LiveSandboxes({ logger: silentLogger, clock: new FakeClock() });
   const entry = live.add(row("sb-1", "creating"), undefined);
   const done = Promise.resolve();
   entry.work = { kind: "reserving", done, cancel: () => undefined };
