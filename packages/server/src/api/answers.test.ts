@@ -69,3 +69,17 @@ test("an answer of nobody's takes from its caller's share, whichever sandbox it 
   await vi.advanceTimersByTimeAsync(1_000);
   await waits;
 });
+
+test("without keys all addresses of an IPv6 network of 64 bits have one share", async () => {
+  const budget = new AnswerBudget({ totalBytes: 8 * mib, waitMs: 1_000, clock: systemClock });
+  const never = new AbortController().signal;
+  const ask = (ip: string) =>
+    answered(replyOf(new Raw(), ip), budget, async (answer) => answer.grow("", 3 * mib, never));
+  await ask("2001:db8:0:1::1");
+  const waits = expect(ask("2001:db8:0:1::2")).rejects.toThrow(Unavailable);
+  await vi.advanceTimersByTimeAsync(0);
+  expect(budget.waiting).toBe(1);
+  await ask("2001:db8:0:2::1");
+  await vi.advanceTimersByTimeAsync(1_000);
+  await waits;
+});

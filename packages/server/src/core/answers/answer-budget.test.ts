@@ -1,7 +1,9 @@
 import { expect, test } from "vitest";
+import { longestTurnMs, TurnWatch } from "../../../test/support/turn-watch.ts";
 import { TooLarge, Unavailable } from "../../ports/errors.ts";
 import { FakeClock, settle } from "../testing/fake-clock.ts";
 import { type Answer, AnswerBudget, unhurriedMs } from "./answer-budget.ts";
+import { mostWaiters } from "./waiters.ts";
 
 const mib = 1024 * 1024;
 
@@ -196,6 +198,97 @@ test("whoever comes has room for as much as the others would each have, whatever
     );
     for (const one of held) one.release();
   }
+});
+
+test("nothing is ended for somebody for whom it does not make room", async () => {
+  const { clock, budget, open } = setUp();
+  let ended = 0;
+  // Five eighths that cannot give way, and two that could.
+  for (let index = 0; index < 5; index++) open(`others ${index}`).answer.grow("", mib, never());
+  for (let index = 0; index < 4; index++) {
+    const { answer } = open("alice");
+    answer.endsBy(() => ended++);
+    answer.grow("", mib / 2, never());
+  }
+  await clock.advance(unhurriedMs);
+  const refused = expect(open("bob").answer.grow("", 2 * mib, never())).rejects.toThrow(Unavailable);
+  await clock.advance(10_000);
+  await refused;
+  expect([ended, budget.heldBytes]).toEqual([0, 7 * mib]);
+  expect(open("bob").answer.grow("", 1.5 * mib, never())).toBeUndefined();
+  expect(ended).toBe(1);
+});
+
+test("how many wait is bounded; who comes takes the place of the newest of those of whom most wait", async () => {
+  const { clock, budget } = setUp();
+  const refused: string[] = [];
+  const wait = (principal: string, owner: string, signal = never()) => {
+    const answer = budget.open(() => undefined, { principal, owner });
+    answer.grow("", mib, signal)?.catch((error) => refused.push(`${principal} ${owner} ${error.name}`));
+    return answer;
+  };
+  for (const owner of ["a", "b"]) {
+    budget.open(() => undefined, { principal: "holder", owner }).grow("", 3 * mib, never());
+  }
+  budget.open(() => undefined, { principal: "other", owner: "" }).grow("", 2 * mib, never());
+  for (let index = 0; index < mostWaiters.ofOwner + 1; index++) wait("p0", "first");
+  await settle();
+  expect([budget.waiting, refused]).toEqual([mostWaiters.ofOwner, ["p0 first Unavailable"]]);
+  for (let index = 0; index < mostWaiters.ofOwner; index++) wait("p0", "second");
+  wait("p0", "third");
+  await settle();
+  expect([budget.waiting, refused.splice(0).at(-1)]).toEqual([
+    mostWaiters.ofPrincipal,
+    "p0 first Unavailable",
+  ]);
+  for (let index = 0; budget.waiting < mostWaiters.inAll; index++)
+    wait(`p${1 + (index % 4)}`, `${index % 8}`);
+  await settle();
+  expect(refused).toEqual([]);
+  wait("newcomer", "");
+  wait("p1", "0");
+  await settle();
+  expect([budget.waiting, refused.splice(0)]).toEqual([
+    mostWaiters.inAll,
+    ["p0 second Unavailable", "p0 first Unavailable"],
+  ]);
+  await clock.advance(10_000);
+  expect([budget.waiting, refused.length]).toEqual([0, mostWaiters.inAll]);
+});
+
+test("ten thousand that hold memory and wait for it keep nothing else waiting", async () => {
+  let nowMs = 0;
+  const timers = new Set<{ atMs: number; callback: () => void }>();
+  const clock = {
+    monotonicMs: () => nowMs,
+    setTimer: (delayMs: number, callback: () => void) => {
+      const timer = { atMs: nowMs + delayMs, callback };
+      timers.add(timer);
+      return { cancel: () => void timers.delete(timer) };
+    },
+  };
+  const budget = new AnswerBudget({ totalBytes: 256 * mib, waitMs: 10_000, clock });
+  using watch = new TurnWatch();
+  let refused = 0;
+  for (const principals of [1, 8]) {
+    const releases: (() => void)[] = [];
+    for (const fromMs of [0, unhurriedMs, 2 * unhurriedMs]) {
+      nowMs += fromMs === 0 ? 2 * unhurriedMs : unhurriedMs;
+      for (const timer of [...timers]) if (timer.atMs <= nowMs && timers.delete(timer)) timer.callback();
+      for (let index = 0; index < 10_000; index++) {
+        if (index % 100 === 0) await new Promise((resolve) => setTimeout(resolve));
+        const share = { principal: `p${index % principals}`, owner: `o${index % 400}` };
+        const answer = budget.open((release) => releases.push(release), share);
+        answer.endsBy(() => undefined);
+        answer.grow("", 70_000 * (1 + (index % 3)), never(), 400_000)?.catch(() => refused++);
+      }
+    }
+    for (const release of releases) release();
+    await settle();
+  }
+  await new Promise((resolve) => setTimeout(resolve, 50));
+  expect(watch.longestMs).toBeLessThan(longestTurnMs);
+  expect(refused).toBeGreaterThan(10_000);
 });
 
 const settled = () => settle().then(() => "waits");

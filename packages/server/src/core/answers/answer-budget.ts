@@ -1,12 +1,17 @@
 import type { Clock } from "../../ports/clock.ts";
 import { TooLarge, Unavailable } from "../../ports/errors.ts";
 import { type Share, Shares, sameShare } from "./shares.ts";
+import { type Waiter, Waiters } from "./waiters.ts";
 
 /** An answer smaller than this is nobody's worry: there are as many as there are callers. */
 export const freeBytes = 64 * 1024;
 
 /** What has held memory for so long gives way to smaller shares that wait for it. */
 export const unhurriedMs = 5_000;
+
+/** Of all that is held it is looked for room so often in one turn, and so many are told in one that they gave way. */
+const looksPerTurn = 16;
+const endsPerTurn = 64;
 
 /** Memory that one answer holds, from its first bytes until its caller has taken them. */
 export interface Answer {
@@ -31,11 +36,15 @@ export interface Answer {
   endsBy(end: (() => void) | undefined): void;
 }
 
-interface Waiter {
-  holding: Holding;
-  bytes: number;
-  upTo: number;
-  grant: () => void;
+interface Waiting extends Waiter {
+  readonly holding: Holding;
+  readonly bytes: number;
+  readonly upTo: number;
+  /** It waits no longer. */
+  done: boolean;
+  /** Room is to be made for it, if larger shares can give way. */
+  due: boolean;
+  grant(): void;
 }
 
 /** What is said of something that does not fit. */
@@ -57,7 +66,8 @@ const ofAnswers: BudgetRefusals = {
  * Bounds the memory of all answers that are put together before they are sent: listings, paths, buffered output; another
  * one that of bodies that are read. What does not fit waits, the smallest share first, and is refused when nothing became
  * free in time. A principal has at most three quarters, an owner half. Whoever waits and would not be larger than the
- * largest share with what it asks for does not wait for that: what that share has held for long is ended, if it can be.
+ * largest share with what it asks for does not wait for that: what that share has held for long is ended, if it can be and
+ * if that is enough. How many wait is bounded, and they are served together, in turns that are short however many they are.
  * docs/decisions/shared-use.md says what that leaves to whom.
  */
 export class AnswerBudget {
@@ -65,9 +75,17 @@ export class AnswerBudget {
   readonly #waitMs: number;
   readonly #clock: Pick<Clock, "setTimer" | "monotonicMs">;
   readonly #refusals: BudgetRefusals;
-  readonly #waiters = new Set<Waiter>();
-  /** Those that can be ended. */
+  readonly #waiters = new Waiters<Waiting>();
+  /** Those that hold something and can be ended. */
   readonly #endable = new Set<Holding>();
+  /** Those that gave way and are to be told. */
+  #ending: Holding[] = [];
+  /** A turn in which those who wait are served. */
+  #turn: NodeJS.Immediate | undefined;
+  /** Something became free, and they were not served yet. */
+  #freed = false;
+  #looks = 0;
+  #ends = 0;
 
   constructor(options: {
     totalBytes: number;
@@ -97,89 +115,152 @@ export class AnswerBudget {
     return new Holding(this, onHeld, caller);
   }
 
-  /** @returns whether there was room. */
-  take(holding: Holding, bytes: number, upTo: number): boolean {
+  /** Who waits already is served first; an answer that holds a part may finish, which is what others wait for. */
+  ask(
+    holding: Holding,
+    asked: { bytes: number; upTo: number; signal: AbortSignal },
+  ): Promise<void> | undefined {
+    const { bytes, upTo } = asked;
+    const behind = this.#freed && this.#waiters.size > 0;
+    if (!behind && this.#take(holding, bytes, upTo)) return undefined;
+    if (!this.#waiters.admits(holding.share)) return Promise.reject(this.#refusal(holding, bytes, upTo));
+    const due = behind || this.#looks >= looksPerTurn;
+    if (!due && this.#makeRoom(holding, bytes, upTo)) return undefined;
+    return this.#wait(holding, asked, due);
+  }
+
+  #take(holding: Holding, bytes: number, upTo: number): boolean {
     const { share } = holding;
     const more = { bytes: bytes - holding.bytes, upTo: Math.max(0, upTo - holding.upTo) };
-    const shares = this.#shares;
-    if (!shares.has(more.bytes) || !shares.principalHas(share, more.bytes)) return false;
-    if (!shares.ownerHas(share, more.upTo)) return false;
-    shares.add(share, more);
+    if (!this.#fits(share, more.bytes) || !this.#shares.ownerHas(share, more.upTo)) return false;
+    this.#shares.add(share, more);
     holding.bytes = bytes;
     holding.upTo += more.upTo;
+    if (holding.canEnd) this.#endable.add(holding);
     return true;
+  }
+
+  #fits(share: Share, bytes: number): boolean {
+    return this.#shares.has(bytes) && this.#shares.principalHas(share, bytes);
   }
 
   /** @param keep what it goes on holding. */
   give(holding: Holding, keep = 0): void {
     this.#drop(holding, keep);
-    this.#serve();
+    if (this.#waiters.size === 0) return;
+    this.#freed = true;
+    this.#turnSoon();
   }
 
   #drop(holding: Holding, keep: number): void {
     this.#shares.add(holding.share, { bytes: keep - holding.bytes, upTo: keep - holding.upTo });
     holding.bytes = keep;
     holding.upTo = keep;
+    if (keep === 0) this.#endable.delete(holding);
   }
 
+  #turnSoon(): void {
+    this.#turn ??= setImmediate(() => {
+      this.#turn = undefined;
+      this.#serve();
+    });
+  }
+
+  /** Those who fit, the smallest share first; then room is made for those for whom it is time. */
   #serve(): void {
-    if (this.#waiters.size === 0) return;
-    const waiters = [...this.#waiters].sort((one, other) =>
-      this.#shares.compare(one.holding.share, other.holding.share),
-    );
+    this.#freed = false;
+    this.#looks = 0;
+    this.#ends = 0;
+    this.#endSome();
+    const waiters = this.#waiters
+      .all()
+      .sort((one, other) => this.#shares.compare(one.holding.share, other.holding.share));
     for (const waiter of waiters) {
-      if (!this.#waiters.has(waiter)) continue;
-      if (waiter.holding.released || !this.take(waiter.holding, waiter.bytes, waiter.upTo)) continue;
-      waiter.grant();
+      if (waiter.done || waiter.holding.released) continue;
+      if (this.#take(waiter.holding, waiter.bytes, waiter.upTo)) waiter.grant();
+    }
+    for (const waiter of waiters) {
+      if (waiter.done || !waiter.due) continue;
+      if (this.#looks >= looksPerTurn) {
+        this.#turnSoon();
+        break;
+      }
+      waiter.due = false;
+      if (this.#makeRoom(waiter.holding, waiter.bytes, waiter.upTo)) waiter.grant();
     }
   }
 
-  /** @param end undefined: it is not to be ended. */
-  endable(holding: Holding, end: (() => void) | undefined): void {
-    if (end === undefined) this.#endable.delete(holding);
-    else this.#endable.add(holding);
+  /** Whether it can be ended has changed. */
+  endable(holding: Holding): void {
+    if (holding.canEnd && holding.bytes > 0) this.#endable.add(holding);
+    else this.#endable.delete(holding);
     holding.endableFromMs = this.#clock.monotonicMs() + unhurriedMs;
   }
 
-  /** Ends what larger shares have held for long, until there is room. @returns whether there is, and it was taken. */
-  makeRoom(holding: Holding, bytes: number, upTo: number): boolean {
-    if (holding.released) return false;
-    let ended = false;
-    let taken = this.take(holding, bytes, upTo);
-    while (!taken) {
-      const largest = this.#largestThatYields(holding, bytes - holding.bytes, upTo - holding.upTo);
-      if (largest === undefined) break;
-      ended = true;
-      this.#endable.delete(largest);
-      this.#drop(largest, 0);
-      taken = this.take(holding, bytes, upTo);
-      largest.end();
+  /** Ends what larger shares have held for long, when that makes room. @returns whether there is, and it was taken. */
+  #makeRoom(to: Holding, bytes: number, upTo: number): boolean {
+    if (to.released) return false;
+    if (this.#endable.size === 0) return this.#take(to, bytes, upTo);
+    this.#looks++;
+    this.#turnSoon();
+    const dropped: { holding: Holding; bytes: number; upTo: number }[] = [];
+    const drop = (holding: Holding) => {
+      dropped.push({ holding, bytes: holding.bytes, upTo: holding.upTo });
+      this.#drop(holding, 0);
+    };
+    this.#yield(to, { bytes: bytes - to.bytes, upTo: Math.max(0, upTo - to.upTo) }, drop);
+    if (!this.#take(to, bytes, upTo)) {
+      for (const { holding, ...had } of dropped) {
+        this.#shares.add(holding.share, had);
+        Object.assign(holding, had);
+        this.#endable.add(holding);
+      }
+      return false;
     }
-    if (ended) this.#serve();
-    return taken;
+    for (const { holding } of dropped) {
+      holding.giveWay();
+      this.#ending.push(holding);
+    }
+    // Of what gave way a part may be left for others.
+    this.#freed ||= dropped.length > 0;
+    this.#endSome();
+    return true;
   }
 
-  #largestThatYields(to: Holding, bytes: number, upTo: number): Holding | undefined {
+  #yield(to: Holding, more: { bytes: number; upTo: number }, drop: (holding: Holding) => void): void {
     const nowMs = this.#clock.monotonicMs();
     const shares = this.#shares;
+    const due = [...this.#endable].filter((holding) => holding !== to && holding.endableFromMs <= nowMs);
     // In an owner's own share only what has not come gives way, to what is less: it keeps that from nobody but the owner.
-    const outstanding = !shares.ownerHas(to.share, upTo);
-    let largest: Holding | undefined;
-    for (const holding of this.#endable) {
-      if (holding.bytes === 0 || holding.endableFromMs > nowMs) continue;
-      if (outstanding) {
-        if (!sameShare(holding.share, to.share) || holding.outstanding <= upTo) continue;
-        if (largest === undefined || holding.outstanding > largest.outstanding) largest = holding;
-        continue;
-      }
-      if (!shares.yields(holding.share, to.share, bytes)) continue;
-      const more =
-        largest === undefined
-          ? 1
-          : shares.compare(holding.share, largest.share) || holding.bytes - largest.bytes;
-      if (more > 0) largest = holding;
+    const own = shares.ownerHas(to.share, more.upTo)
+      ? []
+      : due
+          .filter((holding) => sameShare(holding.share, to.share) && holding.outstanding > more.upTo)
+          .sort((one, other) => other.outstanding - one.outstanding);
+    for (const holding of own) {
+      if (shares.ownerHas(to.share, more.upTo)) break;
+      drop(holding);
     }
-    return largest;
+    if (!shares.ownerHas(to.share, more.upTo)) return;
+    const yields = (holding: Holding) =>
+      holding.bytes > 0 && shares.yields(holding.share, to.share, more.bytes);
+    // Others may yield only when what is of the same principal has.
+    while (!this.#fits(to.share, more.bytes)) {
+      const yielding = due.filter(yields);
+      if (yielding.length === 0) return;
+      for (const holding of shares.largestFirst(yielding)) {
+        if (this.#fits(to.share, more.bytes)) return;
+        if (yields(holding)) drop(holding);
+      }
+    }
+  }
+
+  /** What it takes to answer them is bounded in a turn. */
+  #endSome(): void {
+    const now = this.#ending.splice(0, endsPerTurn - this.#ends);
+    this.#ends += now.length;
+    if (this.#ending.length > 0) this.#turnSoon();
+    for (const holding of now) holding.end();
   }
 
   /** @throws TooLarge for an answer that no share could hold. */
@@ -188,11 +269,25 @@ export class AnswerBudget {
     if (bytes > most) throw new TooLarge(this.#refusals.tooLarge(most));
   }
 
-  wait(holding: Holding, asked: { bytes: number; upTo: number; signal: AbortSignal }): Promise<void> {
+  #refusal(holding: Holding, bytes: number, upTo: number): Unavailable {
+    const { full, shareFull } = this.#refusals;
+    const { share } = holding;
+    const fits =
+      this.#shares.ownerHas(share, upTo - holding.upTo) &&
+      this.#shares.principalHas(share, bytes - holding.bytes);
+    return new Unavailable(fits ? full : shareFull, { retryAfterS: 1 });
+  }
+
+  #wait(
+    holding: Holding,
+    asked: { bytes: number; upTo: number; signal: AbortSignal },
+    due: boolean,
+  ): Promise<void> {
     const { bytes, upTo, signal } = asked;
     if (signal.aborted) return Promise.reject(signal.reason);
     const { promise, resolve, reject } = Promise.withResolvers<void>();
     const end = () => {
+      waiter.done = true;
       this.#waiters.delete(waiter);
       timer.cancel();
       again.cancel();
@@ -202,29 +297,32 @@ export class AnswerBudget {
       end();
       reject(signal.reason);
     };
-    const waiter: Waiter = {
+    const refuse = () => {
+      end();
+      reject(this.#refusal(holding, bytes, upTo));
+    };
+    const waiter: Waiting = {
+      share: holding.share,
       holding,
       bytes,
       upTo,
+      done: false,
+      due,
+      displaced: refuse,
       grant: () => {
         end();
         resolve();
       },
     };
-    const timer = this.#clock.setTimer(this.#waitMs, () => {
-      end();
-      const { full, shareFull } = this.#refusals;
-      const fits =
-        this.#shares.ownerHas(holding.share, upTo - holding.upTo) &&
-        this.#shares.principalHas(holding.share, bytes - holding.bytes);
-      reject(new Unavailable(fits ? full : shareFull, { retryAfterS: 1 }));
-    });
+    const timer = this.#clock.setTimer(this.#waitMs, refuse);
     // What was held before this waited, and still is, has been held for long by then.
     const again = this.#clock.setTimer(Math.min(unhurriedMs, this.#waitMs), () => {
-      if (this.makeRoom(holding, bytes, upTo)) waiter.grant();
+      waiter.due = true;
+      this.#turnSoon();
     });
     signal.addEventListener("abort", onAbort, { once: true });
     this.#waiters.add(waiter);
+    if (due) this.#turnSoon();
     return promise;
   }
 }
@@ -259,9 +357,7 @@ class Holding implements Answer {
       if (owner !== "") this.share = { principal: this.share.principal, owner };
       this.#onHeld(() => this.#release());
     }
-    // Who waits already is served first; an answer that holds a part may finish, which is what others wait for.
-    if (this.#budget.makeRoom(this, bytes, upTo)) return undefined;
-    return this.#budget.wait(this, { bytes, upTo, signal });
+    return this.#budget.ask(this, { bytes, upTo, signal });
   }
 
   shrink(bytes: number): void {
@@ -271,12 +367,19 @@ class Holding implements Answer {
   endsBy(end: (() => void) | undefined): void {
     if (this.#state === "released") return;
     this.#end = end;
-    this.#budget.endable(this, end);
+    this.#budget.endable(this);
   }
 
-  /** It gives way. */
-  end(): void {
+  get canEnd(): boolean {
+    return this.#end !== undefined;
+  }
+
+  /** It holds nothing any more; `end` tells it. */
+  giveWay(): void {
     this.#state = "released";
+  }
+
+  end(): void {
     this.#end?.();
   }
 
@@ -292,7 +395,7 @@ class Holding implements Answer {
   #release(): void {
     if (this.#state === "released") return;
     this.#state = "released";
-    this.#budget.endable(this, undefined);
+    this.#end = undefined;
     this.#budget.give(this);
   }
 }

@@ -84,6 +84,25 @@ export class Shares {
     );
   }
 
+  /** In the order in which they would be given up one by one, each time of the share that is then the largest. */
+  largestFirst<T extends { readonly share: Share; readonly bytes: number }>(holdings: readonly T[]): T[] {
+    const bySize = holdings.toSorted((one, other) => other.bytes - one.bytes);
+    const byOwner = levels(bySize, ownerName, (share) => this.#ofOwner(share)).sort(descending);
+    const ownerLevels = new Map(byOwner.map(({ holding, level }) => [holding, level]));
+    return levels(
+      byOwner.map(({ holding }) => holding),
+      ({ principal }) => principal,
+      ({ principal }) => this.#ofPrincipal(principal),
+    )
+      .sort(
+        (one, other) =>
+          descending(one, other) ||
+          (ownerLevels.get(other.holding) ?? 0) - (ownerLevels.get(one.holding) ?? 0) ||
+          other.holding.bytes - one.holding.bytes,
+      )
+      .map(({ holding }) => holding);
+  }
+
   #ofPrincipal(principal: string): number {
     return this.#principals.get(principal)?.bytes ?? 0;
   }
@@ -91,4 +110,30 @@ export class Shares {
   #ofOwner({ principal, owner }: Share): number {
     return this.#principals.get(principal)?.owners.get(owner)?.bytes ?? 0;
   }
+}
+
+const ownerName = ({ principal, owner }: Share) => `${principal}\0${owner}`;
+
+interface Level<T> {
+  holding: T;
+  level: number;
+}
+
+function descending(one: Level<unknown>, other: Level<unknown>): number {
+  return other.level - one.level;
+}
+
+/** What the part that each is of comes to when those before it are gone. */
+function levels<T extends { readonly share: Share; readonly bytes: number }>(
+  holdings: readonly T[],
+  nameOf: (share: Share) => string,
+  bytesOf: (share: Share) => number,
+): Level<T>[] {
+  const left = new Map<string, number>();
+  return holdings.map((holding) => {
+    const name = nameOf(holding.share);
+    const level = left.get(name) ?? bytesOf(holding.share);
+    left.set(name, level - holding.bytes);
+    return { holding, level };
+  });
 }
