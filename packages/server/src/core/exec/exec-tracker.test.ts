@@ -256,6 +256,16 @@ describe("ExecTracker", () => {
     expect(types()).toEqual(["exec.completed"]);
   });
 
+  test("a command whose input may be missing is left longer to who looks after that, and says why it ends", async () => {
+    sandbox.infos = [infoOf("ex-1", { inputBytes: 10 }), infoOf("ex-2")];
+    sandbox.started("adopted");
+    await settled();
+    expect(sandbox.graces).toEqual([
+      ["ex-1", 12_000],
+      ["ex-2", 1_000],
+    ]);
+  });
+
   test("who attaches while a grace is announced keeps the command", async () => {
     sandbox.infos = [infoOf("ex-1")];
     sandbox.started("adopted");

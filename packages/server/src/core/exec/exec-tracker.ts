@@ -13,6 +13,8 @@ import type { RunningSandboxes } from "./running-sandboxes.ts";
 
 const controlDeadlineMs = 10_000;
 const longestGraceRetryMs = 2_000;
+/** Beside twice the grace: what looking after missing input takes. */
+const inputGraceMs = 10_000;
 const firstRetryMs = 200;
 const longestRetryMs = 10_000;
 
@@ -43,6 +45,8 @@ interface TrackedExec {
   readers: number;
   /** A grace being announced to the sandbox; whoever attaches waits for it, so that attaching has the last word. */
   graceCall?: Promise<void>;
+  /** Some of its input may be missing: who looks after that ends it sooner than its readers' grace, and says why. */
+  inputMissing?: boolean;
   /** Through which connection to the sandbox the grace was announced last; one connection announces it once. */
   graceBy?: TrackedSandbox;
 }
@@ -320,6 +324,7 @@ export class ExecTracker implements Disposable {
       else {
         const tracked = this.#learn(sandbox, info);
         const given = tracked?.graceBy === sandbox;
+        if (tracked !== undefined && info.inputBytes !== undefined) tracked.inputMissing = true;
         if (tracked !== undefined && tracked.readers <= 0 && !given) this.#startGrace(sandbox, tracked);
         if (tracked?.phase === "running" && info.inputBytes !== undefined)
           this.#onInputOpen(sandbox.row.id, info.execId);
@@ -379,7 +384,7 @@ export class ExecTracker implements Disposable {
       if (signal.aborted || over || tracked.readers > 0) return;
       try {
         using deadline = deadlineAfter(controlDeadlineMs, signal);
-        await this.#endUnread(sandbox, tracked.execId, deadline.signal);
+        await this.#endUnread(sandbox, tracked, deadline.signal);
         return;
       } catch (error) {
         // Also a sandbox that is said to be gone: one broken connection says so, and who knows better ends the following.
@@ -400,9 +405,14 @@ export class ExecTracker implements Disposable {
     await sandbox.operations.execs.setGrace(tracked.execId, null, { signal: deadline.signal });
   }
 
-  async #endUnread(sandbox: TrackedSandbox, execId: ExecId, signal: AbortSignal): Promise<void> {
+  async #endUnread(
+    sandbox: TrackedSandbox,
+    { execId, inputMissing }: TrackedExec,
+    signal: AbortSignal,
+  ): Promise<void> {
     const execs = sandbox.operations.execs;
-    if (this.#disconnectGraceMs > 0) return execs.setGrace(execId, this.#disconnectGraceMs, { signal });
+    const graceMs = inputMissing ? 2 * this.#disconnectGraceMs + inputGraceMs : this.#disconnectGraceMs;
+    if (graceMs > 0) return execs.setGrace(execId, graceMs, { signal });
     const info = await execs.kill(execId, { reason: "cancelled", signal });
     if (info.exit !== undefined) this.sawExit(sandbox.row.id, execId, info.exit);
   }
