@@ -235,8 +235,6 @@ function guard(
         if (probe !== true)
           options.browsers.check({ headers: request.headers, localAddress: request.socket.localAddress });
       }
-      // Who is refused is known by then, to the audit history too.
-      if (calls.draining) throw toDomainError(new ShuttingDown());
       if (probe !== true) limit.count(request, reply);
       done();
     } catch (error) {
@@ -248,6 +246,8 @@ function guard(
       await checkAccess(request, (id) => options.sandboxes.ownerOf(id), {
         pooled: options.config.pool.enabled,
       });
+    // Who is refused, and what they may do, is known by then, to the audit history too.
+    if (calls.draining) throw toDomainError(new ShuttingDown());
   };
   app.addHook("onRequest", mayDoThat);
   // A body may take as long as its sender likes: what counts is the key when it has come.

@@ -24,6 +24,8 @@ const longest = {
 const refusals = [401, 403, 404];
 /** Of a call whose caller left before it was answered. */
 export const goneStatus = 499;
+/** Nothing was done: the service stops, or cannot write it down. */
+const unavailableStatus = 503;
 /** Strangers' calls, and others' that were refused, have this part of the history: they push out no other record. */
 const strangersPart = 0.1;
 
@@ -132,7 +134,7 @@ export class AuditLog {
 
 /** It was refused; of a call whose caller left, nobody knows. */
 function changedNothing(status: number): boolean {
-  return status >= 400 && status < goneStatus;
+  return (status >= 400 && status < goneStatus) || status === unavailableStatus;
 }
 
 /** Callers choose some of these texts, and terminals show them. */

@@ -1,3 +1,5 @@
+import { stacksCountedTwice } from "./uncounted-memory.ts";
+
 /** What is in `memory.stat` of cgroup v2 and in fields of `/proc/meminfo` as well; `sock` is a number alone, without pages. */
 const explainedByGroup = [
   "anon",
@@ -41,7 +43,8 @@ export interface V1Group {
 
 /** The same with cgroup v1, which does not say what the kernel's part of a group is for. The machine's, less what others have, is more. */
 export function countedInV1(group: V1Group, meminfo: string): number {
-  const machine = sumOf(meminfo, explainedByMachine, ":") * 1024;
+  const fields = new Map(["KernelStack", "VmallocUsed"].map((name) => [name, sumOf(meminfo, [name], ":")]));
+  const machine = (sumOf(meminfo, explainedByMachine, ":") - stacksCountedTwice(fields)) * 1024;
   const explainedKernel = Math.max(0, machine - Math.max(0, group.allKernel - group.kernel));
   return Math.max(0, group.usage - sumOf(group.stat, ["total_cache", "total_rss"], " ") - explainedKernel);
 }

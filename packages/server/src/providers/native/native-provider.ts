@@ -190,6 +190,7 @@ export class NativeProvider implements RuntimeProvider {
       throw error;
     });
     await this.#guard.refuseWhenShort();
+    await this.#socketGuard.begin();
     const { image, root, config } = await this.#resolve(prepared, spec.image, options);
     const filled = {
       ...spec,

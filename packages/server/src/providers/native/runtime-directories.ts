@@ -43,7 +43,8 @@ export class RuntimeDirectories implements AsyncDisposable {
     return {
       read,
       write: async (mb) => {
-        if (await this.inSight()) await write(mb);
+        if (!(await this.inSight())) throw new Error("there are no runtimes yet");
+        await write(mb);
       },
     };
   }

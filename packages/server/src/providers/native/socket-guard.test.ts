@@ -108,6 +108,15 @@ describe("the guard of what sockets hold", () => {
     expect(stopped).toEqual([expect.stringContaining("rt-one")]);
   });
 
+  it("sees what is usual before there is a sandbox, however soon that attacks", async () => {
+    const { guard, holdings, memory, stopped } = guarded();
+    await guard.begin();
+    memory.uncountedMb = 2_000;
+    holdings.set(one, 1_800);
+    await guard.look();
+    expect(stopped).toEqual([expect.stringContaining("rt-one")]);
+  });
+
   it("stops nobody for a restart of the service: nothing has grown", async () => {
     const first = guarded();
     first.memory.uncountedMb = 3_000;

@@ -63,14 +63,19 @@ export class SocketGuard implements AsyncDisposable {
     if (this.#options.maxPercent > 0) this.#repeated.start();
   }
 
+  /** Sees what is usual before there is a runtime that could change it. Does nothing when that was seen. */
+  async begin(): Promise<void> {
+    if (this.#options.maxPercent === 0 || this.#usualMb !== undefined) return;
+    // Whoever cannot see it now does so at its first look.
+    await this.#see().catch(() => undefined);
+  }
+
   /** One look; stops a runtime when it has to. @returns when to look again, milliseconds. */
   async look(): Promise<number> {
-    const { maxPercent, memory } = this.#options;
-    const { totalMb, uncountedMb } = await memory();
-    this.#usualMb = Math.min(this.#usualMb ?? (await this.#usualAtStart(uncountedMb)), uncountedMb);
-    await this.#remember(this.#usualMb);
+    const { maxPercent } = this.#options;
+    const { totalMb, uncountedMb, usualMb } = await this.#see();
     const mostMb = Math.max((totalMb * maxPercent) / 100, leastMb);
-    let grownMb = uncountedMb - this.#usualMb;
+    let grownMb = uncountedMb - usualMb;
     // Somebody's within limits of their own; whose sockets are full otherwise is not to answer for it.
     if (grownMb > mostMb) grownMb -= await this.#countedMb();
     if (grownMb <= mostMb) {
@@ -83,7 +88,7 @@ export class SocketGuard implements AsyncDisposable {
     if (worst === undefined || sumOf(holdings) / 2 ** 20 < grownMb / 2) {
       if (!this.#blamedNobody)
         this.#options.logger.warn(
-          { uncounted_mb: Math.round(uncountedMb), usual_mb: Math.round(this.#usualMb) },
+          { uncounted_mb: Math.round(uncountedMb), usual_mb: Math.round(usualMb) },
           `${grown}, and no sandbox is to blame`,
         );
       this.#blamedNobody = true;
@@ -116,6 +121,15 @@ export class SocketGuard implements AsyncDisposable {
     await stop(runtimeId, reason);
   }
 
+  async #see(): Promise<MachineMemory & { usualMb: number }> {
+    const seen = await this.#options.memory();
+    const atStart = this.#usualMb ?? (await this.#usualAtStart(seen.uncountedMb));
+    const usualMb = Math.min(this.#usualMb ?? atStart, seen.uncountedMb);
+    this.#usualMb = usualMb;
+    await this.#remember(usualMb);
+    return { ...seen, usualMb };
+  }
+
   /** What sandboxes hold when the service starts is taken for usual only when nobody remembers better. */
   async #usualAtStart(uncountedMb: number): Promise<number> {
     const remembered = await this.#options.usual.read();
@@ -125,9 +139,12 @@ export class SocketGuard implements AsyncDisposable {
 
   async #remember(mb: number): Promise<void> {
     if (mb > this.#writtenMb - worthWritingMb) return;
-    this.#writtenMb = mb;
-    // Without it the next start takes what there is then for usual.
-    await this.#options.usual.write(mb).catch(() => undefined);
+    try {
+      await this.#options.usual.write(mb);
+      this.#writtenMb = mb;
+    } catch {
+      // Until then the next start takes what there is by then for usual; it is tried again at the next look.
+    }
   }
 
   /** Who spreads over many sandboxes answers for all of them; nobody's stand for themselves. */

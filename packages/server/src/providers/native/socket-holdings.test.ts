@@ -62,3 +62,10 @@ it("pages that processors keep for themselves are free", () => {
     "              high:     184773\n    cpu: 1\n              count:    44\n";
   expect(pagesKept(zoneinfo)).toBe(184_400);
 });
+
+it("stacks of the kernel that it maps for itself are not taken for explained twice", () => {
+  const meminfo = (stacks: number, mapped: number) =>
+    `MemTotal: 1024000 kB\nMemFree: 0 kB\nKernelStack: ${stacks} kB\nVmallocUsed: ${mapped} kB\n`;
+  expect(machineMemoryOf(meminfo(102_400, 204_800)).uncountedMb).toBe(800);
+  expect(machineMemoryOf(meminfo(102_400, 1_024)).uncountedMb).toBe(899);
+});

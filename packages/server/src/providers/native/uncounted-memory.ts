@@ -34,6 +34,12 @@ export async function readMachineMemory(): Promise<MachineMemory> {
   return { ...memory, uncountedMb: Math.max(0, memory.uncountedMb - keptMb) };
 }
 
+/** Where stacks of the kernel are part of what it maps for itself, both fields have them. */
+export function stacksCountedTwice(fields: ReadonlyMap<string, number>): number {
+  const stacks = fields.get("KernelStack") ?? 0;
+  return (fields.get("VmallocUsed") ?? 0) >= stacks ? stacks : 0;
+}
+
 /** Free pages that processors keep for themselves, which MemFree leaves out. */
 export function pagesKept(zoneinfo: string): number {
   return [...zoneinfo.matchAll(/^ +count: +(\d+)$/gm)].reduce((sum, [, count]) => sum + Number(count), 0);
@@ -43,7 +49,7 @@ export function machineMemoryOf(meminfo: string): MachineMemory {
   const kb = new Map<string, number>();
   for (const [, name = "", value] of meminfo.matchAll(/^(\w+): +(\d+) kB$/gm)) kb.set(name, Number(value));
   const total = kb.get("MemTotal") ?? 0;
-  const known = explained.reduce((sum, name) => sum + (kb.get(name) ?? 0), 0);
+  const known = explained.reduce((sum, name) => sum + (kb.get(name) ?? 0), 0) - stacksCountedTwice(kb);
   return { totalMb: total / 1024, uncountedMb: Math.max(0, total - known) / 1024 };
 }
 
