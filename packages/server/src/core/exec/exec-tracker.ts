@@ -324,7 +324,7 @@ export class ExecTracker implements Disposable {
       else {
         const tracked = this.#learn(sandbox, info);
         const given = tracked?.graceBy === sandbox;
-        if (tracked !== undefined && info.inputBytes !== undefined) tracked.inputMissing = true;
+        if (tracked !== undefined) tracked.inputMissing = info.inputBytes !== undefined;
         if (tracked !== undefined && tracked.readers <= 0 && !given) this.#startGrace(sandbox, tracked);
         if (tracked?.phase === "running" && info.inputBytes !== undefined)
           this.#onInputOpen(sandbox.row.id, info.execId);

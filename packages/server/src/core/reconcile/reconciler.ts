@@ -407,10 +407,11 @@ export class Reconciler implements AsyncDisposable {
     );
   }
 
-  /** Waits until nothing works on a sandbox. */
+  /** Waits until nothing works on a sandbox, or the service stops: what works on it then may wait for its turn in a long line. */
   async #settled(entry: LiveSandbox): Promise<void> {
     const { live } = this.#options.lifecycle;
-    while (entry.work !== undefined) await live.finished(entry.work);
+    while (entry.work !== undefined && !this.#closed)
+      await live.finished(entry.work, this.#closing.signal).catch(ignoreOutcome);
   }
 
   #repeatDestroy(id: string): void {

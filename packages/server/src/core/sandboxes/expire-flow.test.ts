@@ -70,6 +70,27 @@ describe("sandboxes that expire at one instant", () => {
     expect(Math.max(...begun)).toBeLessThanOrEqual(2 * mostAtOnce);
   });
 
+  it("keep no stop waiting for the whole line when their runtimes end by themselves meanwhile", async () => {
+    await start();
+    await spawnAll(3 * mostAtOnce);
+    let begun = 0;
+    h.provider.hook = async (step) => {
+      if (step !== "destroy") return;
+      begun++;
+      await held.promise;
+    };
+    await clock.advance(ttlMs);
+    await settle();
+    expect(begun).toBe(mostAtOnce);
+    for (const runtimeId of [...h.provider.backend.runtimes.keys()]) h.provider.die(runtimeId);
+    await settle();
+    const stopped = h[Symbol.asyncDispose]();
+    await settle();
+    held.resolve();
+    await stopped;
+    expect(begun).toBe(mostAtOnce);
+  });
+
   it("wait in line while sixteen are being destroyed", async () => {
     await start();
     await spawnAll(count);
