@@ -292,3 +292,32 @@ test("ten thousand that hold memory and wait for it keep nothing else waiting", 
 });
 
 const settled = () => settle().then(() => "waits");
+
+test("nobody gives up a place in the line for who has left already", async () => {
+  const { clock, budget } = setUp();
+  const open = (owner: string) => budget.open(() => undefined, { principal: "key", owner });
+  open("holder").grow("holder", 4 * mib, never());
+  open("second").grow("second", 2 * mib, never());
+  const waiting: Promise<unknown>[] = [];
+  for (let n = 0; n < 256; n++) {
+    const owner = n % 2 === 0 ? "a" : "b";
+    waiting.push(
+      open(owner)
+        .grow(owner, mib, never())
+        ?.catch(() => undefined) ?? Promise.resolve(),
+    );
+  }
+  expect(budget.waiting).toBe(256);
+  const gone = AbortSignal.abort(new Error("gone"));
+  await expect(open("c").grow("c", mib, gone)).rejects.toThrow("gone");
+  expect(budget.waiting).toBe(256);
+  await clock.advance(10_000);
+  await Promise.all(waiting);
+});
+
+test("who is gone when it begins to hold memory holds none", () => {
+  const { budget } = setUp();
+  const answer = budget.open((release) => release(), { principal: "key", owner: "a" });
+  expect(answer.grow("a", mib, never())).toBeUndefined();
+  expect(budget.heldBytes).toBe(0);
+});

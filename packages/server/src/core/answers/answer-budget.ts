@@ -123,6 +123,7 @@ export class AnswerBudget {
     const { bytes, upTo } = asked;
     const behind = this.#freed && this.#waiters.size > 0;
     if (!behind && this.#take(holding, bytes, upTo)) return undefined;
+    if (asked.signal.aborted) return Promise.reject(asked.signal.reason);
     if (!this.#waiters.admits(holding.share)) return Promise.reject(this.#refusal(holding, bytes, upTo));
     const due = behind || this.#looks >= looksPerTurn;
     if (!due && this.#makeRoom(holding, bytes, upTo)) return undefined;
@@ -284,7 +285,6 @@ export class AnswerBudget {
     due: boolean,
   ): Promise<void> {
     const { bytes, upTo, signal } = asked;
-    if (signal.aborted) return Promise.reject(signal.reason);
     const { promise, resolve, reject } = Promise.withResolvers<void>();
     const end = () => {
       waiter.done = true;
@@ -356,6 +356,8 @@ class Holding implements Answer {
       this.#state = "holding";
       if (owner !== "") this.share = { principal: this.share.principal, owner };
       this.#onHeld(() => this.#release());
+      // Its caller may be gone already: nobody would give it back.
+      if (this.released) return undefined;
     }
     return this.#budget.ask(this, { bytes, upTo, signal });
   }
