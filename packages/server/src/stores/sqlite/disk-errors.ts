@@ -10,7 +10,15 @@ export function isDiskFull(error: unknown): boolean {
   return code === 13 || code === 4874;
 }
 
+/** SQLITE_CORRUPT, and SQLITE_NOTADB. */
+export function isDamage(error: unknown): boolean {
+  const code = errcodeOf(error);
+  return code === 11 || code === 26;
+}
+
+/** Of the error, or of what caused it: a step of a migration says which it was around what SQLite said. */
 function errcodeOf(error: unknown): number | undefined {
-  if (!(error instanceof Error) || !("errcode" in error)) return undefined;
-  return typeof error.errcode === "number" ? error.errcode : undefined;
+  if (!(error instanceof Error)) return undefined;
+  if ("errcode" in error && typeof error.errcode === "number") return error.errcode;
+  return errcodeOf(error.cause);
 }

@@ -8,10 +8,12 @@ import {
   rmSync,
   statSync,
   truncateSync,
+  writeFileSync,
   writeSync,
 } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
+import { DatabaseSync } from "node:sqlite";
 import { afterEach, beforeEach, expect, it } from "vitest";
 import { describeWith } from "../../../test/support/requirements.ts";
 import { longestTurnMs, TurnWatch } from "../../../test/support/turn-watch.ts";
@@ -20,9 +22,11 @@ import { FakeClock } from "../../core/testing/fake-clock.ts";
 import { forever, Harness } from "../../core/testing/harness.ts";
 import { lockDataDir } from "../../platform/data-dir-lock.ts";
 import { DiskReserve, lackOfReserve } from "../../platform/disk-reserve.ts";
+import { freeBytes } from "../../platform/free-space.ts";
 import { silentLogger } from "../../platform/logger.ts";
 import { StorageFull } from "../../ports/errors.ts";
 import type { SandboxId } from "../../ports/ids.ts";
+import { migrate, migrations } from "./migrations.ts";
 import { SqliteStore } from "./sqlite-store.ts";
 
 await describeWith(["linux", "root"], "a database on a full disk", () => {
@@ -132,6 +136,42 @@ await describeWith(["linux", "root"], "a database on a full disk", () => {
     );
   });
 
+  it("brings an older database to today's shape out of the reserve, and without one says what is full and leaves it as it was", async () => {
+    const file = path.join(disk, "alcove.db");
+    const before = migrations.findIndex((step) => step.includes("CREATE TABLE event_owners"));
+    {
+      using db = new DatabaseSync(file);
+      db.exec("PRAGMA journal_mode = WAL");
+      migrate(db, { path: file, steps: migrations.slice(0, before) });
+      const insert = db.prepare("INSERT INTO events (type, sandbox_id, timestamp, data) VALUES (?, ?, 1, ?)");
+      db.exec("BEGIN");
+      for (let n = 0; n < 600; n++) insert.run("exec.started", `sb-${n}`, JSON.stringify("x".repeat(1_000)));
+      db.exec("COMMIT");
+    }
+    // Enough to open it, not to bring it further.
+    const fillButHalfMb = () => {
+      fill();
+      const filler = path.join(disk, "filler");
+      truncateSync(filler, statSync(filler).size - (512 << 10));
+    };
+    fillButHalfMb();
+    await expect(SqliteStore.open({ path: file })).rejects.toThrow(
+      /alcove\.db cannot be opened \(.*version \d+: database or disk is full\): its disk is full, \d+ KiB are free\. Free/,
+    );
+    {
+      using db = new DatabaseSync(file, { readOnly: true });
+      expect(db.prepare("PRAGMA user_version").get()).toEqual({ user_version: before });
+      expect(db.prepare("SELECT count(*) AS kept FROM events").get()).toEqual({ kept: 600 });
+    }
+    rmSync(path.join(disk, "filler"));
+    await using reserve = new DiskReserve({ directory: disk, bytes: 4 << 20 });
+    await reserve.keep();
+    fillButHalfMb();
+    await using store = await SqliteStore.open({ path: file, reserve });
+    expect(reserve.spent).toBe(true);
+    expect((await store.events.list({ afterId: 500, limit: 200 })).events).toHaveLength(100);
+  });
+
   it("a data directory that is new is locked, and its database names the file", async () => {
     const dataDir = path.join(disk, "data");
     mkdirSync(dataDir);
@@ -171,6 +211,55 @@ await describeWith(["linux", "root"], "a database on a full disk", () => {
     expect(reserve.spent).toBe(true);
     truncateSync(path.join(disk, "filler"), 4 << 20);
     await reserve.keep();
-    expect([reserve.spent, Math.round(sizeMb())]).toEqual([false, 4]);
+    expect([reserve.spent, sizeMb()]).toEqual([false, 8]);
+  });
+
+  it("takes back what was given up however often the service starts, and nothing new before that leaves some room", async () => {
+    const sizeMb = () => statSync(path.join(disk, "reserve"), { throwIfNoEntry: false })?.size ?? 0;
+    const start = () => new DiskReserve({ directory: disk, bytes: 4 << 20 });
+    {
+      await using first = start();
+      await first.keep();
+    }
+    for (let round = 0; round < 3; round++) {
+      {
+        await using full = start();
+        fill();
+        expect([full.spent, full.spend(), full.spent]).toEqual([false, true, true]);
+        expect(freeBytes(disk)).toBeGreaterThan(3.9 * 2 ** 20);
+        expect(lackOfReserve(disk)).toMatch(/4\.0 MiB .* given up: .* until 8\.0 MiB are free/);
+      }
+      // As a start finds it, and one that dies between the two halves of it.
+      for (const died of [false, true]) {
+        if (died) writeFileSync(path.join(disk, "reserve.spent"), Buffer.alloc(4 << 20, 1));
+        await using again = start();
+        expect(again.spent).toBe(true);
+        await again.keep();
+        expect([again.spent, again.spend(), sizeMb()]).toEqual([true, false, 0]);
+        expect(freeBytes(disk)).toBeGreaterThan(3.9 * 2 ** 20);
+      }
+      const filler = path.join(disk, "filler");
+      truncateSync(filler, statSync(filler).size - (2 << 20));
+      await using emptied = start();
+      await emptied.keep();
+      expect([emptied.spent, sizeMb()]).toEqual([false, 4 << 20]);
+      expect(existsSync(path.join(disk, "reserve.spent"))).toBe(false);
+    }
+  });
+
+  it("a reserve that is smaller than usual is kept, and grows with the space that comes free", async () => {
+    const filler = path.join(disk, "filler");
+    const sizeMb = () => Math.floor(statSync(path.join(disk, "reserve")).size / 2 ** 20);
+    const start = () => new DiskReserve({ directory: disk, bytes: 8 << 20 });
+    const kept: number[] = [];
+    fill();
+    for (const fillerMb of [13, 13, 15, 10, 10, 7, 1]) {
+      if (statSync(filler).size < fillerMb << 20) fill();
+      truncateSync(filler, Math.min(statSync(filler).size, fillerMb << 20));
+      await using reserve = start();
+      await reserve.keep();
+      kept.push(sizeMb());
+    }
+    expect(kept).toEqual([1, 1, 1, 2, 2, 3, 5]);
   });
 });

@@ -1,4 +1,6 @@
 import type { DatabaseSync } from "node:sqlite";
+import { messageOf } from "../../platform/message-of.ts";
+import { inTransaction } from "./transaction.ts";
 
 /**
  * Numbered steps from an empty database to the newest shape; step n brings `user_version` to n. A released step is
@@ -387,6 +389,12 @@ export const migrations: readonly string[] = [
     UPDATE audit_counts SET records = records - 1 WHERE stranger = OLD.stranger;
   END;
   `,
+  // Lists of one name, of everybody and of one owner.
+  `
+  CREATE INDEX sandboxes_of_name ON sandboxes (name, created_at DESC, id DESC) WHERE name IS NOT NULL;
+  CREATE INDEX sandboxes_owned_of_name ON sandboxes (owner_id, name, created_at DESC, id DESC)
+    WHERE name IS NOT NULL AND owner_id <> '';
+  `,
 ];
 
 /** Brings the database to the newest shape, each step in a transaction of its own. */
@@ -403,16 +411,16 @@ export function migrate(
     );
   }
   for (let version = current + 1; version <= steps.length; version++) {
-    db.exec("BEGIN IMMEDIATE");
     try {
-      db.exec(steps[version - 1] ?? "");
-      db.exec(`PRAGMA user_version = ${version}`);
-      db.exec("COMMIT");
-    } catch (error) {
-      db.exec("ROLLBACK");
-      throw new Error(`the database ${options.path} could not be brought to version ${version}`, {
-        cause: error,
+      inTransaction(db, () => {
+        db.exec(steps[version - 1] ?? "");
+        db.exec(`PRAGMA user_version = ${version}`);
       });
+    } catch (error) {
+      throw new Error(
+        `the database ${options.path} could not be brought to version ${version}: ${messageOf(error)}`,
+        { cause: error },
+      );
     }
   }
 }

@@ -24,31 +24,33 @@ interface Walk {
 }
 
 /**
- * Newest, all or live, of everybody or of one owner: each by an index of its own. What is left is filtered row by row.
+ * Newest, all, all of one name or live, of everybody or of one owner: each by an index of its own. What is left is filtered
+ * row by row.
  * Labels are compared here and not by the database, which would read a row's labels again for each one that is wanted.
  */
 export class SandboxLists {
-  readonly #walks: Readonly<Record<"all" | "live" | "owned" | "ownedLive", Walk>>;
+  readonly #walks: Readonly<Record<"all" | "live" | "named" | "owned" | "ownedLive" | "ownedNamed", Walk>>;
 
   constructor(db: DatabaseSync) {
     const live = "state <> 'destroyed'";
+    const named = "name = :name";
     const owned = "owner_id = :owner_id AND owner_id <> ''";
     this.#walks = {
-      all: prepareWalk(db, "true"),
-      live: prepareWalk(db, live),
-      owned: prepareWalk(db, owned),
-      ownedLive: prepareWalk(db, `${owned} AND ${live}`),
+      all: prepareWalk(db, "sandboxes_newest", "true"),
+      live: prepareWalk(db, "sandboxes_live", live),
+      named: prepareWalk(db, "sandboxes_of_name", named),
+      owned: prepareWalk(db, "sandboxes_owned", owned),
+      ownedLive: prepareWalk(db, "sandboxes_owned_live", `${owned} AND ${live}`),
+      ownedNamed: prepareWalk(db, "sandboxes_owned_of_name", `${owned} AND ${named}`),
     };
   }
 
   page(filter: SandboxFilter): SandboxPage {
-    const onlyLive = !filter.states.includes("destroyed");
-    const walk =
-      filter.ownerId === undefined
-        ? this.#walks[onlyLive ? "live" : "all"]
-        : this.#walks[onlyLive ? "ownedLive" : "owned"];
+    const which = walkOf(filter);
+    const walk = this.#walks[which];
     const from = {
       ...(filter.ownerId !== undefined && { owner_id: filter.ownerId }),
+      ...((which === "named" || which === "ownedNamed") && { name: filter.name ?? null }),
       after_created_at: filter.after?.createdAt.getTime() ?? Number.MAX_SAFE_INTEGER,
       after_id: filter.after?.id ?? "",
     };
@@ -65,6 +67,13 @@ export class SandboxLists {
     if (page.next !== undefined || end === undefined) return page;
     return { ...page, next: { createdAt: new Date(end.created_at), id: end.id as SandboxId } };
   }
+}
+
+/** Those that live are fewer than all that ever had a name. */
+function walkOf({ ownerId, name, states }: SandboxFilter) {
+  if (!states.includes("destroyed")) return ownerId === undefined ? "live" : "ownedLive";
+  if (name !== undefined) return ownerId === undefined ? "named" : "ownedNamed";
+  return ownerId === undefined ? "all" : "owned";
 }
 
 /** Takes rows until the page is full and another would follow, or labels enough were read. */
@@ -122,17 +131,19 @@ interface Position {
   id: string;
 }
 
-function prepareWalk(db: DatabaseSync, where: string): Walk {
+/** @param index is named, for the planner takes a wider one of several that serve. */
+function prepareWalk(db: DatabaseSync, index: string, where: string): Walk {
+  const table = `sandboxes INDEXED BY ${index}`;
   const range = `${where} AND (created_at, id) < (:after_created_at, :after_id)`;
   const order = "ORDER BY created_at DESC, id DESC";
   return {
     page: db.prepare(`
-      SELECT ${columns} FROM sandboxes
+      SELECT ${columns} FROM ${table}
       WHERE ${range} AND (created_at, id) >= (:until_created_at, :until_id)
         AND state IN (SELECT value FROM json_each(:states))
         AND (:provider IS NULL OR provider = :provider)
         AND (:name IS NULL OR name = :name)
       ${order} LIMIT ${scanBudget}`),
-    ahead: db.prepare(`SELECT created_at, id FROM sandboxes WHERE ${range} ${order} LIMIT 1 OFFSET :offset`),
+    ahead: db.prepare(`SELECT created_at, id FROM ${table} WHERE ${range} ${order} LIMIT 1 OFFSET :offset`),
   };
 }

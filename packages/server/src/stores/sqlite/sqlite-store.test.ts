@@ -7,7 +7,7 @@ import path from "node:path";
 import { createInterface } from "node:readline";
 import { DatabaseSync } from "node:sqlite";
 import { fileURLToPath } from "node:url";
-import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { storeContract } from "../../ports/contract/store-contract.ts";
 import type { SandboxId } from "../../ports/ids.ts";
 import { SqliteStore } from "./index.ts";
@@ -185,6 +185,46 @@ describe("SqliteStore", () => {
     expect(plan(page(`${owned} AND state <> 'destroyed'`))).toMatch(/USING INDEX sandboxes_owned_live/);
     for (const where of ["true", owned]) expect(plan(page(where))).not.toMatch(/TEMP B-TREE/);
     db.close();
+  });
+
+  it("finds the sandboxes of a name, whatever their state, behind any number of others", async () => {
+    const prepare = vi.spyOn(DatabaseSync.prototype, "prepare");
+    await using store = await SqliteStore.open({ path: file });
+    const walks = prepare.mock.calls
+      .map(([sql]) => sql)
+      .filter((sql) => /WHERE .*name = :name AND/.test(sql));
+    prepare.mockRestore();
+    const db = new DatabaseSync(file);
+    const plans = walks.map((sql) =>
+      db
+        .prepare(`EXPLAIN QUERY PLAN ${sql}`)
+        .all()
+        .map(({ detail }) => detail)
+        .join("; "),
+    );
+    const byName = /^SEARCH sandboxes USING (COVERING )?INDEX sandboxes_of_name \(name=\?/;
+    const byOwnerAndName =
+      /^SEARCH sandboxes USING (COVERING )?INDEX sandboxes_owned_of_name \(owner_id=\? AND name=\?/;
+    const expected = [byName, byName, byOwnerAndName, byOwnerAndName].map((plan) =>
+      expect.stringMatching(plan),
+    );
+    expect(plans).toEqual(expected);
+    expect(plans.join("; ")).not.toContain("TEMP B-TREE");
+    const insert = db.prepare(`
+      INSERT INTO sandboxes (id, runtime_id, state, provider, worker_id, image, memory_mb, vcpus, owner_id, name, metadata,
+        env, created_at, expires_at, updated_at, destroyed_at, destroy_requested)
+      VALUES (?, 'rt', 'destroyed', 'native', 'local', 'host', 512, 1, 'acme', ?, '{}', '{}', ?, 2, 3, 4, 0)`);
+    db.exec("BEGIN");
+    insert.run("sb-wanted", "wanted", 1);
+    for (let n = 0; n < 6_000; n++) insert.run(`sb-${n}`, "another", 2);
+    db.exec("COMMIT");
+    db.close();
+    const filter = { states: ["running", "destroyed"], name: "wanted", limit: 10 } as const;
+    for (const owner of [{}, { ownerId: "acme" }]) {
+      const page = await store.sandboxes.list({ ...filter, ...owner });
+      expect(page.rows.map(({ id }) => id)).toEqual(["sb-wanted"]);
+      expect(page.next).toBeUndefined();
+    }
   });
 
   it("has kept every write that was answered when its process is killed", async () => {

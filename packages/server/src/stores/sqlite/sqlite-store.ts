@@ -6,7 +6,7 @@ import { freeBytes } from "../../platform/free-space.ts";
 import { messageOf } from "../../platform/message-of.ts";
 import type { Store } from "../../ports/store.ts";
 import { DatabaseWatch, identityOf } from "./database-watch.ts";
-import { isDiskFull, isUnwritable } from "./disk-errors.ts";
+import { isDamage, isDiskFull, isUnwritable } from "./disk-errors.ts";
 import { GroupCommit } from "./group-commit.ts";
 import { migrate } from "./migrations.ts";
 import { SqliteAudit } from "./sqlite-audit.ts";
@@ -142,11 +142,6 @@ export class SqliteStore implements Store {
 
 function toldOf(error: unknown, file: string): unknown {
   return isDamage(error) ? damagedDatabase(file, error) : error;
-}
-
-/** SQLITE_CORRUPT, and SQLITE_NOTADB. */
-function isDamage(error: unknown): boolean {
-  return error instanceof Error && "errcode" in error && (error.errcode === 11 || error.errcode === 26);
 }
 
 function damagedDatabase(file: string, cause: unknown): Error {
