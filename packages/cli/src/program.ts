@@ -22,6 +22,7 @@ export function createProgram(): Command {
   addSandboxCommands(program);
   addExecCommands(program);
   addFileAndEventCommands(program);
+  addOperatorCommands(program);
   addPoolCommands(program);
   addQuotaCommands(program);
   addKeyCommands(program);
@@ -209,6 +210,18 @@ function addFileAndEventCommands(program: Command): void {
     .option("--owner <id>", "only this owner's")
     .option("--since <event id>", "begin after this event")
     .action(async (flags) => (await import("./commands/events.ts")).events(flags));
+}
+
+function addOperatorCommands(program: Command): void {
+  client(
+    program
+      .command("drain [worker]")
+      .description("take no new sandboxes; those that are there live on; takes an admin key"),
+  )
+    .option("--end", "take new ones again")
+    .option("--wait", "wait until none is left")
+    .option("--json", "print JSON")
+    .action(async (worker, flags) => (await import("./commands/drain.ts")).drain(worker, flags));
 }
 
 function addPoolCommands(program: Command): void {

@@ -35,6 +35,7 @@ import { readNdjson } from "./lines.ts";
 import { QuotasClient } from "./quotas.ts";
 import { TemplatesClient } from "./templates.ts";
 import { quickMs, Transport, type TransportOptions } from "./transport.ts";
+import { WorkersClient } from "./workers.ts";
 
 export interface CallOptions {
   signal?: AbortSignal;
@@ -64,6 +65,7 @@ export class AlcoveClient implements Disposable {
   readonly templates: TemplatesClient;
   readonly audit: AuditClient;
   readonly keys: KeysClient;
+  readonly workers: WorkersClient;
 
   constructor(options: TransportOptions) {
     this.#transport = new Transport(options);
@@ -72,6 +74,7 @@ export class AlcoveClient implements Disposable {
     this.templates = new TemplatesClient(this.#transport);
     this.audit = new AuditClient(this.#transport);
     this.keys = new KeysClient(this.#transport);
+    this.workers = new WorkersClient(this.#transport);
   }
 
   [Symbol.dispose](): void {

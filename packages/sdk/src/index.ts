@@ -12,3 +12,4 @@ export { readEvents, readLines, readNdjson, type ServerSentEvent } from "./lines
 export { QuotasClient } from "./quotas.ts";
 export { TemplatesClient } from "./templates.ts";
 export type { TransportOptions } from "./transport.ts";
+export { WorkersClient } from "./workers.ts";

@@ -20,7 +20,9 @@ import { Reconciler } from "./core/reconcile/reconciler.ts";
 import { composeSandboxes, type SandboxLifecycle } from "./core/sandboxes/compose.ts";
 import type { SandboxService } from "./core/sandboxes/sandbox-service.ts";
 import { Templates } from "./core/templates/templates.ts";
+import { Drain } from "./core/workers/drain.ts";
 import { LocalWorker } from "./core/workers/local-worker.ts";
+import { Workers } from "./core/workers/workers.ts";
 import type { Installation } from "./platform/installation.ts";
 import type { Logger } from "./platform/logger.ts";
 import { ProcessFigures } from "./platform/process-figures.ts";
@@ -93,6 +95,7 @@ export async function openControlPlane(options: {
       { keys: made.length },
       "auth is off: the keys that were made guard nothing, and everybody who reaches the service may do everything; set auth.admin_api_key_file and restart",
     );
+  const drain = await Drain.open(common);
   const { sandboxes, lifecycle } = composeSandboxes({
     ...common,
     events,
@@ -102,11 +105,16 @@ export async function openControlPlane(options: {
     limits,
     pool,
     templates,
+    drain,
     deadmanGraceMs: config.server.deadmanGraceMs,
     workerId: localWorkerId,
   });
   opened.use(sandboxes);
   quotas.onChange(() => sandboxes.limitsChanged());
+  // Who waits is asked again, and refused.
+  drain.onChange(() => sandboxes.limitsChanged());
+  const local = new LocalWorker({ clock: systemClock, limits, providers: registry.all, drain });
+  const workers = new Workers({ local, drain });
   const execs = opened.use(
     new ExecService({
       ...common,
@@ -176,6 +184,8 @@ export async function openControlPlane(options: {
     keys,
     tickets: new Tickets({ clock: systemClock }),
     rateLimits,
+    workers,
+    drain,
     figures: new ServiceFigures({
       ...common,
       config,
@@ -185,7 +195,8 @@ export async function openControlPlane(options: {
       quotas,
       rateLimits,
       events,
-      worker: new LocalWorker({ clock: systemClock, limits, providers: registry.all }),
+      workers,
+      drain,
     }),
     config,
     version,

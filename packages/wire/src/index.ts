@@ -12,3 +12,4 @@ export * from "./sandboxes.ts";
 export * from "./system.ts";
 export * from "./templates.ts";
 export * from "./texts.ts";
+export * from "./workers.ts";

@@ -2,33 +2,11 @@ import { type Static, Type } from "typebox";
 import { QuotaSummary } from "./quotas.ts";
 import { ProviderHealth } from "./system.ts";
 import { Duration } from "./texts.ts";
+import { Worker } from "./workers.ts";
 
 const Count = Type.Integer({ minimum: 0 });
 const Counts = Type.Record(Type.String(), Count);
 const Time = Type.String({ format: "date-time" });
-
-/** See docs/api/metrics.md. */
-export const Worker = Type.Object(
-  {
-    id: Type.String(),
-    hostname: Type.String(),
-    status: Type.String(),
-    providers: Type.Array(Type.String()),
-    capabilities: Type.Array(Type.String()),
-    capacity: Type.Object({
-      max_sandboxes: Count,
-      max_sandboxes_per_owner: Count,
-      rpc_url: Type.Optional(Type.String()),
-      preview_domain: Type.Optional(Type.String()),
-    }),
-    last_heartbeat: Time,
-    created_at: Time,
-    updated_at: Time,
-    stale: Type.Boolean(),
-  },
-  { $id: "Worker" },
-);
-export type Worker = Static<typeof Worker>;
 
 /** See docs/api/metrics.md. */
 export const WorkerFigures = Type.Object(

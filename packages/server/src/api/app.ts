@@ -39,6 +39,7 @@ import type { RouteApp } from "./routes/route-app.ts";
 import { sandboxRoutes } from "./routes/sandboxes.ts";
 import { systemRoutes } from "./routes/system.ts";
 import { templateRoutes } from "./routes/templates.ts";
+import { workerRoutes } from "./routes/workers.ts";
 import type { ApiOptions } from "./services.ts";
 import { validatorCompiler } from "./validation.ts";
 
@@ -174,6 +175,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
       poolRoutes(scope, options);
       auditRoutes(scope, options);
       keyRoutes(scope, options);
+      workerRoutes(scope, options);
       await scope.register(async (raw: RouteApp) => rawFileRoutes(raw, options));
       let document: string | undefined;
       scope.get("/openapi.json", { config: { open: true } }, (_request, reply) => {

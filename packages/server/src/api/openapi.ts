@@ -16,6 +16,7 @@ const tagDescriptions: Readonly<Record<string, string>> = {
   quotas: "What owners may have.",
   templates: "Named ways to spawn.",
   pool: "Users that share VMs.",
+  workers: "Who runs sandboxes.",
   admin: "For those who administer; every call is in the audit history.",
   system: "Health of the service.",
 };
@@ -132,7 +133,7 @@ function refusals(route: RouteOptions, schema: FastifySchema): number[] {
   if (/\/keys/.test(route.url)) statuses.push(409, 507);
   if (route.url.endsWith("/tickets")) statuses.push(404);
   if (/\/(sandboxes|templates)/.test(route.url)) statuses.push(404, 408, 409, 413, 507);
-  if (route.url.includes("/quotas")) statuses.push(507);
+  if (/\/(quotas|workers\/.*(drain|heartbeat))/.test(route.url)) statuses.push(507);
   if (schema.body !== undefined || schema.openapi?.requestContent !== undefined) statuses.push(413, 415);
   return [...new Set(statuses)].sort();
 }

@@ -59,6 +59,22 @@ export const operationNotes: Readonly<Record<string, OperationNote>> = {
     description:
       "While pool mode is off the answer is enabled: false and nothing else. A VM is there for as long as one of its users has a sandbox.",
   },
+  listWorkers: { description: "The service itself is `local`; there are no others yet." },
+  getWorker: { description: "Of `local`, its last sign of life is now." },
+  deleteWorker: {
+    description:
+      "It is there again with its next heartbeat: `local` within 30 seconds. What it runs is not touched.",
+  },
+  reportWorker: {
+    description:
+      "For repairs of the registry. Of `local` it is a sign of life, and status draining or online begins or ends its drain; the other fields it knows by itself.",
+    example: { status: "online" },
+  },
+  drainWorker: {
+    description:
+      "New spawns, and those that wait for a place, are refused (503 with reason worker_unavailable); GET /ready is 503. Sandboxes that are there live on. It outlasts a restart. Doing it again changes nothing.",
+  },
+  endDrainOfWorker: { description: "Doing it again changes nothing." },
   createKey: {
     description:
       "The answer has the key, which is told this once; the service keeps its SHA-256. It counts from the next request on. Refused (409) while auth is off.",

@@ -134,7 +134,7 @@ function presentOperation(figures: OperationFigures): wire.OperationFigures {
   };
 }
 
-function presentWorker(worker: WorkerFigures): wire.Worker {
+export function presentWorker(worker: WorkerFigures): wire.Worker {
   return {
     id: worker.id,
     hostname: worker.hostname,

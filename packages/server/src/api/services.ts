@@ -13,6 +13,8 @@ import type { Quotas } from "../core/quotas/quotas.ts";
 import type { RateLimits } from "../core/rate-limits/rate-limits.ts";
 import type { SandboxService } from "../core/sandboxes/sandbox-service.ts";
 import type { Templates } from "../core/templates/templates.ts";
+import type { Drain } from "../core/workers/drain.ts";
+import type { Workers } from "../core/workers/workers.ts";
 import type { Logger } from "../platform/logger.ts";
 import type { Clock } from "../ports/clock.ts";
 import type { Store } from "../ports/store.ts";
@@ -37,6 +39,8 @@ export interface ApiServices {
   figures: ServiceFigures;
   keys: KeyRing;
   tickets: Tickets;
+  workers: Workers;
+  drain: Pick<Drain, "refusal">;
 }
 
 export interface ApiOptions extends ApiServices {

@@ -1,5 +1,6 @@
 import { formatDuration, Health, Liveness, Readiness } from "@alcove/wire";
 import type { ProviderHealthEntry, ProviderRegistry } from "../../core/providers/provider-registry.ts";
+import type { Drain } from "../../core/workers/drain.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import { messageOf } from "../../platform/message-of.ts";
 import type { Clock } from "../../ports/clock.ts";
@@ -19,6 +20,7 @@ export function systemRoutes(
     /** Monotonic, milliseconds. */
     startedMs: number;
     ready: () => boolean;
+    drain: Pick<Drain, "refusal">;
     store: Pick<Store, "ping">;
     storeRefusal?: () => string | undefined;
   },
@@ -62,7 +64,8 @@ export function systemRoutes(
       using deadline = deadlineAfter(readinessDeadlineMs, reply.callerSignal);
       const entries = await registry.health({ signal: deadline.signal });
       const providers = entries.map(presentHealth);
-      const refusal = whyNotReady(options.ready(), entries) ?? (await whyNotStored(options));
+      const refusal =
+        whyNotReady(options.ready(), entries) ?? options.drain.refusal ?? (await whyNotStored(options));
       const healthy = providers.filter((provider) => provider.healthy).length;
       const counts = { ready_providers: healthy, total_providers: providers.length, providers };
       if (refusal === undefined) return { status: "ready" as const, ...common(), ...counts };

@@ -13,7 +13,9 @@ import type { RateLimits } from "../rate-limits/rate-limits.ts";
 import type { SandboxService } from "../sandboxes/sandbox-service.ts";
 import type { SandboxCounts } from "../sandboxes/sandbox-tally.ts";
 import type { QueueStats } from "../scheduling/queue-stats.ts";
-import type { LocalWorker, WorkerFigures } from "../workers/local-worker.ts";
+import type { Drain } from "../workers/drain.ts";
+import type { WorkerFigures } from "../workers/local-worker.ts";
+import type { Workers } from "../workers/workers.ts";
 import type { OperationFigures, OperationMetrics } from "./operation-metrics.ts";
 
 const pingDeadlineMs = 2_000;
@@ -30,7 +32,8 @@ export interface FigureSources {
   quotas: Pick<Quotas, "counts">;
   rateLimits: Pick<RateLimits, "totals">;
   events: Pick<EventLog, "subscribers" | "total" | "historySize">;
-  worker: LocalWorker;
+  workers: Pick<Workers, "list">;
+  drain: Pick<Drain, "since">;
   operations: OperationMetrics;
   store: Pick<Store, "ping">;
 }
@@ -91,7 +94,9 @@ export class ServiceFigures {
     const counts = sandboxes.counts;
     const { queueDepth, queue } = sandboxes.figures;
     const takesSpawns =
-      sandboxes.ready && providers.some((entry) => entry.default && entry.healthy && !entry.cannotSpawn);
+      this.#parts.drain.since === undefined &&
+      sandboxes.ready &&
+      providers.some((entry) => entry.default && entry.healthy && !entry.cannotSpawn);
     return {
       generatedAt: clock.now(),
       uptimeMs: clock.monotonicMs() - this.#parts.startedMs,
@@ -107,7 +112,7 @@ export class ServiceFigures {
       quotas: quotas.counts,
       rateLimit: { settings: config.rateLimit, totals: rateLimits.totals },
       providers,
-      workers: [this.#parts.worker.figures],
+      workers: this.#parts.workers.list(),
       leases: leasesOf(counts),
       sandboxes: withZeros(counts, providers),
       events: { subscribers: events.subscribers, historySize, total: events.total },

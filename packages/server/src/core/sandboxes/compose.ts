@@ -8,6 +8,7 @@ import type { SandboxDefaults } from "../quotas/sandbox-defaults.ts";
 import { denied } from "../scheduling/admission.ts";
 import { StartGates } from "../scheduling/gate.ts";
 import { SpawnQueue } from "../scheduling/spawn-queue.ts";
+import type { Drain } from "../workers/drain.ts";
 import type { SandboxContext, TemplateExpansion } from "./context.ts";
 import { DestroyFlow } from "./destroy-flow.ts";
 import { ExpireFlow } from "./expire-flow.ts";
@@ -49,6 +50,7 @@ export function composeSandboxes(options: {
   limits: Limits;
   pool: Pool;
   templates: TemplateExpansion;
+  drain: Pick<Drain, "since" | "admit">;
   deadmanGraceMs: number;
   workerId: string;
   beforeSpawned?: () => Promise<void>;

@@ -6,6 +6,7 @@ import type { ProviderRegistry } from "../providers/provider-registry.ts";
 import type { Limits } from "../quotas/limits.ts";
 import type { SandboxDefaults } from "../quotas/sandbox-defaults.ts";
 import type { SpawnQueue } from "../scheduling/spawn-queue.ts";
+import type { Drain } from "../workers/drain.ts";
 import type { ExpiryQueue } from "./expiry-queue.ts";
 import type { LiveSandboxes } from "./live-sandboxes.ts";
 import type { SpawnInput } from "./spawn-plan.ts";
@@ -33,6 +34,7 @@ export interface SandboxContext {
   readonly limits: Limits;
   readonly pool: Pool;
   readonly templates: TemplateExpansion;
+  readonly drain: Pick<Drain, "since" | "admit">;
   readonly live: LiveSandboxes;
   readonly expiry: ExpiryQueue;
   readonly queue: SpawnQueue;

@@ -170,6 +170,7 @@ export class SandboxService implements AsyncDisposable {
     const wanted = { ownerId: plan.ownerId, provider: provider.name, rules: pool.rules };
     return decideAdmission({
       store,
+      draining: this.#context.drain.since !== undefined,
       limits: applied,
       overflow: defaults.spawnOverflow,
       queueHasPlace: queue.hasPlace(plan.ownerId),

@@ -98,6 +98,7 @@ export class SpawnFlow {
       sandboxId: options.id,
       signal: options.signal,
       look: async () => {
+        this.#context.drain.admit();
         refuseSecondOwner(plan.provider, plan, live);
         const wanted = { ownerId: plan.ownerId, provider: plan.provider.name, rules: pool.rules };
         const slot = () => store.sandboxes.poolDenial(wanted);
@@ -105,6 +106,7 @@ export class SpawnFlow {
         return foreseenDenial({ store, limits: applied, ...(pool.enabled && { slot }) }, plan);
       },
       attempt: async () => {
+        this.#context.drain.admit();
         const row = newRow(plan, {
           id: options.id,
           runtimeId: ids.runtimeId(),

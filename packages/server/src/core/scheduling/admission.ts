@@ -31,6 +31,8 @@ export interface AdmissionDecision {
 export async function decideAdmission(options: {
   store: Store;
   limits: OwnerLimits;
+  /** Nothing new is taken. */
+  draining: boolean;
   overflow: "reject" | "queue";
   /** Whether one more spawn of the owner could wait. */
   queueHasPlace: boolean;
@@ -39,7 +41,7 @@ export async function decideAdmission(options: {
   /** Absent: no pool. */
   pool?: { overflow: "reject" | "queue"; denial: () => Promise<SlotDenial | undefined> };
 }): Promise<AdmissionDecision> {
-  const { store, ttlMs, limits, wanted } = options;
+  const { store, ttlMs, limits, wanted, draining } = options;
   const { maxTtlMs } = limits;
   const inUse = await store.sandboxes.inUse(wanted.ownerId);
   const tooLong = ttlMs !== undefined && maxTtlMs > 0 && ttlMs > maxTtlMs;
@@ -48,12 +50,14 @@ export async function decideAdmission(options: {
   if (slotDenial?.reason === "slot_elsewhere") throw slotElsewhere(slotDenial);
   const poolFull = slotDenial !== undefined;
   const mayWait = (overflow: "reject" | "queue" | undefined) => overflow === "queue" && options.queueHasPlace;
+  const queueable = poolFull
+    ? mayWait(options.pool?.overflow)
+    : denial !== undefined && !denial.hopeless && mayWait(options.overflow);
+  const reason = tooLong ? "max_ttl" : poolFull ? "pool_full" : (denial?.reason ?? "");
   return {
-    allowed: !tooLong && denial === undefined && !poolFull,
-    queueable: poolFull
-      ? mayWait(options.pool?.overflow)
-      : denial !== undefined && !denial.hopeless && mayWait(options.overflow),
-    reason: tooLong ? "max_ttl" : poolFull ? "pool_full" : (denial?.reason ?? ""),
+    allowed: !draining && !tooLong && denial === undefined && !poolFull,
+    queueable: !draining && queueable,
+    reason: draining ? "worker_unavailable" : reason,
     activeSandboxes: inUse.all.sandboxes,
     maxSandboxes: limits.all.sandboxes,
     activeOwnerSandboxes: inUse.owner.sandboxes,

@@ -95,6 +95,7 @@ export class Harness<C extends Clock = FakeClock> implements AsyncDisposable {
       limits: new Limits(defaults, options),
       pool: new Pool({ ...testPool, ...options.pool }),
       templates: new Templates({ store: store.templates, clock }),
+      drain: { since: undefined, admit: () => undefined },
       deadmanGraceMs: 300_000,
       workerId: localWorkerId,
     });

@@ -108,7 +108,7 @@ export class SqliteStore implements Store {
   }
 
   async changeSetting(name: string, value: string): Promise<void> {
-    this.#changeSetting.run(name, value);
+    await this.#commit.write(() => void this.#changeSetting.run(name, value));
   }
 
   async ping(): Promise<void> {
