@@ -80,12 +80,14 @@ export async function openControlPlane(options: {
   const limits = new Limits(config.defaults, { quotas, machine: thisMachine() });
   const pool = new Pool(config.pool);
   const templates = new Templates({ store: store.templates, clock: systemClock });
-  const audit = new AuditLog({
-    store: store.audit,
-    clock: systemClock,
-    logger,
-    retention: { ageMs: config.auth.adminAuditRetentionMs, count: config.store.maxAudit },
-  });
+  const audit = opened.use(
+    new AuditLog({
+      store: store.audit,
+      clock: systemClock,
+      logger,
+      retention: { ageMs: config.auth.adminAuditRetentionMs, count: config.store.maxAudit },
+    }),
+  );
   const keys = opened.use(
     await KeyRing.open({ ...common, store: store.keys, events, configured: config.auth }),
   );

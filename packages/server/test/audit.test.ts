@@ -4,6 +4,8 @@ import { tmpdir } from "node:os";
 import path from "node:path";
 import type { AuditRecord } from "@alcove/wire";
 import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from "vitest";
+import { silentLogger } from "../src/platform/logger.ts";
+import { StorageFull } from "../src/ports/errors.ts";
 import { SqliteStore } from "../src/stores/sqlite/index.ts";
 import { SqliteAudit } from "../src/stores/sqlite/sqlite-audit.ts";
 import { eventually, TestClient } from "./support/http.ts";
@@ -15,6 +17,21 @@ const admin = { "x-admin-api-key": "admin-key" };
 const client = { "x-api-key": "client-key" };
 
 afterEach(() => vi.restoreAllMocks());
+
+test("refused calls that a full disk keeps out of the history are told when the service stops", async () => {
+  vi.spyOn(SqliteAudit.prototype, "append").mockRejectedValue(new StorageFull("the disk is full"));
+  const warn = vi.spyOn(silentLogger, "warn");
+  {
+    await using server = await startTestServer({ provider: mockProvider, env: keys });
+    for (let left = 3; left > 0; left -= 1)
+      expect((await new TestClient(server.url).call("GET", "/api/v1/admin/audit")).status).toBe(401);
+  }
+  const told = warn.mock.calls.filter(([fields]) => String(fields.event).startsWith("audit."));
+  expect(told.at(-1)).toEqual([
+    { event: "audit.suspended", calls: 3 },
+    expect.stringContaining("the service stops, and so many refused calls"),
+  ]);
+});
 
 describe("the audit history of a service with keys", () => {
   let server: TestServer;

@@ -36,13 +36,15 @@ export interface AuditedCall extends Omit<AuditRow, "id" | "createdAt"> {
 }
 
 /** The history of what administrators did and others tried. docs/api/admin.md. */
-export class AuditLog {
+export class AuditLog implements Disposable {
   readonly #store: AuditStore;
   readonly #clock: Clock;
   readonly #logger: Logger;
   readonly #retention: { ageMs: number; count: number };
   /** Refused calls that are in no record because the disk is full. */
   #unrecorded = 0;
+  /** How many of them the log tells next; ten times as many each time, so that a kill takes little of the count along. */
+  #tellAt = 1;
 
   constructor(options: {
     store: AuditStore;
@@ -81,11 +83,7 @@ export class AuditLog {
       if (refused) this.#tellUnrecorded();
     } catch (err) {
       if (refused && err instanceof StorageFull) {
-        if (this.#unrecorded++ === 0)
-          this.#logger.warn(
-            { event: "audit.suspended" },
-            "the disk of the database is full: refused calls are counted and no longer written to the audit history",
-          );
+        this.#count();
         return;
       }
       const { actor, method, path, status, requestId, remoteAddr, userAgent } = bounded;
@@ -110,6 +108,26 @@ export class AuditLog {
     return Math.floor(this.#retention.count * strangersPart);
   }
 
+  /** The service stops; what could not be written down is told a last time. */
+  [Symbol.dispose](): void {
+    if (this.#unrecorded === 0) return;
+    this.#logger.warn(
+      { event: "audit.suspended", calls: this.#unrecorded },
+      "the service stops, and so many refused calls are not in the audit history, because the disk of the database is full",
+    );
+    this.#unrecorded = 0;
+  }
+
+  #count(): void {
+    this.#unrecorded += 1;
+    if (this.#unrecorded < this.#tellAt) return;
+    this.#tellAt *= 10;
+    this.#logger.warn(
+      { event: "audit.suspended", calls: this.#unrecorded },
+      "the disk of the database is full: refused calls are counted and no longer written to the audit history",
+    );
+  }
+
   #tellUnrecorded(): void {
     if (this.#unrecorded === 0) return;
     this.#logger.warn(
@@ -117,6 +135,7 @@ export class AuditLog {
       "so many refused calls are not in the audit history, because the disk of the database was full",
     );
     this.#unrecorded = 0;
+    this.#tellAt = 1;
   }
 
   /** Newest first. */

@@ -107,7 +107,10 @@ export class ExecFollower {
     const leaveInput =
       stdin === undefined || input === undefined
         ? undefined
-        : this.#wholeInputs.begin(target, { execId, input, data: stdin });
+        : this.#wholeInputs.begin(target, {
+            ...{ execId, input, data: stdin },
+            hasInput: () => lasting.hasInput,
+          });
     if (stdin !== undefined) {
       lasting.watchInput((taken) => stdin.arrived(taken));
       void this.#feed(lasting, stdin, execId);

@@ -24,6 +24,12 @@ interface Whole {
   data: WholeInput;
 }
 
+/** Of a command that somebody reads. */
+interface Read {
+  /** Whether that reader still gives the input; false once another connection goes on with it. */
+  hasInput: () => boolean;
+}
+
 /** What a reader that leaves knows of the input of its command. */
 export interface InputLeft {
   /** Whether the command has ended, or somebody else goes on with its input. */
@@ -42,7 +48,7 @@ export class WholeInputs implements Disposable {
   readonly #logger: Logger;
   readonly #onLeft: (sandboxId: string, execId: ExecId) => void;
   /** Those that may not have arrived yet. */
-  readonly #under = new Set<Whole>();
+  readonly #under = new Set<Whole & Partial<Read>>();
   readonly #closing = new AbortController();
   #onGiven: (() => void) | undefined;
 
@@ -64,7 +70,7 @@ export class WholeInputs implements Disposable {
   }
 
   /** @returns to be called when the reader of this command leaves: from then on this gives it what is missing of its input. */
-  begin(target: ExecTarget, given: Omit<Whole, "sandboxId" | "target">): (left: InputLeft) => void {
+  begin(target: ExecTarget, given: Omit<Whole, "sandboxId" | "target"> & Read): (left: InputLeft) => void {
     const whole = { ...given, target, sandboxId: target.row.id };
     this.#begin(whole);
     return ({ exited, taken }) => {
@@ -80,10 +86,11 @@ export class WholeInputs implements Disposable {
     void this.#giveRest(target, whole, { taken: 0, again: false });
   }
 
-  /** Whether this has the input of that command. */
+  /** Whether this, or a reader that began with it, goes on with the input of that command. */
   holds(sandboxId: string, execId: ExecId): boolean {
     for (const whole of this.#under)
-      if (whole.execId === execId && whole.sandboxId === sandboxId) return true;
+      if (whole.execId === execId && whole.sandboxId === sandboxId && (whole.hasInput?.() ?? true))
+        return true;
     return false;
   }
 
@@ -171,7 +178,7 @@ export class WholeInputs implements Disposable {
     return !signal.aborted;
   }
 
-  #begin(whole: Whole): void {
+  #begin(whole: Whole & Partial<Read>): void {
     whole.data.begin();
     this.#under.add(whole);
   }
