@@ -1,11 +1,13 @@
 //! `file.unpack` of damaged archives, on a live agent: it answers, stays, and nothing gets out of the directory. The
-//! samples are those of the service's own tar reader, `agent/fuzz/corpus/tars`. `ALCOVE_FUZZ_RUNS` asks for more runs.
+//! samples are those of the service's own tar reader, `agent/fuzz/corpus/tars`. `ALCOVE_FUZZ_RUNS` asks for more runs,
+//! `ALCOVE_FUZZ_SECONDS` for as many as that takes; `ALCOVE_FUZZ_SEED` is the first seed.
 
 mod support;
 
 use alcove_protocol::Kind;
 use serde_json::json;
 use std::path::Path;
+use std::time::{Duration, Instant};
 use support::TestAgent;
 
 /// xorshift: the same damage for the same seed.
@@ -68,7 +70,9 @@ fn a_damaged_archive_is_unpacked_or_refused_and_stays_in_its_directory() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/tars");
     let samples: Vec<Vec<u8>> =
         names(&corpus).iter().map(|name| std::fs::read(corpus.join(name)).expect("a sample")).collect();
-    let runs: u64 = std::env::var("ALCOVE_FUZZ_RUNS").map_or(300, |runs| runs.parse().expect("a number"));
+    let asked = |name: &str| std::env::var(name).ok().map(|value| value.parse::<u64>().expect("a number"));
+    let (first, most) = (asked("ALCOVE_FUZZ_SEED").unwrap_or(1), asked("ALCOVE_FUZZ_RUNS").unwrap_or(300));
+    let end = asked("ALCOVE_FUZZ_SECONDS").map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let agent = TestAgent::start();
     let outer = agent.path("ws/outer");
     let outside = || {
@@ -79,7 +83,10 @@ fn a_damaged_archive_is_unpacked_or_refused_and_stays_in_its_directory() {
     std::fs::create_dir(&outer).expect("a folder");
     std::fs::create_dir(format!("{outer}/in")).expect("a folder");
     let before = outside();
-    for seed in 1..=runs {
+    let mut runs = 0;
+    while end.map_or(runs < most, |end| Instant::now() < end) {
+        let seed = first + runs;
+        runs += 1;
         let mut damage = Damage(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let archive = damage.damaged(&samples);
         let mut client = agent.client();

@@ -2,7 +2,7 @@ import { readFileSync } from "node:fs";
 import { expect, test } from "vitest";
 import { ProviderError } from "../../src/ports/errors.ts";
 import { FrameDecoder, maxDataBytes } from "../../src/providers/agent/frames.ts";
-import { fuzzRuns, Mutations } from "./mutations.ts";
+import { fuzzSeeds, Mutations } from "./mutations.ts";
 
 const fixtures = JSON.parse(
   readFileSync(new URL("../../../../agent/fixtures/frames.json", import.meta.url), "utf8"),
@@ -51,8 +51,7 @@ function decoding(parts: Iterable<Buffer>): unknown {
 }
 
 test("a damaged stream of frames is decoded or refused, the same however it arrives in pieces", () => {
-  const { first, runs } = fuzzRuns(5_000);
-  for (let seed = first; seed < first + runs; seed += 1) {
+  for (const seed of fuzzSeeds(5_000)) {
     const mutations = new Mutations(seed);
     const bytes = mutations.damaged(samples);
     expect(decoding(mutations.pieces(bytes)), `seed ${seed}`).toEqual(decoding([bytes]));

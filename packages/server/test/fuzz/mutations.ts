@@ -80,10 +80,14 @@ export class Mutations {
   }
 }
 
-/** @returns how many seeds a run tries, and the first of them: `ALCOVE_FUZZ_RUNS` and `ALCOVE_FUZZ_SEED` for longer runs. */
-export function fuzzRuns(otherwise: number): { first: number; runs: number } {
-  return {
-    first: Number(process.env.ALCOVE_FUZZ_SEED ?? 1),
-    runs: Number(process.env.ALCOVE_FUZZ_RUNS ?? otherwise),
-  };
+/**
+ * Seeds of a run: so many, or those of `ALCOVE_FUZZ_SECONDS`; `ALCOVE_FUZZ_RUNS` and `ALCOVE_FUZZ_SEED` say how many others, and
+ * which is the first.
+ */
+export function* fuzzSeeds(otherwise: number): Generator<number> {
+  const { ALCOVE_FUZZ_SEED: first, ALCOVE_FUZZ_RUNS: runs, ALCOVE_FUZZ_SECONDS: seconds } = process.env;
+  const endMs = seconds === undefined ? undefined : performance.now() + Number(seconds) * 1_000;
+  const count = Number(runs ?? otherwise);
+  const goesOn = (done: number) => (endMs === undefined ? done < count : performance.now() < endMs);
+  for (let done = 0; goesOn(done); done += 1) yield Number(first ?? 1) + done;
 }
