@@ -1,4 +1,4 @@
-import { describe, expect, test } from "vitest";
+import { describe, expect, test, vi } from "vitest";
 import { eventually, readEvents, TestClient } from "./support/http.ts";
 import { mockProvider } from "./support/providers.ts";
 import { startTestServer, type TestServerOptions } from "./support/test-server.ts";
@@ -108,6 +108,33 @@ describe("pool mode", () => {
       enough: (events) => events.some(({ type }) => type === "spawn.queue_timeout"),
     });
     expect(told.find(({ type }) => type === "spawn.queued")?.data).toMatchObject({ reason: "pool_full" });
+  });
+
+  test("expired users give their slots back at once: their runtimes stand beside those of a new VM until they are ended", async () => {
+    await using server = await start({ ALCOVE_POOL_MAX_VMS: "1" });
+    const { provider } = server;
+    const held = Promise.withResolvers<void>();
+    const destroy = provider.destroy.bind(provider);
+    vi.spyOn(provider, "destroy").mockImplementation(async (...args) => {
+      await held.promise;
+      return destroy(...args);
+    });
+    const runtimes = async () =>
+      (await provider.inventory({ signal: AbortSignal.timeout(5_000) })).map(({ sandboxId }) => sandboxId);
+    const spawnAll = async (names: string[], ttl: string) => {
+      const answers = await Promise.all(names.map((name) => spawn(user(server.url, name), { ttl })));
+      expect(answers.map(({ status }) => status)).toEqual(names.map(() => 201));
+      return answers.map(({ json }) => json.id as string);
+    };
+    const expired = await spawnAll(["ann", "bob"], "1s");
+    expect((await spawn(user(server.url, "cyd"))).status).toBe(503);
+    await eventually(async () => ((await status(server.url)).vms === 0 ? true : undefined));
+    const made = await spawnAll(["cyd", "dan"], "10m");
+    expect(await status(server.url)).toMatchObject({ vms: 1, max_vms: 1, total_users: 2 });
+    expect((await runtimes()).toSorted()).toEqual([...expired, ...made].toSorted());
+    held.resolve();
+    await eventually(async () => ((await runtimes()).length === 2 ? true : undefined));
+    expect((await runtimes()).toSorted()).toEqual(made.toSorted());
   });
 
   test("a user takes a spawn that waits out of the queue, another user does not", async () => {
