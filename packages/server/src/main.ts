@@ -85,6 +85,7 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
     clock,
   });
 
+  opened.use(registry.watch());
   const { app, reconciler, sandboxes, keys } = await openControlPlane({
     config,
     logger,

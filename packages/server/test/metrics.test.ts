@@ -104,7 +104,7 @@ test("figures of the rate limit, of quotas and of readers of events move", async
   expect(metrics.events).toMatchObject({ subscribers: 1, history_size: 1, events_total: 1 });
 });
 
-test("a scrape with 10,000 sandboxes walks none of them, and asks no provider", async () => {
+test("a scrape or a probe with 10,000 sandboxes walks none of them, and asks no provider", async () => {
   await using server = await startTestServer({ provider: mockProvider });
   const client = new TestClient(server.url);
   const id = await client.spawn();
@@ -130,6 +130,7 @@ test("a scrape with 10,000 sandboxes walks none of them, and asks no provider", 
     const { status, text } = await client.call("GET", `/api/v1${path}`);
     expect([status, /\b10000\b/.test(text)], path).toEqual([200, true]);
   }
+  expect((await client.call("GET", "/ready")).status).toBe(200);
   for (const spy of watched) expect(spy).not.toHaveBeenCalled();
   for (const entry of live.all()) if (entry.row.id !== id) live.remove(entry);
 });
@@ -139,6 +140,7 @@ test("diagnostics of a provider that fails keep its words back", async () => {
   const client = new TestClient(server.url);
   const error = "cannot connect to unix:///home/somebody/docker.sock";
   vi.spyOn(server.provider, "check").mockResolvedValue({ healthy: false, error, notes: [] });
+  await client.call("POST", "/api/v1/providers/test");
   expect((await client.call("GET", "/ready")).status).toBe(503);
   const { json, text } = await client.call("GET", "/api/v1/diagnostics");
   expect(json.providers).toMatchObject([{ healthy: false, error: expect.stringContaining("withheld") }]);

@@ -1,5 +1,7 @@
+import { setTimeout } from "node:timers/promises";
 import type { Logger } from "@alcove/server/logger";
 import type { RunningService } from "@alcove/server/main";
+import { Supervisor } from "../supervisor.ts";
 import { outliveReaders } from "../terminal/output.ts";
 import { printable } from "../terminal/printable.ts";
 import { elapsed } from "../terminal/text.ts";
@@ -9,6 +11,8 @@ import { oneAtATime } from "./one-at-a-time.ts";
 
 /** One Ctrl-C reaches a process several times: from the terminal, from npm, from the start script. */
 const sameKeypressMs = 750;
+/** How long a supervisor waits for the first inventories. */
+const supervisorPatienceMs = 60_000;
 const signalCodes = { SIGINT: 130, SIGTERM: 143 } as const;
 
 /** Runs the service until a signal ends it. The second signal ends it at once. */
@@ -30,6 +34,8 @@ export async function serve(flags: ConfigFlags): Promise<void> {
   outliveReaders();
   const stopping = onSignals();
   const logger = await createLogger(config.logging);
+  using supervisor = new Supervisor({ env: process.env, pid: process.pid, logger });
+  supervisor.keepAlive();
   for (const { id, message, advice } of lintConfig(loaded, { production: false }))
     logger.warn({ rule: id, advice }, message);
   const service = await startService({ config, logger });
@@ -48,9 +54,17 @@ export async function serve(flags: ConfigFlags): Promise<void> {
   // The file that was found is the one that is read again: away, it is missing, not another place's turn.
   const { file } = loaded;
   started.resolve({ service, logger, flags: file === undefined ? flags : { ...flags, config: file } });
+  void readyOrLate(service).then((status) => supervisor.ready(status));
   const signal = await stopping;
+  void supervisor.stopping(`${signal}: lets calls finish`);
   logger.info({ signal }, "stopping; sandboxes stay unless server.destroy_on_exit is set");
   await service.close();
+}
+
+/** A start that takes longer is told all the same: the service answers, and `/ready` says what it waits for. */
+async function readyOrLate(service: RunningService): Promise<string> {
+  const late = setTimeout(supervisorPatienceMs, "listens; /ready says what it waits for", { ref: false });
+  return await Promise.race([service.ready.then(() => `takes spawns on ${service.defaultProvider}`), late]);
 }
 
 interface Started {

@@ -1,14 +1,11 @@
 import { formatDuration, Health, Liveness, Readiness } from "@alcove/wire";
 import type { ProviderHealthEntry, ProviderRegistry } from "../../core/providers/provider-registry.ts";
 import type { Drain } from "../../core/workers/drain.ts";
-import { deadlineAfter } from "../../platform/deadline.ts";
 import { messageOf } from "../../platform/message-of.ts";
 import type { Clock } from "../../ports/clock.ts";
 import type { Store } from "../../ports/store.ts";
 import { presentHealth } from "../present.ts";
 import type { RouteApp } from "./route-app.ts";
-
-const readinessDeadlineMs = 6_000;
 
 /** Health, liveness and readiness; probes need no key. docs/api/providers.md. */
 export function systemRoutes(
@@ -60,9 +57,9 @@ export function systemRoutes(
       summary: "Spawns can succeed: the start is done and the default provider takes them",
       response: { 200: Readiness, 503: Readiness },
     },
+    // Asked for every few seconds, by many and without a key: it looks at nothing itself.
     handler: async (_request, reply) => {
-      using deadline = deadlineAfter(readinessDeadlineMs, reply.callerSignal);
-      const entries = await registry.health({ signal: deadline.signal });
+      const entries = registry.lastKnown();
       const providers = entries.map(presentHealth);
       const refusal =
         whyNotReady(options.ready(), entries) ?? options.drain.refusal ?? (await whyNotStored(options));

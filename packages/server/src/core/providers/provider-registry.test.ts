@@ -1,4 +1,4 @@
-import { describe, expect, it } from "vitest";
+import { describe, expect, it, vi } from "vitest";
 import { NotFound } from "../../ports/index.ts";
 import { FakeClock, settle } from "../testing/fake-clock.ts";
 import { forever } from "../testing/harness.ts";
@@ -102,5 +102,24 @@ describe("ProviderRegistry", () => {
     await settle();
     await registry.healthOf("one", { signal: forever });
     expect(checks()).toBe(3);
+  });
+
+  it("looks by itself now and then, for those who only want to know what was found", async () => {
+    const { registry, one, checks, clock } = make();
+    const watch = registry.watch();
+    await settle();
+    expect(checks()).toBe(1);
+    expect(registry.lastKnown()[0]).toMatchObject({ name: "one", healthy: true });
+    one.checkResult = { healthy: false, error: "no engine", notes: [] };
+    await clock.advance(15_000);
+    await settle();
+    expect(registry.lastKnown()[0]).toMatchObject({ healthy: false, error: "no engine" });
+    // One that hangs is not asked again meanwhile.
+    one.check = vi.fn(() => new Promise<never>(() => undefined));
+    await clock.advance(60_000);
+    expect(one.check).toHaveBeenCalledTimes(1);
+    watch[Symbol.dispose]();
+    await clock.advance(60_000);
+    expect(one.check).toHaveBeenCalledTimes(1);
   });
 });

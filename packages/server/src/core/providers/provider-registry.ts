@@ -7,6 +7,7 @@ import {
   NotFound,
   type ProviderCheck,
   type RuntimeProvider,
+  type Timer,
 } from "../../ports/index.ts";
 import { localWorkerId, type ProviderAddress } from "./provider-address.ts";
 
@@ -27,6 +28,8 @@ export interface ProviderHealthEntry {
 
 const healthKeptMs = 10_000;
 const checkDeadlineMs = 5_000;
+/** Between looks in the background. */
+const lookEveryMs = 15_000;
 
 /**
  * The providers that are enabled, and how they are. All of them belong to the local worker; the sandboxes of another
@@ -95,7 +98,7 @@ export class ProviderRegistry {
   }
 
   /**
-   * Every provider as it was found last, a minute ago or so, without looking again. Until the first look it counts as
+   * Every provider as it was found last, a quarter of a minute ago or so, without looking again. Until the first look it counts as
    * healthy when its runtimes could be listed.
    */
   lastKnown(): ProviderHealthEntry[] {
@@ -112,6 +115,17 @@ export class ProviderRegistry {
       return known.result;
     }
     return this.#begin(provider, this.#clock.monotonicMs());
+  }
+
+  /** Looks at every provider now and then until it is disposed, so that probes and scrapes have something to tell. */
+  watch(): Disposable {
+    let timer: Timer;
+    const look = () => {
+      for (const name of this.#providers.keys()) this.#look(name);
+      timer = this.#clock.setTimer(lookEveryMs, look);
+    };
+    look();
+    return { [Symbol.dispose]: () => timer.cancel() };
   }
 
   /** Its result is shared while it is not there yet; whoever asks later has it checked anew. */
