@@ -1,5 +1,6 @@
 import type { KeyScope, NetworkMode } from "@alcove/wire";
 import { Command, InvalidArgumentError, Option, type OptionValues } from "@commander-js/extra-typings";
+import type { SortKey } from "./commands/top.ts";
 import { version } from "./version.ts";
 
 // As in the schemas, which are not loaded for it: every command would start slower. The types hold the two together.
@@ -127,6 +128,7 @@ function addSandboxCommands(program: Command): void {
     .option("--metadata <key=value>", "only with this label; repeatable", collectPairs)
     .option("-n, --limit <count>", "at most this many", parseCount)
     .option("-q, --quiet", "print ids only")
+    .option("--stats", "also memory in use, disk and commands; asks each sandbox")
     .action(async (flags) => (await import("./commands/ls.ts")).ls(flags));
   client(program.command("extend <id> <ttl>").description("let a sandbox live for ttl from now"))
     .option("--json", "print JSON")
@@ -213,6 +215,24 @@ function addFileAndEventCommands(program: Command): void {
 }
 
 function addOperatorCommands(program: Command): void {
+  client(program.command("stats <id>").description("tell what a sandbox uses now"))
+    .option("--json", "print JSON")
+    .action(async (id, flags) => (await import("./commands/stats.ts")).stats(id, flags));
+  client(program.command("top").description("sandboxes and what they use, live"))
+    .option("--json", "print JSON, once")
+    .option("--owner <id>", "only this owner's; else of --user-id, else everybody's")
+    .option("--interval <duration>", "between looks; default: 2s")
+    .addOption(
+      new Option("--sort <figure>", "what most of comes first; default: cpu").choices([
+        "cpu",
+        "memory",
+        "disk",
+        "commands",
+      ] as const satisfies readonly SortKey[]),
+    )
+    .option("-n, --limit <count>", "the newest so many; default: 100", parseCount)
+    .option("--once", "one table, and done; so it is without a terminal")
+    .action(async (flags) => (await import("./commands/top.ts")).top(flags));
   client(
     program
       .command("drain [worker]")

@@ -153,6 +153,7 @@ export const SandboxStats = Type.Object(
     pids_limit: Type.Optional(Type.Integer()),
     disk_bytes: Type.Optional(Type.Integer()),
     disk_limit_bytes: Type.Optional(Type.Integer()),
+    commands: Type.Integer({ minimum: 0 }),
   },
   { $id: "SandboxStats" },
 );

@@ -1,11 +1,12 @@
 import type { SandboxFilter } from "@alcove/sdk";
-import type { Sandbox, SandboxState } from "@alcove/wire";
+import type { Sandbox, SandboxState, SandboxStats } from "@alcove/wire";
 import { type ClientFlags, interruptSignal, type JsonFlags, openClient } from "../context.ts";
 import { UsageError } from "../exit-codes.ts";
 import { printJson } from "../terminal/output.ts";
 import { table } from "../terminal/table.ts";
 import { shortDuration } from "../terminal/text.ts";
 import { ownerOf } from "./named.ts";
+import { usageOf, usedOf } from "./usage.ts";
 
 export interface LsFlags extends ClientFlags, JsonFlags {
   state?: string;
@@ -14,6 +15,7 @@ export interface LsFlags extends ClientFlags, JsonFlags {
   metadata?: Record<string, string>;
   limit?: number;
   quiet?: boolean;
+  stats?: boolean;
 }
 
 const states = [
@@ -34,19 +36,32 @@ export async function ls(flags: LsFlags): Promise<void> {
     sandboxes.push(sandbox);
     if (flags.limit !== undefined && sandboxes.length >= flags.limit) break;
   }
-  if (flags.json) printJson(sandboxes);
+  const usage = flags.stats ? await usageOf(client, sandboxes, { signal: interrupt.signal }) : undefined;
+  const withUsage = (sandbox: Sandbox) => ({ ...sandbox, stats: usage?.get(sandbox.id) });
+  if (flags.json) printJson(usage === undefined ? sandboxes : sandboxes.map(withUsage));
   else if (flags.quiet) process.stdout.write(sandboxes.map(({ id }) => `${id}\n`).join(""));
   else if (sandboxes.length === 0) process.stderr.write("no sandboxes\n");
-  else process.stdout.write(sandboxTable(sandboxes, Date.now()));
+  else process.stdout.write(sandboxTable(sandboxes, Date.now(), usage));
 }
 
-export function sandboxTable(sandboxes: readonly Sandbox[], nowMs: number): string {
+/** @param usage what they use now; undefined: nobody asked. */
+export function sandboxTable(
+  sandboxes: readonly Sandbox[],
+  nowMs: number,
+  usage?: ReadonlyMap<string, SandboxStats>,
+): string {
   const names = sandboxes.some(({ name }) => name);
   const owners = sandboxes.some(({ owner_id }) => owner_id);
   const labels = sandboxes.some(({ metadata }) => Object.keys(metadata).length > 0);
   const header = ["ID", "STATE", "PROVIDER", "IMAGE", "MEMORY", "VCPUS", "AGE", "ENDS IN"];
   return table(
-    [...header, ...(names ? ["NAME"] : []), ...(owners ? ["OWNER"] : []), ...(labels ? ["METADATA"] : [])],
+    [
+      ...header,
+      ...(usage ? ["IN USE", "DISK", "COMMANDS"] : []),
+      ...(names ? ["NAME"] : []),
+      ...(owners ? ["OWNER"] : []),
+      ...(labels ? ["METADATA"] : []),
+    ],
     sandboxes.map((sandbox) => [
       sandbox.id,
       sandbox.state,
@@ -56,11 +71,17 @@ export function sandboxTable(sandboxes: readonly Sandbox[], nowMs: number): stri
       String(sandbox.vcpus),
       shortDuration(nowMs - Date.parse(sandbox.created_at)),
       shortDuration(Date.parse(sandbox.expires_at) - nowMs),
+      ...(usage ? usageCells(usage.get(sandbox.id)) : []),
       ...(names ? [sandbox.name || "-"] : []),
       ...(owners ? [sandbox.owner_id || "-"] : []),
       ...(labels ? [metadataText(sandbox.metadata)] : []),
     ]),
   );
+}
+
+function usageCells(stats: SandboxStats | undefined): string[] {
+  if (stats === undefined) return ["-", "-", "-"];
+  return [usedOf(stats.memory_bytes, undefined), usedOf(stats.disk_bytes, undefined), String(stats.commands)];
 }
 
 function metadataText(metadata: Readonly<Record<string, string>>): string {

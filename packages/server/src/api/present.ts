@@ -87,7 +87,7 @@ export function presentHealth(entry: ProviderHealthEntry): ProviderHealth {
   });
 }
 
-export function presentStats(stats: RuntimeStats): SandboxStats {
+export function presentStats(stats: RuntimeStats, commands: number): SandboxStats {
   const whole = (value: number | undefined) => (value === undefined ? undefined : Math.round(value));
   return defined<Total<SandboxStats>>({
     cpu_usage_ms: whole(stats.cpuUsageMs),
@@ -97,5 +97,6 @@ export function presentStats(stats: RuntimeStats): SandboxStats {
     pids_limit: whole(stats.pidsLimit),
     disk_bytes: whole(stats.diskBytes),
     disk_limit_bytes: whole(stats.diskLimitBytes),
+    commands,
   });
 }

@@ -1,5 +1,6 @@
 import { SpawnRequest } from "@alcove/wire";
 import { expect, test, vi } from "vitest";
+import { eventually } from "../support/http.ts";
 import type { Subject } from "./black-box.ts";
 
 const sandboxes = "/api/v1/sandboxes";
@@ -279,6 +280,14 @@ export function sandboxSuite(on: Subject): void {
     expect(Array.isArray(logs.json)).toBe(true);
     const stats = await on.client.call("GET", `${sandboxes}/${on.sandbox}/stats`);
     expect([stats.status, typeof stats.json]).toEqual([200, "object"]);
+    expect(stats.json.commands).toBe(0);
+    const start = `${sandboxes}/${on.sandbox}/execs`;
+    const { exec_id } = (await on.client.call("POST", start, { command: "sleep 60" })).json;
+    expect((await on.client.call("GET", `${sandboxes}/${on.sandbox}/stats`)).json.commands).toBe(1);
+    await on.client.call("DELETE", `${start}/${exec_id}`);
+    const commandsLeft = async () =>
+      (await on.client.call("GET", `${sandboxes}/${on.sandbox}/stats`)).json.commands === 0 || undefined;
+    await eventually(commandsLeft);
     const pruned = await on.client.call("DELETE", sandboxes);
     expect(pruned.json).toEqual({ pruned: expect.any(Number) });
   });

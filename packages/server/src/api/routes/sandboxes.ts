@@ -14,6 +14,7 @@ import {
 } from "@alcove/wire";
 import { Type } from "typebox";
 import type { AnswerBudget } from "../../core/answers/answer-budget.ts";
+import type { ExecService } from "../../core/exec/exec-service.ts";
 import { cursorPattern, largestPage } from "../../core/sandboxes/listing.ts";
 import type { SandboxService } from "../../core/sandboxes/sandbox-service.ts";
 import { longestLog } from "../../core/sandboxes/sandbox-service.ts";
@@ -47,12 +48,13 @@ export function sandboxRoutes(
   app: RouteApp,
   options: {
     sandboxes: SandboxService;
+    execs: Pick<ExecService, "runningIn">;
     answers: AnswerBudget;
     server: { previewDomain: string };
     pooled: boolean;
   },
 ): void {
-  const { sandboxes, answers, server, pooled } = options;
+  const { sandboxes, execs, answers, server, pooled } = options;
   const present = (row: Parameters<typeof presentSandbox>[0]) =>
     presentSandbox(row, { previewDomain: server.previewDomain });
   const tags = ["sandboxes"];
@@ -230,8 +232,11 @@ export function sandboxRoutes(
       params: SandboxParams,
       response: { 200: SandboxStats },
     },
-    handler: async (request, reply) =>
-      presentStats(await sandboxes.stats(request.params.id, { signal: reply.callerSignal })),
+    handler: async (request, reply) => {
+      const { id } = request.params;
+      const stats = await sandboxes.stats(id, { signal: reply.callerSignal });
+      return presentStats(stats, execs.runningIn(id));
+    },
   });
 }
 

@@ -113,6 +113,11 @@ export class ExecService implements Disposable {
     return this.#tracker.size;
   }
 
+  /** Those of one sandbox. */
+  runningIn(sandboxId: string): number {
+    return this.#tracker.countOf(sandboxId);
+  }
+
   /** An id for a command that has yet to be asked for. */
   makeId(): ExecId {
     return this.#ids.execId();

@@ -115,6 +115,11 @@ export class ExecTracker implements Disposable {
     return total;
   }
 
+  /** How many commands of one sandbox are followed. */
+  countOf(sandboxId: string): number {
+    return this.#sandboxes.get(sandboxId)?.execs.size ?? 0;
+  }
+
   /** Whether this running command was started detached; undefined for one that is not known, or not yet after a restart. */
   isDetached(sandboxId: string, execId: ExecId): boolean | undefined {
     return this.#sandboxes.get(sandboxId)?.execs.get(execId)?.detached;
