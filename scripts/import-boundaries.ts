@@ -24,6 +24,7 @@ const areas: readonly { name: string; folder: string; may: readonly string[] }[]
   { name: "images", folder: "packages/server/src/images", may: ["wire", "ports", "platform", "config"] },
   { name: "stores", folder: "packages/server/src/stores", may: ["wire", "ports", "platform"] },
   { name: "api", folder: "packages/server/src/api", may: ["wire", "ports", "platform", "config", "core"] },
+  { name: "telemetry", folder: "packages/server/src/telemetry", may: ["ports", "platform", "config"] },
   { name: "platform", folder: "packages/server/src/platform", may: ["ports"] },
 ];
 

@@ -30,10 +30,13 @@ import { randomIds } from "./platform/random-ids.ts";
 import { systemClock } from "./platform/system-clock.ts";
 import { thisMachine } from "./platform/this-machine.ts";
 import type { Store } from "./ports/store.ts";
+import { openTracer } from "./telemetry/open-tracer.ts";
 
 const destroyAllDeadlineMs = 60_000;
 /** What all answers that are put together before they are sent may take at once; a key has three quarters of it, 256 MiB. */
 const bufferedAnswersBytes = Math.ceil((256 * 1_048_576 * 4) / 3);
+/** How long a stop waits for a collector to take what was traced last. */
+const traceFlushMs = 2_000;
 /** Four of the largest bodies. */
 const bodiesBytes = 256 * 1_048_576;
 /** How long one waits for its part. */
@@ -73,6 +76,15 @@ export async function openControlPlane(options: {
     clock: systemClock,
     providers: registry.all.map(({ name }) => name),
   });
+  const tracer = await openTracer({
+    settings: config.telemetry,
+    logger,
+    clock: systemClock,
+    version,
+    instanceId: installation?.id ?? randomIds.secret(8),
+    closeWithinMs: Math.min(traceFlushMs, config.server.shutdownGraceMs),
+  });
+  if (tracer !== undefined) opened.use(tracer);
   const common = { store, registry, clock: systemClock, logger, operations };
   const events = opened.use(await EventLog.open({ ...common, retention: config.store.eventsRetention }));
   const onMark = (err: unknown) => logger.warn({ err }, "the data directory could not be marked as newer");
@@ -201,6 +213,7 @@ export async function openControlPlane(options: {
       drain,
     }),
     config,
+    tracer,
     version,
     startedMs,
     ready: () => sandboxes.ready,

@@ -141,6 +141,7 @@ const settingsOf: Readonly<Record<string, RegExp>> = {
   "providers.docker": /^providers\/docker\//,
   "providers.proot": /^providers\/proot\//,
   "providers.mock": /^providers\/mock\//,
+  telemetry: /^telemetry\//,
 };
 /** A choice of one: the schema refuses any other value, and nothing else has to know. */
 const ofOneValue = ["database.driver"];

@@ -53,6 +53,7 @@ export class AccessLog {
         event: "request",
         outcome: outcomeOf(reply),
         request_id: request.id,
+        ...(request.span !== undefined && { trace_id: request.span.traceId, span_id: request.span.spanId }),
         method: request.method,
         path,
         status: reply.statusCode,
@@ -82,7 +83,7 @@ export class AccessLog {
   }
 }
 
-function outcomeOf(reply: FastifyReply): "ok" | "refused" | "failed" | "gone" {
+export function outcomeOf(reply: FastifyReply): "ok" | "refused" | "failed" | "gone" {
   if (!reply.raw.writableFinished) return "gone";
   if (reply.statusCode >= 500) return "failed";
   return reply.statusCode >= 400 ? "refused" : "ok";

@@ -23,6 +23,7 @@ import { RequestLimit } from "./rate-limit.ts";
 import { readQuery } from "./read-query.ts";
 import { endUnlessComplete } from "./refused-body.ts";
 import { CallsUnderWay, decorateCallerSignal, requestIds } from "./request-context.ts";
+import { traceRequests } from "./request-spans.ts";
 import { RouteTable } from "./route-table.ts";
 import { auditRoutes } from "./routes/audit.ts";
 import { eventRoutes } from "./routes/events.ts";
@@ -149,6 +150,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
     options: { maxPayload: wsMessageLimitBytes, perMessageDeflate: false, handleProtocols: chooseProtocol },
   });
   new AccessLog({ logger, clock: options.clock }).attach(app);
+  traceRequests(app, options);
   nameRequests(app);
   trail.attach(app);
   // After the plugins: a refused upgrade is closed by the websocket plugin, a preflight answered by the CORS plugin.
@@ -295,8 +297,8 @@ function limitConnections(
  * the socket's events.
  */
 function nameRequests(app: RouteApp): void {
-  app.addHook("onRequest", (request, _reply, done) => withinRequest(request.id, done));
-  app.addHook("preValidation", (request, _reply, done) => withinRequest(request.id, done));
+  app.addHook("onRequest", (request, _reply, done) => withinRequest(request, done));
+  app.addHook("preValidation", (request, _reply, done) => withinRequest(request, done));
 }
 
 /** `*` means every origin only where keys guard the service; without them it means those of this machine. */

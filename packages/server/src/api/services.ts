@@ -18,6 +18,7 @@ import type { Workers } from "../core/workers/workers.ts";
 import type { Logger } from "../platform/logger.ts";
 import type { Clock } from "../ports/clock.ts";
 import type { Store } from "../ports/store.ts";
+import type { Tracer } from "../ports/tracer.ts";
 
 /** Everything the HTTP interface talks to. */
 export interface ApiServices {
@@ -53,6 +54,8 @@ export interface ApiOptions extends ApiServices {
   /** Whether the default provider takes spawns. */
   ready: () => boolean;
   store: Pick<Store, "ping">;
+  /** Absent: nothing is traced. */
+  tracer?: Tracer | undefined;
   /** Why nothing new can be written down now; undefined when it can. */
   storeRefusal?: () => string | undefined;
 }

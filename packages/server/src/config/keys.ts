@@ -7,6 +7,7 @@ export type KeyKind =
   | "duration"
   | "bytes"
   | "integer"
+  | "ratio"
   | "flag"
   | "choice"
   | "list"
@@ -101,6 +102,8 @@ function kindOf(node: SchemaNode, path: readonly string[]): KeyKind {
       return "text";
     case "integer":
       return "integer";
+    case "number":
+      return "ratio";
     case "boolean":
       return "flag";
     case "array":

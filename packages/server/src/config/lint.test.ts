@@ -67,6 +67,10 @@ describe("lintConfig()", () => {
     [{ "defaults.ttl": "48h" }, "ttl-above-maximum"],
     [{ "defaults.default_exec_timeout": "2h" }, "exec-timeout-above-maximum"],
     [{ "providers.default": "docker", "providers.docker.enabled": "false" }, "default-provider-disabled"],
+    [
+      { "telemetry.otlp_endpoint": "http://collector.example:4318", "telemetry.otlp_headers": "x-key: a" },
+      "telemetry-plain",
+    ],
   ])("%j is %s", (change, id) => {
     expect(lint(change, { production: false })).toEqual([id]);
   });

@@ -270,6 +270,18 @@ export const lintRules: readonly LintRule[] = [
     advice: "disable the providers that do not isolate",
   },
   {
+    id: "telemetry-plain",
+    level: "warn",
+    production: false,
+    check: ({ config: { telemetry } }) => {
+      const url = URL.parse(telemetry.otlpEndpoint);
+      return url?.protocol === "http:" && telemetry.otlpHeaders !== "" && !isLoopback(url.hostname)
+        ? `telemetry.otlp_headers go to ${url.host} unencrypted`
+        : undefined;
+    },
+    advice: "use https, or a collector on this machine",
+  },
+  {
     id: "engine-remote-plain",
     level: "warn",
     production: true,

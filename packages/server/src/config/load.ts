@@ -5,6 +5,7 @@ import { configuredKeys } from "./auth-keys.ts";
 import type { Config, SchemaConfig } from "./config.ts";
 import { ConfigError, type ConfigProblem } from "./errors.ts";
 import { configKeys, type KeyKind } from "./keys.ts";
+import { parseOtlpHeaders } from "./otlp-headers.ts";
 import { ResolvedKeys } from "./resolved-keys.ts";
 import { resolveSecrets } from "./secrets.ts";
 import { findConfigFile, type Gathered, gatherEnvironment, gatherFile, gatherOverrides } from "./sources.ts";
@@ -148,6 +149,32 @@ function poolProblems({ enabled, memoryMb, maxUsersPerVm }: Config["pool"]): Con
   ];
 }
 
+function telemetryProblems({ otlpEndpoint, otlpHeaders }: Config["telemetry"]): ConfigProblem[] {
+  const problems: ConfigProblem[] = [];
+  const url = URL.parse(otlpEndpoint);
+  if (otlpEndpoint !== "" && !/^https?:$/.test(url?.protocol ?? "")) {
+    problems.push({
+      key: "telemetry.otlp_endpoint",
+      message: `telemetry.otlp_endpoint is ${JSON.stringify(otlpEndpoint)}: expected a URL such as http://127.0.0.1:4318`,
+    });
+  } else if (url !== null && (url.username !== "" || url.password !== "")) {
+    problems.push({
+      key: "telemetry.otlp_endpoint",
+      message:
+        "telemetry.otlp_endpoint holds a user or a password: give it as telemetry.otlp_headers_file instead",
+    });
+  }
+  try {
+    parseOtlpHeaders(otlpHeaders);
+  } catch (error) {
+    problems.push({
+      key: "telemetry.otlp_headers",
+      message: `telemetry.otlp_headers: ${error instanceof Error ? error.message : String(error)}`,
+    });
+  }
+  return problems;
+}
+
 /** What each value allows but not together, or only a closer look shows. */
 function inconsistencies(config: Config, keys: ResolvedKeys): ConfigProblem[] {
   const problems: ConfigProblem[] = [];
@@ -199,7 +226,7 @@ function inconsistencies(config: Config, keys: ResolvedKeys): ConfigProblem[] {
       message: 'defaults.max_exec_timeout is "0s": expected a duration above zero',
     });
   }
-  problems.push(...poolProblems(config.pool));
+  problems.push(...poolProblems(config.pool), ...telemetryProblems(config.telemetry));
   const socket = keys.text("providers.docker.socket");
   if (socket !== "" && !/^(unix:\/\/\/|tcp:\/\/|\/)/.test(socket)) {
     problems.push({

@@ -66,6 +66,8 @@ function kindText(key: ConfigKey): string {
       return key.maximum === undefined
         ? `integer ≥ ${key.minimum ?? 0}`
         : `integer ${key.minimum ?? 0}–${key.maximum}`;
+    case "ratio":
+      return "number 0–1";
     case "bytes":
       return "size";
     default:

@@ -339,6 +339,24 @@ export const ConfigSchema = section(
       },
       "Logs, on standard error.",
     ),
+    telemetry: section(
+      {
+        otlp_endpoint: text(
+          "",
+          "URL of an OpenTelemetry collector that takes OTLP over HTTP: http://127.0.0.1:4318; empty: nothing is traced.",
+        ),
+        otlp_headers: secret("Headers for the collector, such as its key: one `Name: value` on each line."),
+        otlp_headers_file: text("", "File holding telemetry.otlp_headers."),
+        sample_ratio: Type.Number({
+          default: 1,
+          minimum: 0,
+          maximum: 1,
+          description: "Share of the requests that are traced, of those whose caller has not decided it.",
+        }),
+        service_name: text("alcove", "What this service is called in traces."),
+      },
+      "Traces. docs/operations/traces.md.",
+    ),
   },
   "Alcove's configuration.",
 );

@@ -37,6 +37,10 @@ export function readValue(key: ConfigKey, value: unknown): ReadResult {
       return typeof value === "boolean" ? ok(value) : wrong("true or false");
     case "integer":
       return readInteger(key, value);
+    case "ratio":
+      return typeof value === "number" && value >= 0 && value <= 1
+        ? ok(value)
+        : wrong("a number from 0 to 1");
     case "duration":
       return readDuration(value);
     case "bytes":
@@ -67,6 +71,8 @@ export function readText(key: ConfigKey, text: string): ReadResult {
       return wrong("true or false");
     case "integer":
       return readInteger(key, /^-?\d{1,15}$/.test(text.trim()) ? Number(text) : text);
+    case "ratio":
+      return readValue(key, /^\d*\.?\d+$/.test(text.trim()) ? Number(text) : text);
     case "list":
       if (text.trimStart().startsWith("[")) return readValue(key, flow(text));
       return ok(

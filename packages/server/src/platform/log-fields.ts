@@ -8,6 +8,8 @@ export const logFields = {
     "how it ended: `ok`, `refused` (the caller got it wrong), `failed` (we or a backend did), `gone` (the caller left)",
   request_id:
     "the request it was done for: the caller's `X-Request-ID`, or one made here; absent for what nobody asked for",
+  trace_id: "the trace that request is told in, where traces are on",
+  span_id: "the part of that trace",
   sandbox_id: "the sandbox",
   runtime_id: "what its provider calls it: the name of its directory, container or process group",
   owner_id:
@@ -31,4 +33,5 @@ export const logFields = {
   scopes: "what a key may do",
   expires_at: "when a key ends; absent: never",
   suppressed: "lines like this one that were left out since the last",
+  spans: "parts of traces that did not reach their collector",
 } as const satisfies Record<string, string>;

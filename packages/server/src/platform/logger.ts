@@ -1,7 +1,7 @@
 import { isatty } from "node:tty";
 import { type DestinationStream, type Logger, type LoggerOptions, pino, stdSerializers } from "pino";
 import { LogOutput } from "./log-output.ts";
-import { currentRequestId } from "./request-scope.ts";
+import { currentRequestId, currentSpan } from "./request-scope.ts";
 
 export type { Logger } from "pino";
 
@@ -27,7 +27,10 @@ export function loggerSettings(level: string): LoggerOptions {
     formatters: { log: withoutSecretsBelow },
     mixin: () => {
       const requestId = currentRequestId();
-      return requestId === undefined ? {} : { request_id: requestId };
+      if (requestId === undefined) return {};
+      const span = currentSpan();
+      if (span === undefined) return { request_id: requestId };
+      return { request_id: requestId, trace_id: span.traceId, span_id: span.spanId };
     },
   };
 }

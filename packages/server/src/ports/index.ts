@@ -12,3 +12,4 @@ export * from "./runtime-provider.ts";
 export * from "./sandbox-operations.ts";
 export * from "./store.ts";
 export * from "./template-store.ts";
+export * from "./tracer.ts";

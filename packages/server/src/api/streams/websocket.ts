@@ -5,6 +5,7 @@ import type { ExecService } from "../../core/exec/exec-service.ts";
 import { parseSignal } from "../../core/exec/signals.ts";
 import { CallerGone, CallerRevoked, ShuttingDown } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
+import { rememberRequest } from "../../platform/request-scope.ts";
 import { BadRequest } from "../../ports/errors.ts";
 import type { ExecId } from "../../ports/ids.ts";
 import { toDomainError } from "../error-map.ts";
@@ -58,6 +59,7 @@ export class WebSocketExec {
   readonly #call: CallUnderWay;
   readonly #logger: Logger;
   readonly #pingMs: number;
+  readonly #withinRequest = rememberRequest();
   #state: "waiting" | "running" | "closed" = "waiting";
   #follow: Promise<ExecFollow> | undefined;
   readonly #stdin: SocketStdin;
@@ -183,11 +185,9 @@ export class WebSocketExec {
     const wanted = { execId: this.#execId, ...execInput(command) };
     const { signal } = this.#call;
     this.#state = "running";
-    this.#follow = this.#execs.stream(this.#sandboxId, wanted, {
-      stdin: true,
-      signal,
-      ...defined({ input }),
-    });
+    this.#follow = this.#withinRequest(() =>
+      this.#execs.stream(this.#sandboxId, wanted, { stdin: true, signal, ...defined({ input }) }),
+    );
     void this.#pump(this.#follow, { encoding, tellsInput: input !== undefined });
   }
 
@@ -198,7 +198,7 @@ export class WebSocketExec {
     this.#state = "running";
     // Also an input without a name is counted, as its connection to the sandbox may break.
     const wanted = { from, follow: true, lossless, signal, input: input ?? this.#execs.makeId() };
-    this.#follow = this.#execs.output(this.#sandboxId, execId, wanted);
+    this.#follow = this.#withinRequest(() => this.#execs.output(this.#sandboxId, execId, wanted));
     void this.#pump(this.#follow, { encoding, tellsInput: input !== undefined });
   }
 

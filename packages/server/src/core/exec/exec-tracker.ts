@@ -1,12 +1,14 @@
 import { formatDuration } from "@alcove/wire";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
+import { currentSpan, errorType } from "../../platform/request-scope.ts";
 import type { Clock } from "../../ports/clock.ts";
 import { DomainError, RuntimeGone } from "../../ports/errors.ts";
 import type { EventSink } from "../../ports/event-sink.ts";
 import type { ExecId } from "../../ports/ids.ts";
 import type { ExecExit, ExecInfo, SandboxOperations } from "../../ports/sandbox-operations.ts";
 import type { SandboxRow } from "../../ports/store.ts";
+import type { Span } from "../../ports/tracer.ts";
 import type { OperationMetrics } from "../diagnostics/operation-metrics.ts";
 import { endedBecause } from "./ended-because.ts";
 import type { RunningSandboxes } from "./running-sandboxes.ts";
@@ -40,6 +42,8 @@ interface TrackedExec {
   readonly detached: boolean;
   /** Monotonic. */
   readonly startedMs: number;
+  /** Of the request that started it, where that is traced; it ends with the command, which may outlast the request. */
+  readonly span: Span | undefined;
   phase: "starting" | "running" | "unanswered";
   earlyExit?: ExecExit;
   readers: number;
@@ -104,7 +108,12 @@ export class ExecTracker implements Disposable {
   [Symbol.dispose](): void {
     this.#disposed = true;
     this.#unsubscribe();
-    for (const sandbox of this.#sandboxes.values()) sandbox.stop.abort(sandboxStopped);
+    for (const sandbox of this.#sandboxes.values()) {
+      sandbox.stop.abort(sandboxStopped);
+      // They go on without this process, which is the last to know of their traces.
+      for (const { span } of sandbox.execs.values())
+        span?.end({ attributes: { "alcove.exec.goes_on": true } });
+    }
     this.#sandboxes.clear();
   }
 
@@ -171,6 +180,7 @@ export class ExecTracker implements Disposable {
     const tracked: TrackedExec = {
       ...begun,
       startedMs: this.#clock.monotonicMs(),
+      span: beginSpan(exec, sandbox),
       phase: "starting",
       readers: exec.detached ? 0 : 1,
     };
@@ -191,6 +201,7 @@ export class ExecTracker implements Disposable {
       else if (this.sandboxEnded(sandbox.row.id)) this.#lost(sandbox, tracked);
       return { started, reader: this.#reader(sandbox, tracked) };
     } catch (error) {
+      tracked.span?.end({ error: errorType(error) });
       // What runs under this id already ends by itself, and what was given up was told to have failed.
       if (earlier !== undefined) throw error;
       const seenToEnd = tracked.earlyExit !== undefined;
@@ -276,6 +287,7 @@ export class ExecTracker implements Disposable {
 
   #lost(sandbox: TrackedSandbox, tracked: TrackedExec): void {
     sandbox.execs.delete(tracked.execId);
+    tracked.span?.end({ error: "lost" });
     const data = { ...this.#common(sandbox, tracked), reason: "lost", error: "the sandbox ended" };
     this.#emit(sandbox, "exec.failed", data);
   }
@@ -348,6 +360,7 @@ export class ExecTracker implements Disposable {
       detached: info.detached,
       startedMs:
         this.#clock.monotonicMs() - Math.max(0, this.#clock.now().getTime() - info.startedAt.getTime()),
+      span: undefined,
       phase: "running",
       readers: 0,
     };
@@ -424,6 +437,7 @@ export class ExecTracker implements Disposable {
 
   #ended(sandbox: TrackedSandbox, tracked: TrackedExec, exit: ExecExit): void {
     sandbox.execs.delete(tracked.execId);
+    tracked.span?.end(spanEnd(exit));
     // Whatever came of the command itself, its deadline included: the provider has run it.
     this.#operations.succeeded(tracked.operation, sandbox.row.provider, exit.durationMs);
     const data = {
@@ -494,6 +508,29 @@ function trackedSandbox(
   execs: TrackedSandbox["execs"] = new Map(),
 ): TrackedSandbox {
   return { row: { id, provider, ownerId }, operations, execs, stop: new AbortController() };
+}
+
+function beginSpan(
+  { execId, operation, detached }: Pick<TrackedExec, "execId" | "operation" | "detached">,
+  { row }: TrackedSandbox,
+): Span | undefined {
+  return currentSpan()?.child("exec", {
+    attributes: {
+      "alcove.exec.id": execId,
+      "alcove.operation": operation,
+      "alcove.exec.detached": detached,
+      "alcove.sandbox.id": row.id,
+      "alcove.provider": row.provider,
+    },
+  });
+}
+
+/** A command that fails is none of the service's errors; one that was ended, or never began, is told apart. */
+function spanEnd(exit: ExecExit): Parameters<Span["end"]>[0] {
+  const attributes = { "process.exit.code": exit.exitCode, "alcove.exec.reason": exit.reason };
+  if (exit.startError !== undefined) return { attributes, error: "start_failed" };
+  const own = exit.reason === "exited" || exit.reason === "signaled";
+  return own ? { attributes } : { attributes, error: exit.reason };
 }
 
 /** Nobody reads it. */

@@ -8,6 +8,7 @@ import {
   ShuttingDown,
 } from "../../platform/deadline.ts";
 import { messageOf } from "../../platform/message-of.ts";
+import { currentSpan, traced } from "../../platform/request-scope.ts";
 import {
   type Clock,
   Conflict,
@@ -65,7 +66,10 @@ export class SpawnFlow {
     try {
       if (this.#closed !== undefined) throw this.#closed;
       const own = { ...options, signal: cancelled.signal };
-      const entry = await this.#reserve(plan, own, { kind: "reserving", done, cancel });
+      const told = { "alcove.sandbox.id": options.id, "alcove.provider": plan.provider.name };
+      const entry = await traced("spawn admission", told, () =>
+        this.#reserve(plan, own, { kind: "reserving", done, cancel }),
+      );
       using deadline = deadlineAfter(spawnDeadlineMs);
       using _deadline = forwardAbort(deadline.signal, cancelled);
       entry.work = { kind: "spawn", done, cancel };
@@ -162,21 +166,24 @@ export class SpawnFlow {
         ...runtimeSpec(entry.row, plan, expiresInMs(entry.row, this.#context)),
         ...(slot && pool.runtime(slot, plan.provider)),
       };
-      const { onStage } = options;
-      const { image, runtimeId } = await this.#provide(spec, plan, {
-        signal: options.signal,
-        ...(onStage === undefined ? {} : { onStage }),
+      const traits = { "alcove.sandbox.id": entry.row.id, "alcove.provider": plan.provider.name };
+      const image = await traced("spawn provider", traits, async () => {
+        const { image, runtimeId } = await this.#provide(spec, plan, {
+          signal: options.signal,
+          ...withSpans(options.onStage, clock),
+        });
+        if (runtimeId !== undefined) live.bind(entry, runtimeId);
+        if (slot !== undefined) {
+          const owner = spec.user === undefined ? undefined : slot;
+          await makeWorkspace(plan.provider.sandbox(entry.runtimeId).files, owner, options);
+        }
+        return image;
       });
-      if (runtimeId !== undefined) live.bind(entry, runtimeId);
-      if (slot !== undefined) {
-        const owner = spec.user === undefined ? undefined : slot;
-        await makeWorkspace(plan.provider.sandbox(entry.runtimeId).files, owner, options);
-      }
       options.onStage?.("provider", since(clock, startedMs));
       const committedMs = clock.monotonicMs();
       await this.#context.beforeSpawned?.();
       const told = spawnEvents(entry.row);
-      entry.row = await this.#commit(entry, image, told);
+      entry.row = await traced("spawn commit", traits, () => this.#commit(entry, image, told));
       options.onStage?.("commit", since(clock, committedMs));
       entry.work = undefined;
       expiry.set(entry.row.id, entry.row.expiresAt);
@@ -240,6 +247,18 @@ export class SpawnFlow {
     events.emit({ type: "operation.failed", ...whose, data });
     events.emit({ type: "sandbox.error", ...whose, data: { provider, error: messageOf(error) } });
   }
+}
+
+/** The stages of a provider are parts of the trace too, told when each is over. */
+function withSpans(onStage: OnStage | undefined, clock: Clock): { onStage?: OnStage } {
+  const span = currentSpan();
+  if (span === undefined) return onStage === undefined ? {} : { onStage };
+  return {
+    onStage: (stage, durationMs) => {
+      onStage?.(stage, durationMs);
+      span.child(`spawn ${stage}`, { startedMs: clock.monotonicMs() - durationMs }).end();
+    },
+  };
 }
 
 function causeOf(signal: AbortSignal, plan: SpawnPlan): unknown {
