@@ -1,9 +1,9 @@
 /** `npm run check`: types, format and lint of TypeScript and Rust, and the direction of imports. Exits 1 when one of them finds something. */
 import { spawnSync } from "node:child_process";
-import { existsSync } from "node:fs";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
 import { forbiddenImports } from "./import-boundaries.ts";
+import { ensureDependencies } from "./setup/dependencies.mjs";
 
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), "..");
 /** The minor version of the Rust whose findings count. */
@@ -53,13 +53,8 @@ function rust(): boolean[] {
   });
 }
 
-const missing = ["tsc", "biome"].filter((name) => !existsSync(bin(name)));
-if (missing.length > 0) {
-  console.log(
-    `FAILED the tools for development are missing (${missing.join(", ")}): \`npm install\` or \`npm test\` brings them`,
-  );
-  process.exit(1);
-}
+// After a pull the lock file may name packages that are not here; types of theirs would be errors in our files.
+if (!(await ensureDependencies(root, { dev: true }))) process.exit(1);
 
 const findings = await forbiddenImports(root);
 for (const finding of findings) console.log(finding);

@@ -1,7 +1,7 @@
 // Installs the npm packages of the clone when they are missing or the lock file has changed. Plain JavaScript, Node 18
 // and up.
 import { createHash } from "node:crypto";
-import { existsSync, readFileSync, statSync, writeFileSync } from "node:fs";
+import { existsSync, readFileSync, renameSync, statSync, writeFileSync } from "node:fs";
 import path from "node:path";
 import { runStep } from "./step.mjs";
 
@@ -50,7 +50,10 @@ function writeStamp(root, dev) {
   const content = JSON.stringify({ lock: lockHash(root), dev });
   const file = stampPath(root);
   if (existsSync(file) && readFileSync(file, "utf8") === content) return;
-  writeFileSync(file, content);
+  // Whole or not at all, and a file of its own where a copy of the tree shares its files.
+  const next = `${file}.${process.pid}`;
+  writeFileSync(next, content);
+  renameSync(next, file);
 }
 
 function stampPath(root) {
