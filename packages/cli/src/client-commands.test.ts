@@ -697,8 +697,25 @@ describe("events", () => {
     ).toEqual(["1", "2"]);
     expect(result.stderr).toContain("coming back");
     const first = service.requests.find(({ path: route }) => route === "/events");
+    expect(first?.query.has("owner_id")).toBe(false);
     expect(first?.query.getAll("type")).toEqual(["sandbox.created", "exec.started"]);
     expect(first?.query.get("sandbox_id")).toBe("sb-a");
+  });
+
+  test("--owner asks for that owner's alone, also when it comes back, and --user-id does not stand in for it", async () => {
+    const event = { id: "1", type: "sandbox.created", sandbox_id: "sb-a", timestamp: "t" };
+    let streams = 0;
+    service.answer = ({ path: route }) => {
+      if (route === "/ready") return { json: { status: "ready" } };
+      if (++streams > 1) return { status: 403, json: { code: "forbidden", message: "not yours" } };
+      const chunks = [`id: 1\ndata: ${JSON.stringify(event)}\n\n`, null];
+      return { headers: { "content-type": "text/event-stream" }, chunks };
+    };
+    const result = await run("events", "--json", "--owner", "acme", "--user-id", "gateway");
+    expect(JSON.parse(result.stdout)).toEqual(event);
+    expect([result.code, result.stderr]).toEqual([4, expect.stringContaining("not yours")]);
+    const asked = service.requests.filter(({ path: route }) => route === "/events");
+    expect(asked.map(({ query }) => query.get("owner_id"))).toEqual(["acme", "acme"]);
   });
 });
 

@@ -398,6 +398,30 @@ describe("events()", () => {
     expect(waits).toEqual([1_000, 1_000]);
     await expect(events.next()).rejects.toMatchObject({ status: 403 });
   }, 30_000);
+
+  test("ask for one owner's alone with each connection, whoever the client speaks for", async () => {
+    const asked: (string | null)[] = [];
+    handle = (request, response) => {
+      const { searchParams } = new URL(request.url ?? "", url);
+      asked.push(searchParams.get("owner_id"));
+      response.writeHead(asked.length < 3 ? 200 : 403);
+      response.end(
+        asked.length < 3
+          ? `id: ${asked.length}\ndata: {"id":"${asked.length}"}\n\n`
+          : '{"code":"x","message":"x"}',
+      );
+    };
+    using client = new AlcoveClient({ url, userId: "gateway" });
+    const seen: string[] = [];
+    const read = async () => {
+      for await (const { id } of client.events({ ownerId: "a/ö", lastEventId: "0" })) seen.push(id);
+    };
+    await expect(read()).rejects.toMatchObject({ status: 403 });
+    expect([asked, seen]).toEqual([
+      ["a/ö", "a/ö", "a/ö"],
+      ["1", "2"],
+    ]);
+  }, 30_000);
 });
 
 describe("openExec()", () => {
