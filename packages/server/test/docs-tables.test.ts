@@ -64,6 +64,7 @@ describe("tables of docs/api", () => {
   const values: Record<string, readonly string[]> = {
     errorCodes: wire.errorCodes,
     limitReasons: wire.limitReasons,
+    missingThings: wire.missingThings,
     admissionReasons: wire.admissionReasons.filter((reason) => reason !== ""),
     capabilities: wire.capabilities,
     watchTypes: wire.WatchEvent.properties.type.enum,

@@ -38,6 +38,20 @@ export const limitReasons = [
 ] as const;
 export type LimitReason = (typeof limitReasons)[number];
 
+/** Every `what` of a `not_found` that a program may act on: what there is none of. docs/api/README.md. */
+export const missingThings = [
+  "exec",
+  "file",
+  "image",
+  "key",
+  "provider",
+  "quota",
+  "sandbox",
+  "template",
+  "worker",
+] as const;
+export type MissingThing = (typeof missingThings)[number];
+
 /** The body of every refusal. docs/api/README.md. */
 export const ErrorBody = Type.Object(
   {

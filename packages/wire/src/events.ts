@@ -37,9 +37,9 @@ const ended = [...command, "duration_ms", "oom_kills"] as const;
 /** What `data` of each type may have; what does not apply is left out. docs/api/events.md. */
 export const eventData = {
   "sandbox.created": ["provider", "image", "owner_id"],
-  "sandbox.running": ["provider", "image"],
-  "sandbox.destroyed": ["provider", "reason"],
-  "sandbox.error": ["provider", "error"],
+  "sandbox.running": ["provider", "image", "owner_id"],
+  "sandbox.destroyed": ["provider", "reason", "owner_id"],
+  "sandbox.error": ["provider", "error", "owner_id"],
   "exec.started": command,
   "exec.completed": [...ended, "exit_code", "reason", "signal"],
   "exec.failed": [...ended, "exit_code", "reason", "signal", "limit", "error"],
@@ -47,7 +47,7 @@ export const eventData = {
   "file.written": ["operation", "provider", "path", "size", "archive", "entries"],
   "file.read": ["operation", "provider", "path", "size", "archive"],
   "operation.failed": failure,
-  "resource.limit": [...failure, "owner_id", "reason", "queue", "waited_ms", "count"],
+  "resource.limit": [...failure, "owner_id", "reason", "queue", "waited_ms", "count", "request_id"],
   "provider.failed": failure,
   "reconcile.action": ["action", "provider", "image"],
   "spawn.queued": ["owner_id", "reason", "depth"],

@@ -3,8 +3,9 @@ import type { KeyScope } from "@alcove/wire";
 import type { FastifyRequest } from "fastify";
 import type { Principal } from "../core/keys/principal.ts";
 import { parseOwnerId } from "../core/owners.ts";
+import { quotaNotFound } from "../core/quotas/quotas.ts";
 import { sandboxNotFound } from "../core/sandboxes/live-sandboxes.ts";
-import { DomainError, Forbidden, NotFound } from "../ports/errors.ts";
+import { DomainError, Forbidden } from "../ports/errors.ts";
 import { given } from "./parse.ts";
 
 declare module "fastify" {
@@ -151,7 +152,7 @@ export async function checkAccess(
     );
   }
   if (access.bound === "owner" && params.ownerID?.trim() !== principal.ownerId) {
-    throw new NotFound(`owner "${params.ownerID}" has no quota; PUT one, or see its usage for the defaults`);
+    throw quotaNotFound(params.ownerID ?? "");
   }
   if (access.bound === "sandbox" && (await ownerOf(params.id ?? "")) !== principal.ownerId) {
     throw sandboxNotFound(params.id ?? "");

@@ -84,7 +84,8 @@ export class ImageLibrary implements ImageStore {
     const stored = (await this.#disk.images()).get(wanted);
     if (stored !== undefined) return stored;
     const missing = `image "${wanted}" is not stored; get it with: alcove image pull ${wanted}`;
-    if (this.#pullPolicy === "never" || !(await canPull(options))) throw new NotFound(missing);
+    if (this.#pullPolicy === "never" || !(await canPull(options)))
+      throw new NotFound(missing, { what: "image" });
     // Who asks here is a client: the operator's credentials go to registries that the configuration names.
     const withCredentials = this.#allowedRegistries.includes(registryOf(wanted));
     try {
@@ -93,7 +94,7 @@ export class ImageLibrary implements ImageStore {
       if (error instanceof NotFound || error instanceof Unavailable || error instanceof ProviderError)
         throw new NotFound(
           `image "${wanted}" is not stored and could not be pulled (${error.message}); try: alcove image pull ${wanted}, or: alcove image import SOURCE ${wanted}`,
-          { cause: error },
+          { what: "image", cause: error },
         );
       throw error;
     }

@@ -1,4 +1,4 @@
-import type { ErrorCode } from "@alcove/wire";
+import type { ErrorCode, MissingThing } from "@alcove/wire";
 
 /**
  * A refusal or failure that the caller is told about. `message` names the thing, the value, the limit and the way out.
@@ -33,8 +33,11 @@ export class Forbidden extends DomainError {
   }
 }
 export class NotFound extends DomainError {
-  constructor(message: string, options?: DomainErrorOptions) {
-    super("not_found", message, options);
+  /** @param options.what tells a program what there is none of; left out where it can do nothing about it. */
+  constructor(message: string, options: DomainErrorOptions & { what?: MissingThing } = {}) {
+    const { what, details, ...others } = options;
+    const told = what === undefined ? details : { ...details, what };
+    super("not_found", message, told === undefined ? others : { ...others, details: told });
   }
 }
 export class Conflict extends DomainError {

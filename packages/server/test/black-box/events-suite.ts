@@ -52,7 +52,12 @@ export function eventSuite(on: Subject): void {
     await on.client.exec(id, { command: "exit 3" });
     await on.client.exec(id, { command: "sleep 20", timeout: "200ms" });
     await on.client.call("POST", `/api/v1/sandboxes/${id}/files`, { path: "/tmp/e", content: "x" });
-    await on.client.call("POST", `/api/v1/sandboxes/${id}/extend`, { ttl: "1000h" });
+    await on.client.call(
+      "POST",
+      `/api/v1/sandboxes/${id}/extend`,
+      { ttl: "1000h" },
+      { "x-request-id": "too-long" },
+    );
     await on.client.call("DELETE", `/api/v1/sandboxes/${id}`);
     await on.server.events.flush();
     const of = async (filter: { ownerId?: string; sandboxId?: string }) => {
@@ -73,6 +78,14 @@ export function eventSuite(on: Subject): void {
       expect.arrayContaining(["exec.completed", "exec.timeout", "file.written", "resource.limit"]),
     );
     expect(await of({ ownerId: "eve" })).toEqual(all);
+    const told = await readEvents(`${on.client.url}/api/v1/events?sandbox_id=${id}`, {
+      headers: { "last-event-id": "0" },
+      enough: (events) => types(events).includes("sandbox.destroyed"),
+    });
+    const life = told.filter(({ type }) => type.startsWith("sandbox."));
+    expect(life.map(({ data }) => data?.owner_id)).toEqual(["eve", "eve", "eve"]);
+    const limit = told.find(({ type }) => type === "resource.limit");
+    expect(limit?.data).toMatchObject({ operation: "extend", owner_id: "eve", request_id: "too-long" });
     expect(await of({ ownerId: "eve", sandboxId: id })).toEqual(all);
   });
 

@@ -160,6 +160,8 @@ export function execRecordSuite(on: Subject): void {
     ] as const) {
       const unknown = await on.client.call(method, path(`/ex-00000000${rest}`), body);
       expect([method, rest, unknown.status, unknown.json?.code]).toEqual([method, rest, 404, "not_found"]);
+      expect([method, rest, unknown.json.what]).toEqual([method, rest, "exec"]);
+      expect(unknown.json.message).toMatch(/^exec ex-\w+ is unknown; the last 1000 ended ones are kept/);
       const malformed = await on.client.call(method, path(`/EX_%0d%0a${rest}`), body);
       expect([method, rest, malformed.status]).toEqual([method, rest, 400]);
     }

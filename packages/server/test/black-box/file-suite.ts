@@ -146,7 +146,7 @@ export function fileSuite(on: Subject): void {
       "/archive?path=/tmp/none",
     ]) {
       const { status, json } = await on.client.call("GET", path(rest));
-      expect([rest, status, json.code]).toEqual([rest, 404, "not_found"]);
+      expect([rest, status, json.code, json.what]).toEqual([rest, 404, "not_found", "file"]);
     }
     const directory = await on.client.call("GET", path("?path=/tmp"));
     expect([directory.status, directory.json.code]).toEqual([400, "bad_request"]);

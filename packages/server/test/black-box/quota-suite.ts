@@ -144,7 +144,8 @@ export function quotaSuite(on: Subject): void {
     const owner = someone();
     const { status, json } = await call("PUT", `/api/v1/quotas/${owner}`, body);
     expect([status, json.code]).toEqual([400, "bad_request"]);
-    expect((await call("GET", `/api/v1/quotas/${owner}`)).status).toBe(404);
+    const none = await call("GET", `/api/v1/quotas/${owner}`);
+    expect([none.status, none.json.what]).toEqual([404, "quota"]);
   });
 
   test.each(["summary", "a%20b", "a%2Fb", "a%5Cb", "%00", "x".repeat(129), "%E2%80%A8"])(

@@ -295,7 +295,7 @@ export function sandboxSuite(on: Subject): void {
   test("a provider or an image that does not exist is refused and leaves nothing", async () => {
     const before = (await on.client.call("GET", sandboxes)).json.length;
     const provider = await on.client.call("POST", sandboxes, { provider: "nope" });
-    expect([provider.status, provider.json.code]).toEqual([404, "not_found"]);
+    expect([provider.status, provider.json.code, provider.json.what]).toEqual([404, "not_found", "provider"]);
     expect((await on.client.call("GET", sandboxes)).json.length).toBe(before);
   });
 }

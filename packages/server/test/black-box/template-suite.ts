@@ -42,7 +42,8 @@ export function templateSuite(on: Subject): void {
     for (const method of ["GET", "DELETE"])
       expect([method, (await call(method, `${at}/${name}`)).status]).toEqual([method, 404]);
     expect((await call("PUT", `${at}/${name}`, { image: "host" })).status).toBe(404);
-    expect((await call("POST", `${at}/${name}/spawn`)).status).toBe(404);
+    const none = await call("POST", `${at}/${name}/spawn`);
+    expect([none.status, none.json.what]).toEqual([404, "template"]);
   });
 
   test("pages of templates miss none and repeat none", async () => {

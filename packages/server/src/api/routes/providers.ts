@@ -92,6 +92,7 @@ function presentSettings(settings: Record<string, unknown>): Record<string, stri
 
 function entryOf(entries: readonly ProviderHealthEntry[], name: string): ProviderHealthEntry {
   const entry = entries.find((candidate) => candidate.name === name);
-  if (entry === undefined) throw new NotFound(`provider ${JSON.stringify(name)} does not exist`);
+  if (entry === undefined)
+    throw new NotFound(`provider ${JSON.stringify(name)} does not exist`, { what: "provider" });
   return entry;
 }

@@ -1,5 +1,6 @@
 import type { EventType } from "@alcove/wire";
 import type { Logger } from "../../platform/logger.ts";
+import { currentRequestId } from "../../platform/request-scope.ts";
 import type { Clock, EmittedEvent, EventSink, NewEvent, Store, Timer } from "../../ports/index.ts";
 import type { Share } from "../answers/shares.ts";
 import { type DurableEvent, EventFanout } from "./event-fanout.ts";
@@ -75,7 +76,7 @@ export class EventLog implements EventSink, AsyncDisposable {
 
   emit(event: EmittedEvent): void {
     if (this.#closed) return;
-    if (event.type === "resource.limit") this.#limits.report(event);
+    if (event.type === "resource.limit") this.#limits.report(ofRequest(event));
     else this.#queue(event);
   }
 
@@ -233,4 +234,10 @@ function toDurable(emitted: EmittedEvent & NewEvent, id: number): DurableEvent {
     ...(data === undefined ? {} : { data }),
   };
   return { event, ownerId };
+}
+
+/** Names the request that met the limit, as its answer and its lines in the log do. */
+function ofRequest(event: EmittedEvent): EmittedEvent {
+  const requestId = currentRequestId();
+  return requestId === undefined ? event : { ...event, data: { ...event.data, request_id: requestId } };
 }

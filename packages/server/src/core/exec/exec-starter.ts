@@ -12,6 +12,7 @@ import type {
   ExecSpec,
   ExecView,
 } from "../../ports/sandbox-operations.ts";
+import { ownerData } from "../events/owner-data.ts";
 import { checkSlotUser, workspacePath } from "../pool/workspace.ts";
 import { deadlineAdvice, type ExecDeadlines, type ExecInput, execSpec } from "./exec-input.ts";
 import type { ExecTarget } from "./exec-target.ts";
@@ -98,6 +99,7 @@ export class ExecStarter {
             operation: options.operation,
             provider: target.row.provider,
             error: error.message,
+            ...ownerData(target.row.ownerId),
             ...error.details,
           },
         });

@@ -239,7 +239,8 @@ export class KeyRing implements AsyncDisposable {
       throw new Conflict(
         `${gone ? `the key "${name}" that was made here is gone, but one of this name` : `key "${name}"`} stands in the configuration and is accepted; remove it there and send SIGHUP`,
       );
-    if (!gone) throw new NotFound(`key ${JSON.stringify(name.slice(0, 128))} does not exist`);
+    if (!gone)
+      throw new NotFound(`key ${JSON.stringify(name.slice(0, 128))} does not exist`, { what: "key" });
   }
 
   #forget(name: string, actor: string): boolean {

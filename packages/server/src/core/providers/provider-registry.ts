@@ -78,6 +78,7 @@ export class ProviderRegistry {
     if (provider !== undefined) return provider;
     throw new NotFound(
       `provider "${name}" does not exist or is not enabled; enabled: ${[...this.#providers.keys()].join(", ")}`,
+      { what: "provider" },
     );
   }
 

@@ -98,7 +98,7 @@ export class Quotas implements QuotaLookup {
   async get(owner: string): Promise<QuotaRow> {
     const ownerId = checkedOwner(owner);
     const row = await this.#store.quotas.get(ownerId);
-    if (row === undefined) throw noQuota(ownerId);
+    if (row === undefined) throw quotaNotFound(ownerId);
     return row;
   }
 
@@ -113,7 +113,7 @@ export class Quotas implements QuotaLookup {
   /** @throws NotFound when the owner has none. */
   async remove(owner: string): Promise<void> {
     const ownerId = checkedOwner(owner);
-    if (!(await this.#store.quotas.remove(ownerId))) throw noQuota(ownerId);
+    if (!(await this.#store.quotas.remove(ownerId))) throw quotaNotFound(ownerId);
     this.#forget(ownerId);
     this.#changed("quota.deleted", ownerId);
   }
@@ -177,6 +177,8 @@ function checkedDuration(field: string, ms = 0): number {
   return ms;
 }
 
-function noQuota(ownerId: string): NotFound {
-  return new NotFound(`owner "${ownerId}" has no quota; PUT one, or see its usage for the defaults`);
+export function quotaNotFound(ownerId: string): NotFound {
+  return new NotFound(`owner "${ownerId}" has no quota; PUT one, or see its usage for the defaults`, {
+    what: "quota",
+  });
 }

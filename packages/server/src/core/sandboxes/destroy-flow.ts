@@ -11,6 +11,7 @@ import {
   type RuntimeProvider,
   Unavailable,
 } from "../../ports/index.ts";
+import { ownerData } from "../events/owner-data.ts";
 import { destroyDeadlineMs, type SandboxContext } from "./context.ts";
 import type { Lane } from "./fair-lanes.ts";
 import { type LiveSandbox, sandboxNotFound, workerUnavailable } from "./live-sandboxes.ts";
@@ -206,7 +207,8 @@ export class DestroyFlow {
     // What a client handed in as environment may be secret: it goes with the sandbox.
     const change = { state: "destroyed", env: {}, destroyedAt: now, updatedAt: now } as const;
     const { id: sandboxId, ownerId, provider } = entry.row;
-    const event = { type: "sandbox.destroyed", sandboxId, ownerId, data: { provider, reason } } as const;
+    const data = { provider, reason, ...ownerData(ownerId) };
+    const event = { type: "sandbox.destroyed", sandboxId, ownerId, data } as const;
     const told = [{ ...event, timestamp: now }];
     await store.sandboxes.update(sandboxId, statesBefore("destroyed"), change, this.#context.fence, told);
     this.forget(entry);

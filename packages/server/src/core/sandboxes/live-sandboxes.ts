@@ -293,15 +293,12 @@ export function sandboxGone(row: SandboxRow): NotFound {
   const how = expired
     ? `it expired at ${expiresAt.toISOString()}`
     : `it was destroyed at ${(destroyedAt ?? row.updatedAt).toISOString()}`;
-  return new NotFound(`sandbox "${row.id}" does not exist any more: ${how}`, { details: noSandbox });
+  return new NotFound(`sandbox "${row.id}" does not exist any more: ${how}`, { what: "sandbox" });
 }
 
 export function sandboxNotFound(id: string): NotFound {
-  return new NotFound(`sandbox "${id}" does not exist or was destroyed`, { details: noSandbox });
+  return new NotFound(`sandbox "${id}" does not exist or was destroyed`, { what: "sandbox" });
 }
-
-/** Tells a program that the sandbox is missing, not something in it. */
-const noSandbox = { what: "sandbox" };
 
 /** Nobody here can tell more of it, or end it. A destroyed one is gone for all. */
 export function workerUnavailable(row: SandboxRow): DomainError {

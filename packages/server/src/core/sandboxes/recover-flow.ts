@@ -11,6 +11,7 @@ import {
   type SandboxRow,
   Unavailable,
 } from "../../ports/index.ts";
+import { ownerData } from "../events/owner-data.ts";
 import type { SandboxDefaults } from "../quotas/sandbox-defaults.ts";
 import { expiresInMs, probeDeadlineMs, type SandboxContext } from "./context.ts";
 import type { DestroyFlow } from "./destroy-flow.ts";
@@ -217,7 +218,8 @@ export class RecoverFlow {
       const now = clock.now();
       const change = { state: "error", error, env: {}, updatedAt: now } as const;
       const { id: sandboxId, ownerId, provider: name } = entry.row;
-      const event = { type: "sandbox.error", sandboxId, ownerId, data: { provider: name, error } } as const;
+      const data = { provider: name, error, ...ownerData(ownerId) };
+      const event = { type: "sandbox.error", sandboxId, ownerId, data } as const;
       const row = await store.sandboxes.update(
         entry.row.id,
         ["running", "unhealthy"],

@@ -11,6 +11,7 @@ import {
   type SandboxId,
   type SandboxRow,
 } from "../../ports/index.ts";
+import { ownerData } from "../events/owner-data.ts";
 import { parseOwnerId } from "../owners.ts";
 import type { ProviderAddress } from "../providers/provider-address.ts";
 import type { ProviderRegistry } from "../providers/provider-registry.ts";
@@ -330,8 +331,7 @@ export class SandboxService implements AsyncDisposable {
   }
 
   #reportLimit(ownerId: string, operation: string, error: ResourceLimit, sandboxId = ""): void {
-    const owner = ownerId === "" ? {} : { owner_id: ownerId };
-    const data = { operation, ...owner, ...error.details, error: error.message };
+    const data = { operation, ...ownerData(ownerId), ...error.details, error: error.message };
     this.#context.events.emit({ type: "resource.limit", sandboxId, ownerId, data });
   }
 }

@@ -20,6 +20,7 @@ import {
   type SandboxRow,
   type SpawnedRuntime,
 } from "../../ports/index.ts";
+import { ownerData } from "../events/owner-data.ts";
 import { makeWorkspace } from "../pool/workspace.ts";
 import { foreseenDenial } from "../scheduling/admission.ts";
 import { expiresInMs, type SandboxContext, spawnDeadlineMs } from "./context.ts";
@@ -245,7 +246,11 @@ export class SpawnFlow {
     const whose = { sandboxId, ownerId };
     if (providerFailed && !isCancellation(error)) events.emit({ type: "provider.failed", ...whose, data });
     events.emit({ type: "operation.failed", ...whose, data });
-    events.emit({ type: "sandbox.error", ...whose, data: { provider, error: messageOf(error) } });
+    events.emit({
+      type: "sandbox.error",
+      ...whose,
+      data: { provider, error: messageOf(error), ...ownerData(ownerId) },
+    });
   }
 }
 
@@ -353,10 +358,10 @@ function runtimeSpec(row: SandboxRow, plan: SpawnPlan, lifeMs: number): RuntimeS
 }
 
 function spawnEvents({ id: sandboxId, ownerId, provider, image }: SandboxRow): EmittedEvent[] {
-  const owner = ownerId === "" ? {} : { owner_id: ownerId };
+  const data = { provider, image, ...ownerData(ownerId) };
   return [
-    { type: "sandbox.created", sandboxId, ownerId, data: { provider, image, ...owner } },
-    { type: "sandbox.running", sandboxId, ownerId, data: { provider, image } },
+    { type: "sandbox.created", sandboxId, ownerId, data },
+    { type: "sandbox.running", sandboxId, ownerId, data },
   ];
 }
 

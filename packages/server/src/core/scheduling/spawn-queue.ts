@@ -11,6 +11,7 @@ import {
   Unavailable,
 } from "../../ports/index.ts";
 import type { ReserveOutcome } from "../../ports/store.ts";
+import { ownerData } from "../events/owner-data.ts";
 import { capacityRetryS } from "./capacity-retry.ts";
 import { QueueStats } from "./queue-stats.ts";
 
@@ -392,7 +393,7 @@ export class SpawnQueue {
     data: Record<string, unknown>,
   ): void {
     const { ownerId, sandboxId } = entry;
-    const owner = ownerId === "" ? {} : { owner_id: ownerId };
+    const owner = ownerData(ownerId);
     this.#options.events.emit({ type, sandboxId, ownerId, data: { ...owner, ...data } });
   }
 }

@@ -127,5 +127,5 @@ type TemplateFields = Omit<SpawnInput, "template" | "ownerId" | "name" | "metada
 type Total<T> = { [K in keyof Required<T>]: T[K] | undefined };
 
 function noTemplate(name: string): NotFound {
-  return new NotFound(`template ${JSON.stringify(name.slice(0, 128))} does not exist`);
+  return new NotFound(`template ${JSON.stringify(name.slice(0, 128))} does not exist`, { what: "template" });
 }

@@ -59,5 +59,6 @@ export class Workers {
 function notFound(id: string): NotFound {
   return new NotFound(
     `worker ${JSON.stringify(id)} is not registered; GET /workers lists those that are (this service is "${localWorkerId}")`,
+    { what: "worker" },
   );
 }

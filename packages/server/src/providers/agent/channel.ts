@@ -120,10 +120,16 @@ export class AgentChannel {
     }
     try {
       if (typeof request === "function" && this.#features === undefined) {
-        void this.#beginFresh((features) => encodeRequest(request(features), null), operation, signal);
+        const encode = (features: AgentFeatures) => {
+          const known = request(features);
+          operation.asked = known.op;
+          return encodeRequest(known, null);
+        };
+        void this.#beginFresh(encode, operation, signal);
         return;
       }
       const known = typeof request === "function" ? request(this.#features ?? new Set()) : request;
+      operation.asked = known.op;
       const reused = operation.fresh ? undefined : this.#takeIdle();
       if (reused === undefined) {
         void this.#beginFresh(encodeRequest(known, this.#hello), operation, signal);

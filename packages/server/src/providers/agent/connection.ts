@@ -186,7 +186,10 @@ export class AgentConnection implements FrameSink {
       case frameKinds.error: {
         const failure = objectOf(parse(payload), "error");
         const code = textOf(failure, "code");
-        const error = translateFailure(code, textOf(failure, "message"), this.#name);
+        const error = translateFailure(code, textOf(failure, "message"), {
+          name: this.#name,
+          op: operation?.asked,
+        });
         if (operation === null) throw error;
         const fatal = error instanceof ProviderError && code !== "io" && code !== "unconfigured";
         if (fatal) this.#close(error);

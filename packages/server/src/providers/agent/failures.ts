@@ -18,11 +18,15 @@ const maxCode = 64;
  * The domain's word for an agent's error code. `permission` is a BadRequest: the sandbox's own rules refuse what was
  * asked for, and 403 would tell the caller that another key might help.
  */
-export function translateFailure(code: string, text: string, name: string): DomainError {
+export function translateFailure(
+  code: string,
+  text: string,
+  { name, op }: { name: string; op?: string | undefined },
+): DomainError {
   const message = text.length > maxMessage ? `${text.slice(0, maxMessage)}…` : text;
   switch (code) {
     case "not_found":
-      return new NotFound(message);
+      return notFound(message, op);
     case "conflict":
     case "exists":
     case "not_empty":
@@ -43,6 +47,13 @@ export function translateFailure(code: string, text: string, name: string): Doma
     default:
       return new ProviderError(`agent of sandbox ${name}: ${message} (${code.slice(0, maxCode)})`);
   }
+}
+
+/** What an operation looks for in a sandbox. A start misses its program or directory, not a command. */
+function notFound(message: string, op = ""): NotFound {
+  if (op.startsWith("file.")) return new NotFound(message, { what: "file" });
+  if (op.startsWith("exec.") && op !== "exec.start") return new NotFound(message, { what: "exec" });
+  return new NotFound(message);
 }
 
 /** Ends of a connection that mean: nobody listens there any more. */

@@ -247,7 +247,7 @@ describe("operations of the protocol, as both sides' fixtures spell them", () =>
   it("each code of an error is one that is known", () => {
     const told = errors.map(({ code, message }) => [
       code,
-      translateFailure(code, message, "sb").constructor.name,
+      translateFailure(code, message, { name: "sb" }).constructor.name,
     ]);
     expect(Object.fromEntries(told)).toMatchSnapshot();
   });

@@ -20,6 +20,8 @@ export abstract class Operation {
   readonly follower: boolean = false;
   /** The request was sent again, after a connection on which the agent may have taken it already. */
   sentAgain = false;
+  /** What the agent was asked for; undefined until it is. */
+  asked: string | undefined;
   protected connection: AgentConnection | null = null;
   #over = false;
   #signal: AbortSignal | null = null;

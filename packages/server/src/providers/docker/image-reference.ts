@@ -16,6 +16,7 @@ export function resolveImageName(requested: string, aliases: Readonly<Record<str
   if (name === "host") {
     throw new NotFound(
       'image "host" is the machine\'s own root; provider docker needs an image of its engine',
+      { what: "image" },
     );
   }
   const folders = name.split("/");

@@ -67,9 +67,11 @@ export class EngineImages {
     if (this.#pullPolicy === "never") {
       throw new NotFound(
         `image ${name} is not on the Docker Engine and images.pull_policy is never; get it with: docker pull ${name}`,
+        { what: "image" },
       );
     }
-    if (name.startsWith("sha256:")) throw new NotFound(`image ${name} is not on the Docker Engine`);
+    if (name.startsWith("sha256:"))
+      throw new NotFound(`image ${name} is not on the Docker Engine`, { what: "image" });
     refuseRegistry(name, this.#allowedRegistries);
     const known = this.#pulls.get(name);
     const pulling = known ?? this.#pullOnce(name).finally(() => this.#pulls.delete(name));
@@ -97,7 +99,7 @@ export class EngineImages {
       if (reason === undefined) throw error;
       throw new NotFound(
         `image ${name} is not on the Docker Engine and pulling it failed: ${firstLine(reason)}; try: docker pull ${name}`,
-        { cause: error },
+        { what: "image", cause: error },
       );
     }
     const durationMs = Math.round(performance.now() - startedAt);

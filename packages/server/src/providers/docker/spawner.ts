@@ -121,7 +121,7 @@ export class Spawner {
       await this.#createOnce(container, body);
     } catch (error) {
       if (isRefusal(error, 404))
-        throw new NotFound(`image ${image} is not on the Docker Engine`, { cause: error });
+        throw new NotFound(`image ${image} is not on the Docker Engine`, { what: "image", cause: error });
       throw createFailure(error);
     }
     return (await images.config(image, { signal })) ?? { env: {} };

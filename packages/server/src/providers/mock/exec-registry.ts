@@ -270,7 +270,10 @@ export class ExecRegistry implements ExecOperations {
   #find(execId: ExecId): Exec {
     this.#assertAlive();
     const exec = this.#execs.get(execId);
-    if (exec === undefined) throw new NotFound(`exec "${execId}" is not known in this sandbox`);
+    if (exec === undefined)
+      throw new NotFound(`exec ${execId} is unknown; the last ${keptRecords} ended ones are kept`, {
+        what: "exec",
+      });
     return exec;
   }
 

@@ -366,7 +366,7 @@ async function translate<T>(target: string, work: () => Promise<T>): Promise<T> 
 function domainError(code: string, target: string, cause: unknown): DomainError {
   switch (code) {
     case "ENOENT":
-      return new NotFound(`"${target}" does not exist`, { cause });
+      return new NotFound(`"${target}" does not exist`, { what: "file", cause });
     case "ENOTDIR":
       return new BadRequest(`a part of "${target}" is not a directory`, { cause });
     case "EISDIR":

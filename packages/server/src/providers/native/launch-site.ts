@@ -138,6 +138,7 @@ export class LaunchSite implements AsyncDisposable {
     if (root.kind === "image" && lost.has(root.rootfs)) {
       throw new NotFound(
         `the files of image "${image}" are gone from the store; get it again: alcove image pull ${image}, or alcove image import SOURCE ${image}`,
+        { what: "image" },
       );
     }
     if (lost.has(agent)) await storeAgent({ dataDir: this.#dataDir, binary: this.#agentBinary });
