@@ -39,10 +39,19 @@ export class ModelService {
 
   /** The most processor time one turn of its event loop has taken. */
   async longestTurnMs(): Promise<number> {
+    return (await this.#ask({})) ?? 0;
+  }
+
+  /** Sets its clock, forwards or backwards. */
+  async jump(jumpMs: number): Promise<void> {
+    await this.#ask({ jumpMs });
+  }
+
+  async #ask(asked: { jumpMs?: number }): Promise<number | undefined> {
     const child = this.#child;
-    if (child === undefined) return 0;
+    if (child === undefined) return undefined;
     const answer = once(child, "message") as Promise<[{ longestTurnMs: number }]>;
-    child.send("turns");
+    child.send(asked);
     return (await answer)[0].longestTurnMs;
   }
 
