@@ -43,13 +43,22 @@ function addServiceCommands(program: Command): void {
     .option("--provider <name>", "default provider: auto, native, docker, proot, mock")
     .option("--set <key=value>", "any key of the configuration; repeatable", collectPairs)
     .action(async (flags) => (await import("./commands/serve.ts")).serve(flags));
-  program
-    .command("doctor")
-    .description("tell which providers can work here, and why the others cannot")
+  client(
+    program
+      .command("doctor")
+      .description(
+        "tell which providers can work here, and why the others cannot; or how a running service is",
+      ),
+  )
     .option("--config <file>", "configuration file")
     .option("--data-dir <dir>", "where the service would keep its data")
+    .option("--running", "look at the service that runs, over its API; so does --url")
     .option("--json", "print JSON")
-    .action(async (flags) => (await import("./commands/doctor.ts")).doctor(flags));
+    .action(async (flags) => {
+      if (flags.running || flags.url !== undefined)
+        await (await import("./commands/doctor-running.ts")).doctorOfService(flags);
+      else await (await import("./commands/doctor.ts")).doctor(flags);
+    });
   program
     .command("restore")
     .description("make a copied or restored data directory an installation of its own")
