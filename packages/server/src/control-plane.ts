@@ -1,9 +1,11 @@
+import path from "node:path";
 import { buildApp } from "./api/app.ts";
 import type { RouteApp } from "./api/routes/route-app.ts";
 import type { Config } from "./config/config.ts";
 import { AnswerBudget } from "./core/answers/answer-budget.ts";
 import { AuditLog } from "./core/audit/audit-log.ts";
 import { OperationMetrics } from "./core/diagnostics/operation-metrics.ts";
+import { ResponseCounts } from "./core/diagnostics/response-counts.ts";
 import { ServiceFigures } from "./core/diagnostics/service-figures.ts";
 import { EventLog } from "./core/events/event-log.ts";
 import { ExecService } from "./core/exec/exec-service.ts";
@@ -23,6 +25,7 @@ import { Templates } from "./core/templates/templates.ts";
 import { Drain } from "./core/workers/drain.ts";
 import { LocalWorker } from "./core/workers/local-worker.ts";
 import { Workers } from "./core/workers/workers.ts";
+import { DiskFigures } from "./platform/disk-figures.ts";
 import type { Installation } from "./platform/installation.ts";
 import type { Logger } from "./platform/logger.ts";
 import { ProcessFigures } from "./platform/process-figures.ts";
@@ -176,6 +179,8 @@ export async function openControlPlane(options: {
         "bodies that you send, and input that your commands have not read, fill your share of the memory there is for them; try again, end commands that do not read their input, or upload contents raw",
     },
   };
+  const storeRefusal = options.storeRefusal === undefined ? {} : { storeRefusal: options.storeRefusal };
+  const responses = new ResponseCounts();
   const rateLimits = opened.use(new RateLimits({ settings: config.rateLimit, clock: systemClock }));
   const app = await buildApp({
     ...common,
@@ -198,6 +203,7 @@ export async function openControlPlane(options: {
     keys,
     tickets: new Tickets({ clock: systemClock }),
     rateLimits,
+    responses,
     workers,
     drain,
     figures: new ServiceFigures({
@@ -211,13 +217,22 @@ export async function openControlPlane(options: {
       events,
       workers,
       drain,
+      execs,
+      responses,
+      disks: opened.use(
+        new DiskFigures({
+          folders: { data: config.dataDir, database: path.dirname(config.database.path) },
+          clock: systemClock,
+        }),
+      ),
+      ...storeRefusal,
     }),
     config,
     tracer,
     version,
     startedMs,
     ready: () => sandboxes.ready,
-    ...(options.storeRefusal === undefined ? {} : { storeRefusal: options.storeRefusal }),
+    ...storeRefusal,
   });
   opened.defer(async () => {
     sandboxes.refuseWaiting();

@@ -155,6 +155,10 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   trail.attach(app);
   // After the plugins: a refused upgrade is closed by the websocket plugin, a preflight answered by the CORS plugin.
   guard(app, { ...options, browsers, calls, limit });
+  app.addHook("onResponse", (_request, reply, done) => {
+    options.responses.count(reply.statusCode);
+    done();
+  });
   app.addHook("onResponse", (request, _reply, done) => {
     endUnlessComplete(request.raw);
     done();

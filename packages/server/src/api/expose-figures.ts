@@ -19,6 +19,33 @@ export function exposeFigures(figures: Figures): string {
   text.gauge("service_goroutines", "Open handles and requests under way.", process.underWay);
   text.counter("service_gc_cycles_total", "Collections of garbage.", process.gcCycles);
 
+  text.counter("service_cpu_seconds_total", "Processor time of the process.", figures.process.cpuSeconds);
+  text.counter(
+    "service_event_loop_busy_seconds_total",
+    "Time in which the event loop had something to do.",
+    figures.process.busySeconds,
+  );
+  text.gauge("service_ready", "Whether spawns can succeed now.", figures.ready ? 1 : 0);
+  text.gauge(
+    "service_draining",
+    "Whether no new sandboxes are taken, as was asked for.",
+    figures.draining ? 1 : 0,
+  );
+  text.counter(
+    "service_responses_total",
+    "Requests answered, by class of status.",
+    by("class", figures.responses),
+  );
+  text.gauge("service_disk_free_bytes", "Room where the service writes.", [
+    ...figures.disks.map(({ name, freeBytes }): [Labels, number] => [{ disk: name }, freeBytes]),
+  ]);
+  text.gauge("service_disk_size_bytes", "Size of that file system.", [
+    ...figures.disks.map(({ name, sizeBytes }): [Labels, number] => [{ disk: name }, sizeBytes]),
+  ]);
+  text.histogram("service_store_commit_milliseconds", "How long the database took to make writes durable.", [
+    [{}, figures.commits],
+  ]);
+
   text.gauge(
     "service_provider_healthy",
     "Whether a provider was healthy when it was looked at last.",
@@ -27,6 +54,13 @@ export function exposeFigures(figures: Figures): string {
       healthy ? 1 : 0,
     ]),
   );
+  text.gauge("service_sandboxes_active", "Sandboxes that count against limits.", sandboxes.active);
+  text.gauge(
+    "service_sandboxes_max",
+    "Sandboxes there may be; 0: any number.",
+    figures.defaults.maxSandboxes,
+  );
+  text.gauge("service_execs_running", "Commands that run.", figures.runningExecs);
   text.gauge("service_sandboxes_by_state_total", "Sandboxes there are.", by("state", sandboxes.byState));
   text.gauge(
     "service_sandboxes_by_provider_total",

@@ -1,6 +1,7 @@
 import type { Config } from "../config/config.ts";
 import type { AnswerBudget } from "../core/answers/answer-budget.ts";
 import type { AuditLog } from "../core/audit/audit-log.ts";
+import type { ResponseCounts } from "../core/diagnostics/response-counts.ts";
 import type { ServiceFigures } from "../core/diagnostics/service-figures.ts";
 import type { EventLog } from "../core/events/event-log.ts";
 import type { ExecService } from "../core/exec/exec-service.ts";
@@ -41,6 +42,7 @@ export interface ApiServices {
   keys: KeyRing;
   tickets: Tickets;
   workers: Workers;
+  responses: ResponseCounts;
   drain: Pick<Drain, "refusal">;
 }
 

@@ -1,4 +1,4 @@
-import { PerformanceObserver } from "node:perf_hooks";
+import { PerformanceObserver, performance } from "node:perf_hooks";
 
 /** What this process takes of the machine. Counts collections of garbage from when it is made until it is disposed. */
 export class ProcessFigures implements Disposable {
@@ -19,6 +19,17 @@ export class ProcessFigures implements Disposable {
   /** Open handles and requests under way: connections, timers, children, file operations. */
   get underWay(): number {
     return process.getActiveResourcesInfo().length;
+  }
+
+  /** Processor time of all threads. */
+  get cpuSeconds(): number {
+    const { user, system } = process.cpuUsage();
+    return (user + system) / 1e6;
+  }
+
+  /** How long the event loop has not waited for something to do. */
+  get busySeconds(): number {
+    return performance.eventLoopUtilization().active / 1_000;
   }
 
   /** Bytes. `all`: of the process as the system counts it; `used`: of the heap and beside it; `heapUsed`: of the heap. */

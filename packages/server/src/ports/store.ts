@@ -24,8 +24,18 @@ export interface Store extends AsyncDisposable {
   /** A small fact about this installation. @returns undefined when it was never written. */
   setting(name: string): Promise<string | undefined>;
   changeSetting(name: string, value: string): Promise<void>;
+  /** How long it took to make writes durable, milliseconds; those that come together count once. */
+  readonly commits: Latencies;
   /** A cheap look at what is stored. @throws when the database cannot be read. */
   ping(): Promise<void>;
+}
+
+/** Counts of durations, none of them kept. */
+export interface Latencies {
+  readonly count: number;
+  readonly sum: number;
+  /** How many were at most each bound. */
+  upTo(): { bound: number; count: number }[];
 }
 
 /** One sandbox as the control plane keeps it. */

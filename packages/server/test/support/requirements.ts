@@ -22,6 +22,7 @@ export type RequirementName =
   | "umoci"
   | "registry"
   | "debootstrap"
+  | "prometheus"
   | "qemu";
 
 export type Requirement = { ok: true } | { ok: false; reason: string };
@@ -82,6 +83,10 @@ const checks: Record<RequirementName, () => Promise<Requirement>> = {
   debootstrap: async () => {
     const root = await probe("root");
     return root.ok ? program("debootstrap", "debootstrap") : root;
+  },
+  prometheus: async () => {
+    const tool = await program("promtool", "prometheus");
+    return tool.ok ? program("prometheus", "prometheus") : tool;
   },
   qemu: () => program("qemu-system-x86_64", "qemu-system-x86"),
 };

@@ -1,11 +1,13 @@
 import type { Config } from "../../config/config.ts";
 import { abortable } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
+import type { DiskFigure, DiskFigures } from "../../platform/disk-figures.ts";
 import type { ProcessFigures } from "../../platform/process-figures.ts";
 import type { Clock } from "../../ports/clock.ts";
 import type { QuotaSummary } from "../../ports/quota-store.ts";
-import type { Store } from "../../ports/store.ts";
+import type { Latencies, Store } from "../../ports/store.ts";
 import type { EventLog } from "../events/event-log.ts";
+import type { ExecService } from "../exec/exec-service.ts";
 import { localWorkerId } from "../providers/provider-address.ts";
 import type { ProviderHealthEntry, ProviderRegistry } from "../providers/provider-registry.ts";
 import type { Quotas } from "../quotas/quotas.ts";
@@ -17,6 +19,7 @@ import type { Drain } from "../workers/drain.ts";
 import type { WorkerFigures } from "../workers/local-worker.ts";
 import type { Workers } from "../workers/workers.ts";
 import type { OperationFigures, OperationMetrics } from "./operation-metrics.ts";
+import type { ResponseCounts } from "./response-counts.ts";
 
 const pingDeadlineMs = 2_000;
 
@@ -35,7 +38,12 @@ export interface FigureSources {
   workers: Pick<Workers, "list">;
   drain: Pick<Drain, "since">;
   operations: OperationMetrics;
-  store: Pick<Store, "ping">;
+  store: Pick<Store, "ping" | "commits">;
+  /** Why nothing new can be written down; undefined when it can. */
+  storeRefusal?: () => string | undefined;
+  execs: Pick<ExecService, "running">;
+  responses: Pick<ResponseCounts, "all">;
+  disks: Pick<DiskFigures, "all">;
 }
 
 /** What the service knows of itself at one moment. */
@@ -45,6 +53,9 @@ export interface Figures {
   readonly process: {
     readonly underWay: number;
     readonly gcCycles: number;
+    /** Seconds of processor time, and those in which the event loop was not idle. */
+    readonly cpuSeconds: number;
+    readonly busySeconds: number;
     readonly memory: ProcessFigures["memory"];
   };
   readonly defaults: Config["defaults"];
@@ -69,6 +80,14 @@ export interface Figures {
   readonly sandboxes: SandboxCounts;
   readonly events: { readonly subscribers: number; readonly historySize: number; readonly total: number };
   readonly operations: readonly OperationFigures[];
+  /** Spawns that name no provider can succeed now. */
+  readonly ready: boolean;
+  readonly draining: boolean;
+  /** Commands that run. */
+  readonly runningExecs: number;
+  readonly responses: ResponseCounts["all"];
+  readonly commits: Latencies;
+  readonly disks: readonly DiskFigure[];
 }
 
 export interface StoreHealth {
@@ -93,14 +112,21 @@ export class ServiceFigures {
     const historySize = await events.historySize();
     const counts = sandboxes.counts;
     const { queueDepth, queue } = sandboxes.figures;
+    const draining = this.#parts.drain.since !== undefined;
     const takesSpawns =
-      this.#parts.drain.since === undefined &&
+      !draining &&
       sandboxes.ready &&
       providers.some((entry) => entry.default && entry.healthy && !entry.cannotSpawn);
     return {
       generatedAt: clock.now(),
       uptimeMs: clock.monotonicMs() - this.#parts.startedMs,
-      process: { underWay: process.underWay, gcCycles: process.gcCycles, memory: process.memory },
+      process: {
+        underWay: process.underWay,
+        gcCycles: process.gcCycles,
+        memory: process.memory,
+        cpuSeconds: process.cpuSeconds,
+        busySeconds: process.busySeconds,
+      },
       defaults: config.defaults,
       scheduler: {
         queueDepth,
@@ -117,6 +143,12 @@ export class ServiceFigures {
       sandboxes: withZeros(counts, providers),
       events: { subscribers: events.subscribers, historySize, total: events.total },
       operations: operations.all,
+      ready: takesSpawns && this.#parts.storeRefusal?.() === undefined,
+      draining,
+      runningExecs: this.#parts.execs.running,
+      responses: this.#parts.responses.all,
+      commits: this.#parts.store.commits,
+      disks: this.#parts.disks.all,
     };
   }
 

@@ -535,6 +535,7 @@ describe("EventLog", () => {
       instanceId: async (c) => c,
       setting: async () => undefined,
       changeSetting: async () => undefined,
+      commits: store.commits,
       ping: async () => undefined,
       [Symbol.asyncDispose]: async () => undefined,
     };

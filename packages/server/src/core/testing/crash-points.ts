@@ -81,6 +81,7 @@ export function withCrashPoints(store: Store, points: CrashPoints): Store {
     instanceId: (candidate) => store.instanceId(candidate),
     setting: (name) => store.setting(name),
     changeSetting: (name, value) => store.changeSetting(name, value),
+    commits: store.commits,
     ping: () => store.ping(),
     [Symbol.asyncDispose]: async () => undefined,
   };

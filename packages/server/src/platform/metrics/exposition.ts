@@ -16,7 +16,11 @@ export class Exposition {
     this.#metric("counter", name, help, samples);
   }
 
-  histogram(name: string, help: string, samples: readonly (readonly [Labels, Histogram])[]): void {
+  histogram(
+    name: string,
+    help: string,
+    samples: readonly (readonly [Labels, Pick<Histogram, "count" | "sum" | "upTo">])[],
+  ): void {
     this.#head("histogram", name, help);
     for (const [labels, histogram] of samples) {
       for (const { bound, count } of histogram.upTo())

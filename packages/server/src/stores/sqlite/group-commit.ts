@@ -1,5 +1,6 @@
 import type { DatabaseSync, StatementSync } from "node:sqlite";
 import type { DiskReserve } from "../../platform/disk-reserve.ts";
+import { Histogram } from "../../platform/metrics/histogram.ts";
 import { StorageFull, Unavailable } from "../../ports/errors.ts";
 import { isDiskFull, isUnwritable } from "./disk-errors.ts";
 
@@ -13,6 +14,7 @@ interface Write {
 /** A batch ends after so many writes, or so many milliseconds; the rest goes into the next turn of the event loop. */
 const largestBatch = 512;
 const longestBatchMs = 10;
+const commitBoundsMs = [0.5, 1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_000];
 
 /**
  * Puts the writes that come within one turn of the event loop into one transaction; each resolves once that is
@@ -29,6 +31,8 @@ export class GroupCommit {
   #scheduled = false;
   #closed = false;
   #unwritable = false;
+  /** Of each batch that was committed, from its first statement on. */
+  readonly commits = new Histogram(commitBoundsMs);
 
   /** @param options.reserve is given up when the disk is full, so that what ends can be written down. */
   constructor(db: DatabaseSync, options: { nowMs?: () => number; reserve?: DiskReserve | undefined } = {}) {
@@ -94,6 +98,7 @@ export class GroupCommit {
     const done: Write[] = [];
     const failures = new Map<Write, unknown>();
     const lasting = this.#waiting.some((write) => write.lasting);
+    const begunMs = this.#nowMs();
     try {
       // Not within a transaction.
       if (lasting) this.#db.exec("PRAGMA synchronous = FULL");
@@ -107,6 +112,7 @@ export class GroupCommit {
         if (taken.length >= largestBatch || this.#nowMs() - startedMs >= longestBatchMs) break;
       }
       this.#db.exec("COMMIT");
+      this.commits.observe(this.#nowMs() - begunMs);
     } catch (error) {
       if (this.#db.isOpen && this.#db.isTransaction) this.#db.exec("ROLLBACK");
       // With the reserve given up there is room for the same writes: they stay in line.

@@ -4,7 +4,7 @@ import { DatabaseSync, type StatementSync } from "node:sqlite";
 import type { DiskReserve } from "../../platform/disk-reserve.ts";
 import { freeBytes } from "../../platform/free-space.ts";
 import { messageOf } from "../../platform/message-of.ts";
-import type { Store } from "../../ports/store.ts";
+import type { Latencies, Store } from "../../ports/store.ts";
 import { DatabaseWatch, identityOf } from "./database-watch.ts";
 import { isDamage, isDiskFull, isUnwritable } from "./disk-errors.ts";
 import { GroupCommit } from "./group-commit.ts";
@@ -109,6 +109,10 @@ export class SqliteStore implements Store {
 
   async changeSetting(name: string, value: string): Promise<void> {
     await this.#commit.write(() => void this.#changeSetting.run(name, value));
+  }
+
+  get commits(): Latencies {
+    return this.#commit.commits;
   }
 
   async ping(): Promise<void> {
