@@ -95,11 +95,17 @@ const openRoutes = [
   "GET /api/v1/openapi.json",
   "GET /api/v1/ready",
   "GET /docs",
+  "GET /docs/start.js",
+  "GET /docs/swagger-ui.css",
+  "GET /docs/swagger-ui.js",
   "HEAD /api/v1/health",
   "HEAD /api/v1/live",
   "HEAD /api/v1/openapi.json",
   "HEAD /api/v1/ready",
   "HEAD /docs",
+  "HEAD /docs/start.js",
+  "HEAD /docs/swagger-ui.css",
+  "HEAD /docs/swagger-ui.js",
 ];
 
 type Scope = "read" | "write" | "admin";

@@ -15,12 +15,12 @@ import { AuditTrail } from "./audit-trail.ts";
 import { authenticate, authenticateByTicket, chooseProtocol } from "./auth.ts";
 import { usualBodyBytes } from "./body-limits.ts";
 import { BrowserGuard } from "./browser-guard.ts";
-import { docsPage } from "./docs-page.ts";
 import { errorHandler, httpStatus, pathOf, toDomainError } from "./error-map.ts";
 import { JsonBodies } from "./json-bodies.ts";
 import { openapiDocument } from "./openapi.ts";
 import { RequestLimit } from "./rate-limit.ts";
 import { readQuery } from "./read-query.ts";
+import { referencePage } from "./reference-page.ts";
 import { endUnlessComplete } from "./refused-body.ts";
 import { CallsUnderWay, decorateCallerSignal, requestIds } from "./request-context.ts";
 import { traceRequests } from "./request-spans.ts";
@@ -191,9 +191,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
     },
     { prefix },
   );
-  app.get("/docs", { config: { open: true } }, (_request, reply) => {
-    reply.type("text/html; charset=utf-8").send(docsPage);
-  });
+  referencePage(app);
   app.decorate("callsUnderWay", calls);
   app.decorate("routeTable", table);
   await app.ready();
