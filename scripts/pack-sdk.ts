@@ -21,7 +21,7 @@ function run(program: string, args: string[], cwd: string): string {
   return stdout;
 }
 
-function manifest(name: string): { version: string; dependencies: Record<string, string> } {
+function manifest(name: string): { dependencies: Record<string, string> } {
   return JSON.parse(readFileSync(path.join(root, "packages", name, "package.json"), "utf8"));
 }
 
@@ -62,7 +62,8 @@ try {
       .replaceAll(/(from "\.[^"]*)\.ts"/g, '$1.js"');
     writeFileSync(file, own);
   }
-  const { version, dependencies } = manifest("sdk");
+  const { version } = JSON.parse(readFileSync(path.join(root, "package.json"), "utf8"));
+  const { dependencies } = manifest("sdk");
   writeFileSync(
     path.join(draft, "package.json"),
     JSON.stringify({

@@ -1,5 +1,6 @@
 import { AlcoveError } from "@alcove/sdk";
 import { ExitWith, exitCodeOf, UsageError } from "./exit-codes.ts";
+import { installedRelease } from "./release.ts";
 import { printable } from "./terminal/printable.ts";
 
 /** Says on standard error what went wrong and what helps. @returns the exit code. */
@@ -23,7 +24,9 @@ function describe(error: unknown): string {
 
 function advice(error: AlcoveError): string {
   if (error.code === "unreachable") {
-    return "; start one with `bin/alcove serve` (or `npm start`), or say where it is with --url or ALCOVE_URL";
+    const start =
+      installedRelease() === undefined ? "`bin/alcove serve` (or `npm start`)" : "`systemctl start alcove`";
+    return `; start one with ${start}, or say where it is with --url or ALCOVE_URL`;
   }
   if (error.code === "unauthorized") return "; give the key with --api-key or ALCOVE_API_KEY";
   return "";

@@ -1,13 +1,16 @@
 import { readFileSync } from "node:fs";
+import { installedRelease } from "./release.ts";
 
-/** Of the package.json this command belongs to, with the commit when it runs from a clone: `0.1.0 (591adf7c21d8)`. */
+/** Of the package.json this command belongs to, with the commit it was made from: `0.1.0 (591adf7c21d8)`. */
 export function version(): string {
-  const content: unknown = JSON.parse(readFileSync(new URL("../package.json", import.meta.url), "utf8"));
+  const content: unknown = JSON.parse(
+    readFileSync(new URL("../../../package.json", import.meta.url), "utf8"),
+  );
   const number =
     typeof content === "object" && content !== null && "version" in content
       ? String(content.version)
       : "unknown";
-  const commit = commitOf(new URL("../../../.git", import.meta.url).pathname);
+  const commit = installedRelease()?.commit ?? commitOf(new URL("../../../.git", import.meta.url).pathname);
   return commit === undefined ? number : `${number} (${commit.slice(0, 12)})`;
 }
 

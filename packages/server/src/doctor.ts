@@ -40,9 +40,10 @@ export async function diagnose(options: {
   config: Config;
   env: NodeJS.ProcessEnv;
   logger: Logger;
+  installed?: boolean;
 }): Promise<Diagnosis> {
-  const { env, logger } = options;
-  const machine = await checkMachine({ config: options.config, env });
+  const { env, logger, installed = false } = options;
+  const machine = await checkMachine({ config: options.config, env, installed });
   if (machine.some(({ id, level }) => id === "data-dir" && level === "fail")) {
     return { ok: false, machine, providers: [] };
   }

@@ -87,7 +87,7 @@ async function unbuilt(binaries: readonly string[]): Promise<string | undefined>
       () => false,
     );
     if (!there)
-      return `${path.basename(binary)} is not built; build it with: node scripts/build-agent.mjs (needs cargo)`;
+      return `${path.basename(binary)} is not built; build it with: node scripts/build-agent.mjs (needs cargo). In a package it is a file that got lost: install the package again`;
   }
   return undefined;
 }

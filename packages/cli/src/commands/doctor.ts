@@ -1,5 +1,6 @@
 import type { Diagnosis, DoctorCheck } from "@alcove/server/doctor";
 import { ExitWith, exitCodes } from "../exit-codes.ts";
+import { installedRelease } from "../release.ts";
 import { printJson } from "../terminal/output.ts";
 import { printable } from "../terminal/printable.ts";
 import { Progress } from "../terminal/progress.ts";
@@ -14,7 +15,12 @@ export async function doctor(flags: { config?: string; dataDir?: string; json?: 
     import("@alcove/server/logger"),
   ]);
   const logger = await createLogger({ level: "silent", format: "json" });
-  const diagnosis = await diagnose({ config, env: process.env, logger });
+  const diagnosis = await diagnose({
+    config,
+    env: process.env,
+    logger,
+    installed: installedRelease() !== undefined,
+  });
   progress[Symbol.dispose]();
   if (flags.json) printJson(diagnosis);
   else process.stdout.write(diagnosisText(diagnosis));

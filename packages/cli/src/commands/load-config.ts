@@ -1,4 +1,5 @@
 import type { LoadedConfig } from "@alcove/server/config";
+import { installedRelease, systemConfigFile } from "../release.ts";
 
 export interface ConfigFlags {
   config?: string;
@@ -28,5 +29,6 @@ export async function loadLocalConfig(flags: ConfigFlags): Promise<LoadedConfig>
     cwd: process.cwd(),
     overrides,
     terminal: process.stderr.isTTY === true,
+    ...(installedRelease() === undefined ? {} : { systemFile: systemConfigFile }),
   });
 }

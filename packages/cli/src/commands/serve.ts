@@ -1,6 +1,7 @@
 import { setTimeout } from "node:timers/promises";
 import type { Logger } from "@alcove/server/logger";
 import type { RunningService } from "@alcove/server/main";
+import { commandName } from "../release.ts";
 import { Supervisor } from "../supervisor.ts";
 import { outliveReaders } from "../terminal/output.ts";
 import { printable } from "../terminal/printable.ts";
@@ -134,7 +135,7 @@ export function startReport(
     "",
     "Next, in another terminal:",
     ...settingsOf(service.url, start),
-    `  id=$(bin/alcove spawn${start.pooled ? " --user-id me" : ""}) && bin/alcove exec $id 'uname -a'`,
+    `  id=$(${commandName()} spawn${start.pooled ? " --user-id me" : ""}) && ${commandName()} exec $id 'uname -a'`,
     "",
   ];
   return lines.map((line) => `${line}\n`).join("");

@@ -91,6 +91,12 @@ describe("loadConfig()", () => {
     expect(load({ ...env, ALCOVE_CONFIG: "b.yaml" }).server.port).toBe(1003);
     await writeFile(path.join(dir, "c.yaml"), "server: {port: 1004}");
     expect(load({ ...env, ALCOVE_CONFIG: "b.yaml" }, { file: "c.yaml" }).server.port).toBe(1004);
+    await writeFile(path.join(dir, "system.yaml"), "server: {port: 1000}");
+    const systemFile = path.join(dir, "system.yaml");
+    expect(load(env, { systemFile }).server.port).toBe(1002);
+    await rm(path.join(dir, "alcove.yaml"));
+    expect(load(env, { systemFile }).server.port).toBe(1001);
+    expect(load({}, { systemFile }).server.port).toBe(1000);
   });
 
   test("a named file that is not there stops the start", () => {

@@ -11,8 +11,10 @@ import { resolveSecrets } from "./secrets.ts";
 import { findConfigFile, type Gathered, gatherEnvironment, gatherFile, gatherOverrides } from "./sources.ts";
 
 export interface LoadOptions {
-  /** `--config`; without it $ALCOVE_CONFIG, ./alcove.yaml, ~/.config/alcove/config.yaml. */
+  /** `--config`; without it $ALCOVE_CONFIG, ./alcove.yaml, ~/.config/alcove/config.yaml, then `systemFile`. */
   file?: string | undefined;
+  /** Where the machine keeps it: of an installed service, not of a clone. */
+  systemFile?: string;
   env: NodeJS.ProcessEnv;
   cwd: string;
   /** From the command line: key to text. They beat the environment. */

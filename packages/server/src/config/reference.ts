@@ -10,7 +10,7 @@ export function configurationReference(): string {
     "Alcove runs without any configuration. What is configured comes from a YAML file, the environment and the command",
     "line; a later one beats an earlier one.",
     "",
-    "- **File**: the first of `--config FILE`, `$ALCOVE_CONFIG`, `./alcove.yaml`, `~/.config/alcove/config.yaml`.",
+    "- **File**: the first of `--config FILE`, `$ALCOVE_CONFIG`, `./alcove.yaml`, `~/.config/alcove/config.yaml`; of an installed package `/etc/alcove/alcove.yaml` at last.",
     "- **Environment**: every key as `ALCOVE_` and the key in capitals, `_` for dots. Lists are separated by commas or",
     "  written as YAML (`[a, b]`), maps as YAML (`{name: value}`); one entry of a map is",
     "  `ALCOVE_IMAGES_ALIASES_<name>`, whose name keeps its case. An empty variable counts as not set.",

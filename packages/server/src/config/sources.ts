@@ -36,6 +36,7 @@ function isServiceLink(name: string, text: string): boolean {
 /** @returns the configuration file to read, absolute, or undefined when there is none. */
 export function findConfigFile(options: {
   file?: string | undefined;
+  systemFile?: string;
   env: NodeJS.ProcessEnv;
   cwd: string;
 }): string | undefined {
@@ -45,6 +46,7 @@ export function findConfigFile(options: {
   const usual = [
     path.join(options.cwd, "alcove.yaml"),
     ...(home ? [path.join(home, ".config", "alcove", "config.yaml")] : []),
+    ...(options.systemFile === undefined ? [] : [options.systemFile]),
   ];
   return usual.find((file) => statSync(file, { throwIfNoEntry: false })?.isFile() === true);
 }

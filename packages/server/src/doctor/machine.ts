@@ -26,8 +26,10 @@ const probeDeadlineMs = 2_000;
 export async function checkMachine(options: {
   config: Config;
   env: NodeJS.ProcessEnv;
+  /** The agent came with a package: nothing is built here. */
+  installed: boolean;
 }): Promise<DoctorCheck[]> {
-  const { config, env } = options;
+  const { config, env, installed } = options;
   return [
     checkSystem(),
     checkNode(),
@@ -39,13 +41,7 @@ export async function checkMachine(options: {
     ...(await checkUnit()),
     await checkTables(config),
     await checkUserNamespaces(),
-    await checkProgram(env, {
-      id: "cargo",
-      programs: ["cargo"],
-      present: "cargo is there to build the agent",
-      absent: "cargo is missing: the agent cannot be rebuilt from its sources",
-      advice: "npm start installs it as root, or prints the command; without root: https://rustup.rs",
-    }),
+    ...(installed ? [] : [await checkCargo(env)]),
     await checkProgram(env, {
       id: "image-tools",
       programs: ["skopeo"],
@@ -54,6 +50,16 @@ export async function checkMachine(options: {
       advice: "on Debian and Ubuntu: sudo apt-get install -y skopeo",
     }),
   ];
+}
+
+function checkCargo(env: NodeJS.ProcessEnv): Promise<DoctorCheck> {
+  return checkProgram(env, {
+    id: "cargo",
+    programs: ["cargo"],
+    present: "cargo is there to build the agent",
+    absent: "cargo is missing: the agent cannot be rebuilt from its sources",
+    advice: "npm start installs it as root, or prints the command; without root: https://rustup.rs",
+  });
 }
 
 function checkSystem(): DoctorCheck {

@@ -34,3 +34,17 @@ test("what is written is read again: kinds, owners, times, names longer than a h
   ]);
   expect(found[0]).toMatchObject({ uid: 7, gid: 8, mtime: 1_700_000_000 });
 });
+
+test("a name that fits a header in two parts needs no pax header", async () => {
+  const name = `${"d".repeat(100)}/é${"x".repeat(90)}`;
+  const folder = `${"d".repeat(100)}/${"e".repeat(99)}/`;
+  const headers = [
+    tarHeader({ name, type: "file", mode: 0o600, size: 0 }),
+    tarHeader({ name: folder, type: "dir", mode: 0o700, size: 0 }),
+  ];
+  expect(headers.map(({ length }) => length)).toEqual([512, 512]);
+  const found = await read(Buffer.concat([...headers, tarEnd]));
+  expect(found.map((entry) => entry.name)).toEqual([name, folder]);
+  const tooLong = tarHeader({ name: `${"a".repeat(160)}/b`, type: "file", mode: 0o600, size: 0 });
+  expect(tooLong.length).toBe(3 * 512);
+});
