@@ -3,6 +3,7 @@ import { buildApp } from "./api/app.ts";
 import type { RouteApp } from "./api/routes/route-app.ts";
 import type { Config } from "./config/config.ts";
 import { AnswerBudget } from "./core/answers/answer-budget.ts";
+import { BodyBudget } from "./core/answers/body-budget.ts";
 import { AuditLog } from "./core/audit/audit-log.ts";
 import { OperationMetrics } from "./core/diagnostics/operation-metrics.ts";
 import { ResponseCounts } from "./core/diagnostics/response-counts.ts";
@@ -20,6 +21,7 @@ import { Quotas } from "./core/quotas/quotas.ts";
 import { RateLimits } from "./core/rate-limits/rate-limits.ts";
 import { Reconciler } from "./core/reconcile/reconciler.ts";
 import { composeSandboxes, type SandboxLifecycle } from "./core/sandboxes/compose.ts";
+import { largestPageBytes } from "./core/sandboxes/listing.ts";
 import type { SandboxService } from "./core/sandboxes/sandbox-service.ts";
 import { Templates } from "./core/templates/templates.ts";
 import { Drain } from "./core/workers/drain.ts";
@@ -194,11 +196,12 @@ export async function openControlPlane(options: {
     answers: new AnswerBudget({
       // Two streams of a command, twice, are within one owner's half.
       totalBytes: Math.max(bufferedAnswersBytes, 8 * config.exec.maxOutputBytes),
+      largestBytes: Math.max(2 * config.exec.maxOutputBytes, largestPageBytes),
       waitMs: roomWaitMs,
       clock: systemClock,
     }),
-    bodies: new AnswerBudget({ ...ofBodies, totalBytes: bodiesBytes }),
-    inputs: new AnswerBudget({ ...ofBodies, totalBytes: (bodiesBytes / 4) * 3 }),
+    bodies: new BodyBudget({ ...ofBodies, totalBytes: bodiesBytes }),
+    inputs: new BodyBudget({ ...ofBodies, totalBytes: (bodiesBytes / 4) * 3 }),
     events,
     keys,
     tickets: new Tickets({ clock: systemClock }),

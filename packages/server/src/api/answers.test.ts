@@ -8,6 +8,8 @@ import { Unavailable } from "../ports/errors.ts";
 import { answered } from "./answers.ts";
 
 const mib = 1024 * 1024;
+/** All of it stands still until a test moves it. */
+const clock = { ...systemClock, monotonicMs: () => Date.now() };
 
 class Raw extends EventEmitter {
   closed = false;
@@ -32,7 +34,7 @@ test.each([
     },
   ],
 ])("%s that its caller does not take is cut off, and its memory is there for others", async (_what, end) => {
-  const budget = new AnswerBudget({ totalBytes: 8 * mib, waitMs: 1_000, clock: systemClock });
+  const budget = new AnswerBudget({ totalBytes: 8 * mib, waitMs: 1_000, clock });
   const raw = new Raw();
   await answered(replyOf(raw), budget, async (answer) => {
     answer.grow("a", mib, new AbortController().signal);
@@ -45,7 +47,7 @@ test.each([
 });
 
 test("an answer that is taken leaves no timer", async () => {
-  const budget = new AnswerBudget({ totalBytes: 8 * mib, waitMs: 1_000, clock: systemClock });
+  const budget = new AnswerBudget({ totalBytes: 8 * mib, waitMs: 1_000, clock });
   const raw = new Raw();
   await answered(replyOf(raw), budget, async (answer) => {
     answer.grow("a", mib, new AbortController().signal);
@@ -55,7 +57,7 @@ test("an answer that is taken leaves no timer", async () => {
 });
 
 test("an answer of nobody's takes from its caller's share, whichever sandbox it is about", async () => {
-  const budget = new AnswerBudget({ totalBytes: 8 * mib, waitMs: 1_000, clock: systemClock });
+  const budget = new AnswerBudget({ totalBytes: 8 * mib, waitMs: 1_000, clock });
   const never = new AbortController().signal;
   const ask = (ip: string, headers: Record<string, string> = {}) =>
     answered(replyOf(new Raw(), ip, headers), budget, async (answer) => answer.grow("", 3 * mib, never));
@@ -71,7 +73,7 @@ test("an answer of nobody's takes from its caller's share, whichever sandbox it 
 });
 
 test("without keys all addresses of an IPv6 network of 64 bits have one share", async () => {
-  const budget = new AnswerBudget({ totalBytes: 8 * mib, waitMs: 1_000, clock: systemClock });
+  const budget = new AnswerBudget({ totalBytes: 8 * mib, waitMs: 1_000, clock });
   const never = new AbortController().signal;
   const ask = (ip: string) =>
     answered(replyOf(new Raw(), ip), budget, async (answer) => answer.grow("", 3 * mib, never));

@@ -1,5 +1,5 @@
 import type { FastifyRequest } from "fastify";
-import type { Answer, AnswerBudget } from "../core/answers/answer-budget.ts";
+import type { Body, BodyBudget } from "../core/answers/body-budget.ts";
 import type { Share } from "../core/answers/shares.ts";
 import { shareOf } from "./share.ts";
 
@@ -8,21 +8,21 @@ import { shareOf } from "./share.ts";
  * answered, or as long as a part of it is kept beyond that.
  */
 export class BodyMemory {
-  readonly #budget: AnswerBudget;
-  readonly #inputs: AnswerBudget;
+  readonly #budget: BodyBudget;
+  readonly #inputs: BodyBudget;
   readonly #share: Share;
-  readonly #answer: Answer;
+  readonly #body: Body;
   #release: (() => void) | undefined;
   #answered = false;
   /** Gives back what is kept. */
   #kept: ((rest: number) => void) | undefined;
 
-  constructor(options: { budget: AnswerBudget; inputs: AnswerBudget; request: FastifyRequest }) {
+  constructor(options: { budget: BodyBudget; inputs: BodyBudget; request: FastifyRequest }) {
     const { budget, inputs, request } = options;
     this.#budget = budget;
     this.#inputs = inputs;
     this.#share = shareOf(request);
-    this.#answer = budget.open((release) => {
+    this.#body = budget.open((release) => {
       this.#release = release;
       const { response } = request;
       if (response === null || response.closed) this.#onAnswered();
@@ -31,21 +31,21 @@ export class BodyMemory {
   }
 
   get bytes(): number {
-    return this.#answer.bytes;
+    return this.#body.bytes;
   }
 
   /** @param upTo what it may come to. */
   grow(bytes: number, signal: AbortSignal, upTo?: number): Promise<void> | undefined {
-    return this.#answer.grow("", bytes, signal, upTo);
+    return this.#body.grow("", bytes, signal, upTo);
   }
 
   /** How it is ended when smaller shares wait for its memory; undefined: it is not, from now on. */
   endsBy(end: (() => void) | undefined): void {
-    this.#answer.endsBy(end);
+    this.#body.endsBy(end);
   }
 
   shrink(bytes: number): void {
-    this.#answer.shrink(bytes);
+    this.#body.shrink(bytes);
   }
 
   release(): void {
@@ -59,7 +59,7 @@ export class BodyMemory {
    */
   async keep(bytes: number, signal: AbortSignal): Promise<void> {
     const leave = await this.#hold(this.#inputs, bytes, signal);
-    if (!this.#answered && this.#answer.bytes >= bytes) {
+    if (!this.#answered && this.#body.bytes >= bytes) {
       this.#kept = (rest) => {
         leave();
         if (this.#answered) this.release();
@@ -87,7 +87,7 @@ export class BodyMemory {
   }
 
   /** @returns what gives it back. */
-  async #hold(budget: AnswerBudget, bytes: number, signal: AbortSignal): Promise<() => void> {
+  async #hold(budget: BodyBudget, bytes: number, signal: AbortSignal): Promise<() => void> {
     let release: (() => void) | undefined;
     const own = budget.open((given) => (release = given), this.#share);
     try {

@@ -2,7 +2,8 @@ import { EventEmitter } from "node:events";
 import { PassThrough } from "node:stream";
 import type { FastifyRequest } from "fastify";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
-import { AnswerBudget } from "../core/answers/answer-budget.ts";
+import { BodyBudget } from "../core/answers/body-budget.ts";
+import { refusals } from "../core/answers/testing/budgets.ts";
 import { localUser } from "../core/keys/principal.ts";
 import { settle } from "../core/testing/fake-clock.ts";
 import { systemClock } from "../platform/system-clock.ts";
@@ -26,8 +27,8 @@ async function advance(ms: number): Promise<void> {
 
 function setUp(options: { bodyLimit?: number } = {}) {
   const clock = { ...systemClock, monotonicMs: () => passedMs };
-  const budget = new AnswerBudget({ totalBytes: 16 * mib, waitMs: 10_000, clock });
-  const inputs = new AnswerBudget({ totalBytes: 12 * mib, waitMs: 10_000, clock });
+  const budget = new BodyBudget({ totalBytes: 16 * mib, waitMs: 10_000, clock, refusals });
+  const inputs = new BodyBudget({ totalBytes: 12 * mib, waitMs: 10_000, clock, refusals });
   const bodies = new JsonBodies({ budget, inputs });
   const send = (headers: Record<string, string> = {}, ip = "192.0.2.1") => {
     const response = Object.assign(new EventEmitter(), { closed: false });
@@ -174,7 +175,7 @@ test("bodies beyond a caller's share wait unread, then are refused; other caller
   await settle();
   expect([second.payload.isPaused(), third.payload.isPaused()]).toEqual([false, true]);
   await advance(10_000);
-  await expect(third.ended).rejects.toThrow(/^answers that you are taking fill your share of the memory/);
+  await expect(third.ended).rejects.toThrow(/^you fill your share of the memory/);
 });
 
 test("a body without a length takes its part as it comes", async () => {

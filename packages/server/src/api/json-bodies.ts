@@ -1,7 +1,8 @@
 import type { ServerResponse } from "node:http";
 import type { Readable } from "node:stream";
 import type { FastifyRequest } from "fastify";
-import { type AnswerBudget, freeBytes } from "../core/answers/answer-budget.ts";
+import type { BodyBudget } from "../core/answers/body-budget.ts";
+import { freeBytes } from "../core/answers/holding.ts";
 import { JsonLook } from "../platform/bounded-json.ts";
 import { BadRequest, TimedOut, Unavailable } from "../ports/errors.ts";
 import { tooLarge, usualBodyBytes } from "./body-limits.ts";
@@ -41,11 +42,11 @@ type Done = (error: Error | null, body?: unknown) => void;
  * coming for long while smaller shares wait: what somebody says will come keeps nothing from anybody.
  */
 export class JsonBodies {
-  readonly #budget: AnswerBudget;
-  readonly #inputs: AnswerBudget;
+  readonly #budget: BodyBudget;
+  readonly #inputs: BodyBudget;
 
   /** @param options.inputs bounds what of it may be kept beyond that. */
-  constructor(options: { budget: AnswerBudget; inputs: AnswerBudget }) {
+  constructor(options: { budget: BodyBudget; inputs: BodyBudget }) {
     this.#budget = options.budget;
     this.#inputs = options.inputs;
   }
@@ -106,8 +107,8 @@ class Reading {
     payload: Readable;
     done: Done;
     limit: number;
-    budget: AnswerBudget;
-    inputs: AnswerBudget;
+    budget: BodyBudget;
+    inputs: BodyBudget;
   }) {
     this.#request = options.request;
     this.#payload = options.payload;

@@ -1,5 +1,6 @@
 import type { Config } from "../config/config.ts";
 import type { AnswerBudget } from "../core/answers/answer-budget.ts";
+import type { BodyBudget } from "../core/answers/body-budget.ts";
 import type { AuditLog } from "../core/audit/audit-log.ts";
 import type { ResponseCounts } from "../core/diagnostics/response-counts.ts";
 import type { ServiceFigures } from "../core/diagnostics/service-figures.ts";
@@ -34,9 +35,9 @@ export interface ApiServices {
   audit: AuditLog;
   answers: AnswerBudget;
   /** Of JSON bodies that are read and used. */
-  bodies: AnswerBudget;
+  bodies: BodyBudget;
   /** Of input that was given whole, until its command has it: less than bodies have, so that it leaves room for those. */
-  inputs: AnswerBudget;
+  inputs: BodyBudget;
   rateLimits: RateLimits;
   figures: ServiceFigures;
   keys: KeyRing;

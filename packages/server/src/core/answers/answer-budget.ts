@@ -1,61 +1,27 @@
-import type { Clock } from "../../ports/clock.ts";
-import { TooLarge, Unavailable } from "../../ports/errors.ts";
-import { type Share, Shares, sameShare } from "./shares.ts";
-import { type Waiter, Waiters } from "./waiters.ts";
+import type { Timer } from "../../ports/clock.ts";
+import { Holding, type OnHeld } from "./holding.ts";
+import {
+  type Asked,
+  type BudgetOptions,
+  type BudgetRefusals,
+  MemoryBudget,
+  type Waiting,
+} from "./memory-budget.ts";
+import type { Part, Share } from "./shares.ts";
+import type { MostWaiters } from "./waiters.ts";
 
-/** An answer smaller than this is nobody's worry: there are as many as there are callers. */
-export const freeBytes = 64 * 1024;
+/** Who has the turn to finish and asks for nothing for so long loses it. */
+export const quietMs = 1_000;
 
-/** What has held memory for so long gives way to smaller shares that wait for it. */
-export const unhurriedMs = 5_000;
-
-/** Of all that is held it is looked for room so often in one turn, and so many are told in one that they gave way. */
-const looksPerTurn = 16;
-const endsPerTurn = 64;
+/** More than commands that one key runs at once: each has begun, and would lose what it has written. */
+export const mostAnswersWaiting: MostWaiters = { ofOwner: 1_024, ofPrincipal: 2_048, inAll: 4_096 };
 
 /** Memory that one answer holds, from its first bytes until its caller has taken them. */
-export interface Answer {
-  /** What it holds. */
-  readonly bytes: number;
-  /**
-   * Asks for memory before it is used.
-   * @param owner whose answer it is: one owner cannot have all of the budget. Empty for nobody's: then it is its caller's.
-   * @param bytes all that the answer takes from now on.
-   * @param upTo what it may come to.
-   * @returns a promise only when it has to wait. It rejects with Unavailable when nothing became free in time.
-   */
-  grow(owner: string, bytes: number, signal: AbortSignal, upTo?: number): Promise<void> | undefined;
-  /** As `grow`, however little it is: for what is held for long, and may be many. */
-  hold(owner: string, bytes: number, signal: AbortSignal, upTo?: number): Promise<void> | undefined;
-  /** Gives back what was asked for beforehand and is not used after all. */
-  shrink(bytes: number): void;
-  /**
-   * From now on it can be ended: when it lasts while a smaller share waits for memory, it holds nothing any more and
-   * `end` is called, once. Undefined: it cannot, from now on.
-   */
-  endsBy(end: (() => void) | undefined): void;
-}
+export type Answer = Pick<Holding, "bytes" | "shrink"> & {
+  grow(owner: string, bytes: number, signal: AbortSignal): Promise<void> | undefined;
+};
 
-interface Waiting extends Waiter {
-  readonly holding: Holding;
-  readonly bytes: number;
-  readonly upTo: number;
-  /** It waits no longer. */
-  done: boolean;
-  /** Room is to be made for it, if larger shares can give way. */
-  due: boolean;
-  grant(): void;
-}
-
-/** What is said of something that does not fit. */
-export interface BudgetRefusals {
-  tooLarge: (shareBytes: number) => string;
-  /** When others have what is missing, and when the owner's own share is taken. */
-  full: string;
-  shareFull: string;
-}
-
-const ofAnswers: BudgetRefusals = {
+const refusals: BudgetRefusals = {
   tooLarge: (bytes) => `the answer would take more than ${bytes} bytes; ask for a part of it`,
   full: "answers that others are taking fill the memory there is for them; try again, ask for less, or use a stream",
   shareFull:
@@ -63,341 +29,190 @@ const ofAnswers: BudgetRefusals = {
 };
 
 /**
- * Bounds the memory of all answers that are put together before they are sent: listings, paths, buffered output; another
- * one that of bodies that are read. What does not fit waits, the smallest share first, and is refused when nothing became
- * free in time. A principal has at most three quarters, an owner half. Whoever waits and would not be larger than the
- * largest share with what it asks for does not wait for that: what that share has held for long is ended, if it can be and
- * if that is enough. How many wait is bounded, and they are served together, in turns that are short however many they are.
+ * Bounds the memory of all answers that are put together before they are sent: listings, paths, buffered output. They grow
+ * while they hold a part, and none is ended for another one, so that many which each wait for their next part could keep
+ * each other from ever ending. Therefore the last slice of every part of the memory (an owner's, a principal's, all of it), as large as
+ * the largest answer, is only for who has the turn to finish there: it gives all back when it ends, and the next one has the turn.
+ * Who has the turn of a part has those of all parts below it. Elsewhere the smallest share is served first; turns go round.
+ *
+ * An answer that stays quiet loses the turn and keeps what it has. So that this cannot lock out others there are two slices of
+ * all the memory; the very last one is for principals of whom nobody did that, while another's answer has.
+ *
+ * A waiter is refused when nothing has moved for `waitMs` in the part in which it finds no room. Of those that hold something
+ * only the newest is, and the next one when that has freed nothing for anybody.
  * docs/decisions/shared-use.md says what that leaves to whom.
  */
-export class AnswerBudget {
-  readonly #shares: Shares;
-  readonly #waitMs: number;
-  readonly #clock: Pick<Clock, "setTimer" | "monotonicMs">;
-  readonly #refusals: BudgetRefusals;
-  readonly #waiters = new Waiters<Waiting>();
-  /** Those that hold something and can be ended. */
-  readonly #endable = new Set<Holding>();
-  /** Those that gave way and are to be told. */
-  #ending: Holding[] = [];
-  /** A turn in which those who wait are served. */
-  #turn: NodeJS.Immediate | undefined;
-  /** Something became free, and they were not served yet. */
-  #freed = false;
-  #looks = 0;
-  #ends = 0;
+export class AnswerBudget extends MemoryBudget<AnswerHolding> {
+  readonly #largestBytes: number;
+  readonly #turns = new Map<Part, AnswerHolding>();
+  /** Those that lost the turn of all memory, and hold what they took. */
+  readonly #quiet = new Set<AnswerHolding>();
+  readonly #movedMs = new WeakMap<Part, number>();
+  #tick: Timer | undefined;
+  /** The last one that was refused while it held something, until others were looked at again. */
+  #refused: Waiting<AnswerHolding> | undefined;
 
-  constructor(options: {
-    totalBytes: number;
-    waitMs: number;
-    clock: Pick<Clock, "setTimer" | "monotonicMs">;
-    refusals?: BudgetRefusals;
-  }) {
-    this.#refusals = options.refusals ?? ofAnswers;
-    this.#shares = new Shares(options.totalBytes);
-    this.#waitMs = options.waitMs;
-    this.#clock = options.clock;
+  /** @param options.largestBytes of an answer that grows in steps; a larger one has no turn where others hold anything. */
+  constructor(options: BudgetOptions & { largestBytes?: number; mostWaiters?: MostWaiters }) {
+    super({ refusals, mostWaiters: mostAnswersWaiting, ...options });
+    this.#largestBytes = options.largestBytes ?? 0;
   }
 
-  get heldBytes(): number {
-    return this.#shares.heldBytes;
+  open(onHeld: OnHeld, caller: Share = { principal: "", owner: "" }): Answer {
+    return new AnswerHolding(this, onHeld, caller);
   }
 
-  get waiting(): number {
-    return this.#waiters.size;
+  override ask(holding: AnswerHolding, asked: Asked, signal: AbortSignal): Promise<void> | undefined {
+    holding.askedMs = this.clock.monotonicMs();
+    if (this.waiters.size === 0) this.#passTurns();
+    return super.ask(holding, asked, signal);
   }
 
-  /**
-   * @param onHeld told once, when the answer begins to hold memory; `release` gives all of it back, once.
-   * @param caller whose share it takes from; the owner in it is for what is no owner's.
-   */
-  open(onHeld: (release: () => void) => void, caller: Share = { principal: "", owner: "" }): Answer {
-    return new Holding(this, onHeld, caller);
+  protected override makeRoom(): "none" {
+    return "none";
   }
 
-  /** Who waits already is served first; an answer that holds a part may finish, which is what others wait for. */
-  ask(
-    holding: Holding,
-    asked: { bytes: number; upTo: number; signal: AbortSignal },
-  ): Promise<void> | undefined {
-    const { bytes, upTo } = asked;
-    const behind = this.#freed && this.#waiters.size > 0;
-    if (!behind && this.#take(holding, bytes, upTo)) return undefined;
-    if (asked.signal.aborted) return Promise.reject(asked.signal.reason);
-    if (!this.#waiters.admits(holding.share)) return Promise.reject(this.#refusal(holding, bytes, upTo));
-    const due = behind || this.#looks >= looksPerTurn;
-    if (!due && this.#makeRoom(holding, bytes, upTo)) return undefined;
-    return this.#wait(holding, asked, due);
-  }
-
-  #take(holding: Holding, bytes: number, upTo: number): boolean {
-    const { share } = holding;
-    const more = { bytes: bytes - holding.bytes, upTo: Math.max(0, upTo - holding.upTo) };
-    if (!this.#fits(share, more.bytes) || !this.#shares.ownerHas(share, more.upTo)) return false;
-    this.#shares.add(share, more);
-    holding.bytes = bytes;
-    holding.upTo += more.upTo;
-    if (holding.canEnd) this.#endable.add(holding);
+  protected override take(holding: AnswerHolding, asked: Asked, turns: "new" | "own" = "new"): boolean {
+    if (this.#blockedAt(holding, asked.bytes, turns) !== undefined) return false;
+    const needed = this.#turnsNeeded(this.shares.partsOf(holding.share), asked.bytes - holding.bytes);
+    if (holding.bytes === 0) holding.heldSinceMs = this.clock.monotonicMs();
+    if (!super.take(holding, asked)) return false;
+    const parts = this.shares.partsOf(holding.share);
+    for (const part of parts.slice(0, needed)) this.#turns.set(part, holding);
+    this.#moved(parts);
     return true;
   }
 
-  #fits(share: Share, bytes: number): boolean {
-    return this.#shares.has(bytes) && this.#shares.principalHas(share, bytes);
+  protected override drop(holding: AnswerHolding, keep: number): void {
+    const parts = this.shares.partsOf(holding.share);
+    super.drop(holding, keep);
+    // Else each refusal would put off the next one for as long, also where it makes room for nobody.
+    if (holding !== this.#refused?.holding) this.#moved(parts);
+    if (keep > 0) return;
+    this.#quiet.delete(holding);
+    for (const part of parts) if (this.#turns.get(part) === holding) this.#turns.delete(part);
   }
 
-  /** @param keep what it goes on holding. */
-  give(holding: Holding, keep = 0): void {
-    this.#drop(holding, keep);
-    if (this.#waiters.size === 0) return;
-    this.#freed = true;
-    this.#turnSoon();
+  protected override began(waiter: Waiting<AnswerHolding>): () => void {
+    const { holding } = waiter;
+    holding.waiting = waiter;
+    this.#watch();
+    return () => {
+      holding.waiting = undefined;
+      holding.askedMs = this.clock.monotonicMs();
+      if (this.waiters.size > 0) return;
+      this.#tick?.cancel();
+      this.#tick = undefined;
+    };
   }
 
-  #drop(holding: Holding, keep: number): void {
-    this.#shares.add(holding.share, { bytes: keep - holding.bytes, upTo: keep - holding.upTo });
-    holding.bytes = keep;
-    holding.upTo = keep;
-    if (keep === 0) this.#endable.delete(holding);
+  /** Who needs no other turn, the smallest share first; then one after the other who can have one. */
+  protected override serve(): void {
+    this.#passTurns();
+    const alone = (part: Part) => this.#alone(part);
+    for (const waiter of this.waiters.smallestFirst(this.shares, alone)) this.#serveOne(waiter, "own");
+    for (const waiter of this.waiters.inTurn(this.shares, alone)) this.#serveOne(waiter, "new");
+    if (this.#refused?.holding.released) this.#refuseOverdue();
   }
 
-  #turnSoon(): void {
-    this.#turn ??= setImmediate(() => {
-      this.#turn = undefined;
-      this.#serve();
+  #serveOne(waiter: Waiting<AnswerHolding>, turns: "new" | "own"): void {
+    if (waiter.done || waiter.holding.released || !this.take(waiter.holding, waiter, turns)) return;
+    if (turns === "new") this.waiters.hadTurn(waiter);
+    waiter.grant();
+  }
+
+  /** Who has the turn of a part, when nobody else can get anything of it; none while that one does not wait. */
+  #alone(part: Part): Waiting<AnswerHolding>[] | undefined {
+    const slices = part === this.shares.all ? 2 : 1;
+    const holding = this.#turns.get(part);
+    if (holding === undefined || part.free > slices * this.#largestBytes) return undefined;
+    return holding.waiting === undefined ? [] : [holding.waiting];
+  }
+
+  /** Of how many parts, its owner's first, it needs the turn to have so much more. */
+  #turnsNeeded(parts: readonly Part[], more: number): number {
+    let needed = parts.length;
+    for (; needed > 0; needed--) {
+      const slices = needed === parts.length ? 2 : 1;
+      const part = parts[needed - 1];
+      if (part !== undefined && part.free - more < slices * this.#largestBytes) break;
+    }
+    return needed;
+  }
+
+  /** The first part that keeps it from having so much: there is not as much, or somebody else has the turn. */
+  #blockedAt(holding: AnswerHolding, bytes: number, turns: "new" | "own"): Part | undefined {
+    const parts = this.shares.partsOf(holding.share);
+    const needed = this.#turnsNeeded(parts, bytes - holding.bytes);
+    const ofAll = needed === parts.length;
+    // Who could not finish with the turn of all the memory would keep it from every other principal.
+    const more = (ofAll ? Math.max(bytes, this.#largestBytes) : bytes) - holding.bytes;
+    let index = 0;
+    for (const part of parts) {
+      if (part.free < more) return part;
+      if (index++ >= needed) continue;
+      const whose = this.#turns.get(part);
+      if (whose === holding) continue;
+      if (whose !== undefined || turns === "own") return part;
+      if (bytes > this.#largestBytes && part.bytes > holding.bytes) return part;
+    }
+    return ofAll && this.shares.all.free - more < this.#left(holding) ? this.shares.all : undefined;
+  }
+
+  /** What it must leave of all the memory though it has the turn. */
+  #left({ share: { principal } }: AnswerHolding): number {
+    if (this.#quiet.size === 0) return this.#largestBytes;
+    for (const { share } of this.#quiet) if (share.principal === principal) return this.#largestBytes;
+    return 0;
+  }
+
+  #passTurns(): void {
+    const nowMs = this.clock.monotonicMs();
+    for (const [part, holding] of this.#turns) {
+      if (holding.waiting !== undefined || nowMs - holding.askedMs < quietMs) continue;
+      this.#turns.delete(part);
+      if (part === this.shares.all) this.#quiet.add(holding);
+    }
+  }
+
+  #moved(parts: readonly Part[]): void {
+    for (const part of parts) this.#movedMs.set(part, this.clock.monotonicMs());
+  }
+
+  /** While somebody waits: who has the turn may have become quiet, and nothing may move. */
+  #watch(): void {
+    this.#tick ??= this.clock.setTimer(Math.min(quietMs, this.waitMs), () => {
+      this.#tick = undefined;
+      this.serveNow();
+      this.#refuseOverdue();
+      if (this.waiters.size > 0) this.#watch();
     });
   }
 
-  /** Those who fit, the smallest share first; then room is made for those for whom it is time. */
-  #serve(): void {
-    this.#freed = false;
-    this.#looks = 0;
-    this.#ends = 0;
-    this.#endSome();
-    const waiters = this.#waiters
-      .all()
-      .sort((one, other) => this.#shares.compare(one.holding.share, other.holding.share));
-    for (const waiter of waiters) {
-      if (waiter.done || waiter.holding.released) continue;
-      if (this.#take(waiter.holding, waiter.bytes, waiter.upTo)) waiter.grant();
+  #refuseOverdue(): void {
+    const nowMs = this.clock.monotonicMs();
+    const newest = new Map<Part, Waiting<AnswerHolding>>();
+    let stuck: Part | undefined;
+    for (const waiter of this.waiters.inTurn(this.shares)) {
+      const blockedAt = this.#blockedAt(waiter.holding, waiter.bytes, "new");
+      if (blockedAt === undefined) continue;
+      const movedMs = Math.max(waiter.sinceMs, this.#movedMs.get(blockedAt) ?? 0);
+      const overdue = nowMs - movedMs >= this.waitMs;
+      if (overdue && !waiter.holds) waiter.refuse();
+      if (!waiter.holds) continue;
+      if (overdue) stuck = blockedAt;
+      const { heldSinceMs } = waiter.holding;
+      if (heldSinceMs >= (newest.get(blockedAt)?.holding.heldSinceMs ?? 0)) newest.set(blockedAt, waiter);
     }
-    for (const waiter of waiters) {
-      if (waiter.done || !waiter.due) continue;
-      if (this.#looks >= looksPerTurn) {
-        this.#turnSoon();
-        break;
-      }
-      waiter.due = false;
-      if (this.#makeRoom(waiter.holding, waiter.bytes, waiter.upTo)) waiter.grant();
-    }
-  }
-
-  /** Whether it can be ended has changed. */
-  endable(holding: Holding): void {
-    if (holding.canEnd && holding.bytes > 0) this.#endable.add(holding);
-    else this.#endable.delete(holding);
-    holding.endableFromMs = this.#clock.monotonicMs() + unhurriedMs;
-  }
-
-  /** Ends what larger shares have held for long, when that makes room. @returns whether there is, and it was taken. */
-  #makeRoom(to: Holding, bytes: number, upTo: number): boolean {
-    if (to.released) return false;
-    if (this.#endable.size === 0) return this.#take(to, bytes, upTo);
-    this.#looks++;
-    this.#turnSoon();
-    const dropped: { holding: Holding; bytes: number; upTo: number }[] = [];
-    const drop = (holding: Holding) => {
-      dropped.push({ holding, bytes: holding.bytes, upTo: holding.upTo });
-      this.#drop(holding, 0);
-    };
-    this.#yield(to, { bytes: bytes - to.bytes, upTo: Math.max(0, upTo - to.upTo) }, drop);
-    if (!this.#take(to, bytes, upTo)) {
-      for (const { holding, ...had } of dropped) {
-        this.#shares.add(holding.share, had);
-        Object.assign(holding, had);
-        this.#endable.add(holding);
-      }
-      return false;
-    }
-    for (const { holding } of dropped) {
-      holding.giveWay();
-      this.#ending.push(holding);
-    }
-    // Of what gave way a part may be left for others.
-    this.#freed ||= dropped.length > 0;
-    this.#endSome();
-    return true;
-  }
-
-  #yield(to: Holding, more: { bytes: number; upTo: number }, drop: (holding: Holding) => void): void {
-    const nowMs = this.#clock.monotonicMs();
-    const shares = this.#shares;
-    const due = [...this.#endable].filter((holding) => holding !== to && holding.endableFromMs <= nowMs);
-    // In an owner's own share only what has not come gives way, to what is less: it keeps that from nobody but the owner.
-    const own = shares.ownerHas(to.share, more.upTo)
-      ? []
-      : due
-          .filter((holding) => sameShare(holding.share, to.share) && holding.outstanding > more.upTo)
-          .sort((one, other) => other.outstanding - one.outstanding);
-    for (const holding of own) {
-      if (shares.ownerHas(to.share, more.upTo)) break;
-      drop(holding);
-    }
-    if (!shares.ownerHas(to.share, more.upTo)) return;
-    const yields = (holding: Holding) =>
-      holding.bytes > 0 && shares.yields(holding.share, to.share, more.bytes);
-    // Others may yield only when what is of the same principal has.
-    while (!this.#fits(to.share, more.bytes)) {
-      const yielding = due.filter(yields);
-      if (yielding.length === 0) return;
-      for (const holding of shares.largestFirst(yielding)) {
-        if (this.#fits(to.share, more.bytes)) return;
-        if (yields(holding)) drop(holding);
-      }
-    }
-  }
-
-  /** What it takes to answer them is bounded in a turn. */
-  #endSome(): void {
-    const now = this.#ending.splice(0, endsPerTurn - this.#ends);
-    this.#ends += now.length;
-    if (this.#ending.length > 0) this.#turnSoon();
-    for (const holding of now) holding.end();
-  }
-
-  /** @throws TooLarge for an answer that no share could hold. */
-  check(bytes: number): void {
-    const most = this.#shares.ownerBytes;
-    if (bytes > most) throw new TooLarge(this.#refusals.tooLarge(most));
-  }
-
-  #refusal(holding: Holding, bytes: number, upTo: number): Unavailable {
-    const { full, shareFull } = this.#refusals;
-    const { share } = holding;
-    const fits =
-      this.#shares.ownerHas(share, upTo - holding.upTo) &&
-      this.#shares.principalHas(share, bytes - holding.bytes);
-    return new Unavailable(fits ? full : shareFull, { retryAfterS: 1 });
-  }
-
-  #wait(
-    holding: Holding,
-    asked: { bytes: number; upTo: number; signal: AbortSignal },
-    due: boolean,
-  ): Promise<void> {
-    const { bytes, upTo, signal } = asked;
-    const { promise, resolve, reject } = Promise.withResolvers<void>();
-    const end = () => {
-      waiter.done = true;
-      this.#waiters.delete(waiter);
-      timer.cancel();
-      again.cancel();
-      signal.removeEventListener("abort", onAbort);
-    };
-    const onAbort = () => {
-      end();
-      reject(signal.reason);
-    };
-    const refuse = () => {
-      end();
-      reject(this.#refusal(holding, bytes, upTo));
-    };
-    const waiter: Waiting = {
-      share: holding.share,
-      holding,
-      bytes,
-      upTo,
-      done: false,
-      due,
-      displaced: refuse,
-      grant: () => {
-        end();
-        resolve();
-      },
-    };
-    const timer = this.#clock.setTimer(this.#waitMs, refuse);
-    // What was held before this waited, and still is, has been held for long by then.
-    const again = this.#clock.setTimer(Math.min(unhurriedMs, this.#waitMs), () => {
-      waiter.due = true;
-      this.#turnSoon();
-    });
-    signal.addEventListener("abort", onAbort, { once: true });
-    this.#waiters.add(waiter);
-    if (due) this.#turnSoon();
-    return promise;
+    const victim = stuck && newest.get(stuck);
+    this.#refused = victim;
+    victim?.refuse();
   }
 }
 
-class Holding implements Answer {
-  readonly #budget: AnswerBudget;
-  readonly #onHeld: (release: () => void) => void;
-  #state: "free" | "holding" | "released" = "free";
-  #end: (() => void) | undefined;
-  share: Share;
-  bytes = 0;
-  /** What it may come to. */
-  upTo = 0;
-  endableFromMs = 0;
-
-  constructor(budget: AnswerBudget, onHeld: (release: () => void) => void, caller: Share) {
-    this.#budget = budget;
-    this.#onHeld = onHeld;
-    this.share = caller;
-  }
-
-  grow(owner: string, bytes: number, signal: AbortSignal, upTo = bytes): Promise<void> | undefined {
-    return bytes <= freeBytes ? undefined : this.hold(owner, bytes, signal, upTo);
-  }
-
-  hold(owner: string, bytes: number, signal: AbortSignal, most = bytes): Promise<void> | undefined {
-    if (bytes <= this.bytes || this.#state === "released") return undefined;
-    const upTo = Math.max(bytes, most, this.upTo);
-    this.#budget.check(upTo);
-    if (this.#state === "free") {
-      this.#state = "holding";
-      if (owner !== "") this.share = { principal: this.share.principal, owner };
-      this.#onHeld(() => this.#release());
-      // Its caller may be gone already: nobody would give it back.
-      if (this.released) return undefined;
-    }
-    return this.#budget.ask(this, { bytes, upTo, signal });
-  }
-
-  shrink(bytes: number): void {
-    if (bytes < this.bytes) this.#budget.give(this, bytes <= freeBytes ? 0 : bytes);
-  }
-
-  endsBy(end: (() => void) | undefined): void {
-    if (this.#state === "released") return;
-    this.#end = end;
-    this.#budget.endable(this);
-  }
-
-  get canEnd(): boolean {
-    return this.#end !== undefined;
-  }
-
-  /** It holds nothing any more; `end` tells it. */
-  giveWay(): void {
-    this.#state = "released";
-  }
-
-  end(): void {
-    this.#end?.();
-  }
-
-  /** What has not come of what it may come to. */
-  get outstanding(): number {
-    return this.upTo - this.bytes;
-  }
-
-  get released(): boolean {
-    return this.#state === "released";
-  }
-
-  #release(): void {
-    if (this.#state === "released") return;
-    this.#state = "released";
-    this.#end = undefined;
-    this.#budget.give(this);
-  }
+class AnswerHolding extends Holding {
+  waiting: Waiting<AnswerHolding> | undefined;
+  /** When it last asked for more, or got it. */
+  askedMs = 0;
+  heldSinceMs = 0;
 }

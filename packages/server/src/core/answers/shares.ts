@@ -8,91 +8,97 @@ export function sameShare(one: Share, other: Share): boolean {
   return one.principal === other.principal && one.owner === other.owner;
 }
 
-interface Part {
-  bytes: number;
+/** An owner's part of the memory, a principal's, or all of it. */
+export class Part {
+  bytes = 0;
   /** What all of it may come to. */
-  upTo: number;
-}
+  upTo = 0;
+  /** What it may have. */
+  readonly most: number;
+  readonly parts = new Map<string, Part>();
 
-interface PrincipalPart {
-  bytes: number;
-  readonly owners: Map<string, Part>;
+  constructor(most: number) {
+    this.most = most;
+  }
+
+  get free(): number {
+    return this.most - this.bytes;
+  }
 }
 
 /** Who has how much of a memory, and how much each may have. */
 export class Shares {
-  readonly #totalBytes: number;
-  readonly #principalBytes: number;
+  readonly all: Part;
+  readonly #nothing: { readonly owner: Part; readonly principal: Part };
   /** What one owner may have. */
   readonly ownerBytes: number;
-  readonly #principals = new Map<string, PrincipalPart>();
-  #heldBytes = 0;
 
   constructor(totalBytes: number) {
-    this.#totalBytes = totalBytes;
-    this.#principalBytes = Math.floor((totalBytes / 4) * 3);
+    this.all = new Part(totalBytes);
     this.ownerBytes = Math.floor(totalBytes / 2);
+    this.#nothing = {
+      owner: new Part(this.ownerBytes),
+      principal: new Part(Math.floor((totalBytes / 4) * 3)),
+    };
   }
 
-  get heldBytes(): number {
-    return this.#heldBytes;
+  /** The parts that a share takes from, its owner's first. */
+  partsOf({ principal, owner }: Share): readonly [owner: Part, principal: Part, all: Part] {
+    const ofPrincipal = this.all.parts.get(principal) ?? this.#nothing.principal;
+    return [ofPrincipal.parts.get(owner) ?? this.#nothing.owner, ofPrincipal, this.all];
+  }
+
+  /** Whether all that a share takes from have room for so much more. */
+  has(share: Share, more: { bytes: number; upTo: number }): boolean {
+    return this.ownerHas(share, more.upTo) && this.fits(share, more.bytes);
   }
 
   /** An owner's part is bounded by what all it holds may come to: of many things at once some are done before others begin. */
-  ownerHas({ principal, owner }: Share, upTo: number): boolean {
-    return (this.#principals.get(principal)?.owners.get(owner)?.upTo ?? 0) + upTo <= this.ownerBytes;
+  ownerHas(share: Share, upTo: number): boolean {
+    const [own] = this.partsOf(share);
+    return own.upTo + upTo <= own.most;
   }
 
-  principalHas({ principal }: Share, bytes: number): boolean {
-    return this.#ofPrincipal(principal) + bytes <= this.#principalBytes;
+  principalHas(share: Share, bytes: number): boolean {
+    return bytes <= this.partsOf(share)[1].free;
   }
 
-  has(bytes: number): boolean {
-    return this.#heldBytes + bytes <= this.#totalBytes;
+  fits(share: Share, bytes: number): boolean {
+    return bytes <= this.all.free && this.principalHas(share, bytes);
   }
 
   /** @param more may be less than nothing. */
   add({ principal, owner }: Share, more: { bytes: number; upTo: number }): void {
-    this.#heldBytes += more.bytes;
-    const part = this.#principals.get(principal) ?? { bytes: 0, owners: new Map<string, Part>() };
-    const own = part.owners.get(owner) ?? { bytes: 0, upTo: 0 };
-    part.bytes += more.bytes;
-    own.bytes += more.bytes;
-    own.upTo += more.upTo;
-    if (own.upTo > 0) part.owners.set(owner, own);
-    else part.owners.delete(owner);
-    if (part.owners.size > 0) this.#principals.set(principal, part);
-    else this.#principals.delete(principal);
-  }
-
-  /** Above 0 when the first share is the larger one. */
-  compare(one: Share, other: Share): number {
-    return (
-      this.#ofPrincipal(one.principal) - this.#ofPrincipal(other.principal) ||
-      this.#ofOwner(one) - this.#ofOwner(other)
-    );
+    const { all } = this;
+    const ofPrincipal = all.parts.get(principal) ?? new Part(this.#nothing.principal.most);
+    const own = ofPrincipal.parts.get(owner) ?? new Part(this.ownerBytes);
+    for (const part of [own, ofPrincipal, all]) {
+      part.bytes += more.bytes;
+      part.upTo += more.upTo;
+    }
+    keep(ofPrincipal.parts, owner, own);
+    keep(all.parts, principal, ofPrincipal);
   }
 
   /** Whether a share is to give way to another one that takes so much more: it stays behind it with that. */
   yields(share: Share, to: Share, bytes: number): boolean {
+    const [own, ofPrincipal] = this.partsOf(share);
+    const [toOwn, toPrincipal] = this.partsOf(to);
     if (share.principal === to.principal) {
-      return !sameShare(share, to) && this.#ofOwner(share) >= this.#ofOwner(to) + bytes;
+      return !sameShare(share, to) && own.bytes >= toOwn.bytes + bytes;
     }
-    return (
-      this.principalHas(to, bytes) &&
-      this.#ofPrincipal(share.principal) >= this.#ofPrincipal(to.principal) + bytes
-    );
+    return this.principalHas(to, bytes) && ofPrincipal.bytes >= toPrincipal.bytes + bytes;
   }
 
   /** In the order in which they would be given up one by one, each time of the share that is then the largest. */
   largestFirst<T extends { readonly share: Share; readonly bytes: number }>(holdings: readonly T[]): T[] {
     const bySize = holdings.toSorted((one, other) => other.bytes - one.bytes);
-    const byOwner = levels(bySize, ownerName, (share) => this.#ofOwner(share)).sort(descending);
+    const byOwner = levels(bySize, ownerName, (share) => this.partsOf(share)[0].bytes).sort(descending);
     const ownerLevels = new Map(byOwner.map(({ holding, level }) => [holding, level]));
     return levels(
       byOwner.map(({ holding }) => holding),
       ({ principal }) => principal,
-      ({ principal }) => this.#ofPrincipal(principal),
+      (share) => this.partsOf(share)[1].bytes,
     )
       .sort(
         (one, other) =>
@@ -102,14 +108,11 @@ export class Shares {
       )
       .map(({ holding }) => holding);
   }
+}
 
-  #ofPrincipal(principal: string): number {
-    return this.#principals.get(principal)?.bytes ?? 0;
-  }
-
-  #ofOwner({ principal, owner }: Share): number {
-    return this.#principals.get(principal)?.owners.get(owner)?.bytes ?? 0;
-  }
+function keep(parts: Map<string, Part>, name: string, part: Part): void {
+  if (part.upTo > 0) parts.set(name, part);
+  else parts.delete(name);
 }
 
 const ownerName = ({ principal, owner }: Share) => `${principal}\0${owner}`;

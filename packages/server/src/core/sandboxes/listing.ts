@@ -34,6 +34,8 @@ export const largestPage = 1_000;
 const bytesPerLabelByte = 4;
 const bytesPerSandbox = 2_048;
 const mostLabelBytes = 262_144 + mostMetadataBytes;
+/** What no page takes more than. */
+export const largestPageBytes = pageBytes(mostLabelBytes, largestPage);
 /** Labels one request may filter by: each is looked for in every row. */
 export const mostWantedLabels = 16;
 
