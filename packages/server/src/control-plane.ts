@@ -164,6 +164,7 @@ export async function openControlPlane(options: {
       events,
       retentionMs: config.store.retentionMs,
       maxDestroyed: config.store.maxDestroyed,
+      eventsMaxAgeMs: config.store.eventsMaxAgeMs,
       audit,
       ...(installation === undefined ? {} : { recovery: installation }),
     }),

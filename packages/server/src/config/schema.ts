@@ -105,6 +105,7 @@ export const ConfigSchema = section(
           "How many events are kept for replay; beyond that the oldest of the owner who has most go.",
           100,
         ),
+        events_max_age: duration("720h", "How long events are kept for replay."),
         max_audit: count(
           100_000,
           "How many records of the audit history are kept, whatever their age; of callers without a known key a tenth of it.",

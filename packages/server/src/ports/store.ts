@@ -284,6 +284,8 @@ export interface EventStore {
   }): Promise<EventPage>;
   /** How many are kept, at the same cost however many that is. */
   kept(): Promise<number>;
+  /** Forgets those from before, in slices, oldest first. @returns how many they were. */
+  purge(old: { before: Date; signal?: AbortSignal }): Promise<number>;
   /** Keeps `keep` events; owners who have most give way, and of each the newest stay. */
   trim(keep: number): Promise<void>;
 }

@@ -48,6 +48,21 @@ afterEach(async () => {
   await store[Symbol.asyncDispose]();
 });
 
+describe("each pass", () => {
+  it("forgets events that are older than they may be", async () => {
+    const h = await life().start();
+    const old = (ms: number) => ({
+      type: "exec.completed" as const,
+      sandboxId: "sb-x",
+      timestamp: new Date(ms),
+    });
+    const now = clock.now().getTime();
+    await store.events.append([old(now - 25 * 3_600_000), old(now - 23 * 3_600_000)]);
+    await h.reconciler.reconcile();
+    expect(await store.events.kept()).toBe(1);
+  });
+});
+
 describe("the first pass", () => {
   it("adopts what is alive, tells it its expiry again and says so", async () => {
     const first = await life().start();

@@ -35,6 +35,8 @@ export interface ReconcilerOptions {
   recovery?: { readonly recovering: boolean; recovered(): Promise<void> };
   /** How many of them at most. */
   maxDestroyed: number;
+  /** How long events are kept. */
+  eventsMaxAgeMs: number;
   audit: Pick<AuditLog, "forgetOld">;
   intervalMs?: number;
 }
@@ -170,6 +172,7 @@ export class Reconciler implements AsyncDisposable {
     const failedBefore = new Date(clock.now().getTime() - retentionMs);
     await failed.sweep({ signal: this.#closing.signal, failedBefore });
     await this.#forgetOld();
+    await this.#forgetEvents();
     await this.#forgetAudit();
   }
 
@@ -458,6 +461,18 @@ export class Reconciler implements AsyncDisposable {
     } catch (error) {
       if (signal.aborted) return;
       logger.warn({ err: error }, "old sandboxes could not be forgotten");
+    }
+  }
+
+  async #forgetEvents(): Promise<void> {
+    const { store, clock, eventsMaxAgeMs, logger } = this.#options;
+    using pass = deadlineAfter(longestForgettingMs, this.#closing.signal);
+    const { signal } = pass;
+    try {
+      await store.events.purge({ before: new Date(clock.now().getTime() - eventsMaxAgeMs), signal });
+    } catch (error) {
+      if (signal.aborted) return;
+      logger.warn({ err: error }, "old events could not be forgotten");
     }
   }
 

@@ -107,6 +107,7 @@ export class Harness<C extends Clock = FakeClock> implements AsyncDisposable {
       retentionMs: 24 * 3_600_000,
       ...(recovery === undefined ? {} : { recovery }),
       maxDestroyed: 100_000,
+      eventsMaxAgeMs: 24 * 3_600_000,
       audit: new AuditLog({
         store: store.audit,
         clock,

@@ -657,6 +657,22 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
         expect(await store.events.lastId()).toBe(5);
       });
 
+      it("are forgotten by age, each owner told what it has lost", async () => {
+        const at = (ms: number, ownerId: string) => ({ ...event(1), ownerId, timestamp: new Date(ms) });
+        await store.events.append([at(1_000, "alice"), at(1_000, "bob"), at(2_000, "bob"), at(3_000, "bob")]);
+        expect(await store.events.purge({ before: new Date(1_000) })).toBe(0);
+        expect(await store.events.purge({ before: new Date(2_001) })).toBe(3);
+        const left = async (ownerId: string) => {
+          const { events, forgotten } = await store.events.list({ afterId: 0, limit: 10, ownerId });
+          return [events.map(({ id }) => id), forgotten];
+        };
+        expect(await left("alice")).toEqual([[], { upto: 1, atMost: 1 }]);
+        expect(await left("bob")).toEqual([["4"], { upto: 3, atMost: 2 }]);
+        expect(await store.events.kept()).toBe(1);
+        await store.events.append([at(4_000, "alice")]);
+        expect((await left("alice"))[0]).toEqual(["5"]);
+      });
+
       it("are trimmed of whoever has most: nobody pushes out what others have less of", async () => {
         const of = (ownerId: string, count: number, from: number) =>
           store.events.append(Array.from({ length: count }, (_, at) => ({ ...event(from + at), ownerId })));

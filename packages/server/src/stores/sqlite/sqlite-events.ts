@@ -3,6 +3,7 @@ import { setImmediate } from "node:timers/promises";
 import type { Event, EventType } from "@alcove/wire";
 import type { EventPage, EventStore, NewEvent } from "../../ports/store.ts";
 import type { GroupCommit } from "./group-commit.ts";
+import { pauseAfter } from "./slices.ts";
 import { inTransaction } from "./transaction.ts";
 
 interface EventRecord {
@@ -38,6 +39,8 @@ export class SqliteEvents implements EventStore {
   readonly #changeKept: StatementSync;
   readonly #most: StatementSync;
   readonly #trim: StatementSync;
+  readonly #oldest: StatementSync;
+  readonly #forgetUpto: StatementSync;
   readonly #took: StatementSync;
   readonly #changeForgotten: StatementSync;
   readonly #forgetOwners: StatementSync;
@@ -75,6 +78,8 @@ export class SqliteEvents implements EventStore {
     this.#trim = db.prepare(
       "DELETE FROM events WHERE id IN (SELECT id FROM events WHERE owner_id = ? ORDER BY id LIMIT ?) RETURNING id",
     );
+    this.#oldest = db.prepare("SELECT id, owner_id, timestamp FROM events ORDER BY id LIMIT ?");
+    this.#forgetUpto = db.prepare("DELETE FROM events WHERE id <= ?");
     this.#took = db.prepare(`
       UPDATE event_owners SET events = events - :taken, forgotten = forgotten + :taken,
         forgotten_upto = max(forgotten_upto, :upto)
@@ -158,6 +163,33 @@ export class SqliteEvents implements EventStore {
     return (this.#kept.get() as { count: number }).count;
   }
 
+  async purge({ before, signal }: { before: Date; signal?: AbortSignal }): Promise<number> {
+    for (let purged = 0; ; ) {
+      signal?.throwIfAborted();
+      const startedMs = performance.now();
+      const taken = inTransaction(this.#db, () => this.#purgeSlice(before));
+      purged += taken;
+      if (taken < mostTrimmedAtOnce) return purged;
+      await pauseAfter(startedMs);
+    }
+  }
+
+  /** Ids are given in the order of time, so that the oldest events have the lowest. */
+  #purgeSlice(before: Date): number {
+    const oldest = this.#oldest.all(mostTrimmedAtOnce) as unknown as OldEvent[];
+    const firstKept = oldest.findIndex(({ timestamp }) => timestamp >= before.getTime());
+    const old = firstKept < 0 ? oldest : oldest.slice(0, firstKept);
+    const upto = old.at(-1)?.id;
+    if (upto === undefined) return 0;
+    this.#forgetUpto.run(upto);
+    for (const [owner_id, events] of Map.groupBy(old, ({ owner_id }) => owner_id))
+      this.#took.run({ owner_id, taken: events.length, upto: highest(events, ({ id }) => id) });
+    this.#changeForgotten.run(upto, "events_forgotten_upto");
+    this.#changeKept.run(-old.length);
+    this.#forgetOwnersWithout();
+    return old.length;
+  }
+
   async trim(keep: number): Promise<void> {
     while (inTransaction(this.#db, () => this.#trimSlice(keep))) await setImmediate();
   }
@@ -177,14 +209,24 @@ export class SqliteEvents implements EventStore {
       this.#changeKept.run(-taken);
       left -= taken;
     }
+    this.#forgetOwnersWithout();
+    return (this.#kept.get() as { count: number }).count > keep;
+  }
+
+  #forgetOwnersWithout(): void {
     const without = this.#forgetOwners.all() as { upto: number }[];
     if (without.length > 0)
       this.#changeForgotten.run(
         highest(without, ({ upto }) => upto),
         "events_forgotten_of_others",
       );
-    return (this.#kept.get() as { count: number }).count > keep;
   }
+}
+
+interface OldEvent {
+  id: number;
+  owner_id: string;
+  timestamp: number;
 }
 
 interface Lists {
