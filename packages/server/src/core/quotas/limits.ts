@@ -4,6 +4,8 @@ import type { SandboxDefaults } from "./sandbox-defaults.ts";
 /** What one owner may have; 0: no limit. */
 export interface OwnerLimits extends CapacityLimits {
   maxTtlMs: number;
+  /** Whose quota says so; absent: the configuration does. */
+  ttlQuotaOf?: string;
   maxExecTimeoutMs: number;
 }
 
@@ -49,7 +51,7 @@ export class Limits implements CapacityRules {
   }
 
   /** @param quota the owner's, as the caller has read it just now; undefined: there is none. */
-  of(_ownerId: string, quota: QuotaRow | undefined): OwnerLimits {
+  of(ownerId: string, quota: QuotaRow | undefined): OwnerLimits {
     const defaults = this.#defaults;
     return {
       all: {
@@ -63,6 +65,7 @@ export class Limits implements CapacityRules {
         vcpus: quota?.maxVcpus ?? 0,
       },
       maxTtlMs: quota?.maxTtlMs || defaults.maxTtlMs,
+      ...(quota?.maxTtlMs ? { ttlQuotaOf: ownerId } : {}),
       maxExecTimeoutMs: quota?.maxExecTimeoutMs || defaults.maxExecTimeoutMs,
     };
   }

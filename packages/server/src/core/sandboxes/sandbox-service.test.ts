@@ -2,6 +2,7 @@ import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { CallerGone, ShuttingDown } from "../../platform/deadline.ts";
 import { systemClock } from "../../platform/system-clock.ts";
 import { noCapacityLimits } from "../../ports/capacity.ts";
+import type { QuotaRow } from "../../ports/index.ts";
 import {
   BadRequest,
   Conflict,
@@ -179,7 +180,14 @@ describe("spawn requests", () => {
 
   it("above max_ttl are a limit, a default above it is cut, and no maximum means none", async () => {
     const h = await harness({ defaults: { maxTtlMs: 60_000, ttlMs: 120_000 } });
-    await expect(h.spawn({ ttlMs: 60_001 })).rejects.toThrow(/ttl 1m.* is above the maximum of 1m0s/);
+    await expect(h.spawn({ ttlMs: 60_001 })).rejects.toThrow(
+      /ttl 1m.* is above the maximum of 1m0s \(defaults\.max_ttl\)$/,
+    );
+    const quotas = { of: (ownerId: string) => ({ ownerId, maxTtlMs: 30_000 }) as QuotaRow };
+    const bound = await harness({ quotas, defaults: { maxTtlMs: 60_000 } });
+    await expect(bound.spawn({ ttlMs: 30_001, ownerId: "acme" })).rejects.toThrow(
+      /maximum of 30s \(max_ttl of the quota of owner "acme"\)$/,
+    );
     expect(h.events.types()).toEqual(["resource.limit"]);
     const cut = await h.spawn();
     expect(cut.expiresAt.getTime() - cut.createdAt.getTime()).toBe(60_000);

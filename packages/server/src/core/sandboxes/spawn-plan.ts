@@ -143,13 +143,20 @@ export function spawnTtl(
 }
 
 /** @throws BadRequest when it is not positive, ResourceLimit when it is above `max_ttl`. */
-export function checkTtl(ttlMs: number, { maxTtlMs }: Pick<OwnerLimits, "maxTtlMs">): number {
+export function checkTtl(
+  ttlMs: number,
+  { maxTtlMs, ttlQuotaOf }: Pick<OwnerLimits, "maxTtlMs" | "ttlQuotaOf">,
+): number {
   if (!Number.isFinite(ttlMs) || ttlMs <= 0) {
     throw new BadRequest("ttl must be longer than 0s; leave it out for the default");
   }
   if (maxTtlMs > 0 && ttlMs > maxTtlMs) {
+    const bound =
+      ttlQuotaOf === undefined
+        ? "defaults.max_ttl"
+        : `max_ttl of the quota of owner ${JSON.stringify(ttlQuotaOf)}`;
     throw new ResourceLimit(
-      `ttl ${formatDuration(ttlMs)} is above the maximum of ${formatDuration(maxTtlMs)}`,
+      `ttl ${formatDuration(ttlMs)} is above the maximum of ${formatDuration(maxTtlMs)} (${bound})`,
       { details: { reason: "max_ttl" } },
     );
   }
