@@ -80,7 +80,7 @@ test("however many grow at once, in whatever steps, all of them are answered", a
         expect(ends).toEqual({ unanswered: [], heldBytes: 0, waiting: 0 });
       },
     ),
-    { numRuns: 150, endOnFailure: true },
+    { numRuns: 500, endOnFailure: true },
   );
 }, 60_000);
 
@@ -96,7 +96,7 @@ test("commands of one key that hold memory and are quiet for ever keep none of a
         expect([ends.unanswered.filter(({ key }) => key !== 0), ends.waiting]).toEqual([[], 0]);
       },
     ),
-    { numRuns: 150, endOnFailure: true },
+    { numRuns: 500, endOnFailure: true },
   );
 }, 60_000);
 

@@ -159,6 +159,14 @@ export class AnswerBudget extends MemoryBudget<AnswerHolding> {
     return ofAll && this.shares.all.free - more < this.#left(holding) ? this.shares.all : undefined;
   }
 
+  /** Where it finds no room, or who has the turn there and waits as well, and so on: each is a part above the last one. */
+  #stuckAt(waiter: Waiting<AnswerHolding>, above = 2): Part | undefined {
+    const part = this.#blockedAt(waiter.holding, waiter.bytes, "new");
+    const before = part && this.#turns.get(part)?.waiting;
+    if (before === undefined || before === waiter || above === 0) return part;
+    return this.#stuckAt(before, above - 1) ?? part;
+  }
+
   /** What it must leave of all the memory though it has the turn. */
   #left({ share: { principal } }: AnswerHolding): number {
     if (this.#quiet.size === 0) return this.#largestBytes;
@@ -194,7 +202,7 @@ export class AnswerBudget extends MemoryBudget<AnswerHolding> {
     const newest = new Map<Part, Waiting<AnswerHolding>>();
     let stuck: Part | undefined;
     for (const waiter of this.waiters.inTurn(this.shares)) {
-      const blockedAt = this.#blockedAt(waiter.holding, waiter.bytes, "new");
+      const blockedAt = this.#stuckAt(waiter);
       if (blockedAt === undefined) continue;
       const movedMs = Math.max(waiter.sinceMs, this.#movedMs.get(blockedAt) ?? 0);
       const overdue = nowMs - movedMs >= this.waitMs;
