@@ -1,6 +1,7 @@
 import { expect, test } from "vitest";
+import { DeadlineExceeded } from "../../platform/deadline.ts";
 import { silentLogger } from "../../platform/logger.ts";
-import { Unavailable } from "../../ports/errors.ts";
+import { NotFound, Unavailable } from "../../ports/errors.ts";
 import type { ExecId } from "../../ports/ids.ts";
 import type { ExecOperations } from "../../ports/sandbox-operations.ts";
 import type { RunningSandbox } from "../sandboxes/live-sandboxes.ts";
@@ -14,13 +15,20 @@ const graceMs = 30_000;
 /** One command with 10 bytes of input promised, of which `taken` have come. */
 function setUp() {
   const clock = new FakeClock();
-  const state = { taken: 0, open: true, runs: true, held: false, failures: 0 };
+  const state = {
+    taken: 0,
+    open: true,
+    runs: true,
+    held: false,
+    failures: 0,
+    failure: new Unavailable("it does not answer") as Error,
+  };
   const done: string[] = [];
   const execs: Pick<ExecOperations, "get" | "inputTaken" | "writeStdin" | "kill"> = {
     get: async () => {
       if (state.failures > 0) {
         state.failures -= 1;
-        throw new Unavailable("it does not answer");
+        throw state.failure;
       }
       return infoOf(execId, state.open ? { inputBytes: 10 } : {});
     },
@@ -92,12 +100,24 @@ test.each(["open", "runs"] as const)("a command that is not %s any more is left 
   expect(done).toEqual([]);
 });
 
-test("a sandbox that does not answer is asked again", async () => {
+test.each([
+  ["is refused for now", new Unavailable("it does not answer")],
+  ["stands still", new DeadlineExceeded(10_000)],
+  ["says what nobody understands", new TypeError("it says nothing that is known")],
+])("a sandbox that %s is asked again", async (_, failure) => {
   const { state, done, lostInputs, advance } = setUp();
-  state.failures = 2;
+  Object.assign(state, { failures: 2, failure });
   lostInputs.watch("sb", execId);
   for (let turn = 0; turn < 3; turn += 1) await advance(graceMs);
   expect(done).toHaveLength(2);
+});
+
+test("a command that is not there any more is not asked for again", async () => {
+  const { state, done, lostInputs, advance } = setUp();
+  Object.assign(state, { failures: 1, failure: new NotFound("no such command") });
+  lostInputs.watch("sb", execId);
+  for (let turn = 0; turn < 3; turn += 1) await advance(graceMs);
+  expect([state.failures, done]).toEqual([0, []]);
 });
 
 test("what is disposed of ends nothing", async () => {

@@ -2,7 +2,7 @@ import { abortable } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
 import type { Clock } from "../../ports/clock.ts";
-import { RuntimeGone, Unavailable } from "../../ports/errors.ts";
+import { Conflict, NotFound } from "../../ports/errors.ts";
 import type { ExecId } from "../../ports/ids.ts";
 import type { ExecTracker } from "./exec-tracker.ts";
 import type { RunningSandboxes } from "./running-sandboxes.ts";
@@ -75,7 +75,8 @@ export class LostInputs implements Disposable {
           { exec_id: execId, err: error },
           "the input of a command could not be looked after",
         );
-        if (!(error instanceof RuntimeGone || error instanceof Unavailable || signal.aborted)) return;
+        // Anything else may pass, such as an agent that stands still: it is asked again after a pause.
+        if (error instanceof NotFound || error instanceof Conflict) return;
       }
     }
   }

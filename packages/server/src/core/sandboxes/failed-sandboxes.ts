@@ -3,8 +3,9 @@ import { type CallOptions, type ListedSandbox, NotFound } from "../../ports/inde
 import type { SandboxContext } from "./context.ts";
 import type { DestroyFlow } from "./destroy-flow.ts";
 
-/** Sandboxes in state error that are kept for their owners to look at; of more, the oldest go. */
+/** Sandboxes in state error that are kept for their owners to look at, and those of one of them; of more, the oldest go. */
 const mostKept = 1_000;
+const mostKeptOfOwner = mostKept / 2;
 const parallelDestroys = 16;
 
 /**
@@ -45,6 +46,7 @@ export class FailedSandboxes {
     const { store, clock, registry } = this.#context;
     const due: ListedSandbox[] = [];
     let kept = 0;
+    const keptOf = new Map<string, number>();
     const filter = { states: ["error"], limit: mostKept, ...(ownerId && { ownerId }) } as const;
     let page = await store.sandboxes.list(filter);
     for (;;) {
@@ -52,8 +54,13 @@ export class FailedSandboxes {
       for (const row of page.rows) {
         if (!registry.reaches(row)) continue;
         const over = row.expiresAt <= now || (failedBefore !== undefined && row.updatedAt < failedBefore);
-        if (over || kept >= mostKept) due.push(row);
-        else kept++;
+        const ofOwner = keptOf.get(row.ownerId) ?? 0;
+        if (over || kept >= mostKept || ofOwner >= mostKeptOfOwner) {
+          due.push(row);
+          continue;
+        }
+        kept++;
+        keptOf.set(row.ownerId, ofOwner + 1);
       }
       if (page.next === undefined) return due;
       page = await store.sandboxes.list({ ...filter, after: page.next });

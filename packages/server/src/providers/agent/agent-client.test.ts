@@ -22,7 +22,14 @@ const options = () => ({ signal: AbortSignal.timeout(5_000) });
 
 function clientOf(agent: FakeAgent, parts: { groups?: CommandGroups } = {}): AgentClient {
   const dial = unixDialer(agent.path);
-  return new AgentClient({ dial, token: "0".repeat(64), name: "sb-test", logger: silentLogger, ...parts });
+  return new AgentClient({
+    dial,
+    token: "0".repeat(64),
+    name: "sb-test",
+    owner: "",
+    logger: silentLogger,
+    ...parts,
+  });
 }
 
 it("one connection carries many operations, one after the other", async () => {
@@ -112,7 +119,12 @@ it("a step in a file system that hangs ends at its deadline, and its connection 
     };
     if (request.path === "/fine") connection.answer(entry);
   });
-  const channel = new AgentChannel({ dial: unixDialer(agent.path), token: "0".repeat(64), name: "sb-test" });
+  const channel = new AgentChannel({
+    dial: unixDialer(agent.path),
+    token: "0".repeat(64),
+    name: "sb-test",
+    owner: "",
+  });
   const files = new AgentFiles({ channel, stepMs: 100 });
   const hanging = [
     () => files.mkdir("/proc/1/x", { ...options(), parents: true }),
@@ -282,7 +294,7 @@ it("a fresh connection that is cut before the reply means the runtime is gone", 
 
 it("an endpoint that is not there means the runtime is gone", async () => {
   const dial = unixDialer("/nonexistent/socket");
-  await using client = new AgentClient({ dial, token: "", name: "sb-test", logger: silentLogger });
+  await using client = new AgentClient({ dial, token: "", name: "sb-test", owner: "", logger: silentLogger });
   await expect(client.stats(options())).rejects.toThrow(RuntimeGone);
   const gone = Promise.withResolvers<void>();
   client.onGone(() => gone.resolve());

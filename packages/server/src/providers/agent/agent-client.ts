@@ -52,6 +52,8 @@ export class AgentClient implements SandboxOperations, AsyncDisposable {
     dial: AgentDialer;
     token: string;
     name: string;
+    /** Whose sandbox it is; empty for nobody's. */
+    owner: string;
     logger: Logger;
     groups?: CommandGroups;
   }) {

@@ -23,7 +23,7 @@ it("a request with a new field leaves only once the agent has said that it knows
       () => undefined,
       features,
     );
-    const channel = new AgentChannel({ dial: unixDialer(agent.path), token: "t", name: "sb" });
+    const channel = new AgentChannel({ dial: unixDialer(agent.path), token: "t", name: "sb", owner: "" });
     await channel.call(growing, { signal });
     await channel.call(growing, { signal, fresh: true });
     const expected = growing(new Set(features));
@@ -63,6 +63,7 @@ it("only the first such request waits for the welcome", async () => {
     },
     token: "t",
     name: "sb",
+    owner: "",
   });
   await channel.call(growing, { signal, fresh: true });
   await channel.call(growing, { signal, fresh: true });
@@ -73,7 +74,7 @@ it("only the first such request waits for the welcome", async () => {
 
 it("what an agent cannot do is refused before anything of it is sent", async () => {
   await using agent = await fakeAgent((_request, connection) => connection.answer({ fine: true }));
-  const channel = new AgentChannel({ dial: unixDialer(agent.path), token: "t", name: "sb" });
+  const channel = new AgentChannel({ dial: unixDialer(agent.path), token: "t", name: "sb", owner: "" });
   const impossible = () => {
     throw new BadRequest("this sandbox is older than that");
   };
@@ -107,7 +108,7 @@ it("what held a listing does not touch the connection once the listing has faile
 const info = { op: "sandbox.info" } as const;
 
 /** An agent that answers when it is told to. */
-async function slowAgent(options: { shared?: SharedPlaces } = {}) {
+async function slowAgent(options: { shared?: SharedPlaces; owner?: string } = {}) {
   let waiting: FakeConnection[] = [];
   let answers = false;
   const agent = await fakeAgent((request, connection) => {
@@ -115,7 +116,13 @@ async function slowAgent(options: { shared?: SharedPlaces } = {}) {
     else if (answers || request.op === "sandbox.expiry") connection.answer({});
     else waiting.push(connection);
   });
-  const channel = new AgentChannel({ dial: unixDialer(agent.path), token: "t", name: "sb-busy", ...options });
+  const channel = new AgentChannel({
+    dial: unixDialer(agent.path),
+    token: "t",
+    name: "sb-busy",
+    owner: "",
+    ...options,
+  });
   return {
     agent,
     channel,
@@ -227,10 +234,11 @@ it("many who follow commands leave room for starts; who gets no place in time is
   }
 });
 
-it("what lasts is bounded over all sandboxes, and those who follow leave room for the rest; nothing of what is refused is sent", async () => {
-  const shared = new SharedPlaces({ most: 6, mostFollowers: 4 });
-  await using one = await slowAgent({ shared });
-  await using two = await slowAgent({ shared });
+it("what lasts is bounded over all sandboxes, an owner's as many as are left for others, and those who follow leave room for the rest; nothing of what is refused is sent", async () => {
+  const shared = new SharedPlaces({ most: 16, mostFollowers: 8 });
+  await using one = await slowAgent({ shared, owner: "bob" });
+  await using two = await slowAgent({ shared, owner: "bob" });
+  await using three = await slowAgent({ shared, owner: "alice" });
   const begin = ({ channel }: typeof one, follower: boolean) => {
     const follow = new ExecFollow({ name: "sb", follower });
     channel.begin({ op: "exec.attach" }, follow, signal);
@@ -238,22 +246,52 @@ it("what lasts is bounded over all sandboxes, and those who follow leave room fo
   };
   const followers = [
     ...(await opened(one.channel, 2, { follower: true })),
-    ...(await opened(two.channel, 2, { follower: true })),
+    ...(await opened(two.channel, 1, { follower: true })),
   ];
   for (const place of [one, two])
-    expect(await begin(place, true)).toMatch(/^the service is busy: 4 readers follow .* or try again 1$/);
-  const others = await opened(one.channel, 2, { follower: false });
-  expect(await begin(two, false)).toMatch(/^the service is busy: 6 operations .* or try again 1$/);
-  expect([one.agent.requests.length, two.agent.requests.length]).toEqual([4, 2]);
+    expect(await begin(place, true)).toMatch(
+      /^the service is busy: 3 readers follow commands in sandboxes of this owner, 3 of at most 8 in all; .* or try again 1$/,
+    );
+  const others = await opened(one.channel, 3, { follower: false });
+  expect(await begin(two, false)).toMatch(
+    /^the service is busy: 6 operations that last .* of this owner, 6 of at most 16 in all; .* or try again 1$/,
+  );
+  expect([one.agent.requests.length, two.agent.requests.length]).toEqual([5, 1]);
+  const ofAlice = await opened(three.channel, 2, { follower: true });
+  expect(await begin(three, true)).toMatch(/^the service is busy: 2 readers follow .* 5 of at most 8 in all/);
+  ofAlice.push(...(await opened(three.channel, 1, { follower: false })));
+  expect(await begin(three, false)).toMatch(/^the service is busy: 3 operations .* 9 of at most 16 in all/);
   // What is answered at once has its own places.
   one.answer();
   await one.channel.call(info, { signal });
-  await followers[0]?.dispose();
+  for (const follow of [...ofAlice, followers[0]]) await follow?.dispose();
   expect(await begin(two, true)).toBe("answered");
   // A sandbox that ends gives its places back.
   one.channel.close();
   const again = await opened(two.channel, 3, { follower: false });
   for (const follow of [...followers, ...others, ...again]) await follow.dispose();
+});
+
+it("however many owners take what they can of the places over all sandboxes, one who comes new finds some", () => {
+  const shared = new SharedPlaces({ most: 16_384, mostFollowers: 12_288 });
+  const takeAll = (owner: string, follower: boolean) => {
+    let taken = 0;
+    for (; shared.refusal(owner, follower) === undefined; taken += 1) shared.take(owner, follower);
+    return taken;
+  };
+  const had = Array.from({ length: 20 }, (_, n) => [
+    takeAll(`greedy-${n}`, true),
+    takeAll(`greedy-${n}`, false),
+  ]);
+  expect(had[0]).toEqual([4_608, 1_536]);
+  for (let n = 0; n < 30; n += 1)
+    expect([takeAll(`new-${n}`, true), takeAll(`new-${n}`, false)]).toEqual([64, 0]);
+  expect(takeAll("greedy-0", true)).toBe(0);
+  for (const [n, [followers = 0, others = 0]] of had.entries()) {
+    for (let k = 0; k < followers; k += 1) shared.give(`greedy-${n}`, true);
+    for (let k = 0; k < others; k += 1) shared.give(`greedy-${n}`, false);
+  }
+  expect(takeAll("greedy-0", true)).toBeGreaterThan(3_500);
 });
 
 it("closing the channel ends what waits for a place as well", async () => {
@@ -268,7 +306,7 @@ it("an agent that never ends what it has answered holds neither connections nor 
   vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] });
   try {
     await using agent = await fakeAgent((_request, connection) => connection.frame(frameKinds.reply, {}));
-    const channel = new AgentChannel({ dial: unixDialer(agent.path), token: "t", name: "sb" });
+    const channel = new AgentChannel({ dial: unixDialer(agent.path), token: "t", name: "sb", owner: "" });
     for (let round = 0; round < 3; round += 1) {
       await Promise.all(Array.from({ length: 64 }, () => channel.call(info, { signal })));
       vi.advanceTimersByTime(10_000);

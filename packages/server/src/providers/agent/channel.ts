@@ -25,7 +25,7 @@ const mostLasting = 896;
 const mostFollowers = 768;
 /**
  * Those that last, over all agents of this process; with as many connections a service of thousands of sandboxes stays well
- * below its descriptors. Who follows leaves a quarter to starts, one-shot output and files.
+ * below its descriptors. Who follows leaves a quarter to starts, one-shot output and files, and an owner as much as it has.
  */
 const mostLastingEverywhere = 16_384;
 const mostFollowersEverywhere = 12_288;
@@ -61,8 +61,17 @@ export class AgentChannel {
   #features: AgentFeatures | undefined;
   #sweep: NodeJS.Timeout | null = null;
 
-  /** @param options.shared bounds what lasts over several channels; all of this process unless given. */
-  constructor(options: { dial: AgentDialer; token: string; name: string; shared?: SharedPlaces }) {
+  /**
+   * @param options.owner whose sandbox it is, empty for nobody's.
+   * @param options.shared bounds what lasts over several channels; all of this process unless given.
+   */
+  constructor(options: {
+    dial: AgentDialer;
+    token: string;
+    name: string;
+    owner: string;
+    shared?: SharedPlaces;
+  }) {
     this.#dial = options.dial;
     this.#name = options.name;
     this.#hello = encodeHello(options.token);
@@ -74,7 +83,7 @@ export class AgentChannel {
       mostFollowers,
       longestLine,
       longestWaitMs: longestLastingWaitMs,
-      shared: options.shared ?? lastingEverywhere,
+      shared: { places: options.shared ?? lastingEverywhere, owner: options.owner },
     });
   }
 

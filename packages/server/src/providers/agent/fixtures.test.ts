@@ -239,7 +239,13 @@ describe("operations of the protocol, as both sides' fixtures spell them", () =>
       operation.features,
     );
     const dial = unixDialer(agent.path);
-    await using client = new AgentClient({ dial, token: hello.token, name: "sb-test", logger: silentLogger });
+    await using client = new AgentClient({
+      dial,
+      token: hello.token,
+      name: "sb-test",
+      owner: "",
+      logger: silentLogger,
+    });
     expect(await call(client)).toMatchSnapshot();
     expect(agent.requests).toEqual([operation.request]);
   });
@@ -296,7 +302,13 @@ describe("an agent of the first protocol is asked nothing that it does not know"
   it.for(Object.keys(calls))("%s", async (name) => {
     await using agent = await refusingAgent();
     const dial = unixDialer(agent.path);
-    await using client = new AgentClient({ dial, token: hello.token, name: "sb-test", logger: silentLogger });
+    await using client = new AgentClient({
+      dial,
+      token: hello.token,
+      name: "sb-test",
+      owner: "",
+      logger: silentLogger,
+    });
     const failure = await failureOf(name, client, agent);
     expect(agent.requests.flatMap(unknownToTheFirst)).toEqual([]);
     // What such an agent cannot do is refused before it is sent, by name.
@@ -307,7 +319,13 @@ describe("an agent of the first protocol is asked nothing that it does not know"
   it("each method that talks to an agent is among the calls", async () => {
     await using agent = await refusingAgent();
     const dial = unixDialer(agent.path);
-    await using client = new AgentClient({ dial, token: hello.token, name: "sb-test", logger: silentLogger });
+    await using client = new AgentClient({
+      dial,
+      token: hello.token,
+      name: "sb-test",
+      owner: "",
+      logger: silentLogger,
+    });
     const called = new Set<string>();
     const watched = <T extends object>(target: T): T =>
       new Proxy(target, {

@@ -13,7 +13,7 @@ const options = () => ({ signal: AbortSignal.timeout(20_000) });
 
 function clientOf(agent: FakeAgent): AgentClient {
   const dial = unixDialer(agent.path);
-  return new AgentClient({ dial, token: "0".repeat(64), name: "sb-test", logger: silentLogger });
+  return new AgentClient({ dial, token: "0".repeat(64), name: "sb-test", owner: "", logger: silentLogger });
 }
 
 /** An agent that follows a start with what `after` sends. */

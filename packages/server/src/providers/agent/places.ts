@@ -4,15 +4,32 @@ import type { Operation } from "./operation.ts";
 /** Those who wait, in their order; what is called for one when there is a place. */
 type Line = Map<Operation, () => void>;
 
+interface Taken {
+  all: number;
+  followers: number;
+}
+
+/** An owner who has fewer may have what is kept from those who have more. */
+const few = 64;
+
+/** Whether who has so many may have one more. */
+function hasPlace(own: number, { most, taken }: { most: number; taken: number }): boolean {
+  const free = most - taken;
+  return free > 0 && own < Math.max(Math.min(few, most / 8), free - most / 4);
+}
+
 /**
  * Counts operations over all agents of this process, and of these the followers: each holds a connection, which is a
- * descriptor and buffers of this process, and there may be thousands of sandboxes. Nobody waits here.
+ * descriptor and buffers of this process, and there may be thousands of sandboxes. An owner's sandboxes may have as many
+ * places as are still free, a quarter of all left out: that is for owners who have few. So whatever some have, others find
+ * some. Nobody waits here, and nobody who has a place loses it.
  */
 export class SharedPlaces {
   readonly most: number;
   readonly mostFollowers: number;
-  #taken = 0;
-  #followers = 0;
+  readonly #taken: Taken = { all: 0, followers: 0 };
+  /** Of those who have any; the sandboxes that are nobody's are together one owner's. */
+  readonly #owners = new Map<string, Taken>();
 
   constructor(options: { most: number; mostFollowers: number }) {
     this.most = options.most;
@@ -20,26 +37,34 @@ export class SharedPlaces {
   }
 
   /** @returns why there is no place; undefined: there is one. */
-  refusal(follower: boolean): Unavailable | undefined {
-    const underWay =
-      this.#taken >= this.most
-        ? `${this.most} operations that last are under way in all its sandboxes`
-        : follower && this.#followers >= this.mostFollowers
-          ? `${this.mostFollowers} readers follow commands in all its sandboxes`
-          : undefined;
+  refusal(owner: string, follower: boolean): Unavailable | undefined {
+    const own = this.#owners.get(owner) ?? { all: 0, followers: 0 };
+    const underWay = !hasPlace(own.all, { most: this.most, taken: this.#taken.all })
+      ? `${own.all} operations that last are under way in sandboxes of this owner, ${this.#taken.all} of at most ${this.most} in all`
+      : follower && !hasPlace(own.followers, { most: this.mostFollowers, taken: this.#taken.followers })
+        ? `${own.followers} readers follow commands in sandboxes of this owner, ${this.#taken.followers} of at most ${this.mostFollowers} in all`
+        : undefined;
     if (underWay === undefined) return undefined;
     const message = `the service is busy: ${underWay}; end readers and transfers that are not needed, or try again`;
     return new Unavailable(message, { retryAfterS: 1 });
   }
 
-  take(follower: boolean): void {
-    this.#taken += 1;
-    if (follower) this.#followers += 1;
+  take(owner: string, follower: boolean): void {
+    this.#add(owner, 1, follower ? 1 : 0);
   }
 
-  give(follower: boolean): void {
-    this.#taken -= 1;
-    if (follower) this.#followers -= 1;
+  give(owner: string, follower: boolean): void {
+    this.#add(owner, -1, follower ? -1 : 0);
+  }
+
+  #add(owner: string, all: number, followers: number): void {
+    const own = this.#owners.get(owner) ?? { all: 0, followers: 0 };
+    for (const taken of [this.#taken, own]) {
+      taken.all += all;
+      taken.followers += followers;
+    }
+    if (own.all > 0) this.#owners.set(owner, own);
+    else this.#owners.delete(owner);
   }
 }
 
@@ -54,7 +79,7 @@ export class Places {
   readonly #mostFollowers: number;
   readonly #longestLine: number;
   readonly #longestWaitMs: number | undefined;
-  readonly #shared: SharedPlaces | undefined;
+  readonly #shared: { places: SharedPlaces; owner: string } | undefined;
   readonly #line: Line = new Map();
   readonly #followerLine: Line = new Map();
   #taken = 0;
@@ -63,7 +88,7 @@ export class Places {
 
   /**
    * @param options.what is told to who is refused. @param options.longestWaitMs for ever unless given.
-   * @param options.shared what is full there is refused at its turn.
+   * @param options.shared what is full there, or for the owner there, is refused at its turn.
    */
   constructor(options: {
     what: string;
@@ -71,7 +96,7 @@ export class Places {
     mostFollowers?: number;
     longestLine: number;
     longestWaitMs?: number;
-    shared?: SharedPlaces;
+    shared?: { places: SharedPlaces; owner: string };
   }) {
     this.#what = options.what;
     this.#most = options.most;
@@ -129,18 +154,19 @@ export class Places {
 
   #take(operation: Operation, begin: () => void): void {
     const { follower } = operation;
-    const refusal = this.#shared?.refusal(follower);
+    const shared = this.#shared;
+    const refusal = shared?.places.refusal(shared.owner, follower);
     if (refusal !== undefined) {
       operation.fail(refusal);
       return;
     }
     this.#taken += 1;
     if (follower) this.#followers += 1;
-    this.#shared?.take(follower);
+    shared?.places.take(shared.owner, follower);
     operation.whenOver(() => {
       this.#taken -= 1;
       if (follower) this.#followers -= 1;
-      this.#shared?.give(follower);
+      shared?.places.give(shared.owner, follower);
       this.#fill();
     });
     begin();

@@ -66,7 +66,14 @@ export class ConnectedRuntime implements AsyncDisposable {
             record,
             join(options.records.socketFolder(record.runtimeId as RuntimeId), socketName),
           );
-    const client = new AgentClient({ dial: way.dial, token: record.token, name, logger: options.logger });
+    const owner = record.sandbox?.ownerId ?? "";
+    const client = new AgentClient({
+      dial: way.dial,
+      token: record.token,
+      name,
+      owner,
+      logger: options.logger,
+    });
     return new ConnectedRuntime({ record, container, engine, client, socket: way.socket, close: way.close });
   }
 

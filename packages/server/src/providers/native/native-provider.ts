@@ -397,6 +397,7 @@ export class NativeProvider implements RuntimeProvider {
       dial: unixDialer(() => this.#site.directories.socket(runtimeId)),
       token: record.token,
       name: record.sandboxId,
+      owner: record.sandbox?.ownerId ?? "",
       logger: this.#logger,
       ...(groups === undefined ? {} : { groups }),
     });

@@ -351,6 +351,7 @@ export class ProotProvider implements RuntimeProvider {
       dial: pinned.dial,
       token: record.token,
       name: record.sandboxId,
+      owner: record.sandbox?.ownerId ?? "",
       logger: this.#logger,
     });
     return { client, closeDialer: pinned.close, stopListening: () => undefined };
