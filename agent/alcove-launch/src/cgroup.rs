@@ -20,6 +20,11 @@ const RESERVED_PIDS: u64 = 256;
 const RESERVED_MEMORY_MB: u64 = 16;
 const RESERVED_QUOTA_US: u64 = PERIOD_US / 4;
 const PERIOD_US: u64 = 100_000;
+/// What carries the network has a group of its own: neither it nor the agent waits for what the other one uses.
+const NETWORK: &str = "network";
+const NETWORK_MEMORY_MB: u64 = 96;
+const NETWORK_QUOTA_US: u64 = PERIOD_US / 2;
+const NETWORK_PIDS: u64 = 16;
 /// v1: so much of the memory, on top of it, may wait in sockets.
 const QUEUED_SHARE: u64 = 8;
 /// Weights of a sandbox that is being ended; ordinary ones have 1024 (v1) and 100 (v2).
@@ -64,20 +69,56 @@ fn open_fd(path: &str, write: bool) -> Result<OwnedFd> {
 }
 
 /// Makes the groups and sets their limits. With v1 the calling process joins them, for its child to inherit.
-pub fn enter(spec: &CgroupSpec, limits: &Limits) -> Result<Handles> {
-    if spec.version == 2 { enter_v2(spec, limits) } else { enter_v1(spec, limits) }
+/// @param network whether there is a group for what carries the sandbox's network, beside the agent's and the commands'.
+pub fn enter(spec: &CgroupSpec, limits: &Limits, network: bool) -> Result<Handles> {
+    let reserved = Reserved::of(limits, network);
+    if spec.version == 2 { enter_v2(spec, limits, &reserved) } else { enter_v1(spec, limits, &reserved) }
 }
 
-fn enter_v2(spec: &CgroupSpec, limits: &Limits) -> Result<Handles> {
+/// What a sandbox's group has beyond the limits of its commands.
+struct Reserved {
+    memory: u64,
+    quota_us: u64,
+    pids: u64,
+    network: bool,
+}
+
+impl Reserved {
+    fn of(limits: &Limits, network: bool) -> Self {
+        let mut reserved = Self { memory: 0, quota_us: 0, pids: 0, network };
+        if limits.exec_group {
+            (reserved.memory, reserved.quota_us, reserved.pids) =
+                (RESERVED_MEMORY_MB << 20, RESERVED_QUOTA_US, RESERVED_PIDS);
+        }
+        if network {
+            reserved.memory += NETWORK_MEMORY_MB << 20;
+            reserved.quota_us += NETWORK_QUOTA_US;
+            reserved.pids += NETWORK_PIDS;
+        }
+        reserved
+    }
+}
+
+/// The calling process joins the group of the sandbox's network.
+pub fn join_network(spec: &CgroupSpec) -> Result<()> {
+    let (name, members) = (NETWORK, if spec.version == 2 { "cgroup.procs" } else { "tasks" });
+    for group in &spec.dirs {
+        let inner = format!("{}/{name}", group.path);
+        set(if Path::new(&inner).exists() { &inner } else { &group.path }, members, "0")?;
+    }
+    Ok(())
+}
+
+fn enter_v2(spec: &CgroupSpec, limits: &Limits, reserved: &Reserved) -> Result<Handles> {
     let [dir] = &spec.dirs[..] else {
         return Err(StepError::new(STEP, "cgroup v2 takes exactly one directory"));
     };
     let dir = dir.path.as_str();
     make(dir)?;
-    set(dir, "memory.max", &outer_memory(limits).to_string())?;
+    set(dir, "memory.max", &outer_memory(limits, reserved).to_string())?;
     set_if_there(dir, "memory.swap.max", "0")?;
-    set(dir, "cpu.max", &format!("{} {PERIOD_US}", outer_quota_us(limits)))?;
-    set(dir, "pids.max", &outer_pids(limits).to_string())?;
+    set(dir, "cpu.max", &format!("{} {PERIOD_US}", outer_quota_us(limits, reserved)))?;
+    set(dir, "pids.max", &outer_pids(limits, reserved).to_string())?;
     let mut handles = Handles { oom: Some(open_fd(&format!("{dir}/memory.events"), false)?), ..Handles::default() };
     // Processes live in leaves only.
     let agent = if limits.exec_group { format!("{dir}/agent") } else { dir.to_owned() };
@@ -91,6 +132,13 @@ fn enter_v2(spec: &CgroupSpec, limits: &Limits) -> Result<Handles> {
         set(&execs, "pids.max", &limits.pids.to_string())?;
         // Commands with limits of their own get groups beside this one, and processes live in leaves only.
         set(&execs, "cgroup.subtree_control", "+memory +pids")?;
+        if reserved.network {
+            let network = format!("{dir}/{NETWORK}");
+            make(&network)?;
+            set(&network, "memory.max", &(NETWORK_MEMORY_MB << 20).to_string())?;
+            set(&network, "cpu.max", &format!("{NETWORK_QUOTA_US} {PERIOD_US}"))?;
+            set(&network, "pids.max", &NETWORK_PIDS.to_string())?;
+        }
         let shared = format!("{execs}/shared");
         make(&shared)?;
         handles.exec_join.push(open_fd(&format!("{shared}/cgroup.procs"), true)?);
@@ -102,36 +150,49 @@ fn enter_v2(spec: &CgroupSpec, limits: &Limits) -> Result<Handles> {
     Ok(handles)
 }
 
-fn enter_v1(spec: &CgroupSpec, limits: &Limits) -> Result<Handles> {
+fn enter_v1(spec: &CgroupSpec, limits: &Limits, reserved: &Reserved) -> Result<Handles> {
     let mut handles = Handles::default();
     for group in &spec.dirs {
         let dir = group.path.as_str();
         make(dir)?;
         let execs = limits.exec_group.then(|| format!("{dir}/execs"));
+        let network = reserved.network.then(|| format!("{dir}/{NETWORK}"));
         match group.controller.as_str() {
             "memory" => {
-                limit_memory_v1(dir, outer_memory(limits))?;
+                limit_memory_v1(dir, outer_memory(limits, reserved))?;
                 if let Some(execs) = &execs {
                     make(execs)?;
                     limit_memory_v1(execs, memory(limits))?;
+                }
+                if let Some(network) = &network {
+                    make(network)?;
+                    limit_memory_v1(network, NETWORK_MEMORY_MB << 20)?;
                 }
                 // Unlike v2's it counts its own group alone.
                 let counted = execs.as_deref().unwrap_or(dir);
                 handles.oom = Some(open_fd(&format!("{counted}/memory.oom_control"), false)?);
             }
             "cpu" => {
-                limit_cpu_v1(dir, outer_quota_us(limits))?;
+                limit_cpu_v1(dir, outer_quota_us(limits, reserved))?;
                 if let Some(execs) = &execs {
                     make(execs)?;
                     limit_cpu_v1(execs, quota_us(limits))?;
                 }
+                if let Some(network) = &network {
+                    make(network)?;
+                    limit_cpu_v1(network, NETWORK_QUOTA_US)?;
+                }
             }
             "pids" => {
-                set(dir, "pids.max", &outer_pids(limits).to_string())?;
+                set(dir, "pids.max", &outer_pids(limits, reserved).to_string())?;
                 if let Some(execs) = &execs {
                     make(execs)?;
                     set(execs, "pids.max", &limits.pids.to_string())?;
                     handles.exec_pids = Some(open_fd(&format!("{execs}/pids.max"), true)?);
+                }
+                if let Some(network) = &network {
+                    make(network)?;
+                    set(network, "pids.max", &NETWORK_PIDS.to_string())?;
                 }
             }
             _ => {}
@@ -168,16 +229,16 @@ fn quota_us(limits: &Limits) -> u64 {
     ((limits.vcpus * PERIOD_US as f64) as u64).max(1_000)
 }
 
-fn outer_memory(limits: &Limits) -> u64 {
-    memory(limits) + if limits.exec_group { RESERVED_MEMORY_MB << 20 } else { 0 }
+fn outer_memory(limits: &Limits, reserved: &Reserved) -> u64 {
+    memory(limits) + reserved.memory
 }
 
-fn outer_quota_us(limits: &Limits) -> u64 {
-    quota_us(limits) + if limits.exec_group { RESERVED_QUOTA_US } else { 0 }
+fn outer_quota_us(limits: &Limits, reserved: &Reserved) -> u64 {
+    quota_us(limits) + reserved.quota_us
 }
 
-fn outer_pids(limits: &Limits) -> u64 {
-    limits.pids + if limits.exec_group { RESERVED_PIDS } else { 0 }
+fn outer_pids(limits: &Limits, reserved: &Reserved) -> u64 {
+    limits.pids + reserved.pids
 }
 
 /// Kills everything in the groups, however much of it there is and whatever it does: no process of it can start another
@@ -214,7 +275,7 @@ pub fn end(spec: &CgroupSpec) {
 /// The group itself, those that may be in it, and those of single commands.
 fn with_inner(dir: &str) -> Vec<String> {
     let execs = format!("{dir}/execs");
-    let mut found = vec![dir.to_owned(), execs.clone(), format!("{dir}/agent")];
+    let mut found = vec![dir.to_owned(), execs.clone(), format!("{dir}/agent"), format!("{dir}/{NETWORK}")];
     found.extend(groups_in(&execs));
     found
 }

@@ -95,7 +95,7 @@ fn start(plan: &mut Plan<'_>) -> Result<std::convert::Infallible> {
     };
     enter_root(plan)?;
     inside::furnish(plan.spec, carried, plan.proc, plan.dev)?;
-    if plan.spec.network == Network::None {
+    if plan.spec.network != Network::Host {
         inside::loopback_up()?;
     }
     inside::set_hostname(&plan.spec.hostname)?;

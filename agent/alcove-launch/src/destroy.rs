@@ -2,13 +2,13 @@
 //! Idempotent, and all it needs to know is in the directory and the request.
 
 use std::io::ErrorKind;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::error::{AtStep, Result, StepError};
 use crate::spec::{DestroySpec, ProcessRecord};
-use crate::{cgroup, remove, sys};
+use crate::{cgroup, network, remove, sys};
 
 /// The whole of it, deletion apart.
 const DEADLINE: Duration = Duration::from_millis(4_500);
@@ -19,6 +19,7 @@ const UNAIDED_MS: i32 = 20;
 pub fn destroy(spec: &DestroySpec) -> Result<Option<String>> {
     let deadline = Instant::now() + DEADLINE;
     kill(spec, deadline)?;
+    network::end(&spec.dir)?;
     if let Some(group) = &spec.cgroup {
         cgroup::remove(group, deadline)?;
     }
@@ -27,34 +28,10 @@ pub fn destroy(spec: &DestroySpec) -> Result<Option<String>> {
 
 fn kill(spec: &DestroySpec, deadline: Instant) -> Result<()> {
     const STEP: &str = "kill";
-    let path = Path::new(&spec.dir).join("process.json");
-    let bytes = match std::fs::read(&path) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(StepError::io(STEP, path.display(), error)),
-    };
-    let record: ProcessRecord =
-        serde_json::from_slice(&bytes).map_err(|error| StepError::new(STEP, format!("{}: {error}", path.display())))?;
-    if sys::boot_id().at(STEP, "boot id")? != record.boot_id {
+    let Some(handle) = recorded(&Path::new(&spec.dir).join("process.json"), STEP)? else {
         return Ok(());
-    }
-    // Opened first, compared after: from then on the descriptor cannot come to mean another process.
-    let handle = match sys::pidfd_open(record.pid) {
-        Ok(handle) => handle,
-        Err(error) if sys::errno_is(&error, libc::ESRCH) => return Ok(()),
-        Err(error) => {
-            return Err(StepError::io(STEP, format!("process {}", record.pid), error));
-        }
     };
-    if sys::start_time(record.pid).ok() != Some(record.start_time) {
-        return Ok(());
-    }
-    match sys::pidfd_kill(handle.as_raw_fd()) {
-        Err(error) if !sys::errno_is(&error, libc::ESRCH) => {
-            return Err(StepError::io(STEP, format!("process {}", record.pid), error));
-        }
-        _ => {}
-    }
+    end_process(&handle, STEP)?;
     // PID 1 is gone only when all of its namespace is.
     if sys::wait_readable(handle.as_raw_fd(), UNAIDED_MS).at(STEP, "wait")? {
         return Ok(());
@@ -66,7 +43,34 @@ fn kill(spec: &DestroySpec, deadline: Instant) -> Result<()> {
     if sys::wait_readable(handle.as_raw_fd(), left.max(1)).at(STEP, "wait")? {
         return Ok(());
     }
-    Err(StepError::new(STEP, format!("process {} did not end within {} ms", record.pid, DEADLINE.as_millis())))
+    Err(StepError::new(STEP, format!("the sandbox did not end within {} ms", DEADLINE.as_millis())))
+}
+
+/// @returns nothing when the process that is written down there has ended.
+pub fn recorded(path: &Path, step: &'static str) -> Result<Option<OwnedFd>> {
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(StepError::io(step, path.display(), error)),
+    };
+    let record: ProcessRecord =
+        serde_json::from_slice(&bytes).map_err(|error| StepError::new(step, format!("{}: {error}", path.display())))?;
+    if sys::boot_id().at(step, "boot id")? != record.boot_id {
+        return Ok(None);
+    }
+    // Opened first, compared after: from then on the descriptor cannot come to mean another process.
+    match sys::pidfd_open(record.pid) {
+        Ok(handle) => Ok((sys::start_time(record.pid).ok() == Some(record.start_time)).then_some(handle)),
+        Err(error) if sys::errno_is(&error, libc::ESRCH) => Ok(None),
+        Err(error) => Err(StepError::io(step, format!("process {}", record.pid), error)),
+    }
+}
+
+pub fn end_process(handle: &OwnedFd, step: &'static str) -> Result<()> {
+    match sys::pidfd_kill(handle.as_raw_fd()) {
+        Err(error) if !sys::errno_is(&error, libc::ESRCH) => Err(StepError::io(step, "a recorded process", error)),
+        _ => Ok(()),
+    }
 }
 
 fn discard(spec: &DestroySpec) -> Result<Option<String>> {

@@ -138,7 +138,7 @@ pub fn furnish(spec: &LaunchSpec, carried: Carried, proc: Option<RawFd>, dev: Op
     // SAFETY: a constant string. `.` is the old root, which pivot_root put over the new one.
     sys::check(unsafe { libc::umount2(c".".as_ptr(), libc::MNT_DETACH) } as libc::c_long).at("root", "old root")?;
     std::env::set_current_dir("/").at("root", "/")?;
-    if spec.network == Network::None {
+    if spec.network != Network::Host {
         open_low_ports()?;
         // With v1 the bytes that wait in a socket are not among the sandbox's memory.
         if spec.cgroup.as_ref().is_none_or(|group| group.version == 1) {
@@ -150,6 +150,9 @@ pub fn furnish(spec: &LaunchSpec, carried: Carried, proc: Option<RawFd>, dev: Op
     crate::figures::show(&spec.limits)?;
     if matches!(spec.root, RootSpec::Image { .. }) {
         complete_etc(spec)?;
+    }
+    if spec.network == Network::Outbound {
+        name_resolver()?;
     }
     Ok(())
 }
@@ -272,6 +275,21 @@ fn complete_etc(spec: &LaunchSpec) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// In place of whatever an image has there, a link into nowhere often.
+fn name_resolver() -> Result<()> {
+    let path = "/etc/resolv.conf";
+    let contents = format!("nameserver {}\n", crate::network::DNS);
+    let written = match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => std::fs::write(path, contents),
+    };
+    match written {
+        // As in `complete_etc`.
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
+        other => other.at("network", path),
+    }
 }
 
 pub fn loopback_up() -> Result<()> {

@@ -10,7 +10,7 @@ use crate::child::{self, Plan};
 use crate::disk::Ready;
 use crate::error::{AtStep, Result, StepError};
 use crate::spec::{IdsSpec, LaunchSpec, Network, ProcessRecord, RootSpec};
-use crate::{cgroup, disk, idmap, inside, overlay, sys};
+use crate::{cgroup, disk, idmap, inside, network, overlay, sys};
 
 pub struct Launched {
     pub pid: i32,
@@ -48,7 +48,7 @@ pub fn launch(spec: &LaunchSpec, ready: Option<&Ready>) -> Result<Launched> {
     stages.end("directory");
 
     let handles = match &spec.cgroup {
-        Some(group) => cgroup::enter(group, &spec.limits)?,
+        Some(group) => cgroup::enter(group, &spec.limits, spec.outbound.is_some())?,
         None => cgroup::Handles::default(),
     };
     stages.end("cgroup");
@@ -80,7 +80,7 @@ pub fn launch(spec: &LaunchSpec, ready: Option<&Ready>) -> Result<Launched> {
         | libc::CLONE_NEWUTS
         | libc::CLONE_NEWCGROUP
         | libc::CLONE_FILES) as u64;
-    if spec.network == Network::None {
+    if spec.network != Network::Host {
         flags |= libc::CLONE_NEWNET as u64;
     }
     // What the kernel counts by user, inotify instances for one, is then counted for each sandbox by itself.
@@ -102,6 +102,11 @@ pub fn launch(spec: &LaunchSpec, ready: Option<&Ready>) -> Result<Launched> {
     let outcome = (|| {
         idmap::write(pid, &spec.ids)?;
         stages.end("id_map");
+        // Made while the root is.
+        let network = match &spec.outbound {
+            Some(outbound) => Some(network::begin(outbound, &spec.ids, spec.cgroup.as_ref(), pid)?),
+            None => None,
+        };
         let root = if rooted { Some(make_root(spec, ready, pid)?) } else { None };
         let proc = if rooted && spec.proc_outside { Some(proc_from_outside(pid)?) } else { None };
         // Where none can be made, as in containers, the machine's are shared.
@@ -116,6 +121,10 @@ pub fn launch(spec: &LaunchSpec, ready: Option<&Ready>) -> Result<Launched> {
         let bytes = serde_json::to_vec(&record).map_err(|error| StepError::new("record", error.to_string()))?;
         sys::write_file_atomically(libc::AT_FDCWD, "process.json", &bytes).at("record", "process.json")?;
         stages.end("record");
+        if let Some(network) = network {
+            network.wait()?;
+            stages.end("network");
+        }
 
         let numbers = [&root, &proc, &dev].map(|mount| mount.as_ref().map_or(-1, AsRawFd::as_raw_fd).to_ne_bytes());
         sys::write_all(go_writer.as_raw_fd(), &numbers.concat()).at("clone", "release")?;

@@ -17,6 +17,7 @@ mod inside;
 mod landlock;
 mod launch;
 mod lend;
+mod network;
 mod overlay;
 mod pool;
 mod remove;

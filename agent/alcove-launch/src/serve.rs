@@ -8,7 +8,7 @@ use crate::disk::Ready;
 use crate::error::{AtStep, Result, StepError};
 use crate::pool::{self, Pool};
 use crate::spec::{Reply, Request, ShiftSpec};
-use crate::{destroy, launch, lend, remove, shift, sys};
+use crate::{destroy, launch, lend, network, remove, shift, sys};
 
 /// A request that takes longer has hung; its process ends and what it made is undone by a later `destroy`.
 const REQUEST_SECONDS: u32 = 20;
@@ -187,6 +187,10 @@ fn handle(request: Request, ready: Option<Ready>) {
             }
         },
         Request::Lend { id, spec } => match lend::lend(&spec) {
+            Ok(()) => send(&plain(id, true)),
+            Err(error) => fail(id, &error),
+        },
+        Request::Attach { id, spec } => match network::attach(&spec) {
             Ok(()) => send(&plain(id, true)),
             Err(error) => fail(id, &error),
         },

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::network::OutboundSpec;
+
 #[derive(Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
@@ -23,6 +25,11 @@ pub enum Request {
         id: u64,
         spec: LendSpec,
     },
+    /// Gives a sandbox its network again.
+    Attach {
+        id: u64,
+        spec: AttachSpec,
+    },
 }
 
 /// Everything a sandbox is made from. Paths are absolute paths of the host.
@@ -38,6 +45,9 @@ pub struct LaunchSpec {
     pub ids: IdsSpec,
     pub hostname: String,
     pub network: Network,
+    /// How it gets out, in network mode `outbound`.
+    #[serde(default)]
+    pub outbound: Option<OutboundSpec>,
     pub cgroup: Option<CgroupSpec>,
     pub limits: Limits,
     /// Names of the capabilities commands may get beyond the agent's own six.
@@ -85,6 +95,7 @@ pub enum IdsSpec {
 #[serde(rename_all = "snake_case")]
 pub enum Network {
     None,
+    Outbound,
     Host,
 }
 
@@ -155,6 +166,17 @@ pub struct LendSpec {
     pub met: Vec<String>,
 }
 
+/// A sandbox that runs and has, or had, a network.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AttachSpec {
+    /// The runtime's directory.
+    pub dir: String,
+    pub ids: IdsSpec,
+    pub cgroup: Option<CgroupSpec>,
+    pub outbound: OutboundSpec,
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShiftSpec {
@@ -205,15 +227,17 @@ mod tests {
         let text = std::fs::read_to_string(&path).expect("the fixture");
         let fixture: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         let mut taken = 0;
-        for request in
-            ["launches", "destroys", "shifts"].iter().flat_map(|kind| fixture[*kind].as_array().expect("a list"))
+        for request in ["launches", "destroys", "shifts", "attaches"]
+            .iter()
+            .flat_map(|kind| fixture[*kind].as_array().expect("a list"))
         {
             match serde_json::from_str::<Request>(&request.to_string()) {
                 Ok(
                     Request::Launch { id, .. }
                     | Request::Destroy { id, .. }
                     | Request::Shift { id, .. }
-                    | Request::Lend { id, .. },
+                    | Request::Lend { id, .. }
+                    | Request::Attach { id, .. },
                 ) => {
                     assert_eq!(request["id"], id)
                 }
@@ -221,7 +245,7 @@ mod tests {
             }
             taken += 1;
         }
-        assert_eq!(taken, 7);
+        assert_eq!(taken, 9);
         let mut unknown = fixture["launches"][0].clone();
         unknown["spec"]["more"] = true.into();
         assert!(serde_json::from_str::<Request>(&unknown.to_string()).is_err());

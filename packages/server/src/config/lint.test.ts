@@ -75,6 +75,9 @@ describe("lintConfig()", () => {
     [{ "providers.docker.seccomp_profile": "unconfined" }, "seccomp-unconfined"],
     [{ "providers.native.network_mode": "host" }, "host-network"],
     [{ "providers.docker.network_mode": "host" }, "host-network"],
+    [{ "providers.docker.network_mode": "bridge" }, "engine-network-open"],
+    [{ "providers.native.network_allow": "10.1.2.0/24,169.254.0.0/16" }, "network-allow-metadata"],
+    [{ "providers.native.network_allow": "0.0.0.0/0" }, "network-allow-metadata"],
     [{ "providers.mock.enabled": "true" }, "weak-provider-enabled"],
     [{ "providers.docker.socket": "tcp://192.0.2.1:2375" }, "engine-remote-plain"],
   ])("--production: %j is %s", (change, id) => {

@@ -1,4 +1,5 @@
 import { statSync } from "node:fs";
+import { BlockList } from "node:net";
 import path from "node:path";
 import { formatDuration } from "@alcove/wire";
 import { isLoopback, type LoadedConfig } from "./load.ts";
@@ -260,6 +261,29 @@ export const lintRules: readonly LintRule[] = [
     advice: "set network_mode: none",
   },
   {
+    id: "engine-network-open",
+    level: "warn",
+    production: true,
+    check: ({ config: { providers } }) =>
+      ["none", "host"].includes(providers.docker.networkMode)
+        ? undefined
+        : `containers on the engine's network "${providers.docker.networkMode}" reach private, link-local and metadata addresses`,
+    advice:
+      "set providers.docker.network_mode: none and use native with network_mode: outbound, or close them on the host",
+  },
+  {
+    id: "network-allow-metadata",
+    level: "fail",
+    production: true,
+    check: ({ config: { providers } }) => {
+      const wide = providers.native.networkAllow.filter(holdsMetadata);
+      return wide.length > 0
+        ? `sandboxes reach the addresses that clouds serve credentials on: ${wide.join(", ")}`
+        : undefined;
+    },
+    advice: "name only the networks that sandboxes need in providers.native.network_allow",
+  },
+  {
     id: "weak-provider-enabled",
     level: "warn",
     production: true,
@@ -305,6 +329,16 @@ export function lintConfig(loaded: LoadedConfig, options: { production: boolean 
       findings.push({ id: rule.id, level: rule.level, message, advice: rule.advice });
   }
   return findings;
+}
+
+/** The address that most clouds serve their credentials on, and the other one. */
+const metadataAddresses = ["169.254.169.254", "168.63.129.16"];
+
+function holdsMetadata(network: string): boolean {
+  const [address = "", length = "32"] = network.split("/");
+  const held = new BlockList();
+  held.addSubnet(address, Number(length), "ipv4");
+  return metadataAddresses.some((metadata) => held.check(metadata));
 }
 
 function isReadableByAll(file: string): boolean {

@@ -26,8 +26,11 @@ const secret = (description: string) =>
 const flag = (fallback: boolean, description: string) => Type.Boolean({ default: fallback, description });
 const count = (fallback: number, description: string, minimum = 0) =>
   Type.Integer({ default: fallback, minimum, description });
-const texts = (fallback: string[], description: string) =>
-  Type.Array(Type.String(), { default: fallback, description });
+const texts = (fallback: string[], description: string, pattern?: string) =>
+  Type.Array(Type.String(pattern === undefined ? {} : { pattern }), { default: fallback, description });
+const octet = "(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])";
+/** An IPv4 address, or a network of them. */
+const networkPattern = `^${octet}(\\.${octet}){3}(/(3[0-2]|[12]?[0-9]))?$`;
 const choice = <const V extends string>(fallback: NoInfer<V>, values: readonly V[], description: string) =>
   Type.Enum([...values], { default: fallback, description });
 const section = <P extends Record<string, TSchema>>(properties: P, description: string) =>
@@ -236,7 +239,18 @@ export const ConfigSchema = section(
           {
             enabled: enabled("Unset: when it works."),
             default_image: text("host", "Image of a spawn that names none; host: the machine's own /usr."),
-            network_mode: choice("none", ["none", "host"], "none: loopback only; host: the host's network."),
+            network_mode: choice(
+              "none",
+              ["none", "outbound", "host"],
+              "none: loopback only; outbound: the internet through slirp4netns, without the host's, private and metadata addresses; host: the host's network.",
+            ),
+            network_allow: texts(
+              [],
+              "IPv4 networks that sandboxes of outbound reach although they are closed: 10.1.2.0/24.",
+              networkPattern,
+            ),
+            network_connections: count(512, "Connections that a sandbox of outbound may have.", 1),
+            network_mbit: count(200, "Megabits a second of a sandbox of outbound, each way; 0: no limit."),
             uid_base: count(
               1_879_048_192,
               "First host uid of the ranges given to sandboxes by a rooted service.",

@@ -33,6 +33,9 @@ await describeWith(
         config: {
           defaultImage: "tiny",
           networkMode: "none",
+          networkAllow: [],
+          networkConnections: 512,
+          networkMbit: 200,
           uidBase: 1_879_048_192,
           pidsLimit: 64,
           diskMb: 0,

@@ -53,7 +53,12 @@ export interface RuntimeProvider extends AsyncDisposable {
   logs(runtimeId: RuntimeId, options: CallOptions & { lines: number }): Promise<string[]>;
   /** Calls back when a runtime seems to have ended without `destroy`; `inventory` confirms it. @returns how to stop listening. */
   onExit(listener: (runtimeId: RuntimeId, reason: string) => void): () => void;
+  /** Calls back when a runtime's way out is lost and had again; only where something beside the runtime keeps it. */
+  onNetwork?(listener: (runtimeId: RuntimeId, change: NetworkChange) => void): () => void;
 }
+
+/** What became of a runtime's network. */
+export type NetworkChange = { state: "lost"; reason: string } | { state: "restored"; afterMs: number };
 
 export interface ProviderCheck {
   healthy: boolean;

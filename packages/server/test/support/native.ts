@@ -13,6 +13,9 @@ export const testImage = "busybox:test";
 const defaults: NativeProviderConfig = {
   defaultImage: "host",
   networkMode: "none",
+  networkAllow: [],
+  networkConnections: 512,
+  networkMbit: 200,
   uidBase: 1_879_048_192,
   pidsLimit: 512,
   diskMb: 256,
@@ -44,7 +47,7 @@ export function imagesOf(name: string, rootfs: string): ImageStore {
 /** A place for providers of one test file, with the busybox image. */
 export interface NativeHome {
   dataDir: string;
-  open(change?: Partial<NativeProviderConfig>): NativeProvider;
+  open(change?: Partial<NativeProviderConfig>, programs?: { launcher?: string }): NativeProvider;
   remove(): Promise<void>;
 }
 
@@ -54,7 +57,7 @@ export async function nativeHome(): Promise<NativeHome> {
   const rootfs = process.env.ALCOVE_TEST_ROOTFS ?? (await busyboxRootfs()).dir;
   return {
     dataDir,
-    open: (change) => nativeProvider(dataDir, rootfs, change),
+    open: (change, programs) => nativeProvider(dataDir, rootfs, change, programs),
     remove: async () => {
       await destroyAll(nativeProvider(dataDir, rootfs));
       await rm(dataDir, { recursive: true, force: true });
@@ -73,6 +76,7 @@ export function nativeProvider(
   dataDir: string,
   rootfs: string,
   change: Partial<NativeProviderConfig> = {},
+  programs: { launcher?: string } = {},
 ): NativeProvider {
   return new NativeProvider({
     config: { ...defaults, ...change },
@@ -81,7 +85,7 @@ export function nativeProvider(
     instanceId: `test${basename(dataDir).slice(-6)}`,
     images: imagesOf(testImage, rootfs),
     agentBinary: agentBinary("alcove-agent"),
-    launcherBinary: agentBinary("alcove-launch"),
+    launcherBinary: programs.launcher ?? agentBinary("alcove-launch"),
     logger: silentLogger,
   });
 }

@@ -23,6 +23,7 @@ export type RequirementName =
   | "registry"
   | "debootstrap"
   | "prometheus"
+  | "slirp4netns"
   | "qemu";
 
 export type Requirement = { ok: true } | { ok: false; reason: string };
@@ -88,6 +89,7 @@ const checks: Record<RequirementName, () => Promise<Requirement>> = {
     const tool = await program("promtool", "prometheus");
     return tool.ok ? program("prometheus", "prometheus") : tool;
   },
+  slirp4netns: () => program("slirp4netns", "slirp4netns"),
   qemu: () => program("qemu-system-x86_64", "qemu-system-x86"),
 };
 

@@ -714,6 +714,32 @@ describe("a runtime whose provider gave it an id of its own", () => {
   });
 });
 
+it("a network that is lost and given again is told, and changes nothing else", async () => {
+  const h = await life().start();
+  const row = await h.spawn({ ownerId: "acme" });
+  const told = h.events.events.length;
+  h.provider.tellNetwork(row.runtimeId, { state: "lost", reason: "slirp4netns ended" });
+  h.provider.tellNetwork(row.runtimeId, { state: "restored", afterMs: 21 });
+  h.provider.tellNetwork("rt-unknown" as RuntimeId, { state: "lost", reason: "slirp4netns ended" });
+  await settle();
+  const provider = h.provider.name;
+  expect(h.events.events.slice(told)).toMatchObject([
+    {
+      type: "sandbox.network_lost",
+      sandboxId: row.id,
+      ownerId: "acme",
+      data: { provider, reason: "slirp4netns ended", owner_id: "acme" },
+    },
+    {
+      type: "sandbox.network_restored",
+      sandboxId: row.id,
+      ownerId: "acme",
+      data: { provider, after_ms: 21 },
+    },
+  ]);
+  expect(await state(row.id)).toBe("running");
+});
+
 describe("a runtime that ends by itself", () => {
   it("puts its sandbox into state error at once and is removed", async () => {
     const h = await life().start();

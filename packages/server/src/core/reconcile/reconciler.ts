@@ -9,6 +9,7 @@ import type {
   EventSink,
   InventoryEntry,
   LiveState,
+  NetworkChange,
   RuntimeId,
   RuntimeProvider,
   SandboxRow,
@@ -16,6 +17,7 @@ import type {
   Timer,
 } from "../../ports/index.ts";
 import type { AuditLog } from "../audit/audit-log.ts";
+import { ownerData } from "../events/owner-data.ts";
 import type { ProviderRegistry } from "../providers/provider-registry.ts";
 import type { SandboxLifecycle } from "../sandboxes/compose.ts";
 import type { LiveSandbox } from "../sandboxes/live-sandboxes.ts";
@@ -105,6 +107,8 @@ export class Reconciler implements AsyncDisposable {
     lifecycle.onProbeFailed((entry) => this.#probeLater(entry));
     for (const provider of registry.all) {
       this.#stopListening.push(provider.onExit((id, reason) => this.#exited(id, reason)));
+      const stop = provider.onNetwork?.((id, change) => this.#networkChanged(id, change));
+      if (stop !== undefined) this.#stopListening.push(stop);
       this.#repeat(provider, async () => ((await this.#passOf(provider)) ? intervalMs : unansweredPauseMs));
     }
     this.#repeat("housekeeping", async () => {
@@ -408,6 +412,28 @@ export class Reconciler implements AsyncDisposable {
           ),
         ),
     );
+  }
+
+  /** Told and logged; the sandbox goes on, and its provider mends it. */
+  #networkChanged(runtimeId: RuntimeId, change: NetworkChange): void {
+    const { lifecycle, events, logger } = this.#options;
+    const entry = lifecycle.live.byRuntime(runtimeId);
+    if (entry === undefined || this.#closed) return;
+    const { id: sandboxId, ownerId, provider } = entry.row;
+    if (change.state === "lost") {
+      const { reason } = change;
+      logger.warn({ sandbox_id: sandboxId, reason }, "a sandbox has lost its network");
+      events.emit({
+        type: "sandbox.network_lost",
+        sandboxId,
+        ownerId,
+        data: { provider, reason, ...ownerData(ownerId) },
+      });
+    } else {
+      const data = { provider, after_ms: change.afterMs, ...ownerData(ownerId) };
+      logger.info({ sandbox_id: sandboxId, after_ms: change.afterMs }, "a sandbox has its network again");
+      events.emit({ type: "sandbox.network_restored", sandboxId, ownerId, data });
+    }
   }
 
   /** Waits until nothing works on a sandbox, or the service stops: what works on it then may wait for its turn in a long line. */

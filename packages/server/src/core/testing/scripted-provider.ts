@@ -2,6 +2,7 @@ import type { Capability } from "@alcove/wire";
 import {
   type CallOptions,
   type InventoryEntry,
+  type NetworkChange,
   type ProviderCheck,
   ProviderError,
   RuntimeGone,
@@ -54,6 +55,7 @@ export class ScriptedProvider implements RuntimeProvider {
   readonly #connected = new Set<RuntimeId>();
   /** Which connection a runtime has: operations belong to one. */
   readonly #connections = new Map<RuntimeId, object>();
+  readonly #networkListeners = new Set<(runtimeId: RuntimeId, change: NetworkChange) => void>();
   readonly #exitListeners = new Set<(runtimeId: RuntimeId, reason: string) => void>();
 
   constructor(
@@ -140,6 +142,15 @@ export class ScriptedProvider implements RuntimeProvider {
     return () => this.#exitListeners.delete(listener);
   }
 
+  onNetwork(listener: (runtimeId: RuntimeId, change: NetworkChange) => void): () => void {
+    this.#networkListeners.add(listener);
+    return () => this.#networkListeners.delete(listener);
+  }
+
+  tellNetwork(runtimeId: RuntimeId, change: NetworkChange): void {
+    for (const listener of this.#networkListeners) listener(runtimeId, change);
+  }
+
   /** The runtime ends by itself. */
   die(runtimeId: RuntimeId, options: { reason?: string; silently?: boolean } = {}): void {
     const runtime = this.backend.runtimes.get(runtimeId);
@@ -159,7 +170,7 @@ export class ScriptedProvider implements RuntimeProvider {
   }
 
   get listeners(): number {
-    return this.#exitListeners.size;
+    return this.#exitListeners.size + this.#networkListeners.size;
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

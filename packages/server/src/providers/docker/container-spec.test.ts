@@ -102,14 +102,23 @@ describe("containerSpec()", () => {
 });
 
 describe("networkFor()", () => {
+  it.each(["none", "bridge", "team", "host"])(
+    "says what to do instead of outbound, with %s",
+    (configured) => {
+      expect(() => networkFor(configured, "outbound")).toThrow(BadRequest);
+      expect(() => networkFor(configured, "outbound")).toThrow(
+        `use provider native, or leave network out for what providers.docker.network_mode names (${configured})`,
+      );
+      expect(() => networkFor("outbound", undefined)).toThrow("networks close no address");
+    },
+  );
+
   it("lets a request tighten the network and never open it", () => {
     expect(networkFor("none", undefined)).toBe("none");
     expect(networkFor("bridge", undefined)).toBe("bridge");
     expect(networkFor("bridge", "none")).toBe("none");
-    expect(networkFor("team", "outbound")).toBe("team");
-    expect(networkFor("host", "outbound")).toBe("bridge");
     expect(networkFor("host", "host")).toBe("host");
-    expect(() => networkFor("none", "outbound")).toThrow(BadRequest);
+    expect(networkFor("host", "none")).toBe("none");
     expect(() => networkFor("team", "host")).toThrow("providers.docker.network_mode is team");
   });
 });

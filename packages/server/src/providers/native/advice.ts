@@ -22,6 +22,7 @@ export async function toldFailure(error: unknown): Promise<unknown> {
 }
 
 const permissionErrnos = [1, 13];
+const errnoMissing = 2;
 const errnoBusy = 16;
 
 async function wayOut(step: string, errno: number | undefined): Promise<string | undefined> {
@@ -48,6 +49,8 @@ async function wayOut(step: string, errno: number | undefined): Promise<string |
       if (errno === errnoBusy)
         return "what is in that control group does not end, or is another program's: see its cgroup.procs and the groups in it";
       return "cgroups are refused; run the service as root or under systemd with Delegate=yes";
+    case "network":
+      return networkAdvice(errno);
     case "exec":
       return errno === 13
         ? "the agent may not be executed where it lies: is data_dir mounted noexec? Remount it with exec, or put data_dir elsewhere"
@@ -59,6 +62,13 @@ async function wayOut(step: string, errno: number | undefined): Promise<string |
     default:
       return undefined;
   }
+}
+
+function networkAdvice(errno: number | undefined): string {
+  if (errno === errnoMissing) return "the kernel lacks /dev/net/tun: modprobe tun";
+  if (errno !== undefined && permissionErrnos.includes(errno))
+    return "the service's user may not open /dev/net/tun: chmod 0666 /dev/net/tun, as distributions have it";
+  return "slirp4netns 1.2.0 or newer has to be installed and able to run";
 }
 
 async function namespaceAdvice(errno: number | undefined): Promise<string> {

@@ -1,11 +1,14 @@
 import { randomBytes } from "node:crypto";
-import type { RuntimeSpec } from "../../ports/index.ts";
+import type { NetworkMode, RuntimeSpec } from "../../ports/index.ts";
 import { noteOf } from "../runtime-records/index.ts";
-import type { CgroupSpec, IdsSpec, LaunchSpec, RuntimeRecord } from "./launch-spec.ts";
+import type { CgroupSpec, IdsSpec, LaunchSpec, OutboundSpec, RuntimeRecord } from "./launch-spec.ts";
 
 export interface NativeProviderConfig {
   defaultImage: string;
-  networkMode: "none" | "host";
+  networkMode: NetworkMode;
+  networkAllow: readonly string[];
+  networkConnections: number;
+  networkMbit: number;
   uidBase: number;
   pidsLimit: number;
   diskMb: number;
@@ -40,6 +43,20 @@ export function newRecord(
   };
 }
 
+/** A request can only tighten what is configured; that it does is looked at before. */
+export function networkOf(spec: RuntimeSpec, config: NativeProviderConfig): NetworkMode {
+  return spec.network ?? config.networkMode;
+}
+
+export function outboundSpec(config: NativeProviderConfig, slirp: string): OutboundSpec {
+  return {
+    slirp,
+    allow: config.networkAllow,
+    connections: config.networkConnections,
+    mbit: config.networkMbit,
+  };
+}
+
 export function newLaunchSpec(
   spec: RuntimeSpec,
   options: {
@@ -50,6 +67,8 @@ export function newLaunchSpec(
     root: LaunchSpec["root"];
     disk: LaunchSpec["disk"];
     procOutside: boolean;
+    /** Path of slirp4netns; needed for network mode `outbound` alone. */
+    slirp?: string;
   },
 ): LaunchSpec {
   const { config, record } = options;
@@ -60,7 +79,8 @@ export function newLaunchSpec(
     root: options.root,
     ids: record.ids,
     hostname: spec.sandboxId,
-    network: (spec.network ?? config.networkMode) === "host" ? "host" : "none",
+    network: networkOf(spec, config),
+    ...(options.slirp === undefined ? {} : { outbound: outboundSpec(config, options.slirp) }),
     cgroup: record.cgroup,
     limits: { memory_mb: spec.memoryMb, vcpus: spec.vcpus, pids: config.pidsLimit, exec_group: true },
     added_caps: config.addedCaps,

@@ -8,6 +8,7 @@ import {
   type RuntimeId,
   type RuntimeSlot,
   type RuntimeSpec,
+  Unavailable,
 } from "../../ports/index.ts";
 import { storeAgent } from "../agent/index.ts";
 import { makeHostRoot } from "../host-root/host-root.ts";
@@ -17,7 +18,14 @@ import { ExecGroups } from "./exec-groups.ts";
 import { findProgram } from "./find-program.ts";
 import { type Ground, surveyGround } from "./ground.ts";
 import { IdRanges, idsPerSandbox } from "./id-ranges.ts";
-import { instanceName, type NativeProviderConfig, newLaunchSpec, newRecord } from "./launch-plan.ts";
+import {
+  instanceName,
+  type NativeProviderConfig,
+  networkOf,
+  newLaunchSpec,
+  newRecord,
+  outboundSpec,
+} from "./launch-plan.ts";
 import type { IdsSpec, LaunchSpec, RuntimeRecord } from "./launch-spec.ts";
 import { Launcher, LauncherFailure } from "./launcher.ts";
 import { newProbeId, probeSpec } from "./probe.ts";
@@ -95,6 +103,7 @@ export class LaunchSite implements AsyncDisposable {
   /** @throws LauncherFailure; what was made until then is for `remove`. */
   async launch(prepared: Prepared, spec: RuntimeSpec, root: LaunchSpec["root"]): Promise<RuntimeRecord> {
     const { runtimeId, slot } = spec;
+    const slirp = networkOf(spec, this.#config) === "outbound" ? await this.slirp() : undefined;
     using _groups = slot && this.#holdGroups(prepared, slot);
     const record = newRecord(spec, {
       instanceId: this.#instanceId,
@@ -110,6 +119,7 @@ export class LaunchSite implements AsyncDisposable {
       root: await rootFor(prepared, root),
       disk: diskFor(prepared, root),
       procOutside: prepared.ways.procOutside,
+      ...(slirp === undefined ? {} : { slirp }),
     });
     try {
       await this.#launcher.launch(launch);
@@ -122,6 +132,27 @@ export class LaunchSite implements AsyncDisposable {
     }
     this.#poolLost = false;
     return record;
+  }
+
+  /** @throws Unavailable where it is not installed. */
+  async slirp(): Promise<string> {
+    const found = await findProgram("slirp4netns");
+    if (found === undefined)
+      throw new Unavailable(
+        'network "outbound" needs slirp4netns 1.2.0 or newer, which is not installed: apt-get install slirp4netns',
+      );
+    return found;
+  }
+
+  /** Gives a runtime its network again; what is left of the one before ends. */
+  async attachNetwork(record: RuntimeRecord): Promise<void> {
+    const { ids, cgroup, runtimeId } = record;
+    await this.#launcher.attach({
+      dir: this.directories.path(runtimeId as RuntimeId),
+      ids,
+      cgroup,
+      outbound: outboundSpec(this.#config, await this.slirp()),
+    });
   }
 
   /**

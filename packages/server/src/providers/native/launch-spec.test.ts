@@ -3,8 +3,9 @@ import { join } from "node:path";
 import { expect, it } from "vitest";
 import { projectRoot } from "../../../test/support/agent-binary.ts";
 import type { RuntimeId, RuntimeSpec, SandboxId } from "../../ports/index.ts";
-import { type NativeProviderConfig, newLaunchSpec } from "./launch-plan.ts";
+import { type NativeProviderConfig, newLaunchSpec, outboundSpec } from "./launch-plan.ts";
 import type {
+  AttachSpec,
   CgroupSpec,
   DestroySpec,
   IdsSpec,
@@ -18,11 +19,15 @@ const fixture: {
   launches: { id: number; spec: LaunchSpec }[];
   destroys: { id: number; spec: DestroySpec }[];
   shifts: { id: number; spec: ShiftSpec }[];
+  attaches: { id: number; spec: AttachSpec }[];
 } = JSON.parse(readFileSync(join(projectRoot, "agent", "fixtures", "launch.json"), "utf8"));
 
 const config: NativeProviderConfig = {
   defaultImage: "host",
   networkMode: "none",
+  networkAllow: ["10.1.2.0/24"],
+  networkConnections: 512,
+  networkMbit: 200,
   uidBase: 1_879_048_192,
   pidsLimit: 512,
   diskMb: 256,
@@ -67,9 +72,10 @@ function launch(
     cgroup: CgroupSpec | null;
     disk?: LaunchSpec["disk"];
     procOutside?: boolean;
+    slirp?: string;
   },
 ): LaunchSpec {
-  const { root, ids, cgroup, disk = {}, procOutside = false } = parts;
+  const { root, ids, cgroup, disk = {}, procOutside = false, ...slirp } = parts;
   const record: RuntimeRecord = {
     version: 1,
     instanceId: "instance",
@@ -84,7 +90,10 @@ function launch(
   };
   const dir = "/data/runtimes/native/rt-1";
   const agent = "/data/agents/0123456789abcdef/alcove-agent";
-  return newLaunchSpec({ ...spec, ...change }, { config, dir, record, agent, root, disk, procOutside });
+  return newLaunchSpec(
+    { ...spec, ...change },
+    { config, dir, record, agent, root, disk, procOutside, ...slirp },
+  );
 }
 
 it("what the launcher is told is what its tests take", () => {
@@ -92,6 +101,7 @@ it("what the launcher is told is what its tests take", () => {
     launch({}, { root: image, ids: range, cgroup: v1, disk: { template: "/data/templates/256.ext4" } }),
     launch({ network: "host" }, { root: host, ids: subids, cgroup: v2 }),
     launch({}, { root: host, ids: { kind: "single" }, cgroup: null }),
+    launch({ network: "outbound" }, { root: image, ids: range, cgroup: v1, slirp: "/usr/bin/slirp4netns" }),
     launch({}, { root: copied, ids: range, cgroup: v1, disk: { tmpfs_mb: 256 }, procOutside: true }),
   ];
   expect(JSON.parse(JSON.stringify(made))).toEqual(fixture.launches.map((request) => request.spec));
@@ -105,6 +115,12 @@ it("what a copy into a range of ids is told is what its tests take", () => {
     count: 65_536,
   };
   expect(fixture.shifts.map((request) => request.spec)).toEqual([made]);
+});
+
+it("what a network that is given again is told is what its tests take", () => {
+  const outbound = outboundSpec(config, "/usr/bin/slirp4netns");
+  const made: AttachSpec = { dir: "/data/runtimes/native/rt-1", ids: range, cgroup: v1, outbound };
+  expect(fixture.attaches.map((request) => request.spec)).toEqual([made]);
 });
 
 it("what a removal is told is what its tests take", () => {

@@ -1,3 +1,4 @@
+import type { NetworkMode } from "../../ports/index.ts";
 import type { CgroupSpec, IdsSpec, RuntimeRecord } from "./runtime-record.ts";
 
 export type { CgroupSpec, IdsSpec, RuntimeRecord };
@@ -13,12 +14,33 @@ export interface LaunchSpec {
     | { kind: "image"; rootfs: string; shifted?: boolean };
   ids: IdsSpec;
   hostname: string;
-  network: "none" | "host";
+  network: NetworkMode;
+  /** Set in network mode `outbound`. */
+  outbound?: OutboundSpec;
   cgroup: CgroupSpec | null;
   limits: { memory_mb: number; vcpus: number; pids: number; exec_group: boolean };
   added_caps: readonly string[];
   disk: { tmpfs_mb?: number; template?: string };
   proc_outside: boolean;
+}
+
+/** How a sandbox gets out. */
+export interface OutboundSpec {
+  /** Path of slirp4netns. */
+  slirp: string;
+  /** Networks that are open although they belong to those that are closed. */
+  allow: readonly string[];
+  connections: number;
+  /** Megabits a second in each direction; 0: unlimited. */
+  mbit: number;
+}
+
+/** Gives a sandbox that runs its network again. */
+export interface AttachSpec {
+  dir: string;
+  ids: IdsSpec;
+  cgroup: CgroupSpec | null;
+  outbound: OutboundSpec;
 }
 
 /** Hands a command's own control group to the agent; paths are of its files. */

@@ -4,7 +4,7 @@ import { createInterface } from "node:readline";
 import type { Readable, Writable } from "node:stream";
 import type { Logger } from "../../platform/logger.ts";
 import { outsideRequests } from "../../platform/request-scope.ts";
-import type { DestroySpec, LaunchSpec, LendSpec, ShiftSpec } from "./launch-spec.ts";
+import type { AttachSpec, DestroySpec, LaunchSpec, LendSpec, ShiftSpec } from "./launch-spec.ts";
 
 /** A step of a launch or of its undoing failed. */
 export class LauncherFailure extends Error {
@@ -107,14 +107,19 @@ export class Launcher implements AsyncDisposable {
     await this.#ask("lend", spec);
   }
 
+  /** Gives a sandbox that runs its network again. */
+  async attach(spec: AttachSpec): Promise<void> {
+    await this.#ask("attach", spec);
+  }
+
   /** Copies a root file system into a range of ids; takes as long as its size asks for. */
   async shift(spec: ShiftSpec): Promise<void> {
     await this.#ask("shift", spec, shiftMs);
   }
 
   async #ask(
-    op: "launch" | "destroy" | "shift" | "lend",
-    spec: LaunchSpec | DestroySpec | ShiftSpec | LendSpec,
+    op: "launch" | "destroy" | "shift" | "lend" | "attach",
+    spec: LaunchSpec | DestroySpec | ShiftSpec | LendSpec | AttachSpec,
     waitMs = replyMs,
   ): Promise<Reply> {
     if (this.#closed)

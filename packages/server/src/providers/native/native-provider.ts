@@ -1,13 +1,16 @@
-import type { Capability } from "@alcove/wire";
+import { type Capability, networkModes } from "@alcove/wire";
 import { boundedParallel } from "../../platform/bounded-parallel.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
+import { messageOf } from "../../platform/message-of.ts";
 import {
   BadRequest,
   type CallOptions,
   type ImageConfig,
   type ImageStore,
   type InventoryEntry,
+  type NetworkChange,
+  type NetworkMode,
   type ProviderCheck,
   ProviderError,
   RuntimeGone,
@@ -24,7 +27,8 @@ import { fromNote, SpawnsUnderWay, UnreadableRecord } from "../runtime-records/i
 import { adviceFor, toldFailure } from "./advice.ts";
 import { DiskGuard } from "./disk-guard.ts";
 import type { ExecGroups } from "./exec-groups.ts";
-import type { NativeProviderConfig } from "./launch-plan.ts";
+import { KeptNetwork } from "./kept-network.ts";
+import { type NativeProviderConfig, networkOf } from "./launch-plan.ts";
 import { LaunchSite, type Prepared } from "./launch-site.ts";
 import type { LaunchSpec, RuntimeRecord } from "./launch-spec.ts";
 import { orAborted } from "./or-aborted.ts";
@@ -41,6 +45,8 @@ interface Connected {
   client: AgentClient;
   operations: SandboxOperations;
   groups: ExecGroups | undefined;
+  /** Only with a network of its own that leads out. */
+  network: KeptNetwork | undefined;
   stopListening: () => void;
 }
 
@@ -74,6 +80,7 @@ export class NativeProvider implements RuntimeProvider {
   readonly #destroying = new Map<RuntimeId, Promise<void>>();
   /** Spawns of which nothing was made because the directories were out of sight, until they are undone. */
   readonly #refused = new Set<RuntimeId>();
+  readonly #networkListeners = new Set<(runtimeId: RuntimeId, change: NetworkChange) => void>();
   readonly #exitListeners = new Set<(runtimeId: RuntimeId, reason: string) => void>();
 
   constructor(options: {
@@ -135,20 +142,19 @@ export class NativeProvider implements RuntimeProvider {
       const prepared = await this.#site.prepare();
       await this.#site.directories.inSight();
       try {
+        const network = await this.#probedNetwork();
         await this.#start(
           prepared,
-          probeSpec(runtimeId),
+          probeSpec(runtimeId, network),
           { kind: "host", skeleton: prepared.skeleton },
           options,
         );
+        await orAborted(this.#connected.get(runtimeId)?.network?.up ?? Promise.resolve(), options.signal);
       } finally {
         // Its connection is closed either way.
         if (!(await this.#undo(runtimeId))) await this.#site.discard(prepared, runtimeId);
       }
-      const refusal = await this.#guard.refuseWhenShort().then(
-        () => undefined,
-        (error: Error) => error.message,
-      );
+      const refusal = await this.#spawnRefusal();
       return {
         healthy: true,
         notes: [...prepared.notes],
@@ -159,9 +165,35 @@ export class NativeProvider implements RuntimeProvider {
     }
   }
 
+  /** Without its helper there are sandboxes all the same, which reach nothing. */
+  async #probedNetwork(): Promise<NetworkMode> {
+    if (this.#config.networkMode !== "outbound") return "none";
+    return this.#site.slirp().then(
+      () => "outbound",
+      () => "none",
+    );
+  }
+
+  async #spawnRefusal(): Promise<string | undefined> {
+    try {
+      if (this.#config.networkMode === "outbound") await this.#site.slirp();
+      await this.#guard.refuseWhenShort();
+      return undefined;
+    } catch (error) {
+      return messageOf(error);
+    }
+  }
+
   settings(): Record<string, unknown> {
+    const { networkMode, networkAllow, networkConnections, networkMbit } = this.#config;
+    const outbound = {
+      network_allow: [...networkAllow],
+      network_connections: networkConnections,
+      network_mbit: networkMbit,
+    };
     return {
-      network_mode: this.#config.networkMode,
+      network_mode: networkMode,
+      ...(networkMode === "outbound" ? outbound : {}),
       pids_limit: this.#config.pidsLimit,
       disk_mb: this.#config.diskMb,
       added_caps: [...this.#config.addedCaps],
@@ -277,7 +309,8 @@ export class NativeProvider implements RuntimeProvider {
     }
     if (this.#connected.has(runtimeId)) return client[Symbol.asyncDispose]();
     await groups?.adopt();
-    this.#connect(record, { client, groups });
+    const hasNetwork = await this.#site.directories.hasNetwork(runtimeId);
+    this.#connect(record, { client, groups, hasNetwork });
   }
 
   destroy(runtimeId: RuntimeId, _options: CallOptions): Promise<void> {
@@ -306,12 +339,18 @@ export class NativeProvider implements RuntimeProvider {
     return () => this.#exitListeners.delete(listener);
   }
 
+  onNetwork(listener: (runtimeId: RuntimeId, change: NetworkChange) => void): () => void {
+    this.#networkListeners.add(listener);
+    return () => this.#networkListeners.delete(listener);
+  }
+
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#guard[Symbol.asyncDispose]();
     await this.#socketGuard[Symbol.asyncDispose]();
-    for (const { client, groups, stopListening } of this.#connected.values()) {
+    for (const { client, groups, network, stopListening } of this.#connected.values()) {
       stopListening();
       groups?.[Symbol.dispose]();
+      await network?.close();
       await client[Symbol.asyncDispose]();
     }
     this.#connected.clear();
@@ -321,12 +360,11 @@ export class NativeProvider implements RuntimeProvider {
 
   #refuseWiderNetwork(spec: RuntimeSpec): void {
     const wanted = spec.network ?? this.#config.networkMode;
-    if (wanted === "outbound")
+    const configured = this.#config.networkMode;
+    if (networkModes.indexOf(wanted) > networkModes.indexOf(configured))
       throw new BadRequest(
-        'network "outbound" is not available on native; it has "none" and, by configuration, "host"',
+        `network "${wanted}" is not allowed here; providers.native.network_mode is "${configured}"`,
       );
-    if (wanted === "host" && this.#config.networkMode !== "host")
-      throw new BadRequest('network "host" is not allowed here; providers.native.network_mode is "none"');
   }
 
   async #resolve(
@@ -387,7 +425,8 @@ export class NativeProvider implements RuntimeProvider {
       throw error;
     }
     options.onStage?.("configure", performance.now() - launchedAt);
-    this.#connect(record, { client, groups });
+    const hasNetwork = networkOf(spec, this.#config) === "outbound";
+    this.#connect(record, { client, groups, hasNetwork });
   }
 
   #client(record: RuntimeRecord): { client: AgentClient; groups: ExecGroups | undefined } {
@@ -404,8 +443,12 @@ export class NativeProvider implements RuntimeProvider {
     return { client, groups };
   }
 
-  #connect(record: RuntimeRecord, { client, groups }: Pick<Connected, "client" | "groups">): void {
+  #connect(
+    record: RuntimeRecord,
+    { client, groups, hasNetwork }: Pick<Connected, "client" | "groups"> & { hasNetwork: boolean },
+  ): void {
     const runtimeId = record.runtimeId as RuntimeId;
+    const network = hasNetwork ? this.#keepNetwork(record) : undefined;
     const stopListening = client.onGone(() => this.#ended(runtimeId, "the sandbox ended by itself"));
     const operations: SandboxOperations = {
       execs: client.execs,
@@ -429,9 +472,21 @@ export class NativeProvider implements RuntimeProvider {
         };
       },
     };
-    this.#connected.set(runtimeId, { record, client, operations, groups, stopListening });
+    this.#connected.set(runtimeId, { record, client, operations, groups, network, stopListening });
     this.#guard.start();
     this.#socketGuard.start();
+  }
+
+  #keepNetwork(record: RuntimeRecord): KeptNetwork {
+    const runtimeId = record.runtimeId as RuntimeId;
+    return new KeptNetwork({
+      path: () => this.#site.directories.networkSocket(runtimeId),
+      attach: () => this.#site.attachNetwork(record),
+      onChange: (change) => {
+        if (runtimeId.startsWith(probePrefix)) return;
+        for (const listener of this.#networkListeners) listener(runtimeId, change);
+      },
+    });
   }
 
   /** Nothing where no groups tell: the guard then takes what is in use for counted for nobody. */
@@ -450,6 +505,7 @@ export class NativeProvider implements RuntimeProvider {
     if (found === undefined || this.#destroying.has(runtimeId)) return;
     this.#connected.delete(runtimeId);
     found.groups?.[Symbol.dispose]();
+    void found.network?.close();
     void found.client[Symbol.asyncDispose]();
     if (runtimeId.startsWith(probePrefix)) return;
     for (const listener of this.#exitListeners) listener(runtimeId, reason);
@@ -480,6 +536,7 @@ export class NativeProvider implements RuntimeProvider {
       this.#connected.delete(runtimeId);
       found.stopListening();
       found.groups?.[Symbol.dispose]();
+      await found.network?.close();
       await found.client[Symbol.asyncDispose]();
     }
     try {

@@ -1,5 +1,5 @@
 import { randomBytes } from "node:crypto";
-import type { RuntimeId, RuntimeSpec, SandboxId } from "../../ports/index.ts";
+import type { NetworkMode, RuntimeId, RuntimeSpec, SandboxId } from "../../ports/index.ts";
 import { probePrefix } from "./runtime-directories.ts";
 
 /** A sandbox that only says whether sandboxes work. */
@@ -7,7 +7,7 @@ export function newProbeId(): RuntimeId {
   return `${probePrefix}${randomBytes(6).toString("hex")}` as RuntimeId;
 }
 
-export function probeSpec(runtimeId: RuntimeId): RuntimeSpec {
+export function probeSpec(runtimeId: RuntimeId, network: NetworkMode = "none"): RuntimeSpec {
   return {
     runtimeId,
     sandboxId: "sb-probe" as SandboxId,
@@ -17,6 +17,6 @@ export function probeSpec(runtimeId: RuntimeId): RuntimeSpec {
     env: {},
     expiresInMs: 60_000,
     metadata: {},
-    network: "none",
+    network,
   };
 }

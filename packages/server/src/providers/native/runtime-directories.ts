@@ -1,5 +1,5 @@
 import { readdirSync } from "node:fs";
-import { open, readdir, readFile } from "node:fs/promises";
+import { open, readdir, readFile, stat } from "node:fs/promises";
 import { basename, join } from "node:path";
 import { type Static, Type } from "typebox";
 import { BadRequest, type RuntimeId } from "../../ports/index.ts";
@@ -60,6 +60,16 @@ export class RuntimeDirectories implements AsyncDisposable {
   /** Where the agent listens, also while the directories are out of sight; good in this process alone. */
   async socket(runtimeId: RuntimeId): Promise<string> {
     return join(await this.#held.steadyPath(), basename(this.path(runtimeId)), "agent.sock");
+  }
+
+  /** Where the relay of its network listens; as `socket`. */
+  async networkSocket(runtimeId: RuntimeId): Promise<string> {
+    return join(await this.#held.steadyPath(), basename(this.path(runtimeId)), "network.sock");
+  }
+
+  /** Whether a network was made for it. */
+  async hasNetwork(runtimeId: RuntimeId): Promise<boolean> {
+    return (await orMissing(stat(join(this.path(runtimeId), "network.json")), undefined)) !== undefined;
   }
 
   /** @throws Unavailable when those that were there are out of sight. */

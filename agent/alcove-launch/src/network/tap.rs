@@ -1,0 +1,151 @@
+//! The interface of a sandbox: made and given its address from outside, by a process that is in the sandbox's network for
+//! as long as that takes. It lives as long as its descriptor.
+
+use std::net::Ipv4Addr;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+
+use super::addresses::{GATEWAY, GUEST, MASK};
+use super::frames::guest_address;
+use crate::error::{AtStep, Result, StepError};
+use crate::{overlay, sys};
+
+const STEP: &str = "network";
+const NAME: &str = "tap0";
+/// Larger than an Ethernet's, because each frame costs a trip through two processes.
+pub const MTU: i32 = 16_384;
+/// Frames that wait to be taken count for nobody: at most 2 MB of them.
+const QUEUE: i32 = 128;
+const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
+
+/// @param enter_users whether the namespace of users has to be entered first: without rights of the machine's own.
+pub fn open(pid: i32, enter_users: bool) -> Result<OwnedFd> {
+    let namespace = |name: &str| {
+        sys::open_path_at(libc::AT_FDCWD, &format!("/proc/{pid}/ns/{name}"), libc::O_RDONLY | libc::O_CLOEXEC, 0)
+            .at(STEP, format!("namespace {name}"))
+    };
+    let users = if enter_users { Some(namespace("user")?) } else { None };
+    let network = namespace("net")?;
+    let (reader, writer) = sys::pipe().at(STEP, "pipe")?;
+    // It shares our descriptors, so what it opens is ours.
+    let child = sys::clone_process(libc::CLONE_FILES as u64, None).at(STEP, "clone")?;
+    if child == 0 {
+        let answer = match enter_and_make(users.as_ref(), &network) {
+            Ok(tap) => format!("{}\n", tap.into_raw_fd()),
+            Err(error) => format!("{}\t{}\n", error.errno.unwrap_or(0), error.message),
+        };
+        let _ = sys::write_all(writer.as_raw_fd(), answer.as_bytes());
+        // SAFETY: plain number; nothing that is shared may be closed or flushed.
+        unsafe { libc::_exit(0) }
+    }
+    // SAFETY: our own child.
+    sys::check(unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) } as libc::c_long).at(STEP, "wait")?;
+    let mut answer = [0u8; 512];
+    let count = if sys::wait_readable(reader.as_raw_fd(), 0).at(STEP, "answer")? {
+        sys::read(reader.as_raw_fd(), &mut answer).at(STEP, "answer")?
+    } else {
+        0
+    };
+    let text = String::from_utf8_lossy(&answer[..count]).trim().to_owned();
+    match text.split_once('\t') {
+        // SAFETY: the descriptor was opened for us in the table we share.
+        None => text
+            .parse()
+            .map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
+            .map_err(|_| StepError::new(STEP, "the process that makes the interface ended before it had")),
+        Some((errno, message)) => Err(StepError {
+            step: STEP.to_owned(),
+            message: message.to_owned(),
+            errno: errno.parse().ok().filter(|errno| *errno != 0),
+        }),
+    }
+}
+
+fn enter_and_make(users: Option<&OwnedFd>, network: &OwnedFd) -> Result<OwnedFd> {
+    for (namespace, kind) in
+        users.map(|fd| (fd, libc::CLONE_NEWUSER)).into_iter().chain([(network, libc::CLONE_NEWNET)])
+    {
+        // SAFETY: a descriptor of ours.
+        sys::check(unsafe { libc::setns(namespace.as_raw_fd(), kind) } as libc::c_long)
+            .at(STEP, "enter a namespace")?;
+    }
+    let path = "/dev/net/tun";
+    let tap =
+        sys::open_path_at(libc::AT_FDCWD, path, libc::O_RDWR | libc::O_CLOEXEC | libc::O_NONBLOCK, 0).at(STEP, path)?;
+    let mut request = named();
+    request.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as libc::c_short;
+    control(tap.as_raw_fd(), TUNSETIFF, &request, "TUNSETIFF")?;
+    configure()?;
+    Ok(tap)
+}
+
+fn configure() -> Result<()> {
+    // SAFETY: plain numbers; the descriptor is owned from here on.
+    let socket = unsafe {
+        let fd = sys::check(libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) as libc::c_long);
+        OwnedFd::from_raw_fd(fd.at(STEP, "socket")? as i32)
+    };
+    let socket = socket.as_raw_fd();
+    let mut request = named();
+    // SAFETY: each writes the field of the union that its request reads.
+    unsafe {
+        request.ifr_ifru.ifru_hwaddr.sa_family = libc::ARPHRD_ETHER;
+        for (place, byte) in request.ifr_ifru.ifru_hwaddr.sa_data.iter_mut().zip(guest_address()) {
+            *place = byte as libc::c_char;
+        }
+    }
+    control(socket, libc::SIOCSIFHWADDR as libc::c_ulong, &request, "hardware address")?;
+    request = named();
+    request.ifr_ifru.ifru_mtu = MTU;
+    control(socket, libc::SIOCSIFMTU as libc::c_ulong, &request, "MTU")?;
+    request = named();
+    request.ifr_ifru.ifru_metric = QUEUE;
+    control(socket, libc::SIOCSIFTXQLEN as libc::c_ulong, &request, "queue")?;
+    // The helper speaks IPv4; an address of the other kind would only be waited for.
+    let path = format!("/proc/sys/net/ipv6/conf/{NAME}/disable_ipv6");
+    if overlay::exists(&path) {
+        // Whatever comes of it: no such packet gets past the helper.
+        let _ = std::fs::write(&path, "1");
+    }
+    request = named();
+    request.ifr_ifru.ifru_addr = socket_address(GUEST);
+    control(socket, libc::SIOCSIFADDR as libc::c_ulong, &request, "address")?;
+    request.ifr_ifru.ifru_netmask = socket_address(MASK);
+    control(socket, libc::SIOCSIFNETMASK as libc::c_ulong, &request, "netmask")?;
+    request = named();
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    control(socket, libc::SIOCSIFFLAGS as libc::c_ulong, &request, "up")?;
+    // SAFETY: an all-zero route is valid, and the kernel reads only this struct.
+    unsafe {
+        let mut route: libc::rtentry = std::mem::zeroed();
+        route.rt_dst = socket_address(Ipv4Addr::UNSPECIFIED);
+        route.rt_genmask = socket_address(Ipv4Addr::UNSPECIFIED);
+        route.rt_gateway = socket_address(GATEWAY);
+        route.rt_flags = libc::RTF_UP | libc::RTF_GATEWAY;
+        sys::check(libc::ioctl(socket, libc::SIOCADDRT as _, &raw const route) as libc::c_long).at(STEP, "route")?;
+    }
+    Ok(())
+}
+
+fn named() -> libc::ifreq {
+    // SAFETY: an all-zero request is valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (place, byte) in request.ifr_name.iter_mut().zip(NAME.bytes()) {
+        *place = byte as libc::c_char;
+    }
+    request
+}
+
+fn socket_address(address: Ipv4Addr) -> libc::sockaddr {
+    let mut data = [0 as libc::c_char; 14];
+    for (place, byte) in data[2..].iter_mut().zip(address.octets()) {
+        *place = byte as libc::c_char;
+    }
+    libc::sockaddr { sa_family: libc::AF_INET as libc::sa_family_t, sa_data: data }
+}
+
+fn control(fd: i32, kind: libc::c_ulong, request: &libc::ifreq, what: &str) -> Result<()> {
+    // SAFETY: the kernel reads and writes no more than this struct.
+    sys::check(unsafe { libc::ioctl(fd, kind as _, std::ptr::from_ref(request)) } as libc::c_long)
+        .map(drop)
+        .at(STEP, format!("{NAME}: {what}"))
+}

@@ -1,0 +1,130 @@
+import { readFile } from "node:fs/promises";
+import { fileURLToPath } from "node:url";
+import { afterAll, afterEach, beforeAll, expect, it } from "vitest";
+import {
+  allowed,
+  closedAddresses,
+  FarNetwork,
+  farAddress,
+  ownAddress,
+} from "../../../test/support/far-network.ts";
+import { type NativeHome, nativeHome } from "../../../test/support/native.ts";
+import { networkProcesses, OutboundSandboxes } from "../../../test/support/outbound-sandboxes.ts";
+import { describeWith } from "../../../test/support/requirements.ts";
+import { BadRequest } from "../../ports/index.ts";
+import type { NativeProvider } from "./native-provider.ts";
+
+const reach = fileURLToPath(new URL("../../../test/support/programs/reach.py", import.meta.url));
+
+type Reached = Record<string, Record<string, string>>;
+
+await describeWith(["root", "agent", "launcher", "native", "slirp4netns"], "network outbound", () => {
+  let network: FarNetwork;
+  let home: NativeHome;
+  let provider: NativeProvider;
+  let sandboxes: OutboundSandboxes;
+
+  beforeAll(async () => {
+    network = await FarNetwork.open();
+    home = await nativeHome();
+    provider = home.open(
+      { networkMode: "outbound", networkAllow: [allowed] },
+      { launcher: network.launcher },
+    );
+    sandboxes = new OutboundSandboxes(() => provider);
+  }, 60_000);
+
+  afterEach(() => sandboxes.destroyAll());
+
+  afterAll(async () => {
+    await provider[Symbol.asyncDispose]();
+    await home.remove();
+    await network[Symbol.asyncDispose]();
+  });
+
+  async function tryAll(options: { addresses: string[]; addresses6?: string[] }): Promise<Reached> {
+    const sandbox = await sandboxes.spawn();
+    await sandbox.write("/tmp/reach.py", await readFile(reach));
+    return JSON.parse(await sandbox.run(`python3 /tmp/reach.py '${JSON.stringify(options)}'`));
+  }
+
+  it("what is open is reached by every protocol, and names are resolved", async () => {
+    const reached = await tryAll({ addresses: [farAddress] });
+    const { echo, ...ways } = reached[farAddress] ?? {};
+    const told = Object.entries(ways).filter(([way]) => !way.includes("resolver's port"));
+    expect(told.filter(([, answer]) => answer !== `reached ${farAddress}`)).toEqual([]);
+    // The machine decides who may send these.
+    expect(echo).toMatch(/answered|ETIMEDOUT|TimeoutError|EHOSTUNREACH|EACCES/);
+  });
+
+  it("every address that is closed is refused, in every spelling and by every way around the routes", async () => {
+    const before = await network.far();
+    const special = [
+      "198.18.255.2",
+      "198.18.255.255",
+      "224.0.0.251",
+      "255.255.255.255",
+      "127.0.0.1",
+      "0.0.0.0",
+    ];
+    const addresses = [...closedAddresses, ownAddress, ...special];
+    const addresses6 = [
+      "::1",
+      "fd00::2",
+      "fd00:ec2::254",
+      "fe80::1%tap0",
+      "ff02::1%tap0",
+      "64:ff9b::a01:203",
+      "2002:a01:203::1",
+      "::ffff:0:a01:203",
+      "::a01:203",
+      "2606:4700:4700::1111",
+    ];
+    const reached = await tryAll({ addresses, addresses6 });
+    const got = Object.entries(reached).flatMap(([address, ways]) =>
+      Object.entries(ways)
+        .filter(([, answer]) => /reached|answered/.test(answer))
+        // Its own loopback answers echoes; nothing else is there.
+        .filter(([way]) => !(way === "echo" && /^(127|0)\./.test(address)))
+        .map(([way, answer]) => `${address}, ${way}: ${answer}`),
+    );
+    expect(got).toEqual([]);
+    // Refused at once, not waited for.
+    expect(reached["10.1.2.3"]?.tcp).toBe("EHOSTUNREACH");
+    expect(reached["169.254.169.254"]?.["tcp, mapped"]).toBe("EHOSTUNREACH");
+    expect(reached["fd00:ec2::254"]?.tcp).toBe("ENETUNREACH");
+    // What was not answered did not arrive either: of the closed ones the resolver alone, which the helper asks.
+    const after = await network.far();
+    const arrived = (kind: "tcp" | "udp") =>
+      Object.keys(after[kind]).filter((address) => after[kind][address] !== before[kind][address]);
+    expect(arrived("tcp")).toEqual([]);
+    expect(arrived("udp")).toEqual(["10.255.255.53"]);
+    expect(await network.near()).toMatchObject({ tcp: {}, udp: {} });
+  }, 120_000);
+
+  it("a sandbox may do without, and then there is nothing of a network", async () => {
+    const without = await sandboxes.spawn({ network: "none" });
+    expect(await without.run("ls /sys/class/net 2>/dev/null; grep -c : /proc/net/dev")).toBe("1\n");
+    expect(await networkProcesses(home.dataDir, without.runtimeId)).toEqual([]);
+    const within = await sandboxes.spawn();
+    expect(await within.run("grep -c : /proc/net/dev")).toBe("2\n");
+    expect(await networkProcesses(home.dataDir, within.runtimeId)).toHaveLength(2);
+    await expect(sandboxes.spawn({ network: "host" })).rejects.toThrow(BadRequest);
+  });
+
+  it("relay and helper are nobody: a user of their own without rights or groups, under seccomp or without files", async () => {
+    const { runtimeId } = await sandboxes.spawn();
+    const processes = await networkProcesses(home.dataDir, runtimeId);
+    expect(processes.map(({ name }) => name)).toEqual(["alcove-launch", "slirp4netns"]);
+    for (const { status } of processes) {
+      expect(Number(status.Uid?.split("\t")[0])).toBeGreaterThan(1_879_048_192);
+      expect(new Set(status.Uid?.split("\t")).size).toBe(1);
+      expect(status.Groups?.trim()).toBe("");
+      expect(status.NoNewPrivs).toBe("1");
+      // The helper's one right is within a namespace of users of its own.
+      expect(["0000000000000000", "0000000000000400"]).toContain(status.CapEff);
+    }
+    expect(processes[0]?.status.CapEff).toBe("0000000000000000");
+    expect(processes[1]?.status.Seccomp).toBe("2");
+  });
+});
