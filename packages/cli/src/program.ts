@@ -112,6 +112,16 @@ function addImageCommands(program: Command): void {
   ).action(async (source, name, flags) =>
     (await import("./commands/image.ts")).imageImport(source, name, flags),
   );
+  local(
+    image
+      .command("prune")
+      .description(
+        "remove images that no sandbox uses and nobody wanted for a while; without --yes, tell them",
+      ),
+  )
+    .option("--older-than <duration>", "not wanted for this long, two minutes at least; default: 168h")
+    .option("--yes", "do it")
+    .action(async (flags) => (await import("./commands/image.ts")).imagePrune(flags));
   local(image.command("rm <name>").alias("remove").description("remove a stored image")).action(
     async (name, flags) => (await import("./commands/image.ts")).imageRemove(name, flags),
   );

@@ -1,7 +1,6 @@
 import type { Config } from "./config/config.ts";
 import { ImageDisk } from "./images/image-disk.ts";
-import { ImageLibrary } from "./images/image-library.ts";
-import type { UnpackLimits } from "./images/unpack-budget.ts";
+import { ImageLibrary, type ImageLimits } from "./images/image-library.ts";
 import type { Logger } from "./platform/logger.ts";
 
 export type { ImageLibrary, ImageProgress, ImageWork } from "./images/image-library.ts";
@@ -9,10 +8,11 @@ export { hostImage, normaliseImageName } from "./images/image-name.ts";
 export { isDataDirLocked } from "./platform/data-dir-lock.ts";
 export type { ImageConfig, StoredImage } from "./ports/image-store.ts";
 
-const unlimited: UnpackLimits = {
+const unlimited: ImageLimits = {
   maxUnpackedBytes: Number.MAX_SAFE_INTEGER,
   maxEntries: Number.MAX_SAFE_INTEGER / 8_192,
   keepFreeBytes: 0,
+  maxStoredBytes: 0,
 };
 
 /** What the image store takes from the configuration. */
@@ -25,10 +25,17 @@ export function imageSettings({ images, dataDir, providers }: Config) {
     limits: {
       maxUnpackedBytes: images.maxUnpackedBytes,
       maxEntries: images.maxEntries,
+      maxStoredBytes: images.maxStoredBytes,
       // Images give way before the guard of the disk looks for a sandbox to stop.
       keepFreeBytes: (providers.native.minFreeMb * 1.25 + 64) * 1_048_576,
     },
   };
+}
+
+/** Images that the configuration names: spawns may want them though nobody did for a while. */
+export function configuredImages({ images, pool, providers }: Config): string[] {
+  const defaults = [providers.native.defaultImage, providers.proot.defaultImage, pool.image];
+  return [...defaults, ...Object.values(images.aliases)].filter((name) => name !== "");
 }
 
 /**
@@ -42,7 +49,7 @@ export async function openImageStore(options: {
   logger: Logger;
   dockerSocket?: string;
   allowedRegistries?: readonly string[];
-  limits?: Partial<UnpackLimits>;
+  limits?: Partial<ImageLimits>;
 }): Promise<ImageLibrary> {
   const disk = new ImageDisk({ dataDir: options.dataDir });
   await disk.open();

@@ -1,5 +1,7 @@
 import type { ImageLibrary, ImageWork, StoredImage } from "@alcove/server/images";
+import { parseDuration } from "@alcove/wire";
 import { interruptSignal } from "../context.ts";
+import { UsageError } from "../exit-codes.ts";
 import { printJson } from "../terminal/output.ts";
 import { Progress } from "../terminal/progress.ts";
 import { table } from "../terminal/table.ts";
@@ -7,6 +9,9 @@ import { byteSize, elapsed, shortDuration } from "../terminal/text.ts";
 import { loadLocalConfig } from "./load-config.ts";
 
 const probeMs = 3_000;
+const usualPruneMs = 168 * 3_600_000;
+/** A spawn that is under way wanted its image not longer ago than this; uses are noted to the minute. */
+const shortestPruneMs = 120_000;
 
 export interface ImageFlags {
   config?: string;
@@ -20,7 +25,7 @@ export async function imageList(flags: ImageFlags): Promise<void> {
   const images = await store.list({ signal: interrupt.signal });
   if (flags.json) printJson(images.map(imageJson));
   else if (images.length === 0) process.stderr.write("no images stored; `host` needs none\n");
-  else process.stdout.write(imageTable(images, Date.now()));
+  else process.stdout.write(imageTable(await withLastUse(store, images), Date.now()));
 }
 
 export async function imagePull(name: string, flags: ImageFlags): Promise<void> {
@@ -37,6 +42,35 @@ export async function imageRemove(name: string, flags: ImageFlags): Promise<void
   await store.remove(name, { signal: interrupt.signal });
   if (flags.json) printJson({ removed: name });
   else process.stdout.write(`${name}\n`);
+}
+
+/** Without `yes` it only tells what would go. */
+export async function imagePrune(flags: ImageFlags & { olderThan?: string; yes?: boolean }): Promise<void> {
+  const olderMs = flags.olderThan === undefined ? usualPruneMs : parseDuration(flags.olderThan);
+  if (olderMs === undefined || olderMs < 0)
+    throw new UsageError(`--older-than ${flags.olderThan}: expected a duration such as 168h`);
+  const { config } = await loadLocalConfig(flags);
+  const { configuredImages } = await import("@alcove/server/images");
+  const store = await openStore(flags);
+  using interrupt = interruptSignal();
+  const dryRun = flags.yes !== true;
+  const pruned = await store.prune({
+    before: new Date(Date.now() - Math.max(olderMs, shortestPruneMs)),
+    keep: configuredImages(config),
+    dryRun,
+    signal: interrupt.signal,
+  });
+  const bytes = pruned.reduce((all, { sizeBytes }) => all + sizeBytes, 0);
+  if (flags.json)
+    return printJson({
+      removed: dryRun ? [] : pruned.map(({ name }) => name),
+      would_remove: dryRun ? pruned.map(({ name }) => name) : [],
+      size_bytes: bytes,
+    });
+  process.stdout.write(pruned.map(({ name }) => `${name}\n`).join(""));
+  if (pruned.length === 0) process.stderr.write("nothing to remove\n");
+  else if (dryRun) process.stderr.write(`${byteSize(bytes)} would be freed; --yes removes them\n`);
+  else process.stderr.write(`${byteSize(bytes)} freed\n`);
 }
 
 async function obtain(
@@ -97,14 +131,19 @@ async function openStore(flags: ImageFlags): Promise<ImageLibrary> {
   });
 }
 
-function imageTable(images: readonly StoredImage[], nowMs: number): string {
+function withLastUse(store: ImageLibrary, images: readonly StoredImage[]) {
+  return Promise.all(images.map(async (image) => ({ ...image, usedAt: await store.lastUsed(image) })));
+}
+
+function imageTable(images: readonly (StoredImage & { usedAt: Date })[], nowMs: number): string {
   return table(
-    ["NAME", "DIGEST", "SIZE", "AGE"],
+    ["NAME", "DIGEST", "SIZE", "AGE", "WANTED"],
     images.map((image) => [
       image.name,
       image.digest.slice(0, 19),
       byteSize(image.sizeBytes),
       shortDuration(nowMs - image.createdAt.getTime()),
+      `${shortDuration(nowMs - image.usedAt.getTime())} ago`,
     ]),
   );
 }

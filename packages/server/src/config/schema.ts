@@ -329,6 +329,10 @@ export const ConfigSchema = section(
         ),
         max_unpacked: bytes("16GiB", "Bytes an image may unpack to."),
         max_entries: count(1_000_000, "Files, directories and links an image may unpack to.", 1),
+        max_stored: bytes(
+          "0",
+          "Bytes all stored images may take together; 0: as many as the disk has room for. Beyond it an import or pull is refused.",
+        ),
         allowed_registries: texts(
           ["*"],
           "Registries images are pulled from: docker.io, registry.example:5000; *: any. Credentials of the service's user go only to those named here.",

@@ -23,6 +23,8 @@ type StoredRecord = Static<typeof StoredRecord>;
 
 /** Directory times are as coarse as the kernel's tick; one younger than this may hide a later change. */
 const settledMs = 100;
+/** Uses of an image within this time are noted once. */
+const usedEveryMs = 60_000;
 /** How long a root file system without a name is left to whoever may be about to name it. */
 const orphanMs = 10 * 60_000;
 
@@ -38,6 +40,7 @@ export class ImageDisk {
   readonly #names: string;
   readonly #rootfs: string;
   readonly #tmp: string;
+  readonly #usedMs = new Map<string, number>();
   #cached: { mtimeMs: number; images: Map<string, StoredImage> } | undefined;
 
   constructor(options: { dataDir: string }) {
@@ -118,6 +121,28 @@ export class ImageDisk {
     return images;
   }
 
+  /** Notes that an image was wanted now, where the file of its name has its time: no cache looks at that. */
+  async used(name: string): Promise<void> {
+    const now = Date.now();
+    if (now - (this.#usedMs.get(name) ?? 0) < usedEveryMs) return;
+    this.#usedMs.set(name, now);
+    await utimes(this.#nameFile(name), new Date(), new Date()).catch((error: unknown) => {
+      // Removed meanwhile, or a store that cannot be written: it is used all the same.
+      this.#usedMs.delete(name);
+      if (!isCode(error, "ENOENT", "EROFS", "EACCES", "EPERM", "ENOSPC")) throw error;
+    });
+  }
+
+  /** When an image was stored or wanted last, to the minute; undefined for a name that is gone. */
+  async lastUsed(name: string): Promise<Date | undefined> {
+    try {
+      return (await stat(this.#nameFile(name))).mtime;
+    } catch (error) {
+      if (isCode(error, "ENOENT")) return undefined;
+      throw error;
+    }
+  }
+
   /** Puts a finished tree in its place and gives it its name. The same content twice is kept once. */
   async store(
     tree: string,
@@ -162,6 +187,7 @@ export class ImageDisk {
   /** Takes a name away; its tree stays until `collect`. */
   async forget(name: string): Promise<void> {
     await rm(this.#nameFile(name), { force: true });
+    this.#usedMs.delete(name);
     this.#cached = undefined;
   }
 

@@ -2,7 +2,15 @@ import { createReadStream } from "node:fs";
 import { chmod, mkdir, stat } from "node:fs/promises";
 import path from "node:path";
 import type { Logger } from "../platform/logger.ts";
-import { BadRequest, Conflict, DomainError, NotFound, ProviderError, Unavailable } from "../ports/errors.ts";
+import {
+  BadRequest,
+  Conflict,
+  DomainError,
+  NotFound,
+  ProviderError,
+  StorageFull,
+  Unavailable,
+} from "../ports/errors.ts";
 import {
   type ImageConfig,
   type ImageStore,
@@ -31,6 +39,11 @@ export interface ImageProgress {
   bytes?: number;
 }
 
+export interface ImageLimits extends UnpackLimits {
+  /** Bytes of all images together; 0: any number. */
+  maxStoredBytes: number;
+}
+
 export interface ImageWork extends CallOptions {
   onProgress?: (progress: ImageProgress) => void;
 }
@@ -43,7 +56,7 @@ export class ImageLibrary implements ImageStore {
   readonly #aliases: Readonly<Record<string, string>>;
   readonly #pullPolicy: "missing" | "never";
   readonly #allowedRegistries: readonly string[];
-  readonly #limits: UnpackLimits;
+  readonly #limits: ImageLimits;
   readonly #dockerSocket: string;
   readonly #logger: Logger;
   readonly #pulls = new SharedWork<StoredImage>();
@@ -54,7 +67,7 @@ export class ImageLibrary implements ImageStore {
     pullPolicy: "missing" | "never";
     /** Registries images are pulled from; `*`: any. */
     allowedRegistries: readonly string[];
-    limits: UnpackLimits;
+    limits: ImageLimits;
     dockerSocket: string;
     logger: Logger;
   }) {
@@ -82,7 +95,10 @@ export class ImageLibrary implements ImageStore {
     const wanted = this.resolveName(name);
     if (wanted === hostImage) return this.#disk.hostRecord();
     const stored = (await this.#disk.images()).get(wanted);
-    if (stored !== undefined) return stored;
+    if (stored !== undefined) {
+      await this.#disk.used(wanted);
+      return stored;
+    }
     const missing = `image "${wanted}" is not stored; get it with: alcove image pull ${wanted}`;
     if (this.#pullPolicy === "never" || !(await canPull(options)))
       throw new NotFound(missing, { what: "image" });
@@ -104,6 +120,34 @@ export class ImageLibrary implements ImageStore {
   async list(options: CallOptions): Promise<StoredImage[]> {
     options.signal.throwIfAborted();
     return [...(await this.#disk.images()).values()].sort((one, other) => (one.name < other.name ? -1 : 1));
+  }
+
+  /** When an image was stored or wanted last, to the minute. */
+  async lastUsed(image: StoredImage): Promise<Date> {
+    return (await this.#disk.lastUsed(image.name)) ?? image.createdAt;
+  }
+
+  /**
+   * Removes the images that no sandbox uses and that nobody wanted since `before`, but for those of `keep`, or only tells them.
+   * @param options.keep names as the configuration has them.
+   */
+  async prune(
+    options: CallOptions & { before: Date; keep: readonly string[]; dryRun: boolean },
+  ): Promise<StoredImage[]> {
+    const kept = new Set(options.keep.map((name) => this.resolveName(name)));
+    const pruned: StoredImage[] = [];
+    for (const image of await this.list(options)) {
+      if (kept.has(image.name) || (await this.lastUsed(image)) >= options.before) continue;
+      if ((await this.#disk.users(image.digest)).length > 0) continue;
+      try {
+        if (!options.dryRun) await this.remove(image.name, options);
+        pruned.push(image);
+      } catch (error) {
+        // A sandbox was given it just now, or somebody else removed it.
+        if (!(error instanceof Conflict || error instanceof NotFound)) throw error;
+      }
+    }
+    return pruned;
   }
 
   /** Gets an image from its registry, also when an older one is stored. Callers who want the same wait for one pull. */
@@ -201,6 +245,26 @@ export class ImageLibrary implements ImageStore {
       );
   }
 
+  /**
+   * Imports that end at the same moment may exceed it by one of them each: the disk's own mark bounds that.
+   * @throws StorageFull when the images would be more than may be stored.
+   */
+  async #refuseBeyondQuota(wanted: { name: string; digest: string; sizeBytes: number }): Promise<void> {
+    const { maxStoredBytes } = this.#limits;
+    if (maxStoredBytes === 0) return;
+    const trees = new Map<string, number>();
+    // What this name meant until now is given up for it.
+    for (const { name, digest, sizeBytes } of (await this.#disk.images()).values())
+      if (name !== wanted.name) trees.set(digest, sizeBytes);
+    if (trees.has(wanted.digest)) return;
+    const used = [...trees.values()].reduce((all, bytes) => all + bytes, 0);
+    if (used + wanted.sizeBytes > maxStoredBytes)
+      throw new StorageFull(
+        `image "${wanted.name}" takes ${wanted.sizeBytes} bytes, and ${used} of the ${maxStoredBytes} bytes of images.max_stored are taken: ` +
+          "remove images (alcove image prune), or raise it",
+      );
+  }
+
   #savedByEngine(name: string, signal: AbortSignal): AsyncIterable<Uint8Array> {
     return savedByEngine(name, { socket: this.#dockerSocket, signal });
   }
@@ -259,6 +323,7 @@ export class ImageLibrary implements ImageStore {
   ): Promise<StoredImage> {
     context.report({ step: "store", message: `storing ${context.name}` });
     const sizeBytes = await treeSize(tree, context);
+    await this.#refuseBeyondQuota({ digest: image.digest, name: context.name, sizeBytes });
     // Data first, then the name: after a power failure a stored image is whole.
     const synced = await runProgram("sync", ["-f", tree], context);
     if (synced.exitCode !== 0)

@@ -41,6 +41,66 @@ function file(name: string, content: string | Buffer): string {
 }
 
 describe("the image store", () => {
+  it("prunes what nobody wanted for a while, and nothing that is used, wanted or named by the configuration", async () => {
+    const store = await open({ aliases: { base: "kept" } });
+    for (const name of ["old", "wanted", "used", "kept", "twin"]) {
+      fs.mkdirSync(path.join(dataDir, name === "twin" ? "old" : name), { recursive: true });
+      const folder = path.join(dataDir, name === "twin" ? "old" : name);
+      fs.writeFileSync(path.join(folder, "content"), path.basename(folder));
+      await store.importFrom(folder, name, options);
+    }
+    const weekAgo = new Date(Date.now() - 7 * 86_400_000);
+    for (const file of fs.readdirSync(path.join(dataDir, "images/names")))
+      fs.utimesSync(path.join(dataDir, "images/names", file), weekAgo, weekAgo);
+    const { digest } = await store.resolve("used", options);
+    fs.utimesSync(path.join(dataDir, "images/names/used%3Alatest.json"), weekAgo, weekAgo);
+    fs.mkdirSync(path.join(dataDir, "runtimes/native/rt-1"), { recursive: true });
+    fs.writeFileSync(
+      path.join(dataDir, "runtimes/native/rt-1/runtime.json"),
+      JSON.stringify({ rootfs: digest.slice(7) }),
+    );
+    await store.resolve("wanted", options);
+    const before = new Date(Date.now() - 86_400_000);
+    const prune = async (dryRun: boolean) =>
+      (await store.prune({ ...options, signal: options.signal, before, keep: ["base"], dryRun })).map(
+        ({ name }) => name,
+      );
+    const names = async () => (await store.list(options)).map(({ name }) => name);
+    expect(await prune(true)).toEqual(["old:latest", "twin:latest"]);
+    expect(await names()).toHaveLength(5);
+    expect(await prune(false)).toEqual(["old:latest", "twin:latest"]);
+    expect(await names()).toEqual(["kept:latest", "used:latest", "wanted:latest"]);
+    expect(fs.readdirSync(path.join(dataDir, "images/rootfs"))).toHaveLength(3);
+    expect(await prune(false)).toEqual([]);
+  });
+
+  it("refuses what would be more than may be stored, with the way out; a name may mean something else of that size", async () => {
+    const folderOf = (name: string, bytes: number) => {
+      const folder = path.join(dataDir, name);
+      fs.mkdirSync(folder);
+      fs.writeFileSync(path.join(folder, "content"), Buffer.alloc(bytes, name));
+      return folder;
+    };
+    const store = await openImageStore({
+      dataDir,
+      aliases: {},
+      pullPolicy: "never",
+      logger: silentLogger,
+      limits: { maxStoredBytes: 3_000_000 },
+    });
+    await store.importFrom(folderOf("a", 2_000_000), "a", options);
+    await expect(store.importFrom(folderOf("b", 1_500_000), "b", options)).rejects.toMatchObject({
+      code: "storage_full",
+      message: expect.stringMatching(/image "b:latest" .* images\.max_stored .*alcove image prune/),
+    });
+    expect((await store.list(options)).map(({ name }) => name)).toEqual(["a:latest"]);
+    // The same content under another name takes nothing, another content in its place what that takes.
+    await store.importFrom(path.join(dataDir, "a"), "twin", options);
+    await store.remove("twin", options);
+    await store.importFrom(folderOf("c", 2_500_000), "a", options);
+    expect(fs.readdirSync(path.join(dataDir, "images/rootfs"))).toHaveLength(1);
+  });
+
   it("makes its folders again when they were removed under it; without a data directory it is unavailable", async () => {
     const { dir } = await busyboxRootfs();
     const store = await open();
