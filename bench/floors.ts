@@ -8,7 +8,7 @@ import { timeEach } from "./stats.ts";
 const run = promisify(execFile);
 
 /** Builds the floor program once. @returns its path. */
-async function floorProgram(): Promise<string> {
+export async function floorProgram(): Promise<string> {
   const crate = path.join(projectRoot, "bench", "floor");
   await run("cargo", ["build", "--release", "--quiet"], { cwd: crate });
   return path.join(crate, "target", "release", "alcove-floor");

@@ -15,9 +15,10 @@ export class KeepAliveClient {
   #received = "";
   #waiting: { resolve(response: BenchResponse): void; reject(error: Error): void } | undefined;
 
-  constructor(url: string) {
+  /** @param as the Host it asks for; that of `url` unless given. */
+  constructor(url: string, as?: string) {
     const { hostname, port, host } = new URL(url);
-    this.#host = host;
+    this.#host = as ?? host;
     this.#socket = connect({ host: hostname, port: Number(port), noDelay: true });
     this.#socket.setEncoding("latin1");
     this.#socket.on("data", (chunk: string) => this.#onData(chunk));
@@ -28,7 +29,12 @@ export class KeepAliveClient {
   request(method: string, path: string, body?: unknown): Promise<BenchResponse> {
     const text = body === undefined ? "" : JSON.stringify(body);
     const type = body === undefined ? "" : "Content-Type: application/json\r\n";
-    const head = `${method} /api/v1${path} HTTP/1.1\r\nHost: ${this.#host}\r\n${type}Content-Length: ${Buffer.byteLength(text)}\r\n\r\n`;
+    return this.send(`${method} /api/v1${path} HTTP/1.1`, text, type);
+  }
+
+  /** @param line the request line. */
+  send(line: string, text: string, headers = ""): Promise<BenchResponse> {
+    const head = `${line}\r\nHost: ${this.#host}\r\n${headers}Content-Length: ${Buffer.byteLength(text)}\r\n\r\n`;
     return new Promise((resolve, reject) => {
       this.#waiting = { resolve, reject };
       this.#socket.write(head + text);

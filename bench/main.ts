@@ -9,6 +9,7 @@ import { printTable, type Row } from "./row.ts";
 import { dockerRows } from "./scenarios/docker.ts";
 import { nativeExec, prootExec } from "./scenarios/exec.ts";
 import { idleCost } from "./scenarios/idle.ts";
+import { previews } from "./scenarios/previews.ts";
 import { sharedUse } from "./scenarios/shared.ts";
 import { controlPlane, nativeSpawn } from "./scenarios/spawn.ts";
 import { ndjsonStream, rawFiles } from "./scenarios/streams.ts";
@@ -20,6 +21,7 @@ const scenarios: Record<string, () => Promise<Row[]>> = {
   "native-stream": ndjsonStream,
   "native-files": rawFiles,
   "native-idle": idleCost,
+  previews,
   docker: dockerRows,
   proot: prootExec,
   mock: controlPlane,

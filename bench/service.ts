@@ -95,3 +95,19 @@ export async function rssOf(pid: number): Promise<number> {
   const status = await readFile(`/proc/${pid}/status`, "utf8");
   return Number(/VmRSS:\s+(\d+) kB/.exec(status)?.[1] ?? "0") * 1_024;
 }
+
+/** Watches the resident set of a process while `work` runs. @returns the largest seen, bytes. */
+export async function peakRss(pid: number, work: () => Promise<void>): Promise<number> {
+  let peak = await rssOf(pid);
+  const timer = setInterval(() => {
+    void rssOf(pid).then((now) => {
+      peak = Math.max(peak, now);
+    });
+  }, 50);
+  try {
+    await work();
+  } finally {
+    clearInterval(timer);
+  }
+  return peak;
+}

@@ -7,7 +7,7 @@ import { pipeline } from "node:stream/promises";
 import { copyFile } from "../floors.ts";
 import { KeepAliveClient } from "../keep-alive-client.ts";
 import type { Row } from "../row.ts";
-import { rssOf, startService } from "../service.ts";
+import { peakRss, startService } from "../service.ts";
 import { megabytesPerSecond, summarize } from "../stats.ts";
 
 interface Spawned {
@@ -16,22 +16,6 @@ interface Spawned {
 
 const mebibyte = 1_048_576;
 const megabytes = (bytes: number) => `${Math.round(bytes / mebibyte)} MiB`;
-
-/** Watches the resident set of a process while `work` runs. @returns the largest seen, bytes. */
-async function peakRss(pid: number, work: () => Promise<void>): Promise<number> {
-  let peak = await rssOf(pid);
-  const timer = setInterval(() => {
-    void rssOf(pid).then((now) => {
-      peak = Math.max(peak, now);
-    });
-  }, 50);
-  try {
-    await work();
-  } finally {
-    clearInterval(timer);
-  }
-  return peak;
-}
 
 /** Sends one request on a connection of its own and counts what comes back. @returns bytes received. */
 function countResponse(url: string, head: string, body: string): Promise<number> {

@@ -2,8 +2,13 @@
 //!
 //! `alcove-floor forkexec COUNT PROGRAM [ARG…]` starts PROGRAM COUNT times from this resident process, one after the
 //! other, with its output on /dev/null, and prints the nanoseconds of each run on a line of its own.
+//!
+//! `alcove-floor serve PORT` answers HTTP on the loopback: `/bytes/N` with N bytes, everything else with "ok"; a WebSocket is agreed to.
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
 use std::process::exit;
+use std::thread;
 use std::time::Instant;
 use std::{ffi::CString, ptr};
 
@@ -23,11 +28,62 @@ fn fork_exec(argv: &[*const libc::c_char], envp: &[*const libc::c_char]) -> i32 
     status
 }
 
+/// One connection, for as many requests as come on it. Bodies are not looked for.
+fn answer(stream: TcpStream) -> std::io::Result<()> {
+    let mut output = stream.try_clone()?;
+    let mut input = BufReader::new(stream);
+    let block = vec![b'x'; 256 * 1024];
+    loop {
+        let mut line = String::new();
+        if input.read_line(&mut line)? == 0 {
+            return Ok(());
+        }
+        let mut upgrades = false;
+        let path = line.split(' ').nth(1).unwrap_or("/").to_owned();
+        loop {
+            line.clear();
+            if input.read_line(&mut line)? == 0 || line == "\r\n" {
+                break;
+            }
+            upgrades |= line.eq_ignore_ascii_case("upgrade: websocket\r\n");
+        }
+        let mut left: usize = path.strip_prefix("/bytes/").and_then(|count| count.parse().ok()).unwrap_or(0);
+        if upgrades {
+            output.write_all(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")?;
+            return input.read_line(&mut line).map(|_| ());
+        }
+        if left == 0 {
+            output.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")?;
+            continue;
+        }
+        output.write_all(format!("HTTP/1.1 200 OK\r\nContent-Length: {left}\r\n\r\n").as_bytes())?;
+        while left > 0 {
+            let count = left.min(block.len());
+            output.write_all(&block[..count])?;
+            left -= count;
+        }
+    }
+}
+
+fn serve(port: u16) -> std::io::Result<()> {
+    for stream in TcpListener::bind(("127.0.0.1", port))?.incoming() {
+        let stream = stream?;
+        stream.set_nodelay(true)?;
+        thread::spawn(|| answer(stream));
+    }
+    Ok(())
+}
+
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
+    if let (Some("serve"), Some(port)) = (arguments.get(1).map(String::as_str), arguments.get(2)) {
+        let port = port.parse().expect("a port");
+        serve(port).expect("the port can be listened on");
+        return;
+    }
     let count = arguments.get(2).and_then(|text| text.parse::<u32>().ok());
     let (Some("forkexec"), Some(count), true) = (arguments.get(1).map(String::as_str), count, arguments.len() > 3) else {
-        eprintln!("usage: alcove-floor forkexec COUNT PROGRAM [ARG…]");
+        eprintln!("usage: alcove-floor forkexec COUNT PROGRAM [ARG…] | serve PORT");
         exit(2);
     };
     let words: Vec<CString> = arguments[3..].iter().map(|word| CString::new(word.as_str()).expect("no NUL in arguments")).collect();

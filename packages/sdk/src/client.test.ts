@@ -117,6 +117,7 @@ describe("AlcoveClient", () => {
       getSandboxStats: (client) => client.stats("x"),
       exec: (client) => client.exec("x", { command: "true" }),
       startExec: (client) => client.startExec("x", { command: "true" }),
+      getPreview: (client) => client.previewUrl("x", 1),
       listExecs: (client) => client.execs("x"),
       getExec: (client) => client.execRecord("x", "x"),
       killExec: (client) => client.killExec("x", "x"),
@@ -176,7 +177,9 @@ describe("AlcoveClient", () => {
       };
       using client = new AlcoveClient({ url });
       await calls[operationId]?.(client).catch(() => undefined);
-      expect(seen).toEqual([`${method.toUpperCase()} ${path.replaceAll(/\{\w+\}/g, "x")}`]);
+      expect(seen).toEqual([
+        `${method.toUpperCase()} ${path.replace("{port}", "1").replaceAll(/\{\w+\}/g, "x")}`,
+      ]);
     }
   });
 

@@ -12,6 +12,7 @@ import type {
   Metrics,
   OutputEncoding,
   PoolStatus,
+  Preview,
   ProviderDetail,
   ProviderHealth,
   ProviderTestResult,
@@ -253,6 +254,12 @@ export class AlcoveClient implements Disposable {
 
   async stats(id: string, options: CallOptions = {}): Promise<SandboxStats> {
     return this.#get(`/sandboxes/${encodeURIComponent(id)}/stats`, options);
+  }
+
+  /** The address of a port for a browser, and how long a link to it is good. @param ttl of the link; the service's usual unless given. */
+  async previewUrl(id: string, port: number, options: CallOptions & { ttl?: string } = {}): Promise<Preview> {
+    const query = options.ttl === undefined ? "" : `?ttl=${encodeURIComponent(options.ttl)}`;
+    return this.#get(`/sandboxes/${encodeURIComponent(id)}/preview/${port}${query}`, options);
   }
 
   /** Runs a command to its end. Takes as long as the command unless `timeoutMs` is given. */

@@ -1,3 +1,4 @@
+import { randomBytes } from "node:crypto";
 import path from "node:path";
 import { buildApp } from "./api/app.ts";
 import type { RouteApp } from "./api/routes/route-app.ts";
@@ -14,6 +15,9 @@ import { FileService } from "./core/files/file-service.ts";
 import { KeyRing } from "./core/keys/key-ring.ts";
 import { Tickets } from "./core/keys/tickets.ts";
 import { Pool } from "./core/pool/pool.ts";
+import { PreviewLinks } from "./core/previews/preview-links.ts";
+import { PreviewPlaces } from "./core/previews/preview-places.ts";
+import { Previews } from "./core/previews/previews.ts";
 import { localWorkerId } from "./core/providers/provider-address.ts";
 import type { ProviderRegistry } from "./core/providers/provider-registry.ts";
 import { Limits } from "./core/quotas/limits.ts";
@@ -73,6 +77,8 @@ export async function openControlPlane(options: {
   installation?: Installation;
   /** Why the store takes nothing new now. */
   storeRefusal?: () => string | undefined;
+  /** Signs links to previews; without it they are good for this run alone. */
+  previewSecret?: Buffer;
   opened: AsyncDisposableStack;
 }): Promise<ControlPlane> {
   const { config, logger, store, registry, version, installation, opened } = options;
@@ -206,6 +212,20 @@ export async function openControlPlane(options: {
     events,
     keys,
     tickets: new Tickets({ clock: systemClock }),
+    previews: new Previews({
+      sandboxes,
+      clock: systemClock,
+      links: new PreviewLinks({ secret: options.previewSecret ?? randomBytes(32), clock: systemClock }),
+      places: new PreviewPlaces({
+        most: config.preview.maxConnections,
+        mostOfSandbox: config.preview.maxConnectionsPerSandbox,
+      }),
+      settings: {
+        ...config.preview,
+        access: config.preview.access ?? (config.auth.enabled ? "signed" : "public"),
+      },
+      sharesNetwork: ({ provider }) => sharesNetwork(config.providers, provider),
+    }),
     rateLimits,
     responses,
     workers,
@@ -243,4 +263,11 @@ export async function openControlPlane(options: {
     await app.close();
   });
   return { app, events, sandboxes, lifecycle, execs, reconciler, keys };
+}
+
+/** Whether the ports of a provider's sandboxes are this machine's. */
+function sharesNetwork({ native, docker }: Config["providers"], provider: string): boolean {
+  if (provider === "native") return native.networkMode === "host";
+  if (provider === "docker") return docker.networkMode === "host";
+  return provider === "proot";
 }

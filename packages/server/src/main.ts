@@ -1,3 +1,4 @@
+import { randomBytes } from "node:crypto";
 import { constants } from "node:fs";
 import { access, mkdir, readFile } from "node:fs/promises";
 import type { AddressInfo } from "node:net";
@@ -16,6 +17,7 @@ import { Installation } from "./platform/installation.ts";
 import type { Logger } from "./platform/logger.ts";
 import { messageOf } from "./platform/message-of.ts";
 import { randomIds } from "./platform/random-ids.ts";
+import { openSecretFile } from "./platform/secret-file.ts";
 import { systemClock } from "./platform/system-clock.ts";
 import type { Store } from "./ports/index.ts";
 import { type Candidate, providerCandidates } from "./provider-candidates.ts";
@@ -93,6 +95,7 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
     registry,
     version,
     installation,
+    previewSecret: await previewSecret(config.dataDir, logger),
     storeRefusal: () =>
       reserve.spent ? "the disk of the database is full: destroy sandboxes or free space" : watch.refusal,
     opened,
@@ -151,6 +154,19 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
       return closing;
     },
   };
+}
+
+/** A full disk does not keep the service from starting: links are then good for this run alone. */
+async function previewSecret(dataDir: string, logger: Logger): Promise<Buffer> {
+  try {
+    return await openSecretFile(path.join(dataDir, "preview.key"));
+  } catch (err) {
+    logger.warn(
+      { err },
+      "the secret that signs links to previews could not be kept: links end with this run of the service",
+    );
+    return randomBytes(32);
+  }
 }
 
 /** @throws Error naming the directory and why; node says ENOENT of a path above it on a read-only file system. */

@@ -26,6 +26,7 @@ const operations: Record<string, readonly [scope: "open" | "read" | "write" | "a
   execWebSocket: ["write", "sandbox"],
   startExec: ["write", "sandbox"],
   listExecs: ["read", "sandbox"],
+  getPreview: ["write", "sandbox"],
   getExec: ["read", "sandbox"],
   killExec: ["write", "sandbox"],
   getExecOutput: ["read", "sandbox"],

@@ -227,10 +227,17 @@ describe("without keys", () => {
     "127.0.0.1:9",
     "[::1]:7423",
     "alcove.example",
-    "3000-sb-1.preview.example",
+    "preview.example",
   ])("Host %s is this service", async (host) => {
     expect(await statusWithHost(server.url, host)).toBe(200);
   });
+
+  test.each(["3000-sb-1.preview.example", "3000-sb-1.localhost:7423", "3000-x.localhost"])(
+    "Host %s is a preview's, never this service",
+    async (host) => {
+      expect(await statusWithHost(server.url, host)).toBe(404);
+    },
+  );
 
   test.each([
     "evil.example",

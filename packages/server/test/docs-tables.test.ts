@@ -137,6 +137,7 @@ test("docs/agent-protocol.md has every feature of the agent", () => {
 const settingsOf: Readonly<Record<string, RegExp>> = {
   auth: /^core\/keys\//,
   rate_limit: /^core\/rate-limits\//,
+  preview: /^core\/previews\//,
   logging: /^platform\/logger\.ts$/,
   "providers.native": /^providers\/native\//,
   "providers.docker": /^providers\/docker\//,

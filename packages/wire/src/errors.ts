@@ -16,7 +16,9 @@ export const errorCodes = [
   "resource_limit",
   "provider_error",
   "internal",
+  "bad_gateway",
   "unavailable",
+  "gateway_timeout",
   "storage_full",
   "remote_worker_rpc_unavailable",
 ] as const;

@@ -7,6 +7,7 @@ export * from "./files.ts";
 export * from "./keys.ts";
 export * from "./metrics.ts";
 export * from "./nearest.ts";
+export * from "./previews.ts";
 export * from "./quotas.ts";
 export * from "./sandboxes.ts";
 export * from "./system.ts";

@@ -55,6 +55,7 @@ export const accessTable: Readonly<Record<string, Access>> = {
   execWebSocket: writes("sandbox"),
   startExec: writes("sandbox"),
   listExecs: reads("sandbox"),
+  getPreview: writes("sandbox"),
   getExec: reads("sandbox"),
   killExec: writes("sandbox"),
   getExecOutput: reads("sandbox"),

@@ -1,8 +1,22 @@
-import { maxHeaderSize } from "node:http";
+import { EventEmitter } from "node:events";
+import {
+  createServer,
+  type IncomingMessage,
+  maxHeaderSize,
+  type Server,
+  type ServerOptions,
+} from "node:http";
+import type { Duplex } from "node:stream";
 import cors, { type FastifyCorsOptions } from "@fastify/cors";
 import type { TypeBoxTypeProvider } from "@fastify/type-provider-typebox";
 import websocket from "@fastify/websocket";
-import { type FastifyReply, type FastifyRequest, fastify, LogController } from "fastify";
+import {
+  type FastifyReply,
+  type FastifyRequest,
+  type FastifyServerFactory,
+  fastify,
+  LogController,
+} from "fastify";
 import { anybody, localUser } from "../core/keys/principal.ts";
 import { ShuttingDown } from "../platform/deadline.ts";
 import type { Logger } from "../platform/logger.ts";
@@ -12,12 +26,15 @@ import { DomainError } from "../ports/errors.ts";
 import { accessOf, checkAccess } from "./access.ts";
 import { AccessLog } from "./access-log.ts";
 import { AuditTrail } from "./audit-trail.ts";
-import { authenticate, authenticateByTicket, chooseProtocol } from "./auth.ts";
+import { authenticate, authenticateByTicket, chooseProtocol, offeredKeys } from "./auth.ts";
 import { usualBodyBytes } from "./body-limits.ts";
 import { BrowserGuard } from "./browser-guard.ts";
 import { errorHandler, httpStatus, pathOf, toDomainError } from "./error-map.ts";
 import { JsonBodies } from "./json-bodies.ts";
 import { openapiDocument } from "./openapi.ts";
+import { Clients } from "./previews/clients.ts";
+import { PortProxy } from "./previews/port-proxy.ts";
+import { PreviewHosts } from "./previews/preview-hosts.ts";
 import { RequestLimit } from "./rate-limit.ts";
 import { readQuery } from "./read-query.ts";
 import { referencePage } from "./reference-page.ts";
@@ -33,6 +50,7 @@ import { fileRoutes } from "./routes/files.ts";
 import { keyRoutes } from "./routes/keys.ts";
 import { metricsRoutes } from "./routes/metrics.ts";
 import { poolRoutes } from "./routes/pool.ts";
+import { previewRoutes } from "./routes/previews.ts";
 import { providerRoutes } from "./routes/providers.ts";
 import { quotaRoutes } from "./routes/quotas.ts";
 import { rawFileRoutes } from "./routes/raw-files.ts";
@@ -67,13 +85,28 @@ const exposedHeaders = [
  * briefly for calls whose outcome can be asked for afterwards and, within `server.shutdown_grace`, for the others.
  */
 export async function buildApp(options: ApiOptions): Promise<RouteApp> {
-  const { config, logger } = options;
+  const { config, logger, previews } = options;
   const calls = new CallsUnderWay();
   const table = new RouteTable();
   const browsers = new BrowserGuard(config.server);
   const trail = new AuditTrail(options.audit);
   const limit = new RequestLimit(options.rateLimits);
+  const clients = new Clients(config.server);
+  const proxy = new PortProxy({ previews, responseTimeoutMs: config.preview.responseTimeoutMs });
+  const hosts = new PreviewHosts({
+    ...options,
+    proxy,
+    calls,
+    clients,
+    domain: config.server.previewDomain,
+    isKey: (authorization) =>
+      offeredKeys({ authorization }).some((key) => options.keys.principalOf(key) !== undefined),
+    counts: previews.counts,
+  });
+  const upgrades = new EventEmitter();
   const app = fastify({
+    // Hosts of previews come before everything: no hook, route or plugin of the API sees what is for them.
+    serverFactory: (handler, { http }) => serverFor(hosts, { handler, upgrades, options: http ?? {} }),
     loggerInstance: logger,
     logController: new LogController({ disableRequestLogging: true }),
     // One logger for all: a child per request costs more than the requests it would be used in.
@@ -147,7 +180,13 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
     maxAge: 600,
   });
   await app.register(websocket, {
-    options: { maxPayload: wsMessageLimitBytes, perMessageDeflate: false, handleProtocols: chooseProtocol },
+    options: {
+      maxPayload: wsMessageLimitBytes,
+      perMessageDeflate: false,
+      handleProtocols: chooseProtocol,
+      // Those that are not for previews.
+      server: upgrades as Server,
+    },
   });
   new AccessLog({ logger, clock: options.clock }).attach(app);
   traceRequests(app, options);
@@ -182,6 +221,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
       auditRoutes(scope, options);
       keyRoutes(scope, options);
       workerRoutes(scope, options);
+      previewRoutes(scope, { ...options, clients });
       await scope.register(async (raw: RouteApp) => rawFileRoutes(raw, options));
       let document: string | undefined;
       scope.get("/openapi.json", { config: { open: true } }, (_request, reply) => {
@@ -192,6 +232,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
     { prefix },
   );
   referencePage(app);
+  app.addHook("onClose", async () => proxy.close());
   app.decorate("callsUnderWay", calls);
   app.decorate("routeTable", table);
   await app.ready();
@@ -203,6 +244,34 @@ declare module "fastify" {
     callsUnderWay: CallsUnderWay;
     routeTable: RouteTable;
   }
+}
+
+/** The server in front of both: it tells hosts of previews from those of the API. */
+function serverFor(
+  hosts: PreviewHosts,
+  {
+    handler,
+    upgrades,
+    options,
+  }: {
+    handler: Parameters<NonNullable<FastifyServerFactory>>[0];
+    upgrades: EventEmitter;
+    options: ServerOptions;
+  },
+): Server {
+  const server = createServer(
+    // Clients that offer another protocol in passing are answered in this one.
+    { ...options, shouldUpgradeCallback: (request) => /^websocket$/i.test(request.headers.upgrade ?? "") },
+    (request, response) => {
+      if (hosts.takes(request)) void hosts.answer(request, response);
+      else handler(request, response);
+    },
+  );
+  server.on("upgrade", (request: IncomingMessage, socket: Duplex, head: Buffer) => {
+    if (hosts.takes(request)) void hosts.upgrade(request, socket, head);
+    else upgrades.emit("upgrade", request, socket, head);
+  });
+  return server;
 }
 
 const unreadableRequest = (() => {

@@ -1,5 +1,6 @@
 import type { Config } from "../config/config.ts";
 import { Forbidden } from "../ports/errors.ts";
+import { hostname, isLoopback } from "./host-name.ts";
 
 interface Guarded {
   headers: {
@@ -64,21 +65,4 @@ export class BrowserGuard {
     // An address cannot be made to point elsewhere, as a name can.
     return localAddress !== undefined && host === localAddress.replace(/^::ffff:/, "");
   }
-}
-
-/** The name in a Host header, without port and brackets, lower case. */
-function hostname(host: string): string {
-  const name = host.startsWith("[")
-    ? host.slice(1, host.indexOf("]") === -1 ? undefined : host.indexOf("]"))
-    : host.split(":", 1)[0];
-  return (name ?? "").toLowerCase().replace(/\.$/, "");
-}
-
-function isLoopback(host: string): boolean {
-  return (
-    host === "localhost" ||
-    host.endsWith(".localhost") ||
-    host === "::1" ||
-    /^127\.\d{1,3}\.\d{1,3}\.\d{1,3}$/.test(host)
-  );
 }

@@ -24,7 +24,9 @@ export const httpStatus = {
   resource_limit: 429,
   provider_error: 500,
   internal: 500,
+  bad_gateway: 502,
   unavailable: 503,
+  gateway_timeout: 504,
   remote_worker_rpc_unavailable: 503,
   storage_full: 507,
 } as const satisfies Record<ErrorCode, number>;

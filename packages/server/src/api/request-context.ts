@@ -43,7 +43,8 @@ export type Patience = "none" | "brief" | "grace";
 const briefMs = 1_000;
 
 interface Caller {
-  readonly principal: Principal;
+  /** Null: no key let it in, so that none can be taken back. */
+  readonly principal: Principal | null;
   readonly scope: KeyScope | undefined;
 }
 
@@ -80,8 +81,8 @@ export class CallsUnderWay {
     return this.#draining;
   }
 
-  /** @param scope undefined: nothing that a key would have to allow. */
-  begin(principal: Principal = anybody, scope?: KeyScope): CallUnderWay {
+  /** @param principal null: whoever it is came without a key. @param scope undefined: nothing that a key would have to allow. */
+  begin(principal: Principal | null = anybody, scope?: KeyScope): CallUnderWay {
     const controller = new AbortController();
     const call: CallUnderWay = {
       signal: controller.signal,
@@ -107,7 +108,7 @@ export class CallsUnderWay {
     for (const [call, patience] of this.#calls) {
       if (patience !== "none" && !this.#transfers.has(call)) continue;
       const { principal, scope } = this.#callers.get(call) ?? { principal: anybody, scope: undefined };
-      if (!isAccepted(principal, scope)) call.abort(new CallerRevoked());
+      if (principal !== null && !isAccepted(principal, scope)) call.abort(new CallerRevoked());
     }
   }
 

@@ -9,6 +9,7 @@ import type { ExecService } from "../core/exec/exec-service.ts";
 import type { FileService } from "../core/files/file-service.ts";
 import type { KeyRing } from "../core/keys/key-ring.ts";
 import type { Tickets } from "../core/keys/tickets.ts";
+import type { Previews } from "../core/previews/previews.ts";
 import type { ProviderRegistry } from "../core/providers/provider-registry.ts";
 import type { Limits } from "../core/quotas/limits.ts";
 import type { Quotas } from "../core/quotas/quotas.ts";
@@ -45,10 +46,11 @@ export interface ApiServices {
   workers: Workers;
   responses: ResponseCounts;
   drain: Pick<Drain, "refusal">;
+  previews: Previews;
 }
 
 export interface ApiOptions extends ApiServices {
-  config: Pick<Config, "server" | "auth" | "pool">;
+  config: Pick<Config, "server" | "auth" | "pool" | "preview">;
   logger: Logger;
   clock: Clock;
   version: string;

@@ -88,6 +88,34 @@ export const ConfigSchema = section(
       },
       "The HTTP server.",
     ),
+    preview: section(
+      {
+        access: Type.Optional(
+          Type.Enum(["public", "signed"], {
+            description:
+              "public: whoever knows the address of a preview; signed: who has a link to it. Unset: signed where auth is on, else public.",
+          }),
+        ),
+        link_ttl: duration("1h", "How long a link to a preview is good, and what was opened with it."),
+        max_link_ttl: duration("24h", "Longest that can be asked for."),
+        response_timeout: duration(
+          "60s",
+          "How long a program in a sandbox may take to begin its answer, counted from the last byte it was sent; 0s: no limit.",
+        ),
+        max_connections: count(
+          4_096,
+          "Connections to ports of sandboxes at once; those of one owner take a quarter at most.",
+          1,
+        ),
+        max_connections_per_sandbox: Type.Integer({
+          default: 512,
+          minimum: 1,
+          maximum: 768,
+          description: "Connections to ports of one sandbox at once.",
+        }),
+      },
+      "Ports of sandboxes, reached through the service.",
+    ),
     database: section(
       {
         driver: choice("sqlite", ["sqlite"], "Where state is kept."),

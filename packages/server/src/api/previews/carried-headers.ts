@@ -1,0 +1,169 @@
+import type { IncomingMessage } from "node:http";
+import { DomainError } from "../../ports/errors.ts";
+import type { Client } from "./clients.ts";
+import { confinedSetCookie, withoutOwn } from "./own-cookies.ts";
+
+/** Names and values in turn, as Node takes them: repeated ones and their order stay. */
+export type HeaderList = string[];
+
+/** Between two neighbours alone. RFC 9110, 7.6.1. */
+const hopByHop: ReadonlySet<string> = new Set([
+  "connection",
+  "keep-alive",
+  "proxy-authenticate",
+  "proxy-authorization",
+  "proxy-connection",
+  "te",
+  "trailer",
+  "transfer-encoding",
+  "upgrade",
+  "http2-settings",
+]);
+
+/** What a program must not see, or must not be told by anybody but this service. */
+const notForPrograms: ReadonlySet<string> = new Set([
+  "x-api-key",
+  "x-admin-api-key",
+  "x-worker-token",
+  "x-worker-id",
+  "x-alcove-client",
+  "expect",
+  "forwarded",
+  "host",
+  "x-real-ip",
+  "content-length",
+]);
+
+/**
+ * What a program must not tell a browser: it would be about more than its own host (cookies of the whole domain, other
+ * ways to the name, reports on it), or is for who runs the service to say.
+ */
+const notFromPrograms: ReadonlySet<string> = new Set([
+  "clear-site-data",
+  "strict-transport-security",
+  "public-key-pins",
+  "public-key-pins-report-only",
+  "expect-ct",
+  "alt-svc",
+  "nel",
+  "report-to",
+]);
+
+/** Beyond those, where the program answers on the API's own host. */
+const notFromPorts: ReadonlySet<string> = new Set([
+  "set-cookie",
+  "set-cookie2",
+  "service-worker-allowed",
+  "content-security-policy",
+  "content-security-policy-report-only",
+  "x-content-type-options",
+  "x-alcove-source",
+  "x-request-id",
+  "refresh",
+  "reporting-endpoints",
+  "origin-agent-cluster",
+]);
+
+/** Whether a request has a body, and how it is delimited; "0" is none. What both headers say was refused by the server's parser. */
+export function bodyOf(request: IncomingMessage): { length: string } | "chunked" | undefined {
+  const { "content-length": length, "transfer-encoding": encoding } = request.headers;
+  if (encoding !== undefined) return "chunked";
+  return length === undefined ? undefined : { length };
+}
+
+/**
+ * A request's headers as the program gets them. The body's frame is told anew, so that nothing of what the client wrote
+ * decides where a request ends.
+ * @param options.isKey whether an Authorization is a key of this service.
+ * @param options.cookies false: none at all.
+ */
+export function headersForProgram(
+  request: IncomingMessage,
+  options: {
+    host: string;
+    client: Client;
+    isKey: (authorization: string) => boolean;
+    cookies: boolean;
+    via: string;
+  },
+): HeaderList {
+  const { host, client, isKey, cookies, via } = options;
+  const listed = connectionOptions(request.rawHeaders);
+  const headers: HeaderList = ["Host", host];
+  for (const [name, value] of pairs(request.rawHeaders)) {
+    const lower = name.toLowerCase();
+    if (hopByHop.has(lower) || notForPrograms.has(lower) || lower.startsWith("x-forwarded-")) continue;
+    if (lower === "cookie") {
+      const left = cookies ? withoutOwn(value) : undefined;
+      if (left !== undefined) headers.push(name, left);
+    } else if (lower === "authorization") {
+      if (!isKey(value)) headers.push(name, value);
+    } else if (!listed.has(lower)) headers.push(name, value);
+  }
+  const body = bodyOf(request);
+  if (body === "chunked") headers.push("Transfer-Encoding", "chunked");
+  else if (body !== undefined) headers.push("Content-Length", body.length);
+  else if (!/^(GET|HEAD|OPTIONS|DELETE)$/.test(request.method ?? "")) headers.push("Content-Length", "0");
+  headers.push("X-Forwarded-For", client.forwardedFor);
+  headers.push("X-Forwarded-Host", host, "X-Forwarded-Proto", client.proto, "Via", `1.1 ${via}`);
+  return headers;
+}
+
+/** An answer's headers as the client of a preview host gets them. @throws DomainError `bad_gateway` */
+export function headersFromProgram(answer: IncomingMessage): HeaderList {
+  return carried(answer, (name, lower, value, headers) => {
+    if (lower !== "set-cookie") headers.push(name, value);
+    else {
+      const confined = confinedSetCookie(value);
+      if (confined !== undefined) headers.push(name, confined);
+    }
+  });
+}
+
+/**
+ * An answer's headers where the program answers below a path of the API: no browser may take what it is for a page of the
+ * API, nor let it change what the API's host has in the browser.
+ * @param prefix of the path that the port is reached by: where a redirect within the program's own paths leads.
+ */
+export function headersFromPort(answer: IncomingMessage, options: { prefix: string }): HeaderList {
+  return carried(answer, (name, lower, value, headers) => {
+    if (notFromPorts.has(lower) || lower.startsWith("access-control-")) return;
+    headers.push(name, lower === "location" && /^\/(?![/\\])/.test(value) ? options.prefix + value : value);
+  });
+}
+
+function carried(
+  answer: IncomingMessage,
+  carry: (name: string, lower: string, value: string, headers: HeaderList) => void,
+): HeaderList {
+  const listed = connectionOptions(answer.rawHeaders);
+  const headers: HeaderList = [];
+  const unmeasured =
+    answer.statusCode === 204 ||
+    answer.statusCode === 101 ||
+    answer.headers["transfer-encoding"] !== undefined;
+  for (const [name, value] of pairs(answer.rawHeaders)) {
+    const lower = name.toLowerCase();
+    if (hopByHop.has(lower) || listed.has(lower) || notFromPrograms.has(lower)) continue;
+    if (lower === "content-length" && unmeasured) continue;
+    // Nothing that would begin another line may reach this service's own answer, whatever the parser let through.
+    if (!/^[\t\x20-\x7e\x80-\xff]*$/.test(value))
+      throw new DomainError("bad_gateway", "the program's answer has a header that HTTP does not allow");
+    carry(name, lower, value, headers);
+  }
+  return headers;
+}
+
+/** Names that Connection lists: they end here too. What frames and addresses a message is not the sender's to drop. */
+function connectionOptions(raw: readonly string[]): ReadonlySet<string> {
+  const listed = new Set<string>();
+  for (const [name, value] of pairs(raw))
+    if (name.toLowerCase() === "connection")
+      for (const option of value.split(",")) listed.add(option.trim().toLowerCase());
+  for (const needed of ["set-cookie", "content-length", "content-type", "location"]) listed.delete(needed);
+  return listed;
+}
+
+function* pairs(raw: readonly string[]): Generator<[name: string, value: string]> {
+  for (let index = 0; index + 1 < raw.length; index += 2) yield [raw[index] ?? "", raw[index + 1] ?? ""];
+}

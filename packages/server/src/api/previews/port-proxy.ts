@@ -1,0 +1,300 @@
+import http, { type ClientRequest, type IncomingMessage, type ServerResponse } from "node:http";
+import type { Duplex } from "node:stream";
+import { pipeline } from "node:stream/promises";
+import type { OpenPort, Previews } from "../../core/previews/previews.ts";
+import { DomainError } from "../../ports/errors.ts";
+import { endUnlessComplete } from "../refused-body.ts";
+import { bodyOf, type HeaderList } from "./carried-headers.ts";
+import { PortAgent, type PortRequestArgs } from "./port-agent.ts";
+
+/** One request on its way to a program. */
+export interface Passage {
+  readonly request: IncomingMessage;
+  readonly port: OpenPort;
+  /** What the program is asked for: path and query. */
+  readonly path: string;
+  readonly headers: HeaderList;
+  /** Ends it, whatever has become of it. */
+  readonly signal: AbortSignal;
+  /** The headers of the answer as the client gets them. @throws DomainError `bad_gateway` */
+  readonly answerHeaders: (answer: IncomingMessage) => HeaderList;
+}
+
+/** A head above it is no answer of a program that means well. */
+const mostHeadBytes = 65_536;
+/** How long the other direction may go on after one has ended. */
+const halfClosedMs = 10_000;
+/** Of a client that vanished without a word, whose connection may be idle for hours otherwise. */
+const keepAliveProbeMs = 60_000;
+/** Asking these again does no harm: they may go out on a connection that the program is about to close. */
+const repeatable = /^(GET|HEAD|OPTIONS)$/;
+
+/**
+ * HTTP/1.1 to programs in sandboxes: a program's answer is read by a strict parser and written anew, bodies go through as
+ * they come, and who reads or writes slowly holds the other side.
+ */
+export class PortProxy {
+  readonly #previews: Previews;
+  readonly #responseTimeoutMs: number;
+  readonly #kept = new PortAgent({ keep: true });
+  readonly #single = new PortAgent({ keep: false });
+
+  /** @param options.responseTimeoutMs 0: a program may take as long as it likes. */
+  constructor(options: { previews: Previews; responseTimeoutMs: number }) {
+    this.#previews = options.previews;
+    this.#responseTimeoutMs = options.responseTimeoutMs;
+  }
+
+  /** Closes the connections that are kept. */
+  close(): void {
+    this.#kept.destroy();
+    this.#single.destroy();
+  }
+
+  /**
+   * Answers with what the program answers. @returns whether all of it went out.
+   * @throws DomainError as long as nothing was sent.
+   */
+  async forward(passage: Passage, response: ServerResponse): Promise<"whole" | "cut"> {
+    const { request, port, signal } = passage;
+    using _place = this.#previews.places.take(placeOf(port));
+    const { answer, outgoing } = await this.#ask({ ...passage, upgrades: false });
+    try {
+      writeHead(response, answer, passage);
+      response.socket?.setKeepAlive(true, keepAliveProbeMs);
+      await pipeline(answer, response, { signal });
+      return "whole";
+    } catch (error) {
+      if (!response.headersSent) throw error;
+      // A client that was told less than there is must see it: the connection ends before the body does.
+      response.destroy();
+      return "cut";
+    } finally {
+      if (!request.complete) {
+        request.unpipe(outgoing);
+        endUnlessComplete(request);
+      }
+      if (!answer.complete) outgoing.destroy();
+    }
+  }
+
+  /**
+   * Asks the program for a WebSocket and carries its bytes until both sides have ended. Where the program answers otherwise,
+   * that is the answer.
+   * @param take gives the client's connection, once the program has agreed.
+   * @throws DomainError as long as nothing was sent.
+   */
+  async upgrade(
+    passage: Passage,
+    client: { socket: Duplex; head: Buffer; response: () => ServerResponse },
+  ): Promise<"whole" | "cut"> {
+    using _place = this.#previews.places.take(placeOf(passage.port));
+    const { answer, outgoing, program, head } = await this.#ask({
+      ...passage,
+      upgrades: true,
+      headers: [...passage.headers, "Connection", "Upgrade", "Upgrade", "websocket"],
+    });
+    if (program === undefined) {
+      const response = client.response();
+      try {
+        writeHead(response, answer, passage);
+        await pipeline(answer, response, { signal: passage.signal });
+        return "whole";
+      } catch (error) {
+        if (!response.headersSent) throw error;
+        response.destroy();
+        return "cut";
+      } finally {
+        if (!answer.complete) outgoing.destroy();
+      }
+    }
+    let lines: string;
+    try {
+      lines = handshake(passage.answerHeaders(answer));
+    } catch (error) {
+      program.destroy();
+      throw error;
+    }
+    const { socket } = client;
+    if ("setKeepAlive" in socket && typeof socket.setKeepAlive === "function")
+      socket.setKeepAlive(true, keepAliveProbeMs);
+    socket.write(lines, "latin1");
+    if (client.head.length > 0) program.write(client.head);
+    if (head !== undefined && head.length > 0) socket.write(head);
+    return join(socket, program, passage.signal);
+  }
+
+  async #ask(passage: Passage & { upgrades: boolean }, again = false): Promise<Asked> {
+    try {
+      return await this.#askOnce(passage, again);
+    } catch (error) {
+      // A kept connection may have been closed by the program at this very moment.
+      if (!(error instanceof StaleConnection)) throw error;
+      return this.#ask(passage, true);
+    }
+  }
+
+  #askOnce(
+    { request, port, path, headers, signal, upgrades }: Passage & { upgrades: boolean },
+    again: boolean,
+  ): Promise<Asked> {
+    const { promise, resolve, reject } = Promise.withResolvers<Asked>();
+    const { method = "GET" } = request;
+    const body = bodyOf(request);
+    const hasBody = body === "chunked" || (body !== undefined && Number(body.length) > 0);
+    const reusable = !again && !hasBody && !upgrades && repeatable.test(method);
+    let outgoing: ClientRequest;
+    signal.throwIfAborted();
+    const args: PortRequestArgs = {
+      agent: reusable ? this.#kept : this.#single,
+      portKey: `${port.target.sandboxId}:${port.target.port}`,
+      connect: () => this.#previews.dial(port, { signal }),
+      method,
+      path,
+      // Node writes "close" itself where headers are given as a list.
+      headers: upgrades ? headers : [...headers, "Connection", reusable ? "keep-alive" : "close"],
+      maxHeaderSize: mostHeadBytes,
+    };
+    try {
+      outgoing = http.request(args);
+    } catch (cause) {
+      throw new DomainError("bad_request", "the request has a path or headers that HTTP does not allow", {
+        cause,
+      });
+    }
+    const name = `the program on port ${port.target.port} of sandbox "${port.target.sandboxId}"`;
+    let answered = false;
+    const stop = (error: unknown) => {
+      if (answered) return;
+      outgoing.destroy();
+      reject(error);
+    };
+    const timer =
+      this.#responseTimeoutMs === 0
+        ? undefined
+        : setTimeout(() => {
+            const seconds = this.#responseTimeoutMs / 1_000;
+            const message = `${name} did not begin its answer within ${seconds} s (preview.response_timeout)`;
+            stop(new DomainError("gateway_timeout", message));
+          }, this.#responseTimeoutMs);
+    const onAbort = () => {
+      stop(signal.reason);
+      outgoing.destroy();
+    };
+    const settle = (asked: Asked) => {
+      answered = true;
+      clearTimeout(timer);
+      resolve(asked);
+    };
+    signal.addEventListener("abort", onAbort, { once: true });
+    outgoing.on("close", () => {
+      clearTimeout(timer);
+      signal.removeEventListener("abort", onAbort);
+    });
+    outgoing.on("error", (error) => {
+      if (outgoing.reusedSocket && !(error instanceof DomainError)) stop(new StaleConnection(error));
+      else stop(error instanceof DomainError ? error : brokenAnswer(name, error));
+    });
+    outgoing.on("response", (answer) => settle({ answer, outgoing }));
+    outgoing.on("upgrade", (answer, program, head) => {
+      if (upgrades) settle({ answer, outgoing, program, head });
+      else {
+        program.destroy();
+        stop(
+          new DomainError("bad_gateway", `${name} switched to another protocol, which nobody asked it for`),
+        );
+      }
+    });
+    if (hasBody) {
+      request.on("data", () => timer?.refresh());
+      request.pipe(outgoing);
+    } else outgoing.end();
+    return promise;
+  }
+}
+
+interface Asked {
+  answer: IncomingMessage;
+  outgoing: ClientRequest;
+  /** The connection to the program, where it switched protocols. */
+  program?: Duplex;
+  head?: Buffer;
+}
+
+class StaleConnection extends Error {
+  constructor(cause: unknown) {
+    super("the program closed a connection that was kept", { cause });
+    this.name = "StaleConnection";
+  }
+}
+
+function placeOf({ sandbox, target }: OpenPort): { sandboxId: string; ownerId: string } {
+  return { sandboxId: target.sandboxId, ownerId: sandbox.row.ownerId };
+}
+
+function writeHead(response: ServerResponse, answer: IncomingMessage, passage: Passage): void {
+  const headers = passage.answerHeaders(answer);
+  for (const [name, value] of Object.entries(response.getHeaders())) {
+    response.removeHeader(name);
+    for (const one of [value].flat()) headers.push(name, String(one));
+  }
+  response.writeHead(answer.statusCode ?? 502, headers);
+  // An event stream's reader waits for the head before its first event; a short answer goes out in one piece.
+  if (answer.readableLength === 0 && !answer.complete) response.flushHeaders();
+}
+
+function brokenAnswer(name: string, cause: Error): DomainError {
+  const { code } = cause as NodeJS.ErrnoException;
+  const why =
+    code === "HPE_HEADER_OVERFLOW"
+      ? `answered with a head of more than ${mostHeadBytes} bytes`
+      : code?.startsWith("HPE_")
+        ? "answered with something that is not HTTP/1.1"
+        : "closed the connection before it answered";
+  return new DomainError("bad_gateway", `${name} ${why}`, { cause });
+}
+
+function handshake(headers: HeaderList): string {
+  const lines = ["HTTP/1.1 101 Switching Protocols", "Connection: Upgrade", "Upgrade: websocket"];
+  for (let index = 0; index + 1 < headers.length; index += 2)
+    lines.push(`${headers[index]}: ${headers[index + 1]}`);
+  return `${lines.join("\r\n")}\r\n\r\n`;
+}
+
+/** Carries bytes both ways until both connections have closed; one that ends is followed by the other soon. */
+export function join(one: Duplex, other: Duplex, signal: AbortSignal): Promise<"whole" | "cut"> {
+  const { promise, resolve } = Promise.withResolvers<"whole" | "cut">();
+  let outcome: "whole" | "cut" = "whole";
+  let open = 2;
+  let timer: NodeJS.Timeout | undefined;
+  const end = () => {
+    one.destroy();
+    other.destroy();
+  };
+  const onAbort = () => {
+    outcome = "cut";
+    end();
+  };
+  for (const [from, to] of [
+    [one, other],
+    [other, one],
+  ] as const) {
+    from.on("error", () => undefined);
+    from.pipe(to);
+    from.once("end", () => {
+      timer ??= setTimeout(end, halfClosedMs);
+    });
+    from.once("close", () => {
+      // What it still said has been read, or never will be.
+      if (!from.readableEnded) to.destroy();
+      open -= 1;
+      if (open > 0) return;
+      clearTimeout(timer);
+      signal.removeEventListener("abort", onAbort);
+      resolve(outcome);
+    });
+  }
+  if (signal.aborted) onAbort();
+  else signal.addEventListener("abort", onAbort, { once: true });
+  return promise;
+}

@@ -1,0 +1,258 @@
+import { randomBytes } from "node:crypto";
+import { type IncomingMessage, ServerResponse } from "node:http";
+import type { Duplex } from "node:stream";
+import type { PreviewCounts } from "../../core/previews/preview-counts.ts";
+import type { PreviewTarget } from "../../core/previews/preview-links.ts";
+import type { Previews } from "../../core/previews/previews.ts";
+import { CallerGone, DeadlineExceeded, ShuttingDown } from "../../platform/deadline.ts";
+import type { Logger } from "../../platform/logger.ts";
+import type { Clock } from "../../ports/clock.ts";
+import { BadRequest, DomainError, NotFound } from "../../ports/errors.ts";
+import { toDomainError } from "../error-map.ts";
+import { hostname } from "../host-name.ts";
+import { endUnlessComplete } from "../refused-body.ts";
+import type { CallsUnderWay, CallUnderWay } from "../request-context.ts";
+import { headersForProgram, headersFromProgram } from "./carried-headers.ts";
+import type { Client, Clients } from "./clients.ts";
+import { sameHost, splitLink } from "./link-query.ts";
+import { passesOf, setCookie } from "./own-cookies.ts";
+import { answerFailure } from "./pages.ts";
+import type { Passage, PortProxy } from "./port-proxy.ts";
+import { readPreviewHost } from "./preview-host.ts";
+
+/** Requests for one preview, once its host was read. */
+interface Visit {
+  readonly target: PreviewTarget;
+  readonly host: string;
+  readonly client: Client;
+  /** Without the link's pass. */
+  readonly path: string;
+}
+
+/** What lets a visitor in: until when, or what to do first. */
+type Entry = { kind: "in"; until: Date | undefined } | { kind: "trade"; until: Date };
+
+/**
+ * The hosts of previews, taken before anything of the API sees a request: nothing of the API is reachable on them, and
+ * nothing of them is the API's origin. docs/api/previews.md.
+ */
+export class PreviewHosts {
+  readonly #previews: Previews;
+  readonly #proxy: PortProxy;
+  readonly #clients: Clients;
+  readonly #calls: CallsUnderWay;
+  readonly #domain: string;
+  readonly #isKey: (authorization: string) => boolean;
+  readonly #logger: Logger;
+  readonly #clock: Pick<Clock, "now">;
+  readonly #counts: PreviewCounts;
+  /** Marks what has been through here, so that a sandbox on the machine's own network cannot send it round for ever. */
+  readonly #via = `alcove-${randomBytes(6).toString("hex")}`;
+
+  constructor(options: {
+    previews: Previews;
+    proxy: PortProxy;
+    clients: Clients;
+    calls: CallsUnderWay;
+    /** `server.preview_domain`. */
+    domain: string;
+    isKey: (authorization: string) => boolean;
+    logger: Logger;
+    clock: Pick<Clock, "now">;
+    counts: PreviewCounts;
+  }) {
+    this.#previews = options.previews;
+    this.#proxy = options.proxy;
+    this.#clients = options.clients;
+    this.#calls = options.calls;
+    this.#domain = options.domain;
+    this.#isKey = options.isKey;
+    this.#logger = options.logger;
+    this.#clock = options.clock;
+    this.#counts = options.counts;
+  }
+
+  /** Whether a request is for a preview, or for something that looks like one. */
+  takes(request: IncomingMessage): boolean {
+    return readPreviewHost(request.headers.host, this.#domain).kind !== "other";
+  }
+
+  /** Answers a request that `takes` is true of. */
+  async answer(request: IncomingMessage, response: ServerResponse): Promise<void> {
+    // A client that goes away in the middle is no failure of the service.
+    request.on("error", () => undefined);
+    response.on("error", () => undefined);
+    response.once("close", () => endUnlessComplete(request));
+    const call = this.#calls.begin(null);
+    call.setPatience("brief");
+    response.once("close", () => {
+      if (!response.writableFinished) call.abort(new CallerGone());
+    });
+    try {
+      const visit = this.#read(request);
+      const entry = this.#enter(request, visit);
+      if (entry.kind === "trade") {
+        this.#trade(response, visit, entry.until);
+        this.#counts.answered += 1;
+        return;
+      }
+      using _end = endAt(call, entry.until, this.#clock);
+      const port = await this.#previews.findPreview(visit.target, call);
+      const outcome = await this.#proxy.forward(this.#passage(request, visit, { port, call }), response);
+      this.#counts.count(outcome);
+    } catch (error) {
+      this.#refuse(request, error, () => response);
+    } finally {
+      call.end();
+    }
+  }
+
+  /** As `answer`, for a WebSocket. */
+  async upgrade(request: IncomingMessage, socket: Duplex, head: Buffer): Promise<void> {
+    socket.on("error", () => socket.destroy());
+    const call = this.#calls.begin(null);
+    call.setPatience("brief");
+    socket.once("close", () => call.abort(new CallerGone()));
+    const response = () => plainResponse(request, socket);
+    try {
+      const visit = this.#read(request);
+      if (request.method !== "GET") throw new BadRequest("a WebSocket is asked for with GET");
+      const entry = this.#enter(request, visit);
+      using _end = endAt(call, entry.until, this.#clock);
+      const port = await this.#previews.findPreview(visit.target, call);
+      this.#counts.sockets += 1;
+      call.setPatience("none");
+      const passage = this.#passage(request, visit, { port, call });
+      this.#counts.count(await this.#proxy.upgrade(passage, { socket, head, response }));
+    } catch (error) {
+      this.#refuse(request, error, response);
+    } finally {
+      call.end();
+    }
+  }
+
+  #read(request: IncomingMessage): Visit {
+    if (this.#calls.draining) throw new ShuttingDown();
+    const { url = "", method = "", rawHeaders } = request;
+    const { host = "", via } = request.headers;
+    const hosts = rawHeaders.filter((name, index) => index % 2 === 0 && name.toLowerCase() === "host");
+    // Whoever reads another of them, or of the target, than is read here would mean another sandbox.
+    if (hosts.length !== 1) throw new BadRequest("the request has more than one Host");
+    if (!url.startsWith("/")) throw new BadRequest("the request's target must be a path");
+    if (method === "TRACE" || method === "CONNECT") throw new BadRequest(`previews do not take ${method}`);
+    if (String(via ?? "").includes(this.#via))
+      throw new DomainError("bad_gateway", "this preview leads back to the service itself");
+    const read = readPreviewHost(host, this.#domain);
+    if (read.kind !== "preview")
+      throw new NotFound(
+        `${JSON.stringify(host.slice(0, 100))} is no preview: its name would be <port>-<sandbox id>, as GET /api/v1/sandboxes/{id}/preview/{port} tells it`,
+      );
+    const client = this.#clients.of(request, hostname(host));
+    return { target: read.target, host, client, path: splitLink(url).path };
+  }
+
+  /** @throws DomainError `unauthorized` for who has neither a link nor what it was traded for. */
+  #enter(request: IncomingMessage, { target }: Visit): Entry {
+    const { access, links } = this.#previews;
+    if (access === "public") return { kind: "in", until: undefined };
+    for (const pass of passesOf(request.headers.cookie)) {
+      const until = links.verify("cookie", target, pass);
+      if (until !== undefined) return this.#tradeOrIn(request, until, false);
+    }
+    const { pass } = splitLink(request.url ?? "");
+    const until = pass === undefined ? undefined : links.verify("link", target, pass);
+    if (until !== undefined) return this.#tradeOrIn(request, until, true);
+    throw new DomainError(
+      "unauthorized",
+      `${pass === undefined ? "a link is needed" : "this link is not accepted, or has expired"}; "alcove open ${target.sandboxId} ${target.port}" makes one, as does GET /api/v1/sandboxes/${target.sandboxId}/preview/${target.port}`,
+    );
+  }
+
+  /** A browser that opens a link gets a cookie in its place, so that no page and no Referer has the link. */
+  #tradeOrIn(request: IncomingMessage, until: Date, byLink: boolean): Entry {
+    const { method = "", headers } = request;
+    const opens = /^(GET|HEAD)$/.test(method) && headers.upgrade === undefined;
+    const { pass } = splitLink(request.url ?? "");
+    const browses = headers["sec-fetch-mode"] === "navigate" || /\btext\/html\b/.test(headers.accept ?? "");
+    if (opens && browses && (byLink || pass !== undefined)) return { kind: "trade", until };
+    return { kind: "in", until };
+  }
+
+  #trade(response: ServerResponse, { target, client, path }: Visit, until: Date): void {
+    const { links } = this.#previews;
+    response.writeHead(302, {
+      Location: sameHost(path),
+      "Set-Cookie": setCookie({
+        proto: client.proto,
+        pass: links.sign("cookie", target, until),
+        expiresAt: until,
+        now: this.#clock.now(),
+      }),
+      "Cache-Control": "no-store",
+      "Referrer-Policy": "no-referrer",
+      "Content-Length": "0",
+    });
+    response.end();
+  }
+
+  #passage(
+    request: IncomingMessage,
+    { host, client, path }: Visit,
+    { port, call }: { port: Passage["port"]; call: CallUnderWay },
+  ): Passage {
+    const headers = headersForProgram(request, {
+      host,
+      client,
+      isKey: this.#isKey,
+      cookies: true,
+      via: this.#via,
+    });
+    const { signal } = call;
+    return { request, port, path, headers, signal, answerHeaders: headersFromProgram };
+  }
+
+  #refuse(request: IncomingMessage, error: unknown, response: () => ServerResponse): void {
+    if (error instanceof CallerGone) {
+      this.#counts.count("cut");
+      return;
+    }
+    const domain = error instanceof LinkOver ? linkOver : toDomainError(error);
+    if (domain.code === "internal")
+      this.#logger.error({ event: "preview", host: request.headers.host, err: error }, "preview failed");
+    else
+      this.#logger.debug(
+        { event: "preview", host: request.headers.host, code: domain.code, error: domain.message },
+        "preview refused",
+      );
+    this.#counts.refused += 1;
+    const answer = response();
+    if (answer.headersSent || answer.destroyed) answer.destroy();
+    else answerFailure(request, answer, domain);
+  }
+}
+
+const linkOver = new DomainError("unauthorized", "the link to this preview has expired; ask for another");
+
+/** What was opened with a link ends with it. */
+class LinkOver extends DeadlineExceeded {}
+
+const longestTimerMs = 2 ** 31 - 1;
+
+function endAt(call: CallUnderWay, until: Date | undefined, clock: Pick<Clock, "now">): Disposable {
+  if (until === undefined) return { [Symbol.dispose]: () => undefined };
+  const ms = Math.min(until.getTime() - clock.now().getTime(), longestTimerMs);
+  const timer = setTimeout(() => call.abort(new LinkOver(ms)), ms).unref();
+  return { [Symbol.dispose]: () => clearTimeout(timer) };
+}
+
+/** A plain answer on a connection that was to be upgraded, which it ends. */
+function plainResponse(request: IncomingMessage, socket: Duplex): ServerResponse {
+  const response = new ServerResponse(request);
+  response.shouldKeepAlive = false;
+  response.assignSocket(socket as Parameters<ServerResponse["assignSocket"]>[0]);
+  response.once("finish", () => {
+    response.detachSocket(socket as Parameters<ServerResponse["detachSocket"]>[0]);
+    socket.end();
+  });
+  return response;
+}

@@ -1,0 +1,85 @@
+import { once } from "node:events";
+import net from "node:net";
+import type { Duplex } from "node:stream";
+import type { Capability } from "@alcove/wire";
+import { silentLogger } from "../../src/platform/logger.ts";
+import { systemClock } from "../../src/platform/system-clock.ts";
+import { type CallOptions, NotFound, type RuntimeId, type SandboxOperations } from "../../src/ports/index.ts";
+import { MockProvider } from "../../src/providers/mock/index.ts";
+import type { ProviderFactory } from "./test-server.ts";
+
+/**
+ * A provider of simulated sandboxes whose ports are programs of the test: `listen` takes the place of starting one inside.
+ * Every sandbox has the same.
+ */
+export class TestPorts extends MockProvider {
+  override readonly capabilities: ReadonlySet<Capability>;
+  /** Connections that were made and have not closed. */
+  readonly open = new Set<Duplex>();
+  dials = 0;
+  readonly #programs = new Map<number, number>();
+  readonly #byRuntime = new Map<RuntimeId, Set<Duplex>>();
+
+  constructor() {
+    super(mockOptions);
+    this.capabilities = new Set([...new MockProvider(mockOptions).capabilities, "ports"]);
+  }
+
+  /** @returns the provider's factory for a test server. */
+  get factory(): ProviderFactory {
+    return async () => this;
+  }
+
+  /** From now on `port` of every sandbox is this server of the test's. */
+  async listen(port: number, server: net.Server): Promise<Disposable> {
+    server.listen(0, "127.0.0.1");
+    await once(server, "listening");
+    this.#programs.set(port, (server.address() as net.AddressInfo).port);
+    return {
+      [Symbol.dispose]: () => {
+        this.#programs.delete(port);
+        server.close();
+        if ("closeAllConnections" in server)
+          (server as { closeAllConnections(): void }).closeAllConnections();
+      },
+    };
+  }
+
+  override sandbox(runtimeId: RuntimeId): SandboxOperations {
+    const inner = super.sandbox(runtimeId);
+    return {
+      execs: inner.execs,
+      files: inner.files,
+      setExpiry: (ms, options) => inner.setExpiry(ms, options),
+      stats: (options) => inner.stats(options),
+      dialPort: (port, options) => this.#dial(runtimeId, port, options),
+    };
+  }
+
+  override async destroy(runtimeId: RuntimeId, options: CallOptions): Promise<void> {
+    for (const stream of this.#byRuntime.get(runtimeId) ?? []) stream.destroy();
+    await super.destroy(runtimeId, options);
+  }
+
+  async #dial(runtimeId: RuntimeId, port: number, { signal }: CallOptions): Promise<Duplex> {
+    const at = this.#programs.get(port);
+    if (at === undefined) throw new NotFound(`nothing listens on port ${port}`);
+    this.dials += 1;
+    const socket = net.connect({ host: "127.0.0.1", port: at, allowHalfOpen: true, noDelay: true });
+    await once(socket, "connect", { signal });
+    const ofIt = this.#byRuntime.get(runtimeId) ?? new Set();
+    this.#byRuntime.set(runtimeId, ofIt.add(socket));
+    this.open.add(socket);
+    socket.once("close", () => {
+      this.open.delete(socket);
+      ofIt.delete(socket);
+    });
+    return socket;
+  }
+}
+
+const mockOptions = {
+  config: { defaultImage: "mock", maxWorkers: 1 },
+  logger: silentLogger,
+  clock: systemClock,
+};
