@@ -7,6 +7,7 @@ import { presentMemory, presentSandboxCounts, presentShared } from "./present-fi
 /** Where to read on, by what may be wrong. */
 export const remediation = {
   start: "docs/operations/install.md",
+  operate: "docs/operations/operate.md",
   failures: "docs/operations/failures.md",
   logs: "docs/operations/logs.md",
   backup: "docs/operations/backup.md",
