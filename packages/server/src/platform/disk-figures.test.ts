@@ -2,7 +2,7 @@ import { mkdtemp, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { expect, it, vi } from "vitest";
-import { FakeClock } from "../core/testing/fake-clock.ts";
+import { FakeClock, settle } from "../core/testing/fake-clock.ts";
 import { DiskFigures } from "./disk-figures.ts";
 
 it("tells the room of each disk, and nothing of one that is gone", async () => {
@@ -17,4 +17,26 @@ it("tells the room of each disk, and nothing of one that is gone", async () => {
   await rm(folder, { recursive: true });
   await clock.advance(15_000);
   await vi.waitUntil(() => disks.all.length === 0);
+});
+
+it("a file system that hangs is told as it was, asked once, and holds up no other", async () => {
+  const clock = new FakeClock();
+  const room = { bavail: 1, blocks: 2, bsize: 512 };
+  let hangs = false;
+  const asked: string[] = [];
+  const statfs = (folder: string) => {
+    asked.push(folder);
+    if (hangs && folder === "/far") return new Promise<never>(() => undefined);
+    return Promise.resolve({ ...room, bavail: hangs ? 2 : 1 });
+  };
+  using disks = new DiskFigures({ folders: { data: "/far", database: "/near" }, clock, statfs });
+  await settle();
+  hangs = true;
+  await clock.advance(45_000);
+  await settle();
+  expect(disks.all).toEqual([
+    { name: "data", freeBytes: 512, sizeBytes: 1_024 },
+    { name: "database", freeBytes: 1_024, sizeBytes: 1_024 },
+  ]);
+  expect(asked.filter((folder) => folder === "/far")).toHaveLength(2);
 });

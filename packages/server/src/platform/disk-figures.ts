@@ -1,3 +1,4 @@
+import type { StatsFs } from "node:fs";
 import { statfs } from "node:fs/promises";
 import type { Clock, Timer } from "../ports/clock.ts";
 
@@ -17,13 +18,19 @@ const lookEveryMs = 15_000;
 export class DiskFigures implements Disposable {
   readonly #folders: Readonly<Record<string, string>>;
   readonly #clock: Clock;
+  readonly #statfs: (folder: string) => Promise<Pick<StatsFs, "bavail" | "blocks" | "bsize">>;
   readonly #found = new Map<string, DiskFigure>();
   readonly #pending = new Set<string>();
   #timer: Timer | undefined;
 
   /** @param options.folders by the name they are told under. */
-  constructor(options: { folders: Readonly<Record<string, string>>; clock: Clock }) {
+  constructor(options: {
+    folders: Readonly<Record<string, string>>;
+    clock: Clock;
+    statfs?: (folder: string) => Promise<Pick<StatsFs, "bavail" | "blocks" | "bsize">>;
+  }) {
     this.#folders = options.folders;
+    this.#statfs = options.statfs ?? ((folder) => statfs(folder));
     this.#clock = options.clock;
     this.#lookAtAll();
   }
@@ -44,7 +51,7 @@ export class DiskFigures implements Disposable {
   async #look(name: string): Promise<void> {
     this.#pending.add(name);
     try {
-      const { bavail, blocks, bsize } = await statfs(this.#folders[name] ?? "");
+      const { bavail, blocks, bsize } = await this.#statfs(this.#folders[name] ?? "");
       this.#found.set(name, { name, freeBytes: bavail * bsize, sizeBytes: blocks * bsize });
     } catch {
       // Not there: nothing is known of it any more.
