@@ -30,6 +30,7 @@ import { authenticate, authenticateByTicket, chooseProtocol, offeredKeys } from 
 import { usualBodyBytes } from "./body-limits.ts";
 import { BrowserGuard } from "./browser-guard.ts";
 import { errorHandler, httpStatus, pathOf, toDomainError } from "./error-map.ts";
+import { JoinedRequest } from "./joined-request.ts";
 import { JsonBodies } from "./json-bodies.ts";
 import { openapiDocument } from "./openapi.ts";
 import { Clients } from "./previews/clients.ts";
@@ -38,7 +39,7 @@ import { PreviewHosts } from "./previews/preview-hosts.ts";
 import { RequestLimit } from "./rate-limit.ts";
 import { readQuery } from "./read-query.ts";
 import { referencePage } from "./reference-page.ts";
-import { endUnlessComplete } from "./refused-body.ts";
+import { dropUnreadBody, endUnlessComplete } from "./refused-body.ts";
 import { CallsUnderWay, decorateCallerSignal, requestIds } from "./request-context.ts";
 import { traceRequests } from "./request-spans.ts";
 import { RouteTable } from "./route-table.ts";
@@ -121,6 +122,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
     requestTimeout: 0,
     http: {
       highWaterMark: 262_144,
+      IncomingMessage: JoinedRequest,
       headersTimeout: headersDeadlineMs,
       maxHeaderSize,
       connectionsCheckingInterval: 10_000,
@@ -194,6 +196,10 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   trail.attach(app);
   // After the plugins: a refused upgrade is closed by the websocket plugin, a preflight answered by the CORS plugin.
   guard(app, { ...options, browsers, calls, limit });
+  app.addHook("onRequest", (request, _reply, done) => {
+    dropUnreadBody(request.raw);
+    done();
+  });
   app.addHook("onResponse", (_request, reply, done) => {
     options.responses.count(reply.statusCode);
     done();

@@ -7,6 +7,7 @@ import { refusals } from "../core/answers/testing/budgets.ts";
 import { localUser } from "../core/keys/principal.ts";
 import { settle } from "../core/testing/fake-clock.ts";
 import { systemClock } from "../platform/system-clock.ts";
+import { heldBytes } from "../platform/testing/held-memory.ts";
 import { DomainError } from "../ports/errors.ts";
 import { JsonBodies } from "./json-bodies.ts";
 import { takeBody } from "./take-body.ts";
@@ -128,6 +129,17 @@ test("input that commands do not read leaves room for bodies that are read, whoe
   const { payload, ended } = send({ "content-length": String(mib) }, "192.0.2.9");
   payload.end(text(mib).subarray(8));
   expect(await Promise.race([refusal(ended), settle().then(() => "waits")])).toBe("bad_request");
+});
+
+test("a body of pieces of one byte holds what it is charged for", async () => {
+  const { budget, send } = setUp();
+  const { payload, ended } = send();
+  const before = await heldBytes();
+  payload.emit("data", Buffer.from('"'));
+  for (let n = 0; n < 400_000; n++) payload.emit("data", Buffer.alloc(1, "a"));
+  expect((await heldBytes()) - before).toBeLessThan(budget.heldBytes + 2 * mib);
+  payload.end('"');
+  expect(await ended).toHaveLength(400_000);
 });
 
 test("a body whose last piece finds no room is not used before there is", async () => {

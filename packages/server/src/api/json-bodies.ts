@@ -4,6 +4,7 @@ import type { FastifyRequest } from "fastify";
 import type { BodyBudget } from "../core/answers/body-budget.ts";
 import { freeBytes } from "../core/answers/holding.ts";
 import { JsonLook } from "../platform/bounded-json.ts";
+import { ByteBlocks } from "../platform/byte-blocks.ts";
 import { BadRequest, TimedOut, Unavailable } from "../ports/errors.ts";
 import { tooLarge, usualBodyBytes } from "./body-limits.ts";
 import { BodyMemory } from "./body-memory.ts";
@@ -90,8 +91,7 @@ class Reading {
   readonly #limit: number;
   readonly #look = new JsonLook(jsonBounds);
   readonly #memory: BodyMemory;
-  #pieces: Buffer[] = [];
-  #received = 0;
+  readonly #received = new ByteBlocks();
   /** Not a number when it is not told. */
   #length = Number.NaN;
   #due = pieceBytes;
@@ -132,18 +132,17 @@ class Reading {
   }
 
   readonly #onData = (piece: Buffer): void => {
-    this.#received += piece.length;
     try {
-      if (this.#received > this.#limit) throw tooLarge(this.#request);
+      if (this.#received.bytes + piece.length > this.#limit) throw tooLarge(this.#request);
       refuseExcess("the body", this.#look.add(piece));
-      this.#pieces.push(piece);
+      this.#received.add(piece);
       this.#take();
     } catch (error) {
       this.#refuse(error as Error);
       return;
     }
-    if (this.#received < this.#due || this.#waiting !== undefined) return;
-    this.#due = this.#received + pieceBytes;
+    if (this.#received.bytes < this.#due || this.#waiting !== undefined) return;
+    this.#due = this.#received.bytes + pieceBytes;
     this.#await();
   };
 
@@ -152,15 +151,13 @@ class Reading {
     // The last piece may end it while there is no room for that.
     if (this.#waiting !== undefined) return;
     this.#leave();
-    const [first] = this.#pieces;
-    if (first === undefined) {
+    const bytes = this.#received.take();
+    if (bytes.length === 0) {
       this.#done(null, undefined);
       return;
     }
-    const bytes = this.#pieces.length === 1 ? first : Buffer.concat(this.#pieces, this.#received);
-    this.#pieces = [];
     const text = bytes.toString("utf8");
-    if (this.#received <= oneTurnBytes) this.#parse(text);
+    if (bytes.length <= oneTurnBytes) this.#parse(text);
     else setImmediate(() => this.#parse(text));
   };
 
@@ -183,10 +180,11 @@ class Reading {
 
   /** Takes memory for what has come and the next of it; nothing more is read until there is room. */
   #take(): void {
+    const received = this.#received.bytes;
     const told = this.#length > 0;
-    const bytes = told ? Math.min(this.#length, this.#received + aheadBytes) : this.#received;
+    const bytes = told ? Math.min(this.#length, received + aheadBytes) : received;
     const all = bytes * bodyCopies;
-    const upTo = (told ? this.#length : this.#received) * bodyCopies;
+    const upTo = (told ? this.#length : received) * bodyCopies;
     if (this.#waiting !== undefined || upTo <= freeBytes || all <= this.#memory.bytes) return;
     const waiting = new AbortController();
     const room = this.#memory.grow(all, waiting.signal, upTo);
@@ -223,7 +221,7 @@ class Reading {
   #refuse(error: Error): void {
     if (this.#left) return;
     this.#leave();
-    this.#pieces = [];
+    this.#received.clear();
     this.#memory.release();
     this.#done(error);
   }

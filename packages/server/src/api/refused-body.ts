@@ -13,6 +13,14 @@ export function bodyIsUnderWay(
 }
 
 /**
+ * Of what no operation reads a body of, it is dropped as it comes: it would be kept as long as the answer lasts, and a
+ * connection that is not read does not tell that its caller has left.
+ */
+export function dropUnreadBody(request: IncomingMessage): void {
+  if ((request.method === "GET" || request.method === "HEAD") && bodyIsUnderWay(request)) request.resume();
+}
+
+/**
  * Ends the connection of a request that was answered before its body was there and does not complete it soon: a byte of it now
  * and then would keep the connection for ever. Until then its bytes are dropped, and it may be used again.
  */

@@ -1,0 +1,104 @@
+import net from "node:net";
+import { afterAll, afterEach, beforeAll, expect, test } from "vitest";
+import { heldBytes } from "../src/platform/testing/held-memory.ts";
+import { eventually, TestClient } from "./support/http.ts";
+import { mockProvider } from "./support/providers.ts";
+import { startTestServer, type TestServer } from "./support/test-server.ts";
+import { longestTurnMs, TurnWatch } from "./support/turn-watch.ts";
+
+const mib = 1_048_576;
+const chunksPerWrite = 20_000;
+
+let server: TestServer;
+let client: TestClient;
+let sandbox: string;
+const open: net.Socket[] = [];
+
+beforeAll(async () => {
+  server = await startTestServer({ provider: mockProvider });
+  client = new TestClient(server.url);
+  sandbox = `/api/v1/sandboxes/${await client.spawn()}`;
+});
+afterEach(() => {
+  for (const socket of open.splice(0)) socket.destroy();
+});
+afterAll(() => server[Symbol.asyncDispose]());
+
+interface Raw {
+  readonly socket: net.Socket;
+  /** All that was answered. */
+  answer: string;
+}
+
+/** A connection that has sent the head of a request whose body follows in chunks. */
+function begin(requestLine: string, headers = "Content-Type: application/json\r\n"): Raw {
+  const { hostname, port } = new URL(server.url);
+  const socket = net.connect(Number(port), hostname).on("error", () => undefined);
+  open.push(socket);
+  const raw: Raw = { socket, answer: "" };
+  socket.on("data", (bytes) => {
+    raw.answer += bytes.toString("latin1");
+  });
+  socket.write(
+    `${requestLine} HTTP/1.1\r\nHost: ${hostname}\r\n${headers}Transfer-Encoding: chunked\r\n\r\n`,
+  );
+  return raw;
+}
+
+const chunk = (text: string) => `${Buffer.byteLength(text).toString(16)}\r\n${text}\r\n`;
+
+/** Sends so many chunks as fast as they are taken. @returns once they were, or no more were for a while. */
+async function send({ socket }: Raw, chunks: number, one = chunk("a")): Promise<void> {
+  const many = Buffer.from(one.repeat(chunksPerWrite));
+  for (let sent = 0; sent < chunks; sent += chunksPerWrite) {
+    if (socket.write(many)) continue;
+    const { promise, resolve } = Promise.withResolvers<boolean>();
+    const timer = setTimeout(() => resolve(false), 5_000);
+    socket.once("drain", () => resolve(true));
+    const taken = await promise;
+    clearTimeout(timer);
+    if (!taken) return;
+  }
+}
+
+test.each([
+  ["a byte each", chunk("a"), 1],
+  ["a few bytes each", chunk("abcdefgh"), 8],
+  ["a byte each, with extensions", "1;a=bcd\r\na\r\n", 1],
+])(
+  "a JSON body in chunks of %s takes the memory of its bytes and no long turns",
+  async (_how, one, bytes) => {
+    const before = await heldBytes();
+    using turns = new TurnWatch();
+    const raw = begin(`POST ${sandbox}/files`);
+    raw.socket.write(chunk('{"path":"/tmp/tiny","content":"'));
+    await send(raw, 400_000, one);
+    await eventually(() => (raw.socket.writableLength === 0 ? true : undefined));
+    expect(turns.longestMs).toBeLessThan(longestTurnMs);
+    // What it is charged for is twice its bytes.
+    expect((await heldBytes()) - before).toBeLessThan(400_000 * bytes * 2 + 4 * mib);
+    raw.socket.write(`${chunk('"}')}0\r\n\r\n`);
+    await eventually(() => (raw.answer.includes("written") ? true : undefined));
+    const { json } = await client.call("GET", `${sandbox}/files/stat?path=/tmp/tiny`);
+    expect(json.size).toBe(400_000 * bytes);
+  },
+);
+
+test("a body of what takes none is dropped while the answer lasts, and who leaves is noticed", async () => {
+  const before = await heldBytes();
+  const raw = Array.from({ length: 4 }, () => begin("GET /api/v1/events"));
+  await eventually(() => (server.app.callsUnderWay.size === raw.length ? true : undefined));
+  await Promise.all(raw.map((one) => send(one, 300_000)));
+  await eventually(() => (raw.every(({ socket }) => socket.writableLength === 0) ? true : undefined));
+  expect((await heldBytes()) - before).toBeLessThan(4 * mib);
+  for (const { socket } of raw) socket.destroy();
+  await eventually(() => (server.app.callsUnderWay.size === 0 ? true : undefined));
+});
+
+test("a raw upload in chunks of a byte each takes the memory of its bytes", async () => {
+  const before = await heldBytes();
+  const raw = begin(`PUT ${sandbox}/files?path=/tmp/raw`, "");
+  await send(raw, 400_000);
+  await eventually(() => (raw.socket.writableLength === 0 ? true : undefined));
+  expect((await heldBytes()) - before).toBeLessThan(6 * mib);
+});
