@@ -2,8 +2,11 @@ import { readFileSync } from "node:fs";
 import { expect, test } from "vitest";
 import { commandsOfTests } from "./testing/commands.ts";
 import type { FakeAnswer, Recorded } from "./testing/fake-service.ts";
-import { version } from "./version.ts";
 
+/** As a service tells it. */
+const projectVersion = String(
+  JSON.parse(readFileSync(new URL("../../../package.json", import.meta.url), "utf8")).version,
+);
 const at = commandsOfTests();
 const provider = {
   name: "native",
@@ -14,7 +17,7 @@ const provider = {
   capabilities: [],
 };
 const fine = () => ({
-  live: { status: "alive", version: version(), uptime: "1h0m0s" },
+  live: { status: "alive", version: projectVersion, uptime: "1h0m0s" },
   ready: { status: 200, json: { status: "ready" } } as FakeAnswer,
   providers: [provider] as object[],
   diagnostics: {

@@ -81,7 +81,8 @@ async function readiness(
 
 function checkVersion(running: string): DoctorCheck {
   const id = "version";
-  return running === version()
+  // The command names its commit as well.
+  return running === version().split(" ")[0]
     ? { id, level: "ok", message: `Alcove ${running} answers` }
     : {
         id,
