@@ -120,7 +120,7 @@ test("scrapes and diagnostics at ten a second are answered at once while 64 clie
   expect(made).toBeGreaterThan(64);
   expect(tookMs.length).toBeGreaterThan(10);
   // Far above what it takes, far below what anybody would call standing still.
-  expect(Math.max(...tookMs)).toBeLessThan(2_000);
+  expect(Math.max(...tookMs)).toBeLessThan(3_000);
 });
 
 await describeWith(["prometheus"], "with Prometheus itself", () => {
