@@ -224,6 +224,22 @@ function addFileAndEventCommands(program: Command): void {
     .option("-r, --recursive", "copy directories")
     .option("-q, --quiet", "say nothing")
     .action(async (source, target, flags) => (await import("./commands/cp.ts")).cp(source, target, flags));
+  client(
+    program
+      .command("open <id> <port>")
+      .description("print the address of a port, and open it in the browser"),
+  )
+    .option("--json", "print JSON")
+    .option("--ttl <duration>", "how long a link is good, such as 10m")
+    .option("--no-browser", "only print it")
+    .action(async (id, port, flags) => (await import("./commands/open.ts")).open(id, port, flags));
+  client(
+    program
+      .command("forward <id> <ports...>")
+      .description("let a port of this machine lead to one of a sandbox: LOCAL:PORT, or PORT for both"),
+  )
+    .option("--address <address>", "address to listen on; default: 127.0.0.1")
+    .action(async (id, ports, flags) => (await import("./commands/forward.ts")).forward(id, ports, flags));
   client(program.command("events").description("follow the event stream"))
     .option("--json", "print JSON")
     .option("--type <types>", "only these types, separated by commas")

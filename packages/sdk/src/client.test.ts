@@ -118,6 +118,7 @@ describe("AlcoveClient", () => {
       exec: (client) => client.exec("x", { command: "true" }),
       startExec: (client) => client.startExec("x", { command: "true" }),
       getPreview: (client) => client.previewUrl("x", 1),
+      openTunnel: (client) => client.openTunnel("x", 1),
       listExecs: (client) => client.execs("x"),
       getExec: (client) => client.execRecord("x", "x"),
       killExec: (client) => client.killExec("x", "x"),

@@ -1,3 +1,4 @@
+import type { Duplex } from "node:stream";
 import type {
   AcquireRequest,
   AdmissionDecision,
@@ -260,6 +261,20 @@ export class AlcoveClient implements Disposable {
   async previewUrl(id: string, port: number, options: CallOptions & { ttl?: string } = {}): Promise<Preview> {
     const query = options.ttl === undefined ? "" : `?ttl=${encodeURIComponent(options.ttl)}`;
     return this.#get(`/sandboxes/${encodeURIComponent(id)}/preview/${port}${query}`, options);
+  }
+
+  /**
+   * A TCP connection to a port of a sandbox, as a stream whose directions end by themselves.
+   * @throws AlcoveError `bad_gateway` when nothing listens there.
+   */
+  async openTunnel(id: string, port: number, options: { signal?: AbortSignal } = {}): Promise<Duplex> {
+    // Only this call and commands need a WebSocket client.
+    const { openTunnel } = await import("./tunnel.ts");
+    return await openTunnel({
+      url: this.#transport.address(`/sandboxes/${encodeURIComponent(id)}/tunnels/${port}`),
+      headers: this.#transport.headers(),
+      signal: options.signal,
+    });
   }
 
   /** Runs a command to its end. Takes as long as the command unless `timeoutMs` is given. */

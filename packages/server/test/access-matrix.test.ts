@@ -27,6 +27,7 @@ const operations: Record<string, readonly [scope: "open" | "read" | "write" | "a
   startExec: ["write", "sandbox"],
   listExecs: ["read", "sandbox"],
   getPreview: ["write", "sandbox"],
+  openTunnel: ["write", "sandbox"],
   getExec: ["read", "sandbox"],
   killExec: ["write", "sandbox"],
   getExecOutput: ["read", "sandbox"],

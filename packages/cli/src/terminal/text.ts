@@ -1,3 +1,5 @@
+import { UsageError } from "../exit-codes.ts";
+
 const units = [
   ["d", 86_400_000],
   ["h", 3_600_000],
@@ -32,4 +34,11 @@ export function byteSize(bytes: number): string {
   const names = ["B", "KiB", "MiB", "GiB", "TiB"];
   const step = bytes < 1 ? 0 : Math.min(Math.floor(Math.log2(bytes) / 10), names.length - 1);
   return step === 0 ? `${Math.round(bytes)} B` : `${(bytes / 2 ** (10 * step)).toFixed(1)} ${names[step]}`;
+}
+
+/** @throws UsageError for what is no port. */
+export function parsePort(text: string): number {
+  const port = Number(text);
+  if (/^\d{1,5}$/.test(text) && port >= 1 && port <= 65_535) return port;
+  throw new UsageError(`${text} is not a port: a whole number from 1 to 65535`);
 }

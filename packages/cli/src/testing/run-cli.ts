@@ -13,20 +13,20 @@ export interface CliResult {
 /** A command of ours as a process of its own, away from the settings of whoever runs the tests. */
 export function startCli(
   args: readonly string[],
-  options: { url?: string; cwd?: string } = {},
+  options: { url?: string; cwd?: string; env?: Record<string, string> } = {},
 ): ChildProcessWithoutNullStreams {
   const env: NodeJS.ProcessEnv = {};
   for (const [name, value] of Object.entries(process.env)) if (!name.startsWith("ALCOVE_")) env[name] = value;
   if (options.url !== undefined) env.ALCOVE_URL = options.url;
   return spawn(process.execPath, [cliEntry, ...args], {
-    env,
+    env: { ...env, ...options.env },
     ...(options.cwd === undefined ? {} : { cwd: options.cwd }),
   });
 }
 
 export async function runCli(
   args: readonly string[],
-  options: { url?: string; cwd?: string; stdin?: string } = {},
+  options: { url?: string; cwd?: string; stdin?: string; env?: Record<string, string> } = {},
 ): Promise<CliResult> {
   const child = startCli(args, options);
   child.stdin.end(options.stdin ?? "");

@@ -56,6 +56,8 @@ export const accessTable: Readonly<Record<string, Access>> = {
   startExec: writes("sandbox"),
   listExecs: reads("sandbox"),
   getPreview: writes("sandbox"),
+  openTunnel: writes("sandbox"),
+  requestPort: writes("sandbox"),
   getExec: reads("sandbox"),
   killExec: writes("sandbox"),
   getExecOutput: reads("sandbox"),

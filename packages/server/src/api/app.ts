@@ -51,6 +51,7 @@ import { fileRoutes } from "./routes/files.ts";
 import { keyRoutes } from "./routes/keys.ts";
 import { metricsRoutes } from "./routes/metrics.ts";
 import { poolRoutes } from "./routes/pool.ts";
+import { portRoutes } from "./routes/ports.ts";
 import { previewRoutes } from "./routes/previews.ts";
 import { providerRoutes } from "./routes/providers.ts";
 import { quotaRoutes } from "./routes/quotas.ts";
@@ -94,17 +95,23 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   const limit = new RequestLimit(options.rateLimits);
   const clients = new Clients(config.server);
   const proxy = new PortProxy({ previews, responseTimeoutMs: config.preview.responseTimeoutMs });
+  const isKey = (authorization: string) =>
+    offeredKeys({ authorization }).some((key) => options.keys.principalOf(key) !== undefined);
   const hosts = new PreviewHosts({
     ...options,
     proxy,
     calls,
     clients,
     domain: config.server.previewDomain,
-    isKey: (authorization) =>
-      offeredKeys({ authorization }).some((key) => options.keys.principalOf(key) !== undefined),
+    isKey,
     counts: previews.counts,
   });
   const upgrades = new EventEmitter();
+  const upgradesUnderWay = new WeakMap<IncomingMessage, { socket: Duplex; head: Buffer }>();
+  upgrades.on("upgrade", (request: IncomingMessage, socket: Duplex, head: Buffer) =>
+    upgradesUnderWay.set(request, { socket, head }),
+  );
+  const upgradeOf = (request: IncomingMessage) => upgradesUnderWay.get(request);
   const app = fastify({
     // Hosts of previews come before everything: no hook, route or plugin of the API sees what is for them.
     serverFactory: (handler, { http }) => serverFor(hosts, { handler, upgrades, options: http ?? {} }),
@@ -228,6 +235,8 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
       keyRoutes(scope, options);
       workerRoutes(scope, options);
       previewRoutes(scope, { ...options, clients });
+      const ofPorts = { ...options, proxy, clients, calls, isKey, upgradeOf };
+      await scope.register(async (ports: RouteApp) => portRoutes(ports, ofPorts));
       await scope.register(async (raw: RouteApp) => rawFileRoutes(raw, options));
       let document: string | undefined;
       scope.get("/openapi.json", { config: { open: true } }, (_request, reply) => {

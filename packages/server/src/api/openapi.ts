@@ -28,7 +28,7 @@ export function openapiDocument(routes: readonly RouteOptions[], options: { vers
   for (const schema of [ErrorBody, ExecStreamChunk, WsClientMessage, WsServerMessage]) refs.of(schema);
   const paths: Record<string, Json> = {};
   for (const route of routes) {
-    if (route.schema?.operationId === undefined) continue;
+    if (route.schema?.operationId === undefined || route.schema.hide === true) continue;
     const path = route.url.replaceAll(/:([A-Za-z]+)/g, "{$1}");
     for (const method of [route.method].flat()) {
       if (method === "HEAD") continue;

@@ -54,6 +54,10 @@ export const operationNotes: Readonly<Record<string, OperationNote>> = {
     description:
       "For a browser, also before anything listens there: the page then waits. Where preview.access is signed the address is a link that lets whoever has it in until expires_at. 400 says what to configure where no such address leads here, and what cannot have previews: providers without the capability ports, sandboxes on the machine's own network, pool mode.",
   },
+  openTunnel: {
+    description:
+      "Dialled before the handshake is answered: 502 when nothing listens. Closed with 1000 when both directions have ended, 1011 when the connection inside broke, 1001 when the service stops.",
+  },
   exec: {
     description:
       "Without stream the answer comes when the command has ended, with at most exec.max_output of each output. With stream it is NDJSON: output as it comes, and a last line with stream exit; a stream without that line was cut, and the command can be picked up through its id (X-Exec-ID) for exec.disconnect_grace. Its whole process tree ends with it and at its deadline.",

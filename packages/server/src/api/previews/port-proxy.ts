@@ -53,19 +53,23 @@ export class PortProxy {
 
   /**
    * Answers with what the program answers. @returns whether all of it went out.
+   * @param take gives the answer to write to, once the program has begun its own.
    * @throws DomainError as long as nothing was sent.
    */
-  async forward(passage: Passage, response: ServerResponse): Promise<"whole" | "cut"> {
+  async forward(passage: Passage, take: () => ServerResponse): Promise<"whole" | "cut"> {
     const { request, port, signal } = passage;
     using _place = this.#previews.places.take(placeOf(port));
     const { answer, outgoing } = await this.#ask({ ...passage, upgrades: false });
+    let response: ServerResponse | undefined;
     try {
-      writeHead(response, answer, passage);
+      const headers = passage.answerHeaders(answer);
+      response = take();
+      writeHead(response, answer, headers);
       response.socket?.setKeepAlive(true, keepAliveProbeMs);
       await pipeline(answer, response, { signal });
       return "whole";
     } catch (error) {
-      if (!response.headersSent) throw error;
+      if (response === undefined) throw error;
       // A client that was told less than there is must see it: the connection ends before the body does.
       response.destroy();
       return "cut";
@@ -81,12 +85,13 @@ export class PortProxy {
   /**
    * Asks the program for a WebSocket and carries its bytes until both sides have ended. Where the program answers otherwise,
    * that is the answer.
-   * @param take gives the client's connection, once the program has agreed.
+   * @param client.onSwitch called when the program has agreed, before anything is written to the connection.
+   * @param client.response what to answer with where the program does not agree.
    * @throws DomainError as long as nothing was sent.
    */
   async upgrade(
     passage: Passage,
-    client: { socket: Duplex; head: Buffer; response: () => ServerResponse },
+    client: { socket: Duplex; head: Buffer; onSwitch?: () => void; response: () => ServerResponse },
   ): Promise<"whole" | "cut"> {
     using _place = this.#previews.places.take(placeOf(passage.port));
     const { answer, outgoing, program, head } = await this.#ask({
@@ -95,13 +100,15 @@ export class PortProxy {
       headers: [...passage.headers, "Connection", "Upgrade", "Upgrade", "websocket"],
     });
     if (program === undefined) {
-      const response = client.response();
+      let response: ServerResponse | undefined;
       try {
-        writeHead(response, answer, passage);
+        const headers = passage.answerHeaders(answer);
+        response = client.response();
+        writeHead(response, answer, headers);
         await pipeline(answer, response, { signal: passage.signal });
         return "whole";
       } catch (error) {
-        if (!response.headersSent) throw error;
+        if (response === undefined) throw error;
         response.destroy();
         return "cut";
       } finally {
@@ -116,6 +123,7 @@ export class PortProxy {
       throw error;
     }
     const { socket } = client;
+    client.onSwitch?.();
     if ("setKeepAlive" in socket && typeof socket.setKeepAlive === "function")
       socket.setKeepAlive(true, keepAliveProbeMs);
     socket.write(lines, "latin1");
@@ -232,8 +240,8 @@ function placeOf({ sandbox, target }: OpenPort): { sandboxId: string; ownerId: s
   return { sandboxId: target.sandboxId, ownerId: sandbox.row.ownerId };
 }
 
-function writeHead(response: ServerResponse, answer: IncomingMessage, passage: Passage): void {
-  const headers = passage.answerHeaders(answer);
+/** @throws when the program's status is none. */
+function writeHead(response: ServerResponse, answer: IncomingMessage, headers: HeaderList): void {
   for (const [name, value] of Object.entries(response.getHeaders())) {
     response.removeHeader(name);
     for (const one of [value].flat()) headers.push(name, String(one));

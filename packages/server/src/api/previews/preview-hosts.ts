@@ -1,4 +1,3 @@
-import { randomBytes } from "node:crypto";
 import { type IncomingMessage, ServerResponse } from "node:http";
 import type { Duplex } from "node:stream";
 import type { PreviewCounts } from "../../core/previews/preview-counts.ts";
@@ -15,6 +14,7 @@ import type { CallsUnderWay, CallUnderWay } from "../request-context.ts";
 import { headersForProgram, headersFromProgram } from "./carried-headers.ts";
 import type { Client, Clients } from "./clients.ts";
 import { sameHost, splitLink } from "./link-query.ts";
+import { loopGuard } from "./loop-guard.ts";
 import { passesOf, setCookie } from "./own-cookies.ts";
 import { answerFailure } from "./pages.ts";
 import type { Passage, PortProxy } from "./port-proxy.ts";
@@ -46,8 +46,6 @@ export class PreviewHosts {
   readonly #logger: Logger;
   readonly #clock: Pick<Clock, "now">;
   readonly #counts: PreviewCounts;
-  /** Marks what has been through here, so that a sandbox on the machine's own network cannot send it round for ever. */
-  readonly #via = `alcove-${randomBytes(6).toString("hex")}`;
 
   constructor(options: {
     previews: Previews;
@@ -98,7 +96,10 @@ export class PreviewHosts {
       }
       using _end = endAt(call, entry.until, this.#clock);
       const port = await this.#previews.findPreview(visit.target, call);
-      const outcome = await this.#proxy.forward(this.#passage(request, visit, { port, call }), response);
+      const outcome = await this.#proxy.forward(
+        this.#passage(request, visit, { port, call }),
+        () => response,
+      );
       this.#counts.count(outcome);
     } catch (error) {
       this.#refuse(request, error, () => response);
@@ -134,14 +135,13 @@ export class PreviewHosts {
   #read(request: IncomingMessage): Visit {
     if (this.#calls.draining) throw new ShuttingDown();
     const { url = "", method = "", rawHeaders } = request;
-    const { host = "", via } = request.headers;
+    const { host = "" } = request.headers;
     const hosts = rawHeaders.filter((name, index) => index % 2 === 0 && name.toLowerCase() === "host");
     // Whoever reads another of them, or of the target, than is read here would mean another sandbox.
     if (hosts.length !== 1) throw new BadRequest("the request has more than one Host");
     if (!url.startsWith("/")) throw new BadRequest("the request's target must be a path");
     if (method === "TRACE" || method === "CONNECT") throw new BadRequest(`previews do not take ${method}`);
-    if (String(via ?? "").includes(this.#via))
-      throw new DomainError("bad_gateway", "this preview leads back to the service itself");
+    loopGuard.check(request);
     const read = readPreviewHost(host, this.#domain);
     if (read.kind !== "preview")
       throw new NotFound(
@@ -205,7 +205,7 @@ export class PreviewHosts {
       client,
       isKey: this.#isKey,
       cookies: true,
-      via: this.#via,
+      via: loopGuard.name,
     });
     const { signal } = call;
     return { request, port, path, headers, signal, answerHeaders: headersFromProgram };

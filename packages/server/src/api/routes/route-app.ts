@@ -17,6 +17,8 @@ declare module "fastify" {
     description?: string;
     tags?: string[];
     operationId?: string;
+    /** In no description: it carries whatever a program in a sandbox speaks. */
+    hide?: boolean;
     /** For the OpenAPI page alone: content that Fastify neither validates nor serialises. */
     openapi?: {
       requestContent?: Record<string, unknown>;

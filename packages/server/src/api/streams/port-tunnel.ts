@@ -1,0 +1,106 @@
+import type { Duplex } from "node:stream";
+import type { WebSocket } from "@fastify/websocket";
+import { CallerGone, CallerRevoked } from "../../platform/deadline.ts";
+import type { CallUnderWay } from "../request-context.ts";
+
+/** Bytes that may wait in the socket before the program is no longer read. */
+const highWaterBytes = 262_144;
+/** How long a client may take to answer a close. */
+const closingMs = 500;
+/** The text that says that a direction has ended; bytes are binary messages. */
+const endText = "end";
+
+const closeCodes = { normal: 1000, goingAway: 1001, refused: 1008, cut: 1011 } as const;
+
+/**
+ * A TCP connection to a port of a sandbox over a WebSocket: binary messages are its bytes, the text `end` the end of one
+ * direction. `open` until both directions have ended, or either side is gone. docs/api/previews.md, Tunnels.
+ */
+export class PortTunnel {
+  readonly #socket: WebSocket;
+  readonly #port: Duplex;
+  readonly #call: CallUnderWay;
+  #clientEnded = false;
+  #portEnded = false;
+  #closed = false;
+
+  constructor(options: { socket: WebSocket; port: Duplex; call: CallUnderWay }) {
+    this.#socket = options.socket;
+    this.#port = options.port;
+    this.#call = options.call;
+  }
+
+  /** @param onClosed called once, when nothing is left of it. */
+  open(onClosed: () => void): void {
+    const [socket, port] = [this.#socket, this.#port];
+    socket.on("message", (data: Buffer, isBinary: boolean) => this.#fromClient(data, isBinary));
+    socket.on("error", () => socket.terminate());
+    socket.on("close", () => {
+      this.#closed = true;
+      port.destroy();
+      this.#call.signal.removeEventListener("abort", onAbort);
+      this.#call.end();
+      this.#call.abort(new CallerGone());
+      onClosed();
+    });
+    port.on("error", () => undefined);
+    port.on("data", (bytes: Buffer) => this.#fromPort(bytes));
+    port.on("end", () => {
+      this.#portEnded = true;
+      socket.send(endText);
+      this.#closeWhenOver();
+    });
+    port.on("close", () => {
+      if (!this.#portEnded) this.#close(closeCodes.cut, "the connection inside the sandbox broke");
+      else if (!this.#clientEnded) this.#close(closeCodes.normal, "");
+    });
+    const onAbort = () => {
+      const revoked = this.#call.signal.reason instanceof CallerRevoked;
+      this.#close(
+        revoked ? closeCodes.refused : closeCodes.goingAway,
+        revoked ? "the key was taken back" : "",
+      );
+    };
+    if (this.#call.signal.aborted) onAbort();
+    else this.#call.signal.addEventListener("abort", onAbort, { once: true });
+  }
+
+  #fromClient(data: Buffer, isBinary: boolean): void {
+    if (this.#closed) return;
+    if (!isBinary && data.toString("latin1") === endText) {
+      this.#clientEnded = true;
+      this.#port.end();
+      this.#closeWhenOver();
+      return;
+    }
+    if (!isBinary || this.#clientEnded) {
+      const why = isBinary ? "bytes came after the end" : `a text message can only be "${endText}"`;
+      this.#close(closeCodes.refused, why);
+      return;
+    }
+    if (this.#port.write(data)) return;
+    this.#socket.pause();
+    this.#port.once("drain", () => this.#socket.resume());
+  }
+
+  #fromPort(bytes: Buffer): void {
+    if (this.#closed) return;
+    this.#socket.send(bytes, () => {
+      if (this.#socket.bufferedAmount < highWaterBytes) this.#port.resume();
+    });
+    if (this.#socket.bufferedAmount >= highWaterBytes) this.#port.pause();
+  }
+
+  #closeWhenOver(): void {
+    if (this.#clientEnded && this.#portEnded) this.#close(closeCodes.normal, "");
+  }
+
+  #close(code: number, reason: string): void {
+    if (this.#closed) return;
+    this.#closed = true;
+    // A paused socket would not see the answer.
+    this.#socket.resume();
+    this.#socket.close(code, reason);
+    setTimeout(() => this.#socket.terminate(), closingMs).unref();
+  }
+}
