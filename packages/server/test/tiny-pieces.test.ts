@@ -102,3 +102,68 @@ test("a raw upload in chunks of a byte each takes the memory of its bytes", asyn
   await eventually(() => (raw.socket.writableLength === 0 ? true : undefined));
   expect((await heldBytes()) - before).toBeLessThan(6 * mib);
 });
+
+const opcodes = { more: 0, text: 1, ping: 9, pong: 10 } as const;
+
+/** A frame of a client, whose mask changes nothing. */
+function frame(opcode: number, bytes: string, options: { last?: boolean } = {}): Buffer {
+  const head = Buffer.from([
+    (options.last === false ? 0 : 0x80) | opcode,
+    0x80 | Buffer.byteLength(bytes),
+    0,
+    0,
+    0,
+    0,
+  ]);
+  return Buffer.concat([head, Buffer.from(bytes)]);
+}
+
+/** A WebSocket that has begun a message. */
+async function beginMessage(): Promise<Raw & { closed: Promise<unknown> }> {
+  const raw = begin(
+    `GET ${sandbox}/exec/ws`,
+    "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n",
+  );
+  const closed = new Promise((resolve) => raw.socket.once("close", resolve));
+  raw.socket.write("0\r\n\r\n");
+  await eventually(() => (raw.answer.includes("101 Switching") ? true : undefined));
+  raw.socket.write(frame(opcodes.text, "{", { last: false }));
+  return Object.assign(raw, { closed });
+}
+
+/** The close frame with this code came. */
+const wasClosedWith = ({ answer }: Raw, code: number) =>
+  Buffer.from(answer, "latin1").includes(Buffer.from([code >> 8, code & 0xff]));
+
+test.each([
+  ["pings", opcodes.ping],
+  ["pongs", opcodes.pong],
+])(
+  "a part of a WebSocket message keeps little of the %s it came with, and a flood of them ends it",
+  async (_how, opcode) => {
+    const before = await heldBytes();
+    const raw = await beginMessage();
+    const block = Buffer.concat([
+      frame(opcodes.more, "a", { last: false }),
+      ...Array<Buffer>(499).fill(frame(opcode, "b".repeat(125))),
+    ]);
+    for (let n = 0; n < 8; n++) raw.socket.write(block);
+    await eventually(() => (raw.socket.writableLength === 0 ? true : undefined));
+    expect((await heldBytes()) - before).toBeLessThan(3 * mib);
+    expect(raw.socket.destroyed).toBe(false);
+    for (let n = 0; n < 8; n++) raw.socket.write(block);
+    await raw.closed;
+    expect(wasClosedWith(raw, 1008)).toBe(true);
+  },
+);
+
+test("a WebSocket message of very many parts ends the connection", async () => {
+  const raw = await beginMessage();
+  const part = frame(opcodes.more, "a", { last: false });
+  raw.socket.write(Buffer.concat(Array<Buffer>(4_000).fill(part)));
+  await eventually(() => (raw.socket.writableLength === 0 ? true : undefined));
+  expect(raw.socket.destroyed).toBe(false);
+  raw.socket.write(Buffer.concat(Array<Buffer>(1_000).fill(part)));
+  await raw.closed;
+  expect(wasClosedWith(raw, 1008)).toBe(true);
+});

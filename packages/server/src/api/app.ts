@@ -65,7 +65,14 @@ import type { ApiOptions } from "./services.ts";
 import { validatorCompiler } from "./validation.ts";
 
 const prefix = "/api/v1";
-const wsMessageLimitBytes = 4 * 1_048_576;
+const wsBounds = {
+  maxPayload: 4 * 1_048_576,
+  // Clients write a message in parts of 1 KiB at least, networks carry more of it at once; each costs some hundred bytes.
+  maxFragments: 4_096,
+  maxBufferedChunks: 8_192,
+  // A client that pings each second may do so for a quarter of an hour while its input is held; all are then read at once.
+  maxPendingAutoPongs: 1_024,
+};
 const keepAliveMs = 75_000;
 const headersDeadlineMs = 60_000;
 
@@ -190,7 +197,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   });
   await app.register(websocket, {
     options: {
-      maxPayload: wsMessageLimitBytes,
+      ...wsBounds,
       perMessageDeflate: false,
       handleProtocols: chooseProtocol,
       // Those that are not for previews.

@@ -14,6 +14,7 @@ import { decodeContent, defined } from "../parse.ts";
 import type { CallUnderWay } from "../request-context.ts";
 import { execInput } from "../routes/exec-input.ts";
 import { compileCheck } from "../validation.ts";
+import { ControlFrames } from "./control-frames.ts";
 import { exitFields, lostField, OutputDecoder } from "./output-text.ts";
 import { SocketControls } from "./socket-controls.ts";
 import { SocketStdin } from "./socket-stdin.ts";
@@ -125,8 +126,13 @@ export class WebSocketExec {
     impatient.unref();
     this.#call.signal.addEventListener("abort", onAbort, { once: true });
     this.#call.setPatience("none");
+    const frames = new ControlFrames();
     socket.on("pong", () => {
       this.#answered = true;
+      if (!frames.count()) this.#flooded();
+    });
+    socket.on("ping", () => {
+      if (!frames.count()) this.#flooded();
     });
     socket.on("message", (data: Buffer) => {
       clearTimeout(impatient);
@@ -147,6 +153,12 @@ export class WebSocketExec {
       this.#call.end();
       this.#call.abort(new CallerGone());
     });
+  }
+
+  #flooded(): void {
+    this.#goAway(closeCodes.refused);
+    // What else was sent is not looked at any more.
+    this.#socket.pause();
   }
 
   #ping(): void {
