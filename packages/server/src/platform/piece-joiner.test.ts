@@ -1,34 +1,23 @@
-import { Readable } from "node:stream";
 import fc from "fast-check";
 import { expect, test } from "vitest";
-import { PieceJoiner } from "./piece-joiner.ts";
+import { JoinedReadable } from "./joined-readable.ts";
 import { heldBytes } from "./testing/held-memory.ts";
 
-/** A stream as those that use a joiner. */
-class Joined extends Readable {
-  readonly #joiner = new PieceJoiner({
-    pass: (piece) => this.push(piece),
-    isEmpty: () => this.readableLength === 0,
-    goOn: () => {
-      this.stopped = this.readableLength >= this.readableHighWaterMark;
-    },
-  });
-  /** No more should come. */
+/** A stream of which it is told whether more should come. */
+class Joined extends JoinedReadable {
   stopped = false;
 
   constructor() {
-    super({ highWaterMark: 262_144, read: () => undefined });
+    super({
+      highWaterMark: 262_144,
+      goOn: () => {
+        this.stopped = false;
+      },
+    });
   }
-  give(piece: Buffer): void {
-    this.stopped = !this.#joiner.add(piece);
-  }
-  finish(): void {
-    this.#joiner.flush();
-    this.push(null);
-  }
-  override read(size?: number): unknown {
-    if (size !== 0) this.#joiner.flush();
-    return super.read(size);
+  override give(piece: Buffer): boolean {
+    this.stopped = !super.give(piece);
+    return !this.stopped;
   }
 }
 
@@ -99,6 +88,15 @@ test("pieces of one byte that nobody reads take the memory of their bytes, and n
   expect((await heldBytes()) - before).toBeLessThan(2 * 1_048_576);
   expect(given).toBeGreaterThan(200_000);
   expect(given).toBeLessThan(300_000);
+  stream.destroy();
+});
+
+test("parts of something large keep little of it", async () => {
+  const stream = new Joined();
+  const before = await heldBytes();
+  for (let n = 0; n < 100; n++) stream.give(Buffer.alloc(65_536).subarray(0, 2_000));
+  expect((await heldBytes()) - before).toBeLessThan(1_048_576);
+  expect(stream.readableLength).toBe(200_000);
   stream.destroy();
 });
 

@@ -1,3 +1,5 @@
+import { ownBytes } from "./own-bytes.ts";
+
 /** A smaller piece costs about as much as an object as it has bytes. */
 const smallBytes = 1_024;
 const blockBytes = 16_384;
@@ -31,7 +33,7 @@ export class PieceJoiner {
   add(piece: Buffer): boolean {
     if (piece.length >= smallBytes) {
       this.flush();
-      return this.#pass(piece) && this.#turn === undefined;
+      return this.#pass(ownBytes(piece)) && this.#turn === undefined;
     }
     if (this.#used + piece.length > blockBytes) this.flush();
     this.#block ??= Buffer.allocUnsafeSlow(blockBytes);

@@ -16,6 +16,9 @@ import { numberOf, objectOf, textOf } from "./reading.ts";
 
 /** Bytes of an upload that may wait in this process before its source is held. */
 const uploadWindowBytes = 1024 * 1024;
+/** The same of pieces that are smaller than what an object costs. */
+const smallUploadWindowBytes = 16_384;
+const smallPieceBytes = 1_024;
 const supportedVersion = 1;
 
 /**
@@ -107,7 +110,8 @@ export class AgentConnection implements FrameSink {
       this.#socket.write(part);
     }
     this.#socket.uncork();
-    return this.#closed || this.#socket.writableLength < uploadWindowBytes;
+    const windowBytes = bytes.length < smallPieceBytes ? smallUploadWindowBytes : uploadWindowBytes;
+    return this.#closed || this.#socket.writableLength < windowBytes;
   }
 
   /** Output before `offset` was handed on. One that comes late is dropped: the connection can be reused after it. */

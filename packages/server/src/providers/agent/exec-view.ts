@@ -1,3 +1,4 @@
+import { ownBytes } from "../../platform/own-bytes.ts";
 import { ProviderError } from "../../ports/errors.ts";
 import type { ExecEvent, ExecId, ExecView } from "../../ports/index.ts";
 import type { AgentAsk } from "./channel.ts";
@@ -88,7 +89,7 @@ export class ExecFollow extends Operation {
     this.#events.push({
       type: "output",
       stream: kind === frameKinds.stdout ? "stdout" : "stderr",
-      data: bytes,
+      data: ownBytes(bytes),
       offset,
     });
     if (this.#waitingBytes > highWaterBytes && !this.#held) {

@@ -1,4 +1,5 @@
-import { Readable } from "node:stream";
+import type { Readable } from "node:stream";
+import { JoinedReadable } from "../../platform/joined-readable.ts";
 import { ProviderError, TooLarge, Unavailable } from "../../ports/errors.ts";
 import type { FileChange } from "../../ports/index.ts";
 import { runtimeGone } from "./failures.ts";
@@ -20,15 +21,15 @@ export class Download extends Operation {
   readonly #lengthOf: (reply: unknown) => number | undefined;
   /** Bytes still to come; undefined while nothing is promised. */
   #owed: number | undefined;
-  readonly body: Readable;
+  readonly #body: JoinedReadable;
 
   /** @param options.lengthOf what a reply promises; nothing unless given. */
   constructor(options: { lengthOf?: (reply: unknown) => number | undefined } = {}) {
     super();
     this.#lengthOf = options.lengthOf ?? (() => undefined);
-    this.body = new Readable({
+    this.#body = new JoinedReadable({
       highWaterMark: bodyHighWaterBytes,
-      read: () => this.connection?.resume(),
+      goOn: () => this.connection?.resume(),
       destroy: (error, done) => {
         this.cancel(error ?? undefined);
         done(error);
@@ -36,6 +37,9 @@ export class Download extends Operation {
     });
   }
 
+  get body(): Readable {
+    return this.#body;
+  }
   get reply(): Promise<unknown> {
     return this.#reply.promise;
   }
@@ -54,7 +58,7 @@ export class Download extends Operation {
         return;
       }
     }
-    if (!this.body.push(bytes)) this.connection?.pause();
+    if (!this.#body.give(bytes)) this.connection?.pause();
   }
   protected override onEnd(): void {
     if (this.#owed !== undefined && this.#owed > 0) {
@@ -62,13 +66,13 @@ export class Download extends Operation {
       return;
     }
     this.#reply.reject(new Error("the agent ended a download without a reply"));
-    this.body.push(null);
+    this.#body.finish();
   }
   protected override onFailure(error: unknown): void {
     this.#reply.reject(error);
     // Before the reply nobody holds the body: the failure is told by the call alone.
-    this.body.on("error", () => undefined);
-    this.body.destroy(error instanceof Error ? error : undefined);
+    this.#body.on("error", () => undefined);
+    this.#body.destroy(error instanceof Error ? error : undefined);
   }
 }
 

@@ -1,6 +1,7 @@
 import { setTimeout as sleep } from "node:timers/promises";
 import { expect, it } from "vitest";
 import { silentLogger } from "../../platform/logger.ts";
+import { heldBytes } from "../../platform/testing/held-memory.ts";
 import { type ExecEvent, type ExecView, ProviderError } from "../../ports/index.ts";
 import { AgentClient } from "./agent-client.ts";
 import { unixDialer } from "./dialers.ts";
@@ -9,6 +10,7 @@ import { frameKinds } from "./frames.ts";
 
 /** An agent that was taken over says what it likes. It ends its own connection with that, and nothing else. */
 
+const mib = 1_048_576;
 const options = () => ({ signal: AbortSignal.timeout(20_000) });
 
 function clientOf(agent: FakeAgent): AgentClient {
@@ -256,4 +258,42 @@ it("commands are listed once at a time, and who leaves meanwhile is not waited f
   await expect.poll(() => waiting.length, { timeout: 10_000 }).toBe(2);
   waiting[1]?.answer({ execs: [] });
   expect(await third).toEqual([]);
+});
+
+it("of output that waits for its reader, what it came between is not kept", async () => {
+  const between = Buffer.alloc(60_000, " ");
+  between.set(Buffer.from('{"event":"input","taken":0'));
+  between[between.length - 1] = 0x7d;
+  const sent = Promise.withResolvers<void>();
+  await using agent = await agentThat((connection) => {
+    for (let offset = 0; offset < 1_000; offset += 1) {
+      stdout(connection, "a", offset);
+      connection.text(frameKinds.event, String(between));
+    }
+    connection.socket.once("drain", () => sent.resolve());
+  });
+  await using client = clientOf(agent);
+  const before = await heldBytes();
+  await using _view = await client.execs.start(spec, options());
+  await sent.promise;
+  expect((await heldBytes()) - before).toBeLessThan(8 * mib);
+});
+
+it("of a file that comes a byte at a time, no more waits for its reader than its bytes", async () => {
+  const info = { name: "f", path: "/f", type: "file", size: 1, mode: 0o644, uid: 0, gid: 0, mtime_ms: 0 };
+  const one = Buffer.from([0, 0, 0, 1, frameKinds.data, 0x61]);
+  const bytes = Buffer.concat(Array<Buffer>(50_000).fill(one));
+  const sent = Promise.withResolvers<void>();
+  await using agent = await fakeAgent((_request, connection) => {
+    connection.frame(frameKinds.reply, { info });
+    for (let count = 0; count < 10; count += 1) connection.socket.write(bytes);
+    connection.socket.once("drain", () => sent.resolve());
+  });
+  await using client = clientOf(agent);
+  const before = await heldBytes();
+  const { body } = await client.files.read("/f", options());
+  await sent.promise;
+  await expect.poll(() => body.readableLength).toBeGreaterThan(400_000);
+  expect((await heldBytes()) - before).toBeLessThan(4 * mib);
+  body.destroy();
 });

@@ -1,4 +1,5 @@
 import { Duplex } from "node:stream";
+import { ownBytes } from "../../platform/own-bytes.ts";
 import { ProviderError } from "../../ports/errors.ts";
 import { frameKinds } from "./frames.ts";
 import { Operation } from "./operation.ts";
@@ -41,7 +42,7 @@ export class PortDial extends Operation {
   }
   override onRaw(kind: number, bytes: Buffer): void {
     if (this.#eof) throw new ProviderError("the agent sent data of a port after its end");
-    if (kind === frameKinds.data && !this.#stream.push(bytes)) this.connection?.pause();
+    if (kind === frameKinds.data && !this.#stream.push(ownBytes(bytes))) this.connection?.pause();
   }
   override onEof(): void {
     this.#eof = true;
