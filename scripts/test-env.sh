@@ -15,7 +15,7 @@ export DEBIAN_FRONTEND=noninteractive
 wanted="ca-certificates curl git gcc g++ libc6-dev util-linux iproute2 slirp4netns procps xz-utils kmod strace bubblewrap python3 python3-venv
   docker.io runc containerd iptables proot busybox-static uidmap skopeo umoci docker-registry debootstrap prometheus"
 # Packages that only some distributions have, or that only some tests use; their absence is said aloud.
-optional="runsc xfsprogs btrfs-progs"
+optional="nginx-light caddy openssl runsc xfsprogs btrfs-progs"
 
 # The emulator and what boots in it, where the processor is one they are made for.
 case "$(dpkg --print-architecture)" in

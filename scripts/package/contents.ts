@@ -55,6 +55,7 @@ export function contentsOf(root: string, options: { node: string; serviceNodeFla
     file("agent/dist/alcove-launch", undefined, 0o755),
     file("deploy/alcove.service"),
     file("deploy/alcove.yaml"),
+    file("deploy/container/alcove.yaml"),
     ...["LICENSE", "CHANGELOG.md", "package.json", "openapi.json"].map((name) => file(name)),
     ...folder(root, "docs", () => true),
   ];
