@@ -9,6 +9,7 @@ export class ExportReports {
   readonly #logger: Logger;
   readonly #clock: Clock;
   #lost = 0;
+  #error = "";
   #toldMs: number | undefined;
   #failing = false;
 
@@ -20,8 +21,10 @@ export class ExportReports {
   /** @param error why a batch was not taken; undefined: it was. */
   sent(spans: number, error: string | undefined): void {
     if (error === undefined) {
-      if (this.#failing) this.#logger.info({ event: "traces.sent" }, "traces reach their collector again");
+      if (!this.#failing) return;
       this.#failing = false;
+      this.tellRest();
+      this.#logger.info({ event: "traces.sent" }, "traces reach their collector again");
       return;
     }
     this.#failing = true;
@@ -31,10 +34,17 @@ export class ExportReports {
   lost(spans: number, error: string): void {
     this.#lost += spans;
     const nowMs = this.#clock.monotonicMs();
+    this.#error = error;
     if (this.#toldMs !== undefined && nowMs - this.#toldMs < quietMs) return;
     this.#toldMs = nowMs;
+    this.tellRest();
+  }
+
+  /** What was lost since the last line. */
+  tellRest(): void {
+    if (this.#lost === 0) return;
     this.#logger.warn(
-      { event: "traces.lost", spans: this.#lost, error },
+      { event: "traces.lost", spans: this.#lost, error: this.#error },
       "spans did not reach telemetry.otlp_endpoint and are lost; requests go on as ever",
     );
     this.#lost = 0;

@@ -1,7 +1,7 @@
 import { Writable } from "node:stream";
 import { pino } from "pino";
 import { expect, test } from "vitest";
-import { Collector } from "../../test/support/collector.ts";
+import { type Behaviour, Collector } from "../../test/support/collector.ts";
 import { eventually } from "../../test/support/http.ts";
 import { systemClock } from "../platform/system-clock.ts";
 import type { Span } from "../ports/tracer.ts";
@@ -94,6 +94,34 @@ test("a stop sends what is left, and leaves a collector that hangs after its tim
   await tracer[Symbol.asyncDispose]();
   expect(performance.now() - startedMs).toBeLessThan(1_000);
   expect(collector.requests).toHaveLength(1);
+});
+
+test("all that is lost is told: what came in the quiet minute at the end, or when spans arrive again", async () => {
+  const refuse: Behaviour = (_request, response) => void response.writeHead(400).end();
+  await using collector = await Collector.start(refuse);
+  const lost = async (again: boolean) => {
+    const { tracer, begin, lines } = open(collector.url);
+    for (let batch = 0; batch < 3; batch++) {
+      const before = collector.requests.length;
+      for (let count = 0; count < 10; count++) begin().end();
+      await eventually(() => (collector.requests.length > before ? true : undefined));
+    }
+    if (again) {
+      collector.behaviour = undefined;
+      begin().end();
+    }
+    await tracer[Symbol.asyncDispose]();
+    return lines.map(({ event, spans }) => [event, spans]);
+  };
+  expect(await lost(false)).toEqual([
+    ["traces.lost", 10],
+    ["traces.lost", 20],
+  ]);
+  expect(await lost(true)).toEqual([
+    ["traces.lost", 10],
+    ["traces.lost", 20],
+    ["traces.sent", undefined],
+  ]);
 });
 
 test("a span that has ended takes nothing more, and has parts still", async () => {

@@ -42,6 +42,7 @@ export class OtlpTracer implements Tracer, AsyncDisposable {
   readonly #tracer: OtelTracer;
   readonly #exporter: OtlpExporter;
   readonly #provider: TracerProvider;
+  readonly #reports: ExportReports;
   readonly #closeWithinMs: number;
 
   constructor(options: {
@@ -57,6 +58,7 @@ export class OtlpTracer implements Tracer, AsyncDisposable {
     const { settings, logger, clock, version } = options;
     const reports = new ExportReports({ logger, clock });
     this.#clock = clock;
+    this.#reports = reports;
     this.#closeWithinMs = options.closeWithinMs;
     this.#exporter = new OtlpExporter({
       endpoint: settings.otlpEndpoint,
@@ -113,6 +115,9 @@ export class OtlpTracer implements Tracer, AsyncDisposable {
     await Promise.race([this.#provider.shutdown().catch(() => undefined), late]);
     clearTimeout(timer);
     await this.#exporter.shutdown();
+    // What was under way is lost by then, which is told a turn later.
+    await new Promise((resolve) => setImmediate(resolve));
+    this.#reports.tellRest();
   }
 }
 
