@@ -3,9 +3,12 @@ import { tmpdir } from "node:os";
 import path from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import { expect, test } from "vitest";
+import { noCapacityLimits } from "../../ports/capacity.ts";
+import type { RuntimeId, SandboxId } from "../../ports/ids.ts";
+import type { SandboxRow } from "../../ports/store.ts";
 import { SqliteStore } from "./sqlite-store.ts";
 
-const owners = 50;
+const owners = 10;
 const day = 86_400_000;
 
 /** The longest time for which nothing else could have its turn. */
@@ -24,6 +27,52 @@ function longestTurn(): { readonly ms: number; stop(): void } {
   };
 }
 
+/** One sandbox that was made and destroyed, so many times. */
+async function pileUpDestroyed(
+  store: SqliteStore,
+  { file, count }: { file: string; count: number },
+): Promise<void> {
+  const id = "sb-0" as SandboxId;
+  const fence = { holder: "local", generation: 0 };
+  const row: SandboxRow = {
+    id,
+    runtimeId: "rt-0" as RuntimeId,
+    state: "creating",
+    provider: "mock",
+    workerId: "local",
+    image: "host",
+    imageResolved: null,
+    memoryMb: 512,
+    vcpus: 1,
+    ownerId: "",
+    name: null,
+    metadata: {},
+    env: {},
+    user: null,
+    workdir: null,
+    network: null,
+    createdAt: new Date(0),
+    expiresAt: new Date(1),
+    updatedAt: new Date(0),
+    destroyedAt: null,
+    destroyRequested: false,
+    error: null,
+  };
+  await store.sandboxes.reserve({ row, limits: noCapacityLimits, fence });
+  const gone = { state: "destroyed", destroyedAt: new Date(1), updatedAt: new Date(1) } as const;
+  await store.sandboxes.update(id, ["creating"], gone, fence);
+  using db = new DatabaseSync(file);
+  const columns = (db.prepare("PRAGMA table_info(sandboxes)").all() as { name: string }[]).map(
+    ({ name }) => name,
+  );
+  const values = columns.map((name) =>
+    name === "id" || name === "runtime_id" ? `${name} || '-' || i` : name,
+  );
+  db.exec(`
+    WITH RECURSIVE n(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < ${count})
+    INSERT INTO sandboxes (${columns.join(", ")}) SELECT ${values.join(", ")} FROM n, sandboxes WHERE id = 'sb-0'`);
+}
+
 async function databaseBytes(file: string): Promise<number> {
   const sizes = await Promise.all([file, `${file}-wal`].map((name) => stat(name).catch(() => ({ size: 0 }))));
   return sizes.reduce((all, { size }) => all + size, 0);
@@ -37,7 +86,7 @@ test("a million events pass through a database that stays small, and as fast as 
   stack.defer(() => rm(folder, { recursive: true, force: true }));
   const file = path.join(folder, "alcove.db");
   const store = stack.use(await SqliteStore.open({ path: file }));
-  const [total, batch, keep] = [1_000_000, 500, 10_000];
+  const [total, batch, keep] = [1_000_000, 2_000, 10_000];
   let atKeep = 0;
   const timeOf = async (task: () => Promise<unknown>) => {
     const startedMs = performance.now();
@@ -58,7 +107,7 @@ test("a million events pass through a database that stays small, and as fast as 
       data: { exec_id: "ex-0123456789ab", exit_code: 0 },
     }));
     await store.events.append(events);
-    if (made % 1_000 === 0) await store.events.trim(keep);
+    await store.events.trim(keep);
     if (made === 50_000) {
       atKeep = await databaseBytes(file);
       early = await looks();
@@ -97,14 +146,17 @@ test("what has piled up is forgotten by age, a slice at a time", { timeout: 120_
       INSERT INTO audit (created_at, actor, method, path, status, duration_ms, request_id, remote_addr, user_agent, stranger)
       SELECT 0, 'admin', 'GET', '/api/v1/admin/quotas', 200, 1, 'req-' || i, '::1', '', 0 FROM n`);
   }
+  const destroyed = 20_000;
+  await pileUpDestroyed(store, { file, count: destroyed });
   const turns = longestTurn();
   const before = new Date(5 * day);
-  const [events, audit] = await Promise.all([
+  const [events, audit, sandboxes] = await Promise.all([
     store.events.purge({ before }),
     store.audit.purge({ before, keep: 100_000 }),
+    store.sandboxes.purge({ before, keep: 100_000 }),
   ]);
   turns.stop();
-  expect([events, audit]).toEqual([count - 5_000, 100_000]);
+  expect([events, audit, sandboxes]).toEqual([count - 5_000, 100_000, destroyed]);
   expect(await store.events.kept()).toBe(5_000);
   const page = await store.events.list({ afterId: 0, limit: 1 });
   expect([page.events[0]?.id, page.forgotten.upto]).toEqual([String(count - 5_000 + 1), count - 5_000]);
