@@ -110,7 +110,7 @@ describe("pool mode", () => {
     expect(told.find(({ type }) => type === "spawn.queued")?.data).toMatchObject({ reason: "pool_full" });
   });
 
-  test("expired users give their slots back at once: their runtimes stand beside those of a new VM until they are ended", async () => {
+  test("expired users keep their slots until their runtimes have ended, so that no VM stands beside one too many", async () => {
     await using server = await start({ ALCOVE_POOL_MAX_VMS: "1" });
     const { provider } = server;
     const held = Promise.withResolvers<void>();
@@ -128,12 +128,17 @@ describe("pool mode", () => {
     };
     const expired = await spawnAll(["ann", "bob"], "1s");
     expect((await spawn(user(server.url, "cyd"))).status).toBe(503);
+    const states = async () => {
+      const { json } = await new TestClient(server.url).call("GET", "/api/v1/sandboxes");
+      return json.map(({ state }: { state: string }) => state);
+    };
+    await eventually(async () => (String(await states()) === "expired,expired" ? true : undefined));
+    expect(await status(server.url)).toMatchObject({ vms: 1, max_vms: 1, total_users: 2 });
+    expect((await spawn(user(server.url, "cyd"))).status).toBe(503);
+    expect((await runtimes()).toSorted()).toEqual(expired.toSorted());
+    held.resolve();
     await eventually(async () => ((await status(server.url)).vms === 0 ? true : undefined));
     const made = await spawnAll(["cyd", "dan"], "10m");
-    expect(await status(server.url)).toMatchObject({ vms: 1, max_vms: 1, total_users: 2 });
-    expect((await runtimes()).toSorted()).toEqual([...expired, ...made].toSorted());
-    held.resolve();
-    await eventually(async () => ((await runtimes()).length === 2 ? true : undefined));
     expect((await runtimes()).toSorted()).toEqual(made.toSorted());
   });
 

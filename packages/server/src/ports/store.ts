@@ -143,7 +143,10 @@ export interface SandboxStore {
    * living one of its owner. A claim that has expired or leads to no row any more is free.
    */
   reserve(reservation: Reservation): Promise<ReserveOutcome>;
-  /** From counters that every change of a state keeps, so at the same cost for ten sandboxes and ten thousand. */
+  /**
+   * From counters that every change of a state keeps, so at the same cost for ten sandboxes and ten thousand. Creating,
+   * running and unhealthy ones count, and expired ones until they are destroyed, unless they were in state error before.
+   */
   inUse(ownerId: string): Promise<CapacityInUse>;
   /** What the rows themselves say, so that nothing can hold a slot but a sandbox. */
   poolInUse(): Promise<PoolInUse>;

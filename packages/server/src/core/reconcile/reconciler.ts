@@ -127,6 +127,7 @@ export class Reconciler implements AsyncDisposable {
     this.#closed = true;
     this.#closing.abort(new ShuttingDown());
     this.#options.lifecycle.recover.close(new ShuttingDown());
+    this.#options.lifecycle.destroys.close();
     this.#retries[Symbol.dispose]();
     for (const timer of [...this.#timers.values(), ...this.#probes.values()]) timer.cancel();
     this.#timers.clear();
@@ -311,10 +312,10 @@ export class Reconciler implements AsyncDisposable {
         return;
       case "undo":
         if (this.#retries.isDue(entry.row.id))
-          await destroys.undo(entry, { destroyed: entry.row.destroyRequested });
+          await destroys.undo(entry, { destroyed: entry.row.destroyRequested, inLine: true });
         return;
       case "destroy":
-        if (this.#retries.isDue(entry.row.id)) await destroys.begin(entry, finding.reason);
+        if (this.#retries.isDue(entry.row.id)) await destroys.begin(entry, finding.reason, { inLine: true });
         return;
       case "adopt":
         if (entry.provider !== undefined && !this.#probes.has(entry))
@@ -469,6 +470,7 @@ export class Reconciler implements AsyncDisposable {
   }
 
   #logFailure(error: unknown): void {
+    if (this.#closed && error instanceof ShuttingDown) return;
     this.#options.logger.warn({ err: error }, "reconciliation of one sandbox failed; it is repeated");
   }
 

@@ -48,6 +48,74 @@ describe("acquire()", () => {
     expect((await store.sandboxes.get(sandbox.id))?.state).toBe("destroyed");
   });
 
+  it("waits for no runtime's turn to be ended: the name is free once its sandbox has expired", async () => {
+    const ttlMs = 45_000;
+    const held = Promise.withResolvers<void>();
+    harness.provider.hook = async (step) => {
+      if (step === "destroy") await held.promise;
+    };
+    const all = await Promise.all(
+      Array.from({ length: 20 }, () => harness.spawn({ ttlMs, ownerId: "acme" })),
+    );
+    const brief = () =>
+      harness.service.acquire({ name: "web", ownerId: "acme", ttlMs: ttlMs + 1 }, { signal: forever });
+    const { sandbox } = await brief();
+    await clock.advance(ttlMs);
+    // The instant has come and is not written down yet.
+    const update = store.sandboxes.update.bind(store.sandboxes);
+    const written = Promise.withResolvers<void>();
+    store.sandboxes.update = async (id, ...rest) => {
+      if (id === sandbox.id) await written.promise;
+      return update(id, ...rest);
+    };
+    await clock.advance(1);
+    await settle();
+    expect((await store.sandboxes.get(sandbox.id))?.state).toBe("running");
+    let answered: Awaited<ReturnType<typeof acquire>> | undefined;
+    const waiting = brief().then((answer) => {
+      answered = answer;
+    });
+    await settle();
+    expect(answered).toBeUndefined();
+    written.resolve();
+    await settle();
+    expect(answered).toMatchObject({ made: true });
+    expect([all.length, harness.provider.backend.runtimes.size]).toEqual([20, 22]);
+    held.resolve();
+    await waiting;
+  });
+
+  it("waits for no runtime's turn when it is the first to see that the clock was set", async () => {
+    const held = Promise.withResolvers<void>();
+    const { sandbox } = await acquire();
+    harness.provider.hook = async (step) => {
+      if (step === "destroy") await held.promise;
+    };
+    clock.jump(3_600_000);
+    expect(await acquire()).toMatchObject({ made: true });
+    expect((await store.sandboxes.get(sandbox.id))?.state).toBe("expired");
+    held.resolve();
+  });
+
+  it("is refused as a spawn is while the one before takes up the owner's last place", async () => {
+    await harness[Symbol.asyncDispose]();
+    harness = await new Harness({ store, clock, defaults: { maxSandboxesPerOwner: 1 } }).start();
+    await acquire();
+    const held = Promise.withResolvers<void>();
+    harness.provider.hook = async (step) => {
+      if (step === "destroy") await held.promise;
+    };
+    await clock.advance(31 * 60_000);
+    await expect(acquire()).rejects.toMatchObject({
+      code: "resource_limit",
+      details: { reason: "max_sandboxes_per_owner" },
+      retryAfterS: 5,
+    });
+    held.resolve();
+    await settle();
+    expect(await acquire()).toMatchObject({ made: true });
+  });
+
   it("gives up on one whose destroy is not confirmed, and makes another once it is", async () => {
     const { sandbox } = await acquire();
     harness.provider.hook = (step) => {

@@ -1,4 +1,4 @@
-import { abortable } from "../../platform/abortable.ts";
+import { abortable, ignoreOutcome } from "../../platform/abortable.ts";
 import { type SandboxRow, Unavailable } from "../../ports/index.ts";
 import { NameTaken } from "../scheduling/admission.ts";
 import type { SandboxContext } from "./context.ts";
@@ -39,7 +39,7 @@ export async function acquireNamed(
     }
     const work = live.workOn(row.id);
     if (work !== undefined && work.kind !== "other") {
-      await live.finished(work, signal);
+      await live.nameFreed(work, signal);
       continue;
     }
     const outdated = live.get(row.id)?.outdated === true;
@@ -47,7 +47,10 @@ export async function acquireNamed(
     // After the clock was set it may be a while until this is noticed.
     if (work === undefined && row.state !== "creating" && !row.destroyRequested) {
       try {
-        await expire(row.id);
+        const ended = expire(row.id);
+        ended.catch(ignoreOutcome);
+        const begun = live.workOn(row.id);
+        await (begun === undefined ? ended : Promise.race([ended, live.nameFreed(begun, signal)]));
         continue;
       } catch {
         signal.throwIfAborted();

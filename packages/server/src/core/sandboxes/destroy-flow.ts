@@ -1,5 +1,5 @@
 import type { SandboxState } from "@alcove/wire";
-import { abortable } from "../../platform/abortable.ts";
+import { abortable, ignoreOutcome } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import { messageOf } from "../../platform/message-of.ts";
 import {
@@ -9,10 +9,12 @@ import {
   ProviderError,
   type RuntimeId,
   type RuntimeProvider,
+  type SandboxOperations,
   Unavailable,
 } from "../../ports/index.ts";
 import { ownerData } from "../events/owner-data.ts";
-import { destroyDeadlineMs, type SandboxContext } from "./context.ts";
+import { callDeadlineMs, destroyDeadlineMs, type SandboxContext } from "./context.ts";
+import { EndLanes } from "./end-lanes.ts";
 import type { Lane } from "./fair-lanes.ts";
 import { type LiveSandbox, sandboxNotFound, workerUnavailable } from "./live-sandboxes.ts";
 import { logSandbox } from "./sandbox-log.ts";
@@ -29,11 +31,13 @@ export class DestroyedMeanwhile extends Conflict {
 
 /**
  * Ends sandboxes. The intent is durable before the provider is called; a provider that fails leaves it standing, and
- * `onUnfinished` hears of it so that it is repeated until confirmed. Concurrent destroys of one sandbox share one.
+ * `onUnfinished` hears of it so that it is repeated until confirmed. Concurrent destroys of one sandbox share one. Until
+ * its end is confirmed a sandbox takes up its place at the limits, whatever its state says; `forget` gives it back.
  */
 export class DestroyFlow {
   readonly #context: SandboxContext;
   readonly #onUnfinished: (entry: LiveSandbox) => void;
+  readonly #lanes = new EndLanes();
 
   constructor(context: SandboxContext, onUnfinished: (entry: LiveSandbox) => void) {
     this.#context = context;
@@ -43,13 +47,18 @@ export class DestroyFlow {
   /**
    * Destroys a sandbox whatever its state, a spawn that still waits for its place included; the caller may stop
    * waiting, the work goes on.
+   * @param options.inLine as of `begin`.
    * @param options.unless asked once nothing else works on it: true leaves it alone.
    * @returns whether it is gone.
    * @throws NotFound for an id never seen; ProviderError or Unavailable while the provider does not confirm.
    */
   async destroy(
     id: string,
-    options: CallOptions & { reason: DestroyReason; unless?: (entry: LiveSandbox) => boolean },
+    options: CallOptions & {
+      reason: DestroyReason;
+      inLine?: boolean;
+      unless?: (entry: LiveSandbox) => boolean;
+    },
   ): Promise<boolean> {
     const { live, store, registry } = this.#context;
     let cancelled = false;
@@ -71,7 +80,7 @@ export class DestroyFlow {
       }
       if (entry !== undefined) {
         if (options.unless?.(entry) === true) return false;
-        await abortable(this.begin(entry, options.reason), options.signal);
+        await abortable(this.begin(entry, options.reason, options), options.signal);
         return true;
       }
       const row = await store.sandboxes.get(id as LiveSandbox["row"]["id"]);
@@ -89,11 +98,12 @@ export class DestroyFlow {
 
   /**
    * Destroys a sandbox that nothing else works on.
-   * @param turn awaited before its runtime is ended; by then nobody can use it any more.
+   * @param options.inLine its runtime waits for its turn to be ended: nobody asked for it just now.
    */
-  begin(entry: LiveSandbox, reason: DestroyReason, turn?: () => Promise<Lane>): Promise<void> {
+  begin(entry: LiveSandbox, reason: DestroyReason, options: { inLine?: boolean } = {}): Promise<void> {
+    const { inLine = false } = options;
     return this.#context.live
-      .work(entry, "destroy", () => this.#destroy(entry, reason, turn))
+      .work(entry, "destroy", (nameFree) => this.#destroy(entry, { reason, inLine, nameFree }))
       .catch((error: unknown) => {
         this.#onUnfinished(entry);
         throw error;
@@ -104,7 +114,7 @@ export class DestroyFlow {
    * Takes a spawn back; nothing else works on it. One that a client destroyed is remembered as such, now or when it is
    * repeated. Never throws: what could not be done stays for the reconciler.
    */
-  async undo(entry: LiveSandbox, options: { destroyed: boolean }): Promise<void> {
+  async undo(entry: LiveSandbox, options: { destroyed: boolean; inLine?: boolean }): Promise<void> {
     const { store, clock } = this.#context;
     const startedMs = clock.monotonicMs();
     try {
@@ -115,7 +125,7 @@ export class DestroyFlow {
             (await store.sandboxes.update(entry.row.id, ["creating"], change, this.#context.fence)) ??
             entry.row;
         }
-        await this.#endRuntimeOrKeepIntent(entry, ["creating"]);
+        await this.#endRuntimeInTurn(entry, ["creating"], options.inLine === true);
         if (entry.row.destroyRequested) await this.#markDestroyed(entry, "requested", startedMs);
         else await this.#removeRow(entry);
       });
@@ -126,6 +136,11 @@ export class DestroyFlow {
       );
       this.#onUnfinished(entry);
     }
+  }
+
+  /** Runtimes whose turn has not come are left to the next start. */
+  close(): void {
+    this.#lanes.close();
   }
 
   /** Ends a runtime of ours that belongs to no sandbox, or whose sandbox is in state error. */
@@ -151,7 +166,11 @@ export class DestroyFlow {
     queue.capacityFreed(entry.row.ownerId);
   }
 
-  async #destroy(entry: LiveSandbox, reason: DestroyReason, turn?: () => Promise<Lane>): Promise<void> {
+  async #destroy(
+    entry: LiveSandbox,
+    options: { reason: DestroyReason; inLine: boolean; nameFree: () => void },
+  ): Promise<void> {
+    const { reason, inLine, nameFree } = options;
     const { store, clock, live } = this.#context;
     const state = reason === "expired" ? { state: "expired" as const } : {};
     const from = reason === "expired" ? [...statesBefore("expired"), "expired" as const] : liveStates;
@@ -163,16 +182,36 @@ export class DestroyFlow {
       return;
     }
     entry.row = row;
+    if (row.state === "expired") nameFree();
+    const { operations } = entry;
     live.stop(entry);
-    if (reason === "expired") this.#context.queue.capacityFreed(row.ownerId);
-    const lane = await turn?.();
-    const startedMs = clock.monotonicMs();
+    if (operations !== undefined && inLine && this.#lanes.full(row)) this.#endItself(operations);
+    const startedMs = await this.#endRuntimeInTurn(entry, liveStates, inLine);
+    await this.#markDestroyed(entry, reason, startedMs);
+  }
+
+  /** What waits for its turn must not use the machine meanwhile: its own switch is set to now. Nobody waits for that. */
+  #endItself(operations: SandboxOperations): void {
+    const deadline = deadlineAfter(callDeadlineMs);
+    void abortable(operations.setExpiry(0, deadline), deadline.signal)
+      .catch(ignoreOutcome)
+      .finally(() => deadline[Symbol.dispose]());
+  }
+
+  /** @returns when its turn came, milliseconds. */
+  async #endRuntimeInTurn(
+    entry: LiveSandbox,
+    from: readonly SandboxState[],
+    inLine: boolean,
+  ): Promise<number> {
+    const lane: Lane | undefined = inLine ? await this.#lanes.enter(entry.row) : undefined;
+    const startedMs = this.#context.clock.monotonicMs();
     try {
-      await this.#endRuntimeOrKeepIntent(entry, liveStates);
+      await this.#endRuntimeOrKeepIntent(entry, from);
     } finally {
       lane?.leave();
     }
-    await this.#markDestroyed(entry, reason, startedMs);
+    return startedMs;
   }
 
   async #endRuntimeOrKeepIntent(entry: LiveSandbox, from: readonly SandboxState[]): Promise<void> {

@@ -130,7 +130,7 @@ describe("sandboxes that expire at one instant", () => {
     expect(most).toBe(mostAtOnce);
   });
 
-  it("give back their owners' places at once, and one owner's slow destroys keep no other owner's waiting", async () => {
+  it("keep their owners' places until their runtimes have ended, and who waits for one is served then", async () => {
     h = await new Harness({
       store,
       clock,
@@ -147,15 +147,74 @@ describe("sandboxes that expire at one instant", () => {
       stuck.push(resolve);
       await Promise.race([promise, held.promise]);
     };
-    const waits = h.spawn({ ttlMs: 10 * ttlMs, ownerId: "third" });
+    let served = false;
+    const waits = h.spawn({ ttlMs: 10 * ttlMs, ownerId: "third" }).finally(() => {
+      served = true;
+    });
     await clock.advance(ttlMs + 1);
     expect([await state(), stuck.length]).toEqual(["expired", mostAtOnce]);
-    expect((await waits).state).toBe("running");
+    const asked = { ownerId: "slow", provider: h.provider.name };
+    expect(await h.service.admission(asked)).toMatchObject({
+      allowed: false,
+      reason: "max_sandboxes",
+      activeSandboxes: 41,
+      activeOwnerSandboxes: 40,
+    });
+    expect([served, h.service.counts.active]).toEqual([false, 41]);
+    // One that leaves its lane makes way for the owner who had none: slow destroys of another do not hold that up.
     stuck.shift()?.();
     await settle();
-    expect([await state(), left()]).toEqual(["destroyed", 40]);
+    expect((await waits).state).toBe("running");
+    expect(await state()).toBe("destroyed");
     held.resolve();
     while (left() > 1) await settle();
+    expect((await store.sandboxes.inUse("slow")).all.sandboxes).toBe(1);
+  });
+
+  it("are told to end themselves while they wait in line", async () => {
+    await start();
+    await spawnAll(mostAtOnce + 2);
+    const told: unknown[] = [];
+    const ended: unknown[] = [];
+    h.provider.hook = async (step, runtimeId) => {
+      if (step === "set_expiry") told.push(runtimeId);
+      if (step !== "destroy") return;
+      ended.push(runtimeId);
+      await held.promise;
+    };
+    await clock.advance(ttlMs);
+    await settle();
+    const waiting = [...h.provider.backend.runtimes.keys()].filter((id) => !ended.includes(id));
+    expect([ended.length, told.toSorted()]).toEqual([mostAtOnce, waiting.toSorted()]);
+    for (const id of waiting) expect(h.provider.backend.runtimes.get(id)?.expiresInMs).toBe(0);
+    held.resolve();
+    while (left() > 0) await settle();
+  });
+
+  it("wait for their turn again when a destroy failed: no more than sixteen are ever being destroyed", async () => {
+    await start();
+    await spawnAll(3 * mostAtOnce);
+    let failing = true;
+    h.provider.hook = async (step) => {
+      if (step !== "destroy") return;
+      most = Math.max(most, ++under);
+      try {
+        if (failing) throw new Error("not now");
+        await held.promise;
+      } finally {
+        under--;
+      }
+    };
+    await clock.advance(ttlMs);
+    await settle();
+    failing = false;
+    // All that failed is repeated after a second.
+    await clock.advance(1_000);
+    await settle();
+    expect([under, most, left()]).toEqual([mostAtOnce, mostAtOnce, 3 * mostAtOnce]);
+    held.resolve();
+    while (left() > 0) await settle();
+    expect(most).toBe(mostAtOnce);
   });
 
   it("cannot be used from that instant on, before it is written down", async () => {

@@ -21,8 +21,13 @@ export class FairLanes {
     this.#limit = limit;
   }
 
+  /** Whether whoever comes now has to wait. */
+  get full(): boolean {
+    return this.#in >= this.#limit;
+  }
+
   enter(ownerId: string): Promise<Lane> {
-    if (this.#in < this.#limit) return Promise.resolve(this.#letIn(ownerId));
+    if (!this.full) return Promise.resolve(this.#letIn(ownerId));
     const waiter = Promise.withResolvers<Lane>();
     const line = this.#waiting.get(ownerId);
     if (line === undefined) this.#waiting.set(ownerId, new Set([waiter]));

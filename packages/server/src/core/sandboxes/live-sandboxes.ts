@@ -18,7 +18,8 @@ export type Work =
   /** Waiting for a place, or taking it: no sandbox yet. It becomes `spawn`, with the same `done`, once it has its place. */
   | { kind: "reserving"; done: Promise<void>; cancel(reason: Error): void }
   | { kind: "spawn"; done: Promise<void>; cancel(reason: Error): void }
-  | { kind: "destroy"; done: Promise<void> }
+  /** `nameFree`: from then on, at the end of the work at the latest, another sandbox may have its name. */
+  | { kind: "destroy"; done: Promise<void>; nameFree: Promise<void> }
   /** Adopting, extending, cleaning up: short, and nothing to join. */
   | { kind: "other"; done: Promise<void> };
 
@@ -209,9 +210,13 @@ export class LiveSandboxes {
    * for the next work to be done leaves the machine its time for what that work needs.
    */
   async finished(work: Work, signal?: AbortSignal): Promise<void> {
-    const done = work.done.catch(ignoreOutcome);
-    await (signal === undefined ? done : abortable(done, signal));
-    await new Promise<void>((resolve) => setImmediate(resolve));
+    await turnAfter(work.done.catch(ignoreOutcome), signal);
+  }
+
+  /** As `finished`, and of a destroy only until the name is free: a runtime may wait long for its end. */
+  async nameFreed(work: Work, signal: AbortSignal): Promise<void> {
+    if (work.kind === "destroy") await turnAfter(work.nameFree, signal);
+    else await this.finished(work, signal);
   }
 
   all(): LiveSandbox[] {
@@ -243,14 +248,23 @@ export class LiveSandboxes {
     return () => this.#listeners.delete(listener);
   }
 
-  /** Marks a sandbox as being worked on while `task` runs. The caller has seen that nothing else works on it. */
-  async work(entry: LiveSandbox, kind: "destroy" | "other", task: () => Promise<void>): Promise<void> {
-    const done = Promise.resolve().then(task);
-    const work: Work = { kind, done };
+  /**
+   * Marks a sandbox as being worked on while `task` runs. The caller has seen that nothing else works on it.
+   * @param task calls `nameFree` when the name is free before it is done.
+   */
+  async work(
+    entry: LiveSandbox,
+    kind: "destroy" | "other",
+    task: (nameFree: () => void) => Promise<void>,
+  ): Promise<void> {
+    const freed = Promise.withResolvers<void>();
+    const done = Promise.resolve().then(() => task(freed.resolve));
+    const work: Work = kind === "destroy" ? { kind, done, nameFree: freed.promise } : { kind, done };
     entry.work = work;
     try {
       await done;
     } finally {
+      freed.resolve();
       if (entry.work === work) entry.work = undefined;
     }
   }
@@ -276,6 +290,11 @@ export class LiveSandboxes {
     if (!hasTimeLeft(entry, this.#clock.now())) throw hasExpired(row);
     return { row, operations, provider };
   }
+}
+
+async function turnAfter(done: Promise<void>, signal?: AbortSignal): Promise<void> {
+  await (signal === undefined ? done : abortable(done, signal));
+  await new Promise<void>((resolve) => setImmediate(resolve));
 }
 
 /** Whether its time has not come, as far as that is known. */

@@ -305,6 +305,7 @@ export class SandboxService implements AsyncDisposable {
     queue.close();
     expiry[Symbol.dispose]();
     this.#expires.close();
+    this.#destroys.close();
     await this.#spawns.close(new ShuttingDown());
     const underWay = live.all().flatMap(({ work }) => (work === undefined ? [] : [work.done]));
     await Promise.allSettled(underWay);
@@ -313,7 +314,7 @@ export class SandboxService implements AsyncDisposable {
   /** @returns whether it is gone: whoever extends it at this moment keeps it. */
   #expire(id: SandboxId, { signal }: CallOptions): Promise<boolean> {
     const unless = (entry: LiveSandbox) => hasTimeLeft(entry, this.#context.clock.now());
-    return this.#destroys.destroy(id, { signal, reason: "expired", unless });
+    return this.#destroys.destroy(id, { signal, reason: "expired", inLine: true, unless });
   }
 
   #plan(input: Omit<SpawnInput, "template">): SpawnPlan {

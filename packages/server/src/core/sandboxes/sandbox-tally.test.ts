@@ -29,14 +29,14 @@ it("counts sandboxes as they come, change and go, without a walk over them", () 
   live.remove(second);
   expect(live.tally.counts).toMatchObject({
     total: 9_999,
-    active: 9_998,
+    active: 9_999,
     byState: { running: 9_998, expired: 1 },
     byProvider: { one: 5_000, two: 4_999 },
   });
   third.row = { ...third.row, state: "error" };
   live.leaveToRow(third);
   expect(live.size).toBe(9_998);
-  expect(live.tally.counts).toMatchObject({ total: 9_999, active: 9_997, byState: { error: 1 } });
+  expect(live.tally.counts).toMatchObject({ total: 9_999, active: 9_998, byState: { error: 1 } });
   live.remove(live.add(third.row, undefined));
   expect(live.tally.counts).toMatchObject({ total: 9_998, byState: { running: 9_997, expired: 1 } });
 });

@@ -6,14 +6,14 @@ type Tallied = Pick<SandboxRow, "workerId" | "provider" | "state">;
 export interface SandboxCounts {
   /** Without destroyed ones. */
   readonly total: number;
-  /** Those that count against limits. */
+  /** Those that count against limits; an expired one that was in state error before is counted here alone. */
   readonly active: number;
   readonly byState: Readonly<Partial<Record<SandboxState, number>>>;
   readonly byProvider: Readonly<Record<string, number>>;
   readonly byWorker: Readonly<Record<string, number>>;
 }
 
-const active: ReadonlySet<SandboxState> = new Set(["creating", "running", "unhealthy"]);
+const active: ReadonlySet<SandboxState> = new Set(["creating", "running", "unhealthy", "expired"]);
 
 /** How many sandboxes there are, kept as they come, change and go: whoever asks walks no sandbox. */
 export class SandboxTally {

@@ -124,7 +124,7 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
 
       it("counts creating, running and unhealthy rows against the limits, with the counts in a denial", async () => {
         for (const state of ["creating", "running", "unhealthy"] as const) await add({ state, ownerId: "a" });
-        for (const state of ["expired", "error", "destroyed"] as const) await add({ state, ownerId: "a" });
+        for (const state of ["error", "destroyed"] as const) await add({ state, ownerId: "a" });
         expect(await store.sandboxes.inUse("a")).toEqual({ all: taken(3), owner: taken(3) });
         expect(await store.sandboxes.inUse("b")).toEqual({ all: taken(3), owner: taken(0) });
         const refused = { admitted: false, inUse: { all: taken(3), owner: taken(3) } };
@@ -144,6 +144,37 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
         expect(await reserve(row({ ownerId: "b" }), limited(4, 3))).toEqual({
           admitted: true,
         });
+      });
+
+      it("counts what has expired until it is destroyed, after a restart too, but for what was in state error", async () => {
+        const updatedAt = new Date(start + 1);
+        const become = (id: SandboxId, state: SandboxState) =>
+          store.sandboxes.update(id, live, { state, updatedAt }, fence);
+        const [expired, removed, failed] = [
+          await add({ state: "running", ownerId: "a" }),
+          await add({ state: "creating", ownerId: "a" }),
+          await add({ state: "running", ownerId: "a" }),
+        ];
+        for (const { id } of [expired, removed]) await become(id, "expired");
+        for (const state of ["error", "expired"] as const) await become(failed.id, state);
+        expect(await store.sandboxes.inUse("a")).toEqual({ all: taken(2), owner: taken(2) });
+        expect(await reserve(row({ ownerId: "a" }), limited(0, 2))).toMatchObject({
+          admitted: false,
+          reason: "max_sandboxes_per_owner",
+          inUse: { all: taken(2), owner: taken(2) },
+        });
+        await store[Symbol.asyncDispose]();
+        store = await under.reopen();
+        // Of a write that is made twice nothing is counted twice.
+        await become(expired.id, "expired");
+        expect(await store.sandboxes.inUse("a")).toEqual({ all: taken(2), owner: taken(2) });
+        const destroyedAt = updatedAt;
+        for (const { id } of [failed, expired])
+          await store.sandboxes.update(id, live, { state: "destroyed", destroyedAt, updatedAt }, fence);
+        expect(await store.sandboxes.inUse("a")).toEqual({ all: taken(1), owner: taken(1) });
+        await store.sandboxes.remove(removed.id, fence);
+        await store.sandboxes.purge({ before: new Date(start + 9_000), keep: 0 });
+        expect(await store.sandboxes.inUse("a")).toEqual({ all: taken(0), owner: taken(0) });
       });
 
       it("counts memory and processors as it counts sandboxes, of all and of an owner", async () => {

@@ -2,6 +2,10 @@ import type { DatabaseSync } from "node:sqlite";
 import { messageOf } from "../../platform/message-of.ts";
 import { inTransaction } from "./transaction.ts";
 
+/** Which sandboxes count against limits. Part of released steps, so never changed either. */
+const holdsItsPlace = (row: "NEW" | "OLD" | "sandboxes") =>
+  `(${row}.state IN ('creating', 'running', 'unhealthy') OR (${row}.state = 'expired' AND ${row}.runtime_ended = 0))`;
+
 /**
  * Numbered steps from an empty database to the newest shape; step n brings `user_version` to n. A released step is
  * never changed: what comes later is a new step.
@@ -394,6 +398,100 @@ export const migrations: readonly string[] = [
   CREATE INDEX sandboxes_of_name ON sandboxes (name, created_at DESC, id DESC) WHERE name IS NOT NULL;
   CREATE INDEX sandboxes_owned_of_name ON sandboxes (owner_id, name, created_at DESC, id DESC)
     WHERE name IS NOT NULL AND owner_id <> '';
+  `,
+  // A sandbox that has expired takes up its place, and its slot in the pool, until its runtime has ended. Of one that was in
+  // state error that is known already.
+  `
+  ALTER TABLE sandboxes ADD COLUMN runtime_ended INTEGER NOT NULL DEFAULT 0;
+  UPDATE sandboxes SET runtime_ended = 1 WHERE state = 'error';
+  CREATE TRIGGER sandbox_runtime_ended AFTER UPDATE OF state ON sandboxes WHEN NEW.state = 'error'
+  BEGIN
+    UPDATE sandboxes SET runtime_ended = 1 WHERE id = NEW.id;
+  END;
+
+  DROP TRIGGER sandbox_active_inserted;
+  DROP TRIGGER sandbox_active_left;
+  DROP TRIGGER sandbox_active_joined;
+  DROP TRIGGER sandbox_active_deleted;
+  DELETE FROM in_use;
+  DELETE FROM in_use_by_all;
+  INSERT INTO in_use (owner_id, sandboxes, memory_mb, vcpus)
+    SELECT owner_id, count(*), sum(memory_mb), sum(vcpus) FROM sandboxes
+    WHERE owner_id <> '' AND state <> 'destroyed' AND ${holdsItsPlace("sandboxes")} GROUP BY owner_id;
+  INSERT INTO in_use_by_all (sandboxes, memory_mb, vcpus)
+    SELECT count(*), coalesce(sum(memory_mb), 0), coalesce(sum(vcpus), 0) FROM sandboxes
+    WHERE state <> 'destroyed' AND ${holdsItsPlace("sandboxes")};
+
+  CREATE TRIGGER sandbox_active_inserted AFTER INSERT ON sandboxes WHEN ${holdsItsPlace("NEW")}
+  BEGIN
+    UPDATE in_use_by_all
+      SET sandboxes = sandboxes + 1, memory_mb = memory_mb + NEW.memory_mb, vcpus = vcpus + NEW.vcpus;
+    INSERT INTO in_use (owner_id, sandboxes, memory_mb, vcpus)
+      SELECT NEW.owner_id, 1, NEW.memory_mb, NEW.vcpus WHERE NEW.owner_id <> ''
+      ON CONFLICT (owner_id) DO UPDATE
+      SET sandboxes = sandboxes + 1, memory_mb = memory_mb + excluded.memory_mb, vcpus = vcpus + excluded.vcpus;
+  END;
+  CREATE TRIGGER sandbox_active_left AFTER UPDATE OF state ON sandboxes WHEN ${holdsItsPlace("OLD")} AND NOT ${holdsItsPlace("NEW")}
+  BEGIN
+    UPDATE in_use_by_all
+      SET sandboxes = sandboxes - 1, memory_mb = memory_mb - OLD.memory_mb, vcpus = vcpus - OLD.vcpus;
+    UPDATE in_use SET sandboxes = sandboxes - 1, memory_mb = memory_mb - OLD.memory_mb, vcpus = vcpus - OLD.vcpus
+      WHERE owner_id = OLD.owner_id;
+    DELETE FROM in_use WHERE owner_id = OLD.owner_id AND sandboxes <= 0;
+  END;
+  CREATE TRIGGER sandbox_active_joined AFTER UPDATE OF state ON sandboxes WHEN ${holdsItsPlace("NEW")} AND NOT ${holdsItsPlace("OLD")}
+  BEGIN
+    UPDATE in_use_by_all
+      SET sandboxes = sandboxes + 1, memory_mb = memory_mb + NEW.memory_mb, vcpus = vcpus + NEW.vcpus;
+    INSERT INTO in_use (owner_id, sandboxes, memory_mb, vcpus)
+      SELECT NEW.owner_id, 1, NEW.memory_mb, NEW.vcpus WHERE NEW.owner_id <> ''
+      ON CONFLICT (owner_id) DO UPDATE
+      SET sandboxes = sandboxes + 1, memory_mb = memory_mb + excluded.memory_mb, vcpus = vcpus + excluded.vcpus;
+  END;
+  CREATE TRIGGER sandbox_active_deleted AFTER DELETE ON sandboxes WHEN ${holdsItsPlace("OLD")}
+  BEGIN
+    UPDATE in_use_by_all
+      SET sandboxes = sandboxes - 1, memory_mb = memory_mb - OLD.memory_mb, vcpus = vcpus - OLD.vcpus;
+    UPDATE in_use SET sandboxes = sandboxes - 1, memory_mb = memory_mb - OLD.memory_mb, vcpus = vcpus - OLD.vcpus
+      WHERE owner_id = OLD.owner_id;
+    DELETE FROM in_use WHERE owner_id = OLD.owner_id AND sandboxes <= 0;
+  END;
+
+  DROP TRIGGER sandbox_pool_inserted;
+  DROP TRIGGER sandbox_pool_joined;
+  DROP TRIGGER sandbox_pool_left;
+  DROP TRIGGER sandbox_pool_deleted;
+  DELETE FROM pool_users;
+  INSERT INTO pool_users (owner_id, vm, uid, provider, sandboxes)
+    SELECT owner_id, pool_vm, coalesce(min(CASE WHEN state <> 'expired' THEN pool_uid END), min(pool_uid)),
+      min(provider), count(*) FROM sandboxes
+    WHERE pool_vm IS NOT NULL AND pool_uid IS NOT NULL AND state <> 'destroyed' AND ${holdsItsPlace("sandboxes")}
+    GROUP BY owner_id, pool_vm;
+
+  CREATE TRIGGER sandbox_pool_inserted AFTER INSERT ON sandboxes WHEN NEW.pool_vm IS NOT NULL AND ${holdsItsPlace("NEW")}
+  BEGIN
+    INSERT INTO pool_users (owner_id, vm, uid, provider, sandboxes)
+      VALUES (NEW.owner_id, NEW.pool_vm, NEW.pool_uid, NEW.provider, 1)
+      ON CONFLICT (owner_id, vm) DO UPDATE SET sandboxes = sandboxes + 1;
+  END;
+  CREATE TRIGGER sandbox_pool_joined AFTER UPDATE OF state ON sandboxes
+    WHEN NEW.pool_vm IS NOT NULL AND ${holdsItsPlace("NEW")} AND NOT ${holdsItsPlace("OLD")}
+  BEGIN
+    INSERT INTO pool_users (owner_id, vm, uid, provider, sandboxes)
+      VALUES (NEW.owner_id, NEW.pool_vm, NEW.pool_uid, NEW.provider, 1)
+      ON CONFLICT (owner_id, vm) DO UPDATE SET sandboxes = sandboxes + 1;
+  END;
+  CREATE TRIGGER sandbox_pool_left AFTER UPDATE OF state ON sandboxes
+    WHEN OLD.pool_vm IS NOT NULL AND ${holdsItsPlace("OLD")} AND NOT ${holdsItsPlace("NEW")}
+  BEGIN
+    UPDATE pool_users SET sandboxes = sandboxes - 1 WHERE owner_id = OLD.owner_id AND vm = OLD.pool_vm;
+    DELETE FROM pool_users WHERE owner_id = OLD.owner_id AND vm = OLD.pool_vm AND sandboxes <= 0;
+  END;
+  CREATE TRIGGER sandbox_pool_deleted AFTER DELETE ON sandboxes WHEN OLD.pool_vm IS NOT NULL AND ${holdsItsPlace("OLD")}
+  BEGIN
+    UPDATE pool_users SET sandboxes = sandboxes - 1 WHERE owner_id = OLD.owner_id AND vm = OLD.pool_vm;
+    DELETE FROM pool_users WHERE owner_id = OLD.owner_id AND vm = OLD.pool_vm AND sandboxes <= 0;
+  END;
   `,
 ];
 

@@ -36,11 +36,14 @@ test("a database from before the counters has them counted", () => {
   insert(db, { ownerId: "ann", vm: "vm-1", state: "unhealthy" });
   insert(db, { ownerId: "bob", vm: "vm-1", uid: 10_002 });
   insert(db, { ownerId: "ann", vm: "vm-2", provider: "docker" });
-  insert(db, { ownerId: "cyd", vm: "vm-2", uid: 10_002, state: "expired", provider: "docker" });
+  insert(db, { ownerId: "cyd", vm: "vm-2", uid: 10_002, state: "error", provider: "docker" });
+  // What had expired was given another id than what came after it.
+  insert(db, { ownerId: "bob", vm: "vm-1", uid: 10_001, state: "expired" });
   insert(db, { ownerId: "dan", vm: null });
   migrate(db);
   const pool = new SqlitePool(db);
   expect(pool.inUse()).toEqual({ vms: 2, users: 2 });
+  expect(pool.slotFor({ ownerId: "bob", provider: "native" }, rules)).toEqual({ vmId: "vm-1", uid: 10_002 });
   // Two slots, from when there was one for each provider: they are kept until they are free.
   expect(pool.slotFor({ ownerId: "ann", provider: "docker" }, rules)).toEqual({ vmId: "vm-2", uid: 10_001 });
   expect(pool.slotFor({ ownerId: "ann", provider: "native" }, rules)).toEqual({ vmId: "vm-1", uid: 10_001 });
@@ -66,7 +69,7 @@ test("the counters say what the rows do, whatever happens to them", () => {
     else db.prepare("UPDATE sandboxes SET state = ? WHERE id = ?").run(states[next(6)] ?? "", id);
     const users = db.prepare(`
       SELECT owner_id, pool_vm AS vm, count(*) AS sandboxes FROM sandboxes
-      WHERE pool_vm IS NOT NULL AND state IN ('${living.join("', '")}') GROUP BY 1, 2 ORDER BY 1, 2`);
+      WHERE pool_vm IS NOT NULL AND (state IN ('${living.join("', '")}') OR (state = 'expired' AND runtime_ended = 0)) GROUP BY 1, 2 ORDER BY 1, 2`);
     const counted = db.prepare("SELECT owner_id, vm, sandboxes FROM pool_users ORDER BY 1, 2").all();
     expect(counted).toEqual(users.all());
     const vms = db.prepare("SELECT vm, count(*) AS users FROM pool_users GROUP BY 1 ORDER BY 1").all();

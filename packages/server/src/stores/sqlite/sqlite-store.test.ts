@@ -80,8 +80,8 @@ describe("SqliteStore", () => {
 
     await using store = await SqliteStore.open({ path: file });
     expect(await store.sandboxes.inUse("acme")).toEqual({
-      all: { sandboxes: 6, memoryMb: 3_072, vcpus: 6 },
-      owner: { sandboxes: 3, memoryMb: 1_536, vcpus: 3 },
+      all: { sandboxes: 8, memoryMb: 4_096, vcpus: 8 },
+      owner: { sandboxes: 4, memoryMb: 2_048, vcpus: 4 },
     });
     const running = await store.sandboxes.get("sb-1acme" as SandboxId);
     expect(running).toMatchObject({ state: "running", ownerId: "acme", metadata: { a: "b" } });

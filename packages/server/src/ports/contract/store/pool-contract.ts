@@ -56,7 +56,7 @@ export function poolContract(options: {
     expect(await options.store().sandboxes.poolInUse()).toEqual({ vms: 2, users: 4 });
   });
 
-  it("frees a slot with the last living sandbox in it, after a restart too", async () => {
+  it("frees a slot when the last sandbox in it has ended, after a restart too", async () => {
     const first = await place({ ownerId: "a" });
     const second = await place({ ownerId: "a" });
     const other = await place({ ownerId: "b" });
@@ -64,9 +64,15 @@ export function poolContract(options: {
     const store = await options.reopen();
     expect(await store.sandboxes.poolInUse()).toEqual({ vms: 1, users: 2 });
     await end(second, "expired");
-    expect(await store.sandboxes.poolInUse()).toEqual({ vms: 1, users: 1 });
-    // Its end is not confirmed, so nobody else is given its id yet.
-    const third = await place({ ownerId: "c" });
+    // Its end is not confirmed: its user goes on as the one it is, and nobody else is given its id.
+    expect(await store.sandboxes.poolInUse()).toEqual({ vms: 1, users: 2 });
+    expect((await place({ ownerId: "c" }, { maxVms: 1, maxUsersPerVm: 2 })).outcome).toMatchObject({
+      reason: "pool_full",
+    });
+    const again = await place({ ownerId: "a" });
+    expect(again.slot).toEqual(first.slot);
+    await end(again, "destroyed");
+    const third = await place({ ownerId: "c" }, { maxVms: 1, maxUsersPerVm: 3 });
     expect(third.slot).toEqual({ vmId: other.slot?.vmId, uid: 10_003 });
     await end(second, "destroyed");
     await end(third, "error");
