@@ -33,7 +33,7 @@ async function play(
   env: Record<string, string>,
   options: Omit<ModelOptions, "seed">,
   compare: (left: readonly string[]) => Promise<void> = async () => undefined,
-): Promise<void> {
+): Promise<Model> {
   service = new ModelService({
     ALCOVE_DATA_DIR: dataDir,
     ALCOVE_SERVER_PORT: "0",
@@ -59,6 +59,7 @@ async function play(
   expect(await store.sandboxes.listLive()).toEqual([]);
   for (const owner of owners)
     expect(await store.sandboxes.inUse(owner)).toEqual({ all: noCapacityLimit, owner: noCapacityLimit });
+  return model;
 }
 
 test("random operations on mock, the service killed among them, leave memory, store and provider agreed", async () => {
@@ -66,6 +67,19 @@ test("random operations on mock, the service killed among them, leave memory, st
     { ALCOVE_PROVIDERS_DEFAULT: "mock", ALCOVE_PROVIDERS_NATIVE_ENABLED: "false" },
     { room: 40, operations: 5_000, parallel: 16, kills: 2, execs: 4, survives: false },
   );
+}, 300_000);
+
+test("however slow runtimes are to end, no owner ever has more of them than it may hold", async () => {
+  const most = 6;
+  const model = await play(
+    {
+      ALCOVE_PROVIDERS_DEFAULT: "mock",
+      ALCOVE_PROVIDERS_NATIVE_ENABLED: "false",
+      ALCOVE_DEFAULTS_MAX_SANDBOXES_PER_OWNER: String(most),
+    },
+    { room: 40, operations: 1_500, parallel: 16, kills: 1, execs: 4, survives: false, slowestEndMs: 800 },
+  );
+  expect(model.mostOfOwner).toBe(most);
 }, 300_000);
 
 describe.skipIf(skip !== undefined)(`on native${skip === undefined ? "" : ` (skipped: ${skip})`}`, () => {

@@ -39,7 +39,12 @@ export class ModelService {
 
   /** The most processor time one turn of its event loop has taken. */
   async longestTurnMs(): Promise<number> {
-    return (await this.#ask({})) ?? 0;
+    return (await this.#ask({}))?.longestTurnMs ?? 0;
+  }
+
+  /** The most runtimes that one owner ever had at once on mock. */
+  async mostOfOwner(): Promise<number> {
+    return (await this.#ask({}))?.mostOfOwner ?? 0;
   }
 
   /** Sets its clock, forwards or backwards. */
@@ -47,12 +52,12 @@ export class ModelService {
     await this.#ask({ jumpMs });
   }
 
-  async #ask(asked: { jumpMs?: number }): Promise<number | undefined> {
+  async #ask(asked: { jumpMs?: number }): Promise<Told | undefined> {
     const child = this.#child;
     if (child === undefined) return undefined;
-    const answer = once(child, "message") as Promise<[{ longestTurnMs: number }]>;
+    const answer = once(child, "message") as Promise<[Told]>;
     child.send(asked);
-    return (await answer)[0].longestTurnMs;
+    return (await answer)[0];
   }
 
   async #end(signal: NodeJS.Signals): Promise<number | null> {
@@ -63,6 +68,11 @@ export class ModelService {
     child.kill(signal);
     return (await exited)[0];
   }
+}
+
+interface Told {
+  longestTurnMs: number;
+  mostOfOwner: number;
 }
 
 export interface ModelOptions {
@@ -78,6 +88,8 @@ export interface ModelOptions {
   execs: number;
   /** Whether sandboxes outlive the service. */
   survives: boolean;
+  /** How long ends of runtimes take on mock at most; absent: they are not slow. */
+  slowestEndMs?: number;
 }
 
 interface Known {
@@ -109,6 +121,7 @@ export class Model {
   readonly #known = new Map<string, Known>();
   readonly faults: string[] = [];
   longestTurnMs = 0;
+  mostOfOwner = 0;
   done = 0;
   #lives = 0;
 
@@ -196,6 +209,7 @@ export class Model {
 
   async #noteTurns(): Promise<void> {
     this.longestTurnMs = Math.max(this.longestTurnMs, await this.#service.longestTurnMs());
+    this.mostOfOwner = Math.max(this.mostOfOwner, await this.#service.mostOfOwner());
   }
 
   async #operate(life: number): Promise<void> {
@@ -223,7 +237,12 @@ export class Model {
     const ttl = short ? `${1 + Math.floor(this.#random() * 300)}ms` : lasting;
     const owner_id = owners[Math.floor(this.#random() * owners.length)];
     const leaves = this.#random() < 0.1 ? AbortSignal.timeout(Math.floor(this.#random() * 30)) : undefined;
-    const body = { ttl, owner_id, memory_mb: 64 };
+    const { slowestEndMs } = this.#options;
+    const metadata =
+      slowestEndMs === undefined
+        ? {}
+        : { "mock.destroy_delay": `${1 + Math.floor(this.#random() * slowestEndMs)}ms` };
+    const body = { ttl, owner_id, memory_mb: 64, metadata };
     const answer = await this.#ask(life, "spawn", "POST", "/api/v1/sandboxes", body, leaves);
     if (answer?.status === 201 && life === this.#lives)
       this.#known.set(answer.json.id, { kept: !short, destroyed: false });
