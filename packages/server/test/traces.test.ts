@@ -250,6 +250,7 @@ describe("with a collector", () => {
         await client.call("PUT", "/api/v1/quotas/owner-hidden", { max_sandboxes: 3 });
         await client.call("GET", "/api/v1/admin/quotas/owner-hidden/usage");
         await client.call("GET", "/api/v1/keys-hidden/abc");
+        await client.call("GET", `/api/v1/sandboxes/${id}/ports/80/page-hidden`);
         await client.call("GET", "/api/v1/sandboxes", undefined, { "x-api-key": "wrong-hidden" });
         await client.call("POST", "/api/v1/sandboxes", { provider: "provider-hidden" });
       },

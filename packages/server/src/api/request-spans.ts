@@ -82,9 +82,12 @@ function end(span: Span, request: FastifyRequest, reply: FastifyReply): void {
   else span.end({ attributes });
 }
 
-/** The path without what a trace must not name: its owner. What no route takes may hold anything and is not told at all. */
+/**
+ * The path without what a trace must not name: its owner, and what a program in a sandbox is asked for. What no route takes may
+ * hold anything and is not told at all.
+ */
 function tellablePath(request: FastifyRequest, route: string): string {
-  return route.includes(":ownerID") ? route : pathOf(request);
+  return route.includes(":ownerID") || route.includes("*") ? route : pathOf(request);
 }
 
 /** A header that was sent twice says nothing. */
