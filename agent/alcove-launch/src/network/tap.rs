@@ -97,9 +97,7 @@ fn configure() -> Result<()> {
     request = named();
     request.ifr_ifru.ifru_mtu = MTU;
     control(socket, libc::SIOCSIFMTU as libc::c_ulong, &request, "MTU")?;
-    request = named();
-    request.ifr_ifru.ifru_metric = QUEUE;
-    control(socket, libc::SIOCSIFTXQLEN as libc::c_ulong, &request, "queue")?;
+    shorten_queue()?;
     // The helper speaks IPv4; an address of the other kind would only be waited for.
     let path = format!("/proc/sys/net/ipv6/conf/{NAME}/disable_ipv6");
     if overlay::exists(&path) {
@@ -124,6 +122,39 @@ fn configure() -> Result<()> {
         sys::check(libc::ioctl(socket, libc::SIOCADDRT as _, &raw const route) as libc::c_long).at(STEP, "route")?;
     }
     Ok(())
+}
+
+/// By message, because the call for it wants rights over the machine's network.
+fn shorten_queue() -> Result<()> {
+    // SAFETY: a constant string.
+    let index = unsafe { libc::if_nametoindex(c"tap0".as_ptr()) };
+    let mut message = Vec::with_capacity(40);
+    // Header: length, type, flags, sequence, port. Interface: family, type, index, flags, changes. Attribute: the queue.
+    message.extend_from_slice(&40u32.to_ne_bytes());
+    message.extend_from_slice(&libc::RTM_NEWLINK.to_ne_bytes());
+    message.extend_from_slice(&((libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16).to_ne_bytes());
+    message.extend_from_slice(&[0; 12]);
+    message.extend_from_slice(&index.to_ne_bytes());
+    message.extend_from_slice(&[0; 8]);
+    message.extend_from_slice(&8u16.to_ne_bytes());
+    message.extend_from_slice(&libc::IFLA_TXQLEN.to_ne_bytes());
+    message.extend_from_slice(&QUEUE.to_ne_bytes());
+    let what = format!("{NAME}: queue");
+    // SAFETY: plain numbers; the descriptor is owned from here on.
+    let socket = unsafe {
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+        let fd = sys::check(libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) as libc::c_long);
+        OwnedFd::from_raw_fd(fd.at(STEP, &what)? as i32)
+    };
+    sys::write_all(socket.as_raw_fd(), &message).at(STEP, &what)?;
+    let mut answer = [0u8; 256];
+    let count = sys::read(socket.as_raw_fd(), &mut answer).at(STEP, &what)?;
+    // An error's number follows the header; 0 is none.
+    let number = i32::from_ne_bytes([answer[16], answer[17], answer[18], answer[19]]);
+    if count >= 20 && number == 0 {
+        return Ok(());
+    }
+    Err(StepError::io(STEP, what, std::io::Error::from_raw_os_error(-number)))
 }
 
 fn named() -> libc::ifreq {

@@ -1,6 +1,6 @@
 import { type ChildProcessByStdio, spawn } from "node:child_process";
 import { once } from "node:events";
-import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { chmod, mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { basename, join } from "node:path";
 import { createInterface, type Interface } from "node:readline";
@@ -49,6 +49,8 @@ export interface Counts {
 export class FarNetwork implements AsyncDisposable {
   /** A launcher in the first machine. */
   readonly launcher: string;
+  /** Runs a program there. */
+  readonly entry: string;
   readonly #dir: string;
   readonly #names: readonly string[];
   readonly #ends: End[];
@@ -58,6 +60,7 @@ export class FarNetwork implements AsyncDisposable {
     this.#names = names;
     this.#ends = ends;
     this.launcher = join(dir, "launcher");
+    this.entry = join(dir, "enter");
   }
 
   static async open(): Promise<FarNetwork> {
@@ -82,11 +85,19 @@ export class FarNetwork implements AsyncDisposable {
       for (const line of lines) await mustRun("ip", line.split(" "));
       const resolvers = join(dir, "resolv.conf");
       await writeFile(resolvers, `nameserver ${resolver}\n`);
-      const command = `mount --bind ${resolvers} "$(readlink -f /etc/resolv.conf)" && exec ${agentBinary("alcove-launch")} "$@"`;
+      const device = join(dir, "tun");
+      await mustRun("mknod", [device, "c", "10", "200"]);
+      await chmod(device, 0o666);
+      const mounts = [
+        `mount --bind ${resolvers} "$(readlink -f /etc/resolv.conf)"`,
+        // As distributions have it; here it may be root's alone.
+        `mount --bind ${device} /dev/net/tun`,
+      ].join(" && ");
       const enter = `nsenter --net=/run/netns/${near} unshare --mount --propagation slave`;
-      await writeFile(network.launcher, `#!/bin/sh\nexec ${enter} sh -c '${command}' sh "$@"\n`, {
-        mode: 0o755,
-      });
+      const script = (...words: string[]) => `#!/bin/sh\nexec ${words.join(" ")} "$@"\n`;
+      const inside = `sh -c '${mounts} && exec "$@"' sh`;
+      await writeFile(network.entry, script(enter, inside), { mode: 0o755 });
+      await writeFile(network.launcher, script(network.entry, agentBinary("alcove-launch")), { mode: 0o755 });
       for (const name of [near, far]) network.#ends.push(await End.start(name));
     } catch (error) {
       await network[Symbol.asyncDispose]();
