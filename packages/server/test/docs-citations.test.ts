@@ -6,8 +6,14 @@ const root = new URL("../../../", import.meta.url);
 const places = ["", "packages/server/src/", "packages/server/src/providers/"].map(
   (place) => new URL(place, root),
 );
-const tested = ["packages/server", "packages/cli", "packages/sdk", "agent/alcove-agent", "agent/filter"];
-
+const tested = [
+  "packages/server",
+  "packages/cli",
+  "packages/sdk",
+  "agent/alcove-agent",
+  "agent/alcove-launch",
+  "agent/filter",
+];
 /** Every line of a test, a contract or a program that tries: titles stand in one each. */
 const lines = tested.flatMap((part) =>
   readdirSync(new URL(`${part}/`, root), { recursive: true, encoding: "utf8" })
