@@ -9,6 +9,7 @@ import { printTable, type Row } from "./row.ts";
 import { dockerRows } from "./scenarios/docker.ts";
 import { nativeExec, prootExec } from "./scenarios/exec.ts";
 import { idleCost } from "./scenarios/idle.ts";
+import { networkRows } from "./scenarios/network.ts";
 import { previews } from "./scenarios/previews.ts";
 import { sharedUse } from "./scenarios/shared.ts";
 import { controlPlane, nativeSpawn } from "./scenarios/spawn.ts";
@@ -21,6 +22,7 @@ const scenarios: Record<string, () => Promise<Row[]>> = {
   "native-stream": ndjsonStream,
   "native-files": rawFiles,
   "native-idle": idleCost,
+  "native-network": networkRows,
   previews,
   docker: dockerRows,
   proot: prootExec,
