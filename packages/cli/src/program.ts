@@ -60,6 +60,14 @@ function addServiceCommands(program: Command): void {
       else await (await import("./commands/doctor.ts")).doctor(flags);
     });
   program
+    .command("backup <folder>")
+    .description(
+      "copy the database and the identity of an installation into a new folder; its service may run",
+    )
+    .option("--config <file>", "configuration file")
+    .option("--data-dir <dir>", "its directory")
+    .action(async (folder, flags) => (await import("./commands/backup.ts")).backup(folder, flags));
+  program
     .command("restore")
     .description("make a copied or restored data directory an installation of its own")
     .option("--config <file>", "configuration file")
