@@ -24,7 +24,7 @@ FIT = {
     "user": re.compile(r"[^\s/\x00-\x1f\x7f-\xa0\u2028\u2029]{1,128}"),
     "workdir": re.compile(r"/[^\x00]{0,4095}"),
     "network": re.compile(r"none|outbound|host"),
-    "provider": re.compile(r".{1,128}", re.DOTALL),
+    "provider": re.compile(r".{1,64}", re.DOTALL),
 }
 AROUND = re.compile(r"^[\s\ufeff]|[\s\ufeff]$")
 
