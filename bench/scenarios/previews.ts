@@ -12,6 +12,7 @@ import { megabytesPerSecond, ms, perSecond, summarize, sustain } from "../stats.
 const mebibyte = 1_048_576;
 const clients = 16;
 const sockets = 1_000;
+const socketsEach = 200;
 
 /** Where a program is asked, and under which name. */
 interface Place {
@@ -140,18 +141,14 @@ export async function previews(): Promise<Row[]> {
     const peak = await peakRss(service.pid, async () => {
       elapsed = await large(place, bytes);
     });
-    const other = await programIn(service, api, program);
+    const others: Place[] = [];
+    while (others.length * socketsEach < sockets) others.push(await programIn(service, api, program));
     const idleBefore = await service.rssBytes();
-    const close = await idleSockets(place, sockets / 2).then(async (closeFirst) => {
-      const closeSecond = await idleSockets(other, sockets / 2);
-      return () => {
-        closeFirst();
-        closeSecond();
-      };
-    });
+    const closers: (() => void)[] = [];
+    for (const other of others) closers.push(await idleSockets(other, socketsEach));
     const grown = (await service.rssBytes()) - idleBefore;
     const underIdle = await small(place, 1_000);
-    close();
+    for (const close of closers) close();
     api.close();
     const growth = peak - before;
     const rate = bytes / 1_000 / elapsed;

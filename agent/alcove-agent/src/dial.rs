@@ -118,7 +118,8 @@ fn relay(channel: &mut Channel, stream: &TcpStream) -> Served {
             from_client = count > 0;
             to_port.bytes.extend_from_slice(&buffer[..count]);
         }
-        if read_port && polls[1].revents != 0 {
+        // That it takes more is no sign that it has something to say: a read would wait for that.
+        if read_port && polls[1].revents & !libc::POLLOUT != 0 {
             match sys::read(port, &mut buffer) {
                 Ok(count) if count > 0 => frame::encode(&mut to_client.bytes, Kind::Data, &buffer[..count]),
                 _ => {

@@ -47,7 +47,8 @@ impl Class {
             Class::Short => 16,
             Class::Stream => 16,
             Class::Watch => 16,
-            Class::Dial => 64,
+            // Half the processes of a sandbox that has the usual number of them.
+            Class::Dial => 256,
         }
     }
 }

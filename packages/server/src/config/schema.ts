@@ -108,10 +108,11 @@ export const ConfigSchema = section(
           1,
         ),
         max_connections_per_sandbox: Type.Integer({
-          default: 512,
+          default: 256,
           minimum: 1,
-          maximum: 768,
-          description: "Connections to ports of one sandbox at once.",
+          maximum: 256,
+          description:
+            "Connections to ports of one sandbox at once; each takes a thread of its agent, which counts among the sandbox's processes.",
         }),
       },
       "Ports of sandboxes, reached through the service.",

@@ -24,7 +24,8 @@ export type RequirementName =
   | "debootstrap"
   | "prometheus"
   | "slirp4netns"
-  | "qemu";
+  | "qemu"
+  | "chromium";
 
 export type Requirement = { ok: true } | { ok: false; reason: string };
 
@@ -91,6 +92,7 @@ const checks: Record<RequirementName, () => Promise<Requirement>> = {
   },
   slirp4netns: () => program("slirp4netns", "slirp4netns"),
   qemu: () => program("qemu-system-x86_64", "qemu-system-x86"),
+  chromium: () => program("chromium", "chromium"),
 };
 
 const cache = new Map<RequirementName, Promise<Requirement>>();
