@@ -1,6 +1,6 @@
 import type { SandboxState } from "@alcove/wire";
 import { abortable, ignoreOutcome } from "../../platform/abortable.ts";
-import { deadlineAfter } from "../../platform/deadline.ts";
+import { DeadlineExceeded, deadlineAfter } from "../../platform/deadline.ts";
 import { messageOf } from "../../platform/message-of.ts";
 import {
   type CallOptions,
@@ -234,6 +234,10 @@ export class DestroyFlow {
       await this.removeRuntime(provider, entry.runtimeId);
     } catch (error) {
       if (error instanceof DomainError) throw error;
+      if (error instanceof DeadlineExceeded) {
+        const message = `provider "${row.provider}" has not destroyed sandbox "${row.id}" after ${destroyDeadlineMs / 1000} s; it is tried again until it is done`;
+        throw new Unavailable(message, { cause: error, retryAfterS: 5 });
+      }
       throw new ProviderError(`provider "${row.provider}" could not destroy sandbox "${row.id}"`, {
         cause: error,
       });

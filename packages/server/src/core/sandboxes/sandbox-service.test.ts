@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
-import { CallerGone, ShuttingDown } from "../../platform/deadline.ts";
+import { CallerGone, DeadlineExceeded, ShuttingDown } from "../../platform/deadline.ts";
 import { systemClock } from "../../platform/system-clock.ts";
 import { noCapacityLimits } from "../../ports/capacity.ts";
 import type { QuotaRow } from "../../ports/index.ts";
@@ -505,6 +505,22 @@ describe("destroy", () => {
     letGo?.();
     await second;
     expect(destroys).toBe(1);
+    expect(await store.sandboxes.get(row.id)).toMatchObject({ state: "destroyed" });
+  });
+
+  it("is unavailable, not an error of the provider, when that has not answered in time; it is done later", async () => {
+    const h = await harness();
+    const row = await h.spawn();
+    let slow = true;
+    h.provider.hook = (step) => {
+      if (step === "destroy" && slow) throw new DeadlineExceeded(30_000);
+      return undefined;
+    };
+    const refusal = await h.service.destroy(row.id, { signal: forever }).catch((error: unknown) => error);
+    expect(refusal).toBeInstanceOf(Unavailable);
+    expect(refusal).toMatchObject({ retryAfterS: 5 });
+    slow = false;
+    await h.service.destroy(row.id, { signal: forever });
     expect(await store.sandboxes.get(row.id)).toMatchObject({ state: "destroyed" });
   });
 

@@ -23,6 +23,7 @@ import {
 import { agentCapabilities } from "../agent/index.ts";
 import { fromNote, SpawnsUnderWay, UnreadableRecord } from "../runtime-records/index.ts";
 import { type AgentDelivery, AgentVolume, BoundAgent } from "./agent-delivery.ts";
+import { answeredSoon } from "./answered-soon.ts";
 import { ConnectedRuntime } from "./connected-runtime.ts";
 import { ConnectedRuntimes } from "./connected-runtimes.ts";
 import { Containers } from "./containers.ts";
@@ -248,7 +249,10 @@ export class DockerProvider implements RuntimeProvider {
   }
 
   logs(runtimeId: RuntimeId, options: CallOptions & { lines: number }): Promise<string[]> {
-    return this.#containers.logs(this.#containerOf(runtimeId), options);
+    const container = this.#containerOf(runtimeId);
+    return answeredSoon("read a container's log", options, ({ signal }) =>
+      this.#containers.logs(container, { ...options, signal }),
+    );
   }
 
   onExit(listener: (runtimeId: RuntimeId, reason: string) => void): () => void {

@@ -1,5 +1,6 @@
 import type { CallOptions, RuntimeStats } from "../../ports/index.ts";
 import type { AgentClient } from "../agent/index.ts";
+import { answeredSoon } from "./answered-soon.ts";
 import type { EngineClient } from "./engine-client.ts";
 import { asProviderError } from "./engine-errors.ts";
 import { ContainerStats } from "./engine-shapes.ts";
@@ -8,28 +9,36 @@ const nanosecondsPerMs = 1_000_000;
 /** The kernel's figures of "no limit", rounded down: what is above them is none. */
 const unlimitedBytes = 2 ** 62;
 
-/** What a sandbox uses: processor, memory and processes as the engine's cgroup counts them, the disk as the agent sees it. */
+/**
+ * What a sandbox uses: processor, memory and processes as the engine's cgroup counts them, what it does not count as the
+ * agent sees it. The disk is left out: what the agent sees of it is the engine's, with everybody's files on it.
+ * @throws Unavailable when the engine, or the agent, does not answer in time.
+ */
 export async function runtimeStats(
   { engine, container, client }: { engine: EngineClient; container: string; client: AgentClient },
   options: CallOptions,
 ): Promise<RuntimeStats> {
-  const [inside, outside] = await Promise.all([
-    client.stats(options),
-    engine
-      .call(
-        {
-          method: "GET",
-          path: `/containers/${container}/stats`,
-          query: { stream: "false", "one-shot": "true" },
-          ...options,
-        },
-        ContainerStats,
-      )
-      .catch((error) => {
-        throw asProviderError("count a container's resources", error);
-      }),
-  ]);
-  return { ...inside, ...fromEngine(outside) };
+  const action = "count a container's resources";
+  const [inside, outside] = await answeredSoon(action, options, (soon) =>
+    Promise.all([
+      client.stats(soon),
+      engine
+        .call(
+          {
+            method: "GET",
+            path: `/containers/${container}/stats`,
+            query: { stream: "false", "one-shot": "true" },
+            ...soon,
+          },
+          ContainerStats,
+        )
+        .catch((error) => {
+          throw asProviderError(action, error);
+        }),
+    ]),
+  );
+  const { diskBytes: _used, diskLimitBytes: _size, ...own } = inside;
+  return { ...own, ...fromEngine(outside) };
 }
 
 function fromEngine(stats: ContainerStats): RuntimeStats {
@@ -43,9 +52,9 @@ function fromEngine(stats: ContainerStats): RuntimeStats {
     result.memoryBytes = Math.max(memory.usage - cached, 0);
   }
   if (memory?.limit !== undefined && memory.limit < unlimitedBytes) result.memoryLimitBytes = memory.limit;
-  if (stats.pids_stats?.current !== undefined) result.pids = stats.pids_stats.current;
-  if (stats.pids_stats?.limit !== undefined && stats.pids_stats.limit < Number.MAX_SAFE_INTEGER) {
-    result.pidsLimit = stats.pids_stats.limit;
-  }
+  // 0, where nothing is counted: a sandbox that runs has a process.
+  const { current = 0, limit = 0 } = stats.pids_stats ?? {};
+  if (current > 0) result.pids = current;
+  if (limit > 0 && limit < Number.MAX_SAFE_INTEGER) result.pidsLimit = limit;
   return result;
 }

@@ -132,6 +132,21 @@ describe.skipIf(skip !== undefined)(`ProotProvider${skip === undefined ? "" : ` 
     await close();
   });
 
+  it("stats() count the sandbox's own processes, not the host's, and no disk", async () => {
+    const { make, close } = await open();
+    await using provider = make();
+    const spec = specOf();
+    await provider.spawn(spec, options());
+    const stats = await provider.sandbox(spec.runtimeId).stats(options());
+    expect(Object.keys(stats).sort()).toEqual(["cpuUsageMs", "memoryBytes", "pids"]);
+    // The tracer and the agent, with their threads; this test alone has more.
+    expect(stats.pids).toBeGreaterThanOrEqual(2);
+    expect(stats.pids).toBeLessThanOrEqual(8);
+    expect(stats.memoryBytes).toBeLessThan(64 * 1024 * 1024);
+    await provider.destroy(spec.runtimeId, options());
+    await close();
+  });
+
   it("concludes nothing while its folders are out of sight", async () => {
     const { dataDir, make, close } = await open();
     await using provider = make();

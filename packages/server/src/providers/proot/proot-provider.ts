@@ -25,7 +25,7 @@ import { AgentClient, agentCapabilities, pinnedUnixDialer, storeAgent } from "..
 import { fromNote, noteOf, SpawnsUnderWay, UnreadableRecord } from "../runtime-records/index.ts";
 import { launchProot } from "./launch.ts";
 import { orMissing } from "./or-missing.ts";
-import { findByRootfs, identify, isAlive, killTraced } from "./process-tree.ts";
+import { findByRootfs, identify, isAlive, killTraced, statsOfTraced } from "./process-tree.ts";
 import { hostImage, prepareRoot, removeFolder } from "./rootfs.ts";
 import { runProgram } from "./run-program.ts";
 import { type RuntimeRecord, RuntimeRecords } from "./runtime-records.ts";
@@ -43,6 +43,7 @@ const shutdownMs = 500;
 
 interface Connected {
   client: AgentClient;
+  operations: SandboxOperations;
   closeDialer: () => Promise<void>;
   stopListening: () => void;
 }
@@ -214,7 +215,7 @@ export class ProotProvider implements RuntimeProvider {
   sandbox(runtimeId: RuntimeId): SandboxOperations {
     const connected = this.#connected.get(runtimeId);
     if (connected === undefined) throw gone(runtimeId);
-    return connected.client;
+    return connected.operations;
   }
 
   async logs(runtimeId: RuntimeId, options: CallOptions & { lines: number }): Promise<string[]> {
@@ -354,7 +355,14 @@ export class ProotProvider implements RuntimeProvider {
       owner: record.sandbox?.ownerId ?? "",
       logger: this.#logger,
     });
-    return { client, closeDialer: pinned.close, stopListening: () => undefined };
+    const operations: SandboxOperations = {
+      execs: client.execs,
+      files: client.files,
+      setExpiry: (expiresInMs, options) => client.setExpiry(expiresInMs, options),
+      stats: async () => (record.process === undefined ? {} : statsOfTraced(record.process)),
+      dialPort: (port, options) => client.dialPort(port, options),
+    };
+    return { client, operations, closeDialer: pinned.close, stopListening: () => undefined };
   }
 
   #keep(runtimeId: RuntimeId, connected: Connected): void {
