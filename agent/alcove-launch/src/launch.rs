@@ -104,7 +104,10 @@ pub fn launch(spec: &LaunchSpec, ready: Option<&Ready>) -> Result<Launched> {
         stages.end("id_map");
         // Made while the root is.
         let network = match &spec.outbound {
-            Some(outbound) => Some(network::begin(outbound, &spec.ids, spec.cgroup.as_ref(), pid)?),
+            Some(outbound) => {
+                let sandbox = sys::pidfd_open(pid).at("network", "the sandbox")?;
+                Some(network::begin(outbound, &spec.ids, spec.cgroup.as_ref(), pid, sandbox)?)
+            }
             None => None,
         };
         let root = if rooted { Some(make_root(spec, ready, pid)?) } else { None };

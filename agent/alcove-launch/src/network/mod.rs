@@ -56,12 +56,20 @@ fn helper_id(ids: &IdsSpec) -> u32 {
 }
 
 /// Gives the sandbox whose first process is `pid` a network. Runs in the runtime's directory.
-/// @returns when the sandbox has its interface; the helper may still be starting, and what is sent waits for it.
-pub fn begin(spec: &OutboundSpec, ids: &IdsSpec, group: Option<&CgroupSpec>, pid: i32) -> Result<Beginning> {
+/// @param sandbox that process itself: its number may be another's by the time that it is looked at.
+/// @returns a relay that is starting: the sandbox has its interface when that has been waited for; the helper may still be
+/// starting then, and what is sent waits for it.
+pub fn begin(
+    spec: &OutboundSpec,
+    ids: &IdsSpec,
+    group: Option<&CgroupSpec>,
+    pid: i32,
+    sandbox: OwnedFd,
+) -> Result<Beginning> {
     let (reader, writer) = sys::pipe().at(STEP, "pipe")?;
     if sys::fork().at(STEP, "fork")? == 0 {
         drop(reader);
-        run(spec, ids, group, pid, writer);
+        run(spec, ids, group, pid, sandbox, writer);
     }
     Ok(Beginning { answer: reader })
 }
@@ -75,13 +83,7 @@ pub fn attach(spec: &AttachSpec) -> Result<()> {
     let bytes = std::fs::read(path).at(STEP, path.display())?;
     let record: ProcessRecord =
         serde_json::from_slice(&bytes).map_err(|error| StepError::new(STEP, error.to_string()))?;
-    begin(&spec.outbound, &spec.ids, spec.cgroup.as_ref(), record.pid)?.wait()?;
-    // Still the process that was meant: the number cannot have been given away.
-    if sys::wait_readable(sandbox.as_raw_fd(), 0).at(STEP, "the sandbox")? {
-        end(".")?;
-        return Err(StepError::new(STEP, "the sandbox ended"));
-    }
-    Ok(())
+    begin(&spec.outbound, &spec.ids, spec.cgroup.as_ref(), record.pid, sandbox)?.wait()
 }
 
 /// Ends the relay of a runtime, and with it the helper.
@@ -125,8 +127,15 @@ impl Beginning {
 }
 
 /// The relay's process, from its fork to its end.
-fn run(spec: &OutboundSpec, ids: &IdsSpec, group: Option<&CgroupSpec>, pid: i32, answer: OwnedFd) -> ! {
-    match prepare(spec, ids, group, pid, &answer) {
+fn run(
+    spec: &OutboundSpec,
+    ids: &IdsSpec,
+    group: Option<&CgroupSpec>,
+    pid: i32,
+    sandbox: OwnedFd,
+    answer: OwnedFd,
+) -> ! {
+    match prepare(spec, ids, group, pid, sandbox, &answer) {
         Ok(mut relay) => {
             drop(answer);
             relay::run(&mut relay);
@@ -145,9 +154,10 @@ fn prepare(
     ids: &IdsSpec,
     group: Option<&CgroupSpec>,
     pid: i32,
+    sandbox: OwnedFd,
     answer: &OwnedFd,
 ) -> Result<relay::Relay> {
-    leave_the_launcher(answer)?;
+    leave_the_launcher([&sandbox, answer])?;
     // First, so that whatever happens after it is known whose process this is.
     let own = std::process::id() as i32;
     let record = ProcessRecord {
@@ -161,7 +171,6 @@ fn prepare(
         cgroup::join_network(group)?;
     }
     let rooted = matches!(ids, IdsSpec::Range { .. });
-    let sandbox = sys::pidfd_open(pid).at(STEP, "the sandbox")?;
     let filter = filter::Filter::new(addresses::Reach::new(&spec.allow)?, spec.connections);
     for stale in [SOCKET, "network/slirp.sock"] {
         let _ = std::fs::remove_file(stale);
@@ -174,6 +183,10 @@ fn prepare(
         sys::chown_at(libc::AT_FDCWD, DIRECTORY, helper_id(ids), helper_id(ids)).at(STEP, DIRECTORY)?;
     }
     let tap = tap::open(pid, !rooted)?;
+    // While it lives its number is its own, and so were the namespaces just entered.
+    if sys::wait_readable(sandbox.as_raw_fd(), 0).at(STEP, "the sandbox")? {
+        return Err(StepError::new(STEP, "the sandbox ended"));
+    }
     sys::write_all(answer.as_raw_fd(), b"0\t\n").at(STEP, "answer")?;
     let helper = slirp::start(spec, ids, group.is_some())?;
     let handle = sys::pidfd_open(helper.pid).at(STEP, "slirp4netns")?;
@@ -191,14 +204,14 @@ fn prepare(
 }
 
 /// Nothing of the launcher's stays open, nor its terminal or its streams, and its signals do not reach here.
-fn leave_the_launcher(answer: &OwnedFd) -> Result<()> {
+fn leave_the_launcher(kept: [&OwnedFd; 2]) -> Result<()> {
     // SAFETY: plain numbers.
     unsafe {
         libc::setsid();
         libc::signal(libc::SIGCHLD, libc::SIG_DFL);
         libc::signal(libc::SIGINT, libc::SIG_DFL);
     }
-    sys::close_all_but(&mut [answer.as_raw_fd()]);
+    sys::close_all_but(&mut kept.map(AsRawFd::as_raw_fd));
     let null =
         sys::open_path_at(libc::AT_FDCWD, "/dev/null", libc::O_RDWR | libc::O_CLOEXEC, 0).at(STEP, "/dev/null")?;
     for place in 0..3 {
