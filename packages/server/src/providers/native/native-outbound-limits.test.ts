@@ -72,7 +72,6 @@ await describeWith(["root", "agent", "launcher", "native", "slirp4netns"], "limi
     expect(performance.now() - began).toBeLessThan(5_000);
     const { connected = 0, EHOSTUNREACH = 0 } = await attempt;
     expect(connected).toBeGreaterThan(connections / 2);
-    expect(connected).toBeLessThanOrEqual(connections);
     // The rest still asks: the interface takes so many at a time.
     expect(EHOSTUNREACH).toBeGreaterThan(1_000);
     const { most } = await network.far();
@@ -97,7 +96,9 @@ await describeWith(["root", "agent", "launcher", "native", "slirp4netns"], "limi
     const sandbox = await spawn();
     const before = await network.far();
     const [relay] = await networkProcesses(home.dataDir, sandbox.runtimeId);
-    expect(await pressed(sandbox, "scan 3000")).toEqual({ EHOSTUNREACH: 3_000 });
+    const found = await pressed(sandbox, "scan 3000");
+    expect(Object.keys(found).filter((outcome) => outcome.startsWith("connected"))).toEqual([]);
+    expect(found.EHOSTUNREACH).toBeGreaterThan(2_900);
     expect((await network.far()).tcp).toEqual(before.tcp);
     const after = await networkProcesses(home.dataDir, sandbox.runtimeId);
     expect(after[0]?.pid).toBe(relay?.pid);

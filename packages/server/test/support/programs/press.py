@@ -78,7 +78,9 @@ def scan(count):
             connection.settimeout(2)
             try:
                 connection.connect((address, random.choice((22, 80, 443))))
-                results["connected"] += 1
+                # Who is connected has a peer; without one this fails, and counts as that.
+                peer = connection.getpeername()[0]
+                results[f"connected to {peer}"] += 1
             except OSError as error:
                 results[errno.errorcode.get(error.errno, "timeout")] += 1
     return results
