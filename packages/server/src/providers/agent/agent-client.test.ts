@@ -9,6 +9,7 @@ import {
   ProviderError,
   RuntimeGone,
   TooLarge,
+  Unavailable,
 } from "../../ports/index.ts";
 import { AgentClient } from "./agent-client.ts";
 import { AgentChannel } from "./channel.ts";
@@ -17,10 +18,14 @@ import type { CommandGroups } from "./exec-operations.ts";
 import { execId, exit, type FakeAgent, fakeAgent, spec } from "./fake-agent.ts";
 import { AgentFiles } from "./file-operations.ts";
 import { encodeHeader, frameKinds } from "./frames.ts";
+import { SharedTable } from "./places.ts";
 
 const options = () => ({ signal: AbortSignal.timeout(5_000) });
 
-function clientOf(agent: FakeAgent, parts: { groups?: CommandGroups } = {}): AgentClient {
+function clientOf(
+  agent: FakeAgent,
+  parts: { groups?: CommandGroups; watches?: SharedTable; owner?: string } = {},
+): AgentClient {
   const dial = unixDialer(agent.path);
   return new AgentClient({
     dial,
@@ -38,6 +43,35 @@ it("one connection carries many operations, one after the other", async () => {
   for (let index = 0; index < 10; index += 1) await client.execs.list(options());
   expect(agent.connections).toBe(1);
   expect(agent.requests).toHaveLength(10);
+});
+
+it("watches in sandboxes that are one user to the kernel are shared between owners, and given back", async () => {
+  await using agent = await fakeAgent((_request, connection) => connection.frame(frameKinds.reply, {}));
+  const watches = new SharedTable({ what: "watches of files", most: 128 });
+  const sandboxes = Array.from({ length: 9 }, () => clientOf(agent, { watches, owner: "mallory" }));
+  const left = new AbortController();
+  const held: AsyncIterator<unknown>[] = [];
+  let refusal: unknown;
+  for (const { files } of sandboxes) {
+    for (let count = 0; count < 15; count += 1) {
+      try {
+        const changes = await files.watch("/tmp", { signal: left.signal, recursive: false });
+        held.push(changes[Symbol.asyncIterator]());
+      } catch (error) {
+        refusal = error;
+      }
+    }
+  }
+  expect(held).toHaveLength(48);
+  expect(refusal).toBeInstanceOf(Unavailable);
+  expect(String(refusal)).toContain("of this owner have 48 watches of files, and all sandboxes 48 of 128");
+  await using other = clientOf(agent, { watches, owner: "bob" });
+  const ofBob = await other.files.watch("/tmp", { ...options(), recursive: false });
+  await ofBob[Symbol.asyncIterator]().return?.();
+  for (const changes of held) await changes.return?.();
+  for (let count = 0; count < 48; count += 1) watches.take("bob");
+  expect(() => watches.take("bob")).toThrow("have 48 watches of files, and all sandboxes 48 of 128");
+  for (const client of sandboxes) await client[Symbol.asyncDispose]();
 });
 
 it("operations at once have connections of their own, and few of them are kept", async () => {

@@ -12,6 +12,7 @@ import { AgentChannel, type AgentDialer } from "./channel.ts";
 import { EventsFeed } from "./events-feed.ts";
 import { AgentExecs, type CommandGroups } from "./exec-operations.ts";
 import { AgentFiles } from "./file-operations.ts";
+import type { SharedTable } from "./places.ts";
 import { PortDial } from "./port-stream.ts";
 import { numberOf, objectOf, optionalSizeOf, optionalTextOf, textOf } from "./reading.ts";
 
@@ -56,8 +57,10 @@ export class AgentClient implements SandboxOperations, AsyncDisposable {
     owner: string;
     logger: Logger;
     groups?: CommandGroups;
+    /** Of the agents that are one user to the kernel; absent: this one's user is its own. */
+    watches?: SharedTable;
   }) {
-    const { name } = options;
+    const { name, owner, watches } = options;
     this.#token = options.token;
     this.#channel = new AgentChannel(options);
     this.#feed = new EventsFeed({ channel: this.#channel, logger: options.logger.child({ sandbox: name }) });
@@ -67,7 +70,10 @@ export class AgentClient implements SandboxOperations, AsyncDisposable {
       name,
       groups: options.groups,
     });
-    this.files = new AgentFiles({ channel: this.#channel });
+    this.files = new AgentFiles({
+      channel: this.#channel,
+      ...(watches === undefined ? {} : { watches: { table: watches, owner } }),
+    });
   }
 
   /** Binds the agent to a sandbox and to this client's token. Can be repeated. */

@@ -4,6 +4,7 @@ import { TooLarge } from "../../ports/errors.ts";
 import type { AnswerRoom, CallOptions, FileChange, FileEntry, FileOperations } from "../../ports/index.ts";
 import type { AgentChannel, AgentRequest } from "./channel.ts";
 import { Download, Upload, Watch } from "./file-streams.ts";
+import type { SharedTable } from "./places.ts";
 import { fileEntryOf, listOf, numberOf, objectOf, optionalSizeOf, textOf } from "./reading.ts";
 
 /** The agent's own bounds, held here too because a sandbox may be hostile. */
@@ -21,9 +22,16 @@ export class AgentFiles implements FileOperations {
   readonly #channel: AgentChannel;
 
   readonly #stepMs: number;
+  readonly #watches: { table: SharedTable; owner: string } | undefined;
 
-  constructor(options: { channel: AgentChannel; stepMs?: number }) {
+  /** @param options.watches counts watches where sandboxes share the kernel's table of them. */
+  constructor(options: {
+    channel: AgentChannel;
+    stepMs?: number;
+    watches?: { table: SharedTable; owner: string };
+  }) {
     this.#channel = options.channel;
+    this.#watches = options.watches;
     this.#stepMs = options.stepMs ?? stepMs;
   }
 
@@ -153,7 +161,9 @@ export class AgentFiles implements FileOperations {
     path: string,
     options: CallOptions & { recursive: boolean },
   ): Promise<AsyncIterable<FileChange>> {
-    const watch = new Watch();
+    options.signal.throwIfAborted();
+    const giveBack = this.#watches?.table.take(this.#watches.owner);
+    const watch = new Watch(giveBack === undefined ? {} : { onOver: giveBack });
     this.#channel.begin({ op: "file.watch", path, recursive: options.recursive }, watch, options.signal);
     await watch.started;
     return watch.changes;

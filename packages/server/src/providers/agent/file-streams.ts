@@ -150,9 +150,15 @@ export class Watch extends Operation {
     onTake: (change) => this.#taken(change),
     onReturn: () => this.cancel(undefined),
   });
+  readonly #onOver: () => void;
   #answered = false;
   #held = false;
   #waitingBytes = 0;
+
+  constructor(options: { onOver?: () => void } = {}) {
+    super();
+    this.#onOver = options.onOver ?? (() => undefined);
+  }
 
   get started(): Promise<void> {
     return this.#started.promise;
@@ -180,6 +186,7 @@ export class Watch extends Operation {
     this.onFailure(runtimeGone("of a watch"));
   }
   protected override onFailure(error: unknown): void {
+    this.#onOver();
     if (!this.#answered) this.#started.reject(error);
     this.#changes.end();
   }

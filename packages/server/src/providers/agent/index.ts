@@ -4,3 +4,5 @@ export { agentCapabilities } from "./capabilities.ts";
 export type { AgentDialer } from "./channel.ts";
 export { type PinnedUnixDialer, pinnedUnixDialer, unixDialer } from "./dialers.ts";
 export type { CommandGroups } from "./exec-operations.ts";
+export type { SharedTable } from "./places.ts";
+export { sharedWatchTable } from "./watch-table.ts";

@@ -19,6 +19,44 @@ function hasPlace(own: number, { most, taken }: { most: number; taken: number })
 }
 
 /**
+ * Counts what the sandboxes of all owners hold of a table that they share. An owner may have what is free, a quarter of the
+ * table left out, as in SharedPlaces: what one takes leaves some to others.
+ */
+export class SharedTable {
+  readonly #what: string;
+  readonly #most: number;
+  #taken = 0;
+  /** Of those who hold any. */
+  readonly #owners = new Map<string, number>();
+
+  /** @param options.what they are, in the plural; told to who is refused. */
+  constructor(options: { what: string; most: number }) {
+    this.#what = options.what;
+    this.#most = options.most;
+  }
+
+  /** @returns how to give it back, once. @throws Unavailable when there is none for this owner. */
+  take(owner: string): () => void {
+    const own = this.#owners.get(owner) ?? 0;
+    if (!hasPlace(own, { most: this.#most, taken: this.#taken })) {
+      throw new Unavailable(
+        `the sandboxes of this owner have ${own} ${this.#what}, and all sandboxes ${this.#taken} of ${this.#most}; end those that are not needed, or try again`,
+        { retryAfterS: 1 },
+      );
+    }
+    this.#add(owner, 1);
+    return () => this.#add(owner, -1);
+  }
+
+  #add(owner: string, change: 1 | -1): void {
+    this.#taken += change;
+    const own = (this.#owners.get(owner) ?? 0) + change;
+    if (own > 0) this.#owners.set(owner, own);
+    else this.#owners.delete(owner);
+  }
+}
+
+/**
  * Counts operations over all agents of this process, and of these the followers: each holds a connection, which is a
  * descriptor and buffers of this process, and there may be thousands of sandboxes. An owner's sandboxes may have as many
  * places as are still free, a quarter of all left out: that is for owners who have few. So whatever some have, others find

@@ -2,7 +2,7 @@ import { join } from "node:path";
 import type { Logger } from "../../platform/logger.ts";
 import type { SandboxId, SandboxOperations } from "../../ports/index.ts";
 import { RuntimeGone, type RuntimeId } from "../../ports/index.ts";
-import { AgentClient, type AgentDialer, pinnedUnixDialer } from "../agent/index.ts";
+import { AgentClient, type AgentDialer, pinnedUnixDialer, type SharedTable } from "../agent/index.ts";
 import { agentSocket } from "./container-spec.ts";
 import type { EngineClient } from "./engine-client.ts";
 import { execDialer } from "./exec-dialer.ts";
@@ -55,6 +55,7 @@ export class ConnectedRuntime implements AsyncDisposable {
     records: RuntimeRecords;
     container: string;
     engine: EngineClient;
+    watches: SharedTable;
     logger: Logger;
   }): Promise<ConnectedRuntime> {
     const { record, engine, container } = options;
@@ -72,6 +73,7 @@ export class ConnectedRuntime implements AsyncDisposable {
       token: record.token,
       name,
       owner,
+      watches: options.watches,
       logger: options.logger,
     });
     return new ConnectedRuntime({ record, container, engine, client, socket: way.socket, close: way.close });

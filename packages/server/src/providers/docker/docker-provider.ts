@@ -20,7 +20,7 @@ import {
   type SandboxOperations,
   type SpawnedRuntime,
 } from "../../ports/index.ts";
-import { agentCapabilities } from "../agent/index.ts";
+import { agentCapabilities, sharedWatchTable } from "../agent/index.ts";
 import { fromNote, SpawnsUnderWay, UnreadableRecord } from "../runtime-records/index.ts";
 import { type AgentDelivery, AgentVolume, BoundAgent } from "./agent-delivery.ts";
 import { answeredSoon } from "./answered-soon.ts";
@@ -75,6 +75,7 @@ export class DockerProvider implements RuntimeProvider {
   readonly #images: EngineImages;
   readonly #records: RuntimeRecords;
   readonly #connected: ConnectedRuntimes;
+  readonly #watches = sharedWatchTable();
   readonly #spawning = new Map<RuntimeId, { abort: AbortController; settled: Promise<void> }>();
   readonly #spawns = new SpawnsUnderWay();
   readonly #adopting = new Map<RuntimeId, Promise<void>>();
@@ -286,6 +287,7 @@ export class DockerProvider implements RuntimeProvider {
       images: this.#images,
       records: this.#records,
       delivery,
+      watches: this.#watches,
       logger: this.#logger,
       clock: this.#options.clock,
       newToken: () => randomBytes(32).toString("hex"),
@@ -325,6 +327,7 @@ export class DockerProvider implements RuntimeProvider {
       records: this.#records,
       container: this.#containerOf(runtimeId),
       engine: this.#engine,
+      watches: this.#watches,
       logger: this.#logger,
     });
     try {

@@ -1,12 +1,17 @@
-import { watch } from "node:fs";
+import { type FSWatcher, watch } from "node:fs";
 import { access } from "node:fs/promises";
 import { join } from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
+
+/** Between looks where nothing tells of changes. */
+const pauseMs = 10;
 
 /** Resolves once `name` is in `folder`. @throws the signal's reason when it aborts first. */
 export async function fileAppears(folder: string, name: string, signal: AbortSignal): Promise<void> {
   const path = join(folder, name);
   if (await exists(path)) return;
-  const watcher = watch(folder);
+  const watcher = watcherOf(folder);
+  if (watcher === undefined) return looksFor(path, signal);
   try {
     await new Promise<void>((resolve, reject) => {
       const onAbort = () => reject(signal.reason);
@@ -25,6 +30,22 @@ export async function fileAppears(folder: string, name: string, signal: AbortSig
   } finally {
     watcher.close();
   }
+}
+
+/** @returns undefined where the kernel gives this user no more watches: sandboxes of its user id may hold them all. */
+function watcherOf(folder: string): FSWatcher | undefined {
+  try {
+    return watch(folder);
+  } catch (error) {
+    if (error instanceof Error && "code" in error && (error.code === "EMFILE" || error.code === "ENOSPC"))
+      return undefined;
+    throw error;
+  }
+}
+
+async function looksFor(path: string, signal: AbortSignal): Promise<void> {
+  while (!(await exists(path)))
+    await delay(pauseMs, undefined, { signal }).catch(() => signal.throwIfAborted());
 }
 
 async function exists(path: string): Promise<boolean> {

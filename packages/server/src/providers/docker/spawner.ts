@@ -12,6 +12,7 @@ import {
   type RuntimeSpec,
   Unavailable,
 } from "../../ports/index.ts";
+import type { SharedTable } from "../agent/index.ts";
 import { noteOf } from "../runtime-records/index.ts";
 import type { AgentDelivery } from "./agent-delivery.ts";
 import { ConnectedRuntime, socketName } from "./connected-runtime.ts";
@@ -153,9 +154,9 @@ export class Spawner {
     image: ImageConfig,
     signal: AbortSignal,
   ): Promise<ConnectedRuntime> {
-    const { engine, records, logger } = this.#parts;
+    const { engine, records, watches, logger } = this.#parts;
     if (record.transport === "socket") await this.#socketAppears(spec, container, signal);
-    const runtime = await ConnectedRuntime.open({ record, records, container, engine, logger });
+    const runtime = await ConnectedRuntime.open({ record, records, container, engine, watches, logger });
     try {
       await Promise.all([
         this.#configure(runtime, spec, image, signal),
@@ -252,6 +253,7 @@ export interface SpawnerParts {
   images: EngineImages;
   records: RuntimeRecords;
   delivery: AgentDelivery;
+  watches: SharedTable;
   logger: Logger;
   clock: Clock;
   newToken: () => string;

@@ -21,7 +21,13 @@ import {
   type SandboxOperations,
   type SpawnedRuntime,
 } from "../../ports/index.ts";
-import { AgentClient, agentCapabilities, pinnedUnixDialer, storeAgent } from "../agent/index.ts";
+import {
+  AgentClient,
+  agentCapabilities,
+  pinnedUnixDialer,
+  sharedWatchTable,
+  storeAgent,
+} from "../agent/index.ts";
 import { fromNote, noteOf, SpawnsUnderWay, UnreadableRecord } from "../runtime-records/index.ts";
 import { launchProot } from "./launch.ts";
 import { orMissing } from "./or-missing.ts";
@@ -70,6 +76,7 @@ export class ProotProvider implements RuntimeProvider {
   readonly #asRoot: boolean;
   readonly #spawns = new SpawnsUnderWay();
   readonly #spawning = new Map<RuntimeId, { done: Promise<unknown>; stop: AbortController }>();
+  readonly #watches = sharedWatchTable();
   readonly #connected = new Map<RuntimeId, Connected>();
   readonly #exitListeners = new Set<(runtimeId: RuntimeId, reason: string) => void>();
   #closed = false;
@@ -353,6 +360,7 @@ export class ProotProvider implements RuntimeProvider {
       token: record.token,
       name: record.sandboxId,
       owner: record.sandbox?.ownerId ?? "",
+      watches: this.#watches,
       logger: this.#logger,
     });
     const operations: SandboxOperations = {
