@@ -84,7 +84,9 @@ export class ImageLibrary implements ImageStore {
   resolveName(name: string): string {
     if (name === hostImage) return hostImage;
     const normal = normaliseImageName(name);
-    const alias = this.#aliases[name] ?? this.#aliases[normal] ?? this.#aliases["*"];
+    // A client's name may be one that every object has, such as "constructor".
+    const known = [name, normal, "*"].find((one) => Object.hasOwn(this.#aliases, one));
+    const alias = known === undefined ? undefined : this.#aliases[known];
     if (alias === undefined) return normal;
     return alias === hostImage ? hostImage : normaliseImageName(alias);
   }

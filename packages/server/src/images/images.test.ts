@@ -74,6 +74,17 @@ describe("the image store", () => {
     expect(await prune(false)).toEqual([]);
   });
 
+  it("takes names that every object has for names like any other", async () => {
+    const store = await open();
+    for (const name of ["constructor", "valueof", "hasownproperty"])
+      await expect(store.resolve(name, options)).rejects.toMatchObject({
+        code: "not_found",
+        message: expect.stringContaining(`image "${name}:latest" is not stored`),
+      });
+    for (const name of ["__proto__", "toString"])
+      await expect(store.resolve(name, options)).rejects.toMatchObject({ code: "bad_request" });
+  });
+
   it("refuses what would be more than may be stored, with the way out; a name may mean something else of that size", async () => {
     const folderOf = (name: string, bytes: number) => {
       const folder = path.join(dataDir, name);

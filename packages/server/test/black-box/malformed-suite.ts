@@ -103,6 +103,26 @@ export function malformedSuite(on: Subject): void {
     expect(await count()).toBe(before);
   });
 
+  test.each(["constructor", "__proto__", "toString"])(
+    "an image called %s is a name like any other, in a spawn and in a template",
+    async (image) => {
+      const before = await count();
+      const spawned = await on.client.call("POST", "/api/v1/sandboxes", { image });
+      // The simulation has every image there is.
+      expect([201, 400, 404]).toContain(spawned.status);
+      if (spawned.status === 201) await on.client.call("DELETE", `/api/v1/sandboxes/${spawned.json.id}`);
+      const template = await on.client.call("POST", "/api/v1/templates", { name: "own-names", image });
+      expect([201, 400]).toContain(template.status);
+      if (template.status === 201) {
+        const made = await on.client.call("POST", `/api/v1/templates/own-names/spawn`, {});
+        expect([201, 400, 404]).toContain(made.status);
+        if (made.status === 201) await on.client.call("DELETE", `/api/v1/sandboxes/${made.json.id}`);
+        await on.client.call("DELETE", `/api/v1/templates/own-names`);
+      }
+      expect(await count()).toBe(before);
+    },
+  );
+
   test.each([
     ["command", ""],
     ["command", null],
