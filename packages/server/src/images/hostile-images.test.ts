@@ -8,7 +8,7 @@ import { openImageStore } from "../images.ts";
 import { silentLogger } from "../platform/logger.ts";
 import { readTar } from "../platform/tar/tar-reader.ts";
 import { writeLayer } from "./layer-writer.ts";
-import { savedImageOf } from "./testing/saved-image.ts";
+import { savedImageOf, sha256 } from "./testing/saved-image.ts";
 import { type TestMember, tarOf } from "./testing/tar.ts";
 import type { UnpackLimits } from "./unpack-budget.ts";
 import { unpackApart } from "./unpacker.ts";
@@ -79,6 +79,21 @@ describe("a hostile image", () => {
     expect(await importOf(tar, { maxUnpackedBytes: 1 << 20, maxEntries: 100 })).toMatchObject({
       code: "bad_request",
       message: expect.stringContaining("longer than what images may unpack to"),
+    });
+  });
+
+  it("has one bound on the length of its layers together, and one on their number", async () => {
+    const pax = Array.from({ length: 10 }, (_, n) => `k${n}=${"v".repeat(30_000)}`);
+    const layer = tarOf([{ name: "f", pax }]);
+    const limits = { maxUnpackedBytes: 1 << 20, maxEntries: 100 };
+    const diffIds = Array<string>(12).fill(`sha256:${sha256(layer)}`);
+    expect(await importOf(savedImageOf(Array(12).fill(gzipSync(layer)), { diffIds }), limits)).toMatchObject({
+      code: "bad_request",
+      message: expect.stringContaining("longer than what images may unpack to"),
+    });
+    expect(await importOf(savedImageOf(Array(257).fill(tarOf([]))), {})).toMatchObject({
+      code: "bad_request",
+      message: "the image has 257 layers; 256 are allowed",
     });
   });
 

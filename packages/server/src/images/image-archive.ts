@@ -9,6 +9,8 @@ import { normaliseImageName } from "./image-name.ts";
 
 const largestJson = 4 * 1_048_576;
 const deepestIndex = 3;
+/** Twice what engines make. */
+const mostLayers = 256;
 
 const ImageConfigFile = Type.Object({
   config: Type.Optional(
@@ -119,6 +121,8 @@ async function archivedImage(
     throw new BadRequest(
       `the archive holds ${layerFiles.length} layers and its image wants ${diffIds.length}`,
     );
+  if (diffIds.length > mostLayers)
+    throw new BadRequest(`the image has ${diffIds.length} layers; ${mostLayers} are allowed`);
   const layers = [];
   for (const [index, file] of layerFiles.entries())
     layers.push({ file: await fileInside(directory, file), diffId: diffIds[index] ?? "" });

@@ -30,9 +30,10 @@ export async function unpack(
 ): Promise<Unpacked> {
   const budget = new UnpackBudget({ limits: job.limits, directory: job.root });
   const write = { root: job.root, budget, ...options };
+  const length = new LengthBudget(job.limits);
   if (job.kind === "tar") {
     const hash = createHash("sha256");
-    const tar = hashing(decompressed(source, options), hash, budgetOfHeaders(job.limits));
+    const tar = hashing(decompressed(source, options), hash, length);
     const { skipped } = await writeLayer(tar, { ...write, whiteouts: false });
     return { digest: `sha256:${hash.digest("hex")}`, skipped };
   }
@@ -41,7 +42,7 @@ export async function unpack(
   for (const layer of job.layers) {
     const hash = createHash("sha256");
     const tar = decompressed(createReadStream(layer.file), options);
-    const result = await writeLayer(hashing(tar, hash, budgetOfHeaders(job.limits)), {
+    const result = await writeLayer(hashing(tar, hash, length), {
       ...write,
       whiteouts: true,
     });
@@ -55,21 +56,32 @@ export async function unpack(
   return { skipped };
 }
 
-/** What a tar within the limits may have besides contents: headers, and a long name for each. */
-function budgetOfHeaders({ maxUnpackedBytes, maxEntries }: UnpackLimits): number {
-  return maxUnpackedBytes + maxEntries * 4_096 + 1_048_576;
+/**
+ * Counts all that is read of an image, headers included, over all its layers: an image may name one blob any number of
+ * times. What is within the limits has contents, headers, and a long name for each entry.
+ */
+class LengthBudget {
+  #left: number;
+
+  constructor({ maxUnpackedBytes, maxEntries }: UnpackLimits) {
+    this.#left = maxUnpackedBytes + maxEntries * 4_096 + 1_048_576;
+  }
+
+  /** @throws BadRequest for a stream that is longer than its contents can be. */
+  take(bytes: number): void {
+    this.#left -= bytes;
+    if (this.#left < 0) throw new BadRequest("the archive is longer than what images may unpack to");
+  }
 }
 
-/** Passes chunks on, hashing them. @throws BadRequest for a stream that is longer than its contents can be. */
+/** Passes chunks on, hashing them. */
 async function* hashing(
   source: AsyncIterable<Uint8Array>,
   hash: { update(data: Uint8Array): unknown },
-  longest: number,
+  length: LengthBudget,
 ): AsyncGenerator<Uint8Array> {
-  let read = 0;
   for await (const chunk of source) {
-    read += chunk.length;
-    if (read > longest) throw new BadRequest("the archive is longer than what images may unpack to");
+    length.take(chunk.length);
     hash.update(chunk);
     yield chunk;
   }
