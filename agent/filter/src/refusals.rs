@@ -148,6 +148,7 @@ fn all(uncounted: u32) -> Program {
 fn only_shared(uncounted: u32) -> Program {
     let mut program = own_table();
     machines_memory(&mut program);
+    counted_by_user(&mut program);
     shared(&mut program, uncounted, true);
     program.give(RET_ALLOW);
     program
@@ -203,6 +204,20 @@ fn machines_memory(program: &mut Program) {
     });
     program.when(libc::SYS_migrate_pages as u32, refuse(libc::EPERM));
     program.when(libc::SYS_memfd_secret as u32, refuse(libc::ENOSYS));
+}
+
+/// What the kernel counts for each user id, where no namespace gives the sandbox ids of its own: its root is the host's, and
+/// a user of one sandbox is the same user of another.
+fn counted_by_user(program: &mut Program) {
+    const F_SETPIPE_SZ: u32 = 1031;
+    // As by a kernel without queues of POSIX messages, whose bytes are few for each user.
+    program.when(libc::SYS_mq_open as u32, refuse(libc::ENOSYS));
+    program.only_for(libc::SYS_fcntl, |rules| {
+        rules.load(argument(1));
+        // As where the user's share of pipes is used up; pipes keep the size they have.
+        rules.when(F_SETPIPE_SZ, refuse(libc::EPERM));
+        rules.give(RET_ALLOW);
+    });
 }
 
 fn namespaces_and_kernel(program: &mut Program) {
@@ -633,6 +648,18 @@ mod tests {
         for call in [libc::SYS_clone3, libc::SYS_mount, libc::SYS_unshare] {
             assert_eq!(shared(call, [0; 6]), RET_ALLOW);
         }
+    }
+
+    #[test]
+    fn what_is_counted_by_user_is_refused_where_users_are_the_hosts() {
+        let shared = |call, arguments| run(&only_shared(RET_ALLOW), call, AUDIT_ARCH, arguments);
+        assert_eq!(shared(libc::SYS_mq_open, [0; 6]), refuse(libc::ENOSYS));
+        let resize = [0, libc::F_SETPIPE_SZ as u64, 1 << 20, 0, 0, 0];
+        assert_eq!(shared(libc::SYS_fcntl, resize), refuse(libc::EPERM));
+        assert_eq!(shared(libc::SYS_fcntl, [0, libc::F_GETPIPE_SZ as u64, 0, 0, 0, 0]), RET_ALLOW);
+        // Where they are the sandbox's own, what is counted is its own as well.
+        assert_eq!(decide(libc::SYS_fcntl, AUDIT_ARCH, resize), RET_ALLOW);
+        assert_eq!(plain(libc::SYS_mq_open, 0), RET_ALLOW);
     }
 
     #[test]

@@ -84,6 +84,13 @@ describe("lintConfig()", () => {
     expect(lint({ ...sound, ...change }, { production: true })).toEqual([id]);
   });
 
+  test("--production: what docker as the default shares is named, less with a kernel of each sandbox's own", () => {
+    const docker = { ...sound, "providers.default": "docker" };
+    expect(lint(docker, { production: true })).toEqual(["engine-disk-unbounded", "engine-users-shared"]);
+    const own = { ...docker, "providers.docker.runtime": "runsc" };
+    expect(lint(own, { production: true })).toEqual(["engine-disk-unbounded"]);
+  });
+
   test.each([
     [{ "defaults.ttl": "48h" }, "ttl-above-maximum"],
     [{ "defaults.default_exec_timeout": "2h" }, "exec-timeout-above-maximum"],

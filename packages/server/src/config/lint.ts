@@ -317,6 +317,28 @@ export const lintRules: readonly LintRule[] = [
     },
     advice: "reach the engine over its unix socket or a tunnel",
   },
+  {
+    id: "engine-disk-unbounded",
+    level: "warn",
+    production: true,
+    check: ({ config: { providers } }) =>
+      providers.default === "docker"
+        ? "nothing bounds what a sandbox of docker writes: one can fill the engine's disk"
+        : undefined,
+    advice:
+      "keep the engine's data on a disk of its own, apart from data_dir and the database, and watch its free space; or use native",
+  },
+  {
+    id: "engine-users-shared",
+    level: "warn",
+    production: true,
+    check: ({ config: { providers } }) =>
+      providers.default === "docker" && providers.docker.runtime === ""
+        ? "sandboxes of docker share the host's user ids, and with them what the kernel counts for each: inotify instances, pending signals, pages of pipes"
+        : undefined,
+    advice:
+      "name a runtime whose kernel is the sandbox's own in providers.docker.runtime (runsc, kata), or use native; userns-remap keeps the host's root apart, not sandboxes from each other",
+  },
 ];
 
 /** @returns what the rules find, in their order. */

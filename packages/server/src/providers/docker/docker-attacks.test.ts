@@ -132,6 +132,8 @@ await describeWith(["docker", "agent", "busybox", "compiler"], "attacks from ins
       "migrate-pages": "EPERM",
       "huge-file": "EINVAL",
       "linger-pretended": "ok",
+      "message-queue": "ENOSYS",
+      "pipe-size": "EPERM",
       tcp: "ok",
       udp: "ok",
     });

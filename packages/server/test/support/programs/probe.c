@@ -134,6 +134,11 @@ int main(int argc, char **argv) {
     TRY("migrate-pages", syscall(SYS_migrate_pages, 0, 64, &(unsigned long){1}, &(unsigned long){1}));
     TRY("huge-file", syscall(SYS_memfd_create, "huge", 4 /* MFD_HUGETLB */));
     TRY("linger-pretended", setsockopt(socket(AF_INET, SOCK_STREAM, 0), 6, 8 /* TCP_LINGER2 */, "", 0));
+    TRY("message-queue", syscall(SYS_mq_open, "alcove-probe", O_CREAT | O_RDWR, 0600, 0));
+    TRY("pipe-size", ({
+          int ends[2] = {-1, -1};
+          pipe(ends) < 0 ? -1 : fcntl(ends[0], 1031 /* F_SETPIPE_SZ */, 1 << 17);
+        }));
     TRY("tcp", socket(AF_INET, SOCK_STREAM, 6));
     TRY("udp", socket(AF_INET6, SOCK_DGRAM, 17));
     return 0;
