@@ -284,6 +284,17 @@ export const lintRules: readonly LintRule[] = [
     advice: "name only the networks that sandboxes need in providers.native.network_allow",
   },
   {
+    id: "registries-open",
+    level: "fail",
+    production: true,
+    check: ({ config: { images } }) =>
+      images.pullPolicy === "missing" && images.allowedRegistries.includes("*")
+        ? "images.allowed_registries allows every registry: clients choose the hosts this machine talks to"
+        : undefined,
+    advice:
+      "name your registries, such as images.allowed_registries: [docker.io], or set images.pull_policy: never",
+  },
+  {
     id: "weak-provider-enabled",
     level: "warn",
     production: true,

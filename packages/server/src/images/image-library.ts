@@ -1,11 +1,13 @@
 import { createReadStream } from "node:fs";
 import { chmod, mkdir, stat } from "node:fs/promises";
 import path from "node:path";
+import { isInnerHost } from "../platform/inner-host.ts";
 import type { Logger } from "../platform/logger.ts";
 import {
   BadRequest,
   Conflict,
   DomainError,
+  Forbidden,
   NotFound,
   ProviderError,
   StorageFull,
@@ -104,18 +106,31 @@ export class ImageLibrary implements ImageStore {
     const missing = `image "${wanted}" is not stored; get it with: alcove image pull ${wanted}`;
     if (this.#pullPolicy === "never" || !(await canPull(options)))
       throw new NotFound(missing, { what: "image" });
+    await this.#refuseInnerRegistry(wanted);
     // Who asks here is a client: the operator's credentials go to registries that the configuration names.
     const withCredentials = this.#allowedRegistries.includes(registryOf(wanted));
     try {
       return await this.#pull(wanted, { ...options, withCredentials });
     } catch (error) {
-      if (error instanceof NotFound || error instanceof Unavailable || error instanceof ProviderError)
+      if (error instanceof NotFound || error instanceof Unavailable || error instanceof ProviderError) {
+        // One text for all: what the registry's host answered, and whether there is one, is not the client's to know.
+        this.#logger.warn({ event: "image.pull_failed", image: wanted, err: error });
         throw new NotFound(
-          `image "${wanted}" is not stored and could not be pulled (${error.message}); try: alcove image pull ${wanted}, or: alcove image import SOURCE ${wanted}`,
+          `image "${wanted}" is not stored and could not be pulled; the service's log says why. Try: alcove image pull ${wanted}, or: alcove image import SOURCE ${wanted}`,
           { what: "image", cause: error },
         );
+      }
       throw error;
     }
+  }
+
+  /** @throws Forbidden for a registry inside this network, which a client may not have this machine talk to. */
+  async #refuseInnerRegistry(name: string): Promise<void> {
+    const registry = registryOf(name);
+    if (this.#allowedRegistries.includes(registry) || !(await isInnerHost(registry))) return;
+    throw new Forbidden(
+      `image "${name}" would come from ${registry}, an address inside this network; images.allowed_registries must name it`,
+    );
   }
 
   /** By name. */

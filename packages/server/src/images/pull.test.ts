@@ -50,11 +50,12 @@ await describeWith(["skopeo", "registry"], "pulling", () => {
     fs.rmSync(folder, { recursive: true, force: true });
   });
 
-  const open = (pullPolicy: "missing" | "never" = "missing") =>
+  const open = (pullPolicy: "missing" | "never" = "missing", allowedRegistries = ["*", host]) =>
     openImageStore({
       dataDir: fs.mkdtempSync(`${folder}/store-`),
       aliases: { app: `${host}/team/app:1` },
       pullPolicy,
+      allowedRegistries,
       logger: silentLogger,
     });
 
@@ -83,10 +84,42 @@ await describeWith(["skopeo", "registry"], "pulling", () => {
   });
 
   it("from a registry that is down is Unavailable, and NotFound for a sandbox that wants it", async () => {
-    const store = await open();
-    const name = `127.0.0.1:${await freePort()}/a/b:1`;
+    const down = `127.0.0.1:${await freePort()}`;
+    const store = await open("missing", [down]);
+    const name = `${down}/a/b:1`;
     await expect(store.pull(name, options)).rejects.toMatchObject({ code: "unavailable" });
     await expect(store.resolve(name, options)).rejects.toMatchObject({ code: "not_found" });
+  });
+
+  it("for a client asks no registry inside this network that is not named, by whatever spelling; the operator may", async () => {
+    const store = await open("missing", ["*"]);
+    const port = host.split(":")[1];
+    for (const name of [
+      host,
+      `localhost:${port}`,
+      `LOCALHOST:${port}`,
+      `2130706433:${port}`,
+      "169.254.169.254",
+    ])
+      await expect(store.resolve(`${name}/team/app:1`, options)).rejects.toMatchObject({
+        code: "forbidden",
+        message: expect.stringContaining("images.allowed_registries must name it"),
+      });
+    await store.pull(`${host}/team/app:1`, options);
+    expect((await store.resolve(`${host}/team/app:1`, options)).name).toBe(`${host}/team/app:1`);
+    await expect(
+      (await open("missing", ["docker.io"])).resolve("LOCALHOST/x", options),
+    ).rejects.toMatchObject({
+      code: "forbidden",
+    });
+  });
+
+  it("that fails tells a client the same, whether the registry is there or not", async () => {
+    const down = `127.0.0.1:${await freePort()}`;
+    const store = await open("missing", [host, down]);
+    const said = async (name: string) =>
+      String(await store.resolve(name, options).catch((error: unknown) => error)).replaceAll(name, "NAME");
+    expect(await said(`${down}/a/b:1`)).toBe(await said(`${host}/a/b:1`));
   });
 
   it("is not tried when the policy says never", async () => {

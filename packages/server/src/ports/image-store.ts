@@ -34,7 +34,8 @@ export interface ImageConfig {
 /** The registry an image name leads to, as its first part says: `docker.io` when it says none. */
 export function registryOf(name: string): string {
   const first = name.slice(0, Math.max(0, name.indexOf("/")));
-  return /[.:]/.test(first) || first === "localhost" ? first : "docker.io";
+  // As those who pull read it: capitals make a host of it too.
+  return /[.:A-Z]/.test(first) || first === "localhost" ? first : "docker.io";
 }
 
 /** @throws Forbidden for a registry that `images.allowed_registries` does not name. */
