@@ -22,3 +22,25 @@ test("drain --wait waits until none is left", async () => {
   const { stdout, code } = await at.run("drain", "w1", "--wait");
   expect([code, stdout]).toEqual([0, "w1 takes no new sandboxes; none is left on it\n"]);
 });
+
+test("drain --wait goes on when the service does not answer for a while, and ends when it refuses", async () => {
+  let looks = 0;
+  let refusal = { status: 503, json: { code: "unavailable", message: "starting" } };
+  at.service.answer = ({ path }) => {
+    if (path !== "/metrics") return { json: worker };
+    looks += 1;
+    return looks === 1 ? refusal : { json: { sandboxes: { by_worker: { local: looks < 3 ? 1 : 0 } } } };
+  };
+  expect(await at.run("drain", "--wait")).toMatchObject({ code: 0 });
+  expect(looks).toBeGreaterThan(2);
+  looks = 0;
+  refusal = { status: 403, json: { code: "forbidden", message: "not with this key" } };
+  expect((await at.run("drain", "--wait")).code).not.toBe(0);
+  expect(looks).toBe(1);
+});
+
+test("drain says that one is left", async () => {
+  at.service.answer = ({ path }) =>
+    path === "/metrics" ? { json: { sandboxes: { by_worker: { local: 1 } } } } : { json: worker };
+  expect((await at.run("drain")).stdout).toBe("local takes no new sandboxes; 1 is left on it\n");
+});

@@ -1,5 +1,5 @@
 import { setTimeout } from "node:timers/promises";
-import type { AlcoveClient } from "@alcove/sdk";
+import { type AlcoveClient, AlcoveError } from "@alcove/sdk";
 import { type ClientFlags, interruptSignal, type JsonFlags, openClient } from "../context.ts";
 import { UsageError } from "../exit-codes.ts";
 import { printJson } from "../terminal/output.ts";
@@ -27,7 +27,7 @@ export async function drain(worker = "local", flags: DrainFlags): Promise<void> 
   else {
     const left = await sandboxesOn(client, { worker, signal });
     process.stdout.write(
-      `${worker} takes no new sandboxes; ${left === 0 ? "none is" : `${left} are`} left on it\n`,
+      `${worker} takes no new sandboxes; ${left === 0 ? "none is" : left === 1 ? "1 is" : `${left} are`} left on it\n`,
     );
   }
 }
@@ -39,9 +39,13 @@ async function untilEmpty(
 ): Promise<void> {
   using progress = new Progress(`waiting until ${worker} is empty`);
   for (;;) {
-    const left = await sandboxesOn(client, { worker, signal });
+    const left = await sandboxesOn(client, { worker, signal }).catch((error: unknown) => {
+      // The service may be started anew meanwhile, which is what a drain is often for; the drain outlives that.
+      if (signal.aborted || !(error instanceof AlcoveError) || (error.status > 0 && error.status < 500))
+        throw error;
+    });
     if (left === 0) return;
-    progress.update(`${left} left`);
+    progress.update(left === undefined ? "no answer; asking again" : `${left} left`);
     await setTimeout(lookEveryMs, undefined, { signal });
   }
 }
