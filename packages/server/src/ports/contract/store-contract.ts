@@ -704,6 +704,17 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
         expect((await left("alice"))[0]).toEqual(["5"]);
       });
 
+      it("are forgotten by age also behind one that was written while the clock was ahead", async () => {
+        const at = (ms: number) => ({ ...event(1), timestamp: new Date(ms) });
+        const many = Array.from({ length: 700 }, () => at(2_000));
+        await store.events.append([at(1_000), at(90_000), ...many, at(5_000)]);
+        expect(await store.events.purge({ before: new Date(3_000) })).toBe(701);
+        const { events } = await store.events.list({ afterId: 0, limit: 10 });
+        expect(events.map(({ id }) => id)).toEqual(["2", "703"]);
+        expect(await store.events.kept()).toBe(2);
+        expect(await store.events.purge({ before: new Date(90_001) })).toBe(2);
+      });
+
       it("are trimmed of whoever has most: nobody pushes out what others have less of", async () => {
         const of = (ownerId: string, count: number, from: number) =>
           store.events.append(Array.from({ length: count }, (_, at) => ({ ...event(from + at), ownerId })));

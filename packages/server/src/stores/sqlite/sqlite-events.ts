@@ -78,8 +78,8 @@ export class SqliteEvents implements EventStore {
     this.#trim = db.prepare(
       "DELETE FROM events WHERE id IN (SELECT id FROM events WHERE owner_id = ? ORDER BY id LIMIT ?) RETURNING id",
     );
-    this.#oldest = db.prepare("SELECT id, owner_id, timestamp FROM events ORDER BY id LIMIT ?");
-    this.#forgetUpto = db.prepare("DELETE FROM events WHERE id <= ?");
+    this.#oldest = db.prepare("SELECT id, owner_id, timestamp FROM events WHERE id > ? ORDER BY id LIMIT ?");
+    this.#forgetUpto = db.prepare("DELETE FROM events WHERE id > ? AND id <= ? AND timestamp < ?");
     this.#took = db.prepare(`
       UPDATE event_owners SET events = events - :taken, forgotten = forgotten + :taken,
         forgotten_upto = max(forgotten_upto, :upto)
@@ -164,30 +164,36 @@ export class SqliteEvents implements EventStore {
   }
 
   async purge({ before, signal }: { before: Date; signal?: AbortSignal }): Promise<number> {
-    for (let purged = 0; ; ) {
+    let purged = 0;
+    for (let after: number | undefined = 0; ; ) {
       signal?.throwIfAborted();
       const startedMs = performance.now();
-      const taken = inTransaction(this.#db, () => this.#purgeSlice(before));
-      purged += taken;
-      if (taken < mostTrimmedAtOnce) return purged;
+      const from: number = after;
+      const slice = inTransaction(this.#db, () => this.#purgeSlice({ after: from, before }));
+      purged += slice.taken;
+      after = slice.next;
+      if (after === undefined) return purged;
       await pauseAfter(startedMs);
     }
   }
 
-  /** Ids are given in the order of time, so that the oldest events have the lowest. */
-  #purgeSlice(before: Date): number {
-    const oldest = this.#oldest.all(mostTrimmedAtOnce) as unknown as OldEvent[];
-    const firstKept = oldest.findIndex(({ timestamp }) => timestamp >= before.getTime());
-    const old = firstKept < 0 ? oldest : oldest.slice(0, firstKept);
+  /**
+   * Ids are given in the order of time, so that the oldest events have the lowest. What was written while the clock was ahead
+   * is passed over: it keeps none that came later.
+   * @returns after which id to go on; none when this slice had nothing that is old, or there is no more.
+   */
+  #purgeSlice({ after, before }: { after: number; before: Date }): { taken: number; next?: number } {
+    const oldest = this.#oldest.all(after, mostTrimmedAtOnce) as unknown as OldEvent[];
+    const old = oldest.filter(({ timestamp }) => timestamp < before.getTime());
     const upto = old.at(-1)?.id;
-    if (upto === undefined) return 0;
-    this.#forgetUpto.run(upto);
+    if (upto === undefined) return { taken: 0 };
+    this.#forgetUpto.run(after, upto, before.getTime());
     for (const [owner_id, events] of Map.groupBy(old, ({ owner_id }) => owner_id))
       this.#took.run({ owner_id, taken: events.length, upto: highest(events, ({ id }) => id) });
     this.#changeForgotten.run(upto, "events_forgotten_upto");
     this.#changeKept.run(-old.length);
     this.#forgetOwnersWithout();
-    return old.length;
+    return oldest.length < mostTrimmedAtOnce ? { taken: old.length } : { taken: old.length, next: upto };
   }
 
   async trim(keep: number): Promise<void> {
