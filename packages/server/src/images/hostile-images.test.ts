@@ -97,6 +97,16 @@ describe("a hostile image", () => {
     });
   });
 
+  it.each([
+    ["a name", { name: "f", pax: [`path=bin/${"x".repeat(300)}`] }],
+    ["a path", { name: "f", pax: [`path=${"d/".repeat(2_040)}f`] }],
+    ["an owner", { name: "f", pax: [`uid=${2 ** 40}`] }],
+  ])("is refused with %s that no file can have, without a word of this machine", async (_what, member) => {
+    const failure = await importOf(tarOf([member]), {});
+    expect(failure).toMatchObject({ code: "bad_request" });
+    expect(String(failure)).not.toContain(dataDir);
+  });
+
   it("is unpacked by a process of its own, which an abort ends", async () => {
     const root = path.join(dataDir, "root");
     fs.mkdirSync(root);

@@ -1,7 +1,7 @@
 import { createHash } from "node:crypto";
 import { lstat, readFile, realpath } from "node:fs/promises";
 import path from "node:path";
-import { type Static, type TSchema, Type } from "typebox";
+import { type Static, Type } from "typebox";
 import { Value } from "typebox/value";
 import { BadRequest, NotFound } from "../ports/errors.ts";
 import type { ImageConfig } from "../ports/image-store.ts";
@@ -31,6 +31,7 @@ const SaveManifest = Type.Array(
     RepoTags: Type.Optional(Type.Union([Type.Array(Type.String()), Type.Null()])),
     Layers: Type.Array(Type.String()),
   }),
+  { minItems: 1 },
 );
 const Descriptor = Type.Object({
   mediaType: Type.Optional(Type.String()),
@@ -56,14 +57,15 @@ export async function findArchivedImage(
   directory: string,
   options: { name: string },
 ): Promise<ArchivedImage | undefined> {
+  // A root file system may hold files of these names: its own are none of an archive.
   if (await isFile(directory, "manifest.json")) {
-    const text = await readInside(directory, "manifest.json");
-    const manifest: unknown = parseJson(text, "manifest.json");
-    // A root file system may hold a file of that name.
+    const manifest = jsonOrNone(await readInside(directory, "manifest.json"));
     if (Value.Check(SaveManifest, manifest)) return await savedImage(directory, manifest, options.name);
   }
-  if ((await isFile(directory, "index.json")) && (await isFile(directory, "oci-layout")))
-    return await ociImage(directory, await readChecked(directory, "index.json", OciIndex), 0);
+  if ((await isFile(directory, "index.json")) && (await isFile(directory, "oci-layout"))) {
+    const index = jsonOrNone(await readInside(directory, "index.json"));
+    if (Value.Check(OciIndex, index)) return await ociImage(directory, index, 0);
+  }
   return undefined;
 }
 
@@ -173,14 +175,12 @@ async function readInside(directory: string, name: string): Promise<Buffer> {
   return await readFile(file);
 }
 
-async function readChecked<S extends TSchema>(
-  directory: string,
-  name: string,
-  schema: S,
-): Promise<Static<S>> {
-  const parsed: unknown = parseJson(await readInside(directory, name), name);
-  if (!Value.Check(schema, parsed)) throw new BadRequest(`${name} in the archive is not what it should be`);
-  return parsed;
+function jsonOrNone(text: Buffer): unknown {
+  try {
+    return JSON.parse(text.toString("utf8"));
+  } catch {
+    return undefined;
+  }
 }
 
 function parseJson(text: Buffer, name: string): unknown {

@@ -3,6 +3,9 @@ import { BadRequest } from "../ports/errors.ts";
 const namePattern =
   /^(?:(?:[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?|\[[0-9a-f:]+\])(?::\d{1,5})?\/)?[a-z0-9]+(?:[._/-]+[a-z0-9]+)*(?::\w[\w.-]{0,127})?(?:@sha256:[0-9a-f]{64})?$/;
 
+/** A name, with `%2F` for each slash, is that of a file in the store, which adds `.json`. */
+const longestFileName = 250;
+
 /** The image that is the machine's own root; providers make it, no store holds it. */
 export const hostImage = "host";
 
@@ -11,6 +14,16 @@ export const hostImage = "host";
  * @throws BadRequest for what is no image name.
  */
 export function normaliseImageName(name: string): string {
+  const spelled = spelledAsListed(name);
+  const { length } = encodeURIComponent(spelled);
+  if (length > longestFileName)
+    throw new BadRequest(
+      `the image name ${JSON.stringify(spelled.slice(0, 200))} takes ${length} bytes as the name of a file; ${longestFileName} are allowed`,
+    );
+  return spelled;
+}
+
+function spelledAsListed(name: string): string {
   if (name.length > 512 || !namePattern.test(name))
     throw new BadRequest(
       `${JSON.stringify(name.slice(0, 200))} is not an image name; one looks like debian:12 or registry.example/team/app:1.0`,

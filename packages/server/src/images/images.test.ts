@@ -74,6 +74,32 @@ describe("the image store", () => {
     expect(await prune(false)).toEqual([]);
   });
 
+  it("takes a root file system whose own files are called as those of an archive", async () => {
+    const store = await open();
+    const contents = [
+      ["manifest.json", "// an application"],
+      ["manifest.json", "[]"],
+      ["index.json", "{}"],
+    ];
+    for (const [index, [name = "", content = ""]] of contents.entries()) {
+      const folder = path.join(dataDir, `own-files-${index}`);
+      fs.mkdirSync(folder);
+      fs.writeFileSync(path.join(folder, name), content);
+      fs.writeFileSync(path.join(folder, "oci-layout"), "{}");
+      const image = await store.importFrom(folder, `own-files-${index}`, options);
+      expect(fs.readFileSync(path.join(image.rootfs, name), "utf8")).toBe(content);
+    }
+  });
+
+  it("refuses a name that its own files could not have, before anything is read", async () => {
+    const store = await open();
+    const name = Array(70).fill("ab").join("/");
+    await expect(store.importFrom("/nowhere", name, options)).rejects.toMatchObject({
+      code: "bad_request",
+      message: expect.stringMatching(/takes 35\d bytes .* 250 are allowed/),
+    });
+  });
+
   it("takes names that every object has for names like any other", async () => {
     const store = await open();
     for (const name of ["constructor", "valueof", "hasownproperty"])
