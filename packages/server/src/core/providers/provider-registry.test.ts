@@ -1,5 +1,5 @@
 import { describe, expect, it, vi } from "vitest";
-import { NotFound } from "../../ports/index.ts";
+import { type CallOptions, NotFound } from "../../ports/index.ts";
 import { FakeClock, settle } from "../testing/fake-clock.ts";
 import { forever } from "../testing/harness.ts";
 import { ScriptedProvider } from "../testing/scripted-provider.ts";
@@ -115,11 +115,20 @@ describe("ProviderRegistry", () => {
     await settle();
     expect(registry.lastKnown()[0]).toMatchObject({ healthy: false, error: "no engine" });
     // One that hangs is not asked again meanwhile.
-    one.check = vi.fn(() => new Promise<never>(() => undefined));
+    let undone = false;
+    const check = vi.fn(async ({ signal }: CallOptions) => {
+      await new Promise((resolve) => signal.addEventListener("abort", resolve));
+      await settle();
+      undone = true;
+      throw signal.reason;
+    });
+    Object.assign(one, { check });
     await clock.advance(60_000);
-    expect(one.check).toHaveBeenCalledTimes(1);
-    watch[Symbol.dispose]();
+    expect(check).toHaveBeenCalledTimes(1);
+    // Its end is waited for: what it made has to be gone before its provider is.
+    await watch[Symbol.asyncDispose]();
+    expect(undone).toBe(true);
     await clock.advance(60_000);
-    expect(one.check).toHaveBeenCalledTimes(1);
+    expect(check).toHaveBeenCalledTimes(1);
   });
 });

@@ -1,6 +1,6 @@
 import type { Capability } from "@alcove/wire";
 import { abortable } from "../../platform/abortable.ts";
-import { deadlineAfter } from "../../platform/deadline.ts";
+import { deadlineAfter, ShuttingDown } from "../../platform/deadline.ts";
 import {
   type CallOptions,
   type Clock,
@@ -30,6 +30,8 @@ const healthKeptMs = 10_000;
 const checkDeadlineMs = 5_000;
 /** Between looks in the background. */
 const lookEveryMs = 15_000;
+/** For looks under way to undo what they made, when the service stops. */
+const endOfLooksMs = 3_000;
 
 /**
  * The providers that are enabled, and how they are. All of them belong to the local worker; the sandboxes of another
@@ -48,6 +50,10 @@ export class ProviderRegistry {
     string,
     { startedMs: number; result: Promise<ProviderHealthEntry>; pending: boolean }
   >();
+
+  /** What providers have not answered yet, even if nobody waits for it any more. */
+  readonly #looking = new Set<Promise<ProviderCheck>>();
+  readonly #closing = new AbortController();
 
   constructor(options: { providers: readonly RuntimeProvider[]; defaultName: string; clock: Clock }) {
     this.#providers = new Map(options.providers.map((provider) => [provider.name, provider]));
@@ -118,15 +124,25 @@ export class ProviderRegistry {
     return this.#begin(provider, this.#clock.monotonicMs());
   }
 
-  /** Looks at every provider now and then until it is disposed, so that probes and scrapes have something to tell. */
-  watch(): Disposable {
+  /**
+   * Looks at every provider now and then until it is disposed, so that probes and scrapes have something to tell. Disposing
+   * ends looks under way and waits a while for them: a provider that is closed meanwhile leaves its probe behind.
+   */
+  watch(): AsyncDisposable {
     let timer: Timer;
     const look = () => {
       for (const name of this.#providers.keys()) this.#look(name);
       timer = this.#clock.setTimer(lookEveryMs, look);
     };
     look();
-    return { [Symbol.dispose]: () => timer.cancel() };
+    return {
+      [Symbol.asyncDispose]: async () => {
+        timer.cancel();
+        this.#closing.abort(new ShuttingDown());
+        using deadline = deadlineAfter(endOfLooksMs);
+        await abortable(Promise.allSettled(this.#looking), deadline.signal).catch(() => undefined);
+      },
+    };
   }
 
   /** Its result is shared while it is not there yet; whoever asks later has it checked anew. */
@@ -146,6 +162,14 @@ export class ProviderRegistry {
     } finally {
       check.pending = false;
     }
+  }
+
+  /** Until its end, which may come after its deadline. */
+  #looked(check: Promise<ProviderCheck>): Promise<ProviderCheck> {
+    this.#looking.add(check);
+    const over = () => this.#looking.delete(check);
+    check.then(over, over);
+    return check;
   }
 
   #byInventory(provider: RuntimeProvider): ProviderHealthEntry {
@@ -168,9 +192,9 @@ export class ProviderRegistry {
 
   /** Bounded by its own deadline and not by one caller's signal: its result is shared. */
   async #check(provider: RuntimeProvider): Promise<ProviderHealthEntry> {
-    using deadline = deadlineAfter(checkDeadlineMs);
+    using deadline = deadlineAfter(checkDeadlineMs, this.#closing.signal);
     const startedMs = this.#clock.monotonicMs();
-    const result = await within(deadline.signal, () => provider.check(deadline));
+    const result = await within(deadline.signal, () => this.#looked(provider.check(deadline)));
     const listed = provider.capabilities.has("runtime_inventory")
       ? this.#inventories.get(provider.name)
       : undefined;
