@@ -37,6 +37,60 @@ describe("ports by path", () => {
   });
   const at = (rest: string, port = 3000) => `/api/v1/sandboxes/${id}/ports/${port}${rest}`;
 
+  test("a redirect leads within the program's own paths, or nowhere", async () => {
+    using _program = await ports.listen(
+      3000,
+      http.createServer((request, response) => {
+        const to = new URL(request.url ?? "", "http://program").searchParams.get("to") ?? "";
+        response.writeHead(307, { Location: to }).end();
+      }),
+    );
+    for (const [to, path] of [
+      ["/new?x=1#a", "/new?x=1#a"],
+      ["sibling", "/deep/sibling"],
+      ["http://localhost:3000/own", "/own"],
+      ["/../../../sb-other/exec", "/sb-other/exec"],
+      ["../../../../sb-other/exec", "/sb-other/exec"],
+      ["/%2e%2e/%2e%2e/exec", "/exec"],
+      ["https://evil.example/", undefined],
+      ["//evil.example/", undefined],
+      ["/\\evil.example/", undefined],
+      ["http://127.0.0.1/api/v1/sandboxes", undefined],
+      ["javascript:alert(1)", undefined],
+    ] as const) {
+      const { headers } = await client.get(at(`/deep/page?to=${encodeURIComponent(to)}`), { headers: key });
+      const told = [headers.location, headers["x-alcove-location"]];
+      expect([to, ...told]).toEqual(path === undefined ? [to, undefined, to] : [to, at(path), undefined]);
+    }
+  });
+
+  test("an upgrade that comes before an earlier request is answered ends its connection, and nothing else", async () => {
+    for (const host of [`3000-${id}.localhost`, "localhost"]) {
+      const socket = net.connect(client.port, "127.0.0.1").on("error", () => undefined);
+      const closed = once(socket, "close");
+      const upgrade = `GET /api/v1/sandboxes/${id}/tunnels/3000 HTTP/1.1\r\nHost: ${host}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n`;
+      socket
+        .resume()
+        .write(`GET /api/v1/sandboxes HTTP/1.1\r\nHost: localhost\r\nX-API-Key: admin-key\r\n\r\n${upgrade}`);
+      await closed;
+      expect((await api.call("GET", "/live")).status).toBe(200);
+    }
+  });
+
+  test.each([
+    ["of a length", { "content-length": "5" }],
+    ["in chunks", { "transfer-encoding": "chunked" }],
+  ])("a GET with a body %s is given whole to the program", async (_how, headers) => {
+    using _program = await ports.listen(
+      3000,
+      http.createServer(async (request, response) => {
+        response.end(Buffer.concat(await request.toArray()));
+      }),
+    );
+    const answer = await client.get(at("/_search"), { headers: { ...key, ...headers }, body: "query" });
+    expect([answer.status, answer.text]).toEqual([200, "query"]);
+  });
+
   test("a program is asked for what follows the port, and answers as a page of nowhere", async () => {
     using _program = await ports.listen(
       3000,
@@ -259,6 +313,26 @@ describe("ports by path", () => {
       });
       expect(sent).toBeLessThan(64 * 1_048_576);
       socket.terminate();
+    });
+
+    test.each(["ping", "pong"] as const)("a client that sends %ss without end is cut off", async (frame) => {
+      using _program = await ports.listen(
+        3000,
+        net.createServer((socket) => socket.resume()),
+      );
+      const socket = tunnelOf(id, 3000);
+      await once(socket, "open");
+      const closed = once(socket, "close");
+      const send = async (frames: number) => {
+        for (let n = 1; n <= frames && socket.readyState === WebSocket.OPEN; n++) {
+          socket[frame]();
+          if (n % 500 === 0) await new Promise((resolve) => setTimeout(resolve, 10));
+        }
+      };
+      await send(4_000);
+      expect(socket.readyState).toBe(WebSocket.OPEN);
+      await send(4_000);
+      expect((await closed)[0]).toBe(1008);
     });
 
     test("what cannot be is refused in the handshake, or closes the tunnel", async () => {

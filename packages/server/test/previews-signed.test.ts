@@ -73,6 +73,34 @@ describe("previews by links", () => {
     });
   });
 
+  test("the cookie counts for the visitor and the preview itself, not for pages of other previews", async () => {
+    const { url } = await linkTo(3000);
+    const opened = await preview.get(`/${url.search}`, { headers: html });
+    const cookie = opened.headers["set-cookie"]?.[0]?.split(";", 1)[0] ?? "";
+    const status = async (method: string, headers: Record<string, string>) =>
+      (await preview.get("/", { method, headers: { cookie, ...headers } })).status;
+    const own = `https://3000-${id}.preview.example`;
+    const other = `https://3001-${id}.preview.example`;
+    for (const origin of [other, "https://evil.example", "null"])
+      expect([origin, await status("POST", { origin })]).toEqual([origin, 401]);
+    for (const site of ["same-site", "cross-site"])
+      expect([site, await status("GET", { "sec-fetch-site": site, "sec-fetch-mode": "no-cors" })]).toEqual([
+        site,
+        401,
+      ]);
+    expect(await status("POST", { "sec-fetch-site": "same-site", "sec-fetch-mode": "navigate" })).toBe(401);
+    expect(await status("POST", { origin: own, "sec-fetch-site": "same-origin" })).toBe(200);
+    expect(await status("GET", { "sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate" })).toBe(200);
+    for (const [origin, answer] of [
+      [other, "401"],
+      [own, "other"],
+    ] as const) {
+      const socket = preview.socket("/", { headers: { cookie, origin } });
+      const [error] = await once(socket, "error");
+      expect(/401/.test(String(error)) ? "401" : "other").toBe(answer);
+    }
+  });
+
   test("a program gets what it asks for with the link itself, and never sees it", async () => {
     const { url } = await linkTo(3000);
     for (const path of [`/${url.search}`, `/${url.search}&`]) {

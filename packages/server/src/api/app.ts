@@ -211,7 +211,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   // After the plugins: a refused upgrade is closed by the websocket plugin, a preflight answered by the CORS plugin.
   guard(app, { ...options, browsers, calls, limit });
   app.addHook("onRequest", (request, _reply, done) => {
-    dropUnreadBody(request.raw);
+    if (request.routeOptions.config.readsBody !== true) dropUnreadBody(request.raw);
     done();
   });
   app.addHook("onResponse", (_request, reply, done) => {
@@ -285,15 +285,22 @@ function serverFor(
     // Clients that offer another protocol in passing are answered in this one.
     { ...options, shouldUpgradeCallback: (request) => /^websocket$/i.test(request.headers.upgrade ?? "") },
     (request, response) => {
-      if (hosts.takes(request)) void hosts.answer(request, response);
+      if (hosts.takes(request)) hosts.answer(request, response).catch(() => response.destroy());
       else handler(request, response);
     },
   );
   server.on("upgrade", (request: IncomingMessage, socket: Duplex, head: Buffer) => {
-    if (hosts.takes(request)) void hosts.upgrade(request, socket, head);
+    // An earlier request of the connection is not answered yet: what it writes would be taken for what was asked last.
+    if (isAnswering(socket)) socket.destroy();
+    else if (hosts.takes(request)) hosts.upgrade(request, socket, head).catch(() => socket.destroy());
     else upgrades.emit("upgrade", request, socket, head);
   });
   return server;
+}
+
+/** Node's own mark of the answer that is being written to a connection, which it refuses a second one by. */
+function isAnswering(socket: Duplex & { _httpMessage?: unknown }): boolean {
+  return socket._httpMessage !== undefined && socket._httpMessage !== null;
 }
 
 const unreadableRequest = (() => {

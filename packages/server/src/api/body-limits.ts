@@ -3,6 +3,8 @@ import { TooLarge } from "../ports/errors.ts";
 
 declare module "fastify" {
   interface FastifyContextConfig {
+    /** It reads the body itself, whatever the method. */
+    readsBody?: true;
     /** How what is too large for a body of this route gets there all the same. */
     insteadOfBody?: string;
   }

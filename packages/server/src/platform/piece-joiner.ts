@@ -1,4 +1,4 @@
-import { ownBytes } from "./own-bytes.ts";
+import { copyOf, ownBytes } from "./own-bytes.ts";
 
 /** A smaller piece costs about as much as an object as it has bytes. */
 const smallBytes = 1_024;
@@ -46,7 +46,7 @@ export class PieceJoiner {
   /** To be called before something is taken from the queue, and before its end is put into it. */
   flush(): void {
     if (this.#used === 0 || this.#block === undefined) return;
-    const joined = Buffer.from(this.#block.subarray(0, this.#used));
+    const joined = copyOf(this.#block.subarray(0, this.#used));
     this.#used = 0;
     this.#pass(joined);
   }

@@ -173,8 +173,8 @@ export function sandboxSuite(on: Subject): void {
       requestBody?: { content: Record<string, { schema: { $ref?: string } }> };
     }
     const routes = Object.entries<Record<string, Described>>(document.paths).flatMap(([path, methods]) =>
-      // A plain request of the WebSocket's route is refused as one.
-      !path.includes("{id}") || path.endsWith("/ws")
+      // A plain request of a WebSocket's route is refused as one.
+      !path.includes("{id}") || path.endsWith("/ws") || path.includes("/tunnels/")
         ? []
         : Object.entries(methods).map(([method, { parameters = [], requestBody }]) => {
             const asked = parameters.filter((one) => one.in === "query" && one.required === true);
@@ -184,7 +184,7 @@ export function sandboxSuite(on: Subject): void {
             const body: object | undefined = name === "" ? undefined : filled(required);
             return {
               method: method.toUpperCase(),
-              path: path.replace("{execId}", "ex-00000000"),
+              path: path.replace("{execId}", "ex-00000000").replace("{port}", "3000"),
               query,
               body,
             };

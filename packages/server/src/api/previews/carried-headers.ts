@@ -123,13 +123,31 @@ export function headersFromProgram(answer: IncomingMessage): HeaderList {
 /**
  * An answer's headers where the program answers below a path of the API: no browser may take what it is for a page of the
  * API, nor let it change what the API's host has in the browser.
- * @param prefix of the path that the port is reached by: where a redirect within the program's own paths leads.
+ * A redirect leads within the program's own paths, or nowhere: programs that follow one send their key along.
+ * @param options.prefix of the path that the port is reached by.
+ * @param options.url what the program was asked for, as it knows itself.
  */
-export function headersFromPort(answer: IncomingMessage, options: { prefix: string }): HeaderList {
+export function headersFromPort(
+  answer: IncomingMessage,
+  options: { prefix: string; url: string },
+): HeaderList {
   return carried(answer, (name, lower, value, headers) => {
     if (notFromPorts.has(lower) || lower.startsWith("access-control-")) return;
-    headers.push(name, lower === "location" && /^\/(?![/\\])/.test(value) ? options.prefix + value : value);
+    if (lower !== "location") {
+      headers.push(name, value);
+      return;
+    }
+    const within = pathWithin(value, options.url);
+    if (within === undefined) headers.push("X-Alcove-Location", value);
+    else headers.push(name, options.prefix + within);
   });
+}
+
+/** @returns the path of a reference, without any way up; undefined when it leads elsewhere. */
+function pathWithin(reference: string, base: string): string | undefined {
+  if (!URL.canParse(reference, base)) return undefined;
+  const { origin, pathname, search, hash } = new URL(reference, base);
+  return origin === new URL(base).origin ? pathname + search + hash : undefined;
 }
 
 function carried(

@@ -152,10 +152,10 @@ export class PreviewHosts {
   }
 
   /** @throws DomainError `unauthorized` for who has neither a link nor what it was traded for. */
-  #enter(request: IncomingMessage, { target }: Visit): Entry {
+  #enter(request: IncomingMessage, { target, host }: Visit): Entry {
     const { access, links } = this.#previews;
     if (access === "public") return { kind: "in", until: undefined };
-    for (const pass of passesOf(request.headers.cookie)) {
+    for (const pass of isOfThisHost(request, host) ? passesOf(request.headers.cookie) : []) {
       const until = links.verify("cookie", target, pass);
       if (until !== undefined) return this.#tradeOrIn(request, until, false);
     }
@@ -229,6 +229,25 @@ export class PreviewHosts {
     if (answer.headersSent || answer.destroyed) answer.destroy();
     else answerFailure(request, answer, domain);
   }
+}
+
+/**
+ * Whether a visitor asks for it, and not a page of another preview in the visitor's browser: to a browser all previews may be
+ * one site, whose pages have each other's cookies sent. To follow a link from anywhere is a visit.
+ */
+function isOfThisHost({ method = "", headers }: IncomingMessage, host: string): boolean {
+  const { origin, "sec-fetch-site": site, "sec-fetch-mode": mode } = headers;
+  if (
+    origin !== undefined &&
+    (!URL.canParse(origin) || new URL(origin).hostname !== hostname(host).toLowerCase())
+  )
+    return false;
+  return (
+    site === undefined ||
+    site === "same-origin" ||
+    site === "none" ||
+    (method === "GET" && mode === "navigate")
+  );
 }
 
 const linkOver = new DomainError("unauthorized", "the link to this preview has expired; ask for another");

@@ -64,11 +64,13 @@ function portsByPath(app: RouteApp, options: PortOptions): void {
     const { host = "" } = request.headers;
     loopGuard.check(request.raw);
     const prefix = `/api/v1/sandboxes/${encodeURIComponent(port.target.sandboxId)}/ports/${port.target.port}`;
+    const path = restOf(request.raw.url ?? "");
+    const url = `http://localhost:${port.target.port}${path}`;
     const client = clients.of(request.raw, hostname(host));
     return {
       request: request.raw,
       port,
-      path: restOf(request.raw.url ?? ""),
+      path,
       headers: headersForProgram(request.raw, {
         host: `localhost:${port.target.port}`,
         client,
@@ -77,13 +79,14 @@ function portsByPath(app: RouteApp, options: PortOptions): void {
         via: loopGuard.name,
       }),
       signal,
-      answerHeaders: (answer) => headersFromPort(answer, { prefix }),
+      answerHeaders: (answer) => headersFromPort(answer, { prefix, url }),
     };
   };
 
   app.route({
     method: ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
     url: "/sandboxes/:id/ports/:port/*",
+    config: { readsBody: true },
     schema: { hide: true, operationId: "requestPort", params: PortParams },
     preValidation: async (request) => noPage(request),
     preHandler: async (request, reply) => {

@@ -47,8 +47,9 @@ export function previewRoutes(
       const target = { sandboxId, port };
       const ttlMs = optionalDuration("ttl", request.query.ttl);
       const until = previews.linkUntil(ttlMs);
-      const url = previewUrl(request.raw, target, { clients, server: config.server });
+      // First: what names no sandbox may be no part of a host name either.
       await previews.findPreview(target, { signal: reply.callerSignal });
+      const url = previewUrl(request.raw, target, { clients, server: config.server });
       const { access } = previews;
       if (access === "public") return { url: url.href, port, access };
       // What lets somebody in should be kept by nothing on the way.

@@ -1,3 +1,5 @@
+import type { WebSocket } from "@fastify/websocket";
+
 /** Pings of an hour may have come while the socket was not read. */
 const mostAtOnce = 4_096;
 const perSecond = 10;
@@ -26,4 +28,13 @@ export class ControlFrames {
     this.#left -= 1;
     return this.#left >= 0;
   }
+}
+
+/** @param onFlood called when a client has sent more pings and pongs than it may, for each of them. */
+export function boundControlFrames(socket: WebSocket, onFlood: () => void): void {
+  const frames = new ControlFrames();
+  const count = () => {
+    if (!frames.count()) onFlood();
+  };
+  socket.on("ping", count).on("pong", count);
 }

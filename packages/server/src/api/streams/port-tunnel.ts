@@ -1,7 +1,9 @@
 import type { Duplex } from "node:stream";
 import type { WebSocket } from "@fastify/websocket";
 import { CallerGone, CallerRevoked } from "../../platform/deadline.ts";
+import { ownBytes } from "../../platform/own-bytes.ts";
 import type { CallUnderWay } from "../request-context.ts";
+import { boundControlFrames } from "./control-frames.ts";
 
 /** Bytes that may wait in the socket before the program is no longer read. */
 const highWaterBytes = 262_144;
@@ -35,6 +37,11 @@ export class PortTunnel {
     const [socket, port] = [this.#socket, this.#port];
     socket.on("message", (data: Buffer, isBinary: boolean) => this.#fromClient(data, isBinary));
     socket.on("error", () => socket.terminate());
+    boundControlFrames(socket, () => {
+      this.#close(closeCodes.refused, "more pings and pongs than a client may send");
+      // What else was sent is not looked at any more.
+      socket.pause();
+    });
     socket.on("close", () => {
       this.#closed = true;
       port.destroy();
@@ -78,7 +85,8 @@ export class PortTunnel {
       this.#close(closeCodes.refused, why);
       return;
     }
-    if (this.#port.write(data)) return;
+    // A small message would keep all that was read with it.
+    if (this.#port.write(ownBytes(data))) return;
     this.#socket.pause();
     this.#port.once("drain", () => this.#socket.resume());
   }

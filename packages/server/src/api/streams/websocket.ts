@@ -14,7 +14,7 @@ import { decodeContent, defined } from "../parse.ts";
 import type { CallUnderWay } from "../request-context.ts";
 import { execInput } from "../routes/exec-input.ts";
 import { compileCheck } from "../validation.ts";
-import { ControlFrames } from "./control-frames.ts";
+import { boundControlFrames } from "./control-frames.ts";
 import { exitFields, lostField, OutputDecoder } from "./output-text.ts";
 import { SocketControls } from "./socket-controls.ts";
 import { SocketStdin } from "./socket-stdin.ts";
@@ -126,13 +126,9 @@ export class WebSocketExec {
     impatient.unref();
     this.#call.signal.addEventListener("abort", onAbort, { once: true });
     this.#call.setPatience("none");
-    const frames = new ControlFrames();
+    boundControlFrames(socket, () => this.#flooded());
     socket.on("pong", () => {
       this.#answered = true;
-      if (!frames.count()) this.#flooded();
-    });
-    socket.on("ping", () => {
-      if (!frames.count()) this.#flooded();
     });
     socket.on("message", (data: Buffer) => {
       clearTimeout(impatient);

@@ -1,21 +1,57 @@
-import { Duplex } from "node:stream";
-import { ownBytes } from "../../platform/own-bytes.ts";
+import { Duplex, type DuplexOptions } from "node:stream";
+import { PieceJoiner } from "../../platform/piece-joiner.ts";
 import { ProviderError } from "../../ports/errors.ts";
 import { frameKinds } from "./frames.ts";
 import { Operation } from "./operation.ts";
+
+/** What has come waits in few pieces, however small those are that the other end sends. */
+class JoinedDuplex extends Duplex {
+  readonly #joiner: PieceJoiner;
+  #finished = false;
+
+  constructor(options: DuplexOptions & { read: () => void }) {
+    super(options);
+    this.#joiner = new PieceJoiner({
+      pass: (piece) => this.push(piece),
+      isEmpty: () => this.readableLength === 0,
+      goOn: () => {
+        if (!this.destroyed && this.readableLength < this.readableHighWaterMark) options.read();
+      },
+    });
+  }
+
+  /** @returns false when no more should come before it is asked for. */
+  give(piece: Buffer): boolean {
+    return this.#joiner.add(piece);
+  }
+
+  /** All was given; more than once is once. */
+  finish(): void {
+    if (this.#finished) return;
+    this.#finished = true;
+    this.#joiner.flush();
+    this.push(null);
+  }
+
+  override read(size?: number): unknown {
+    // Nothing is taken by looking whether there is something.
+    if (size !== 0) this.#joiner.flush();
+    return super.read(size);
+  }
+}
 
 /** A TCP connection inside a sandbox, carried in `data` and `eof` frames. The signal counts until it is connected. */
 export class PortDial extends Operation {
   override readonly fresh = true;
   override readonly lasting = true;
   readonly #connected = Promise.withResolvers<Duplex>();
-  readonly #stream: Duplex;
+  readonly #stream: JoinedDuplex;
   #answered = false;
   #eof = false;
 
   constructor() {
     super();
-    this.#stream = new Duplex({
+    this.#stream = new JoinedDuplex({
       read: () => this.connection?.resume(),
       write: (chunk: Buffer, _encoding, done) => this.#write(chunk, done),
       final: (done) => {
@@ -42,14 +78,14 @@ export class PortDial extends Operation {
   }
   override onRaw(kind: number, bytes: Buffer): void {
     if (this.#eof) throw new ProviderError("the agent sent data of a port after its end");
-    if (kind === frameKinds.data && !this.#stream.push(ownBytes(bytes))) this.connection?.pause();
+    if (kind === frameKinds.data && !this.#stream.give(bytes)) this.connection?.pause();
   }
   override onEof(): void {
     this.#eof = true;
-    this.#stream.push(null);
+    this.#stream.finish();
   }
   protected override onEnd(): void {
-    this.#stream.push(null);
+    this.#stream.finish();
   }
   protected override onFailure(error: unknown): void {
     if (!this.#answered) this.#connected.reject(error);
