@@ -214,7 +214,7 @@ describe("without keys", () => {
       env: {
         ALCOVE_SERVER_PUBLIC_URL: "https://alcove.example",
         ALCOVE_SERVER_PREVIEW_DOMAIN: "preview.example",
-        ALCOVE_SERVER_CORS_ALLOWED_ORIGINS: "https://console.example",
+        ALCOVE_SERVER_CORS_ALLOWED_ORIGINS: "https://console.example,http://localhost:5173",
       },
     });
   });
@@ -251,12 +251,12 @@ describe("without keys", () => {
     expect(await statusWithHost(server.url, host)).toBe(403);
   });
 
-  test("only listed and loopback origins may change something", async () => {
+  test("only listed origins and the service's own may change something", async () => {
     const client = new TestClient(server.url);
     const post = (origin: string) => client.call("POST", "/api/v1/sandboxes/admission", {}, { origin });
     for (const origin of [
       ...["https://console.example", "https://alcove.example"],
-      ...["http://localhost:3000", "https://127.0.0.1", "http://[::1]:3000"],
+      ...["http://localhost:5173", server.url],
     ])
       expect([origin, (await post(origin)).status]).toEqual([origin, 200]);
     const refused = [
@@ -270,6 +270,10 @@ describe("without keys", () => {
       // What runs in a sandbox serves these pages.
       ...["http://3000-sb-0123456789ab.localhost:8080", "https://3000-sb-0123456789ab.preview.example"],
       ...["http://app.localhost:3000", "http://localhost.:3000.evil.example", "ws://localhost:3000"],
+      // `alcove forward` leads them to a sandbox; the last ones have the service's port, or its name and another protocol.
+      ...["http://localhost:3000", "http://127.0.0.1:3000", "http://[::1]:3000", "https://127.0.0.1"],
+      ...["localhost", "[::1]", "127.0.0.2"].map((host) => `http://${host}:${new URL(server.url).port}`),
+      server.url.replace("http:", "https:"),
     ];
     for (const origin of refused) expect([origin, (await post(origin)).status]).toEqual([origin, 403]);
   });
@@ -288,6 +292,8 @@ describe("without keys", () => {
       { origin: "https://evil.example" },
       { origin: "null" },
       { "sec-fetch-site": "cross-site" },
+      // A page of another port, by an element.
+      { "sec-fetch-site": "same-site" },
     ];
     for (const path of routes)
       for (const headers of foreign) {
@@ -307,25 +313,47 @@ describe("without keys", () => {
     }
   });
 
-  test("a page of this machine may read, though its browser calls it another site", async () => {
-    const headers = { origin: "http://localhost:3000", "sec-fetch-site": "cross-site" };
+  test("a listed page may read, though its browser calls it another site", async () => {
+    const headers = { origin: "http://localhost:5173", "sec-fetch-site": "cross-site" };
     const answer = await new TestClient(server.url).call("GET", "/api/v1/sandboxes", undefined, headers);
     expect(answer.status).toBe(200);
-    expect(answer.headers.get("access-control-allow-origin")).toBe("http://localhost:3000");
+    expect(answer.headers.get("access-control-allow-origin")).toBe("http://localhost:5173");
+  });
+
+  test("the page of the service itself may read and change", async () => {
+    const client = new TestClient(server.url);
+    for (const headers of [{}, { "sec-fetch-site": "none" }, { "sec-fetch-site": "same-origin" }])
+      expect((await client.call("GET", "/docs", undefined, headers)).status).toBe(200);
+    const headers = { origin: server.url, "sec-fetch-site": "same-origin" };
+    expect((await client.call("POST", "/api/v1/sandboxes/admission", {}, headers)).status).toBe(200);
   });
 });
 
 describe("without keys and with origins left at their default", () => {
-  test("only this machine's pages are allowed", async () => {
-    await using server = await startTestServer({ provider: mockProvider });
-    const client = new TestClient(server.url);
-    const get = (origin: string) => client.call("GET", "/api/v1/sandboxes", undefined, { origin });
-    expect((await get("https://evil.example")).status).toBe(403);
-    const own = await get("http://127.0.0.1:5173");
-    expect([own.status, own.headers.get("access-control-allow-origin")]).toEqual([
-      200,
-      "http://127.0.0.1:5173",
-    ]);
+  let server: TestServer;
+  beforeAll(async () => {
+    server = await startTestServer({ provider: mockProvider });
+  });
+  afterAll(() => server[Symbol.asyncDispose]());
+  const outcome = async (method: string, headers: Record<string, string>) => {
+    const answer = await new TestClient(server.url).call(method, "/api/v1/sandboxes", undefined, headers);
+    return [answer.status, answer.headers.get("access-control-allow-origin")];
+  };
+
+  test("only the service's own pages are allowed", async () => {
+    expect(await outcome("GET", { origin: "https://evil.example" })).toEqual([403, null]);
+    expect(await outcome("GET", { origin: server.url })).toEqual([200, server.url]);
+    expect(await outcome("GET", {})).toEqual([200, null]);
+  });
+
+  test("a page of another port of this machine, as forwarded ones are, is foreign", async () => {
+    const preflight = { "access-control-request-method": "DELETE" };
+    for (const origin of ["http://localhost:3000", "http://127.0.0.1:3000", "http://[::1]:3000"]) {
+      expect([origin, ...(await outcome("GET", { origin }))]).toEqual([origin, 403, null]);
+      expect([origin, ...(await outcome("DELETE", { origin }))]).toEqual([origin, 403, null]);
+      expect([origin, ...(await outcome("OPTIONS", { origin, ...preflight }))]).toEqual([origin, 403, null]);
+    }
+    expect(await outcome("OPTIONS", { origin: server.url, ...preflight })).toEqual([204, server.url]);
   });
 });
 

@@ -7,7 +7,7 @@ import {
   type ServerOptions,
 } from "node:http";
 import type { Duplex } from "node:stream";
-import cors, { type FastifyCorsOptions } from "@fastify/cors";
+import cors, { type FastifyCorsOptions, type FastifyCorsOptionsDelegateCallback } from "@fastify/cors";
 import type { TypeBoxTypeProvider } from "@fastify/type-provider-typebox";
 import websocket from "@fastify/websocket";
 import {
@@ -188,13 +188,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
     await calls.drain(config.server.shutdownGraceMs);
     await options.execs.inputsGiven(endMs - performance.now());
   });
-  await app.register(cors, {
-    origin: allowedOrigins(config, browsers),
-    methods: ["GET", "HEAD", "POST", "PUT", "DELETE"],
-    exposedHeaders,
-    strictPreflight: false,
-    maxAge: 600,
-  });
+  await app.register(cors, crossOrigin(config, browsers));
   await app.register(websocket, {
     options: {
       ...wsBounds,
@@ -401,15 +395,23 @@ function nameRequests(app: RouteApp): void {
   app.addHook("preValidation", (request, _reply, done) => withinRequest(request, done));
 }
 
-/** `*` means every origin only where keys guard the service; without them it means those of this machine. */
-function allowedOrigins(
-  config: ApiOptions["config"],
-  browsers: BrowserGuard,
-): NonNullable<FastifyCorsOptions["origin"]> {
+/** `*` means every origin only where keys guard the service; without them the guard says who may call, and `*` names nobody. */
+function crossOrigin(config: ApiOptions["config"], browsers: BrowserGuard): FastifyCorsOptions {
   const origins = config.server.corsAllowedOrigins;
-  if (!config.auth.enabled)
-    return (origin, answer) =>
-      answer(null, origin !== undefined && origins.length > 0 && browsers.knowsOrigin(origin));
-  if (origins.includes("*")) return "*";
-  return origins.length === 0 ? false : [...origins];
+  const answers = (origin: NonNullable<FastifyCorsOptions["origin"]>): FastifyCorsOptions => ({
+    origin,
+    methods: ["GET", "HEAD", "POST", "PUT", "DELETE"],
+    exposedHeaders,
+    strictPreflight: false,
+    maxAge: 600,
+  });
+  if (config.auth.enabled) {
+    if (origins.includes("*")) return answers("*");
+    return answers(origins.length === 0 ? false : [...origins]);
+  }
+  const delegator: FastifyCorsOptionsDelegateCallback = ({ headers: { origin, host } }, answer) => {
+    const known = origin !== undefined && origins.length > 0 && browsers.knowsOrigin(origin, host);
+    answer(null, answers(known ? origin : false));
+  };
+  return { delegator };
 }

@@ -38,25 +38,26 @@ export class BrowserGuard {
         `the host ${JSON.stringify(host.slice(0, 100))} is not this service's; set server.public_url to its URL, or turn auth on`,
       );
     if (origin !== undefined) {
-      if (this.knowsOrigin(origin)) return;
+      if (this.knowsOrigin(origin, host)) return;
       throw new Forbidden(
         `pages of ${JSON.stringify(origin.slice(0, 100))} may not call this service; list it in server.cors_allowed_origins, or turn auth on`,
       );
     }
-    if (site === "cross-site")
-      throw new Forbidden("pages of other sites may not reach this service; open its address directly");
+    // Ports do not tell sites apart: to a browser a forwarded port of a sandbox is the same site.
+    if (site === "cross-site" || site === "same-site")
+      throw new Forbidden("pages of other origins may not reach this service; open its address directly");
   }
 
   /**
-   * Whether pages of an origin may call: those listed, the service's own, and those of this machine. Not of names below
-   * `localhost`, nor of extensions: what a sandbox serves is a page on `<port>-<id>.localhost`.
+   * Whether pages of an origin may call the service at a host: those listed and the service's own. Not those of another
+   * port of this machine, to which `alcove forward` may have led a sandbox, nor of another name or address with the same
+   * port, where something else may listen; nor of names below `localhost`, where previews are.
    */
-  knowsOrigin(origin: string): boolean {
+  knowsOrigin(origin: string, host: string | undefined): boolean {
     if (this.#origins.has(origin)) return true;
-    const url = URL.parse(origin);
-    if (url === null || !/^https?:$/.test(url.protocol)) return false;
-    const host = hostname(url.host);
-    return host === "localhost" || (isLoopback(host) && !host.endsWith(".localhost"));
+    if (host === undefined || origin !== `http://${host.toLowerCase()}`) return false;
+    const name = hostname(host);
+    return isLoopback(name) && !name.endsWith(".localhost");
   }
 
   #knowsHost(host: string, localAddress: string | undefined): boolean {

@@ -66,7 +66,7 @@ export const ConfigSchema = section(
         trusted_proxies: texts([], "Addresses or CIDR ranges whose X-Forwarded-For is believed."),
         cors_allowed_origins: texts(
           ["*"],
-          "Origins browsers may call from. * is every origin where auth is on, and those of this machine where it is off.",
+          "Origins browsers may call from. * is every origin where auth is on; where it is off, only the service's own and those listed by name may.",
         ),
         max_connections: count(
           10_000,
