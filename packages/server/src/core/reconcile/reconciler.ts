@@ -43,8 +43,8 @@ export interface ReconcilerOptions {
   intervalMs?: number;
 }
 
-/** Runtimes ended at once, of one provider. */
-const parallelEnds = 8;
+/** Steps at once that end with the store, of one provider. */
+const parallelSteps = 8;
 /** Sandboxes asked at once, of one provider: those that do not answer must not keep the others waiting. */
 const parallelProbes = 64;
 
@@ -66,6 +66,9 @@ const longestProbePauseMs = 60_000;
  * resolves when the default provider takes spawns: memory holds what the store has, and what the provider runs is known.
  * Its sandboxes are adopted behind that.
  *
+ * A pass begins ends and waits for none: the end lanes let their runtimes in by turns, so that the slow ends of one owner
+ * hold up neither the pass nor those of others.
+ *
  * Passes race with spawns and destroys of this process without locks: an inventory is taken first, and what is done
  * about an entry is decided afterwards, from memory, in one synchronous step that also claims the sandbox. Memory knows
  * a sandbox from before its row exists until after it is destroyed; so a runtime of the inventory that memory does
@@ -86,6 +89,8 @@ export class Reconciler implements AsyncDisposable {
   /** Providers that did not answer when they were asked last, and what was logged of it. */
   readonly #unlisted = new Map<RuntimeProvider, string>();
   readonly #background = new Set<Promise<void>>();
+  /** Ends that passes have begun, by what is ended: an orphan's runtime, remains of a sandbox, failed sandboxes that are not kept. */
+  readonly #ends = new Map<LiveSandbox | RuntimeId | "failed", Promise<void>>();
   readonly #closing = new AbortController();
   #loading: Promise<void> | undefined;
   #started = false;
@@ -105,6 +110,7 @@ export class Reconciler implements AsyncDisposable {
     const { lifecycle, registry, intervalMs } = this.#options;
     lifecycle.onUnfinished((entry) => this.#retries.failed(entry.row.id));
     lifecycle.onProbeFailed((entry) => this.#probeLater(entry));
+    lifecycle.onRemains((entry) => this.#end(entry, () => lifecycle.recover.removeRemains(entry)));
     for (const provider of registry.all) {
       this.#stopListening.push(provider.onExit((id, reason) => this.#exited(id, reason)));
       const stop = provider.onNetwork?.((id, change) => this.#networkChanged(id, change));
@@ -117,10 +123,11 @@ export class Reconciler implements AsyncDisposable {
     });
   }
 
-  /** A whole pass over every provider; joins those under way. */
+  /** A whole pass over every provider; joins those under way, and waits for the ends that were begun. */
   async reconcile(): Promise<void> {
     await Promise.all(this.#options.registry.all.map((provider) => this.#passOf(provider)));
     await this.#keepHouse();
+    await Promise.all(this.#ends.values());
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -134,6 +141,7 @@ export class Reconciler implements AsyncDisposable {
     this.#probes.clear();
     for (const stop of this.#stopListening.splice(0)) stop();
     await Promise.allSettled([...this.#passes.values(), ...this.#background]);
+    await Promise.all(this.#ends.values());
   }
 
   /** Runs a task now and again after the pause it asks for. */
@@ -170,12 +178,14 @@ export class Reconciler implements AsyncDisposable {
     const { live, failed } = lifecycle;
     await this.#load();
     const without = live.all().filter((entry) => entry.provider === undefined);
-    await this.#forEach(without, parallelEnds, (entry) =>
+    await this.#forEach(without, parallelSteps, (entry) =>
       this.#act(entry, { kind: "unreachable", why: `provider "${entry.row.provider}" is not enabled` }),
     );
     this.#retries.keepOnly((id) => live.get(id) !== undefined);
     const failedBefore = new Date(clock.now().getTime() - retentionMs);
-    await failed.sweep({ signal: this.#closing.signal, failedBefore });
+    this.#end("failed", async () => {
+      await failed.sweep({ signal: this.#closing.signal, failedBefore });
+    });
     await this.#forgetOld();
     await this.#forgetEvents();
     await this.#forgetAudit();
@@ -204,7 +214,7 @@ export class Reconciler implements AsyncDisposable {
       }
     }
     gates.loaded.open();
-    await this.#forEach([...differing, ...missing], parallelEnds, (entry) => recover.resync(entry));
+    await this.#forEach([...differing, ...missing], parallelSteps, (entry) => recover.resync(entry));
   }
 
   async #loadRow({ id, state }: LiveState): Promise<void> {
@@ -231,6 +241,7 @@ export class Reconciler implements AsyncDisposable {
     const first = !gate.opened;
     await this.#load();
     const ours = live.all().filter((entry) => entry.provider === provider);
+    const endingOrphans = [...this.#ends.keys()].filter((ended) => typeof ended === "string");
     const ranBefore = new Set(ours.filter(({ row }) => row.state !== "creating").map(({ row }) => row.id));
     let inventory: InventoryEntry[];
     try {
@@ -257,8 +268,8 @@ export class Reconciler implements AsyncDisposable {
     }
     const restored = await store.setting(restoredAt);
     const known = live.all().filter((entry) => entry.provider === provider);
-    // What was known before the inventory has been ended since by its own destroy.
-    const endedSince = new Set(ours.map(({ runtimeId }) => runtimeId));
+    // What was known before the inventory has been ended since by its own destroy; an orphan may have been too.
+    const endedSince = new Set<string>([...ours.map(({ runtimeId }) => runtimeId), ...endingOrphans]);
     const unknown = inventory.filter((runtime) => !live.knows(runtime) && !endedSince.has(runtime.runtimeId));
     const judged = (entry: LiveSandbox) =>
       judge(entry, {
@@ -274,15 +285,18 @@ export class Reconciler implements AsyncDisposable {
       if (isProbe(finding) === probes) await this.#act(entry, finding);
     };
     let complete = true;
+    const lookAtUnknown = async () => {
+      await this.#forEach(unknown, parallelProbes, async (runtime) => {
+        if (!(await this.#actOnUnknown(provider, runtime))) complete = false;
+      });
+      gate.open();
+    };
     await Promise.all([
       this.#forEach(known, parallelProbes, actOn(true)),
-      this.#forEach(known, parallelEnds, actOn(false)),
-      this.#forEach(unknown, parallelEnds, async (runtime) => {
-        if (!(await this.#actOnUnknown(provider, runtime))) complete = false;
-      }),
+      this.#forEach(known, parallelSteps, actOn(false)),
+      lookAtUnknown(),
     ]);
     if (complete) await this.#wasListed(provider);
-    gate.open();
     return complete;
   }
 
@@ -304,6 +318,7 @@ export class Reconciler implements AsyncDisposable {
     if (registry.all.every((one) => this.#listed.has(one))) await recovery?.recovered();
   }
 
+  /** What takes the end of a runtime is begun, and not waited for. */
   async #act(entry: LiveSandbox, finding: Finding): Promise<void> {
     const { destroys, recover } = this.#options.lifecycle;
     if (entry.work !== undefined || this.#closed) return;
@@ -311,11 +326,12 @@ export class Reconciler implements AsyncDisposable {
       case "leave":
         return;
       case "undo":
-        if (this.#retries.isDue(entry.row.id))
-          await destroys.undo(entry, { destroyed: entry.row.destroyRequested, inLine: true });
+        if (!this.#retries.isDue(entry.row.id)) return;
+        this.#end(entry, () => destroys.undo(entry, { destroyed: entry.row.destroyRequested, inLine: true }));
         return;
       case "destroy":
-        if (this.#retries.isDue(entry.row.id)) await destroys.begin(entry, finding.reason, { inLine: true });
+        if (!this.#retries.isDue(entry.row.id)) return;
+        this.#end(entry, () => destroys.begin(entry, finding.reason, { inLine: true }));
         return;
       case "adopt":
         if (entry.provider !== undefined && !this.#probes.has(entry))
@@ -328,7 +344,7 @@ export class Reconciler implements AsyncDisposable {
         await recover.vanished(entry, finding.why);
         return;
       case "remains":
-        await recover.removeRemains(entry);
+        this.#end(entry, () => recover.removeRemains(entry));
         return;
       case "over":
         destroys.leaveToRow(entry);
@@ -361,13 +377,13 @@ export class Reconciler implements AsyncDisposable {
         return false;
       }
     }
-    await this.#destroyOrphan(provider, runtime);
+    this.#end(runtime.runtimeId, () => this.#destroyOrphan(provider, runtime));
     return true;
   }
 
   async #destroyOrphan(provider: RuntimeProvider, runtime: InventoryEntry): Promise<void> {
     const { lifecycle, events, logger } = this.#options;
-    await lifecycle.destroys.removeRuntime(provider, runtime.runtimeId);
+    if (!(await lifecycle.destroys.removeOrphan(provider, runtime))) return;
     logger.info(
       {
         event: "sandbox.destroy",
@@ -515,6 +531,15 @@ export class Reconciler implements AsyncDisposable {
     }
   }
 
+  /** Begins an end unless it is under way; one that fails has been logged or is logged here, and a later pass repeats it. */
+  #end(ended: LiveSandbox | RuntimeId | "failed", end: () => Promise<void>): void {
+    if (this.#closed || this.#ends.has(ended)) return;
+    const done = end()
+      .catch((error: unknown) => this.#logFailure(error))
+      .finally(() => this.#ends.delete(ended));
+    this.#ends.set(ended, done);
+  }
+
   #run(task: Promise<void>): void {
     this.#background.add(task);
     void task.finally(() => this.#background.delete(task));
@@ -522,8 +547,8 @@ export class Reconciler implements AsyncDisposable {
 }
 
 /** Asks a sandbox something, and may have to wait for it. */
-function isProbe(finding: Finding): boolean {
-  return finding.kind === "adopt" || finding.kind === "adopt_longer" || finding.kind === "unreachable";
+function isProbe({ kind }: Finding): boolean {
+  return kind === "adopt" || kind === "adopt_longer" || kind === "vanished" || kind === "unreachable";
 }
 
 function sameRow(row: SandboxRow, stored: LiveState): boolean {

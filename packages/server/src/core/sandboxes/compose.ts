@@ -34,6 +34,8 @@ export interface SandboxLifecycle {
   onUnfinished(listener: (entry: LiveSandbox) => void): void;
   /** Calls back when a sandbox did not answer. */
   onProbeFailed(listener: (entry: LiveSandbox) => void): void;
+  /** Calls back when a sandbox has ended by itself, and its runtime is to be removed. */
+  onRemains(listener: (entry: LiveSandbox) => void): void;
 }
 
 /** Puts together what a sandbox's life is made of: the service that requests call, and the flows beneath it. */
@@ -58,6 +60,7 @@ export function composeSandboxes(options: {
   const { clock, events, defaults, store } = options;
   const unfinished = new Set<(entry: LiveSandbox) => void>();
   const failing = new Set<(entry: LiveSandbox) => void>();
+  const ended = new Set<(entry: LiveSandbox) => void>();
   const tell = (listeners: ReadonlySet<(entry: LiveSandbox) => void>) => (entry: LiveSandbox) => {
     for (const listener of listeners) listener(entry);
   };
@@ -88,7 +91,11 @@ export function composeSandboxes(options: {
   const destroys = new DestroyFlow(context, tell(unfinished));
   const expires = new ExpireFlow({ context, destroys, setAgain: (id, at) => expiry.set(id, at) });
   const failed = new FailedSandboxes(context, destroys);
-  const recover = new RecoverFlow(context, { destroys, onProbeFailed: tell(failing) });
+  const recover = new RecoverFlow(context, {
+    destroys,
+    onProbeFailed: tell(failing),
+    onRemains: tell(ended),
+  });
   const sandboxes = new SandboxService({
     context,
     gates,
@@ -109,6 +116,7 @@ export function composeSandboxes(options: {
     gates,
     onUnfinished: (listener) => unfinished.add(listener),
     onProbeFailed: (listener) => failing.add(listener),
+    onRemains: (listener) => ended.add(listener),
   };
   return { sandboxes, lifecycle };
 }

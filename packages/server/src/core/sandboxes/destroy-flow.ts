@@ -6,6 +6,7 @@ import {
   type CallOptions,
   Conflict,
   DomainError,
+  type InventoryEntry,
   ProviderError,
   type RuntimeId,
   type RuntimeProvider,
@@ -14,7 +15,7 @@ import {
 } from "../../ports/index.ts";
 import { ownerData } from "../events/owner-data.ts";
 import { callDeadlineMs, destroyDeadlineMs, type SandboxContext } from "./context.ts";
-import { EndLanes } from "./end-lanes.ts";
+import { type EndAddress, EndLanes } from "./end-lanes.ts";
 import type { Lane } from "./fair-lanes.ts";
 import { type LiveSandbox, sandboxNotFound, workerUnavailable } from "./live-sandboxes.ts";
 import { logSandbox } from "./sandbox-log.ts";
@@ -141,6 +142,29 @@ export class DestroyFlow {
   /** Runtimes whose turn has not come are left to the next start. */
   close(): void {
     this.#lanes.close();
+  }
+
+  /**
+   * Ends a runtime of ours that belongs to no sandbox, when its turn comes.
+   * @returns false when a sandbox has it by then.
+   * @throws ShuttingDown when its turn has not come before the service stops.
+   */
+  async removeOrphan(provider: RuntimeProvider, runtime: InventoryEntry): Promise<boolean> {
+    const { live, workerId } = this.#context;
+    const ownerId = runtime.note?.ownerId ?? "";
+    const lane = await this.turn({ workerId, provider: provider.name, ownerId });
+    try {
+      if (live.knows(runtime)) return false;
+      await this.removeRuntime(provider, runtime.runtimeId);
+      return true;
+    } finally {
+      lane.leave();
+    }
+  }
+
+  /** Waits until one more runtime of this owner may be ended; whoever has the lane leaves it. @throws ShuttingDown */
+  turn(of: EndAddress): Promise<Lane> {
+    return this.#lanes.enter(of);
   }
 
   /** Ends a runtime of ours that belongs to no sandbox, or whose sandbox is in state error. */

@@ -35,14 +35,21 @@ export class RecoverFlow {
   readonly #inventories: FreshInventories;
   readonly #closing = new AbortController();
   readonly #onProbeFailed: (entry: LiveSandbox) => void;
+  readonly #onRemains: (entry: LiveSandbox) => void;
 
   constructor(
     context: SandboxContext,
-    options: { destroys: DestroyFlow; onProbeFailed: (entry: LiveSandbox) => void },
+    options: {
+      destroys: DestroyFlow;
+      onProbeFailed: (entry: LiveSandbox) => void;
+      /** Has `removeRemains` called, without waiting for it. */
+      onRemains: (entry: LiveSandbox) => void;
+    },
   ) {
     this.#context = context;
     this.#destroys = options.destroys;
     this.#onProbeFailed = options.onProbeFailed;
+    this.#onRemains = options.onRemains;
     this.#inventories = new FreshInventories({ signal: this.#closing.signal });
   }
 
@@ -204,6 +211,7 @@ export class RecoverFlow {
     if (entry.work !== undefined || (entry.row.state !== "running" && entry.row.state !== "unhealthy"))
       return "settled";
     let answers = false;
+    let ended = false;
     await live.work(entry, "other", async () => {
       answers = await this.#answers(entry);
       if (answers) {
@@ -232,11 +240,12 @@ export class RecoverFlow {
       entry.outdated = false;
       live.stop(entry);
       queue.capacityFreed(row.ownerId);
+      ended = true;
       events.emit(event);
       const happening = { event: "sandbox.error", outcome: "failed", error: row.error ?? why } as const;
       logSandbox(logger, row, happening, "a sandbox ended by itself");
-      if (await this.#removeRemains(entry)) this.#destroys.leaveToRow(entry);
     });
+    if (ended) this.#onRemains(entry);
     return answers ? "answers" : "settled";
   }
 
@@ -309,12 +318,23 @@ export class RecoverFlow {
     await abortable(operations.setExpiry(lifeMs, deadline), deadline.signal);
   }
 
-  /** What is left of the runtime of a sandbox in state error goes, and with it the sandbox from memory. */
+  /**
+   * What is left of the runtime of a sandbox in state error goes when its turn comes, and with it the sandbox from memory.
+   * Until then nothing works on it: a destroy that somebody asks for does not wait in line.
+   * @throws ShuttingDown when its turn has not come before the service stops.
+   */
   async removeRemains(entry: LiveSandbox): Promise<void> {
-    if (entry.work !== undefined || entry.row.state !== "error") return;
-    await this.#context.live.work(entry, "other", async () => {
-      if (await this.#removeRemains(entry)) this.#destroys.leaveToRow(entry);
-    });
+    const { live } = this.#context;
+    const lane = await this.#destroys.turn(entry.row);
+    try {
+      const left = live.get(entry.row.id) === entry && entry.row.state === "error";
+      if (!left || entry.work !== undefined) return;
+      await live.work(entry, "other", async () => {
+        if (await this.#removeRemains(entry)) this.#destroys.leaveToRow(entry);
+      });
+    } finally {
+      lane.leave();
+    }
   }
 
   async #markUnhealthy(entry: LiveSandbox, why: string): Promise<void> {
