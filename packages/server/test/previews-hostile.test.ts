@@ -3,6 +3,7 @@ import http from "node:http";
 import net from "node:net";
 import { setTimeout as delay } from "node:timers/promises";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { heldBytes } from "../src/platform/testing/held-memory.ts";
 import { eventually, TestClient } from "./support/http.ts";
 import { TestPorts } from "./support/ports-provider.ts";
 import { PreviewClient } from "./support/preview-client.ts";
@@ -160,6 +161,41 @@ describe("previews of programs that mean no good", () => {
     expect(sent).toBeLessThan(64 * 1_048_576);
     expect(process.memoryUsage().arrayBuffers - before).toBeLessThan(32 * 1_048_576);
     response.on("error", () => undefined);
+    request.destroy();
+    await nothingIsLeft();
+  });
+
+  test("one that answers in chunks of a byte costs little more than their bytes when its reader stops", async () => {
+    const chunks = Buffer.from("1\r\na\r\n".repeat(20_000));
+    let sent = 0;
+    using _program = await ports.listen(
+      3000,
+      net.createServer((socket) => {
+        const more = () => {
+          while (sent < 8_000_000) {
+            sent += chunks.length;
+            if (!socket.write(chunks)) return void socket.once("drain", more);
+          }
+        };
+        socket
+          .on("error", () => undefined)
+          .once("data", () => {
+            socket.write("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+            more();
+          });
+      }),
+    );
+    const before = await heldBytes();
+    const { response, request } = await preview.open("/");
+    response.on("error", () => undefined);
+    let last = -1;
+    await eventually(async () => {
+      const stands = sent === last;
+      last = sent;
+      await delay(200);
+      return stands || undefined;
+    });
+    expect((await heldBytes()) - before).toBeLessThan(8 * 1_048_576);
     request.destroy();
     await nothingIsLeft();
   });

@@ -1,7 +1,7 @@
 import { copyOf, ownBytes } from "./own-bytes.ts";
 
 /** A smaller piece costs about as much as an object as it has bytes. */
-const smallBytes = 1_024;
+export const smallBytes = 1_024;
 const blockBytes = 16_384;
 
 /**

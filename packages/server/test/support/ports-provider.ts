@@ -2,6 +2,7 @@ import { once } from "node:events";
 import net from "node:net";
 import type { Duplex } from "node:stream";
 import type { Capability } from "@alcove/wire";
+import { joinPieces } from "../../src/platform/join-pieces.ts";
 import { silentLogger } from "../../src/platform/logger.ts";
 import { systemClock } from "../../src/platform/system-clock.ts";
 import { type CallOptions, NotFound, type RuntimeId, type SandboxOperations } from "../../src/ports/index.ts";
@@ -66,6 +67,8 @@ export class TestPorts extends MockProvider {
     if (at === undefined) throw new NotFound(`nothing listens on port ${port}`);
     this.dials += 1;
     const socket = net.connect({ host: "127.0.0.1", port: at, allowHalfOpen: true, noDelay: true });
+    // As what the agent carries.
+    joinPieces(socket);
     await once(socket, "connect", { signal });
     const ofIt = this.#byRuntime.get(runtimeId) ?? new Set();
     this.#byRuntime.set(runtimeId, ofIt.add(socket));

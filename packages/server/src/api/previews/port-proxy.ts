@@ -1,7 +1,8 @@
 import http, { type ClientRequest, type IncomingMessage, type ServerResponse } from "node:http";
 import type { Duplex } from "node:stream";
-import { pipeline } from "node:stream/promises";
 import type { OpenPort, Previews } from "../../core/previews/previews.ts";
+import { carry, carryAll } from "../../platform/carry.ts";
+import { joinPieces } from "../../platform/join-pieces.ts";
 import { DomainError } from "../../ports/errors.ts";
 import { endUnlessComplete } from "../refused-body.ts";
 import { bodyOf, type HeaderList } from "./carried-headers.ts";
@@ -59,14 +60,14 @@ export class PortProxy {
   async forward(passage: Passage, take: () => ServerResponse): Promise<"whole" | "cut"> {
     const { request, port, signal } = passage;
     using _place = this.#previews.places.take(placeOf(port));
-    const { answer, outgoing } = await this.#ask({ ...passage, upgrades: false });
+    const { answer, outgoing, stopBody } = await this.#ask({ ...passage, upgrades: false });
     let response: ServerResponse | undefined;
     try {
       const headers = passage.answerHeaders(answer);
       response = take();
       writeHead(response, answer, headers);
       response.socket?.setKeepAlive(true, keepAliveProbeMs);
-      await pipeline(answer, response, { signal });
+      await carryAll(answer, response, { signal });
       return "whole";
     } catch (error) {
       if (response === undefined) throw error;
@@ -75,7 +76,7 @@ export class PortProxy {
       return "cut";
     } finally {
       if (!request.complete) {
-        request.unpipe(outgoing);
+        stopBody?.();
         endUnlessComplete(request);
       }
       if (!answer.complete) outgoing.destroy();
@@ -105,7 +106,7 @@ export class PortProxy {
         const headers = passage.answerHeaders(answer);
         response = client.response();
         writeHead(response, answer, headers);
-        await pipeline(answer, response, { signal: passage.signal });
+        await carryAll(answer, response, { signal: passage.signal });
         return "whole";
       } catch (error) {
         if (response === undefined) throw error;
@@ -123,6 +124,7 @@ export class PortProxy {
       throw error;
     }
     const { socket } = client;
+    joinPieces(socket);
     client.onSwitch?.();
     if ("setKeepAlive" in socket && typeof socket.setKeepAlive === "function")
       socket.setKeepAlive(true, keepAliveProbeMs);
@@ -152,6 +154,7 @@ export class PortProxy {
     const hasBody = body === "chunked" || (body !== undefined && Number(body.length) > 0);
     const reusable = !again && !hasBody && !upgrades && repeatable.test(method);
     let outgoing: ClientRequest;
+    let stopBody: (() => void) | undefined;
     signal.throwIfAborted();
     const args: PortRequestArgs = {
       agent: reusable ? this.#kept : this.#single,
@@ -203,7 +206,11 @@ export class PortProxy {
       if (outgoing.reusedSocket && !(error instanceof DomainError)) stop(new StaleConnection(error));
       else stop(error instanceof DomainError ? error : brokenAnswer(name, error));
     });
-    outgoing.on("response", (answer) => settle({ answer, outgoing }));
+    outgoing.on("response", (answer) => {
+      // Its parser makes a piece of each chunk, however small.
+      joinPieces(answer);
+      settle({ answer, outgoing, ...(stopBody === undefined ? {} : { stopBody }) });
+    });
     outgoing.on("upgrade", (answer, program, head) => {
       if (upgrades) settle({ answer, outgoing, program, head });
       else {
@@ -215,7 +222,7 @@ export class PortProxy {
     });
     if (hasBody) {
       request.on("data", () => timer?.refresh());
-      request.pipe(outgoing);
+      stopBody = carry(request, outgoing);
     } else outgoing.end();
     return promise;
   }
@@ -224,6 +231,8 @@ export class PortProxy {
 interface Asked {
   answer: IncomingMessage;
   outgoing: ClientRequest;
+  /** No more of the client's body is carried. */
+  stopBody?: () => void;
   /** The connection to the program, where it switched protocols. */
   program?: Duplex;
   head?: Buffer;
@@ -288,7 +297,7 @@ export function join(one: Duplex, other: Duplex, signal: AbortSignal): Promise<"
     [other, one],
   ] as const) {
     from.on("error", () => undefined);
-    from.pipe(to);
+    carry(from, to);
     from.once("end", () => {
       timer ??= setTimeout(end, halfClosedMs);
     });

@@ -5,6 +5,7 @@ import { Type } from "typebox";
 import type { KeyRing } from "../../core/keys/key-ring.ts";
 import type { OpenPort, Previews } from "../../core/previews/previews.ts";
 import { CallerGone, deadlineAfter } from "../../platform/deadline.ts";
+import { joinPieces } from "../../platform/join-pieces.ts";
 import { DomainError, Forbidden } from "../../ports/errors.ts";
 import { hostname } from "../host-name.ts";
 import { headersForProgram, headersFromPort } from "../previews/carried-headers.ts";
@@ -187,6 +188,7 @@ function tunnels(app: RouteApp, options: PortOptions): void {
       const port = dialled.get(request.raw)?.port;
       if (port === undefined || !isLetIn(request)) return socket.close(1008, "the key was taken back");
       previews.counts.sockets += 1;
+      joinPieces(request.raw.socket);
       const call = calls.begin(request.principal, "write");
       call.setPatience("none");
       new PortTunnel({ socket, port, call }).open(() => previews.counts.count("whole"));

@@ -1,12 +1,16 @@
 import type { Duplex } from "node:stream";
 import type { WebSocket } from "@fastify/websocket";
+import { carry } from "../../platform/carry.ts";
 import { CallerGone, CallerRevoked } from "../../platform/deadline.ts";
-import { ownBytes } from "../../platform/own-bytes.ts";
+import { JoinedReadable } from "../../platform/joined-readable.ts";
+import { smallBytes } from "../../platform/piece-joiner.ts";
 import type { CallUnderWay } from "../request-context.ts";
 import { boundControlFrames } from "./control-frames.ts";
 
 /** Bytes that may wait in the socket before the program is no longer read. */
 const highWaterBytes = 262_144;
+/** Bytes for the program that may wait before the socket is no longer read. */
+const inwardHighWaterBytes = 65_536;
 /** How long a client may take to answer a close. */
 const closingMs = 500;
 /** The text that says that a direction has ended; bytes are binary messages. */
@@ -22,6 +26,8 @@ export class PortTunnel {
   readonly #socket: WebSocket;
   readonly #port: Duplex;
   readonly #call: CallUnderWay;
+  /** What the client has sent: what is parsed already comes also when the socket is paused, a message of any size each. */
+  readonly #inward: JoinedReadable;
   #clientEnded = false;
   #portEnded = false;
   #closed = false;
@@ -30,6 +36,12 @@ export class PortTunnel {
     this.#socket = options.socket;
     this.#port = options.port;
     this.#call = options.call;
+    this.#inward = new JoinedReadable({
+      highWaterMark: inwardHighWaterBytes,
+      goOn: () => {
+        if (!this.#closed) this.#socket.resume();
+      },
+    });
   }
 
   /** @param onClosed called once, when nothing is left of it. */
@@ -45,11 +57,13 @@ export class PortTunnel {
     socket.on("close", () => {
       this.#closed = true;
       port.destroy();
+      this.#inward.destroy();
       this.#call.signal.removeEventListener("abort", onAbort);
       this.#call.end();
       this.#call.abort(new CallerGone());
       onClosed();
     });
+    carry(this.#inward, port);
     port.on("error", () => undefined);
     port.on("data", (bytes: Buffer) => this.#fromPort(bytes));
     port.on("end", () => {
@@ -57,9 +71,10 @@ export class PortTunnel {
       socket.send(endText);
       this.#closeWhenOver();
     });
+    port.on("finish", () => this.#closeWhenOver());
     port.on("close", () => {
       if (!this.#portEnded) this.#close(closeCodes.cut, "the connection inside the sandbox broke");
-      else if (!this.#clientEnded) this.#close(closeCodes.normal, "");
+      else this.#close(closeCodes.normal, "");
     });
     const onAbort = () => {
       const revoked = this.#call.signal.reason instanceof CallerRevoked;
@@ -76,8 +91,7 @@ export class PortTunnel {
     if (this.#closed) return;
     if (!isBinary && data.toString("latin1") === endText) {
       this.#clientEnded = true;
-      this.#port.end();
-      this.#closeWhenOver();
+      this.#inward.finish();
       return;
     }
     if (!isBinary || this.#clientEnded) {
@@ -85,10 +99,7 @@ export class PortTunnel {
       this.#close(closeCodes.refused, why);
       return;
     }
-    // A small message would keep all that was read with it.
-    if (this.#port.write(ownBytes(data))) return;
-    this.#socket.pause();
-    this.#port.once("drain", () => this.#socket.resume());
+    if (!this.#inward.give(data)) this.#socket.pause();
   }
 
   #fromPort(bytes: Buffer): void {
@@ -96,11 +107,13 @@ export class PortTunnel {
     this.#socket.send(bytes, () => {
       if (this.#socket.bufferedAmount < highWaterBytes) this.#port.resume();
     });
-    if (this.#socket.bufferedAmount >= highWaterBytes) this.#port.pause();
+    // What waits is counted in bytes: of small pieces one waits at most, the port joins what comes meanwhile.
+    if (bytes.length < smallBytes || this.#socket.bufferedAmount >= highWaterBytes) this.#port.pause();
   }
 
   #closeWhenOver(): void {
-    if (this.#clientEnded && this.#portEnded) this.#close(closeCodes.normal, "");
+    if (this.#clientEnded && this.#portEnded && this.#port.writableFinished)
+      this.#close(closeCodes.normal, "");
   }
 
   #close(code: number, reason: string): void {

@@ -1,0 +1,102 @@
+import { EventEmitter } from "node:events";
+import { Duplex } from "node:stream";
+import type { WebSocket } from "@fastify/websocket";
+import { afterEach, expect, test, vi } from "vitest";
+import { CallsUnderWay } from "../request-context.ts";
+import { PortTunnel } from "./port-tunnel.ts";
+
+/** A socket of which every message is written when `flush` says so. */
+class FakeSocket extends EventEmitter {
+  bufferedAmount = 0;
+  isPaused = false;
+  terminated = false;
+  pings = 0;
+  sent = 0;
+  #callbacks: (() => void)[] = [];
+
+  send(data: Buffer | string, done?: () => void): void {
+    this.sent += 1;
+    this.bufferedAmount += data.length;
+    if (done !== undefined) this.#callbacks.push(done);
+  }
+  flush(): void {
+    this.bufferedAmount = 0;
+    for (const done of this.#callbacks.splice(0)) done();
+  }
+  ping(): void {
+    this.pings += 1;
+  }
+  pause(): void {
+    this.isPaused = true;
+  }
+  resume(): void {
+    this.isPaused = false;
+  }
+  close(): void {
+    this.emit("close");
+  }
+  terminate(): void {
+    this.terminated = true;
+    this.emit("close");
+  }
+}
+
+class FakePort extends Duplex {
+  writes = 0;
+
+  override _read(): void {
+    // It is given what is read of it.
+  }
+  override write(chunk: Buffer, ...rest: never[]): boolean {
+    this.writes += 1;
+    return super.write(chunk, ...rest);
+  }
+  override _write(): void {
+    // It takes nothing.
+  }
+}
+
+const turn = () => new Promise((resolve) => setImmediate(resolve));
+const closing: FakeSocket[] = [];
+
+function open() {
+  const socket = new FakeSocket();
+  const port = new FakePort();
+  closing.push(socket);
+  const call = new CallsUnderWay().begin();
+  new PortTunnel({ socket: socket as unknown as WebSocket, port, call }).open(() => undefined);
+  return { socket, port };
+}
+
+afterEach(() => {
+  for (const socket of closing.splice(0)) socket.terminate();
+  vi.useRealTimers();
+});
+
+test("a client that does not read is sent one small message, and the rest waits at the port", async () => {
+  const { socket, port } = open();
+  for (let count = 0; count < 50; count++) {
+    port.push("a");
+    await turn();
+  }
+  expect(socket.sent).toBe(1);
+  socket.flush();
+  await turn();
+  expect(socket.sent).toBeGreaterThan(1);
+});
+
+test("a program that does not read is given one small piece, whatever its client sends meanwhile", async () => {
+  const { socket, port } = open();
+  for (let count = 0; count < 5_000; count++) {
+    socket.emit("message", Buffer.from("a"), true);
+    if (count % 100 === 0) await turn();
+  }
+  expect(port.writes).toBe(1);
+  // What was parsed before the socket was paused has brought no listeners with it.
+  expect(port.listenerCount("drain")).toBeLessThan(2);
+  for (let count = 0; count < 200; count++) {
+    socket.emit("message", Buffer.alloc(1_024), true);
+    await turn();
+  }
+  expect(socket.isPaused).toBe(true);
+});
