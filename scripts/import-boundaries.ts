@@ -15,11 +15,12 @@ const areas: readonly { name: string; folder: string; may: readonly string[] }[]
     folder: "packages/server/src/providers/runtime-records",
     may: ["wire", "ports", "platform"],
   },
+  { name: "guards", folder: "packages/server/src/providers/guards", may: ["ports", "platform"] },
   { name: "host-root", folder: "packages/server/src/providers/host-root", may: [] },
   {
     name: "providers",
     folder: "packages/server/src/providers",
-    may: ["wire", "ports", "platform", "config", "agent-client", "host-root", "runtime-records"],
+    may: ["wire", "ports", "platform", "config", "agent-client", "guards", "host-root", "runtime-records"],
   },
   { name: "images", folder: "packages/server/src/images", may: ["wire", "ports", "platform", "config"] },
   { name: "stores", folder: "packages/server/src/stores", may: ["wire", "ports", "platform"] },

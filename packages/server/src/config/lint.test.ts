@@ -88,9 +88,11 @@ describe("lintConfig()", () => {
 
   test("--production: what docker as the default shares is named, less with a kernel of each sandbox's own", () => {
     const docker = { ...sound, "providers.default": "docker" };
-    expect(lint(docker, { production: true })).toEqual(["engine-disk-unbounded", "engine-users-shared"]);
+    expect(lint(docker, { production: true })).toEqual(["engine-users-shared"]);
     const own = { ...docker, "providers.docker.runtime": "runsc" };
-    expect(lint(own, { production: true })).toEqual(["engine-disk-unbounded"]);
+    expect(lint(own, { production: true })).toEqual([]);
+    for (const key of ["providers.docker.disk_mb", "providers.docker.min_free_mb"])
+      expect(lint({ ...own, [key]: "0" }, { production: true })).toEqual(["engine-disk-unbounded"]);
   });
 
   test.each([

@@ -332,12 +332,14 @@ export const lintRules: readonly LintRule[] = [
     id: "engine-disk-unbounded",
     level: "warn",
     production: true,
-    check: ({ config: { providers } }) =>
-      providers.default === "docker"
-        ? "nothing bounds what a sandbox of docker writes: one can fill the engine's disk"
-        : undefined,
+    check: ({ config: { providers } }) => {
+      const { diskMb, minFreeMb } = providers.docker;
+      if (!isDockerWanted(providers) || (diskMb > 0 && minFreeMb > 0)) return undefined;
+      const off = [diskMb === 0 ? "disk_mb" : "", minFreeMb === 0 ? "min_free_mb" : ""].filter(Boolean);
+      return `one sandbox of docker can fill the engine's disk: ${off.join(" and ")} of providers.docker is 0`;
+    },
     advice:
-      "keep the engine's data on a disk of its own, apart from data_dir and the database, and watch its free space; or use native",
+      "leave providers.docker.disk_mb and min_free_mb at their defaults, or set them to what the disk holds",
   },
   {
     id: "engine-users-shared",
@@ -351,6 +353,11 @@ export const lintRules: readonly LintRule[] = [
       "name a runtime whose kernel is the sandbox's own in providers.docker.runtime (runsc, kata), or use native; userns-remap keeps the host's root apart, not sandboxes from each other",
   },
 ];
+
+/** Whether the configuration asks for docker, and not only takes it where an engine happens to answer. */
+function isDockerWanted(providers: LoadedConfig["config"]["providers"]): boolean {
+  return providers.default === "docker" || providers.docker.enabled === true;
+}
 
 /** @returns what the rules find, in their order. */
 export function lintConfig(loaded: LoadedConfig, options: { production: boolean }): LintFinding[] {

@@ -318,6 +318,14 @@ export const ConfigSchema = section(
               "Mount the image read-only; /tmp, /run and /workspace stay writable.",
             ),
             pids_limit: count(512, "Processes and threads of a sandbox.", 16),
+            disk_mb: count(
+              10_240,
+              "What a sandbox may write, MB: bounded by the engine where its storage driver can, else who is seen above it is stopped; 0: anything.",
+            ),
+            min_free_mb: count(
+              1_024,
+              "Free space on the engine's disk, where that is this machine's, below which spawns are refused and who writes most is stopped, MB; 0: never.",
+            ),
             user: text("", "User commands run as by default; empty: the image's."),
             dropped_caps: texts(["ALL"], "Capabilities taken from the container."),
             added_caps: texts([], "Capabilities commands get beyond none."),

@@ -24,6 +24,8 @@ export function dockerConfig(
     seccompProfile: "",
     readOnlyRootfs: false,
     pidsLimit: 512,
+    diskMb: 10_240,
+    minFreeMb: 1_024,
     user: "",
     droppedCaps: ["ALL"],
     addedCaps: [],

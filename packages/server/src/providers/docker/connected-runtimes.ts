@@ -73,6 +73,17 @@ export class ConnectedRuntimes implements AsyncDisposable {
     }
   }
 
+  keys(): Iterable<RuntimeId> {
+    return this.#runtimes.keys();
+  }
+
+  /** Ends one by `remove` for a reason of this service's, which the listeners are told. When that fails it stays. */
+  async end(runtimeId: RuntimeId, reason: string, remove: () => Promise<void>): Promise<void> {
+    if (!this.#runtimes.has(runtimeId) || this.#leaving.has(runtimeId)) return;
+    await this.during(runtimeId, remove);
+    this.#tell(runtimeId, reason);
+  }
+
   onExit(listener: ExitListener): () => void {
     const own: ExitListener = (runtimeId, reason) => listener(runtimeId, reason);
     this.#listeners.add(own);

@@ -13,6 +13,8 @@ const config: DockerConfig = {
   seccompProfile: "",
   readOnlyRootfs: false,
   pidsLimit: 512,
+  diskMb: 10_240,
+  minFreeMb: 1_024,
   user: "",
   droppedCaps: ["ALL"],
   addedCaps: [],

@@ -37,6 +37,8 @@ export function containerSpec(options: {
   agent: AgentMounts;
   /** A profile's text or `unconfined`; absent: the engine's default. */
   seccomp: string | undefined;
+  /** For the engine's storage driver; absent: what it does by itself. */
+  storage?: Readonly<Record<string, string>> | undefined;
 }): Record<string, unknown> {
   const { runtime, config, agent } = options;
   const memory = runtime.memoryMb * bytesPerMb;
@@ -86,6 +88,7 @@ export function containerSpec(options: {
       RestartPolicy: { Name: "no" },
       AutoRemove: false,
       Init: false,
+      ...(options.storage === undefined ? {} : { StorageOpt: options.storage }),
       ...(config.runtime === "" ? {} : { Runtime: config.runtime }),
     },
   };

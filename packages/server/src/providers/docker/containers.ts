@@ -27,8 +27,13 @@ export class Containers {
     return this.#list(ownedByAny, options);
   }
 
-  async #list(filters: string, { signal }: CallOptions) {
-    const query = { all: "true", filters };
+  /** The same with what their writable layers contain, for which the engine reads all of each. */
+  sizes(instanceId: string, options: CallOptions) {
+    return this.#list(ownedBy(instanceId), options, { size: "true" });
+  }
+
+  async #list(filters: string, { signal }: CallOptions, more: Readonly<Record<string, string>> = {}) {
+    const query = { all: "true", filters, ...more };
     try {
       return await this.#engine.call(
         { method: "GET", path: "/containers/json", query, signal },
@@ -36,6 +41,19 @@ export class Containers {
       );
     } catch (error) {
       throw asProviderError("list containers", error);
+    }
+  }
+
+  /** @returns undefined when there is no such container. */
+  async inspect(container: string, { signal }: CallOptions): Promise<ContainerInspection | undefined> {
+    try {
+      return await this.#engine.call(
+        { method: "GET", path: `/containers/${container}/json`, signal },
+        ContainerInspection,
+      );
+    } catch (error) {
+      if (isRefusal(error, 404)) return undefined;
+      throw asProviderError("look a container up", error);
     }
   }
 
@@ -85,17 +103,10 @@ export class Containers {
       if (late.aborted && !signal.aborted) return undefined;
       throw error;
     }
-    try {
-      const { State: state } = await this.#engine.call(
-        { method: "GET", path: `/containers/${container}/json`, signal },
-        ContainerInspection,
-      );
-      const memory = state.OOMKilled ? "; processes in it were killed for want of memory" : "";
-      return `the container ended with exit code ${state.ExitCode ?? "unknown"}${memory}`;
-    } catch (error) {
-      if (isRefusal(error, 404)) return "the container was removed";
-      throw error;
-    }
+    const state = (await this.inspect(container, { signal }))?.State;
+    if (state === undefined) return "the container was removed";
+    const memory = state.OOMKilled ? "; processes in it were killed for want of memory" : "";
+    return `the container ended with exit code ${state.ExitCode ?? "unknown"}${memory}`;
   }
 
   async #wait(

@@ -23,6 +23,7 @@ import {
   RuntimeGone,
   type RuntimeId,
   type RuntimeSpec,
+  StorageFull,
   Unavailable,
 } from "../../ports/index.ts";
 import { UnreadableRecord } from "../runtime-records/index.ts";
@@ -104,6 +105,36 @@ await describeWith(["docker", "agent", "busybox"], "DockerProvider", () => {
     const docker = await open({ addedCaps: ["NET_RAW"] });
     const { operations } = await spawnIn(docker);
     expect((await run(operations, "grep CapEff /proc/self/status")).stdout).toMatch(/0000000000002000/);
+  });
+
+  it("who is seen with more than disk_mb is stopped with the reason, volumes of its image included; others go on", async () => {
+    const image = "alcove-test/volume:1";
+    await importImage(engine, (await busyboxRootfs()).tar, image, ["VOLUME /data"]);
+    const docker = await open({ diskMb: 20 });
+    const [small, large] = [await spawnIn(docker), await spawnIn(docker, { image })];
+    const told: [RuntimeId, string][] = [];
+    docker.provider.onExit((runtimeId, reason) => told.push([runtimeId, reason]));
+    await run(small.operations, "dd if=/dev/zero of=/file bs=1M count=10");
+    await run(large.operations, "dd if=/dev/zero of=/data/file bs=1M count=15");
+    await run(large.operations, "dd if=/dev/zero of=/file bs=1M count=10").catch(() => undefined);
+    await expect.poll(() => told, { timeout: 15_000 }).toHaveLength(1);
+    expect(told).toEqual([
+      [large.runtimeId, "stopped: it had written 25 MB, more than the 20 MB of providers.docker.disk_mb"],
+    ]);
+    expect(() => docker.provider.sandbox(large.runtimeId)).toThrow(RuntimeGone);
+    expect((await run(small.operations, "echo on")).stdout).toBe("on\n");
+    expect((await containersOf(docker)).split("\n")).toHaveLength(1);
+  }, 30_000);
+
+  it("below min_free_mb of the engine's disk nothing is spawned, and check() says so", async () => {
+    const { provider } = await open({ minFreeMb: 1_000_000_000 });
+    await expect(provider.spawn(specOf(), soon(30_000))).rejects.toThrow(StorageFull);
+    expect((await provider.check(soon())).notes).toContainEqual(
+      expect.stringMatching(
+        /no sandbox can be made: .* free on the Docker Engine's disk.*providers.docker.min_free_mb/,
+      ),
+    );
+    expect(await provider.inventory(soon())).toEqual([]);
   });
 
   it("a request cannot open the network, and leaves nothing behind", async () => {

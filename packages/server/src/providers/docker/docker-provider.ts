@@ -5,6 +5,7 @@ import type { DockerConfig } from "../../config/config.ts";
 import { boundedParallel } from "../../platform/bounded-parallel.ts";
 import { deadlineAfter, ShuttingDown } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
+import { messageOf } from "../../platform/message-of.ts";
 import {
   type CallOptions,
   type Clock,
@@ -21,6 +22,7 @@ import {
   type SpawnedRuntime,
 } from "../../ports/index.ts";
 import { agentCapabilities, sharedWatchTable } from "../agent/index.ts";
+import { DiskGuard } from "../guards/index.ts";
 import { fromNote, SpawnsUnderWay, UnreadableRecord } from "../runtime-records/index.ts";
 import { type AgentDelivery, AgentVolume, BoundAgent } from "./agent-delivery.ts";
 import { answeredSoon } from "./answered-soon.ts";
@@ -28,6 +30,7 @@ import { ConnectedRuntime } from "./connected-runtime.ts";
 import { ConnectedRuntimes } from "./connected-runtimes.ts";
 import { Containers } from "./containers.ts";
 import { EngineClient } from "./engine-client.ts";
+import { EngineDisk } from "./engine-disk.ts";
 import { chooseTransport, engineNotes, runtimeName, unfitBecause } from "./engine-facts.ts";
 import { EngineInfo } from "./engine-shapes.ts";
 import { EngineImages } from "./images.ts";
@@ -58,6 +61,8 @@ export const dockerCapabilities: readonly Capability[] = [...agentCapabilities, 
 const parallelLooks = 64;
 /** How long undoing a spawn, or closing, may take. */
 const cleanupTimeoutMs = 60_000;
+/** How long one look at what sandboxes have written may take. */
+const measureTimeoutMs = 60_000;
 /**
  * Sandboxes as containers of a Docker Engine. A runtime is, in turn: spawning, connected, and ended or destroyed. What
  * is written down of it in its folder outlives this object; connections do not.
@@ -75,6 +80,9 @@ export class DockerProvider implements RuntimeProvider {
   readonly #images: EngineImages;
   readonly #records: RuntimeRecords;
   readonly #connected: ConnectedRuntimes;
+  readonly #disk: EngineDisk;
+  readonly #guard: DiskGuard;
+  readonly #closing = new AbortController();
   readonly #watches = sharedWatchTable();
   readonly #spawning = new Map<RuntimeId, { abort: AbortController; settled: Promise<void> }>();
   readonly #spawns = new SpawnsUnderWay();
@@ -105,6 +113,32 @@ export class DockerProvider implements RuntimeProvider {
       logger: this.#logger,
       reconnect: (runtimeId, signal) => this.adopt(runtimeId, { signal }),
     });
+    this.#disk = new EngineDisk({
+      config: options.config,
+      instanceId: options.instanceId,
+      address: engine.address,
+      containers: this.#containers,
+      containerOf: (runtimeId) => this.#containerOf(runtimeId),
+      logger: this.#logger,
+    });
+    this.#guard = new DiskGuard({
+      minFreeMb: options.config.minFreeMb,
+      limitMb: options.config.diskMb,
+      says: {
+        where: "on the Docker Engine's disk",
+        minFree: "providers.docker.min_free_mb",
+        limit: "providers.docker.disk_mb",
+      },
+      logger: this.#logger,
+      running: () => this.#connected.keys(),
+      sandboxOf: (runtimeId) => this.#connected.get(runtimeId)?.sandboxId,
+      space: () => this.#disk.space(),
+      measure: async (runtimes, what) => {
+        using deadline = deadlineAfter(measureTimeoutMs, this.#closing.signal);
+        return await this.#disk.measure(runtimes, { ...what, signal: deadline.signal });
+      },
+      stop: (runtimeId, reason) => this.#stopGuarded(runtimeId, reason),
+    });
   }
 
   async check({ signal }: CallOptions): Promise<ProviderCheck> {
@@ -118,7 +152,17 @@ export class DockerProvider implements RuntimeProvider {
       }
       const { transport, why } = chooseTransport(this.#config, this.#engine.address, info);
       const summary = `Docker Engine ${info.ServerVersion}, runtime ${runtimeName(this.#config, info)}, agent over ${transport} (${why})`;
-      return { healthy: true, notes: [summary, ...engineNotes(this.#config, info)] };
+      await this.#disk.learn(info);
+      const short = await this.#guard.refuseWhenShort().then(() => undefined, messageOf);
+      return {
+        healthy: true,
+        notes: [
+          summary,
+          ...engineNotes(this.#config, info),
+          ...this.#disk.notes(),
+          ...(short === undefined ? [] : [short]),
+        ],
+      };
     } catch (error) {
       return { healthy: false, error: explain(error), notes: [] };
     }
@@ -138,6 +182,7 @@ export class DockerProvider implements RuntimeProvider {
             : "custom",
       read_only_rootfs: config.readOnlyRootfs,
       pids_limit: config.pidsLimit,
+      disk_mb: config.diskMb,
       dropped_caps: config.droppedCaps,
       added_caps: config.addedCaps,
       agent_transport: config.agentTransport,
@@ -171,7 +216,7 @@ export class DockerProvider implements RuntimeProvider {
         signal: both,
         onStage: onStage ?? (() => undefined),
       });
-      this.#connected.add(runtime);
+      this.#watch(runtime);
       return { image };
     } catch (error) {
       signal.throwIfAborted();
@@ -262,6 +307,8 @@ export class DockerProvider implements RuntimeProvider {
 
   async [Symbol.asyncDispose](): Promise<void> {
     const reason = new ShuttingDown();
+    this.#closing.abort(reason);
+    await this.#guard[Symbol.asyncDispose]();
     this.#images.close(reason);
     for (const spawning of this.#spawning.values()) spawning.abort.abort(reason);
     await Promise.all([...this.#spawning.values()].map((spawning) => spawning.settled));
@@ -276,6 +323,7 @@ export class DockerProvider implements RuntimeProvider {
   ): Promise<{ runtime: ConnectedRuntime; image: string }> {
     await this.#records.inSight();
     const delivery = await this.#agentDelivery(options);
+    await this.#guard.refuseWhenShort();
     const spawner = new Spawner({
       config: this.#config,
       instanceId: this.#instanceId,
@@ -287,6 +335,7 @@ export class DockerProvider implements RuntimeProvider {
       images: this.#images,
       records: this.#records,
       delivery,
+      disk: this.#disk,
       watches: this.#watches,
       logger: this.#logger,
       clock: this.#options.clock,
@@ -336,7 +385,20 @@ export class DockerProvider implements RuntimeProvider {
       await runtime[Symbol.asyncDispose]();
       throw error;
     }
+    this.#watch(runtime);
+  }
+
+  #watch(runtime: ConnectedRuntime): void {
     this.#connected.add(runtime);
+    this.#guard.start();
+  }
+
+  /** Under a deadline of its own: the container's files go with it. */
+  async #stopGuarded(runtimeId: RuntimeId, reason: string): Promise<void> {
+    using deadline = deadlineAfter(cleanupTimeoutMs, this.#closing.signal);
+    await this.#connected.end(runtimeId, reason, () =>
+      this.#containers.remove(this.#containerOf(runtimeId), { signal: deadline.signal }),
+    );
   }
 
   #containerOf(runtimeId: RuntimeId): string {
@@ -359,7 +421,9 @@ export class DockerProvider implements RuntimeProvider {
   }
 
   async #chooseDelivery(options: CallOptions): Promise<AgentDelivery> {
-    const { transport, why } = chooseTransport(this.#config, this.#engine.address, await this.#info(options));
+    const info = await this.#info(options);
+    await this.#disk.learn(info);
+    const { transport, why } = chooseTransport(this.#config, this.#engine.address, info);
     this.#logger.info({ transport, why }, `agents are reached over ${transport}: ${why}`);
     const { dataDir, agentBinary: binary } = this.#options;
     return transport === "socket"

@@ -35,10 +35,8 @@ export function chooseTransport(
     return { transport: config.agentTransport, why: "providers.docker.agent_transport" };
   }
   const stdio = (why: string) => ({ transport: "stdio" as const, why });
-  if (address.kind === "tcp") return stdio("the engine is reached over TCP");
-  if (platform() !== "linux") return stdio(`the engine runs in a machine of its own on ${platform()}`);
-  if (/docker desktop/i.test(info.OperatingSystem ?? ""))
-    return stdio("Docker Desktop runs in a machine of its own");
+  const elsewhere = machineOfItsOwn(address, info);
+  if (elsewhere !== undefined) return stdio(elsewhere);
   const options = info.SecurityOptions ?? [];
   if (options.some((option) => /name=(userns|rootless)/.test(option)))
     return stdio("the engine maps user ids");
@@ -46,6 +44,19 @@ export function chooseTransport(
   if (!sharingRuntimes.has(runtimeProgram(runtime, info)))
     return stdio(`sockets do not cross into ${runtime}`);
   return { transport: "socket", why: "engine and runtime share this machine's files and kernel" };
+}
+
+/** Whether an engine's files are this machine's, as far as can be told. */
+export function sharesMachine(address: EngineAddress, info: EngineInfo): boolean {
+  return machineOfItsOwn(address, info) === undefined;
+}
+
+function machineOfItsOwn(address: EngineAddress, info: EngineInfo): string | undefined {
+  if (address.kind === "tcp") return "the engine is reached over TCP";
+  if (platform() !== "linux") return `the engine runs in a machine of its own on ${platform()}`;
+  if (/docker desktop/i.test(info.OperatingSystem ?? ""))
+    return "Docker Desktop runs in a machine of its own";
+  return undefined;
 }
 
 /** The runtime in use: the configured one, else the engine's default. */

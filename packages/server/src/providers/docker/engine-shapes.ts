@@ -22,7 +22,13 @@ export const ImageInspection = Type.Object({
 export type ImageInspection = Static<typeof ImageInspection>;
 
 export const ContainerList = Type.Array(
-  Type.Object({ Id: Type.String(), State: Type.String(), Labels: orNull(labels) }),
+  Type.Object({
+    Id: Type.String(),
+    State: Type.String(),
+    Labels: orNull(labels),
+    /** Bytes that the files of the writable layer contain, where it was asked for. */
+    SizeRw: orNull(Type.Number()),
+  }),
 );
 
 export const ContainerInspection = Type.Object({
@@ -34,6 +40,16 @@ export const ContainerInspection = Type.Object({
     ExitCode: Type.Optional(Type.Integer()),
   }),
   Config: Type.Object({ Labels: orNull(labels) }),
+  GraphDriver: orNull(Type.Object({ Data: orNull(Type.Object({ UpperDir: Type.Optional(Type.String()) })) })),
+  Mounts: orNull(
+    Type.Array(
+      Type.Object({
+        Type: Type.Optional(Type.String()),
+        Source: Type.Optional(Type.String()),
+        RW: Type.Optional(Type.Boolean()),
+      }),
+    ),
+  ),
 });
 export type ContainerInspection = Static<typeof ContainerInspection>;
 
@@ -51,6 +67,10 @@ export const EngineInfo = Type.Object({
   SwapLimit: orNull(Type.Boolean()),
   PidsLimit: orNull(Type.Boolean()),
   CpuCfsQuota: orNull(Type.Boolean()),
+  /** The storage driver, and pairs of what it tells of itself. */
+  Driver: orNull(Type.String()),
+  DriverStatus: orNull(Type.Array(texts)),
+  DockerRootDir: orNull(Type.String()),
 });
 export type EngineInfo = Static<typeof EngineInfo>;
 

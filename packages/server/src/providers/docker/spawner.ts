@@ -19,6 +19,7 @@ import { ConnectedRuntime, socketName } from "./connected-runtime.ts";
 import { commandCapabilities, containerSpec } from "./container-spec.ts";
 import type { Containers } from "./containers.ts";
 import type { EngineClient } from "./engine-client.ts";
+import type { EngineDisk } from "./engine-disk.ts";
 import { asProviderError, isRefusal } from "./engine-errors.ts";
 import { CreatedContainer } from "./engine-shapes.ts";
 import { resolveImageName } from "./image-reference.ts";
@@ -100,17 +101,19 @@ export class Spawner {
       return image;
     };
     const agent = await delivery.prepare(spec.runtimeId, present, { signal });
-    const body = containerSpec({
-      instanceId: this.#parts.instanceId,
-      runtime: spec,
-      image,
-      config: this.#parts.config,
-      agent,
-      seccomp: this.#parts.seccomp,
-    });
+    const body = (storage: Record<string, string> | undefined) =>
+      containerSpec({
+        instanceId: this.#parts.instanceId,
+        runtime: spec,
+        image,
+        config: this.#parts.config,
+        agent,
+        seccomp: this.#parts.seccomp,
+        storage,
+      });
     // Both at once: an image that is there, as it nearly always is, costs no round trip.
     const [created, config] = await Promise.allSettled([
-      this.#createOnce(container, body),
+      this.#createBounded(container, body),
       images.config(image, { signal }),
     ]);
     if (config.status === "rejected") throw config.reason;
@@ -119,13 +122,29 @@ export class Spawner {
     signal.throwIfAborted();
     await images.pull(image, { signal });
     try {
-      await this.#createOnce(container, body);
+      await this.#createBounded(container, body);
     } catch (error) {
       if (isRefusal(error, 404))
         throw new NotFound(`image ${image} is not on the Docker Engine`, { what: "image", cause: error });
       throw createFailure(error);
     }
     return (await images.config(image, { signal })) ?? { env: {} };
+  }
+
+  /** With the disk bounded by the engine, where it can. */
+  async #createBounded(
+    container: string,
+    body: (storage: Record<string, string> | undefined) => Record<string, unknown>,
+  ): Promise<void> {
+    const { disk } = this.#parts;
+    const storage = disk.storageOptions();
+    try {
+      await this.#createOnce(container, body(storage));
+      if (storage !== undefined) disk.taken();
+    } catch (error) {
+      if (storage === undefined || !disk.refused(error)) throw error;
+      await this.#createOnce(container, body(undefined));
+    }
   }
 
   async #createOnce(container: string, body: Record<string, unknown>): Promise<void> {
@@ -253,6 +272,7 @@ export interface SpawnerParts {
   images: EngineImages;
   records: RuntimeRecords;
   delivery: AgentDelivery;
+  disk: Pick<EngineDisk, "storageOptions" | "taken" | "refused">;
   watches: SharedTable;
   logger: Logger;
   clock: Clock;

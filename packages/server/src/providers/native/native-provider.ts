@@ -23,14 +23,15 @@ import {
   type SpawnedRuntime,
 } from "../../ports/index.ts";
 import { AgentClient, agentCapabilities, unixDialer } from "../agent/index.ts";
+import { DiskGuard, spaceOf } from "../guards/index.ts";
 import { fromNote, SpawnsUnderWay, UnreadableRecord } from "../runtime-records/index.ts";
 import { adviceFor, toldFailure } from "./advice.ts";
-import { DiskGuard } from "./disk-guard.ts";
 import type { ExecGroups } from "./exec-groups.ts";
 import { KeptNetwork } from "./kept-network.ts";
 import { type NativeProviderConfig, networkOf } from "./launch-plan.ts";
 import { LaunchSite, type Prepared } from "./launch-site.ts";
 import type { LaunchSpec, RuntimeRecord } from "./launch-spec.ts";
+import { layerSizes } from "./layer-sizes.ts";
 import { orAborted } from "./or-aborted.ts";
 import { newProbeId, probeSpec } from "./probe.ts";
 import { processorEnv } from "./processor-env.ts";
@@ -111,9 +112,11 @@ export class NativeProvider implements RuntimeProvider {
     };
     this.#guard = new DiskGuard({
       ...guarded,
-      root: this.#site.directories.root,
       minFreeMb: options.config.minFreeMb,
-      path: (runtimeId) => this.#site.directories.path(runtimeId),
+      says: { where: "below data_dir", minFree: "providers.native.min_free_mb" },
+      space: () => spaceOf(this.#site.directories.root),
+      measure: (runtimes, { inodes }) =>
+        layerSizes(runtimes, { path: (runtimeId) => this.#site.directories.path(runtimeId), inodes }),
     });
     this.#socketGuard = new SocketGuard({
       ...guarded,

@@ -1,7 +1,7 @@
 import { boundedParallel } from "../../platform/bounded-parallel.ts";
 import type { Logger } from "../../platform/logger.ts";
 import type { RuntimeId } from "../../ports/index.ts";
-import { RepeatedLook } from "./repeated-look.ts";
+import { RepeatedLook } from "../guards/index.ts";
 import type { MachineMemory } from "./uncounted-memory.ts";
 import type { UsualMemory } from "./usual-memory.ts";
 

@@ -4,13 +4,15 @@ import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { silentLogger } from "../../platform/logger.ts";
 import { type RuntimeId, StorageFull } from "../../ports/index.ts";
+import { layerSizes } from "../native/layer-sizes.ts";
 import { DiskGuard } from "./disk-guard.ts";
+import type { DiskSpace } from "./disk-space.ts";
 
 const mb = 1 << 20;
 const [small, large] = ["rt-small", "rt-large"] as [RuntimeId, RuntimeId];
 let root: string;
 let stopped: string[];
-let space: { freeMb: number; freeInodes: number | undefined };
+let space: DiskSpace | undefined;
 beforeEach(async () => {
   root = await mkdtemp(join(tmpdir(), "alcove-guard-"));
   stopped = [];
@@ -20,13 +22,14 @@ beforeEach(async () => {
 afterEach(() => rm(root, { recursive: true }));
 
 let looks = 0;
-const open = (minFreeMb = 100) =>
+const open = (minFreeMb = 100, limitMb = 0) =>
   new DiskGuard({
-    root,
     minFreeMb,
+    limitMb,
+    says: { where: "below data_dir", minFree: "providers.native.min_free_mb", limit: "disk_mb" },
     logger: silentLogger,
-    running: () => [small, large],
-    path: (id) => join(root, id),
+    running: () => [small, large].filter((id) => !stopped.some((line) => line.startsWith(id))),
+    measure: (ids, { inodes }) => layerSizes(ids, { path: (id) => join(root, id), inodes }),
     stop: async (id, reason) => {
       stopped.push(`${id} ${reason}`);
     },
@@ -51,10 +54,10 @@ describe("the guard of the disk", () => {
     await using guard = open();
     await writeFile(join(root, large, "file"), Buffer.alloc(40 * mb, 1));
     await writeFile(join(root, small, "file"), Buffer.alloc(17 * mb, 1));
-    space.freeMb = 150;
+    (space as DiskSpace).freeMb = 150;
     expect(await guard.look()).toBeLessThan(5_000);
     await appendFile(join(root, small, "file"), Buffer.alloc(3 * mb, 1));
-    space.freeMb = 50;
+    (space as DiskSpace).freeMb = 50;
     await guard.look();
     expect(stopped.map((line) => line.split(" ")[0])).toEqual([small]);
   });
@@ -85,31 +88,58 @@ describe("the guard of the disk", () => {
     await using guard = open();
     await expect(guard.refuseWhenShort()).rejects.toThrow(StorageFull);
     await expect(guard.refuseWhenShort()).rejects.toThrow("50 MB were free below data_dir");
-    space.freeMb = 100;
+    (space as DiskSpace).freeMb = 100;
     await guard.refuseWhenShort();
     await using off = open(0);
-    space.freeMb = 0;
+    (space as DiskSpace).freeMb = 0;
     await off.refuseWhenShort();
   });
 
   it("is asked by a spawn of its own only where space is near the mark, or a look is long ago", async () => {
     await using guard = open();
     looks = 0;
-    space.freeMb = 5_000;
+    (space as DiskSpace).freeMb = 5_000;
     const startedMs = performance.now();
     for (let n = 0; n < 100; n++) await guard.refuseWhenShort();
     expect(looks).toBeLessThan(2 + (performance.now() - startedMs) / 500);
-    space.freeMb = 399;
+    (space as DiskSpace).freeMb = 399;
     await guard.look();
     looks = 0;
     for (let n = 0; n < 10; n++) await guard.refuseWhenShort();
     expect(looks).toBe(10);
   });
 
+  it("stops who wrote more than the limit, however much is free, and nobody else", async () => {
+    for (const free of [{ freeMb: 5_000, freeInodes: undefined }, undefined]) {
+      stopped = [];
+      space = free;
+      await using guard = open(100, 25);
+      await writeFile(join(root, large, "file"), Buffer.alloc(30 * mb, 1));
+      await writeFile(join(root, small, "file"), Buffer.alloc(20 * mb, 1));
+      expect(await guard.look()).toBeLessThan(5_000);
+      expect(stopped).toEqual(["rt-large stopped: it had written 30 MB, more than the 25 MB of disk_mb"]);
+      expect(await guard.look()).toBeGreaterThanOrEqual(5_000);
+      await guard.refuseWhenShort();
+    }
+  });
+
+  it("compares no number of files with one of megabytes", async () => {
+    await using guard = open();
+    await writeFile(join(root, large, "file"), Buffer.alloc(30 * mb, 1));
+    await writeFile(join(root, small, "file"), Buffer.alloc(20 * mb, 1));
+    for (let index = 0; index < 40; index += 1) await writeFile(join(root, large, `f${index}`), "");
+    space = { freeMb: 1_000, freeInodes: 5 };
+    await guard.look();
+    expect(stopped).toEqual([]);
+    space = { freeMb: 50, freeInodes: 1_000_000 };
+    await guard.look();
+    expect(stopped.map((line) => line.split(" ")[0])).toEqual([large]);
+  });
+
   it("leaves everybody alone while there is space", async () => {
     await using guard = open();
     await writeFile(join(root, large, "file"), Buffer.alloc(30 * mb, 1));
-    space.freeMb = 5_000;
+    (space as DiskSpace).freeMb = 5_000;
     expect(await guard.look()).toBe(5_000);
     expect(stopped).toEqual([]);
   });

@@ -1,0 +1,183 @@
+import { access, constants } from "node:fs/promises";
+import type { DockerConfig } from "../../config/config.ts";
+import { boundedParallel } from "../../platform/bounded-parallel.ts";
+import type { Logger } from "../../platform/logger.ts";
+import { messageOf } from "../../platform/message-of.ts";
+import type { CallOptions, RuntimeId } from "../../ports/index.ts";
+import { type DiskSpace, diskUsage, spaceOf } from "../guards/index.ts";
+import type { Containers } from "./containers.ts";
+import type { EngineAddress } from "./engine-address.ts";
+import { isRefusal } from "./engine-errors.ts";
+import { sharesMachine } from "./engine-facts.ts";
+import type { ContainerInspection, EngineInfo } from "./engine-shapes.ts";
+import { labelNames } from "./labels.ts";
+
+const parallelLooks = 16;
+
+interface EngineDiskOptions {
+  config: Pick<DockerConfig, "diskMb" | "minFreeMb" | "agentTransport">;
+  instanceId: string;
+  address: EngineAddress;
+  containers: Pick<Containers, "inspect" | "sizes">;
+  containerOf: (runtimeId: RuntimeId) => string;
+  logger: Logger;
+}
+
+/**
+ * The disk an engine keeps sandboxes on, as far as it is seen from here: what is free on it, what each sandbox has written,
+ * and whether the engine bounds that itself. Knows nothing until `learn()`.
+ */
+export class EngineDisk {
+  readonly #options: EngineDiskOptions;
+  #driver = "";
+  /** The engine's data, where it is on this machine. */
+  #root: string | undefined;
+  /** Whether the engine bounds writable layers when asked; `untried` where only asking tells. */
+  #quota: "no" | "untried" | "yes" = "no";
+  /** What of each runtime lies where: looked up once. */
+  readonly #folders = new Map<RuntimeId, readonly string[]>();
+
+  constructor(options: EngineDiskOptions) {
+    this.#options = options;
+  }
+
+  /** Takes over what an engine says of itself; what it was found out to refuse stays refused until it changes its driver. */
+  async learn(info: EngineInfo): Promise<void> {
+    const { config, address } = this.#options;
+    const backing = info.DriverStatus?.find(([name]) => name === "Backing Filesystem")?.[1] ?? "";
+    const driver = `${info.Driver ?? ""}${info.Driver === "overlay2" ? ` on ${backing}` : ""}`;
+    const root = info.DockerRootDir;
+    const local = root && config.agentTransport !== "stdio" && sharesMachine(address, info);
+    const isSeen = local && (await spaceOf(root).catch(() => undefined)) !== undefined;
+    this.#root = isSeen ? root : undefined;
+    if (driver === this.#driver) return;
+    this.#driver = driver;
+    this.#quota = ["btrfs", "zfs", "overlay2 on xfs"].includes(driver) ? "untried" : "no";
+  }
+
+  /** What to ask of the engine for a container, when it may bound its layer. */
+  storageOptions(): Record<string, string> | undefined {
+    const { diskMb } = this.#options.config;
+    return this.#quota === "no" || diskMb === 0 ? undefined : { size: `${diskMb}M` };
+  }
+
+  /** The engine made a container with `storageOptions()`. */
+  taken(): void {
+    this.#quota = "yes";
+  }
+
+  /** @returns whether an error says that this engine bounds no layers, which is not asked of it any more then. */
+  refused(error: unknown): boolean {
+    if (this.#quota === "no" || !isRefusal(error) || !/storage-opt|quota/i.test(error.said)) return false;
+    this.#quota = "no";
+    this.#options.logger.warn(
+      { err: error },
+      `the engine bounds no disk here (${this.#driver}): what sandboxes write is watched instead`,
+    );
+    return true;
+  }
+
+  /** What an operator should know of it. */
+  notes(): string[] {
+    const { diskMb, minFreeMb } = this.#options.config;
+    const notes: string[] = [];
+    if (diskMb === 0) notes.push("a sandbox may fill the engine's disk: providers.docker.disk_mb is 0");
+    else if (this.#quota === "no")
+      notes.push(
+        `the engine (${this.#driver}) bounds no disk: a sandbox with more than ${diskMb} MB is stopped once that is seen`,
+      );
+    else notes.push(`the engine (${this.#driver}) bounds each sandbox's disk to ${diskMb} MB`);
+    if (minFreeMb > 0 && this.#root === undefined)
+      notes.push(
+        "what is free on the engine's disk is not seen from here: watch it, providers.docker.min_free_mb has no effect",
+      );
+    return notes;
+  }
+
+  /** Of the engine's disk; undefined: it is not seen from here. */
+  async space(): Promise<DiskSpace | undefined> {
+    // Of an engine whose disk went away, what is asked of it next tells better.
+    return this.#root === undefined ? undefined : await spaceOf(this.#root).catch(() => undefined);
+  }
+
+  /**
+   * What runtimes have written, MB, or how many files they have made: layers and the volumes of their images as the disk has
+   * them, where this service may read them; elsewhere layers as the engine counts them, by what files contain, and no files.
+   * @param options.short whether somebody has to be found who fills the disk; else only the limit is kept.
+   */
+  async measure(
+    runtimes: readonly RuntimeId[],
+    { inodes, short, signal }: { inodes: boolean; short: boolean } & CallOptions,
+  ): Promise<Map<RuntimeId, number>> {
+    const folders = await this.#foldersOf(runtimes, { signal });
+    const sizes = new Map<RuntimeId, number>();
+    for (const [runtimeId, size] of await this.#onDisk(folders, { inodes, signal }))
+      sizes.set(runtimeId, size);
+    const others = new Set(runtimes.filter((runtimeId) => !folders.has(runtimeId)));
+    // The engine may compare whole trees for it.
+    if (others.size === 0 || inodes || (this.#quota !== "no" && !short)) return sizes;
+    for (const { Labels, SizeRw } of await this.#options.containers.sizes(this.#options.instanceId, {
+      signal,
+    })) {
+      const runtimeId = Labels?.[labelNames.runtime] as RuntimeId;
+      if (others.has(runtimeId)) sizes.set(runtimeId, (SizeRw ?? 0) / 1024 ** 2);
+    }
+    return sizes;
+  }
+
+  async #onDisk(
+    folders: ReadonlyMap<RuntimeId, readonly string[]>,
+    what: { inodes: boolean } & CallOptions,
+  ): Promise<Map<RuntimeId, number>> {
+    const usage = await diskUsage([...folders.values()].flat(), what);
+    const sizes = new Map<RuntimeId, number>();
+    for (const [runtimeId, own] of folders) {
+      const found = own.map((folder) => usage.get(folder)).filter((size) => size !== undefined);
+      if (found.length > 0)
+        sizes.set(
+          runtimeId,
+          found.reduce((all, size) => all + size, 0),
+        );
+    }
+    return sizes;
+  }
+
+  /** Without those whose layer cannot be read from here. */
+  async #foldersOf(
+    runtimes: readonly RuntimeId[],
+    { signal }: CallOptions,
+  ): Promise<Map<RuntimeId, readonly string[]>> {
+    const wanted = new Set(runtimes);
+    for (const known of this.#folders.keys()) if (!wanted.has(known)) this.#folders.delete(known);
+    const found = new Map<RuntimeId, readonly string[]>();
+    // Others cannot read all of what users inside own, and a part of it would pass for the whole.
+    if (this.#root === undefined || process.geteuid?.() !== 0) return found;
+    await boundedParallel(runtimes, parallelLooks, async (runtimeId) => {
+      const folders = this.#folders.get(runtimeId) ?? (await this.#readable(runtimeId, { signal }));
+      this.#folders.set(runtimeId, folders);
+      if (folders.length > 0) found.set(runtimeId, folders);
+    });
+    return found;
+  }
+
+  async #readable(runtimeId: RuntimeId, { signal }: CallOptions): Promise<readonly string[]> {
+    const { containers, containerOf, logger } = this.#options;
+    const inspection = await containers.inspect(containerOf(runtimeId), { signal });
+    const folders = inspection === undefined ? [] : writtenFolders(inspection);
+    try {
+      for (const folder of folders) await access(folder, constants.R_OK | constants.X_OK);
+      return folders;
+    } catch (error) {
+      logger.debug({ runtime_id: runtimeId }, `a layer's size is left to the engine: ${messageOf(error)}`);
+      return [];
+    }
+  }
+}
+
+/** The layer and the volumes that its image declares; empty when the engine does not tell where the layer is. */
+function writtenFolders({ GraphDriver, Mounts }: ContainerInspection): string[] {
+  const layer = GraphDriver?.Data?.UpperDir;
+  if (layer === undefined) return [];
+  const volumes = (Mounts ?? []).filter(({ Type, RW }) => Type === "volume" && RW !== false);
+  return [layer, ...volumes.map(({ Source }) => Source).filter((source) => source !== undefined)];
+}

@@ -1,0 +1,26 @@
+import { stat } from "node:fs/promises";
+import { join } from "node:path";
+import type { RuntimeId } from "../../ports/index.ts";
+import { diskUsage } from "../guards/index.ts";
+
+/**
+ * What runtimes have written, MB, or how many files they have made. A layer with a file system of its own is one file, whose
+ * blocks say it all, and whose files are its own affair; others are added up.
+ */
+export async function layerSizes(
+  runtimes: readonly RuntimeId[],
+  { path, inodes }: { path: (runtimeId: RuntimeId) => string; inodes: boolean },
+): Promise<Map<RuntimeId, number>> {
+  const sizes = new Map<RuntimeId, number>();
+  const others = new Map<string, RuntimeId>();
+  for (const runtimeId of runtimes) {
+    const image = await stat(join(path(runtimeId), "disk.img")).catch(() => undefined);
+    if (image === undefined) others.set(path(runtimeId), runtimeId);
+    else if (!inodes) sizes.set(runtimeId, (image.blocks * 512) / 1024 ** 2);
+  }
+  for (const [folder, size] of await diskUsage([...others.keys()], { inodes })) {
+    const runtimeId = others.get(folder);
+    if (runtimeId !== undefined) sizes.set(runtimeId, size);
+  }
+  return sizes;
+}
