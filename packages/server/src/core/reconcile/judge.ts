@@ -60,6 +60,12 @@ export function judge(
   };
 }
 
+/** What a sandbox needs whose provider is not enabled; its end comes with its expiry. */
+export function judgeWithoutProvider({ row }: LiveSandbox): Finding {
+  if (row.state === "creating") return { kind: "undo" };
+  return { kind: "unreachable", why: `provider "${row.provider}" is not enabled` };
+}
+
 /** Its runtime should be there, and stay. */
 export function mayRun(row: SandboxRow): boolean {
   return (row.state === "running" || row.state === "unhealthy") && !row.destroyRequested;

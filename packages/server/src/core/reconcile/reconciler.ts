@@ -21,7 +21,7 @@ import { ownerData } from "../events/owner-data.ts";
 import type { ProviderRegistry } from "../providers/provider-registry.ts";
 import type { SandboxLifecycle } from "../sandboxes/compose.ts";
 import type { LiveSandbox } from "../sandboxes/live-sandboxes.ts";
-import { type Finding, judge, mayRun } from "./judge.ts";
+import { type Finding, judge, judgeWithoutProvider, mayRun } from "./judge.ts";
 import { RetrySchedule } from "./retry-schedule.ts";
 
 export interface ReconcilerOptions {
@@ -178,9 +178,7 @@ export class Reconciler implements AsyncDisposable {
     const { live, failed } = lifecycle;
     await this.#load();
     const without = live.all().filter((entry) => entry.provider === undefined);
-    await this.#forEach(without, parallelSteps, (entry) =>
-      this.#act(entry, { kind: "unreachable", why: `provider "${entry.row.provider}" is not enabled` }),
-    );
+    await this.#forEach(without, parallelSteps, (entry) => this.#act(entry, judgeWithoutProvider(entry)));
     this.#retries.keepOnly((id) => live.get(id) !== undefined);
     const failedBefore = new Date(clock.now().getTime() - retentionMs);
     this.#end("failed", async () => {

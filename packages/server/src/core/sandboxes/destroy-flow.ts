@@ -11,6 +11,7 @@ import {
   type RuntimeId,
   type RuntimeProvider,
   type SandboxOperations,
+  type SandboxRow,
   Unavailable,
 } from "../../ports/index.ts";
 import { ownerData } from "../events/owner-data.ts";
@@ -250,8 +251,10 @@ export class DestroyFlow {
   async #endRuntime(entry: LiveSandbox): Promise<void> {
     const { provider, row } = entry;
     if (provider === undefined) {
+      if (this.#hasEndedItself(row)) return;
+      const at = this.#endsItselfAt(row).toISOString();
       throw new Unavailable(
-        `provider "${row.provider}" of sandbox "${row.id}" is not enabled; enable it again`,
+        `provider "${row.provider}" of sandbox "${row.id}" is not enabled; enable it again, or wait until the sandbox has ended itself, at ${at}`,
       );
     }
     try {
@@ -266,6 +269,18 @@ export class DestroyFlow {
         cause: error,
       });
     }
+  }
+
+  /**
+   * Whether its own switch has ended it, which needs neither the service nor the provider. What that leaves behind belongs to no
+   * sandbox, and is removed as such when the provider is enabled again.
+   */
+  #hasEndedItself(row: SandboxRow): boolean {
+    return this.#endsItselfAt(row) <= this.#context.clock.now();
+  }
+
+  #endsItselfAt({ expiresAt }: SandboxRow): Date {
+    return new Date(expiresAt.getTime() + this.#context.deadmanGraceMs);
   }
 
   async #markDestroyed(entry: LiveSandbox, reason: DestroyReason, startedMs: number): Promise<void> {
