@@ -155,7 +155,7 @@ function addSandboxCommands(program: Command): void {
     .option("--metadata <key=value>", "only with this label; repeatable", collectPairs)
     .option("-n, --limit <count>", "at most this many", parseCount)
     .option("-q, --quiet", "print ids only")
-    .option("--stats", "also memory in use, disk and commands; asks each sandbox")
+    .option("--stats", "also memory in use, disk and commands")
     .action(async (flags) => (await import("./commands/ls.ts")).ls(flags));
   client(program.command("extend <id> <ttl>").description("let a sandbox live for ttl from now"))
     .option("--json", "print JSON")

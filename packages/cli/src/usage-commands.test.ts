@@ -38,13 +38,16 @@ test("stats tells what is used of what; a figure that is not known is a dash", a
 test("top tells the processor's share between two looks, most first, and leaves out what cannot tell", async () => {
   let looks = 0;
   at.service.answer = ({ path }): FakeAnswer => {
-    if (path === "/sandboxes") {
-      looks++;
-      const gone = sandbox("sb-gone");
-      return { json: [sandbox("sb-idle"), sandbox("sb-busy", { owner_id: "acme", name: "web" }), gone] };
-    }
-    if (path.includes("gone")) return { status: 404, json: { code: "not_found", message: "gone" } };
-    return { json: { ...stats, cpu_usage_ms: path.includes("busy") && looks > 1 ? 100_000 : 0 } };
+    if (path !== "/sandboxes/stats") return { status: 404, json: { code: "not_found", message: path } };
+    looks++;
+    const busy = sandbox("sb-busy", { owner_id: "acme", name: "web" });
+    return {
+      json: [
+        { sandbox: sandbox("sb-idle"), stats: { ...stats, cpu_usage_ms: 0 } },
+        { sandbox: busy, stats: { ...stats, cpu_usage_ms: looks > 1 ? 100_000 : 0 } },
+        { sandbox: sandbox("sb-gone") },
+      ],
+    };
   };
   const { code, stdout } = await at.run("top", "--interval", "500ms");
   expect([code, looks]).toEqual([0, 2]);
@@ -78,9 +81,11 @@ test("top sorts by what it is asked to", () => {
   expect([first("cpu"), first("memory"), first("disk"), first("commands")]).toEqual(["a", "b", "a", "a"]);
 });
 
-test("ls --stats asks each and adds columns", async () => {
-  at.service.answer = ({ path }) =>
-    path === "/sandboxes" ? { json: [sandbox("sb-1", { owner_id: "acme" })] } : { json: stats };
+test("ls --stats asks for all at once and adds columns", async () => {
+  const listed = sandbox("sb-1", { owner_id: "acme" });
+  at.service.answer = ({ path }) => ({
+    json: path === "/sandboxes/stats" ? [{ sandbox: listed, stats }] : [listed],
+  });
   expect((await at.run("ls")).stdout).not.toContain("DISK");
   expect(at.service.requests).toHaveLength(1);
   const { stdout } = await at.run("ls", "--stats");

@@ -114,6 +114,7 @@ describe("AlcoveClient", () => {
       destroySandbox: (client) => client.destroy("x"),
       extendSandbox: (client) => client.extend("x", "5m"),
       getSandboxLogs: (client) => client.logs("x", 10),
+      listSandboxStats: (client) => client.sandboxStats(),
       getSandboxStats: (client) => client.stats("x"),
       exec: (client) => client.exec("x", { command: "true" }),
       startExec: (client) => client.startExec("x", { command: "true" }),

@@ -22,6 +22,7 @@ import type {
   Sandbox,
   SandboxState,
   SandboxStats,
+  SandboxUsage,
   SpawnRequest,
   StartExecRequest,
   StdinRequest,
@@ -204,36 +205,25 @@ export class AlcoveClient implements Disposable {
     filter: SandboxFilter = {},
     options: CallOptions = {},
   ): Promise<{ items: Sandbox[]; nextCursor: string | undefined }> {
-    const metadata = Object.entries(filter.metadata ?? {}).map(
-      ([name, value]) => [`metadata.${name}`, value] as const,
-    );
-    const { body, headers } = await this.#transport.json<Sandbox[]>({
-      method: "GET",
-      path: "/sandboxes",
-      query: {
-        state: filter.state,
-        owner_id: filter.ownerId,
-        name: filter.name,
-        provider: filter.provider,
-        limit: filter.limit,
-        cursor: filter.cursor,
-        ...Object.fromEntries(metadata),
-      },
-      timeoutMs: options.timeoutMs ?? quickMs,
-      signal: options.signal,
-    });
-    const cursor = headers["x-next-cursor"];
-    return { items: body, nextCursor: typeof cursor === "string" && cursor !== "" ? cursor : undefined };
+    return this.#page<Sandbox>("/sandboxes", filter, options);
   }
 
   /** Every sandbox that matches, page by page. */
-  async *allSandboxes(filter: SandboxFilter = {}, options: CallOptions = {}): AsyncGenerator<Sandbox> {
-    let cursor = filter.cursor;
-    do {
-      const page = await this.sandboxes({ ...filter, ...(cursor === undefined ? {} : { cursor }) }, options);
-      yield* page.items;
-      cursor = page.nextCursor;
-    } while (cursor !== undefined);
+  allSandboxes(filter: SandboxFilter = {}, options: CallOptions = {}): AsyncGenerator<Sandbox> {
+    return pages(filter, (page) => this.sandboxes(page, options));
+  }
+
+  /** One page of at most 100, newest first, each with what it uses now; without `stats` where it could not tell. */
+  async sandboxStats(
+    filter: SandboxFilter = {},
+    options: CallOptions = {},
+  ): Promise<{ items: SandboxUsage[]; nextCursor: string | undefined }> {
+    return this.#page<SandboxUsage>("/sandboxes/stats", filter, options);
+  }
+
+  /** Every sandbox that matches with what it uses now, page by page. */
+  allSandboxStats(filter: SandboxFilter = {}, options: CallOptions = {}): AsyncGenerator<SandboxUsage> {
+    return pages(filter, (page) => this.sandboxStats(page, options));
   }
 
   async destroy(id: string, options: CallOptions = {}): Promise<void> {
@@ -449,6 +439,33 @@ export class AlcoveClient implements Disposable {
     return eventStream(this.#transport, filter);
   }
 
+  async #page<T>(
+    path: string,
+    filter: SandboxFilter,
+    options: CallOptions,
+  ): Promise<{ items: T[]; nextCursor: string | undefined }> {
+    const metadata = Object.entries(filter.metadata ?? {}).map(
+      ([name, value]) => [`metadata.${name}`, value] as const,
+    );
+    const { body, headers } = await this.#transport.json<T[]>({
+      method: "GET",
+      path,
+      query: {
+        state: filter.state,
+        owner_id: filter.ownerId,
+        name: filter.name,
+        provider: filter.provider,
+        limit: filter.limit,
+        cursor: filter.cursor,
+        ...Object.fromEntries(metadata),
+      },
+      timeoutMs: options.timeoutMs ?? quickMs,
+      signal: options.signal,
+    });
+    const cursor = headers["x-next-cursor"];
+    return { items: body, nextCursor: typeof cursor === "string" && cursor !== "" ? cursor : undefined };
+  }
+
   async #get<T>(path: string, options: CallOptions): Promise<T> {
     const [plain = "", query] = path.split("?");
     const { body } = await this.#transport.json<T>({
@@ -471,6 +488,18 @@ export class AlcoveClient implements Disposable {
     });
     return body;
   }
+}
+
+async function* pages<T>(
+  filter: SandboxFilter,
+  read: (filter: SandboxFilter) => Promise<{ items: T[]; nextCursor: string | undefined }>,
+): AsyncGenerator<T> {
+  let cursor = filter.cursor;
+  do {
+    const page = await read({ ...filter, ...(cursor === undefined ? {} : { cursor }) });
+    yield* page.items;
+    cursor = page.nextCursor;
+  } while (cursor !== undefined);
 }
 
 function execPath(id: string, execId: string): string {

@@ -16,6 +16,7 @@ const operations: Record<string, readonly [scope: "open" | "read" | "write" | "a
   acquireSandbox: ["write", "own"],
   checkAdmission: ["read", "own"],
   listSandboxes: ["read", "own"],
+  listSandboxStats: ["read", "own"],
   pruneSandboxes: ["write", "own"],
   getSandbox: ["read", "sandbox"],
   destroySandbox: ["write", "sandbox"],

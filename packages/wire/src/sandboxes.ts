@@ -159,6 +159,13 @@ export const SandboxStats = Type.Object(
 );
 export type SandboxStats = Static<typeof SandboxStats>;
 
+/** An item of `GET /sandboxes/stats`. Without `stats`: it does not run, or did not tell in time. */
+export const SandboxUsage = Type.Object(
+  { sandbox: Sandbox, stats: Type.Optional(SandboxStats) },
+  { $id: "SandboxUsage" },
+);
+export type SandboxUsage = Static<typeof SandboxUsage>;
+
 export function statusBody<const S extends string>(status: S) {
   return Type.Object({ status: Type.Literal(status) });
 }

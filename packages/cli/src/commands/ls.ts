@@ -1,12 +1,12 @@
 import type { SandboxFilter } from "@alcove/sdk";
-import type { Sandbox, SandboxState, SandboxStats } from "@alcove/wire";
+import type { Sandbox, SandboxState, SandboxStats, SandboxUsage } from "@alcove/wire";
 import { type ClientFlags, interruptSignal, type JsonFlags, openClient } from "../context.ts";
 import { UsageError } from "../exit-codes.ts";
 import { printJson } from "../terminal/output.ts";
 import { table } from "../terminal/table.ts";
 import { shortDuration } from "../terminal/text.ts";
 import { ownerOf } from "./named.ts";
-import { usageOf, usedOf } from "./usage.ts";
+import { usedOf } from "./usage.ts";
 
 export interface LsFlags extends ClientFlags, JsonFlags {
   state?: string;
@@ -31,12 +31,17 @@ export async function ls(flags: LsFlags): Promise<void> {
   const filter = sandboxFilter(flags);
   using client = openClient(flags);
   using interrupt = interruptSignal();
-  const sandboxes: Sandbox[] = [];
-  for await (const sandbox of client.allSandboxes(filter, { signal: interrupt.signal })) {
-    sandboxes.push(sandbox);
-    if (flags.limit !== undefined && sandboxes.length >= flags.limit) break;
+  const { signal } = interrupt;
+  const found: SandboxUsage[] = [];
+  const matching = flags.stats
+    ? client.allSandboxStats(filter, { signal })
+    : bare(client.allSandboxes(filter, { signal }));
+  for await (const usage of matching) {
+    found.push(usage);
+    if (flags.limit !== undefined && found.length >= flags.limit) break;
   }
-  const usage = flags.stats ? await usageOf(client, sandboxes, { signal: interrupt.signal }) : undefined;
+  const sandboxes = found.map(({ sandbox }) => sandbox);
+  const usage = flags.stats ? new Map(found.map(({ sandbox, stats }) => [sandbox.id, stats])) : undefined;
   const withUsage = (sandbox: Sandbox) => ({ ...sandbox, stats: usage?.get(sandbox.id) });
   if (flags.json) printJson(usage === undefined ? sandboxes : sandboxes.map(withUsage));
   else if (flags.quiet) process.stdout.write(sandboxes.map(({ id }) => `${id}\n`).join(""));
@@ -44,11 +49,15 @@ export async function ls(flags: LsFlags): Promise<void> {
   else process.stdout.write(sandboxTable(sandboxes, Date.now(), usage));
 }
 
+async function* bare(sandboxes: AsyncIterable<Sandbox>): AsyncGenerator<SandboxUsage> {
+  for await (const sandbox of sandboxes) yield { sandbox };
+}
+
 /** @param usage what they use now; undefined: nobody asked. */
 export function sandboxTable(
   sandboxes: readonly Sandbox[],
   nowMs: number,
-  usage?: ReadonlyMap<string, SandboxStats>,
+  usage?: ReadonlyMap<string, SandboxStats | undefined>,
 ): string {
   const names = sandboxes.some(({ name }) => name);
   const owners = sandboxes.some(({ owner_id }) => owner_id);

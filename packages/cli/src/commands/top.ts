@@ -1,6 +1,6 @@
 import { setTimeout } from "node:timers/promises";
 import { type AlcoveClient, AlcoveError } from "@alcove/sdk";
-import { parseDuration, type Sandbox, type SandboxStats } from "@alcove/wire";
+import { parseDuration, type Sandbox, type SandboxStats, type SandboxUsage } from "@alcove/wire";
 import { type ClientFlags, interruptSignal, type JsonFlags, openClient } from "../context.ts";
 import { UsageError } from "../exit-codes.ts";
 import { printJson } from "../terminal/output.ts";
@@ -8,7 +8,6 @@ import { printable } from "../terminal/printable.ts";
 import { table } from "../terminal/table.ts";
 import { byteSize, shortDuration } from "../terminal/text.ts";
 import { ownerOf } from "./named.ts";
-import { usageOf } from "./usage.ts";
 
 export interface TopFlags extends ClientFlags, JsonFlags {
   owner?: string;
@@ -29,6 +28,8 @@ export interface TopRow {
 const usualIntervalMs = 2_000;
 const shortestIntervalMs = 500;
 const usualLimit = 100;
+/** The service asks so many sandboxes for one page of what they use. */
+const largestUsagePage = 100;
 const enterScreen = "\x1b[?1049h\x1b[?25l";
 const leaveScreen = "\x1b[?25h\x1b[?1049l";
 
@@ -92,21 +93,22 @@ class Looks {
   }
 
   async take(signal: AbortSignal): Promise<TopRow[]> {
-    const sandboxes: Sandbox[] = [];
-    this.more = false;
-    const filter = this.#ownerId === undefined ? {} : { ownerId: this.#ownerId };
-    for await (const sandbox of this.#client.allSandboxes(filter, { signal })) {
-      this.more = sandboxes.length === this.#limit;
-      if (this.more) break;
-      sandboxes.push(sandbox);
-    }
-    const usage = await usageOf(this.#client, sandboxes, { signal });
+    const looked: SandboxUsage[] = [];
+    const ofOwner = this.#ownerId === undefined ? {} : { ownerId: this.#ownerId };
+    let cursor: string | undefined;
+    do {
+      const limit = Math.min(this.#limit - looked.length, largestUsagePage);
+      const filter = { ...ofOwner, limit, ...(cursor === undefined ? {} : { cursor }) };
+      const page = await this.#client.sandboxStats(filter, { signal });
+      looked.push(...page.items);
+      cursor = page.nextCursor;
+    } while (cursor !== undefined && looked.length < this.#limit);
+    this.more = cursor !== undefined;
     const atMs = performance.now();
     const before = this.#before;
     this.#before = new Map();
     this.begun = true;
-    return sandboxes.map((sandbox) => {
-      const stats = usage.get(sandbox.id);
+    return looked.map(({ sandbox, stats }) => {
       const cpuMs = stats?.cpu_usage_ms;
       const last = before.get(sandbox.id);
       if (cpuMs !== undefined) this.#before.set(sandbox.id, { cpuMs, atMs });

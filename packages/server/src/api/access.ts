@@ -45,6 +45,7 @@ export const accessTable: Readonly<Record<string, Access>> = {
   acquireSandbox: writes("own"),
   checkAdmission: reads("own"),
   listSandboxes: reads("own"),
+  listSandboxStats: reads("own"),
   pruneSandboxes: writes("own"),
   getSandbox: reads("sandbox"),
   destroySandbox: writes("sandbox"),

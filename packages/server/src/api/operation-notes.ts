@@ -29,6 +29,10 @@ export const operationNotes: Readonly<Record<string, OperationNote>> = {
     description:
       "metadata.<key>=<value> filters by label, by at most 16 of them. A page may be short; X-Next-Cursor is set while there is more.",
   },
+  listSandboxStats: {
+    description:
+      "The list of sandboxes with the same filters, and beside each that runs what GET /sandboxes/{id}/stats answers. One that does not tell within two seconds is there without stats. A page has at most 100; X-Next-Cursor is set while there is more.",
+  },
   getSandbox: {
     description:
       "404 for a destroyed one, saying when and how it ended; the list with state=destroyed has those until store.retention has passed.",

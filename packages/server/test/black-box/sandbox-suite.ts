@@ -292,6 +292,22 @@ export function sandboxSuite(on: Subject): void {
     expect(pruned.json).toEqual({ pruned: expect.any(Number) });
   });
 
+  test("stats of all are the list with what each uses, page by page", async () => {
+    const id = await on.client.spawn();
+    const one = await on.client.call("GET", `${sandboxes}/stats?limit=1`);
+    expect(one.json).toEqual([
+      { sandbox: expect.objectContaining({ id }), stats: expect.objectContaining({ commands: 0 }) },
+    ]);
+    const cursor = one.headers.get("x-next-cursor");
+    const rest = await on.client.call("GET", `${sandboxes}/stats?state=running&cursor=${cursor}`);
+    const ids = rest.json.map(({ sandbox }: { sandbox: { id: string } }) => sandbox.id);
+    expect(ids).toContain(on.sandbox);
+    expect(ids).not.toContain(id);
+    await on.client.call("DELETE", `${sandboxes}/${id}`);
+    for (const query of ["limit=101", "limit=0", "state=nope", "cursor=nope"])
+      expect((await on.client.call("GET", `${sandboxes}/stats?${query}`)).status, query).toBe(400);
+  });
+
   test("a provider or an image that does not exist is refused and leaves nothing", async () => {
     const before = (await on.client.call("GET", sandboxes)).json.length;
     const provider = await on.client.call("POST", sandboxes, { provider: "nope" });

@@ -8,16 +8,19 @@ import {
   Sandbox,
   SandboxName,
   SandboxStats,
+  SandboxUsage,
   SpawnRequest,
   sandboxStates,
   statusBody,
 } from "@alcove/wire";
-import { Type } from "typebox";
+import type { FastifyRequest } from "fastify";
+import { type Static, Type } from "typebox";
 import type { AnswerBudget } from "../../core/answers/answer-budget.ts";
 import type { ExecService } from "../../core/exec/exec-service.ts";
-import { cursorPattern, largestPage } from "../../core/sandboxes/listing.ts";
+import { cursorPattern, type ListRequest, largestPage } from "../../core/sandboxes/listing.ts";
 import type { SandboxService } from "../../core/sandboxes/sandbox-service.ts";
 import { longestLog } from "../../core/sandboxes/sandbox-service.ts";
+import { largestUsagePage } from "../../core/sandboxes/usage.ts";
 import { BadRequest } from "../../ports/errors.ts";
 import { confinedTo, wantedOwner } from "../access.ts";
 import { answered } from "../answers.ts";
@@ -26,12 +29,11 @@ import { presentSandbox, presentStats } from "../present.ts";
 import { emptyBody, type RouteApp, SandboxParams } from "./route-app.ts";
 import { AcquireHeaders, acquired, SpawnHeaders, spawned, spawnInput } from "./spawn-request.ts";
 
-const ListQuery = Type.Object({
+const filters = {
   state: Type.Optional(Type.Enum([...sandboxStates, ""])),
   owner_id: Type.Optional(OwnerId),
   name: Type.Optional(SandboxName),
   provider: Type.Optional(Type.String()),
-  limit: Type.Optional(Type.Integer({ minimum: 1, maximum: largestPage, default: largestPage })),
   cursor: Type.Optional(
     Type.String({
       "x-rule": "core",
@@ -39,7 +41,10 @@ const ListQuery = Type.Object({
       pattern: `^(?:${cursorPattern})?$`,
     }),
   ),
-});
+};
+const pageOf = (most: number) => Type.Optional(Type.Integer({ minimum: 1, maximum: most, default: most }));
+const ListQuery = Type.Object({ ...filters, limit: pageOf(largestPage) });
+const StatsQuery = Type.Object({ ...filters, limit: pageOf(largestUsagePage) });
 const LogsQuery = Type.Object({
   lines: Type.Optional(Type.Integer({ minimum: 1, maximum: longestLog, default: 100 })),
 });
@@ -128,21 +133,34 @@ export function sandboxRoutes(
     },
     handler: (request, reply) =>
       answered(reply, answers, async (answer) => {
-        const { query } = request;
-        const { items, nextCursor } = await sandboxes.list(
-          defined({
-            state: query.state === "" ? undefined : query.state,
-            ownerId: wantedOwner(request, given(query.owner_id)),
-            name: given(query.name),
-            provider: given(query.provider),
-            metadata: metadataFilter(query),
-            limit: query.limit ?? largestPage,
-            cursor: given(query.cursor),
-          }),
-          { answer, signal: reply.callerSignal },
-        );
+        const wanted = listRequest(request, largestPage);
+        const { items, nextCursor } = await sandboxes.list(wanted, { answer, signal: reply.callerSignal });
         if (nextCursor !== undefined) reply.header("x-next-cursor", nextCursor);
         return items.map(present);
+      }),
+  });
+
+  app.route({
+    method: "GET",
+    url: "/sandboxes/stats",
+    schema: {
+      tags,
+      operationId: "listSandboxStats",
+      summary: "Sandboxes, newest first, and what each uses now",
+      querystring: StatsQuery,
+      response: { 200: Type.Array(SandboxUsage) },
+    },
+    handler: (request, reply) =>
+      answered(reply, answers, async (answer) => {
+        const wanted = listRequest(request, largestUsagePage);
+        const { items, nextCursor } = await sandboxes.usage(wanted, { answer, signal: reply.callerSignal });
+        if (nextCursor !== undefined) reply.header("x-next-cursor", nextCursor);
+        return items.map(({ sandbox, stats }) =>
+          defined({
+            sandbox: present(sandbox),
+            stats: stats && presentStats(stats, execs.runningIn(sandbox.id)),
+          }),
+        );
       }),
   });
 
@@ -237,6 +255,23 @@ export function sandboxRoutes(
       const stats = await sandboxes.stats(id, { signal: reply.callerSignal });
       return presentStats(stats, execs.runningIn(id));
     },
+  });
+}
+
+/** @throws Forbidden when the caller may not see whose sandboxes are wanted. */
+function listRequest(
+  request: FastifyRequest & { query: Static<typeof ListQuery> },
+  usualLimit: number,
+): ListRequest {
+  const { query } = request;
+  return defined({
+    state: query.state === "" ? undefined : query.state,
+    ownerId: wantedOwner(request, given(query.owner_id)),
+    name: given(query.name),
+    provider: given(query.provider),
+    metadata: metadataFilter(query),
+    limit: query.limit ?? usualLimit,
+    cursor: given(query.cursor),
   });
 }
 

@@ -38,6 +38,7 @@ import type { SandboxDirectory } from "./sandbox-directory.ts";
 import type { SandboxCounts } from "./sandbox-tally.ts";
 import type { OnStage, SpawnFlow } from "./spawn-flow.ts";
 import { checkSpawn, checkTtl, planSpawn, type SpawnInput, type SpawnPlan } from "./spawn-plan.ts";
+import { listUsage, type UsagePage } from "./usage.ts";
 
 export type { SpawnInput } from "./spawn-plan.ts";
 
@@ -205,6 +206,15 @@ export class SandboxService implements AsyncDisposable {
   /** @param options.answer what the page takes is asked for here. */
   list(request: ListRequest, options?: ListOptions): Promise<ListPage> {
     return listSandboxes(this.#context.store, request, options);
+  }
+
+  /** As `list`, and what each that runs uses now. @throws BadRequest as `list`, and for a page of too many. */
+  usage(request: ListRequest, options: ListOptions & CallOptions): Promise<UsagePage> {
+    return listUsage(request, {
+      list: () => this.list(request, options),
+      stats: (id, call) => this.stats(id, call),
+      signal: options.signal,
+    });
   }
 
   /** Idempotent. @throws NotFound for an id never seen; ProviderError or Unavailable while it is not confirmed. */
