@@ -6,7 +6,7 @@ const worker = { id: "local", status: "draining" };
 
 test("drain tells what is left, --end takes new ones again", async () => {
   at.service.answer = ({ path }) =>
-    path === "/metrics" ? { json: { sandboxes: { by_worker: { local: 3 } } } } : { json: worker };
+    path === "/metrics" ? { json: { sandboxes: { active_by_worker: { local: 3 } } } } : { json: worker };
   expect((await at.run("drain")).stdout).toBe("local takes no new sandboxes; 3 are left on it\n");
   expect(at.service.requests[0]).toMatchObject({ method: "POST", path: "/admin/workers/local/drain" });
   expect((await at.run("drain", "--end")).stdout).toBe("local takes new sandboxes\n");
@@ -18,7 +18,7 @@ test("drain tells what is left, --end takes new ones again", async () => {
 test("drain --wait waits until none is left", async () => {
   let left = 2;
   at.service.answer = ({ path }) =>
-    path === "/metrics" ? { json: { sandboxes: { by_worker: { local: left-- } } } } : { json: worker };
+    path === "/metrics" ? { json: { sandboxes: { active_by_worker: { local: left-- } } } } : { json: worker };
   const { stdout, code } = await at.run("drain", "w1", "--wait");
   expect([code, stdout]).toEqual([0, "w1 takes no new sandboxes; none is left on it\n"]);
 });
@@ -29,7 +29,9 @@ test("drain --wait goes on when the service does not answer for a while, and end
   at.service.answer = ({ path }) => {
     if (path !== "/metrics") return { json: worker };
     looks += 1;
-    return looks === 1 ? refusal : { json: { sandboxes: { by_worker: { local: looks < 3 ? 1 : 0 } } } };
+    return looks === 1
+      ? refusal
+      : { json: { sandboxes: { active_by_worker: { local: looks < 3 ? 1 : 0 } } } };
   };
   expect(await at.run("drain", "--wait")).toMatchObject({ code: 0 });
   expect(looks).toBeGreaterThan(2);
@@ -39,8 +41,13 @@ test("drain --wait goes on when the service does not answer for a while, and end
   expect(looks).toBe(1);
 });
 
-test("drain says that one is left", async () => {
-  at.service.answer = ({ path }) =>
-    path === "/metrics" ? { json: { sandboxes: { by_worker: { local: 1 } } } } : { json: worker };
+test("drain --wait waits for no sandbox in state error, and drain says that one is left", async () => {
+  const sandboxes: Record<string, unknown> = { by_worker: { local: 2 }, active_by_worker: { local: 0 } };
+  at.service.answer = ({ path }) => (path === "/metrics" ? { json: { sandboxes } } : { json: worker });
+  expect((await at.run("drain", "--wait")).stdout).toBe("local takes no new sandboxes; none is left on it\n");
+  sandboxes.active_by_worker = { local: 1 };
   expect((await at.run("drain")).stdout).toBe("local takes no new sandboxes; 1 is left on it\n");
+  // An older service.
+  delete sandboxes.active_by_worker;
+  expect((await at.run("drain")).stdout).toBe("local takes no new sandboxes; 2 are left on it\n");
 });

@@ -60,6 +60,7 @@ const shared: { [key: string]: Shape } = {
     by_state: "counts",
     by_provider: "counts",
     by_worker: "counts",
+    active_by_worker: "counts",
   },
   workers: { total: "whole", online: "whole", stale: "whole", unhealthy: "whole", items: [worker] },
   leases: { total: "whole", active: "whole", expired: "whole", by_holder: "counts" },

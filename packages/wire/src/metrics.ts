@@ -24,7 +24,14 @@ export type LeaseFigures = Static<typeof LeaseFigures>;
 
 /** See docs/api/metrics.md. */
 export const SandboxFigures = Type.Object(
-  { total: Count, active: Count, by_state: Counts, by_provider: Counts, by_worker: Counts },
+  {
+    total: Count,
+    active: Count,
+    by_state: Counts,
+    by_provider: Counts,
+    by_worker: Counts,
+    active_by_worker: Counts,
+  },
   { $id: "SandboxFigures" },
 );
 export type SandboxFigures = Static<typeof SandboxFigures>;

@@ -32,7 +32,7 @@ export async function drain(worker = "local", flags: DrainFlags): Promise<void> 
   }
 }
 
-/** Sandboxes end at the latest when their time is over. */
+/** Sandboxes end at the latest when their time is over. Those in state error have ended: what is left is a record. */
 async function untilEmpty(
   client: AlcoveClient,
   { worker, signal }: { worker: string; signal: AbortSignal },
@@ -54,5 +54,8 @@ async function sandboxesOn(
   client: AlcoveClient,
   { worker, signal }: { worker: string; signal: AbortSignal },
 ): Promise<number> {
-  return (await client.metrics({ signal })).sandboxes.by_worker[worker] ?? 0;
+  const { sandboxes } = await client.metrics({ signal });
+  // A service that is older than this command counts its records too.
+  const counts: Partial<typeof sandboxes> = sandboxes;
+  return (counts.active_by_worker ?? sandboxes.by_worker)[worker] ?? 0;
 }

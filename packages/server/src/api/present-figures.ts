@@ -76,6 +76,7 @@ export function presentSandboxCounts({ sandboxes }: Figures): wire.SandboxFigure
     by_state: sandboxes.byState,
     by_provider: sandboxes.byProvider,
     by_worker: sandboxes.byWorker,
+    active_by_worker: sandboxes.activeByWorker,
   };
 }
 

@@ -64,6 +64,7 @@ export function systemSuite(on: Subject): void {
     const sum = (counts: Record<string, number>) => Object.values(counts).reduce((all, one) => all + one, 0);
     expect(Object.keys(sandboxes).sort()).toEqual([
       "active",
+      "active_by_worker",
       "by_provider",
       "by_state",
       "by_worker",
@@ -77,6 +78,7 @@ export function systemSuite(on: Subject): void {
     expect(sum(sandboxes.by_state)).toBe(sandboxes.total);
     expect(sandboxes.by_provider).toEqual({ [provider]: sandboxes.total });
     expect(sandboxes.by_worker).toEqual({ local: sandboxes.total });
+    expect(sandboxes.active_by_worker).toEqual({ local: sandboxes.active });
     expect(json.leases).toEqual({
       total: sandboxes.total,
       active: sandboxes.total,

@@ -178,5 +178,6 @@ function withZeros(counts: SandboxCounts, providers: readonly ProviderHealthEntr
     byState: { ...none, ...counts.byState },
     byProvider: { ...Object.fromEntries(providers.map(({ name }) => [name, 0])), ...counts.byProvider },
     byWorker: { [localWorkerId]: 0, ...counts.byWorker },
+    activeByWorker: { [localWorkerId]: 0, ...counts.activeByWorker },
   };
 }

@@ -22,6 +22,7 @@ it("counts sandboxes as they come, change and go, without a walk over them", () 
     byState: { running: 10_000 },
     byProvider: { one: 5_000, two: 5_000 },
     byWorker: { local: 10_000 },
+    activeByWorker: { local: 10_000 },
   });
   const [first, second, third] = entries as [LiveSandbox, LiveSandbox, LiveSandbox];
   first.row = { ...first.row, state: "expired" };
@@ -36,7 +37,13 @@ it("counts sandboxes as they come, change and go, without a walk over them", () 
   third.row = { ...third.row, state: "error" };
   live.leaveToRow(third);
   expect(live.size).toBe(9_998);
-  expect(live.tally.counts).toMatchObject({ total: 9_999, active: 9_998, byState: { error: 1 } });
+  expect(live.tally.counts).toMatchObject({
+    total: 9_999,
+    active: 9_998,
+    byState: { error: 1 },
+    byWorker: { local: 9_999 },
+    activeByWorker: { local: 9_998 },
+  });
   live.remove(live.add(third.row, undefined));
   expect(live.tally.counts).toMatchObject({ total: 9_998, byState: { running: 9_997, expired: 1 } });
 });
@@ -53,5 +60,6 @@ it("counts no spawn that has no place yet", () => {
   expect(live.tally.counts).toMatchObject({ total: 1, byState: { creating: 1 } });
   entry.work = undefined;
   live.remove(entry);
-  expect(live.tally.counts).toEqual({ total: 0, active: 0, byState: {}, byProvider: {}, byWorker: {} });
+  const none = { byState: {}, byProvider: {}, byWorker: {}, activeByWorker: {} };
+  expect(live.tally.counts).toEqual({ total: 0, active: 0, ...none });
 });

@@ -11,6 +11,8 @@ export interface SandboxCounts {
   readonly byState: Readonly<Partial<Record<SandboxState, number>>>;
   readonly byProvider: Readonly<Record<string, number>>;
   readonly byWorker: Readonly<Record<string, number>>;
+  /** As `active`. */
+  readonly activeByWorker: Readonly<Record<string, number>>;
 }
 
 const active: ReadonlySet<SandboxState> = new Set(["creating", "running", "unhealthy", "expired"]);
@@ -45,15 +47,18 @@ export class SandboxTally {
     const byState: Record<string, number> = {};
     const byProvider: Record<string, number> = {};
     const byWorker: Record<string, number> = {};
+    const activeByWorker: Record<string, number> = {};
     for (const { workerId, provider, state, count } of this.#cells.values()) {
       if (count === 0) continue;
       total += count;
-      if (active.has(state)) activeOnes += count;
       byState[state] = (byState[state] ?? 0) + count;
       byProvider[provider] = (byProvider[provider] ?? 0) + count;
       byWorker[workerId] = (byWorker[workerId] ?? 0) + count;
+      if (!active.has(state)) continue;
+      activeOnes += count;
+      activeByWorker[workerId] = (activeByWorker[workerId] ?? 0) + count;
     }
-    return { total, active: activeOnes, byState, byProvider, byWorker };
+    return { total, active: activeOnes, byState, byProvider, byWorker, activeByWorker };
   }
 
   #cell({ workerId, provider, state }: Tallied): { count: number } {
