@@ -372,7 +372,7 @@ export const ConfigSchema = section(
         ),
         allowed_registries: texts(
           ["*"],
-          "Registries images are pulled from: docker.io, registry.example:5000; *: any, but for spawns on native and proot those on loopback, private and link-local addresses, which have to be named. Credentials of the service's user go only to those named here.",
+          "Registries images are pulled from: docker.io, registry.example:5000; *: any, but for spawns those on loopback, private and link-local addresses, which have to be named. Credentials of the service's user go only to those named here.",
         ),
         aliases: Type.Record(Type.String(), Type.String(), {
           default: {},

@@ -1,13 +1,12 @@
 import { createReadStream } from "node:fs";
 import { chmod, mkdir, stat } from "node:fs/promises";
 import path from "node:path";
-import { isInnerHost } from "../platform/inner-host.ts";
+import { refuseInnerRegistry } from "../platform/inner-registry.ts";
 import type { Logger } from "../platform/logger.ts";
 import {
   BadRequest,
   Conflict,
   DomainError,
-  Forbidden,
   NotFound,
   ProviderError,
   StorageFull,
@@ -106,7 +105,7 @@ export class ImageLibrary implements ImageStore {
     const missing = `image "${wanted}" is not stored; get it with: alcove image pull ${wanted}`;
     if (this.#pullPolicy === "never" || !(await canPull(options)))
       throw new NotFound(missing, { what: "image" });
-    await this.#refuseInnerRegistry(wanted);
+    await refuseInnerRegistry(wanted, this.#allowedRegistries);
     // Who asks here is a client: the operator's credentials go to registries that the configuration names.
     const withCredentials = this.#allowedRegistries.includes(registryOf(wanted));
     try {
@@ -122,15 +121,6 @@ export class ImageLibrary implements ImageStore {
       }
       throw error;
     }
-  }
-
-  /** @throws Forbidden for a registry inside this network, which a client may not have this machine talk to. */
-  async #refuseInnerRegistry(name: string): Promise<void> {
-    const registry = registryOf(name);
-    if (this.#allowedRegistries.includes(registry) || !(await isInnerHost(registry))) return;
-    throw new Forbidden(
-      `image "${name}" would come from ${registry}, an address inside this network; images.allowed_registries must name it`,
-    );
   }
 
   /** By name. */

@@ -52,6 +52,7 @@ export async function openDocker(
   options: {
     config?: Partial<DockerConfig>;
     pullPolicy?: "missing" | "never";
+    allowedRegistries?: readonly string[];
     logger?: Logger;
     instanceId?: string;
     agentBinary?: string;
@@ -68,6 +69,7 @@ export async function openDocker(
       instanceId,
       agentBinary: options.agentBinary ?? agentBinary("alcove-agent"),
       pullPolicy: options.pullPolicy ?? "never",
+      ...(options.allowedRegistries === undefined ? {} : { allowedRegistries: options.allowedRegistries }),
       logger: options.logger ?? silentLogger,
       clock: systemClock,
     });

@@ -318,7 +318,10 @@ await describeWith(
     it("spawn() pulls an image that is missing, and says NotFound for one that no registry has", async () => {
       const engine = await sharedEngine();
       await using registry = await startRegistry();
-      const docker = await openDocker(engine, { pullPolicy: "missing" });
+      const docker = await openDocker(engine, {
+        pullPolicy: "missing",
+        allowedRegistries: [registry.address],
+      });
       const image = await registry.push(engine, busyboxImage, "pulled:1");
       const spec = specOf({ image });
       const spawned = await docker.provider.spawn(spec, soon(30_000));

@@ -17,13 +17,15 @@ await describeWith(["docker", "busybox", "registry", "skopeo"], "EngineImages", 
   let registry: TestRegistry;
   let client: EngineClient;
   let logged = "";
+  /** Nothing listens there. */
+  const down = "127.0.0.1:1";
   const log = new Writable({
     write(chunk, _encoding, done) {
       logged += chunk;
       done();
     },
   });
-  const open = (pullPolicy: "missing" | "never", allowedRegistries = ["*"]) =>
+  const open = (pullPolicy: "missing" | "never", allowedRegistries = ["*", registry.address, down]) =>
     new EngineImages({ engine: client, pullPolicy, allowedRegistries, logger: pino({ level: "info" }, log) });
 
   beforeAll(async () => {
@@ -62,13 +64,29 @@ await describeWith(["docker", "busybox", "registry", "skopeo"], "EngineImages", 
     await mustRun("docker", ["-H", engine.socket, "rmi", name]);
   });
 
-  it("pull() of what no registry has is NotFound with the reason and the way to get it", async () => {
+  it("pull() of what no registry has is NotFound with the way to get it, the same whether there is a registry or not; the log has the reason", async () => {
     const images = open("missing");
-    const name = `${registry.address}/nothing:1`;
-    const failure = await images.pull(name, soon()).catch((error: unknown) => error);
-    expect(failure).toBeInstanceOf(NotFound);
-    expect(String(failure)).toContain(`docker pull ${name}`);
-    await expect(images.pull("127.0.0.1:1/unreachable:1", soon())).rejects.toThrow(NotFound);
+    const said = async (name: string) => {
+      const failure = await images.pull(name, soon()).catch((error: unknown) => error);
+      expect(failure).toBeInstanceOf(NotFound);
+      return String(failure).replaceAll(name, "NAME");
+    };
+    const missing = await said(`${registry.address}/nothing:1`);
+    expect(missing).toContain("docker pull NAME");
+    expect(await said(`${down}/unreachable:1`)).toBe(missing);
+    expect(logged).toMatch(/image\.pull_failed.*unreachable:1.*connection refused/);
+  });
+
+  it("pull() asks no registry inside this network that is not named, by whatever spelling", async () => {
+    const images = open("missing");
+    const port = registry.address.split(":")[1];
+    const hosts = ["localhost", "LOCALHOST", "2130706433", "127.0.0.2"].map((host) => `${host}:${port}`);
+    for (const host of [...hosts, "169.254.169.254", "[::1]:5000"])
+      await expect(images.pull(`${host}/latest/meta-data:1`, soon()), host).rejects.toMatchObject({
+        code: "forbidden",
+        message: expect.stringContaining("images.allowed_registries must name it"),
+      });
+    expect(logged).not.toContain("meta-data");
   });
 
   it("pull() is refused by the policy never, naming the key", async () => {

@@ -2,6 +2,7 @@ import { createInterface } from "node:readline";
 import { Value } from "typebox/value";
 import { abortable } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
+import { refuseInnerRegistry } from "../../platform/inner-registry.ts";
 import type { Logger } from "../../platform/logger.ts";
 import {
   type CallOptions,
@@ -61,7 +62,8 @@ export class EngineImages {
 
   /**
    * Gets an image that is not there, with progress in the log.
-   * @throws NotFound when the policy forbids it or no registry gives it; Unavailable when it takes too long.
+   * @throws NotFound when the policy forbids it or no registry gives it; Forbidden for a registry that is not allowed, or is
+   *   inside this network and not named; Unavailable when it takes too long.
    */
   async pull(name: string, options: CallOptions): Promise<void> {
     if (this.#pullPolicy === "never") {
@@ -73,6 +75,7 @@ export class EngineImages {
     if (name.startsWith("sha256:"))
       throw new NotFound(`image ${name} is not on the Docker Engine`, { what: "image" });
     refuseRegistry(name, this.#allowedRegistries);
+    await refuseInnerRegistry(name, this.#allowedRegistries);
     const known = this.#pulls.get(name);
     const pulling = known ?? this.#pullOnce(name).finally(() => this.#pulls.delete(name));
     if (known === undefined) this.#pulls.set(name, pulling);
@@ -95,10 +98,11 @@ export class EngineImages {
           { cause: error },
         );
       }
-      const reason = error instanceof PullFailed ? error.message : isRefusal(error) ? error.said : undefined;
-      if (reason === undefined) throw error;
+      if (!(error instanceof PullFailed || isRefusal(error))) throw error;
+      // One text for all: what the registry's host answered, and whether there is one, is not the client's to know.
+      this.#logger.warn({ event: "image.pull_failed", image: name, err: error });
       throw new NotFound(
-        `image ${name} is not on the Docker Engine and pulling it failed: ${firstLine(reason)}; try: docker pull ${name}`,
+        `image ${name} is not on the Docker Engine and could not be pulled; the service's log says why. Try: docker pull ${name}`,
         { what: "image", cause: error },
       );
     }
@@ -142,8 +146,4 @@ function imageConfig({ Config: config }: ImageInspection): ImageConfig {
     ...(config?.User ? { user: config.User } : {}),
     ...(config?.WorkingDir ? { workdir: config.WorkingDir } : {}),
   };
-}
-
-function firstLine(text: string): string {
-  return text.split("\n", 1)[0]?.trim() ?? "";
 }
