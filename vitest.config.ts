@@ -1,10 +1,27 @@
+import { availableParallelism } from "node:os";
 import { defineConfig } from "vitest/config";
+
+/** They look at what the whole machine uses, which files beside them would change. */
+const alone = ["packages/server/src/providers/native/native-uncounted.test.ts"];
 
 export default defineConfig({
   test: {
-    include: ["packages/*/src/**/*.test.ts", "packages/*/test/**/*.test.ts"],
     globalSetup: ["packages/server/test/support/global-setup.ts"],
     testTimeout: 20_000,
     hookTimeout: 60_000,
+    projects: [
+      {
+        extends: true,
+        test: {
+          name: "together",
+          include: ["packages/*/src/**/*.test.ts", "packages/*/test/**/*.test.ts"],
+          exclude: ["**/node_modules/**", ...alone],
+          // Half of the time a file waits for processes, deadlines and disks: see docs/decisions/tests.md.
+          maxWorkers: availableParallelism() + 1,
+          sequence: { groupOrder: 0 },
+        },
+      },
+      { extends: true, test: { name: "alone", include: alone, maxWorkers: 1, sequence: { groupOrder: 1 } } },
+    ],
   },
 });

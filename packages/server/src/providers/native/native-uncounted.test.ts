@@ -106,7 +106,9 @@ await describeWith(
       config: { maxUncountedPercent: 2 },
     });
 
-    it("a sandbox whose connections hold the machine's memory is stopped and named, its neighbours are not", async () => {
+    it("a sandbox whose connections hold the machine's memory is stopped and named, its neighbours are not", {
+      timeout: 60_000,
+    }, async () => {
       const ended: string[] = [];
       const [hostile, neighbour] = [await sandboxes.spawn(), await sandboxes.spawn()];
       using _ = {

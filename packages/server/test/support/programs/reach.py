@@ -7,6 +7,7 @@ import json
 import socket
 import struct
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 IP_PKTINFO = 8
@@ -103,6 +104,8 @@ jobs = [(address, way, what) for address in arguments["addresses"] for way, what
 for address in arguments.get("addresses6", []):
     jobs.append((address, "tcp", lambda address=address: stream(socket.AF_INET6, address)))
 results = {address: {} for address, _, _ in jobs}
+# Without cgroups a sandbox's memory is bounded by what it reserves, which is 8 MB for a thread unless told otherwise.
+threading.stack_size(256 * 1024)
 with ThreadPoolExecutor(32) as pool:
     for (address, way, _), result in zip(jobs, pool.map(lambda job: attempt(job[2]), jobs)):
         results[address][way] = result
