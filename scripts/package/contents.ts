@@ -53,9 +53,8 @@ export function contentsOf(root: string, options: { node: string; serviceNodeFla
     },
     file("agent/dist/alcove-agent", undefined, 0o755),
     file("agent/dist/alcove-launch", undefined, 0o755),
-    file("deploy/alcove.service"),
-    file("deploy/alcove.yaml"),
-    file("deploy/container/alcove.yaml"),
+    // What the packages are made of is nothing to who installs one.
+    ...folder(root, "deploy", (relative) => !/^(?:package|debian)\//.test(relative)),
     ...["LICENSE", "CHANGELOG.md", "package.json", "openapi.json"].map((name) => file(name)),
     ...folder(root, "docs", () => true),
   ];

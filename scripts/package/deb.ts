@@ -35,6 +35,7 @@ export function debianEntries(root: string, contents: readonly Entry[]): Entry[]
     file("etc/alcove/alcove.yaml", "deploy/alcove.yaml"),
     file("usr/lib/systemd/system/alcove.service", "deploy/alcove.service"),
     file("usr/share/doc/alcove/copyright", "deploy/debian/copyright"),
+    { path: "usr/share/doc/alcove/examples", type: "symlink", target: `../../../../${installedAt}/deploy` },
   ]);
 }
 

@@ -87,6 +87,22 @@ test("a package holds what runs, without tests and tools, each package in the ve
   expect(productionPackages(projectRoot).map(({ name }) => name)).not.toContain("vitest");
 });
 
+test("a package holds every file below deploy that its documentation names", async () => {
+  const contents = contentsOf(projectRoot, { node: process.execPath, serviceNodeFlags: [] });
+  const paths = new Set(contents.map((entry) => entry.path));
+  const pages = contents.filter((entry) => /^docs\/.*\.md$/.test(entry.path) && "source" in entry);
+  const named = new Set(
+    pages.flatMap((page) =>
+      [...readFileSync(path.join(projectRoot, page.path), "utf8").matchAll(/deploy\/[\w./-]*\w/g)].map(
+        ([name]) => name,
+      ),
+    ),
+  );
+  expect(named.size).toBeGreaterThan(7);
+  expect([...named].filter((name) => !paths.has(name))).toEqual([]);
+  expect([...paths].filter((name) => /^deploy\/(?:debian|package)\//.test(name))).toEqual([]);
+});
+
 test("an installation that is not complete starts nothing and names the way out", () => {
   mkdirSync(path.join(home, "bin"));
   const command = path.join(home, "bin", "alcove");
