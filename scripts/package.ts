@@ -1,5 +1,5 @@
 /**
- * `npm run package [-- --out FOLDER]`: a tarball and a Debian package of this clone, with Node and the built agent, so that
+ * `npm run package [-- --out FOLDER] [--only deb|tarball]`: a tarball and a Debian package of this clone, with Node and the built agent, so that
  * whoever installs it needs neither compiler nor npm. The same commit gives the same bytes. docs/operations/install.md
  */
 import { spawnSync } from "node:child_process";
@@ -27,7 +27,11 @@ import { licenseEntries } from "./package/licenses.ts";
 const shippedNode = "26.10.0";
 
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), "..");
-const { values } = parseArgs({ options: { out: { type: "string", default: path.join(root, "dist") } } });
+const { values } = parseArgs({
+  options: { out: { type: "string", default: path.join(root, "dist") }, only: { type: "string" } },
+});
+if (values.only !== undefined && values.only !== "deb" && values.only !== "tarball")
+  throw new Error(`--only ${values.only}: expected deb or tarball`);
 const out = path.resolve(values.out);
 
 const { version } = JSON.parse(readFileSync(path.join(root, "package.json"), "utf8")) as { version: string };
@@ -65,17 +69,20 @@ const debian = path.join(out, `alcove_${version}_${debianArchitecture(arch)}.deb
 // Last, so that whoever was interrupted while unpacking has an installation that says so.
 const complete: Entry = { path: `${name}/.complete`, type: "file", mode: 0o644, content: Buffer.alloc(0) };
 const inFolder = withFolders(contents.map((entry) => ({ ...entry, path: `${name}/${entry.path}` })));
-await Promise.all([
-  written(tarball, (draft) => compress([...inFolder, complete], draft, mtime)),
-  written(debian, (draft) =>
-    writeDebianPackage({ file: draft, root, entries: debianEntries(root, contents), version, arch, mtime }),
-  ),
-]);
-const sums = await Promise.all(
-  [tarball, debian].map(async (file) => `${await sha256(file)}  ${path.basename(file)}\n`),
-);
+const writers = {
+  tarball: { file: tarball, write: (draft: string) => compress([...inFolder, complete], draft, mtime) },
+  deb: {
+    file: debian,
+    write: (file: string) =>
+      writeDebianPackage({ file, root, entries: debianEntries(root, contents), version, arch, mtime }),
+  },
+};
+const wanted = values.only === undefined ? [writers.tarball, writers.deb] : [writers[values.only]];
+await Promise.all(wanted.map(({ file, write }) => written(file, write)));
+const files = wanted.map(({ file }) => file);
+const sums = await Promise.all(files.map(async (file) => `${await sha256(file)}  ${path.basename(file)}\n`));
 writeFileSync(path.join(out, "SHA256SUMS"), sums.join(""));
-console.log([tarball, debian].join("\n"));
+console.log(files.join("\n"));
 
 /** Under its name only once it is whole. */
 async function written(file: string, write: (draft: string) => Promise<void>): Promise<void> {
