@@ -86,9 +86,12 @@ describe("lintConfig()", () => {
     expect(lint({ ...sound, ...change }, { production: true })).toEqual([id]);
   });
 
-  test("--production: what docker as the default shares is named, less with a kernel of each sandbox's own", () => {
+  test("--production: what docker shares where it is asked for is named, less with a kernel of each sandbox's own", () => {
     const docker = { ...sound, "providers.default": "docker" };
-    expect(lint(docker, { production: true })).toEqual(["engine-users-shared"]);
+    const beside = { ...sound, "providers.docker.enabled": "true" };
+    const named = { ...beside, "providers.docker.runtime": "runc" };
+    for (const shared of [docker, beside, named])
+      expect(lint(shared, { production: true })).toEqual(["engine-users-shared"]);
     const own = { ...docker, "providers.docker.runtime": "runsc" };
     expect(lint(own, { production: true })).toEqual([]);
     for (const key of ["providers.docker.disk_mb", "providers.docker.min_free_mb"])

@@ -3,7 +3,7 @@ import { BlockList } from "node:net";
 import path from "node:path";
 import { formatDuration } from "@alcove/wire";
 import { isLoopback, type LoadedConfig } from "./load.ts";
-import { isWeak, providerNames } from "./providers.ts";
+import { isWeak, kernelSharingRuntimes, providerNames } from "./providers.ts";
 
 /** One rule of `alcove config lint`. */
 export interface LintRule {
@@ -346,13 +346,18 @@ export const lintRules: readonly LintRule[] = [
     level: "warn",
     production: true,
     check: ({ config: { providers } }) =>
-      providers.default === "docker" && providers.docker.runtime === ""
+      isDockerWanted(providers) && (providers.docker.runtime === "" || sharesKernel(providers.docker.runtime))
         ? "sandboxes of docker share the host's user ids, and with them what the kernel counts for each: inotify instances, pending signals, pages of pipes"
         : undefined,
     advice:
       "name a runtime whose kernel is the sandbox's own in providers.docker.runtime (runsc, kata), or use native; userns-remap keeps the host's root apart, not sandboxes from each other",
   },
 ];
+
+/** As far as the name of a runtime says; a name of the operator's own says nothing. */
+function sharesKernel(runtime: string): boolean {
+  return kernelSharingRuntimes.has(path.basename(runtime));
+}
 
 /** Whether the configuration asks for docker, and not only takes it where an engine happens to answer. */
 function isDockerWanted(providers: LoadedConfig["config"]["providers"]): boolean {

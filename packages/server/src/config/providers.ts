@@ -18,3 +18,13 @@ export const providerNames = Object.keys(providerIsolation) as ProviderName[];
 
 /** Whether clients may be let loose on it without the operator asking for it by name. */
 export const isWeak = (name: ProviderName): boolean => providerIsolation[name] !== "enforced";
+
+/** Runtimes of a Docker Engine, by the name of their program, whose containers share this machine's kernel. */
+export const kernelSharingRuntimes: ReadonlySet<string> = new Set([
+  "runc",
+  "crun",
+  "youki",
+  "docker-runc",
+  "io.containerd.runc.v2",
+  "nvidia-container-runtime",
+]);

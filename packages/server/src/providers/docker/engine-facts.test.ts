@@ -44,13 +44,21 @@ describe("unfitBecause()", () => {
 
 describe("engineNotes()", () => {
   it("says what is weaker than it should be", () => {
-    expect(engineNotes(config, info)).toEqual([]);
+    const kernel = expect.stringContaining("share the host's user ids");
+    expect(engineNotes(config, info)).toEqual([kernel]);
+    expect(engineNotes({ ...config, runtime: "gvisor" }, info)).toEqual([]);
+    for (const [networkMode, note] of [
+      ["bridge", 'network "bridge" reach private'],
+      ["host", "share the engine's network"],
+    ] as const)
+      expect(engineNotes({ ...config, networkMode }, info)).toEqual([kernel, expect.stringContaining(note)]);
     const weak = { ...info, SwapLimit: false, PidsLimit: false, CpuCfsQuota: false, SecurityOptions: [] };
-    expect(engineNotes(config, weak)).toHaveLength(4);
+    expect(engineNotes(config, weak)).toHaveLength(5);
     expect(engineNotes(config, { ...info, ServerVersion: "20.10.24+dfsg1" })).toEqual([
       expect.stringContaining("io_uring"),
+      kernel,
     ]);
     const own = { ...config, seccompProfile: "/etc/profile.json" };
-    expect(engineNotes(own, { ...info, ServerVersion: "20.10.24" })).toEqual([]);
+    expect(engineNotes(own, { ...info, ServerVersion: "20.10.24" })).toEqual([kernel]);
   });
 });

@@ -1,18 +1,9 @@
 import { arch, platform } from "node:os";
 import { basename } from "node:path";
 import type { DockerConfig } from "../../config/config.ts";
+import { kernelSharingRuntimes } from "../../config/providers.ts";
 import type { EngineAddress } from "./engine-address.ts";
 import type { EngineInfo } from "./engine-shapes.ts";
-
-/** Runtimes whose containers share this machine's kernel, so that a bound unix socket works in them. */
-const sharingRuntimes = new Set([
-  "runc",
-  "crun",
-  "youki",
-  "docker-runc",
-  "io.containerd.runc.v2",
-  "nvidia-container-runtime",
-]);
 
 /** The first version whose own seccomp profile keeps io_uring from containers. */
 const firstWithoutIoUring = 25;
@@ -40,9 +31,8 @@ export function chooseTransport(
   const options = info.SecurityOptions ?? [];
   if (options.some((option) => /name=(userns|rootless)/.test(option)))
     return stdio("the engine maps user ids");
-  const runtime = runtimeName(config, info);
-  if (!sharingRuntimes.has(runtimeProgram(runtime, info)))
-    return stdio(`sockets do not cross into ${runtime}`);
+  // A bound unix socket works only where the kernel is shared.
+  if (!sharesKernel(config, info)) return stdio(`sockets do not cross into ${runtimeName(config, info)}`);
   return { transport: "socket", why: "engine and runtime share this machine's files and kernel" };
 }
 
@@ -62,6 +52,10 @@ function machineOfItsOwn(address: EngineAddress, info: EngineInfo): string | und
 /** The runtime in use: the configured one, else the engine's default. */
 export function runtimeName(config: DockerConfig, info: EngineInfo): string {
   return config.runtime || info.DefaultRuntime || "runc";
+}
+
+function sharesKernel(config: DockerConfig, info: EngineInfo): boolean {
+  return kernelSharingRuntimes.has(runtimeProgram(runtimeName(config, info), info));
 }
 
 function runtimeProgram(name: string, info: EngineInfo): string {
@@ -109,5 +103,15 @@ export function engineNotes(config: DockerConfig, info: EngineInfo): string[] {
         "or forbid it in providers.docker.seccomp_profile",
     );
   }
+  if (sharesKernel(config, info))
+    notes.push(
+      "sandboxes share the host's user ids, and with them what the kernel counts for each: inotify instances, " +
+        "pending signals, pages of pipes; a runtime with a kernel of each sandbox's own (runsc, kata) or native keep them apart",
+    );
+  if (config.networkMode === "host") notes.push("sandboxes share the engine's network");
+  else if (config.networkMode !== "none")
+    notes.push(
+      `sandboxes on the engine's network "${config.networkMode}" reach private, link-local and metadata addresses`,
+    );
   return notes;
 }
