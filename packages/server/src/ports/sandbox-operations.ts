@@ -144,7 +144,7 @@ export interface ExecOperations {
    * @param from offset of the first byte wanted; before what is kept: the oldest byte kept.
    * @param input name of the view's input; views that had the same name before have no input from now on.
    * @param again it goes on with a view that broke, or with a start whose answer is missing: the bound on those who follow
-   * commands at one sandbox does not count it. @throws NotFound; Unavailable when too many follow commands there.
+   * commands at one sandbox does not count it, nor do the shares of owners keep it out. @throws NotFound; Unavailable when too many follow commands there.
    */
   attach(
     execId: ExecId,

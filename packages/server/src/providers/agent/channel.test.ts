@@ -4,6 +4,8 @@ import { BadRequest, type ExecId } from "../../ports/index.ts";
 import { AgentChannel, type AgentRequest } from "./channel.ts";
 import type { AgentConnection } from "./connection.ts";
 import { unixDialer } from "./dialers.ts";
+import type { EventsFeed } from "./events-feed.ts";
+import { AgentExecs } from "./exec-operations.ts";
 import { ExecFollow } from "./exec-view.ts";
 import { type FakeConnection, fakeAgent } from "./fake-agent.ts";
 import { frameKinds } from "./frames.ts";
@@ -272,11 +274,44 @@ it("what lasts is bounded over all sandboxes, an owner's as many as are left for
   for (const follow of [...followers, ...others, ...again]) await follow.dispose();
 });
 
+it("who goes on with a command whose connection broke has a place wherever one is free, however large the owner's share is", async () => {
+  const shared = new SharedPlaces({ most: 16, mostFollowers: 16 });
+  await using one = await slowAgent({ shared, owner: "bob" });
+  await using two = await slowAgent({ shared, owner: "alice" });
+  const begin = (again: boolean) => {
+    const begun = vi.spyOn(one.channel, "begin");
+    const execs = new AgentExecs({
+      channel: one.channel,
+      feed: {} as EventsFeed,
+      name: "sb",
+      groups: undefined,
+    });
+    const reading = { from: 0, follow: true, lossless: true, again, signal };
+    execs.attach("ex-one" as ExecId, reading).catch(() => undefined);
+    const follow = begun.mock.lastCall?.[1] as ExecFollow;
+    begun.mockRestore();
+    return { follow, told: outcome(follow.reply) };
+  };
+  const own = await opened(one.channel, 6, { follower: false });
+  const theirs = await opened(two.channel, 3, { follower: false });
+  // Connections of the first break.
+  for (const follow of own.splice(0, 2)) await follow.dispose();
+  theirs.push(...(await opened(two.channel, 1, { follower: false })));
+  expect(await begin(false).told).toMatch(/^the service is busy: 4 operations .* 8 of at most 16 in all/);
+  const back = [begin(true), begin(true)];
+  for (const { told } of back) expect(await told).toBe("answered");
+  for (let free = shared.most - 10; free > 0; free -= 1) shared.take("others", false);
+  expect(await begin(true).told).toMatch(/^the service is busy: 6 operations .* 16 of at most 16 in all/);
+  for (const { follow } of back) follow.cancel(undefined);
+  for (const follow of [...own, ...theirs]) await follow.dispose();
+});
+
 it("however many owners take what they can of the places over all sandboxes, one who comes new finds some", () => {
   const shared = new SharedPlaces({ most: 16_384, mostFollowers: 12_288 });
   const takeAll = (owner: string, follower: boolean) => {
     let taken = 0;
-    for (; shared.refusal(owner, follower) === undefined; taken += 1) shared.take(owner, follower);
+    for (; shared.refusal(owner, { follower, again: false }) === undefined; taken += 1)
+      shared.take(owner, follower);
     return taken;
   };
   const had = Array.from({ length: 20 }, (_, n) => [

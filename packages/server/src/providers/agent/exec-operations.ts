@@ -102,7 +102,7 @@ export class AgentExecs implements ExecOperations {
 
   #start(spec: ExecSpec, options: CallOptions): Promise<ExecView> {
     return this.#persist(options.signal, async (again) => {
-      const follow = new ExecFollow({ name: this.#name });
+      const follow = new ExecFollow({ name: this.#name, again });
       let named = false;
       const ask = startAsk(spec, { follow: true, onNamed: () => (named = true) });
       this.#channel.begin(follow.acknowledging(ask), follow, options.signal);
@@ -152,8 +152,8 @@ export class AgentExecs implements ExecOperations {
       again?: boolean;
     },
   ): Promise<ExecView & { info: ExecInfo }> {
-    const follower = options.follow && options.again !== true;
-    const follow = new ExecFollow({ name: this.#name, follower });
+    const again = options.again === true;
+    const follow = new ExecFollow({ name: this.#name, follower: options.follow && !again, again });
     const { from, lossless, input } = options;
     const request = { op: "exec.attach", exec_id: execId, from, follow: options.follow, lossless } as const;
     let counted = false;

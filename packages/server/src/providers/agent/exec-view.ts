@@ -27,6 +27,7 @@ const eventCostBytes = 128;
 export class ExecFollow extends Operation {
   override readonly lasting = true;
   override readonly follower: boolean;
+  override readonly again: boolean;
   readonly #reply = Promise.withResolvers<unknown>();
   readonly #events: PushIterator<ExecEvent>;
   readonly #name: string;
@@ -55,10 +56,11 @@ export class ExecFollow extends Operation {
   #acked = 0;
   #ackAtRest = false;
 
-  constructor(options: { name: string; follower?: boolean }) {
+  constructor(options: { name: string; follower?: boolean; again?: boolean }) {
     super();
     this.#name = options.name;
     this.follower = options.follower ?? false;
+    this.again = options.again ?? false;
     this.#events = new PushIterator<ExecEvent>({
       onNext: () => this.#handedOn(),
       onTake: (event) => this.#take(event),

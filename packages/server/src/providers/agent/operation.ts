@@ -18,6 +18,8 @@ export abstract class Operation {
   readonly lasting: boolean = false;
   /** Whether it lasts because somebody follows a command that goes on without him: starts and files do not wait behind many such. */
   readonly follower: boolean = false;
+  /** Whether it goes on where one broke off: the place of that was its own a moment ago, and it is no newcomer to the shares of all. */
+  readonly again: boolean = false;
   /** The request was sent again, after a connection on which the agent may have taken it already. */
   sentAgain = false;
   /** What the agent was asked for; undefined until it is. */

@@ -60,7 +60,7 @@ export class SharedTable {
  * Counts operations over all agents of this process, and of these the followers: each holds a connection, which is a
  * descriptor and buffers of this process, and there may be thousands of sandboxes. An owner's sandboxes may have as many
  * places as are still free, a quarter of all left out: that is for owners who have few. So whatever some have, others find
- * some. Nobody waits here, and nobody who has a place loses it.
+ * some. Nobody waits here, and nobody who has a place loses it; one whose connection broke comes again for its own.
  */
 export class SharedPlaces {
   readonly most: number;
@@ -74,9 +74,13 @@ export class SharedPlaces {
     this.mostFollowers = options.mostFollowers;
   }
 
-  /** @returns why there is no place; undefined: there is one. */
-  refusal(owner: string, follower: boolean): Unavailable | undefined {
+  /** @returns why there is no place; undefined: there is one. Who comes again has one wherever any is free. */
+  refusal(
+    owner: string,
+    { follower, again }: Pick<Operation, "follower" | "again">,
+  ): Unavailable | undefined {
     const own = this.#owners.get(owner) ?? { all: 0, followers: 0 };
+    if (again && this.#taken.all < this.most) return undefined;
     const underWay = !hasPlace(own.all, { most: this.most, taken: this.#taken.all })
       ? `${own.all} operations that last are under way in sandboxes of this owner, ${this.#taken.all} of at most ${this.most} in all`
       : follower && !hasPlace(own.followers, { most: this.mostFollowers, taken: this.#taken.followers })
@@ -193,7 +197,7 @@ export class Places {
   #take(operation: Operation, begin: () => void): void {
     const { follower } = operation;
     const shared = this.#shared;
-    const refusal = shared?.places.refusal(shared.owner, follower);
+    const refusal = shared?.places.refusal(shared.owner, operation);
     if (refusal !== undefined) {
       operation.fail(refusal);
       return;
