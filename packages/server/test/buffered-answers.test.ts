@@ -4,8 +4,8 @@ import { mockProvider } from "./support/providers.ts";
 import { startTestServer } from "./support/test-server.ts";
 
 test.each([
-  [300, 2_000_000],
-  [200, 6_000_000],
+  [200, 2_000_000],
+  [100, 6_000_000],
 ])(
   "%d commands of one owner that write %d bytes each at once are all answered whole",
   async (count, bytes) => {
