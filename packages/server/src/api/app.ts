@@ -29,6 +29,7 @@ import { AuditTrail } from "./audit-trail.ts";
 import { authenticate, authenticateByTicket, chooseProtocol, offeredKeys } from "./auth.ts";
 import { usualBodyBytes } from "./body-limits.ts";
 import { BrowserGuard } from "./browser-guard.ts";
+import { ConnectionLanes } from "./connection-lanes.ts";
 import { errorHandler, httpStatus, pathOf, toDomainError } from "./error-map.ts";
 import { JoinedRequest } from "./joined-request.ts";
 import { JsonBodies } from "./json-bodies.ts";
@@ -275,13 +276,14 @@ function serverFor(
     options: ServerOptions;
   },
 ): Server {
+  const lanes = new ConnectionLanes((request, response) => {
+    if (hosts.takes(request)) hosts.answer(request, response).catch(() => response.destroy());
+    else handler(request, response);
+  });
   const server = createServer(
     // Clients that offer another protocol in passing are answered in this one.
     { ...options, shouldUpgradeCallback: (request) => /^websocket$/i.test(request.headers.upgrade ?? "") },
-    (request, response) => {
-      if (hosts.takes(request)) hosts.answer(request, response).catch(() => response.destroy());
-      else handler(request, response);
-    },
+    lanes.take,
   );
   server.on("upgrade", (request: IncomingMessage, socket: Duplex, head: Buffer) => {
     // An earlier request of the connection is not answered yet: what it writes would be taken for what was asked last.
