@@ -17,6 +17,29 @@ hand_in() {
   fi
 }
 
+# The two below run in the machine's namespaces, in its root, before that is the root.
+make_dev() {
+  mount -t tmpfs -o mode=755,nosuid dev dev
+  mkdir -p dev/pts dev/shm
+  mount -t devpts -o newinstance,ptmxmode=0666,mode=620,gid=5 devpts dev/pts
+  mount -t tmpfs -o mode=1777,nosuid,nodev shm dev/shm
+  for node in null zero full random urandom tty; do
+    touch "dev/$node"
+    mount --bind "/dev/$node" "dev/$node"
+  done
+  ln -s pts/ptmx dev/ptmx
+  ln -s /proc/self/fd dev/fd
+  ln -s fd/0 dev/stdin
+  ln -s fd/1 dev/stdout
+  ln -s fd/2 dev/stderr
+}
+leave_host() {
+  pivot_root . .host
+  cd /
+  umount -l /.host
+  rmdir /.host
+}
+
 # Runs a program in the machine: namespaces of its own, its own root by pivot_root (a chroot would refuse user
 # namespaces), /dev and /proc made new, /sys with the host's cgroups. When this script dies, the machine does.
 enter() {
@@ -27,7 +50,7 @@ enter() {
     if [ -n "${!name-}" ]; then settings+=("$name=${!name}"); fi
   done
   if [ -n "$ca" ]; then settings+=(NODE_EXTRA_CA_CERTS=/usr/local/share/ca-certificates/handed-in.crt); fi
-  unshare --mount --pid --fork --kill-child --uts --ipc --propagation private -- /bin/bash -c '
+  unshare --mount --pid --fork --kill-child --uts --ipc --propagation private -- /bin/bash -c "$(declare -f make_dev leave_host)"'
     set -euo pipefail
     root=$1
     shift
@@ -37,24 +60,9 @@ enter() {
     mount -t proc proc proc
     mount --rbind /sys sys
     mount --make-rslave sys
-    mount -t tmpfs -o mode=755,nosuid dev dev
-    mkdir -p dev/pts dev/shm
-    mount -t devpts -o newinstance,ptmxmode=0666,mode=620,gid=5 devpts dev/pts
-    mount -t tmpfs -o mode=1777,nosuid,nodev shm dev/shm
-    for node in null zero full random urandom tty; do
-      touch "dev/$node"
-      mount --bind "/dev/$node" "dev/$node"
-    done
-    ln -s pts/ptmx dev/ptmx
-    ln -s /proc/self/fd dev/fd
-    ln -s fd/0 dev/stdin
-    ln -s fd/1 dev/stdout
-    ln -s fd/2 dev/stderr
+    make_dev
     hostname fresh-machine
-    pivot_root . .host
-    cd /
-    umount -l /.host
-    rmdir /.host
+    leave_host
     exec /usr/bin/env -i "$@"
   ' machine "$root" "${settings[@]}" "$@"
 }
@@ -71,7 +79,7 @@ boot() {
   # shellcheck disable=SC2016 # expanded inside
   (
     echo 0 >"$group/cgroup.procs"
-    exec unshare --mount --pid --fork --uts --ipc --net --cgroup --propagation private -- /bin/bash -c '
+    exec unshare --mount --pid --fork --uts --ipc --net --cgroup --propagation private -- /bin/bash -c "$(declare -f make_dev leave_host)"'
       set -euo pipefail
       root=$1
       mount --bind "$root" "$root"
@@ -81,25 +89,10 @@ boot() {
       mount -t sysfs sysfs sys
       mount -t cgroup2 cgroup2 sys/fs/cgroup
       mount -t tmpfs -o mode=755 run run
-      mount -t tmpfs -o mode=755,nosuid dev dev
-      mkdir -p dev/pts dev/shm
-      mount -t devpts -o newinstance,ptmxmode=0666,mode=620,gid=5 devpts dev/pts
-      mount -t tmpfs -o mode=1777,nosuid,nodev shm dev/shm
-      for node in null zero full random urandom tty; do
-        touch "dev/$node"
-        mount --bind "/dev/$node" "dev/$node"
-      done
+      make_dev
       touch dev/console
-      ln -s pts/ptmx dev/ptmx
-      ln -s /proc/self/fd dev/fd
-      ln -s fd/0 dev/stdin
-      ln -s fd/1 dev/stdout
-      ln -s fd/2 dev/stderr
       hostname bare-machine
-      pivot_root . .host
-      cd /
-      umount -l /.host
-      rmdir /.host
+      leave_host
       exec /usr/bin/env -i container=bare-machine PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
         /lib/systemd/systemd --system --log-target=console
     ' machine "$root"

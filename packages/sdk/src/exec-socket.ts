@@ -1,17 +1,15 @@
 import { once } from "node:events";
-import type { IncomingMessage } from "node:http";
 import type { WsClientMessage, WsServerMessage } from "@alcove/wire";
 import { WebSocket } from "ws";
 import { AlcoveError, clientError } from "./errors.ts";
 import { parse } from "./lines.ts";
-import { cancelled, refusal, unreachable } from "./transport.ts";
+import { cancelled } from "./transport.ts";
+import { openWebSocket } from "./web-socket.ts";
 
 /** Received and not yet taken: above this the socket is paused, so that a slow reader slows the command down. */
 const maxQueuedMessages = 256;
 /** Sent and not yet on the wire: above this `stdin()` waits. */
 const maxBufferedBytes = 1_048_576;
-const maxMessageBytes = 64 * 2 ** 20;
-const handshakeTimeoutMs = 30_000;
 
 export type ExecStart = Omit<Extract<WsClientMessage, { type: "start" }>, "type">;
 /** A command that runs already, from an offset of its output on. */
@@ -56,39 +54,16 @@ export class ExecSocket implements Disposable {
     start: ExecStart | ExecAttach;
     signal?: AbortSignal | undefined;
   }): Promise<ExecSocket> {
-    const url = new URL(options.url);
-    url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
-    const { signal } = options;
-    if (signal?.aborted) throw cancelled(signal);
-    const socket = new WebSocket(url, {
-      headers: options.headers,
-      maxPayload: maxMessageBytes,
-      handshakeTimeout: handshakeTimeoutMs,
-      perMessageDeflate: false,
+    const { start, signal } = options;
+    let execId = start.exec_id;
+    const opened = await openWebSocket({
+      ...options,
+      upgraded: (response) => {
+        const header = execId ?? response.headers["x-exec-id"];
+        if (typeof header === "string") execId = header;
+      },
+      opened: (socket) => new ExecSocket(socket, execId, signal),
     });
-    let execId = options.start.exec_id;
-    socket.once("upgrade", (response) => {
-      const header = execId ?? response.headers["x-exec-id"];
-      if (typeof header === "string") execId = header;
-    });
-    const opened = await new Promise<ExecSocket>((resolve, reject) => {
-      const abort = () => {
-        if (signal !== undefined) reject(cancelled(signal));
-        socket.terminate();
-      };
-      signal?.addEventListener("abort", abort, { once: true });
-      socket.once("close", () => signal?.removeEventListener("abort", abort));
-      // The listeners of the ExecSocket must be there before the first message, in the same turn as "open".
-      socket.once("open", () => resolve(new ExecSocket(socket, execId, signal)));
-      socket.once("unexpected-response", (_request, response: IncomingMessage) => {
-        signal?.removeEventListener("abort", abort);
-        void refusal(response, { method: "GET", path: url.pathname }).then(reject);
-      });
-      socket.on("error", (error) => {
-        reject(unreachable(new URL("/", options.url), error));
-      });
-    });
-    const { start } = options;
     opened.#send("command" in start ? { type: "start", ...start } : { type: "attach", ...start });
     return opened;
   }

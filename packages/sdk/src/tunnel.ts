@@ -1,13 +1,10 @@
-import type { IncomingMessage } from "node:http";
 import { Duplex } from "node:stream";
 import { WebSocket } from "ws";
 import { clientError } from "./errors.ts";
-import { cancelled, refusal, unreachable } from "./transport.ts";
+import { openWebSocket } from "./web-socket.ts";
 
 /** Sent and not yet on the wire: above this writes wait. */
 const maxBufferedBytes = 1_048_576;
-const maxMessageBytes = 64 * 2 ** 20;
-const handshakeTimeoutMs = 30_000;
 /** The text message that ends a direction; bytes are binary messages. */
 const endText = "end";
 
@@ -21,33 +18,7 @@ export async function openTunnel(options: {
   headers: Record<string, string>;
   signal?: AbortSignal | undefined;
 }): Promise<Duplex> {
-  const url = new URL(options.url);
-  url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
-  const { signal } = options;
-  if (signal?.aborted) throw cancelled(signal);
-  const socket = new WebSocket(url, {
-    headers: options.headers,
-    maxPayload: maxMessageBytes,
-    handshakeTimeout: handshakeTimeoutMs,
-    perMessageDeflate: false,
-  });
-  return await new Promise<Duplex>((resolve, reject) => {
-    const abort = () => {
-      if (signal !== undefined) reject(cancelled(signal));
-      socket.terminate();
-    };
-    signal?.addEventListener("abort", abort, { once: true });
-    socket.once("close", () => signal?.removeEventListener("abort", abort));
-    // The listeners of the stream must be there before the first message, in the same turn as "open".
-    socket.once("open", () => resolve(streamOf(socket)));
-    socket.once("unexpected-response", (_request, response: IncomingMessage) => {
-      signal?.removeEventListener("abort", abort);
-      void refusal(response, { method: "GET", path: url.pathname }).then(reject);
-    });
-    socket.on("error", (error) => {
-      reject(unreachable(new URL("/", options.url), error));
-    });
-  });
+  return await openWebSocket({ ...options, opened: streamOf });
 }
 
 function streamOf(socket: WebSocket): Duplex {

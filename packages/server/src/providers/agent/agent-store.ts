@@ -1,6 +1,7 @@
 import { createHash, randomUUID } from "node:crypto";
-import { access, chmod, link, mkdir, open, readFile, rm } from "node:fs/promises";
+import { chmod, link, mkdir, open, readFile, rm } from "node:fs/promises";
 import { join } from "node:path";
+import { exists } from "../../platform/missing.ts";
 import { ProviderError } from "../../ports/errors.ts";
 
 /**
@@ -44,14 +45,4 @@ export async function storeAgent(options: {
     await rm(draft, { force: true });
   }
   return { path, digest };
-}
-
-async function exists(path: string): Promise<boolean> {
-  try {
-    await access(path);
-    return true;
-  } catch (error) {
-    if (error instanceof Error && "code" in error && error.code === "ENOENT") return false;
-    throw error;
-  }
 }

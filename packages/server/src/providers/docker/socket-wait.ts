@@ -1,7 +1,7 @@
 import { type FSWatcher, watch } from "node:fs";
-import { access } from "node:fs/promises";
 import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
+import { exists } from "../../platform/missing.ts";
 
 /** Between looks where nothing tells of changes. */
 const pauseMs = 10;
@@ -46,14 +46,4 @@ function watcherOf(folder: string): FSWatcher | undefined {
 async function looksFor(path: string, signal: AbortSignal): Promise<void> {
   while (!(await exists(path)))
     await delay(pauseMs, undefined, { signal }).catch(() => signal.throwIfAborted());
-}
-
-async function exists(path: string): Promise<boolean> {
-  try {
-    await access(path);
-    return true;
-  } catch (error) {
-    if (error instanceof Error && "code" in error && error.code === "ENOENT") return false;
-    throw error;
-  }
 }

@@ -2,6 +2,7 @@ import { execFile } from "node:child_process";
 import { access, mkdir, open, readdir, rename, rm, truncate } from "node:fs/promises";
 import { join } from "node:path";
 import { promisify } from "node:util";
+import { exists } from "../../platform/missing.ts";
 
 /** Sandboxes' layers kept ready by the launcher. */
 export const readyDisks = 8;
@@ -69,14 +70,4 @@ export async function makeTemplate(options: {
     return { missing: `mkfs.ext4 fails: ${error instanceof Error ? error.message : String(error)}` };
   }
   return { template, dir };
-}
-
-async function exists(path: string): Promise<boolean> {
-  try {
-    await access(path);
-    return true;
-  } catch (error) {
-    if (error instanceof Error && "code" in error && error.code === "ENOENT") return false;
-    throw error;
-  }
 }

@@ -1,9 +1,10 @@
 import { readdirSync } from "node:fs";
-import { open, readdir, readFile, stat } from "node:fs/promises";
+import { readdir, readFile, stat } from "node:fs/promises";
 import { basename, join } from "node:path";
 import { type Static, Type } from "typebox";
+import { orMissing } from "../../platform/missing.ts";
 import { BadRequest, type RuntimeId } from "../../ports/index.ts";
-import { HeldFolder, parseRecord, UnreadableRecord } from "../runtime-records/index.ts";
+import { consoleLines, HeldFolder, parseRecord, UnreadableRecord } from "../runtime-records/index.ts";
 import { RuntimeRecord } from "./runtime-record.ts";
 import { type UsualMemory, usualMemoryIn } from "./usual-memory.ts";
 
@@ -14,8 +15,6 @@ const ProcessRecord = Type.Object({
   boot_id: Type.String(),
 });
 
-/** Only this much of a console's end is looked at. */
-const consoleTailBytes = 256 * 1024;
 /** Runtimes that only check() makes. */
 export const probePrefix = "probe-";
 
@@ -145,29 +144,7 @@ export class RuntimeDirectories implements AsyncDisposable {
   }
 
   /** The last lines of the console, newest last. */
-  async consoleLines(runtimeId: RuntimeId, lines: number): Promise<string[] | undefined> {
-    const file = await orMissing(open(join(this.path(runtimeId), "console.log"), "r"), undefined);
-    if (file === undefined) return undefined;
-    try {
-      const { size } = await file.stat();
-      const length = Math.min(size, consoleTailBytes);
-      const { buffer, bytesRead } = await file.read(Buffer.alloc(length), 0, length, size - length);
-      const found = buffer.toString("utf8", 0, bytesRead).split("\n");
-      if (found.at(-1) === "") found.pop();
-      if (size > length) found.shift();
-      return lines > 0 ? found.slice(-lines) : [];
-    } finally {
-      await file.close();
-    }
-  }
-}
-
-async function orMissing<T, F>(result: Promise<T>, fallback: F): Promise<T | F> {
-  try {
-    return await result;
-  } catch (error) {
-    const code = error instanceof Error && "code" in error ? error.code : undefined;
-    if (code === "ENOENT" || code === "ESRCH") return fallback;
-    throw error;
+  consoleLines(runtimeId: RuntimeId, lines: number): Promise<string[] | undefined> {
+    return consoleLines(this.path(runtimeId), lines);
   }
 }

@@ -1,6 +1,7 @@
 import { createHash } from "node:crypto";
-import { access, mkdir, readdir, readlink, rm, symlink } from "node:fs/promises";
+import { mkdir, readdir, readlink, rm, symlink } from "node:fs/promises";
 import { join } from "node:path";
+import { exists } from "../../platform/missing.ts";
 import { idsPerSandbox } from "./id-ranges.ts";
 import type { Launcher } from "./launcher.ts";
 
@@ -66,15 +67,5 @@ export class ShiftedImages {
     await symlink(rootfs, `${path}.source`);
     await this.#launcher.shift({ from: rootfs, to: path, base: this.#base, count: idsPerSandbox });
     return path;
-  }
-}
-
-async function exists(path: string): Promise<boolean> {
-  try {
-    await access(path);
-    return true;
-  } catch (error) {
-    if (error instanceof Error && "code" in error && error.code === "ENOENT") return false;
-    throw error;
   }
 }

@@ -1,7 +1,7 @@
 import { readdir, readFile } from "node:fs/promises";
 import { setTimeout as delay } from "node:timers/promises";
+import { orMissing } from "../../platform/missing.ts";
 import type { RuntimeStats } from "../../ports/index.ts";
-import { orMissing } from "./or-missing.ts";
 
 /** A process of this boot, recognised by more than its number, which the kernel gives out again. */
 export interface ProcessIdentity {

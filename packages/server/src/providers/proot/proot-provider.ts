@@ -6,6 +6,7 @@ import { abortable, ignoreOutcome } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { messageOf } from "../../platform/message-of.ts";
+import { orMissing } from "../../platform/missing.ts";
 import {
   BadRequest,
   type CallOptions,
@@ -30,7 +31,6 @@ import {
 } from "../agent/index.ts";
 import { fromNote, noteOf, SpawnsUnderWay, UnreadableRecord } from "../runtime-records/index.ts";
 import { launchProot } from "./launch.ts";
-import { orMissing } from "./or-missing.ts";
 import { findByRootfs, identify, isAlive, killTraced, statsOfTraced } from "./process-tree.ts";
 import { hostImage, prepareRoot, removeFolder } from "./rootfs.ts";
 import { runProgram } from "./run-program.ts";

@@ -1,8 +1,8 @@
 import { chmod, mkdir, rm, stat } from "node:fs/promises";
 import { join } from "node:path";
+import { orMissing } from "../../platform/missing.ts";
 import type { CallOptions, ImageConfig, ImageStore } from "../../ports/index.ts";
 import { makeHostRoot } from "../host-root/host-root.ts";
-import { orMissing } from "./or-missing.ts";
 import { runProgram } from "./run-program.ts";
 
 /** A root file system made for one runtime. */

@@ -1,7 +1,7 @@
 import { constants } from "node:fs";
 import { lstat, open, readdir, rm } from "node:fs/promises";
 import { join } from "node:path";
-import { orMissing } from "./or-missing.ts";
+import { orMissing } from "../../platform/missing.ts";
 import { identify } from "./process-tree.ts";
 
 /** Where proot 5.1 keeps its temporary files; it cannot be told otherwise. */

@@ -1,5 +1,6 @@
 export { type RuntimesOfInstallation, runtimesByInstallation } from "./by-installation.ts";
 export { commonRecord } from "./common-record.ts";
+export { consoleLines } from "./console-lines.ts";
 export { HeldFolder } from "./held-folder.ts";
 export { parseRecord, RecordFolders, UnreadableRecord } from "./record-folders.ts";
 export { fromNote, noteOf } from "./sandbox-note.ts";

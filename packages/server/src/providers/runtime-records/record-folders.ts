@@ -3,12 +3,12 @@ import { chmod, mkdir, open, readdir, readFile, rename } from "node:fs/promises"
 import { dirname, join } from "node:path";
 import type { Static, TSchema } from "typebox";
 import { Compile, type Validator } from "typebox/compile";
+import { orMissing } from "../../platform/missing.ts";
 import { BadRequest, type RuntimeId, Unavailable } from "../../ports/index.ts";
+import { consoleLines } from "./console-lines.ts";
 import { HeldFolder } from "./held-folder.ts";
 
 const recordName = "runtime.json";
-/** Only this much of a console's end is looked at. */
-const consoleTailBytes = 256 * 1024;
 
 /** There is a record that this release cannot understand; whoever wrote it may. Its runtime is not touched. */
 export class UnreadableRecord extends Unavailable {
@@ -123,20 +123,8 @@ export class RecordFolders<S extends TSchema> implements AsyncDisposable {
   }
 
   /** The last lines of a console, newest last. @returns undefined when there is none. */
-  async consoleLines(runtimeId: string, lines: number): Promise<string[] | undefined> {
-    const file = await orMissing(open(join(this.folder(runtimeId), "console.log"), "r"), undefined);
-    if (file === undefined) return undefined;
-    try {
-      const { size } = await file.stat();
-      const length = Math.min(size, consoleTailBytes);
-      const { buffer, bytesRead } = await file.read(Buffer.alloc(length), 0, length, size - length);
-      const found = buffer.toString("utf8", 0, bytesRead).split("\n");
-      if (found.at(-1) === "") found.pop();
-      if (size > length) found.shift();
-      return lines > 0 ? found.slice(-lines) : [];
-    } finally {
-      await file.close();
-    }
+  consoleLines(runtimeId: string, lines: number): Promise<string[] | undefined> {
+    return consoleLines(this.folder(runtimeId), lines);
   }
 }
 
@@ -150,14 +138,5 @@ async function syncFolder(path: string): Promise<void> {
     await folder.sync();
   } finally {
     await folder.close();
-  }
-}
-
-async function orMissing<T, F>(result: Promise<T>, fallback: F): Promise<T | F> {
-  try {
-    return await result;
-  } catch (error) {
-    if (error instanceof Error && "code" in error && error.code === "ENOENT") return fallback;
-    throw error;
   }
 }
