@@ -100,3 +100,36 @@ test("a program that does not read is given one small piece, whatever its client
   }
   expect(socket.isPaused).toBe(true);
 });
+
+const pingMs = 15_000;
+
+test("a client that answers no pings is gone, and its connection into the sandbox with it", () => {
+  vi.useFakeTimers();
+  const { socket, port } = open();
+  for (let count = 0; count < 5; count++) {
+    vi.advanceTimersByTime(pingMs);
+    socket.emit("pong");
+  }
+  expect([socket.pings, socket.terminated]).toEqual([5, false]);
+  vi.advanceTimersByTime(2 * pingMs);
+  expect(socket.terminated).toBe(false);
+  vi.advanceTimersByTime(pingMs);
+  expect([socket.terminated, port.destroyed]).toEqual([true, true]);
+});
+
+test("a client whose reader has stopped is not gone, and neither is one whose pongs are not read", () => {
+  vi.useFakeTimers();
+  const reader = open();
+  reader.port.emit("data", Buffer.alloc(10));
+  const writer = open();
+  writer.socket.isPaused = true;
+  vi.advanceTimersByTime(100 * pingMs);
+  expect([reader.socket.terminated, writer.socket.terminated]).toEqual([false, false]);
+  // It has read on since.
+  for (let count = 0; count < 2; count++) {
+    reader.socket.emit("pong");
+    vi.advanceTimersByTime(pingMs);
+  }
+  vi.advanceTimersByTime(2 * pingMs);
+  expect(reader.socket.terminated).toBe(true);
+});

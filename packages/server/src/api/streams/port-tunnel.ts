@@ -11,6 +11,9 @@ import { boundControlFrames } from "./control-frames.ts";
 const highWaterBytes = 262_144;
 /** Bytes for the program that may wait before the socket is no longer read. */
 const inwardHighWaterBytes = 65_536;
+const pingMs = 15_000;
+/** How many pings in a row a client that is gone leaves unanswered, and one that does read answers. */
+const pingsThatTell = 2;
 /** How long a client may take to answer a close. */
 const closingMs = 500;
 /** The text that says that a direction has ended; bytes are binary messages. */
@@ -31,6 +34,9 @@ export class PortTunnel {
   #clientEnded = false;
   #portEnded = false;
   #closed = false;
+  /** Pings since anything came of the client, and those that it has answered since it was sent bytes. */
+  #unanswered = 0;
+  #answered = pingsThatTell;
 
   constructor(options: { socket: WebSocket; port: Duplex; call: CallUnderWay }) {
     this.#socket = options.socket;
@@ -49,6 +55,12 @@ export class PortTunnel {
     const [socket, port] = [this.#socket, this.#port];
     socket.on("message", (data: Buffer, isBinary: boolean) => this.#fromClient(data, isBinary));
     socket.on("error", () => socket.terminate());
+    const ping = setInterval(() => this.#ping(), pingMs);
+    ping.unref();
+    socket.on("pong", () => {
+      this.#unanswered = 0;
+      this.#answered += 1;
+    });
     boundControlFrames(socket, () => {
       this.#close(closeCodes.refused, "more pings and pongs than a client may send");
       // What else was sent is not looked at any more.
@@ -56,6 +68,7 @@ export class PortTunnel {
     });
     socket.on("close", () => {
       this.#closed = true;
+      clearInterval(ping);
       port.destroy();
       this.#inward.destroy();
       this.#call.signal.removeEventListener("abort", onAbort);
@@ -87,7 +100,23 @@ export class PortTunnel {
     else this.#call.signal.addEventListener("abort", onAbort, { once: true });
   }
 
+  /**
+   * Ends the tunnel of a client that is gone without a word. One whose own reader has stopped does not read either, pings
+   * included, and is as silent: that is only so since it was sent something.
+   */
+  #ping(): void {
+    // A socket that is not read cannot show its pongs.
+    if (this.#socket.isPaused) this.#unanswered = 0;
+    if (this.#unanswered >= pingsThatTell && this.#answered >= pingsThatTell) {
+      this.#socket.terminate();
+      return;
+    }
+    this.#unanswered += 1;
+    this.#socket.ping();
+  }
+
   #fromClient(data: Buffer, isBinary: boolean): void {
+    this.#unanswered = 0;
     if (this.#closed) return;
     if (!isBinary && data.toString("latin1") === endText) {
       this.#clientEnded = true;
@@ -103,6 +132,7 @@ export class PortTunnel {
   }
 
   #fromPort(bytes: Buffer): void {
+    this.#answered = 0;
     if (this.#closed) return;
     this.#socket.send(bytes, () => {
       if (this.#socket.bufferedAmount < highWaterBytes) this.#port.resume();

@@ -7,8 +7,9 @@ export interface PlaceHolder {
   readonly ownerId: string;
 }
 
-/** An owner has this part of all places at most, so that others find one. */
-const ownerPart = 4;
+/** Parts of all places that the sandboxes of an owner have at most, and those of nobody together, so that others find one. */
+const ownerPart = 1 / 4;
+const nobodysPart = 3 / 4;
 
 /**
  * Bounds connections to ports of sandboxes: in all, of one owner and of one sandbox. Nobody waits: who finds no place is
@@ -18,6 +19,7 @@ const ownerPart = 4;
 export class PreviewPlaces {
   readonly #most: number;
   readonly #mostOfOwner: number;
+  readonly #mostOfNobody: number;
   readonly #mostOfSandbox: number;
   readonly #bySandbox = new Map<string, number>();
   readonly #byOwner = new Map<string, number>();
@@ -25,7 +27,8 @@ export class PreviewPlaces {
 
   constructor(options: { most: number; mostOfSandbox: number }) {
     this.#most = options.most;
-    this.#mostOfOwner = Math.max(Math.floor(options.most / ownerPart), 1);
+    this.#mostOfOwner = Math.max(Math.floor(options.most * ownerPart), 1);
+    this.#mostOfNobody = Math.max(Math.floor(options.most * nobodysPart), 1);
     this.#mostOfSandbox = options.mostOfSandbox;
   }
 
@@ -41,7 +44,12 @@ export class PreviewPlaces {
       throw busy(
         `sandbox "${sandboxId}" has ${this.#mostOfSandbox} connections to its ports (preview.max_connections_per_sandbox)`,
       );
-    if (ownerId !== "" && (this.#byOwner.get(ownerId) ?? 0) >= this.#mostOfOwner)
+    const ofOwner = this.#byOwner.get(ownerId) ?? 0;
+    if (ownerId === "" && ofOwner >= this.#mostOfNobody)
+      throw busy(
+        `the sandboxes without an owner have ${this.#mostOfNobody} connections to their ports (three quarters of preview.max_connections)`,
+      );
+    if (ownerId !== "" && ofOwner >= this.#mostOfOwner)
       throw busy(
         `the sandboxes of this owner have ${this.#mostOfOwner} connections to their ports (a quarter of preview.max_connections)`,
       );
@@ -58,7 +66,7 @@ export class PreviewPlaces {
   #count(sandboxId: string, ownerId: string, change: 1 | -1): void {
     this.#taken += change;
     add(this.#bySandbox, sandboxId, change);
-    if (ownerId !== "") add(this.#byOwner, ownerId, change);
+    add(this.#byOwner, ownerId, change);
   }
 }
 
