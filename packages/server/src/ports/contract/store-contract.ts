@@ -715,6 +715,18 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
         expect(await store.events.purge({ before: new Date(90_001) })).toBe(2);
       });
 
+      it("are forgotten by age also behind any number that were written while the clock was ahead", async () => {
+        const at = (ms: number, count: number) =>
+          Array.from({ length: count }, () => ({ ...event(1), timestamp: new Date(ms) }));
+        await store.events.append(at(1_000, 1));
+        await store.events.append(at(90_000, 1_100));
+        await store.events.append(at(2_000, 700));
+        await store.events.append(at(92_000, 600));
+        expect(await store.events.purge({ before: new Date(3_000) })).toBe(701);
+        expect(await store.events.kept()).toBe(1_700);
+        expect(await store.events.purge({ before: new Date(90_001) })).toBe(1_100);
+      });
+
       it("are trimmed of whoever has most: nobody pushes out what others have less of", async () => {
         const of = (ownerId: string, count: number, from: number) =>
           store.events.append(Array.from({ length: count }, (_, at) => ({ ...event(from + at), ownerId })));

@@ -19,6 +19,8 @@ const lookedAt = 500;
 /** Events that are forgotten in one turn of the event loop, and owners that they are taken from. */
 const mostTrimmedAtOnce = 500;
 const mostTakes = 100;
+/** So much older than the one before it is an event only when the clock was set back, or it is told late. */
+const setBackMs = 60_000;
 /** Owners without events of whom is kept what was forgotten; of others, what was of the last of them that is not. */
 const mostOwnersWithout = 1_000;
 
@@ -46,6 +48,10 @@ export class SqliteEvents implements EventStore {
   readonly #forgetOwners: StatementSync;
   readonly #forgotten: StatementSync;
   readonly #forgottenOf: StatementSync;
+  readonly #unordered: StatementSync;
+  readonly #setUnordered: StatementSync;
+  /** When the newest event was, milliseconds. */
+  #newestMs: number;
 
   constructor(db: DatabaseSync, commit: Pick<GroupCommit, "refuseNew">) {
     this.#db = db;
@@ -98,6 +104,13 @@ export class SqliteEvents implements EventStore {
       SELECT coalesce(owner.forgotten_upto, value) AS upto, coalesce(owner.forgotten, value) AS atMost
       FROM counters LEFT JOIN event_owners AS owner ON owner.owner_id = ?
       WHERE name = 'events_forgotten_of_others'`);
+    // The last event that is older than one before it; behind it ids are in the order of time.
+    this.#unordered = db.prepare("SELECT value AS upto FROM counters WHERE name = 'events_unordered_upto'");
+    this.#setUnordered = db.prepare(
+      "INSERT OR REPLACE INTO counters (name, value) VALUES ('events_unordered_upto', ?)",
+    );
+    const newest = db.prepare("SELECT timestamp FROM events ORDER BY id DESC LIMIT 1").get();
+    this.#newestMs = (newest as { timestamp: number } | undefined)?.timestamp ?? 0;
   }
 
   async lastId(): Promise<number> {
@@ -106,7 +119,8 @@ export class SqliteEvents implements EventStore {
 
   async append(events: readonly NewEvent[]): Promise<number> {
     this.#commit.refuseNew();
-    return inTransaction(this.#db, () => {
+    let newestMs = this.#newestMs;
+    const first = inTransaction(this.#db, () => {
       const last = (this.#takeIds.get(events.length) as { id: number }).id;
       const first = last - events.length + 1;
       const owners = new Map<string, number>();
@@ -116,11 +130,15 @@ export class SqliteEvents implements EventStore {
         owners.set(ownerId, (owners.get(ownerId) ?? 0) + 1);
         this.#insert.run(first + index, type, sandboxId, ownerId, timestamp.getTime(), data);
         if (type.startsWith("sandbox.")) this.#told.run(sandboxId, type);
+        if (timestamp.getTime() < newestMs - setBackMs) this.#setUnordered.run(first + index);
+        newestMs = timestamp.getTime();
       }
       for (const [ownerId, count] of owners) this.#keptBy.run(ownerId, count);
       this.#changeKept.run(events.length);
       return first;
     });
+    this.#newestMs = newestMs;
+    return first;
   }
 
   /** Within a transaction of the caller's. */
@@ -179,14 +197,17 @@ export class SqliteEvents implements EventStore {
 
   /**
    * Ids are given in the order of time, so that the oldest events have the lowest. What was written while the clock was ahead
-   * is passed over: it keeps none that came later.
-   * @returns after which id to go on; none when this slice had nothing that is old, or there is no more.
+   * is passed over, however much it is: it keeps none that came later.
+   * @returns after which id to go on; none when nothing behind this slice can be old.
    */
   #purgeSlice({ after, before }: { after: number; before: Date }): { taken: number; next?: number } {
     const oldest = this.#oldest.all(after, mostTrimmedAtOnce) as unknown as OldEvent[];
     const old = oldest.filter(({ timestamp }) => timestamp < before.getTime());
     const upto = old.at(-1)?.id;
-    if (upto === undefined) return { taken: 0 };
+    if (upto === undefined) {
+      const next = oldest.at(-1)?.id ?? 0;
+      return next < this.#unorderedUpto() ? { taken: 0, next } : { taken: 0 };
+    }
     this.#forgetUpto.run(after, upto, before.getTime());
     for (const [owner_id, events] of Map.groupBy(old, ({ owner_id }) => owner_id))
       this.#took.run({ owner_id, taken: events.length, upto: highest(events, ({ id }) => id) });
@@ -194,6 +215,10 @@ export class SqliteEvents implements EventStore {
     this.#changeKept.run(-old.length);
     this.#forgetOwnersWithout();
     return oldest.length < mostTrimmedAtOnce ? { taken: old.length } : { taken: old.length, next: upto };
+  }
+
+  #unorderedUpto(): number {
+    return (this.#unordered.get() as { upto: number } | undefined)?.upto ?? 0;
   }
 
   async trim(keep: number): Promise<void> {
