@@ -2,6 +2,7 @@ import type { Config } from "./config/config.ts";
 import { ImageDisk } from "./images/image-disk.ts";
 import { ImageLibrary, type ImageLimits } from "./images/image-library.ts";
 import type { Logger } from "./platform/logger.ts";
+import { type PullLimits, usualPulls } from "./platform/pull-turns.ts";
 
 export type { ImageLibrary, ImageProgress, ImageWork } from "./images/image-library.ts";
 export { hostImage, normaliseImageName } from "./images/image-name.ts";
@@ -15,6 +16,11 @@ const unlimited: ImageLimits = {
   maxStoredBytes: 0,
 };
 
+/** What bounds pulls, by the service itself and by the Docker Engine each. */
+export function pullLimits({ images }: Pick<Config, "images">): PullLimits {
+  return { most: images.maxPulls, timeoutMs: images.pullTimeoutMs };
+}
+
 /** What the image store takes from the configuration. */
 export function imageSettings({ images, dataDir, providers }: Config) {
   return {
@@ -22,6 +28,7 @@ export function imageSettings({ images, dataDir, providers }: Config) {
     aliases: images.aliases,
     pullPolicy: images.pullPolicy,
     allowedRegistries: images.allowedRegistries,
+    pulls: pullLimits({ images }),
     limits: {
       maxUnpackedBytes: images.maxUnpackedBytes,
       maxEntries: images.maxEntries,
@@ -50,6 +57,7 @@ export async function openImageStore(options: {
   dockerSocket?: string;
   allowedRegistries?: readonly string[];
   limits?: Partial<ImageLimits>;
+  pulls?: PullLimits;
 }): Promise<ImageLibrary> {
   const disk = new ImageDisk({ dataDir: options.dataDir });
   await disk.open();
@@ -60,6 +68,7 @@ export async function openImageStore(options: {
     dockerSocket: options.dockerSocket || "unix:///var/run/docker.sock",
     allowedRegistries: options.allowedRegistries ?? ["*"],
     limits: { ...unlimited, ...options.limits },
+    pulls: options.pulls ?? usualPulls,
     logger: options.logger,
   });
 }

@@ -3,6 +3,7 @@ import path from "node:path";
 import { fileURLToPath } from "node:url";
 import type { Config } from "./config/config.ts";
 import { type Isolation, type ProviderName, providerIsolation, providerNames } from "./config/providers.ts";
+import { pullLimits } from "./images.ts";
 import type { Logger } from "./platform/logger.ts";
 import type { Clock, ImageStore, RuntimeProvider } from "./ports/index.ts";
 import { DockerProvider } from "./providers/docker/index.ts";
@@ -55,6 +56,7 @@ export async function providerCandidates(options: CandidateOptions): Promise<Can
         config: providers.docker,
         pullPolicy: config.images.pullPolicy,
         allowedRegistries: config.images.allowedRegistries,
+        pulls: pullLimits(config),
         aliases: config.images.aliases,
         clock,
         logger: logger.child({ provider: "docker" }),

@@ -364,6 +364,15 @@ export const ConfigSchema = section(
           ["missing", "never"],
           "missing: get an image that is not there; never: refuse.",
         ),
+        pull_timeout: duration(
+          "10m",
+          "How long one pull may take, and how long it may wait for its turn; then the spawns that want the image are 503.",
+        ),
+        max_pulls: count(
+          3,
+          "Images pulled at once, by the service itself and by the Docker Engine each; owners take turns, and one alone does not get the last place.",
+          1,
+        ),
         max_unpacked: bytes("16GiB", "Bytes an image may unpack to."),
         max_entries: count(1_000_000, "Files, directories and links an image may unpack to.", 1),
         max_stored: bytes(

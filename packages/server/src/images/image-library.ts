@@ -3,6 +3,8 @@ import { chmod, mkdir, stat } from "node:fs/promises";
 import path from "node:path";
 import { refuseInnerRegistry } from "../platform/inner-registry.ts";
 import type { Logger } from "../platform/logger.ts";
+import { type PullLimits, PullTookTooLong, PullTurns } from "../platform/pull-turns.ts";
+import { SharedWork } from "../platform/shared-work.ts";
 import {
   BadRequest,
   Conflict,
@@ -25,7 +27,6 @@ import { findArchivedImage } from "./image-archive.ts";
 import type { ImageDisk } from "./image-disk.ts";
 import { hostImage, normaliseImageName } from "./image-name.ts";
 import { runProgram } from "./programs.ts";
-import { SharedWork } from "./shared-work.ts";
 import { canPull, downloadImage } from "./skopeo.ts";
 import { tarOfDirectory } from "./tar-directory.ts";
 import { treeSize } from "./tree-size.ts";
@@ -61,6 +62,7 @@ export class ImageLibrary implements ImageStore {
   readonly #dockerSocket: string;
   readonly #logger: Logger;
   readonly #pulls = new SharedWork<StoredImage>();
+  readonly #turns: PullTurns;
 
   constructor(options: {
     disk: ImageDisk;
@@ -69,6 +71,7 @@ export class ImageLibrary implements ImageStore {
     /** Registries images are pulled from; `*`: any. */
     allowedRegistries: readonly string[];
     limits: ImageLimits;
+    pulls: PullLimits;
     dockerSocket: string;
     logger: Logger;
   }) {
@@ -77,6 +80,7 @@ export class ImageLibrary implements ImageStore {
     this.#pullPolicy = options.pullPolicy;
     this.#allowedRegistries = options.allowedRegistries;
     this.#limits = options.limits;
+    this.#turns = new PullTurns(options.pulls);
     this.#dockerSocket = options.dockerSocket;
     this.#logger = options.logger;
   }
@@ -93,7 +97,7 @@ export class ImageLibrary implements ImageStore {
   }
 
   /** An alias to `host` gives a record of that name, whose rootfs does not exist. */
-  async resolve(name: string, options: CallOptions): Promise<StoredImage> {
+  async resolve(name: string, options: CallOptions & { owner?: string | undefined }): Promise<StoredImage> {
     options.signal.throwIfAborted();
     const wanted = this.resolveName(name);
     if (wanted === hostImage) return this.#disk.hostRecord();
@@ -111,6 +115,7 @@ export class ImageLibrary implements ImageStore {
     try {
       return await this.#pull(wanted, { ...options, withCredentials });
     } catch (error) {
+      if (error instanceof PullTookTooLong) throw error;
       if (error instanceof NotFound || error instanceof Unavailable || error instanceof ProviderError) {
         // One text for all: what the registry's host answered, and whether there is one, is not the client's to know.
         this.#logger.warn({ event: "image.pull_failed", image: wanted, err: error });
@@ -162,32 +167,42 @@ export class ImageLibrary implements ImageStore {
     return await this.#pull(normaliseImageName(reference), { ...options, withCredentials: true });
   }
 
-  async #pull(name: string, options: ImageWork & { withCredentials: boolean }): Promise<StoredImage> {
-    const { withCredentials } = options;
+  async #pull(
+    name: string,
+    options: ImageWork & { withCredentials: boolean; owner?: string | undefined },
+  ): Promise<StoredImage> {
+    const { withCredentials, owner = "" } = options;
     refuseRegistry(name, this.#allowedRegistries);
-    return await this.#pulls.run(`${name} ${withCredentials}`, options.signal, async (signal) => {
-      const started = Date.now();
-      const report = this.#reporter(name, options.onProgress);
-      await using stack = new AsyncDisposableStack();
-      const folder = await this.#disk.temporary(stack);
-      report({ step: "download", message: `pulling ${name}` });
-      const layout = path.join(folder, "layout");
-      await downloadImage(name, layout, {
-        signal,
-        withCredentials,
-        limits: this.#limits,
-        onLine: (line) => report({ step: "download", message: line }),
-      });
-      const image = await naming(name, () => this.#unpackArchive(layout, folder, { name, signal, report }));
-      if (image === undefined) throw new ProviderError(`what skopeo made of ${name} is no OCI image`);
-      this.#logger.info({
-        event: "image.pulled",
-        image: name,
-        digest: image.digest,
-        duration_ms: Date.now() - started,
-      });
-      return image;
+    return await this.#pulls.run(`${name} ${withCredentials}`, options.signal, (shared) =>
+      this.#turns.run(name, { owner, signal: shared }, (signal) =>
+        this.#pullOnce(name, { ...options, signal }),
+      ),
+    );
+  }
+
+  async #pullOnce(name: string, options: ImageWork & { withCredentials: boolean }): Promise<StoredImage> {
+    const { withCredentials, signal } = options;
+    const started = Date.now();
+    const report = this.#reporter(name, options.onProgress);
+    await using stack = new AsyncDisposableStack();
+    const folder = await this.#disk.temporary(stack);
+    report({ step: "download", message: `pulling ${name}` });
+    const layout = path.join(folder, "layout");
+    await downloadImage(name, layout, {
+      signal,
+      withCredentials,
+      limits: this.#limits,
+      onLine: (line) => report({ step: "download", message: line }),
     });
+    const image = await naming(name, () => this.#unpackArchive(layout, folder, { name, signal, report }));
+    if (image === undefined) throw new ProviderError(`what skopeo made of ${name} is no OCI image`);
+    this.#logger.info({
+      event: "image.pulled",
+      image: name,
+      digest: image.digest,
+      duration_ms: Date.now() - started,
+    });
+    return image;
   }
 
   /**

@@ -1,4 +1,5 @@
 import { type ChildProcess, spawn } from "node:child_process";
+import { once } from "node:events";
 import fs from "node:fs";
 import net from "node:net";
 import os from "node:os";
@@ -7,6 +8,7 @@ import { afterAll, beforeAll, expect, it } from "vitest";
 import { describeWith } from "../../test/support/requirements.ts";
 import { openImageStore } from "../images.ts";
 import { silentLogger } from "../platform/logger.ts";
+import { usualPulls } from "../platform/pull-turns.ts";
 import { runProgram } from "./programs.ts";
 import { savedImageOf } from "./testing/saved-image.ts";
 import { tarOf } from "./testing/tar.ts";
@@ -50,9 +52,14 @@ await describeWith(["skopeo", "registry"], "pulling", () => {
     fs.rmSync(folder, { recursive: true, force: true });
   });
 
-  const open = (pullPolicy: "missing" | "never" = "missing", allowedRegistries = ["*", host]) =>
+  const open = (
+    pullPolicy: "missing" | "never" = "missing",
+    allowedRegistries = ["*", host],
+    pulls = usualPulls,
+  ) =>
     openImageStore({
       dataDir: fs.mkdtempSync(`${folder}/store-`),
+      pulls,
       aliases: { app: `${host}/team/app:1` },
       pullPolicy,
       allowedRegistries,
@@ -120,6 +127,18 @@ await describeWith(["skopeo", "registry"], "pulling", () => {
     const said = async (name: string) =>
       String(await store.resolve(name, options).catch((error: unknown) => error)).replaceAll(name, "NAME");
     expect(await said(`${down}/a/b:1`)).toBe(await said(`${host}/a/b:1`));
+  });
+
+  it("has a deadline, which a client is told of: it is nothing that a registry said", async () => {
+    const silent = net.createServer().listen(0, "127.0.0.1");
+    await once(silent, "listening");
+    const slow = `127.0.0.1:${(silent.address() as net.AddressInfo).port}`;
+    const store = await open("missing", [slow], { most: 1, timeoutMs: 300 });
+    await expect(store.resolve(`${slow}/a/b:1`, options)).rejects.toMatchObject({
+      code: "unavailable",
+      message: `image "${slow}/a/b:1" was not pulled within 0.3 s (images.pull_timeout)`,
+    });
+    silent.close();
   });
 
   it("is not tried when the policy says never", async () => {

@@ -6,9 +6,10 @@ export interface ImageStore {
   /**
    * Applies aliases; a name that comes out as `host` gives a record of that name whose rootfs does not exist: the
    * machine's own root is made by the provider.
+   * @param options.owner for whom; pulls of several owners take turns.
    * @throws NotFound when no such image is stored, naming the command that gets it; BadRequest for what is no name.
    */
-  resolve(name: string, options: CallOptions): Promise<StoredImage>;
+  resolve(name: string, options: CallOptions & { owner?: string | undefined }): Promise<StoredImage>;
   list(options: CallOptions): Promise<StoredImage[]>;
 }
 

@@ -6,6 +6,7 @@ import { boundedParallel } from "../../platform/bounded-parallel.ts";
 import { deadlineAfter, ShuttingDown } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { messageOf } from "../../platform/message-of.ts";
+import { type PullLimits, usualPulls } from "../../platform/pull-turns.ts";
 import {
   type CallOptions,
   type Clock,
@@ -48,6 +49,8 @@ export interface DockerProviderOptions {
   pullPolicy: "missing" | "never";
   /** Registries images are pulled from; unset: any. */
   allowedRegistries?: readonly string[];
+  /** Unset: as the configuration is when it says nothing. */
+  pulls?: PullLimits;
   aliases?: Readonly<Record<string, string>>;
   /** Output kept for each command; unset: the agent's own default. */
   ringBytes?: number;
@@ -103,6 +106,7 @@ export class DockerProvider implements RuntimeProvider {
       engine,
       pullPolicy: options.pullPolicy,
       allowedRegistries: options.allowedRegistries ?? ["*"],
+      pulls: options.pulls ?? usualPulls,
       logger: this.#logger,
     });
     this.#records = new RuntimeRecords({ dataDir: options.dataDir });

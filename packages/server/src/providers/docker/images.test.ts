@@ -1,3 +1,8 @@
+import { once } from "node:events";
+import { mkdtemp, rm } from "node:fs/promises";
+import { createServer } from "node:http";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { Writable } from "node:stream";
 import { pino } from "pino";
 import { afterAll, beforeAll, expect, it } from "vitest";
@@ -6,9 +11,44 @@ import { mustRun } from "../../../test/support/programs.ts";
 import { startRegistry, type TestRegistry } from "../../../test/support/registry.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
 import { busyboxRootfs, importImage } from "../../../test/support/tiny-images.ts";
+import { silentLogger } from "../../platform/logger.ts";
+import { usualPulls } from "../../platform/pull-turns.ts";
 import { NotFound, Unavailable } from "../../ports/index.ts";
 import { EngineClient } from "./engine-client.ts";
 import { EngineImages } from "./images.ts";
+
+/** An engine whose pulls never end. */
+async function engineThatHangs() {
+  const folder = await mkdtemp(join(tmpdir(), "alcove-engine-"));
+  const pulls: { over: Promise<void>; isOver: () => boolean }[] = [];
+  const server = createServer((_request, response) => {
+    let isOver = false;
+    const over = once(response, "close").then(() => {
+      isOver = true;
+    });
+    pulls.push({ over, isOver: () => isOver });
+    server.emit("pull");
+  });
+  await once(server.listen(join(folder, "engine.sock")), "listening");
+  const client = new EngineClient({ socket: `unix://${folder}/engine.sock` });
+  return {
+    client,
+    /** The next pull that is asked for. */
+    next: async () => {
+      for (;;) {
+        const pull = pulls.shift();
+        if (pull !== undefined) return pull;
+        await once(server, "pull", soon());
+      }
+    },
+    async [Symbol.asyncDispose]() {
+      client[Symbol.dispose]();
+      server.closeAllConnections();
+      await server[Symbol.asyncDispose]();
+      await rm(folder, { recursive: true });
+    },
+  };
+}
 
 const soon = () => ({ signal: AbortSignal.timeout(15_000) });
 
@@ -26,7 +66,13 @@ await describeWith(["docker", "busybox", "registry", "skopeo"], "EngineImages", 
     },
   });
   const open = (pullPolicy: "missing" | "never", allowedRegistries = ["*", registry.address, down]) =>
-    new EngineImages({ engine: client, pullPolicy, allowedRegistries, logger: pino({ level: "info" }, log) });
+    new EngineImages({
+      engine: client,
+      pullPolicy,
+      allowedRegistries,
+      pulls: usualPulls,
+      logger: pino({ level: "info" }, log),
+    });
 
   beforeAll(async () => {
     engine = await sharedEngine();
@@ -105,7 +151,7 @@ await describeWith(["docker", "busybox", "registry", "skopeo"], "EngineImages", 
     );
   });
 
-  it("pull() lets a caller leave, and close() ends it", async () => {
+  it("pull() lets a caller leave; the last who leaves, the deadline and close() end it in the engine too", async () => {
     const images = open("missing");
     const reason = new Error("left");
     await expect(
@@ -113,5 +159,29 @@ await describeWith(["docker", "busybox", "registry", "skopeo"], "EngineImages", 
     ).rejects.toBe(reason);
     images.close(new Error("closing"));
     await expect(images.pull(`${registry.address}/nothing:3`, soon())).rejects.toThrow(Unavailable);
+
+    await using hanging = await engineThatHangs();
+    const pulling = new EngineImages({
+      engine: hanging.client,
+      pullPolicy: "missing",
+      allowedRegistries: ["*"],
+      pulls: { most: 2, timeoutMs: 300 },
+      logger: silentLogger,
+    });
+    const [one, two] = [new AbortController(), new AbortController()];
+    const gone = [one, two].map(({ signal }) =>
+      pulling.pull("192.0.2.1/slow:1", { signal }).catch((error: unknown) => error),
+    );
+    const asked = await hanging.next();
+    one.abort(reason);
+    expect(await gone[0]).toBe(reason);
+    expect(asked.isOver()).toBe(false);
+    two.abort(reason);
+    expect(await gone[1]).toBe(reason);
+    await asked.over;
+    const late = pulling.pull("192.0.2.1/slow:1", soon());
+    const askedAgain = await hanging.next();
+    await expect(late).rejects.toThrow(/was not pulled within 0.3 s \(images.pull_timeout\)/);
+    await askedAgain.over;
   });
 });

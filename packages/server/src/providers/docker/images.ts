@@ -1,9 +1,9 @@
 import { createInterface } from "node:readline";
 import { Value } from "typebox/value";
-import { abortable } from "../../platform/abortable.ts";
-import { deadlineAfter } from "../../platform/deadline.ts";
 import { refuseInnerRegistry } from "../../platform/inner-registry.ts";
 import type { Logger } from "../../platform/logger.ts";
+import { type PullLimits, PullTurns } from "../../platform/pull-turns.ts";
+import { SharedWork } from "../../platform/shared-work.ts";
 import {
   type CallOptions,
   type ImageConfig,
@@ -15,7 +15,6 @@ import type { EngineClient } from "./engine-client.ts";
 import { asProviderError, isRefusal } from "./engine-errors.ts";
 import { ImageInspection, PullLine } from "./engine-shapes.ts";
 
-const pullTimeoutMs = 15 * 60_000;
 /** How often the progress of a pull is logged, milliseconds. */
 const progressEveryMs = 2_000;
 
@@ -25,16 +24,18 @@ export class EngineImages {
   readonly #pullPolicy: "missing" | "never";
   readonly #allowedRegistries: readonly string[];
   readonly #logger: Logger;
-  /** One pull per image, whoever waits for it; it goes on when they leave, for the next who asks. */
-  readonly #pulls = new Map<string, Promise<void>>();
+  readonly #pulls = new SharedWork<void>();
+  readonly #turns: PullTurns;
   readonly #closing = new AbortController();
 
   constructor(options: {
     engine: EngineClient;
     pullPolicy: "missing" | "never";
     allowedRegistries: readonly string[];
+    pulls: PullLimits;
     logger: Logger;
   }) {
+    this.#turns = new PullTurns(options.pulls);
     this.#allowedRegistries = options.allowedRegistries;
     this.#engine = options.engine;
     this.#pullPolicy = options.pullPolicy;
@@ -61,11 +62,11 @@ export class EngineImages {
   }
 
   /**
-   * Gets an image that is not there, with progress in the log.
+   * Gets an image that is not there, with progress in the log: once for all who wait for it, until the last of them leaves.
    * @throws NotFound when the policy forbids it or no registry gives it; Forbidden for a registry that is not allowed, or is
-   *   inside this network and not named; Unavailable when it takes too long.
+   *   inside this network and not named; Unavailable when it takes too long or at a stop.
    */
-  async pull(name: string, options: CallOptions): Promise<void> {
+  async pull(name: string, options: CallOptions & { owner?: string | undefined }): Promise<void> {
     if (this.#pullPolicy === "never") {
       throw new NotFound(
         `image ${name} is not on the Docker Engine and images.pull_policy is never; get it with: docker pull ${name}`,
@@ -76,28 +77,26 @@ export class EngineImages {
       throw new NotFound(`image ${name} is not on the Docker Engine`, { what: "image" });
     refuseRegistry(name, this.#allowedRegistries);
     await refuseInnerRegistry(name, this.#allowedRegistries);
-    const known = this.#pulls.get(name);
-    const pulling = known ?? this.#pullOnce(name).finally(() => this.#pulls.delete(name));
-    if (known === undefined) this.#pulls.set(name, pulling);
-    await abortable(pulling, options.signal);
+    const { owner = "" } = options;
+    try {
+      await this.#pulls.run(name, options.signal, (waited) => {
+        const signal = AbortSignal.any([waited, this.#closing.signal]);
+        return this.#turns.run(name, { owner, signal }, (inTime) => this.#pullOnce(name, { signal: inTime }));
+      });
+    } catch (error) {
+      options.signal.throwIfAborted();
+      if (!this.#closing.signal.aborted) throw error;
+      throw new Unavailable(`pulling image ${name} was given up: shutting down`, { cause: error });
+    }
   }
 
-  async #pullOnce(name: string): Promise<void> {
-    using deadline = deadlineAfter(pullTimeoutMs, this.#closing.signal);
-    const { signal } = deadline;
+  async #pullOnce(name: string, { signal }: CallOptions): Promise<void> {
     const startedAt = performance.now();
     this.#logger.info({ image: name }, `pulling image ${name}`);
     try {
       await this.#readPull(name, signal);
     } catch (error) {
-      if (this.#closing.signal.aborted)
-        throw new Unavailable(`pulling image ${name} was given up: shutting down`);
-      if (signal.aborted) {
-        throw new Unavailable(
-          `image ${name} was not pulled within ${pullTimeoutMs / 60_000} minutes; try: docker pull ${name}`,
-          { cause: error },
-        );
-      }
+      signal.throwIfAborted();
       if (!(error instanceof PullFailed || isRefusal(error))) throw error;
       // One text for all: what the registry's host answered, and whether there is one, is not the client's to know.
       this.#logger.warn({ event: "image.pull_failed", image: name, err: error });

@@ -97,7 +97,8 @@ export class Spawner {
   ): Promise<ImageConfig> {
     const { images, delivery } = this.#parts;
     const present = async () => {
-      if ((await images.config(image, { signal })) === undefined) await images.pull(image, { signal });
+      if ((await images.config(image, { signal })) === undefined)
+        await images.pull(image, { signal, owner: spec.ownerId });
       return image;
     };
     const agent = await delivery.prepare(spec.runtimeId, present, { signal });
@@ -120,7 +121,7 @@ export class Spawner {
     if (created.status === "fulfilled") return config.value ?? { env: {} };
     if (!isRefusal(created.reason, 404)) throw createFailure(created.reason);
     signal.throwIfAborted();
-    await images.pull(image, { signal });
+    await images.pull(image, { signal, owner: spec.ownerId });
     try {
       await this.#createBounded(container, body);
     } catch (error) {

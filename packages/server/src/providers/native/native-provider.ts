@@ -226,7 +226,10 @@ export class NativeProvider implements RuntimeProvider {
     });
     await this.#guard.refuseWhenShort();
     await this.#socketGuard.begin();
-    const { image, root, config } = await this.#resolve(prepared, spec.image, options);
+    const { image, root, config } = await this.#resolve(prepared, spec.image, {
+      ...options,
+      owner: spec.ownerId,
+    });
     const filled = {
       ...spec,
       image,
@@ -373,7 +376,7 @@ export class NativeProvider implements RuntimeProvider {
   async #resolve(
     prepared: Prepared,
     name: string,
-    options: CallOptions,
+    options: CallOptions & { owner: string | undefined },
   ): Promise<{ image: string; root: LaunchSpec["root"]; config: ImageConfig }> {
     const host = {
       image: hostImage,

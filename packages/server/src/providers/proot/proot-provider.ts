@@ -279,6 +279,7 @@ export class ProotProvider implements RuntimeProvider {
       const rootfs = this.#records.rootfs(runtimeId);
       const root = await prepareRoot(rootfs, {
         image: spec.image,
+        owner: spec.ownerId,
         images: this.#images,
         dataDir: this.#dataDir,
         signal: options.signal,

@@ -37,7 +37,7 @@ const programFolders = ["bin", "sbin", "lib", "lib32", "lib64", "libx32"];
  */
 export async function prepareRoot(
   target: string,
-  options: CallOptions & { image: string; images: ImageStore; dataDir: string },
+  options: CallOptions & { image: string; owner: string | undefined; images: ImageStore; dataDir: string },
 ): Promise<PreparedRoot> {
   const found =
     options.image === hostImage ? undefined : await options.images.resolve(options.image, options);
