@@ -462,19 +462,17 @@ export class NativeProvider implements RuntimeProvider {
       setExpiry: (expiresInMs, options) => client.setExpiry(expiresInMs, options),
       dialPort: (port, options) => client.dialPort(port, options),
       stats: async (options) => {
-        const prepared = await this.#site.prepare();
-        if (prepared.cgroups === undefined) return client.stats(options);
-        // Without a limit of its own a sandbox sees the host's whole disk, which is none of its figures.
+        const { cgroups, disks } = await this.#site.prepare();
         const [counted, seen] = await Promise.all([
-          prepared.cgroups.stats(runtimeId, record.sandbox?.slot),
-          prepared.disks === undefined ? {} : client.stats(options),
+          cgroups?.stats(runtimeId, record.sandbox?.slot),
+          cgroups === undefined || disks !== undefined ? client.stats(options) : ({} as RuntimeStats),
         ]);
-        const { diskBytes, diskLimitBytes }: RuntimeStats = seen;
+        const { diskBytes, diskLimitBytes, ...inside } = seen;
         return {
-          ...counted,
-          pidsLimit: this.#config.pidsLimit,
-          ...(diskBytes === undefined ? {} : { diskBytes }),
-          ...(diskLimitBytes === undefined ? {} : { diskLimitBytes }),
+          ...(counted === undefined ? inside : { ...counted, pidsLimit: this.#config.pidsLimit }),
+          // Without a disk of its own a sandbox sees the host's, which is none of its figures.
+          ...(disks === undefined || diskBytes === undefined ? {} : { diskBytes }),
+          ...(disks === undefined || diskLimitBytes === undefined ? {} : { diskLimitBytes }),
         };
       },
     };

@@ -209,5 +209,7 @@ export function lifecycleContract(harness: ContractHarness): void {
     expect(stats.memoryBytes).toBeGreaterThan(0);
     expect(stats.cpuUsageMs).toBeGreaterThan(0);
     expect(stats.pids).toBeGreaterThan(0);
+    // Of the disk it tells what the sandbox has written, or nothing: never the machine's.
+    expect(stats.diskBytes ?? 0).toBeLessThan(64 * 2 ** 20);
   });
 }
