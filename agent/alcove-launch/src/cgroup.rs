@@ -99,6 +99,31 @@ impl Reserved {
     }
 }
 
+/// Makes the groups of a network whose sandbox has groups that are none of ours. They may be there.
+pub fn make_for_network(spec: &CgroupSpec) -> Result<()> {
+    for group in &spec.dirs {
+        make(&group.path)?;
+        limit_network(&group.path, &group.controller)?;
+    }
+    Ok(())
+}
+
+fn limit_network(dir: &str, controller: &str) -> Result<()> {
+    let memory = NETWORK_MEMORY_MB << 20;
+    match controller {
+        "unified" => {
+            set(dir, "memory.max", &memory.to_string())?;
+            set_if_there(dir, "memory.swap.max", "0")?;
+            set(dir, "cpu.max", &format!("{NETWORK_QUOTA_US} {PERIOD_US}"))?;
+            set(dir, "pids.max", &NETWORK_PIDS.to_string())
+        }
+        "memory" => limit_memory_v1(dir, memory),
+        "cpu" => limit_cpu_v1(dir, NETWORK_QUOTA_US),
+        "pids" => set(dir, "pids.max", &NETWORK_PIDS.to_string()),
+        _ => Ok(()),
+    }
+}
+
 /// The calling process joins the group of the sandbox's network.
 pub fn join_network(spec: &CgroupSpec) -> Result<()> {
     let (name, members) = (NETWORK, if spec.version == 2 { "cgroup.procs" } else { "tasks" });
@@ -135,9 +160,7 @@ fn enter_v2(spec: &CgroupSpec, limits: &Limits, reserved: &Reserved) -> Result<H
         if reserved.network {
             let network = format!("{dir}/{NETWORK}");
             make(&network)?;
-            set(&network, "memory.max", &(NETWORK_MEMORY_MB << 20).to_string())?;
-            set(&network, "cpu.max", &format!("{NETWORK_QUOTA_US} {PERIOD_US}"))?;
-            set(&network, "pids.max", &NETWORK_PIDS.to_string())?;
+            limit_network(&network, "unified")?;
         }
         let shared = format!("{execs}/shared");
         make(&shared)?;
@@ -166,7 +189,7 @@ fn enter_v1(spec: &CgroupSpec, limits: &Limits, reserved: &Reserved) -> Result<H
                 }
                 if let Some(network) = &network {
                     make(network)?;
-                    limit_memory_v1(network, NETWORK_MEMORY_MB << 20)?;
+                    limit_network(network, &group.controller)?;
                 }
                 // Unlike v2's it counts its own group alone.
                 let counted = execs.as_deref().unwrap_or(dir);
@@ -180,7 +203,7 @@ fn enter_v1(spec: &CgroupSpec, limits: &Limits, reserved: &Reserved) -> Result<H
                 }
                 if let Some(network) = &network {
                     make(network)?;
-                    limit_cpu_v1(network, NETWORK_QUOTA_US)?;
+                    limit_network(network, &group.controller)?;
                 }
             }
             "pids" => {
@@ -192,7 +215,7 @@ fn enter_v1(spec: &CgroupSpec, limits: &Limits, reserved: &Reserved) -> Result<H
                 }
                 if let Some(network) = &network {
                     make(network)?;
-                    set(network, "pids.max", &NETWORK_PIDS.to_string())?;
+                    limit_network(network, &group.controller)?;
                 }
             }
             _ => {}
@@ -339,6 +362,117 @@ fn kill_members(dir: &str) {
             if still.contains(&pid) {
                 let _ = sys::pidfd_kill(handle.as_raw_fd());
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::CgroupDir;
+
+    /// Directories of ordinary files, with the names that a kernel gives those of groups.
+    struct Tree(std::path::PathBuf);
+
+    impl Tree {
+        fn new(name: &str, groups: &[&str], files: &[&str]) -> Self {
+            let root = std::env::temp_dir().join(format!("alcove-cgroup-{name}-{}", std::process::id()));
+            for group in groups {
+                std::fs::create_dir_all(root.join(group)).expect("a directory");
+                for file in files {
+                    std::fs::write(root.join(group).join(file), "").expect("a file");
+                }
+            }
+            Self(root)
+        }
+
+        fn spec(&self, version: u8, controllers: &[&str]) -> CgroupSpec {
+            let path = |controller: &str| self.0.join(controller).join("rt").to_string_lossy().into_owned();
+            let dirs = controllers.iter().map(|name| CgroupDir { controller: (*name).to_owned(), path: path(name) });
+            CgroupSpec { version, dirs: dirs.collect() }
+        }
+
+        fn written(&self, file: &str) -> String {
+            std::fs::read_to_string(self.0.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+        }
+    }
+
+    impl Drop for Tree {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    const V2: [&str; 7] = [
+        "memory.max",
+        "memory.swap.max",
+        "memory.events",
+        "cpu.max",
+        "pids.max",
+        "cgroup.subtree_control",
+        "cgroup.procs",
+    ];
+
+    #[test]
+    fn with_v2_the_network_is_a_leaf_beside_agent_and_commands_and_has_its_own_limits() {
+        let inner = ["unified/rt", "unified/rt/agent", "unified/rt/execs", "unified/rt/execs/shared"];
+        let tree = Tree::new("v2", &[&inner[..], &["unified/rt/network"]].concat(), &V2);
+        let spec = tree.spec(2, &["unified"]);
+        let limits = Limits { memory_mb: 256, vcpus: 1.5, pids: 100, exec_group: true };
+        enter(&spec, &limits, true).expect("groups");
+        join_network(&spec).expect("joined");
+        for (file, value) in [
+            ("rt/memory.max", (256u64 + 16 + 96) << 20),
+            ("rt/pids.max", 100 + 256 + 16),
+            ("rt/execs/memory.max", 256 << 20),
+            ("rt/network/memory.max", 96 << 20),
+            ("rt/network/pids.max", 16),
+            ("rt/network/memory.swap.max", 0),
+            ("rt/network/cgroup.procs", 0),
+        ] {
+            assert_eq!(tree.written(&format!("unified/{file}")), value.to_string(), "{file}");
+        }
+        assert_eq!(tree.written("unified/rt/cpu.max"), "225000 100000");
+        assert_eq!(tree.written("unified/rt/network/cpu.max"), "50000 100000");
+        // A group that hands controllers down can have no processes: nothing joins it, nor does the network hand any down.
+        assert_eq!(tree.written("unified/rt/cgroup.subtree_control"), "+memory +cpu +pids");
+        assert_eq!(tree.written("unified/rt/cgroup.procs"), "");
+        assert_eq!(tree.written("unified/rt/network/cgroup.subtree_control"), "");
+    }
+
+    #[test]
+    fn without_a_network_there_is_no_group_for_one() {
+        let inner = ["unified/rt", "unified/rt/agent", "unified/rt/execs", "unified/rt/execs/shared"];
+        let tree = Tree::new("none", &inner, &V2);
+        let limits = Limits { memory_mb: 256, vcpus: 1.0, pids: 100, exec_group: true };
+        enter(&tree.spec(2, &["unified"]), &limits, false).expect("groups");
+        assert!(!tree.0.join("unified/rt/network").exists());
+        assert_eq!(tree.written("unified/rt/pids.max"), "356");
+    }
+
+    #[test]
+    fn the_network_of_a_container_has_a_group_to_itself() {
+        let tree = Tree::new("own", &["unified/rt"], &V2);
+        let spec = tree.spec(2, &["unified"]);
+        make_for_network(&spec).expect("a group");
+        join_network(&spec).expect("joined");
+        for (file, value) in
+            [("memory.max", "100663296"), ("cpu.max", "50000 100000"), ("pids.max", "16"), ("cgroup.procs", "0")]
+        {
+            assert_eq!(tree.written(&format!("unified/rt/{file}")), value, "{file}");
+        }
+
+        let v1 = ["memory.limit_in_bytes", "cpu.cfs_quota_us", "pids.max", "tasks"];
+        let names = ["memory", "cpu", "cpuacct", "pids"];
+        let tree = Tree::new("own-v1", &names.map(|name| format!("{name}/rt")).each_ref().map(String::as_str), &v1);
+        let spec = tree.spec(1, &names);
+        make_for_network(&spec).expect("groups");
+        join_network(&spec).expect("joined");
+        assert_eq!(tree.written("memory/rt/memory.limit_in_bytes"), "100663296");
+        assert_eq!(tree.written("cpu/rt/cpu.cfs_quota_us"), "50000");
+        assert_eq!(tree.written("pids/rt/pids.max"), "16");
+        for name in names {
+            assert_eq!(tree.written(&format!("{name}/rt/tasks")), "0", "{name}");
         }
     }
 }

@@ -194,6 +194,10 @@ fn handle(request: Request, ready: Option<Ready>) {
             Ok(()) => send(&plain(id, true)),
             Err(error) => fail(id, &error),
         },
+        Request::Detach { id, spec } => match network::detach(&spec) {
+            Ok(()) => send(&plain(id, true)),
+            Err(error) => fail(id, &error),
+        },
         Request::Shift { id, spec } => {
             // SAFETY: plain number. Images may be large, and the service waits no longer than it wants to.
             unsafe { libc::alarm(0) };

@@ -25,10 +25,15 @@ pub enum Request {
         id: u64,
         spec: LendSpec,
     },
-    /// Gives a sandbox its network again.
+    /// Gives a sandbox its network again, or a container its first.
     Attach {
         id: u64,
         spec: AttachSpec,
+    },
+    /// Ends what carries the network of a container.
+    Detach {
+        id: u64,
+        spec: DetachSpec,
     },
 }
 
@@ -175,6 +180,26 @@ pub struct AttachSpec {
     pub ids: IdsSpec,
     pub cgroup: Option<CgroupSpec>,
     pub outbound: OutboundSpec,
+    /// Set when an engine made the sandbox: its groups are the engine's, and `cgroup` is for its network alone.
+    #[serde(default)]
+    pub container: Option<ContainerSpec>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ContainerSpec {
+    /// What its engine calls it: 64 hexadecimal digits.
+    pub id: String,
+    /// Its first process, as its engine knows it.
+    pub pid: i32,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DetachSpec {
+    /// The runtime's directory.
+    pub dir: String,
+    pub cgroup: Option<CgroupSpec>,
 }
 
 #[derive(Deserialize)]
@@ -227,7 +252,7 @@ mod tests {
         let text = std::fs::read_to_string(&path).expect("the fixture");
         let fixture: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         let mut taken = 0;
-        for request in ["launches", "destroys", "shifts", "attaches"]
+        for request in ["launches", "destroys", "shifts", "attaches", "detaches"]
             .iter()
             .flat_map(|kind| fixture[*kind].as_array().expect("a list"))
         {
@@ -237,7 +262,8 @@ mod tests {
                     | Request::Destroy { id, .. }
                     | Request::Shift { id, .. }
                     | Request::Lend { id, .. }
-                    | Request::Attach { id, .. },
+                    | Request::Attach { id, .. }
+                    | Request::Detach { id, .. },
                 ) => {
                     assert_eq!(request["id"], id)
                 }
@@ -245,7 +271,7 @@ mod tests {
             }
             taken += 1;
         }
-        assert_eq!(taken, 9);
+        assert_eq!(taken, 11);
         let mut unknown = fixture["launches"][0].clone();
         unknown["spec"]["more"] = true.into();
         assert!(serde_json::from_str::<Request>(&unknown.to_string()).is_err());

@@ -22,7 +22,7 @@ import { systemClock } from "./platform/system-clock.ts";
 import type { Store } from "./ports/index.ts";
 import { type Candidate, providerCandidates } from "./provider-candidates.ts";
 import { checkCandidates, type ProviderSelection, selectProviders } from "./provider-selection.ts";
-import { instanceName } from "./providers/native/index.ts";
+import { instanceName } from "./providers/launcher/index.ts";
 import { runtimesByInstallation } from "./providers/runtime-records/index.ts";
 import { SqliteStore } from "./stores/sqlite/sqlite-store.ts";
 import { version } from "./version.ts";

@@ -14,7 +14,8 @@ import { systemClock } from "./platform/system-clock.ts";
 import { BadRequest, NotFound, type RuntimeProvider } from "./ports/index.ts";
 import { providerCandidates } from "./provider-candidates.ts";
 import { orphanedContainers } from "./providers/docker/index.ts";
-import { endGroupsOf, instanceName } from "./providers/native/index.ts";
+import { instanceName } from "./providers/launcher/index.ts";
+import { endGroupsOf } from "./providers/native/index.ts";
 import { runtimesByInstallation } from "./providers/runtime-records/index.ts";
 import { SqliteStore } from "./stores/sqlite/sqlite-store.ts";
 

@@ -7,6 +7,7 @@
 
 mod addresses;
 mod bucket;
+mod container;
 mod control;
 mod filter;
 mod frames;
@@ -16,11 +17,12 @@ mod tap;
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
 use crate::error::{AtStep, Result, StepError};
-use crate::spec::{AttachSpec, CgroupSpec, IdsSpec, ProcessRecord};
+use crate::spec::{AttachSpec, CgroupSpec, DetachSpec, IdsSpec, ProcessRecord};
 use crate::{cgroup, destroy, harden, sys};
 
 pub use addresses::DNS;
@@ -32,6 +34,8 @@ const RECORD: &str = "network.json";
 const DIRECTORY: &str = "network";
 /// What is killed ends at once, unless the machine has no time for it.
 const END_MS: i32 = 2_000;
+/// For the group of a container's network to become empty.
+const DEADLINE: Duration = Duration::from_secs(4);
 const BYTES_PER_MBIT: f64 = 125_000.0;
 
 #[derive(Deserialize)]
@@ -74,16 +78,34 @@ pub fn begin(
     Ok(Beginning { answer: reader })
 }
 
-/// Gives a sandbox that runs its network again; a relay that is still there ends first.
+/// Gives a sandbox that runs its network again, or a container its first; a relay that is still there ends before.
 pub fn attach(spec: &AttachSpec) -> Result<()> {
     std::env::set_current_dir(&spec.dir).at(STEP, &spec.dir)?;
+    let (pid, sandbox) = match &spec.container {
+        Some(container) => (container.pid, container::process(container)?),
+        None => launched()?,
+    };
+    end(".")?;
+    if let (Some(group), true) = (&spec.cgroup, spec.container.is_some()) {
+        cgroup::make_for_network(group)?;
+    }
+    begin(&spec.outbound, &spec.ids, spec.cgroup.as_ref(), pid, sandbox)?.wait()
+}
+
+/// The first process of the sandbox that was launched in this directory.
+fn launched() -> Result<(i32, OwnedFd)> {
     let path = Path::new("process.json");
     let sandbox = destroy::recorded(path, STEP)?.ok_or_else(|| StepError::new(STEP, "the sandbox does not run"))?;
-    end(".")?;
     let bytes = std::fs::read(path).at(STEP, path.display())?;
     let record: ProcessRecord =
         serde_json::from_slice(&bytes).map_err(|error| StepError::new(STEP, error.to_string()))?;
-    begin(&spec.outbound, &spec.ids, spec.cgroup.as_ref(), record.pid, sandbox)?.wait()
+    Ok((record.pid, sandbox))
+}
+
+/// Ends what carries the network of a container, and removes its group. Idempotent.
+pub fn detach(spec: &DetachSpec) -> Result<()> {
+    end(&spec.dir)?;
+    spec.cgroup.as_ref().map_or(Ok(()), |group| cgroup::remove(group, Instant::now() + DEADLINE))
 }
 
 /// Ends the relay of a runtime, and with it the helper.

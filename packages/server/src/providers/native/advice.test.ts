@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
+import { LauncherFailure } from "../launcher/index.ts";
 import { adviceFor, toldFailure } from "./advice.ts";
-import { LauncherFailure } from "./launcher.ts";
 
 it("a control group that is busy is not told as one that may not be made", async () => {
   const told = (errno: number) => adviceFor(new LauncherFailure("cgroup", "it failed", errno));

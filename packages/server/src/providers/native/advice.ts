@@ -1,6 +1,6 @@
 import { readFile } from "node:fs/promises";
 import { ProviderError, Unavailable } from "../../ports/index.ts";
-import { LauncherFailure } from "./launcher.ts";
+import { LauncherFailure } from "../launcher/index.ts";
 
 /** What failed, why that usually is, and what to do about it. */
 export async function adviceFor(error: unknown): Promise<string> {

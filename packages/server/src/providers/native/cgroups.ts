@@ -1,18 +1,12 @@
-import { constants } from "node:fs";
-import { access, mkdir, readdir, readFile, rmdir, statfs, writeFile } from "node:fs/promises";
+import { readFile } from "node:fs/promises";
 import { join } from "node:path";
 import type { Logger } from "../../platform/logger.ts";
 import type { PoolSlot, RuntimeStats } from "../../ports/index.ts";
+import { type CgroupSpec, closeGroupParents, groupSpec, openGroupParents } from "../launcher/index.ts";
 import { countedInV1, countedInV2 } from "./counted-memory.ts";
-import type { CgroupSpec } from "./launch-spec.ts";
 import { SlotGroups } from "./slot-groups.ts";
-import { vacateGroup } from "./vacate-group.ts";
 
 const mountPoint = "/sys/fs/cgroup";
-const cgroup2Magic = 0x63677270;
-/** With v1 each controller has a tree of its own; `cpuacct` is often the same one as `cpu`. */
-const v1Controllers = ["memory", "cpu", "cpuacct", "pids"] as const;
-const v2Controllers = ["memory", "cpu", "pids"] as const;
 
 /**
  * The groups of this installation's sandboxes: `alcove-<instance>` at the top of the tree, or below the service's own
@@ -33,13 +27,8 @@ export class Cgroups {
 
   /** @returns what to say instead when no groups can be made here. */
   static async open(options: { instance: string; logger: Logger }): Promise<Cgroups | { missing: string }> {
-    const name = `alcove-${options.instance}`;
-    try {
-      const { type } = await statfs(mountPoint);
-      return type === cgroup2Magic ? await openV2(name, options.logger) : await openV1(name, options.logger);
-    } catch (error) {
-      return { missing: `no cgroups can be made: ${error instanceof Error ? error.message : String(error)}` };
-    }
+    const found = await openGroupParents(options.instance);
+    return "missing" in found ? found : Cgroups.of(found.version, found.parents, options.logger);
   }
 
   static of(version: 1 | 2, parents: ReadonlyMap<string, string>, logger: Logger): Cgroups {
@@ -49,11 +38,7 @@ export class Cgroups {
   /** @param slot the runtime's, when it is part of a VM of the pool. */
   spec(runtimeId: string, slot?: PoolSlot): CgroupSpec {
     const below = slot === undefined ? runtimeId : join(SlotGroups.path(slot), runtimeId);
-    const dirs = [...this.#parents].map(([controller, parent]) => ({
-      controller,
-      path: join(parent, below),
-    }));
-    return { version: this.version, dirs };
+    return groupSpec({ version: this.version, parents: this.#parents }, below);
   }
 
   /** What the kernel counted for a runtime. @throws Error with code ENOENT when it is gone. */
@@ -105,14 +90,7 @@ export class Cgroups {
   /** Removes the parent groups when nothing is in them. */
   async close(): Promise<void> {
     this.slots.sweep();
-    for (const parent of new Set(this.#parents.values())) {
-      try {
-        await rmdir(parent);
-      } catch (error) {
-        // Sandboxes that outlive the service keep theirs.
-        if (!(error instanceof Error && "code" in error)) throw error;
-      }
-    }
+    await closeGroupParents({ version: this.version, parents: this.#parents });
   }
 }
 
@@ -123,61 +101,6 @@ function stats(cpuMs: number, memory: number, memoryMax: number, pids: number): 
     memoryLimitBytes: memoryMax,
     pids,
   };
-}
-
-/** A group that is there already may be another user's. */
-async function makeWritable(dir: string): Promise<void> {
-  await mkdir(dir, { recursive: true, mode: 0o755 });
-  await access(dir, constants.W_OK);
-}
-
-async function openV1(name: string, logger: Logger): Promise<Cgroups> {
-  const parents = new Map<string, string>();
-  for (const controller of v1Controllers) {
-    const parent = join(mountPoint, controller, name);
-    await makeWritable(parent);
-    parents.set(controller, parent);
-  }
-  return Cgroups.of(1, parents, logger);
-}
-
-async function openV2(name: string, logger: Logger): Promise<Cgroups> {
-  const rooted = process.getuid?.() === 0;
-  const own = (await readFile("/proc/self/cgroup", "utf8"))
-    .split("\n")
-    .find((line) => line.startsWith("0::"));
-  const ownPath = join(mountPoint, own?.slice(3).trim() ?? "/");
-  const handDown = v2Controllers.map((controller) => `+${controller}`).join(" ");
-  let above = mountPoint;
-  if (!rooted || !(await offers(mountPoint))) {
-    // A group with processes cannot hand controllers down: the service moves into one of its own first.
-    await needControllers(ownPath);
-    const leaf = join(ownPath, "service");
-    if (!ownPath.endsWith("/service")) {
-      await mkdir(leaf, { recursive: true });
-      await vacateGroup(ownPath, { into: leaf, handDown });
-      above = ownPath;
-    } else above = join(ownPath, "..");
-  }
-  await writeFile(join(above, "cgroup.subtree_control"), handDown);
-  const parent = join(above, name);
-  await makeWritable(parent);
-  await writeFile(join(parent, "cgroup.subtree_control"), handDown);
-  return Cgroups.of(2, new Map([["unified", parent]]), logger);
-}
-
-/** Whether the top of the tree is the machine's: in a container it may be somebody else's group. */
-async function offers(dir: string): Promise<boolean> {
-  if ((await readdir(dir)).includes("cgroup.type")) return false;
-  await needControllers(dir);
-  return true;
-}
-
-/** Before anything is moved. @throws Error naming what this group was not given. */
-async function needControllers(dir: string): Promise<void> {
-  const given = (await readFile(join(dir, "cgroup.controllers"), "utf8")).split(/\s/);
-  const lacking = v2Controllers.filter((name) => !given.includes(name));
-  if (lacking.length > 0) throw new Error(`${dir} has not been given ${lacking.join(", ")}`);
 }
 
 async function number(path: string): Promise<number> {

@@ -3,8 +3,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, it } from "vitest";
 import { Conflict, type ExecId } from "../../ports/index.ts";
+import { LauncherFailure } from "../launcher/index.ts";
 import { ExecGroups } from "./exec-groups.ts";
-import { LauncherFailure } from "./launcher.ts";
 
 const execId = "ex-abcdefgh" as ExecId;
 let folder: string;

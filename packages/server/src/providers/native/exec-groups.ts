@@ -9,7 +9,7 @@ import {
   Unavailable,
 } from "../../ports/index.ts";
 import type { CommandGroups } from "../agent/index.ts";
-import type { CgroupSpec, LendSpec } from "./launch-spec.ts";
+import type { CgroupSpec, LendSpec } from "../launcher/index.ts";
 
 /** How often groups whose commands may have ended are tried to be removed. */
 const sweepMs = 1_000;

@@ -2,10 +2,10 @@ import { readFile } from "node:fs/promises";
 import { userInfo } from "node:os";
 import type { Logger } from "../../platform/logger.ts";
 import { makeHostRoot } from "../host-root/host-root.ts";
+import type { IdsSpec } from "../launcher/index.ts";
 import { Cgroups } from "./cgroups.ts";
 import { type DiskPool, openDiskPool } from "./disk-template.ts";
 import { idsPerSandbox } from "./id-ranges.ts";
-import type { IdsSpec } from "./launch-spec.ts";
 import { notesOnTables, readMachineTables } from "./machine-tables.ts";
 
 /** What this machine and this user allow. Found out once. */

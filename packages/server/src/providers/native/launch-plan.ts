@@ -1,7 +1,8 @@
 import { randomBytes } from "node:crypto";
 import type { NetworkMode, RuntimeSpec } from "../../ports/index.ts";
+import type { CgroupSpec, IdsSpec, LaunchSpec, OutboundSpec } from "../launcher/index.ts";
 import { noteOf } from "../runtime-records/index.ts";
-import type { CgroupSpec, IdsSpec, LaunchSpec, OutboundSpec, RuntimeRecord } from "./launch-spec.ts";
+import type { RuntimeRecord } from "./runtime-record.ts";
 
 export interface NativeProviderConfig {
   defaultImage: string;
@@ -16,11 +17,6 @@ export interface NativeProviderConfig {
   /** Of the machine's memory; 0: no guard. */
   maxUncountedPercent: number;
   addedCaps: readonly string[];
-}
-
-/** An installation as its control groups name it: `alcove-<name>`. */
-export function instanceName(instanceId: string): string {
-  return instanceId.replace(/[^a-zA-Z0-9]/g, "").slice(0, 12);
 }
 
 /** What is written down of a runtime before it exists, with a token of its own. */

@@ -12,25 +12,30 @@ import {
 } from "../../ports/index.ts";
 import { storeAgent } from "../agent/index.ts";
 import { makeHostRoot } from "../host-root/host-root.ts";
+import {
+  findProgram,
+  type IdsSpec,
+  instanceName,
+  Launcher,
+  LauncherFailure,
+  type LaunchSpec,
+} from "../launcher/index.ts";
 import { adviceFor } from "./advice.ts";
 import { makeTemplate, readyDisks } from "./disk-template.ts";
 import { ExecGroups } from "./exec-groups.ts";
-import { findProgram } from "./find-program.ts";
 import { type Ground, surveyGround } from "./ground.ts";
 import { IdRanges, idsPerSandbox } from "./id-ranges.ts";
 import {
-  instanceName,
   type NativeProviderConfig,
   networkOf,
   newLaunchSpec,
   newRecord,
   outboundSpec,
 } from "./launch-plan.ts";
-import type { IdsSpec, LaunchSpec, RuntimeRecord } from "./launch-spec.ts";
-import { Launcher, LauncherFailure } from "./launcher.ts";
 import { newProbeId, probeSpec } from "./probe.ts";
 import { machineClaims, RangeClaims } from "./range-claims.ts";
 import { probePrefix, RuntimeDirectories } from "./runtime-directories.ts";
+import type { RuntimeRecord } from "./runtime-record.ts";
 import { ShiftedImages } from "./shifted-images.ts";
 import { usualWays, type Ways, wayRound } from "./ways-round.ts";
 

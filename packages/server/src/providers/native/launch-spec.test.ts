@@ -3,16 +3,17 @@ import { join } from "node:path";
 import { expect, it } from "vitest";
 import { projectRoot } from "../../../test/support/agent-binary.ts";
 import type { RuntimeId, RuntimeSpec, SandboxId } from "../../ports/index.ts";
-import { type NativeProviderConfig, newLaunchSpec, outboundSpec } from "./launch-plan.ts";
 import type {
   AttachSpec,
   CgroupSpec,
   DestroySpec,
+  DetachSpec,
   IdsSpec,
   LaunchSpec,
-  RuntimeRecord,
   ShiftSpec,
-} from "./launch-spec.ts";
+} from "../launcher/index.ts";
+import { type NativeProviderConfig, newLaunchSpec, outboundSpec } from "./launch-plan.ts";
+import type { RuntimeRecord } from "./runtime-record.ts";
 
 // The launcher's tests read the same file: agent/alcove-launch/src/spec.rs.
 const fixture: {
@@ -20,6 +21,7 @@ const fixture: {
   destroys: { id: number; spec: DestroySpec }[];
   shifts: { id: number; spec: ShiftSpec }[];
   attaches: { id: number; spec: AttachSpec }[];
+  detaches: { id: number; spec: DetachSpec }[];
 } = JSON.parse(readFileSync(join(projectRoot, "agent", "fixtures", "launch.json"), "utf8"));
 
 const config: NativeProviderConfig = {
@@ -120,7 +122,13 @@ it("what a copy into a range of ids is told is what its tests take", () => {
 it("what a network that is given again is told is what its tests take", () => {
   const outbound = outboundSpec(config, "/usr/bin/slirp4netns");
   const made: AttachSpec = { dir: "/data/runtimes/native/rt-1", ids: range, cgroup: v1, outbound };
-  expect(fixture.attaches.map((request) => request.spec)).toEqual([made]);
+  const dir = "/data/runtimes/docker/rt-1";
+  const container = { id: "1e7b928b16440a4f3e49ea8d92059fb5257fd986b1537154cb1cac1ecceb1a1f", pid: 321 };
+  const ids: IdsSpec = { kind: "range", base: 1_879_000_321, count: 1 };
+  const ofContainer: AttachSpec = { dir, ids, cgroup: v1, outbound, container };
+  expect(fixture.attaches.map((request) => request.spec)).toEqual([made, ofContainer]);
+  const detached: DetachSpec = { dir, cgroup: v1 };
+  expect(fixture.detaches.map((request) => request.spec)).toEqual([detached]);
 });
 
 it("what a removal is told is what its tests take", () => {

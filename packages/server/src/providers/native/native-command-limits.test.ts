@@ -8,7 +8,7 @@ import { type NativeHome, nativeHome, testImage } from "../../../test/support/na
 import { describeWith } from "../../../test/support/requirements.ts";
 import { randomIds } from "../../platform/random-ids.ts";
 import type { ExecExit, ExecSpec, ExecUseLimits, RuntimeId, SandboxOperations } from "../../ports/index.ts";
-import type { CgroupSpec } from "./launch-spec.ts";
+import type { CgroupSpec } from "../launcher/index.ts";
 import type { NativeProvider } from "./native-provider.ts";
 
 const soon = (ms = 30_000) => ({ signal: AbortSignal.timeout(ms) });

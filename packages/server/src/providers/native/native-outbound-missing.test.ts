@@ -5,8 +5,8 @@ import { describeWith } from "../../../test/support/requirements.ts";
 import { Unavailable } from "../../ports/index.ts";
 import type { NativeProvider } from "./native-provider.ts";
 
-vi.mock("./find-program.ts", async (original) => {
-  const { findProgram } = await original<typeof import("./find-program.ts")>();
+vi.mock("../launcher/find-program.ts", async (original) => {
+  const { findProgram } = await original<typeof import("../launcher/find-program.ts")>();
   return { findProgram: async (name: string) => (name === "slirp4netns" ? undefined : findProgram(name)) };
 });
 

@@ -5,7 +5,7 @@ import { expect, it } from "vitest";
 import { runScript } from "../../../test/support/attack-probe.ts";
 import { probedSandboxes } from "../../../test/support/native-sandboxes.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
-import { findProgram } from "./find-program.ts";
+import { findProgram } from "../launcher/index.ts";
 
 const memoryMb = 64;
 

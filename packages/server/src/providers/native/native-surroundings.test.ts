@@ -6,7 +6,7 @@ import { afterEach, expect, it } from "vitest";
 import { mustRun } from "../../../test/support/programs.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
 import { busyboxRootfs } from "../../../test/support/tiny-images.ts";
-import { findProgram } from "./find-program.ts";
+import { findProgram } from "../launcher/index.ts";
 
 const service = fileURLToPath(new URL("../../../test/support/programs/native-service.ts", import.meta.url));
 const folders: string[] = [];

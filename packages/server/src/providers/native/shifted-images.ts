@@ -2,8 +2,8 @@ import { createHash } from "node:crypto";
 import { mkdir, readdir, readlink, rm, symlink } from "node:fs/promises";
 import { join } from "node:path";
 import { exists } from "../../platform/missing.ts";
+import type { Launcher } from "../launcher/index.ts";
 import { idsPerSandbox } from "./id-ranges.ts";
-import type { Launcher } from "./launcher.ts";
 
 /**
  * Copies of images whose files belong to one range of ids, for data directories that cannot be mounted with other owners.

@@ -1,4 +1,4 @@
-import { LauncherFailure } from "./launcher.ts";
+import { LauncherFailure } from "../launcher/index.ts";
 
 /**
  * How sandboxes are made where the machine refuses the usual way, as containers do. Found out by trying with a sandbox

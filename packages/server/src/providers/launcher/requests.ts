@@ -1,13 +1,30 @@
+import { type Static, Type } from "typebox";
 import type { NetworkMode } from "../../ports/index.ts";
-import type { CgroupSpec, IdsSpec, RuntimeRecord } from "./runtime-record.ts";
 
-export type { CgroupSpec, IdsSpec, RuntimeRecord };
+const count = Type.Integer({ minimum: 0 });
+
+/** Which ids of the host the users of a sandbox are. */
+export const IdsSpec = Type.Union([
+  /** A rooted service: ids `base` and up of the host. */
+  Type.Object({ kind: Type.Literal("range"), base: count, count }),
+  /** The service's own user is root inside, and nobody else exists. */
+  Type.Object({ kind: Type.Literal("single") }),
+  /** The same, and a range that /etc/subuid and /etc/subgid grant, through `newuidmap`. */
+  Type.Object({ kind: Type.Literal("subids"), uid_start: count, gid_start: count, count }),
+]);
+export type IdsSpec = Static<typeof IdsSpec>;
+
+export const CgroupSpec = Type.Object({
+  version: Type.Union([Type.Literal(1), Type.Literal(2)]),
+  dirs: Type.Array(Type.Object({ controller: Type.String(), path: Type.String() })),
+});
+export type CgroupSpec = Static<typeof CgroupSpec>;
 
 /** What `alcove-launch` takes; its own side is `agent/alcove-launch/src/spec.rs`. Paths are absolute. */
 export interface LaunchSpec {
   dir: string;
   /** Becomes runtime.json before anything exists that needs undoing. */
-  record: RuntimeRecord;
+  record: { runtimeId: string; [field: string]: unknown };
   agent: string;
   root:
     | { kind: "host"; skeleton: string; copy?: boolean }
@@ -35,12 +52,21 @@ export interface OutboundSpec {
   mbit: number;
 }
 
-/** Gives a sandbox that runs its network again. */
+/** Gives a sandbox that runs its network again, or a container its first. */
 export interface AttachSpec {
   dir: string;
   ids: IdsSpec;
+  /** A container's are its engine's: this one is then for its network alone. */
   cgroup: CgroupSpec | null;
   outbound: OutboundSpec;
+  /** 64 hexadecimal digits and the number of its first process, as its engine tells them. */
+  container?: { id: string; pid: number };
+}
+
+/** Ends what carries the network of a container. */
+export interface DetachSpec {
+  dir: string;
+  cgroup: CgroupSpec | null;
 }
 
 /** Hands a command's own control group to the agent; paths are of its files. */

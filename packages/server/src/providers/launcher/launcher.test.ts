@@ -5,10 +5,10 @@ import { afterEach, expect, it } from "vitest";
 import { agentBinary } from "../../../test/support/agent-binary.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
 import { silentLogger } from "../../platform/logger.ts";
-import { openDiskPool } from "./disk-template.ts";
+import { openDiskPool } from "../native/disk-template.ts";
 import { findProgram } from "./find-program.ts";
-import type { LaunchSpec } from "./launch-spec.ts";
 import { Launcher, LauncherFailure } from "./launcher.ts";
+import type { LaunchSpec } from "./requests.ts";
 
 const folders: string[] = [];
 

@@ -4,7 +4,7 @@ import { createInterface } from "node:readline";
 import type { Readable, Writable } from "node:stream";
 import type { Logger } from "../../platform/logger.ts";
 import { outsideRequests } from "../../platform/request-scope.ts";
-import type { AttachSpec, DestroySpec, LaunchSpec, LendSpec, ShiftSpec } from "./launch-spec.ts";
+import type { AttachSpec, DestroySpec, DetachSpec, LaunchSpec, LendSpec, ShiftSpec } from "./requests.ts";
 
 /** A step of a launch or of its undoing failed. */
 export class LauncherFailure extends Error {
@@ -107,9 +107,14 @@ export class Launcher implements AsyncDisposable {
     await this.#ask("lend", spec);
   }
 
-  /** Gives a sandbox that runs its network again. */
+  /** Gives a sandbox that runs its network again, or a container its first. */
   async attach(spec: AttachSpec): Promise<void> {
     await this.#ask("attach", spec);
+  }
+
+  /** Resolves when nothing carries the network of a container any more. Idempotent. */
+  async detach(spec: DetachSpec): Promise<void> {
+    await this.#ask("detach", spec);
   }
 
   /** Copies a root file system into a range of ids; takes as long as its size asks for. */
@@ -118,8 +123,8 @@ export class Launcher implements AsyncDisposable {
   }
 
   async #ask(
-    op: "launch" | "destroy" | "shift" | "lend" | "attach",
-    spec: LaunchSpec | DestroySpec | ShiftSpec | LendSpec | AttachSpec,
+    op: "launch" | "destroy" | "shift" | "lend" | "attach" | "detach",
+    spec: LaunchSpec | DestroySpec | ShiftSpec | LendSpec | AttachSpec | DetachSpec,
     waitMs = replyMs,
   ): Promise<Reply> {
     if (this.#closed)

@@ -1,0 +1,21 @@
+export { findProgram } from "./find-program.ts";
+export {
+  closeGroupParents,
+  type GroupParents,
+  groupSpec,
+  instanceName,
+  openGroupParents,
+} from "./group-parents.ts";
+export { KeptNetwork } from "./kept-network.ts";
+export { Launcher, LauncherFailure } from "./launcher.ts";
+export {
+  type AttachSpec,
+  CgroupSpec,
+  type DestroySpec,
+  type DetachSpec,
+  IdsSpec,
+  type LaunchSpec,
+  type LendSpec,
+  type OutboundSpec,
+  type ShiftSpec,
+} from "./requests.ts";
