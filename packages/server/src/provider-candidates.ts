@@ -54,6 +54,7 @@ export async function providerCandidates(options: CandidateOptions): Promise<Can
       new DockerProvider({
         ...common,
         config: providers.docker,
+        launcherBinary: launchBinary,
         pullPolicy: config.images.pullPolicy,
         allowedRegistries: config.images.allowedRegistries,
         pulls: pullLimits(config),

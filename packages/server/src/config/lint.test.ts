@@ -79,6 +79,7 @@ describe("lintConfig()", () => {
     [{ "providers.docker.network_mode": "bridge" }, "engine-network-open"],
     [{ "providers.native.network_allow": "10.1.2.0/24,169.254.0.0/16" }, "network-allow-metadata"],
     [{ "providers.native.network_allow": "0.0.0.0/0" }, "network-allow-metadata"],
+    [{ "providers.docker.network_allow": "0.0.0.0/0" }, "network-allow-metadata"],
     [{ "images.allowed_registries": "docker.io,*" }, "registries-open"],
     [{ "providers.mock.enabled": "true" }, "weak-provider-enabled"],
     [{ "providers.docker.socket": "tcp://192.0.2.1:2375" }, "engine-remote-plain"],

@@ -265,23 +265,23 @@ export const lintRules: readonly LintRule[] = [
     level: "warn",
     production: true,
     check: ({ config: { providers } }) =>
-      ["none", "host"].includes(providers.docker.networkMode)
+      ["none", "outbound", "host"].includes(providers.docker.networkMode)
         ? undefined
         : `containers on the engine's network "${providers.docker.networkMode}" reach private, link-local and metadata addresses`,
-    advice:
-      "set providers.docker.network_mode: none and use native with network_mode: outbound, or close them on the host",
+    advice: "set providers.docker.network_mode: outbound, or close them on the host",
   },
   {
     id: "network-allow-metadata",
     level: "fail",
     production: true,
     check: ({ config: { providers } }) => {
-      const wide = providers.native.networkAllow.filter(holdsMetadata);
+      const { native, docker } = providers;
+      const wide = [...native.networkAllow, ...docker.networkAllow].filter(holdsMetadata);
       return wide.length > 0
         ? `sandboxes reach the addresses that clouds serve credentials on: ${wide.join(", ")}`
         : undefined;
     },
-    advice: "name only the networks that sandboxes need in providers.native.network_allow",
+    advice: "name only the networks that sandboxes need in network_allow",
   },
   {
     id: "registries-open",

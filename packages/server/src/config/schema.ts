@@ -36,6 +36,17 @@ const choice = <const V extends string>(fallback: NoInfer<V>, values: readonly V
 const section = <P extends Record<string, TSchema>>(properties: P, description: string) =>
   Type.Object(properties, { additionalProperties: false, description, default: {} });
 
+/** Of every provider that has network mode `outbound`. */
+const outboundKeys = {
+  network_allow: texts(
+    [],
+    "IPv4 networks that sandboxes of outbound reach although they are closed: 10.1.2.0/24.",
+    networkPattern,
+  ),
+  network_connections: count(512, "Connections that a sandbox of outbound may have.", 1),
+  network_mbit: count(200, "Megabits a second of a sandbox of outbound, each way; 0: no limit."),
+};
+
 const entries = <P extends Record<string, TSchema>>(properties: P, description: string) =>
   Type.Array(Type.Object(properties, { additionalProperties: false }), { default: [], description });
 
@@ -273,13 +284,7 @@ export const ConfigSchema = section(
               ["none", "outbound", "host"],
               "none: loopback only; outbound: the internet through slirp4netns, without the host's, private and metadata addresses; host: the host's network.",
             ),
-            network_allow: texts(
-              [],
-              "IPv4 networks that sandboxes of outbound reach although they are closed: 10.1.2.0/24.",
-              networkPattern,
-            ),
-            network_connections: count(512, "Connections that a sandbox of outbound may have.", 1),
-            network_mbit: count(200, "Megabits a second of a sandbox of outbound, each way; 0: no limit."),
+            ...outboundKeys,
             uid_base: count(
               1_879_048_192,
               "First host uid of the ranges given to sandboxes by a rooted service.",
@@ -308,7 +313,11 @@ export const ConfigSchema = section(
               "Engine: unix:///path, tcp://host:port; empty: $DOCKER_HOST, else unix:///var/run/docker.sock.",
             ),
             runtime: text("", "Runtime of the engine: runc, runsc, kata; empty: the engine's default."),
-            network_mode: text("none", "Network of a sandbox: none, bridge, host or a network's name."),
+            network_mode: text(
+              "none",
+              "Network of a sandbox: none; outbound, as on native; host, bridge or a network's name, which close no address.",
+            ),
+            ...outboundKeys,
             seccomp_profile: text(
               "",
               "File of a seccomp profile, or unconfined; empty: the engine's default and the agent's own filter.",

@@ -21,6 +21,9 @@ export function dockerConfig(
     socket: engine.socket,
     runtime: "",
     networkMode: "none",
+    networkAllow: [],
+    networkConnections: 512,
+    networkMbit: 200,
     seccompProfile: "",
     readOnlyRootfs: false,
     pidsLimit: 512,
@@ -56,6 +59,7 @@ export async function openDocker(
     logger?: Logger;
     instanceId?: string;
     agentBinary?: string;
+    launcher?: string;
   } = {},
 ): Promise<DockerUnderTest> {
   const image = await importBusybox(engine);
@@ -68,6 +72,7 @@ export async function openDocker(
       dataDir,
       instanceId,
       agentBinary: options.agentBinary ?? agentBinary("alcove-agent"),
+      launcherBinary: options.launcher ?? agentBinary("alcove-launch"),
       pullPolicy: options.pullPolicy ?? "never",
       ...(options.allowedRegistries === undefined ? {} : { allowedRegistries: options.allowedRegistries }),
       logger: options.logger ?? silentLogger,

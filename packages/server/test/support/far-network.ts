@@ -33,6 +33,43 @@ export const closedAddresses = [
   resolver,
 ];
 
+/** More that is closed, on which nobody answers. */
+export const specialAddresses = [
+  "198.18.255.2",
+  "198.18.255.255",
+  "224.0.0.251",
+  "255.255.255.255",
+  "127.0.0.1",
+  "0.0.0.0",
+];
+/** Spellings of IPv6: of what is closed, and of an address of the internet. */
+export const addresses6 = [
+  "::1",
+  "fd00::2",
+  "fd00:ec2::254",
+  "fe80::1%tap0",
+  "ff02::1%tap0",
+  "64:ff9b::a01:203",
+  "2002:a01:203::1",
+  "::ffff:0:a01:203",
+  "::a01:203",
+  "2606:4700:4700::1111",
+];
+
+/** What the program `reach.py` answers: by address, then by the way it was tried. */
+export type Reached = Record<string, Record<string, string>>;
+
+/** @returns what of it got through to anybody, by any way. */
+export function gotThrough(reached: Reached): string[] {
+  return Object.entries(reached).flatMap(([address, ways]) =>
+    Object.entries(ways)
+      .filter(([, answer]) => /reached|answered/.test(answer))
+      // Its own loopback answers echoes; nothing else is there.
+      .filter(([way]) => !(way === "echo" && /^(127|0)\./.test(address)))
+      .map(([way, answer]) => `${address}, ${way}: ${answer}`),
+  );
+}
+
 export interface Counts {
   tcp: Record<string, number>;
   udp: Record<string, number>;

@@ -63,8 +63,12 @@ export interface NetworkProcess {
 }
 
 /** The relay of a runtime and its helper, the helper once it runs; nothing for a runtime without a network. */
-export async function networkProcesses(dataDir: string, runtimeId: RuntimeId): Promise<NetworkProcess[]> {
-  const path = join(dataDir, "runtimes", "native", runtimeId, "network.json");
+export async function networkProcesses(
+  dataDir: string,
+  runtimeId: RuntimeId,
+  provider = "native",
+): Promise<NetworkProcess[]> {
+  const path = join(dataDir, "runtimes", provider, runtimeId, "network.json");
   const record = await readFile(path, "utf8").then(JSON.parse, () => undefined);
   if (record === undefined) return [];
   if (!(await lives(record.pid))) return [];

@@ -10,6 +10,9 @@ const config: DockerConfig = {
   socket: "unix:///var/run/docker.sock",
   runtime: "",
   networkMode: "none",
+  networkAllow: [],
+  networkConnections: 512,
+  networkMbit: 200,
   seccompProfile: "",
   readOnlyRootfs: false,
   pidsLimit: 512,
@@ -104,16 +107,18 @@ describe("containerSpec()", () => {
 });
 
 describe("networkFor()", () => {
-  it.each(["none", "bridge", "team", "host"])(
-    "says what to do instead of outbound, with %s",
-    (configured) => {
-      expect(() => networkFor(configured, "outbound")).toThrow(BadRequest);
-      expect(() => networkFor(configured, "outbound")).toThrow(
-        `use provider native, or leave network out for what providers.docker.network_mode names (${configured})`,
-      );
-      expect(() => networkFor("outbound", undefined)).toThrow("networks close no address");
-    },
-  );
+  it("outbound is given where it, or the host's network, is configured, and a request may do without", () => {
+    expect(networkFor("outbound", undefined)).toBe("outbound");
+    expect(networkFor("outbound", "outbound")).toBe("outbound");
+    expect(networkFor("host", "outbound")).toBe("outbound");
+    expect(networkFor("outbound", "none")).toBe("none");
+    expect(() => networkFor("outbound", "host")).toThrow(BadRequest);
+  });
+
+  it.each(["none", "bridge", "team"])("outbound is refused where %s is configured", (configured) => {
+    expect(() => networkFor(configured, "outbound")).toThrow(BadRequest);
+    expect(() => networkFor(configured, "outbound")).toThrow(`network_mode is ${configured}`);
+  });
 
   it("lets a request tighten the network and never open it", () => {
     expect(networkFor("none", undefined)).toBe("none");
@@ -123,4 +128,11 @@ describe("networkFor()", () => {
     expect(networkFor("host", "none")).toBe("none");
     expect(() => networkFor("team", "host")).toThrow("providers.docker.network_mode is team");
   });
+});
+
+it("a container that the relay gives a network has none of the engine's, and asks the relay's helper for names", () => {
+  expect(specOf({ networkMode: "outbound" })).toMatchObject({
+    HostConfig: { NetworkMode: "none", Dns: ["198.18.255.3"], DnsSearch: ["."] },
+  });
+  expect(specOf()).not.toHaveProperty("HostConfig.Dns");
 });

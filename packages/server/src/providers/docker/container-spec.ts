@@ -1,7 +1,7 @@
 import type { DockerConfig } from "../../config/config.ts";
 import type { PoolSlot, RuntimeSpec } from "../../ports/index.ts";
 import { runtimeLabels } from "./labels.ts";
-import { networkFor } from "./network-mode.ts";
+import { engineNetwork, networkFor } from "./network-mode.ts";
 
 /** Where the agent is inside. A mount point, so that no command can rename it or put something in its place. */
 export const agentFolder = "/.alcove";
@@ -78,7 +78,7 @@ export function containerSpec(options: {
       PidsLimit: config.pidsLimit,
       // With 1, unlike 0, the kernel starts no handler of the host for a dump.
       Ulimits: [{ Name: "core", Soft: 1, Hard: 1 }],
-      NetworkMode: networkFor(config.networkMode, runtime.network),
+      ...engineNetwork(networkFor(config.networkMode, runtime.network)),
       IpcMode: "private",
       CgroupnsMode: "private",
       ReadonlyRootfs: config.readOnlyRootfs,

@@ -109,6 +109,20 @@ export class Containers {
     return `the container ended with exit code ${state.ExitCode ?? "unknown"}${memory}`;
   }
 
+  /** Its id and the number of its first process, as the engine sees that. @throws RuntimeGone when it does not run. */
+  async firstProcess(container: string, { signal }: CallOptions): Promise<{ id: string; pid: number }> {
+    try {
+      const path = `/containers/${container}/json`;
+      const found = await this.#engine.call({ method: "GET", path, signal }, ContainerInspection);
+      const { Running: running, Pid: pid = 0 } = found.State;
+      if (!running || pid <= 0) throw new RuntimeGone("the container does not run");
+      return { id: found.Id, pid };
+    } catch (error) {
+      if (isRefusal(error, 404)) throw new RuntimeGone("the container is no longer there", { cause: error });
+      throw asProviderError("look at a container", error);
+    }
+  }
+
   async #wait(
     container: string,
     condition: "not-running" | "removed",

@@ -224,6 +224,7 @@ await describeWith(["docker", "agent", "busybox"], "DockerProvider", () => {
       dataDir: docker.dataDir,
       instanceId: docker.instanceId,
       agentBinary: agentBinary("alcove-agent"),
+      launcherBinary: agentBinary("alcove-launch"),
       pullPolicy: "never",
     };
     for (const killAfterMs of [0, 60, 150, 300, 600]) {

@@ -12,6 +12,7 @@ import {
   type Clock,
   DomainError,
   type InventoryEntry,
+  type NetworkChange,
   type ProviderCheck,
   ProviderError,
   RuntimeGone,
@@ -24,6 +25,7 @@ import {
 } from "../../ports/index.ts";
 import { agentCapabilities, sharedWatchTable } from "../agent/index.ts";
 import { DiskGuard } from "../guards/index.ts";
+import { outboundSettings } from "../launcher/index.ts";
 import { fromNote, SpawnsUnderWay, UnreadableRecord } from "../runtime-records/index.ts";
 import { type AgentDelivery, AgentVolume, BoundAgent } from "./agent-delivery.ts";
 import { answeredSoon } from "./answered-soon.ts";
@@ -36,6 +38,7 @@ import { chooseTransport, engineNotes, runtimeName, unfitBecause } from "./engin
 import { EngineInfo } from "./engine-shapes.ts";
 import { EngineImages } from "./images.ts";
 import { containerName, labelNames } from "./labels.ts";
+import { OutboundNetworks } from "./outbound-networks.ts";
 import { RuntimeRecords } from "./runtime-records.ts";
 import { Spawner } from "./spawner.ts";
 
@@ -46,6 +49,8 @@ export interface DockerProviderOptions {
   instanceId: string;
   /** The built agent. */
   agentBinary: string;
+  /** The built launcher, for networks that lead out. */
+  launcherBinary: string;
   pullPolicy: "missing" | "never";
   /** Registries images are pulled from; unset: any. */
   allowedRegistries?: readonly string[];
@@ -86,6 +91,7 @@ export class DockerProvider implements RuntimeProvider {
   readonly #disk: EngineDisk;
   readonly #guard: DiskGuard;
   readonly #closing = new AbortController();
+  readonly #networks: OutboundNetworks;
   readonly #watches = sharedWatchTable();
   readonly #spawning = new Map<RuntimeId, { abort: AbortController; settled: Promise<void> }>();
   readonly #spawns = new SpawnsUnderWay();
@@ -143,6 +149,18 @@ export class DockerProvider implements RuntimeProvider {
       },
       stop: (runtimeId, reason) => this.#stopGuarded(runtimeId, reason),
     });
+    this.#networks = new OutboundNetworks({
+      config: options.config,
+      address: engine.address,
+      info: (call) => this.#info(call),
+      containerOf: (runtimeId) => this.#containerOf(runtimeId),
+      containers: this.#containers,
+      records: this.#records,
+      instanceId: options.instanceId,
+      launcherBinary: options.launcherBinary,
+      logger: this.#logger,
+    });
+    this.#connected.onExit((runtimeId) => void this.#networks.release(runtimeId));
   }
 
   async check({ signal }: CallOptions): Promise<ProviderCheck> {
@@ -158,6 +176,8 @@ export class DockerProvider implements RuntimeProvider {
       const summary = `Docker Engine ${info.ServerVersion}, runtime ${runtimeName(this.#config, info)}, agent over ${transport} (${why})`;
       await this.#disk.learn(info);
       const short = await this.#guard.refuseWhenShort().then(() => undefined, messageOf);
+      const missing =
+        this.#config.networkMode === "outbound" ? await this.#networks.missing(info) : undefined;
       return {
         healthy: true,
         notes: [
@@ -166,6 +186,7 @@ export class DockerProvider implements RuntimeProvider {
           ...this.#disk.notes(),
           ...(short === undefined ? [] : [short]),
         ],
+        ...(missing === undefined ? {} : { cannotSpawn: `network "outbound" on docker needs ${missing}` }),
       };
     } catch (error) {
       return { healthy: false, error: explain(error), notes: [] };
@@ -178,6 +199,7 @@ export class DockerProvider implements RuntimeProvider {
       engine: this.#engine.address.kind,
       runtime: config.runtime === "" ? "default" : config.runtime,
       network_mode: config.networkMode,
+      ...(config.networkMode === "outbound" ? outboundSettings(config) : {}),
       seccomp:
         config.seccompProfile === ""
           ? "default"
@@ -220,7 +242,7 @@ export class DockerProvider implements RuntimeProvider {
         signal: both,
         onStage: onStage ?? (() => undefined),
       });
-      this.#watch(runtime);
+      await this.#connect(runtime);
       return { image };
     } catch (error) {
       signal.throwIfAborted();
@@ -309,6 +331,10 @@ export class DockerProvider implements RuntimeProvider {
     return this.#connected.onExit(listener);
   }
 
+  onNetwork(listener: (runtimeId: RuntimeId, change: NetworkChange) => void): () => void {
+    return this.#networks.onChange(listener);
+  }
+
   async [Symbol.asyncDispose](): Promise<void> {
     const reason = new ShuttingDown();
     this.#closing.abort(reason);
@@ -317,6 +343,7 @@ export class DockerProvider implements RuntimeProvider {
     for (const spawning of this.#spawning.values()) spawning.abort.abort(reason);
     await Promise.all([...this.#spawning.values()].map((spawning) => spawning.settled));
     await this.#connected[Symbol.asyncDispose]();
+    await this.#networks[Symbol.asyncDispose]();
     await this.#records[Symbol.asyncDispose]();
     this.#engine[Symbol.dispose]();
   }
@@ -338,6 +365,7 @@ export class DockerProvider implements RuntimeProvider {
       containers: this.#containers,
       images: this.#images,
       records: this.#records,
+      networks: this.#networks,
       delivery,
       disk: this.#disk,
       watches: this.#watches,
@@ -366,8 +394,28 @@ export class DockerProvider implements RuntimeProvider {
 
   async #remove(runtimeId: RuntimeId, { signal }: CallOptions): Promise<void> {
     const container = this.#containerOf(runtimeId);
-    await this.#connected.during(runtimeId, () => this.#containers.remove(container, { signal }));
+    await this.#connected.during(runtimeId, async () => {
+      await this.#networks.release(runtimeId);
+      try {
+        await this.#containers.remove(container, { signal });
+      } catch (error) {
+        if (await this.#networks.has(runtimeId)) this.#watch(runtimeId);
+        throw error;
+      }
+    });
+    await this.#networks.detach(runtimeId);
     await this.#records.remove(runtimeId);
+  }
+
+  async #connect(runtime: ConnectedRuntime): Promise<void> {
+    const leadsOut = await this.#networks.has(runtime.runtimeId);
+    this.#connected.add(runtime);
+    this.#guard.start();
+    if (leadsOut) this.#watch(runtime.runtimeId);
+  }
+
+  #watch(runtimeId: RuntimeId): void {
+    if (this.#connected.get(runtimeId) !== undefined) this.#networks.watch(runtimeId);
   }
 
   async #adopt(runtimeId: RuntimeId, { signal }: CallOptions): Promise<void> {
@@ -389,12 +437,7 @@ export class DockerProvider implements RuntimeProvider {
       await runtime[Symbol.asyncDispose]();
       throw error;
     }
-    this.#watch(runtime);
-  }
-
-  #watch(runtime: ConnectedRuntime): void {
-    this.#connected.add(runtime);
-    this.#guard.start();
+    await this.#connect(runtime);
   }
 
   /** Under a deadline of its own: the container's files go with it. */

@@ -54,7 +54,8 @@ export function runtimeName(config: DockerConfig, info: EngineInfo): string {
   return config.runtime || info.DefaultRuntime || "runc";
 }
 
-function sharesKernel(config: DockerConfig, info: EngineInfo): boolean {
+/** Whether processes of its containers are processes of the kernel that the engine runs on. */
+export function sharesKernel(config: DockerConfig, info: EngineInfo): boolean {
   return kernelSharingRuntimes.has(runtimeProgram(runtimeName(config, info), info));
 }
 

@@ -38,6 +38,7 @@ export const ContainerInspection = Type.Object({
     Running: Type.Boolean(),
     OOMKilled: Type.Optional(Type.Boolean()),
     ExitCode: Type.Optional(Type.Integer()),
+    Pid: Type.Optional(Type.Integer()),
   }),
   Config: Type.Object({ Labels: orNull(labels) }),
   GraphDriver: orNull(Type.Object({ Data: orNull(Type.Object({ UpperDir: Type.Optional(Type.String()) })) })),

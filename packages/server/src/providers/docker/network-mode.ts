@@ -1,21 +1,30 @@
 import { BadRequest, type NetworkMode } from "../../ports/index.ts";
 
+/** Of the network between a sandbox and its helper: who resolves names there. agent/alcove-launch/src/network/addresses.rs. */
+export const outboundResolver = "198.18.255.3";
+
 /**
- * The engine's network for a sandbox: what the operator configured, or none when the request says so.
- * @throws BadRequest when the request wants more than the configuration allows, or the network `outbound`: no network of
- * an engine closes the addresses that are closed there. docs/decisions/native-network.md.
+ * The network of a sandbox: what the operator configured, or less when the request says so. `outbound` is none of the
+ * engine's; every other one is.
+ * @throws BadRequest when the request wants more than the configuration allows.
  */
 export function networkFor(configured: string, requested: NetworkMode | undefined): string {
-  if (configured === "outbound" || requested === "outbound") {
-    throw new BadRequest(
-      `network outbound is not to be had from docker, whose networks close no address; use provider native, or leave network out for what providers.docker.network_mode names (${configured})`,
-    );
-  }
-  if (requested === undefined) return configured;
-  if (requested === "host" && configured !== "host") {
-    throw new BadRequest(
-      `network host is more than this service allows (providers.docker.network_mode is ${configured})`,
-    );
-  }
-  return requested;
+  if (requested === undefined || requested === configured) return configured;
+  if (requested === "none") return requested;
+  // Tighter than the host's own.
+  if (requested === "outbound" && configured === "host") return requested;
+  const way =
+    requested === "outbound" && configured !== "none"
+      ? "; networks of the engine close no address: leave network out for that one, or set it to outbound"
+      : "";
+  throw new BadRequest(
+    `network ${requested} is more than this service allows (providers.docker.network_mode is ${configured}${way})`,
+  );
+}
+
+/** What the engine is told. */
+export function engineNetwork(network: string): Record<string, unknown> {
+  if (network !== "outbound") return { NetworkMode: network };
+  // Without a search list of its own the engine writes the host's.
+  return { NetworkMode: "none", Dns: [outboundResolver], DnsSearch: ["."] };
 }

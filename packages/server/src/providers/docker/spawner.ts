@@ -26,6 +26,7 @@ import { resolveImageName } from "./image-reference.ts";
 import type { EngineImages } from "./images.ts";
 import { containerName } from "./labels.ts";
 import { networkFor } from "./network-mode.ts";
+import type { OutboundNetworks } from "./outbound-networks.ts";
 import type { RuntimeRecord, RuntimeRecords } from "./runtime-records.ts";
 import { fileAppears } from "./socket-wait.ts";
 
@@ -52,7 +53,8 @@ export class Spawner {
   ): Promise<{ runtime: ConnectedRuntime; image: string }> {
     const { config, instanceId, records, delivery, containers, clock } = this.#parts;
     const image = resolveImageName(spec.image, this.#parts.aliases);
-    networkFor(config.networkMode, spec.network);
+    const leadsOut = networkFor(config.networkMode, spec.network) === "outbound";
+    if (leadsOut) await this.#parts.networks.refuseWhenMissing({ signal });
     const container = containerName(instanceId, spec.runtimeId);
     const record: RuntimeRecord = {
       version: 1,
@@ -73,6 +75,10 @@ export class Spawner {
     stage("create");
     await containers.start(container, { signal });
     stage("start");
+    if (leadsOut) {
+      await this.#parts.networks.attach(spec.runtimeId, { signal });
+      stage("network");
+    }
     using deadline = deadlineAfter(agentTimeoutMs, signal);
     try {
       const runtime = await this.#reach(spec, record, container, imageConfig, deadline.signal);
@@ -272,6 +278,7 @@ export interface SpawnerParts {
   containers: Containers;
   images: EngineImages;
   records: RuntimeRecords;
+  networks: OutboundNetworks;
   delivery: AgentDelivery;
   disk: Pick<EngineDisk, "storageOptions" | "taken" | "refused">;
   watches: SharedTable;

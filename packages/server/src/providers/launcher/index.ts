@@ -9,6 +9,13 @@ export {
 export { KeptNetwork } from "./kept-network.ts";
 export { Launcher, LauncherFailure } from "./launcher.ts";
 export {
+  findSlirp,
+  type OutboundConfig,
+  outboundSettings,
+  outboundSpec,
+  slirpMissing,
+} from "./outbound.ts";
+export {
   type AttachSpec,
   CgroupSpec,
   type DestroySpec,

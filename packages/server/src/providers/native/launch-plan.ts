@@ -1,15 +1,18 @@
 import { randomBytes } from "node:crypto";
 import type { NetworkMode, RuntimeSpec } from "../../ports/index.ts";
-import type { CgroupSpec, IdsSpec, LaunchSpec, OutboundSpec } from "../launcher/index.ts";
+import {
+  type CgroupSpec,
+  type IdsSpec,
+  type LaunchSpec,
+  type OutboundConfig,
+  outboundSpec,
+} from "../launcher/index.ts";
 import { noteOf } from "../runtime-records/index.ts";
 import type { RuntimeRecord } from "./runtime-record.ts";
 
-export interface NativeProviderConfig {
+export interface NativeProviderConfig extends OutboundConfig {
   defaultImage: string;
   networkMode: NetworkMode;
-  networkAllow: readonly string[];
-  networkConnections: number;
-  networkMbit: number;
   uidBase: number;
   pidsLimit: number;
   diskMb: number;
@@ -42,15 +45,6 @@ export function newRecord(
 /** A request can only tighten what is configured; that it does is looked at before. */
 export function networkOf(spec: RuntimeSpec, config: NativeProviderConfig): NetworkMode {
   return spec.network ?? config.networkMode;
-}
-
-export function outboundSpec(config: NativeProviderConfig, slirp: string): OutboundSpec {
-  return {
-    slirp,
-    allow: config.networkAllow,
-    connections: config.networkConnections,
-    mbit: config.networkMbit,
-  };
 }
 
 export function newLaunchSpec(

@@ -14,24 +14,21 @@ import { storeAgent } from "../agent/index.ts";
 import { makeHostRoot } from "../host-root/host-root.ts";
 import {
   findProgram,
+  findSlirp,
   type IdsSpec,
   instanceName,
   Launcher,
   LauncherFailure,
   type LaunchSpec,
+  outboundSpec,
+  slirpMissing,
 } from "../launcher/index.ts";
 import { adviceFor } from "./advice.ts";
 import { makeTemplate, readyDisks } from "./disk-template.ts";
 import { ExecGroups } from "./exec-groups.ts";
 import { type Ground, surveyGround } from "./ground.ts";
 import { IdRanges, idsPerSandbox } from "./id-ranges.ts";
-import {
-  type NativeProviderConfig,
-  networkOf,
-  newLaunchSpec,
-  newRecord,
-  outboundSpec,
-} from "./launch-plan.ts";
+import { type NativeProviderConfig, networkOf, newLaunchSpec, newRecord } from "./launch-plan.ts";
 import { newProbeId, probeSpec } from "./probe.ts";
 import { machineClaims, RangeClaims } from "./range-claims.ts";
 import { probePrefix, RuntimeDirectories } from "./runtime-directories.ts";
@@ -141,11 +138,8 @@ export class LaunchSite implements AsyncDisposable {
 
   /** @throws Unavailable where it is not installed. */
   async slirp(): Promise<string> {
-    const found = await findProgram("slirp4netns");
-    if (found === undefined)
-      throw new Unavailable(
-        'network "outbound" needs slirp4netns 1.2.0 or newer, which is not installed: apt-get install slirp4netns',
-      );
+    const found = await findSlirp();
+    if (found === undefined) throw new Unavailable(`network "outbound" needs ${slirpMissing}`);
     return found;
   }
 

@@ -3,16 +3,17 @@ import { join } from "node:path";
 import { expect, it } from "vitest";
 import { projectRoot } from "../../../test/support/agent-binary.ts";
 import type { RuntimeId, RuntimeSpec, SandboxId } from "../../ports/index.ts";
-import type {
-  AttachSpec,
-  CgroupSpec,
-  DestroySpec,
-  DetachSpec,
-  IdsSpec,
-  LaunchSpec,
-  ShiftSpec,
+import {
+  type AttachSpec,
+  type CgroupSpec,
+  type DestroySpec,
+  type DetachSpec,
+  type IdsSpec,
+  type LaunchSpec,
+  outboundSpec,
+  type ShiftSpec,
 } from "../launcher/index.ts";
-import { type NativeProviderConfig, newLaunchSpec, outboundSpec } from "./launch-plan.ts";
+import { type NativeProviderConfig, newLaunchSpec } from "./launch-plan.ts";
 import type { RuntimeRecord } from "./runtime-record.ts";
 
 // The launcher's tests read the same file: agent/alcove-launch/src/spec.rs.

@@ -24,7 +24,7 @@ import {
 } from "../../ports/index.ts";
 import { AgentClient, agentCapabilities, unixDialer } from "../agent/index.ts";
 import { DiskGuard, spaceOf } from "../guards/index.ts";
-import { KeptNetwork, type LaunchSpec } from "../launcher/index.ts";
+import { KeptNetwork, type LaunchSpec, outboundSettings } from "../launcher/index.ts";
 import { fromNote, SpawnsUnderWay, UnreadableRecord } from "../runtime-records/index.ts";
 import { adviceFor, toldFailure } from "./advice.ts";
 import type { ExecGroups } from "./exec-groups.ts";
@@ -188,15 +188,10 @@ export class NativeProvider implements RuntimeProvider {
   }
 
   settings(): Record<string, unknown> {
-    const { networkMode, networkAllow, networkConnections, networkMbit } = this.#config;
-    const outbound = {
-      network_allow: [...networkAllow],
-      network_connections: networkConnections,
-      network_mbit: networkMbit,
-    };
+    const { networkMode } = this.#config;
     return {
       network_mode: networkMode,
-      ...(networkMode === "outbound" ? outbound : {}),
+      ...(networkMode === "outbound" ? outboundSettings(this.#config) : {}),
       pids_limit: this.#config.pidsLimit,
       disk_mb: this.#config.diskMb,
       added_caps: [...this.#config.addedCaps],

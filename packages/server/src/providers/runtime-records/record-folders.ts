@@ -1,6 +1,6 @@
 import { randomUUID } from "node:crypto";
 import { chmod, mkdir, open, readdir, readFile, rename } from "node:fs/promises";
-import { dirname, join } from "node:path";
+import { basename, dirname, join } from "node:path";
 import type { Static, TSchema } from "typebox";
 import { Compile, type Validator } from "typebox/compile";
 import { orMissing } from "../../platform/missing.ts";
@@ -63,6 +63,11 @@ export class RecordFolders<S extends TSchema> implements AsyncDisposable {
       throw new BadRequest(`runtime id ${JSON.stringify(runtimeId)} cannot name a folder`);
     }
     return join(this.root, runtimeId);
+  }
+
+  /** A path to the same folder that is short, and leads there while the folders are out of sight; in this process alone. */
+  async steadyFolder(runtimeId: string): Promise<string> {
+    return join(await this.#held.steadyPath(), basename(this.folder(runtimeId)));
   }
 
   /**

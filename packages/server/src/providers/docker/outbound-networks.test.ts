@@ -1,0 +1,73 @@
+import { mkdir, mkdtemp, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterAll, beforeAll, expect, it } from "vitest";
+import { agentBinary } from "../../../test/support/agent-binary.ts";
+import { dockerConfig } from "../../../test/support/docker-provider.ts";
+import { describeWith } from "../../../test/support/requirements.ts";
+import type { DockerConfig } from "../../config/config.ts";
+import { silentLogger } from "../../platform/logger.ts";
+import { BadRequest, type RuntimeId } from "../../ports/index.ts";
+import type { Containers } from "./containers.ts";
+import { parseEngineAddress } from "./engine-address.ts";
+import type { EngineInfo } from "./engine-shapes.ts";
+import { OutboundNetworks } from "./outbound-networks.ts";
+import { RuntimeRecords } from "./runtime-records.ts";
+
+const here: EngineInfo = { ServerVersion: "25.0.0", DefaultRuntime: "runc" };
+const runtimeId = "rt-1" as RuntimeId;
+const call = { signal: new AbortController().signal };
+
+await describeWith(["linux", "root", "launcher", "slirp4netns"], "what a network of docker needs", () => {
+  let dataDir: string;
+  const networksOf = (socket: string, change: Partial<DockerConfig> = {}) =>
+    new OutboundNetworks({
+      config: dockerConfig({ socket }, { networkMode: "outbound", ...change }),
+      address: parseEngineAddress(socket),
+      info: async () => here,
+      containerOf: () => "a-container",
+      // An engine of another machine: there the number is a process of the container.
+      containers: {
+        firstProcess: async () => ({ id: "ab".repeat(32), pid: process.pid }),
+      } as unknown as Containers,
+      records: new RuntimeRecords({ dataDir }),
+      instanceId: "elsewhere",
+      launcherBinary: agentBinary("alcove-launch"),
+      logger: silentLogger,
+    });
+
+  beforeAll(async () => {
+    dataDir = await mkdtemp(join(tmpdir(), "alcove-networks-"));
+    await mkdir(join(dataDir, "runtimes", "docker", runtimeId), { recursive: true });
+  });
+  afterAll(() => rm(dataDir, { recursive: true, force: true }));
+
+  it.each<[string, string, Partial<DockerConfig>, Partial<EngineInfo>]>([
+    ["an engine on this machine", "tcp://engine:2375", {}, {}],
+    ["containers that share this machine's kernel", "unix:///run/docker.sock", { runtime: "runsc" }, {}],
+    [
+      "containers that share this machine's kernel",
+      "unix:///run/docker.sock",
+      {},
+      { OperatingSystem: "Docker Desktop" },
+    ],
+  ])("%s: not at %s with %o", async (needed, socket, config, info) => {
+    await using networks = networksOf(socket, config);
+    expect(await networks.missing({ ...here, ...info })).toContain(needed);
+  });
+
+  it("is all here", async () => {
+    await using networks = networksOf("unix:///run/docker.sock");
+    expect(await networks.missing(here)).toBeUndefined();
+  });
+
+  it("an engine that turns out to be elsewhere, behind a socket that was forwarded, is refused", async () => {
+    await using networks = networksOf("unix:///run/docker.sock");
+    const refused = await networks.attach(runtimeId, call).catch((error: unknown) => error);
+    expect(refused).toBeInstanceOf(BadRequest);
+    expect(String(refused)).toContain(
+      "is not one of container abababababab here: the engine has to run on this machine",
+    );
+    expect(await networks.has(runtimeId)).toBe(false);
+  });
+});
