@@ -11,7 +11,14 @@ import type { Logger } from "./platform/logger.ts";
 import { messageOf } from "./platform/message-of.ts";
 import { randomIds } from "./platform/random-ids.ts";
 import { systemClock } from "./platform/system-clock.ts";
-import { BadRequest, NotFound, type RuntimeProvider } from "./ports/index.ts";
+import {
+  BadRequest,
+  type CallOptions,
+  NotFound,
+  type RuntimeId,
+  type RuntimeProvider,
+  Unavailable,
+} from "./ports/index.ts";
 import { providerCandidates } from "./provider-candidates.ts";
 import { orphanedContainers } from "./providers/docker/index.ts";
 import { instanceName } from "./providers/launcher/index.ts";
@@ -144,13 +151,25 @@ async function othersIn(config: Config, ownId: string): Promise<string[]> {
   return left;
 }
 
-async function endRuntimes(provider: RuntimeProvider, purged: Purged): Promise<void> {
+/** Ends all that a provider runs; one that cannot be ended keeps none of the others alive. */
+export async function endRuntimes(
+  provider: Pick<RuntimeProvider, "name" | "destroy"> & {
+    inventory(options: CallOptions): Promise<readonly { runtimeId: RuntimeId }[]>;
+  },
+  purged: Purged,
+): Promise<void> {
   try {
     using listing = deadlineAfter(inventoryDeadlineMs);
     for (const { runtimeId } of await provider.inventory(listing)) {
       using ending = deadlineAfter(destroyDeadlineMs);
-      await provider.destroy(runtimeId, ending);
-      purged.ended.push(`${provider.name}/${runtimeId}`);
+      try {
+        await provider.destroy(runtimeId, ending);
+        purged.ended.push(`${provider.name}/${runtimeId}`);
+      } catch (error) {
+        // Whoever is away for one is away for all.
+        if (error instanceof Unavailable || ending.signal.aborted) throw error;
+        purged.left.push(`${provider.name}/${runtimeId}: ${messageOf(error)}`);
+      }
     }
   } catch (error) {
     purged.left.push(`${provider.name}: ${messageOf(error)}`);

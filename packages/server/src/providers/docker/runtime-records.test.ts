@@ -1,8 +1,8 @@
-import { mkdtemp, rm, stat } from "node:fs/promises";
+import { chown, mkdtemp, rm, stat, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
-import { BadRequest, type RuntimeId } from "../../ports/index.ts";
+import { BadRequest, ProviderError, type RuntimeId } from "../../ports/index.ts";
 import { type RuntimeRecord, RuntimeRecords } from "./runtime-records.ts";
 
 const id = "rt-1" as RuntimeId;
@@ -49,6 +49,29 @@ describe("RuntimeRecords", () => {
   it("makes a socket folder that only its owner enters", async () => {
     const folder = await records.makeSocketFolder(id);
     expect((await stat(folder)).mode & 0o777).toBe(0o700);
+  });
+
+  it.skipIf(process.getuid?.() !== 0)("names the right that a service which is root may lack", async () => {
+    const stranger = 12_345;
+    const asIfWithoutRights = async (act: () => Promise<unknown>) => {
+      process.seteuid?.(65_534);
+      try {
+        return await act();
+      } finally {
+        process.seteuid?.(0);
+      }
+    };
+    await chown(dataDir, 65_534, 65_534);
+    const made = asIfWithoutRights(() => records.makeSocketFolder(id));
+    await expect(made).rejects.toThrow(
+      /^the folder of the agent's socket cannot be given to user \d+ \(EPERM\): .* the right CHOWN .*docs\/operations\/container\.md/,
+    );
+    await made.catch((error) => expect(error).toBeInstanceOf(ProviderError));
+    await writeFile(join(records.socketFolder(id), "agent.sock"), "");
+    await chown(records.socketFolder(id), stranger, stranger);
+    await expect(asIfWithoutRights(() => records.remove(id))).rejects.toThrow(
+      /^the folder of runtime rt-1 cannot be removed \(EACCES\): .* the right DAC_OVERRIDE/,
+    );
   });
 
   it("refuses ids that would leave its folder", () => {

@@ -1,0 +1,32 @@
+import { expect, test } from "vitest";
+import { ProviderError, type RuntimeId, Unavailable } from "./ports/index.ts";
+import { endRuntimes } from "./purge.ts";
+
+const providerOf = (destroy: (id: string) => Promise<void>) => ({
+  name: "docker",
+  inventory: async () => ["rt-1", "rt-2", "rt-3"].map((id) => ({ runtimeId: id as RuntimeId })),
+  destroy,
+});
+
+test("a sandbox that cannot be ended keeps none of the others alive, and is told by its id", async () => {
+  const purged = { ended: [], left: [] };
+  const destroy = async (id: string) => {
+    if (id === "rt-1") throw new ProviderError("the folder of runtime rt-1 cannot be removed");
+  };
+  await endRuntimes(providerOf(destroy), purged);
+  expect(purged).toEqual({
+    ended: ["docker/rt-2", "docker/rt-3"],
+    left: ["docker/rt-1: the folder of runtime rt-1 cannot be removed"],
+  });
+});
+
+test("an engine that is away is asked and told of once", async () => {
+  const purged = { ended: [], left: [] };
+  let asked = 0;
+  const destroy = async () => {
+    asked++;
+    throw new Unavailable("no Docker Engine");
+  };
+  await endRuntimes(providerOf(destroy), purged);
+  expect([asked, purged]).toEqual([1, { ended: [], left: ["docker: no Docker Engine"] }]);
+});
