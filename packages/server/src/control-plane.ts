@@ -15,6 +15,7 @@ import { FileService } from "./core/files/file-service.ts";
 import { KeyRing } from "./core/keys/key-ring.ts";
 import { Tickets } from "./core/keys/tickets.ts";
 import { Pool } from "./core/pool/pool.ts";
+import { LinkIssuers } from "./core/previews/link-issuers.ts";
 import { PreviewLinks } from "./core/previews/preview-links.ts";
 import { PreviewPlaces } from "./core/previews/preview-places.ts";
 import { Previews } from "./core/previews/previews.ts";
@@ -111,6 +112,7 @@ export async function openControlPlane(options: {
       retention: { ageMs: config.auth.adminAuditRetentionMs, count: config.store.maxAudit },
     }),
   );
+  const { previewSecret = randomBytes(32) } = options;
   const keys = opened.use(
     await KeyRing.open({ ...common, store: store.keys, events, configured: config.auth }),
   );
@@ -215,7 +217,11 @@ export async function openControlPlane(options: {
     previews: new Previews({
       sandboxes,
       clock: systemClock,
-      links: new PreviewLinks({ secret: options.previewSecret ?? randomBytes(32), clock: systemClock }),
+      links: new PreviewLinks({
+        secret: previewSecret,
+        issuers: new LinkIssuers({ secret: previewSecret, keys, authEnabled: config.auth.enabled }),
+        clock: systemClock,
+      }),
       places: new PreviewPlaces({
         most: config.preview.maxConnections,
         mostOfSandbox: config.preview.maxConnectionsPerSandbox,

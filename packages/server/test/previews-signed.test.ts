@@ -20,6 +20,7 @@ describe("previews by links", () => {
       provider: ports.factory,
       env: {
         ALCOVE_AUTH_API_KEY: "client-key",
+        ALCOVE_AUTH_ADMIN_API_KEY: "admin-key",
         ALCOVE_SERVER_PUBLIC_URL: "https://alcove.example",
         ALCOVE_SERVER_PREVIEW_DOMAIN: "preview.example",
         ALCOVE_SERVER_TRUSTED_PROXIES: "127.0.0.1",
@@ -126,8 +127,9 @@ describe("previews by links", () => {
     const other = (await linkTo(3001)).url.search;
     const strange = await api.spawn();
     const ofStrange = new PreviewClient(server.url, `3000-${strange}.preview.example`);
-    const [until = "", signature = ""] = pass.split(".");
-    const later = `${(Number.parseInt(until, 36) + 1).toString(36)}.${signature}`;
+    const [until = "", issuer = "", signature = ""] = pass.split(".");
+    const later = `${(Number.parseInt(until, 36) + 1).toString(36)}.${issuer}.${signature}`;
+    const byOther = `${until}.${"a".repeat(16)}.${signature}`;
     const opened = await preview.get(`/?alcove_preview=${pass}`, { headers: html });
     const cookie = opened.headers["set-cookie"]?.[0]?.split(";", 1)[0]?.split("=")[1] ?? "";
     const refused = async (at: PreviewClient, path: string, headers: Record<string, string> = {}) => {
@@ -140,7 +142,7 @@ describe("previews by links", () => {
     await refused(preview, "/", { authorization: "Bearer client-key" });
     await refused(preview, `/${other}`);
     await refused(ofStrange, `/${url.search}`);
-    for (const bad of ["", "x", pass.slice(0, -1), `${pass}a`, later, `${pass}%00`, cookie])
+    for (const bad of ["", "x", pass.slice(0, -1), `${pass}a`, later, byOther, `${pass}%00`, cookie])
       await refused(preview, `/?alcove_preview=${bad}`);
     for (const bad of [pass, `${cookie}a`, later])
       await refused(preview, "/", { cookie: `__Host-alcove-preview=${bad}` });
@@ -159,13 +161,16 @@ describe("previews by links", () => {
   });
 
   test("a link ends, and what was opened with it", async () => {
-    const links = new PreviewLinks({ secret: Buffer.alloc(32), clock: { now: () => new Date(5_000) } });
+    const links = new PreviewLinks({
+      secret: Buffer.alloc(32),
+      issuers: { tagOf: () => "a".repeat(16), find: () => null },
+      clock: { now: () => new Date(5_000) },
+    });
     const target = { sandboxId: "sb-1", port: 1 };
-    expect(links.verify("link", target, links.sign("link", target, new Date(5_999)))).toBeUndefined();
-    expect(links.verify("link", target, links.sign("link", target, new Date(6_000)))).toEqual(
-      new Date(6_000),
-    );
-    expect(links.verify("cookie", target, links.sign("link", target, new Date(6_000)))).toBeUndefined();
+    const passUntil = (ms: number) => links.sign("link", target, { until: new Date(ms), issuer: null });
+    expect(links.verify("link", target, passUntil(5_999))).toBeUndefined();
+    expect(links.verify("link", target, passUntil(6_000))).toEqual({ until: new Date(6_000), issuer: null });
+    expect(links.verify("cookie", target, passUntil(6_000))).toBeUndefined();
 
     const web = http.createServer();
     web.on("upgrade", (_request, socket) =>
@@ -183,6 +188,56 @@ describe("previews by links", () => {
     await once(socket.resume(), "close");
     const after = await new PreviewClient(server.url, `3002-${id}.preview.example`).get(`/${url.search}`);
     expect([after.status, after.text]).toEqual([401, expect.stringContaining("expired")]);
+  });
+
+  test("a new link takes the place of a cookie that ends sooner", async () => {
+    const passIn = ({ headers }: { headers: http.IncomingHttpHeaders }) =>
+      headers["set-cookie"]?.[0]?.split(";", 1)[0] ?? "";
+    const short = await linkTo(3000, "?ttl=5m");
+    const cookie = passIn(await preview.get(`/${short.url.search}`, { headers: html }));
+    const long = await linkTo(3000, "?ttl=2h");
+    const opened = await preview.get(`/${long.url.search}`, { headers: { ...html, cookie } });
+    expect(opened.headers["set-cookie"]?.[0]).toMatch(/Max-Age=(7200|719\d);/);
+    // One that is none takes away nothing.
+    const kept = await preview.get("/?alcove_preview=x", { headers: { ...html, cookie } });
+    expect([kept.status, kept.headers["set-cookie"]?.[0]]).toEqual([
+      302,
+      expect.stringMatching(/Max-Age=(300|29\d);/),
+    ]);
+  });
+
+  test("a link ends with the key that made it, and so does what was opened with it", async () => {
+    const admin = new TestClient(server.url, { "x-api-key": "admin-key" });
+    const make = async () => {
+      const made = await admin.call("POST", "/api/v1/admin/keys", { name: "maker" });
+      const maker = new TestClient(server.url, { "x-api-key": made.json.key });
+      const { json } = await maker.call("GET", `/api/v1/sandboxes/${id}/preview/3003`);
+      return new URL(json.url).search;
+    };
+    const web = http.createServer((_request, response) => response.writeHead(200).write("x"));
+    web.on("upgrade", (_request, socket) =>
+      socket.write("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"),
+    );
+    using _program = await ports.listen(3003, web);
+    const link = await make();
+    const at = new PreviewClient(server.url, `3003-${id}.preview.example`);
+    const traded = await at.get(`/${link}`, { headers: html });
+    const cookie = traded.headers["set-cookie"]?.[0]?.split(";", 1)[0] ?? "";
+    const { response } = await at.open(`/${link}`);
+    const request = http.get({
+      port: at.port,
+      host: "127.0.0.1",
+      headers: { host: at.host, cookie, connection: "Upgrade", upgrade: "websocket" },
+    });
+    const [, socket] = await once(request, "upgrade");
+    const cut = [expect(response.toArray()).rejects.toThrow("aborted"), once(socket.resume(), "close")];
+
+    expect((await admin.call("DELETE", "/api/v1/admin/keys/maker")).status).toBeLessThan(300);
+    await Promise.all(cut);
+    // Nor does one of the same name bring it back.
+    await make();
+    expect((await at.get(`/${link}`)).status).toBe(401);
+    expect((await at.get("/", { headers: { cookie } })).status).toBe(401);
   });
 
   test("a key of the service never reaches a program, and other credentials do", async () => {

@@ -54,6 +54,8 @@ export interface CallUnderWay {
   abort(reason: Error): void;
   /** `grace` until it is told otherwise. */
   setPatience(patience: Patience): void;
+  /** Whom a key let in that did not come with the call: as `begin`. */
+  setCaller(principal: Principal, scope: KeyScope): void;
   /** From now on it ends when the key it came with is taken back. A stream, which has no patience, does anyway. */
   endWithKey(): void;
   end(): void;
@@ -92,6 +94,7 @@ export class CallsUnderWay {
         this.#calls.set(call, patience);
         if (this.#draining && patience === "none") call.abort(new ShuttingDown());
       },
+      setCaller: (principal, scope) => void this.#callers.set(call, { principal, scope }),
       endWithKey: () => void this.#transfers.add(call),
       end: () => {
         this.#calls.delete(call);

@@ -1,9 +1,10 @@
 import { type IncomingMessage, ServerResponse } from "node:http";
 import type { Duplex } from "node:stream";
+import { linkScope } from "../../core/previews/link-issuers.ts";
 import type { PreviewCounts } from "../../core/previews/preview-counts.ts";
-import type { PreviewTarget } from "../../core/previews/preview-links.ts";
+import type { PreviewTarget, VerifiedPass } from "../../core/previews/preview-links.ts";
 import type { Previews } from "../../core/previews/previews.ts";
-import { CallerGone, DeadlineExceeded, ShuttingDown } from "../../platform/deadline.ts";
+import { CallerGone, CallerRevoked, DeadlineExceeded, ShuttingDown } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
 import type { Clock } from "../../ports/clock.ts";
 import { BadRequest, DomainError, NotFound } from "../../ports/errors.ts";
@@ -13,6 +14,7 @@ import { endUnlessComplete } from "../refused-body.ts";
 import type { CallsUnderWay, CallUnderWay } from "../request-context.ts";
 import { headersForProgram, headersFromProgram } from "./carried-headers.ts";
 import type { Client, Clients } from "./clients.ts";
+import { atEnd } from "./link-end.ts";
 import { sameHost, splitLink } from "./link-query.ts";
 import { loopGuard } from "./loop-guard.ts";
 import { passesOf, setCookie } from "./own-cookies.ts";
@@ -29,8 +31,8 @@ interface Visit {
   readonly path: string;
 }
 
-/** What lets a visitor in: until when, or what to do first. */
-type Entry = { kind: "in"; until: Date | undefined } | { kind: "trade"; until: Date };
+/** What lets a visitor in, null: nothing is needed; or what is to be traded first. */
+type Entry = { kind: "in"; pass: VerifiedPass | null } | { kind: "trade"; pass: VerifiedPass };
 
 /**
  * The hosts of previews, taken before anything of the API sees a request: nothing of the API is reachable on them, and
@@ -90,11 +92,11 @@ export class PreviewHosts {
       const visit = this.#read(request);
       const entry = this.#enter(request, visit);
       if (entry.kind === "trade") {
-        this.#trade(response, visit, entry.until);
+        this.#trade(response, visit, entry.pass);
         this.#counts.answered += 1;
         return;
       }
-      using _end = endAt(call, entry.until, this.#clock);
+      using _end = this.#endWith(call, entry.pass);
       const port = await this.#previews.findPreview(visit.target, call);
       const outcome = await this.#proxy.forward(
         this.#passage(request, visit, { port, call }),
@@ -119,7 +121,7 @@ export class PreviewHosts {
       const visit = this.#read(request);
       if (request.method !== "GET") throw new BadRequest("a WebSocket is asked for with GET");
       const entry = this.#enter(request, visit);
-      using _end = endAt(call, entry.until, this.#clock);
+      using _end = this.#endWith(call, entry.pass);
       const port = await this.#previews.findPreview(visit.target, call);
       this.#counts.sockets += 1;
       call.setPatience("none");
@@ -154,14 +156,15 @@ export class PreviewHosts {
   /** @throws DomainError `unauthorized` for who has neither a link nor what it was traded for. */
   #enter(request: IncomingMessage, { target, host }: Visit): Entry {
     const { access, links } = this.#previews;
-    if (access === "public") return { kind: "in", until: undefined };
-    for (const pass of isOfThisHost(request, host) ? passesOf(request.headers.cookie) : []) {
-      const until = links.verify("cookie", target, pass);
-      if (until !== undefined) return this.#tradeOrIn(request, until, false);
-    }
+    if (access === "public") return { kind: "in", pass: null };
     const { pass } = splitLink(request.url ?? "");
-    const until = pass === undefined ? undefined : links.verify("link", target, pass);
-    if (until !== undefined) return this.#tradeOrIn(request, until, true);
+    // Before the cookie, which may end sooner than the link that somebody was sent.
+    const link = pass === undefined ? undefined : links.verify("link", target, pass);
+    if (link !== undefined) return this.#tradeOrIn(request, link);
+    for (const pass of isOfThisHost(request, host) ? passesOf(request.headers.cookie) : []) {
+      const cookie = links.verify("cookie", target, pass);
+      if (cookie !== undefined) return this.#tradeOrIn(request, cookie);
+    }
     throw new DomainError(
       "unauthorized",
       `${pass === undefined ? "a link is needed" : "this link is not accepted, or has expired"}; "alcove open ${target.sandboxId} ${target.port}" makes one, as does GET /api/v1/sandboxes/${target.sandboxId}/preview/${target.port}`,
@@ -169,23 +172,31 @@ export class PreviewHosts {
   }
 
   /** A browser that opens a link gets a cookie in its place, so that no page and no Referer has the link. */
-  #tradeOrIn(request: IncomingMessage, until: Date, byLink: boolean): Entry {
+  #tradeOrIn(request: IncomingMessage, verified: VerifiedPass): Entry {
     const { method = "", headers } = request;
     const opens = /^(GET|HEAD)$/.test(method) && headers.upgrade === undefined;
     const { pass } = splitLink(request.url ?? "");
     const browses = headers["sec-fetch-mode"] === "navigate" || /\btext\/html\b/.test(headers.accept ?? "");
-    if (opens && browses && (byLink || pass !== undefined)) return { kind: "trade", until };
-    return { kind: "in", until };
+    return { kind: opens && browses && pass !== undefined ? "trade" : "in", pass: verified };
   }
 
-  #trade(response: ServerResponse, { target, client, path }: Visit, until: Date): void {
+  /** What was opened with a link ends with it, and with the key that made it. */
+  #endWith(call: CallUnderWay, pass: VerifiedPass | null): Disposable {
+    if (pass?.issuer) {
+      call.setCaller(pass.issuer, linkScope);
+      call.endWithKey();
+    }
+    return atEnd(pass?.until, this.#clock, () => call.abort(new LinkOver()));
+  }
+
+  #trade(response: ServerResponse, { target, client, path }: Visit, pass: VerifiedPass): void {
     const { links } = this.#previews;
     response.writeHead(302, {
       Location: sameHost(path),
       "Set-Cookie": setCookie({
         proto: client.proto,
-        pass: links.sign("cookie", target, until),
-        expiresAt: until,
+        pass: links.sign("cookie", target, pass),
+        expiresAt: pass.until,
         now: this.#clock.now(),
       }),
       "Cache-Control": "no-store",
@@ -212,11 +223,12 @@ export class PreviewHosts {
   }
 
   #refuse(request: IncomingMessage, error: unknown, response: () => ServerResponse): void {
-    if (error instanceof CallerGone) {
+    const revoked = error instanceof CallerRevoked;
+    if (error instanceof CallerGone && !revoked) {
       this.#counts.count("cut");
       return;
     }
-    const domain = error instanceof LinkOver ? linkOver : toDomainError(error);
+    const domain = error instanceof LinkOver || revoked ? linkOver : toDomainError(error);
     if (domain.code === "internal")
       this.#logger.error({ event: "preview", host: request.headers.host, err: error }, "preview failed");
     else
@@ -250,18 +262,14 @@ function isOfThisHost({ method = "", headers }: IncomingMessage, host: string): 
   );
 }
 
-const linkOver = new DomainError("unauthorized", "the link to this preview has expired; ask for another");
+const linkOver = new DomainError("unauthorized", "the link to this preview has ended; ask for another");
 
 /** What was opened with a link ends with it. */
-class LinkOver extends DeadlineExceeded {}
-
-const longestTimerMs = 2 ** 31 - 1;
-
-function endAt(call: CallUnderWay, until: Date | undefined, clock: Pick<Clock, "now">): Disposable {
-  if (until === undefined) return { [Symbol.dispose]: () => undefined };
-  const ms = Math.min(until.getTime() - clock.now().getTime(), longestTimerMs);
-  const timer = setTimeout(() => call.abort(new LinkOver(ms)), ms).unref();
-  return { [Symbol.dispose]: () => clearTimeout(timer) };
+class LinkOver extends DeadlineExceeded {
+  constructor() {
+    super(0);
+    this.message = "the link has ended";
+  }
 }
 
 /** A plain answer on a connection that was to be upgraded, which it ends. */

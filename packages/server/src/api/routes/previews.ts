@@ -54,7 +54,7 @@ export function previewRoutes(
       if (access === "public") return { url: url.href, port, access };
       // What lets somebody in should be kept by nothing on the way.
       reply.header("cache-control", "no-store");
-      url.search = `${linkParameter}=${previews.links.sign("link", target, until)}`;
+      url.search = `${linkParameter}=${previews.links.sign("link", target, { until, issuer: request.principal })}`;
       return { url: url.href, port, access, expires_at: until.toISOString() };
     },
   });

@@ -81,6 +81,7 @@ async function heldCommand(pingMs = 300) {
           left.resolve();
         },
         setPatience: () => undefined,
+        setCaller: () => undefined,
         endWithKey: () => undefined,
         end: () => undefined,
       },
@@ -213,6 +214,7 @@ async function cutCommand(first: Record<string, unknown>, execs: (follow: ExecFo
         signal: gone.signal,
         abort: () => undefined,
         setPatience: () => undefined,
+        setCaller: () => undefined,
         endWithKey: () => undefined,
         end: () => undefined,
       },

@@ -165,6 +165,17 @@ export class KeyRing implements AsyncDisposable {
     return wanted.every((one) => now.scopes.includes(one));
   }
 
+  /** @returns what stays the same as long as it is the same key of the same owner, over restarts; undefined for who needed none. */
+  identityOf(principal: Principal): string | undefined {
+    const known = this.#origins.get(principal);
+    return known === undefined ? undefined : identity(known);
+  }
+
+  /** Of the keys that are accepted until they expire. */
+  *identities(): Iterable<[string, Principal]> {
+    for (const known of this.#bySlot.values()) yield [identity(known), known.principal];
+  }
+
   /** By name. */
   list(): KeyView[] {
     return [...this.#byName.values()]
@@ -374,6 +385,10 @@ export class KeyRing implements AsyncDisposable {
 
 function sha256(key: string): string {
   return hash("sha256", key, "hex");
+}
+
+function identity({ hash, ownerId }: KnownKey): string {
+  return `${hash}\n${ownerId}`;
 }
 
 function taken(name: string): Conflict {
