@@ -185,9 +185,14 @@ export async function openControlPlane(options: {
     clock: systemClock,
     refusals: {
       tooLarge: (bytes: number) => `the body would take more than ${bytes} bytes; upload contents raw`,
-      full: "bodies that others send, and input of commands that have not read it, fill the memory there is for them; try again, or upload contents raw",
-      shareFull:
-        "bodies that you send, and input that your commands have not read, fill your share of the memory there is for them; try again, end commands that do not read their input, or upload contents raw",
+      full: {
+        why: "bodies that others send, and input of commands that have not read it, fill the memory there is for them",
+        advice: "try again, or upload contents raw",
+      },
+      shareFull: {
+        why: "bodies that you send, and input that your commands have not read, fill your share of the memory there is for them",
+        advice: "try again, end commands that do not read their input, or upload contents raw",
+      },
     },
   };
   const storeRefusal = options.storeRefusal === undefined ? {} : { storeRefusal: options.storeRefusal };

@@ -3,11 +3,12 @@ import { expect, test } from "vitest";
 import { Unavailable } from "../../ports/errors.ts";
 import { FakeClock, settle } from "../testing/fake-clock.ts";
 import { AnswerBudget, quietMs } from "./answer-budget.ts";
+import type { MostWaiters } from "./waiters.ts";
 
 const mib = 1024 * 1024;
 const never = () => new AbortController().signal;
 
-function setUp(options: { totalBytes: number; largestBytes: number }) {
+function setUp(options: { totalBytes: number; largestBytes: number; mostWaiters?: MostWaiters }) {
   const clock = new FakeClock();
   const budget = new AnswerBudget({ ...options, waitMs: 10_000, clock });
   const open = (principal = "key", owner = "") => {
@@ -185,6 +186,17 @@ test("where nothing moves the newest of those that hold something is refused, an
   expect(told).toEqual([]);
   await clock.advance(2_000);
   expect(told).toEqual(["third is refused", "first is answered", "second is answered"]);
+});
+
+test("a refusal says whose memory is full: the own share, also where its last slice is somebody's turn, or all of it", async () => {
+  const mostWaiters = { ofOwner: 0, ofPrincipal: 0, inAll: 0 };
+  const { open } = setUp({ totalBytes: 16 * mib, largestBytes: 2 * mib, mostWaiters });
+  for (const bytes of [2 * mib, 2 * mib, 2 * mib, mib]) await open("one").take(bytes);
+  await expect(open("one").take(mib / 2)).rejects.toThrow(/^answers that you are taking fill your share/);
+  for (const bytes of [2 * mib, 2 * mib, 2 * mib]) await open("two").take(bytes);
+  await expect(open("three").take(mib / 2)).rejects.toThrow(
+    /^answers that others are taking fill the memory/,
+  );
 });
 
 test("a turn in which five thousand wait is short", async () => {

@@ -21,11 +21,12 @@ export type Answer = Pick<Holding, "bytes" | "shrink"> & {
   grow(owner: string, bytes: number, signal: AbortSignal): Promise<void> | undefined;
 };
 
+const advice = "try again, ask for less, or use a stream";
+
 const refusals: BudgetRefusals = {
   tooLarge: (bytes) => `the answer would take more than ${bytes} bytes; ask for a part of it`,
-  full: "answers that others are taking fill the memory there is for them; try again, ask for less, or use a stream",
-  shareFull:
-    "answers that you are taking fill your share of the memory there is for them; try again, ask for less, or use a stream",
+  full: { why: "answers that others are taking fill the memory there is for them", advice },
+  shareFull: { why: "answers that you are taking fill your share of the memory there is for them", advice },
 };
 
 /**
@@ -81,6 +82,12 @@ export class AnswerBudget extends MemoryBudget<AnswerHolding> {
     for (const part of parts.slice(0, needed)) this.#turns.set(part, holding);
     this.#moved(parts);
     return true;
+  }
+
+  /** A share is full too for those without the turn there, when somebody else has it and only the last slice is left. */
+  protected override shareIsFull(holding: AnswerHolding, asked: Asked): boolean {
+    const part = this.#blockedAt(holding, asked.bytes, "new");
+    return (part !== undefined && part !== this.shares.all) || super.shareIsFull(holding, asked);
   }
 
   protected override drop(holding: AnswerHolding, keep: number): void {

@@ -143,11 +143,11 @@ describe.each(["answers", "bodies"] as const)("memory of %s:", (kind) => {
     budget.open(() => undefined, { principal: "other", owner: "" }).grow("", 2 * mib, never());
     for (let index = 0; index < most.ofOwner + 1; index++) wait("p0", "first");
     await settle();
-    expect([budget.waiting, refused]).toEqual([most.ofOwner, ["p0 first Unavailable"]]);
+    expect([budget.waiting, refused]).toEqual([most.ofOwner, ["p0 first NoRoom"]]);
     for (let index = 0; index < most.ofOwner; index++) wait("p0", "second");
     wait("p0", "third");
     await settle();
-    expect([budget.waiting, refused.splice(0).at(-1)]).toEqual([most.ofPrincipal, "p0 first Unavailable"]);
+    expect([budget.waiting, refused.splice(0).at(-1)]).toEqual([most.ofPrincipal, "p0 first NoRoom"]);
     for (let index = 0; budget.waiting < most.inAll; index++) wait(`p${1 + (index % 4)}`, `${index % 8}`);
     await settle();
     expect(refused).toEqual([]);
@@ -156,7 +156,7 @@ describe.each(["answers", "bodies"] as const)("memory of %s:", (kind) => {
     await settle();
     expect([budget.waiting, refused.splice(0)]).toEqual([
       most.inAll,
-      ["p0 second Unavailable", "p0 first Unavailable"],
+      ["p0 second NoRoom", "p0 first NoRoom"],
     ]);
     await clock.advance(10_000);
     expect([budget.waiting, refused.length]).toEqual([0, most.inAll]);

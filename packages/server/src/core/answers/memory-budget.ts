@@ -23,8 +23,24 @@ export interface Waiting<H extends Holding> extends Waiter, Asked {
 export interface BudgetRefusals {
   tooLarge: (shareBytes: number) => string;
   /** When others have what is missing, and when the owner's own share is taken. */
-  full: string;
-  shareFull: string;
+  full: NoRoomWords;
+  shareFull: NoRoomWords;
+}
+
+interface NoRoomWords {
+  /** Who has the memory. */
+  why: string;
+  advice: string;
+}
+
+/** There was no memory for it in time. */
+export class NoRoom extends Unavailable {
+  readonly why: string;
+
+  constructor({ why, advice }: NoRoomWords) {
+    super(`${why}; ${advice}`, { retryAfterS: 1 });
+    this.why = why;
+  }
 }
 
 export interface BudgetOptions {
@@ -130,13 +146,18 @@ export abstract class MemoryBudget<H extends Holding> {
     if (bytes > most) throw new TooLarge(this.#refusals.tooLarge(most));
   }
 
-  #refusal(holding: H, { bytes, upTo }: Asked): Unavailable {
-    const { full, shareFull } = this.#refusals;
+  /** Whether it is its own share, its owner's or its principal's, that has no room for it. */
+  protected shareIsFull(holding: H, { bytes, upTo }: Asked): boolean {
     const { share } = holding;
-    const fits =
+    return !(
       this.shares.ownerHas(share, upTo - holding.upTo) &&
-      this.shares.principalHas(share, bytes - holding.bytes);
-    return new Unavailable(fits ? full : shareFull, { retryAfterS: 1 });
+      this.shares.principalHas(share, bytes - holding.bytes)
+    );
+  }
+
+  #refusal(holding: H, asked: Asked): NoRoom {
+    const { full, shareFull } = this.#refusals;
+    return new NoRoom(this.shareIsFull(holding, asked) ? shareFull : full);
   }
 
   #wait(holding: H, asked: Asked, signal: AbortSignal, room: "none" | "later"): Promise<void> {

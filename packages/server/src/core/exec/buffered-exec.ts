@@ -5,6 +5,7 @@ import { type DomainError, RuntimeGone, TimedOut, Unavailable } from "../../port
 import type { ExecId } from "../../ports/ids.ts";
 import type { CallOptions, ExecExit } from "../../ports/sandbox-operations.ts";
 import type { Answer } from "../answers/answer-budget.ts";
+import { NoRoom } from "../answers/memory-budget.ts";
 import type { ExecFollower } from "./exec-follower.ts";
 import type { ExecInput } from "./exec-input.ts";
 import type { ExecStarter } from "./exec-starter.ts";
@@ -182,10 +183,10 @@ export class BufferedExec {
     try {
       await waits;
     } catch (error) {
-      if (!(error instanceof Unavailable)) throw error;
+      if (!(error instanceof NoRoom)) throw error;
       const { id } = target.row;
-      // What was taken of it so far is held nowhere else.
-      const message = `answers that others are taking fill the memory there is for them, and this one found no room; command ${execId} goes on for its grace: its end, and what is kept of its output, are at /sandboxes/${id}/execs/${execId}/output; a stream needs no room`;
+      // What was taken of it so far is held nowhere else. To try again would run the command again.
+      const message = `${error.why}, and this one found no room; command ${execId} goes on for its grace: its end, and what is kept of its output, are at /sandboxes/${id}/execs/${execId}/output; a stream needs no room`;
       throw new Unavailable(message, {
         cause: error,
         details: { exec_id: execId, sandbox_id: id, goes_on: "no_room" },

@@ -3,6 +3,7 @@ import { silentLogger } from "../../platform/logger.ts";
 import { BadRequest, Conflict, NotFound, RuntimeGone, Unavailable } from "../../ports/errors.ts";
 import type { ExecId } from "../../ports/ids.ts";
 import type { ExecInfo, ExecOperations, ExecView } from "../../ports/sandbox-operations.ts";
+import { NoRoom } from "../answers/memory-budget.ts";
 import { OperationMetrics } from "../diagnostics/operation-metrics.ts";
 import type { RunningSandbox } from "../sandboxes/live-sandboxes.ts";
 import { FakeClock } from "../testing/fake-clock.ts";
@@ -96,17 +97,18 @@ test("a command whose answer finds no room goes on; the answer names it and when
     }),
   });
   const answer = {
-    grow: () => Promise.reject(new Unavailable("full; try again", { retryAfterS: 3 })),
+    grow: () => Promise.reject(new NoRoom({ why: "your share is full", advice: "try again" })),
   };
   const run = service.run(sandbox.id, { command: "true" }, { signal, answer: answer as never });
   const details = { exec_id: made, sandbox_id: sandbox.id, goes_on: "no_room" };
   await expect(run).rejects.toMatchObject({
     code: "unavailable",
-    retryAfterS: 3,
+    retryAfterS: 1,
     details,
     // It would be run twice.
     message: expect.not.stringContaining("try again"),
   });
+  await expect(run).rejects.toThrow(/^your share is full, and this one found no room; command /);
 });
 
 test("a command that runs is counted with what is kept of its output, once, for its owner or for nobody", async () => {

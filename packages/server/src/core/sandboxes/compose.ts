@@ -75,7 +75,7 @@ export function composeSandboxes(options: {
       timeoutMs: defaults.spawnQueueTimeoutMs,
       maxWaiting: defaults.maxSpawnQueue,
     }),
-    denied,
+    denied: (ownerId, result) => denied(ownerId, result, defaults),
   });
   const expiry: ExpiryQueue = new ExpiryQueue({
     clock,

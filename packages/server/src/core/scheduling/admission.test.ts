@@ -4,7 +4,7 @@ import { decideAdmission, denied } from "./admission.ts";
 
 test("a slot on another provider is a conflict that says where, in the preflight too", async () => {
   const elsewhere = { reason: "slot_elsewhere", provider: "native" } as const;
-  const refusal = denied("ann", { admitted: false, ...elsewhere });
+  const refusal = denied("ann", { admitted: false, ...elsewhere }, { memoryMb: 512, vcpus: 1 });
   expect(refusal).toBeInstanceOf(Conflict);
   expect(refusal.message).toContain('"native"');
   const none = { sandboxes: 0, memoryMb: 0, vcpus: 0 };
@@ -19,4 +19,27 @@ test("a slot on another provider is a conflict that says where, in the preflight
     pool: { overflow: "queue", denial: async () => elsewhere },
   });
   await expect(asked).rejects.toEqual(refusal);
+});
+
+test.each([
+  [
+    "max_memory_mb_per_owner",
+    'owner "ann" may hold 1024 MB of memory and has 1000; a sandbox has 512 unless its memory_mb asks for less; destroy a sandbox or try again later',
+  ],
+  [
+    "max_vcpus",
+    "this service may hold 4 virtual processors and has 4; a sandbox has 2 unless its vcpus asks for less; destroy a sandbox or try again later",
+  ],
+  ["max_sandboxes", "this service may hold 9 sandboxes and has 9; destroy a sandbox or try again later"],
+] as const)("a refusal by %s says what a sandbox takes that did not say", (reason, message) => {
+  const limits = {
+    all: { sandboxes: 9, memoryMb: 4096, vcpus: 4 },
+    owner: { sandboxes: 9, memoryMb: 1024, vcpus: 4 },
+  };
+  const inUse = {
+    all: { sandboxes: 9, memoryMb: 2000, vcpus: 4 },
+    owner: { sandboxes: 2, memoryMb: 1000, vcpus: 2 },
+  };
+  const result = { admitted: false, reason, hopeless: false, inUse, limits } as const;
+  expect(denied("ann", result, { memoryMb: 512, vcpus: 2 }).message).toBe(message);
 });

@@ -101,6 +101,9 @@ const units: Record<Exclude<CapacityReason, "pool_full">, { of: keyof Capacity; 
   max_vcpus_per_owner: { of: "vcpus", words: "virtual processors" },
 };
 
+/** What a spawn asks for them with. */
+const fields = { memoryMb: "memory_mb", vcpus: "vcpus" } as const;
+
 /** A living sandbox of the owner has the name. */
 export class NameTaken extends Conflict {}
 
@@ -110,8 +113,12 @@ function slotElsewhere({ provider }: { provider: string }): Conflict {
   );
 }
 
-/** Words for a denial. */
-export function denied(ownerId: string, result: ReserveDenied): DomainError {
+/** Words for a denial. @param defaults what a sandbox takes that does not say. */
+export function denied(
+  ownerId: string,
+  result: ReserveDenied,
+  defaults: Pick<Capacity, "memoryMb" | "vcpus">,
+): DomainError {
   if (result.reason === "name_taken") {
     return new NameTaken(`sandbox "${result.sandboxId}" has this name already; destroy it or choose another`);
   }
@@ -128,13 +135,18 @@ export function denied(ownerId: string, result: ReserveDenied): DomainError {
     ? [result.limits.all[of], result.inUse.all[of]]
     : [result.limits.owner[of], result.inUse.owner[of]];
   const who = all ? "this service" : `owner "${ownerId}"`;
+  const byDefault =
+    of === "sandboxes" ? "" : `; a sandbox has ${defaults[of]} unless its ${fields[of]} asks for less`;
   if (result.hopeless) {
-    return new ResourceLimit(`${who} may hold ${limit} ${words} in all, fewer than this sandbox asks for`, {
-      details: { reason: result.reason },
-    });
+    return new ResourceLimit(
+      `${who} may hold ${limit} ${words} in all, fewer than this sandbox asks for${byDefault}`,
+      {
+        details: { reason: result.reason },
+      },
+    );
   }
   return new ResourceLimit(
-    `${who} may hold ${limit} ${words} and has ${used}; destroy a sandbox or try again later`,
+    `${who} may hold ${limit} ${words} and has ${used}${byDefault}; destroy a sandbox or try again later`,
     { details: { reason: result.reason }, retryAfterS: capacityRetryS },
   );
 }

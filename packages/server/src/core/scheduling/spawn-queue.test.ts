@@ -38,7 +38,7 @@ function bench(options: {
       timeoutMs: options.timeoutMs ?? 30_000,
       maxWaiting: options.maxWaiting ?? 100,
     }),
-    denied,
+    denied: (ownerId, result) => denied(ownerId, result, { memoryMb: 512, vcpus: 1 }),
   });
   const attempts = new Map<string, number>();
   const attempt = async (ownerId: string): Promise<ReserveResult> => {

@@ -51,7 +51,7 @@ class World {
     clock: this.clock,
     events: new RecordingSink(),
     rules: () => ({ overflow: "queue", poolOverflow: "queue", timeoutMs: 30_000, maxWaiting: 1_000 }),
-    denied,
+    denied: (ownerId, result) => denied(ownerId, result, { memoryMb: 512, vcpus: 1 }),
   });
 
   /** @param turns how many microtasks an attempt takes before and after it looks. */
