@@ -10,7 +10,8 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 const CONNECT: Duration = Duration::from_secs(10);
-const CHUNK: usize = 64 * 1024;
+/// With its header as much as the service reads at once.
+const CHUNK: usize = 64 * 1024 - frame::HEADER_LENGTH;
 
 #[derive(Serialize)]
 struct Empty {}

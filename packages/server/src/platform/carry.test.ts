@@ -63,6 +63,18 @@ test("carry() waits for room after large pieces, and stops when it is told to", 
   from.destroy();
 });
 
+test("carry() spends what was written, when it is asked to, and nothing that still waits", async () => {
+  const pieces = Array.from({ length: 3 }, () => Buffer.allocUnsafeSlow(65_536));
+  const from = Readable.from(pieces);
+  const to = new Gate();
+  carry(from, to, { spends: true });
+  await turn();
+  expect(pieces.map((piece) => piece.length)).toEqual([65_536, 65_536, 65_536]);
+  to.open();
+  await once(to, "finish");
+  expect(pieces.map((piece) => piece.length)).toEqual([0, 0, 0]);
+});
+
 test("carryAll() destroys both streams when either breaks, and tells of it", async () => {
   for (const breaks of ["from", "to"] as const) {
     const streams = { from: new Readable({ read: () => undefined }), to: new Gate() };

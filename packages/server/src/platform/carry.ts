@@ -1,22 +1,29 @@
 import type { Readable, Writable } from "node:stream";
 import { finished } from "node:stream/promises";
 import { smallBytes } from "./piece-joiner.ts";
+import { spend } from "./spent-bytes.ts";
 
 /**
  * As `from.pipe(to)`, but of small pieces one at most waits in `to`, whose bound counts bytes and not pieces: meanwhile `from`,
  * which is to be one that joins what waits in it, is not read.
+ * @param options.spends gives the memory of each piece back when it was written: `from` keeps none that it gave, and `to` none
+ * that it has called back for.
  * @returns how to stop it.
  */
-export function carry(from: Readable, to: Writable): () => void {
+export function carry(from: Readable, to: Writable, options: { spends?: boolean } = {}): () => void {
   const goOn = (error?: Error | null) => {
     if (!error) from.resume();
   };
+  const onWritten = (piece: Buffer) => (error?: Error | null) => {
+    if (!error) spend(piece);
+  };
+  const write = (piece: Buffer) => (options.spends ? to.write(piece, onWritten(piece)) : to.write(piece));
   const onDrain = () => goOn();
   const onData = (piece: Buffer) => {
     if (piece.length < smallBytes) {
       from.pause();
       to.write(piece, goOn);
-    } else if (!to.write(piece)) {
+    } else if (!write(piece)) {
       from.pause();
       to.once("drain", onDrain);
     }
@@ -33,11 +40,11 @@ export function carry(from: Readable, to: Writable): () => void {
 export async function carryAll(
   from: Readable,
   to: Writable,
-  options: { signal: AbortSignal },
+  { signal, spends = false }: { signal: AbortSignal; spends?: boolean },
 ): Promise<void> {
-  carry(from, to);
+  carry(from, to, { spends });
   try {
-    await Promise.all([finished(from, options), finished(to, options)]);
+    await Promise.all([finished(from, { signal }), finished(to, { signal })]);
   } catch (error) {
     from.destroy();
     to.destroy();

@@ -10,7 +10,13 @@ export interface SandboxOperations {
   setExpiry(expiresInMs: number | null, options: CallOptions): Promise<void>;
   stats(options: CallOptions): Promise<RuntimeStats>;
   /** Connects to a TCP port inside. @throws NotFound when nothing listens there. */
-  dialPort(port: number, options: CallOptions): Promise<Duplex>;
+  dialPort(port: number, options: CallOptions): Promise<PortConnection>;
+}
+
+/** A TCP connection to a port inside a sandbox. */
+export interface PortConnection extends Duplex {
+  /** Set by who reads it where nothing of a piece is kept once it was given: its memory may be given back then. */
+  readerCopies?: boolean;
 }
 
 export interface CallOptions {

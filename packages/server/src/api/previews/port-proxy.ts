@@ -67,7 +67,8 @@ export class PortProxy {
       response = take();
       writeHead(response, answer, headers);
       response.socket?.setKeepAlive(true, keepAliveProbeMs);
-      await carryAll(answer, response, { signal });
+      // Node's parser makes each piece anew, and nobody else has it.
+      await carryAll(answer, response, { signal, spends: true });
       return "whole";
     } catch (error) {
       if (response === undefined) throw error;
@@ -159,7 +160,12 @@ export class PortProxy {
     const args: PortRequestArgs = {
       agent: reusable ? this.#kept : this.#single,
       portKey: `${port.target.sandboxId}:${port.target.port}`,
-      connect: () => this.#previews.dial(port, { signal }),
+      connect: async () => {
+        const connection = await this.#previews.dial(port, { signal });
+        // Node's parser keeps nothing of it; behind a switch of protocols it is given on as it came.
+        connection.readerCopies = !upgrades;
+        return connection;
+      },
       method,
       path,
       // Node writes "close" itself where headers are given as a list.

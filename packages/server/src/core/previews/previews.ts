@@ -1,8 +1,7 @@
-import type { Duplex } from "node:stream";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import type { Clock } from "../../ports/clock.ts";
 import { BadRequest, Conflict, DomainError, NotFound, Unavailable } from "../../ports/errors.ts";
-import type { CallOptions } from "../../ports/sandbox-operations.ts";
+import type { CallOptions, PortConnection } from "../../ports/sandbox-operations.ts";
 import type { SandboxRow } from "../../ports/store.ts";
 import type { RunningSandbox } from "../sandboxes/live-sandboxes.ts";
 import type { SandboxService } from "../sandboxes/sandbox-service.ts";
@@ -92,7 +91,7 @@ export class Previews {
    * Connects to a port that was found. The signal counts until it is connected.
    * @throws DomainError `bad_gateway` when nothing listens; Unavailable; `gateway_timeout`.
    */
-  async dial({ sandbox, target }: OpenPort, options: CallOptions): Promise<Duplex> {
+  async dial({ sandbox, target }: OpenPort, options: CallOptions): Promise<PortConnection> {
     using deadline = deadlineAfter(dialMs, options.signal);
     const name = `port ${target.port} of sandbox "${target.sandboxId}"`;
     try {

@@ -1,8 +1,8 @@
-import type { Duplex } from "node:stream";
 import {
   type CallOptions,
   type ExecOperations,
   type FileOperations,
+  type PortConnection,
   RuntimeGone,
   type RuntimeId,
   type RuntimeProvider,
@@ -40,7 +40,7 @@ export class CurrentOperations implements SandboxOperations {
     return this.#now().stats(options);
   }
 
-  async dialPort(port: number, options: CallOptions): Promise<Duplex> {
+  async dialPort(port: number, options: CallOptions): Promise<PortConnection> {
     return this.#now().dialPort(port, options);
   }
 

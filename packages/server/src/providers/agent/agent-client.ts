@@ -1,9 +1,9 @@
-import type { Duplex } from "node:stream";
 import type { Logger } from "../../platform/logger.ts";
 import type {
   CallOptions,
   ExecOperations,
   FileOperations,
+  PortConnection,
   RuntimeStats,
   SandboxId,
   SandboxOperations,
@@ -130,7 +130,7 @@ export class AgentClient implements SandboxOperations, AsyncDisposable {
     return stats;
   }
 
-  dialPort(port: number, options: CallOptions): Promise<Duplex> {
+  dialPort(port: number, options: CallOptions): Promise<PortConnection> {
     const dial = new PortDial();
     this.#channel.begin({ op: "port.dial", port }, dial, options.signal);
     return dial.connected;

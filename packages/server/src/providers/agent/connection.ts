@@ -1,3 +1,4 @@
+import { Socket } from "node:net";
 import type { Duplex } from "node:stream";
 import { beyondBounds } from "../../platform/bounded-json.ts";
 import { ProviderError } from "../../ports/errors.ts";
@@ -233,7 +234,9 @@ export class AgentConnection implements FrameSink {
   }
 
   #receive(chunk: Buffer): void {
-    if (!this.#closed) this.#decoder.push(chunk);
+    if (this.#closed) return;
+    this.#decoder.push(chunk);
+    if (this.#socket instanceof Socket) this.#operation?.onSocketRead(chunk);
   }
 
   /** What a callback throws, because of what an agent says, ends this connection and nothing else of this process. */

@@ -41,6 +41,10 @@ export abstract class Operation {
   onEof(): void {
     return;
   }
+  /** All frames in bytes that a socket has read were given. */
+  onSocketRead(_bytes: Buffer): void {
+    return;
+  }
   protected abstract onEnd(): void;
   protected abstract onFailure(error: unknown): void;
 

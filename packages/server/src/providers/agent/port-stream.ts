@@ -1,11 +1,14 @@
 import { Duplex, type DuplexOptions } from "node:stream";
 import { PieceJoiner } from "../../platform/piece-joiner.ts";
+import { spendRead } from "../../platform/spent-bytes.ts";
 import { ProviderError } from "../../ports/errors.ts";
+import type { PortConnection } from "../../ports/sandbox-operations.ts";
 import { frameKinds } from "./frames.ts";
 import { Operation } from "./operation.ts";
 
 /** What has come waits in few pieces, however small those are that the other end sends. */
-class JoinedDuplex extends Duplex {
+class JoinedDuplex extends Duplex implements PortConnection {
+  readerCopies = false;
   readonly #joiner: PieceJoiner;
   #finished = false;
 
@@ -44,7 +47,7 @@ class JoinedDuplex extends Duplex {
 export class PortDial extends Operation {
   override readonly fresh = true;
   override readonly lasting = true;
-  readonly #connected = Promise.withResolvers<Duplex>();
+  readonly #connected = Promise.withResolvers<PortConnection>();
   readonly #stream: JoinedDuplex;
   #answered = false;
   #eof = false;
@@ -67,7 +70,7 @@ export class PortDial extends Operation {
     this.#stream.on("error", () => undefined);
   }
 
-  get connected(): Promise<Duplex> {
+  get connected(): Promise<PortConnection> {
     return this.#connected.promise;
   }
 
@@ -79,6 +82,9 @@ export class PortDial extends Operation {
   override onRaw(kind: number, bytes: Buffer): void {
     if (this.#eof) throw new ProviderError("the agent sent data of a port after its end");
     if (kind === frameKinds.data && !this.#stream.give(bytes)) this.connection?.pause();
+  }
+  override onSocketRead(bytes: Buffer): void {
+    if (this.#stream.readerCopies && this.#stream.readableLength === 0) spendRead(bytes);
   }
   override onEof(): void {
     this.#eof = true;
