@@ -63,8 +63,8 @@ impl Prefix {
 pub struct Reach {
     closed: Vec<Prefix>,
     allowed: Vec<Prefix>,
-    /// The machine's own, which may be public.
-    own: Vec<Ipv4Addr>,
+    /// The machine's own, which may be public; none: they were never told, and every address may be one of them.
+    own: Option<Vec<Ipv4Addr>>,
 }
 
 impl Reach {
@@ -78,12 +78,19 @@ impl Reach {
 
     /// Addresses of a machine come and go.
     pub fn look_again(&mut self) {
-        self.own = own_addresses();
+        self.learn(own_addresses());
+    }
+
+    /// What could not be found out does not open what is known.
+    fn learn(&mut self, own: Option<Vec<Ipv4Addr>>) {
+        if own.is_some() {
+            self.own = own;
+        }
     }
 
     pub fn is_open(&self, address: Ipv4Addr) -> bool {
         let mut allowed = self.allowed.iter().filter(|prefix| prefix.holds(address));
-        if self.own.contains(&address) {
+        if self.own.as_ref().is_none_or(|own| own.contains(&address)) {
             // Who opens a network that the machine is in does not mean the machine.
             return allowed.any(|prefix| prefix.mask == u32::MAX);
         }
@@ -91,14 +98,14 @@ impl Reach {
     }
 }
 
-/// Of every interface of the network that this process is in.
-fn own_addresses() -> Vec<Ipv4Addr> {
+/// Of every interface of the network that this process is in. @returns none where the kernel does not tell.
+fn own_addresses() -> Option<Vec<Ipv4Addr>> {
     let mut found = Vec::new();
     let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
     // SAFETY: the list is the library's until it is freed, and an address of this family has this type.
     unsafe {
         if libc::getifaddrs(&raw mut first) != 0 {
-            return found;
+            return None;
         }
         let mut entry = first;
         while let Some(interface) = entry.as_ref() {
@@ -112,7 +119,7 @@ fn own_addresses() -> Vec<Ipv4Addr> {
         }
         libc::freeifaddrs(first);
     }
-    found
+    Some(found)
 }
 
 #[cfg(test)]
@@ -123,7 +130,7 @@ pub mod tests {
         pub fn of(allow: &[&str], own: &[&str]) -> Self {
             let allow: Vec<String> = allow.iter().map(|text| (*text).to_owned()).collect();
             let own = own.iter().map(|text| text.parse().expect("an address")).collect();
-            Self { own, ..Self::new(&allow).expect("a list") }
+            Self { own: Some(own), ..Self::new(&allow).expect("a list") }
         }
     }
 
@@ -176,6 +183,20 @@ pub mod tests {
             // The machine's own, in a network that is allowed.
             ("10.1.2.7", false),
         ] {
+            assert_eq!(open(&reach, address), is_open, "{address}");
+        }
+    }
+
+    #[test]
+    fn the_machine_stays_closed_while_its_addresses_cannot_be_found_out() {
+        let mut reach = Reach::of(&["10.1.2.0/24", "203.0.113.80"], &["8.8.4.4"]);
+        reach.learn(None);
+        assert!(!open(&reach, "8.8.4.4") && open(&reach, "8.8.8.8"));
+        reach.learn(Some(vec!["8.8.8.8".parse().expect("an address")]));
+        assert!(open(&reach, "8.8.4.4") && !open(&reach, "8.8.8.8"));
+        // Never told: what is named alone is open whosever it is, and nothing else.
+        reach.own = None;
+        for (address, is_open) in [("1.1.1.1", false), ("10.1.2.7", false), ("203.0.113.80", true)] {
             assert_eq!(open(&reach, address), is_open, "{address}");
         }
     }
