@@ -198,6 +198,24 @@ export async function openControlPlane(options: {
   const storeRefusal = options.storeRefusal === undefined ? {} : { storeRefusal: options.storeRefusal };
   const responses = new ResponseCounts();
   const rateLimits = opened.use(new RateLimits({ settings: config.rateLimit, clock: systemClock }));
+  const previews = new Previews({
+    sandboxes,
+    clock: systemClock,
+    links: new PreviewLinks({
+      secret: previewSecret,
+      issuers: new LinkIssuers({ secret: previewSecret, keys, authEnabled: config.auth.enabled }),
+      clock: systemClock,
+    }),
+    places: new PreviewPlaces({
+      most: config.preview.maxConnections,
+      mostOfSandbox: config.preview.maxConnectionsPerSandbox,
+    }),
+    settings: {
+      ...config.preview,
+      access: config.preview.access ?? (config.auth.enabled ? "signed" : "public"),
+    },
+    sharesNetwork: ({ provider }) => sharesNetwork(config.providers, provider),
+  });
   const app = await buildApp({
     ...common,
     sandboxes,
@@ -219,24 +237,7 @@ export async function openControlPlane(options: {
     events,
     keys,
     tickets: new Tickets({ clock: systemClock }),
-    previews: new Previews({
-      sandboxes,
-      clock: systemClock,
-      links: new PreviewLinks({
-        secret: previewSecret,
-        issuers: new LinkIssuers({ secret: previewSecret, keys, authEnabled: config.auth.enabled }),
-        clock: systemClock,
-      }),
-      places: new PreviewPlaces({
-        most: config.preview.maxConnections,
-        mostOfSandbox: config.preview.maxConnectionsPerSandbox,
-      }),
-      settings: {
-        ...config.preview,
-        access: config.preview.access ?? (config.auth.enabled ? "signed" : "public"),
-      },
-      sharesNetwork: ({ provider }) => sharesNetwork(config.providers, provider),
-    }),
+    previews,
     rateLimits,
     responses,
     workers,
@@ -254,6 +255,7 @@ export async function openControlPlane(options: {
       drain,
       execs,
       responses,
+      previews,
       disks: opened.use(
         new DiskFigures({
           folders: { data: config.dataDir, database: path.dirname(config.database.path) },

@@ -246,6 +246,26 @@ describe("previews of programs that mean no good", () => {
     await nothingIsLeft();
   });
 
+  test("WebSockets take places as well, as long as they are open", async () => {
+    const web = http.createServer((_request, response) => response.end());
+    web.on("upgrade", (_request, socket) => {
+      socket.resume().once("end", () => socket.end());
+      socket.write("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+    });
+    using _program = await ports.listen(3000, web);
+    const upgraded = async () => {
+      const headers = { host: preview.host, connection: "Upgrade", upgrade: "websocket" };
+      const [, socket] = await once(http.get({ port: preview.port, host: "127.0.0.1", headers }), "upgrade");
+      return socket;
+    };
+    const open = [await upgraded(), await upgraded(), await upgraded()];
+    const refused = await preview.get("/");
+    expect([refused.status, refused.headers["retry-after"]]).toEqual([503, "1"]);
+    for (const socket of open) socket.destroy();
+    await eventually(async () => ((await preview.get("/")).status === 200 ? true : undefined));
+    await nothingIsLeft();
+  });
+
   test("a sandbox that ends, ends what goes through its ports", async () => {
     using _program = await ports.listen(
       3000,

@@ -104,6 +104,19 @@ export const OperationFigures = Type.Object(
 );
 export type OperationFigures = Static<typeof OperationFigures>;
 
+/** See docs/api/metrics.md. */
+export const PreviewFigures = Type.Object(
+  {
+    connections: Count,
+    answered_total: Count,
+    cut_total: Count,
+    refused_total: Count,
+    websockets_total: Count,
+  },
+  { $id: "PreviewFigures" },
+);
+export type PreviewFigures = Static<typeof PreviewFigures>;
+
 /** `GET /metrics`. docs/api/metrics.md. */
 export const Metrics = Type.Object(
   {
@@ -128,6 +141,7 @@ export const Metrics = Type.Object(
     quotas: QuotaSummary,
     rate_limit: RateLimitFigures,
     operations: Type.Array(OperationFigures),
+    previews: PreviewFigures,
   },
   { $id: "Metrics" },
 );

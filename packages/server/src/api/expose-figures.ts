@@ -6,7 +6,7 @@ import { presentShared } from "./present-figures.ts";
 /** Figures for a scrape. Names are the interface's, `_total` of what can fall included. docs/api/metrics.md. */
 export function exposeFigures(figures: Figures): string {
   const text = new Exposition();
-  const { process, scheduler, sandboxes, providers, rateLimit, operations } = figures;
+  const { process, scheduler, sandboxes, providers, rateLimit, operations, previews } = figures;
   const { queue } = scheduler;
   const { workers, leases, events, quotas } = presentShared(figures);
 
@@ -93,6 +93,22 @@ export function exposeFigures(figures: Figures): string {
   text.gauge("service_rate_limit_active_buckets", "Callers that are counted.", rateLimit.totals.active);
   text.gauge("service_event_subscribers", "Readers of the event stream.", events.subscribers);
   text.counter("service_events_total", "Events emitted.", events.events_total);
+
+  text.gauge(
+    "service_preview_connections",
+    "Connections to ports of sandboxes that are open.",
+    previews.connections,
+  );
+  text.counter(
+    "service_preview_requests_total",
+    "Requests for ports of sandboxes, by what became of them.",
+    by("outcome", { answered: previews.answered, cut: previews.cut, refused: previews.refused }),
+  );
+  text.counter(
+    "service_preview_websockets_total",
+    "WebSockets and tunnels to ports of sandboxes.",
+    previews.sockets,
+  );
 
   text.counter(
     "service_operation_success_total",

@@ -28,6 +28,7 @@ export function presentMetrics(figures: Figures): wire.Metrics {
       })),
     },
     ...presentShared(figures),
+    previews: presentPreviews(figures),
   };
 }
 
@@ -117,6 +118,16 @@ function presentRateLimit({ rateLimit: { settings, totals } }: Figures): wire.Ra
     evicted_total: totals.evicted,
     bucket_ttl: formatDuration(settings.bucketTtlMs),
     cleanup_interval: formatDuration(settings.cleanupIntervalMs),
+  };
+}
+
+function presentPreviews({ previews }: Figures): wire.PreviewFigures {
+  return {
+    connections: previews.connections,
+    answered_total: previews.answered,
+    cut_total: previews.cut,
+    refused_total: previews.refused,
+    websockets_total: previews.sockets,
   };
 }
 

@@ -132,7 +132,8 @@ export class PortProxy {
     socket.write(lines, "latin1");
     if (client.head.length > 0) program.write(client.head);
     if (head !== undefined && head.length > 0) socket.write(head);
-    return join(socket, program, passage.signal);
+    // Awaited, so that the place is kept until then.
+    return await join(socket, program, passage.signal);
   }
 
   async #ask(passage: Passage & { upgrades: boolean }, again = false): Promise<Asked> {

@@ -8,6 +8,8 @@ import type { QuotaSummary } from "../../ports/quota-store.ts";
 import type { Latencies, Store } from "../../ports/store.ts";
 import type { EventLog } from "../events/event-log.ts";
 import type { ExecService } from "../exec/exec-service.ts";
+import type { PreviewCounts } from "../previews/preview-counts.ts";
+import type { Previews } from "../previews/previews.ts";
 import { localWorkerId } from "../providers/provider-address.ts";
 import type { ProviderHealthEntry, ProviderRegistry } from "../providers/provider-registry.ts";
 import type { Quotas } from "../quotas/quotas.ts";
@@ -44,6 +46,7 @@ export interface FigureSources {
   execs: Pick<ExecService, "running">;
   responses: Pick<ResponseCounts, "all">;
   disks: Pick<DiskFigures, "all">;
+  previews: Pick<Previews, "counts" | "places">;
 }
 
 /** What the service knows of itself at one moment. */
@@ -88,6 +91,8 @@ export interface Figures {
   readonly responses: ResponseCounts["all"];
   readonly commits: Latencies;
   readonly disks: readonly DiskFigure[];
+  /** Connections to ports of sandboxes that are open, and what became of what was asked of those. */
+  readonly previews: PreviewCounts["all"] & { readonly connections: number };
 }
 
 export interface StoreHealth {
@@ -148,6 +153,7 @@ export class ServiceFigures {
       runningExecs: this.#parts.execs.running,
       responses: this.#parts.responses.all,
       commits: this.#parts.store.commits,
+      previews: { ...this.#parts.previews.counts.all, connections: this.#parts.previews.places.taken },
       disks: this.#parts.disks.all,
     };
   }

@@ -9,6 +9,11 @@ export class PreviewCounts {
   /** WebSockets that were asked for. */
   sockets = 0;
 
+  get all() {
+    const { answered, cut, refused, sockets } = this;
+    return { answered, cut, refused, sockets };
+  }
+
   count(outcome: "whole" | "cut"): void {
     if (outcome === "whole") this.answered += 1;
     else this.cut += 1;
