@@ -161,16 +161,18 @@ await describeWith(["docker", "busybox", "registry", "skopeo"], "EngineImages", 
     await expect(images.pull(`${registry.address}/nothing:3`, soon())).rejects.toThrow(Unavailable);
 
     await using hanging = await engineThatHangs();
-    const pulling = new EngineImages({
-      engine: hanging.client,
-      pullPolicy: "missing",
-      allowedRegistries: ["*"],
-      pulls: { most: 2, timeoutMs: 300 },
-      logger: silentLogger,
-    });
+    const openHanging = (timeoutMs: number) =>
+      new EngineImages({
+        engine: hanging.client,
+        pullPolicy: "missing",
+        allowedRegistries: ["*"],
+        pulls: { most: 2, timeoutMs },
+        logger: silentLogger,
+      });
+    const patient = openHanging(600_000);
     const [one, two] = [new AbortController(), new AbortController()];
     const gone = [one, two].map(({ signal }) =>
-      pulling.pull("192.0.2.1/slow:1", { signal }).catch((error: unknown) => error),
+      patient.pull("192.0.2.1/slow:1", { signal }).catch((error: unknown) => error),
     );
     const asked = await hanging.next();
     one.abort(reason);
@@ -179,7 +181,7 @@ await describeWith(["docker", "busybox", "registry", "skopeo"], "EngineImages", 
     two.abort(reason);
     expect(await gone[1]).toBe(reason);
     await asked.over;
-    const late = pulling.pull("192.0.2.1/slow:1", soon());
+    const late = openHanging(300).pull("192.0.2.1/slow:1", soon());
     const askedAgain = await hanging.next();
     await expect(late).rejects.toThrow(/was not pulled within 0.3 s \(images.pull_timeout\)/);
     await askedAgain.over;
