@@ -5,16 +5,19 @@ import { fileContract } from "./provider/file-contract.ts";
 import { fileSafetyContract } from "./provider/file-safety-contract.ts";
 import { ContractHarness, type ProviderUnderTest } from "./provider/harness.ts";
 import { lifecycleContract } from "./provider/lifecycle-contract.ts";
+import { spawnContract } from "./provider/spawn-contract.ts";
 
 export type { ProviderUnderTest } from "./provider/harness.ts";
 
 /**
  * The definition of RuntimeProvider: every provider passes it. What a provider does not announce as a capability is
  * skipped; `skip` says aloud why nothing can run here. Images need no more than busybox.
+ * @param options.sameButForAgent for a second way to the agents of a provider that passes all of it another way: without how
+ *   runtimes are made and removed.
  */
 export function providerContract(
   name: string,
-  options: { create(): Promise<ProviderUnderTest>; skip?: string },
+  options: { create(): Promise<ProviderUnderTest>; skip?: string; sameButForAgent?: boolean },
 ): void {
   const title = `provider contract: ${name}`;
   describe.skipIf(options.skip !== undefined)(
@@ -27,6 +30,7 @@ export function providerContract(
       afterEach(() => harness.checkNothingLeft());
       afterAll(() => harness.close());
 
+      if (!options.sameButForAgent) describe("spawn", () => spawnContract(harness));
       describe("lifecycle", () => lifecycleContract(harness));
       describe("exec", () => execContract(harness));
       describe("exec control", () => execControlContract(harness));

@@ -55,6 +55,8 @@ export class AgentClient implements SandboxOperations, AsyncDisposable {
     name: string;
     /** Whose sandbox it is; empty for nobody's. */
     owner: string;
+    /** Unset: any number. */
+    dialsAtOnce?: number;
     logger: Logger;
     groups?: CommandGroups;
     /** Of the agents that are one user to the kernel; absent: this one's user is its own. */

@@ -109,6 +109,59 @@ it("what held a listing does not touch the connection once the listing has faile
 
 const info = { op: "sandbox.info" } as const;
 
+it("where dialling is costly a hundred operations share what few dials bring, also those that last; none is stuck behind one that ended", async () => {
+  await using agent = await fakeAgent((request, connection) => {
+    if (request.op === "exec.attach") connection.frame(frameKinds.reply, {});
+    else connection.answer({});
+  });
+  const dial = unixDialer(agent.path);
+  let [dialling, most] = [0, 0];
+  const channel = new AgentChannel({
+    dial: async (options) => {
+      most = Math.max(most, ++dialling);
+      await new Promise((resolve) => setTimeout(resolve, 20));
+      dialling -= 1;
+      return dial(options);
+    },
+    dialsAtOnce: 4,
+    token: "t",
+    name: "sb",
+    owner: "",
+  });
+  const gone = new AbortController();
+  const leaving = Array.from({ length: 10 }, () => channel.call(info, { signal: gone.signal }));
+  const calls = Array.from({ length: 100 }, () => channel.call(info, { signal }));
+  gone.abort(new Error("left"));
+  expect(new Set((await Promise.allSettled(leaving)).map(({ status }) => status))).toEqual(
+    new Set(["rejected"]),
+  );
+  await Promise.all(calls);
+  expect(most).toBe(4);
+  expect(agent.connections).toBeLessThan(25);
+
+  // Those that last keep their connections, and the others get some all the same.
+  const lasting = Array.from({ length: 20 }, () => {
+    const follow = new Collect(() => undefined);
+    channel.begin({ op: "exec.attach", exec_id: "ex-abcdefgh", from: 0, follow: true }, follow, signal);
+    follow.done.catch(() => undefined);
+    return follow;
+  });
+  await channel.call(info, { signal });
+  expect(lasting.every((follow) => !follow.over)).toBe(true);
+  const impossible = () => {
+    throw new BadRequest("cannot be sent");
+  };
+  const mixed = Array.from({ length: 40 }, (_, n) =>
+    channel.call(n % 4 === 0 ? impossible : info, { signal, fresh: n % 4 === 1 }),
+  );
+  const sent = (await Promise.allSettled(mixed)).map(({ status }) => status === "fulfilled");
+  expect(sent).toEqual(mixed.map((_, n) => n % 4 !== 0));
+  expect(most).toBe(4);
+  const late = Array.from({ length: 30 }, () => channel.call({ ...info }, { signal, fresh: true }));
+  channel.close();
+  for (const { status } of await Promise.allSettled(late)) expect(status).toBe("rejected");
+});
+
 /** An agent that answers when it is told to. */
 async function slowAgent(options: { shared?: SharedPlaces; owner?: string } = {}) {
   let waiting: FakeConnection[] = [];

@@ -45,7 +45,7 @@ const maxIdleEverywhere = 1_024;
 let idleEverywhere = 0;
 /**
  * The way to one agent: puts each operation on a connection of its own, an idle one when there is one, and bounds how many
- * are under way. Idle connections are few, short-lived and keep nothing alive. Closing the channel cuts every operation.
+ * are under way, and, where that is costly, how many dial. Idle connections are few, short-lived and keep nothing alive. Closing the channel cuts every operation.
  */
 export class AgentChannel {
   readonly #dial: AgentDialer;
@@ -55,6 +55,10 @@ export class AgentChannel {
   /** The most recently used last. */
   readonly #idle: { connection: AgentConnection; since: number }[] = [];
   readonly #closing = new AbortController();
+  readonly #dialsAtOnce: number;
+  #dialling = 0;
+  /** Operations that wait for a connection that becomes idle or for their turn to dial: what tries to send each again. */
+  readonly #unconnected: (() => void)[] = [];
   readonly #short: Places;
   readonly #lasting: Places;
   /** What the agent told last; undefined until it has told anything. */
@@ -62,6 +66,7 @@ export class AgentChannel {
   #sweep: NodeJS.Timeout | null = null;
 
   /**
+   * @param options.dialsAtOnce where dialling is costly: beyond so many at a time operations wait, and take what becomes idle.
    * @param options.owner whose sandbox it is, empty for nobody's.
    * @param options.shared bounds what lasts over several channels; all of this process unless given.
    */
@@ -70,8 +75,10 @@ export class AgentChannel {
     token: string;
     name: string;
     owner: string;
+    dialsAtOnce?: number;
     shared?: SharedPlaces;
   }) {
+    this.#dialsAtOnce = options.dialsAtOnce ?? Number.POSITIVE_INFINITY;
     this.#dial = options.dial;
     this.#name = options.name;
     this.#hello = encodeHello(options.token);
@@ -127,6 +134,12 @@ export class AgentChannel {
       operation.fail(runtimeGone(this.#name));
       return;
     }
+    if (this.#dialling >= this.#dialsAtOnce && (operation.fresh || this.#idle.length === 0)) {
+      this.#unconnected.push(() => {
+        if (!operation.over) this.#send(request, operation, signal);
+      });
+      return;
+    }
     try {
       if (typeof request === "function" && this.#features === undefined) {
         const encode = (features: AgentFeatures) => {
@@ -160,6 +173,7 @@ export class AgentChannel {
   close(): void {
     this.#closing.abort(runtimeGone(this.#name));
     for (const places of [this.#short, this.#lasting]) places.close(() => runtimeGone(this.#name));
+    for (const send of this.#unconnected.splice(0)) send();
     for (const connection of [...this.#open]) connection.destroy();
     if (this.#sweep !== null) clearInterval(this.#sweep);
     this.#sweep = null;
@@ -172,8 +186,12 @@ export class AgentChannel {
     signal: AbortSignal,
   ): Promise<void> {
     let socket: Duplex;
+    this.#dialling += 1;
     try {
-      socket = await this.#dial({ signal });
+      socket = await this.#dial({ signal }).finally(() => {
+        this.#dialling -= 1;
+        this.#connectNext();
+      });
     } catch (error) {
       operation.fail(signal.aborted ? signal.reason : translateDialFailure(error, this.#name));
       return;
@@ -208,6 +226,15 @@ export class AgentChannel {
     );
   }
 
+  /** While any wait, as many dial as may: whoever ends a dial or brings an idle connection calls this. */
+  #connectNext(): void {
+    // Who may not have what is there lines up again.
+    for (let left = this.#unconnected.length; left > 0; left -= 1) {
+      if (this.#idle.length === 0 && this.#dialling >= this.#dialsAtOnce) return;
+      this.#unconnected.shift()?.();
+    }
+  }
+
   #takeIdle(): AgentConnection | undefined {
     const connection = this.#idle.pop()?.connection;
     if (connection !== undefined) idleEverywhere -= 1;
@@ -216,7 +243,8 @@ export class AgentChannel {
   }
 
   #keep(connection: AgentConnection): void {
-    if (this.#idle.length >= maxIdle || idleEverywhere >= maxIdleEverywhere) {
+    const isWanted = this.#unconnected.length > 0;
+    if (!isWanted && (this.#idle.length >= maxIdle || idleEverywhere >= maxIdleEverywhere)) {
       connection.destroy();
       return;
     }
@@ -224,6 +252,7 @@ export class AgentChannel {
     connection.setKeepsProcessAlive(false);
     this.#idle.push({ connection, since: performance.now() });
     this.#sweep ??= setInterval(() => this.#closeOldest(), idleMs / 2).unref();
+    this.#connectNext();
   }
 
   #closeOldest(): void {

@@ -11,6 +11,12 @@ import { runtimeStats } from "./runtime-stats.ts";
 
 export const socketName = agentSocket.slice(agentSocket.lastIndexOf("/") + 1);
 
+/**
+ * Programs that the engine starts at once for connections to one agent. Each takes it a tenth of a second of processor time,
+ * and most operations end sooner than that and leave theirs.
+ */
+const bridgesAtOnce = 4;
+
 /** A running sandbox and the way to its agent. Disposing cuts the connections and leaves the sandbox alone. */
 export class ConnectedRuntime implements AsyncDisposable {
   readonly runtimeId: RuntimeId;
@@ -62,7 +68,12 @@ export class ConnectedRuntime implements AsyncDisposable {
     const name = record.sandboxId;
     const way =
       record.transport === "stdio"
-        ? { dial: execDialer({ engine, container, name }), close: async () => undefined, socket: undefined }
+        ? {
+            dial: execDialer({ engine, container, name }),
+            dialsAtOnce: bridgesAtOnce,
+            close: async () => undefined,
+            socket: undefined,
+          }
         : await openSocket(
             record,
             join(options.records.socketFolder(record.runtimeId as RuntimeId), socketName),
@@ -70,6 +81,7 @@ export class ConnectedRuntime implements AsyncDisposable {
     const owner = record.sandbox?.ownerId ?? "";
     const client = new AgentClient({
       dial: way.dial,
+      ...("dialsAtOnce" in way ? { dialsAtOnce: way.dialsAtOnce } : {}),
       token: record.token,
       name,
       owner,

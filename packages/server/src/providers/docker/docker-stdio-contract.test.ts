@@ -7,5 +7,6 @@ const missing = await firstMissing(["docker", "agent", "busybox"]);
 
 providerContract("docker on runc, over exec.s standard streams", {
   ...missing,
+  sameButForAgent: true,
   create: async () => openDocker(await sharedEngine(), { config: { agentTransport: "stdio" } }),
 });
