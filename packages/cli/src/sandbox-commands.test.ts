@@ -1,0 +1,187 @@
+import type { Sandbox } from "@alcove/wire";
+import { beforeEach, describe, expect, test } from "vitest";
+import { commandsOfTests } from "./testing/commands.ts";
+import { runCli } from "./testing/run-cli.ts";
+
+const at = commandsOfTests();
+
+const sandbox: Sandbox = {
+  id: "sb-aaaaaaaaaaaa",
+  state: "running",
+  provider: "native",
+  image: "host",
+  memory_mb: 512,
+  vcpus: 1,
+  created_at: new Date(Date.now() - 90_000).toISOString(),
+  expires_at: new Date(Date.now() + 1_710_500).toISOString(),
+  metadata: { job: "a\u001b[31m" },
+  preview_domain: "localhost",
+  owner_id: "",
+  worker_id: "local",
+};
+
+describe("exit codes", () => {
+  test.each([
+    [["nope"], 2],
+    [["spawn", "--memory", "much"], 2],
+    [["spawn", "--metadata", "novalue"], 2],
+    [["exec", "sb-a"], 2],
+    [["exec", "-d", "-i", "sb-a", "true"], 2],
+    [["exec", "sb-a", "--"], 2],
+    [["kill"], 2],
+    [["ls", "--state", "asleep"], 2],
+    [["cp", "a", "b"], 2],
+    [["cp", "sb-a:relative", "b"], 2],
+    [["--help"], 0],
+    [["exec", "--help"], 0],
+    [["--version"], 0],
+  ])("%j ends with %i", async (args, code) => {
+    expect((await at.run(...args)).code).toBe(code);
+  });
+
+  test.each([
+    [404, "not_found", 3],
+    [401, "unauthorized", 4],
+    [403, "forbidden", 4],
+    [429, "resource_limit", 5],
+    [503, "unavailable", 6],
+    [409, "conflict", 1],
+    [500, "internal", 1],
+  ])("a refusal with %i %s ends with %i and the service's message", async (status, code, exitCode) => {
+    at.service.answer = () => ({
+      status,
+      json: { code, message: "the reason" },
+      headers: { "x-request-id": "req-1" },
+    });
+    const result = await at.run("spawn");
+    expect(result).toMatchObject({ code: exitCode, stdout: "" });
+    expect(result.stderr).toContain("the reason");
+    expect(result.stderr.includes("req-1")).toBe(status >= 500);
+  });
+
+  test("nobody at the address ends with 6 and says how to start a service", async () => {
+    const result = await runCli(["ls"], { url: "http://127.0.0.1:1" });
+    expect(result.code).toBe(6);
+    expect(result.stderr).toContain("bin/alcove serve");
+  });
+
+  test("exec tells failures of its own apart from the command's", async () => {
+    at.service.answer = () => ({ status: 404, json: { code: "not_found", message: "no such sandbox" } });
+    expect((await runCli(["exec", "sb-a", "true"], { url: "http://127.0.0.1:1" })).code).toBe(125);
+    expect((await at.run("exec", "--json", "sb-a", "true")).code).toBe(125);
+  });
+});
+
+describe("spawn", () => {
+  test("prints the id alone on standard output", async () => {
+    at.service.answer = () => ({ status: 201, json: sandbox });
+    const result = await at.run(
+      "spawn",
+      "--image",
+      "host",
+      "-m",
+      "64",
+      "--metadata",
+      "a=b=c",
+      "-e",
+      "X=",
+      "--ttl",
+      "5m",
+    );
+    expect(result).toMatchObject({ code: 0, stdout: "sb-aaaaaaaaaaaa\n" });
+    expect(result.stderr).toMatch(/^running on native, image host, after \d+ m?s; lives for 30m\n$/);
+    expect(JSON.parse(at.service.requests[0]?.body ?? "")).toEqual({
+      image: "host",
+      memory_mb: 64,
+      metadata: { a: "b=c" },
+      env: { X: "" },
+      ttl: "5m",
+    });
+  });
+
+  test("--json prints the sandbox and nothing on standard error", async () => {
+    at.service.answer = () => ({ status: 201, json: sandbox });
+    const result = await at.run("spawn", "--json", "--api-key", "k3y", "--user-id", "acme");
+    expect(JSON.parse(result.stdout)).toEqual(sandbox);
+    expect(result.stderr).toBe("");
+    expect(at.service.requests[0]?.headers).toMatchObject({ "x-api-key": "k3y", "x-user-id": "acme" });
+  });
+});
+
+describe("ls", () => {
+  test("aligns columns and shows no control character of a label", async () => {
+    at.service.answer = () => ({ json: [sandbox, { ...sandbox, id: "sb-b", metadata: {} }] });
+    const { stdout } = await at.run("ls");
+    const lines = stdout.split("\n");
+    expect(lines[0]).toBe(
+      "ID               STATE    PROVIDER  IMAGE  MEMORY  VCPUS  AGE    ENDS IN  METADATA",
+    );
+    expect(lines[1]).toContain("job=a\\u001b[31m");
+    expect(stdout).not.toContain("\u001b");
+    expect(lines[2]).toMatch(/^sb-b +running/);
+  });
+
+  test("follows the cursor to the end and stops at --limit", async () => {
+    at.service.answer = ({ query }) =>
+      query.get("cursor") === null
+        ? { json: [sandbox, { ...sandbox, id: "sb-2" }], headers: { "x-next-cursor": "c1" } }
+        : { json: [{ ...sandbox, id: "sb-3" }] };
+    expect((await at.run("ls", "-q")).stdout).toBe("sb-aaaaaaaaaaaa\nsb-2\nsb-3\n");
+    expect((await at.run("ls", "-q", "-n", "1")).stdout).toBe("sb-aaaaaaaaaaaa\n");
+  });
+
+  test("without sandboxes prints nothing on standard output", async () => {
+    at.service.answer = () => ({ json: [] });
+    expect(await at.run("ls")).toEqual({ code: 0, stdout: "", stderr: "no sandboxes\n" });
+  });
+});
+
+describe("kill", () => {
+  test("goes on after a refusal and ends with its code", async () => {
+    at.service.answer = ({ path: route }) =>
+      route === "/sandboxes/sb-2"
+        ? { status: 404, json: { code: "not_found", message: "no sandbox sb-2" } }
+        : { json: { status: "destroyed" } };
+    const result = await at.run("kill", "sb-1", "sb-2", "sb-3");
+    expect(result.code).toBe(3);
+    expect(result.stdout.split("\n").sort()).toEqual(["", "sb-1", "sb-3"]);
+    expect(result.stderr).toContain("no sandbox sb-2");
+  });
+});
+
+describe("whose sandboxes", () => {
+  beforeEach(() => {
+    const all = ["ada", "bob", ""].map((owner_id) => ({
+      ...sandbox,
+      id: `sb-${owner_id || "nobody"}`,
+      owner_id,
+    }));
+    at.service.answer = ({ method, query }) =>
+      method === "DELETE"
+        ? { json: { status: "destroyed" } }
+        : { json: all.filter(({ owner_id }) => [null, owner_id].includes(query.get("owner_id"))) };
+  });
+
+  test.each([
+    [[], ["sb-ada", "sb-bob", "sb-nobody"]],
+    [["--user-id", "ada"], ["sb-ada"]],
+    [["--owner", "ada"], ["sb-ada"]],
+    [["--owner", "bob", "--user-id", "ada"], ["sb-bob"]],
+  ])("ls and kill --all with %j take %j", async (flags, expected) => {
+    expect((await at.run("ls", "-q", ...flags)).stdout.trim().split("\n")).toEqual(expected);
+    const { destroyed } = JSON.parse((await at.run("kill", "--all", "--json", ...flags)).stdout);
+    expect(destroyed.sort()).toEqual(expected);
+    const deleted = at.service.requests.filter(({ method }) => method === "DELETE");
+    expect(deleted.map(({ path }) => path).sort()).toEqual(expected.map((id) => `/sandboxes/${id}`));
+  });
+
+  test.each([
+    ["ls", "--owner", ""],
+    ["kill", "--all", "--owner", ""],
+    ["kill", "--all", "--user-id", ""],
+    ["kill", "sb-bob", "--owner", "ada"],
+  ])("%j is refused", async (...args) => {
+    expect((await at.run(...args)).code).toBe(2);
+    expect(at.service.requests).toEqual([]);
+  });
+});
