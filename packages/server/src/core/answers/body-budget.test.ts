@@ -69,7 +69,7 @@ test("what may still come is bounded for its owner alone, and gives way to what 
   expect([ended, budget.heldBytes]).toEqual([1, 5 * mib]);
 });
 
-test("whoever comes has room for as much as the others would each have, whatever they did", async () => {
+test("whoever comes has room for as much as the others would each have, at once or within five seconds, whatever they did", async () => {
   let seed = 7;
   const random = (below: number) => {
     seed = (seed * 48_271) % 2_147_483_647;
@@ -96,8 +96,12 @@ test("whoever comes has room for as much as the others would each have, whatever
     // A principal that has nothing yet, and then one of its owners beside another one that took all of that.
     const first = open("new");
     first.answer.endsBy(() => undefined);
-    expect(first.answer.grow("first", Math.floor(part), never())).toBeUndefined();
+    const room = first.answer.grow("first", Math.floor(part), never());
+    // Who waited before may have been given memory a moment ago.
+    if (room !== undefined) expect(await Promise.race([room.then(() => "room"), settled()])).toBe("waits");
     await clock.advance(unhurriedMs);
+    expect(await Promise.race([room, settled()])).toBeUndefined();
+    if (room !== undefined) await clock.advance(unhurriedMs);
     const second = open("new").answer.grow("second", Math.floor(part / 2), never());
     expect(second === undefined || (await Promise.race([second.then(() => "room"), settled()]))).not.toBe(
       "waits",
@@ -180,6 +184,30 @@ test("what was given its memory only now gives way after what has held its own f
   await waits;
   expect(open("newcomer", "", true).hold(2 * mib)).toBeUndefined();
   expect(ended).toEqual(["held for long"]);
+});
+
+test("what has waited for its memory is not ended as soon as it has it: who comes next waits as long as it may be held", async () => {
+  const { clock, budget } = setUp();
+  const ended: string[] = [];
+  const open = (principal: string, canEnd = true) => {
+    let release: () => void = () => undefined;
+    const body = budget.open((give) => (release = give), { principal, owner: "" });
+    if (canEnd) body.endsBy(() => ended.push(principal));
+    return { hold: (bytes: number) => body.hold("", bytes, never()), release: () => release() };
+  };
+  const before = [open("first", false), open("second", false)];
+  for (const { hold } of before) hold(4 * mib);
+  const waiting = ["third", "fourth"].map((principal) => open(principal).hold(4 * mib));
+  await clock.advance(unhurriedMs + 1_000);
+  for (const { release } of before) release();
+  await Promise.all(waiting);
+  const newcomer = open("newcomer").hold(2 * mib);
+  expect(await Promise.race([newcomer, settled()])).toBe("waits");
+  await clock.advance(unhurriedMs - 1);
+  expect(ended).toEqual([]);
+  await clock.advance(1);
+  await newcomer;
+  expect(ended).toHaveLength(1);
 });
 
 test("nobody loses a place in the line to somebody for whom room is made", async () => {

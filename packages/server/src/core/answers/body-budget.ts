@@ -32,6 +32,8 @@ export class BodyBudget extends MemoryBudget<Body> {
   #ending: Body[] = [];
   /** Those for whom it is time to make room. */
   readonly #due = new Set<Waiting<Body>>();
+  /** Those that have waited as long as what is held for long. */
+  readonly #waitedLong = new Set<Waiting<Body>>();
   #looks = 0;
   #ends = 0;
 
@@ -70,12 +72,16 @@ export class BodyBudget extends MemoryBudget<Body> {
     };
     const timer = this.clock.setTimer(this.waitMs, () => waiter.refuse());
     // What was held before this waited, and still is, has been held for long by then.
-    const again = this.clock.setTimer(Math.min(unhurriedMs, this.waitMs), dueNow);
+    const again = this.clock.setTimer(Math.min(unhurriedMs, this.waitMs), () => {
+      this.#waitedLong.add(waiter);
+      dueNow();
+    });
     if (room === "later") dueNow();
     return () => {
       timer.cancel();
       again.cancel();
       this.#due.delete(waiter);
+      this.#waitedLong.delete(waiter);
     };
   }
 
@@ -95,7 +101,8 @@ export class BodyBudget extends MemoryBudget<Body> {
         break;
       }
       this.#due.delete(waiter);
-      if (this.#takeOfLarger(waiter.holding, waiter)) waiter.grant();
+      if (this.#takeOfLarger(waiter.holding, waiter, { waitedLong: this.#waitedLong.has(waiter) }))
+        waiter.grant();
     }
   }
 
@@ -104,8 +111,11 @@ export class BodyBudget extends MemoryBudget<Body> {
     return this.#takeOfLarger(body, asked) ? "taken" : "none";
   }
 
-  /** Ends what larger shares have held for long, when that makes room. @returns whether there is, and it was taken. */
-  #takeOfLarger(to: Body, asked: Asked): boolean {
+  /**
+   * Ends what larger shares have held for long, when that makes room.
+   * @param options.waitedLong what has not held it for long may be ended as well. @returns whether there is room, and it was taken.
+   */
+  #takeOfLarger(to: Body, asked: Asked, options = { waitedLong: false }): boolean {
     if (to.released) return false;
     if (this.#endable.size === 0) return this.take(to, asked);
     this.#looks++;
@@ -115,7 +125,8 @@ export class BodyBudget extends MemoryBudget<Body> {
       dropped.push({ body, bytes: body.bytes, upTo: body.upTo });
       this.drop(body, 0);
     };
-    this.#yield(to, { bytes: asked.bytes - to.bytes, upTo: Math.max(0, asked.upTo - to.upTo) }, drop);
+    const more = { bytes: asked.bytes - to.bytes, upTo: Math.max(0, asked.upTo - to.upTo) };
+    this.#yield(to, { ...more, ...options }, drop);
     if (!this.take(to, asked)) {
       for (const { body, ...had } of dropped) {
         this.shares.add(body.share, had);
@@ -134,7 +145,11 @@ export class BodyBudget extends MemoryBudget<Body> {
     return true;
   }
 
-  #yield(to: Body, more: { bytes: number; upTo: number }, drop: (body: Body) => void): void {
+  #yield(
+    to: Body,
+    more: { bytes: number; upTo: number; waitedLong: boolean },
+    drop: (body: Body) => void,
+  ): void {
     const nowMs = this.clock.monotonicMs();
     const due = [...this.#endable].filter((body) => body !== to && body.endableFromMs <= nowMs);
     // In an owner's own share only what has not come gives way, to what is less: it keeps that from nobody but the owner.
@@ -148,14 +163,15 @@ export class BodyBudget extends MemoryBudget<Body> {
       drop(body);
     }
     if (!this.shares.ownerHas(to.share, more.upTo)) return;
-    // What was given its memory just now had no time to come: it gives way where nothing else is enough.
+    // What was given its memory just now had no time to come: it gives way only to who has waited as long, where nothing else
+    // is enough. Where memory changes hands all the time nothing has been held for long.
     this.#yieldOf(
       due.filter(({ heldSinceMs }) => heldSinceMs + unhurriedMs <= nowMs),
       to,
       more.bytes,
       drop,
     );
-    this.#yieldOf(due, to, more.bytes, drop);
+    if (more.waitedLong) this.#yieldOf(due, to, more.bytes, drop);
   }
 
   #yieldOf(due: readonly Body[], to: Body, bytes: number, drop: (body: Body) => void): void {
