@@ -137,7 +137,8 @@ fn kept_caps(added: &[String]) -> Result<u64> {
     Ok(kept)
 }
 
-/// What the relay of a sandbox's network gives up before the sandbox's first packet: its user, every right, every file.
+/// What the relay of a sandbox's network gives up before the sandbox's first packet: its user, every right, every file,
+/// and all system calls but those that carry frames.
 pub fn confine_relay(id: Option<u32>) -> Result<()> {
     lower(libc::RLIMIT_CORE, 0)?;
     lower(libc::RLIMIT_NOFILE, 64)?;
@@ -152,7 +153,8 @@ pub fn confine_relay(id: Option<u32>) -> Result<()> {
         sys::check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) as libc::c_long).at(STEP, "no new privileges")?;
     }
     set_caps(0)?;
-    landlock::close_files()
+    landlock::close_files()?;
+    alcove_filter::install_carrying().at("seccomp", "filter of the relay")
 }
 
 #[repr(C)]

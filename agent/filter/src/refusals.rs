@@ -390,43 +390,10 @@ pub fn install_shared_asking() -> Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bpf::{LOAD_WORD, RETURN};
+    use crate::bpf::run;
 
     fn decide(call: libc::c_long, arch: u32, arguments: [u64; 6]) -> u32 {
         run(&all(RET_ALLOW), call, arch, arguments)
-    }
-
-    /// Runs the program as the kernel would.
-    fn run(program: &Program, call: libc::c_long, arch: u32, arguments: [u64; 6]) -> u32 {
-        let filter = program.steps();
-        let (mut at, mut word) = (0usize, 0u32);
-        loop {
-            let step = filter[at];
-            at += 1;
-            match step.code {
-                LOAD_WORD => {
-                    word = match step.k {
-                        NUMBER => call as u32,
-                        ARCH => arch,
-                        offset => {
-                            let argument = arguments[((offset - 16) / 8) as usize];
-                            (if offset % 8 == 4 { argument >> 32 } else { argument }) as u32
-                        }
-                    }
-                }
-                AND => word &= step.k,
-                RETURN => return step.k,
-                code => {
-                    let holds = match code {
-                        JUMP_EQUAL => word == step.k,
-                        JUMP_GREATER_EQUAL => word >= step.k,
-                        JUMP_ANY_BIT => word & step.k != 0,
-                        _ => panic!("unknown instruction {code:#x}"),
-                    };
-                    at += usize::from(if holds { step.jt } else { step.jf });
-                }
-            }
-        }
     }
 
     fn plain(call: libc::c_long, first: u64) -> u32 {

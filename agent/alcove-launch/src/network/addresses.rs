@@ -202,6 +202,23 @@ pub mod tests {
     }
 
     #[test]
+    fn the_filter_of_the_relay_lets_it_find_out_the_addresses_and_have_memory() {
+        let child = crate::sys::fork().expect("a process");
+        if child == 0 {
+            // SAFETY: plain numbers.
+            unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+            let told = alcove_filter::install_carrying().is_ok() && own_addresses().is_some();
+            let memory = (1..24).map(|size| vec![1u8; 1 << size]).collect::<Vec<_>>();
+            // SAFETY: as above; nothing that is shared with the tests is flushed.
+            unsafe { libc::_exit(i32::from(!(told && memory.iter().all(|part| part[0] == 1)))) }
+        }
+        let mut status = 0;
+        // SAFETY: our own child.
+        unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!(status, 0);
+    }
+
+    #[test]
     fn a_list_that_cannot_be_read_is_refused() {
         for text in ["10.0.0.0/33", "fd00::/8", "10.0.0", "10.0.0.0/-1", ""] {
             let refused = Reach::new(&[text.to_owned()]).err().expect(text);

@@ -75,7 +75,7 @@ export async function networkProcesses(
   return vi.waitFor(
     async () => {
       const relay = await look(record.pid);
-      if (relay?.status.NoNewPrivs !== "1") throw new Error(`relay ${record.pid} has all its rights`);
+      if (relay?.status.Seccomp !== "2") throw new Error(`relay ${record.pid} has all its rights`);
       for (const pid of await childrenOf(record.pid)) {
         const helper = await look(pid);
         if (helper?.name === "slirp4netns" && helper.status.Seccomp === "2") return [relay, helper];
