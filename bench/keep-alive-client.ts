@@ -1,5 +1,8 @@
 import { connect, type Socket } from "node:net";
 
+/** What has no answer by then never has one. */
+const answerMs = 60_000;
+
 export interface BenchResponse {
   status: number;
   body: string;
@@ -22,6 +25,9 @@ export class KeepAliveClient {
     this.#socket = connect({ host: hostname, port: Number(port), noDelay: true });
     this.#socket.setEncoding("latin1");
     this.#socket.on("data", (chunk: string) => this.#onData(chunk));
+    this.#socket.setTimeout(answerMs, () => {
+      if (this.#waiting !== undefined) this.#socket.destroy(new Error(`no answer within ${answerMs} ms`));
+    });
     this.#socket.on("error", (error) => this.#fail(error));
     this.#socket.on("close", () => this.#fail(new Error("the server closed the connection")));
   }
@@ -36,6 +42,10 @@ export class KeepAliveClient {
   send(line: string, text: string, headers = ""): Promise<BenchResponse> {
     const head = `${line}\r\nHost: ${this.#host}\r\n${headers}Content-Length: ${Buffer.byteLength(text)}\r\n\r\n`;
     return new Promise((resolve, reject) => {
+      if (this.#socket.destroyed) {
+        reject(new Error("the server closed the connection meanwhile"));
+        return;
+      }
       this.#waiting = { resolve, reject };
       this.#socket.write(head + text);
     });

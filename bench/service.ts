@@ -26,7 +26,7 @@ export interface Service extends AsyncDisposable {
   command(args: readonly string[]): Promise<unknown>;
 }
 
-async function freePort(): Promise<number> {
+export async function freePort(): Promise<number> {
   const server = createServer();
   await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
   const address = server.address();

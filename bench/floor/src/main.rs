@@ -3,7 +3,7 @@
 //! `alcove-floor forkexec COUNT PROGRAM [ARG…]` starts PROGRAM COUNT times from this resident process, one after the
 //! other, with its output on /dev/null, and prints the nanoseconds of each run on a line of its own.
 //!
-//! `alcove-floor serve PORT` answers HTTP on the loopback: `/bytes/N` with N bytes, everything else with "ok"; a WebSocket is agreed to.
+//! `alcove-floor serve PORT` answers HTTP on the loopback: `/bytes/N` with N bytes, everything else with "ok"; an upgrade is agreed to, and what comes is said again.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -16,7 +16,14 @@ fn fork_exec(argv: &[*const libc::c_char], envp: &[*const libc::c_char]) -> i32 
     let mut pid: libc::pid_t = 0;
     // SAFETY: argv and envp are null-terminated arrays of pointers to strings that outlive the call.
     let failed = unsafe {
-        libc::posix_spawn(&mut pid, argv[0], ptr::null(), ptr::null(), argv.as_ptr().cast(), envp.as_ptr().cast())
+        libc::posix_spawn(
+            &mut pid,
+            argv[0],
+            ptr::null(),
+            ptr::null(),
+            argv.as_ptr().cast(),
+            envp.as_ptr().cast(),
+        )
     };
     if failed != 0 {
         eprintln!("alcove-floor: cannot start the program: error {failed}");
@@ -28,11 +35,12 @@ fn fork_exec(argv: &[*const libc::c_char], envp: &[*const libc::c_char]) -> i32 
     status
 }
 
+static BLOCK: [u8; 256 * 1024] = [b'x'; 256 * 1024];
+
 /// One connection, for as many requests as come on it. Bodies are not looked for.
 fn answer(stream: TcpStream) -> std::io::Result<()> {
     let mut output = stream.try_clone()?;
     let mut input = BufReader::new(stream);
-    let block = vec![b'x'; 256 * 1024];
     loop {
         let mut line = String::new();
         if input.read_line(&mut line)? == 0 {
@@ -47,19 +55,24 @@ fn answer(stream: TcpStream) -> std::io::Result<()> {
             }
             upgrades |= line.eq_ignore_ascii_case("upgrade: websocket\r\n");
         }
-        let mut left: usize = path.strip_prefix("/bytes/").and_then(|count| count.parse().ok()).unwrap_or(0);
+        let mut left: usize = path
+            .strip_prefix("/bytes/")
+            .and_then(|count| count.parse().ok())
+            .unwrap_or(0);
         if upgrades {
             output.write_all(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")?;
-            return input.read_line(&mut line).map(|_| ());
+            // Whatever comes is said again.
+            return std::io::copy(&mut input, &mut output).map(|_| ());
         }
         if left == 0 {
             output.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")?;
             continue;
         }
-        output.write_all(format!("HTTP/1.1 200 OK\r\nContent-Length: {left}\r\n\r\n").as_bytes())?;
+        output
+            .write_all(format!("HTTP/1.1 200 OK\r\nContent-Length: {left}\r\n\r\n").as_bytes())?;
         while left > 0 {
-            let count = left.min(block.len());
-            output.write_all(&block[..count])?;
+            let count = left.min(BLOCK.len());
+            output.write_all(&BLOCK[..count])?;
             left -= count;
         }
     }
@@ -82,11 +95,18 @@ fn main() {
         return;
     }
     let count = arguments.get(2).and_then(|text| text.parse::<u32>().ok());
-    let (Some("forkexec"), Some(count), true) = (arguments.get(1).map(String::as_str), count, arguments.len() > 3) else {
+    let (Some("forkexec"), Some(count), true) = (
+        arguments.get(1).map(String::as_str),
+        count,
+        arguments.len() > 3,
+    ) else {
         eprintln!("usage: alcove-floor forkexec COUNT PROGRAM [ARG…] | serve PORT");
         exit(2);
     };
-    let words: Vec<CString> = arguments[3..].iter().map(|word| CString::new(word.as_str()).expect("no NUL in arguments")).collect();
+    let words: Vec<CString> = arguments[3..]
+        .iter()
+        .map(|word| CString::new(word.as_str()).expect("no NUL in arguments"))
+        .collect();
     let mut argv: Vec<*const libc::c_char> = words.iter().map(|word| word.as_ptr()).collect();
     argv.push(ptr::null());
     let envp = [ptr::null()];
