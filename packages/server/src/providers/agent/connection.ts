@@ -108,7 +108,7 @@ export class AgentConnection implements FrameSink {
       const part =
         from === 0 && bytes.length <= maxDataBytes ? bytes : bytes.subarray(from, from + maxDataBytes);
       this.#socket.write(encodeHeader(frameKinds.data, part.length));
-      this.#socket.write(part);
+      this.#socket.write(part, this.#onWritten);
     }
     this.#socket.uncork();
     const windowBytes = bytes.length < smallPieceBytes ? smallUploadWindowBytes : uploadWindowBytes;
@@ -127,7 +127,7 @@ export class AgentConnection implements FrameSink {
 
   /** Resolves when more may be sent, or when the connection has closed. */
   drained(): Promise<void> {
-    if (this.#closed || !this.#socket.writableNeedDrain) return Promise.resolve();
+    if (this.#closed || this.#socket.writableLength < smallUploadWindowBytes) return Promise.resolve();
     const { promise, resolve } = Promise.withResolvers<void>();
     this.#drainWaiters.push(resolve);
     return promise;
@@ -273,6 +273,11 @@ export class AgentConnection implements FrameSink {
     if (onStale !== null && error === undefined) onStale();
     else operation.fail(error ?? connectionBroke(this.#name, this.#cause));
   }
+
+  /** Less may wait than what the socket itself calls full, of which alone it tells. */
+  readonly #onWritten = () => {
+    if (this.#socket.writableLength < smallUploadWindowBytes) this.#wakeWriters();
+  };
 
   #wakeWriters(): void {
     const waiters = this.#drainWaiters;
