@@ -28,3 +28,15 @@ test("pieces of one byte take the memory of their bytes, and nothing of what the
   expect((await heldBytes()) - before).toBeLessThan(4 * 1_048_576);
   expect(blocks.bytes).toBe(300_300);
 });
+
+test("what has begun and does not go on takes little more than its bytes", async () => {
+  const before = await heldBytes();
+  const begun = Array.from({ length: 500 }, () => {
+    const blocks = new ByteBlocks();
+    blocks.add(Buffer.from("{"));
+    blocks.add(Buffer.from('"'));
+    return blocks;
+  });
+  expect((await heldBytes()) - before).toBeLessThan(500 * 4_096);
+  expect(begun.every(({ bytes }) => bytes === 2)).toBe(true);
+});

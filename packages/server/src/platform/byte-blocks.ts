@@ -1,5 +1,6 @@
-/** Of each block but the first, which is the first piece as it came. */
-const blockBytes = 65_536;
+/** Of blocks but the first, which is the first piece: as much as there is so far, within these. */
+const leastBlockBytes = 1_024;
+const mostBlockBytes = 65_536;
 
 /**
  * Bytes that come in pieces and are used together. They are copied into blocks: a piece is an object of some hundred bytes,
@@ -18,6 +19,7 @@ export class ByteBlocks {
   /** @param piece is not written to any more by whoever gives it. */
   add(piece: Uint8Array): void {
     if (piece.length === 0) return;
+    const before = this.#bytes;
     this.#bytes += piece.length;
     // Most are all there is.
     if (this.#last === undefined) {
@@ -28,7 +30,7 @@ export class ByteBlocks {
     for (let from = 0; from < piece.length; ) {
       if (this.#used === this.#last.length) {
         this.#full.push(this.#last);
-        this.#last = new Uint8Array(blockBytes);
+        this.#last = new Uint8Array(Math.min(Math.max(before + from, leastBlockBytes), mostBlockBytes));
         this.#used = 0;
       }
       const part = piece.subarray(from, from + this.#last.length - this.#used);

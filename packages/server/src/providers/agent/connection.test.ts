@@ -2,7 +2,7 @@ import { Duplex } from "node:stream";
 import { expect, test } from "vitest";
 import { AgentConnection } from "./connection.ts";
 
-/** A socket of an agent that takes nothing before `take`. */
+/** A socket of an agent that takes nothing before `takeAll`. */
 class HeldSocket extends Duplex {
   taken = 0;
   #open = false;
@@ -16,7 +16,7 @@ class HeldSocket extends Duplex {
     if (this.#open) done();
     else this.#held = done;
   }
-  take(): void {
+  takeAll(): void {
     this.#open = true;
     this.#held?.();
   }
@@ -45,7 +45,7 @@ test.each([
     for (let turn = 0; turn < 5; turn++) await new Promise((resolve) => setImmediate(resolve));
     expect(socket.writableLength).toBeLessThan(mostBytes);
     expect(sent).toBeLessThan(count);
-    socket.take();
+    socket.takeAll();
     await sending;
     expect(socket.taken).toBeGreaterThan(bytes * count);
     socket.destroy();
