@@ -98,8 +98,11 @@ await describeWith(["root", "agent", "launcher", "native", "slirp4netns"], "limi
     const before = await network.far();
     const [relay] = await networkProcesses(home.dataDir, sandbox.runtimeId);
     const found = await pressed(sandbox, "scan 3000");
-    expect(Object.keys(found).filter((outcome) => outcome.startsWith("connected"))).toEqual([]);
-    expect(found.EHOSTUNREACH).toBeGreaterThan(2_900);
+    const { EHOSTUNREACH = 0, ENOTCONN = 0, timeout = 0, ...others } = found;
+    expect([EHOSTUNREACH + ENOTCONN + timeout, others]).toEqual([3_000, {}]);
+    expect(EHOSTUNREACH).toBeGreaterThan(2_900);
+    // One in ten thousand or so asks the kernel a moment too early; press.py tells why.
+    expect(ENOTCONN).toBeLessThan(30);
     expect((await network.far()).tcp).toEqual(before.tcp);
     const after = await networkProcesses(home.dataDir, sandbox.runtimeId);
     expect(after[0]?.pid).toBe(relay?.pid);

@@ -78,7 +78,9 @@ def scan(count):
             connection.settimeout(2)
             try:
                 connection.connect((address, random.choice((22, 80, 443))))
-                # Who is connected has a peer; without one this fails, and counts as that.
+                # Linux since 5.8 queues what a router says for a connection that opens, and wakes its program with that, a
+                # moment before the connection has failed: SO_ERROR is 0 then, which Python takes for success. Nobody has
+                # answered, and who is connected has a peer; without one this fails, and counts as that.
                 peer = connection.getpeername()[0]
                 results[f"connected to {peer}"] += 1
             except OSError as error:
