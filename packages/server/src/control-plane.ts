@@ -5,6 +5,7 @@ import type { RouteApp } from "./api/routes/route-app.ts";
 import type { Config } from "./config/config.ts";
 import { AnswerBudget } from "./core/answers/answer-budget.ts";
 import { BodyBudget } from "./core/answers/body-budget.ts";
+import { SmallAnswers } from "./core/answers/small-answers.ts";
 import { AuditLog } from "./core/audit/audit-log.ts";
 import { OperationMetrics } from "./core/diagnostics/operation-metrics.ts";
 import { ResponseCounts } from "./core/diagnostics/response-counts.ts";
@@ -45,6 +46,9 @@ import { openTracer } from "./telemetry/open-tracer.ts";
 const destroyAllDeadlineMs = 60_000;
 /** What all answers that are put together before they are sent may take at once; a key has three quarters of it, 256 MiB. */
 const bufferedAnswersBytes = Math.ceil((256 * 1_048_576 * 4) / 3);
+/** Beside these, what answers up to a MiB may take. */
+const smallAnswersBytes = 16 * 1_048_576;
+const largestSmallAnswer = 1_048_576;
 /** How long a stop waits for a collector to take what was traced last. */
 const traceFlushMs = 2_000;
 /** Four of the largest bodies. */
@@ -231,6 +235,7 @@ export async function openControlPlane(options: {
       largestBytes: Math.max(2 * config.exec.maxOutputBytes, largestPageBytes),
       waitMs: roomWaitMs,
       clock: systemClock,
+      small: new SmallAnswers({ totalBytes: smallAnswersBytes, largestBytes: largestSmallAnswer }),
     }),
     bodies: new BodyBudget({ ...ofBodies, totalBytes: bodiesBytes }),
     inputs: new BodyBudget({ ...ofBodies, totalBytes: (bodiesBytes / 4) * 3 }),

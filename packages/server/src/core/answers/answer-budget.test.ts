@@ -3,12 +3,18 @@ import { expect, test } from "vitest";
 import { Unavailable } from "../../ports/errors.ts";
 import { FakeClock, settle } from "../testing/fake-clock.ts";
 import { AnswerBudget, quietMs } from "./answer-budget.ts";
+import { SmallAnswers } from "./small-answers.ts";
 import type { MostWaiters } from "./waiters.ts";
 
 const mib = 1024 * 1024;
 const never = () => new AbortController().signal;
 
-function setUp(options: { totalBytes: number; largestBytes: number; mostWaiters?: MostWaiters }) {
+function setUp(options: {
+  totalBytes: number;
+  largestBytes: number;
+  mostWaiters?: MostWaiters;
+  small?: SmallAnswers;
+}) {
   const clock = new FakeClock();
   const budget = new AnswerBudget({ ...options, waitMs: 10_000, clock });
   const open = (principal = "key", owner = "") => {
@@ -48,8 +54,13 @@ const command = (largestBytes: number, quiet: fc.Arbitrary<boolean>): fc.Arbitra
   });
 
 /** Runs all of them at once. @returns those that were not answered. */
-async function unanswered(commands: readonly Command[], total: { totalBytes: number; largestBytes: number }) {
-  const { clock, budget, open } = setUp(total);
+async function unanswered(
+  commands: readonly Command[],
+  total: { totalBytes: number; largestBytes: number; smallBytes?: number },
+) {
+  const { smallBytes = 0 } = total;
+  const small = new SmallAnswers({ totalBytes: smallBytes, largestBytes: smallBytes / 8 });
+  const { clock, budget, open } = setUp({ ...total, ...(smallBytes > 0 && { small }) });
   const left = new Set(commands);
   for (const command of commands) {
     const { take, release } = open(`key ${command.key}`, `owner ${command.owner}`);
@@ -70,20 +81,24 @@ async function unanswered(commands: readonly Command[], total: { totalBytes: num
   return { unanswered: [...left], heldBytes: budget.heldBytes, waiting: budget.waiting };
 }
 
-test("however many grow at once, in whatever steps, all of them are answered", async () => {
-  const largestBytes = 4 * mib;
-  await fc.assert(
-    fc.asyncProperty(
-      fc.array(command(largestBytes, fc.constant(false)), { minLength: 1, maxLength: 60, size: "max" }),
-      fc.integer({ min: 4 * largestBytes, max: 6 * largestBytes }),
-      async (commands, totalBytes) => {
-        const ends = await unanswered(commands, { totalBytes, largestBytes });
-        expect(ends).toEqual({ unanswered: [], heldBytes: 0, waiting: 0 });
-      },
-    ),
-    { numRuns: 500, endOnFailure: true },
-  );
-}, 60_000);
+test.each([0, 8 * mib])(
+  "however many grow at once, in whatever steps, all of them are answered, with %i bytes for small ones",
+  async (smallBytes) => {
+    const largestBytes = 4 * mib;
+    await fc.assert(
+      fc.asyncProperty(
+        fc.array(command(largestBytes, fc.constant(false)), { minLength: 1, maxLength: 60, size: "max" }),
+        fc.integer({ min: 4 * largestBytes, max: 6 * largestBytes }),
+        async (commands, totalBytes) => {
+          const ends = await unanswered(commands, { totalBytes, largestBytes, smallBytes });
+          expect(ends).toEqual({ unanswered: [], heldBytes: 0, waiting: 0 });
+        },
+      ),
+      { numRuns: 500, endOnFailure: true },
+    );
+  },
+  60_000,
+);
 
 test("commands of one key that hold memory and are quiet for ever keep none of another key unanswered", async () => {
   const largestBytes = 4 * mib;

@@ -8,6 +8,7 @@ import {
   type Waiting,
 } from "./memory-budget.ts";
 import type { Part, Share } from "./shares.ts";
+import { type SmallAnswers, SmallFirst } from "./small-answers.ts";
 import type { MostWaiters } from "./waiters.ts";
 
 /** Who has the turn to finish and asks for nothing for so long loses it. */
@@ -39,12 +40,16 @@ const refusals: BudgetRefusals = {
  * An answer that stays quiet loses the turn and keeps what it has. So that this cannot lock out others there are two slices of
  * all the memory; the very last one is for principals of whom nobody did that, while another's answer has.
  *
+ * Small answers have memory of their own beside all this, so that those who stay quiet keep nobody from them: SmallAnswers.
+ *
  * A waiter is refused when nothing has moved for `waitMs` in the part in which it finds no room. Of those that hold something
  * only the newest is, and the next one when that has freed nothing for anybody.
  * docs/decisions/shared-use.md says what that leaves to whom.
  */
 export class AnswerBudget extends MemoryBudget<AnswerHolding> {
   readonly #largestBytes: number;
+  /** What is small has memory of its own, and has none of this before that is full. */
+  readonly #small: SmallAnswers | undefined;
   readonly #turns = new Map<Part, AnswerHolding>();
   /** Those that lost the turn of all memory, and hold what they took. */
   readonly #quiet = new Set<AnswerHolding>();
@@ -54,13 +59,24 @@ export class AnswerBudget extends MemoryBudget<AnswerHolding> {
   #refused: Waiting<AnswerHolding> | undefined;
 
   /** @param options.largestBytes of an answer that grows in steps; a larger one has no turn where others hold anything. */
-  constructor(options: BudgetOptions & { largestBytes?: number; mostWaiters?: MostWaiters }) {
+  constructor(
+    options: BudgetOptions & { largestBytes?: number; mostWaiters?: MostWaiters; small?: SmallAnswers },
+  ) {
     super({ refusals, mostWaiters: mostAnswersWaiting, ...options });
+    this.#small = options.small;
     this.#largestBytes = options.largestBytes ?? 0;
   }
 
   open(onHeld: OnHeld, caller: Share = { principal: "", owner: "" }): Answer {
-    return new AnswerHolding(this, onHeld, caller);
+    const small = this.#small;
+    if (small === undefined) return new AnswerHolding(this, onHeld, caller);
+    const { principal } = caller;
+    return new SmallFirst({
+      small,
+      principal,
+      onHeld,
+      larger: (whenHeld, smallBytes) => new AnswerHolding(this, whenHeld, caller, smallBytes),
+    });
   }
 
   override ask(holding: AnswerHolding, asked: Asked, signal: AbortSignal): Promise<void> | undefined {
@@ -230,4 +246,15 @@ class AnswerHolding extends Holding {
   /** When it last asked for more, or got it. */
   askedMs = 0;
   heldSinceMs = 0;
+  /** What it holds as a small one, until it has found room as a larger one. */
+  readonly #smallBytes: () => number;
+
+  constructor(budget: AnswerBudget, onHeld: OnHeld, caller: Share, smallBytes = () => 0) {
+    super(budget, onHeld, caller);
+    this.#smallBytes = smallBytes;
+  }
+
+  override get begun(): boolean {
+    return super.begun || this.#smallBytes() > 0;
+  }
 }

@@ -60,6 +60,11 @@ export class Holding {
     if (bytes < this.bytes) this.#lender.give(this, bytes <= freeBytes ? 0 : bytes);
   }
 
+  /** It has something to lose. */
+  get begun(): boolean {
+    return this.bytes > 0;
+  }
+
   get released(): boolean {
     return this.#state === "released";
   }

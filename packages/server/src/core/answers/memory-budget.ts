@@ -180,7 +180,7 @@ export abstract class MemoryBudget<H extends Holding> {
     const waiter: Waiting<H> = {
       ...asked,
       holding,
-      holds: holding.bytes > 0,
+      holds: holding.begun,
       sinceMs: this.clock.monotonicMs(),
       get done() {
         return done;

@@ -76,8 +76,8 @@ export class Waiters<T extends Waiter> {
   }
 
   /** @returns whether there is a place for one more. */
-  admits({ share, bytes }: { readonly share: Share; readonly bytes: number }): boolean {
-    if (bytes > 0) return true;
+  admits({ share, begun }: { readonly share: Share; readonly begun: boolean }): boolean {
+    if (begun) return true;
     const own = this.#ofPrincipals.get(share.principal);
     const ofOwner = own?.owners.get(share.owner)?.counted ?? 0;
     if (ofOwner >= this.#most.ofOwner) return false;
