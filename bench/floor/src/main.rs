@@ -16,14 +16,7 @@ fn fork_exec(argv: &[*const libc::c_char], envp: &[*const libc::c_char]) -> i32 
     let mut pid: libc::pid_t = 0;
     // SAFETY: argv and envp are null-terminated arrays of pointers to strings that outlive the call.
     let failed = unsafe {
-        libc::posix_spawn(
-            &mut pid,
-            argv[0],
-            ptr::null(),
-            ptr::null(),
-            argv.as_ptr().cast(),
-            envp.as_ptr().cast(),
-        )
+        libc::posix_spawn(&mut pid, argv[0], ptr::null(), ptr::null(), argv.as_ptr().cast(), envp.as_ptr().cast())
     };
     if failed != 0 {
         eprintln!("alcove-floor: cannot start the program: error {failed}");
@@ -55,12 +48,10 @@ fn answer(stream: TcpStream) -> std::io::Result<()> {
             }
             upgrades |= line.eq_ignore_ascii_case("upgrade: websocket\r\n");
         }
-        let mut left: usize = path
-            .strip_prefix("/bytes/")
-            .and_then(|count| count.parse().ok())
-            .unwrap_or(0);
+        let mut left: usize = path.strip_prefix("/bytes/").and_then(|count| count.parse().ok()).unwrap_or(0);
         if upgrades {
-            output.write_all(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")?;
+            output
+                .write_all(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")?;
             // Whatever comes is said again.
             return std::io::copy(&mut input, &mut output).map(|_| ());
         }
@@ -68,8 +59,7 @@ fn answer(stream: TcpStream) -> std::io::Result<()> {
             output.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")?;
             continue;
         }
-        output
-            .write_all(format!("HTTP/1.1 200 OK\r\nContent-Length: {left}\r\n\r\n").as_bytes())?;
+        output.write_all(format!("HTTP/1.1 200 OK\r\nContent-Length: {left}\r\n\r\n").as_bytes())?;
         while left > 0 {
             let count = left.min(BLOCK.len());
             output.write_all(&BLOCK[..count])?;
@@ -95,18 +85,13 @@ fn main() {
         return;
     }
     let count = arguments.get(2).and_then(|text| text.parse::<u32>().ok());
-    let (Some("forkexec"), Some(count), true) = (
-        arguments.get(1).map(String::as_str),
-        count,
-        arguments.len() > 3,
-    ) else {
+    let (Some("forkexec"), Some(count), true) = (arguments.get(1).map(String::as_str), count, arguments.len() > 3)
+    else {
         eprintln!("usage: alcove-floor forkexec COUNT PROGRAM [ARG…] | serve PORT");
         exit(2);
     };
-    let words: Vec<CString> = arguments[3..]
-        .iter()
-        .map(|word| CString::new(word.as_str()).expect("no NUL in arguments"))
-        .collect();
+    let words: Vec<CString> =
+        arguments[3..].iter().map(|word| CString::new(word.as_str()).expect("no NUL in arguments")).collect();
     let mut argv: Vec<*const libc::c_char> = words.iter().map(|word| word.as_ptr()).collect();
     argv.push(ptr::null());
     let envp = [ptr::null()];
