@@ -34,6 +34,14 @@ pub fn create_workdir(path: &str, user: &User, ids: Ids) -> Result<(), ErrorBody
     };
     match create() {
         Ok(()) => Ok(()),
+        // What is not there is made, so only a symlink can lead nowhere. What it leads to is not made: nobody asked for it, and
+        // who may write where the link lies could have a directory of its own made anywhere.
+        Err(Stop::Refused(error)) if error.code == ErrorCode::NotFound => Err(ErrorBody::new(
+            ErrorCode::BadRequest,
+            format!(
+                "workdir: {path} is, or lies below, a symlink that leads nowhere; the image has to have what it leads to"
+            ),
+        )),
         Err(Stop::Refused(error)) => Err(ErrorBody::new(error.code, format!("workdir: {}", error.message))),
         Err(Stop::Gone) => Err(ErrorBody::new(ErrorCode::Io, format!("workdir: {path} cannot be made"))),
     }

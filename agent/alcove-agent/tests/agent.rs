@@ -32,6 +32,22 @@ fn nothing_but_configure_and_info_works_before_the_configuration() {
 }
 
 #[test]
+fn a_working_directory_that_is_a_symlink_to_nowhere_is_refused_and_nothing_is_made() {
+    let agent = TestAgent::start();
+    let mut client = agent.client();
+    std::os::unix::fs::symlink(agent.path("nowhere"), agent.path("link")).expect("link");
+    std::os::unix::fs::symlink(agent.path("there"), agent.path("good")).expect("link");
+    std::fs::create_dir(agent.path("there")).expect("folder");
+    for (name, code) in [("link", "bad_request"), ("link/below", "bad_request")] {
+        let request =
+            json!({"op": "sandbox.configure", "sandbox_id": "s", "token": TOKEN, "workdir": agent.path(name)});
+        assert_eq!(client.refusal(&request), code, "{name}");
+    }
+    assert!(!std::path::Path::new(&agent.path("nowhere")).exists());
+    agent.configure(json!({"workdir": agent.path("good")}));
+}
+
+#[test]
 fn only_the_token_opens_a_configured_agent() {
     let agent = TestAgent::start();
     for (hello, code) in [

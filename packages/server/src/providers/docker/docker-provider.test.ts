@@ -1,7 +1,9 @@
 import { type ChildProcess, spawn as spawnProcess } from "node:child_process";
 import { once } from "node:events";
-import { readFile, rename, writeFile } from "node:fs/promises";
+import { copyFile, mkdtempDisposable, readFile, rename, symlink, writeFile } from "node:fs/promises";
 import { createServer } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { setTimeout as delay } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
@@ -92,6 +94,25 @@ await describeWith(["docker", "agent", "busybox"], "DockerProvider", () => {
     const { operations } = await spawnIn(docker, { image, env: { SIZE: "small" } });
     const script = 'echo "$COLOUR $SIZE $(id -un) $(pwd)"; test -w /workspace && echo writable';
     expect((await run(operations, script)).stdout).toBe("red small app /srv/app\nwritable\n");
+  });
+
+  it("an image whose /workspace is a symlink to nowhere is a BadRequest, whatever its working directory", async () => {
+    await using folder = await mkdtempDisposable(join(tmpdir(), "alcove-link-"));
+    const tar = join(folder.path, "root.tar");
+    await copyFile((await busyboxRootfs()).tar, tar);
+    await symlink("/nowhere", join(folder.path, "workspace"));
+    await mustRun("tar", ["-rf", tar, "-C", folder.path, "workspace"]);
+    const docker = await open();
+    for (const changes of [[], ["WORKDIR /srv"]]) {
+      const image = `alcove-test/dangling:${changes.length}`;
+      await importImage(engine, tar, image, changes);
+      const refused = docker.provider.spawn(specOf({ image }), soon(30_000));
+      await expect(refused).rejects.toMatchObject({
+        code: "bad_request",
+        message: expect.stringMatching(/\/workspace .*leads nowhere/),
+      });
+    }
+    expect(await docker.provider.inventory(soon())).toEqual([]);
   });
 
   it("a read-only image leaves the sandbox its workspace", async () => {

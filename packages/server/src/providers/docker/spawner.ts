@@ -3,6 +3,7 @@ import type { DockerConfig } from "../../config/config.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
 import {
+  BadRequest,
   type CallOptions,
   type Clock,
   type ImageConfig,
@@ -250,7 +251,9 @@ export class Spawner {
     // /workspace is in every sandbox, whatever its working directory.
     if (workdir === undefined || workdir === workspace) return;
     await runtime.client.files.mkdir(workspace, { parents: true, signal }).catch((error) => {
-      if (!config.readOnlyRootfs) throw error;
+      if (config.readOnlyRootfs) return;
+      if (!(error instanceof NotFound)) throw error;
+      throw new BadRequest(`the image has a symlink at ${workspace} that leads nowhere`, { cause: error });
     });
   }
 
