@@ -8,7 +8,9 @@ import {
   type ProviderCheck,
   type RuntimeProvider,
   type Timer,
+  Unavailable,
 } from "../../ports/index.ts";
+import { FailingProviders } from "./failing-providers.ts";
 import { localWorkerId, type ProviderAddress } from "./provider-address.ts";
 
 export interface ProviderHealthEntry {
@@ -30,6 +32,10 @@ const healthKeptMs = 10_000;
 const checkDeadlineMs = 5_000;
 /** Between looks in the background. */
 const lookEveryMs = 15_000;
+/** A provider that refuses spawns is looked at this often when they are asked for, so that its return is noticed soon. */
+const failingLookMs = 2_000;
+/** When a refused spawn may succeed, seconds. */
+const failingRetryS = 5;
 /** For looks under way to undo what they made, when the service stops. */
 const endOfLooksMs = 3_000;
 
@@ -48,8 +54,9 @@ export class ProviderRegistry {
   /** The last or current check of each; checks of one provider never overlap. */
   readonly #checks = new Map<
     string,
-    { startedMs: number; result: Promise<ProviderHealthEntry>; pending: boolean }
+    { startedMs: number; beganMs: number; result: Promise<ProviderHealthEntry>; pending: boolean }
   >();
+  readonly #failing = new FailingProviders();
 
   /** What providers have not answered yet, even if nobody waits for it any more. */
   readonly #looking = new Set<Promise<ProviderCheck>>();
@@ -90,6 +97,27 @@ export class ProviderRegistry {
 
   default(): RuntimeProvider {
     return this.get(this.#defaultName);
+  }
+
+  /** Why it takes no spawns now: its last check failed, and nothing has gone well since. @returns undefined: it does. */
+  refusal(name: string): string | undefined {
+    const refusal = this.#failing.refusal(name);
+    const beganMs = this.#checks.get(name)?.beganMs ?? Number.NEGATIVE_INFINITY;
+    if (refusal !== undefined && this.#clock.monotonicMs() - beganMs >= failingLookMs) this.#look(name);
+    return refusal;
+  }
+
+  /** @throws Unavailable while it takes no spawns. */
+  admit(name: string): void {
+    const refusal = this.refusal(name);
+    if (refusal === undefined) return;
+    const details = { reason: "worker_unavailable" };
+    throw new Unavailable(refusal, { details, retryAfterS: failingRetryS });
+  }
+
+  /** A sandbox was made: whatever a check says that began before, it works. */
+  spawned(name: string): void {
+    this.#failing.spawned(name, this.#clock.monotonicMs());
   }
 
   /** Its runtimes were listed, or could not be: every minute or so, and how it is is looked at along with it. */
@@ -153,7 +181,8 @@ export class ProviderRegistry {
   }
 
   async #begin(provider: RuntimeProvider, startedMs: number): Promise<ProviderHealthEntry> {
-    const check = { startedMs, pending: true, result: this.#check(provider) };
+    const beganMs = this.#clock.monotonicMs();
+    const check = { startedMs, beganMs, pending: true, result: this.#check(provider) };
     this.#checks.set(provider.name, check);
     try {
       const entry = await check.result;
@@ -195,6 +224,10 @@ export class ProviderRegistry {
     using deadline = deadlineAfter(checkDeadlineMs, this.#closing.signal);
     const startedMs = this.#clock.monotonicMs();
     const result = await within(deadline.signal, () => this.#looked(provider.check(deadline)));
+    const unanswered = deadline.signal.aborted;
+    const failure = result.healthy ? undefined : (result.error ?? "the check failed without a reason");
+    const again = this.#failing.checked(provider.name, { startedMs, error: failure, unanswered });
+    if (again && !this.#closing.signal.aborted) setImmediate(() => this.#look(provider.name));
     const listed = provider.capabilities.has("runtime_inventory")
       ? this.#inventories.get(provider.name)
       : undefined;

@@ -22,6 +22,13 @@ import { type LiveSandbox, sandboxNotFound, workerUnavailable } from "./live-san
 import { logSandbox } from "./sandbox-log.ts";
 import { liveStates, statesBefore } from "./states.ts";
 
+/** A caller who took a spawn back has waited for one attempt to undo it; that is enough. */
+function notUndone({ row }: LiveSandbox): Unavailable {
+  return new Unavailable(`sandbox "${row.id}" is not gone yet: ${row.error ?? "its spawn is being undone"}`, {
+    retryAfterS: 5,
+  });
+}
+
 export type DestroyReason = "requested" | "expired" | "reconciled" | "shutdown";
 
 /** A client destroyed the sandbox before it was finished. */
@@ -81,6 +88,7 @@ export class DestroyFlow {
         continue;
       }
       if (entry !== undefined) {
+        if (cancelled && entry.row.destroyRequested) throw notUndone(entry);
         if (options.unless?.(entry) === true) return false;
         await abortable(this.begin(entry, options.reason, options), options.signal);
         return true;

@@ -135,6 +135,44 @@ describe("spawn", () => {
 });
 
 describe("spawn requests", () => {
+  it("are refused at once while the provider's last check failed, admission says so, and they count as its failures", async () => {
+    const more = new ScriptedProvider({ name: "other" });
+    const h = await harness({ more: [more] });
+    const look = () => h.registry.healthOf("scripted", { signal: forever, refresh: true });
+    h.provider.checkResult = { healthy: false, error: "the engine stands still", notes: [] };
+    await look();
+    await expect(h.spawn()).rejects.toMatchObject({
+      code: "unavailable",
+      message: expect.stringContaining("the engine stands still"),
+      retryAfterS: 5,
+      details: { reason: "worker_unavailable" },
+    });
+    expect(h.provider.specs).toEqual([]);
+    expect(await h.service.admission({})).toMatchObject({
+      allowed: false,
+      queueable: false,
+      reason: "worker_unavailable",
+    });
+    const counted = h.operations.all.find((one) => one.operation === "spawn" && one.provider === "scripted");
+    expect(counted).toMatchObject({ failed: 1, succeeded: 0 });
+    expect(await h.service.admission({ provider: "other" })).toMatchObject({ allowed: true });
+    await h.spawn({ provider: "other" });
+    h.provider.checkResult = { healthy: true, notes: [] };
+    await look();
+    expect((await h.spawn()).state).toBe("running");
+  });
+
+  it("are refused by a provider that recovered until somebody asks for one, which has it looked at again", async () => {
+    const h = await harness();
+    h.provider.checkResult = { healthy: false, error: "no engine", notes: [] };
+    await h.registry.healthOf("scripted", { signal: forever, refresh: true });
+    h.provider.checkResult = { healthy: true, notes: [] };
+    await h.clock.advance(2_000);
+    await expect(h.spawn()).rejects.toThrow(/no engine/);
+    await settle();
+    expect((await h.spawn()).state).toBe("running");
+  });
+
   it("are refused for what makes no sense, naming it, and make nothing", async () => {
     const h = await harness();
     const bad: [SpawnInput, RegExp][] = [
@@ -520,6 +558,34 @@ describe("destroy", () => {
     expect(refusal).toBeInstanceOf(Unavailable);
     expect(refusal).toMatchObject({ retryAfterS: 5 });
     slow = false;
+    await h.service.destroy(row.id, { signal: forever });
+    expect(await store.sandboxes.get(row.id)).toMatchObject({ state: "destroyed" });
+  });
+
+  it("of a spawn that could not be undone is not tried a second time for the same caller, and says why", async () => {
+    const h = await harness();
+    let destroys = 0;
+    h.provider.hook = async (step, _id, signal) => {
+      if (step === "spawn") await hang(signal);
+      if (step === "destroy") {
+        destroys++;
+        throw new Unavailable("the engine stands still");
+      }
+    };
+    const spawned = h.spawn();
+    await settle();
+    const outcome = expect(spawned).rejects.toBeInstanceOf(Conflict);
+    const [row] = await store.sandboxes.listLive();
+    if (row === undefined) throw new Error("there is no row");
+    await expect(h.service.destroy(row.id, { signal: forever })).rejects.toMatchObject({
+      code: "unavailable",
+      message: expect.stringContaining("the engine stands still"),
+    });
+    expect(destroys).toBe(1);
+    await outcome;
+    // It takes up its place until its end is confirmed.
+    expect(await h.service.get(row.id)).toMatchObject({ state: "creating", destroyRequested: true });
+    h.provider.hook = () => undefined;
     await h.service.destroy(row.id, { signal: forever });
     expect(await store.sandboxes.get(row.id)).toMatchObject({ state: "destroyed" });
   });

@@ -172,7 +172,7 @@ export class SandboxService implements AsyncDisposable {
     const wanted = { ownerId: plan.ownerId, provider: provider.name, rules: pool.rules };
     return decideAdmission({
       store,
-      draining: this.#context.drain.since !== undefined,
+      refused: this.#context.drain.since !== undefined || registry.refusal(provider.name) !== undefined,
       limits: applied,
       overflow: defaults.spawnOverflow,
       queueHasPlace: queue.hasPlace(plan.ownerId),

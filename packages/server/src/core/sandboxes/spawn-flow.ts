@@ -103,7 +103,7 @@ export class SpawnFlow {
       sandboxId: options.id,
       signal: options.signal,
       look: async () => {
-        this.#context.drain.admit();
+        this.#admit(plan);
         refuseSecondOwner(plan.provider, plan, live);
         const wanted = { ownerId: plan.ownerId, provider: plan.provider.name, rules: pool.rules };
         const slot = () => store.sandboxes.poolDenial(wanted);
@@ -111,7 +111,7 @@ export class SpawnFlow {
         return foreseenDenial({ store, limits: applied, ...(pool.enabled && { slot }) }, plan);
       },
       attempt: async () => {
-        this.#context.drain.admit();
+        this.#admit(plan);
         const row = newRow(plan, {
           id: options.id,
           runtimeId: ids.runtimeId(),
@@ -153,6 +153,17 @@ export class SpawnFlow {
     return entry;
   }
 
+  /** @throws Unavailable when nothing new is taken, or not by this provider, which then counts as its failure. */
+  #admit(plan: SpawnPlan): void {
+    this.#context.drain.admit();
+    try {
+      this.#context.registry.admit(plan.provider.name);
+    } catch (error) {
+      this.#context.operations.failed("spawn", plan.provider.name, 0, error);
+      throw error;
+    }
+  }
+
   async #make(
     entry: LiveSandbox,
     plan: SpawnPlan,
@@ -192,6 +203,7 @@ export class SpawnFlow {
       live.start(entry, "spawned");
       const durationMs = since(clock, startedMs);
       this.#context.operations.succeeded("spawn", entry.row.provider, durationMs);
+      this.#context.registry.spawned(entry.row.provider);
       logSandbox(logger, entry.row, { event: "sandbox.spawn", outcome: "ok", durationMs }, "sandbox spawned");
       return entry.row;
     } catch (error) {

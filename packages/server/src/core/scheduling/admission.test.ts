@@ -11,7 +11,7 @@ test("a slot on another provider is a conflict that says where, in the preflight
   const asked = decideAdmission({
     store: { sandboxes: { inUse: async () => ({ all: none, owner: none }) } } as never,
     limits: { all: none, owner: none, maxTtlMs: 0 } as never,
-    draining: false,
+    refused: false,
     overflow: "queue",
     queueHasPlace: true,
     wanted: { ownerId: "ann", memoryMb: 64, vcpus: 1 },

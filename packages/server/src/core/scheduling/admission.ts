@@ -31,8 +31,8 @@ export interface AdmissionDecision {
 export async function decideAdmission(options: {
   store: Store;
   limits: OwnerLimits;
-  /** Nothing new is taken. */
-  draining: boolean;
+  /** Nothing new is taken, or not by this provider. */
+  refused: boolean;
   overflow: "reject" | "queue";
   /** Whether one more spawn of the owner could wait. */
   queueHasPlace: boolean;
@@ -41,7 +41,7 @@ export async function decideAdmission(options: {
   /** Absent: no pool. */
   pool?: { overflow: "reject" | "queue"; denial: () => Promise<SlotDenial | undefined> };
 }): Promise<AdmissionDecision> {
-  const { store, ttlMs, limits, wanted, draining } = options;
+  const { store, ttlMs, limits, wanted, refused } = options;
   const { maxTtlMs } = limits;
   const inUse = await store.sandboxes.inUse(wanted.ownerId);
   const tooLong = ttlMs !== undefined && maxTtlMs > 0 && ttlMs > maxTtlMs;
@@ -55,9 +55,9 @@ export async function decideAdmission(options: {
     : denial !== undefined && !denial.hopeless && mayWait(options.overflow);
   const reason = tooLong ? "max_ttl" : poolFull ? "pool_full" : (denial?.reason ?? "");
   return {
-    allowed: !draining && !tooLong && denial === undefined && !poolFull,
-    queueable: !draining && queueable,
-    reason: draining ? "worker_unavailable" : reason,
+    allowed: !refused && !tooLong && denial === undefined && !poolFull,
+    queueable: !refused && queueable,
+    reason: refused ? "worker_unavailable" : reason,
     activeSandboxes: inUse.all.sandboxes,
     maxSandboxes: limits.all.sandboxes,
     activeOwnerSandboxes: inUse.owner.sandboxes,

@@ -1,0 +1,44 @@
+/** How a check ended. */
+export interface CheckOutcome {
+  /** When it began, by the monotonic clock. */
+  startedMs: number;
+  /** Why it failed; undefined: it did not. */
+  error: string | undefined;
+  /** It had not ended by its deadline. */
+  unanswered: boolean;
+}
+
+/**
+ * Which providers take no spawns: those whose last check failed, when nothing has gone well since it began. One that was
+ * only slow to answer may be busy with spawns that succeed, so that it takes two such checks in a row.
+ */
+export class FailingProviders {
+  readonly #failing = new Map<string, { error: string; certain: boolean }>();
+  /** When a spawn succeeded last. */
+  readonly #spawnedMs = new Map<string, number>();
+
+  /** @returns whether it should be looked at again at once, to be certain. */
+  checked(name: string, { startedMs, error, unanswered }: CheckOutcome): boolean {
+    const spawnedMs = this.#spawnedMs.get(name) ?? Number.NEGATIVE_INFINITY;
+    const before = this.#failing.get(name);
+    if (error === undefined || spawnedMs >= startedMs) {
+      this.#failing.delete(name);
+      return false;
+    }
+    const certain = !unanswered || before !== undefined;
+    this.#failing.set(name, { error, certain });
+    return !certain;
+  }
+
+  spawned(name: string, nowMs: number): void {
+    this.#spawnedMs.set(name, nowMs);
+    this.#failing.delete(name);
+  }
+
+  /** Why it takes no spawns; undefined: it does. */
+  refusal(name: string): string | undefined {
+    const failing = this.#failing.get(name);
+    if (failing?.certain !== true) return undefined;
+    return `provider "${name}" is not healthy and takes no sandboxes until it is: ${failing.error}`;
+  }
+}
