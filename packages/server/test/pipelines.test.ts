@@ -61,6 +61,22 @@ test("a connection with more than a thousand requests that wait is ended", async
   await closed;
 });
 
+test("what cannot be read behind a request that is still answered ends the connection, and is no part of that answer", async () => {
+  const sent = send(get("/api/v1/events"));
+  await eventually(() => (sent.answer.includes("200 OK") ? true : undefined));
+  sent.socket.write("NO HTTP\r\n\r\n");
+  await sent.closed;
+  expect(sent.answer).not.toContain("400 Bad Request");
+  const broken = send(
+    "POST /api/v1/sandboxes HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+  );
+  await broken.closed;
+  expect(broken.answer).toContain("400 Bad Request");
+  const alone = send("NO HTTP\r\n\r\n");
+  await alone.closed;
+  expect(alone.answer).toContain("400 Bad Request");
+});
+
 test("who leaves while requests wait leaves nothing behind", async () => {
   const { socket } = send(get("/api/v1/events").repeat(30));
   await eventually(() => (server.app.callsUnderWay.size === 1 ? true : undefined));

@@ -5,6 +5,7 @@ import {
   maxHeaderSize,
   type Server,
   type ServerOptions,
+  type ServerResponse,
 } from "node:http";
 import type { Duplex } from "node:stream";
 import cors, { type FastifyCorsOptions, type FastifyCorsOptionsDelegateCallback } from "@fastify/cors";
@@ -162,7 +163,9 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
       void told.then(() => answerError(refused ?? error, request, reply as FastifyReply));
     },
     clientErrorHandler: (error, socket) => {
-      if (!socket.writable || (error as NodeJS.ErrnoException).code === "ECONNRESET") socket.destroy();
+      const { code } = error as NodeJS.ErrnoException;
+      // What is written while an earlier request is answered would be taken for a part of that answer.
+      if (!socket.writable || code === "ECONNRESET" || answersEarlier(socket)) socket.destroy();
       else socket.end(unreadableRequest);
     },
   }).withTypeProvider<TypeBoxTypeProvider>() as unknown as RouteApp;
@@ -294,9 +297,16 @@ function serverFor(
   return server;
 }
 
-/** Node's own mark of the answer that is being written to a connection, which it refuses a second one by. */
-function isAnswering(socket: Duplex & { _httpMessage?: unknown }): boolean {
+/** A connection with Node's own mark of the answer that is being written to it, which it refuses a second one by. */
+type Answering = Duplex & { _httpMessage?: ServerResponse | null };
+
+function isAnswering(socket: Answering): boolean {
   return socket._httpMessage !== undefined && socket._httpMessage !== null;
+}
+
+/** Whether what comes on a connection now is not what its answer is for, or that has begun. */
+function answersEarlier({ _httpMessage: answer }: Answering): boolean {
+  return answer !== undefined && answer !== null && (answer.headersSent || answer.req.complete);
 }
 
 const unreadableRequest = (() => {

@@ -43,6 +43,8 @@ export function systemSuite(on: Subject): void {
           ...["uptime", "goroutines", "memory_alloc", "memory_sys", "memory_heap_alloc", "gc_cycles"],
           ...["sandboxes", "providers", "workers", "leases", "events", "scheduler", "quotas"],
           ...["rate_limit", "operations"],
+          // Beyond the interface's own.
+          "previews",
         ].sort(),
       );
       expect(json).toMatchObject({ uptime: expect.stringMatching(/s$/), goroutines: expect.any(Number) });
