@@ -66,12 +66,14 @@ it("of one owner hold up neither the first pass nor the next, and others' come b
   await clock.advance(120_000);
   const { service } = restart();
   await settle();
-  for (const { id } of [...theirs, anns]) expect(await state(id)).toBe("expired");
+  for (const { id } of theirs) expect(await state(id)).toBe("expired");
+  // Rows are read in the order of their ids: Ann's may have come before the lanes were full.
+  expect(["expired", "destroyed"]).toContain(await state(anns.id));
   expect(service.running(kept.id).row.state).toBe("running");
   await clock.advance(60_000);
   expect(inventories).toBe(2);
-  const first = slow.get(ended[0] as RuntimeId);
-  first?.resolve();
+  const first = ended.find((id) => slow.has(id));
+  if (first !== undefined) slow.get(first)?.resolve();
   await settle();
   expect(await state(anns.id)).toBe("destroyed");
   expect(new Set(ended).size).toBe(ended.length);
