@@ -62,6 +62,8 @@ test("top tells the processor's share between two looks, most first, and leaves 
     "undefined",
   ]);
   expect((await at.run("top", "--interval", "1")).code).toBe(2);
+  const none = await at.run("top", "--limit", "0");
+  expect([none.code, none.stderr]).toEqual([2, expect.stringContaining("--limit 0: expected 1 or more")]);
 });
 
 test("top fails like every command when the service does", async () => {

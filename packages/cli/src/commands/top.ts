@@ -44,6 +44,7 @@ export type SortKey = keyof typeof sortKeys;
 /** A live table of sandboxes and what they use; without a terminal, or with --once, one table of two looks. */
 export async function top(flags: TopFlags): Promise<void> {
   const intervalMs = intervalOf(flags.interval);
+  if (flags.limit === 0) throw new UsageError("--limit 0: expected 1 or more");
   using client = openClient(flags);
   using interrupt = interruptSignal();
   const { signal } = interrupt;
