@@ -1,6 +1,6 @@
 export * from "./config.ts";
 export * from "./errors.ts";
-export { type LintFinding, type LintRule, lintConfig, lintRules } from "./lint.ts";
+export { type LintFinding, lintConfig, lintRules } from "./lint.ts";
 export {
   isLoopback,
   type LoadedConfig,

@@ -78,13 +78,28 @@ describe("lintConfig()", () => {
     [{ "providers.docker.network_mode": "host" }, "host-network"],
     [{ "providers.docker.network_mode": "bridge" }, "engine-network-open"],
     [{ "providers.native.network_allow": "10.1.2.0/24,169.254.0.0/16" }, "network-allow-metadata"],
-    [{ "providers.native.network_allow": "0.0.0.0/0" }, "network-allow-metadata"],
-    [{ "providers.docker.network_allow": "0.0.0.0/0" }, "network-allow-metadata"],
+    [{ "providers.native.network_allow": "169.254.0.0/16" }, "network-allow-metadata"],
+    [{ "providers.docker.network_allow": "169.254.169.254" }, "network-allow-metadata"],
+    [{ "providers.native.network_allow": "10.1.2.0/24,10.0.0.0/8" }, "network-allow-wide"],
+    [{ "server.trusted_proxies": "10.0.0.0/24,0.0.0.0/0" }, "proxies-anybody"],
+    [{ "server.trusted_proxies": "::/0" }, "proxies-anybody"],
+    [{ "providers.native.disk_mb": "0", "providers.native.min_free_mb": "0" }, "disk-unbounded"],
+    [{ "server.max_connections": "0" }, "guards-off"],
+    [{ "defaults.memory_overcommit": "0" }, "guards-off"],
+    [{ "defaults.vcpu_overcommit": "0" }, "guards-off"],
+    [{ "providers.native.max_uncounted_percent": "0" }, "guards-off"],
+    [{ "preview.access": "public" }, "previews-public"],
+    [{ "server.destroy_on_exit": "true" }, "sandboxes-end-with-service"],
     [{ "images.allowed_registries": "docker.io,*" }, "registries-open"],
     [{ "providers.mock.enabled": "true" }, "weak-provider-enabled"],
     [{ "providers.docker.socket": "tcp://192.0.2.1:2375" }, "engine-remote-plain"],
   ])("--production: %j is %s", (change, id) => {
     expect(lint({ ...sound, ...change }, { production: true })).toEqual([id]);
+  });
+
+  test("--production: networks that are everybody's are named for each thing that is wrong with them", () => {
+    const found = lint({ ...sound, "providers.native.network_allow": "0.0.0.0/0" }, { production: true });
+    expect(found).toEqual(["network-allow-metadata", "network-allow-wide"]);
   });
 
   test("--production: what docker shares where it is asked for is named, less with a kernel of each sandbox's own", () => {

@@ -2,20 +2,10 @@ import { statSync } from "node:fs";
 import { BlockList } from "node:net";
 import path from "node:path";
 import { formatDuration } from "@alcove/wire";
+import { guardRules } from "./lint-guards.ts";
+import type { LintRule } from "./lint-rule.ts";
 import { isLoopback, type LoadedConfig } from "./load.ts";
 import { isWeak, kernelSharingRuntimes, providerNames } from "./providers.ts";
-
-/** One rule of `alcove config lint`. */
-export interface LintRule {
-  id: string;
-  /** `fail` ends the command with 1. */
-  level: "fail" | "warn";
-  /** Applies with `--production` only. */
-  production: boolean;
-  /** @returns what was found, or undefined when all is well. */
-  check(loaded: LoadedConfig): string | undefined;
-  advice: string;
-}
 
 export interface LintFinding {
   id: string;
@@ -352,6 +342,7 @@ export const lintRules: readonly LintRule[] = [
     advice:
       "name a runtime whose kernel is the sandbox's own in providers.docker.runtime (runsc, kata), or use native; userns-remap keeps the host's root apart, not sandboxes from each other",
   },
+  ...guardRules,
 ];
 
 /** As far as the name of a runtime says; a name of the operator's own says nothing. */
