@@ -16,7 +16,7 @@ export const ownAddress = "198.51.100.1";
 export const farAddress = "198.51.100.10";
 export const allowed = "198.51.100.0/24";
 /** What the machine asks for names. */
-const resolver = "10.255.255.53";
+export const resolver = "10.53.0.53";
 /** Addresses of each kind that is closed, all of which the far end answers on. */
 export const closedAddresses = [
   "10.1.2.3",

@@ -14,6 +14,7 @@ import {
   gotThrough,
   ownAddress,
   type Reached,
+  resolver,
   specialAddresses,
 } from "../../../test/support/far-network.ts";
 import { lives, type NetworkProcess, networkProcesses } from "../../../test/support/outbound-sandboxes.ts";
@@ -129,7 +130,7 @@ await describeWith(
       const after = await network.far();
       const arrived = (kind: "tcp" | "udp") =>
         Object.keys(after[kind]).filter((address) => after[kind][address] !== before[kind][address]);
-      expect([arrived("tcp"), arrived("udp")]).toEqual([[], ["10.255.255.53"]]);
+      expect([arrived("tcp"), arrived("udp")]).toEqual([[], [resolver]]);
       expect(await network.near()).toMatchObject({ tcp: {}, udp: {} });
       // The same program reaches what is open.
       const open = await tryAll(runtimeId, { addresses: [farAddress] });

@@ -20,11 +20,15 @@ const call = { signal: new AbortController().signal };
 
 await describeWith(["linux", "root", "launcher", "slirp4netns"], "what a network of docker needs", () => {
   let dataDir: string;
-  const networksOf = (socket: string, change: Partial<DockerConfig> = {}) =>
+  const networksOf = (
+    socket: string,
+    change: Partial<DockerConfig> = {},
+    info: () => Promise<EngineInfo> = async () => here,
+  ) =>
     new OutboundNetworks({
       config: dockerConfig({ socket }, { networkMode: "outbound", ...change }),
       address: parseEngineAddress(socket),
-      info: async () => here,
+      info,
       containerOf: () => "a-container",
       // An engine of another machine: there the number is a process of the container.
       containers: {
@@ -59,6 +63,18 @@ await describeWith(["linux", "root", "launcher", "slirp4netns"], "what a network
   it("is all here", async () => {
     await using networks = networksOf("unix:///run/docker.sock");
     expect(await networks.missing(here)).toBeUndefined();
+  });
+
+  it("the engine is asked about itself until nothing is missing, and not for every sandbox", async () => {
+    const answers: EngineInfo[] = [{ ...here, DefaultRuntime: "runsc" }, here];
+    await using networks = networksOf("unix:///run/docker.sock", {}, async () => answers.shift() ?? here);
+    await expect(networks.refuseWhenMissing(call)).rejects.toThrow(
+      'network "outbound" on docker needs containers that share',
+    );
+    for (let spawn = 0; spawn < 3; spawn += 1) await networks.refuseWhenMissing(call);
+    answers.push(here);
+    await networks.refuseWhenMissing(call);
+    expect(answers).toHaveLength(1);
   });
 
   it("an engine that turns out to be elsewhere, behind a socket that was forwarded, is refused", async () => {

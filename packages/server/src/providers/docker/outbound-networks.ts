@@ -55,6 +55,8 @@ export class OutboundNetworks implements AsyncDisposable {
   readonly #kept = new Map<RuntimeId, KeptNetwork>();
   readonly #listeners = new Set<NetworkListener>();
   #groups: Promise<GroupParents | undefined> | undefined;
+  /** Nothing was missing once; what goes away later fails when a network is made. */
+  #isComplete = false;
 
   constructor(options: {
     config: DockerConfig;
@@ -95,8 +97,10 @@ export class OutboundNetworks implements AsyncDisposable {
 
   /** @throws BadRequest saying what is missing. */
   async refuseWhenMissing(options: CallOptions): Promise<void> {
+    if (this.#isComplete) return;
     const missing = await this.missing(await this.#info(options));
     if (missing !== undefined) throw new BadRequest(`network "outbound" on docker needs ${missing}`);
+    this.#isComplete = true;
   }
 
   /**

@@ -10,6 +10,7 @@ import {
   gotThrough,
   ownAddress,
   type Reached,
+  resolver,
   specialAddresses,
 } from "../../../test/support/far-network.ts";
 import { type NativeHome, nativeHome } from "../../../test/support/native.ts";
@@ -73,7 +74,7 @@ await describeWith(["root", "agent", "launcher", "native", "slirp4netns"], "netw
     const arrived = (kind: "tcp" | "udp") =>
       Object.keys(after[kind]).filter((address) => after[kind][address] !== before[kind][address]);
     expect(arrived("tcp")).toEqual([]);
-    expect(arrived("udp")).toEqual(["10.255.255.53"]);
+    expect(arrived("udp")).toEqual([resolver]);
     expect(await network.near()).toMatchObject({ tcp: {}, udp: {} });
   }, 120_000);
 
