@@ -88,6 +88,8 @@ describe("lintConfig()", () => {
     [{ "defaults.memory_overcommit": "0" }, "guards-off"],
     [{ "defaults.vcpu_overcommit": "0" }, "guards-off"],
     [{ "providers.native.max_uncounted_percent": "0" }, "guards-off"],
+    [{ "providers.native.network_mode": "outbound", "providers.native.network_mbit": "0" }, "guards-off"],
+    [{ "providers.docker.network_mode": "outbound", "providers.docker.network_mbit": "0" }, "guards-off"],
     [{ "preview.access": "public" }, "previews-public"],
     [{ "server.destroy_on_exit": "true" }, "sandboxes-end-with-service"],
     [{ "images.allowed_registries": "docker.io,*" }, "registries-open"],
