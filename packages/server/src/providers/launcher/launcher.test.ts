@@ -7,7 +7,7 @@ import { describeWith } from "../../../test/support/requirements.ts";
 import { silentLogger } from "../../platform/logger.ts";
 import { openDiskPool } from "../native/disk-template.ts";
 import { findProgram } from "./find-program.ts";
-import { Launcher, LauncherFailure } from "./launcher.ts";
+import { Launcher, LauncherFailure, type LauncherPatience } from "./launcher.ts";
 import type { LaunchSpec } from "./requests.ts";
 
 const folders: string[] = [];
@@ -19,13 +19,15 @@ afterEach(async () => {
 /** A launcher that is started by a shell script of these lines; the script tells its process number in `pid`. */
 async function launcherBy(
   lines: (folder: string) => string,
+  patience?: LauncherPatience,
 ): Promise<{ launcher: Launcher; folder: string }> {
   const folder = await mkdtemp(join(tmpdir(), "alcove-launcher-"));
   folders.push(folder);
   await chmod(folder, 0o755);
   const binary = join(folder, "launcher");
   await writeFile(binary, `#!/bin/sh\necho $$ >> ${folder}/pids\n${lines(folder)}\n`, { mode: 0o755 });
-  return { launcher: new Launcher({ binary, logger: silentLogger }), folder };
+  const options = { binary, logger: silentLogger, ...(patience && { patience }) };
+  return { launcher: new Launcher(options), folder };
 }
 
 const nothing = (folder: string) => ({
@@ -61,6 +63,25 @@ exec ${agentBinary("alcove-launch")} "$@"`,
     await using _ = launcher;
     await launcher.destroy(nothing(folder));
     expect(await started(folder)).toHaveLength(2);
+  });
+
+  it("is killed when it stands still, the next request starts another, and an undoing is repeated in time", async () => {
+    // A start of the launcher takes its time on a busy machine.
+    const patience = { replyMs: 12_000, destroyMs: 2_000 };
+    const { launcher, folder } = await launcherBy(
+      () => `exec ${agentBinary("alcove-launch")} "$@"`,
+      patience,
+    );
+    await using _ = launcher;
+    await launcher.destroy(nothing(folder));
+    const [first] = await started(folder);
+    process.kill(Number(first), "SIGSTOP");
+    const stuck = launcher.lend({} as never).catch((error: unknown) => error);
+    await launcher.destroy(nothing(folder));
+    expect(await stuck).toMatchObject({ died: true, unanswered: true });
+    expect(await started(folder)).toHaveLength(2);
+    // SIGKILL ends one that is stopped, too.
+    await expect.poll(() => isThere(Number(first)), { timeout: 5_000 }).toBe(false);
   });
 
   it("refuses a request that is longer than it reads, and answers the next", async () => {
@@ -164,6 +185,14 @@ function impossible(folder: string, turn: number, template: string): LaunchSpec 
     disk: { template },
     proc_outside: false,
   };
+}
+
+function isThere(pid: number): boolean {
+  try {
+    return process.kill(pid, 0);
+  } catch {
+    return false;
+  }
 }
 
 async function started(folder: string): Promise<string[]> {

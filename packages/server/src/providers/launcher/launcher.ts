@@ -51,15 +51,23 @@ interface Reply {
 type Child = ChildProcessByStdio<Writable, Readable, Readable>;
 type Waiter = { resolve: (reply: Reply) => void; reject: (error: unknown) => void };
 
-/** Longer than the launcher itself gives a request. */
-const replyMs = 25_000;
+/** How long the launcher may take to answer, milliseconds. */
+export interface LauncherPatience {
+  /** Longer than it gives a request itself. */
+  replyMs: number;
+  /** The same for a removal, of which a second attempt has the rest of `replyMs`. */
+  destroyMs: number;
+}
+
+const usualPatience: LauncherPatience = { replyMs: 25_000, destroyMs: 10_000 };
 const shiftMs = 600_000;
 /** How long a launcher may take to end when the service does. */
 const closeMs = 10_000;
 
 /**
  * A resident `alcove-launch serve`: starting a program from a large process takes milliseconds, asking one that is there
- * takes none. It is started at the first request, again after it died, and ends with this process; sandboxes stay.
+ * takes none. It is started at the first request, again after it died, and ends with this process; sandboxes stay. One
+ * that leaves a request unanswered and has said nothing else since is killed: the next request starts another.
  */
 export class Launcher implements AsyncDisposable {
   readonly #binary: string;
@@ -68,14 +76,23 @@ export class Launcher implements AsyncDisposable {
   readonly #waiting = new Map<number, Waiter>();
   #child: Child | undefined;
   #lastId = 0;
+  readonly #patience: LauncherPatience;
   #closed = false;
   #started = false;
+  /** When the child answered last, by the monotonic clock. */
+  #answeredMs = 0;
 
   /** Arguments after `serve`; changes apply to the next start. */
   #arguments: readonly string[] = [];
 
   /** @param options.onRestart one took the place of one that died, and has been asked nothing yet. */
-  constructor(options: { binary: string; logger: Logger; onRestart?: () => void }) {
+  constructor(options: {
+    binary: string;
+    logger: Logger;
+    onRestart?: () => void;
+    patience?: LauncherPatience;
+  }) {
+    this.#patience = options.patience ?? usualPatience;
     this.#binary = options.binary;
     this.#logger = options.logger;
     this.#onRestart = options.onRestart ?? (() => undefined);
@@ -93,13 +110,14 @@ export class Launcher implements AsyncDisposable {
   }
 
   /** Resolves when every process is gone and the directory is out of sight. Idempotent, so a launcher that dies over it
-   *  is no failure: the next one does it. */
+   *  or does not answer is no failure: the next one does it. */
   async destroy(spec: DestroySpec): Promise<void> {
+    const { replyMs, destroyMs } = this.#patience;
     try {
-      await this.#ask("destroy", spec);
+      await this.#ask("destroy", spec, destroyMs);
     } catch (error) {
-      if (!(error instanceof LauncherFailure && error.died) || this.#closed) throw error;
-      await this.#ask("destroy", spec);
+      if (!(error instanceof LauncherFailure && error.unanswered) || this.#closed) throw error;
+      await this.#ask("destroy", spec, replyMs - destroyMs);
     }
   }
 
@@ -125,7 +143,7 @@ export class Launcher implements AsyncDisposable {
   async #ask(
     op: "launch" | "destroy" | "shift" | "lend" | "attach" | "detach",
     spec: LaunchSpec | DestroySpec | ShiftSpec | LendSpec | AttachSpec | DetachSpec,
-    waitMs = replyMs,
+    waitMs = this.#patience.replyMs,
   ): Promise<Reply> {
     if (this.#closed)
       throw new LauncherFailure("serve", "the launcher was closed", undefined, { unanswered: true });
@@ -135,9 +153,12 @@ export class Launcher implements AsyncDisposable {
     const id = this.#lastId;
     const { promise, resolve, reject } = Promise.withResolvers<Reply>();
     this.#waiting.set(id, { resolve, reject });
+    const askedMs = performance.now();
     const timer = setTimeout(() => {
       const message = `the launcher did not answer within ${waitMs} ms`;
-      reject(new LauncherFailure("serve", message, undefined, { unanswered: true }));
+      const hangs = this.#answeredMs < askedMs;
+      reject(new LauncherFailure("serve", message, undefined, { unanswered: true, died: hangs }));
+      if (hangs) this.#replace(child, message);
     }, waitMs);
     try {
       child.stdin.write(`${JSON.stringify({ op, id, spec })}\n`);
@@ -158,14 +179,7 @@ export class Launcher implements AsyncDisposable {
       detached: true,
     });
     this.#child = child;
-    const lose = (cause: string, died: boolean) => {
-      // A later one has requests of its own.
-      if (this.#child !== child) return;
-      this.#child = undefined;
-      for (const waiter of this.#waiting.values())
-        waiter.reject(new LauncherFailure("serve", cause, undefined, { died }));
-      this.#waiting.clear();
-    };
+    const lose = (cause: string, died: boolean) => this.#lose(child, cause, died);
     child.once("error", (error) => lose(`${this.#binary} cannot be started: ${error.message}`, false));
     child.once("exit", (code, signal) => {
       lose(`the launcher ended with ${signal ?? `code ${code}`}`, true);
@@ -182,10 +196,27 @@ export class Launcher implements AsyncDisposable {
     return child;
   }
 
+  /** It hangs, or is stopped: what it has in hand is repeated by the next one, or undone. */
+  #replace(child: Child, cause: string): void {
+    if (this.#child !== child) return;
+    child.kill("SIGKILL");
+    this.#lose(child, cause, true);
+  }
+
+  #lose(child: Child, cause: string, died: boolean): void {
+    // A later one has requests of its own.
+    if (this.#child !== child) return;
+    this.#child = undefined;
+    for (const waiter of this.#waiting.values())
+      waiter.reject(new LauncherFailure("serve", cause, undefined, { died }));
+    this.#waiting.clear();
+  }
+
   #receive(line: string): void {
     let reply: Reply;
     try {
       reply = JSON.parse(line);
+      this.#answeredMs = performance.now();
       this.#waiting.get(reply.id)?.resolve(reply);
     } catch {
       // Half a line of a launcher that died: who waits for it learns so by its end, or by time.
