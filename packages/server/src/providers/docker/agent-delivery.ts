@@ -135,14 +135,14 @@ export class AgentVolume implements AgentDelivery {
    * symlink there would let a command put its own program in its place.
    */
   async inspect(container: string, options: CallOptions): Promise<void> {
+    const { waits } = this.#engine;
+    const path = `/containers/${container}/archive`;
+    const query = { path: agentFolder };
     let stat: { linkTarget?: unknown };
     try {
-      const response = await this.#engine.stream({
-        method: "HEAD",
-        path: `/containers/${container}/archive`,
-        query: { path: agentFolder },
-        ...options,
-      });
+      const response = await waits.within(waits.patience.callMs, options, (call) =>
+        this.#engine.stream({ method: "HEAD", path, query, ...call }),
+      );
       response.resume();
       const header = String(response.headers["x-docker-container-path-stat"] ?? "");
       stat = JSON.parse(Buffer.from(header, "base64").toString("utf8"));

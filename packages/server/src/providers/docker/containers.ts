@@ -1,6 +1,6 @@
 import { setTimeout as delay } from "node:timers/promises";
 import { type CallOptions, RuntimeGone } from "../../ports/index.ts";
-import type { EngineClient } from "./engine-client.ts";
+import type { EngineCall, EngineClient } from "./engine-client.ts";
 import { asProviderError, isRefusal } from "./engine-errors.ts";
 import { Anything, ContainerInspection, ContainerList } from "./engine-shapes.ts";
 import { ownedBy, ownedByAny } from "./labels.ts";
@@ -9,6 +9,10 @@ import { Demultiplexer } from "./multiplexed-stream.ts";
 /** A removal the engine failed at, a busy mount for instance, is tried this often, waiting longer each time. */
 const removeAttempts = 4;
 const removePauseMs = 100;
+/** Longest start there is, on a busy machine. */
+const startMs = 120_000;
+/** The engine reads every file of every container for their sizes. */
+const sizesMs = 60_000;
 
 /** The engine's containers, as far as sandboxes need them. */
 export class Containers {
@@ -29,14 +33,14 @@ export class Containers {
 
   /** The same with what their writable layers contain, for which the engine reads all of each. */
   sizes(instanceId: string, options: CallOptions) {
-    return this.#list(ownedBy(instanceId), options, { size: "true" });
+    return this.#list(ownedBy(instanceId), options, { query: { size: "true" }, withinMs: sizesMs });
   }
 
-  async #list(filters: string, { signal }: CallOptions, more: Readonly<Record<string, string>> = {}) {
-    const query = { all: "true", filters, ...more };
+  async #list(filters: string, { signal }: CallOptions, more: Pick<EngineCall, "query" | "withinMs"> = {}) {
+    const query = { all: "true", filters, ...more.query };
     try {
       return await this.#engine.call(
-        { method: "GET", path: "/containers/json", query, signal },
+        { ...more, method: "GET", path: "/containers/json", query, signal },
         ContainerList,
       );
     } catch (error) {
@@ -57,10 +61,13 @@ export class Containers {
     }
   }
 
-  /** Starts it. One that runs already is fine. */
-  async start(container: string, { signal }: CallOptions): Promise<void> {
+  /** Starts it. One that runs already is fine. Given up only when the engine answers nobody. */
+  async start(container: string, options: CallOptions): Promise<void> {
+    using awake = this.#engine.waits.whileAwake(options.signal);
+    const { signal } = awake;
     try {
-      await this.#engine.send({ method: "POST", path: `/containers/${container}/start`, signal });
+      const path = `/containers/${container}/start`;
+      await this.#engine.send({ method: "POST", path, signal, withinMs: startMs });
     } catch (error) {
       throw asProviderError("start the container", error);
     }
@@ -130,7 +137,13 @@ export class Containers {
   ): Promise<void> {
     try {
       await this.#engine.call(
-        { method: "POST", path: `/containers/${container}/wait`, query: { condition }, signal },
+        {
+          method: "POST",
+          path: `/containers/${container}/wait`,
+          query: { condition },
+          signal,
+          withinMs: null,
+        },
         Anything,
       );
     } catch (error) {

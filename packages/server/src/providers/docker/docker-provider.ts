@@ -2,6 +2,7 @@ import { randomBytes } from "node:crypto";
 import { readFile } from "node:fs/promises";
 import type { Capability } from "@alcove/wire";
 import type { DockerConfig } from "../../config/config.ts";
+import { abortable } from "../../platform/abortable.ts";
 import { boundedParallel } from "../../platform/bounded-parallel.ts";
 import { deadlineAfter, ShuttingDown } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
@@ -36,6 +37,7 @@ import { EngineClient } from "./engine-client.ts";
 import { EngineDisk } from "./engine-disk.ts";
 import { chooseTransport, engineNotes, runtimeName, unfitBecause } from "./engine-facts.ts";
 import { EngineInfo } from "./engine-shapes.ts";
+import type { EnginePatience } from "./engine-waits.ts";
 import { EngineImages } from "./images.ts";
 import { containerName, labelNames } from "./labels.ts";
 import { OutboundNetworks } from "./outbound-networks.ts";
@@ -61,14 +63,18 @@ export interface DockerProviderOptions {
   ringBytes?: number;
   logger: Logger;
   clock: Clock;
+  /** How long the engine may take; unset: the usual. */
+  patience?: EnginePatience;
 }
 
 export const dockerCapabilities: readonly Capability[] = [...agentCapabilities, "container", "users"];
 
 /** Records that one inventory reads at once. */
 const parallelLooks = 64;
-/** How long undoing a spawn, or closing, may take. */
+/** How long undoing a spawn may take. */
 const cleanupTimeoutMs = 60_000;
+/** How long a stop waits for spawns under way, which it has ended. */
+const closeTimeoutMs = 5_000;
 /** How long one look at what sandboxes have written may take. */
 const measureTimeoutMs = 60_000;
 /**
@@ -95,6 +101,8 @@ export class DockerProvider implements RuntimeProvider {
   readonly #watches = sharedWatchTable();
   readonly #spawning = new Map<RuntimeId, { abort: AbortController; settled: Promise<void> }>();
   readonly #spawns = new SpawnsUnderWay();
+  /** Spawns that failed before the engine was asked for anything: `destroy`, which follows, need not ask it either. */
+  readonly #neverMade = new Set<RuntimeId>();
   readonly #adopting = new Map<RuntimeId, Promise<void>>();
   #delivery: Promise<AgentDelivery> | undefined;
 
@@ -105,7 +113,8 @@ export class DockerProvider implements RuntimeProvider {
     this.#instanceId = options.instanceId;
     this.#logger = options.logger.child({ provider: this.name });
     this.defaultImage = options.config.defaultImage;
-    const engine = new EngineClient({ socket: options.config.socket });
+    const { patience } = options;
+    const engine = new EngineClient({ socket: options.config.socket, ...(patience && { patience }) });
     this.#engine = engine;
     this.#containers = new Containers({ engine });
     this.#images = new EngineImages({
@@ -238,6 +247,7 @@ export class DockerProvider implements RuntimeProvider {
     this.#spawning.set(runtimeId, { abort, settled: settled.promise });
     try {
       const both = AbortSignal.any([signal, abort.signal]);
+      await this.#engineAwake(runtimeId, { signal: both });
       const { runtime, image } = await this.#spawn(spec, {
         signal: both,
         onStage: onStage ?? (() => undefined),
@@ -310,8 +320,23 @@ export class DockerProvider implements RuntimeProvider {
     const spawning = this.#spawning.get(runtimeId);
     spawning?.abort.abort(new RuntimeGone(`runtime ${runtimeId} was destroyed while it was made`));
     // A create under way cannot be taken back, only waited for and undone.
-    await spawning?.settled;
+    if (spawning !== undefined) await abortable(spawning.settled, signal);
+    if (this.#neverMade.delete(runtimeId)) return;
     await this.#remove(runtimeId, { signal });
+  }
+
+  /** A spawn that meets an engine which stands still leaves nothing behind, and nothing that would have to be looked for. */
+  async #engineAwake(runtimeId: RuntimeId, options: CallOptions): Promise<void> {
+    this.#neverMade.delete(runtimeId);
+    try {
+      await this.#engine.waits.awake(options);
+    } catch (error) {
+      // One that an earlier process began is another matter.
+      const isKnown = (record: unknown) => record !== undefined;
+      const known = await this.#records.read(runtimeId).then(isKnown, () => true);
+      if (!known) this.#neverMade.add(runtimeId);
+      throw error;
+    }
   }
 
   sandbox(runtimeId: RuntimeId): SandboxOperations {
@@ -341,11 +366,19 @@ export class DockerProvider implements RuntimeProvider {
     await this.#guard[Symbol.asyncDispose]();
     this.#images.close(reason);
     for (const spawning of this.#spawning.values()) spawning.abort.abort(reason);
-    await Promise.all([...this.#spawning.values()].map((spawning) => spawning.settled));
+    await this.#spawnsSettled();
     await this.#connected[Symbol.asyncDispose]();
     await this.#networks[Symbol.asyncDispose]();
     await this.#records[Symbol.asyncDispose]();
     this.#engine[Symbol.dispose]();
+  }
+
+  async #spawnsSettled(): Promise<void> {
+    using deadline = deadlineAfter(closeTimeoutMs);
+    const settled = Promise.all([...this.#spawning.values()].map((spawning) => spawning.settled));
+    await abortable(settled, deadline.signal).catch((err: unknown) =>
+      this.#logger.warn({ err }, "spawns under way are left to the next start"),
+    );
   }
 
   async #spawn(
@@ -372,6 +405,7 @@ export class DockerProvider implements RuntimeProvider {
       logger: this.#logger,
       clock: this.#options.clock,
       newToken: () => randomBytes(32).toString("hex"),
+      closing: this.#closing.signal,
     });
     try {
       return await spawner.spawn(spec, options);
@@ -381,9 +415,13 @@ export class DockerProvider implements RuntimeProvider {
     }
   }
 
-  /** Under a deadline of its own: the caller's signal may be why there is something to undo. */
+  /**
+   * Under a deadline of its own: the caller's signal may be why there is something to undo. A stop leaves it to the next
+   * start, which finds it in the inventory.
+   */
   async #undo(runtimeId: RuntimeId): Promise<void> {
-    using deadline = deadlineAfter(cleanupTimeoutMs);
+    if (this.#closing.signal.aborted) return;
+    using deadline = deadlineAfter(cleanupTimeoutMs, this.#closing.signal);
     try {
       await this.#remove(runtimeId, { signal: deadline.signal });
     } catch (error) {
@@ -394,6 +432,7 @@ export class DockerProvider implements RuntimeProvider {
 
   async #remove(runtimeId: RuntimeId, { signal }: CallOptions): Promise<void> {
     const container = this.#containerOf(runtimeId);
+    await this.#engine.waits.awake({ signal });
     await this.#connected.during(runtimeId, async () => {
       await this.#networks.release(runtimeId);
       try {

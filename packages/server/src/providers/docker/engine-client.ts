@@ -6,6 +6,7 @@ import type { Static, TSchema } from "typebox";
 import { Value } from "typebox/value";
 import { type EngineAddress, parseEngineAddress } from "./engine-address.ts";
 import { EngineRefusal, unreachableEngine } from "./engine-errors.ts";
+import { type EnginePatience, EngineWaits, usualPatience } from "./engine-waits.ts";
 
 /** Longest JSON answer taken, bytes; a listing of ten thousand containers is below it. */
 const largestAnswerBytes = 32 * 1024 * 1024;
@@ -20,29 +21,45 @@ export interface EngineCall {
   /** Sent as JSON. */
   body?: unknown;
   signal: AbortSignal;
+  /** How long a whole answer may take; unset: 30 s, null: as long as `signal` allows. Streams have the caller's time alone. */
+  withinMs?: number | null;
 }
 
 /**
  * Speaks the Engine API, without a version prefix: the engine then answers in its newest, and refuses none.
  * Connections are kept and reused; a call that meets one the engine has just closed is made again.
  * Every method throws Unavailable when the engine cannot be reached, EngineRefusal when it answers an error status, and
- * the signal's reason when that aborts.
+ * the signal's reason when that aborts. What is answered as a whole has a deadline, after which it is Unavailable too.
  */
 export class EngineClient implements Disposable {
   readonly address: EngineAddress;
+  readonly waits: EngineWaits;
   readonly #agent = new Agent({ keepAlive: true, maxSockets: 128, maxFreeSockets: 8 });
+  /** Calls that take their time must not hold up the question whether it answers. */
+  readonly #pings = new Agent({ keepAlive: true, maxSockets: 1 });
 
-  constructor(options: { socket: string }) {
+  /** @param options.patience unset: the usual. */
+  constructor(options: { socket: string; patience?: EnginePatience }) {
     this.address = parseEngineAddress(options.socket);
+    this.waits = new EngineWaits({
+      patience: options.patience ?? usualPatience,
+      ping: async ({ signal }) => {
+        const call = { method: "GET", path: "/_ping", signal } as const;
+        await readText(await accepted(call, await this.#open(call, this.#pings)), largestRefusalBytes);
+      },
+    });
   }
 
   [Symbol.dispose](): void {
     this.#agent.destroy();
+    this.#pings.destroy();
   }
 
   /** @returns the answer, checked against `schema`. */
   async call<S extends TSchema>(call: EngineCall, schema: S): Promise<Static<S>> {
-    const text = await readText(await this.stream(call), largestAnswerBytes);
+    const text = await this.#inTime(call, async (inTime) =>
+      readText(await this.stream(inTime), largestAnswerBytes),
+    );
     const answer: unknown = text === "" ? undefined : JSON.parse(text);
     if (Value.Check(schema, answer)) return answer;
     const [first] = Value.Errors(schema, answer);
@@ -55,9 +72,17 @@ export class EngineClient implements Disposable {
 
   /** A call whose answer does not matter beyond its status. */
   async send(call: EngineCall): Promise<void> {
-    const response = await this.stream(call);
-    response.resume();
-    await new Promise<void>((resolve, reject) => response.on("end", resolve).on("error", reject));
+    await this.#inTime(call, async (inTime) => {
+      const response = await this.stream(inTime);
+      response.resume();
+      await new Promise<void>((resolve, reject) => response.on("end", resolve).on("error", reject));
+    });
+  }
+
+  async #inTime<T>(call: EngineCall, ask: (call: EngineCall) => Promise<T>): Promise<T> {
+    const { withinMs = this.waits.patience.callMs } = call;
+    if (withinMs === null) return ask(call);
+    return this.waits.within(withinMs, call, ({ signal }) => ask({ ...call, signal }));
   }
 
   /** @returns the answer as it comes; the caller reads it to its end or destroys it. */
@@ -101,14 +126,14 @@ export class EngineClient implements Disposable {
     });
   }
 
-  async #open(call: EngineCall): Promise<IncomingMessage> {
+  async #open(call: EngineCall, agent = this.#agent): Promise<IncomingMessage> {
     const payload = call.body === undefined ? undefined : JSON.stringify(call.body);
     for (let attempt = 1; ; attempt++) {
       const headers =
         payload === undefined
           ? {}
           : { "Content-Type": "application/json", "Content-Length": Buffer.byteLength(payload) };
-      const outgoing = httpRequest(this.#options(call, headers));
+      const outgoing = httpRequest({ ...this.#options(call, headers), agent });
       try {
         return await new Promise<IncomingMessage>((resolve, reject) => {
           outgoing.on("response", resolve).on("error", reject);

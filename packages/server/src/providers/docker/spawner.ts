@@ -31,7 +31,10 @@ import type { OutboundNetworks } from "./outbound-networks.ts";
 import type { RuntimeRecord, RuntimeRecords } from "./runtime-records.ts";
 import { fileAppears } from "./socket-wait.ts";
 
-/** Creating is not given up with its caller, because the engine would go on with it; it has its own deadline. */
+/**
+ * Creating is not given up with its caller, because the engine would go on with it. It has its own deadline, for storage
+ * drivers that copy images, and ends before it when the engine answers nobody or the service stops.
+ */
 const createTimeoutMs = 120_000;
 /** From the start of a container to its agent's first answer. */
 const agentTimeoutMs = 20_000;
@@ -157,13 +160,12 @@ export class Spawner {
 
   async #createOnce(container: string, body: Record<string, unknown>): Promise<void> {
     const { engine, containers, logger } = this.#parts;
-    using deadline = deadlineAfter(createTimeoutMs);
-    const { signal } = deadline;
+    using awake = engine.waits.whileAwake(this.#parts.closing);
+    const { signal } = awake;
+    const path = "/containers/create";
+    const query = { name: container };
     const create = () =>
-      engine.call(
-        { method: "POST", path: "/containers/create", query: { name: container }, body, signal },
-        CreatedContainer,
-      );
+      engine.call({ method: "POST", path, query, body, signal, withinMs: createTimeoutMs }, CreatedContainer);
     const created = await create().catch(async (error) => {
       // A spawn that is repeated after a crash starts over.
       if (!isRefusal(error, 409)) throw error;
@@ -288,6 +290,8 @@ export interface SpawnerParts {
   logger: Logger;
   clock: Clock;
   newToken: () => string;
+  /** Aborts when the service stops: what is half made is then left to the next start. */
+  closing: AbortSignal;
 }
 
 function createFailure(error: unknown): unknown {
