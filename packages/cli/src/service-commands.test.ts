@@ -1,5 +1,6 @@
+import { execFileSync } from "node:child_process";
 import { once } from "node:events";
-import { chmod, mkdir, mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
+import { chmod, glob, mkdir, mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
 import { type AddressInfo, createServer } from "node:net";
 import { tmpdir } from "node:os";
 import path from "node:path";
@@ -72,6 +73,13 @@ describe("image", () => {
   });
 });
 
+/** Control groups of whatever depth a doctor's are, with its pid in their name. */
+async function groupsNaming(pid: number | undefined): Promise<string[]> {
+  const found: string[] = [];
+  for await (const group of glob(`/sys/fs/cgroup/{,*/,*/*/,*/*/*/}alcove-*${pid}`)) found.push(group);
+  return found;
+}
+
 describe("doctor", () => {
   test("--json tells for each provider whether it works, and why not", async () => {
     const result = await run("doctor", "--json");
@@ -108,7 +116,55 @@ describe("doctor", () => {
     expect(result.code).toBe(1);
     const disk = JSON.parse(result.stdout).machine.find(({ id }: { id: string }) => id === "disk");
     expect(disk).toMatchObject({ level: "fail", message: expect.stringContaining("min_free_mb") });
+    const { providers } = JSON.parse(result.stdout);
+    const native = providers.find(({ name }: { name: string }) => name === "native");
+    expect(native).toMatchObject({ works: false, error: expect.stringContaining("not tried") });
     expect(await readdir(place)).toEqual(["mark.yaml"]);
+  });
+
+  test.skipIf(process.getuid?.() !== 0)("leaves nothing on a full disk either, and says so", async () => {
+    const disk = path.join(dir, "full");
+    await mkdir(disk);
+    execFileSync("mount", ["-t", "tmpfs", "-o", "size=24m", "alcove-test", disk]);
+    try {
+      const data = path.join(disk, "data");
+      await mkdir(data);
+      await writeFile(path.join(data, "reserve"), Buffer.alloc(16 << 20));
+      await writeFile(path.join(disk, "filler"), Buffer.alloc(16 << 20)).catch(() => undefined);
+      const child = startCli(["doctor", "--json", "--data-dir", data], {
+        cwd: dir,
+        env: { ALCOVE_PROVIDERS_NATIVE_MIN_FREE_MB: "0" },
+      });
+      const { pid } = child;
+      const { stdout, stderr } = await finish(child);
+      const { machine, providers } = JSON.parse(stdout);
+      expect(providers, stderr).toHaveLength(4);
+      expect(machine.find(({ id }: { id: string }) => id === "database-disk")).toMatchObject({
+        level: "warn",
+        message: "the disk of the database is full; the reserve of 16 MiB is there",
+      });
+      expect(await readdir(data)).toEqual(["reserve"]);
+      expect(await groupsNaming(pid)).toEqual([]);
+    } finally {
+      execFileSync("umount", ["--lazy", disk]);
+    }
+  });
+
+  test("takes away what it tries when a signal ends it", async () => {
+    const place = path.join(dir, "interrupted");
+    await mkdir(place);
+    const child = startCli(["doctor", "--data-dir", place], { cwd: dir });
+    const ended = finish(child);
+    const { pid } = child;
+    // From the first sandbox that is tried on, where one can be; the folder is there before.
+    await vi.waitFor(async () => expect(await readdir(place)).toHaveLength(1), {
+      timeout: 30_000,
+      interval: 5,
+    });
+    child.kill("SIGTERM");
+    expect((await ended).code).toBe(130);
+    expect(await readdir(place)).toEqual([]);
+    expect(await groupsNaming(pid)).toEqual([]);
   });
 });
 

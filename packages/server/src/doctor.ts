@@ -1,11 +1,12 @@
-import { chmod, mkdtemp, rm } from "node:fs/promises";
-import path from "node:path";
+import { chmod, rm } from "node:fs/promises";
 import type { Config } from "./config/config.ts";
 import type { Isolation } from "./config/providers.ts";
+import { doctorInstance, makePlace, removeLeftovers } from "./doctor/leftovers.ts";
 import { checkMachine, type DoctorCheck, nearestFolder } from "./doctor/machine.ts";
 import { imageSettings, openImageStore } from "./images.ts";
 import { deadlineAfter } from "./platform/deadline.ts";
 import type { Logger } from "./platform/logger.ts";
+import { messageOf } from "./platform/message-of.ts";
 import { systemClock } from "./platform/system-clock.ts";
 import type { ProviderCheck } from "./ports/index.ts";
 import { type Candidate, providerCandidates } from "./provider-candidates.ts";
@@ -41,34 +42,73 @@ export async function diagnose(options: {
   env: NodeJS.ProcessEnv;
   logger: Logger;
   installed?: boolean;
+  /** Ends it early, when all that was tried is taken away. */
+  signal?: AbortSignal;
 }): Promise<Diagnosis> {
-  const { env, logger, installed = false } = options;
+  const { env, installed = false, signal } = options;
   const machine = await checkMachine({ config: options.config, env, installed });
   if (machine.some(({ id, level }) => id === "data-dir" && level === "fail")) {
     return { ok: false, machine, providers: [] };
   }
-  await using opened = new AsyncDisposableStack();
-  // Looking leaves nothing, and nothing of a service that runs is touched: what is tried is tried in a place of its own,
-  // on the file system of data_dir, because that decides as well.
-  const dataDir = await mkdtemp(path.join(await nearestFolder(options.config.dataDir), ".alcove-doctor-"));
-  opened.defer(() => rm(dataDir, { recursive: true, force: true }));
-  await chmod(dataDir, 0o711);
-  const config = { ...options.config, dataDir };
+  const folder = await nearestFolder(options.config.dataDir);
+  await removeLeftovers(folder).catch((error: unknown) => machine.push(leftBehind(error)));
+  const opened = new AsyncDisposableStack();
+  let providers: ProviderDiagnosis[];
+  try {
+    // Looking leaves nothing, and nothing of a service that runs is touched: what is tried is tried in a place of its own,
+    // on the file system of data_dir, because that decides as well.
+    const dataDir = await makePlace(folder);
+    opened.defer(() => rm(dataDir, { recursive: true, force: true }));
+    await chmod(dataDir, 0o711);
+    providers = await tryProviders({ ...options, config: { ...options.config, dataDir }, machine, opened });
+  } finally {
+    // What it says of the machine is worth more than that all of it could be taken away.
+    await opened.disposeAsync().catch((error: unknown) => machine.push(leftBehind(error)));
+  }
+  signal?.throwIfAborted();
+  const isolates = providers.some(({ works, isolation }) => works && isolation !== "simulated");
+  return { ok: isolates && machine.every(({ level }) => level !== "fail"), machine, providers };
+}
+
+function leftBehind(error: unknown): DoctorCheck {
+  return {
+    id: "leftovers",
+    level: "warn",
+    message: `what providers were tried with cannot be taken away: ${messageOf(error)}`,
+    advice: "the next alcove doctor, or the next start of the service, does it",
+  };
+}
+
+/** @param opened disposed of by the caller, when nothing is tried any more. */
+async function tryProviders(options: {
+  config: Config;
+  machine: readonly DoctorCheck[];
+  logger: Logger;
+  signal?: AbortSignal;
+  opened: AsyncDisposableStack;
+}): Promise<ProviderDiagnosis[]> {
+  const { config, machine, logger, signal, opened } = options;
   const images = await openImageStore({ ...imageSettings(config), logger });
-  const candidates = await providerCandidates({
+  const found = await providerCandidates({
     config,
-    instanceId: `doctor${process.pid}`,
+    instanceId: doctorInstance(process.pid),
     images,
     logger,
     clock: systemClock,
   });
-  for (const candidate of candidates) if ("provider" in candidate) opened.use(candidate.provider);
-  const checked = await checkCandidates(candidates, { logger });
-  const chosen = choose(checked, { config, logger });
-  const providers = await Promise.all(
+  for (const candidate of found) if ("provider" in candidate) opened.use(candidate.provider);
+  const short = machine.find(({ id, level }) => id === "disk" && level === "fail");
+  const candidates = found.map((candidate) => (short === undefined ? candidate : untried(candidate, short)));
+  const checked = await checkCandidates(candidates, { logger, ...(signal === undefined ? {} : { signal }) });
+  // Whether a start would take native is not known then.
+  const chosen =
+    short !== undefined && config.providers.default === "auto"
+      ? { used: [], default: undefined }
+      : choose(checked, { config, logger });
+  return await Promise.all(
     checked.map(async (entry) => {
       const { name, isolation } = entry.candidate;
-      const { healthy, error, notes } = entry.check ?? (await checkUnused(entry.candidate));
+      const { healthy, error, notes } = entry.check ?? (await checkUnused(entry.candidate, signal));
       return {
         name,
         isolation,
@@ -80,14 +120,18 @@ export async function diagnose(options: {
       };
     }),
   );
-  const isolates = providers.some(({ works, isolation }) => works && isolation !== "simulated");
-  return { ok: isolates && machine.every(({ level }) => level !== "fail"), machine, providers };
+}
+
+/** A sandbox of native's would take of the space that is missing, and be refused all the same. */
+function untried(candidate: Candidate, short: DoctorCheck): Candidate {
+  const { name, isolation, enabled } = candidate;
+  return name === "native" ? { name, isolation, enabled, missing: `not tried: ${short.message}` } : candidate;
 }
 
 /** Providers that are switched off are tried as well: that they would work is worth knowing. */
-async function checkUnused(candidate: Candidate): Promise<ProviderCheck> {
+async function checkUnused(candidate: Candidate, signal: AbortSignal | undefined): Promise<ProviderCheck> {
   if ("missing" in candidate) return { healthy: false, error: candidate.missing, notes: [] };
-  using deadline = deadlineAfter(checkDeadlineMs);
+  using deadline = deadlineAfter(checkDeadlineMs, signal);
   return await candidate.provider.check(deadline);
 }
 

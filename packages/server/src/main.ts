@@ -8,6 +8,7 @@ import type { Config } from "./config/config.ts";
 import { openControlPlane } from "./control-plane.ts";
 import { localWorkerId } from "./core/providers/provider-address.ts";
 import { ProviderRegistry } from "./core/providers/provider-registry.ts";
+import { removeLeftovers } from "./doctor/leftovers.ts";
 import { stopEndsSandboxes, unitAdvice } from "./doctor/service-unit.ts";
 import { imageSettings, openImageStore } from "./images.ts";
 import { lockDataDir } from "./platform/data-dir-lock.ts";
@@ -70,6 +71,9 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
     await Installation.open({ dataDir: config.dataDir, settings: store, newId: randomIds.secret(8) }),
   );
   void warnOfUnit(logger);
+  void removeLeftovers(config.dataDir).catch((err: unknown) =>
+    logger.warn({ err }, "what an alcove doctor that was killed left cannot be removed"),
+  );
   const { maxConnections } = config.server;
   const tooFew = tooFewDescriptors({ limit: await descriptorLimit(), maxConnections });
   if (tooFew !== undefined) logger.warn(tooFew);

@@ -25,19 +25,22 @@ export interface ProviderSelection {
 /** Tries every candidate that may be used, all at once, and says whom it waits for. Never throws. */
 export function checkCandidates(
   candidates: readonly Candidate[],
-  { logger }: { logger: Logger },
+  options: { logger: Logger; signal?: AbortSignal },
 ): Promise<CheckedCandidate[]> {
-  return Promise.all(candidates.map((candidate) => checkCandidate(candidate, logger)));
+  return Promise.all(candidates.map((candidate) => checkCandidate(candidate, options)));
 }
 
-async function checkCandidate(candidate: Candidate, logger: Logger): Promise<CheckedCandidate> {
+async function checkCandidate(
+  candidate: Candidate,
+  { logger, signal }: { logger: Logger; signal?: AbortSignal },
+): Promise<CheckedCandidate> {
   if ("missing" in candidate) return { candidate, check: undefined, excluded: candidate.missing };
   const { name } = candidate;
   if (candidate.enabled === false) {
     const excluded = `it must be asked for: providers.${name}.enabled: true`;
     return { candidate, check: undefined, excluded };
   }
-  using deadline = deadlineAfter(checkDeadlineMs);
+  using deadline = deadlineAfter(checkDeadlineMs, signal);
   let waitedMs = 0;
   const waiting = setInterval(() => {
     waitedMs += patienceMs;

@@ -2,6 +2,7 @@ import { existsSync } from "node:fs";
 import { rm } from "node:fs/promises";
 import path from "node:path";
 import type { Config } from "./config/config.ts";
+import { removeLeftovers } from "./doctor/leftovers.ts";
 import { imageSettings, openImageStore } from "./images.ts";
 import { lockDataDir } from "./platform/data-dir-lock.ts";
 import { deadlineAfter } from "./platform/deadline.ts";
@@ -57,6 +58,11 @@ export async function purge(options: { config: Config; remove: boolean; logger: 
   const id = await endRecorded(config, { purged, logger });
   // Providers end what their records name; records may be lost.
   await endUnrecorded(instanceName(id), { config, purged });
+  try {
+    purged.ended.push(...(await removeLeftovers(dataDir)));
+  } catch (error) {
+    purged.left.push(`what an alcove doctor left: ${messageOf(error)}`);
+  }
   purged.left.push(...(await othersIn(config, id)));
   if (options.remove && purged.left.length === 0) await rm(dataDir, { recursive: true, force: true });
   return purged;

@@ -1,4 +1,5 @@
 import type { Diagnosis, DoctorCheck } from "@alcove/server/doctor";
+import { interruptSignal } from "../context.ts";
 import { ExitWith, exitCodes } from "../exit-codes.ts";
 import { installedRelease } from "../release.ts";
 import { printJson } from "../terminal/output.ts";
@@ -15,11 +16,16 @@ export async function doctor(flags: { config?: string; dataDir?: string; json?: 
     import("@alcove/server/logger"),
   ]);
   const logger = await createLogger({ level: "silent", format: "json" });
+  // A signal ends it once what is being tried is taken away.
+  using interrupt = interruptSignal();
   const diagnosis = await diagnose({
     config,
     env: process.env,
     logger,
     installed: installedRelease() !== undefined,
+    signal: interrupt.signal,
+  }).catch((error: unknown) => {
+    throw interrupt.signal.aborted ? new ExitWith(exitCodes.interrupted) : error;
   });
   progress[Symbol.dispose]();
   if (flags.json) printJson(diagnosis);

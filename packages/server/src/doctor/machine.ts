@@ -1,11 +1,12 @@
-import { access, constants, mkdtemp, readFile, rm, statfs } from "node:fs/promises";
+import { access, constants, readFile, rm, statfs } from "node:fs/promises";
 import { createServer } from "node:net";
 import os from "node:os";
 import path from "node:path";
 import type { Config } from "../config/config.ts";
-import { lackOfReserve } from "../platform/disk-reserve.ts";
+import { lackOfReserve, usualBytes as reserveBytes } from "../platform/disk-reserve.ts";
 import { freeBytes } from "../platform/free-space.ts";
 import { messageOf } from "../platform/message-of.ts";
+import { makePlace } from "./leftovers.ts";
 import { stopEndsSandboxes, unitAdvice } from "./service-unit.ts";
 import { checkTables } from "./tables.ts";
 
@@ -95,7 +96,7 @@ export async function nearestFolder(directory: string): Promise<string> {
 
 async function checkDataDir(dataDir: string): Promise<DoctorCheck> {
   try {
-    await rm(await mkdtemp(path.join(await nearestFolder(dataDir), ".alcove-doctor-")), { recursive: true });
+    await rm(await makePlace(await nearestFolder(dataDir)), { recursive: true });
     return { id: "data-dir", level: "ok", message: `data_dir ${dataDir} is writable` };
   } catch (error) {
     return {
@@ -139,8 +140,20 @@ async function checkDatabaseDisk({ database }: Config): Promise<DoctorCheck> {
   try {
     const folder = await nearestFolder(path.dirname(database.path));
     const message = lackOfReserve(folder);
+    const free = freeBytes(folder);
+    if (message === undefined && free < reserveBytes) {
+      const mib = Math.floor(free / 2 ** 20);
+      const state =
+        mib === 0 ? "the disk of the database is full" : `only ${mib} MiB are free for the database`;
+      return {
+        id,
+        level: "warn",
+        message: `${state}; the reserve of ${reserveBytes / 2 ** 20} MiB is there`,
+        advice: "destroy sandboxes or free space: spawns are refused once the reserve is given up",
+      };
+    }
     return message === undefined
-      ? { id, level: "ok", message: `${(freeBytes(folder) / 2 ** 30).toFixed(1)} GiB free for the database` }
+      ? { id, level: "ok", message: `${(free / 2 ** 30).toFixed(1)} GiB free for the database` }
       : { id, level: "warn", message, advice: "make room, or move database.path" };
   } catch (error) {
     return { id, level: "warn", message: `free space for the database is unknown: ${messageOf(error)}` };

@@ -7,7 +7,8 @@ import { freeBytes } from "./free-space.ts";
 const fileName = "reserve";
 /** As large as what was given up, and without any of its space: a file of holes. */
 const spentName = "reserve.spent";
-const usualBytes = 16 * 1_048_576;
+/** What is set aside where there is room. */
+export const usualBytes = 16 * 1_048_576;
 const pieceBytes = 64 * 1_024;
 const retryMs = 10_000;
 

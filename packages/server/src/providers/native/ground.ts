@@ -22,24 +22,39 @@ export interface Ground {
   notes: string[];
 }
 
-export async function surveyGround(options: {
+interface SurveyOptions {
   dataDir: string;
   instance: string;
   diskMb: number;
   minFreeMb: number;
   findProgram: (name: string) => Promise<string | undefined>;
   logger: Logger;
-}): Promise<Ground> {
+}
+
+/** @throws Error of the file system, and leaves no group then. */
+export async function surveyGround(options: SurveyOptions): Promise<Ground> {
   const rooted = process.getuid?.() === 0;
   const notes: string[] = [];
   const groups = await Cgroups.open(options);
-  const cgroups = "missing" in groups ? undefined : groups;
   if ("missing" in groups) {
     notes.push(
       `limits are rlimits: memory for each process, processes for each user, no share of the processors (${groups.missing}; ` +
         "run the service as root, or under systemd with Delegate=yes)",
     );
+    return await surveyDisks(options, { rooted, notes, cgroups: undefined });
   }
+  try {
+    return await surveyDisks(options, { rooted, notes, cgroups: groups });
+  } catch (error) {
+    await groups.close();
+    throw error;
+  }
+}
+
+async function surveyDisks(
+  options: SurveyOptions,
+  { rooted, notes, cgroups }: Pick<Ground, "rooted" | "notes" | "cgroups">,
+): Promise<Ground> {
   const unprivilegedIds = rooted ? single : await subids(options.findProgram);
   if (!rooted && unprivilegedIds.kind === "single") {
     notes.push(

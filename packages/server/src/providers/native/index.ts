@@ -1,3 +1,3 @@
 export type { NativeProviderConfig } from "./launch-plan.ts";
 export { NativeProvider } from "./native-provider.ts";
-export { endGroupsOf } from "./orphaned-groups.ts";
+export { endGroupsOf, endGroupsWhere } from "./orphaned-groups.ts";

@@ -263,7 +263,8 @@ export class LaunchSite implements AsyncDisposable {
     await this.directories.inSight();
     await mkdir(this.directories.trash, { recursive: true, mode: 0o700 });
     await this.directories.inSight();
-    const [ground, agent] = await Promise.all([
+    // Both come to their end: who closes this must find nothing under way in the directory.
+    const [surveyed, stored] = await Promise.allSettled([
       surveyGround({
         dataDir: this.#dataDir,
         instance,
@@ -274,6 +275,21 @@ export class LaunchSite implements AsyncDisposable {
       }),
       storeAgent({ dataDir: this.#dataDir, binary: this.#agentBinary }),
     ]);
+    if (surveyed.status === "rejected") throw surveyed.reason;
+    const ground = surveyed.value;
+    try {
+      if (stored.status === "rejected") throw stored.reason;
+      return await this.#prepareOn(ground, { instance, agent: stored.value.path });
+    } catch (error) {
+      await ground.cgroups?.close();
+      throw error;
+    }
+  }
+
+  async #prepareOn(
+    ground: Ground,
+    { instance, agent }: { instance: string; agent: string },
+  ): Promise<Prepared> {
     this.#hasGroups = ground.cgroups !== undefined;
     ground.cgroups?.slots.sweep();
     this.#hasUsers = ground.rooted || ground.unprivilegedIds.kind !== "single";
@@ -289,7 +305,7 @@ export class LaunchSite implements AsyncDisposable {
       if (record?.ids.kind === "range") await ranges.restore(record.ids.base, runtimeId);
     }
     if (ground.disks !== undefined) this.#launcher.keepDisks({ ...ground.disks, count: readyDisks });
-    const prepared: Prepared = { ...ground, agent: agent.path, ranges, ways: usualWays, shifted: undefined };
+    const prepared: Prepared = { ...ground, agent, ranges, ways: usualWays, shifted: undefined };
     await this.#sweep(prepared);
     return this.#settle(prepared);
   }

@@ -16,18 +16,34 @@ const pauseMs = 20;
  * @returns the groups.
  * @throws ProviderError when something does not end.
  */
-export async function endGroupsOf(name: string): Promise<string[]> {
-  const groups = await findGroups(mountPoint, `alcove-${name}`, deepest);
+export function endGroupsOf(name: string): Promise<string[]> {
+  return endGroupsWhere((candidate) => candidate === name);
+}
+
+/**
+ * Ends every process in the control groups of the installations that are meant, and removes them.
+ * @param meant asked with the name of an installation, as `instanceName` makes it.
+ * @returns the groups.
+ * @throws ProviderError when something does not end.
+ */
+export async function endGroupsWhere(meant: (name: string) => boolean): Promise<string[]> {
+  const groups = await findGroups(mountPoint, meant, deepest);
   for (const group of groups) await endGroup(group);
   return groups;
 }
 
-async function findGroups(folder: string, name: string, depth: number): Promise<string[]> {
+async function findGroups(
+  folder: string,
+  meant: (name: string) => boolean,
+  depth: number,
+): Promise<string[]> {
   const found: string[] = [];
   for (const child of await foldersIn(folder)) {
     const path = join(folder, child);
-    if (child === name) found.push(path);
-    else if (depth > 0) found.push(...(await findGroups(path, name, depth - 1)));
+    const name = /^alcove-([a-zA-Z0-9]+)$/.exec(child)?.[1];
+    // Below an installation's own group there are only its sandboxes, perhaps thousands.
+    if (name !== undefined) found.push(...(meant(name) ? [path] : []));
+    else if (depth > 0) found.push(...(await findGroups(path, meant, depth - 1)));
   }
   return found;
 }

@@ -2,6 +2,9 @@ import { randomBytes } from "node:crypto";
 import type { NetworkMode, RuntimeId, RuntimeSpec, SandboxId } from "../../ports/index.ts";
 import { probePrefix } from "./runtime-directories.ts";
 
+/** A check takes no longer: whoever dies over it leaves a sandbox that ends by itself soon. */
+const probeExpiryMs = 20_000;
+
 /** A sandbox that only says whether sandboxes work. */
 export function newProbeId(): RuntimeId {
   return `${probePrefix}${randomBytes(6).toString("hex")}` as RuntimeId;
@@ -15,7 +18,7 @@ export function probeSpec(runtimeId: RuntimeId, network: NetworkMode = "none"): 
     memoryMb: 64,
     vcpus: 1,
     env: {},
-    expiresInMs: 60_000,
+    expiresInMs: probeExpiryMs,
     metadata: {},
     network,
   };
