@@ -93,6 +93,38 @@ describe("previews of programs that mean no good", () => {
     await nothingIsLeft();
   });
 
+  test("one that sends interim answers without end is given up after some", async () => {
+    const hints = Buffer.from("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n".repeat(1_600));
+    using _program = await ports.listen(
+      3000,
+      net.createServer((socket) => {
+        const more = () => {
+          let goesOn = socket.writable;
+          while (goesOn) goesOn = socket.write(hints);
+        };
+        socket.on("error", () => undefined).on("drain", more);
+        socket.once("data", more);
+      }),
+    );
+    const answer = await preview.get("/");
+    expect([answer.status, answer.text]).toEqual([502, expect.stringContaining("interim answers")]);
+    await nothingIsLeft();
+  });
+
+  test("one that sends some interim answers is listened to", async () => {
+    const hint = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n";
+    using _program = await saying(`${hint.repeat(16)}HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok`);
+    expect(await preview.get("/")).toMatchObject({ status: 200, text: "ok" });
+  });
+
+  test("what comes behind an answer is nobody's, however many pieces it is", async () => {
+    const answer = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+    using _program = await saying(`${answer}${answer.replace("ok", "no").repeat(1_000)}`);
+    for (let count = 0; count < 5; count++)
+      expect(await preview.get("/")).toMatchObject({ status: 200, text: "ok" });
+    await nothingIsLeft();
+  });
+
   test("one that takes a long upload slowly is not given up while it takes", async () => {
     using _program = await ports.listen(
       3000,

@@ -1,3 +1,4 @@
+import { once } from "node:events";
 import net from "node:net";
 import { afterAll, afterEach, beforeAll, expect, test } from "vitest";
 import { heldBytes } from "../src/platform/testing/held-memory.ts";
@@ -101,6 +102,19 @@ test("a raw upload in chunks of a byte each takes the memory of its bytes", asyn
   await send(raw, 400_000);
   await eventually(() => (raw.socket.writableLength === 0 ? true : undefined));
   expect((await heldBytes()) - before).toBeLessThan(6 * mib);
+});
+
+test("bodies in chunks of a byte that nobody takes keep nobody waiting, however many are sent at once", async () => {
+  using turns = new TurnWatch();
+  const raw = Array.from({ length: 96 }, (_, at) =>
+    begin(at % 2 === 0 ? "PUT /nowhere" : `PUT ${sandbox}/files?path=/tmp/raw${at}`),
+  );
+  await Promise.all(raw.map(({ socket }) => once(socket, "connect")));
+  const many = Buffer.from(chunk("a").repeat(chunksPerWrite));
+  for (const { socket } of raw) socket.write(many);
+  turns.restart();
+  for (let count = 0; count < 20; count++) expect((await client.call("GET", "/live")).status).toBe(200);
+  expect(turns.longestMs).toBeLessThan(longestTurnMs / 5);
 });
 
 const opcodes = { more: 0, text: 1, ping: 9, pong: 10 } as const;

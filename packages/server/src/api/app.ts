@@ -7,6 +7,7 @@ import {
   type ServerOptions,
   type ServerResponse,
 } from "node:http";
+import type { Socket } from "node:net";
 import type { Duplex } from "node:stream";
 import cors, { type FastifyCorsOptions, type FastifyCorsOptionsDelegateCallback } from "@fastify/cors";
 import type { TypeBoxTypeProvider } from "@fastify/type-provider-typebox";
@@ -21,6 +22,7 @@ import {
 import { anybody, localUser } from "../core/keys/principal.ts";
 import { ShuttingDown } from "../platform/deadline.ts";
 import type { Logger } from "../platform/logger.ts";
+import { ReadTurns } from "../platform/read-turns.ts";
 import { withinRequest } from "../platform/request-scope.ts";
 import type { Clock } from "../ports/clock.ts";
 import { DomainError } from "../ports/errors.ts";
@@ -103,7 +105,8 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   const trail = new AuditTrail(options.audit);
   const limit = new RequestLimit(options.rateLimits);
   const clients = new Clients(config.server);
-  const proxy = new PortProxy({ previews, responseTimeoutMs: config.preview.responseTimeoutMs });
+  const turns = new ReadTurns();
+  const proxy = new PortProxy({ previews, responseTimeoutMs: config.preview.responseTimeoutMs, turns });
   const isKey = (authorization: string) =>
     offeredKeys({ authorization }).some((key) => options.keys.principalOf(key) !== undefined);
   const hosts = new PreviewHosts({
@@ -123,7 +126,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   const upgradeOf = (request: IncomingMessage) => upgradesUnderWay.get(request);
   const app = fastify({
     // Hosts of previews come before everything: no hook, route or plugin of the API sees what is for them.
-    serverFactory: (handler, { http }) => serverFor(hosts, { handler, upgrades, options: http ?? {} }),
+    serverFactory: (handler, { http }) => serverFor(hosts, { handler, upgrades, turns, options: http ?? {} }),
     loggerInstance: logger,
     logController: new LogController({ disableRequestLogging: true }),
     // One logger for all: a child per request costs more than the requests it would be used in.
@@ -197,6 +200,8 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
     options: {
       ...wsBounds,
       perMessageDeflate: false,
+      // A message a turn: others come in between, however small its messages are and however many one read brings.
+      allowSynchronousEvents: false,
       handleProtocols: chooseProtocol,
       // Those that are not for previews.
       server: upgrades as Server,
@@ -272,10 +277,12 @@ function serverFor(
   {
     handler,
     upgrades,
+    turns,
     options,
   }: {
     handler: Parameters<NonNullable<FastifyServerFactory>>[0];
     upgrades: EventEmitter;
+    turns: ReadTurns;
     options: ServerOptions;
   },
 ): Server {
@@ -288,7 +295,15 @@ function serverFor(
     { ...options, shouldUpgradeCallback: (request) => /^websocket$/i.test(request.headers.upgrade ?? "") },
     lanes.take,
   );
-  server.on("upgrade", (request: IncomingMessage, socket: Duplex, head: Buffer) => {
+  server.on("connection", (socket: Socket) => {
+    // A listener has Node read the connection as a stream, and no longer parse whatever there is by itself.
+    const unused = () => undefined;
+    socket.on("data", unused).off("data", unused);
+    turns.pace(socket);
+  });
+  server.on("upgrade", (request: IncomingMessage, socket: Duplex, first: Buffer) => {
+    // Where the request has a body of its own, the parser goes on.
+    const head = socket === request.socket ? Buffer.concat([first, turns.release(socket)]) : first;
     // An earlier request of the connection is not answered yet: what it writes would be taken for what was asked last.
     if (isAnswering(socket)) socket.destroy();
     else if (hosts.takes(request)) hosts.upgrade(request, socket, head).catch(() => socket.destroy());

@@ -1,5 +1,6 @@
 import { Agent, type ClientRequest, type ClientRequestArgs } from "node:http";
 import type { Duplex } from "node:stream";
+import type { ReadTurns } from "../../platform/read-turns.ts";
 
 /** What a request of ours says beyond what Node's do. */
 export interface PortRequestArgs extends ClientRequestArgs {
@@ -20,8 +21,11 @@ const mostIdle = 256;
 export class PortAgent extends Agent {
   readonly #idle = new Map<Duplex, { timer: NodeJS.Timeout; end: () => void; forget: () => void }>();
 
-  constructor(options: { keep: boolean }) {
+  readonly #turns: ReadTurns;
+
+  constructor(options: { keep: boolean; turns: ReadTurns }) {
     super({ keepAlive: options.keep, maxFreeSockets: mostIdleOfPort, scheduling: "lifo" });
+    this.#turns = options.turns;
   }
 
   override createConnection(
@@ -31,7 +35,10 @@ export class PortAgent extends Agent {
     const { connect } = options as PortRequestArgs;
     const give = callback as ((error: Error | null, stream?: Duplex) => void) | undefined;
     connect().then(
-      (stream) => give?.(null, referable(stream)),
+      (stream) => {
+        this.#turns.pace(stream);
+        give?.(null, referable(stream));
+      },
       (error: Error) => give?.(error),
     );
     return undefined;
@@ -43,8 +50,8 @@ export class PortAgent extends Agent {
 
   /** @returns whether a connection that is free now may be kept. */
   override keepSocketAlive(socket: Duplex): boolean {
-    if (this.#idle.size >= mostIdle || socket.destroyed || socket.readableEnded || socket.readableLength > 0)
-      return false;
+    if (this.#idle.size >= mostIdle || socket.destroyed || socket.readableEnded) return false;
+    if (socket.readableLength > 0 || this.#turns.isHolding(socket)) return false;
     const end = () => void socket.destroy();
     const timer = setTimeout(end, idleMs).unref();
     const forget = () => this.#forget(socket);

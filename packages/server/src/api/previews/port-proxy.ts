@@ -3,6 +3,7 @@ import type { Duplex } from "node:stream";
 import type { OpenPort, Previews } from "../../core/previews/previews.ts";
 import { carry, carryAll } from "../../platform/carry.ts";
 import { joinPieces } from "../../platform/join-pieces.ts";
+import type { ReadTurns } from "../../platform/read-turns.ts";
 import { DomainError } from "../../ports/errors.ts";
 import { endUnlessComplete } from "../refused-body.ts";
 import { bodyOf, type HeaderList } from "./carried-headers.ts";
@@ -23,6 +24,8 @@ export interface Passage {
 
 /** A head above it is no answer of a program that means well. */
 const mostHeadBytes = 65_536;
+/** Interim answers (1xx) before the answer itself: programs that mean well send one or two. */
+const mostInterimAnswers = 16;
 /** How long the other direction may go on after one has ended. */
 const halfClosedMs = 10_000;
 /** Of a client that vanished without a word, whose connection may be idle for hours otherwise. */
@@ -37,13 +40,20 @@ const repeatable = /^(GET|HEAD|OPTIONS)$/;
 export class PortProxy {
   readonly #previews: Previews;
   readonly #responseTimeoutMs: number;
-  readonly #kept = new PortAgent({ keep: true });
-  readonly #single = new PortAgent({ keep: false });
+  readonly #turns: ReadTurns;
+  readonly #kept: PortAgent;
+  readonly #single: PortAgent;
 
-  /** @param options.responseTimeoutMs 0: a program may take as long as it likes. */
-  constructor(options: { previews: Previews; responseTimeoutMs: number }) {
+  /**
+   * @param options.responseTimeoutMs 0: a program may take as long as it likes.
+   * @param options.turns in which what programs answer is parsed.
+   */
+  constructor(options: { previews: Previews; responseTimeoutMs: number; turns: ReadTurns }) {
     this.#previews = options.previews;
     this.#responseTimeoutMs = options.responseTimeoutMs;
+    this.#turns = options.turns;
+    this.#kept = new PortAgent({ keep: true, turns: options.turns });
+    this.#single = new PortAgent({ keep: false, turns: options.turns });
   }
 
   /** Closes the connections that are kept. */
@@ -213,12 +223,20 @@ export class PortProxy {
       if (outgoing.reusedSocket && !(error instanceof DomainError)) stop(new StaleConnection(error));
       else stop(error instanceof DomainError ? error : brokenAnswer(name, error));
     });
+    let interimAnswers = 0;
+    outgoing.on("information", () => {
+      interimAnswers += 1;
+      if (interimAnswers <= mostInterimAnswers) return;
+      const message = `${name} sent more than ${mostInterimAnswers} interim answers (1xx) and none that is final`;
+      stop(new DomainError("bad_gateway", message));
+    });
     outgoing.on("response", (answer) => {
       // Its parser makes a piece of each chunk, however small.
       joinPieces(answer);
       settle({ answer, outgoing, ...(stopBody === undefined ? {} : { stopBody }) });
     });
-    outgoing.on("upgrade", (answer, program, head) => {
+    outgoing.on("upgrade", (answer, program, first) => {
+      const head = Buffer.concat([first, this.#turns.release(program)]);
       if (upgrades) settle({ answer, outgoing, program, head });
       else {
         program.destroy();

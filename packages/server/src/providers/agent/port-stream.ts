@@ -18,7 +18,7 @@ class JoinedDuplex extends Duplex implements PortConnection {
       pass: (piece) => this.push(piece),
       isEmpty: () => this.readableLength === 0,
       goOn: () => {
-        if (!this.destroyed && this.readableLength < this.readableHighWaterMark) options.read();
+        if (!this.destroyed && this.readableLength < this.readableHighWaterMark) this._read(0);
       },
     });
   }

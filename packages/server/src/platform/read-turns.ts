@@ -1,0 +1,215 @@
+import type { Readable } from "node:stream";
+import { copyOf } from "./own-bytes.ts";
+
+/** How many lines are parsed at once: each chunk of a body takes two, each request and interim answer two or more. */
+const linesAtOnce = 512;
+/** How long a turn of the loop deals with what was put behind, milliseconds. */
+const putBehindMs = 4;
+/** How long it parses in all before the rest is put behind. */
+const turnMs = 10;
+const lineFeed = 0x0a;
+
+/**
+ * What a parser makes of bytes costs by the line and not by the byte: 64 KiB hold eleven thousand chunks of one byte, or hundreds of
+ * requests, and every connection whose bytes are there is read in the same turn of the loop. Streams that are paced give their
+ * parser some hundred lines at once, for a few milliseconds a turn over all of them; the rest waits for a later turn, one after
+ * the other, while the stream is not read further. Bytes of few lines go through as they come.
+ */
+export class ReadTurns {
+  readonly #now: () => number;
+  readonly #paced = new WeakMap<Readable, PacedStream>();
+  readonly #behind: PacedStream[] = [];
+  #spentMs = 0;
+  #turn: NodeJS.Immediate | undefined;
+
+  /** @param options.now milliseconds. */
+  constructor(options: { now?: () => number } = {}) {
+    this.#now = options.now ?? (() => performance.now());
+  }
+
+  /** From now on, until it is released. Its parser is to listen for "data". */
+  pace(stream: Readable): void {
+    if (this.#paced.has(stream)) return;
+    const paced = new PacedStream(stream, {
+      mayGoOn: (isLong) =>
+        isLong ? this.#behind.length === 0 && this.#spentMs < putBehindMs : this.#spentMs < turnMs,
+      run: (parse) => this.#run(parse),
+      putBehind: () => {
+        this.#behind.push(paced);
+        this.#begin();
+      },
+    });
+    this.#paced.set(stream, paced);
+  }
+
+  /** Whether something of the stream waits for its turn. */
+  isHolding(stream: Readable): boolean {
+    return this.#paced.get(stream)?.isHolding === true;
+  }
+
+  /** What comes of the stream is no longer parsed. @returns what it had waiting, which comes before anything else. */
+  release(stream: Readable): Buffer {
+    const paced = this.#paced.get(stream);
+    this.#paced.delete(stream);
+    return paced?.release() ?? Buffer.alloc(0);
+  }
+
+  #run(parse: () => void): void {
+    const beganMs = this.#now();
+    try {
+      parse();
+    } finally {
+      this.#spentMs += this.#now() - beganMs;
+      this.#begin();
+    }
+  }
+
+  #begin(): void {
+    this.#turn ??= setImmediate(() => this.#onTurn());
+  }
+
+  #onTurn(): void {
+    this.#turn = undefined;
+    this.#spentMs = 0;
+    // Who is put behind again waits for those that are there already.
+    while (this.#spentMs < putBehindMs) {
+      const next = this.#behind.shift();
+      if (next === undefined) return;
+      next.goOn();
+    }
+    if (this.#behind.length > 0) this.#begin();
+  }
+}
+
+/** What a stream that is paced asks of all of them. */
+interface Turns {
+  /** Whether something may be parsed in this turn still. @param isLong for who had too many lines just before. */
+  mayGoOn: (isLong: boolean) => boolean;
+  run: (parse: () => void) => void;
+  putBehind: () => void;
+}
+
+/**
+ * Stands before the queue of a stream. `passing` until a piece has too many lines or comes when the turn is over; `holding` until
+ * all of it was passed on, and meanwhile nothing more is read.
+ */
+class PacedStream {
+  readonly #stream: Readable;
+  readonly #turns: Turns;
+  readonly #pass: (piece: Buffer | null) => boolean;
+  readonly #read: (size: number) => void;
+  readonly #own: { push: boolean; read: boolean };
+  readonly #held: Buffer[] = [];
+  /** Whether the last piece had too many lines: whoever sends those waits behind those who do not. */
+  #isLong = false;
+  #isBehind = false;
+  #ended = false;
+  /** The stream asked for more while something was held. */
+  #wantsMore = false;
+
+  constructor(stream: Readable, turns: Turns) {
+    this.#stream = stream;
+    this.#turns = turns;
+    this.#own = { push: Object.hasOwn(stream, "push"), read: Object.hasOwn(stream, "_read") };
+    this.#pass = stream.push;
+    this.#read = stream._read;
+    stream.push = (piece: Buffer | null) => this.#take(piece);
+    stream._read = (size) => {
+      if (this.isHolding) this.#wantsMore = true;
+      else this.#read.call(stream, size);
+    };
+    stream.on("resume", this.#onResume);
+  }
+
+  get isHolding(): boolean {
+    return this.#held.length > 0;
+  }
+
+  goOn(): void {
+    this.#isBehind = false;
+    if (this.#stream.destroyed) this.#held.length = 0;
+    // Where nobody reads it, it goes on when they do.
+    if (!this.isHolding || this.#stream.readableFlowing !== true) return;
+    this.#passSome();
+  }
+
+  release(): Buffer {
+    const stream = this.#stream;
+    stream.off("resume", this.#onResume);
+    if (this.#own.push) stream.push = this.#pass;
+    else Reflect.deleteProperty(stream, "push");
+    if (this.#own.read) stream._read = this.#read;
+    else Reflect.deleteProperty(stream, "_read");
+    const rest = this.#held.length === 1 && this.#held[0] ? this.#held[0] : Buffer.concat(this.#held);
+    this.#held.length = 0;
+    this.#afterHolding();
+    return rest;
+  }
+
+  readonly #onResume = () => {
+    if (this.isHolding) this.#putBehind();
+  };
+
+  #take(piece: Buffer | null): boolean {
+    if (piece === null) {
+      this.#ended = true;
+      return this.isHolding ? false : this.#pass.call(this.#stream, null);
+    }
+    const isNext = !this.isHolding && this.#stream.readableFlowing === true;
+    const mayPass = isNext && this.#turns.mayGoOn(this.#isLong);
+    if (mayPass && endOfLines(piece) === piece.length) {
+      this.#isLong = false;
+      let more = false;
+      this.#turns.run(() => {
+        more = this.#pass.call(this.#stream, piece);
+      });
+      return more;
+    }
+    // Who gave it may use its memory again once nothing of it is in the stream.
+    this.#held.push(copyOf(piece));
+    if (mayPass) this.#passSome();
+    else this.#putBehind();
+    return false;
+  }
+
+  /** Passes on as many lines as are parsed at once. */
+  #passSome(): void {
+    const [first] = this.#held;
+    if (first === undefined) return;
+    const end = endOfLines(first);
+    this.#isLong = end < first.length;
+    // Before it is parsed: whoever releases the stream meanwhile takes what follows.
+    if (this.#isLong) this.#held[0] = first.subarray(end);
+    else this.#held.shift();
+    this.#turns.run(() => this.#pass.call(this.#stream, this.#isLong ? first.subarray(0, end) : first));
+    if (this.isHolding) this.#putBehind();
+    else this.#afterHolding();
+  }
+
+  #putBehind(): void {
+    if (this.#isBehind || this.#stream.readableFlowing !== true) return;
+    this.#isBehind = true;
+    this.#turns.putBehind();
+  }
+
+  #afterHolding(): void {
+    const stream = this.#stream;
+    if (stream.destroyed) return;
+    if (this.#ended) this.#pass.call(stream, null);
+    else if (this.#wantsMore) {
+      this.#wantsMore = false;
+      this.#read.call(stream, stream.readableHighWaterMark);
+    }
+  }
+}
+
+/** @returns where what is parsed at once ends: behind so many lines, or at the end of the piece. */
+function endOfLines(piece: Buffer): number {
+  let end = 0;
+  for (let lines = 0; lines < linesAtOnce; lines++) {
+    const at = piece.indexOf(lineFeed, end);
+    if (at === -1) return piece.length;
+    end = at + 1;
+  }
+  return end;
+}
