@@ -125,6 +125,14 @@ const metrics: Shape = {
     items: [{ name: "text", healthy: "flag", default: "flag" }],
   },
   ...shared,
+  // Ours, beside the specification's: docs/decisions/metrics.md.
+  previews: {
+    connections: "whole",
+    answered_total: "whole",
+    cut_total: "whole",
+    refused_total: "whole",
+    websockets_total: "whole",
+  },
 };
 const diagnostics: Shape = {
   generated_at: "time",
