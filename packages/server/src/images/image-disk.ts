@@ -68,8 +68,9 @@ export class ImageDisk {
           (found) => found.mtimeMs,
           () => Date.now(),
         ));
-      if (!named.has(name) && age > orphanMs && (await this.users(`sha256:${name}`)).length === 0)
-        await this.#discard(folder);
+      const digest = `sha256:${name}`;
+      if (!named.has(name) && age > orphanMs && (await this.users(digest)).length === 0)
+        await this.#discard(digest);
     }
   }
 
@@ -199,11 +200,15 @@ export class ImageDisk {
     });
   }
 
-  /** Removes a tree that has no name and no sandbox any more. */
-  async collect(digest: string): Promise<void> {
-    for (const image of (await this.images()).values()) if (image.digest === digest) return;
-    if ((await this.users(digest)).length > 0) return;
-    await this.#discard(path.join(this.#rootfs, hexOf(digest)));
+  /** Removes a tree that has no name and no sandbox any more. @returns the runtimes that keep it, as `users` tells them. */
+  async collect(digest: string): Promise<string[]> {
+    if (await this.#isNamed(digest)) return [];
+    const users = await this.users(digest);
+    return users.length > 0 ? users : this.#discard(digest);
+  }
+
+  async #isNamed(digest: string): Promise<boolean> {
+    return [...(await this.images()).values()].some((image) => image.digest === digest);
   }
 
   /** The runtimes whose record names the digest: `<provider>/<runtime id>`. */
@@ -220,13 +225,28 @@ export class ImageDisk {
     return users;
   }
 
-  /** Renamed first: a removal that is cut short leaves no half of an image behind under its name. */
-  async #discard(folder: string): Promise<void> {
+  /**
+   * Renamed first: a removal that is cut short leaves no half of an image behind under its name. A spawn writes its record
+   * before it mounts the tree, so that one which has found it is seen now, and one that comes later finds no tree.
+   * @returns the runtimes for which it was put back.
+   */
+  async #discard(digest: string): Promise<string[]> {
+    const folder = path.join(this.#rootfs, hexOf(digest));
     await using stack = new AsyncDisposableStack();
-    const trash = await this.temporary(stack);
-    await rename(folder, path.join(trash, "removed")).catch((error: unknown) => {
-      if (!isCode(error, "ENOENT")) throw error;
-    });
+    const aside = path.join(await this.temporary(stack), "removed");
+    try {
+      await rename(folder, aside);
+    } catch (error) {
+      if (isCode(error, "ENOENT")) return [];
+      throw error;
+    }
+    const users = await this.users(digest);
+    if (users.length > 0 || (await this.#isNamed(digest)))
+      await rename(aside, folder).catch((error: unknown) => {
+        // Whoever gave the content a name just now has put it there again.
+        if (!isCode(error, "ENOTEMPTY", "EEXIST")) throw error;
+      });
+    return users;
   }
 
   async #writeName(record: StoredRecord): Promise<void> {

@@ -246,25 +246,16 @@ export class ImageLibrary implements ImageStore {
     const isLastName = ![...images.values()].some(
       (other) => other.digest === image.digest && other.name !== name,
     );
-    if (isLastName) await this.#refuseWhileUsed(image);
+    if (isLastName) refuseUsed(image, await this.#disk.users(image.digest));
     await this.#disk.forget(name);
     if (!isLastName) return;
     try {
       // A sandbox may have been given the image in between.
-      await this.#refuseWhileUsed(image);
+      refuseUsed(image, await this.#disk.collect(image.digest));
     } catch (error) {
       await this.#disk.restore(image);
       throw error;
     }
-    await this.#disk.collect(image.digest);
-  }
-
-  async #refuseWhileUsed(image: StoredImage): Promise<void> {
-    const users = await this.#disk.users(image.digest);
-    if (users.length > 0)
-      throw new Conflict(
-        `image "${image.name}" is used by ${users.length} running sandboxes (${users.slice(0, 5).join(", ")}); destroy them first`,
-      );
   }
 
   /**
@@ -388,6 +379,14 @@ async function newTree(folder: string, stage: string): Promise<string> {
   await mkdir(tree, { recursive: true, mode: 0o755 });
   await chmod(tree, 0o755);
   return tree;
+}
+
+/** @throws Conflict when there are any. */
+function refuseUsed(image: StoredImage, users: readonly string[]): void {
+  if (users.length === 0) return;
+  throw new Conflict(
+    `image "${image.name}" is used by ${users.length} running sandboxes (${users.slice(0, 5).join(", ")}); destroy them first`,
+  );
 }
 
 /** What the disk refuses is told as a failure of the import. */
