@@ -11,6 +11,7 @@ import {
   ResourceLimit,
   type RuntimeId,
   type SandboxId,
+  type SandboxOperations,
   Unavailable,
 } from "../../ports/index.ts";
 import { SqliteStore } from "../../stores/sqlite/index.ts";
@@ -795,5 +796,25 @@ describe("shutdown", () => {
     await h.spawn();
     await h.service.destroyAll({ signal: forever });
     expect(h.provider.backend.runtimes.size).toBe(0);
+  });
+});
+
+describe("stats", () => {
+  it("of a sandbox that does not tell are Unavailable after five seconds", async () => {
+    const h = await harness();
+    const row = await h.spawn();
+    vi.useFakeTimers();
+    try {
+      const silent = { stats: () => new Promise<never>(() => undefined) };
+      vi.spyOn(h.provider, "sandbox").mockReturnValue(silent as unknown as SandboxOperations);
+      const told = expect(h.service.stats(row.id, { signal: forever })).rejects.toMatchObject({
+        code: "unavailable",
+        message: expect.stringContaining("within 5 s"),
+      });
+      await vi.advanceTimersByTimeAsync(5_000);
+      await told;
+    } finally {
+      vi.useRealTimers();
+    }
   });
 });

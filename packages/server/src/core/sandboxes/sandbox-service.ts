@@ -1,5 +1,6 @@
+import { abortable } from "../../platform/abortable.ts";
 import { boundedParallel } from "../../platform/bounded-parallel.ts";
-import { ShuttingDown } from "../../platform/deadline.ts";
+import { deadlineAfter, ShuttingDown } from "../../platform/deadline.ts";
 import {
   BadRequest,
   type CallOptions,
@@ -10,6 +11,7 @@ import {
   type RuntimeStats,
   type SandboxId,
   type SandboxRow,
+  Unavailable,
 } from "../../ports/index.ts";
 import { ownerData } from "../events/owner-data.ts";
 import { parseOwnerId } from "../owners.ts";
@@ -19,7 +21,7 @@ import { type AdmissionDecision, decideAdmission } from "../scheduling/admission
 import type { StartGates } from "../scheduling/gate.ts";
 import type { SpawnQueue } from "../scheduling/spawn-queue.ts";
 import { acquireNamed } from "./acquire.ts";
-import type { SandboxContext } from "./context.ts";
+import { probeDeadlineMs, type SandboxContext } from "./context.ts";
 import type { DestroyFlow } from "./destroy-flow.ts";
 import type { ExpireFlow } from "./expire-flow.ts";
 import type { ExtendFlow } from "./extend-flow.ts";
@@ -214,6 +216,8 @@ export class SandboxService implements AsyncDisposable {
       list: () => this.list(request, options),
       stats: (id, call) => this.stats(id, call),
       signal: options.signal,
+      onFault: (id, err) =>
+        this.#context.logger.error({ sandbox_id: id, err }, "what a sandbox uses could not be told"),
     });
   }
 
@@ -276,8 +280,17 @@ export class SandboxService implements AsyncDisposable {
     return entry.provider.logs(entry.runtimeId, { signal: options.signal, lines });
   }
 
+  /** @throws as `locate`; Unavailable when the sandbox has not told in time. */
   async stats(id: string, options: CallOptions): Promise<RuntimeStats> {
-    return (await this.locate(id, options)).operations.stats(options);
+    using deadline = deadlineAfter(probeDeadlineMs, options.signal);
+    try {
+      const { operations } = await this.locate(id, deadline);
+      return await abortable(operations.stats(deadline), deadline.signal);
+    } catch (error) {
+      if (options.signal.aborted || !deadline.signal.aborted) throw error;
+      const message = `sandbox "${id}" has not told what it uses within ${probeDeadlineMs / 1_000} s; try again`;
+      throw new Unavailable(message, { cause: error, retryAfterS: 5 });
+    }
   }
 
   /** Calls back when a sandbox starts running and when it stops. */

@@ -7,6 +7,9 @@ const row = (id: string, state = "running") => ({ id, state }) as unknown as Lis
 const listOf = (...items: ListedSandbox[]) => ({
   list: () => Promise.resolve({ items, nextCursor: "1.sb-a" }),
   signal: new AbortController().signal,
+  onFault: (_id: string, error: unknown) => {
+    throw error;
+  },
 });
 
 test("only those that run are asked, and one that cannot tell is there without figures", async () => {
@@ -39,14 +42,23 @@ test("one that does not answer is waited for a while, and not for longer", async
   }
 });
 
-test("a caller that leaves ends it, a fault of ours is not hidden, a page has its bound", async () => {
+test("a caller that leaves ends it, a fault of ours is told and fails nobody, a page has its bound", async () => {
   const left = AbortSignal.abort(new Error("left"));
   const stats = () => Promise.reject(new ProviderError("ended"));
   await expect(listUsage({ limit: 1 }, { ...listOf(row("sb-a")), stats, signal: left })).rejects.toThrow(
     "left",
   );
-  const fault = () => Promise.reject(new TypeError("no such method"));
-  await expect(listUsage({ limit: 1 }, { ...listOf(row("sb-a")), stats: fault })).rejects.toThrow(TypeError);
+  const onFault = vi.fn();
+  const fault = async (id: string): Promise<RuntimeStats> => {
+    if (id === "sb-a") throw new TypeError("no such method");
+    return { pids: 1 };
+  };
+  const both = listOf(row("sb-a"), row("sb-b"));
+  expect((await listUsage({ limit: 2 }, { ...both, stats: fault, onFault })).items).toEqual([
+    { sandbox: row("sb-a") },
+    { sandbox: row("sb-b"), stats: { pids: 1 } },
+  ]);
+  expect(onFault).toHaveBeenCalledWith("sb-a", new TypeError("no such method"));
   await expect(listUsage({ limit: largestUsagePage + 1 }, { ...listOf(), stats })).rejects.toThrow(
     "limit must be a whole number from 1 to 100, not 101",
   );
