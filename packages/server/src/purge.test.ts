@@ -28,5 +28,16 @@ test("an engine that is away is asked and told of once", async () => {
     throw new Unavailable("no Docker Engine");
   };
   await endRuntimes(providerOf(destroy), purged);
-  expect([asked, purged]).toEqual([1, { ended: [], left: ["docker: no Docker Engine"] }]);
+  const left = ["rt-1", "rt-2", "rt-3"].map((id) => `docker/${id}: it may still run`);
+  expect([asked, purged]).toEqual([1, { ended: [], left: ["docker: no Docker Engine", ...left] }]);
+});
+
+test("what has a record is named when the engine cannot be asked for what it runs", async () => {
+  const purged = { ended: [], left: [] };
+  const silent = {
+    ...providerOf(async () => undefined),
+    inventory: () => Promise.reject(new Unavailable("silent")),
+  };
+  await endRuntimes(silent, purged, ["rt-1"]);
+  expect(purged).toEqual({ ended: [], left: ["docker: silent", "docker/rt-1: it may still run"] });
 });

@@ -1,9 +1,10 @@
 import { existsSync } from "node:fs";
-import { rm } from "node:fs/promises";
+import { readdir, rm } from "node:fs/promises";
 import path from "node:path";
 import type { Config } from "./config/config.ts";
 import { removeLeftovers } from "./doctor/leftovers.ts";
 import { imageSettings, openImageStore } from "./images.ts";
+import { abortable } from "./platform/abortable.ts";
 import { lockDataDir } from "./platform/data-dir-lock.ts";
 import { deadlineAfter } from "./platform/deadline.ts";
 import { DiskReserve } from "./platform/disk-reserve.ts";
@@ -27,8 +28,8 @@ import { endGroupsOf } from "./providers/native/index.ts";
 import { runtimesByInstallation } from "./providers/runtime-records/index.ts";
 import { SqliteStore } from "./stores/sqlite/sqlite-store.ts";
 
-const inventoryDeadlineMs = 30_000;
-const destroyDeadlineMs = 60_000;
+const inventoryDeadlineMs = 15_000;
+const destroyDeadlineMs = 30_000;
 /** Also groups below a unit that systemd gave the service. */
 const findGroups = "find /sys/fs/cgroup -type d -name 'alcove-*' -prune";
 
@@ -92,8 +93,8 @@ async function endRecorded(
     if (!("provider" in candidate) || candidate.provider.inProcess === true) continue;
     opened.use(candidate.provider);
     // A provider that never ran anything here is not asked: its engine may not even be there.
-    if (existsSync(path.join(dataDir, "runtimes", candidate.name)))
-      await endRuntimes(candidate.provider, purged);
+    const folder = path.join(dataDir, "runtimes", candidate.name);
+    if (existsSync(folder)) await endRuntimes(candidate.provider, purged, await readdir(folder));
   }
   return id;
 }
@@ -157,27 +158,37 @@ async function othersIn(config: Config, ownId: string): Promise<string[]> {
   return left;
 }
 
-/** Ends all that a provider runs; one that cannot be ended keeps none of the others alive. */
+/**
+ * Ends all that a provider runs; one that cannot be ended keeps none of the others alive.
+ * @param recorded runtimes that have records, named as left when the provider cannot be asked.
+ */
 export async function endRuntimes(
   provider: Pick<RuntimeProvider, "name" | "destroy"> & {
     inventory(options: CallOptions): Promise<readonly { runtimeId: RuntimeId }[]>;
   },
   purged: Purged,
+  recorded: readonly string[] = [],
 ): Promise<void> {
+  const remaining = new Set(recorded);
   try {
     using listing = deadlineAfter(inventoryDeadlineMs);
-    for (const { runtimeId } of await provider.inventory(listing)) {
+    const listed = await abortable(provider.inventory(listing), listing.signal);
+    remaining.clear();
+    for (const { runtimeId } of listed) remaining.add(runtimeId);
+    for (const { runtimeId } of listed) {
       using ending = deadlineAfter(destroyDeadlineMs);
       try {
-        await provider.destroy(runtimeId, ending);
+        await abortable(provider.destroy(runtimeId, ending), ending.signal);
         purged.ended.push(`${provider.name}/${runtimeId}`);
       } catch (error) {
         // Whoever is away for one is away for all.
         if (error instanceof Unavailable || ending.signal.aborted) throw error;
         purged.left.push(`${provider.name}/${runtimeId}: ${messageOf(error)}`);
       }
+      remaining.delete(runtimeId);
     }
   } catch (error) {
     purged.left.push(`${provider.name}: ${messageOf(error)}`);
+    for (const runtimeId of remaining) purged.left.push(`${provider.name}/${runtimeId}: it may still run`);
   }
 }

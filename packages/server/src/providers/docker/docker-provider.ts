@@ -266,6 +266,7 @@ export class DockerProvider implements RuntimeProvider {
   async inventory(options: CallOptions): Promise<InventoryEntry[]> {
     // Folders first: a runtime's folder is there before its container and longer.
     const folders = await this.#records.list();
+    await this.#engine.waits.awake(options);
     const containers = await this.#containers.list(this.#instanceId, options);
     const entries = new Map<RuntimeId, InventoryEntry>();
     for (const container of containers) {

@@ -44,8 +44,9 @@ export class EngineClient implements Disposable {
     this.waits = new EngineWaits({
       patience: options.patience ?? usualPatience,
       ping: async ({ signal }) => {
+        // A refusal, such as that of a proxy before it, is an answer too.
         const call = { method: "GET", path: "/_ping", signal } as const;
-        await readText(await accepted(call, await this.#open(call, this.#pings)), largestRefusalBytes);
+        await readText(await this.#open(call, this.#pings), largestRefusalBytes);
       },
     });
   }

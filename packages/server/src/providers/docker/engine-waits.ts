@@ -12,11 +12,24 @@ export interface EnginePatience {
   lookMs: number;
 }
 
+/** The engine takes calls and has not answered in time: whatever it has is there all the same. */
+export class EngineSilent extends Unavailable {
+  constructor(ms: number, cause: unknown) {
+    super(
+      `the Docker Engine has not answered within ${ms / 1000} s; try again, and restart it when that lasts`,
+      {
+        cause,
+        retryAfterS: 5,
+      },
+    );
+  }
+}
+
 export const usualPatience: EnginePatience = { pingMs: 10_000, callMs: 30_000, lookMs: 10_000 };
 
 /**
  * Bounds what an engine is waited for: one that stands still, or is stopped, takes calls and answers none.
- * @throws Unavailable, from every method, when it has not answered in time; the signal's reason when that aborts first.
+ * @throws EngineSilent, from every method, when it has not answered in time; the signal's reason when that aborts first.
  */
 export class EngineWaits {
   readonly patience: EnginePatience;
@@ -40,8 +53,7 @@ export class EngineWaits {
       return await ask({ signal: deadline.signal });
     } catch (error) {
       if (signal.aborted || !deadline.signal.aborted) throw error;
-      const message = `the Docker Engine has not answered within ${ms / 1000} s; try again, and restart it when that lasts`;
-      throw new Unavailable(message, { cause: error, retryAfterS: 5 });
+      throw new EngineSilent(ms, error);
     }
   }
 

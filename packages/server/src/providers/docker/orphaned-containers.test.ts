@@ -49,3 +49,13 @@ it("there are none where no engine answers", async () => {
   });
   expect(ids).toEqual([]);
 });
+
+it("that there are none is not said of an engine that does not answer", async () => {
+  await using engine = createServer(() => undefined);
+  const socket = join(folder, "engine.sock");
+  await once(engine.listen(socket), "listening");
+  const patience = { pingMs: 100, callMs: 100, lookMs: 100 };
+  const asked = orphanedContainers("0123", { socket: `unix://${socket}`, signal: soon(), patience });
+  await expect(asked).rejects.toThrow(/has not answered/);
+  engine.closeAllConnections();
+});

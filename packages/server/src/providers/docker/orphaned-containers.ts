@@ -1,6 +1,7 @@
 import { type CallOptions, Unavailable } from "../../ports/index.ts";
 import { Containers } from "./containers.ts";
 import { EngineClient } from "./engine-client.ts";
+import { type EnginePatience, EngineSilent } from "./engine-waits.ts";
 import { labelNames, shortInstance } from "./labels.ts";
 
 /** The containers of one installation, found without its data directory. */
@@ -11,33 +12,37 @@ export interface OrphanedContainers {
 
 /**
  * @param instance its name, or the whole id.
- * @returns none where no engine answers.
- * @throws ProviderError when the engine refuses.
+ * @returns none where no engine is.
+ * @throws ProviderError when the engine refuses; Unavailable when it does not answer.
  */
 export async function orphanedContainers(
   instance: string,
-  options: CallOptions & { socket: string },
+  options: CallOptions & { socket: string; patience?: EnginePatience },
 ): Promise<OrphanedContainers> {
-  using engine = new EngineClient({ socket: options.socket });
-  const ids = await idsOf(new Containers({ engine }), shortInstance(instance), options);
+  using engine = new EngineClient(options);
+  const ids = await idsOf(engine, shortInstance(instance), options);
   return {
     ids,
     end: async () => {
-      using engine = new EngineClient({ socket: options.socket });
+      using engine = new EngineClient(options);
       const containers = new Containers({ engine });
-      for (const id of ids) await containers.remove(id, options);
+      for (const id of ids) {
+        await engine.waits.awake(options);
+        await containers.remove(id, options);
+      }
     },
   };
 }
 
-async function idsOf(containers: Containers, name: string, options: CallOptions): Promise<string[]> {
+async function idsOf(engine: EngineClient, name: string, options: CallOptions): Promise<string[]> {
   try {
-    const found = await containers.listAll(options);
+    await engine.waits.awake(options);
+    const found = await new Containers({ engine }).listAll(options);
     return found
       .filter(({ Labels }) => shortInstance(Labels?.[labelNames.instance] ?? "") === name)
       .map(({ Id }) => Id);
   } catch (error) {
-    if (error instanceof Unavailable) return [];
+    if (error instanceof Unavailable && !(error instanceof EngineSilent)) return [];
     throw error;
   }
 }
