@@ -52,6 +52,15 @@ test("a worker that is deleted is out of the registry until its heartbeat, and r
   expect((await client.call("DELETE", local)).status).toBe(404);
   expect((await client.call("GET", "/api/v1/metrics")).json.workers).toMatchObject({ total: 0, items: [] });
   await client.spawn();
+  for (const [method, status] of [
+    ["POST", "draining"],
+    ["DELETE", "online"],
+  ] as const)
+    expect(await client.call(method, `${local}/drain`), method).toMatchObject({
+      status: 200,
+      json: { status },
+    });
+  expect((await client.call("GET", "/api/v1/workers")).json).toEqual([]);
   expect(await client.call("POST", `${local}/heartbeat`)).toMatchObject({
     status: 200,
     json: { id: "local", status: "online" },

@@ -41,16 +41,20 @@ export class Workers {
     return this.#local.figures;
   }
 
-  /** It takes no new sandboxes; those it has live on. Idempotent. @throws NotFound */
+  /**
+   * It takes no new sandboxes; those it has live on. Idempotent. The service itself also while it is out of the registry: it
+   * takes spawns then too.
+   * @throws NotFound
+   */
   async drain(id: string): Promise<WorkerFigures> {
-    this.get(id);
+    if (id !== localWorkerId) throw notFound(id);
     await this.#drain.begin();
     return this.#local.figures;
   }
 
   /** It takes new sandboxes again. Idempotent. @throws NotFound */
   async endDrain(id: string): Promise<WorkerFigures> {
-    this.get(id);
+    if (id !== localWorkerId) throw notFound(id);
     await this.#drain.end();
     return this.#local.figures;
   }
