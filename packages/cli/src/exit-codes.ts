@@ -7,6 +7,8 @@ export const exitCodes = {
   unauthorized: 4,
   limit: 5,
   unreachable: 6,
+  /** EX_CONFIG: a start again would not help; deploy/alcove.service knows it. */
+  configuration: 78,
   /** exec and shell: the command ran into its deadline. */
   timeout: 124,
   /** exec and shell: the failure is ours, not the command's. */
@@ -35,6 +37,7 @@ export class ExitWith extends Error {
 export function exitCodeOf(error: unknown): number {
   if (error instanceof ExitWith) return error.exitCode;
   if (error instanceof UsageError) return exitCodes.usage;
+  if (error instanceof Error && error.name === "ConfigError") return exitCodes.configuration;
   // Errors of the service's own modules, used by the image commands, carry the same codes.
   switch (error instanceof Error && "code" in error ? error.code : "") {
     case "not_found":

@@ -186,9 +186,9 @@ describe("purge and restore", () => {
 });
 
 describe("serve", () => {
-  test("a configuration that is wrong ends with 1 and names the key", async () => {
+  test("a configuration that is wrong ends with 78 and names the key", async () => {
     const result = await run("serve", "--port", "much");
-    expect(result.code).toBe(1);
+    expect(result.code).toBe(78);
     expect(result.stderr).toContain('server.port is "much" (--port)');
   });
 

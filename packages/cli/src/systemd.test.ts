@@ -30,12 +30,12 @@ function cannotRun(): string | undefined {
 const watchdogS = 8;
 
 /** What the shipped unit says of how the service is watched. */
-function unit(dataDir: string): string {
+function unit(dataDir: string, ...more: string[]): string {
   const shipped = readFileSync(path.join(root, "deploy/alcove.service"), "utf8");
   const lines = shipped
     .split("\n")
     .filter((line) => /^(Type|NotifyAccess|KillMode|ExecReload|Restart\w*|TimeoutStopSec)=/.test(line));
-  const command = `${path.join(root, "bin/alcove")} serve --port 0 --data-dir ${dataDir} --provider mock`;
+  const command = `${path.join(root, "bin/alcove")} serve --port 0 --data-dir ${dataDir} --provider mock ${more.join(" ")}`;
   return ["[Service]", ...lines, `WatchdogSec=${watchdogS}`, `ExecStart=${command}`, ""].join("\n");
 }
 
@@ -50,6 +50,8 @@ describe.skipIf(missing !== undefined)(
         expect(unit("x")).toContain("Type=notify\nNotifyAccess=main\n");
         await mkdir(path.join(dir, "systemd/user"), { recursive: true });
         await writeFile(path.join(dir, "systemd/user/alcove.service"), unit(path.join(dir, "data")));
+        const wrong = unit(path.join(dir, "data"), "--set", "server.prot=1");
+        await writeFile(path.join(dir, "systemd/user/wrong.service"), wrong);
         // The manager of a user is a whole systemd, and needs no machine that was booted with one.
         const script = `
 mount -t tmpfs none /run && mkdir -p /run/systemd/system /run/user/0
@@ -68,6 +70,8 @@ for i in $(seq 300); do
 done
 tell again
 timeout 60 systemctl --user stop alcove; echo "stop $?"
+timeout 60 systemctl --user start wrong
+echo wrong $(systemctl --user show wrong -p ActiveState,ExecMainStatus --value)
 `;
         const child = spawn("unshare", [...apart, "bash", "-c", script]);
         const { stdout, stderr } = await finish(child);
@@ -78,6 +82,8 @@ timeout 60 systemctl --user stop alcove; echo "stop $?"
           "lives takes spawns on mock 0 active",
           "again takes spawns on mock 1 active",
           "stop 0",
+          // Not "activating", which is until the next start.
+          "wrong 78 failed",
           "",
         ]);
       } finally {
