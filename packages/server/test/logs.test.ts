@@ -5,6 +5,7 @@ import { pino } from "pino";
 import { afterEach, beforeEach, expect, test } from "vitest";
 import { logFields } from "../src/platform/log-fields.ts";
 import { loggerSettings } from "../src/platform/logger.ts";
+import { StorageFull } from "../src/ports/errors.ts";
 import { eventually, TestClient } from "./support/http.ts";
 import { mockProvider } from "./support/providers.ts";
 import { startTestServer, type TestServer } from "./support/test-server.ts";
@@ -99,6 +100,16 @@ test("a failure of a provider is told once with its stack, beside the request's 
   const told = lines.filter(({ request_id }) => request_id === "failed-1");
   expect(told.filter((line) => JSON.stringify(line).includes("    at "))).toHaveLength(1);
   expect(told.find(({ event }) => event === "sandbox.spawn")).toMatchObject({ outcome: "failed" });
+});
+
+test("a disk that is full is told at warn and without a stack", async () => {
+  server.provider.spawn = () => Promise.reject(new StorageFull("no sandbox can be made: 5 MB were free"));
+  const failed = await client.call("POST", "/api/v1/sandboxes", {}, { "x-request-id": "full-1" });
+  expect(failed.status).toBe(507);
+  await requestLine("full-1");
+  const told = lines.filter(({ request_id }) => request_id === "full-1");
+  expect(told.find(({ msg }) => msg === "request failed")).toMatchObject({ level: 40, status: 507 });
+  expect(JSON.stringify(told)).not.toContain("    at ");
 });
 
 test("probes get a line when their answer changes, not each time", async () => {

@@ -127,8 +127,8 @@ function logFailure(
     status,
     code: domain.code,
   };
-  // That something is unavailable for now is no fault to be searched for by its stack.
-  if (status === 503) logger.warn({ ...fields, error: domain.message }, "request failed");
+  // That something is unavailable or full for now is no fault to be searched for by its stack.
+  if (status === 503 || status === 507) logger.warn({ ...fields, error: domain.message }, "request failed");
   else logger.error({ ...fields, err: error }, "request failed");
 }
 

@@ -1,5 +1,7 @@
 import { describe, expect, it, vi } from "vitest";
 import { CallerGone } from "../../platform/deadline.ts";
+import { silentLogger } from "../../platform/logger.ts";
+import { currentRequestId, withinRequest } from "../../platform/request-scope.ts";
 import { noCapacityLimits } from "../../ports/capacity.ts";
 import { ProviderError, type RuntimeId, type SandboxId, type SandboxRow } from "../../ports/index.ts";
 import { FakeClock, settle } from "../testing/fake-clock.ts";
@@ -355,6 +357,36 @@ it("a network that is lost and given again is told, and changes nothing else", a
     },
   ]);
   expect(await state(row.id)).toBe("running");
+});
+
+it("a network's lines have the fields of every sandbox's, and are told for no request", async () => {
+  const h = await life().start();
+  const row = await h.spawn({ ownerId: "acme" });
+  const requests: (string | undefined)[] = [];
+  const warn = vi.spyOn(silentLogger, "warn").mockImplementation(() => requests.push(currentRequestId()));
+  const info = vi.spyOn(silentLogger, "info").mockImplementation(() => requests.push(currentRequestId()));
+  try {
+    withinRequest({ id: "spawn-of-long-ago", span: undefined }, () => {
+      h.provider.tellNetwork(row.runtimeId, { state: "lost", reason: "slirp4netns ended" });
+      h.provider.tellNetwork(row.runtimeId, { state: "restored", afterMs: 21 });
+    });
+    const of = { sandbox_id: row.id, runtime_id: row.runtimeId, owner_id: "acme", provider: h.provider.name };
+    expect(warn.mock.calls[0]?.[0]).toEqual({
+      ...of,
+      event: "sandbox.network_lost",
+      outcome: "failed",
+      reason: "slirp4netns ended",
+    });
+    expect(info.mock.calls[0]?.[0]).toEqual({
+      ...of,
+      event: "sandbox.network_restored",
+      outcome: "ok",
+      duration_ms: 21,
+    });
+    expect(requests).toEqual([undefined, undefined]);
+  } finally {
+    vi.restoreAllMocks();
+  }
 });
 
 describe("very many sandboxes", () => {

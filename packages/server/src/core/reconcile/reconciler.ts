@@ -4,6 +4,7 @@ import { deadlineAfter, ShuttingDown } from "../../platform/deadline.ts";
 import { restoredAt } from "../../platform/installation.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { messageOf } from "../../platform/message-of.ts";
+import { outsideRequests } from "../../platform/request-scope.ts";
 import type {
   Clock,
   EventSink,
@@ -21,6 +22,7 @@ import { ownerData } from "../events/owner-data.ts";
 import type { ProviderRegistry } from "../providers/provider-registry.ts";
 import type { SandboxLifecycle } from "../sandboxes/compose.ts";
 import type { LiveSandbox } from "../sandboxes/live-sandboxes.ts";
+import { logSandbox } from "../sandboxes/sandbox-log.ts";
 import { type Finding, judge, judgeWithoutProvider, mayRun } from "./judge.ts";
 import { RetrySchedule } from "./retry-schedule.ts";
 
@@ -112,8 +114,13 @@ export class Reconciler implements AsyncDisposable {
     lifecycle.onProbeFailed((entry) => this.#probeLater(entry));
     lifecycle.onRemains((entry) => this.#end(entry, () => lifecycle.recover.removeRemains(entry)));
     for (const provider of registry.all) {
-      this.#stopListening.push(provider.onExit((id, reason) => this.#exited(id, reason)));
-      const stop = provider.onNetwork?.((id, change) => this.#networkChanged(id, change));
+      this.#stopListening.push(
+        provider.onExit((id, reason) => outsideRequests(() => this.#exited(id, reason))),
+      );
+      // What notices it was begun by a request, long ago.
+      const stop = provider.onNetwork?.((id, change) =>
+        outsideRequests(() => this.#networkChanged(id, change)),
+      );
       if (stop !== undefined) this.#stopListening.push(stop);
       this.#repeat(provider, async () => ((await this.#passOf(provider)) ? intervalMs : unansweredPauseMs));
     }
@@ -437,7 +444,8 @@ export class Reconciler implements AsyncDisposable {
     const { id: sandboxId, ownerId, provider } = entry.row;
     if (change.state === "lost") {
       const { reason } = change;
-      logger.warn({ sandbox_id: sandboxId, reason }, "a sandbox has lost its network");
+      const happening = { event: "sandbox.network_lost", outcome: "failed", reason } as const;
+      logSandbox(logger, entry.row, happening, "a sandbox has lost its network");
       events.emit({
         type: "sandbox.network_lost",
         sandboxId,
@@ -446,7 +454,12 @@ export class Reconciler implements AsyncDisposable {
       });
     } else {
       const data = { provider, after_ms: change.afterMs, ...ownerData(ownerId) };
-      logger.info({ sandbox_id: sandboxId, after_ms: change.afterMs }, "a sandbox has its network again");
+      const happening = {
+        event: "sandbox.network_restored",
+        outcome: "ok",
+        durationMs: change.afterMs,
+      } as const;
+      logSandbox(logger, entry.row, happening, "a sandbox has its network again");
       events.emit({ type: "sandbox.network_restored", sandboxId, ownerId, data });
     }
   }

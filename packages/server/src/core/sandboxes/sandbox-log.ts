@@ -9,6 +9,8 @@ export interface SandboxHappening {
     | "sandbox.adopt"
     | "sandbox.recover"
     | "sandbox.unhealthy"
+    | "sandbox.network_lost"
+    | "sandbox.network_restored"
     | "sandbox.error";
   outcome: "ok" | "failed";
   durationMs?: number;

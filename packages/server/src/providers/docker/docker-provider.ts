@@ -111,7 +111,7 @@ export class DockerProvider implements RuntimeProvider {
     this.#options = options;
     this.#config = options.config;
     this.#instanceId = options.instanceId;
-    this.#logger = options.logger.child({ provider: this.name });
+    this.#logger = options.logger;
     this.defaultImage = options.config.defaultImage;
     const { patience } = options;
     const engine = new EngineClient({ socket: options.config.socket, ...(patience && { patience }) });
