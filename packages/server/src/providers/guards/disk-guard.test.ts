@@ -62,6 +62,44 @@ describe("the guard of the disk", () => {
     expect(stopped.map((line) => line.split(" ")[0])).toEqual([small]);
   });
 
+  it("holds who takes too long to count to what it had written last, and counts it after the others", async () => {
+    const orders: (readonly RuntimeId[])[] = [];
+    let slow = false;
+    await using guard = new DiskGuard({
+      minFreeMb: 100,
+      says: { where: "below data_dir", minFree: "providers.native.min_free_mb" },
+      logger: silentLogger,
+      running: () => [large, small],
+      measure: async (ids) => {
+        orders.push(ids);
+        const sizes = new Map([
+          [large, 400],
+          [small, 20],
+        ]);
+        // The time is over when it comes to the one with so many files.
+        return new Map(
+          ids.slice(0, slow ? ids.indexOf(large) : ids.length).map((id) => [id, sizes.get(id) ?? 0]),
+        );
+      },
+      space: async () => space,
+      stop: async (id, reason) => {
+        stopped.push(`${id} ${reason}`);
+      },
+    });
+    (space as DiskSpace).freeMb = 150;
+    await guard.look();
+    slow = true;
+    await guard.look();
+    (space as DiskSpace).freeMb = 50;
+    await guard.look();
+    expect(orders).toEqual([
+      [large, small],
+      [large, small],
+      [small, large],
+    ]);
+    expect(stopped).toEqual([expect.stringMatching(/^rt-large stopped: it had written 400 MB/)]);
+  });
+
   it("stops nobody who wrote nothing, however little is free", async () => {
     await using guard = open();
     await guard.look();

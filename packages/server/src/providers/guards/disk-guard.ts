@@ -63,6 +63,10 @@ export class DiskGuard implements AsyncDisposable {
   /** What runtimes had written at the last look, MB, or how many files they had made. */
   #before = noSizes;
   #blamedNobody = false;
+  /** What runtimes had written when that was last found out, MB: one whose files take too long to count is held to it. */
+  #known = new Map<RuntimeId, number>();
+  /** How often the count ended at a runtime. Those that are slow to count come last, behind all that are not. */
+  #slow = new Map<RuntimeId, number>();
   readonly #repeated: RepeatedLook;
 
   constructor(options: DiskGuardOptions) {
@@ -108,7 +112,7 @@ export class DiskGuard implements AsyncDisposable {
     }
     const inodes = short !== undefined && space !== undefined && space.freeMb >= this.#minFreeMb;
     const beganMs = performance.now();
-    const now = await this.#options.measure(runtimes, { inodes, short: near || short !== undefined });
+    const now = await this.#measure(runtimes, { inodes, short: near || short !== undefined });
     const restMs = (performance.now() - beganMs) * measuringShare;
     const before = this.#before.inodes === inodes ? this.#before.sizes : new Map();
     this.#before = { sizes: now, inodes };
@@ -132,6 +136,23 @@ export class DiskGuard implements AsyncDisposable {
 
   [Symbol.asyncDispose](): Promise<void> {
     return this.#repeated[Symbol.asyncDispose]();
+  }
+
+  async #measure(
+    runtimes: readonly RuntimeId[],
+    what: { inodes: boolean; short: boolean },
+  ): Promise<ReadonlyMap<RuntimeId, number>> {
+    const ids = new Set(runtimes);
+    for (const kept of [this.#known, this.#slow])
+      for (const id of kept.keys()) if (!ids.has(id)) kept.delete(id);
+    const slowness = (id: RuntimeId) => this.#slow.get(id) ?? 0;
+    const ordered = runtimes.toSorted((a, b) => slowness(a) - slowness(b));
+    const found = await this.#options.measure(ordered, what);
+    const endedAt = ordered.find((id) => !found.has(id));
+    if (endedAt !== undefined) this.#slow.set(endedAt, slowness(endedAt) + 1);
+    if (what.inodes) return found;
+    for (const [id, size] of found) this.#known.set(id, size);
+    return new Map(this.#known);
   }
 
   /** @returns whether there were any. */

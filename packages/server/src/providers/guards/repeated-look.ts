@@ -61,6 +61,8 @@ export class RepeatedLook implements AsyncDisposable {
       this.#blindness = undefined;
       return nextMs;
     } catch (error) {
+      // Its end cuts a look short.
+      if (this.#closed) return this.#options.failedPauseMs;
       const why = messageOf(error);
       if (why !== this.#blindness) this.#options.logger.warn({ err: error }, this.#options.blind);
       this.#blindness = why;

@@ -9,16 +9,16 @@ import { diskUsage } from "../guards/index.ts";
  */
 export async function layerSizes(
   runtimes: readonly RuntimeId[],
-  { path, inodes }: { path: (runtimeId: RuntimeId) => string; inodes: boolean },
+  { path, ...what }: { path: (runtimeId: RuntimeId) => string; inodes: boolean; signal?: AbortSignal },
 ): Promise<Map<RuntimeId, number>> {
   const sizes = new Map<RuntimeId, number>();
   const others = new Map<string, RuntimeId>();
   for (const runtimeId of runtimes) {
     const image = await stat(join(path(runtimeId), "disk.img")).catch(() => undefined);
     if (image === undefined) others.set(path(runtimeId), runtimeId);
-    else if (!inodes) sizes.set(runtimeId, (image.blocks * 512) / 1024 ** 2);
+    else if (!what.inodes) sizes.set(runtimeId, (image.blocks * 512) / 1024 ** 2);
   }
-  for (const [folder, size] of await diskUsage([...others.keys()], { inodes })) {
+  for (const [folder, size] of await diskUsage([...others.keys()], what)) {
     const runtimeId = others.get(folder);
     if (runtimeId !== undefined) sizes.set(runtimeId, size);
   }

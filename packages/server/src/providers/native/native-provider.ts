@@ -73,6 +73,8 @@ export class NativeProvider implements RuntimeProvider {
   readonly #ringBytes: number | undefined;
   readonly #logger: Logger;
   readonly #site: LaunchSite;
+  /** Ends a look of the guard, which may count files for long. */
+  readonly #closing = new AbortController();
   readonly #guard: DiskGuard;
   readonly #socketGuard: SocketGuard;
   readonly #spawns = new SpawnsUnderWay();
@@ -116,7 +118,11 @@ export class NativeProvider implements RuntimeProvider {
       says: { where: "below data_dir", minFree: "providers.native.min_free_mb" },
       space: () => spaceOf(this.#site.directories.root),
       measure: (runtimes, { inodes }) =>
-        layerSizes(runtimes, { path: (runtimeId) => this.#site.directories.path(runtimeId), inodes }),
+        layerSizes(runtimes, {
+          path: (runtimeId) => this.#site.directories.path(runtimeId),
+          inodes,
+          signal: this.#closing.signal,
+        }),
     });
     this.#socketGuard = new SocketGuard({
       ...guarded,
@@ -346,6 +352,7 @@ export class NativeProvider implements RuntimeProvider {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
+    this.#closing.abort();
     await this.#guard[Symbol.asyncDispose]();
     await this.#socketGuard[Symbol.asyncDispose]();
     for (const { client, groups, network, stopListening } of this.#connected.values()) {
