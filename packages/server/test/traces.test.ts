@@ -365,7 +365,9 @@ describe("a collector that fails", () => {
   });
 });
 
-test("a service that is not traced loads nothing of OpenTelemetry, one that is does", async () => {
+test("a service that is not traced loads nothing of OpenTelemetry, one that is does", {
+  timeout: 60_000,
+}, async () => {
   const program = (endpoint: string) => `
     import { registerHooks } from "node:module";
     const loaded = [];
