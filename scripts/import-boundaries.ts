@@ -46,7 +46,7 @@ function areaOf(file: string): { name: string; folder: string; may: readonly str
   return areas.find((area) => file.startsWith(`${area.folder}/`));
 }
 
-/** Two providers never import each other; what they share is the agent client. */
+/** Two providers never import each other; what they share is in areas of its own. */
 function providerOf(file: string): string | undefined {
   return /^packages\/server\/src\/providers\/([^/]+)\//.exec(file)?.[1];
 }

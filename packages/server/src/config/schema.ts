@@ -115,7 +115,7 @@ export const ConfigSchema = section(
         ),
         max_connections: count(
           4_096,
-          "Connections to ports of sandboxes at once; sandboxes of one owner have a quarter at most, those of nobody three together.",
+          "Connections to ports of sandboxes at once; sandboxes of one owner have a quarter at most, those without an owner three quarters together.",
           1,
         ),
         max_connections_per_sandbox: Type.Integer({

@@ -23,7 +23,7 @@ export interface VerifiedPass {
 
 /**
  * Passes to one port of one sandbox until a moment, signed with the installation's secret: nothing is kept of them, so they
- * outlive a restart; they end with the key that made them. docs/api/previews.md, Links.
+ * outlive a restart; they end with the key that made them. docs/api/previews.md, Who may see one.
  */
 export class PreviewLinks {
   readonly #secret: Buffer;
