@@ -58,6 +58,11 @@ describe("engineNotes()", () => {
       expect.stringContaining("io_uring"),
       kernel,
     ]);
+    expect(engineNotes(config, { ...info, LiveRestoreEnabled: true })).toEqual([kernel]);
+    expect(engineNotes(config, { ...info, LiveRestoreEnabled: false })).toEqual([
+      expect.stringContaining('"live-restore": true'),
+      kernel,
+    ]);
     const own = { ...config, seccompProfile: "/etc/profile.json" };
     expect(engineNotes(own, { ...info, ServerVersion: "20.10.24" })).toEqual([kernel]);
   });

@@ -104,6 +104,10 @@ export function engineNotes(config: DockerConfig, info: EngineInfo): string[] {
         "or forbid it in providers.docker.seccomp_profile",
     );
   }
+  if (info.LiveRestoreEnabled === false)
+    notes.push(
+      'a restart of the engine ends every sandbox on it: "live-restore": true in /etc/docker/daemon.json keeps them running',
+    );
   if (sharesKernel(config, info))
     notes.push(
       "sandboxes share the host's user ids, and with them what the kernel counts for each: inotify instances, " +

@@ -72,6 +72,7 @@ export const EngineInfo = Type.Object({
   Driver: orNull(Type.String()),
   DriverStatus: orNull(Type.Array(texts)),
   DockerRootDir: orNull(Type.String()),
+  LiveRestoreEnabled: orNull(Type.Boolean()),
 });
 export type EngineInfo = Static<typeof EngineInfo>;
 
