@@ -790,6 +790,32 @@ describe("shutdown", () => {
     expect(h.clock.armed).toBe(0);
   });
 
+  it("leaves to the next start what a provider that does not answer keeps it from undoing", async () => {
+    const h = await harness();
+    h.provider.hook = (step, _id, signal) => {
+      if (step === "spawn") return hang(signal);
+      return step === "destroy" ? new Promise(() => undefined) : undefined;
+    };
+    const outcome = expect(h.spawn()).rejects.toThrow(ShuttingDown);
+    await settle();
+    vi.useFakeTimers();
+    try {
+      let closed = false;
+      const closing = h.service[Symbol.asyncDispose]().then(() => {
+        closed = true;
+      });
+      await vi.advanceTimersByTimeAsync(20_000);
+      expect(closed).toBe(true);
+      await closing;
+      expect(await store.sandboxes.listLive()).toMatchObject([{ state: "creating" }]);
+      // Its attempt ends by itself.
+      await vi.advanceTimersByTimeAsync(15_000);
+    } finally {
+      vi.useRealTimers();
+    }
+    await outcome;
+  });
+
   it("destroys everything when asked to", async () => {
     const h = await harness();
     await h.spawn();

@@ -46,6 +46,8 @@ export type { SpawnInput } from "./spawn-plan.ts";
 
 /** Destroys at once when many sandboxes go together. */
 const parallelDestroys = 16;
+/** How long a stop waits for spawns to be undone and for destroys: intents are written down, the next start goes on. */
+const closeDeadlineMs = 20_000;
 /** Console lines asked for at once. */
 export const longestLog = 10_000;
 
@@ -320,17 +322,27 @@ export class SandboxService implements AsyncDisposable {
     this.#context.queue.close();
   }
 
-  /** Refuses what waits, undoes spawns under way, lets destroys under way finish. Sandboxes stay. */
+  /** Refuses what waits, undoes spawns under way, lets destroys under way finish, for 20 s at most. Sandboxes stay. */
   async [Symbol.asyncDispose](): Promise<void> {
     if (this.#closed) return;
     this.#closed = true;
-    const { queue, expiry, live } = this.#context;
+    const { queue, expiry } = this.#context;
     queue.close();
     expiry[Symbol.dispose]();
     this.#expires.close();
     this.#destroys.close();
+    using deadline = deadlineAfter(closeDeadlineMs);
+    await abortable(this.#settled(), deadline.signal).catch((err: unknown) =>
+      this.#context.logger.warn(
+        { err },
+        "a provider does not answer: what is under way is left to the next start",
+      ),
+    );
+  }
+
+  async #settled(): Promise<void> {
     await this.#spawns.close(new ShuttingDown());
-    const underWay = live.all().flatMap(({ work }) => (work === undefined ? [] : [work.done]));
+    const underWay = this.#context.live.all().flatMap(({ work }) => (work === undefined ? [] : [work.done]));
     await Promise.allSettled(underWay);
   }
 
