@@ -33,6 +33,7 @@ import { Templates } from "./core/templates/templates.ts";
 import { Drain } from "./core/workers/drain.ts";
 import { LocalWorker } from "./core/workers/local-worker.ts";
 import { Workers } from "./core/workers/workers.ts";
+import { DescriptorFigures } from "./platform/descriptors.ts";
 import { DiskFigures } from "./platform/disk-figures.ts";
 import type { Installation } from "./platform/installation.ts";
 import type { Logger } from "./platform/logger.ts";
@@ -255,12 +256,14 @@ export async function openControlPlane(options: {
       sandboxes,
       quotas,
       rateLimits,
+      audit,
       events,
       workers,
       drain,
       execs,
       responses,
       previews,
+      descriptors: opened.use(new DescriptorFigures({ clock: systemClock })),
       disks: opened.use(
         new DiskFigures({
           folders: { data: config.dataDir, database: path.dirname(config.database.path) },

@@ -60,6 +60,8 @@ test("the queue's figures move with a spawn that waits, one that waits in vain a
   });
   const { text } = await client.call("GET", "/api/v1/metrics/prometheus");
   const samples = readExposition(text);
+  expect(samples.get("service_open_files")).toBeGreaterThan(10);
+  expect(samples.get("service_open_files_max")).toBeGreaterThan(samples.get("service_open_files") ?? 0);
   expect(samples.get("service_spawn_queue_wait_milliseconds_count")).toBe(3);
   expect(samples.get("service_spawn_queue_timeouts_total")).toBe(1);
   expect(samples.get("service_spawn_queued_total")).toBe(3);

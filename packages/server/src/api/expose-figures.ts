@@ -25,6 +25,23 @@ export function exposeFigures(figures: Figures): string {
     "Time in which the event loop had something to do.",
     figures.process.busySeconds,
   );
+  text.gauge("service_open_files", "Descriptors that are open.", figures.descriptors.open);
+  text.gauge("service_open_files_max", "Descriptors there may be.", figures.descriptors.most);
+  text.counter(
+    "service_sandboxes_ended_total",
+    "Sandboxes that ended without being destroyed, by what ended them.",
+    by("by", figures.incidents.ended),
+  );
+  text.counter(
+    "service_networks_lost_total",
+    "Networks of sandboxes that ended under them.",
+    figures.incidents.networksLost,
+  );
+  text.counter(
+    "service_audit_missing_total",
+    "Calls that are not in the audit history.",
+    figures.auditMissing,
+  );
   text.gauge("service_ready", "Whether spawns can succeed now.", figures.ready ? 1 : 0);
   text.gauge(
     "service_draining",

@@ -1,14 +1,67 @@
-import { open, readFile } from "node:fs/promises";
+import { readdirSync, readFileSync } from "node:fs";
+import { open, readdir, readFile } from "node:fs/promises";
 import type { Clock, Timer } from "../ports/clock.ts";
 import type { Logger } from "./logger.ts";
 
 const lookMs = 5_000;
 const quietMs = 60_000;
+const figuresMs = 15_000;
+const ownDescriptors = "/proc/self/fd";
 
 /** How many descriptors this process may have open; infinity where that cannot be read. */
 export async function descriptorLimit(): Promise<number> {
-  const limits = await readFile("/proc/self/limits", "utf8").catch(() => "");
+  return limitIn(await readFile("/proc/self/limits", "utf8").catch(() => ""));
+}
+
+function limitIn(limits: string): number {
   return Number(/^Max open files +(\d+)/m.exec(limits)?.[1] ?? Number.POSITIVE_INFINITY);
+}
+
+/** How many descriptors this process has open, looked at every 15 seconds: there may be many thousands. */
+export class DescriptorFigures implements Disposable {
+  readonly #clock: Pick<Clock, "setTimer">;
+  #open: number;
+  readonly #most: number;
+  #timer: Timer | undefined;
+  #closed = false;
+
+  constructor(options: { clock: Pick<Clock, "setTimer"> }) {
+    this.#clock = options.clock;
+    this.#open = orWithout(() => readdirSync(ownDescriptors).length, 0);
+    this.#most = limitIn(orWithout(() => readFileSync("/proc/self/limits", "utf8"), ""));
+    this.#lookLater();
+  }
+
+  /** `open`: 0 where that cannot be read; `most`: infinity then. */
+  get all(): { open: number; most: number } {
+    return { open: this.#open, most: this.#most };
+  }
+
+  [Symbol.dispose](): void {
+    this.#closed = true;
+    this.#timer?.cancel();
+  }
+
+  #lookLater(): void {
+    if (!this.#closed) this.#timer = this.#clock.setTimer(figuresMs, () => void this.#look());
+  }
+
+  async #look(): Promise<void> {
+    this.#open = await readdir(ownDescriptors).then(
+      ({ length }) => length,
+      () => this.#open,
+    );
+    this.#lookLater();
+  }
+}
+
+/** Only Linux has these files. */
+function orWithout<T>(read: () => T, without: T): T {
+  try {
+    return read();
+  } catch {
+    return without;
+  }
 }
 
 /** @returns why the connections that are allowed can never be there; undefined when they can, or have no limit. */

@@ -137,3 +137,9 @@ export interface SandboxNote {
   /** When it would end itself, the dead-man's grace included, had nobody extended it. */
   expiresAt?: Date;
 }
+
+/** How reasons given to `onExit` begin when a guard of the provider's ended the runtime. */
+export const guardStops = {
+  disk: "stopped: it had ",
+  memory: "stopped: what waits in its sockets ",
+} as const;

@@ -60,4 +60,5 @@ it("refused calls that no record has are told as they become many, once there is
     { event: "audit.resumed", calls: 120 },
     ...[suspended(1), suspended(3)],
   ]);
+  expect(audit.missing).toBe(123);
 });

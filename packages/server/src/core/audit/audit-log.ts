@@ -43,6 +43,7 @@ export class AuditLog implements Disposable {
   readonly #retention: { ageMs: number; count: number };
   /** Refused calls that are in no record because the disk is full. */
   #unrecorded = 0;
+  #missing = 0;
   /** How many of them the log tells next; ten times as many each time, so that a kill takes little of the count along. */
   #tellAt = 1;
 
@@ -82,6 +83,7 @@ export class AuditLog implements Disposable {
       );
       if (refused) this.#tellUnrecorded();
     } catch (err) {
+      this.#missing += 1;
       if (refused && err instanceof StorageFull) {
         this.#count();
         return;
@@ -102,6 +104,11 @@ export class AuditLog implements Disposable {
         "a call could not be written to the audit history; this line stands for it",
       );
     }
+  }
+
+  /** Calls since the start that are not in the history: counted while the disk was full, or lines of the log stand for them. */
+  get missing(): number {
+    return this.#missing;
   }
 
   get #ofStrangers(): number {

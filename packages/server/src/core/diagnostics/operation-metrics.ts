@@ -2,6 +2,7 @@ import { CallerGone, ShuttingDown } from "../../platform/deadline.ts";
 import { Histogram } from "../../platform/metrics/histogram.ts";
 import type { Clock } from "../../ports/clock.ts";
 import { DomainError } from "../../ports/errors.ts";
+import { Incidents } from "./incidents.ts";
 
 /** What providers are asked to do, by the names that metrics have for it. */
 export const operations = [
@@ -47,6 +48,8 @@ const failures: ReadonlySet<string> = new Set([
  * provider, all there from the start.
  */
 export class OperationMetrics {
+  /** What happened to sandboxes without being asked for. */
+  readonly incidents = new Incidents();
   readonly #clock: Pick<Clock, "monotonicMs">;
   readonly #counted = new Map<Operation, Map<string, Counted>>();
 

@@ -1,11 +1,13 @@
 import type { Config } from "../../config/config.ts";
 import { abortable } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
+import type { DescriptorFigures } from "../../platform/descriptors.ts";
 import type { DiskFigure, DiskFigures } from "../../platform/disk-figures.ts";
 import type { ProcessFigures } from "../../platform/process-figures.ts";
 import type { Clock } from "../../ports/clock.ts";
 import type { QuotaSummary } from "../../ports/quota-store.ts";
 import type { Latencies, Store } from "../../ports/store.ts";
+import type { AuditLog } from "../audit/audit-log.ts";
 import type { EventLog } from "../events/event-log.ts";
 import type { ExecService } from "../exec/exec-service.ts";
 import type { PreviewCounts } from "../previews/preview-counts.ts";
@@ -20,6 +22,7 @@ import type { QueueStats } from "../scheduling/queue-stats.ts";
 import type { Drain } from "../workers/drain.ts";
 import type { WorkerFigures } from "../workers/local-worker.ts";
 import type { Workers } from "../workers/workers.ts";
+import type { Incidents } from "./incidents.ts";
 import type { OperationFigures, OperationMetrics } from "./operation-metrics.ts";
 import type { ResponseCounts } from "./response-counts.ts";
 
@@ -36,6 +39,7 @@ export interface FigureSources {
   sandboxes: Pick<SandboxService, "counts" | "figures" | "ready">;
   quotas: Pick<Quotas, "counts">;
   rateLimits: Pick<RateLimits, "totals">;
+  audit: Pick<AuditLog, "missing">;
   events: Pick<EventLog, "subscribers" | "total" | "historySize">;
   workers: Pick<Workers, "list">;
   drain: Pick<Drain, "since">;
@@ -46,6 +50,7 @@ export interface FigureSources {
   execs: Pick<ExecService, "running">;
   responses: Pick<ResponseCounts, "all">;
   disks: Pick<DiskFigures, "all">;
+  descriptors: Pick<DescriptorFigures, "all">;
   previews: Pick<Previews, "counts" | "places">;
 }
 
@@ -83,6 +88,9 @@ export interface Figures {
   readonly sandboxes: SandboxCounts;
   readonly events: { readonly subscribers: number; readonly historySize: number; readonly total: number };
   readonly operations: readonly OperationFigures[];
+  readonly incidents: Incidents["all"];
+  /** Calls that are not in the audit history. */
+  readonly auditMissing: number;
   /** Spawns that name no provider can succeed now. */
   readonly ready: boolean;
   readonly draining: boolean;
@@ -91,6 +99,7 @@ export interface Figures {
   readonly responses: ResponseCounts["all"];
   readonly commits: Latencies;
   readonly disks: readonly DiskFigure[];
+  readonly descriptors: DescriptorFigures["all"];
   /** Connections to ports of sandboxes that are open, and what became of what was asked of those. */
   readonly previews: PreviewCounts["all"] & { readonly connections: number };
 }
@@ -148,6 +157,8 @@ export class ServiceFigures {
       sandboxes: withZeros(counts, providers),
       events: { subscribers: events.subscribers, historySize, total: events.total },
       operations: operations.all,
+      incidents: operations.incidents.all,
+      auditMissing: this.#parts.audit.missing,
       ready: takesSpawns && this.#parts.storeRefusal?.() === undefined,
       draining,
       runningExecs: this.#parts.execs.running,
@@ -155,6 +166,7 @@ export class ServiceFigures {
       commits: this.#parts.store.commits,
       previews: { ...this.#parts.previews.counts.all, connections: this.#parts.previews.places.taken },
       disks: this.#parts.disks.all,
+      descriptors: this.#parts.descriptors.all,
     };
   }
 

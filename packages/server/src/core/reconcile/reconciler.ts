@@ -18,6 +18,7 @@ import type {
   Timer,
 } from "../../ports/index.ts";
 import type { AuditLog } from "../audit/audit-log.ts";
+import type { OperationMetrics } from "../diagnostics/operation-metrics.ts";
 import { ownerData } from "../events/owner-data.ts";
 import type { ProviderRegistry } from "../providers/provider-registry.ts";
 import type { SandboxLifecycle } from "../sandboxes/compose.ts";
@@ -42,6 +43,7 @@ export interface ReconcilerOptions {
   /** How long events are kept. */
   eventsMaxAgeMs: number;
   audit: Pick<AuditLog, "forgetOld">;
+  operations: Pick<OperationMetrics, "incidents">;
   intervalMs?: number;
 }
 
@@ -444,6 +446,7 @@ export class Reconciler implements AsyncDisposable {
     const { id: sandboxId, ownerId, provider } = entry.row;
     if (change.state === "lost") {
       const { reason } = change;
+      this.#options.operations.incidents.networkLost();
       const happening = { event: "sandbox.network_lost", outcome: "failed", reason } as const;
       logSandbox(logger, entry.row, happening, "a sandbox has lost its network");
       events.emit({

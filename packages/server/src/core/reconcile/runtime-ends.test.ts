@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { ProviderError, RuntimeGone, Unavailable } from "../../ports/index.ts";
+import { guardStops, ProviderError, RuntimeGone, Unavailable } from "../../ports/index.ts";
 import { settle } from "../testing/fake-clock.ts";
 import { forever, Harness } from "../testing/harness.ts";
 import { hang } from "../testing/scripted-provider.ts";
@@ -22,8 +22,26 @@ describe("a runtime that ends by itself", () => {
     expect(stopped).toEqual([row.id]);
     expect(backend.runtimes.size).toBe(0);
     expect(h.events.types(row.id).at(-1)).toBe("sandbox.error");
+    expect(h.operations.incidents.all.ended).toEqual({ itself: 1, disk_guard: 0, memory_guard: 0 });
     await h.service.destroy(row.id, { signal: forever });
     expect(await state(row.id)).toBe("destroyed");
+  });
+
+  it("is counted as stopped when a guard of its provider did it", async () => {
+    const h = await life().start();
+    for (const [reason, network] of [
+      [`${guardStops.disk}written 30 MB and 5 MB were free`, true],
+      [`${guardStops.memory}can hold up to 900 MB`, false],
+    ] as const) {
+      const { runtimeId } = await h.spawn();
+      if (network) h.provider.tellNetwork(runtimeId, { state: "lost", reason: "slirp4netns ended" });
+      h.provider.die(runtimeId, { reason });
+      await settle();
+    }
+    expect(h.operations.incidents.all).toEqual({
+      ended: { itself: 0, disk_guard: 1, memory_guard: 1 },
+      networksLost: 1,
+    });
   });
 
   it("has not ended as long as the inventory says that it runs: it is connected anew and goes on", async () => {

@@ -242,6 +242,7 @@ export class RecoverFlow {
       queue.capacityFreed(row.ownerId);
       ended = true;
       events.emit(event);
+      this.#context.operations.incidents.sandboxEnded(why);
       const happening = { event: "sandbox.error", outcome: "failed", error: row.error ?? why } as const;
       logSandbox(logger, row, happening, "a sandbox ended by itself");
     });

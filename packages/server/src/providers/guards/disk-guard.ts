@@ -1,5 +1,5 @@
 import type { Logger } from "../../platform/logger.ts";
-import { type RuntimeId, StorageFull } from "../../ports/index.ts";
+import { guardStops, type RuntimeId, StorageFull } from "../../ports/index.ts";
 import type { DiskSpace } from "./disk-space.ts";
 import { RepeatedLook } from "./repeated-look.ts";
 
@@ -130,7 +130,7 @@ export class DiskGuard implements AsyncDisposable {
       return longestPauseMs;
     }
     const wrote = inodes ? `made ${writer.size} files` : `written ${Math.round(writer.size)} MB`;
-    await this.#stop(writer.runtimeId, `stopped: it had ${wrote} and ${short}`);
+    await this.#stop(writer.runtimeId, `${guardStops.disk}${wrote} and ${short}`);
     return shortestPauseMs;
   }
 
@@ -161,7 +161,7 @@ export class DiskGuard implements AsyncDisposable {
     const above = [...sizes].filter(([, size]) => size > this.#limitMb);
     for (const [runtimeId, size] of above) {
       const limit = `${this.#limitMb} MB of ${this.#options.says.limit}`;
-      await this.#stop(runtimeId, `stopped: it had written ${Math.round(size)} MB, more than the ${limit}`);
+      await this.#stop(runtimeId, `${guardStops.disk}written ${Math.round(size)} MB, more than the ${limit}`);
     }
     return above.length > 0;
   }

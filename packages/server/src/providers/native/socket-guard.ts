@@ -1,6 +1,6 @@
 import { boundedParallel } from "../../platform/bounded-parallel.ts";
 import type { Logger } from "../../platform/logger.ts";
-import type { RuntimeId } from "../../ports/index.ts";
+import { guardStops, type RuntimeId } from "../../ports/index.ts";
 import { RepeatedLook } from "../guards/index.ts";
 import type { MachineMemory } from "./uncounted-memory.ts";
 import type { UsualMemory } from "./usual-memory.ts";
@@ -105,7 +105,7 @@ export class SocketGuard implements AsyncDisposable {
   async #end(runtimeId: RuntimeId, holdsMb: number, grown: string): Promise<void> {
     const { logger, sandboxOf, stop, maxPercent } = this.#options;
     const reason =
-      `stopped: what waits in its sockets can hold up to ${Math.round(holdsMb)} MB, and ${grown}, more than ` +
+      `${guardStops.memory}can hold up to ${Math.round(holdsMb)} MB, and ${grown}, more than ` +
       `the ${maxPercent} % of providers.native.max_uncounted_percent`;
     const sandboxId = sandboxOf(runtimeId);
     logger.warn(

@@ -1,0 +1,28 @@
+import { guardStops } from "../../ports/runtime-provider.ts";
+
+/** What ended a sandbox that nobody destroyed: it itself, or a guard of its provider. */
+export type EndedBy = "itself" | "disk_guard" | "memory_guard";
+
+/** What happened since the start that nobody asked for. One number for each, all there from the start. */
+export class Incidents {
+  readonly #ended: Record<EndedBy, number> = { itself: 0, disk_guard: 0, memory_guard: 0 };
+  #networksLost = 0;
+
+  get all(): { readonly ended: Readonly<Record<EndedBy, number>>; readonly networksLost: number } {
+    return { ended: this.#ended, networksLost: this.#networksLost };
+  }
+
+  /** @param why as its provider says it. */
+  sandboxEnded(why: string): void {
+    this.#ended[endedBy(why)]++;
+  }
+
+  networkLost(): void {
+    this.#networksLost++;
+  }
+}
+
+function endedBy(why: string): EndedBy {
+  if (why.includes(guardStops.disk)) return "disk_guard";
+  return why.includes(guardStops.memory) ? "memory_guard" : "itself";
+}
