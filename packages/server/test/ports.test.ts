@@ -37,6 +37,39 @@ describe("ports by path", () => {
   });
   const at = (rest: string, port = 3000) => `/api/v1/sandboxes/${id}/ports/${port}${rest}`;
 
+  test("what programs answer, or fail to, counts as no answer of the service", async () => {
+    using _program = await ports.listen(
+      3000,
+      http.createServer((_request, response) => response.writeHead(500).end()),
+    );
+    const counted = async () => {
+      const { text } = await api.call("GET", "/api/v1/metrics/prometheus");
+      return /service_responses_total\{class="5xx"\} (\d+)/.exec(text)?.[1];
+    };
+    const before = await counted();
+    expect(before).toMatch(/\d/);
+    expect((await client.get(at("/"), { headers: key })).status).toBe(500);
+    expect((await client.get(at("/", 9), { headers: key })).status).toBe(502);
+    expect(await counted()).toBe(before);
+  });
+
+  test.each(["http://localhost", "%61pi"])(
+    "a target that is not written as its path is 400 (%s)",
+    async (how) => {
+      using _program = await ports.listen(
+        3000,
+        http.createServer(({ url }, response) => response.end(url)),
+      );
+      const target = how.startsWith("http") ? `${how}${at("/a")}` : at("/a").replace("/ports/", "/%70orts/");
+      const socket = net.connect(client.port, "127.0.0.1");
+      socket.write(
+        `GET ${target} HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: admin-key\r\nConnection: close\r\n\r\n`,
+      );
+      const answer = String(Buffer.concat(await socket.toArray()));
+      expect(answer).toMatch(/^HTTP\/1\.1 400 /);
+    },
+  );
+
   test("a redirect leads within the program's own paths, or nowhere", async () => {
     using _program = await ports.listen(
       3000,

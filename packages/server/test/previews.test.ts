@@ -1,5 +1,6 @@
 import { once } from "node:events";
 import http from "node:http";
+import net from "node:net";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { WebSocketServer } from "ws";
 import { eventually, TestClient } from "./support/http.ts";
@@ -41,6 +42,50 @@ describe("previews that anybody may see", () => {
       response.end(JSON.stringify({ method, url, raw, headers, body: Buffer.concat(body).toString() }));
     });
   };
+
+  /** A connection of a client's own, to the service. */
+  const connect = async (head: string) => {
+    const socket = net.connect({ port: preview.port, host: "127.0.0.1", allowHalfOpen: true });
+    socket.on("error", () => undefined).write(`${head}\r\n\r\n`);
+    await once(socket, "connect");
+    return socket;
+  };
+
+  test("one who reads no answer before everything is sent gets the refusal of a host", async () => {
+    const bytes = 8 * 1_048_576;
+    const socket = await connect(`POST / HTTP/1.1\r\nHost: ${preview.host}\r\nContent-Length: ${bytes}`);
+    await new Promise((resolve, reject) =>
+      socket.write(Buffer.alloc(bytes), (error) => (error ? reject(error) : resolve(undefined))),
+    );
+    socket.end();
+    const answer = String(Buffer.concat(await socket.toArray()));
+    expect(answer).toMatch(/^HTTP\/1\.1 502 /);
+    expect(answer).toContain("nothing listens on port 3000");
+  });
+
+  test.each([
+    ["on a host", () => `GET / HTTP/1.1\r\nHost: ${preview.host}`, ""],
+    ["on a host, having said something", () => `GET / HTTP/1.1\r\nHost: ${preview.host}`, "x"],
+    [
+      "by path",
+      () => `GET /api/v1/sandboxes/${id}/ports/3000/ HTTP/1.1\r\nHost: localhost\r\nX-Alcove-Client: 1`,
+      "",
+    ],
+  ])(
+    "who asks %s for a WebSocket that is not answered and leaves gives the place back",
+    async (_how, ask, said) => {
+      using _program = await ports.listen(
+        3000,
+        net.createServer().on("connection", (socket) => socket.resume()),
+      );
+      const { dials } = ports;
+      const socket = await connect(`${ask()}\r\nConnection: Upgrade\r\nUpgrade: websocket`);
+      await eventually(() => (ports.dials > dials ? true : undefined));
+      socket.end(said);
+      await eventually(() => (ports.open.size === 0 ? true : undefined), 5_000);
+      socket.destroy();
+    },
+  );
 
   test("a request reaches the program as it was asked, and its answer comes back", async () => {
     using _program = await program((request, response) => {

@@ -9,6 +9,7 @@ import {
 } from "node:http";
 import type { Socket } from "node:net";
 import type { Duplex } from "node:stream";
+import type { ErrorCode } from "@alcove/wire";
 import cors, { type FastifyCorsOptions, type FastifyCorsOptionsDelegateCallback } from "@fastify/cors";
 import type { TypeBoxTypeProvider } from "@fastify/type-provider-typebox";
 import websocket from "@fastify/websocket";
@@ -207,6 +208,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
       server: upgrades as Server,
     },
   });
+  app.decorateReply("isProgram", false);
   new AccessLog({ logger, clock: options.clock }).attach(app);
   traceRequests(app, options);
   nameRequests(app);
@@ -218,7 +220,9 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
     done();
   });
   app.addHook("onResponse", (_request, reply, done) => {
-    options.responses.count(reply.statusCode);
+    // What a program answers, or fails to, is its owner's to look at and not the operator's.
+    if (!reply.isProgram && !programFaults.has(reply.refusal?.code ?? ""))
+      options.responses.count(reply.statusCode);
     done();
   });
   app.addHook("onResponse", (request, _reply, done) => {
@@ -264,7 +268,13 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   return app;
 }
 
+const programFaults: ReadonlySet<string> = new Set<ErrorCode>(["bad_gateway", "gateway_timeout"]);
+
 declare module "fastify" {
+  interface FastifyReply {
+    /** Whether the answer is that of a program in a sandbox. */
+    isProgram: boolean;
+  }
   interface FastifyInstance {
     callsUnderWay: CallsUnderWay;
     routeTable: RouteTable;
@@ -299,7 +309,11 @@ function serverFor(
     // A listener has Node read the connection as a stream, and no longer parse whatever there is by itself.
     const unused = () => undefined;
     socket.on("data", unused).off("data", unused);
-    turns.pace(socket);
+    const { parser } = socket as { parser?: unknown };
+    // Once it has none, others may have what the parser left.
+    turns.pace(socket, {
+      copies: () => parser !== undefined && (socket as { parser?: unknown }).parser === parser,
+    });
   });
   server.on("upgrade", (request: IncomingMessage, socket: Duplex, first: Buffer) => {
     // Where the request has a body of its own, the parser goes on.

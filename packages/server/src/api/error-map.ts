@@ -127,8 +127,12 @@ function logFailure(
     status,
     code: domain.code,
   };
+  // Programs in sandboxes that fail are their owners' to look at.
+  if (domain.code === "bad_gateway" || domain.code === "gateway_timeout")
+    logger.info({ ...fields, error: domain.message }, "request failed");
   // That something is unavailable or full for now is no fault to be searched for by its stack.
-  if (status === 503 || status === 507) logger.warn({ ...fields, error: domain.message }, "request failed");
+  else if (status === 503 || status === 507)
+    logger.warn({ ...fields, error: domain.message }, "request failed");
   else logger.error({ ...fields, err: error }, "request failed");
 }
 

@@ -1,11 +1,15 @@
 import { IncomingMessage } from "node:http";
 import { PieceJoiner } from "../platform/piece-joiner.ts";
 
+const tinyBytes = 64;
+
 /**
  * A request whose body waits in few pieces, however small the chunks are in which it is sent: each of them comes from the parser
  * as a buffer of its own, and is read or not, as what the request is for likes.
  */
 export class JoinedRequest extends IncomingMessage {
+  /** How many pieces of a few bytes it was sent in. */
+  tinyPieces = 0;
   #began = false;
   #joiner: PieceJoiner | undefined;
 
@@ -14,6 +18,7 @@ export class JoinedRequest extends IncomingMessage {
       this.#joiner?.flush();
       return super.push(null);
     }
+    if (piece.length < tinyBytes) this.tinyPieces += 1;
     // Mostly there is no other.
     if (!this.#began) {
       this.#began = true;

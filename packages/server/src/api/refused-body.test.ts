@@ -3,6 +3,7 @@ import http from "node:http";
 import net, { type AddressInfo } from "node:net";
 import { Readable } from "node:stream";
 import { expect, test } from "vitest";
+import { JoinedRequest } from "./joined-request.ts";
 import { endUnlessComplete, refusalOfBody } from "./refused-body.ts";
 
 test("a sender that never ends gets its refusal, and is left when the patience is over", async () => {
@@ -66,3 +67,26 @@ function closed(socket: net.Socket): Promise<void> {
   if (socket.closed) return Promise.resolve();
   return new Promise((resolve) => socket.resume().once("close", () => resolve()));
 }
+
+test("a refused body in pieces of a byte is not read to the end of the patience", async () => {
+  const answer = Buffer.from("no");
+  const server = http.createServer({ IncomingMessage: JoinedRequest }, (request, response) => {
+    response.writeHead(413, { "content-length": answer.length, connection: "close" });
+    if (request.url === "/answered") response.once("finish", () => endUnlessComplete(request)).end(answer);
+    else Readable.from(refusalOfBody(answer, request, { patienceMs: 60_000 })).pipe(response);
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const { port } = server.address() as AddressInfo;
+  try {
+    for (const url of ["/", "/answered"]) {
+      const socket = net.connect(port, "127.0.0.1").on("error", () => undefined);
+      socket.write(`POST ${url} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n`);
+      socket.resume().write("1\r\nx\r\n".repeat(20_000));
+      await once(socket, "close");
+    }
+  } finally {
+    server.close();
+    server.closeAllConnections();
+  }
+}, 4_000);

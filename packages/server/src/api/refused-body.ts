@@ -1,7 +1,15 @@
 import type { IncomingMessage } from "node:http";
+import { JoinedRequest } from "./joined-request.ts";
 
 /** How long the rest of a body is read on after its refusal was written. */
 const patienceMs = 5_000;
+
+/** How many pieces of a few bytes are read of a body that was refused: who sends more has no answer to miss. */
+const mostTinyPieces = 4_096;
+
+function isTooManyPieces(request: IncomingMessage): boolean {
+  return request instanceof JoinedRequest && request.tinyPieces > mostTinyPieces;
+}
 
 /** Whether the request has a body of which some is still to come. */
 export function bodyIsUnderWay(
@@ -31,7 +39,12 @@ export function endUnlessComplete(request: IncomingMessage, options: { patienceM
     if (!request.complete) socket.destroy();
   }, options.patienceMs ?? patienceMs);
   timer.unref();
-  request.once("end", () => clearTimeout(timer)).resume();
+  request
+    .on("data", () => {
+      if (isTooManyPieces(request)) socket.destroy();
+    })
+    .once("end", () => clearTimeout(timer))
+    .resume();
 }
 
 /**
@@ -55,6 +68,10 @@ export async function* refusalOfBody(
     request.once("end", over).once("close", over).on("error", over);
     // Who read it may not have let go of it yet; a stream with a listener for "readable" does not flow.
     request.unpipe().removeAllListeners("readable");
-    request.on("data", () => undefined).resume();
+    request
+      .on("data", () => {
+        if (isTooManyPieces(request)) over();
+      })
+      .resume();
   });
 }

@@ -1,5 +1,6 @@
 import type { Readable } from "node:stream";
 import { copyOf } from "./own-bytes.ts";
+import { spendRead } from "./spent-bytes.ts";
 
 /** How many lines are parsed at once: each chunk of a body takes two, each request and interim answer two or more. */
 const linesAtOnce = 512;
@@ -27,10 +28,14 @@ export class ReadTurns {
     this.#now = options.now ?? (() => performance.now());
   }
 
-  /** From now on, until it is released. Its parser is to listen for "data". */
-  pace(stream: Readable): void {
+  /**
+   * From now on, until it is released. Its parser is to listen for "data".
+   * @param options.copies whether the stream is a socket whose parser kept nothing of what it was just given: that memory is given
+   * back then.
+   */
+  pace(stream: Readable, options: { copies?: () => boolean } = {}): void {
     if (this.#paced.has(stream)) return;
-    const paced = new PacedStream(stream, {
+    const paced = new PacedStream(stream, options.copies ?? (() => false), {
       mayGoOn: (isLong) =>
         isLong ? this.#behind.length === 0 && this.#spentMs < putBehindMs : this.#spentMs < turnMs,
       run: (parse) => this.#run(parse),
@@ -95,6 +100,7 @@ interface Turns {
  */
 class PacedStream {
   readonly #stream: Readable;
+  readonly #copies: () => boolean;
   readonly #turns: Turns;
   readonly #pass: (piece: Buffer | null) => boolean;
   readonly #read: (size: number) => void;
@@ -107,8 +113,9 @@ class PacedStream {
   /** The stream asked for more while something was held. */
   #wantsMore = false;
 
-  constructor(stream: Readable, turns: Turns) {
+  constructor(stream: Readable, copies: () => boolean, turns: Turns) {
     this.#stream = stream;
+    this.#copies = copies;
     this.#turns = turns;
     this.#own = { push: Object.hasOwn(stream, "push"), read: Object.hasOwn(stream, "_read") };
     this.#pass = stream.push;
@@ -163,6 +170,8 @@ class PacedStream {
       this.#turns.run(() => {
         more = this.#pass.call(this.#stream, piece);
       });
+      // Who has taken the stream over may have kept what the parser left.
+      if (this.#stream.readableLength === 0 && this.#copies()) spendRead(piece);
       return more;
     }
     // Who gave it may use its memory again once nothing of it is in the stream.

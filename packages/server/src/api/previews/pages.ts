@@ -1,6 +1,8 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
+import { Readable } from "node:stream";
 import type { DomainError } from "../../ports/errors.ts";
 import { errorBody, httpStatus } from "../error-map.ts";
+import { bodyIsUnderWay, refusalOfBody } from "../refused-body.ts";
 
 /** How long a page that may soon be another one waits before it looks again, seconds. */
 const lookAgainS = 2;
@@ -33,7 +35,9 @@ export function answerFailure(request: IncomingMessage, response: ServerResponse
     // Its body may be long, and nobody reads it.
     ...(request.complete ? {} : { Connection: "close" }),
   });
-  response.end(request.method === "HEAD" ? undefined : body);
+  if (bodyIsUnderWay(request))
+    Readable.from(refusalOfBody(body, request), { objectMode: false }).pipe(response);
+  else response.end(request.method === "HEAD" ? undefined : body);
 }
 
 function page(error: DomainError): string {

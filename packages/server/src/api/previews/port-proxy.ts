@@ -135,8 +135,8 @@ export class PortProxy {
       throw error;
     }
     const { socket } = client;
-    joinPieces(socket);
     client.onSwitch?.();
+    joinPieces(socket);
     if ("setKeepAlive" in socket && typeof socket.setKeepAlive === "function")
       socket.setKeepAlive(true, keepAliveProbeMs);
     socket.write(lines, "latin1");
@@ -195,6 +195,8 @@ export class PortProxy {
     const stop = (error: unknown) => {
       if (answered) return;
       outgoing.destroy();
+      // Whoever refuses the request reads what is left of its body.
+      stopBody?.();
       reject(error);
     };
     const timer =
@@ -326,7 +328,7 @@ export function join(one: Duplex, other: Duplex, signal: AbortSignal): Promise<"
     from.once("end", () => {
       timer ??= setTimeout(end, halfClosedMs);
     });
-    from.once("close", () => {
+    const onClose = () => {
       // What it still said has been read, or never will be.
       if (!from.readableEnded) to.destroy();
       open -= 1;
@@ -334,7 +336,10 @@ export function join(one: Duplex, other: Duplex, signal: AbortSignal): Promise<"
       clearTimeout(timer);
       signal.removeEventListener("abort", onAbort);
       resolve(outcome);
-    });
+    };
+    // What has closed already tells nobody any more.
+    if (from.closed) process.nextTick(onClose);
+    else from.once("close", onClose);
   }
   if (signal.aborted) onAbort();
   else signal.addEventListener("abort", onAbort, { once: true });

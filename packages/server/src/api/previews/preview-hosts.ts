@@ -14,6 +14,7 @@ import { endUnlessComplete } from "../refused-body.ts";
 import type { CallsUnderWay, CallUnderWay } from "../request-context.ts";
 import { headersForProgram, headersFromProgram } from "./carried-headers.ts";
 import type { Client, Clients } from "./clients.ts";
+import { endOnEarlyLeave } from "./early-leave.ts";
 import { atEnd } from "./link-end.ts";
 import { sameHost, splitLink } from "./link-query.ts";
 import { loopGuard } from "./loop-guard.ts";
@@ -116,6 +117,7 @@ export class PreviewHosts {
     const call = this.#calls.begin(null);
     call.setPatience("brief");
     socket.once("close", () => call.abort(new CallerGone()));
+    using early = endOnEarlyLeave(socket);
     const response = () => plainResponse(request, socket);
     try {
       const visit = this.#read(request);
@@ -126,7 +128,14 @@ export class PreviewHosts {
       this.#counts.sockets += 1;
       call.setPatience("none");
       const passage = this.#passage(request, visit, { port, call });
-      this.#counts.count(await this.#proxy.upgrade(passage, { socket, head, response }));
+      this.#counts.count(
+        await this.#proxy.upgrade(passage, {
+          socket,
+          head,
+          response,
+          onSwitch: () => early[Symbol.dispose](),
+        }),
+      );
     } catch (error) {
       this.#refuse(request, error, response);
     } finally {

@@ -6,10 +6,11 @@ import type { KeyRing } from "../../core/keys/key-ring.ts";
 import type { OpenPort, Previews } from "../../core/previews/previews.ts";
 import { CallerGone, deadlineAfter } from "../../platform/deadline.ts";
 import { joinPieces } from "../../platform/join-pieces.ts";
-import { DomainError, Forbidden } from "../../ports/errors.ts";
+import { BadRequest, DomainError, Forbidden } from "../../ports/errors.ts";
 import { hostname } from "../host-name.ts";
 import { headersForProgram, headersFromPort } from "../previews/carried-headers.ts";
 import type { Clients } from "../previews/clients.ts";
+import { endOnEarlyLeave } from "../previews/early-leave.ts";
 import { loopGuard } from "../previews/loop-guard.ts";
 import type { Passage, PortProxy } from "../previews/port-proxy.ts";
 import type { CallsUnderWay } from "../request-context.ts";
@@ -97,7 +98,9 @@ function portsByPath(app: RouteApp, options: PortOptions): void {
       const call = calls.begin(request.principal, "write");
       call.setPatience("none");
       const onClose = () => call.abort(new CallerGone());
-      socket.once("close", onClose);
+      if (socket.destroyed) onClose();
+      else socket.once("close", onClose);
+      using early = endOnEarlyLeave(socket);
       try {
         const { id: sandboxId, port } = request.params;
         const found = await previews.find({ sandboxId, port }, call);
@@ -107,6 +110,7 @@ function portsByPath(app: RouteApp, options: PortOptions): void {
           socket,
           head,
           onSwitch: () => {
+            early[Symbol.dispose]();
             reply.hijack();
             reply.raw.detachSocket(socket as Parameters<typeof reply.raw.detachSocket>[0]);
           },
@@ -200,15 +204,19 @@ function tunnels(app: RouteApp, options: PortOptions): void {
 function takeOver(reply: FastifyReply): FastifyReply["raw"] {
   for (const [name, value] of Object.entries({ ...reply.getHeaders(), ...confined }))
     if (value !== undefined) reply.raw.setHeader(name, value);
+  reply.isProgram = true;
   reply.hijack();
   return reply.raw;
 }
 
 /** What follows the port: a path with its query, to the letter. */
 function restOf(url: string): string {
-  const at = /^\/api\/v1\/sandboxes\/[^/]+\/ports\/[^/]+/.exec(url)?.[0].length ?? url.length;
-  const rest = url.slice(at);
-  return rest.startsWith("/") ? rest : `/${rest}`;
+  const rest = /^\/api\/v1\/sandboxes\/[^/?]+\/ports\/[^/?]+(\/.*)$/.exec(url)?.[1];
+  if (rest === undefined)
+    throw new BadRequest(
+      "the request's target must be /api/v1/sandboxes/{id}/ports/{port}/… as it is written here, without an address before it",
+    );
+  return rest;
 }
 
 function keyTakenBack(): DomainError {

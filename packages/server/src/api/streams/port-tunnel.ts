@@ -19,6 +19,9 @@ const closingMs = 500;
 /** The text that says that a direction has ended; bytes are binary messages. */
 const endText = "end";
 
+/** Of a WebSocket, as its `readyState` says it. */
+const closedState = 3;
+
 const closeCodes = { normal: 1000, goingAway: 1001, refused: 1008, cut: 1011 } as const;
 
 /**
@@ -96,6 +99,9 @@ export class PortTunnel {
         revoked ? "the key was taken back" : "",
       );
     };
+    // What has closed already tells nobody any more.
+    if (port.closed) port.emit("close");
+    if (socket.readyState === closedState) socket.emit("close");
     if (this.#call.signal.aborted) onAbort();
     else this.#call.signal.addEventListener("abort", onAbort, { once: true });
   }
