@@ -1,8 +1,10 @@
 import type { IncomingMessage, ServerResponse } from "node:http";
 import type { Socket } from "node:net";
 
-/** Whoever has more of them waiting means no good. */
-const mostWaiting = 1_000;
+/** Whoever has more of them waiting means no good: each is some kilobytes, for as long as the answer before it is not read. */
+const mostWaiting = 128;
+/** An answer of which nothing was taken for so long, while requests wait behind it, ends the connection. */
+const stalledMs = 30_000;
 /** What those that wait were read with, their bodies too. Above it the connection is no longer read until all are answered. */
 const highWaterBytes = 131_072;
 
@@ -13,6 +15,8 @@ interface Lane {
   /** Of the connection, when the first that waits was read. */
   bytesRead: number;
   held: boolean;
+  /** Runs while requests wait. */
+  stall: NodeJS.Timeout | undefined;
 }
 
 /**
@@ -24,9 +28,11 @@ interface Lane {
 export class ConnectionLanes {
   readonly #handle: Handler;
   readonly #lanes = new WeakMap<Socket, Lane>();
+  readonly #stalledMs: number;
 
-  constructor(handle: Handler) {
+  constructor(handle: Handler, options: { stalledMs?: number } = {}) {
     this.#handle = handle;
+    this.#stalledMs = options.stalledMs ?? stalledMs;
   }
 
   /** For the server's `request` event. */
@@ -37,6 +43,7 @@ export class ConnectionLanes {
     if (lane.waiting.length >= mostWaiting) return void socket.destroy();
     if (lane.waiting.length === 0) lane.bytesRead = socket.bytesRead;
     lane.waiting.push([request, response]);
+    lane.stall ??= this.#watchProgress(socket);
     if (lane.held || socket.bytesRead - lane.bytesRead < highWaterBytes) return;
     lane.held = true;
     // At the end of a request's head Node itself goes on reading.
@@ -51,8 +58,22 @@ export class ConnectionLanes {
     this.#handle(request, response);
   }
 
+  /** What is sent as it comes, events for one, may be silent: then nothing waits to be written. */
+  #watchProgress(socket: Socket): NodeJS.Timeout {
+    let written = socket.bytesWritten - socket.writableLength;
+    return setInterval(() => {
+      const now = socket.bytesWritten - socket.writableLength;
+      if (socket.writableLength > 0 && now === written) socket.destroy();
+      written = now;
+    }, this.#stalledMs).unref();
+  }
+
   #onAnswered(socket: Socket, lane: Lane): void {
     const next = socket.destroyed ? undefined : lane.waiting.shift();
+    if (lane.waiting.length === 0) {
+      clearInterval(lane.stall);
+      lane.stall = undefined;
+    }
     if (next !== undefined) {
       setImmediate(() => {
         if (!socket.destroyed) this.#begin(socket, lane, next);
@@ -67,5 +88,5 @@ export class ConnectionLanes {
 }
 
 function newLane(): Lane {
-  return { waiting: [], bytesRead: 0, held: false };
+  return { waiting: [], bytesRead: 0, held: false, stall: undefined };
 }
