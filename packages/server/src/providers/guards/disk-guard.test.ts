@@ -1,12 +1,13 @@
 import { appendFile, mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { silentLogger } from "../../platform/logger.ts";
 import { type RuntimeId, StorageFull } from "../../ports/index.ts";
 import { layerSizes } from "../native/layer-sizes.ts";
 import { DiskGuard } from "./disk-guard.ts";
 import type { DiskSpace } from "./disk-space.ts";
+import { RepeatedLook } from "./repeated-look.ts";
 
 const mb = 1 << 20;
 const [small, large] = ["rt-small", "rt-large"] as [RuntimeId, RuntimeId];
@@ -98,6 +99,32 @@ describe("the guard of the disk", () => {
       [small, large],
     ]);
     expect(stopped).toEqual([expect.stringMatching(/^rt-large stopped: it had written 400 MB/)]);
+  });
+
+  it("counts no further once it is closed, and says nothing of that", async () => {
+    const closing = new AbortController();
+    closing.abort();
+    const path = (id: RuntimeId) => join(root, id);
+    await expect(layerSizes([small], { path, inodes: false, signal: closing.signal })).rejects.toThrow(
+      "abort",
+    );
+    const warn = vi.spyOn(silentLogger, "warn");
+    const looking = Promise.withResolvers<number>();
+    const look = new RepeatedLook({
+      look: () => looking.promise,
+      wanted: () => true,
+      firstPauseMs: 0,
+      failedPauseMs: 1,
+      blind: "nothing can be looked at",
+      logger: silentLogger,
+    });
+    look.start();
+    await new Promise((resolve) => setTimeout(resolve, 5));
+    const closed = look[Symbol.asyncDispose]();
+    looking.reject(closing.signal.reason);
+    await closed;
+    expect(warn).not.toHaveBeenCalled();
+    warn.mockRestore();
   });
 
   it("stops nobody who wrote nothing, however little is free", async () => {
