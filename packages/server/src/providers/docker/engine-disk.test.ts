@@ -95,12 +95,13 @@ describe("EngineDisk", () => {
   });
 
   it.runIf(process.geteuid?.() === 0)(
-    "adds up the layer and the image's volumes as the disk has them, without what is the service's",
+    "adds up the layer, the image's volumes and the engine's files in /etc as the disk has them, without what is the service's",
     async () => {
       for (const [folder, size] of [
         ["layer", 3],
         ["volume", 4],
         ["agent", 5],
+        ["container", 6],
       ] as const) {
         await mkdir(join(root, folder));
         await writeFile(join(root, folder, "file"), Buffer.alloc(size * mb, 1));
@@ -112,10 +113,11 @@ describe("EngineDisk", () => {
           { Type: "volume", Source: join(root, "agent"), RW: false },
           { Type: "bind", Source: root, RW: true },
         ],
+        HostsPath: join(root, "container", "hosts"),
       };
       const disk = await open(infoOf());
-      expect((await disk.measure([one], look)).get(one)).toBeCloseTo(7, 0);
-      expect((await disk.measure([one], { ...look, inodes: true })).get(one)).toBe(4);
+      expect((await disk.measure([one], look)).get(one)).toBeCloseTo(13, 0);
+      expect((await disk.measure([one], { ...look, inodes: true })).get(one)).toBe(6);
       expect(asked).toEqual([one]);
     },
   );

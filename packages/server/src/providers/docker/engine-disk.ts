@@ -1,4 +1,5 @@
 import { access, constants } from "node:fs/promises";
+import { dirname, isAbsolute } from "node:path";
 import type { DockerConfig } from "../../config/config.ts";
 import { boundedParallel } from "../../platform/bounded-parallel.ts";
 import type { Logger } from "../../platform/logger.ts";
@@ -174,10 +175,15 @@ export class EngineDisk {
   }
 }
 
-/** The layer and the volumes that its image declares; empty when the engine does not tell where the layer is. */
-function writtenFolders({ GraphDriver, Mounts }: ContainerInspection): string[] {
+/**
+ * The layer, the volumes that its image declares, and the engine's own folder of the container: `/etc/hosts`,
+ * `/etc/hostname` and `/etc/resolv.conf` inside are files there that root inside may fill. Empty when the engine does not
+ * tell where the layer is.
+ */
+function writtenFolders({ GraphDriver, Mounts, HostsPath }: ContainerInspection): string[] {
   const layer = GraphDriver?.Data?.UpperDir;
   if (layer === undefined) return [];
   const volumes = (Mounts ?? []).filter(({ Type, RW }) => Type === "volume" && RW !== false);
-  return [layer, ...volumes.map(({ Source }) => Source).filter((source) => source !== undefined)];
+  const own = HostsPath && isAbsolute(HostsPath) ? [dirname(HostsPath)] : [];
+  return [layer, ...own, ...volumes.map(({ Source }) => Source).filter((source) => source !== undefined)];
 }

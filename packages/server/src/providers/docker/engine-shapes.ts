@@ -51,6 +51,8 @@ export const ContainerInspection = Type.Object({
       }),
     ),
   ),
+  /** In the engine's own folder of the container. */
+  HostsPath: orNull(Type.String()),
 });
 export type ContainerInspection = Static<typeof ContainerInspection>;
 
