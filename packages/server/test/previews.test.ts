@@ -374,4 +374,38 @@ describe("previews that anybody may see", () => {
     expect((await preview.get("/", { agent })).text).toBe("two");
     agent.destroy();
   });
+
+  test("a program that serves one connection at a time is not kept waiting by the one that it had", async () => {
+    let turn = Promise.resolve();
+    const inner = http.createServer({ keepAliveTimeout: 0 }, (request, response) => {
+      request.resume().on("end", () => response.end(request.method));
+    });
+    using _program = await ports.listen(
+      3000,
+      net.createServer({ pauseOnConnect: true }, (socket) => {
+        socket.on("error", () => undefined);
+        turn = turn.then(async () => {
+          if (socket.destroyed) return;
+          const closed = once(socket, "close");
+          inner.emit("connection", socket);
+          socket.resume();
+          await closed;
+        });
+      }),
+    );
+    const agent = new http.Agent({ keepAlive: true });
+    const methods = ["GET", "POST", "GET", "POST", "GET", "POST"];
+    const ask = async (method: string) => {
+      const body = method === "POST" ? { body: "x" } : {};
+      // Programs close their connections, browsers keep them.
+      for (const by of [{}, { agent }])
+        expect((await preview.get("/", { method, ...body, ...by })).text).toBe(method);
+    };
+    const begunMs = performance.now();
+    for (const method of methods) await ask(method);
+    await Promise.all(methods.map(ask));
+    await Promise.all(methods.map(() => ask("GET")));
+    expect(performance.now() - begunMs).toBeLessThan(2_500);
+    agent.destroy();
+  });
 });

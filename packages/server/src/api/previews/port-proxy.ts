@@ -165,13 +165,17 @@ export class PortProxy {
     const body = bodyOf(request);
     const hasBody = body === "chunked" || (body !== undefined && Number(body.length) > 0);
     const reusable = !again && !hasBody && !upgrades && repeatable.test(method);
+    const keeps = reusable && !isLast(request);
+    const portKey = `${port.target.sandboxId}:${port.target.port}`;
+    let way: Disposable | undefined;
     let outgoing: ClientRequest;
     let stopBody: (() => void) | undefined;
     signal.throwIfAborted();
     const args: PortRequestArgs = {
       agent: reusable ? this.#kept : this.#single,
-      portKey: `${port.target.sandboxId}:${port.target.port}`,
+      portKey,
       connect: async () => {
+        way = this.#kept.makeWay(portKey);
         const connection = await this.#previews.dial(port, { signal });
         // Node's parser keeps nothing of it; behind a switch of protocols it is given on as it came.
         connection.readerCopies = !upgrades;
@@ -180,7 +184,7 @@ export class PortProxy {
       method,
       path,
       // Node writes "close" itself where headers are given as a list.
-      headers: upgrades ? headers : [...headers, "Connection", reusable ? "keep-alive" : "close"],
+      headers: upgrades ? headers : [...headers, "Connection", keeps ? "keep-alive" : "close"],
       maxHeaderSize: mostHeadBytes,
     };
     try {
@@ -213,11 +217,13 @@ export class PortProxy {
     };
     const settle = (asked: Asked) => {
       answered = true;
+      way?.[Symbol.dispose]();
       clearTimeout(timer);
       resolve(asked);
     };
     signal.addEventListener("abort", onAbort, { once: true });
     outgoing.on("close", () => {
+      way?.[Symbol.dispose]();
       clearTimeout(timer);
       signal.removeEventListener("abort", onAbort);
     });
@@ -270,6 +276,12 @@ class StaleConnection extends Error {
     super("the program closed a connection that was kept", { cause });
     this.name = "StaleConnection";
   }
+}
+
+/** Whether the client asks for nothing more on its connection. */
+function isLast({ headers, httpVersion }: IncomingMessage): boolean {
+  const { connection = "" } = headers;
+  return /\bclose\b/i.test(connection) || (httpVersion === "1.0" && !/\bkeep-alive\b/i.test(connection));
 }
 
 function placeOf({ sandbox, target }: OpenPort): { sandboxId: string; ownerId: string } {
