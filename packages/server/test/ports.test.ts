@@ -1,8 +1,11 @@
 import { once } from "node:events";
 import http from "node:http";
 import net from "node:net";
+import { Writable } from "node:stream";
+import { pino } from "pino";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import WebSocket, { WebSocketServer } from "ws";
+import { loggerSettings } from "../src/platform/logger.ts";
 import { eventually, TestClient } from "./support/http.ts";
 import { TestPorts } from "./support/ports-provider.ts";
 import { PreviewClient } from "./support/preview-client.ts";
@@ -474,4 +477,34 @@ describe("ports by path without keys", () => {
       expect([path, status, json.message]).toEqual([path, 400, expect.stringContaining('provider "mock"')]);
     }
   });
+});
+
+test("a WebSocket by path and a tunnel each leave a line in the log when they end", async () => {
+  const lines: { event?: string; path?: string; status?: number; outcome?: string }[] = [];
+  const sink = new Writable({
+    write: (line, _encoding, done) => {
+      lines.push(JSON.parse(String(line)));
+      done();
+    },
+  });
+  const ports = new TestPorts();
+  await using server = await startTestServer({
+    provider: ports.factory,
+    logger: pino(loggerSettings("info"), sink),
+  });
+  const id = await new TestClient(server.url).spawn();
+  const web = http.createServer();
+  new WebSocketServer({ server: web });
+  using _program = await ports.listen(3000, web);
+  const paths = [`/api/v1/sandboxes/${id}/ports/3000/`, `/api/v1/sandboxes/${id}/tunnels/3000`];
+  for (const path of paths) {
+    const socket = new WebSocket(`${server.url.replace("http", "ws")}${path}`, {
+      headers: { "x-alcove-client": "1" },
+    });
+    await once(socket, "open");
+    socket.close();
+    const told = await eventually(() => lines.find((line) => line.event === "request" && line.path === path));
+    expect(told).toMatchObject({ status: 101, outcome: "ok" });
+  }
+  expect(lines.filter(({ status }) => status === 101)).toHaveLength(2);
 });

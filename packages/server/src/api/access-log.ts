@@ -35,13 +35,25 @@ export class AccessLog {
   attach(app: RouteApp): void {
     app.decorateReply("refusal", null);
     if (!this.#logger.isLevelEnabled("info")) return;
+    // A WebSocket has no answer that finishes: it is told when its connection closes.
+    app.addHook("onRequest", (request, reply, done) => {
+      if (request.ws === true)
+        reply.raw.once("close", () => {
+          if (!reply.raw.headersSent) this.#tell(request, reply, { outcome: "ok", status: 101 });
+        });
+      done();
+    });
     app.addHook("onResponse", (request, reply, done) => {
       this.#tell(request, reply);
       done();
     });
   }
 
-  #tell(request: FastifyRequest, reply: FastifyReply): void {
+  #tell(
+    request: FastifyRequest,
+    reply: FastifyReply,
+    ended: { outcome: string; status: number } = { outcome: outcomeOf(reply), status: reply.statusCode },
+  ): void {
     const path = pathOf(request);
     const suppressed = request.routeOptions.config.probe === true ? this.#quieted(path, reply.statusCode) : 0;
     if (suppressed === undefined) return;
@@ -51,12 +63,12 @@ export class AccessLog {
     this.#logger.info(
       {
         event: "request",
-        outcome: outcomeOf(reply),
+        outcome: ended.outcome,
         request_id: request.id,
         ...(request.span !== undefined && { trace_id: request.span.traceId, span_id: request.span.spanId }),
         method: request.method,
         path,
-        status: reply.statusCode,
+        status: ended.status,
         principal: request.principal?.name,
         ...(ownerId !== undefined && { owner_id: ownerId }),
         duration_ms: Math.round(reply.elapsedTime * 100) / 100,

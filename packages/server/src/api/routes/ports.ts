@@ -113,6 +113,8 @@ function portsByPath(app: RouteApp, options: PortOptions): void {
             early[Symbol.dispose]();
             reply.hijack();
             reply.raw.detachSocket(socket as Parameters<typeof reply.raw.detachSocket>[0]);
+            // Nothing else closes it then: the request's span and its line in the log end with the connection.
+            socket.once("close", () => reply.raw.emit("close"));
           },
           response: () => takeOver(reply),
         });
