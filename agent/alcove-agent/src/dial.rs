@@ -4,12 +4,14 @@ use crate::sys;
 use crate::workers::channel::{Channel, Served, Stop, refused};
 use alcove_protocol::{ErrorCode, Kind, PortDial, frame};
 use serde::Serialize;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const CONNECT: Duration = Duration::from_secs(10);
+/// How long a client that was told everything may take to close.
+const LINGER: Duration = Duration::from_secs(10);
 /// With its header as much as the service reads at once.
 const CHUNK: usize = 64 * 1024 - frame::HEADER_LENGTH;
 
@@ -33,14 +35,20 @@ fn connect(request: &PortDial) -> Result<TcpStream, Stop> {
             Err(error) => last = last.or(Some(error)),
         }
     }
-    let port = request.port;
     Err(match last {
-        Some(error) if error.kind() == ErrorKind::ConnectionRefused => {
-            refused(ErrorCode::NotFound, format!("nothing listens on port {port}"))
-        }
-        Some(error) => refused(ErrorCode::Io, format!("port {port} cannot be reached: {error}")),
-        None => refused(ErrorCode::NotFound, format!("port {port} has no address")),
+        Some(error) => unreached(request.port, &error),
+        None => refused(ErrorCode::NotFound, format!("port {} has no address", request.port)),
     })
+}
+
+fn unreached(port: u16, error: &io::Error) -> Stop {
+    match error.kind() {
+        ErrorKind::ConnectionRefused => refused(ErrorCode::NotFound, format!("nothing listens on port {port}")),
+        ErrorKind::TimedOut => {
+            refused(ErrorCode::Timeout, format!("port {port} took no connection within {} s", CONNECT.as_secs()))
+        }
+        _ => refused(ErrorCode::Io, format!("port {port} cannot be reached: {error}")),
+    }
 }
 
 pub fn dial(channel: &mut Channel, request: &PortDial) -> Served {
@@ -50,7 +58,10 @@ pub fn dial(channel: &mut Channel, request: &PortDial) -> Served {
     channel.reply(&Empty {})?;
     channel.flush()?;
     // A dialled connection carries nothing else afterwards: whatever ends it, it is closed.
-    let _ = relay(channel, &stream);
+    if let Ok(Ended::ByPort) = relay(channel, &stream) {
+        drop(stream);
+        linger(channel.fd());
+    }
     Err(Stop::Gone)
 }
 
@@ -67,12 +78,12 @@ impl Waiting {
     }
 
     /// Sends what the socket takes without waiting.
-    fn send(&mut self, fd: RawFd) -> Served {
+    fn send(&mut self, fd: RawFd) -> io::Result<()> {
         while !self.is_empty() {
             match sys::send_now(fd, &self.bytes[self.sent..]) {
                 Ok(count) => self.sent += count,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-                Err(_) => return Err(Stop::Gone),
+                Err(error) => return Err(error),
             }
         }
         self.bytes.clear();
@@ -81,13 +92,23 @@ impl Waiting {
     }
 }
 
-/// Carries both directions independently: neither waits for a peer that only reads once the other has been written.
-fn relay(channel: &mut Channel, stream: &TcpStream) -> Served {
+/// How both directions came to their end.
+enum Ended {
+    InOrder,
+    /// Nothing more comes of the port and nothing reaches it, while the client may still be sending.
+    ByPort,
+}
+
+/// Carries both directions independently: neither waits for a peer that only reads once the other has been written. What the
+/// port said before it broke goes to the client, without an `eof`: nobody may take it for all there was.
+fn relay(channel: &mut Channel, stream: &TcpStream) -> Result<Ended, Stop> {
     let mut buffer = vec![0; CHUNK];
     let (mut to_client, mut to_port) = (Waiting::default(), Waiting::default());
     let (mut from_client, mut from_port, mut port_shut) = (true, true, false);
+    // Takes no more; and: a send was told that it was reset, which the reads behind what has come are not told again.
+    let (mut port_deaf, mut port_reset) = (false, false);
     let (client, port) = (channel.fd(), stream.as_raw_fd());
-    while from_client || from_port || !to_client.is_empty() || !to_port.is_empty() {
+    while from_port || !to_client.is_empty() || (!port_deaf && (from_client || !to_port.is_empty())) {
         let mut polls = [
             libc::pollfd { fd: client, events: libc::POLLRDHUP, revents: 0 },
             libc::pollfd { fd: port, events: 0, revents: 0 },
@@ -117,23 +138,32 @@ fn relay(channel: &mut Channel, stream: &TcpStream) -> Served {
         if read_client && (buffered || polls[0].revents & libc::POLLIN != 0) {
             let count = channel.receive(&mut buffer)?;
             from_client = count > 0;
-            to_port.bytes.extend_from_slice(&buffer[..count]);
+            // What nobody takes is read and dropped: the answer may be on the way, and a client that cannot write gives it up.
+            if !port_deaf {
+                to_port.bytes.extend_from_slice(&buffer[..count]);
+            }
         }
         // That it takes more is no sign that it has something to say: a read would wait for that.
         if read_port && polls[1].revents & !libc::POLLOUT != 0 {
             match sys::read(port, &mut buffer) {
-                Ok(count) if count > 0 => frame::encode(&mut to_client.bytes, Kind::Data, &buffer[..count]),
-                _ => {
+                Ok(0) if !port_reset => {
                     from_port = false;
                     frame::encode(&mut to_client.bytes, Kind::Eof, &[]);
                 }
+                Ok(count) if count > 0 => frame::encode(&mut to_client.bytes, Kind::Data, &buffer[..count]),
+                _ => {
+                    from_port = false;
+                    port_deaf = true;
+                    to_port = Waiting::default();
+                }
             }
         }
-        to_client.send(client)?;
-        if to_port.send(port).is_err() {
-            // The port reads no more: what the client still sends has nowhere to go, but its answer may be on the way.
+        to_client.send(client).map_err(|_| Stop::Gone)?;
+        if let Err(error) = to_port.send(port) {
+            // A broken pipe alone is a port that had ended its own direction in order before.
+            port_reset |= error.kind() != ErrorKind::BrokenPipe;
             to_port = Waiting::default();
-            from_client = false;
+            port_deaf = true;
         }
         if !from_client && to_port.is_empty() && !port_shut {
             port_shut = true;
@@ -141,5 +171,43 @@ fn relay(channel: &mut Channel, stream: &TcpStream) -> Served {
             let _ = stream.shutdown(Shutdown::Write);
         }
     }
-    Ok(())
+    Ok(if port_deaf { Ended::ByPort } else { Ended::InOrder })
+}
+
+/// Ends this side alone and drops what the client still sends until it closes. With the whole connection closed its next write
+/// would fail, and it might give up what it was told and has not read.
+fn linger(client: RawFd) {
+    let until = Instant::now() + LINGER;
+    let mut sink = vec![0; CHUNK];
+    // SAFETY: no memory is involved; a client that is gone is found out below.
+    unsafe { libc::shutdown(client, libc::SHUT_WR) };
+    loop {
+        let left = until.saturating_duration_since(Instant::now()).as_millis() as libc::c_int;
+        let mut poll = libc::pollfd { fd: client, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one valid entry.
+        match sys::check(unsafe { libc::poll(&raw mut poll, 1, left) }) {
+            Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+            Ok(count) if count > 0 && sys::read(client, &mut sink).is_ok_and(|count| count > 0) => {}
+            _ => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn why_a_port_was_not_reached_is_told() {
+        for (kind, code) in [
+            (ErrorKind::ConnectionRefused, ErrorCode::NotFound),
+            (ErrorKind::TimedOut, ErrorCode::Timeout),
+            (ErrorKind::ConnectionReset, ErrorCode::Io),
+        ] {
+            match unreached(80, &kind.into()) {
+                Stop::Refused(error) => assert_eq!(error.code, code, "{}", error.message),
+                Stop::Gone => panic!("{kind:?}"),
+            }
+        }
+    }
 }

@@ -287,6 +287,65 @@ fn ports_are_dialled_both_ways() {
     assert_eq!(agent.client().refusal(&json!({"op": "port.dial", "port": 1, "host": "name.example"})), "bad_request");
 }
 
+/// A program that says `answer` to who connects, and closes with more unread: without an end of its own before, that breaks the connection.
+fn answering_port(answer: &'static [u8], breaks: bool) -> (u16, std::thread::JoinHandle<()>) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let program = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a connection");
+        stream.read_exact(&mut [0; 1]).expect("a first byte");
+        stream.write_all(answer).expect("answered");
+        if !breaks {
+            stream.shutdown(std::net::Shutdown::Write).expect("ended");
+        }
+        // What is unread now makes the close a reset.
+    });
+    (port, program)
+}
+
+/// What a dialled port says until its client's connection is closed, and whether it said that this was all.
+fn said(client: &mut support::Client) -> (Vec<u8>, bool) {
+    let (mut received, mut eof) = (Vec::new(), false);
+    while let Some((kind, payload)) = client.receive() {
+        match kind {
+            Kind::Data => received.extend_from_slice(&payload),
+            Kind::Eof => eof = true,
+            Kind::Reply => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    (received, eof)
+}
+
+#[test]
+fn a_port_that_breaks_does_not_end() {
+    let agent = TestAgent::start();
+    let (port, program) = answering_port(b"half of it", true);
+    let mut client = agent.client();
+    client.request(&json!({"op": "port.dial", "port": port}));
+    client.send(Kind::Data, b"??");
+    assert_eq!(said(&mut client), (b"half of it".to_vec(), false));
+    program.join().expect("the program");
+}
+
+#[test]
+fn a_port_that_reads_no_more_is_heard_and_its_client_may_go_on_writing() {
+    let agent = TestAgent::start();
+    let (port, program) = answering_port(b"too much", false);
+    let mut client = agent.client();
+    client.request(&json!({"op": "port.dial", "port": port}));
+    let mut writer = client.stream.try_clone().expect("a clone");
+    let mut piece = Vec::new();
+    frame::encode(&mut piece, Kind::Data, &[0; 500_000]);
+    for _ in 0..40 {
+        writer.write_all(&piece).expect("all of it was taken");
+    }
+    program.join().expect("the program");
+    assert_eq!(said(&mut client), (b"too much".to_vec(), true));
+    // Still it may write, for as long as it takes it to close.
+    writer.write_all(&piece).expect("the agent has not closed");
+}
+
 #[test]
 fn stats_and_the_bridge_over_standard_streams() {
     let agent = TestAgent::start();

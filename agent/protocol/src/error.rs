@@ -22,6 +22,7 @@ pub enum ErrorCode {
     TooLarge,
     Unsupported,
     Busy,
+    Timeout,
     Io,
 }
 

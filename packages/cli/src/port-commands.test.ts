@@ -48,7 +48,14 @@ describe("commands that reach ports", () => {
         socket.pipe(socket);
       }),
     );
-    const child = startCli(["forward", "web", "0:3000", "0:3001", "0:4000"], at());
+    using _broken = await ports.listen(
+      3002,
+      net.createServer((socket) => {
+        socket.on("error", () => undefined);
+        socket.once("data", () => socket.write("half of it", () => socket.resetAndDestroy()));
+      }),
+    );
+    const child = startCli(["forward", "web", "0:3000", "0:3001", "0:4000", "0:3002"], at());
     let [said, failed] = ["", ""];
     child.stdout.on("data", (text) => {
       said += text;
@@ -56,11 +63,11 @@ describe("commands that reach ports", () => {
     child.stderr.on("data", (text) => {
       failed += text;
     });
-    const [web = 0, echo = 0, nobody = 0] = await eventually(() => {
+    const [web = 0, echo = 0, nobody = 0, broken = 0] = await eventually(() => {
       const found = [...said.matchAll(/127\.0\.0\.1:(\d+) -> sb-\w+ port \d+/g)].map(([, port]) =>
         Number(port),
       );
-      return found.length === 3 ? found : undefined;
+      return found.length === 4 ? found : undefined;
     }, 30_000);
     const body = "x".repeat(1_000_000);
     const answer = await fetch(`http://127.0.0.1:${web}/`, { method: "POST", body });
@@ -77,6 +84,11 @@ describe("commands that reach ports", () => {
     );
     await eventually(() => (failed.includes("nothing listens on port 4000") ? true : undefined));
 
+    const cut = net.connect({ port: broken, host: "127.0.0.1" }).resume();
+    cut.write("x");
+    const [error] = await once(cut, "error");
+    expect(error.code).toBe("ECONNRESET");
+
     const open = net.connect({ port: echo, host: "127.0.0.1" });
     open.on("error", () => undefined).write("x");
     await once(open, "data");
@@ -84,7 +96,7 @@ describe("commands that reach ports", () => {
     child.kill("SIGINT");
     const [code] = await once(child, "exit");
     await closed;
-    expect([code, failed.split("\n").length]).toEqual([0, 2]);
+    expect([code, failed.split("\n").length]).toEqual([0, 3]);
     await eventually(() => (ports.open.size === 0 ? true : undefined));
   });
 

@@ -75,10 +75,11 @@ async function carry(local: net.Socket, { client, id, port, signal }: Tunnelled)
   }
   remote.on("error", (error) => {
     if (error instanceof AlcoveError && !signal.aborted && !local.destroyed) tell(error);
-    local.destroy();
+    // An orderly end would tell who reads that this was all there is.
+    local.resetAndDestroy();
   });
   remote.once("close", () => {
-    if (!remote.readableEnded) local.destroy();
+    if (!remote.readableEnded) local.resetAndDestroy();
   });
   local.once("close", () => {
     if (!remote.writableFinished) remote.destroy();

@@ -6,8 +6,12 @@ import { joinPieces } from "../../src/platform/join-pieces.ts";
 import { silentLogger } from "../../src/platform/logger.ts";
 import { systemClock } from "../../src/platform/system-clock.ts";
 import { type CallOptions, NotFound, type RuntimeId, type SandboxOperations } from "../../src/ports/index.ts";
+import type { PortConnection } from "../../src/ports/sandbox-operations.ts";
 import { MockProvider } from "../../src/providers/mock/index.ts";
 import type { ProviderFactory } from "./test-server.ts";
+
+/** The way to a port of this machine: its own, or an agent's. */
+export type PortDialer = (port: number, options: CallOptions) => Promise<PortConnection>;
 
 /**
  * A provider of simulated sandboxes whose ports are programs of the test: `listen` takes the place of starting one inside.
@@ -21,8 +25,12 @@ export class TestPorts extends MockProvider {
   readonly #programs = new Map<number, number>();
   readonly #byRuntime = new Map<RuntimeId, Set<Duplex>>();
 
-  constructor() {
+  readonly #by: PortDialer;
+
+  /** @param by dials the programs; directly unless given. */
+  constructor(by: PortDialer = dialDirectly) {
     super(mockOptions);
+    this.#by = by;
     this.capabilities = new Set([...new MockProvider(mockOptions).capabilities, "ports"]);
   }
 
@@ -62,23 +70,28 @@ export class TestPorts extends MockProvider {
     await super.destroy(runtimeId, options);
   }
 
-  async #dial(runtimeId: RuntimeId, port: number, { signal }: CallOptions): Promise<Duplex> {
+  async #dial(runtimeId: RuntimeId, port: number, options: CallOptions): Promise<PortConnection> {
     const at = this.#programs.get(port);
     if (at === undefined) throw new NotFound(`nothing listens on port ${port}`);
     this.dials += 1;
-    const socket = net.connect({ host: "127.0.0.1", port: at, allowHalfOpen: true, noDelay: true });
-    // As what the agent carries.
-    joinPieces(socket);
-    await once(socket, "connect", { signal });
+    const stream = await this.#by(at, options);
     const ofIt = this.#byRuntime.get(runtimeId) ?? new Set();
-    this.#byRuntime.set(runtimeId, ofIt.add(socket));
-    this.open.add(socket);
-    socket.once("close", () => {
-      this.open.delete(socket);
-      ofIt.delete(socket);
+    this.#byRuntime.set(runtimeId, ofIt.add(stream));
+    this.open.add(stream);
+    stream.once("close", () => {
+      this.open.delete(stream);
+      ofIt.delete(stream);
     });
-    return socket;
+    return stream;
   }
+}
+
+async function dialDirectly(port: number, { signal }: CallOptions): Promise<PortConnection> {
+  const socket = net.connect({ host: "127.0.0.1", port, allowHalfOpen: true, noDelay: true });
+  // As what the agent carries.
+  joinPieces(socket);
+  await once(socket, "connect", { signal });
+  return socket;
 }
 
 const mockOptions = {

@@ -86,11 +86,12 @@ export class PortProxy {
       response.destroy();
       return "cut";
     } finally {
+      // A program that has not taken all of a body may never do, and is not left with the connection.
+      if (!answer.complete || !request.complete) outgoing.destroy();
       if (!request.complete) {
         stopBody?.();
         endUnlessComplete(request);
       }
-      if (!answer.complete) outgoing.destroy();
     }
   }
 
@@ -227,7 +228,9 @@ export class PortProxy {
       clearTimeout(timer);
       signal.removeEventListener("abort", onAbort);
     });
+    let given: IncomingMessage | undefined;
     outgoing.on("error", (error) => {
+      if (given?.complete === false) breakOff(given, error);
       if (outgoing.reusedSocket && !(error instanceof DomainError)) stop(new StaleConnection(error));
       else stop(error instanceof DomainError ? error : brokenAnswer(name, error));
     });
@@ -241,6 +244,7 @@ export class PortProxy {
     outgoing.on("response", (answer) => {
       // Its parser makes a piece of each chunk, however small.
       joinPieces(answer);
+      given = answer;
       settle({ answer, outgoing, ...(stopBody === undefined ? {} : { stopBody }) });
     });
     outgoing.on("upgrade", (answer, program, first) => {
@@ -310,6 +314,16 @@ function brokenAnswer(name: string, cause: Error): DomainError {
   return new DomainError("bad_gateway", `${name} ${why}`, { cause });
 }
 
+/**
+ * Node takes what a broken connection has brought for the whole of a body that the connection's end ends: here it has no end,
+ * and breaks behind what can go out at once.
+ */
+function breakOff(answer: IncomingMessage, error: Error): void {
+  const push = answer.push.bind(answer);
+  answer.push = (piece: unknown) => piece !== null && push(piece);
+  setImmediate(() => answer.destroy(error));
+}
+
 function handshake(headers: HeaderList): string {
   const lines = ["HTTP/1.1 101 Switching Protocols", "Connection: Upgrade", "Upgrade: websocket"];
   for (let index = 0; index + 1 < headers.length; index += 2)
@@ -342,7 +356,10 @@ export function join(one: Duplex, other: Duplex, signal: AbortSignal): Promise<"
     });
     const onClose = () => {
       // What it still said has been read, or never will be.
-      if (!from.readableEnded) to.destroy();
+      if (!from.readableEnded) {
+        if (from === other && open === 2) outcome = "cut";
+        to.destroy();
+      }
       open -= 1;
       if (open > 0) return;
       clearTimeout(timer);

@@ -32,7 +32,9 @@ class FakeSocket extends EventEmitter {
   resume(): void {
     this.isPaused = false;
   }
-  close(): void {
+  closedWith = 0;
+  close(code: number): void {
+    this.closedWith = code;
     this.emit("close");
   }
   terminate(): void {
@@ -59,9 +61,8 @@ class FakePort extends Duplex {
 const turn = () => new Promise((resolve) => setImmediate(resolve));
 const closing: FakeSocket[] = [];
 
-function open() {
+function open(port = new FakePort()) {
   const socket = new FakeSocket();
-  const port = new FakePort();
   closing.push(socket);
   const call = new CallsUnderWay().begin();
   new PortTunnel({ socket: socket as unknown as WebSocket, port, call }).open(() => undefined);
@@ -133,3 +134,30 @@ test("a client whose reader has stopped is not gone, and neither is one whose po
   vi.advanceTimersByTime(2 * pingMs);
   expect(reader.socket.terminated).toBe(true);
 });
+
+test("a port that broke before the handshake was answered closes the tunnel", async () => {
+  const port = new FakePort();
+  port.destroy();
+  await turn();
+  expect(open(port).socket.closedWith).toBe(1011);
+});
+
+test.each(["client", "program"])(
+  "a tunnel of which the %s has ended its direction stays while its client is there, and no longer",
+  async (who) => {
+    vi.useFakeTimers({ toFake: ["setInterval"] });
+    const { socket, port } = open();
+    if (who === "client") socket.emit("message", Buffer.from("end"), false);
+    else port.push(null);
+    await turn();
+    for (let minutes = 0; minutes < 60; minutes++) {
+      for (let pings = 0; pings < 60_000 / pingMs; pings++) {
+        vi.advanceTimersByTime(pingMs);
+        socket.emit("pong");
+      }
+    }
+    expect([socket.terminated, port.destroyed]).toEqual([false, false]);
+    vi.advanceTimersByTime(3 * pingMs);
+    expect([socket.terminated, port.destroyed]).toEqual([true, true]);
+  },
+);

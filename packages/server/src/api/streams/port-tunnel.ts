@@ -88,10 +88,11 @@ export class PortTunnel {
       this.#closeWhenOver();
     });
     port.on("finish", () => this.#closeWhenOver());
-    port.on("close", () => {
+    const onPortClose = () => {
       if (!this.#portEnded) this.#close(closeCodes.cut, "the connection inside the sandbox broke");
       else this.#close(closeCodes.normal, "");
-    });
+    };
+    port.on("close", onPortClose);
     const onAbort = () => {
       const revoked = this.#call.signal.reason instanceof CallerRevoked;
       this.#close(
@@ -104,6 +105,8 @@ export class PortTunnel {
     if (socket.readyState === closedState) socket.emit("close");
     if (this.#call.signal.aborted) onAbort();
     else this.#call.signal.addEventListener("abort", onAbort, { once: true });
+    // It may have broken before the handshake was answered.
+    if (port.closed) onPortClose();
   }
 
   /**

@@ -1,7 +1,7 @@
 import {
   BadRequest,
   Conflict,
-  type DomainError,
+  DomainError,
   NotFound,
   ProviderError,
   ResourceLimit,
@@ -44,7 +44,12 @@ export function translateFailure(
       return new TooLarge(message);
     case "busy":
       return new Unavailable(message);
+    case "timeout":
+      return new DomainError("gateway_timeout", `sandbox ${name}: ${message}`);
     default:
+      // No fault of the agent's: the program broke the connection before it was one, or the port has no way there.
+      if (code === "io" && op === "port.dial")
+        return new DomainError("bad_gateway", `sandbox ${name}: ${message}`, { retryAfterS: 1 });
       return new ProviderError(`agent of sandbox ${name}: ${message} (${code.slice(0, maxCode)})`);
   }
 }

@@ -9,16 +9,21 @@ import { frameKinds } from "./frames.ts";
 const options = () => ({ signal: AbortSignal.timeout(20_000) });
 const sent = Buffer.alloc(200_000, "what a program says ");
 
-/** Dials a port that says `sent` to whoever says something. */
-async function dialled(readerCopies: boolean) {
-  const say = (connection: FakeConnection) => {
-    connection.raw(frameKinds.data, sent);
-    connection.raw(frameKinds.eof, Buffer.alloc(0));
-  };
+const say = (connection: FakeConnection) => {
+  connection.raw(frameKinds.data, sent);
+  connection.raw(frameKinds.eof, Buffer.alloc(0));
+};
+
+/** Dials a port that says `sent`, or does something else, to whoever says something. */
+async function dialled(
+  readerCopies: boolean,
+  act = say,
+  answer = (connection: FakeConnection) => connection.frame(frameKinds.reply, {}),
+) {
   const agent = await fakeAgent(
-    (_request, connection) => connection.frame(frameKinds.reply, {}),
+    (_request, connection) => answer(connection),
     (kind, _bytes, connection) => {
-      if (kind === frameKinds.data) say(connection);
+      if (kind === frameKinds.data) act(connection);
     },
   );
   const dial = unixDialer(agent.path);
@@ -66,4 +71,55 @@ it("a dialled port whose reader copies keeps what nobody has read yet", async ()
   port.stream.resume();
   await once(port.stream, "end");
   expect(Buffer.concat(read).equals(sent)).toBe(true);
+});
+
+const piece = Buffer.from("the beginning");
+
+it("what came before a dialled port broke is read first, and that it broke is told then", async () => {
+  await using port = await dialled(false, (connection) => {
+    connection.raw(frameKinds.data, piece);
+    connection.socket.end();
+  });
+  const { stream } = port;
+  stream.write("go on");
+  await vi.waitFor(() => expect(stream.readableLength).toBe(piece.length));
+  // It goes on being writable: what nobody takes is dropped.
+  await vi.waitFor(async () => {
+    await new Promise((resolve) => stream.write("more", resolve));
+    expect([stream.destroyed, stream.readableLength]).toEqual([false, piece.length]);
+  });
+  const events: string[] = [];
+  stream.on("end", () => events.push("end"));
+  stream.on("error", (error) => events.push(error.message));
+  stream.on("data", (bytes) => events.push(String(bytes)));
+  await new Promise((resolve) => stream.once("close", resolve));
+  expect(events).toEqual([String(piece), "the connection into the sandbox broke"]);
+});
+
+it("a dialled port that has ended is read to its end when its connection breaks behind that", async () => {
+  await using port = await dialled(false, (connection) => {
+    connection.raw(frameKinds.data, piece);
+    connection.raw(frameKinds.eof, Buffer.alloc(0));
+    connection.socket.end();
+  });
+  const { stream } = port;
+  stream.write("go on");
+  await once(stream, "readable");
+  await new Promise((resolve) => stream.write("more", resolve));
+  expect(String(Buffer.concat(await stream.toArray()))).toBe(String(piece));
+  await vi.waitFor(() => expect(stream.destroyed).toBe(true));
+});
+
+it.each([
+  ["io", "bad_gateway"],
+  ["timeout", "gateway_timeout"],
+  ["not_found", "not_found"],
+])("a port that cannot be dialled (%s) is %s", async (told, code) => {
+  const port = dialled(false, say, (connection) =>
+    connection.frame(frameKinds.error, { code: told, message: "port 80 cannot be reached" }),
+  );
+  await expect(port).rejects.toMatchObject({
+    code,
+    message: expect.stringContaining("port 80 cannot be reached"),
+  });
 });

@@ -6,11 +6,15 @@ import type { PortConnection } from "../../ports/sandbox-operations.ts";
 import { frameKinds } from "./frames.ts";
 import { Operation } from "./operation.ts";
 
+/** How long what came before a connection broke waits for its reader. */
+const unreadMs = 10_000;
+
 /** What has come waits in few pieces, however small those are that the other end sends. */
 class JoinedDuplex extends Duplex implements PortConnection {
   readerCopies = false;
   readonly #joiner: PieceJoiner;
   #finished = false;
+  #broken: { error: Error; timer: NodeJS.Timeout } | undefined;
 
   constructor(options: DuplexOptions & { read: () => void }) {
     super(options);
@@ -36,10 +40,33 @@ class JoinedDuplex extends Duplex implements PortConnection {
     this.push(null);
   }
 
+  /** Nothing comes any more: it closes when all that was given is read, with the error unless that was all there is. */
+  close(error: Error): void {
+    if (this.destroyed) return;
+    if (this.#finished) {
+      if (this.readableEnded) this.destroy();
+      else this.once("end", () => this.destroy());
+      return;
+    }
+    this.#joiner.flush();
+    this.#broken = { error, timer: setTimeout(() => this.destroy(error), unreadMs).unref() };
+    this.#closeWhenRead();
+  }
+
   override read(size?: number): unknown {
     // Nothing is taken by looking whether there is something.
     if (size !== 0) this.#joiner.flush();
-    return super.read(size);
+    const piece: unknown = super.read(size);
+    this.#closeWhenRead();
+    return piece;
+  }
+
+  #closeWhenRead(): void {
+    if (this.#broken === undefined || this.readableLength > 0) return;
+    const { error, timer } = this.#broken;
+    clearTimeout(timer);
+    // Who reads is given the last piece first.
+    process.nextTick(() => this.destroy(error));
   }
 }
 
@@ -94,15 +121,19 @@ export class PortDial extends Operation {
     this.#stream.finish();
   }
   protected override onFailure(error: unknown): void {
-    if (!this.#answered) this.#connected.reject(error);
-    // Both directions have ended in order: the agent closes the connection then.
-    const complete = this.#stream.readableEnded && this.#stream.writableFinished;
-    this.#stream.destroy(!complete && error instanceof Error ? error : undefined);
+    if (!this.#answered) {
+      this.#connected.reject(error);
+      this.#stream.destroy();
+      return;
+    }
+    // Broken by the program or with the sandbox: nobody can tell, and who asks it for something asks the program.
+    this.#stream.close(new Error("the connection into the sandbox broke", { cause: error }));
   }
 
   #write(chunk: Buffer, done: (error?: Error) => void): void {
     const connection = this.connection;
-    if (connection === null) done(new Error("the connection into the sandbox has ended"));
+    // What nobody takes any more is dropped: an error would end the stream, and what has come in it is yet to be read.
+    if (connection === null) done();
     else if (connection.sendData(chunk)) done();
     else void connection.drained().then(() => done());
   }
