@@ -41,10 +41,19 @@ const open = (minFreeMb = 100, limitMb = 0) =>
   });
 
 describe("the guard of the disk", () => {
-  it("stops the largest writer when nobody grew, with the numbers in the reason", async () => {
+  const write = (id: RuntimeId, sizeMb: number, name = "file") =>
+    appendFile(join(root, id, name), Buffer.alloc(sizeMb * mb, 1));
+  const free = (freeMb: number) => {
+    space = { freeMb, freeInodes: undefined };
+  };
+  const whoStopped = () => stopped.map((line) => line.split(" ")[0]);
+
+  it("stops who grew, with the numbers in the reason", async () => {
     await using guard = open();
-    await writeFile(join(root, large, "file"), Buffer.alloc(30 * mb, 1));
-    await writeFile(join(root, small, "file"), Buffer.alloc(20 * mb, 1));
+    free(80);
+    await guard.look();
+    await write(large, 30);
+    free(50);
     await guard.look();
     expect(stopped).toEqual([
       expect.stringMatching(/^rt-large stopped: it had written 30 MB and 50 MB were free.*min_free_mb$/),
@@ -53,14 +62,50 @@ describe("the guard of the disk", () => {
 
   it("stops who grows, not who is largest", async () => {
     await using guard = open();
-    await writeFile(join(root, large, "file"), Buffer.alloc(40 * mb, 1));
-    await writeFile(join(root, small, "file"), Buffer.alloc(17 * mb, 1));
-    (space as DiskSpace).freeMb = 150;
+    await write(large, 40);
+    await write(small, 17);
+    free(102);
     expect(await guard.look()).toBeLessThan(5_000);
-    await appendFile(join(root, small, "file"), Buffer.alloc(3 * mb, 1));
-    (space as DiskSpace).freeMb = 50;
+    await write(small, 3);
+    free(98);
     await guard.look();
-    expect(stopped.map((line) => line.split(" ")[0])).toEqual([small]);
+    expect(whoStopped()).toEqual([small]);
+  });
+
+  it("stops nobody at rest, however large, and nobody whose growth explains less than half of what was lost", async () => {
+    await using guard = open();
+    await write(large, 40);
+    await write(small, 17);
+    free(150);
+    await guard.look();
+    await write(small, 3);
+    free(50);
+    for (let n = 0; n < 3; n++) await guard.look();
+    expect(stopped).toEqual([]);
+    await expect(guard.refuseWhenShort()).rejects.toThrow(StorageFull);
+  });
+
+  it("stops nobody at its first look: who was there before is not known to grow", async () => {
+    await using guard = open();
+    await write(large, 40);
+    await guard.look();
+    await guard.look();
+    expect(stopped).toEqual([]);
+  });
+
+  it("stops several who fill the disk together one after the other, the fastest first", async () => {
+    await using guard = open();
+    free(140);
+    await guard.look();
+    await write(large, 30);
+    await write(small, 20);
+    free(90);
+    await guard.look();
+    expect(whoStopped()).toEqual([large]);
+    await write(small, 25);
+    free(95);
+    await guard.look();
+    expect(whoStopped()).toEqual([large, small]);
   });
 
   it("holds who takes too long to count to what it had written last, and counts it after the others", async () => {
@@ -136,9 +181,12 @@ describe("the guard of the disk", () => {
 
   it("counts a layer's own file system by the blocks of its image", async () => {
     await using guard = open();
-    await writeFile(join(root, small, "disk.img"), Buffer.alloc(20 * mb, 1));
+    free(110);
     await guard.look();
-    expect(stopped.map((line) => line.split(" ")[0])).toEqual([small]);
+    await write(small, 20, "disk.img");
+    free(90);
+    await guard.look();
+    expect(whoStopped()).toEqual([small]);
   });
 
   it("looks at inodes too", async () => {
@@ -196,9 +244,13 @@ describe("the guard of the disk", () => {
     space = { freeMb: 1_000, freeInodes: 5 };
     await guard.look();
     expect(stopped).toEqual([]);
+    space = { freeMb: 80, freeInodes: 1_000_000 };
+    await guard.look();
+    expect(stopped).toEqual([]);
+    await write(large, 30);
     space = { freeMb: 50, freeInodes: 1_000_000 };
     await guard.look();
-    expect(stopped.map((line) => line.split(" ")[0])).toEqual([large]);
+    expect(whoStopped()).toEqual([large]);
   });
 
   it("leaves everybody alone while there is space", async () => {

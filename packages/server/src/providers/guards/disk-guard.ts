@@ -1,29 +1,32 @@
 import type { Logger } from "../../platform/logger.ts";
 import { guardStops, type RuntimeId, StorageFull } from "../../ports/index.ts";
 import type { DiskSpace } from "./disk-space.ts";
+import { GrowthWindow } from "./growth-window.ts";
 import { RepeatedLook } from "./repeated-look.ts";
 
 /** While there is plenty of space. */
 const longestPauseMs = 5_000;
 const shortestPauseMs = 250;
+/** While space is short and nobody is to blame. */
+const puzzledPauseMs = 1_000;
 /** What disks here take at most, MB a millisecond: how soon space could be short. */
 const fastestMbPerMs = 1;
 /** Below so many times the mark the guard watches who grows. */
 const watchFrom = 4;
 /** Less than this is no reason to stop anybody: a layer that nothing was written to takes a few. */
 const leastMb = 16;
-const leastGrowthMb = 1;
+const leastFiles = 1_000;
 const fewestInodes = 10_000;
 /** While there is plenty, a look serves the spawns of so long. */
 const freshMs = 1_000;
 /** Sizes that only a limit asks for are measured for at most one part in so many of the time. */
 const measuringShare = 20;
 
-interface Sizes {
+interface Measured {
   sizes: ReadonlyMap<RuntimeId, number>;
-  inodes: boolean;
+  /** Whose count did not end in time: `sizes` has what was known before, if anything. */
+  missing: ReadonlySet<RuntimeId>;
 }
-const noSizes: Sizes = { sizes: new Map(), inodes: false };
 
 export interface DiskGuardOptions {
   minFreeMb: number;
@@ -51,17 +54,18 @@ export interface DiskGuardOptions {
 
 /**
  * Keeps `minFreeMb` free on the file system of the runtimes. Below that spawns are refused and one writer at a look is
- * stopped: who grew most since the look before, or else the largest; who wrote nothing is never stopped. Images give way
- * earlier. The nearer the mark, the more often it looks. Who wrote more than `limitMb` is stopped at any time. Looks only
- * while there are runtimes.
+ * stopped: who grew most of late, as far as what grew explains what was lost; or else the largest of those whose files took
+ * too long to count. Where neither is to be found nobody is stopped: what fills the disk is none of the runtimes, or hidden,
+ * and those at rest do not pay for it. Of inodes, which are not counted before they are short, the first look stops who has
+ * most. Who wrote nothing is never stopped. Images give way earlier. The nearer the mark, the more often it looks. Who wrote
+ * more than `limitMb` is stopped at any time. Looks only while there are runtimes.
  */
 export class DiskGuard implements AsyncDisposable {
   readonly #options: DiskGuardOptions;
   readonly #minFreeMb: number;
   readonly #limitMb: number;
   #seen: { space: DiskSpace | undefined; atMs: number } | undefined;
-  /** What runtimes had written at the last look, MB, or how many files they had made. */
-  #before = noSizes;
+  readonly #window = new GrowthWindow();
   #blamedNobody = false;
   /** What runtimes had written when that was last found out, MB: one whose files take too long to count is held to it. */
   #known = new Map<RuntimeId, number>();
@@ -106,31 +110,39 @@ export class DiskGuard implements AsyncDisposable {
     const short = this.#shortage(space);
     const near = space !== undefined && space.freeMb < this.#minFreeMb * watchFrom;
     if (runtimes.length === 0 || (short === undefined && !near && this.#limitMb === 0)) {
-      this.#before = noSizes;
+      this.#window.reset();
       this.#blamedNobody = false;
       return longestPauseMs;
     }
     const inodes = short !== undefined && space !== undefined && space.freeMb >= this.#minFreeMb;
     const beganMs = performance.now();
-    const now = await this.#measure(runtimes, { inodes, short: near || short !== undefined });
+    const measured = await this.#measure(runtimes, { inodes, short: near || short !== undefined });
     const restMs = (performance.now() - beganMs) * measuringShare;
-    const before = this.#before.inodes === inodes ? this.#before.sizes : new Map();
-    this.#before = { sizes: now, inodes };
-    if (!inodes && (await this.#stopAboveLimit(now))) return shortestPauseMs;
+    // What was lost before space came near the mark says nothing of who takes the rest.
+    if (short === undefined && !near) this.#window.reset();
+    const free = (inodes ? space?.freeInodes : space?.freeMb) ?? Number.POSITIVE_INFINITY;
+    const { sizes } = measured;
+    const grew = this.#window.add({ unit: inodes ? "inodes" : "mb", free, running: runtimes, sizes });
+    if (!inodes && (await this.#stopAboveLimit(sizes))) return shortestPauseMs;
     if (short === undefined) {
       this.#blamedNobody = false;
       if (!near) return Math.max(longestPauseMs, restMs);
       const pauseMs = (space.freeMb - this.#minFreeMb) / fastestMbPerMs;
       return Math.min(Math.max(pauseMs, shortestPauseMs), longestPauseMs);
     }
-    const writer = worst(now, before, { inodes });
+    const writer = writerOf(measured, grew, { inodes });
     if (writer === undefined) {
-      if (!this.#blamedNobody) this.#options.logger.error(`${short}, and no sandbox is to blame`);
+      if (grew === undefined) return shortestPauseMs;
+      if (!this.#blamedNobody)
+        this.#options.logger.error(
+          `${short}, and what sandboxes are seen to write does not explain it: none is stopped, and none can be made`,
+        );
       this.#blamedNobody = true;
-      return longestPauseMs;
+      return puzzledPauseMs;
     }
     const wrote = inodes ? `made ${writer.size} files` : `written ${Math.round(writer.size)} MB`;
-    await this.#stop(writer.runtimeId, `${guardStops.disk}${wrote} and ${short}`);
+    const counted = measured.missing.has(writer.runtimeId) ? " when that was last counted in time" : "";
+    await this.#stop(writer.runtimeId, `${guardStops.disk}${wrote}${counted} and ${short}`);
     return shortestPauseMs;
   }
 
@@ -141,7 +153,7 @@ export class DiskGuard implements AsyncDisposable {
   async #measure(
     runtimes: readonly RuntimeId[],
     what: { inodes: boolean; short: boolean },
-  ): Promise<ReadonlyMap<RuntimeId, number>> {
+  ): Promise<Measured> {
     const ids = new Set(runtimes);
     for (const kept of [this.#known, this.#slow])
       for (const id of kept.keys()) if (!ids.has(id)) kept.delete(id);
@@ -150,9 +162,10 @@ export class DiskGuard implements AsyncDisposable {
     const found = await this.#options.measure(ordered, what);
     const endedAt = ordered.find((id) => !found.has(id));
     if (endedAt !== undefined) this.#slow.set(endedAt, slowness(endedAt) + 1);
-    if (what.inodes) return found;
+    const missing = new Set(runtimes.filter((id) => !found.has(id)));
+    if (what.inodes) return { sizes: found, missing };
     for (const [id, size] of found) this.#known.set(id, size);
-    return new Map(this.#known);
+    return { sizes: new Map(this.#known), missing };
   }
 
   /** @returns whether there were any. */
@@ -207,18 +220,18 @@ export class DiskGuard implements AsyncDisposable {
   }
 }
 
-/** Who grew most, or else who is largest; nobody who wrote next to nothing. */
-function worst(
-  now: ReadonlyMap<RuntimeId, number>,
-  before: ReadonlyMap<RuntimeId, number>,
+/** @param grew most first; undefined: not known yet. */
+function writerOf(
+  { sizes, missing }: Measured,
+  grew: readonly RuntimeId[] | undefined,
   { inodes }: { inodes: boolean },
 ): { runtimeId: RuntimeId; size: number } | undefined {
-  const least = inodes ? 1_000 : leastMb;
-  const writers = [...now].filter(([, size]) => size >= least);
-  const growth = ([runtimeId, size]: [RuntimeId, number]) => size - (before.get(runtimeId) ?? size);
-  const grew = writers
-    .filter((writer) => growth(writer) >= leastGrowthMb)
-    .sort((a, b) => growth(b) - growth(a));
-  const [first] = grew.length > 0 ? grew : writers.sort(([, a], [, b]) => b - a);
-  return first === undefined ? undefined : { runtimeId: first[0], size: first[1] };
+  const sizeOf = (id: RuntimeId) => sizes.get(id) ?? 0;
+  const largestFirst = [...sizes.keys()].sort((a, b) => sizeOf(b) - sizeOf(a));
+  const suspects =
+    grew === undefined
+      ? largestFirst.filter(() => inodes)
+      : [...grew, ...largestFirst.filter((id) => missing.has(id))];
+  const runtimeId = suspects.find((id) => sizeOf(id) >= (inodes ? leastFiles : leastMb));
+  return runtimeId === undefined ? undefined : { runtimeId, size: sizeOf(runtimeId) };
 }
