@@ -1,5 +1,6 @@
 import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
+import { get } from "node:http";
 import { Writable } from "node:stream";
 import { pino } from "pino";
 import { afterEach, beforeEach, expect, test } from "vitest";
@@ -182,4 +183,33 @@ test("the log names the key and the template that a call was about", async () =>
   const told = { level: info, outcome: "ok", name: "py", principal: "local" };
   expect(of("template.saved")).toMatchObject([{ ...told, request_id: "made" }]);
   expect(of("template.deleted")).toMatchObject([told]);
+});
+
+test("a request to a host of previews has its line, with sandbox and port in place of a path", async () => {
+  const { json } = await client.call("POST", "/api/v1/sandboxes", {});
+  const { hostname, port } = new URL(server.url);
+  const visit = (host: string) =>
+    new Promise<number | undefined>((resolve, reject) => {
+      get({ hostname, port, path: "/secret?token=1", headers: { host } }, (answer) => {
+        answer.resume();
+        resolve(answer.statusCode);
+      }).on("error", reject);
+    });
+  const host = `3000-${json.id}.localhost`;
+  const status = await visit(host);
+  expect(status).toBeGreaterThanOrEqual(400);
+  const line = await eventually(() => of("request").find((one) => one.host === host));
+  expect(line).toMatchObject({ level: info, method: "GET", status, sandbox_id: json.id, port: 3000 });
+  expect(line).toMatchObject({ outcome: Number(status) >= 500 ? "failed" : "refused" });
+  expect(JSON.stringify(line)).not.toContain("token");
+  expect(await visit("3000-sb-000000000000.localhost")).toBe(404);
+  const unknown = await eventually(() =>
+    of("request").find((one) => one.host === "3000-sb-000000000000.localhost"),
+  );
+  expect(unknown).toMatchObject({
+    status: 404,
+    outcome: "refused",
+    code: "not_found",
+    remote_addr: "127.0.0.1",
+  });
 });

@@ -8,7 +8,7 @@ import { CallerGone, CallerRevoked, DeadlineExceeded, ShuttingDown } from "../..
 import type { Logger } from "../../platform/logger.ts";
 import type { Clock } from "../../ports/clock.ts";
 import { BadRequest, DomainError, NotFound } from "../../ports/errors.ts";
-import { toDomainError } from "../error-map.ts";
+import { httpStatus, toDomainError } from "../error-map.ts";
 import { hostname } from "../host-name.ts";
 import { endUnlessComplete } from "../refused-body.ts";
 import type { CallsUnderWay, CallUnderWay } from "../request-context.ts";
@@ -22,6 +22,7 @@ import { passesOf, setCookie } from "./own-cookies.ts";
 import { answerFailure } from "./pages.ts";
 import type { Passage, PortProxy } from "./port-proxy.ts";
 import { readPreviewHost } from "./preview-host.ts";
+import { VisitLog, type VisitRecord } from "./visit-log.ts";
 
 /** Requests for one preview, once its host was read. */
 interface Visit {
@@ -48,6 +49,7 @@ export class PreviewHosts {
   readonly #isKey: (authorization: string) => boolean;
   readonly #logger: Logger;
   readonly #clock: Pick<Clock, "now">;
+  readonly #log: VisitLog;
   readonly #counts: PreviewCounts;
 
   constructor(options: {
@@ -59,7 +61,7 @@ export class PreviewHosts {
     domain: string;
     isKey: (authorization: string) => boolean;
     logger: Logger;
-    clock: Pick<Clock, "now">;
+    clock: Pick<Clock, "now" | "monotonicMs">;
     counts: PreviewCounts;
   }) {
     this.#previews = options.previews;
@@ -70,6 +72,7 @@ export class PreviewHosts {
     this.#isKey = options.isKey;
     this.#logger = options.logger;
     this.#clock = options.clock;
+    this.#log = new VisitLog(options);
     this.#counts = options.counts;
   }
 
@@ -86,11 +89,12 @@ export class PreviewHosts {
     response.once("close", () => endUnlessComplete(request));
     const call = this.#calls.begin(null);
     call.setPatience("brief");
+    using visited = this.#log.begin(request);
     response.once("close", () => {
       if (!response.writableFinished) call.abort(new CallerGone());
     });
     try {
-      const visit = this.#read(request);
+      const visit = this.#read(request, visited);
       const entry = this.#enter(request, visit);
       if (entry.kind === "trade") {
         this.#trade(response, visit, entry.pass);
@@ -104,9 +108,11 @@ export class PreviewHosts {
         () => response,
       );
       this.#counts.count(outcome);
+      visited.cut = outcome === "cut";
     } catch (error) {
-      this.#refuse(request, error, () => response);
+      this.#refuse(request, { error, response: () => response, visited });
     } finally {
+      visited.status = response.statusCode;
       call.end();
     }
   }
@@ -118,9 +124,11 @@ export class PreviewHosts {
     call.setPatience("brief");
     socket.once("close", () => call.abort(new CallerGone()));
     using early = endOnEarlyLeave(socket);
+    using visited = this.#log.begin(request);
+    visited.status = 101;
     const response = () => plainResponse(request, socket);
     try {
-      const visit = this.#read(request);
+      const visit = this.#read(request, visited);
       if (request.method !== "GET") throw new BadRequest("a WebSocket is asked for with GET");
       const entry = this.#enter(request, visit);
       using _end = this.#endWith(call, entry.pass);
@@ -128,22 +136,22 @@ export class PreviewHosts {
       this.#counts.sockets += 1;
       call.setPatience("none");
       const passage = this.#passage(request, visit, { port, call });
-      this.#counts.count(
-        await this.#proxy.upgrade(passage, {
-          socket,
-          head,
-          response,
-          onSwitch: () => early[Symbol.dispose](),
-        }),
-      );
+      const outcome = await this.#proxy.upgrade(passage, {
+        socket,
+        head,
+        response,
+        onSwitch: () => early[Symbol.dispose](),
+      });
+      this.#counts.count(outcome);
+      visited.cut = outcome === "cut";
     } catch (error) {
-      this.#refuse(request, error, response);
+      visited.status = this.#refuse(request, { error, response, visited });
     } finally {
       call.end();
     }
   }
 
-  #read(request: IncomingMessage): Visit {
+  #read(request: IncomingMessage, visited: VisitRecord): Visit {
     if (this.#calls.draining) throw new ShuttingDown();
     const { url = "", method = "", rawHeaders } = request;
     const { host = "" } = request.headers;
@@ -158,6 +166,7 @@ export class PreviewHosts {
       throw new NotFound(
         `${JSON.stringify(host.slice(0, 100))} is no preview: its name would be <port>-<sandbox id>, as GET /api/v1/sandboxes/{id}/preview/{port} tells it`,
       );
+    visited.target = read.target;
     const client = this.#clients.of(request, hostname(host));
     return { target: read.target, host, client, path: splitLink(url).path };
   }
@@ -231,24 +240,27 @@ export class PreviewHosts {
     return { request, port, path, headers, signal, answerHeaders: headersFromProgram };
   }
 
-  #refuse(request: IncomingMessage, error: unknown, response: () => ServerResponse): void {
+  /** @returns the status that tells it. */
+  #refuse(
+    request: IncomingMessage,
+    { error, response, visited }: { error: unknown; response: () => ServerResponse; visited: VisitRecord },
+  ): number {
     const revoked = error instanceof CallerRevoked;
     if (error instanceof CallerGone && !revoked) {
       this.#counts.count("cut");
-      return;
+      visited.cut = true;
+      return visited.status;
     }
     const domain = error instanceof LinkOver || revoked ? linkOver : toDomainError(error);
+    visited.refusal = domain;
+    visited.address = this.#clients.of(request, "").forwardedFor;
     if (domain.code === "internal")
       this.#logger.error({ event: "preview", host: request.headers.host, err: error }, "preview failed");
-    else
-      this.#logger.debug(
-        { event: "preview", host: request.headers.host, code: domain.code, error: domain.message },
-        "preview refused",
-      );
     this.#counts.refused += 1;
     const answer = response();
     if (answer.headersSent || answer.destroyed) answer.destroy();
     else answerFailure(request, answer, domain);
+    return httpStatus[domain.code];
   }
 }
 
