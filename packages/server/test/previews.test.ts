@@ -409,3 +409,50 @@ describe("previews that anybody may see", () => {
     agent.destroy();
   });
 });
+
+test("nobody is told to repeat what the program may have carried out", async () => {
+  const ports = new TestPorts();
+  const server = await startTestServer({
+    provider: ports.factory,
+    env: { ALCOVE_SERVER_SHUTDOWN_GRACE: "100ms" },
+  });
+  const api = new TestClient(server.url);
+  const asked: string[] = [];
+  using _program = await ports.listen(
+    3000,
+    http.createServer((request) => void asked.push(request.method ?? "")),
+  );
+  const [ends, stays] = [await api.spawn(), await api.spawn()];
+  const ask = (id: string, method: string) => {
+    const preview = new PreviewClient(server.url, `3000-${id}.localhost`);
+    const path = `/api/v1/sandboxes/${id}/ports/3000/`;
+    const byPath = new PreviewClient(server.url, "127.0.0.1").get(path, {
+      method,
+      headers: { "x-alcove-client": "1" },
+    });
+    return Promise.all([preview.get("/", { method }), byPath]);
+  };
+  const told = async (answers: ReturnType<typeof ask>) =>
+    (await answers).map(({ status, headers, text }) => [status, headers["retry-after"], JSON.parse(text)]);
+  const inDoubt = (method: string) => [
+    502,
+    undefined,
+    {
+      code: "bad_gateway",
+      message: expect.stringMatching(new RegExp(`; the ${method} may have been carried out$`)),
+    },
+  ];
+
+  const ended = told(ask(ends, "POST"));
+  await eventually(() => (asked.length === 2 ? true : undefined));
+  await api.call("DELETE", `/api/v1/sandboxes/${ends}`);
+  expect(await ended).toMatchObject([inDoubt("POST"), inDoubt("POST")]);
+
+  const changed = told(ask(stays, "PUT"));
+  const read = told(ask(stays, "GET"));
+  await eventually(() => (asked.length === 6 ? true : undefined));
+  await server[Symbol.asyncDispose]();
+  expect(await changed).toMatchObject([inDoubt("PUT"), inDoubt("PUT")]);
+  const again = [503, "1", { code: "unavailable" }];
+  expect(await read).toMatchObject([again, again]);
+});

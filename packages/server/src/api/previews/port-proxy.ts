@@ -2,6 +2,7 @@ import http, { type ClientRequest, type IncomingMessage, type ServerResponse } f
 import type { Duplex } from "node:stream";
 import type { OpenPort, Previews } from "../../core/previews/previews.ts";
 import { carry, carryAll } from "../../platform/carry.ts";
+import { ShuttingDown } from "../../platform/deadline.ts";
 import { joinPieces } from "../../platform/join-pieces.ts";
 import type { ReadTurns } from "../../platform/read-turns.ts";
 import { DomainError } from "../../ports/errors.ts";
@@ -30,7 +31,10 @@ const mostInterimAnswers = 16;
 const halfClosedMs = 10_000;
 /** Of a client that vanished without a word, whose connection may be idle for hours otherwise. */
 const keepAliveProbeMs = 60_000;
-/** Asking these again does no harm: they may go out on a connection that the program is about to close. */
+/**
+ * Asking these again does no harm: they may go out on a connection that the program is about to close, and who asked may be told
+ * to try again.
+ */
 const repeatable = /^(GET|HEAD|OPTIONS)$/;
 
 /**
@@ -197,13 +201,17 @@ export class PortProxy {
     }
     const name = `the program on port ${port.target.port} of sandbox "${port.target.sandboxId}"`;
     let answered = false;
+    let sent = false;
     const stop = (error: unknown) => {
       if (answered) return;
       outgoing.destroy();
       // Whoever refuses the request reads what is left of its body.
       stopBody?.();
-      reject(error);
+      reject(sent && !repeatable.test(method) ? inDoubt(error, { name, method }) : error);
     };
+    outgoing.once("socket", () => {
+      sent = true;
+    });
     const timer =
       this.#responseTimeoutMs === 0
         ? undefined
@@ -322,6 +330,18 @@ function breakOff(answer: IncomingMessage, error: Error): void {
   const push = answer.push.bind(answer);
   answer.push = (piece: unknown) => piece !== null && push(piece);
   setImmediate(() => answer.destroy(error));
+}
+
+/** What becomes of a request that the program may have carried out: nobody is told to try it again. */
+function inDoubt(error: unknown, { name, method }: { name: string; method: string }): unknown {
+  const doubt = `the ${method} may have been carried out`;
+  if (error instanceof ShuttingDown)
+    return new DomainError("bad_gateway", `the service stops, and ${name} has not answered; ${doubt}`, {
+      cause: error,
+    });
+  if (!(error instanceof DomainError)) return error;
+  const code = error.code === "gateway_timeout" ? error.code : "bad_gateway";
+  return new DomainError(code, `${error.message}; ${doubt}`, { cause: error });
 }
 
 function handshake(headers: HeaderList): string {
