@@ -1,3 +1,4 @@
+import { subscribe, unsubscribe } from "node:diagnostics_channel";
 import { once } from "node:events";
 import net from "node:net";
 import { afterAll, afterEach, beforeAll, expect, test } from "vitest";
@@ -180,4 +181,30 @@ test("a WebSocket message of very many parts ends the connection", async () => {
   raw.socket.write(Buffer.concat(Array<Buffer>(1_000).fill(part)));
   await raw.closed;
   expect(wasClosedWith(raw, 1008)).toBe(true);
+});
+
+test("what comes byte by byte for a WebSocket that is not read waits in few pieces", async () => {
+  const served: net.Socket[] = [];
+  const onSocket = (message: unknown) => served.push((message as { socket: net.Socket }).socket);
+  subscribe("net.server.socket", onSocket);
+  const raw = await beginMessage();
+  unsubscribe("net.server.socket", onSocket);
+  const [socket] = served as [net.Socket];
+  raw.socket.setNoDelay(true);
+  socket.pause();
+  const before = socket.bytesRead;
+  const part = frame(opcodes.more, "abcdefghijklmnop", { last: false });
+  for (let n = 0; n < 40; n++)
+    for (const byte of part) {
+      raw.socket.write(Buffer.of(byte));
+      await new Promise((resolve) => setImmediate(resolve));
+    }
+  await eventually(() => (socket.bytesRead - before >= 40 * part.length ? true : undefined));
+  let pieces = 0;
+  socket.on("data", () => {
+    pieces += 1;
+  });
+  socket.resume();
+  await eventually(() => (socket.readableLength === 0 && pieces > 0 ? true : undefined));
+  expect(pieces).toBeLessThan(10);
 });

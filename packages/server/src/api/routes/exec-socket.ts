@@ -5,6 +5,7 @@ import type { ExecService } from "../../core/exec/exec-service.ts";
 import type { KeyRing } from "../../core/keys/key-ring.ts";
 import type { SandboxService } from "../../core/sandboxes/sandbox-service.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
+import { joinPieces } from "../../platform/join-pieces.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { DomainError } from "../../ports/errors.ts";
 import type { ExecId } from "../../ports/ids.ts";
@@ -71,6 +72,7 @@ export function execSocketRoute(
     wsHandler: (socket, request) => {
       const { id } = request.params as { id: string };
       if (!isLetIn(request)) return socket.close(1008, "the key was taken back");
+      joinPieces(request.raw.socket);
       new WebSocketExec({
         socket,
         sandboxId: id,
