@@ -1,4 +1,5 @@
 import { expect, test, vi } from "vitest";
+import { DeadlineExceeded } from "../../platform/deadline.ts";
 import { silentLogger } from "../../platform/logger.ts";
 import { BadRequest, Conflict, NotFound, RuntimeGone, Unavailable } from "../../ports/errors.ts";
 import type { ExecId } from "../../ports/ids.ts";
@@ -40,8 +41,30 @@ function serviceOf(
       maxOutputBytes: 1_000,
       disconnectGraceMs: 1_000,
     },
+    answerDeadlineMs: 20,
   });
 }
+
+test.each(["get", "resize", "signal", "kill", "list"] as const)(
+  "%s of a command does not wait for ever for a sandbox that stands still",
+  async (operation) => {
+    const sandbox = new FakeSandbox();
+    const silent = (...args: unknown[]) =>
+      new Promise<never>((_, reject) => {
+        const { signal: ended } = args.at(-1) as { signal: AbortSignal };
+        ended.addEventListener("abort", () => reject(ended.reason as Error));
+      });
+    using service = serviceOf(sandbox, { [operation]: silent });
+    const calls = {
+      get: () => service.get(sandbox.id, made, { signal }),
+      resize: () => service.resize(sandbox.id, made, { cols: 80, rows: 24 }, { signal }),
+      signal: () => service.signal(sandbox.id, made, "TERM", { signal }),
+      kill: () => service.kill(sandbox.id, made, { signal }),
+      list: () => service.list(sandbox.id, { signal }),
+    };
+    await expect(calls[operation]()).rejects.toThrow(DeadlineExceeded);
+  },
+);
 
 test.each([
   [new RuntimeGone("the connection broke"), [[made, "cancelled"]]],

@@ -20,8 +20,8 @@ import { type StdinOptions, StdinWriter } from "./stdin-writer.ts";
 import type { WholeInput } from "./whole-input.ts";
 import { WholeInputs } from "./whole-inputs.ts";
 
-/** A sandbox tells its commands in one answer or a few. */
-const listDeadlineMs = 30_000;
+/** For what a sandbox answers at once unless it stands still; its list of commands may come in a few answers. */
+const answerDeadlineMs = 30_000;
 
 export interface ExecServiceLimits {
   /** Of an owner's commands, as its quota stands now. */
@@ -46,6 +46,7 @@ export class ExecService implements Disposable {
   readonly #follower: ExecFollower;
   readonly #attacher: ExecAttacher;
   readonly #buffered: BufferedExec;
+  readonly #answerDeadlineMs: number;
 
   constructor(options: {
     sandboxes: RunningSandboxes;
@@ -55,7 +56,10 @@ export class ExecService implements Disposable {
     logger: Logger;
     operations: OperationMetrics;
     limits: ExecServiceLimits;
+    /** How long a sandbox may take to tell of a command, or to pass a signal on. */
+    answerDeadlineMs?: number;
   }) {
+    this.#answerDeadlineMs = options.answerDeadlineMs ?? answerDeadlineMs;
     const { sandboxes, events, ids, clock, logger, operations, limits } = options;
     const { deadlinesOf, maxOutputBytes, disconnectGraceMs } = limits;
     const onInputOpen = (id: string, execId: ExecId) => this.#lostInputs.watch(id, execId);
@@ -183,13 +187,14 @@ export class ExecService implements Disposable {
 
   async list(sandboxId: string, options: CallOptions): Promise<ExecInfo[]> {
     const { operations } = await this.#sandboxes.locate(sandboxId, options);
-    using deadline = deadlineAfter(listDeadlineMs, options.signal);
+    using deadline = deadlineAfter(this.#answerDeadlineMs, options.signal);
     return await operations.execs.list({ signal: deadline.signal });
   }
 
   async get(sandboxId: string, execId: string, options: CallOptions): Promise<ExecInfo> {
     const { target, id } = await this.#addressed(sandboxId, execId, options);
-    const info = await target.operations.execs.get(id, options);
+    using deadline = deadlineAfter(this.#answerDeadlineMs, options.signal);
+    const info = await target.operations.execs.get(id, { signal: deadline.signal });
     if (info.exit !== undefined) this.#tracker.sawExit(sandboxId, id, info.exit);
     return info;
   }
@@ -229,7 +234,8 @@ export class ExecService implements Disposable {
 
   async resize(sandboxId: string, execId: string, size: WindowSize, options: CallOptions): Promise<void> {
     const { target, id } = await this.#addressed(sandboxId, execId, options);
-    await target.operations.execs.resize(id, size, options);
+    using deadline = deadlineAfter(this.#answerDeadlineMs, options.signal);
+    await target.operations.execs.resize(id, size, { signal: deadline.signal });
   }
 
   async signal(
@@ -240,13 +246,15 @@ export class ExecService implements Disposable {
   ): Promise<void> {
     const number = parseSignal(signal);
     const { target, id } = await this.#addressed(sandboxId, execId, options);
-    await target.operations.execs.signal(id, number, options);
+    using deadline = deadlineAfter(this.#answerDeadlineMs, options.signal);
+    await target.operations.execs.signal(id, number, { signal: deadline.signal });
   }
 
   /** Kills the whole tree; a command that has ended keeps its record. */
   async kill(sandboxId: string, execId: string, options: CallOptions): Promise<ExecInfo> {
     const { target, id } = await this.#addressed(sandboxId, execId, options);
-    const info = await target.operations.execs.kill(id, { ...options, reason: "cancelled" });
+    using deadline = deadlineAfter(this.#answerDeadlineMs, options.signal);
+    const info = await target.operations.execs.kill(id, { signal: deadline.signal, reason: "cancelled" });
     if (info.exit !== undefined) this.#tracker.sawExit(sandboxId, id, info.exit);
     return info;
   }
