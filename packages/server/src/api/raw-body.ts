@@ -13,7 +13,7 @@ const decoders: Readonly<Record<string, () => Transform>> = {
 
 /**
  * The bytes of a raw body, unpacked when its Content-Encoding says that they are packed; limits count what comes out. No
- * body at all is an empty one. Who stops reading leaves the connection open, so that the refusal can be answered.
+ * body at all is an empty one. Nobody else keeps a piece: Node's parser and its decoders make each anew. Who stops reading leaves the connection open, so that the refusal can be answered.
  * @throws DomainError `unsupported_media_type` for another encoding; BadRequest for what is not in its encoding.
  */
 export async function* rawBody(request: FastifyRequest): AsyncGenerator<Uint8Array> {

@@ -3,7 +3,7 @@
  * make it look through everything that lives after each 64 MiB or so, which costs several times what carrying the body does.
  * Only where they are all there is in their memory: of a part of something larger the rest may be somebody's.
  */
-export function spend(bytes: Buffer): void {
+export function spend(bytes: Uint8Array): void {
   if (bytes.length === bytes.buffer.byteLength) giveBack(bytes.buffer);
 }
 

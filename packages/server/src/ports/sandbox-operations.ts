@@ -233,11 +233,14 @@ export interface FileOperations {
     path: string,
     options: CallOptions & { offset?: number; length?: number },
   ): Promise<{ info: FileEntry; length: number | null; body: Readable }>;
-  /** Atomic: readers see the old file or the new one; an aborted write leaves nothing behind. */
+  /**
+   * Atomic: readers see the old file or the new one; an aborted write leaves nothing behind.
+   * @param options.spends nobody else has the pieces of `body`: the memory of each may be given back once it was sent.
+   */
   write(
     path: string,
     body: AsyncIterable<Uint8Array>,
-    options: CallOptions & { mode?: number; user?: string; maxBytes?: number },
+    options: CallOptions & { mode?: number; user?: string; maxBytes?: number; spends?: boolean },
   ): Promise<FileEntry>;
   mkdir(
     path: string,
@@ -250,11 +253,11 @@ export interface FileOperations {
   glob(pattern: string, options: CallOptions & { room?: AnswerRoom }): Promise<string[]>;
   /** A tar of what is below `path`. */
   archive(path: string, options: CallOptions): Promise<Readable>;
-  /** Unpacks a tar below `path`, confined to it. */
+  /** Unpacks a tar below `path`, confined to it. @param options.spends as for `write`. */
   unpack(
     path: string,
     body: AsyncIterable<Uint8Array>,
-    options: CallOptions & { user?: string },
+    options: CallOptions & { user?: string; spends?: boolean },
   ): Promise<{ entries: number }>;
   /** Ends when `signal` aborts or the sandbox goes. */
   watch(path: string, options: CallOptions & { recursive: boolean }): Promise<AsyncIterable<FileChange>>;

@@ -60,3 +60,16 @@ it("an archive that breaks off breaks the response, so that nobody takes it for 
   expect(response.status).toBe(200);
   await expect(response.arrayBuffer()).rejects.toThrow();
 });
+
+it("nobody keeps the pieces of an upload", async () => {
+  const told: unknown[] = [];
+  const take = async (_id: string, _path: string, body: AsyncIterable<Uint8Array>, options: object) => {
+    for await (const piece of body) told.push(piece.length);
+    told.push("spends" in options && options.spends);
+    return { entries: 0 };
+  };
+  const address = await listen({ write: take, unpack: take });
+  for (const url of ["files?path=/f", "files/archive?path=/d"])
+    await fetch(`${address}/sandboxes/sb-x/${url}`, { method: "PUT", body: "abc" });
+  expect(told).toEqual([3, true, 3, true]);
+});

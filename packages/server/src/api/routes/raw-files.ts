@@ -99,6 +99,7 @@ export function rawFileRoutes(app: RouteApp, options: { files: FileService }): v
         mode: mode === undefined || mode === "" ? undefined : parseMode("mode", mode),
         user: given(user),
         signal: reply.transferSignal,
+        spends: true,
       });
       await files.write(request.params.id, path, rawBody(request), options);
       return { status: "written" as const };
@@ -138,7 +139,7 @@ export function rawFileRoutes(app: RouteApp, options: { files: FileService }): v
     },
     handler: async (request, reply) => {
       const { path, user } = request.query;
-      const options = defined({ user: given(user), signal: reply.transferSignal });
+      const options = defined({ user: given(user), signal: reply.transferSignal, spends: true });
       const { entries } = await files.unpack(request.params.id, path, rawBody(request), options);
       return { status: "unpacked" as const, entries };
     },

@@ -41,7 +41,7 @@ export class FileService {
     sandboxId: string,
     path: string,
     body: FileBody,
-    options: CallOptions & { mode?: number; user?: string },
+    options: CallOptions & { mode?: number; user?: string; spends?: boolean },
   ): Promise<FileEntry> {
     checkPath("path", path);
     const limit = this.#maxUploadBytes > 0 ? { maxBytes: this.#maxUploadBytes } : {};
@@ -125,7 +125,7 @@ export class FileService {
     sandboxId: string,
     path: string,
     body: FileBody,
-    options: CallOptions & { user?: string },
+    options: CallOptions & { user?: string; spends?: boolean },
   ): Promise<{ entries: number }> {
     checkPath("path", path);
     const limited = this.#maxUploadBytes > 0 ? limitBody(body, this.#maxUploadBytes) : body;

@@ -24,6 +24,20 @@ class HeldSocket extends Duplex {
 
 const nothing = () => undefined;
 
+function connectionOver(socket: Duplex): AgentConnection {
+  return new AgentConnection({
+    socket,
+    name: "sb-1",
+    onWelcome: nothing,
+    onIdle: nothing,
+    onClosed: nothing,
+  });
+}
+
+const turns = async (count: number) => {
+  for (; count > 0; count--) await new Promise((resolve) => setImmediate(resolve));
+};
+
 test.each([
   [1, 20_000, 20_000],
   [65_536, 100, 1_300_000],
@@ -31,18 +45,12 @@ test.each([
   "of pieces of %d bytes little waits for an agent that takes none, and all of them go when it does",
   async (bytes, count, mostBytes) => {
     const socket = new HeldSocket();
-    const connection = new AgentConnection({
-      socket,
-      name: "sb-1",
-      onWelcome: nothing,
-      onIdle: nothing,
-      onClosed: nothing,
-    });
+    const connection = connectionOver(socket);
     let sent = 0;
     const sending = (async () => {
       for (; sent < count; sent++) if (!connection.sendData(Buffer.alloc(bytes))) await connection.drained();
     })();
-    for (let turn = 0; turn < 5; turn++) await new Promise((resolve) => setImmediate(resolve));
+    await turns(5);
     expect(socket.writableLength).toBeLessThan(mostBytes);
     expect(sent).toBeLessThan(count);
     socket.takeAll();
@@ -51,3 +59,31 @@ test.each([
     socket.destroy();
   },
 );
+
+test("bytes that nobody else has are given back once all of them were written, and no earlier", async () => {
+  const socket = new HeldSocket();
+  const connection = connectionOver(socket);
+  // The second goes in three frames.
+  const pieces = [65_536, 2_500_000, 65_536].map((bytes) => Buffer.allocUnsafeSlow(bytes));
+  for (const piece of pieces) connection.sendData(piece, { spends: true });
+  const kept = Buffer.allocUnsafeSlow(65_536);
+  connection.sendData(kept);
+  const part = Buffer.allocUnsafeSlow(65_536).subarray(1);
+  connection.sendData(part, { spends: true });
+  await turns(5);
+  expect(pieces.map((piece) => piece.length)).toEqual([65_536, 2_500_000, 65_536]);
+  socket.takeAll();
+  await turns(5);
+  expect(pieces.map((piece) => piece.length)).toEqual([0, 0, 0]);
+  expect([kept.length, part.length]).toEqual([65_536, 65_535]);
+  socket.destroy();
+});
+
+test("bytes that were not written when the connection broke are not given back", async () => {
+  const socket = new HeldSocket();
+  const piece = Buffer.allocUnsafeSlow(65_536);
+  connectionOver(socket).sendData(piece, { spends: true });
+  socket.destroy();
+  await turns(5);
+  expect(piece.length).toBe(65_536);
+});

@@ -1,6 +1,7 @@
 import { Socket } from "node:net";
 import type { Duplex } from "node:stream";
 import { beyondBounds } from "../../platform/bounded-json.ts";
+import { spend } from "../../platform/spent-bytes.ts";
 import { ProviderError } from "../../ports/errors.ts";
 import { connectionBroke, translateFailure } from "./failures.ts";
 import {
@@ -100,18 +101,24 @@ export class AgentConnection implements FrameSink {
     this.#socket.write(hello);
   }
 
-  /** Sends raw bytes as `data` frames. @returns false when the caller should wait for `drained`. */
-  sendData(bytes: Uint8Array): boolean {
+  /**
+   * Sends raw bytes as `data` frames.
+   * @param options.spends nobody else has the bytes: their memory is given back once the last of them was written.
+   * @returns false when the caller should wait for `drained`.
+   */
+  sendData(bytes: Uint8Array, options: { spends?: boolean } = {}): boolean {
+    const windowBytes = bytes.length < smallPieceBytes ? smallUploadWindowBytes : uploadWindowBytes;
+    const onLastWritten = options.spends ? this.#spending(bytes) : this.#onWritten;
     this.#sentRaw = true;
     this.#socket.cork();
     for (let from = 0; from < bytes.length; from += maxDataBytes) {
       const part =
         from === 0 && bytes.length <= maxDataBytes ? bytes : bytes.subarray(from, from + maxDataBytes);
       this.#socket.write(encodeHeader(frameKinds.data, part.length));
-      this.#socket.write(part, this.#onWritten);
+      const isLast = from + maxDataBytes >= bytes.length;
+      this.#socket.write(part, isLast ? onLastWritten : this.#onWritten);
     }
     this.#socket.uncork();
-    const windowBytes = bytes.length < smallPieceBytes ? smallUploadWindowBytes : uploadWindowBytes;
     return this.#closed || this.#socket.writableLength < windowBytes;
   }
 
@@ -278,6 +285,13 @@ export class AgentConnection implements FrameSink {
   readonly #onWritten = () => {
     if (this.#socket.writableLength < smallUploadWindowBytes) this.#wakeWriters();
   };
+
+  #spending(bytes: Uint8Array): (error?: Error | null) => void {
+    return (error) => {
+      if (!error) spend(bytes);
+      this.#onWritten();
+    };
+  }
 
   #wakeWriters(): void {
     const waiters = this.#drainWaiters;

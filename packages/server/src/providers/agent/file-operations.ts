@@ -83,10 +83,10 @@ export class AgentFiles implements FileOperations {
   async write(
     path: string,
     body: AsyncIterable<Uint8Array>,
-    options: CallOptions & { mode?: number; user?: string; maxBytes?: number },
+    options: CallOptions & { mode?: number; user?: string; maxBytes?: number; spends?: boolean },
   ): Promise<FileEntry> {
-    const upload = new Upload(body, { path, maxBytes: options.maxBytes ?? Number.POSITIVE_INFINITY });
-    const { mode, user } = options;
+    const { mode, user, spends, maxBytes = Number.POSITIVE_INFINITY } = options;
+    const upload = new Upload(body, { path, maxBytes, spends });
     this.#channel.begin({ op: "file.write", path, mode, user }, upload, options.signal);
     return fileEntryOf(await upload.finished());
   }
@@ -150,10 +150,11 @@ export class AgentFiles implements FileOperations {
   async unpack(
     path: string,
     body: AsyncIterable<Uint8Array>,
-    options: CallOptions & { user?: string },
+    options: CallOptions & { user?: string; spends?: boolean },
   ): Promise<{ entries: number }> {
-    const upload = new Upload(body, { path, maxBytes: Number.POSITIVE_INFINITY });
-    this.#channel.begin({ op: "file.unpack", path, user: options.user }, upload, options.signal);
+    const { user, spends } = options;
+    const upload = new Upload(body, { path, maxBytes: Number.POSITIVE_INFINITY, spends });
+    this.#channel.begin({ op: "file.unpack", path, user }, upload, options.signal);
     return { entries: numberOf(await upload.finished(), "entries") };
   }
 

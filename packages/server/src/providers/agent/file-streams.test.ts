@@ -1,6 +1,11 @@
 import { expect, it } from "vitest";
+import { silentLogger } from "../../platform/logger.ts";
+import { AgentClient } from "./agent-client.ts";
 import type { AgentConnection } from "./connection.ts";
+import { unixDialer } from "./dialers.ts";
+import { fakeAgent } from "./fake-agent.ts";
 import { Watch } from "./file-streams.ts";
+import { frameKinds } from "./frames.ts";
 
 it.each([
   ["many", 1_000, 10],
@@ -27,5 +32,37 @@ it.each([
     for (let count = 0; count < most; count += 1) await taken.next();
     expect(calls).toEqual(["pause", "resume"]);
     watch.cancel(undefined);
+  },
+);
+
+it.each([true, false])(
+  "an upload arrives whole, and its pieces are given back (%s) behind it",
+  async (spends) => {
+    const info = { name: "f", path: "/f", type: "file", size: 1, mode: 0o644, uid: 0, gid: 0, mtime_ms: 0 };
+    const arrived: Buffer[] = [];
+    await using agent = await fakeAgent(
+      () => undefined,
+      (kind, bytes, connection) => {
+        if (kind === frameKinds.data) arrived.push(Buffer.from(bytes));
+        else if (kind === frameKinds.eof) connection.answer({ ...info, entries: 2 });
+      },
+    );
+    await using client = new AgentClient({
+      dial: unixDialer(agent.path),
+      token: "0".repeat(64),
+      name: "sb-test",
+      owner: "",
+      logger: silentLogger,
+    });
+    const pieces = Array.from({ length: 40 }, (_, at) => Buffer.allocUnsafeSlow(65_536).fill(at));
+    const whole = Buffer.concat(pieces);
+    const body = async function* (from: number, to: number) {
+      yield* pieces.slice(from, to);
+    };
+    const options = { signal: AbortSignal.timeout(20_000), spends };
+    await client.files.write("/f", body(0, 20), options);
+    await client.files.unpack("/d", body(20, 40), options);
+    expect(Buffer.concat(arrived).equals(whole)).toBe(true);
+    expect(pieces.every((piece) => piece.length === (spends ? 0 : 65_536))).toBe(true);
   },
 );

@@ -87,12 +87,18 @@ export class Upload extends Operation {
   readonly #body: AsyncIterable<Uint8Array>;
   readonly #path: string;
   readonly #maxBytes: number;
+  readonly #spends: boolean;
 
-  constructor(body: AsyncIterable<Uint8Array>, options: { path: string; maxBytes: number }) {
+  /** @param options.spends nobody else has the pieces of the body: their memory is given back once they were sent. */
+  constructor(
+    body: AsyncIterable<Uint8Array>,
+    options: { path: string; maxBytes: number; spends?: boolean | undefined },
+  ) {
     super();
     this.#body = body;
     this.#path = options.path;
     this.#maxBytes = options.maxBytes;
+    this.#spends = options.spends ?? false;
   }
 
   /** @returns the agent's reply. */
@@ -125,7 +131,7 @@ export class Upload extends Operation {
             `the contents for ${this.#path} are above ${this.#maxBytes} bytes; the limit is files.max_upload`,
           );
         }
-        if (!connection.sendData(chunk)) await connection.drained();
+        if (!connection.sendData(chunk, { spends: this.#spends })) await connection.drained();
       }
       this.connection?.sendEof();
     } catch (error) {

@@ -186,7 +186,7 @@ const calls: Record<string, (client: AgentClient) => Promise<unknown>> = {
     client.files.write(
       "/w/a",
       body(),
-      whole<OptionsOf<"write">>({ mode: 0o640, user: "0", maxBytes: 64, ...options }),
+      whole<OptionsOf<"write">>({ mode: 0o640, user: "0", spends: false, maxBytes: 64, ...options }),
     ),
   mkdir: (client) =>
     client.files.mkdir(
@@ -201,7 +201,7 @@ const calls: Record<string, (client: AgentClient) => Promise<unknown>> = {
   archive: async (client) =>
     String(Buffer.concat(await all(await client.files.archive("/w", whole<OptionsOf<"archive">>(options))))),
   unpack: (client) =>
-    client.files.unpack("/w", body(), whole<OptionsOf<"unpack">>({ user: "0", ...options })),
+    client.files.unpack("/w", body(), whole<OptionsOf<"unpack">>({ spends: false, user: "0", ...options })),
   watch: async (client) =>
     first(await client.files.watch("/w", whole<OptionsOf<"watch">>({ recursive: true, ...options }))),
   dial: async (client) => {
