@@ -242,11 +242,14 @@ describe("previews by links", () => {
 
   test("a key of the service never reaches a program, and other credentials do", async () => {
     const { url } = await linkTo(3000);
-    const told = async (authorization: string) =>
-      JSON.parse((await preview.get(`/${url.search}`, { headers: { authorization } })).text).headers
-        .authorization;
-    expect(await told("Bearer client-key")).toBeUndefined();
-    expect(await told("Bearer of-the-program")).toBe("Bearer of-the-program");
+    const told = async (name: string, value: string) =>
+      JSON.parse((await preview.get(`/${url.search}`, { headers: { [name]: value } })).text).headers[name];
+    expect(await told("authorization", "Bearer client-key")).toBeUndefined();
+    expect(await told("authorization", "Bearer of-the-program")).toBe("Bearer of-the-program");
+    for (const name of ["x-api-key", "x-admin-api-key"]) {
+      expect(await told(name, "client-key")).toBeUndefined();
+      expect(await told(name, "of-the-program")).toBe("of-the-program");
+    }
   });
 
   test("what cannot be is refused with what to do", async () => {

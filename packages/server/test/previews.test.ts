@@ -125,8 +125,7 @@ describe("previews that anybody may see", () => {
     using _program = await program(echo);
     const { text } = await preview.get("/", {
       headers: {
-        "x-api-key": "key",
-        "X-Admin-API-Key": "key",
+        "x-api-key": "the program's own",
         "x-worker-token": "token",
         "x-forwarded-for": "6.6.6.6",
         "x-forwarded-host": "evil.example",
@@ -150,6 +149,7 @@ describe("previews that anybody may see", () => {
       "x-forwarded-host": preview.host,
       "x-forwarded-proto": "http",
       authorization: "Basic dXNlcjpwYXNz",
+      "x-api-key": "the program's own",
       cookie: "a=1; b=2",
       "x-end": "1",
     });
@@ -157,7 +157,7 @@ describe("previews that anybody may see", () => {
       .filter((_: string, index: number) => index % 2 === 0)
       .map((name: string) => name.toLowerCase());
     for (const gone of [
-      ...["x-api-key", "x-admin-api-key", "x-worker-token", "forwarded", "x-real-ip", "x-forwarded-anything"],
+      ...["x-worker-token", "forwarded", "x-real-ip", "x-forwarded-anything"],
       ...["te", "keep-alive", "proxy-authorization", "x-hop"],
     ])
       expect(names).not.toContain(gone);
@@ -252,7 +252,7 @@ describe("previews that anybody may see", () => {
       origin: "http://app.example",
       "x-forwarded-proto": "http",
     });
-    expect([told["x-api-key"], told.cookie]).toEqual([undefined, undefined]);
+    expect([told["x-api-key"], told.cookie]).toEqual(["key", undefined]);
     socket.close(1000);
     const [code] = await once(socket, "close");
     expect(code).toBe(1000);

@@ -108,8 +108,10 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   const clients = new Clients(config.server);
   const turns = new ReadTurns();
   const proxy = new PortProxy({ previews, responseTimeoutMs: config.preview.responseTimeoutMs, turns });
-  const isKey = (authorization: string) =>
-    offeredKeys({ authorization }).some((key) => options.keys.principalOf(key) !== undefined);
+  const isKey = (value: string) =>
+    offeredKeys({ authorization: value, "x-api-key": value }).some(
+      (key) => options.keys.principalOf(key) !== undefined,
+    );
   const hosts = new PreviewHosts({
     ...options,
     proxy,

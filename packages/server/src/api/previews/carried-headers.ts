@@ -20,10 +20,11 @@ const hopByHop: ReadonlySet<string> = new Set([
   "http2-settings",
 ]);
 
+/** Where a key of this service may stand. What is none is the program's: many know keys of their own. */
+const keyHeaders: ReadonlySet<string> = new Set(["authorization", "x-api-key", "x-admin-api-key"]);
+
 /** What a program must not see, or must not be told by anybody but this service. */
 const notForPrograms: ReadonlySet<string> = new Set([
-  "x-api-key",
-  "x-admin-api-key",
   "x-worker-token",
   "x-worker-id",
   "x-alcove-client",
@@ -74,7 +75,7 @@ export function bodyOf(request: IncomingMessage): { length: string } | "chunked"
 /**
  * A request's headers as the program gets them. The body's frame is told anew, so that nothing of what the client wrote
  * decides where a request ends.
- * @param options.isKey whether an Authorization is a key of this service.
+ * @param options.isKey whether the value of a header is a key of this service.
  * @param options.cookies false: none at all.
  */
 export function headersForProgram(
@@ -82,7 +83,7 @@ export function headersForProgram(
   options: {
     host: string;
     client: Client;
-    isKey: (authorization: string) => boolean;
+    isKey: (value: string) => boolean;
     cookies: boolean;
     via: string;
   },
@@ -96,7 +97,7 @@ export function headersForProgram(
     if (lower === "cookie") {
       const left = cookies ? withoutOwn(value) : undefined;
       if (left !== undefined) headers.push(name, left);
-    } else if (lower === "authorization") {
+    } else if (keyHeaders.has(lower)) {
       if (!isKey(value)) headers.push(name, value);
     } else if (!listed.has(lower)) headers.push(name, value);
   }

@@ -46,7 +46,7 @@ export class PreviewHosts {
   readonly #clients: Clients;
   readonly #calls: CallsUnderWay;
   readonly #domain: string;
-  readonly #isKey: (authorization: string) => boolean;
+  readonly #isKey: (value: string) => boolean;
   readonly #logger: Logger;
   readonly #clock: Pick<Clock, "now">;
   readonly #log: VisitLog;
@@ -59,7 +59,7 @@ export class PreviewHosts {
     calls: CallsUnderWay;
     /** `server.preview_domain`. */
     domain: string;
-    isKey: (authorization: string) => boolean;
+    isKey: (value: string) => boolean;
     logger: Logger;
     clock: Pick<Clock, "now" | "monotonicMs">;
     counts: PreviewCounts;

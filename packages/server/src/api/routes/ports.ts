@@ -37,7 +37,7 @@ interface PortOptions {
   clients: Clients;
   calls: CallsUnderWay;
   keys: KeyRing;
-  isKey: (authorization: string) => boolean;
+  isKey: (value: string) => boolean;
   /** The connection of a request that is to be upgraded. */
   upgradeOf: (request: IncomingMessage) => { socket: Duplex; head: Buffer } | undefined;
   config: { auth: { enabled: boolean } };
