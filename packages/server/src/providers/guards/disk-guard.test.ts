@@ -108,6 +108,42 @@ describe("the guard of the disk", () => {
     expect(whoStopped()).toEqual([large, small]);
   });
 
+  it("looks on while what one had written is removed, and stops another only when half of the mark is used up", async () => {
+    const removed = Promise.withResolvers<void>();
+    const sizes = new Map([
+      [large, 0],
+      [small, 0],
+    ]);
+    const begun: RuntimeId[] = [];
+    await using guard = new DiskGuard({
+      minFreeMb: 100,
+      says: { where: "below data_dir", minFree: "providers.native.min_free_mb" },
+      logger: silentLogger,
+      running: () => [large, small],
+      measure: async (ids) => new Map(ids.map((id) => [id, sizes.get(id) ?? 0])),
+      space: async () => space,
+      stop: (id) => {
+        begun.push(id);
+        return removed.promise;
+      },
+      stopWaitMs: 1,
+    });
+    using _ = { [Symbol.dispose]: removed.resolve };
+    free(300);
+    await guard.look();
+    for (const [largeMb, smallMb] of [
+      [210, 0],
+      [210, 30],
+      [210, 50],
+    ] as const) {
+      sizes.set(large, largeMb).set(small, smallMb);
+      free(300 - largeMb - smallMb);
+      await guard.look();
+      if (smallMb < 50) expect(begun).toEqual([large]);
+    }
+    expect(begun).toEqual([large, small]);
+  });
+
   it("holds who takes too long to count to what it had written last, and counts it after the others", async () => {
     const orders: (readonly RuntimeId[])[] = [];
     let slow = false;

@@ -7,6 +7,8 @@ import { RepeatedLook } from "./repeated-look.ts";
 /** While there is plenty of space. */
 const longestPauseMs = 5_000;
 const shortestPauseMs = 250;
+/** Removing many files takes long, and others write on meanwhile. */
+const stopWaitMs = 2_000;
 /** While space is short and nobody is to blame. */
 const puzzledPauseMs = 1_000;
 /** What disks here take at most, MB a millisecond: how soon space could be short. */
@@ -48,8 +50,10 @@ export interface DiskGuardOptions {
   ) => Promise<ReadonlyMap<RuntimeId, number>>;
   /** For the log. */
   sandboxOf?: (runtimeId: RuntimeId) => string | undefined;
-  /** Resolves when what it had written is gone. */
+  /** Ends it at once; resolves when what it had written is gone. */
   stop: (runtimeId: RuntimeId, reason: string) => Promise<void>;
+  /** For tests: how long a look waits for one that is stopped, milliseconds. */
+  stopWaitMs?: number;
 }
 
 /**
@@ -66,6 +70,8 @@ export class DiskGuard implements AsyncDisposable {
   readonly #limitMb: number;
   #seen: { space: DiskSpace | undefined; atMs: number } | undefined;
   readonly #window = new GrowthWindow();
+  /** Those whose stop is under way, and what they had. */
+  readonly #leaving = new Map<RuntimeId, { size: number; inodes: boolean; gone: Promise<void> }>();
   #blamedNobody = false;
   /** What runtimes had written when that was last found out, MB: one whose files take too long to count is held to it. */
   #known = new Map<RuntimeId, number>();
@@ -105,7 +111,7 @@ export class DiskGuard implements AsyncDisposable {
 
   /** One look; stops a runtime when space is short, and all that are above the limit. @returns when to look again, milliseconds. */
   async look(): Promise<number> {
-    const runtimes = [...this.#options.running()];
+    const runtimes = [...this.#options.running()].filter((id) => !this.#leaving.has(id));
     const space = await this.#see();
     const short = this.#shortage(space);
     const near = space !== undefined && space.freeMb < this.#minFreeMb * watchFrom;
@@ -122,7 +128,9 @@ export class DiskGuard implements AsyncDisposable {
     if (short === undefined && !near) this.#window.reset();
     const free = (inodes ? space?.freeInodes : space?.freeMb) ?? Number.POSITIVE_INFINITY;
     const { sizes } = measured;
-    const grew = this.#window.add({ unit: inodes ? "inodes" : "mb", free, running: runtimes, sizes });
+    const coming = this.#coming({ inodes });
+    const unit = inodes ? "inodes" : "mb";
+    const grew = this.#window.add({ unit, free: free + coming, running: runtimes, sizes });
     if (!inodes && (await this.#stopAboveLimit(sizes))) return shortestPauseMs;
     if (short === undefined) {
       this.#blamedNobody = false;
@@ -130,6 +138,9 @@ export class DiskGuard implements AsyncDisposable {
       const pauseMs = (space.freeMb - this.#minFreeMb) / fastestMbPerMs;
       return Math.min(Math.max(pauseMs, shortestPauseMs), longestPauseMs);
     }
+    const mark = inodes ? fewestInodes : this.#minFreeMb;
+    // With half of the mark used up nobody relies on what is still being removed.
+    if (coming > 0 && free >= mark / 2 && free + coming >= mark) return shortestPauseMs;
     const writer = writerOf(measured, grew, { inodes });
     if (writer === undefined) {
       if (grew === undefined) return shortestPauseMs;
@@ -142,12 +153,22 @@ export class DiskGuard implements AsyncDisposable {
     }
     const wrote = inodes ? `made ${writer.size} files` : `written ${Math.round(writer.size)} MB`;
     const counted = measured.missing.has(writer.runtimeId) ? " when that was last counted in time" : "";
-    await this.#stop(writer.runtimeId, `${guardStops.disk}${wrote}${counted} and ${short}`);
+    await this.#stop(writer.runtimeId, `${guardStops.disk}${wrote}${counted} and ${short}`, {
+      ...writer,
+      inodes,
+    });
     return shortestPauseMs;
   }
 
-  [Symbol.asyncDispose](): Promise<void> {
-    return this.#repeated[Symbol.asyncDispose]();
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.#repeated[Symbol.asyncDispose]();
+    await Promise.allSettled([...this.#leaving.values()].map(({ gone }) => gone));
+  }
+
+  /** What those whose stop is under way give back, MB or files. */
+  #coming({ inodes }: { inodes: boolean }): number {
+    const alike = [...this.#leaving.values()].filter((leaving) => leaving.inodes === inodes);
+    return alike.reduce((all, { size }) => all + size, 0);
   }
 
   async #measure(
@@ -172,14 +193,20 @@ export class DiskGuard implements AsyncDisposable {
   async #stopAboveLimit(sizes: ReadonlyMap<RuntimeId, number>): Promise<boolean> {
     if (this.#limitMb === 0) return false;
     const above = [...sizes].filter(([, size]) => size > this.#limitMb);
-    for (const [runtimeId, size] of above) {
-      const limit = `${this.#limitMb} MB of ${this.#options.says.limit}`;
-      await this.#stop(runtimeId, `${guardStops.disk}written ${Math.round(size)} MB, more than the ${limit}`);
-    }
+    const limit = `${this.#limitMb} MB of ${this.#options.says.limit}`;
+    const stops = above.map(([runtimeId, size]) =>
+      this.#stop(runtimeId, `${guardStops.disk}written ${Math.round(size)} MB, more than the ${limit}`, {
+        size,
+        inodes: false,
+      }),
+    );
+    const failed = (await Promise.allSettled(stops)).find(({ status }) => status === "rejected");
+    if (failed?.status === "rejected") throw failed.reason;
     return above.length > 0;
   }
 
-  async #stop(runtimeId: RuntimeId, reason: string): Promise<void> {
+  /** Does not wait for long. @throws what made the stop fail meanwhile; later that is logged. */
+  async #stop(runtimeId: RuntimeId, reason: string, had: { size: number; inodes: boolean }): Promise<void> {
     const sandboxId = this.#options.sandboxOf?.(runtimeId);
     this.#options.logger.warn(
       {
@@ -191,7 +218,21 @@ export class DiskGuard implements AsyncDisposable {
       },
       "a sandbox was stopped for what it had written to the disk",
     );
-    await this.#options.stop(runtimeId, reason);
+    const gone = this.#options.stop(runtimeId, reason).finally(() => this.#leaving.delete(runtimeId));
+    this.#leaving.set(runtimeId, { size: had.size, inodes: had.inodes, gone });
+    let timer: NodeJS.Timeout | undefined;
+    const late = new Promise<"late">((resolve) => {
+      timer = setTimeout(resolve, this.#options.stopWaitMs ?? stopWaitMs, "late");
+    });
+    const first = await Promise.race([gone, late]).finally(() => clearTimeout(timer));
+    if (first !== "late") return;
+    const note = { runtime_id: runtimeId, ...(sandboxId === undefined ? {} : { sandbox_id: sandboxId }) };
+    void gone
+      .catch((err: unknown) =>
+        this.#options.logger.warn({ ...note, err }, "a sandbox that wrote too much was not removed"),
+      )
+      // What came back of it was counted as free before.
+      .finally(() => this.#window.reset());
   }
 
   async #see(): Promise<DiskSpace | undefined> {
