@@ -1,3 +1,4 @@
+import { createHash } from "node:crypto";
 import { once } from "node:events";
 import { readFileSync } from "node:fs";
 import http from "node:http";
@@ -496,4 +497,82 @@ describe("attachExec()", () => {
       { type: "stdin", data: btoa("a"), encoding: "base64" },
     ]);
   });
+});
+
+describe("what the service takes at most in a message", () => {
+  const maxPayload = 4 * 1_048_576;
+  /** The sum over what has come, and when it is that of all that was sent. */
+  const arriving = (wanted: number) => {
+    const hash = createHash("sha256");
+    const whole = Promise.withResolvers<string>();
+    let bytes = 0;
+    return {
+      whole: whole.promise,
+      take: (data: Buffer) => {
+        hash.update(data);
+        bytes += data.length;
+        if (bytes === wanted) whole.resolve(hash.digest("hex"));
+      },
+      fail: whole.reject,
+    };
+  };
+  const bytesToSend = (length: number) => {
+    const bytes = Buffer.alloc(length, "one part after another, ");
+    bytes.write("the end", length - 7);
+    return bytes;
+  };
+  const sumOf = (bytes: Buffer) => createHash("sha256").update(bytes).digest("hex");
+
+  test("is less than a write to a tunnel may have", async () => {
+    handle = () => undefined;
+    const bytes = bytesToSend(40 * 1_048_576);
+    const { whole, take, fail } = arriving(bytes.length);
+    new WebSocketServer({ server, maxPayload }).on("connection", (socket) => {
+      socket.on("message", (data: Buffer, isBinary) => (isBinary ? take(data) : socket.send("end")));
+      socket.on("error", fail);
+    });
+    using client = new AlcoveClient({ url });
+    const tunnel = await client.openTunnel("sb-a", 1);
+    tunnel.on("error", fail).resume();
+    const over = once(tunnel, "end");
+    tunnel.end(bytes);
+    expect(await whole).toBe(sumOf(bytes));
+    await over;
+  });
+
+  test("is less than input may have, and its end comes after it", async () => {
+    handle = () => undefined;
+    const bytes = bytesToSend(12 * 1_048_576);
+    const { whole, take, fail } = arriving(bytes.length);
+    const ended = Promise.withResolvers<void>();
+    new WebSocketServer({ server, maxPayload }).on("connection", (socket) => {
+      socket.on("message", (data) => {
+        const message = JSON.parse(String(data));
+        if (message.type !== "stdin") return;
+        if (message.close === true) ended.resolve();
+        else take(Buffer.from(message.data, "base64"));
+      });
+      socket.on("error", fail);
+    });
+    using client = new AlcoveClient({ url });
+    using exec = await client.openExec("sb-a", { command: "cat" });
+    const sending = exec.stdin(bytes);
+    exec.closeStdin();
+    await ended.promise;
+    expect(await whole).toBe(sumOf(bytes));
+    expect(await sending).toBe(true);
+  });
+});
+
+test("a tunnel that breaks fails with an AlcoveError `cut`, whatever waits to be written", async () => {
+  handle = () => undefined;
+  new WebSocketServer({ server }).on("connection", (socket) => {
+    socket.once("message", () => socket.terminate());
+  });
+  using client = new AlcoveClient({ url });
+  const tunnel = await client.openTunnel("sb-a", 1);
+  const failed = new Promise((resolve) => tunnel.resume().once("error", resolve));
+  // Both are written at once: the second waits for the first.
+  for (let count = 0; count < 2; count += 1) tunnel.write(Buffer.alloc(8 * 1_048_576));
+  expect(await failed).toMatchObject({ name: "AlcoveError", code: "cut" });
 });

@@ -4,7 +4,7 @@ import { WebSocket } from "ws";
 import { AlcoveError, clientError } from "./errors.ts";
 import { parse } from "./lines.ts";
 import { cancelled } from "./transport.ts";
-import { openWebSocket } from "./web-socket.ts";
+import { openWebSocket, partsOf } from "./web-socket.ts";
 
 /** Received and not yet taken: above this the socket is paused, so that a slow reader slows the command down. */
 const maxQueuedMessages = 256;
@@ -101,23 +101,27 @@ export class ExecSocket implements Disposable {
   }
 
   /**
-   * Waits while the connection is behind. Data for a command that has exited is dropped.
+   * Waits while the connection is behind. Of any size: it is sent in parts. Data for a command that has exited is dropped.
    * @returns whether it was sent; false when the connection was closed already. What was sent just before a connection
    * broke may not have arrived: an input with a name tells, see `watchInput`.
    */
   async stdin(data: Uint8Array): Promise<boolean> {
     if (this.#socket.readyState !== WebSocket.OPEN) return false;
-    const message = {
-      type: "stdin",
-      data: Buffer.from(data).toString("base64"),
-      encoding: "base64",
-    } as const;
-    const behind = this.#socket.bufferedAmount > maxBufferedBytes;
-    await new Promise<void>((resolve) => {
+    const sent = Promise.withResolvers<void>();
+    let behind = false;
+    let left = 0;
+    // All in this turn: what is called next, `closeStdin()` for instance, comes after all of it.
+    for (const part of partsOf(Buffer.from(data.buffer, data.byteOffset, data.byteLength))) {
+      const message = { type: "stdin", data: part.toString("base64"), encoding: "base64" } as const;
+      behind ||= this.#socket.bufferedAmount > maxBufferedBytes;
+      left += 1;
       // An error closes the socket as well, which `messages()` tells.
-      this.#socket.send(JSON.stringify(message satisfies WsClientMessage), () => resolve());
-      if (!behind) resolve();
-    });
+      this.#socket.send(JSON.stringify(message satisfies WsClientMessage), () => {
+        left -= 1;
+        if (left === 0) sent.resolve();
+      });
+    }
+    if (behind) await sent.promise;
     return true;
   }
 

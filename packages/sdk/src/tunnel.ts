@@ -1,7 +1,8 @@
+import { once } from "node:events";
 import { Duplex } from "node:stream";
 import { WebSocket } from "ws";
 import { clientError } from "./errors.ts";
-import { openWebSocket } from "./web-socket.ts";
+import { openWebSocket, partsOf } from "./web-socket.ts";
 
 /** Sent and not yet on the wire: above this writes wait. */
 const maxBufferedBytes = 1_048_576;
@@ -26,19 +27,26 @@ function streamOf(socket: WebSocket): Duplex {
     read: () => {
       if (socket.isPaused) socket.resume();
     },
-    write: (bytes: Buffer, _encoding, done) => send(bytes, done),
-    final: (done) => send(endText, done),
+    write: (bytes: Buffer, _encoding, done) => {
+      sendParts(bytes).then(() => done(), done);
+    },
+    final: (done) => {
+      send(endText).then(() => done(), done);
+    },
     destroy: (error, done) => {
       socket.terminate();
       done(error);
     },
   });
-  const send = (message: Buffer | string, done: (error?: Error | null) => void) => {
-    if (socket.readyState !== WebSocket.OPEN) return done(cut(1006, ""));
-    if (socket.bufferedAmount <= maxBufferedBytes) {
-      socket.send(message);
-      done();
-    } else socket.send(message, (error) => done(error ?? null));
+  const send = async (message: Buffer | string): Promise<void> => {
+    if (socket.readyState !== WebSocket.OPEN) throw await cutOf(socket);
+    const behind = socket.bufferedAmount > maxBufferedBytes;
+    const sent = Promise.withResolvers<boolean>();
+    socket.send(message, (error) => sent.resolve(!error));
+    if (behind && !(await sent.promise)) throw await cutOf(socket);
+  };
+  const sendParts = async (bytes: Buffer) => {
+    for (const part of partsOf(bytes)) await send(part);
   };
   let ended = false;
   socket.on("message", (data: Buffer, isBinary: boolean) => {
@@ -55,6 +63,13 @@ function streamOf(socket: WebSocket): Duplex {
     else stream.destroy(cut(code, reason.toString()));
   });
   return stream;
+}
+
+/** Why a socket that takes nothing more is broken, which it knows when it is closed. */
+async function cutOf(socket: WebSocket): Promise<Error> {
+  if (socket.readyState === WebSocket.CLOSED) return cut(1006, "");
+  const [code, reason] = (await once(socket, "close")) as [number, Buffer];
+  return cut(code, reason.toString());
 }
 
 function cut(code: number, reason: string): Error {

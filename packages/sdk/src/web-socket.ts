@@ -4,6 +4,8 @@ import { cancelled, refusal, unreachable } from "./transport.ts";
 
 const maxMessageBytes = 64 * 2 ** 20;
 const handshakeTimeoutMs = 30_000;
+/** The service takes messages of 4 MiB; small ones let others in between. */
+const maxPartBytes = 262_144;
 
 /**
  * A WebSocket to the service.
@@ -47,4 +49,10 @@ export async function openWebSocket<T>(options: {
       reject(unreachable(new URL("/", options.url), error));
     });
   });
+}
+
+/** What is sent as a message each, in order; nothing of no bytes. */
+export function* partsOf(bytes: Buffer): Generator<Buffer> {
+  for (let start = 0; start < bytes.length; start += maxPartBytes)
+    yield bytes.subarray(start, start + maxPartBytes);
 }

@@ -67,17 +67,10 @@ import { systemRoutes } from "./routes/system.ts";
 import { templateRoutes } from "./routes/templates.ts";
 import { workerRoutes } from "./routes/workers.ts";
 import type { ApiOptions } from "./services.ts";
+import { socketBounds } from "./streams/socket-bounds.ts";
 import { validatorCompiler } from "./validation.ts";
 
 const prefix = "/api/v1";
-const wsBounds = {
-  maxPayload: 4 * 1_048_576,
-  // Clients write a message in parts of 1 KiB at least, networks carry more of it at once; each costs some hundred bytes.
-  maxFragments: 4_096,
-  maxBufferedChunks: 8_192,
-  // A client that pings each second may do so for a quarter of an hour while its input is held; all are then read at once.
-  maxPendingAutoPongs: 1_024,
-};
 const keepAliveMs = 75_000;
 const headersDeadlineMs = 60_000;
 
@@ -201,7 +194,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   await app.register(cors, crossOrigin(config, browsers));
   await app.register(websocket, {
     options: {
-      ...wsBounds,
+      ...socketBounds,
       perMessageDeflate: false,
       // A message a turn: others come in between, however small its messages are and however many one read brings.
       allowSynchronousEvents: false,

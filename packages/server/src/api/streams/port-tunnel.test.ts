@@ -1,9 +1,12 @@
-import { EventEmitter } from "node:events";
+import { EventEmitter, once } from "node:events";
+import type { AddressInfo } from "node:net";
 import { Duplex } from "node:stream";
 import type { WebSocket } from "@fastify/websocket";
 import { afterEach, expect, test, vi } from "vitest";
+import { WebSocket as ClientSocket, WebSocketServer } from "ws";
 import { CallsUnderWay } from "../request-context.ts";
 import { PortTunnel } from "./port-tunnel.ts";
+import { socketBounds } from "./socket-bounds.ts";
 
 /** A socket of which every message is written when `flush` says so. */
 class FakeSocket extends EventEmitter {
@@ -161,3 +164,23 @@ test.each(["client", "program"])(
     expect([socket.terminated, port.destroyed]).toEqual([true, true]);
   },
 );
+
+test("a message that is too large closes the tunnel with 1009, which reaches a client that is still sending", async () => {
+  const server = new WebSocketServer({ host: "127.0.0.1", port: 0, ...socketBounds });
+  const port = new FakePort();
+  server.on("connection", (socket) => {
+    new PortTunnel({ socket, port, call: new CallsUnderWay().begin() }).open(() => undefined);
+  });
+  await once(server, "listening");
+  const client = new ClientSocket(`ws://127.0.0.1:${(server.address() as AddressInfo).port}`);
+  try {
+    await once(client, "open");
+    client.send(Buffer.alloc(40 * 1_048_576));
+    const [code, reason] = await once(client, "close");
+    expect([code, String(reason)]).toEqual([1009, "a message has at most 4 MiB; send parts"]);
+    await expect.poll(() => port.destroyed).toBe(true);
+  } finally {
+    client.terminate();
+    server.close();
+  }
+});

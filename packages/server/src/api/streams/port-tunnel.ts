@@ -6,6 +6,7 @@ import { JoinedReadable } from "../../platform/joined-readable.ts";
 import { smallBytes } from "../../platform/piece-joiner.ts";
 import type { CallUnderWay } from "../request-context.ts";
 import { boundControlFrames } from "./control-frames.ts";
+import { explainTooLarge } from "./socket-bounds.ts";
 
 /** Bytes that may wait in the socket before the program is no longer read. */
 const highWaterBytes = 262_144;
@@ -57,7 +58,8 @@ export class PortTunnel {
   open(onClosed: () => void): void {
     const [socket, port] = [this.#socket, this.#port];
     socket.on("message", (data: Buffer, isBinary: boolean) => this.#fromClient(data, isBinary));
-    socket.on("error", () => socket.terminate());
+    explainTooLarge(socket);
+    socket.on("error", () => this.#broke());
     const ping = setInterval(() => this.#ping(), pingMs);
     ping.unref();
     socket.on("pong", () => {
@@ -155,12 +157,22 @@ export class PortTunnel {
       this.#close(closeCodes.normal, "");
   }
 
+  /** The library has closed it, with a code where the client broke the protocol, which is only told while it is read on. */
+  #broke(): void {
+    this.#closed = true;
+    this.#terminateSoon();
+  }
+
   #close(code: number, reason: string): void {
     if (this.#closed) return;
     this.#closed = true;
     // A paused socket would not see the answer.
     this.#socket.resume();
     this.#socket.close(code, reason);
+    this.#terminateSoon();
+  }
+
+  #terminateSoon(): void {
     setTimeout(() => this.#socket.terminate(), closingMs).unref();
   }
 }

@@ -16,6 +16,7 @@ import { execInput } from "../routes/exec-input.ts";
 import { compileCheck } from "../validation.ts";
 import { boundControlFrames } from "./control-frames.ts";
 import { exitFields, lostField, OutputDecoder } from "./output-text.ts";
+import { explainTooLarge } from "./socket-bounds.ts";
 import { SocketControls } from "./socket-controls.ts";
 import { SocketStdin } from "./socket-stdin.ts";
 
@@ -136,6 +137,7 @@ export class WebSocketExec {
       this.#answered = true;
       this.#receive(data);
     });
+    explainTooLarge(socket);
     socket.on("error", (error) => {
       this.#logger.debug({ exec_id: this.#execId, err: error }, "websocket failed");
     });
