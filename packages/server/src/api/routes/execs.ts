@@ -27,6 +27,7 @@ import { takesContents } from "../body-limits.ts";
 import { decodeContent, defined } from "../parse.ts";
 import { presentExec, presentOutcome } from "../present.ts";
 import { sendJson } from "../send-json.ts";
+import { sendList } from "../send-list.ts";
 import { sendExecStream } from "../streams/ndjson.ts";
 import { takeBody } from "../take-body.ts";
 import { execInput, stdinOf } from "./exec-input.ts";
@@ -192,8 +193,11 @@ export function execRoutes(
       params: SandboxParams,
       response: { 200: Type.Array(ExecRecord) },
     },
-    handler: async (request, reply) =>
-      (await execs.list(request.params.id, { signal: reply.callerSignal })).map(presentExec),
+    handler: async (request, reply) => {
+      const all = await execs.list(request.params.id, { signal: reply.callerSignal });
+      sendList(reply, all, presentExec);
+      return reply;
+    },
   });
 
   app.route({

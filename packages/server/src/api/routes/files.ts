@@ -16,6 +16,7 @@ import { answered } from "../answers.ts";
 import { takesContents } from "../body-limits.ts";
 import { decodeContent, defined, given } from "../parse.ts";
 import { presentFile } from "../present.ts";
+import { sendList } from "../send-list.ts";
 import { eventText, sendEventStream } from "../streams/sse.ts";
 import { type RouteApp, SandboxParams } from "./route-app.ts";
 
@@ -102,9 +103,11 @@ export function fileRoutes(
     },
     handler: async (request, reply) => {
       const path = given(request.query.path) ?? "/";
-      return answered(reply, answers, async (answer) =>
-        (await files.list(request.params.id, path, { signal: reply.callerSignal, answer })).map(presentFile),
+      const entries = await answered(reply, answers, (answer) =>
+        files.list(request.params.id, path, { signal: reply.callerSignal, answer }),
       );
+      sendList(reply, entries, presentFile);
+      return reply;
     },
   });
 
@@ -170,10 +173,13 @@ export function fileRoutes(
       querystring: GlobQuery,
       response: { 200: Type.Array(Type.String()) },
     },
-    handler: (request, reply) =>
-      answered(reply, answers, (answer) =>
+    handler: async (request, reply) => {
+      const paths = await answered(reply, answers, (answer) =>
         files.glob(request.params.id, request.query.pattern, { signal: reply.callerSignal, answer }),
-      ),
+      );
+      sendList(reply, paths, (path) => path);
+      return reply;
+    },
   });
 
   app.route({
