@@ -134,7 +134,8 @@ export class EngineDisk {
     const sizes = new Map<RuntimeId, number>();
     for (const [runtimeId, own] of folders) {
       const found = own.map((folder) => usage.get(folder)).filter((size) => size !== undefined);
-      if (found.length > 0)
+      // A part of it would pass for the whole.
+      if (found.length === own.length)
         sizes.set(
           runtimeId,
           found.reduce((all, size) => all + size, 0),

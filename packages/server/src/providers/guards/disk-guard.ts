@@ -75,7 +75,7 @@ export class DiskGuard implements AsyncDisposable {
   #blamedNobody = false;
   /** What runtimes had written when that was last found out, MB: one whose files take too long to count is held to it. */
   #known = new Map<RuntimeId, number>();
-  /** How often the count ended at a runtime. Those that are slow to count come last, behind all that are not. */
+  /** How often a runtime took too long to count. Those that are slow to count come last, behind all that are not. */
   #slow = new Map<RuntimeId, number>();
   readonly #repeated: RepeatedLook;
 
@@ -181,9 +181,13 @@ export class DiskGuard implements AsyncDisposable {
     const slowness = (id: RuntimeId) => this.#slow.get(id) ?? 0;
     const ordered = runtimes.toSorted((a, b) => slowness(a) - slowness(b));
     const found = await this.#options.measure(ordered, what);
-    const endedAt = ordered.find((id) => !found.has(id));
-    if (endedAt !== undefined) this.#slow.set(endedAt, slowness(endedAt) + 1);
-    const missing = new Set(runtimes.filter((id) => !found.has(id)));
+    const lastFound = ordered.findLastIndex((id) => found.has(id));
+    const firstMissing = ordered.findIndex((id) => !found.has(id));
+    // Of those behind the last that was counted only the first is known to have had its turn.
+    for (const [index, id] of ordered.entries())
+      if (!found.has(id) && (index < lastFound || index === firstMissing))
+        this.#slow.set(id, slowness(id) + 1);
+    const missing = new Set(runtimes.filter((id) => !found.has(id) && this.#slow.has(id)));
     if (what.inodes) return { sizes: found, missing };
     for (const [id, size] of found) this.#known.set(id, size);
     return { sizes: new Map(this.#known), missing };
