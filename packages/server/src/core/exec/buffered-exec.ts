@@ -102,6 +102,8 @@ export class BufferedExec {
     const stderr = new OutputCollector({ maxBytes: this.#maxOutputBytes });
     let exit: ExecExit | undefined;
     let brokenBy: unknown;
+    let stoppedBy: unknown;
+    let nextOffset = 0;
     let lostBytes = 0;
     try {
       for await (const event of follow.events) {
@@ -117,6 +119,7 @@ export class BufferedExec {
         const waits = options.answer?.grow(target.row.ownerId, bytes, overdue.signal);
         if (waits !== undefined) await this.#roomFor(waits, target, spec.execId);
         grows.add(event.data);
+        nextOffset = event.offset + event.data.length;
       }
     } catch (error) {
       const stopped = options.signal.reason instanceof ShuttingDown;
@@ -130,12 +133,8 @@ export class BufferedExec {
           `the sandbox ${sandboxId} did not report the end of command ${spec.execId} in time: its output and end are at /sandboxes/${sandboxId}/execs/${spec.execId}/output`,
           { cause: error, details: { exec_id: spec.execId, goes_on: "connection_lost" }, retryAfterS: 1 },
         );
-      else if (!stopped) throw error;
-      else
-        throw new Unavailable(
-          `the service is shutting down; command ${spec.execId} goes on: read its output and end from /sandboxes/${sandboxId}/execs/${spec.execId}/output once the service is back`,
-          { cause: error, details: { exec_id: spec.execId, goes_on: "shutting_down" }, retryAfterS: 1 },
-        );
+      else if (stopped) stoppedBy = error;
+      else throw error;
     }
     options.onStage?.("run", this.#clock.monotonicMs() - followingMs);
     const exceeded = exit?.limit === "output_bytes";
@@ -148,7 +147,16 @@ export class BufferedExec {
       ...(lostBytes > 0 ? { lost_bytes: lostBytes } : {}),
       ...(encoding === "base64" ? { encoding } : {}),
     });
-    if (exit === undefined) throw await this.#withoutExit(target, details(), brokenBy);
+    if (stoppedBy !== undefined)
+      throw new Unavailable(
+        `the service is shutting down; command ${spec.execId} goes on: read its output and end from /sandboxes/${sandboxId}/execs/${spec.execId}/output once the service is back`,
+        {
+          cause: stoppedBy,
+          details: { ...details(), next_offset: nextOffset, goes_on: "shutting_down" },
+          retryAfterS: 1,
+        },
+      );
+    if (exit === undefined) throw await this.#withoutExit(target, details(), { nextOffset, cause: brokenBy });
     const outcome: ExecOutcome = {
       execId: spec.execId,
       exit,
@@ -166,14 +174,22 @@ export class BufferedExec {
   }
 
   /** Why a command's output ended without its exit: with its sandbox, which does not come back, or with the connection. */
-  async #withoutExit(target: ExecTarget, details: CommandDetails, cause: unknown): Promise<DomainError> {
+  async #withoutExit(
+    target: ExecTarget,
+    details: CommandDetails,
+    { nextOffset, cause }: { nextOffset: number; cause: unknown },
+  ): Promise<DomainError> {
     const { id } = target.row;
     const { exec_id: execId } = details;
     return (
       (await lostWithSandbox(this.#sandboxes, target, details)) ??
       new Unavailable(
         `the connection to sandbox ${id} was lost while command ${execId} ran, and it may go on for its grace: its output and end are at /sandboxes/${id}/execs/${execId}/output`,
-        { cause, details: { ...details, goes_on: "connection_lost" }, retryAfterS: 1 },
+        {
+          cause,
+          details: { ...details, next_offset: nextOffset, goes_on: "connection_lost" },
+          retryAfterS: 1,
+        },
       )
     );
   }

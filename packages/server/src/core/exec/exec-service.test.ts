@@ -1,5 +1,5 @@
 import { expect, test, vi } from "vitest";
-import { DeadlineExceeded } from "../../platform/deadline.ts";
+import { DeadlineExceeded, ShuttingDown } from "../../platform/deadline.ts";
 import { silentLogger } from "../../platform/logger.ts";
 import { BadRequest, Conflict, NotFound, RuntimeGone, Unavailable } from "../../ports/errors.ts";
 import type { ExecId } from "../../ports/ids.ts";
@@ -291,6 +291,32 @@ test("a buffered command whose sandbox is silent long past the deadline is named
   }
 });
 
+test("a command that a stop leaves behind tells what it had written, and from where to read on", async () => {
+  const sandbox = new FakeSandbox();
+  const stop = new AbortController();
+  using service = serviceOf(sandbox, {
+    start: async () => ({
+      ...viewThat(false),
+      events: (async function* () {
+        yield { type: "output" as const, stream: "stdout" as const, data: Buffer.from("abc"), offset: 0 };
+        yield { type: "output" as const, stream: "stderr" as const, data: Buffer.from("de"), offset: 3 };
+        stop.abort(new ShuttingDown());
+        throw stop.signal.reason;
+      })(),
+    }),
+  });
+  const failure = await service
+    .run(sandbox.id, { command: "true" }, { signal: stop.signal })
+    .catch((error: unknown) => error);
+  expect(failure).toMatchObject({
+    code: "unavailable",
+    retryAfterS: 1,
+    details: { exec_id: made, goes_on: "shutting_down", next_offset: 5 },
+  });
+  const { details } = failure as Unavailable;
+  expect([String(details?.stdout), String(details?.stderr)]).toEqual(["abc", "de"]);
+});
+
 test.each([
   ["destroyed", new NotFound("it was destroyed"), { code: "not_found", details: { reason: "lost" } }],
   ["expired", new Conflict("it expired"), { code: "conflict", details: { reason: "lost" } }],
@@ -330,6 +356,7 @@ test.each([
     }
     const goesOn = told.code === "unavailable" ? "connection_lost" : undefined;
     expect(failure.details.goes_on).toBe(goesOn);
+    expect(failure.details.next_offset).toBe(goesOn && 1);
   },
 );
 
