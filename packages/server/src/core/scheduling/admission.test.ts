@@ -1,3 +1,4 @@
+import { leastMemoryMb } from "@alcove/wire";
 import { expect, test } from "vitest";
 import { Conflict } from "../../ports/index.ts";
 import { decideAdmission, denied } from "./admission.ts";
@@ -28,7 +29,7 @@ test.each([
   ],
   [
     "max_vcpus",
-    "this service may hold 4 virtual processors and has 4; a sandbox has 2 unless its vcpus asks for less; destroy a sandbox or try again later",
+    "this service may hold 4 virtual processors and has 4; its bound is defaults.max_vcpus, else the machine's processors times defaults.vcpu_overcommit; a sandbox has 2 unless its vcpus asks for less; destroy a sandbox or try again later",
   ],
   ["max_sandboxes", "this service may hold 9 sandboxes and has 9; destroy a sandbox or try again later"],
 ] as const)("a refusal by %s says what a sandbox takes that did not say", (reason, message) => {
@@ -42,4 +43,7 @@ test.each([
   };
   const result = { admitted: false, reason, hopeless: false, inUse, limits } as const;
   expect(denied("ann", result, { memoryMb: 512, vcpus: 2 }).message).toBe(message);
+  // Of the least there is nothing less to ask for.
+  const least = denied("ann", result, { memoryMb: leastMemoryMb, vcpus: 1 }).message;
+  expect(least).toBe(message.replace(/ a sandbox has .*? asks for less;/, ""));
 });

@@ -1,4 +1,4 @@
-import type { AdmissionReason } from "@alcove/wire";
+import { type AdmissionReason, leastMemoryMb } from "@alcove/wire";
 import {
   type Capacity,
   type CapacityReason,
@@ -101,8 +101,19 @@ const units: Record<Exclude<CapacityReason, "pool_full">, { of: keyof Capacity; 
   max_vcpus_per_owner: { of: "vcpus", words: "virtual processors" },
 };
 
-/** What a spawn asks for them with. */
-const fields = { memoryMb: "memory_mb", vcpus: "vcpus" } as const;
+/** What a spawn asks for them with, at least how much, and what bounds those of all sandboxes. */
+const sizes = {
+  memoryMb: {
+    field: "memory_mb",
+    least: leastMemoryMb,
+    boundBy: "defaults.max_memory_mb, else the machine's memory times defaults.memory_overcommit",
+  },
+  vcpus: {
+    field: "vcpus",
+    least: 1,
+    boundBy: "defaults.max_vcpus, else the machine's processors times defaults.vcpu_overcommit",
+  },
+} as const;
 
 /** A living sandbox of the owner has the name. */
 export class NameTaken extends Conflict {}
@@ -135,18 +146,22 @@ export function denied(
     ? [result.limits.all[of], result.inUse.all[of]]
     : [result.limits.owner[of], result.inUse.owner[of]];
   const who = all ? "this service" : `owner "${ownerId}"`;
+  const size = of === "sandboxes" ? undefined : { ...sizes[of], byDefault: defaults[of] };
+  const bound = all && size !== undefined ? `; its bound is ${size.boundBy}` : "";
   const byDefault =
-    of === "sandboxes" ? "" : `; a sandbox has ${defaults[of]} unless its ${fields[of]} asks for less`;
+    size === undefined || size.byDefault <= size.least
+      ? ""
+      : `; a sandbox has ${size.byDefault} unless its ${size.field} asks for less`;
   if (result.hopeless) {
     return new ResourceLimit(
-      `${who} may hold ${limit} ${words} in all, fewer than this sandbox asks for${byDefault}`,
+      `${who} may hold ${limit} ${words} in all, fewer than this sandbox asks for${bound}${byDefault}`,
       {
         details: { reason: result.reason },
       },
     );
   }
   return new ResourceLimit(
-    `${who} may hold ${limit} ${words} and has ${used}${byDefault}; destroy a sandbox or try again later`,
+    `${who} may hold ${limit} ${words} and has ${used}${bound}${byDefault}; destroy a sandbox or try again later`,
     { details: { reason: result.reason }, retryAfterS: capacityRetryS },
   );
 }
