@@ -366,7 +366,10 @@ describe("AlcoveClient", () => {
   });
 
   test.each(["ftp://x", "nonsense", "127.0.0.1:7423"])("%j is no address", (wrong) => {
-    expect(() => new AlcoveClient({ url: wrong })).toThrow("is not a URL such as");
+    const message = expect.stringContaining("is not a URL such as");
+    expect(() => new AlcoveClient({ url: wrong })).toThrow(
+      expect.objectContaining({ name: "AlcoveError", code: "bad_request", message }),
+    );
   });
 });
 
@@ -380,6 +383,13 @@ test("spawnOnce() tells whether an earlier spawn has made the sandbox", async ()
   using client = new AlcoveClient({ url });
   expect(await client.spawnOnce({}, "k1")).toEqual({ sandbox: { id: "k1" }, replayed: false });
   expect(await client.spawnOnce({}, "k1")).toEqual({ sandbox: { id: "k1" }, replayed: true });
+});
+
+test("spawnOnce() refuses a key that is no string", async () => {
+  handle = (_request, response) => response.end("{}");
+  using client = new AlcoveClient({ url });
+  const options = { idempotencyKey: "k1" } as unknown as string;
+  await expect(client.spawnOnce({}, options)).rejects.toThrow("takes its idempotency key as a string");
 });
 
 describe("events()", () => {

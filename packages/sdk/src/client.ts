@@ -147,6 +147,8 @@ export class AlcoveClient implements Disposable {
     idempotencyKey: string,
     options: CallOptions = {},
   ): Promise<{ sandbox: Sandbox; replayed: boolean }> {
+    if (typeof idempotencyKey !== "string")
+      throw new TypeError("spawnOnce() takes its idempotency key as a string, and its options after it");
     return await this.#spawn(request, { ...options, idempotencyKey });
   }
 

@@ -1,9 +1,15 @@
 /**
  * Codes of our own, beside the service's. `unreachable`: no connection was made, nothing was done. `cut`: it broke, and the
  * request may have been carried out. `client_timeout`: no answer in time, which may be both. `bad_response`: an answer that
- * is none.
+ * is none. `bad_request`, as of the service: an address that is none, nothing was asked.
  */
-export type ClientErrorCode = "unreachable" | "client_timeout" | "cancelled" | "cut" | "bad_response";
+export type ClientErrorCode =
+  | "unreachable"
+  | "client_timeout"
+  | "cancelled"
+  | "cut"
+  | "bad_response"
+  | "bad_request";
 
 /** A call that failed: refused by the service, or never answered. */
 export class AlcoveError extends Error {

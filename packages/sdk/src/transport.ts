@@ -58,7 +58,7 @@ export class Transport implements Disposable {
     const url = parseUrl(options.url);
     if (url === null || (url.protocol !== "http:" && url.protocol !== "https:")) {
       throw clientError(
-        "bad_response",
+        "bad_request",
         `${JSON.stringify(options.url)} is not a URL such as http://127.0.0.1:7423`,
       );
     }
