@@ -19,7 +19,7 @@ afterEach(async () => {
 /** A launcher that is started by a shell script of these lines; the script tells its process number in `pid`. */
 async function launcherBy(
   lines: (folder: string) => string,
-  patience?: LauncherPatience,
+  patience?: Partial<LauncherPatience>,
 ): Promise<{ launcher: Launcher; folder: string }> {
   const folder = await mkdtemp(join(tmpdir(), "alcove-launcher-"));
   folders.push(folder);
@@ -35,6 +35,25 @@ const nothing = (folder: string) => ({
   trash: folder,
   cgroup: null,
   ids: { kind: "single" } as const,
+});
+
+/** Answers each removal after 0.2 s, and the first two with a refusal. */
+const busy = () => `n=0
+while read -r request; do
+  n=$((n + 1)); sleep 0.2
+  if [ $n -lt 3 ]; then echo '{"id":'$n',"ok":false,"step":"kill","message":"it did not end within 200 ms"}'
+  else echo '{"id":'$n',"ok":true}'; fi
+done`;
+
+it("a removal that wanted for time is repeated as long as somebody waits for it, one that is refused at once is not", async () => {
+  const patient = await launcherBy(busy, { slowMs: 150 });
+  await using _patient = patient.launcher;
+  await patient.launcher.destroy(nothing(patient.folder));
+  for (const patience of [{ slowMs: 60_000 }, { slowMs: 150, removalMs: 0 }]) {
+    const { launcher, folder } = await launcherBy(busy, patience);
+    await using _ = launcher;
+    await expect(launcher.destroy(nothing(folder))).rejects.toMatchObject({ step: "kill" });
+  }
 });
 
 await describeWith(["root", "launcher"], "the resident launcher", () => {

@@ -57,9 +57,18 @@ export interface LauncherPatience {
   replyMs: number;
   /** The same for a removal, of which a second attempt has the rest of `replyMs`. */
   destroyMs: number;
+  /** A removal that is refused only after so long wanted for time, of which the launcher itself gives it 4.5 s, and is repeated. */
+  slowMs: number;
+  /** For so long: whoever waits for a removal has left by then. */
+  removalMs: number;
 }
 
-const usualPatience: LauncherPatience = { replyMs: 25_000, destroyMs: 10_000 };
+const usualPatience: LauncherPatience = {
+  replyMs: 25_000,
+  destroyMs: 10_000,
+  slowMs: 4_000,
+  removalMs: 30_000,
+};
 const shiftMs = 600_000;
 /** How long a launcher may take to end when the service does. */
 const closeMs = 10_000;
@@ -90,9 +99,9 @@ export class Launcher implements AsyncDisposable {
     binary: string;
     logger: Logger;
     onRestart?: () => void;
-    patience?: LauncherPatience;
+    patience?: Partial<LauncherPatience>;
   }) {
-    this.#patience = options.patience ?? usualPatience;
+    this.#patience = { ...usualPatience, ...options.patience };
     this.#binary = options.binary;
     this.#logger = options.logger;
     this.#onRestart = options.onRestart ?? (() => undefined);
@@ -110,8 +119,25 @@ export class Launcher implements AsyncDisposable {
   }
 
   /** Resolves when every process is gone and the directory is out of sight. Idempotent, so a launcher that dies over it
-   *  or does not answer is no failure: the next one does it. */
+   *  or does not answer is no failure, nor is a machine that is too busy for one attempt: it is done by a later one. */
   async destroy(spec: DestroySpec): Promise<void> {
+    const { slowMs, removalMs } = this.#patience;
+    const startedMs = performance.now();
+    for (;;) {
+      const askedMs = performance.now();
+      try {
+        await this.#destroyOnce(spec);
+        return;
+      } catch (error) {
+        const nowMs = performance.now();
+        const refused = error instanceof LauncherFailure && !error.unanswered;
+        const again = refused && nowMs - askedMs >= slowMs && nowMs - startedMs < removalMs;
+        if (!again || this.#closed) throw error;
+      }
+    }
+  }
+
+  async #destroyOnce(spec: DestroySpec): Promise<void> {
     const { replyMs, destroyMs } = this.#patience;
     try {
       await this.#ask("destroy", spec, destroyMs);
