@@ -48,7 +48,7 @@ describe("commands that reach ports", () => {
         socket.pipe(socket);
       }),
     );
-    using _broken = await ports.listen(
+    using _breaks = await ports.listen(
       3002,
       net.createServer((socket) => {
         socket.on("error", () => undefined);
@@ -63,7 +63,7 @@ describe("commands that reach ports", () => {
     child.stderr.on("data", (text) => {
       failed += text;
     });
-    const [web = 0, echo = 0, nobody = 0, broken = 0] = await eventually(() => {
+    const [web = 0, echo = 0, nobody = 0, breaks = 0] = await eventually(() => {
       const found = [...said.matchAll(/127\.0\.0\.1:(\d+) -> sb-\w+ port \d+/g)].map(([, port]) =>
         Number(port),
       );
@@ -77,14 +77,11 @@ describe("commands that reach ports", () => {
     socket.end("all of it");
     expect(String(Buffer.concat(await socket.toArray()))).toBe("all of it");
 
-    const refused = net.connect({ port: nobody, host: "127.0.0.1" });
-    await once(
-      refused.on("error", () => undefined),
-      "close",
-    );
+    const [refused] = await once(net.connect({ port: nobody, host: "127.0.0.1" }).resume(), "error");
+    expect(refused.code).toBe("ECONNRESET");
     await eventually(() => (failed.includes("nothing listens on port 4000") ? true : undefined));
 
-    const cut = net.connect({ port: broken, host: "127.0.0.1" }).resume();
+    const cut = net.connect({ port: breaks, host: "127.0.0.1" }).resume();
     cut.write("x");
     const [error] = await once(cut, "error");
     expect(error.code).toBe("ECONNRESET");
@@ -92,12 +89,32 @@ describe("commands that reach ports", () => {
     const open = net.connect({ port: echo, host: "127.0.0.1" });
     open.on("error", () => undefined).write("x");
     await once(open, "data");
-    const closed = once(open, "close");
+    const broken = once(open, "error");
     child.kill("SIGINT");
     const [code] = await once(child, "exit");
-    await closed;
+    expect((await broken)[0].code).toBe("ECONNRESET");
     expect([code, failed.split("\n").length]).toEqual([0, 3]);
     await eventually(() => (ports.open.size === 0 ? true : undefined));
+  });
+
+  test("forward ends when a connection comes and the sandbox is gone", async () => {
+    const api = new TestClient(server.url, { "x-api-key": "client-key" });
+    const ends = await api.spawn();
+    const child = startCli(["forward", ends, "0:3000"], at());
+    let failed = "";
+    child.stderr.on("data", (text) => {
+      failed += text;
+    });
+    const [said] = await once(child.stdout, "data");
+    await api.call("DELETE", `/api/v1/sandboxes/${ends}`);
+    const closed = once(child, "close", { signal: AbortSignal.timeout(30_000) });
+    const port = Number(/:(\d+) ->/.exec(String(said))?.[1]);
+    net
+      .connect(port, "127.0.0.1")
+      .on("error", () => undefined)
+      .resume();
+    expect(await closed.finally(() => child.kill())).toEqual([3, null]);
+    expect(failed).toMatch(new RegExp(`^alcove: .*${ends}.*\n$`));
   });
 
   test("forward says when the port here is taken, or the sandbox is not there", async () => {

@@ -11,7 +11,10 @@ import { idOf } from "./named.ts";
 /** Local connections at once. */
 const mostConnections = 256;
 
-/** Listens on this machine and carries each connection to a port of a sandbox, until Ctrl-C. */
+/**
+ * Listens on this machine and carries each connection to a port of a sandbox, until Ctrl-C.
+ * @throws AlcoveError `not_found` when a connection comes and the sandbox is gone.
+ */
 export async function forward(
   wanted: string,
   ports: readonly string[],
@@ -20,21 +23,31 @@ export async function forward(
   const pairs = ports.map(parsePair);
   using client = openClient(flags);
   using interrupt = interruptSignal();
-  const { signal } = interrupt;
+  const over = Promise.withResolvers<void>();
+  // It may be over while the next port is still being listened on.
+  over.promise.catch(() => undefined);
+  const gone = new AbortController();
+  const signal = AbortSignal.any([interrupt.signal, gone.signal]);
+  const onGone = (error: AlcoveError) => {
+    over.reject(error);
+    gone.abort();
+  };
   const id = await idOf(client, wanted, { flags, signal });
   // Tells what is wrong with the sandbox before anybody connects.
   await client.sandbox(id, { signal });
   const host = flags.address ?? "127.0.0.1";
   await using opened = new AsyncDisposableStack();
   for (const { local, port } of pairs) {
-    const server = opened.adopt(await listen({ client, id, port, signal }, { host, local }), closeServer);
+    const server = opened.adopt(
+      await listen({ client, id, port, signal, onGone }, { host, local }),
+      closeServer,
+    );
     const address = server.address() as AddressInfo;
     process.stdout.write(`${hostText(host)}:${address.port} -> ${id} port ${port}\n`);
   }
-  await new Promise<void>((resolve) => {
-    if (signal.aborted) resolve();
-    else signal.addEventListener("abort", () => resolve(), { once: true });
-  });
+  if (signal.aborted) over.resolve();
+  else signal.addEventListener("abort", () => over.resolve(), { once: true });
+  await over.promise;
 }
 
 interface Tunnelled {
@@ -42,6 +55,8 @@ interface Tunnelled {
   id: string;
   port: number;
   signal: AbortSignal;
+  /** The sandbox is not there any more. */
+  onGone: (error: AlcoveError) => void;
 }
 
 async function listen(to: Tunnelled, at: { host: string; local: number }): Promise<net.Server> {
@@ -58,28 +73,31 @@ async function listen(to: Tunnelled, at: { host: string; local: number }): Promi
   return server;
 }
 
-async function carry(local: net.Socket, { client, id, port, signal }: Tunnelled): Promise<void> {
+async function carry(local: net.Socket, { client, id, port, signal, onGone }: Tunnelled): Promise<void> {
   local.on("error", () => undefined);
   const gone = new AbortController();
   local.once("close", () => gone.abort());
-  const leave = () => local.destroy();
+  // An orderly end would tell who reads that this was all there is.
+  const leave = () => void local.resetAndDestroy();
   signal.addEventListener("abort", leave, { once: true });
   local.once("close", () => signal.removeEventListener("abort", leave));
   let remote: Duplex;
   try {
     remote = await client.openTunnel(id, port, { signal: AbortSignal.any([signal, gone.signal]) });
   } catch (error) {
-    if (!signal.aborted && !gone.signal.aborted) tell(error);
-    local.destroy();
+    const left = gone.signal.aborted;
+    leave();
+    if (signal.aborted) return;
+    if (error instanceof AlcoveError && error.code === "not_found") onGone(error);
+    else if (!left) tell(error);
     return;
   }
   remote.on("error", (error) => {
     if (error instanceof AlcoveError && !signal.aborted && !local.destroyed) tell(error);
-    // An orderly end would tell who reads that this was all there is.
-    local.resetAndDestroy();
+    leave();
   });
   remote.once("close", () => {
-    if (!remote.readableEnded) local.resetAndDestroy();
+    if (!remote.readableEnded) leave();
   });
   local.once("close", () => {
     if (!remote.writableFinished) remote.destroy();
