@@ -107,6 +107,8 @@ describe("EngineDisk", () => {
         await writeFile(join(root, folder, "file"), Buffer.alloc(size * mb, 1));
       }
       inspections[one] = {
+        Id: "0123456789abcdef",
+        State: { Pid: process.pid },
         GraphDriver: { Data: { UpperDir: join(root, "layer") } },
         Mounts: [
           { Type: "volume", Source: join(root, "volume"), RW: true },

@@ -1,4 +1,4 @@
-import { access, constants } from "node:fs/promises";
+import { access, constants, stat } from "node:fs/promises";
 import { dirname, isAbsolute } from "node:path";
 import type { DockerConfig } from "../../config/config.ts";
 import { boundedParallel } from "../../platform/bounded-parallel.ts";
@@ -12,6 +12,7 @@ import { isRefusal } from "./engine-errors.ts";
 import { sharesMachine } from "./engine-facts.ts";
 import type { ContainerInspection, EngineInfo } from "./engine-shapes.ts";
 import { labelNames } from "./labels.ts";
+import { processesOf, unlinkedMb } from "./unlinked-files.ts";
 
 const parallelLooks = 16;
 
@@ -37,6 +38,8 @@ export class EngineDisk {
   #quota: "no" | "untried" | "yes" = "no";
   /** What of each runtime lies where: looked up once. */
   readonly #folders = new Map<RuntimeId, readonly string[]>();
+  /** The first process of each runtime whose layer is read here. */
+  readonly #first = new Map<RuntimeId, { id: string; pid: number }>();
 
   constructor(options: EngineDiskOptions) {
     this.#options = options;
@@ -103,7 +106,7 @@ export class EngineDisk {
 
   /**
    * What runtimes have written, MB, or how many files they have made: layers and the volumes of their images as the disk has
-   * them, where this service may read them; elsewhere layers as the engine counts them, by what files contain, and no files.
+   * them, with files that are held open without a name, where this service may read them; elsewhere layers as the engine counts them, by what files contain, and no files.
    * @param options.short whether somebody has to be found who fills the disk; else only the limit is kept.
    */
   async measure(
@@ -141,7 +144,27 @@ export class EngineDisk {
           found.reduce((all, size) => all + size, 0),
         );
     }
+    if (what.inodes) return sizes;
+    for (const [runtimeId, size] of [...sizes]) {
+      what.signal?.throwIfAborted();
+      const unlinked = await this.#unlinkedMb(runtimeId);
+      if (unlinked === undefined) sizes.delete(runtimeId);
+      else sizes.set(runtimeId, size + unlinked);
+    }
     return sizes;
+  }
+
+  /** undefined: too many descriptors to look at. */
+  async #unlinkedMb(runtimeId: RuntimeId): Promise<number | undefined> {
+    const first = this.#first.get(runtimeId);
+    if (first === undefined || this.#root === undefined) return 0;
+    const pids = await processesOf(first);
+    if (pids.length === 0) return 0;
+    // The layer's files have the device of the container's root, those of volumes the engine's.
+    const roots = await Promise.all(
+      [`/proc/${first.pid}/root/`, this.#root].map((root) => stat(root).catch(() => undefined)),
+    );
+    return await unlinkedMb(pids, { devices: new Set(roots.flatMap((root) => root?.dev ?? [])) });
   }
 
   /** Without those whose layer cannot be read from here. */
@@ -150,7 +173,8 @@ export class EngineDisk {
     { signal }: CallOptions,
   ): Promise<Map<RuntimeId, readonly string[]>> {
     const wanted = new Set(runtimes);
-    for (const known of this.#folders.keys()) if (!wanted.has(known)) this.#folders.delete(known);
+    for (const kept of [this.#folders, this.#first])
+      for (const known of kept.keys()) if (!wanted.has(known)) kept.delete(known);
     const found = new Map<RuntimeId, readonly string[]>();
     // Others cannot read all of what users inside own, and a part of it would pass for the whole.
     if (this.#root === undefined || process.geteuid?.() !== 0) return found;
@@ -168,6 +192,8 @@ export class EngineDisk {
     const folders = inspection === undefined ? [] : writtenFolders(inspection);
     try {
       for (const folder of folders) await access(folder, constants.R_OK | constants.X_OK);
+      if (folders.length > 0 && inspection?.State.Pid)
+        this.#first.set(runtimeId, { id: inspection.Id, pid: inspection.State.Pid });
       return folders;
     } catch (error) {
       logger.debug({ runtime_id: runtimeId }, `a layer's size is left to the engine: ${messageOf(error)}`);
