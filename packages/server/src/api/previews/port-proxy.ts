@@ -184,6 +184,8 @@ export class PortProxy {
         const connection = await this.#previews.dial(port, { signal });
         // Node's parser keeps nothing of it; behind a switch of protocols it is given on as it came.
         connection.readerCopies = !upgrades;
+        // A body's pieces are what Node's parser made of it, and a request that has one is not asked again.
+        connection.writerGives = !upgrades;
         return connection;
       },
       method,

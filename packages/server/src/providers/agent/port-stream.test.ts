@@ -17,13 +17,13 @@ const say = (connection: FakeConnection) => {
 /** Dials a port that says `sent`, or does something else, to whoever says something. */
 async function dialled(
   readerCopies: boolean,
-  act = say,
+  act: (connection: FakeConnection, bytes: Buffer) => void = say,
   answer = (connection: FakeConnection) => connection.frame(frameKinds.reply, {}),
 ) {
   const agent = await fakeAgent(
     (_request, connection) => answer(connection),
-    (kind, _bytes, connection) => {
-      if (kind === frameKinds.data) act(connection);
+    (kind, bytes, connection) => {
+      if (kind === frameKinds.data) act(connection, bytes);
     },
   );
   const dial = unixDialer(agent.path);
@@ -123,3 +123,21 @@ it.each([
     message: expect.stringContaining("port 80 cannot be reached"),
   });
 });
+
+it.each([true, false])(
+  "a dialled port whose writer gives its pieces away (%s) gives their memory back behind them",
+  async (gives) => {
+    const arrived: Buffer[] = [];
+    await using port = await dialled(false, (_connection, bytes) => void arrived.push(Buffer.from(bytes)));
+    port.stream.writerGives = gives;
+    const pieces = Array.from({ length: 40 }, (_, at) => Buffer.allocUnsafeSlow(65_536).fill(at));
+    // As what ends a chunk, which Node writes again and again.
+    const end = Buffer.allocUnsafeSlow(2).fill("\r\n");
+    const whole = Buffer.concat([...pieces, end]);
+    for (const piece of [...pieces, end]) port.stream.write(piece);
+    await vi.waitFor(() => expect(arrived).toHaveLength(pieces.length + 1));
+    expect(Buffer.concat(arrived).equals(whole)).toBe(true);
+    await vi.waitFor(() => expect(pieces.every((piece) => piece.length === (gives ? 0 : 65_536))).toBe(true));
+    expect(String(end)).toBe("\r\n");
+  },
+);

@@ -1,5 +1,5 @@
 import { Duplex, type DuplexOptions } from "node:stream";
-import { PieceJoiner } from "../../platform/piece-joiner.ts";
+import { PieceJoiner, smallBytes } from "../../platform/piece-joiner.ts";
 import { spendRead } from "../../platform/spent-bytes.ts";
 import { ProviderError } from "../../ports/errors.ts";
 import type { PortConnection } from "../../ports/sandbox-operations.ts";
@@ -12,6 +12,7 @@ const unreadMs = 10_000;
 /** What has come waits in few pieces, however small those are that the other end sends. */
 class JoinedDuplex extends Duplex implements PortConnection {
   readerCopies = false;
+  writerGives = false;
   readonly #joiner: PieceJoiner;
   #finished = false;
   #broken: { error: Error; timer: NodeJS.Timeout } | undefined;
@@ -132,9 +133,11 @@ export class PortDial extends Operation {
 
   #write(chunk: Buffer, done: (error?: Error) => void): void {
     const connection = this.connection;
+    // What ends each chunk of a body is a buffer of Node's own, the same each time.
+    const spends = this.#stream.writerGives && chunk.length >= smallBytes;
     // What nobody takes any more is dropped: an error would end the stream, and what has come in it is yet to be read.
     if (connection === null) done();
-    else if (connection.sendData(chunk)) done();
+    else if (connection.sendData(chunk, { spends })) done();
     else void connection.drained().then(() => done());
   }
 }
