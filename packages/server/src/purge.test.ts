@@ -1,4 +1,4 @@
-import { expect, test } from "vitest";
+import { expect, test, vi } from "vitest";
 import { ProviderError, type RuntimeId, Unavailable } from "./ports/index.ts";
 import { endRuntimes } from "./purge.ts";
 
@@ -18,6 +18,27 @@ test("a sandbox that cannot be ended keeps none of the others alive, and is told
     ended: ["docker/rt-2", "docker/rt-3"],
     left: ["docker/rt-1: the folder of runtime rt-1 cannot be removed"],
   });
+});
+
+test("a sandbox that does not end while its provider tries for half a minute keeps none of the others alive", async () => {
+  vi.useFakeTimers();
+  try {
+    const purged = { ended: [], left: [] };
+    const destroy = async (id: string) => {
+      if (id !== "rt-1") return;
+      await new Promise((resolve) => setTimeout(resolve, 35_000));
+      throw new ProviderError("rt-1 did not end");
+    };
+    const ending = endRuntimes(providerOf(destroy), purged);
+    await vi.advanceTimersByTimeAsync(35_000);
+    await ending;
+    expect(purged).toEqual({
+      ended: ["docker/rt-2", "docker/rt-3"],
+      left: ["docker/rt-1: rt-1 did not end"],
+    });
+  } finally {
+    vi.useRealTimers();
+  }
 });
 
 test("an engine that is away is asked and told of once", async () => {

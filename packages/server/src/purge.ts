@@ -30,6 +30,8 @@ import { SqliteStore } from "./stores/sqlite/sqlite-store.ts";
 
 const inventoryDeadlineMs = 15_000;
 const destroyDeadlineMs = 30_000;
+/** Longer than a provider that is there tries it: one sandbox that does not end is told by itself. */
+const endRuntimeDeadlineMs = 40_000;
 /** Also groups below a unit that systemd gave the service. */
 const findGroups = "find /sys/fs/cgroup -type d -name 'alcove-*' -prune";
 
@@ -176,7 +178,7 @@ export async function endRuntimes(
     remaining.clear();
     for (const { runtimeId } of listed) remaining.add(runtimeId);
     for (const { runtimeId } of listed) {
-      using ending = deadlineAfter(destroyDeadlineMs);
+      using ending = deadlineAfter(endRuntimeDeadlineMs);
       try {
         await abortable(provider.destroy(runtimeId, ending), ending.signal);
         purged.ended.push(`${provider.name}/${runtimeId}`);
