@@ -215,6 +215,8 @@ describe("ports by path", () => {
     expect(await ask(at("/", 0))).toEqual([400, "bad_request"]);
     expect(await ask(at("/x", "x" as unknown as number))).toEqual([400, "bad_request"]);
     expect(await ask("/api/v1/sandboxes/sb-000000000000/ports/80/")).toEqual([404, "not_found"]);
+    const { status, text } = await client.get(`${at("")}?x=1`, { headers: key });
+    expect([status, JSON.parse(text).message]).toEqual([404, `there is no ${at("")}; add a "/": ${at("/")}`]);
     using _silent = await ports.listen(4001, net.createServer());
     expect(await ask(at("/", 4001))).toEqual([504, "gateway_timeout"]);
   });

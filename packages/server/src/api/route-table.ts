@@ -31,8 +31,11 @@ export class RouteTable {
   /** The refusal of a request that no route took. docs/api/README.md. */
   refusal(method: string, path: string): { error: DomainError; allow?: string } {
     const methods = this.methodsOf(path);
-    if (methods.length === 0)
-      return { error: new NotFound(`there is no ${path.slice(0, 200)}; /docs lists what there is`) };
+    if (methods.length === 0) {
+      const named = path.slice(0, 200);
+      const way = this.#beginsOne(path) ? `add a "/": ${named}/` : "/docs lists what there is";
+      return { error: new NotFound(`there is no ${named}; ${way}`) };
+    }
     const allow = methods.join(", ");
     return {
       error: new DomainError(
@@ -41,6 +44,11 @@ export class RouteTable {
       ),
       allow,
     };
+  }
+
+  /** Whether there are paths that begin so, with whatever follows a "/". */
+  #beginsOne(path: string): boolean {
+    return this.#routes.some(({ url }) => url.endsWith("/*") && matches(url.slice(0, -2), path));
   }
 }
 
