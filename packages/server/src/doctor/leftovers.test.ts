@@ -21,14 +21,19 @@ const deadPid = () => spawnSync("true").pid;
 
 it("removes the folders of doctors that are dead, in the data directory and above, and nothing else", async () => {
   const data = path.join(folder, "data");
-  await mkdir(path.join(data, `.alcove-doctor-${deadPid()}-abc`, "runtimes"), { recursive: true });
-  await mkdir(path.join(folder, `.alcove-doctor-${deadPid()}-def`));
+  await mkdir(data);
   const own = await makePlace(data);
+  const ofDead = () => path.basename(own).replace(String(process.pid), String(deadPid()));
+  await mkdir(path.join(data, ofDead(), "runtimes"), { recursive: true });
+  await mkdir(path.join(folder, ofDead()));
+  // Of another container: the number is nobody's here, and somebody's there.
+  const elsewhere = `.alcove-doctor-${deadPid()}-4000000000-abc`;
+  await mkdir(path.join(data, elsewhere));
   await writeFile(path.join(data, `.alcove-doctor-x`), "");
   // Groups of another's may be among them.
   const removed = await removeLeftovers(data);
   expect(removed.filter((left) => left.startsWith(folder))).toHaveLength(2);
-  expect((await readdir(data)).sort()).toEqual([path.basename(own), ".alcove-doctor-x"].sort());
+  expect((await readdir(data)).sort()).toEqual([path.basename(own), ".alcove-doctor-x", elsewhere].sort());
   expect(await readdir(folder)).toEqual(["data"]);
 });
 

@@ -53,3 +53,16 @@ it("collect() puts a tree back that was given a name meanwhile", async () => {
   await disk.collect(digest);
   expect(existsSync(image.rootfs)).toBe(true);
 });
+
+it("collect() puts a tree back when it cannot be told who uses it", async () => {
+  const { disk, image } = await diskWith("tiny:latest");
+  await disk.forget(image.name);
+  const users = disk.users.bind(disk);
+  let looks = 0;
+  vi.spyOn(disk, "users").mockImplementation((wanted) => {
+    looks += 1;
+    return looks === 1 ? users(wanted) : Promise.reject(new Error("EACCES"));
+  });
+  await expect(disk.collect(digest)).rejects.toThrow("EACCES");
+  expect(existsSync(image.rootfs)).toBe(true);
+});

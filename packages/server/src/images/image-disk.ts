@@ -240,13 +240,20 @@ export class ImageDisk {
       if (isCode(error, "ENOENT")) return [];
       throw error;
     }
-    const users = await this.users(digest);
-    if (users.length > 0 || (await this.#isNamed(digest)))
-      await rename(aside, folder).catch((error: unknown) => {
+    const putBack = () =>
+      rename(aside, folder).catch((error: unknown) => {
         // Whoever gave the content a name just now has put it there again.
         if (!isCode(error, "ENOTEMPTY", "EEXIST")) throw error;
       });
-    return users;
+    try {
+      const users = await this.users(digest);
+      if (users.length > 0 || (await this.#isNamed(digest))) await putBack();
+      return users;
+    } catch (error) {
+      // Nobody knows who uses it.
+      await putBack();
+      throw error;
+    }
   }
 
   async #writeName(record: StoredRecord): Promise<void> {

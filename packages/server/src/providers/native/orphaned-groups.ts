@@ -9,6 +9,8 @@ const mountPoint = "/sys/fs/cgroup";
 const deepest = 6;
 const patienceMs = 10_000;
 const pauseMs = 20;
+/** How processes are listed that have no number in the pid namespace of who reads. */
+const unnumbered = 0;
 
 /**
  * Ends every process in the control groups of an installation and removes them, without its data directory.
@@ -23,13 +25,21 @@ export function endGroupsOf(name: string): Promise<string[]> {
 /**
  * Ends every process in the control groups of the installations that are meant, and removes them.
  * @param meant asked with the name of an installation, as `instanceName` makes it.
+ * @param options.ofOthers what becomes of groups in which processes of other pid namespaces run; default: end.
  * @returns the groups.
  * @throws ProviderError when something does not end.
  */
-export async function endGroupsWhere(meant: (name: string) => boolean): Promise<string[]> {
-  const groups = await findGroups(mountPoint, meant, deepest);
-  for (const group of groups) await endGroup(group);
-  return groups;
+export async function endGroupsWhere(
+  meant: (name: string) => boolean,
+  { ofOthers = "end" }: { ofOthers?: "end" | "leave" } = {},
+): Promise<string[]> {
+  const ended: string[] = [];
+  for (const group of await findGroups(mountPoint, meant, deepest)) {
+    if (ofOthers === "leave" && (await processesBelow(group)).includes(unnumbered)) continue;
+    await endGroup(group);
+    ended.push(group);
+  }
+  return ended;
 }
 
 async function findGroups(
@@ -87,6 +97,8 @@ async function foldersIn(folder: string): Promise<string[]> {
 }
 
 function kill(pid: number): void {
+  // To the kernel that is the caller's own process group.
+  if (pid === unnumbered) return;
   try {
     process.kill(pid, "SIGKILL");
   } catch (error) {
