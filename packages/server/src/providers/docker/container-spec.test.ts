@@ -61,7 +61,10 @@ describe("containerSpec()", () => {
         CpuPeriod: 100_000,
         CpuQuota: 300_000,
         PidsLimit: 512,
-        Ulimits: [{ Name: "core", Soft: 1, Hard: 1 }],
+        Ulimits: [
+          { Name: "core", Soft: 1, Hard: 1 },
+          { Name: "nofile", Soft: 4_096, Hard: 4_096 },
+        ],
         NetworkMode: "none",
         Mounts: [],
         AutoRemove: false,

@@ -19,6 +19,9 @@ export const socketFolderUid = 1_879_000_001;
 /** What the agent needs to run commands as users and own their files; commands themselves start with none. */
 const agentCapabilities = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID"];
 
+/** Of each process, as with `native`. Engines allow a million, which nobody could look through. */
+const openFiles = 4_096;
+
 const cpuPeriodUs = 100_000;
 const bytesPerMb = 1024 * 1024;
 
@@ -76,8 +79,11 @@ export function containerSpec(options: {
       CpuPeriod: cpuPeriodUs,
       CpuQuota: runtime.vcpus * cpuPeriodUs,
       PidsLimit: config.pidsLimit,
-      // With 1, unlike 0, the kernel starts no handler of the host for a dump.
-      Ulimits: [{ Name: "core", Soft: 1, Hard: 1 }],
+      Ulimits: [
+        // With 1, unlike 0, the kernel starts no handler of the host for a dump.
+        { Name: "core", Soft: 1, Hard: 1 },
+        { Name: "nofile", Soft: openFiles, Hard: openFiles },
+      ],
       ...engineNetwork(networkFor(config.networkMode, runtime.network)),
       IpcMode: "private",
       CgroupnsMode: "private",

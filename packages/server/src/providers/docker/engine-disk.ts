@@ -147,15 +147,12 @@ export class EngineDisk {
     if (what.inodes) return sizes;
     for (const [runtimeId, size] of [...sizes]) {
       what.signal?.throwIfAborted();
-      const unlinked = await this.#unlinkedMb(runtimeId);
-      if (unlinked === undefined) sizes.delete(runtimeId);
-      else sizes.set(runtimeId, size + unlinked);
+      sizes.set(runtimeId, size + (await this.#unlinkedMb(runtimeId)));
     }
     return sizes;
   }
 
-  /** undefined: too many descriptors to look at. */
-  async #unlinkedMb(runtimeId: RuntimeId): Promise<number | undefined> {
+  async #unlinkedMb(runtimeId: RuntimeId): Promise<number> {
     const first = this.#first.get(runtimeId);
     if (first === undefined || this.#root === undefined) return 0;
     const pids = await processesOf(first);

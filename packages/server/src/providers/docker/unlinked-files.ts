@@ -1,7 +1,7 @@
 import { readdir, readFile, stat } from "node:fs/promises";
 import { join } from "node:path";
 
-/** Looking at more would cost more than it tells. */
+/** Of one sandbox. Looking at more would cost more than it tells. */
 const mostDescriptors = 20_000;
 
 /** Programs may have ended meanwhile. */
@@ -10,21 +10,20 @@ const gone = () => undefined;
 /**
  * MB of files that processes hold open and that have no name any more, each once: they are on the disk, in no folder.
  * @param devices of file systems that count: others, such as those in memory, take no disk.
- * @returns undefined when the processes have too many descriptors to look at.
+ * @param most descriptors that are looked at: of more the result is a lower bound.
  */
 export async function unlinkedMb(
   pids: readonly number[],
   { devices, most = mostDescriptors }: { devices: ReadonlySet<number>; most?: number },
-): Promise<number | undefined> {
+): Promise<number> {
   const counted = new Set<string>();
   let bytes = 0;
   let left = most;
   for (const pid of pids) {
     const folder = `/proc/${pid}/fd`;
     const descriptors = (await readdir(folder).catch(gone)) ?? [];
-    left -= descriptors.length;
-    if (left < 0) return undefined;
     for (const descriptor of descriptors) {
+      if (left-- <= 0) return bytes / 1024 ** 2;
       const file = await stat(join(folder, descriptor)).catch(gone);
       if (file === undefined || !file.isFile() || file.nlink > 0 || !devices.has(file.dev)) continue;
       const key = `${file.dev}:${file.ino}`;
