@@ -10,7 +10,8 @@ export interface CheckOutcome {
 
 /**
  * Which providers take no spawns: those whose last check failed, when nothing has gone well since it began. One that was
- * only slow to answer may be busy with spawns that succeed, so that it takes two such checks in a row.
+ * only slow to answer may be busy with spawns that succeed, so that it takes two such checks in a row, and its answer
+ * counts however late it comes: nothing else could, while no spawn is let in.
  */
 export class FailingProviders {
   readonly #failing = new Map<string, { error: string; certain: boolean }>();
@@ -28,6 +29,11 @@ export class FailingProviders {
     const certain = !unanswered || before !== undefined;
     this.#failing.set(name, { error, certain });
     return !certain;
+  }
+
+  /** It said that it is well, if only after the deadline of the checks that waited for it. */
+  answered(name: string): void {
+    this.#failing.delete(name);
   }
 
   spawned(name: string, nowMs: number): void {

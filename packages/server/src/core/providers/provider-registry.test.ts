@@ -1,4 +1,4 @@
-import { describe, expect, it, vi } from "vitest";
+import { afterEach, describe, expect, it, vi } from "vitest";
 import { type CallOptions, NotFound } from "../../ports/index.ts";
 import { FakeClock, settle } from "../testing/fake-clock.ts";
 import { forever } from "../testing/harness.ts";
@@ -17,6 +17,13 @@ function make() {
   const registry = new ProviderRegistry({ providers: [one, two], defaultName: "two", clock });
   return { clock, one, two, registry, checks: () => checks };
 }
+
+/** Deadlines are by real timers; what `settle` uses is left alone. */
+const holdDeadlines = () => vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] });
+
+afterEach(() => {
+  vi.useRealTimers();
+});
 
 describe("ProviderRegistry", () => {
   it("gives providers by name, and names the enabled ones for another", () => {
@@ -130,5 +137,39 @@ describe("ProviderRegistry", () => {
     expect(undone).toBe(true);
     await clock.advance(60_000);
     expect(check).toHaveBeenCalledTimes(1);
+  });
+
+  it("takes spawns again once a provider that was only slow has answered, and asks it once meanwhile", async () => {
+    holdDeadlines();
+    const { registry, one } = make();
+    const answers = Promise.withResolvers<typeof one.checkResult>();
+    const check = vi.fn((_: CallOptions) => answers.promise);
+    Object.assign(one, { check });
+    const first = registry.healthOf("one", { signal: forever });
+    for (const refused of [false, true]) {
+      await vi.advanceTimersByTimeAsync(5_000);
+      await settle();
+      expect(registry.refusal("one") !== undefined).toBe(refused);
+    }
+    expect(await first).toMatchObject({ healthy: false, error: "the deadline of 5000 ms passed" });
+    expect(check).toHaveBeenCalledTimes(1);
+    expect(check.mock.calls[0]?.[0].signal.aborted).toBe(false);
+    answers.resolve({ healthy: true, notes: [] });
+    await settle();
+    expect(() => registry.admit("one")).not.toThrow();
+  });
+
+  it("gives up a question after half a minute, asks anew, and refuses spawns meanwhile", async () => {
+    holdDeadlines();
+    const { registry, one } = make();
+    const check = vi.fn((_: CallOptions) => new Promise<never>(() => undefined));
+    Object.assign(one, { check });
+    for (let turn = 0; turn < 7; turn += 1) {
+      void registry.healthOf("one", { signal: forever, refresh: true });
+      await vi.advanceTimersByTimeAsync(5_000);
+      await settle();
+      if (turn > 0) expect(registry.refusal("one")).toBeDefined();
+    }
+    expect(check.mock.calls.map(([{ signal }]) => signal.aborted)).toEqual([true, false]);
   });
 });

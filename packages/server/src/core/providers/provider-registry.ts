@@ -29,7 +29,10 @@ export interface ProviderHealthEntry {
 }
 
 const healthKeptMs = 10_000;
+/** Without an answer for so long a provider is told as unhealthy. */
 const checkDeadlineMs = 5_000;
+/** It may take so long over its answer, which still counts: one that is slow is not taken for one that is gone. */
+const answerDeadlineMs = 30_000;
 /** Between looks in the background. */
 const lookEveryMs = 15_000;
 /** A provider that refuses spawns is looked at this often when they are asked for, so that its return is noticed soon. */
@@ -38,6 +41,12 @@ const failingLookMs = 2_000;
 const failingRetryS = 5;
 /** For looks under way to undo what they made, when the service stops. */
 const endOfLooksMs = 3_000;
+
+/** What a provider said, or that it said nothing in time. */
+interface Answer {
+  result: ProviderCheck;
+  unanswered: boolean;
+}
 
 /**
  * The providers that are enabled, and how they are. All of them belong to the local worker; the sandboxes of another
@@ -51,11 +60,13 @@ export class ProviderRegistry {
   readonly #inventories = new Map<string, { at: Date } & ({ count: number } | { error: string })>();
   /** What the last check of each came to. */
   readonly #found = new Map<string, ProviderHealthEntry>();
-  /** The last or current check of each; checks of one provider never overlap. */
+  /** The last or current check of each; checks of one provider never overlap, but may wait for one question in turn. */
   readonly #checks = new Map<
     string,
     { startedMs: number; beganMs: number; result: Promise<ProviderHealthEntry>; pending: boolean }
   >();
+  /** What each is asked now. One that is slow is asked no second time meanwhile. */
+  readonly #questions = new Map<string, { startedMs: number; answer: Promise<Answer> }>();
   readonly #failing = new FailingProviders();
 
   /** What providers have not answered yet, even if nobody waits for it any more. */
@@ -193,6 +204,26 @@ export class ProviderRegistry {
     }
   }
 
+  /** An answer that comes when no check waits for it any more ends a refusal all the same. */
+  #ask(provider: RuntimeProvider) {
+    const { name } = provider;
+    const startedMs = this.#clock.monotonicMs();
+    const deadline = deadlineAfter(answerDeadlineMs, this.#closing.signal);
+    const ask = async (): Promise<Answer> => {
+      const result = await this.#looked(provider.check(deadline));
+      return { result, unanswered: deadline.signal.aborted };
+    };
+    const answer = within(deadline.signal, ask).then((given) => {
+      deadline[Symbol.dispose]();
+      this.#questions.delete(name);
+      if (given.result.healthy) this.#failing.answered(name);
+      return given;
+    });
+    const question = { startedMs, answer };
+    this.#questions.set(name, question);
+    return question;
+  }
+
   /** Until its end, which may come after its deadline. */
   #looked(check: Promise<ProviderCheck>): Promise<ProviderCheck> {
     this.#looking.add(check);
@@ -223,8 +254,8 @@ export class ProviderRegistry {
   async #check(provider: RuntimeProvider): Promise<ProviderHealthEntry> {
     using deadline = deadlineAfter(checkDeadlineMs, this.#closing.signal);
     const startedMs = this.#clock.monotonicMs();
-    const result = await within(deadline.signal, () => this.#looked(provider.check(deadline)));
-    const unanswered = deadline.signal.aborted;
+    const question = this.#questions.get(provider.name) ?? this.#ask(provider);
+    const { result, unanswered } = await within(deadline.signal, () => question.answer);
     const failure = result.healthy ? undefined : (result.error ?? "the check failed without a reason");
     const again = this.#failing.checked(provider.name, { startedMs, error: failure, unanswered });
     if (again && !this.#closing.signal.aborted) setImmediate(() => this.#look(provider.name));
@@ -239,7 +270,7 @@ export class ProviderRegistry {
       name: provider.name,
       healthy,
       default: provider.name === this.#defaultName,
-      latencyMs: Math.round(this.#clock.monotonicMs() - startedMs),
+      latencyMs: Math.round(this.#clock.monotonicMs() - question.startedMs),
       lastChecked: this.#clock.now(),
       ...(healthy ? {} : { error }),
       notes: cannotSpawn === undefined ? result.notes : [...result.notes, cannotSpawn],
@@ -250,12 +281,12 @@ export class ProviderRegistry {
   }
 }
 
-/** A check that hangs or throws counts as unhealthy. */
-async function within(signal: AbortSignal, check: () => Promise<ProviderCheck>): Promise<ProviderCheck> {
+/** One that hangs or throws counts as unhealthy. */
+async function within(signal: AbortSignal, ask: () => Promise<Answer>): Promise<Answer> {
   try {
-    return await abortable(check(), signal);
+    return await abortable(ask(), signal);
   } catch (error) {
     const message = error instanceof Error ? error.message : String(error);
-    return { healthy: false, error: message, notes: [] };
+    return { result: { healthy: false, error: message, notes: [] }, unanswered: signal.aborted };
   }
 }

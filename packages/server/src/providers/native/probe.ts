@@ -2,8 +2,8 @@ import { randomBytes } from "node:crypto";
 import type { NetworkMode, RuntimeId, RuntimeSpec, SandboxId } from "../../ports/index.ts";
 import { probePrefix } from "./runtime-directories.ts";
 
-/** A check takes no longer: whoever dies over it leaves a sandbox that ends by itself soon. */
-const probeExpiryMs = 20_000;
+/** A check is given 30 s and takes no longer: whoever dies over it leaves a sandbox that ends by itself soon. */
+const probeExpiryMs = 40_000;
 
 /** A sandbox that only says whether sandboxes work. */
 export function newProbeId(): RuntimeId {
