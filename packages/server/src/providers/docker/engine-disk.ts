@@ -12,7 +12,7 @@ import { isRefusal } from "./engine-errors.ts";
 import { sharesMachine } from "./engine-facts.ts";
 import type { ContainerInspection, EngineInfo } from "./engine-shapes.ts";
 import { labelNames } from "./labels.ts";
-import { processesOf, unlinkedMb } from "./unlinked-files.ts";
+import { processesOf, unlinkedMb, withUnlinked } from "./unlinked-files.ts";
 
 const parallelLooks = 16;
 
@@ -145,14 +145,10 @@ export class EngineDisk {
         );
     }
     if (what.inodes) return sizes;
-    for (const [runtimeId, size] of [...sizes]) {
-      what.signal?.throwIfAborted();
-      sizes.set(runtimeId, size + (await this.#unlinkedMb(runtimeId)));
-    }
-    return sizes;
+    return await withUnlinked(sizes, (runtimeId, call) => this.#unlinkedMb(runtimeId, call), what);
   }
 
-  async #unlinkedMb(runtimeId: RuntimeId): Promise<number> {
+  async #unlinkedMb(runtimeId: RuntimeId, { signal }: CallOptions): Promise<number> {
     const first = this.#first.get(runtimeId);
     if (first === undefined || this.#root === undefined) return 0;
     const pids = await processesOf(first);
@@ -161,7 +157,7 @@ export class EngineDisk {
     const roots = await Promise.all(
       [`/proc/${first.pid}/root/`, this.#root].map((root) => stat(root).catch(() => undefined)),
     );
-    return await unlinkedMb(pids, { devices: new Set(roots.flatMap((root) => root?.dev ?? [])) });
+    return await unlinkedMb(pids, { devices: new Set(roots.flatMap((root) => root?.dev ?? [])), signal });
   }
 
   /** Without those whose layer cannot be read from here. */
