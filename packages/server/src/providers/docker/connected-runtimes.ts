@@ -73,8 +73,13 @@ export class ConnectedRuntimes implements AsyncDisposable {
     }
   }
 
+  /** Without those that are being destroyed. */
   keys(): Iterable<RuntimeId> {
-    return this.#runtimes.keys();
+    return this.#runtimes.keys().filter((runtimeId) => !this.#leaving.has(runtimeId));
+  }
+
+  leaving(): Iterable<RuntimeId> {
+    return this.#leaving.keys();
   }
 
   /** Ends one by `remove` for a reason of this service's, which the listeners are told. When that fails it stays. */

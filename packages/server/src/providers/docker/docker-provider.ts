@@ -150,6 +150,7 @@ export class DockerProvider implements RuntimeProvider {
       },
       logger: this.#logger,
       running: () => this.#connected.keys(),
+      destroying: () => this.#connected.leaving(),
       sandboxOf: (runtimeId) => this.#connected.get(runtimeId)?.sandboxId,
       space: () => this.#disk.space(),
       measure: async (runtimes, what) => {

@@ -144,6 +144,75 @@ describe("the guard of the disk", () => {
     expect(begun).toEqual([large, small]);
   });
 
+  it("stops nobody whom others destroy, counts what comes back of it, and tries again when that failed", async () => {
+    const sizes = new Map([
+      [large, 10],
+      [small, 0],
+    ]);
+    const destroying = new Set<RuntimeId>();
+    let begins: RuntimeId | undefined;
+    await using guard = new DiskGuard({
+      minFreeMb: 100,
+      limitMb: 200,
+      says: { where: "on the engine's disk", minFree: "min_free_mb", limit: "disk_mb" },
+      logger: silentLogger,
+      running: () => [large, small],
+      destroying: () => destroying,
+      measure: async (ids) => {
+        if (begins !== undefined) destroying.add(begins);
+        return new Map(ids.map((id) => [id, sizes.get(id) ?? 0]));
+      },
+      space: async () => space,
+      stop: async (id) => {
+        stopped.push(id);
+      },
+    });
+    free(150);
+    await guard.look();
+    // Its destroy begins while it is counted.
+    begins = large;
+    sizes.set(large, 210);
+    await guard.look();
+    expect(stopped).toEqual([]);
+    begins = undefined;
+    sizes.set(small, 70);
+    free(80);
+    await guard.look();
+    expect(stopped).toEqual([]);
+    free(40);
+    await guard.look();
+    expect(stopped).toEqual([small]);
+    destroying.clear();
+    await guard.look();
+    expect(stopped).toEqual([small, large]);
+  });
+
+  it("goes on looking while the last one is being destroyed, which may fail", async () => {
+    vi.useFakeTimers();
+    using _ = { [Symbol.dispose]: () => vi.useRealTimers() };
+    let destroying = [large];
+    let seen = 0;
+    await using guard = new DiskGuard({
+      minFreeMb: 100,
+      says: { where: "on the engine's disk", minFree: "min_free_mb" },
+      logger: silentLogger,
+      running: () => [],
+      destroying: () => destroying,
+      measure: async () => new Map(),
+      space: async () => {
+        seen++;
+        return space;
+      },
+      stop: async () => undefined,
+    });
+    guard.start();
+    await vi.advanceTimersByTimeAsync(6_000);
+    expect(seen).toBe(2);
+    destroying = [];
+    await vi.advanceTimersByTimeAsync(60_000);
+    expect(seen).toBe(3);
+  });
+
   it("holds who takes too long to count to what it had written last, and counts it after the others", async () => {
     const orders: (readonly RuntimeId[])[] = [];
     let slow = false;

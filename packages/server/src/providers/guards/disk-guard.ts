@@ -38,6 +38,8 @@ export interface DiskGuardOptions {
   says: { where: string; minFree: string; limit?: string };
   logger: Logger;
   running: () => Iterable<RuntimeId>;
+  /** Those that are being destroyed, by whomever: what they had written comes back. They may be among `running`. */
+  destroying?: () => Iterable<RuntimeId>;
   /** undefined: what is free cannot be seen, and no space is kept free. */
   space: () => Promise<DiskSpace | undefined>;
   /**
@@ -72,6 +74,8 @@ export class DiskGuard implements AsyncDisposable {
   readonly #window = new GrowthWindow();
   /** Those whose stop is under way, and what they had. */
   readonly #leaving = new Map<RuntimeId, { size: number; inodes: boolean; gone: Promise<void> }>();
+  /** Those that others destroy, and what they were known to have written, MB. */
+  readonly #destroyed = new Map<RuntimeId, number>();
   #blamedNobody = false;
   /** What runtimes had written when that was last found out, MB: one whose files take too long to count is held to it. */
   #known = new Map<RuntimeId, number>();
@@ -85,7 +89,8 @@ export class DiskGuard implements AsyncDisposable {
     this.#limitMb = options.limitMb ?? 0;
     this.#repeated = new RepeatedLook({
       look: () => this.look(),
-      wanted: () => [...options.running()].length > 0,
+      // One that is being destroyed runs on when that fails.
+      wanted: () => [...options.running(), ...(options.destroying?.() ?? [])].length > 0,
       firstPauseMs: shortestPauseMs,
       failedPauseMs: longestPauseMs,
       blind: `what is free ${options.says.where}, or who wrote it, cannot be looked at, so that no sandbox is stopped for it`,
@@ -111,7 +116,10 @@ export class DiskGuard implements AsyncDisposable {
 
   /** One look; stops a runtime when space is short, and all that are above the limit. @returns when to look again, milliseconds. */
   async look(): Promise<number> {
-    const runtimes = [...this.#options.running()].filter((id) => !this.#leaving.has(id));
+    this.#followDestroyed();
+    const runtimes = [...this.#options.running()].filter(
+      (id) => !this.#leaving.has(id) && !this.#destroyed.has(id),
+    );
     const space = await this.#see();
     const short = this.#shortage(space);
     const near = space !== undefined && space.freeMb < this.#minFreeMb * watchFrom;
@@ -139,8 +147,9 @@ export class DiskGuard implements AsyncDisposable {
       return Math.min(Math.max(pauseMs, shortestPauseMs), longestPauseMs);
     }
     const mark = inodes ? fewestInodes : this.#minFreeMb;
+    const back = coming + (inodes ? 0 : sum(this.#destroyed.values()));
     // With half of the mark used up nobody relies on what is still being removed.
-    if (coming > 0 && free >= mark / 2 && free + coming >= mark) return shortestPauseMs;
+    if (back > 0 && free >= mark / 2 && free + back >= mark) return shortestPauseMs;
     const writer = writerOf(measured, grew, { inodes });
     if (writer === undefined) {
       if (grew === undefined) return shortestPauseMs;
@@ -168,7 +177,15 @@ export class DiskGuard implements AsyncDisposable {
   /** What those whose stop is under way give back, MB or files. */
   #coming({ inodes }: { inodes: boolean }): number {
     const alike = [...this.#leaving.values()].filter((leaving) => leaving.inodes === inodes);
-    return alike.reduce((all, { size }) => all + size, 0);
+    return sum(alike.map(({ size }) => size));
+  }
+
+  #followDestroyed(): void {
+    const destroying = new Set(this.#options.destroying?.());
+    for (const id of this.#destroyed.keys()) if (!destroying.has(id)) this.#destroyed.delete(id);
+    for (const id of destroying)
+      if (!this.#leaving.has(id) && !this.#destroyed.has(id))
+        this.#destroyed.set(id, this.#known.get(id) ?? 0);
   }
 
   async #measure(
@@ -211,6 +228,8 @@ export class DiskGuard implements AsyncDisposable {
 
   /** Does not wait for long. @throws what made the stop fail meanwhile; later that is logged. */
   async #stop(runtimeId: RuntimeId, reason: string, had: { size: number; inodes: boolean }): Promise<void> {
+    // Since the look began somebody may have asked for its end.
+    if (new Set(this.#options.destroying?.()).has(runtimeId)) return;
     const sandboxId = this.#options.sandboxOf?.(runtimeId);
     this.#options.logger.warn(
       {
@@ -263,6 +282,10 @@ export class DiskGuard implements AsyncDisposable {
       return `${freeInodes} inodes were free ${where}, less than ${fewestInodes}`;
     return undefined;
   }
+}
+
+function sum(sizes: Iterable<number>): number {
+  return [...sizes].reduce((all, size) => all + size, 0);
 }
 
 /** @param grew most first; undefined: not known yet. */

@@ -114,6 +114,7 @@ export class NativeProvider implements RuntimeProvider {
     };
     this.#guard = new DiskGuard({
       ...guarded,
+      destroying: () => this.#destroying.keys(),
       minFreeMb: options.config.minFreeMb,
       says: { where: "below data_dir", minFree: "providers.native.min_free_mb" },
       space: () => spaceOf(this.#site.directories.root),
