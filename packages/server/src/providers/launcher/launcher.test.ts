@@ -56,6 +56,35 @@ it("a removal that wanted for time is repeated as long as somebody waits for it,
   }
 });
 
+/** Says nothing to `lend`, answers what is no operation after 0.3 s and everything else at once. */
+const slowToLend = () => `while read -r request; do
+  case $request in
+  *'"op":"lend"'*) continue ;;
+  *'"op":"alive"'*) sleep 0.3 ;;
+  esac
+  id=\${request#*'"id":'}; echo '{"id":'\${id%%[!0-9]*}',"ok":true}'
+done`;
+
+it("one that is only slow with a request stays, even if this process stands still when its time is over", async () => {
+  const patience = { replyMs: 300, destroyMs: 10_000, aliveMs: 200 };
+  const { launcher, folder } = await launcherBy(slowToLend, patience);
+  await using _ = launcher;
+  await launcher.destroy(nothing(folder));
+  const slow = launcher.lend({} as never).catch((error: unknown) => error);
+  // From before the answer comes to after its time. It ends outside the timers, so that those are next, before what has come is read.
+  const stand = () => Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1_500);
+  setTimeout(() => setImmediate(stand), 150);
+  expect(await slow).toMatchObject({ unanswered: true, died: false });
+  await launcher.destroy(nothing(folder));
+  expect(await started(folder)).toHaveLength(1);
+});
+
+it("one that answers nothing at all is killed", async () => {
+  const { launcher } = await launcherBy(() => "cat > /dev/null", { replyMs: 100, aliveMs: 50 });
+  await using _ = launcher;
+  await expect(launcher.lend({} as never)).rejects.toMatchObject({ unanswered: true, died: true });
+});
+
 await describeWith(["root", "launcher"], "the resident launcher", () => {
   it("refuses a request that it has no process for, and stays", async () => {
     const binary = agentBinary("alcove-launch");

@@ -61,6 +61,8 @@ export interface LauncherPatience {
   slowMs: number;
   /** For so long: whoever waits for a removal has left by then. */
   removalMs: number;
+  /** The last part of each wait, in which one that has said nothing is asked what it answers at once: see `Launcher`. */
+  aliveMs: number;
 }
 
 const usualPatience: LauncherPatience = {
@@ -68,6 +70,7 @@ const usualPatience: LauncherPatience = {
   destroyMs: 10_000,
   slowMs: 4_000,
   removalMs: 30_000,
+  aliveMs: 2_000,
 };
 const shiftMs = 600_000;
 /** How long a launcher may take to end when the service does. */
@@ -76,7 +79,9 @@ const closeMs = 10_000;
 /**
  * A resident `alcove-launch serve`: starting a program from a large process takes milliseconds, asking one that is there
  * takes none. It is started at the first request, again after it died, and ends with this process; sandboxes stay. One
- * that leaves a request unanswered and has said nothing else since is killed: the next request starts another.
+ * that leaves a request unanswered and has said nothing else since, not even that it does not know the operation `alive`,
+ * is killed: the next request starts another. One that answers that is only slow with the request, and what else it has
+ * in hand goes on.
  */
 export class Launcher implements AsyncDisposable {
   readonly #binary: string;
@@ -180,12 +185,19 @@ export class Launcher implements AsyncDisposable {
     const { promise, resolve, reject } = Promise.withResolvers<Reply>();
     this.#waiting.set(id, { resolve, reject });
     const askedMs = performance.now();
-    const timer = setTimeout(() => {
+    const silent = () => this.#answeredMs < askedMs;
+    const giveUp = () => {
       const message = `the launcher did not answer within ${waitMs} ms`;
-      const hangs = this.#answeredMs < askedMs;
+      const hangs = silent();
       reject(new LauncherFailure("serve", message, undefined, { unanswered: true, died: hangs }));
       if (hangs) this.#replace(child, message);
-    }, waitMs);
+    };
+    const aliveMs = Math.min(this.#patience.aliveMs, waitMs);
+    let timer = setTimeout(() => {
+      if (silent()) this.#askWhetherAlive(child);
+      // After a stall of this process timers come before what has arrived meanwhile is read, and `setImmediate` after it.
+      timer = setTimeout(() => setImmediate(giveUp), aliveMs);
+    }, waitMs - aliveMs);
     try {
       child.stdin.write(`${JSON.stringify({ op, id, spec })}\n`);
       const reply = await promise;
@@ -195,6 +207,12 @@ export class Launcher implements AsyncDisposable {
       clearTimeout(timer);
       this.#waiting.delete(id);
     }
+  }
+
+  /** An operation that it does not know takes it all steps but the work: read, a process of its own, a refusal. */
+  #askWhetherAlive(child: Child): void {
+    this.#lastId += 1;
+    child.stdin.write(`${JSON.stringify({ op: "alive", id: this.#lastId })}\n`);
   }
 
   #start(): Child {
