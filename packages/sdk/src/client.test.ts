@@ -586,3 +586,17 @@ test("a tunnel that breaks fails with an AlcoveError `cut`, whatever waits to be
   for (let count = 0; count < 2; count += 1) tunnel.write(Buffer.alloc(8 * 1_048_576));
   expect(await failed).toMatchObject({ name: "AlcoveError", code: "cut" });
 });
+
+test("a tunnel whose port has ended gives all that came of it, also to who reads late", async () => {
+  handle = () => undefined;
+  const sent = Buffer.alloc(300_000, "to the end ");
+  new WebSocketServer({ server }).on("connection", (socket) => {
+    socket.send(sent);
+    socket.send("end");
+    socket.close(1000);
+  });
+  using client = new AlcoveClient({ url });
+  const tunnel = await client.openTunnel("sb-a", 1);
+  await new Promise((resolve) => setTimeout(resolve, 100));
+  expect(Buffer.concat(await tunnel.toArray())).toEqual(sent);
+});

@@ -38,17 +38,21 @@ function streamOf(socket: WebSocket): Duplex {
       done(error);
     },
   });
+  let ended = false;
   const send = async (message: Buffer | string): Promise<void> => {
-    if (socket.readyState !== WebSocket.OPEN) throw await cutOf(socket);
+    if (socket.readyState !== WebSocket.OPEN) {
+      // The port takes nothing more, and what came of it is yet to be read.
+      if (ended) return;
+      throw await cutOf(socket);
+    }
     const behind = socket.bufferedAmount > maxBufferedBytes;
     const sent = Promise.withResolvers<boolean>();
     socket.send(message, (error) => sent.resolve(!error));
-    if (behind && !(await sent.promise)) throw await cutOf(socket);
+    if (behind && !(await sent.promise) && !ended) throw await cutOf(socket);
   };
   const sendParts = async (bytes: Buffer) => {
     for (const part of partsOf(bytes)) await send(part);
   };
-  let ended = false;
   socket.on("message", (data: Buffer, isBinary: boolean) => {
     if (isBinary) {
       if (!stream.push(data)) socket.pause();

@@ -82,3 +82,13 @@ test("who leaves while requests wait leaves nothing behind", async () => {
   await eventually(() => (server.app.callsUnderWay.size === 1 ? true : undefined));
   socket.destroy();
 });
+
+test("a handshake with a body is none, whatever is sent before and after it", async () => {
+  const { json } = await new TestClient(server.url).call("POST", "/api/v1/sandboxes", {});
+  const handshake = `GET /api/v1/sandboxes/${json.id}/exec/ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nContent-Length: 10\r\n\r\n`;
+  const sent = send(get("/live") + handshake);
+  await eventually(() => (sent.answer.includes("200 OK") ? true : undefined));
+  sent.socket.write("0123456789");
+  await eventually(() => (/HTTP\/1\.1 4\d\d/.test(sent.answer) ? true : undefined));
+  expect(sent.answer).not.toContain(" 101 ");
+});

@@ -94,13 +94,14 @@ async function carry(local: net.Socket, { client, id, port, signal, onGone }: Tu
   }
   remote.on("error", (error) => {
     if (error instanceof AlcoveError && !signal.aborted && !local.destroyed) tell(error);
-    leave();
   });
   remote.once("close", () => {
-    if (!remote.readableEnded) leave();
+    // Where all was given, the other end has its end too, and what it still sends is nobody's.
+    if (remote.readableEnded) local.resume();
+    else leave();
   });
   local.once("close", () => {
-    if (!remote.writableFinished) remote.destroy();
+    if (!remote.writableFinished || !remote.readableEnded) remote.destroy();
   });
   local.pipe(remote).pipe(local);
 }

@@ -44,7 +44,7 @@ import { PreviewHosts } from "./previews/preview-hosts.ts";
 import { RequestLimit } from "./rate-limit.ts";
 import { readQuery } from "./read-query.ts";
 import { referencePage } from "./reference-page.ts";
-import { dropUnreadBody, endUnlessComplete } from "./refused-body.ts";
+import { bodyIsUnderWay, dropUnreadBody, endUnlessComplete } from "./refused-body.ts";
 import { CallsUnderWay, decorateCallerSignal, requestIds } from "./request-context.ts";
 import { traceRequests } from "./request-spans.ts";
 import { RouteTable } from "./route-table.ts";
@@ -296,8 +296,13 @@ function serverFor(
     else handler(request, response);
   });
   const server = createServer(
-    // Clients that offer another protocol in passing are answered in this one.
-    { ...options, shouldUpgradeCallback: (request) => /^websocket$/i.test(request.headers.upgrade ?? "") },
+    // Clients that offer another protocol in passing are answered in this one. So is a handshake with a body: of that Node makes a
+    // stream of its own, which reads the connection on while the parser may not, and ends the process.
+    {
+      ...options,
+      shouldUpgradeCallback: (request) =>
+        /^websocket$/i.test(request.headers.upgrade ?? "") && !bodyIsUnderWay(request),
+    },
     lanes.take,
   );
   server.on("connection", (socket: Socket) => {

@@ -1,7 +1,7 @@
 import { once } from "node:events";
 import { createServer } from "node:http";
 import net from "node:net";
-import { expect, test } from "vitest";
+import { expect, test, vi } from "vitest";
 import { ConnectionLanes } from "./connection-lanes.ts";
 
 const get = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -25,7 +25,9 @@ async function serve(options: { stalledMs: number }, body: Buffer) {
 
 test("an answer that nobody takes ends the connection while requests wait behind it", async () => {
   using served = await serve({ stalledMs: 50 }, Buffer.alloc(16 * 1024 * 1024));
-  const closed = once(served.server, "connection").then(([socket]) => once(socket, "close"));
+  const closed = once(served.server, "connection").then(
+    ([socket]) => new Promise((resolve) => socket.on("error", () => undefined).once("close", resolve)),
+  );
   served.socket.pause();
   served.socket.write(get.repeat(3));
   await closed;
@@ -41,4 +43,24 @@ test("an answer that is taken slowly ends no connection, and those behind it are
     await new Promise((resolve) => setTimeout(resolve, 20));
   }
   expect(served.socket.destroyed).toBe(false);
+});
+
+test("who leaves while requests wait leaves no timer behind", async () => {
+  const [set, clear] = [vi.spyOn(globalThis, "setInterval"), vi.spyOn(globalThis, "clearInterval")];
+  try {
+    using served = await serve({ stalledMs: 60_000 }, Buffer.alloc(16 * 1024 * 1024));
+    const closed = once(served.server, "connection").then(
+      ([socket]) => new Promise((resolve) => socket.on("error", () => undefined).once("close", resolve)),
+    );
+    served.socket.pause();
+    served.socket.write(get.repeat(3));
+    await vi.waitFor(() => expect(set).toHaveBeenCalled());
+    served.socket.destroy();
+    await closed;
+    const ended = new Set(clear.mock.calls.map(([timer]) => timer));
+    for (const { value } of set.mock.results) expect(ended).toContain(value);
+  } finally {
+    set.mockRestore();
+    clear.mockRestore();
+  }
 });

@@ -61,11 +61,14 @@ export class ConnectionLanes {
   /** What is sent as it comes, events for one, may be silent: then nothing waits to be written. */
   #watchProgress(socket: Socket): NodeJS.Timeout {
     let written = socket.bytesWritten - socket.writableLength;
-    return setInterval(() => {
+    const timer = setInterval(() => {
+      if (socket.destroyed) return clearInterval(timer);
       const now = socket.bytesWritten - socket.writableLength;
       if (socket.writableLength > 0 && now === written) socket.destroy();
       written = now;
     }, this.#stalledMs).unref();
+    socket.once("close", () => clearInterval(timer));
+    return timer;
   }
 
   #onAnswered(socket: Socket, lane: Lane): void {

@@ -17,6 +17,8 @@ export interface SandboxOperations {
 export interface PortConnection extends Duplex {
   /** Set by who reads it where nothing of a piece is kept once it was given: its memory may be given back then. */
   readerCopies?: boolean;
+  /** Set by who reads it where pieces that were given may wait elsewhere: whether some do. It is not closed before. */
+  holds?: () => boolean;
   /** Set by who writes it where nobody else has a piece of 1 KiB or more: its memory may be given back once it was sent. */
   writerGives?: boolean;
 }

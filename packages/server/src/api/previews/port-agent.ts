@@ -1,12 +1,13 @@
 import { Agent, type ClientRequest, type ClientRequestArgs } from "node:http";
 import type { Duplex } from "node:stream";
 import type { ReadTurns } from "../../platform/read-turns.ts";
+import type { PortConnection } from "../../ports/sandbox-operations.ts";
 
 /** What a request of ours says beyond what Node's do. */
 export interface PortRequestArgs extends ClientRequestArgs {
   /** The port of a sandbox: connections are kept for it alone. */
   portKey: string;
-  connect: () => Promise<Duplex>;
+  connect: () => Promise<Duplex & Pick<PortConnection, "holds">>;
 }
 
 /** Shorter than most programs keep a connection that nothing comes on, so that it is seldom theirs to close. */
@@ -39,6 +40,7 @@ export class PortAgent extends Agent {
     connect().then(
       (stream) => {
         this.#turns.pace(stream);
+        stream.holds = () => this.#turns.isHolding(stream);
         this.#portOf.set(stream, portKey);
         give?.(null, referable(stream));
       },

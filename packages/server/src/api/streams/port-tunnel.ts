@@ -17,6 +17,8 @@ const pingMs = 15_000;
 const pingsThatTell = 2;
 /** How long a client may take to answer a close. */
 const closingMs = 500;
+/** How long a client may take nothing of what is left for it after an orderly end. */
+const stalledTailMs = 30_000;
 /** The text that says that a direction has ended; bytes are binary messages. */
 const endText = "end";
 
@@ -169,7 +171,23 @@ export class PortTunnel {
     // A paused socket would not see the answer.
     this.#socket.resume();
     this.#socket.close(code, reason);
-    this.#terminateSoon();
+    if (code === closeCodes.normal) this.#terminateWhenSent();
+    else this.#terminateSoon();
+  }
+
+  /** What waits for a client that reads slowly belongs to what is told as whole. */
+  #terminateWhenSent(): void {
+    let waits = this.#socket.bufferedAmount;
+    let stalledMs = 0;
+    const timer = setInterval(() => {
+      const now = this.#socket.bufferedAmount;
+      stalledMs = now < waits ? 0 : stalledMs + closingMs;
+      waits = now;
+      if (now > 0 && stalledMs < stalledTailMs && !this.#call.signal.aborted) return;
+      clearInterval(timer);
+      this.#socket.terminate();
+    }, closingMs).unref();
+    this.#socket.once("close", () => clearInterval(timer));
   }
 
   #terminateSoon(): void {

@@ -96,6 +96,20 @@ it("what came before a dialled port broke is read first, and that it broke is to
   expect(events).toEqual([String(piece), "the connection into the sandbox broke"]);
 });
 
+it("a dialled port that broke is there for as long as its reader holds something of it", async () => {
+  await using port = await dialled(false, (connection) => connection.socket.end());
+  const { stream } = port;
+  let holds = true;
+  stream.holds = () => holds;
+  stream.resume();
+  stream.write("go on");
+  await new Promise((resolve) => setTimeout(resolve, 50));
+  expect(stream.destroyed).toBe(false);
+  holds = false;
+  stream.read(0);
+  await vi.waitFor(() => expect(stream.destroyed).toBe(true));
+});
+
 it("a dialled port that has ended is read to its end when its connection breaks behind that", async () => {
   await using port = await dialled(false, (connection) => {
     connection.raw(frameKinds.data, piece);

@@ -13,6 +13,7 @@ const unreadMs = 10_000;
 class JoinedDuplex extends Duplex implements PortConnection {
   readerCopies = false;
   writerGives = false;
+  holds?: () => boolean;
   readonly #joiner: PieceJoiner;
   #finished = false;
   #broken: { error: Error; timer: NodeJS.Timeout } | undefined;
@@ -63,7 +64,7 @@ class JoinedDuplex extends Duplex implements PortConnection {
   }
 
   #closeWhenRead(): void {
-    if (this.#broken === undefined || this.readableLength > 0) return;
+    if (this.#broken === undefined || this.readableLength > 0 || this.holds?.() === true) return;
     const { error, timer } = this.#broken;
     clearTimeout(timer);
     // Who reads is given the last piece first.
