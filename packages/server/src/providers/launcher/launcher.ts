@@ -124,8 +124,9 @@ export class Launcher implements AsyncDisposable {
   }
 
   /** Resolves when every process is gone and the directory is out of sight. Idempotent, so a launcher that dies over it
-   *  or does not answer is no failure, nor is a machine that is too busy for one attempt: it is done by a later one. */
-  async destroy(spec: DestroySpec): Promise<void> {
+   *  or does not answer is no failure, nor is a machine that is too busy for one attempt: it is done by a later one.
+   *  @param options.once where it comes again by itself: one attempt is enough. */
+  async destroy(spec: DestroySpec, { once = false }: { once?: boolean } = {}): Promise<void> {
     const { slowMs, removalMs } = this.#patience;
     const startedMs = performance.now();
     for (;;) {
@@ -137,7 +138,7 @@ export class Launcher implements AsyncDisposable {
         const nowMs = performance.now();
         const refused = error instanceof LauncherFailure && !error.unanswered;
         const again = refused && nowMs - askedMs >= slowMs && nowMs - startedMs < removalMs;
-        if (!again || this.#closed) throw error;
+        if (once || !again || this.#closed) throw error;
       }
     }
   }

@@ -215,14 +215,14 @@ export class LaunchSite implements AsyncDisposable {
   }
 
   /** Kills, and removes every trace. Idempotent. The runtime's id range is free afterwards. */
-  async remove(prepared: Prepared, runtimeId: RuntimeId): Promise<void> {
-    await this.#removeDir(prepared, this.directories.path(runtimeId), runtimeId);
+  async remove(prepared: Prepared, runtimeId: RuntimeId, options: { once?: boolean } = {}): Promise<void> {
+    await this.#removeDir(prepared, this.directories.path(runtimeId), { runtimeId, ...options });
     await prepared.ranges.release(runtimeId);
   }
 
   /** Removes what has said all it can say; tried again with each `keepWhole` where that fails. Does not fail. */
   async discard(prepared: Prepared, runtimeId: RuntimeId): Promise<void> {
-    await this.#removeOrLeave(runtimeId, () => this.remove(prepared, runtimeId));
+    await this.#removeOrLeave(runtimeId, () => this.remove(prepared, runtimeId, { once: true }));
   }
 
   async #removeOrLeave(what: string, remove: () => Promise<void>): Promise<void> {
@@ -248,7 +248,7 @@ export class LaunchSite implements AsyncDisposable {
 
   async #relaunch(prepared: Prepared, launch: LaunchSpec, attempts: number): Promise<void> {
     for (let attempt = 1; ; attempt += 1) {
-      await this.#removeDir(prepared, launch.dir, launch.record.runtimeId as RuntimeId);
+      await this.#removeDir(prepared, launch.dir, { runtimeId: launch.record.runtimeId as RuntimeId });
       try {
         await this.#launcher.launch(launch);
         return;
@@ -364,7 +364,7 @@ export class LaunchSite implements AsyncDisposable {
     const probes = (await this.directories.list()).filter((id) => id.startsWith(probePrefix));
     for (const runtimeId of probes) await this.discard(prepared, runtimeId);
     for (const path of await this.directories.listTrash())
-      await this.#removeOrLeave(path, () => this.#removeDir(prepared, path));
+      await this.#removeOrLeave(path, () => this.#removeDir(prepared, path, { once: true }));
   }
 
   #holdGroups({ cgroups }: Prepared, slot: RuntimeSlot): Disposable | undefined {
@@ -382,24 +382,29 @@ export class LaunchSite implements AsyncDisposable {
     const left = this.directories.listTrashNow();
     void this.#prepared
       ?.then(async (prepared) => {
-        for (const path of left) await this.#removeDir(prepared, path);
+        for (const path of left) await this.#removeDir(prepared, path, { once: true });
       })
       .catch((err: unknown) => this.#logger.warn({ err }, "what a launcher left cannot be deleted yet"));
   }
 
-  async #removeDir(prepared: Prepared, dir: string, runtimeId?: RuntimeId): Promise<void> {
+  async #removeDir(
+    prepared: Prepared,
+    dir: string,
+    { runtimeId, once = false }: { runtimeId?: RuntimeId; once?: boolean },
+  ): Promise<void> {
     const record = runtimeId === undefined ? undefined : await this.directories.recordIfWhole(runtimeId);
     if (record !== undefined && !this.isOwn(record)) return;
     const expected = runtimeId === undefined ? undefined : prepared.cgroups?.spec(runtimeId);
     const anybody: IdsSpec = prepared.rooted
       ? { kind: "range", base: this.#config.uidBase, count: idsPerSandbox }
       : prepared.unprivilegedIds;
-    await this.#launcher.destroy({
+    const spec = {
       dir,
       trash: this.directories.trash,
       cgroup: record?.cgroup ?? expected ?? null,
       ids: record?.ids ?? anybody,
-    });
+    };
+    await this.#launcher.destroy(spec, { once });
     if (record?.sandbox?.slot !== undefined) prepared.cgroups?.slots.tidy(record.sandbox.slot);
   }
 
