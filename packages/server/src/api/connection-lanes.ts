@@ -67,13 +67,12 @@ export class ConnectionLanes {
       if (socket.writableLength > 0 && now === written) socket.destroy();
       written = now;
     }, this.#stalledMs).unref();
-    socket.once("close", () => clearInterval(timer));
     return timer;
   }
 
   #onAnswered(socket: Socket, lane: Lane): void {
     const next = socket.destroyed ? undefined : lane.waiting.shift();
-    if (lane.waiting.length === 0) {
+    if (socket.destroyed || lane.waiting.length === 0) {
       clearInterval(lane.stall);
       lane.stall = undefined;
     }

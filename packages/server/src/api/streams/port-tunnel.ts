@@ -109,8 +109,6 @@ export class PortTunnel {
     if (socket.readyState === closedState) socket.emit("close");
     if (this.#call.signal.aborted) onAbort();
     else this.#call.signal.addEventListener("abort", onAbort, { once: true });
-    // It may have broken before the handshake was answered.
-    if (port.closed) onPortClose();
   }
 
   /**
