@@ -4,6 +4,11 @@ import { defineConfig } from "vitest/config";
 /** They look at what the whole machine uses, which files beside them would change. */
 const alone = ["packages/server/src/providers/native/native-uncounted.test.ts"];
 
+/** On real microVMs alone, where `scripts/certify-firecracker` names what they are made of. */
+const certifies = process.env.ALCOVE_CERTIFY_KERNEL
+  ? []
+  : ["packages/server/test/certify-firecracker.test.ts"];
+
 export default defineConfig({
   test: {
     globalSetup: ["packages/server/test/support/global-setup.ts"],
@@ -15,7 +20,7 @@ export default defineConfig({
         test: {
           name: "together",
           include: ["packages/*/src/**/*.test.ts", "packages/*/test/**/*.test.ts"],
-          exclude: ["**/node_modules/**", ...alone],
+          exclude: ["**/node_modules/**", ...alone, ...certifies],
           // Half of the time a file waits for processes, deadlines and disks: see docs/decisions/tests.md.
           maxWorkers: availableParallelism() + 1,
           sequence: { groupOrder: 0 },

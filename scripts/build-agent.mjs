@@ -131,7 +131,7 @@ export async function buildAgent({ log = () => undefined, force = false } = {}) 
   if (target === undefined)
     throw new BuildFailed(`the agent is built for x64 and arm64, not for ${process.arch}`);
   const { cargo, folder, version } = findCargo();
-  log(`building the agent with cargo ${version}; this takes about a minute, once`);
+  log(`building the agent with cargo ${version}; this takes one to four minutes, once`);
   const crates = agentBinaries.flatMap((name) => ["-p", name]);
   const environment = { ...process.env };
   if (folder !== undefined) environment.PATH = `${folder}:${environment.PATH ?? ""}`;

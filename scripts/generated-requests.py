@@ -73,7 +73,16 @@ def filter_query(context, query):
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
-    """A user, a directory, a network and a provider that there are, in what is meant to be accepted: no schema names them."""
+    """A user, a directory, a network and a provider that there are, in what is meant to be accepted: no schema names them.
+    And never the worker that all others need."""
+    # Drained or deleted by its example, the service would refuse spawns from then on.
+    if "/admin/workers/" in case.operation.path and case.path_parameters.get("workerID") == "local":
+        case.path_parameters = {**case.path_parameters, "workerID": "worker-2"}
+    # The machine's own programs, on image `host`: gigabytes, and cut at the first folder that is its administrator's alone.
+    if case.operation.path.endswith("/files/archive") and case.method == "GET":
+        query = case.query or {}
+        if isinstance(query.get("path"), str) and query["path"].startswith(("/lib", "/usr", "/sbin", "/bin")):
+            case.query = {**query, "path": "/workspace"}
     if not isinstance(case.body, dict) or case.meta is None:
         return
     known = {"user": "root", "workdir": "/workspace", "network": "none", "provider": ""}

@@ -1,7 +1,7 @@
 import { glob, readFile } from "node:fs/promises";
 import path from "node:path";
 
-/** Areas of the code, most specific folder first, and the areas each may import from. STYLE, Boundaries. */
+/** Areas of the code, most specific folder first, and the areas each may import from. docs/architecture.md. */
 const areas: readonly { name: string; folder: string; may: readonly string[] }[] = [
   { name: "wire", folder: "packages/wire/src", may: [] },
   { name: "sdk", folder: "packages/sdk/src", may: ["wire"] },
@@ -15,7 +15,18 @@ const areas: readonly { name: string; folder: string; may: readonly string[] }[]
     folder: "packages/server/src/providers/runtime-records",
     may: ["wire", "ports", "platform"],
   },
+  {
+    name: "exec-journal",
+    folder: "packages/server/src/providers/exec-journal",
+    may: ["wire", "ports", "platform"],
+  },
+  {
+    name: "path-pattern",
+    folder: "packages/server/src/providers/path-pattern",
+    may: ["wire", "ports", "platform"],
+  },
   { name: "guards", folder: "packages/server/src/providers/guards", may: ["ports", "platform"] },
+  { name: "ext4", folder: "packages/server/src/providers/ext4", may: ["ports", "platform"] },
   { name: "host-root", folder: "packages/server/src/providers/host-root", may: [] },
   { name: "launcher", folder: "packages/server/src/providers/launcher", may: ["wire", "ports", "platform"] },
   {
@@ -27,13 +38,22 @@ const areas: readonly { name: string; folder: string; may: readonly string[] }[]
       "platform",
       "config",
       "agent-client",
+      "exec-journal",
+      "path-pattern",
+      "ext4",
       "guards",
       "host-root",
       "launcher",
       "runtime-records",
+      "pulls",
     ],
   },
-  { name: "images", folder: "packages/server/src/images", may: ["wire", "ports", "platform", "config"] },
+  {
+    name: "images",
+    folder: "packages/server/src/images",
+    may: ["wire", "ports", "platform", "config", "pulls"],
+  },
+  { name: "pulls", folder: "packages/server/src/pulls", may: ["ports", "platform"] },
   { name: "stores", folder: "packages/server/src/stores", may: ["wire", "ports", "platform"] },
   { name: "api", folder: "packages/server/src/api", may: ["wire", "ports", "platform", "config", "core"] },
   { name: "telemetry", folder: "packages/server/src/telemetry", may: ["ports", "platform", "config"] },

@@ -30,6 +30,8 @@ try {
     extends: path.join(root, "tsconfig.json"),
     compilerOptions: {
       target: "es2022",
+      // What the oldest Node of `engines` has: the compiler tells of anything newer.
+      lib: ["es2023", "esnext.disposable"],
       rootDir: path.join(root, "packages"),
       outDir: draft,
       noEmit: false,

@@ -12,7 +12,7 @@ command -v apt-get >/dev/null 2>&1 || fail "this machine has no apt-get; install
 export DEBIAN_FRONTEND=noninteractive
 
 # Packages the tests cannot do without. A C compiler links the agent.
-wanted="ca-certificates curl git gcc g++ libc6-dev util-linux iproute2 slirp4netns procps xz-utils kmod strace bubblewrap python3 python3-venv
+wanted="ca-certificates curl git e2fsprogs gcc g++ libc6-dev util-linux iproute2 slirp4netns procps xz-utils kmod strace bubblewrap python3 python3-venv
   docker.io runc containerd iptables proot busybox-static uidmap skopeo umoci docker-registry debootstrap prometheus chromium"
 # Packages that only some distributions have, or that only some tests use; their absence is said aloud.
 optional="nginx-light caddy openssl runsc xfsprogs btrfs-progs"
@@ -39,7 +39,18 @@ cargo_is_new_enough() {
 }
 cargo_is_new_enough || missing="$missing cargo"
 
+# Guests of QEMU get their vsock from a program that no package has. It takes a minute or two to build, once; tests that need it
+# wait for it.
+build_vsock_device() {
+  [ "$(dpkg --print-architecture)" = amd64 ] || return 0
+  here=$(cd "$(dirname "$0")" && pwd)
+  mkdir -p /var/cache/alcove-tests
+  say "vhost-device-vsock is built beside this unless it is there: /var/cache/alcove-tests/vhost-device-vsock.log"
+  setsid nohup "$here/vsock-device.sh" </dev/null >/var/cache/alcove-tests/vhost-device-vsock.log 2>&1 &
+}
+
 if [ -z "$missing" ]; then
+  build_vsock_device
   say "everything is installed"
   exit 0
 fi
@@ -84,4 +95,5 @@ for versioned in /usr/bin/cargo-1.[0-9]*; do
   }
 done
 cargo_is_new_enough || fail "cargo $oldest_cargo or newer is needed and no package has it: see https://rustup.rs"
+build_vsock_device
 say "ready"

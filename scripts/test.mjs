@@ -112,6 +112,7 @@ function failedRustTests(output) {
 async function vitest(args) {
   title("vitest");
   const first = await vitestRun(args);
+  let lastRun = first;
   let { failed } = first;
   let { passed } = first;
   const again = failedFiles(first.report);
@@ -119,29 +120,35 @@ async function vitest(args) {
   if (failed > 0 && again.length > 0 && again.length <= mostFilesAgain) {
     title(`vitest, once more and alone: ${again.length} of ${first.report.testResults.length} files`);
     const second = await vitestRun(["--no-file-parallelism", ...again]);
+    lastRun = second;
     const stillFailed = failedTests(second.report);
     for (const test of failedTests(first.report)) if (!stillFailed.has(test)) unstable.push(test);
     passed += Math.max(0, failed - second.failed);
     failed = second.failed;
   }
   count("vitest", { passed, failed, skipped: first.skipped });
+  if (failed > 0) failures.push(...lastRun.reasons.map((reason) => `  ${reason}`));
   for (const [suite, tests] of skippedSuites(first.report)) skip(suite, `${tests} tests`);
 }
 
 async function vitestRun(args) {
   const folder = mkdtempSync(path.join(tmpdir(), "alcove-test-"));
   const file = path.join(folder, "report.json");
+  const errors = path.join(folder, "errors");
   const { code } = await run(node, [
     path.join(projectRoot, "node_modules", "vitest", "vitest.mjs"),
     "run",
     "--reporter=default",
     "--reporter=json",
+    "--reporter=./scripts/vitest-errors.mjs",
     `--outputFile.json=${file}`,
     ...args,
-  ]);
+  ], { env: { ALCOVE_TEST_ERRORS: errors } });
   let report;
+  let unowned = [];
   try {
     report = JSON.parse(readFileSync(file, "utf8"));
+    unowned = readFileSync(errors, "utf8").split("\n").filter((line) => line !== "");
   } catch {
     report = undefined;
   } finally {
@@ -149,6 +156,7 @@ async function vitestRun(args) {
   }
   const found = {
     report,
+    reasons: [...failureReasons(report), ...unowned],
     passed: report?.numPassedTests ?? 0,
     failed: report?.numFailedTests ?? 0,
     skipped: (report?.numPendingTests ?? 0) + (report?.numTodoTests ?? 0),
@@ -172,6 +180,25 @@ function failedTests(report) {
     for (const { fullName } of tests) failed.add(`${name}: ${fullName}`);
   }
   return failed;
+}
+
+/** A line for each test, or file, that failed: where, which, and how its reason begins. */
+function failureReasons(report) {
+  const reasons = [];
+  for (const file of report?.testResults ?? []) {
+    if (file.status !== "failed") continue;
+    const name = path.relative(projectRoot, file.name);
+    const tests = file.assertionResults.filter(({ status }) => status === "failed");
+    if (tests.length === 0) reasons.push(`${name}: ${beginning(file.message)}`);
+    for (const { fullName, failureMessages } of tests)
+      reasons.push(`${name}: ${fullName}: ${beginning(failureMessages?.[0])}`);
+  }
+  return reasons;
+}
+
+function beginning(text = "") {
+  const [first = ""] = text.split("\n    at ");
+  return first.replaceAll(/\s+/g, " ").slice(0, 600);
 }
 
 /** A suite that needs what the machine lacks says so in its title. */

@@ -1,4 +1,5 @@
 import { spawn } from "node:child_process";
+import { randomBytes } from "node:crypto";
 import { once } from "node:events";
 import { readFile } from "node:fs/promises";
 import { connect, type Socket } from "node:net";
@@ -84,6 +85,44 @@ function large(place: Place, bytes: number): Promise<number> {
     });
     socket.once("error", reject);
     socket.once("close", () => reject(new Error(`the body was cut at ${received} bytes`)));
+  });
+}
+
+/** @returns milliseconds for a body of so many bytes through a tunnel, whose frames are counted with it. */
+function tunnelled(place: Place & { id: string }, bytes: number): Promise<number> {
+  const started = performance.now();
+  const buffer = Buffer.allocUnsafe(mebibyte);
+  return new Promise((resolve, reject) => {
+    let received = -1;
+    const socket: Socket = connect({
+      host: "127.0.0.1",
+      port: place.port,
+      onread: {
+        buffer,
+        callback: (count) => {
+          if (received >= 0) received += count;
+          else if (buffer.toString("latin1", 0, 12) !== "HTTP/1.1 101")
+            socket.destroy(new Error(`a tunnel was answered ${buffer.toString("latin1", 0, count)}`));
+          else {
+            received = 0;
+            const ask = Buffer.from(`GET /bytes/${bytes} HTTP/1.1\r\nHost: x\r\n\r\n`);
+            // One binary message, masked with zeros.
+            socket.write(Buffer.concat([Buffer.from([0x82, 0x80 | ask.length, 0, 0, 0, 0]), ask]));
+          }
+          if (received >= bytes) {
+            resolve(performance.now() - started);
+            socket.destroy();
+          }
+          return !socket.destroyed;
+        },
+      },
+    });
+    socket.setTimeout(silenceMs, () => socket.destroy(new Error(`silent for ${silenceMs} ms`)));
+    socket.once("error", reject);
+    socket.once("close", () => reject(new Error(`the tunnel was cut at ${received} bytes`)));
+    socket.write(
+      `GET /api/v1/sandboxes/${place.id}/tunnels/3000 HTTP/1.1\r\nHost: 127.0.0.1:${place.port}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: ${randomBytes(16).toString("base64")}\r\n\r\n`,
+    );
   });
 }
 
@@ -200,12 +239,22 @@ export async function previews(): Promise<Row[]> {
     ];
     for (const each of [direct, plain, place]) await large(each, bodyBytes / 8);
     const before = await service.rssBytes();
-    const bodies: { direct: number; plain: number; ours: number }[] = [];
+    await tunnelled(place, bodyBytes / 8);
+    const bodies: { direct: number; plain: number; ours: number; tunnel: number }[] = [];
     let peak = 0;
+    let tunnelPeak = 0;
     for (let round = 0; round < rounds; round++) {
       const floors = { direct: await large(direct, bodyBytes), plain: await large(plain, bodyBytes) };
-      const work = async () => void bodies.push({ ...floors, ours: await large(place, bodyBytes) });
-      peak = Math.max(peak, await peakRss(service.pid, work));
+      const body = { ...floors, ours: 0, tunnel: 0 };
+      const preview = async () => {
+        body.ours = await large(place, bodyBytes);
+      };
+      const tunnel = async () => {
+        body.tunnel = await tunnelled(place, bodyBytes);
+      };
+      peak = Math.max(peak, await peakRss(service.pid, preview));
+      tunnelPeak = Math.max(tunnelPeak, await peakRss(service.pid, tunnel));
+      bodies.push(body);
     }
     const slowBefore = await service.rssBytes();
     const slowPeak = await peakRss(service.pid, () => slow(place, 5_000));
@@ -241,8 +290,10 @@ export async function previews(): Promise<Row[]> {
       direct: middle((b) => b.direct),
       plain: middle((b) => b.plain),
       ours: middle((b) => b.ours),
+      tunnel: middle((b) => b.tunnel),
     };
     const ratio = middle((body) => body.plain / body.ours);
+    const tunnelRatio = middle((body) => body.plain / body.tunnel);
     const kib = (bytes: number) => `${(bytes / 1_024).toFixed(0)} KiB`;
     const mib = (bytes: number) => `${Math.round(bytes / mebibyte)} MiB`;
     return [
@@ -271,6 +322,19 @@ export async function previews(): Promise<Row[]> {
           rssGrowth: peak - before,
           plain: rate(times.plain),
           direct: rate(times.direct),
+        },
+      },
+      {
+        what: "tunnels: one body, 2 GiB",
+        figure: `${megabytesPerSecond(bodyBytes, times.tunnel)} (${tunnelRatio.toFixed(2)} × the plain proxy), server RSS +${mib(tunnelPeak - before)}`,
+        floor: `plain proxy ${megabytesPerSecond(bodyBytes, times.plain)}`,
+        budget: "≥ 300 MB/s, RSS flat",
+        met: rate(times.tunnel) >= 300 && tunnelPeak - before < 64 * mebibyte,
+        data: {
+          megabytesPerSecond: rate(times.tunnel),
+          ratio: tunnelRatio,
+          rssGrowth: tunnelPeak - before,
+          plain: rate(times.plain),
         },
       },
       {

@@ -45,7 +45,7 @@ async function ensureAgent() {
   const cargo = await ensureCargo();
   if (cargo.missing !== undefined) return { ready: false, why: cargo.missing, command: cargo.command };
   const built = await runStep(
-    "building the agent (cargo, once, about a minute)",
+    "building the agent (cargo, once, one to four minutes; its own code comes last and takes longest)",
     process.execPath,
     [path.join(projectRoot, "scripts", "build-agent.mjs")],
     { cwd: projectRoot, env: cargo.env },

@@ -6,6 +6,7 @@ use crate::connection::{Connection, Operation};
 use crate::exec::Exec;
 use crate::killing::Killing;
 use crate::limits::Looks;
+use crate::machine::Machine;
 use crate::monitor;
 use crate::oom::OomCounters;
 use crate::own_group::OwnGroup;
@@ -54,6 +55,10 @@ pub struct Monitor {
     pub spare_since: u64,
 }
 
+/// How long an agent waits to be told what it is for, milliseconds. Whoever started it may have died over that, and have nobody who comes
+/// after him: nothing else would end it.
+pub const UNCLAIMED_MS: u64 = 600_000;
+
 pub struct Options {
     pub listener: OwnedFd,
     pub oom: OomCounters,
@@ -61,6 +66,13 @@ pub struct Options {
     /// Soft and hard limit of open files to give to commands.
     pub open_files: (u64, u64),
     pub socket_grants: Option<SocketGrants>,
+    /// Where this is its process 1.
+    pub machine: Option<Machine>,
+    /// It ends unless it is configured within these.
+    pub unclaimed_ms: u64,
+    /// A group that commands of other users than root have beside their own: it lets them through the folders above the root
+    /// file system where that is only a folder of the host's.
+    pub passing_group: Option<u32>,
 }
 
 /// Commands that run, and those that have ended and are remembered.
@@ -115,6 +127,7 @@ pub struct Agent {
     pub expiry: Option<TimerId>,
     pub stopping: bool,
     pub scratch: Vec<u8>,
+    pub machine: Option<Machine>,
     socket_grants: Option<SocketGrants>,
 }
 
@@ -125,7 +138,8 @@ pub fn busy(message: impl Into<String>) -> ErrorBody {
 impl Agent {
     pub fn new(options: Options) -> Result<Agent> {
         let poller = Poller::new()?;
-        let timers = Timers::new()?;
+        let mut timers = Timers::new()?;
+        let expiry = timers.add(options.unclaimed_ms, Timer::Expiry);
         let workers = Workers::new()?;
         let signals = watch_signals()?;
         sys::set_nonblocking(options.listener.as_raw_fd(), true)?;
@@ -173,12 +187,17 @@ impl Agent {
             },
             groups: VecDeque::new(),
             killing: Killing::default(),
-            config: Rc::new(Config::new(options.ids)),
+            config: Rc::new(Config {
+                root_caps: options.machine.as_ref().map_or(0, |machine| machine.root_caps),
+                passing_group: options.passing_group,
+                ..Config::new(options.ids)
+            }),
             oom: options.oom,
             started: sys::boottime_ms(),
-            expiry: None,
+            expiry: Some(expiry),
             stopping: false,
             scratch: Vec::new(),
+            machine: options.machine,
             socket_grants: options.socket_grants,
         })
     }
@@ -338,7 +357,13 @@ impl Agent {
                     }
                 }
                 Timer::Expiry => {
-                    console::say(format_args!("the sandbox's time is over and nobody extended it: everything ends"));
+                    console::say(format_args!(
+                        "{}",
+                        match self.connections.token {
+                            Some(_) => "the sandbox's time is over and nobody extended it: everything ends",
+                            None => "nobody has said what this is for, and it waits no longer",
+                        }
+                    ));
                     self.stopping = true;
                 }
             }

@@ -14,9 +14,13 @@ pub struct Config {
     pub workdir: String,
     /// Capabilities that commands get.
     pub exec_caps: u64,
+    /// Capabilities that those of root get beside them: in a machine of its own, all there are.
+    pub root_caps: u64,
     pub ring_bytes: usize,
     pub journals_bytes: usize,
     pub ids: Ids,
+    /// See `Options`.
+    pub passing_group: Option<u32>,
 }
 
 impl Config {
@@ -30,9 +34,11 @@ impl Config {
             },
             workdir: DEFAULT_WORKDIR.into(),
             exec_caps: 0,
+            root_caps: 0,
             ring_bytes: 1 << 20,
             journals_bytes: 16 << 20,
             ids,
+            passing_group: None,
         }
     }
 

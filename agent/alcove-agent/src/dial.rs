@@ -150,7 +150,13 @@ fn relay(channel: &mut Channel, stream: &TcpStream) -> Result<Ended, Stop> {
                     from_port = false;
                     frame::encode(&mut to_client.bytes, Kind::Eof, &[]);
                 }
-                Ok(count) if count > 0 => frame::encode(&mut to_client.bytes, Kind::Data, &buffer[..count]),
+                Ok(count) if count > 0 => {
+                    frame::encode(&mut to_client.bytes, Kind::Data, &buffer[..count]);
+                    // A program that writes an answer in small parts may not send the second before the first was acknowledged.
+                    if count < buffer.len() {
+                        sys::acknowledge_now(port);
+                    }
+                }
                 _ => {
                     from_port = false;
                     port_deaf = true;

@@ -6,9 +6,13 @@ use std::io::{Error, Result};
 
 /// Gives up every capability that neither the agent nor commands need, and with it the identity of the sandbox's root,
 /// before the first command runs. Monitors are forked later and share both. Only the calling thread changes: there must
-/// be no other yet.
-pub fn settle(ids: Ids, exec_caps: u64) -> Result<()> {
-    let kept = caps::drop_all_but(caps::KEPT | exec_caps)?;
+/// be no other yet. Where root's commands get capabilities of their own (`root_caps`) the sandbox is a machine, and all of
+/// these are kept for them.
+pub fn settle(ids: Ids, exec_caps: u64, root_caps: u64) -> Result<()> {
+    let kept = match root_caps {
+        0 => caps::drop_all_but(caps::KEPT | exec_caps)?,
+        all => all,
+    };
     let Some(own) = ids.own() else { return Ok(()) };
     // SAFETY: system calls with plain numbers, by number: the library's versions would also ask other threads.
     unsafe {

@@ -2,6 +2,7 @@
 
 use crate::agent::Agent;
 use crate::connection::Operation;
+use crate::machine::Machine;
 use crate::own_group::MAX_GIVEN;
 use crate::slab::Key;
 use crate::sys;
@@ -173,12 +174,13 @@ impl Agent {
             self.timers.cancel(timer);
         }
         connection.operation = Operation::Idle { drop_data: false };
+        let more = self.machine.as_ref().map_or(&[][..], Machine::features);
         connection.push_json(
             Kind::Welcome,
             &Welcome {
                 version: *version,
                 agent: env!("CARGO_PKG_VERSION").to_owned(),
-                features: FEATURES.iter().map(|feature| (*feature).to_owned()).collect(),
+                features: FEATURES.iter().chain(more).map(|feature| (*feature).to_owned()).collect(),
             },
         );
         self.mark(key);

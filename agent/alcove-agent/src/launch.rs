@@ -183,11 +183,14 @@ impl Agent {
             programs,
             cwd: cwd.as_bytes().to_vec(),
             ids: match self.config.ids {
-                Ids::Many { .. } => Some((user.uid, user.gid, user.groups.clone())),
+                Ids::Many { .. } => {
+                    let passing = self.config.passing_group.filter(|_| user.uid != 0);
+                    Some((user.uid, user.gid, user.groups.iter().copied().chain(passing).collect()))
+                }
                 Ids::Single { .. } => None,
             },
             tty: request.tty.is_some(),
-            caps: self.config.exec_caps,
+            caps: self.config.exec_caps | if user.uid == 0 { self.config.root_caps } else { 0 },
             prompt: !request.follow || request.tty.is_some(),
         })
     }

@@ -16,6 +16,7 @@ mod exec_group;
 mod feeding;
 mod files;
 mod identity;
+mod init;
 mod input;
 mod inputs;
 mod journal;
@@ -23,7 +24,9 @@ mod killing;
 mod launch;
 mod lend;
 mod limits;
+mod machine;
 mod monitor;
+mod names;
 mod oom;
 mod output;
 mod own_group;
@@ -43,20 +46,24 @@ mod workers;
 
 use agent::{Agent, Options};
 use alcove_sys as sys;
+use init::InitOptions;
+use machine::Machine;
 use oom::OomCounters;
 use socket_grants::SocketGrants;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
 use std::process::ExitCode;
 
 const USAGE: &str =
-    "usage: alcove-agent serve (--listen-fd N | --socket PATH) [--oom-fd N]... [--exec-cgroup-fd N]... [--exec-pids-fd N] [--sockets-fd N] [--datagram-sockets N] [--compat] [--filter]
+    "usage: alcove-agent serve (--listen-fd N | --listen-vsock PORT | --socket PATH) [--oom-fd N]... [--exec-cgroup-fd N]... [--exec-pids-fd N] [--sockets-fd N] [--datagram-sockets N] [--unclaimed-ms N] [--compat] [--filter] [--passing-group GID]
        alcove-agent stdio --socket PATH
+       alcove-agent init layer=/dev/NAME port=N [hostname=NAME] [pids=N] [address=IP/LENGTH [gateway=IP] [dns=IP]]
        alcove-agent --version";
 
 enum Command {
-    Serve { listener: Endpoint, oom: Vec<RawFd>, groups: Groups, filters: Filters },
+    Serve { listener: Endpoint, oom: Vec<RawFd>, groups: Groups, filters: Filters, terms: Terms },
     Stdio { socket: String },
+    Init(InitOptions),
     Version,
 }
 
@@ -79,9 +86,18 @@ struct Filters {
     most_datagrams: Option<usize>,
 }
 
+/// What whoever starts the agent decides about its commands and its end.
+struct Terms {
+    /// See `Options`.
+    unclaimed_ms: u64,
+    passing_group: Option<u32>,
+}
+
 enum Endpoint {
     Descriptor(RawFd),
     Path(String),
+    Vsock(u32),
+    Open(OwnedFd),
 }
 
 fn parse(arguments: &[String]) -> Result<Command, String> {
@@ -90,14 +106,23 @@ fn parse(arguments: &[String]) -> Result<Command, String> {
     if matches!(name, Some("--version" | "-V")) {
         return Ok(Command::Version);
     }
-    let (mut listen_fd, mut socket, mut filters) = (None, None, Filters::default());
+    if name == Some("init") {
+        return InitOptions::parse(&arguments[1..]).map(Command::Init);
+    }
+    let (mut endpoints, mut filters) = (Vec::new(), Filters::default());
     let (mut oom, mut groups) = (Vec::new(), Groups::default());
+    let mut terms = Terms { unclaimed_ms: agent::UNCLAIMED_MS, passing_group: None };
     while let Some(option) = rest.next() {
         let mut value = || rest.next().ok_or_else(|| format!("{option} wants a value"));
         let number = |text: &String| text.parse::<RawFd>().map_err(|_| format!("{option}: {text:?} is no descriptor"));
         match option.as_str() {
-            "--listen-fd" => listen_fd = Some(number(value()?)?),
-            "--socket" => socket = Some(value()?.clone()),
+            "--listen-fd" => endpoints.push(Endpoint::Descriptor(number(value()?)?)),
+            "--listen-vsock" => {
+                let text = value()?;
+                let port = text.parse().map_err(|_| format!("{option}: {text:?} is no port"))?;
+                endpoints.push(Endpoint::Vsock(port));
+            }
+            "--socket" => endpoints.push(Endpoint::Path(value()?.clone())),
             "--oom-fd" => oom.push(number(value()?)?),
             "--exec-cgroup-fd" => groups.join.push(number(value()?)?),
             "--exec-pids-fd" => groups.pids = Some(number(value()?)?),
@@ -107,25 +132,32 @@ fn parse(arguments: &[String]) -> Result<Command, String> {
                 let count = text.parse().map_err(|_| format!("{option}: {text:?} is no number"))?;
                 filters.most_datagrams = Some(count);
             }
+            "--unclaimed-ms" => {
+                let text = value()?;
+                terms.unclaimed_ms = text.parse().map_err(|_| format!("{option}: {text:?} is no number"))?;
+            }
+            "--passing-group" => {
+                let text = value()?;
+                let group = text.parse().map_err(|_| format!("{option}: {text:?} is no group id"))?;
+                terms.passing_group = Some(group);
+            }
             "--compat" => filters.compat = true,
             "--filter" => filters.shared = true,
             _ => return Err(format!("option {option} is unknown")),
         }
     }
-    match (name, listen_fd, socket) {
-        (Some("serve"), Some(fd), None) => {
-            Ok(Command::Serve { listener: Endpoint::Descriptor(fd), oom, groups, filters })
-        }
-        (Some("serve"), None, Some(path)) => {
-            Ok(Command::Serve { listener: Endpoint::Path(path), oom, groups, filters })
-        }
-        (Some("serve"), _, _) => Err("serve wants one of --listen-fd and --socket".into()),
-        (Some("stdio"), None, Some(socket)) if oom.is_empty() && groups.join.is_empty() && !filters.compat => {
+    let endpoint = endpoints.pop().filter(|_| endpoints.is_empty());
+    match (name, endpoint) {
+        (Some("serve"), Some(listener)) => Ok(Command::Serve { listener, oom, groups, filters, terms }),
+        (Some("serve"), None) => Err("serve wants one of --listen-fd, --listen-vsock and --socket".into()),
+        (Some("stdio"), Some(Endpoint::Path(socket)))
+            if oom.is_empty() && groups.join.is_empty() && !filters.compat =>
+        {
             Ok(Command::Stdio { socket })
         }
-        (Some("stdio"), _, _) => Err("stdio wants --socket alone".into()),
-        (Some(other), _, _) => Err(format!("command {other} is unknown")),
-        (None, _, _) => Err("a command is wanted".into()),
+        (Some("stdio"), _) => Err("stdio wants --socket alone".into()),
+        (Some(other), _) => Err(format!("command {other} is unknown")),
+        (None, _) => Err("a command is wanted".into()),
     }
 }
 
@@ -137,9 +169,14 @@ fn main() -> ExitCode {
             Ok(())
         }
         Ok(Command::Stdio { socket }) => bridge::run(&socket).map_err(|error| format!("{socket}: {error}")),
-        Ok(Command::Serve { listener, oom, groups, filters }) => {
+        Ok(Command::Serve { listener, oom, groups, filters, terms }) => {
             exec_group::set(&groups.join, groups.pids);
-            serve(listener, &oom, &filters)
+            serve(listener, &oom, &filters, None, terms)
+        }
+        Ok(Command::Init(options)) => run_machine(options),
+        // The first process of a machine ends it with itself; nobody would read a usage there.
+        Err(error) if std::process::id() == 1 && arguments.first().is_some_and(|name| name == "init") => {
+            init::end(Some(&error))
         }
         Err(error) => {
             eprintln!("alcove-agent: {error}\n{USAGE}");
@@ -155,7 +192,34 @@ fn main() -> ExitCode {
     }
 }
 
-fn serve(endpoint: Endpoint, oom: &[RawFd], filters: &Filters) -> Result<(), String> {
+/// Serves as process 1 of a machine, which ends with it.
+fn run_machine(options: InitOptions) -> Result<(), String> {
+    if std::process::id() != 1 {
+        return Err(format!("init is for process 1 of a machine, and this is process {}", std::process::id()));
+    }
+    let served = init::prepare(&options).and_then(|ready| {
+        let mut kills = Vec::new();
+        if let Some(groups) = &ready.groups {
+            exec_group::set(&[groups.join.as_raw_fd()], Some(groups.pids.as_raw_fd()));
+            kills.push(groups.kills.as_raw_fd());
+        }
+        let own_groups = ready.groups.is_some();
+        // Used by their numbers from here on, until the machine ends.
+        std::mem::forget(ready.groups);
+        let machine = Machine::new(options.hostname, own_groups);
+        let terms = Terms { unclaimed_ms: agent::UNCLAIMED_MS, passing_group: None };
+        serve(Endpoint::Open(ready.listener), &kills, &Filters::default(), Some(machine), terms)
+    });
+    init::end(served.err().as_deref())
+}
+
+fn serve(
+    endpoint: Endpoint,
+    oom: &[RawFd],
+    filters: &Filters,
+    machine: Option<Machine>,
+    terms: Terms,
+) -> Result<(), String> {
     sys::set_compat(filters.compat);
     if filters.compat {
         compat::install().map_err(|error| format!("--compat: {error}"))?;
@@ -176,6 +240,8 @@ fn serve(endpoint: Endpoint, oom: &[RawFd], filters: &Filters) -> Result<(), Str
             // SAFETY: whoever started the agent passed this descriptor for its use.
             unsafe { OwnedFd::from_raw_fd(fd) }
         }
+        Endpoint::Vsock(port) => sys::listen_vsock(port).map_err(|error| format!("--listen-vsock {port}: {error}"))?,
+        Endpoint::Open(listener) => listener,
         Endpoint::Path(path) => {
             // A socket left by an agent that is gone; one in use could not be told apart, and is its starter's fault.
             if let Ok(name) = sys::c_string(path.as_bytes()) {
@@ -192,7 +258,10 @@ fn serve(endpoint: Endpoint, oom: &[RawFd], filters: &Filters) -> Result<(), Str
     console::say(format_args!("version {} started as process {}", env!("CARGO_PKG_VERSION"), std::process::id()));
     let most_datagrams = filters.most_datagrams.unwrap_or(socket_grants::MOST_DATAGRAMS);
     let socket_grants = asked.map(|fd| SocketGrants::new(fd, most_datagrams));
-    let options = Options { listener, oom: OomCounters::new(oom), ids: users::detect_ids(), open_files, socket_grants };
+    let oom = OomCounters::new(oom);
+    let Terms { unclaimed_ms, passing_group } = terms;
+    let ids = users::detect_ids();
+    let options = Options { listener, oom, ids, open_files, socket_grants, machine, unclaimed_ms, passing_group };
     Agent::new(options).and_then(|mut agent| agent.run()).map_err(|error| error.to_string())
 }
 

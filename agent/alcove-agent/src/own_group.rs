@@ -1,12 +1,14 @@
 //! A control group that one command has to itself, because it has a limit of its own of memory or processes. The service
 //! makes it, sets its limits and removes it; its open files are lent to the agent, which cannot reach the group otherwise.
+//! In a machine of its own the agent does all that itself.
 
 use crate::agent::Agent;
+use crate::init::groups;
 use crate::oom::OomCounters;
 use crate::requests::{Answer, bad_request};
 use crate::slab::Key;
 use crate::sys;
-use alcove_protocol::ExecGroup;
+use alcove_protocol::{ErrorBody, ErrorCode, ExecGroup};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 /// Groups that may wait for their commands; the oldest is given up for a further one.
@@ -22,6 +24,11 @@ pub struct OwnGroup {
 }
 
 impl OwnGroup {
+    /// `met` is empty where there is no limit of memory.
+    pub fn of(join: Vec<OwnedFd>, kills: Vec<OwnedFd>, met: Vec<OwnedFd>) -> OwnGroup {
+        OwnGroup { join, kills: OomCounters::of(kills), met }
+    }
+
     /// A process that writes `0` to each of these joins it.
     pub fn join(&self) -> Vec<RawFd> {
         self.join.iter().map(AsRawFd::as_raw_fd).collect()
@@ -57,6 +64,9 @@ fn number_in(file: &OwnedFd, name: &str) -> Option<u64> {
 
 impl Agent {
     pub fn lend_group(&mut self, key: Key, request: ExecGroup) -> Answer<()> {
+        if request.memory_bytes.is_some() || request.pids.is_some() {
+            return self.make_group(request);
+        }
         let given = self.connections.list.get_mut(key).map(|connection| std::mem::take(&mut connection.given));
         let mut given = given.unwrap_or_default();
         let counted = request.join.checked_add(request.kills).filter(|count| *count <= given.len());
@@ -64,13 +74,35 @@ impl Agent {
             return Err(bad_request("exec.group: its descriptors did not come with it"));
         }
         let met = given.split_off(request.join + request.kills);
-        let kills = OomCounters::of(given.split_off(request.join));
-        self.groups.retain(|(id, _)| *id != request.exec_id);
+        let kills = given.split_off(request.join);
+        self.keep_group(request.exec_id, OwnGroup::of(given, kills, met));
+        Ok(())
+    }
+
+    fn make_group(&mut self, request: ExecGroup) -> Answer<()> {
+        let own_groups = self.machine.as_ref().is_some_and(|machine| machine.own_groups);
+        if !own_groups {
+            let message = "exec.group: the agent makes no control groups here";
+            return Err(ErrorBody::new(ErrorCode::Unsupported, message));
+        }
+        // What ended commands have left goes first: nobody else removes it.
+        let waiting = self.groups.iter().map(|(id, _)| id.as_str());
+        let running = self.commands.execs.iter().filter(|(_, exec)| exec.group.is_some());
+        let used: Vec<&str> = waiting.chain(running.map(|(_, exec)| exec.id.as_str())).collect();
+        groups::sweep(&used);
+        let group = groups::make_one(&request.exec_id, request.memory_bytes, request.pids).map_err(|error| {
+            ErrorBody::new(ErrorCode::Io, format!("no control group for {}: {error}", request.exec_id))
+        })?;
+        self.keep_group(request.exec_id, group);
+        Ok(())
+    }
+
+    fn keep_group(&mut self, exec_id: String, group: OwnGroup) {
+        self.groups.retain(|(id, _)| *id != exec_id);
         if self.groups.len() >= MAX_WAITING {
             self.groups.pop_front();
         }
-        self.groups.push_back((request.exec_id, OwnGroup { join: given, kills, met }));
-        Ok(())
+        self.groups.push_back((exec_id, group));
     }
 
     /// The group that was lent to a command, for its start.

@@ -4,7 +4,7 @@ use crate::agent::{Agent, Timer};
 use crate::connection::Operation;
 use crate::slab::Key;
 use crate::workers::{Class, Task};
-use crate::{caps, console, files, identity, sys};
+use crate::{caps, console, files, identity, machine, sys};
 use alcove_protocol::{Configure, ErrorBody, ErrorCode, ExecRecord, Info, Kind, Request};
 use serde::Serialize;
 use std::rc::Rc;
@@ -45,7 +45,7 @@ impl Agent {
     }
 
     pub fn serve(&mut self, key: Key, request: Request) {
-        let free = matches!(request, Request::SandboxConfigure(_) | Request::SandboxInfo(_));
+        let free = matches!(request, Request::SandboxConfigure(_) | Request::SandboxInfo(_) | Request::SandboxRenew(_));
         if self.connections.token.is_none() && !free {
             let message = "the sandbox has not been configured yet: sandbox.configure comes first";
             return self.refuse(key, &ErrorBody::new(ErrorCode::Unconfigured, message));
@@ -82,6 +82,10 @@ impl Agent {
                 self.reply(key, &Empty {});
                 self.flush(key);
                 self.stopping = true;
+            }
+            Request::SandboxRenew(renew) => {
+                let answer = self.renew(&renew).map(|()| Empty {});
+                self.answer(key, answer);
             }
             Request::ExecStart(start) => {
                 if let Err(error) = self.start_exec(key, *start) {
@@ -134,7 +138,10 @@ impl Agent {
                 let answer = self.set_grace(&grace).map(|()| Empty {});
                 self.answer(key, answer);
             }
-            Request::SandboxStats(_) => self.lend(key, Class::Short, Task::Stats),
+            Request::SandboxStats(_) => {
+                let whole_machine = self.machine.is_some();
+                self.lend(key, Class::Short, Task::Stats { whole_machine });
+            }
             Request::FileStat(request) => self.lend(key, Class::Short, Task::Stat(request)),
             Request::FileList(request) => self.lend(key, Class::Short, Task::List(request)),
             Request::FileRead(request) => self.lend(key, Class::Stream, Task::Read(request)),
@@ -186,20 +193,25 @@ impl Agent {
         }
         let user = config.user(None).map_err(|error| bad_request(error.to_string()))?;
         if let Some(hostname) = request.hostname.filter(|hostname| !hostname.is_empty()) {
+            if let Some(machine) = &mut self.machine {
+                machine.rename(&hostname)?;
+            }
             // Allowed only before the first configuration, and only in a host-name namespace of its own; the launcher
             // may have set it already. A sandbox without it works all the same.
             // SAFETY: the name is valid for its length.
             let _ = unsafe { libc::sethostname(hostname.as_ptr().cast(), hostname.len().min(64)) };
         }
         // Capabilities that no command is to get are given up before the first command can run.
-        identity::settle(config.ids, config.exec_caps)
+        identity::settle(config.ids, config.exec_caps, config.root_caps)
             .map_err(|error| ErrorBody::new(ErrorCode::Io, format!("capabilities cannot be dropped: {error}")))?;
         files::create_workdir(&config.workdir, &user, config.ids)?;
         if let Some(entropy) = request.entropy {
             stir(&entropy)?;
         }
-        if let Some(expires_in_ms) = request.expires_in_ms {
-            self.set_expiry(expires_in_ms);
+        // The first one ends the wait for it, whatever it says of an expiry.
+        let is_first = self.connections.token.is_none();
+        if is_first || request.expires_in_ms.is_some() {
+            self.set_expiry(request.expires_in_ms.flatten());
         }
         let name = config.sandbox_id.as_deref().unwrap_or("without a name");
         console::say(format_args!("sandbox {name} is ready; commands run as uid {} in {}", user.uid, config.workdir));
@@ -237,11 +249,7 @@ pub fn check_env(env: &std::collections::BTreeMap<String, String>) -> Answer<()>
 }
 
 fn stir(hex: &str) -> Answer<()> {
-    let bytes: Option<Vec<u8>> = (0..hex.len())
-        .step_by(2)
-        .map(|at| hex.get(at..at + 2).and_then(|pair| u8::from_str_radix(pair, 16).ok()))
-        .collect();
-    let bytes = bytes.ok_or_else(|| bad_request("entropy: pairs of hexadecimal digits are wanted"))?;
+    let bytes = machine::unhex(hex).ok_or_else(|| bad_request("entropy: pairs of hexadecimal digits are wanted"))?;
     if let Ok(device) = sys::open(c"/dev/urandom", libc::O_WRONLY | libc::O_NONBLOCK | libc::O_NOCTTY, 0) {
         use std::os::fd::AsRawFd;
         // The kernel's generator is seeded already; this only adds to it.

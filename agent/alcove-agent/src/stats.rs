@@ -1,5 +1,6 @@
 //! `sandbox.stats`: from the control group where it can be read inside, else from what `/proc` shows.
 
+use crate::init::groups;
 use crate::sys;
 use crate::workers::channel::{Channel, Served};
 use alcove_protocol::Stats;
@@ -15,7 +16,7 @@ fn number(path: &CStr) -> Option<u64> {
 }
 
 fn field(path: &CStr, name: &str) -> Option<u64> {
-    text(path)?.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+    text(path)?.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok())
 }
 
 /// Processor time, resident memory and number of all processes that `/proc` shows.
@@ -87,6 +88,25 @@ pub fn collect() -> Stats {
     stats
 }
 
-pub fn serve(channel: &mut Channel) -> Served {
-    channel.reply(&collect())
+/// Bytes of memory that a machine has or could have free.
+pub fn available_memory() -> Option<u64> {
+    field(c"/proc/meminfo", "MemAvailable:").map(|kilobytes| kilobytes * 1024)
+}
+
+/// What a machine of the sandbox's own has used: the kernel's share of memory is its own too.
+fn collect_machine() -> Stats {
+    let total = field(c"/proc/meminfo", "MemTotal:").map(|kilobytes| kilobytes * 1024);
+    let used = total.zip(available_memory()).map(|(total, available)| total.saturating_sub(available));
+    let counted = collect();
+    Stats {
+        memory_bytes: used.or(counted.memory_bytes),
+        memory_limit_bytes: total,
+        pids: number(groups::PIDS).or(counted.pids),
+        pids_limit: number(groups::PIDS_LIMIT),
+        ..counted
+    }
+}
+
+pub fn serve(channel: &mut Channel, whole_machine: bool) -> Served {
+    channel.reply(&if whole_machine { collect_machine() } else { collect() })
 }

@@ -68,6 +68,12 @@ impl<T> Timers<T> {
         self.armed = None;
     }
 
+    /// Sets the descriptor anew, whatever became of what it was set to.
+    pub fn rearm(&mut self) {
+        self.armed = None;
+        self.arm();
+    }
+
     /// To be called after the last `due`.
     pub fn arm(&mut self) {
         let Some((id, _)) = self.queue.first_key_value() else { return };

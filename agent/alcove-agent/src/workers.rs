@@ -16,7 +16,7 @@ pub mod channel;
 
 /// What a worker does with the connection it is lent.
 pub enum Task {
-    Stats,
+    Stats { whole_machine: bool },
     Stat(FileStat),
     List(FileList),
     Read(FileRead),
@@ -183,7 +183,7 @@ fn perform(job: Job) -> Done {
     let Job { connection, class, task, fd, decoder, unsent, context } = job;
     let mut channel = Channel::new(fd, decoder, unsent);
     let result = match task {
-        Task::Stats => stats::serve(&mut channel),
+        Task::Stats { whole_machine } => stats::serve(&mut channel, whole_machine),
         Task::Stat(request) => files::inspect::stat(&mut channel, &request),
         Task::List(request) => files::list::list(&mut channel, &request),
         Task::Read(request) => files::read::read(&mut channel, &request),

@@ -6,6 +6,7 @@ use alcove_protocol::{Kind, frame};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::process::Command;
+use std::time::{Duration, Instant};
 use support::{Client, Folder, Outcome, TOKEN, TestAgent, binary, error_code, eventually, exec_request, is_root, runs};
 
 #[test]
@@ -29,6 +30,34 @@ fn nothing_but_configure_and_info_works_before_the_configuration() {
     }
     agent.configure(json!({"entropy": "00ff"}));
     assert_eq!(client.ask(&json!({"op": "exec.list"})), json!({"execs": []}));
+}
+
+#[test]
+fn what_is_for_the_init_of_a_machine_is_refused_elsewhere_and_not_announced() {
+    let agent = TestAgent::start();
+    let mut client = Client::raw(&agent.socket);
+    client.send(Kind::Hello, json!({"versions": [1], "token": TOKEN}).to_string().as_bytes());
+    let (_, welcome) = client.receive().expect("welcome");
+    let welcome: Value = serde_json::from_slice(&welcome).expect("JSON");
+    let features: Vec<&str> =
+        welcome["features"].as_array().expect("a list").iter().filter_map(Value::as_str).collect();
+    assert!(features.contains(&"exec_group"));
+    assert!(!features.contains(&"renew") && !features.contains(&"own_groups"), "{features:?}");
+    for request in [
+        json!({"op": "sandbox.renew", "realtime": 0, "entropy": "00".repeat(32)}),
+        json!({"op": "exec.group", "exec_id": "e", "pids": 5}),
+    ] {
+        assert_eq!(client.refusal(&request), "unsupported", "{request}");
+    }
+    let refused = |arguments: &[&str]| {
+        let output = Command::new(binary()).args(arguments).output().expect("it runs");
+        assert!(!output.status.success());
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert!(refused(&["init", "layer=/dev/vdb", "port=1024"]).contains("init is for process 1 of a machine"));
+    assert!(refused(&["init", "port=1024"]).contains("layer is missing"));
+    assert!(refused(&["serve", "--listen-vsock", "many"]).contains("\"many\" is no port"));
+    assert!(refused(&["serve", "--listen-vsock", "1", "--socket", "s"]).contains("serve wants one of"));
 }
 
 #[test]
@@ -246,6 +275,18 @@ fn a_shutdown_and_sigterm_end_everything() {
 }
 
 #[test]
+fn an_agent_that_nobody_configures_ends_and_one_that_is_configured_goes_on() {
+    let options = ["--unclaimed-ms", "300"];
+    let mut unclaimed = TestAgent::launch(Command::new(binary()), &options);
+    // To be asked how it is, is not to be told what it is for.
+    unclaimed.client().ask(&json!({"op": "sandbox.info"}));
+    assert!(unclaimed.wait_end().success());
+    let claimed = TestAgent::start_with(&options, json!({}));
+    std::thread::sleep(Duration::from_millis(900));
+    assert!(claimed.client().ask(&json!({"op": "sandbox.stats"}))["pids"].is_u64());
+}
+
+#[test]
 fn ports_are_dialled_both_ways() {
     let agent = TestAgent::start();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -285,6 +326,38 @@ fn ports_are_dialled_both_ways() {
     assert!(eof && received == sent, "{} of {}", received.len(), sent.len());
     assert_eq!(agent.client().refusal(&json!({"op": "port.dial", "port": port})), "not_found");
     assert_eq!(agent.client().refusal(&json!({"op": "port.dial", "port": 1, "host": "name.example"})), "bad_request");
+}
+
+#[test]
+fn a_program_that_answers_in_small_parts_is_not_kept_waiting() {
+    let agent = TestAgent::start();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let program = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a connection");
+        let mut asked = [0; 3];
+        while stream.read_exact(&mut asked).is_ok() {
+            stream.write_all(b"head").expect("answered");
+            stream.write_all(b"body").expect("answered");
+        }
+    });
+    let mut client = agent.client();
+    client.request(&json!({"op": "port.dial", "port": port}));
+    assert_eq!(client.receive().expect("reply").0, Kind::Reply);
+    let started = Instant::now();
+    for _ in 0..50 {
+        client.send(Kind::Data, b"ask");
+        let mut answer = Vec::new();
+        while answer.len() < 8 {
+            answer.extend_from_slice(&client.receive().expect("an answer").1);
+        }
+        assert_eq!(answer, b"headbody");
+    }
+    let took = started.elapsed();
+    client.send(Kind::Eof, b"");
+    program.join().expect("the program");
+    // Each waits 40 ms for its second part otherwise.
+    assert!(took < Duration::from_millis(1_000), "50 answers took {took:?}");
 }
 
 /// A program that says `answer` to who connects, and closes with more unread: without an end of its own before, that breaks the connection.

@@ -293,26 +293,11 @@ fn name_resolver() -> Result<()> {
 }
 
 pub fn loopback_up() -> Result<()> {
-    const STEP: &str = "network";
-    // SAFETY: an all-zero request is valid, and the kernel reads and writes only this struct.
-    unsafe {
-        let socket = sys::check(libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) as libc::c_long)
-            .at(STEP, "socket")? as i32;
-        let mut request: libc::ifreq = std::mem::zeroed();
-        request.ifr_name[0] = b'l' as libc::c_char;
-        request.ifr_name[1] = b'o' as libc::c_char;
-        request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
-        let result = sys::check(libc::ioctl(socket, libc::SIOCSIFFLAGS, &raw const request) as libc::c_long);
-        libc::close(socket);
-        result.map(drop).at(STEP, "loopback")
-    }
+    sys::loopback_up().at("network", "loopback")
 }
 
 pub fn set_hostname(name: &str) -> Result<()> {
-    // SAFETY: pointer and length belong together.
-    sys::check(unsafe { libc::sethostname(name.as_ptr().cast(), name.len()) } as libc::c_long)
-        .map(drop)
-        .at("inside", "hostname")
+    sys::set_hostname(name).at("inside", "hostname")
 }
 
 /// Starts the agent in place of this process.

@@ -13,7 +13,7 @@ use crate::{destroy, launch, lend, network, remove, shift, sys};
 /// A request that takes longer has hung; its process ends and what it made is undone by a later `destroy`.
 const REQUEST_SECONDS: u32 = 20;
 const LONGEST_REQUEST: usize = 1 << 20;
-/// What is kept of a request that is too long: its id is there.
+/// What is kept of a request that is too long, and looked at for the id of one that cannot be read.
 const HEAD: usize = 256;
 const LAST_REQUESTS_MS: i32 = 5_000;
 
@@ -133,7 +133,7 @@ fn begin(line: &[u8], pool: Option<&mut Pool>) {
             begin_request(parent);
             match request {
                 Ok(request) => handle(request, ready),
-                Err(error) => fail(request_id(line), &StepError::new("request", error.to_string())),
+                Err(error) => fail(leading_id(line), &StepError::new("request", error.to_string())),
             }
             std::process::exit(0);
         }
@@ -143,7 +143,7 @@ fn begin(line: &[u8], pool: Option<&mut Pool>) {
                 // Its mount goes with its descriptor; nobody else knows of the image.
                 pool::discard(&ready.image);
             }
-            fail(request_id(line), &StepError::io("fork", "a process for the request", error));
+            fail(leading_id(line), &StepError::io("fork", "a process for the request", error));
         }
     }
 }
@@ -163,7 +163,7 @@ pub fn one() -> Result<()> {
     std::io::stdin().lock().read_until(b'\n', &mut line).at("serve", "standard input")?;
     match serde_json::from_slice(&line) {
         Ok(request) => handle(request, None),
-        Err(error) => fail(request_id(&line), &StepError::new("request", error.to_string())),
+        Err(error) => fail(leading_id(&line), &StepError::new("request", error.to_string())),
     }
     Ok(())
 }
@@ -234,17 +234,10 @@ fn shift(spec: &ShiftSpec) -> Result<()> {
     copied
 }
 
-/// The id of a request that is otherwise unreadable, so that its sender learns why.
-fn request_id(line: &[u8]) -> u64 {
-    serde_json::from_slice::<serde_json::Value>(line)
-        .ok()
-        .and_then(|value| value.get("id").and_then(serde_json::Value::as_u64))
-        .unwrap_or(0)
-}
-
-/// The id of a request of which only the beginning is there; the service writes it before everything long.
-fn leading_id(head: &[u8]) -> u64 {
-    let text = String::from_utf8_lossy(head);
+/// The id of a request that cannot be read, whatever is wrong with it: the service writes it before everything that others
+/// have a say in, so that a sender never waits for an answer in vain.
+fn leading_id(line: &[u8]) -> u64 {
+    let text = String::from_utf8_lossy(&line[..line.len().min(HEAD)]);
     let digits = text.split_once("\"id\":").map(|(_, rest)| rest.chars().take_while(char::is_ascii_digit).collect());
     digits.and_then(|digits: String| digits.parse().ok()).unwrap_or(0)
 }
@@ -296,6 +289,17 @@ mod tests {
         assert!(!found[2].0);
         assert_eq!(leading_id(&found[2].1), 71);
         assert_eq!(found[3], (true, b"three".to_vec()));
+    }
+
+    #[test]
+    fn a_request_that_cannot_be_read_has_its_id_at_its_beginning() {
+        for rest in
+            [&br#""spec":{"dir":"\ud800"}}"#[..], br#""spec":{"id":9}}"#, b"\"spec\":\xff", b"", &[b' '; 2 * HEAD]]
+        {
+            let line = [&br#"{"op":"launch","id":71,"#[..], rest].concat();
+            assert!(serde_json::from_slice::<Request>(&line).is_err());
+            assert_eq!(leading_id(&line), 71, "{}", String::from_utf8_lossy(&line));
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ pub mod error;
 pub mod frame;
 pub mod message;
 
-pub use error::{ErrorBody, ErrorCode};
+pub use error::{ErrorBody, ErrorCode, MAX_MESSAGE};
 pub use frame::{Decoder, FrameError, HEADER_LENGTH, Kind, MAX_DATA, MAX_JSON, encode_header};
 pub use message::*;
 

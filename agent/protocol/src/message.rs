@@ -48,6 +48,9 @@ pub enum Request {
     SandboxEvents(Nothing),
     #[serde(rename = "sandbox.shutdown")]
     SandboxShutdown(Nothing),
+    /// Only for agents with the feature `renew`.
+    #[serde(rename = "sandbox.renew")]
+    SandboxRenew(Renew),
     #[serde(rename = "exec.start")]
     ExecStart(Box<ExecStart>),
     #[serde(rename = "exec.group")]
@@ -123,6 +126,16 @@ pub struct Configure {
 #[serde(deny_unknown_fields)]
 pub struct Expiry {
     pub expires_in_ms: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Renew {
+    /// Milliseconds since 1970 UTC.
+    pub realtime: u64,
+    /// Hexadecimal digits of 32 to 256 secret bytes.
+    pub entropy: String,
+    pub hostname: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -150,6 +150,21 @@ pub fn send_now(fd: RawFd, buffer: &[u8]) -> Result<usize> {
         .map(|count| count as usize)
 }
 
+/// Tells the other end of a TCP connection at once what has arrived of it, instead of with what is sent next or 40 ms later.
+pub fn acknowledge_now(fd: RawFd) {
+    let on: libc::c_int = 1;
+    // SAFETY: one int is read. On anything but TCP it fails, and nothing is lost.
+    unsafe {
+        libc::setsockopt(
+            fd,
+            libc::IPPROTO_TCP,
+            libc::TCP_QUICKACK,
+            (&raw const on).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+}
+
 /// How many bytes a pipe or socket holds.
 pub fn readable_bytes(fd: RawFd) -> usize {
     let mut count: libc::c_int = 0;

@@ -3,6 +3,12 @@
 
 mod descriptors;
 mod kernel;
+mod machine;
+mod network;
+mod vsock;
 
 pub use descriptors::*;
 pub use kernel::*;
+pub use machine::*;
+pub use network::*;
+pub use vsock::*;

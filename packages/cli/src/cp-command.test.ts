@@ -5,6 +5,26 @@ import { commandsOfTests } from "./testing/commands.ts";
 
 const at = commandsOfTests();
 
+/** A service whose directory is a tar of these files, in which `evil` has another name. */
+async function archive(files: string[], evil: string): Promise<typeof at.service.answer> {
+  const { create } = await import("tar");
+  const tar = create(
+    {
+      cwd: at.dir,
+      sync: true,
+      onWriteEntry: (entry) => {
+        if (entry.path === "evil") entry.path = evil;
+      },
+    },
+    files,
+  );
+  const bytes: Buffer[] = [];
+  for (let chunk = tar.read(); chunk !== null; chunk = tar.read()) bytes.push(chunk);
+  const folder = { name: "d", path: "/d", is_dir: true, size: 0, mode: "0755", mod_time: "", type: "dir" };
+  return ({ path: route }) =>
+    route.endsWith("/stat") ? { json: { ...folder, uid: 0, gid: 0 } } : { chunks: [Buffer.concat(bytes)] };
+}
+
 describe("cp", () => {
   test("sends a file with its mode and reads it back", async () => {
     await writeFile(path.join(at.dir, "a"), "content", { mode: 0o750 });
@@ -33,40 +53,19 @@ describe("cp", () => {
   });
 
   test("a tar that leads out of the target writes nothing there", async () => {
-    const { create } = await import("tar");
     await writeFile(path.join(at.dir, "evil"), "evil");
     await symlink("/tmp", path.join(at.dir, "link"));
-    const tar = create(
-      {
-        cwd: at.dir,
-        sync: true,
-        portable: true,
-        onWriteEntry: (entry) => {
-          if (entry.path === "evil" && entry.header) entry.path = "../escaped";
-        },
-      },
-      ["evil", "link"],
-    );
-    const bytes: Buffer[] = [];
-    for (let chunk = tar.read(); chunk !== null; chunk = tar.read()) bytes.push(chunk);
-    at.service.answer = ({ path: route }) =>
-      route.endsWith("/stat")
-        ? {
-            json: {
-              name: "d",
-              path: "/d",
-              is_dir: true,
-              size: 0,
-              mode: "0755",
-              mod_time: "",
-              type: "dir",
-              uid: 0,
-              gid: 0,
-            },
-          }
-        : { chunks: [Buffer.concat(bytes)] };
+    at.service.answer = await archive(["evil", "link"], "../escaped");
     await at.run("cp", "-r", "sb-a:/d", "out/");
     await expect(readFile(path.join(at.dir, "escaped"))).rejects.toThrow("ENOENT");
     await expect(readFile(path.join(at.dir, "out", "escaped"))).rejects.toThrow("ENOENT");
+  });
+
+  test("names of an archive that cannot be written do not reach the terminal as they are", async () => {
+    await writeFile(path.join(at.dir, "evil"), "evil");
+    at.service.answer = await archive(["evil"], `\u001b]0;taken\u0007${"n".repeat(300)}`);
+    const { stderr } = await at.run("cp", "-r", "sb-a:/d", "out/");
+    expect(stderr).toContain("\\u001b]0;taken\\u0007nnn");
+    expect(stderr).not.toMatch(/[\u001b\u0007]/);
   });
 });

@@ -22,7 +22,7 @@ const fine = () => ({
   providers: [provider] as object[],
   diagnostics: {
     generated_at: new Date().toISOString(),
-    store: { healthy: true, latency_ms: 1 },
+    store: { healthy: true, latency_ms: 1, last_backup: new Date().toISOString() as string | undefined },
     limits: { max_sandboxes: 100 },
     sandboxes: { active: 10, by_state: { unhealthy: 0 } },
     scheduler: { spawn_queue_depth: 0, spawn_queue_timeouts: 0 },
@@ -69,6 +69,11 @@ test("doctor --running tells each thing that is wrong", async () => {
     ],
     [(s: ReturnType<typeof fine>) => (s.diagnostics.store.healthy = false), [1, "fail store"]],
     [(s: ReturnType<typeof fine>) => (s.diagnostics.store.latency_ms = 900), [0, "warn store"]],
+    [(s: ReturnType<typeof fine>) => (s.diagnostics.store.last_backup = undefined), [0, "warn backup"]],
+    [
+      (s: ReturnType<typeof fine>) => (s.diagnostics.store.last_backup = "2020-01-01T00:00:00Z"),
+      [0, "warn backup"],
+    ],
     [(s: ReturnType<typeof fine>) => (s.diagnostics.sandboxes.active = 90), [0, "warn capacity"]],
     [(s: ReturnType<typeof fine>) => (s.diagnostics.scheduler.spawn_queue_depth = 2), [0, "warn queue"]],
     [(s: ReturnType<typeof fine>) => (s.diagnostics.sandboxes.by_state.unhealthy = 1), [0, "warn sandboxes"]],
@@ -105,4 +110,31 @@ test("pages that its advice names are there", () => {
   const pages = [...source.matchAll(/docs\/[\w/]+\.md/g)].map(([page]) => page);
   expect(pages.length).toBeGreaterThan(1);
   for (const page of pages) readFileSync(new URL(`../../../${page}`, import.meta.url));
+});
+
+test("doctor --running says of a provider that does not answer what can be done", async () => {
+  const state = fine();
+  const ill = { ...provider, healthy: false, error: "no answer" };
+  state.providers = [ill, { ...ill, name: "docker", default: false }];
+  at.service.answer = serve(state);
+  const { stdout } = await at.run("doctor", "--running");
+  expect(stdout).toMatch(
+    /fail {2}provider native does not work: no answer\n.* name another in providers\.default and restart\n/,
+  );
+  expect(stdout).toMatch(
+    /warn {2}provider docker does not work: no answer\n.* providers\.docker\.enabled: false and a restart leave it out\n/,
+  );
+});
+
+test("doctor --running does not say of a default that takes no spawns that it works", async () => {
+  const state = fine();
+  state.providers = [provider, { ...provider, name: "docker", default: false }];
+  state.ready = { status: 503, json: { code: "unavailable", message: "12 MB were free" } };
+  at.service.answer = serve(state);
+  const { stdout } = await at.run("doctor", "--running");
+  expect(stdout).toContain("fail  it takes no spawns: 12 MB were free\n");
+  expect(stdout).toContain(
+    "ok    provider native answers (looked at in 3 ms), and takes no spawns now, as above\n",
+  );
+  expect(stdout).toContain("ok    provider docker works (looked at in 3 ms)\n");
 });

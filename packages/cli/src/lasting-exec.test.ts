@@ -85,6 +85,20 @@ describe("exec, when a connection breaks", () => {
     ]);
   });
 
+  test("-i says what was refused of the command, which goes on", async () => {
+    at.service.onExec = (message, exec) => {
+      if (message.type !== "stdin") return;
+      exec.send({ type: "error", code: "unavailable", message: "it does not answer", goes_on: true });
+      exec.send(exit(3));
+    };
+    const child = startCli(["exec", "-i", "sb-a", "cat"], { url: at.service.url });
+    child.stdin.end("x");
+    expect(await finish(child)).toMatchObject({
+      code: 3,
+      stderr: expect.stringMatching(/^alcove: it does not answer; the command goes on\n/),
+    });
+  });
+
   test("-i sends what had not arrived when a connection broke, and nothing twice", async () => {
     const received: Buffer[] = [];
     let pieces = 0;

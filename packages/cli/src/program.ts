@@ -25,6 +25,7 @@ export function createProgram(): Command {
   addFileAndEventCommands(program);
   addOperatorCommands(program);
   addPoolCommands(program);
+  addSnapshotCommands(program);
   addQuotaCommands(program);
   addKeyCommands(program);
   addAuditCommand(program);
@@ -52,6 +53,7 @@ function addServiceCommands(program: Command): void {
   )
     .option("--config <file>", "configuration file")
     .option("--data-dir <dir>", "where the service would keep its data")
+    .option("--set <key=value>", "any key of the configuration; repeatable", collectPairs)
     .option("--running", "look at the service that runs, over its API; so does --url")
     .option("--json", "print JSON")
     .action(async (flags) => {
@@ -72,6 +74,7 @@ function addServiceCommands(program: Command): void {
     .description("make a copied or restored data directory an installation of its own")
     .option("--config <file>", "configuration file")
     .option("--data-dir <dir>", "the directory")
+    .option("--new-identity", "also where it is the original, which gives up its sandboxes; they run on")
     .action(async (flags) => (await import("./commands/restore.ts")).restore(flags));
   program
     .command("purge")
@@ -292,6 +295,13 @@ function addPoolCommands(program: Command): void {
   client(pool.command("status").description("tell how many VMs and users the pool holds"))
     .option("--json", "print JSON")
     .action(async (flags) => (await import("./commands/pool.ts")).poolStatus(flags));
+}
+
+function addSnapshotCommands(program: Command): void {
+  const snapshot = program.command("snapshot").description("images that start from memory");
+  client(snapshot.command("ls").alias("list").description("list snapshots, newest first"))
+    .option("--json", "print JSON")
+    .action(async (flags) => (await import("./commands/snapshot.ts")).snapshotList(flags));
 }
 
 function addQuotaCommands(program: Command): void {

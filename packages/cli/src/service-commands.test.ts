@@ -97,12 +97,20 @@ describe("doctor", () => {
       ]),
     );
     expect(providers.map(({ name }: { name: string }) => name)).toEqual([
+      "firecracker",
       "native",
       "docker",
+      "e2b",
+      "custom",
       "proot",
       "mock",
     ]);
     for (const { works, error } of providers) expect(works || error.length > 0).toBe(true);
+  });
+
+  test("takes what serve takes with --set", async () => {
+    const result = await run("doctor", "--set", "server.port=much");
+    expect(result).toMatchObject({ code: 78, stderr: expect.stringContaining("--set server.port") });
   });
 
   test("leaves nothing where it looked, and says when less is free than is kept free", async () => {
@@ -138,7 +146,7 @@ describe("doctor", () => {
       const { pid } = child;
       const { stdout, stderr } = await finish(child);
       const { machine, providers } = JSON.parse(stdout);
-      expect(providers, stderr).toHaveLength(4);
+      expect(providers, stderr).toHaveLength(7);
       expect(machine.find(({ id }: { id: string }) => id === "database-disk")).toMatchObject({
         level: "warn",
         message: "the disk of the database is full; the reserve of 16 MiB is there",

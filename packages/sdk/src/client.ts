@@ -23,6 +23,7 @@ import type {
   SandboxState,
   SandboxStats,
   SandboxUsage,
+  SnapshotSummary,
   SpawnRequest,
   StartExecRequest,
   StdinRequest,
@@ -35,6 +36,7 @@ import type { ExecAttach, ExecSocket, ExecStart } from "./exec-socket.ts";
 import { FilesClient } from "./files.ts";
 import { KeysClient } from "./keys.ts";
 import { readNdjson } from "./lines.ts";
+import { type PortAnswer, type PortRequest, requestPort } from "./port-request.ts";
 import { QuotasClient } from "./quotas.ts";
 import { TemplatesClient } from "./templates.ts";
 import { quickMs, Transport, type TransportOptions } from "./transport.ts";
@@ -102,6 +104,11 @@ export class AlcoveClient implements Disposable {
 
   async provider(name: string, options: CallOptions = {}): Promise<ProviderDetail> {
     return this.#get(`/providers/${encodeURIComponent(name)}`, options);
+  }
+
+  /** Snapshots of images, newest first; none where no provider makes any. */
+  async snapshots(options: CallOptions = {}): Promise<SnapshotSummary[]> {
+    return this.#get("/snapshots", options);
   }
 
   /** VMs and users of the pool; `enabled: false` alone while there is none. */
@@ -253,6 +260,15 @@ export class AlcoveClient implements Disposable {
   async previewUrl(id: string, port: number, options: CallOptions & { ttl?: string } = {}): Promise<Preview> {
     const query = options.ttl === undefined ? "" : `?ttl=${encodeURIComponent(options.ttl)}`;
     return this.#get(`/sandboxes/${encodeURIComponent(id)}/preview/${port}${query}`, options);
+  }
+
+  /**
+   * Asks the program that listens on a port: `requestPort(id, 3000, "/items?page=2")`. Whatever it answers is an answer, its
+   * redirects and failures too; the body must be read to its end or destroyed.
+   * @throws AlcoveError what the service refuses: `bad_gateway` when nothing listens, `gateway_timeout` when nothing is answered.
+   */
+  async requestPort(id: string, port: number, path: string, request: PortRequest = {}): Promise<PortAnswer> {
+    return await requestPort(this.#transport, { sandboxId: id, port, path }, request);
   }
 
   /**

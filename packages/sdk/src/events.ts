@@ -20,6 +20,8 @@ const connectMs = 10_000;
 const silenceMs = 45_000;
 const firstPauseMs = 500;
 const longestPauseMs = 15_000;
+/** A longer one would be none: timers hold no more. */
+const longestWaitMs = 2_147_483_647;
 
 /** Follows the event stream until the signal aborts, over any number of connections. A refusal (4xx) ends it, unless it says when to come again. */
 export async function* eventStream(transport: Transport, filter: EventFilter): AsyncGenerator<Event> {
@@ -42,7 +44,7 @@ export async function* eventStream(transport: Transport, filter: EventFilter): A
       if (error instanceof AlcoveError) {
         const { status, retryAfterS } = error;
         if (status >= 400 && status < 500 && retryAfterS === undefined) throw error;
-        waitMs = Math.max(pauseMs, (retryAfterS ?? 0) * 1_000);
+        waitMs = Math.min(Math.max(pauseMs, (retryAfterS ?? 0) * 1_000), longestWaitMs);
       }
       failure = error;
     }

@@ -26,6 +26,7 @@ export class ExecSocket implements Disposable {
   readonly execId: string | undefined;
   readonly #socket: WebSocket;
   readonly #queue: Exclude<WsServerMessage, { type: "input" }>[] = [];
+  #onRefusal: ((error: AlcoveError) => void) | undefined;
   #wake: (() => void) | undefined;
   #onInput: ((taken: number | undefined) => void) | undefined;
   #input: { taken: number | undefined } | undefined;
@@ -69,7 +70,8 @@ export class ExecSocket implements Disposable {
   }
 
   /**
-   * Output in order, then the exit, which is the last message.
+   * Output in order, then the exit, which is the last message. A signal or a size that the service refuses is no end of the
+   * command: see `watchRefusals`.
    * @throws AlcoveError when the service refuses the command, when the connection breaks before the exit, `cancelled` when the
    * signal aborted.
    */
@@ -85,16 +87,7 @@ export class ExecSocket implements Disposable {
         this.#wake = undefined;
         continue;
       }
-      if (message.type === "error") {
-        const { type: _type, retry_after_s: retryAfterS, ...details } = message;
-        throw new AlcoveError({
-          status: 0,
-          code: message.code,
-          message: message.message,
-          details,
-          retryAfterS,
-        });
-      }
+      if (message.type === "error") throw refusalOf(message);
       yield message;
       if (message.type === "exit") return;
     }
@@ -107,21 +100,18 @@ export class ExecSocket implements Disposable {
    */
   async stdin(data: Uint8Array): Promise<boolean> {
     if (this.#socket.readyState !== WebSocket.OPEN) return false;
-    const sent = Promise.withResolvers<void>();
     let behind = false;
-    let left = 0;
+    let last: Promise<void> | undefined;
     // All in this turn: what is called next, `closeStdin()` for instance, comes after all of it.
     for (const part of partsOf(Buffer.from(data.buffer, data.byteOffset, data.byteLength))) {
       const message = { type: "stdin", data: part.toString("base64"), encoding: "base64" } as const;
       behind ||= this.#socket.bufferedAmount > maxBufferedBytes;
-      left += 1;
-      // An error closes the socket as well, which `messages()` tells.
-      this.#socket.send(JSON.stringify(message satisfies WsClientMessage), () => {
-        left -= 1;
-        if (left === 0) sent.resolve();
+      last = new Promise((resolve) => {
+        // An error closes the socket as well, which `messages()` tells.
+        this.#socket.send(JSON.stringify(message satisfies WsClientMessage), () => resolve());
       });
     }
-    if (behind) await sent.promise;
+    if (behind) await last;
     return true;
   }
 
@@ -136,6 +126,11 @@ export class ExecSocket implements Disposable {
   watchInput(listener: (taken: number | undefined) => void): void {
     this.#onInput = listener;
     if (this.#input !== undefined) listener(this.#input.taken);
+  }
+
+  /** Calls back with what was refused of what was asked of the command: it goes on as if it had not been asked. */
+  watchRefusals(listener: (error: AlcoveError) => void): void {
+    this.#onRefusal = listener;
   }
 
   resize(size: { cols: number; rows: number }): void {
@@ -171,6 +166,10 @@ export class ExecSocket implements Disposable {
       this.#onInput?.(message.taken);
       return;
     }
+    if (message.type === "error" && message.goes_on === true) {
+      this.#onRefusal?.(refusalOf(message));
+      return;
+    }
     this.#queue.push(message);
     if (this.#queue.length > maxQueuedMessages) this.#socket.pause();
     this.#wake?.();
@@ -185,4 +184,10 @@ export class ExecSocket implements Disposable {
     const which = this.execId === undefined ? "the command" : `command ${this.execId}`;
     return clientError("cut", `the connection to ${which} broke before it ended (close code ${code})`);
   }
+}
+
+function refusalOf(refusal: Extract<WsServerMessage, { type: "error" }>): AlcoveError {
+  const { type: _type, goes_on: _goesOn, retry_after_s: retryAfterS, ...details } = refusal;
+  const { code, message } = refusal;
+  return new AlcoveError({ status: 0, code, message, details, retryAfterS });
 }

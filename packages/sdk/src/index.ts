@@ -9,6 +9,7 @@ export type { ExecAttach, ExecMessage, ExecSocket, ExecStart } from "./exec-sock
 export { FilesClient } from "./files.ts";
 export { KeysClient } from "./keys.ts";
 export { readEvents, readLines, readNdjson, type ServerSentEvent } from "./lines.ts";
+export type { PortAnswer, PortRequest } from "./port-request.ts";
 export { QuotasClient } from "./quotas.ts";
 export { TemplatesClient } from "./templates.ts";
 export type { TransportOptions } from "./transport.ts";

@@ -8,6 +8,7 @@ import path from "node:path";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import { afterEach, beforeEach, expect, test } from "vitest";
+import { WebSocketServer } from "ws";
 
 const run = promisify(execFile);
 const root = fileURLToPath(new URL("../../..", import.meta.url));
@@ -52,6 +53,14 @@ test("the packed SDK runs where only Node is", { timeout: 120_000 }, async () =>
     await symlink(path.join(root, "node_modules", name), path.join(folder, "node_modules", name));
 
   const server = http.createServer((_request, response) => response.end('{"status":"ok"}'));
+  const known = ({ req }: { req: http.IncomingMessage }) => req.url?.includes("/sandboxes/sb-a/") === true;
+  const sockets = new WebSocketServer({ server, verifyClient: known });
+  sockets.on("connection", (socket, { url }) => {
+    socket.on("message", (data, binary) => {
+      if (url?.includes("/tunnels/")) socket.send(data, { binary });
+      else if (JSON.parse(String(data)).type === "stdin") socket.send('{"type":"exit","exit_code":7}');
+    });
+  });
   server.listen(0, "127.0.0.1");
   await once(server, "listening");
   try {
@@ -60,11 +69,18 @@ test("the packed SDK runs where only Node is", { timeout: 120_000 }, async () =>
       import { AlcoveClient } from "@alcove/sdk";
       const client = new AlcoveClient({ url: ${JSON.stringify(url)} });
       console.log((await client.health()).status);
-      await client.openExec("sb-a", { command: "true" }).catch((error) => console.log(error.name));
+      const command = await client.openExec("sb-a", { command: "cat" });
+      await command.stdin(Buffer.from("typed"));
+      for await (const message of command.messages()) console.log(message.type, message.exit_code);
+      command[Symbol.dispose]();
+      const tunnel = await client.openTunnel("sb-a", 3000);
+      tunnel.end("echoed");
+      console.log((await tunnel.toArray()).join(""));
+      await client.openExec("sb-none", { command: "true" }).catch((error) => console.log(error.name));
       client[Symbol.dispose]();`;
     for (const node of [process.execPath, ...(await otherNodes())]) {
       const told = await run(node, ["--input-type=module", "-e", program], { cwd: folder });
-      expect([node, told.stdout]).toEqual([node, "ok\nAlcoveError\n"]);
+      expect([node, told.stdout]).toEqual([node, "ok\nexit 7\nechoed\nAlcoveError\n"]);
     }
   } finally {
     server.close();

@@ -35,6 +35,8 @@ export interface Call {
   /** Below /api/v1, parts already encoded. */
   path: string;
   query?: Query;
+  /** In place of a query, to the letter. */
+  search?: string;
   headers?: Readonly<Record<string, string>>;
   json?: unknown;
   /** A stream that fails fails the call with its own error. */
@@ -42,6 +44,8 @@ export interface Call {
   signal?: AbortSignal | undefined;
   /** Until the head of the answer; undefined: as long as it takes. */
   timeoutMs?: number | undefined;
+  /** What is an answer and no refusal; a status of 2xx unless given. */
+  isAnswer?: (response: http.IncomingMessage) => boolean;
 }
 
 /**
@@ -62,8 +66,17 @@ export class Transport implements Disposable {
         `${JSON.stringify(options.url)} is not a URL such as http://127.0.0.1:7423`,
       );
     }
+    // As it is copied from an example or a log.
+    url.pathname = url.pathname.replace(/\/api\/v1\/*$/, "/");
     this.baseUrl = url;
-    this.#options = options;
+    // As a file has it.
+    const apiKey = options.apiKey?.trim();
+    if (apiKey !== undefined && !/^[\x21-\x7e]*$/.test(apiKey))
+      throw clientError(
+        "bad_request",
+        "the API key holds a character that no key has: a space, a line break or a letter beyond ASCII",
+      );
+    this.#options = { ...options, apiKey };
     // Not imported: an import evaluates every export of node:http, an HTTP client of another kind among them, and takes
     // half of a short command's time. TLS takes as long again, where nobody asked for it.
     this.#client =
@@ -139,7 +152,7 @@ export class Transport implements Disposable {
     return await readText(await this.send(call), maxJsonBytes);
   }
 
-  /** The answer, unread, once it is known to be a success. The body must be read or destroyed. @throws AlcoveError */
+  /** The answer, unread, once it is known to be no refusal. The body must be read or destroyed. @throws AlcoveError */
   async send(call: Call): Promise<http.IncomingMessage> {
     const { body } = call;
     if (body !== undefined && !(body instanceof Uint8Array) && body.destroyed) {
@@ -150,8 +163,8 @@ export class Transport implements Disposable {
       body === undefined || body instanceof Uint8Array ? undefined : sendBody(body, request, call.signal);
     // A refusal can come before the body is through; whichever ends first decides.
     const answer = await (sending === undefined ? response : Promise.race([response, sending]));
-    const status = answer.statusCode ?? 0;
-    if (status >= 200 && status < 300) return tellingWhy(answer, call);
+    const { isAnswer = isSuccess } = call;
+    if (isAnswer(answer)) return tellingWhy(answer, call);
     const refused = await refusal(answer, call);
     // Nobody reads what is left of the body.
     if (!request.writableFinished) request.destroy();
@@ -163,7 +176,9 @@ export class Transport implements Disposable {
     const headers: Record<string, string | number> = { ...this.headers(), ...call.headers };
     if (call.json !== undefined) headers["content-type"] = "application/json";
     if (payload instanceof Uint8Array) headers["content-length"] = payload.byteLength;
-    const request = this.#client.request(this.address(call.path, call.query), {
+    const address = this.address(call.path, call.query);
+    if (call.search !== undefined) address.search = call.search;
+    const request = this.#client.request(address, {
       method: call.method,
       headers,
       agent: this.#agent,
@@ -214,6 +229,10 @@ export class Transport implements Disposable {
     }
     return unreachable(this.baseUrl, error);
   }
+}
+
+function isSuccess({ statusCode = 0 }: http.IncomingMessage): boolean {
+  return statusCode >= 200 && statusCode < 300;
 }
 
 /** Sends the body. @returns what rejects when the body fails by itself; what happens to the request is told by the request. */

@@ -2,6 +2,7 @@ import { once } from "node:events";
 import { Duplex } from "node:stream";
 import { WebSocket } from "ws";
 import { clientError } from "./errors.ts";
+import { cancelled } from "./transport.ts";
 import { openWebSocket, partsOf } from "./web-socket.ts";
 
 /** Sent and not yet on the wire: above this writes wait. */
@@ -11,7 +12,7 @@ const endText = "end";
 
 /**
  * A TCP connection to a port of a sandbox. Each direction ends by itself; it fails with an AlcoveError `cut` when the
- * connection breaks.
+ * connection breaks, `cancelled` when the signal aborts.
  * @throws AlcoveError when the handshake is refused, with the service's own words: `bad_gateway` when nothing listens.
  */
 export async function openTunnel(options: {
@@ -19,10 +20,11 @@ export async function openTunnel(options: {
   headers: Record<string, string>;
   signal?: AbortSignal | undefined;
 }): Promise<Duplex> {
-  return await openWebSocket({ ...options, opened: streamOf });
+  return await openWebSocket({ ...options, opened: (socket) => streamOf(socket, options.signal) });
 }
 
-function streamOf(socket: WebSocket): Duplex {
+function streamOf(socket: WebSocket, signal: AbortSignal | undefined): Duplex {
+  const broken = (code: number, reason: string) => (signal?.aborted ? cancelled(signal) : cut(code, reason));
   const stream = new Duplex({
     read: () => {
       if (socket.isPaused) socket.resume();
@@ -43,12 +45,13 @@ function streamOf(socket: WebSocket): Duplex {
     if (socket.readyState !== WebSocket.OPEN) {
       // The port takes nothing more, and what came of it is yet to be read.
       if (ended) return;
-      throw await cutOf(socket);
+      throw await cutOf(socket, broken);
     }
     const behind = socket.bufferedAmount > maxBufferedBytes;
-    const sent = Promise.withResolvers<boolean>();
-    socket.send(message, (error) => sent.resolve(!error));
-    if (behind && !(await sent.promise) && !ended) throw await cutOf(socket);
+    const sent = new Promise<boolean>((resolve) => {
+      socket.send(message, (error) => resolve(!error));
+    });
+    if (behind && !(await sent) && !ended) throw await cutOf(socket, broken);
   };
   const sendParts = async (bytes: Buffer) => {
     for (const part of partsOf(bytes)) await send(part);
@@ -64,16 +67,16 @@ function streamOf(socket: WebSocket): Duplex {
   socket.on("error", () => socket.terminate());
   socket.on("close", (code, reason) => {
     if (ended) stream.end();
-    else stream.destroy(cut(code, reason.toString()));
+    else stream.destroy(broken(code, reason.toString()));
   });
   return stream;
 }
 
 /** Why a socket that takes nothing more is broken, which it knows when it is closed. */
-async function cutOf(socket: WebSocket): Promise<Error> {
-  if (socket.readyState === WebSocket.CLOSED) return cut(1006, "");
+async function cutOf(socket: WebSocket, broken: (code: number, reason: string) => Error): Promise<Error> {
+  if (socket.readyState === WebSocket.CLOSED) return broken(1006, "");
   const [code, reason] = (await once(socket, "close")) as [number, Buffer];
-  return cut(code, reason.toString());
+  return broken(code, reason.toString());
 }
 
 function cut(code: number, reason: string): Error {

@@ -1,24 +1,35 @@
 import { randomUUID } from "node:crypto";
 import { existsSync } from "node:fs";
-import { copyFile, mkdir, open, rename, rm } from "node:fs/promises";
+import { copyFile, mkdir, open, realpath, rename, rm } from "node:fs/promises";
 import path from "node:path";
 import { DatabaseSync } from "node:sqlite";
 import type { Config } from "./config/config.ts";
-import { Conflict, NotFound } from "./ports/index.ts";
+import { noteBackup } from "./platform/last-backup.ts";
+import { messageOf } from "./platform/message-of.ts";
+import { BadRequest, Conflict, NotFound } from "./ports/index.ts";
 
 const busyTimeoutMs = 10_000;
 
 /**
  * Copies what a data directory cannot make again, of a service that runs or not, into a new folder: the database as it is
  * at one instant, and which installation this is. The folder is there once it is whole and on the disk.
- * @throws NotFound without a database; Conflict when the folder is there already.
+ * When that was is left in the data directory, for metrics and `alcove doctor --running`.
+ * @throws NotFound without a database, or a folder to make it in; Conflict when it is there already; BadRequest for one in
+ *  the data directory.
+ * @returns what keeps its time from being left; undefined when it was.
  */
-export async function backup({ config, folder }: { config: Config; folder: string }): Promise<void> {
+export async function backup(options: {
+  config: Config;
+  folder: string;
+  now?: Date;
+}): Promise<{ notNoted: string | undefined }> {
+  const { config, folder, now = new Date() } = options;
   const { dataDir, database } = config;
   if (!existsSync(database.path)) throw new NotFound(`there is no database ${database.path}`);
   const target = path.resolve(folder);
   if (existsSync(target))
     throw new Conflict(`${target} is there already: a backup is a new folder, and replaces nothing`);
+  await refusePlace(target, dataDir);
   const draft = `${target}.${randomUUID().slice(0, 8)}.partial`;
   await mkdir(draft, { mode: 0o700 });
   try {
@@ -44,6 +55,20 @@ export async function backup({ config, folder }: { config: Config; folder: strin
   } finally {
     await rm(draft, { recursive: true, force: true });
   }
+  const notNoted = await noteBackup(dataDir, now).then(() => undefined, messageOf);
+  return { notNoted };
+}
+
+async function refusePlace(target: string, dataDir: string): Promise<void> {
+  const parent = path.dirname(target);
+  if (!existsSync(parent))
+    throw new NotFound(`there is no folder ${parent} to make the backup in: install -d -m 0700 ${parent}`);
+  const below = path.relative(await realpath(dataDir), await realpath(parent));
+  if (below !== ".." && !below.startsWith(`..${path.sep}`) && !path.isAbsolute(below))
+    throw new BadRequest(
+      `${target} is in the data directory ${dataDir}, which is what a backup is there for, and "alcove purge --remove" takes ` +
+        "away: name a folder elsewhere, best on another disk",
+    );
 }
 
 async function onDisk(file: string): Promise<void> {

@@ -26,6 +26,7 @@ import { Limits } from "./core/quotas/limits.ts";
 import { Quotas } from "./core/quotas/quotas.ts";
 import { RateLimits } from "./core/rate-limits/rate-limits.ts";
 import { Reconciler } from "./core/reconcile/reconciler.ts";
+import { Retention } from "./core/reconcile/retention.ts";
 import { composeSandboxes, type SandboxLifecycle } from "./core/sandboxes/compose.ts";
 import { largestPageBytes } from "./core/sandboxes/listing.ts";
 import type { SandboxService } from "./core/sandboxes/sandbox-service.ts";
@@ -36,6 +37,7 @@ import { Workers } from "./core/workers/workers.ts";
 import { DescriptorFigures } from "./platform/descriptors.ts";
 import { DiskFigures } from "./platform/disk-figures.ts";
 import type { Installation } from "./platform/installation.ts";
+import { LastBackup } from "./platform/last-backup.ts";
 import type { Logger } from "./platform/logger.ts";
 import { ProcessFigures } from "./platform/process-figures.ts";
 import { randomIds } from "./platform/random-ids.ts";
@@ -131,7 +133,7 @@ export async function openControlPlane(options: {
   const { sandboxes, lifecycle } = composeSandboxes({
     ...common,
     events,
-    ...(installation === undefined ? {} : { beforeSpawned: () => installation.sandboxMade(onMark) }),
+    ...(installation === undefined ? {} : { beforeAnswered: () => installation.advanced(onMark) }),
     ids: randomIds,
     defaults: config.defaults,
     limits,
@@ -176,9 +178,13 @@ export async function openControlPlane(options: {
       lifecycle,
       events,
       retentionMs: config.store.retentionMs,
-      maxDestroyed: config.store.maxDestroyed,
-      eventsMaxAgeMs: config.store.eventsMaxAgeMs,
-      audit,
+      retention: new Retention({
+        ...common,
+        retentionMs: config.store.retentionMs,
+        maxDestroyed: config.store.maxDestroyed,
+        eventsMaxAgeMs: config.store.eventsMaxAgeMs,
+        audit,
+      }),
       ...(installation === undefined ? {} : { recovery: installation }),
     }),
   );
@@ -270,6 +276,7 @@ export async function openControlPlane(options: {
           clock: systemClock,
         }),
       ),
+      lastBackup: await LastBackup.open(config.dataDir, systemClock),
       ...storeRefusal,
     }),
     config,

@@ -1,4 +1,5 @@
 import { chmod, rm } from "node:fs/promises";
+import { CandidateChecks, type CheckedCandidate } from "./candidate-checks.ts";
 import type { Config } from "./config/config.ts";
 import type { Isolation } from "./config/providers.ts";
 import { doctorInstance, makePlace, removeLeftovers } from "./doctor/leftovers.ts";
@@ -10,16 +11,16 @@ import { messageOf } from "./platform/message-of.ts";
 import { systemClock } from "./platform/system-clock.ts";
 import type { ProviderCheck } from "./ports/index.ts";
 import { type Candidate, providerCandidates } from "./provider-candidates.ts";
-import { type CheckedCandidate, checkCandidates, selectProviders } from "./provider-selection.ts";
+import { selectProviders } from "./provider-selection.ts";
 
 export type { DoctorCheck } from "./doctor/machine.ts";
 
 export interface ProviderDiagnosis {
   name: string;
-  /** It could run sandboxes here. */
   isolation: Isolation;
+  /** It runs sandboxes here, as it is configured. */
   works: boolean;
-  /** Why it cannot, and the way out. */
+  /** Why it does not, and the way out. */
   error?: string;
   notes: string[];
   /** The service would use it as it is configured now. */
@@ -28,7 +29,7 @@ export interface ProviderDiagnosis {
 }
 
 export interface Diagnosis {
-  /** Something isolates here, and nothing stands in the way of a start. */
+  /** Something isolates here, the default provider works, and nothing stands in the way of a start. */
   ok: boolean;
   machine: DoctorCheck[];
   providers: ProviderDiagnosis[];
@@ -67,7 +68,9 @@ export async function diagnose(options: {
   }
   signal?.throwIfAborted();
   const isolates = providers.some(({ works, isolation }) => works && isolation !== "simulated");
-  return { ok: isolates && machine.every(({ level }) => level !== "fail"), machine, providers };
+  const takesSpawns = providers.some((provider) => provider.default && provider.works);
+  const ok = isolates && takesSpawns && machine.every(({ level }) => level !== "fail");
+  return { ok, machine, providers };
 }
 
 function leftBehind(error: unknown): DoctorCheck {
@@ -99,7 +102,8 @@ async function tryProviders(options: {
   for (const candidate of found) if ("provider" in candidate) opened.use(candidate.provider);
   const short = machine.find(({ id, level }) => id === "disk" && level === "fail");
   const candidates = found.map((candidate) => (short === undefined ? candidate : untried(candidate, short)));
-  const checked = await checkCandidates(candidates, { logger, ...(signal === undefined ? {} : { signal }) });
+  const checks = new CandidateChecks(candidates, { logger, ...(signal === undefined ? {} : { signal }) });
+  const checked = await checks.all();
   // Whether a start would take native is not known then.
   const chosen =
     short !== undefined && config.providers.default === "auto"
@@ -108,13 +112,14 @@ async function tryProviders(options: {
   return await Promise.all(
     checked.map(async (entry) => {
       const { name, isolation } = entry.candidate;
-      const { healthy, error, notes } = entry.check ?? (await checkUnused(entry.candidate, signal));
+      const check = entry.check ?? (await checkUnused(entry.candidate, signal));
+      const error = check.error ?? check.cannotSpawn;
       return {
         name,
         isolation,
-        works: healthy,
+        works: check.healthy && check.cannotSpawn === undefined,
         ...(error === undefined ? {} : { error }),
-        notes,
+        notes: check.notes,
         used: chosen.used.includes(name),
         default: chosen.default === name,
       };
@@ -135,7 +140,7 @@ async function checkUnused(candidate: Candidate, signal: AbortSignal | undefined
   return await candidate.provider.check(deadline);
 }
 
-/** What `serve` would choose. */
+/** What `serve` would choose at a first start: the database, which says what was there before, is not opened. */
 function choose(
   checked: readonly CheckedCandidate[],
   options: { config: Config; logger: Logger },

@@ -2,7 +2,7 @@ import type { Config } from "./config/config.ts";
 import { ImageDisk } from "./images/image-disk.ts";
 import { ImageLibrary, type ImageLimits } from "./images/image-library.ts";
 import type { Logger } from "./platform/logger.ts";
-import { type PullLimits, usualPulls } from "./platform/pull-turns.ts";
+import { type PullLimits, usualPulls } from "./pulls/pull-turns.ts";
 
 export type { ImageLibrary, ImageProgress, ImageWork } from "./images/image-library.ts";
 export { hostImage, normaliseImageName } from "./images/image-name.ts";

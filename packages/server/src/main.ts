@@ -3,10 +3,11 @@ import { constants } from "node:fs";
 import { access, mkdir, readFile } from "node:fs/promises";
 import type { AddressInfo } from "node:net";
 import path from "node:path";
+import { CandidateChecks } from "./candidate-checks.ts";
 import { changes } from "./config/changes.ts";
 import type { Config } from "./config/config.ts";
+import { warningsOfKeys } from "./config/weak-keys.ts";
 import { openControlPlane } from "./control-plane.ts";
-import { localWorkerId } from "./core/providers/provider-address.ts";
 import { ProviderRegistry } from "./core/providers/provider-registry.ts";
 import { removeLeftovers } from "./doctor/leftovers.ts";
 import { stopEndsSandboxes, unitAdvice } from "./doctor/service-unit.ts";
@@ -20,11 +21,11 @@ import { messageOf } from "./platform/message-of.ts";
 import { randomIds } from "./platform/random-ids.ts";
 import { openSecretFile } from "./platform/secret-file.ts";
 import { systemClock } from "./platform/system-clock.ts";
-import type { Store } from "./ports/index.ts";
 import { type Candidate, providerCandidates } from "./provider-candidates.ts";
-import { checkCandidates, type ProviderSelection, selectProviders } from "./provider-selection.ts";
+import { type ProviderSelection, selectProviders, stillOpen } from "./provider-selection.ts";
 import { instanceName } from "./providers/launcher/index.ts";
-import { runtimesByInstallation } from "./providers/runtime-records/index.ts";
+import { type RuntimesOfInstallation, runtimesByInstallation } from "./providers/runtime-records/index.ts";
+import { type ProvidersBefore, providersBefore, rememberDefault } from "./providers-before.ts";
 import { SqliteStore } from "./stores/sqlite/sqlite-store.ts";
 import { version } from "./version.ts";
 
@@ -38,6 +39,8 @@ export interface RunningService {
   providers: string[];
   /** Providers that are not used, and why. */
   refused: { name: string; reason: string }[];
+  /** Providers in use that take no spawns now, and why. */
+  failing: { name: string; reason: string }[];
   /** Resolves when the default provider takes spawns. */
   ready: Promise<void>;
   /** Takes over what can change while it runs: keys, `defaults.*` and the level of the log. The rest needs a restart. */
@@ -62,13 +65,20 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
   const clock = systemClock;
   await using opened = new AsyncDisposableStack();
 
+  for (const warning of warningsOfKeys(config)) logger.warn(warning);
   await makeDataDir(config.dataDir);
   opened.use(await lockDataDir(config.dataDir));
   const reserve = opened.use(new DiskReserve({ directory: path.dirname(config.database.path), logger }));
   const store = opened.use(await SqliteStore.open({ path: config.database.path, reserve }));
   const watch = opened.use(await store.watch({ logger }));
+  const found = await runtimesByInstallation(config.dataDir);
   const installation = opened.use(
-    await Installation.open({ dataDir: config.dataDir, settings: store, newId: randomIds.secret(8) }),
+    await Installation.open({
+      dataDir: config.dataDir,
+      settings: store,
+      newId: randomIds.secret(8),
+      outlived: (id) => outlived(store, found.get(id)),
+    }),
   );
   void warnOfUnit(logger);
   void removeLeftovers(config.dataDir).catch((err: unknown) =>
@@ -78,23 +88,27 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
   const tooFew = tooFewDescriptors({ limit: await descriptorLimit(), maxConnections });
   if (tooFew !== undefined) logger.warn(tooFew);
   opened.use(new DescriptorWatch({ logger, clock }));
-  await tellWhatIsFound(installation, { dataDir: config.dataDir, logger });
+  tellWhatIsFound(installation, { found, dataDir: config.dataDir, logger });
   const instanceId = installation.id;
 
   const images = await openImageStore({ ...imageSettings(config), logger });
   const candidates = await providerCandidates({ config, instanceId, images, logger, clock });
   for (const candidate of candidates) if ("provider" in candidate) opened.use(candidate.provider);
-  const selection = selectProviders(await checkCandidates(candidates, { logger }), {
-    config,
-    root: process.getuid?.() === 0,
-    logger,
-  });
-  if (config.providers.default === "auto") {
-    await refuseToSimulate(store, selection, candidates);
-  }
+  const before = await providersBefore(store);
+  const choosing = { config, root: process.getuid?.() === 0, logger, before };
+  const checks = opened.use(new CandidateChecks(candidates, { logger }));
+  // Whose runtimes the database may lack has to be known from the beginning: they would be taken for nobody's.
+  const open: Parameters<typeof checks.inTime>[0] = (known) =>
+    installation.recovering ? "choice" : stillOpen(known, choosing);
+  const selection = selectProviders(await checks.inTime(open), choosing);
+  if (config.providers.default === "auto") refuseToSimulate(before, selection, candidates);
+  await rememberDefault(store, { name: selection.defaultName, before, logger });
   const registry = new ProviderRegistry({
     providers: selection.providers,
     defaultName: selection.defaultName,
+    leftOut: new Map(
+      selection.refused.filter(({ tried }) => tried).map(({ name, reason }) => [name, reason]),
+    ),
     clock,
   });
 
@@ -128,13 +142,16 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
       ({ name, isolation }) => name === selection.defaultName && isolation === "simulated",
     ),
     providers: selection.providers.map(({ name }) => name),
-    refused: selection.refused,
+    failing: selection.failing,
+    refused: selection.refused.map(({ name, reason }) => ({ name, reason })),
     ready: reconciler.ready,
     reload: (changed) => {
       const { takenOver, needRestart } = changes(changed, { started, applied });
       applied = changed;
       logger.level = changed.logging.level;
       keys.replaceConfigured(changed.auth);
+      if (takenOver.some((key) => key.startsWith("auth.")))
+        for (const warning of warningsOfKeys(changed)) logger.warn(warning);
       // Whoever applies them reads them from this object, each time.
       Object.assign(config.defaults, changed.defaults);
       Object.assign(config.rateLimit, changed.rateLimit);
@@ -213,20 +230,39 @@ async function warnOfUnit(logger: Logger): Promise<void> {
   if (message !== undefined) logger.warn({ advice: unitAdvice }, message);
 }
 
+/** A runtime whose birth the database has not counted is younger than it. */
+async function outlived(
+  { sandboxes }: SqliteStore,
+  runtimes: RuntimesOfInstallation | undefined,
+): Promise<boolean> {
+  for (const [run, number] of runtimes?.lastBirths ?? [])
+    if ((await sandboxes.lastBirth(run)) < number) return true;
+  return false;
+}
+
 /** Says what the records below the data directory mean for what runs: taken in, or somebody else's. */
-async function tellWhatIsFound(
+function tellWhatIsFound(
   installation: Installation,
-  { dataDir, logger }: { dataDir: string; logger: Logger },
-): Promise<void> {
+  { found, dataDir, logger }: { found: Map<string, RuntimesOfInstallation>; dataDir: string; logger: Logger },
+): void {
   if (installation.databaseLost) {
     logger.warn(
       { data_dir: dataDir },
       "the database is new or older than this installation: quotas, templates, keys that were made or revoked, and the " +
         "audit history are as of the backup, or gone; limits are those of defaults.* until quotas are set again",
     );
+  } else if (installation.markLost) {
+    logger.warn(
+      { data_dir: dataDir },
+      "installation.json was not there, so that nothing tells whether the database is the newest one: sandboxes that run and " +
+        "that it does not know are taken in from their records; where it is a backup, quotas, templates and keys are as of then",
+    );
   }
-  const found = await runtimesByInstallation(dataDir);
-  if (installation.recovering && (found.has(installation.id) || found.size === 0)) {
+  if (
+    installation.databaseLost &&
+    installation.recovering &&
+    (found.has(installation.id) || found.size === 0)
+  ) {
     logger.warn(
       { data_dir: dataDir },
       "the database is new or older than what runs here: sandboxes it does not know are taken in from their records",
@@ -247,22 +283,17 @@ async function tellWhatIsFound(
  * A simulation that stands in for the provider of sandboxes that are there would look like the service and be none.
  * @throws Error naming what is missing and the way out.
  */
-async function refuseToSimulate(
-  store: Store,
+function refuseToSimulate(
+  before: ProvidersBefore,
   selection: ProviderSelection,
   candidates: readonly Candidate[],
-): Promise<void> {
+): void {
   const isolation = candidates.find(({ name }) => name === selection.defaultName)?.isolation;
   if (isolation !== "simulated") return;
-  const rows = (await store.sandboxes.listLive()).filter(
-    ({ workerId, provider, state }) =>
-      workerId === localWorkerId && provider !== selection.defaultName && state !== "error",
-  );
-  const orphaned = selection.refused.find(({ name }) => rows.some(({ provider }) => provider === name));
+  const orphaned = selection.refused.find(({ name }) => before.sandboxes.has(name));
   if (orphaned === undefined) return;
-  const count = rows.filter(({ provider }) => provider === orphaned.name).length;
   throw new Error(
-    `${count} sandboxes of provider ${orphaned.name} are here, but it cannot be used (${orphaned.reason}), and only ` +
+    `${before.sandboxes.get(orphaned.name)} sandboxes of provider ${orphaned.name} are here, but it cannot be used (${orphaned.reason}), and only ` +
       `${selection.defaultName}, a simulation, is left: mend it (alcove doctor), or choose providers.default: ` +
       `${selection.defaultName} if that is wanted`,
   );

@@ -24,6 +24,6 @@ it("no provider's lines have a field twice", async () => {
     logger: loggerWith([]),
     clock: systemClock,
   });
-  expect(candidates).toHaveLength(4);
+  expect(candidates).toHaveLength(7);
   expect(twice).toEqual([]);
 });

@@ -6,7 +6,10 @@ import { type Isolation, type ProviderName, providerIsolation, providerNames } f
 import { pullLimits } from "./images.ts";
 import type { Logger } from "./platform/logger.ts";
 import type { Clock, ImageStore, RuntimeProvider } from "./ports/index.ts";
+import { CustomProvider } from "./providers/custom/index.ts";
 import { DockerProvider } from "./providers/docker/index.ts";
+import { E2bProvider } from "./providers/e2b/index.ts";
+import { FirecrackerProvider } from "./providers/firecracker/index.ts";
 import { MockProvider } from "./providers/mock/index.ts";
 import { NativeProvider } from "./providers/native/index.ts";
 import { ProotProvider } from "./providers/proot/index.ts";
@@ -32,7 +35,7 @@ export type Candidate = {
 
 /**
  * Every provider, in the order `auto` prefers them. Opening one starts nothing. docs/architecture.md.
- * The agent is built with the rest of the project; without it only `mock` can work.
+ * The agent is built with the rest of the project; without it only those work that run nothing here.
  */
 export async function providerCandidates(options: CandidateOptions): Promise<Candidate[]> {
   const { config, instanceId, images, logger, clock } = options;
@@ -42,6 +45,13 @@ export async function providerCandidates(options: CandidateOptions): Promise<Can
   const missing = await unbuilt([agentBinary, launchBinary]);
   const common = { dataDir, instanceId, agentBinary, ringBytes: config.exec.ringBytes };
   const open = {
+    firecracker: () =>
+      new FirecrackerProvider({
+        ...common,
+        config: providers.firecracker,
+        images,
+        logger: logger.child({ provider: "firecracker" }),
+      }),
     native: () =>
       new NativeProvider({
         ...common,
@@ -62,6 +72,22 @@ export async function providerCandidates(options: CandidateOptions): Promise<Can
         clock,
         logger: logger.child({ provider: "docker" }),
       }),
+    e2b: () =>
+      new E2bProvider({
+        config: providers.e2b,
+        instanceId,
+        ringBytes: config.exec.ringBytes,
+        clock,
+        logger: logger.child({ provider: "e2b" }),
+      }),
+    custom: () =>
+      new CustomProvider({
+        config: providers.custom,
+        instanceId,
+        ringBytes: config.exec.ringBytes,
+        clock,
+        logger: logger.child({ provider: "custom" }),
+      }),
     proot: () =>
       new ProotProvider({
         ...common,
@@ -78,9 +104,13 @@ export async function providerCandidates(options: CandidateOptions): Promise<Can
       name,
       isolation,
       enabled: providers.default === name || providers[name].enabled,
-      ...(missing === undefined || isolation === "simulated" ? { provider: open[name]() } : { missing }),
+      ...(missing === undefined || !needsAgent(isolation) ? { provider: open[name]() } : { missing }),
     };
   });
+}
+
+function needsAgent(isolation: Isolation): boolean {
+  return isolation !== "simulated" && isolation !== "hosted";
 }
 
 async function unbuilt(binaries: readonly string[]): Promise<string | undefined> {

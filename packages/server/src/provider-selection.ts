@@ -1,110 +1,111 @@
+import type { CheckedCandidate, StillOpen } from "./candidate-checks.ts";
 import type { Config } from "./config/config.ts";
-import { chooseDefault } from "./core/providers/choose-default.ts";
-import { deadlineAfter } from "./platform/deadline.ts";
+import { chooseDefault, defaultIsCertain, type ProviderCandidate } from "./core/providers/choose-default.ts";
 import type { Logger } from "./platform/logger.ts";
-import type { ProviderCheck, RuntimeProvider } from "./ports/index.ts";
-import type { Candidate } from "./provider-candidates.ts";
-
-const checkDeadlineMs = 10_000;
-const patienceMs = 5_000;
-
-export interface CheckedCandidate {
-  candidate: Candidate;
-  /** undefined: it was not tried, for the reason in `excluded`. */
-  check: ProviderCheck | undefined;
-  excluded?: string;
-}
+import type { RuntimeProvider } from "./ports/index.ts";
+import type { ProvidersBefore } from "./providers-before.ts";
 
 export interface ProviderSelection {
   providers: RuntimeProvider[];
   defaultName: string;
-  /** Each provider that is not used, and why. */
-  refused: { name: string; reason: string }[];
+  /** Each provider that is used but takes no spawns now, and why: it failed, has not answered, or lacks something. */
+  failing: { name: string; reason: string }[];
+  /** Each provider that is not used, and why. `tried`: it was found not to work. */
+  refused: { name: string; reason: string; tried: boolean }[];
 }
 
-/** Tries every candidate that may be used, all at once, and says whom it waits for. Never throws. */
-export function checkCandidates(
-  candidates: readonly Candidate[],
-  options: { logger: Logger; signal?: AbortSignal },
-): Promise<CheckedCandidate[]> {
-  return Promise.all(candidates.map((candidate) => checkCandidate(candidate, options)));
-}
+const nothingBefore: ProvidersBefore = { lastDefault: undefined, sandboxes: new Map() };
 
-async function checkCandidate(
-  candidate: Candidate,
-  { logger, signal }: { logger: Logger; signal?: AbortSignal },
-): Promise<CheckedCandidate> {
-  if ("missing" in candidate) return { candidate, check: undefined, excluded: candidate.missing };
-  const { name } = candidate;
-  if (candidate.enabled === false) {
-    const excluded = `it must be asked for: providers.${name}.enabled: true`;
-    return { candidate, check: undefined, excluded };
-  }
-  using deadline = deadlineAfter(checkDeadlineMs, signal);
-  let waitedMs = 0;
-  const waiting = setInterval(() => {
-    waitedMs += patienceMs;
-    logger.warn(
-      { provider: name, waited_ms: waitedMs },
-      `waiting for provider ${name}, which tries a sandbox`,
-    );
-  }, patienceMs);
-  try {
-    return { candidate, check: await candidate.provider.check(deadline) };
-  } finally {
-    clearInterval(waiting);
-  }
+/** What those may still change who have not answered yet: which provider is the default, or only how the default is. */
+export function stillOpen(
+  known: readonly CheckedCandidate[],
+  options: { config: Config; root: boolean; before: ProvidersBefore },
+): StillOpen {
+  const { config, before } = options;
+  const wanted = config.providers.default;
+  const isNamed = wanted !== "auto";
+  if (!isNamed && !defaultIsCertain(forChoice(known, options), { last: before.lastDefault })) return "choice";
+  const unanswered = (name: string) =>
+    known.some((one) => one.candidate.name === name && one.unanswered === true);
+  if (isNamed) return unanswered(wanted) ? "default" : "nothing";
+  // What is certain though it has not answered is the one of the last start, because its sandboxes are here.
+  const { lastDefault: last, sandboxes } = before;
+  return last !== undefined && sandboxes.has(last) && unanswered(last) ? "default" : "nothing";
 }
 
 /**
- * Which providers this process uses and which is the default, decided once. A provider that was asked for is used
- * even when it is ill now; native and docker are otherwise used when they work. docs/architecture.md.
+ * Which providers this process uses and which is the default, decided once. A provider that was asked for, or whose
+ * sandboxes are there, is used even when it is ill now; native and docker are otherwise used unless they were found not to
+ * work: one that has only not answered yet is brought back by the registry. docs/architecture.md.
  * @throws Error when the default cannot be used.
  */
 export function selectProviders(
   checked: readonly CheckedCandidate[],
-  options: { config: Config; root: boolean; logger: Logger },
+  options: { config: Config; root: boolean; logger: Logger; before?: ProvidersBefore },
 ): ProviderSelection {
-  const { config, logger } = options;
+  const { config, logger, before = nothingBefore } = options;
   const wanted = config.providers.default;
-  const providers: RuntimeProvider[] = [];
-  const refused: ProviderSelection["refused"] = [];
-  for (const { candidate, check, excluded } of checked) {
+  const defaultName = wanted === "auto" ? chosenByItself(checked, { ...options, before }) : wanted;
+  const selection: ProviderSelection = { providers: [], defaultName, failing: [], refused: [] };
+  for (const { candidate, check, excluded, unanswered } of checked) {
     const { name } = candidate;
-    if ("provider" in candidate && (candidate.enabled === true || check?.healthy === true)) {
-      providers.push(candidate.provider);
+    const kept =
+      check !== undefined &&
+      (check.healthy || unanswered === true || candidate.enabled === true || before.sandboxes.has(name));
+    const reason = excluded ?? check?.error ?? "it does not work here";
+    if ("provider" in candidate && (kept || name === defaultName)) {
+      selection.providers.push(candidate.provider);
+      const failing = check?.error ?? check?.cannotSpawn;
+      if (failing !== undefined) selection.failing.push({ name, reason: failing });
+      if (check?.healthy === false) warnOfIllness({ name, reason, before, logger });
     } else {
-      refused.push({ name, reason: excluded ?? check?.error ?? "it does not work here" });
+      selection.refused.push({ name, reason, tried: candidate.enabled !== false });
     }
   }
-  const defaultName = wanted === "auto" ? chosenByItself(checked, options) : wanted;
-  const chosen = checked.find(({ candidate }) => candidate.name === defaultName)?.candidate;
-  if (chosen === undefined || !("provider" in chosen)) {
-    const why = refused.find(({ name }) => name === defaultName)?.reason;
-    throw new Error(`providers.default is ${defaultName}, which cannot be used: ${why}`);
-  }
-  if (!providers.includes(chosen.provider)) providers.push(chosen.provider);
-  const others = refused.filter(({ name }) => name !== defaultName);
-  logger.info({ default: defaultName, not_used: others }, "providers chosen");
-  return { providers, defaultName, refused: others };
+  const unusable = selection.refused.find(({ name }) => name === defaultName);
+  if (unusable !== undefined)
+    throw new Error(`providers.default is ${defaultName}, which cannot be used: ${unusable.reason}`);
+  const notUsed = selection.refused.map(({ name, reason }) => ({ name, reason }));
+  logger.info({ default: defaultName, not_used: notUsed }, "providers chosen");
+  return selection;
+}
+
+function warnOfIllness(ill: { name: string; reason: string; before: ProvidersBefore; logger: Logger }): void {
+  const { name, reason, before, logger } = ill;
+  logger.warn(
+    { provider: name, reason, sandboxes: before.sandboxes.get(name) ?? 0 },
+    `provider ${name} takes no sandboxes until it answers and is well: ${reason}; it is looked at again and again. ` +
+      `providers.${name}.enabled: false leaves it out`,
+  );
 }
 
 /** Weak isolation is never chosen unasked, but for `mock` when nothing else works: it has no access to anything. */
 function chosenByItself(
   checked: readonly CheckedCandidate[],
-  options: { root: boolean; logger: Logger },
+  options: { root: boolean; logger: Logger; before: ProvidersBefore },
 ): string {
-  const choice = chooseDefault(
-    checked.map(({ candidate, check, excluded }) => {
-      const { name, isolation } = candidate;
-      if (isolation === "simulated") return { name, isolation, check: { healthy: true, notes: [] } };
-      if (isolation === "none" && options.root)
-        return { name, isolation, check: undefined, excluded: "auto never takes it as root" };
-      return { name, isolation, check, ...(excluded === undefined ? {} : { excluded }) };
-    }),
-  );
-  if (choice.warning !== undefined) {
-    options.logger.warn({ against: choice.against }, `${choice.warning}; see alcove doctor for the way out`);
+  const { logger, before } = options;
+  const choice = chooseDefault(forChoice(checked, options), { last: before.lastDefault });
+  for (const warning of choice.warnings) {
+    logger.warn({ against: choice.against }, `${warning}; see alcove doctor for the way out`);
   }
   return choice.name;
+}
+
+function forChoice(
+  checked: readonly CheckedCandidate[],
+  { root, before }: { root: boolean; before: ProvidersBefore },
+): ProviderCandidate[] {
+  return checked.map(({ candidate, check, excluded, unanswered = false }) => {
+    const { name, isolation } = candidate;
+    if (isolation === "simulated") return { name, isolation, check: { healthy: true, notes: [] } };
+    if (isolation === "hosted") {
+      const never = "auto never takes it: name it as providers.default";
+      return { name, isolation, check: undefined, excluded: never };
+    }
+    if (isolation === "none" && root)
+      return { name, isolation, check: undefined, excluded: "auto never takes it as root" };
+    const sandboxes = before.sandboxes.get(name) ?? 0;
+    return { name, isolation, check, unanswered, sandboxes, ...(excluded === undefined ? {} : { excluded }) };
+  });
 }

@@ -1,6 +1,13 @@
+import { execFileSync } from "node:child_process";
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import path from "node:path";
 import { expect, test, vi } from "vitest";
+import { describeWith } from "../test/support/requirements.ts";
+import { loadConfig } from "./config/load.ts";
+import { silentLogger } from "./platform/logger.ts";
 import { ProviderError, type RuntimeId, Unavailable } from "./ports/index.ts";
-import { endRuntimes } from "./purge.ts";
+import { endRuntimes, purge } from "./purge.ts";
 
 const providerOf = (destroy: (id: string) => Promise<void>) => ({
   name: "docker",
@@ -61,4 +68,32 @@ test("what has a record is named when the engine cannot be asked for what it run
   };
   await endRuntimes(silent, purged, ["rt-1"]);
   expect(purged).toEqual({ ended: [], left: ["docker: silent", "docker/rt-1: it may still run"] });
+});
+
+await describeWith(["linux", "root"], "a data directory on a file system that is read-only", () => {
+  test.each([
+    ["whose installation is known", "0123456789abcdef", /alcove purge --instance 0123456789ab --yes$/],
+    ["whose installation is not", undefined, /alcove purge --instance NAME --yes \(names: find /],
+  ])("%s is refused in words, with the way to end what runs", async (_, id, advice) => {
+    const home = mkdtempSync(path.join(tmpdir(), "alcove-purge-"));
+    const dataDir = path.join(home, "data");
+    mkdirSync(dataDir);
+    const directory = { path: dataDir, device: "1", inode: "1", born: "0" };
+    if (id !== undefined)
+      writeFileSync(
+        path.join(dataDir, "installation.json"),
+        JSON.stringify({ version: 1, id, generation: 0, directory }),
+      );
+    execFileSync("mount", ["--bind", dataDir, dataDir]);
+    try {
+      execFileSync("mount", ["-o", "remount,bind,ro", dataDir]);
+      const config = loadConfig({ env: { ALCOVE_DATA_DIR: dataDir }, cwd: home });
+      const refused = purge({ config, remove: false, logger: silentLogger });
+      await expect(refused).rejects.toThrow(/cannot be written to .*EROFS.* not read-only/);
+      await expect(refused).rejects.toThrow(advice);
+    } finally {
+      execFileSync("umount", ["--lazy", dataDir]);
+      rmSync(home, { recursive: true, force: true });
+    }
+  });
 });

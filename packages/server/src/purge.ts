@@ -1,5 +1,5 @@
-import { existsSync } from "node:fs";
-import { readdir, rm } from "node:fs/promises";
+import { constants, existsSync } from "node:fs";
+import { access, readdir, rm } from "node:fs/promises";
 import path from "node:path";
 import type { Config } from "./config/config.ts";
 import { removeLeftovers } from "./doctor/leftovers.ts";
@@ -8,7 +8,7 @@ import { abortable } from "./platform/abortable.ts";
 import { lockDataDir } from "./platform/data-dir-lock.ts";
 import { deadlineAfter } from "./platform/deadline.ts";
 import { DiskReserve } from "./platform/disk-reserve.ts";
-import { Installation } from "./platform/installation.ts";
+import { Installation, installationIn } from "./platform/installation.ts";
 import type { Logger } from "./platform/logger.ts";
 import { messageOf } from "./platform/message-of.ts";
 import { randomIds } from "./platform/random-ids.ts";
@@ -57,6 +57,7 @@ export async function purge(options: { config: Config; remove: boolean; logger: 
         `without one (names: ${findGroups})`,
     );
   }
+  await refuseReadOnly(dataDir);
   using _lock = lockDataDir(dataDir);
   const id = await endRecorded(config, { purged, logger });
   // Providers end what their records name; records may be lost.
@@ -69,6 +70,21 @@ export async function purge(options: { config: Config; remove: boolean; logger: 
   purged.left.push(...(await othersIn(config, id)));
   if (options.remove && purged.left.length === 0) await rm(dataDir, { recursive: true, force: true });
   return purged;
+}
+
+/** @throws Error with the way out, and the one that needs nothing of the directory. */
+async function refuseReadOnly(dataDir: string): Promise<void> {
+  try {
+    await access(dataDir, constants.W_OK);
+  } catch (cause) {
+    const id = installationIn(dataDir);
+    throw new Error(
+      `the data directory ${dataDir} cannot be written to (${messageOf(cause)}): give it to the user that purges, on a file ` +
+        `system that is not read-only, or end what runs without it: alcove purge --instance ${id === undefined ? "NAME" : instanceName(id)} --yes` +
+        (id === undefined ? ` (names: ${findGroups})` : ""),
+      { cause },
+    );
+  }
 }
 
 /** @returns the installation's id. */

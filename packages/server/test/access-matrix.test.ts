@@ -29,6 +29,7 @@ const operations: Record<string, readonly [scope: "open" | "read" | "write" | "a
   listExecs: ["read", "sandbox"],
   getPreview: ["write", "sandbox"],
   openTunnel: ["write", "sandbox"],
+  requestPort: ["write", "sandbox"],
   getExec: ["read", "sandbox"],
   killExec: ["write", "sandbox"],
   getExecOutput: ["read", "sandbox"],
@@ -61,6 +62,7 @@ const operations: Record<string, readonly [scope: "open" | "read" | "write" | "a
   deleteTemplate: ["write", "all"],
   spawnFromTemplate: ["write", "own"],
   getPoolStatus: ["read", "shared"],
+  listSnapshots: ["read", "shared"],
   getMetrics: ["read", "all"],
   getPrometheusMetrics: ["read", "all"],
   getDiagnostics: ["read", "all"],
@@ -176,13 +178,24 @@ describe("every key on every operation", () => {
     });
     admin = new TestClient(server.url, { "x-api-key": "admin-key" });
     const { json } = await admin.call("GET", "/api/v1/openapi.json");
-    routes = Object.entries<Record<string, { operationId: string }>>(json.paths).flatMap(([path, methods]) =>
-      Object.entries(methods).map(([method, { operationId }]) => ({
-        operation: operationId,
-        method: method.toUpperCase(),
-        path,
-      })),
+    const told = Object.entries<Record<string, { operationId: string }>>(json.paths).flatMap(
+      ([path, methods]) =>
+        Object.entries(methods).map(([method, { operationId }]) => ({
+          operation: operationId,
+          method: method.toUpperCase(),
+          path,
+        })),
     );
+    const hidden = server.app.routeTable.routes.flatMap(({ method, url, schema }) =>
+      schema?.hide === true
+        ? [method].flat().map((each) => ({
+            operation: schema.operationId ?? url,
+            method: each,
+            path: url.replaceAll(/:(\w+)/g, "{$1}"),
+          }))
+        : [],
+    );
+    routes = [...told, ...hidden];
   });
   afterAll(() => server[Symbol.asyncDispose]());
 
@@ -216,28 +229,35 @@ describe("every key on every operation", () => {
   }
 
   test("the table has a row for each operation, and none for what is not there", () => {
-    expect(Object.keys(operations).sort()).toEqual(routes.map(({ operation }) => operation).sort());
+    const asked = new Map(routes.map(({ operation, path, method }) => [`${path} ${method}`, operation]));
+    const ofMethods = new Set(
+      routes.filter(({ path }) => path.endsWith("/*")).map(({ operation }) => operation),
+    );
+    const once = [...asked.values()].filter((operation) => !ofMethods.has(operation));
+    expect(Object.keys(operations).sort()).toEqual([...once, ...ofMethods].sort());
   });
 
   test.each(Object.keys(operations))("%s", async (operation) => {
-    const route = routes.find((each) => each.operation === operation);
-    if (route === undefined) throw new Error("no such route");
-    for (const key of keys) {
-      for (const target of targets) {
-        const { status, text } = await ask(route, key, target);
-        const about = `${operation} of ${target} with ${key.name}: ${status} ${text}`;
-        const want = expected(operation, key, target);
-        if (want === 404) {
-          expect(status, about).toBe(404);
+    // One, but where a path takes what a program makes of it.
+    const ways = routes.filter((each) => each.operation === operation);
+    expect(ways).not.toEqual([]);
+    for (const [route, key, target] of ways.flatMap((way) =>
+      keys.flatMap((key) => targets.map((target) => [way, key, target] as const)),
+    )) {
+      const { status, text } = await ask(route, key, target);
+      const about = `${route.method} ${operation} of ${target} with ${key.name}: ${status} ${text}`;
+      const want = expected(operation, key, target);
+      if (want === 404) {
+        expect(status, about).toBe(404);
+        if (route.method !== "HEAD")
           expect(text, about).toMatch(/does not exist or was destroyed|has no quota/);
-        } else if (want !== "let in") expect(status, about).toBe(want);
-        else {
-          expect([401, 403], about).not.toContain(status);
-          expect(status, about).not.toBe(500);
-          if (key.owner !== undefined) expect(text, about).not.toMatch(/sandbox ".*" does not exist or was/);
-        }
-        if (operation === "destroySandbox" && status === 200) sandboxes.delete(target);
+      } else if (want !== "let in") expect(status, about).toBe(want);
+      else {
+        expect([401, 403], about).not.toContain(status);
+        expect(status, about).not.toBe(500);
+        if (key.owner !== undefined) expect(text, about).not.toMatch(/sandbox ".*" does not exist or was/);
       }
+      if (operation === "destroySandbox" && status === 200) sandboxes.delete(target);
     }
   });
 
@@ -275,6 +295,37 @@ describe("every key on every operation", () => {
       expect(text, route.operation).not.toContain(other);
       expect(text, route.operation).not.toMatch(/\bbob\b/);
     }
+  });
+
+  test("the key of an owner is told whose it is when it asks for another's quota, and nothing of that", async () => {
+    const ann = new TestClient(server.url, { "x-api-key": "key-of-ann" });
+    for (const path of ["bob", "bob/usage", "nobody"]) {
+      const { status, json } = await ann.call("GET", `/api/v1/quotas/${path}`);
+      expect([path, status, json.what, json.message]).toEqual([
+        path,
+        404,
+        "quota",
+        `owner "${path.split("/")[0]}" has no quota that key "ann" may see: it is bound to owner "ann"`,
+      ]);
+    }
+  });
+
+  test("the key of an owner is told how many sandboxes a provider runs of that owner's alone", async () => {
+    await Promise.all([sandboxOf("ann"), sandboxOf("bob")]);
+    const countsFor = async (key: string) => {
+      const client = new TestClient(server.url, { "x-api-key": key });
+      const [one, list] = [
+        await client.call("GET", "/api/v1/providers/mock"),
+        await client.call("GET", "/api/v1/providers"),
+      ];
+      const listed = (list.json as unknown as { runtime_count?: number }[])[0];
+      return [one.json.sandbox_count, one.json.health.runtime_count, listed?.runtime_count];
+    };
+    const all = await countsFor("admin-key");
+    expect(all[0]).toBeGreaterThan(1);
+    const own = (await admin.call("GET", "/api/v1/sandboxes?owner_id=ann")).json.length;
+    expect(own).toBeLessThan(all[0]);
+    expect(await countsFor("key-of-ann")).toEqual([own, own, own]);
   });
 
   test("the key of an owner cannot act for another, however it says so", async () => {

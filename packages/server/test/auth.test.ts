@@ -4,6 +4,7 @@ import net from "node:net";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { WebSocket } from "ws";
 import { eventually, TestClient } from "./support/http.ts";
+import { PreviewClient } from "./support/preview-client.ts";
 import { mockProvider } from "./support/providers.ts";
 import { startTestServer, type TestServer } from "./support/test-server.ts";
 
@@ -214,6 +215,7 @@ describe("without keys", () => {
       env: {
         ALCOVE_SERVER_PUBLIC_URL: "https://alcove.example",
         ALCOVE_SERVER_PREVIEW_DOMAIN: "preview.example",
+        ALCOVE_SERVER_ALLOW_INSECURE: "true",
         ALCOVE_SERVER_CORS_ALLOWED_ORIGINS: "https://console.example,http://localhost:5173",
       },
     });
@@ -227,17 +229,20 @@ describe("without keys", () => {
     "127.0.0.1:9",
     "[::1]:7423",
     "alcove.example",
-    "preview.example",
+    "alcove.localhost",
   ])("Host %s is this service", async (host) => {
     expect(await statusWithHost(server.url, host)).toBe(200);
   });
 
-  test.each(["3000-sb-1.preview.example", "3000-sb-1.localhost:7423", "3000-x.localhost"])(
-    "Host %s is a preview's, never this service",
-    async (host) => {
-      expect(await statusWithHost(server.url, host)).toBe(404);
-    },
-  );
+  test.each([
+    "3000-sb-1.preview.example",
+    "3000-sb-1.localhost:7423",
+    "3000-x.localhost",
+    "anything.preview.example",
+    "any.thing.preview.example:443",
+  ])("Host %s is a preview's, never this service", async (host) => {
+    expect(await statusWithHost(server.url, host)).toBe(404);
+  });
 
   test.each([
     "evil.example",
@@ -246,9 +251,28 @@ describe("without keys", () => {
     "169.254.169.254",
     "192.168.0.7:7423",
     "alcove.example.evil",
+    // Where previews are below; the service has a name of its own.
+    "preview.example",
     "[::2]",
   ])("Host %j is not", async (host) => {
     expect(await statusWithHost(server.url, host)).toBe(403);
+  });
+
+  test("who asks by a name that is not this service's is told which key would make it so", async () => {
+    const refusal = async (host: string) => {
+      const { status, text } = await new PreviewClient(server.url, host).get("/api/v1/sandboxes");
+      return [status, JSON.parse(text).message];
+    };
+    expect(await refusal("evil.example")).toEqual([403, expect.stringContaining("set server.public_url")]);
+    const preview = "3000-sb-0123456789ab.other.example";
+    expect(await refusal(preview)).toEqual([
+      403,
+      expect.stringContaining('set server.preview_domain to "other.example"'),
+    ]);
+    expect(await refusal("anything.preview.example")).toEqual([
+      404,
+      expect.stringContaining("is no preview"),
+    ]);
   });
 
   test("only listed origins and the service's own may change something", async () => {

@@ -1,4 +1,4 @@
-import { copyFile, mkdtemp, readdir, rm, stat, writeFile } from "node:fs/promises";
+import { copyFile, mkdtemp, readdir, rm, stat, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { DatabaseSync } from "node:sqlite";
@@ -82,6 +82,30 @@ test("a service that runs and writes is backed up as it was at one instant, and 
   const restored = await names(await start("data"));
   expect(restored).toContain("before");
   expect(restored).not.toContain("after");
+});
+
+test("a backup wants a folder that is there, outside the data directory, and its time is told", async () => {
+  const client = await start("data");
+  const at = async () => {
+    const { json } = await client.call("GET", "/api/v1/diagnostics");
+    const { text } = await client.call("GET", "/api/v1/metrics/prometheus");
+    return [json.store.last_backup, /^service_last_backup_timestamp_seconds (.*)$/m.exec(text)?.[1]];
+  };
+  const nowhere = path.join(home, "nowhere", "deep");
+  const make = (folder: string) =>
+    backup({ config: config("data"), folder, now: new Date(1_700_000_000_000) });
+  await expect(make(path.join(nowhere, "one"))).rejects.toThrow(
+    `there is no folder ${nowhere} to make the backup in: install -d -m 0700 ${nowhere}`,
+  );
+  await symlink(path.join(home, "data"), path.join(home, "link"));
+  for (const place of ["data", "link"])
+    await expect(make(path.join(home, place, "copy"))).rejects.toThrow("is in the data directory");
+  expect(await at()).toEqual([undefined, "0"]);
+  expect(await make(path.join(home, "..data"))).toEqual({ notNoted: undefined });
+  await service?.close();
+  const again = await start("data");
+  const { json } = await again.call("GET", "/api/v1/diagnostics");
+  expect(json.store.last_backup).toBe("2023-11-14T22:13:20.000Z");
 });
 
 test("a backup replaces nothing, and one that fails leaves nothing", async () => {

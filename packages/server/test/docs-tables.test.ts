@@ -139,10 +139,13 @@ const settingsOf: Readonly<Record<string, RegExp>> = {
   rate_limit: /^core\/rate-limits\//,
   preview: /^core\/previews\//,
   logging: /^platform\/logger\.ts$/,
+  "providers.firecracker": /^providers\/firecracker\//,
   "providers.native": /^providers\/(?:native|launcher)\//,
   "providers.docker": /^providers\/(?:docker|launcher)\//,
   "providers.proot": /^providers\/proot\//,
   "providers.mock": /^providers\/mock\//,
+  "providers.e2b": /^providers\/e2b\//,
+  "providers.custom": /^providers\/custom\//,
   telemetry: /^telemetry\//,
 };
 /** A choice of one: the schema refuses any other value, and nothing else has to know. */
@@ -177,7 +180,7 @@ function isRead({ key, kind }: Pick<(typeof configKeys)[number], "key" | "kind">
   );
   return code.some(({ file, text }) => {
     if (settingsOf[section]?.test(file) === true && ofSettings.test(text)) return true;
-    return !/^config\/(?!lint)/.test(file) && ofSection.some((read) => read.test(text));
+    return !/^config\/(?!load\.ts)/.test(file) && ofSection.some((read) => read.test(text));
   });
 }
 

@@ -2,6 +2,7 @@ import { execFileSync } from "node:child_process";
 import { createHash } from "node:crypto";
 import { readFile } from "node:fs/promises";
 import path from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
 import { ConnectionWatch } from "../src/ports/contract/provider/connection-watch.ts";
 import { eventually, lines, openRequest, said, type TestClient } from "./support/http.ts";
@@ -57,11 +58,14 @@ describe.skipIf(skip !== undefined)(`hard times${skip === undefined ? "" : ` (sk
     await eventually(() => (reading.text().includes("up") ? true : undefined));
     const agent = await agentOf(dataDir, server.sandboxes.running(id).row.runtimeId);
     process.kill(agent, "SIGSTOP");
+    const stoppedAt = performance.now();
     try {
       void server.reconciler.reconcile();
       const state = async () => (await client.call("GET", path)).json.state;
       await eventually(async () => ((await state()) === "unhealthy" ? true : undefined), 60_000);
       expect((await client.exec(id, { command: "true" })).status).toBe(503);
+      // Longer than any deadline or grace of the service.
+      await delay(stoppedAt + 75_000 - performance.now());
       process.kill(agent, "SIGCONT");
       await eventually(async () => ((await state()) === "running" ? true : undefined), 60_000);
     } finally {
@@ -78,7 +82,7 @@ describe.skipIf(skip !== undefined)(`hard times${skip === undefined ? "" : ` (sk
     await telling.catch(() => undefined);
     expect(told.filter((type) => /failed|error/.test(type))).toEqual([]);
     await client.call("DELETE", path);
-  }, 180_000);
+  }, 240_000);
 
   test("connections to a sandbox that break cost a reader nothing: output goes on where it broke off", async () => {
     using connections = new ConnectionWatch();
@@ -144,6 +148,10 @@ describe.skipIf(skip !== undefined)(`hard times${skip === undefined ? "" : ` (sk
     }
     await connected(client, id);
     expect((await client.call("POST", `${exec}/stdin`, { close: true })).status).toBe(200);
+    // What was taken is written down once the program is through with it.
+    await eventually(async () =>
+      (await client.call("GET", exec)).json.state === "exited" ? true : undefined,
+    );
     expect(
       (await client.exec(id, { command: "touch /tmp/go; cut -c1-3 /tmp/posted; wc -c < /tmp/posted" })).json
         .stdout,

@@ -1,10 +1,11 @@
 import { existsSync, readFileSync } from "node:fs";
-import { cp, glob, mkdtemp, rm } from "node:fs/promises";
+import { cp, glob, mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { Writable } from "node:stream";
 import { pino } from "pino";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { backup } from "../src/backup.ts";
 import { loadConfig } from "../src/config/load.ts";
 import { type RunningService, serve } from "../src/main.ts";
 import { DataDirLocked } from "../src/platform/data-dir-lock.ts";
@@ -91,7 +92,10 @@ describe.skipIf(skip !== undefined)(
         filter: (source) => !/\.(draft|sock)$/.test(source),
       });
       await expect(serve({ config: configOf(copy), logger: silentLogger })).rejects.toThrow(ForeignDataDir);
-      expect(await restore({ config: configOf(copy) })).toEqual({ left: [] });
+      const { id: named } = JSON.parse(readFileSync(path.join(dataDir, "installation.json"), "utf8"));
+      expect(await restore({ config: configOf(copy) })).toEqual({ former: named.slice(0, 12), left: [] });
+      // Repeated, it only removes what was left.
+      expect(await restore({ config: configOf(copy) })).toEqual({ former: undefined, left: [] });
       const second = await start(copy, { destroyOnExit: true });
       const found = await eventually(async () => {
         const json = await stateOf(second.client, id);
@@ -106,6 +110,25 @@ describe.skipIf(skip !== undefined)(
         stdout: "alive\n",
       });
       expect((await stateOf(original.client, id)).state).toBe("running");
+    });
+
+    test("that is no copy is not restored under its sandboxes, unless that is meant", async () => {
+      const dataDir = path.join(home, "data");
+      const first = await start(dataDir);
+      const sandbox = await first.client.spawn({ image: "host", ttl: "10m" });
+      await stop(first.service);
+      const config = configOf(dataDir);
+      await expect(restore({ config })).rejects.toThrow(`${dataDir} is the original, no copy`);
+      const second = await start(dataDir);
+      await eventually(async () =>
+        (await second.client.exec(sandbox, { command: "true" })).json.exit_code === 0 ? true : undefined,
+      );
+      await stop(second.service);
+      const groups = await groupsOf(dataDir);
+      const { id } = JSON.parse(readFileSync(path.join(dataDir, "installation.json"), "utf8"));
+      const { former } = await restore({ config, evenOriginal: true });
+      expect(former).toBe(id.slice(0, 12));
+      expect((await purgeInstance(former ?? "", { config })).ended.sort()).toEqual(groups.sort());
     });
 
     test("that is purged leaves neither process nor group, nor itself", async () => {
@@ -224,6 +247,106 @@ describe.skipIf(skip !== undefined)(
         owner_id: "ada",
         metadata: { job: "7" },
       });
+    });
+
+    /** What a backup brings back, and what runs that it does not know. */
+    const restoredFrom = async (steps: { also: readonly string[]; damaged: boolean }) => {
+      const dataDir = path.join(home, "data");
+      const first = await start(dataDir);
+      const kept = await first.client.spawn({ image: "host", ttl: "10m" });
+      const folder = path.join(home, "bk1");
+      await backup({ config: configOf(dataDir), folder });
+      const younger = await first.client.spawn({ image: "host", ttl: "10m", owner_id: "ada" });
+      await stop(first.service);
+      if (steps.damaged) {
+        await writeFile(path.join(dataDir, "installation.json"), "{");
+        await expect(serve({ config: configOf(dataDir), logger: silentLogger })).rejects.toThrow(
+          `remove ${path.join(dataDir, "installation.json")}`,
+        );
+      }
+      await loseDatabase(dataDir);
+      await rm(path.join(dataDir, "installation.json"));
+      for (const name of ["alcove.db", ...steps.also])
+        await cp(path.join(folder, name), path.join(dataDir, name));
+      const { warned, logger } = warnings();
+      const second = await serve({ config: configOf(dataDir, { destroyOnExit: true }), logger });
+      open.add(second);
+      await second.ready;
+      const client = new TestClient(second.url);
+      for (const id of [kept, younger])
+        await eventually(async () =>
+          (await client.exec(id, { command: "echo alive" })).json.stdout === "alive\n" ? true : undefined,
+        );
+      expect(await stateOf(client, younger)).toMatchObject({ state: "running", owner_id: "ada" });
+      expect(warned.map(({ msg }) => msg).filter((msg) => msg.includes("orphan"))).toEqual([]);
+      return { dataDir, warned, second };
+    };
+
+    test("that was restored from a backup with its mark keeps what was made after the backup", async () => {
+      const { dataDir, warned, second } = await restoredFrom({ also: ["installation.json"], damaged: false });
+      expect(warned.map(({ msg }) => msg)).toContainEqual(
+        expect.stringMatching(/the database is new or older than what runs here/),
+      );
+      await stop(second);
+      const again = warnings();
+      const third = await serve({ config: configOf(dataDir), logger: again.logger });
+      open.add(third);
+      await third.ready;
+      expect(again.warned.filter(({ msg }) => msg.includes("database"))).toEqual([]);
+    });
+
+    test.each([
+      ["kept", []],
+      ["from the backup too", ["installation.json"]],
+    ] as const)(
+      "restored to before an extension ends nothing that was extended, its mark %s",
+      async (_, also) => {
+        const dataDir = path.join(home, "data");
+        const first = await start(dataDir);
+        const id = await first.client.spawn({ image: "host", ttl: "5s" });
+        const endsMs = performance.now() + 5_000;
+        const folder = path.join(home, "bk1");
+        await backup({ config: configOf(dataDir), folder });
+        const extended = await first.client.call("POST", `/api/v1/sandboxes/${id}/extend`, { ttl: "20m" });
+        expect(extended.status).toBe(200);
+        await stop(first.service);
+        await loseDatabase(dataDir);
+        for (const name of ["alcove.db", ...also])
+          await cp(path.join(folder, name), path.join(dataDir, name));
+        await new Promise((resolve) => setTimeout(resolve, endsMs + 200 - performance.now()));
+        const { warned, logger } = warnings();
+        const second = await serve({ config: configOf(dataDir, { destroyOnExit: true }), logger });
+        open.add(second);
+        await second.ready;
+        const client = new TestClient(second.url);
+        await eventually(async () =>
+          (await client.exec(id, { command: "echo alive" })).json.stdout === "alive\n" ? true : undefined,
+        );
+        expect(warned.map(({ msg }) => msg)).toContainEqual(
+          expect.stringMatching(/the database is new or older/),
+        );
+      },
+    );
+
+    test("whose database is another's is made an installation of its own", async () => {
+      const [dataDir, elsewhere] = [path.join(home, "data"), path.join(home, "elsewhere")];
+      for (const each of [elsewhere, dataDir]) await stop((await start(each)).service);
+      await loseDatabase(dataDir);
+      await cp(path.join(elsewhere, "alcove.db"), path.join(dataDir, "alcove.db"));
+      const config = configOf(dataDir);
+      await expect(serve({ config, logger: silentLogger })).rejects.toThrow("different installations");
+      await restore({ config });
+      await stop((await start(dataDir)).service);
+      // As a restore leaves it that ended between the database and the file.
+      await restore({ config, evenOriginal: true });
+      const file = path.join(dataDir, "installation.json");
+      await writeFile(file, JSON.stringify({ ...JSON.parse(readFileSync(file, "utf8")), id: "before" }));
+      await restore({ config });
+      await stop((await start(dataDir)).service);
+    });
+
+    test("whose database and mark were damaged keeps what was made after the backup, its mark removed", async () => {
+      await restoredFrom({ also: [], damaged: true });
     });
 
     test("that lost its database knows the slots of its pool again", async () => {

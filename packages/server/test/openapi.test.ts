@@ -3,6 +3,7 @@ import path from "node:path";
 import { Ajv2020 } from "ajv/dist/2020.js";
 import addFormats from "ajv-formats";
 import { expect, test } from "vitest";
+import { answerExamples } from "../src/api/answer-examples.ts";
 import { operationNotes } from "../src/api/operation-notes.ts";
 import { currentDocument } from "./support/openapi-document.ts";
 
@@ -36,10 +37,22 @@ test("variants of streams have names, and a field that tells them apart", async 
   }
 });
 
+interface Schema {
+  $ref?: string;
+  type?: string;
+  items?: Schema;
+  anyOf?: Schema[];
+  properties?: Record<string, Schema>;
+  examples?: unknown[];
+  [keyword: string]: unknown;
+}
+
 interface Operation {
   operationId: string;
   summary?: string;
   description?: string;
+  parameters?: { name: string; schema: Schema }[];
+  responses: Record<string, { content?: Record<string, { schema: Schema; example?: unknown }> }>;
   requestBody?: { content: Record<string, { schema: { $ref?: string }; example?: unknown }> };
 }
 
@@ -68,4 +81,60 @@ test("every JSON body has an example that its schema takes", async () => {
     const validate = ajv.compile({ $ref: `api${json.schema.$ref}` });
     expect(validate(json.example), `${operationId}: ${ajv.errorsText(validate.errors)}`).toBe(true);
   }
+});
+
+test("every operation shows an example: of its body, a parameter or an answer", async () => {
+  const { all } = await operations();
+  const shows = ({ requestBody, parameters = [], responses }: Operation) =>
+    [requestBody, ...Object.values(responses)]
+      .flatMap((of) => Object.values(of?.content ?? {}))
+      .some(({ example }) => example !== undefined) ||
+    parameters.some(({ schema }) => schema.examples !== undefined);
+  expect(all.filter((one) => !shows(one)).map(({ operationId }) => operationId)).toEqual([]);
+});
+
+test("every JSON answer has an example that its schema takes, or can be one word alone", async () => {
+  const { document, all } = await operations();
+  const ajv = new Ajv2020({ strict: false });
+  addFormats.default(ajv);
+  ajv.addSchema(document, "api");
+  const { schemas } = document.components as { schemas: Record<string, Schema> };
+  const used = new Set<string>();
+  for (const { operationId, responses } of all)
+    for (const [status, { content = {} }] of Object.entries(responses)) {
+      const json = content["application/json"];
+      if (!status.startsWith("2") || json === undefined) continue;
+      const ref = json.schema.$ref ?? json.schema.items?.$ref;
+      if (ref === undefined) {
+        const words = Object.values(json.schema.properties ?? {});
+        const alone = words.length > 0 && words.every((word) => word.const !== undefined);
+        expect(alone || json.schema.examples !== undefined, `${operationId} ${status}`).toBe(true);
+        continue;
+      }
+      const name = ref.slice(ref.lastIndexOf("/") + 1);
+      used.add(name);
+      expect(json.example, `${operationId} ${status}`).toBeDefined();
+      const [example] = json.schema.$ref === undefined ? (json.example as unknown[]) : [json.example];
+      const validate = ajv.compile({ $ref: `api${ref}` });
+      expect(validate(example), `${name}: ${ajv.errorsText(validate.errors)}`).toBe(true);
+      const known = schemas[name]?.properties;
+      const keys = known === undefined ? [] : Object.keys(example as object);
+      expect(keys.filter((field) => !Object.hasOwn(known ?? {}, field))).toEqual([]);
+    }
+  expect([...used].sort()).toEqual(Object.keys(answerExamples).sort());
+});
+
+test("every text that is a parameter has a pattern, a format, an example or a list of what it may be", async () => {
+  const { document, all } = await operations();
+  const ajv = new Ajv2020({ strict: false });
+  addFormats.default(ajv);
+  ajv.addSchema(document, "api");
+  for (const { operationId, parameters = [] } of all)
+    for (const { name, schema } of parameters) {
+      const { type, pattern, format, examples, anyOf = [] } = schema;
+      const texts = type === "string" || anyOf.some((one) => one.type === "string");
+      expect(!texts || (pattern ?? format ?? examples) !== undefined, `${operationId}: ${name}`).toBe(true);
+      const validate = ajv.compile(schema);
+      expect((examples ?? []).filter((example) => !validate(example))).toEqual([]);
+    }
 });

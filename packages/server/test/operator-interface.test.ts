@@ -5,8 +5,8 @@ import { mockProvider } from "./support/providers.ts";
 import { startTestServer, type TestServer } from "./support/test-server.ts";
 
 /**
- * The interface for operators as the specification writes it down, key by key: sections 2 and 4, in its own words and
- * apart from the schemas that the service goes by. A key that ends in `?` may be left out; no other key may be there.
+ * The interface for operators, key by key, written down here once more: apart from the schemas that the service goes by,
+ * so that a schema changed by mistake is seen. A key that ends in `?` may be left out; no other key may be there.
  */
 type Shape =
   | "text"
@@ -125,7 +125,7 @@ const metrics: Shape = {
     items: [{ name: "text", healthy: "flag", default: "flag" }],
   },
   ...shared,
-  // Ours, beside the specification's: docs/decisions/metrics.md.
+  // Previews have figures of their own: docs/decisions/metrics.md.
   previews: {
     connections: "whole",
     answered_total: "whole",
@@ -252,9 +252,7 @@ function differences(value: unknown, shape: Shape, at: string): string[] {
   const given = value as Record<string, unknown>;
   const known = new Map(Object.entries(shape).map(([key, of]) => [key.replace(/\?$/, ""), { key, of }]));
   return [
-    ...Object.keys(given).flatMap((key) =>
-      known.has(key) ? [] : [`${at}.${key}: not in the specification`],
-    ),
+    ...Object.keys(given).flatMap((key) => (known.has(key) ? [] : [`${at}.${key}: not in the table`])),
     ...[...known].flatMap(([name, { key, of }]) =>
       name in given
         ? differences(given[name], of, `${at}.${name}`)
@@ -265,7 +263,7 @@ function differences(value: unknown, shape: Shape, at: string): string[] {
   ];
 }
 
-test.each(rows)("%s %s has every key of the specification and no other", async (method, path, shape) => {
+test.each(rows)("%s %s has every key of its table and no other", async (method, path, shape) => {
   const { status, json } = await client.call(method, `/api/v1${path}`);
   expect(status).toBe(200);
   if (path.endsWith("/providers/mock")) {
@@ -297,7 +295,7 @@ test.each(["/metrics/prometheus", "/admin/metrics/prometheus"])(
   },
 );
 
-test("what a table of the specification leaves out, or has too much, is seen", () => {
+test("what an answer lacks, or has too much, is seen", () => {
   const of = (json: unknown) => differences(json, probe, "");
   expect(of({ status: "ok", version: "1", uptime: "1m2.5s" })).toEqual([]);
   for (const bad of [{}, { status: "ok", version: "1" }, { status: "ok", version: "1", uptime: "soon" }, []])

@@ -180,6 +180,14 @@ describe("pool mode", () => {
     expect((await ann.call("GET", `${files}/glob?pattern=/**/a`)).json).toEqual(["/workspace/notes/a"]);
     const top = (await ann.call("GET", `${files}/stat?path=/`)).json;
     expect(top).toMatchObject({ path: "/workspace", mode: "0700" });
+    for (const path of ["/", "/workspace", "/notes/../.."])
+      expect((await ann.call("DELETE", `${files}?path=${path}&recursive=true`)).status).toBe(400);
+    for (const body of [
+      { old_path: "/", new_path: "/notes/x" },
+      { old_path: "/notes", new_path: "/" },
+    ])
+      expect((await ann.call("POST", `${files}/move`, body)).status).toBe(400);
+    expect((await ann.exec(id, { command: "pwd" })).json.stdout).toBe("/workspace\n");
     expect(own).toBeUndefined();
     for (const body of [{ user: "root" }, { user: "10002" }]) {
       expect((await ann.exec(id, { command: "true", ...body })).status).toBe(400);

@@ -189,6 +189,33 @@ describe("ports by path", () => {
       expect(answer.headers[name]).toBeUndefined();
   });
 
+  test("what a browser would do or keep for the API's host is not passed on, or under another name", async () => {
+    const dropped = [
+      ...["Speculation-Rules", "SourceMap", "X-SourceMap", "Reporting-Endpoints", "Report-To", "NEL"],
+      ...["Clear-Site-Data", "Service-Worker-Allowed", "Accept-CH", "Critical-CH", "Use-As-Dictionary"],
+      ...["Set-Login", "Secure-Session-Registration", "Sec-Session-Registration", "Timing-Allow-Origin"],
+    ];
+    using _program = await ports.listen(
+      3000,
+      http.createServer((_request, response) => {
+        response.writeHead(401, [
+          ...dropped.flatMap((name) => [name, '"x"']),
+          ...["WWW-Authenticate", 'Basic realm="the service"', "www-authenticate", "Bearer"],
+          ...["Link", "</items?page=2>; rel=next", "ETag", '"1"'],
+        ]);
+        response.end();
+      }),
+    );
+    const { headers } = await client.get(at("/items"), { headers: key });
+    for (const name of [...dropped, "WWW-Authenticate", "Link"])
+      expect([name, headers[name.toLowerCase()]]).toEqual([name, undefined]);
+    expect(headers).toMatchObject({
+      "x-alcove-www-authenticate": 'Basic realm="the service", Bearer',
+      "x-alcove-link": "</items?page=2>; rel=next",
+      etag: '"1"',
+    });
+  });
+
   test("uploads and downloads go through as they come", async () => {
     using _program = await ports.listen(
       3000,

@@ -1,9 +1,11 @@
 import { once } from "node:events";
 import http from "node:http";
 import net from "node:net";
+import { Duplex } from "node:stream";
 import { setTimeout as delay } from "node:timers/promises";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
 import { heldBytes } from "../src/platform/testing/held-memory.ts";
+import type { PortConnection } from "../src/ports/sandbox-operations.ts";
 import { eventually, TestClient } from "./support/http.ts";
 import { TestPorts } from "./support/ports-provider.ts";
 import { PreviewClient } from "./support/preview-client.ts";
@@ -81,6 +83,34 @@ describe("previews of programs that mean no good", () => {
       ]);
     }
     await nothingIsLeft();
+  });
+
+  test.each([
+    ["a length", "Content-Length: 100\r\n\r\nabc"],
+    ["chunks", "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"],
+  ])("of one that breaks off right behind its head, with %s, the head is heard", async (_what, rest) => {
+    // Both come in one turn of the event loop, as from an agent.
+    const broken = new TestPorts(async () => {
+      const program: Duplex = new Duplex({
+        read: () => undefined,
+        write: (_bytes, _encoding, done) => {
+          done();
+          setImmediate(() => {
+            program.push(`HTTP/1.1 200 OK\r\n${rest}`);
+            program.destroy(new Error("reset"));
+          });
+        },
+      });
+      return program as PortConnection;
+    });
+    await using other = await startTestServer({ provider: broken.factory });
+    const sandbox = await new TestClient(other.url).spawn();
+    using _program = await broken.listen(3000, net.createServer());
+    const socket = net.connect(Number(new URL(other.url).port), "127.0.0.1");
+    socket.write(`GET / HTTP/1.1\r\nHost: 3000-${sandbox}.localhost\r\n\r\n`);
+    const heard = Buffer.concat(await socket.toArray()).toString();
+    expect(heard).toMatch(/^HTTP\/1\.1 200 OK\r\n/);
+    expect(heard).not.toMatch(/\r\n0\r\n\r\n$/);
   });
 
   test("one that never answers is given up", async () => {

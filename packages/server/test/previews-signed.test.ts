@@ -259,6 +259,9 @@ describe("previews by links", () => {
       expect((await ask(`${id}/preview/${port}`)).status).toBe(400);
     for (const ttl of ["25h", "500ms", "0s", "x"])
       expect([ttl, (await ask(`${id}/preview/80?ttl=${ttl}`)).status]).toEqual([ttl, 400]);
+    expect((await ask(`${id}/preview/80?ttl=25h`)).json.message).toBe(
+      "a link lives for 24h0m0s at most (preview.max_link_ttl), not 25h0m0s",
+    );
     expect((await ask("sb-000000000000/preview/80")).status).toBe(404);
   });
 });
@@ -266,7 +269,10 @@ describe("previews by links", () => {
 describe("addresses of previews", () => {
   const addressAt = async (env: Record<string, string>, host?: string) => {
     const ports = new TestPorts();
-    await using server = await startTestServer({ provider: ports.factory, env });
+    await using server = await startTestServer({
+      provider: ports.factory,
+      env: { ...env, ALCOVE_SERVER_ALLOW_INSECURE: "true" },
+    });
     const id = await new TestClient(server.url).spawn();
     const client = new PreviewClient(server.url, "localhost");
     const { status, text } = await client.get(`/api/v1/sandboxes/${id}/preview/80`, {
@@ -274,6 +280,16 @@ describe("addresses of previews", () => {
     });
     return { status, body: JSON.parse(text), id, port: client.port };
   };
+
+  test("a time for one that does not end is refused", async () => {
+    await using server = await startTestServer({ provider: new TestPorts().factory });
+    const client = new TestClient(server.url);
+    const address = `/api/v1/sandboxes/${await client.spawn()}/preview/80`;
+    const asked = await client.call("GET", `${address}?ttl=5m`);
+    expect([asked.status, asked.json.message]).toEqual([400, expect.stringContaining("preview.access")]);
+    expect((await client.call("GET", address)).json).toMatchObject({ access: "public" });
+    expect((await client.call("GET", `${address}?ttl=`)).status).toBe(200);
+  });
 
   test("on localhost they have the port that the service was asked at", async () => {
     const plain = await addressAt({});

@@ -375,6 +375,23 @@ describe("previews that anybody may see", () => {
     agent.destroy();
   });
 
+  test("a program that serves many at once keeps a connection for each that asks", async () => {
+    const of = new PreviewClient(server.url, preview.host.replace("3000", "3001").replace(/:.*/, ""));
+    let made = 0;
+    const program = http.createServer((_request, response) => void setImmediate(() => response.end("here")));
+    program.on("connection", () => {
+      made += 1;
+    });
+    using _program = await ports.listen(3001, program);
+    const agent = new http.Agent({ keepAlive: true });
+    const ask = async () => {
+      for (let times = 0; times < 50; times += 1) expect((await of.get("/", { agent })).text).toBe("here");
+    };
+    await Promise.all([ask(), ask(), ask(), ask()]);
+    expect(made).toBeLessThan(20);
+    agent.destroy();
+  });
+
   test("a program that serves one connection at a time is not kept waiting by the one that it had", async () => {
     let turn = Promise.resolve();
     const inner = http.createServer({ keepAliveTimeout: 0 }, (request, response) => {
@@ -405,6 +422,39 @@ describe("previews that anybody may see", () => {
     for (const method of methods) await ask(method);
     await Promise.all(methods.map(ask));
     await Promise.all(methods.map(() => ask("GET")));
+    expect(performance.now() - begunMs).toBeLessThan(2_500);
+    agent.destroy();
+  });
+
+  test("a program that serves two connections at a time is kept waiting by none that it had", async () => {
+    const of = new PreviewClient(server.url, preview.host.replace("3000", "3002").replace(/:.*/, ""));
+    let served = 0;
+    const waiting: (() => void)[] = [];
+    const inner = http.createServer({ keepAliveTimeout: 0 }, (_request, response) => {
+      setTimeout(() => response.end("here"), 5);
+    });
+    const outer = net.createServer({ pauseOnConnect: true }, async (socket) => {
+      socket.on("error", () => undefined);
+      if (served === 2) await new Promise<void>((resolve) => waiting.push(resolve));
+      else served += 1;
+      socket.once("close", () => {
+        const next = waiting.shift();
+        if (next === undefined) served -= 1;
+        else next();
+      });
+      if (socket.destroyed) return void socket.emit("close");
+      inner.emit("connection", socket);
+      socket.resume();
+    });
+    using _program = await ports.listen(3002, outer);
+    const agent = new http.Agent({ keepAlive: true });
+    const begunMs = performance.now();
+    for (const clients of [2, 6, 1, 4]) {
+      const ask = async () => {
+        for (let times = 0; times < 5; times += 1) expect((await of.get("/", { agent })).text).toBe("here");
+      };
+      await Promise.all(Array.from({ length: clients }, ask));
+    }
     expect(performance.now() - begunMs).toBeLessThan(2_500);
     agent.destroy();
   });

@@ -89,7 +89,11 @@ describe("a service that limits requests", () => {
       (address): [string, Record<string, string>] => [list, { "x-forwarded-for": address }],
     );
     {
-      await using server = await start({ ...byAddress, ALCOVE_SERVER_TRUSTED_PROXIES: "127.0.0.1" });
+      await using server = await start({
+        ...byAddress,
+        ALCOVE_SERVER_TRUSTED_PROXIES: "127.0.0.1",
+        ALCOVE_SERVER_ALLOW_INSECURE: "true",
+      });
       expect(await statuses(server, requests)).toEqual([200, 200, 429]);
     }
     await using server = await start(byAddress);

@@ -8,6 +8,7 @@ import { type Answer, eventually } from "./support/http.ts";
 import { ModelService } from "./support/model.ts";
 import { findProgram } from "./support/programs.ts";
 import { describeWith } from "./support/requirements.ts";
+import { longestTurnMs } from "./support/turn-watch.ts";
 
 const hourMs = 3_600_000;
 const api = "/api/v1";
@@ -180,6 +181,8 @@ await describeWith(["linux", "root"], "a service whose database turns read-only 
       const [left] = [...made.keys()].filter((id) => !perhaps.has(id));
       expect((await client.exec(left ?? "", { command: "echo up" })).json.stdout).toBe("up\n");
       expect(service.pid).toBe(pid);
+      // The service is a process of its own, which watches its own turns.
+      expect(await service.longestTurnMs()).toBeLessThan(longestTurnMs);
       await service.kill();
       await service.start();
       for (const [n, memoryMb] of confirmed)

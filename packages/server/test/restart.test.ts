@@ -70,7 +70,7 @@ describe.skipIf(skip !== undefined)(`a restart${skip === undefined ? "" : ` (ski
 
   test("planned under running commands is short, and every form of exec can be picked up after it", async () => {
     const ids = { buffered: "ex-buffered00", stream: "ex-streamed00", follow: "ex-followed00" };
-    const command = "echo before; sleep 3; echo after";
+    const command = "echo before; until [ -e /tmp/go ]; do sleep 0.1; done; echo after";
     let path = "";
     let socketId = "";
     {
@@ -111,6 +111,7 @@ describe.skipIf(skip !== undefined)(`a restart${skip === undefined ? "" : ` (ski
       dataDir: home.dataDir,
     });
     const client = new TestClient(second.url);
+    expect((await client.exec(path.split("/").at(-1) ?? "", { command: "touch /tmp/go" })).status).toBe(200);
     const resumed = [...Object.values(ids), socketId].map(async (id) => {
       const { text } = await client.call("GET", `${path}/execs/${id}/output?follow=true`);
       expect(said(text, "stdout")).toBe("before\nafter\n");

@@ -1,11 +1,12 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
-import { cp, mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
+import { cp, mkdir, mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
 import { expect, test, vi } from "vitest";
+import { noteBackup } from "../src/platform/last-backup.ts";
 import { readExposition } from "./support/exposition.ts";
 import { TestClient } from "./support/http.ts";
 import { runProgram } from "./support/programs.ts";
@@ -157,13 +158,16 @@ await describeWith(["prometheus"], "with Prometheus itself", () => {
   }, async () => {
     await using stack = new AsyncDisposableStack();
     const key = "a-key-for-prometheus";
+    const folder = await mkdtemp(path.join(tmpdir(), "alcove-prometheus-"));
+    stack.defer(() => rm(folder, { recursive: true, force: true }));
+    const dataDir = path.join(folder, "service");
+    await mkdir(dataDir);
+    await noteBackup(dataDir, new Date());
     const server = stack.use(
-      await startTestServer({ provider: mockProvider, env: { ALCOVE_AUTH_API_KEY: key } }),
+      await startTestServer({ provider: mockProvider, env: { ALCOVE_AUTH_API_KEY: key }, dataDir }),
     );
     const client = new TestClient(server.url, { "x-api-key": key });
     await client.exec(await client.spawn(), { command: "true" });
-    const folder = await mkdtemp(path.join(tmpdir(), "alcove-prometheus-"));
-    stack.defer(() => rm(folder, { recursive: true, force: true }));
     for (const name of await readdir(path.join(deploy, "prometheus")))
       await cp(path.join(deploy, "prometheus", name), path.join(folder, name));
     const file = path.join(folder, "prometheus.yaml");

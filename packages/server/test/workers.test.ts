@@ -9,7 +9,7 @@ import { startTestServer } from "./support/test-server.ts";
 const drained = { code: "unavailable", reason: "worker_unavailable" };
 const local = "/api/v1/admin/workers/local";
 
-test("GET /workers and /workers/{id} describe the service as the spec has a worker", async () => {
+test("GET /workers and /workers/{id} describe the service with every field of a worker", async () => {
   await using server = await startTestServer({ provider: mockProvider });
   const client = new TestClient(server.url);
   const { status, json } = await client.call("GET", "/api/v1/workers");

@@ -25,7 +25,11 @@ export const ExecLimits = Type.Object(
   {
     cpu_time: Type.Optional(GivenDuration),
     output_bytes: Type.Optional(
-      Type.Integer({ minimum: 1, description: "Of both streams together; what is beyond it is dropped." }),
+      Type.Integer({
+        minimum: 1,
+        maximum: Number.MAX_SAFE_INTEGER,
+        description: "Of both streams together; what is beyond it is dropped.",
+      }),
     ),
     memory_mb: Type.Optional(
       Type.Integer({
@@ -226,7 +230,13 @@ const outputFields = {
   offset: Type.Optional(
     Type.Integer({
       description:
-        "Of the first byte, over both streams; reading goes on at this plus the number of bytes in data.",
+        "Of the first byte, over both streams; reading goes on at this plus the number of bytes in data, or at next_offset.",
+    }),
+  ),
+  next_offset: Type.Optional(
+    Type.Integer({
+      description:
+        "Where reading goes on, of text in which U+FFFD stands for bytes that are no UTF-8; absent: offset plus the number of bytes in data.",
     }),
   ),
   encoding: Type.Optional(Type.Literal("base64", { description: "Of data; absent: it is text." })),
@@ -449,6 +459,12 @@ export const WsServerMessage = Type.Union(
         type: Type.Literal("error"),
         code: Type.String(),
         message: Type.String(),
+        goes_on: Type.Optional(
+          Type.Literal(true, {
+            description:
+              "Only what a message asked for was refused: the command goes on, and so does the connection. Absent: it is the end.",
+          }),
+        ),
         retry_after_s: Type.Optional(Type.Integer({ description: "As the header Retry-After, in seconds." })),
       },
       {

@@ -157,7 +157,13 @@ export const Diagnostics = Type.Object(
       goroutines: Count,
       memory: Type.Object({ alloc: Count, sys: Count, heap_alloc: Count, gc_cycles: Count }),
     }),
-    store: Type.Object({ healthy: Type.Boolean(), latency_ms: Count }),
+    store: Type.Object({
+      healthy: Type.Boolean(),
+      latency_ms: Count,
+      last_backup: Type.Optional(
+        Type.String({ format: "date-time", description: "When `alcove backup` last ended; absent: never." }),
+      ),
+    }),
     limits: Type.Object({
       max_sandboxes: Count,
       max_sandboxes_per_owner: Count,

@@ -48,7 +48,8 @@ export const Sandbox = Type.Object(
     image: Type.String({ description: "As it was asked for; the provider's default when none was." }),
     image_resolved: Type.Optional(
       Type.String({
-        description: "What runs: the name behind an alias, with its tag. Absent until it is known.",
+        description:
+          "What runs, where that has another name: the one behind an alias, with its tag. Absent until it is known.",
       }),
     ),
     memory_mb: Type.Integer(),

@@ -39,7 +39,9 @@ export const ProviderHealth = Type.Object(
     last_checked: Type.String({ format: "date-time" }),
     error: Type.Optional(Type.String()),
     capabilities: Type.Array(Type.String()),
-    runtime_count: Type.Optional(Type.Integer()),
+    runtime_count: Type.Optional(
+      Type.Integer({ description: "When they were last listed, up to a minute ago; not by this look." }),
+    ),
   },
   { $id: "ProviderHealth" },
 );
@@ -60,6 +62,19 @@ export const ProviderDetail = Type.Object(
   { $id: "ProviderDetail" },
 );
 export type ProviderDetail = Static<typeof ProviderDetail>;
+
+/** `GET /snapshots`: an image that starts from memory. docs/api/providers.md. */
+export const SnapshotSummary = Type.Object(
+  {
+    image: Type.String(),
+    kernel: Type.String(),
+    size_bytes: Type.Integer(),
+    created_at: Type.String({ format: "date-time" }),
+    provider: Type.String(),
+  },
+  { $id: "SnapshotSummary" },
+);
+export type SnapshotSummary = Static<typeof SnapshotSummary>;
 
 /** `GET /pool/status`. docs/api/pool.md. */
 export const PoolStatus = Type.Union(

@@ -5,15 +5,7 @@ set -eu
 launcher=$1 agent=$2 check=$3 cache=${4:-${TMPDIR:-/tmp}/alcove-qemu}
 here=$(cd "$(dirname "$0")" && pwd)
 busybox=$(command -v busybox)
-mkdir -p "$cache"
-
-kernel=$(ls "$cache"/boot/vmlinuz-* 2>/dev/null | head -n 1 || true)
-if [ -z "$kernel" ]; then
-  package=$(apt-cache depends linux-image-cloud-amd64 | awk '/Depends:/ { print $2; exit }')
-  echo "run.sh: fetching $package" >&2
-  (cd "$cache" && apt-get -q download "$package" >&2 && dpkg-deb -x "$package"_*.deb . && rm -f "$package"_*.deb)
-  kernel=$(ls "$cache"/boot/vmlinuz-* | head -n 1)
-fi
+kernel=$("$here/../../../../scripts/qemu-kernel.sh" "$cache")
 modules=$cache/lib/modules/$(basename "$kernel" | sed 's/^vmlinuz-//')/kernel
 
 work=$(mktemp -d)

@@ -62,12 +62,18 @@ pub struct ExecLimits {
 /// Lends a control group to the command that is started next with this id. Its open files come on the connection before
 /// the end of the request: `join` of those to join it by, then those that count its memory kills, then those that tell
 /// whether its own limit of memory was met: with v2 `memory.events`, with v1 the most that was used, and the limit.
+///
+/// Agents with the feature `own_groups` make the group themselves when limits come in place of descriptors.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExecGroup {
     pub exec_id: String,
+    #[serde(default)]
     pub join: usize,
+    #[serde(default)]
     pub kills: usize,
+    pub memory_bytes: Option<u64>,
+    pub pids: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -4,6 +4,7 @@ import path from "node:path";
 import { pipeline } from "node:stream/promises";
 import type { AlcoveClient } from "@alcove/sdk";
 import { UsageError } from "../exit-codes.ts";
+import { printableLine } from "../terminal/printable.ts";
 import { Progress } from "../terminal/progress.ts";
 import { Meter } from "./cp-meter.ts";
 import { finish, statInside } from "./cp-upload.ts";
@@ -114,7 +115,7 @@ async function downloadDirectory(
     }),
   );
   for (const [text, count] of warnings) {
-    process.stderr.write(`alcove: ${text}${count > 1 ? ` (${count} times)` : ""}\n`);
+    process.stderr.write(`alcove: ${printableLine(text)}${count > 1 ? ` (${count} times)` : ""}\n`);
   }
   finish(progress, meter, `${source.id}:${source.path} → ${target}`, options);
 }

@@ -9,6 +9,8 @@ import { version } from "../version.ts";
 
 const slowStoreMs = 250;
 const clockSkewMs = 30_000;
+/** A backup a day, and some hours. */
+const oldBackupMs = 30 * 3_600_000;
 /** Fewer failures say nothing of a provider. */
 const fewestFailures = 5;
 const worrying = { ofLimit: 0.9, ofOperations: 0.05 };
@@ -45,12 +47,17 @@ async function examine(
     const advice = "is it started (systemctl status alcove), and is --url or ALCOVE_URL its address?";
     return [{ id: "service", level: "fail", message: `no service answers: ${error.message}`, advice }];
   }
-  const checks = [checkVersion(running), checkReady(await readiness(client, signal))];
+  const ready = await readiness(client, signal);
+  const checks = [checkVersion(running), checkReady(ready)];
   try {
     const providers = await client.providers({ signal });
     const asked = options.now();
     const diagnostics = await client.diagnostics({ signal });
-    return [...checks, ...providers.map(checkProvider), ...checkFigures(diagnostics, asked)];
+    return [
+      ...checks,
+      ...providers.map((provider) => checkProvider(provider, ready)),
+      ...checkFigures(diagnostics, asked),
+    ];
   } catch (error) {
     if (!(error instanceof AlcoveError)) throw error;
     const keys = error.status === 401 || error.status === 403;
@@ -98,17 +105,29 @@ function checkReady({ status, message }: Pick<Readiness, "status" | "message">):
     : { id: "ready", level: "fail", message: `it takes no spawns: ${message}` };
 }
 
-function checkProvider({
-  name,
-  healthy,
-  error,
-  default: isDefault,
-  latency_ms,
-}: ProviderHealth): DoctorCheck {
+function checkProvider(
+  { name, healthy, error, default: isDefault, latency_ms }: ProviderHealth,
+  ready: Pick<Readiness, "status">,
+): DoctorCheck {
   const id = `provider-${name}`;
-  return healthy
-    ? { id, level: "ok", message: `provider ${name} works (looked at in ${latency_ms} ms)` }
-    : { id, level: isDefault ? "fail" : "warn", message: `provider ${name} does not work: ${error}` };
+  if (healthy) {
+    const how = `(looked at in ${latency_ms} ms)`;
+    const refused = isDefault && ready.status !== "ready";
+    const message = refused
+      ? `provider ${name} answers ${how}, and takes no spawns now, as above`
+      : `provider ${name} works ${how}`;
+    return { id, level: "ok", message };
+  }
+  return {
+    id,
+    level: isDefault ? "fail" : "warn",
+    message: `provider ${name} does not work: ${error}`,
+    advice: `the service asks it again and again and goes on once it answers; ${
+      isDefault
+        ? "to go on without it, name another in providers.default and restart"
+        : `providers.${name}.enabled: false and a restart leave it out`
+    }`,
+  };
 }
 
 function checkFigures(diagnostics: Diagnostics, asked: number): DoctorCheck[] {
@@ -123,6 +142,7 @@ function checkFigures(diagnostics: Diagnostics, asked: number): DoctorCheck[] {
       message: store.healthy ? `the database took ${store.latency_ms} ms` : "the database does not answer",
       advice: "docs/operations/failures.md: look at its disk (free space, errors, load)",
     }),
+    checkBackup(store, asked),
     attention("capacity", "warn", {
       wrong: full,
       fine: `${sandboxes.active} sandboxes of ${limits.max_sandboxes || "any number"}`,
@@ -156,6 +176,15 @@ function checkFigures(diagnostics: Diagnostics, asked: number): DoctorCheck[] {
       }),
     ),
   ];
+}
+
+function checkBackup({ last_backup: last }: Diagnostics["store"], asked: number): DoctorCheck {
+  return attention("backup", "warn", {
+    wrong: last === undefined || asked - Date.parse(last) > oldBackupMs,
+    fine: `the last backup was made at ${last}`,
+    message: last === undefined ? "no backup was ever made here" : `the last backup was made at ${last}`,
+    advice: "alcove backup, once a day: docs/operations/backup.md",
+  });
 }
 
 function failsOften({ failure_total, success_total }: OperationFigures): boolean {

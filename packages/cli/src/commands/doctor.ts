@@ -5,10 +5,10 @@ import { installedRelease } from "../release.ts";
 import { printJson } from "../terminal/output.ts";
 import { printable } from "../terminal/printable.ts";
 import { Progress } from "../terminal/progress.ts";
-import { loadLocalConfig } from "./load-config.ts";
+import { type ConfigFlags, loadLocalConfig } from "./load-config.ts";
 
-/** Exits 1 when no provider that isolates works here, or something stands in the way of a start. */
-export async function doctor(flags: { config?: string; dataDir?: string; json?: boolean }): Promise<void> {
+/** Exits 1 when no provider that isolates works here, the default one does not, or something stands in the way of a start. */
+export async function doctor(flags: ConfigFlags & { json?: boolean }): Promise<void> {
   const { config } = await loadLocalConfig(flags);
   using progress = new Progress("looking at this machine", { quiet: flags.json === true });
   const [{ diagnose }, { createLogger }] = await Promise.all([
@@ -49,9 +49,13 @@ function verdict(diagnosis: Diagnosis): string {
   const failed = diagnosis.machine.filter(({ level }) => level === "fail");
   if (failed.length > 0 && failed.every(({ id }) => id === "disk"))
     return "The service starts like this, but refuses spawns on native until there is room.";
-  return failed.length > 0
-    ? `${failed.length} of the checks above failed: the service cannot start like this.`
-    : "No provider that isolates works here; only mock, a simulation, would.";
+  if (failed.length > 0)
+    return `${failed.length} of the checks above failed: the service cannot start like this.`;
+  if (!diagnosis.providers.some(({ works, isolation }) => works && isolation !== "simulated"))
+    return "No provider that isolates works here as it is configured; only mock, a simulation, would.";
+  return diagnosis.providers.some((provider) => provider.default)
+    ? "The default provider does not work like this: only spawns that name another would."
+    : "The default provider cannot be used: the service cannot start like this.";
 }
 
 function checkLines({ level, message, advice }: DoctorCheck): string[] {

@@ -19,6 +19,8 @@ export interface ExecSession {
 
 /** Runs one command with its output on ours. @returns the exit code for this process. */
 export async function runSession(session: ExecSession): Promise<number> {
+  // A terminal in raw mode returns to the start of a line only when told to, and may be in the midst of one.
+  const lineEnd = session.stdin === "terminal" ? "\r\n" : "\n";
   // Bytes pass as the command writes them, whatever they are.
   using command = await LastingExec.open({
     client: session.client,
@@ -26,6 +28,10 @@ export async function runSession(session: ExecSession): Promise<number> {
     start: { ...session.start, encoding: "base64" },
     size: session.start.tty === true ? windowSize : undefined,
     input: session.stdin === "pipe" && !process.stdin.isTTY ? "streamed" : "typed",
+    onRefusal: ({ message }) =>
+      process.stderr.write(
+        `${session.stdin === "terminal" ? lineEnd : ""}alcove: ${message}; the command goes on${lineEnd}`,
+      ),
   });
   const left = Promise.withResolvers<never>();
   const leave = (why: string) => {

@@ -29,6 +29,8 @@ export interface LastingExecOptions {
    * than one that ends.
    */
   input: "typed" | "streamed";
+  /** A signal or a size was refused, and the command goes on. */
+  onRefusal: (error: AlcoveError) => void;
 }
 
 /**
@@ -56,7 +58,7 @@ export class LastingExec implements Disposable {
     this.#options = options;
     this.#inputName = inputName;
     this.#socket = socket;
-    this.#watchInput(socket);
+    this.#watch(socket);
   }
 
   /** @throws AlcoveError when the command cannot be started; only what broke later is made again. */
@@ -169,7 +171,7 @@ export class LastingExec implements Disposable {
     }
     this.#state = "connected";
     this.#counting = this.#input.mayBeCounted;
-    this.#watchInput(this.#socket);
+    this.#watch(this.#socket);
     this.resize();
     for (const signal of this.#signals.splice(0)) this.#socket.signal(signal);
     void this.#sendHeld();
@@ -202,6 +204,11 @@ export class LastingExec implements Disposable {
   #makeRoom(): void {
     this.#roomAgain.resolve();
     this.#roomAgain = Promise.withResolvers();
+  }
+
+  #watch(socket: ExecSocket): void {
+    socket.watchRefusals(this.#options.onRefusal);
+    this.#watchInput(socket);
   }
 
   /** The first count on a connection says from where on the input is missing. */

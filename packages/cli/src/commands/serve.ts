@@ -26,7 +26,7 @@ export async function serve(flags: ConfigFlags): Promise<void> {
     oneAtATime(async () => reload(await started.promise)),
   );
   const loaded = await loadLocalConfig(flags);
-  const [{ lintConfig }, { serve: startService }, { createLogger }] = await Promise.all([
+  const [{ lintConfig, waysIn }, { serve: startService }, { createLogger }] = await Promise.all([
     import("@alcove/server/config"),
     import("@alcove/server/main"),
     import("@alcove/server/logger"),
@@ -47,6 +47,7 @@ export async function serve(flags: ConfigFlags): Promise<void> {
         file: loaded.file,
         dataDir: config.dataDir,
         auth: config.auth.enabled,
+        exposed: waysIn(config.server).length > 0,
         keyFile: loaded.keys.text("auth.api_key_file"),
         pooled: config.pool.enabled,
       }),
@@ -111,12 +112,17 @@ function settingsOf(url: string, { auth, keyFile }: { auth: boolean; keyFile: st
 }
 
 export function startReport(
-  service: Pick<RunningService, "url" | "defaultProvider" | "simulated" | "providers" | "refused">,
+  service: Pick<
+    RunningService,
+    "url" | "defaultProvider" | "simulated" | "providers" | "refused" | "failing"
+  >,
   start: {
     elapsedMs: number;
     file: string | undefined;
     dataDir: string;
     auth: boolean;
+    /** Others than this machine reach it. */
+    exposed: boolean;
     keyFile: string;
     /** A spawn says then for whom. */
     pooled: boolean;
@@ -128,9 +134,10 @@ export function startReport(
     `  runs sandboxes on  ${service.defaultProvider}${service.simulated ? ", which only SIMULATES them" : ""}`,
     ...(others.length > 0 ? [`  also               ${others.join(", ")}`] : []),
     ...service.refused.map(({ name, reason }) => `  not ${name.padEnd(15)}${reason}`),
+    ...service.failing.map(({ name, reason }) => `  no spawns now on   ${name}: ${reason}`),
     `  data               ${start.dataDir}`,
     `  configuration      ${start.file ?? "defaults and environment"}`,
-    `  keys               ${start.auth ? "required" : "none needed, this machine only"}`,
+    `  keys               ${start.auth ? "required" : start.exposed ? "none needed by ANYBODY who reaches it (server.allow_insecure)" : "none needed, this machine only"}`,
     `  API                ${service.url}/docs`,
     "",
     "Next, in another terminal:",

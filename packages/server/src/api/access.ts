@@ -3,9 +3,8 @@ import type { KeyScope } from "@alcove/wire";
 import type { FastifyRequest } from "fastify";
 import type { Principal } from "../core/keys/principal.ts";
 import { parseOwnerId } from "../core/owners.ts";
-import { quotaNotFound } from "../core/quotas/quotas.ts";
 import { sandboxNotFound } from "../core/sandboxes/live-sandboxes.ts";
-import { DomainError, Forbidden } from "../ports/errors.ts";
+import { DomainError, Forbidden, NotFound } from "../ports/errors.ts";
 import { given } from "./parse.ts";
 
 declare module "fastify" {
@@ -25,7 +24,7 @@ export interface Access {
    * - `sandbox`: the sandbox in the path must be the owner's; another's looks like one that does not exist.
    * - `owner`: the owner in the path must be this one; another looks like one that does not exist.
    * - `own`: the handler looks at, makes or changes the owner's alone.
-   * - `shared`: the same for everybody.
+   * - `shared`: the same for everybody; where sandboxes are counted, the owner's.
    * - `all`: refused, because it is about all owners.
    */
   readonly bound: "sandbox" | "owner" | "own" | "shared" | "all";
@@ -78,6 +77,7 @@ export const accessTable: Readonly<Record<string, Access>> = {
   watchFiles: reads("sandbox"),
   streamEvents: reads("own"),
   getPoolStatus: reads("shared"),
+  listSnapshots: reads("shared"),
   getMetrics: reads("all"),
   getPrometheusMetrics: reads("all"),
   getDiagnostics: reads("all"),
@@ -122,7 +122,21 @@ export function accessOf(route: { url: string; operationId: string | undefined }
   const access = Object.hasOwn(accessTable, name) ? accessTable[name] : undefined;
   if (access === undefined)
     throw new Error(`${url}: operation "${operationId}" has no row in the table of access (api/access.ts)`);
+  refuseReach(url, operationId, access.bound);
   return admin ? audited({ scope: "admin", bound: access.bound }) : access;
+}
+
+/** What a path names decides how far the key of an owner may reach there, whatever its row says. */
+function refuseReach(url: string, operationId: string, bound: Access["bound"]): void {
+  const wanted: readonly Access["bound"][] | undefined = url.includes("/sandboxes/:id")
+    ? ["sandbox"]
+    : url.includes("/:ownerID")
+      ? ["owner", "all"]
+      : undefined;
+  if (wanted?.includes(bound) === false)
+    throw new Error(
+      `${url}: the row of operation "${operationId}" in the table of access says "${bound}"; its path asks for ${wanted.map((each) => `"${each}"`).join(" or ")}`,
+    );
 }
 
 /**
@@ -156,11 +170,19 @@ export async function checkAccess(
     );
   }
   if (access.bound === "owner" && params.ownerID?.trim() !== principal.ownerId) {
-    throw quotaNotFound(params.ownerID ?? "");
+    throw notForBoundKey(principal.name, principal.ownerId, params.ownerID ?? "");
   }
   if (access.bound === "sandbox" && (await ownerOf(params.id ?? "")) !== principal.ownerId) {
     throw sandboxNotFound(params.id ?? "");
   }
+}
+
+/** The same for every other owner: whether there is one shows to none. */
+function notForBoundKey(key: string, ownerId: string, asked: string): NotFound {
+  return new NotFound(
+    `owner "${asked}" has no quota that key "${key}" may see: it is bound to owner "${ownerId}"`,
+    { what: "quota" },
+  );
 }
 
 /** The X-User-ID header, undefined when absent or empty. Node reads headers byte by byte; owners may be any UTF-8, or Latin-1. */

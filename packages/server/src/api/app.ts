@@ -22,11 +22,12 @@ import {
 } from "fastify";
 import { anybody, localUser } from "../core/keys/principal.ts";
 import { ShuttingDown } from "../platform/deadline.ts";
+import { FairTurns } from "../platform/fair-turns.ts";
 import type { Logger } from "../platform/logger.ts";
 import { ReadTurns } from "../platform/read-turns.ts";
 import { withinRequest } from "../platform/request-scope.ts";
 import type { Clock } from "../ports/clock.ts";
-import { DomainError } from "../ports/errors.ts";
+import { BadRequest, DomainError } from "../ports/errors.ts";
 import { accessOf, checkAccess } from "./access.ts";
 import { AccessLog } from "./access-log.ts";
 import { AuditTrail } from "./audit-trail.ts";
@@ -34,6 +35,7 @@ import { authenticate, authenticateByTicket, chooseProtocol, offeredKeys } from 
 import { usualBodyBytes } from "./body-limits.ts";
 import { BrowserGuard } from "./browser-guard.ts";
 import { ConnectionLanes } from "./connection-lanes.ts";
+import { endConnection } from "./end-connection.ts";
 import { errorHandler, httpStatus, pathOf, toDomainError } from "./error-map.ts";
 import { JoinedRequest } from "./joined-request.ts";
 import { JsonBodies } from "./json-bodies.ts";
@@ -63,11 +65,14 @@ import { quotaRoutes } from "./routes/quotas.ts";
 import { rawFileRoutes } from "./routes/raw-files.ts";
 import type { RouteApp } from "./routes/route-app.ts";
 import { sandboxRoutes } from "./routes/sandboxes.ts";
+import { snapshotRoutes } from "./routes/snapshots.ts";
 import { systemRoutes } from "./routes/system.ts";
 import { templateRoutes } from "./routes/templates.ts";
 import { workerRoutes } from "./routes/workers.ts";
 import type { ApiOptions } from "./services.ts";
+import { endUnlessTaken } from "./stall-watch.ts";
 import { socketBounds } from "./streams/socket-bounds.ts";
+import { socketFailure } from "./streams/socket-failure.ts";
 import { validatorCompiler } from "./validation.ts";
 
 const prefix = "/api/v1";
@@ -100,6 +105,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   const limit = new RequestLimit(options.rateLimits);
   const clients = new Clients(config.server);
   const turns = new ReadTurns();
+  const lanes = new ConnectionLanes({ turns, headMs: headersDeadlineMs });
   const proxy = new PortProxy({ previews, responseTimeoutMs: config.preview.responseTimeoutMs, turns });
   const isKey = (value: string) =>
     offeredKeys({ authorization: value, "x-api-key": value }).some(
@@ -122,7 +128,8 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   const upgradeOf = (request: IncomingMessage) => upgradesUnderWay.get(request);
   const app = fastify({
     // Hosts of previews come before everything: no hook, route or plugin of the API sees what is for them.
-    serverFactory: (handler, { http }) => serverFor(hosts, { handler, upgrades, turns, options: http ?? {} }),
+    serverFactory: (handler, { http }) =>
+      serverFor(hosts, { handler, upgrades, turns, lanes, options: http ?? {} }),
     loggerInstance: logger,
     logController: new LogController({ disableRequestLogging: true }),
     // One logger for all: a child per request costs more than the requests it would be used in.
@@ -131,11 +138,11 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
     requestIdHeader: false,
     bodyLimit: usualBodyBytes,
     trustProxy: config.server.trustedProxies.length > 0 ? config.server.trustedProxies : false,
-    keepAliveTimeout: keepAliveMs,
-    connectionTimeout: 0,
-    // Uploads may take as long as they take; only the head of a request has a deadline.
-    requestTimeout: 0,
+    // What a server of our own factory is made with: Fastify applies its own options of these names to its own servers alone.
     http: {
+      keepAliveTimeout: keepAliveMs,
+      // Uploads may take as long as they take; only the head of a request has a deadline.
+      requestTimeout: 0,
       highWaterMark: 262_144,
       IncomingMessage: JoinedRequest,
       headersTimeout: headersDeadlineMs,
@@ -159,13 +166,17 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
         refused === undefined
           ? trail.refusedUnread(request, httpStatus[toDomainError(error).code])
           : Promise.resolve();
-      void told.then(() => answerError(refused ?? error, request, reply as FastifyReply));
+      void told.then(() => {
+        endUnlessTaken(reply.raw as ServerResponse);
+        answerError(refused ?? error, request, reply as FastifyReply);
+      });
     },
     clientErrorHandler: (error, socket) => {
       const { code } = error as NodeJS.ErrnoException;
-      // What is written while an earlier request is answered would be taken for a part of that answer.
-      if (!socket.writable || code === "ECONNRESET" || answersEarlier(socket)) socket.destroy();
-      else socket.end(unreadableRequest);
+      if (lanes.isEnding(socket)) return;
+      if (!socket.writable || code === "ECONNRESET") socket.destroy();
+      else if (code === "ERR_HTTP_REQUEST_TIMEOUT") lanes.endLate(socket, lateRequest);
+      else lanes.end(socket, unreadableRequest);
     },
   }).withTypeProvider<TypeBoxTypeProvider>() as unknown as RouteApp;
   const answerError = errorHandler(logger, {
@@ -184,7 +195,9 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
     else answerError(error, request, reply);
   });
   app.setNotFoundHandler(answerUnrouted);
-  new JsonBodies({ budget: options.bodies, inputs: options.inputs }).attach(app);
+  const workTurns = new FairTurns();
+  app.decorate("turns", workTurns);
+  new JsonBodies({ budget: options.bodies, inputs: options.inputs, turns: workTurns }).attach(app);
   decorateCallerSignal(app, calls);
   app.addHook("preClose", async () => {
     const endMs = performance.now() + config.server.shutdownGraceMs;
@@ -193,6 +206,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   });
   await app.register(cors, crossOrigin(config, browsers));
   await app.register(websocket, {
+    errorHandler: socketFailure(logger),
     options: {
       ...socketBounds,
       perMessageDeflate: false,
@@ -204,15 +218,27 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
     },
   });
   app.decorateReply("isProgram", false);
+  // Nothing is read of a connection whose handshake was refused.
+  app.addHook("onRequest", (request, reply, done) => {
+    if (request.ws) reply.raw.shouldKeepAlive = false;
+    done();
+  });
   new AccessLog({ logger, clock: options.clock }).attach(app);
   traceRequests(app, options);
   nameRequests(app);
   trail.attach(app);
   // After the plugins: a refused upgrade is closed by the websocket plugin, a preflight answered by the CORS plugin.
   guard(app, { ...options, browsers, calls, limit });
+  refuseHandshakes(app);
   app.addHook("onRequest", (request, _reply, done) => {
     if (request.routeOptions.config.readsBody !== true) dropUnreadBody(request.raw);
     done();
+  });
+  app.addHook("onSend", (request, reply, payload, done) => {
+    // Streams that somebody with a key asked for go on as slowly as they are read.
+    if (request.routeOptions.config.open === true || reply.statusCode >= 400 || !isStream(payload))
+      endUnlessTaken(reply.raw);
+    done(null, payload);
   });
   app.addHook("onResponse", (_request, reply, done) => {
     // What a program answers, or fails to, is its owner's to look at and not the operator's.
@@ -240,6 +266,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
       quotaRoutes(scope, options);
       templateRoutes(scope, { ...options, server: config.server, pooled: config.pool.enabled });
       poolRoutes(scope, options);
+      snapshotRoutes(scope, options);
       auditRoutes(scope, options);
       keyRoutes(scope, options);
       workerRoutes(scope, options);
@@ -247,9 +274,10 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
       const ofPorts = { ...options, proxy, clients, calls, isKey, upgradeOf };
       await scope.register(async (ports: RouteApp) => portRoutes(ports, ofPorts));
       await scope.register(async (raw: RouteApp) => rawFileRoutes(raw, options));
-      let document: string | undefined;
+      let document: Buffer | undefined;
       scope.get("/openapi.json", { config: { open: true } }, (_request, reply) => {
-        document ??= JSON.stringify(openapiDocument(table.routes, { version: options.version }));
+        // One for all: a text would be copied for each who asks, and does not take it.
+        document ??= Buffer.from(JSON.stringify(openapiDocument(table.routes, { version: options.version })));
         reply.type("application/json; charset=utf-8").send(document);
       });
     },
@@ -263,6 +291,10 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   return app;
 }
 
+function isStream(payload: unknown): boolean {
+  return typeof payload === "object" && payload !== null && !Buffer.isBuffer(payload);
+}
+
 const programFaults: ReadonlySet<string> = new Set<ErrorCode>(["bad_gateway", "gateway_timeout"]);
 
 declare module "fastify" {
@@ -270,8 +302,14 @@ declare module "fastify" {
     /** Whether the answer is that of a program in a sandbox. */
     isProgram: boolean;
   }
+  interface FastifyContextConfig {
+    /** Whether it takes a WebSocket's handshake; said of those that have a `wsHandler`. */
+    upgrades?: boolean;
+  }
   interface FastifyInstance {
     callsUnderWay: CallsUnderWay;
+    /** Of everything that bodies, answers and streams cost. */
+    turns: FairTurns;
     routeTable: RouteTable;
   }
 }
@@ -283,27 +321,35 @@ function serverFor(
     handler,
     upgrades,
     turns,
+    lanes,
     options,
   }: {
     handler: Parameters<NonNullable<FastifyServerFactory>>[0];
     upgrades: EventEmitter;
     turns: ReadTurns;
+    lanes: ConnectionLanes;
     options: ServerOptions;
   },
 ): Server {
-  const lanes = new ConnectionLanes((request, response) => {
+  const inTurn = lanes.inTurn((request, response) => {
     if (hosts.takes(request)) hosts.answer(request, response).catch(() => response.destroy());
     else handler(request, response);
   });
   const server = createServer(
     // Clients that offer another protocol in passing are answered in this one. So is a handshake with a body: of that Node makes a
-    // stream of its own, which reads the connection on while the parser may not, and ends the process.
+    // stream of its own, which reads the connection on while the parser may not, and ends the process. And so is one behind a request
+    // that is not answered yet: what it writes would be taken for what was asked before.
     {
       ...options,
       shouldUpgradeCallback: (request) =>
-        /^websocket$/i.test(request.headers.upgrade ?? "") && !bodyIsUnderWay(request),
+        /^websocket$/i.test(request.headers.upgrade ?? "") &&
+        !bodyIsUnderWay(request) &&
+        !isAnswering(request.socket),
     },
-    lanes.take,
+    (request, response) => {
+      if (losesWhatFollows(request, turns.parsing(request.socket))) response.shouldKeepAlive = false;
+      inTurn(request, response);
+    },
   );
   server.on("connection", (socket: Socket) => {
     // A listener has Node read the connection as a stream, and no longer parse whatever there is by itself.
@@ -316,13 +362,20 @@ function serverFor(
     });
   });
   server.on("upgrade", (request: IncomingMessage, socket: Duplex, first: Buffer) => {
+    lanes.leave(request.socket);
     // Where the request has a body of its own, the parser goes on.
     const head = socket === request.socket ? Buffer.concat([first, turns.release(socket)]) : first;
-    // An earlier request of the connection is not answered yet: what it writes would be taken for what was asked last.
-    if (isAnswering(socket)) socket.destroy();
-    else if (hosts.takes(request)) hosts.upgrade(request, socket, head).catch(() => socket.destroy());
-    else upgrades.emit("upgrade", request, socket, head);
+    if (hosts.takes(request)) hosts.upgrade(request, socket, head).catch(() => socket.destroy());
+    else {
+      upgrades.emit("upgrade", request, socket, head);
+      // Some answers have no route: no hook ends the connection after those.
+      (socket as Answering)._httpMessage?.once("finish", () => endConnection(socket));
+    }
   });
+  // Node's own answer would leave the connection to a body that nobody reads and that need not end.
+  server.on("checkExpectation", (_request: IncomingMessage, response: ServerResponse) =>
+    response.writeHead(417, { Connection: "close", "Content-Length": 0 }).end(),
+  );
   return server;
 }
 
@@ -333,15 +386,46 @@ function isAnswering(socket: Answering): boolean {
   return socket._httpMessage !== undefined && socket._httpMessage !== null;
 }
 
-/** Whether what comes on a connection now is not what its answer is for, or that has begun. */
-function answersEarlier({ _httpMessage: answer }: Answering): boolean {
-  return answer !== undefined && answer !== null && (answer.headersSent || answer.req.complete);
+/**
+ * Whether what was sent behind a request in the same piece may be lost: Node's parser stops at a head, or behind a body, that asks
+ * for another protocol, and drops what the piece has behind it, also where the request is answered in this one.
+ */
+function losesWhatFollows({ headers }: IncomingMessage, piece: Buffer | undefined): boolean {
+  if (headers.upgrade === undefined) return false;
+  const end = piece?.indexOf("\r\n\r\n") ?? -1;
+  return end === -1 || end + 4 !== piece?.length;
 }
 
-const unreadableRequest = (() => {
-  const body = JSON.stringify({ code: "bad_request", message: "the request cannot be read as HTTP" });
-  return `HTTP/1.1 400 Bad Request\r\nContent-Type: application/json; charset=utf-8\r\nContent-Length: ${body.length}\r\nConnection: close\r\n\r\n${body}`;
-})();
+const unreadableRequest = lastAnswer("400 Bad Request", {
+  code: "bad_request",
+  message: "the request cannot be read as HTTP",
+});
+const lateRequest = lastAnswer("408 Request Timeout", {
+  code: "timeout",
+  message: `the head of the request did not come within ${headersDeadlineMs / 1_000} s`,
+});
+
+/** An answer to what is no request yet, after which the connection ends. */
+function lastAnswer(status: string, error: { code: ErrorCode; message: string }): string {
+  const body = JSON.stringify(error);
+  return `HTTP/1.1 ${status}\r\nContent-Type: application/json; charset=utf-8\r\nContent-Length: ${body.length}\r\nConnection: close\r\n\r\n${body}`;
+}
+
+/**
+ * Refuses to speak WebSocket where there is nobody to speak to: the plugin would agree, tell the whole address in the log, with
+ * what its query holds, and leave the connection to its client for a while.
+ */
+function refuseHandshakes(app: RouteApp): void {
+  app.addHook("onRoute", (route) => {
+    if (route.wsHandler !== undefined) route.config = { ...route.config, upgrades: true };
+  });
+  app.addHook("onRequest", (request, _reply, done) => {
+    if (request.ws !== true || request.is404 || request.routeOptions.config.upgrades === true) return done();
+    done(
+      new BadRequest(`${request.method} ${pathOf(request)} is no WebSocket; ask for it without an upgrade`),
+    );
+  });
+}
 
 /** Request ids, the browser guard and keys, before anything else is done for a request. */
 function guard(

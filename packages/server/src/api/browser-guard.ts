@@ -1,6 +1,6 @@
 import type { Config } from "../config/config.ts";
 import { Forbidden } from "../ports/errors.ts";
-import { hostname, isLoopback } from "./host-name.ts";
+import { hostname, isLoopback, publicHost } from "./host-name.ts";
 
 interface Guarded {
   headers: {
@@ -18,14 +18,11 @@ interface Guarded {
  * docs/security.md, Browsers.
  */
 export class BrowserGuard {
-  readonly #hosts: readonly string[];
-  readonly #previewDomain: string;
+  readonly #publicHost: string;
   readonly #origins: ReadonlySet<string>;
 
-  constructor(server: Pick<Config["server"], "publicUrl" | "previewDomain" | "corsAllowedOrigins">) {
-    const publicHost = URL.canParse(server.publicUrl) ? new URL(server.publicUrl).hostname : "";
-    this.#previewDomain = hostname(server.previewDomain);
-    this.#hosts = [publicHost, this.#previewDomain].filter((host) => host !== "");
+  constructor(server: Pick<Config["server"], "publicUrl" | "corsAllowedOrigins">) {
+    this.#publicHost = publicHost(server);
     const own = URL.canParse(server.publicUrl) ? [new URL(server.publicUrl).origin] : [];
     this.#origins = new Set([...server.corsAllowedOrigins.filter((origin) => origin !== "*"), ...own]);
   }
@@ -35,7 +32,7 @@ export class BrowserGuard {
     const { host, origin, "sec-fetch-site": site } = request.headers;
     if (host !== undefined && !this.#knowsHost(hostname(host), request.localAddress))
       throw new Forbidden(
-        `the host ${JSON.stringify(host.slice(0, 100))} is not this service's; set server.public_url to its URL, or turn auth on`,
+        `the host ${JSON.stringify(host.slice(0, 100))} is not this service's; ${wayOut(hostname(host))}, or turn auth on`,
       );
     if (origin !== undefined) {
       if (this.knowsOrigin(origin, host)) return;
@@ -61,9 +58,16 @@ export class BrowserGuard {
   }
 
   #knowsHost(host: string, localAddress: string | undefined): boolean {
-    if (isLoopback(host) || this.#hosts.includes(host)) return true;
-    if (this.#previewDomain !== "" && host.endsWith(`.${this.#previewDomain}`)) return true;
+    if (isLoopback(host) || (host !== "" && host === this.#publicHost)) return true;
     // An address cannot be made to point elsewhere, as a name can.
     return localAddress !== undefined && host === localAddress.replace(/^::ffff:/, "");
   }
+}
+
+/** @returns what makes the service know a host. */
+function wayOut(host: string): string {
+  const domain = /^\d+-sb-[a-z0-9]+\.(.+)$/.exec(host)?.[1];
+  return domain === undefined
+    ? "set server.public_url to its URL"
+    : `set server.preview_domain to ${JSON.stringify(domain.slice(0, 100))} for previews below it`;
 }

@@ -1,14 +1,37 @@
 import { once } from "node:events";
-import { createServer } from "node:http";
+import { createServer, type RequestListener, type ServerResponse } from "node:http";
 import net from "node:net";
 import { expect, test, vi } from "vitest";
+import { ReadTurns } from "../platform/read-turns.ts";
 import { ConnectionLanes } from "./connection-lanes.ts";
 
 const get = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
-async function serve(options: { stalledMs: number }, body: Buffer) {
-  const lanes = new ConnectionLanes((_request, response) => void response.end(body), options);
-  const server = createServer(lanes.take).listen(0, "127.0.0.1");
+const late = "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\r\n";
+const unreadable = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n";
+
+async function serve(options: { stalledMs?: number; headMs?: number }, answer: Buffer | RequestListener) {
+  const turns = new ReadTurns();
+  const lanes = new ConnectionLanes({ ...options, turns });
+  const handle = Buffer.isBuffer(answer)
+    ? (_: unknown, response: ServerResponse) => void response.end(answer)
+    : (answer as RequestListener);
+  const headersTimeout = options.headMs ?? 60_000;
+  const server = createServer(
+    { headersTimeout, requestTimeout: 0, connectionsCheckingInterval: 20 },
+    lanes.inTurn(handle),
+  );
+  server.on("connection", (socket: net.Socket) => {
+    const unused = () => undefined;
+    socket.on("data", unused).off("data", unused);
+    turns.pace(socket);
+  });
+  server.on("clientError", (error: NodeJS.ErrnoException, socket: net.Socket) => {
+    if (error.code === "ERR_HTTP_REQUEST_TIMEOUT") lanes.endLate(socket, late);
+    else if (error.code === "ECONNRESET") socket.destroy();
+    else lanes.end(socket, unreadable);
+  });
+  server.listen(0, "127.0.0.1");
   await once(server, "listening");
   const socket = net
     .connect((server.address() as net.AddressInfo).port, "127.0.0.1")
@@ -16,6 +39,8 @@ async function serve(options: { stalledMs: number }, body: Buffer) {
   return {
     server,
     socket,
+    lanes,
+    turns,
     [Symbol.dispose]: () => {
       socket.destroy();
       server.close();
@@ -63,4 +88,128 @@ test("who leaves while requests wait leaves no timer behind", async () => {
     set.mockRestore();
     clear.mockRestore();
   }
+});
+
+/** Requests of more than is parsed while one is answered. */
+const padded = (path: string) => `GET ${path} HTTP/1.1\r\nHost: a\r\nX-Pad: ${"x".repeat(5_000)}\r\n\r\n`;
+
+/** Answers with the path, but "/slow" only when told to. */
+async function serveSlow(options: { headMs?: number } = {}) {
+  const slow = Promise.withResolvers<ServerResponse>();
+  const served = await serve(options, (request, response) => {
+    if (request.url === "/slow") slow.resolve(response);
+    else response.end(request.url);
+  });
+  const client = { text: "", closed: new Promise((resolve) => served.socket.once("close", resolve)) };
+  served.socket.on("data", (piece) => {
+    client.text += piece.toString("latin1");
+  });
+  return { ...served, client, slow: slow.promise };
+}
+
+const answered = (text: string) => [...text.matchAll(/\r\n\r\n(\/[a-z0-9]+)/g)].map(([, path]) => path);
+const later = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
+
+test("a head that is kept from being parsed is not late, and all that was sent is answered", async () => {
+  using served = await serveSlow({ headMs: 100 });
+  const paths = Array.from({ length: 100 }, (_, at) => `/${at}`);
+  served.socket.write(padded("/slow") + paths.map(padded).join(""));
+  const response = await served.slow;
+  await later(300);
+  response.end("/slow");
+  await vi.waitFor(() => expect(answered(served.client.text)).toEqual(["/slow", ...paths]));
+  await later(300);
+  expect(served.socket.destroyed).toBe(false);
+});
+
+test("a head that was kept from being parsed, and of which the rest is not sent, ends the connection all the same", async () => {
+  using served = await serveSlow({ headMs: 100 });
+  const paths = Array.from({ length: 33 }, (_, at) => `/${at}`);
+  const bytes = paths.map(padded);
+  served.socket.write(padded("/slow"));
+  const response = await served.slow;
+  // The last of these is the one above what is parsed, and has the beginning of a head behind it.
+  for (const [from, to] of [
+    [0, 1],
+    [1, 25],
+    [25, 33],
+  ] as const) {
+    await later(50);
+    served.socket.write(bytes.slice(from, to).join("") + (to === 33 ? "GET /never HTTP/1.1\r\n" : ""));
+  }
+  await later(300);
+  expect(served.client.text).toBe("");
+  response.end("/slow");
+  await served.client.closed;
+  expect(answered(served.client.text)).toEqual(["/slow", ...paths]);
+  expect(served.client.text.endsWith(late)).toBe(true);
+});
+
+test.each([
+  ["no HTTP", "NO HTTP\r\n\r\n", unreadable],
+  ["a head that is late", "GET /never HTTP/1.1\r\n", late],
+  [
+    "a body that is none",
+    "POST /never HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    unreadable,
+  ],
+])("what is before %s is answered before the connection ends", async (_what, bytes, last) => {
+  using served = await serveSlow({ headMs: 100 });
+  served.socket.write(`${padded("/slow")}${get.replace("/", "/next")}${bytes}`);
+  const response = await served.slow;
+  await later(300);
+  expect(served.client.text).toBe("");
+  response.end("/slow");
+  await served.client.closed;
+  expect(answered(served.client.text)).toEqual(["/slow", "/next"]);
+  expect(served.client.text.endsWith(last)).toBe(true);
+});
+
+test.each([
+  ["many requests wait", get.repeat(2) + padded("/").repeat(60)],
+  ["what cannot be read does", "NO HTTP\r\n\r\n"],
+])("who leaves while %s is noticed", async (_what, bytes) => {
+  using served = await serveSlow();
+  served.socket.write(padded("/slow") + bytes);
+  const response = await served.slow;
+  await later(50);
+  const closed = once(response, "close");
+  served.socket.end();
+  await closed;
+  expect(response.writableFinished).toBe(false);
+});
+
+test("who goes on sending what is not wanted is cut off", async () => {
+  using served = await serveSlow();
+  served.socket.write(`${padded("/slow")}NO HTTP\r\n\r\n`);
+  await served.slow;
+  served.socket.write(Buffer.alloc(1_000_000));
+  await served.client.closed;
+});
+
+test("a handshake whose head was late is not told so once it is another protocol's", async () => {
+  let slow: ServerResponse | undefined;
+  using served = await serve({ headMs: 300 }, (request, response) => {
+    if (request.url === "/slow") slow = response;
+    else response.end("x");
+  });
+  const { lanes, server, socket, turns } = served;
+  server.on("upgrade", (request, upgraded: net.Socket) => {
+    lanes.leave(request.socket);
+    turns.release(upgraded);
+    upgraded.write("HTTP/1.1 101 Switching Protocols\r\n\r\n");
+  });
+  let text = "";
+  socket.on("data", (piece) => {
+    text += piece;
+  });
+  const padded = (path: string) => `GET ${path} HTTP/1.1\r\nHost: a\r\nX: ${"x".repeat(8_000)}\r\n\r\n`;
+  socket.write(`${padded("/slow")}${padded("/a").repeat(30)}GET /ws HTTP/1.1\r\nHost: a\r\n`);
+  await new Promise((resolve) => setTimeout(resolve, 600));
+  slow?.end("s");
+  await new Promise((resolve) => setTimeout(resolve, 100));
+  socket.write("Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
+  await vi.waitFor(() => expect(text).toContain("101 Switching"), { timeout: 5_000 });
+  await new Promise((resolve) => setTimeout(resolve, 600));
+  expect(text).not.toContain("408");
 });

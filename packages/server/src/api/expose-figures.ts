@@ -59,6 +59,11 @@ export function exposeFigures(figures: Figures): string {
   text.gauge("service_disk_size_bytes", "Size of that file system.", [
     ...figures.disks.map(({ name, sizeBytes }): [Labels, number] => [{ disk: name }, sizeBytes]),
   ]);
+  text.gauge(
+    "service_last_backup_timestamp_seconds",
+    "When a backup was made last; 0: never.",
+    (figures.lastBackup?.getTime() ?? 0) / 1_000,
+  );
   text.histogram("service_store_commit_milliseconds", "How long the database took to make writes durable.", [
     [{}, figures.commits],
   ]);

@@ -15,3 +15,8 @@ export function isLoopback(host: string): boolean {
     /^127\.\d{1,3}\.\d{1,3}\.\d{1,3}$/.test(host)
   );
 }
+
+/** The name in `server.public_url`; empty: there is none. */
+export function publicHost({ publicUrl }: { publicUrl: string }): string {
+  return hostname(URL.parse(publicUrl)?.host ?? "");
+}

@@ -6,6 +6,7 @@ import { BodyBudget } from "../core/answers/body-budget.ts";
 import { refusals } from "../core/answers/testing/budgets.ts";
 import { localUser } from "../core/keys/principal.ts";
 import { settle } from "../core/testing/fake-clock.ts";
+import { FairTurns } from "../platform/fair-turns.ts";
 import { systemClock } from "../platform/system-clock.ts";
 import { heldBytes } from "../platform/testing/held-memory.ts";
 import { DomainError } from "../ports/errors.ts";
@@ -26,11 +27,11 @@ async function advance(ms: number): Promise<void> {
   await settle();
 }
 
-function setUp(options: { bodyLimit?: number } = {}) {
+function setUp(options: { bodyLimit?: number; turns?: FairTurns } = {}) {
   const clock = { ...systemClock, monotonicMs: () => passedMs };
   const budget = new BodyBudget({ totalBytes: 16 * mib, waitMs: 10_000, clock, refusals });
   const inputs = new BodyBudget({ totalBytes: 12 * mib, waitMs: 10_000, clock, refusals });
-  const bodies = new JsonBodies({ budget, inputs });
+  const bodies = new JsonBodies({ budget, inputs, turns: options.turns ?? new FairTurns() });
   const send = (headers: Record<string, string> = {}, ip = "192.0.2.1") => {
     const response = Object.assign(new EventEmitter(), { closed: false });
     const payload = new PassThrough();
@@ -154,6 +155,47 @@ test("a body whose last piece finds no room is not used before there is", async 
   expect(await refusal(ended)).toBe("taken");
 });
 
+test("bodies that end together are used one after the other, with a turn for others when some milliseconds have passed", async () => {
+  let nowMs = 0;
+  const { send } = setUp({ turns: new FairTurns({ now: () => nowMs }) });
+  const told: string[] = [];
+  const bodies = ["192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2"].map((ip, n) => {
+    const { payload, ended } = send({}, ip);
+    const used = ended.then(() => {
+      nowMs += 3;
+      told.push(`${n} of ${ip}`);
+    });
+    return { payload, used };
+  });
+  for (const { payload } of bodies) payload.end(text(5_000));
+  const count = () => {
+    told.push("turn");
+    if (told.length < 20) setImmediate(count);
+  };
+  await new Promise(process.nextTick);
+  setImmediate(count);
+  await Promise.all(bodies.map(({ used }) => used));
+  // The one of another caller comes before the rest of one that has much.
+  expect(told.filter((what, at) => what !== "turn" || told[at - 1] !== "turn")).toEqual([
+    "0 of 192.0.2.1",
+    "3 of 192.0.2.2",
+    "turn",
+    "1 of 192.0.2.1",
+    "2 of 192.0.2.1",
+  ]);
+});
+
+test("a body that waits for its turn is not used when its caller has left", async () => {
+  const { budget, send } = setUp();
+  const { request, payload, ended } = send();
+  payload.end(text(mib));
+  await new Promise(process.nextTick);
+  await new Promise(process.nextTick);
+  Object.assign(request.response ?? {}, { closed: true });
+  await expect(ended).rejects.toThrow("the caller left before its body was read");
+  expect(budget.heldBytes).toBe(0);
+});
+
 test("a small body, and none at all, take no part", async () => {
   const { budget, send } = setUp();
   const small = send();
@@ -272,6 +314,8 @@ test.each([
   ["holds too much", Buffer.from(`[${"1,".repeat(200_000)}`), "bad_request"],
   ["is no JSON", Buffer.from('{"a":'), "bad_request"],
   ["names a prototype", Buffer.from('{"__proto__":1}'), "bad_request"],
+  ["names a prototype in a list", Buffer.from('[1,null,[{"constructor":{"prototype":1}}]]'), "bad_request"],
+  ["names too much", Buffer.from(`{"a":{${'"":1,'.repeat(8_192)}"":1}}`), "bad_request"],
   ["is long and no JSON", Buffer.alloc(2 * mib, "1x"), "bad_request"],
 ])("a body that %s is refused and keeps no memory", async (_what, bytes, code) => {
   const { budget, send } = setUp();

@@ -5,12 +5,14 @@ import type { BodyBudget } from "../core/answers/body-budget.ts";
 import { freeBytes } from "../core/answers/holding.ts";
 import { JsonLook } from "../platform/bounded-json.ts";
 import { ByteBlocks } from "../platform/byte-blocks.ts";
+import type { FairTurns, Work } from "../platform/fair-turns.ts";
 import { BadRequest, TimedOut, Unavailable } from "../ports/errors.ts";
 import { tooLarge, usualBodyBytes } from "./body-limits.ts";
 import { BodyMemory } from "./body-memory.ts";
-import { jsonBounds, parseBody, refuseExcess } from "./json-body.ts";
+import { decodeJson, type JsonText, jsonBounds, parseBody, refuseExcess } from "./json-body.ts";
 import { encodingRefusal } from "./raw-body.ts";
 import type { RouteApp } from "./routes/route-app.ts";
+import { shareOf } from "./share.ts";
 
 declare module "fastify" {
   interface FastifyRequest {
@@ -28,8 +30,10 @@ const piecePatienceMs = 30_000;
 const bodyCopies = 2;
 /** What may come before the memory for it was asked for. */
 const aheadBytes = 65_536;
-/** A larger body is decoded and parsed in turns of their own. */
-const oneTurnBytes = 1_048_576;
+/** A smaller body is parsed and used as soon as it has come; others wait for their turn. */
+const smallBytes = 4_096;
+/** A larger body is decoded, parsed and used in turns of their own. */
+const oneTurnBytes = 262_144;
 
 const gaveWay =
   "the body came slowly while others waited for the memory there is for bodies, of which your share has the most; try again, or upload contents raw";
@@ -45,11 +49,13 @@ type Done = (error: Error | null, body?: unknown) => void;
 export class JsonBodies {
   readonly #budget: BodyBudget;
   readonly #inputs: BodyBudget;
+  readonly #turns: FairTurns;
 
-  /** @param options.inputs bounds what of it may be kept beyond that. */
-  constructor(options: { budget: BodyBudget; inputs: BodyBudget }) {
+  /** @param options.inputs bounds what of it may be kept beyond that. @param options.turns those that bodies are used in. */
+  constructor(options: { budget: BodyBudget; inputs: BodyBudget; turns: FairTurns }) {
     this.#budget = options.budget;
     this.#inputs = options.inputs;
+    this.#turns = options.turns;
   }
 
   attach(app: RouteApp): void {
@@ -76,10 +82,10 @@ export class JsonBodies {
     const length = Number(request.headers["content-length"]);
     const refused = length > limit ? tooLarge(request) : encodingRefusal(request);
     if (refused !== undefined) done(refused);
-    else
-      new Reading({ request, payload, done, limit, budget: this.#budget, inputs: this.#inputs }).begin(
-        length,
-      );
+    else {
+      const [budget, inputs, turns] = [this.#budget, this.#inputs, this.#turns];
+      new Reading({ request, payload, done, limit, budget, inputs, turns }).begin(length);
+    }
   }
 }
 
@@ -91,6 +97,7 @@ class Reading {
   readonly #limit: number;
   readonly #look = new JsonLook(jsonBounds);
   readonly #memory: BodyMemory;
+  readonly #turns: FairTurns;
   readonly #received = new ByteBlocks();
   /** Not a number when it is not told. */
   #length = Number.NaN;
@@ -109,7 +116,9 @@ class Reading {
     limit: number;
     budget: BodyBudget;
     inputs: BodyBudget;
+    turns: FairTurns;
   }) {
+    this.#turns = options.turns;
     this.#request = options.request;
     this.#payload = options.payload;
     this.#done = options.done;
@@ -151,14 +160,15 @@ class Reading {
     // The last piece may end it while there is no room for that.
     if (this.#waiting !== undefined) return;
     this.#leave();
-    const bytes = this.#received.take();
-    if (bytes.length === 0) {
-      this.#done(null, undefined);
-      return;
-    }
-    const text = bytes.toString("utf8");
-    if (bytes.length <= oneTurnBytes) this.#parse(text);
-    else setImmediate(() => this.#parse(text));
+    const { bytes } = this.#received;
+    if (bytes === 0) this.#done(null, undefined);
+    else if (bytes <= smallBytes) this.#finish(this.#decode());
+    else if (bytes <= oneTurnBytes) this.#inTurn(() => this.#finish(this.#decode()));
+    else
+      this.#inTurn(() => {
+        const text = this.#decode();
+        return () => this.#parse(text);
+      });
   };
 
   /** Its caller left, or sent what is no HTTP. */
@@ -166,16 +176,41 @@ class Reading {
     this.#refuse(new BadRequest(`the request cannot be read: ${cause.message}`, { cause }));
   };
 
-  #parse(text: string): void {
+  #decode(): JsonText {
+    return decodeJson(this.#received.take());
+  }
+
+  #finish(text: JsonText): undefined {
+    this.#parse(text)();
+  }
+
+  /** @returns what goes on with the body, or with why it is refused. */
+  #parse(text: JsonText): () => undefined {
     let body: unknown;
     try {
       body = parseBody(text);
     } catch (error) {
       this.#memory.release();
-      this.#done(error as Error);
-      return;
+      return () => void this.#done(error as Error);
     }
-    this.#done(null, body);
+    return () => void this.#done(null, body);
+  }
+
+  /** Much may wait by then: for a caller that has left meanwhile nothing is done any more. */
+  #inTurn(work: Work): void {
+    const unlessLeft = (some: Work): Work => {
+      return () => {
+        if (this.#request.response?.closed === true) {
+          this.#received.clear();
+          this.#memory.release();
+          this.#done(new BadRequest("the caller left before its body was read"));
+          return undefined;
+        }
+        const left = some();
+        return left && unlessLeft(left);
+      };
+    };
+    this.#turns.add(shareOf(this.#request), unlessLeft(work));
   }
 
   /** Takes memory for what has come and the next of it; nothing more is read until there is room. */

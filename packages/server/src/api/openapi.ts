@@ -1,6 +1,7 @@
 import { ErrorBody, ExecStreamChunk, WsClientMessage, WsServerMessage } from "@alcove/wire";
 import type { FastifySchema, RouteOptions } from "fastify";
 import { ownOperation } from "./access.ts";
+import { answerExamples } from "./answer-examples.ts";
 import { limitText, usualBodyBytes } from "./body-limits.ts";
 import { operationNotes } from "./operation-notes.ts";
 import { plainSchema } from "./validation.ts";
@@ -143,7 +144,9 @@ function responsesOf(route: RouteOptions, schema: FastifySchema, refs: SchemaRef
   for (const [status, body] of Object.entries((schema.response ?? {}) as Json))
     responses[status] = {
       description: status.startsWith("2") ? "Done." : "Refused.",
-      content: { "application/json": { schema: refs.of(body) } },
+      content: {
+        "application/json": { schema: refs.of(body), ...(status.startsWith("2") ? answerExample(body) : {}) },
+      },
     };
   for (const [status, extra] of Object.entries(schema.openapi?.responses ?? {})) {
     const known = responses[status] as { content?: Json } | undefined;
@@ -160,6 +163,14 @@ function responsesOf(route: RouteOptions, schema: FastifySchema, refs: SchemaRef
       content: error,
     };
   return responses;
+}
+
+/** Of a schema that has a name, or of a list of such; the others are one word, or carry their own. */
+function answerExample(body: unknown): { example?: unknown } {
+  const { $id, items } = body as { $id?: string; items?: { $id?: string } };
+  const one = answerExamples[$id ?? items?.$id ?? ""];
+  if (one === undefined) return {};
+  return { example: $id === undefined ? [one] : one };
 }
 
 /** Replaces schemas that have an `$id` by references to components. */

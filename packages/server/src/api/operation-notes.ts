@@ -67,6 +67,9 @@ export const operationNotes: Readonly<Record<string, OperationNote>> = {
       "Without stream the answer comes when the command has ended, with at most exec.max_output of each output. With stream it is NDJSON: output as it comes, and a last line with stream exit; a stream without that line was cut, and the command can be picked up through its id (X-Exec-ID) for exec.disconnect_grace. Its whole process tree ends with it and at its deadline.",
     example: { command: "python3 -c 'print(6 * 7)'", timeout: "10s", env: { PYTHONHASHSEED: "0" } },
   },
+  listSnapshots: {
+    description: "Of images, by providers with the capability snapshots; without one the answer is empty.",
+  },
   getPoolStatus: {
     description:
       "While pool mode is off the answer is enabled: false and nothing else. A VM is there for as long as one of its users has a sandbox.",

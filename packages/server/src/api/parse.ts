@@ -36,8 +36,9 @@ function durationMeant(text: string): string {
 /** Bytes of a text field. @throws BadRequest for text that is not base64. */
 export function decodeContent(field: string, text: string, encoding: "utf8" | "base64" | undefined): Buffer {
   if (encoding !== "base64") return Buffer.from(text, "utf8");
-  const compact = text.replaceAll(/[\r\n]/g, "");
-  if (!/^[A-Za-z0-9+/]*={0,2}$/.test(compact) || compact.replace(/=+$/, "").length % 4 === 1)
+  const compact = text.includes("\n") || text.includes("\r") ? text.replaceAll(/[\r\n]/g, "") : text;
+  const padding = compact.endsWith("==") ? 2 : compact.endsWith("=") ? 1 : 0;
+  if (!/^[A-Za-z0-9+/]*={0,2}$/.test(compact) || (compact.length - padding) % 4 === 1)
     throw new BadRequest(`${field} is not base64`);
   return Buffer.from(compact, "base64");
 }

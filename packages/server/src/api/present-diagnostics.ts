@@ -52,7 +52,11 @@ export function presentDiagnostics(
       goroutines: process.underWay,
       memory: presentMemory(figures),
     },
-    store: { healthy: options.store.healthy, latency_ms: Math.round(options.store.latencyMs) },
+    store: {
+      healthy: options.store.healthy,
+      latency_ms: Math.round(options.store.latencyMs),
+      ...(figures.lastBackup && { last_backup: figures.lastBackup.toISOString() }),
+    },
     limits: {
       max_sandboxes: defaults.maxSandboxes,
       max_sandboxes_per_owner: defaults.maxSandboxesPerOwner,

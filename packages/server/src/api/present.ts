@@ -1,7 +1,17 @@
-import type { ExecRecord, ExecResult, FileInfo, ProviderHealth, Sandbox, SandboxStats } from "@alcove/wire";
+import type {
+  ExecRecord,
+  ExecResult,
+  FileInfo,
+  ProviderHealth,
+  Sandbox,
+  SandboxStats,
+  SnapshotSummary,
+} from "@alcove/wire";
 import type { ExecOutcome } from "../core/exec/buffered-exec.ts";
 import { formatMode } from "../core/files/paths.ts";
 import type { ProviderHealthEntry } from "../core/providers/provider-registry.ts";
+import type { ProviderSnapshot } from "../core/providers/snapshots.ts";
+import { commandBeginning, listedCommandLength } from "../ports/command-beginning.ts";
 import type { ExecInfo, FileEntry, RuntimeStats } from "../ports/sandbox-operations.ts";
 import type { ListedSandbox } from "../ports/store.ts";
 import { defined, given, type Total } from "./parse.ts";
@@ -14,7 +24,7 @@ export function presentSandbox(row: ListedSandbox, options: { previewDomain: str
     state: row.state,
     provider: row.provider,
     image: row.image,
-    image_resolved: row.imageResolved ?? undefined,
+    image_resolved: row.imageResolved === row.image ? undefined : (row.imageResolved ?? undefined),
     memory_mb: row.memoryMb,
     vcpus: row.vcpus,
     created_at: row.createdAt.toISOString(),
@@ -59,6 +69,11 @@ export function presentExec(info: ExecInfo): ExecRecord {
   };
 }
 
+/** In a list, which may be of thousands: of a long command line the beginning. */
+export function presentListedExec(info: ExecInfo): ExecRecord {
+  return { ...presentExec(info), ...commandBeginning(info, listedCommandLength) };
+}
+
 export function presentFile(entry: FileEntry): FileInfo {
   return {
     name: entry.name,
@@ -84,6 +99,16 @@ export function presentHealth(entry: ProviderHealthEntry): ProviderHealth {
     error: entry.error,
     capabilities: [...entry.capabilities],
     runtime_count: entry.runtimeCount,
+  });
+}
+
+export function presentSnapshot(snapshot: ProviderSnapshot): SnapshotSummary {
+  return defined<Total<SnapshotSummary>>({
+    image: snapshot.image,
+    kernel: snapshot.kernel,
+    size_bytes: snapshot.sizeBytes,
+    created_at: snapshot.createdAt.toISOString(),
+    provider: snapshot.provider,
   });
 }
 

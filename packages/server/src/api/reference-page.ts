@@ -2,12 +2,11 @@ import { createHash, randomBytes } from "node:crypto";
 import { readFile } from "node:fs/promises";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
-import { gunzip, gzip } from "node:zlib";
+import { gzip } from "node:zlib";
 import type { FastifyReply, FastifyRequest } from "fastify";
 import type { RouteApp } from "./routes/route-app.ts";
 
 const zip = promisify(gzip);
-const unzip = promisify(gunzip);
 
 /** What the page loads beside the description itself; all of it from this service. */
 const assets: Readonly<Record<string, { type: string; read: () => Promise<Buffer> }>> = {
@@ -91,9 +90,7 @@ export function referencePage(app: RouteApp): void {
         .header("content-security-policy", "default-src 'none'");
       if (knows(request, etag)) return reply.code(304).send();
       reply.type(type);
-      return takesGzip(request)
-        ? reply.header("content-encoding", "gzip").send(zipped)
-        : reply.send(await plain());
+      return takesGzip(request) ? reply.header("content-encoding", "gzip").send(zipped) : reply.send(plain);
     });
   }
 }
@@ -115,15 +112,14 @@ function packaged(file: string): Promise<Buffer> {
 interface Packed {
   etag: string;
   zipped: Buffer;
-  /** Few ask without gzip: it is unpacked for them. */
-  plain: () => Promise<Buffer>;
+  plain: Buffer;
 }
 
-/** Kept packed, from the first time it is asked for on: half a megabyte in all. */
+/** Kept both ways, from the first time it is asked for on, two megabytes in all: no answer has bytes of its own. */
 async function packed(contents: Buffer): Promise<Packed> {
   const zipped = await zip(contents, { level: 9 });
   const etag = `"${createHash("sha256").update(contents).digest("base64url").slice(0, 22)}"`;
-  return { etag, zipped, plain: () => unzip(zipped) };
+  return { etag, zipped, plain: contents };
 }
 
 /** @returns one that reads again only after it failed. */

@@ -1,4 +1,5 @@
 import { randomBytes } from "node:crypto";
+import { setImmediate as nextTurn } from "node:timers/promises";
 import { expect, test } from "vitest";
 import { OutputCollector } from "../core/exec/output-collector.ts";
 import { jsonPieces } from "./send-json.ts";
@@ -32,7 +33,7 @@ test.each([
     };
     setImmediate(count);
     const parts: Buffer[] = [];
-    for await (const part of jsonPieces(body)) parts.push(part);
+    for await (const part of jsonPieces(body, nextTurn)) parts.push(part);
     counting = false;
     const told = JSON.parse(Buffer.concat(parts).toString());
     expect(told).toEqual(JSON.parse(JSON.stringify(body)));
@@ -61,6 +62,6 @@ test.each([
   [{}],
 ])("a body in pieces is the JSON of it: %#", async (body) => {
   const parts: Buffer[] = [];
-  for await (const part of jsonPieces(body)) parts.push(part);
+  for await (const part of jsonPieces(body, nextTurn)) parts.push(part);
   expect(JSON.parse(Buffer.concat(parts).toString())).toEqual(JSON.parse(JSON.stringify(body)));
 });

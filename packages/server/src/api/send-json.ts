@@ -1,7 +1,7 @@
 import { Readable } from "node:stream";
-import { setImmediate as nextTurn } from "node:timers/promises";
 import type { FastifyReply } from "fastify";
 import { WrittenOutput } from "../core/exec/written-output.ts";
+import { shareOf } from "./share.ts";
 
 /** Output of more bytes is sent in pieces. */
 const wholeBytes = 48 * 1024;
@@ -9,16 +9,22 @@ const wholeBytes = 48 * 1024;
 /** Answers with JSON; what a command has written is spelled out while it is sent, as fast as the caller takes it. */
 export function sendJson(reply: FastifyReply, body: Readonly<Record<string, unknown>>): void {
   reply.type("application/json; charset=utf-8");
-  if (outputBytes(body) > wholeBytes) reply.send(Readable.from(jsonPieces(body), { objectMode: false }));
+  const nextTurn = () => reply.server.turns.next(shareOf(reply.request));
+  if (outputBytes(body) > wholeBytes)
+    reply.send(Readable.from(jsonPieces(body, nextTurn), { objectMode: false }));
   else reply.serializer((text: unknown) => text as string).send(JSON.stringify(body));
 }
 
-/** The body as JSON, in pieces with a turn for everybody else after each of them. */
-export async function* jsonPieces(body: Readonly<Record<string, unknown>>): AsyncGenerator<Buffer> {
+/** The body as JSON, in pieces, before each of which it waits for a turn. */
+export async function* jsonPieces(
+  body: Readonly<Record<string, unknown>>,
+  nextTurn: () => Promise<void>,
+): AsyncGenerator<Buffer> {
   const { written, rest } = parted(body);
   let before = "{";
   for (const [name, output] of written) {
     yield Buffer.from(`${before}${JSON.stringify(name)}:"`);
+    await nextTurn();
     for (const piece of output.pieces()) {
       yield Buffer.from(JSON.stringify(piece).slice(1, -1));
       await nextTurn();

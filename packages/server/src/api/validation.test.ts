@@ -1,6 +1,8 @@
 import { ExecRequest, SignalRequest, SpawnRequest, StartExecRequest, WsClientMessage } from "@alcove/wire";
+import { Type } from "typebox";
 import { expect, test } from "vitest";
 import { requiredDuration } from "./parse.ts";
+import { ExecParams } from "./routes/route-app.ts";
 import { compileCheck } from "./validation.ts";
 
 test.each([
@@ -45,6 +47,29 @@ test.each([
   ],
   [SpawnRequest, { ttl: 600 }, 'ttl in the message must be a text with units such as "600s", not 600'],
   [SpawnRequest, { timeout: "5m" }, "timeout is not a field of the message; did you mean ttl?"],
+  [ExecRequest, { cmd: "true" }, "cmd is not a field of the message; did you mean command?"],
+  [
+    WsClientMessage.anyOf[0],
+    { type: "start", comand: "cat" },
+    "comand is not a field of the message; did you mean command?",
+  ],
+  [ExecRequest, { workdir: "/" }, "command is missing in the message"],
+  [ExecRequest, { command: "" }, "command in the message must not be empty"],
+  [
+    ExecRequest,
+    { command: "top", tty: true },
+    "tty is not a field of the message; a terminal is for POST …/execs and the WebSocket",
+  ],
+  [
+    Type.Object({ state: Type.Enum(["a", "b", ""]) }),
+    { state: "c" },
+    /^state in the message must be one of "a", "b"$/,
+  ],
+  [
+    Type.Object({ execId: ExecParams.properties.execId }),
+    { execId: "1" },
+    /must be `ex-` and 8 to 32 of \[a-z0-9\], not/,
+  ],
   [SpawnRequest, { cpu: 2 }, "cpu is not a field of the message; did you mean vcpus?"],
   [SpawnRequest, { memory_mb: "512" }, 'memory_mb in the message must be a whole number, not "512"'],
   [
@@ -83,4 +108,29 @@ test("a hint names only what the object itself knows", () => {
   const check = compileCheck(stdin ?? {});
   expect(() => check({ type: "stdin", data: "", cwd: "/" })).not.toThrow("did you mean");
   expect(() => check({ type: "stdin", data: "", clos: true })).toThrow("did you mean close?");
+});
+
+test("characters are counted, not what they take", () => {
+  const check = compileCheck(StartExecRequest);
+  const of = (tag: string) => () => check({ command: "true", tag });
+  expect(of("\u{1f40e}".repeat(256))).not.toThrow();
+  expect(of("\u{1f40e}".repeat(257))).toThrow("tag in the message may have 256 characters and has 257");
+  expect(of("x".repeat(257))).toThrow("tag in the message may have 256 characters and has 257");
+  expect(of("x".repeat(600))).toThrow("tag in the message may have 256 characters and has 600");
+  expect(() => check({ command: "" })).toThrow("command in the message must not be empty");
+});
+
+test("the length of texts is told without a look at each character", () => {
+  const check = compileCheck(ExecRequest);
+  const long = "x".repeat(31 * 2 ** 20);
+  const args = Array.from({ length: 31 }, () => "x".repeat(2 ** 20));
+  const usedMs = () => process.threadCpuUsage().user / 1_000;
+  const took = [1, 2, 3].map(() => {
+    const beganMs = usedMs();
+    expect(() => check({ command: long })).toThrow("command in the message may have 1048576 characters");
+    check({ command: "true", args });
+    return usedMs() - beganMs;
+  });
+  // Counting them takes some hundred milliseconds.
+  expect(Math.min(...took)).toBeLessThan(25);
 });

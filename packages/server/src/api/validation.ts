@@ -1,5 +1,5 @@
 import { nearest } from "@alcove/wire";
-import { Ajv, type ErrorObject, type ValidateFunction } from "ajv";
+import { _, Ajv, type ErrorObject, str, type ValidateFunction } from "ajv";
 import addFormats from "ajv-formats";
 import type { FastifySchema, FastifySchemaCompiler } from "fastify";
 import { BadRequest } from "../ports/errors.ts";
@@ -22,7 +22,33 @@ const textAjv = makeAjv({ ...common, coerceTypes: true });
 function makeAjv(options: ConstructorParameters<typeof Ajv>[0]): Ajv {
   const ajv = new Ajv(options);
   addFormats.default(ajv);
+  limitLength(ajv, "maxLength", (text, most) => text.length <= most || !longerThan(text, most));
+  limitLength(ajv, "minLength", (text, least) => text.length >= 2 * least || longerThan(text, least - 1));
   return ajv;
+}
+
+/** Ajv's own count all characters of a text first, also of one of megabytes. */
+function limitLength(ajv: Ajv, keyword: string, holds: (text: string, limit: number) => boolean): void {
+  ajv.removeKeyword(keyword);
+  ajv.addKeyword({
+    keyword,
+    type: "string",
+    schemaType: "number",
+    compile: (limit: number) => (text: string) => holds(text, limit),
+    error: {
+      message: ({ schemaCode }) =>
+        str`must NOT have ${keyword === "maxLength" ? "more" : "fewer"} than ${schemaCode} characters`,
+      params: ({ schemaCode }) => _`{limit: ${schemaCode}}`,
+    },
+  });
+}
+
+/** Whether it has more characters, one of which takes at most two units. */
+function longerThan(text: string, limit: number): boolean {
+  if (text.length > 2 * limit) return true;
+  let characters = 0;
+  for (const _character of text) if (++characters > limit) return true;
+  return false;
 }
 
 export const validatorCompiler: FastifySchemaCompiler<FastifySchema> = ({ schema, httpPart }) =>
@@ -46,7 +72,7 @@ export function plainSchema(schema: unknown): JsonSchema {
 }
 
 /** What core checks itself, in better words; see wire's texts.ts. */
-const coreKeywords = new Set(["x-rule", "pattern", "anyOf"]);
+const coreKeywords = new Set(["x-rule", "pattern", "anyOf", "minimum", "maximum"]);
 
 /** A copy as `plainSchema`, for the validator: without what a schema leaves to core. */
 function checkedSchema(schema: unknown): JsonSchema {
@@ -92,8 +118,20 @@ export function validationMessage(error: {
  */
 function decisive(errors: readonly ErrorObject[]): ErrorObject | undefined {
   const union = errors.at(-1);
-  if (union?.keyword !== "anyOf") return errors[0];
-  return errors.find(({ keyword }) => keyword !== "type" && keyword !== "anyOf") ?? union;
+  if (union?.keyword !== "anyOf") return errors[0] && mistyped(errors[0]);
+  const kind = errors.find(({ keyword }) => keyword !== "type" && keyword !== "anyOf");
+  return kind === undefined ? union : mistyped(kind);
+}
+
+/** What is missing was mostly written under another name, which tells more than that it is missing. */
+function mistyped(error: ErrorObject): ErrorObject {
+  const { keyword, data, parentSchema } = error;
+  if (keyword !== "required" || parentSchema?.additionalProperties !== false) return error;
+  const known: unknown = parentSchema.properties;
+  if (data === null || typeof data !== "object" || known === null || typeof known !== "object") return error;
+  const unknown = Object.keys(data).find((name) => !Object.hasOwn(known, name));
+  if (unknown === undefined) return error;
+  return { ...error, keyword: "additionalProperties", params: { additionalProperty: unknown } };
 }
 
 const contextNames: Readonly<Record<string, string>> = {
@@ -114,11 +152,15 @@ function describe(error: ErrorObject | undefined, context: string): string {
     case "required":
       return `${field === "" ? "" : `${field}.`}${String(error.params.missingProperty)} is missing in ${place}`;
     case "enum":
-      return `${name} must be one of ${(error.params.allowedValues as unknown[]).map((value) => JSON.stringify(value)).join(", ")}`;
+      return `${name} must be one of ${chosenFrom(error.params.allowedValues as unknown[])}`;
     case "type":
       return `${name} must be ${wanted(error)}`;
     case "pattern":
       return `${name} must be ${described(error) ?? `as ${String(error.params.pattern)}`}, not ${shown(error.data)}`;
+    case "minLength":
+      return error.params.limit === 1
+        ? `${name} must not be empty`
+        : `${name} must have at least ${String(error.params.limit)} characters`;
     case "maxLength":
       return `${name} may have ${String(error.params.limit)} characters and has ${charactersOf(String(error.data))}${wayOut[lastOf(field)] ?? ""}`;
     case "minimum":
@@ -131,6 +173,12 @@ function describe(error: ErrorObject | undefined, context: string): string {
   }
 }
 
+/** An empty text is a field that is not given, and nothing to choose. */
+const chosenFrom = (values: unknown[]): string =>
+  values
+    .filter((value) => value !== "")
+    .map((value) => JSON.stringify(value))
+    .join(", ");
 const lastOf = (field: string): string => field.split(".").at(-1) ?? "";
 /** Of a long text only its beginning is looked at: what is refused must not cost more than what is taken. */
 const shown = (value: unknown): string =>
@@ -212,6 +260,9 @@ const synonyms: Readonly<Record<string, readonly string[]>> = {
   file: ["path"],
 };
 
+/** What a command that is answered at once cannot have. */
+const terminalFields = new Set(["tty", "cols", "rows"]);
+
 /** The field that was probably meant, as the end of a sentence. */
 function meant(error: ErrorObject): string {
   const name = String(error.params.additionalProperty).slice(0, 100);
@@ -220,6 +271,8 @@ function meant(error: ErrorObject): string {
   const synonym = (Object.hasOwn(synonyms, name) ? synonyms[name] : undefined)?.find((field) =>
     known.includes(field),
   );
+  if (terminalFields.has(name) && known.includes("stream"))
+    return "; a terminal is for POST …/execs and the WebSocket";
   const field = synonym ?? nearest(name, known, Math.floor(name.length / 3));
   return field === undefined ? "" : `; did you mean ${field}?`;
 }

@@ -1,8 +1,8 @@
 export * from "./config.ts";
 export * from "./errors.ts";
+export { isLoopback, type WayIn, waysIn } from "./exposure.ts";
 export { type LintFinding, lintConfig, lintRules } from "./lint.ts";
 export {
-  isLoopback,
   type LoadedConfig,
   type LoadOptions,
   loadConfig,

@@ -33,7 +33,7 @@ export const guardRules: readonly LintRule[] = [
     level: "warn",
     production: true,
     check: ({ config: { providers, defaults, server } }) => {
-      const { native, docker } = providers;
+      const { native, docker, firecracker } = providers;
       const guards: [key: string, off: boolean][] = [
         ["server.max_connections", server.maxConnections === 0],
         ["defaults.memory_overcommit", defaults.memoryOvercommit === 0 && defaults.maxMemoryMb === 0],
@@ -43,6 +43,10 @@ export const guardRules: readonly LintRule[] = [
           isNativePossible(providers) && native.maxUncountedPercent === 0,
         ],
         ["providers.native.network_mbit", native.networkMode === "outbound" && native.networkMbit === 0],
+        [
+          "providers.firecracker.network_mbit",
+          firecracker.network.length > 0 && firecracker.networkMbit === 0,
+        ],
         ["providers.docker.network_mbit", docker.networkMode === "outbound" && docker.networkMbit === 0],
       ];
       const off = guards.filter(([, isOff]) => isOff).map(([key]) => key);

@@ -1,7 +1,8 @@
-import { mkdtempDisposable, readFile, writeFile } from "node:fs/promises";
+import { chmod, glob, mkdtempDisposable, readFile, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { describe, expect, test } from "vitest";
+import { isMap, parseAllDocuments } from "yaml";
 import { lintConfig, lintRules } from "./lint.ts";
 import { loadConfigWithSources } from "./load.ts";
 
@@ -9,6 +10,20 @@ function lint(settings: Record<string, string>, options: { production: boolean }
   const overrides = new Map(Object.entries(settings).map(([key, text]) => [key, { text, source: "--set" }]));
   const loaded = loadConfigWithSources({ env: {}, cwd: "/nowhere", overrides });
   return lintConfig(loaded, options).map(({ id }) => id);
+}
+
+/** Each file of a secret that it names is made in the folder. */
+async function loadedWithSecrets(folder: string, text: string) {
+  const file = path.join(folder, "alcove.yaml");
+  const named = new Set<string>();
+  const here = text.replaceAll(/(_file: )([^ ,}\n]+)/g, (_all, key: string, secret: string) => {
+    named.add(path.basename(secret));
+    return key + path.join(folder, path.basename(secret));
+  });
+  await writeFile(file, here);
+  for (const name of named)
+    await writeFile(path.join(folder, name), `x-${name}: of 48 characters, more or less`, { mode: 0o600 });
+  return loadConfigWithSources({ env: {}, cwd: "/nowhere", file });
 }
 
 /** Passes every production rule. */
@@ -32,22 +47,39 @@ describe("lintConfig()", () => {
     expect(lint(sound, { production: true })).toEqual([]);
   });
 
-  test("finds nothing in the configuration that packages install, and has it need keys", async () => {
-    await using folder = await mkdtempDisposable(path.join(tmpdir(), "alcove-lint-"));
-    const shipped = await readFile(path.join(import.meta.dirname, "../../../../deploy/alcove.yaml"), "utf8");
-    const file = path.join(folder.path, "alcove.yaml");
-    await writeFile(file, shipped.replaceAll("/etc/alcove/", `${folder.path}/`));
-    for (const name of ["key", "admin-key"])
-      await writeFile(path.join(folder.path, name), `${name} of 48 characters, more or less`, {
-        mode: 0o600,
-      });
-    const loaded = loadConfigWithSources({ env: {}, cwd: "/nowhere", file });
-    expect(lintConfig(loaded, { production: true })).toEqual([]);
-    expect(loaded.config).toMatchObject({
-      dataDir: "/var/lib/alcove",
-      auth: { enabled: true },
-      server: { host: "127.0.0.1" },
+  describe("finds nothing in what is shipped, and has it need keys:", async () => {
+    const root = path.join(import.meta.dirname, "../../../..");
+    const shipped: string[] = [];
+    for await (const file of glob("deploy/**/*.y{a,}ml", { cwd: root })) {
+      const [settings] = parseAllDocuments(await readFile(path.join(root, file), "utf8"));
+      // Manifests and rules of other programs stand there too.
+      if (isMap(settings?.contents) && settings.has("data_dir")) shipped.push(file);
+    }
+    test("two configurations", () => {
+      expect(shipped.sort()).toEqual(["deploy/alcove.yaml", "deploy/container/alcove.yaml"]);
     });
+    test.each(shipped)("%s", async (name) => {
+      await using folder = await mkdtempDisposable(path.join(tmpdir(), "alcove-lint-"));
+      const loaded = await loadedWithSecrets(folder.path, await readFile(path.join(root, name), "utf8"));
+      expect(lintConfig(loaded, { production: true })).toEqual([]);
+      expect(loaded.config).toMatchObject({ dataDir: "/var/lib/alcove", auth: { enabled: true } });
+    });
+  });
+
+  test("reads every part of a configuration that the pages show", async () => {
+    const docs = path.join(import.meta.dirname, "../../../../docs");
+    let read = 0;
+    for await (const page of glob("**/*.md", { cwd: docs }))
+      for (const [, indent = "", block = ""] of (await readFile(path.join(docs, page), "utf8")).matchAll(
+        /^( *)```yaml\n(.*?)^ *```$/gms,
+      )) {
+        if (/^securityContext:/m.test(block)) continue;
+        await using folder = await mkdtempDisposable(path.join(tmpdir(), "alcove-lint-"));
+        const text = block.replaceAll(new RegExp(`^${indent}`, "gm"), "");
+        await expect(loadedWithSecrets(folder.path, text), page).resolves.toBeDefined();
+        read++;
+      }
+    expect(read).toBeGreaterThan(5);
   });
 
   test.each([
@@ -90,6 +122,15 @@ describe("lintConfig()", () => {
     [{ "providers.native.max_uncounted_percent": "0" }, "guards-off"],
     [{ "providers.native.network_mode": "outbound", "providers.native.network_mbit": "0" }, "guards-off"],
     [{ "providers.docker.network_mode": "outbound", "providers.docker.network_mbit": "0" }, "guards-off"],
+    [
+      {
+        "providers.firecracker.network": "tap0 172.16.0.2/30 172.16.0.1",
+        "providers.firecracker.network_mbit": "0",
+      },
+      "guards-off",
+    ],
+    [{ "providers.firecracker.enabled": "true" }, "microvms-unjailed"],
+    [{ "providers.default": "firecracker" }, "microvms-unjailed"],
     [{ "preview.access": "public" }, "previews-public"],
     [{ "server.destroy_on_exit": "true" }, "sandboxes-end-with-service"],
     [{ "images.allowed_registries": "docker.io,*" }, "registries-open"],
@@ -141,6 +182,26 @@ describe("lintConfig()", () => {
     };
     expect(await found("x")).toEqual(["key-short"]);
     expect(await found("0123456789abcdef")).toEqual([]);
+  });
+
+  test("the file of a secret that everybody can read is named, and one of its group's only is not", async () => {
+    await using dir = await mkdtempDisposable(path.join(tmpdir(), "alcove-lint-"));
+    const loaded = await loadedWithSecrets(
+      dir.path,
+      "auth:\n  api_key_file: client\n  admin_api_key_file: admin\n",
+    );
+    expect(lintConfig(loaded, { production: false })).toEqual([]);
+    await chmod(path.join(dir.path, "client"), 0o640);
+    expect(lintConfig(loaded, { production: false })).toEqual([]);
+    await chmod(path.join(dir.path, "admin"), 0o604);
+    expect(lintConfig(loaded, { production: false })).toEqual([
+      {
+        id: "secret-readable",
+        level: "warn",
+        message: `everybody on this machine can read the key in ${path.join(dir.path, "admin")}`,
+        advice: "chmod 600 the file",
+      },
+    ]);
   });
 
   test("each rule has an id of its own and says what to do", () => {

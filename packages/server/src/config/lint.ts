@@ -2,10 +2,12 @@ import { statSync } from "node:fs";
 import { BlockList } from "node:net";
 import path from "node:path";
 import { formatDuration } from "@alcove/wire";
+import { isLoopback } from "./exposure.ts";
 import { guardRules } from "./lint-guards.ts";
 import type { LintRule } from "./lint-rule.ts";
-import { isLoopback, type LoadedConfig } from "./load.ts";
-import { isWeak, kernelSharingRuntimes, providerNames } from "./providers.ts";
+import type { LoadedConfig } from "./load.ts";
+import { isEngineNetwork, isWeak, kernelSharingRuntimes, providerNames } from "./providers.ts";
+import { equalKeys, shortKeys } from "./weak-keys.ts";
 
 export interface LintFinding {
   id: string;
@@ -14,7 +16,6 @@ export interface LintFinding {
   advice: string;
 }
 
-const shortestKey = 16;
 /** Above these a limit on requests protects nothing. */
 const weakest = { requestsPerMinute: 6_000, burst: 1_000 };
 
@@ -82,17 +83,7 @@ export const lintRules: readonly LintRule[] = [
     id: "key-short",
     level: "fail",
     production: true,
-    check: ({ config: { auth } }) => {
-      const known = [
-        { name: "auth.api_key", length: auth.apiKey.length || undefined },
-        { name: "auth.admin_api_key", length: auth.adminApiKey.length || undefined },
-        ...auth.keys.map(({ name, length }) => ({ name: `auth.keys "${name}"`, length })),
-      ];
-      const short = known.filter(({ length }) => length !== undefined && length < shortestKey);
-      return short.length > 0
-        ? `fewer than ${shortestKey} characters: ${short.map(({ name }) => name).join(", ")}`
-        : undefined;
-    },
+    check: ({ config }) => shortKeys(config),
     advice: "make keys with: openssl rand -hex 32",
   },
   {
@@ -109,10 +100,7 @@ export const lintRules: readonly LintRule[] = [
     id: "keys-equal",
     level: "warn",
     production: true,
-    check: ({ config: { auth } }) =>
-      auth.adminApiKey !== "" && auth.apiKey === auth.adminApiKey
-        ? "auth.api_key and auth.admin_api_key are the same"
-        : undefined,
+    check: ({ config }) => equalKeys(config),
     advice: "give administrators a key of their own",
   },
   {
@@ -251,13 +239,26 @@ export const lintRules: readonly LintRule[] = [
     advice: "set network_mode: none",
   },
   {
+    id: "microvms-unjailed",
+    level: "warn",
+    production: true,
+    check: ({ config: { providers } }) => {
+      const { enabled, jailerPath } = providers.firecracker;
+      const isWanted = enabled || providers.default === "firecracker";
+      return isWanted && jailerPath === ""
+        ? "whoever breaks out of Firecracker has the rights of the service: providers.firecracker.jailer_path is empty"
+        : undefined;
+    },
+    advice: "set providers.firecracker.jailer_path to the jailer of the same release",
+  },
+  {
     id: "engine-network-open",
     level: "warn",
     production: true,
     check: ({ config: { providers } }) =>
-      ["none", "outbound", "host"].includes(providers.docker.networkMode)
-        ? undefined
-        : `containers on the engine's network "${providers.docker.networkMode}" reach private, link-local and metadata addresses`,
+      isEngineNetwork(providers.docker.networkMode)
+        ? `containers on the engine's network "${providers.docker.networkMode}" reach private, link-local and metadata addresses`
+        : undefined,
     advice: "set providers.docker.network_mode: outbound, or close them on the host",
   },
   {

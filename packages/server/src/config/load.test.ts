@@ -41,7 +41,7 @@ async function fileProblems(text: string, env: Record<string, string> = {}) {
 }
 
 describe("loadConfig()", () => {
-  test("without file and environment gives the defaults of the design", () => {
+  test("without file and environment gives the documented defaults", () => {
     const config = load();
     expect(config.dataDir).toBe(path.join(dir, ".alcove"));
     expect(config.database.path).toBe(path.join(dir, ".alcove", "alcove.db"));
@@ -125,6 +125,7 @@ describe("loadConfig()", () => {
       ALCOVE_PROVIDERS_NATIVE_DISK_MB: "7",
       ALCOVE_PROVIDERS_NATIVE_ENABLED: "false",
       ALCOVE_SERVER_TRUSTED_PROXIES: "10.0.0.0/8, 192.0.2.1",
+      ALCOVE_SERVER_ALLOW_INSECURE: "true",
       ALCOVE_SERVER_CORS_ALLOWED_ORIGINS: '["https://a.example", "https://b.example"]',
       ALCOVE_EXEC_MAX_OUTPUT: "512KiB",
       ALCOVE_IMAGES_ALIASES: '{"*": host}',
@@ -338,8 +339,35 @@ describe("auth", () => {
     expect((await loadFile("server:\n  host: 0.0.0.0\n  allow_insecure: true\n")).server.host).toBe(
       "0.0.0.0",
     );
+    const proxied = {
+      "public_url: https://alcove.example.com": "server.public_url",
+      "public_url: http://192.0.2.7": "server.public_url",
+      "trusted_proxies: [127.0.0.1]": "server.trusted_proxies",
+    };
+    for (const [line, key] of Object.entries(proxied)) {
+      const [problem, ...more] = await fileProblems(`server:\n  ${line}\n`);
+      expect([line, problem?.key, more]).toEqual([line, key, []]);
+      for (const way of [key, "auth.api_key_file", "server.allow_insecure"])
+        expect(problem?.message).toContain(way);
+      expect(await fileProblems(`server:\n  ${line}\n  allow_insecure: true\n`)).toEqual([]);
+      expect(await fileProblems(`server:\n  ${line}\nauth:\n  api_key: k\n`)).toEqual([]);
+    }
+    for (const url of ["http://localhost:7423", "https://alcove.localhost", "http://[::1]:7423"])
+      expect(await fileProblems(`server:\n  public_url: "${url}"\n`)).toEqual([]);
+    for (const domain of ["localhost", "preview.example.com", '""'])
+      expect(await fileProblems(`server:\n  preview_domain: ${domain}\n`)).toEqual([]);
     expect((await loadFile("server:\n  host: 0.0.0.0\nauth:\n  api_key: k\n")).auth.enabled).toBe(true);
   });
+});
+
+test("the configuration of docs/operations/proxy.md has keys, without which it stops the start", async () => {
+  const page = await readFile(new URL("../../../../docs/operations/proxy.md", import.meta.url), "utf8");
+  const [, sample = ""] = /```yaml\n(.*?)```/s.exec(page) ?? [];
+  for (const name of ["key", "admin-key"]) await writeFile(path.join(dir, name), `secret-of-${name}`);
+  const printed = sample.replaceAll("/etc/alcove", dir);
+  expect((await loadFile(printed)).auth.enabled).toBe(true);
+  const [problem] = await fileProblems(printed.replace(/^auth:\n( .*\n)*/m, ""));
+  for (const key of ["server.public_url", "server.trusted_proxies"]) expect(problem?.message).toContain(key);
 });
 
 describe("docker.socket", () => {

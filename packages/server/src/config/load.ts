@@ -4,6 +4,7 @@ import { leastMemoryMb } from "@alcove/wire";
 import { configuredKeys } from "./auth-keys.ts";
 import type { Config, SchemaConfig } from "./config.ts";
 import { ConfigError, type ConfigProblem } from "./errors.ts";
+import { waysIn } from "./exposure.ts";
 import { configKeys, type KeyKind } from "./keys.ts";
 import { parseOtlpHeaders } from "./otlp-headers.ts";
 import { ResolvedKeys } from "./resolved-keys.ts";
@@ -96,9 +97,24 @@ function build(
     auth: { ...auth, keys: authKeys, enabled: auth.enabled ?? hasKey },
     providers: {
       ...providers,
+      firecracker: { ...providers.firecracker, ...firecrackerPaths(providers.firecracker, cwd) },
       docker: { ...providers.docker, socket: dockerSocket(providers.docker.socket, context.env) },
     },
     logging: { ...logging, format: logging.format ?? (context.terminal ? "pretty" : "json") },
+  };
+}
+
+/** Machines are started elsewhere: what is empty stays so, and a name alone is looked for in PATH. */
+function firecrackerPaths(config: SchemaConfig["providers"]["firecracker"], cwd: string) {
+  const absolute = (name: string) => (name === "" ? "" : path.resolve(cwd, name));
+  const program = (name: string) => (name.includes("/") ? absolute(name) : name);
+  const { firecrackerPath, jailerPath, kernelPath, initrdPath, dataDir } = config;
+  return {
+    firecrackerPath: program(firecrackerPath),
+    jailerPath: program(jailerPath),
+    kernelPath: absolute(kernelPath),
+    initrdPath: absolute(initrdPath),
+    dataDir: absolute(dataDir),
   };
 }
 
@@ -135,9 +151,21 @@ function dockerSocket(given: string, env: NodeJS.ProcessEnv): string {
   return socket.startsWith("/") ? `unix://${socket}` : socket;
 }
 
-/** Whether an address reaches this machine only. */
-export function isLoopback(host: string): boolean {
-  return host === "localhost" || host === "::1" || /^127\.\d{1,3}\.\d{1,3}\.\d{1,3}$/.test(host);
+/** Without keys whoever reaches the service may run commands. */
+function openToOthers({ server, auth }: Config, keys: ResolvedKeys): ConfigProblem[] {
+  const [first, ...others] = waysIn(server);
+  if (auth.enabled || server.allowInsecure || first === undefined) return [];
+  const said = [first, ...others].map(
+    ({ key, value }) => `${key} is ${JSON.stringify(value)} (${keys.source(key)})`,
+  );
+  return [
+    {
+      key: first.key,
+      message:
+        `${said.join(", ")}: others can reach the service, and auth is off: set auth.api_key_file and auth.admin_api_key_file ` +
+        "(or auth.api_key), or server.allow_insecure: true if everybody there may run commands",
+    },
+  ];
 }
 
 function poolProblems({ enabled, memoryMb, maxUsersPerVm }: Config["pool"]): ConfigProblem[] {
@@ -205,14 +233,7 @@ function inconsistencies(config: Config, keys: ResolvedKeys): ConfigProblem[] {
         message: `auth.keys "${same.name}" is the same key as ${key}: give each its own`,
       });
   }
-  if (!auth.enabled && server.host !== "" && !isLoopback(server.host) && !server.allowInsecure) {
-    problems.push({
-      key: "server.host",
-      message:
-        `server.host is ${JSON.stringify(server.host)} (${keys.source("server.host")}), which others can reach, and auth is off: ` +
-        "set auth.api_key or auth.api_key_file, or server.allow_insecure: true if everybody there may run commands",
-    });
-  }
+  problems.push(...openToOthers(config, keys));
   if (server.publicUrl !== "" && !/^https?:$/.test(URL.parse(server.publicUrl)?.protocol ?? "")) {
     problems.push({
       key: "server.public_url",

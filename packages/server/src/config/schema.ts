@@ -31,6 +31,8 @@ const texts = (fallback: string[], description: string, pattern?: string) =>
 const octet = "(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])";
 /** An IPv4 address, or a network of them. */
 const networkPattern = `^${octet}(\\.${octet}){3}(/(3[0-2]|[12]?[0-9]))?$`;
+/** Of providers.firecracker.network. */
+const networkEntryPattern = `^[A-Za-z0-9_.-]{1,15} +${octet}(\\.${octet}){3}/([12]?[0-9]|30) +${octet}(\\.${octet}){3}( +${octet}(\\.${octet}){3})?$`;
 const choice = <const V extends string>(fallback: NoInfer<V>, values: readonly V[], description: string) =>
   Type.Enum([...values], { default: fallback, description });
 const section = <P extends Record<string, TSchema>>(properties: P, description: string) =>
@@ -62,7 +64,7 @@ export const ConfigSchema = section(
     ),
     server: section(
       {
-        host: text("127.0.0.1", "Address to listen on. Anything but loopback needs auth."),
+        host: text("127.0.0.1", "Address to listen on. Anything but loopback needs auth, or allow_insecure."),
         port: Type.Integer({
           default: 7423,
           minimum: 0,
@@ -71,7 +73,7 @@ export const ConfigSchema = section(
         }),
         public_url: text(
           "",
-          "URL clients reach the service at, when a proxy stands in front; its host name is accepted in Host.",
+          "URL clients reach the service at, when a proxy stands in front; its host name is accepted in Host. Any but one of this machine needs auth, or allow_insecure.",
         ),
         preview_domain: text("localhost", "Domain of preview hosts: <port>-<sandbox_id>.<preview_domain>."),
         trusted_proxies: texts([], "Addresses or CIDR ranges whose X-Forwarded-For is believed."),
@@ -95,7 +97,10 @@ export const ConfigSchema = section(
           false,
           "Destroy every sandbox at shutdown instead of keeping it for the next start.",
         ),
-        allow_insecure: flag(false, "Start without auth on an address that others can reach."),
+        allow_insecure: flag(
+          false,
+          "Start without auth where others can reach the service: by host, public_url or trusted_proxies.",
+        ),
       },
       "The HTTP server.",
     ),
@@ -273,7 +278,53 @@ export const ConfigSchema = section(
         default: choice(
           "auto",
           ["auto", ...providerNames],
-          "Provider of a spawn that names none; auto: the first that works.",
+          "Provider of a spawn that names none; auto: the first that works, which stays while its sandboxes are there.",
+        ),
+        firecracker: section(
+          {
+            enabled: flag(
+              false,
+              "It needs a kernel for its machines and must be asked for; auto then tries it first.",
+            ),
+            default_image: text("alpine:latest", "Image of a spawn that names none."),
+            firecracker_path: text("firecracker", "The Firecracker program."),
+            jailer_path: text(
+              "",
+              "The jailer of the same release, which confines each machine's process to a folder and a user of its own; empty: it is not used. The service must be root.",
+            ),
+            jail_uid_base: count(
+              1_878_982_656,
+              "Group of all jails; the users of jails are the 65,535 ids that follow it.",
+              1_000,
+            ),
+            kernel_path: text("", "The kernel of the machines, an uncompressed vmlinux; it must be set."),
+            initrd_path: text("", "The initrd of that kernel; empty: it needs none."),
+            data_dir: text(
+              "",
+              "Root file systems and disks of the machines; empty: firecracker below data_dir.",
+            ),
+            network: texts(
+              [],
+              "Networks that were made beforehand, each TAP ADDRESS/LENGTH GATEWAY [DNS], lent to one machine at a time; empty: machines have none.",
+              networkEntryPattern,
+            ),
+            network_mbit: count(200, "Megabits a second of a machine's network, each way; 0: no limit."),
+            disk_rate_mb: count(
+              0,
+              "What a machine may read and write a second of each of its two drives, MB; 0: no limit.",
+            ),
+            snapshots: flag(
+              false,
+              "Restore machines without a network from memory: the first spawn of an image and size boots, and one is made in the background for the next.",
+            ),
+            pids_limit: count(512, "Processes and threads of a sandbox.", 16),
+            disk_mb: count(1_024, "Size of a machine's own disk, which takes what it writes, MB.", 16),
+            min_free_mb: count(
+              1_024,
+              "Free space on the disk of the machines below which spawns are refused and who writes most is stopped, MB; 0: never.",
+            ),
+          },
+          "MicroVMs of Firecracker, each with a kernel of its own. docs/firecracker-provider.md.",
         ),
         native: section(
           {
@@ -346,6 +397,56 @@ export const ConfigSchema = section(
             ),
           },
           "Containers of a Docker Engine.",
+        ),
+        e2b: section(
+          {
+            enabled: flag(
+              false,
+              "Sandboxes there run on another's machines and cost money; it must be asked for.",
+            ),
+            default_image: text("base", "Template of a spawn that names no image."),
+            api_key: secret("Key of the service."),
+            api_key_file: text("", "File holding providers.e2b.api_key."),
+            domain: text("e2b.app", "Domain of the service; its addresses follow from it."),
+            api_url: text("", "Address of the control API; empty: https://api.<domain>."),
+            sandbox_url: text(
+              "",
+              "One address for all sandboxes, where the service has one; empty: that of the domain.",
+            ),
+            network_mode: choice("none", ["none", "outbound"], "Whether sandboxes reach the internet."),
+            timeout: duration(
+              "30s",
+              "Longest time for one call; commands, streams and uploads have their own deadline.",
+            ),
+            max_lifetime: duration(
+              "24h",
+              "Longest time to live the service is asked for at once, and what a sandbox without expiry gets; it is renewed every minute. Plans have maxima.",
+            ),
+          },
+          "Sandboxes of the hosted service e2b, or of one that speaks its interface. docs/e2b-provider.md.",
+        ),
+        custom: section(
+          {
+            enabled: flag(false, "What isolates sandboxes there is the backend's; it must be asked for."),
+            default_image: text(
+              "default",
+              "Image of a spawn that names none; what it means is the backend's.",
+            ),
+            url: text("", "Address of the backend; the calls of the contract are below it."),
+            api_key: secret("Key the backend asks for; empty: none is sent."),
+            api_key_file: text("", "File holding providers.custom.api_key."),
+            auth_header: choice(
+              "bearer",
+              ["bearer", "x-api-key"],
+              "How the key is sent: in Authorization, or in X-API-Key.",
+            ),
+            network_mode: choice("none", ["none", "outbound"], "Whether sandboxes reach a network."),
+            timeout: duration(
+              "30s",
+              "Longest time for one call; commands, streams and uploads have their own deadline.",
+            ),
+          },
+          "Sandboxes of a backend of your own that speaks the contract of docs/custom-provider.md.",
         ),
         proot: section(
           {

@@ -117,7 +117,7 @@ async function checkSpace({ dataDir, providers }: Config): Promise<DoctorCheck> 
       return {
         id: "disk",
         level: "fail",
-        message: `only ${Math.round(free / 2 ** 20)} MB free under data_dir, less than the ${minFreeMb} MB of providers.native.min_free_mb: spawns on native are refused`,
+        message: `only ${Math.floor(free / 2 ** 20)} MB free under data_dir, less than the ${minFreeMb} MB of providers.native.min_free_mb: spawns on native are refused`,
         advice: "make room, move data_dir, or lower the mark",
       };
     }

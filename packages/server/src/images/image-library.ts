@@ -1,10 +1,7 @@
 import { createReadStream } from "node:fs";
 import { chmod, mkdir, stat } from "node:fs/promises";
 import path from "node:path";
-import { refuseInnerRegistry } from "../platform/inner-registry.ts";
 import type { Logger } from "../platform/logger.ts";
-import { type PullLimits, PullTookTooLong, PullTurns } from "../platform/pull-turns.ts";
-import { SharedWork } from "../platform/shared-work.ts";
 import {
   BadRequest,
   Conflict,
@@ -22,6 +19,9 @@ import {
   type StoredImage,
 } from "../ports/image-store.ts";
 import type { CallOptions } from "../ports/sandbox-operations.ts";
+import { refuseInnerRegistry } from "../pulls/inner-registry.ts";
+import { type PullLimits, PullTookTooLong } from "../pulls/pull-turns.ts";
+import { SharedPulls } from "../pulls/shared-pulls.ts";
 import { savedByEngine } from "./engine.ts";
 import { findArchivedImage } from "./image-archive.ts";
 import type { ImageDisk } from "./image-disk.ts";
@@ -61,8 +61,7 @@ export class ImageLibrary implements ImageStore {
   readonly #limits: ImageLimits;
   readonly #dockerSocket: string;
   readonly #logger: Logger;
-  readonly #pulls = new SharedWork<StoredImage>();
-  readonly #turns: PullTurns;
+  readonly #pulls: SharedPulls<StoredImage>;
 
   constructor(options: {
     disk: ImageDisk;
@@ -80,7 +79,7 @@ export class ImageLibrary implements ImageStore {
     this.#pullPolicy = options.pullPolicy;
     this.#allowedRegistries = options.allowedRegistries;
     this.#limits = options.limits;
-    this.#turns = new PullTurns(options.pulls);
+    this.#pulls = new SharedPulls(options.pulls);
     this.#dockerSocket = options.dockerSocket;
     this.#logger = options.logger;
   }
@@ -173,10 +172,9 @@ export class ImageLibrary implements ImageStore {
   ): Promise<StoredImage> {
     const { withCredentials, owner = "" } = options;
     refuseRegistry(name, this.#allowedRegistries);
-    return await this.#pulls.run(`${name} ${withCredentials}`, options.signal, (shared) =>
-      this.#turns.run(name, { owner, signal: shared }, (signal) =>
-        this.#pullOnce(name, { ...options, signal }),
-      ),
+    const key = `${name} ${withCredentials}`;
+    return await this.#pulls.run(name, { key, owner, signal: options.signal }, (signal) =>
+      this.#pullOnce(name, { ...options, signal }),
     );
   }
 

@@ -8,7 +8,7 @@ import { afterAll, beforeAll, expect, it } from "vitest";
 import { describeWith } from "../../test/support/requirements.ts";
 import { openImageStore } from "../images.ts";
 import { silentLogger } from "../platform/logger.ts";
-import { usualPulls } from "../platform/pull-turns.ts";
+import { usualPulls } from "../pulls/pull-turns.ts";
 import { runProgram } from "./programs.ts";
 import { savedImageOf } from "./testing/saved-image.ts";
 import { tarOf } from "./testing/tar.ts";
@@ -119,6 +119,23 @@ await describeWith(["skopeo", "registry"], "pulling", () => {
     ).rejects.toMatchObject({
       code: "forbidden",
     });
+  });
+
+  it("asks only registries of images.allowed_registries, for the operator as for a client", async () => {
+    const refused = {
+      code: "forbidden",
+      message: `image "${host}/team/app:1" would come from ${host}, which is none of images.allowed_registries (docker.io)`,
+    };
+    const store = await open("missing", ["docker.io"]);
+    await expect(store.pull(`${host}/team/app:1`, options)).rejects.toMatchObject(refused);
+    expect(await store.list(options)).toEqual([]);
+    // No address of this network, so that nothing else refuses it; it is never looked up.
+    await expect(store.resolve("192.0.2.1/team/app:1", options)).rejects.toMatchObject({
+      code: "forbidden",
+      message: expect.stringContaining("none of images.allowed_registries (docker.io)"),
+    });
+    const none = await open("missing", []);
+    await expect(none.pull("debian", options)).rejects.toThrow(/images\.allowed_registries \(none\)/);
   });
 
   it("that fails tells a client the same, whether the registry is there or not", async () => {

@@ -57,6 +57,10 @@ describe("beyondBounds()", () => {
     expect(look("[".repeat(9))).toBe("it is nested more than 8 deep");
     expect(look(`[${"1,".repeat(100)}1]`)).toBe("it holds more than 100 values");
     expect(look('"no end')).toBeUndefined();
+    const names = (count: number) => Buffer.from(`{${'"a:":1,'.repeat(count)}`);
+    const few = { ...bounds, maxNames: 9 };
+    expect(beyondBounds(names(9), few)).toBeUndefined();
+    expect(beyondBounds(names(10), few)).toBe("it holds more than 9 names of fields");
   });
 
   it.each([

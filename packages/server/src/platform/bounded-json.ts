@@ -3,6 +3,8 @@ export interface JsonBounds {
   maxDepth: number;
   /** Values, roughly: what commas, colons and brackets separate. */
   maxParts: number;
+  /** Names of fields, of which each costs several times what another value does. Absent: as many as there may be values. */
+  maxNames?: number;
 }
 
 const quote = 0x22;
@@ -24,6 +26,7 @@ export class JsonLook {
   readonly #bounds: JsonBounds;
   #depth = 0;
   #parts = 0;
+  #names = 0;
   #inString = false;
   /** The last piece ended behind a backslash. */
   #escaped = false;
@@ -34,7 +37,7 @@ export class JsonLook {
 
   /** @returns what is too much of it so far, undefined when nothing is. Says nothing about whether it is JSON. */
   add(piece: Uint8Array): string | undefined {
-    const { maxDepth, maxParts } = this.#bounds;
+    const { maxDepth, maxParts, maxNames = maxParts } = this.#bounds;
     const { length } = piece;
     let at = this.#escaped ? 1 : 0;
     if (length > 0) this.#escaped = false;
@@ -52,8 +55,11 @@ export class JsonLook {
           if (++this.#depth > maxDepth) return `it is nested more than ${maxDepth} deep`;
           if (++this.#parts > maxParts) return `it holds more than ${maxParts} values`;
           break;
-        case comma:
         case colon:
+          if (++this.#names > maxNames) return `it holds more than ${maxNames} names of fields`;
+          if (++this.#parts > maxParts) return `it holds more than ${maxParts} values`;
+          break;
+        case comma:
           if (++this.#parts > maxParts) return `it holds more than ${maxParts} values`;
           break;
         case closeList:

@@ -36,16 +36,21 @@ export function carry(from: Readable, to: Writable, options: { spends?: boolean 
   };
 }
 
-/** Carries all of it. @throws when either stream breaks, or the signal aborts; both are destroyed then. */
+/**
+ * Carries all of it.
+ * @param options.onBreak called when either breaks, before both are destroyed.
+ * @throws when either stream breaks, or the signal aborts; both are destroyed then.
+ */
 export async function carryAll(
   from: Readable,
   to: Writable,
-  { signal, spends = false }: { signal: AbortSignal; spends?: boolean },
+  { signal, spends = false, onBreak }: { signal: AbortSignal; spends?: boolean; onBreak?: () => void },
 ): Promise<void> {
   carry(from, to, { spends });
   try {
     await Promise.all([finished(from, { signal }), finished(to, { signal })]);
   } catch (error) {
+    onBreak?.();
     from.destroy();
     to.destroy();
     throw error;

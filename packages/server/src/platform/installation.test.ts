@@ -44,7 +44,7 @@ const open = (settings: Settings, directory = dataDir, newId = "new") =>
 async function makeSandbox(settings: Settings): Promise<void> {
   const installation = await open(settings);
   await mkdir(path.join(dataDir, "runtimes", "native", "rt-1"), { recursive: true });
-  await installation.sandboxMade(() => undefined);
+  await installation.advanced(() => undefined);
   await installation[Symbol.asyncDispose]();
 }
 
@@ -125,10 +125,33 @@ describe("an installation", () => {
     await makeSandbox(settings);
     const stopped = settings.copy();
     const installation = await open(settings);
-    await installation.sandboxMade(() => undefined);
+    await installation.advanced(() => undefined);
     expect((await open(stopped)).recovering).toBe(true);
     expect((await open(backup)).recovering).toBe(true);
     expect((await open(settings)).recovering).toBe(false);
+  });
+
+  it("recovers when its mark was lost, or when something is younger than its database, until it has recovered", async () => {
+    const settings = new Settings();
+    await makeSandbox(settings);
+    await rm(path.join(dataDir, "installation.json"));
+    const unmarked = await open(settings);
+    expect([unmarked.recovering, unmarked.markLost, unmarked.databaseLost]).toEqual([true, true, false]);
+    const again = await open(settings);
+    expect([again.recovering, again.markLost]).toEqual([true, false]);
+    await again.recovered();
+    expect((await open(settings)).recovering).toBe(false);
+
+    const newId = "unused";
+    const asked: string[] = [];
+    const outlived = async (id: string) => asked.push(id) > 0;
+    const older = await Installation.open({ dataDir, settings, newId, outlived });
+    expect([older.recovering, older.databaseLost, asked]).toEqual([true, true, ["new"]]);
+    await older.recovered();
+    const late = await open(settings);
+    expect(late.recovering).toBe(false);
+    await late.outlived();
+    expect([late.recovering, (await open(settings)).recovering]).toEqual([true, true]);
   });
 
   it("takes spawns when it cannot be marked, and is marked with the next", async () => {
@@ -140,10 +163,10 @@ describe("an installation", () => {
     settings.changeSetting = async () => {
       throw new Error("the disk is full");
     };
-    await installation.sandboxMade((error) => failures.push(error));
+    await installation.advanced((error) => failures.push(error));
     expect(failures).toEqual([new Error("the disk is full")]);
     settings.changeSetting = changeSetting;
-    await installation.sandboxMade((error) => failures.push(error));
+    await installation.advanced((error) => failures.push(error));
     expect(failures).toHaveLength(1);
     await mkdir(path.join(dataDir, "runtimes", "native", "rt-1"), { recursive: true });
     expect((await open(before)).recovering).toBe(true);

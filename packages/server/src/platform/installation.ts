@@ -4,10 +4,12 @@ import { open, readdir, rename } from "node:fs/promises";
 import path from "node:path";
 
 const fileName = "installation.json";
+/** Says how far the installation is, and is part of no backup: what is put back beside it shows as older. */
+const newestName = ".newest.json";
 /** What earlier releases made below a data directory at their first start. */
 const signsOfUse = ["agents", "runtimes", "images"];
 
-/** Sandboxes made within this time share one mark, the first of a process apart: it has its own before it is answered. */
+/** Sandboxes made, or extended, within this time share one mark, the first of a process apart: it has its own before it is answered. */
 const advanceAfterMs = 2_000;
 
 /** The directory an installation lives in, recognised by more than its name. A copy differs, a move does not. */
@@ -23,7 +25,7 @@ export interface DirectoryIdentity {
 interface InstallationFile {
   version: 1;
   id: string;
-  /** Grows as sandboxes are made, in the database first: a database with a smaller one is an older state. */
+  /** Grows as sandboxes are made and extended, in the database first: a database with a smaller one is an older state. */
   generation: number;
   directory: DirectoryIdentity;
 }
@@ -58,6 +60,8 @@ export class Installation implements AsyncDisposable {
   readonly id: string;
   /** The database was made anew, or is older than this directory: what stands in it alone is gone or of that time. */
   readonly databaseLost: boolean;
+  /** The database knows this directory, which does not say itself what it is: whether the database is the newest one, nobody knows. */
+  readonly markLost: boolean;
   #recovering: boolean;
   #timer: NodeJS.Timeout | undefined;
   /** This process has marked the directory as newer than any database that was there before it. */
@@ -73,6 +77,7 @@ export class Installation implements AsyncDisposable {
     file: InstallationFile;
     recovering: boolean;
     databaseLost: boolean;
+    markLost: boolean;
   }) {
     this.#dataDir = options.dataDir;
     this.#settings = options.settings;
@@ -80,18 +85,21 @@ export class Installation implements AsyncDisposable {
     this.id = options.file.id;
     this.#recovering = options.recovering;
     this.databaseLost = options.databaseLost;
+    this.markLost = options.markLost;
   }
 
   /**
    * Recognises the installation of a directory that this process has locked, or makes one.
+   * @param options.outlived whether something of the installation is younger than the database, by what stands beside it.
    * @throws ForeignDataDir when directory and identity do not belong together.
    */
   static async open(options: {
     dataDir: string;
     settings: InstallationSettings;
     newId: string;
+    outlived?: (id: string) => Promise<boolean>;
   }): Promise<Installation> {
-    const { dataDir, settings } = options;
+    const { dataDir, settings, outlived = async () => false } = options;
     const directory = identify(dataDir);
     const written = readInstallation(dataDir);
     const known = await settings.setting("instance_id");
@@ -107,16 +115,26 @@ export class Installation implements AsyncDisposable {
     }
     const id = await settings.instanceId(written?.id ?? options.newId);
     const stored = Number((await settings.setting("generation")) ?? 0);
-    const generation = written?.generation ?? stored;
-    const recovering = known === undefined ? used : stored < generation;
-    const databaseLost = recovering || (written !== undefined && known === undefined);
+    // One of a backup is as old as the database beside it; what was left here then knows better.
+    const generation = Math.max(written?.generation ?? stored, newestOf(dataDir, id));
+    const markLost = written === undefined && known !== undefined;
+    const older = known === undefined ? used : stored < generation || (await outlived(id));
+    const recovering = older || markLost;
+    const databaseLost = older || (written !== undefined && known === undefined);
     const file: InstallationFile = {
       version: 1,
       id,
       generation: Math.max(generation, recovering ? stored + 1 : stored),
       directory,
     };
-    const installation = new Installation({ dataDir, settings, file, recovering, databaseLost });
+    const installation = new Installation({
+      dataDir,
+      settings,
+      file,
+      recovering,
+      databaseLost,
+      markLost,
+    });
     // A full disk is no reason not to start.
     if (JSON.stringify(file) !== JSON.stringify(written)) await installation.#write(file);
     return installation;
@@ -125,6 +143,16 @@ export class Installation implements AsyncDisposable {
   /** The database is new, or older than the runtimes of this directory: it may lack sandboxes that run. */
   get recovering(): boolean {
     return this.#recovering;
+  }
+
+  /** Something was found that is younger than the database. It is written down, so that the next process goes on with it. */
+  async outlived(): Promise<void> {
+    if (this.#recovering) return;
+    this.#recovering = true;
+    this.#writing = this.#writing
+      .catch(() => undefined)
+      .then(() => this.#write({ ...this.#file, generation: this.#file.generation + 1 }));
+    await this.#writing;
   }
 
   /** Every sandbox that the database lacked is in it again. */
@@ -136,10 +164,10 @@ export class Installation implements AsyncDisposable {
   }
 
   /**
-   * A sandbox was made: a database that does not know it is recognised as an older one. One from before this process is
+   * A sandbox was made, or will live longer: a database that does not know it is recognised as an older one. One from before this process is
    * so when this resolves, one that was copied while it runs shortly afterwards. Does not fail.
    */
-  async sandboxMade(onError: (error: unknown) => void): Promise<void> {
+  async advanced(onError: (error: unknown) => void): Promise<void> {
     if (this.#recovering) return;
     if (this.#marked === undefined) {
       this.#marked = this.#advance();
@@ -179,6 +207,8 @@ export class Installation implements AsyncDisposable {
 
   async #write(file: InstallationFile): Promise<void> {
     await writeInstallation(this.#dataDir, file);
+    const { id, generation } = file;
+    await writeWhole(this.#dataDir, newestName, { id, generation } satisfies Newest);
     this.#file = file;
   }
 }
@@ -254,17 +284,34 @@ function parsed(text: string): InstallationFile | undefined {
   }
 }
 
-async function writeInstallation(dataDir: string, file: InstallationFile): Promise<void> {
-  const draft = path.join(dataDir, `.${fileName}.${randomUUID()}`);
+/** `.newest.json` */
+type Newest = Pick<InstallationFile, "id" | "generation">;
+
+/** @returns 0 where it says nothing of this installation. */
+function newestOf(dataDir: string, id: string): number {
+  try {
+    const found = JSON.parse(readFileSync(path.join(dataDir, newestName), "utf8")) as Partial<Newest> | null;
+    return found?.id === id && Number.isSafeInteger(found.generation) ? (found.generation ?? 0) : 0;
+  } catch {
+    return 0;
+  }
+}
+
+function writeInstallation(dataDir: string, file: InstallationFile): Promise<void> {
+  return writeWhole(dataDir, fileName, file);
+}
+
+async function writeWhole(dataDir: string, name: string, content: unknown): Promise<void> {
+  const draft = path.join(dataDir, `${name.startsWith(".") ? "" : "."}${name}.${randomUUID()}`);
   try {
     const handle = await open(draft, "wx", 0o600);
     try {
-      await handle.writeFile(`${JSON.stringify(file)}\n`);
+      await handle.writeFile(`${JSON.stringify(content)}\n`);
       await handle.sync();
     } finally {
       await handle.close();
     }
-    await rename(draft, path.join(dataDir, fileName));
+    await rename(draft, path.join(dataDir, name));
   } catch (error) {
     rmSync(draft, { force: true });
     throw error;
@@ -273,6 +320,30 @@ async function writeInstallation(dataDir: string, file: InstallationFile): Promi
 
 function hasSignsOfUse(dataDir: string): boolean {
   return signsOfUse.some((name) => existsSync(path.join(dataDir, name)));
+}
+
+/** Whose a data directory is, as far as it can be read. Nothing is looked into. */
+export function installationIn(dataDir: string): string | undefined {
+  try {
+    return readInstallation(dataDir)?.id;
+  } catch {
+    return undefined;
+  }
+}
+
+/**
+ * Whether a directory is the very one that its `installation.json` was written in, neither a copy nor without identity.
+ * Nothing is looked into.
+ */
+export function isOriginal(dataDir: string): boolean {
+  let written: InstallationFile | undefined;
+  try {
+    written = readInstallation(dataDir);
+  } catch (error) {
+    if (error instanceof ForeignDataDir) return false;
+    throw error;
+  }
+  return written !== undefined && sameDirectory(written.directory, identify(dataDir));
 }
 
 /** Whether there are folders of runtimes, whoever's. */

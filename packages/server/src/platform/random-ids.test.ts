@@ -1,7 +1,7 @@
 import { expect, it } from "vitest";
 import { randomIds } from "./random-ids.ts";
 
-it("ids have the shape the spec names and do not repeat", () => {
+it("ids have the shape that is documented and do not repeat", () => {
   const ids = Array.from({ length: 5_000 }, () => randomIds.sandboxId());
   expect(new Set(ids).size).toBe(ids.length);
   for (const id of ids) expect(id).toMatch(/^sb-[a-z0-9]{12}$/);

@@ -9,6 +9,8 @@ const putBehindMs = 4;
 /** How long it parses in all before the rest is put behind. */
 const turnMs = 10;
 const lineFeed = 0x0a;
+/** What a piece that waits costs beside its bytes, generously. */
+const pieceBytes = 512;
 
 /**
  * What a parser makes of bytes costs by the line and not by the byte: 64 KiB hold eleven thousand chunks of one byte, or hundreds of
@@ -52,6 +54,30 @@ export class ReadTurns {
     return this.#paced.get(stream)?.isHolding === true;
   }
 
+  /**
+   * Nothing more of a paced stream is parsed until `goOn`. It is read on meanwhile, so that its end is noticed, as long as little waits.
+   * @param options.mostBytes may wait before it is no longer read. @param options.onFull called then.
+   * @param options.onEnd called when the other side has ended it.
+   */
+  hold(stream: Readable, options: Hold): void {
+    this.#paced.get(stream)?.hold(options);
+  }
+
+  /** What waits of a stream that was held is parsed in its turn. */
+  goOn(stream: Readable): void {
+    this.#paced.get(stream)?.endHold();
+  }
+
+  /** How much of the stream was read and not parsed. */
+  heldBytes(stream: Readable): number {
+    return this.#paced.get(stream)?.heldBytes ?? 0;
+  }
+
+  /** What its parser is at, while it parses. */
+  parsing(stream: Readable): Buffer | undefined {
+    return this.#paced.get(stream)?.parsing;
+  }
+
   /** What comes of the stream is no longer parsed. @returns what it had waiting, which comes before anything else. */
   release(stream: Readable): Buffer {
     const paced = this.#paced.get(stream);
@@ -86,6 +112,13 @@ export class ReadTurns {
   }
 }
 
+/** How a stream is kept from its parser. */
+export interface Hold {
+  readonly mostBytes: number;
+  readonly onEnd: () => void;
+  readonly onFull?: () => void;
+}
+
 /** What a stream that is paced asks of all of them. */
 interface Turns {
   /** Whether something may be parsed in this turn still. @param isLong for who had too many lines just before. */
@@ -96,7 +129,7 @@ interface Turns {
 
 /**
  * Stands before the queue of a stream. `passing` until a piece has too many lines or comes when the turn is over; `holding` until
- * all of it was passed on, and meanwhile nothing more is read.
+ * all of it was passed on, and meanwhile nothing more is read. `held` from outside, it passes nothing on and reads up to a bound.
  */
 class PacedStream {
   readonly #stream: Readable;
@@ -106,12 +139,15 @@ class PacedStream {
   readonly #read: (size: number) => void;
   readonly #own: { push: boolean; read: boolean };
   readonly #held: Buffer[] = [];
+  #heldBytes = 0;
   /** Whether the last piece had too many lines: whoever sends those waits behind those who do not. */
   #isLong = false;
   #isBehind = false;
   #ended = false;
   /** The stream asked for more while something was held. */
   #wantsMore = false;
+  #hold: Hold | undefined;
+  #parsing: Buffer | undefined;
 
   constructor(stream: Readable, copies: () => boolean, turns: Turns) {
     this.#stream = stream;
@@ -122,7 +158,7 @@ class PacedStream {
     this.#read = stream._read;
     stream.push = (piece: Buffer | null) => this.#take(piece);
     stream._read = (size) => {
-      if (this.isHolding) this.#wantsMore = true;
+      if (this.isHolding && !this.#readsAhead) this.#wantsMore = true;
       else this.#read.call(stream, size);
     };
     stream.on("resume", this.#onResume);
@@ -132,11 +168,37 @@ class PacedStream {
     return this.#held.length > 0;
   }
 
+  get heldBytes(): number {
+    return this.#heldBytes;
+  }
+
+  get parsing(): Buffer | undefined {
+    return this.#parsing;
+  }
+
+  get #readsAhead(): boolean {
+    return (
+      this.#hold !== undefined && this.#heldBytes + this.#held.length * pieceBytes < this.#hold.mostBytes
+    );
+  }
+
+  hold(options: Hold): void {
+    this.#hold = options;
+    // Its own pacing may have ended the reading.
+    if (this.#readsAhead) this.#read.call(this.#stream, this.#stream.readableHighWaterMark);
+  }
+
+  endHold(): void {
+    this.#hold = undefined;
+    if (this.isHolding) this.#putBehind();
+    else this.#afterHolding();
+  }
+
   goOn(): void {
     this.#isBehind = false;
-    if (this.#stream.destroyed) this.#held.length = 0;
+    if (this.#stream.destroyed) this.#dropHeld();
     // Where nobody reads it, it goes on when they do.
-    if (!this.isHolding || this.#stream.readableFlowing !== true) return;
+    if (!this.isHolding || this.#hold !== undefined || this.#stream.readableFlowing !== true) return;
     this.#passSome();
   }
 
@@ -148,7 +210,7 @@ class PacedStream {
     if (this.#own.read) stream._read = this.#read;
     else Reflect.deleteProperty(stream, "_read");
     const rest = this.#held.length === 1 && this.#held[0] ? this.#held[0] : Buffer.concat(this.#held);
-    this.#held.length = 0;
+    this.#dropHeld();
     this.#afterHolding();
     return rest;
   }
@@ -160,14 +222,21 @@ class PacedStream {
   #take(piece: Buffer | null): boolean {
     if (piece === null) {
       this.#ended = true;
-      return this.isHolding ? false : this.#pass.call(this.#stream, null);
+      this.#hold?.onEnd();
+      return this.isHolding || this.#hold !== undefined ? false : this.#pass.call(this.#stream, null);
+    }
+    if (this.#hold !== undefined) {
+      this.#keep(piece);
+      if (this.#readsAhead) return true;
+      this.#hold.onFull?.();
+      return false;
     }
     const isNext = !this.isHolding && this.#stream.readableFlowing === true;
     const mayPass = isNext && this.#turns.mayGoOn(this.#isLong);
     if (mayPass && endOfLines(piece) === piece.length) {
       this.#isLong = false;
       let more = false;
-      this.#turns.run(() => {
+      this.#run(piece, () => {
         more = this.#pass.call(this.#stream, piece);
       });
       // Who has taken the stream over may have kept what the parser left.
@@ -175,10 +244,20 @@ class PacedStream {
       return more;
     }
     // Who gave it may use its memory again once nothing of it is in the stream.
-    this.#held.push(copyOf(piece));
+    this.#keep(piece);
     if (mayPass) this.#passSome();
     else this.#putBehind();
-    return false;
+    return this.#readsAhead;
+  }
+
+  #keep(piece: Buffer): void {
+    this.#held.push(copyOf(piece));
+    this.#heldBytes += piece.length;
+  }
+
+  #dropHeld(): void {
+    this.#held.length = 0;
+    this.#heldBytes = 0;
   }
 
   /** Passes on as many lines as are parsed at once. */
@@ -190,13 +269,24 @@ class PacedStream {
     // Before it is parsed: whoever releases the stream meanwhile takes what follows.
     if (this.#isLong) this.#held[0] = first.subarray(end);
     else this.#held.shift();
-    this.#turns.run(() => this.#pass.call(this.#stream, this.#isLong ? first.subarray(0, end) : first));
+    const piece = this.#isLong ? first.subarray(0, end) : first;
+    this.#heldBytes -= piece.length;
+    this.#run(piece, () => this.#pass.call(this.#stream, piece));
     if (this.isHolding) this.#putBehind();
     else this.#afterHolding();
   }
 
+  #run(piece: Buffer, parse: () => void): void {
+    this.#parsing = piece;
+    try {
+      this.#turns.run(parse);
+    } finally {
+      this.#parsing = undefined;
+    }
+  }
+
   #putBehind(): void {
-    if (this.#isBehind || this.#stream.readableFlowing !== true) return;
+    if (this.#isBehind || this.#hold !== undefined || this.#stream.readableFlowing !== true) return;
     this.#isBehind = true;
     this.#turns.putBehind();
   }

@@ -2,6 +2,11 @@
 export class SharedWork<T> {
   readonly #running = new Map<string, { result: Promise<T>; waiting: number; abort: AbortController }>();
 
+  /** Whether work of that key is under way and would be joined. */
+  has(key: string): boolean {
+    return this.#running.has(key);
+  }
+
   /** @throws the signal's reason when this caller's own signal aborts. */
   async run(key: string, signal: AbortSignal, work: (signal: AbortSignal) => Promise<T>): Promise<T> {
     signal.throwIfAborted();

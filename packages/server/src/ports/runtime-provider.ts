@@ -1,7 +1,7 @@
 import type { Capability, NetworkMode } from "@alcove/wire";
 import type { RuntimeId, SandboxId } from "./ids.ts";
 import type { CallOptions, SandboxOperations } from "./sandbox-operations.ts";
-import type { PoolSlot } from "./store.ts";
+import type { Birth, PoolSlot } from "./store.ts";
 
 export type { NetworkMode } from "@alcove/wire";
 
@@ -53,8 +53,18 @@ export interface RuntimeProvider extends AsyncDisposable {
   logs(runtimeId: RuntimeId, options: CallOptions & { lines: number }): Promise<string[]>;
   /** Calls back when a runtime seems to have ended without `destroy`; `inventory` confirms it. @returns how to stop listening. */
   onExit(listener: (runtimeId: RuntimeId, reason: string) => void): () => void;
+  /** What it has made of images, so that they start from memory. @throws ProviderError, Unavailable. */
+  snapshots?(options: CallOptions): Promise<ImageSnapshot[]>;
   /** Calls back when a runtime's way out is lost and had again; only where something beside the runtime keeps it. */
   onNetwork?(listener: (runtimeId: RuntimeId, change: NetworkChange) => void): () => void;
+}
+
+/** An image with a kernel that has booted it, as it was then. */
+export interface ImageSnapshot {
+  image: string;
+  kernel: string;
+  sizeBytes: number;
+  createdAt: Date;
 }
 
 /** What became of a runtime's network. */
@@ -88,6 +98,8 @@ export interface RuntimeSpec {
   ownerId?: string;
   /** Written down with the runtime. */
   name?: string;
+  /** Written down with the runtime: whether a database is older than it is told by that. */
+  birth?: Birth;
   /** The runtime is a user's part of a VM of the pool. Where it can, the provider bounds them both over all runtimes in them. */
   slot?: RuntimeSlot;
 }
@@ -127,6 +139,8 @@ export interface SandboxNote {
   vcpus: number;
   ownerId: string;
   name?: string;
+  /** Earlier releases wrote none down. */
+  birth?: Birth;
   metadata: Record<string, string>;
   env: Record<string, string>;
   user?: string;

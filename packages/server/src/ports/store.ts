@@ -63,6 +63,11 @@ export interface SandboxRow {
   network: string | null;
   createdAt: Date;
   expiresAt: Date;
+  /**
+   * Its runtime has ended by then, by its own switch, though nobody ends it: never earlier than what that was told. null: an
+   * earlier release made it, and has told it `expiresAt` and the grace.
+   */
+  endsItselfAt: Date | null;
   updatedAt: Date;
   destroyedAt: Date | null;
   /** Somebody asked for its end; it is repeated until confirmed. */
@@ -113,8 +118,21 @@ export interface IdempotencyClaim {
   expiresAt: Date;
 }
 
+/**
+ * Which sandbox of which run of the service it is. The store counts what each run makes, together with the row; so a
+ * birth that a store has not counted is younger than that store, whatever else was restored with it.
+ */
+export interface Birth {
+  /** A run of the service, one process: its random name. */
+  run: string;
+  /** From 1. */
+  number: number;
+}
+
 export interface Reservation {
   row: SandboxRow;
+  /** Counted together with the row, for good: the next one of the run where there is no number. */
+  birth?: { run: string; number?: number };
   /** Read inside the transaction that counts. */
   limits: CapacityRules;
   fence: Fence;
@@ -125,7 +143,7 @@ export interface Reservation {
 }
 
 export type ReserveOutcome =
-  | { admitted: true; slot?: PoolSlot }
+  | { admitted: true; slot?: PoolSlot; birth?: Birth }
   | ({ admitted: false; inUse: CapacityInUse; limits: CapacityLimits } & CapacityDenial)
   /** A living sandbox of the owner has the name; limits were not looked at. */
   | { admitted: false; reason: "name_taken"; sandboxId: SandboxId }
@@ -148,6 +166,8 @@ export interface SandboxStore {
    * running and unhealthy ones count, and expired ones until they are destroyed, unless they were in state error before.
    */
   inUse(ownerId: string): Promise<CapacityInUse>;
+  /** The highest number among the births of a run that were counted; 0 when there is none. */
+  lastBirth(run: string): Promise<number>;
   /** What the rows themselves say, so that nothing can hold a slot but a sandbox. */
   poolInUse(): Promise<PoolInUse>;
   /** Why `reserve` would find no slot now. */
@@ -205,6 +225,7 @@ export type SandboxChange = Partial<
     | "imageResolved"
     | "env"
     | "expiresAt"
+    | "endsItselfAt"
     | "destroyedAt"
     | "destroyRequested"
     | "error"

@@ -23,7 +23,7 @@ export interface Subject {
   readonly sandbox: string;
 }
 
-/** The HTTP interface as the spec's tables have it, over one provider. */
+/** The HTTP interface as docs/api has it, over one provider. */
 export function blackBox(name: string, options: { provider: ProviderFactory; skip?: string }): void {
   const title = `HTTP interface over ${name}`;
   describe.skipIf(options.skip !== undefined)(

@@ -172,4 +172,29 @@ export function execRecordSuite(on: Subject): void {
     const far = await on.client.call("GET", `${path}/ex-00000000/output?from=26652749901024641024`);
     expect([far.status, far.json.code]).toEqual([400, "bad_request"]);
   });
+
+  test("a list tells the beginning of a long command line, the record all of it", async () => {
+    const path = `/api/v1/sandboxes/${on.sandbox}/execs`;
+    const command = `true ${"x".repeat(9_000)}`;
+    const args = ["a".repeat(5_000), "b".repeat(9_000)];
+    const ids: string[] = [];
+    for (const body of [{ command }, { command: "true", args }]) {
+      const started = await on.client.call("POST", path, body);
+      expect(started.status).toBe(201);
+      ids.push(started.json.exec_id);
+    }
+    const { json } = await on.client.call("GET", path);
+    const listed = (json as { exec_id: string; command: string; args: string[] }[]).filter(({ exec_id }) =>
+      ids.includes(exec_id),
+    );
+    expect(listed.map((record) => [record.command, record.args])).toEqual([
+      [`${command.slice(0, 4_096)}…`, []],
+      ["true", [`${"a".repeat(4_096 - "true".length - 24)}…`]],
+    ]);
+    const records = await Promise.all(ids.map((id) => on.client.call("GET", `${path}/${id}`)));
+    expect(records.map((record) => [record.json.command, record.json.args])).toEqual([
+      [command, []],
+      ["true", args],
+    ]);
+  });
 }

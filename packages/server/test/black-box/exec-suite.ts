@@ -22,8 +22,8 @@ export function execSuite(on: Subject): void {
       duration: expect.stringMatching(/^[\d.]+m?s$/),
       exec_id: expect.stringMatching(/^ex-[a-z0-9]{8,32}$/),
       reason: "exited",
-      // What runs no processes has used none.
-      ...(on.server.provider.capabilities.has("pty") ? { usage } : {}),
+      // Told where commands are processes of ours.
+      ...(on.server.provider.capabilities.has("process_tree") ? { usage } : {}),
     });
     expect(headers.get("x-exec-id")).toBe(json.exec_id);
     expect(headers.get("server-timing")).toMatch(/^start;dur=[\d.]+, run;dur=[\d.]+$/);
@@ -170,7 +170,7 @@ export function execSuite(on: Subject): void {
   });
 
   test("a command that exceeds a limit ends with reason limit and its name", async (context) => {
-    if (!on.server.provider.capabilities.has("pty")) {
+    if (!on.server.provider.capabilities.has("process_tree")) {
       const refused = await run({ command: "true", limits: { output_bytes: 10 } });
       expect([refused.status, refused.json.code]).toEqual([400, "bad_request"]);
       context.skip();
@@ -195,6 +195,7 @@ export function execSuite(on: Subject): void {
       { cpu_time: "0s" },
       { cpu_time: "x" },
       { output_bytes: 0 },
+      { output_bytes: 1e33 },
       { memory_mb: 3 },
       { pids: 0 },
     ]) {
@@ -245,7 +246,7 @@ export function execSuite(on: Subject): void {
       exit_code: 4,
       reason: "exited",
       duration: expect.any(String),
-      ...(on.server.provider.capabilities.has("pty") ? { usage } : {}),
+      ...(on.server.provider.capabilities.has("process_tree") ? { usage } : {}),
     });
     for (const chunk of all.slice(0, -1)) expect(Object.keys(chunk)).toEqual(["stream", "data", "offset"]);
   });

@@ -75,6 +75,35 @@ export function fileSuite(on: Subject): void {
     expect([gone.status, gone.json.code]).toEqual([404, "not_found"]);
   });
 
+  test("the directory that commands start in is neither removed, moved nor replaced", async () => {
+    await write({ path: "/workspace/kept", content: "" });
+    await on.client.exec(on.sandbox, { command: "mkdir -p /tmp/instead" });
+    const asked = [
+      ["DELETE", "?path=/workspace&recursive=true"],
+      ["DELETE", "?path=/tmp/../workspace/"],
+      ["POST", "/move", { old_path: "/workspace", new_path: "/tmp/away" }],
+      ["POST", "/move", { old_path: "/tmp/instead", new_path: "/workspace/." }],
+    ] as const;
+    for (const [method, at, body] of asked) {
+      const refused = await on.client.call(method, path(at), body);
+      expect([at, refused.status, refused.json.code]).toEqual([at, 400, "bad_request"]);
+      expect(refused.json.message).toContain("leads to /workspace, where commands start");
+    }
+    expect((await on.client.call("DELETE", path("?path=/workspace/kept"))).status).toBe(200);
+  });
+
+  test("a user that cannot be one is 400, also as bytes that are no UTF-8", async () => {
+    for (const user of ["%ff", "a%20b", "%00"])
+      for (const at of [`?path=/tmp/x&user=${user}`, `/archive?path=/tmp/x&user=${user}`]) {
+        const { status, json } = await on.client.call("PUT", path(at), "");
+        expect([at, status, json.message]).toEqual([
+          at,
+          400,
+          expect.stringContaining("is not a name or uid[:gid]"),
+        ]);
+      }
+  });
+
   test("the default mode is 0644, the default list is of /", async () => {
     await write({ path: "/tmp/plain", content: "" });
     expect((await on.client.call("GET", path("/stat?path=/tmp/plain"))).json).toMatchObject({

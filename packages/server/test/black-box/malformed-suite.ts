@@ -58,6 +58,29 @@ export function malformedSuite(on: Subject): void {
     expect(json.message).toContain("the body is more than any request needs: it ");
   });
 
+  test("a text that is none is refused by its field on every route, and creates nothing", async () => {
+    const before = await count();
+    const templates = ["POST /api/v1/templates", "PUT /api/v1/templates/no-text"].map((route) => {
+      const [method = "", path = ""] = route.split(" ");
+      return { method, path, body: { name: "no-text", image: "host" } };
+    });
+    for (const { method, path, body } of [...routes(), ...templates])
+      for (const [fields, named, wrong] of [
+        [{ env: { A: "\ud800" } }, "env.A", "half of a surrogate pair"],
+        [{ "a\udfff": 1 }, "a\ufffd", "half of a surrogate pair"],
+        [{ env: { A: "\ufffd" } }, "env.A", "bytes that are no UTF-8"],
+      ] as const) {
+        const text = Buffer.from(JSON.stringify({ ...body, ...fields }));
+        const sent = wrong.startsWith("bytes")
+          ? Buffer.from(text.toString("latin1").replace("\u00ef\u00bf\u00bd", "\u00ff"), "latin1")
+          : text;
+        const { status, json } = await on.client.call(method, path, sent);
+        expect([path, status, json.code]).toEqual([path, 400, "bad_request"]);
+        expect(json.message).toMatch(new RegExp(`^${named} in the body holds ${wrong}`));
+      }
+    expect(await count()).toBe(before);
+  });
+
   test("unknown fields are refused by name on every route", async () => {
     const before = await count();
     for (const { method, path, body } of routes()) {
@@ -101,6 +124,19 @@ export function malformedSuite(on: Subject): void {
     expect([status, json.code]).toEqual([400, "bad_request"]);
     expect(json.message).toContain(field);
     expect(await count()).toBe(before);
+  });
+
+  test("what memory a sandbox may have is told alike, in a spawn, a preflight and a template, whatever is wrong", async () => {
+    for (const path of ["sandboxes", "sandboxes/admission", "templates"])
+      for (const memory_mb of [-1, 1, 1e12]) {
+        const body = { ...(path === "templates" ? { name: "memory" } : {}), image: "host", memory_mb };
+        const { status, json } = await on.client.call("POST", `/api/v1/${path}`, body);
+        expect([path, status, json.message]).toEqual([
+          path,
+          400,
+          `memory_mb must be a whole number from 16 to 1048576, not ${memory_mb}`,
+        ]);
+      }
   });
 
   test.each(["constructor", "__proto__", "toString"])(

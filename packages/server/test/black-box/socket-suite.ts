@@ -257,9 +257,12 @@ export function socketSuite(on: Subject): void {
     socket.send({ type: "signal", signal: "SIGNOTHING" });
     socket.send("garbage");
     socket.send({ type: "start", command: "true" });
+    socket.send({ type: "stdin", data: "\ud83d" });
     await eventually(() =>
-      socket.heard.filter((message) => message.type === "error").length === 4 ? true : undefined,
+      socket.heard.filter((message) => message.type === "error").length === 5 ? true : undefined,
     );
+    const remark = { type: "error", code: "bad_request", message: expect.any(String), goes_on: true };
+    expect(socket.heard).toEqual([remark, remark, remark, remark, remark]);
     socket.send({ type: "stdin", data: "still here", close: true });
     expect(await socket.closed).toBe(1000);
     expect(socket.text("stdout")).toBe("still here");

@@ -1,9 +1,11 @@
 import { existsSync } from "node:fs";
 import { platform } from "node:os";
 import { describe } from "vitest";
+import { messageOf } from "../../src/platform/message-of.ts";
 import { agentBinary } from "./agent-binary.ts";
 import { sharedEngine } from "./docker-engine.ts";
 import { findProgram, runProgram } from "./programs.ts";
+import { vsockDevice } from "./qemu-guest.ts";
 
 /** What a test may need from the machine. */
 export type RequirementName =
@@ -25,7 +27,10 @@ export type RequirementName =
   | "prometheus"
   | "slirp4netns"
   | "qemu"
-  | "chromium";
+  | "qemu-guest"
+  | "mkfs"
+  | "chromium"
+  | "bubblewrap";
 
 export type Requirement = { ok: true } | { ok: false; reason: string };
 
@@ -92,7 +97,24 @@ const checks: Record<RequirementName, () => Promise<Requirement>> = {
   },
   slirp4netns: () => program("slirp4netns", "slirp4netns"),
   qemu: () => program("qemu-system-x86_64", "qemu-system-x86"),
+  "qemu-guest": async () => {
+    for (const name of ["qemu", "busybox"] as const) {
+      const found = await probe(name);
+      if (!found.ok) return found;
+    }
+    return builtVsockDevice();
+  },
+  mkfs: async () => {
+    const found = await program("mkfs.ext4", "e2fsprogs");
+    return found.ok ? program("debugfs", "e2fsprogs") : found;
+  },
   chromium: () => program("chromium", "chromium"),
+  bubblewrap: async () => {
+    const found = await program("bwrap", "bubblewrap");
+    if (!found.ok) return found;
+    const script = ["--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true"];
+    return runs("bwrap", script, "a kernel that lets bubblewrap make namespaces");
+  },
 };
 
 const cache = new Map<RequirementName, Promise<Requirement>>();
@@ -142,6 +164,16 @@ async function program(name: string, debianPackage: string): Promise<Requirement
     : ok;
 }
 
+/** Waits for a build that is under way, as scripts/test-env.sh begins one. */
+async function builtVsockDevice(): Promise<Requirement> {
+  try {
+    await vsockDevice();
+    return ok;
+  } catch (error) {
+    return missing(messageOf(error));
+  }
+}
+
 async function runs(file: string, args: readonly string[], way: string): Promise<Requirement> {
   const path = file.includes("/") ? file : findProgram(file);
   if (path === undefined || !existsSync(path)) return missing(`${file} is missing (way out: ${way})`);
@@ -149,8 +181,4 @@ async function runs(file: string, args: readonly string[], way: string): Promise
   if (result.exitCode === 0) return ok;
   const said = result.stderr.trim() || `exit code ${result.exitCode}`;
   return missing(`${file} ${args.join(" ")} fails: ${said} (way out: ${way})`);
-}
-
-function messageOf(error: unknown): string {
-  return error instanceof Error ? error.message : String(error);
 }

@@ -63,6 +63,27 @@ const notFromPorts: ReadonlySet<string> = new Set([
   "refresh",
   "reporting-endpoints",
   "origin-agent-cluster",
+  // What a browser keeps for the host, or sends it from then on.
+  "accept-ch",
+  "critical-ch",
+  "use-as-dictionary",
+  "set-login",
+  "secure-session-registration",
+  "sec-session-registration",
+  // What it would load, or tell others.
+  "speculation-rules",
+  "sourcemap",
+  "x-sourcemap",
+  "timing-allow-origin",
+]);
+
+/**
+ * What programs need that ask a port by path, and browsers would act on, here as if the API had said it: they ask for a password
+ * in its name, and load what `Link` names also for answers that a page has asked for. Told under another name.
+ */
+const renamedFromPorts: ReadonlyMap<string, string> = new Map([
+  ["link", "X-Alcove-Link"],
+  ["www-authenticate", "X-Alcove-WWW-Authenticate"],
 ]);
 
 /** Whether a request has a body, and how it is delimited; "0" is none. What both headers say was refused by the server's parser. */
@@ -135,7 +156,7 @@ export function headersFromPort(
   return carried(answer, (name, lower, value, headers) => {
     if (notFromPorts.has(lower) || lower.startsWith("access-control-")) return;
     if (lower !== "location") {
-      headers.push(name, value);
+      headers.push(renamedFromPorts.get(lower) ?? name, value);
       return;
     }
     const within = pathWithin(value, options.url);

@@ -2,6 +2,7 @@ import { Agent, type ClientRequest, type ClientRequestArgs } from "node:http";
 import type { Duplex } from "node:stream";
 import type { ReadTurns } from "../../platform/read-turns.ts";
 import type { PortConnection } from "../../ports/sandbox-operations.ts";
+import { PortConcurrency } from "./port-concurrency.ts";
 
 /** What a request of ours says beyond what Node's do. */
 export interface PortRequestArgs extends ClientRequestArgs {
@@ -22,8 +23,8 @@ const mostIdle = 256;
 export class PortAgent extends Agent {
   readonly #idle = new Map<Duplex, { timer: NodeJS.Timeout; end: () => void; forget: () => void }>();
   readonly #portOf = new WeakMap<Duplex, string>();
-  /** How many wait for the first answer of a connection of their own, by port. */
-  readonly #waiting = new Map<string, number>();
+  /** What its kept connections must make way for; beside its own connections others may be counted here. */
+  readonly concurrency = new PortConcurrency((portKey) => [...(this.freeSockets[portKey] ?? [])]);
   readonly #turns: ReadTurns;
 
   constructor(options: { keep: boolean; turns: ReadTurns }) {
@@ -53,29 +54,9 @@ export class PortAgent extends Agent {
     return (options as PortRequestArgs | undefined)?.portKey ?? "";
   }
 
-  /**
-   * To be called before a port is dialled. Programs may serve one connection at a time, and come to the next when that one ends:
-   * those of the port that are kept are closed, and none is kept until the new one was answered.
-   * @returns to be disposed of with the answer, or when there will be none.
-   */
-  makeWay(portKey: string): Disposable {
-    for (const socket of [...(this.freeSockets[portKey] ?? [])]) socket.destroy();
-    this.#waiting.set(portKey, (this.#waiting.get(portKey) ?? 0) + 1);
-    let isWaiting = true;
-    return {
-      [Symbol.dispose]: () => {
-        if (!isWaiting) return;
-        isWaiting = false;
-        const others = (this.#waiting.get(portKey) ?? 1) - 1;
-        if (others > 0) this.#waiting.set(portKey, others);
-        else this.#waiting.delete(portKey);
-      },
-    };
-  }
-
   /** @returns whether a connection that is free now may be kept. */
   override keepSocketAlive(socket: Duplex): boolean {
-    if (this.#waiting.has(this.#portOf.get(socket) ?? "")) return false;
+    if (!this.concurrency.mayKeep(this.#portOf.get(socket) ?? "")) return false;
     if (this.#idle.size >= mostIdle || socket.destroyed || socket.readableEnded) return false;
     if (socket.readableLength > 0 || this.#turns.isHolding(socket)) return false;
     const end = () => void socket.destroy();

@@ -9,6 +9,7 @@ import { DomainError } from "../../ports/errors.ts";
 import { endUnlessComplete } from "../refused-body.ts";
 import { bodyOf, type HeaderList } from "./carried-headers.ts";
 import { PortAgent, type PortRequestArgs } from "./port-agent.ts";
+import type { FirstAnswer } from "./port-concurrency.ts";
 
 /** One request on its way to a program. */
 export interface Passage {
@@ -78,11 +79,13 @@ export class PortProxy {
     let response: ServerResponse | undefined;
     try {
       const headers = passage.answerHeaders(answer);
-      response = take();
+      const taken = take();
+      response = taken;
       writeHead(response, answer, headers);
       response.socket?.setKeepAlive(true, keepAliveProbeMs);
       // Node's parser makes each piece anew, and nobody else has it.
-      await carryAll(answer, response, { signal, spends: true });
+      const onBreak = () => tellHead(taken, headers);
+      await carryAll(answer, response, { signal, spends: true, onBreak });
       return "whole";
     } catch (error) {
       if (response === undefined) throw error;
@@ -102,7 +105,8 @@ export class PortProxy {
   /**
    * Asks the program for a WebSocket and carries its bytes until both sides have ended. Where the program answers otherwise,
    * that is the answer.
-   * @param client.onSwitch called when the program has agreed, before anything is written to the connection.
+   * @param client.onSwitch called when the program has agreed, before anything is written to the connection. From then on the
+   * passage's signal is not to tell that the connection has closed.
    * @param client.response what to answer with where the program does not agree.
    * @throws DomainError as long as nothing was sent.
    */
@@ -172,7 +176,7 @@ export class PortProxy {
     const reusable = !again && !hasBody && !upgrades && repeatable.test(method);
     const keeps = reusable && !isLast(request);
     const portKey = `${port.target.sandboxId}:${port.target.port}`;
-    let way: Disposable | undefined;
+    let first: FirstAnswer | undefined;
     let outgoing: ClientRequest;
     let stopBody: (() => void) | undefined;
     signal.throwIfAborted();
@@ -180,8 +184,9 @@ export class PortProxy {
       agent: reusable ? this.#kept : this.#single,
       portKey,
       connect: async () => {
-        way = this.#kept.makeWay(portKey);
+        first = this.#kept.concurrency.begin(portKey);
         const connection = await this.#previews.dial(port, { signal });
+        first.made(connection, keeps || upgrades);
         // Node's parser keeps nothing of it; behind a switch of protocols it is given on as it came.
         connection.readerCopies = !upgrades;
         // A body's pieces are what Node's parser made of it, and a request that has one is not asked again.
@@ -228,13 +233,13 @@ export class PortProxy {
     };
     const settle = (asked: Asked) => {
       answered = true;
-      way?.[Symbol.dispose]();
+      first?.came();
       clearTimeout(timer);
       resolve(asked);
     };
     signal.addEventListener("abort", onAbort, { once: true });
     outgoing.on("close", () => {
-      way?.[Symbol.dispose]();
+      first?.[Symbol.dispose]();
       clearTimeout(timer);
       signal.removeEventListener("abort", onAbort);
     });
@@ -257,8 +262,8 @@ export class PortProxy {
       given = answer;
       settle({ answer, outgoing, ...(stopBody === undefined ? {} : { stopBody }) });
     });
-    outgoing.on("upgrade", (answer, program, first) => {
-      const head = Buffer.concat([first, this.#turns.release(program)]);
+    outgoing.on("upgrade", (answer, program, begun) => {
+      const head = Buffer.concat([begun, this.#turns.release(program)]);
       if (upgrades) settle({ answer, outgoing, program, head });
       else {
         program.destroy();
@@ -313,6 +318,15 @@ function writeHead(response: ServerResponse, answer: IncomingMessage, headers: H
   if (answer.readableLength === 0 && !answer.complete) response.flushHeaders();
 }
 
+/**
+ * An answer may break off before its first piece has gone out, with which its head does: its reader is told that it began. Not
+ * where the end of the connection is that of the answer, as a head alone would be all of one.
+ */
+function tellHead(response: ServerResponse, headers: HeaderList): void {
+  const hasLength = headers.some((name, index) => index % 2 === 0 && name.toLowerCase() === "content-length");
+  if (!response.destroyed && (hasLength || response.chunkedEncoding)) response.flushHeaders();
+}
+
 function brokenAnswer(name: string, cause: Error): DomainError {
   const { code } = cause as NodeJS.ErrnoException;
   const why =
@@ -353,7 +367,12 @@ function handshake(headers: HeaderList): string {
   return `${lines.join("\r\n")}\r\n\r\n`;
 }
 
-/** Carries bytes both ways until both connections have closed; one that ends is followed by the other soon. */
+/**
+ * Carries bytes both ways until both connections have closed; one that ends is followed by the other soon.
+ * @param one the client's. @param other the program's.
+ * @param signal not of the client's leaving: how its connection closes tells whether it was in order.
+ * @returns "cut" where one broke before any had ended, the program's also after the client's had, or the signal ended both.
+ */
 export function join(one: Duplex, other: Duplex, signal: AbortSignal): Promise<"whole" | "cut"> {
   const { promise, resolve } = Promise.withResolvers<"whole" | "cut">();
   let outcome: "whole" | "cut" = "whole";
@@ -379,7 +398,7 @@ export function join(one: Duplex, other: Duplex, signal: AbortSignal): Promise<"
     const onClose = () => {
       // What it still said has been read, or never will be.
       if (!from.readableEnded) {
-        if (from === other && open === 2) outcome = "cut";
+        if (open === 2 && (from === other || timer === undefined)) outcome = "cut";
         to.destroy();
       }
       open -= 1;

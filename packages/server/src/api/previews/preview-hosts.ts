@@ -8,10 +8,12 @@ import { CallerGone, CallerRevoked, DeadlineExceeded, ShuttingDown } from "../..
 import type { Logger } from "../../platform/logger.ts";
 import type { Clock } from "../../ports/clock.ts";
 import { BadRequest, DomainError, NotFound } from "../../ports/errors.ts";
+import { endConnection } from "../end-connection.ts";
 import { httpStatus, toDomainError } from "../error-map.ts";
 import { hostname } from "../host-name.ts";
 import { endUnlessComplete } from "../refused-body.ts";
 import type { CallsUnderWay, CallUnderWay } from "../request-context.ts";
+import { endUnlessTaken } from "../stall-watch.ts";
 import { headersForProgram, headersFromProgram } from "./carried-headers.ts";
 import type { Client, Clients } from "./clients.ts";
 import { endOnEarlyLeave } from "./early-leave.ts";
@@ -45,7 +47,7 @@ export class PreviewHosts {
   readonly #proxy: PortProxy;
   readonly #clients: Clients;
   readonly #calls: CallsUnderWay;
-  readonly #domain: string;
+  readonly #server: { publicUrl: string; previewDomain: string };
   readonly #isKey: (value: string) => boolean;
   readonly #logger: Logger;
   readonly #clock: Pick<Clock, "now">;
@@ -59,6 +61,7 @@ export class PreviewHosts {
     calls: CallsUnderWay;
     /** `server.preview_domain`. */
     domain: string;
+    config: { server: { publicUrl: string } };
     isKey: (value: string) => boolean;
     logger: Logger;
     clock: Pick<Clock, "now" | "monotonicMs">;
@@ -68,7 +71,7 @@ export class PreviewHosts {
     this.#proxy = options.proxy;
     this.#clients = options.clients;
     this.#calls = options.calls;
-    this.#domain = options.domain;
+    this.#server = { publicUrl: options.config.server.publicUrl, previewDomain: options.domain };
     this.#isKey = options.isKey;
     this.#logger = options.logger;
     this.#clock = options.clock;
@@ -78,7 +81,7 @@ export class PreviewHosts {
 
   /** Whether a request is for a preview, or for something that looks like one. */
   takes(request: IncomingMessage): boolean {
-    return readPreviewHost(request.headers.host, this.#domain).kind !== "other";
+    return readPreviewHost(request.headers.host, this.#server).kind !== "other";
   }
 
   /** Answers a request that `takes` is true of. */
@@ -122,7 +125,8 @@ export class PreviewHosts {
     socket.on("error", () => socket.destroy());
     const call = this.#calls.begin(null);
     call.setPatience("brief");
-    socket.once("close", () => call.abort(new CallerGone()));
+    const onClose = () => call.abort(new CallerGone());
+    socket.once("close", onClose);
     using early = endOnEarlyLeave(socket);
     using visited = this.#log.begin(request);
     visited.status = 101;
@@ -140,7 +144,10 @@ export class PreviewHosts {
         socket,
         head,
         response,
-        onSwitch: () => early[Symbol.dispose](),
+        onSwitch: () => {
+          early[Symbol.dispose]();
+          socket.off("close", onClose);
+        },
       });
       this.#counts.count(outcome);
       visited.cut = outcome === "cut";
@@ -161,10 +168,10 @@ export class PreviewHosts {
     if (!url.startsWith("/")) throw new BadRequest("the request's target must be a path");
     if (method === "TRACE" || method === "CONNECT") throw new BadRequest(`previews do not take ${method}`);
     loopGuard.check(request);
-    const read = readPreviewHost(host, this.#domain);
+    const read = readPreviewHost(host, this.#server);
     if (read.kind !== "preview")
       throw new NotFound(
-        `${JSON.stringify(host.slice(0, 100))} is no preview: its name would be <port>-<sandbox id>, as GET /api/v1/sandboxes/{id}/preview/{port} tells it`,
+        `${JSON.stringify(host.slice(0, 100))} is no preview: its name would be <port>-<sandbox id>, as GET /api/v1/sandboxes/{id}/preview/{port} tells it; the API is asked by another name`,
       );
     visited.target = read.target;
     const client = this.#clients.of(request, hostname(host));
@@ -221,6 +228,7 @@ export class PreviewHosts {
       "Referrer-Policy": "no-referrer",
       "Content-Length": "0",
     });
+    endUnlessTaken(response);
     response.end();
   }
 
@@ -259,7 +267,10 @@ export class PreviewHosts {
     this.#counts.refused += 1;
     const answer = response();
     if (answer.headersSent || answer.destroyed) answer.destroy();
-    else answerFailure(request, answer, domain);
+    else {
+      endUnlessTaken(answer);
+      answerFailure(request, answer, domain);
+    }
     return httpStatus[domain.code];
   }
 }
@@ -300,7 +311,8 @@ function plainResponse(request: IncomingMessage, socket: Duplex): ServerResponse
   response.assignSocket(socket as Parameters<ServerResponse["assignSocket"]>[0]);
   response.once("finish", () => {
     response.detachSocket(socket as Parameters<ServerResponse["detachSocket"]>[0]);
-    socket.end();
+    endConnection(socket);
   });
+  endUnlessTaken(response);
   return response;
 }

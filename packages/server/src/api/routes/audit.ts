@@ -10,18 +10,36 @@ import type { RouteApp } from "./route-app.ts";
 
 /** A value left empty is not given. */
 const givenTime = (description: string) =>
-  Type.Unsafe<string>({ anyOf: [{ type: "string", format: "date-time" }, { const: "" }], description });
+  Type.Unsafe<string>({
+    anyOf: [{ type: "string", format: "date-time" }, { const: "" }],
+    description,
+    examples: ["2026-05-04T10:00:00Z"],
+  });
 
 const AuditQuery = Type.Object({
-  actor: Type.Optional(Type.String({ description: "This actor's alone.", maxLength: 256 })),
-  method: Type.Optional(Type.String({ description: "PUT, say.", maxLength: 32 })),
+  actor: Type.Optional(
+    Type.String({ description: "This actor's alone.", maxLength: 256, examples: ["api_key"] }),
+  ),
+  method: Type.Optional(
+    Type.String({ description: "In capitals or not.", maxLength: 32, examples: ["PUT"] }),
+  ),
   status: Type.Optional(Type.Integer({ minimum: 100, maximum: 599 })),
-  path: Type.Optional(Type.String({ description: "Part of the path, taken literally.", maxLength: 2_048 })),
+  path: Type.Optional(
+    Type.String({
+      description: "Part of the path, taken literally.",
+      maxLength: 2_048,
+      examples: ["/quotas/"],
+    }),
+  ),
   since: Type.Optional(givenTime("At this time or later.")),
   until: Type.Optional(givenTime("At this time or before.")),
   limit: Type.Optional(Type.Integer({ minimum: 1, maximum: 500, default: 100 })),
   cursor: Type.Optional(
-    Type.String({ description: "X-Next-Cursor of the page before.", pattern: "^(?:[0-9]{1,15})?$" }),
+    Type.String({
+      description: "X-Next-Cursor of the page before.",
+      pattern: "^(?:[0-9]{1,15})?$",
+      examples: ["120"],
+    }),
   ),
   format: Type.Optional(Type.Enum(["json", "csv"], { default: "json" })),
 });

@@ -22,7 +22,9 @@ const EventsQuery = Type.Object({
       examples: ["exec.completed,exec.failed"],
     }),
   ),
-  sandbox_id: Type.Optional(Type.String()),
+  sandbox_id: Type.Optional(
+    Type.String({ description: "Of this sandbox alone.", examples: ["sb-k3v9x0a1b2c3"] }),
+  ),
   owner_id: Type.Optional(OwnerId),
 });
 

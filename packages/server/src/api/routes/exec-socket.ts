@@ -10,6 +10,7 @@ import type { Logger } from "../../platform/logger.ts";
 import { DomainError } from "../../ports/errors.ts";
 import type { ExecId } from "../../ports/ids.ts";
 import type { CallsUnderWay } from "../request-context.ts";
+import { shareOf } from "../share.ts";
 import { WebSocketExec } from "../streams/websocket.ts";
 import { type RouteApp, SandboxParams } from "./route-app.ts";
 
@@ -48,7 +49,12 @@ export function execSocketRoute(
       summary: "Run a command interactively over a WebSocket",
       params: SandboxParams,
       querystring: Type.Object({
-        ticket: Type.Optional(Type.String({ description: "Of POST /tickets, in place of a key." })),
+        ticket: Type.Optional(
+          Type.String({
+            description: "Of POST /tickets, in place of a key.",
+            examples: ["DrGBJj-hyQKxFdVhSGUMrRCiPi6asGmQ"],
+          }),
+        ),
       }),
       openapi: {
         responses: {
@@ -80,6 +86,8 @@ export function execSocketRoute(
         execs,
         call: calls.begin(request.principal, "write"),
         logger: logger.child({ request_id: request.id, sandbox_id: id }),
+        turns: app.turns,
+        share: shareOf(request),
       }).open();
     },
   });

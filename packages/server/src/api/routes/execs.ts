@@ -21,11 +21,12 @@ import type { ExecInput } from "../../core/exec/exec-input.ts";
 import type { ExecService } from "../../core/exec/exec-service.ts";
 import { WholeInput } from "../../core/exec/whole-input.ts";
 import type { Logger } from "../../platform/logger.ts";
+import { textLength } from "../../platform/text-length.ts";
 import { BadRequest, TimedOut } from "../../ports/errors.ts";
 import { answered } from "../answers.ts";
 import { takesContents } from "../body-limits.ts";
 import { decodeContent, defined } from "../parse.ts";
-import { presentExec, presentOutcome } from "../present.ts";
+import { presentExec, presentListedExec, presentOutcome } from "../present.ts";
 import { sendJson } from "../send-json.ts";
 import { sendList } from "../send-list.ts";
 import { sendExecStream } from "../streams/ndjson.ts";
@@ -99,9 +100,14 @@ async function withInput<T>(
   }
 }
 
+/** What a text takes beside its characters. */
+const textBytes = 16;
+
 /** About what a command takes, without its input. */
 function memoryOf(input: ExecInput): number {
-  return 2 * JSON.stringify(input).length;
+  const names = Object.keys(input.env ?? {});
+  const texts = 2 * names.length + (input.args?.length ?? 0);
+  return 2 * textLength([input, names]) + texts * textBytes;
 }
 
 /** Run commands, and find them again. docs/api/exec.md. */
@@ -195,7 +201,7 @@ export function execRoutes(
     },
     handler: async (request, reply) => {
       const all = await execs.list(request.params.id, { signal: reply.callerSignal });
-      sendList(reply, all, presentExec);
+      sendList(reply, all, presentListedExec);
       return reply;
     },
   });

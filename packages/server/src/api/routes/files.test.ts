@@ -4,6 +4,7 @@ import { TurnWatch } from "../../../test/support/turn-watch.ts";
 import { AnswerBudget } from "../../core/answers/answer-budget.ts";
 import type { FileService } from "../../core/files/file-service.ts";
 import { localUser } from "../../core/keys/principal.ts";
+import { FairTurns } from "../../platform/fair-turns.ts";
 import { silentLogger } from "../../platform/logger.ts";
 import { systemClock } from "../../platform/system-clock.ts";
 import type { FileEntry } from "../../ports/sandbox-operations.ts";
@@ -24,6 +25,7 @@ async function listen(files: object) {
   app = fastify() as unknown as RouteApp;
   app.setValidatorCompiler(validatorCompiler);
   app.addHook("onRequest", async (request) => void Object.assign(request, { principal: localUser }));
+  app.decorate("turns", new FairTurns());
   decorateCallerSignal(app as never, new CallsUnderWay());
   const answers = new AnswerBudget({ totalBytes: 256 * mib, waitMs: 1_000, clock: systemClock });
   fileRoutes(app, { files: files as FileService, answers, logger: silentLogger });

@@ -171,7 +171,7 @@ export function fileRoutes(
       summary: "Paths that match a pattern",
       params: SandboxParams,
       querystring: GlobQuery,
-      response: { 200: Type.Array(Type.String()) },
+      response: { 200: Type.Array(Type.String(), { examples: [["/workspace/main.py"]] }) },
     },
     handler: async (request, reply) => {
       const paths = await answered(reply, answers, (answer) =>

@@ -46,7 +46,12 @@ function metricsRoutesAt(
         responses: {
           200: {
             description: "Metrics in the text format of Prometheus, 0.0.4.",
-            content: { "text/plain": { schema: { type: "string" } } },
+            content: {
+              "text/plain": {
+                schema: { type: "string" },
+                example: "# TYPE service_uptime_seconds gauge\nservice_uptime_seconds 2.655\n",
+              },
+            },
           },
         },
       },

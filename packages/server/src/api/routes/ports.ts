@@ -88,7 +88,7 @@ function portsByPath(app: RouteApp, options: PortOptions): void {
   app.route({
     method: ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
     url: "/sandboxes/:id/ports/:port/*",
-    config: { readsBody: true },
+    config: { readsBody: true, upgrades: true },
     schema: { hide: true, operationId: "requestPort", params: PortParams },
     preValidation: async (request) => noPage(request),
     preHandler: async (request, reply) => {
@@ -111,6 +111,7 @@ function portsByPath(app: RouteApp, options: PortOptions): void {
           head,
           onSwitch: () => {
             early[Symbol.dispose]();
+            socket.off("close", onClose);
             reply.hijack();
             reply.raw.detachSocket(socket as Parameters<typeof reply.raw.detachSocket>[0]);
             // Nothing else closes it then: the request's span and its line in the log end with the connection.
@@ -153,7 +154,12 @@ function tunnels(app: RouteApp, options: PortOptions): void {
       summary: "A TCP connection to a port, over a WebSocket",
       params: PortParams,
       querystring: Type.Object({
-        ticket: Type.Optional(Type.String({ description: "Of POST /tickets, in place of a key." })),
+        ticket: Type.Optional(
+          Type.String({
+            description: "Of POST /tickets, in place of a key.",
+            examples: ["DrGBJj-hyQKxFdVhSGUMrRCiPi6asGmQ"],
+          }),
+        ),
       }),
       openapi: {
         responses: {
@@ -197,7 +203,7 @@ function tunnels(app: RouteApp, options: PortOptions): void {
       joinPieces(request.raw.socket);
       const call = calls.begin(request.principal, "write");
       call.setPatience("none");
-      new PortTunnel({ socket, port, call }).open(() => previews.counts.count("whole"));
+      new PortTunnel({ socket, port, call }).open((outcome) => previews.counts.count(outcome));
     },
   });
 }

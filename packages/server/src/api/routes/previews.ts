@@ -1,6 +1,7 @@
 import { OptionalDuration, Preview } from "@alcove/wire";
 import { Type } from "typebox";
 import type { Previews } from "../../core/previews/previews.ts";
+import { BadRequest } from "../../ports/errors.ts";
 import { optionalDuration } from "../parse.ts";
 import type { Clients } from "../previews/clients.ts";
 import { linkParameter } from "../previews/link-query.ts";
@@ -37,7 +38,8 @@ export function previewRoutes(
       querystring: Type.Object({
         ttl: Type.Optional({
           ...OptionalDuration,
-          description: "How long the link is good; default preview.link_ttl.",
+          description:
+            "How long the link is good; default preview.link_ttl. Refused where previews are public: their addresses do not end.",
         }),
       }),
       response: { 200: Preview },
@@ -46,11 +48,15 @@ export function previewRoutes(
       const { id: sandboxId, port } = request.params;
       const target = { sandboxId, port };
       const ttlMs = optionalDuration("ttl", request.query.ttl);
+      const { access } = previews;
+      if (access === "public" && ttlMs !== undefined)
+        throw new BadRequest(
+          "previews are public here (preview.access): their addresses do not end; leave ttl out, or set preview.access to signed",
+        );
       const until = previews.linkUntil(ttlMs);
       // First: what names no sandbox may be no part of a host name either.
       await previews.findPreview(target, { signal: reply.callerSignal });
       const url = previewUrl(request.raw, target, { clients, server: config.server });
-      const { access } = previews;
       if (access === "public") return { url: url.href, port, access };
       // What lets somebody in should be kept by nothing on the way.
       reply.header("cache-control", "no-store");

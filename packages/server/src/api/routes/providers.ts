@@ -23,6 +23,14 @@ function providerRoutesAt(
 ): void {
   const { registry, sandboxes, path, admin, id } = options;
   const tags = [admin ? "admin" : "providers"];
+  const countOf = (name: string, ownerId: string | undefined) =>
+    sandboxes.countOf({ workerId: localWorkerId, provider: name }, ownerId);
+  /** The key of an owner is told of that owner's sandboxes alone. */
+  const healthFor = (entry: ProviderHealthEntry, ownerId: string | undefined) => {
+    const health = presentHealth(entry);
+    if (ownerId === undefined || health.runtime_count === undefined) return health;
+    return { ...health, runtime_count: countOf(entry.name, ownerId) };
+  };
 
   app.route({
     method: "GET",
@@ -33,8 +41,10 @@ function providerRoutesAt(
       summary: "Providers and their health",
       response: { 200: Type.Array(ProviderHealth) },
     },
-    handler: async (_request, reply) =>
-      (await registry.health({ signal: reply.callerSignal })).map(presentHealth),
+    handler: async (request, reply) => {
+      const entries = await registry.health({ signal: reply.callerSignal });
+      return entries.map((entry) => healthFor(entry, request.principal.ownerId));
+    },
   });
 
   app.route({
@@ -44,19 +54,22 @@ function providerRoutesAt(
       tags,
       operationId: id("getProvider"),
       summary: "One provider",
-      params: Type.Object({ name: Type.String({ minLength: 1, maxLength: 128 }) }),
+      params: Type.Object({
+        name: Type.String({ description: "Provider.", minLength: 1, maxLength: 128, examples: ["native"] }),
+      }),
       response: { 200: ProviderDetail },
     },
     handler: async (request, reply) => {
       const { name } = request.params;
       const provider = registry.get(name);
       const entries = await registry.health({ signal: reply.callerSignal });
-      const health = presentHealth(entryOf(entries, name));
+      const { ownerId } = request.principal;
+      const health = healthFor(entryOf(entries, name), ownerId);
       return {
         name,
         healthy: health.healthy,
         default: health.default,
-        sandbox_count: sandboxes.countOf({ workerId: localWorkerId, provider: name }),
+        sandbox_count: countOf(name, ownerId),
         health,
         config: presentSettings(provider.settings()),
       };

@@ -28,7 +28,9 @@ const OwnerParams = Type.Object({
 });
 const ListQuery = Type.Object({
   limit: Type.Optional(Type.Integer({ minimum: 1, maximum: largestPage, default: largestPage })),
-  cursor: Type.Optional(Type.String({ description: "X-Next-Cursor of the page before.", maxLength: 512 })),
+  cursor: Type.Optional(
+    Type.String({ description: "X-Next-Cursor of the page before.", maxLength: 512, examples: ["YWNtZQ"] }),
+  ),
 });
 
 /** Quotas of owners, on their own paths and, for those who administer, below `/admin`. docs/api/quotas.md. */

@@ -49,7 +49,7 @@ export const ExecParams = Type.Object({
   id: SandboxId,
   execId: Type.String({
     ...ExecId,
-    description: "Command, as `exec_id` or X-Exec-ID named it.",
+    description: "`ex-` and 8 to 32 of [a-z0-9]. The command, as `exec_id` or X-Exec-ID named it.",
     examples: ["ex-3f2a91c04b7d"],
   }),
 });

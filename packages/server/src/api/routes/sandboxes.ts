@@ -33,12 +33,13 @@ const filters = {
   state: Type.Optional(Type.Enum([...sandboxStates, ""])),
   owner_id: Type.Optional(OwnerId),
   name: Type.Optional(SandboxName),
-  provider: Type.Optional(Type.String()),
+  provider: Type.Optional(Type.String({ description: "Provider that runs them.", examples: ["native"] })),
   cursor: Type.Optional(
     Type.String({
       "x-rule": "core",
       description: "X-Next-Cursor of the page before.",
       pattern: `^(?:${cursorPattern})?$`,
+      examples: ["1777888800000.sb-k3v9x0a1b2c3"],
     }),
   ),
 };
@@ -234,7 +235,11 @@ export function sandboxRoutes(
       summary: "Console lines, newest last",
       params: SandboxParams,
       querystring: LogsQuery,
-      response: { 200: Type.Array(Type.String()) },
+      response: {
+        200: Type.Array(Type.String(), {
+          examples: [["2026-05-04T10:00:00.000Z mock: sandbox sb-k3v9x0a1b2c3 started with image mock"]],
+        }),
+      },
     },
     handler: (request, reply) =>
       sandboxes.logs(request.params.id, request.query.lines ?? 100, { signal: reply.callerSignal }),

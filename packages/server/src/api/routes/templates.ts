@@ -24,7 +24,9 @@ const TemplateParams = Type.Object({
 });
 const ListQuery = Type.Object({
   limit: Type.Optional(Type.Integer({ minimum: 1, maximum: largestPage, default: largestPage })),
-  cursor: Type.Optional(Type.String({ description: "X-Next-Cursor of the page before.", maxLength: 128 })),
+  cursor: Type.Optional(
+    Type.String({ description: "X-Next-Cursor of the page before.", maxLength: 128, examples: ["python"] }),
+  ),
 });
 
 /** Named ways to spawn. docs/api/templates.md. */

@@ -9,6 +9,7 @@ const WorkerParams = Type.Object({
     description: "Worker, `local` for the service itself.",
     minLength: 1,
     maxLength: 128,
+    examples: ["local"],
   }),
 });
 

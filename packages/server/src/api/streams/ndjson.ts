@@ -3,12 +3,14 @@ import type { FastifyReply } from "fastify";
 import type { ExecFollow } from "../../core/exec/exec-follower.ts";
 import { CallerGone, ShuttingDown } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
+import { shareOf } from "../share.ts";
 import { exitFields, lostField, OutputDecoder, type OutputText } from "./output-text.ts";
 import { ResponseStream } from "./response-stream.ts";
 
 /**
  * Writes a command's output as one JSON object per line. Ends with an `exit` line, with reason `lost` when
- * the sandbox ended; a stream without one was cut and can be picked up, from the next process if this one stops. A slow reader slows the command down. docs/api/exec.md.
+ * the sandbox ended; a stream without one was cut and can be picked up, from the next process if this one stops. A slow reader slows the command down;
+ * lines are spelled out in turns with what else is read and answered. docs/api/exec.md.
  */
 export async function sendExecStream(
   reply: FastifyReply,
@@ -30,8 +32,12 @@ export async function sendExecStream(
     },
   });
   const decoder = new OutputDecoder(options.encoding);
+  const { turns } = reply.server;
+  const share = shareOf(reply.request);
   try {
     for await (const event of follow.events) {
+      const turn = turns.claim(share);
+      if (turn !== undefined) await turn;
       let room = true;
       for (const piece of decoder.decode(event)) room = stream.write(line(piece));
       if (!room) await stream.drained();
@@ -58,5 +64,6 @@ function line(piece: OutputText): string {
   const encoding = piece.encoding === undefined ? "" : `,"encoding":"${piece.encoding}"`;
   const notice = piece.notice === undefined ? "" : `,"notice":true`;
   const lost = piece.lostBytes === undefined ? "" : `,"lost_bytes":${piece.lostBytes}`;
-  return `{"stream":"${piece.stream}","data":${data},"offset":${piece.offset}${encoding}${notice}${lost}}\n`;
+  const next = piece.nextOffset === undefined ? "" : `,"next_offset":${piece.nextOffset}`;
+  return `{"stream":"${piece.stream}","data":${data},"offset":${piece.offset}${next}${encoding}${notice}${lost}}\n`;
 }

@@ -64,7 +64,7 @@ test("a reader that missed bytes does not glue together what does not belong tog
     offset: 100,
   });
   expect(pieces).toEqual([
-    { stream: "stdout", data: "\ufffd", offset: 0 },
+    { stream: "stdout", data: "\ufffd", offset: 0, nextOffset: 2 },
     { stream: "stdout", data: "later", offset: 100 },
   ]);
 });
@@ -91,6 +91,28 @@ test("an offset and the bytes of its text tell where to go on, whatever was cut 
     }
     expect(next).toBe(text.length);
   }
+});
+
+test("bytes that are no UTF-8 leave no doubt where to go on", () => {
+  fc.assert(
+    fc.property(fc.array(fc.uint8Array({ minLength: 1, maxLength: 9 })), (parts) => {
+      const decoder = new OutputDecoder();
+      const pieces = [];
+      let offset = 0;
+      for (const part of parts) {
+        pieces.push(...decoder.decode({ type: "output", stream: "stdout", data: Buffer.from(part), offset }));
+        offset += part.length;
+      }
+      pieces.push(...decoder.decode({ type: "exit", exit }));
+      let next = 0;
+      for (const piece of pieces) {
+        if (piece.stream === "exit") continue;
+        expect(piece.offset).toBe(next);
+        next = piece.nextOffset ?? next + Buffer.byteLength(piece.data);
+      }
+      expect(next).toBe(offset);
+    }),
+  );
 });
 
 test("base64 passes every piece as it came, and what the service says is marked", () => {
@@ -127,4 +149,25 @@ test("a gap is told once, before what follows it, also when that has to wait for
   expect(base64.decode(at(3, Buffer.from("a"), 3))).toEqual([
     { stream: "stdout", data: "YQ==", offset: 3, encoding: "base64", lostBytes: 3 },
   ]);
+});
+
+test("a reader that goes on behind a line of the other stream gets every byte in base64, and in text half a character", () => {
+  const output = (stream: "stdout" | "stderr", bytes: number[] | string, offset: number): ExecEvent => ({
+    type: "output",
+    stream,
+    data: Buffer.from(bytes as string),
+    offset,
+  });
+  const before = [output("stdout", [0xc3], 0), output("stderr", "progress\n", 1)];
+  const after = [output("stdout", [0xa4], 10)];
+  const read = (encoding: "utf8" | "base64", events: ExecEvent[]) => {
+    const decoder = new OutputDecoder(encoding);
+    const pieces = events.flatMap((event) => decoder.decode(event));
+    return pieces.flatMap((piece) => (piece.stream === "stdout" ? [piece.data] : []));
+  };
+  expect(read("utf8", [...before, ...after])).toEqual(["ä"]);
+  // docs/api/exec.md says so: what stdout began is told to nobody before it ends, and `from` is one for both streams.
+  expect([...read("utf8", before), ...read("utf8", after)]).toEqual(["\ufffd"]);
+  const resumed = [...read("base64", before), ...read("base64", after)];
+  expect(Buffer.concat(resumed.map((data) => Buffer.from(data, "base64"))).toString()).toBe("ä");
 });

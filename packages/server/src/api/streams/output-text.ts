@@ -11,6 +11,8 @@ export interface OutputPiece {
   data: string;
   /** Of the first byte; with the bytes of valid text, or of base64, it tells where to go on. */
   offset: number;
+  /** Where to go on, of text that has not as many bytes as were written. */
+  nextOffset?: number;
   encoding?: "base64";
   /** Said by the service, not by the command. */
   notice?: true;
@@ -53,7 +55,8 @@ export class OutputDecoder {
     const text = bytes.toString("utf8", 0, bytes.length - waits);
     this.#begun[stream] = waits === 0 ? none : Buffer.from(bytes.subarray(bytes.length - waits));
     if (text === "") return before;
-    return [...before, { stream, data: text, offset: offset - begun.length, ...this.#lost() }];
+    const next = nextOffset(text, { offset: offset - begun.length, bytes: bytes.length - waits });
+    return [...before, { stream, data: text, offset: offset - begun.length, ...next, ...this.#lost() }];
   }
 
   /** What is incomplete stays so: at the end, and where a reader that skips missed bytes. */
@@ -64,7 +67,9 @@ export class OutputDecoder {
       this.#begun[stream] = none;
       if (begun.length === 0) continue;
       const offset = this.#nextOffset - begun.length;
-      pieces.push({ stream, data: begun.toString("utf8"), offset, ...this.#lost() });
+      const data = begun.toString("utf8");
+      const next = nextOffset(data, { offset, bytes: begun.length });
+      pieces.push({ stream, data, offset, ...next, ...this.#lost() });
     }
     return pieces;
   }
@@ -105,6 +110,11 @@ function noticeOf(exit: ExecExit): string | undefined {
 
 const none = Buffer.alloc(0);
 
+/** Each U+FFFD has three bytes, whatever it stands for. */
+function nextOffset(text: string, written: { offset: number; bytes: number }): { nextOffset?: number } {
+  return Buffer.byteLength(text) === written.bytes ? {} : { nextOffset: written.offset + written.bytes };
+}
+
 /** How many bytes at the end begin a UTF-8 sequence that goes on. */
 function incompleteTail(bytes: Buffer): number {
   for (let back = 1; back <= Math.min(3, bytes.length); back += 1) {
@@ -121,6 +131,11 @@ function incompleteTail(bytes: Buffer): number {
     return length > back ? back : 0;
   }
   return 0;
+}
+
+/** How a piece tells where to go on where its data does not. */
+export function nextField({ nextOffset }: { nextOffset?: number }): { next_offset?: number } {
+  return nextOffset === undefined ? {} : { next_offset: nextOffset };
 }
 
 /** How a piece or an exit tells what is missing before it. */

@@ -1,9 +1,11 @@
+import { createHash, randomBytes } from "node:crypto";
 import { EventEmitter, once } from "node:events";
 import type { AddressInfo } from "node:net";
 import { Duplex } from "node:stream";
 import type { WebSocket } from "@fastify/websocket";
 import { afterEach, expect, test, vi } from "vitest";
 import { WebSocket as ClientSocket, WebSocketServer } from "ws";
+import type { PortConnection } from "../../ports/sandbox-operations.ts";
 import { CallsUnderWay } from "../request-context.ts";
 import { PortTunnel } from "./port-tunnel.ts";
 import { socketBounds } from "./socket-bounds.ts";
@@ -164,6 +166,59 @@ test.each(["client", "program"])(
     expect([socket.terminated, port.destroyed]).toEqual([true, true]);
   },
 );
+
+test("what a port gives is given back once it was written, and what waits for a client that does not read is not", async () => {
+  const server = new WebSocketServer({ host: "127.0.0.1", port: 0, ...socketBounds });
+  const port = new FakePort() as FakePort & PortConnection;
+  const sent: Buffer[] = [];
+  server.on("connection", (socket) => {
+    const send = socket.send.bind(socket);
+    socket.send = ((data: Buffer | string, done?: (error?: Error) => void) => {
+      if (typeof data !== "string") sent.push(data);
+      send(data, done);
+    }) as typeof socket.send;
+    new PortTunnel({ socket, port, call: new CallsUnderWay().begin() }).open(() => undefined);
+  });
+  await once(server, "listening");
+  const client = new ClientSocket(`ws://127.0.0.1:${(server.address() as AddressInfo).port}`);
+  const received = createHash("sha256");
+  client.on("message", (data: Buffer, isBinary) => {
+    if (isBinary) received.update(data);
+  });
+  const given = createHash("sha256");
+  const give = async (pieces: number) => {
+    for (let count = 0; count < pieces; count++) {
+      const piece = randomBytes(65_536);
+      given.update(piece);
+      port.push(piece);
+      // Whoever reads it says to keep nothing of it: its memory is somebody else's again.
+      if (port.readableLength === 0) piece.fill(0);
+      await turn();
+    }
+  };
+  try {
+    await once(client, "open");
+    expect([port.readerCopies, port.writerGives]).toEqual([true, true]);
+    client.pause();
+    // More than the sockets of this machine take, so that the rest waits at the port.
+    await give(400);
+    const waiting = sent.filter(({ buffer }) => !(buffer as ArrayBuffer).detached);
+    expect(waiting.length).toBeGreaterThan(0);
+    expect(waiting.length).toBeLessThan(10);
+    client.resume();
+    await give(100);
+    port.push(null);
+    await expect.poll(() => port.readableEnded).toBe(true);
+    client.send("end");
+    client.close();
+    await once(client, "close");
+    expect(received.digest("hex")).toBe(given.digest("hex"));
+    expect(sent.map(({ buffer }) => (buffer as ArrayBuffer).detached)).toEqual(sent.map(() => true));
+  } finally {
+    client.terminate();
+    server.close();
+  }
+});
 
 test("a message that is too large closes the tunnel with 1009, which reaches a client that is still sending", async () => {
   const server = new WebSocketServer({ host: "127.0.0.1", port: 0, ...socketBounds });

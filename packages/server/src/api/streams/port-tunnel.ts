@@ -1,9 +1,11 @@
-import type { Duplex } from "node:stream";
 import type { WebSocket } from "@fastify/websocket";
 import { carry } from "../../platform/carry.ts";
 import { CallerGone, CallerRevoked } from "../../platform/deadline.ts";
 import { JoinedReadable } from "../../platform/joined-readable.ts";
+import { copyOf } from "../../platform/own-bytes.ts";
 import { smallBytes } from "../../platform/piece-joiner.ts";
+import { spend } from "../../platform/spent-bytes.ts";
+import type { PortConnection } from "../../ports/sandbox-operations.ts";
 import type { CallUnderWay } from "../request-context.ts";
 import { boundControlFrames } from "./control-frames.ts";
 import { explainTooLarge } from "./socket-bounds.ts";
@@ -24,8 +26,12 @@ const endText = "end";
 
 /** Of a WebSocket, as its `readyState` says it. */
 const closedState = 3;
+/** As the library says it of a connection that ended without a close. */
+const brokenCode = 1006;
 
 const closeCodes = { normal: 1000, goingAway: 1001, refused: 1008, cut: 1011 } as const;
+/** What clients close with that are done: with nothing said, or because a page is left, too. */
+const orderlyCodes: ReadonlySet<number> = new Set([closeCodes.normal, closeCodes.goingAway, 1005]);
 
 /**
  * A TCP connection to a port of a sandbox over a WebSocket: binary messages are its bytes, the text `end` the end of one
@@ -33,18 +39,20 @@ const closeCodes = { normal: 1000, goingAway: 1001, refused: 1008, cut: 1011 } a
  */
 export class PortTunnel {
   readonly #socket: WebSocket;
-  readonly #port: Duplex;
+  readonly #port: PortConnection;
   readonly #call: CallUnderWay;
   /** What the client has sent: what is parsed already comes also when the socket is paused, a message of any size each. */
   readonly #inward: JoinedReadable;
   #clientEnded = false;
   #portEnded = false;
   #closed = false;
+  /** What was closed from here says whether it was in order; before that the code says it that the client closes with. */
+  #outcome: "whole" | "cut" | undefined;
   /** Pings since anything came of the client, and those that it has answered since it was sent bytes. */
   #unanswered = 0;
   #answered = pingsThatTell;
 
-  constructor(options: { socket: WebSocket; port: Duplex; call: CallUnderWay }) {
+  constructor(options: { socket: WebSocket; port: PortConnection; call: CallUnderWay }) {
     this.#socket = options.socket;
     this.#port = options.port;
     this.#call = options.call;
@@ -56,8 +64,8 @@ export class PortTunnel {
     });
   }
 
-  /** @param onClosed called once, when nothing is left of it. */
-  open(onClosed: () => void): void {
+  /** @param onClosed called once, when nothing is left of it; "cut" unless both directions or the client's WebSocket ended in order. */
+  open(onClosed: (outcome: "whole" | "cut") => void): void {
     const [socket, port] = [this.#socket, this.#port];
     socket.on("message", (data: Buffer, isBinary: boolean) => this.#fromClient(data, isBinary));
     explainTooLarge(socket);
@@ -73,7 +81,7 @@ export class PortTunnel {
       // What else was sent is not looked at any more.
       socket.pause();
     });
-    socket.on("close", () => {
+    socket.on("close", (code: number) => {
       this.#closed = true;
       clearInterval(ping);
       port.destroy();
@@ -81,8 +89,12 @@ export class PortTunnel {
       this.#call.signal.removeEventListener("abort", onAbort);
       this.#call.end();
       this.#call.abort(new CallerGone());
-      onClosed();
+      const inOrder = orderlyCodes.has(code) || (this.#clientEnded && this.#portEnded);
+      onClosed(this.#outcome ?? (inOrder ? "whole" : "cut"));
     });
+    // What is sent is a copy, and the library keeps nothing of what it has made of the client's bytes.
+    port.readerCopies = true;
+    port.writerGives = true;
     carry(this.#inward, port);
     port.on("error", () => undefined);
     port.on("data", (bytes: Buffer) => this.#fromPort(bytes));
@@ -106,7 +118,7 @@ export class PortTunnel {
     };
     // What has closed already tells nobody any more.
     if (port.closed) port.emit("close");
-    if (socket.readyState === closedState) socket.emit("close");
+    if (socket.readyState === closedState) socket.emit("close", brokenCode);
     if (this.#call.signal.aborted) onAbort();
     else this.#call.signal.addEventListener("abort", onAbort, { once: true });
   }
@@ -145,7 +157,11 @@ export class PortTunnel {
   #fromPort(bytes: Buffer): void {
     this.#answered = 0;
     if (this.#closed) return;
-    this.#socket.send(bytes, () => {
+    // Parts of what one read brought share its memory, so that none of them could be given back by itself.
+    const own = copyOf(bytes);
+    this.#socket.send(own, (error) => {
+      // Neither masked nor compressed, it was written as it is; what was not is left to the collector.
+      if (!error) spend(own);
       if (this.#socket.bufferedAmount < highWaterBytes) this.#port.resume();
     });
     // What waits is counted in bytes: of small pieces one waits at most, the port joins what comes meanwhile.
@@ -160,12 +176,14 @@ export class PortTunnel {
   /** The library has closed it, with a code where the client broke the protocol, which is only told while it is read on. */
   #broke(): void {
     this.#closed = true;
+    this.#outcome ??= "cut";
     this.#terminateSoon();
   }
 
   #close(code: number, reason: string): void {
     if (this.#closed) return;
     this.#closed = true;
+    this.#outcome = code === closeCodes.normal ? "whole" : "cut";
     // A paused socket would not see the answer.
     this.#socket.resume();
     this.#socket.close(code, reason);
@@ -183,6 +201,7 @@ export class PortTunnel {
       waits = now;
       if (now > 0 && stalledMs < stalledTailMs && !this.#call.signal.aborted) return;
       clearInterval(timer);
+      if (now > 0) this.#outcome = "cut";
       this.#socket.terminate();
     }, closingMs).unref();
     this.#socket.once("close", () => clearInterval(timer));

@@ -1,6 +1,7 @@
 import type { FastifyReply } from "fastify";
 import { CallerGone, ShuttingDown } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
+import { shareOf } from "../share.ts";
 import { ResponseStream } from "./response-stream.ts";
 
 const heartbeatMs = 15_000;
@@ -30,6 +31,8 @@ export async function sendEventStream(
       "x-accel-buffering": "no",
     },
   });
+  const { turns } = reply.server;
+  const share = shareOf(reply.request);
   let waiting = false;
   const heartbeat = setInterval(() => {
     if (!waiting) stream.write(": heartbeat\n\n");
@@ -39,6 +42,8 @@ export async function sendEventStream(
     const openingId = options.openingId === undefined ? "" : `id: ${options.openingId}\n`;
     stream.write(`retry: ${reconnectMs}\n${openingId}\n`);
     for await (const text of events) {
+      const turn = turns.claim(share);
+      if (turn !== undefined) await turn;
       if (stream.write(text)) continue;
       waiting = true;
       await stream.drained();

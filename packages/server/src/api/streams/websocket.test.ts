@@ -3,6 +3,7 @@ import { afterEach, expect, it } from "vitest";
 import { WebSocket, WebSocketServer } from "ws";
 import type { ExecFollow } from "../../core/exec/exec-follower.ts";
 import type { ExecService } from "../../core/exec/exec-service.ts";
+import { FairTurns } from "../../platform/fair-turns.ts";
 import { silentLogger } from "../../platform/logger.ts";
 import type { ExecId } from "../../ports/ids.ts";
 import { WebSocketExec } from "./websocket.ts";
@@ -15,7 +16,7 @@ afterEach(() => {
 });
 
 /** A socket whose command takes none of its input until `take`. */
-async function heldCommand(pingMs = 300) {
+async function heldCommand(pingMs = 300, turns = new FairTurns()) {
   const gone = new AbortController();
   const room = Promise.withResolvers<void>();
   const left = Promise.withResolvers<void>();
@@ -32,6 +33,7 @@ async function heldCommand(pingMs = 300) {
   const state = {
     controls,
     taken: 0,
+    input: [] as Uint8Array[],
     writes: 0,
     held: false,
     gone: gone.signal,
@@ -51,6 +53,7 @@ async function heldCommand(pingMs = 300) {
       state.writes += 1;
       await room.promise;
       state.taken += data.length;
+      state.input.push(data);
     },
     watchInput: (listener) => watched.resolve(listener),
     closeStdin: () => Promise.resolve(),
@@ -86,6 +89,8 @@ async function heldCommand(pingMs = 300) {
         end: () => undefined,
       },
       logger: silentLogger,
+      turns,
+      share: { principal: "key", owner: "" },
       pingMs,
     }).open();
   });
@@ -187,6 +192,25 @@ it("small pieces of input are given together, and few of them wait before the so
   expect(state.writes).toBeLessThan(2_000);
 }, 60_000);
 
+it("large messages wait for their turn, those that follow behind them, and nothing more is read meanwhile", async () => {
+  let nowMs = 0;
+  const now = () => {
+    nowMs += 3;
+    return nowMs;
+  };
+  const { client, state } = await heldCommand(60_000, new FairTurns({ now }));
+  state.take();
+  const letters = "abcdefghijklmnopqrstuvwxyz";
+  for (const letter of letters) {
+    client.send(JSON.stringify({ type: "stdin", data: letter.repeat(20_000) }));
+    client.send(JSON.stringify({ type: "stdin", data: letter.toUpperCase() }));
+  }
+  await expect.poll(() => state.taken, generous).toBe(26 * 20_001);
+  expect(state.held).toBe(true);
+  const all = Buffer.concat(state.input).toString();
+  expect(all).toBe([...letters].map((letter) => letter.repeat(20_000) + letter.toUpperCase()).join(""));
+}, 60_000);
+
 /** What a client hears whose first message is this, and the code of the close, of a command whose output ends without an exit. */
 async function cutCommand(first: Record<string, unknown>, execs: (follow: ExecFollow) => unknown) {
   const follow: ExecFollow = {
@@ -219,6 +243,8 @@ async function cutCommand(first: Record<string, unknown>, execs: (follow: ExecFo
         end: () => undefined,
       },
       logger: silentLogger,
+      turns: new FairTurns(),
+      share: { principal: "key", owner: "" },
     }).open(),
   );
   const client = new WebSocket(`ws://127.0.0.1:${(server.address() as AddressInfo).port}`);

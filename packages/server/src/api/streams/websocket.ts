@@ -1,9 +1,11 @@
 import { type OutputEncoding, WsClientMessage } from "@alcove/wire";
 import type { WebSocket } from "@fastify/websocket";
+import type { Share } from "../../core/answers/shares.ts";
 import type { ExecFollow } from "../../core/exec/exec-follower.ts";
 import type { ExecService } from "../../core/exec/exec-service.ts";
 import { parseSignal } from "../../core/exec/signals.ts";
 import { CallerGone, CallerRevoked, ShuttingDown } from "../../platform/deadline.ts";
+import type { FairTurns } from "../../platform/fair-turns.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { rememberRequest } from "../../platform/request-scope.ts";
 import { BadRequest } from "../../ports/errors.ts";
@@ -15,7 +17,7 @@ import type { CallUnderWay } from "../request-context.ts";
 import { execInput } from "../routes/exec-input.ts";
 import { compileCheck } from "../validation.ts";
 import { boundControlFrames } from "./control-frames.ts";
-import { exitFields, lostField, OutputDecoder } from "./output-text.ts";
+import { exitFields, lostField, nextField, OutputDecoder } from "./output-text.ts";
 import { explainTooLarge } from "./socket-bounds.ts";
 import { SocketControls } from "./socket-controls.ts";
 import { SocketStdin } from "./socket-stdin.ts";
@@ -36,6 +38,8 @@ const stdinHighWaterBytes = 1_048_576;
  * than the kernel holds of a connection that is not read, so that the client's silence is seen.
  */
 const stdinMostBytes = 8_388_608;
+/** Of a connection one message is emitted in a turn of the loop: a smaller one waits for no other turn. */
+const smallMessageBytes = 16_384;
 
 const closeCodes = { normal: 1000, goingAway: 1001, refused: 1008, failed: 1011 } as const;
 const messageTypes = ["start", "attach", "stdin", "resize", "signal"] as const;
@@ -61,6 +65,10 @@ export class WebSocketExec {
   readonly #call: CallUnderWay;
   readonly #logger: Logger;
   readonly #pingMs: number;
+  readonly #turns: FairTurns;
+  readonly #share: Share;
+  /** Messages that wait for their turn, while no more is read. */
+  readonly #inbox: Buffer[] = [];
   readonly #withinRequest = rememberRequest();
   #state: "waiting" | "running" | "closed" = "waiting";
   #follow: Promise<ExecFollow> | undefined;
@@ -82,6 +90,9 @@ export class WebSocketExec {
     execs: ExecService;
     call: CallUnderWay;
     logger: Logger;
+    /** In which messages are read and output is spelled out, and whose part of them it takes. */
+    turns: FairTurns;
+    share: Share;
     /** A client that left two of these unanswered is gone. */
     pingMs?: number;
   }) {
@@ -92,6 +103,8 @@ export class WebSocketExec {
     this.#call = options.call;
     this.#logger = options.logger;
     this.#pingMs = options.pingMs ?? pingMs;
+    this.#turns = options.turns;
+    this.#share = options.share;
     this.#stdin = new SocketStdin({
       write: (data) => this.#giveStdin((follow) => follow.writeStdin(data)),
       close: () => this.#giveStdin((follow) => follow.closeStdin()),
@@ -135,16 +148,18 @@ export class WebSocketExec {
       clearTimeout(impatient);
       // A pong may be far behind the input of a slow line.
       this.#answered = true;
-      this.#receive(data);
+      this.#take(data);
     });
     explainTooLarge(socket);
+    // Without its stack: it tells what the client did.
     socket.on("error", (error) => {
-      this.#logger.debug({ exec_id: this.#execId, err: error }, "websocket failed");
+      this.#logger.debug({ exec_id: this.#execId, error: error.message }, "websocket failed");
     });
     socket.on("close", () => {
       clearInterval(ping);
       clearTimeout(impatient);
       this.#state = "closed";
+      this.#inbox.length = 0;
       this.#stdin.drop();
       this.#controls.drop();
       this.#call.signal.removeEventListener("abort", onAbort);
@@ -160,6 +175,8 @@ export class WebSocketExec {
   }
 
   #ping(): void {
+    // It has just been heard of.
+    if (this.#inbox.length > 0) return;
     if (this.#socket.isPaused) {
       // A socket that is not read cannot show its pongs; but what is sent to a client that closed it makes it fail.
       this.#socket.ping();
@@ -171,6 +188,29 @@ export class WebSocketExec {
     if (this.#answered) this.#socket.ping();
     else this.#socket.terminate();
     this.#answered = false;
+  }
+
+  #take(data: Buffer): void {
+    const isFirst = this.#inbox.length === 0;
+    if (isFirst && (data.length <= smallMessageBytes || this.#turns.mayGoOn())) {
+      this.#receive(data);
+      return;
+    }
+    this.#inbox.push(data);
+    if (!isFirst) return;
+    this.#socket.pause();
+    this.#awaitTurn();
+  }
+
+  #awaitTurn(): void {
+    this.#turns.add(this.#share, () => {
+      const data = this.#inbox[0];
+      if (data !== undefined) this.#receive(data);
+      this.#inbox.shift();
+      if (this.#inbox.length > 0) this.#awaitTurn();
+      else this.#readOn();
+      return undefined;
+    });
   }
 
   #receive(data: Buffer): void {
@@ -186,7 +226,7 @@ export class WebSocketExec {
       }
     } catch (error) {
       if (this.#state === "waiting" || error instanceof Excessive) this.#refuse(error);
-      else this.#tell(error);
+      else this.#tell(error, { goesOn: true });
     }
   }
 
@@ -228,13 +268,15 @@ export class WebSocketExec {
     let ended = false;
     try {
       for await (const event of follow.events) {
+        const turn = this.#turns.claim(this.#share);
+        if (turn !== undefined) await turn;
         for (const piece of decoder.decode(event)) {
           if (piece.stream === "exit") {
             ended = true;
             await this.#send({ type: "exit", ...exitFields(piece.exit), ...lostField(piece) });
           } else {
-            const { stream, lostBytes: _, ...output } = piece;
-            await this.#send({ type: stream, ...output, ...lostField(piece) });
+            const { stream, lostBytes: _lost, nextOffset: _next, ...output } = piece;
+            await this.#send({ type: stream, ...output, ...nextField(piece), ...lostField(piece) });
           }
         }
       }
@@ -280,7 +322,7 @@ export class WebSocketExec {
   #readOn(): void {
     if (this.#stdin.waitingBytes > stdinHighWaterBytes) return;
     this.#stdinLimitBytes = stdinHighWaterBytes;
-    if (this.#socket.isPaused && !this.#controls.full) this.#socket.resume();
+    if (this.#socket.isPaused && !this.#controls.full && this.#inbox.length === 0) this.#socket.resume();
   }
 
   async #giveStdin(give: (follow: ExecFollow) => Promise<void>): Promise<void> {
@@ -297,7 +339,7 @@ export class WebSocketExec {
       const follow = await this.#follow;
       if (follow !== undefined && this.#state === "running") await act(follow, this.#call.signal);
     } catch (error) {
-      if (!(error instanceof CallerGone)) this.#tell(error);
+      if (!(error instanceof CallerGone)) this.#tell(error, { goesOn: true });
     }
   }
 
@@ -325,10 +367,12 @@ export class WebSocketExec {
     this.#tellsInput = false;
   }
 
-  #tell(error: unknown): void {
+  /** @param options.goesOn only what a message asked for is refused, not the command. */
+  #tell(error: unknown, options: { goesOn?: true } = {}): void {
     const { code, message, details, retryAfterS: retry_after_s } = toDomainError(error);
     if (this.#socket.bufferedAmount >= outputHighWaterBytes) return;
-    void this.#send({ ...details, ...defined({ retry_after_s }), type: "error", code, message });
+    const more = defined({ retry_after_s, goes_on: options.goesOn });
+    void this.#send({ ...details, ...more, type: "error", code, message });
   }
 
   #refuse(error: unknown): void {

@@ -3,6 +3,7 @@ import { abortable } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import type { DescriptorFigures } from "../../platform/descriptors.ts";
 import type { DiskFigure, DiskFigures } from "../../platform/disk-figures.ts";
+import type { LastBackup } from "../../platform/last-backup.ts";
 import type { ProcessFigures } from "../../platform/process-figures.ts";
 import type { Clock } from "../../ports/clock.ts";
 import type { QuotaSummary } from "../../ports/quota-store.ts";
@@ -51,6 +52,7 @@ export interface FigureSources {
   responses: Pick<ResponseCounts, "all">;
   disks: Pick<DiskFigures, "all">;
   descriptors: Pick<DescriptorFigures, "all">;
+  lastBackup: Pick<LastBackup, "at">;
   previews: Pick<Previews, "counts" | "places">;
 }
 
@@ -100,6 +102,8 @@ export interface Figures {
   readonly commits: Latencies;
   readonly disks: readonly DiskFigure[];
   readonly descriptors: DescriptorFigures["all"];
+  /** undefined: never. */
+  readonly lastBackup: Date | undefined;
   /** Connections to ports of sandboxes that are open, and what became of what was asked of those. */
   readonly previews: PreviewCounts["all"] & { readonly connections: number };
 }
@@ -167,6 +171,7 @@ export class ServiceFigures {
       previews: { ...this.#parts.previews.counts.all, connections: this.#parts.previews.places.taken },
       disks: this.#parts.disks.all,
       descriptors: this.#parts.descriptors.all,
+      lastBackup: this.#parts.lastBackup.at,
     };
   }
 

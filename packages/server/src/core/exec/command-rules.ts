@@ -27,7 +27,7 @@ export function checkWorkdir(workdir: string): void {
 
 /** Whether the sandbox has such a user is for the sandbox to find out. */
 export function checkUser(user: string): void {
-  if (user.length > longestUser || /[\s\p{Cc}/]/u.test(user))
+  if (user.length > longestUser || /[\s\p{Cc}\p{Cs}/]/u.test(user))
     throw new BadRequest(`user ${JSON.stringify(user.slice(0, 80))} is not a name or uid[:gid]`);
 }
 

@@ -47,7 +47,8 @@ export function execSpec(
   const args = input.args ?? [];
   if (input.command === "") throw new BadRequest("command must not be empty");
   refuseNul("command", input.command);
-  for (const [index, arg] of args.entries()) refuseNul(`args[${index}]`, arg);
+  const withNul = args.findIndex((arg) => arg.includes("\0"));
+  if (withNul !== -1) refuseNul(`args[${withNul}]`, "\0");
   const env = input.env ?? {};
   checkEnvironment("env", env);
   if (input.workdir !== undefined) checkWorkdir(input.workdir);

@@ -66,6 +66,35 @@ test.each(["get", "resize", "signal", "kill", "list"] as const)(
   },
 );
 
+test.each(["get", "resize", "signal", "kill", "list", "output", "writeStdin"] as const)(
+  "%s of a command that meets the end of its sandbox is told that, not what its provider says",
+  async (operation) => {
+    const sandbox = new FakeSandbox();
+    const ending = new Conflict("the sandbox is being destroyed");
+    let ended = false;
+    const ends = async () => {
+      ended = true;
+      throw new RuntimeGone("sandbox sb-1 has ended");
+    };
+    const locate = async () => {
+      if (ended) throw ending;
+      return sandbox.target as RunningSandbox;
+    };
+    const [get, attach, inputTaken] = [ends, ends, ends];
+    using service = serviceOf(sandbox, { get, attach, inputTaken, [operation]: ends }, locate);
+    const calls = {
+      get: () => service.get(sandbox.id, made, { signal }),
+      resize: () => service.resize(sandbox.id, made, { cols: 80, rows: 24 }, { signal }),
+      signal: () => service.signal(sandbox.id, made, "TERM", { signal }),
+      kill: () => service.kill(sandbox.id, made, { signal }),
+      list: () => service.list(sandbox.id, { signal }),
+      output: () => service.output(sandbox.id, made, { signal, from: 0, follow: true, lossless: false }),
+      writeStdin: () => service.writeStdin(sandbox.id, made, Buffer.from("a"), { signal, close: false }),
+    };
+    await expect(calls[operation]()).rejects.toBe(ending);
+  },
+);
+
 test.each([
   [new RuntimeGone("the connection broke"), [[made, "cancelled"]]],
   [new BadRequest("no such user"), []],

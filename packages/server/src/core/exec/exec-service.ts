@@ -3,8 +3,9 @@ import type { Logger } from "../../platform/logger.ts";
 import type { Clock } from "../../ports/clock.ts";
 import type { EventSink } from "../../ports/event-sink.ts";
 import type { ExecId, Ids } from "../../ports/ids.ts";
-import type { CallOptions, ExecInfo, WindowSize } from "../../ports/sandbox-operations.ts";
+import type { CallOptions, ExecInfo, ExecOperations, WindowSize } from "../../ports/sandbox-operations.ts";
 import type { OperationMetrics } from "../diagnostics/operation-metrics.ts";
+import { inSandbox } from "../sandboxes/in-sandbox.ts";
 import { BufferedExec, type BufferedOptions, type ExecOutcome } from "./buffered-exec.ts";
 import { type AttachOptions, ExecAttacher } from "./exec-attacher.ts";
 import { type ExecFollow, ExecFollower } from "./exec-follower.ts";
@@ -186,17 +187,18 @@ export class ExecService implements Disposable {
   }
 
   async list(sandboxId: string, options: CallOptions): Promise<ExecInfo[]> {
-    const { operations } = await this.#sandboxes.locate(sandboxId, options);
-    using deadline = deadlineAfter(this.#answerDeadlineMs, options.signal);
-    return await operations.execs.list({ signal: deadline.signal });
+    return inSandbox(this.#sandboxes, sandboxId, options, async ({ operations }) => {
+      using deadline = deadlineAfter(this.#answerDeadlineMs, options.signal);
+      return await operations.execs.list({ signal: deadline.signal });
+    });
   }
 
   async get(sandboxId: string, execId: string, options: CallOptions): Promise<ExecInfo> {
-    const { target, id } = await this.#addressed(sandboxId, execId, options);
-    using deadline = deadlineAfter(this.#answerDeadlineMs, options.signal);
-    const info = await target.operations.execs.get(id, { signal: deadline.signal });
-    if (info.exit !== undefined) this.#tracker.sawExit(sandboxId, id, info.exit);
-    return info;
+    return this.#asked(sandboxId, execId, options, async (execs, id, call) => {
+      const info = await execs.get(id, call);
+      if (info.exit !== undefined) this.#tracker.sawExit(sandboxId, id, info.exit);
+      return info;
+    });
   }
 
   /**
@@ -209,8 +211,9 @@ export class ExecService implements Disposable {
     execId: string,
     options: AttachOptions,
   ): Promise<ExecFollow & { info: ExecInfo }> {
-    const { target, id } = await this.#addressed(sandboxId, execId, options);
-    return await this.#attacher.attach(target, id, options);
+    return this.#addressed(sandboxId, execId, options, (target, id) =>
+      this.#attacher.attach(target, id, options),
+    );
   }
 
   /** @returns how much of the input was taken by now, when it has a name. */
@@ -220,22 +223,21 @@ export class ExecService implements Disposable {
     data: Uint8Array,
     options: StdinOptions,
   ): Promise<{ taken?: number }> {
-    const { target, id } = await this.#addressed(sandboxId, execId, options);
-    let ended = false;
-    try {
-      const written = await this.#stdinWriter.write(target, id, data, options);
-      ended = options.close;
-      return written;
-    } finally {
-      // Of an input that came whole with its command somebody may have taken the rest over, and broken off.
-      if (options.input === id && !ended) this.#lostInputs.watch(sandboxId, id);
-    }
+    return this.#addressed(sandboxId, execId, options, async (target, id) => {
+      let ended = false;
+      try {
+        const written = await this.#stdinWriter.write(target, id, data, options);
+        ended = options.close;
+        return written;
+      } finally {
+        // Of an input that came whole with its command somebody may have taken the rest over, and broken off.
+        if (options.input === id && !ended) this.#lostInputs.watch(sandboxId, id);
+      }
+    });
   }
 
   async resize(sandboxId: string, execId: string, size: WindowSize, options: CallOptions): Promise<void> {
-    const { target, id } = await this.#addressed(sandboxId, execId, options);
-    using deadline = deadlineAfter(this.#answerDeadlineMs, options.signal);
-    await target.operations.execs.resize(id, size, { signal: deadline.signal });
+    await this.#asked(sandboxId, execId, options, (execs, id, call) => execs.resize(id, size, call));
   }
 
   async signal(
@@ -245,25 +247,37 @@ export class ExecService implements Disposable {
     options: CallOptions,
   ): Promise<void> {
     const number = parseSignal(signal);
-    const { target, id } = await this.#addressed(sandboxId, execId, options);
-    using deadline = deadlineAfter(this.#answerDeadlineMs, options.signal);
-    await target.operations.execs.signal(id, number, { signal: deadline.signal });
+    await this.#asked(sandboxId, execId, options, (execs, id, call) => execs.signal(id, number, call));
   }
 
   /** Kills the whole tree; a command that has ended keeps its record. */
   async kill(sandboxId: string, execId: string, options: CallOptions): Promise<ExecInfo> {
-    const { target, id } = await this.#addressed(sandboxId, execId, options);
-    using deadline = deadlineAfter(this.#answerDeadlineMs, options.signal);
-    const info = await target.operations.execs.kill(id, { signal: deadline.signal, reason: "cancelled" });
-    if (info.exit !== undefined) this.#tracker.sawExit(sandboxId, id, info.exit);
-    return info;
+    return this.#asked(sandboxId, execId, options, async (execs, id, call) => {
+      const info = await execs.kill(id, { ...call, reason: "cancelled" });
+      if (info.exit !== undefined) this.#tracker.sawExit(sandboxId, id, info.exit);
+      return info;
+    });
   }
 
-  async #addressed(
+  /** Something that a sandbox answers at once. */
+  #asked<T>(
     sandboxId: string,
     execId: string,
     options: CallOptions,
-  ): Promise<{ target: ExecTarget; id: ExecId }> {
-    return { target: await this.#sandboxes.locate(sandboxId, options), id: checkExecId(execId) };
+    act: (execs: ExecOperations, id: ExecId, call: CallOptions) => Promise<T>,
+  ): Promise<T> {
+    return this.#addressed(sandboxId, execId, options, async ({ operations }, id) => {
+      using deadline = deadlineAfter(this.#answerDeadlineMs, options.signal);
+      return await act(operations.execs, id, { signal: deadline.signal });
+    });
+  }
+
+  #addressed<T>(
+    sandboxId: string,
+    execId: string,
+    options: CallOptions,
+    act: (target: ExecTarget, id: ExecId) => Promise<T>,
+  ): Promise<T> {
+    return inSandbox(this.#sandboxes, sandboxId, options, async (target) => act(target, checkExecId(execId)));
   }
 }

@@ -1,10 +1,12 @@
-import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { silentLogger } from "../../platform/logger.ts";
 import { BadRequest, ProviderError, RuntimeGone } from "../../ports/errors.ts";
-import type { NewEvent } from "../../ports/store.ts";
+import type { SandboxId } from "../../ports/ids.ts";
+import type { NewEvent, SandboxRow } from "../../ports/store.ts";
 import { OperationMetrics } from "../diagnostics/operation-metrics.ts";
 import { FakeClock } from "../testing/fake-clock.ts";
 import { ExecTracker } from "./exec-tracker.ts";
+import type { RunningSandboxes } from "./running-sandboxes.ts";
 import { attachedTo, exitOf, FakeSandbox, infoOf, settled } from "./testing/fake-sandbox.ts";
 
 const started = (id: string) => ({ execId: id as never, operation: "exec" as const, detached: false });
@@ -15,9 +17,10 @@ describe("ExecTracker", () => {
   let tracker: ExecTracker;
   let clock: FakeClock;
   let operations: OperationMetrics;
-  const open = (disconnectGraceMs = 1_000) =>
+  const open = (disconnectGraceMs = 1_000) => openWith(sandbox, disconnectGraceMs);
+  const openWith = (sandboxes: Pick<RunningSandboxes, "subscribe">, disconnectGraceMs = 1_000) =>
     new ExecTracker({
-      sandboxes: sandbox,
+      sandboxes,
       events: { emit: (event) => told.push(event) },
       clock,
       logger: silentLogger,
@@ -313,10 +316,18 @@ describe("ExecTracker", () => {
   test("a grace is announced however long its sandbox does not answer", async () => {
     sandbox.started("spawned");
     const { reader } = await tracker.start(sandbox.target, started("ex-1"), async () => ({}));
-    sandbox.failures = 10;
+    sandbox.failures = 20;
+    const warn = vi.spyOn(silentLogger, "warn");
     reader.leave();
+    await clock.advance(1_000);
+    // A sandbox that ends soon is told by its own line.
+    expect(warn).not.toHaveBeenCalled();
     await clock.advance(60_000);
     expect(sandbox.graces).toEqual([["ex-1", 1_000]]);
+    expect(warn.mock.calls.map(([fields]) => fields)).toEqual([
+      expect.objectContaining({ exec_id: "ex-1", error: expect.any(String), attempt: 10 }),
+    ]);
+    warn.mockRestore();
   });
 
   test("one broken connection, which looks like the end of the sandbox, does not end the announcing of a grace", async () => {
@@ -378,6 +389,43 @@ describe("ExecTracker", () => {
     expect(types()).toEqual(["exec.started", "exec.failed"]);
     expect([tracker.follows(sandbox.id), tracker.size]).toEqual([false, 0]);
     expect([sandbox.openFeeds, sandbox.lists, sandbox.graces, clock.armed]).toEqual([0, 0, [], 0]);
+  });
+
+  test("how many commands are followed is known without looking through the sandboxes", async () => {
+    const rows = Array.from({ length: 300 }, (_, index) => ({
+      ...sandbox.target.row,
+      id: `sb-${index}` as SandboxId,
+    }));
+    const listeners: Parameters<RunningSandboxes["subscribe"]>[0][] = [];
+    const subscribe: RunningSandboxes["subscribe"] = (listener) => {
+      listeners.push(listener);
+      return () => undefined;
+    };
+    using many = openWith({ subscribe });
+    const [listener] = listeners;
+    const inAll = () => rows.reduce((sum, { id }) => sum + many.countOf(id), 0);
+    const target = (row: SandboxRow) => ({ row, operations: sandbox.target.operations });
+    for (const row of rows) listener?.started(row, sandbox.target.operations, "spawned");
+    for (const row of rows.slice(0, 100))
+      for (const id of ["ex-1", "ex-2"]) await many.start(target(row), started(id), async () => ({}));
+    expect([many.size, inAll()]).toEqual([200, 200]);
+    for (const { id } of rows.slice(0, 30)) many.sawExit(id, "ex-1" as never, exitOf({}));
+    for (const { id } of rows.slice(20, 40)) listener?.stopped(id, "ended");
+    // Connected anew, they keep their commands; what is learned of one that has stopped meanwhile counts no more.
+    for (const row of rows.slice(0, 10)) listener?.started(row, { ...sandbox.target.operations }, "adopted");
+    const stoppedMeanwhile = async () => {
+      listener?.stopped("sb-19" as SandboxId, "ended");
+      return attachedTo("ex-9");
+    };
+    await many.attach(target(rows[19] as SandboxRow), "ex-9" as never, stoppedMeanwhile);
+    expect([many.size, inAll()]).toEqual([139, 139]);
+    const looks = vi.spyOn(Map.prototype, "values");
+    const size = many.size;
+    const looked = looks.mock.calls.length;
+    looks.mockRestore();
+    expect([size, looked]).toEqual([139, 0]);
+    many[Symbol.dispose]();
+    expect(many.size).toBe(0);
   });
 
   test("a command whose sandbox ended while it was started is lost, once", async () => {

@@ -1,6 +1,7 @@
 import { formatDuration } from "@alcove/wire";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
+import { messageOf } from "../../platform/message-of.ts";
 import { currentSpan, errorType } from "../../platform/request-scope.ts";
 import type { Clock } from "../../ports/clock.ts";
 import { DomainError, RuntimeGone } from "../../ports/errors.ts";
@@ -12,12 +13,15 @@ import type { Span } from "../../ports/tracer.ts";
 import type { OperationMetrics } from "../diagnostics/operation-metrics.ts";
 import { endedBecause } from "./ended-because.ts";
 import type { RunningSandboxes } from "./running-sandboxes.ts";
+import { type MapSum, SummedMap } from "./summed-map.ts";
 
 const controlDeadlineMs = 10_000;
 const longestGraceRetryMs = 2_000;
 /** Beside twice the grace: what looking after missing input takes. */
 const inputGraceMs = 10_000;
 const firstRetryMs = 200;
+/** Before that a sandbox that ends is found to have ended. */
+const attemptsBeforeWarning = 10;
 const longestRetryMs = 10_000;
 
 /** Commands that are learned from a sandbox: more than its agent starts. */
@@ -53,12 +57,14 @@ interface TrackedExec {
   inputMissing?: boolean;
   /** Through which connection to the sandbox the grace was announced last; one connection announces it once. */
   graceBy?: TrackedSandbox;
+  /** That its grace could not be started has been told. */
+  graceMissed?: true;
 }
 
 interface TrackedSandbox {
   readonly row: Pick<SandboxRow, "id" | "provider" | "ownerId">;
   readonly operations: SandboxOperations;
-  readonly execs: Map<ExecId, TrackedExec>;
+  readonly execs: SummedMap<ExecId, TrackedExec>;
   readonly stop: AbortController;
 }
 
@@ -80,6 +86,8 @@ export class ExecTracker implements Disposable {
   readonly #disconnectGraceMs: number;
   readonly #onInputOpen: (sandboxId: string, execId: ExecId) => void;
   readonly #sandboxes = new Map<string, TrackedSandbox>();
+  /** Over those that are followed. */
+  readonly #followed: MapSum = { total: 0 };
   readonly #unsubscribe: () => void;
   #disposed = false;
 
@@ -110,6 +118,7 @@ export class ExecTracker implements Disposable {
     this.#unsubscribe();
     for (const sandbox of this.#sandboxes.values()) {
       sandbox.stop.abort(sandboxStopped);
+      sandbox.execs.leaveSum();
       // They go on without this process, which is the last to know of their traces.
       for (const { span } of sandbox.execs.values())
         span?.end({ attributes: { "alcove.exec.goes_on": true } });
@@ -117,11 +126,9 @@ export class ExecTracker implements Disposable {
     this.#sandboxes.clear();
   }
 
-  /** How many commands are followed; for tests and diagnostics. */
+  /** How many commands are followed. Metrics ask, with however many sandboxes. */
   get size(): number {
-    let total = 0;
-    for (const sandbox of this.#sandboxes.values()) total += sandbox.execs.size;
-    return total;
+    return this.#followed.total;
   }
 
   /** How many commands of one sandbox are followed. */
@@ -257,7 +264,7 @@ export class ExecTracker implements Disposable {
   #sandboxOf({ row, operations }: { row: SandboxRow; operations: SandboxOperations }): TrackedSandbox {
     const followed = this.#sandboxes.get(row.id);
     if (followed !== undefined) return followed;
-    const ended = trackedSandbox(row, operations);
+    const ended = trackedSandbox(row, operations, notFollowed());
     ended.stop.abort(sandboxStopped);
     return ended;
   }
@@ -266,7 +273,11 @@ export class ExecTracker implements Disposable {
     const known = this.#sandboxes.get(row.id);
     if (known !== undefined && known.operations === operations) return;
     known?.stop.abort(sandboxStopped);
-    const sandbox = trackedSandbox(row, operations, known?.execs);
+    const sandbox = trackedSandbox(
+      row,
+      operations,
+      known?.execs ?? new SummedMap<ExecId, TrackedExec>(this.#followed),
+    );
     this.#sandboxes.set(row.id, sandbox);
     void this.#follow(sandbox, how === "adopted");
   }
@@ -276,6 +287,8 @@ export class ExecTracker implements Disposable {
     if (sandbox === undefined) return;
     this.#sandboxes.delete(id);
     sandbox.stop.abort(sandboxStopped);
+    // Whoever found it before may still add to it.
+    sandbox.execs.leaveSum();
     for (const tracked of sandbox.execs.values()) {
       if (tracked.phase !== "running") continue;
       // One that somebody destroyed has not failed its commands.
@@ -407,8 +420,17 @@ export class ExecTracker implements Disposable {
       } catch (error) {
         // Also a sandbox that is said to be gone: one broken connection says so, and who knows better ends the following.
         if (signal.aborted || isRefusal(error)) return;
-        this.#logger[attempt === 1 ? "warn" : "debug"](
-          { sandbox_id: sandbox.row.id, exec_id: tracked.execId, err: error, attempt },
+        // One that ends soon is told by its sandbox's own line.
+        const tell = attempt >= attemptsBeforeWarning && tracked.graceMissed !== true;
+        if (tell) tracked.graceMissed = true;
+        this.#logger[tell ? "warn" : "debug"](
+          {
+            sandbox_id: sandbox.row.id,
+            exec_id: tracked.execId,
+            error: messageOf(error),
+            ...(error instanceof DomainError ? {} : { err: error }),
+            attempt,
+          },
           "the grace of a command without readers could not be started; it is tried again",
         );
         await this.#pause(Math.min(firstRetryMs * attempt, longestGraceRetryMs), signal);
@@ -505,9 +527,13 @@ export class ExecTracker implements Disposable {
 function trackedSandbox(
   { id, provider, ownerId }: SandboxRow,
   operations: SandboxOperations,
-  execs: TrackedSandbox["execs"] = new Map(),
+  execs: TrackedSandbox["execs"],
 ): TrackedSandbox {
   return { row: { id, provider, ownerId }, operations, execs, stop: new AbortController() };
+}
+
+function notFollowed(): TrackedSandbox["execs"] {
+  return new SummedMap({ total: 0 });
 }
 
 function beginSpan(

@@ -11,11 +11,21 @@ import type {
 import type { SandboxRow } from "../../ports/store.ts";
 import type { Answer } from "../answers/answer-budget.ts";
 import type { Operation, OperationMetrics } from "../diagnostics/operation-metrics.ts";
+import { checkUser } from "../exec/command-rules.ts";
 import type { RunningSandboxes } from "../exec/running-sandboxes.ts";
 import { workspaceFiles } from "../pool/workspace.ts";
-import { checkPath } from "./paths.ts";
+import { inSandbox } from "../sandboxes/in-sandbox.ts";
+import type { RunningSandbox } from "../sandboxes/live-sandboxes.ts";
+import { checkPath, keepWorkspace } from "./paths.ts";
 
 export type FileBody = AsyncIterable<Uint8Array>;
+
+/** What is done with the files of a sandbox. */
+type Act<T> = (
+  files: FileOperations,
+  tell: (type: "file.written" | "file.read", data: Record<string, unknown>) => void,
+  row: SandboxRow,
+) => Promise<T>;
 
 /** Files of sandboxes. What a path leads to is decided inside the sandbox; this checks its shape and tells events. */
 export class FileService {
@@ -44,6 +54,7 @@ export class FileService {
     options: CallOptions & { mode?: number; user?: string; spends?: boolean },
   ): Promise<FileEntry> {
     checkPath("path", path);
+    if (options.user !== undefined) checkUser(options.user);
     const limit = this.#maxUploadBytes > 0 ? { maxBytes: this.#maxUploadBytes } : {};
     return this.#operate(sandboxId, "file_write", options, async (files, tell) => {
       const entry = await files.write(path, body, { ...options, ...limit });
@@ -89,11 +100,14 @@ export class FileService {
   move(sandboxId: string, from: string, to: string, options: CallOptions): Promise<void> {
     checkPath("old_path", from);
     checkPath("new_path", to);
+    keepWorkspace("old_path", from);
+    keepWorkspace("new_path", to);
     return this.#operate(sandboxId, "file_move", options, (files) => files.move(from, to, options));
   }
 
   remove(sandboxId: string, path: string, options: CallOptions & { recursive: boolean }): Promise<void> {
     checkPath("path", path);
+    keepWorkspace("path", path);
     return this.#operate(sandboxId, "file_delete", options, (files) => files.remove(path, options));
   }
 
@@ -128,6 +142,7 @@ export class FileService {
     options: CallOptions & { user?: string; spends?: boolean },
   ): Promise<{ entries: number }> {
     checkPath("path", path);
+    if (options.user !== undefined) checkUser(options.user);
     const limited = this.#maxUploadBytes > 0 ? limitBody(body, this.#maxUploadBytes) : body;
     return this.#operate(sandboxId, "file_write", options, async (files, tell) => {
       await files.mkdir(path, { ...options, parents: true });
@@ -146,18 +161,24 @@ export class FileService {
     return this.#operate(sandboxId, "file_watch", options, (files) => files.watch(path, options));
   }
 
-  /** Runs one operation; a failure that is not the caller's own is told as `operation.failed`. */
-  async #operate<T>(
+  #operate<T>(
     sandboxId: string,
     operation: Operation | "file_watch",
     options: CallOptions,
-    act: (
-      files: FileOperations,
-      tell: (type: "file.written" | "file.read", data: Record<string, unknown>) => void,
-      row: SandboxRow,
-    ) => Promise<T>,
+    act: Act<T>,
   ): Promise<T> {
-    const { row, operations } = await this.#sandboxes.locate(sandboxId, options);
+    return inSandbox(this.#sandboxes, sandboxId, options, (sandbox) =>
+      this.#operateIn(sandbox, operation, options, act),
+    );
+  }
+
+  /** Runs one operation; a failure that is not the caller's own is told as `operation.failed`. */
+  async #operateIn<T>(
+    { row, operations }: RunningSandbox,
+    operation: Operation | "file_watch",
+    options: CallOptions,
+    act: Act<T>,
+  ): Promise<T> {
     try {
       const tell = (type: "file.written" | "file.read", data: Record<string, unknown>) =>
         this.#events.emit({

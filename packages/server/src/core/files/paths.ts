@@ -1,6 +1,9 @@
+import { posix } from "node:path";
 import { BadRequest } from "../../ports/errors.ts";
 
 const maxPathBytes = 4_096;
+/** Where commands start; what a user of the pool has, and its paths begin at. */
+export const workspace = "/workspace";
 
 /**
  * Checks that a path is one inside a sandbox: absolute, free of NUL, UTF-8, at most 4,096 bytes. What it leads to is for the
@@ -16,6 +19,14 @@ export function checkPath(field: string, path: string): string {
   if (!path.startsWith("/"))
     throw new BadRequest(`${field} ${JSON.stringify(path.slice(0, 200))} must be an absolute path`);
   return path;
+}
+
+/** Without it no command starts, and a directory that takes its place has another mode. @throws BadRequest naming `field`. */
+export function keepWorkspace(field: string, path: string): void {
+  if (posix.resolve("/", path) !== workspace) return;
+  throw new BadRequest(
+    `${field} leads to ${workspace}, where commands start: it is neither removed, moved nor replaced; what is in it may be`,
+  );
 }
 
 /** Reads an octal mode such as `755` or `0644`. @throws BadRequest naming `field`. */

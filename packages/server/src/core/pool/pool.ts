@@ -7,7 +7,8 @@ import {
   type RuntimeSpec,
   type SandboxStore,
 } from "../../ports/index.ts";
-import { workspace, workspacePath } from "./workspace.ts";
+import { workspace } from "../files/paths.ts";
+import { workspacePath } from "./workspace.ts";
 
 export interface PoolSettings {
   enabled: boolean;

@@ -8,9 +8,8 @@ import {
   type PoolSlot,
   ProviderError,
 } from "../../ports/index.ts";
+import { keepWorkspace, workspace } from "../files/paths.ts";
 
-/** Where a user of the pool is, and what its paths begin at. */
-export const workspace = "/workspace";
 /** What an image had there. */
 const setAside = "/workspace.image";
 
@@ -65,8 +64,15 @@ export function workspaceFiles(files: FileOperations, slot: PoolSlot): FileOpera
     read: (path, options) => files.read(at(path), options),
     write: async (path, body, options) => files.write(at(path), body, own(options)),
     mkdir: async (path, options) => files.mkdir(at(path), own(options)),
-    move: (from, to, options) => files.move(at(from), at(to), options),
-    remove: (path, options) => files.remove(at(path), options),
+    move: async (from, to, options) => {
+      keepWorkspace("old_path", at(from));
+      keepWorkspace("new_path", at(to));
+      return files.move(at(from), at(to), options);
+    },
+    remove: async (path, options) => {
+      keepWorkspace("path", at(path));
+      return files.remove(at(path), options);
+    },
     chmod: (path, mode, options) => files.chmod(at(path), mode, options),
     glob: (pattern, options) => files.glob(at(pattern), options),
     archive: (path, options) => files.archive(at(path), options),

@@ -1,8 +1,10 @@
+import { formatDuration } from "@alcove/wire";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import type { Clock } from "../../ports/clock.ts";
 import { BadRequest, Conflict, DomainError, NotFound, Unavailable } from "../../ports/errors.ts";
 import type { CallOptions, PortConnection } from "../../ports/sandbox-operations.ts";
 import type { SandboxRow } from "../../ports/store.ts";
+import { withItsEnd } from "../sandboxes/in-sandbox.ts";
 import type { RunningSandbox } from "../sandboxes/live-sandboxes.ts";
 import type { SandboxService } from "../sandboxes/sandbox-service.ts";
 import { PreviewCounts } from "./preview-counts.ts";
@@ -95,7 +97,9 @@ export class Previews {
     using deadline = deadlineAfter(dialMs, options.signal);
     const name = `port ${target.port} of sandbox "${target.sandboxId}"`;
     try {
-      return await sandbox.operations.dialPort(target.port, { signal: deadline.signal });
+      return await withItsEnd(this.#sandboxes, target.sandboxId, deadline, () =>
+        sandbox.operations.dialPort(target.port, { signal: deadline.signal }),
+      );
     } catch (error) {
       if (options.signal.aborted) throw options.signal.reason;
       if (deadline.signal.aborted)
@@ -117,7 +121,7 @@ export class Previews {
     if (wantedMs < 1_000) throw new BadRequest("ttl is shorter than a second");
     if (wantedMs > maxLinkTtlMs)
       throw new BadRequest(
-        `a link lives for ${maxLinkTtlMs / 1_000}s at most (preview.max_link_ttl), not ${wantedMs / 1_000}s`,
+        `a link lives for ${formatDuration(maxLinkTtlMs)} at most (preview.max_link_ttl), not ${formatDuration(wantedMs)}`,
       );
     return new Date(Math.floor((this.#clock.now().getTime() + wantedMs) / 1_000) * 1_000);
   }

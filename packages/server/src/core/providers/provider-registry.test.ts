@@ -1,5 +1,5 @@
 import { afterEach, describe, expect, it, vi } from "vitest";
-import { type CallOptions, NotFound } from "../../ports/index.ts";
+import { type CallOptions, NotFound, type ProviderCheck } from "../../ports/index.ts";
 import { FakeClock, settle } from "../testing/fake-clock.ts";
 import { forever } from "../testing/harness.ts";
 import { ScriptedProvider } from "../testing/scripted-provider.ts";
@@ -39,6 +39,56 @@ describe("ProviderRegistry", () => {
     expect(registry.find({ workerId: "local", provider: "one" })).toBe(one);
     expect(registry.find({ workerId: "local", provider: "three" })).toBeUndefined();
     expect(registry.find({ workerId: "w2", provider: "one" })).toBeUndefined();
+  });
+
+  it("looks at a provider as soon as a spawn is refused for want of room, and when one succeeds again", async () => {
+    const { registry, clock, one, checks } = make();
+    await registry.healthOf("one", { signal: forever });
+    registry.spawned("one");
+    expect(checks()).toBe(1);
+    one.checkResult = { healthy: true, notes: [], cannotSpawn: "12 MB were free" };
+    await clock.advance(2_000);
+    registry.refusedForRoom("one");
+    registry.refusedForRoom("one");
+    await settle();
+    expect(checks()).toBe(2);
+    expect(registry.lastKnown()[0]).toMatchObject({ cannotSpawn: "12 MB were free" });
+    one.checkResult = { healthy: true, notes: [] };
+    await clock.advance(2_000);
+    registry.refusedForRoom("one");
+    expect(checks()).toBe(2);
+    registry.spawned("one");
+    await settle();
+    expect(registry.lastKnown()[0]).not.toHaveProperty("cannotSpawn");
+  });
+
+  it("looks again for a spawn that is refused for want of room right after a look, or during one", async () => {
+    const { registry, clock, one, checks } = make();
+    await using _ = registry.watch();
+    await settle();
+    const told = () => registry.lastKnown()[0]?.cannotSpawn;
+    await clock.advance(500);
+    one.checkResult = { healthy: true, notes: [], cannotSpawn: "12 MB were free" };
+    registry.refusedForRoom("one");
+    registry.refusedForRoom("one");
+    await clock.advance(1_500);
+    await settle();
+    expect(told()).toBe("12 MB were free");
+    expect(checks()).toBe(2);
+
+    await clock.advance(2_000);
+    const looked = Promise.withResolvers<ProviderCheck>();
+    const check = vi.spyOn(one, "check").mockReturnValueOnce(looked.promise);
+    registry.spawned("one");
+    registry.refusedForRoom("one");
+    looked.resolve({ healthy: true, notes: [] });
+    await settle();
+    expect(told()).toBeUndefined();
+    await clock.advance(2_000);
+    await settle();
+    expect(told()).toBe("12 MB were free");
+    await clock.advance(5_000);
+    expect(check).toHaveBeenCalledTimes(2);
   });
 
   it("refuses a default that is not enabled", () => {

@@ -56,6 +56,7 @@ export class ProviderRegistry {
   readonly #providers: ReadonlyMap<string, RuntimeProvider>;
   readonly #defaultName: string;
   readonly #clock: Clock;
+  readonly #leftOut: ReadonlyMap<string, string>;
   /** What each said when its runtimes were listed last. Counting them anew for every look would cost too much. */
   readonly #inventories = new Map<string, { at: Date } & ({ count: number } | { error: string })>();
   /** What the last check of each came to. */
@@ -68,12 +69,23 @@ export class ProviderRegistry {
   /** What each is asked now. One that is slow is asked no second time meanwhile. */
   readonly #questions = new Map<string, { startedMs: number; answer: Promise<Answer> }>();
   readonly #failing = new FailingProviders();
+  /** Of which a spawn went otherwise than the last look tells: whether it was refused for want of room. */
+  readonly #contradicted = new Map<string, boolean>();
+  /** For looks that are due when the one before is old enough. */
+  readonly #dueLooks = new Map<string, Timer>();
 
   /** What providers have not answered yet, even if nobody waits for it any more. */
   readonly #looking = new Set<Promise<ProviderCheck>>();
   readonly #closing = new AbortController();
 
-  constructor(options: { providers: readonly RuntimeProvider[]; defaultName: string; clock: Clock }) {
+  /** @param options.leftOut why providers that could have been used were not, by name. */
+  constructor(options: {
+    providers: readonly RuntimeProvider[];
+    defaultName: string;
+    clock: Clock;
+    leftOut?: ReadonlyMap<string, string>;
+  }) {
+    this.#leftOut = options.leftOut ?? new Map();
     this.#providers = new Map(options.providers.map((provider) => [provider.name, provider]));
     this.#defaultName = options.defaultName;
     this.#clock = options.clock;
@@ -100,9 +112,19 @@ export class ProviderRegistry {
   get(name: string): RuntimeProvider {
     const provider = this.#providers.get(name);
     if (provider !== undefined) return provider;
-    throw new NotFound(
-      `provider "${name}" does not exist or is not enabled; enabled: ${[...this.#providers.keys()].join(", ")}`,
-      { what: "provider" },
+    const why = this.#leftOut.has(name)
+      ? this.absence(name)
+      : `provider "${name}" does not exist or is not enabled`;
+    throw new NotFound(`${why}; enabled: ${[...this.#providers.keys()].join(", ")}`, { what: "provider" });
+  }
+
+  /** Why a provider that is not used is not, and the way out. */
+  absence(name: string): string {
+    const reason = this.#leftOut.get(name);
+    if (reason === undefined) return `provider "${name}" is not enabled`;
+    return (
+      `provider "${name}" was left out at the start: ${reason}; once it works, restart the service, or let it ` +
+      `look again and again with providers.${name}.enabled: true`
     );
   }
 
@@ -113,9 +135,13 @@ export class ProviderRegistry {
   /** Why it takes no spawns now: its last check failed, and nothing has gone well since. @returns undefined: it does. */
   refusal(name: string): string | undefined {
     const refusal = this.#failing.refusal(name);
-    const beganMs = this.#checks.get(name)?.beganMs ?? Number.NEGATIVE_INFINITY;
-    if (refusal !== undefined && this.#clock.monotonicMs() - beganMs >= failingLookMs) this.#look(name);
+    if (refusal !== undefined) this.#lookSoon(name);
     return refusal;
+  }
+
+  #lookSoon(name: string): void {
+    const beganMs = this.#checks.get(name)?.beganMs ?? Number.NEGATIVE_INFINITY;
+    if (this.#clock.monotonicMs() - beganMs >= failingLookMs) this.#look(name);
   }
 
   /** @throws Unavailable while it takes no spawns. */
@@ -129,6 +155,38 @@ export class ProviderRegistry {
   /** A sandbox was made: whatever a check says that began before, it works. */
   spawned(name: string): void {
     this.#failing.spawned(name, this.#clock.monotonicMs());
+    this.#compareWithLook(name, { refused: false });
+  }
+
+  /** A spawn was refused for want of room: whether others would be as well is looked at before the next look is due. */
+  refusedForRoom(name: string): void {
+    this.#compareWithLook(name, { refused: true });
+  }
+
+  #compareWithLook(name: string, { refused }: { refused: boolean }): void {
+    this.#contradicted.set(name, refused);
+    this.#lookWhenDue(name);
+  }
+
+  /** A look that began before the spawn ended may say nothing of it: it is compared again at the end of that look. */
+  #lookWhenDue(name: string): void {
+    const refused = this.#contradicted.get(name);
+    const last = this.#checks.get(name);
+    if (refused === undefined || last?.pending === true || this.#closing.signal.aborted) return;
+    const toldRefused = this.#found.get(name)?.cannotSpawn !== undefined;
+    const beganMs = last?.beganMs ?? Number.NEGATIVE_INFINITY;
+    const waitMs = beganMs + failingLookMs - this.#clock.monotonicMs();
+    if (toldRefused !== refused && waitMs > 0) {
+      if (this.#dueLooks.has(name)) return;
+      const due = () => {
+        this.#dueLooks.delete(name);
+        this.#lookWhenDue(name);
+      };
+      this.#dueLooks.set(name, this.#clock.setTimer(waitMs, due));
+      return;
+    }
+    this.#contradicted.delete(name);
+    if (toldRefused !== refused) this.#look(name);
   }
 
   /** Its runtimes were listed, or could not be: every minute or so, and how it is is looked at along with it. */
@@ -177,6 +235,7 @@ export class ProviderRegistry {
     return {
       [Symbol.asyncDispose]: async () => {
         timer.cancel();
+        for (const due of this.#dueLooks.values()) due.cancel();
         this.#closing.abort(new ShuttingDown());
         using deadline = deadlineAfter(endOfLooksMs);
         await abortable(Promise.allSettled(this.#looking), deadline.signal).catch(() => undefined);
@@ -201,6 +260,7 @@ export class ProviderRegistry {
       return entry;
     } finally {
       check.pending = false;
+      this.#lookWhenDue(provider.name);
     }
   }
 

@@ -68,6 +68,56 @@ describe("the first pass", () => {
     });
   });
 
+  it("takes in what is younger than the database though nothing else says so, and destroys what a spawn left", async () => {
+    const first = await life().start();
+    await first.spawn();
+    const { birth } = first.provider.specs[0] ?? {};
+    if (birth === undefined) throw new Error("a runtime was made without a birth");
+    expect(birth.number).toBe(1);
+    await end(first);
+    const made = (number: number) => {
+      const runtimeId = `rt-${number}` as RuntimeId;
+      backend.runtimes.set(runtimeId, {
+        sandboxId: `sb-${number}` as SandboxId,
+        state: "running",
+        expiresInMs: null,
+        note: {
+          image: "scripted:1",
+          memoryMb: 64,
+          vcpus: 1,
+          ownerId: "ada",
+          metadata: {},
+          env: {},
+          createdAt: clock.now(),
+          birth: { run: birth.run, number },
+        },
+      });
+    };
+    // The first is known to the database, so this is what a spawn of that run left that was taken back.
+    for (const number of [1, 2, 3]) made(number);
+    let recovering = false;
+    const recovery = {
+      get recovering() {
+        return recovering;
+      },
+      outlived: async () => {
+        recovering = true;
+      },
+      recovered: async () => {
+        recovering = false;
+      },
+    };
+    const provider = new ScriptedProvider({ backend });
+    const h = new Harness({ store, clock, provider, recovery });
+    open.push(h);
+    await h.start();
+    const stateOf = (number: number) => state(`sb-${number}` as SandboxId);
+    expect([await stateOf(1), await stateOf(2), await stateOf(3)]).toEqual([undefined, "running", "running"]);
+    expect(backend.runtimes.has("rt-1" as RuntimeId)).toBe(false);
+    expect(recovering).toBe(false);
+    expect(await store.sandboxes.lastBirth(birth.run)).toBe(3);
+  });
+
   it("takes in what a lost database does not know, and destroys it later when nobody wants it", async () => {
     const known = "rt-known" as RuntimeId;
     const namesake = "rt-namesake" as RuntimeId;
@@ -98,6 +148,7 @@ describe("the first pass", () => {
       get recovering() {
         return recovering;
       },
+      outlived: async () => undefined,
       recovered: async () => {
         recovering = false;
       },
@@ -148,7 +199,7 @@ describe("the first pass", () => {
     provider.hook = (step) => {
       if (step === "inventory" && silent) throw new ProviderError("engine is down");
     };
-    const recovery = { recovering: true, recovered: async () => undefined };
+    const recovery = { recovering: true, outlived: async () => undefined, recovered: async () => undefined };
     const h = new Harness({ store, clock, provider, recovery });
     open.push(h);
     h.reconciler.start();
@@ -183,7 +234,7 @@ describe("the first pass", () => {
     await clock.advance(600_000);
     const provider = new ScriptedProvider({ backend });
     provider.hook = (step, _runtimeId, signal) => (step === "inventory" ? hang(signal) : undefined);
-    const recovery = { recovering: true, recovered: async () => undefined };
+    const recovery = { recovering: true, outlived: async () => undefined, recovered: async () => undefined };
     const h = new Harness({ store, clock, provider, recovery });
     open.push(h);
     h.reconciler.start();
@@ -208,6 +259,7 @@ describe("the first pass", () => {
       get recovering() {
         return recovering;
       },
+      outlived: async () => undefined,
       recovered: async () => {
         recovering = false;
       },

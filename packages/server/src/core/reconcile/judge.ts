@@ -1,6 +1,6 @@
-import type { InventoryEntry, SandboxRow } from "../../ports/index.ts";
+import type { InventoryEntry } from "../../ports/index.ts";
 import type { DestroyReason } from "../sandboxes/destroy-flow.ts";
-import type { LiveSandbox } from "../sandboxes/live-sandboxes.ts";
+import { type LiveSandbox, mayRun } from "../sandboxes/live-sandboxes.ts";
 
 /** What a sandbox needs. */
 export type Finding =
@@ -11,7 +11,11 @@ export type Finding =
   | { kind: "adopt" }
   /** It runs, and may have been extended since the store was written: it is adopted with a life as long as a new one's. */
   | { kind: "adopt_longer" }
-  | { kind: "vanished"; why: string }
+  | {
+      kind: "vanished";
+      why: string /** It stays with the installation that this one was copied from. */;
+      leftBehind?: true;
+    }
   /** In state error, and its runtime still exists. */
   | { kind: "remains" }
   /** In state error, and nothing is left. */
@@ -54,19 +58,16 @@ export function judge(
   if (!facts.ranBefore) return { kind: "leave" };
   if (facts.runtime !== undefined) return { kind: "vanished", why: "it is dead" };
   const left = facts.restoredAt !== undefined && row.createdAt <= facts.restoredAt;
-  return {
-    kind: "vanished",
-    why: left ? "it was not brought along by the restore" : "it is no longer there",
-  };
+  return left
+    ? { kind: "vanished", why: "it was not brought along by the restore", leftBehind: true }
+    : { kind: "vanished", why: "it is no longer there" };
 }
 
-/** What a sandbox needs whose provider is not enabled; its end comes with its expiry. */
-export function judgeWithoutProvider({ row }: LiveSandbox): Finding {
+/**
+ * What a sandbox needs whose provider is not used; its end comes with its expiry.
+ * @param why the provider is not.
+ */
+export function judgeWithoutProvider({ row }: LiveSandbox, why: string): Finding {
   if (row.state === "creating") return { kind: "undo" };
-  return { kind: "unreachable", why: `provider "${row.provider}" is not enabled` };
-}
-
-/** Its runtime should be there, and stay. */
-export function mayRun(row: SandboxRow): boolean {
-  return (row.state === "running" || row.state === "unhealthy") && !row.destroyRequested;
+  return { kind: "unreachable", why };
 }

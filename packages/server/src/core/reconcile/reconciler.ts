@@ -17,14 +17,14 @@ import type {
   Store,
   Timer,
 } from "../../ports/index.ts";
-import type { AuditLog } from "../audit/audit-log.ts";
 import type { OperationMetrics } from "../diagnostics/operation-metrics.ts";
 import { ownerData } from "../events/owner-data.ts";
 import type { ProviderRegistry } from "../providers/provider-registry.ts";
 import type { SandboxLifecycle } from "../sandboxes/compose.ts";
-import type { LiveSandbox } from "../sandboxes/live-sandboxes.ts";
+import { type LiveSandbox, mayRun } from "../sandboxes/live-sandboxes.ts";
 import { logSandbox } from "../sandboxes/sandbox-log.ts";
-import { type Finding, judge, judgeWithoutProvider, mayRun } from "./judge.ts";
+import { type Finding, judge, judgeWithoutProvider } from "./judge.ts";
+import type { Retention } from "./retention.ts";
 import { RetrySchedule } from "./retry-schedule.ts";
 
 export interface ReconcilerOptions {
@@ -34,18 +34,22 @@ export interface ReconcilerOptions {
   clock: Clock;
   events: EventSink;
   logger: Logger;
-  /** How long destroyed sandboxes are remembered. */
+  /** How long sandboxes that failed are kept. */
   retentionMs: number;
   /** The store may lack sandboxes that run, because it was lost or is an older one. */
-  recovery?: { readonly recovering: boolean; recovered(): Promise<void> };
-  /** How many of them at most. */
-  maxDestroyed: number;
-  /** How long events are kept. */
-  eventsMaxAgeMs: number;
-  audit: Pick<AuditLog, "forgetOld">;
+  recovery?: {
+    readonly recovering: boolean;
+    /** A runtime was found that is younger than the store. */
+    outlived(): Promise<void>;
+    recovered(): Promise<void>;
+  };
+  retention: Pick<Retention, "pass">;
   operations: Pick<OperationMetrics, "incidents">;
   intervalMs?: number;
 }
+
+/** What is repeated: a provider's passes, and what belongs to no provider. */
+type Loop = RuntimeProvider | "housekeeping" | "retention";
 
 /** Steps at once that end with the store, of one provider. */
 const parallelSteps = 8;
@@ -53,13 +57,13 @@ const parallelSteps = 8;
 const parallelProbes = 64;
 
 const inventoryDeadlineMs = 30_000;
-/** What is old and left then is forgotten by the next passes. */
-const longestForgettingMs = 5_000;
 /** How long a sandbox that has expired by an older store may wait for its provider to say whether it runs. */
 const recoveryPatienceMs = 30 * 60_000;
 /** How soon a provider that did not answer is asked again, and what failed altogether is repeated. */
 const unansweredPauseMs = 5_000;
 const failedPauseMs = 1_000;
+/** How soon what is old and was left is gone on with. */
+const retentionPauseMs = 1_000;
 /** A sandbox that did not answer is asked again after this time, then twice as long each time. */
 const firstProbePauseMs = 500;
 const longestProbePauseMs = 60_000;
@@ -85,8 +89,8 @@ export class Reconciler implements AsyncDisposable {
   readonly #stopListening: (() => void)[] = [];
   /** When sandboxes that did not answer are asked again; until then passes leave them alone. */
   readonly #probes = new Map<LiveSandbox, Timer>();
-  /** What comes next of each loop: a provider's, and the housekeeping's. */
-  readonly #timers = new Map<RuntimeProvider | "housekeeping", Timer>();
+  /** What comes next of each loop. */
+  readonly #timers = new Map<Loop, Timer>();
   readonly #passes = new Map<RuntimeProvider, Promise<boolean>>();
   /** Providers that have said what they run, and nothing of it was left over. */
   readonly #listed = new Set<RuntimeProvider>();
@@ -130,12 +134,18 @@ export class Reconciler implements AsyncDisposable {
       await this.#keepHouse();
       return intervalMs;
     });
+    this.#repeat("retention", async () => {
+      // What spawns wait for at the start comes first.
+      await this.#loading?.catch(() => undefined);
+      return (await this.#options.retention.pass(this.#closing.signal)) ? intervalMs : retentionPauseMs;
+    });
   }
 
   /** A whole pass over every provider; joins those under way, and waits for the ends that were begun. */
   async reconcile(): Promise<void> {
     await Promise.all(this.#options.registry.all.map((provider) => this.#passOf(provider)));
     await this.#keepHouse();
+    await this.#options.retention.pass(this.#closing.signal);
     await Promise.all(this.#ends.values());
   }
 
@@ -154,7 +164,7 @@ export class Reconciler implements AsyncDisposable {
   }
 
   /** Runs a task now and again after the pause it asks for. */
-  #repeat(name: RuntimeProvider | "housekeeping", task: () => Promise<number>): void {
+  #repeat(name: Loop, task: () => Promise<number>): void {
     const once = async () => {
       let pauseMs = failedPauseMs;
       try {
@@ -183,19 +193,18 @@ export class Reconciler implements AsyncDisposable {
   }
 
   async #keepHouse(): Promise<void> {
-    const { clock, retentionMs, lifecycle } = this.#options;
+    const { clock, retentionMs, lifecycle, registry } = this.#options;
     const { live, failed } = lifecycle;
     await this.#load();
     const without = live.all().filter((entry) => entry.provider === undefined);
-    await this.#forEach(without, parallelSteps, (entry) => this.#act(entry, judgeWithoutProvider(entry)));
+    await this.#forEach(without, parallelSteps, (entry) =>
+      this.#act(entry, judgeWithoutProvider(entry, registry.absence(entry.row.provider))),
+    );
     this.#retries.keepOnly((id) => live.get(id) !== undefined);
     const failedBefore = new Date(clock.now().getTime() - retentionMs);
     this.#end("failed", async () => {
       await failed.sweep({ signal: this.#closing.signal, failedBefore });
     });
-    await this.#forgetOld();
-    await this.#forgetEvents();
-    await this.#forgetAudit();
   }
 
   /** Brings memory and store together; those who ask while it is under way share it. */
@@ -348,7 +357,7 @@ export class Reconciler implements AsyncDisposable {
         await recover.prolong(entry);
         return this.#act(entry, { kind: "adopt" });
       case "vanished":
-        await recover.vanished(entry, finding.why);
+        await recover.vanished(entry, finding.why, { leftBehind: finding.leftBehind === true });
         return;
       case "remains":
         this.#end(entry, () => recover.removeRemains(entry));
@@ -376,11 +385,12 @@ export class Reconciler implements AsyncDisposable {
       );
       return true;
     }
-    if (recovery?.recovering === true && runtime.state === "running") {
+    if (runtime.state === "running") {
       try {
-        if (await lifecycle.recover.takeIn(provider, runtime)) return true;
+        const wanted = recovery?.recovering === true || (await this.#outlived(provider, runtime));
+        if (wanted && (await lifecycle.recover.takeIn(provider, runtime))) return true;
       } catch (error) {
-        this.#logFailure(error);
+        this.#logFailure(error, sandboxOf(runtime));
         return false;
       }
     }
@@ -388,23 +398,43 @@ export class Reconciler implements AsyncDisposable {
     return true;
   }
 
+  /** The store has not counted its birth, so it is an older one, whatever else says that it is the newest. */
+  async #outlived(provider: RuntimeProvider, { runtimeId, note }: InventoryEntry): Promise<boolean> {
+    const { recovery, store, logger } = this.#options;
+    const { birth } = note ?? {};
+    if (birth === undefined || (await store.sandboxes.lastBirth(birth.run)) >= birth.number) return false;
+    logger.warn(
+      { provider: provider.name, runtime_id: runtimeId },
+      "the database is older than a sandbox that runs: those it does not know are taken in from their records; quotas, " +
+        "templates, and keys that were made or revoked are as of the backup",
+    );
+    await recovery
+      ?.outlived()
+      .catch((err: unknown) => logger.warn({ err }, "the data directory could not be marked as newer"));
+    return true;
+  }
+
   async #destroyOrphan(provider: RuntimeProvider, runtime: InventoryEntry): Promise<void> {
     const { lifecycle, events, logger } = this.#options;
     if (!(await lifecycle.destroys.removeOrphan(provider, runtime))) return;
-    logger.info(
-      {
-        event: "sandbox.destroy",
-        outcome: "ok",
-        ...(runtime.sandboxId === undefined ? {} : { sandbox_id: runtime.sandboxId }),
-        runtime_id: runtime.runtimeId,
-        provider: provider.name,
-        reason: "reconciled",
-      },
-      "an orphaned runtime was destroyed",
-    );
+    const ownerId = runtime.note?.ownerId ?? "";
+    const line = {
+      event: "sandbox.destroy",
+      outcome: "ok",
+      ...(runtime.sandboxId === undefined ? {} : { sandbox_id: runtime.sandboxId }),
+      ...ownerData(ownerId),
+      runtime_id: runtime.runtimeId,
+      provider: provider.name,
+      reason: "reconciled",
+    };
+    if (runtime.state === "running")
+      logger.warn(
+        line,
+        "an orphaned runtime was destroyed while it ran: no sandbox of the database was in it",
+      );
+    else logger.info(line, "what was left of an orphaned runtime was removed");
     const data = { action: "destroyed_orphan", provider: provider.name };
     const sandboxId = runtime.sandboxId ?? "";
-    const ownerId = runtime.note?.ownerId ?? "";
     events.emit({ type: "reconcile.action", sandboxId, ownerId, data });
   }
 
@@ -416,7 +446,11 @@ export class Reconciler implements AsyncDisposable {
     const timer = this.#options.clock.setTimer(pauseMs, () => {
       this.#probes.delete(entry);
       if (live.get(entry.row.id) !== entry || entry.provider === undefined || !mayRun(entry.row)) return;
-      this.#run(recover.adopt(entry, entry.provider).catch((error: unknown) => this.#logFailure(error)));
+      this.#run(
+        recover
+          .adopt(entry, entry.provider)
+          .catch((error: unknown) => this.#logFailure(error, sandboxOf(entry))),
+      );
     });
     this.#probes.set(entry, timer);
   }
@@ -494,62 +528,25 @@ export class Reconciler implements AsyncDisposable {
       try {
         await task(item);
       } catch (error) {
-        this.#logFailure(error);
+        this.#logFailure(error, sandboxOf(item));
       }
     });
   }
 
-  #logFailure(error: unknown): void {
+  #logFailure(error: unknown, of: { sandbox_id?: string; runtime_id?: string } = {}): void {
     if (this.#closed && error instanceof ShuttingDown) return;
-    this.#options.logger.warn({ err: error }, "reconciliation of one sandbox failed; it is repeated");
-  }
-
-  async #forgetOld(): Promise<void> {
-    const { store, clock, retentionMs, maxDestroyed, logger } = this.#options;
-    using pass = deadlineAfter(longestForgettingMs, this.#closing.signal);
-    const { signal } = pass;
-    try {
-      const now = clock.now();
-      await store.idempotency.purge(now, { signal });
-      await store.sandboxes.purge({
-        before: new Date(now.getTime() - retentionMs),
-        keep: maxDestroyed,
-        signal,
-      });
-    } catch (error) {
-      if (signal.aborted) return;
-      logger.warn({ err: error }, "old sandboxes could not be forgotten");
-    }
-  }
-
-  async #forgetEvents(): Promise<void> {
-    const { store, clock, eventsMaxAgeMs, logger } = this.#options;
-    using pass = deadlineAfter(longestForgettingMs, this.#closing.signal);
-    const { signal } = pass;
-    try {
-      await store.events.purge({ before: new Date(clock.now().getTime() - eventsMaxAgeMs), signal });
-    } catch (error) {
-      if (signal.aborted) return;
-      logger.warn({ err: error }, "old events could not be forgotten");
-    }
-  }
-
-  async #forgetAudit(): Promise<void> {
-    const { audit, logger } = this.#options;
-    using pass = deadlineAfter(longestForgettingMs, this.#closing.signal);
-    try {
-      await audit.forgetOld(pass);
-    } catch (error) {
-      if (pass.signal.aborted) return;
-      logger.warn({ err: error }, "old records of the audit history could not be forgotten");
-    }
+    if (this.#options.lifecycle.destroys.hasTold(error)) return;
+    this.#options.logger.warn(
+      { ...of, error: messageOf(error), err: error },
+      "reconciliation of one sandbox failed; it is repeated",
+    );
   }
 
   /** Begins an end unless it is under way; one that fails has been logged or is logged here, and a later pass repeats it. */
   #end(ended: LiveSandbox | RuntimeId | "failed", end: () => Promise<void>): void {
     if (this.#closed || this.#ends.has(ended)) return;
     const done = end()
-      .catch((error: unknown) => this.#logFailure(error))
+      .catch((error: unknown) => this.#logFailure(error, sandboxOf(ended)))
       .finally(() => this.#ends.delete(ended));
     this.#ends.set(ended, done);
   }
@@ -558,6 +555,21 @@ export class Reconciler implements AsyncDisposable {
     this.#background.add(task);
     void task.finally(() => this.#background.delete(task));
   }
+}
+
+/** Which sandbox a line of the log is about, as far as what was worked on says. */
+function sandboxOf(item: unknown): { sandbox_id?: string; runtime_id?: string } {
+  if (typeof item === "string" && item !== "failed") return { runtime_id: item };
+  if (typeof item !== "object" || item === null) return {};
+  if ("row" in item) {
+    const { row, runtimeId } = item as LiveSandbox;
+    return { sandbox_id: row.id, runtime_id: runtimeId };
+  }
+  const { runtimeId, sandboxId } = item as Partial<InventoryEntry>;
+  return {
+    ...(sandboxId === undefined ? {} : { sandbox_id: sandboxId }),
+    ...(runtimeId === undefined ? {} : { runtime_id: runtimeId }),
+  };
 }
 
 /** Asks a sandbox something, and may have to wait for it. */

@@ -1,4 +1,5 @@
-import { describe, expect, it } from "vitest";
+import { describe, expect, it, vi } from "vitest";
+import { silentLogger } from "../../platform/logger.ts";
 import { guardStops, ProviderError, RuntimeGone, Unavailable } from "../../ports/index.ts";
 import { settle } from "../testing/fake-clock.ts";
 import { forever, Harness } from "../testing/harness.ts";
@@ -25,6 +26,20 @@ describe("a runtime that ends by itself", () => {
     expect(h.operations.incidents.all.ended).toEqual({ itself: 1, disk_guard: 0, memory_guard: 0 });
     await h.service.destroy(row.id, { signal: forever });
     expect(await state(row.id)).toBe("destroyed");
+  });
+
+  it("is not counted as ended when it stays with the installation that this one was restored from", async () => {
+    const first = await life().start();
+    const row = await first.spawn();
+    await end(first);
+    backend.runtimes.clear();
+    await store.changeSetting("restored_at", clock.now().toISOString());
+    const h = await life().start();
+    expect(await h.service.get(row.id)).toMatchObject({
+      state: "error",
+      error: "its runtime ended: it was not brought along by the restore",
+    });
+    expect(h.operations.incidents.all.ended).toEqual({ itself: 0, disk_guard: 0, memory_guard: 0 });
   });
 
   it("is counted as stopped when a guard of its provider did it", async () => {
@@ -156,8 +171,12 @@ describe("a destroy that fails", () => {
     await expect(h.service.destroy(row.id, { signal: forever })).rejects.toThrow("engine is down");
     expect(await h.service.get(row.id)).toMatchObject({ state: "unhealthy", destroyRequested: true });
     expect(() => h.service.running(row.id)).toThrow(/is being destroyed/);
+    const warn = vi.spyOn(silentLogger, "warn");
     await clock.advance(1_000 + 2_000 + 4_000);
     expect(attempts).toBe(4);
+    // A line for each attempt.
+    expect(warn).toHaveBeenCalledTimes(3);
+    warn.mockRestore();
     await clock.advance(7_999);
     expect(attempts).toBe(4);
     h.provider.hook = () => undefined;

@@ -4,6 +4,7 @@ import { SqliteStore } from "../../stores/sqlite/index.ts";
 import { FakeClock, settle } from "../testing/fake-clock.ts";
 import { forever, Harness } from "../testing/harness.ts";
 import { hang, ScriptedBackend, ScriptedProvider } from "../testing/scripted-provider.ts";
+import type { ReconcilerOptions } from "./reconciler.ts";
 
 let store: SqliteStore;
 let backend: ScriptedBackend;
@@ -43,7 +44,7 @@ async function before(count: number, input: { ownerId?: string; ttlMs?: number }
 }
 
 /** A new process, whose first pass is under way. */
-function restart(recovery?: { readonly recovering: boolean; recovered(): Promise<void> }): Harness {
+function restart(recovery?: NonNullable<ReconcilerOptions["recovery"]>): Harness {
   const provider = new ScriptedProvider({ backend });
   provider.hook = (step, runtimeId, signal) => {
     if (step === "inventory") inventories++;
@@ -92,6 +93,7 @@ it("keep no spawn waiting while a database is being recovered, and what runs is 
     get recovering() {
       return recovering;
     },
+    outlived: async () => undefined,
     recovered: async () => {
       recovering = false;
     },

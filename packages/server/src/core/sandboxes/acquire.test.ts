@@ -1,7 +1,10 @@
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { CallerGone } from "../../platform/deadline.ts";
+import type { SandboxRow } from "../../ports/index.ts";
 import { SqliteStore } from "../../stores/sqlite/index.ts";
 import { FakeClock, settle } from "../testing/fake-clock.ts";
 import { forever, Harness } from "../testing/harness.ts";
+import { mostJoined } from "./named-spawns.ts";
 
 let store: SqliteStore;
 let clock: FakeClock;
@@ -132,6 +135,89 @@ describe("acquire()", () => {
     harness.provider.hook = () => undefined;
     await harness.service.destroy(sandbox.id, { signal: forever });
     expect(await acquire()).toMatchObject({ made: true });
+  });
+
+  describe("with a spawn queue, and no place for the owner", () => {
+    const all = (count: number, signal = forever) =>
+      Array.from({ length: count }, () =>
+        harness.service.acquire({ name: "web", ownerId: "acme" }, { signal }),
+      );
+    const queued = () => harness.events.events.filter(({ type }) => type === "spawn.queued").length;
+    let first: SandboxRow;
+
+    beforeEach(async () => {
+      await harness[Symbol.asyncDispose]();
+      const defaults = { maxSandboxesPerOwner: 1, maxSpawnQueue: 8, spawnOverflow: "queue" } as const;
+      harness = await new Harness({ store, clock, defaults }).start();
+      first = await harness.spawn({ ownerId: "acme" });
+    });
+
+    it("takes one place of it, however many ask, and leaves the others to the owner's other spawns", async () => {
+      const answers = Promise.all(all(10));
+      await settle();
+      expect([harness.service.figures.queueDepth, queued()]).toEqual([1, 1]);
+      const other = harness.spawn({ ownerId: "acme" });
+      await settle();
+      expect(harness.service.figures.queueDepth).toBe(2);
+      await harness.service.destroy(first.id, { signal: forever });
+      const given = await answers;
+      expect(given.filter(({ made }) => made)).toHaveLength(1);
+      expect(new Set(given.map(({ sandbox }) => sandbox.id)).size).toBe(1);
+      await harness.service.destroy(given[0]?.sandbox.id ?? "", { signal: forever });
+      await other;
+      expect(harness.service.figures).toMatchObject({ queueDepth: 0, queue: { queuedTotal: 2 } });
+    });
+
+    it("lets another lead when the one that waits for the place leaves", async () => {
+      const leaver = new AbortController();
+      const left = expect(Promise.all(all(1, leaver.signal))).rejects.toBeInstanceOf(CallerGone);
+      await settle();
+      const answers = Promise.all(all(3));
+      await settle();
+      leaver.abort(new CallerGone());
+      await left;
+      await settle();
+      expect([harness.service.figures.queueDepth, queued()]).toEqual([1, 2]);
+      await harness.service.destroy(first.id, { signal: forever });
+      expect((await answers).map(({ made }) => made).sort()).toEqual([false, false, true]);
+    });
+
+    it("lets one that only joined leave", async () => {
+      const answer = Promise.all(all(1));
+      await settle();
+      const leaver = new AbortController();
+      const left = expect(Promise.all(all(1, leaver.signal))).rejects.toBeInstanceOf(CallerGone);
+      await settle();
+      leaver.abort(new CallerGone());
+      await left;
+      await harness.service.destroy(first.id, { signal: forever });
+      expect(await answer).toMatchObject([{ made: true }]);
+    });
+
+    it("lets nobody wait longer for the place than a spawn may, who joined later included", async () => {
+      const timedOut = { code: "resource_limit", details: { queue: "timeout", waited_ms: 30_000 } };
+      const early = Promise.all(all(3).map((answer) => expect(answer).rejects.toMatchObject(timedOut)));
+      await settle();
+      await clock.advance(10_000);
+      const late = Promise.all(all(2).map((answer) => expect(answer).rejects.toMatchObject(timedOut)));
+      await settle();
+      await clock.advance(20_000);
+      await settle();
+      await early;
+      expect([harness.service.figures.queueDepth, queued()]).toEqual([1, 2]);
+      await clock.advance(10_000);
+      await settle();
+      await late;
+      expect(harness.service.figures).toMatchObject({ queueDepth: 0, queue: { timeouts: 2 } });
+    });
+
+    it("lets no more join than it can tell to look again soon", async () => {
+      const answers = Promise.all(all(mostJoined + 1));
+      await settle();
+      await expect(acquire()).rejects.toMatchObject({ code: "unavailable", retryAfterS: 1 });
+      await harness.service.destroy(first.id, { signal: forever });
+      expect((await answers).filter(({ made }) => made)).toHaveLength(1);
+    });
   });
 
   it("passes a failed spawn's turn on to the next", async () => {

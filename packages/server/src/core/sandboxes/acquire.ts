@@ -3,6 +3,7 @@ import { type SandboxRow, Unavailable } from "../../ports/index.ts";
 import { NameTaken } from "../scheduling/admission.ts";
 import type { SandboxContext } from "./context.ts";
 import { hasTimeLeft } from "./live-sandboxes.ts";
+import type { NamedSpawns } from "./named-spawns.ts";
 
 /** How often it is looked again before a name that changes hands all the time is given up. */
 const mostTurns = 64;
@@ -10,8 +11,8 @@ const mostTurns = 64;
 const pauseMs = 100;
 
 /**
- * Gives the owner's living sandbox of a name, or makes one. The store lets one sandbox have the name, so that of any
- * number of calls at once one spawns; the others wait for what it does and look again.
+ * Gives the owner's living sandbox of a name, or makes one. Of any number of calls at once one spawns; the others wait for
+ * what it does and look again. The store lets one sandbox have the name, whoever else spawns.
  * @throws what `spawn` throws; Unavailable when the sandbox of the name is neither there nor gone in time.
  */
 export async function acquireNamed(
@@ -19,19 +20,22 @@ export async function acquireNamed(
   wanted: { ownerId: string; name: string },
   options: {
     signal: AbortSignal;
-    spawn: () => Promise<SandboxRow>;
+    named: NamedSpawns;
+    /** @param waitedMs of the time that a spawn may wait for a place. */
+    spawn: (waitedMs: number) => Promise<SandboxRow>;
     /** Ends a sandbox whose time is over. */
     expire: (id: SandboxRow["id"]) => Promise<void>;
   },
 ): Promise<{ sandbox: SandboxRow; made: boolean }> {
   const { store, live, clock } = context;
-  const { signal, spawn, expire } = options;
+  const { signal, named, spawn, expire } = options;
   for (let turn = 0; turn < mostTurns; turn++) {
     signal.throwIfAborted();
     const row = await store.sandboxes.named(wanted.ownerId, wanted.name);
     if (row === undefined) {
       try {
-        return { sandbox: await spawn(), made: true };
+        const sandbox = await named.spawn(wanted, { signal, spawn });
+        if (sandbox !== undefined) return { sandbox, made: true };
       } catch (error) {
         if (!(error instanceof NameTaken)) throw error;
       }

@@ -1,3 +1,4 @@
+import { formatDuration } from "@alcove/wire";
 import type { Logger } from "../../platform/logger.ts";
 import type { Clock, EventSink, Ids, Store } from "../../ports/index.ts";
 import type { OperationMetrics } from "../diagnostics/operation-metrics.ts";
@@ -17,6 +18,7 @@ import { ExtendFlow } from "./extend-flow.ts";
 import { FailedSandboxes } from "./failed-sandboxes.ts";
 import { IdempotentSpawns } from "./idempotency.ts";
 import { type LiveSandbox, LiveSandboxes } from "./live-sandboxes.ts";
+import { NamedSpawns } from "./named-spawns.ts";
 import { RecoverFlow } from "./recover-flow.ts";
 import { SandboxDirectory } from "./sandbox-directory.ts";
 import { SandboxService } from "./sandbox-service.ts";
@@ -55,7 +57,7 @@ export function composeSandboxes(options: {
   drain: Pick<Drain, "since" | "admit">;
   deadmanGraceMs: number;
   workerId: string;
-  beforeSpawned?: () => Promise<void>;
+  beforeAnswered?: () => Promise<void>;
 }): { sandboxes: SandboxService; lifecycle: SandboxLifecycle } {
   const { clock, events, defaults, store } = options;
   const unfinished = new Set<(entry: LiveSandbox) => void>();
@@ -80,12 +82,20 @@ export function composeSandboxes(options: {
   const expiry: ExpiryQueue = new ExpiryQueue({
     clock,
     onDue: (id) => expires.due(id),
+    onJump: ({ byMs, due }) =>
+      options.logger.warn(
+        { event: "clock.jump", jump_ms: byMs, sandboxes: due },
+        byMs > 0
+          ? `the clock went ${formatDuration(byMs)} ahead at once, set or after a sleep of the machine: ${due} sandboxes expire by that`
+          : `the clock was set back by ${formatDuration(-byMs)}: sandboxes live that much longer`,
+      ),
   });
   const context: SandboxContext = {
     ...options,
     queue,
     expiry,
     live,
+    run: options.ids.secret(8),
     fence: { holder: options.workerId, generation: 0 },
   };
   const destroys = new DestroyFlow(context, tell(unfinished));
@@ -106,6 +116,7 @@ export function composeSandboxes(options: {
     spawns: new SpawnFlow(context, destroys),
     extends: new ExtendFlow(context, recover),
     idempotent: new IdempotentSpawns(context),
+    named: new NamedSpawns(context),
   });
   const lifecycle: SandboxLifecycle = {
     live,

@@ -29,6 +29,8 @@ export interface SandboxContext {
   readonly defaults: SandboxDefaults;
   readonly deadmanGraceMs: number;
   readonly workerId: string;
+  /** Names this process among those that have made sandboxes. */
+  readonly run: string;
   /** This process as a writer of the store. */
   readonly fence: Fence;
   readonly limits: Limits;
@@ -39,7 +41,7 @@ export interface SandboxContext {
   readonly expiry: ExpiryQueue;
   readonly queue: SpawnQueue;
   /** Awaited before a spawn is answered, its runtime made; does not fail. */
-  readonly beforeSpawned?: () => Promise<void>;
+  readonly beforeAnswered?: () => Promise<void>;
 }
 
 /** How long a spawn may take, image download included, milliseconds. */

@@ -19,6 +19,7 @@ import { callDeadlineMs, destroyDeadlineMs, type SandboxContext } from "./contex
 import { type EndAddress, EndLanes } from "./end-lanes.ts";
 import type { Lane } from "./fair-lanes.ts";
 import { type LiveSandbox, sandboxNotFound, workerUnavailable } from "./live-sandboxes.ts";
+import { endsItselfAt } from "./own-switch.ts";
 import { logSandbox } from "./sandbox-log.ts";
 import { liveStates, statesBefore } from "./states.ts";
 
@@ -47,6 +48,8 @@ export class DestroyFlow {
   readonly #context: SandboxContext;
   readonly #onUnfinished: (entry: LiveSandbox) => void;
   readonly #lanes = new EndLanes();
+  /** Failures that have their line in the log. */
+  readonly #told = new WeakSet<Error>();
 
   constructor(context: SandboxContext, onUnfinished: (entry: LiveSandbox) => void) {
     this.#context = context;
@@ -140,12 +143,18 @@ export class DestroyFlow {
         else await this.#removeRow(entry);
       });
     } catch (error) {
-      this.#context.logger.warn(
-        { sandbox_id: entry.row.id, err: error },
-        "a spawn could not be undone; the reconciler repeats it",
-      );
+      if (!this.hasTold(error))
+        this.#context.logger.warn(
+          { sandbox_id: entry.row.id, err: error },
+          "a spawn could not be undone; the reconciler repeats it",
+        );
       this.#onUnfinished(entry);
     }
+  }
+
+  /** Whether a failure of a destroy has been logged here. */
+  hasTold(error: unknown): boolean {
+    return error instanceof Error && this.#told.has(error);
   }
 
   /** Runtimes whose turn has not come are left to the next start. */
@@ -259,10 +268,11 @@ export class DestroyFlow {
   async #endRuntime(entry: LiveSandbox): Promise<void> {
     const { provider, row } = entry;
     if (provider === undefined) {
+      const { registry } = this.#context;
       if (this.#hasEndedItself(row)) return;
-      const at = this.#endsItselfAt(row).toISOString();
+      const at = endsItselfAt(row, this.#context).toISOString();
       throw new Unavailable(
-        `provider "${row.provider}" of sandbox "${row.id}" is not enabled; enable it again, or wait until the sandbox has ended itself, at ${at}`,
+        `sandbox "${row.id}" cannot be ended now: ${registry.absence(row.provider)}; enable it again, or wait until the sandbox has ended itself, at ${at}`,
       );
     }
     try {
@@ -284,11 +294,7 @@ export class DestroyFlow {
    * sandbox, and is removed as such when the provider is enabled again.
    */
   #hasEndedItself(row: SandboxRow): boolean {
-    return this.#endsItselfAt(row) <= this.#context.clock.now();
-  }
-
-  #endsItselfAt({ expiresAt }: SandboxRow): Date {
-    return new Date(expiresAt.getTime() + this.#context.deadmanGraceMs);
+    return endsItselfAt(row, this.#context) <= this.#context.clock.now();
   }
 
   async #markDestroyed(entry: LiveSandbox, reason: DestroyReason, startedMs: number): Promise<void> {
@@ -318,10 +324,11 @@ export class DestroyFlow {
     const { store, clock, events, logger } = this.#context;
     const { id: sandboxId, ownerId, provider } = entry.row;
     const data = { operation: "destroy", provider, error: messageOf(error) };
+    if (error instanceof Error) this.#told.add(error);
     logSandbox(
       logger,
       entry.row,
-      { event: "sandbox.destroy", outcome: "failed", err: error },
+      { event: "sandbox.destroy", outcome: "failed", error: messageOf(error), err: error },
       "destroy failed; it is repeated",
     );
     events.emit({ type: "provider.failed", sandboxId, ownerId, data });

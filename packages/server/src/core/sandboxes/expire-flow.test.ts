@@ -248,6 +248,7 @@ describe("sandboxes that expire at one instant", () => {
     // Counts what one timer brings.
     const counting = Object.assign(Object.create(clock) as FakeClock, {
       now: () => clock.now(),
+      monotonicMs: () => clock.monotonicMs(),
       setTimer: (delayMs: number, callback: () => void) =>
         clock.setTimer(delayMs, () => {
           const before = due;

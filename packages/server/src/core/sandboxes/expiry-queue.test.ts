@@ -2,7 +2,7 @@ import fc from "fast-check";
 import { describe, expect, it } from "vitest";
 import type { SandboxId } from "../../ports/ids.ts";
 import { FakeClock } from "../testing/fake-clock.ts";
-import { ExpiryQueue } from "./expiry-queue.ts";
+import { type ClockJump, ExpiryQueue } from "./expiry-queue.ts";
 
 const id = (n: number) => `sb-${n}` as SandboxId;
 
@@ -53,5 +53,27 @@ describe("ExpiryQueue", () => {
     for (let i = 0; i < 10_000; i++) queue.set(id(1), new Date(clock.now().getTime() + 1_000 + i));
     await clock.advance(20_000);
     expect(due).toEqual([id(1)]);
+  });
+
+  it("tells of a clock that jumps, and how many come due by that, once", async () => {
+    const clock = new FakeClock();
+    const jumps: ClockJump[] = [];
+    using queue = new ExpiryQueue({ clock, onDue: () => undefined, onJump: (jump) => jumps.push(jump) });
+    const inMinutes = (minutes: number) => new Date(clock.now().getTime() + minutes * 60_000);
+    // Nobody waits yet.
+    clock.jump(60_000);
+    for (const minutes of [1, 30, 59, 90]) queue.set(id(minutes), inMinutes(minutes));
+    await clock.advance(120_000);
+    expect(jumps).toEqual([]);
+    clock.jump(3_600_000);
+    await clock.advance(60_000);
+    clock.jump(-600_000);
+    await clock.advance(60_000);
+    clock.jump(1_000);
+    await clock.advance(60_000);
+    expect(jumps).toEqual([
+      { byMs: 3_600_000, due: 2 },
+      { byMs: -600_000, due: 0 },
+    ]);
   });
 });

@@ -9,6 +9,16 @@ interface Deadline {
 /** An expiry is an instant of the machine's clock, which may be set; timers do not see that before they fire. */
 export const longestLookMs = 10_000;
 
+/** The clock was set, or the machine slept, when it parts by this much from the time that timers go by. */
+const jumpMs = 5_000;
+
+/** The clock was set, or the machine slept; backwards, by less than nothing. */
+export interface ClockJump {
+  byMs: number;
+  /** How many come due by that alone. */
+  due: number;
+}
+
 /** So many come due in one turn of the event loop; the others in the next. */
 const duePerTurn = 500;
 
@@ -19,14 +29,22 @@ const duePerTurn = 500;
 export class ExpiryQueue implements Disposable {
   readonly #clock: Clock;
   readonly #onDue: (id: SandboxId) => void;
+  readonly #onJump: (jump: ClockJump) => void;
+  /** The two clocks when they were looked at last. */
+  #seen = { wallMs: 0, monotonicMs: 0 };
   readonly #current = new Map<SandboxId, Deadline>();
   #heap: Deadline[] = [];
   #timer: Timer | undefined;
   #armedForMs = Number.POSITIVE_INFINITY;
   #closed = false;
 
-  constructor(options: { clock: Clock; onDue: (id: SandboxId) => void }) {
+  constructor(options: {
+    clock: Clock;
+    onDue: (id: SandboxId) => void;
+    onJump?: (jump: ClockJump) => void;
+  }) {
     this.#clock = options.clock;
+    this.#onJump = options.onJump ?? (() => undefined);
     this.#onDue = options.onDue;
   }
 
@@ -58,6 +76,8 @@ export class ExpiryQueue implements Disposable {
   #arm(): void {
     const first = this.#heap[0];
     if (first === undefined || first.atMs >= this.#armedForMs) return;
+    // While there was nothing to wait for, nobody looked.
+    if (this.#timer === undefined && this.#armedForMs === Number.POSITIVE_INFINITY) this.#see();
     this.#timer?.cancel();
     const nowMs = this.#clock.now().getTime();
     const delayMs = Math.min(Math.max(0, first.atMs - nowMs), longestLookMs);
@@ -69,6 +89,7 @@ export class ExpiryQueue implements Disposable {
     this.#armedForMs = Number.POSITIVE_INFINITY;
     this.#timer = undefined;
     const nowMs = this.#clock.now().getTime();
+    this.#tellJump();
     for (let taken = 0; taken < duePerTurn; taken++) {
       const first = this.#heap[0];
       if (first === undefined || first.atMs > nowMs) break;
@@ -78,6 +99,22 @@ export class ExpiryQueue implements Disposable {
       this.#onDue(first.id);
     }
     this.#arm();
+  }
+
+  #see(): { wallMs: number; monotonicMs: number } {
+    const before = this.#seen;
+    this.#seen = { wallMs: this.#clock.now().getTime(), monotonicMs: this.#clock.monotonicMs() };
+    return before;
+  }
+
+  #tellJump(): void {
+    const before = this.#see();
+    const nowMs = this.#seen.wallMs;
+    const byMs = nowMs - before.wallMs - (this.#seen.monotonicMs - before.monotonicMs);
+    if (Math.abs(byMs) < jumpMs) return;
+    let due = 0;
+    for (const { atMs } of this.#current.values()) if (atMs <= nowMs && atMs > nowMs - byMs) due++;
+    this.#onJump({ byMs: Math.round(byMs), due });
   }
 
   #compact(): void {

@@ -1,6 +1,6 @@
 import { abortable } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
-import { type CallOptions, Conflict, RuntimeGone, type SandboxRow } from "../../ports/index.ts";
+import { type CallOptions, Conflict, RuntimeGone, type SandboxRow, Unavailable } from "../../ports/index.ts";
 import { callDeadlineMs, expiresInMs, type SandboxContext } from "./context.ts";
 import {
   hasTimeLeft,
@@ -9,6 +9,7 @@ import {
   sandboxNotFound,
   workerUnavailable,
 } from "./live-sandboxes.ts";
+import { endsItselfUntilTold, writeTold } from "./own-switch.ts";
 import type { RecoverFlow } from "./recover-flow.ts";
 import { logSandbox } from "./sandbox-log.ts";
 import { checkTtl } from "./spawn-plan.ts";
@@ -31,7 +32,7 @@ export class ExtendFlow {
   /**
    * Sets the expiry to now + ttl, later or earlier than it was.
    * @throws NotFound; BadRequest for a ttl that is not positive; ResourceLimit above the maximum; Conflict when the
-   *   sandbox expired or does not run.
+   *   sandbox expired or does not run; Unavailable when its provider is not enabled: nobody can tell it.
    */
   async extend(id: string, ttlMs: number, options: CallOptions): Promise<SandboxRow> {
     const { live, limits, logger } = this.#context;
@@ -53,7 +54,7 @@ export class ExtendFlow {
       { event: "sandbox.extend", outcome: "ok" },
       `sandbox lives until ${row.expiresAt.toISOString()}`,
     );
-    await this.#tell(held, options);
+    await Promise.all([this.#tell(held, options), this.#context.beforeAnswered?.()]);
     return row;
   }
 
@@ -66,12 +67,23 @@ export class ExtendFlow {
   }
 
   async #moveExpiry(entry: LiveSandbox, ttlMs: number): Promise<void> {
-    const { store, clock, expiry } = this.#context;
+    const { store, clock, expiry, registry } = this.#context;
     const { row } = entry;
     const now = clock.now();
     const extendable = row.state === "running" || row.state === "unhealthy";
     if (!extendable || row.destroyRequested || !hasTimeLeft(entry, now)) throw notExtendable(row);
-    const change = { expiresAt: new Date(now.getTime() + ttlMs), updatedAt: now };
+    if (entry.provider === undefined) {
+      const why = registry.absence(row.provider);
+      throw new Unavailable(
+        `sandbox "${row.id}" cannot be extended now: ${why}; it expires at ${row.expiresAt.toISOString()}`,
+      );
+    }
+    const expiresAt = new Date(now.getTime() + ttlMs);
+    const change = {
+      expiresAt,
+      endsItselfAt: endsItselfUntilTold(row, expiresAt, this.#context),
+      updatedAt: now,
+    };
     const moved = await store.sandboxes.update(row.id, extendableStates, change, this.#context.fence);
     if (moved === undefined) throw notExtendable(row);
     entry.row = moved;
@@ -83,8 +95,10 @@ export class ExtendFlow {
     if (entry.operations === undefined) return;
     using deadline = deadlineAfter(callDeadlineMs, options.signal);
     try {
+      const { expiresAt } = entry.row;
       const lifeMs = expiresInMs(entry.row, this.#context);
       await abortable(entry.operations.setExpiry(lifeMs, deadline), deadline.signal);
+      await this.#wasTold(entry, { expiresAt, lifeMs });
     } catch (error) {
       if (error instanceof RuntimeGone) {
         await this.#recover.suspected(entry, error.message);
@@ -95,6 +109,15 @@ export class ExtendFlow {
         "a sandbox could not be told its new expiry; it is told at the next reconciliation",
       );
     }
+  }
+
+  /** What works on it by now, or has moved its expiry, ends it or tells it anew. */
+  async #wasTold(entry: LiveSandbox, told: { expiresAt: Date; lifeMs: number }): Promise<void> {
+    const { live, clock } = this.#context;
+    if (entry.work !== undefined || live.get(entry.row.id) !== entry) return;
+    if (entry.row.expiresAt.getTime() !== told.expiresAt.getTime()) return;
+    const at = new Date(clock.now().getTime() + told.lifeMs);
+    await live.work(entry, "other", () => writeTold(entry, at, this.#context));
   }
 }
 

@@ -302,6 +302,11 @@ export function hasTimeLeft({ row, outdated }: Pick<LiveSandbox, "row" | "outdat
   return row.state !== "expired" && (outdated || row.expiresAt > now);
 }
 
+/** Its runtime should be there, and stay. */
+export function mayRun(row: SandboxRow): boolean {
+  return (row.state === "running" || row.state === "unhealthy") && !row.destroyRequested;
+}
+
 function hasExpired(row: SandboxRow): Conflict {
   return new Conflict(`sandbox "${row.id}" expired at ${row.expiresAt.toISOString()}`);
 }
@@ -316,7 +321,11 @@ export function sandboxGone(row: SandboxRow): NotFound {
 }
 
 export function sandboxNotFound(id: string): NotFound {
-  return new NotFound(`sandbox "${id}" does not exist or was destroyed`, { what: "sandbox" });
+  // By what was asked alone: whether there is one must not be told to who may not know.
+  const hint = id.startsWith("sb-")
+    ? ""
+    : "; ids begin with sb-: GET /sandboxes?name=… finds a sandbox by its name, as POST /sandboxes/acquire does";
+  return new NotFound(`sandbox "${id}" does not exist or was destroyed${hint}`, { what: "sandbox" });
 }
 
 /** Nobody here can tell more of it, or end it. A destroyed one is gone for all. */

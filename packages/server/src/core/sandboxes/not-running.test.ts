@@ -9,6 +9,13 @@ test("a sandbox that has expired says so, also while it is being destroyed", () 
   expect(notRunning({ ...row, state: "running" }).message).toContain("is being destroyed");
 });
 
+test("who asks with a name is told what ids are, whether there is a sandbox or not", () => {
+  expect(sandboxNotFound("web").message).toMatch(
+    /^sandbox "web" does not exist or was destroyed; ids begin with sb-/,
+  );
+  expect(sandboxNotFound("sb-1").message).toBe('sandbox "sb-1" does not exist or was destroyed');
+});
+
 test("a program can tell that the sandbox is missing", () => {
   expect(sandboxNotFound("sb-1").details).toEqual({ what: "sandbox" });
 });

@@ -17,7 +17,9 @@ import { expiresInMs, probeDeadlineMs, type SandboxContext } from "./context.ts"
 import type { DestroyFlow } from "./destroy-flow.ts";
 import { FreshInventories } from "./fresh-inventories.ts";
 import type { LiveSandbox } from "./live-sandboxes.ts";
+import { endsItselfUntilTold, tellSwitch } from "./own-switch.ts";
 import { logSandbox } from "./sandbox-log.ts";
+import { longestTtlMs } from "./spawn-plan.ts";
 
 /** So many questions in a row may go unanswered before a sandbox counts as unhealthy, less one. */
 const probesBeforeUnhealthy = 2;
@@ -69,7 +71,8 @@ export class RecoverFlow {
    * @returns false when it says too little, or the sandbox is known with another runtime.
    */
   async takeIn(provider: RuntimeProvider, runtime: InventoryEntry): Promise<boolean> {
-    const { live, store, expiry, events, logger, defaults, clock, workerId, fence } = this.#context;
+    const { live, store, expiry, events, logger, defaults, deadmanGraceMs, clock, workerId, fence } =
+      this.#context;
     const { sandboxId, runtimeId, note } = runtime;
     if (sandboxId === undefined || (await store.sandboxes.get(sandboxId)) !== undefined) return false;
     const now = clock.now();
@@ -81,12 +84,13 @@ export class RecoverFlow {
       note,
       now,
       defaults,
+      deadmanGraceMs,
     });
     const entry = live.add(row, provider);
     try {
       await live.work(entry, "other", async () => {
         // It runs already, so no limit keeps it out; a name that another has by now stays with that one.
-        const taken = { row, limits: noCapacityLimits, fence };
+        const taken = { row, limits: noCapacityLimits, fence, ...(note?.birth && { birth: note.birth }) };
         const result = await store.sandboxes.reserve(taken);
         if (result.admitted) return;
         entry.row = { ...row, name: null };
@@ -124,7 +128,8 @@ export class RecoverFlow {
       return;
     }
     await live.work(entry, "other", async () => {
-      const change = { expiresAt, updatedAt: now };
+      const until = endsItselfUntilTold(entry.row, expiresAt, this.#context);
+      const change = { expiresAt, endsItselfAt: until, updatedAt: now };
       const row = await store.sandboxes.update(
         entry.row.id,
         ["running", "unhealthy"],
@@ -178,7 +183,9 @@ export class RecoverFlow {
         entry.failedProbes++;
         if (error instanceof RuntimeGone) gone = error.message;
         const enough = entry.failedProbes >= probesBeforeUnhealthy || entry.provider === undefined;
-        if (enough) await this.#markUnhealthy(entry, `it could not be reached: ${messageOf(error)}`);
+        // What the last process found wrong is wrong no longer, or not that alone.
+        if (enough || entry.row.state === "unhealthy")
+          await this.#markUnhealthy(entry, `it could not be reached: ${messageOf(error)}`);
       }
     });
     const { provider } = entry;
@@ -205,8 +212,13 @@ export class RecoverFlow {
   /**
    * The inventory says that its runtime ended without having been asked to: the sandbox is kept in state error until it
    * expires. One that still answers has not ended, whatever became of the records that the inventory goes by.
+   * @param options.leftBehind its runtime may go on, with the installation that this one was copied from.
    */
-  async vanished(entry: LiveSandbox, why: string): Promise<"answers" | "settled"> {
+  async vanished(
+    entry: LiveSandbox,
+    why: string,
+    { leftBehind = false }: { leftBehind?: boolean } = {},
+  ): Promise<"answers" | "settled"> {
     const { live, store, clock, events, queue, logger } = this.#context;
     if (entry.work !== undefined || (entry.row.state !== "running" && entry.row.state !== "unhealthy"))
       return "settled";
@@ -242,9 +254,16 @@ export class RecoverFlow {
       queue.capacityFreed(row.ownerId);
       ended = true;
       events.emit(event);
-      this.#context.operations.incidents.sandboxEnded(why);
+      if (!leftBehind) this.#context.operations.incidents.sandboxEnded(why);
       const happening = { event: "sandbox.error", outcome: "failed", error: row.error ?? why } as const;
-      logSandbox(logger, row, happening, "a sandbox ended by itself");
+      logSandbox(
+        logger,
+        row,
+        happening,
+        leftBehind
+          ? "a sandbox stays with the installation that this one was restored from"
+          : "a sandbox ended by itself",
+      );
     });
     if (ended) this.#onRemains(entry);
     return answers ? "answers" : "settled";
@@ -311,12 +330,12 @@ export class RecoverFlow {
   }
 
   async #tellExpiry(entry: LiveSandbox, operations: SandboxOperations): Promise<void> {
-    using deadline = deadlineAfter(probeDeadlineMs, this.#closing.signal);
     const leftMs = expiresInMs(entry.row, this.#context);
     const { defaults, deadmanGraceMs } = this.#context;
     // `prolong` gives it as much, once its provider says that it runs.
     const lifeMs = entry.outdated ? Math.max(leftMs, defaults.ttlMs + deadmanGraceMs) : leftMs;
-    await abortable(operations.setExpiry(lifeMs, deadline), deadline.signal);
+    const { signal } = this.#closing;
+    await tellSwitch(entry, { operations, lifeMs, withinMs: probeDeadlineMs, signal }, this.#context);
   }
 
   /**
@@ -382,9 +401,10 @@ function recoveredRow(found: {
   note: SandboxNote | undefined;
   now: Date;
   defaults: SandboxDefaults;
+  deadmanGraceMs: number;
 }): SandboxRow {
-  const { note, now, defaults } = found;
-  const leastMs = now.getTime() + defaults.ttlMs;
+  const { note, now, defaults, deadmanGraceMs } = found;
+  const expiresMs = Math.max(note?.expiresAt?.getTime() ?? 0, now.getTime() + defaults.ttlMs);
   return {
     id: found.sandboxId,
     runtimeId: found.runtimeId,
@@ -403,7 +423,11 @@ function recoveredRow(found: {
     workdir: note?.workdir ?? null,
     network: note?.network ?? null,
     createdAt: note?.createdAt ?? now,
-    expiresAt: new Date(Math.max(note?.expiresAt?.getTime() ?? 0, leastMs)),
+    expiresAt: new Date(expiresMs),
+    // Until it is told anew it goes by what it was told last, which may be the longest life there is.
+    endsItselfAt: new Date(
+      Math.max(expiresMs, now.getTime() + (defaults.maxTtlMs || longestTtlMs)) + deadmanGraceMs,
+    ),
     updatedAt: now,
     destroyedAt: null,
     destroyRequested: false,

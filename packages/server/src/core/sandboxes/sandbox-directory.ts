@@ -5,6 +5,7 @@ import type { StartGates } from "../scheduling/gate.ts";
 import {
   type LiveSandbox,
   type LiveSandboxes,
+  mayRun,
   notRunning,
   type RunningSandbox,
   sandboxNotFound,
@@ -74,13 +75,16 @@ export class SandboxDirectory {
   /** @throws NotFound; Conflict when it does not run; Unavailable when it cannot be reached. */
   async running(id: string, options: CallOptions): Promise<RunningSandbox> {
     const entry = await this.locate(id, options);
-    if (entry.row.state === "running" && entry.operations === undefined) await this.#adopted(entry, options);
+    if (mayRun(entry.row) && entry.operations === undefined) await this.#adopted(entry, options);
     return this.#live.running(id);
   }
 
-  /** One that runs and was not adopted yet: that is done now, before its turn. One that did not answer is left alone. */
+  /**
+   * One that was not adopted yet: that is done now, before its turn, also where the last process left it unhealthy. One that did not
+   * answer is left alone.
+   */
   async #adopted(entry: LiveSandbox, options: CallOptions): Promise<void> {
-    if (entry.provider === undefined || entry.failedProbes > 0 || entry.row.destroyRequested) return;
+    if (entry.provider === undefined || entry.failedProbes > 0) return;
     const { work } = entry;
     if (work?.kind === "other") await this.#live.finished(work, options.signal);
     else if (work === undefined) await this.#recover.adopt(entry, entry.provider);

@@ -9,6 +9,7 @@ import {
   NotFound,
   ProviderError,
   ResourceLimit,
+  RuntimeGone,
   type RuntimeId,
   type SandboxId,
   type SandboxOperations,
@@ -606,6 +607,38 @@ describe("destroy", () => {
     expect(await store.sandboxes.get(row.id)).toMatchObject({ state: "destroyed" });
     await h.service.destroy(row.id, { signal: forever });
     expect(h.service.figures.live).toBe(0);
+  });
+});
+
+describe("what is asked of a sandbox that is being destroyed", () => {
+  it.each(["logs", "stats"] as const)("%s: it says so, not what its provider says", async (question) => {
+    const h = await harness();
+    const row = await h.spawn();
+    const begun = Promise.withResolvers<void>();
+    const ended = Promise.withResolvers<never>();
+    const answer = () => {
+      begun.resolve();
+      return ended.promise;
+    };
+    const { provider } = h;
+    provider.logs = answer;
+    const sandbox = provider.sandbox.bind(provider);
+    provider.sandbox = (id) => Object.assign(sandbox(id), { stats: answer });
+    const ask = {
+      logs: () => h.service.logs(row.id, 1, { signal: forever }),
+      stats: () => h.service.stats(row.id, { signal: forever }),
+    };
+    const asked = ask[question]();
+    asked.catch(() => undefined);
+    await begun.promise;
+    const letGo = Promise.withResolvers<void>();
+    provider.hook = (step) => (step === "destroy" ? letGo.promise : undefined);
+    const destroyed = h.service.destroy(row.id, { signal: forever });
+    await settle();
+    ended.reject(new RuntimeGone(`runtime ${row.runtimeId} has no console`));
+    await expect(asked).rejects.toThrow(`sandbox "${row.id}" is being destroyed`);
+    letGo.resolve();
+    await destroyed;
   });
 });
 

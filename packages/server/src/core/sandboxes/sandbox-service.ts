@@ -27,15 +27,18 @@ import type { ExpireFlow } from "./expire-flow.ts";
 import type { ExtendFlow } from "./extend-flow.ts";
 import type { FailedSandboxes } from "./failed-sandboxes.ts";
 import { hashInput, type IdempotentSpawns, type SpawnClaim } from "./idempotency.ts";
+import { inSandbox, withItsEnd } from "./in-sandbox.ts";
 import { type ListOptions, type ListPage, type ListRequest, listSandboxes } from "./listing.ts";
 import {
   hasTimeLeft,
   type LiveSandbox,
+  notRunning,
   type RunningSandbox,
   type SandboxListener,
   sandboxGone,
   sandboxNotFound,
 } from "./live-sandboxes.ts";
+import type { NamedSpawns } from "./named-spawns.ts";
 import type { SandboxDirectory } from "./sandbox-directory.ts";
 import type { SandboxCounts } from "./sandbox-tally.ts";
 import type { OnStage, SpawnFlow } from "./spawn-flow.ts";
@@ -65,6 +68,7 @@ export class SandboxService implements AsyncDisposable {
   readonly #expires: ExpireFlow;
   readonly #extends: ExtendFlow;
   readonly #idempotent: IdempotentSpawns;
+  readonly #named: NamedSpawns;
   #closed = false;
 
   constructor(parts: {
@@ -77,6 +81,7 @@ export class SandboxService implements AsyncDisposable {
     expires: ExpireFlow;
     extends: ExtendFlow;
     idempotent: IdempotentSpawns;
+    named: NamedSpawns;
   }) {
     this.#context = parts.context;
     this.#gates = parts.gates;
@@ -87,6 +92,7 @@ export class SandboxService implements AsyncDisposable {
     this.#expires = parts.expires;
     this.#extends = parts.extends;
     this.#idempotent = parts.idempotent;
+    this.#named = parts.named;
   }
 
   /** Whether spawns without a wish for a provider are let through. */
@@ -105,23 +111,26 @@ export class SandboxService implements AsyncDisposable {
     return this.#context.live.tally.counts;
   }
 
-  /** How many sandboxes of a provider there are, from memory. */
-  countOf(address: ProviderAddress): number {
-    const ofIt = (row: SandboxRow) => row.workerId === address.workerId && row.provider === address.provider;
+  /** How many sandboxes of a provider there are, of one owner or of all, from memory. */
+  countOf(address: ProviderAddress, ownerId?: string): number {
+    const ofIt = (row: SandboxRow) =>
+      row.workerId === address.workerId &&
+      row.provider === address.provider &&
+      (ownerId === undefined || row.ownerId === ownerId);
     return this.#context.live.all().filter(({ row, work }) => ofIt(row) && work?.kind !== "reserving").length;
   }
 
   /**
-   * Makes a sandbox. @returns it in state running, or the one this idempotency key made before.
+   * Makes a sandbox. @param context.waitedMs of the time that it may wait for a place. @returns it in state running, or the one this idempotency key made before.
    * @throws BadRequest, NotFound (provider, image), Conflict, ResourceLimit, ProviderError, Unavailable.
    */
   async spawn(
     input: SpawnInput,
-    context: CallOptions & { idempotencyKey?: string; onStage?: OnStage },
+    context: CallOptions & { idempotencyKey?: string; onStage?: OnStage; waitedMs?: number },
   ): Promise<{ sandbox: SandboxRow; replayed: boolean }> {
     if (this.#closed) throw new ShuttingDown();
     const id = this.#context.ids.sandboxId();
-    const { signal, onStage, idempotencyKey } = context;
+    const { signal, onStage, idempotencyKey, waitedMs = 0 } = context;
     const spawn = async (claim?: SpawnClaim) => {
       const plan = this.#plan(await this.#context.templates.expand(input));
       await this.#gates.ofProvider(plan.provider).wait(signal);
@@ -130,6 +139,7 @@ export class SandboxService implements AsyncDisposable {
         return await this.#spawns.spawn(plan, {
           id,
           signal,
+          waitedMs,
           ...(onStage && { onStage }),
           ...(claim && { claim }),
         });
@@ -160,9 +170,9 @@ export class SandboxService implements AsyncDisposable {
     checkSpawn(own);
     await this.#directory.loaded(options);
     const wanted = { ownerId: parseOwnerId(ownerId), name };
-    const spawn = async () => (await this.spawn(input, options)).sandbox;
+    const spawn = async (waitedMs: number) => (await this.spawn(input, { ...options, waitedMs })).sandbox;
     const expire = (id: SandboxId) => this.#expire(id, options).then(() => undefined);
-    return acquireNamed(this.#context, wanted, { signal: options.signal, spawn, expire });
+    return acquireNamed(this.#context, wanted, { signal: options.signal, named: this.#named, spawn, expire });
   }
 
   /** What a spawn would meet now; reserves nothing. @throws what `spawn` throws for a bad request. */
@@ -250,7 +260,7 @@ export class SandboxService implements AsyncDisposable {
     return pruned;
   }
 
-  /** Sets the expiry to now + ttl. @throws BadRequest, ResourceLimit, Conflict: see ExtendFlow. */
+  /** Sets the expiry to now + ttl. @throws BadRequest, ResourceLimit, Conflict, Unavailable: see ExtendFlow. */
   async extend(id: string, ttlMs: number, options: CallOptions): Promise<SandboxRow> {
     try {
       await this.#directory.loaded(options);
@@ -272,22 +282,25 @@ export class SandboxService implements AsyncDisposable {
     return this.#directory.running(id, options);
   }
 
-  /** Console lines, newest last. */
+  /** Console lines, newest last. @throws NotFound, Conflict or Unavailable, as `running`, for one whose provider is not enabled. */
   async logs(id: string, lines: number, options: CallOptions): Promise<string[]> {
     if (!Number.isInteger(lines) || lines < 1 || lines > longestLog) {
       throw new BadRequest(`lines must be a whole number from 1 to ${longestLog}, not ${lines}`);
     }
     const entry = await this.#directory.locate(id, options);
-    if (entry.provider === undefined) throw sandboxNotFound(id);
-    return entry.provider.logs(entry.runtimeId, { signal: options.signal, lines });
+    if (entry.provider === undefined) throw notRunning(entry.row);
+    const { provider, runtimeId } = entry;
+    const call = { signal: options.signal, lines };
+    return withItsEnd(this, id, options, () => provider.logs(runtimeId, call));
   }
 
   /** @throws as `locate`; Unavailable when the sandbox has not told in time. */
   async stats(id: string, options: CallOptions): Promise<RuntimeStats> {
     using deadline = deadlineAfter(probeDeadlineMs, options.signal);
     try {
-      const { operations } = await this.locate(id, deadline);
-      return await abortable(operations.stats(deadline), deadline.signal);
+      return await inSandbox(this, id, deadline, ({ operations }) =>
+        abortable(operations.stats(deadline), deadline.signal),
+      );
     } catch (error) {
       if (options.signal.aborted || !deadline.signal.aborted) throw error;
       const message = `sandbox "${id}" has not told what it uses within ${probeDeadlineMs / 1_000} s; try again`;

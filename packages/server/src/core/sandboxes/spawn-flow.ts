@@ -10,6 +10,7 @@ import {
 import { messageOf } from "../../platform/message-of.ts";
 import { currentSpan, traced } from "../../platform/request-scope.ts";
 import {
+  type Birth,
   type Clock,
   Conflict,
   DomainError,
@@ -19,6 +20,7 @@ import {
   type SandboxId,
   type SandboxRow,
   type SpawnedRuntime,
+  StorageFull,
 } from "../../ports/index.ts";
 import { ownerData } from "../events/owner-data.ts";
 import { makeWorkspace } from "../pool/workspace.ts";
@@ -32,6 +34,15 @@ import { logSandbox } from "./sandbox-log.ts";
 import { type SpawnPlan, spawnTtl } from "./spawn-plan.ts";
 
 export type OnStage = (stage: string, durationMs: number) => void;
+
+export interface SpawnOptions {
+  id: SandboxId;
+  signal: AbortSignal;
+  /** Of the time that it may wait for a place, milliseconds. */
+  waitedMs: number;
+  onStage?: OnStage;
+  claim?: SpawnClaim;
+}
 
 /** How long an aborted spawn may take to notice before its runtime is destroyed under it, milliseconds. */
 const settleDeadlineMs = 5_000;
@@ -55,10 +66,7 @@ export class SpawnFlow {
     this.#destroys = destroys;
   }
 
-  async spawn(
-    plan: SpawnPlan,
-    options: { id: SandboxId; signal: AbortSignal; onStage?: OnStage; claim?: SpawnClaim },
-  ): Promise<SandboxRow> {
+  async spawn(plan: SpawnPlan, options: SpawnOptions): Promise<SandboxRow> {
     const cancelled = new AbortController();
     const cancel = (reason: Error) => cancelled.abort(reason);
     using _caller = forwardAbort(options.signal, cancelled);
@@ -68,13 +76,13 @@ export class SpawnFlow {
       if (this.#closed !== undefined) throw this.#closed;
       const own = { ...options, signal: cancelled.signal };
       const told = { "alcove.sandbox.id": options.id, "alcove.provider": plan.provider.name };
-      const entry = await traced("spawn admission", told, () =>
+      const { entry, birth } = await traced("spawn admission", told, () =>
         this.#reserve(plan, own, { kind: "reserving", done, cancel }),
       );
       using deadline = deadlineAfter(spawnDeadlineMs);
       using _deadline = forwardAbort(deadline.signal, cancelled);
       entry.work = { kind: "spawn", done, cancel };
-      return await this.#make(entry, plan, own);
+      return await this.#make(entry, plan, { ...own, birth });
     } finally {
       this.#underWay.delete(done);
       settled();
@@ -91,17 +99,19 @@ export class SpawnFlow {
   /** Waits for capacity and writes the intent. */
   async #reserve(
     plan: SpawnPlan,
-    options: { id: SandboxId; signal: AbortSignal; onStage?: OnStage; claim?: SpawnClaim },
+    options: SpawnOptions,
     reserving: Work & { kind: "reserving" },
-  ): Promise<LiveSandbox> {
-    const { live, queue, store, clock, ids, limits, pool, fence } = this.#context;
+  ): Promise<{ entry: LiveSandbox; birth: Birth | undefined }> {
+    const { live, queue, store, clock, ids, limits, pool, fence, run } = this.#context;
     const startedMs = clock.monotonicMs();
     let entry: LiveSandbox | undefined;
+    let birth: Birth | undefined;
     using _waiting = live.waiting(options.id, plan.ownerId, reserving);
     await queue.admit({
       ownerId: plan.ownerId,
       sandboxId: options.id,
       signal: options.signal,
+      waitedMs: options.waitedMs,
       look: async () => {
         this.#admit(plan);
         refuseSecondOwner(plan.provider, plan, live);
@@ -119,6 +129,7 @@ export class SpawnFlow {
           // Limits may have changed while it waited.
           ttlMs: spawnTtl(plan, this.#context),
           workerId: this.#context.workerId,
+          deadmanGraceMs: this.#context.deadmanGraceMs,
         });
         refuseSecondOwner(plan.provider, row, live);
         const attempted = live.add(row, plan.provider);
@@ -133,11 +144,13 @@ export class SpawnFlow {
             row,
             limits,
             fence,
+            birth: { run },
             ...(pool.enabled && { pool: { ...pool.rules, newVmId: `vm-${row.runtimeId}` } }),
             ...(claim && { claim }),
           });
           if (result.admitted) {
             entry = attempted;
+            birth = result.birth;
             if (result.slot !== undefined) entry.row = { ...row, slot: result.slot };
           } else if (result.reason === "claimed") throw new KeyClaimed(result);
           else live.remove(attempted);
@@ -150,7 +163,7 @@ export class SpawnFlow {
     });
     if (entry === undefined) throw new Error("an admitted spawn has no reservation");
     options.onStage?.("admission", since(clock, startedMs));
-    return entry;
+    return { entry, birth };
   }
 
   /** @throws Unavailable when nothing new is taken, or not by this provider, which then counts as its failure. */
@@ -167,15 +180,17 @@ export class SpawnFlow {
   async #make(
     entry: LiveSandbox,
     plan: SpawnPlan,
-    options: { signal: AbortSignal; onStage?: OnStage },
+    options: { signal: AbortSignal; onStage?: OnStage; birth: Birth | undefined },
   ): Promise<SandboxRow> {
     const { clock, live, expiry, events, logger, pool } = this.#context;
     const startedMs = clock.monotonicMs();
     try {
       options.signal.throwIfAborted();
       const { slot } = entry.row;
+      const lifeMs = expiresInMs(entry.row, this.#context);
       const spec = {
-        ...runtimeSpec(entry.row, plan, expiresInMs(entry.row, this.#context)),
+        ...runtimeSpec(entry.row, plan, lifeMs),
+        ...(options.birth && { birth: options.birth }),
         ...(slot && pool.runtime(slot, plan.provider)),
       };
       const traits = { "alcove.sandbox.id": entry.row.id, "alcove.provider": plan.provider.name };
@@ -193,9 +208,9 @@ export class SpawnFlow {
       });
       options.onStage?.("provider", since(clock, startedMs));
       const committedMs = clock.monotonicMs();
-      await this.#context.beforeSpawned?.();
+      await this.#context.beforeAnswered?.();
       const told = spawnEvents(entry.row);
-      entry.row = await traced("spawn commit", traits, () => this.#commit(entry, image, told));
+      entry.row = await traced("spawn commit", traits, () => this.#commit(entry, { image, lifeMs }, told));
       options.onStage?.("commit", since(clock, committedMs));
       entry.work = undefined;
       expiry.set(entry.row.id, entry.row.expiresAt);
@@ -225,11 +240,23 @@ export class SpawnFlow {
     return await abortable(spawned, patience.signal);
   }
 
-  async #commit(entry: LiveSandbox, image: string, told: readonly EmittedEvent[]): Promise<SandboxRow> {
+  /** @param made.lifeMs what its runtime was told; it counts from when it begins, which is before now. */
+  async #commit(
+    entry: LiveSandbox,
+    made: { image: string; lifeMs: number },
+    told: readonly EmittedEvent[],
+  ): Promise<SandboxRow> {
     const { store, clock } = this.#context;
     const { runtimeId } = entry;
     const now = clock.now();
-    const change = { state: "running", runtimeId, imageResolved: image, updatedAt: now } as const;
+    const endsItselfAt = new Date(now.getTime() + made.lifeMs);
+    const change = {
+      state: "running",
+      runtimeId,
+      imageResolved: made.image,
+      endsItselfAt,
+      updatedAt: now,
+    } as const;
     const events = told.map((event) => ({ ...event, timestamp: now }));
     const row = await store.sandboxes.update(entry.row.id, ["creating"], change, this.#context.fence, events);
     if (row === undefined)
@@ -242,6 +269,7 @@ export class SpawnFlow {
     const { id: sandboxId, ownerId, provider } = entry.row;
     this.#context.operations.failed("spawn", provider, durationMs, error);
     if (error instanceof DestroyedMeanwhile) return;
+    if (error instanceof StorageFull) this.#context.registry.refusedForRoom(provider);
     const data = { operation: "spawn", provider, error: messageOf(error) };
     const providerFailed =
       !(error instanceof DomainError) || ["provider_error", "unavailable"].includes(error.code);
@@ -323,8 +351,10 @@ function newRow(
     now: Date;
     ttlMs: number;
     workerId: string;
+    deadmanGraceMs: number;
   },
 ): SandboxRow {
+  const expiresMs = made.now.getTime() + made.ttlMs;
   return {
     id: made.id,
     runtimeId: made.runtimeId,
@@ -343,7 +373,8 @@ function newRow(
     workdir: plan.workdir,
     network: plan.network,
     createdAt: made.now,
-    expiresAt: new Date(made.now.getTime() + made.ttlMs),
+    expiresAt: new Date(expiresMs),
+    endsItselfAt: new Date(expiresMs + made.deadmanGraceMs + spawnDeadlineMs),
     updatedAt: made.now,
     destroyedAt: null,
     destroyRequested: false,

@@ -55,7 +55,7 @@ const imageName = new RegExp(imageNamePattern);
 const sandboxName = new RegExp(`^${sandboxNamePattern}$`);
 
 /** Time to live without a limit: 100 years, the longest duration that is read. */
-const longestTtlMs = 100 * 366 * 24 * 3_600_000;
+export const longestTtlMs = 100 * 366 * 24 * 3_600_000;
 
 /** @throws BadRequest for a field that makes no sense, ResourceLimit for a ttl above the maximum. */
 export function planSpawn(

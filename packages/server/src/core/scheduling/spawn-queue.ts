@@ -50,6 +50,8 @@ interface Entry {
   attempting: boolean;
   leaving: (() => void) | undefined;
   timer: Timer | undefined;
+  /** What of its time it had waited before it came here. */
+  readonly waitedMs: number;
   waitingSinceMs: number;
 }
 
@@ -102,6 +104,8 @@ export class SpawnQueue {
     /** What an attempt would be denied for now. Whoever arrives behind others may not try yet, and is refused at once all the same. */
     look: () => Promise<ReserveDenied | undefined>;
     signal: AbortSignal;
+    /** What of its time it has waited already, elsewhere. */
+    waitedMs?: number;
   }): Promise<void> {
     request.signal.throwIfAborted();
     if (this.#closed) throw shuttingDown();
@@ -169,6 +173,7 @@ export class SpawnQueue {
         attempting: false,
         leaving: undefined,
         timer: undefined,
+        waitedMs: request.waitedMs ?? 0,
         waitingSinceMs: 0,
       };
       request.signal.addEventListener("abort", onAbort, { once: true });
@@ -276,6 +281,11 @@ export class SpawnQueue {
         this.#leave(entry, this.#options.denied(ownerId, denial), "refused");
         continue;
       }
+      const leftMs = timeoutMs - entry.waitedMs;
+      if (leftMs <= 0) {
+        this.#leave(entry, this.#inVain(entry, denial, entry.waitedMs), "timeout");
+        continue;
+      }
       const who = this.#fullFor(ownerId);
       if (who !== undefined) {
         const { message } = this.#options.denied(ownerId, denial);
@@ -289,7 +299,7 @@ export class SpawnQueue {
       this.#waiting++;
       this.#waitingOf.set(ownerId, (this.#waitingOf.get(ownerId) ?? 0) + 1);
       this.stats.queuedTotal++;
-      entry.timer = clock.setTimer(timeoutMs, () => this.#timeOut(entry, denial, timeoutMs));
+      entry.timer = clock.setTimer(leftMs, () => this.#timeOut(entry, denial, leftMs));
       this.#emit("spawn.queued", entry, { reason: denial.reason, depth: this.#waiting });
     }
   }
@@ -302,23 +312,24 @@ export class SpawnQueue {
     return this.#waiting >= maxWaiting ? `${maxWaiting} spawns` : undefined;
   }
 
-  #timeOut(entry: Entry, denial: CapacityDenied, timeoutMs: number): void {
+  #timeOut(entry: Entry, denial: CapacityDenied, waitedMs: number): void {
     if (entry.phase === "left") return;
     if (entry.attempting) {
-      entry.leaving ??= () => this.#timeOut(entry, denial, timeoutMs);
+      entry.leaving ??= () => this.#timeOut(entry, denial, waitedMs);
       return;
     }
-    const words = this.#options.denied(entry.ownerId, denial).message;
     this.stats.timeouts++;
-    this.#emit("spawn.queue_timeout", entry, { waited_ms: timeoutMs });
-    this.#leave(
-      entry,
-      new ResourceLimit(`the spawn waited ${formatDuration(timeoutMs)} for capacity in vain: ${words}`, {
-        details: { reason: denial.reason, queue: "timeout", waited_ms: timeoutMs },
-        retryAfterS: capacityRetryS,
-      }),
-      "timeout",
-    );
+    this.#emit("spawn.queue_timeout", entry, { waited_ms: waitedMs });
+    this.#leave(entry, this.#inVain(entry, denial, entry.waitedMs + waitedMs), "timeout");
+  }
+
+  #inVain(entry: Entry, denial: CapacityDenied, waited: number): ResourceLimit {
+    const waitedMs = Math.round(waited);
+    const words = this.#options.denied(entry.ownerId, denial).message;
+    return new ResourceLimit(`the spawn waited ${formatDuration(waitedMs)} for capacity in vain: ${words}`, {
+      details: { reason: denial.reason, queue: "timeout", waited_ms: waitedMs },
+      retryAfterS: capacityRetryS,
+    });
   }
 
   /** Whether time can help, and waiting is asked for. */

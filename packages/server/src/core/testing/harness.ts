@@ -10,6 +10,7 @@ import { ProviderRegistry } from "../providers/provider-registry.ts";
 import { Limits, type QuotaLookup } from "../quotas/limits.ts";
 import type { SandboxDefaults } from "../quotas/sandbox-defaults.ts";
 import { Reconciler, type ReconcilerOptions } from "../reconcile/reconciler.ts";
+import { Retention } from "../reconcile/retention.ts";
 import { composeSandboxes } from "../sandboxes/compose.ts";
 import type { SandboxService } from "../sandboxes/sandbox-service.ts";
 import { Templates } from "../templates/templates.ts";
@@ -70,6 +71,7 @@ export class Harness<C extends Clock = FakeClock> implements AsyncDisposable {
     defaults?: Partial<SandboxDefaults>;
     quotas?: QuotaLookup;
     pool?: Partial<PoolSettings>;
+    deadmanGraceMs?: number;
     recovery?: NonNullable<ReconcilerOptions["recovery"]>;
   }) {
     this.clock = options.clock;
@@ -96,7 +98,7 @@ export class Harness<C extends Clock = FakeClock> implements AsyncDisposable {
       pool: new Pool({ ...testPool, ...options.pool }),
       templates: new Templates({ store: store.templates, clock }),
       drain: { since: undefined, admit: () => undefined },
-      deadmanGraceMs: 300_000,
+      deadmanGraceMs: options.deadmanGraceMs ?? 300_000,
       workerId: localWorkerId,
     });
     this.service = sandboxes;
@@ -106,13 +108,19 @@ export class Harness<C extends Clock = FakeClock> implements AsyncDisposable {
       lifecycle,
       retentionMs: 24 * 3_600_000,
       ...(recovery === undefined ? {} : { recovery }),
-      maxDestroyed: 100_000,
-      eventsMaxAgeMs: 24 * 3_600_000,
-      audit: new AuditLog({
-        store: store.audit,
+      retention: new Retention({
+        store,
         clock,
         logger: silentLogger,
-        retention: { ageMs: 90 * 24 * 3_600_000, count: 100_000 },
+        retentionMs: 24 * 3_600_000,
+        maxDestroyed: 100_000,
+        eventsMaxAgeMs: 24 * 3_600_000,
+        audit: new AuditLog({
+          store: store.audit,
+          clock,
+          logger: silentLogger,
+          retention: { ageMs: 90 * 24 * 3_600_000, count: 100_000 },
+        }),
       }),
     });
   }

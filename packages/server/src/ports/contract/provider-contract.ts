@@ -1,4 +1,4 @@
-import { afterAll, afterEach, beforeAll, describe } from "vitest";
+import { afterAll, afterEach, beforeAll, beforeEach, describe } from "vitest";
 import { execContract } from "./provider/exec-contract.ts";
 import { execControlContract } from "./provider/exec-control-contract.ts";
 import { fileContract } from "./provider/file-contract.ts";
@@ -10,8 +10,8 @@ import { spawnContract } from "./provider/spawn-contract.ts";
 export type { ProviderUnderTest } from "./provider/harness.ts";
 
 /**
- * The definition of RuntimeProvider: every provider passes it. What a provider does not announce as a capability is
- * skipped; `skip` says aloud why nothing can run here. Images need no more than busybox.
+ * The definition of RuntimeProvider: every provider passes it. What a provider does not announce as a capability it
+ * does not owe (`provider/owed-for.ts`); `skip` says aloud why nothing can run here. Images need no more than busybox.
  * @param options.sameButForAgent for a second way to the agents of a provider that passes all of it another way: without how
  *   runtimes are made and removed.
  */
@@ -27,6 +27,7 @@ export function providerContract(
       beforeAll(async () => {
         harness.open(await options.create());
       });
+      beforeEach((context) => harness.skipUnlessOwed(context));
       afterEach(() => harness.checkNothingLeft());
       afterAll(() => harness.close());
 

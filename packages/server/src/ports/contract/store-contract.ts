@@ -61,6 +61,7 @@ function row(change: Partial<SandboxRow> = {}): SandboxRow {
     createdAt: new Date(start),
     expiresAt: new Date(start + 60_000),
     updatedAt: new Date(start),
+    endsItselfAt: null,
     destroyedAt: null,
     destroyRequested: false,
     error: null,
@@ -102,24 +103,67 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
 
     describe("sandboxes", () => {
       it("gives back every field of a row as it was given, after a restart too", async () => {
-        const full = await add({
-          ownerId: "Ünïcode 🏠",
-          metadata: { "a.b": 'c"d', "": "empty", __proto__x: "y" },
-          env: { PATH: "/bin", MULTI: "a\nb" },
-          user: "1000:1000",
-          workdir: "/w",
-          network: "none",
-          destroyRequested: true,
-          destroyedAt: new Date(start + 5),
-          error: "why",
-        });
+        // A field that is new is asked for here by the compiler, with a value that shows.
+        const told: { [Field in Exclude<keyof SandboxRow, "id" | "slot">]: NonNullable<SandboxRow[Field]> } =
+          {
+            runtimeId: "rt-of-full" as RuntimeId,
+            state: "running",
+            provider: "docker",
+            workerId: "local",
+            image: "debian",
+            imageResolved: "debian:13",
+            memoryMb: 77,
+            vcpus: 3,
+            ownerId: "Ünïcode 🏠",
+            name: "full",
+            metadata: { "a.b": 'c"d', "": "empty", __proto__x: "y" },
+            env: { PATH: "/bin", MULTI: "a\nb" },
+            user: "1000:1000",
+            workdir: "/w",
+            network: "none",
+            createdAt: new Date(start + 1),
+            expiresAt: new Date(start + 2),
+            updatedAt: new Date(start + 3),
+            destroyRequested: true,
+            endsItselfAt: new Date(start + 4),
+            destroyedAt: new Date(start + 5),
+            error: "why",
+          };
+        const full = await add(told);
         const bare = await add();
+        const { env: _, ...listed } = full;
+        expect((await store.sandboxes.list({ states: ["running"], limit: 9 })).rows).toEqual([listed]);
         expect(await store.sandboxes.get(full.id)).toEqual(full);
         await store[Symbol.asyncDispose]();
         store = await under.reopen();
         expect(await store.sandboxes.get(full.id)).toEqual(full);
         expect(await store.sandboxes.get(bare.id)).toEqual(bare);
         expect(await store.sandboxes.get("sb-nothere" as SandboxId)).toBeUndefined();
+      });
+
+      it("counts the births of a run with their rows, for good, and those of a run it does not know from their numbers", async () => {
+        const born = (run: string, number?: number, limits = noLimits) =>
+          store.sandboxes.reserve({
+            row: row(),
+            limits,
+            fence,
+            birth: { run, ...(number === undefined ? {} : { number }) },
+          });
+        expect(await born("one")).toEqual({ admitted: true, birth: { run: "one", number: 1 } });
+        expect(await Promise.all([born("one"), born("two")])).toMatchObject([
+          { birth: { number: 2 } },
+          { birth: { number: 1 } },
+        ]);
+        expect(await born("one", undefined, limited(1, 1))).toMatchObject({ admitted: false });
+        expect(await store.sandboxes.lastBirth("one")).toBe(2);
+        // Taken in again from their records, in any order.
+        expect(await born("lost", 7)).toEqual({ admitted: true, birth: { run: "lost", number: 7 } });
+        expect(await born("lost", 3)).toEqual({ admitted: true, birth: { run: "lost", number: 3 } });
+        for (const { id } of await store.sandboxes.listLive()) await store.sandboxes.remove(id, fence);
+        await store[Symbol.asyncDispose]();
+        store = await under.reopen();
+        const runs = ["one", "two", "lost", "unknown"];
+        expect(await Promise.all(runs.map((run) => store.sandboxes.lastBirth(run)))).toEqual([2, 1, 7, 0]);
       });
 
       it("counts creating, running and unhealthy rows against the limits, with the counts in a denial", async () => {
@@ -347,8 +391,9 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
         const made = await add({ error: "old", env: { A: "1" } });
         const updatedAt = new Date(start + 1);
         const expiresAt = new Date(start + 2);
-        const first = { ...made, expiresAt, destroyRequested: true, updatedAt };
-        const change = { expiresAt, destroyRequested: true, updatedAt };
+        const endsItselfAt = new Date(start + 3);
+        const first = { ...made, expiresAt, endsItselfAt, destroyRequested: true, updatedAt };
+        const change = { expiresAt, endsItselfAt, destroyRequested: true, updatedAt };
         expect(await store.sandboxes.update(made.id, live, change, fence)).toEqual(first);
         const runtimeId = "rt-of-the-provider" as RuntimeId;
         const running = { ...first, state: "running" as const, runtimeId };

@@ -1,3 +1,4 @@
+import { setTimeout as sleep } from "node:timers/promises";
 import { expect, it } from "vitest";
 import { DeadlineExceeded } from "../../platform/deadline.ts";
 import { silentLogger } from "../../platform/logger.ts";
@@ -24,7 +25,7 @@ const options = () => ({ signal: AbortSignal.timeout(5_000) });
 
 function clientOf(
   agent: FakeAgent,
-  parts: { groups?: CommandGroups; watches?: SharedTable; owner?: string } = {},
+  parts: { groups?: CommandGroups | "own"; watches?: SharedTable; owner?: string } = {},
 ): AgentClient {
   const dial = unixDialer(agent.path);
   return new AgentClient({
@@ -246,6 +247,26 @@ it("a start goes on when fresh connections are cut under it too, and says so whe
   await expect(client.execs.start(spec, options())).rejects.toThrow(/connection to sandbox .* broke/);
 });
 
+it("what is known of a command is asked for again when fresh connections are cut under the question", async () => {
+  let cuts = 0;
+  const record = { exec_id: execId, pid: 7, command: "true", args: [], tty: false, started_at: 1 };
+  await using agent = await fakeAgent(
+    (_request, connection) => {
+      cuts -= 1;
+      if (cuts >= 0) connection.socket.destroy();
+      else connection.answer({ ...record, output_bytes: 0, first_offset: 0, input_taken: 5 });
+    },
+    undefined,
+    ["input", "input_offset"],
+  );
+  await using client = clientOf(agent);
+  cuts = 2;
+  expect(await client.execs.inputTaken(execId, "mine", options())).toBe(5);
+  cuts = 2;
+  expect(await client.execs.get(execId, options())).toMatchObject({ pid: 7 });
+  expect(agent.requests.map(({ op }) => op)).toEqual(Array.from({ length: 6 }, () => "exec.get"));
+});
+
 it("input that has a name is sent again, once; for an older agent nobody knows what arrived", async () => {
   for (const features of [["input"], []]) {
     let cuts = 1;
@@ -303,6 +324,25 @@ it("a limit that needs a group is lent one first; what cannot is refused by name
     /limits\.pids is unknown to the agent of this sandbox, which is older/,
   );
   expect(lent).toHaveLength(3);
+});
+
+it("an agent that makes its groups itself is asked for one before the start; one that makes none is told by name", async () => {
+  const limited = { ...spec, limits: { memoryMb: 64, pids: 4 } };
+  const answer = (request: { op?: unknown }, connection: { answer(value: unknown): void }) =>
+    connection.answer(request.op === "exec.start" ? { exec_id: execId, pid: 7, started_at: 1 } : {});
+  await using agent = await fakeAgent(answer, undefined, ["limits", "exec_group", "own_groups"]);
+  await using client = clientOf(agent, { groups: "own" });
+  expect(await client.execs.startDetached(limited, options())).toEqual({ pid: 7 });
+  expect(agent.requests.slice(-2)).toMatchObject([
+    { op: "exec.group", exec_id: execId, memory_bytes: 64 * 1024 * 1024, pids: 4 },
+    { op: "exec.start", limits: { own_group: true } },
+  ]);
+  await using other = await fakeAgent(answer, undefined, ["limits", "exec_group"]);
+  await using otherClient = clientOf(other, { groups: "own" });
+  await expect(otherClient.execs.startDetached(limited, options())).rejects.toThrow(
+    /makes no control groups/,
+  );
+  expect(other.requests.map(({ op }) => op)).toEqual(["sandbox.info"]);
 });
 
 it("a detached start that was heard on a connection that broke is found too", async () => {
@@ -476,6 +516,38 @@ it.each([
     await expect(body.toArray()).rejects.toThrow(/became shorter|more than it promised/);
   },
 );
+
+it("a body that came as promised is whole, though the sandbox ends before the agent has said so", async () => {
+  const info = { name: "f", path: "/f", type: "file", size: 10, mode: 0o644, uid: 0, gid: 0, mtime_ms: 0 };
+  const whole = Buffer.concat([encodeHeader(frameKinds.data, 10), Buffer.from("0123456789")]);
+  await using agent = await fakeAgent((_request, connection) => {
+    connection.frame(frameKinds.reply, { info, offset: 0, length: 10 });
+    connection.socket.write(whole, () => setTimeout(() => connection.socket.destroy(), 50));
+  });
+  await using client = clientOf(agent);
+  const { body } = await client.files.read("/f", options());
+  expect(String(Buffer.concat(await body.toArray()))).toBe("0123456789");
+  await expect.poll(() => body.closed).toBe(true);
+});
+
+it("a body that fills what may wait for its reader keeps no connection once all of it has come", async () => {
+  // A little more than may wait: what makes it too much is the last of it.
+  const size = 512 * 1024 + 10;
+  const info = { name: "f", path: "/f", type: "file", size, mode: 0o644, uid: 0, gid: 0, mtime_ms: 0 };
+  await using agent = await fakeAgent((_request, connection) => {
+    connection.frame(frameKinds.reply, { info, offset: 0, length: size });
+    connection.raw(frameKinds.data, Buffer.alloc(size));
+    setTimeout(() => connection.end(), 20);
+  });
+  await using client = clientOf(agent);
+  for (let times = 0; times < 2; times += 1) {
+    const { body } = await client.files.read("/f", options());
+    await sleep(50);
+    expect(Buffer.concat(await body.toArray())).toHaveLength(size);
+    await sleep(100);
+  }
+  expect(agent.connections).toBe(1);
+});
 
 it("frames out of turn and bad versions end the connection with a ProviderError", async () => {
   await using agent = await fakeAgent((request, connection) => {

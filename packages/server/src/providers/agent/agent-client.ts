@@ -1,14 +1,17 @@
+import type { FairTurns } from "../../platform/fair-turns.ts";
 import type { Logger } from "../../platform/logger.ts";
-import type {
-  CallOptions,
-  ExecOperations,
-  FileOperations,
-  PortConnection,
-  RuntimeStats,
-  SandboxId,
-  SandboxOperations,
+import {
+  BadRequest,
+  type CallOptions,
+  type ExecId,
+  type ExecOperations,
+  type FileOperations,
+  type PortConnection,
+  type RuntimeStats,
+  type SandboxId,
+  type SandboxOperations,
 } from "../../ports/index.ts";
-import { AgentChannel, type AgentDialer } from "./channel.ts";
+import { type AgentAsk, AgentChannel, type AgentDialer } from "./channel.ts";
 import { EventsFeed } from "./events-feed.ts";
 import { AgentExecs, type CommandGroups } from "./exec-operations.ts";
 import { AgentFiles } from "./file-operations.ts";
@@ -37,6 +40,14 @@ export interface AgentInfo {
   execsRunning: number;
 }
 
+/** What a copy of a machine that stood still must not share with the others. */
+export interface AgentRenewal {
+  realtime: Date;
+  /** 32 to 256 bytes. */
+  entropy: Uint8Array;
+  hostname?: string;
+}
+
 /**
  * A sandbox, through the agent inside it. Makes no connection before the first call; disposing cuts what is under way
  * and leaves the sandbox alone. A signal ends a call until it resolves; what it resolved to is its holder's.
@@ -48,7 +59,10 @@ export class AgentClient implements SandboxOperations, AsyncDisposable {
   readonly #feed: EventsFeed;
   readonly #token: string;
 
-  /** @param options.groups makes control groups for single commands; absent: there are none. */
+  /**
+   * @param options.groups makes control groups for single commands; "own": the agent does, as the init of a machine; absent:
+   * there are none.
+   */
   constructor(options: {
     dial: AgentDialer;
     token: string;
@@ -58,11 +72,20 @@ export class AgentClient implements SandboxOperations, AsyncDisposable {
     /** Unset: any number. */
     dialsAtOnce?: number;
     logger: Logger;
-    groups?: CommandGroups;
+    groups?: CommandGroups | "own";
     /** Of the agents that are one user to the kernel; absent: this one's user is its own. */
     watches?: SharedTable;
+    /** In which what agents say is dealt with; those of this process unless given. */
+    turns?: FairTurns;
   }) {
     const { name, owner, watches } = options;
+    const own: CommandGroups = {
+      lend: async (execId, limits, call) => {
+        await this.makeGroup(execId, limits, call);
+        // It goes with its command.
+        return () => undefined;
+      },
+    };
     this.#token = options.token;
     this.#channel = new AgentChannel(options);
     this.#feed = new EventsFeed({ channel: this.#channel, logger: options.logger.child({ sandbox: name }) });
@@ -70,7 +93,7 @@ export class AgentClient implements SandboxOperations, AsyncDisposable {
       channel: this.#channel,
       feed: this.#feed,
       name,
-      groups: options.groups,
+      groups: options.groups === "own" ? own : options.groups,
     });
     this.files = new AgentFiles({
       channel: this.#channel,
@@ -107,6 +130,44 @@ export class AgentClient implements SandboxOperations, AsyncDisposable {
       sandboxId: optionalTextOf(reply, "sandbox_id") ?? null,
       execsRunning: numberOf(reply, "execs_running"),
     };
+  }
+
+  /** Makes a machine that was restored from a snapshot differ from all others of it. @throws BadRequest for an older agent. */
+  async renew(renewal: AgentRenewal, options: CallOptions): Promise<void> {
+    const ask: AgentAsk = (features) => {
+      if (!features.has("renew"))
+        throw new BadRequest(
+          "the agent of this sandbox cannot renew a machine: it is older than the service",
+        );
+      return {
+        op: "sandbox.renew",
+        realtime: renewal.realtime.getTime(),
+        entropy: Buffer.from(renewal.entropy).toString("hex"),
+        hostname: renewal.hostname,
+      };
+    };
+    await this.#channel.call(ask, options);
+  }
+
+  /** Has the agent make a control group for the command that is started next with this id. */
+  async makeGroup(
+    execId: ExecId,
+    limits: { memoryMb?: number; pids?: number },
+    options: CallOptions,
+  ): Promise<void> {
+    const ask: AgentAsk = (features) => {
+      if (!features.has("own_groups"))
+        throw new BadRequest(
+          "the agent of this sandbox makes no control groups: it is older than the service, or its kernel has none",
+        );
+      return {
+        op: "exec.group",
+        exec_id: execId,
+        memory_bytes: limits.memoryMb === undefined ? undefined : limits.memoryMb * 1024 * 1024,
+        pids: limits.pids,
+      };
+    };
+    await this.#channel.call(ask, options);
   }
 
   async shutdown(options: CallOptions): Promise<void> {

@@ -1,4 +1,5 @@
 import type { Duplex } from "node:stream";
+import { FairTurns, type Taker } from "../../platform/fair-turns.ts";
 import { Unavailable } from "../../ports/errors.ts";
 import type { CallOptions } from "../../ports/sandbox-operations.ts";
 import { AgentConnection, type AgentFeatures, encodeHello, encodeRequest } from "./connection.ts";
@@ -33,6 +34,8 @@ const lastingEverywhere = new SharedPlaces({
   most: mostLastingEverywhere,
   mostFollowers: mostFollowersEverywhere,
 });
+/** What agents say is dealt with for some milliseconds a turn of the loop, over all connections of this process. */
+const turnsEverywhere = new FairTurns();
 /** A place that lasts may be held for ever. */
 const longestLastingWaitMs = 10_000;
 /** Of either kind, those that wait for a place. */
@@ -59,6 +62,8 @@ export class AgentChannel {
   #dialling = 0;
   /** Operations that wait for a connection that becomes idle or for their turn to dial: what tries to send each again. */
   readonly #unconnected: (() => void)[] = [];
+  readonly #turns: FairTurns;
+  readonly #taker: Taker;
   readonly #short: Places;
   readonly #lasting: Places;
   /** What the agent told last; undefined until it has told anything. */
@@ -69,6 +74,7 @@ export class AgentChannel {
    * @param options.dialsAtOnce where dialling is costly: beyond so many at a time operations wait, and take what becomes idle.
    * @param options.owner whose sandbox it is, empty for nobody's.
    * @param options.shared bounds what lasts over several channels; all of this process unless given.
+   * @param options.turns over several channels, likewise: owners take turns, and below them their sandboxes.
    */
   constructor(options: {
     dial: AgentDialer;
@@ -77,7 +83,11 @@ export class AgentChannel {
     owner: string;
     dialsAtOnce?: number;
     shared?: SharedPlaces;
+    turns?: FairTurns;
   }) {
+    this.#turns = options.turns ?? turnsEverywhere;
+    // Those of nobody are not one's.
+    this.#taker = { principal: options.owner || `sandbox ${options.name}`, owner: options.name };
     this.#dialsAtOnce = options.dialsAtOnce ?? Number.POSITIVE_INFINITY;
     this.#dial = options.dial;
     this.#name = options.name;
@@ -205,6 +215,8 @@ export class AgentChannel {
     const connection = new AgentConnection({
       socket,
       name: this.#name,
+      turns: this.#turns,
+      taker: this.#taker,
       onWelcome: (features) => {
         this.#features = features;
       },

@@ -1,5 +1,6 @@
 import { Duplex } from "node:stream";
 import { expect, test } from "vitest";
+import { FairTurns } from "../../platform/fair-turns.ts";
 import { AgentConnection } from "./connection.ts";
 
 /** A socket of an agent that takes nothing before `takeAll`. */
@@ -28,6 +29,8 @@ function connectionOver(socket: Duplex): AgentConnection {
   return new AgentConnection({
     socket,
     name: "sb-1",
+    turns: new FairTurns(),
+    taker: { principal: "", owner: "sb-1" },
     onWelcome: nothing,
     onIdle: nothing,
     onClosed: nothing,

@@ -1,6 +1,7 @@
 import { Socket } from "node:net";
 import type { Duplex } from "node:stream";
-import { beyondBounds } from "../../platform/bounded-json.ts";
+import { beyondBounds, type JsonBounds } from "../../platform/bounded-json.ts";
+import type { FairTurns, Taker } from "../../platform/fair-turns.ts";
 import { spend } from "../../platform/spent-bytes.ts";
 import { ProviderError } from "../../ports/errors.ts";
 import { connectionBroke, translateFailure } from "./failures.ts";
@@ -31,10 +32,15 @@ export type AgentFeatures = ReadonlySet<string>;
 
 /** More names than this no agent has to tell. */
 const mostFeatures = 256;
+/** Decoded and handed on at once, for some hundred microseconds; after it others of the process come. */
+const framesAtOnce = 32;
 
 /**
  * One stream to an agent. States: idle (no operation; may be reused), busy (one operation), closed. Raw frames sent by
  * the client make it single-use: the agent may have ended the operation before it saw them.
+ *
+ * What a read brings is dealt with at once while little is going on, else in the turns of all connections of the process. Until
+ * then nothing more is read, and the other side's end is not looked at.
  */
 export class AgentConnection implements FrameSink {
   readonly #socket: Duplex;
@@ -43,7 +49,19 @@ export class AgentConnection implements FrameSink {
   readonly #onIdle: (connection: AgentConnection) => void;
   readonly #onClosed: (connection: AgentConnection) => void;
   readonly #decoder = new FrameDecoder(this);
+  readonly #turns: FairTurns;
+  readonly #taker: Taker;
+  /** What was read and is not all decoded; and where the first of it goes on. */
+  readonly #held: Buffer[] = [];
+  #heldFrom = 0;
+  /** The operation takes no more at the moment. */
+  #paused = false;
+  /** The other side has ended it, and what came before is still held. */
+  #ended = false;
+  #welcomed = false;
   #operation: Operation | null = null;
+  #replied = false;
+  #eofs = false;
   #onStale: (() => void) | null = null;
   /** Makes the request that waits for the welcome. */
   #encode: ((features: AgentFeatures) => Buffer) | null = null;
@@ -55,6 +73,10 @@ export class AgentConnection implements FrameSink {
   constructor(options: {
     socket: Duplex;
     name: string;
+    /** Those of all connections of the process. */
+    turns: FairTurns;
+    /** As whom this one takes part in them. */
+    taker: Taker;
     /** The agent has told what it can do. */
     onWelcome: (features: AgentFeatures) => void;
     onIdle: (connection: AgentConnection) => void;
@@ -62,6 +84,8 @@ export class AgentConnection implements FrameSink {
   }) {
     this.#socket = options.socket;
     this.#name = options.name;
+    this.#turns = options.turns;
+    this.#taker = options.taker;
     this.#onWelcome = options.onWelcome;
     this.#onIdle = options.onIdle;
     this.#onClosed = options.onClosed;
@@ -69,12 +93,12 @@ export class AgentConnection implements FrameSink {
       this.#socket.on(event, (value: T) => this.#alone(() => listener(value)));
     listen("data", (chunk: Buffer) => this.#receive(chunk));
     listen("drain", () => this.#wakeWriters());
-    listen("end", () => this.#close());
+    listen("end", () => this.#onOver());
     listen("error", (error: Error) => {
       this.#cause ??= error;
-      this.#close();
+      this.#onOver();
     });
-    listen("close", () => this.#close());
+    listen("close", () => this.#onOver());
   }
 
   get closed(): boolean {
@@ -86,19 +110,24 @@ export class AgentConnection implements FrameSink {
    * @param onStale called instead of failing the operation, which it has to do or to start elsewhere, when the connection ends before any frame arrived.
    */
   start(bytes: Buffer, operation: Operation, onStale: (() => void) | null): void {
-    this.#operation = operation;
+    this.#begin(operation);
     this.#onStale = onStale;
-    operation.attach(this);
     this.#socket.write(bytes);
     operation.onStarted();
   }
 
   /** As `start` on a fresh connection, for a request that depends on what the agent can do: it follows the welcome. */
   startAfterWelcome(hello: Buffer, operation: Operation, encode: (features: AgentFeatures) => Buffer): void {
-    this.#operation = operation;
+    this.#begin(operation);
     this.#encode = encode;
-    operation.attach(this);
     this.#socket.write(hello);
+  }
+
+  #begin(operation: Operation): void {
+    this.#operation = operation;
+    this.#replied = false;
+    this.#eofs = false;
+    operation.attach(this);
   }
 
   /**
@@ -140,13 +169,20 @@ export class AgentConnection implements FrameSink {
     return promise;
   }
 
-  /** Stops reading, so that the kernel's buffers fill and the agent waits. */
+  /** Stops reading, so that the kernel's buffers fill and the agent waits. What was read is still given. */
   pause(): void {
+    this.#paused = true;
     this.#socket.pause();
   }
 
   resume(): void {
-    this.#socket.resume();
+    this.#paused = false;
+    if (this.#held.length === 0) this.#socket.resume();
+  }
+
+  /** For who takes what has come one by one. @returns undefined when the next may be taken at once, else what to wait for. */
+  turn(): Promise<void> | undefined {
+    return this.#turns.claim(this.#taker);
   }
 
   /** Calls back when what has arrived together was dealt with. What it throws ends this connection. */
@@ -170,7 +206,9 @@ export class AgentConnection implements FrameSink {
     this.#onStale = null;
     switch (kind) {
       case frameKinds.welcome: {
-        const welcome = objectOf(parse(payload), "welcome");
+        if (this.#welcomed) throw this.#unexpected(kind);
+        this.#welcomed = true;
+        const welcome = objectOf(parse(payload, plainBounds), "welcome");
         const version = numberOf(welcome, "version");
         if (version !== supportedVersion) {
           throw new ProviderError(
@@ -184,19 +222,23 @@ export class AgentConnection implements FrameSink {
         return;
       }
       case frameKinds.reply:
-        if (operation === null) throw this.#unexpected(kind);
-        operation.onReply(parse(payload));
+        if (operation === null || this.#replied) throw this.#unexpected(kind);
+        this.#replied = true;
+        operation.onReply(parse(payload, replyBounds));
         return;
       case frameKinds.event:
         if (operation === null) throw this.#unexpected(kind);
-        operation.onEvent(parse(payload));
+        if (!operation.batches && payload.length > plainEventBytes)
+          throw new ProviderError(`the agent sent an event of ${payload.length} bytes`);
+        operation.onEvent(parse(payload, operation.batches ? batchBounds : plainBounds));
         return;
       case frameKinds.eof:
-        if (operation === null) throw this.#unexpected(kind);
+        if (operation === null || this.#eofs) throw this.#unexpected(kind);
+        this.#eofs = true;
         operation.onEof();
         return;
       case frameKinds.error: {
-        const failure = objectOf(parse(payload), "error");
+        const failure = objectOf(parse(payload, plainBounds), "error");
         const code = textOf(failure, "code");
         const error = translateFailure(code, textOf(failure, "message"), {
           name: this.#name,
@@ -223,6 +265,11 @@ export class AgentConnection implements FrameSink {
     this.#operation.onRaw(kind, bytes, offset);
   }
 
+  /** No agent of any release says that there is nothing. */
+  onEmpty(kind: number): void {
+    throw new ProviderError(`the agent of sandbox ${this.#name} sent a frame of kind ${kind} without bytes`);
+  }
+
   #sendWaiting(features: AgentFeatures): void {
     const operation = this.#operation;
     const encode = this.#encode;
@@ -242,8 +289,50 @@ export class AgentConnection implements FrameSink {
 
   #receive(chunk: Buffer): void {
     if (this.#closed) return;
-    this.#decoder.push(chunk);
+    this.#held.push(chunk);
+    // Whoever waits already takes it in its turn.
+    if (this.#held.length > 1) return;
+    if (this.#turns.mayGoOn()) this.#takeSome();
+    if (this.#closed) return;
+    if (this.#held.length === 0) {
+      // The operation may have let go on while the last of it was given.
+      if (!this.#paused && this.#socket.isPaused()) this.#socket.resume();
+      return;
+    }
+    this.#socket.pause();
+    this.#awaitTurn();
+  }
+
+  #awaitTurn(): void {
+    this.#turns.add(this.#taker, () => {
+      this.#alone(() => this.#onTurn());
+      return undefined;
+    });
+  }
+
+  #onTurn(): void {
+    this.#takeSome();
+    if (this.#closed) return;
+    // Behind the other connections of the same sandbox.
+    if (this.#held.length > 0) this.#awaitTurn();
+    else if (this.#ended) this.#close();
+    else if (!this.#paused) this.#socket.resume();
+  }
+
+  /** Decodes as many frames as are handed on at once. */
+  #takeSome(): void {
+    const [chunk] = this.#held;
+    if (chunk === undefined) return;
+    this.#heldFrom = this.#decoder.push(chunk, { from: this.#heldFrom, mostFrames: framesAtOnce });
+    if (this.#closed || this.#heldFrom < chunk.length) return;
+    this.#held.shift();
+    this.#heldFrom = 0;
     if (this.#socket instanceof Socket) this.#operation?.onSocketRead(chunk);
+  }
+
+  #onOver(): void {
+    if (this.#held.length === 0) this.#close();
+    else this.#ended = true;
   }
 
   /** What a callback throws, because of what an agent says, ends this connection and nothing else of this process. */
@@ -269,6 +358,7 @@ export class AgentConnection implements FrameSink {
   #close(error?: unknown): void {
     if (this.#closed) return;
     this.#closed = true;
+    this.#held.length = 0;
     const operation = this.#operation;
     const onStale = this.#onStale;
     this.#operation = null;
@@ -305,10 +395,17 @@ export class AgentConnection implements FrameSink {
   }
 }
 
-/** More than any frame of an agent that is ours: what stands in one comes from a sandbox. */
-const bounds = { maxDepth: 32, maxParts: 500_000 };
+/**
+ * More than is in any frame of an agent that is ours: what stands in one comes from a sandbox. A reply lists commands, a megabyte
+ * of them and one more, or tells of one with 65,536 arguments; a batch has a thousand files; nothing else has lists at all.
+ */
+const replyBounds: JsonBounds = { maxDepth: 32, maxParts: 400_000, maxNames: 100_000 };
+const batchBounds: JsonBounds = { maxDepth: 8, maxParts: 32_768, maxNames: 16_384 };
+const plainBounds: JsonBounds = { maxDepth: 8, maxParts: 1_024, maxNames: 256 };
+/** More than a path, or an error that names one, is ever told in. */
+const plainEventBytes = 1_048_576;
 
-function parse(payload: Buffer): unknown {
+function parse(payload: Buffer, bounds: JsonBounds): unknown {
   const excess = beyondBounds(payload, bounds);
   if (excess !== undefined) throw new ProviderError(`a frame of the agent cannot be read: ${excess}`);
   try {

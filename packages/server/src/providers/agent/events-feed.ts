@@ -206,6 +206,7 @@ class Listening extends Operation {
     const fields = objectOf(value, "event");
     if (textOf(fields, "event") === "exit")
       this.#onExit({ execId: execIdOf(fields), exit: execExitOf(fields) });
+    else this.countUnknown();
   }
   protected override onEnd(): void {
     this.onFailure(new Error("the agent ended the connection"));

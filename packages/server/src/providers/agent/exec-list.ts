@@ -1,3 +1,4 @@
+import { listedCommandLength } from "../../ports/command-beginning.ts";
 import { ProviderError } from "../../ports/errors.ts";
 import type { CallOptions, ExecInfo } from "../../ports/index.ts";
 import type { AgentChannel } from "./channel.ts";
@@ -7,7 +8,7 @@ import { execInfoOf, listOf, objectOf, optionalNumberOf } from "./reading.ts";
 const mostExecs = 8_192;
 /** An agent tells all of that in fewer batches of a megabyte. */
 const mostBatches = 256;
-/** Of command lines; of those after that a list has the beginning. */
+/** Of command lines as they are told in JSON, where a character may take six; of those after that a list has less. */
 const maxTextLength = 8 * 1024 * 1024;
 const beginningLength = 256;
 
@@ -26,9 +27,9 @@ export async function listExecs(
     if (execs.length + told.length > mostExecs || batches > mostBatches)
       throw new ProviderError("the agent listed more commands than it can have");
     for (const record of told) {
-      const info = execInfoOf(record, textLength < maxTextLength ? {} : { commandLength: beginningLength });
-      textLength += info.command.length;
-      for (const arg of info.args) textLength += arg.length;
+      const commandLength = textLength < maxTextLength ? listedCommandLength : beginningLength;
+      const info = execInfoOf(record, { commandLength });
+      textLength += JSON.stringify([info.command, info.args]).length;
       execs.push(info);
     }
     const next = optionalNumberOf(reply, "next");

@@ -37,13 +37,17 @@ const pauseMs = 100;
 /** The agent starts commands in control groups that are lent to it. */
 const groupFeature = "exec_group";
 
-/** Makes control groups for single commands, outside of the sandbox. */
+/** Makes control groups for single commands, outside of the sandbox or, in a machine of its own, by its agent. */
 export interface CommandGroups {
   /**
    * Makes one with the limits and lends it to the agent, for the command that is started next with this id.
    * @returns to be called when that start has succeeded or failed: from then on the group goes once it is empty.
    */
-  lend(execId: ExecId, limits: { memoryMb?: number; pids?: number }): Promise<() => void>;
+  lend(
+    execId: ExecId,
+    limits: { memoryMb?: number; pids?: number },
+    options: CallOptions,
+  ): Promise<() => void>;
 }
 
 /** Commands of one sandbox, through its agent. docs/agent-protocol.md, Exec operations. */
@@ -89,10 +93,11 @@ export class AgentExecs implements ExecOperations {
       );
     };
     await this.#channel.call(ask, options);
-    const lent = await this.#groups?.lend(spec.execId, {
+    const given = {
       ...(memoryMb === undefined ? {} : { memoryMb }),
       ...(pids === undefined ? {} : { pids }),
-    });
+    };
+    const lent = await this.#groups?.lend(spec.execId, given, options);
     try {
       return await start();
     } finally {
@@ -172,7 +177,8 @@ export class AgentExecs implements ExecOperations {
   }
 
   async get(execId: ExecId, options: CallOptions): Promise<ExecInfo> {
-    return execInfoOf(await this.#channel.call({ op: "exec.get", exec_id: execId }, options));
+    const ask = () => this.#channel.call({ op: "exec.get", exec_id: execId }, options);
+    return execInfoOf(await this.#persist(options.signal, ask));
   }
 
   /** One list after the other: each is held as a whole. */
@@ -238,7 +244,7 @@ export class AgentExecs implements ExecOperations {
       exec_id: execId,
       ...(features.has(inputOffsetFeature) ? { input } : {}),
     });
-    return inputTakenOf(await this.#channel.call(ask, options));
+    return inputTakenOf(await this.#persist(options.signal, () => this.#channel.call(ask, options)));
   }
 
   /**

@@ -4,7 +4,7 @@ import type { ExecEvent, ExecId, ExecView } from "../../ports/index.ts";
 import type { AgentAsk } from "./channel.ts";
 import { runtimeGone } from "./failures.ts";
 import { frameKinds } from "./frames.ts";
-import { Operation } from "./operation.ts";
+import { Operation, unexpectedRaw } from "./operation.ts";
 import { PushIterator } from "./push-iterator.ts";
 import { execExitOf, numberOf, objectOf, textOf } from "./reading.ts";
 
@@ -63,6 +63,7 @@ export class ExecFollow extends Operation {
     this.again = options.again ?? false;
     this.#events = new PushIterator<ExecEvent>({
       onNext: () => this.#handedOn(),
+      turn: () => this.turn(),
       onTake: (event) => this.#take(event),
       onReturn: () => this.cancel(undefined),
     });
@@ -82,7 +83,7 @@ export class ExecFollow extends Operation {
   }
 
   override onRaw(kind: number, bytes: Buffer, offset: number): void {
-    if (kind === frameKinds.data) return;
+    if (kind === frameKinds.data) throw unexpectedRaw(kind);
     if (this.#exited) throw new ProviderError("the agent sent output of a command after its exit");
     if (offset < this.#arrived)
       throw new ProviderError(`the agent sent output at ${offset} after that up to ${this.#arrived}`);
@@ -112,6 +113,8 @@ export class ExecFollow extends Operation {
       this.#inputTaken = numberOf(value, "taken");
       this.#wakeInput();
       this.#onInput?.(this.#inputTaken);
+    } else {
+      this.countUnknown();
     }
   }
 

@@ -4,7 +4,7 @@ import { AgentClient } from "./agent-client.ts";
 import type { AgentConnection } from "./connection.ts";
 import { unixDialer } from "./dialers.ts";
 import { fakeAgent } from "./fake-agent.ts";
-import { Watch } from "./file-streams.ts";
+import { Download, Watch } from "./file-streams.ts";
 import { frameKinds } from "./frames.ts";
 
 it.each([
@@ -18,6 +18,7 @@ it.each([
       pause: () => calls.push("pause"),
       resume: () => calls.push("resume"),
       destroy: () => undefined,
+      turn: () => undefined,
     };
     const watch = new Watch();
     watch.attach(connection as unknown as AgentConnection);
@@ -66,3 +67,23 @@ it.each([true, false])(
     expect(pieces.every((piece) => piece.length === (spends ? 0 : 65_536))).toBe(true);
   },
 );
+
+it("a download whose last part comes behind one that filled it holds its connection no longer", async () => {
+  const download = new Download({ lengthOf: () => 616_448 });
+  let paused = false;
+  const connection = {
+    pause: () => {
+      paused = true;
+    },
+    resume: () => {
+      paused = false;
+    },
+    destroy: () => undefined,
+  };
+  download.attach(connection as unknown as AgentConnection);
+  download.onReply({});
+  for (const bytes of [614_400, 2_048]) download.onRaw(frameKinds.data, Buffer.alloc(bytes));
+  expect(Buffer.concat(await download.body.toArray())).toHaveLength(616_448);
+  expect(paused).toBe(false);
+  download.end();
+});

@@ -4,7 +4,7 @@ import { ProviderError, TooLarge, Unavailable } from "../../ports/errors.ts";
 import type { FileChange } from "../../ports/index.ts";
 import { runtimeGone } from "./failures.ts";
 import { frameKinds } from "./frames.ts";
-import { Operation } from "./operation.ts";
+import { Operation, unexpectedRaw } from "./operation.ts";
 import { PushIterator } from "./push-iterator.ts";
 import { fileChangeOf, objectOf, textOf } from "./reading.ts";
 
@@ -13,7 +13,8 @@ const bodyHighWaterBytes = 512 * 1024;
 /**
  * A body the agent sends. The signal counts until the reply; then the body's holder reads it to its end or destroys it.
  * A body the agent breaks off is destroyed with the failure, so that a short read is never taken for a whole file; so is
- * one that has other bytes than its reply promised, because whoever reads it was told that many.
+ * one that has fewer bytes than its reply promised, because whoever reads it was told that many. With the last of those it is
+ * whole, whatever becomes of the sandbox then: who has them all may have gone on to destroy it.
  */
 export class Download extends Operation {
   override readonly lasting = true;
@@ -21,6 +22,7 @@ export class Download extends Operation {
   readonly #lengthOf: (reply: unknown) => number | undefined;
   /** Bytes still to come; undefined while nothing is promised. */
   #owed: number | undefined;
+  #whole = false;
   readonly #body: JoinedReadable;
 
   /** @param options.lengthOf what a reply promises; nothing unless given. */
@@ -31,7 +33,7 @@ export class Download extends Operation {
       highWaterMark: bodyHighWaterBytes,
       goOn: () => this.connection?.resume(),
       destroy: (error, done) => {
-        this.cancel(error ?? undefined);
+        if (!this.#whole) this.cancel(error ?? undefined);
         done(error);
       },
     });
@@ -48,9 +50,10 @@ export class Download extends Operation {
     this.unguard();
     this.#owed = this.#lengthOf(value);
     this.#reply.resolve(value);
+    if (this.#owed === 0) this.#finish();
   }
   override onRaw(kind: number, bytes: Buffer): void {
-    if (kind !== frameKinds.data) return;
+    if (kind !== frameKinds.data) throw unexpectedRaw(kind);
     if (this.#owed !== undefined) {
       this.#owed -= bytes.length;
       if (this.#owed < 0) {
@@ -58,9 +61,20 @@ export class Download extends Operation {
         return;
       }
     }
-    if (!this.#body.give(bytes)) this.connection?.pause();
+    const takesMore = this.#body.give(bytes);
+    // The end that follows is read however full the body is: a body that has ended asks for nothing more.
+    if (this.#owed === 0) this.#finish();
+    else if (!takesMore) this.connection?.pause();
+  }
+  #finish(): void {
+    this.#whole = true;
+    this.#body.finish();
+    // One that has ended asks for nothing more, and an earlier part may have filled it.
+    this.connection?.resume();
+    this.expectEnd();
   }
   protected override onEnd(): void {
+    if (this.#whole) return;
     if (this.#owed !== undefined && this.#owed > 0) {
       this.onFailure(new Unavailable("the file became shorter while it was read"));
       return;
@@ -70,6 +84,7 @@ export class Download extends Operation {
   }
   protected override onFailure(error: unknown): void {
     this.#reply.reject(error);
+    if (this.#whole) return;
     // Before the reply nobody holds the body: the failure is told by the call alone.
     this.#body.on("error", () => undefined);
     this.#body.destroy(error instanceof Error ? error : undefined);
@@ -154,6 +169,7 @@ export class Watch extends Operation {
   readonly #started = Promise.withResolvers<void>();
   readonly #changes = new PushIterator<FileChange>({
     onTake: (change) => this.#taken(change),
+    turn: () => this.turn(),
     onReturn: () => this.cancel(undefined),
   });
   readonly #onOver: () => void;
@@ -178,7 +194,10 @@ export class Watch extends Operation {
     this.#started.resolve();
   }
   override onEvent(value: unknown): void {
-    if (textOf(objectOf(value, "event"), "event") !== "change") return;
+    if (textOf(objectOf(value, "event"), "event") !== "change") {
+      this.countUnknown();
+      return;
+    }
     const change = fileChangeOf(value);
     if (change === undefined) return;
     this.#waitingBytes += bytesOf(change);

@@ -11,7 +11,7 @@ import type {
   KillOptions,
   SandboxId,
 } from "../../ports/index.ts";
-import { AgentClient, type AgentConfigure } from "./agent-client.ts";
+import { AgentClient, type AgentConfigure, type AgentRenewal } from "./agent-client.ts";
 import { unixDialer } from "./dialers.ts";
 import { translateFailure } from "./failures.ts";
 import { type FakeConnection, fakeAgent } from "./fake-agent.ts";
@@ -102,6 +102,16 @@ const calls: Record<string, (client: AgentClient) => Promise<unknown>> = {
   stats: (client) => client.stats(options),
   "no stats": (client) => client.stats(options),
   events: (client) => first(client.execs.exits(options)),
+  renew: (client) =>
+    client.renew(
+      whole<AgentRenewal>({
+        realtime: new Date(1_700_000_000_000),
+        entropy: Buffer.from("00ff".repeat(16), "hex"),
+        hostname: "box-2",
+      }),
+      options,
+    ),
+  "make a group": (client) => client.makeGroup(execId, { memoryMb: 64, pids: 32 }, options),
   shutdown: (client) => client.shutdown(options),
   start: async (client) => {
     await using view = await client.execs.start(everything, options);
@@ -390,6 +400,13 @@ it.for(frames.refused)("refused frame: $name", (frame) => {
 
 describe("what is known of the agent's operations", () => {
   const ofService = operations.filter(({ from }) => from === undefined).map(({ request }) => request.op);
+
+  it("is told of each in docs/agent-protocol.md", () => {
+    const page = readFileSync(join(projectRoot, "docs", "agent-protocol.md"), "utf8");
+    const told = (op: string) => page.includes(`\n- \`${op}\``) || page.includes(`\`${op} {`);
+    const untold = Object.keys(knownOperations).filter((op) => !told(op));
+    expect(untold).toEqual([]);
+  });
 
   it("is known of each that has a fixture, and of no other", () => {
     expect(Object.keys(knownOperations).sort()).toEqual([...new Set(ofService)].sort());

@@ -1,3 +1,4 @@
+import { textLength } from "../../platform/text-length.ts";
 import { ProviderError, TooLarge } from "../../ports/errors.ts";
 
 /** See docs/agent-protocol.md, Frames. */
@@ -23,6 +24,9 @@ export const maxDataBytes = 1024 * 1024;
 /** Output at this offset still ends at one that a number holds exactly. */
 const maxOffset = Number.MAX_SAFE_INTEGER - maxDataBytes;
 const noBytes = Buffer.alloc(0);
+/** So many bytes of JSON cost about what a frame without any does. */
+const frameBytes = 1_024;
+const wholeChunk = { from: 0, mostFrames: Number.POSITIVE_INFINITY };
 
 /** Takes decoded frames. Raw frames arrive in the parts the transport cut them into, so that nothing is copied. */
 export interface FrameSink {
@@ -30,6 +34,8 @@ export interface FrameSink {
   onControl(kind: number, payload: Buffer): void;
   /** The next bytes of a `data`, `stdout` or `stderr` frame. @param offset that of the first byte; 0 for `data`. */
   onRaw(kind: number, bytes: Buffer, offset: number): void;
+  /** A raw frame without bytes. */
+  onEmpty?(kind: number): void;
 }
 
 /**
@@ -47,16 +53,23 @@ export class FrameDecoder {
   #offset = 0;
   #control: Buffer | null = null;
   #controlFilled = 0;
+  #framesLeft = 0;
 
   constructor(sink: FrameSink) {
     this.#sink = sink;
   }
 
-  /** @throws ProviderError for a frame the protocol does not allow. */
-  push(chunk: Buffer): void {
-    let position = 0;
+  /**
+   * @param options.from where to go on in the chunk. @param options.mostFrames after which the rest is left for the next call; one
+   * that is not raw counts as more, the longer it is.
+   * @returns where the chunk was left; its end when all of it was taken.
+   * @throws ProviderError for a frame the protocol does not allow.
+   */
+  push(chunk: Buffer, options: { from: number; mostFrames: number } = wholeChunk): number {
+    let position = options.from;
     const end = chunk.length;
-    while (position < end) {
+    this.#framesLeft = options.mostFrames;
+    while (position < end && this.#framesLeft > 0) {
       if (!this.#inPayload) {
         position = this.#takeHeader(chunk, position);
         continue;
@@ -69,11 +82,13 @@ export class FrameDecoder {
         if (this.#remaining === 0) this.#nextFrame();
         const offset = this.#offset;
         if (this.#kind !== frameKinds.data) this.#offset += available;
+        this.#framesLeft -= 1;
         this.#sink.onRaw(this.#kind, part, offset);
       } else {
         this.#takeControl(part);
       }
     }
+    return position;
   }
 
   #takeHeader(chunk: Buffer, position: number): number {
@@ -103,7 +118,10 @@ export class FrameDecoder {
       this.#inPayload = true;
     } else {
       this.#nextFrame();
-      if (!isRaw(this.#kind)) this.#sink.onControl(this.#kind, noBytes);
+      if (isRaw(this.#kind)) {
+        this.#framesLeft -= 1;
+        this.#sink.onEmpty?.(this.#kind);
+      } else this.#give(noBytes);
     }
     return position + wanted;
   }
@@ -112,7 +130,7 @@ export class FrameDecoder {
     if (this.#control === null) {
       if (this.#remaining === 0) {
         this.#nextFrame();
-        this.#sink.onControl(this.#kind, part);
+        this.#give(part);
         return;
       }
       this.#control = Buffer.allocUnsafe(part.length + this.#remaining);
@@ -124,6 +142,11 @@ export class FrameDecoder {
     const payload = this.#control;
     this.#control = null;
     this.#nextFrame();
+    this.#give(payload);
+  }
+
+  #give(payload: Buffer): void {
+    this.#framesLeft -= 1 + Math.floor(payload.length / frameBytes);
     this.#sink.onControl(this.#kind, payload);
   }
 
@@ -167,18 +190,23 @@ function checkLength(kind: number, length: number): void {
 
 /** @returns a whole frame whose payload is `value` as JSON. @throws ProviderError above 4 MiB. */
 export function encodeJsonFrame(kind: number, value: unknown): Buffer {
+  // Spelling out many megabytes, to refuse them, would take longer than all that is taken.
+  const least = textLength(value);
+  if (least > maxControlBytes) throw tooLong(`at least ${least}`);
   const text = JSON.stringify(value);
   const length = Buffer.byteLength(text);
-  if (length > maxControlBytes) {
-    throw new TooLarge(
-      `what is asked for takes ${length} bytes to say, and a sandbox takes ${maxControlBytes} at once; put large texts into files or standard input`,
-    );
-  }
+  if (length > maxControlBytes) throw tooLong(String(length));
   const frame = Buffer.allocUnsafe(headerBytes + length);
   frame.writeUInt32BE(length, 0);
   frame[4] = kind;
   frame.write(text, headerBytes);
   return frame;
+}
+
+function tooLong(bytes: string): TooLarge {
+  return new TooLarge(
+    `what is asked for takes ${bytes} bytes to say, and a sandbox takes ${maxControlBytes} at once; put large texts into files or standard input`,
+  );
 }
 
 /** @returns the header in front of `length` payload bytes. */

@@ -3,6 +3,8 @@ import type { AgentConnection } from "./connection.ts";
 
 /** How long the end of an operation may follow its last word. */
 const endMs = 10_000;
+/** Of one operation. An agent tells what it was asked for: only one that is newer has anything else to say, and not often. */
+const mostUnknownEvents = 1_000;
 
 /**
  * One request and its answer, as callbacks. States: waiting (no frame yet), answered (reply seen), over (`onEnd` or
@@ -20,23 +22,27 @@ export abstract class Operation {
   readonly follower: boolean = false;
   /** Whether it goes on where one broke off: the place of that was its own a moment ago, and it is no newcomer to the shares of all. */
   readonly again: boolean = false;
+  /** Whether its events are batches, of files and paths. */
+  readonly batches: boolean = false;
   /** The request was sent again, after a connection on which the agent may have taken it already. */
   sentAgain = false;
   /** What the agent was asked for; undefined until it is. */
   asked: string | undefined;
   protected connection: AgentConnection | null = null;
+  #lastConnection: AgentConnection | undefined;
   #over = false;
   #signal: AbortSignal | null = null;
   #whenOver: (() => void) | undefined;
   #endTimer: NodeJS.Timeout | undefined;
+  #unknownEvents = 0;
   readonly #onAbort = () => this.cancel(this.#signal?.reason);
 
   abstract onReply(value: unknown): void;
   onEvent(_value: unknown): void {
-    return;
+    this.countUnknown();
   }
-  onRaw(_kind: number, _bytes: Buffer, _offset: number): void {
-    return;
+  onRaw(kind: number, _bytes: Buffer, _offset: number): void {
+    throw unexpectedRaw(kind);
   }
   onEof(): void {
     return;
@@ -57,6 +63,13 @@ export abstract class Operation {
     this.#whenOver = callback;
   }
 
+  /** An event that means nothing here, as one of a newer agent may. @throws ProviderError for more than any agent sends. */
+  protected countUnknown(): void {
+    this.#unknownEvents += 1;
+    if (this.#unknownEvents > mostUnknownEvents)
+      throw new ProviderError(`the agent sent more than ${mostUnknownEvents} events that mean nothing`);
+  }
+
   /**
    * Everything was said but the end, which comes with the last word: an agent that keeps it back holds a connection, and
    * nobody waits for it any more.
@@ -75,6 +88,12 @@ export abstract class Operation {
   /** The connection the request went out on. */
   attach(connection: AgentConnection): void {
     this.connection = connection;
+    this.#lastConnection = connection;
+  }
+
+  /** For what has come and is taken one by one, also after the end. @returns undefined when the next may be taken at once. */
+  protected turn(): Promise<void> | undefined {
+    return this.#lastConnection?.turn();
   }
 
   /** The request is on its way; raw frames may follow it. */
@@ -122,6 +141,11 @@ export abstract class Operation {
   }
 }
 
+/** Raw bytes where an operation has none of that kind. */
+export function unexpectedRaw(kind: number): ProviderError {
+  return new ProviderError(`the agent sent bytes of kind 0x${kind.toString(16)} that were not asked for`);
+}
+
 /** An operation whose whole answer is one reply. */
 export class Call extends Operation {
   readonly #settle = Promise.withResolvers<unknown>();
@@ -151,6 +175,7 @@ export class Call extends Operation {
 
 /** An operation whose answer is a bounded number of events. */
 export class Collect extends Operation {
+  override readonly batches = true;
   readonly #settle = Promise.withResolvers<void>();
   readonly #take: (event: unknown) => Promise<void> | undefined;
   /** Events that came in one chunk with the one that is waited for, in order. */

@@ -4,7 +4,7 @@ import { spendRead } from "../../platform/spent-bytes.ts";
 import { ProviderError } from "../../ports/errors.ts";
 import type { PortConnection } from "../../ports/sandbox-operations.ts";
 import { frameKinds } from "./frames.ts";
-import { Operation } from "./operation.ts";
+import { Operation, unexpectedRaw } from "./operation.ts";
 
 /** How long what came before a connection broke waits for its reader. */
 const unreadMs = 10_000;
@@ -110,7 +110,8 @@ export class PortDial extends Operation {
   }
   override onRaw(kind: number, bytes: Buffer): void {
     if (this.#eof) throw new ProviderError("the agent sent data of a port after its end");
-    if (kind === frameKinds.data && !this.#stream.give(bytes)) this.connection?.pause();
+    if (kind !== frameKinds.data) throw unexpectedRaw(kind);
+    if (!this.#stream.give(bytes)) this.connection?.pause();
   }
   override onSocketRead(bytes: Buffer): void {
     if (this.#stream.readerCopies && this.#stream.readableLength === 0) spendRead(bytes);

@@ -9,12 +9,24 @@ export class PushIterator<T> implements AsyncIterableIterator<T> {
   #over = false;
   #error: { reason: unknown } | null = null;
   readonly #onNext: () => void;
+  readonly #turn: () => Promise<void> | undefined;
   readonly #onTake: (item: T) => void;
   readonly #onReturn: () => void;
 
-  /** @param options.onNext called when an item is asked for: whoever does has dealt with the one before. */
-  constructor(options: { onNext?: () => void; onTake?: (item: T) => void; onReturn?: () => void } = {}) {
+  /**
+   * @param options.onNext called when an item is asked for: whoever does has dealt with the one before.
+   * @param options.turn what to wait for before an item is given that is there already; undefined: nothing.
+   */
+  constructor(
+    options: {
+      onNext?: () => void;
+      onTake?: (item: T) => void;
+      onReturn?: () => void;
+      turn?: () => Promise<void> | undefined;
+    } = {},
+  ) {
     this.#onNext = options.onNext ?? (() => undefined);
+    this.#turn = options.turn ?? (() => undefined);
     this.#onTake = options.onTake ?? (() => undefined);
     this.#onReturn = options.onReturn ?? (() => undefined);
   }
@@ -56,6 +68,11 @@ export class PushIterator<T> implements AsyncIterableIterator<T> {
 
   next(): Promise<IteratorResult<T>> {
     this.#onNext();
+    const turn = this.queued > 0 ? this.#turn() : undefined;
+    return turn === undefined ? this.#give() : turn.then(() => this.#give());
+  }
+
+  #give(): Promise<IteratorResult<T>> {
     if (this.queued > 0) {
       const item = this.#shift();
       this.#onTake(item);

@@ -1,4 +1,5 @@
 import { type ExitReason, execIdPattern, exitReasons, type LimitName, limitNames } from "@alcove/wire";
+import { beginningOf, commandBeginning } from "../../ports/command-beginning.ts";
 import { ProviderError } from "../../ports/errors.ts";
 import type { ExecId } from "../../ports/ids.ts";
 import type { ExecExit, ExecInfo, FileChange, FileEntry, FileType } from "../../ports/sandbox-operations.ts";
@@ -178,39 +179,19 @@ export function inputTakenOf(value: unknown): number | undefined {
 
 /** A little more than an agent keeps of a command line; one of the first releases tells all of it. */
 const maxCommandLength = 33 * 1024;
-/** What an argument counts beside its text, as in the agent. */
-const argumentLength = 24;
 /** Of tags and of what tells why a command did not start. */
 const maxTextLength = 8 * 1024;
-
-/** @returns the beginning of a text, as a text of its own: part of one would keep the whole in memory. */
-function beginningOf(text: string, length: number): string {
-  return text.length <= length ? text : `${Buffer.from(text.slice(0, length)).toString()}…`;
-}
-
-/** The command and its arguments, as much as fits `length`; what was cut ends in an ellipsis. */
-function commandOf(fields: Fields, length: number): { command: string; args: string[] } {
-  const command = beginningOf(textOf(fields, "command"), length);
-  const args: string[] = [];
-  let left = length - command.length - argumentLength;
-  for (const arg of listOf(fields, "args")) {
-    if (left <= 0) break;
-    const text = beginningOf(String(arg), left);
-    left -= text.length + argumentLength;
-    args.push(text);
-  }
-  return { command, args };
-}
 
 /** @param options.commandLength how much of the command line is kept. */
 export function execInfoOf(value: unknown, options: { commandLength?: number } = {}): ExecInfo {
   const fields = objectOf(value, "exec");
   const tag = optionalTextOf(fields, "tag");
   const inputBytes = optionalNumberOf(fields, "input_bytes");
+  const line = { command: textOf(fields, "command"), args: listOf(fields, "args") };
   return {
     execId: execIdOf(fields),
     pid: numberOf(fields, "pid"),
-    ...commandOf(fields, options.commandLength ?? maxCommandLength),
+    ...commandBeginning(line, options.commandLength ?? maxCommandLength),
     tty: fields.tty === true,
     detached: fields.detached === true,
     startedAt: dateOf(fields, "started_at"),

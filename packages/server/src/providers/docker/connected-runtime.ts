@@ -21,6 +21,8 @@ const bridgesAtOnce = 4;
 export class ConnectedRuntime implements AsyncDisposable {
   readonly runtimeId: RuntimeId;
   readonly sandboxId: SandboxId;
+  /** Empty: nobody's. */
+  readonly ownerId: string;
   readonly container: string;
   readonly client: AgentClient;
   readonly operations: SandboxOperations;
@@ -39,6 +41,7 @@ export class ConnectedRuntime implements AsyncDisposable {
     const { client, engine, container } = options;
     this.runtimeId = options.record.runtimeId as RuntimeId;
     this.sandboxId = options.record.sandboxId as SandboxId;
+    this.ownerId = options.record.sandbox?.ownerId ?? "";
     this.container = container;
     this.client = client;
     this.socket = options.socket;

@@ -125,9 +125,7 @@ export class ConnectedRuntimes implements AsyncDisposable {
     try {
       const containers = await this.#containers.list(this.#instanceId, { signal });
       const running = new Set(
-        containers
-          .filter(({ State }) => State === "running")
-          .map(({ Labels }) => Labels?.[labelNames.runtime]),
+        containers.filter(({ State }) => State === "running").map(({ Labels }) => Labels[labelNames.runtime]),
       );
       for (const runtimeId of this.#runtimes.keys())
         if (!running.has(runtimeId)) void this.#suspect(runtimeId);

@@ -1,8 +1,9 @@
 import { setTimeout as delay } from "node:timers/promises";
 import { type CallOptions, RuntimeGone } from "../../ports/index.ts";
+import { ContainerListReader, type ListedContainer } from "./container-list.ts";
 import type { EngineCall, EngineClient } from "./engine-client.ts";
 import { asProviderError, isRefusal } from "./engine-errors.ts";
-import { Anything, ContainerInspection, ContainerList } from "./engine-shapes.ts";
+import { Anything, ContainerInspection } from "./engine-shapes.ts";
 import { ownedBy, ownedByAny } from "./labels.ts";
 import { Demultiplexer } from "./multiplexed-stream.ts";
 
@@ -36,13 +37,15 @@ export class Containers {
     return this.#list(ownedBy(instanceId), options, { query: { size: "true" }, withinMs: sizesMs });
   }
 
-  async #list(filters: string, { signal }: CallOptions, more: Pick<EngineCall, "query" | "withinMs"> = {}) {
+  async #list(
+    filters: string,
+    { signal }: CallOptions,
+    more: Pick<EngineCall, "query" | "withinMs"> = {},
+  ): Promise<ListedContainer[]> {
     const query = { all: "true", filters, ...more.query };
+    const call = { ...more, method: "GET", path: "/containers/json", query, signal } as const;
     try {
-      return await this.#engine.call(
-        { ...more, method: "GET", path: "/containers/json", query, signal },
-        ContainerList,
-      );
+      return await this.#engine.read(call, new ContainerListReader());
     } catch (error) {
       throw asProviderError("list containers", error);
     }

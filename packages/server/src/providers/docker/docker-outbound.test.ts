@@ -1,6 +1,7 @@
 import { existsSync } from "node:fs";
 import { readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 import { afterAll, afterEach, beforeAll, expect, it, vi } from "vitest";
 import { sharedEngine, type TestEngine } from "../../../test/support/docker-engine.ts";
@@ -24,6 +25,7 @@ import { busyboxImage } from "../../../test/support/tiny-images.ts";
 import { randomIds } from "../../platform/random-ids.ts";
 import { run, soon } from "../../ports/contract/provider/harness.ts";
 import { BadRequest, type NetworkChange, type RuntimeId, type RuntimeSpec } from "../../ports/index.ts";
+import { Containers } from "./containers.ts";
 import type { DockerProvider } from "./index.ts";
 
 const reach = fileURLToPath(new URL("../../../test/support/programs/reach.py", import.meta.url));
@@ -186,6 +188,32 @@ await describeWith(
         expect(await inside(runtimeId, ask(farAddress))).toBe(`reached ${farAddress}\n`);
       expect(told(kept)).toEqual([]);
       expect((await processesOf(kept)).map(({ pid }) => pid)).toEqual(keptBefore.map(({ pid }) => pid));
+    }, 60_000);
+
+    it("the end of a container that its engine does not tell of is no loss of its network", async () => {
+      const [dies, adopted] = [await spawn(), await spawn()];
+      await provider[Symbol.asyncDispose]();
+      provider = listen(await docker.restart());
+      await provider.adopt(adopted, soon());
+      await provider.adopt(dies, soon());
+      // The adopted ones are looked up behind that.
+      const found = vi.spyOn(Containers.prototype, "firstProcess");
+      const next = await spawn();
+      await vi.waitFor(() => expect(found).toHaveResolved(), { timeout: 5_000 });
+      const silent = vi
+        .spyOn(Containers.prototype, "endReason")
+        .mockReturnValue(new Promise(() => undefined));
+      try {
+        const ends = [dies, adopted, next];
+        const processes = (await Promise.all(ends.map(processesOf))).flat();
+        for (const runtimeId of ends) process.kill(await firstProcess(runtimeId), "SIGKILL");
+        await gone(processes);
+        await delay(1_000);
+        expect(ends.flatMap(told)).toEqual([]);
+      } finally {
+        silent.mockRestore();
+        found.mockRestore();
+      }
     }, 60_000);
 
     it("a container takes its network along: destroyed, and when it dies with nobody there", async () => {

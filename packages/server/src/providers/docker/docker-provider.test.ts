@@ -115,6 +115,22 @@ await describeWith(["docker", "agent", "busybox"], "DockerProvider", () => {
     expect(await docker.provider.inventory(soon())).toEqual([]);
   });
 
+  it("an image with labels of more than 64 KB is a BadRequest that says so, and leaves nothing", async () => {
+    const image = "alcove-test/labelled:1";
+    await importImage(engine, (await busyboxRootfs()).tar, image, [
+      `LABEL much=${"x".repeat(35_000)}`,
+      `LABEL more=${"x".repeat(35_000)}`,
+    ]);
+    const docker = await open();
+    await expect(docker.provider.spawn(specOf({ image }), soon(30_000))).rejects.toMatchObject({
+      code: "bad_request",
+      message: expect.stringMatching(
+        /^image alcove-test\/labelled:1 has 69 KB of configuration; its labels, .* 64 KB/,
+      ),
+    });
+    expect(await containersOf(docker)).toBe("");
+  });
+
   it("a read-only image leaves the sandbox its workspace", async () => {
     const docker = await open({ readOnlyRootfs: true, tmpfs: ["/cache:size=1m"] });
     const { operations } = await spawnIn(docker);
@@ -153,10 +169,8 @@ await describeWith(["docker", "agent", "busybox"], "DockerProvider", () => {
   it("below min_free_mb of the engine's disk nothing is spawned, and check() says so", async () => {
     const { provider } = await open({ minFreeMb: 1_000_000_000 });
     await expect(provider.spawn(specOf(), soon(30_000))).rejects.toThrow(StorageFull);
-    expect((await provider.check(soon())).notes).toContainEqual(
-      expect.stringMatching(
-        /no sandbox can be made: .* free on the Docker Engine's disk.*providers.docker.min_free_mb/,
-      ),
+    expect((await provider.check(soon())).cannotSpawn).toMatch(
+      /no sandbox can be made: .* free on the Docker Engine's disk.*providers.docker.min_free_mb/,
     );
     expect(await provider.inventory(soon())).toEqual([]);
   });

@@ -7,7 +7,7 @@ import { boundedParallel } from "../../platform/bounded-parallel.ts";
 import { deadlineAfter, ShuttingDown } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { messageOf } from "../../platform/message-of.ts";
-import { type PullLimits, usualPulls } from "../../platform/pull-turns.ts";
+import { SharedWork } from "../../platform/shared-work.ts";
 import {
   type CallOptions,
   type Clock,
@@ -24,6 +24,7 @@ import {
   type SandboxOperations,
   type SpawnedRuntime,
 } from "../../ports/index.ts";
+import { type PullLimits, usualPulls } from "../../pulls/pull-turns.ts";
 import { agentCapabilities, sharedWatchTable } from "../agent/index.ts";
 import { DiskGuard } from "../guards/index.ts";
 import { outboundSettings } from "../launcher/index.ts";
@@ -104,7 +105,8 @@ export class DockerProvider implements RuntimeProvider {
   /** Spawns that failed before the engine was asked for anything: `destroy`, which follows, need not ask it either. */
   readonly #neverMade = new Set<RuntimeId>();
   readonly #adopting = new Map<RuntimeId, Promise<void>>();
-  #delivery: Promise<AgentDelivery> | undefined;
+  #delivery: AgentDelivery | undefined;
+  readonly #choosing = new SharedWork<AgentDelivery>();
 
   /** Reaches for nothing yet. @throws BadRequest for an engine address that is none. */
   constructor(options: DockerProviderOptions) {
@@ -152,6 +154,7 @@ export class DockerProvider implements RuntimeProvider {
       running: () => this.#connected.keys(),
       destroying: () => this.#connected.leaving(),
       sandboxOf: (runtimeId) => this.#connected.get(runtimeId)?.sandboxId,
+      ownerOf: (runtimeId) => this.#connected.get(runtimeId)?.ownerId,
       space: () => this.#disk.space(),
       measure: async (runtimes, what) => {
         using deadline = deadlineAfter(measureTimeoutMs, this.#closing.signal);
@@ -188,15 +191,12 @@ export class DockerProvider implements RuntimeProvider {
       const short = await this.#guard.refuseWhenShort().then(() => undefined, messageOf);
       const missing =
         this.#config.networkMode === "outbound" ? await this.#networks.missing(info) : undefined;
+      const cannotSpawn =
+        short ?? (missing === undefined ? undefined : `network "outbound" on docker needs ${missing}`);
       return {
         healthy: true,
-        notes: [
-          summary,
-          ...engineNotes(this.#config, info),
-          ...this.#disk.notes(),
-          ...(short === undefined ? [] : [short]),
-        ],
-        ...(missing === undefined ? {} : { cannotSpawn: `network "outbound" on docker needs ${missing}` }),
+        notes: [summary, ...engineNotes(this.#config, info), ...this.#disk.notes()],
+        ...(cannotSpawn === undefined ? {} : { cannotSpawn }),
       };
     } catch (error) {
       return { healthy: false, error: explain(error), notes: [] };
@@ -219,6 +219,7 @@ export class DockerProvider implements RuntimeProvider {
       read_only_rootfs: config.readOnlyRootfs,
       pids_limit: config.pidsLimit,
       disk_mb: config.diskMb,
+      min_free_mb: config.minFreeMb,
       dropped_caps: config.droppedCaps,
       added_caps: config.addedCaps,
       agent_transport: config.agentTransport,
@@ -271,9 +272,9 @@ export class DockerProvider implements RuntimeProvider {
     const containers = await this.#containers.list(this.#instanceId, options);
     const entries = new Map<RuntimeId, InventoryEntry>();
     for (const container of containers) {
-      const runtimeId = container.Labels?.[labelNames.runtime] as RuntimeId | undefined;
+      const runtimeId = container.Labels[labelNames.runtime] as RuntimeId | undefined;
       if (runtimeId === undefined) continue;
-      const sandboxId = container.Labels?.[labelNames.sandbox] as SandboxId | undefined;
+      const sandboxId = container.Labels[labelNames.sandbox] as SandboxId | undefined;
       const runs = container.State === "running" || container.State === "paused";
       entries.set(runtimeId, {
         runtimeId,
@@ -500,11 +501,11 @@ export class DockerProvider implements RuntimeProvider {
   }
 
   /** How the agent gets into containers; found out once the engine answers. */
-  #agentDelivery(options: CallOptions): Promise<AgentDelivery> {
-    this.#delivery ??= this.#chooseDelivery(options).catch((error) => {
-      this.#delivery = undefined;
-      throw error;
-    });
+  /** Chosen once; who leaves before it is takes it from nobody. */
+  async #agentDelivery(options: CallOptions): Promise<AgentDelivery> {
+    this.#delivery ??= await this.#choosing.run("", options.signal, (signal) =>
+      this.#chooseDelivery({ signal }),
+    );
     return this.#delivery;
   }
 

@@ -8,7 +8,7 @@ import { type EngineAddress, parseEngineAddress } from "./engine-address.ts";
 import { EngineRefusal, unreachableEngine } from "./engine-errors.ts";
 import { type EnginePatience, EngineWaits, usualPatience } from "./engine-waits.ts";
 
-/** Longest JSON answer taken, bytes; a listing of ten thousand containers is below it. */
+/** Longest JSON answer taken as a whole, bytes. */
 const largestAnswerBytes = 32 * 1024 * 1024;
 /** Longest error body kept, bytes. */
 const largestRefusalBytes = 64 * 1024;
@@ -23,7 +23,12 @@ export interface EngineCall {
   signal: AbortSignal;
   /** How long a whole answer may take; unset: 30 s, null: as long as `signal` allows. Streams have the caller's time alone. */
   withinMs?: number | null;
+  /** Longest answer taken as a whole; unset: 32 MiB. */
+  largestBytes?: number;
 }
+
+/** An answer was longer than it may be. */
+export class TooLongAnswer extends Error {}
 
 /**
  * Speaks the Engine API, without a version prefix: the engine then answers in its newest, and refuses none.
@@ -56,10 +61,10 @@ export class EngineClient implements Disposable {
     this.#pings.destroy();
   }
 
-  /** @returns the answer, checked against `schema`. */
+  /** @returns the answer, checked against `schema`. @throws TooLongAnswer */
   async call<S extends TSchema>(call: EngineCall, schema: S): Promise<Static<S>> {
     const text = await this.#inTime(call, async (inTime) =>
-      readText(await this.stream(inTime), largestAnswerBytes),
+      readText(await this.stream(inTime), call.largestBytes ?? largestAnswerBytes),
     );
     const answer: unknown = text === "" ? undefined : JSON.parse(text);
     if (Value.Check(schema, answer)) return answer;
@@ -69,6 +74,14 @@ export class EngineClient implements Disposable {
       200,
       `unexpected answer: ${first?.instancePath ?? ""} ${first?.message ?? ""}`,
     );
+  }
+
+  /** Gives an answer to `reader` as it comes: it may be of any length. @returns what was read. */
+  async read<T>(call: EngineCall, reader: { push(piece: Buffer): void; end(): T }): Promise<T> {
+    return this.#inTime(call, async (inTime) => {
+      for await (const piece of await this.stream(inTime)) reader.push(piece);
+      return reader.end();
+    });
   }
 
   /** A call whose answer does not matter beyond its status. */
@@ -193,7 +206,7 @@ async function readText(stream: IncomingMessage, limit: number): Promise<string>
   let length = 0;
   for await (const chunk of stream) {
     length += chunk.length;
-    if (length > limit) throw new Error(`the Docker Engine's answer is longer than ${limit} bytes`);
+    if (length > limit) throw new TooLongAnswer(`the Docker Engine's answer is longer than ${limit} bytes`);
     chunks.push(chunk);
   }
   return Buffer.concat(chunks).toString("utf8");

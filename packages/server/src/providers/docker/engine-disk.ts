@@ -123,7 +123,7 @@ export class EngineDisk {
     for (const { Labels, SizeRw } of await this.#options.containers.sizes(this.#options.instanceId, {
       signal,
     })) {
-      const runtimeId = Labels?.[labelNames.runtime] as RuntimeId;
+      const runtimeId = Labels[labelNames.runtime] as RuntimeId;
       if (others.has(runtimeId)) sizes.set(runtimeId, (SizeRw ?? 0) / 1024 ** 2);
     }
     return sizes;

@@ -47,8 +47,11 @@ describe("engineNotes()", () => {
     const kernel = expect.stringContaining("share the host's user ids");
     expect(engineNotes(config, info)).toEqual([kernel]);
     expect(engineNotes({ ...config, runtime: "gvisor" }, info)).toEqual([]);
+    for (const networkMode of ["none", "outbound"])
+      expect([networkMode, engineNotes({ ...config, networkMode }, info)]).toEqual([networkMode, [kernel]]);
     for (const [networkMode, note] of [
       ["bridge", 'network "bridge" reach private'],
+      ["of-ours", 'network "of-ours" reach private'],
       ["host", "share the engine's network"],
     ] as const)
       expect(engineNotes({ ...config, networkMode }, info)).toEqual([kernel, expect.stringContaining(note)]);

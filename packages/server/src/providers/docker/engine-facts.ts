@@ -1,7 +1,7 @@
 import { arch, platform } from "node:os";
 import { basename } from "node:path";
 import type { DockerConfig } from "../../config/config.ts";
-import { kernelSharingRuntimes } from "../../config/providers.ts";
+import { isEngineNetwork, kernelSharingRuntimes } from "../../config/providers.ts";
 import type { EngineAddress } from "./engine-address.ts";
 import type { EngineInfo } from "./engine-shapes.ts";
 
@@ -114,7 +114,7 @@ export function engineNotes(config: DockerConfig, info: EngineInfo): string[] {
         "pending signals, pages of pipes; a runtime with a kernel of each sandbox's own (runsc, kata) or native keep them apart",
     );
   if (config.networkMode === "host") notes.push("sandboxes share the engine's network");
-  else if (config.networkMode !== "none")
+  else if (isEngineNetwork(config.networkMode))
     notes.push(
       `sandboxes on the engine's network "${config.networkMode}" reach private, link-local and metadata addresses`,
     );

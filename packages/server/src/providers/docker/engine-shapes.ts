@@ -16,20 +16,13 @@ export const ImageInspection = Type.Object({
       Env: orNull(texts),
       User: orNull(Type.String()),
       WorkingDir: orNull(Type.String()),
+      Labels: Type.Optional(Anything),
+      ExposedPorts: Type.Optional(Anything),
+      Volumes: Type.Optional(Anything),
     }),
   ),
 });
 export type ImageInspection = Static<typeof ImageInspection>;
-
-export const ContainerList = Type.Array(
-  Type.Object({
-    Id: Type.String(),
-    State: Type.String(),
-    Labels: orNull(labels),
-    /** Bytes that the files of the writable layer contain, where it was asked for. */
-    SizeRw: orNull(Type.Number()),
-  }),
-);
 
 export const ContainerInspection = Type.Object({
   Id: Type.String(),

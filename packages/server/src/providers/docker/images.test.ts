@@ -12,8 +12,8 @@ import { startRegistry, type TestRegistry } from "../../../test/support/registry
 import { describeWith } from "../../../test/support/requirements.ts";
 import { busyboxRootfs, importImage } from "../../../test/support/tiny-images.ts";
 import { silentLogger } from "../../platform/logger.ts";
-import { usualPulls } from "../../platform/pull-turns.ts";
 import { NotFound, Unavailable } from "../../ports/index.ts";
+import { usualPulls } from "../../pulls/pull-turns.ts";
 import { EngineClient } from "./engine-client.ts";
 import { EngineImages } from "./images.ts";
 
@@ -49,6 +49,29 @@ async function engineThatHangs() {
     },
   };
 }
+
+it("config() of an image that is described in more than 2 MB is a BadRequest", async () => {
+  const folder = await mkdtemp(join(tmpdir(), "alcove-engine-"));
+  const Labels = { much: "x".repeat(3_000_000) };
+  await using server = createServer(
+    (_request, response) => void response.end(JSON.stringify({ Id: "sha256:1", Config: { Labels } })),
+  );
+  await once(server.listen(join(folder, "engine.sock")), "listening");
+  using engine = new EngineClient({ socket: `unix://${folder}/engine.sock` });
+  const images = new EngineImages({
+    engine,
+    pullPolicy: "never",
+    allowedRegistries: [],
+    pulls: usualPulls,
+    logger: silentLogger,
+  });
+  await expect(images.config("i:1", soon())).rejects.toMatchObject({
+    code: "bad_request",
+    message: expect.stringContaining("image i:1 has more than 2048 KB of configuration"),
+  });
+  server.closeAllConnections();
+  await rm(folder, { recursive: true });
+});
 
 const soon = () => ({ signal: AbortSignal.timeout(15_000) });
 

@@ -1,22 +1,30 @@
 import { createInterface } from "node:readline";
 import { Value } from "typebox/value";
-import { refuseInnerRegistry } from "../../platform/inner-registry.ts";
 import type { Logger } from "../../platform/logger.ts";
-import { type PullLimits, PullTurns } from "../../platform/pull-turns.ts";
-import { SharedWork } from "../../platform/shared-work.ts";
 import {
+  BadRequest,
   type CallOptions,
   type ImageConfig,
   NotFound,
   refuseRegistry,
   Unavailable,
 } from "../../ports/index.ts";
-import type { EngineClient } from "./engine-client.ts";
+import { refuseInnerRegistry } from "../../pulls/inner-registry.ts";
+import type { PullLimits } from "../../pulls/pull-turns.ts";
+import { SharedPulls } from "../../pulls/shared-pulls.ts";
+import { type EngineClient, TooLongAnswer } from "./engine-client.ts";
 import { asProviderError, isRefusal } from "./engine-errors.ts";
 import { ImageInspection, PullLine } from "./engine-shapes.ts";
 
 /** How often the progress of a pull is logged, milliseconds. */
 const progressEveryMs = 2_000;
+/**
+ * The engine repeats these of an image in every list, description and event of its containers; what images hold of them is a
+ * tenth of it.
+ */
+const mostRepeatedKb = 64;
+/** Of what the engine tells of an image in all: its layers and names too. */
+const largestInspectionBytes = 2 * 1024 * 1024;
 
 /** Images of an engine: what is in them, and getting those that are missing. */
 export class EngineImages {
@@ -24,8 +32,7 @@ export class EngineImages {
   readonly #pullPolicy: "missing" | "never";
   readonly #allowedRegistries: readonly string[];
   readonly #logger: Logger;
-  readonly #pulls = new SharedWork<void>();
-  readonly #turns: PullTurns;
+  readonly #pulls: SharedPulls<void>;
   readonly #closing = new AbortController();
 
   constructor(options: {
@@ -35,7 +42,7 @@ export class EngineImages {
     pulls: PullLimits;
     logger: Logger;
   }) {
-    this.#turns = new PullTurns(options.pulls);
+    this.#pulls = new SharedPulls(options.pulls);
     this.#allowedRegistries = options.allowedRegistries;
     this.#engine = options.engine;
     this.#pullPolicy = options.pullPolicy;
@@ -47,15 +54,26 @@ export class EngineImages {
     this.#closing.abort(reason);
   }
 
-  /** @returns what of the image's configuration applies, or undefined when the engine has no such image. */
+  /**
+   * @returns what of the image's configuration applies, or undefined when the engine has no such image.
+   * @throws BadRequest when it is larger than an image's may be.
+   */
   async config(name: string, options: CallOptions): Promise<ImageConfig | undefined> {
     try {
       const inspection = await this.#engine.call(
-        { method: "GET", path: `/images/${name}/json`, signal: options.signal },
+        {
+          method: "GET",
+          path: `/images/${name}/json`,
+          signal: options.signal,
+          largestBytes: largestInspectionBytes,
+        },
         ImageInspection,
       );
+      refuseLarge(name, inspection);
       return imageConfig(inspection);
     } catch (error) {
+      if (error instanceof TooLongAnswer)
+        throw tooLarge(name, `more than ${largestInspectionBytes / 1024} KB`, { cause: error });
       if (isRefusal(error, 404)) return undefined;
       throw asProviderError(`look image ${name} up`, error);
     }
@@ -79,10 +97,8 @@ export class EngineImages {
     await refuseInnerRegistry(name, this.#allowedRegistries);
     const { owner = "" } = options;
     try {
-      await this.#pulls.run(name, options.signal, (waited) => {
-        const signal = AbortSignal.any([waited, this.#closing.signal]);
-        return this.#turns.run(name, { owner, signal }, (inTime) => this.#pullOnce(name, { signal: inTime }));
-      });
+      const signal = AbortSignal.any([options.signal, this.#closing.signal]);
+      await this.#pulls.run(name, { owner, signal }, (inTime) => this.#pullOnce(name, { signal: inTime }));
     } catch (error) {
       options.signal.throwIfAborted();
       if (!this.#closing.signal.aborted) throw error;
@@ -133,6 +149,19 @@ export class EngineImages {
 
 /** The engine began a pull and told of its failure in the stream. */
 class PullFailed extends Error {}
+
+function refuseLarge(name: string, { Config: config }: ImageInspection): void {
+  const { Labels, ExposedPorts, Env, Volumes } = config ?? {};
+  const bytes = Buffer.byteLength(JSON.stringify({ Labels, ExposedPorts, Env, Volumes }));
+  if (bytes > mostRepeatedKb * 1024) throw tooLarge(name, `${Math.ceil(bytes / 1024)} KB`);
+}
+
+function tooLarge(name: string, size: string, options?: ErrorOptions): BadRequest {
+  return new BadRequest(
+    `image ${name} has ${size} of configuration; its labels, exposed ports, environment and volumes may take ${mostRepeatedKb} KB: build it with fewer`,
+    options,
+  );
+}
 
 function imageConfig({ Config: config }: ImageInspection): ImageConfig {
   const env: Record<string, string> = {};

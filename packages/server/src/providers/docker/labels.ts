@@ -1,5 +1,8 @@
 import type { RuntimeId, SandboxId } from "../../ports/index.ts";
 
+/** Of every label below. */
+export const labelPrefix = "alcove.";
+
 /** Labels of everything made on an engine. `instance` keeps two services on one engine apart. */
 export const labelNames = {
   instance: "alcove.instance",

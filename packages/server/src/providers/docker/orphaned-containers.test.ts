@@ -42,6 +42,23 @@ it("the containers of one installation are found by its name and ended, others' 
   engine.closeAllConnections();
 });
 
+it("labels of 40 MB of one container hide neither it nor others", async () => {
+  const list = ["one", "two"].map((Id) => ({
+    Id,
+    State: "running",
+    Labels: { much: "x".repeat(Id === "one" ? 40_000_000 : 1), "alcove.instance": "0123456789abcdef" },
+  }));
+  await using engine = createServer(
+    ({ url }, response) =>
+      void response.end(url?.startsWith("/containers/json") ? JSON.stringify(list) : "OK"),
+  );
+  const socket = join(folder, "engine.sock");
+  await once(engine.listen(socket), "listening");
+  const found = await orphanedContainers("0123456789ab", { socket: `unix://${socket}`, signal: soon() });
+  expect(found.ids).toEqual(["one", "two"]);
+  engine.closeAllConnections();
+});
+
 it("there are none where no engine answers", async () => {
   const { ids } = await orphanedContainers("0123", {
     socket: `unix://${join(folder, "none.sock")}`,

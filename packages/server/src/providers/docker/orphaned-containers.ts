@@ -39,7 +39,7 @@ async function idsOf(engine: EngineClient, name: string, options: CallOptions): 
     await engine.waits.awake(options);
     const found = await new Containers({ engine }).listAll(options);
     return found
-      .filter(({ Labels }) => shortInstance(Labels?.[labelNames.instance] ?? "") === name)
+      .filter(({ Labels }) => shortInstance(Labels[labelNames.instance] ?? "") === name)
       .map(({ Id }) => Id);
   } catch (error) {
     if (error instanceof Unavailable && !(error instanceof EngineSilent)) return [];

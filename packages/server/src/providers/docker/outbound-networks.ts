@@ -3,6 +3,7 @@ import { join } from "node:path";
 import type { DockerConfig } from "../../config/config.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { messageOf } from "../../platform/message-of.ts";
+import { identify, isAlive, type ProcessIdentity } from "../../platform/process-identity.ts";
 import {
   BadRequest,
   type CallOptions,
@@ -53,6 +54,8 @@ export class OutboundNetworks implements AsyncDisposable {
   readonly #logger: Logger;
   readonly #launcher: Launcher;
   readonly #kept = new Map<RuntimeId, KeptNetwork>();
+  /** The first process of each container, by which its end is seen without the engine. */
+  readonly #processes = new Map<RuntimeId, ProcessIdentity>();
   readonly #listeners = new Set<NetworkListener>();
   #groups: Promise<GroupParents | undefined> | undefined;
   /** Nothing was missing once; what goes away later fails when a network is made. */
@@ -123,6 +126,7 @@ export class OutboundNetworks implements AsyncDisposable {
     } catch (error) {
       throw toldFailure(error);
     }
+    await this.#learn(runtimeId, container.pid);
   }
 
   /** Whether one was made. */
@@ -139,11 +143,16 @@ export class OutboundNetworks implements AsyncDisposable {
     const network = new KeptNetwork({
       path: async () => join(await this.#records.steadyFolder(runtimeId), "network.sock"),
       attach: () => this.attach(runtimeId, { signal: AbortSignal.timeout(watchMs) }),
+      ended: async () => {
+        const process = this.#processes.get(runtimeId);
+        return process !== undefined && !(await isAlive(process));
+      },
       onChange: (change) => {
         for (const listener of this.#listeners) listener(runtimeId, change);
       },
     });
     this.#kept.set(runtimeId, network);
+    if (!this.#processes.has(runtimeId)) void this.#lookUp(runtimeId);
   }
 
   /** Resolves when nothing is made again any more; what there is stays. */
@@ -151,6 +160,22 @@ export class OutboundNetworks implements AsyncDisposable {
     const network = this.#kept.get(runtimeId);
     this.#kept.delete(runtimeId);
     await network?.close();
+    if (!this.#kept.has(runtimeId)) this.#processes.delete(runtimeId);
+  }
+
+  /** Of a container that an earlier process started. One that cannot be found out about counts as there. */
+  async #lookUp(runtimeId: RuntimeId): Promise<void> {
+    const signal = AbortSignal.timeout(watchMs);
+    const found = await this.#containers
+      .firstProcess(this.#containerOf(runtimeId), { signal })
+      .catch(() => undefined);
+    if (found !== undefined) await this.#learn(runtimeId, found.pid);
+    if (!this.#kept.has(runtimeId)) this.#processes.delete(runtimeId);
+  }
+
+  async #learn(runtimeId: RuntimeId, pid: number): Promise<void> {
+    const process = await identify(pid).catch(() => undefined);
+    if (process !== undefined) this.#processes.set(runtimeId, process);
   }
 
   /** Ends what carries the network of a container that has ended. Idempotent. */

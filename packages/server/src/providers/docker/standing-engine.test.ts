@@ -27,10 +27,10 @@ afterEach(async () => {
 async function engineThatAnswers(answers: (call: string) => unknown) {
   const dataDir = await mkdtemp(join(tmpdir(), "alcove-standing-"));
   const asked: string[] = [];
-  const server = createServer((request, response) => {
+  const server = createServer(async (request, response) => {
     const call = `${request.method} ${request.url?.split("?")[0]}`;
     asked.push(call);
-    const answer = answers(call);
+    const answer = await answers(call);
     if (answer !== undefined) response.end(JSON.stringify(answer));
   });
   await once(server.listen(join(dataDir, "engine.sock")), "listening");
@@ -81,6 +81,23 @@ it("a spawn that meets an engine which stands still is Unavailable soon, and kno
   expect(asked).toEqual(["GET /_ping"]);
   // A runtime that may be there has to be asked for.
   await expect(provider.destroy(spec().runtimeId, longEnough())).rejects.toThrow(Unavailable);
+});
+
+it("a spawn that is given up takes nothing from another that asks the engine the same", async () => {
+  const held = Promise.withResolvers<void>();
+  const { provider, asked } = await engineThatAnswers((call) => {
+    if (call === "GET /info") return held.promise.then(() => info);
+    return asked.includes("POST /containers/create") ? undefined : working(call);
+  });
+  const leaving = new AbortController();
+  const first = provider.spawn(spec(), leaving);
+  const second = provider.spawn(spec(), longEnough());
+  await expect.poll(() => asked).toContain("GET /info");
+  leaving.abort(new Error("given up"));
+  await expect(first).rejects.toThrow("given up");
+  held.resolve();
+  await expect(second).rejects.toThrow(/has not answered within/);
+  expect(asked).toContain("POST /containers/create");
 });
 
 it("a spawn whose engine stands still while it creates is Unavailable soon, and not known to be gone", async () => {

@@ -1,6 +1,7 @@
 import { appendFile, mkdir, mkdtemp, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { pino } from "pino";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { silentLogger } from "../../platform/logger.ts";
 import { type RuntimeId, StorageFull } from "../../ports/index.ts";
@@ -110,6 +111,8 @@ describe("the guard of the disk", () => {
 
   it("looks on while what one had written is removed, and stops another only when half of the mark is used up", async () => {
     const removed = Promise.withResolvers<void>();
+    const lines: Record<string, unknown>[] = [];
+    const logger = pino({ level: "warn" }, { write: (line) => void lines.push(JSON.parse(line)) });
     const sizes = new Map([
       [large, 0],
       [small, 0],
@@ -118,8 +121,10 @@ describe("the guard of the disk", () => {
     await using guard = new DiskGuard({
       minFreeMb: 100,
       says: { where: "below data_dir", minFree: "providers.native.min_free_mb" },
-      logger: silentLogger,
+      logger,
       running: () => [large, small],
+      sandboxOf: () => "sb-1",
+      ownerOf: () => "ada",
       measure: async (ids) => new Map(ids.map((id) => [id, sizes.get(id) ?? 0])),
       space: async () => space,
       stop: (id) => {
@@ -142,6 +147,22 @@ describe("the guard of the disk", () => {
       if (smallMb < 50) expect(begun).toEqual([large]);
     }
     expect(begun).toEqual([large, small]);
+    // What fills the rest is nobody's that is seen, while two stops are under way.
+    free(1);
+    await guard.look();
+    const events = () => lines.filter(({ event }) => event !== undefined);
+    expect([lines.filter(({ level }) => level === 50), events()]).toEqual([[], []]);
+    removed.resolve();
+    await vi.waitUntil(() => events().length === 2);
+    expect(events()[0]).toMatchObject({
+      event: "sandbox.stop",
+      outcome: "ok",
+      sandbox_id: "sb-1",
+      owner_id: "ada",
+      runtime_id: large,
+      reason: expect.stringContaining("it had written 210 MB"),
+      duration_ms: expect.any(Number),
+    });
   });
 
   it("stops nobody whom others destroy, counts what comes back of it, and tries again when that failed", async () => {
@@ -306,6 +327,11 @@ describe("the guard of the disk", () => {
     await using guard = open();
     await expect(guard.refuseWhenShort()).rejects.toThrow(StorageFull);
     await expect(guard.refuseWhenShort()).rejects.toThrow("50 MB were free below data_dir");
+    // Never as much as the mark it is less than.
+    (space as DiskSpace).freeMb = 99.7;
+    await expect(guard.refuseWhenShort()).rejects.toThrow(
+      "99 MB were free below data_dir, less than the 100 MB",
+    );
     (space as DiskSpace).freeMb = 100;
     await guard.refuseWhenShort();
     await using off = open(0);

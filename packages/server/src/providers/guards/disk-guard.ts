@@ -1,8 +1,10 @@
+import { ignoreOutcome } from "../../platform/abortable.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { guardStops, type RuntimeId, StorageFull } from "../../ports/index.ts";
 import type { DiskSpace } from "./disk-space.ts";
 import { GrowthWindow } from "./growth-window.ts";
 import { RepeatedLook } from "./repeated-look.ts";
+import { logStop } from "./stop-log.ts";
 
 /** While there is plenty of space. */
 const longestPauseMs = 5_000;
@@ -52,6 +54,8 @@ export interface DiskGuardOptions {
   ) => Promise<ReadonlyMap<RuntimeId, number>>;
   /** For the log. */
   sandboxOf?: (runtimeId: RuntimeId) => string | undefined;
+  /** For the log; empty or undefined: nobody's. */
+  ownerOf?: (runtimeId: RuntimeId) => string | undefined;
   /** Ends it at once; resolves when what it had written is gone. */
   stop: (runtimeId: RuntimeId, reason: string) => Promise<void>;
   /** For tests: how long a look waits for one that is stopped, milliseconds. */
@@ -153,11 +157,13 @@ export class DiskGuard implements AsyncDisposable {
     const writer = writerOf(measured, grew, { inodes });
     if (writer === undefined) {
       if (grew === undefined) return shortestPauseMs;
-      if (!this.#blamedNobody)
+      // What that gives back is not known before it is gone.
+      const underWay = this.#leaving.size > 0;
+      if (!this.#blamedNobody && !underWay)
         this.#options.logger.error(
           `${short}, and what sandboxes are seen to write does not explain it: none is stopped, and none can be made`,
         );
-      this.#blamedNobody = true;
+      this.#blamedNobody ||= !underWay;
       return puzzledPauseMs;
     }
     const wrote = inodes ? `made ${writer.size} files` : `written ${Math.round(writer.size)} MB`;
@@ -231,17 +237,23 @@ export class DiskGuard implements AsyncDisposable {
     // Since the look began somebody may have asked for its end.
     if (new Set(this.#options.destroying?.()).has(runtimeId)) return;
     const sandboxId = this.#options.sandboxOf?.(runtimeId);
-    this.#options.logger.warn(
-      {
-        event: "sandbox.stop",
-        outcome: "ok",
-        ...(sandboxId === undefined ? {} : { sandbox_id: sandboxId }),
-        runtime_id: runtimeId,
-        reason,
+    const ownerId = this.#options.ownerOf?.(runtimeId);
+    const { logger } = this.#options;
+    const whose = {
+      ...(sandboxId === undefined ? {} : { sandbox_id: sandboxId }),
+      ...(ownerId ? { owner_id: ownerId } : {}),
+      runtime_id: runtimeId,
+    };
+    logger.warn({ ...whose, reason }, "a sandbox is being stopped for what it has written to the disk");
+    const beganMs = performance.now();
+    const stopped = this.#options.stop(runtimeId, reason).then(
+      () => logStop(logger, { ...whose, reason }, { beganMs }),
+      (error: unknown) => {
+        logStop(logger, { ...whose, reason }, { beganMs, error });
+        throw error;
       },
-      "a sandbox was stopped for what it had written to the disk",
     );
-    const gone = this.#options.stop(runtimeId, reason).finally(() => this.#leaving.delete(runtimeId));
+    const gone = stopped.finally(() => this.#leaving.delete(runtimeId));
     this.#leaving.set(runtimeId, { size: had.size, inodes: had.inodes, gone });
     let timer: NodeJS.Timeout | undefined;
     const late = new Promise<"late">((resolve) => {
@@ -249,11 +261,9 @@ export class DiskGuard implements AsyncDisposable {
     });
     const first = await Promise.race([gone, late]).finally(() => clearTimeout(timer));
     if (first !== "late") return;
-    const note = { runtime_id: runtimeId, ...(sandboxId === undefined ? {} : { sandbox_id: sandboxId }) };
     void gone
-      .catch((err: unknown) =>
-        this.#options.logger.warn({ ...note, err }, "a sandbox that wrote too much was not removed"),
-      )
+      // It has been logged.
+      .catch(ignoreOutcome)
       // What came back of it was counted as free before.
       .finally(() => this.#window.reset());
   }
@@ -277,7 +287,7 @@ export class DiskGuard implements AsyncDisposable {
     const { freeMb, freeInodes } = space;
     const { where, minFree } = this.#options.says;
     if (freeMb < this.#minFreeMb)
-      return `${Math.round(freeMb)} MB were free ${where}, less than the ${this.#minFreeMb} MB of ${minFree}`;
+      return `${Math.floor(freeMb)} MB were free ${where}, less than the ${this.#minFreeMb} MB of ${minFree}`;
     if (freeInodes !== undefined && freeInodes < fewestInodes)
       return `${freeInodes} inodes were free ${where}, less than ${fewestInodes}`;
     return undefined;

@@ -88,8 +88,11 @@ export async function makeHostRoot(dataDir: string): Promise<string> {
   }
   const folder = join(dataDir, "native");
   const target = join(folder, `host-${digest.digest("hex").slice(0, 16)}`);
-  if ((await maybe(() => stat(target))) !== undefined) return target;
   await mkdir(folder, { recursive: true, mode: 0o755 });
+  // In it are folders that anybody can write to, and what is in those is in every sandbox: the machine's other users stay
+  // outside. A service that is not root starts sandboxes under ids of its own, which have to pass.
+  if (process.getuid?.() === 0) await chmod(folder, 0o700);
+  if ((await maybe(() => stat(target))) !== undefined) return target;
   const draft = await mkdtemp(join(folder, ".host-"));
   try {
     await chmod(draft, 0o755);

@@ -1,6 +1,8 @@
 import { once } from "node:events";
 import { connect, type Socket } from "node:net";
 import { createInterface } from "node:readline";
+import { setTimeout as delay } from "node:timers/promises";
+import { ignoreOutcome } from "../../platform/abortable.ts";
 import { messageOf } from "../../platform/message-of.ts";
 import type { NetworkChange } from "../../ports/index.ts";
 
@@ -11,6 +13,8 @@ const lastChanceMs = 250;
 const dialMs = 5_000;
 const firstPauseMs = 250;
 const longestPauseMs = 60_000;
+/** A relay may end some moments before what it served is seen to have ended. */
+const endsTogetherMs = 250;
 /** A network that held for so long is given again at once when it is lost. */
 const steadyMs = 60_000;
 
@@ -27,6 +31,10 @@ export class KeptNetwork {
   readonly #path: () => Promise<string>;
   readonly #attach: () => Promise<void>;
   readonly #onChange: (change: NetworkChange) => void;
+  readonly #ended: () => Promise<boolean>;
+  /** Changes are told one after the other: a loss is looked into first. */
+  #telling: Promise<void> = Promise.resolve();
+  #toldLoss = false;
   readonly #up = Promise.withResolvers<void>();
   #socket: Socket | undefined;
   #silence: NodeJS.Timeout | undefined;
@@ -40,14 +48,17 @@ export class KeptNetwork {
   /**
    * @param options.path where the relay's socket lies now; no sandbox can replace it.
    * @param options.attach starts a relay in place of the one there was.
+   * @param options.ended whether the sandbox itself has ended: a network that ends with it is no loss, and is not told.
    */
   constructor(options: {
     path: () => Promise<string>;
     attach: () => Promise<void>;
+    ended: () => Promise<boolean>;
     onChange: (change: NetworkChange) => void;
   }) {
     this.#path = options.path;
     this.#attach = options.attach;
+    this.#ended = options.ended;
     this.#onChange = options.onChange;
     // Who does not ask does not hear of it.
     this.#up.promise.catch(() => undefined);
@@ -90,7 +101,7 @@ export class KeptNetwork {
       this.#listen(socket);
     });
     socket.on("error", () => undefined);
-    socket.once("close", () => this.#ended(socket, reason));
+    socket.once("close", () => this.#relayEnded(socket, reason));
     this.#listen(socket);
   }
 
@@ -100,7 +111,7 @@ export class KeptNetwork {
     clearTimeout(this.#silence);
     this.#silence = setTimeout(() => {
       this.#silence = setTimeout(
-        () => this.#ended(socket, "its relay does not answer"),
+        () => this.#relayEnded(socket, "its relay does not answer"),
         lastChanceMs,
       ).unref();
     }, silentMs).unref();
@@ -112,10 +123,32 @@ export class KeptNetwork {
     if (this.#lostAt === undefined) return;
     const afterMs = Math.round(performance.now() - this.#lostAt);
     this.#lostAt = undefined;
-    this.#onChange({ state: "restored", afterMs });
+    this.#tell(async () => {
+      if (this.#toldLoss) this.#onChange({ state: "restored", afterMs });
+      this.#toldLoss = false;
+    });
   }
 
-  #ended(socket: Socket, reason: string): void {
+  /** What a listener fails at is its own: later changes are told all the same. */
+  #tell(step: () => Promise<void>): void {
+    this.#telling = this.#telling.then(step).catch(ignoreOutcome);
+  }
+
+  /** The engine or the launcher that would say that the sandbox has ended may be gone itself. */
+  async #tellLoss(reason: string): Promise<void> {
+    if (await this.#endsWithSandbox()) return;
+    await delay(endsTogetherMs, undefined, { ref: false });
+    if (await this.#endsWithSandbox()) return;
+    this.#toldLoss = true;
+    this.#onChange({ state: "lost", reason });
+  }
+
+  /** Who cannot be looked at counts as there. */
+  async #endsWithSandbox(): Promise<boolean> {
+    return this.#closed || (await this.#ended().catch(() => false));
+  }
+
+  #relayEnded(socket: Socket, reason: string): void {
     if (this.#socket !== socket) return;
     this.#lost(reason);
   }
@@ -126,7 +159,7 @@ export class KeptNetwork {
     this.#up.reject(new Error(reason));
     if (this.#lostAt === undefined) {
       this.#lostAt = performance.now();
-      this.#onChange({ state: "lost", reason });
+      this.#tell(() => this.#tellLoss(reason));
     }
     if (this.#upAt > 0 && performance.now() - this.#upAt > steadyMs) this.#failures = 0;
     this.#upAt = 0;

@@ -114,8 +114,9 @@ exec ${agentBinary("alcove-launch")} "$@"`,
   });
 
   it("is killed when it stands still, the next request starts another, and an undoing is repeated in time", async () => {
-    // A start of the launcher takes its time on a busy machine.
-    const patience = { replyMs: 12_000, destroyMs: 2_000 };
+    // A start of the launcher takes its time on a busy machine. Nothing is asked before the last part of a wait: an answer
+    // to that, on its way while the launcher is stopped, would be a word of one that lives.
+    const patience = { replyMs: 12_000, destroyMs: 2_000, aliveMs: 500 };
     const { launcher, folder } = await launcherBy(
       () => `exec ${agentBinary("alcove-launch")} "$@"`,
       patience,

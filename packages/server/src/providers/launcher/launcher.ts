@@ -233,7 +233,9 @@ export class Launcher implements AsyncDisposable {
     });
     child.stdin.on("error", (error) => lose(`the launcher does not read: ${error.message}`, true));
     createInterface({ input: child.stdout }).on("line", (line) => this.#receive(line));
-    createInterface({ input: child.stderr }).on("line", (line) => this.#logger.warn({ line }, "launcher"));
+    createInterface({ input: child.stderr }).on("line", (line) =>
+      this.#logger.warn({ line }, `the launcher says: ${line.slice(0, 200)}`),
+    );
     // It must not keep this process alive; its end is noticed all the same.
     child.unref();
     if (this.#started) this.#onRestart();

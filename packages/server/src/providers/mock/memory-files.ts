@@ -11,7 +11,8 @@ import {
   TooLarge,
 } from "../../ports/errors.ts";
 import type { CallOptions, FileChange, FileEntry, FileOperations } from "../../ports/sandbox-operations.ts";
-import { BoundedStream } from "./bounded-stream.ts";
+import { BoundedStream } from "../exec-journal/index.ts";
+import { matchingPaths } from "../path-pattern/index.ts";
 import { findUser, type Owner, type SandboxFs } from "./sandbox-fs.ts";
 
 const entriesAtMost = 100_000;
@@ -145,10 +146,8 @@ export class MemoryFiles implements FileOperations {
     });
   }
 
-  async glob(pattern: string, _options: CallOptions): Promise<string[]> {
-    const paths = this.#fs()
-      .memory.getAllPaths()
-      .filter((each) => path.posix.matchesGlob(each, pattern));
+  async glob(pattern: string, options: CallOptions): Promise<string[]> {
+    const paths = await matchingPaths(this.#fs().memory.getAllPaths(), pattern, options);
     return paths.sort().slice(0, entriesAtMost);
   }
 

@@ -1,6 +1,8 @@
 import type { Duplex } from "node:stream";
+import { messageOf } from "../../platform/message-of.ts";
 import type { Clock, Timer } from "../../ports/clock.ts";
 import { BadRequest, RuntimeGone } from "../../ports/errors.ts";
+import { refuseOwnLimits } from "../../ports/own-limits.ts";
 import type { RuntimeSpec } from "../../ports/runtime-provider.ts";
 import type {
   CallOptions,
@@ -9,11 +11,15 @@ import type {
   RuntimeStats,
   SandboxOperations,
 } from "../../ports/sandbox-operations.ts";
+import {
+  type ExecRunner,
+  type Journal,
+  JournaledExecs,
+  type ProgramEnd,
+  type ProgramStreams,
+  type RunningProgram,
+} from "../exec-journal/index.ts";
 import type { MockBehaviour } from "./behaviour.ts";
-import type { CommandInput } from "./command-input.ts";
-import type { ExecRunner, ProgramEnd } from "./exec.ts";
-import { ExecRegistry } from "./exec-registry.ts";
-import type { Journal } from "./journal.ts";
 import { MemoryFiles } from "./memory-files.ts";
 import { pause } from "./pause.ts";
 import { findUser, SandboxFs } from "./sandbox-fs.ts";
@@ -26,6 +32,19 @@ const fileSystemMebibytes = 128;
 const root = { name: "root", uid: 0, gid: 0 };
 const defaultWorkdir = "/workspace";
 const outputChunk = Buffer.alloc(65_536, "0123456789abcde\n");
+/** Those that end a simulated command; the others it does not notice. */
+const endingSignals: Readonly<Record<number, string>> = {
+  1: "SIGHUP",
+  2: "SIGINT",
+  3: "SIGQUIT",
+  6: "SIGABRT",
+  9: "SIGKILL",
+  10: "SIGUSR1",
+  12: "SIGUSR2",
+  13: "SIGPIPE",
+  14: "SIGALRM",
+  15: "SIGTERM",
+};
 const builtins = new Set(
   ". : [ alias bg break cd command continue declare echo eval exec exit export false fg getopts hash jobs kill let local mapfile popd printf pushd pwd read readonly return set shift source test times trap true type typeset ulimit umask unalias unset wait".split(
     " ",
@@ -34,7 +53,7 @@ const builtins = new Set(
 
 /** One simulated sandbox. Its file system is made at the first use, so that an unused sandbox costs next to nothing. */
 export class MockSandbox implements SandboxOperations, ExecRunner {
-  readonly execs: ExecRegistry;
+  readonly execs: JournaledExecs;
   readonly files: FileOperations;
   readonly #spec: RuntimeSpec;
   readonly #behaviour: MockBehaviour;
@@ -44,6 +63,7 @@ export class MockSandbox implements SandboxOperations, ExecRunner {
   readonly #end = new AbortController();
   #fs: SandboxFs | undefined;
   #expiry: Timer | undefined;
+  #lastPid = 1;
 
   constructor(options: {
     spec: RuntimeSpec;
@@ -57,7 +77,12 @@ export class MockSandbox implements SandboxOperations, ExecRunner {
     this.#pool = options.pool;
     this.#clock = options.clock;
     this.#onExpired = options.onExpired;
-    this.execs = new ExecRegistry({ run: this, clock: options.clock });
+    this.execs = new JournaledExecs({
+      runner: this,
+      clock: options.clock,
+      what: "simulated sandbox",
+      inputHoldsBytes: Number.POSITIVE_INFINITY,
+    });
     this.files = new MemoryFiles({
       fs: () => this.#fileSystem(),
       ended: this.#end.signal,
@@ -97,7 +122,34 @@ export class MockSandbox implements SandboxOperations, ExecRunner {
     this.#fs = undefined;
   }
 
-  async prepare(spec: ExecSpec, options: CallOptions): Promise<void> {
+  async start(spec: ExecSpec, program: ProgramStreams, options: CallOptions): Promise<RunningProgram> {
+    await this.#prepare(spec, options);
+    this.#lastPid += 1;
+    const stop = new AbortController();
+    let ending: ProgramEnd | undefined;
+    const signal = AbortSignal.any([program.signal, stop.signal]);
+    const ended = this.#run(spec, { ...program, signal }).then(
+      (end) => ending ?? end,
+      (error: unknown) => ({ exitCode: 126, startError: messageOf(error) }),
+    );
+    return {
+      pid: this.#lastPid,
+      ended,
+      signal: async (number) => {
+        const name = endingSignals[number];
+        if (name === undefined || ending !== undefined) return;
+        ending = { exitCode: 128 + number, signal: name };
+        stop.abort();
+      },
+    };
+  }
+
+  async #prepare(spec: ExecSpec, options: CallOptions): Promise<void> {
+    if (spec.tty !== undefined)
+      throw new BadRequest("the mock provider simulates no terminal; leave tty, cols and rows out");
+    refuseOwnLimits(spec.limits);
+    if (spec.limits !== undefined)
+      throw new BadRequest("the mock provider holds no command to limits; leave limits out");
     if (this.#behaviour.execDelayMs > 0)
       await pause(this.#clock, this.#behaviour.execDelayMs, options.signal);
     if (this.#behaviour.execError !== undefined) throw this.#behaviour.execError;
@@ -113,10 +165,7 @@ export class MockSandbox implements SandboxOperations, ExecRunner {
     if (!found.isDirectory) throw new BadRequest(`working directory "${workdir}" is not a directory`);
   }
 
-  async run(
-    spec: ExecSpec,
-    program: { output: Journal; input: CommandInput; signal: AbortSignal },
-  ): Promise<ProgramEnd> {
+  async #run(spec: ExecSpec, program: ProgramStreams): Promise<ProgramEnd> {
     if (this.#behaviour.outputBytes !== undefined)
       return await this.#produce(this.#behaviour.outputBytes, program.output, program.signal);
     const missing = await this.#startError(spec);
@@ -163,12 +212,7 @@ export class MockSandbox implements SandboxOperations, ExecRunner {
   }
 
   /** Output is what a script writes to its stream paths; all else goes to the file system. */
-  async #call(
-    fs: SandboxFs,
-    op: FileSystemCall,
-    args: unknown[],
-    program: { output: Journal; input: CommandInput; signal: AbortSignal },
-  ): Promise<unknown> {
+  async #call(fs: SandboxFs, op: FileSystemCall, args: unknown[], program: ProgramStreams): Promise<unknown> {
     switch (args[0]) {
       case streamPaths.stdout:
       case streamPaths.bytes:

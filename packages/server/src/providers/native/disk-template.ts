@@ -1,8 +1,7 @@
-import { execFile } from "node:child_process";
-import { access, mkdir, open, readdir, rename, rm, truncate } from "node:fs/promises";
+import { access, mkdir, readdir, rm } from "node:fs/promises";
 import { join } from "node:path";
-import { promisify } from "node:util";
 import { exists } from "../../platform/missing.ts";
+import { makeEmptyImage } from "../ext4/index.ts";
 
 /** Sandboxes' layers kept ready by the launcher. */
 export const readyDisks = 8;
@@ -13,8 +12,6 @@ export interface DiskPool {
   /** Where layers made ahead wait. */
   dir: string;
 }
-
-const features = ["-O", "^has_journal,^resize_inode,sparse_super2", "-b", "4096", "-i", "16384", "-m", "0"];
 
 /**
  * Makes the template of sandboxes' writable layers, once for each size.
@@ -51,23 +48,11 @@ export async function makeTemplate(options: {
   const dir = join(folder, "pool");
   await mkdir(dir, { recursive: true, mode: 0o700 });
   if (await exists(template)) return { template, dir };
-  const draft = `${template}.${process.pid}`;
   try {
-    await (await open(draft, "w", 0o600)).close();
-    await truncate(draft, options.diskMb * 1024 * 1024);
-    // Unwritten inode tables keep the image small: a few hundred kilobytes are copied for each sandbox.
-    await promisify(execFile)(options.mkfs, [
-      "-q",
-      "-F",
-      ...features,
-      "-E",
-      "lazy_itable_init=1,nodiscard",
-      draft,
-    ]);
-    await rename(draft, template);
+    const { signal } = new AbortController();
+    await makeEmptyImage(template, { sizeMb: options.diskMb, mkfs: options.mkfs, signal });
   } catch (error) {
-    await rm(draft, { force: true });
-    return { missing: `mkfs.ext4 fails: ${error instanceof Error ? error.message : String(error)}` };
+    return { missing: error instanceof Error ? error.message : String(error) };
   }
   return { template, dir };
 }

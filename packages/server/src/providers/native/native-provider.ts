@@ -110,6 +110,7 @@ export class NativeProvider implements RuntimeProvider {
       logger: options.logger,
       running: () => this.#connected.keys(),
       sandboxOf: (runtimeId: RuntimeId) => this.#connected.get(runtimeId)?.record.sandboxId,
+      ownerOf: (runtimeId: RuntimeId) => this.#connected.get(runtimeId)?.record.sandbox?.ownerId,
       stop: (runtimeId: RuntimeId, reason: string) => this.#stopGuarded(runtimeId, reason),
     };
     this.#guard = new DiskGuard({
@@ -131,7 +132,6 @@ export class NativeProvider implements RuntimeProvider {
       memory: options.machineMemory ?? readMachineMemory,
       counted: () => this.#countedMemory(),
       usual: this.#site.directories.usualMemory(),
-      ownerOf: (runtimeId) => this.#connected.get(runtimeId)?.record.sandbox?.ownerId,
       holdings: async (runtimeId) => {
         const pid = await this.#site.directories.livingProcess(runtimeId);
         return pid === undefined ? 0 : socketHoldings(pid);
@@ -201,6 +201,8 @@ export class NativeProvider implements RuntimeProvider {
       ...(networkMode === "outbound" ? outboundSettings(this.#config) : {}),
       pids_limit: this.#config.pidsLimit,
       disk_mb: this.#config.diskMb,
+      min_free_mb: this.#config.minFreeMb,
+      max_uncounted_percent: this.#config.maxUncountedPercent,
       added_caps: [...this.#config.addedCaps],
       rooted: process.getuid?.() === 0,
     };
@@ -489,6 +491,7 @@ export class NativeProvider implements RuntimeProvider {
     return new KeptNetwork({
       path: () => this.#site.directories.networkSocket(runtimeId),
       attach: () => this.#site.attachNetwork(record),
+      ended: async () => (await this.#site.directories.isAlive(runtimeId)) === false,
       onChange: (change) => {
         if (runtimeId.startsWith(probePrefix)) return;
         for (const listener of this.#networkListeners) listener(runtimeId, change);

@@ -1,7 +1,7 @@
 import { boundedParallel } from "../../platform/bounded-parallel.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { guardStops, type RuntimeId } from "../../ports/index.ts";
-import { RepeatedLook } from "../guards/index.ts";
+import { logStop, RepeatedLook } from "../guards/index.ts";
 import type { MachineMemory } from "./uncounted-memory.ts";
 import type { UsualMemory } from "./usual-memory.ts";
 
@@ -103,22 +103,26 @@ export class SocketGuard implements AsyncDisposable {
   }
 
   async #end(runtimeId: RuntimeId, holdsMb: number, grown: string): Promise<void> {
-    const { logger, sandboxOf, stop, maxPercent } = this.#options;
+    const { logger, sandboxOf, ownerOf, stop, maxPercent } = this.#options;
     const reason =
       `${guardStops.memory}can hold up to ${Math.round(holdsMb)} MB, and ${grown}, more than ` +
       `the ${maxPercent} % of providers.native.max_uncounted_percent`;
     const sandboxId = sandboxOf(runtimeId);
-    logger.warn(
-      {
-        event: "sandbox.stop",
-        outcome: "ok",
-        ...(sandboxId === undefined ? {} : { sandbox_id: sandboxId }),
-        runtime_id: runtimeId,
-        reason,
-      },
-      "a sandbox was stopped because its sockets hold the machine's memory",
-    );
-    await stop(runtimeId, reason);
+    const ownerId = ownerOf(runtimeId);
+    const told = {
+      ...(sandboxId === undefined ? {} : { sandbox_id: sandboxId }),
+      ...(ownerId ? { owner_id: ownerId } : {}),
+      runtime_id: runtimeId,
+      reason,
+    };
+    const beganMs = performance.now();
+    try {
+      await stop(runtimeId, reason);
+    } catch (error) {
+      logStop(logger, told, { beganMs, error });
+      throw error;
+    }
+    logStop(logger, told, { beganMs });
   }
 
   async #see(): Promise<MachineMemory & { usualMb: number }> {

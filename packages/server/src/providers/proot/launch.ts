@@ -20,6 +20,8 @@ export function launchProot(options: {
   agentPath: string;
   /** Whether the user the service runs as is shown as root inside. */
   fakeRoot: boolean;
+  /** The group that commands of other users pass through `folder` with. */
+  passingGroup: number | undefined;
 }): { child: ChildProcess; pid: number } {
   const args = [
     ...(options.fakeRoot ? ["-0"] : []),
@@ -35,6 +37,7 @@ export function launchProot(options: {
     "--listen-fd",
     String(listenFd),
     "--compat",
+    ...(options.passingGroup === undefined ? [] : ["--passing-group", String(options.passingGroup)]),
   ];
   const folderFd = openSync(options.folder, "r");
   const consoleFd = openSync(join(options.folder, "console.log"), "a", 0o600);

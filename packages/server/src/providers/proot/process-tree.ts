@@ -1,34 +1,11 @@
 import { readdir, readFile } from "node:fs/promises";
 import { setTimeout as delay } from "node:timers/promises";
-import { orMissing } from "../../platform/missing.ts";
+import { isAlive, type ProcessIdentity } from "../../platform/process-identity.ts";
 import type { RuntimeStats } from "../../ports/index.ts";
-
-/** A process of this boot, recognised by more than its number, which the kernel gives out again. */
-export interface ProcessIdentity {
-  pid: number;
-  startTime: string;
-  bootId: string;
-}
 
 const pauseMs = 5;
 /** What `/proc` counts processor time in; the same on every Linux. */
 const msPerTick = 10;
-
-/** @returns undefined when there is no such process, or only its remains. */
-export async function identify(pid: number): Promise<ProcessIdentity | undefined> {
-  const stat = await orMissing(readFile(`/proc/${pid}/stat`, "utf8"), undefined);
-  if (stat === undefined) return undefined;
-  // Behind the name, which may hold blanks and brackets: the state is the first field, the start time the twentieth.
-  const fields = stat.slice(stat.lastIndexOf(")") + 2).split(" ");
-  const startTime = fields[19];
-  if (startTime === undefined || fields[0] === "Z" || fields[0] === "X") return undefined;
-  return { pid, startTime, bootId: await bootId() };
-}
-
-export async function isAlive(identity: ProcessIdentity): Promise<boolean> {
-  const found = await identify(identity.pid);
-  return found?.startTime === identity.startTime && found.bootId === identity.bootId;
-}
 
 /** Processes whose command line says `-r <rootfs>`: what a service that died before its note started. */
 export async function findByRootfs(rootfs: string): Promise<number[]> {
@@ -107,10 +84,4 @@ function kill(pid: number): void {
   } catch (error) {
     if (!(error instanceof Error && "code" in error && error.code === "ESRCH")) throw error;
   }
-}
-
-let knownBootId: Promise<string> | undefined;
-function bootId(): Promise<string> {
-  knownBootId ??= readFile("/proc/sys/kernel/random/boot_id", "utf8").then((text) => text.trim());
-  return knownBootId;
 }

@@ -1,6 +1,18 @@
 import { execFileSync } from "node:child_process";
 import { readdirSync, readFileSync } from "node:fs";
-import { chmod, mkdir, mkdtemp, rename, rm, rmdir, stat, writeFile } from "node:fs/promises";
+import {
+  chmod,
+  cp,
+  mkdir,
+  mkdtemp,
+  readdir,
+  rename,
+  rm,
+  rmdir,
+  stat,
+  symlink,
+  writeFile,
+} from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
@@ -27,9 +39,12 @@ const tiny = "tiny:latest";
 const options = () => ({ signal: AbortSignal.timeout(20_000) });
 
 class OneImage implements ImageStore {
+  /** The tree; unset: the usual one. */
+  rootfs: string | undefined;
+
   async resolve(name: string): Promise<StoredImage> {
     if (name !== tiny) throw new NotFound(`image "${name}" is not stored; alcove image import gets it`);
-    const rootfs = (await busyboxRootfs()).dir;
+    const rootfs = this.rootfs ?? (await busyboxRootfs()).dir;
     return {
       name,
       digest: "0",
@@ -46,6 +61,7 @@ class OneImage implements ImageStore {
 
 async function open(): Promise<{
   dataDir: string;
+  images: OneImage;
   make: (instanceId?: string) => ProotProvider;
   close: () => Promise<void>;
 }> {
@@ -53,16 +69,17 @@ async function open(): Promise<{
   await chmod(folder, 0o711);
   const dataDir = join(folder, "data");
   await mkdir(dataDir);
+  const images = new OneImage();
   const make = (instanceId = "test-instance") =>
     new ProotProvider({
       config: { defaultImage: tiny, prootBinary: "proot" },
       dataDir,
       instanceId,
       agentBinary: agentBinary("alcove-agent"),
-      images: new OneImage(),
+      images,
       logger: silentLogger,
     });
-  return { dataDir, make, close: () => rm(folder, { recursive: true }) };
+  return { dataDir, images, make, close: () => rm(folder, { recursive: true }) };
 }
 
 function specOf(change: Partial<RuntimeSpec> = {}): RuntimeSpec {
@@ -107,6 +124,7 @@ describe.skipIf(skip !== undefined)(`ProotProvider${skip === undefined ? "" : ` 
         stdin: false,
         timeoutMs: 10_000,
         detached: false,
+        ...(spec.user === undefined ? {} : { user: spec.user }),
       },
       options(),
     );
@@ -128,6 +146,58 @@ describe.skipIf(skip !== undefined)(`ProotProvider${skip === undefined ? "" : ` 
     const said = await output(provider, spec, ["/probe", bait]);
     expect(said).toBe("statx ENOSYS\nopenat2 ENOSYS\nfaccessat2 ENOSYS\nfchmodat2 ENOSYS\nopen ENOENT\n");
     expect((await stat(bait)).mode & 0o777).toBe(0o600);
+    await provider.destroy(spec.runtimeId, options());
+    await close();
+  });
+
+  it("an image whose /dev, /tmp and /run are links gets folders there, and nothing happens where they lead", async () => {
+    const { dataDir, images, make, close } = await open();
+    await using provider = make();
+    const outside = join(dataDir, "../outside");
+    await mkdir(outside, { mode: 0o700 });
+    images.rootfs = join(dataDir, "../image");
+    await cp((await busyboxRootfs()).dir, images.rootfs, { recursive: true, verbatimSymlinks: true });
+    for (const [name, target] of [
+      ["dev", outside],
+      ["run", "../../../../../outside"],
+      ["tmp", join(outside, "tmp")],
+      ["sys", "/nowhere"],
+    ] as const) {
+      await rm(join(images.rootfs, name), { recursive: true });
+      await symlink(target, join(images.rootfs, name));
+    }
+    const specs = [specOf(), specOf()];
+    await Promise.all(specs.map((spec) => provider.spawn(spec, options())));
+    expect(await readdir(outside)).toEqual([]);
+    expect((await stat(outside)).mode & 0o7777).toBe(0o700);
+    const look = ["sh", "-c", "echo x > /dev/shm/x && echo x > /tmp/x && ls -ld /dev/shm | cut -c1-10"];
+    for (const spec of specs) expect(await output(provider, spec, look)).toBe("drwxrwxrwt\n");
+    expect(await readdir(outside)).toEqual([]);
+    for (const spec of specs) await provider.destroy(spec.runtimeId, options());
+    await close();
+  });
+
+  it("a sandbox's folder is closed to the machine's other users", async () => {
+    const { dataDir, make, close } = await open();
+    await chmod(dataDir, 0o711);
+    await using provider = make();
+    const spec = specOf();
+    await provider.spawn(spec, options());
+    const folder = join(dataDir, "runtimes/proot", spec.runtimeId);
+    expect(((await stat(folder)).mode & 0o007).toString(8)).toBe("0");
+    if (asRoot) {
+      expect(() =>
+        execFileSync("cat", [join(folder, "rootfs/etc/hostname")], {
+          stdio: "ignore",
+          uid: 1000,
+          gid: 1000,
+        }),
+      ).toThrow();
+      // Its own users get there all the same, with the group they have for that.
+      expect(await output(provider, { ...spec, user: "app" }, ["sh", "-c", "cat /etc/hostname; id -u"])).toBe(
+        "tiny\n1000\n",
+      );
+    }
     await provider.destroy(spec.runtimeId, options());
     await close();
   });

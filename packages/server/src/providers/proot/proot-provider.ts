@@ -7,6 +7,8 @@ import { deadlineAfter } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { messageOf } from "../../platform/message-of.ts";
 import { orMissing } from "../../platform/missing.ts";
+import { identify, isAlive } from "../../platform/process-identity.ts";
+import { runProgram } from "../../platform/run-program.ts";
 import {
   BadRequest,
   type CallOptions,
@@ -31,9 +33,8 @@ import {
 } from "../agent/index.ts";
 import { fromNote, noteOf, SpawnsUnderWay, UnreadableRecord } from "../runtime-records/index.ts";
 import { launchProot } from "./launch.ts";
-import { findByRootfs, identify, isAlive, killTraced, statsOfTraced } from "./process-tree.ts";
+import { findByRootfs, killTraced, statsOfTraced } from "./process-tree.ts";
 import { hostImage, prepareRoot, removeFolder } from "./rootfs.ts";
-import { runProgram } from "./run-program.ts";
 import { type RuntimeRecord, RuntimeRecords } from "./runtime-records.ts";
 import { removeScratch, shareLoader } from "./scratch.ts";
 
@@ -100,8 +101,8 @@ export class ProotProvider implements RuntimeProvider {
     this.#ringBytes = options.ringBytes;
     this.#logger = options.logger;
     this.defaultImage = options.config.defaultImage;
-    this.#records = new RuntimeRecords({ dataDir: options.dataDir });
     this.#asRoot = process.getuid?.() === 0;
+    this.#records = new RuntimeRecords({ dataDir: options.dataDir, asRoot: this.#asRoot });
     this.capabilities = new Set(this.#asRoot ? [...capabilities, "users"] : capabilities);
   }
 
@@ -293,6 +294,7 @@ export class ProotProvider implements RuntimeProvider {
         binds: root.binds,
         agentPath: agent.path,
         fakeRoot: !this.#asRoot,
+        passingGroup: this.#asRoot ? await this.#records.openToGroup(runtimeId) : undefined,
       });
       const identity = await identify(pid);
       if (identity === undefined) throw await this.#startFailure(runtimeId);

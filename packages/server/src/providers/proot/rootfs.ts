@@ -1,9 +1,11 @@
-import { chmod, mkdir, rm, stat } from "node:fs/promises";
+import { lstat, mkdir } from "node:fs/promises";
 import { join } from "node:path";
 import { orMissing } from "../../platform/missing.ts";
+import { removeTree } from "../../platform/remove-tree.ts";
+import { runProgram } from "../../platform/run-program.ts";
 import type { CallOptions, ImageConfig, ImageStore } from "../../ports/index.ts";
 import { makeHostRoot } from "../host-root/host-root.ts";
-import { runProgram } from "./run-program.ts";
+import { folderInRoot } from "./folder-in-root.ts";
 
 /** A root file system made for one runtime. */
 export interface PreparedRoot {
@@ -48,12 +50,7 @@ export async function prepareRoot(
   options.signal.throwIfAborted();
   await mkdir(target, { mode: 0o755 });
   await runProgram("cp", ["-a", "--reflink=auto", `${source.rootfs}/.`, target], options);
-  for (const [folder, mode] of neededFolders) {
-    const path = join(target, folder);
-    if ((await orMissing(stat(path), undefined)) !== undefined) continue;
-    await mkdir(path);
-    await chmod(path, mode);
-  }
+  for (const [folder, mode] of neededFolders) await folderInRoot(target, folder, mode);
   const binds = ["/proc", ...devices.map((name) => `/dev/${name}`)];
   if (source.name === hostImage) binds.push("/usr", ...(await separateProgramFolders(target)));
   return { image: source.name, config: source.config, binds };
@@ -62,12 +59,12 @@ export async function prepareRoot(
 /** Removes a root, also one in which the sandbox took its owner's rights away. Links in it are not followed. */
 export async function removeFolder(path: string, options: CallOptions): Promise<void> {
   try {
-    await rm(path, { recursive: true, force: true });
+    await removeTree(path, options);
   } catch (error) {
-    const code = error instanceof Error && "code" in error ? error.code : undefined;
-    if (code !== "EACCES" && code !== "EPERM") throw error;
+    options.signal.throwIfAborted();
+    if ((await orMissing(lstat(path), undefined)) === undefined) throw error;
     await runProgram("chmod", ["-R", "u+rwX", path], options);
-    await rm(path, { recursive: true, force: true });
+    await removeTree(path, options);
   }
 }
 
@@ -75,8 +72,8 @@ async function separateProgramFolders(root: string): Promise<string[]> {
   const separate: string[] = [];
   for (const name of programFolders) {
     // Where the machine has links the made-up root has them too.
-    const shown = await orMissing(stat(`/${name}`), undefined);
-    const inside = await orMissing(stat(join(root, name)), undefined);
+    const shown = await orMissing(lstat(`/${name}`), undefined);
+    const inside = await orMissing(lstat(join(root, name)), undefined);
     if (shown?.isDirectory() && inside?.isDirectory()) separate.push(`/${name}`);
   }
   return separate;

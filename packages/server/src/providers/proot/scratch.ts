@@ -2,7 +2,7 @@ import { constants } from "node:fs";
 import { lstat, open, readdir, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { orMissing } from "../../platform/missing.ts";
-import { identify } from "./process-tree.ts";
+import { identify } from "../../platform/process-identity.ts";
 
 /** Where proot 5.1 keeps its temporary files; it cannot be told otherwise. */
 const folder = "/tmp";

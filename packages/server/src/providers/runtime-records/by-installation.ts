@@ -1,6 +1,8 @@
 import { readdir, readFile } from "node:fs/promises";
 import { join } from "node:path";
+import { Value } from "typebox/value";
 import { boundedParallel } from "../../platform/bounded-parallel.ts";
+import { WrittenNote } from "./sandbox-note.ts";
 
 /** What an installation has below a data directory. */
 export interface RuntimesOfInstallation {
@@ -8,6 +10,8 @@ export interface RuntimesOfInstallation {
   living: number;
   /** Whose record names no process: an engine knows whether their containers run. */
   contained: number;
+  /** The highest number of each run of the service that their records name. */
+  lastBirths: Map<string, number>;
 }
 
 const parallelReads = 64;
@@ -28,9 +32,12 @@ export async function runtimesByInstallation(dataDir: string): Promise<Map<strin
     const process = (await objectIn(join(folder, "process.json"))) ?? asObject(record.process);
     const state = process === undefined ? unnamed(folder) : await stateOf(process, bootId);
     if (state === "ended") return;
-    const counts = found.get(record.instanceId) ?? { living: 0, contained: 0 };
-    counts[state] += 1;
-    found.set(record.instanceId, counts);
+    const runtimes = found.get(record.instanceId) ?? { living: 0, contained: 0, lastBirths: new Map() };
+    runtimes[state] += 1;
+    found.set(record.instanceId, runtimes);
+    const birth = Value.Check(WrittenNote, record.sandbox) ? record.sandbox.birth : undefined;
+    if (birth !== undefined)
+      runtimes.lastBirths.set(birth.run, Math.max(birth.number, runtimes.lastBirths.get(birth.run) ?? 0));
   });
   return found;
 }

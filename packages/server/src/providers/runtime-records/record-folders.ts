@@ -48,13 +48,18 @@ export class RecordFolders<S extends TSchema> implements AsyncDisposable {
   readonly #held: HeldFolder;
   readonly #schema: S;
   readonly #mode: number;
+  readonly #rootMode: number;
 
-  /** @param mode of the folders: who else than the service may pass through them. */
-  constructor(options: { dataDir: string; provider: string; schema: S; mode: number }) {
+  /**
+   * @param options.mode of the folders: who else than the service may pass through them.
+   * @param options.rootMode of the folder they are in; unset: the same.
+   */
+  constructor(options: { dataDir: string; provider: string; schema: S; mode: number; rootMode?: number }) {
     this.root = join(options.dataDir, "runtimes", options.provider);
     this.#held = new HeldFolder(this.root);
     this.#schema = options.schema;
     this.#mode = options.mode;
+    this.#rootMode = options.rootMode ?? options.mode;
   }
 
   /** @throws BadRequest for an id that is not fit to name a folder. */
@@ -79,7 +84,7 @@ export class RecordFolders<S extends TSchema> implements AsyncDisposable {
     await this.#held.inSight();
     const made = await mkdir(folder, { recursive: true, mode: this.#mode });
     if (made !== undefined) {
-      await chmod(this.root, this.#mode);
+      await chmod(this.root, this.#rootMode);
       await chmod(dirname(this.root), 0o711);
     }
     const draft = join(folder, `.${recordName}.${randomUUID()}`);

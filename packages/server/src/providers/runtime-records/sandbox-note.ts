@@ -14,6 +14,12 @@ export const WrittenNote = Type.Object({
   vcpus: Type.Number(),
   ownerId: Type.String(),
   name: Type.Optional(Type.String()),
+  birth: Type.Optional(
+    Type.Object({
+      run: Type.String(),
+      number: Type.Integer({ minimum: 1, maximum: Number.MAX_SAFE_INTEGER }),
+    }),
+  ),
   metadata: texts,
   env: texts,
   user: Type.Optional(Type.String()),
@@ -25,14 +31,28 @@ export const WrittenNote = Type.Object({
 export type WrittenNote = Static<typeof WrittenNote>;
 
 export function noteOf(spec: RuntimeSpec): WrittenNote {
-  const { image, memoryMb, vcpus, ownerId, name, metadata, env, user, workdir, network, expiresInMs, slot } =
-    spec;
+  const {
+    image,
+    memoryMb,
+    vcpus,
+    ownerId,
+    name,
+    birth,
+    metadata,
+    env,
+    user,
+    workdir,
+    network,
+    expiresInMs,
+    slot,
+  } = spec;
   return {
     image,
     memoryMb,
     vcpus,
     ownerId: ownerId ?? "",
     ...(name === undefined ? {} : { name }),
+    ...(birth === undefined ? {} : { birth: { run: birth.run, number: birth.number } }),
     metadata: { ...metadata },
     env: { ...env },
     ...(user === undefined ? {} : { user }),

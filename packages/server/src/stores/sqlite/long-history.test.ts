@@ -54,6 +54,7 @@ async function pileUpDestroyed(
     createdAt: new Date(0),
     expiresAt: new Date(1),
     updatedAt: new Date(0),
+    endsItselfAt: null,
     destroyedAt: null,
     destroyRequested: false,
     error: null,

@@ -493,6 +493,22 @@ export const migrations: readonly string[] = [
     DELETE FROM pool_users WHERE owner_id = OLD.owner_id AND vm = OLD.pool_vm AND sandboxes <= 0;
   END;
   `,
+  `
+  ALTER TABLE sandboxes ADD COLUMN ends_itself_at INTEGER;
+  `,
+  `
+  CREATE TABLE runs (
+    id TEXT PRIMARY KEY,
+    sandboxes INTEGER NOT NULL
+  ) STRICT, WITHOUT ROWID;
+  `,
+  // Lists of one name that tell of no destroyed sandbox, which may have been many of that name.
+  `
+  CREATE INDEX sandboxes_live_of_name ON sandboxes (name, created_at DESC, id DESC)
+    WHERE name IS NOT NULL AND state <> 'destroyed';
+  CREATE INDEX sandboxes_owned_live_of_name ON sandboxes (owner_id, name, created_at DESC, id DESC)
+    WHERE name IS NOT NULL AND owner_id <> '' AND state <> 'destroyed';
+  `,
 ];
 
 /** Brings the database to the newest shape, each step in a transaction of its own. */

@@ -1,7 +1,7 @@
 import type { DatabaseSync, StatementSync } from "node:sqlite";
 import type { SandboxId } from "../../ports/ids.ts";
 import type { ListedSandbox, SandboxFilter, SandboxPage } from "../../ports/store.ts";
-import { listedFromRecord, type SandboxRecord } from "./sandbox-rows.ts";
+import { listedFromRecord, type SandboxRecord, sandboxColumns } from "./sandbox-rows.ts";
 
 /** Rows one page looks at, however few of them it shows: some milliseconds. */
 const scanBudget = 5_000;
@@ -11,8 +11,7 @@ const readBudget = 524_288;
 const shownBudget = 262_144;
 
 /** All that a list tells, so not `env`, which may be large. */
-const columns = `id, runtime_id, state, provider, worker_id, image, image_resolved, memory_mb, vcpus, owner_id, name, metadata,
-  user, workdir, network, created_at, expires_at, updated_at, destroyed_at, destroy_requested, error, pool_vm, pool_uid`;
+const columns = sandboxColumns.filter((name) => name !== "env").join(", ");
 
 type ListedRecord = Omit<SandboxRecord, "env">;
 
@@ -23,13 +22,15 @@ interface Walk {
   ahead: StatementSync;
 }
 
+type Which = "all" | "live" | "named" | "namedLive" | "owned" | "ownedLive" | "ownedNamed" | "ownedNamedLive";
+
 /**
- * Newest, all, all of one name or live, of everybody or of one owner: each by an index of its own. What is left is filtered
- * row by row.
+ * Newest, all or live, of any name or of one, of everybody or of one owner: each by an index of its own. What is left is
+ * filtered row by row.
  * Labels are compared here and not by the database, which would read a row's labels again for each one that is wanted.
  */
 export class SandboxLists {
-  readonly #walks: Readonly<Record<"all" | "live" | "named" | "owned" | "ownedLive" | "ownedNamed", Walk>>;
+  readonly #walks: Readonly<Record<Which, Walk>>;
 
   constructor(db: DatabaseSync) {
     const live = "state <> 'destroyed'";
@@ -39,18 +40,19 @@ export class SandboxLists {
       all: prepareWalk(db, "sandboxes_newest", "true"),
       live: prepareWalk(db, "sandboxes_live", live),
       named: prepareWalk(db, "sandboxes_of_name", named),
+      namedLive: prepareWalk(db, "sandboxes_live_of_name", `${named} AND ${live}`),
       owned: prepareWalk(db, "sandboxes_owned", owned),
       ownedLive: prepareWalk(db, "sandboxes_owned_live", `${owned} AND ${live}`),
       ownedNamed: prepareWalk(db, "sandboxes_owned_of_name", `${owned} AND ${named}`),
+      ownedNamedLive: prepareWalk(db, "sandboxes_owned_live_of_name", `${owned} AND ${named} AND ${live}`),
     };
   }
 
   page(filter: SandboxFilter): SandboxPage {
-    const which = walkOf(filter);
-    const walk = this.#walks[which];
+    const walk = this.#walks[walkOf(filter)];
     const from = {
       ...(filter.ownerId !== undefined && { owner_id: filter.ownerId }),
-      ...((which === "named" || which === "ownedNamed") && { name: filter.name ?? null }),
+      ...(filter.name !== undefined && { name: filter.name }),
       after_created_at: filter.after?.createdAt.getTime() ?? Number.MAX_SAFE_INTEGER,
       after_id: filter.after?.id ?? "",
     };
@@ -69,11 +71,14 @@ export class SandboxLists {
   }
 }
 
-/** Those that live are fewer than all that ever had a name. */
-function walkOf({ ownerId, name, states }: SandboxFilter) {
-  if (!states.includes("destroyed")) return ownerId === undefined ? "live" : "ownedLive";
-  if (name !== undefined) return ownerId === undefined ? "named" : "ownedNamed";
-  return ownerId === undefined ? "all" : "owned";
+function walkOf({ ownerId, name, states }: SandboxFilter): Which {
+  const isLive = !states.includes("destroyed");
+  if (name === undefined) {
+    if (ownerId === undefined) return isLive ? "live" : "all";
+    return isLive ? "ownedLive" : "owned";
+  }
+  if (ownerId === undefined) return isLive ? "namedLive" : "named";
+  return isLive ? "ownedNamedLive" : "ownedNamed";
 }
 
 /** Takes rows until the page is full and another would follow, or labels enough were read. */

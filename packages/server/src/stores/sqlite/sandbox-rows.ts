@@ -22,6 +22,7 @@ export interface SandboxRecord {
   network: string | null;
   created_at: number;
   expires_at: number;
+  ends_itself_at: number | null;
   updated_at: number;
   destroyed_at: number | null;
   destroy_requested: number;
@@ -29,6 +30,36 @@ export interface SandboxRecord {
   pool_vm: string | null;
   pool_uid: number | null;
 }
+
+/** Each column of a record, and no other: the compiler asks. */
+const inRecord: Readonly<Record<keyof SandboxRecord, true>> = {
+  id: true,
+  runtime_id: true,
+  state: true,
+  provider: true,
+  worker_id: true,
+  image: true,
+  image_resolved: true,
+  memory_mb: true,
+  vcpus: true,
+  owner_id: true,
+  name: true,
+  metadata: true,
+  env: true,
+  user: true,
+  workdir: true,
+  network: true,
+  created_at: true,
+  expires_at: true,
+  ends_itself_at: true,
+  updated_at: true,
+  destroyed_at: true,
+  destroy_requested: true,
+  error: true,
+  pool_vm: true,
+  pool_uid: true,
+};
+export const sandboxColumns = Object.keys(inRecord) as readonly (keyof SandboxRecord)[];
 
 export function fromRecord(record: SandboxRecord): SandboxRow {
   return { ...listedFromRecord(record), env: JSON.parse(record.env) as Record<string, string> };
@@ -53,6 +84,7 @@ export function listedFromRecord(record: Omit<SandboxRecord, "env">): ListedSand
     network: record.network,
     createdAt: new Date(record.created_at),
     expiresAt: new Date(record.expires_at),
+    endsItselfAt: record.ends_itself_at === null ? null : new Date(record.ends_itself_at),
     updatedAt: new Date(record.updated_at),
     destroyedAt: record.destroyed_at === null ? null : new Date(record.destroyed_at),
     destroyRequested: record.destroy_requested !== 0,
@@ -83,6 +115,7 @@ export function toRecord(row: SandboxRow) {
     network: row.network,
     created_at: row.createdAt.getTime(),
     expires_at: row.expiresAt.getTime(),
+    ends_itself_at: row.endsItselfAt?.getTime() ?? null,
     updated_at: row.updatedAt.getTime(),
     destroyed_at: row.destroyedAt?.getTime() ?? null,
     destroy_requested: row.destroyRequested ? 1 : 0,
@@ -101,6 +134,7 @@ export function changed(record: SandboxRecord, change: SandboxChange): SandboxRe
     image_resolved: change.imageResolved ?? record.image_resolved,
     env: change.env === undefined ? record.env : JSON.stringify(change.env),
     expires_at: change.expiresAt?.getTime() ?? record.expires_at,
+    ends_itself_at: change.endsItselfAt?.getTime() ?? record.ends_itself_at,
     destroyed_at:
       change.destroyedAt === undefined ? record.destroyed_at : (change.destroyedAt?.getTime() ?? null),
     destroy_requested:

@@ -21,8 +21,9 @@ import type {
 } from "../../ports/store.ts";
 import type { GroupCommit } from "./group-commit.ts";
 import { SandboxLists } from "./sandbox-lists.ts";
-import { changed, fromRecord, type SandboxRecord, toRecord } from "./sandbox-rows.ts";
+import { changed, fromRecord, type SandboxRecord, sandboxColumns, toRecord } from "./sandbox-rows.ts";
 import { pauseAfter, slice } from "./slices.ts";
+import { SqliteBirths } from "./sqlite-births.ts";
 import type { SqliteEvents } from "./sqlite-events.ts";
 import type { SqliteIdempotency } from "./sqlite-idempotency.ts";
 import { SqlitePool } from "./sqlite-pool.ts";
@@ -39,6 +40,7 @@ export class SqliteSandboxes implements SandboxStore {
   readonly #lists: SandboxLists;
   readonly #quotas: SqliteQuotas;
   readonly #pool: SqlitePool;
+  readonly #births: SqliteBirths;
   readonly #usedByAll: StatementSync;
   readonly #used: StatementSync;
   readonly #named: StatementSync;
@@ -63,6 +65,7 @@ export class SqliteSandboxes implements SandboxStore {
     this.#events = within.events;
     this.#lists = new SandboxLists(db);
     this.#pool = new SqlitePool(db);
+    this.#births = new SqliteBirths(db);
     this.#usedByAll = db.prepare("SELECT sandboxes, memory_mb AS memoryMb, vcpus FROM in_use_by_all");
     // Sandboxes of nobody are not counted apart.
     this.#used = db.prepare("SELECT sandboxes, memory_mb AS memoryMb, vcpus FROM in_use WHERE owner_id = ?");
@@ -78,7 +81,7 @@ export class SqliteSandboxes implements SandboxStore {
     this.#oldestDestroyed = prepareOldestDestroyed(db);
   }
 
-  reserve({ row, limits, claim, pool }: Reservation): Promise<ReserveOutcome> {
+  reserve({ row, limits, claim, pool, birth }: Reservation): Promise<ReserveOutcome> {
     return this.#commit.write(() => {
       this.#commit.refuseNew();
       const held = claim && this.#claims.held(row.ownerId, claim.key, row.createdAt);
@@ -98,8 +101,12 @@ export class SqliteSandboxes implements SandboxStore {
           : { admitted: false, ...slot };
       this.#insert.run(toRecord(slot === undefined ? row : { ...row, slot }));
       if (claim !== undefined) this.#claims.claim(row, claim);
-      return { admitted: true, ...(slot && { slot }) };
+      return { admitted: true, ...(slot && { slot }), ...(birth && { birth: this.#births.count(birth) }) };
     });
+  }
+
+  async lastBirth(run: string): Promise<number> {
+    return this.#births.last(run);
   }
 
   async inUse(ownerId: string): Promise<CapacityInUse> {
@@ -249,31 +256,27 @@ function prepareNamed(db: DatabaseSync): StatementSync {
 }
 
 function prepareInsert(db: DatabaseSync): StatementSync {
-  return db.prepare(`
-    INSERT INTO sandboxes (id, runtime_id, state, provider, worker_id, image, memory_mb, vcpus, owner_id, name, metadata,
-      env, user, workdir, network, created_at, expires_at, updated_at, destroyed_at, destroy_requested, error,
-      image_resolved, pool_vm, pool_uid)
-    VALUES (:id, :runtime_id, :state, :provider, :worker_id, :image, :memory_mb, :vcpus, :owner_id, :name, :metadata,
-      :env, :user, :workdir, :network, :created_at, :expires_at, :updated_at, :destroyed_at, :destroy_requested,
-      :error, :image_resolved, :pool_vm, :pool_uid)`);
+  const values = sandboxColumns.map((name) => `:${name}`);
+  return db.prepare(`INSERT INTO sandboxes (${sandboxColumns.join(", ")}) VALUES (${values.join(", ")})`);
 }
 
 /** @param state empty when the state stays: then neither state indexes nor counters have to change. */
 function prepareUpdate(db: DatabaseSync, state: "" | ", state = ?"): StatementSync {
   return db.prepare(`
-    UPDATE sandboxes SET runtime_id = ?, image_resolved = ?, env = ?, expires_at = ?, destroyed_at = ?, destroy_requested = ?, error = ?,
-      updated_at = ?${state}
+    UPDATE sandboxes SET runtime_id = ?, image_resolved = ?, env = ?, expires_at = ?, ends_itself_at = ?, destroyed_at = ?,
+      destroy_requested = ?, error = ?, updated_at = ?${state}
     WHERE id = ?`);
 }
 
 function columnsOf(record: SandboxRecord) {
-  const { runtime_id, image_resolved, env, expires_at, destroyed_at, destroy_requested, error, updated_at } =
-    record;
+  const { runtime_id, image_resolved, env, expires_at, ends_itself_at, destroyed_at } = record;
+  const { destroy_requested, error, updated_at } = record;
   return [
     runtime_id,
     image_resolved,
     env,
     expires_at,
+    ends_itself_at,
     destroyed_at,
     destroy_requested,
     error,

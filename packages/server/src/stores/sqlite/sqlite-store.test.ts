@@ -187,6 +187,26 @@ describe("SqliteStore", () => {
     db.close();
   });
 
+  it("finds the sandbox of a name that lives behind any number of others, living or once of that name", async () => {
+    await using store = await SqliteStore.open({ path: file });
+    const db = new DatabaseSync(file);
+    const insert = db.prepare(`
+      INSERT INTO sandboxes (id, runtime_id, state, provider, worker_id, image, memory_mb, vcpus, owner_id, name, metadata,
+        env, created_at, expires_at, updated_at, destroyed_at, destroy_requested)
+      VALUES (?, 'rt', ?, 'native', 'local', 'host', 512, 1, 'acme', ?, '{}', '{}', ?, 2, 3, 4, 0)`);
+    db.exec("BEGIN");
+    insert.run("sb-wanted", "running", "wanted", 1);
+    for (let n = 0; n < 6_000; n++) insert.run(`sb-live-${n}`, "running", `other-${n}`, 2);
+    for (let n = 0; n < 6_000; n++) insert.run(`sb-gone-${n}`, "destroyed", "wanted", 3);
+    db.exec("COMMIT");
+    db.close();
+    for (const owner of [{}, { ownerId: "acme" }]) {
+      const page = await store.sandboxes.list({ states: ["running"], name: "wanted", limit: 10, ...owner });
+      expect(page.rows.map(({ id }) => id)).toEqual(["sb-wanted"]);
+      expect(page.next).toBeUndefined();
+    }
+  });
+
   it("finds the sandboxes of a name, whatever their state, behind any number of others", async () => {
     const prepare = vi.spyOn(DatabaseSync.prototype, "prepare");
     await using store = await SqliteStore.open({ path: file });
@@ -205,9 +225,11 @@ describe("SqliteStore", () => {
     const byName = /^SEARCH sandboxes USING (COVERING )?INDEX sandboxes_of_name \(name=\?/;
     const byOwnerAndName =
       /^SEARCH sandboxes USING (COVERING )?INDEX sandboxes_owned_of_name \(owner_id=\? AND name=\?/;
-    const expected = [byName, byName, byOwnerAndName, byOwnerAndName].map((plan) =>
-      expect.stringMatching(plan),
-    );
+    const byNameLive = /^SEARCH sandboxes USING (COVERING )?INDEX sandboxes_live_of_name \(name=\?/;
+    const byOwnerAndNameLive =
+      /^SEARCH sandboxes USING (COVERING )?INDEX sandboxes_owned_live_of_name \(owner_id=\? AND name=\?/;
+    const indexes = [byName, byNameLive, byOwnerAndName, byOwnerAndNameLive];
+    const expected = indexes.flatMap((plan) => [expect.stringMatching(plan), expect.stringMatching(plan)]);
     expect(plans).toEqual(expected);
     expect(plans.join("; ")).not.toContain("TEMP B-TREE");
     const insert = db.prepare(`

@@ -58,27 +58,26 @@ export function execContract(harness: ContractHarness): void {
     await expect(start).rejects.toThrow(BadRequest);
   });
 
-  it("a command runs as the user it asks for; an unknown user is a BadRequest", async (context) => {
-    harness.needs(context, "users");
+  it("a command runs as the user it asks for; an unknown user is a BadRequest", async () => {
     const operations = await harness.shared();
     expect((await run(operations, shell("id -u; id -g", { user: "1000:1001" }))).stdout).toBe("1000\n1001\n");
     const start = operations.execs.start(shell("true", { user: "nobody-of-that-name" }), soon());
     await expect(start).rejects.toThrow(BadRequest);
   });
 
-  it("a program that is missing ends with 127, one that cannot be executed with 126", async (context) => {
-    const operations = await harness.shared();
-    const missing = await run(operations, argv("no-such-program"));
+  it("a program that is missing ends with 127", async () => {
+    const missing = await run(await harness.shared(), argv("no-such-program"));
     expect(missing.exit.exitCode).toBe(127);
     expect(missing.exit.startError).toContain("no-such-program");
-    harness.needs(context, "process_tree");
-    const folder = await run(operations, argv("/workspace"));
+  });
+
+  it("a program that cannot be executed ends with 126", async () => {
+    const folder = await run(await harness.shared(), argv("/workspace"));
     expect(folder.exit.exitCode).toBe(126);
     expect(folder.exit.startError).toBeDefined();
   });
 
-  it("a command ended by a signal has 128 + n and the signal's name", async (context) => {
-    harness.needs(context, "signals");
+  it("a command ended by a signal has 128 + n and the signal's name", async () => {
     const { exit } = await run(await harness.shared(), "kill -TERM $$");
     expect(exit).toMatchObject({ exitCode: 143, reason: "signaled", signal: "SIGTERM" });
   });
@@ -113,8 +112,7 @@ export function execContract(harness: ContractHarness): void {
     await expect(late).rejects.toThrow(Conflict);
   });
 
-  it("a terminal has the size it was given and takes a new one", async (context) => {
-    harness.needs(context, "pty");
+  it("a terminal has the size it was given and takes a new one", async () => {
     const operations = await harness.shared();
     const spec = shell("stty size; read go; stty size; test -t 0 && test -t 1 && echo terminal", {
       stdin: true,
@@ -135,8 +133,7 @@ export function execContract(harness: ContractHarness): void {
     expect(seen).toContain("terminal");
   });
 
-  it("an end-of-file typed at a terminal ends the shell", async (context) => {
-    harness.needs(context, "pty");
+  it("an end-of-file typed at a terminal ends the shell", async () => {
     const operations = await harness.shared();
     const spec = shell("cat; echo done", { stdin: true, tty: { cols: 80, rows: 24 } });
     await using view = await operations.execs.start(spec, soon());
@@ -144,8 +141,7 @@ export function execContract(harness: ContractHarness): void {
     expect((await finish(view)).stdout).toContain("done");
   });
 
-  it("resize without a terminal does nothing", async (context) => {
-    harness.needs(context, "pty");
+  it("resize without a terminal does nothing", async () => {
     const { execs } = await harness.shared();
     const spec = shell("read x", { stdin: true, detached: true });
     await execs.startDetached(spec, soon());
@@ -183,8 +179,7 @@ export function execContract(harness: ContractHarness): void {
     expect(listed.map((entry) => entry.execId)).toContain(spec.execId);
   });
 
-  it("a view whose holder leaves does not end the command", async (context) => {
-    harness.needs(context, "reattach");
+  it("a view whose holder leaves does not end the command", async () => {
     const { execs } = await harness.shared();
     const spec = shell("echo up; read line; echo $line", { stdin: true });
     const view = await execs.start(spec, soon());
@@ -204,8 +199,7 @@ export function execContract(harness: ContractHarness): void {
     expect(answers).toEqual(Array.from({ length: 100 }, (_, index) => `${index}\n`));
   });
 
-  it("exits() tells every command that ends, whoever started it", async (context) => {
-    harness.needs(context, "reattach");
+  it("exits() tells every command that ends, whoever started it", async () => {
     const operations = await harness.shared();
     const stop = new AbortController();
     const first = argv("true");

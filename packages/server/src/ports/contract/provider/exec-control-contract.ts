@@ -14,16 +14,14 @@ async function survivors(operations: SandboxOperations, marker: string): Promise
 }
 
 export function execControlContract(harness: ContractHarness): void {
-  it("a timeout kills the whole tree: other sessions, double forks, those deaf to SIGTERM", async (context) => {
-    harness.needs(context, "process_tree");
+  it("a timeout kills the whole tree: other sessions, double forks, those deaf to SIGTERM", async () => {
     const operations = await harness.shared();
     const { exit } = await run(operations, shell(hardToKill("01"), { timeoutMs: 400 }));
     expect(exit).toMatchObject({ exitCode: 137, reason: "timeout" });
     expect(await survivors(operations, "01")).toBe("");
   });
 
-  it("kill() ends the whole tree and resolves when nothing of it is left", async (context) => {
-    harness.needs(context, "process_tree");
+  it("kill() ends the whole tree and resolves when nothing of it is left", async () => {
     const operations = await harness.shared();
     const spec = shell(hardToKill("02"));
     await using view = await operations.execs.start(spec, soon());
@@ -35,8 +33,7 @@ export function execControlContract(harness: ContractHarness): void {
     expect(last.done ? undefined : last.value).toMatchObject({ type: "exit", exit: { reason: "cancelled" } });
   });
 
-  it("kill() of an ended command sweeps what it left behind and keeps its record", async (context) => {
-    harness.needs(context, "process_tree");
+  it("kill() of an ended command sweeps what it left behind and keeps its record", async () => {
     const operations = await harness.shared();
     const spec = shell("setsid sleep 6103 >/dev/null 2>&1 & echo left; exit 5");
     await run(operations, spec);
@@ -68,8 +65,7 @@ export function execControlContract(harness: ContractHarness): void {
     expect(exit.durationMs).toBeGreaterThanOrEqual(250);
   });
 
-  it("the end of a command is told although something it started goes on", async (context) => {
-    harness.needs(context, "process_tree");
+  it("the end of a command is told although something it started goes on", async () => {
     const operations = await harness.shared();
     const spec = shell("sleep 600 & echo started");
     const { stdout, exit } = await run(operations, spec);
@@ -77,8 +73,7 @@ export function execControlContract(harness: ContractHarness): void {
     await operations.execs.kill(spec.execId, { ...soon(), reason: "cancelled" });
   });
 
-  it("signal() reaches the process group; after the end it is a Conflict", async (context) => {
-    harness.needs(context, "signals");
+  it("signal() reaches the process group; after the end it is a Conflict", async () => {
     const operations = await harness.shared();
     const spec = shell("trap 'echo caught; exit 9' USR1; echo up; while :; do sleep 0.05; done");
     await using view = await operations.execs.start(spec, soon());
@@ -110,8 +105,7 @@ export function execControlContract(harness: ContractHarness): void {
     expect(exit).toMatchObject({ reason: "cancelled", inputLostBytes: 4 });
   });
 
-  it("setGrace() kills after its time unless somebody attaches", async (context) => {
-    harness.needs(context, "reattach");
+  it("setGrace() kills after its time unless somebody attaches", async () => {
     const { execs } = await harness.shared();
     const left = shell("sleep 600", { detached: true });
     await execs.startDetached(left, soon());
@@ -127,9 +121,7 @@ export function execControlContract(harness: ContractHarness): void {
     await execs.setGrace(kept.execId, 10, soon());
   });
 
-  it("setGrace() ends no command that is followed", async (context) => {
-    harness.needs(context, "reattach");
-    harness.needs(context, "process_tree");
+  it("setGrace() ends no command that is followed", async () => {
     const { execs } = await harness.shared();
     const spec = shell("echo up; read x; echo $x", { stdin: true });
     await using view = await execs.start(spec, soon());
@@ -144,8 +136,7 @@ export function execControlContract(harness: ContractHarness): void {
     expect(text).toBe("still here\nexited");
   });
 
-  it("setGrace() begins anew while a command is followed, and ends it once nobody follows", async (context) => {
-    harness.needs(context, "reattach");
+  it("setGrace() begins anew while a command is followed, and ends it once nobody follows", async () => {
     const { execs } = await harness.shared();
     const followed = shell("sleep 0.5; echo still here");
     await using view = await execs.start(followed, soon());
@@ -160,8 +151,7 @@ export function execControlContract(harness: ContractHarness): void {
     });
   });
 
-  it("attach() replays from an offset and then goes on live", async (context) => {
-    harness.needs(context, "reattach");
+  it("attach() replays from an offset and then goes on live", async () => {
     const { execs } = await harness.shared();
     const spec = shell("echo 0123456789; read x; echo live", { detached: true, stdin: true });
     await execs.startDetached(spec, soon());
@@ -190,8 +180,7 @@ export function execControlContract(harness: ContractHarness): void {
     expect((await finish(beyond)).stdout).toBe("");
   });
 
-  it("attach() without follow gives what is kept of a running command and ends", async (context) => {
-    harness.needs(context, "reattach");
+  it("attach() without follow gives what is kept of a running command and ends", async () => {
     const { execs } = await harness.shared();
     const spec = shell("echo now; sleep 600", { detached: true });
     await execs.startDetached(spec, soon());
@@ -203,8 +192,7 @@ export function execControlContract(harness: ContractHarness): void {
     await execs.kill(spec.execId, { ...soon(), reason: "cancelled" });
   });
 
-  it("the memory of a command nobody reads is bounded: the oldest output goes first", async (context) => {
-    harness.needs(context, "reattach");
+  it("the memory of a command nobody reads is bounded: the oldest output goes first", async () => {
     const { execs } = await harness.shared();
     const spec = shell("yes | head -c 8000000", { detached: true });
     await execs.startDetached(spec, soon());

@@ -1,4 +1,3 @@
-import type { Capability } from "@alcove/wire";
 import { expect, type TestContext, vi } from "vitest";
 import { randomIds } from "../../../platform/random-ids.ts";
 import type {
@@ -13,6 +12,7 @@ import type {
   SandboxId,
   SandboxOperations,
 } from "../../index.ts";
+import { owedFor } from "./owed-for.ts";
 
 export interface ProviderUnderTest {
   provider: RuntimeProvider;
@@ -75,9 +75,9 @@ export class ContractHarness {
     return this.#subject.image;
   }
 
-  /** Skips the test unless the provider announces the capability. */
-  needs(context: TestContext, ...capabilities: Capability[]): void {
-    for (const capability of capabilities) {
+  /** Skips a case that the provider does not owe. */
+  skipUnlessOwed(context: TestContext): void {
+    for (const capability of owedFor[context.task.name] ?? []) {
       if (!this.provider.capabilities.has(capability)) context.skip(`not announced: ${capability}`);
     }
   }

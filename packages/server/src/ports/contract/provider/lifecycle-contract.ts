@@ -5,8 +5,7 @@ import { ConnectionWatch } from "./connection-watch.ts";
 import { type ContractHarness, eventually, finish, readUntil, run, shell, soon } from "./harness.ts";
 
 export function lifecycleContract(harness: ContractHarness): void {
-  it("env, user and workdir of the spec apply to every command", async (context) => {
-    harness.needs(context, "users");
+  it("env, user and workdir of the spec apply to every command", async () => {
     const { operations } = await harness.spawn({
       env: { COLOUR: "green" },
       user: "1234:1234",
@@ -17,8 +16,6 @@ export function lifecycleContract(harness: ContractHarness): void {
   });
 
   it("adopt() after a restart finds a command still running and its output complete", async (context) => {
-    harness.needs(context, "adopt");
-    harness.needs(context, "reattach");
     const made = { memoryMb: 256, vcpus: 1, ownerId: "ada", name: "seven", metadata: { job: "7" } };
     const { runtimeId, image, sandboxId, operations } = await harness.spawn(made);
     const spec = shell("echo before; read line; echo after $line", { detached: true, stdin: true });
@@ -103,14 +100,14 @@ export function lifecycleContract(harness: ContractHarness): void {
     const { runtimeId, operations } = await harness.spawn();
     const logs = (lines: number) => harness.provider.logs(runtimeId, { ...soon(), lines });
     await finish(await operations.execs.start(shell("sleep 60", { timeoutMs: 50 }), soon()));
-    await eventually(async () => expect((await logs(100)).length).toBeGreaterThan(1));
-    const last = (await logs(100)).at(-1);
-    expect(await logs(1)).toEqual([last]);
-    if (harness.provider.name !== "mock") expect(last).toContain("timeout");
+    // A console that is a machine's is some way off.
+    await eventually(async () => expect((await logs(100)).at(-1)).toContain("timeout"));
+    const all = await logs(100);
+    expect(all.length).toBeGreaterThan(1);
+    expect(await logs(1)).toEqual([all.at(-1)]);
   });
 
-  it("stats() counts processes, memory and processor time", async (context) => {
-    harness.needs(context, "stats");
+  it("stats() counts processes, memory and processor time", async () => {
     const { operations } = await harness.spawn();
     await run(operations, "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done");
     const stats = await operations.stats(soon());

@@ -1,0 +1,191 @@
+import type { IncomingMessage } from "node:http";
+import { formatDuration } from "@alcove/wire";
+import type { Static, TSchema } from "typebox";
+import { abortable } from "../../platform/abortable.ts";
+import { DeadlineExceeded, deadlineAfter } from "../../platform/deadline.ts";
+import type { Logger } from "../../platform/logger.ts";
+import { messageOf } from "../../platform/message-of.ts";
+import { type CallOptions, DomainError, ProviderError, Unavailable } from "../../ports/index.ts";
+import type { BackendClient, BackendRequest } from "./backend-client.ts";
+import { readAnswer, Unreadable } from "./tolerant-reader.ts";
+
+const answerAtMost = 1_048_576;
+const refusalAtMost = 4_096;
+const loggedLength = 300;
+const retryAfterAtMostS = 3_600;
+const defaultRetryAfterS = 5;
+
+/** An answer that is none of success. */
+export class Refusal extends Error {
+  readonly status: number;
+  readonly retryAfterS: number | undefined;
+  constructor(status: number, retryAfterS: number | undefined) {
+    super(`status ${status}`);
+    this.name = "Refusal";
+    this.status = status;
+    this.retryAfterS = retryAfterS;
+  }
+}
+
+export const isRefusal = (error: unknown, ...statuses: readonly number[]): boolean =>
+  error instanceof Refusal && statuses.includes(error.status);
+
+export type CallRequest = Omit<BackendRequest, "signal"> & {
+  /** null: as long as the caller's signal allows. */
+  timeoutMs?: number | null;
+  /** Makes an error of a refusal that is expected here; undefined: nothing special. */
+  known?: (error: unknown) => Promise<Error | undefined>;
+};
+
+/** Calls of the backend: each has a deadline, is bounded in size, ends with its caller's signal, and fails in our words. */
+export class BackendCalls {
+  readonly #client: BackendClient;
+  readonly #timeoutMs: number;
+  readonly #apiKey: string;
+  readonly #logger: Logger;
+
+  constructor(options: { client: BackendClient; timeoutMs: number; apiKey: string; logger: Logger }) {
+    this.#client = options.client;
+    this.#timeoutMs = options.timeoutMs;
+    this.#apiKey = options.apiKey;
+    this.#logger = options.logger;
+  }
+
+  /** @param what ends "the backend failed to …". */
+  async read<T extends TSchema>(
+    what: string,
+    schema: T,
+    request: CallRequest & { atMost?: number },
+    options: CallOptions,
+  ): Promise<Static<T>> {
+    return await this.#run(what, request, options, async (response, signal) =>
+      readAnswer(schema, await textOf(response, request.atMost ?? answerAtMost, signal)),
+    );
+  }
+
+  /** For a call whose answer says nothing but that it was carried out. */
+  async tell(what: string, request: CallRequest, options: CallOptions): Promise<void> {
+    await this.#run(what, request, options, async (response) => void response.resume());
+  }
+
+  /**
+   * For an answer that is a stream: `signal` bounds all of it, the deadline of the call its head and what `first` waits for.
+   */
+  async stream<T>(
+    what: string,
+    request: CallRequest,
+    options: CallOptions & { stream: AbortSignal },
+    first: (response: IncomingMessage) => Promise<T>,
+  ): Promise<T> {
+    return await this.#run(what, request, options, first, options.stream);
+  }
+
+  /** Says of a failure what it means. */
+  translate(what: string, error: unknown, signal: AbortSignal): unknown {
+    if (error instanceof DomainError) return error;
+    if (signal.aborted) return aborted(what, signal.reason);
+    if (error instanceof Unreadable)
+      return new ProviderError(
+        `the backend was asked to ${what}, and its answer could not be understood: ${error.message}`,
+      );
+    if (error instanceof Refusal) return refused(what, error);
+    return new Unavailable(`the backend could not be reached, or broke off, when asked to ${what}`, {
+      cause: new Error(messageOf(error).slice(0, loggedLength)),
+      retryAfterS: defaultRetryAfterS,
+    });
+  }
+
+  async #run<T>(
+    what: string,
+    request: CallRequest,
+    options: CallOptions,
+    read: (response: IncomingMessage, signal: AbortSignal) => Promise<T>,
+    stream?: AbortSignal,
+  ): Promise<T> {
+    options.signal.throwIfAborted();
+    const { timeoutMs = this.#timeoutMs, known, ...sent } = request;
+    using deadline = deadlineAfter(timeoutMs ?? 2 ** 31 - 1, options.signal);
+    let response: IncomingMessage | undefined;
+    try {
+      const answer = this.#client.send({ ...sent, signal: stream ?? deadline.signal });
+      void answer.then(
+        (late) => deadline.signal.aborted && late.destroy(),
+        () => undefined,
+      );
+      response = await abortable(answer, deadline.signal);
+      // A reader that waits for it is told; without one it is nobody's to hear.
+      response.on("error", () => undefined);
+      await this.#refuse(what, response, deadline.signal);
+      return await abortable(read(response, deadline.signal), deadline.signal);
+    } catch (error) {
+      response?.destroy();
+      const meant =
+        known === undefined || deadline.signal.aborted
+          ? undefined
+          : await abortable(known(error), deadline.signal).catch(() => undefined);
+      throw meant ?? this.translate(what, error, deadline.signal);
+    }
+  }
+
+  async #refuse(what: string, response: IncomingMessage, signal: AbortSignal): Promise<void> {
+    const { statusCode = 0 } = response;
+    if (statusCode >= 200 && statusCode < 300) return;
+    const body = await textOf(response, refusalAtMost, signal).catch(() => "(too long, or cut)");
+    this.#logger.debug(
+      { status: statusCode, answer: this.#scrubbed(body) },
+      `the backend refused to ${what}`,
+    );
+    throw new Refusal(statusCode, retryAfter(response.headers["retry-after"]));
+  }
+
+  #scrubbed(text: string): string {
+    const kept = this.#apiKey === "" ? text : text.replaceAll(this.#apiKey, "[redacted]");
+    return kept.slice(0, loggedLength);
+  }
+}
+
+function refused(what: string, { status, retryAfterS }: Refusal): DomainError {
+  const asked = `when asked to ${what}`;
+  if (status === 401 || status === 403)
+    return new ProviderError(
+      `the backend refused the configured key ${asked} (${status}); check providers.custom.api_key and auth_header`,
+    );
+  if (status >= 300 && status < 400)
+    return new ProviderError(
+      `the backend answered with a redirect (${status}) ${asked}; none is followed: set providers.custom.url to where it leads`,
+    );
+  if (status === 429)
+    return new Unavailable(`the backend takes no more requests now (${asked})`, {
+      retryAfterS: retryAfterS ?? defaultRetryAfterS,
+    });
+  if (status === 507) return new DomainError("storage_full", `the backend has no room left (${asked})`);
+  return new ProviderError(`the backend failed with status ${status} ${asked}`);
+}
+
+function aborted(what: string, reason: unknown): unknown {
+  if (!(reason instanceof DeadlineExceeded)) return reason;
+  return new Unavailable(`the backend did not ${what} within ${formatDuration(reason.afterMs)}`, {
+    cause: reason,
+    retryAfterS: defaultRetryAfterS,
+  });
+}
+
+/** Seconds, or a date. */
+function retryAfter(value: string | undefined): number | undefined {
+  if (value === undefined) return undefined;
+  const seconds = /^\d+$/.test(value) ? Number(value) : (Date.parse(value) - Date.now()) / 1_000;
+  return Number.isFinite(seconds) ? Math.min(retryAfterAtMostS, Math.max(0, Math.ceil(seconds))) : undefined;
+}
+
+async function textOf(response: IncomingMessage, atMost: number, signal: AbortSignal): Promise<string> {
+  const parts: Buffer[] = [];
+  let bytes = 0;
+  for await (const part of response as AsyncIterable<Buffer>) {
+    signal.throwIfAborted();
+    bytes += part.length;
+    if (bytes > atMost) throw new Unreadable(`it is longer than ${atMost} bytes`);
+    parts.push(part);
+  }
+  if (!response.complete) throw new Error("the answer was cut");
+  return Buffer.concat(parts).toString();
+}

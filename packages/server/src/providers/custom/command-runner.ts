@@ -1,0 +1,312 @@
+import { setTimeout as pause } from "node:timers/promises";
+import { abortable, ignoreOutcome } from "../../platform/abortable.ts";
+import { deadlineAfter } from "../../platform/deadline.ts";
+import {
+  BadRequest,
+  type CallOptions,
+  Conflict,
+  type ExecId,
+  type ExecSpec,
+  RuntimeGone,
+  refuseOwnLimits,
+} from "../../ports/index.ts";
+import type { ExecRunner, ProgramEnd, ProgramStreams, RunningProgram } from "../exec-journal/index.ts";
+import { type BackendCalls, isRefusal } from "./backend-calls.ts";
+import { type ExecStreamEvent, execStream } from "./exec-stream.ts";
+import { Unreadable } from "./tolerant-reader.ts";
+
+/** The backend ends a program this long after us, so that a service that is gone prolongs none. */
+const backendGraceMs = 10_000;
+const cleanupMs = 20_000;
+/** How long the end of a program that was killed may take to be told. */
+const endAfterKillMs = 5_000;
+/** Waits before each try to kill. After the last the backend's own deadline is left. */
+const killPausesMs = [0, 500, 2_000, 5_000, 15_000, 30_000, 60_000];
+const inputPartBytes = 65_536;
+const reconnectPausesMs = [0, 100, 250, 500, 1_000, 2_000, 4_000, 8_000];
+const lost: ProgramEnd = { exitCode: 137, lost: true };
+
+type Run = ProgramStreams & {
+  execId: ExecId;
+  events: AsyncIterator<ExecStreamEvent>;
+  stream: AbortController;
+  /** Bytes of output that have come. */
+  offset: number;
+};
+
+/** Runs commands in one sandbox of the backend, by the commands' own ids. */
+export class CommandRunner implements ExecRunner {
+  readonly #calls: BackendCalls;
+  readonly #path: readonly string[];
+  readonly #user: string | undefined;
+  readonly #workdir: string;
+  readonly #silenceMs: number;
+  readonly #canReattach: () => boolean;
+  /** Aborts when the sandbox is gone, or let go of. */
+  readonly #closed: AbortSignal;
+  readonly #confirm: () => Promise<boolean>;
+
+  constructor(options: {
+    calls: BackendCalls;
+    /** Of the sandbox. */
+    path: readonly string[];
+    user: string | undefined;
+    workdir: string;
+    /** How long a stream may say nothing at all. */
+    silenceMs: number;
+    canReattach: () => boolean;
+    closed: AbortSignal;
+    /** Looks whether the sandbox is still there. */
+    confirm: () => Promise<boolean>;
+  }) {
+    this.#calls = options.calls;
+    this.#path = options.path;
+    this.#user = options.user;
+    this.#workdir = options.workdir;
+    this.#silenceMs = options.silenceMs;
+    this.#canReattach = options.canReattach;
+    this.#closed = options.closed;
+    this.#confirm = options.confirm;
+  }
+
+  async start(spec: ExecSpec, program: ProgramStreams, options: CallOptions): Promise<RunningProgram> {
+    refuseOwnLimits(spec.limits);
+    if (spec.limits !== undefined)
+      throw new BadRequest("provider custom holds no command to limits; leave limits out");
+    if (spec.tty !== undefined)
+      throw new BadRequest(`provider custom has no terminals (capability "pty"); leave tty out`);
+    const stream = new AbortController();
+    const user = spec.user ?? this.#user;
+    const workdir = spec.workdir ?? this.#workdir;
+    const request = {
+      method: "POST" as const,
+      path: [...this.#path, "execs"],
+      json: {
+        exec_id: spec.execId,
+        argv: spec.argv,
+        env: spec.env,
+        workdir,
+        ...(user === undefined ? {} : { user }),
+        stdin: spec.stdin,
+        timeout_ms: spec.timeoutMs + backendGraceMs,
+      },
+      known: async (error: unknown) => {
+        if (isRefusal(error, 400))
+          return new BadRequest(
+            `working directory "${workdir}" does not exist in this sandbox, or is none${user === undefined ? "" : `; or user "${user}" is not known in it`}`,
+          );
+        if (isRefusal(error, 409))
+          return new Conflict(`exec "${spec.execId}" exists already in this sandbox`);
+        return isRefusal(error, 404) && !(await this.#confirm()) ? gone() : undefined;
+      },
+    };
+    try {
+      const bounds = { ...options, stream: AbortSignal.any([stream.signal, this.#closed]) };
+      const { events, pid } = await this.#calls.stream(
+        "start a command",
+        request,
+        bounds,
+        async (response) => {
+          const started = execStream(response, this.#silenceMs);
+          const first = await started.next();
+          if (first.done || first.value.type !== "start")
+            throw new Unreadable("it does not begin with a start");
+          return { events: started, pid: first.value.pid };
+        },
+      );
+      const ended = this.#run(spec, { ...program, execId: spec.execId, events, stream, offset: 0 });
+      return {
+        pid,
+        ended,
+        signal: (number, call) => this.#signal(spec.execId, number, call),
+        sweep: (call) => this.#kill(spec.execId, call),
+      };
+    } catch (error) {
+      stream.abort();
+      // A start whose answer did not come may have happened.
+      if (!(error instanceof BadRequest || error instanceof Conflict)) void this.#undo(spec.execId);
+      throw error;
+    }
+  }
+
+  async #undo(execId: ExecId): Promise<void> {
+    if (this.#closed.aborted) return;
+    using deadline = deadlineAfter(cleanupMs, this.#closed);
+    await this.#kill(execId, deadline).catch(ignoreOutcome);
+  }
+
+  async #run(spec: ExecSpec, run: Run): Promise<ProgramEnd> {
+    const ended = this.#follow(run);
+    let inputLost = false;
+    if (spec.stdin)
+      void this.#feed(run).catch(() => {
+        inputLost = true;
+        run.stream.abort();
+      });
+    const killed = Promise.withResolvers<ProgramEnd>();
+    const onAbort = () => void this.#end(run.execId, ended).then(killed.resolve, killed.reject);
+    if (run.signal.aborted) onAbort();
+    else run.signal.addEventListener("abort", onAbort, { once: true });
+    try {
+      const end = await Promise.race([ended, killed.promise]);
+      if (!inputLost) return end;
+      await this.#undo(run.execId);
+      return lost;
+    } catch {
+      return lost;
+    } finally {
+      run.signal.removeEventListener("abort", onAbort);
+      run.stream.abort();
+    }
+  }
+
+  /** Kills it, again where that failed, and waits for its end and for what it wrote before. */
+  async #end(execId: ExecId, ended: Promise<ProgramEnd>): Promise<ProgramEnd> {
+    for (const pauseMs of killPausesMs) {
+      await pause(pauseMs, undefined, { ref: false });
+      if (this.#closed.aborted) return lost;
+      using deadline = deadlineAfter(cleanupMs, this.#closed);
+      const killed = await this.#kill(execId, deadline).then(
+        () => true,
+        () => false,
+      );
+      if (!killed) continue;
+      using last = deadlineAfter(endAfterKillMs, this.#closed);
+      return await abortable(ended, last.signal).catch(() => lost);
+    }
+    return lost;
+  }
+
+  /** Output into the journal until the end; a stream that breaks is followed anew where the backend can. */
+  async #follow(run: Run): Promise<ProgramEnd> {
+    for (let tries = 0; ; tries += 1) {
+      const before = run.offset;
+      const end = await this.#readAll(run).catch((error: unknown) =>
+        error instanceof Unreadable ? lost : undefined,
+      );
+      if (end !== undefined && end !== lost) return end;
+      if (run.offset > before) tries = 0;
+      if (run.stream.signal.aborted || this.#closed.aborted) return lost;
+      const pauseMs = reconnectPausesMs[tries];
+      if (end === lost || pauseMs === undefined || !this.#canReattach() || !(await this.#confirm()))
+        return await this.#givenUp(run);
+      await pause(pauseMs);
+      const events = await this.#reattach(run).catch((error: unknown) =>
+        isRefusal(error) ? lost : undefined,
+      );
+      if (events === lost) return await this.#givenUp(run);
+      if (events !== undefined) run.events = events as AsyncIterator<ExecStreamEvent>;
+    }
+  }
+
+  /** Nobody can follow it any more, so that it is not to go on unseen. */
+  async #givenUp(run: Run): Promise<ProgramEnd> {
+    await this.#undo(run.execId);
+    return lost;
+  }
+
+  async #readAll(run: Run): Promise<ProgramEnd | undefined> {
+    for (let next = await run.events.next(); !next.done; next = await run.events.next()) {
+      const event = next.value;
+      if (event.type === "exit") return endOf(event);
+      if (event.type !== "output") continue;
+      run.offset += event.data.length;
+      // Waits for slow readers, but not once the command is to end.
+      const kept = run.output.append(event.stream, event.data);
+      if (!run.signal.aborted) await abortable(kept, run.signal).catch(ignoreOutcome);
+    }
+    return undefined;
+  }
+
+  /** @throws Refusal when the backend has nothing to follow. */
+  async #reattach(run: Run): Promise<AsyncIterator<ExecStreamEvent>> {
+    const stream = AbortSignal.any([run.stream.signal, this.#closed]);
+    let refusal: unknown;
+    const known = async (error: unknown) => {
+      if (isRefusal(error, 404, 409, 410)) refusal = error;
+      return undefined;
+    };
+    const request = {
+      method: "GET" as const,
+      path: [...this.#path, "execs", run.execId],
+      query: { from: String(run.offset) },
+      known,
+    };
+    return await this.#calls
+      .stream("follow a command", request, { signal: stream, stream }, async (response) =>
+        execStream(response, this.#silenceMs),
+      )
+      .catch((error: unknown) => {
+        throw refusal ?? error;
+      });
+  }
+
+  /** @throws when nobody knows how much of the input has arrived. */
+  async #feed(run: Run): Promise<void> {
+    const signal = AbortSignal.any([run.stream.signal, run.signal, this.#closed]);
+    let offset = 0;
+    for (;;) {
+      const data = await abortable(run.input.next(inputPartBytes), signal).catch(() => null);
+      if (data === null) return;
+      let ended = false;
+      const request = {
+        method: "POST" as const,
+        path: [...this.#path, "execs", run.execId, "stdin"],
+        query: { offset: String(offset), close: data === undefined ? "true" : undefined },
+        bytes: data ?? Buffer.alloc(0),
+        // As long as the command takes to read it.
+        timeoutMs: null,
+        known: async (error: unknown) => {
+          ended = isRefusal(error, 404, 409, 410);
+          return undefined;
+        },
+      };
+      try {
+        await this.#calls.tell("write standard input", request, { signal });
+      } catch (error) {
+        if (signal.aborted) return;
+        // It has ended, or has closed its input.
+        if (!ended) throw error;
+        run.input.drop();
+        return;
+      }
+      if (data === undefined) return;
+      offset += data.length;
+    }
+  }
+
+  async #signal(execId: ExecId, number: number, options: CallOptions): Promise<void> {
+    const path = [...this.#path, "execs", execId, "signal"];
+    const known = async (error: unknown) =>
+      isRefusal(error, 404, 409, 410) ? new Conflict(`exec "${execId}" has ended`) : undefined;
+    await this.#calls.tell(
+      "signal a command",
+      { method: "POST", path, json: { signal: number }, known },
+      options,
+    );
+  }
+
+  async #kill(execId: ExecId, options: CallOptions): Promise<void> {
+    let isNone = false;
+    const known = async (error: unknown) => {
+      isNone = isRefusal(error, 404, 410);
+      return undefined;
+    };
+    const request = { method: "DELETE" as const, path: [...this.#path, "execs", execId], known };
+    await this.#calls.tell("kill a command", request, options).catch((error: unknown) => {
+      if (!isNone) throw error;
+    });
+  }
+}
+
+function endOf(event: ExecStreamEvent & { type: "exit" }): ProgramEnd {
+  return {
+    exitCode: event.exit_code,
+    ...(event.signal === undefined ? {} : { signal: event.signal }),
+    ...(event.start_error === undefined ? {} : { startError: event.start_error }),
+  };
+}
+
+function gone(): RuntimeGone {
+  return new RuntimeGone("the sandbox has ended");
+}

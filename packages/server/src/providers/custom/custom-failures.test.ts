@@ -1,0 +1,287 @@
+import { once } from "node:events";
+import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
+import type { AddressInfo } from "node:net";
+import { afterEach, expect, it, vi } from "vitest";
+import { silentLogger } from "../../platform/logger.ts";
+import { randomIds } from "../../platform/random-ids.ts";
+import { systemClock } from "../../platform/system-clock.ts";
+import { chunks, eventually, finish, shell, soon } from "../../ports/contract/provider/harness.ts";
+import {
+  type DomainError,
+  ProviderError,
+  RuntimeGone,
+  type RuntimeSpec,
+  Unavailable,
+} from "../../ports/index.ts";
+import { CustomProvider } from "./index.ts";
+
+type Handler = (request: IncomingMessage, response: ServerResponse, body: string) => void;
+
+const key = "key-of-the-backend";
+const secret = "only-the-backend-says-this";
+const closing: (() => Promise<unknown>)[] = [];
+afterEach(async () => {
+  for (const close of closing.splice(0)) await close();
+});
+
+const json = (value: unknown, status = 200, headers: Record<string, string> = {}): Handler => {
+  return (_request, response) => response.writeHead(status, headers).end(JSON.stringify(value));
+};
+const events = (...lines: unknown[]) => lines.map((line) => `${JSON.stringify(line)}\n`).join("");
+const started = { type: "start", pid: 7 };
+
+/** A backend that keeps sandboxes in a table and runs nothing; `wrong` answers the calls it names in its place. */
+async function backend(wrong: Record<string, Handler> = {}, options: { timeoutMs?: number } = {}) {
+  const seen: string[] = [];
+  const sandboxes = new Map<string, { id: string; labels: unknown }>();
+  const right: Record<string, Handler> = {
+    "GET /health": json({ status: "ok", capabilities: ["files", "reattach", "unheard-of"] }),
+    "GET /sandboxes": (_request, response) =>
+      response.end(
+        JSON.stringify({ sandboxes: [...sandboxes.values()].map((each) => ({ ...each, state: "running" })) }),
+      ),
+    "POST /sandboxes": (_request, response, body) => {
+      const { id, labels } = JSON.parse(body) as { id: string; labels: unknown };
+      sandboxes.set(id, { id, labels });
+      response.end(JSON.stringify({ id, state: "running" }));
+    },
+    "GET /sandboxes/:id": (request, response) => {
+      const found = sandboxes.get(request.url?.split("/")[2] ?? "");
+      response.writeHead(found === undefined ? 404 : 200).end(JSON.stringify({ ...found, state: "running" }));
+    },
+    "DELETE /sandboxes/:id": (request, response) => {
+      response.writeHead(sandboxes.delete(request.url?.split("/")[2] ?? "") ? 200 : 404).end();
+    },
+    "DELETE /sandboxes/:id/execs/:exec": json({}),
+  };
+  const server = createServer(async (request, response) => {
+    const [pathname = ""] = (request.url ?? "").split("?");
+    const steps = pathname.split("/");
+    if (steps[2] !== undefined) steps[2] = ":id";
+    if (steps[3] === "execs" && steps[4] !== undefined) steps[4] = ":exec";
+    const call = `${request.method} ${steps.join("/")}`;
+    seen.push(call);
+    let body = "";
+    for await (const part of request) body += String(part);
+    const handler = wrong[call] ?? right[call];
+    if (handler === undefined) response.writeHead(501).end();
+    else handler(request, response, body);
+  });
+  server.listen(0, "127.0.0.1");
+  await once(server, "listening");
+  const provider = new CustomProvider({
+    config: {
+      defaultImage: "any",
+      url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
+      apiKey: key,
+      authHeader: "x-api-key",
+      networkMode: "none",
+      timeoutMs: options.timeoutMs ?? 5_000,
+    },
+    instanceId: "one",
+    silenceMs: 200,
+    pollMs: 50,
+    clock: systemClock,
+    logger: silentLogger,
+  });
+  closing.push(async () => {
+    await provider[Symbol.asyncDispose]();
+    server.closeAllConnections();
+    await new Promise((resolve) => server.close(resolve));
+  });
+  const spec: RuntimeSpec = {
+    runtimeId: randomIds.runtimeId(),
+    sandboxId: randomIds.sandboxId(),
+    image: "any",
+    memoryMb: 64,
+    vcpus: 1,
+    env: {},
+    expiresInMs: null,
+    metadata: {},
+  };
+  return { provider, server, seen, sandboxes, spec, wrong };
+}
+
+const failureOf = (call: Promise<unknown>): Promise<DomainError> =>
+  call.then(
+    () => {
+      throw new Error("the call did not fail");
+    },
+    (error: DomainError) => error,
+  );
+
+const html: Handler = (_request, response) =>
+  response.writeHead(200, { "content-type": "text/html" }).end(`<html>${secret}</html>`);
+const half: Handler = (_request, response) => {
+  response.writeHead(200, { "content-length": "500" }).write('{"sandboxes":[');
+  setImmediate(() => response.destroy());
+};
+const endless: Handler = (_request, response) => {
+  const more = () => {
+    while (!response.destroyed && response.write(Buffer.alloc(262_144, " ")));
+  };
+  response.on("drain", more);
+  more();
+};
+
+it.each<[string, Handler, typeof ProviderError | typeof Unavailable]>([
+  ["401", json({ error: secret }, 401), ProviderError],
+  ["403", json({ error: secret }, 403), ProviderError],
+  ["500", json({ error: secret }, 500), ProviderError],
+  ["503 with a page", json(`<html>${secret}</html>`, 503), ProviderError],
+  ["a page with 200", html, ProviderError],
+  ["half an answer", half, Unavailable],
+  ["an answer without end", endless, ProviderError],
+  ["a redirect to itself", json({}, 302, { location: "/sandboxes" }), ProviderError],
+  ["a list of something else", json({ sandboxes: [{ id: [secret] }] }), ProviderError],
+  [
+    "text that is no UTF-8",
+    (_request, response) => response.end(Buffer.from([0xff, 0xfe, 0x7b])),
+    ProviderError,
+  ],
+])(
+  "an inventory answered with %s fails as what it is, without the backend's words",
+  async (_title, handler, kind) => {
+    const { provider, seen } = await backend({ "GET /sandboxes": handler });
+    const failure = await failureOf(provider.inventory(soon()));
+    expect(failure).toBeInstanceOf(kind);
+    expect(`${failure.message} ${String(failure.cause)}`).not.toMatch(new RegExp(`${secret}|${key}`));
+    expect(seen).toEqual(["GET /sandboxes"]);
+  },
+);
+
+it.each([
+  ["7", 7],
+  ["999999999", 3_600],
+  ["soon", 5],
+])("429 with Retry-After %s is Unavailable for %i seconds", async (header, seconds) => {
+  const { provider } = await backend({ "GET /sandboxes": json({}, 429, { "retry-after": header }) });
+  const failure = await failureOf(provider.inventory(soon()));
+  expect(failure).toBeInstanceOf(Unavailable);
+  expect(failure.retryAfterS).toBe(seconds);
+});
+
+it("a backend that hangs, or is not there, is Unavailable after the configured time", async () => {
+  const { provider, server } = await backend({ "GET /sandboxes": () => undefined }, { timeoutMs: 100 });
+  const silent = await failureOf(provider.inventory(soon()));
+  expect(silent).toBeInstanceOf(Unavailable);
+  expect(silent.message).toContain("within 100ms");
+  server.closeAllConnections();
+  await new Promise((resolve) => server.close(resolve));
+  expect(await failureOf(provider.inventory(soon()))).toBeInstanceOf(Unavailable);
+  expect(await provider.check(soon())).toMatchObject({ healthy: false });
+});
+
+it("a spawn that is answered under another id fails and is ended", async () => {
+  const { provider, spec, seen } = await backend({
+    "POST /sandboxes": json({ id: "another", state: "running" }),
+  });
+  await expect(provider.spawn(spec, soon())).rejects.toThrow("under another id");
+  expect(seen).toEqual(["POST /sandboxes", "DELETE /sandboxes/:id"]);
+});
+
+it("a spawn that was carried out too late is gone once its destroy has resolved", async () => {
+  const made = await backend({}, { timeoutMs: 100 });
+  const carriedOut = Promise.withResolvers<unknown>();
+  made.wrong["POST /sandboxes"] = (_request, _response, body) => {
+    const { id } = JSON.parse(body) as { id: string };
+    setTimeout(() => carriedOut.resolve(made.sandboxes.set(id, { id, labels: {} })), 300);
+  };
+  await expect(made.provider.spawn(made.spec, soon())).rejects.toThrow(Unavailable);
+  await made.provider.destroy(made.spec.runtimeId, soon());
+  await carriedOut.promise;
+  expect(made.sandboxes.size).toBe(0);
+});
+
+it("a sandbox that vanishes between calls is told, and its calls fail as gone", async () => {
+  const { provider, spec, sandboxes } = await backend();
+  const told = Promise.withResolvers<string>();
+  provider.onExit((runtimeId) => told.resolve(runtimeId));
+  await provider.spawn(spec, soon());
+  const { execs } = provider.sandbox(spec.runtimeId);
+  sandboxes.clear();
+  expect(await told.promise).toBe(spec.runtimeId);
+  await expect(execs.start(shell("true"), soon())).rejects.toThrow(RuntimeGone);
+});
+
+it("a list that leaves sandboxes out by mistake loses none", async () => {
+  const { provider, spec, seen } = await backend({ "GET /sandboxes": json({ sandboxes: [] }) });
+  await provider.spawn(spec, soon());
+  await eventually(() => expect(seen.filter((call) => call === "GET /sandboxes").length).toBeGreaterThan(2));
+  expect(await provider.inventory(soon())).toEqual([{ runtimeId: spec.runtimeId, state: "running" }]);
+});
+
+it.each<[string, Handler]>([
+  [
+    "a line without end",
+    (_request, response) =>
+      response.write(`${events(started)}{"type":"stdout","data":"${"A".repeat(900_000)}`),
+  ],
+  [
+    "output that is no base64",
+    (_request, response) => response.end(events(started, { type: "stdout", data: "%%" })),
+  ],
+  ["a line that is no JSON", (_request, response) => response.end(`${events(started)}${secret}\n`)],
+])("a command whose stream has %s is lost, and killed", async (_title, handler) => {
+  const { provider, spec, seen } = await backend({ "POST /sandboxes/:id/execs": handler });
+  await provider.check(soon());
+  await provider.spawn(spec, soon());
+  const view = await provider.sandbox(spec.runtimeId).execs.start(shell("true"), soon());
+  expect((await finish(view)).exit.reason).toBe("lost");
+  expect(seen).toContain("DELETE /sandboxes/:id/execs/:exec");
+  // What follows the same stream again would meet the same.
+  expect(seen).not.toContain("GET /sandboxes/:id/execs/:exec");
+});
+
+it("a stream that breaks, or stands still, is followed again from its last byte", async () => {
+  const asked: (string | undefined)[] = [];
+  const output = (text: string) => ({ Type: "stdout", Data: Buffer.from(text).toString("base64") });
+  const { provider, spec } = await backend({
+    "POST /sandboxes/:id/execs": (_request, response) => {
+      response.write(events(started, output("one ")));
+      setTimeout(() => response.destroy(), 20);
+    },
+    "GET /sandboxes/:id/execs/:exec": (request, response) => {
+      asked.push(request.url?.split("?")[1]);
+      if (asked.length === 1) response.write(events(started, output("two ")));
+      else response.end(events(started, { type: "ping" }, output("three"), { type: "exit", exitCode: "3" }));
+    },
+  });
+  await provider.check(soon());
+  await provider.spawn(spec, soon());
+  const view = await provider.sandbox(spec.runtimeId).execs.start(shell("true"), soon());
+  const { stdout, exit } = await finish(view);
+  expect({ stdout, exitCode: exit.exitCode, reason: exit.reason }).toEqual({
+    stdout: "one two three",
+    exitCode: 3,
+    reason: "exited",
+  });
+  expect(asked).toEqual(["from=4", "from=8"]);
+});
+
+it("a file that ends early fails its reader, and no words of the backend's reach a refusal", async () => {
+  const file = { path: "/f", type: "file", size: "10", mode: 420, uid: 0, gid: 0, modifiedMs: 0 };
+  const { provider, spec } = await backend({
+    "GET /sandboxes/:id/files/stat": json(file),
+    "GET /sandboxes/:id/files": (_request, response) => response.end("12345"),
+    "PUT /sandboxes/:id/files": json({ error: secret }, 507),
+  });
+  await provider.check(soon());
+  await provider.spawn(spec, soon());
+  const { files } = provider.sandbox(spec.runtimeId);
+  const { body } = await files.read("/f", soon());
+  await expect(body.toArray()).rejects.toThrow("5 bytes early");
+  const full = await failureOf(files.write("/f", chunks("text"), soon()));
+  expect(full).toMatchObject({ code: "storage_full", message: expect.not.stringContaining(secret) });
+});
+
+it("what the backend says in a refusal is logged at debug, cut, and without the key", async () => {
+  const debug = vi.spyOn(silentLogger, "debug");
+  const { provider } = await backend({ "GET /sandboxes": json(`${key} ${"x".repeat(1_000)}`, 401) });
+  await expect(provider.inventory(soon())).rejects.toThrow("providers.custom.api_key");
+  const [fields] = debug.mock.lastCall as unknown as [{ status: number; answer: string }];
+  debug.mockRestore();
+  expect(fields.status).toBe(401);
+  expect(fields.answer).toMatch(/^"\[redacted\] x+$/);
+  expect(fields.answer.length).toBe(300);
+});

@@ -1,0 +1,288 @@
+import path from "node:path";
+import { Readable } from "node:stream";
+import type { Static } from "typebox";
+import {
+  type AnswerRoom,
+  BadRequest,
+  type CallOptions,
+  Conflict,
+  type FileChange,
+  type FileEntry,
+  type FileOperations,
+  type FileType,
+  NotFound,
+  ProviderError,
+  RuntimeGone,
+  TooLarge,
+} from "../../ports/index.ts";
+import { matchingPaths } from "../path-pattern/index.ts";
+import { type BackendCalls, type CallRequest, isRefusal } from "./backend-calls.ts";
+import { FileAnswer, FileList } from "./contract-schemas.ts";
+
+const entriesAtMost = 100_000;
+const nameBytesAtMost = 32 * 1_048_576;
+const listAtMost = 64 * 1_048_576;
+const types: ReadonlySet<string> = new Set<FileType>([
+  "file",
+  "dir",
+  "symlink",
+  "fifo",
+  "socket",
+  "char_device",
+  "block_device",
+]);
+
+/** Files of one sandbox of the backend. */
+export class CustomFiles implements FileOperations {
+  readonly #calls: BackendCalls;
+  readonly #path: readonly string[];
+  readonly #isAnnounced: () => boolean;
+  readonly #closed: AbortSignal;
+  readonly #confirm: () => Promise<boolean>;
+
+  constructor(options: {
+    calls: BackendCalls;
+    /** Of the sandbox. */
+    path: readonly string[];
+    isAnnounced: () => boolean;
+    closed: AbortSignal;
+    confirm: () => Promise<boolean>;
+  }) {
+    this.#calls = options.calls;
+    this.#path = [...options.path, "files"];
+    this.#isAnnounced = options.isAnnounced;
+    this.#closed = options.closed;
+    this.#confirm = options.confirm;
+  }
+
+  async stat(target: string, options: CallOptions & { follow?: boolean }): Promise<FileEntry> {
+    const request = this.#request("GET", ["stat"], target, {
+      path: target,
+      follow: options.follow ? "true" : undefined,
+    });
+    return entryOf(await this.#calls.read("look at a file", FileAnswer, request, options), target);
+  }
+
+  async list(
+    target: string,
+    options: CallOptions & { depth: number; room?: AnswerRoom },
+  ): Promise<FileEntry[]> {
+    const request = this.#request("GET", ["list"], target, { path: target, depth: String(options.depth) });
+    const { entries } = await this.#calls.read(
+      "list a directory",
+      FileList,
+      { ...request, atMost: listAtMost },
+      options,
+    );
+    const nameBytes = entries.reduce((total, entry) => total + Buffer.byteLength(entry.path), 0);
+    if (entries.length > entriesAtMost || nameBytes > nameBytesAtMost) throw tooMany(target);
+    await options.room?.(nameBytes);
+    const below = `${target.replace(/\/+$/, "")}/`;
+    return entries
+      .filter((entry) => entry.path.startsWith(below))
+      .map((entry) => entryOf(entry))
+      .sort((a, b) => (a.path < b.path ? -1 : 1));
+  }
+
+  async read(
+    target: string,
+    options: CallOptions & { offset?: number; length?: number },
+  ): Promise<{ info: FileEntry; length: number | null; body: Readable }> {
+    const info = await this.stat(target, { ...options, follow: true });
+    if (info.type !== "file") throw new BadRequest(`"${target}" is not a regular file`);
+    const offset = Math.min(options.offset ?? 0, info.size);
+    const length = Math.max(0, Math.min(options.length ?? Number.POSITIVE_INFINITY, info.size - offset));
+    if (length === 0) return { info, length, body: Readable.from([], { objectMode: false }) };
+    const stop = new AbortController();
+    const stream = AbortSignal.any([options.signal, this.#closed, stop.signal]);
+    const request = this.#request("GET", [], target, {
+      path: target,
+      offset: String(offset),
+      length: String(length),
+    });
+    const bounds = { ...options, stream };
+    const response = await this.#calls.stream("read a file", request, bounds, async (answer) => answer);
+    const translate = (error: unknown) => this.#calls.translate("read a file", error, stream);
+    async function* exactly(): AsyncGenerator<Uint8Array> {
+      let left = length;
+      try {
+        for await (const part of response as AsyncIterable<Buffer>) {
+          yield part.length > left ? part.subarray(0, left) : part;
+          left -= Math.min(left, part.length);
+          if (left === 0) return;
+        }
+      } catch (error) {
+        throw translate(error);
+      } finally {
+        response.destroy();
+        stop.abort();
+      }
+      throw new ProviderError(
+        `"${target}" ended ${left} bytes early; it was changed while it was read, or the backend broke off`,
+      );
+    }
+    return { info, length, body: Readable.from(exactly(), { objectMode: false }) };
+  }
+
+  async write(
+    target: string,
+    body: AsyncIterable<Uint8Array>,
+    options: CallOptions & { mode?: number; user?: string; maxBytes?: number },
+  ): Promise<FileEntry> {
+    const stop = new AbortController();
+    let failure: { error: unknown } | undefined;
+    let bytes = 0;
+    async function* bounded(): AsyncGenerator<Uint8Array> {
+      try {
+        for await (const data of body) {
+          bytes += data.length;
+          if (options.maxBytes !== undefined && bytes > options.maxBytes)
+            throw new TooLarge(`the upload to "${target}" is larger than ${options.maxBytes} bytes`);
+          yield data;
+        }
+      } catch (error) {
+        failure = { error };
+        stop.abort();
+        throw error;
+      }
+    }
+    const request = this.#request("PUT", [], target, {
+      path: target,
+      mode: options.mode === undefined ? undefined : String(options.mode),
+      user: options.user,
+    });
+    const signal = AbortSignal.any([options.signal, this.#closed, stop.signal]);
+    try {
+      // As long as its body takes, unlike other calls: the caller's signal bounds it.
+      const sent = { ...request, body: bounded(), timeoutMs: null };
+      return entryOf(await this.#calls.read("write a file", FileAnswer, sent, { signal }), target);
+    } catch (error) {
+      options.signal.throwIfAborted();
+      throw failure === undefined ? error : failure.error;
+    } finally {
+      stop.abort();
+    }
+  }
+
+  async mkdir(
+    target: string,
+    options: CallOptions & { mode?: number; user?: string; parents: boolean },
+  ): Promise<FileEntry> {
+    const { mode, user, parents } = options;
+    const json = { path: target, parents, ...(mode === undefined ? {} : { mode }), ...(user && { user }) };
+    const request = { ...this.#request("POST", ["mkdir"], target), json };
+    return entryOf(await this.#calls.read("make a directory", FileAnswer, request, options), target);
+  }
+
+  async move(from: string, to: string, options: CallOptions): Promise<void> {
+    const request = { ...this.#request("POST", ["move"], from), json: { from, to } };
+    await this.#calls.tell("move a file", request, options);
+  }
+
+  async remove(target: string, options: CallOptions & { recursive: boolean }): Promise<void> {
+    if (path.posix.normalize(target).replace(/\/+$/, "") === "")
+      throw new BadRequest("the root of a sandbox cannot be removed");
+    const request = this.#request("DELETE", [], target, {
+      path: target,
+      recursive: options.recursive ? "true" : undefined,
+    });
+    await this.#calls.tell("remove a file", request, options);
+  }
+
+  async chmod(target: string, mode: number, options: CallOptions): Promise<void> {
+    const request = { ...this.#request("POST", ["chmod"], target), json: { path: target, mode } };
+    await this.#calls.tell("change a mode", request, options);
+  }
+
+  /** Over a list: backends need not agree on what a pattern means. */
+  async glob(pattern: string, options: CallOptions & { room?: AnswerRoom }): Promise<string[]> {
+    // Refused before anything is asked of the backend.
+    await matchingPaths([], pattern, options);
+    const steps = pattern.split("/");
+    const firstWild = steps.findIndex((step) => /[*?[\]{}\\]/.test(step));
+    if (firstWild < 0)
+      return await this.stat(pattern, options).then(
+        () => [pattern],
+        (error: unknown) => {
+          if (error instanceof NotFound) return [];
+          throw error;
+        },
+      );
+    const base = steps.slice(0, firstWild).join("/") || "/";
+    const isBounded = !pattern.includes("**") && !/\{[^}]*\//.test(pattern);
+    // 0: all of it.
+    const depth = isBounded ? steps.length - firstWild : 0;
+    const { signal } = options;
+    const entries = await this.list(base, { signal, depth }).catch((error: unknown) => {
+      if (error instanceof NotFound || error instanceof BadRequest) return [];
+      throw error;
+    });
+    const paths = entries.map((entry) => entry.path);
+    const found = await matchingPaths(paths, pattern, options);
+    await options.room?.(found.reduce((total, each) => total + Buffer.byteLength(each), 0));
+    return found.sort();
+  }
+
+  async archive(target: string): Promise<Readable> {
+    throw new BadRequest(
+      `provider custom packs no directories (capability "special_files"); read "${target}" file by file`,
+    );
+  }
+
+  async unpack(target: string): Promise<{ entries: number }> {
+    throw new BadRequest(
+      `provider custom unpacks nothing (capability "special_files"); write into "${target}" file by file`,
+    );
+  }
+
+  async watch(target: string): Promise<AsyncIterable<FileChange>> {
+    throw new BadRequest(`provider custom watches no files (capability "watch"); list "${target}" again`);
+  }
+
+  /** @param target what the refusals name. */
+  #request(
+    method: CallRequest["method"],
+    steps: readonly string[],
+    target: string,
+    query: Record<string, string | undefined> = {},
+  ): CallRequest {
+    if (!this.#isAnnounced())
+      throw new BadRequest(`the backend of provider custom has no calls for files (capability "files")`);
+    this.#closed.throwIfAborted();
+    const known = async (error: unknown) => {
+      if (isRefusal(error, 404))
+        return (await this.#confirm())
+          ? new NotFound(`"${target}" does not exist in this sandbox`, { what: "file" })
+          : new RuntimeGone("the sandbox has ended");
+      if (isRefusal(error, 400))
+        return new BadRequest(
+          `"${target}" is of the wrong kind for this, or lies below something that is no directory`,
+        );
+      if (isRefusal(error, 409))
+        return new Conflict(`"${target}" exists already, or is a directory that is not empty`);
+      if (isRefusal(error, 413)) return new TooLarge(`"${target}" is larger than the backend takes`);
+      return undefined;
+    };
+    return { method, path: [...this.#path, ...steps], query, known };
+  }
+}
+
+function entryOf(answer: Static<typeof FileAnswer>, target = answer.path): FileEntry {
+  return {
+    name: path.posix.basename(target),
+    path: target,
+    type: types.has(answer.type) ? (answer.type as FileType) : "unknown",
+    size: answer.size,
+    mode: answer.mode & 0o7777,
+    uid: answer.uid,
+    gid: answer.gid,
+    modifiedAt: new Date(answer.modified_ms),
+    ...(answer.symlink_target === undefined ? {} : { symlinkTarget: answer.symlink_target }),
+  };
+}
+
+function tooMany(target: string): TooLarge {
+  return new TooLarge(
+    `"${target}" has more than ${entriesAtMost} entries, or ${nameBytesAtMost} bytes of names; ask for a part of it`,
+  );
+}

@@ -1,0 +1,81 @@
+import type { IncomingMessage } from "node:http";
+import { type Static, Type } from "typebox";
+import { DeadlineExceeded } from "../../platform/deadline.ts";
+import { ExecEvents } from "./contract-schemas.ts";
+import { readAnswer, Unreadable } from "./tolerant-reader.ts";
+
+export type ExecStreamEvent =
+  | Static<(typeof ExecEvents)["start"]>
+  | { type: "output"; stream: "stdout" | "stderr"; data: Buffer }
+  | Static<(typeof ExecEvents)["exit"]>;
+
+/** 256 KiB of output in base64, and room for what stands around it. */
+const lineAtMost = 400_000;
+const newline = 0x0a;
+const base64Text = /^[A-Za-z0-9+/]*={0,2}$/;
+
+/**
+ * The lines of a command's stream. Ends where the stream does, with or without an exit.
+ * @param silenceMs how long it may stand still while somebody waits for it.
+ * @throws Unreadable for what is no stream of the contract; DeadlineExceeded for one that stands still.
+ */
+export async function* execStream(
+  response: IncomingMessage,
+  silenceMs: number,
+): AsyncGenerator<ExecStreamEvent> {
+  let waiting: Buffer[] = [];
+  let waitingBytes = 0;
+  try {
+    for await (const part of unlessSilent(response, silenceMs)) {
+      let from = 0;
+      for (let end = part.indexOf(newline); end >= 0; end = part.indexOf(newline, from)) {
+        const line = Buffer.concat([...waiting, part.subarray(from, end)]);
+        waiting = [];
+        waitingBytes = 0;
+        from = end + 1;
+        const event = eventOf(line);
+        if (event !== undefined) yield event;
+      }
+      if (from < part.length) waiting.push(part.subarray(from));
+      waitingBytes += part.length - from;
+      if (waitingBytes > lineAtMost) throw new Unreadable(`it has a line of more than ${lineAtMost} bytes`);
+    }
+  } finally {
+    response.destroy();
+  }
+}
+
+async function* unlessSilent(response: IncomingMessage, silenceMs: number): AsyncGenerator<Buffer> {
+  const parts = response[Symbol.asyncIterator]();
+  for (;;) {
+    // Only while it is waited for: who reads slowly makes it stand still too.
+    const timer = setTimeout(() => response.destroy(new DeadlineExceeded(silenceMs)), silenceMs);
+    const next = await parts.next().finally(() => clearTimeout(timer));
+    if (next.done) return;
+    yield next.value;
+  }
+}
+
+/** @returns undefined for a line that says nothing here. */
+function eventOf(line: Buffer): ExecStreamEvent | undefined {
+  if (line.length > lineAtMost) throw new Unreadable(`it has a line of more than ${lineAtMost} bytes`);
+  const text = line.toString().trim();
+  if (text === "") return undefined;
+  const { type } = readAnswer(TypeOnly, text);
+  switch (type) {
+    case "start":
+      return readAnswer(ExecEvents.start, text);
+    case "exit":
+      return readAnswer(ExecEvents.exit, text);
+    case "stdout":
+    case "stderr": {
+      const { data } = readAnswer(ExecEvents[type], text);
+      if (!base64Text.test(data)) throw new Unreadable("it has output that is no base64");
+      return { type: "output", stream: type, data: Buffer.from(data, "base64") };
+    }
+    default:
+      return undefined;
+  }
+}
+
+const TypeOnly = Type.Object({ type: Type.String() });

@@ -1,0 +1,2 @@
+export type { CustomConfig } from "./custom-config.ts";
+export { CustomProvider } from "./custom-provider.ts";

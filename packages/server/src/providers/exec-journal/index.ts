@@ -1,0 +1,5 @@
+export { BoundedStream } from "./bounded-stream.ts";
+export type { ExecInput } from "./exec-input.ts";
+export type { Journal } from "./journal.ts";
+export { JournaledExecs } from "./journaled-execs.ts";
+export type { ExecRunner, ProgramEnd, ProgramStreams, RunningProgram } from "./runner.ts";

@@ -1,0 +1,3 @@
+export { makeEmptyImage } from "./empty-image.ts";
+export { runTool } from "./run-tool.ts";
+export { makeTreeImage } from "./tree-image.ts";

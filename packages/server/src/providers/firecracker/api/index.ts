@@ -1,0 +1,3 @@
+export { FirecrackerRefusal } from "./failures.ts";
+export { type ApiPatience, FirecrackerApi } from "./firecracker-api.ts";
+export type { Bodies, InstanceInfo, RateLimiter } from "./shapes.ts";

@@ -1,0 +1,2 @@
+export type { FirecrackerConfig } from "./firecracker-config.ts";
+export { FirecrackerProvider, type FirecrackerProviderOptions } from "./firecracker-provider.ts";

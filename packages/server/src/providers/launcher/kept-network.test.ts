@@ -1,0 +1,102 @@
+import { once } from "node:events";
+import { mkdtemp, rm } from "node:fs/promises";
+import { createServer, type Socket } from "node:net";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterEach, beforeEach, expect, it, vi } from "vitest";
+import type { NetworkChange } from "../../ports/index.ts";
+import { KeptNetwork } from "./kept-network.ts";
+
+let folder: string;
+beforeEach(async () => {
+  folder = await mkdtemp(join(tmpdir(), "alcove-kept-"));
+});
+afterEach(() => rm(folder, { recursive: true, force: true }));
+
+/** A relay that is up at once, and one that watches it. @param ended what is known of its sandbox. */
+async function watched(
+  ended: () => Promise<boolean>,
+  listen: (change: NetworkChange) => void = () => undefined,
+) {
+  const path = join(folder, "network.sock");
+  const relays: Socket[] = [];
+  const server = createServer((socket) => {
+    relays.push(socket);
+    socket.write('{"state":"up"}\n');
+  });
+  await once(server.listen(path), "listening");
+  const told: NetworkChange[] = [];
+  const attach = vi.fn(async () => undefined);
+  const network = new KeptNetwork({
+    path: async () => path,
+    attach,
+    ended,
+    onChange: (one) => {
+      told.push(one);
+      listen(one);
+    },
+  });
+  await network.up;
+  return {
+    told,
+    network,
+    attach,
+    /** Every relay there is. */
+    ends: () => {
+      for (const relay of relays.splice(0)) relay.end('{"state":"lost","reason":"slirp4netns ended"}\n');
+    },
+    async [Symbol.asyncDispose]() {
+      await network.close();
+      for (const relay of relays) relay.destroy();
+      await server[Symbol.asyncDispose]();
+    },
+  };
+}
+
+it("tells a loss, and that the network was had again, in this order", async () => {
+  await using one = await watched(async () => false);
+  one.ends();
+  await vi.waitFor(() => expect(one.told).toHaveLength(2), { timeout: 5_000 });
+  expect(one.told).toEqual([
+    { state: "lost", reason: "slirp4netns ended" },
+    { state: "restored", afterMs: expect.any(Number) },
+  ]);
+});
+
+it("tells what comes after a change that a listener failed at", async () => {
+  await using one = await watched(
+    async () => false,
+    () => {
+      throw new Error("the listener failed");
+    },
+  );
+  one.ends();
+  await vi.waitFor(() => expect(one.told).toHaveLength(2), { timeout: 5_000 });
+});
+
+it("tells nothing of a network that ended with its sandbox, seen a moment later", async () => {
+  const looks = vi.fn(async () => looks.mock.calls.length > 1);
+  await using one = await watched(looks);
+  one.ends();
+  await vi.waitFor(() => expect(looks).toHaveBeenCalledTimes(2), { timeout: 5_000 });
+  await one.network.close();
+  expect(one.told).toEqual([]);
+});
+
+it("tells a loss where nothing is known of the sandbox, and nothing once it is closed", async () => {
+  {
+    await using one = await watched(() => Promise.reject(new Error("no /proc")));
+    one.ends();
+    await vi.waitFor(() => expect(one.told[0]).toMatchObject({ state: "lost" }), { timeout: 5_000 });
+  }
+  const looked = Promise.withResolvers<void>();
+  await using one = await watched(async () => {
+    looked.resolve();
+    return false;
+  });
+  one.ends();
+  await looked.promise;
+  await one.network.close();
+  await new Promise((resolve) => setTimeout(resolve, 400));
+  expect(one.told).toEqual([]);
+});

@@ -1,0 +1,1 @@
+export { matchingPaths } from "./path-pattern.ts";

@@ -1,0 +1,198 @@
+import { type ChildProcess, spawn } from "node:child_process";
+import { once } from "node:events";
+import { createReadStream, createWriteStream, existsSync } from "node:fs";
+import { chmod, copyFile, mkdir, mkdtemp, readFile, rename, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { basename, dirname, join } from "node:path";
+import { pipeline } from "node:stream/promises";
+import { createGzip } from "node:zlib";
+import { projectRoot } from "./agent-binary.ts";
+import { eventually } from "./http.ts";
+import { findProgram, mustRun } from "./programs.ts";
+
+/** What Debian's cloud kernel needs of its modules for a disk, an overlay, a network and a vsock on QEMU's PCI bus, in this order. */
+const modules = [
+  "drivers/virtio/virtio_ring",
+  "drivers/virtio/virtio",
+  "drivers/virtio/virtio_pci_legacy_dev",
+  "drivers/virtio/virtio_pci_modern_dev",
+  "drivers/virtio/virtio_pci",
+  "drivers/block/virtio_blk",
+  "fs/overlayfs/overlay",
+  "net/core/failover",
+  "drivers/net/net_failover",
+  "drivers/net/virtio_net",
+  "net/vmw_vsock/vsock",
+  "net/vmw_vsock/vmw_vsock_virtio_transport_common",
+  "net/vmw_vsock/vmw_vsock_virtio_transport",
+];
+/** Raised when what is built below changes. */
+const initrdRevision = 2;
+
+/** A kernel, and the initrd that makes it the one a microVM boots: with its drivers, and its root as `root=` says. */
+export interface GuestKernel {
+  kernel: string;
+  initrd: string;
+}
+
+/** Fetched and built once, then kept in the clone. */
+export async function guestKernel(): Promise<GuestKernel> {
+  const cache = `${projectRoot}/.cache/qemu`;
+  const fetched = await mustRun(`${projectRoot}/scripts/qemu-kernel.sh`, [cache], { timeoutMs: 120_000 });
+  const kernel = fetched.stdout.trim();
+  const release = basename(kernel).replace("vmlinuz-", "");
+  const initrd = join(cache, `initrd-${release}-${initrdRevision}.gz`);
+  const known = await readFile(initrd).catch(() => undefined);
+  if (known === undefined) await makeInitrd(initrd, join(cache, "lib/modules", release, "kernel"));
+  return { kernel, initrd };
+}
+
+async function makeInitrd(initrd: string, moduleFolder: string): Promise<void> {
+  const busybox = findProgram("busybox");
+  if (busybox === undefined) throw new Error("busybox is missing (Debian package busybox-static)");
+  const folder = await mkdtemp(`${initrd}.`);
+  try {
+    const root = join(folder, "root");
+    for (const name of ["bin", "modules", "dev", "proc", "root"])
+      await mkdir(join(root, name), { recursive: true });
+    await copyFile(busybox, join(root, "bin/busybox"));
+    for (const name of modules)
+      await copyFile(join(moduleFolder, `${name}.ko`), join(root, "modules", `${basename(name)}.ko`));
+    await writeFile(join(root, "modules/order"), modules.map((name) => `${basename(name)}.ko\n`).join(""));
+    await copyFile(`${projectRoot}/packages/server/test/support/qemu/initrd-init`, join(root, "init"));
+    for (const name of ["init", "bin/busybox"]) await chmod(join(root, name), 0o755);
+    const line = 'cd "$1" && find . | "$2" cpio -o -H newc 2>/dev/null >"$3"';
+    await mustRun("sh", ["-c", line, "sh", root, busybox, join(folder, "cpio")]);
+    await pipeline(
+      createReadStream(join(folder, "cpio")),
+      createGzip({ level: 1 }),
+      createWriteStream(join(folder, "gz")),
+    );
+    await rename(join(folder, "gz"), initrd);
+  } finally {
+    await rm(folder, { recursive: true, force: true });
+  }
+}
+
+/** The path of vhost-device-vsock; waits for a build that is under way. */
+export async function vsockDevice(): Promise<string> {
+  const script = `${projectRoot}/scripts/vsock-device.sh`;
+  return (await mustRun(script, ["--found"], { timeoutMs: 600_000 })).stdout.trim();
+}
+
+/** A guest of QEMU without acceleration: real, and slower than a microVM by the factor of an emulated processor. */
+export interface QemuGuest extends AsyncDisposable {
+  /** The unix socket of its vsock, which speaks as Firecracker's does. */
+  readonly vsockPath: string;
+  /** What it has written to its serial console so far. */
+  console(): string;
+  /** The exit code of QEMU, once the guest has ended. */
+  readonly ended: Promise<number | null>;
+  /** Ends it as a power cut does. */
+  kill(): void;
+}
+
+/**
+ * Boots a guest.
+ * @param options.drives in the order of their names: /dev/vda is read-only, the others are not.
+ * @param options.bootArguments as a microVM's kernel gets them.
+ */
+export async function bootGuest(
+  options: GuestKernel & {
+    drives: readonly [rootfs: string, ...rest: string[]];
+    bootArguments: string;
+    memoryMb?: number;
+    vcpus?: number;
+    /** Its network ends at this port of the machine's loopback interface, as 10.0.2.100:80. None when left out. */
+    forwardTo?: number;
+    /** The monitor's socket; in a folder of its own when left out. */
+    vsockPath?: string;
+  },
+): Promise<QemuGuest> {
+  const { memoryMb = 256, vcpus = 1 } = options;
+  const folder = await mkdtemp(join(tmpdir(), "alcove-qemu-"));
+  const vsockPath = options.vsockPath ?? join(folder, "v.sock");
+  await mkdir(dirname(vsockPath), { recursive: true });
+  const children: ChildProcess[] = [];
+  const stop = async () => {
+    for (const child of children.toReversed()) {
+      if (child.exitCode !== null || child.signalCode !== null) continue;
+      const exit = once(child, "exit");
+      child.kill("SIGKILL");
+      await exit;
+    }
+    await rm(vsockPath, { force: true });
+    await rm(folder, { recursive: true, force: true });
+  };
+  let text = "";
+  try {
+    const socket = join(folder, "vhost.sock");
+    const device = spawn(
+      "setpriv",
+      [
+        "--pdeathsig",
+        "KILL",
+        "--",
+        await vsockDevice(),
+        "--guest-cid=3",
+        `--socket=${socket}`,
+        `--uds-path=${vsockPath}`,
+      ],
+      { stdio: ["ignore", "ignore", "pipe"] },
+    );
+    children.push(device);
+    let complaint = "";
+    device.stderr.setEncoding("utf8").on("data", (part: string) => {
+      complaint = (complaint + part).slice(-4096);
+    });
+    await eventually(() => {
+      if (device.exitCode !== null) throw new Error(`vhost-device-vsock ended: ${complaint}`);
+      return existsSync(socket) || undefined;
+    });
+    const drives = options.drives.flatMap((file, index) => [
+      "-drive",
+      `file=${file.replaceAll(",", ",,")},format=raw,if=none,id=d${index},readonly=${index === 0 ? "on" : "off"}`,
+      "-device",
+      `virtio-blk-pci,drive=d${index}`,
+    ]);
+    const network =
+      options.forwardTo === undefined
+        ? []
+        : [
+            "-netdev",
+            `user,id=n0,restrict=on,guestfwd=tcp:10.0.2.100:80-tcp:127.0.0.1:${options.forwardTo}`,
+            ...["-device", "virtio-net-pci,netdev=n0,romfile="],
+          ];
+    const qemu = spawn(
+      // Nobody else ends it when the tests are killed.
+      "setpriv",
+      [
+        ...["--pdeathsig", "KILL", "--", "qemu-system-x86_64"],
+        ...["-M", "pc,memory-backend=mem", "-accel", "tcg", "-m", String(memoryMb), "-smp", String(vcpus)],
+        ...["-object", `memory-backend-memfd,id=mem,size=${memoryMb}M,share=on`],
+        ...["-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-no-reboot"],
+        ...drives,
+        ...network,
+        ...["-chardev", `socket,id=c0,path=${socket}`, "-device", "vhost-user-vsock-pci,chardev=c0"],
+        ...["-kernel", options.kernel, "-initrd", options.initrd, "-append", options.bootArguments],
+      ],
+      { stdio: ["ignore", "pipe", "pipe"] },
+    );
+    children.push(qemu);
+    for (const stream of [qemu.stdout, qemu.stderr])
+      stream.setEncoding("utf8").on("data", (part: string) => {
+        text += part.replaceAll("\r", "");
+      });
+    const ended = once(qemu, "close").then(([code]) => code as number | null);
+    return {
+      vsockPath,
+      console: () => text,
+      ended,
+      kill: () => qemu.kill("SIGKILL"),
+      [Symbol.asyncDispose]: stop,
+    };
+  } catch (error) {
+    await stop();
+    throw error;
+  }
+}

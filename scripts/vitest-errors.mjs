@@ -1,0 +1,18 @@
+// A reporter of vitest for scripts/test.mjs: writes errors that no test owns (a rejection nobody awaited), a line each, to
+// the file that ALCOVE_TEST_ERRORS names. They fail a run, and vitest's JSON report does not know them.
+import { writeFileSync } from "node:fs";
+
+const longestLine = 1_000;
+
+export default class UnownedErrors {
+  onTestRunEnd(_modules, errors) {
+    const file = process.env.ALCOVE_TEST_ERRORS;
+    if (file === undefined) return;
+    const lines = errors.map(({ name, message, stack, VITEST_TEST_NAME, VITEST_TEST_PATH }) => {
+      const where = [VITEST_TEST_PATH, VITEST_TEST_NAME].filter((part) => part !== undefined).join(": ");
+      const text = `unhandled ${name}: ${message} (${where === "" ? "no test" : where}) ${stack ?? ""}`;
+      return text.replaceAll(/\s+/g, " ").slice(0, longestLine);
+    });
+    writeFileSync(file, lines.map((line) => `${line}\n`).join(""));
+  }
+}
