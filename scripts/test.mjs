@@ -135,20 +135,26 @@ async function vitestRun(args) {
   const folder = mkdtempSync(path.join(tmpdir(), "alcove-test-"));
   const file = path.join(folder, "report.json");
   const errors = path.join(folder, "errors");
-  const { code } = await run(node, [
-    path.join(projectRoot, "node_modules", "vitest", "vitest.mjs"),
-    "run",
-    "--reporter=default",
-    "--reporter=json",
-    "--reporter=./scripts/vitest-errors.mjs",
-    `--outputFile.json=${file}`,
-    ...args,
-  ], { env: { ALCOVE_TEST_ERRORS: errors } });
+  const { code } = await run(
+    node,
+    [
+      path.join(projectRoot, "node_modules", "vitest", "vitest.mjs"),
+      "run",
+      "--reporter=default",
+      "--reporter=json",
+      "--reporter=./scripts/vitest-errors.mjs",
+      `--outputFile.json=${file}`,
+      ...args,
+    ],
+    { env: { ALCOVE_TEST_ERRORS: errors } },
+  );
   let report;
   let unowned = [];
   try {
     report = JSON.parse(readFileSync(file, "utf8"));
-    unowned = readFileSync(errors, "utf8").split("\n").filter((line) => line !== "");
+    unowned = readFileSync(errors, "utf8")
+      .split("\n")
+      .filter((line) => line !== "");
   } catch {
     report = undefined;
   } finally {
