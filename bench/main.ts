@@ -12,6 +12,7 @@ import { idleCost } from "./scenarios/idle.ts";
 import { networkRows } from "./scenarios/network.ts";
 import { previews } from "./scenarios/previews.ts";
 import { sharedUse } from "./scenarios/shared.ts";
+import { smallPieces } from "./scenarios/small-pieces.ts";
 import { controlPlane, nativeSpawn } from "./scenarios/spawn.ts";
 import { ndjsonStream, rawFiles } from "./scenarios/streams.ts";
 import { projectRoot } from "./service.ts";
@@ -20,6 +21,7 @@ const scenarios: Record<string, () => Promise<Row[]>> = {
   "native-exec": nativeExec,
   "native-spawn": nativeSpawn,
   "native-stream": ndjsonStream,
+  "native-small-pieces": smallPieces,
   "native-files": rawFiles,
   "native-idle": idleCost,
   "native-network": networkRows,

@@ -24,10 +24,9 @@ pub fn settle(ids: Ids, exec_caps: u64, root_caps: u64) -> Result<()> {
         sys::check(libc::syscall(libc::SYS_setresgid, own, own, own))?;
         sys::check(libc::syscall(libc::SYS_setresuid, own, own, own))?;
         sys::check(libc::prctl(libc::PR_SET_KEEPCAPS, 0, 0, 0, 0))?;
-        // A crash must leave the token nowhere: neither in a file nor, with this very limit, in a program's pipe.
-        let no_core = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
-        libc::setrlimit(libc::RLIMIT_CORE, &no_core);
     }
+    // A crash must leave the token nowhere.
+    sys::limit_cores()?;
     caps::set(kept, kept, kept)?;
     open_to_own_user();
     Ok(())

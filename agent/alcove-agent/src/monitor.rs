@@ -181,8 +181,10 @@ fn run(socket: OwnedFd, first: &[u8], fds: [RawFd; MAX_FDS], join: &[RawFd], set
             identity::close_to_all();
         }
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-        let no_core = libc::rlimit { rlim_cur: 1, rlim_max: 1 };
-        libc::setrlimit(libc::RLIMIT_CORE, &no_core);
+        if sys::limit_cores().is_err() {
+            // What its commands leave behind would be somebody else's to read.
+            libc::_exit(1);
+        }
         let files = libc::rlimit { rlim_cur: settings.open_files.0, rlim_max: settings.open_files.1 };
         libc::setrlimit(libc::RLIMIT_NOFILE, &files);
         // Only to be waited for with a limit; the child unblocks it for the command.

@@ -118,3 +118,26 @@ test("who goes on at once within a turn ends it for others as well", async () =>
   });
   expect(await all(4)).toBe("a+|bc|");
 });
+
+test("what comes of somebody's turn is within it for half a millisecond, whoever waits", async () => {
+  let nowMs = 0;
+  const done: string[] = [];
+  const turns = new FairTurns({ now: () => nowMs });
+  const writer = async (name: string) => {
+    for (let line = 0; line < 8; line++) {
+      const turn = turns.claim(share(name));
+      if (turn !== undefined) {
+        await turn;
+        done.push(" ");
+      }
+      nowMs += 0.125;
+      done.push(name);
+      await null;
+    }
+  };
+  // Nobody goes on at once any more.
+  turns.mayGoOn();
+  nowMs += 4;
+  await Promise.all([writer("a"), writer("b")]);
+  expect(done.join("")).toBe(" aaaa bbbb aaaa bbbb");
+});

@@ -3,6 +3,9 @@ import { AsyncLocalStorage } from "node:async_hooks";
 /** How long a turn of the loop is spent on what waits here, milliseconds, and how long what comes after it goes on at once. */
 const turnMs = 4;
 
+/** For how long whoever's turn it is goes on with more of it, milliseconds: waiting costs more than most of what is waited for. */
+const goesOnMs = 0.5;
+
 /** @returns what is left of it, which comes before what else the same owner asks for. */
 export type Work = () => Work | undefined;
 
@@ -25,6 +28,8 @@ export class FairTurns {
   /** Something has gone on at once since the turn of the loop began. */
   #begun = false;
   #beganMs = 0;
+  /** When what is done now was begun; undefined between works. */
+  #workBeganMs: number | undefined;
 
   /** @param options.now milliseconds. */
   constructor(options: { now?: () => number } = {}) {
@@ -45,12 +50,15 @@ export class FairTurns {
   }
 
   /**
-   * For a little work of which there may be much: while little is going on it waits for nothing.
-   * @returns whether it may be done at once: nobody waits, and this turn has time left. Who may not adds it.
+   * For a little work of which there may be much: while little is going on it waits for nothing, and what comes of somebody's turn
+   * is within it for a while.
+   * @returns whether it may be done at once: nobody waits, or not yet for long, and this turn has time left. Who may not adds it.
    */
   mayGoOn(): boolean {
-    if (this.#waiting.size > 0) return false;
+    if (this.#workBeganMs === undefined && this.#waiting.size > 0) return false;
     const nowMs = this.#now();
+    if (this.#workBeganMs !== undefined && this.#waiting.size > 0 && nowMs - this.#workBeganMs >= goesOnMs)
+      return false;
     if (!this.#running && !this.#begun) {
       this.#begun = true;
       this.#beganMs = nowMs;
@@ -79,11 +87,13 @@ export class FairTurns {
     }
     // Who waits goes on in microtasks. All of those are through before the next tick.
     queueMicrotask(() => process.nextTick(() => this.#goOn()));
+    this.#workBeganMs = this.#now();
     const left = taken.work();
     if (left !== undefined) this.#worksOf(taken.taker).unshift(AsyncLocalStorage.bind(left));
   }
 
   #goOn(): void {
+    this.#workBeganMs = undefined;
     if (this.#now() - this.#beganMs < turnMs) this.#step();
     else this.#begin();
   }

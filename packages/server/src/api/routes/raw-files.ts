@@ -4,6 +4,7 @@ import type { FastifyReply } from "fastify";
 import { Type } from "typebox";
 import type { FileService } from "../../core/files/file-service.ts";
 import { parseMode } from "../../core/files/paths.ts";
+import type { Logger } from "../../platform/logger.ts";
 import { DomainError } from "../../ports/errors.ts";
 import { defined, given } from "../parse.ts";
 import { parseRange } from "../range.ts";
@@ -21,9 +22,14 @@ const anyBytes = { "application/octet-stream": { schema: { type: "string", forma
 const tar = { "application/x-tar": { schema: { type: "string", format: "binary" } } };
 
 /** File contents and directories as streams of bytes; neither side is ever held in memory. docs/api/files.md. */
-export function rawFileRoutes(app: RouteApp, options: { files: FileService }): void {
-  const { files } = options;
+export function rawFileRoutes(app: RouteApp, options: { files: FileService; logger: Logger }): void {
+  const { files, logger } = options;
   const tags = ["files"];
+  /** Whoever reads a body that breaks off sees only that it did: what it broke off for stands in the log. */
+  const told = (body: Readable, requestId: string, sandboxId: string, path: string) =>
+    body.once("error", (error) =>
+      logger.warn({ request_id: requestId, sandbox_id: sandboxId, path, err: error }, "file body cut"),
+    );
   // In this scope every body is a stream, whatever its type says.
   app.removeAllContentTypeParsers();
   app.addContentTypeParser("*", (_request, payload, done) => done(null, payload));
@@ -57,7 +63,7 @@ export function rawFileRoutes(app: RouteApp, options: { files: FileService }): v
       const whole = async () => {
         const { info, length, body } = await files.read(request.params.id, path, { signal });
         if (length !== null) reply.header("content-length", length);
-        return sendBytes(reply, body, info.modifiedAt);
+        return sendBytes(reply, told(body, request.id, request.params.id, path), info.modifiedAt);
       };
       if (range === undefined) return whole();
       const { size } = await files.target(request.params.id, path, { signal });
@@ -77,7 +83,7 @@ export function rawFileRoutes(app: RouteApp, options: { files: FileService }): v
       reply.code(206);
       reply.header("content-range", `bytes ${part.offset}-${part.offset + length - 1}/${info.size}`);
       reply.header("content-length", length);
-      return sendBytes(reply, body, info.modifiedAt);
+      return sendBytes(reply, told(body, request.id, request.params.id, path), info.modifiedAt);
     },
   });
 
@@ -120,7 +126,9 @@ export function rawFileRoutes(app: RouteApp, options: { files: FileService }): v
     },
     handler: async (request, reply) => {
       const signal = reply.transferSignal;
-      const body = await files.archive(request.params.id, request.query.path, { signal });
+      const { path } = request.query;
+      const tar = await files.archive(request.params.id, path, { signal });
+      const body = told(tar, request.id, request.params.id, path);
       return reply.header("x-content-type-options", "nosniff").type("application/x-tar").send(body);
     },
   });

@@ -9,8 +9,8 @@ import { PushIterator } from "./push-iterator.ts";
 import { execExitOf, numberOf, objectOf, textOf } from "./reading.ts";
 
 /** Output a reader may leave waiting here before the connection, and with it the command, is held. */
-const highWaterBytes = 512 * 1024;
-const lowWaterBytes = 128 * 1024;
+const highWaterBytes = 64 * 1024;
+const lowWaterBytes = 32 * 1024;
 /** Output that is handed on is acknowledged in steps, and what is left when nothing waits. */
 const ackBytes = 128 * 1024;
 /** Input that is sent beyond what the agent has told to be taken; so much an agent takes without ceasing to read acks. */
