@@ -93,6 +93,28 @@ await describeWith(
       }
     });
 
+    it("image host: a watch on the host's programs sees neither what the host nor what another sandbox does with them", async (context) => {
+      const numbers = { x64: [294, 254], arm64: [26, 27] }[process.arch as string];
+      if (numbers === undefined) return context.skip(`system calls of ${process.arch} are not known here`);
+      const [watching, other] = [await sandbox("host"), await sandbox("host")];
+      const program = "/usr/bin/shred";
+      // Says of each line it reads how many bytes of events came since the one before: opened, read.
+      const watcher = `$path = "${program}"; $fd = syscall(${numbers[0]}, 04000);
+syscall(${numbers[1]}, $fd, $path, 0x21) > 0 or die $!;
+open($events, "<&=", $fd); $| = 1; while (<STDIN>) { print sysread($events, $_, 4096) || 0, "\n" }`;
+      const seen = watching.run(
+        `(echo; until [ -e /tmp/read ]; do sleep 0.02; done; echo; cat ${program} > /tmp/copy; echo) |
+perl -e '${watcher}' | tee /tmp/seen`,
+      );
+      await watching.run("until grep -q 0 /tmp/seen; do sleep 0.02; done");
+      await readFile(program);
+      await other.run(`cat ${program} > /tmp/copy`);
+      await watching.run("touch /tmp/read");
+      const [begun, others, own] = (await seen).trim().split("\n");
+      expect([begun, others]).toEqual(["0", "0"]);
+      expect(Number(own)).toBeGreaterThan(0);
+    });
+
     it("device nodes are each sandbox's own: watches and locks on them reach nobody else", async () => {
       const { run } = await sandbox();
       const inside = (
