@@ -6,6 +6,7 @@ import { mkdir, writeFile } from "node:fs/promises";
 import { cpus, release } from "node:os";
 import path from "node:path";
 import { printTable, type Row } from "./row.ts";
+import { commandLine } from "./scenarios/command-line.ts";
 import { dockerRows } from "./scenarios/docker.ts";
 import { nativeExec, prootExec } from "./scenarios/exec.ts";
 import { idleCost } from "./scenarios/idle.ts";
@@ -25,6 +26,7 @@ const scenarios: Record<string, () => Promise<Row[]>> = {
   "native-files": rawFiles,
   "native-idle": idleCost,
   "native-network": networkRows,
+  "command-line": commandLine,
   previews,
   docker: dockerRows,
   proot: prootExec,

@@ -146,7 +146,7 @@ async function vitestRun(args) {
       `--outputFile.json=${file}`,
       ...args,
     ],
-    { env: { ALCOVE_TEST_ERRORS: errors } },
+    { env: { UNOWNED_ERRORS_FILE: errors } },
   );
   let report;
   let unowned = [];
