@@ -65,6 +65,7 @@ export class FilesClient {
   /**
    * @param options.mode octal, `0755`; a file that is replaced keeps its own, a new one gets 0644.
    * @param options.user with whose rights it is written, and whose it is then.
+   * @param options.length what a stream has in bytes. One that has more or less is `bad_request`, and nothing is written.
    */
   async write(
     id: string,

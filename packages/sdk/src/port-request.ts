@@ -6,7 +6,10 @@ import type { Transport } from "./transport.ts";
 export interface PortRequest {
   /** GET unless given. */
   method?: "GET" | "HEAD" | "POST" | "PUT" | "PATCH" | "DELETE";
-  /** For the program, an `Authorization` of its own too. */
+  /**
+   * For the program, an `Authorization` of its own too. A stream must have the `content-length` given, if one is: more or
+   * less is `bad_request`.
+   */
   headers?: Readonly<Record<string, string>>;
   body?: Readable | Uint8Array | string;
   signal?: AbortSignal;

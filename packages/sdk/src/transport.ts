@@ -1,6 +1,7 @@
 import type http from "node:http";
 import { finished, pipeline, type Readable } from "node:stream";
 import { AlcoveError, clientError } from "./errors.ts";
+import { exactly, frameBody } from "./framing.ts";
 
 /** Why no connection was made, in words. */
 const noAnswerCodes: Readonly<Record<string, string>> = {
@@ -37,6 +38,7 @@ export interface Call {
   query?: Query;
   /** In place of a query, to the letter. */
   search?: string;
+  /** Names in small letters. A `content-length` is what a stream must have. */
   headers?: Readonly<Record<string, string>>;
   json?: unknown;
   /** A stream that fails fails the call with its own error. */
@@ -158,9 +160,11 @@ export class Transport implements Disposable {
     if (body !== undefined && !(body instanceof Uint8Array) && body.destroyed) {
       throw body.errored ?? new Error("the body was read or closed before it was sent");
     }
-    const { request, response } = this.#open(call);
+    const { request, response, length } = this.#open(call);
     const sending =
-      body === undefined || body instanceof Uint8Array ? undefined : sendBody(body, request, call.signal);
+      body === undefined || body instanceof Uint8Array
+        ? undefined
+        : sendBody(body, { request, length, signal: call.signal });
     // A refusal can come before the body is through; whichever ends first decides.
     const answer = await (sending === undefined ? response : Promise.race([response, sending]));
     const { isAnswer = isSuccess } = call;
@@ -171,11 +175,15 @@ export class Transport implements Disposable {
     throw refused;
   }
 
-  #open(call: Call): { request: http.ClientRequest; response: Promise<http.IncomingMessage> } {
+  #open(call: Call): {
+    request: http.ClientRequest;
+    response: Promise<http.IncomingMessage>;
+    length: number | undefined;
+  } {
     const payload = call.json === undefined ? call.body : Buffer.from(JSON.stringify(call.json));
     const headers: Record<string, string | number> = { ...this.headers(), ...call.headers };
     if (call.json !== undefined) headers["content-type"] = "application/json";
-    if (payload instanceof Uint8Array) headers["content-length"] = payload.byteLength;
+    const length = frameBody(headers, payload);
     const address = this.address(call.path, call.query);
     if (call.search !== undefined) address.search = call.search;
     const request = this.#client.request(address, {
@@ -216,7 +224,7 @@ export class Transport implements Disposable {
       });
     });
     if (payload === undefined || payload instanceof Uint8Array) request.end(payload);
-    return { request, response };
+    return { request, response, length };
   }
 
   #translate(error: unknown, call: Call, connected: boolean): AlcoveError {
@@ -235,12 +243,16 @@ function isSuccess({ statusCode = 0 }: http.IncomingMessage): boolean {
   return statusCode >= 200 && statusCode < 300;
 }
 
-/** Sends the body. @returns what rejects when the body fails by itself; what happens to the request is told by the request. */
+/**
+ * Sends the body.
+ * @returns what rejects when the body fails by itself or is not as long as announced; what happens to the request is told by
+ *  the request.
+ */
 function sendBody(
   body: Readable,
-  request: http.ClientRequest,
-  signal: AbortSignal | undefined,
+  options: { request: http.ClientRequest; length: number | undefined; signal: AbortSignal | undefined },
 ): Promise<never> {
+  const { request, length, signal } = options;
   return new Promise((_, reject) => {
     let requestFailed = false;
     request.once("error", () => {
@@ -251,9 +263,11 @@ function sendBody(
       if (!error || requestFailed || request.destroyed) return;
       reject(signal?.aborted ? cancelled(signal) : error);
     });
-    pipeline(body, request, (error) => {
+    const done = (error?: Error | null) => {
       if (error) request.destroy();
-    });
+    };
+    if (length === undefined) pipeline(body, request, done);
+    else pipeline(body, exactly(length, reject), request, done);
   });
 }
 
