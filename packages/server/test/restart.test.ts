@@ -82,6 +82,9 @@ describe.skipIf(skip !== undefined)(`a restart${skip === undefined ? "" : ` (ski
       const client = new TestClient(first.url);
       path = `/api/v1/sandboxes/${await client.spawn({ ttl: "10m" })}`;
       const buffered = client.call("POST", `${path}/exec`, { command, exec_id: ids.buffered });
+      const much = client.call("POST", `${path}/exec`, {
+        command: `head -c 3000000 /dev/zero | tr '\\0' a; touch /tmp/much; ${command}`,
+      });
       const streamed = await openRequest(`${first.url}${path}/exec`, {
         method: "POST",
         body: { command, exec_id: ids.stream, stream: true },
@@ -89,7 +92,10 @@ describe.skipIf(skip !== undefined)(`a restart${skip === undefined ? "" : ` (ski
       await client.call("POST", `${path}/execs`, { command, exec_id: ids.follow });
       const follow = client.call("GET", `${path}/execs/${ids.follow}/output?follow=true`).catch(() => "cut");
       const socket = await openSocket(`${first.url}${path}/exec/ws`, command);
-      await eventually(() => (first.execs.running === 4 ? true : undefined));
+      await eventually(() => (first.execs.running === 5 ? true : undefined));
+      await client.exec(path.split("/").at(-1) ?? "", {
+        command: "until [ -e /tmp/much ]; do sleep 0.1; done",
+      });
       socketId = socket.execId;
       await eventually(() => (socket.messages.length > 0 ? true : undefined));
       const stoppedMs = performance.now();
@@ -102,6 +108,12 @@ describe.skipIf(skip !== undefined)(`a restart${skip === undefined ? "" : ` (ski
       expect([answer.headers.get("x-exec-id"), answer.headers.get("retry-after")]).toEqual([
         ids.buffered,
         "1",
+      ]);
+      const { status, json } = await much;
+      expect([status, json.stdout?.length > 2_900_000, json.next_offset > 2_900_000]).toEqual([
+        503,
+        true,
+        true,
       ]);
       expect(await follow).toBe("cut");
       await eventually(() => (streamed.response.destroyed ? true : undefined));

@@ -41,6 +41,8 @@ export type Patience = "none" | "brief" | "grace";
 
 /** How long a stop waits for a call whose outcome the next process can tell as well. */
 const briefMs = 1_000;
+/** How long what is answered at the end is given to go out: output is written in pieces, as its reader takes them. */
+const answersMs = 5_000;
 
 interface Caller {
   /** Null: no key let it in, so that none can be taken back. */
@@ -122,6 +124,7 @@ export class CallsUnderWay {
     this.#abort("none", "brief");
     await this.#over(graceMs - briefMs, () => ![...this.#calls.values()].includes("grace"));
     this.#abort("none", "brief", "grace");
+    await this.#over(Math.min(answersMs, graceMs), () => this.#calls.size === 0);
   }
 
   #abort(...patience: Patience[]): void {

@@ -134,3 +134,20 @@ test("the length of texts is told without a look at each character", () => {
   // Counting them takes some hundred milliseconds.
   expect(Math.min(...took)).toBeLessThan(25);
 });
+
+test("what a refusal repeats of a request is cut between characters", () => {
+  const check = compileCheck(ExecRequest);
+  const refusal = (name: string): string => {
+    try {
+      check({ command: "true", env: { [name]: 5 } });
+      return "none";
+    } catch (error) {
+      return (error as Error).message;
+    }
+  };
+  for (const before of ["", "a"]) {
+    const message = refusal(before + "\u{1f40e}".repeat(120));
+    expect(message).toContain("\u{1f40e}");
+    expect(message.isWellFormed()).toBe(true);
+  }
+});

@@ -59,7 +59,7 @@ export function compileCheck<T>(schema: object): (value: unknown) => T {
   const validate: ValidateFunction<T> = strictAjv.compile<T>(checkedSchema(schema));
   return (value) => {
     if (validate(value)) return value;
-    throw new BadRequest(describe(decisive(validate.errors ?? []), "message"));
+    throw new BadRequest(describe(decisive(validate.errors ?? []), "message").toWellFormed());
   };
 }
 
@@ -103,13 +103,13 @@ function isEveryKey(value: unknown): value is { "^.*$": unknown } {
   return value !== null && typeof value === "object" && "^.*$" in value && Object.keys(value).length === 1;
 }
 
-/** Names the field that is wrong and how. */
+/** Names the field that is wrong and how; what it repeats of the request is cut, and a cut may leave half of a surrogate pair. */
 export function validationMessage(error: {
   validation?: unknown;
   validationContext?: string | undefined;
 }): string {
   const errors = Array.isArray(error.validation) ? (error.validation as ErrorObject[]) : [];
-  return describe(decisive(errors), error.validationContext ?? "body");
+  return describe(decisive(errors), error.validationContext ?? "body").toWellFormed();
 }
 
 /**

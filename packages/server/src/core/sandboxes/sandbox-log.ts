@@ -12,7 +12,8 @@ export interface SandboxHappening {
     | "sandbox.network_lost"
     | "sandbox.network_restored"
     | "sandbox.error";
-  outcome: "ok" | "failed";
+  /** `gone`: whoever asked for it left, and it was undone. */
+  outcome: "ok" | "failed" | "gone";
   durationMs?: number;
   reason?: string;
   /** In words; a stack belongs to the line of the request. */
@@ -41,6 +42,6 @@ export function logSandbox(
     ...(error !== undefined && { error }),
     ...(err !== undefined && { err }),
   };
-  if (outcome === "ok") logger.info(fields, message);
+  if (outcome !== "failed") logger.info(fields, message);
   else logger.warn(fields, message);
 }

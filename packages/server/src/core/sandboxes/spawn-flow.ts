@@ -277,11 +277,16 @@ export class SpawnFlow {
     if (providerFailed) {
       const happening = {
         event: "sandbox.spawn",
-        outcome: "failed",
+        outcome: error instanceof CallerGone ? "gone" : "failed",
         durationMs,
         error: messageOf(error),
       } as const;
-      logSandbox(logger, entry.row, happening, "spawn failed");
+      logSandbox(
+        logger,
+        entry.row,
+        happening,
+        happening.outcome === "gone" ? "spawn undone" : "spawn failed",
+      );
     }
     const whose = { sandboxId, ownerId };
     if (providerFailed && !isCancellation(error)) events.emit({ type: "provider.failed", ...whose, data });

@@ -23,7 +23,7 @@ export function translateFailure(
   text: string,
   { name, op }: { name: string; op?: string | undefined },
 ): DomainError {
-  const message = text.length > maxMessage ? `${text.slice(0, maxMessage)}…` : text;
+  const message = text.length > maxMessage ? `${text.slice(0, maxMessage).toWellFormed()}…` : text;
   switch (code) {
     case "not_found":
       return notFound(message, op);

@@ -57,7 +57,8 @@ export function optionalNumberOf(fields: Fields, key: string): number | undefine
 export function textOf(fields: Fields, key: string): string {
   const found = fields[key];
   if (typeof found !== "string") throw new ProviderError(`the agent sent no text as "${key}"`);
-  return found;
+  // An agent that was taken over may say half of a surrogate pair, and clients refuse all of what such a text is in.
+  return found.toWellFormed();
 }
 
 export function optionalTextOf(fields: Fields, key: string): string | undefined {
