@@ -30,6 +30,7 @@ import type { Clock } from "../ports/clock.ts";
 import { BadRequest, DomainError } from "../ports/errors.ts";
 import { accessOf, checkAccess } from "./access.ts";
 import { AccessLog } from "./access-log.ts";
+import { addressOf } from "./address.ts";
 import { AuditTrail } from "./audit-trail.ts";
 import { authenticate, authenticateByTicket, chooseProtocol, offeredKeys } from "./auth.ts";
 import { usualBodyBytes } from "./body-limits.ts";
@@ -161,14 +162,10 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
       querystringParser: readQuery,
     },
     frameworkErrors: (error, request, reply) => {
-      const refused = limit.refusal(request.ip, reply as FastifyReply);
-      const told =
-        refused === undefined
-          ? trail.refusedUnread(request, httpStatus[toDomainError(error).code])
-          : Promise.resolve();
-      void told.then(() => {
-        endUnlessTaken(reply.raw as ServerResponse);
-        answerError(refused ?? error, request, reply as FastifyReply);
+      answerUnread(error, request, reply as FastifyReply).catch((failure: unknown) => {
+        // Nobody catches what is thrown from here: it would end the process.
+        logger.error({ request_id: request.id, err: failure }, "request failed");
+        reply.raw.destroy();
       });
     },
     clientErrorHandler: (error, socket) => {
@@ -182,6 +179,13 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   const answerError = errorHandler(logger, {
     unanswered: (request, reply) => trail.unanswered(request, reply),
   });
+
+  const answerUnread = async (error: Error, request: FastifyRequest, reply: FastifyReply) => {
+    const refused = limit.refusal(addressOf(request), reply);
+    if (refused === undefined) await trail.refusedUnread(request, httpStatus[toDomainError(error).code]);
+    endUnlessTaken(reply.raw);
+    answerError(refused ?? error, request, reply);
+  };
 
   app.setValidatorCompiler(validatorCompiler);
   const answerUnrouted = (request: FastifyRequest, reply: FastifyReply) => {
@@ -352,6 +356,12 @@ function serverFor(
     },
   );
   server.on("connection", (socket: Socket) => {
+    // Of a connection that was reset before it was accepted, requests can be read all the same, and there is nobody to answer. Node
+    // remembers the address from here on: it cannot be had any more once the connection is reset.
+    if (socket.remoteAddress === undefined) {
+      socket.destroy();
+      return;
+    }
     // A listener has Node read the connection as a stream, and no longer parse whatever there is by itself.
     const unused = () => undefined;
     socket.on("data", unused).off("data", unused);

@@ -1,6 +1,7 @@
 import type { FastifyReply, FastifyRequest } from "fastify";
 import { type AuditLog, goneStatus } from "../core/audit/audit-log.ts";
 import { anybody } from "../core/keys/principal.ts";
+import { addressOf } from "./address.ts";
 import { pathOf } from "./error-map.ts";
 import type { RouteApp } from "./routes/route-app.ts";
 
@@ -27,7 +28,7 @@ export class AuditTrail {
     app.decorateRequest("audit", null);
     app.addHook("onRequest", (request, _reply, done) => {
       // The address is gone with the connection.
-      if (isAudited(request)) request.audit = { remoteAddr: request.ip ?? "" };
+      if (isAudited(request)) request.audit = { remoteAddr: addressOf(request) };
       done();
     });
     app.addHook("onSend", (request, reply, payload, done) => {
@@ -46,7 +47,7 @@ export class AuditTrail {
   /** A request that no hook sees, because its path cannot be decoded. Nobody looked at its key. */
   async refusedUnread(request: FastifyRequest, status: number): Promise<void> {
     if (!isBelowAdmin(plainPath(request))) return;
-    request.audit = { remoteAddr: request.ip ?? "" };
+    request.audit = { remoteAddr: addressOf(request) };
     await this.#tell(request, { status, durationMs: 0 });
   }
 

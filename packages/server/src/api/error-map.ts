@@ -4,6 +4,7 @@ import type { FastifyError, FastifyReply, FastifyRequest } from "fastify";
 import { CallerGone, DeadlineExceeded, ShuttingDown } from "../platform/deadline.ts";
 import type { Logger } from "../platform/logger.ts";
 import { BadRequest, DomainError, Unavailable } from "../ports/errors.ts";
+import { addressOf } from "./address.ts";
 import { bodyIsUnderWay, refusalOfBody } from "./refused-body.ts";
 import { sendJson } from "./send-json.ts";
 import { validationMessage } from "./validation.ts";
@@ -89,7 +90,7 @@ export function errorHandler(
     }
     const domain = toDomainError(error);
     const status = httpStatus[domain.code];
-    reply.refusal = { code: domain.code, message: domain.message, remoteAddr: request.ip ?? "" };
+    reply.refusal = { code: domain.code, message: domain.message, remoteAddr: addressOf(request) };
     if (status >= 500) logFailure(logger, request, { error, domain, status });
     if (domain.retryAfterS !== undefined) reply.header("retry-after", String(domain.retryAfterS));
     const execId = domain.details.exec_id;

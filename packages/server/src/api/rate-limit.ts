@@ -3,6 +3,7 @@ import { anybody, localUser, type Principal } from "../core/keys/principal.ts";
 import { RateLimited, type RateLimits } from "../core/rate-limits/rate-limits.ts";
 import type { Verdict } from "../core/rate-limits/token-buckets.ts";
 import { DomainError } from "../ports/errors.ts";
+import { addressOf } from "./address.ts";
 import { offeredKeys } from "./auth.ts";
 
 /** The limits as HTTP tells them. docs/api/authentication.md, Rate limits. */
@@ -25,10 +26,10 @@ export class RequestLimit {
         principal = authenticate();
       } catch (error) {
         if (error instanceof DomainError && error.code === "unauthorized")
-          this.#limits.checkKey(request.ip, undefined);
+          this.#limits.checkKey(addressOf(request), undefined);
         throw error;
       }
-      this.#limits.checkKey(request.ip, principal.name);
+      this.#limits.checkKey(addressOf(request), principal.name);
       return principal;
     });
   }
@@ -73,7 +74,8 @@ export class RequestLimit {
 }
 
 function callerOf(request: FastifyRequest): Parameters<RateLimits["count"]>[0] {
-  const { principal, ip: address } = request;
+  const { principal } = request;
+  const address = addressOf(request);
   // Who has shown no key can name a new owner with every request.
   if (principal === anybody) return { address, owner: undefined, key: undefined };
   const named = request.headers["x-user-id"];

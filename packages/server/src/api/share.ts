@@ -2,6 +2,7 @@ import type { FastifyRequest } from "fastify";
 import type { Share } from "../core/answers/shares.ts";
 import { anybody, localUser } from "../core/keys/principal.ts";
 import { addressBlock } from "../core/rate-limits/address-block.ts";
+import { addressOf } from "./address.ts";
 
 /**
  * Whose share of a memory, or of other places, a request takes from: its key's, or without keys its block of addresses',
@@ -15,5 +16,8 @@ export function shareOf(request: FastifyRequest): Share {
   const named = request.headers["x-user-id"];
   const owner = typeof named === "string" && principal !== anybody ? named.trim() : "";
   const keyless = principal === localUser || principal === anybody;
-  return { principal: keyless ? `address ${addressBlock(request.ip)}` : `key ${principal.name}`, owner };
+  return {
+    principal: keyless ? `address ${addressBlock(addressOf(request))}` : `key ${principal.name}`,
+    owner,
+  };
 }

@@ -79,6 +79,8 @@ export function execSocketRoute(
       const { id } = request.params as { id: string };
       if (!isLetIn(request)) return socket.close(1008, "the key was taken back");
       joinPieces(request.raw.socket);
+      // Nothing may fail between the beginning of the call and `open`, which sees to its end.
+      const share = shareOf(request);
       new WebSocketExec({
         socket,
         sandboxId: id,
@@ -87,7 +89,7 @@ export function execSocketRoute(
         call: calls.begin(request.principal, "write"),
         logger: logger.child({ request_id: request.id, sandbox_id: id }),
         turns: app.turns,
-        share: shareOf(request),
+        share,
       }).open();
     },
   });

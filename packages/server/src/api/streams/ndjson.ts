@@ -22,6 +22,8 @@ export async function sendExecStream(
     headers?: Record<string, string>;
   },
 ): Promise<void> {
+  await using _released = follow;
+  const share = shareOf(reply.request);
   const stream = ResponseStream.open(reply, {
     signal: options.signal,
     headers: {
@@ -33,7 +35,6 @@ export async function sendExecStream(
   });
   const decoder = new OutputDecoder(options.encoding);
   const { turns } = reply.server;
-  const share = shareOf(reply.request);
   try {
     for await (const event of follow.events) {
       const turn = turns.claim(share);
@@ -51,8 +52,6 @@ export async function sendExecStream(
         "exec stream cut",
       );
     stream.cut();
-  } finally {
-    await follow[Symbol.asyncDispose]();
   }
 }
 

@@ -23,6 +23,7 @@ export async function sendEventStream(
   events: AsyncIterable<string>,
   options: { signal: AbortSignal; logger: Logger; openingId?: string },
 ): Promise<void> {
+  const share = shareOf(reply.request);
   const stream = ResponseStream.open(reply, {
     signal: options.signal,
     headers: {
@@ -32,7 +33,6 @@ export async function sendEventStream(
     },
   });
   const { turns } = reply.server;
-  const share = shareOf(reply.request);
   let waiting = false;
   const heartbeat = setInterval(() => {
     if (!waiting) stream.write(": heartbeat\n\n");
