@@ -1,5 +1,5 @@
 //! What `/proc` tells programs that size themselves by the machine: the sandbox's own memory and processors. Files written
-//! once, at the launch: what is in use they do not tell.
+//! once, at the launch: what is in use they do not tell. And which controllers there are, without the number of groups.
 
 use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader};
@@ -14,6 +14,10 @@ const STEP: &str = "figures";
 
 pub fn show(limits: &Limits) -> Result<()> {
     cover("/proc/meminfo", &meminfo(limits.memory_mb))?;
+    if crate::overlay::exists("/proc/cgroups") {
+        let controllers = fs::read_to_string("/proc/cgroups").at(STEP, "/proc/cgroups")?;
+        cover("/proc/cgroups", &uncounted(&controllers))?;
+    }
     let cpuinfo = File::open("/proc/cpuinfo").at(STEP, "/proc/cpuinfo")?;
     match processors(BufReader::new(cpuinfo), limits.vcpus.ceil().max(1.0) as usize) {
         Some(shown) => cover("/proc/cpuinfo", &shown),
@@ -66,6 +70,15 @@ fn processors(cpuinfo: impl BufRead, wanted: usize) -> Option<String> {
     None
 }
 
+/// The table of controllers with one group for each: the machine's number of groups is that of its sandboxes.
+fn uncounted(controllers: &str) -> String {
+    let line = |line: &str| match line.split('\t').collect::<Vec<_>>()[..] {
+        [name, hierarchy, _, enabled] if !name.starts_with('#') => format!("{name}\t{hierarchy}\t1\t{enabled}\n"),
+        _ => format!("{line}\n"),
+    };
+    controllers.lines().map(line).collect()
+}
+
 /// Puts a file of this content, which has no other name, over `path`.
 fn cover(path: &str, content: &str) -> Result<()> {
     let draft = "/dev/.figures";
@@ -87,6 +100,13 @@ mod tests {
         let machine = "processor\t: 0\nmodel\t: x\n\nprocessor\t: 1\nmodel\t: x\n\n";
         assert_eq!(processors(machine.as_bytes(), 1).as_deref(), Some("processor\t: 0\nmodel\t: x\n\n"));
         assert_eq!(processors(machine.as_bytes(), 2), None);
+    }
+
+    #[test]
+    fn groups_are_not_counted() {
+        let machine = "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpuset\t0\t214\t1\nmemory\t3\t97\t0\n";
+        let shown = "#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpuset\t0\t1\t1\nmemory\t3\t1\t0\n";
+        assert_eq!(uncounted(machine), shown);
     }
 
     #[test]

@@ -17,32 +17,27 @@ const DEV_SIZE: [(&str, &str); 3] = [("mode", "755"), ("size", "64k"), ("nr_inod
 const PROGRAM_DIRS: [&str; 8] = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix/store"];
 /// Any directory serves: /etc is always there and nothing below it is needed any more.
 pub const EMPTY: &str = "/etc";
-const READ_ONLY_PROC: [&str; 5] = ["sys", "bus", "fs", "irq", "sysrq-trigger"];
+const READ_ONLY_PROC: [&str; 2] = ["sys", "sysrq-trigger"];
 /// Terminals of one sandbox; the machine has about three thousand for all.
 const TERMINALS: u32 = 64;
-/// For what they tell; reading `locks` keeps everybody on the machine from locking a file meanwhile.
-const HIDDEN_PROC_FILES: [&str; 19] = [
-    "cmdline",
-    "config.gz",
-    "diskstats",
-    "partitions",
-    "modules",
-    "kcore",
-    "keys",
-    "key-users",
-    "timer_list",
-    "sched_debug",
-    "latency_stats",
-    "timer_stats",
-    "interrupts",
-    "buddyinfo",
-    "zoneinfo",
-    "kallsyms",
-    "schedstat",
-    "softirqs",
-    "locks",
+/// What programs need of /proc besides processes. Everything else is hidden, what a newer kernel or a module adds too: such
+/// files tell of the machine, and reading some of them holds a lock of all of it, as `locks` and `fs/ext4/*/es_shrinker_info` do.
+const SHOWN_PROC: [&str; 14] = [
+    "cgroups",
+    "cpuinfo",
+    "devices",
+    "filesystems",
+    "loadavg",
+    "meminfo",
+    "stat",
+    "sys",
+    "sysrq-trigger",
+    "sysvipc",
+    "tty",
+    "uptime",
+    "version",
+    "vmstat",
 ];
-const HIDDEN_PROC_DIRS: [&str; 4] = ["acpi", "scsi", "asound", "pressure"];
 
 /// A detached /dev with device nodes of its own: watches and locks on the machine's reach beyond the sandbox. For a rooted
 /// service, where the machine lets it make any.
@@ -237,9 +232,11 @@ fn mask_proc() -> Result<()> {
     }
     // The first is made from the null device; the others are clones of it, read-only as it is.
     let mut source = "/dev/null".to_owned();
-    for name in HIDDEN_PROC_FILES {
-        let path = format!("/proc/{name}");
-        if overlay::exists(&path) {
+    for (path, is_dir) in hidden_proc()? {
+        if is_dir {
+            let flags = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+            sys::mount("tmpfs", &path, "tmpfs", flags, "size=4k,nr_inodes=2,mode=555").at(STEP, &path)?;
+        } else {
             let null = sys::open_tree(libc::AT_FDCWD, &source, sys::OPEN_TREE_CLONE).at(STEP, &source)?;
             if source == "/dev/null" {
                 let attributes = MountAttr { set: sys::MOUNT_ATTR_RDONLY, ..MountAttr::default() };
@@ -249,14 +246,23 @@ fn mask_proc() -> Result<()> {
             source = path;
         }
     }
-    for name in HIDDEN_PROC_DIRS {
-        let path = format!("/proc/{name}");
-        if overlay::exists(&path) {
-            let flags = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
-            sys::mount("tmpfs", &path, "tmpfs", flags, "size=4k,nr_inodes=2,mode=555").at(STEP, &path)?;
+    Ok(())
+}
+
+/// What is no process and not shown, and whether it is a directory. Links, to a process's own or into /sys, hold nothing.
+fn hidden_proc() -> Result<Vec<(String, bool)>> {
+    const STEP: &str = "proc";
+    let mut hidden = Vec::new();
+    for entry in std::fs::read_dir("/proc").at(STEP, "/proc")? {
+        let entry = entry.at(STEP, "/proc")?;
+        let kind = entry.file_type().at(STEP, "/proc")?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let is_process = name.bytes().all(|byte| byte.is_ascii_digit());
+        if !is_process && !kind.is_symlink() && !SHOWN_PROC.contains(&name.as_str()) {
+            hidden.push((format!("/proc/{name}"), kind.is_dir()));
         }
     }
-    Ok(())
+    Ok(hidden)
 }
 
 /// Container images leave these to the engine.
