@@ -385,7 +385,7 @@ export class Reconciler implements AsyncDisposable {
       );
       return true;
     }
-    if (runtime.state === "running") {
+    if (runtime.state === "running" && !lifecycle.recover.isLeftOver(runtime)) {
       try {
         const wanted = recovery?.recovering === true || (await this.#outlived(provider, runtime));
         if (wanted && (await lifecycle.recover.takeIn(provider, runtime))) return true;

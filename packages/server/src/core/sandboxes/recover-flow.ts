@@ -66,6 +66,14 @@ export class RecoverFlow {
   }
 
   /**
+   * A runtime of this process without a row is what a spawn left that was taken back, or says so falsely: no store of a
+   * process is older than what it makes.
+   */
+  isLeftOver({ note }: InventoryEntry): boolean {
+    return note?.birth?.run === this.#context.run;
+  }
+
+  /**
    * A runtime that runs and is ours, but is lacking in the store, which was lost or is an older one: its record says
    * which sandbox it is.
    * @returns false when it says too little, or the sandbox is known with another runtime.

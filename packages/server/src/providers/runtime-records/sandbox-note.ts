@@ -4,6 +4,9 @@ import type { RuntimeSpec, SandboxNote } from "../../ports/index.ts";
 
 const texts = Type.Record(Type.String(), Type.String());
 
+/** More than any run makes, and far from where adding one is no longer exact. */
+const mostBirths = 2 ** 40;
+
 /**
  * What the record of a runtime says of its sandbox, so that it can be known again when the database was lost. Records
  * of earlier releases have none. An extended expiry is not written down: the agent keeps it.
@@ -17,7 +20,7 @@ export const WrittenNote = Type.Object({
   birth: Type.Optional(
     Type.Object({
       run: Type.String(),
-      number: Type.Integer({ minimum: 1, maximum: Number.MAX_SAFE_INTEGER }),
+      number: Type.Integer({ minimum: 1, maximum: mostBirths }),
     }),
   ),
   metadata: texts,
