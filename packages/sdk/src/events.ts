@@ -1,7 +1,8 @@
 import { setTimeout as pause } from "node:timers/promises";
 import type { Event } from "@alcove/wire";
-import { AlcoveError, clientError } from "./errors.ts";
+import { AlcoveError } from "./errors.ts";
 import { parse, readEvents } from "./lines.ts";
+import { cutWhenSilent } from "./silence.ts";
 import type { Transport } from "./transport.ts";
 
 export interface EventFilter {
@@ -16,8 +17,6 @@ export interface EventFilter {
 }
 
 const connectMs = 10_000;
-/** The service writes something every 15 s; a stream silent for longer is dead. */
-const silenceMs = 45_000;
 const firstPauseMs = 500;
 const longestPauseMs = 15_000;
 /** A longer one would be none: timers hold no more. */
@@ -74,7 +73,7 @@ async function* oneConnection(
     timeoutMs: connectMs,
     signal: filter.signal,
   });
-  response.setTimeout(silenceMs, () => response.destroy(clientError("cut", "the event stream fell silent")));
+  cutWhenSilent(response);
   for await (const message of readEvents(response, { id: opened })) {
     const event: Event = parse(message.data);
     yield event;

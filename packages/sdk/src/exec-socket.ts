@@ -4,7 +4,7 @@ import { WebSocket } from "ws";
 import { AlcoveError, clientError } from "./errors.ts";
 import { parse } from "./lines.ts";
 import { cancelled } from "./transport.ts";
-import { openWebSocket, partsOf } from "./web-socket.ts";
+import { closeReason, openWebSocket, partsOf } from "./web-socket.ts";
 
 /** Received and not yet taken: above this the socket is paused, so that a slow reader slows the command down. */
 const maxQueuedMessages = 256;
@@ -182,7 +182,8 @@ export class ExecSocket implements Disposable {
   #cut(code: number): AlcoveError {
     if (this.#signal?.aborted) return cancelled(this.#signal);
     const which = this.execId === undefined ? "the command" : `command ${this.execId}`;
-    return clientError("cut", `the connection to ${which} broke before it ended (close code ${code})`);
+    const why = closeReason(this.#socket, code);
+    return clientError("cut", `the connection to ${which} broke before it ended (${why})`);
   }
 }
 

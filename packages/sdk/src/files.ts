@@ -1,6 +1,7 @@
 import type { Readable } from "node:stream";
 import type { FileInfo, WatchEvent } from "@alcove/wire";
 import { parse, readEvents } from "./lines.ts";
+import { cutWhenSilent } from "./silence.ts";
 import { type Query, quickMs, type Transport } from "./transport.ts";
 
 interface FileCallOptions {
@@ -96,7 +97,10 @@ export class FilesClient {
     await this.#upload(id, "/archive", { path, user: options.user }, body, options);
   }
 
-  /** Changes of a directory as they happen, from the moment this resolves until `signal` aborts or the reader leaves. */
+  /**
+   * Changes of a directory as they happen, from the moment this resolves until `signal` aborts or the reader leaves. `cut` when
+   * the connection breaks or falls silent.
+   */
   async watch(
     id: string,
     path: string,
@@ -111,6 +115,7 @@ export class FilesClient {
       timeoutMs: quickMs,
       signal,
     });
+    cutWhenSilent(response);
     return changes(response);
   }
 

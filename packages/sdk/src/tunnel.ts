@@ -3,7 +3,7 @@ import { Duplex } from "node:stream";
 import { WebSocket } from "ws";
 import { clientError } from "./errors.ts";
 import { cancelled } from "./transport.ts";
-import { openWebSocket, partsOf } from "./web-socket.ts";
+import { closeReason, openWebSocket, partsOf } from "./web-socket.ts";
 
 /** Sent and not yet on the wire: above this writes wait. */
 const maxBufferedBytes = 1_048_576;
@@ -24,7 +24,8 @@ export async function openTunnel(options: {
 }
 
 function streamOf(socket: WebSocket, signal: AbortSignal | undefined): Duplex {
-  const broken = (code: number, reason: string) => (signal?.aborted ? cancelled(signal) : cut(code, reason));
+  const broken = (code: number, reason: string) =>
+    signal?.aborted ? cancelled(signal) : cut(closeReason(socket, code, reason));
   const stream = new Duplex({
     read: () => {
       if (socket.isPaused) socket.resume();
@@ -79,7 +80,6 @@ async function cutOf(socket: WebSocket, broken: (code: number, reason: string) =
   return broken(code, reason.toString());
 }
 
-function cut(code: number, reason: string): Error {
-  const why = reason === "" ? `close code ${code}` : reason;
+function cut(why: string): Error {
   return clientError("cut", `the connection to the port broke (${why})`);
 }

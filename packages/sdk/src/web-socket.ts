@@ -1,14 +1,19 @@
 import type { IncomingMessage } from "node:http";
 import { WebSocket } from "ws";
+import { onSilence, silenceText } from "./silence.ts";
 import { cancelled, refusal, unreachable } from "./transport.ts";
 
 const maxMessageBytes = 64 * 2 ** 20;
 const handshakeTimeoutMs = 30_000;
 /** The service takes messages of 4 MiB; small ones let others in between. */
 const maxPartBytes = 262_144;
+/** Of a machine that is gone; what swallows bytes without closing is told by the silence. */
+const keepAliveMs = 30_000;
+
+const silentSockets = new WeakSet<WebSocket>();
 
 /**
- * A WebSocket to the service.
+ * A WebSocket to the service, which pings it. One that falls silent is terminated; `closeReason` tells.
  * @param options.opened makes of it what the caller wants, in the turn in which it opens: listeners that it adds are there
  *  before the first message.
  * @param options.upgraded is told of the answer to the handshake, before that.
@@ -32,7 +37,10 @@ export async function openWebSocket<T>(options: {
     handshakeTimeout: handshakeTimeoutMs,
     perMessageDeflate: false,
   });
-  if (upgraded !== undefined) socket.once("upgrade", upgraded);
+  socket.once("upgrade", (response) => {
+    endWhenSilent(socket, response.socket);
+    upgraded?.(response);
+  });
   return await new Promise<T>((resolve, reject) => {
     const abort = () => {
       if (signal !== undefined) reject(cancelled(signal));
@@ -49,6 +57,25 @@ export async function openWebSocket<T>(options: {
       reject(unreachable(new URL("/", options.url), error));
     });
   });
+}
+
+/** Why it was closed, in words. */
+export function closeReason(socket: WebSocket, code: number, reason = ""): string {
+  if (silentSockets.has(socket)) return silenceText;
+  return reason === "" ? `close code ${code}` : reason;
+}
+
+function endWhenSilent(socket: WebSocket, connection: IncomingMessage["socket"]): void {
+  connection.setKeepAlive(true, keepAliveMs);
+  const end = onSilence({
+    bytesRead: () => connection.bytesRead,
+    heldUp: () => socket.isPaused,
+    silent: () => {
+      silentSockets.add(socket);
+      socket.terminate();
+    },
+  });
+  socket.once("close", end);
 }
 
 /** What is sent as a message each, in order; nothing of no bytes. */

@@ -211,6 +211,21 @@ it("large messages wait for their turn, those that follow behind them, and nothi
   expect(all).toBe([...letters].map((letter) => letter.repeat(20_000) + letter.toUpperCase()).join(""));
 }, 60_000);
 
+it("a client whose input waits for its turn hears that the service is there", async () => {
+  const turns = new FairTurns();
+  turns.mayGoOn = () => false;
+  turns.add = () => undefined;
+  const { client, state } = await heldCommand(50, turns);
+  let pings = 0;
+  client.on("ping", () => {
+    pings += 1;
+  });
+  client.send(JSON.stringify({ type: "stdin", data: "a".repeat(20_000) }));
+  await expect.poll(() => state.held, generous).toBe(true);
+  pings = 0;
+  await expect.poll(() => pings, generous).toBeGreaterThan(3);
+}, 60_000);
+
 /** What a client hears whose first message is this, and the code of the close, of a command whose output ends without an exit. */
 async function cutCommand(first: Record<string, unknown>, execs: (follow: ExecFollow) => unknown) {
   const follow: ExecFollow = {

@@ -175,8 +175,11 @@ export class WebSocketExec {
   }
 
   #ping(): void {
-    // It has just been heard of.
-    if (this.#inbox.length > 0) return;
+    // It has just been heard of; but it hears of nobody else.
+    if (this.#inbox.length > 0) {
+      this.#socket.ping();
+      return;
+    }
     if (this.#socket.isPaused) {
       // A socket that is not read cannot show its pongs; but what is sent to a client that closed it makes it fail.
       this.#socket.ping();
