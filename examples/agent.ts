@@ -48,8 +48,8 @@ async function use(sandbox: string, { tool, input }: { tool: string; input: Reco
     if (tool === "run") {
       // A command that does not end is ended, with all it started.
       const done = await alcove.exec(sandbox, { command: input.command ?? "", timeout: "60s" });
-      // A model reads the end of a long output at most.
-      const [stdout, stderr] = [done.stdout.slice(-4000), done.stderr.slice(-4000)];
+      // A model reads the end of a long output at most, without half of a character.
+      const [stdout, stderr] = [done.stdout, done.stderr].map((text) => text.slice(-4000).toWellFormed());
       return JSON.stringify({ exit_code: done.exit_code, reason: done.reason, stdout, stderr });
     }
     if (tool === "write") {
