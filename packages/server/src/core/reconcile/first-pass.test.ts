@@ -183,6 +183,64 @@ describe("the first pass", () => {
     expect([...backend.runtimes.keys()]).toEqual([known, namesake, bare]);
   });
 
+  it("gives what is taken in the name that a sandbox of an older database had, which has ended since", async () => {
+    const other = new ScriptedProvider({ name: "other" });
+    const first = new Harness({ store, clock, provider: new ScriptedProvider({ backend }), more: [other] });
+    open.push(first);
+    await first.start();
+    const spawn = (name: string, more: { ttlMs?: number; provider?: string } = {}) =>
+      first.spawn({ name, ownerId: "ann", ttlMs: 3_600_000, ...more });
+    // More than are settled at once.
+    const expired = Array.from({ length: 12 }, (_, index) => `expired-${index}`);
+    const ended = [
+      ...(await Promise.all(expired.map((name) => spawn(name, { ttlMs: 60_000 })))),
+      await spawn("destroyed"),
+      await spawn("elsewhere", { ttlMs: 60_000, provider: "other" }),
+    ];
+    await spawn("lives");
+    await end(first);
+    for (const { runtimeId } of ended) {
+      backend.runtimes.delete(runtimeId);
+      other.backend.runtimes.delete(runtimeId);
+    }
+    const names = [...expired, "destroyed", "elsewhere", "lives"];
+    for (const name of names) {
+      backend.runtimes.set(`rt-${name}` as RuntimeId, {
+        sandboxId: `sb-${name}` as SandboxId,
+        state: "running",
+        expiresInMs: null,
+        note: {
+          image: "scripted:1",
+          memoryMb: 64,
+          vcpus: 1,
+          ownerId: "ann",
+          name,
+          metadata: {},
+          env: {},
+          createdAt: clock.now(),
+        },
+      });
+    }
+    await clock.advance(600_000);
+    const recovery = { recovering: true, outlived: async () => undefined, recovered: async () => undefined };
+    const slow = new ScriptedProvider({ name: "other", backend: other.backend });
+    const asked = Promise.withResolvers<void>();
+    slow.hook = (step) => (step === "inventory" ? asked.promise : undefined);
+    const provider = new ScriptedProvider({ backend });
+    const h = new Harness({ store, clock, provider, more: [slow], recovery });
+    open.push(h);
+    h.reconciler.start();
+    await settle();
+    // Until it is known whose the names are none is given to somebody else.
+    expect(h.service.ready).toBe(false);
+    asked.resolve();
+    await settle();
+    await clock.advance(1_000);
+    await h.reconciler.reconcile();
+    const named = names.map((name) => h.service.running(`sb-${name}`).row.name);
+    expect(named).toEqual([...names.slice(0, -1), null]);
+  });
+
   it("prune, extend and acquire do not take an older database's word for an expiry either", async () => {
     const first = await life().start();
     const ttlMs = 60_000;

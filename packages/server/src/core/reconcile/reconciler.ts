@@ -59,6 +59,8 @@ const parallelProbes = 64;
 const inventoryDeadlineMs = 30_000;
 /** How long a sandbox that has expired by an older store may wait for its provider to say whether it runs. */
 const recoveryPatienceMs = 30 * 60_000;
+/** How long those that are taken in may wait for names whose former sandboxes have ended, or may have. */
+const namePatienceMs = 10_000;
 /** How soon a provider that did not answer is asked again, and what failed altogether is repeated. */
 const unansweredPauseMs = 5_000;
 const failedPauseMs = 1_000;
@@ -296,22 +298,24 @@ export class Reconciler implements AsyncDisposable {
         restoredAt: restored === undefined ? undefined : new Date(restored),
       });
     // Each is judged in its turn, from what memory says then.
-    const actOn = (probes: boolean) => async (entry: LiveSandbox) => {
+    const actOn = (take: "step" | "probe" | "vanished") => async (entry: LiveSandbox) => {
       const finding = judged(entry);
-      if (isProbe(finding) === probes) await this.#act(entry, finding);
+      if (takes(entry, finding) === take) await this.#act(entry, finding);
     };
     let complete = true;
     const lookAtUnknown = async () => {
+      using names = deadlineAfter(namePatienceMs, this.#closing.signal);
       await this.#forEach(unknown, parallelProbes, async (runtime) => {
-        if (!(await this.#actOnUnknown(provider, runtime))) complete = false;
+        if (!(await this.#actOnUnknown(provider, runtime, names.signal))) complete = false;
       });
       gate.open();
     };
-    await Promise.all([
-      this.#forEach(known, parallelProbes, actOn(true)),
-      this.#forEach(known, parallelSteps, actOn(false)),
-      lookAtUnknown(),
+    // Those that have ended give up their names, which younger ones may have.
+    const settled = Promise.all([
+      this.#forEach(known, parallelProbes, actOn("vanished")),
+      this.#forEach(known, parallelSteps, actOn("step")),
     ]);
+    await Promise.all([this.#forEach(known, parallelProbes, actOn("probe")), settled.then(lookAtUnknown)]);
     if (complete) await this.#wasListed(provider);
     return complete;
   }
@@ -375,7 +379,11 @@ export class Reconciler implements AsyncDisposable {
   }
 
   /** A runtime of ours that no row names. @returns false when it has to be looked at again soon. */
-  async #actOnUnknown(provider: RuntimeProvider, runtime: InventoryEntry): Promise<boolean> {
+  async #actOnUnknown(
+    provider: RuntimeProvider,
+    runtime: InventoryEntry,
+    names: AbortSignal,
+  ): Promise<boolean> {
     const { lifecycle, logger, recovery } = this.#options;
     if (lifecycle.live.knows(runtime)) return true;
     if (runtime.state === "unreadable") {
@@ -388,7 +396,7 @@ export class Reconciler implements AsyncDisposable {
     if (runtime.state === "running" && !lifecycle.recover.isLeftOver(runtime)) {
       try {
         const wanted = recovery?.recovering === true || (await this.#outlived(provider, runtime));
-        if (wanted && (await lifecycle.recover.takeIn(provider, runtime))) return true;
+        if (wanted && (await lifecycle.recover.takeIn(provider, runtime, { names }))) return true;
       } catch (error) {
         this.#logFailure(error, sandboxOf(runtime));
         return false;
@@ -572,9 +580,11 @@ function sandboxOf(item: unknown): { sandbox_id?: string; runtime_id?: string } 
   };
 }
 
-/** Asks a sandbox something, and may have to wait for it. */
-function isProbe({ kind }: Finding): boolean {
-  return kind === "adopt" || kind === "adopt_longer" || kind === "vanished" || kind === "unreachable";
+/** "probe": it asks a sandbox something, and may have to wait for it. */
+function takes({ operations }: LiveSandbox, { kind }: Finding): "step" | "probe" | "vanished" {
+  if (kind === "vanished" && operations === undefined) return kind;
+  const asks = kind === "adopt" || kind === "adopt_longer" || kind === "vanished" || kind === "unreachable";
+  return asks ? "probe" : "step";
 }
 
 function sameRow(row: SandboxRow, stored: LiveState): boolean {

@@ -1,9 +1,10 @@
-import { abortable, ignoreOutcome } from "../../platform/abortable.ts";
+import { ignoreOutcome } from "../../platform/abortable.ts";
 import { type SandboxRow, Unavailable } from "../../ports/index.ts";
 import { NameTaken } from "../scheduling/admission.ts";
 import type { SandboxContext } from "./context.ts";
 import { hasTimeLeft } from "./live-sandboxes.ts";
 import type { NamedSpawns } from "./named-spawns.ts";
+import { pause } from "./pause.ts";
 
 /** How often it is looked again before a name that changes hands all the time is given up. */
 const mostTurns = 64;
@@ -60,7 +61,7 @@ export async function acquireNamed(
         signal.throwIfAborted();
       }
     }
-    await pause(clock, signal);
+    await pause(clock, pauseMs, signal);
   }
   throw new Unavailable(
     `the sandbox named "${wanted.name}" is being made or destroyed all the time; try again in a moment`,
@@ -71,14 +72,4 @@ export async function acquireNamed(
 /** Whether it can be used, now or once it answers again. */
 function lives(row: SandboxRow, outdated: boolean, now: Date): boolean {
   return row.state !== "creating" && !row.destroyRequested && hasTimeLeft({ row, outdated }, now);
-}
-
-async function pause(clock: SandboxContext["clock"], signal: AbortSignal): Promise<void> {
-  const { promise, resolve } = Promise.withResolvers<void>();
-  const timer = clock.setTimer(pauseMs, resolve);
-  try {
-    await abortable(promise, signal);
-  } finally {
-    timer.cancel();
-  }
 }

@@ -6,6 +6,7 @@ import {
   noCapacityLimits,
   RuntimeGone,
   type RuntimeProvider,
+  type SandboxId,
   type SandboxNote,
   type SandboxOperations,
   type SandboxRow,
@@ -16,13 +17,16 @@ import type { SandboxDefaults } from "../quotas/sandbox-defaults.ts";
 import { expiresInMs, probeDeadlineMs, type SandboxContext } from "./context.ts";
 import type { DestroyFlow } from "./destroy-flow.ts";
 import { FreshInventories } from "./fresh-inventories.ts";
-import type { LiveSandbox } from "./live-sandboxes.ts";
+import { hasTimeLeft, type LiveSandbox } from "./live-sandboxes.ts";
 import { endsItselfUntilTold, tellSwitch } from "./own-switch.ts";
+import { pause } from "./pause.ts";
 import { logSandbox } from "./sandbox-log.ts";
 import { longestTtlMs } from "./spawn-plan.ts";
 
 /** So many questions in a row may go unanswered before a sandbox counts as unhealthy, less one. */
 const probesBeforeUnhealthy = 2;
+/** Between two looks at a sandbox whose provider has not said yet whether it runs, milliseconds. */
+const namePauseMs = 100;
 
 /**
  * What happens to sandboxes that nobody asked anything of. Each method leaves a sandbox alone that is worked on.
@@ -76,9 +80,14 @@ export class RecoverFlow {
   /**
    * A runtime that runs and is ours, but is lacking in the store, which was lost or is an older one: its record says
    * which sandbox it is.
+   * @param options.names how long its name may be waited for.
    * @returns false when it says too little, or the sandbox is known with another runtime.
    */
-  async takeIn(provider: RuntimeProvider, runtime: InventoryEntry): Promise<boolean> {
+  async takeIn(
+    provider: RuntimeProvider,
+    runtime: InventoryEntry,
+    options: { names: AbortSignal },
+  ): Promise<boolean> {
     const { live, store, expiry, events, logger, defaults, deadmanGraceMs, clock, workerId, fence } =
       this.#context;
     const { sandboxId, runtimeId, note } = runtime;
@@ -99,7 +108,18 @@ export class RecoverFlow {
       await live.work(entry, "other", async () => {
         // It runs already, so no limit keeps it out; a name that another has by now stays with that one.
         const taken = { row, limits: noCapacityLimits, fence, ...(note?.birth && { birth: note.birth }) };
-        const result = await store.sandboxes.reserve(taken);
+        let result = await store.sandboxes.reserve(taken);
+        while (!result.admitted && result.reason === "name_taken") {
+          const { sandboxId: holder } = result;
+          if (!(await this.#nameMayBeFree(holder, options.names))) {
+            logger.warn(
+              { sandbox_id: row.id, name: row.name, holder, ...ownerData(row.ownerId) },
+              "a sandbox was taken in without its name, which another one of its owner has",
+            );
+            break;
+          }
+          result = await store.sandboxes.reserve(taken);
+        }
         if (result.admitted) return;
         entry.row = { ...row, name: null };
         await store.sandboxes.reserve({ ...taken, row: entry.row });
@@ -119,6 +139,24 @@ export class RecoverFlow {
     events.emit({ type: "reconcile.action", sandboxId: row.id, ownerId: row.ownerId, data });
     await this.adopt(entry, provider);
     return true;
+  }
+
+  /**
+   * Waits while a sandbox of an older store may turn out to have ended, whose name a younger one has by now.
+   * @returns false once it keeps its name, or the wait is over.
+   */
+  async #nameMayBeFree(holder: SandboxId, signal: AbortSignal): Promise<boolean> {
+    const { live, clock } = this.#context;
+    const entry = live.get(holder);
+    if (entry === undefined || signal.aborted) return false;
+    if (entry.work === undefined && !entry.outdated && hasTimeLeft(entry, clock.now())) return false;
+    try {
+      if (entry.work !== undefined) await live.nameFreed(entry.work, signal);
+      else await pause(clock, namePauseMs, signal);
+      return true;
+    } catch {
+      return false;
+    }
   }
 
   /**
