@@ -111,3 +111,9 @@ export async function peakRss(pid: number, work: () => Promise<void>): Promise<n
   }
   return peak;
 }
+
+/** Processor time of a process so far, of all its threads, milliseconds. */
+export async function processorMs(pid: number): Promise<number> {
+  const fields = (await readFile(`/proc/${pid}/stat`, "utf8")).split(") ")[1]?.split(" ") ?? [];
+  return (Number(fields[11]) + Number(fields[12])) * 10;
+}

@@ -1,8 +1,7 @@
-import { readFile } from "node:fs/promises";
 import { request } from "node:http";
 import { KeepAliveClient } from "../keep-alive-client.ts";
 import type { Row } from "../row.ts";
-import { startService } from "../service.ts";
+import { processorMs, startService } from "../service.ts";
 
 interface Spawned {
   id: string;
@@ -68,10 +67,4 @@ function linesOf(url: string, lines: number): Promise<Seen> {
     });
     asked.end(JSON.stringify({ command: command(lines), stream: true }));
   });
-}
-
-/** Processor time of a process so far, of all its threads. */
-async function processorMs(pid: number): Promise<number> {
-  const fields = (await readFile(`/proc/${pid}/stat`, "utf8")).split(") ")[1]?.split(" ") ?? [];
-  return (Number(fields[11]) + Number(fields[12])) * 10;
 }

@@ -2,6 +2,7 @@ import { Readable } from "node:stream";
 import { fastify } from "fastify";
 import { afterEach, expect, it } from "vitest";
 import type { FileService } from "../../core/files/file-service.ts";
+import { JoinedReadable } from "../../platform/joined-readable.ts";
 import { type Logger, silentLogger } from "../../platform/logger.ts";
 import { CallsUnderWay, decorateCallerSignal } from "../request-context.ts";
 import { validatorCompiler } from "../validation.ts";
@@ -66,6 +67,25 @@ it("an archive that breaks off breaks the response, so that nobody takes it for 
   expect(logged).toMatchObject([
     { sandbox_id: "sb-x", path: "/", err: { message: "the sandbox's disk failed" } },
   ]);
+});
+
+it("the memory of what an agent sent is given back once it was written", async () => {
+  const pieces = Array.from({ length: 40 }, (_, index) => Buffer.from(new ArrayBuffer(65_536)).fill(index));
+  const waiting = [...pieces];
+  const body = new JoinedReadable({
+    highWaterMark: 131_072,
+    goOn: () => {
+      const piece = waiting.shift();
+      if (piece === undefined) body.finish();
+      else body.give(piece);
+    },
+  });
+  const address = await listen({ archive: async () => body });
+  const response = await fetch(`${address}/sandboxes/sb-x/files/archive?path=/`);
+  const bytes = Buffer.from(await response.arrayBuffer());
+  expect(bytes.length).toBe(40 * 65_536);
+  for (let index = 0; index < 40; index += 1) expect(bytes[index * 65_536 + 17]).toBe(index);
+  expect(pieces.map(({ buffer }) => buffer.byteLength)).toEqual(pieces.map(() => 0));
 });
 
 it("nobody keeps the pieces of an upload", async () => {

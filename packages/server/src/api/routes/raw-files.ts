@@ -1,9 +1,11 @@
-import type { Readable } from "node:stream";
+import type { Readable, Writable } from "node:stream";
 import { FilePath, OptionalFileMode, statusBody, UnpackResult } from "@alcove/wire";
 import type { FastifyReply } from "fastify";
 import { Type } from "typebox";
 import type { FileService } from "../../core/files/file-service.ts";
 import { parseMode } from "../../core/files/paths.ts";
+import { carry } from "../../platform/carry.ts";
+import { JoinedReadable } from "../../platform/joined-readable.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { DomainError } from "../../ports/errors.ts";
 import { defined, given } from "../parse.ts";
@@ -129,7 +131,10 @@ export function rawFileRoutes(app: RouteApp, options: { files: FileService; logg
       const { path } = request.query;
       const tar = await files.archive(request.params.id, path, { signal });
       const body = told(tar, request.id, request.params.id, path);
-      return reply.header("x-content-type-options", "nosniff").type("application/x-tar").send(body);
+      return reply
+        .header("x-content-type-options", "nosniff")
+        .type("application/x-tar")
+        .send(givingBack(body));
     },
   });
 
@@ -168,5 +173,15 @@ function sendBytes(reply: FastifyReply, body: Readable, modifiedAt: Date): Fasti
     .header("last-modified", modifiedAt.toUTCString())
     .header("x-content-type-options", "nosniff")
     .type("application/octet-stream")
-    .send(body);
+    .send(givingBack(body));
+}
+
+/** Fastify pipes a body into the response. Nobody else has the pieces of one that an agent sends: each is given back once it was written. */
+function givingBack(body: Readable): Readable {
+  if (body instanceof JoinedReadable)
+    body.pipe = <To extends NodeJS.WritableStream>(to: To): To => {
+      carry(body, to as NodeJS.WritableStream as Writable, { spends: true });
+      return to;
+    };
+  return body;
 }
