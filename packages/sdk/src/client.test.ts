@@ -4,7 +4,7 @@ import { readFileSync } from "node:fs";
 import http from "node:http";
 import type { AddressInfo } from "node:net";
 import { Readable } from "node:stream";
-import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { WebSocketServer } from "ws";
 import { AlcoveClient } from "./client.ts";
 import type { AlcoveError } from "./errors.ts";
@@ -277,6 +277,66 @@ describe("AlcoveClient", () => {
     expect(range).toBe("bytes=2-4");
     await (await client.files.read("sb-a", "/a", { range: { start: 2 } })).body.toArray();
     expect(range).toBe("bytes=2-");
+  });
+
+  test.each<[string, (client: AlcoveClient, options: { timeoutMs: number }) => Promise<unknown>]>([
+    ["stat", (client, options) => client.files.stat("sb-a", "/a", options)],
+    ["list", (client, options) => client.files.list("sb-a", "/a", options)],
+    ["glob", (client, options) => client.files.glob("sb-a", "/*", options)],
+    ["remove", (client, options) => client.files.remove("sb-a", "/a", { recursive: true, ...options })],
+    ["move", (client, options) => client.files.move("sb-a", "/a", "/b", options)],
+    ["chmod", (client, options) => client.files.chmod("sb-a", "/a", "0644", options)],
+    ["read", (client, options) => client.files.read("sb-a", "/a", options)],
+    ["write", (client, options) => client.files.write("sb-a", "/a", "text", options)],
+    ["readArchive", (client, options) => client.files.readArchive("sb-a", "/a", options)],
+    [
+      "writeArchive",
+      (client, options) => client.files.writeArchive("sb-a", "/a", Readable.from(["tar"]), options),
+    ],
+    ["watch", (client, options) => client.files.watch("sb-a", "/a", options)],
+  ])("files.%s waits as long as it is told", async (_, call) => {
+    handle = () => undefined;
+    using client = new AlcoveClient({ url });
+    await expect(call(client, { timeoutMs: 50 })).rejects.toMatchObject({ code: "client_timeout" });
+  });
+
+  test.each<[string, number, (client: AlcoveClient) => Promise<unknown>]>([
+    ["chmod", 30_000, (client) => client.files.chmod("sb-a", "/a", "0644")],
+    ["move", 600_000, (client) => client.files.move("sb-a", "/a", "/b")],
+    ["remove", 600_000, (client) => client.files.remove("sb-a", "/a", { recursive: true })],
+  ])("files.%s waits for %i ms unless it is told", async (_, ms, call) => {
+    handle = () => undefined;
+    using client = new AlcoveClient({ url });
+    vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] });
+    try {
+      const arrived = once(server, "request");
+      let ended = false;
+      const refused = call(client).finally(() => {
+        ended = true;
+      });
+      const told = expect(refused).rejects.toMatchObject({ code: "client_timeout" });
+      await arrived;
+      vi.advanceTimersByTime(ms - 1);
+      await new Promise((resolve) => setImmediate(resolve));
+      expect(ended).toBe(false);
+      vi.advanceTimersByTime(1);
+      await told;
+    } finally {
+      vi.useRealTimers();
+    }
+  });
+
+  test("a file is written from a text too, as UTF-8", async () => {
+    let body: Buffer | undefined;
+    handle = async (request, response) => {
+      body = Buffer.concat(await request.toArray());
+      response.end("{}");
+    };
+    using client = new AlcoveClient({ url });
+    await client.files.write("sb-a", "/a", "zoë\n");
+    expect(body).toEqual(Buffer.from("zoë\n"));
+    await client.files.write("sb-a", "/a", "");
+    expect(body).toEqual(Buffer.alloc(0));
   });
 
   test("a watch tells each change", async () => {

@@ -6,7 +6,12 @@ import { type Query, quickMs, type Transport } from "./transport.ts";
 
 interface FileCallOptions {
   signal?: AbortSignal;
+  /** Until the answer begins, milliseconds; what is written is sent before that. Contents have no limit unless it is given. */
+  timeoutMs?: number;
 }
+
+/** A tree may be large, and a move between file systems copies it. */
+const treeMs = 600_000;
 
 /**
  * Files of sandboxes; paths are absolute inside. Methods throw AlcoveError, and so do streams that break off; but a body of
@@ -32,11 +37,13 @@ export class FilesClient {
   }
 
   async remove(id: string, path: string, options: FileCallOptions & { recursive: boolean }): Promise<void> {
-    await this.#json("DELETE", id, "", { path, recursive: options.recursive }, options);
+    const patient = { ...options, timeoutMs: options.timeoutMs ?? treeMs };
+    await this.#json("DELETE", id, "", { path, recursive: options.recursive }, patient);
   }
 
   async move(id: string, from: string, to: string, options: FileCallOptions = {}): Promise<void> {
-    await this.#json("POST", id, "/move", {}, options, { old_path: from, new_path: to });
+    const patient = { ...options, timeoutMs: options.timeoutMs ?? treeMs };
+    await this.#json("POST", id, "/move", {}, patient, { old_path: from, new_path: to });
   }
 
   async chmod(id: string, path: string, mode: string, options: FileCallOptions = {}): Promise<void> {
@@ -52,18 +59,20 @@ export class FilesClient {
     path: string,
     options: FileCallOptions & { range?: { start: number; end?: number } } = {},
   ): Promise<{ body: Readable; length: number | undefined }> {
-    const { signal, range } = options;
+    const { signal, timeoutMs, range } = options;
     const response = await this.#transport.send({
       method: "GET",
       path: filesPath(id, ""),
       query: { path },
       headers: range === undefined ? {} : { range: rangeHeader(range) },
+      timeoutMs,
       signal,
     });
     return { body: response, length: lengthOf(response.headers["content-length"]) };
   }
 
   /**
+   * @param body a string is sent as UTF-8.
    * @param options.mode octal, `0755`; a file that is replaced keeps its own, a new one gets 0644.
    * @param options.user with whose rights it is written, and whose it is then.
    * @param options.length what a stream has in bytes. One that has more or less is `bad_request`, and nothing is written.
@@ -71,10 +80,11 @@ export class FilesClient {
   async write(
     id: string,
     path: string,
-    body: Readable | Uint8Array,
+    body: Readable | Uint8Array | string,
     options: FileCallOptions & { mode?: string; user?: string; length?: number } = {},
   ): Promise<void> {
-    await this.#upload(id, "", { path, mode: options.mode, user: options.user }, body, options);
+    const content = typeof body === "string" ? Buffer.from(body) : body;
+    await this.#upload(id, "", { path, mode: options.mode, user: options.user }, content, options);
   }
 
   /** A tar of what is below a directory. */
@@ -106,13 +116,13 @@ export class FilesClient {
     path: string,
     options: FileCallOptions & { recursive?: boolean } = {},
   ): Promise<AsyncGenerator<WatchEvent>> {
-    const { signal, recursive } = options;
+    const { signal, timeoutMs = quickMs, recursive } = options;
     const response = await this.#transport.send({
       method: "GET",
       path: filesPath(id, "/watch"),
       query: { path, recursive },
       headers: { accept: "text/event-stream" },
-      timeoutMs: quickMs,
+      timeoutMs,
       signal,
     });
     cutWhenSilent(response);
@@ -135,6 +145,7 @@ export class FilesClient {
         "content-type": route === "/archive" ? "application/x-tar" : "application/octet-stream",
         ...(options.length === undefined ? {} : { "content-length": String(options.length) }),
       },
+      timeoutMs: options.timeoutMs,
       signal: options.signal,
     });
   }
@@ -152,7 +163,7 @@ export class FilesClient {
       path: filesPath(id, route),
       query,
       ...(json === undefined ? {} : { json }),
-      timeoutMs: quickMs,
+      timeoutMs: options.timeoutMs ?? quickMs,
       signal: options.signal,
     });
     return body;
