@@ -42,6 +42,7 @@ const specOf = (change: Partial<DockerConfig> = {}) =>
     config: { ...config, ...change },
     agent: { mounts: [], tmpfs: { "/.alcove/run": "mode=0700" } },
     seccomp: undefined,
+    processors: 2,
   });
 
 describe("containerSpec()", () => {
@@ -70,6 +71,30 @@ describe("containerSpec()", () => {
         AutoRemove: false,
       },
     });
+  });
+
+  it("hides what engines hide, which its own list takes the place of", () => {
+    const { MaskedPaths, ReadonlyPaths } = specOf().HostConfig as Record<string, string[]>;
+    expect(MaskedPaths).toEqual(
+      expect.arrayContaining([
+        ...[
+          "acpi",
+          "asound",
+          "interrupts",
+          "kcore",
+          "keys",
+          "latency_stats",
+          "timer_list",
+          "timer_stats",
+        ].map((name) => `/proc/${name}`),
+        ...["/proc/sched_debug", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap"],
+        ...[0, 1].map((number) => `/sys/devices/system/cpu/cpu${number}/thermal_throttle`),
+      ]),
+    );
+    expect(MaskedPaths).not.toContain("/sys/fs");
+    expect(ReadonlyPaths).toEqual(
+      ["bus", "fs", "irq", "sys", "sysrq-trigger"].map((name) => `/proc/${name}`),
+    );
   });
 
   it("refuses shared tables of the machine, unless the operator named a profile or the kernel is the sandbox's own", () => {

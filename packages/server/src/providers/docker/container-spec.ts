@@ -1,5 +1,6 @@
 import type { DockerConfig } from "../../config/config.ts";
 import type { PoolSlot, RuntimeSpec } from "../../ports/index.ts";
+import { hiddenPaths, readOnlyPaths } from "./hidden-paths.ts";
 import { runtimeLabels } from "./labels.ts";
 import { engineNetwork, networkFor } from "./network-mode.ts";
 
@@ -42,6 +43,8 @@ export function containerSpec(options: {
   seccomp: string | undefined;
   /** For the engine's storage driver; absent: what it does by itself. */
   storage?: Readonly<Record<string, string>> | undefined;
+  /** Of the engine's machine. */
+  processors: number;
 }): Record<string, unknown> {
   const { runtime, config, agent } = options;
   const memory = runtime.memoryMb * bytesPerMb;
@@ -72,6 +75,8 @@ export function containerSpec(options: {
         ...(options.seccomp === undefined ? [] : [`seccomp=${options.seccomp}`]),
       ],
       Privileged: false,
+      MaskedPaths: hiddenPaths(options.processors),
+      ReadonlyPaths: readOnlyPaths,
       Memory: memory,
       // Equal to Memory: no swap on top.
       MemorySwap: memory,

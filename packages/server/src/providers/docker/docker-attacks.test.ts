@@ -206,6 +206,30 @@ await describeWith(["docker", "agent", "busybox", "compiler"], "attacks from ins
     expect((await output(writes)).match(/Read-only|nonexistent|denied/g)?.length).toBe(4);
   });
 
+  it.each(["0", "app"])("user %s sees of /proc and /sys/fs only what programs need", async (user) => {
+    const shown = [
+      ...["cgroups", "cpuinfo", "devices", "filesystems", "loadavg", "meminfo", "mounts", "net", "self"],
+      ...["stat", "sys", "sysrq-trigger", "sysvipc", "thread-self", "tty", "uptime", "version", "vmstat"],
+    ];
+    // Nothing is mounted at most of these in a container; `tmpfs` holds names of features.
+    const shownInSys = ["bpf", "cgroup", "pstore", "resctrl", "selinux", "smackfs", "tmpfs"];
+    // What is neither shown nor a process: a folder with entries, or a file with bytes.
+    const seen = (folder: string, names: string[]) => `cd ${folder} && for name in *; do
+  case "$name" in [0-9]*) continue;; esac
+  case " ${names.join(" ")} " in *" $name "*) continue;; esac
+  if [ -d "$name" ]; then ls -A "$name"; else head -c 1 "$name" | wc -c | grep -v '^0$'; fi 2>/dev/null | sed "s|^|$name |"
+done`;
+    expect(await output(seen("/proc", shown), user)).toBe("");
+    expect(await output(seen("/sys/fs", shownInSys), user)).toBe("");
+    expect(
+      await output("ls -A /sys/kernel/slab /sys/kernel/irq /sys/firmware | grep -v '^/sys\\|^$'", user),
+    ).toBe("");
+    // What programs size themselves by stays.
+    expect(await output("ls /sys/fs/cgroup | wc -l; ls /sys/devices/system/cpu", user)).toMatch(
+      /^[1-9][\s\S]*cpu0/,
+    );
+  });
+
   it("memory beyond the limit ends the command with reason oom, and only that", async () => {
     const { operations } = await spawn({ memoryMb: 64 });
     const { exit } = await run(operations, "tail /dev/zero");

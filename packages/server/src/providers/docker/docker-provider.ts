@@ -106,6 +106,8 @@ export class DockerProvider implements RuntimeProvider {
   readonly #neverMade = new Set<RuntimeId>();
   readonly #adopting = new Map<RuntimeId, Promise<void>>();
   #delivery: AgentDelivery | undefined;
+  /** Of the engine's machine; known with the delivery. */
+  #processors = 0;
   readonly #choosing = new SharedWork<AgentDelivery>();
 
   /** Reaches for nothing yet. @throws BadRequest for an engine address that is none. */
@@ -397,6 +399,7 @@ export class DockerProvider implements RuntimeProvider {
       aliases: this.#options.aliases ?? {},
       ringBytes: this.#options.ringBytes,
       seccomp: await this.#seccomp(),
+      processors: this.#processors,
       engine: this.#engine,
       containers: this.#containers,
       images: this.#images,
@@ -512,6 +515,7 @@ export class DockerProvider implements RuntimeProvider {
   async #chooseDelivery(options: CallOptions): Promise<AgentDelivery> {
     const info = await this.#info(options);
     await this.#disk.learn(info);
+    this.#processors = info.NCPU ?? 0;
     const { transport, why } = chooseTransport(this.#config, this.#engine.address, info);
     this.#logger.info({ transport, why }, `agents are reached over ${transport}: ${why}`);
     const { dataDir, agentBinary: binary } = this.#options;

@@ -68,6 +68,8 @@ export const EngineInfo = Type.Object({
   DriverStatus: orNull(Type.Array(texts)),
   DockerRootDir: orNull(Type.String()),
   LiveRestoreEnabled: orNull(Type.Boolean()),
+  /** Processors of its machine. */
+  NCPU: orNull(Type.Integer()),
 });
 export type EngineInfo = Static<typeof EngineInfo>;
 

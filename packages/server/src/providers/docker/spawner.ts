@@ -121,6 +121,7 @@ export class Spawner {
         agent,
         seccomp: this.#parts.seccomp,
         storage,
+        processors: this.#parts.processors,
       });
     // Both at once: an image that is there, as it nearly always is, costs no round trip.
     const [created, config] = await Promise.allSettled([
@@ -279,6 +280,8 @@ export interface SpawnerParts {
   /** Output kept for each command; undefined: the agent's own default. */
   ringBytes: number | undefined;
   seccomp: string | undefined;
+  /** Of the engine's machine. */
+  processors: number;
   engine: EngineClient;
   containers: Containers;
   images: EngineImages;
