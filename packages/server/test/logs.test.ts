@@ -1,13 +1,14 @@
 import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
-import { get } from "node:http";
+import { get, request } from "node:http";
 import { Writable } from "node:stream";
 import { pino } from "pino";
 import { afterEach, beforeEach, expect, test } from "vitest";
+import { WebSocket } from "ws";
 import { logFields } from "../src/platform/log-fields.ts";
 import { loggerSettings } from "../src/platform/logger.ts";
 import { StorageFull } from "../src/ports/errors.ts";
-import { eventually, TestClient } from "./support/http.ts";
+import { eventually, openRequest, TestClient } from "./support/http.ts";
 import { mockProvider } from "./support/providers.ts";
 import { startTestServer, type TestServer } from "./support/test-server.ts";
 
@@ -113,6 +114,64 @@ test("a disk that is full is told at warn and without a stack", async () => {
   expect(JSON.stringify(told)).not.toContain("    at ");
 });
 
+test("a request whose caller leaves has one line too, with what was answered by then", async () => {
+  const path = `/api/v1/sandboxes/${await client.spawn()}`;
+  const leave = async (name: string, method: string, url: string, body: string, length = body.length) => {
+    const asked = request(`${server.url}${url}`, {
+      method,
+      agent: false,
+      headers: { "x-request-id": name, "content-type": "application/json", "content-length": length },
+    });
+    asked.on("error", () => undefined).write(body);
+    await eventually(() => (server.app.callsUnderWay.size === 1 ? true : undefined));
+    asked.destroy();
+  };
+  await leave("exec", "POST", `${path}/exec`, JSON.stringify({ command: "sleep 60" }));
+  const gone = { level: info, outcome: "gone", principal: "local" };
+  expect(await requestLine("exec")).toMatchObject({ ...gone, method: "POST", status: 499 });
+  await leave("upload", "PUT", `${path}/files?path=/cut`, "part", 1_000);
+  expect(await requestLine("upload")).toMatchObject({ ...gone, path: `${path}/files`, status: 499 });
+  for (const [name, method, url, body] of [
+    ["events", "GET", "/api/v1/events", undefined],
+    ["watch", "GET", `${path}/files/watch?path=/`, undefined],
+    ["stream", "POST", `${path}/exec`, { command: "sleep 60", stream: true }],
+  ] as const) {
+    const headers = { "x-request-id": name };
+    const { close } = await openRequest(`${server.url}${url}`, { method, headers, body });
+    close();
+    expect(await requestLine(name)).toMatchObject({ ...gone, status: 200 });
+  }
+  await client.call("GET", "/api/v1/sandboxes", undefined, { "x-request-id": "after" });
+  await requestLine("after");
+  const told = of("request").map(({ request_id }) => request_id);
+  expect(told.slice(1)).toEqual(["exec", "upload", "events", "watch", "stream", "after"]);
+});
+
+test("streams to their end, WebSockets, and what is answered before any route have one line each", async () => {
+  const path = `/api/v1/sandboxes/${await client.spawn()}`;
+  const told = async (name: string) => {
+    await requestLine(name);
+    const lines = of("request").filter(({ request_id }) => request_id === name);
+    return lines.map(({ outcome, status, code }) => [outcome, status, code]);
+  };
+  const body = { command: "echo", stream: true };
+  await client.call("POST", `${path}/exec`, body, { "x-request-id": "stream" });
+  expect(await told("stream")).toEqual([["ok", 200, undefined]]);
+  const open = (name: string) =>
+    new WebSocket(`${server.url.replace("http", "ws")}${path}/exec/ws`, {
+      headers: { "x-request-id": name, ...(name === "foreign" && { origin: "http://a.example" }) },
+    }).on("error", () => undefined);
+  const socket = open("socket");
+  socket.once("open", () => socket.close());
+  expect(await told("socket")).toEqual([["ok", 101, undefined]]);
+  open("foreign");
+  expect(await told("foreign")).toEqual([["refused", 403, "forbidden"]]);
+  await client.call("GET", "/%zz", undefined, { "x-request-id": "unread" });
+  expect(await told("unread")).toEqual([["refused", 400, "bad_request"]]);
+  await client.call("GET", "/nothing", undefined, { "x-request-id": "unknown" });
+  expect(await told("unknown")).toEqual([["refused", 404, "not_found"]]);
+});
+
 test("probes get a line when their answer changes, not each time", async () => {
   for (let n = 0; n < 20; n++) await client.call("GET", "/api/v1/live");
   await client.call("GET", "/api/v1/sandboxes", undefined, { "x-request-id": "after" });
@@ -175,6 +234,9 @@ test("the log says who guesses keys, and for whom a request was made, also when 
     ...{ status: 400, owner_id: "bob" },
   });
   expect(await ask("none", { "x-api-key": "client-key", "x-user-id": "a b" })).not.toHaveProperty("owner_id");
+  const preflight = { origin: "http://a.example", "access-control-request-method": "GET" };
+  await client.call("OPTIONS", "/docs", undefined, { "x-request-id": "preflight", ...preflight });
+  expect(await requestLine("preflight")).toMatchObject({ outcome: "ok", status: 204 });
 });
 
 test("the log names the key and the template that a call was about", async () => {

@@ -1,4 +1,5 @@
 import type { FastifyReply, FastifyRequest } from "fastify";
+import { goneStatus } from "../core/audit/audit-log.ts";
 import type { Logger } from "../platform/logger.ts";
 import type { Clock } from "../ports/clock.ts";
 import { namedOwner } from "./access.ts";
@@ -32,43 +33,38 @@ export class AccessLog {
     this.#clock = options.clock;
   }
 
+  /** Before whatever answers in a hook: what comes after it does not see those requests. */
   attach(app: RouteApp): void {
     app.decorateReply("refusal", null);
-    if (!this.#logger.isLevelEnabled("info")) return;
-    // A WebSocket has no answer that finishes: it is told when its connection closes.
     app.addHook("onRequest", (request, reply, done) => {
-      if (request.ws === true)
-        reply.raw.once("close", () => {
-          if (!reply.raw.headersSent) this.#tell(request, reply, { outcome: "ok", status: 101 });
-        });
-      done();
-    });
-    app.addHook("onResponse", (request, reply, done) => {
-      this.#tell(request, reply);
+      this.watch(request, reply);
       done();
     });
   }
 
-  #tell(
-    request: FastifyRequest,
-    reply: FastifyReply,
-    ended: { outcome: string; status: number } = { outcome: outcomeOf(reply), status: reply.statusCode },
-  ): void {
+  /** Tells a request at its end; `attach` does it for all that hooks see. */
+  watch(request: FastifyRequest, reply: FastifyReply): void {
+    // Not onResponse, which a request whose caller left does not come to.
+    if (this.#logger.isLevelEnabled("info")) reply.raw.once("close", () => this.#tell(request, reply));
+  }
+
+  #tell(request: FastifyRequest, reply: FastifyReply): void {
     const path = pathOf(request);
-    const suppressed = request.routeOptions.config.probe === true ? this.#quieted(path, reply.statusCode) : 0;
+    const status = statusOf(request, reply);
+    const suppressed = request.routeOptions.config?.probe === true ? this.#quieted(path, status) : 0;
     if (suppressed === undefined) return;
     const { id, execId } = (request.params ?? {}) as { id?: string; execId?: string };
-    const { refusal } = reply;
+    const refusal = reply.refusal ?? null;
     const ownerId = request.principal?.ownerId ?? namedOwner(request);
     this.#logger.info(
       {
         event: "request",
-        outcome: ended.outcome,
+        outcome: outcomeOf(request, reply),
         request_id: request.id,
         ...(request.span !== undefined && { trace_id: request.span.traceId, span_id: request.span.spanId }),
         method: request.method,
         path,
-        status: ended.status,
+        status,
         principal: request.principal?.name,
         ...(ownerId !== undefined && { owner_id: ownerId }),
         duration_ms: Math.round(reply.elapsedTime * 100) / 100,
@@ -95,7 +91,22 @@ export class AccessLog {
   }
 }
 
-export function outcomeOf(reply: FastifyReply): "ok" | "refused" | "failed" | "gone" {
+/** Whether another protocol has taken the connection over; then there is no answer. */
+export function isUpgraded(request: FastifyRequest, reply: FastifyReply): boolean {
+  return request.ws === true && reply.sent && !reply.raw.headersSent;
+}
+
+function statusOf(request: FastifyRequest, reply: FastifyReply): number {
+  if (isUpgraded(request, reply)) return 101;
+  return reply.raw.headersSent ? reply.statusCode : goneStatus;
+}
+
+/** Of a request whose answer, or connection, is over. */
+export function outcomeOf(
+  request: FastifyRequest,
+  reply: FastifyReply,
+): "ok" | "refused" | "failed" | "gone" {
+  if (isUpgraded(request, reply)) return "ok";
   if (!reply.raw.writableFinished) return "gone";
   if (reply.statusCode >= 500) return "failed";
   return reply.statusCode >= 400 ? "refused" : "ok";

@@ -103,6 +103,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   const table = new RouteTable();
   const browsers = new BrowserGuard(config.server);
   const trail = new AuditTrail(options.audit);
+  const accessLog = new AccessLog({ logger, clock: options.clock });
   const limit = new RequestLimit(options.rateLimits);
   const clients = new Clients(config.server);
   const turns = new ReadTurns();
@@ -181,6 +182,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   });
 
   const answerUnread = async (error: Error, request: FastifyRequest, reply: FastifyReply) => {
+    accessLog.watch(request, reply);
     const refused = limit.refusal(addressOf(request), reply);
     if (refused === undefined) await trail.refusedUnread(request, httpStatus[toDomainError(error).code]);
     endUnlessTaken(reply.raw);
@@ -208,6 +210,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
     await calls.drain(config.server.shutdownGraceMs);
     await options.execs.inputsGiven(endMs - performance.now());
   });
+  accessLog.attach(app);
   await app.register(cors, crossOrigin(config, browsers));
   await app.register(websocket, {
     errorHandler: socketFailure(logger),
@@ -227,7 +230,6 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
     if (request.ws) reply.raw.shouldKeepAlive = false;
     done();
   });
-  new AccessLog({ logger, clock: options.clock }).attach(app);
   traceRequests(app, options);
   nameRequests(app);
   trail.attach(app);

@@ -1,6 +1,6 @@
 import type { FastifyReply, FastifyRequest } from "fastify";
 import type { Span, SpanAttributes, Tracer } from "../ports/tracer.ts";
-import { outcomeOf } from "./access-log.ts";
+import { isUpgraded, outcomeOf } from "./access-log.ts";
 import { pathOf } from "./error-map.ts";
 import type { RouteApp } from "./routes/route-app.ts";
 
@@ -65,11 +65,10 @@ function begin(tracer: Tracer, request: FastifyRequest): Span {
 }
 
 function end(span: Span, request: FastifyRequest, reply: FastifyReply): void {
-  const upgraded = request.ws === true && !reply.raw.headersSent;
-  const outcome = upgraded ? "ok" : outcomeOf(reply);
+  const outcome = outcomeOf(request, reply);
   const { id, execId } = (request.params ?? {}) as { id?: string; execId?: string };
   const attributes: SpanAttributes = {
-    ...(upgraded && { "http.response.status_code": 101 }),
+    ...(isUpgraded(request, reply) && { "http.response.status_code": 101 }),
     ...(reply.raw.headersSent && { "http.response.status_code": reply.raw.statusCode }),
     "alcove.outcome": outcome,
     ...(id !== undefined && request.routeOptions.url?.includes("/sandboxes/") && { "alcove.sandbox.id": id }),

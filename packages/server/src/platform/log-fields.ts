@@ -5,7 +5,7 @@
 export const logFields = {
   event: "what happened: `request`, `sandbox.spawn`, `sandbox.destroy`, …",
   outcome:
-    "how it ended: `ok`, `refused` (the caller got it wrong), `failed` (we or a backend did), `gone` (the caller left)",
+    "how it ended: `ok`, `refused` (the caller got it wrong), `failed` (we or a backend did), `gone` (it broke off: the caller left, or a stream was cut)",
   request_id:
     "the request it was done for: the caller's `X-Request-ID`, or one made here; absent for what nobody asked for",
   trace_id: "the trace that request is told in, where traces are on",
@@ -23,7 +23,7 @@ export const logFields = {
   err: "an error of ours or of a backend, with its stack and its causes",
   method: "of a request",
   path: "of a request, without its query",
-  status: "of an answer",
+  status: "of an answer; 499 when the caller left before there was one",
   principal:
     "who asked: `api_key`, `admin_api_key`, `local` (a service without keys), `anybody` (a route that needs none)",
   remote_addr:
