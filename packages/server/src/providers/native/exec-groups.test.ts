@@ -41,3 +41,15 @@ it("what is refused in the domain's own words stays so", async () => {
 it("a sandbox whose groups are gone has ended", async () => {
   expect(await failureOf(async () => undefined)).toMatchObject({ name: "RuntimeGone", code: "unavailable" });
 });
+
+it("of starts that want the group of an ended command at once, one gets it and the others are told that it is taken", async () => {
+  await mkdir(join(folder, "execs", execId), { recursive: true });
+  using groups = new ExecGroups({
+    cgroup: { version: 2, dirs: [{ controller: "unified", path: folder }] } as never,
+    lend: async () => undefined,
+  });
+  await groups.adopt();
+  const lent = await Promise.allSettled([1, 2, 3].map(() => groups.lend(execId, { memoryMb: 16 })));
+  const refused = lent.filter((one) => one.status === "rejected").map(({ reason }) => reason);
+  expect(refused).toEqual([expect.any(Conflict), expect.any(Conflict)]);
+});

@@ -24,9 +24,11 @@ const namePattern = /^ex-[a-z0-9]+$/;
 export class ExecGroups implements CommandGroups, Disposable {
   readonly #cgroup: CgroupSpec;
   readonly #lend: (spec: Omit<LendSpec, "dir" | "token">) => Promise<void>;
-  /** Lent, to starts that have not been answered. */
+  /** Lent, or about to be, to starts that have not been answered. */
   readonly #starting = new Set<string>();
   readonly #made = new Set<string>();
+  /** Under way: whoever wants such a name waits, or what it makes is removed again. */
+  readonly #removals = new Map<string, Promise<boolean>>();
   #timer: NodeJS.Timeout | undefined;
   #closed = false;
 
@@ -40,15 +42,16 @@ export class ExecGroups implements CommandGroups, Disposable {
 
   async lend(execId: ExecId, limits: { memoryMb?: number; pids?: number }): Promise<() => void> {
     if (!namePattern.test(execId)) throw new ProviderError(`${execId} cannot name a control group`);
-    if (this.#made.has(execId) && !(await this.#remove(execId)))
-      throw new Conflict(`exec "${execId}" exists already in this sandbox`);
+    const taken = () => new Conflict(`exec "${execId}" exists already in this sandbox`);
+    if (this.#starting.has(execId)) throw taken();
     const forget = () => {
       this.#starting.delete(execId);
       this.#sweepLater();
     };
-    this.#made.add(execId);
     this.#starting.add(execId);
     try {
+      if (this.#made.has(execId) && !(await this.#remove(execId))) throw taken();
+      this.#made.add(execId);
       const files = await this.#make(execId, limits);
       await this.#lend({ exec_id: execId, ...files });
     } catch (error) {
@@ -132,12 +135,18 @@ export class ExecGroups implements CommandGroups, Disposable {
   }
 
   async #sweep(): Promise<void> {
-    for (const name of [...this.#made]) await this.#remove(name);
+    for (const name of [...this.#made]) if (!this.#starting.has(name)) await this.#remove(name);
   }
 
   /** @returns false while it is used. */
-  async #remove(name: string): Promise<boolean> {
-    if (this.#starting.has(name)) return false;
+  #remove(name: string): Promise<boolean> {
+    const removal =
+      this.#removals.get(name) ?? this.#removeNow(name).finally(() => this.#removals.delete(name));
+    this.#removals.set(name, removal);
+    return removal;
+  }
+
+  async #removeNow(name: string): Promise<boolean> {
     const gone = await Promise.all(this.#parents().map((parent) => removed(join(parent, name))));
     if (gone.includes(false)) return false;
     this.#made.delete(name);
