@@ -4,8 +4,12 @@ import { Ajv2020 } from "ajv/dist/2020.js";
 import addFormats from "ajv-formats";
 import { expect, test } from "vitest";
 import { answerExamples } from "../src/api/answer-examples.ts";
+import { answerHeaders } from "../src/api/answer-headers.ts";
 import { operationNotes } from "../src/api/operation-notes.ts";
+import { TestClient } from "./support/http.ts";
 import { currentDocument } from "./support/openapi-document.ts";
+import { mockProvider } from "./support/providers.ts";
+import { startTestServer } from "./support/test-server.ts";
 
 test("openapi.json is what the routes give; scripts/openapi.ts writes it anew", async () => {
   const file = path.join(import.meta.dirname, "../../../openapi.json");
@@ -15,10 +19,9 @@ test("openapi.json is what the routes give; scripts/openapi.ts writes it anew", 
 test("openapi.json refers to nothing that it does not hold", async () => {
   const text = await currentDocument();
   const document = JSON.parse(text);
-  const names = new Set(Object.keys(document.components.schemas));
-  const missing = [...text.matchAll(/"#\/components\/schemas\/([^"]+)"/g)]
-    .map((match) => match[1] ?? "")
-    .filter((name) => !names.has(name));
+  const missing = [...text.matchAll(/"#\/components\/([^/"]+)\/([^"]+)"/g)]
+    .filter(([, kind = "", name = ""]) => document.components[kind]?.[name] === undefined)
+    .map(([reference]) => reference);
   expect(missing).toEqual([]);
   expect(document.openapi).toBe("3.1.0");
 });
@@ -47,19 +50,36 @@ interface Schema {
   [keyword: string]: unknown;
 }
 
+interface Response {
+  $ref?: string;
+  headers?: Record<string, unknown>;
+  content?: Record<string, { schema: Schema; example?: unknown }>;
+}
+
 interface Operation {
   operationId: string;
   summary?: string;
   description?: string;
-  parameters?: { name: string; schema: Schema }[];
-  responses: Record<string, { content?: Record<string, { schema: Schema; example?: unknown }> }>;
+  parameters?: { name: string; schema: Schema; $ref?: string }[] | undefined;
+  responses: Record<string, Response>;
   requestBody?: { content: Record<string, { schema: { $ref?: string }; example?: unknown }> };
 }
 
+/** Of the document: parameters and answers that it writes once stand in each operation. */
 async function operations(): Promise<{ document: Record<string, unknown>; all: Operation[] }> {
   const document = JSON.parse(await currentDocument());
+  const found = <T extends { $ref?: string }>(one: T): T => {
+    const [, , kind = "", name = ""] = one.$ref?.split("/") ?? [];
+    return one.$ref === undefined ? one : document.components[kind][name];
+  };
   const paths = Object.values<Record<string, Operation>>(document.paths);
-  return { document, all: paths.flatMap((methods) => Object.values(methods)) };
+  const all = paths.flatMap((methods) => Object.values(methods));
+  for (const operation of all) {
+    operation.parameters = operation.parameters?.map(found);
+    for (const [status, answer] of Object.entries(operation.responses))
+      operation.responses[status] = found(answer);
+  }
+  return { document, all };
 }
 
 test("every operation has a summary and a description, and every note an operation", async () => {
@@ -137,4 +157,73 @@ test("every text that is a parameter has a pattern, a format, an example or a li
       const validate = ajv.compile(schema);
       expect((examples ?? []).filter((example) => !validate(example))).toEqual([]);
     }
+});
+
+test("every operation that takes a key takes x-user-id, and streamEvents last-event-id", async () => {
+  const { all } = await operations();
+  const takes = (name: string) => (operation: Operation) =>
+    operation.parameters?.some((parameter) => parameter.name === name) === true;
+  const open = ["getHealth", "getLiveness", "getReadiness"];
+  const without = all.filter((operation) => !takes("x-user-id")(operation));
+  expect(without.map(({ operationId }) => operationId).sort()).toEqual(open);
+  expect(all.filter(takes("last-event-id")).map(({ operationId }) => operationId)).toEqual(["streamEvents"]);
+});
+
+test("each header that pages of other origins may read is one of some answer", async () => {
+  const { all } = await operations();
+  const told = all.flatMap(({ responses }) =>
+    Object.values(responses).flatMap(({ headers = {} }) => Object.keys(headers)),
+  );
+  expect([...new Set(told)].sort()).toEqual(Object.keys(answerHeaders).sort());
+});
+
+test("answers have no header of those but what openapi.json tells, and each comes", async () => {
+  await using server = await startTestServer({
+    provider: mockProvider,
+    env: { ALCOVE_RATE_LIMIT_ENABLED: "true", ALCOVE_RATE_LIMIT_BURST: "30" },
+  });
+  const { all } = await operations();
+  const client = new TestClient(server.url);
+  const seen = new Set<string>();
+  const call = async (operationId: string, method: string, to: string, ...rest: [unknown?, object?]) => {
+    const [body, headers = {}] = rest;
+    const answer = await client.call(method, `/api/v1${to}`, body, { ...headers });
+    const told = all.find((one) => one.operationId === operationId)?.responses[answer.status];
+    const names = Object.keys(answerHeaders).filter((name) => answer.headers.has(name));
+    const untold = names.filter((name) => told?.headers?.[name] === undefined);
+    expect(untold, `${operationId} ${answer.status}`).toEqual([]);
+    for (const name of names) seen.add(name);
+    return answer;
+  };
+  const once = { "idempotency-key": "order-4711" };
+  const { id } = (await call("spawnSandbox", "POST", "/sandboxes", {}, once)).json;
+  await call("spawnSandbox", "POST", "/sandboxes", {}, once);
+  for (let times = 0; times < 2; times++)
+    await call("acquireSandbox", "POST", "/sandboxes/acquire", { name: "web" });
+  await call("listSandboxes", "GET", "/sandboxes?limit=1");
+  await call("listSandboxStats", "GET", "/sandboxes/stats?limit=1");
+  for (const name of ["a", "b"]) await call("createTemplate", "POST", "/templates", { name, image: "mock" });
+  await call("listTemplates", "GET", "/templates?limit=1");
+  await call("spawnFromTemplate", "POST", "/templates/a/spawn", {}, { "idempotency-key": "order-4712" });
+  for (const owner of ["ann", "bob"])
+    await call("saveQuota", "PUT", `/quotas/${owner}`, { max_sandboxes: 2 });
+  await call("listQuotas", "GET", "/quotas?limit=1");
+  await call("adminListQuotas", "GET", "/admin/quotas?limit=1");
+  await call("listAudit", "GET", "/admin/audit?limit=1");
+  await call("exec", "POST", `/sandboxes/${id}/exec`, { command: "echo hi" });
+  await call("exec", "POST", `/sandboxes/${id}/exec`, { command: "echo hi", stream: true });
+  await call("exec", "POST", `/sandboxes/${id}/exec`, { command: "sleep 60", timeout: "50ms" });
+  const { exec_id } = (await call("startExec", "POST", `/sandboxes/${id}/execs`, { command: "echo hi" }))
+    .json;
+  await call("getExec", "GET", `/sandboxes/${id}/execs/${exec_id}`);
+  await call("getExecOutput", "GET", `/sandboxes/${id}/execs/${exec_id}/output`);
+  await call("writeFile", "POST", `/sandboxes/${id}/files`, { path: "/workspace/a", content: "abc" });
+  const file = `/sandboxes/${id}/files?path=/workspace/a`;
+  expect((await call("readFile", "GET", file, undefined, { range: "bytes=0-1" })).status).toBe(206);
+  expect((await call("readFile", "GET", file, undefined, { range: "bytes=9-" })).status).toBe(416);
+  await call("getSandbox", "GET", "/sandboxes/sb-000000000000");
+  await call("getHealth", "GET", "/health");
+  let last = 0;
+  while (last !== 429) last = (await call("listProviders", "GET", "/providers")).status;
+  expect([...seen].sort()).toEqual(Object.keys(answerHeaders).sort());
 });

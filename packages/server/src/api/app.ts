@@ -31,6 +31,7 @@ import { BadRequest, DomainError } from "../ports/errors.ts";
 import { accessOf, checkAccess } from "./access.ts";
 import { AccessLog } from "./access-log.ts";
 import { addressOf } from "./address.ts";
+import { answerHeaders } from "./answer-headers.ts";
 import { AuditTrail } from "./audit-trail.ts";
 import { authenticate, authenticateByTicket, chooseProtocol, offeredKeys } from "./auth.ts";
 import { usualBodyBytes } from "./body-limits.ts";
@@ -79,19 +80,6 @@ import { validatorCompiler } from "./validation.ts";
 const prefix = "/api/v1";
 const keepAliveMs = 75_000;
 const headersDeadlineMs = 60_000;
-
-const exposedHeaders = [
-  "X-Request-ID",
-  "X-Exec-ID",
-  "X-Next-Cursor",
-  "Server-Timing",
-  "Retry-After",
-  "Idempotent-Replayed",
-  "Content-Range",
-  "Location",
-  "X-RateLimit-Limit",
-  "X-RateLimit-Remaining",
-];
 
 /**
  * The HTTP interface over the services. Translates only: rules live in core. `close()` cuts streams at once, waits
@@ -538,7 +526,7 @@ function crossOrigin(config: ApiOptions["config"], browsers: BrowserGuard): Fast
   const answers = (origin: NonNullable<FastifyCorsOptions["origin"]>): FastifyCorsOptions => ({
     origin,
     methods: ["GET", "HEAD", "POST", "PUT", "DELETE"],
-    exposedHeaders,
+    exposedHeaders: Object.keys(answerHeaders),
     strictPreflight: false,
     maxAge: 600,
   });

@@ -2,6 +2,7 @@ import { ErrorBody, ExecStreamChunk, WsClientMessage, WsServerMessage } from "@a
 import type { FastifySchema, RouteOptions } from "fastify";
 import { ownOperation } from "./access.ts";
 import { answerExamples } from "./answer-examples.ts";
+import { type AnswerHeader, answerHeaders } from "./answer-headers.ts";
 import { limitText, usualBodyBytes } from "./body-limits.ts";
 import { operationNotes } from "./operation-notes.ts";
 import { plainSchema } from "./validation.ts";
@@ -50,6 +51,9 @@ export function openapiDocument(routes: readonly RouteOptions[], options: { vers
     tags: Object.entries(tagDescriptions).map(([name, description]) => ({ name, description })),
     paths: Object.fromEntries(Object.entries(paths).sort(([a], [b]) => (a < b ? -1 : 1))),
     components: {
+      parameters: { UserId: userIdParameter },
+      headers: answerHeaders,
+      responses: usualResponses(),
       schemas: Object.fromEntries(Object.entries(components).sort(([a], [b]) => (a < b ? -1 : 1))),
       securitySchemes: {
         apiKey: { type: "apiKey", in: "header", name: "X-API-Key" },
@@ -59,12 +63,27 @@ export function openapiDocument(routes: readonly RouteOptions[], options: { vers
   };
 }
 
+/**
+ * For every operation that takes a key; those that spawn have one of their own, which says what an owner may be. Here that
+ * is not looked at where nothing depends on it.
+ */
+const userIdParameter = {
+  name: "x-user-id",
+  in: "header",
+  required: false,
+  description:
+    "On whose behalf this is asked: whose rate limit counts, and in pool mode whose sandboxes there are at all. A key that is bound to an owner takes no other.",
+  schema: { type: "string", examples: ["acme"] },
+};
+
 function operation(route: RouteOptions, schema: FastifySchema, refs: SchemaRefs): Json {
   const parameters = [
     ...parametersOf("path", schema.params, refs),
     ...parametersOf("query", schema.querystring, refs),
     ...parametersOf("header", schema.headers, refs),
   ];
+  if (route.config?.open !== true && !parameters.some(({ name }) => name === userIdParameter.name))
+    parameters.push({ $ref: "#/components/parameters/UserId" });
   const note = operationNotes[ownOperation(schema.operationId ?? "")];
   const example = note?.example === undefined ? {} : { example: note.example };
   const content =
@@ -103,19 +122,40 @@ function parametersOf(place: "path" | "query" | "header", schema: unknown, refs:
   }));
 }
 
-const descriptions: Readonly<Record<number, string>> = {
-  400: "The request makes no sense; the message names the field.",
-  401: "A key is required, or the one given is not known.",
-  403: "The key may not do this; without keys, a page of another site.",
-  404: "There is no such thing.",
-  408: "It took too long.",
-  409: "It cannot be done in the state things are in.",
-  415: "The Content-Type is not supported here.",
-  429: "A limit is reached, of this or of requests; Retry-After says when waiting helps.",
-  500: "The service or its backend failed; the log has it under the request id.",
-  503: "Not now: try again.",
-  507: "The disk is full.",
+/** Refusals that are the same wherever they come, with their names among the components. */
+const usualRefusals: Readonly<Record<number, { name: string; description: string }>> = {
+  400: { name: "BadRequest", description: "The request makes no sense; the message names the field." },
+  401: { name: "Unauthorized", description: "A key is required, or the one given is not known." },
+  403: {
+    name: "Forbidden",
+    description: "The key may not do this; without keys, a page of another site.",
+  },
+  404: { name: "NotFound", description: "There is no such thing." },
+  408: { name: "Timeout", description: "It took too long." },
+  409: { name: "Conflict", description: "It cannot be done in the state things are in." },
+  415: { name: "UnsupportedMediaType", description: "The Content-Type is not supported here." },
+  429: {
+    name: "ResourceLimit",
+    description: "A limit is reached, of this or of requests; Retry-After says when waiting helps.",
+  },
+  500: {
+    name: "Internal",
+    description: "The service or its backend failed; the log has it under the request id.",
+  },
+  503: { name: "Unavailable", description: "Not now: try again." },
+  507: { name: "DiskFull", description: "The disk is full." },
 };
+
+const errorContent = { "application/json": { schema: { $ref: "#/components/schemas/Error" } } };
+
+function usualResponses(): Json {
+  return Object.fromEntries(
+    Object.entries(usualRefusals).map(([status, { name, description }]) => [
+      name,
+      { description, content: errorContent, ...headersOf(usualHeaders(Number(status))) },
+    ]),
+  );
+}
 
 /** What is too large for a route, with the limit of its JSON bodies. */
 function tooLargeText(route: RouteOptions, schema: FastifySchema): string {
@@ -156,13 +196,43 @@ function responsesOf(route: RouteOptions, schema: FastifySchema, refs: SchemaRef
       ...(Object.keys(content).length === 0 ? {} : { content }),
     };
   }
-  const error = { "application/json": { schema: { $ref: "#/components/schemas/Error" } } };
-  for (const status of refusals(route, schema))
-    responses[status] ??= {
-      description: status === 413 ? tooLargeText(route, schema) : descriptions[status],
-      content: error,
-    };
+  const own = schema.openapi?.headers ?? {};
+  const special = (status: number) => own[status] !== undefined || route.config?.probe === true;
+  for (const status of refusals(route, schema)) {
+    const usual = usualRefusals[status];
+    if (usual !== undefined && !special(status))
+      responses[status] ??= { $ref: `#/components/responses/${usual.name}` };
+    const description = usual?.description ?? tooLargeText(route, schema);
+    responses[status] ??= { description, content: errorContent };
+  }
+  for (const [code, response] of Object.entries(responses as Record<string, Json>)) {
+    if ("$ref" in response) continue;
+    const status = Number(code);
+    const everywhere = route.config?.probe === true ? probeHeaders : usualHeaders(status);
+    responses[code] = { ...response, ...headersOf([...everywhere, ...(own[status] ?? [])]) };
+  }
   return responses;
+}
+
+const probeHeaders: readonly AnswerHeader[] = ["X-Request-ID"];
+
+/** What every answer of a status may have. */
+function usualHeaders(status: number): readonly AnswerHeader[] {
+  // A handshake is not answered through the framework.
+  if (status === 101) return [];
+  const waits = status === 429 || status === 502 || status === 503;
+  return [
+    "X-Request-ID",
+    ...(waits ? (["Retry-After"] as const) : []),
+    // Who shows no key that is known is not told what is left.
+    ...(status === 401 ? [] : (["X-RateLimit-Limit", "X-RateLimit-Remaining"] as const)),
+  ];
+}
+
+function headersOf(names: readonly AnswerHeader[]): { headers?: Json } {
+  if (names.length === 0) return {};
+  const refs = names.map((name) => [name, { $ref: `#/components/headers/${name}` }]);
+  return { headers: Object.fromEntries(refs) };
 }
 
 /** Of a schema that has a name, or of a list of such; the others are one word, or carry their own. */

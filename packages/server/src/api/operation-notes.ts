@@ -64,7 +64,7 @@ export const operationNotes: Readonly<Record<string, OperationNote>> = {
   },
   exec: {
     description:
-      "Without stream the answer comes when the command has ended, with at most exec.max_output of each output. With stream it is NDJSON: output as it comes, and a last line with stream exit; a stream without that line was cut, and the command can be picked up through its id (X-Exec-ID) for exec.disconnect_grace. Its whole process tree ends with it and at its deadline.",
+      "Without stream the answer comes when the command has ended, with the first exec.max_output of each output at most. With stream it is NDJSON: output as it comes, and a last line with stream exit; a stream without that line was cut, and the command can be picked up through its id (X-Exec-ID) for exec.disconnect_grace. Its whole process tree ends with it and at its deadline.",
     example: { command: "python3 -c 'print(6 * 7)'", timeout: "10s", env: { PYTHONHASHSEED: "0" } },
   },
   listSnapshots: {
@@ -148,7 +148,8 @@ export const operationNotes: Readonly<Record<string, OperationNote>> = {
   globFiles: { description: "`*`, `?`, `[…]`, `{a,b}` and `**`. No match is an empty list." },
   listFiles: { description: "With depth, what lies below as well." },
   moveFile: {
-    description: "Makes parents, replaces a file, never a directory that is not empty.",
+    description:
+      "Makes parents and replaces a file, or by a directory one that is empty; a full one is 409. A file onto a directory, or a directory onto a file, is 400.",
     example: { old_path: "/workspace/a", new_path: "/workspace/b" },
   },
   statFile: { description: "Name, size, mode, owner, time, kind." },
@@ -157,7 +158,7 @@ export const operationNotes: Readonly<Record<string, OperationNote>> = {
   },
   streamEvents: {
     description:
-      "Server-sent events, each with an id that increases. Last-Event-ID replays what came after it; an id too old replays all that is kept.",
+      "Server-sent events, each with an id that increases. Last-Event-ID replays what came after it. Where events were forgotten since, or a reader falls too far behind, an events.dropped comes in place of those that are missing, whatever types are selected. 0 replays all that is kept.",
   },
   createTemplate: {
     description: "Checked as a spawn is, but for limits and whether its provider and image are there.",

@@ -59,6 +59,7 @@ export function auditRoutes(app: RouteApp, options: { audit: AuditLog }): void {
       querystring: AuditQuery,
       response: { 200: Type.Array(AuditRecord) },
       openapi: {
+        headers: { 200: ["X-Next-Cursor"] },
         responses: {
           200: {
             description: "The records; with format=csv as CSV, with a line of names.",

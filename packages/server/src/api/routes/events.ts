@@ -28,6 +28,16 @@ const EventsQuery = Type.Object({
   owner_id: Type.Optional(OwnerId),
 });
 
+const EventsHeaders = Type.Object({
+  "last-event-id": Type.Optional(
+    Type.String({
+      description:
+        "Id of the last event that was read: what came after it comes first. An id that is not ours is ignored.",
+      examples: ["4711"],
+    }),
+  ),
+});
+
 /** `GET /events`: what happens, as server-sent events. docs/api/events.md. */
 export function eventRoutes(app: RouteApp, options: { events: EventLog; logger: Logger }): void {
   const { events, logger } = options;
@@ -39,6 +49,7 @@ export function eventRoutes(app: RouteApp, options: { events: EventLog; logger: 
       tags: ["events"],
       operationId: "streamEvents",
       summary: "Events as they happen; Last-Event-ID replays what came after it",
+      headers: EventsHeaders,
       querystring: EventsQuery,
       openapi: {
         responses: {

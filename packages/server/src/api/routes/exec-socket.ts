@@ -57,6 +57,7 @@ export function execSocketRoute(
         ),
       }),
       openapi: {
+        headers: { 101: ["X-Exec-ID"] },
         responses: {
           101: { description: "WebSocket; X-Exec-ID names the command." },
           426: {

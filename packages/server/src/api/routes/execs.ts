@@ -110,6 +110,9 @@ function memoryOf(input: ExecInput): number {
   return 2 * textLength([input, names]) + texts * textBytes;
 }
 
+/** Of the refusals that come when a command may have started. */
+const refusedHeaders = { 404: ["X-Exec-ID"], 409: ["X-Exec-ID"], 503: ["X-Exec-ID"] } as const;
+
 /** Run commands, and find them again. docs/api/exec.md. */
 export function execRoutes(
   app: RouteApp,
@@ -130,6 +133,7 @@ export function execRoutes(
       body: ExecRequest,
       response: { 200: ExecResult, 408: ExecTimeout },
       openapi: {
+        headers: { 200: ["X-Exec-ID", "Server-Timing"], ...refusedHeaders, 408: ["X-Exec-ID"] },
         responses: {
           200: { description: "The result, or the stream.", content: ndjson },
           408: { description: "Its deadline ended the command; what became of it is told as in a result." },
@@ -177,6 +181,7 @@ export function execRoutes(
       params: SandboxParams,
       body: StartExecRequest,
       response: { 201: StartExecResponse },
+      openapi: { headers: { 201: ["X-Exec-ID"], ...refusedHeaders } },
     },
     handler: async (request, reply) => {
       const { input, open, whole } = takeStart(request);
@@ -215,6 +220,7 @@ export function execRoutes(
       summary: "One command",
       params: ExecParams,
       response: { 200: ExecRecord },
+      openapi: { headers: { 200: ["X-Exec-ID"] } },
     },
     handler: async (request, reply) => {
       const { id, execId } = request.params;
@@ -234,7 +240,10 @@ export function execRoutes(
       summary: "Output of a command from an offset on, as NDJSON; with follow until its end",
       params: ExecParams,
       querystring: OutputQuery,
-      openapi: { responses: { 200: { description: "Lines carry offset.", content: ndjson } } },
+      openapi: {
+        headers: { 200: ["X-Exec-ID"] },
+        responses: { 200: { description: "Lines carry offset.", content: ndjson } },
+      },
     },
     handler: async (request, reply) => {
       const { id, execId } = request.params;

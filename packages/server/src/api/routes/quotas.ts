@@ -54,6 +54,7 @@ function quotaRoutesAt(
       summary: "Quotas, by owner",
       querystring: ListQuery,
       response: { 200: Type.Array(OwnerQuota) },
+      openapi: { headers: { 200: ["X-Next-Cursor"] } },
     },
     handler: async (request, reply) => {
       const { limit = largestPage, cursor = "" } = request.query;

@@ -14,6 +14,14 @@ import { rawBody } from "../raw-body.ts";
 import { ChosenUser, type RouteApp, SandboxParams } from "./route-app.ts";
 
 const PathQuery = Type.Object({ path: FilePath });
+const ReadHeaders = Type.Object({
+  range: Type.Optional(
+    Type.String({
+      description: "One range of bytes; anything else is answered with the whole file.",
+      examples: ["bytes=0-99"],
+    }),
+  ),
+});
 const PutQuery = Type.Object({
   path: FilePath,
   mode: Type.Optional(OptionalFileMode),
@@ -45,8 +53,10 @@ export function rawFileRoutes(app: RouteApp, options: { files: FileService; logg
       operationId: "readFile",
       summary: "The bytes of a file; honours Range",
       params: SandboxParams,
+      headers: ReadHeaders,
       querystring: PathQuery,
       openapi: {
+        headers: { 206: ["Content-Range"], 416: ["Content-Range"] },
         responses: {
           200: { description: "The file.", content: anyBytes },
           206: { description: "The range asked for.", content: anyBytes },

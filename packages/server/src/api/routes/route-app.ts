@@ -10,6 +10,7 @@ import type {
   RawServerDefault,
 } from "fastify";
 import { Type } from "typebox";
+import type { AnswerHeader } from "../answer-headers.ts";
 
 declare module "fastify" {
   interface FastifySchema {
@@ -23,6 +24,8 @@ declare module "fastify" {
     openapi?: {
       requestContent?: Record<string, unknown>;
       responses?: Record<string, { description: string; content?: Record<string, unknown> }>;
+      /** By status: headers of its own, which not every answer has. */
+      headers?: Readonly<Record<number, readonly AnswerHeader[]>>;
     };
   }
   interface FastifyContextConfig {

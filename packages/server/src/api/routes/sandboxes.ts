@@ -27,7 +27,15 @@ import { answered } from "../answers.ts";
 import { defined, given, requiredDuration } from "../parse.ts";
 import { presentSandbox, presentStats } from "../present.ts";
 import { emptyBody, type RouteApp, SandboxParams } from "./route-app.ts";
-import { AcquireHeaders, acquired, SpawnHeaders, spawned, spawnInput } from "./spawn-request.ts";
+import {
+  acquired,
+  acquiredHeaders,
+  OwnerHeaders,
+  SpawnHeaders,
+  spawned,
+  spawnedHeaders,
+  spawnInput,
+} from "./spawn-request.ts";
 
 const filters = {
   state: Type.Optional(Type.Enum([...sandboxStates, ""])),
@@ -75,6 +83,7 @@ export function sandboxRoutes(
       headers: SpawnHeaders,
       body: SpawnRequest,
       response: { 201: Sandbox },
+      openapi: { headers: { 201: spawnedHeaders } },
     },
     preValidation: emptyBody,
     handler: async (request, reply) =>
@@ -88,9 +97,10 @@ export function sandboxRoutes(
       tags,
       operationId: "acquireSandbox",
       summary: "The owner's living sandbox of a name, or a new one",
-      headers: AcquireHeaders,
+      headers: OwnerHeaders,
       body: AcquireRequest,
       response: { 200: Sandbox, 201: Sandbox },
+      openapi: { headers: { 200: acquiredHeaders, 201: acquiredHeaders } },
     },
     handler: async (request, reply) =>
       present(await acquired(sandboxes, spawnInput(request, { pooled }), reply)),
@@ -103,6 +113,7 @@ export function sandboxRoutes(
       tags,
       operationId: "checkAdmission",
       summary: "Whether limits leave a place for a spawn; nothing is created",
+      headers: OwnerHeaders,
       body: SpawnRequest,
       response: { 200: AdmissionDecision },
     },
@@ -131,6 +142,7 @@ export function sandboxRoutes(
       summary: "Sandboxes, newest first, without destroyed ones",
       querystring: ListQuery,
       response: { 200: Type.Array(Sandbox) },
+      openapi: { headers: { 200: ["X-Next-Cursor"] } },
     },
     handler: (request, reply) =>
       answered(reply, answers, async (answer) => {
@@ -150,6 +162,7 @@ export function sandboxRoutes(
       summary: "Sandboxes, newest first, and what each uses now",
       querystring: StatsQuery,
       response: { 200: Type.Array(SandboxUsage) },
+      openapi: { headers: { 200: ["X-Next-Cursor"] } },
     },
     handler: (request, reply) =>
       answered(reply, answers, async (answer) => {

@@ -13,8 +13,8 @@ import { ServerTiming } from "./route-app.ts";
 
 const UserIdHeader = Type.Optional(Type.String({ ...OwnerId, description: "Owner; overrides owner_id." }));
 
-/** What an acquisition, which is safe to repeat by itself, may say beside its body. */
-export const AcquireHeaders = Type.Object({ "x-user-id": UserIdHeader });
+/** What an acquisition, which is safe to repeat by itself, and a preflight may say beside their bodies. */
+export const OwnerHeaders = Type.Object({ "x-user-id": UserIdHeader });
 
 /** What every request that spawns may say beside its body. docs/api/sandboxes.md. */
 export const SpawnHeaders = Type.Object({
@@ -29,6 +29,12 @@ export const SpawnHeaders = Type.Object({
   ),
   "x-user-id": UserIdHeader,
 });
+
+/** Of the answer to an acquisition. */
+export const acquiredHeaders = ["Location", "Server-Timing"] as const;
+
+/** Of the answer to a spawn. */
+export const spawnedHeaders = [...acquiredHeaders, "Idempotent-Replayed"] as const;
 
 /** Spawns, and puts into the answer what is not its body. */
 export async function spawned(

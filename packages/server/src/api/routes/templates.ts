@@ -16,7 +16,7 @@ import type { TemplateRow } from "../../ports/template-store.ts";
 import { defined, given, optionalDuration, type Total } from "../parse.ts";
 import { presentSandbox } from "../present.ts";
 import { emptyBody, type RouteApp } from "./route-app.ts";
-import { SpawnHeaders, spawned, spawnInput } from "./spawn-request.ts";
+import { SpawnHeaders, spawned, spawnedHeaders, spawnInput } from "./spawn-request.ts";
 
 const largestPage = 1_000;
 const TemplateParams = Type.Object({
@@ -54,6 +54,7 @@ export function templateRoutes(
       summary: "Make a template",
       body: TemplateRequest,
       response: { 201: Template },
+      openapi: { headers: { 201: ["Location"] } },
     },
     handler: async (request, reply) => {
       const { name, ...fields } = request.body;
@@ -73,6 +74,7 @@ export function templateRoutes(
       summary: "Templates, by name",
       querystring: ListQuery,
       response: { 200: Type.Array(Template) },
+      openapi: { headers: { 200: ["X-Next-Cursor"] } },
     },
     handler: async (request, reply) => {
       const { limit = largestPage, cursor = "" } = request.query;
@@ -143,6 +145,7 @@ export function templateRoutes(
       headers: SpawnHeaders,
       body: TemplateSpawnRequest,
       response: { 201: Sandbox },
+      openapi: { headers: { 201: spawnedHeaders } },
     },
     preValidation: emptyBody,
     handler: async (request, reply) => {
