@@ -201,7 +201,10 @@ impl Agent {
             let error = std::io::Error::last_os_error();
             return Err(match error.raw_os_error() {
                 Some(libc::ESRCH) => conflict(format!("exec {} does not run", exec.id)),
-                _ => ErrorBody::new(ErrorCode::Io, format!("exec {} cannot be signalled: {error}", exec.id)),
+                _ => {
+                    let reason = crate::sys::reason(&error);
+                    ErrorBody::new(ErrorCode::Io, format!("exec {} cannot be signalled: {reason}", exec.id))
+                }
             });
         }
         Ok(())

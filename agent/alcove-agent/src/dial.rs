@@ -47,7 +47,7 @@ fn unreached(port: u16, error: &io::Error) -> Stop {
         ErrorKind::TimedOut => {
             refused(ErrorCode::Timeout, format!("port {port} took no connection within {} s", CONNECT.as_secs()))
         }
-        _ => refused(ErrorCode::Io, format!("port {port} cannot be reached: {error}")),
+        _ => refused(ErrorCode::Io, format!("port {port} cannot be reached: {}", sys::reason(error))),
     }
 }
 

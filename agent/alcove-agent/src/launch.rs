@@ -33,11 +33,12 @@ struct Streams {
 }
 
 fn io(what: &str, error: &Error) -> ErrorBody {
+    let reason = sys::reason(error);
     match error.raw_os_error() {
         Some(libc::EAGAIN | libc::ENOMEM | libc::EMFILE | libc::ENFILE) => {
-            busy(format!("{what}: {error}; the sandbox has used up its processes, memory or descriptors"))
+            busy(format!("{what}: {reason}; the sandbox has used up its processes, memory or descriptors"))
         }
-        _ => ErrorBody::new(ErrorCode::Io, format!("{what}: {error}")),
+        _ => ErrorBody::new(ErrorCode::Io, format!("{what}: {reason}")),
     }
 }
 
@@ -298,7 +299,7 @@ impl Agent {
                 libc::ENOENT => format!("working directory {} does not exist", exec.cwd),
                 libc::ENOTDIR => format!("working directory {} is no directory", exec.cwd),
                 libc::EACCES => format!("the user may not enter the working directory {}", exec.cwd),
-                _ => format!("working directory {}: {error}", exec.cwd),
+                _ => format!("working directory {}: {}", exec.cwd, sys::reason(&error)),
             })),
             Stage::Fork => Some(io("no process can be started", &error)),
             Stage::Setup if errno == libc::EINVAL => {
@@ -327,7 +328,7 @@ impl Agent {
             libc::EACCES => (126, format!("{program}: permission denied")),
             libc::ENOEXEC => (126, format!("{program}: not an executable format")),
             libc::E2BIG => (126, format!("{program}: the argument list is too long")),
-            _ => (126, format!("{program}: {error}")),
+            _ => (126, format!("{program}: {}", sys::reason(&error))),
         };
         let line = format!("{text}\n");
         let stream = if exec.tty { Stream::Stdout } else { Stream::Stderr };

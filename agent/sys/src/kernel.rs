@@ -57,6 +57,16 @@ pub fn errno_is(error: &io::Error, code: i32) -> bool {
     error.raw_os_error() == Some(code)
 }
 
+/// What an error says to people: the kernel's words, without the number that the standard library appends.
+pub fn reason(error: &io::Error) -> String {
+    let text = error.to_string();
+    let number = error.raw_os_error().map(|code| format!(" (os error {code})"));
+    match number.and_then(|suffix| text.strip_suffix(&suffix)) {
+        Some(words) => words.to_owned(),
+        None => text,
+    }
+}
+
 pub fn open_path_at(dir: RawFd, path: &str, flags: i32, mode: u32) -> io::Result<OwnedFd> {
     let path = c_text(path);
     // SAFETY: `path` lives through the call.

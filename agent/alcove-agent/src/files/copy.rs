@@ -54,8 +54,8 @@ pub fn move_across(source: &Place, target: &Place, from: &str, to: &str) -> Serv
         return Err(to_failed(undone(error)));
     }
     remove_tree(from_dir, left).map_err(|error| {
-        let shown = left.to_string_lossy();
-        let text = format!("{from} is now at {to}, but its remains beside it ({shown}) cannot be removed: {error}");
+        let (shown, reason) = (left.to_string_lossy(), sys::reason(&error));
+        let text = format!("{from} is now at {to}, but its remains beside it ({shown}) cannot be removed: {reason}");
         refused(ErrorCode::Io, text)
     })
 }

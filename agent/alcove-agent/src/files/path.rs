@@ -72,9 +72,10 @@ fn components(bytes: &[u8]) -> Vec<Vec<u8>> {
 
 /// Tells an error of the kernel in the protocol's words.
 pub fn failed(path: &str, error: &Error) -> Stop {
+    let reason = || sys::reason(error);
     let (code, text) = match error.raw_os_error().unwrap_or(0) {
         libc::ENOENT => (ErrorCode::NotFound, format!("{path} does not exist")),
-        libc::EACCES | libc::EPERM | libc::EROFS => (ErrorCode::Permission, format!("{path}: {error}")),
+        libc::EACCES | libc::EPERM | libc::EROFS => (ErrorCode::Permission, format!("{path}: {}", reason())),
         libc::EBUSY => (ErrorCode::Permission, format!("{path} is mounted there, and stays")),
         libc::EEXIST => (ErrorCode::Exists, format!("{path} exists already")),
         libc::ENOTEMPTY => (ErrorCode::NotEmpty, format!("{path} is not empty")),
@@ -85,12 +86,12 @@ pub fn failed(path: &str, error: &Error) -> Stop {
         libc::EFBIG => (ErrorCode::TooLarge, format!("{path}: the file is too large")),
         libc::ELOOP => (ErrorCode::Permission, format!("{path}: too many links, or one that leaves the file system")),
         libc::ENAMETOOLONG => (ErrorCode::BadRequest, format!("{path}: a name is too long")),
-        libc::EINVAL => (ErrorCode::BadRequest, format!("{path}: {error}")),
-        libc::EOPNOTSUPP | libc::ENOSYS => (ErrorCode::Unsupported, format!("{path}: {error}")),
+        libc::EINVAL => (ErrorCode::BadRequest, format!("{path}: {}", reason())),
+        libc::EOPNOTSUPP | libc::ENOSYS => (ErrorCode::Unsupported, format!("{path}: {}", reason())),
         libc::ESTALE => (ErrorCode::Busy, format!("{path}: a directory was moved while it was walked through")),
         libc::E2BIG => (ErrorCode::TooLarge, format!("{path}: a directory holds too many names")),
-        libc::EMFILE | libc::ENFILE | libc::ENOMEM => (ErrorCode::Busy, format!("{path}: {error}")),
-        _ => (ErrorCode::Io, format!("{path}: {error}")),
+        libc::EMFILE | libc::ENFILE | libc::ENOMEM => (ErrorCode::Busy, format!("{path}: {}", reason())),
+        _ => (ErrorCode::Io, format!("{path}: {}", reason())),
     };
     refused(code, text)
 }
@@ -324,5 +325,25 @@ pub fn is_synthetic(fd: RawFd) -> bool {
     unsafe {
         let mut stat: libc::statfs = std::mem::zeroed();
         libc::fstatfs(fd, &mut stat) == 0 && MAGICS.contains(&(stat.f_type as libc::c_long))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_refuses_is_told_without_its_number() {
+        let refusals = [libc::EROFS, libc::EINVAL, libc::EOPNOTSUPP, libc::EMFILE, libc::EIO];
+        for number in refusals {
+            let Stop::Refused(error) = failed("/usr/bin/x", &Error::from_raw_os_error(number)) else {
+                panic!("{number} is a refusal")
+            };
+            assert!(
+                error.message.starts_with("/usr/bin/x: ") && !error.message.contains("os error"),
+                "{}",
+                error.message
+            );
+        }
     }
 }

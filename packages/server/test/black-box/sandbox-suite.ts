@@ -35,6 +35,10 @@ export function sandboxSuite(on: Subject): void {
     const listed = await on.client.call("GET", `${sandboxes}?owner_id=acme&metadata.purpose=suite`);
     expect(listed.json).toEqual([json]);
     expect((await on.client.call("GET", `${sandboxes}?metadata.purpose=other`)).json).toEqual([]);
+    for (const query of ["metadata.purpose=%ff", "metadata.%ff=suite"]) {
+      const { status, json } = await on.client.call("GET", `${sandboxes}?${query}`);
+      expect([query, status, json.message]).toEqual([query, 400, expect.stringContaining("not UTF-8")]);
+    }
     await on.client.call("DELETE", `${sandboxes}/${json.id}`);
   });
 

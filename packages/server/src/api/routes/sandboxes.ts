@@ -300,7 +300,9 @@ function metadataFilter(query: object): Record<string, string> | undefined {
   if (labels.length === 0) return undefined;
   return Object.fromEntries(
     labels.map(([name, value]) => {
+      if (!name.isWellFormed()) throw new BadRequest("the name of a label in the query is not UTF-8");
       if (typeof value !== "string") throw new BadRequest(`${name} may be given once`);
+      if (!value.isWellFormed()) throw new BadRequest(`${name} is not UTF-8`);
       return [name.slice(prefix.length), value];
     }),
   );
