@@ -1,3 +1,4 @@
+import { randomBytes } from "node:crypto";
 import { chmod, rm } from "node:fs/promises";
 import { CandidateChecks, type CheckedCandidate } from "./candidate-checks.ts";
 import type { Config } from "./config/config.ts";
@@ -95,6 +96,7 @@ async function tryProviders(options: {
   const found = await providerCandidates({
     config,
     instanceId: doctorInstance(process.pid),
+    noteKey: randomBytes(32),
     images,
     logger,
     clock: systemClock,

@@ -89,10 +89,10 @@ export async function serve(options: { config: Config; logger: Logger }): Promis
   if (tooFew !== undefined) logger.warn(tooFew);
   opened.use(new DescriptorWatch({ logger, clock }));
   tellWhatIsFound(installation, { found, dataDir: config.dataDir, logger });
-  const instanceId = installation.id;
+  const { id: instanceId, noteKey } = installation;
 
   const images = await openImageStore({ ...imageSettings(config), logger });
-  const candidates = await providerCandidates({ config, instanceId, images, logger, clock });
+  const candidates = await providerCandidates({ config, instanceId, noteKey, images, logger, clock });
   for (const candidate of candidates) if ("provider" in candidate) opened.use(candidate.provider);
   const before = await providersBefore(store);
   const choosing = { config, root: process.getuid?.() === 0, logger, before };

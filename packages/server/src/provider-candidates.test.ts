@@ -20,6 +20,7 @@ it("no provider's lines have a field twice", async () => {
   const candidates = await providerCandidates({
     config: loadConfig({ env: {}, cwd: "/nonexistent" }),
     instanceId: "test",
+    noteKey: new Uint8Array(32),
     images: {} as ImageStore,
     logger: loggerWith([]),
     clock: systemClock,

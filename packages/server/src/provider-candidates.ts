@@ -20,6 +20,8 @@ const builtBinaries = fileURLToPath(new URL("../../../agent/dist/", import.meta.
 export interface CandidateOptions {
   config: Config;
   instanceId: string;
+  /** Signs what the labels of runtimes say that somebody else keeps. */
+  noteKey: Uint8Array;
   images: ImageStore;
   logger: Logger;
   clock: Clock;
@@ -38,7 +40,7 @@ export type Candidate = {
  * The agent is built with the rest of the project; without it only those work that run nothing here.
  */
 export async function providerCandidates(options: CandidateOptions): Promise<Candidate[]> {
-  const { config, instanceId, images, logger, clock } = options;
+  const { config, instanceId, noteKey, images, logger, clock } = options;
   const { dataDir, providers } = config;
   const agentBinary = path.join(builtBinaries, "alcove-agent");
   const launchBinary = path.join(builtBinaries, "alcove-launch");
@@ -76,6 +78,7 @@ export async function providerCandidates(options: CandidateOptions): Promise<Can
       new E2bProvider({
         config: providers.e2b,
         instanceId,
+        noteKey,
         ringBytes: config.exec.ringBytes,
         clock,
         logger: logger.child({ provider: "e2b" }),
@@ -84,6 +87,7 @@ export async function providerCandidates(options: CandidateOptions): Promise<Can
       new CustomProvider({
         config: providers.custom,
         instanceId,
+        noteKey,
         ringBytes: config.exec.ringBytes,
         clock,
         logger: logger.child({ provider: "custom" }),

@@ -96,13 +96,14 @@ async function endRecorded(
   await using opened = new AsyncDisposableStack();
   const reserve = opened.use(new DiskReserve({ directory: path.dirname(config.database.path) }));
   const store = opened.use(await SqliteStore.open({ path: config.database.path, reserve }));
-  const { id } = opened.use(
+  const { id, noteKey } = opened.use(
     await Installation.open({ dataDir, settings: store, newId: randomIds.secret(8) }),
   );
   const images = await openImageStore({ ...imageSettings(config), logger });
   const candidates = await providerCandidates({
     config,
     instanceId: id,
+    noteKey,
     images,
     logger,
     clock: systemClock,

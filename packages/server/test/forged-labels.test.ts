@@ -1,3 +1,4 @@
+import { createHmac } from "node:crypto";
 import { once } from "node:events";
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
@@ -7,7 +8,7 @@ import { ScriptedProvider } from "../src/core/testing/scripted-provider.ts";
 import { silentLogger } from "../src/platform/logger.ts";
 import { randomIds } from "../src/platform/random-ids.ts";
 import { systemClock } from "../src/platform/system-clock.ts";
-import type { SandboxId } from "../src/ports/index.ts";
+import type { RuntimeId, SandboxId } from "../src/ports/index.ts";
 import { CustomProvider } from "../src/providers/custom/index.ts";
 import { SqliteStore } from "../src/stores/sqlite/index.ts";
 
@@ -16,6 +17,15 @@ interface Written {
   image: string;
   createdAt: string;
   sandbox: { ownerId: string; birth: { run: string; number: number }; [field: string]: unknown };
+}
+
+const noteKey = Buffer.alloc(32, "key");
+
+/** As the installation signs, for what has to hold whoever signed. */
+function sign(labels: Labels): void {
+  const signed = ["installation", "runtime", "sandbox", "note"].map((name) => labels[`alcove.${name}`]);
+  const signature = createHmac("sha256", noteKey).update(JSON.stringify(signed)).digest("base64url");
+  labels["alcove.signature"] = signature;
 }
 
 /** A backend of provider `custom` that somebody took over: it lists what the test says, and runs nothing. */
@@ -47,15 +57,28 @@ describe("labels that a backend has forged", () => {
   let store: SqliteStore;
   let backend: Awaited<ReturnType<typeof takenOver>>;
   let h: Harness<typeof systemClock>;
-  let custom: CustomProvider;
   let real: Labels;
   let found: string[];
+  let open: AsyncDisposableStack;
   beforeEach(async () => {
     found = [];
+    open = new AsyncDisposableStack();
     backend = await takenOver();
-    store = await SqliteStore.open({ path: ":memory:" });
-    custom = openCustom();
-    let recovering = false;
+    open.defer(() => {
+      backend.server.closeAllConnections();
+      backend.server.close();
+    });
+    await start();
+    await h.spawn({ provider: "custom", image: "any", ownerId: "ada", name: "dev" });
+    [real] = [...backend.sandboxes.values()] as [Labels];
+  });
+  afterEach(() => open[Symbol.asyncDispose]());
+
+  /** A process with an empty database, in place of the one that runs. */
+  async function start({ lost = false } = {}): Promise<void> {
+    store = open.use(await SqliteStore.open({ path: ":memory:" }));
+    const custom = open.use(openCustom());
+    let recovering = lost;
     const recovery = {
       get recovering() {
         return recovering;
@@ -69,17 +92,8 @@ describe("labels that a backend has forged", () => {
       },
     };
     const options = { store, clock: systemClock, provider: new ScriptedProvider(), more: [custom], recovery };
-    h = await new Harness(options).start();
-    await h.spawn({ provider: "custom", image: "any", ownerId: "ada" });
-    [real] = [...backend.sandboxes.values()] as [Labels];
-  });
-  afterEach(async () => {
-    await h[Symbol.asyncDispose]();
-    await custom[Symbol.asyncDispose]();
-    await store[Symbol.asyncDispose]();
-    backend.server.closeAllConnections();
-    backend.server.close();
-  });
+    h = await open.use(new Harness(options)).start();
+  }
 
   function openCustom(): CustomProvider {
     return new CustomProvider({
@@ -92,19 +106,24 @@ describe("labels that a backend has forged", () => {
         timeoutMs: 5_000,
       },
       instanceId: "one",
+      noteKey,
       clock: systemClock,
       logger: silentLogger,
     });
   }
 
   /** One more than there is, as the real one but for what is changed. */
-  function list(change: (note: Written, labels: Labels) => void): { id: string; sandboxId: SandboxId } {
+  function list(
+    change: (note: Written, labels: Labels) => void,
+    { signed = false } = {},
+  ): { id: string; sandboxId: SandboxId } {
     const id = randomIds.runtimeId();
     const sandboxId = randomIds.sandboxId();
     const labels: Labels = { ...real, "alcove.runtime": id, "alcove.sandbox": sandboxId };
     const note = JSON.parse(real["alcove.note"] ?? "") as Written;
     change(note, labels);
     labels["alcove.note"] = JSON.stringify(note);
+    if (signed) sign(labels);
     backend.sandboxes.set(id, labels);
     return { id, sandboxId };
   }
@@ -112,9 +131,12 @@ describe("labels that a backend has forged", () => {
 
   it("leave spawns on every provider as they are, whatever number of this run they name", async () => {
     for (const number of [Number.MAX_SAFE_INTEGER, 2 ** 40, 1_000]) {
-      const { id, sandboxId } = list((note) => {
-        note.sandbox.birth.number = number;
-      });
+      const { id, sandboxId } = list(
+        (note) => {
+          note.sandbox.birth.number = number;
+        },
+        { signed: true },
+      );
       await h.reconciler.reconcile();
       expect(await store.sandboxes.get(sandboxId)).toBeUndefined();
       expect((await h.spawn()).state).toBe("running");
@@ -137,15 +159,70 @@ describe("labels that a backend has forged", () => {
       (_note, labels) => Object.assign(labels, { "alcove.sandbox": "../../evil<b>" }),
     ];
     for (const change of forged) {
-      const { id } = list((note, labels) => {
-        another(note);
-        change(note, labels);
-      });
+      const { id } = list(
+        (note, labels) => {
+          another(note);
+          change(note, labels);
+        },
+        { signed: true },
+      );
       await h.reconciler.reconcile();
       await h.reconciler.reconcile();
       expect([id, ended(id)]).toEqual([id, true]);
     }
     expect(await store.sandboxes.listLive()).toHaveLength(1);
     expect(found).toEqual([]);
+  });
+
+  it("give nobody a sandbox, and are no reason to take the database for an older one", async () => {
+    const forged: Parameters<typeof list>[0][] = [
+      (note) => Object.assign(note.sandbox, { ownerId: "victim" }),
+      () => undefined,
+      (_note, labels) => Object.assign(labels, { "alcove.signature": undefined }),
+      (_note, labels) => Object.assign(labels, { "alcove.signature": "x".repeat(43) }),
+    ];
+    for (const change of forged) {
+      const { id } = list((note, labels) => {
+        note.sandbox.birth = { run: "0123456789abcdef", number: 1 };
+        change(note, labels);
+      });
+      await h.reconciler.reconcile();
+      expect([id, ended(id)]).toEqual([id, true]);
+    }
+    // The real one's note, word for word, of a runtime that was made up.
+    const id = randomIds.runtimeId();
+    backend.sandboxes.set(id, { ...real, "alcove.runtime": id, "alcove.sandbox": randomIds.sandboxId() });
+    await h.reconciler.reconcile();
+    expect(ended(id)).toBe(true);
+    expect(await store.sandboxes.named("victim", "dev")).toBeUndefined();
+    expect(await store.sandboxes.listLive()).toHaveLength(1);
+    expect(found).toEqual([]);
+  });
+
+  it("are nobody's sandbox where the database was lost, and the real one is its owner's again", async () => {
+    const { sandboxId } = list((note) => {
+      note.sandbox.ownerId = "victim";
+      note.sandbox.metadata = { of: "the forger" };
+    });
+    await h[Symbol.asyncDispose]();
+    await start({ lost: true });
+    expect(await store.sandboxes.get(sandboxId)).toMatchObject({ ownerId: "", name: null, metadata: {} });
+    expect(await store.sandboxes.named("victim", "dev")).toBeUndefined();
+    const own = await store.sandboxes.named("ada", "dev");
+    expect(own).toMatchObject({ id: real["alcove.sandbox"], image: "any", state: "running" });
+  });
+
+  it("that an earlier release did not sign do for a sandbox that the database knows", async () => {
+    const [id] = [...backend.sandboxes.keys()] as [string];
+    const { "alcove.signature": _signature, ...unsigned } = real;
+    backend.sandboxes.set(id, unsigned);
+    const custom = open.use(openCustom());
+    const soon = { signal: AbortSignal.timeout(5_000) };
+    const [entry] = await custom.inventory(soon);
+    expect(entry).toEqual({ runtimeId: id, sandboxId: real["alcove.sandbox"], state: "running" });
+    await custom.adopt(id as RuntimeId, soon);
+    await h.reconciler.reconcile();
+    expect(await store.sandboxes.named("ada", "dev")).toMatchObject({ state: "running" });
+    expect(ended(id)).toBe(false);
   });
 });

@@ -1,4 +1,4 @@
-import { cp, mkdir, mkdtemp, readFile, rename, rm, writeFile } from "node:fs/promises";
+import { cp, mkdir, mkdtemp, readFile, rename, rm, stat, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
@@ -59,6 +59,35 @@ describe("an installation", () => {
     expect([again.id, again.recovering]).toEqual(["first", false]);
   });
 
+  it("keeps the key of what it signs when either its directory's mark or its database is lost", async () => {
+    const settings = new Settings();
+    const { noteKey } = await open(settings);
+    expect(noteKey).toHaveLength(32);
+    const mark = path.join(dataDir, "installation.json");
+    expect((await stat(mark)).mode & 0o777).toBe(0o600);
+    // As an earlier release leaves it.
+    const { noteKey: _key, ...earlier } = JSON.parse(await readFile(mark, "utf8"));
+    for (const left of [earlier, { ...earlier, noteKey: "" }, { ...earlier, noteKey: 7 }]) {
+      await writeFile(mark, JSON.stringify(left));
+      expect((await open(settings)).noteKey).toEqual(noteKey);
+    }
+    await mkdir(path.join(dataDir, "runtimes"));
+    await rm(mark);
+    expect((await open(settings)).noteKey).toEqual(noteKey);
+    expect((await open(new Settings())).noteKey).toEqual(noteKey);
+  });
+
+  it("starts though the database cannot keep its key", async () => {
+    const settings = new Settings();
+    await open(settings);
+    const mark = path.join(dataDir, "installation.json");
+    const { noteKey: _key, ...earlier } = JSON.parse(await readFile(mark, "utf8"));
+    await writeFile(mark, JSON.stringify(earlier));
+    settings.values.delete("note_key");
+    settings.changeSetting = () => Promise.reject(new Error("disk full"));
+    expect((await open(settings)).noteKey).toHaveLength(32);
+  });
+
   it("is refused in a copy of its directory until it is renewed", async () => {
     const settings = new Settings();
     await open(settings, dataDir, "original");
@@ -69,7 +98,9 @@ describe("an installation", () => {
     await expect(open(copied, copy)).rejects.toThrow(`is a copy of ${dataDir}`);
     await expect(open(copied, copy)).rejects.toThrow(`alcove restore --data-dir ${copy}`);
     await renewInstallation({ dataDir: copy, settings: copied, now: new Date(0), newId: "of its own" });
-    expect((await open(copied, copy)).id).toBe("of its own");
+    const own = await open(copied, copy);
+    expect(own.id).toBe("of its own");
+    expect(own.noteKey).not.toEqual((await open(settings)).noteKey);
     expect((await open(settings)).id).toBe("original");
   });
 

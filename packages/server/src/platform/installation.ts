@@ -1,4 +1,4 @@
-import { randomUUID } from "node:crypto";
+import { randomBytes, randomUUID } from "node:crypto";
 import { existsSync, readFileSync, realpathSync, rmSync, statSync } from "node:fs";
 import { open, readdir, rename } from "node:fs/promises";
 import path from "node:path";
@@ -28,7 +28,13 @@ interface InstallationFile {
   /** Grows as sandboxes are made and extended, in the database first: a database with a smaller one is an older state. */
   generation: number;
   directory: DirectoryIdentity;
+  /** As the setting of the database, so that either may be lost. Earlier releases wrote none. */
+  noteKey?: string;
 }
+
+/** Setting: the key of `Installation.noteKey`. */
+const noteKeySetting = "note_key";
+const noteKeyBytes = 32;
 
 /** What the database keeps of an installation. */
 export interface InstallationSettings {
@@ -58,6 +64,8 @@ export class ForeignDataDir extends Error {
  */
 export class Installation implements AsyncDisposable {
   readonly id: string;
+  /** Signs what is written down of sandboxes where somebody else keeps it. The same for as long as the installation lives. */
+  readonly noteKey: Uint8Array;
   /** The database was made anew, or is older than this directory: what stands in it alone is gone or of that time. */
   readonly databaseLost: boolean;
   /** The database knows this directory, which does not say itself what it is: whether the database is the newest one, nobody knows. */
@@ -74,7 +82,7 @@ export class Installation implements AsyncDisposable {
   private constructor(options: {
     dataDir: string;
     settings: InstallationSettings;
-    file: InstallationFile;
+    file: InstallationFile & { noteKey: string };
     recovering: boolean;
     databaseLost: boolean;
     markLost: boolean;
@@ -83,6 +91,7 @@ export class Installation implements AsyncDisposable {
     this.#settings = options.settings;
     this.#file = options.file;
     this.id = options.file.id;
+    this.noteKey = Buffer.from(options.file.noteKey, "hex");
     this.#recovering = options.recovering;
     this.databaseLost = options.databaseLost;
     this.markLost = options.markLost;
@@ -121,11 +130,14 @@ export class Installation implements AsyncDisposable {
     const older = known === undefined ? used : stored < generation || (await outlived(id));
     const recovering = older || markLost;
     const databaseLost = older || (written !== undefined && known === undefined);
-    const file: InstallationFile = {
-      version: 1,
+    const kept = await settings.setting(noteKeySetting);
+    const noteKey = [written?.noteKey, kept].find(isNoteKey) ?? newNoteKey();
+    const file = {
+      version: 1 as const,
       id,
       generation: Math.max(generation, recovering ? stored + 1 : stored),
       directory,
+      noteKey,
     };
     const installation = new Installation({
       dataDir,
@@ -135,8 +147,11 @@ export class Installation implements AsyncDisposable {
       databaseLost,
       markLost,
     });
-    // A full disk is no reason not to start.
-    if (JSON.stringify(file) !== JSON.stringify(written)) await installation.#write(file);
+    // A full disk is no reason not to start: nothing is written that stands there, and a key may be of this run alone.
+    if (kept !== noteKey) await settings.changeSetting(noteKeySetting, noteKey).catch(() => undefined);
+    if (JSON.stringify(file) !== JSON.stringify(written && { ...written, noteKey }))
+      await installation.#write(file);
+    else if (written?.noteKey !== noteKey) await installation.#write(file).catch(() => undefined);
     return installation;
   }
 
@@ -228,7 +243,9 @@ export async function renewInstallation(options: {
   await settings.instanceId(id);
   await settings.changeSetting("instance_id", id);
   await settings.changeSetting("generation", "0");
-  await writeInstallation(dataDir, { version: 1, id, generation: 0, directory: identify(dataDir) });
+  const noteKey = newNoteKey();
+  await settings.changeSetting(noteKeySetting, noteKey);
+  await writeInstallation(dataDir, { version: 1, id, generation: 0, directory: identify(dataDir), noteKey });
 }
 
 /** A device's number changes with a new mount, so the path counts instead: a copy in the very same place has another inode. */
@@ -248,6 +265,14 @@ function identify(dataDir: string): DirectoryIdentity {
     inode: String(ino),
     born: String(born),
   };
+}
+
+function newNoteKey(): string {
+  return randomBytes(noteKeyBytes).toString("hex");
+}
+
+function isNoteKey(key: unknown): key is string {
+  return typeof key === "string" && key.length === 2 * noteKeyBytes && /^[0-9a-f]*$/.test(key);
 }
 
 function readInstallation(dataDir: string): InstallationFile | undefined {

@@ -48,6 +48,7 @@ export class ExampleBackend implements AsyncDisposable {
         timeoutMs: 20_000,
       },
       instanceId,
+      noteKey: new Uint8Array(32),
       clock: systemClock,
       logger: silentLogger,
     });

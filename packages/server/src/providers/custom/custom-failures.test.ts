@@ -79,6 +79,7 @@ async function backend(wrong: Record<string, Handler> = {}, options: { timeoutMs
       timeoutMs: options.timeoutMs ?? 5_000,
     },
     instanceId: "one",
+    noteKey: new Uint8Array(32),
     silenceMs: 200,
     pollMs: 50,
     clock: systemClock,

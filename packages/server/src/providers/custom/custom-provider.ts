@@ -19,7 +19,7 @@ import {
   type SpawnedRuntime,
   type Timer,
 } from "../../ports/index.ts";
-import { labelsOf, readLabels, SpawnsUnderWay } from "../runtime-records/index.ts";
+import { RuntimeLabels, SpawnsUnderWay } from "../runtime-records/index.ts";
 import { BackendCalls, isRefusal } from "./backend-calls.ts";
 import { BackendClient } from "./backend-client.ts";
 import { backendCapabilities, Health, SandboxAnswer, SandboxList } from "./contract-schemas.ts";
@@ -60,6 +60,7 @@ export class CustomProvider implements RuntimeProvider {
   readonly #has = new Set<BackendCapability>();
   readonly #config: CustomConfig;
   readonly #instanceId: string;
+  readonly #labels: RuntimeLabels;
   readonly #ringBytes: number | undefined;
   readonly #silenceMs: number;
   readonly #pollMs: number;
@@ -80,6 +81,8 @@ export class CustomProvider implements RuntimeProvider {
   constructor(options: {
     config: CustomConfig;
     instanceId: string;
+    /** Signs what labels say of a sandbox. */
+    noteKey: Uint8Array;
     ringBytes?: number;
     /** How long a stream may say nothing at all. */
     silenceMs?: number;
@@ -91,6 +94,7 @@ export class CustomProvider implements RuntimeProvider {
     const { config, logger } = options;
     this.#config = config;
     this.#instanceId = options.instanceId;
+    this.#labels = new RuntimeLabels({ installation: options.instanceId, key: options.noteKey });
     this.#ringBytes = options.ringBytes;
     this.#silenceMs = options.silenceMs ?? defaultSilenceMs;
     this.#pollMs = options.pollMs ?? defaultPollMs;
@@ -209,7 +213,7 @@ export class CustomProvider implements RuntimeProvider {
       ...(spec.workdir === undefined ? {} : { workdir: spec.workdir }),
       network,
       expires_in_ms: spec.expiresInMs,
-      labels: labelsOf(spec, this.#instanceId),
+      labels: this.#labels.of(spec),
     };
     const request = { method: "POST" as const, path: ["sandboxes"], json, known };
     try {
@@ -246,7 +250,7 @@ export class CustomProvider implements RuntimeProvider {
     const before = [...this.#connected];
     const entries = new Map<RuntimeId, InventoryEntry>();
     for (const { labels: written = {}, state, id } of await this.#list(options)) {
-      const labels = readLabels(written, this.#instanceId);
+      const labels = this.#labels.read(written);
       if (labels === undefined || labels.runtimeId !== id) continue;
       const { runtimeId, sandboxId, note } = labels;
       const imageResolved = this.#images.get(runtimeId);
@@ -274,12 +278,12 @@ export class CustomProvider implements RuntimeProvider {
     const known = async (error: unknown) => (isRefusal(error, 404, 410) ? gone(runtimeId) : undefined);
     const request = { method: "GET" as const, path: ["sandboxes", runtimeId], known };
     const found = await this.#calls.read("look for a sandbox", SandboxAnswer, request, options);
-    const labels = readLabels(found.labels ?? {}, this.#instanceId);
+    const labels = this.#labels.read(found.labels ?? {});
     if (labels?.runtimeId !== runtimeId || found.id !== runtimeId || found.state.toLowerCase() !== "running")
       throw gone(runtimeId);
     this.#closed.signal.throwIfAborted();
     if (this.#connected.has(runtimeId)) return;
-    this.#connect(runtimeId, { user: labels.note?.user, workdir: labels.note?.workdir });
+    this.#connect(runtimeId, labels.start);
     if (found.image !== undefined) this.#images.set(runtimeId, found.image);
   }
 

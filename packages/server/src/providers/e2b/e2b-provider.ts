@@ -18,7 +18,7 @@ import {
   type SandboxOperations,
   type SpawnedRuntime,
 } from "../../ports/index.ts";
-import { labelsOf, ofInstallation, ofRuntime, readLabels, SpawnsUnderWay } from "../runtime-records/index.ts";
+import { ofInstallation, ofRuntime, RuntimeLabels, SpawnsUnderWay } from "../runtime-records/index.ts";
 import { E2bCalls } from "./e2b-calls.ts";
 import type { E2bConfig } from "./e2b-config.ts";
 import { E2bSandbox } from "./e2b-sandbox.ts";
@@ -59,6 +59,7 @@ export class E2bProvider implements RuntimeProvider {
   readonly defaultImage: string;
   readonly #config: E2bConfig;
   readonly #instanceId: string;
+  readonly #labels: RuntimeLabels;
   readonly #ringBytes: number | undefined;
   readonly #clock: Clock;
   readonly #logger: Logger;
@@ -79,12 +80,15 @@ export class E2bProvider implements RuntimeProvider {
   constructor(options: {
     config: E2bConfig;
     instanceId: string;
+    /** Signs what labels say of a sandbox. */
+    noteKey: Uint8Array;
     ringBytes?: number;
     clock: Clock;
     logger: Logger;
   }) {
     this.#config = options.config;
     this.#instanceId = options.instanceId;
+    this.#labels = new RuntimeLabels({ installation: options.instanceId, key: options.noteKey });
     this.#ringBytes = options.ringBytes;
     this.#clock = options.clock;
     this.#logger = options.logger;
@@ -222,7 +226,7 @@ export class E2bProvider implements RuntimeProvider {
         (signal) =>
           e2b.create(spec.image, {
             timeoutMs,
-            metadata: labelsOf(spec, this.#instanceId),
+            metadata: this.#labels.of(spec),
             envs: { ...spec.env },
             allowInternetAccess: network === "outbound",
             signal,
@@ -239,7 +243,7 @@ export class E2bProvider implements RuntimeProvider {
     const before = [...this.#connected];
     const entries = new Map<RuntimeId, InventoryEntry>();
     for (const info of await this.#list(ofInstallation(this.#instanceId), options)) {
-      const labels = readLabels(info.metadata, this.#instanceId);
+      const labels = this.#labels.read(info.metadata);
       if (labels === undefined) continue;
       const { runtimeId, sandboxId, note } = labels;
       entries.set(runtimeId, {
@@ -268,8 +272,8 @@ export class E2bProvider implements RuntimeProvider {
     const access = await this.#calls.run("connect to a sandbox", { ...options, known }, (signal) =>
       e2b.connect(found.sandboxId, { timeoutMs: noLongerMs, signal }),
     );
-    const note = readLabels(found.metadata, this.#instanceId)?.note;
-    const sandbox = this.#open(runtimeId, this.#known(access), { user: note?.user, workdir: note?.workdir });
+    const { start = {} } = this.#labels.read(found.metadata) ?? {};
+    const sandbox = this.#open(runtimeId, this.#known(access), start);
     if (this.#connected.has(runtimeId) || this.#closed) sandbox.letGo();
     else {
       this.#connected.set(runtimeId, sandbox);

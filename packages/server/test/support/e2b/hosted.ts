@@ -40,6 +40,7 @@ export async function hosted(): Promise<Hosted> {
           ...change,
         },
         instanceId,
+        noteKey: new Uint8Array(32),
         clock: systemClock,
         logger: silentLogger,
       }),
