@@ -104,7 +104,8 @@ done`;
 syscall(${numbers[1]}, $fd, $path, 0x21) > 0 or die $!;
 open($events, "<&=", $fd); $| = 1; while (<STDIN>) { print sysread($events, $_, 4096) || 0, "\n" }`;
       const seen = watching.run(
-        `(echo; until [ -e /tmp/read ]; do sleep 0.02; done; echo; cat ${program} > /tmp/copy; echo) |
+        `(echo; until [ -e /tmp/read ]; do sleep 0.02; done; echo
+until [ $(wc -l < /tmp/seen) = 2 ]; do sleep 0.02; done; cat ${program} > /tmp/copy; echo) |
 perl -e '${watcher}' | tee /tmp/seen`,
       );
       await watching.run("until grep -q 0 /tmp/seen; do sleep 0.02; done");
