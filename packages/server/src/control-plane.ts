@@ -171,6 +171,7 @@ export async function openControlPlane(options: {
     events,
     operations,
     maxUploadBytes: config.files.maxUploadBytes,
+    logger,
   });
   const reconciler = opened.use(
     new Reconciler({

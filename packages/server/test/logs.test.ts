@@ -1,13 +1,14 @@
 import { createHash } from "node:crypto";
 import { readFileSync } from "node:fs";
 import { get, request } from "node:http";
-import { Writable } from "node:stream";
+import { Readable, Writable } from "node:stream";
 import { pino } from "pino";
-import { afterEach, beforeEach, expect, test } from "vitest";
+import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { WebSocket } from "ws";
 import { logFields } from "../src/platform/log-fields.ts";
 import { loggerSettings } from "../src/platform/logger.ts";
 import { StorageFull } from "../src/ports/errors.ts";
+import { MemoryFiles } from "../src/providers/mock/memory-files.ts";
 import { eventually, openRequest, TestClient } from "./support/http.ts";
 import { mockProvider } from "./support/providers.ts";
 import { startTestServer, type TestServer } from "./support/test-server.ts";
@@ -112,6 +113,48 @@ test("a disk that is full is told at warn and without a stack", async () => {
   const told = lines.filter(({ request_id }) => request_id === "full-1");
   expect(told.find(({ msg }) => msg === "request failed")).toMatchObject({ level: 40, status: 507 });
   expect(JSON.stringify(told)).not.toContain("    at ");
+});
+
+test("a file or an archive that breaks off while it is read is told with why, for the request", async () => {
+  const id = await client.spawn({ owner_id: "acme" });
+  async function* broken(): AsyncGenerator<Buffer> {
+    yield Buffer.alloc(1_000, "x");
+    throw new Error("the disk failed");
+  }
+  const body = () => Readable.from(broken(), { objectMode: false });
+  const info = { path: "/f", name: "f", type: "file", size: 2_000, mode: 0o644, modifiedAt: new Date(0) };
+  vi.spyOn(MemoryFiles.prototype, "archive").mockImplementation(async () => body());
+  vi.spyOn(MemoryFiles.prototype, "read").mockImplementation(
+    async () => ({ info, length: 2_000, body: body() }) as never,
+  );
+  try {
+    for (const [name, path] of [
+      ["file", "files?path=/f"],
+      ["archive", "files/archive?path=/"],
+    ] as const) {
+      const url = `/api/v1/sandboxes/${id}/${path}`;
+      await expect(client.call("GET", url, undefined, { "x-request-id": name })).rejects.toThrow();
+      expect(await requestLine(name)).toMatchObject({ outcome: "gone", status: 200 });
+    }
+    // A caller that leaves breaks off nothing.
+    const endless = new Readable({ read: () => setTimeout(() => endless.push("x".repeat(1_000)), 5) });
+    vi.spyOn(MemoryFiles.prototype, "archive").mockImplementation(async () => endless);
+    const { close } = await openRequest(`${server.url}/api/v1/sandboxes/${id}/files/archive?path=/left`, {
+      method: "GET",
+      headers: { "x-request-id": "left" },
+    });
+    close();
+    await requestLine("left");
+    await eventually(() => (endless.closed ? true : undefined));
+  } finally {
+    vi.restoreAllMocks();
+  }
+  const common = { level: 40, outcome: "failed", sandbox_id: id, owner_id: "acme", provider: "mock" };
+  const err = expect.objectContaining({ message: "the disk failed" });
+  expect(of("file.cut")).toMatchObject([
+    { ...common, request_id: "file", file_path: "/f", err },
+    { ...common, request_id: "archive", file_path: "/", err },
+  ]);
 });
 
 test("a request whose caller leaves has one line too, with what was answered by then", async () => {

@@ -23,6 +23,7 @@ export const logFields = {
   err: "an error of ours or of a backend, with its stack and its causes",
   method: "of a request",
   path: "of a request, without its query",
+  file_path: "of a file or directory in the sandbox",
   status: "of an answer; 499 when the caller left before there was one",
   principal:
     "who asked: `api_key`, `admin_api_key`, `local` (a service without keys), `anybody` (a route that needs none)",

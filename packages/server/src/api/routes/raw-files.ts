@@ -6,7 +6,6 @@ import type { FileService } from "../../core/files/file-service.ts";
 import { parseMode } from "../../core/files/paths.ts";
 import { carry } from "../../platform/carry.ts";
 import { JoinedReadable } from "../../platform/joined-readable.ts";
-import type { Logger } from "../../platform/logger.ts";
 import { DomainError } from "../../ports/errors.ts";
 import { defined, given } from "../parse.ts";
 import { parseRange } from "../range.ts";
@@ -32,14 +31,9 @@ const anyBytes = { "application/octet-stream": { schema: { type: "string", forma
 const tar = { "application/x-tar": { schema: { type: "string", format: "binary" } } };
 
 /** File contents and directories as streams of bytes; neither side is ever held in memory. docs/api/files.md. */
-export function rawFileRoutes(app: RouteApp, options: { files: FileService; logger: Logger }): void {
-  const { files, logger } = options;
+export function rawFileRoutes(app: RouteApp, options: { files: FileService }): void {
+  const { files } = options;
   const tags = ["files"];
-  /** Whoever reads a body that breaks off sees only that it did: what it broke off for stands in the log. */
-  const told = (body: Readable, requestId: string, sandboxId: string, path: string) =>
-    body.once("error", (error) =>
-      logger.warn({ request_id: requestId, sandbox_id: sandboxId, path, err: error }, "file body cut"),
-    );
   // In this scope every body is a stream, whatever its type says.
   app.removeAllContentTypeParsers();
   app.addContentTypeParser("*", (_request, payload, done) => done(null, payload));
@@ -75,7 +69,7 @@ export function rawFileRoutes(app: RouteApp, options: { files: FileService; logg
       const whole = async () => {
         const { info, length, body } = await files.read(request.params.id, path, { signal });
         if (length !== null) reply.header("content-length", length);
-        return sendBytes(reply, told(body, request.id, request.params.id, path), info.modifiedAt);
+        return sendBytes(reply, body, info.modifiedAt);
       };
       if (range === undefined) return whole();
       const { size } = await files.target(request.params.id, path, { signal });
@@ -95,7 +89,7 @@ export function rawFileRoutes(app: RouteApp, options: { files: FileService; logg
       reply.code(206);
       reply.header("content-range", `bytes ${part.offset}-${part.offset + length - 1}/${info.size}`);
       reply.header("content-length", length);
-      return sendBytes(reply, told(body, request.id, request.params.id, path), info.modifiedAt);
+      return sendBytes(reply, body, info.modifiedAt);
     },
   });
 
@@ -139,8 +133,7 @@ export function rawFileRoutes(app: RouteApp, options: { files: FileService; logg
     handler: async (request, reply) => {
       const signal = reply.transferSignal;
       const { path } = request.query;
-      const tar = await files.archive(request.params.id, path, { signal });
-      const body = told(tar, request.id, request.params.id, path);
+      const body = await files.archive(request.params.id, path, { signal });
       return reply
         .header("x-content-type-options", "nosniff")
         .type("application/x-tar")

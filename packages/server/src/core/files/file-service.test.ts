@@ -1,4 +1,5 @@
 import { expect, test } from "vitest";
+import { silentLogger } from "../../platform/logger.ts";
 import { Conflict, RuntimeGone } from "../../ports/errors.ts";
 import { OperationMetrics } from "../diagnostics/operation-metrics.ts";
 import { FakeSandbox } from "../exec/testing/fake-sandbox.ts";
@@ -27,6 +28,7 @@ test("an operation that meets the end of its sandbox is told that, not what its 
     events: { emit: () => undefined },
     operations: new OperationMetrics({ clock: new FakeClock(), providers: [] }),
     maxUploadBytes: 0,
+    logger: silentLogger,
   });
   await expect(files.stat("sb-1", "/etc/passwd", { signal })).rejects.toBe(ending);
 });

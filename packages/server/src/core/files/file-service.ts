@@ -1,4 +1,6 @@
 import type { Readable } from "node:stream";
+import type { Logger } from "../../platform/logger.ts";
+import { rememberRequest } from "../../platform/request-scope.ts";
 import { DomainError, RuntimeGone, TooLarge } from "../../ports/errors.ts";
 import type { EventSink } from "../../ports/event-sink.ts";
 import type {
@@ -16,6 +18,7 @@ import type { RunningSandboxes } from "../exec/running-sandboxes.ts";
 import { workspaceFiles } from "../pool/workspace.ts";
 import { inSandbox } from "../sandboxes/in-sandbox.ts";
 import type { RunningSandbox } from "../sandboxes/live-sandboxes.ts";
+import { logSandbox } from "../sandboxes/sandbox-log.ts";
 import { checkPath, keepWorkspace } from "./paths.ts";
 
 export type FileBody = AsyncIterable<Uint8Array>;
@@ -33,6 +36,7 @@ export class FileService {
   readonly #events: EventSink;
   readonly #operations: OperationMetrics;
   readonly #maxUploadBytes: number;
+  readonly #logger: Logger;
 
   /** @param options.maxUploadBytes largest raw upload; 0: no limit. */
   constructor(options: {
@@ -40,11 +44,13 @@ export class FileService {
     events: EventSink;
     operations: OperationMetrics;
     maxUploadBytes: number;
+    logger: Logger;
   }) {
     this.#sandboxes = options.sandboxes;
     this.#events = options.events;
     this.#operations = options.operations;
     this.#maxUploadBytes = options.maxUploadBytes;
+    this.#logger = options.logger;
   }
 
   write(
@@ -70,8 +76,9 @@ export class FileService {
     options: CallOptions & { offset?: number; length?: number },
   ): Promise<{ info: FileEntry; length: number | null; body: Readable }> {
     checkPath("path", path);
-    return this.#operate(sandboxId, "file_read", options, async (files, tell) => {
+    return this.#operate(sandboxId, "file_read", options, async (files, tell, row) => {
       const read = await files.read(path, options);
+      this.#tellCut(read.body, row, path);
       tell("file.read", { path, size: read.info.size });
       return read;
     });
@@ -127,8 +134,9 @@ export class FileService {
   /** A tar of what is below `path`. The body must be read to its end or destroyed. */
   archive(sandboxId: string, path: string, options: CallOptions): Promise<Readable> {
     checkPath("path", path);
-    return this.#operate(sandboxId, "file_read", options, async (files, tell) => {
+    return this.#operate(sandboxId, "file_read", options, async (files, tell, row) => {
       const body = await files.archive(path, options);
+      this.#tellCut(body, row, path);
       tell("file.read", { path, archive: true });
       return body;
     });
@@ -159,6 +167,15 @@ export class FileService {
   ): Promise<AsyncIterable<FileChange>> {
     checkPath("path", path);
     return this.#operate(sandboxId, "file_watch", options, (files) => files.watch(path, options));
+  }
+
+  /** Whoever reads a body that breaks off sees only that it did: why stands in the log. */
+  #tellCut(body: Readable, row: SandboxRow, filePath: string): void {
+    const within = rememberRequest();
+    body.once("error", (err: Error) => {
+      const happening = { event: "file.cut", outcome: "failed", filePath, err } as const;
+      within(() => logSandbox(this.#logger, row, happening, "a file broke off while it was read"));
+    });
   }
 
   #operate<T>(

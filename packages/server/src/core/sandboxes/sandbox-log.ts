@@ -11,10 +11,13 @@ export interface SandboxHappening {
     | "sandbox.unhealthy"
     | "sandbox.network_lost"
     | "sandbox.network_restored"
-    | "sandbox.error";
+    | "sandbox.error"
+    | "file.cut";
   /** `gone`: whoever asked for it left, and it was undone. */
   outcome: "ok" | "failed" | "gone";
   durationMs?: number;
+  /** Of a file in the sandbox. */
+  filePath?: string;
   reason?: string;
   /** In words; a stack belongs to the line of the request. */
   error?: string;
@@ -29,7 +32,7 @@ export function logSandbox(
   happening: SandboxHappening,
   message: string,
 ): void {
-  const { event, outcome, durationMs, reason, error, err } = happening;
+  const { event, outcome, durationMs, filePath, reason, error, err } = happening;
   const fields = {
     event,
     outcome,
@@ -38,6 +41,7 @@ export function logSandbox(
     ...(row.ownerId !== "" && { owner_id: row.ownerId }),
     provider: row.provider,
     ...(durationMs !== undefined && { duration_ms: Math.round(durationMs * 100) / 100 }),
+    ...(filePath !== undefined && { file_path: filePath }),
     ...(reason !== undefined && { reason }),
     ...(error !== undefined && { error }),
     ...(err !== undefined && { err }),
