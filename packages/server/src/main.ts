@@ -26,6 +26,7 @@ import { type ProviderSelection, selectProviders, stillOpen } from "./provider-s
 import { instanceName } from "./providers/launcher/index.ts";
 import { type RuntimesOfInstallation, runtimesByInstallation } from "./providers/runtime-records/index.ts";
 import { type ProvidersBefore, providersBefore, rememberDefault } from "./providers-before.ts";
+import { namingDamage } from "./stores/sqlite/disk-errors.ts";
 import { SqliteStore } from "./stores/sqlite/sqlite-store.ts";
 import { version } from "./version.ts";
 
@@ -60,6 +61,15 @@ const smallPoolBytes = 8_192;
  * reverse order, also when a later step of the start fails.
  */
 export async function serve(options: { config: Config; logger: Logger }): Promise<RunningService> {
+  try {
+    return await start(options);
+  } catch (error) {
+    // Whichever step met it.
+    throw namingDamage(error, options.config.database.path);
+  }
+}
+
+async function start(options: { config: Config; logger: Logger }): Promise<RunningService> {
   Buffer.poolSize = smallPoolBytes;
   const { config, logger } = options;
   const clock = systemClock;

@@ -139,8 +139,10 @@ function checkFigures(diagnostics: Diagnostics, asked: number): DoctorCheck[] {
     attention("store", store.healthy ? "warn" : "fail", {
       wrong: !store.healthy || store.latency_ms > slowStoreMs,
       fine: `the database answers in ${store.latency_ms} ms`,
-      message: store.healthy ? `the database took ${store.latency_ms} ms` : "the database does not answer",
-      advice: "docs/operations/failures.md: look at its disk (free space, errors, load)",
+      message: store.healthy
+        ? `the database took ${store.latency_ms} ms`
+        : "the database does not answer, or is damaged",
+      advice: "docs/operations/failures.md: look at the log, and at its disk (free space, errors, load)",
     }),
     checkBackup(store, asked),
     attention("capacity", "warn", {

@@ -1,8 +1,9 @@
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
-import { expect, it } from "vitest";
+import { expect, it, vi } from "vitest";
 import { DiskReserve } from "./disk-reserve.ts";
+import { currentRequestId, withinRequest } from "./request-scope.ts";
 
 it("the space set aside is as large as was asked for, and no piece of it is like another", async () => {
   const directory = mkdtempSync(path.join(tmpdir(), "alcove-reserve-"));
@@ -16,6 +17,23 @@ it("the space set aside is as large as was asked for, and no piece of it is like
     expect(new Set(pieces).size).toBe(11);
     expect(reserve.spend()).toBe(true);
   } finally {
+    rmSync(directory, { recursive: true });
+  }
+});
+
+it("what is told after the request that met the full disk names no request", async () => {
+  const directory = mkdtempSync(path.join(tmpdir(), "alcove-reserve-"));
+  vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] });
+  try {
+    const told: (string | undefined)[] = [];
+    // More than any disk has free.
+    const logger = { warn: () => void told.push(currentRequestId()) };
+    await using reserve = new DiskReserve({ directory, bytes: 2 ** 52, logger });
+    withinRequest({ id: "r1", span: undefined }, () => void reserve.spend());
+    await vi.advanceTimersByTimeAsync(10_000);
+    expect(told).toEqual(["r1", undefined]);
+  } finally {
+    vi.useRealTimers();
     rmSync(directory, { recursive: true });
   }
 });

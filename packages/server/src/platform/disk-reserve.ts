@@ -3,6 +3,7 @@ import { renameSync, rmSync, statSync, truncateSync } from "node:fs";
 import { open, rm } from "node:fs/promises";
 import path from "node:path";
 import { freeBytes } from "./free-space.ts";
+import { outsideRequests } from "./request-scope.ts";
 
 const fileName = "reserve";
 /** As large as what was given up, and without any of its space: a file of holes. */
@@ -145,7 +146,8 @@ export class DiskReserve implements AsyncDisposable {
 
   #tryLater(): void {
     clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => void this.keep(), retryMs);
+    // Wanted within a request, often: what comes of it later is nobody's.
+    this.#timer = outsideRequests(() => setTimeout(() => void this.keep(), retryMs));
     this.#timer.unref();
   }
 }

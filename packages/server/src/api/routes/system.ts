@@ -3,6 +3,7 @@ import type { ProviderHealthEntry, ProviderRegistry } from "../../core/providers
 import type { Drain } from "../../core/workers/drain.ts";
 import { messageOf } from "../../platform/message-of.ts";
 import type { Clock } from "../../ports/clock.ts";
+import { Unavailable } from "../../ports/errors.ts";
 import type { Store } from "../../ports/store.ts";
 import { presentHealth } from "../present.ts";
 import type { RouteApp } from "./route-app.ts";
@@ -86,6 +87,9 @@ async function whyNotStored(options: {
   try {
     await options.store.ping();
   } catch (error) {
+    const known = options.storeRefusal?.();
+    if (known !== undefined) return known;
+    if (error instanceof Unavailable) return error.message;
     return `the database does not answer (${messageOf(error)}); \`alcove doctor\` tells more`;
   }
   return options.storeRefusal?.();

@@ -1,5 +1,6 @@
 import { stat } from "node:fs/promises";
 import type { GroupCommit } from "./group-commit.ts";
+import { damagedToAll } from "./watched-database.ts";
 
 const pauseMs = 10_000;
 
@@ -10,12 +11,13 @@ interface Log {
 
 /**
  * Whether what is written arrives in the database: a write now and then finds out that it cannot be written, and that it
- * can again; the names of its files are looked at, because what is removed or replaced under an open connection takes
+ * can again; that it is damaged it is told by whatever met that; the names of its files are looked at, because what is removed or replaced under an open connection takes
  * everything without an error.
  */
 export class DatabaseWatch implements AsyncDisposable {
   readonly #files: ReadonlyMap<string, string>;
   readonly #commit: Pick<GroupCommit, "unwritable">;
+  readonly #damage: () => string | undefined;
   readonly #write: () => Promise<void>;
   readonly #logger: Log;
   #missing: string | undefined;
@@ -24,17 +26,23 @@ export class DatabaseWatch implements AsyncDisposable {
   #looking: Promise<void> = Promise.resolve();
   #closed = false;
 
-  /** @param options.files those that are open: path to `identityOf` it. @param options.write anything, not rejecting. */
+  /**
+   * @param options.files those that are open: path to `identityOf` it. @param options.damage names the file and the way out.
+   * @param options.write anything, not rejecting.
+   */
   constructor(options: {
     files: ReadonlyMap<string, string>;
     commit: Pick<GroupCommit, "unwritable">;
+    damage: () => string | undefined;
     write: () => Promise<void>;
     logger: Log;
   }) {
     this.#files = options.files;
     this.#commit = options.commit;
+    this.#damage = options.damage;
     this.#write = options.write;
     this.#logger = options.logger;
+    this.#tell();
     this.#later();
   }
 
@@ -43,6 +51,7 @@ export class DatabaseWatch implements AsyncDisposable {
     // Who asks for readiness has no key: the path stands in the log.
     if (this.#missing !== undefined)
       return "a file of the database was removed or replaced; the log says more";
+    if (this.#damage() !== undefined) return damagedToAll;
     return this.#commit.unwritable
       ? "the database cannot be written; its disk may be read-only or broken"
       : undefined;
@@ -71,7 +80,7 @@ export class DatabaseWatch implements AsyncDisposable {
   }
 
   #tell(): void {
-    const message = this.#missing ?? this.refusal;
+    const message = this.#missing ?? this.#damage() ?? this.refusal;
     if (message === this.#told) return;
     this.#told = message;
     if (message !== undefined) this.#logger.error({}, message);

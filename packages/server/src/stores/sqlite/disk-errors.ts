@@ -1,3 +1,5 @@
+import { messageOf } from "../../platform/message-of.ts";
+
 /** SQLITE_READONLY, SQLITE_IOERR and SQLITE_CANTOPEN, whatever the details. */
 export function isUnwritable(error: unknown): boolean {
   const code = errcodeOf(error);
@@ -10,15 +12,38 @@ export function isDiskFull(error: unknown): boolean {
   return code === 13 || code === 4874;
 }
 
-/** SQLITE_CORRUPT, and SQLITE_NOTADB. */
+/** SQLITE_CORRUPT, whatever the details, and SQLITE_NOTADB. */
 export function isDamage(error: unknown): boolean {
   const code = errcodeOf(error);
-  return code === 11 || code === 26;
+  return code !== undefined && [11, 26].includes(code & 0xff);
 }
 
-/** Of the error, or of what caused it: a step of a migration says which it was around what SQLite said. */
+/** @returns for damage, an error that names the file and the way out; any other as it is. */
+export function namingDamage(error: unknown, file: string): unknown {
+  return isDamage(error) ? damagedDatabase(file, error) : error;
+}
+
+export function damagedDatabase(file: string, cause: unknown): Error {
+  return new Error(
+    `the database ${file} is damaged (${messageOf(saidBySqlite(cause))}): put a backup in its place ` +
+      `(docs/operations/backup.md), or move ${file}, ${file}-wal and ${file}-shm away; sandboxes that run are then taken ` +
+      "in again from their records",
+    { cause },
+  );
+}
+
+/** SQLite itself refused. */
+export function isOfSqlite(error: unknown): boolean {
+  return errcodeOf(error) !== undefined;
+}
+
 function errcodeOf(error: unknown): number | undefined {
+  return saidBySqlite(error)?.errcode;
+}
+
+/** The error, or what caused it: a step of a migration says which it was around what SQLite said. */
+function saidBySqlite(error: unknown): (Error & { errcode: number }) | undefined {
   if (!(error instanceof Error)) return undefined;
-  if ("errcode" in error && typeof error.errcode === "number") return error.errcode;
-  return errcodeOf(error.cause);
+  if ("errcode" in error && typeof error.errcode === "number") return error as Error & { errcode: number };
+  return saidBySqlite(error.cause);
 }

@@ -3,6 +3,7 @@ import type { DiskReserve } from "../../platform/disk-reserve.ts";
 import { Histogram } from "../../platform/metrics/histogram.ts";
 import { StorageFull, Unavailable } from "../../ports/errors.ts";
 import { isDiskFull, isUnwritable } from "./disk-errors.ts";
+import { WatchedDatabase } from "./watched-database.ts";
 
 interface Write {
   run: () => void;
@@ -64,8 +65,14 @@ export class GroupCommit {
     });
   }
 
-  /** @throws StorageFull while the disk is so full that only the end of things can be written down. */
+  /** @throws what `refuseWhileFull` does; Unavailable when the database is damaged: what was begun would be lost with it. */
   refuseNew(): void {
+    if (this.#db instanceof WatchedDatabase) this.#db.refuseDamaged();
+    this.refuseWhileFull();
+  }
+
+  /** @throws StorageFull while the disk is so full that only the end of things can be written down. */
+  refuseWhileFull(): void {
     if (this.#reserve?.spent !== true) return;
     throw new StorageFull(
       "the disk of the database is full; destroy sandboxes or free space, then try again",

@@ -56,7 +56,7 @@ export class SqliteAudit implements AuditStore {
     { refused = false, ofStrangers }: { refused?: boolean; ofStrangers?: number } = {},
   ): Promise<void> {
     await this.#commit.write(() => {
-      if (refused) this.#commit.refuseNew();
+      if (refused) this.#commit.refuseWhileFull();
       this.#insert.run(
         entry.createdAt.getTime(),
         entry.actor,

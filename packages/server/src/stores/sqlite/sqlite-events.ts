@@ -27,7 +27,7 @@ const mostOwnersWithout = 1_000;
 /** The table `events`. */
 export class SqliteEvents implements EventStore {
   readonly #db: DatabaseSync;
-  readonly #commit: Pick<GroupCommit, "refuseNew">;
+  readonly #commit: Pick<GroupCommit, "refuseWhileFull">;
   readonly #lastId: StatementSync;
   readonly #takeIds: StatementSync;
   readonly #insert: StatementSync;
@@ -53,7 +53,7 @@ export class SqliteEvents implements EventStore {
   /** When the newest event was, milliseconds. */
   #newestMs: number;
 
-  constructor(db: DatabaseSync, commit: Pick<GroupCommit, "refuseNew">) {
+  constructor(db: DatabaseSync, commit: Pick<GroupCommit, "refuseWhileFull">) {
     this.#db = db;
     this.#commit = commit;
     this.#lastId = db.prepare("SELECT value AS id FROM counters WHERE name = 'events'");
@@ -118,7 +118,7 @@ export class SqliteEvents implements EventStore {
   }
 
   async append(events: readonly NewEvent[]): Promise<number> {
-    this.#commit.refuseNew();
+    this.#commit.refuseWhileFull();
     let newestMs = this.#newestMs;
     const first = inTransaction(this.#db, () => {
       const last = (this.#takeIds.get(events.length) as { id: number }).id;

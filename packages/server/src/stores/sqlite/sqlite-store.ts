@@ -1,12 +1,12 @@
 import { closeSync, openSync } from "node:fs";
 import path from "node:path";
-import { DatabaseSync, type StatementSync } from "node:sqlite";
+import type { StatementSync } from "node:sqlite";
 import type { DiskReserve } from "../../platform/disk-reserve.ts";
 import { freeBytes } from "../../platform/free-space.ts";
 import { messageOf } from "../../platform/message-of.ts";
 import type { Latencies, Store } from "../../ports/store.ts";
 import { DatabaseWatch, identityOf } from "./database-watch.ts";
-import { isDamage, isDiskFull, isUnwritable } from "./disk-errors.ts";
+import { damagedDatabase, isDiskFull, isUnwritable, namingDamage } from "./disk-errors.ts";
 import { GroupCommit } from "./group-commit.ts";
 import { migrate } from "./migrations.ts";
 import { SqliteAudit } from "./sqlite-audit.ts";
@@ -16,6 +16,7 @@ import { SqliteKeys } from "./sqlite-keys.ts";
 import { SqliteQuotas } from "./sqlite-quotas.ts";
 import { SqliteSandboxes } from "./sqlite-sandboxes.ts";
 import { SqliteTemplates } from "./sqlite-templates.ts";
+import { WatchedDatabase } from "./watched-database.ts";
 
 /** How long a statement waits for another process that holds the database, milliseconds. */
 const busyTimeoutMs = 5_000;
@@ -35,14 +36,15 @@ export class SqliteStore implements Store {
   readonly templates: SqliteTemplates;
   readonly audit: SqliteAudit;
   readonly keys: SqliteKeys;
-  readonly #db: DatabaseSync;
+  readonly #db: WatchedDatabase;
   readonly #commit: GroupCommit;
   readonly #keepSetting: StatementSync;
   readonly #setting: StatementSync;
   readonly #changeSetting: StatementSync;
-  readonly #ping: StatementSync;
+  /** One for each table. */
+  readonly #looks: readonly StatementSync[];
 
-  private constructor(db: DatabaseSync, reserve: DiskReserve | undefined) {
+  private constructor(db: WatchedDatabase, reserve: DiskReserve | undefined) {
     this.#db = db;
     this.#commit = new GroupCommit(db, { reserve });
     this.idempotency = new SqliteIdempotency(db, this.#commit);
@@ -59,7 +61,7 @@ export class SqliteStore implements Store {
     this.#keepSetting = db.prepare("INSERT OR IGNORE INTO settings (name, value) VALUES (?, ?)");
     this.#setting = db.prepare("SELECT value FROM settings WHERE name = ?");
     this.#changeSetting = db.prepare("INSERT OR REPLACE INTO settings (name, value) VALUES (?, ?)");
-    this.#ping = db.prepare("SELECT 1 FROM settings LIMIT 1");
+    this.#looks = prepareLooks(db);
   }
 
   /**
@@ -71,19 +73,21 @@ export class SqliteStore implements Store {
     try {
       return SqliteStore.#open(options);
     } catch (error) {
-      if (!wantsSpace(error, options.path)) throw toldOf(error, options.path);
+      if (!wantsSpace(error, options.path)) throw namingDamage(error, options.path);
       if (options.reserve?.spend() !== true) throw fullDisk(options.path, error);
     }
     try {
       return SqliteStore.#open(options);
     } catch (error) {
-      throw wantsSpace(error, options.path) ? fullDisk(options.path, error) : toldOf(error, options.path);
+      throw wantsSpace(error, options.path)
+        ? fullDisk(options.path, error)
+        : namingDamage(error, options.path);
     }
   }
 
   static #open(options: { path: string; reserve?: DiskReserve }): SqliteStore {
     if (options.path !== ":memory:") closeSync(openSync(options.path, "a", 0o600));
-    const db = new DatabaseSync(options.path, { timeout: busyTimeoutMs });
+    const db = new WatchedDatabase(options.path, { timeout: busyTimeoutMs });
     try {
       db.exec("PRAGMA journal_mode = WAL");
       db.exec("PRAGMA synchronous = NORMAL");
@@ -116,7 +120,8 @@ export class SqliteStore implements Store {
   }
 
   async ping(): Promise<void> {
-    this.#ping.get();
+    for (const look of this.#looks) look.get();
+    this.#db.refuseDamaged();
   }
 
   /** Looks now and then whether what is written arrives; to be closed before the store. */
@@ -134,7 +139,11 @@ export class SqliteStore implements Store {
         .write(() => void this.#changeSetting.run("watched", "yes"))
         // The commit remembers what counts; a database that is busy or closed is not broken.
         .catch(() => undefined);
-    return new DatabaseWatch({ ...options, files, commit: this.#commit, write });
+    const damage = () =>
+      this.#db.damage === undefined ? undefined : damagedDatabase(file, this.#db.damage).message;
+    // The connection remembers what counts, here as well: what is damaged from the beginning is told from then on.
+    await this.ping().catch(() => undefined);
+    return new DatabaseWatch({ ...options, files, commit: this.#commit, damage, write });
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -144,15 +153,16 @@ export class SqliteStore implements Store {
   }
 }
 
-function toldOf(error: unknown, file: string): unknown {
-  return isDamage(error) ? damagedDatabase(file, error) : error;
-}
-
-function damagedDatabase(file: string, cause: unknown): Error {
-  return new Error(
-    `the database ${file} is damaged (${messageOf(cause)}): put a backup in its place (docs/operations/backup.md), or ` +
-      `move ${file}, ${file}-wal and ${file}-shm away; sandboxes that run are then taken in again from their records`,
-    { cause },
+/** Of each table the first page, and those on the way to its first row: whole rows in its own order, so that no index does. */
+function prepareLooks(db: WatchedDatabase): StatementSync[] {
+  const tables = db
+    .prepare(`
+      SELECT name, wr AS withoutRowid,
+        (SELECT group_concat(key.name, ', ' ORDER BY pk) FROM pragma_table_info(tables.name) AS key WHERE pk > 0) AS key
+      FROM pragma_table_list AS tables WHERE schema = 'main' AND type = 'table'`)
+    .all() as { name: string; withoutRowid: number; key: string }[];
+  return tables.map(({ name, withoutRowid, key }) =>
+    db.prepare(`SELECT * FROM ${name} ${withoutRowid ? `ORDER BY ${key}` : "NOT INDEXED"} LIMIT 1`),
   );
 }
 
