@@ -1,4 +1,4 @@
-import { cp, mkdir, mkdtemp, readFile, rename, rm, stat, writeFile } from "node:fs/promises";
+import { cp, mkdir, mkdtemp, readdir, readFile, rename, rm, stat, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
@@ -86,6 +86,19 @@ describe("an installation", () => {
     settings.values.delete("note_key");
     settings.changeSetting = () => Promise.reject(new Error("disk full"));
     expect((await open(settings)).noteKey).toHaveLength(32);
+  });
+
+  it("removes what a process left that was killed while it wrote, and nothing else", async () => {
+    const settings = new Settings();
+    await open(settings);
+    const uuid = "0b9ec2a6-6b0c-4d6c-9f0e-3a1c5b8d7e21";
+    const before = (await readdir(dataDir)).sort();
+    for (const name of [".newest.json", ".installation.json"])
+      await writeFile(path.join(dataDir, `${name}.${uuid}`), '{"half');
+    const others = [".installation.json.old", `.last-backup.json.${uuid}`];
+    for (const name of others) await writeFile(path.join(dataDir, name), "");
+    await open(settings);
+    expect((await readdir(dataDir)).sort()).toEqual([...before, ...others].sort());
   });
 
   it("is refused in a copy of its directory until it is renewed", async () => {

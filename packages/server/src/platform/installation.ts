@@ -1,6 +1,6 @@
 import { randomBytes, randomUUID } from "node:crypto";
 import { existsSync, readFileSync, realpathSync, rmSync, statSync } from "node:fs";
-import { open, readdir, rename } from "node:fs/promises";
+import { open, readdir, rename, rm } from "node:fs/promises";
 import path from "node:path";
 
 const fileName = "installation.json";
@@ -122,6 +122,7 @@ export class Installation implements AsyncDisposable {
     if (written === undefined && known !== undefined && !used && !hasSignsOfUse(dataDir)) {
       throw new ForeignDataDir(dataDir, "is new, but its database belongs to an installation elsewhere");
     }
+    await removeDrafts(dataDir);
     const id = await settings.instanceId(written?.id ?? options.newId);
     const stored = Number((await settings.setting("generation")) ?? 0);
     // One of a backup is as old as the database beside it; what was left here then knows better.
@@ -326,8 +327,26 @@ function writeInstallation(dataDir: string, file: InstallationFile): Promise<voi
   return writeWhole(dataDir, fileName, file);
 }
 
+/** What a process leaves that is killed while it writes; this one has the directory for itself. */
+async function removeDrafts(dataDir: string): Promise<void> {
+  const names = await readdir(dataDir);
+  const drafts = names.filter((name) => [fileName, newestName].some((of) => isDraftOf(of, name)));
+  for (const name of drafts) await rm(path.join(dataDir, name), { force: true }).catch(() => undefined);
+}
+
+const uuid = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/;
+
+function isDraftOf(name: string, found: string): boolean {
+  const prefix = draftPrefix(name);
+  return found.startsWith(prefix) && uuid.test(found.slice(prefix.length));
+}
+
+function draftPrefix(name: string): string {
+  return `${name.startsWith(".") ? "" : "."}${name}.`;
+}
+
 async function writeWhole(dataDir: string, name: string, content: unknown): Promise<void> {
-  const draft = path.join(dataDir, `${name.startsWith(".") ? "" : "."}${name}.${randomUUID()}`);
+  const draft = path.join(dataDir, `${draftPrefix(name)}${randomUUID()}`);
   try {
     const handle = await open(draft, "wx", 0o600);
     try {

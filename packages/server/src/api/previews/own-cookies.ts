@@ -23,11 +23,13 @@ export function withoutOwn(cookies: string): string | undefined {
 
 /**
  * What a program may set: never the service's own cookie, and for its own host alone. A Domain would send it to every
- * sandbox below the same domain, and let one write what another reads.
+ * sandbox below the same domain, and let one write what another reads. Nor one without a name: what comes back of it is its
+ * value alone, which may read as the service's own.
  */
 export function confinedSetCookie(value: string): string | undefined {
   const [cookie = "", ...attributes] = value.split(";");
-  if (own.has(nameOf(cookie))) return undefined;
+  const name = cookie.includes("=") ? nameOf(cookie) : "";
+  if (name === "" || own.has(name)) return undefined;
   const kept = attributes.filter((attribute) => !/^\s*domain\s*(=|$)/i.test(attribute));
   return [cookie, ...kept].join(";");
 }
