@@ -10,7 +10,7 @@ import { AuditLog } from "./core/audit/audit-log.ts";
 import { OperationMetrics } from "./core/diagnostics/operation-metrics.ts";
 import { ResponseCounts } from "./core/diagnostics/response-counts.ts";
 import { ServiceFigures } from "./core/diagnostics/service-figures.ts";
-import { EventLog } from "./core/events/event-log.ts";
+import { type EventIdMarks, EventLog } from "./core/events/event-log.ts";
 import { ExecService } from "./core/exec/exec-service.ts";
 import { FileService } from "./core/files/file-service.ts";
 import { KeyRing } from "./core/keys/key-ring.ts";
@@ -105,7 +105,13 @@ export async function openControlPlane(options: {
   });
   if (tracer !== undefined) opened.use(tracer);
   const common = { store, registry, clock: systemClock, logger, operations };
-  const events = opened.use(await EventLog.open({ ...common, retention: config.store.eventsRetention }));
+  const events = opened.use(
+    await EventLog.open({
+      ...common,
+      retention: config.store.eventsRetention,
+      ...(installation === undefined ? {} : { marks: eventMarks(installation) }),
+    }),
+  );
   const onMark = (err: unknown) => logger.warn({ err }, "the data directory could not be marked as newer");
   const quotas = await Quotas.open({ ...common, events });
   const limits = new Limits(config.defaults, { quotas, machine: thisMachine() });
@@ -292,6 +298,13 @@ export async function openControlPlane(options: {
     await app.close();
   });
   return { app, events, sandboxes, lifecycle, execs, reconciler, keys };
+}
+
+function eventMarks(installation: Installation): EventIdMarks {
+  return {
+    givenUpto: installation.eventsGivenUpto,
+    mark: (upto) => installation.markEvents(upto),
+  };
 }
 
 /** Whether the ports of a provider's sandboxes are this machine's. */

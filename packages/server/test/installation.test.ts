@@ -328,6 +328,41 @@ describe.skipIf(skip !== undefined)(
       },
     );
 
+    test("restored to an older state gives no event's id again, and tells readers that come back", async () => {
+      const dataDir = path.join(home, "data");
+      const first = await start(dataDir);
+      const make = async (client: TestClient) => {
+        const id = await client.spawn({ image: "host", ttl: "5m" });
+        await client.call("DELETE", `/api/v1/sandboxes/${id}`);
+      };
+      /** What a reader of everything that comes back with an id is sent first. */
+      const after = async (client: TestClient, id: string) => {
+        const answer = await fetch(`${client.url}/api/v1/events`, { headers: { "Last-Event-ID": id } });
+        let text = "";
+        for await (const piece of answer.body ?? []) {
+          text += Buffer.from(piece).toString();
+          const data = [...text.matchAll(/^data: ?(.*)\n/gm)].map(([, json]) => JSON.parse(json ?? ""));
+          const all = data.filter(({ id }) => id !== undefined);
+          if (all.some(({ type }) => type === "sandbox.destroyed")) return all;
+        }
+        throw new Error(`the stream ended: ${text}`);
+      };
+      await make(first.client);
+      const folder = path.join(home, "bk1");
+      await backup({ config: configOf(dataDir), folder });
+      await make(first.client);
+      await make(first.client);
+      const seen = (await after(first.client, "1")).at(-1);
+      await stop(first.service);
+      await loseDatabase(dataDir);
+      await cp(path.join(folder, "alcove.db"), path.join(dataDir, "alcove.db"));
+      const { client } = await start(dataDir, { destroyOnExit: true });
+      await make(client);
+      const [told, next] = await after(client, String(Number(seen.id) + 5));
+      expect(told).toMatchObject({ type: "events.dropped", data: { at_most: true } });
+      expect(Number(next.id)).toBe(Number(told.id) + 1);
+    });
+
     test("whose database is another's is made an installation of its own", async () => {
       const [dataDir, elsewhere] = [path.join(home, "data"), path.join(home, "elsewhere")];
       for (const each of [elsewhere, dataDir]) await stop((await start(each)).service);

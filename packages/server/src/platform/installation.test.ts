@@ -153,6 +153,25 @@ describe("an installation", () => {
     expect((await open(lost)).recovering).toBe(false);
   });
 
+  it("knows up to which id a database that is gone may have given events, and nothing of it otherwise", async () => {
+    const settings = new Settings();
+    const given = async (of: Settings, then = async (_: Installation) => undefined as unknown) => {
+      const installation = await open(of);
+      await then(installation);
+      await installation[Symbol.asyncDispose]();
+      return installation.eventsGivenUpto;
+    };
+    expect(await given(settings, (it) => it.markEvents(100))).toBe(0);
+    const older = settings.copy();
+    expect(await given(settings, (it) => it.markEvents(200))).toBe(0);
+    // A sandbox's mark takes nothing away.
+    expect(await given(settings, (it) => it.advanced(() => undefined))).toBe(0);
+    expect(await given(older.copy())).toBe(200);
+    expect(await given(new Settings())).toBe(200);
+    expect(await given(older, (it) => it.markEvents(300))).toBe(200);
+    expect(await given(older)).toBe(0);
+  });
+
   it("recovers when its database is older than the newest sandbox, and not otherwise", async () => {
     const settings = new Settings();
     await makeSandbox(settings);

@@ -9,6 +9,9 @@ const newestName = ".newest.json";
 /** What earlier releases made below a data directory at their first start. */
 const signsOfUse = ["agents", "runtimes", "images"];
 
+/** Setting: as `events` of `.newest.json`, and written before that; behind it the generation that this was known in. */
+const eventsMark = "events_mark";
+
 /** Sandboxes made, or extended, within this time share one mark, the first of a process apart: it has its own before it is answered. */
 const advanceAfterMs = 2_000;
 
@@ -70,6 +73,9 @@ export class Installation implements AsyncDisposable {
   readonly databaseLost: boolean;
   /** The database knows this directory, which does not say itself what it is: whether the database is the newest one, nobody knows. */
   readonly markLost: boolean;
+  /** Ids of events up to this one may have been given that the database does not know of; 0: it knows all. */
+  readonly eventsGivenUpto: number;
+  #events: number;
   #recovering: boolean;
   #timer: NodeJS.Timeout | undefined;
   /** This process has marked the directory as newer than any database that was there before it. */
@@ -86,6 +92,7 @@ export class Installation implements AsyncDisposable {
     recovering: boolean;
     databaseLost: boolean;
     markLost: boolean;
+    events: { upto: number; unknown: boolean };
   }) {
     this.#dataDir = options.dataDir;
     this.#settings = options.settings;
@@ -95,6 +102,8 @@ export class Installation implements AsyncDisposable {
     this.#recovering = options.recovering;
     this.databaseLost = options.databaseLost;
     this.markLost = options.markLost;
+    this.#events = options.events.upto;
+    this.eventsGivenUpto = options.events.unknown ? options.events.upto : 0;
   }
 
   /**
@@ -126,7 +135,8 @@ export class Installation implements AsyncDisposable {
     const id = await settings.instanceId(written?.id ?? options.newId);
     const stored = Number((await settings.setting("generation")) ?? 0);
     // One of a backup is as old as the database beside it; what was left here then knows better.
-    const generation = Math.max(written?.generation ?? stored, newestOf(dataDir, id));
+    const newest = newestOf(dataDir, id);
+    const generation = Math.max(written?.generation ?? stored, newest.generation);
     const markLost = written === undefined && known !== undefined;
     const older = known === undefined ? used : stored < generation || (await outlived(id));
     const recovering = older || markLost;
@@ -140,6 +150,13 @@ export class Installation implements AsyncDisposable {
       directory,
       noteKey,
     };
+    const mark = (await settings.setting(eventsMark))?.split(" ").map(Number);
+    const [eventsKnown = 0, knownIn = 0] = mark ?? [];
+    const events = {
+      upto: Math.max(newest.events, eventsKnown),
+      // One that could not be brought up to date before has passed them over all the same.
+      unknown: eventsKnown < newest.events || (databaseLost && knownIn < file.generation),
+    };
     const installation = new Installation({
       dataDir,
       settings,
@@ -147,6 +164,7 @@ export class Installation implements AsyncDisposable {
       recovering,
       databaseLost,
       markLost,
+      events,
     });
     // A full disk is no reason not to start: nothing is written that stands there, and a key may be of this run alone.
     if (kept !== noteKey) await settings.changeSetting(noteKeySetting, noteKey).catch(() => undefined);
@@ -168,6 +186,18 @@ export class Installation implements AsyncDisposable {
     this.#writing = this.#writing
       .catch(() => undefined)
       .then(() => this.#write({ ...this.#file, generation: this.#file.generation + 1 }));
+    await this.#writing;
+  }
+
+  /** Ids of events up to this one may be given once this is done. */
+  async markEvents(upto: number): Promise<void> {
+    this.#writing = this.#writing
+      .catch(() => undefined)
+      .then(async () => {
+        await this.#settings.changeSetting(eventsMark, `${upto} ${this.#file.generation}`);
+        this.#events = upto;
+        await this.#writeNewest(this.#file);
+      });
     await this.#writing;
   }
 
@@ -223,9 +253,13 @@ export class Installation implements AsyncDisposable {
 
   async #write(file: InstallationFile): Promise<void> {
     await writeInstallation(this.#dataDir, file);
-    const { id, generation } = file;
-    await writeWhole(this.#dataDir, newestName, { id, generation } satisfies Newest);
+    await this.#writeNewest(file);
     this.#file = file;
+  }
+
+  #writeNewest({ id, generation }: InstallationFile): Promise<void> {
+    const newest: Newest = { id, generation, events: this.#events };
+    return writeWhole(this.#dataDir, newestName, newest);
   }
 }
 
@@ -311,16 +345,25 @@ function parsed(text: string): InstallationFile | undefined {
 }
 
 /** `.newest.json` */
-type Newest = Pick<InstallationFile, "id" | "generation">;
+interface Newest extends Pick<InstallationFile, "id" | "generation"> {
+  /** Ids of events up to this one may have been given. */
+  events: number;
+}
 
-/** @returns 0 where it says nothing of this installation. */
-function newestOf(dataDir: string, id: string): number {
+/** Zeros where it says nothing of this installation. */
+function newestOf(dataDir: string, id: string): Pick<Newest, "generation" | "events"> {
+  const nothing = { generation: 0, events: 0 };
   try {
     const found = JSON.parse(readFileSync(path.join(dataDir, newestName), "utf8")) as Partial<Newest> | null;
-    return found?.id === id && Number.isSafeInteger(found.generation) ? (found.generation ?? 0) : 0;
+    if (found?.id !== id) return nothing;
+    return { generation: wholeNumber(found.generation), events: wholeNumber(found.events) };
   } catch {
-    return 0;
+    return nothing;
   }
+}
+
+function wholeNumber(found: number | undefined): number {
+  return Number.isSafeInteger(found) ? (found ?? 0) : 0;
 }
 
 function writeInstallation(dataDir: string, file: InstallationFile): Promise<void> {

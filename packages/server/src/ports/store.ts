@@ -283,12 +283,19 @@ export interface EventPage {
   /** Up to this id everything wanted is among them; undefined: there was nothing more to look at. */
   reached: number | undefined;
   /** The last event that was trimmed, of this owner where one is wanted, and how many were at most; 0: none. */
-  forgotten: { upto: number; atMost: number };
+  forgotten: {
+    upto: number;
+    atMost: number;
+    /** Up to this id some were passed over, which no event of this store has had; absent or 0: none were. */
+    passedOverUpto?: number;
+  };
 }
 
 export interface EventStore {
-  /** Highest id given so far, 0 when none. */
+  /** Highest id given so far, or passed over; 0 when none. */
   lastId(): Promise<number>;
+  /** Gives no id up to this one any more. What had them elsewhere counts as forgotten. */
+  passOver(upto: number): Promise<void>;
   /**
    * Writes all or none. The store gives the ids: whoever has read up to an id has missed nothing below it, because ids
    * are given in the order of the commits. None is ever given twice.

@@ -253,6 +253,54 @@ describe("EventLog", () => {
     expect(byType).toMatchObject([told(oldest - 1 - 300)]);
   });
 
+  it("gives no id again that a store gave which is gone, and tells who comes back of the gap", async () => {
+    await log[Symbol.asyncDispose]();
+    const marks = {
+      givenUpto: 0,
+      marked: [] as number[],
+      mark: async (upto: number) => {
+        expect(await store.events.lastId()).toBeLessThan(upto);
+        marks.marked.push(upto);
+      },
+    };
+    const reopen = () => EventLog.open({ store, clock, logger: silentLogger, retention: 10_000, marks });
+    log = await reopen();
+    emit(3, "sb-a", "ann");
+    await log.flush();
+    emit(1);
+    await log.flush();
+    // Ahead, so that not every batch takes a mark.
+    expect(marks.marked).toEqual([10_003]);
+    await clock.advance(10_000);
+    emit(1);
+    await log.flush();
+    expect(marks.marked).toEqual([10_003, 10_005]);
+    await log[Symbol.asyncDispose]();
+    marks.givenUpto = 10_005;
+    log = await reopen();
+    emit(2, "sb-a", "ann");
+    await log.flush();
+    const read = (filter: Partial<Parameters<EventLog["subscribe"]>[0]>) => {
+      const seen: Event[] = [];
+      void (async () => {
+        for await (const event of log.subscribe({ ...filter, signal: reader.signal })) seen.push(event);
+      })();
+      return seen;
+    };
+    const [all, owned, other, begins] = [
+      read({ afterId: 9 }),
+      read({ afterId: 9, ownerId: "ann" }),
+      read({ afterId: 9, ownerId: "nobody" }),
+      read({ afterId: 0 }),
+    ];
+    await settle();
+    const told = { id: "10005", type: "events.dropped", data: { dropped: 9_996, at_most: true } };
+    expect(all).toMatchObject([told, { id: "10006" }, { id: "10007" }]);
+    expect(owned).toMatchObject([told, { id: "10006" }, { id: "10007" }]);
+    expect(other).toMatchObject([told]);
+    expect(begins.map(({ id }) => id)).toEqual(["1", "2", "3", "4", "5", "10006", "10007"]);
+  });
+
   it("tells what is forgotten while it replays, in its place, and hands out what came since", async () => {
     emit(250, "sb-a", "noisy");
     emit(1, "sb-b", "gentle");

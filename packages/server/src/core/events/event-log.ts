@@ -17,10 +17,22 @@ const longestQueue = 10_000;
 /** Every so many events the history is cut to its length. */
 const trimEvery = 1_000;
 const retryDelayMs = 1_000;
+/** So many ids beyond those that are given are marked at once, and those that were given in this time, milliseconds. */
+const markedAhead = 10_000;
+const markEveryMs = 10_000;
+
+/** What is known of ids apart from the store, which may be put back to what it was. */
+export interface EventIdMarks {
+  /** Ids up to this one may have been given by a store that is gone; 0: by this store alone. */
+  readonly givenUpto: number;
+  /** Ids up to this one may be given from now on. */
+  mark(upto: number): Promise<void>;
+}
 
 /**
  * The durable event history. Events are written in batches off the reply path, get their ids from the store and reach
- * subscribers once written, so that no id a client has seen is ever given again.
+ * subscribers once written, so that no id a client has seen is ever given again: by a store that was put back to an older
+ * state neither, because ids are marked elsewhere before they are given.
  */
 export class EventLog implements EventSink, AsyncDisposable {
   readonly #store: Store;
@@ -34,6 +46,9 @@ export class EventLog implements EventSink, AsyncDisposable {
   readonly #pending: (EmittedEvent & NewEvent)[] = [];
   /** Highest id this process knows of. */
   #durableId: number;
+  readonly #marks: EventIdMarks | undefined;
+  #markedUpto = 0;
+  #markedAtMs = 0;
   #timer: Timer | undefined;
   #writing: Promise<void> | undefined;
   #sinceTrim = 0;
@@ -47,10 +62,13 @@ export class EventLog implements EventSink, AsyncDisposable {
     this.#logger = options.logger;
     this.#retention = options.retention;
     this.#durableId = options.lastId;
+    this.#marks = options.marks;
     this.#limits = new LimitReports({ clock: options.clock, emit: (event) => this.#queue(event) });
   }
 
   static async open(options: EventLogOptions): Promise<EventLog> {
+    const { marks } = options;
+    if (marks !== undefined) await options.store.events.passOver(marks.givenUpto);
     const log = new EventLog({ ...options, lastId: await options.store.events.lastId() });
     log.#emitUntold(await options.store.events.untold());
     return log;
@@ -185,6 +203,7 @@ export class EventLog implements EventSink, AsyncDisposable {
     const batch = this.#pending.slice(0, largestCommit);
     if (batch.length === 0) return;
     let firstId: number;
+    await this.#mark(this.#durableId + batch.length);
     try {
       firstId = await this.#store.events.append(batch);
     } catch (error) {
@@ -202,6 +221,20 @@ export class EventLog implements EventSink, AsyncDisposable {
     if (this.#fanout.size > 0)
       this.#fanout.publish(batch.map((event, index) => toDurable(event, firstId + index)));
     await this.#trim(batch.length);
+  }
+
+  /** Before ids up to `upto` are given. Where they cannot be marked they are given all the same. */
+  async #mark(upto: number): Promise<void> {
+    const nowMs = this.#clock.monotonicMs();
+    if (this.#marks === undefined) return;
+    if (upto <= this.#markedUpto && nowMs - this.#markedAtMs < markEveryMs) return;
+    this.#markedAtMs = nowMs;
+    this.#markedUpto = upto + markedAhead;
+    try {
+      await this.#marks.mark(this.#markedUpto);
+    } catch (err) {
+      this.#logger.warn({ err }, "the data directory could not be marked with the ids of events");
+    }
   }
 
   async #trim(added: number): Promise<void> {
@@ -222,6 +255,8 @@ export interface EventLogOptions {
   logger: Logger;
   /** How many events are kept for replay. */
   retention: number;
+  /** Absent: nobody puts the store back. */
+  marks?: EventIdMarks;
 }
 
 function toDurable(emitted: EmittedEvent & NewEvent, id: number): DurableEvent {

@@ -211,12 +211,16 @@ export class EventSubscription implements AsyncIterable<Event> {
   }
 
   /** Ids follow one another, so a reader of everything sees what is missing, and is told once for a page. */
-  #withCountedGap({ events, reached }: EventPage): readonly Event[] {
+  #withCountedGap({ events, reached, forgotten }: EventPage): readonly Event[] {
     let count = 0;
+    let atMost = false as boolean;
     let at = 0;
     let before = this.#afterId;
     const missingBefore = (id: number, index: number) => {
-      if (id > before + 1) at = index;
+      if (id > before + 1) {
+        at = index;
+        atMost ||= before < (forgotten.passedOverUpto ?? 0);
+      }
       count += id - before - 1;
       before = id;
     };
@@ -225,7 +229,7 @@ export class EventSubscription implements AsyncIterable<Event> {
       missingBefore(this.#replayUntil + 1, events.length);
     if (count === 0) return events;
     const upto = Number(events[at]?.id ?? this.#replayUntil + 1) - 1;
-    return this.#toldAt(events, at, upto, { dropped: count });
+    return this.#toldAt(events, at, upto, { dropped: count, ...(atMost && { at_most: true }) });
   }
 
   /** How much of what is missing the others would have wanted, nobody knows. */

@@ -731,6 +731,13 @@ export function storeContract(name: string, make: () => StoreUnderTest): void {
         ]);
         await store.events.trim(10);
         expect(await store.events.lastId()).toBe(5);
+        await store.events.passOver(3);
+        expect(await store.events.append([event(6)])).toBe(6);
+        await store.events.passOver(90);
+        expect(await store.events.lastId()).toBe(90);
+        expect(await store.events.append([event(7)])).toBe(91);
+        const { forgotten } = await store.events.list({ afterId: 0, limit: 10 });
+        expect(forgotten).toEqual({ upto: 90, atMost: 87, passedOverUpto: 90 });
       });
 
       it("are forgotten by age, each owner told what it has lost", async () => {

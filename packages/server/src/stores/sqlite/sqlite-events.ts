@@ -50,6 +50,9 @@ export class SqliteEvents implements EventStore {
   readonly #forgottenOf: StatementSync;
   readonly #unordered: StatementSync;
   readonly #setUnordered: StatementSync;
+  readonly #setLastId: StatementSync;
+  readonly #setPassedOver: StatementSync;
+  readonly #forgetOfAll: StatementSync;
   /** When the newest event was, milliseconds. */
   #newestMs: number;
 
@@ -97,7 +100,8 @@ export class SqliteEvents implements EventStore {
         ORDER BY forgotten_upto DESC LIMIT -1 OFFSET ${mostOwnersWithout})
       RETURNING forgotten_upto AS upto`);
     this.#forgotten = db.prepare(`
-      SELECT upto.value AS upto, last.value - kept.value AS atMost
+      SELECT upto.value AS upto, last.value - kept.value AS atMost,
+        coalesce((SELECT value FROM counters WHERE name = 'events_passed_over_upto'), 0) AS passedOverUpto
       FROM counters AS upto, counters AS last, counters AS kept
       WHERE upto.name = 'events_forgotten_upto' AND last.name = 'events' AND kept.name = 'events_kept'`);
     this.#forgottenOf = db.prepare(`
@@ -109,12 +113,31 @@ export class SqliteEvents implements EventStore {
     this.#setUnordered = db.prepare(
       "INSERT OR REPLACE INTO counters (name, value) VALUES ('events_unordered_upto', ?)",
     );
+    this.#setLastId = db.prepare("UPDATE counters SET value = ? WHERE name = 'events'");
+    this.#setPassedOver = db.prepare(
+      "INSERT OR REPLACE INTO counters (name, value) VALUES ('events_passed_over_upto', ?)",
+    );
+    this.#forgetOfAll = db.prepare(
+      "UPDATE event_owners SET forgotten = forgotten + :count, forgotten_upto = max(forgotten_upto, :upto)",
+    );
     const newest = db.prepare("SELECT timestamp FROM events ORDER BY id DESC LIMIT 1").get();
     this.#newestMs = (newest as { timestamp: number } | undefined)?.timestamp ?? 0;
   }
 
   async lastId(): Promise<number> {
     return (this.#lastId.get() as { id: number }).id;
+  }
+
+  async passOver(upto: number): Promise<void> {
+    inTransaction(this.#db, () => {
+      const { id } = this.#lastId.get() as { id: number };
+      if (upto <= id) return;
+      this.#setLastId.run(upto);
+      this.#setPassedOver.run(upto);
+      this.#forgetOfAll.run({ count: upto - id, upto });
+      for (const name of ["events_forgotten_upto", "events_forgotten_of_others"])
+        this.#changeForgotten.run(upto, name);
+    });
   }
 
   async append(events: readonly NewEvent[]): Promise<number> {
@@ -171,10 +194,14 @@ export class SqliteEvents implements EventStore {
       limit: filter.limit,
     }) as unknown as EventRecord[];
     const reached = records.length === filter.limit ? records.at(-1)?.id : last?.id;
-    const forgotten = (
+    const { passedOverUpto, ...forgotten } = (
       filter.ownerId === undefined ? this.#forgotten.get() : this.#forgottenOf.get(filter.ownerId)
     ) as EventPage["forgotten"];
-    return { events: records.map(fromRecord), reached, forgotten: { ...forgotten } };
+    return {
+      events: records.map(fromRecord),
+      reached,
+      forgotten: { ...forgotten, ...(passedOverUpto && { passedOverUpto }) },
+    };
   }
 
   async kept(): Promise<number> {
