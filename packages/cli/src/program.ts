@@ -68,13 +68,18 @@ function addServiceCommands(program: Command): void {
     )
     .option("--config <file>", "configuration file")
     .option("--data-dir <dir>", "its directory")
+    .option("--set <key=value>", "any key of the configuration; repeatable", collectPairs)
     .action(async (folder, flags) => (await import("./commands/backup.ts")).backup(folder, flags));
   program
     .command("restore")
     .description("make a copied or restored data directory an installation of its own")
     .option("--config <file>", "configuration file")
     .option("--data-dir <dir>", "the directory")
-    .option("--new-identity", "also where it is the original, which gives up its sandboxes; they run on")
+    .option("--set <key=value>", "any key of the configuration; repeatable", collectPairs)
+    .option(
+      "--new-identity",
+      "also where it is the original, which gives up its sandboxes, or its database another's, which loses it; they run on",
+    )
     .action(async (flags) => (await import("./commands/restore.ts")).restore(flags));
   program
     .command("purge")
@@ -86,7 +91,7 @@ function addServiceCommands(program: Command): void {
       "its name, when the directory is gone: control groups are called alcove-NAME",
     )
     .option("--set <key=value>", "any key of the configuration; repeatable", collectPairs)
-    .option("--remove", "remove the directory too")
+    .option("--remove", "remove the directory too, and a database elsewhere")
     .option("--yes", "do it")
     .action(async (flags) => (await import("./commands/purge.ts")).purge(flags));
   const config = program.command("config").description("look at the configuration");

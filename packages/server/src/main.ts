@@ -12,7 +12,7 @@ import { ProviderRegistry } from "./core/providers/provider-registry.ts";
 import { removeLeftovers } from "./doctor/leftovers.ts";
 import { stopEndsSandboxes, unitAdvice } from "./doctor/service-unit.ts";
 import { imageSettings, openImageStore } from "./images.ts";
-import { lockDataDir } from "./platform/data-dir-lock.ts";
+import { lockDatabase, lockDataDir } from "./platform/data-dir-lock.ts";
 import { DescriptorWatch, descriptorLimit, tooFewDescriptors } from "./platform/descriptors.ts";
 import { DiskReserve } from "./platform/disk-reserve.ts";
 import { Installation } from "./platform/installation.ts";
@@ -77,7 +77,8 @@ async function start(options: { config: Config; logger: Logger }): Promise<Runni
 
   for (const warning of warningsOfKeys(config)) logger.warn(warning);
   await makeDataDir(config.dataDir);
-  opened.use(await lockDataDir(config.dataDir));
+  opened.use(lockDataDir(config.dataDir));
+  opened.use(lockDatabase(config.database.path));
   const reserve = opened.use(new DiskReserve({ directory: path.dirname(config.database.path), logger }));
   const store = opened.use(await SqliteStore.open({ path: config.database.path, reserve }));
   const watch = opened.use(await store.watch({ logger }));
@@ -87,6 +88,7 @@ async function start(options: { config: Config; logger: Logger }): Promise<Runni
       dataDir: config.dataDir,
       settings: store,
       newId: randomIds.secret(8),
+      database: config.database.path,
       outlived: (id) => outlived(store, found.get(id)),
     }),
   );

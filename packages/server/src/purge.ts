@@ -5,9 +5,10 @@ import type { Config } from "./config/config.ts";
 import { removeLeftovers } from "./doctor/leftovers.ts";
 import { imageSettings, openImageStore } from "./images.ts";
 import { abortable } from "./platform/abortable.ts";
-import { lockDataDir } from "./platform/data-dir-lock.ts";
+import { lockDatabase, lockDataDir } from "./platform/data-dir-lock.ts";
+import { isBelow, realDatabase } from "./platform/database-owner.ts";
 import { deadlineAfter } from "./platform/deadline.ts";
-import { DiskReserve } from "./platform/disk-reserve.ts";
+import { DiskReserve, reserveFiles } from "./platform/disk-reserve.ts";
 import { Installation, installationIn } from "./platform/installation.ts";
 import type { Logger } from "./platform/logger.ts";
 import { messageOf } from "./platform/message-of.ts";
@@ -59,6 +60,7 @@ export async function purge(options: { config: Config; remove: boolean; logger: 
   }
   await refuseReadOnly(dataDir);
   using _lock = lockDataDir(dataDir);
+  using _databaseLock = lockDatabase(config.database.path);
   const id = await endRecorded(config, { purged, logger });
   // Providers end what their records name; records may be lost.
   await endUnrecorded(instanceName(id), { config, purged });
@@ -68,8 +70,26 @@ export async function purge(options: { config: Config; remove: boolean; logger: 
     purged.left.push(`what an alcove doctor left: ${messageOf(error)}`);
   }
   purged.left.push(...(await othersIn(config, id)));
-  if (options.remove && purged.left.length === 0) await rm(dataDir, { recursive: true, force: true });
+  if (options.remove && purged.left.length === 0) {
+    await removeDatabase(config);
+    await rm(dataDir, { recursive: true, force: true });
+  }
   return purged;
+}
+
+/** Where it lies outside the directory, which goes as a whole. */
+async function removeDatabase({ dataDir, database }: Config): Promise<void> {
+  if (isBelow(database.path, dataDir)) return;
+  const file = realDatabase(database.path);
+  const folder = path.dirname(file);
+  const lock = `${file}.lock`;
+  const names = ["", "-wal", "-shm", ".lock.pid", ".lock"].map((end) => `${file}${end}`);
+  // The space set aside is for all databases of a folder.
+  const shared = (await readdir(folder)).some(
+    (name) => name.endsWith(".lock") && path.join(folder, name) !== lock,
+  );
+  if (!shared) names.push(...reserveFiles(path.dirname(database.path)));
+  for (const name of names) await rm(name, { force: true });
 }
 
 /** @throws Error with the way out, and the one that needs nothing of the directory. */
@@ -97,7 +117,12 @@ async function endRecorded(
   const reserve = opened.use(new DiskReserve({ directory: path.dirname(config.database.path) }));
   const store = opened.use(await SqliteStore.open({ path: config.database.path, reserve }));
   const { id, noteKey } = opened.use(
-    await Installation.open({ dataDir, settings: store, newId: randomIds.secret(8) }),
+    await Installation.open({
+      dataDir,
+      settings: store,
+      newId: randomIds.secret(8),
+      database: config.database.path,
+    }),
   );
   const images = await openImageStore({ ...imageSettings(config), logger });
   const candidates = await providerCandidates({

@@ -3,9 +3,16 @@ import { existsSync } from "node:fs";
 import { readdir, rename } from "node:fs/promises";
 import path from "node:path";
 import type { Config } from "./config/config.ts";
-import { lockDataDir } from "./platform/data-dir-lock.ts";
+import { lockDatabase, lockDataDir } from "./platform/data-dir-lock.ts";
+import { databaseOfItsOwn, foreignDatabase, takeDatabase } from "./platform/database-owner.ts";
 import { DiskReserve } from "./platform/disk-reserve.ts";
-import { installationIn, isOriginal, renewInstallation, restoredAt } from "./platform/installation.ts";
+import {
+  directoryIn,
+  installationIn,
+  isOriginal,
+  renewInstallation,
+  restoredAt,
+} from "./platform/installation.ts";
 import { randomIds } from "./platform/random-ids.ts";
 import { removeTree } from "./platform/remove-tree.ts";
 import { systemClock } from "./platform/system-clock.ts";
@@ -27,18 +34,29 @@ export interface Restored {
  * Makes a copied or restored data directory an installation of its own. What its records name, processes, groups and
  * containers, is the original's and stays untouched; the folders of those runtimes go. Their sandboxes are in state
  * `error` after the next start. Repeatable.
- * @param options.evenOriginal of the original too, which gives up its sandboxes by that: they run on, and nobody knows them.
- * @throws DataDirLocked while a service runs here; NotFound when there is no such directory; Conflict when it is no copy.
+ * @param options.evenOriginal of the original too, which gives up its sandboxes by that: they run on, and nobody knows them;
+ *  and with a database that another directory has, which loses it.
+ * @throws DataDirLocked while a service runs here, or with this database; NotFound when there is no such directory; Conflict
+ *  when it is no copy, or its database another's.
  */
 export async function restore(options: { config: Config; evenOriginal?: boolean }): Promise<Restored> {
   const { config, evenOriginal = false } = options;
   const { dataDir } = config;
   if (!existsSync(dataDir)) throw new NotFound(`there is no data directory ${dataDir}`);
   using _lock = lockDataDir(dataDir);
+  using _databaseLock = lockDatabase(config.database.path);
   await using reserve = new DiskReserve({ directory: path.dirname(config.database.path) });
   const inPlace = isOriginal(dataDir);
   if (inPlace && !evenOriginal && !existsSync(config.database.path)) throw noCopy(dataDir);
   await using store = await SqliteStore.open({ path: config.database.path, reserve });
+  const mine = { dataDir, file: config.database.path, settings: store };
+  const foreign = await foreignDatabase({ ...mine, written: directoryIn(dataDir) });
+  if (foreign !== undefined && !evenOriginal)
+    throw new Conflict(
+      `Nothing was changed: ${foreign.directory ?? "whoever has it"} would lose its database, and every sandbox in it. ` +
+        `${databaseOfItsOwn(foreign, dataDir, inPlace ? "serve" : "restore")}, and every start with the same. Where nobody will start ` +
+        `${foreign.directory ?? "the other one"} again, "alcove restore --new-identity" takes the database over`,
+    );
   const known = await store.setting("instance_id");
   const id = installationIn(dataDir) ?? known;
   // With a database of another installation no service starts here, and nothing of it runs.
@@ -54,6 +72,7 @@ export async function restore(options: { config: Config; evenOriginal?: boolean 
   } catch (error) {
     if (!(error instanceof Error && "code" in error && error.code === "ENOENT")) throw error;
   }
+  await takeDatabase(mine);
   await renewInstallation({ dataDir, settings: store, newId: randomIds.secret(8), now: systemClock.now() });
   return { former, left: await removeLeft(dataDir) };
 }

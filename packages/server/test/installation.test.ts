@@ -1,7 +1,8 @@
 import { existsSync, readFileSync } from "node:fs";
-import { cp, glob, mkdtemp, rm, writeFile } from "node:fs/promises";
+import { cp, glob, mkdir, mkdtemp, readdir, rm, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
+import { DatabaseSync } from "node:sqlite";
 import { Writable } from "node:stream";
 import { pino } from "pino";
 import { afterEach, beforeEach, describe, expect, test } from "vitest";
@@ -22,6 +23,8 @@ const skip = await nativeMissing();
 interface StartOptions {
   destroyOnExit?: boolean;
   pooled?: boolean;
+  /** Outside the data directory. */
+  database?: string;
 }
 
 describe.skipIf(skip !== undefined)(
@@ -37,7 +40,10 @@ describe.skipIf(skip !== undefined)(
       await rm(home, { recursive: true, force: true });
     });
 
-    const configOf = (dataDir: string, { destroyOnExit = false, pooled = false }: StartOptions = {}) =>
+    const configOf = (
+      dataDir: string,
+      { destroyOnExit = false, pooled = false, database }: StartOptions = {},
+    ) =>
       loadConfig({
         env: {
           ALCOVE_DATA_DIR: dataDir,
@@ -47,6 +53,7 @@ describe.skipIf(skip !== undefined)(
           ALCOVE_PROVIDERS_NATIVE_MIN_FREE_MB: "0",
           ALCOVE_SERVER_DESTROY_ON_EXIT: String(destroyOnExit),
           ALCOVE_POOL_ENABLED: String(pooled),
+          ...(database === undefined ? {} : { ALCOVE_DATABASE_PATH: database }),
         },
         cwd: home,
       });
@@ -378,6 +385,140 @@ describe.skipIf(skip !== undefined)(
       await writeFile(file, JSON.stringify({ ...JSON.parse(readFileSync(file, "utf8")), id: "before" }));
       await restore({ config });
       await stop((await start(dataDir)).service);
+    });
+
+    describe("with its database elsewhere", () => {
+      let database: string;
+      let [original, copy] = ["", ""];
+      beforeEach(async () => {
+        await mkdir(path.join(home, "elsewhere"));
+        database = path.join(home, "elsewhere", "state.db");
+        [original, copy] = [path.join(home, "original"), path.join(home, "copy")];
+      });
+      /** The original ran, was stopped, and was copied without its database; its sandbox runs. */
+      const copied = async () => {
+        const first = await start(original, { database });
+        const id = await first.client.spawn({ image: "host", ttl: "10m" });
+        await stop(first.service);
+        await cp(original, copy, { recursive: true, filter: (source) => !source.endsWith(".sock") });
+        return id;
+      };
+      const goesOn = async (dataDir: string, id: string, used = database) => {
+        const { client } = await start(dataDir, { destroyOnExit: true, database: used });
+        await eventually(async () =>
+          (await client.exec(id, { command: "true" })).json.exit_code === 0 ? true : undefined,
+        );
+      };
+
+      test("keeps it from a copy that is restored, and from a new directory", async () => {
+        const id = await copied();
+        const config = configOf(copy, { database });
+        const own = path.join(copy, "alcove.db");
+        await expect(serve({ config, logger: silentLogger })).rejects.toThrow(
+          `alcove restore --data-dir ${copy} --set database.path=${own}`,
+        );
+        const refused = restore({ config });
+        await expect(refused).rejects.toThrow(`${original} would lose its database`);
+        await expect(refused).rejects.toThrow(`alcove restore --data-dir ${copy} --set database.path=${own}`);
+        const fresh = path.join(home, "fresh");
+        const isNew = { config: configOf(fresh, { database }), logger: silentLogger };
+        await expect(serve(isNew)).rejects.toThrow(`alcove serve --data-dir ${fresh} --set database.path=`);
+        await expect(restore(isNew)).rejects.toThrow(`${original} would lose its database`);
+        // As advised.
+        await restore({ config: configOf(copy, { database: own }) });
+        await stop((await start(copy, { database: own })).service);
+        await goesOn(original, id);
+      });
+
+      test("keeps it from who has a link to it, and from a copy that lost its mark", async () => {
+        const id = await copied();
+        await symlink(database, path.join(copy, "alcove.db"));
+        await expect(restore({ config: configOf(copy) })).rejects.toThrow("would lose its database");
+        await rm(path.join(copy, "installation.json"));
+        await expect(restore({ config: configOf(copy) })).rejects.toThrow("would lose its database");
+        await expect(serve({ config: configOf(copy, { database }), logger: silentLogger })).rejects.toThrow(
+          `was last that of ${original}`,
+        );
+        await goesOn(original, id);
+      });
+
+      test("has it to itself while it runs", async () => {
+        const { client } = await start(original, { destroyOnExit: true, database });
+        await client.spawn({ image: "host", ttl: "10m" });
+        for (const dataDir of [copy, path.join(home, "other")]) {
+          await mkdir(dataDir);
+          const config = configOf(dataDir, { database });
+          const told = `the database ${database} is in use by another alcove service (process ${process.pid})`;
+          await expect(serve({ config, logger: silentLogger })).rejects.toThrow(told);
+          await expect(restore({ config, evenOriginal: true })).rejects.toThrow(told);
+          await expect(purge({ config, remove: true, logger: silentLogger })).rejects.toThrow(told);
+        }
+      });
+
+      test("copied with it is restored, and so is a backup of it", async () => {
+        const id = await copied();
+        const twin = path.join(home, "twin.db");
+        await cp(database, twin);
+        await restore({ config: configOf(copy, { database: twin }) });
+        await stop((await start(copy, { database: twin })).service);
+        const folder = path.join(home, "bk1");
+        await backup({ config: configOf(original, { database }), folder });
+        const machine = path.join(home, "machine");
+        await mkdir(machine);
+        await restore({ config: configOf(machine, { database: path.join(folder, "alcove.db") }) });
+        await goesOn(original, id);
+      });
+
+      test("of an earlier release keeps it where it still stands, and gives it where it is gone", async () => {
+        await copied();
+        const config = configOf(copy, { database });
+        const forget = () => {
+          const db = new DatabaseSync(database);
+          db.exec("DELETE FROM settings WHERE name = 'owner'");
+          db.close();
+        };
+        forget();
+        await expect(restore({ config })).rejects.toThrow(`${original} would lose its database`);
+        await purge({ config: configOf(original, { database }), remove: false, logger: silentLogger });
+        forget();
+        await rm(original, { recursive: true });
+        await restore({ config });
+        await stop((await start(copy, { database })).service);
+      });
+
+      test("loses it where that is meant, and goes on with another that knows its sandboxes", async () => {
+        const id = await copied();
+        await restore({ config: configOf(copy, { database }), evenOriginal: true });
+        const config = configOf(original, { database });
+        const own = path.join(original, "alcove.db");
+        const advice = `alcove serve --data-dir ${original} --set database.path=${own}`;
+        await expect(serve({ config, logger: silentLogger })).rejects.toThrow(advice);
+        await expect(restore({ config })).rejects.toThrow(advice);
+        await goesOn(original, id, own);
+      });
+
+      test("is purged with it", async () => {
+        await copied();
+        const [elsewhere, kept] = [path.dirname(database), path.join(home, "elsewhere", "kept")];
+        await writeFile(kept, "");
+        expect(await readdir(elsewhere)).toContain("reserve");
+        const config = configOf(original, { database });
+        expect((await purge({ config, remove: true, logger: silentLogger })).left).toEqual([]);
+        expect(existsSync(original)).toBe(false);
+        expect(await readdir(elsewhere)).toEqual(["kept"]);
+      });
+
+      test("is purged without the space that another database of the folder has set aside", async () => {
+        await copied();
+        const other = { database: path.join(path.dirname(database), "other.db") };
+        await stop((await start(path.join(home, "other"), other)).service);
+        await purge({ config: configOf(original, { database }), remove: true, logger: silentLogger });
+        expect((await readdir(path.dirname(database))).filter((name) => !name.endsWith(".pid"))).toEqual([
+          "other.db",
+          "other.db.lock",
+          "reserve",
+        ]);
+      });
     });
 
     test("whose database and mark were damaged keeps what was made after the backup, its mark removed", async () => {

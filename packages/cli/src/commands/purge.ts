@@ -9,7 +9,7 @@ export async function purge(
   const what = flags.instance === undefined ? config.dataDir : `installation ${flags.instance}`;
   if (flags.yes !== true)
     throw new UsageError(
-      `this ends every sandbox of ${what}${flags.remove ? " and removes the directory" : ""}; add --yes if it should`,
+      `this ends every sandbox of ${what}${flags.remove ? " and removes the directory and its database" : ""}; add --yes if it should`,
     );
   const [server, { createLogger }] = await Promise.all([
     import("@alcove/server/purge"),

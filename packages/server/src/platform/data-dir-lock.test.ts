@@ -1,11 +1,11 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { mkdtempSync, rmSync } from "node:fs";
+import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
-import { DataDirLocked, isDataDirLocked, lockDataDir } from "./data-dir-lock.ts";
+import { DataDirLocked, isDataDirLocked, lockDatabase, lockDataDir } from "./data-dir-lock.ts";
 
 let directory: string;
 beforeEach(() => {
@@ -51,5 +51,29 @@ describe("lockDataDir", () => {
     expect(() => lockDataDir(directory)).toThrow(`process ${process.pid}, whose lock file was removed`);
     first[Symbol.dispose]();
     lockDataDir(directory)[Symbol.dispose]();
+  });
+});
+
+describe("lockDatabase", () => {
+  it("refuses a second lock whatever the name, and where the lock file was removed, not one on a neighbour", () => {
+    const [file, link] = [path.join(directory, "state.db"), path.join(directory, "link.db")];
+    writeFileSync(file, "");
+    symlinkSync(file, link);
+    const first = lockDatabase(file);
+    expect(() => lockDatabase(file)).toThrow(`the database ${file} is in use`);
+    expect(() => lockDatabase(link)).toThrow("--set database.path=FILE");
+    lockDatabase(path.join(directory, "other.db"))[Symbol.dispose]();
+    rmSync(`${file}.lock`);
+    expect(() => lockDatabase(file)).toThrow(`process ${process.pid}, whose lock file was removed`);
+    first[Symbol.dispose]();
+    lockDatabase(link)[Symbol.dispose]();
+  });
+
+  it("names a folder that is missing", () => {
+    const folder = path.join(directory, "none");
+    const file = path.join(folder, "state.db");
+    expect(() => lockDatabase(file)).toThrow(`there is no folder ${folder} for the database ${file}`);
+    mkdirSync(folder);
+    lockDatabase(file)[Symbol.dispose]();
   });
 });

@@ -11,16 +11,21 @@ import {
 } from "node:fs";
 import path from "node:path";
 import { DatabaseSync } from "node:sqlite";
+import { realDatabase } from "./database-owner.ts";
 
-/** Another process holds the directory. */
+/** Another process holds the directory, or the database. */
 export class DataDirLocked extends Error {
-  constructor(directory: string, holder: string) {
-    super(
-      `the data directory ${directory} is in use by another alcove service${holder}: stop that one, or set data_dir ` +
-        "to another directory",
-    );
+  constructor({ what, elsewhere }: Pick<Place, "what" | "elsewhere">, holder: string) {
+    super(`${what} is in use by another alcove service${holder}: stop that one, or ${elsewhere}`);
     this.name = "DataDirLocked";
   }
+}
+
+interface Place {
+  file: string;
+  note: string;
+  what: string;
+  elsewhere: string;
 }
 
 export interface DataDirLock extends Disposable {
@@ -34,12 +39,41 @@ export interface DataDirLock extends Disposable {
  */
 export function lockDataDir(directory: string): DataDirLock {
   mkdirSync(directory, { recursive: true, mode: 0o700 });
-  const file = path.join(directory, "lock.db");
-  const note = path.join(directory, "lock.pid");
+  const lock = take({
+    file: path.join(directory, "lock.db"),
+    note: path.join(directory, "lock.pid"),
+    what: `the data directory ${directory}`,
+    elsewhere: "set data_dir to another directory",
+  });
+  return { directory, ...lock };
+}
+
+/**
+ * Takes a database for this process alone, in the same way: it may lie outside the directory of whoever has it.
+ * @throws DataDirLocked as `lockDataDir` does; Error where its folder is not there.
+ */
+export function lockDatabase(database: string): Disposable {
+  const folder = path.dirname(database);
+  if (!existsSync(folder))
+    throw new Error(
+      `there is no folder ${folder} for the database ${database}: make it, or set database.path`,
+    );
+  const file = `${realDatabase(database)}.lock`;
+  return take({
+    file,
+    note: `${file}.pid`,
+    what: `the database ${database}`,
+    elsewhere: 'give this one its own: "--set database.path=FILE"',
+  });
+}
+
+function take(place: Place): Disposable {
+  const { file, note, what } = place;
   // A service whose lock file was removed still holds it: only a directory that was used before can have one.
-  const holder = existsSync(file) || readdirSync(directory).length === 0 ? undefined : holderOfRemoved(file);
+  const unused = existsSync(file) || readdirSync(path.dirname(file)).length === 0;
+  const holder = unused ? undefined : holderOfRemoved(file);
   if (holder !== undefined)
-    throw new DataDirLocked(directory, ` (process ${holder}, whose lock file was removed)`);
+    throw new DataDirLocked(place, ` (process ${holder}, whose lock file was removed)`);
   closeSync(openSync(file, "a", 0o600));
   const db = new DatabaseSync(file, { timeout: 0 });
   try {
@@ -48,12 +82,11 @@ export function lockDataDir(directory: string): DataDirLock {
     db.exec("BEGIN EXCLUSIVE");
   } catch (error) {
     db.close();
-    if (isBusy(error)) throw new DataDirLocked(directory, holderOf(note));
-    throw new Error(`the data directory ${directory} cannot be locked`, { cause: error });
+    if (isBusy(error)) throw new DataDirLocked(place, holderOf(note));
+    throw new Error(`${what} cannot be locked`, { cause: error });
   }
   writeNote(note);
   return {
-    directory,
     [Symbol.dispose]() {
       if (db.isOpen) db.close();
     },

@@ -192,6 +192,11 @@ export function lackOfReserve(directory: string): string | undefined {
   return wanted >= usualBytes ? undefined : lackOf({ free, kept: wanted, usual: usualBytes });
 }
 
+/** What a reserve may have left in a directory. */
+export function reserveFiles(directory: string): string[] {
+  return [fileName, `${fileName}.draft`, spentName].map((name) => path.join(directory, name));
+}
+
 /** What was given up and not taken back. */
 function spentBytes(directory: string): number {
   return sizeOf(path.join(directory, spentName));

@@ -1,7 +1,9 @@
 import { randomBytes, randomUUID } from "node:crypto";
-import { existsSync, readFileSync, realpathSync, rmSync, statSync } from "node:fs";
+import { existsSync, readFileSync, rmSync } from "node:fs";
 import { open, readdir, rename, rm } from "node:fs/promises";
 import path from "node:path";
+import { databaseOfItsOwn, foreignDatabase, ownerOf, takeDatabase } from "./database-owner.ts";
+import { type FileIdentity, identifyFile, isFileIdentity, sameFile } from "./file-identity.ts";
 
 const fileName = "installation.json";
 /** Says how far the installation is, and is part of no backup: what is put back beside it shows as older. */
@@ -15,22 +17,13 @@ const eventsMark = "events_mark";
 /** Sandboxes made, or extended, within this time share one mark, the first of a process apart: it has its own before it is answered. */
 const advanceAfterMs = 2_000;
 
-/** The directory an installation lives in, recognised by more than its name. A copy differs, a move does not. */
-export interface DirectoryIdentity {
-  path: string;
-  device: string;
-  inode: string;
-  /** When it was made, nanoseconds; "0" where the file system does not say. */
-  born: string;
-}
-
 /** `installation.json`: which installation lives in this directory. The database says the same of itself. */
 interface InstallationFile {
   version: 1;
   id: string;
   /** Grows as sandboxes are made and extended, in the database first: a database with a smaller one is an older state. */
   generation: number;
-  directory: DirectoryIdentity;
+  directory: FileIdentity;
   /** As the setting of the database, so that either may be lost. Earlier releases wrote none. */
   noteKey?: string;
 }
@@ -108,6 +101,7 @@ export class Installation implements AsyncDisposable {
 
   /**
    * Recognises the installation of a directory that this process has locked, or makes one.
+   * @param options.database its file; without one it is taken for the directory's own.
    * @param options.outlived whether something of the installation is younger than the database, by what stands beside it.
    * @throws ForeignDataDir when directory and identity do not belong together.
    */
@@ -115,21 +109,35 @@ export class Installation implements AsyncDisposable {
     dataDir: string;
     settings: InstallationSettings;
     newId: string;
+    database?: string;
     outlived?: (id: string) => Promise<boolean>;
   }): Promise<Installation> {
-    const { dataDir, settings, outlived = async () => false } = options;
-    const directory = identify(dataDir);
+    const { dataDir, settings, database, outlived = async () => false } = options;
+    const directory = identifyFile(dataDir);
     const written = readInstallation(dataDir);
     const known = await settings.setting("instance_id");
-    if (written !== undefined && !sameDirectory(written.directory, directory)) {
-      throw new ForeignDataDir(dataDir, `is a copy of ${written.directory.path}`);
+    const foreign =
+      database === undefined
+        ? undefined
+        : await foreignDatabase({ dataDir, file: database, settings, written: written?.directory });
+    const ownDatabase = (command: string) =>
+      foreign === undefined ? undefined : databaseOfItsOwn(foreign, dataDir, command);
+    if (written !== undefined && !sameFile(written.directory, directory)) {
+      throw new ForeignDataDir(dataDir, `is a copy of ${written.directory.path}`, ownDatabase("restore"));
     }
     if (written !== undefined && known !== undefined && known !== written.id) {
-      throw new ForeignDataDir(dataDir, "and its database belong to different installations");
+      const reason = "and its database belong to different installations";
+      throw new ForeignDataDir(dataDir, reason, ownDatabase("serve"));
     }
     const used = await runtimesIn(dataDir);
     if (written === undefined && known !== undefined && !used && !hasSignsOfUse(dataDir)) {
-      throw new ForeignDataDir(dataDir, "is new, but its database belongs to an installation elsewhere");
+      const reason = "is new, but its database belongs to an installation elsewhere";
+      throw new ForeignDataDir(dataDir, reason, ownDatabase("serve"));
+    }
+    const owner = await ownerOf(settings);
+    if (written === undefined && owner !== undefined && !sameFile(owner.directory, directory)) {
+      const reason = `does not say what it is, and its database was last that of ${owner.directory.path}`;
+      throw new ForeignDataDir(dataDir, reason, ownDatabase("restore"));
     }
     await removeDrafts(dataDir);
     const id = await settings.instanceId(written?.id ?? options.newId);
@@ -166,6 +174,9 @@ export class Installation implements AsyncDisposable {
       markLost,
       events,
     });
+    // It is written with the next start where it cannot be now.
+    if (database !== undefined)
+      await takeDatabase({ dataDir, file: database, settings }).catch(() => undefined);
     // A full disk is no reason not to start: nothing is written that stands there, and a key may be of this run alone.
     if (kept !== noteKey) await settings.changeSetting(noteKeySetting, noteKey).catch(() => undefined);
     if (JSON.stringify(file) !== JSON.stringify(written && { ...written, noteKey }))
@@ -280,26 +291,7 @@ export async function renewInstallation(options: {
   await settings.changeSetting("generation", "0");
   const noteKey = newNoteKey();
   await settings.changeSetting(noteKeySetting, noteKey);
-  await writeInstallation(dataDir, { version: 1, id, generation: 0, directory: identify(dataDir), noteKey });
-}
-
-/** A device's number changes with a new mount, so the path counts instead: a copy in the very same place has another inode. */
-function sameDirectory(before: DirectoryIdentity, now: DirectoryIdentity): boolean {
-  if (before.inode !== now.inode) return false;
-  if (before.born !== "0" && now.born !== "0" && before.born !== now.born) return false;
-  return before.device === now.device || before.path === now.path;
-}
-
-function identify(dataDir: string): DirectoryIdentity {
-  const { dev, ino, birthtimeNs, ctimeNs } = statSync(dataDir, { bigint: true });
-  // Where a file system keeps no time of birth, Node may give that of the last change instead.
-  const born = birthtimeNs === ctimeNs ? 0n : birthtimeNs;
-  return {
-    path: realpathSync(dataDir),
-    device: String(dev),
-    inode: String(ino),
-    born: String(born),
-  };
+  await writeInstallation(dataDir, { version: 1, id, generation: 0, directory: identifyFile(dataDir), noteKey });
 }
 
 function newNoteKey(): string {
@@ -333,11 +325,10 @@ function readInstallation(dataDir: string): InstallationFile | undefined {
 function parsed(text: string): InstallationFile | undefined {
   try {
     const found = JSON.parse(text) as Partial<InstallationFile> | null;
-    const { device, inode, born } = found?.directory ?? {};
     const whole =
       typeof found?.id === "string" &&
       typeof found.generation === "number" &&
-      [device, inode, born, found.directory?.path].every((value) => typeof value === "string");
+      isFileIdentity(found.directory);
     return whole ? (found as InstallationFile) : undefined;
   } catch {
     return undefined;
@@ -418,6 +409,15 @@ export function installationIn(dataDir: string): string | undefined {
   }
 }
 
+/** What a directory's `installation.json` says it is. Nothing is looked into. */
+export function directoryIn(dataDir: string): FileIdentity | undefined {
+  try {
+    return readInstallation(dataDir)?.directory;
+  } catch {
+    return undefined;
+  }
+}
+
 /**
  * Whether a directory is the very one that its `installation.json` was written in, neither a copy nor without identity.
  * Nothing is looked into.
@@ -430,7 +430,7 @@ export function isOriginal(dataDir: string): boolean {
     if (error instanceof ForeignDataDir) return false;
     throw error;
   }
-  return written !== undefined && sameDirectory(written.directory, identify(dataDir));
+  return written !== undefined && sameFile(written.directory, identifyFile(dataDir));
 }
 
 /** Whether there are folders of runtimes, whoever's. */
