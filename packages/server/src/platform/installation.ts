@@ -291,7 +291,13 @@ export async function renewInstallation(options: {
   await settings.changeSetting("generation", "0");
   const noteKey = newNoteKey();
   await settings.changeSetting(noteKeySetting, noteKey);
-  await writeInstallation(dataDir, { version: 1, id, generation: 0, directory: identifyFile(dataDir), noteKey });
+  await writeInstallation(dataDir, {
+    version: 1,
+    id,
+    generation: 0,
+    directory: identifyFile(dataDir),
+    noteKey,
+  });
 }
 
 function newNoteKey(): string {
