@@ -267,15 +267,15 @@ describe("the first pass", () => {
     expect((await h.service.extend(extended.id, ttlMs, { signal: forever })).expiresAt).toEqual(
       new Date(clock.now().getTime() + ttlMs),
     );
-    expect(await h.service.acquire(named, { signal: forever })).toMatchObject({
-      sandbox: { id: acquired.id },
-      made: false,
-    });
     silent = false;
     // Sandboxes that did not answer are asked again.
     await clock.advance(1_000);
     await h.reconciler.reconcile();
     await settle();
+    expect(await h.service.acquire(named, { signal: forever })).toMatchObject({
+      sandbox: { id: acquired.id },
+      made: false,
+    });
     expect(await h.service.prune({ signal: forever })).toBe(0);
     const left = (id: SandboxId) => h.service.running(id).row.expiresAt.getTime() - clock.now().getTime();
     const lives = [left(pruned.id), left(extended.id), left(acquired.id)];
@@ -283,6 +283,40 @@ describe("the first pass", () => {
     await clock.advance(ttlMs);
     expect(await state(extended.id)).toBe("destroyed");
     expect(backend.runtimes.size).toBe(2);
+  });
+
+  it("acquire waits for what an older database cannot say: whether a sandbox whose time is over has ended", async () => {
+    const first = await life().start();
+    const spawn = (name: string) => first.spawn({ ttlMs: 60_000, name, ownerId: "ann" });
+    const [gone, runs] = [await spawn("gone"), await spawn("runs")];
+    await end(first);
+    backend.runtimes.delete(gone.runtimeId);
+    await clock.advance(600_000);
+    const provider = new ScriptedProvider({ backend });
+    const heard = Promise.withResolvers<void>();
+    let silent = true;
+    provider.hook = async (step) => {
+      if (step !== "inventory") return;
+      await heard.promise;
+      if (silent) throw new ProviderError("engine is down");
+    };
+    const recovery = { recovering: true, outlived: async () => undefined, recovered: async () => undefined };
+    const h = new Harness({ store, clock, provider, recovery });
+    open.push(h);
+    h.reconciler.start();
+    await settle();
+    const acquire = (name: string) => h.service.acquire({ name, ownerId: "ann" }, { signal: forever });
+    const refused = expect(acquire("gone")).rejects.toThrow(Unavailable);
+    heard.resolve();
+    await settle();
+    for (let turn = 0; turn < 70; turn++) await clock.advance(100);
+    await refused;
+    silent = false;
+    const [another, same] = [acquire("gone"), acquire("runs")];
+    await h.reconciler.reconcile();
+    for (let turn = 0; turn < 3; turn++) await clock.advance(100);
+    expect(await another).toMatchObject({ made: true });
+    expect(await same).toMatchObject({ made: false, sandbox: { id: runs.id } });
   });
 
   it("tells a sandbox of an older database no end that may have been put off, before its provider is heard", async () => {

@@ -1,8 +1,8 @@
 import { ignoreOutcome } from "../../platform/abortable.ts";
-import { type SandboxRow, Unavailable } from "../../ports/index.ts";
+import { type RuntimeProvider, type SandboxRow, Unavailable } from "../../ports/index.ts";
 import { NameTaken } from "../scheduling/admission.ts";
 import type { SandboxContext } from "./context.ts";
-import { hasTimeLeft } from "./live-sandboxes.ts";
+import { hasTimeLeft, type LiveSandbox } from "./live-sandboxes.ts";
 import type { NamedSpawns } from "./named-spawns.ts";
 import { pause } from "./pause.ts";
 
@@ -26,10 +26,13 @@ export async function acquireNamed(
     spawn: (waitedMs: number) => Promise<SandboxRow>;
     /** Ends a sandbox whose time is over. */
     expire: (id: SandboxRow["id"]) => Promise<void>;
+    /** Waits until a provider has said what it runs, or that it cannot. */
+    listed: (provider: RuntimeProvider) => Promise<void>;
   },
 ): Promise<{ sandbox: SandboxRow; made: boolean }> {
   const { store, live, clock } = context;
-  const { signal, named, spawn, expire } = options;
+  const { signal, named, spawn, expire, listed } = options;
+  let unsure: string | undefined;
   for (let turn = 0; turn < mostTurns; turn++) {
     signal.throwIfAborted();
     const row = await store.sandboxes.named(wanted.ownerId, wanted.name);
@@ -47,7 +50,15 @@ export async function acquireNamed(
       await live.nameFreed(work, signal);
       continue;
     }
-    const outdated = live.get(row.id)?.outdated === true;
+    const entry = live.get(row.id);
+    const { outdated = false, provider } = entry ?? {};
+    if (provider !== undefined && mayHaveEnded(entry, clock.now())) {
+      unsure = `the sandbox named "${wanted.name}" may have ended, which provider "${provider.name}" does not say now; try again in a moment`;
+      await listed(provider);
+      if (mayHaveEnded(live.get(row.id), clock.now())) await pause(clock, pauseMs, signal);
+      continue;
+    }
+    unsure = undefined;
     if (lives(row, outdated, clock.now())) return { sandbox: row, made: false };
     // After the clock was set it may be a while until this is noticed.
     if (work === undefined && row.state !== "creating" && !row.destroyRequested) {
@@ -64,9 +75,16 @@ export async function acquireNamed(
     await pause(clock, pauseMs, signal);
   }
   throw new Unavailable(
-    `the sandbox named "${wanted.name}" is being made or destroyed all the time; try again in a moment`,
+    unsure ??
+      `the sandbox named "${wanted.name}" is being made or destroyed all the time; try again in a moment`,
     { retryAfterS: 1 },
   );
+}
+
+/** By an older store its time is over, and nobody has heard of it since: it may have been extended, or be gone. */
+function mayHaveEnded(entry: LiveSandbox | undefined, now: Date): boolean {
+  if (entry === undefined || !entry.outdated || entry.operations !== undefined) return false;
+  return entry.row.expiresAt <= now && !entry.row.destroyRequested;
 }
 
 /** Whether it can be used, now or once it answers again. */

@@ -172,7 +172,9 @@ export class SandboxService implements AsyncDisposable {
     const wanted = { ownerId: parseOwnerId(ownerId), name };
     const spawn = async (waitedMs: number) => (await this.spawn(input, { ...options, waitedMs })).sandbox;
     const expire = (id: SandboxId) => this.#expire(id, options).then(() => undefined);
-    return acquireNamed(this.#context, wanted, { signal: options.signal, named: this.#named, spawn, expire });
+    const { signal } = options;
+    const listed = (provider: RuntimeProvider) => this.#gates.ofProvider(provider).wait(signal);
+    return acquireNamed(this.#context, wanted, { signal, named: this.#named, spawn, expire, listed });
   }
 
   /** What a spawn would meet now; reserves nothing. @throws what `spawn` throws for a bad request. */
