@@ -95,10 +95,15 @@ export class ExtendFlow {
     if (entry.operations === undefined) return;
     using deadline = deadlineAfter(callDeadlineMs, options.signal);
     try {
-      const { expiresAt } = entry.row;
-      const lifeMs = expiresInMs(entry.row, this.#context);
-      await abortable(entry.operations.setExpiry(lifeMs, deadline), deadline.signal);
-      await this.#wasTold(entry, { expiresAt, lifeMs });
+      let told: Date;
+      do {
+        const { expiresAt } = entry.row;
+        const lifeMs = expiresInMs(entry.row, this.#context);
+        await abortable(entry.operations.setExpiry(lifeMs, deadline), deadline.signal);
+        await this.#wasTold(entry, { expiresAt, lifeMs });
+        told = expiresAt;
+        // What a later extension told may have arrived before this.
+      } while (entry.operations !== undefined && entry.row.expiresAt.getTime() !== told.getTime());
     } catch (error) {
       if (error instanceof RuntimeGone) {
         await this.#recover.suspected(entry, error.message);

@@ -688,6 +688,26 @@ describe("extend", () => {
   });
 });
 
+describe("extensions of one sandbox at once", () => {
+  it("leave it with the expiry that its row has, whichever reaches it last", async () => {
+    const h = await harness();
+    const row = await h.spawn();
+    const slow = Promise.withResolvers<void>();
+    let tellings = 0;
+    h.provider.hook = async (step) => {
+      if (step === "set_expiry" && tellings++ === 0) await slow.promise;
+    };
+    const shorter = h.service.extend(row.id, 60_000, { signal: forever });
+    await settle();
+    const longer = await h.service.extend(row.id, 7_200_000, { signal: forever });
+    slow.resolve();
+    await shorter;
+    expect((await h.service.get(row.id)).expiresAt).toEqual(longer.expiresAt);
+    expect(h.provider.backend.runtimes.get(row.runtimeId)?.expiresInMs).toBe(7_200_000 + 300_000);
+    expect(tellings).toBe(3);
+  });
+});
+
 describe("expiry", () => {
   it("destroys a sandbox when its time has come", async () => {
     const h = await harness();
