@@ -165,6 +165,8 @@ export function fileSuite(on: Subject): void {
     const part = await on.client.call("GET", path("?path=/tmp/range"), undefined, { range: "bytes=10-" });
     expect([part.status, part.json.code]).toEqual([416, "range_not_satisfiable"]);
     expect(part.headers.get("content-range")).toBe("bytes */10");
+    const directory = await on.client.call("GET", path("?path=/tmp"), undefined, { range: "bytes=1000000-" });
+    expect(directory.status).toBe(400);
   });
 
   test("missing paths are 404, directories read as files 400", async () => {

@@ -72,7 +72,9 @@ export function rawFileRoutes(app: RouteApp, options: { files: FileService }): v
         return sendBytes(reply, body, info.modifiedAt);
       };
       if (range === undefined) return whole();
-      const { size } = await files.target(request.params.id, path, { signal });
+      const { size, type } = await files.target(request.params.id, path, { signal });
+      // Whose size means nothing: it is refused for what it is.
+      if (type === "dir") return whole();
       const part = range.within(size);
       if (part === undefined) throw behindTheEnd(reply, size);
       const { info, length, body } = await files.read(request.params.id, path, { ...part, signal });
