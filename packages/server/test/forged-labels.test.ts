@@ -76,6 +76,7 @@ describe("labels that a backend has forged", () => {
 
   /** A process with an empty database, in place of the one that runs. */
   async function start({ lost = false } = {}): Promise<void> {
+    found = [];
     store = open.use(await SqliteStore.open({ path: ":memory:" }));
     const custom = open.use(openCustom());
     let recovering = lost;
@@ -210,6 +211,19 @@ describe("labels that a backend has forged", () => {
     expect(await store.sandboxes.named("victim", "dev")).toBeUndefined();
     const own = await store.sandboxes.named("ada", "dev");
     expect(own).toMatchObject({ id: real["alcove.sandbox"], image: "any", state: "running" });
+  });
+
+  it("that an earlier release did not sign are believed to run, once a signed one tells that the database is older", async () => {
+    const [signedId] = [...backend.sandboxes.keys()] as [string];
+    // Listed before the one that can tell.
+    backend.sandboxes.delete(signedId);
+    const { sandboxId } = list((_note, labels) => Object.assign(labels, { "alcove.signature": undefined }));
+    backend.sandboxes.set(signedId, real);
+    await h[Symbol.asyncDispose]();
+    await start();
+    expect(found).toEqual(["an older database"]);
+    expect(await store.sandboxes.get(sandboxId)).toMatchObject({ ownerId: "", name: null, state: "running" });
+    expect(await store.sandboxes.named("ada", "dev")).toMatchObject({ state: "running" });
   });
 
   it("that an earlier release did not sign do for a sandbox that the database knows", async () => {

@@ -96,7 +96,7 @@ describe.skipIf(skip !== undefined)(
         recursive: true,
         preserveTimestamps: true,
         // What comes and goes beside a running service; a copy of it is none.
-        filter: (source) => !/\.(draft|sock)$/.test(source),
+        filter: (source) => !/\.(draft|sock)$|\/\.[^/]*\.json\.[0-9a-f-]+$/.test(source),
       });
       await expect(serve({ config: configOf(copy), logger: silentLogger })).rejects.toThrow(ForeignDataDir);
       const { id: named } = JSON.parse(readFileSync(path.join(dataDir, "installation.json"), "utf8"));

@@ -264,7 +264,20 @@ class SchemaRefs {
     return Object.fromEntries(
       Object.entries(node)
         .filter(([key, value]) => value !== undefined && key !== "x-rule")
-        .map(([key, value]) => [key, this.of(value)]),
+        .map(([key, value]) => [
+          key,
+          key === "properties" ? this.#properties(value as object) : this.of(value),
+        ]),
+    );
+  }
+
+  /** A field that must be absent is `false` in JSON Schema, which generators of clients refuse with all that it stands in. */
+  #properties(fields: object): Json {
+    return Object.fromEntries(
+      Object.entries(fields).map(([name, schema]) => [
+        name,
+        schema === false ? { not: {} } : this.of(schema),
+      ]),
     );
   }
 }

@@ -43,6 +43,18 @@ describe("a stop of the service", () => {
     await drained;
   });
 
+  test("waits for what is answered at the end, and not for what was carried", async () => {
+    const left = async (mark: (call: ReturnType<CallsUnderWay["begin"]>) => void) => {
+      const calls = new CallsUnderWay();
+      mark(calls.begin());
+      const began = performance.now();
+      await calls.drain(1_200);
+      return performance.now() - began;
+    };
+    const [carried, answered] = await Promise.all([left((call) => call.endWithKey()), left(() => undefined)]);
+    expect(answered - carried).toBeGreaterThan(1_000);
+  });
+
   test("cuts a stream that begins while it is under way", async () => {
     const calls = new CallsUnderWay();
     const upload = calls.begin();

@@ -124,7 +124,10 @@ export class CallsUnderWay {
     this.#abort("none", "brief");
     await this.#over(graceMs - briefMs, () => ![...this.#calls.values()].includes("grace"));
     this.#abort("none", "brief", "grace");
-    await this.#over(Math.min(answersMs, graceMs), () => this.#calls.size === 0);
+    // A file that was cut is answered by that.
+    await this.#over(Math.min(answersMs, graceMs), () =>
+      [...this.#calls.keys()].every((call) => this.#transfers.has(call)),
+    );
   }
 
   #abort(...patience: Patience[]): void {

@@ -87,7 +87,7 @@ export const ConfigSchema = section(
         ),
         shutdown_grace: duration(
           "30s",
-          "How long calls that cannot be repeated, such as uploads, may take at shutdown.",
+          "How long calls that cannot be repeated, such as uploads, may take at shutdown; what is answered then has five seconds more.",
         ),
         deadman_grace: duration(
           "5m",

@@ -59,6 +59,14 @@ describe("an installation", () => {
     expect([again.id, again.recovering]).toEqual(["first", false]);
   });
 
+  it("whose database was lost recovers also where no record of a sandbox is kept here", async () => {
+    const settings = new Settings();
+    await makeSandbox(settings);
+    await rm(path.join(dataDir, "runtimes"), { recursive: true });
+    expect((await open(settings)).recovering).toBe(false);
+    expect((await open(new Settings())).recovering).toBe(true);
+  });
+
   it("keeps the key of what it signs when either its directory's mark or its database is lost", async () => {
     const settings = new Settings();
     const { noteKey } = await open(settings);

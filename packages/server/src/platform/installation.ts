@@ -146,7 +146,7 @@ export class Installation implements AsyncDisposable {
     const newest = newestOf(dataDir, id);
     const generation = Math.max(written?.generation ?? stored, newest.generation);
     const markLost = written === undefined && known !== undefined;
-    const older = known === undefined ? used : stored < generation || (await outlived(id));
+    const older = known === undefined ? used || generation > 0 : stored < generation || (await outlived(id));
     const recovering = older || markLost;
     const databaseLost = older || (written !== undefined && known === undefined);
     const kept = await settings.setting(noteKeySetting);

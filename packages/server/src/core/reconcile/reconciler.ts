@@ -51,6 +51,13 @@ export interface ReconcilerOptions {
 /** What is repeated: a provider's passes, and what belongs to no provider. */
 type Loop = RuntimeProvider | "housekeeping" | "retention";
 
+/** Of runtimes that no row names, and whose birth is known. */
+interface Births {
+  /** The store has counted it: a spawn left it that was taken back. */
+  counted: Set<InventoryEntry>;
+  younger: Set<InventoryEntry>;
+}
+
 /** Steps at once that end with the store, of one provider. */
 const parallelSteps = 8;
 /** Sandboxes asked at once, of one provider: those that do not answer must not keep the others waiting. */
@@ -304,9 +311,10 @@ export class Reconciler implements AsyncDisposable {
     };
     let complete = true;
     const lookAtUnknown = async () => {
+      const births = await this.#lookAtBirths(provider, unknown);
       using names = deadlineAfter(namePatienceMs, this.#closing.signal);
       await this.#forEach(unknown, parallelProbes, async (runtime) => {
-        if (!(await this.#actOnUnknown(provider, runtime, names.signal))) complete = false;
+        if (!(await this.#actOnUnknown(provider, runtime, { births, names: names.signal }))) complete = false;
       });
       gate.open();
     };
@@ -382,7 +390,7 @@ export class Reconciler implements AsyncDisposable {
   async #actOnUnknown(
     provider: RuntimeProvider,
     runtime: InventoryEntry,
-    names: AbortSignal,
+    { births, names }: { births: Births; names: AbortSignal },
   ): Promise<boolean> {
     const { lifecycle, logger, recovery } = this.#options;
     if (lifecycle.live.knows(runtime)) return true;
@@ -393,10 +401,10 @@ export class Reconciler implements AsyncDisposable {
       );
       return true;
     }
-    if (runtime.state === "running" && !lifecycle.recover.isLeftOver(runtime)) {
+    const lost = recovery?.recovering === true && !births.counted.has(runtime);
+    if (lost ? this.#isSandbox(runtime) : births.younger.has(runtime)) {
       try {
-        const wanted = recovery?.recovering === true || (await this.#outlived(provider, runtime));
-        if (wanted && (await lifecycle.recover.takeIn(provider, runtime, { names }))) return true;
+        if (await lifecycle.recover.takeIn(provider, runtime, { names })) return true;
       } catch (error) {
         this.#logFailure(error, sandboxOf(runtime));
         return false;
@@ -406,20 +414,36 @@ export class Reconciler implements AsyncDisposable {
     return true;
   }
 
-  /** The store has not counted its birth, so it is an older one, whatever else says that it is the newest. */
-  async #outlived(provider: RuntimeProvider, { runtimeId, note }: InventoryEntry): Promise<boolean> {
+  #isSandbox(runtime: InventoryEntry): boolean {
+    return runtime.state === "running" && !this.#options.lifecycle.recover.isLeftOver(runtime);
+  }
+
+  /**
+   * A birth that the store has not counted tells that it is an older one, whatever else says that it is the newest, and that speaks
+   * for runtimes without a birth too: all are asked before anything is done to any.
+   */
+  async #lookAtBirths(provider: RuntimeProvider, unknown: readonly InventoryEntry[]): Promise<Births> {
     const { recovery, store, logger } = this.#options;
-    const { birth } = note ?? {};
-    if (birth === undefined || (await store.sandboxes.lastBirth(birth.run)) >= birth.number) return false;
+    const births: Births = { counted: new Set(), younger: new Set() };
+    // What is taken in is counted, so that what is told of the others later says nothing.
+    if (recovery?.recovering) return births;
+    for (const runtime of unknown) {
+      const { birth } = runtime.note ?? {};
+      if (birth === undefined || !this.#isSandbox(runtime)) continue;
+      const isCounted = (await store.sandboxes.lastBirth(birth.run)) >= birth.number;
+      (isCounted ? births.counted : births.younger).add(runtime);
+    }
+    const [first] = births.younger;
+    if (first === undefined) return births;
     logger.warn(
-      { provider: provider.name, runtime_id: runtimeId },
+      { provider: provider.name, runtime_id: first.runtimeId },
       "the database is older than a sandbox that runs: those it does not know are taken in from their records; quotas, " +
         "templates, and keys that were made or revoked are as of the backup",
     );
     await recovery
       ?.outlived()
       .catch((err: unknown) => logger.warn({ err }, "the data directory could not be marked as newer"));
-    return true;
+    return births;
   }
 
   async #destroyOrphan(provider: RuntimeProvider, runtime: InventoryEntry): Promise<void> {
