@@ -19,7 +19,8 @@ beforeEach(async () => {
     response.writeHead(200, { "content-type": "text/event-stream" }).write(": opened\n\n");
     signsOfLife.push(() => response.write(": heartbeat\n\n"));
   });
-  new WebSocketServer({ server }).on("connection", (socket) => {
+  // Who answers pings is not silent.
+  new WebSocketServer({ server, autoPong: false }).on("connection", (socket) => {
     sockets.push(socket);
     signsOfLife.push(() => socket.ping());
   });
@@ -94,6 +95,18 @@ test.each(streams)("%s is cut when nothing comes any more, and not before", asyn
   });
   enough.abort();
 });
+
+test.each(streams.slice(0, 2))(
+  "%s stays open behind a proxy that keeps the service's pings and answers the client's",
+  async (_, open) => {
+    const enough = new AbortController();
+    const { failed } = await open(enough.signal);
+    for (const socket of sockets) socket.on("ping", () => socket.pong());
+    for (let interval = 0; interval < 10; interval += 1) await afterInterval();
+    enough.abort();
+    expect(await failed).toMatchObject({ code: "cancelled" });
+  },
+);
 
 test("a reader that takes nothing is not cut: it would have nothing of what has come", async () => {
   const tunnel = await client.openTunnel("sb-a", 1);

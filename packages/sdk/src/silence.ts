@@ -9,12 +9,14 @@ export const silenceText = "nothing has come over it for 45 s, where the service
 /**
  * Calls back when a connection brings nothing more, as behind a proxy that swallows what it gets. Looks at intervals, so
  * that neither a process that was held up nor a machine that slept takes its own silence for the other's.
+ * @param options.missed is told of the first interval without bytes, and may ask for some.
  * @param options.heldUp whether it is this side that takes nothing: then nothing can come.
  * @returns ends it.
  */
 export function onSilence(options: {
   bytesRead: () => number;
   heldUp: () => boolean;
+  missed?: () => void;
   silent: () => void;
 }): () => void {
   const { bytesRead, heldUp, silent } = options;
@@ -24,6 +26,7 @@ export function onSilence(options: {
     const bytes = bytesRead();
     missed = bytes === seen && !heldUp() ? missed + 1 : 0;
     seen = bytes;
+    if (missed === 1) options.missed?.();
     if (missed < missedThatTell) return;
     clearInterval(timer);
     silent();

@@ -70,6 +70,8 @@ function endWhenSilent(socket: WebSocket, connection: IncomingMessage["socket"])
   const end = onSilence({
     bytesRead: () => connection.bytesRead,
     heldUp: () => socket.isPaused,
+    // A proxy that ends WebSockets itself keeps the service's pings, and answers this one.
+    missed: () => socket.ping(),
     silent: () => {
       silentSockets.add(socket);
       socket.terminate();
