@@ -369,6 +369,15 @@ describe("AlcoveClient", () => {
     await expect(client.sandbox("sb-a", { timeoutMs: 50 })).rejects.toMatchObject({ code: "client_timeout" });
   });
 
+  test.each([Number.POSITIVE_INFINITY, 2 ** 31])(
+    "a timeoutMs of %d is none that is over at once",
+    async (timeoutMs) => {
+      handle = (_request, response) => void setTimeout(() => response.end('{"id":"sb-a"}'), 100);
+      using client = new AlcoveClient({ url });
+      await expect(client.sandbox("sb-a", { timeoutMs })).resolves.toEqual({ id: "sb-a" });
+    },
+  );
+
   test("an aborted call is cancelled and closes its connection", async () => {
     const arrived = Promise.withResolvers<http.IncomingMessage>();
     handle = (request) => arrived.resolve(request);

@@ -3,7 +3,7 @@ import type { Event } from "@alcove/wire";
 import { AlcoveError } from "./errors.ts";
 import { parse, readEvents } from "./lines.ts";
 import { cutWhenSilent } from "./silence.ts";
-import type { Transport } from "./transport.ts";
+import { longestWaitMs, type Transport } from "./transport.ts";
 
 export interface EventFilter {
   types?: readonly string[];
@@ -19,8 +19,6 @@ export interface EventFilter {
 const connectMs = 10_000;
 const firstPauseMs = 500;
 const longestPauseMs = 15_000;
-/** A longer one would be none: timers hold no more. */
-const longestWaitMs = 2_147_483_647;
 
 /** Follows the event stream until the signal aborts, over any number of connections. A refusal (4xx) ends it, unless it says when to come again. */
 export async function* eventStream(transport: Transport, filter: EventFilter): AsyncGenerator<Event> {

@@ -21,6 +21,8 @@ const maxForeignBytes = 65_536;
 
 /** Until the head of the answer to a call that is soon over. */
 export const quickMs = 30_000;
+/** A longer time would be none: timers hold no more. */
+export const longestWaitMs = 2_147_483_647;
 
 export interface TransportOptions {
   url: string;
@@ -202,7 +204,7 @@ export class Transport implements Disposable {
     });
     const response = new Promise<http.IncomingMessage>((resolve, reject) => {
       const timer =
-        call.timeoutMs === undefined
+        call.timeoutMs === undefined || call.timeoutMs === Number.POSITIVE_INFINITY
           ? undefined
           : setTimeout(
               () =>
@@ -212,7 +214,7 @@ export class Transport implements Disposable {
                     `${call.method} ${call.path}: ${this.baseUrl.href} gave no answer within ${call.timeoutMs} ms`,
                   ),
                 ),
-              call.timeoutMs,
+              Math.min(call.timeoutMs, longestWaitMs),
             );
       request.once("response", (answer) => {
         clearTimeout(timer);
