@@ -66,8 +66,10 @@ describe("a stream whose length is announced", () => {
 
   test.each([Number.NaN, -1, 1.5])("has no length of %d", async (length) => {
     const refused = expect.objectContaining({ name: "AlcoveError", code: "bad_request" });
-    await expect(client.files.write("sb-a", "/x", later(["0"]), { length })).rejects.toEqual(refused);
+    const body = later(["0"]);
+    await expect(client.files.write("sb-a", "/x", body, { length })).rejects.toEqual(refused);
     expect(seen).toEqual([]);
+    expect(body.destroyed).toBe(true);
   });
 });
 

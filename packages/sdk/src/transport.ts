@@ -52,6 +52,13 @@ export interface Call {
   isAnswer?: (response: http.IncomingMessage) => boolean;
 }
 
+interface OpenRequest {
+  request: http.ClientRequest;
+  response: Promise<http.IncomingMessage>;
+  /** What a stream must have. */
+  length: number | undefined;
+}
+
 /**
  * Speaks HTTP to one service. Built on node:http rather than on fetch, whose hidden limit of five minutes until the
  * head of an answer is shorter than a command may run.
@@ -162,7 +169,7 @@ export class Transport implements Disposable {
     if (body !== undefined && !(body instanceof Uint8Array) && body.destroyed) {
       throw body.errored ?? new Error("the body was read or closed before it was sent");
     }
-    const { request, response, length } = this.#open(call);
+    const { request, response, length } = this.#openOrDestroy(call);
     const sending =
       body === undefined || body instanceof Uint8Array
         ? undefined
@@ -177,11 +184,17 @@ export class Transport implements Disposable {
     throw refused;
   }
 
-  #open(call: Call): {
-    request: http.ClientRequest;
-    response: Promise<http.IncomingMessage>;
-    length: number | undefined;
-  } {
+  /** A stream whose request is not made is destroyed, as with every other failure: nobody else would close its file. */
+  #openOrDestroy(call: Call): OpenRequest {
+    try {
+      return this.#open(call);
+    } catch (error) {
+      if (call.body !== undefined && !(call.body instanceof Uint8Array)) call.body.destroy();
+      throw error;
+    }
+  }
+
+  #open(call: Call): OpenRequest {
     const payload = call.json === undefined ? call.body : Buffer.from(JSON.stringify(call.json));
     const headers: Record<string, string | number> = { ...this.headers(), ...call.headers };
     if (call.json !== undefined) headers["content-type"] = "application/json";
