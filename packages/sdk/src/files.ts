@@ -75,7 +75,8 @@ export class FilesClient {
    * @param body a string is sent as UTF-8.
    * @param options.mode octal, `0755`; a file that is replaced keeps its own, a new one gets 0644.
    * @param options.user with whose rights it is written, and whose it is then.
-   * @param options.length what a stream has in bytes. One that has more or less is `bad_request`, and nothing is written.
+   * @param options.length what a stream has in bytes. One that has more or less, or does not end within 30 s after them, is
+   *  `bad_request`, and nothing is written.
    */
   async write(
     id: string,

@@ -3,7 +3,7 @@ import http from "node:http";
 import type { AddressInfo } from "node:net";
 import { Readable } from "node:stream";
 import { setTimeout } from "node:timers/promises";
-import { afterEach, beforeEach, describe, expect, test } from "vitest";
+import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { AlcoveClient } from "./client.ts";
 
 /** What the service takes for requests: their lines, and their bodies where they are whole. */
@@ -57,6 +57,48 @@ describe("a stream whose length is announced", () => {
   test.each([[["01234", "56789"]], [["0123456789", ""]], [["0123456789"]]])("is sent: %j", async (chunks) => {
     await client.files.write("sb-a", "/x", later(chunks), { length: 10 });
     expect(seen).toEqual([{ line: "PUT /files?path=%2Fx", body: "0123456789" }]);
+  });
+
+  describe("and that has it and does not end", () => {
+    let body: Readable;
+    beforeEach(() => {
+      // Of the client alone: those of node:timers/promises go on.
+      vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] });
+      body = new Readable({ read: () => undefined });
+    });
+    afterEach(() => {
+      vi.useRealTimers();
+    });
+
+    test.each(["0123456789", ""])("fails the call, and nothing is written: %j", async (content) => {
+      body.push(content);
+      const { length } = content;
+      const failed = client.files.write("sb-a", "/x", body, { length }).catch((error: unknown) => error);
+      await setTimeout(50);
+      vi.advanceTimersByTime(30_000);
+      expect(await Promise.race([failed, setTimeout(1_000, "hangs")])).toMatchObject({
+        name: "AlcoveError",
+        code: "bad_request",
+        message: `the body has the ${length} bytes announced for it and has not ended 30 s later: a stream must end`,
+      });
+      await client.live();
+      await setTimeout(50);
+      expect(body.destroyed).toBe(true);
+      expect(seen.filter((request) => request.body !== undefined)).toEqual([
+        { line: "GET /api/v1/live", body: "" },
+      ]);
+    });
+
+    test("is sent when it ends before that", async () => {
+      body.push("0123456789");
+      const written = client.files.write("sb-a", "/x", body, { length: 10 });
+      await setTimeout(50);
+      vi.advanceTimersByTime(29_000);
+      body.push(null);
+      await written;
+      expect(seen).toEqual([{ line: "PUT /files?path=%2Fx", body: "0123456789" }]);
+      expect(vi.getTimerCount()).toBe(0);
+    });
   });
 
   test("of no bytes is sent", async () => {

@@ -2,6 +2,9 @@ import type { OutgoingHttpHeaders } from "node:http";
 import { type Readable, Transform } from "node:stream";
 import { type AlcoveError, clientError } from "./errors.ts";
 
+/** From the last of the announced bytes until the stream's end. A program that writes one may take its time to end. */
+const endMs = 30_000;
+
 /**
  * Says where the body ends, in place of what the caller's headers say and Node makes of them: bytes behind that end would
  * run as the next request of the connection. Node sends a stream with GET, HEAD or DELETE without any end.
@@ -34,29 +37,43 @@ export function frameBody(
 
 /**
  * Passes on a body that has as many bytes as announced. What completes it is held back until it ends: the service takes
- * nothing for whole that goes on.
+ * nothing for whole that goes on. One that neither goes on nor ends fails.
  * @param onMismatch is told before anything is destroyed.
  */
 export function exactly(length: number, onMismatch: (error: AlcoveError) => void): Transform {
   let count = 0;
   let last: Buffer | undefined;
-  const mismatch = (has: string) => {
-    const error = clientError("bad_request", `the body has ${has} than the ${length} bytes announced for it`);
+  let timer: NodeJS.Timeout | undefined;
+  const fault = (has: string) => {
+    const error = clientError("bad_request", `the body has ${has}`);
     onMismatch(error);
     return error;
   };
-  return new Transform({
+  const mismatch = (has: string) => fault(`${has} than the ${length} bytes announced for it`);
+  const awaitEnd = () => {
+    const has = `the ${length} bytes announced for it and has not ended ${endMs / 1_000} s later: a stream must end`;
+    timer = setTimeout(() => stream.destroy(fault(has)), endMs);
+  };
+  const stream = new Transform({
     transform(chunk: Buffer, _encoding, done) {
       if (chunk.length === 0) return done();
       count += chunk.length;
       if (count > length) return done(mismatch("more"));
       if (count < length) return done(null, chunk);
       last = chunk;
+      awaitEnd();
       done();
     },
     flush(done) {
+      clearTimeout(timer);
       if (count < length) done(mismatch("less"));
       else done(null, last);
     },
+    destroy(error, done) {
+      clearTimeout(timer);
+      done(error);
+    },
   });
+  if (length === 0) awaitEnd();
+  return stream;
 }

@@ -7,8 +7,8 @@ export interface PortRequest {
   /** GET unless given. */
   method?: "GET" | "HEAD" | "POST" | "PUT" | "PATCH" | "DELETE";
   /**
-   * For the program, an `Authorization` of its own too. A stream must have the `content-length` given, if one is: more or
-   * less is `bad_request`.
+   * For the program, an `Authorization` of its own too. A stream must have the `content-length` given, if one is, and end
+   * then: more, less or no end within 30 s is `bad_request`.
    */
   headers?: Readonly<Record<string, string>>;
   body?: Readable | Uint8Array | string;
