@@ -1,8 +1,11 @@
 import { availableParallelism } from "node:os";
 import { defineConfig } from "vitest/config";
 
-/** They look at what the whole machine uses, which files beside them would change. */
-const alone = ["packages/server/src/providers/native/native-uncounted.test.ts"];
+/** What they look at files beside them would change: what the whole machine uses, deadlines under bombs that starve their sandbox. */
+const alone = [
+  "packages/server/src/providers/native/native-uncounted.test.ts",
+  "packages/server/src/providers/native/native-bombs.test.ts",
+];
 
 /** On real microVMs alone, where `scripts/certify-firecracker` names what they are made of. */
 const certifies = process.env.ALCOVE_CERTIFY_KERNEL
