@@ -59,7 +59,7 @@ export interface CallUnderWay {
   /** Whom a key let in that did not come with the call: as `begin`. */
   setCaller(principal: Principal, scope: KeyScope): void;
   /** From now on it ends when the key it came with is taken back. A stream, which has no patience, does anyway. */
-  endWithKey(): void;
+  endWithKey(hasBegun?: () => boolean): void;
   end(): void;
 }
 
@@ -72,7 +72,8 @@ export class CallsUnderWay {
   readonly #calls = new Map<CallUnderWay, Patience>();
   /** Whose call each is, and what their key must be good for. */
   readonly #callers = new WeakMap<CallUnderWay, Caller>();
-  readonly #transfers = new WeakSet<CallUnderWay>();
+  /** Whether the answer of each has begun. */
+  readonly #transfers = new WeakMap<CallUnderWay, () => boolean>();
   #draining = false;
   #onEnd: (() => void) | undefined;
 
@@ -97,7 +98,7 @@ export class CallsUnderWay {
         if (this.#draining && patience === "none") call.abort(new ShuttingDown());
       },
       setCaller: (principal, scope) => void this.#callers.set(call, { principal, scope }),
-      endWithKey: () => void this.#transfers.add(call),
+      endWithKey: (hasBegun = () => false) => void this.#transfers.set(call, hasBegun),
       end: () => {
         this.#calls.delete(call);
         this.#onEnd?.();
@@ -124,9 +125,9 @@ export class CallsUnderWay {
     this.#abort("none", "brief");
     await this.#over(graceMs - briefMs, () => ![...this.#calls.values()].includes("grace"));
     this.#abort("none", "brief", "grace");
-    // A file that was cut is answered by that.
+    // What is cut within its answer has no more to say.
     await this.#over(Math.min(answersMs, graceMs), () =>
-      [...this.#calls.keys()].every((call) => this.#transfers.has(call)),
+      [...this.#calls.keys()].every((call) => this.#transfers.get(call)?.() === true),
     );
   }
 
@@ -181,7 +182,7 @@ export function decorateCallerSignal(app: FastifyInstance, calls: CallsUnderWay)
   app.decorateReply("transferSignal", {
     getter(this: FastifyReply) {
       const call = callOf(this);
-      call.endWithKey();
+      call.endWithKey(() => this.raw.headersSent);
       return call.signal;
     },
   });

@@ -54,8 +54,8 @@ type Loop = RuntimeProvider | "housekeeping" | "retention";
 /** Of runtimes that no row names, and whose birth is known. */
 interface Births {
   /** The store has counted it: a spawn left it that was taken back. */
-  counted: Set<InventoryEntry>;
-  younger: Set<InventoryEntry>;
+  counted: ReadonlySet<RuntimeId>;
+  younger: ReadonlySet<RuntimeId>;
 }
 
 /** Steps at once that end with the store, of one provider. */
@@ -103,6 +103,7 @@ export class Reconciler implements AsyncDisposable {
   readonly #passes = new Map<RuntimeProvider, Promise<boolean>>();
   /** Providers that have said what they run, and nothing of it was left over. */
   readonly #listed = new Set<RuntimeProvider>();
+  readonly #births = new Map<RuntimeProvider, Births>();
   /** Providers that did not answer when they were asked last, and what was logged of it. */
   readonly #unlisted = new Map<RuntimeProvider, string>();
   readonly #background = new Set<Promise<void>>();
@@ -401,8 +402,10 @@ export class Reconciler implements AsyncDisposable {
       );
       return true;
     }
-    const lost = recovery?.recovering === true && !births.counted.has(runtime);
-    if (lost ? this.#isSandbox(runtime) : births.younger.has(runtime)) {
+    const { runtimeId } = runtime;
+    const wanted =
+      births.younger.has(runtimeId) || (recovery?.recovering === true && !births.counted.has(runtimeId));
+    if (wanted && runtime.state === "running" && !lifecycle.recover.isLeftOver(runtime)) {
       try {
         if (await lifecycle.recover.takeIn(provider, runtime, { names })) return true;
       } catch (error) {
@@ -414,36 +417,46 @@ export class Reconciler implements AsyncDisposable {
     return true;
   }
 
-  #isSandbox(runtime: InventoryEntry): boolean {
-    return runtime.state === "running" && !this.#options.lifecycle.recover.isLeftOver(runtime);
-  }
-
   /**
    * A birth that the store has not counted tells that it is an older one, whatever else says that it is the newest, and that speaks
-   * for runtimes without a birth too: all are asked before anything is done to any.
+   * for runtimes without a birth too: all are asked before anything is done to any. What is found of one holds for as long as it is
+   * listed, because whatever is taken in is counted, and the others would look like what a spawn left.
    */
   async #lookAtBirths(provider: RuntimeProvider, unknown: readonly InventoryEntry[]): Promise<Births> {
-    const { recovery, store, logger } = this.#options;
-    const births: Births = { counted: new Set(), younger: new Set() };
-    // What is taken in is counted, so that what is told of the others later says nothing.
-    if (recovery?.recovering) return births;
+    const { recovery, store, lifecycle } = this.#options;
+    const before = this.#births.get(provider);
+    const births = { counted: new Set<RuntimeId>(), younger: new Set<RuntimeId>() };
+    const recovering = recovery?.recovering === true;
+    let found: RuntimeId | undefined;
     for (const runtime of unknown) {
-      const { birth } = runtime.note ?? {};
-      if (birth === undefined || !this.#isSandbox(runtime)) continue;
-      const isCounted = (await store.sandboxes.lastBirth(birth.run)) >= birth.number;
-      (isCounted ? births.counted : births.younger).add(runtime);
+      const { runtimeId, note } = runtime;
+      if (before?.counted.has(runtimeId)) births.counted.add(runtimeId);
+      else if (before?.younger.has(runtimeId)) births.younger.add(runtimeId);
+      else if (recovering || note?.birth === undefined || lifecycle.recover.isLeftOver(runtime)) continue;
+      else if ((await store.sandboxes.lastBirth(note.birth.run)) >= note.birth.number)
+        births.counted.add(runtimeId);
+      else {
+        births.younger.add(runtimeId);
+        found ??= runtimeId;
+      }
     }
-    const [first] = births.younger;
-    if (first === undefined) return births;
+    this.#births.set(provider, births);
+    if (found !== undefined) await this.#databaseIsOlder(provider, found);
+    return births;
+  }
+
+  async #databaseIsOlder(provider: RuntimeProvider, runtimeId: RuntimeId): Promise<void> {
+    const { recovery, logger } = this.#options;
+    // It is recovered when all have been listed since.
+    this.#listed.clear();
     logger.warn(
-      { provider: provider.name, runtime_id: first.runtimeId },
+      { provider: provider.name, runtime_id: runtimeId },
       "the database is older than a sandbox that runs: those it does not know are taken in from their records; quotas, " +
         "templates, and keys that were made or revoked are as of the backup",
     );
     await recovery
       ?.outlived()
       .catch((err: unknown) => logger.warn({ err }, "the data directory could not be marked as newer"));
-    return births;
   }
 
   async #destroyOrphan(provider: RuntimeProvider, runtime: InventoryEntry): Promise<void> {

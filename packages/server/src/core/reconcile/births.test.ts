@@ -1,0 +1,106 @@
+import { afterEach, beforeEach, describe, expect, it } from "vitest";
+import { systemClock } from "../../platform/system-clock.ts";
+import type { RuntimeId, SandboxId, SandboxNote } from "../../ports/index.ts";
+import { SqliteStore } from "../../stores/sqlite/index.ts";
+import { Harness } from "../testing/harness.ts";
+import { ScriptedProvider } from "../testing/scripted-provider.ts";
+
+const [older, younger] = ["0123456789abcdef", "fedcba9876543210"];
+
+describe("a database that is older than what runs", () => {
+  let open: AsyncDisposableStack;
+  let store: SqliteStore;
+  let one: ScriptedProvider;
+  let two: ScriptedProvider;
+  let told: string[];
+  let made: number;
+  beforeEach(async () => {
+    open = new AsyncDisposableStack();
+    store = open.use(await SqliteStore.open({ path: ":memory:" }));
+    one = new ScriptedProvider({ name: "one" });
+    two = new ScriptedProvider({ name: "two" });
+    told = [];
+    made = 0;
+  });
+  afterEach(() => open[Symbol.asyncDispose]());
+
+  function start({ lost = false } = {}) {
+    let recovering = lost;
+    const recovery = {
+      get recovering() {
+        return recovering;
+      },
+      outlived: async () => {
+        told.push("older");
+        recovering = true;
+      },
+      recovered: async () => {
+        if (recovering) told.push("recovered");
+        recovering = false;
+      },
+    };
+    return open.use(new Harness({ store, clock: systemClock, provider: one, more: [two], recovery })).start();
+  }
+
+  /** A runtime that no row names. */
+  function put(
+    provider: ScriptedProvider,
+    birth?: { run: string; number: number },
+    state: "running" | "dead" = "running",
+  ) {
+    made += 1;
+    const runtimeId = `rt-${made}` as RuntimeId;
+    const sandboxId = `sb-00000000000${made}` as SandboxId;
+    const note = birth === undefined ? {} : { note: { ownerId: "ada", birth } as unknown as SandboxNote };
+    provider.backend.runtimes.set(runtimeId, { sandboxId, state, expiresInMs: null, ...note });
+    return { runtimeId, sandboxId, runs: () => provider.backend.runtimes.has(runtimeId) };
+  }
+
+  /** They can be taken in at the second try. */
+  function hinder(...sandboxes: { sandboxId: SandboxId }[]): void {
+    const left = new Set<string>(sandboxes.map(({ sandboxId }) => sandboxId));
+    const reserve = store.sandboxes.reserve.bind(store.sandboxes);
+    store.sandboxes.reserve = async (reservation) => {
+      if (left.delete(reservation.row.id)) throw new Error("busy");
+      return await reserve(reservation);
+    };
+  }
+
+  it("ends nothing that is listed late and cannot be taken in at once, whatever other providers have said", async () => {
+    const h = await start();
+    const bare = put(one);
+    put(one, { run: younger, number: 2 });
+    const first = put(one, { run: younger, number: 1 });
+    hinder(bare, first);
+    for (let pass = 0; pass < 3; pass += 1) await h.reconciler.reconcile();
+    expect([bare.runs(), first.runs()]).toEqual([true, true]);
+    expect((await store.sandboxes.get(bare.sandboxId))?.state).toBe("running");
+    expect((await store.sandboxes.get(first.sandboxId))?.state).toBe("running");
+    expect(told).toEqual(["older", "recovered"]);
+  });
+
+  it("gives nobody what a spawn left, also when its end fails at first", async () => {
+    put(two, { run: older, number: 5 });
+    await (await start({ lost: true }))[Symbol.asyncDispose]();
+    const left = put(one, { run: older, number: 4 });
+    put(one, { run: younger, number: 1 });
+    one.hook = (step, id) => {
+      if (step === "destroy" && id === left.runtimeId) throw new Error("the backend is away");
+    };
+    two.hook = (step) => {
+      if (step === "inventory") throw new Error("away");
+    };
+    const h = await start();
+    one.hook = () => undefined;
+    await h.reconciler.reconcile();
+    await expect.poll(left.runs).toBe(false);
+    expect(await store.sandboxes.get(left.sandboxId)).toBeUndefined();
+  });
+
+  it("shows by one that has ended too", async () => {
+    const bare = put(one);
+    put(one, { run: younger, number: 1 }, "dead");
+    await start();
+    expect(bare.runs()).toBe(true);
+  });
+});
