@@ -325,7 +325,6 @@ pub fn end_with(parent: i32) {
 }
 
 /// For work that nobody waits for: launches and commands go first.
-/// For work that nobody waits for: launches and commands go first.
 pub fn yield_to_others() {
     // SAFETY: plain numbers. A process may always lower its own priority.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 10) };
