@@ -2,7 +2,7 @@ import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { systemClock } from "../../platform/system-clock.ts";
 import type { RuntimeId, SandboxId, SandboxNote } from "../../ports/index.ts";
 import { SqliteStore } from "../../stores/sqlite/index.ts";
-import { Harness } from "../testing/harness.ts";
+import { forever, Harness, testDefaults } from "../testing/harness.ts";
 import { ScriptedProvider } from "../testing/scripted-provider.ts";
 
 const [older, younger] = ["0123456789abcdef", "fedcba9876543210"];
@@ -24,7 +24,7 @@ describe("a database that is older than what runs", () => {
   });
   afterEach(() => open[Symbol.asyncDispose]());
 
-  function start({ lost = false } = {}) {
+  function harness({ lost = false } = {}) {
     let recovering = lost;
     const recovery = {
       get recovering() {
@@ -39,8 +39,9 @@ describe("a database that is older than what runs", () => {
         recovering = false;
       },
     };
-    return open.use(new Harness({ store, clock: systemClock, provider: one, more: [two], recovery })).start();
+    return open.use(new Harness({ store, clock: systemClock, provider: one, more: [two], recovery }));
   }
+  const start = (options: { lost?: boolean } = {}) => harness(options).start();
 
   /** A runtime that no row names. */
   function put(
@@ -103,4 +104,102 @@ describe("a database that is older than what runs", () => {
     await start();
     expect(bare.runs()).toBe(true);
   });
+
+  describe("as only what is listed last tells", () => {
+    /** `two` says what it runs when it is let. */
+    function late() {
+      const heard = Promise.withResolvers<void>();
+      two.hook = (step) => (step === "inventory" ? heard.promise : undefined);
+      return heard;
+    }
+
+    /** The store has it as over, and it has been extended since. */
+    async function extended(provider: ScriptedProvider) {
+      const first = await start();
+      const row = await first.spawn({ provider: provider.name, ttlMs: 1 });
+      await first[Symbol.asyncDispose]();
+      return row;
+    }
+
+    it("ends no runtime before, though its own provider shows nothing", async () => {
+      const bare = put(one);
+      put(two, { run: younger, number: 1 });
+      const heard = late();
+      const started = start();
+      await passed();
+      expect(bare.runs()).toBe(true);
+      heard.resolve();
+      await (await started).reconciler.reconcile();
+      expect(bare.runs()).toBe(true);
+      expect((await store.sandboxes.get(bare.sandboxId))?.state).toBe("running");
+      expect(told).toEqual(["older", "recovered"]);
+    });
+
+    it.each(["one", "two"])("ends none that the database has as over, of provider %s", async (name) => {
+      const row = await extended(name === "one" ? one : two);
+      put(two, { run: younger, number: 1 });
+      const heard = late();
+      const started = start();
+      await passed();
+      expect((await store.sandboxes.get(row.id))?.state).toBe("running");
+      heard.resolve();
+      const h = await started;
+      await h.reconciler.reconcile();
+      const { state, expiresAt } = h.service.running(row.id).row;
+      expect(state).toBe("running");
+      expect(expiresAt.getTime()).toBeGreaterThan(Date.now() + testDefaults.ttlMs - 60_000);
+      expect(told).toEqual(["older", "recovered"]);
+    });
+
+    it("adopts what runs and takes spawns before, elsewhere", async () => {
+      const first = await start();
+      const row = await first.spawn({ provider: "one" });
+      await first[Symbol.asyncDispose]();
+      const heard = late();
+      const h = harness();
+      h.reconciler.start();
+      await h.reconciler.ready;
+      expect((await h.spawn({ provider: "one" })).state).toBe("running");
+      expect((await h.service.locate(row.id, { signal: forever })).row.id).toBe(row.id);
+      await expect.poll(() => h.service.running(row.id).row.state).toBe("running");
+      heard.resolve();
+    });
+
+    it.each(["says nothing younger", "does not answer"])("ends what is over once it %s", async (how) => {
+      const row = await extended(one);
+      const bare = put(one);
+      const heard = late();
+      const h = harness();
+      h.reconciler.start();
+      await passed();
+      expect((await store.sandboxes.get(row.id))?.state).toBe("running");
+      if (how === "does not answer") heard.reject(new Error("away"));
+      else heard.resolve();
+      await expect.poll(async () => (await store.sandboxes.get(row.id))?.state).toBe("destroyed");
+      await expect.poll(bare.runs).toBe(false);
+      expect(h.events.types(row.id)).toEqual(["sandbox.destroyed"]);
+      expect(told).toEqual([]);
+    });
+
+    it("lets those live on that were read from the database, though it is heard an hour later", async () => {
+      const first = await start();
+      const row = await first.spawn({ provider: "one", ttlMs: 600_000 });
+      await first[Symbol.asyncDispose]();
+      two.hook = (step) => {
+        if (step === "inventory") throw new Error("away");
+      };
+      const h = await start();
+      const own = await h.spawn({ provider: "one", ttlMs: 600_000 });
+      put(two, { run: younger, number: 1 });
+      two.hook = () => undefined;
+      for (let pass = 0; pass < 2; pass += 1) await h.reconciler.reconcile();
+      const left = ({ id }: { id: SandboxId }) => h.service.running(id).row.expiresAt.getTime() - Date.now();
+      expect(left(row)).toBeGreaterThan(testDefaults.ttlMs - 60_000);
+      expect(left(own)).toBeLessThan(600_001);
+      expect(told).toEqual(["older", "recovered"]);
+    });
+  });
 });
+
+/** Whatever could be done by now was. */
+const passed = () => new Promise((resolve) => setTimeout(resolve, 300));

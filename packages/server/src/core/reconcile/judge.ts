@@ -1,6 +1,7 @@
 import type { InventoryEntry } from "../../ports/index.ts";
 import type { DestroyReason } from "../sandboxes/destroy-flow.ts";
 import { type LiveSandbox, mayRun } from "../sandboxes/live-sandboxes.ts";
+import type { Age } from "./store-age.ts";
 
 /** What a sandbox needs. */
 export type Finding =
@@ -31,6 +32,7 @@ const unreadable: Finding = {
 export function judge(
   entry: LiveSandbox,
   facts: {
+    age: Age;
     runtime: InventoryEntry | undefined;
     /** It was past creating before the inventory was taken. */
     ranBefore: boolean;
@@ -47,7 +49,8 @@ export function judge(
   if (row.destroyRequested)
     return { kind: "destroy", reason: row.state === "expired" ? "expired" : "reconciled" };
   if (entry.outdated && mayRun(row)) {
-    if (facts.runtime?.state === "running") return { kind: "adopt_longer" };
+    if (facts.runtime?.state === "running")
+      return facts.age === "open" ? { kind: "leave" } : { kind: "adopt_longer" };
     if (facts.runtime?.state === "unreadable") return unreadable;
   }
   if (row.state === "expired" || row.expiresAt <= facts.now) return { kind: "destroy", reason: "expired" };

@@ -18,14 +18,16 @@ import type {
   Timer,
 } from "../../ports/index.ts";
 import type { OperationMetrics } from "../diagnostics/operation-metrics.ts";
-import { ownerData } from "../events/owner-data.ts";
 import type { ProviderRegistry } from "../providers/provider-registry.ts";
 import type { SandboxLifecycle } from "../sandboxes/compose.ts";
 import { type LiveSandbox, mayRun } from "../sandboxes/live-sandboxes.ts";
-import { logSandbox } from "../sandboxes/sandbox-log.ts";
 import { type Finding, judge, judgeWithoutProvider } from "./judge.ts";
+import { tellNetworkChange } from "./network-changes.ts";
+import { ReadExpiries } from "./read-expiries.ts";
 import type { Retention } from "./retention.ts";
 import { RetrySchedule } from "./retry-schedule.ts";
+import { type Recovery, StoreAge } from "./store-age.ts";
+import { UnknownRuntimes } from "./unknown-runtimes.ts";
 
 export interface ReconcilerOptions {
   lifecycle: SandboxLifecycle;
@@ -36,13 +38,8 @@ export interface ReconcilerOptions {
   logger: Logger;
   /** How long sandboxes that failed are kept. */
   retentionMs: number;
-  /** The store may lack sandboxes that run, because it was lost or is an older one. */
-  recovery?: {
-    readonly recovering: boolean;
-    /** A runtime was found that is younger than the store. */
-    outlived(): Promise<void>;
-    recovered(): Promise<void>;
-  };
+  /** The store may lack sandboxes that run. */
+  recovery?: Recovery;
   retention: Pick<Retention, "pass">;
   operations: Pick<OperationMetrics, "incidents">;
   intervalMs?: number;
@@ -51,23 +48,12 @@ export interface ReconcilerOptions {
 /** What is repeated: a provider's passes, and what belongs to no provider. */
 type Loop = RuntimeProvider | "housekeeping" | "retention";
 
-/** Of runtimes that no row names, and whose birth is known. */
-interface Births {
-  /** The store has counted it: a spawn left it that was taken back. */
-  counted: ReadonlySet<RuntimeId>;
-  younger: ReadonlySet<RuntimeId>;
-}
-
 /** Steps at once that end with the store, of one provider. */
 const parallelSteps = 8;
 /** Sandboxes asked at once, of one provider: those that do not answer must not keep the others waiting. */
 const parallelProbes = 64;
 
 const inventoryDeadlineMs = 30_000;
-/** How long a sandbox that has expired by an older store may wait for its provider to say whether it runs. */
-const recoveryPatienceMs = 30 * 60_000;
-/** How long those that are taken in may wait for names whose former sandboxes have ended, or may have. */
-const namePatienceMs = 10_000;
 /** How soon a provider that did not answer is asked again, and what failed altogether is repeated. */
 const unansweredPauseMs = 5_000;
 const failedPauseMs = 1_000;
@@ -101,9 +87,9 @@ export class Reconciler implements AsyncDisposable {
   /** What comes next of each loop. */
   readonly #timers = new Map<Loop, Timer>();
   readonly #passes = new Map<RuntimeProvider, Promise<boolean>>();
-  /** Providers that have said what they run, and nothing of it was left over. */
-  readonly #listed = new Set<RuntimeProvider>();
-  readonly #births = new Map<RuntimeProvider, Births>();
+  readonly #age: StoreAge;
+  readonly #expiries: ReadExpiries;
+  readonly #unknown: UnknownRuntimes;
   /** Providers that did not answer when they were asked last, and what was logged of it. */
   readonly #unlisted = new Map<RuntimeProvider, string>();
   readonly #background = new Set<Promise<void>>();
@@ -116,7 +102,20 @@ export class Reconciler implements AsyncDisposable {
 
   constructor(options: ReconcilerOptions) {
     this.#options = { intervalMs: 60_000, ...options };
-    const { gates } = options.lifecycle;
+    const { lifecycle, registry, recovery, store, clock, events, logger } = options;
+    const { gates, live, expiry } = lifecycle;
+    const expiries = new ReadExpiries({ live, expiry, clock });
+    this.#expiries = expiries;
+    const onTold = (age: "newest" | "older") => expiries.told(age);
+    this.#age = new StoreAge({ providers: registry.all, recovery, store, logger, onTold });
+    this.#unknown = new UnknownRuntimes({
+      lifecycle,
+      age: this.#age,
+      events,
+      logger,
+      end: (runtimeId, end) => this.#end(runtimeId, end),
+      onFailure: (error, runtime) => this.#logFailure(error, sandboxOf(runtime)),
+    });
     this.ready = gates.ofProvider(options.registry.default()).ready;
     this.#retries = new RetrySchedule({ clock: options.clock, onDue: (id) => this.#repeatDestroy(id) });
   }
@@ -244,25 +243,20 @@ export class Reconciler implements AsyncDisposable {
   }
 
   async #loadRow({ id, state }: LiveState): Promise<void> {
-    const { lifecycle, store, registry, recovery, clock } = this.#options;
-    const { live, expiry, gates } = lifecycle;
+    const { lifecycle, store, registry } = this.#options;
+    const { live, gates } = lifecycle;
     // Nothing is left of its runtime, or memory would know it.
     if (state === "error" && gates.loaded.opened) return;
     // Destroyed since the slice was read, perhaps: memory forgets only after the store has changed.
     const row = await store.sandboxes.get(id);
     if (row === undefined || row.state === "destroyed" || live.get(id) !== undefined) return;
-    const entry = live.add(row, registry.find(row));
-    if (recovery?.recovering === true && mayRun(row)) {
-      entry.outdated = true;
-      // Its inventory says first whether the runtime still runs.
-      const leastMs = clock.now().getTime() + recoveryPatienceMs;
-      expiry.set(row.id, new Date(Math.max(row.expiresAt.getTime(), leastMs)));
-    } else if (row.state !== "creating") expiry.set(row.id, row.expiresAt);
+    this.#expiries.read(live.add(row, registry.find(row)), this.#age.current);
   }
 
   async #reconcileProvider(provider: RuntimeProvider): Promise<boolean> {
-    const { lifecycle, registry, store, logger, recovery } = this.#options;
+    const { lifecycle, registry, store, logger } = this.#options;
     const { live, gates } = lifecycle;
+    const age = this.#age;
     const gate = gates.ofProvider(provider);
     const first = !gate.opened;
     await this.#load();
@@ -277,6 +271,7 @@ export class Reconciler implements AsyncDisposable {
       if (this.#closed) return false;
       registry.inventoryTaken(provider.name, { error: `its runtimes cannot be listed: ${messageOf(error)}` });
       this.#logUnlisted(provider, error);
+      age.silent(provider);
       gate.open();
       const why = `provider "${provider.name}" does not answer: ${messageOf(error)}`;
       await this.#forEach(ours, parallelProbes, (entry) => this.#act(entry, { kind: "unreachable", why }));
@@ -285,8 +280,6 @@ export class Reconciler implements AsyncDisposable {
     if (this.#unlisted.delete(provider))
       logger.info({ provider: provider.name }, "a provider's runtimes can be listed again");
     registry.inventoryTaken(provider.name, { count: inventory.length });
-    // Sandboxes that only their runtimes know are taken in before new ones may take their place.
-    if (recovery?.recovering !== true) gate.open();
     const byRuntime = new Map(inventory.map((entry) => [entry.runtimeId, entry]));
     for (const runtime of inventory) {
       const left = live.leftBehind(runtime);
@@ -297,8 +290,15 @@ export class Reconciler implements AsyncDisposable {
     // What was known before the inventory has been ended since by its own destroy; an orphan may have been too.
     const endedSince = new Set<string>([...ours.map(({ runtimeId }) => runtimeId), ...endingOrphans]);
     const unknown = inventory.filter((runtime) => !live.knows(runtime) && !endedSince.has(runtime.runtimeId));
+    await age.hear(
+      provider,
+      unknown.filter((runtime) => !lifecycle.recover.isLeftOver(runtime)),
+    );
+    // Sandboxes that only their runtimes know are taken in before new ones may take their place.
+    if (age.current !== "older") gate.open();
     const judged = (entry: LiveSandbox) =>
       judge(entry, {
+        age: age.current,
         runtime: byRuntime.get(entry.runtimeId),
         ranBefore: ranBefore.has(entry.row.id),
         endedWithProcess: first && provider.inProcess === true && ranBefore.has(entry.row.id),
@@ -310,23 +310,27 @@ export class Reconciler implements AsyncDisposable {
       const finding = judged(entry);
       if (takes(entry, finding) === take) await this.#act(entry, finding);
     };
-    let complete = true;
-    const lookAtUnknown = async () => {
-      const births = await this.#lookAtBirths(provider, unknown);
-      using names = deadlineAfter(namePatienceMs, this.#closing.signal);
-      await this.#forEach(unknown, parallelProbes, async (runtime) => {
-        if (!(await this.#actOnUnknown(provider, runtime, { births, names: names.signal }))) complete = false;
-      });
+    const probe = (entries: readonly LiveSandbox[]) => this.#forEach(entries, parallelProbes, actOn("probe"));
+    const settle = (entries: readonly LiveSandbox[]) =>
+      Promise.all([
+        this.#forEach(entries, parallelProbes, actOn("vanished")),
+        this.#forEach(entries, parallelSteps, actOn("step")),
+      ]);
+    // What other providers say may be why those are not over.
+    const waiting = known.filter((entry) => age.current === "open" && entry.outdated);
+    const settleUnknown = async () => {
+      await age.told(this.#closing.signal);
+      await settle(waiting);
+      const settled = await this.#unknown.settle(provider, unknown, this.#closing.signal);
       gate.open();
+      return settled;
     };
     // Those that have ended give up their names, which younger ones may have.
-    const settled = Promise.all([
-      this.#forEach(known, parallelProbes, actOn("vanished")),
-      this.#forEach(known, parallelSteps, actOn("step")),
-    ]);
-    await Promise.all([this.#forEach(known, parallelProbes, actOn("probe")), settled.then(lookAtUnknown)]);
-    if (complete) await this.#wasListed(provider);
-    return complete;
+    const [, settled] = await Promise.all([probe(known), settle(known).then(settleUnknown)]);
+    // Of those that an older store has, some were judged before it was known to be one.
+    if (age.current === "older") await probe(known.filter((entry) => entry.outdated));
+    if (settled) await age.complete(provider);
+    return settled;
   }
 
   /** It is asked every few seconds: what has been said of it is not said again. */
@@ -338,13 +342,6 @@ export class Reconciler implements AsyncDisposable {
       { provider: provider.name, err: error },
       "a provider's runtimes cannot be listed",
     );
-  }
-
-  /** Until every provider has said what it runs, what the store does not know is not wanted by nobody. */
-  async #wasListed(provider: RuntimeProvider): Promise<void> {
-    this.#listed.add(provider);
-    const { registry, recovery } = this.#options;
-    if (registry.all.every((one) => this.#listed.has(one))) await recovery?.recovered();
   }
 
   /** What takes the end of a runtime is begun, and not waited for. */
@@ -387,102 +384,6 @@ export class Reconciler implements AsyncDisposable {
     }
   }
 
-  /** A runtime of ours that no row names. @returns false when it has to be looked at again soon. */
-  async #actOnUnknown(
-    provider: RuntimeProvider,
-    runtime: InventoryEntry,
-    { births, names }: { births: Births; names: AbortSignal },
-  ): Promise<boolean> {
-    const { lifecycle, logger, recovery } = this.#options;
-    if (lifecycle.live.knows(runtime)) return true;
-    if (runtime.state === "unreadable") {
-      logger.warn(
-        { provider: provider.name, runtime_id: runtime.runtimeId },
-        "a runtime's record cannot be read by this release; it is left alone",
-      );
-      return true;
-    }
-    const { runtimeId } = runtime;
-    const wanted =
-      births.younger.has(runtimeId) || (recovery?.recovering === true && !births.counted.has(runtimeId));
-    if (wanted && runtime.state === "running" && !lifecycle.recover.isLeftOver(runtime)) {
-      try {
-        if (await lifecycle.recover.takeIn(provider, runtime, { names })) return true;
-      } catch (error) {
-        this.#logFailure(error, sandboxOf(runtime));
-        return false;
-      }
-    }
-    this.#end(runtime.runtimeId, () => this.#destroyOrphan(provider, runtime));
-    return true;
-  }
-
-  /**
-   * A birth that the store has not counted tells that it is an older one, whatever else says that it is the newest, and that speaks
-   * for runtimes without a birth too: all are asked before anything is done to any. What is found of one holds for as long as it is
-   * listed, because whatever is taken in is counted, and the others would look like what a spawn left.
-   */
-  async #lookAtBirths(provider: RuntimeProvider, unknown: readonly InventoryEntry[]): Promise<Births> {
-    const { recovery, store, lifecycle } = this.#options;
-    const before = this.#births.get(provider);
-    const births = { counted: new Set<RuntimeId>(), younger: new Set<RuntimeId>() };
-    const recovering = recovery?.recovering === true;
-    let found: RuntimeId | undefined;
-    for (const runtime of unknown) {
-      const { runtimeId, note } = runtime;
-      if (before?.counted.has(runtimeId)) births.counted.add(runtimeId);
-      else if (before?.younger.has(runtimeId)) births.younger.add(runtimeId);
-      else if (recovering || note?.birth === undefined || lifecycle.recover.isLeftOver(runtime)) continue;
-      else if ((await store.sandboxes.lastBirth(note.birth.run)) >= note.birth.number)
-        births.counted.add(runtimeId);
-      else {
-        births.younger.add(runtimeId);
-        found ??= runtimeId;
-      }
-    }
-    this.#births.set(provider, births);
-    if (found !== undefined) await this.#databaseIsOlder(provider, found);
-    return births;
-  }
-
-  async #databaseIsOlder(provider: RuntimeProvider, runtimeId: RuntimeId): Promise<void> {
-    const { recovery, logger } = this.#options;
-    // It is recovered when all have been listed since.
-    this.#listed.clear();
-    logger.warn(
-      { provider: provider.name, runtime_id: runtimeId },
-      "the database is older than a sandbox that runs: those it does not know are taken in from their records; quotas, " +
-        "templates, and keys that were made or revoked are as of the backup",
-    );
-    await recovery
-      ?.outlived()
-      .catch((err: unknown) => logger.warn({ err }, "the data directory could not be marked as newer"));
-  }
-
-  async #destroyOrphan(provider: RuntimeProvider, runtime: InventoryEntry): Promise<void> {
-    const { lifecycle, events, logger } = this.#options;
-    if (!(await lifecycle.destroys.removeOrphan(provider, runtime))) return;
-    const ownerId = runtime.note?.ownerId ?? "";
-    const line = {
-      event: "sandbox.destroy",
-      outcome: "ok",
-      ...(runtime.sandboxId === undefined ? {} : { sandbox_id: runtime.sandboxId }),
-      ...ownerData(ownerId),
-      runtime_id: runtime.runtimeId,
-      provider: provider.name,
-      reason: "reconciled",
-    };
-    if (runtime.state === "running")
-      logger.warn(
-        line,
-        "an orphaned runtime was destroyed while it ran: no sandbox of the database was in it",
-      );
-    else logger.info(line, "what was left of an orphaned runtime was removed");
-    const data = { action: "destroyed_orphan", provider: provider.name };
-    const sandboxId = runtime.sandboxId ?? "";
-    events.emit({ type: "reconcile.action", sandboxId, ownerId, data });
-  }
-
   /** A sandbox did not answer: it is asked again, however long until the next pass. */
   #probeLater(entry: LiveSandbox): void {
     const { live, recover } = this.#options.lifecycle;
@@ -517,33 +418,9 @@ export class Reconciler implements AsyncDisposable {
     );
   }
 
-  /** Told and logged; the sandbox goes on, and its provider mends it. */
   #networkChanged(runtimeId: RuntimeId, change: NetworkChange): void {
-    const { lifecycle, events, logger } = this.#options;
-    const entry = lifecycle.live.byRuntime(runtimeId);
-    if (entry === undefined || this.#closed) return;
-    const { id: sandboxId, ownerId, provider } = entry.row;
-    if (change.state === "lost") {
-      const { reason } = change;
-      this.#options.operations.incidents.networkLost();
-      const happening = { event: "sandbox.network_lost", outcome: "failed", reason } as const;
-      logSandbox(logger, entry.row, happening, "a sandbox has lost its network");
-      events.emit({
-        type: "sandbox.network_lost",
-        sandboxId,
-        ownerId,
-        data: { provider, reason, ...ownerData(ownerId) },
-      });
-    } else {
-      const data = { provider, after_ms: change.afterMs, ...ownerData(ownerId) };
-      const happening = {
-        event: "sandbox.network_restored",
-        outcome: "ok",
-        durationMs: change.afterMs,
-      } as const;
-      logSandbox(logger, entry.row, happening, "a sandbox has its network again");
-      events.emit({ type: "sandbox.network_restored", sandboxId, ownerId, data });
-    }
+    const entry = this.#options.lifecycle.live.byRuntime(runtimeId);
+    if (entry !== undefined && !this.#closed) tellNetworkChange(entry.row, change, this.#options);
   }
 
   /** Waits until nothing works on a sandbox, or the service stops: what works on it then may wait for its turn in a long line. */

@@ -1,0 +1,155 @@
+import { abortable } from "../../platform/abortable.ts";
+import { deadlineAfter } from "../../platform/deadline.ts";
+import type { Logger } from "../../platform/logger.ts";
+import { messageOf } from "../../platform/message-of.ts";
+import type { InventoryEntry, RuntimeId, RuntimeProvider, Store } from "../../ports/index.ts";
+
+/**
+ * Whether the store may lack sandboxes that run, because it was lost or is an older one. "open": it looks like the newest
+ * one, and providers that keep the evidence themselves have not been heard yet.
+ */
+export type Age = "open" | "newest" | "older";
+
+/** Longer than any inventory may take. */
+const patienceMs = 60_000;
+
+/** What keeps that over the end of the process. */
+export interface Recovery {
+  readonly recovering: boolean;
+  /** A runtime was found that is younger than the store. */
+  outlived(): Promise<void>;
+  recovered(): Promise<void>;
+}
+
+export interface StoreAgeOptions {
+  providers: readonly RuntimeProvider[];
+  /** Without it the store is the newest one. */
+  recovery: Recovery | undefined;
+  store: { sandboxes: Pick<Store["sandboxes"], "lastBirth"> };
+  logger: Logger;
+  /** Called once the age is known, and when it turns out to be another: before anybody who waits goes on. */
+  onTold: (age: Exclude<Age, "open">) => void;
+}
+
+/**
+ * All evidence of the store's age in one place: what the files say, and the births in what providers list. Passes tell what
+ * their providers list before they act on any of it, and end nothing that an older store would not know, or have as over,
+ * before every provider was heard once or did not answer.
+ *
+ * A provider that answers later may still show that the store is an older one; what was ended by then is gone.
+ */
+export class StoreAge {
+  readonly #options: StoreAgeOptions;
+  /** Not heard yet, while the age is open. */
+  readonly #unheard: Set<RuntimeProvider>;
+  /** Nothing that they list is missing in the store any more, since it is known to be an older one. */
+  readonly #complete = new Set<RuntimeProvider>();
+  /** Births that the store had counted before anything was taken in, without a row: spawns left them that were taken back. */
+  readonly #leftBySpawns = new Map<RuntimeProvider, ReadonlySet<RuntimeId>>();
+  readonly #told = Promise.withResolvers<void>();
+  #age: Age;
+  /** One provider at a time: what is taken in for one changes what births say of another. */
+  #hearing: Promise<unknown> = Promise.resolve();
+
+  constructor(options: StoreAgeOptions) {
+    this.#options = options;
+    const { recovery, providers } = options;
+    this.#unheard = new Set(providers);
+    this.#age = recovery === undefined ? "newest" : recovery.recovering ? "older" : "open";
+    if (this.#age !== "open") this.#told.resolve();
+  }
+
+  get current(): Age {
+    return this.#age;
+  }
+
+  /**
+   * Waits until the age is not open any more, which somebody who does not get heard may put off for a while.
+   * @throws the signal's reason.
+   */
+  async told(signal: AbortSignal): Promise<void> {
+    using patience = deadlineAfter(patienceMs, signal);
+    try {
+      await abortable(this.#told.promise, patience.signal);
+    } catch {
+      signal.throwIfAborted();
+      if (this.#age === "open") this.#tell("newest");
+    }
+  }
+
+  /**
+   * What a provider lists that no row names.
+   * @param runtimes without those of this process, which are younger than any store it began with.
+   * @throws what keeps the store from saying what it has counted; it has to be heard again then.
+   */
+  async hear(provider: RuntimeProvider, runtimes: readonly InventoryEntry[]): Promise<void> {
+    const hearing = this.#hearing.then(() => this.#hear(provider, runtimes));
+    this.#hearing = hearing.catch(() => undefined);
+    await hearing;
+  }
+
+  /** It does not say what it runs: nobody waits for that. */
+  silent(provider: RuntimeProvider): void {
+    this.#wasHeard(provider);
+  }
+
+  /** Whether a runtime that was heard of is a sandbox that the store lacks. */
+  lacks(provider: RuntimeProvider, { runtimeId }: InventoryEntry): boolean {
+    return this.#age === "older" && this.#leftBySpawns.get(provider)?.has(runtimeId) !== true;
+  }
+
+  /** Whatever a provider lists is in the store now, or is being ended. */
+  async complete(provider: RuntimeProvider): Promise<void> {
+    if (this.#age !== "older") return;
+    this.#complete.add(provider);
+    const { recovery, providers } = this.#options;
+    if (!providers.every((one) => this.#complete.has(one))) return;
+    this.#age = "newest";
+    await recovery?.recovered();
+  }
+
+  async #hear(provider: RuntimeProvider, runtimes: readonly InventoryEntry[]): Promise<void> {
+    const before = this.#leftBySpawns.get(provider);
+    const left = new Set<RuntimeId>();
+    let younger: RuntimeId | undefined;
+    for (const { runtimeId, note } of runtimes) {
+      if (before?.has(runtimeId)) left.add(runtimeId);
+      else if (this.#age !== "older" && note?.birth !== undefined) {
+        const counted = await this.#options.store.sandboxes.lastBirth(note.birth.run);
+        if (counted >= note.birth.number) left.add(runtimeId);
+        else younger ??= runtimeId;
+      }
+    }
+    this.#leftBySpawns.set(provider, left);
+    if (younger !== undefined) await this.#isOlder(provider, younger);
+    else this.#wasHeard(provider);
+  }
+
+  #wasHeard(provider: RuntimeProvider): void {
+    this.#unheard.delete(provider);
+    if (this.#age === "open" && this.#unheard.size === 0) this.#tell("newest");
+  }
+
+  async #isOlder(provider: RuntimeProvider, runtimeId: RuntimeId): Promise<void> {
+    const { recovery, logger } = this.#options;
+    logger.warn(
+      { provider: provider.name, runtime_id: runtimeId },
+      "the database is older than a sandbox that runs: those it does not know are taken in from their records; quotas, " +
+        "templates, and keys that were made or revoked are as of the backup",
+    );
+    // A process that dies after it took the first one in leaves births that say less.
+    try {
+      await recovery?.outlived();
+    } catch (err) {
+      logger.warn({ err, error: messageOf(err) }, "the data directory could not be marked as newer");
+    }
+    this.#complete.clear();
+    this.#tell("older");
+  }
+
+  #tell(age: Exclude<Age, "open">): void {
+    this.#age = age;
+    this.#options.onTold(age);
+    this.#told.resolve();
+  }
+}
