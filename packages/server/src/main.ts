@@ -90,6 +90,11 @@ async function start(options: { config: Config; logger: Logger }): Promise<Runni
       newId: randomIds.secret(8),
       database: config.database.path,
       outlived: (id) => outlived(store, found.get(id)),
+      onUnwritten: (what, err) =>
+        logger.warn(
+          { err, data_dir: config.dataDir },
+          `${what} cannot be written down now; it is tried again`,
+        ),
     }),
   );
   void warnOfUnit(logger);

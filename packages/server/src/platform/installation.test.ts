@@ -85,15 +85,35 @@ describe("an installation", () => {
     expect((await open(new Settings())).noteKey).toEqual(noteKey);
   });
 
-  it("starts though the database cannot keep its key", async () => {
+  it("starts though the database cannot keep its key, says so, and keeps it before the next sandbox is answered", async () => {
     const settings = new Settings();
     await open(settings);
     const mark = path.join(dataDir, "installation.json");
     const { noteKey: _key, ...earlier } = JSON.parse(await readFile(mark, "utf8"));
     await writeFile(mark, JSON.stringify(earlier));
     settings.values.delete("note_key");
+    const changeSetting = settings.changeSetting.bind(settings);
     settings.changeSetting = () => Promise.reject(new Error("disk full"));
-    expect((await open(settings)).noteKey).toHaveLength(32);
+    const database = path.join(home, "alcove.db");
+    await writeFile(database, "");
+    const unwritten: string[] = [];
+    const installation = await Installation.open({
+      dataDir,
+      settings,
+      newId: "new",
+      database,
+      onUnwritten: (what, error) => unwritten.push(`${what}: ${(error as Error).message}`),
+    });
+    expect(installation.noteKey).toHaveLength(32);
+    expect(unwritten).toEqual([
+      "whose the database is: disk full",
+      "the key that signs labels, in the database: disk full",
+    ]);
+    settings.changeSetting = changeSetting;
+    await installation.advanced((error) => expect.fail(String(error)));
+    expect(settings.values.get("note_key")).toBe(Buffer.from(installation.noteKey).toString("hex"));
+    expect(JSON.parse(settings.values.get("owner") ?? "")).toMatchObject({ directory: { path: dataDir } });
+    await installation[Symbol.asyncDispose]();
   });
 
   it("removes what a process left that was killed while it wrote, and nothing else", async () => {

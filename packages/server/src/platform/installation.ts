@@ -4,6 +4,7 @@ import { open, readdir, rename, rm } from "node:fs/promises";
 import path from "node:path";
 import { databaseOfItsOwn, foreignDatabase, ownerOf, takeDatabase } from "./database-owner.ts";
 import { type FileIdentity, identifyFile, isFileIdentity, sameFile } from "./file-identity.ts";
+import { LateWrites } from "./late-writes.ts";
 
 const fileName = "installation.json";
 /** Says how far the installation is, and is part of no backup: what is put back beside it shows as older. */
@@ -16,6 +17,9 @@ const eventsMark = "events_mark";
 
 /** Sandboxes made, or extended, within this time share one mark, the first of a process apart: it has its own before it is answered. */
 const advanceAfterMs = 2_000;
+
+/** What a full disk keeps from being written at the start is tried again so often. */
+const lateAfterMs = 60_000;
 
 /** `installation.json`: which installation lives in this directory. The database says the same of itself. */
 interface InstallationFile {
@@ -77,10 +81,14 @@ export class Installation implements AsyncDisposable {
   readonly #settings: InstallationSettings;
   #file: InstallationFile;
   #writing: Promise<void> = Promise.resolve();
+  /** What the start could not write: nothing is marked as newer before it is there. */
+  readonly #late: LateWrites;
+  #lateTimer: NodeJS.Timeout | undefined;
 
   private constructor(options: {
     dataDir: string;
     settings: InstallationSettings;
+    late: LateWrites;
     file: InstallationFile & { noteKey: string };
     recovering: boolean;
     databaseLost: boolean;
@@ -89,6 +97,7 @@ export class Installation implements AsyncDisposable {
   }) {
     this.#dataDir = options.dataDir;
     this.#settings = options.settings;
+    this.#late = options.late;
     this.#file = options.file;
     this.id = options.file.id;
     this.noteKey = Buffer.from(options.file.noteKey, "hex");
@@ -103,6 +112,7 @@ export class Installation implements AsyncDisposable {
    * Recognises the installation of a directory that this process has locked, or makes one.
    * @param options.database its file; without one it is taken for the directory's own.
    * @param options.outlived whether something of the installation is younger than the database, by what stands beside it.
+   * @param options.onUnwritten told what a full disk keeps from being written; it is tried again until it is there.
    * @throws ForeignDataDir when directory and identity do not belong together.
    */
   static async open(options: {
@@ -111,8 +121,10 @@ export class Installation implements AsyncDisposable {
     newId: string;
     database?: string;
     outlived?: (id: string) => Promise<boolean>;
+    onUnwritten?: (what: string, error: unknown) => void;
   }): Promise<Installation> {
     const { dataDir, settings, database, outlived = async () => false } = options;
+    const late = new LateWrites(options.onUnwritten ?? (() => undefined));
     const directory = identifyFile(dataDir);
     const written = readInstallation(dataDir);
     const known = await settings.setting("instance_id");
@@ -168,20 +180,27 @@ export class Installation implements AsyncDisposable {
     const installation = new Installation({
       dataDir,
       settings,
+      late,
       file,
       recovering,
       databaseLost,
       markLost,
       events,
     });
-    // It is written with the next start where it cannot be now.
+    // A full disk is no reason not to start.
     if (database !== undefined)
-      await takeDatabase({ dataDir, file: database, settings }).catch(() => undefined);
-    // A full disk is no reason not to start: nothing is written that stands there, and a key may be of this run alone.
-    if (kept !== noteKey) await settings.changeSetting(noteKeySetting, noteKey).catch(() => undefined);
+      await late.write("whose the database is", () => takeDatabase({ dataDir, file: database, settings }));
+    if (kept !== noteKey)
+      await late.write("the key that signs labels, in the database", () =>
+        settings.changeSetting(noteKeySetting, noteKey),
+      );
     if (JSON.stringify(file) !== JSON.stringify(written && { ...written, noteKey }))
       await installation.#write(file);
-    else if (written?.noteKey !== noteKey) await installation.#write(file).catch(() => undefined);
+    else if (written?.noteKey !== noteKey)
+      await late.write(`the key that signs labels, in ${fileName}`, () =>
+        installation.#write(installation.#file),
+      );
+    installation.#tryAgain();
     return installation;
   }
 
@@ -248,13 +267,30 @@ export class Installation implements AsyncDisposable {
       this.#timer = undefined;
       await this.#advance().catch(() => undefined);
     }
-    await this.#writing.catch(() => undefined);
+    clearInterval(this.#lateTimer);
+    await this.#writeLate().catch(() => undefined);
+  }
+
+  #tryAgain(): void {
+    if (this.#late.waiting === 0) return;
+    this.#lateTimer = setInterval(() => {
+      void this.#writeLate()
+        .then(() => clearInterval(this.#lateTimer))
+        .catch(() => undefined);
+    }, lateAfterMs);
+    this.#lateTimer.unref();
+  }
+
+  async #writeLate(): Promise<void> {
+    this.#writing = this.#writing.catch(() => undefined).then(() => this.#late.again());
+    await this.#writing;
   }
 
   async #advance(): Promise<void> {
     this.#writing = this.#writing
       .catch(() => undefined)
       .then(async () => {
+        await this.#late.again();
         const file = { ...this.#file, generation: this.#file.generation + 1 };
         await this.#settings.changeSetting("generation", String(file.generation));
         await this.#write(file);
