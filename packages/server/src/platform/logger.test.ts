@@ -28,6 +28,22 @@ it("keys and tokens reach no log, at the top or one level down", () => {
   expect(secrets.headers.authorization).toBe("Bearer hidden-4");
 });
 
+it("an error that is expected is told with its causes and without a stack, any other with it", () => {
+  const lines: string[] = [];
+  const logger = pino(loggerSettings("info"), { write: (line: string) => void lines.push(line) });
+  const cause = new Error("database or disk is full");
+  class Full extends Error {
+    get expected(): boolean {
+      return true;
+    }
+  }
+  logger.warn({ err: new Full("no room", { cause }) }, "expected");
+  logger.warn({ err: new Error("a fault", { cause }) }, "fault");
+  const [expected, fault] = lines.map((line) => JSON.parse(line).err);
+  expect(expected).toEqual({ type: "Full", message: "no room: database or disk is full" });
+  expect(fault.stack).toContain("logger.test.ts");
+});
+
 it("lines for people show characters that turn text around, or that nobody sees, as what they are", async () => {
   let written = "";
   const stream = await prettyStream({

@@ -18,6 +18,11 @@ export class DomainError extends Error {
     this.details = options.details ?? {};
     this.retryAfterS = options.retryAfterS;
   }
+
+  /** Nobody has to search for the place it came from: logs tell it without its stack. */
+  get expected(): boolean {
+    return this.code !== "internal" && this.code !== "provider_error";
+  }
 }
 
 export type DomainErrorOptions = { cause?: unknown; details?: Record<string, unknown>; retryAfterS?: number };
