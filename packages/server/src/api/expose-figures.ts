@@ -38,6 +38,11 @@ export function exposeFigures(figures: Figures): string {
     figures.incidents.networksLost,
   );
   text.counter(
+    "service_sandboxes_recovered_total",
+    "Sandboxes that ran and that the database did not know.",
+    figures.incidents.recovered,
+  );
+  text.counter(
     "service_audit_missing_total",
     "Calls that are not in the audit history.",
     figures.auditMissing,

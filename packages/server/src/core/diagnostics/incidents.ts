@@ -7,9 +7,14 @@ export type EndedBy = "itself" | "disk_guard" | "memory_guard";
 export class Incidents {
   readonly #ended: Record<EndedBy, number> = { itself: 0, disk_guard: 0, memory_guard: 0 };
   #networksLost = 0;
+  #recovered = 0;
 
-  get all(): { readonly ended: Readonly<Record<EndedBy, number>>; readonly networksLost: number } {
-    return { ended: this.#ended, networksLost: this.#networksLost };
+  get all(): {
+    readonly ended: Readonly<Record<EndedBy, number>>;
+    readonly networksLost: number;
+    readonly recovered: number;
+  } {
+    return { ended: this.#ended, networksLost: this.#networksLost, recovered: this.#recovered };
   }
 
   /** @param why as its provider says it. */
@@ -19,6 +24,11 @@ export class Incidents {
 
   networkLost(): void {
     this.#networksLost++;
+  }
+
+  /** The database did not know it, and its runtime's record did. */
+  sandboxRecovered(): void {
+    this.#recovered++;
   }
 }
 

@@ -178,6 +178,7 @@ describe("the first pass", () => {
     expect(h.service.running("sb-namesake").row).toMatchObject({ ownerId: "ada", name: null });
     expect(h.service.running("sb-bare").row).toMatchObject({ ownerId: "", memoryMb: 512 });
     expect((await store.sandboxes.inUse("ada")).owner.sandboxes).toBe(2);
+    expect(h.operations.incidents.all.recovered).toBe(3);
     backend.runtimes.set("rt-later" as RuntimeId, { ...shared, sandboxId: "sb-later" as SandboxId });
     await h.reconciler.reconcile();
     expect([...backend.runtimes.keys()]).toEqual([known, namesake, bare]);

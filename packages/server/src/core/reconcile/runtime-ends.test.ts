@@ -56,6 +56,7 @@ describe("a runtime that ends by itself", () => {
     expect(h.operations.incidents.all).toEqual({
       ended: { itself: 0, disk_guard: 1, memory_guard: 1 },
       networksLost: 1,
+      recovered: 0,
     });
   });
 

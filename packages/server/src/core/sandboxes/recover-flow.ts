@@ -135,6 +135,7 @@ export class RecoverFlow {
       { event: "sandbox.recover", outcome: "ok" },
       "a sandbox that the database does not know was taken in from its runtime's record",
     );
+    this.#context.operations.incidents.sandboxRecovered();
     const data = { action: "recovered_sandbox", provider: provider.name, image: row.image };
     events.emit({ type: "reconcile.action", sandboxId: row.id, ownerId: row.ownerId, data });
     await this.adopt(entry, provider);
