@@ -20,7 +20,7 @@ const option = (name, fallback) => {
   return at === -1 ? fallback : rest[at + 1];
 };
 /** Of each operation, in the fuzzing phase; the phases before it send what they have to. */
-const examples = Number(option("examples", provider === "mock" ? "330" : "40"));
+const examples = Number(option("examples", provider === "mock" ? "270" : "20"));
 /** For what hangs, not for a slow machine. */
 const seconds = Number(option("seconds", "1200"));
 /** Requests that a run in CI has to make. */
