@@ -13,7 +13,7 @@ export DEBIAN_FRONTEND=noninteractive
 
 # Packages the tests cannot do without. A C compiler links the agent.
 wanted="ca-certificates curl git e2fsprogs gcc g++ libc6-dev util-linux iproute2 slirp4netns procps xz-utils kmod strace bubblewrap python3 python3-venv
-  docker.io runc containerd iptables proot busybox-static uidmap skopeo umoci docker-registry debootstrap prometheus chromium"
+  docker.io runc containerd iptables proot busybox-static uidmap skopeo umoci docker-registry debootstrap prometheus chromium zsh fish"
 # Packages that only some distributions have, or that only some tests use; their absence is said aloud.
 optional="nginx-light caddy openssl runsc xfsprogs btrfs-progs"
 

@@ -1,5 +1,12 @@
 import type { KeyScope, NetworkMode } from "@alcove/wire";
-import { Command, InvalidArgumentError, Option, type OptionValues } from "@commander-js/extra-typings";
+import {
+  Argument,
+  Command,
+  InvalidArgumentError,
+  Option,
+  type OptionValues,
+} from "@commander-js/extra-typings";
+import type { Shell } from "./commands/completion.ts";
 import type { SortKey } from "./commands/top.ts";
 import { version } from "./version.ts";
 
@@ -30,6 +37,7 @@ export function createProgram(): Command {
   addKeyCommands(program);
   addAuditCommand(program);
   addTemplateCommands(program);
+  addCompletionCommand(program);
   return program;
 }
 
@@ -392,6 +400,16 @@ function addTemplateCommands(program: Command): void {
   client(template.command("rm <name>").alias("remove").description("remove a template")).action(
     async (name, flags) => (await import("./commands/template.ts")).templateRemove(name, flags),
   );
+}
+
+function addCompletionCommand(program: Command): void {
+  program
+    .command("completion")
+    .description("print what makes a shell complete this command; docs/cli.md says where it belongs")
+    .addArgument(
+      new Argument("<shell>", "whose").choices(["bash", "zsh", "fish"] as const satisfies readonly Shell[]),
+    )
+    .action(async (shell) => (await import("./commands/completion.ts")).completion(shell, program));
 }
 
 /** What every command that talks to a service takes. */

@@ -1,0 +1,54 @@
+import type { CompletedOption, Place } from "./command-tree.ts";
+import { quoted } from "./quote.ts";
+
+/** For `source <(alcove completion bash)`. */
+export function bashCompletion(places: readonly Place[]): string {
+  const [root] = places;
+  const name = root?.at ?? "";
+  const deeper = places.slice(1).map(({ at }) => quoted(at));
+  return `# Completion of ${name} for bash: source <(${name} completion bash)
+_${name}() {
+  local cur=\${COMP_WORDS[COMP_CWORD]} prev=\${COMP_WORDS[COMP_CWORD - 1]} at=${name} words= i
+  for ((i = 1; i < COMP_CWORD; i++)); do
+    case "$at \${COMP_WORDS[i]}" in
+    ${deeper.join(" | ")}) at="$at \${COMP_WORDS[i]}" ;;
+    esac
+  done
+  case "$at $prev" in
+${places.flatMap(valueCases).join("\n")}
+  esac
+  case "$at" in
+${places.map(wordsCase).join("\n")}
+  esac
+  COMPREPLY=($(compgen -W "$words" -- "$cur"))
+}
+complete -o default -F _${name} ${name}
+`;
+}
+
+/** What comes behind options that take a value. */
+function valueCases({ at, options }: Place): string[] {
+  const after = (of: readonly CompletedOption[]) =>
+    of
+      .flatMap(({ long, short }) => (short === undefined ? [long] : [long, short]))
+      .map((flag) => quoted(`${at} ${flag}`))
+      .join(" | ");
+  const chosen = options.filter(({ value }) => Array.isArray(value));
+  const files = options.filter(({ value }) => value === "file");
+  const texts = options.filter(({ value }) => value === "text");
+  const lines = chosen.map(
+    (option) =>
+      `  ${after([option])}) COMPREPLY=($(compgen -W ${quoted((option.value as readonly string[]).join(" "))} -- "$cur")); return ;;`,
+  );
+  if (files.length > 0) lines.push(`  ${after(files)}) COMPREPLY=($(compgen -f -- "$cur")); return ;;`);
+  if (texts.length > 0) lines.push(`  ${after(texts)}) compopt +o default 2>/dev/null; return ;;`);
+  return lines;
+}
+
+function wordsCase({ at, commands, options, takesSandboxes }: Place): string {
+  const flags = options.map(({ long }) => long).join(" ");
+  const named = quoted(commands.map((command) => command.name).join(" "));
+  const sandboxes = '$("$COMP_WORDS" ls --quiet 2>/dev/null)';
+  const others = takesSandboxes ? `words="${sandboxes}"` : `words=${named}`;
+  return `  ${quoted(at)}) case $cur in -*) words=${quoted(flags)} ;; *) ${others} ;; esac ;;`;
+}
