@@ -1,11 +1,13 @@
 /**
  * `npm run bench [-- NAME…]`: measures what docs/performance.md has figures of, each figure beside its floor of the same run, prints
- * the table and writes it to bench/results/. A budget that is not met does not fail the run: the machine may be busy.
+ * the table and writes it to bench/results/. `npm run bench -- --url URL [--key KEY]` measures any service of this interface. A budget that is not met does not fail the run: the machine may be busy.
  */
 import { mkdir, writeFile } from "node:fs/promises";
 import { cpus, release } from "node:os";
 import path from "node:path";
+import { parseArgs } from "node:util";
 import { printTable, type Row } from "./row.ts";
+import { anyService } from "./scenarios/any-service.ts";
 import { commandLine } from "./scenarios/command-line.ts";
 import { dockerRows } from "./scenarios/docker.ts";
 import { nativeExec, prootExec } from "./scenarios/exec.ts";
@@ -18,7 +20,12 @@ import { controlPlane, nativeSpawn } from "./scenarios/spawn.ts";
 import { ndjsonStream, rawFiles } from "./scenarios/streams.ts";
 import { projectRoot } from "./service.ts";
 
-const scenarios: Record<string, () => Promise<Row[]>> = {
+const {
+  values: { url, key },
+  positionals: wanted,
+} = parseArgs({ allowPositionals: true, options: { url: { type: "string" }, key: { type: "string" } } });
+
+const own: Record<string, () => Promise<Row[]>> = {
   "native-exec": nativeExec,
   "native-spawn": nativeSpawn,
   "native-stream": ndjsonStream,
@@ -34,7 +41,7 @@ const scenarios: Record<string, () => Promise<Row[]>> = {
   shared: sharedUse,
 };
 
-const wanted = process.argv.slice(2);
+const scenarios = url === undefined ? own : { [url]: () => anyService({ url, key }) };
 const unknown = wanted.filter((name) => scenarios[name] === undefined);
 if (unknown.length > 0) {
   console.error(`bench: no scenario ${unknown.join(", ")}; there are: ${Object.keys(scenarios).join(", ")}`);
