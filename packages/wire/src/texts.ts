@@ -1,4 +1,5 @@
 import { Type } from "typebox";
+import { sandboxNamePattern } from "./names.ts";
 
 /**
  * Texts that requests carry, each described as exactly as it is accepted. `x-rule: core` says that core checks what the
@@ -66,9 +67,6 @@ export function ownerIdFault(owner: string): string | undefined {
   if (/[\p{Cc}\p{Cs}\u2028\u2029]/u.test(owner)) return "must not contain control characters";
   return /[/\\]/.test(owner) ? "must not contain path separators" : undefined;
 }
-
-/** What a sandbox may be called, to stand within an expression; never what an id looks like. */
-export const sandboxNamePattern = "(?!sb-)[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?";
 
 /** Of a sandbox, where it is needed. */
 export const GivenSandboxName = Type.String({

@@ -1,4 +1,4 @@
-import { sandboxNamePattern } from "@alcove/wire";
+import { sandboxNamePattern } from "@alcove/wire/light";
 import { type ClientFlags, interruptSignal, openClient } from "../context.ts";
 import { UsageError } from "../exit-codes.ts";
 import { download } from "./cp-download.ts";

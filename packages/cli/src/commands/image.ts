@@ -1,5 +1,5 @@
 import type { ImageLibrary, ImageWork, StoredImage } from "@alcove/server/images";
-import { parseDuration } from "@alcove/wire";
+import { parseDuration } from "@alcove/wire/light";
 import { interruptSignal } from "../context.ts";
 import { UsageError } from "../exit-codes.ts";
 import { printJson } from "../terminal/output.ts";

@@ -1,5 +1,6 @@
 import { type AlcoveClient, AlcoveError } from "@alcove/sdk";
-import { type SandboxState, sandboxNamePattern } from "@alcove/wire";
+import type { SandboxState } from "@alcove/wire";
+import { sandboxNamePattern } from "@alcove/wire/light";
 import type { ClientFlags } from "../context.ts";
 import { UsageError } from "../exit-codes.ts";
 

@@ -1,6 +1,7 @@
 import { setTimeout } from "node:timers/promises";
 import { type AlcoveClient, AlcoveError } from "@alcove/sdk";
-import { parseDuration, type Sandbox, type SandboxStats, type SandboxUsage } from "@alcove/wire";
+import type { Sandbox, SandboxStats, SandboxUsage } from "@alcove/wire";
+import { parseDuration } from "@alcove/wire/light";
 import { type ClientFlags, interruptSignal, type JsonFlags, openClient } from "../context.ts";
 import { UsageError } from "../exit-codes.ts";
 import { printJson } from "../terminal/output.ts";
