@@ -20,6 +20,7 @@ const nodeFlags: string[] = JSON.parse(
 export interface Service extends AsyncDisposable {
   url: string;
   pid: number;
+  dataDir: string;
   /** Resident set of the server process, bytes. */
   rssBytes(): Promise<number>;
   /** Runs an `alcove` command on the same data directory. */
@@ -78,6 +79,7 @@ export async function startService(settings: Record<string, string>): Promise<Se
   return {
     url,
     pid,
+    dataDir: env.ALCOVE_DATA_DIR,
     rssBytes: async () => rssOf(pid),
     command: (args) => run(process.execPath, [entry, ...args], { cwd: dataDir, env }),
     async [Symbol.asyncDispose]() {

@@ -1,0 +1,168 @@
+/**
+ * `npm run soak [-- --minutes N]`: spawns, commands, files, streams and destroys on native for half an hour, and fails when what the
+ * service holds grows: memory, descriptors, processes, mounts, directories, control groups. docs/performance.md.
+ */
+import { readdir, readFile } from "node:fs/promises";
+import path from "node:path";
+import { setTimeout as delay } from "node:timers/promises";
+import { parseArgs } from "node:util";
+import { HttpClient } from "./http-client.ts";
+import { rssOf, startService } from "./service.ts";
+import { summarize } from "./stats.ts";
+
+const clients = 4;
+const quarters = 4;
+/** Beyond so many nothing more is learned. */
+const mostFailures = 20;
+/** What memory may differ by between the second and the last quarter: collections of garbage come when they come. */
+const memorySlack = 0.15;
+/** Of everything that is counted: what is being made or ended while it is counted. */
+const countSlack = 4 * clients;
+
+type Held = Record<"memory" | "descriptors" | "processes" | "mounts" | "directories" | "groups", number>;
+
+const { values } = parseArgs({ options: { minutes: { type: "string", default: "30" } } });
+const minutes = Number(values.minutes);
+if (!(minutes > 0)) {
+  console.error(`soak: --minutes ${values.minutes} is no time; such as 30, or 0.5`);
+  process.exit(2);
+}
+process.exit((await soak(minutes * 60_000)) ? 0 : 1);
+
+async function soak(durationMs: number): Promise<boolean> {
+  await using service = await startService({ ALCOVE_PROVIDERS_DEFAULT: "native" });
+  const until = performance.now() + durationMs;
+  const done = { rounds: 0, failures: [] as string[] };
+  const looks: Held[][] = [];
+  const load = Array.from({ length: clients }, (_, index) => oneClient(service.url, index, until, done));
+  for (let quarter = 0; quarter < quarters; quarter++) {
+    const found: Held[] = [];
+    const ends = until - (durationMs * (quarters - 1 - quarter)) / quarters;
+    // Not at the very end, where clients leave.
+    while (performance.now() < ends - 500) {
+      found.push(await heldBy(service));
+      await delay(Math.min(5_000, durationMs / 40));
+    }
+    looks.push(found);
+    console.error(`soak: quarter ${quarter + 1}: ${done.rounds} rounds, ${told(mediansOf(found))}`);
+  }
+  await Promise.all(load);
+  for (const failure of done.failures.slice(0, 5)) console.error(`soak: ${failure}`);
+  const grown = growth(mediansOf(looks[1] ?? []), mediansOf(looks.at(-1) ?? []));
+  for (const what of grown) console.error(`soak: ${what}`);
+  await settled(service);
+  const left = await heldBy(service);
+  const leftovers = left.directories > 0 || left.groups > 0;
+  if (leftovers) console.error(`soak: left when everything was destroyed: ${told(left)}`);
+  const well = grown.length === 0 && done.failures.length === 0 && !leftovers && done.rounds > 0;
+  console.log(`soak: ${done.rounds} rounds in ${minutes} min, ${well ? "nothing grew" : "FAILED"}`);
+  return well;
+}
+
+/** Makes a sandbox, uses it in every way, and destroys it, again and again. */
+async function oneClient(
+  url: string,
+  index: number,
+  until: number,
+  done: { rounds: number; failures: string[] },
+): Promise<void> {
+  const client = new HttpClient({ url, key: undefined });
+  while (performance.now() < until && done.failures.length < mostFailures) {
+    let at: string | undefined;
+    try {
+      const { id } = await client.json<{ id: string }>("POST", "/sandboxes", { ttl: "5m" });
+      at = `/sandboxes/${id}`;
+      await use(client, at, `${index} `.repeat(20_000 * ((done.rounds % 4) + 1)));
+      done.rounds++;
+    } catch (error) {
+      done.failures.push(String(error));
+    } finally {
+      if (at !== undefined)
+        await client.call("DELETE", at).catch((error) => done.failures.push(String(error)));
+    }
+  }
+  client.close();
+}
+
+async function use(client: HttpClient, at: string, content: string): Promise<void> {
+  await client.call("POST", `${at}/files`, { path: "/workspace/a", content });
+  const { stdout } = await client.json<{ stdout: string }>("POST", `${at}/exec`, {
+    command: "wc -c < /workspace/a; (sleep 100 &) ; ls /usr/bin | wc -l",
+  });
+  if (Number(stdout.split("\n")[0]) !== content.length) throw new Error(`a file came out as ${stdout}`);
+  await client.call("POST", `${at}/execs`, { command: "yes | head -c 200000; sleep 100" });
+  await client.call("POST", `${at}/exec`, { command: "seq 20000", stream: true, timeout: "20s" });
+  const { bytes } = await client.call("GET", `${at}/files?path=/workspace/a`);
+  if (bytes !== content.length) throw new Error(`a file of ${content.length} bytes came out with ${bytes}`);
+  await client.call("POST", `${at}/extend`, { ttl: "6m" });
+}
+
+/** @returns what the service holds now; of processes, those of its sandboxes. */
+async function heldBy({ pid, dataDir }: { pid: number; dataDir: string }): Promise<Held> {
+  const installation = JSON.parse(await readFile(path.join(dataDir, "installation.json"), "utf8"));
+  const groups = await groupsOf(`alcove-${String(installation.id).slice(0, 12)}`);
+  const members = await Promise.all(groups.map((group) => linesOf(path.join(group, "cgroup.procs"))));
+  const runtimes = await readdir(path.join(dataDir, "runtimes", "native")).catch(() => []);
+  return {
+    memory: await rssOf(pid),
+    descriptors: (await readdir(`/proc/${pid}/fd`)).length,
+    mounts: (await linesOf(`/proc/${pid}/mountinfo`)).length,
+    processes: new Set(members.flat()).size,
+    directories: runtimes.filter((name) => !name.startsWith(".")).length,
+    groups: groups.length,
+  };
+}
+
+/** Of the sandboxes, in one of the trees that each of them is in. */
+async function groupsOf(installation: string): Promise<string[]> {
+  for (const tree of ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"]) {
+    const top = path.join(tree, installation);
+    const names = await readdir(top, { recursive: true, withFileTypes: true }).catch(() => undefined);
+    if (names === undefined) continue;
+    return names
+      .filter((entry) => entry.isDirectory())
+      .map((entry) => path.join(entry.parentPath, entry.name));
+  }
+  return [];
+}
+
+/** What is gone meanwhile has none. */
+async function linesOf(file: string): Promise<string[]> {
+  const text = await readFile(file, "utf8").catch(() => "");
+  return text.split("\n").filter((line) => line !== "");
+}
+
+/** Waits a while for ends that are under way. */
+async function settled(service: { pid: number; dataDir: string }): Promise<void> {
+  const until = performance.now() + 15_000;
+  while (performance.now() < until) {
+    const { directories, groups } = await heldBy(service);
+    if (directories === 0 && groups === 0) return;
+    await delay(200);
+  }
+}
+
+function mediansOf(looks: readonly Held[]): Held {
+  const of = (what: keyof Held) => summarize(looks.map((look) => look[what])).p50;
+  return {
+    memory: of("memory"),
+    descriptors: of("descriptors"),
+    processes: of("processes"),
+    mounts: of("mounts"),
+    directories: of("directories"),
+    groups: of("groups"),
+  };
+}
+
+/** @returns what has grown, a line each. */
+function growth(before: Held, after: Held): string[] {
+  return (Object.keys(before) as (keyof Held)[]).flatMap((what) => {
+    const most = what === "memory" ? before.memory * (1 + memorySlack) : before[what] + countSlack;
+    return after[what] > most ? [`${what} grew from ${before[what]} to ${after[what]}`] : [];
+  });
+}
+
+function told({ memory, ...counts }: Held): string {
+  const others = Object.entries(counts).map(([what, count]) => `${count} ${what}`);
+  return [`${Math.round(memory / 1_048_576)} MiB`, ...others].join(", ");
+}
