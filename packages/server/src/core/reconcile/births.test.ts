@@ -155,14 +155,48 @@ describe("a database that is older than what runs", () => {
       const first = await start();
       const row = await first.spawn({ provider: "one" });
       await first[Symbol.asyncDispose]();
+      let asked = 0;
+      one.hook = (step, id) => {
+        if (step === "set_expiry" && id === row.runtimeId) asked += 1;
+      };
       const heard = late();
       const h = harness();
       h.reconciler.start();
       await h.reconciler.ready;
       expect((await h.spawn({ provider: "one" })).state).toBe("running");
-      expect((await h.service.locate(row.id, { signal: forever })).row.id).toBe(row.id);
+      // Nobody asks for it, which would adopt it.
       await expect.poll(() => h.service.running(row.id).row.state).toBe("running");
       heard.resolve();
+      await passed();
+      expect(asked).toBe(1);
+    });
+
+    it("adopts what is over soon, before and for good", async () => {
+      const first = await start();
+      const row = await first.spawn({ provider: "one", ttlMs: 50_000 });
+      await first[Symbol.asyncDispose]();
+      const heard = late();
+      const h = harness();
+      h.reconciler.start();
+      await expect.poll(() => h.service.running(row.id).row.state).toBe("running");
+      heard.resolve();
+      // What it was told before is longer than its life: nobody knew how long that is.
+      const switchMs = () => one.backend.runtimes.get(row.runtimeId)?.expiresInMs;
+      await expect.poll(switchMs).toBeLessThan(60_000 + 300_000);
+      expect(h.service.running(row.id).row.expiresAt).toEqual(row.expiresAt);
+    });
+
+    it("adopts what was extended while it was over", async () => {
+      const row = await extended(one);
+      const heard = late();
+      const h = harness();
+      h.reconciler.start();
+      await passed();
+      await h.service.extend(row.id, 600_000, { signal: forever });
+      heard.resolve();
+      await expect.poll(() => h.service.running(row.id).row.state).toBe("running");
+      await passed();
+      expect(h.service.running(row.id).row.expiresAt.getTime()).toBeGreaterThan(Date.now() + 500_000);
     });
 
     it.each(["says nothing younger", "does not answer"])("ends what is over once it %s", async (how) => {

@@ -49,8 +49,10 @@ export function judge(
   if (row.destroyRequested)
     return { kind: "destroy", reason: row.state === "expired" ? "expired" : "reconciled" };
   if (entry.outdated && mayRun(row)) {
-    if (facts.runtime?.state === "running")
-      return facts.age === "open" ? { kind: "leave" } : { kind: "adopt_longer" };
+    if (facts.runtime?.state === "running") {
+      if (facts.age !== "open") return { kind: "adopt_longer" };
+      return { kind: row.expiresAt <= facts.now ? "leave" : "adopt" };
+    }
     if (facts.runtime?.state === "unreadable") return unreadable;
   }
   if (row.state === "expired" || row.expiresAt <= facts.now) return { kind: "destroy", reason: "expired" };

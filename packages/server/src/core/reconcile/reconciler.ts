@@ -316,19 +316,20 @@ export class Reconciler implements AsyncDisposable {
         this.#forEach(entries, parallelProbes, actOn("vanished")),
         this.#forEach(entries, parallelSteps, actOn("step")),
       ]);
-    // What other providers say may be why those are not over.
-    const waiting = known.filter((entry) => age.current === "open" && entry.outdated);
+    // What other providers say may show that those are not over, or that all may live longer.
+    const [looked, doubted] = [age.current, new Set(known.filter((entry) => entry.outdated))];
+    const judgeAnew = async () => {
+      await age.told(this.#closing.signal);
+      if (age.current !== looked) await probe(known.filter((entry) => doubted.has(entry) || entry.outdated));
+    };
     const settleUnknown = async () => {
       await age.told(this.#closing.signal);
-      await settle(waiting);
       const settled = await this.#unknown.settle(provider, unknown, this.#closing.signal);
       gate.open();
       return settled;
     };
     // Those that have ended give up their names, which younger ones may have.
-    const [, settled] = await Promise.all([probe(known), settle(known).then(settleUnknown)]);
-    // Of those that an older store has, some were judged before it was known to be one.
-    if (age.current === "older") await probe(known.filter((entry) => entry.outdated));
+    const [settled] = await Promise.all([settle(known).then(settleUnknown), probe(known).then(judgeAnew)]);
     if (settled) await age.complete(provider);
     return settled;
   }
