@@ -1,10 +1,11 @@
 import { spawn } from "node:child_process";
 import { once } from "node:events";
-import { readFile, stat } from "node:fs/promises";
+import { readdir, readFile, stat } from "node:fs/promises";
 import { expect, it } from "vitest";
 import { runScript } from "../../../test/support/attack-probe.ts";
 import { probedSandboxes } from "../../../test/support/native-sandboxes.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
+import type { RuntimeId } from "../../ports/index.ts";
 import { findProgram } from "../launcher/index.ts";
 
 const memoryMb = 64;
@@ -134,6 +135,19 @@ perl -e '${watcher}' | tee /tmp/seen`,
       ).toContain("no\n");
     });
 
+    it("no file of a sandbox has the host's disk flushed with each write", async (context) => {
+      if ((await findProgram("chattr")) === undefined) return context.skip("chattr is not installed");
+      const { runtimeId, run } = await sandbox("host");
+      const disk = await diskOf(runtimeId);
+      if (disk === undefined) return context.skip("sandboxes have no disk of their own here");
+      const before = await flushes(disk);
+      const wrote = await run(
+        "touch /tmp/f && chattr +S /tmp/f && dd if=/dev/zero of=/tmp/f bs=512 count=200 conv=notrunc 2>&1",
+      );
+      expect(wrote).toContain("200+0 records out");
+      expect((await flushes(disk)) - before).toBeLessThan(20);
+    });
+
     it("a user whose id the sandbox does not have is the caller's mistake", async () => {
       const { run } = await sandbox();
       for (const user of ["65536", "70000:0", "0:70000"])
@@ -141,3 +155,18 @@ perl -e '${watcher}' | tee /tmp/seen`,
     });
   },
 );
+
+/** @returns the name of the loop device that a sandbox's disk is on. */
+async function diskOf(runtimeId: RuntimeId): Promise<string | undefined> {
+  for (const name of await readdir("/sys/block")) {
+    const image = await readFile(`/sys/block/${name}/loop/backing_file`, "utf8").catch(() => "");
+    if (image.includes(`/${runtimeId}/`)) return name;
+  }
+  return undefined;
+}
+
+/** How often a disk was flushed. */
+async function flushes(disk: string): Promise<number> {
+  const figures = (await readFile(`/sys/block/${disk}/stat`, "utf8")).trim().split(/ +/);
+  return Number(figures[15]);
+}
