@@ -1,4 +1,5 @@
 import { createHash } from "node:crypto";
+import { once } from "node:events";
 import { readFileSync } from "node:fs";
 import { get, request } from "node:http";
 import { Readable, Writable } from "node:stream";
@@ -220,6 +221,23 @@ test("probes get a line when their answer changes, not each time", async () => {
   await client.call("GET", "/api/v1/sandboxes", undefined, { "x-request-id": "after" });
   await requestLine("after");
   expect(of("request").filter(({ path }) => path === "/api/v1/live")).toHaveLength(1);
+});
+
+test("a probe is the same one however its path is spelled", async () => {
+  const { hostname, port } = new URL(server.url);
+  for (const path of [
+    "/api/v1/live",
+    "/api/v1/l%69ve",
+    "/api/v1/live?a",
+    "/api/v1/live#b",
+    "/api/v1/live#c",
+  ]) {
+    const [answer] = await once(request({ hostname, port, path }).end(), "response");
+    expect(answer.resume().statusCode).toBe(200);
+  }
+  await client.call("GET", "/api/v1/sandboxes", undefined, { "x-request-id": "after" });
+  await requestLine("after");
+  expect(of("request").map(({ path }) => path)).toEqual(["/api/v1/live", "/api/v1/sandboxes"]);
 });
 
 test("the documented fields are the ones there are, and no line has a field in another spelling", async () => {

@@ -26,6 +26,7 @@ const probeQuietMs = 60_000;
 export class AccessLog {
   readonly #logger: Logger;
   readonly #clock: Clock;
+  /** By route: a path can be spelled in many ways, and who has no key chooses how. */
   readonly #probes = new Map<string, { status: number; toldMs: number; suppressed: number }>();
 
   constructor(options: { logger: Logger; clock: Clock }) {
@@ -51,7 +52,8 @@ export class AccessLog {
   #tell(request: FastifyRequest, reply: FastifyReply): void {
     const path = pathOf(request);
     const status = statusOf(request, reply);
-    const suppressed = request.routeOptions.config?.probe === true ? this.#quieted(path, status) : 0;
+    const { config, url: route = "" } = request.routeOptions;
+    const suppressed = config?.probe === true ? this.#quieted(route, status) : 0;
     if (suppressed === undefined) return;
     const { id, execId } = (request.params ?? {}) as { id?: string; execId?: string };
     const refusal = reply.refusal ?? null;
@@ -79,14 +81,14 @@ export class AccessLog {
   }
 
   /** @returns how many lines were left out before this one; undefined when this one is left out too. */
-  #quieted(path: string, status: number): number | undefined {
+  #quieted(route: string, status: number): number | undefined {
     const nowMs = this.#clock.monotonicMs();
-    const last = this.#probes.get(path);
+    const last = this.#probes.get(route);
     if (last !== undefined && last.status === status && nowMs - last.toldMs < probeQuietMs) {
       last.suppressed++;
       return undefined;
     }
-    this.#probes.set(path, { status, toldMs: nowMs, suppressed: 0 });
+    this.#probes.set(route, { status, toldMs: nowMs, suppressed: 0 });
     return last?.suppressed ?? 0;
   }
 }

@@ -85,9 +85,7 @@ function isBelowAdmin(path: string): boolean {
   return /^\/api\/v1\/admin(?![^/#?])/.test(decoded);
 }
 
-/** Without query and fragment, and without the host, which may hold a password, of an absolute address. */
+/** Without the host, which may hold a password, of an absolute address. */
 function plainPath(request: FastifyRequest): string {
-  return pathOf(request)
-    .replace(/^[a-z][a-z0-9+.-]*:\/\/[^/]*/i, "")
-    .replace(/#.*/s, "");
+  return pathOf(request).replace(/^[a-z][a-z0-9+.-]*:\/\/[^/]*/i, "");
 }

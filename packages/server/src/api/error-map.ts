@@ -138,6 +138,7 @@ function logFailure(
 }
 
 /** The path without its query, which may hold what logs should not. */
+/** Without query and fragment, which routes leave out as well. */
 export function pathOf(request: FastifyRequest): string {
-  return request.url.split("?", 1)[0] ?? "";
+  return /^[^?#]*/.exec(request.url)?.[0] ?? "";
 }
