@@ -5,11 +5,14 @@ import { plainSchema } from "./validation.ts";
 /** Every route as it was registered: for the OpenAPI page, and to tell a wrong method from an unknown path. */
 export class RouteTable {
   readonly #routes: RouteOptions[] = [];
+  /** More than any route has. */
+  #mostParts = 1;
 
   /** Learns the routes that are registered from now on, and gives each schemas that serialise every key. */
   watch(app: Pick<FastifyInstance, "addHook">): void {
     app.addHook("onRoute", (route) => {
       this.#routes.push({ ...route });
+      this.#mostParts = Math.max(this.#mostParts, partsOf(route.url).length + 1);
       if (route.schema?.response !== undefined)
         route.schema = { ...route.schema, response: plainSchema(route.schema.response) };
     });
@@ -22,8 +25,9 @@ export class RouteTable {
   /** @returns the methods a path answers to, sorted. */
   methodsOf(path: string): string[] {
     const methods = new Set<string>();
+    const parts = partsOf(path, this.#mostParts);
     for (const route of this.#routes)
-      if (matches(route.url, path)) for (const method of [route.method].flat()) methods.add(method);
+      if (matches(route.url, parts)) for (const method of [route.method].flat()) methods.add(method);
     methods.delete("OPTIONS");
     return [...methods].sort();
   }
@@ -48,13 +52,18 @@ export class RouteTable {
 
   /** Whether there are paths that begin so, with whatever follows a "/". */
   #beginsOne(path: string): boolean {
-    return this.#routes.some(({ url }) => url.endsWith("/*") && matches(url.slice(0, -2), path));
+    const parts = partsOf(path, this.#mostParts);
+    return this.#routes.some(({ url }) => url.endsWith("/*") && matches(url.slice(0, -2), parts));
   }
 }
 
-function matches(pattern: string, path: string): boolean {
-  const wanted = pattern.split("/");
-  const given = path.split("/");
+/** @param most a path may have thousands, which would be compared with each route. */
+function partsOf(path: string, most?: number): readonly string[] {
+  return path.split("/", most);
+}
+
+function matches(pattern: string, given: readonly string[]): boolean {
+  const wanted = partsOf(pattern);
   if (wanted.at(-1) === "*" || wanted.length !== given.length) return false;
   return wanted.every((part, index) => (part.startsWith(":") ? given[index] !== "" : part === given[index]));
 }
