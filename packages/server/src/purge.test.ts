@@ -1,13 +1,19 @@
 import { execFileSync } from "node:child_process";
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
-import { expect, test, vi } from "vitest";
+import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
+import { ExampleBackend } from "../test/support/custom-backend.ts";
+import { TestClient } from "../test/support/http.ts";
 import { describeWith } from "../test/support/requirements.ts";
+import type { Config } from "./config/config.ts";
 import { loadConfig } from "./config/load.ts";
+import { serve } from "./main.ts";
+import { installationIn } from "./platform/installation.ts";
 import { silentLogger } from "./platform/logger.ts";
+import { identify } from "./platform/process-identity.ts";
 import { ProviderError, type RuntimeId, Unavailable } from "./ports/index.ts";
-import { endRuntimes, purge } from "./purge.ts";
+import { endRuntimes, livingIn, purge } from "./purge.ts";
 
 const providerOf = (destroy: (id: string) => Promise<void>) => ({
   name: "docker",
@@ -70,12 +76,99 @@ test("what has a record is named when the engine cannot be asked for what it run
   expect(purged).toEqual({ ended: [], left: ["docker: silent", "docker/rt-1: it may still run"] });
 });
 
+let opened: AsyncDisposableStack;
+let home: string;
+beforeEach(() => {
+  opened = new AsyncDisposableStack();
+  home = mkdtempSync(path.join(tmpdir(), "alcove-purge-"));
+  opened.defer(() => rmSync(home, { recursive: true, force: true }));
+});
+afterEach(() => opened[Symbol.asyncDispose]());
+
+test("sandboxes whose provider lacks the agent are told", async () => {
+  const folder = path.join(home, "runtimes", "proot", "rt-1");
+  mkdirSync(folder, { recursive: true });
+  const write = (name: string, record: object) =>
+    writeFileSync(path.join(folder, name), JSON.stringify(record));
+  write("runtime.json", { instanceId: "0123456789abcdef" });
+  write("process.json", (await identify(process.pid)) ?? {});
+  const config = loadConfig({ env: { ALCOVE_DATA_DIR: home }, cwd: home });
+  const own = { id: "0123456789abcdef", missing: "alcove-agent is not built" };
+  expect(await livingIn(config, own)).toEqual(["1 sandboxes: alcove-agent is not built"]);
+});
+
+describe("sandboxes at a backend", () => {
+  const dataDir = () => path.join(home, "data");
+  /** @param url of the backend; undefined: it is not enabled. */
+  const configWith = (url: string | undefined) =>
+    loadConfig({
+      env: {
+        ALCOVE_DATA_DIR: dataDir(),
+        ALCOVE_SERVER_PORT: "0",
+        ALCOVE_PROVIDERS_DEFAULT: "mock",
+        ALCOVE_PROVIDERS_NATIVE_ENABLED: "false",
+        ALCOVE_PROVIDERS_DOCKER_ENABLED: "false",
+        ...(url !== undefined && {
+          ALCOVE_PROVIDERS_CUSTOM_ENABLED: "true",
+          ALCOVE_PROVIDERS_CUSTOM_URL: url,
+          ALCOVE_PROVIDERS_CUSTOM_API_KEY: ExampleBackend.key,
+        }),
+      },
+      cwd: home,
+    });
+
+  /** One was spawned there, and the service has stopped. */
+  async function left() {
+    const backend = opened.use(await ExampleBackend.start("minimal.mjs"));
+    const config = configWith(backend.url);
+    const service = await serve({ config, logger: silentLogger });
+    await service.ready;
+    const client = new TestClient(service.url);
+    await client.spawn({ provider: "custom", image: "host", ttl: "10m" });
+    await service.close();
+    const provider = opened.use(await backend.open(installationIn(dataDir())));
+    const running = async () => {
+      const listed = await provider.inventory({ signal: AbortSignal.timeout(10_000) });
+      return listed.map(({ runtimeId }) => runtimeId);
+    };
+    return { backend, config, running };
+  }
+
+  const purgeWith = (config: Config) => purge({ config, remove: true, logger: silentLogger });
+
+  test("end, though nothing here has a record of them", async () => {
+    const { config, running } = await left();
+    const [runtimeId] = await running();
+    expect(await purgeWith(config)).toEqual({ ended: [`custom/${runtimeId}`], left: [] });
+    expect(await running()).toEqual([]);
+    expect(existsSync(dataDir())).toBe(false);
+  });
+
+  test("end, though the database was lost", async () => {
+    const { config, running } = await left();
+    for (const end of ["", "-wal", "-shm"]) rmSync(`${config.database.path}${end}`, { force: true });
+    expect((await purgeWith(config)).left).toEqual([]);
+    expect(await running()).toEqual([]);
+  });
+
+  test.each(["is not enabled", "does not answer"])("are told, and kept known, when it %s", async (how) => {
+    const { backend, config, running } = await left();
+    const [runtimeId] = await running();
+    if (how === "does not answer") await backend[Symbol.asyncDispose]();
+    const { ended, left: told } = await purgeWith(how === "does not answer" ? config : configWith(undefined));
+    expect([ended, told]).toEqual([
+      [],
+      [expect.stringMatching(/^custom: /), `custom/${runtimeId}: it may still run`],
+    ]);
+    expect(existsSync(dataDir())).toBe(true);
+  });
+});
+
 await describeWith(["linux", "root"], "a data directory on a file system that is read-only", () => {
   test.each([
     ["whose installation is known", "0123456789abcdef", /alcove purge --instance 0123456789ab --yes$/],
     ["whose installation is not", undefined, /alcove purge --instance NAME --yes \(names: find /],
   ])("%s is refused in words, with the way to end what runs", async (_, id, advice) => {
-    const home = mkdtempSync(path.join(tmpdir(), "alcove-purge-"));
     const dataDir = path.join(home, "data");
     mkdirSync(dataDir);
     const directory = { path: dataDir, device: "1", inode: "1", born: "0" };
@@ -93,7 +186,6 @@ await describeWith(["linux", "root"], "a data directory on a file system that is
       await expect(refused).rejects.toThrow(advice);
     } finally {
       execFileSync("umount", ["--lazy", dataDir]);
-      rmSync(home, { recursive: true, force: true });
     }
   });
 });

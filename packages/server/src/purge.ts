@@ -31,6 +31,8 @@ import { SqliteStore } from "./stores/sqlite/sqlite-store.ts";
 
 const inventoryDeadlineMs = 15_000;
 const destroyDeadlineMs = 30_000;
+const notEnabled =
+  "it is not enabled here; purge with the --config or --set that the service is started with";
 /** Longer than a provider that is there tries it: one sandbox that does not end is told by itself. */
 const endRuntimeDeadlineMs = 40_000;
 /** Also groups below a unit that systemd gave the service. */
@@ -61,7 +63,7 @@ export async function purge(options: { config: Config; remove: boolean; logger: 
   await refuseReadOnly(dataDir);
   using _lock = lockDataDir(dataDir);
   using _databaseLock = lockDatabase(config.database.path);
-  const id = await endRecorded(config, { purged, logger });
+  const { id, missing } = await endKnown(config, { purged, logger });
   // Providers end what their records name; records may be lost.
   await endUnrecorded(instanceName(id), { config, purged });
   try {
@@ -69,7 +71,7 @@ export async function purge(options: { config: Config; remove: boolean; logger: 
   } catch (error) {
     purged.left.push(`what an alcove doctor left: ${messageOf(error)}`);
   }
-  purged.left.push(...(await othersIn(config, id)));
+  purged.left.push(...(await livingIn(config, { id, missing })));
   if (options.remove && purged.left.length === 0) {
     await removeDatabase(config);
     await rm(dataDir, { recursive: true, force: true });
@@ -107,11 +109,14 @@ async function refuseReadOnly(dataDir: string): Promise<void> {
   }
 }
 
-/** @returns the installation's id. */
-async function endRecorded(
+/**
+ * Ends what providers know by their records, and hosted ones, which have none, by what they list.
+ * @returns the installation's id, and why providers are missing that need the agent.
+ */
+async function endKnown(
   config: Config,
   { purged, logger }: { purged: Purged; logger: Logger },
-): Promise<string> {
+): Promise<{ id: string; missing: string | undefined }> {
   const { dataDir } = config;
   await using opened = new AsyncDisposableStack();
   const reserve = opened.use(new DiskReserve({ directory: path.dirname(config.database.path) }));
@@ -133,14 +138,37 @@ async function endRecorded(
     logger,
     clock: systemClock,
   });
+  let missing: string | undefined;
   for (const candidate of candidates) {
-    if (!("provider" in candidate) || candidate.provider.inProcess === true) continue;
-    opened.use(candidate.provider);
+    const { name, isolation, enabled } = candidate;
+    if ("missing" in candidate) {
+      missing = candidate.missing;
+      continue;
+    }
+    const { provider } = candidate;
+    if (provider.inProcess === true) continue;
+    opened.use(provider);
+    if (isolation === "hosted") {
+      const known = await runtimesAt(name, store);
+      if (enabled === true) await endRuntimes(provider, purged, known);
+      else if (known.length > 0) purged.left.push(...mayStillRun(name, notEnabled, known));
+      continue;
+    }
     // A provider that never ran anything here is not asked: its engine may not even be there.
-    const folder = path.join(dataDir, "runtimes", candidate.name);
-    if (existsSync(folder)) await endRuntimes(candidate.provider, purged, await readdir(folder));
+    const folder = path.join(dataDir, "runtimes", name);
+    if (existsSync(folder)) await endRuntimes(provider, purged, await readdir(folder));
   }
-  return id;
+  return { id, missing };
+}
+
+/** What the database knows of a provider's runtimes: nothing where it is damaged. */
+async function runtimesAt(provider: string, store: SqliteStore): Promise<string[]> {
+  const rows = await store.sandboxes.listLive().catch(() => []);
+  return rows.filter((row) => row.provider === provider).map(({ runtimeId }) => runtimeId);
+}
+
+function mayStillRun(provider: string, why: string, runtimes: Iterable<string>): string[] {
+  return [`${provider}: ${why}`, ...[...runtimes].map((id) => `${provider}/${id}: it may still run`)];
 }
 
 /**
@@ -182,11 +210,20 @@ async function endUnrecorded(
   }
 }
 
-/** What runs from this directory and is not its own: its records lost to another identity. */
-async function othersIn(config: Config, ownId: string): Promise<string[]> {
+/**
+ * What runs from this directory still: its own where the provider is missing, and that of another identity, to which the
+ * records were lost.
+ */
+export async function livingIn(
+  config: Pick<Config, "dataDir" | "providers">,
+  own: { id: string; missing: string | undefined },
+): Promise<string[]> {
   const left: string[] = [];
   for (const [id, { living, contained }] of await runtimesByInstallation(config.dataDir)) {
-    if (id === ownId) continue;
+    if (id === own.id) {
+      if (own.missing !== undefined && living > 0) left.push(`${living} sandboxes: ${own.missing}`);
+      continue;
+    }
     let count = living;
     if (contained > 0) {
       using asking = deadlineAfter(inventoryDeadlineMs);
@@ -232,7 +269,6 @@ export async function endRuntimes(
       remaining.delete(runtimeId);
     }
   } catch (error) {
-    purged.left.push(`${provider.name}: ${messageOf(error)}`);
-    for (const runtimeId of remaining) purged.left.push(`${provider.name}/${runtimeId}: it may still run`);
+    purged.left.push(...mayStillRun(provider.name, messageOf(error), remaining));
   }
 }

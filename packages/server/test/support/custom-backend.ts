@@ -9,10 +9,9 @@ import { silentLogger } from "../../src/platform/logger.ts";
 import { systemClock } from "../../src/platform/system-clock.ts";
 import { CustomProvider } from "../../src/providers/custom/index.ts";
 
-const key = "key-of-the-backend";
-
 /** A backend of the examples in a process of its own, and providers that use it. */
 export class ExampleBackend implements AsyncDisposable {
+  static readonly key = "key-of-the-backend";
   readonly url: string;
   readonly #child: ChildProcess;
   readonly #folder: string;
@@ -27,7 +26,7 @@ export class ExampleBackend implements AsyncDisposable {
     const folder = await mkdtemp(path.join(tmpdir(), "custom-backend-"));
     const script = fileURLToPath(new URL(`../../../../examples/custom-backend/${file}`, import.meta.url));
     const child = spawn(process.execPath, [script, "0", folder], {
-      env: { PATH: process.env.PATH ?? "", BACKEND_KEY: key },
+      env: { PATH: process.env.PATH ?? "", BACKEND_KEY: ExampleBackend.key },
       stdio: ["ignore", "pipe", "inherit"],
     });
     if (child.stdout === null) throw new Error("the backend has no output");
@@ -42,7 +41,7 @@ export class ExampleBackend implements AsyncDisposable {
       config: {
         defaultImage: "host",
         url: this.url,
-        apiKey: key,
+        apiKey: ExampleBackend.key,
         authHeader: "bearer",
         networkMode: "none",
         timeoutMs: 20_000,
