@@ -137,8 +137,7 @@ function logFailure(
   else logger.error({ ...fields, err: error }, "request failed");
 }
 
-/** The path without its query, which may hold what logs should not. */
-/** Without query and fragment, which routes leave out as well. */
+/** The path without its query, which may hold what logs should not, and without a fragment, which routes leave out as well. */
 export function pathOf(request: FastifyRequest): string {
   return /^[^?#]*/.exec(request.url)?.[0] ?? "";
 }
