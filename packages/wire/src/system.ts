@@ -26,6 +26,8 @@ export const capabilities = [
   "adopt",
   "userspace_isolation",
   "exec_limits",
+  "images",
+  "pty_eof",
 ] as const;
 export type Capability = (typeof capabilities)[number];
 

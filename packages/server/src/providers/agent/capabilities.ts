@@ -18,4 +18,6 @@ export const agentCapabilities: readonly Capability[] = [
   "process_tree",
   "special_files",
   "adopt",
+  "images",
+  "pty_eof",
 ];

@@ -34,6 +34,7 @@ const always: readonly Capability[] = [
   "console",
   "health",
   "runtime_inventory",
+  "images",
 ];
 const announced: Readonly<Record<BackendCapability, Capability | undefined>> = {
   files: "files",

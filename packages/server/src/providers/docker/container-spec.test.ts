@@ -34,7 +34,7 @@ const runtime: RuntimeSpec = {
   expiresInMs: null,
   metadata: {},
 };
-const specOf = (change: Partial<DockerConfig> = {}) =>
+const specOf = (change: Partial<DockerConfig> = {}, onGvisor = false) =>
   containerSpec({
     instanceId: "one",
     runtime,
@@ -43,9 +43,14 @@ const specOf = (change: Partial<DockerConfig> = {}) =>
     agent: { mounts: [], tmpfs: { "/.alcove/run": "mode=0700" } },
     seccomp: undefined,
     processors: 2,
+    onGvisor,
   });
 
 describe("containerSpec()", () => {
+  it("leaves gVisor threads of its own, which the engine counts, for each process", () => {
+    expect(specOf({ pidsLimit: 100 }, true)).toMatchObject({ HostConfig: { PidsLimit: 800 } });
+  });
+
   it("is closed by default", () => {
     expect(specOf()).toMatchObject({
       User: "0:0",

@@ -23,6 +23,9 @@ const agentCapabilities = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", 
 /** Of each process, as with `native`. Engines allow a million, which nobody could look through. */
 const openFiles = 4_096;
 
+/** Threads of gVisor's own that one of a sandbox's processes may take: the engine's limit counts these, and gVisor dies of it. */
+const gvisorThreads = 8;
+
 const cpuPeriodUs = 100_000;
 const bytesPerMb = 1024 * 1024;
 
@@ -45,6 +48,8 @@ export function containerSpec(options: {
   storage?: Readonly<Record<string, string>> | undefined;
   /** Of the engine's machine. */
   processors: number;
+  /** Whether its kernel is gVisor's. */
+  onGvisor: boolean;
 }): Record<string, unknown> {
   const { runtime, config, agent } = options;
   const memory = runtime.memoryMb * bytesPerMb;
@@ -83,7 +88,7 @@ export function containerSpec(options: {
       // A quota rather than NanoCpus, which engines refuse above the machine's number of processors.
       CpuPeriod: cpuPeriodUs,
       CpuQuota: runtime.vcpus * cpuPeriodUs,
-      PidsLimit: config.pidsLimit,
+      PidsLimit: config.pidsLimit * (options.onGvisor ? gvisorThreads : 1),
       Ulimits: [
         // With 1, unlike 0, the kernel starts no handler of the host for a dump.
         { Name: "core", Soft: 1, Hard: 1 },

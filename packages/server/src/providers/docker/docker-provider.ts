@@ -36,7 +36,7 @@ import { ConnectedRuntimes } from "./connected-runtimes.ts";
 import { Containers } from "./containers.ts";
 import { EngineClient } from "./engine-client.ts";
 import { EngineDisk } from "./engine-disk.ts";
-import { chooseTransport, engineNotes, runtimeName, unfitBecause } from "./engine-facts.ts";
+import { chooseTransport, engineNotes, runsOnGvisor, runtimeName, unfitBecause } from "./engine-facts.ts";
 import { EngineInfo } from "./engine-shapes.ts";
 import type { EnginePatience } from "./engine-waits.ts";
 import { EngineImages } from "./images.ts";
@@ -70,6 +70,11 @@ export interface DockerProviderOptions {
 
 export const dockerCapabilities: readonly Capability[] = [...agentCapabilities, "container", "users"];
 
+/** What gVisor's kernel lacks: subreapers, by which a command's processes are found, and the end of input at terminals. */
+const lackedByGvisor: ReadonlySet<Capability> = new Set(["process_tree", "pty_eof"]);
+const runcCapabilities: ReadonlySet<Capability> = new Set(dockerCapabilities);
+const gvisorCapabilities = runcCapabilities.difference(lackedByGvisor);
+
 /** Records that one inventory reads at once. */
 const parallelLooks = 64;
 /** How long undoing a spawn may take. */
@@ -84,7 +89,6 @@ const measureTimeoutMs = 60_000;
  */
 export class DockerProvider implements RuntimeProvider {
   readonly name = "docker";
-  readonly capabilities: ReadonlySet<Capability> = new Set(dockerCapabilities);
   readonly defaultImage: string;
   readonly #config: DockerConfig;
   readonly #instanceId: string;
@@ -108,12 +112,15 @@ export class DockerProvider implements RuntimeProvider {
   #delivery: AgentDelivery | undefined;
   /** Of the engine's machine; known with the delivery. */
   #processors = 0;
+  /** What is had of an engine's default runtime is known once the engine has answered. */
+  #onGvisor: boolean;
   readonly #choosing = new SharedWork<AgentDelivery>();
 
   /** Reaches for nothing yet. @throws BadRequest for an engine address that is none. */
   constructor(options: DockerProviderOptions) {
     this.#options = options;
     this.#config = options.config;
+    this.#onGvisor = runsOnGvisor(options.config, undefined);
     this.#instanceId = options.instanceId;
     this.#logger = options.logger;
     this.defaultImage = options.config.defaultImage;
@@ -178,6 +185,10 @@ export class DockerProvider implements RuntimeProvider {
     this.#connected.onExit((runtimeId) => void this.#networks.release(runtimeId));
   }
 
+  get capabilities(): ReadonlySet<Capability> {
+    return this.#onGvisor ? gvisorCapabilities : runcCapabilities;
+  }
+
   async check({ signal }: CallOptions): Promise<ProviderCheck> {
     try {
       await readFile(this.#options.agentBinary, { signal });
@@ -190,6 +201,7 @@ export class DockerProvider implements RuntimeProvider {
       const { transport, why } = chooseTransport(this.#config, this.#engine.address, info);
       const summary = `Docker Engine ${info.ServerVersion}, runtime ${runtimeName(this.#config, info)}, agent over ${transport} (${why})`;
       await this.#disk.learn(info);
+      this.#onGvisor = runsOnGvisor(this.#config, info);
       const short = await this.#guard.refuseWhenShort().then(() => undefined, messageOf);
       const missing =
         this.#config.networkMode === "outbound" ? await this.#networks.missing(info) : undefined;
@@ -400,6 +412,7 @@ export class DockerProvider implements RuntimeProvider {
       ringBytes: this.#options.ringBytes,
       seccomp: await this.#seccomp(),
       processors: this.#processors,
+      onGvisor: this.#onGvisor,
       engine: this.#engine,
       containers: this.#containers,
       images: this.#images,
@@ -516,6 +529,7 @@ export class DockerProvider implements RuntimeProvider {
     const info = await this.#info(options);
     await this.#disk.learn(info);
     this.#processors = info.NCPU ?? 0;
+    this.#onGvisor = runsOnGvisor(this.#config, info);
     const { transport, why } = chooseTransport(this.#config, this.#engine.address, info);
     this.#logger.info({ transport, why }, `agents are reached over ${transport}: ${why}`);
     const { dataDir, agentBinary: binary } = this.#options;

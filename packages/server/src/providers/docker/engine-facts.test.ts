@@ -2,7 +2,7 @@ import { arch } from "node:os";
 import { describe, expect, it } from "vitest";
 import { dockerConfig } from "../../../test/support/docker-provider.ts";
 import { parseEngineAddress } from "./engine-address.ts";
-import { chooseTransport, engineNotes, unfitBecause } from "./engine-facts.ts";
+import { chooseTransport, engineNotes, runsOnGvisor, unfitBecause } from "./engine-facts.ts";
 import type { EngineInfo } from "./engine-shapes.ts";
 
 const socket = "unix:///var/run/docker.sock";
@@ -30,6 +30,14 @@ describe("chooseTransport()", () => {
     expect(transport({}, { OperatingSystem: "Docker Desktop" })).toBe("stdio");
     expect(transport({ agentTransport: "socket" }, {}, "tcp://10.0.0.1:2375")).toBe("socket");
   });
+});
+
+it("runsOnGvisor() looks at the runtime's program where the engine says it, else at its name", () => {
+  expect(runsOnGvisor(config, undefined)).toBe(false);
+  expect(runsOnGvisor({ ...config, runtime: "runsc" }, undefined)).toBe(true);
+  expect(runsOnGvisor({ ...config, runtime: "gvisor" }, info)).toBe(true);
+  expect(runsOnGvisor(config, { ...info, DefaultRuntime: "gvisor" })).toBe(true);
+  expect(runsOnGvisor(config, info)).toBe(false);
 });
 
 describe("unfitBecause()", () => {

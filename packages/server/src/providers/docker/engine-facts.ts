@@ -16,6 +16,9 @@ const architectures: Readonly<Record<string, string>> = {
   arm64: "arm64",
 };
 
+/** gVisor, by the name of its program or shim. */
+const gvisorPrograms: ReadonlySet<string> = new Set(["runsc", "io.containerd.runsc.v1"]);
+
 /** How the agent can be reached on this engine, and why. */
 export function chooseTransport(
   config: DockerConfig,
@@ -63,6 +66,12 @@ function runtimeProgram(name: string, info: EngineInfo): string {
   const known = info.Runtimes?.[name];
   const path = typeof known === "object" && known !== null && "path" in known ? known.path : undefined;
   return basename(typeof path === "string" && path !== "" ? path : name);
+}
+
+/** Whether its containers run on gVisor's kernel. @param info unset: as far as the configuration tells. */
+export function runsOnGvisor(config: DockerConfig, info: EngineInfo | undefined): boolean {
+  const program = info === undefined ? config.runtime : runtimeProgram(runtimeName(config, info), info);
+  return gvisorPrograms.has(program);
 }
 
 /** Why sandboxes cannot run on an engine that answers; undefined when they can. */

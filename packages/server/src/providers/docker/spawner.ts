@@ -122,6 +122,7 @@ export class Spawner {
         seccomp: this.#parts.seccomp,
         storage,
         processors: this.#parts.processors,
+        onGvisor: this.#parts.onGvisor,
       });
     // Both at once: an image that is there, as it nearly always is, costs no round trip.
     const [created, config] = await Promise.allSettled([
@@ -282,6 +283,7 @@ export interface SpawnerParts {
   seccomp: string | undefined;
   /** Of the engine's machine. */
   processors: number;
+  onGvisor: boolean;
   engine: EngineClient;
   containers: Containers;
   images: EngineImages;

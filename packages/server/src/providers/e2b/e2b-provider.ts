@@ -42,6 +42,8 @@ const capabilities: readonly Capability[] = [
   "reattach",
   "watch",
   "stats",
+  "images",
+  "pty_eof",
 ];
 const undoMs = 20_000;
 /** What is asked of a sandbox that runs, so that its time is not made longer. */

@@ -15,12 +15,12 @@ export function lifecycleContract(harness: ContractHarness): void {
     expect((await run(operations, "touch own && echo made")).stdout).toBe("made\n");
   });
 
-  it("adopt() after a restart finds a command still running and its output complete", async (context) => {
+  it("adopt() after a restart finds a command still running and its output complete", async () => {
     const made = { memoryMb: 256, vcpus: 1, ownerId: "ada", name: "seven", metadata: { job: "7" } };
     const { runtimeId, image, sandboxId, operations } = await harness.spawn(made);
     const spec = shell("echo before; read line; echo after $line", { detached: true, stdin: true });
     await operations.execs.startDetached(spec, soon());
-    const provider = await harness.restart(context);
+    const provider = await harness.restart();
     // What is written down with a runtime is enough to know its sandbox again without the store.
     const note = expect.objectContaining({ ...made, imageResolved: image });
     const listed = { runtimeId, sandboxId, state: "running", note };

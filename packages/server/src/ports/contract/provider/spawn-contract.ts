@@ -36,8 +36,7 @@ export function spawnContract(harness: ContractHarness): void {
     ]);
   });
 
-  it("spawn() of an unknown image throws NotFound that names the image and leaves nothing", async (context) => {
-    if (harness.provider.inProcess === true) context.skip("runs in this process and has no images");
+  it("spawn() of an unknown image throws NotFound that names the image and leaves nothing", async () => {
     const spec = harness.spec({ image: "no-such-image:nowhere" });
     const failure = await harness.provider.spawn(spec, soon(30_000)).catch((error: unknown) => error);
     expect(failure).toBeInstanceOf(NotFound);
