@@ -201,8 +201,8 @@ async function endUnrecorded(
   }
   try {
     using ending = deadlineAfter(destroyDeadlineMs);
-    const { socket } = config.providers.docker;
-    const containers = await orphanedContainers(name, { socket, signal: ending.signal });
+    const { socket, tlsDir } = config.providers.docker;
+    const containers = await orphanedContainers(name, { socket, tlsDir, signal: ending.signal });
     await containers.end();
     purged.ended.push(...containers.ids.map((id) => `container ${id}`));
   } catch (error) {
@@ -227,8 +227,8 @@ export async function livingIn(
     let count = living;
     if (contained > 0) {
       using asking = deadlineAfter(inventoryDeadlineMs);
-      const { socket } = config.providers.docker;
-      count += (await orphanedContainers(id, { socket, signal: asking.signal })).ids.length;
+      const { socket, tlsDir } = config.providers.docker;
+      count += (await orphanedContainers(id, { socket, tlsDir, signal: asking.signal })).ids.length;
     }
     const name = instanceName(id);
     if (count > 0)

@@ -14,6 +14,7 @@ const notShown: Readonly<Record<"native" | "docker" | "firecracker", Readonly<Re
   native: { uid_base: "of the host alone" },
   docker: {
     socket: "as `engine`: its kind, for an address may hold a name",
+    tls_dir: "as `engine`: tls where it is used",
     seccomp_profile: "as `seccomp`: not where its file lies",
     user: "of each sandbox's image",
     tmpfs: "of each sandbox",

@@ -140,6 +140,14 @@ describe("lintConfig()", () => {
     expect(lint({ ...sound, ...change }, { production: true })).toEqual([id]);
   });
 
+  test("--production: an engine over the network with TLS is fine", () => {
+    const engine = {
+      "providers.docker.socket": "tcp://192.0.2.1",
+      "providers.docker.tls_dir": "/etc/alcove/engine",
+    };
+    expect(lint({ ...sound, ...engine }, { production: true })).toEqual([]);
+  });
+
   test("--production: networks that are everybody's are named for each thing that is wrong with them", () => {
     const found = lint({ ...sound, "providers.native.network_allow": "0.0.0.0/0" }, { production: true });
     expect(found).toEqual(["network-allow-metadata", "network-allow-wide"]);

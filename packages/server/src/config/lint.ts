@@ -313,11 +313,11 @@ export const lintRules: readonly LintRule[] = [
     production: true,
     check: ({ config: { providers } }) => {
       const url = URL.parse(providers.docker.socket);
-      return url?.protocol === "tcp:" && !isLoopback(url.hostname)
+      return url?.protocol === "tcp:" && providers.docker.tlsDir === "" && !isLoopback(url.hostname)
         ? `the engine is reached over the network without encryption: ${providers.docker.socket}`
         : undefined;
     },
-    advice: "reach the engine over its unix socket or a tunnel",
+    advice: "set providers.docker.tls_dir, or reach the engine over its unix socket or a tunnel",
   },
   {
     id: "engine-disk-unbounded",

@@ -363,6 +363,10 @@ export const ConfigSchema = section(
               "",
               "Engine: unix:///path, tcp://host:port; empty: $DOCKER_HOST, else unix:///var/run/docker.sock.",
             ),
+            tls_dir: text(
+              "",
+              "Folder with ca.pem, cert.pem and key.pem for an engine at tcp:// that asks for TLS; empty: no TLS.",
+            ),
             runtime: text("", "Runtime of the engine: runc, runsc, kata; empty: the engine's default."),
             network_mode: text(
               "none",

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Runs a private Docker Engine below DIR until nobody holds the FIFO DIR/lifeline open for writing, so that it ends
+# Runs a private engine below DIR, by the script DIR/start, until nobody holds the FIFO DIR/lifeline open for writing, so that it ends
 # with the test run however that ends. Then it unmounts and removes DIR.
 # usage: docker-engine.sh DIR
 set -u
 dir=$1
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 
-dockerd --config-file "$dir/daemon.json" >"$dir/dockerd.log" 2>&1 </dev/null &
+sh "$dir/start" "$dir" >"$dir/dockerd.log" 2>&1 </dev/null &
 engine=$!
 
 finish() {

@@ -19,6 +19,7 @@ export function dockerConfig(
     enabled: undefined,
     defaultImage: busyboxImage,
     socket: engine.socket,
+    tlsDir: "",
     runtime: "",
     networkMode: "none",
     networkAllow: [],

@@ -30,7 +30,10 @@ export type RequirementName =
   | "qemu-guest"
   | "mkfs"
   | "chromium"
-  | "bubblewrap";
+  | "bubblewrap"
+  | "openssl"
+  | "podman"
+  | "rootless";
 
 export type Requirement = { ok: true } | { ok: false; reason: string };
 
@@ -109,6 +112,17 @@ const checks: Record<RequirementName, () => Promise<Requirement>> = {
     return found.ok ? program("debugfs", "e2fsprogs") : found;
   },
   chromium: () => program("chromium", "chromium"),
+  openssl: () => program("openssl", "openssl"),
+  podman: async () => {
+    const root = await probe("root");
+    return root.ok ? program("podman", "podman") : root;
+  },
+  rootless: async () => {
+    const docker = await probe("docker");
+    if (!docker.ok) return docker;
+    const ranges = await program("newuidmap", "uidmap");
+    return ranges.ok ? program("rootlesskit", "rootlesskit") : ranges;
+  },
   bubblewrap: async () => {
     const found = await program("bwrap", "bubblewrap");
     if (!found.ok) return found;

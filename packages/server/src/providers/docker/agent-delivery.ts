@@ -11,6 +11,7 @@ import {
   type AgentMounts,
   agentFolder,
   agentProgram,
+  mappedSocketFolderUid,
   socketFolder,
   socketFolderUid,
 } from "./container-spec.ts";
@@ -102,9 +103,18 @@ export class AgentVolume implements AgentDelivery {
   readonly #binary: string;
   readonly #engine: EngineClient;
   readonly #instanceId: string;
+  readonly #socketUid: number;
   #filled: Promise<string> | undefined;
 
-  constructor(options: { dataDir: string; binary: string; engine: EngineClient; instanceId: string }) {
+  /** @param options.idsMapped whether the engine maps user ids. */
+  constructor(options: {
+    dataDir: string;
+    binary: string;
+    engine: EngineClient;
+    instanceId: string;
+    idsMapped: boolean;
+  }) {
+    this.#socketUid = options.idsMapped ? mappedSocketFolderUid : socketFolderUid;
     this.#dataDir = options.dataDir;
     this.#binary = options.binary;
     this.#engine = options.engine;
@@ -125,7 +135,7 @@ export class AgentVolume implements AgentDelivery {
     return {
       mounts: [this.#mount(volume, { readOnly: true })],
       tmpfs: {
-        [socketFolder]: `rw,nosuid,nodev,noexec,size=64k,mode=0700,uid=${socketFolderUid},gid=${socketFolderUid}`,
+        [socketFolder]: `rw,nosuid,nodev,noexec,size=64k,mode=0700,uid=${this.#socketUid},gid=${this.#socketUid}`,
       },
     };
   }

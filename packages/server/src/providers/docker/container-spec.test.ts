@@ -8,6 +8,7 @@ const config: DockerConfig = {
   enabled: undefined,
   defaultImage: "alpine:latest",
   socket: "unix:///var/run/docker.sock",
+  tlsDir: "",
   runtime: "",
   networkMode: "none",
   networkAllow: [],

@@ -16,6 +16,8 @@ export const agentSocket = `${socketFolder}/agent.sock`;
  * DAC_OVERRIDE or as users of the image, so none may enter a folder of this user's with mode 0700.
  */
 export const socketFolderUid = 1_879_000_001;
+/** The same where the engine maps user ids, usually 65,536 of them: the agent's own, as which no command may run. */
+export const mappedSocketFolderUid = 65_533;
 
 /** What the agent needs to run commands as users and own their files; commands themselves start with none. */
 const agentCapabilities = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", "SETUID"];

@@ -36,7 +36,14 @@ import { ConnectedRuntimes } from "./connected-runtimes.ts";
 import { Containers } from "./containers.ts";
 import { EngineClient } from "./engine-client.ts";
 import { EngineDisk } from "./engine-disk.ts";
-import { chooseTransport, engineNotes, runsOnGvisor, runtimeName, unfitBecause } from "./engine-facts.ts";
+import {
+  chooseTransport,
+  engineNotes,
+  mapsIds,
+  runsOnGvisor,
+  runtimeName,
+  unfitBecause,
+} from "./engine-facts.ts";
 import { EngineInfo } from "./engine-shapes.ts";
 import type { EnginePatience } from "./engine-waits.ts";
 import { EngineImages } from "./images.ts";
@@ -125,7 +132,8 @@ export class DockerProvider implements RuntimeProvider {
     this.#logger = options.logger;
     this.defaultImage = options.config.defaultImage;
     const { patience } = options;
-    const engine = new EngineClient({ socket: options.config.socket, ...(patience && { patience }) });
+    const { socket, tlsDir } = options.config;
+    const engine = new EngineClient({ socket, tlsDir, ...(patience && { patience }) });
     this.#engine = engine;
     this.#containers = new Containers({ engine });
     this.#images = new EngineImages({
@@ -220,7 +228,7 @@ export class DockerProvider implements RuntimeProvider {
   settings(): Record<string, unknown> {
     const config = this.#config;
     return {
-      engine: this.#engine.address.kind,
+      engine: this.#engine.isSecure ? "tls" : this.#engine.address.kind,
       runtime: config.runtime === "" ? "default" : config.runtime,
       network_mode: config.networkMode,
       ...(config.networkMode === "outbound" ? outboundSettings(config) : {}),
@@ -535,7 +543,13 @@ export class DockerProvider implements RuntimeProvider {
     const { dataDir, agentBinary: binary } = this.#options;
     return transport === "socket"
       ? new BoundAgent({ dataDir, binary, records: this.#records })
-      : new AgentVolume({ dataDir, binary, engine: this.#engine, instanceId: this.#instanceId });
+      : new AgentVolume({
+          dataDir,
+          binary,
+          engine: this.#engine,
+          instanceId: this.#instanceId,
+          idsMapped: mapsIds(info),
+        });
   }
 
   /** The seccomp profile's text; undefined: the engine's default. */

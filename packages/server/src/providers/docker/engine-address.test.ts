@@ -14,6 +14,7 @@ describe("parseEngineAddress()", () => {
       port: 2376,
     });
     expect(parseEngineAddress("tcp://engine")).toMatchObject({ kind: "tcp", host: "engine", port: 2375 });
+    expect(parseEngineAddress("tcp://engine", { tls: true })).toMatchObject({ port: 2376 });
     expect(parseEngineAddress("tcp://[::1]:99")).toMatchObject({ kind: "tcp", host: "::1", port: 99 });
   });
 

@@ -5,12 +5,14 @@ export type EngineAddress =
   | { kind: "tcp"; host: string; port: number; text: string };
 
 const defaultTcpPort = 2375;
+const defaultTlsPort = 2376;
 
 /**
  * Reads `unix:///path` or `tcp://host:port`.
+ * @param options.tls whether it is spoken to over TLS, which has another usual port.
  * @throws BadRequest for anything else, naming the config key.
  */
-export function parseEngineAddress(text: string): EngineAddress {
+export function parseEngineAddress(text: string, options: { tls?: boolean } = {}): EngineAddress {
   if (text.startsWith("unix://")) {
     const path = text.slice("unix://".length);
     if (path.startsWith("/")) return { kind: "unix", path, text };
@@ -23,12 +25,19 @@ export function parseEngineAddress(text: string): EngineAddress {
       return {
         kind: "tcp",
         host,
-        port: url.port === "" ? (/:80\/*$/.test(text) ? 80 : defaultTcpPort) : Number(url.port),
+        port:
+          url.port === ""
+            ? /:80\/*$/.test(text)
+              ? 80
+              : options.tls
+                ? defaultTlsPort
+                : defaultTcpPort
+            : Number(url.port),
         text,
       };
   }
   throw new BadRequest(
     `providers.docker.socket ${JSON.stringify(text)} is neither unix:///path nor tcp://host:port; ` +
-      "for an engine behind TLS or ssh, forward its socket and name the forwarded one",
+      "for an engine behind TLS set providers.docker.tls_dir too; behind ssh, forward its socket and name the forwarded one",
   );
 }

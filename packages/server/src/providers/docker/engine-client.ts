@@ -1,11 +1,14 @@
-import { Agent, request as httpRequest, type IncomingMessage, type RequestOptions } from "node:http";
+import { Agent, type ClientRequest, request as httpRequest, type IncomingMessage } from "node:http";
+import { request as httpsRequest, type RequestOptions, Agent as SecureAgent } from "node:https";
 import type { Socket } from "node:net";
 import type { Readable } from "node:stream";
 import { pipeline } from "node:stream/promises";
 import type { Static, TSchema } from "typebox";
 import { Value } from "typebox/value";
+import { Unavailable } from "../../ports/index.ts";
 import { type EngineAddress, parseEngineAddress } from "./engine-address.ts";
 import { EngineRefusal, unreachableEngine } from "./engine-errors.ts";
+import { EngineTls } from "./engine-tls.ts";
 import { type EnginePatience, EngineWaits, usualPatience } from "./engine-waits.ts";
 
 /** Longest JSON answer taken as a whole, bytes. */
@@ -39,13 +42,24 @@ export class TooLongAnswer extends Error {}
 export class EngineClient implements Disposable {
   readonly address: EngineAddress;
   readonly waits: EngineWaits;
-  readonly #agent = new Agent({ keepAlive: true, maxSockets: 128, maxFreeSockets: 8 });
+  readonly #tls: EngineTls | undefined;
+  readonly #agent: Agent;
   /** Calls that take their time must not hold up the question whether it answers. */
-  readonly #pings = new Agent({ keepAlive: true, maxSockets: 1 });
+  readonly #pings: Agent;
 
-  /** @param options.patience unset: the usual. */
-  constructor(options: { socket: string; patience?: EnginePatience }) {
-    this.address = parseEngineAddress(options.socket);
+  /**
+   * @param options.patience unset: the usual.
+   * @param options.tlsDir folder of what TLS needs; empty: no TLS, nor at a unix socket.
+   */
+  constructor(options: { socket: string; tlsDir?: string; patience?: EnginePatience }) {
+    const { tlsDir = "" } = options;
+    this.address = parseEngineAddress(options.socket, { tls: tlsDir !== "" });
+    const { kind } = this.address;
+    this.#tls =
+      tlsDir === "" || kind === "unix" ? undefined : new EngineTls({ dir: tlsDir, host: this.address.host });
+    const KindOfAgent = this.#tls === undefined ? Agent : SecureAgent;
+    this.#agent = new KindOfAgent({ keepAlive: true, maxSockets: 128, maxFreeSockets: 8 });
+    this.#pings = new KindOfAgent({ keepAlive: true, maxSockets: 1 });
     this.waits = new EngineWaits({
       patience: options.patience ?? usualPatience,
       ping: async ({ signal }) => {
@@ -54,6 +68,11 @@ export class EngineClient implements Disposable {
         await readText(await this.#open(call, this.#pings), largestRefusalBytes);
       },
     });
+  }
+
+  /** Whether what passes is encrypted and both sides are known. */
+  get isSecure(): boolean {
+    return this.#tls !== undefined;
   }
 
   [Symbol.dispose](): void {
@@ -106,8 +125,9 @@ export class EngineClient implements Disposable {
 
   /** Sends a body that is not JSON, such as a tar. */
   async upload(call: Omit<EngineCall, "body">, type: string, body: Readable): Promise<void> {
+    const options = await this.#options(call, { "Content-Type": type });
     const response = new Promise<IncomingMessage>((resolve, reject) => {
-      const outgoing = httpRequest(this.#options(call, { "Content-Type": type }));
+      const outgoing = this.#request(options);
       outgoing.on("response", resolve).on("error", reject);
       pipeline(body, outgoing).catch(reject);
     });
@@ -118,16 +138,14 @@ export class EngineClient implements Disposable {
   /** Takes a connection over, as the engine offers it for exec and attach. */
   async hijack(call: EngineCall): Promise<{ socket: Socket; head: Buffer }> {
     const payload = JSON.stringify(call.body ?? {});
+    const options = await this.#options(call, {
+      "Content-Type": "application/json",
+      "Content-Length": Buffer.byteLength(payload),
+      Connection: "Upgrade",
+      Upgrade: "tcp",
+    });
     return new Promise<{ socket: Socket; head: Buffer }>((resolve, reject) => {
-      const outgoing = httpRequest({
-        ...this.#options(call, {
-          "Content-Type": "application/json",
-          "Content-Length": Buffer.byteLength(payload),
-          Connection: "Upgrade",
-          Upgrade: "tcp",
-        }),
-        agent: false,
-      });
+      const outgoing = this.#request({ ...options, agent: false });
       outgoing.on("upgrade", (_response, socket: Socket, head) => resolve({ socket, head }));
       outgoing.on("response", (response) => {
         accepted(call, response).then((taken) => {
@@ -147,7 +165,7 @@ export class EngineClient implements Disposable {
         payload === undefined
           ? {}
           : { "Content-Type": "application/json", "Content-Length": Buffer.byteLength(payload) };
-      const outgoing = httpRequest({ ...this.#options(call, headers), agent });
+      const outgoing = this.#request({ ...(await this.#options(call, headers)), agent });
       try {
         return await new Promise<IncomingMessage>((resolve, reject) => {
           outgoing.on("response", resolve).on("error", reject);
@@ -162,7 +180,11 @@ export class EngineClient implements Disposable {
     }
   }
 
-  #options(call: EngineCall, headers: Record<string, string | number>): RequestOptions {
+  #request(options: RequestOptions): ClientRequest {
+    return this.#tls === undefined ? httpRequest(options) : httpsRequest(options);
+  }
+
+  async #options(call: EngineCall, headers: Record<string, string | number>): Promise<RequestOptions> {
     const query = new URLSearchParams(call.query).toString();
     const target = { method: call.method, path: query === "" ? call.path : `${call.path}?${query}` };
     const place =
@@ -172,6 +194,7 @@ export class EngineClient implements Disposable {
     return {
       ...target,
       ...place,
+      ...(await this.#tls?.material()),
       headers: { Host: "docker", ...headers },
       agent: this.#agent,
       signal: call.signal,
@@ -180,6 +203,7 @@ export class EngineClient implements Disposable {
 
   async #failed(call: EngineCall, error: unknown): Promise<never> {
     if (call.signal.aborted) throw call.signal.reason;
+    this.#tls?.forget();
     throw unreachableEngine(this.address, error);
   }
 }
@@ -188,7 +212,10 @@ async function accepted(call: EngineCall, response: IncomingMessage): Promise<In
   const status = response.statusCode ?? 0;
   // 304: the container is already in the state asked for.
   if (status < 400) return response;
-  throw new EngineRefusal(call, status, messageIn(await readText(response, largestRefusalBytes)));
+  const said = messageIn(await readText(response, largestRefusalBytes));
+  if (status === 400 && said.includes("HTTP request to an HTTPS server"))
+    throw new Unavailable("the Docker Engine speaks TLS at this address; set providers.docker.tls_dir");
+  throw new EngineRefusal(call, status, said);
 }
 
 function messageIn(body: string): string {

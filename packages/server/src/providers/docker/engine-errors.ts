@@ -43,7 +43,18 @@ function reasonAndWayOut(code: string, error: unknown): string {
     case "ECONNRESET":
     case "EPIPE":
       return "it closed the connection; dockerd is restarting or stopping";
+    case "DEPTH_ZERO_SELF_SIGNED_CERT":
+    case "SELF_SIGNED_CERT_IN_CHAIN":
+    case "UNABLE_TO_VERIFY_LEAF_SIGNATURE":
+    case "CERT_HAS_EXPIRED":
+    case "ERR_TLS_CERT_ALTNAME_INVALID":
+      return `its certificate is not one that ca.pem of providers.docker.tls_dir vouches for at this address (${code})`;
+    case "EPROTO":
+    case "HPE_INVALID_CONSTANT":
+      return "one side speaks TLS and the other does not; see providers.docker.tls_dir";
     default:
+      if (/^ERR_SSL_/.test(code))
+        return `it refused the certificate of providers.docker.tls_dir, or speaks no TLS (${code})`;
       return error instanceof Error ? error.message : String(error);
   }
 }

@@ -31,12 +31,15 @@ export function chooseTransport(
   const stdio = (why: string) => ({ transport: "stdio" as const, why });
   const elsewhere = machineOfItsOwn(address, info);
   if (elsewhere !== undefined) return stdio(elsewhere);
-  const options = info.SecurityOptions ?? [];
-  if (options.some((option) => /name=(userns|rootless)/.test(option)))
-    return stdio("the engine maps user ids");
+  if (mapsIds(info)) return stdio("the engine maps user ids");
   // A bound unix socket works only where the kernel is shared.
   if (!sharesKernel(config, info)) return stdio(`sockets do not cross into ${runtimeName(config, info)}`);
   return { transport: "socket", why: "engine and runtime share this machine's files and kernel" };
+}
+
+/** Whether root of a container is another user of the engine's machine: with userns-remap, and rootless. */
+export function mapsIds(info: EngineInfo): boolean {
+  return (info.SecurityOptions ?? []).some((option) => /name=(userns|rootless)/.test(option));
 }
 
 /** Whether an engine's files are this machine's, as far as can be told. */
@@ -119,7 +122,7 @@ export function engineNotes(config: DockerConfig, info: EngineInfo): string[] {
     );
   if (sharesKernel(config, info))
     notes.push(
-      "sandboxes share the host's user ids, and with them what the kernel counts for each: inotify instances, " +
+      `sandboxes share ${mapsIds(info) ? "user ids with each other" : "the host's user ids"}, and with them what the kernel counts for each: inotify instances, ` +
         "pending signals, pages of pipes; a runtime with a kernel of each sandbox's own (runsc, kata) or native keep them apart",
     );
   if (config.networkMode === "host") notes.push("sandboxes share the engine's network");

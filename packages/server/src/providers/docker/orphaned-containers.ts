@@ -17,7 +17,7 @@ export interface OrphanedContainers {
  */
 export async function orphanedContainers(
   instance: string,
-  options: CallOptions & { socket: string; patience?: EnginePatience },
+  options: CallOptions & { socket: string; tlsDir?: string; patience?: EnginePatience },
 ): Promise<OrphanedContainers> {
   using engine = new EngineClient(options);
   const ids = await idsOf(engine, shortInstance(instance), options);
