@@ -131,8 +131,8 @@ export interface Birth {
 
 export interface Reservation {
   row: SandboxRow;
-  /** Counted together with the row, for good: the next one of the run where there is no number. */
-  birth?: { run: string; number?: number };
+  /** The run's next one is counted together with the row, for good. */
+  birth?: Pick<Birth, "run">;
   /** Read inside the transaction that counts. */
   limits: CapacityRules;
   fence: Fence;
@@ -168,6 +168,8 @@ export interface SandboxStore {
   inUse(ownerId: string): Promise<CapacityInUse>;
   /** The highest number among the births of a run that were counted; 0 when there is none. */
   lastBirth(run: string): Promise<number>;
+  /** Counts, for good, births that other stores gave, and with each those of its run that have lower numbers. */
+  countBirths(births: readonly Birth[]): Promise<void>;
   /** What the rows themselves say, so that nothing can hold a slot but a sandbox. */
   poolInUse(): Promise<PoolInUse>;
   /** Why `reserve` would find no slot now. */

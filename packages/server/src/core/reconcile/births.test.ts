@@ -105,6 +105,19 @@ describe("a database that is older than what runs", () => {
     expect(bare.runs()).toBe(true);
   });
 
+  it("is told once by what has ended and cannot be removed, over restarts too", async () => {
+    const ended = put(one, { run: younger, number: 3 }, "dead");
+    one.hook = (step, id) => {
+      if (step === "destroy" && id === ended.runtimeId) throw new Error("its disk is busy");
+    };
+    const first = await start();
+    for (let pass = 0; pass < 3; pass += 1) await first.reconciler.reconcile();
+    await first[Symbol.asyncDispose]();
+    await start();
+    expect(ended.runs()).toBe(true);
+    expect(told).toEqual(["older", "recovered"]);
+  });
+
   describe("as only what is listed last tells", () => {
     /** `two` says what it runs when it is let. */
     function late() {

@@ -25,7 +25,7 @@ export interface StoreAgeOptions {
   providers: readonly RuntimeProvider[];
   /** Without it the store is the newest one. */
   recovery: Recovery | undefined;
-  store: { sandboxes: Pick<Store["sandboxes"], "lastBirth"> };
+  store: { sandboxes: Pick<Store["sandboxes"], "lastBirth" | "countBirths"> };
   logger: Logger;
   /** Called once the age is known, and when it turns out to be another: before anybody who waits goes on. */
   onTold: (age: Exclude<Age, "open">) => void;
@@ -44,8 +44,10 @@ export class StoreAge {
   readonly #unheard: Set<RuntimeProvider>;
   /** Nothing that they list is missing in the store any more, since it is known to be an older one. */
   readonly #complete = new Set<RuntimeProvider>();
-  /** Births that the store had counted before anything was taken in, without a row: spawns left them that were taken back. */
+  /** Without a row, though the store has counted their births: spawns left them that were taken back. */
   readonly #leftBySpawns = new Map<RuntimeProvider, ReadonlySet<RuntimeId>>();
+  /** The highest number of each run that shows a store to be older; counted when nothing is missing any more, so as to show nothing again. */
+  readonly #younger = new Map<string, number>();
   readonly #told = Promise.withResolvers<void>();
   #age: Age;
   /** One provider at a time: what is taken in for one changes what births say of another. */
@@ -98,31 +100,36 @@ export class StoreAge {
     return this.#age === "older" && this.#leftBySpawns.get(provider)?.has(runtimeId) !== true;
   }
 
-  /** Whatever a provider lists is in the store now, or is being ended. */
+  /**
+   * Whatever a provider lists is in the store now, or is being ended.
+   * @throws what keeps the store from counting; it has to be completed again then.
+   */
   async complete(provider: RuntimeProvider): Promise<void> {
     if (this.#age !== "older") return;
     this.#complete.add(provider);
-    const { recovery, providers } = this.#options;
+    const { recovery, providers, store } = this.#options;
     if (!providers.every((one) => this.#complete.has(one))) return;
+    await store.sandboxes.countBirths([...this.#younger].map(([run, number]) => ({ run, number })));
+    this.#younger.clear();
     this.#age = "newest";
     await recovery?.recovered();
   }
 
   async #hear(provider: RuntimeProvider, runtimes: readonly InventoryEntry[]): Promise<void> {
-    const before = this.#leftBySpawns.get(provider);
     const left = new Set<RuntimeId>();
     let younger: RuntimeId | undefined;
     for (const { runtimeId, note } of runtimes) {
-      if (before?.has(runtimeId)) left.add(runtimeId);
-      else if (this.#age !== "older" && note?.birth !== undefined) {
-        const counted = await this.#options.store.sandboxes.lastBirth(note.birth.run);
-        if (counted >= note.birth.number) left.add(runtimeId);
-        else younger ??= runtimeId;
+      if (note?.birth === undefined) continue;
+      const { run, number } = note.birth;
+      if (number <= (await this.#options.store.sandboxes.lastBirth(run))) left.add(runtimeId);
+      else {
+        this.#younger.set(run, Math.max(number, this.#younger.get(run) ?? 0));
+        younger ??= runtimeId;
       }
     }
     this.#leftBySpawns.set(provider, left);
-    if (younger !== undefined) await this.#isOlder(provider, younger);
-    else this.#wasHeard(provider);
+    if (younger !== undefined && this.#age !== "older") await this.#isOlder(provider, younger);
+    this.#wasHeard(provider);
   }
 
   #wasHeard(provider: RuntimeProvider): void {

@@ -107,7 +107,7 @@ export class RecoverFlow {
     try {
       await live.work(entry, "other", async () => {
         // It runs already, so no limit keeps it out; a name that another has by now stays with that one.
-        const taken = { row, limits: noCapacityLimits, fence, ...(note?.birth && { birth: note.birth }) };
+        const taken = { row, limits: noCapacityLimits, fence };
         let result = await store.sandboxes.reserve(taken);
         while (!result.admitted && result.reason === "name_taken") {
           const { sandboxId: holder } = result;

@@ -4,6 +4,7 @@ import type { SandboxState } from "@alcove/wire";
 import { type Capacity, type CapacityInUse, capacityDenial, noCapacityLimit } from "../../ports/capacity.ts";
 import type { SandboxId } from "../../ports/ids.ts";
 import type {
+  Birth,
   DestroyedToForget,
   Fence,
   LiveState,
@@ -101,12 +102,18 @@ export class SqliteSandboxes implements SandboxStore {
           : { admitted: false, ...slot };
       this.#insert.run(toRecord(slot === undefined ? row : { ...row, slot }));
       if (claim !== undefined) this.#claims.claim(row, claim);
-      return { admitted: true, ...(slot && { slot }), ...(birth && { birth: this.#births.count(birth) }) };
+      return { admitted: true, ...(slot && { slot }), ...(birth && { birth: this.#births.next(birth.run) }) };
     });
   }
 
   async lastBirth(run: string): Promise<number> {
     return this.#births.last(run);
+  }
+
+  async countBirths(births: readonly Birth[]): Promise<void> {
+    await this.#commit.write(() => {
+      for (const birth of births) this.#births.count(birth);
+    });
   }
 
   async inUse(ownerId: string): Promise<CapacityInUse> {
