@@ -109,6 +109,8 @@ export class ExtendFlow {
         await this.#recover.suspected(entry, error.message);
         if (entry.row.state === "error") throw error;
       }
+      // Somebody ends it meanwhile: nobody is left to tell.
+      if (entry.operations === undefined) return;
       this.#context.logger.warn(
         { sandbox_id: entry.row.id, err: error },
         "a sandbox could not be told its new expiry; it is told at the next reconciliation",

@@ -1,5 +1,6 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { CallerGone, DeadlineExceeded, ShuttingDown } from "../../platform/deadline.ts";
+import { silentLogger } from "../../platform/logger.ts";
 import { systemClock } from "../../platform/system-clock.ts";
 import { noCapacityLimits } from "../../ports/capacity.ts";
 import type { QuotaRow } from "../../ports/index.ts";
@@ -685,6 +686,23 @@ describe("extend", () => {
     h.provider.hook = () => undefined;
     await h.reconciler.reconcile();
     expect(h.provider.backend.runtimes.get(row.runtimeId)?.expiresInMs).toBe(7_200_000 + 300_000);
+  });
+});
+
+describe("an extension and a destroy at once", () => {
+  it("leave no word of what could not be told", async () => {
+    const h = await harness();
+    const row = await h.spawn();
+    const slow = Promise.withResolvers<void>();
+    h.provider.hook = (step) => (step === "set_expiry" ? slow.promise : undefined);
+    const warned = vi.spyOn(silentLogger, "warn");
+    const extended = h.service.extend(row.id, 60_000, { signal: forever });
+    await settle();
+    await h.service.destroy(row.id, { signal: forever });
+    slow.resolve();
+    await extended;
+    expect(warned).not.toHaveBeenCalled();
+    warned.mockRestore();
   });
 });
 
