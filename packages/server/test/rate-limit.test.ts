@@ -1,6 +1,9 @@
+import http from "node:http";
 import { describe, expect, test } from "vitest";
 import { WebSocket } from "ws";
 import { type Answer, TestClient } from "./support/http.ts";
+import { TestPorts } from "./support/ports-provider.ts";
+import { PreviewClient } from "./support/preview-client.ts";
 import { mockProvider } from "./support/providers.ts";
 import { startTestServer, type TestServer } from "./support/test-server.ts";
 
@@ -78,7 +81,7 @@ describe("a service that limits requests", () => {
       list,
       { "x-user-id": owner, "x-api-key": beside, authorization: "Bearer client-key" },
     ];
-    const requests = [as("a", "1"), as("b", "2"), as("c", "3"), as("d", "4")];
+    const requests = [as("a", "1"), as("b", "2"), as("c", "1"), as("d", "2")];
     expect(await statuses(server, requests)).toEqual([200, 200, 200, 429]);
     expect((await get(server, list, { "x-api-key": "admin-key" })).status).toBe(200);
   });
@@ -108,6 +111,58 @@ describe("a service that limits requests", () => {
     ]);
     expect(await statuses(server, guesses)).toEqual([401, 401, 401, 429, 429]);
     expect((await get(server, "/api/v1/live")).status).toBe(200);
+  });
+
+  test("keys that are offered beside one that lets in are guesses too, and one that hits tells nothing", async () => {
+    await using server = await start({ ...keys, ...limited });
+    const beside = (key: string, owner: string): [string, Record<string, string>] => [
+      "/api/v1/admin/keys",
+      { "x-api-key": "client-key", "x-admin-api-key": key, "x-user-id": owner },
+    ];
+    const guesses = ["a", "b", "c", "d", "admin-key"].map((key) => beside(key, `o-${key}`));
+    expect(await statuses(server, guesses)).toEqual([401, 401, 401, 429, 429]);
+    // Those that are always sent along cost nothing more.
+    expect(await statuses(server, [beside("a", "p"), [list, { "x-api-key": "client-key" }]])).toEqual([
+      401, 200,
+    ]);
+  });
+
+  test("what a program is given tells keys no faster, and notes no use of them", async () => {
+    const ports = new TestPorts();
+    await using server = await startTestServer({
+      provider: ports.factory,
+      env: { ...keys, ...limited, ALCOVE_PREVIEW_ACCESS: "public" },
+    });
+    const admin = { "x-admin-api-key": "admin-key" };
+    const api = new TestClient(server.url, admin);
+    const id = await api.spawn();
+    const { json: spare } = await api.call("POST", "/api/v1/admin/keys", { name: "spare" });
+    const told = (request: http.IncomingMessage) =>
+      request.rawHeaders.filter((_, index, raw) => /^(x-api-key|authorization)$/i.test(raw[index - 1] ?? ""));
+    using _program = await ports.listen(
+      3000,
+      http.createServer((request, response) => response.end(JSON.stringify(told(request)))),
+    );
+    const visitor = new PreviewClient(server.url, `3000-${id}.localhost`);
+    const shown = async (headers: Record<string, string | string[]>) => {
+      const { status, text } = await visitor.get("/", { headers });
+      return status === 200 ? JSON.parse(text) : status;
+    };
+    const digest = { authorization: 'Digest username="ann", response="1"' };
+    expect(await shown(digest)).toEqual([digest.authorization]);
+    expect(await shown({ "x-api-key": ["own", "client-key"], authorization: "Bearer its" })).toEqual([
+      "own",
+      "Bearer its",
+    ]);
+    for (const key of ["another", spare.key])
+      expect(await shown({ authorization: `Bearer ${key}` })).toBe(429);
+    expect(await shown({ "x-api-key": ["own", "client-key"] })).toEqual(["own"]);
+    expect(await shown(digest)).toEqual([digest.authorization]);
+    const path = `/api/v1/sandboxes/${id}/ports/3000/`;
+    expect(await statuses(server, [[path, { ...admin, authorization: "Bearer guess" }]])).toEqual([429]);
+    const { json } = await get(server, "/api/v1/admin/keys", { ...admin, "x-user-id": "ann" });
+    const used = json.filter((key: { last_used_at?: string }) => key.last_used_at !== undefined);
+    expect(used.map(({ name }: { name: string }) => name)).toEqual(["admin_api_key"]);
   });
 
   test("who has a key and used it is not shut out by guesses from the same address", async () => {

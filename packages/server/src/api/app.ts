@@ -33,7 +33,7 @@ import { AccessLog } from "./access-log.ts";
 import { addressOf } from "./address.ts";
 import { answerHeaders } from "./answer-headers.ts";
 import { AuditTrail } from "./audit-trail.ts";
-import { authenticate, authenticateByTicket, chooseProtocol, offeredKeys } from "./auth.ts";
+import { authenticate, authenticateByTicket, chooseProtocol } from "./auth.ts";
 import { usualBodyBytes } from "./body-limits.ts";
 import { BrowserGuard } from "./browser-guard.ts";
 import { ConnectionLanes } from "./connection-lanes.ts";
@@ -42,6 +42,7 @@ import { errorHandler, httpStatus, pathOf, toDomainError } from "./error-map.ts"
 import { JoinedRequest } from "./joined-request.ts";
 import { JsonBodies } from "./json-bodies.ts";
 import { openapiDocument } from "./openapi.ts";
+import type { KeyCheck } from "./previews/carried-headers.ts";
 import { Clients } from "./previews/clients.ts";
 import { PortProxy } from "./previews/port-proxy.ts";
 import { PreviewHosts } from "./previews/preview-hosts.ts";
@@ -92,15 +93,16 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   const browsers = new BrowserGuard(config.server);
   const trail = new AuditTrail(options.audit);
   const accessLog = new AccessLog({ logger, clock: options.clock });
-  const limit = new RequestLimit(options.rateLimits);
+  const limit = new RequestLimit({ limits: options.rateLimits, keys: options.keys });
   const clients = new Clients(config.server);
   const turns = new ReadTurns();
   const lanes = new ConnectionLanes({ turns, headMs: headersDeadlineMs });
   const proxy = new PortProxy({ previews, responseTimeoutMs: config.preview.responseTimeoutMs, turns });
-  const isKey = (value: string) =>
-    offeredKeys({ authorization: value, "x-api-key": value }).some(
-      (key) => options.keys.principalOf(key) !== undefined,
-    );
+  const isKey: KeyCheck = (value, address) => {
+    const name = options.keys.nameOf(value);
+    options.rateLimits.checkOffered(address, value, name);
+    return name !== undefined;
+  };
   const hosts = new PreviewHosts({
     ...options,
     proxy,

@@ -1,4 +1,5 @@
 import type { FastifyReply, FastifyRequest } from "fastify";
+import type { KeyRing } from "../core/keys/key-ring.ts";
 import { anybody, localUser, type Principal } from "../core/keys/principal.ts";
 import { RateLimited, type RateLimits } from "../core/rate-limits/rate-limits.ts";
 import type { Verdict } from "../core/rate-limits/token-buckets.ts";
@@ -9,9 +10,11 @@ import { offeredKeys } from "./auth.ts";
 /** The limits as HTTP tells them. docs/api/authentication.md, Rate limits. */
 export class RequestLimit {
   readonly #limits: RateLimits;
+  readonly #keys: Pick<KeyRing, "nameOf">;
 
-  constructor(limits: RateLimits) {
-    this.#limits = limits;
+  constructor(options: { limits: RateLimits; keys: Pick<KeyRing, "nameOf"> }) {
+    this.#limits = options.limits;
+    this.#keys = options.keys;
   }
 
   /**
@@ -30,6 +33,7 @@ export class RequestLimit {
         throw error;
       }
       this.#limits.checkKey(addressOf(request), principal.name);
+      this.#checkBeside(request, principal);
       return principal;
     });
   }
@@ -51,6 +55,16 @@ export class RequestLimit {
       if (!(error instanceof RateLimited)) throw error;
       this.#tell(reply, error.verdict);
       return error;
+    }
+  }
+
+  /** Whether one is accepted shows in what the request may do: those beside the key that lets it in are guesses too. */
+  #checkBeside(request: FastifyRequest, principal: Principal): void {
+    const offered = offeredKeys(request.headers);
+    if (offered.length < 2) return;
+    for (const key of offered) {
+      const name = this.#keys.nameOf(key);
+      if (name !== principal.name) this.#limits.checkOffered(addressOf(request), key, name);
     }
   }
 

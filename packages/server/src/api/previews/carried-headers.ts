@@ -23,6 +23,13 @@ const hopByHop: ReadonlySet<string> = new Set([
 /** Where a key of this service may stand. What is none is the program's: many know keys of their own. */
 const keyHeaders: ReadonlySet<string> = new Set(["authorization", "x-api-key", "x-admin-api-key"]);
 
+/**
+ * Whether a value that comes from an address is a key of this service. The program sees by what is left out which are, so that each
+ * value that is new from the address counts as a guess.
+ * @throws RateLimited
+ */
+export type KeyCheck = (value: string, address: string) => boolean;
+
 /** What a program must not see, or must not be told by anybody but this service. */
 const notForPrograms: ReadonlySet<string> = new Set([
   "x-worker-token",
@@ -96,7 +103,6 @@ export function bodyOf(request: IncomingMessage): { length: string } | "chunked"
 /**
  * A request's headers as the program gets them. The body's frame is told anew, so that nothing of what the client wrote
  * decides where a request ends.
- * @param options.isKey whether the value of a header is a key of this service.
  * @param options.cookies false: none at all.
  */
 export function headersForProgram(
@@ -104,7 +110,7 @@ export function headersForProgram(
   options: {
     host: string;
     client: Client;
-    isKey: (value: string) => boolean;
+    isKey: KeyCheck;
     cookies: boolean;
     via: string;
   },
@@ -119,7 +125,8 @@ export function headersForProgram(
       const left = cookies ? withoutOwn(value) : undefined;
       if (left !== undefined) headers.push(name, left);
     } else if (keyHeaders.has(lower)) {
-      if (!isKey(value)) headers.push(name, value);
+      const key = keyIn(lower, value);
+      if (key === undefined || !isKey(key, client.address)) headers.push(name, value);
     } else if (!listed.has(lower)) headers.push(name, value);
   }
   const body = bodyOf(request);
@@ -192,6 +199,13 @@ function carried(
     carry(name, lower, value, headers);
   }
   return headers;
+}
+
+/** What of such a header may be a key; undefined: the credentials of another scheme. */
+function keyIn(name: string, value: string): string | undefined {
+  const bearer = /^bearer +(\S+) *$/i.exec(value)?.[1];
+  if (bearer !== undefined) return bearer;
+  return name === "authorization" && /\s/.test(value.trim()) ? undefined : value;
 }
 
 /** Names that Connection lists: they end here too. What frames and addresses a message is not the sender's to drop. */

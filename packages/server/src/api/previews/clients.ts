@@ -1,8 +1,10 @@
 import type { IncomingMessage } from "node:http";
-import { BlockList, isIPv6 } from "node:net";
+import { BlockList, isIP, isIPv6 } from "node:net";
 
 /** Where a request came from, as far as that can be believed. */
 export interface Client {
+  /** The first on the way back from here that is no trusted proxy; what Fastify calls `ip`. */
+  readonly address: string;
   /** For X-Forwarded-For: what trusted proxies said, and whom the connection came from. */
   readonly forwardedFor: string;
   readonly proto: "http" | "https";
@@ -37,14 +39,19 @@ export class Clients {
     const address = plain(request.socket.remoteAddress ?? "");
     const local = host === "localhost" || host.endsWith(".localhost");
     const proto = this.#https && !local ? "https" : "http";
-    if (address === "" || !this.#trusted.check(address, isIPv6(address) ? "ipv6" : "ipv4"))
-      return { forwardedFor: address, proto };
+    if (!this.#isTrusted(address)) return { address, forwardedFor: address, proto };
     const { "x-forwarded-for": before, "x-forwarded-proto": said } = request.headers;
     const chain = typeof before === "string" ? before.slice(-longestForwardedFor) : "";
+    const way = [...chain.split(",").map((one) => plain(one.trim())), address].filter((one) => one !== "");
     return {
+      address: way.findLast((one) => !this.#isTrusted(one)) ?? way[0] ?? "",
       forwardedFor: chain === "" ? address : `${chain}, ${address}`,
       proto: said === "https" || said === "http" ? said : proto,
     };
+  }
+
+  #isTrusted(address: string): boolean {
+    return isIP(address) !== 0 && this.#trusted.check(address, isIPv6(address) ? "ipv6" : "ipv4");
   }
 }
 

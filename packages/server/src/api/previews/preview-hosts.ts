@@ -14,7 +14,7 @@ import { hostname } from "../host-name.ts";
 import { endUnlessComplete } from "../refused-body.ts";
 import type { CallsUnderWay, CallUnderWay } from "../request-context.ts";
 import { endUnlessTaken } from "../stall-watch.ts";
-import { headersForProgram, headersFromProgram } from "./carried-headers.ts";
+import { headersForProgram, headersFromProgram, type KeyCheck } from "./carried-headers.ts";
 import type { Client, Clients } from "./clients.ts";
 import { endOnEarlyLeave } from "./early-leave.ts";
 import { atEnd } from "./link-end.ts";
@@ -48,7 +48,7 @@ export class PreviewHosts {
   readonly #clients: Clients;
   readonly #calls: CallsUnderWay;
   readonly #server: { publicUrl: string; previewDomain: string };
-  readonly #isKey: (value: string) => boolean;
+  readonly #isKey: KeyCheck;
   readonly #logger: Logger;
   readonly #clock: Pick<Clock, "now">;
   readonly #log: VisitLog;
@@ -62,7 +62,7 @@ export class PreviewHosts {
     /** `server.preview_domain`. */
     domain: string;
     config: { server: { publicUrl: string } };
-    isKey: (value: string) => boolean;
+    isKey: KeyCheck;
     logger: Logger;
     clock: Pick<Clock, "now" | "monotonicMs">;
     counts: PreviewCounts;

@@ -8,7 +8,7 @@ import { CallerGone, deadlineAfter } from "../../platform/deadline.ts";
 import { joinPieces } from "../../platform/join-pieces.ts";
 import { BadRequest, DomainError, Forbidden } from "../../ports/errors.ts";
 import { hostname } from "../host-name.ts";
-import { headersForProgram, headersFromPort } from "../previews/carried-headers.ts";
+import { headersForProgram, headersFromPort, type KeyCheck } from "../previews/carried-headers.ts";
 import type { Clients } from "../previews/clients.ts";
 import { endOnEarlyLeave } from "../previews/early-leave.ts";
 import { loopGuard } from "../previews/loop-guard.ts";
@@ -37,7 +37,7 @@ interface PortOptions {
   clients: Clients;
   calls: CallsUnderWay;
   keys: KeyRing;
-  isKey: (value: string) => boolean;
+  isKey: KeyCheck;
   /** The connection of a request that is to be upgraded. */
   upgradeOf: (request: IncomingMessage) => { socket: Duplex; head: Buffer } | undefined;
   config: { auth: { enabled: boolean } };

@@ -140,10 +140,14 @@ export class KeyRing implements AsyncDisposable {
 
   /** @returns who has this key, unless it is unknown or has expired. */
   principalOf(key: string): Principal | undefined {
-    const known = this.#find(key);
-    if (known === undefined || this.#isOver(known)) return undefined;
-    this.#noteUse(known);
-    return known.principal;
+    const known = this.#accepted(key);
+    if (known !== undefined) this.#noteUse(known);
+    return known?.principal;
+  }
+
+  /** @returns the name of a key that is accepted, without taking that for a use of it. */
+  nameOf(key: string): string | undefined {
+    return this.#accepted(key)?.name;
   }
 
   /** @returns the name of the key and when it ended, if it did. */
@@ -304,6 +308,11 @@ export class KeyRing implements AsyncDisposable {
     };
     this.#origins.set(principal, known);
     return known;
+  }
+
+  #accepted(key: string): KnownKey | undefined {
+    const known = this.#find(key);
+    return known === undefined || this.#isOver(known) ? undefined : known;
   }
 
   #find(key: string): KnownKey | undefined {

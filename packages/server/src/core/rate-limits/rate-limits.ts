@@ -35,8 +35,8 @@ export class RateLimited extends DomainError {
   }
 }
 
-/** How many callers that were let in are remembered. */
-const maxLetIn = 10_000;
+/** How many callers that were let in are remembered, and how many values that were offered beside. */
+const maxRemembered = 10_000;
 /** However short `cleanupIntervalMs` is. */
 const shortestPruneMs = 1_000;
 
@@ -51,6 +51,8 @@ export class RateLimits implements Disposable {
   readonly #badKeys: TokenBuckets;
   /** Addresses with the keys they were let in with, the one used longest ago first. */
   readonly #letIn = new Set<string>();
+  /** Addresses with values that they have offered where no key was needed, in the same order. */
+  readonly #offered = new Set<string>();
   readonly #salt = randomBytes(16).toString("base64");
   #pruning: Timer;
 
@@ -98,10 +100,25 @@ export class RateLimits implements Disposable {
       const verdict = this.#badKeys.look(this.#hashed(block));
       if (!verdict.allowed) throw this.#guessing(verdict);
     }
-    this.#letIn.delete(pair);
-    this.#letIn.add(pair);
-    if (this.#letIn.size > maxLetIn)
-      for (const oldest of this.#letIn.values().take(1)) this.#letIn.delete(oldest);
+    remember(this.#letIn, pair);
+  }
+
+  /**
+   * Bounds guessing where no key is needed and the answer tells one: beside a key that lets a request in, and in what a program
+   * is given. A value that the address has not offered so before counts as a key that is not accepted, also where it is one.
+   * @param key what tells it from others; undefined: it is none. One that the address was let in with before does not count.
+   * @throws RateLimited
+   */
+  checkOffered(address: string, value: string, key: string | undefined): void {
+    if (!this.#settings.enabled) return;
+    const block = addressBlock(address);
+    if (key !== undefined && this.#letIn.has(this.#hashed(`${block} ${key}`))) return;
+    const pair = this.#hashed(`${block}\n${value}`);
+    if (!this.#offered.has(pair)) {
+      const verdict = this.#badKeys.take(this.#hashed(block));
+      if (!verdict.allowed) throw this.#guessing(verdict);
+    }
+    remember(this.#offered, pair);
   }
 
   /** @returns undefined when nothing is limited. @throws RateLimited */
@@ -139,6 +156,13 @@ export class RateLimits implements Disposable {
       this.#pruning = this.#pruneLater();
     });
   }
+}
+
+function remember(remembered: Set<string>, entry: string): void {
+  remembered.delete(entry);
+  remembered.add(entry);
+  if (remembered.size > maxRemembered)
+    for (const oldest of remembered.values().take(1)) remembered.delete(oldest);
 }
 
 /** The first that is known, in the order that `keyBy` begins. */
