@@ -8,7 +8,7 @@ import { ScriptedProvider } from "../src/core/testing/scripted-provider.ts";
 import { silentLogger } from "../src/platform/logger.ts";
 import { randomIds } from "../src/platform/random-ids.ts";
 import { systemClock } from "../src/platform/system-clock.ts";
-import type { RuntimeId, SandboxId } from "../src/ports/index.ts";
+import type { RuntimeId, SandboxId, SandboxNote } from "../src/ports/index.ts";
 import { CustomProvider } from "../src/providers/custom/index.ts";
 import { SqliteStore } from "../src/stores/sqlite/index.ts";
 
@@ -75,7 +75,7 @@ describe("labels that a backend has forged", () => {
   afterEach(() => open[Symbol.asyncDispose]());
 
   /** A process with an empty database, in place of the one that runs. */
-  async function start({ lost = false } = {}): Promise<void> {
+  async function start({ lost = false, elsewhere = new ScriptedProvider() } = {}): Promise<void> {
     found = [];
     store = open.use(await SqliteStore.open({ path: ":memory:" }));
     const custom = open.use(openCustom());
@@ -92,7 +92,7 @@ describe("labels that a backend has forged", () => {
         recovering = false;
       },
     };
-    const options = { store, clock: systemClock, provider: new ScriptedProvider(), more: [custom], recovery };
+    const options = { store, clock: systemClock, provider: elsewhere, more: [custom], recovery };
     h = await open.use(new Harness(options)).start();
   }
 
@@ -129,6 +129,8 @@ describe("labels that a backend has forged", () => {
     return { id, sandboxId };
   }
   const ended = (id: string) => !backend.sandboxes.has(id);
+  const takenIn = async (id: string) =>
+    (await store.sandboxes.listLive()).find(({ runtimeId }) => runtimeId === id);
 
   it("leave spawns on every provider as they are, whatever number of this run they name", async () => {
     for (const number of [Number.MAX_SAFE_INTEGER, 2 ** 40, 1_000]) {
@@ -201,28 +203,52 @@ describe("labels that a backend has forged", () => {
   });
 
   it("are nobody's sandbox where the database was lost, and the real one is its owner's again", async () => {
-    const { sandboxId } = list((note) => {
+    const { id, sandboxId } = list((note) => {
       note.sandbox.ownerId = "victim";
       note.sandbox.metadata = { of: "the forger" };
     });
     await h[Symbol.asyncDispose]();
     await start({ lost: true });
-    expect(await store.sandboxes.get(sandboxId)).toMatchObject({ ownerId: "", name: null, metadata: {} });
+    expect(await takenIn(id)).toMatchObject({ ownerId: "", name: null, metadata: {} });
+    expect(await store.sandboxes.get(sandboxId)).toBeUndefined();
     expect(await store.sandboxes.named("victim", "dev")).toBeUndefined();
     const own = await store.sandboxes.named("ada", "dev");
     expect(own).toMatchObject({ id: real["alcove.sandbox"], image: "any", state: "running" });
+  });
+
+  it("take no sandbox's place where the database was lost, whatever id they name and whoever is heard first", async () => {
+    const elsewhere = new ScriptedProvider();
+    const [runtimeId, sandboxId] = [randomIds.runtimeId(), randomIds.sandboxId()];
+    const note = { ownerId: "ada" } as unknown as SandboxNote;
+    elsewhere.backend.runtimes.set(runtimeId, { sandboxId, state: "running", expiresInMs: null, note });
+    const { id } = list((_note, labels) => Object.assign(labels, { "alcove.sandbox": sandboxId }));
+    await h[Symbol.asyncDispose]();
+    const heard = Promise.withResolvers<void>();
+    elsewhere.hook = (step) => (step === "inventory" ? heard.promise : undefined);
+    const started = start({ lost: true, elsewhere });
+    await expect.poll(() => store.sandboxes.named("ada", "dev")).toBeDefined();
+    await expect.poll(() => takenIn(id)).toMatchObject({ ownerId: "" });
+    heard.resolve();
+    await started;
+    await h.reconciler.reconcile();
+    expect(await store.sandboxes.get(sandboxId)).toMatchObject({
+      ownerId: "ada",
+      runtimeId,
+      state: "running",
+    });
+    expect(elsewhere.backend.runtimes.has(runtimeId)).toBe(true);
   });
 
   it("that an earlier release did not sign are believed to run, once a signed one tells that the database is older", async () => {
     const [signedId] = [...backend.sandboxes.keys()] as [string];
     // Listed before the one that can tell.
     backend.sandboxes.delete(signedId);
-    const { sandboxId } = list((_note, labels) => Object.assign(labels, { "alcove.signature": undefined }));
+    const { id } = list((_note, labels) => Object.assign(labels, { "alcove.signature": undefined }));
     backend.sandboxes.set(signedId, real);
     await h[Symbol.asyncDispose]();
     await start();
     expect(found).toEqual(["an older database"]);
-    expect(await store.sandboxes.get(sandboxId)).toMatchObject({ ownerId: "", name: null, state: "running" });
+    expect(await takenIn(id)).toMatchObject({ ownerId: "", name: null, state: "running" });
     expect(await store.sandboxes.named("ada", "dev")).toMatchObject({ state: "running" });
   });
 
@@ -233,7 +259,7 @@ describe("labels that a backend has forged", () => {
     const custom = open.use(openCustom());
     const soon = { signal: AbortSignal.timeout(5_000) };
     const [entry] = await custom.inventory(soon);
-    expect(entry).toEqual({ runtimeId: id, sandboxId: real["alcove.sandbox"], state: "running" });
+    expect(entry).toMatchObject({ runtimeId: id, state: "running" });
     await custom.adopt(id as RuntimeId, soon);
     await h.reconciler.reconcile();
     expect(await store.sandboxes.named("ada", "dev")).toMatchObject({ state: "running" });

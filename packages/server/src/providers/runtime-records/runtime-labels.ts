@@ -39,7 +39,7 @@ export const ofRuntime = (installation: string, runtimeId: RuntimeId): Record<st
 });
 
 /**
- * Labels of runtimes that somebody else keeps, who may change them or make them up: whose a sandbox is, and when it was
+ * Labels of runtimes that somebody else keeps, who may change them or make them up: which sandbox it is, whose, and when it was
  * made, is believed where this installation has signed it.
  */
 export class RuntimeLabels {
@@ -87,13 +87,19 @@ export class RuntimeLabels {
       start: { ...(user !== undefined && { user }), ...(workdir !== undefined && { workdir }) },
     };
     if (sandboxId === undefined || !sandboxIds.test(sandboxId)) return labels;
-    labels.sandboxId = sandboxId as SandboxId;
-    if (written === undefined || text === undefined) return labels;
     const signature = Buffer.from(metadata[keys.signature] ?? "", "base64url");
-    const right = this.#sign(runtimeId, sandboxId, text);
-    if (signature.length === right.length && timingSafeEqual(signature, right))
-      labels.note = fromNote(written).note;
+    const right = this.#sign(runtimeId, sandboxId, text ?? "");
+    if (signature.length !== right.length || !timingSafeEqual(signature, right))
+      return { ...labels, sandboxId: this.#unsignedId(runtimeId) };
+    labels.sandboxId = sandboxId as SandboxId;
+    if (written !== undefined) labels.note = fromNote(written).note;
     return labels;
+  }
+
+  /** An id that a label makes up may be another sandbox's. In its place comes one that nobody else can have given. */
+  #unsignedId(runtimeId: string): SandboxId {
+    const digest = createHmac("sha256", this.#key).update(JSON.stringify([this.#installation, runtimeId]));
+    return `sb-${digest.digest("hex").slice(0, 16)}` as SandboxId;
   }
 
   #sign(runtimeId: string, sandboxId: string, note: string): Buffer {
