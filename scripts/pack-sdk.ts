@@ -1,17 +1,16 @@
 /** Packs the SDK as JavaScript with types, for Node 20 and later: `pack-sdk.ts [folder]` leaves an archive there that `npm install` takes. */
 import { spawnSync } from "node:child_process";
-import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
+import { ensureDependencies } from "./setup/dependencies.mjs";
 
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), "..");
 const target = path.resolve(process.argv[2] ?? ".");
 const tsc = path.join(root, "node_modules", ".bin", "tsc");
-if (!existsSync(tsc)) {
-  console.log("FAILED the tools for development are missing (tsc): `npm install` or `npm test` brings them");
-  process.exit(1);
-}
+// The compiler is none of what the service needs.
+if (!(await ensureDependencies(root, { dev: true }))) process.exit(1);
 const draft = mkdtempSync(path.join(tmpdir(), "alcove-sdk-"));
 
 function run(program: string, args: string[], cwd: string): string {

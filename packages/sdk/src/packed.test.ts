@@ -1,6 +1,6 @@
 import { execFile } from "node:child_process";
 import { once } from "node:events";
-import { copyFile, mkdir, mkdtemp, rm, symlink, writeFile } from "node:fs/promises";
+import { cp, mkdir, mkdtemp, rm, symlink, writeFile } from "node:fs/promises";
 import http from "node:http";
 import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
@@ -31,14 +31,16 @@ async function otherNodes(): Promise<string[]> {
   return found;
 }
 
-test("without the compiler the step that brings it is named", async () => {
-  const bare = path.join(folder, "clone", "scripts");
-  await mkdir(bare, { recursive: true });
-  await copyFile(path.join(root, "scripts", "pack-sdk.ts"), path.join(bare, "pack-sdk.ts"));
-  const { code, stdout } = (await run(process.execPath, [path.join(bare, "pack-sdk.ts"), folder]).catch(
-    (error: { code: number; stdout: string }) => error,
-  )) as { code: number; stdout: string };
-  expect([code, stdout]).toEqual([1, expect.stringContaining("`npm install`")]);
+test("the compiler is brought, and the lock file stays as it is", async () => {
+  const bare = path.join(folder, "clone");
+  for (const part of ["scripts/setup", "scripts/pack-sdk.ts", "package.json"])
+    await cp(path.join(root, part), path.join(bare, part), { recursive: true });
+  await writeFile(path.join(folder, "npm"), "#!/bin/sh\necho $@\nexit 7\n", { mode: 0o755 });
+  const packing = run(process.execPath, [path.join(bare, "scripts/pack-sdk.ts"), folder], {
+    env: { PATH: `${folder}:${process.env.PATH}` },
+  });
+  const stderr = expect.stringMatching(/^install --no-save(?!.*--omit)/m);
+  await expect(packing).rejects.toMatchObject({ code: 1, stderr });
 });
 
 test("the packed SDK runs where only Node is", { timeout: 120_000 }, async () => {
