@@ -1,6 +1,7 @@
 import type { SandboxState } from "@alcove/wire";
 import { abortable, ignoreOutcome } from "../../platform/abortable.ts";
 import { DeadlineExceeded, deadlineAfter } from "../../platform/deadline.ts";
+import type { Lane } from "../../platform/fair-lanes.ts";
 import { messageOf } from "../../platform/message-of.ts";
 import {
   type CallOptions,
@@ -17,7 +18,6 @@ import {
 import { ownerData } from "../events/owner-data.ts";
 import { callDeadlineMs, destroyDeadlineMs, type SandboxContext } from "./context.ts";
 import { type EndAddress, EndLanes } from "./end-lanes.ts";
-import type { Lane } from "./fair-lanes.ts";
 import { type LiveSandbox, sandboxNotFound, workerUnavailable } from "./live-sandboxes.ts";
 import { endsItselfAt } from "./own-switch.ts";
 import { logSandbox } from "./sandbox-log.ts";

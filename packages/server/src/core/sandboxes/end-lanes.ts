@@ -1,6 +1,6 @@
 import { ShuttingDown } from "../../platform/deadline.ts";
+import { FairLanes, type Lane } from "../../platform/fair-lanes.ts";
 import type { SandboxRow } from "../../ports/index.ts";
-import { FairLanes, type Lane } from "./fair-lanes.ts";
 
 /** Runtimes of one provider that the service ends at once of its own accord; the others wait in line. */
 const parallelEnds = 16;

@@ -319,6 +319,18 @@ await describeWith(["docker", "agent", "busybox"], "DockerProvider", () => {
     expect(await provider.inventory(soon())).toEqual([]);
   });
 
+  it("one owner's many spawns leave another's its turn", async () => {
+    const docker = await open();
+    const spawn = (ownerId: string) =>
+      docker.provider.spawn(specOf({ ownerId, memoryMb: 16 }), soon(100_000));
+    await spawn("warm-up");
+    let ended = 0;
+    const theirs = Array.from({ length: 24 }, () => spawn("greedy").finally(() => ended++));
+    await spawn("modest");
+    expect(ended).toBeLessThan(8);
+    await Promise.all(theirs);
+  }, 120_000);
+
   it("check() names what is wrong and the way out", async () => {
     const cases: [Partial<DockerConfig>, string][] = [
       [{ socket: "unix:///nowhere/docker.sock" }, "the socket does not exist; start dockerd"],

@@ -5,6 +5,7 @@ import type { DockerConfig } from "../../config/config.ts";
 import { abortable } from "../../platform/abortable.ts";
 import { boundedParallel } from "../../platform/bounded-parallel.ts";
 import { deadlineAfter, ShuttingDown } from "../../platform/deadline.ts";
+import { FairLanes } from "../../platform/fair-lanes.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { messageOf } from "../../platform/message-of.ts";
 import { SharedWork } from "../../platform/shared-work.ts";
@@ -84,6 +85,8 @@ const gvisorCapabilities = runcCapabilities.difference(lackedByGvisor);
 
 /** Records that one inventory reads at once. */
 const parallelLooks = 64;
+/** Containers that the engine makes or starts for this service at once: it takes them one after the other for the most part. */
+const startsAtOnce = 8;
 /** How long undoing a spawn may take. */
 const cleanupTimeoutMs = 60_000;
 /** How long a stop waits for spawns under way, which it has ended. */
@@ -113,6 +116,8 @@ export class DockerProvider implements RuntimeProvider {
   readonly #watches = sharedWatchTable();
   readonly #spawning = new Map<RuntimeId, { abort: AbortController; settled: Promise<void> }>();
   readonly #spawns = new SpawnsUnderWay();
+  /** By owner: however many one spawns at once, others come in between. */
+  readonly #lanes = new FairLanes(startsAtOnce);
   /** Spawns that failed before the engine was asked for anything: `destroy`, which follows, need not ask it either. */
   readonly #neverMade = new Set<RuntimeId>();
   readonly #adopting = new Map<RuntimeId, Promise<void>>();
@@ -429,6 +434,7 @@ export class DockerProvider implements RuntimeProvider {
       delivery,
       disk: this.#disk,
       watches: this.#watches,
+      lanes: this.#lanes,
       logger: this.#logger,
       clock: this.#options.clock,
       newToken: () => randomBytes(32).toString("hex"),

@@ -1,6 +1,7 @@
 import { setTimeout as delay } from "node:timers/promises";
 import type { DockerConfig } from "../../config/config.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
+import type { FairLanes } from "../../platform/fair-lanes.ts";
 import type { Logger } from "../../platform/logger.ts";
 import {
   BadRequest,
@@ -77,7 +78,7 @@ export class Spawner {
     signal.throwIfAborted();
     await delivery.inspect(container, { signal });
     stage("create");
-    await containers.start(container, { signal });
+    await this.#inTurn(spec, signal, () => containers.start(container, { signal }));
     stage("start");
     if (leadsOut) {
       await this.#parts.networks.attach(spec.runtimeId, { signal });
@@ -124,24 +125,32 @@ export class Spawner {
         processors: this.#parts.processors,
         onGvisor: this.#parts.onGvisor,
       });
+    const create = () => this.#inTurn(spec, signal, () => this.#createBounded(container, body));
     // Both at once: an image that is there, as it nearly always is, costs no round trip.
-    const [created, config] = await Promise.allSettled([
-      this.#createBounded(container, body),
-      images.config(image, { signal }),
-    ]);
+    const [created, config] = await Promise.allSettled([create(), images.config(image, { signal })]);
     if (config.status === "rejected") throw config.reason;
     if (created.status === "fulfilled") return config.value ?? { env: {} };
     if (!isRefusal(created.reason, 404)) throw createFailure(created.reason);
     signal.throwIfAborted();
     await images.pull(image, { signal, owner: spec.ownerId });
     try {
-      await this.#createBounded(container, body);
+      await create();
     } catch (error) {
       if (isRefusal(error, 404))
         throw new NotFound(`image ${image} is not on the Docker Engine`, { what: "image", cause: error });
       throw createFailure(error);
     }
     return (await images.config(image, { signal })) ?? { env: {} };
+  }
+
+  /** What the engine takes long for; a pull has turns of its own. */
+  async #inTurn<T>({ ownerId = "" }: RuntimeSpec, signal: AbortSignal, ask: () => Promise<T>): Promise<T> {
+    const lane = await this.#parts.lanes.enter(ownerId, { signal });
+    try {
+      return await ask();
+    } finally {
+      lane.leave();
+    }
   }
 
   /** With the disk bounded by the engine, where it can. */
@@ -292,6 +301,8 @@ export interface SpawnerParts {
   delivery: AgentDelivery;
   disk: Pick<EngineDisk, "storageOptions" | "taken" | "refused">;
   watches: SharedTable;
+  /** Owners take turns at the engine. */
+  lanes: Pick<FairLanes, "enter">;
   logger: Logger;
   clock: Clock;
   newToken: () => string;

@@ -1,6 +1,8 @@
+import { availableParallelism } from "node:os";
 import { type Capability, networkModes } from "@alcove/wire";
 import { boundedParallel } from "../../platform/bounded-parallel.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
+import { FairLanes } from "../../platform/fair-lanes.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { messageOf } from "../../platform/message-of.ts";
 import {
@@ -58,6 +60,8 @@ const hostImage = "host";
 const parallelLooks = 64;
 /** How long undoing a failed spawn may take. */
 const undoMs = 10_000;
+/** Enough to keep every processor busy: with more of them each takes longer, and all of them no less. */
+const launchesAtOnce = Math.max(8, 4 * availableParallelism());
 
 /**
  * Isolation by the kernel alone: `alcove-launch` makes namespaces, an overlay, cgroups and a system call filter, and puts
@@ -78,6 +82,8 @@ export class NativeProvider implements RuntimeProvider {
   readonly #guard: DiskGuard;
   readonly #socketGuard: SocketGuard;
   readonly #spawns = new SpawnsUnderWay();
+  /** By owner: however many one spawns at once, others come in between. */
+  readonly #lanes = new FairLanes(launchesAtOnce);
   readonly #launching = new Map<RuntimeId, Promise<unknown>>();
   readonly #connected = new Map<RuntimeId, Connected>();
   readonly #destroying = new Map<RuntimeId, Promise<void>>();
@@ -403,8 +409,9 @@ export class NativeProvider implements RuntimeProvider {
   ): Promise<void> {
     const { runtimeId } = spec;
     await this.#destroying.get(runtimeId);
+    const lane = await this.#lanes.enter(spec.ownerId ?? "", options);
     const startedAt = performance.now();
-    const launched = this.#site.launch(prepared, spec, root);
+    const launched = this.#site.launch(prepared, spec, root).finally(() => lane.leave());
     this.#launching.set(runtimeId, launched);
     let record: RuntimeRecord;
     try {

@@ -26,13 +26,25 @@ export class FairLanes {
     return this.#in >= this.#limit;
   }
 
-  enter(ownerId: string): Promise<Lane> {
-    if (!this.full) return Promise.resolve(this.#letIn(ownerId));
+  /** @throws the signal's reason when that aborts before its turn has come. */
+  async enter(ownerId: string, { signal }: { signal?: AbortSignal } = {}): Promise<Lane> {
+    signal?.throwIfAborted();
+    if (!this.full) return this.#letIn(ownerId);
     const waiter = Promise.withResolvers<Lane>();
-    const line = this.#waiting.get(ownerId);
-    if (line === undefined) this.#waiting.set(ownerId, new Set([waiter]));
-    else line.add(waiter);
-    return waiter.promise;
+    const line = this.#waiting.get(ownerId) ?? new Set();
+    this.#waiting.set(ownerId, line.add(waiter));
+    const onAbort = () => {
+      // Whose turn has come is in.
+      if (!line.delete(waiter)) return;
+      if (line.size === 0 && this.#waiting.get(ownerId) === line) this.#waiting.delete(ownerId);
+      waiter.reject(signal?.reason);
+    };
+    signal?.addEventListener("abort", onAbort, { once: true });
+    try {
+      return await waiter.promise;
+    } finally {
+      signal?.removeEventListener("abort", onAbort);
+    }
   }
 
   /** Refuses those who wait. */

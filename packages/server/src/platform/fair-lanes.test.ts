@@ -30,3 +30,21 @@ it("refuses those who wait, and lets others in afterwards", async () => {
   first.leave();
   (await lanes.enter("b")).leave();
 });
+
+it("who leaves the line before its turn takes no lane, and who has one keeps it", async () => {
+  const lanes = new FairLanes(1);
+  const first = await lanes.enter("a");
+  const [gone, late] = [new AbortController(), new AbortController()];
+  const left = lanes.enter("b", gone);
+  const second = lanes.enter("c", late);
+  gone.abort(new Error("left"));
+  await expect(left).rejects.toThrow("left");
+  first.leave();
+  late.abort(new Error("too late"));
+  const third = lanes.enter("b");
+  expect(lanes.full).toBe(true);
+  (await second).leave();
+  (await third).leave();
+  expect(lanes.full).toBe(false);
+  await expect(lanes.enter("a", gone)).rejects.toThrow("left");
+});
