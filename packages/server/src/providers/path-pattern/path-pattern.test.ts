@@ -119,6 +119,24 @@ describe("matchingPaths()", () => {
     expect(performance.now() - startedAt).toBeLessThan(100);
   });
 
+  it("refuses too many alternatives without having made some of them, however many ask at once", async () => {
+    const pattern = `/${"{a,b}".repeat(800)}`;
+    const startedAt = performance.now();
+    for (let caller = 0; caller < 64; caller++)
+      await expect(matchingPaths([], pattern, options)).rejects.toThrow(BadRequest);
+    expect(performance.now() - startedAt).toBeLessThan(300);
+  });
+
+  it.each([
+    ["/{a,b{c,d}}e", ["/ae", "/bce", "/bde"]],
+    ["/{a}{b,c", ["/{a}{b,c"]],
+    ["/a},b{c,}", ["/a},bc", "/a},b"]],
+    ["/{p{a,b}q}", ["/{paq}", "/{pbq}"]],
+    ["/\\{a,b}", ["/{a,b}"]],
+  ])("%s stands for %j", async (pattern, paths) => {
+    expect(await matchingPaths([...paths, "/a", "/b", "/be"], pattern, options)).toEqual(paths);
+  });
+
   it("gives up what looks at too much, and lets others have their turn until then", async () => {
     const names = Array.from({ length: 5_000 }, (_, index) => `/${"a".repeat(250)}${index}`);
     let turns = 0;

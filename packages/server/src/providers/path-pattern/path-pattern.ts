@@ -258,46 +258,43 @@ function classAt(characters: readonly string[], open: number): { token: Token; e
   return undefined;
 }
 
-/** Expands `{a,b}`, nested ones too. A brace without its partner or without a comma stands for itself. */
-function alternatives(pattern: string): string[] {
-  const left = [pattern];
-  const expanded: string[] = [];
-  let length = 0;
-  for (let text = left.pop(); text !== undefined; text = left.pop()) {
-    const braces = firstBraces(text);
-    if (braces === undefined) {
-      expanded.push(text);
-      length += text.length;
-      if (length > expandedAtMost)
-        throw new BadRequest(`the alternatives of the pattern are longer than ${expandedAtMost} characters`);
-      continue;
-    }
-    const { open, close, commas } = braces;
-    const ends = [...commas, close];
-    if (left.length + expanded.length + ends.length > alternativesAtMost)
-      throw new BadRequest(`the pattern has more than ${alternativesAtMost} alternatives`);
-    for (let index = ends.length - 1; index >= 0; index -= 1) {
-      const from = (index === 0 ? open : (ends[index - 1] ?? open)) + 1;
-      left.push(text.slice(0, open) + text.slice(from, ends[index]) + text.slice(close + 1));
-    }
+/** What a pattern is made of: a brace or a comma, or what is between them, escapes included. */
+const pieces = /[{},]|(?:\\.?|[^{},\\])+/gs;
+
+/**
+ * Expands `{a,b}`, nested ones too, in one pass: it costs what comes of it, and no more than may. A brace without its partner or
+ * without a comma stands for itself.
+ */
+function alternatives(pattern: string): readonly string[] {
+  /** Of the pattern and of each brace that is open: what its parts, between its commas, expand to. */
+  const levels: (readonly string[])[][] = [[[""]]];
+  const append = (expanded: readonly string[]) => {
+    const parts = levels.at(-1) ?? [];
+    parts.push(joined(parts.pop() ?? [""], expanded));
+  };
+  for (const [piece] of pattern.matchAll(pieces)) {
+    const isOpen = levels.length > 1;
+    if (piece === "{") levels.push([[""]]);
+    else if (piece === "," && isOpen) levels.at(-1)?.push([""]);
+    else if (piece === "}" && isOpen) {
+      const parts = levels.pop() ?? [];
+      append(parts.length > 1 ? parts.flat() : joined(["{"], joined(parts[0] ?? [], ["}"])));
+    } else append([piece]);
   }
-  return expanded;
+  while (levels.length > 1) {
+    const parts = levels.pop() ?? [];
+    append(parts.reduce((before, part) => joined(joined(before, [","]), part)).map((text) => `{${text}`));
+  }
+  return levels[0]?.[0] ?? [];
 }
 
-/** The first brace that has a partner and a comma of its own. One pass, whatever the pattern. */
-function firstBraces(text: string): { open: number; close: number; commas: number[] } | undefined {
-  const opened: { open: number; commas: number[] }[] = [];
-  let first: { open: number; close: number; commas: number[] } | undefined;
-  for (let at = 0; at < text.length; at += 1) {
-    const character = text[at];
-    if (character === "\\") at += 1;
-    else if (character === "{") opened.push({ open: at, commas: [] });
-    else if (character === ",") opened.at(-1)?.commas.push(at);
-    else if (character === "}") {
-      const last = opened.pop();
-      if (last !== undefined && last.commas.length > 0 && (first === undefined || last.open < first.open))
-        first = { ...last, close: at };
-    }
-  }
-  return first;
+/** @throws BadRequest when there are more of them, or longer ones, than may be: whatever they are part of has no fewer. */
+function joined(begun: readonly string[], ends: readonly string[]): readonly string[] {
+  if (begun.length * ends.length > alternativesAtMost)
+    throw new BadRequest(`the pattern has more than ${alternativesAtMost} alternatives`);
+  const isFirst = begun.length === 1 && begun[0] === "";
+  const all = isFirst ? ends : begun.flatMap((start) => ends.map((end) => start + end));
+  if (all.reduce((length, text) => length + text.length, 0) > expandedAtMost)
+    throw new BadRequest(`the alternatives of the pattern are longer than ${expandedAtMost} characters`);
+  return all;
 }
