@@ -22,6 +22,7 @@ const fine = () => ({
   providers: [provider] as object[],
   diagnostics: {
     generated_at: new Date().toISOString(),
+    process: { reload_failed: undefined as string | undefined },
     store: { healthy: true, latency_ms: 1, last_backup: new Date().toISOString() as string | undefined },
     limits: { max_sandboxes: 100 },
     sandboxes: { active: 10, by_state: { unhealthy: 0 } },
@@ -69,6 +70,10 @@ test("doctor --running tells each thing that is wrong", async () => {
     ],
     [(s: ReturnType<typeof fine>) => (s.diagnostics.store.healthy = false), [1, "fail store"]],
     [(s: ReturnType<typeof fine>) => (s.diagnostics.store.latency_ms = 900), [0, "warn store"]],
+    [
+      (s: ReturnType<typeof fine>) => (s.diagnostics.process.reload_failed = "2020-01-01T00:00:00Z"),
+      [1, "fail configuration"],
+    ],
     [(s: ReturnType<typeof fine>) => (s.diagnostics.store.last_backup = undefined), [0, "warn backup"]],
     [
       (s: ReturnType<typeof fine>) => (s.diagnostics.store.last_backup = "2020-01-01T00:00:00Z"),

@@ -5,6 +5,7 @@ import { mkdir, mkdtemp, rename, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { fileURLToPath } from "node:url";
+import type { Diagnostics } from "@alcove/wire";
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
 import { finish } from "./testing/run-cli.ts";
 
@@ -192,12 +193,22 @@ describe.skipIf(skip)(`the service's process${skip ? " (skipped: the agent is no
     await refused;
     const headers = { "x-api-key": "the-key-of-this-test" };
     expect((await fetch(`${url}/api/v1/sandboxes`, { headers })).status).toBe(200);
+    const failed = async () => {
+      const { process } = (await (
+        await fetch(`${url}/api/v1/diagnostics`, { headers })
+      ).json()) as Diagnostics;
+      return process.reload_failed;
+    };
+    expect(await failed()).toEqual(expect.any(String));
+    await rename(path.join(dir, "away.yaml"), file);
+    child.kill("SIGHUP");
+    await vi.waitUntil(async () => (await failed()) === undefined, { timeout: 30_000 });
     child.kill("SIGTERM");
     const { stderr } = await ended;
     const line = stderr.split("\n").find((one) => one.includes("nothing has changed"));
     expect(JSON.parse(line ?? "").error).toContain("alcove.yaml: ENOENT");
     expect(line).not.toContain("    at ");
-    expect(stderr).not.toContain("the configuration was read again");
+    expect(stderr.match(/the configuration was read again/g)).toHaveLength(1);
   });
 
   test("gets the SIGTERM that npm was sent, and is gone when npm is", async () => {

@@ -3,6 +3,7 @@ import path from "node:path";
 import { buildApp } from "./api/app.ts";
 import type { RouteApp } from "./api/routes/route-app.ts";
 import type { Config } from "./config/config.ts";
+import { ConfigReload } from "./config-reload.ts";
 import { AnswerBudget } from "./core/answers/answer-budget.ts";
 import { BodyBudget } from "./core/answers/body-budget.ts";
 import { SmallAnswers } from "./core/answers/small-answers.ts";
@@ -67,6 +68,7 @@ export interface ControlPlane {
   lifecycle: SandboxLifecycle;
   execs: ExecService;
   keys: KeyRing;
+  reload: ConfigReload;
   /** Not started yet. */
   reconciler: Reconciler;
 }
@@ -213,6 +215,7 @@ export async function openControlPlane(options: {
       },
     },
   };
+  const reload = new ConfigReload({ ...common, config, keys, sandboxes });
   const storeRefusal = options.storeRefusal === undefined ? {} : { storeRefusal: options.storeRefusal };
   const responses = new ResponseCounts();
   const rateLimits = opened.use(new RateLimits({ settings: config.rateLimit, clock: systemClock }));
@@ -283,6 +286,7 @@ export async function openControlPlane(options: {
           clock: systemClock,
         }),
       ),
+      reload,
       lastBackup: await LastBackup.open(config.dataDir, systemClock),
       ...storeRefusal,
     }),
@@ -297,7 +301,7 @@ export async function openControlPlane(options: {
     sandboxes.refuseWaiting();
     await app.close();
   });
-  return { app, events, sandboxes, lifecycle, execs, reconciler, keys };
+  return { app, events, sandboxes, lifecycle, execs, reconciler, keys, reload };
 }
 
 function eventMarks(installation: Installation): EventIdMarks {

@@ -4,7 +4,6 @@ import { access, mkdir, readFile } from "node:fs/promises";
 import type { AddressInfo } from "node:net";
 import path from "node:path";
 import { CandidateChecks } from "./candidate-checks.ts";
-import { changes } from "./config/changes.ts";
 import type { Config } from "./config/config.ts";
 import { warningsOfKeys } from "./config/weak-keys.ts";
 import { openControlPlane } from "./control-plane.ts";
@@ -44,8 +43,11 @@ export interface RunningService {
   failing: { name: string; reason: string }[];
   /** Resolves when the default provider takes spawns. */
   ready: Promise<void>;
-  /** Takes over what can change while it runs: keys, `defaults.*` and the level of the log. The rest needs a restart. */
-  reload(config: Config): void;
+  /**
+   * Takes over what can change while it runs: keys, `defaults.*` and the level of the log. The rest needs a restart. What
+   * cannot be read changes nothing, and is told. Does not fail. One call at a time.
+   */
+  reload(read: () => Promise<Config>): Promise<void>;
   /** Stops accepting, lets calls finish within `server.shutdown_grace`, ends the rest. Idempotent. */
   close(): Promise<void>;
 }
@@ -130,7 +132,7 @@ async function start(options: { config: Config; logger: Logger }): Promise<Runni
   });
 
   opened.use(registry.watch());
-  const { app, reconciler, sandboxes, keys } = await openControlPlane({
+  const { app, reconciler, reload } = await openControlPlane({
     config,
     logger,
     store,
@@ -150,8 +152,6 @@ async function start(options: { config: Config; logger: Logger }): Promise<Runni
 
   const owned = opened.move();
   let closing: Promise<void> | undefined;
-  const started = structuredClone(config);
-  let applied = started;
   return {
     url: urlOf(app.server.address(), config.server.host),
     defaultProvider: selection.defaultName,
@@ -162,38 +162,7 @@ async function start(options: { config: Config; logger: Logger }): Promise<Runni
     failing: selection.failing,
     refused: selection.refused.map(({ name, reason }) => ({ name, reason })),
     ready: reconciler.ready,
-    reload: (changed) => {
-      const { takenOver, needRestart } = changes(changed, { started, applied });
-      applied = changed;
-      logger.level = changed.logging.level;
-      keys.replaceConfigured(changed.auth);
-      if (takenOver.some((key) => key.startsWith("auth.")))
-        for (const warning of warningsOfKeys(changed)) logger.warn(warning);
-      // Whoever applies them reads them from this object, each time.
-      Object.assign(config.defaults, changed.defaults);
-      Object.assign(config.rateLimit, changed.rateLimit);
-      sandboxes.limitsChanged();
-      if (
-        takenOver.some((key) => key.startsWith("auth.")) &&
-        changed.auth.apiKey === "" &&
-        changed.auth.adminApiKey === "" &&
-        changed.auth.keys.length === 0
-      )
-        logger.warn(
-          "the keys of the configuration are gone, which applies: nobody is let in by it; give a key and send SIGHUP again, " +
-            "or restart the service if it is to run without keys",
-        );
-      if (!started.auth.enabled && changed.auth.enabled)
-        logger.warn(
-          "auth was switched on, which needs a restart: until then everybody who reaches the service is let in",
-        );
-      if (needRestart.length > 0)
-        logger.warn({ settings: needRestart }, `${needRestart.join(", ")} changed too; that needs a restart`);
-      logger.info(
-        { settings: takenOver },
-        `the configuration was read again: ${takenOver.length > 0 ? `${takenOver.join(", ")} changed and apply` : "nothing that applies at once has changed"}`,
-      );
-    },
+    reload: (read) => reload.again(read),
     close: () => {
       closing ??= owned.disposeAsync();
       return closing;

@@ -137,7 +137,7 @@ const metrics: Shape = {
 const diagnostics: Shape = {
   generated_at: "time",
   build: { version: "text", goos: "text", goarch: "text" },
-  process: { uptime: "duration", goroutines: "whole", memory },
+  process: { uptime: "duration", goroutines: "whole", memory, "reload_failed?": "time" },
   store: { healthy: "flag", latency_ms: "whole" },
   limits: {
     max_sandboxes: "whole",

@@ -41,10 +41,10 @@ test("keys that are short, or the administrators' and the clients' in one, apply
   expect(told()).toEqual([
     expect.stringMatching(/^keys that can be guessed .*: auth\.api_key; make keys with/),
   ]);
-  service.reload(config(strong, `admin-${strong}`));
+  await service.reload(async () => config(strong, `admin-${strong}`));
   expect(told()).toEqual([]);
-  service.reload(config(strong, strong));
+  await service.reload(async () => config(strong, strong));
   expect(told()).toEqual([expect.stringContaining("auth.api_key and auth.admin_api_key are the same")]);
-  service.reload(config("short", strong));
+  await service.reload(async () => config("short", strong));
   expect(told()).toEqual([expect.stringContaining("fewer than 16 characters: auth.api_key")]);
 });

@@ -156,6 +156,13 @@ export const Diagnostics = Type.Object(
       uptime: Duration,
       goroutines: Count,
       memory: Type.Object({ alloc: Count, sys: Count, heap_alloc: Count, gc_cycles: Count }),
+      reload_failed: Type.Optional(
+        Type.String({
+          format: "date-time",
+          description:
+            "When the configuration could not be read again, so that the former one goes on applying; absent: what was asked for last applies.",
+        }),
+      ),
     }),
     store: Type.Object({
       healthy: Type.Boolean(),

@@ -131,7 +131,7 @@ function checkProvider(
 }
 
 function checkFigures(diagnostics: Diagnostics, asked: number): DoctorCheck[] {
-  const { store, limits, sandboxes, scheduler, operations } = diagnostics;
+  const { process, store, limits, sandboxes, scheduler, operations } = diagnostics;
   const skewMs = Math.abs(Date.parse(diagnostics.generated_at) - asked);
   const full = limits.max_sandboxes > 0 && sandboxes.active >= limits.max_sandboxes * worrying.ofLimit;
   const unhealthy = sandboxes.by_state.unhealthy ?? 0;
@@ -143,6 +143,12 @@ function checkFigures(diagnostics: Diagnostics, asked: number): DoctorCheck[] {
         ? `the database took ${store.latency_ms} ms`
         : "the database does not answer, or is damaged",
       advice: "docs/operations/failures.md: look at the log, and at its disk (free space, errors, load)",
+    }),
+    attention("configuration", "fail", {
+      wrong: process.reload_failed !== undefined,
+      fine: "its configuration applies",
+      message: `its configuration could not be read again at ${process.reload_failed}: the former keys and limits apply, until a restart that may fail`,
+      advice: "the log says why, and alcove config lint: put it right, then systemctl reload alcove (SIGHUP)",
     }),
     checkBackup(store, asked),
     attention("capacity", "warn", {

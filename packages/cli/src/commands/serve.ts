@@ -1,5 +1,4 @@
 import { setTimeout } from "node:timers/promises";
-import type { Logger } from "@alcove/server/logger";
 import type { RunningService } from "@alcove/server/main";
 import { commandName } from "../release.ts";
 import { Supervisor } from "../supervisor.ts";
@@ -23,7 +22,10 @@ export async function serve(flags: ConfigFlags): Promise<void> {
   // First of all, because it would end the process otherwise: what is asked for during the start is done after it.
   process.on(
     "SIGHUP",
-    oneAtATime(async () => reload(await started.promise)),
+    oneAtATime(async () => {
+      const { service, flags: found } = await started.promise;
+      await service.reload(async () => (await loadLocalConfig(found)).config);
+    }),
   );
   const loaded = await loadLocalConfig(flags);
   const [{ lintConfig, waysIn }, { serve: startService }, { createLogger }] = await Promise.all([
@@ -55,7 +57,7 @@ export async function serve(flags: ConfigFlags): Promise<void> {
   );
   // The file that was found is the one that is read again: away, it is missing, not another place's turn.
   const { file } = loaded;
-  started.resolve({ service, logger, flags: file === undefined ? flags : { ...flags, config: file } });
+  started.resolve({ service, flags: file === undefined ? flags : { ...flags, config: file } });
   void readyOrLate(service).then((status) => supervisor.ready(status));
   const signal = await stopping;
   void supervisor.stopping(`${signal}: lets calls finish`);
@@ -71,18 +73,7 @@ async function readyOrLate(service: RunningService): Promise<string> {
 
 interface Started {
   service: RunningService;
-  logger: Logger;
   flags: ConfigFlags;
-}
-
-async function reload({ service, logger, flags }: Started): Promise<void> {
-  const { ConfigError } = await import("@alcove/server/config");
-  try {
-    service.reload((await loadLocalConfig(flags)).config);
-  } catch (error) {
-    const why = error instanceof ConfigError ? { error: error.message } : { err: error };
-    logger.error(why, "the configuration cannot be read; nothing has changed");
-  }
 }
 
 /** @returns the first signal; later ones end the process at once. */

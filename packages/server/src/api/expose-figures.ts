@@ -65,6 +65,11 @@ export function exposeFigures(figures: Figures): string {
     ...figures.disks.map(({ name, sizeBytes }): [Labels, number] => [{ disk: name }, sizeBytes]),
   ]);
   text.gauge(
+    "service_config_reload_successful",
+    "Whether the configuration could be read when that was asked for last.",
+    figures.reloadFailed === undefined ? 1 : 0,
+  );
+  text.gauge(
     "service_last_backup_timestamp_seconds",
     "When a backup was made last; 0: never.",
     (figures.lastBackup?.getTime() ?? 0) / 1_000,

@@ -51,6 +51,7 @@ export function presentDiagnostics(
       uptime: formatDuration(figures.uptimeMs),
       goroutines: process.underWay,
       memory: presentMemory(figures),
+      ...(figures.reloadFailed && { reload_failed: figures.reloadFailed.toISOString() }),
     },
     store: {
       healthy: options.store.healthy,

@@ -52,6 +52,8 @@ export interface FigureSources {
   responses: Pick<ResponseCounts, "all">;
   disks: Pick<DiskFigures, "all">;
   descriptors: Pick<DescriptorFigures, "all">;
+  /** When the configuration could not be read again, and what was read before goes on applying. */
+  reload: { readonly failedAt: Date | undefined };
   lastBackup: Pick<LastBackup, "at">;
   previews: Pick<Previews, "counts" | "places">;
 }
@@ -102,6 +104,8 @@ export interface Figures {
   readonly commits: Latencies;
   readonly disks: readonly DiskFigure[];
   readonly descriptors: DescriptorFigures["all"];
+  /** undefined: what was asked for last applies. */
+  readonly reloadFailed: Date | undefined;
   /** undefined: never. */
   readonly lastBackup: Date | undefined;
   /** Connections to ports of sandboxes that are open, and what became of what was asked of those. */
@@ -171,6 +175,7 @@ export class ServiceFigures {
       previews: { ...this.#parts.previews.counts.all, connections: this.#parts.previews.places.taken },
       disks: this.#parts.disks.all,
       descriptors: this.#parts.descriptors.all,
+      reloadFailed: this.#parts.reload.failedAt,
       lastBackup: this.#parts.lastBackup.at,
     };
   }
