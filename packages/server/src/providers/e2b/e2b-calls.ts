@@ -1,6 +1,7 @@
 import { abortable, ignoreOutcome } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import type { CallOptions } from "../../ports/index.ts";
+import { isTooLong } from "./answer-bounds.ts";
 import type { Failures } from "./failures.ts";
 
 /** Calls of the service: each has a deadline, ends with its caller's signal, and fails in our words. */
@@ -40,6 +41,9 @@ export class E2bCalls {
     known: ((error: unknown) => Promise<Error | undefined>) | undefined,
     signal: AbortSignal,
   ): Promise<Error | undefined> {
-    return known === undefined ? undefined : await abortable(known(error), signal).catch(ignoreOutcome);
+    // One that was broken off here says nothing of what was asked for.
+    return known === undefined || isTooLong(error)
+      ? undefined
+      : await abortable(known(error), signal).catch(ignoreOutcome);
   }
 }

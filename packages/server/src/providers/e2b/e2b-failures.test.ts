@@ -229,6 +229,61 @@ await describeWith(
       }
     });
 
+    it.each(["drip", "cut"] as const)(
+      "an answer that begins and then comes to its end in no time (%s) fails each call in its own time",
+      async (then) => {
+        const outcomes = await Promise.all(
+          Object.entries(calls).map(async ([name, call]) => {
+            wrongs({ do: "begin", type: "application/json", body: '{"entry":{"name":"', then });
+            const startedAt = performance.now();
+            const { code } = await failureOf(call());
+            expect(performance.now() - startedAt, name).toBeLessThan(patienceMs * 10);
+            return [name, ["unavailable", "provider_error"].includes(code)];
+          }),
+        );
+        expect(outcomes.filter(([, isTold]) => !isTold)).toEqual([]);
+      },
+    );
+
+    it("a stream that cannot be understood is no refusal of what was asked for", async () => {
+      const message = Buffer.from("\0\0\0\0\u0007no JSON");
+      whenAsked("envd", /Process\/Start/, {
+        do: "answer",
+        status: 200,
+        headers: { "content-type": "application/connect+json" },
+        body: message.toString(),
+      });
+      const { code } = await failureOf(operations.execs.start(shell("true"), soon()));
+      expect(code).toBe("provider_error");
+    });
+
+    it("an answer without end is broken off where it is longer than believable", async () => {
+      const patient = service.open();
+      await patient.adopt(runtimeId, soon());
+      const { files, execs } = patient.sandbox(runtimeId);
+      const mebibyte = Buffer.alloc(1_048_576, " ");
+      const prefix = Buffer.alloc(5);
+      prefix.writeUInt32BE(2 ** 30);
+      const asked: [() => Promise<unknown>, Misbehaviour, number][] = [
+        [() => patient.inventory(soon()), { do: "flood", type: "application/json", body: mebibyte }, 64],
+        [() => files.stat("/etc", soon()), { do: "flood", type: "application/json", body: mebibyte }, 64],
+        [
+          () => execs.start(shell("true"), soon()),
+          { do: "flood", type: "application/connect+json", first: prefix, body: mebibyte },
+          4,
+        ],
+      ];
+      for (const [ask, wrong, mostMebibytes] of asked) {
+        service.server.flooded = 0;
+        wrongs(wrong);
+        const error = await failureOf(ask());
+        expect(error.code).toBe("provider_error");
+        // What the connection holds comes on top.
+        expect(service.server.flooded / 1_048_576).toBeLessThan(mostMebibytes + 16);
+      }
+      await patient[Symbol.asyncDispose]();
+    });
+
     it("nobody is made to wait longer than a minute", async () => {
       wrongs({ do: "answer", status: 429, headers: { "retry-after": "1e15" }, body: said });
       for (const name of ["inventory", "file stat", "file read"])

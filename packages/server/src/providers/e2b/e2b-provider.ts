@@ -19,6 +19,7 @@ import {
   type SpawnedRuntime,
 } from "../../ports/index.ts";
 import { ofInstallation, ofRuntime, RuntimeLabels, SpawnsUnderWay } from "../runtime-records/index.ts";
+import { AnswerBounds } from "./answer-bounds.ts";
 import { E2bCalls } from "./e2b-calls.ts";
 import type { E2bConfig } from "./e2b-config.ts";
 import { E2bSandbox } from "./e2b-sandbox.ts";
@@ -67,6 +68,7 @@ export class E2bProvider implements RuntimeProvider {
   readonly #logger: Logger;
   readonly #retryAfters = new RetryAfters();
   readonly #refusedRedirects = new RefusedRedirects();
+  readonly #answerBounds = new AnswerBounds();
   readonly #calls: E2bCalls;
   readonly #spawns = new SpawnsUnderWay();
   readonly #making = new Map<RuntimeId, { done: Promise<unknown>; stop: AbortController }>();
@@ -332,6 +334,7 @@ export class E2bProvider implements RuntimeProvider {
     this.#connected.clear();
     this.#retryAfters[Symbol.dispose]();
     this.#refusedRedirects[Symbol.dispose]();
+    this.#answerBounds[Symbol.dispose]();
   }
 
   #open(
@@ -396,6 +399,7 @@ export class E2bProvider implements RuntimeProvider {
     if (this.#e2b === undefined) {
       this.#retryAfters.listen();
       this.#refusedRedirects.listen();
+      this.#answerBounds.listen();
     }
     this.#e2b = e2b;
     return e2b;

@@ -2,6 +2,7 @@ import { formatDuration } from "@alcove/wire";
 import { DeadlineExceeded } from "../../platform/deadline.ts";
 import { messageOf } from "../../platform/message-of.ts";
 import { DomainError, ProviderError, Unavailable } from "../../ports/errors.ts";
+import { isTooLong } from "./answer-bounds.ts";
 import { type RetryAfters, retryAfterAtMostS } from "./retry-afters.ts";
 
 /** Codes of the Connect protocol, as far as they are told apart here. */
@@ -24,6 +25,8 @@ interface Failure {
   message: string;
   /** Of an RPC. */
   code?: unknown;
+  /** Whether the other side said so. */
+  isWireError?: unknown;
   metadata?: { get(name: string): string | null };
   statusCode?: number;
   cause?: unknown;
@@ -107,7 +110,8 @@ export function isInvalid(error: unknown): boolean {
   const failure = failureOf(error);
   return (
     failure?.name === "InvalidArgumentError" ||
-    failure?.code === connectCodes.invalidArgument ||
+    // The RPC client says the same of what it cannot decode.
+    (failure?.code === connectCodes.invalidArgument && failure.isWireError !== false) ||
     failure?.statusCode === 400
   );
 }
@@ -125,7 +129,7 @@ export function isAnswer(error: unknown, ...codes: readonly number[]): boolean {
 
 function kindOf(error: unknown): "refused" | "limited" | "unavailable" | "no space" | "other" {
   const failure = failureOf(error);
-  if (failure === undefined) return "other";
+  if (failure === undefined || isTooLong(error)) return "other";
   if (isRefused(error)) return "refused";
   if (failure.name === "NotEnoughSpaceError") return "no space";
   if (

@@ -1,5 +1,6 @@
 import type { Sandbox as PackageSandbox, SandboxInfo } from "e2b";
 import { forgetVariables } from "../../config/forget-variables.ts";
+import { TooLongAnswer } from "./answer-bounds.ts";
 import type { E2bConfig } from "./e2b-config.ts";
 
 export type { PackageSandbox, SandboxInfo };
@@ -44,6 +45,8 @@ export interface E2bPackage {
 const pageSize = 100;
 /** Pages of a list of sandboxes; a service that always promises one more is not believed. */
 const pagesAtMost = 1_000;
+/** Labels of all sandboxes together. */
+const labelBytesAtMost = 64 * 1_048_576;
 
 /**
  * Loads the package. It reads variables named E2B_… for whatever it was not given, and some for which there is no option:
@@ -80,8 +83,14 @@ export async function loadPackage(config: E2bConfig): Promise<E2bPackage> {
     async list(metadata, options) {
       const pages = Sandbox.list({ ...common, query: { metadata }, limit: pageSize });
       const found: SandboxInfo[] = [];
-      for (let page = 0; pages.hasNext && page < pagesAtMost; page += 1)
-        found.push(...(await pages.nextItems({ ...common, ...options })));
+      let bytes = 0;
+      for (let page = 0; pages.hasNext && page < pagesAtMost; page += 1) {
+        const items = await pages.nextItems({ ...common, ...options });
+        for (const { metadata } of items)
+          for (const [key, value] of Object.entries(metadata)) bytes += key.length + value.length;
+        if (bytes > labelBytesAtMost) throw new TooLongAnswer("e2b lists more than is believable");
+        found.push(...items);
+      }
       return found;
     },
     info: (sandboxId, options) => Sandbox.getInfo(sandboxId, { ...common, ...options }),

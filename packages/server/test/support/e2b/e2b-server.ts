@@ -12,7 +12,11 @@ export type Misbehaviour =
   | { do: "answer"; status: number; headers?: Record<string, string>; body: string }
   /** Does what was asked, and breaks the connection instead of saying so. */
   | { do: "carry out and cut" }
-  | { do: "delay"; ms: number };
+  | { do: "delay"; ms: number }
+  /** The beginning of an answer, and no more for as long as anybody waits, or none for ever. */
+  | { do: "begin"; type: string; body: string; then: "drip" | "cut" }
+  /** The same bytes again and again, as fast as they are taken. */
+  | { do: "flood"; type: string; first?: Buffer; body: Buffer };
 
 export interface SeenRequest {
   area: "api" | "envd";
@@ -50,6 +54,8 @@ const soon = () => ({ signal: AbortSignal.timeout(20_000) });
 export class E2bServer implements AsyncDisposable {
   readonly apiKey = `e2b_${"0123456789abcdef".repeat(2)}`;
   readonly seen: SeenRequest[] = [];
+  /** Bytes of the longest flood, as far as its connection has taken it. */
+  flooded = 0;
   /** Asked for each request before it is answered. */
   misbehave: (request: SeenRequest) => Misbehaviour | undefined = () => undefined;
   readonly #provider: RuntimeProvider;
@@ -135,6 +141,32 @@ export class E2bServer implements AsyncDisposable {
     try {
       if (wrong?.do === "hang") return;
       if (wrong?.do === "delay") await new Promise((resolve) => setTimeout(resolve, wrong.ms));
+      if (wrong?.do === "begin") {
+        request.resume();
+        response.writeHead(200, { "content-type": wrong.type }).write(wrong.body);
+        if (wrong.then === "cut") setTimeout(() => response.destroy(), 20);
+        else {
+          const drip = setInterval(() => response.write(" "), 20);
+          response.once("close", () => clearInterval(drip));
+        }
+        return;
+      }
+      if (wrong?.do === "flood") {
+        request.resume();
+        response.writeHead(200, { "content-type": wrong.type });
+        if (wrong.first !== undefined) response.write(wrong.first);
+        let sent = 0;
+        const more = () => {
+          while (!response.destroyed) {
+            sent += wrong.body.length;
+            this.flooded = Math.max(this.flooded, sent);
+            if (!response.write(wrong.body)) return;
+          }
+        };
+        response.on("drain", more);
+        more();
+        return;
+      }
       if (wrong?.do === "answer") {
         request.resume();
         response.writeHead(wrong.status, { "content-type": "text/html", ...wrong.headers }).end(wrong.body);

@@ -1,0 +1,105 @@
+import { subscribe, unsubscribe } from "node:diagnostics_channel";
+import { isOfPackage } from "./retry-afters.ts";
+
+const headersChannel = "undici:request:headers";
+const chunkChannel = "undici:request:bodyChunkReceived";
+/** The longest answer that is believed: a list of a hundred thousand files. */
+export const answerBytesAtMost = 64 * 1_048_576;
+/** The longest message of a stream; envd sends output in pieces of some ten kilobytes. */
+export const messageBytesAtMost = 4 * 1_048_576;
+const prefixBytes = 5;
+
+/** An answer, or a message in it, that nobody is to hold in memory. */
+export class TooLongAnswer extends Error {}
+
+interface PackageRequest {
+  headers?: unknown;
+  method?: string;
+  path?: string;
+  abort?: (error: Error) => void;
+}
+
+/** What of a body is still to come; undefined: any length, because its reader takes it as it comes. */
+type Watched = { take(chunk: Uint8Array): boolean };
+
+/**
+ * The package holds answers, and messages of streams, until they are whole, and takes no option for how long they may be. Its
+ * HTTP client publishes each piece as it comes: what goes beyond its bound is broken off there.
+ */
+export class AnswerBounds implements Disposable {
+  readonly #watched = new WeakMap<object, Watched>();
+  readonly #onHeaders = (message: unknown) => {
+    const { request, response } = message as {
+      request: PackageRequest;
+      response: { statusCode: number; headers: readonly Uint8Array[] };
+    };
+    if (!isOfPackage(request.headers)) return;
+    const isFile = request.method === "GET" && request.path?.startsWith("/files");
+    if (isFile && response.statusCode === 200) return;
+    const names = response.headers.map((each) => Buffer.from(each).toString("latin1").toLowerCase());
+    const at = names.findIndex((name, index) => index % 2 === 0 && name === "content-type");
+    const isStream = at >= 0 && names[at + 1]?.startsWith("application/connect+");
+    this.#watched.set(request, isStream ? new Messages() : new Whole());
+  };
+  readonly #onChunk = (message: unknown) => {
+    const { request, chunk } = message as { request: PackageRequest; chunk: Uint8Array };
+    const watched = this.#watched.get(request);
+    if (watched === undefined || watched.take(chunk)) return;
+    this.#watched.delete(request);
+    // Not in the middle of its parser's turn.
+    setImmediate(() => request.abort?.(new TooLongAnswer("e2b sent more than is believable")));
+  };
+
+  /** From now on. */
+  listen(): void {
+    // Twice would be called twice.
+    this[Symbol.dispose]();
+    subscribe(headersChannel, this.#onHeaders);
+    subscribe(chunkChannel, this.#onChunk);
+  }
+
+  [Symbol.dispose](): void {
+    unsubscribe(headersChannel, this.#onHeaders);
+    unsubscribe(chunkChannel, this.#onChunk);
+  }
+}
+
+class Whole implements Watched {
+  #left = answerBytesAtMost;
+
+  take(chunk: Uint8Array): boolean {
+    this.#left -= chunk.length;
+    return this.#left >= 0;
+  }
+}
+
+/** Each message has a byte of flags and its length in front of it. */
+class Messages implements Watched {
+  #prefix = Buffer.alloc(0);
+  #left = 0;
+
+  take(chunk: Uint8Array): boolean {
+    let rest = Buffer.from(chunk.buffer, chunk.byteOffset, chunk.length);
+    while (rest.length > 0) {
+      const taken = Math.min(this.#left, rest.length);
+      this.#left -= taken;
+      rest = rest.subarray(taken);
+      if (rest.length === 0) return true;
+      const more = rest.subarray(0, prefixBytes - this.#prefix.length);
+      this.#prefix = Buffer.concat([this.#prefix, more]);
+      rest = rest.subarray(more.length);
+      if (this.#prefix.length < prefixBytes) return true;
+      this.#left = this.#prefix.readUInt32BE(1);
+      this.#prefix = Buffer.alloc(0);
+      if (this.#left > messageBytesAtMost) return false;
+    }
+    return true;
+  }
+}
+
+/** Whether it failed because an answer was broken off here. */
+export function isTooLong(error: unknown): boolean {
+  for (let depth = 0, at = error; depth < 6 && at instanceof Error; depth += 1, at = at.cause)
+    if (at instanceof TooLongAnswer) return true;
+  return false;
+}
