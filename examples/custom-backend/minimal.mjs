@@ -1,19 +1,13 @@
 // The least that is a backend of provider "custom" (docs/custom-provider.md): the calls that every backend has.
 // Linux with bwrap. BACKEND_KEY=secret node minimal.mjs [port] [folder]
 import { spawn } from "node:child_process";
-import { createHash, timingSafeEqual } from "node:crypto";
 import { mkdirSync, mkdtempSync, rmSync } from "node:fs";
-import { createServer } from "node:http";
 import { tmpdir } from "node:os";
 import path from "node:path";
+import { either, refusal, serve, writeInput } from "./serve.mjs";
 
 const sandboxes = new Map();
 const root = process.argv[3] ?? mkdtempSync(path.join(tmpdir(), "backend-"));
-const digest = (text) => createHash("sha256").update(text).digest();
-const authorization = digest(`Bearer ${process.env.BACKEND_KEY ?? ""}`);
-const refusal = (status, message) => Object.assign(new Error(message), { status });
-const either = (emitter, ...events) =>
-  new Promise((resolve) => events.reduce((each, event) => each.once(event, resolve), emitter));
 
 const describe = ({ id, image, labels }) => ({ id, image, labels, state: "running" });
 function make({ id, image, env, workdir, labels }) {
@@ -84,63 +78,29 @@ async function start(sandbox, { exec_id: id, argv, env, workdir, stdin, timeout_
   const code = await exec.closed;
   clearInterval(ping);
   clearTimeout(timer);
-  exec.ended = true;
+  exec.exit = true;
   if (!sandboxes.has(sandbox.id)) return response.destroy();
   const missing = `exec "${argv[0]}": no such file or directory`;
   send({ type: "exit", exit_code: code, ...(state === "missing" ? { start_error: missing } : {}) });
   response.end();
 }
-async function writeInput(exec, { offset, close }, request) {
-  if (exec.ended) throw refusal(409, "the command has ended");
-  const { stdin } = exec.child;
-  let at = Number(offset);
-  for await (const part of request) {
-    const fresh = part.subarray(Math.max(0, exec.taken - at));
-    at += part.length;
-    exec.taken = Math.max(exec.taken, at);
-    if (!stdin.write(fresh)) await either(stdin, "drain", "close");
-  }
-  if (close) stdin.end();
-}
-
 const isOf = (installation) => (sandbox) => sandbox.labels["alcove.installation"] === installation;
+/** By method and what it is of. */
 const routes = {
-  "GET /health": () => ({ status: "ok", capabilities: [] }),
-  "POST /sandboxes": ({ body }) => make(body),
-  "GET /sandboxes": ({ query }) => ({
+  "GET health": () => ({ status: "ok", capabilities: [] }),
+  "POST sandboxes": ({ body }) => make(body),
+  "GET sandboxes": ({ query }) => ({
     sandboxes: [...sandboxes.values()].filter(isOf(query.installation)).map(describe),
   }),
-  "GET /sandboxes/:id": ({ sandbox }) => describe(sandbox),
-  "DELETE /sandboxes/:id": ({ sandbox }) => end(sandbox),
-  "POST /sandboxes/:id/execs": ({ sandbox, body, response }) => start(sandbox, body, response),
-  "DELETE /sandboxes/:id/execs/:exec": ({ exec }) => kill(exec),
-  "POST /sandboxes/:id/execs/:exec/stdin": ({ exec, query, request }) => writeInput(exec, query, request),
+  "GET sandbox": ({ sandbox }) => describe(sandbox),
+  "DELETE sandbox": ({ sandbox }) => end(sandbox),
+  "POST execs": ({ sandbox, body, response }) => start(sandbox, body, response),
+  "DELETE exec": ({ exec }) => kill(exec),
+  "POST stdin": ({ exec, query, request }) => writeInput(exec, query, request),
 };
 
-async function answer(request, response) {
-  if (!timingSafeEqual(digest(request.headers.authorization ?? ""), authorization)) throw refusal(401, "key");
-  const { pathname, searchParams } = new URL(request.url, "http://backend");
-  const steps = pathname.split("/").map(decodeURIComponent);
-  const [, , id, , execId] = steps;
-  if (id) steps[2] = ":id";
-  if (execId) steps[4] = ":exec";
-  const sandbox = sandboxes.get(id);
-  const exec = sandbox?.execs.get(execId);
-  const route = routes[`${request.method} ${steps.join("/")}`];
-  if (!route || (id && !sandbox) || (execId && !exec)) throw refusal(404, "not found");
-  const isJson = request.headers["content-type"] === "application/json";
-  const body = isJson ? JSON.parse(Buffer.concat(await request.toArray()).toString()) : undefined;
-  const query = Object.fromEntries(searchParams);
-  const result = await route({ request, response, sandbox, exec, body, query });
-  if (!response.headersSent) response.end(JSON.stringify(result ?? {}));
+function routeOf(method, [area, id, part, name, act]) {
+  return routes[`${method} ${act ?? (name ? "exec" : (part ?? (id ? "sandbox" : area)))}`];
 }
-const server = createServer((request, response) =>
-  answer(request, response).catch((error) => {
-    if (response.headersSent) response.destroy();
-    else response.writeHead(error.status ?? 500).end(JSON.stringify({ error: error.message }));
-  }),
-);
-server.listen(Number(process.argv[2] ?? 8090), "127.0.0.1", () =>
-  console.log(`listening on ${server.address().port}`),
-);
-process.on("SIGTERM", () => Promise.all([...sandboxes.values()].map(end)).finally(() => process.exit()));
+const stop = () => Promise.all([...sandboxes.values()].map(end));
+serve({ port: Number(process.argv[2] ?? 8090), sandboxes, routeOf, stop });

@@ -18,3 +18,8 @@ it("the page of the contract has every schema as the provider uses it, and no ot
 it("the page of the contract tells what each capability of a backend means", () => {
   expect(backendCapabilities.filter((each) => !page.includes(`| \`${each}\` |`))).toEqual([]);
 });
+
+it.each(["backend.mjs", "minimal.mjs"])("the example %s has under 200 lines", (file) => {
+  const example = new URL(`../../../../../examples/custom-backend/${file}`, import.meta.url);
+  expect(readFileSync(example, "utf8").split("\n").length).toBeLessThan(200);
+});

@@ -5,7 +5,7 @@ import { afterEach, expect, it, vi } from "vitest";
 import { silentLogger } from "../../platform/logger.ts";
 import { randomIds } from "../../platform/random-ids.ts";
 import { systemClock } from "../../platform/system-clock.ts";
-import { chunks, eventually, finish, shell, soon } from "../../ports/contract/provider/harness.ts";
+import { chunks, collect, eventually, finish, shell, soon } from "../../ports/contract/provider/harness.ts";
 import {
   type DomainError,
   ProviderError,
@@ -35,7 +35,7 @@ async function backend(wrong: Record<string, Handler> = {}, options: { timeoutMs
   const seen: string[] = [];
   const sandboxes = new Map<string, { id: string; labels: unknown }>();
   const right: Record<string, Handler> = {
-    "GET /health": json({ status: "ok", capabilities: ["files", "reattach", "unheard-of"] }),
+    "GET /health": json({ status: "ok", capabilities: ["files", "reattach", "expiry", "unheard-of"] }),
     "GET /sandboxes": (_request, response) =>
       response.end(
         JSON.stringify({ sandboxes: [...sandboxes.values()].map((each) => ({ ...each, state: "running" })) }),
@@ -100,7 +100,8 @@ async function backend(wrong: Record<string, Handler> = {}, options: { timeoutMs
     expiresInMs: null,
     metadata: {},
   };
-  return { provider, server, seen, sandboxes, spec, wrong };
+  const sandbox = () => provider.sandbox(spec.runtimeId);
+  return { provider, server, seen, sandboxes, spec, wrong, sandbox };
 }
 
 const failureOf = (call: Promise<unknown>): Promise<DomainError> =>
@@ -150,6 +151,154 @@ it.each<[string, Handler, typeof ProviderError | typeof Unavailable]>([
     expect(seen).toEqual(["GET /sandboxes"]);
   },
 );
+
+const file = { path: "/f", type: "file", size: 2, mode: 420, uid: 0, gid: 0, modified_ms: 0 };
+const body = () => chunks("text");
+type Made = Awaited<ReturnType<typeof backend>>;
+/** Every call of the backend, how it comes to be made, and whether its answer is read: what says nothing may say anything. */
+const calls: Record<string, { isRead: boolean; ask: (made: Made) => Promise<unknown> }> = {
+  "GET /sandboxes": { isRead: true, ask: ({ provider }) => provider.inventory(soon()) },
+  "POST /sandboxes": {
+    isRead: true,
+    ask: ({ provider, spec }) => provider.spawn({ ...spec, runtimeId: randomIds.runtimeId() }, soon()),
+  },
+  "GET /sandboxes/:id": {
+    isRead: true,
+    ask: ({ provider }) => provider.adopt(randomIds.runtimeId(), soon()),
+  },
+  "DELETE /sandboxes/:id": {
+    isRead: false,
+    ask: ({ provider, spec }) => provider.destroy(spec.runtimeId, soon()),
+  },
+  "PUT /sandboxes/:id/expiry": { isRead: false, ask: (made) => made.sandbox().setExpiry(1_000, soon()) },
+  "POST /sandboxes/:id/execs": {
+    isRead: true,
+    ask: (made) => made.sandbox().execs.start(shell("true"), soon()),
+  },
+  "GET /sandboxes/:id/files/stat": { isRead: true, ask: (made) => made.sandbox().files.stat("/f", soon()) },
+  "GET /sandboxes/:id/files/list": {
+    isRead: true,
+    ask: (made) => made.sandbox().files.list("/", { ...soon(), depth: 1 }),
+  },
+  "GET /sandboxes/:id/files": {
+    isRead: true,
+    ask: async (made) => {
+      made.wrong["GET /sandboxes/:id/files/stat"] = json({ ...file, size: 500 });
+      return collect((await made.sandbox().files.read("/f", soon())).body);
+    },
+  },
+  "PUT /sandboxes/:id/files": {
+    isRead: true,
+    ask: (made) => made.sandbox().files.write("/f", body(), soon()),
+  },
+  "DELETE /sandboxes/:id/files": {
+    isRead: false,
+    ask: (made) => made.sandbox().files.remove("/f", { ...soon(), recursive: true }),
+  },
+  "POST /sandboxes/:id/files/move": {
+    isRead: false,
+    ask: (made) => made.sandbox().files.move("/f", "/g", soon()),
+  },
+  "POST /sandboxes/:id/files/chmod": {
+    isRead: false,
+    ask: (made) => made.sandbox().files.chmod("/f", 0o600, soon()),
+  },
+  "POST /sandboxes/:id/files/mkdir": {
+    isRead: true,
+    ask: (made) => made.sandbox().files.mkdir("/d", { ...soon(), parents: true }),
+  },
+};
+/** What a backend does in place of an answer, and what clients are told; of an answer that is not read null. */
+const failures: Record<string, { answer: Handler; read: string; unread: string | null; after?: number }> = {
+  "hangs before its answer": { answer: () => undefined, read: "unavailable", unread: "unavailable" },
+  "answers slower than anybody waits": {
+    answer: (_request, response) => {
+      response.writeHead(200);
+      const drip = setInterval(() => response.write(" "), 10);
+      response.on("close", () => clearInterval(drip));
+    },
+    read: "unavailable",
+    unread: null,
+  },
+  "answers half": {
+    answer: (_request, response) => {
+      response.writeHead(200, { "content-length": "500" }).write('{"id":');
+      setImmediate(() => response.destroy());
+    },
+    read: "unavailable",
+    unread: null,
+  },
+  "answers a page": { answer: html, read: "provider_error", unread: null },
+  "breaks the connection": {
+    answer: (request) => request.socket.destroy(),
+    read: "unavailable",
+    unread: "unavailable",
+  },
+  "answers 429": {
+    answer: json({ error: secret }, 429, { "retry-after": "7" }),
+    read: "unavailable",
+    unread: "unavailable",
+    after: 7,
+  },
+  "answers 500": { answer: json({ error: secret }, 500), read: "provider_error", unread: "provider_error" },
+};
+/** An upload, and the body of a file, have the deadline of whoever sends or reads them. */
+const ownDeadline = new Set(["PUT /sandboxes/:id/files", "GET /sandboxes/:id/files"]);
+const waits = new Set(["hangs before its answer", "answers slower than anybody waits"]);
+
+it.each(Object.keys(failures))("a backend that %s, in place of each of its answers", async (name) => {
+  const { answer, read, unread, after } = failures[name] ?? { answer: html, read: "", unread: "" };
+  const asked = Object.entries(calls).filter(([call]) => !(ownDeadline.has(call) && waits.has(name)));
+  const outcomes = await Promise.all(
+    asked.map(async ([call, { ask }]) => {
+      const made = await backend({}, { timeoutMs: waits.has(name) ? 300 : 5_000 });
+      await made.provider.check(soon());
+      await made.provider.spawn(made.spec, soon());
+      made.wrong[call] = answer;
+      const outcome = await ask(made).then(
+        () => "done",
+        (error: DomainError) => {
+          expect(`${error.message} ${String(error.cause)}`).not.toMatch(new RegExp(`${secret}|${key}`));
+          return [error.code, ...(after === undefined ? [] : [error.retryAfterS])].join(" ");
+        },
+      );
+      delete made.wrong[call];
+      await eventually(() => made.provider.destroy(made.spec.runtimeId, soon()));
+      expect([...made.sandboxes.keys()]).not.toContain(made.spec.runtimeId);
+      return [call, outcome];
+    }),
+  );
+  const told = (code: string | null) => (code === null ? "done" : [code, after].filter(Boolean).join(" "));
+  expect(Object.fromEntries(outcomes)).toEqual(
+    Object.fromEntries(asked.map(([call, { isRead }]) => [call, told(isRead ? read : unread)])),
+  );
+});
+
+it("an upload to a backend that hangs ends with its caller", async () => {
+  const made = await backend({ "PUT /sandboxes/:id/files": () => undefined }, { timeoutMs: 50 });
+  await made.provider.check(soon());
+  await made.provider.spawn(made.spec, soon());
+  const reason = new Error("waited enough");
+  const stop = new AbortController();
+  setTimeout(() => stop.abort(reason), 100);
+  await expect(made.sandbox().files.write("/f", body(), stop)).rejects.toBe(reason);
+});
+
+it("what a backend no longer announces is refused, and asked for again once it is announced again", async () => {
+  const made = await backend();
+  await made.provider.check(soon());
+  await made.provider.spawn(made.spec, soon());
+  made.wrong["GET /health"] = json({ status: "ok", capabilities: [] });
+  made.wrong["GET /sandboxes/:id/files/stat"] = json(file);
+  await made.provider.check(soon());
+  expect(made.provider.capabilities.has("files")).toBe(false);
+  await expect(made.sandbox().files.stat("/f", soon())).rejects.toThrow('capability "files"');
+  made.wrong["GET /health"] = html;
+  expect(await made.provider.check(soon())).toMatchObject({ healthy: false });
+  delete made.wrong["GET /health"];
+  await made.provider.check(soon());
+  expect(await made.sandbox().files.stat("/f", soon())).toMatchObject({ type: "file" });
+});
 
 it.each([
   ["7", 7],
