@@ -5,6 +5,7 @@ import { spawn } from "node:child_process";
 import { existsSync, mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
+import { contractFindings, contractResults } from "./contract-matrix.mjs";
 import { earlierRelease } from "./earlier-release.mjs";
 import { projectRoot } from "./node-runtime.mjs";
 import { prepare } from "./setup/prepare.mjs";
@@ -111,6 +112,8 @@ function failedRustTests(output) {
  */
 async function vitest(args) {
   title("vitest");
+  const folder = mkdtempSync(path.join(tmpdir(), "alcove-contract-"));
+  process.env.CONTRACT_RESULTS = path.join(folder, "results");
   const first = await vitestRun(args);
   let lastRun = first;
   let { failed } = first;
@@ -129,6 +132,13 @@ async function vitest(args) {
   count("vitest", { passed, failed, skipped: first.skipped });
   if (failed > 0) failures.push(...lastRun.reasons.map((reason) => `  ${reason}`));
   for (const [suite, tests] of skippedSuites(first.report)) skip(suite, `${tests} tests`);
+  const findings = contractFindings(contractResults(process.env.CONTRACT_RESULTS));
+  rmSync(folder, { recursive: true });
+  if (findings.length > 0)
+    count("the table of docs/providers.md (npm run test:contract -- --matrix --write)", {
+      failed: findings.length,
+    });
+  failures.push(...findings.slice(0, 10).map((finding) => `  ${finding}`));
 }
 
 async function vitestRun(args) {
@@ -143,6 +153,7 @@ async function vitestRun(args) {
       "--reporter=default",
       "--reporter=json",
       "--reporter=./scripts/vitest-errors.mjs",
+      "--reporter=./scripts/contract-reporter.mjs",
       `--outputFile.json=${file}`,
       ...args,
     ],

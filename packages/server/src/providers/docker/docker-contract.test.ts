@@ -5,7 +5,7 @@ import { providerContract } from "../../ports/contract/provider-contract.ts";
 
 const missing = await firstMissing(["docker", "agent", "busybox"]);
 
-providerContract("docker on runc, over the agent's socket", {
+providerContract("docker on runc", {
   ...missing,
   create: async () => openDocker(await sharedEngine(), { config: { agentTransport: "socket" } }),
 });

@@ -1,18 +1,18 @@
 import { vi } from "vitest";
 import { type EngineKind, startEngine } from "../../../test/support/docker-engine.ts";
 import { openDocker } from "../../../test/support/docker-provider.ts";
-import { firstMissing } from "../../../test/support/requirements.ts";
+import { firstMissing, type RequirementName } from "../../../test/support/requirements.ts";
 import { providerContract } from "../../ports/contract/provider-contract.ts";
 
 vi.setConfig({ testTimeout: 60_000 });
 
-const engines = {
-  "docker with userns-remap": { kind: "remapped", needs: ["docker"] },
-  "docker, rootless engine": { kind: "rootless", needs: ["docker", "rootless"] },
-  "docker on Podman's socket": { kind: "podman", needs: ["docker", "podman"] },
-} as const satisfies Record<string, { kind: EngineKind; needs: readonly unknown[] }>;
+const engines = [
+  ["docker with userns-remap", "remapped", ["docker"]],
+  ["docker, rootless engine", "rootless", ["docker", "rootless"]],
+  ["docker on Podman's socket", "podman", ["docker", "podman"]],
+] as const satisfies [string, EngineKind, RequirementName[]][];
 
-for (const [title, { kind, needs }] of Object.entries(engines))
+for (const [title, kind, needs] of engines)
   providerContract(title, {
     ...(await firstMissing([...needs, "agent", "busybox"])),
     brief: true,

@@ -1,5 +1,5 @@
 import { spawn } from "node:child_process";
-import { chown, cp, mkdtemp, rm } from "node:fs/promises";
+import { appendFile, chown, cp, mkdtemp, readFile, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, it } from "vitest";
@@ -40,6 +40,8 @@ if (process.getuid?.() === 0) {
             "--cache=false",
             "--configLoader",
             "runner",
+            "--reporter=default",
+            "--reporter=./scripts/contract-reporter.mjs",
           ],
           {
             HOME: home,
@@ -47,8 +49,11 @@ if (process.getuid?.() === 0) {
             ALCOVE_TEST_ROOTFS: join(home, "rootfs"),
             PATH: process.env.PATH,
             CI: process.env.CI,
+            CONTRACT_RESULTS: join(home, "results"),
           },
         );
+        const { CONTRACT_RESULTS: results } = process.env;
+        if (results !== undefined) await appendFile(results, await readFile(join(home, "results")));
         expect(code, output.slice(-6_000)).toBe(0);
         expect(output).not.toContain("skipped:");
       } finally {

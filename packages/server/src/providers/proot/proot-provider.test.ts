@@ -96,8 +96,14 @@ function specOf(change: Partial<RuntimeSpec> = {}): RuntimeSpec {
   };
 }
 
-for (const image of asRoot ? [tiny] : [tiny, "host"]) {
-  providerContract(`proot, image ${image}`, {
+const subjects = asRoot
+  ? ([["proot", tiny]] as const)
+  : ([
+      ["proot, unprivileged", tiny],
+      ["proot, unprivileged, image host", "host"],
+    ] as const);
+for (const [title, image] of subjects) {
+  providerContract(title, {
     ...(skip === undefined ? {} : { skip }),
     create: async () => {
       const { make, close } = await open();
