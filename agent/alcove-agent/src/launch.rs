@@ -129,6 +129,8 @@ impl Agent {
             monitor.exec = Some(key);
         }
         let Some(exec) = self.commands.execs.get_mut(key) else { return Ok(()) };
+        // From now on, not from the news that the program runs: a monitor that gets no processor tells it late.
+        exec.timeout = exec.timeout_ms.map(|after| self.timers.add(after, Timer::Timeout(key)));
         if let Some(connection_state) = self.connections.list.get_mut(connection) {
             connection_state.operation = if request.follow {
                 exec.followers.push(connection);
@@ -264,11 +266,6 @@ impl Agent {
         let Some(exec) = self.commands.execs.get_mut(key) else { return };
         exec.pid = pid;
         exec.phase = Phase::Running;
-        if let Some(after) = exec.timeout_ms {
-            // From the start on, however long the news of it took.
-            let passed = sys::boottime_ms().saturating_sub(exec.started_boot);
-            exec.timeout = Some(self.timers.add(after.saturating_sub(passed), Timer::Timeout(key)));
-        }
         if exec.limits.cpu_ms.is_some() || exec.group.is_some() {
             exec.cpu_timer = Some(self.timers.add(limits::FIRST_LOOK_MS, Timer::Processor(key)));
         }

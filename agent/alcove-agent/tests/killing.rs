@@ -3,6 +3,8 @@
 mod support;
 
 use serde_json::{Value, json};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 use support::{TestAgent, eventually, exec_request};
 
@@ -71,6 +73,32 @@ fn a_process_whose_first_thread_has_ended_is_killed() {
     let record = client.ask(&json!({"op": "exec.kill", "exec_id": "e", "reason": "cancelled"}));
     assert_eq!((&record["reason"], &record["signal"]), (&json!("cancelled"), &json!("SIGKILL")));
     assert_eq!(state(), "");
+}
+
+#[test]
+fn a_deadline_holds_for_a_program_that_does_not_get_to_run() {
+    let agent = TestAgent::start();
+    let program = std::env::temp_dir().join(format!("alcove-leased-{}", std::process::id()));
+    std::fs::write(&program, "#!/bin/sh\n").expect("a program");
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("executable");
+    let held = std::fs::File::open(&program).expect("the program");
+    // Who opens it, to execute it for one, waits until the lease is given up, or 45 s. A signal would ask for that.
+    // SAFETY: plain numbers, and a live descriptor.
+    let leased = unsafe {
+        libc::signal(libc::SIGIO, libc::SIG_IGN);
+        libc::fcntl(held.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) == 0
+    };
+    if !leased {
+        eprintln!("SKIPPED: a deadline of what cannot be executed: {}", std::io::Error::last_os_error());
+        return;
+    }
+    let began = Instant::now();
+    let path = program.to_string_lossy();
+    let outcome = support::Outcome::new(agent.client().run(&exec_request("e", &[&path], json!({"timeout_ms": 500}))));
+    std::fs::remove_file(&program).expect("removed");
+    let exit = outcome.exit.expect("an exit");
+    assert_eq!(exit["reason"], "timeout", "{exit}");
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 }
 
 /// This program, started with [`WISH`] in its environment, becomes one whose first thread has ended and another goes on.
