@@ -1,7 +1,7 @@
 import { availableParallelism } from "node:os";
 import { defineConfig } from "vitest/config";
 
-/** What they look at files beside them would change: what the whole machine uses, deadlines under bombs that starve their sandbox. */
+/** What uses up the whole machine's memory would be changed by files beside it; bombs, which keep every processor busy in the kernel, would change those. */
 const alone = [
   "packages/server/src/providers/native/native-uncounted.test.ts",
   "packages/server/src/providers/native/native-bombs.test.ts",

@@ -22,9 +22,16 @@ const FIRST_PAUSE_MS: u64 = 2;
 /// A kill that leaves as many as this forks as fast as it is killed, and nothing may fork until it is over.
 const BOMB: usize = 32;
 /// Then forking is allowed again: what is still there cannot be killed at the moment.
-const CLOSED_PASSES: u32 = 100;
+const CLOSED_MS: u64 = 60_000;
 /// For what cannot be killed at the moment, as in a wait that nothing interrupts.
 const LONGEST_PAUSE_MS: u64 = 1_000;
+/// A kill that takes longer waits for the commands' share of the processors: their work in the kernel, making room in
+/// memory for one, is done beyond it and owed, and what was killed cannot end before all of that is paid.
+const PATIENCE_MS: u64 = 250;
+/// From then on they have the share of a period anew once in each period, so twice of it at most.
+const RENEWAL_MS: u64 = 100;
+/// What does not end even so waits for something else.
+const MOST_RENEWALS: u32 = 300;
 
 /// The kills under way.
 #[derive(Default)]
@@ -45,8 +52,12 @@ pub struct Killing {
     /// What the last pass found.
     found: usize,
     timer: Option<TimerId>,
-    /// Passes since commands were kept from forking.
-    closed: u32,
+    /// When commands were kept from forking; they are only once in a kill.
+    closed: Option<u64>,
+    /// When the first pass began.
+    since: Option<u64>,
+    /// When the commands' share of the processors was renewed last, and how often it was.
+    renewed: (u64, u32),
 }
 
 impl Killing {
@@ -59,6 +70,17 @@ impl Killing {
         self.due = true;
         self.pause_ms = FIRST_PAUSE_MS;
         self.found = usize::MAX;
+    }
+
+    /// Whether the commands' share of the processors is to be renewed now, because a kill waits for it.
+    fn renews(&mut self, now: u64) -> bool {
+        let (last, times) = self.renewed;
+        let late = self.since.is_some_and(|since| now - since >= PATIENCE_MS);
+        let due = late && times < MOST_RENEWALS && now - last >= RENEWAL_MS;
+        if due {
+            self.renewed = (now, times + 1);
+        }
+        due
     }
 }
 
@@ -76,6 +98,7 @@ impl Agent {
         if !exec.dying {
             exec.dying = true;
             self.killing.targets.push(key);
+            self.killing.renewed.1 = 0;
         }
         self.killing.hasten();
     }
@@ -83,9 +106,11 @@ impl Agent {
     /// Nothing is left of one tree; with the last one that was to go, commands may fork again.
     pub fn killed_off(&mut self, key: Key) {
         self.killing.targets.retain(|target| *target != key);
-        if self.killing.targets.is_empty() && self.killing.closed > 0 {
-            self.killing.closed = 0;
-            exec_group::let_fork(true);
+        if self.killing.targets.is_empty() {
+            self.killing.since = None;
+            if self.killing.closed.take().is_some() {
+                exec_group::let_fork(true);
+            }
         }
     }
 
@@ -107,6 +132,7 @@ impl Agent {
         }
         if self.killing.walks == 0 && self.killing.walk.is_none() {
             self.killing.began = sys::boottime_ms();
+            self.killing.since.get_or_insert(self.killing.began);
         }
         if self.killing.walk.get_or_insert_with(Walk::begin).step(STEP) {
             return;
@@ -121,7 +147,7 @@ impl Agent {
             roots.push(std::process::id() as i32);
         }
         if roots.is_empty() {
-            if self.killing.closed > 0 {
+            if self.killing.closed.is_some() {
                 exec_group::let_fork(true);
             }
             self.killing = Killing::default();
@@ -151,21 +177,26 @@ impl Agent {
         killing.stopped.clear();
         killing.walks = 0;
         killing.orphans &= !found.is_empty();
-        if killing.closed > 0 {
-            killing.closed += 1;
-        }
+        let now = sys::boottime_ms();
         // The first pass of a kill says nothing yet.
         let repeated = killing.found != usize::MAX;
-        if killing.closed == 0 && repeated && found.len() >= BOMB {
-            exec_group::let_fork(false);
-            killing.closed = 1;
-        } else if killing.closed == CLOSED_PASSES {
-            exec_group::let_fork(true);
+        match killing.closed {
+            None if repeated && found.len() >= BOMB => {
+                exec_group::let_fork(false);
+                killing.closed = Some(now);
+            }
+            Some(since) if now - since >= CLOSED_MS => exec_group::let_fork(true),
+            _ => {}
         }
         killing.pause_ms = if found.len() < killing.found { FIRST_PAUSE_MS } else { killing.pause_ms * 2 };
         killing.found = found.len();
+        let limited = exec_group::has_quota();
+        if limited && killing.renews(now) {
+            exec_group::renew_quota();
+        }
+        let longest = if limited && killing.renewed.1 < MOST_RENEWALS { RENEWAL_MS } else { LONGEST_PAUSE_MS };
         // Half of the time at most is spent in walks.
-        let pause = killing.pause_ms.min(LONGEST_PAUSE_MS).max(sys::boottime_ms() - killing.began);
+        let pause = killing.pause_ms.min(longest).max(now - killing.began);
         killing.pause_ms = pause;
         killing.timer = Some(self.timers.add(pause, Timer::Killing));
     }
@@ -178,5 +209,25 @@ impl Agent {
                 unsafe { libc::kill(-exec.pid, libc::SIGKILL) };
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kill_that_takes_long_renews_the_share_of_commands_now_and_then_and_not_for_ever() {
+        let mut killing = Killing { since: Some(10_000), ..Killing::default() };
+        let renewals = |killing: &mut Killing, from: u64, to: u64| {
+            (from..to).filter(|now| killing.renews(*now)).collect::<Vec<u64>>()
+        };
+        assert_eq!(renewals(&mut killing, 10_000, 10_560), [10_250, 10_350, 10_450, 10_550]);
+        assert_eq!(renewals(&mut killing, 10_560, 100_000).len(), MOST_RENEWALS as usize - 4);
+    }
+
+    #[test]
+    fn a_kill_that_is_over_renews_nothing() {
+        assert!(!Killing::default().renews(100_000));
     }
 }

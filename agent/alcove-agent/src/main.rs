@@ -55,7 +55,7 @@ use std::os::unix::net::UnixListener;
 use std::process::ExitCode;
 
 const USAGE: &str =
-    "usage: alcove-agent serve (--listen-fd N | --listen-vsock PORT | --socket PATH) [--oom-fd N]... [--exec-cgroup-fd N]... [--exec-pids-fd N] [--sockets-fd N] [--datagram-sockets N] [--unclaimed-ms N] [--compat] [--filter] [--passing-group GID]
+    "usage: alcove-agent serve (--listen-fd N | --listen-vsock PORT | --socket PATH) [--oom-fd N]... [--exec-cgroup-fd N]... [--exec-pids-fd N] [--exec-quota-fd N] [--sockets-fd N] [--datagram-sockets N] [--unclaimed-ms N] [--compat] [--filter] [--passing-group GID]
        alcove-agent stdio --socket PATH
        alcove-agent init layer=/dev/NAME port=N [hostname=NAME] [pids=N] [address=IP/LENGTH [gateway=IP] [dns=IP]]
        alcove-agent --version";
@@ -72,6 +72,7 @@ enum Command {
 struct Groups {
     join: Vec<RawFd>,
     pids: Option<RawFd>,
+    quota: Option<RawFd>,
 }
 
 /// What the agent takes from itself and from all it starts.
@@ -126,6 +127,7 @@ fn parse(arguments: &[String]) -> Result<Command, String> {
             "--oom-fd" => oom.push(number(value()?)?),
             "--exec-cgroup-fd" => groups.join.push(number(value()?)?),
             "--exec-pids-fd" => groups.pids = Some(number(value()?)?),
+            "--exec-quota-fd" => groups.quota = Some(number(value()?)?),
             "--sockets-fd" => filters.sockets = Some(number(value()?)?),
             "--datagram-sockets" => {
                 let text = value()?;
@@ -170,7 +172,7 @@ fn main() -> ExitCode {
         }
         Ok(Command::Stdio { socket }) => bridge::run(&socket).map_err(|error| format!("{socket}: {error}")),
         Ok(Command::Serve { listener, oom, groups, filters, terms }) => {
-            exec_group::set(&groups.join, groups.pids);
+            exec_group::set(&groups.join, groups.pids, groups.quota);
             serve(listener, &oom, &filters, None, terms)
         }
         Ok(Command::Init(options)) => run_machine(options),
@@ -200,7 +202,7 @@ fn run_machine(options: InitOptions) -> Result<(), String> {
     let served = init::prepare(&options).and_then(|ready| {
         let mut kills = Vec::new();
         if let Some(groups) = &ready.groups {
-            exec_group::set(&[groups.join.as_raw_fd()], Some(groups.pids.as_raw_fd()));
+            exec_group::set(&[groups.join.as_raw_fd()], Some(groups.pids.as_raw_fd()), None);
             kills.push(groups.kills.as_raw_fd());
         }
         let own_groups = ready.groups.is_some();

@@ -264,6 +264,9 @@ fn checks(agent: &mut Agent, mode: &str, cgroup: &Value) {
             && read("execs/memory.max").trim() == (MEMORY_MB << 20).to_string()
             && output.trim().ends_with("execs/shared");
         report(&format!("{mode} commands apart from the agent"), apart, (&output, read("agent/cgroup.procs")));
+        let quotas = ["cpu.max", "execs/cpu.max", "agent/cpu.max"].map(|name| read(name).trim().to_owned());
+        let own = quotas == ["max 100000", "100000 100000", "75000 100000"];
+        report(&format!("{mode} processor time apart from the agent"), own, quotas);
         let (output, exit) = agent.shell("memory", "dd if=/dev/zero of=/dev/null bs=200M count=1");
         report(&format!("{mode} memory limit"), exit["reason"] == "oom", (&output, &exit));
     }

@@ -2,6 +2,10 @@
 //! the limits that were asked for; commands with limits of their own have groups in there, which the service makes. The
 //! agent stays outside of `execs`, and what the outer group allows beyond those limits is its own: whatever commands do to
 //! memory, processors and processes, it can still end them, serve files and tell figures.
+//!
+//! Processor time has no outer limit: agent, commands and network each have a quota of their own. What is done in the kernel
+//! is done beyond a quota and owed, by every group above as well, and in a group that owes nobody runs: the agent would
+//! pay for the commands.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -15,11 +19,14 @@ use crate::sys;
 
 const STEP: &str = "cgroup";
 /// What the agent has beyond the commands' limits: processes (its threads, and monitors until they join), memory (its
-/// journals and buffers), and processor time of each period.
+/// journals and buffers), and processor time of each period, besides half of what commands have: files and output cost
+/// it time, and more of it in a larger sandbox.
 const RESERVED_PIDS: u64 = 256;
 const RESERVED_MEMORY_MB: u64 = 16;
 const RESERVED_QUOTA_US: u64 = PERIOD_US / 4;
 const PERIOD_US: u64 = 100_000;
+/// The agent's group: v2 has it for all controllers, v1 for processor time alone.
+const AGENT: &str = "agent";
 /// What carries the network has a group of its own: neither it nor the agent waits for what the other one uses.
 const NETWORK: &str = "network";
 const NETWORK_MEMORY_MB: u64 = 96;
@@ -40,6 +47,8 @@ pub struct Handles {
     pub exec_join: Vec<OwnedFd>,
     /// Process limit of the commands' group: the agent closes it for a moment to end what forks without pause.
     pub exec_pids: Option<OwnedFd>,
+    /// Quota of the commands' group: written again, it is as if nothing of it had been used.
+    pub exec_quota: Option<OwnedFd>,
     /// v2: the group the agent is born into.
     pub agent_group: Option<OwnedFd>,
 }
@@ -78,6 +87,7 @@ pub fn enter(spec: &CgroupSpec, limits: &Limits, network: bool) -> Result<Handle
 /// What a sandbox's group has beyond the limits of its commands.
 struct Reserved {
     memory: u64,
+    /// Of one whose agent and commands share a group.
     quota_us: u64,
     pids: u64,
     network: bool,
@@ -87,8 +97,7 @@ impl Reserved {
     fn of(limits: &Limits, network: bool) -> Self {
         let mut reserved = Self { memory: 0, quota_us: 0, pids: 0, network };
         if limits.exec_group {
-            (reserved.memory, reserved.quota_us, reserved.pids) =
-                (RESERVED_MEMORY_MB << 20, RESERVED_QUOTA_US, RESERVED_PIDS);
+            (reserved.memory, reserved.pids) = (RESERVED_MEMORY_MB << 20, RESERVED_PIDS);
         }
         if network {
             reserved.memory += NETWORK_MEMORY_MB << 20;
@@ -142,15 +151,18 @@ fn enter_v2(spec: &CgroupSpec, limits: &Limits, reserved: &Reserved) -> Result<H
     make(dir)?;
     set(dir, "memory.max", &outer_memory(limits, reserved).to_string())?;
     set_if_there(dir, "memory.swap.max", "0")?;
-    set(dir, "cpu.max", &format!("{} {PERIOD_US}", outer_quota_us(limits, reserved)))?;
+    if !limits.exec_group {
+        set(dir, "cpu.max", &format!("{} {PERIOD_US}", shared_quota_us(limits, reserved)))?;
+    }
     set(dir, "pids.max", &outer_pids(limits, reserved).to_string())?;
     let mut handles = Handles { oom: Some(open_fd(&format!("{dir}/memory.events"), false)?), ..Handles::default() };
     // Processes live in leaves only.
-    let agent = if limits.exec_group { format!("{dir}/agent") } else { dir.to_owned() };
+    let agent = if limits.exec_group { format!("{dir}/{AGENT}") } else { dir.to_owned() };
     if limits.exec_group {
         set(dir, "cgroup.subtree_control", "+memory +cpu +pids")?;
         let execs = format!("{dir}/execs");
         make(&agent)?;
+        set(&agent, "cpu.max", &format!("{} {PERIOD_US}", agent_quota_us(limits)))?;
         make(&execs)?;
         set(&execs, "memory.max", &memory(limits).to_string())?;
         set(&execs, "cpu.max", &format!("{} {PERIOD_US}", quota_us(limits)))?;
@@ -167,6 +179,7 @@ fn enter_v2(spec: &CgroupSpec, limits: &Limits, reserved: &Reserved) -> Result<H
         handles.exec_join.push(open_fd(&format!("{shared}/cgroup.procs"), true)?);
         handles.oom = Some(open_fd(&format!("{shared}/memory.events"), false)?);
         handles.exec_pids = Some(open_fd(&format!("{execs}/pids.max"), true)?);
+        handles.exec_quota = Some(open_fd(&format!("{execs}/cpu.max"), true)?);
     }
     let group = sys::open_path_at(libc::AT_FDCWD, &agent, libc::O_PATH | libc::O_DIRECTORY, 0).at(STEP, &agent)?;
     handles.agent_group = Some(group);
@@ -196,10 +209,16 @@ fn enter_v1(spec: &CgroupSpec, limits: &Limits, reserved: &Reserved) -> Result<H
                 handles.oom = Some(open_fd(&format!("{counted}/memory.oom_control"), false)?);
             }
             "cpu" => {
-                limit_cpu_v1(dir, outer_quota_us(limits, reserved))?;
-                if let Some(execs) = &execs {
-                    make(execs)?;
-                    limit_cpu_v1(execs, quota_us(limits))?;
+                match &execs {
+                    Some(execs) => {
+                        make(execs)?;
+                        limit_cpu_v1(execs, quota_us(limits))?;
+                        handles.exec_quota = Some(open_fd(&format!("{execs}/cpu.cfs_quota_us"), true)?);
+                        let agent = format!("{dir}/{AGENT}");
+                        make(&agent)?;
+                        limit_cpu_v1(&agent, agent_quota_us(limits))?;
+                    }
+                    None => limit_cpu_v1(dir, shared_quota_us(limits, reserved))?,
                 }
                 if let Some(network) = &network {
                     make(network)?;
@@ -223,8 +242,10 @@ fn enter_v1(spec: &CgroupSpec, limits: &Limits, reserved: &Reserved) -> Result<H
         if let Some(execs) = execs.filter(|execs| Path::new(execs).exists()) {
             handles.exec_join.push(open_fd(&format!("{execs}/tasks"), true)?);
         }
+        // `cpuacct` may be the same tree as `cpu`, and one group is joined after the other.
+        let agent = format!("{dir}/{AGENT}");
         // Joining through `tasks` by oneself waits for nobody; being moved from outside can take 15 ms.
-        set(dir, "tasks", "0")?;
+        set(if Path::new(&agent).exists() { &agent } else { dir }, "tasks", "0")?;
     }
     Ok(handles)
 }
@@ -256,8 +277,12 @@ fn outer_memory(limits: &Limits, reserved: &Reserved) -> u64 {
     memory(limits) + reserved.memory
 }
 
-fn outer_quota_us(limits: &Limits, reserved: &Reserved) -> u64 {
+fn shared_quota_us(limits: &Limits, reserved: &Reserved) -> u64 {
     quota_us(limits) + reserved.quota_us
+}
+
+fn agent_quota_us(limits: &Limits) -> u64 {
+    quota_us(limits) / 2 + RESERVED_QUOTA_US
 }
 
 fn outer_pids(limits: &Limits, reserved: &Reserved) -> u64 {
@@ -298,7 +323,7 @@ pub fn end(spec: &CgroupSpec) {
 /// The group itself, those that may be in it, and those of single commands.
 fn with_inner(dir: &str) -> Vec<String> {
     let execs = format!("{dir}/execs");
-    let mut found = vec![dir.to_owned(), execs.clone(), format!("{dir}/agent"), format!("{dir}/{NETWORK}")];
+    let mut found = vec![dir.to_owned(), execs.clone(), format!("{dir}/{AGENT}"), format!("{dir}/{NETWORK}")];
     found.extend(groups_in(&execs));
     found
 }
@@ -432,7 +457,10 @@ mod tests {
         ] {
             assert_eq!(tree.written(&format!("unified/{file}")), value.to_string(), "{file}");
         }
-        assert_eq!(tree.written("unified/rt/cpu.max"), "225000 100000");
+        // What the kernel does for commands is not charged to the agent, which has half of their quota and some.
+        assert_eq!(tree.written("unified/rt/cpu.max"), "");
+        assert_eq!(tree.written("unified/rt/execs/cpu.max"), "150000 100000");
+        assert_eq!(tree.written("unified/rt/agent/cpu.max"), "100000 100000");
         assert_eq!(tree.written("unified/rt/network/cpu.max"), "50000 100000");
         // A group that hands controllers down can have no processes: nothing joins it, nor does the network hand any down.
         assert_eq!(tree.written("unified/rt/cgroup.subtree_control"), "+memory +cpu +pids");
@@ -448,6 +476,42 @@ mod tests {
         enter(&tree.spec(2, &["unified"]), &limits, false).expect("groups");
         assert!(!tree.0.join("unified/rt/network").exists());
         assert_eq!(tree.written("unified/rt/pids.max"), "356");
+    }
+
+    #[test]
+    fn with_v1_the_agent_has_processor_time_of_its_own_and_all_else_beside_the_commands() {
+        let names = ["memory", "cpu", "cpuacct", "pids"];
+        let groups = names.map(|name| format!("{name}/rt"));
+        let inner = ["memory/rt/execs", "cpu/rt/execs", "cpu/rt/agent", "pids/rt/execs"];
+        let files = ["memory.limit_in_bytes", "memory.oom_control", "cpu.cfs_quota_us", "pids.max", "tasks"];
+        let tree = Tree::new("v1", &[&groups.each_ref().map(String::as_str)[..], &inner].concat(), &files);
+        let limits = Limits { memory_mb: 256, vcpus: 0.5, pids: 100, exec_group: true };
+        let handles = enter(&tree.spec(1, &names), &limits, false).expect("groups");
+        for (file, value) in [
+            ("cpu/rt/cpu.cfs_quota_us", ""),
+            ("cpu/rt/execs/cpu.cfs_quota_us", "50000"),
+            ("cpu/rt/agent/cpu.cfs_quota_us", "50000"),
+            ("cpu/rt/agent/tasks", "0"),
+            ("cpu/rt/tasks", ""),
+            ("memory/rt/tasks", "0"),
+            ("cpuacct/rt/tasks", "0"),
+            ("pids/rt/tasks", "0"),
+        ] {
+            assert_eq!(tree.written(file), value, "{file}");
+        }
+        let mut quota = std::fs::File::from(handles.exec_quota.expect("the commands' quota"));
+        assert_eq!(io::read_to_string(&mut quota).expect("the quota"), "50000");
+    }
+
+    #[test]
+    fn with_v1_the_agent_stays_in_its_group_where_two_controllers_share_a_tree() {
+        let files = ["cpu.cfs_quota_us", "tasks"];
+        let tree = Tree::new("shared", &["cpu/rt", "cpu/rt/execs", "cpu/rt/agent"], &files);
+        std::os::unix::fs::symlink("cpu", tree.0.join("cpuacct")).expect("a link");
+        let limits = Limits { memory_mb: 256, vcpus: 1.0, pids: 100, exec_group: true };
+        enter(&tree.spec(1, &["cpu", "cpuacct"]), &limits, false).expect("groups");
+        assert_eq!(tree.written("cpu/rt/agent/tasks"), "0");
+        assert_eq!(tree.written("cpu/rt/tasks"), "");
     }
 
     #[test]

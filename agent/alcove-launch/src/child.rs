@@ -25,6 +25,7 @@ pub struct Plan<'a> {
     pub oom: Option<RawFd>,
     pub exec_join: Vec<RawFd>,
     pub exec_pids: Option<RawFd>,
+    pub exec_quota: Option<RawFd>,
     /// The agent's file as a detached mount, when the parent made it.
     pub agent: Option<RawFd>,
     /// The root as a detached mount, when the parent made it.
@@ -171,6 +172,7 @@ fn inherit_descriptors(plan: &Plan<'_>) -> Result<Vec<String>> {
         .into_iter()
         .chain(plan.oom.map(|fd| ("--oom-fd", fd)))
         .chain(plan.exec_pids.map(|fd| ("--exec-pids-fd", fd)))
+        .chain(plan.exec_quota.map(|fd| ("--exec-quota-fd", fd)))
         .chain(plan.exec_join.iter().map(|fd| ("--exec-cgroup-fd", *fd)));
     for (flag, fd) in given {
         arguments.extend([flag.to_owned(), wanted.len().to_string()]);

@@ -66,6 +66,7 @@ pub fn launch(spec: &LaunchSpec, ready: Option<&Ready>) -> Result<Launched> {
         console: console.as_raw_fd(),
         oom: handles.oom.as_ref().map(AsRawFd::as_raw_fd),
         exec_pids: handles.exec_pids.as_ref().map(AsRawFd::as_raw_fd),
+        exec_quota: handles.exec_quota.as_ref().map(AsRawFd::as_raw_fd),
         exec_join: handles.exec_join.iter().map(AsRawFd::as_raw_fd).collect(),
         agent: agent.as_ref().map(AsRawFd::as_raw_fd),
         root: None,

@@ -4,8 +4,8 @@ import type { Logger } from "../../platform/logger.ts";
 import type { PoolSlot, RuntimeSlot } from "../../ports/index.ts";
 
 /**
- * What the agents of a user's sandboxes take beside commands, together; the launcher reserves as much for each. A VM has
- * it for every user, so that what users may have adds up to no more than the VM does.
+ * What the agents of a user's sandboxes take beside commands, together; the launcher reserves as much memory and as many
+ * processes for each. A VM has it for every user, so that what users may have adds up to no more than the VM does.
  */
 const reservedMb = 16;
 /** What the kernel has for a user's group itself, which the VM's is charged for. */
