@@ -204,3 +204,31 @@ test("each type of event is emitted by something", () => {
     );
   expect(wire.eventTypes.filter((type) => !emitted(type))).toEqual([]);
 });
+
+describe("docs/operations/logs.md", () => {
+  const page = readFileSync(new URL("../../../docs/operations/logs.md", import.meta.url), "utf8");
+  const [lines = "", fields = ""] = page.split("## Fields");
+  const firstCells = (section: string) =>
+    [...section.matchAll(/^\| (`.+?`) \|/gm)].flatMap(([, cell = ""]) =>
+      [...cell.matchAll(/`([\w.]+)`/g)].map(([, name = ""]) => name),
+    );
+  /** Those of level `debug`, and of the simulation. */
+  const untold = ["image.progress", "traces.sdk", "mock.worker_terminated"];
+
+  test("has a row for each line with an event, and for no other", () => {
+    const written = code.flatMap(({ text }) =>
+      [...text.matchAll(/\bevent: "([a-z_]+\.[a-z_]+)"/g)].map(([, event = ""]) => event),
+    );
+    const documented = firstCells(lines);
+    expect(written.filter((event) => !documented.includes(event) && !untold.includes(event))).toEqual([]);
+    expect(documented.filter((event) => !code.some(({ text }) => text.includes(`"${event}"`)))).toEqual([]);
+  });
+
+  test("tells of no field that is never written", () => {
+    const isWritten = (field: string) => {
+      const assigned = new RegExp(`\\b${field}(?::|,| \\})`);
+      return code.some(({ text }) => assigned.test(text));
+    };
+    expect(firstCells(fields).filter((field) => !isWritten(field))).toEqual([]);
+  });
+});

@@ -6,7 +6,6 @@ import { Readable, Writable } from "node:stream";
 import { pino } from "pino";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { WebSocket } from "ws";
-import { logFields } from "../src/platform/log-fields.ts";
 import { loggerSettings } from "../src/platform/logger.ts";
 import { StorageFull } from "../src/ports/errors.ts";
 import { MemoryFiles } from "../src/providers/mock/memory-files.ts";
@@ -240,15 +239,14 @@ test("a probe is the same one however its path is spelled", async () => {
   expect(of("request").map(({ path }) => path)).toEqual(["/api/v1/live", "/api/v1/sandboxes"]);
 });
 
-test("the documented fields are the ones there are, and no line has a field in another spelling", async () => {
+test("no line has a field that is not documented", async () => {
   const page = readFileSync(new URL("../../../docs/operations/logs.md", import.meta.url), "utf8");
   const fields = page.slice(page.indexOf("## Fields"));
-  const documented = [...fields.matchAll(/^\| `([a-z_]+)` \|/gm)].map(([, name]) => name);
-  expect(documented).toEqual(Object.keys(logFields));
+  const documented = [...fields.matchAll(/^\| `([a-z_]+)` \|/gm)].map(([, name = ""]) => name);
   const id = await client.spawn();
   await client.call("DELETE", `/api/v1/sandboxes/${id}`);
   await eventually(() => of("request").find(({ method }) => method === "DELETE"));
-  const own = new Set([...Object.keys(logFields), "level", "time", "pid", "hostname", "msg"]);
+  const own = new Set([...documented, "level", "time", "pid", "hostname", "msg"]);
   for (const line of lines.filter(({ event }) => event !== undefined))
     expect(Object.keys(line).filter((name) => !own.has(name))).toEqual([]);
 });

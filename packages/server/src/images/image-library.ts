@@ -117,7 +117,10 @@ export class ImageLibrary implements ImageStore {
       if (error instanceof PullTookTooLong) throw error;
       if (error instanceof NotFound || error instanceof Unavailable || error instanceof ProviderError) {
         // One text for all: what the registry's host answered, and whether there is one, is not the client's to know.
-        this.#logger.warn({ event: "image.pull_failed", image: wanted, err: error });
+        this.#logger.warn(
+          { event: "image.pull_failed", outcome: "failed", image: wanted, err: error },
+          "an image could not be pulled",
+        );
         throw new NotFound(
           `image "${wanted}" is not stored and could not be pulled; the service's log says why. Try: alcove image pull ${wanted}, or: alcove image import SOURCE ${wanted}`,
           { what: "image", cause: error },
@@ -194,12 +197,8 @@ export class ImageLibrary implements ImageStore {
     });
     const image = await naming(name, () => this.#unpackArchive(layout, folder, { name, signal, report }));
     if (image === undefined) throw new ProviderError(`what skopeo made of ${name} is no OCI image`);
-    this.#logger.info({
-      event: "image.pulled",
-      image: name,
-      digest: image.digest,
-      duration_ms: Date.now() - started,
-    });
+    const line = { image: name, digest: image.digest, duration_ms: Date.now() - started };
+    this.#logger.info({ event: "image.pulled", outcome: "ok", ...line }, "an image was pulled");
     return image;
   }
 
@@ -225,12 +224,8 @@ export class ImageLibrary implements ImageStore {
         ? this.#importTar(this.#savedByEngine(source.slice("docker:".length), signal), folder, context)
         : this.#importPath(source, folder, context),
     );
-    this.#logger.info({
-      event: "image.imported",
-      image: name,
-      digest: image.digest,
-      duration_ms: Date.now() - started,
-    });
+    const line = { image: name, digest: image.digest, duration_ms: Date.now() - started };
+    this.#logger.info({ event: "image.imported", outcome: "ok", ...line }, "an image was imported");
     return image;
   }
 
@@ -307,7 +302,10 @@ export class ImageLibrary implements ImageStore {
     const archived = await this.#unpackArchive(tree, folder, context);
     if (archived !== undefined) return archived;
     if (skipped > 0)
-      this.#logger.info({ event: "image.special_files_skipped", image: context.name, skipped });
+      this.#logger.info(
+        { event: "image.special_files_skipped", image: context.name, skipped },
+        "files of an image that are neither files, directories nor links were left out",
+      );
     return await this.#store(tree, { digest, config: { env: {} } }, context);
   }
 

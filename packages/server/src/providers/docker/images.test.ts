@@ -129,7 +129,7 @@ await describeWith(["docker", "busybox", "registry", "skopeo"], "EngineImages", 
     await Promise.all([images.pull(name, soon()), images.pull(name, soon())]);
     expect(await images.config(name, soon())).toMatchObject({ user: "app" });
     expect(logged.split("\n").filter((line) => line.includes(`pulling image ${name}`))).toHaveLength(1);
-    expect(logged).toContain(`pulled image ${name}`);
+    expect(logged).toMatch(new RegExp(`"event":"image.pulled".*"image":"${RegExp.escape(name)}"`));
     await mustRun("docker", ["-H", engine.socket, "rmi", name]);
   });
 

@@ -115,14 +115,18 @@ export class EngineImages {
       signal.throwIfAborted();
       if (!(error instanceof PullFailed || isRefusal(error))) throw error;
       // One text for all: what the registry's host answered, and whether there is one, is not the client's to know.
-      this.#logger.warn({ event: "image.pull_failed", image: name, err: error });
+      this.#logger.warn(
+        { event: "image.pull_failed", outcome: "failed", image: name, err: error },
+        "an image could not be pulled",
+      );
       throw new NotFound(
         `image ${name} is not on the Docker Engine and could not be pulled; the service's log says why. Try: docker pull ${name}`,
         { what: "image", cause: error },
       );
     }
     const durationMs = Math.round(performance.now() - startedAt);
-    this.#logger.info({ image: name, duration_ms: durationMs }, `pulled image ${name}`);
+    const line = { image: name, duration_ms: durationMs };
+    this.#logger.info({ event: "image.pulled", outcome: "ok", ...line }, "an image was pulled");
   }
 
   async #readPull(name: string, signal: AbortSignal): Promise<void> {
