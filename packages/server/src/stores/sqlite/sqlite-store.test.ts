@@ -37,6 +37,22 @@ describe("SqliteStore", () => {
     expect(statSync(file).mode & 0o777).toBe(0o600);
   });
 
+  it("gives the disk back what its log took while somebody else read the database", async () => {
+    await using store = await SqliteStore.open({ path: file });
+    const logMb = () => statSync(`${file}-wal`).size / 2 ** 20;
+    const write = () => store.changeSetting("some", "x".repeat(4 << 20));
+    {
+      using reader = new DatabaseSync(file, { readOnly: true });
+      reader.exec("BEGIN; SELECT count(*) FROM settings");
+      for (let n = 0; n < 6; n++) await write();
+      expect(logMb()).toBeGreaterThan(20);
+    }
+    // The first of them looks through the log, the next begins a new one.
+    await write();
+    await write();
+    expect(logMb()).toBeLessThan(17);
+  });
+
   it("refuses a database of a newer release and says so", async () => {
     await (await SqliteStore.open({ path: file }))[Symbol.asyncDispose]();
     const db = new DatabaseSync(file);

@@ -18,6 +18,8 @@ import { SqliteSandboxes } from "./sqlite-sandboxes.ts";
 import { SqliteTemplates } from "./sqlite-templates.ts";
 import { WatchedDatabase } from "./watched-database.ts";
 
+/** What the write-ahead log keeps on the disk once it is not needed: it grows as long as somebody else reads. */
+const mostLogBytes = 16 << 20;
 /** How long a statement waits for another process that holds the database, milliseconds. */
 const busyTimeoutMs = 5_000;
 
@@ -94,6 +96,7 @@ export class SqliteStore implements Store {
       // KiB. The default of 2 MiB holds 2,000 sandboxes; with more, each spawn reads pages again.
       db.exec("PRAGMA cache_size = -16384");
       db.exec("PRAGMA foreign_keys = ON");
+      db.exec(`PRAGMA journal_size_limit = ${mostLogBytes}`);
       migrate(db, options);
       return new SqliteStore(db, options.reserve);
     } catch (error) {
