@@ -118,6 +118,38 @@ describe("a database that is older than what runs", () => {
     expect(told).toEqual(["older", "recovered"]);
   });
 
+  it("has what a spawn left ended once, also where it is listed while that ends", async () => {
+    const h = await start();
+    const left = put(one);
+    const [away, listed] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+    let ends = 0;
+    one.hook = (step) => {
+      if (step === "inventory" && ends > 0) return listed.promise;
+      if (step !== "destroy") return undefined;
+      ends += 1;
+      return away.promise;
+    };
+    const first = h.reconciler.reconcile();
+    await expect.poll(() => ends).toBe(1);
+    const second = h.reconciler.reconcile();
+    await passed();
+    away.resolve();
+    await expect.poll(left.runs).toBe(false);
+    listed.resolve();
+    await Promise.all([first, second]);
+    expect(ends).toBe(1);
+  });
+
+  it("is not told by a number of the running service itself", async () => {
+    const h = await start();
+    await h.spawn({ provider: "one" });
+    const run = one.specs[0]?.birth?.run ?? "";
+    const left = put(one, { run, number: 99 });
+    await h.reconciler.reconcile();
+    expect(left.runs()).toBe(false);
+    expect(told).toEqual([]);
+  });
+
   describe("as only what is listed last tells", () => {
     /** `two` says what it runs when it is let. */
     function late() {
@@ -157,7 +189,6 @@ describe("a database that is older than what runs", () => {
       expect((await store.sandboxes.get(row.id))?.state).toBe("running");
       heard.resolve();
       const h = await started;
-      await h.reconciler.reconcile();
       const { state, expiresAt } = h.service.running(row.id).row;
       expect(state).toBe("running");
       expect(expiresAt.getTime()).toBeGreaterThan(Date.now() + testDefaults.ttlMs - 60_000);
@@ -199,18 +230,22 @@ describe("a database that is older than what runs", () => {
       expect(h.service.running(row.id).row.expiresAt).toEqual(row.expiresAt);
     });
 
-    it("adopts what was extended while it was over", async () => {
-      const row = await extended(one);
-      const heard = late();
-      const h = harness();
-      h.reconciler.start();
-      await passed();
-      await h.service.extend(row.id, 600_000, { signal: forever });
-      heard.resolve();
-      await expect.poll(() => h.service.running(row.id).row.state).toBe("running");
-      await passed();
-      expect(h.service.running(row.id).row.expiresAt.getTime()).toBeGreaterThan(Date.now() + 500_000);
-    });
+    it.each(["newest", "older"])(
+      "adopts what was extended while it was over, until then in the %s",
+      async (age) => {
+        const row = await extended(one);
+        if (age === "older") put(two, { run: younger, number: 1 });
+        const heard = late();
+        const h = harness();
+        h.reconciler.start();
+        await passed();
+        const { expiresAt } = await h.service.extend(row.id, 600_000, { signal: forever });
+        heard.resolve();
+        await expect.poll(() => h.service.running(row.id).row.state).toBe("running");
+        await passed();
+        expect(h.service.running(row.id).row.expiresAt).toEqual(expiresAt);
+      },
+    );
 
     it.each(["says nothing younger", "does not answer"])("ends what is over once it %s", async (how) => {
       const row = await extended(one);

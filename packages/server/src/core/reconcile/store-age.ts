@@ -27,7 +27,7 @@ export interface StoreAgeOptions {
   recovery: Recovery | undefined;
   store: { sandboxes: Pick<Store["sandboxes"], "lastBirth" | "countBirths"> };
   logger: Logger;
-  /** Called once the age is known, and when it turns out to be another: before anybody who waits goes on. */
+  /** Called when the age is known first, and whenever the store turns out to be older: before anybody who waits goes on. */
   onTold: (age: Exclude<Age, "open">) => void;
 }
 
@@ -50,8 +50,8 @@ export class StoreAge {
   readonly #younger = new Map<string, number>();
   readonly #told = Promise.withResolvers<void>();
   #age: Age;
-  /** One provider at a time: what is taken in for one changes what births say of another. */
-  #hearing: Promise<unknown> = Promise.resolve();
+  /** One at a time: the end of a recovery changes what births say, and one beginning is told once. */
+  #turn: Promise<unknown> = Promise.resolve();
 
   constructor(options: StoreAgeOptions) {
     this.#options = options;
@@ -85,9 +85,7 @@ export class StoreAge {
    * @throws what keeps the store from saying what it has counted; it has to be heard again then.
    */
   async hear(provider: RuntimeProvider, runtimes: readonly InventoryEntry[]): Promise<void> {
-    const hearing = this.#hearing.then(() => this.#hear(provider, runtimes));
-    this.#hearing = hearing.catch(() => undefined);
-    await hearing;
+    await this.#inTurn(() => this.#hear(provider, runtimes));
   }
 
   /** It does not say what it runs: nobody waits for that. */
@@ -105,14 +103,7 @@ export class StoreAge {
    * @throws what keeps the store from counting; it has to be completed again then.
    */
   async complete(provider: RuntimeProvider): Promise<void> {
-    if (this.#age !== "older") return;
-    this.#complete.add(provider);
-    const { recovery, providers, store } = this.#options;
-    if (!providers.every((one) => this.#complete.has(one))) return;
-    await store.sandboxes.countBirths([...this.#younger].map(([run, number]) => ({ run, number })));
-    this.#younger.clear();
-    this.#age = "newest";
-    await recovery?.recovered();
+    await this.#inTurn(() => this.#completed(provider));
   }
 
   async #hear(provider: RuntimeProvider, runtimes: readonly InventoryEntry[]): Promise<void> {
@@ -128,8 +119,27 @@ export class StoreAge {
       }
     }
     this.#leftBySpawns.set(provider, left);
+    if (younger !== undefined) this.#complete.delete(provider);
     if (younger !== undefined && this.#age !== "older") await this.#isOlder(provider, younger);
     this.#wasHeard(provider);
+  }
+
+  async #completed(provider: RuntimeProvider): Promise<void> {
+    if (this.#age !== "older") return;
+    this.#complete.add(provider);
+    const { recovery, providers, store } = this.#options;
+    if (!providers.every((one) => this.#complete.has(one))) return;
+    await store.sandboxes.countBirths([...this.#younger].map(([run, number]) => ({ run, number })));
+    this.#younger.clear();
+    this.#complete.clear();
+    this.#age = "newest";
+    await recovery?.recovered();
+  }
+
+  #inTurn(task: () => Promise<void>): Promise<void> {
+    const done = this.#turn.then(task);
+    this.#turn = done.catch(() => undefined);
+    return done;
   }
 
   #wasHeard(provider: RuntimeProvider): void {
@@ -150,7 +160,6 @@ export class StoreAge {
     } catch (err) {
       logger.warn({ err, error: messageOf(err) }, "the data directory could not be marked as newer");
     }
-    this.#complete.clear();
     this.#tell("older");
   }
 

@@ -37,7 +37,7 @@ export interface LiveSandbox {
   work: Work | undefined;
   /** Questions in a row that it did not answer. */
   failedProbes: number;
-  /** Its row comes from an older store: what that says of the expiry was true once, and it may have been extended since. */
+  /** Its row comes from a store that is older, or may be: its expiry was true once, and may have been put off since. */
   outdated: boolean;
 }
 
