@@ -171,6 +171,7 @@ function addSandboxCommands(program: Command): void {
     .option("--metadata <key=value>", "only with this label; repeatable", collectPairs)
     .option("-n, --limit <count>", "at most this many", parseCount)
     .option("-q, --quiet", "print ids only")
+    .option("--words", "print ids and names, a line each")
     .option("--stats", "also memory in use, disk and commands")
     .action(async (flags) => (await import("./commands/ls.ts")).ls(flags));
   client(program.command("extend <id> <ttl>").description("let a sandbox live for ttl from now"))

@@ -15,6 +15,7 @@ export interface LsFlags extends ClientFlags, JsonFlags {
   metadata?: Record<string, string>;
   limit?: number;
   quiet?: boolean;
+  words?: boolean;
   stats?: boolean;
 }
 
@@ -44,9 +45,19 @@ export async function ls(flags: LsFlags): Promise<void> {
   const usage = flags.stats ? new Map(found.map(({ sandbox, stats }) => [sandbox.id, stats])) : undefined;
   const withUsage = (sandbox: Sandbox) => ({ ...sandbox, stats: usage?.get(sandbox.id) });
   if (flags.json) printJson(usage === undefined ? sandboxes : sandboxes.map(withUsage));
-  else if (flags.quiet) process.stdout.write(sandboxes.map(({ id }) => `${id}\n`).join(""));
+  else if (flags.words) printLines(sandboxes.flatMap(wordsOf));
+  else if (flags.quiet) printLines(sandboxes.map(({ id }) => id));
   else if (sandboxes.length === 0) process.stderr.write("no sandboxes\n");
   else process.stdout.write(sandboxTable(sandboxes, Date.now(), usage));
+}
+
+/** For the completion of a shell, which may take what is more than a plain word for a command of its own. */
+export function wordsOf({ id, name = "" }: Pick<Sandbox, "id" | "name">): string[] {
+  return [id, name].filter((word) => /^[a-z0-9][a-z0-9-]*$/.test(word));
+}
+
+function printLines(lines: readonly string[]): void {
+  process.stdout.write(lines.map((line) => `${line}\n`).join(""));
 }
 
 async function* bare(sandboxes: AsyncIterable<Sandbox>): AsyncGenerator<SandboxUsage> {

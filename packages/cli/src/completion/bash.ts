@@ -45,10 +45,10 @@ function valueCases({ at, options }: Place): string[] {
   return lines;
 }
 
-function wordsCase({ at, commands, options, takesSandboxes }: Place): string {
+function wordsCase({ at, words, options, takesSandboxes }: Place): string {
   const flags = options.map(({ long }) => long).join(" ");
-  const named = quoted(commands.map((command) => command.name).join(" "));
-  const sandboxes = '$("$COMP_WORDS" ls --quiet 2>/dev/null)';
+  const named = quoted(words.map(({ name }) => name).join(" "));
+  const sandboxes = '$("$COMP_WORDS" ls --words 2>/dev/null)';
   const others = takesSandboxes ? `words="${sandboxes}"` : `words=${named}`;
   return `  ${quoted(at)}) case $cur in -*) words=${quoted(flags)} ;; *) ${others} ;; esac ;;`;
 }

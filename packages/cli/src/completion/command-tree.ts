@@ -3,9 +3,10 @@ import type { CommandUnknownOpts as Command } from "@commander-js/extra-typings"
 /** A command line as far as it says which command is meant, such as "alcove quota ls", and what may come next. */
 export interface Place {
   readonly at: string;
-  readonly commands: readonly { readonly name: string; readonly description: string }[];
+  /** Commands below it, or what its argument may be. */
+  readonly words: readonly { readonly name: string; readonly description: string }[];
   readonly options: readonly CompletedOption[];
-  /** Its arguments are sandboxes, by id. */
+  /** Its arguments are sandboxes, by id or name. */
   readonly takesSandboxes: boolean;
   /** Its arguments, or some of them, are files. */
   readonly takesFiles: boolean;
@@ -24,13 +25,16 @@ const sandboxArguments = new Set(["id", "ids", "target"]);
 const fileArguments = new Set(["source", "target", "folder"]);
 const fileOption = /<(?:file|dir)>$/;
 
-/** Every place of a program, the program itself first. */
+/** Every place of a program, the program itself first. What has two names is at two places. */
 export function placesOf(command: Command, at = command.name()): Place[] {
   const helper = command.createHelp();
   const names = command.registeredArguments.map((argument) => argument.name());
   const commands = helper
     .visibleCommands(command)
     .map((child) => ({ name: child.name(), description: child.description() }));
+  const choices = command.registeredArguments.flatMap(({ argChoices = [], description }) =>
+    argChoices.map((name) => ({ name, description })),
+  );
   const options = helper.visibleOptions(command).flatMap(({ long, short, description, flags, ...option }) =>
     long === undefined || long === null
       ? []
@@ -47,10 +51,13 @@ export function placesOf(command: Command, at = command.name()): Place[] {
   );
   const place: Place = {
     at,
-    commands,
+    words: [...commands, ...choices],
     options,
     takesSandboxes: names.some((name) => sandboxArguments.has(name)),
     takesFiles: names.some((name) => fileArguments.has(name)),
   };
-  return [place, ...command.commands.flatMap((child) => placesOf(child, `${at} ${child.name()}`))];
+  const below = command.commands.flatMap((child) =>
+    [child.name(), ...child.aliases()].flatMap((name) => placesOf(child, `${at} ${name}`)),
+  );
+  return [place, ...below];
 }

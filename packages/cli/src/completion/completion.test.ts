@@ -3,6 +3,7 @@ import { chmodSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { wordsOf } from "../commands/ls.ts";
 import { createProgram } from "../program.ts";
 import { bashCompletion } from "./bash.ts";
 import { placesOf } from "./command-tree.ts";
@@ -15,7 +16,7 @@ let folder: string;
 beforeAll(() => {
   folder = mkdtempSync(path.join(tmpdir(), "alcove-completion-"));
   const command = path.join(folder, "alcove");
-  writeFileSync(command, '#!/bin/sh\n[ "$*" = "ls --quiet" ] && printf "sb-one\\nsb-two\\n"\n');
+  writeFileSync(command, '#!/bin/sh\n[ "$*" = "ls --words" ] && printf "sb-one\\nweb\\nsb-two\\n"\n');
   chmodSync(command, 0o755);
 });
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
@@ -81,11 +82,14 @@ for (const { shell, args, script, ask } of shells) {
         );
         expect(complete("spawn", "--network", "").sort()).toEqual(["host", "none", "outbound"]);
         expect(complete("spawn", "--ttl", "s")).toEqual([]);
+        expect(complete("completion", "").sort()).toEqual(["bash", "fish", "zsh"]);
+        expect(complete("quota", "remove", "--us")).toEqual(["--user-id"]);
       });
 
       it("names sandboxes where a command takes them", () => {
         for (const command of ["exec", "kill", "shell", "extend", "cp"])
           expect(complete(command, "sb-").sort()).toEqual(["sb-one", "sb-two"]);
+        expect(complete("kill", "w")).toEqual(["web"]);
         expect(complete("serve", "sb-")).toEqual([]);
       });
     },
@@ -94,7 +98,12 @@ for (const { shell, args, script, ask } of shells) {
 
 it("every command and every option of the program has its place", () => {
   const at = (name: string) => places.find((place) => place.at === name);
-  expect(at("alcove")?.commands.map(({ name }) => name)).toContain("completion");
+  expect(at("alcove")?.words.map(({ name }) => name)).toContain("completion");
   expect(at("alcove exec")?.options.map(({ long }) => long)).toContain("--cpu-time");
   expect(at("alcove serve")?.options.find(({ long }) => long === "--config")?.value).toBe("file");
+});
+
+it("a service that gives sandboxes other names gives no shell anything to run", () => {
+  expect(wordsOf({ id: "sb-a", name: "web-1" })).toEqual(["sb-a", "web-1"]);
+  expect(wordsOf({ id: "$(id)", name: "-a" })).toEqual([]);
 });

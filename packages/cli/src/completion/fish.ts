@@ -23,12 +23,12 @@ ${lines.join("\n")}
 `;
 }
 
-function linesOf(name: string, { at, commands, options, takesSandboxes, takesFiles }: Place): string[] {
+function linesOf(name: string, { at, words, options, takesSandboxes, takesFiles }: Place): string[] {
   const here = `complete -c ${name} -n ${quoted(`__${name}_at ${quoted(at)}`)}`;
   return [
-    ...commands.map((command) => `${here} -a ${quoted(command.name)} -d ${quoted(command.description)}`),
+    ...words.map(({ name, description }) => `${here} -a ${quoted(name)} -d ${quoted(description)}`),
     ...options.map((option) => `${here} ${flagsOf(option)} -d ${quoted(option.description)}`),
-    ...(takesSandboxes ? [`${here} -a '(command ${name} ls --quiet 2>/dev/null)'`] : []),
+    ...(takesSandboxes ? [`${here} -a '(command ${name} ls --words 2>/dev/null)'`] : []),
     ...(takesFiles ? [`${here} -F`] : []),
   ];
 }

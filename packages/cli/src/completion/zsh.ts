@@ -43,15 +43,15 @@ function completionOf({ value, description }: CompletedOption): string {
   return `compadd -- ${value.map(quoted).join(" ")}`;
 }
 
-function placeCase({ at, commands, options, takesSandboxes, takesFiles }: Place): string {
+function placeCase({ at, words, options, takesSandboxes, takesFiles }: Place): string {
   const described = (entries: readonly { name: string; description: string }[]) =>
     entries
       .map(({ name, description }) => quoted(`${name.replaceAll(":", String.raw`\:`)}:${description}`))
       .join(" ");
   const flags = described(options.map(({ long, description }) => ({ name: long, description })));
   const others = [
-    ...(commands.length > 0 ? [`found=(${described(commands)}); _describe command found`] : []),
-    ...(takesSandboxes ? ['found=($("$words[1]" ls --quiet 2>/dev/null)); compadd -- $found'] : []),
+    ...(words.length > 0 ? [`found=(${described(words)}); _describe word found`] : []),
+    ...(takesSandboxes ? ['found=($("$words[1]" ls --words 2>/dev/null)); compadd -- $found'] : []),
     ...(takesFiles ? ["_files"] : []),
   ];
   const lines = [
