@@ -2,6 +2,7 @@ import { once } from "node:events";
 import { createServer, type Server } from "node:net";
 import { afterAll, beforeAll, expect, it } from "vitest";
 import { attackProbe } from "../../../test/support/attack-probe.ts";
+import { attackColumn, attacksAs } from "../../../test/support/attack-table.ts";
 import { sharedEngine } from "../../../test/support/docker-engine.ts";
 import { type DockerUnderTest, openDocker } from "../../../test/support/docker-provider.ts";
 import { compileProbe, probeOutcomes } from "../../../test/support/probe.ts";
@@ -114,6 +115,13 @@ await describeWith(["docker", "agent", "busybox", "compiler"], "attacks from ins
     expect(outcomes.size).toBeGreaterThan(50);
     const gotThrough = [...outcomes].filter(([attempt, outcome]) => !isHarmless(attempt, outcome));
     expect(gotThrough).toEqual([]);
+  });
+
+  it("what gets through is what the table of attacks says", async () => {
+    const { "io-uring": _ofTheEngine, ...outcomes } = await attacksAs(victim, ["0", "app"]);
+    const { "io-uring": note, ...said } = attackColumn("docker");
+    expect(outcomes).toEqual(said);
+    expect(note).toBe("done before engine 25");
   });
 
   it.each(["0", "app"])("user %s reaches no table and no disk of the whole machine", async (user) => {

@@ -5,6 +5,7 @@ import type { AddressInfo } from "node:net";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { bootAgentGuest, guestDisks } from "../../../test/support/agent-guest.ts";
+import { attackColumn, attacksAs } from "../../../test/support/attack-table.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
 import { busyboxRootfs } from "../../../test/support/tiny-images.ts";
 import { argv, collect, finish, run, shell } from "../../ports/contract/provider/harness.ts";
@@ -19,7 +20,7 @@ type Guest = Awaited<ReturnType<typeof bootAgentGuest>>;
 const sh = (guest: Guest, line: string, change: Partial<ExecSpec> = {}) =>
   run(guest.client, shell(line, change));
 
-await describeWith(["linux", "agent", "mkfs", "qemu-guest"], "a microVM's guest", () => {
+await describeWith(["linux", "agent", "mkfs", "qemu-guest", "compiler"], "a microVM's guest", () => {
   let disks: Awaited<ReturnType<typeof guestDisks>>;
   let rootfs: string;
   beforeAll(async () => {
@@ -92,6 +93,10 @@ await describeWith(["linux", "agent", "mkfs", "qemu-guest"], "a microVM's guest"
       const user = await sh(guest, `${caps}; id -u; mount -t tmpfs none /mnt`, { user: "app" });
       expect(user.stdout).toMatch(/CapPrm: 0+ CapEff: 0+ .*NoNewPrivs: 1 1000\n$/);
       expect(user.exit.exitCode).not.toBe(0);
+    });
+
+    it("refuses a user that is not root what the table of attacks says", async () => {
+      expect(await attacksAs(guest.client, ["app"])).toEqual(attackColumn("firecracker, not root"));
     });
 
     it("has terminals", async () => {

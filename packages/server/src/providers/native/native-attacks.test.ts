@@ -7,6 +7,7 @@ import { Readable } from "node:stream";
 import { afterAll, beforeAll, expect, it } from "vitest";
 import { projectRoot } from "../../../test/support/agent-binary.ts";
 import { attackProbe, runScript } from "../../../test/support/attack-probe.ts";
+import { attackColumn, attacksAs } from "../../../test/support/attack-table.ts";
 import { type NativeHome, nativeHome, testImage } from "../../../test/support/native.ts";
 import { compileProbe } from "../../../test/support/probe.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
@@ -78,6 +79,11 @@ await describeWith(
       const notRefused = [...outcomes.values()].filter((line) => !line.includes(" refused "));
       expect(notRefused).toEqual([]);
       expect((await run("echo alive")).output).toBe("alive\n");
+    });
+
+    it("what gets through is what the table of attacks says", async () => {
+      const { operations } = await sandbox();
+      expect(await attacksAs(operations, ["0", "1000"])).toEqual(attackColumn("native"));
     });
 
     it("no command can kill, trace or look into the agent", async () => {
