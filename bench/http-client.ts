@@ -1,4 +1,5 @@
-import { Agent, request } from "node:http";
+import { Agent as PlainAgent, request as requestPlain } from "node:http";
+import { request as requestSecure, Agent as SecureAgent } from "node:https";
 
 /** What has no answer by then never has one. */
 const answerMs = 120_000;
@@ -8,13 +9,19 @@ const answerMs = 120_000;
  * alike for every service it is held against.
  */
 export class HttpClient {
-  readonly #agent = new Agent({ keepAlive: true, maxSockets: 1 });
+  readonly #agent: PlainAgent;
   readonly #base: URL;
   readonly #key: string | undefined;
 
   constructor({ url, key }: { url: string; key: string | undefined }) {
     this.#base = new URL(url);
+    const options = { keepAlive: true, maxSockets: 1 };
+    this.#agent = this.#isSecure ? new SecureAgent(options) : new PlainAgent(options);
     this.#key = key;
+  }
+
+  get #isSecure(): boolean {
+    return this.#base.protocol === "https:";
   }
 
   /** @throws Error unless the answer is of class 2xx. @returns its body, and how many bytes that has. */
@@ -25,6 +32,7 @@ export class HttpClient {
     { keep = true }: { keep?: boolean } = {},
   ): Promise<{ text: string; bytes: number }> {
     const sent = body === undefined ? undefined : JSON.stringify(body);
+    const request = this.#isSecure ? requestSecure : requestPlain;
     return new Promise((resolve, reject) => {
       const outgoing = request(
         new URL(`/api/v1${path}`, this.#base),

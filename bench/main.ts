@@ -5,7 +5,8 @@
 import { mkdir, writeFile } from "node:fs/promises";
 import { cpus, release } from "node:os";
 import path from "node:path";
-import { parseArgs } from "node:util";
+import { inspect } from "node:util";
+import { argumentsOf, refuse } from "./arguments.ts";
 import { printTable, type Row } from "./row.ts";
 import { anyService } from "./scenarios/any-service.ts";
 import { commandLine } from "./scenarios/command-line.ts";
@@ -23,7 +24,14 @@ import { projectRoot } from "./service.ts";
 const {
   values: { url, key },
   positionals: wanted,
-} = parseArgs({ allowPositionals: true, options: { url: { type: "string" }, key: { type: "string" } } });
+} = argumentsOf("bench", {
+  allowPositionals: true,
+  options: { url: { type: "string" }, key: { type: "string" } },
+});
+if (url !== undefined && !/^https?:$/.test(URL.parse(url)?.protocol ?? ""))
+  refuse("bench", `--url ${url} is no http:// or https:// address`);
+if (url !== undefined && wanted.length > 0)
+  refuse("bench", `with --url there are no scenarios to choose from: ${wanted.join(", ")}`);
 
 const own: Record<string, () => Promise<Row[]>> = {
   "native-exec": nativeExec,
@@ -43,10 +51,8 @@ const own: Record<string, () => Promise<Row[]>> = {
 
 const scenarios = url === undefined ? own : { [url]: () => anyService({ url, key }) };
 const unknown = wanted.filter((name) => scenarios[name] === undefined);
-if (unknown.length > 0) {
-  console.error(`bench: no scenario ${unknown.join(", ")}; there are: ${Object.keys(scenarios).join(", ")}`);
-  process.exit(2);
-}
+if (unknown.length > 0)
+  refuse("bench", `no scenario ${unknown.join(", ")}; there are: ${Object.keys(scenarios).join(", ")}`);
 const rows: Row[] = [];
 let failed = false;
 for (const [name, scenario] of Object.entries(scenarios)) {
@@ -58,9 +64,12 @@ for (const [name, scenario] of Object.entries(scenarios)) {
     rows.push(...measured);
   } catch (error) {
     failed = true;
-    console.error(`bench: ${name} FAILED:`, error);
+    // Of a service elsewhere its own words say it; where in this program they were met says nothing.
+    const why = url !== undefined && error instanceof Error ? error.message : inspect(error);
+    console.error(`bench: ${name} FAILED: ${why}`);
   }
 }
+if (rows.length === 0) process.exit(failed ? 1 : 0);
 const table = printTable(rows);
 console.log(table);
 const results = path.join(projectRoot, "bench", "results");
@@ -73,6 +82,6 @@ const machine = {
   node: process.version,
 };
 const file = path.join(results, `${takenAt.replaceAll(":", "-")}.json`);
-await writeFile(file, `${JSON.stringify({ takenAt, machine, rows }, null, 2)}\n`);
+await writeFile(file, `${JSON.stringify({ takenAt, machine, url, rows }, null, 2)}\n`);
 console.error(`bench: written to ${path.relative(projectRoot, file)}`);
 process.exit(failed ? 1 : 0);

@@ -5,7 +5,7 @@
 import { readdir, readFile } from "node:fs/promises";
 import path from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
-import { parseArgs } from "node:util";
+import { argumentsOf, refuse } from "./arguments.ts";
 import { HttpClient } from "./http-client.ts";
 import { rssOf, startService } from "./service.ts";
 import { summarize } from "./stats.ts";
@@ -21,12 +21,9 @@ const countSlack = 4 * clients;
 
 type Held = Record<"memory" | "descriptors" | "processes" | "mounts" | "directories" | "groups", number>;
 
-const { values } = parseArgs({ options: { minutes: { type: "string", default: "30" } } });
+const { values } = argumentsOf("soak", { options: { minutes: { type: "string", default: "30" } } });
 const minutes = Number(values.minutes);
-if (!(minutes > 0)) {
-  console.error(`soak: --minutes ${values.minutes} is no time; such as 30, or 0.5`);
-  process.exit(2);
-}
+if (!(minutes > 0)) refuse("soak", `--minutes ${values.minutes} is no time; such as 30, or 0.5`);
 process.exit((await soak(minutes * 60_000)) ? 0 : 1);
 
 async function soak(durationMs: number): Promise<boolean> {

@@ -1,0 +1,45 @@
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { existsSync, readdirSync } from "node:fs";
+import path from "node:path";
+import { text } from "node:stream/consumers";
+import { fileURLToPath } from "node:url";
+import { expect, test } from "vitest";
+
+const folder = fileURLToPath(new URL("../../../bench/", import.meta.url));
+
+/** @returns what it ended with, and what it said. */
+async function run(program: "main.ts" | "soak.ts", ...args: string[]) {
+  const child = spawn(process.execPath, [path.join(folder, program), ...args], {
+    stdio: ["ignore", "pipe", "pipe"],
+  });
+  const [said, printed, [code]] = await Promise.all([
+    text(child.stderr),
+    text(child.stdout),
+    once(child, "exit"),
+  ]);
+  return [code, printed, said.trim()];
+}
+
+test.each([
+  ["main.ts", "--urll x", /^bench: Unknown option '--urll'.*$/],
+  ["main.ts", "--url 127.0.0.1:7423", /^bench: .* is no http:\/\/ or https:\/\/ address$/],
+  ["main.ts", "--url http://127.0.0.1:1 mock", /^bench: with --url .*: mock$/],
+  ["main.ts", "nothing", /^bench: no scenario nothing; there are: native-exec.*$/],
+  ["soak.ts", "--minute 1", /^soak: Unknown option '--minute'.*$/],
+  ["soak.ts", "--minutes soon", /^soak: --minutes soon is no time.*$/],
+] as const)("%s refuses %s in one line", async (program, args, line) => {
+  expect(await run(program, ...args.split(" "))).toEqual([2, "", expect.stringMatching(line)]);
+});
+
+test.each(["http", "https"])(
+  "a service that is not there, by %s, is told, and leaves no result",
+  async (how) => {
+    const results = () => (existsSync(`${folder}results`) ? readdirSync(`${folder}results`) : []);
+    const before = results();
+    const url = `${how}://127.0.0.1:1`;
+    const said = `bench: ${url} …\nbench: ${url} FAILED: connect ECONNREFUSED 127.0.0.1:1`;
+    expect(await run("main.ts", "--url", url)).toEqual([1, "", said]);
+    expect(results()).toEqual(before);
+  },
+);
