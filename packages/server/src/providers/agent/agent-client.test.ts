@@ -609,6 +609,33 @@ it("a broken events connection is made anew, and exits missed meanwhile are told
   expect(told).toEqual([execId]);
 });
 
+it("the end of a command is told whose id the agent had forgotten", async () => {
+  let events: { frame(kind: number, value: unknown): void } | undefined;
+  await using agent = await fakeAgent((request, connection) => {
+    if (request.op === "sandbox.events") {
+      events = connection;
+      return connection.frame(frameKinds.reply, {});
+    }
+    // It ends before the answer is there.
+    events?.frame(frameKinds.event, exit);
+    connection.answer({ pid: 3 });
+  });
+  await using client = clientOf(agent);
+  const told: string[] = [];
+  const listening = Promise.withResolvers<void>();
+  const exits = client.execs.exits({ ...options(), onListening: () => listening.resolve() });
+  const read = (async () => {
+    for await (const ended of exits) if (told.push(ended.execId) === 2) break;
+  })();
+  await listening.promise;
+  for (const ends of [1, 2]) {
+    await client.execs.startDetached(spec, options());
+    await expect.poll(() => told.length).toBe(ends);
+  }
+  await read;
+  expect(told).toEqual([execId, execId]);
+});
+
 it("a command of more text than a sandbox takes at once is TooLarge, and is not sent", async () => {
   await using agent = await fakeAgent((_request, connection) => connection.answer({}));
   await using client = clientOf(agent);

@@ -74,6 +74,14 @@ export class EventsFeed {
     return queue;
   }
 
+  /**
+   * A start with this id is about to be sent. Where the agent has forgotten it that is a new command, whose end is to be
+   * told; where it has not, the end that is told again ends nothing.
+   */
+  willStart(execId: ExecId): void {
+    this.#told.delete(execId);
+  }
+
   /** Stops listening without telling anybody that the sandbox is gone. */
   close(): void {
     this.#closing.abort();

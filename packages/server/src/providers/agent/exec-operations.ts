@@ -81,7 +81,12 @@ export class AgentExecs implements ExecOperations {
   }
 
   /** Does a start with a control group lent to it, where its limits need one. */
-  async #inGroup<T>(spec: ExecSpec, options: CallOptions, start: () => Promise<T>): Promise<T> {
+  async #inGroup<T>(spec: ExecSpec, options: CallOptions, send: () => Promise<T>): Promise<T> {
+    const start = () => {
+      // Once, before it is sent: the end may come before the answer, and what is sent again is the same command.
+      this.#feed.willStart(spec.execId);
+      return send();
+    };
     const field = ownLimit(spec.limits);
     if (field === undefined) return start();
     const { memoryMb, pids } = spec.limits ?? {};
