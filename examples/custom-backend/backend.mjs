@@ -137,6 +137,7 @@ async function follow(exec, from, response) {
   send({ type: "start", pid: exec.pid });
   const ping = setInterval(() => send({ type: "ping" }), 10_000);
   exec.sent = from;
+  const left = either(response, "close");
   while (!response.destroyed && !response.writableEnded) {
     const line = exec.lines.find(({ offset, data }) => offset + data.length > exec.sent);
     if (line) {
@@ -146,8 +147,7 @@ async function follow(exec, from, response) {
       hold(exec);
     } else if (exec.cut) response.destroy();
     else if (exec.exit) response.end(`${JSON.stringify(exec.exit)}\n`);
-    else
-      await Promise.race([new Promise((wake) => Object.assign(exec, { wake })), either(response, "close")]);
+    else await Promise.race([new Promise((wake) => Object.assign(exec, { wake })), left]);
   }
   clearInterval(ping);
 }

@@ -5,8 +5,15 @@ import { createServer } from "node:http";
 const digest = (text) => createHash("sha256").update(text).digest();
 const authorization = digest(`Bearer ${process.env.BACKEND_KEY ?? ""}`);
 export const refusal = (status, message) => Object.assign(new Error(message), { status });
+/** What the first of some events tells; nothing listens to the others any more. */
 export const either = (emitter, ...events) =>
-  new Promise((resolve) => events.reduce((each, event) => each.once(event, resolve), emitter));
+  new Promise((resolve) => {
+    const first = (told) => {
+      for (const event of events) emitter.off(event, first);
+      resolve(told);
+    };
+    for (const event of events) emitter.on(event, first);
+  });
 
 /** Of a command, `child`, with `exit` once it has ended. What it took already is dropped. */
 export async function writeInput(exec, { offset, close }, request) {
