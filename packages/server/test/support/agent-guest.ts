@@ -57,6 +57,7 @@ export async function bootAgentGuest(given: {
   bootArguments?: string;
   /** As `bootGuest` takes it. */
   forwardTo?: number;
+  from?: "to be saved" | { file: string };
 }): Promise<QemuGuest & { client: AgentClient; configure(workdir?: string): Promise<void> }> {
   const { rootfs, layer, hostname = "box", memoryMb, forwardTo } = given;
   const guest = await bootGuest({
@@ -65,6 +66,7 @@ export async function bootAgentGuest(given: {
     bootArguments: given.bootArguments ?? bootArguments({ hostname, pids: 512 }),
     ...(memoryMb === undefined ? {} : { memoryMb }),
     ...(forwardTo === undefined ? {} : { forwardTo }),
+    ...(given.from === undefined ? {} : { from: given.from }),
   });
   const client = new AgentClient({
     dial: vsockDialer(unixDialer(guest.vsockPath), agentPort),
@@ -83,7 +85,8 @@ export async function bootAgentGuest(given: {
       for (;;) {
         try {
           // vhost-device-vsock may answer nobody any more once it was asked before its guest was there.
-          if (!guest.console().includes("alcove-agent: version")) throw new Error("it has not begun");
+          if (given.from === undefined && !guest.console().includes("alcove-agent: version"))
+            throw new Error("it has not begun");
           return await client.configure(request, options());
         } catch (error) {
           if (performance.now() > until)

@@ -2,8 +2,10 @@ import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
 import { createReadStream, createWriteStream, existsSync } from "node:fs";
 import { chmod, copyFile, mkdir, mkdtemp, readFile, rename, rm, writeFile } from "node:fs/promises";
+import { connect, type Socket } from "node:net";
 import { tmpdir } from "node:os";
 import { basename, dirname, join } from "node:path";
+import { createInterface } from "node:readline";
 import { pipeline } from "node:stream/promises";
 import { createGzip } from "node:zlib";
 import { projectRoot } from "./agent-binary.ts";
@@ -90,6 +92,55 @@ export interface QemuGuest extends AsyncDisposable {
   readonly ended: Promise<number | null>;
   /** Ends it as a power cut does. */
   kill(): void;
+  /** Of one that was booted to be saved: stops it, writes its memory and devices to a file and ends it. */
+  save(file: string): Promise<void>;
+}
+
+const vsockOf = (chardev: string) => `vhost-user-vsock-pci,chardev=${chardev}`;
+
+/** QEMU's own control socket: one request at a time. */
+class QemuControl implements Disposable {
+  readonly #socket: Socket;
+  readonly #lines: AsyncIterator<string>;
+
+  private constructor(socket: Socket) {
+    this.#socket = socket;
+    this.#lines = createInterface(socket)[Symbol.asyncIterator]();
+  }
+
+  static async open(file: string): Promise<QemuControl> {
+    const socket = await eventually(async () => {
+      const found = connect(file);
+      // QEMU has not come that far.
+      return await once(found, "connect").then(
+        () => found,
+        () => undefined,
+      );
+    });
+    const control = new QemuControl(socket);
+    await control.run("qmp_capabilities");
+    return control;
+  }
+
+  async run(execute: string, args: Record<string, unknown> = {}): Promise<Record<string, unknown>> {
+    this.#socket.write(`${JSON.stringify({ execute, arguments: args })}\n`);
+    for (;;) {
+      const { value = "{}" } = await this.#lines.next();
+      const said = JSON.parse(value) as { return?: Record<string, unknown>; error?: { desc: string } };
+      if (said.error !== undefined) throw new Error(`${execute}: ${said.error.desc}`);
+      // The greeting and events come between.
+      if (said.return !== undefined) return said.return;
+    }
+  }
+
+  /** Waits for a state of the machine. */
+  async settled(status: string): Promise<void> {
+    await eventually(async () => (await this.run("query-status")).status === status || undefined, 60_000);
+  }
+
+  [Symbol.dispose](): void {
+    this.#socket.destroy();
+  }
 }
 
 /**
@@ -107,6 +158,11 @@ export async function bootGuest(
     forwardTo?: number;
     /** The monitor's socket; in a folder of its own when left out. */
     vsockPath?: string;
+    /**
+     * To be saved: QEMU saves no machine that has a vsock, so that it has none; it is given one when it is restored.
+     * Restored: goes on from such a file instead of booting.
+     */
+    from?: "to be saved" | { file: string };
   },
 ): Promise<QemuGuest> {
   const { memoryMb = 256, vcpus = 1 } = options;
@@ -163,6 +219,12 @@ export async function bootGuest(
             `user,id=n0,restrict=on,guestfwd=tcp:10.0.2.100:80-tcp:127.0.0.1:${options.forwardTo}`,
             ...["-device", "virtio-net-pci,netdev=n0,romfile="],
           ];
+    const { from } = options;
+    const control = join(folder, "control.sock");
+    const vsock = ["-chardev", `socket,id=c0,path=${socket}`];
+    if (from === undefined) vsock.push("-device", vsockOf("c0"));
+    if (typeof from === "object") vsock.push("-incoming", `exec:cat ${from.file}`);
+    if (from !== undefined) vsock.push("-qmp", `unix:${control},server=on,wait=off`);
     const qemu = spawn(
       // Nobody else ends it when the tests are killed.
       "setpriv",
@@ -173,7 +235,7 @@ export async function bootGuest(
         ...["-nodefaults", "-no-user-config", "-display", "none", "-serial", "stdio", "-no-reboot"],
         ...drives,
         ...network,
-        ...["-chardev", `socket,id=c0,path=${socket}`, "-device", "vhost-user-vsock-pci,chardev=c0"],
+        ...vsock,
         ...["-kernel", options.kernel, "-initrd", options.initrd, "-append", options.bootArguments],
       ],
       { stdio: ["ignore", "pipe", "pipe"] },
@@ -183,12 +245,33 @@ export async function bootGuest(
       stream.setEncoding("utf8").on("data", (part: string) => {
         text += part.replaceAll("\r", "");
       });
+    if (typeof from === "object") {
+      using qmp = await QemuControl.open(control);
+      // As it was saved.
+      await qmp.settled("paused");
+      await qmp.run("cont");
+      await qmp.run("device_add", { driver: "vhost-user-vsock-pci", chardev: "c0", id: "v0" });
+      // vhost-device-vsock may answer nobody any more once it was asked before its guest was there.
+      await eventually(async () => {
+        const path = "/machine/peripheral/v0/virtio-backend";
+        const status = await qmp.run("x-query-virtio-status", { path }).catch(() => undefined);
+        return JSON.stringify(status)?.includes("DRIVER_OK") || undefined;
+      }, 60_000);
+    }
     const ended = once(qemu, "close").then(([code]) => code as number | null);
     return {
       vsockPath,
       console: () => text,
       ended,
       kill: () => qemu.kill("SIGKILL"),
+      save: async (file) => {
+        using qmp = await QemuControl.open(control);
+        await qmp.run("stop");
+        await qmp.run("migrate", { uri: `exec:cat > ${file}` });
+        await qmp.settled("postmigrate");
+        qemu.kill("SIGKILL");
+        await ended;
+      },
       [Symbol.asyncDispose]: stop,
     };
   } catch (error) {
