@@ -456,6 +456,30 @@ await describeWith(
       expect(left.stdout.trim()).toBe("0");
     });
 
+    it("a watch that breaks off ends, and an upload that does leaves the old file and nothing else", async () => {
+      const patient = service.open();
+      await patient.adopt(runtimeId, soon());
+      const { files } = patient.sandbox(runtimeId);
+      await run(operations, "mkdir -p /tmp/broken && echo old >/tmp/broken/file");
+      const watched = await files.watch("/tmp/broken", { ...soon(), recursive: false });
+      const ended = Array.fromAsync(watched).catch(() => []);
+      async function* endless() {
+        for (;;) {
+          yield Buffer.alloc(65_536);
+          await new Promise((resolve) => setTimeout(resolve, 10));
+        }
+      }
+      const upload = failureOf(files.write("/tmp/broken/file", endless(), soon()));
+      await new Promise((resolve) => setTimeout(resolve, 200));
+      service.server.breakAll();
+      expect(["unavailable", "provider_error"]).toContain((await upload).code);
+      expect((await ended).every(({ path }) => path.startsWith("/tmp/broken/"))).toBe(true);
+      await eventually(async () =>
+        expect((await run(operations, "ls -A /tmp/broken; cat /tmp/broken/file")).stdout).toBe("file\nold\n"),
+      );
+      await patient[Symbol.asyncDispose]();
+    });
+
     it("a download that breaks off fails, and is never a shorter file", async () => {
       await run(operations, "head -c 20000000 /dev/zero >/tmp/large");
       const { body } = await operations.files.read("/tmp/large", soon());
