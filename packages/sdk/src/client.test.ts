@@ -339,13 +339,13 @@ describe("AlcoveClient", () => {
     expect(body).toEqual(Buffer.alloc(0));
   });
 
-  test("a watch tells each change", async () => {
+  test("a watch tells each change, and that it was cut when the service ends it in good order", async () => {
     const change = { type: "write", path: "/a" } as const;
     handle = (_request, response) => response.end(`event: write\ndata: ${JSON.stringify(change)}\n\n`);
     using client = new AlcoveClient({ url });
-    const changes = [];
-    for await (const told of await client.files.watch("sb-a", "/")) changes.push(told);
-    expect(changes).toEqual([change]);
+    const changes = await client.files.watch("sb-a", "/");
+    expect(await changes.next()).toEqual({ value: change, done: false });
+    await expect(changes.next()).rejects.toMatchObject({ name: "AlcoveError", code: "cut" });
   });
 
   test("a refusal of a proxy, which is no JSON, keeps its status", async () => {

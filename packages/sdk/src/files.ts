@@ -1,5 +1,6 @@
 import type { Readable } from "node:stream";
 import type { FileInfo, WatchEvent } from "@alcove/wire";
+import { clientError } from "./errors.ts";
 import { parse, readEvents } from "./lines.ts";
 import { cutWhenSilent } from "./silence.ts";
 import { type Query, quickMs, type Transport } from "./transport.ts";
@@ -110,7 +111,7 @@ export class FilesClient {
 
   /**
    * Changes of a directory as they happen, from the moment this resolves until `signal` aborts or the reader leaves. `cut` when
-   * the connection breaks or falls silent.
+   * the connection breaks or falls silent, the service stops or the sandbox ends: to watch again tells which.
    */
   async watch(
     id: string,
@@ -181,8 +182,10 @@ function rangeHeader({ start, end }: { start: number; end?: number }): string {
   return `bytes=${start}-${end === undefined ? "" : end - 1}`;
 }
 
+/** A watch has no end of its own: one that is over in good order has missed what comes after it all the same. */
 async function* changes(response: Readable): AsyncGenerator<WatchEvent> {
   for await (const { data } of readEvents(response)) yield parse(data);
+  throw clientError("cut", "the watch was ended by the service, which stops, or by the end of its sandbox");
 }
 
 function lengthOf(header: string | undefined): number | undefined {
