@@ -341,7 +341,10 @@ describe("AlcoveClient", () => {
 
   test("a watch tells each change, and that it was cut when the service ends it in good order", async () => {
     const change = { type: "write", path: "/a" } as const;
-    handle = (_request, response) => response.end(`event: write\ndata: ${JSON.stringify(change)}\n\n`);
+    handle = (_request, response) => {
+      response.writeHead(200, { "content-type": "text/event-stream" });
+      response.end(`event: write\ndata: ${JSON.stringify(change)}\n\n`);
+    };
     using client = new AlcoveClient({ url });
     const changes = await client.files.watch("sb-a", "/");
     expect(await changes.next()).toEqual({ value: change, done: false });
@@ -361,6 +364,23 @@ describe("AlcoveClient", () => {
     handle = (_request, response) => response.end("<html>");
     using client = new AlcoveClient({ url });
     await expect(client.sandbox("sb-a")).rejects.toMatchObject({ code: "bad_response" });
+  });
+
+  test("what no request can have is a bad_request, and a stream given with it is closed", async () => {
+    using client = new AlcoveClient({ url });
+    const body = new Readable({ read: () => undefined });
+    const headers = { "x-own": "a\nb" };
+    await expect(
+      client.requestPort("sb-a", 80, "/", { method: "POST", headers, body }),
+    ).rejects.toMatchObject({
+      code: "bad_request",
+    });
+    expect(body.destroyed).toBe(true);
+    await expect(client.spawnOnce({}, "job-\u{1f4be}")).rejects.toMatchObject({ code: "bad_request" });
+    await expect(client.sandbox("sb-a", { timeoutMs: Number.NaN })).rejects.toMatchObject({
+      code: "bad_request",
+    });
+    await expect(client.files.read("sb-a", "/a", { range: { start: -5 } })).rejects.toThrow(RangeError);
   });
 
   test("no answer in time is a client_timeout", async () => {
@@ -485,7 +505,7 @@ describe("AlcoveClient", () => {
 
     test.each(Object.entries(streams))("%s tells that it was cut", async (_, open) => {
       handle = (_request, response) => {
-        response.writeHead(200, { "content-length": "100" });
+        response.writeHead(200, { "content-type": "text/event-stream", "content-length": "100" });
         response.write("\n", () => response.destroy());
       };
       using client = new AlcoveClient({ url });
@@ -498,7 +518,8 @@ describe("AlcoveClient", () => {
     });
 
     test.each(Object.entries(streams))("%s tells that it was cancelled", async (_, open) => {
-      handle = (_request, response) => void response.writeHead(200).write("\n");
+      handle = (_request, response) =>
+        void response.writeHead(200, { "content-type": "text/event-stream" }).write("\n");
       using client = new AlcoveClient({ url });
       const controller = new AbortController();
       const reason = new Error("enough");
@@ -545,7 +566,7 @@ describe("events()", () => {
     const answers = [
       { status: 429, headers: { "retry-after": "1" } },
       { status: 503, headers: {} },
-      { status: 200, headers: {} },
+      { status: 200, headers: { "content-type": "text/event-stream" } },
       { status: 403, headers: {} },
     ];
     handle = (_request, response) => {
@@ -562,6 +583,23 @@ describe("events()", () => {
     expect(waits).toEqual([1_000, 1_000]);
     await expect(events.next()).rejects.toMatchObject({ status: 403 });
   }, 30_000);
+
+  test("end at what no repetition helps: an id that no header can have, the page of somebody else", async () => {
+    let asked = 0;
+    handle = (_request, response) => {
+      asked += 1;
+      response.writeHead(200, { "content-type": "text/html" });
+      response.end("<h1>Please log in</h1>");
+    };
+    using client = new AlcoveClient({ url });
+    // As a file has it.
+    const next = (lastEventId: string) => client.events({ lastEventId }).next();
+    await expect(next("123\n")).rejects.toMatchObject({ name: "AlcoveError", code: "bad_request" });
+    expect(asked).toBe(0);
+    await expect(next("123")).rejects.toMatchObject({ name: "AlcoveError", code: "bad_response" });
+    await expect(client.files.watch("sb-a", "/")).rejects.toMatchObject({ code: "bad_response" });
+    expect(asked).toBe(2);
+  });
 
   test("wait when they are told to come again in years, and do not come at once", async () => {
     handle = (_request, response) => {
@@ -584,7 +622,7 @@ describe("events()", () => {
     handle = (request, response) => {
       const { searchParams } = new URL(request.url ?? "", url);
       asked.push(searchParams.get("owner_id"));
-      response.writeHead(asked.length < 3 ? 200 : 403);
+      response.writeHead(asked.length < 3 ? 200 : 403, { "content-type": "text/event-stream" });
       response.end(
         asked.length < 3
           ? `id: ${asked.length}\ndata: {"id":"${asked.length}"}\n\n`

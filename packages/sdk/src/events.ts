@@ -1,8 +1,8 @@
 import { setTimeout as pause } from "node:timers/promises";
 import type { Event } from "@alcove/wire";
 import { AlcoveError } from "./errors.ts";
+import { openEvents } from "./event-response.ts";
 import { parse, readEvents } from "./lines.ts";
-import { cutWhenSilent } from "./silence.ts";
 import { longestWaitMs, type Transport } from "./transport.ts";
 
 export interface EventFilter {
@@ -20,7 +20,7 @@ const connectMs = 10_000;
 const firstPauseMs = 500;
 const longestPauseMs = 15_000;
 
-/** Follows the event stream until the signal aborts, over any number of connections. A refusal (4xx) ends it, unless it says when to come again. */
+/** Follows the event stream until the signal aborts, over any number of connections. What no repetition helps ends it. */
 export async function* eventStream(transport: Transport, filter: EventFilter): AsyncGenerator<Event> {
   let lastEventId = filter.lastEventId;
   let pauseMs = firstPauseMs;
@@ -38,11 +38,8 @@ export async function* eventStream(transport: Transport, filter: EventFilter): A
       }
     } catch (error) {
       if (filter.signal?.aborted) return;
-      if (error instanceof AlcoveError) {
-        const { status, retryAfterS } = error;
-        if (status >= 400 && status < 500 && retryAfterS === undefined) throw error;
-        waitMs = Math.min(Math.max(pauseMs, (retryAfterS ?? 0) * 1_000), longestWaitMs);
-      }
+      if (!passes(error)) throw error;
+      waitMs = Math.min(Math.max(pauseMs, (error.retryAfterS ?? 0) * 1_000), longestWaitMs);
       failure = error;
     }
     if (filter.signal?.aborted) return;
@@ -54,24 +51,30 @@ export async function* eventStream(transport: Transport, filter: EventFilter): A
   }
 }
 
+/**
+ * Whether it may be over at another try. A refusal is not, unless it says when to come again, nor is an answer of somebody else
+ * or a request that cannot be made.
+ */
+function passes(error: unknown): error is AlcoveError {
+  if (!(error instanceof AlcoveError)) return false;
+  const { status, code, retryAfterS } = error;
+  if (status === 0) return code !== "bad_request" && code !== "bad_response";
+  return status >= 500 || retryAfterS !== undefined;
+}
+
 async function* oneConnection(
   transport: Transport,
   filter: EventFilter,
   from: { lastEventId: string | undefined; opened: (id: string) => void },
 ): AsyncGenerator<Event> {
   const { lastEventId, opened } = from;
-  const response = await transport.send({
-    method: "GET",
+  const response = await openEvents(transport, {
     path: "/events",
     query: { type: filter.types, sandbox_id: filter.sandboxId, owner_id: filter.ownerId },
-    headers: {
-      accept: "text/event-stream",
-      ...(lastEventId === undefined ? {} : { "last-event-id": lastEventId }),
-    },
+    headers: lastEventId === undefined ? {} : { "last-event-id": lastEventId },
     timeoutMs: connectMs,
     signal: filter.signal,
   });
-  cutWhenSilent(response);
   for await (const message of readEvents(response, { id: opened })) {
     const event: Event = parse(message.data);
     yield event;

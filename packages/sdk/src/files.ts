@@ -1,8 +1,8 @@
 import type { Readable } from "node:stream";
 import type { FileInfo, WatchEvent } from "@alcove/wire";
 import { clientError } from "./errors.ts";
+import { openEvents } from "./event-response.ts";
 import { parse, readEvents } from "./lines.ts";
-import { cutWhenSilent } from "./silence.ts";
 import { type Query, quickMs, type Transport } from "./transport.ts";
 
 interface FileCallOptions {
@@ -119,15 +119,12 @@ export class FilesClient {
     options: FileCallOptions & { recursive?: boolean } = {},
   ): Promise<AsyncGenerator<WatchEvent>> {
     const { signal, timeoutMs = quickMs, recursive } = options;
-    const response = await this.#transport.send({
-      method: "GET",
+    const response = await openEvents(this.#transport, {
       path: filesPath(id, "/watch"),
       query: { path, recursive },
-      headers: { accept: "text/event-stream" },
       timeoutMs,
       signal,
     });
-    cutWhenSilent(response);
     return changes(response);
   }
 
@@ -176,8 +173,9 @@ function filesPath(id: string, route: string): string {
   return `/sandboxes/${encodeURIComponent(id)}/files${route}`;
 }
 
-/** @throws RangeError for a range that holds nothing. */
+/** @throws RangeError for a range that holds nothing, or does not begin within the file. */
 function rangeHeader({ start, end }: { start: number; end?: number }): string {
+  if (!Number.isSafeInteger(start) || start < 0) throw new RangeError(`a range cannot start at ${start}`);
   if (end !== undefined && end <= start) throw new RangeError(`the range from ${start} to ${end} is empty`);
   return `bytes=${start}-${end === undefined ? "" : end - 1}`;
 }

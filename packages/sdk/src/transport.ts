@@ -195,18 +195,15 @@ export class Transport implements Disposable {
   }
 
   #open(call: Call): OpenRequest {
+    if (Number.isNaN(call.timeoutMs))
+      throw clientError("bad_request", `${call.method} ${call.path}: a timeoutMs of NaN is no time`);
     const payload = call.json === undefined ? call.body : Buffer.from(JSON.stringify(call.json));
     const headers: Record<string, string | number> = { ...this.headers(), ...call.headers };
     if (call.json !== undefined) headers["content-type"] = "application/json";
     const length = frameBody(headers, payload);
     const address = this.address(call.path, call.query);
     if (call.search !== undefined) address.search = call.search;
-    const request = this.#client.request(address, {
-      method: call.method,
-      headers,
-      agent: this.#agent,
-      ...(call.signal === undefined ? {} : { signal: call.signal }),
-    });
+    const request = this.#request(address, call, headers);
     let connected = false;
     request.once("socket", (socket) => {
       const on = () => {
@@ -240,6 +237,22 @@ export class Transport implements Disposable {
     });
     if (payload === undefined || payload instanceof Uint8Array) request.end(payload);
     return { request, response, length };
+  }
+
+  /** @throws AlcoveError `bad_request` for a header that no request can have. */
+  #request(address: URL, call: Call, headers: http.OutgoingHttpHeaders): http.ClientRequest {
+    const { method, path, signal } = call;
+    try {
+      return this.#client.request(address, {
+        method,
+        headers,
+        agent: this.#agent,
+        ...(signal === undefined ? {} : { signal }),
+      });
+    } catch (error) {
+      const why = error instanceof Error ? error.message : String(error);
+      throw clientError("bad_request", `${method} ${path}: ${why}`, error);
+    }
   }
 
   #translate(error: unknown, call: Call, connected: boolean): AlcoveError {
