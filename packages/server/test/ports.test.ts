@@ -464,6 +464,42 @@ describe("ports by path", () => {
       await eventually(() => (ports.open.size === 0 ? true : undefined));
     });
   });
+
+  test("a page of a listed origin asks with a key, by each method, and reads what the service says of the answer", async () => {
+    const ports = new TestPorts();
+    const origin = "https://app.example";
+    await using server = await startTestServer({
+      provider: ports.factory,
+      env: { ALCOVE_AUTH_ADMIN_API_KEY: "admin-key", ALCOVE_SERVER_CORS_ALLOWED_ORIGINS: origin },
+    });
+    using _program = await ports.listen(
+      3000,
+      http.createServer((_request, response) => response.end("hi")),
+    );
+    const id = await new TestClient(server.url, key).spawn();
+    const client = new PreviewClient(server.url, "127.0.0.1");
+    const path = `/api/v1/sandboxes/${id}/ports/3000/`;
+    for (const method of ["GET", "POST", "PUT", "PATCH", "DELETE"]) {
+      const preflight = await client.get(path, {
+        method: "OPTIONS",
+        headers: {
+          origin,
+          "access-control-request-method": method,
+          "access-control-request-headers": "x-api-key",
+        },
+      });
+      expect(preflight.headers["access-control-allow-origin"]).toBe(origin);
+      expect(String(preflight.headers["access-control-allow-methods"]).split(", ")).toContain(method);
+      const answer = await client.get(path, { method, headers: { ...key, origin } });
+      expect(answer.headers["access-control-allow-origin"]).toBe(origin);
+      expect(String(answer.headers["access-control-expose-headers"]).split(", ")).toEqual(
+        expect.arrayContaining([
+          ...["X-Alcove-Source", "X-Alcove-Location", "X-Alcove-Link", "X-Alcove-WWW-Authenticate"],
+          "X-Request-ID",
+        ]),
+      );
+    }
+  });
 });
 
 describe("ports by path without keys", () => {

@@ -42,7 +42,7 @@ import { errorHandler, httpStatus, pathOf, toDomainError } from "./error-map.ts"
 import { JoinedRequest } from "./joined-request.ts";
 import { JsonBodies } from "./json-bodies.ts";
 import { openapiDocument } from "./openapi.ts";
-import type { KeyCheck } from "./previews/carried-headers.ts";
+import { type KeyCheck, portHeaders } from "./previews/carried-headers.ts";
 import { Clients } from "./previews/clients.ts";
 import { PortProxy } from "./previews/port-proxy.ts";
 import { PreviewHosts } from "./previews/preview-hosts.ts";
@@ -527,8 +527,9 @@ function crossOrigin(config: ApiOptions["config"], browsers: BrowserGuard): Fast
   const origins = config.server.corsAllowedOrigins;
   const answers = (origin: NonNullable<FastifyCorsOptions["origin"]>): FastifyCorsOptions => ({
     origin,
-    methods: ["GET", "HEAD", "POST", "PUT", "DELETE"],
-    exposedHeaders: Object.keys(answerHeaders),
+    // PATCH is for ports by path alone.
+    methods: ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
+    exposedHeaders: [...Object.keys(answerHeaders), ...portHeaders],
     strictPreflight: false,
     maxAge: 600,
   });

@@ -93,6 +93,13 @@ const renamedFromPorts: ReadonlyMap<string, string> = new Map([
   ["www-authenticate", "X-Alcove-WWW-Authenticate"],
 ]);
 
+/** What the service says of an answer of a program by path, under names of its own: a page that may call the API may read them. */
+export const portHeaders: readonly string[] = [
+  "X-Alcove-Source",
+  "X-Alcove-Location",
+  ...renamedFromPorts.values(),
+];
+
 /** Whether a request has a body, and how it is delimited; "0" is none. What both headers say was refused by the server's parser. */
 export function bodyOf(request: IncomingMessage): { length: string } | "chunked" | undefined {
   const { "content-length": length, "transfer-encoding": encoding } = request.headers;
