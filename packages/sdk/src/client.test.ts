@@ -584,6 +584,25 @@ describe("events()", () => {
     await expect(events.next()).rejects.toMatchObject({ status: 403 });
   }, 30_000);
 
+  test("come back at once after a connection that lasted, also where nothing was told", async () => {
+    let now = 0;
+    using _clock = vi.spyOn(performance, "now").mockImplementation(() => now);
+    const lastMs = [0, 0, 60_000, 0];
+    handle = (_request, response) => {
+      now += lastMs.shift() ?? 0;
+      response.writeHead(200, { "content-type": "text/event-stream" }).end("id: 7\n\n");
+    };
+    using client = new AlcoveClient({ url });
+    const stop = new AbortController();
+    const waits: number[] = [];
+    const onReconnect = (_error: unknown, ms: number) => {
+      waits.push(ms);
+      if (waits.length === 4) stop.abort();
+    };
+    await client.events({ signal: stop.signal, onReconnect }).next();
+    expect(waits).toEqual([500, 1_000, 500, 1_000]);
+  }, 30_000);
+
   test("end at what no repetition helps: an id that no header can have, the page of somebody else", async () => {
     let asked = 0;
     handle = (_request, response) => {
@@ -700,6 +719,25 @@ describe("openExec()", () => {
     controller.abort(reason);
     await expect(messages.next()).rejects.toMatchObject({ code: "cancelled", cause: reason });
     await left.promise;
+  });
+
+  test("is cancelled for who reads on when it is disposed of; a text is input as UTF-8", async () => {
+    handle = () => undefined;
+    const sockets = new WebSocketServer({ server });
+    const input = Promise.withResolvers<string>();
+    sockets.on("connection", (socket) =>
+      socket.on("message", (data) => {
+        const message = JSON.parse(String(data));
+        if (message.type === "stdin") input.resolve(Buffer.from(message.data, "base64").toString());
+      }),
+    );
+    using client = new AlcoveClient({ url });
+    const exec = await client.openExec("sb-a", { command: "cat" });
+    expect(await exec.stdin("zoë\n")).toBe(true);
+    expect(await input.promise).toBe("zoë\n");
+    const next = exec.messages().next();
+    exec[Symbol.dispose]();
+    await expect(next).rejects.toMatchObject({ code: "cancelled", message: "the command was left" });
   });
 });
 

@@ -25,8 +25,9 @@ export async function* eventStream(transport: Transport, filter: EventFilter): A
   let lastEventId = filter.lastEventId;
   let pauseMs = firstPauseMs;
   while (filter.signal?.aborted !== true) {
+    const sinceMs = performance.now();
     let failure: unknown;
-    let waitMs = pauseMs;
+    let askedMs = 0;
     try {
       const opened = (id: string) => {
         lastEventId ??= id;
@@ -39,10 +40,13 @@ export async function* eventStream(transport: Transport, filter: EventFilter): A
     } catch (error) {
       if (filter.signal?.aborted) return;
       if (!passes(error)) throw error;
-      waitMs = Math.min(Math.max(pauseMs, (error.retryAfterS ?? 0) * 1_000), longestWaitMs);
+      askedMs = (error.retryAfterS ?? 0) * 1_000;
       failure = error;
     }
     if (filter.signal?.aborted) return;
+    // One that lasted was good, also where there was nothing to tell.
+    if (performance.now() - sinceMs > longestPauseMs) pauseMs = firstPauseMs;
+    const waitMs = Math.min(Math.max(pauseMs, askedMs), longestWaitMs);
     filter.onReconnect?.(failure, waitMs);
     await pause(waitMs, undefined, filter.signal === undefined ? {} : { signal: filter.signal }).catch(
       () => undefined,

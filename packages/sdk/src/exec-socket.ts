@@ -31,6 +31,7 @@ export class ExecSocket implements Disposable {
   #onInput: ((taken: number | undefined) => void) | undefined;
   #input: { taken: number | undefined } | undefined;
   #ended: { code: number } | undefined;
+  #left = false;
   readonly #signal: AbortSignal | undefined;
 
   private constructor(socket: WebSocket, execId: string | undefined, signal: AbortSignal | undefined) {
@@ -73,7 +74,7 @@ export class ExecSocket implements Disposable {
    * Output in order, then the exit, which is the last message. A signal or a size that the service refuses is no end of the
    * command: see `watchRefusals`.
    * @throws AlcoveError when the service refuses the command, when the connection breaks before the exit, `cancelled` when the
-   * signal aborted.
+   * signal aborted or the socket was disposed of.
    */
   async *messages(): AsyncGenerator<ExecMessage> {
     for (;;) {
@@ -94,16 +95,21 @@ export class ExecSocket implements Disposable {
   }
 
   /**
-   * Waits while the connection is behind. Of any size: it is sent in parts. Data for a command that has exited is dropped.
+   * Waits while the connection is behind. Of any size: it is sent in parts; a string as UTF-8. Data for a command that has exited
+   * is dropped.
    * @returns whether it was sent; false when the connection was closed already. What was sent just before a connection
    * broke may not have arrived: an input with a name tells, see `watchInput`.
    */
-  async stdin(data: Uint8Array): Promise<boolean> {
+  async stdin(data: Uint8Array | string): Promise<boolean> {
     if (this.#socket.readyState !== WebSocket.OPEN) return false;
+    const bytes =
+      typeof data === "string"
+        ? Buffer.from(data)
+        : Buffer.from(data.buffer, data.byteOffset, data.byteLength);
     let behind = false;
     let last: Promise<void> | undefined;
     // All in this turn: what is called next, `closeStdin()` for instance, comes after all of it.
-    for (const part of partsOf(Buffer.from(data.buffer, data.byteOffset, data.byteLength))) {
+    for (const part of partsOf(bytes)) {
       const message = { type: "stdin", data: part.toString("base64"), encoding: "base64" } as const;
       behind ||= this.#socket.bufferedAmount > maxBufferedBytes;
       last = new Promise((resolve) => {
@@ -143,6 +149,7 @@ export class ExecSocket implements Disposable {
 
   /** Leaves the command; the service ends it after its grace. */
   [Symbol.dispose](): void {
+    this.#left = true;
     if (this.#socket.readyState === WebSocket.OPEN) this.#socket.close(1000);
     // The answer to the close frame is not worth waiting for when the process wants to end.
     setTimeout(() => this.#socket.terminate(), 250).unref();
@@ -181,6 +188,7 @@ export class ExecSocket implements Disposable {
 
   #cut(code: number): AlcoveError {
     if (this.#signal?.aborted) return cancelled(this.#signal);
+    if (this.#left) return clientError("cancelled", "the command was left");
     const which = this.execId === undefined ? "the command" : `command ${this.execId}`;
     const why = closeReason(this.#socket, code);
     return clientError("cut", `the connection to ${which} broke before it ended (${why})`);
