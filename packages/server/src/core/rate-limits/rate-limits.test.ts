@@ -83,6 +83,15 @@ test("an address that guesses is refused, with a key that is right too", async (
   made.checkKey("192.0.2.1", "somebody");
 });
 
+test("how many were refused, which others may read, tells no key either", () => {
+  const { limits: made } = limits();
+  made.checkKey("192.0.2.1", undefined);
+  made.checkKey("192.0.2.1", undefined);
+  for (const key of [undefined, "guessed", "guessed", undefined])
+    expect(() => made.checkKey("192.0.2.1", key)).toThrow(RateLimited);
+  expect(made.totals.limited).toBe(4);
+});
+
 test("a key that was let in from an address before is not shut out by who guesses from there", () => {
   const { limits: made } = limits();
   made.checkKey("192.0.2.1", "good");

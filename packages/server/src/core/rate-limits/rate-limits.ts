@@ -96,8 +96,9 @@ export class RateLimits implements Disposable {
       return;
     }
     const pair = this.#hashed(`${block} ${key}`);
-    if (!this.#letIn.has(pair)) {
-      const verdict = this.#badKeys.look(this.#hashed(block));
+    if (!this.#letIn.has(pair) && !this.#badKeys.look(this.#hashed(block)).allowed) {
+      // Counted as what misses is: many may read how many were refused.
+      const verdict = this.#badKeys.take(this.#hashed(block));
       if (!verdict.allowed) throw this.#guessing(verdict);
     }
     remember(this.#letIn, pair);
