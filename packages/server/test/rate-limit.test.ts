@@ -159,10 +159,35 @@ describe("a service that limits requests", () => {
     expect(await shown({ "x-api-key": ["own", "client-key"] })).toEqual(["own"]);
     expect(await shown(digest)).toEqual([digest.authorization]);
     const path = `/api/v1/sandboxes/${id}/ports/3000/`;
-    expect(await statuses(server, [[path, { ...admin, authorization: "Bearer guess" }]])).toEqual([429]);
+    expect(await statuses(server, [[path, { ...admin, authorization: "guess" }]])).toEqual([429]);
     const { json } = await get(server, "/api/v1/admin/keys", { ...admin, "x-user-id": "ann" });
     const used = json.filter((key: { last_used_at?: string }) => key.last_used_at !== undefined);
     expect(used.map(({ name }: { name: string }) => name)).toEqual(["admin_api_key"]);
+  });
+
+  test("visitors of programs shut out no client, nor clients visitors", async () => {
+    const ports = new TestPorts();
+    await using server = await startTestServer({
+      provider: ports.factory,
+      env: { ...keys, ...limited, ALCOVE_PREVIEW_ACCESS: "public" },
+    });
+    const id = await new TestClient(server.url, { "x-admin-api-key": "admin-key" }).spawn();
+    using _program = await ports.listen(
+      3000,
+      http.createServer((_request, response) => response.end()),
+    );
+    const visitor = new PreviewClient(server.url, `3000-${id}.localhost`);
+    const visits = async (tokens: readonly string[]) => {
+      const found: number[] = [];
+      for (const token of tokens)
+        found.push((await visitor.get("/", { headers: { authorization: `Bearer ${token}` } })).status);
+      return found;
+    };
+    expect(await visits(["a", "b"])).toEqual([200, 200]);
+    expect(await statuses(server, [[list], [list], [list], [list]])).toEqual([401, 401, 401, 429]);
+    expect(await visits(["c", "d", "client-key"])).toEqual([200, 429, 429]);
+    // What is refused there is refused whatever the other bucket holds: one that hits would show.
+    expect((await get(server, list, { "x-api-key": "client-key" })).status).toBe(429);
   });
 
   test("who has a key and used it is not shut out by guesses from the same address", async () => {

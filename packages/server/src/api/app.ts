@@ -100,7 +100,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   const proxy = new PortProxy({ previews, responseTimeoutMs: config.preview.responseTimeoutMs, turns });
   const isKey: KeyCheck = (value, address) => {
     const name = options.keys.nameOf(value);
-    options.rateLimits.checkOffered(address, value, name);
+    options.rateLimits.checkOffered(address, { value, key: name, to: "program" });
     return name !== undefined;
   };
   const hosts = new PreviewHosts({

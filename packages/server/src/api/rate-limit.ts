@@ -62,9 +62,10 @@ export class RequestLimit {
   #checkBeside(request: FastifyRequest, principal: Principal): void {
     const offered = offeredKeys(request.headers);
     if (offered.length < 2) return;
-    for (const key of offered) {
-      const name = this.#keys.nameOf(key);
-      if (name !== principal.name) this.#limits.checkOffered(addressOf(request), key, name);
+    for (const value of offered) {
+      const key = this.#keys.nameOf(value);
+      if (key !== principal.name)
+        this.#limits.checkOffered(addressOf(request), { value, key, to: "service" });
     }
   }
 

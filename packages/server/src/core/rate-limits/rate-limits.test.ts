@@ -92,6 +92,24 @@ test("how many were refused, which others may read, tells no key either", () => 
   expect(made.totals.limited).toBe(4);
 });
 
+test("what is offered to programs and to the service is counted apart, and one value once", () => {
+  const { limits: made } = limits();
+  const offer = (to: "service" | "program", value: string, key?: string) => () =>
+    made.checkOffered("192.0.2.1", { value, key, to });
+  offer("program", "a")();
+  offer("program", "b", "hit")();
+  expect(offer("program", "c")).toThrow(RateLimited);
+  expect(offer("program", "d", "another hit")).toThrow(RateLimited);
+  made.checkKey("192.0.2.1", "client");
+  offer("program", "its value", "client")();
+  offer("service", "a")();
+  offer("service", "e")();
+  offer("service", "f", "third hit")();
+  expect(offer("service", "g")).toThrow(RateLimited);
+  expect(() => made.checkKey("192.0.2.1", undefined)).toThrow(RateLimited);
+  offer("program", "f")();
+});
+
 test("a key that was let in from an address before is not shut out by who guesses from there", () => {
   const { limits: made } = limits();
   made.checkKey("192.0.2.1", "good");

@@ -107,16 +107,21 @@ export class RateLimits implements Disposable {
   /**
    * Bounds guessing where no key is needed and the answer tells one: beside a key that lets a request in, and in what a program
    * is given. A value that the address has not offered so before counts as a key that is not accepted, also where it is one.
-   * @param key what tells it from others; undefined: it is none. One that the address was let in with before does not count.
+   * @param offered.key what tells it from others; undefined: it is none. One that the address was let in with before does not count.
+   * @param offered.to programs have visitors of their own: these count apart, so that neither they nor clients shut out the others.
    * @throws RateLimited
    */
-  checkOffered(address: string, value: string, key: string | undefined): void {
+  checkOffered(
+    address: string,
+    offered: { value: string; key: string | undefined; to: "service" | "program" },
+  ): void {
     if (!this.#settings.enabled) return;
+    const { value, key, to } = offered;
     const block = addressBlock(address);
     if (key !== undefined && this.#letIn.has(this.#hashed(`${block} ${key}`))) return;
     const pair = this.#hashed(`${block}\n${value}`);
     if (!this.#offered.has(pair)) {
-      const verdict = this.#badKeys.take(this.#hashed(block));
+      const verdict = this.#badKeys.take(this.#hashed(to === "service" ? block : `${block} ${to}`));
       if (!verdict.allowed) throw this.#guessing(verdict);
     }
     remember(this.#offered, pair);
