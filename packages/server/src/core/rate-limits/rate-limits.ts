@@ -4,6 +4,7 @@ import type { Config } from "../../config/config.ts";
 import type { Clock, Timer } from "../../ports/clock.ts";
 import { DomainError } from "../../ports/errors.ts";
 import { addressBlock } from "./address-block.ts";
+import { Remembered } from "./remembered.ts";
 import { type BucketSettings, TokenBuckets, type Verdict } from "./token-buckets.ts";
 
 export interface RateLimitSettings extends BucketSettings {
@@ -35,8 +36,8 @@ export class RateLimited extends DomainError {
   }
 }
 
-/** How many callers that were let in are remembered, and how many values that were offered beside. */
-const maxRemembered = 10_000;
+/** How many callers that were let in are remembered, and how many values that were offered; twice as many at most. */
+const rememberedAtLeast = 10_000;
 /** However short `cleanupIntervalMs` is. */
 const shortestPruneMs = 1_000;
 
@@ -49,10 +50,10 @@ export class RateLimits implements Disposable {
   readonly #clock: Clock;
   readonly #callers: TokenBuckets;
   readonly #badKeys: TokenBuckets;
-  /** Addresses with the keys they were let in with, the one used longest ago first. */
-  readonly #letIn = new Set<string>();
-  /** Addresses with values that they have offered where no key was needed, in the same order. */
-  readonly #offered = new Set<string>();
+  /** Addresses with the keys they were let in with. */
+  readonly #letIn = new Remembered(rememberedAtLeast);
+  /** Addresses with values that they have offered where no key was needed. */
+  readonly #offered = new Remembered(rememberedAtLeast);
   readonly #salt = randomBytes(16).toString("base64");
   #pruning: Timer;
 
@@ -101,7 +102,7 @@ export class RateLimits implements Disposable {
       const verdict = this.#badKeys.take(this.#hashed(block));
       if (!verdict.allowed) throw this.#guessing(verdict);
     }
-    remember(this.#letIn, pair);
+    this.#letIn.use(pair);
   }
 
   /**
@@ -124,7 +125,7 @@ export class RateLimits implements Disposable {
       const verdict = this.#badKeys.take(this.#hashed(to === "service" ? block : `${block} ${to}`));
       if (!verdict.allowed) throw this.#guessing(verdict);
     }
-    remember(this.#offered, pair);
+    this.#offered.use(pair);
   }
 
   /** @returns undefined when nothing is limited. @throws RateLimited */
@@ -162,13 +163,6 @@ export class RateLimits implements Disposable {
       this.#pruning = this.#pruneLater();
     });
   }
-}
-
-function remember(remembered: Set<string>, entry: string): void {
-  remembered.delete(entry);
-  remembered.add(entry);
-  if (remembered.size > maxRemembered)
-    for (const oldest of remembered.values().take(1)) remembered.delete(oldest);
 }
 
 /** The first that is known, in the order that `keyBy` begins. */
