@@ -14,6 +14,7 @@ import { silentLogger } from "./platform/logger.ts";
 import { identify } from "./platform/process-identity.ts";
 import { ProviderError, type RuntimeId, Unavailable } from "./ports/index.ts";
 import { endRuntimes, livingIn, purge } from "./purge.ts";
+import { SqliteStore } from "./stores/sqlite/index.ts";
 
 const providerOf = (destroy: (id: string) => Promise<void>) => ({
   name: "docker",
@@ -149,6 +150,18 @@ describe("sandboxes at a backend", () => {
     for (const end of ["", "-wal", "-shm"]) rmSync(`${config.database.path}${end}`, { force: true });
     expect((await purgeWith(config)).left).toEqual([]);
     expect(await running()).toEqual([]);
+  });
+
+  test("that ended by themselves keep nothing, though it is not enabled any more", async () => {
+    const { config } = await left();
+    {
+      await using store = await SqliteStore.open({ path: config.database.path });
+      const change = { state: "error", error: "it is dead", updatedAt: new Date() } as const;
+      for (const { id } of await store.sandboxes.listLive())
+        await store.sandboxes.update(id, ["running"], change, { holder: "local", generation: 0 });
+    }
+    expect(await purgeWith(configWith(undefined))).toEqual({ ended: [], left: [] });
+    expect(existsSync(dataDir())).toBe(false);
   });
 
   test.each(["is not enabled", "does not answer"])("are told, and kept known, when it %s", async (how) => {

@@ -161,10 +161,12 @@ async function endKnown(
   return { id, missing };
 }
 
-/** What the database knows of a provider's runtimes: nothing where it is damaged. */
+/** What the database knows of a provider's runtimes that may run: nothing where it is damaged. */
 async function runtimesAt(provider: string, store: SqliteStore): Promise<string[]> {
   const rows = await store.sandboxes.listLive().catch(() => []);
-  return rows.filter((row) => row.provider === provider).map(({ runtimeId }) => runtimeId);
+  // In state error a runtime has ended, or is that of the installation which this one was copied from.
+  const running = rows.filter((row) => row.provider === provider && row.state !== "error");
+  return running.map(({ runtimeId }) => runtimeId);
 }
 
 function mayStillRun(provider: string, why: string, runtimes: Iterable<string>): string[] {
