@@ -150,6 +150,27 @@ describe("a database that is older than what runs", () => {
     expect(told).toEqual([]);
   });
 
+  it("is not shown by what was taken in before a restart, while it runs and when it is listed again after its end", async () => {
+    const taken = put(one, { run: younger, number: 1 });
+    two.hook = (step) => {
+      if (step === "inventory") throw new Error("away");
+    };
+    const first = await start({ lost: true });
+    expect(first.service.running(taken.sandboxId).row.state).toBe("running");
+    await first[Symbol.asyncDispose]();
+    two.hook = () => undefined;
+    const h = await start({ lost: true });
+    expect(told).toEqual(["recovered"]);
+    // Its record is looked at by each start.
+    expect(await store.sandboxes.lastBirth(younger)).toBe(1);
+    const listed = one.backend.runtimes.get(taken.runtimeId);
+    await h.service.destroy(taken.sandboxId, { signal: forever });
+    if (listed !== undefined) one.backend.runtimes.set(taken.runtimeId, { ...listed, state: "dead" });
+    await h.reconciler.reconcile();
+    expect(told).toEqual(["recovered"]);
+    await expect.poll(taken.runs).toBe(false);
+  });
+
   describe("as only what is listed last tells", () => {
     /** `two` says what it runs when it is let. */
     function late() {

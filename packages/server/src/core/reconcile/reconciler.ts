@@ -290,10 +290,9 @@ export class Reconciler implements AsyncDisposable {
     // What was known before the inventory has been ended since by its own destroy; an orphan may have been too.
     const endedSince = new Set<string>([...ours.map(({ runtimeId }) => runtimeId), ...endingOrphans]);
     const unknown = inventory.filter((runtime) => !live.knows(runtime) && !endedSince.has(runtime.runtimeId));
-    await age.hear(
-      provider,
-      unknown.filter((runtime) => !lifecycle.recover.isLeftOver(runtime)),
-    );
+    const ofOthers = (runtimes: readonly InventoryEntry[]) =>
+      runtimes.filter((runtime) => !lifecycle.recover.isLeftOver(runtime));
+    await age.hear(provider, ofOthers(unknown));
     // Sandboxes that only their runtimes know are taken in before new ones may take their place.
     if (age.current !== "older") gate.open();
     const judged = (entry: LiveSandbox) =>
@@ -330,7 +329,7 @@ export class Reconciler implements AsyncDisposable {
     };
     // Those that have ended give up their names, which younger ones may have.
     const [settled] = await Promise.all([settle(known).then(settleUnknown), probe(known).then(judgeAnew)]);
-    if (settled) await age.complete(provider);
+    if (settled) await age.complete(provider, ofOthers(inventory));
     return settled;
   }
 

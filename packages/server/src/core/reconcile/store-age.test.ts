@@ -88,9 +88,9 @@ it("waits for every provider in each recovery", async () => {
   for (const number of [1, 2]) {
     told.length = 0;
     await age.hear(one, [born(number)]);
-    await age.complete(one);
+    await age.complete(one, []);
     expect(told).toEqual(["outlived", "older"]);
-    await age.complete(two);
+    await age.complete(two, []);
     expect(told).toEqual(["outlived", "older", "recovered"]);
     expect(age.current).toBe("newest");
   }
@@ -99,17 +99,27 @@ it("waits for every provider in each recovery", async () => {
 it("is an older one for as long as somebody lists what it lacks", async () => {
   const { age } = opened();
   await age.hear(one, [born(1)]);
-  await age.complete(one);
+  await age.complete(one, []);
   await age.hear(one, [born(3)]);
-  await age.complete(two);
+  await age.complete(two, []);
   expect([age.current, age.lacks(one, born(3))]).toEqual(["older", true]);
+});
+
+it("is an older one for as long as somebody lists what says nothing of its birth", async () => {
+  const { age } = opened();
+  await age.hear(one, [born(1)]);
+  await age.complete(one, []);
+  const bare: InventoryEntry = { runtimeId: "rt-0" as RuntimeId, state: "running" };
+  await age.hear(one, [bare]);
+  await age.complete(two, []);
+  expect([age.current, age.lacks(one, bare)]).toEqual(["older", true]);
 });
 
 it("is another one for who is heard while a recovery ends than before", async () => {
   const { age } = opened();
   await age.hear(one, [born(1)]);
-  await age.complete(one);
-  const completed = age.complete(two);
+  await age.complete(one, []);
+  const completed = age.complete(two, []);
   await age.hear(one, [born(3)]);
   await completed;
   expect([age.current, age.lacks(one, born(3))]).toEqual(["older", true]);

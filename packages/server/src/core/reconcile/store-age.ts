@@ -2,7 +2,7 @@ import { abortable } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { messageOf } from "../../platform/message-of.ts";
-import type { InventoryEntry, RuntimeId, RuntimeProvider, Store } from "../../ports/index.ts";
+import type { Birth, InventoryEntry, RuntimeId, RuntimeProvider, Store } from "../../ports/index.ts";
 
 /**
  * Whether the store may lack sandboxes that run, because it was lost or is an older one. "open": it looks like the newest
@@ -46,7 +46,7 @@ export class StoreAge {
   readonly #complete = new Set<RuntimeProvider>();
   /** Without a row, though the store has counted their births: spawns left them that were taken back. */
   readonly #leftBySpawns = new Map<RuntimeProvider, ReadonlySet<RuntimeId>>();
-  /** The highest number of each run that shows a store to be older; counted when nothing is missing any more, so as to show nothing again. */
+  /** The highest number of each run that may show a store to be older; counted when nothing is missing any more, so as to show nothing again. */
   readonly #younger = new Map<string, number>();
   readonly #told = Promise.withResolvers<void>();
   #age: Age;
@@ -100,10 +100,12 @@ export class StoreAge {
 
   /**
    * Whatever a provider lists is in the store now, or is being ended.
+   * @param listed all of it, also what has a row: what a process before this one took in has not been counted. Without those of
+   *   this process, as in `hear`.
    * @throws what keeps the store from counting; it has to be completed again then.
    */
-  async complete(provider: RuntimeProvider): Promise<void> {
-    await this.#inTurn(() => this.#completed(provider));
+  async complete(provider: RuntimeProvider, listed: readonly InventoryEntry[]): Promise<void> {
+    await this.#inTurn(() => this.#completed(provider, listed));
   }
 
   async #hear(provider: RuntimeProvider, runtimes: readonly InventoryEntry[]): Promise<void> {
@@ -114,19 +116,20 @@ export class StoreAge {
       const { run, number } = note.birth;
       if (number <= (await this.#options.store.sandboxes.lastBirth(run))) left.add(runtimeId);
       else {
-        this.#younger.set(run, Math.max(number, this.#younger.get(run) ?? 0));
+        this.#countLater(note.birth);
         younger ??= runtimeId;
       }
     }
     this.#leftBySpawns.set(provider, left);
-    if (younger !== undefined) this.#complete.delete(provider);
+    if (left.size < runtimes.length) this.#complete.delete(provider);
     if (younger !== undefined && this.#age !== "older") await this.#isOlder(provider, younger);
     this.#wasHeard(provider);
   }
 
-  async #completed(provider: RuntimeProvider): Promise<void> {
+  async #completed(provider: RuntimeProvider, listed: readonly InventoryEntry[]): Promise<void> {
     if (this.#age !== "older") return;
     this.#complete.add(provider);
+    for (const { note } of listed) if (note?.birth !== undefined) this.#countLater(note.birth);
     const { recovery, providers, store } = this.#options;
     if (!providers.every((one) => this.#complete.has(one))) return;
     await store.sandboxes.countBirths([...this.#younger].map(([run, number]) => ({ run, number })));
@@ -134,6 +137,10 @@ export class StoreAge {
     this.#complete.clear();
     this.#age = "newest";
     await recovery?.recovered();
+  }
+
+  #countLater({ run, number }: Birth): void {
+    this.#younger.set(run, Math.max(number, this.#younger.get(run) ?? 0));
   }
 
   #inTurn(task: () => Promise<void>): Promise<void> {
