@@ -8,6 +8,8 @@ export const answerBytesAtMost = 64 * 1_048_576;
 /** The longest message of a stream; envd sends output in pieces of some ten kilobytes. */
 export const messageBytesAtMost = 4 * 1_048_576;
 const prefixBytes = 5;
+/** How messages of a stream are asked for, and come. */
+const streamType = "application/connect+";
 
 /** An answer, or a message in it, that nobody is to hold in memory. */
 export class TooLongAnswer extends Error {}
@@ -36,9 +38,16 @@ export class AnswerBounds implements Disposable {
     if (!isOfPackage(request.headers)) return;
     const isFile = request.method === "GET" && request.path?.startsWith("/files");
     if (isFile && response.statusCode === 200) return;
-    const names = response.headers.map((each) => Buffer.from(each).toString("latin1").toLowerCase());
-    const at = names.findIndex((name, index) => index % 2 === 0 && name === "content-type");
-    const isStream = at >= 0 && names[at + 1]?.startsWith("application/connect+");
+    const headers = new Map<string, string>();
+    for (const [at, name] of response.headers.entries())
+      if (at % 2 === 0) headers.set(textOf(name), textOf(response.headers[at + 1]));
+    // What is unpacked of it may be a thousand times as long, and is not published.
+    if ((headers.get("content-encoding") ?? "identity") !== "identity") {
+      breakOff(request, "e2b sent something packed, which it was asked not to");
+      return;
+    }
+    const isStream =
+      String(request.headers).includes(streamType) && headers.get("content-type")?.startsWith(streamType);
     this.#watched.set(request, isStream ? new Messages() : new Whole());
   };
   readonly #onChunk = (message: unknown) => {
@@ -46,8 +55,7 @@ export class AnswerBounds implements Disposable {
     const watched = this.#watched.get(request);
     if (watched === undefined || watched.take(chunk)) return;
     this.#watched.delete(request);
-    // Not in the middle of its parser's turn.
-    setImmediate(() => request.abort?.(new TooLongAnswer("e2b sent more than is believable")));
+    breakOff(request, "e2b sent more than is believable");
   };
 
   /** From now on. */
@@ -62,6 +70,18 @@ export class AnswerBounds implements Disposable {
     unsubscribe(headersChannel, this.#onHeaders);
     unsubscribe(chunkChannel, this.#onChunk);
   }
+}
+
+function breakOff(request: PackageRequest, why: string): void {
+  // Not in the middle of its parser's turn.
+  setImmediate(() => request.abort?.(new TooLongAnswer(why)));
+}
+
+/** In lower case. */
+function textOf(header: Uint8Array | undefined): string {
+  return Buffer.from(header ?? [])
+    .toString("latin1")
+    .toLowerCase();
 }
 
 class Whole implements Watched {

@@ -1,6 +1,7 @@
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { inspect } from "node:util";
+import { gzipSync } from "node:zlib";
 import { afterAll, afterEach, beforeAll, expect, it } from "vitest";
 import type { Misbehaviour, SeenRequest } from "../../../test/support/e2b/e2b-server.ts";
 import { type Hosted, hosted, testTemplate } from "../../../test/support/e2b/hosted.ts";
@@ -26,6 +27,7 @@ import type { E2bProvider } from "./index.ts";
 
 const said = "<html>the service's own words</html>";
 const patienceMs = 400;
+const mebibyte = 1_048_576;
 
 await describeWith(
   ["linux", "root", "agent", "launcher", "native", "busybox"],
@@ -261,15 +263,15 @@ await describeWith(
       const patient = service.open();
       await patient.adopt(runtimeId, soon());
       const { files, execs } = patient.sandbox(runtimeId);
-      const mebibyte = Buffer.alloc(1_048_576, " ");
+      const blanks = Buffer.alloc(mebibyte, " ");
       const prefix = Buffer.alloc(5);
       prefix.writeUInt32BE(2 ** 30);
       const asked: [() => Promise<unknown>, Misbehaviour, number][] = [
-        [() => patient.inventory(soon()), { do: "flood", type: "application/json", body: mebibyte }, 64],
-        [() => files.stat("/etc", soon()), { do: "flood", type: "application/json", body: mebibyte }, 64],
+        [() => patient.inventory(soon()), { do: "flood", type: "application/json", body: blanks }, 64],
+        [() => files.stat("/etc", soon()), { do: "flood", type: "application/json", body: blanks }, 64],
         [
           () => execs.start(shell("true"), soon()),
-          { do: "flood", type: "application/connect+json", first: prefix, body: mebibyte },
+          { do: "flood", type: "application/connect+json", first: prefix, body: blanks },
           4,
         ],
       ];
@@ -279,8 +281,43 @@ await describeWith(
         const error = await failureOf(ask());
         expect(error.code).toBe("provider_error");
         // What the connection holds comes on top.
-        expect(service.server.flooded / 1_048_576).toBeLessThan(mostMebibytes + 16);
+        expect(service.server.flooded / mebibyte).toBeLessThan(mostMebibytes + 16);
       }
+      await patient[Symbol.asyncDispose]();
+    });
+
+    it("an answer that is packed is not taken: what comes of it may be of any length", async () => {
+      const patient = service.open();
+      await patient.adopt(runtimeId, soon());
+      const { files, execs } = patient.sandbox(runtimeId);
+      // The beginning of a message of a GiB, or of whatever a reader of JSON makes of it.
+      const body = gzipSync(
+        Buffer.concat([Buffer.from([0, 0x40, 0, 0, 0]), Buffer.alloc(16 * mebibyte, " ")]),
+      );
+      const headers = { "Content-Encoding": "x-gzip" };
+      const asked: [() => Promise<unknown>, string][] = [
+        [() => patient.inventory(soon()), "application/json"],
+        [() => files.stat("/etc", soon()), "application/json"],
+        [() => execs.start(shell("true"), soon()), "application/connect+json"],
+      ];
+      for (const [ask, type] of asked) {
+        service.server.flooded = 0;
+        wrongs({ do: "flood", type, headers, body });
+        expect((await failureOf(ask())).code).toBe("provider_error");
+        expect(service.server.flooded).toBeLessThan(16 * mebibyte);
+      }
+      await patient[Symbol.asyncDispose]();
+    });
+
+    it("an answer that calls itself a stream is one where a stream was asked for", async () => {
+      const patient = service.open();
+      await patient.adopt(runtimeId, soon());
+      const prefix = Buffer.from([0, 0, 0x0f, 0xff, 0xfb]);
+      const body = Buffer.concat([prefix, Buffer.alloc(mebibyte - prefix.length, " ")]);
+      service.server.flooded = 0;
+      wrongs({ do: "flood", type: "application/connect+json", body });
+      expect((await failureOf(patient.inventory(soon()))).code).toBe("provider_error");
+      expect(service.server.flooded / mebibyte).toBeLessThan(64 + 16);
       await patient[Symbol.asyncDispose]();
     });
 

@@ -16,7 +16,7 @@ export type Misbehaviour =
   /** The beginning of an answer, and no more for as long as anybody waits, or none for ever. */
   | { do: "begin"; type: string; body: string; then: "drip" | "cut" }
   /** The same bytes again and again, as fast as they are taken. */
-  | { do: "flood"; type: string; first?: Buffer; body: Buffer };
+  | { do: "flood"; type: string; headers?: Record<string, string>; first?: Buffer; body: Buffer };
 
 export interface SeenRequest {
   area: "api" | "envd";
@@ -153,7 +153,7 @@ export class E2bServer implements AsyncDisposable {
       }
       if (wrong?.do === "flood") {
         request.resume();
-        response.writeHead(200, { "content-type": wrong.type });
+        response.writeHead(200, { "content-type": wrong.type, ...wrong.headers });
         if (wrong.first !== undefined) response.write(wrong.first);
         let sent = 0;
         const more = () => {
