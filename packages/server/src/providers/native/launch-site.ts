@@ -102,6 +102,11 @@ export class LaunchSite implements AsyncDisposable {
     return record.instanceId === this.#instanceId;
   }
 
+  /** Makes the copy that roots of an image are of, where they are copies; the first of an image takes up to minutes. */
+  async copyRoot({ shifted }: Prepared, root: LaunchSpec["root"]): Promise<void> {
+    if (root.kind === "image") await shifted?.of(root.rootfs);
+  }
+
   /** @throws LauncherFailure; what was made until then is for `remove`. */
   async launch(prepared: Prepared, spec: RuntimeSpec, root: LaunchSpec["root"]): Promise<RuntimeRecord> {
     const { runtimeId, slot } = spec;

@@ -1,35 +1,57 @@
 import { availableParallelism } from "node:os";
-import { expect, it } from "vitest";
+import { afterEach, beforeEach, expect, it, vi } from "vitest";
 import { type NativeHome, nativeHome, testImage } from "../../../test/support/native.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
 import { randomIds } from "../../platform/random-ids.ts";
+import { LaunchSite } from "./launch-site.ts";
 import type { NativeProvider } from "./native-provider.ts";
+import type { ShiftedImages } from "./shifted-images.ts";
 
 const many = 48 + 24 * availableParallelism();
 
 await describeWith(["root", "agent", "launcher", "native", "busybox"], "spawns of several owners", () => {
+  let home: NativeHome;
+  let provider: NativeProvider;
+  beforeEach(async () => {
+    home = await nativeHome();
+    provider = home.open();
+  });
+  afterEach(async () => {
+    vi.restoreAllMocks();
+    await provider[Symbol.asyncDispose]();
+    await home.remove();
+  });
+
+  const spawn = (ownerId: string, image = testImage, signal = AbortSignal.timeout(100_000)) => {
+    const ids = { runtimeId: randomIds.runtimeId(), sandboxId: randomIds.sandboxId() };
+    const size = { memoryMb: 16, vcpus: 1, expiresInMs: 600_000 };
+    return provider.spawn({ ...ids, ...size, ownerId, image, env: {}, metadata: {} }, { signal });
+  };
+
   it("one owner's many leave another's its turn", { timeout: 120_000 }, async () => {
-    const home: NativeHome = await nativeHome();
-    const provider: NativeProvider = home.open();
-    const signal = AbortSignal.timeout(100_000);
-    const spawn = (ownerId: string) => {
-      const ids = { runtimeId: randomIds.runtimeId(), sandboxId: randomIds.sandboxId() };
-      const size = { memoryMb: 16, vcpus: 1, expiresInMs: 600_000 };
-      return provider.spawn(
-        { ...ids, ...size, ownerId, image: testImage, env: {}, metadata: {} },
-        { signal },
-      );
-    };
-    try {
-      await spawn("warm-up");
-      let ended = 0;
-      const theirs = Array.from({ length: many }, () => spawn("greedy").finally(() => ended++));
-      await spawn("modest");
-      expect(ended).toBeLessThan(many / 2);
-      await Promise.all(theirs);
-    } finally {
-      await provider[Symbol.asyncDispose]();
-      await home.remove();
-    }
+    await spawn("warm-up");
+    let ended = 0;
+    const theirs = Array.from({ length: many }, () => spawn("greedy").finally(() => ended++));
+    await spawn("modest");
+    expect(ended).toBeLessThan(many / 2);
+    await Promise.all(theirs);
+  });
+
+  it("who waits for the copy of an image keeps nobody waiting, and may leave", {
+    timeout: 60_000,
+  }, async () => {
+    const copying = Promise.withResolvers<string>();
+    const shifted = { base: 1_879_048_192, of: () => copying.promise } as unknown as ShiftedImages;
+    const prepare = LaunchSite.prototype.prepare;
+    vi.spyOn(LaunchSite.prototype, "prepare").mockImplementation(async function (this: LaunchSite) {
+      return { ...(await prepare.call(this)), shifted };
+    });
+    const leaving = new AbortController();
+    const waits = Array.from({ length: many }, () => spawn("greedy", testImage, leaving.signal));
+    const settled = Promise.allSettled(waits);
+    await spawn("modest", "host", AbortSignal.timeout(20_000));
+    leaving.abort(new Error("left"));
+    for (const each of await settled) expect(each).toMatchObject({ reason: { message: "left" } });
+    copying.reject(new Error("over"));
   });
 });

@@ -82,7 +82,7 @@ export class NativeProvider implements RuntimeProvider {
   readonly #guard: DiskGuard;
   readonly #socketGuard: SocketGuard;
   readonly #spawns = new SpawnsUnderWay();
-  /** By owner: however many one spawns at once, others come in between. */
+  /** By owner: however many one spawns at once, others come in between. What may take minutes is done before. */
   readonly #lanes = new FairLanes(launchesAtOnce);
   readonly #launching = new Map<RuntimeId, Promise<unknown>>();
   readonly #connected = new Map<RuntimeId, Connected>();
@@ -409,6 +409,7 @@ export class NativeProvider implements RuntimeProvider {
   ): Promise<void> {
     const { runtimeId } = spec;
     await this.#destroying.get(runtimeId);
+    await orAborted(this.#site.copyRoot(prepared, root), options.signal);
     const lane = await this.#lanes.enter(spec.ownerId ?? "", options);
     const startedAt = performance.now();
     const launched = this.#site.launch(prepared, spec, root).finally(() => lane.leave());
