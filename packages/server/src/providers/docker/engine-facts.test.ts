@@ -38,6 +38,15 @@ it("runsOnGvisor() looks at the runtime's program where the engine says it, else
   expect(runsOnGvisor({ ...config, runtime: "gvisor" }, info)).toBe(true);
   expect(runsOnGvisor(config, { ...info, DefaultRuntime: "gvisor" })).toBe(true);
   expect(runsOnGvisor(config, info)).toBe(false);
+  const shims = (runtimeType: string, options?: object) => ({
+    ...info,
+    Runtimes: { sandboxed: { runtimeType, ...(options && { options }) } },
+  });
+  const sandboxed = { ...config, runtime: "sandboxed" };
+  expect(runsOnGvisor(sandboxed, shims("io.containerd.runsc.v1"))).toBe(true);
+  expect(runsOnGvisor(sandboxed, shims("io.containerd.kata.v2"))).toBe(false);
+  const binary = { BinaryName: "/usr/bin/runsc" };
+  expect(runsOnGvisor(sandboxed, shims("io.containerd.runc.v2", binary))).toBe(true);
 });
 
 describe("unfitBecause()", () => {

@@ -65,10 +65,13 @@ export function sharesKernel(config: DockerConfig, info: EngineInfo): boolean {
   return kernelSharingRuntimes.has(runtimeProgram(runtimeName(config, info), info));
 }
 
+/** @returns its program, or the kind of its shim, whatever the engine's configuration calls it. */
 function runtimeProgram(name: string, info: EngineInfo): string {
-  const known = info.Runtimes?.[name];
-  const path = typeof known === "object" && known !== null && "path" in known ? known.path : undefined;
-  return basename(typeof path === "string" && path !== "" ? path : name);
+  const { path, runtimeType, options } = Object(info.Runtimes?.[name]) as Record<string, unknown>;
+  // runc's shim runs whatever program its options name.
+  const { BinaryName: program } = Object(options) as Record<string, unknown>;
+  const said = [path, program, runtimeType].find((each) => typeof each === "string" && each !== "");
+  return basename(String(said ?? name));
 }
 
 /** Whether its containers run on gVisor's kernel. @param info unset: as far as the configuration tells. */
