@@ -53,9 +53,10 @@ const calls = {
     // What a link leads to is replaced, not the link.
     const real = old ? fs.realpathSync(from) : from;
     const part = path.join(path.dirname(real), `.part-${process.pid}-${Date.now()}`);
-    await pipeline(process.stdin, fs.createWriteStream(part));
     // An upload that was broken off has not come to its end.
-    if (String(fs.readFileSync(3)) !== "whole") process.exit(fs.rmSync(part) ?? 1);
+    const whole = () => String(fs.readFileSync(3)) === "whole";
+    const isTaken = await pipeline(process.stdin, fs.createWriteStream(part)).then(whole, () => false);
+    if (!isTaken) process.exit(fs.rmSync(part, { force: true }) ?? 1);
     fs.chmodSync(part, mode === undefined ? (old?.mode ?? 0o644) & 0o7777 : Number(mode));
     fs.renameSync(part, real);
     return describe(from, true);
