@@ -1,6 +1,7 @@
 import { subscribe, unsubscribe } from "node:diagnostics_channel";
 import { isOfPackage } from "./retry-afters.ts";
 
+const createChannel = "undici:request:create";
 const headersChannel = "undici:request:headers";
 const chunkChannel = "undici:request:bodyChunkReceived";
 /** The longest answer that is believed: a list of a hundred thousand files. */
@@ -30,6 +31,13 @@ type Watched = { take(chunk: Uint8Array): boolean };
  */
 export class AnswerBounds implements Disposable {
   readonly #watched = new WeakMap<object, Watched>();
+  /** Asks for what is not packed. The package takes no headers for what it asks sandboxes. */
+  readonly #onCreate = (message: unknown) => {
+    const { headers } = (message as { request: PackageRequest }).request;
+    if (!Array.isArray(headers) || !isOfPackage(headers)) return;
+    const at = headers.findIndex((each, index) => index % 2 === 0 && /^accept-encoding$/i.test(each));
+    if (at >= 0) headers[at + 1] = "identity";
+  };
   readonly #onHeaders = (message: unknown) => {
     const { request, response } = message as {
       request: PackageRequest;
@@ -62,11 +70,13 @@ export class AnswerBounds implements Disposable {
   listen(): void {
     // Twice would be called twice.
     this[Symbol.dispose]();
+    subscribe(createChannel, this.#onCreate);
     subscribe(headersChannel, this.#onHeaders);
     subscribe(chunkChannel, this.#onChunk);
   }
 
   [Symbol.dispose](): void {
+    unsubscribe(createChannel, this.#onCreate);
     unsubscribe(headersChannel, this.#onHeaders);
     unsubscribe(chunkChannel, this.#onChunk);
   }

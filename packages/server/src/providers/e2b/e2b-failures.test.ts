@@ -309,6 +309,31 @@ await describeWith(
       await patient[Symbol.asyncDispose]();
     });
 
+    it("no call asks for an answer that is packed", async () => {
+      const patient = service.open();
+      const spec = specOf();
+      const asked = new Map<string, string | undefined>();
+      service.server.misbehave = ({ method, path, headers }) => {
+        asked.set(`${method} ${path}`, String(headers["accept-encoding"]));
+        return undefined;
+      };
+      await patient.spawn(spec, soon());
+      const sandbox = patient.sandbox(spec.runtimeId);
+      const { files, execs } = sandbox;
+      await execs.start(shell("true"), soon());
+      await files.write("/tmp/file", someBytes(), soon());
+      await collect((await files.read("/tmp/file", soon())).body);
+      await Promise.all([
+        sandbox.stats(soon()),
+        sandbox.setExpiry(500_000, soon()),
+        patient.inventory(soon()),
+      ]);
+      await patient.destroy(spec.runtimeId, soon());
+      await patient[Symbol.asyncDispose]();
+      expect(asked.size).toBeGreaterThan(8);
+      expect([...asked].filter(([, encoding]) => encoding !== "identity")).toEqual([]);
+    });
+
     it("an answer that calls itself a stream is one where a stream was asked for", async () => {
       const patient = service.open();
       await patient.adopt(runtimeId, soon());

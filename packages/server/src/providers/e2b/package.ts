@@ -64,8 +64,7 @@ export async function loadPackage(config: E2bConfig): Promise<E2bPackage> {
     // Every call has a deadline of ours, and what may be repeated core repeats.
     requestTimeoutMs: 0,
     retries: 0,
-    // Packed answers are not taken: they could be unpacked to any length.
-    headers: { "User-Agent": "alcove", "Accept-Encoding": "identity" },
+    headers: { "User-Agent": "alcove" },
     // No logger: with one, the package writes out every message of every stream for it.
   };
   /** Makes the steps of the package reachable that it takes one after the other. */
