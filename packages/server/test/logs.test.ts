@@ -230,6 +230,7 @@ test("a probe is the same one however its path is spelled", async () => {
     "/api/v1/live?a",
     "/api/v1/live#b",
     "/api/v1/live#c",
+    "http://ann:hunter2@elsewhere/api/v1/live",
   ]) {
     const [answer] = await once(request({ hostname, port, path }).end(), "response");
     expect(answer.resume().statusCode).toBe(200);
@@ -237,6 +238,9 @@ test("a probe is the same one however its path is spelled", async () => {
   await client.call("GET", "/api/v1/sandboxes", undefined, { "x-request-id": "after" });
   await requestLine("after");
   expect(of("request").map(({ path }) => path)).toEqual(["/api/v1/live", "/api/v1/sandboxes"]);
+  await once(request({ hostname, port, path: "http://ann:hunter2@elsewhere/nowhere?a" }).end(), "response");
+  await eventually(() => of("request").find(({ path }) => path === "/nowhere"));
+  expect(JSON.stringify(lines)).not.toContain("hunter2");
 });
 
 test("no line has a field that is not documented", async () => {

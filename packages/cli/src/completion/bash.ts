@@ -40,7 +40,7 @@ function valueCases({ at, options }: Place): string[] {
     (option) =>
       `  ${after([option])}) COMPREPLY=($(compgen -W ${quoted((option.value as readonly string[]).join(" "))} -- "$cur")); return ;;`,
   );
-  if (files.length > 0) lines.push(`  ${after(files)}) COMPREPLY=($(compgen -f -- "$cur")); return ;;`);
+  if (files.length > 0) lines.push(`  ${after(files)}) return ;;`);
   if (texts.length > 0) lines.push(`  ${after(texts)}) compopt +o default 2>/dev/null; return ;;`);
   return lines;
 }

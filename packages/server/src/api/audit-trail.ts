@@ -46,7 +46,7 @@ export class AuditTrail {
 
   /** A request that no hook sees, because its path cannot be decoded. Nobody looked at its key. */
   async refusedUnread(request: FastifyRequest, status: number): Promise<void> {
-    if (!isBelowAdmin(plainPath(request))) return;
+    if (!isBelowAdmin(pathOf(request))) return;
     request.audit = { remoteAddr: addressOf(request) };
     await this.#tell(request, { status, durationMs: 0 });
   }
@@ -59,7 +59,7 @@ export class AuditTrail {
       actor: principal.name,
       mayAdminister: principal.scopes.has("admin"),
       method: request.method,
-      path: plainPath(request),
+      path: pathOf(request),
       status: outcome.status,
       durationMs: Math.round(outcome.durationMs * 100) / 100,
       requestId: request.id,
@@ -72,8 +72,7 @@ export class AuditTrail {
 /** By the route, because a path can be spelled in many ways; what no route takes, by its path. */
 function isAudited(request: FastifyRequest): boolean {
   return (
-    request.routeOptions.config.access?.audited === true ||
-    (request.is404 && isBelowAdmin(plainPath(request)))
+    request.routeOptions.config.access?.audited === true || (request.is404 && isBelowAdmin(pathOf(request)))
   );
 }
 
@@ -83,9 +82,4 @@ function isBelowAdmin(path: string): boolean {
     String.fromCharCode(Number.parseInt(hex, 16)),
   );
   return /^\/api\/v1\/admin(?![^/#?])/.test(decoded);
-}
-
-/** Without the host, which may hold a password, of an absolute address. */
-function plainPath(request: FastifyRequest): string {
-  return pathOf(request).replace(/^[a-z][a-z0-9+.-]*:\/\/[^/]*/i, "");
 }

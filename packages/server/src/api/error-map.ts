@@ -137,7 +137,10 @@ function logFailure(
   else logger.error({ ...fields, err: error }, "request failed");
 }
 
-/** The path without its query, which may hold what logs should not, and without a fragment, which routes leave out as well. */
+/**
+ * The path without its query, which may hold what logs should not, as may the host of an absolute address; and without a fragment,
+ * which routes leave out as well.
+ */
 export function pathOf(request: FastifyRequest): string {
-  return /^[^?#]*/.exec(request.url)?.[0] ?? "";
+  return /^(?:[a-z][a-z0-9+.-]*:\/\/[^/?#]*)?([^?#]*)/i.exec(request.url)?.[1] ?? "";
 }

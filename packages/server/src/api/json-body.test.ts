@@ -45,10 +45,12 @@ test.each([
 
 test("every other text is taken as it is, however it is written", () => {
   const text = fc.string({ unit: "binary" }).filter((one) => one.isWellFormed());
+  // Refused by itself, whatever it holds.
+  const name = text.filter((one) => one !== "__proto__");
   const escaped = (json: string) =>
     json.replaceAll(/[\x80-\uffff]/g, (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`);
   fc.assert(
-    fc.property(fc.dictionary(text, fc.array(text)), fc.boolean(), (made, escapes) => {
+    fc.property(fc.dictionary(name, fc.array(text)), fc.boolean(), (made, escapes) => {
       const json = JSON.stringify(made);
       expect(refusal(Buffer.from(escapes ? escaped(json) : json))).toEqual(JSON.parse(json));
     }),
