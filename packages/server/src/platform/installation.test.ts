@@ -116,6 +116,24 @@ describe("an installation", () => {
     await installation[Symbol.asyncDispose]();
   });
 
+  it("starts though its directory is full and the database further than that says, and is marked once there is room", async () => {
+    const settings = new Settings();
+    await makeSandbox(settings);
+    settings.values.set("generation", "2");
+    const unwritable = path.join(dataDir, ".newest.json");
+    await rm(unwritable);
+    await mkdir(unwritable);
+    const unwritten: string[] = [];
+    const onUnwritten = (what: string) => unwritten.push(what);
+    await using installation = await Installation.open({ dataDir, settings, newId: "new", onUnwritten });
+    expect(installation.recovering).toBe(false);
+    expect(unwritten).toEqual(["how far the installation is, in installation.json"]);
+    await rm(unwritable, { recursive: true });
+    await installation.advanced((error) => expect.fail(String(error)));
+    const written = JSON.parse(await readFile(path.join(dataDir, "installation.json"), "utf8"));
+    expect([written.generation, settings.values.get("generation")]).toEqual([3, "3"]);
+  });
+
   it("removes what a process left that was killed while it wrote, and nothing else", async () => {
     const settings = new Settings();
     await open(settings);

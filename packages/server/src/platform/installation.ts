@@ -194,11 +194,13 @@ export class Installation implements AsyncDisposable {
       await late.write("the key that signs labels, in the database", () =>
         settings.changeSetting(noteKeySetting, noteKey),
       );
-    if (JSON.stringify(file) !== JSON.stringify(written && { ...written, noteKey }))
-      await installation.#write(file);
-    else if (written?.noteKey !== noteKey)
-      await late.write(`the key that signs labels, in ${fileName}`, () =>
-        installation.#write(installation.#file),
+    const write = () => installation.#write(installation.#file);
+    // Without an identity, or beside a database that lacks sandboxes, the next process would not know what this one did.
+    if (written === undefined || (recovering && written.generation !== file.generation)) await write();
+    else if (JSON.stringify(file) !== JSON.stringify(written))
+      await late.write(
+        `${written.noteKey === noteKey ? "how far the installation is" : "the key that signs labels"}, in ${fileName}`,
+        write,
       );
     installation.#tryAgain();
     return installation;
