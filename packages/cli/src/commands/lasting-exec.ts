@@ -88,12 +88,13 @@ export class LastingExec implements Disposable {
         }
       } catch (error) {
         const execId = this.execId;
+        // Its socket was left for it, whatever came over that until then.
+        if (this.#lost !== undefined) throw this.#lost;
         if (!(error instanceof AlcoveError) || execId === undefined) throw error;
         // An attach is refused by a message when the service is not ready for it.
         if (error.code !== "cut" && (brokenSince === undefined || isFinal(error))) throw error;
         this.#state = "broken";
         if (performance.now() - openedAt > longestPauseMs) brokenSince = undefined;
-        if (this.#lost !== undefined) throw this.#lost;
         this.#refuseGap(error);
         if (brokenSince === undefined) tellBroken(execId);
         brokenSince ??= performance.now();
