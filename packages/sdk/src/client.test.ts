@@ -275,8 +275,10 @@ describe("AlcoveClient", () => {
     const { body } = await client.files.read("sb-a", "/a", { range: { start: 2, end: 5 } });
     expect(await body.toArray()).toEqual([Buffer.from("cde")]);
     expect(range).toBe("bytes=2-4");
-    await (await client.files.read("sb-a", "/a", { range: { start: 2 } })).body.toArray();
-    expect(range).toBe("bytes=2-");
+    for (const open of [{ start: 2 }, { start: 2, end: Number.POSITIVE_INFINITY }]) {
+      await (await client.files.read("sb-a", "/a", { range: open })).body.toArray();
+      expect(range).toBe("bytes=2-");
+    }
   });
 
   test.each<[string, (client: AlcoveClient, options: { timeoutMs: number }) => Promise<unknown>]>([
@@ -380,7 +382,13 @@ describe("AlcoveClient", () => {
     await expect(client.sandbox("sb-a", { timeoutMs: Number.NaN })).rejects.toMatchObject({
       code: "bad_request",
     });
-    await expect(client.files.read("sb-a", "/a", { range: { start: -5 } })).rejects.toThrow(RangeError);
+    for (const range of [
+      { start: -5 },
+      { start: 0.5 },
+      { start: 5, end: 7.5 },
+      { start: 5, end: Number.NaN },
+    ])
+      await expect(client.files.read("sb-a", "/a", { range })).rejects.toThrow(RangeError);
   });
 
   test("no answer in time is a client_timeout", async () => {

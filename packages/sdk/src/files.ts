@@ -173,11 +173,13 @@ function filesPath(id: string, route: string): string {
   return `/sandboxes/${encodeURIComponent(id)}/files${route}`;
 }
 
-/** @throws RangeError for a range that holds nothing, or does not begin within the file. */
-function rangeHeader({ start, end }: { start: number; end?: number }): string {
+/** @throws RangeError for a range that holds nothing, or does not begin and end within a file. */
+function rangeHeader({ start, end = Number.POSITIVE_INFINITY }: { start: number; end?: number }): string {
   if (!Number.isSafeInteger(start) || start < 0) throw new RangeError(`a range cannot start at ${start}`);
-  if (end !== undefined && end <= start) throw new RangeError(`the range from ${start} to ${end} is empty`);
-  return `bytes=${start}-${end === undefined ? "" : end - 1}`;
+  if (end === Number.POSITIVE_INFINITY) return `bytes=${start}-`;
+  if (!Number.isSafeInteger(end)) throw new RangeError(`a range cannot end at ${end}`);
+  if (end <= start) throw new RangeError(`the range from ${start} to ${end} is empty`);
+  return `bytes=${start}-${end - 1}`;
 }
 
 /** A watch has no end of its own: one that is over in good order has missed what comes after it all the same. */
