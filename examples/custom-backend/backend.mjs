@@ -57,6 +57,8 @@ function run({ folder, env, network, live }, argv, own = {}) {
   return child;
 }
 async function kill(child) {
+  // Whatever it wrote is read now, also where it ended by itself: it is closed only then.
+  child.isOver = true;
   child.kill("SIGKILL");
   for (const stream of [child.stdout, child.stderr]) stream.resume();
   await child.closed;
@@ -128,7 +130,8 @@ function push(exec, type, data) {
   hold(exec);
 }
 function hold({ child, lines, offset, sent }) {
-  for (const each of [child.stdout, child.stderr]) offset - sent > keptOutput ? each.pause() : each.resume();
+  const waits = offset - sent > keptOutput && !child.isOver;
+  for (const each of [child.stdout, child.stderr]) waits ? each.pause() : each.resume();
   while (lines[0]?.offset + lines[0]?.data.length < sent - keptOutput) lines.shift();
 }
 async function follow(exec, from, response) {
