@@ -13,7 +13,7 @@ import { installationIn } from "./platform/installation.ts";
 import { silentLogger } from "./platform/logger.ts";
 import { identify } from "./platform/process-identity.ts";
 import { ProviderError, type RuntimeId, Unavailable } from "./ports/index.ts";
-import { endRuntimes, livingIn, purge } from "./purge.ts";
+import { endRuntimes, livingIn, purge, rowsIn } from "./purge.ts";
 import { SqliteStore } from "./stores/sqlite/index.ts";
 
 const providerOf = (destroy: (id: string) => Promise<void>) => ({
@@ -85,6 +85,20 @@ beforeEach(() => {
   opened.defer(() => rmSync(home, { recursive: true, force: true }));
 });
 afterEach(() => opened[Symbol.asyncDispose]());
+
+test("a database that does not say what it has is told, and keeps nobody from leaving", async () => {
+  const told: string[] = [];
+  const damage = new Error("database disk image is malformed");
+  const listLive = () => Promise.reject(damage);
+  const error = (fields: { err: unknown }, words: string) => {
+    expect(fields.err).toBe(damage);
+    told.push(words);
+  };
+  expect(await rowsIn({ sandboxes: { listLive } }, { error: error as typeof silentLogger.error })).toEqual(
+    [],
+  );
+  expect(told).toEqual([expect.stringContaining("the database does not say which sandboxes it has")]);
+});
 
 test("sandboxes whose provider lacks the agent are told", async () => {
   const folder = path.join(home, "runtimes", "proot", "rt-1");

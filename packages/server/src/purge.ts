@@ -20,6 +20,7 @@ import {
   NotFound,
   type RuntimeId,
   type RuntimeProvider,
+  type SandboxRow,
   Unavailable,
 } from "./ports/index.ts";
 import { providerCandidates } from "./provider-candidates.ts";
@@ -139,6 +140,7 @@ async function endKnown(
     clock: systemClock,
   });
   let missing: string | undefined;
+  const rows = await rowsIn(store, logger);
   for (const candidate of candidates) {
     const { name, isolation, enabled } = candidate;
     if ("missing" in candidate) {
@@ -149,7 +151,7 @@ async function endKnown(
     if (provider.inProcess === true) continue;
     opened.use(provider);
     if (isolation === "hosted") {
-      const known = await runtimesAt(name, store);
+      const known = runtimesAt(name, rows);
       if (enabled === true) await endRuntimes(provider, purged, known);
       else if (known.length > 0) purged.left.push(...mayStillRun(name, notEnabled, known));
       continue;
@@ -161,9 +163,24 @@ async function endKnown(
   return { id, missing };
 }
 
-/** What the database knows of a provider's runtimes that may run: nothing where it is damaged. */
-async function runtimesAt(provider: string, store: SqliteStore): Promise<string[]> {
-  const rows = await store.sandboxes.listLive().catch(() => []);
+/** Nothing where the database is damaged, which keeps nobody from leaving: what providers list and record is ended all the same. */
+export async function rowsIn(
+  store: { sandboxes: Pick<SqliteStore["sandboxes"], "listLive"> },
+  logger: Pick<Logger, "error">,
+): Promise<SandboxRow[]> {
+  try {
+    return await store.sandboxes.listLive();
+  } catch (err) {
+    logger.error(
+      { err },
+      "the database does not say which sandboxes it has: what a provider runs elsewhere that is not enabled here goes on, and is not named",
+    );
+    return [];
+  }
+}
+
+/** What the database knows of a provider's runtimes that may run. */
+function runtimesAt(provider: string, rows: readonly SandboxRow[]): string[] {
   // In state error a runtime has ended, or is that of the installation which this one was copied from.
   const running = rows.filter((row) => row.provider === provider && row.state !== "error");
   return running.map(({ runtimeId }) => runtimeId);

@@ -178,6 +178,15 @@ async function program(name: string, debianPackage: string): Promise<Requirement
     : ok;
 }
 
+/**
+ * Skips a single test for what the machine lacks and CI has to have.
+ * @throws Error with CI=true, where nothing is skipped in silence.
+ */
+export function skipWithout(context: { skip(why: string): void }, why: string): void {
+  if (!["", "0", "false"].includes(process.env.CI ?? "")) throw new Error(`CI must not skip: ${why}`);
+  context.skip(why);
+}
+
 /** Waits for a build that is under way, as scripts/test-env.sh begins one. */
 async function builtVsockDevice(): Promise<Requirement> {
   try {

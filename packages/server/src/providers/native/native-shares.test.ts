@@ -4,7 +4,7 @@ import { readdir, readFile, stat } from "node:fs/promises";
 import { expect, it } from "vitest";
 import { runScript } from "../../../test/support/attack-probe.ts";
 import { probedSandboxes } from "../../../test/support/native-sandboxes.ts";
-import { describeWith } from "../../../test/support/requirements.ts";
+import { describeWith, skipWithout } from "../../../test/support/requirements.ts";
 import type { RuntimeId } from "../../ports/index.ts";
 import { findProgram } from "../launcher/index.ts";
 
@@ -78,7 +78,7 @@ done`;
     });
 
     it("image host: the host's locks on its programs are not in the way, and theirs not in the host's", async (context) => {
-      if ((await findProgram("flock")) === undefined) return context.skip("flock is not installed");
+      if ((await findProgram("flock")) === undefined) return skipWithout(context, "flock is not installed");
       const { run } = await sandbox("host");
       const program = "/usr/bin/env";
       // It holds the lock until its input ends: of a signal only flock itself would hear.
@@ -136,10 +136,10 @@ perl -e '${watcher}' | tee /tmp/seen`,
     });
 
     it("no file of a sandbox has the host's disk flushed with each write", async (context) => {
-      if ((await findProgram("chattr")) === undefined) return context.skip("chattr is not installed");
+      if ((await findProgram("chattr")) === undefined) return skipWithout(context, "chattr is not installed");
       const { runtimeId, run } = await sandbox("host");
       const disk = await diskOf(runtimeId);
-      if (disk === undefined) return context.skip("sandboxes have no disk of their own here");
+      if (disk === undefined) return skipWithout(context, "sandboxes have no disk of their own here");
       const before = await flushes(disk);
       const wrote = await run(
         "touch /tmp/f && chattr +S /tmp/f && dd if=/dev/zero of=/tmp/f bs=512 count=200 conv=notrunc 2>&1",
