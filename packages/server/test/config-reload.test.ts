@@ -3,26 +3,15 @@ import { tmpdir } from "node:os";
 import path from "node:path";
 import { pino } from "pino";
 import { expect, test } from "vitest";
-import { loadConfig } from "../src/config/load.ts";
 import { serve } from "../src/main.ts";
 import { TestClient } from "./support/http.ts";
+import { mockConfig } from "./support/mock-config.ts";
 
 test("a configuration that cannot be read again is told by figures until one is taken up, and changes nothing meanwhile", async () => {
   await using stack = new AsyncDisposableStack();
   const home = await mkdtemp(path.join(tmpdir(), "alcove-reload-"));
   stack.defer(() => rm(home, { recursive: true, force: true }));
-  const config = (maxSandboxes: string) =>
-    loadConfig({
-      cwd: home,
-      env: {
-        ALCOVE_DATA_DIR: path.join(home, "data"),
-        ALCOVE_SERVER_PORT: "0",
-        ALCOVE_PROVIDERS_DEFAULT: "mock",
-        ALCOVE_PROVIDERS_NATIVE_ENABLED: "false",
-        ALCOVE_PROVIDERS_DOCKER_ENABLED: "false",
-        ALCOVE_DEFAULTS_MAX_SANDBOXES: maxSandboxes,
-      },
-    });
+  const config = (maxSandboxes: string) => mockConfig(home, { ALCOVE_DEFAULTS_MAX_SANDBOXES: maxSandboxes });
   // Of its own: its level is among what is taken over.
   const logger = pino({ level: "warn" }, { write: () => undefined });
   const service = await serve({ config: config("3"), logger });

@@ -3,8 +3,8 @@ import { tmpdir } from "node:os";
 import path from "node:path";
 import { pino } from "pino";
 import { expect, test } from "vitest";
-import { loadConfig } from "../src/config/load.ts";
 import { serve } from "../src/main.ts";
+import { mockConfig } from "./support/mock-config.ts";
 
 const strong = "0123456789abcdef0123";
 
@@ -13,18 +13,7 @@ test("keys that are short, or the administrators' and the clients' in one, apply
   const home = await mkdtemp(path.join(tmpdir(), "alcove-weak-keys-"));
   stack.defer(() => rm(home, { recursive: true, force: true }));
   const config = (client: string, admin: string) =>
-    loadConfig({
-      cwd: home,
-      env: {
-        ALCOVE_DATA_DIR: path.join(home, "data"),
-        ALCOVE_SERVER_PORT: "0",
-        ALCOVE_PROVIDERS_DEFAULT: "mock",
-        ALCOVE_PROVIDERS_NATIVE_ENABLED: "false",
-        ALCOVE_PROVIDERS_DOCKER_ENABLED: "false",
-        ALCOVE_AUTH_API_KEY: client,
-        ALCOVE_AUTH_ADMIN_API_KEY: admin,
-      },
-    });
+    mockConfig(home, { ALCOVE_AUTH_API_KEY: client, ALCOVE_AUTH_ADMIN_API_KEY: admin });
   let lines: string[] = [];
   const write = (line: string) => {
     const { level, msg } = JSON.parse(line);
