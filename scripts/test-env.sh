@@ -6,16 +6,15 @@ set -eu
 say() { printf 'test-env: %s\n' "$*"; }
 fail() { printf 'test-env: %s\n' "$*" >&2; exit 1; }
 
-[ "$(id -u)" = 0 ] || fail "root is needed to install packages: sudo $0"
-command -v apt-get >/dev/null 2>&1 || fail "this machine has no apt-get; install by hand: docker.io podman rootlesskit openssl proot busybox-static uidmap skopeo umoci docker-registry qemu-system-x86 iproute2 slirp4netns debootstrap prometheus runsc gcc g++ libc6-dev python3 python3-venv chromium rust"
-
-export DEBIAN_FRONTEND=noninteractive
-
 # Packages the tests cannot do without. A C compiler links the agent.
 wanted="ca-certificates curl git e2fsprogs gcc g++ libc6-dev util-linux iproute2 slirp4netns procps xz-utils kmod strace bubblewrap python3 python3-venv
-  docker.io runc containerd iptables proot busybox-static uidmap skopeo umoci docker-registry debootstrap prometheus chromium zsh fish"
+  docker.io podman rootlesskit openssl runc containerd iptables proot busybox-static uidmap skopeo umoci docker-registry debootstrap prometheus chromium zsh fish"
 # Packages that only some distributions have, or that only some tests use; their absence is said aloud.
 optional="nginx-light caddy runsc xfsprogs btrfs-progs"
+
+[ "$(id -u)" = 0 ] || fail "root is needed to install packages: sudo $0"
+command -v apt-get >/dev/null 2>&1 || fail "this machine has no apt-get; install by hand, under these or its own names, and rust:" $wanted $optional
+export DEBIAN_FRONTEND=noninteractive
 
 # The emulator and what boots in it, where the processor is one they are made for.
 case "$(dpkg --print-architecture)" in
