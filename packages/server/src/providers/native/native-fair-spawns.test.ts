@@ -22,11 +22,18 @@ await describeWith(["root", "agent", "launcher", "native", "busybox"], "spawns o
     await home.remove();
   });
 
+  const stages: string[] = [];
   const spawn = (ownerId: string, image = testImage, signal = AbortSignal.timeout(100_000)) => {
     const ids = { runtimeId: randomIds.runtimeId(), sandboxId: randomIds.sandboxId() };
     const size = { memoryMb: 16, vcpus: 1, expiresInMs: 600_000 };
-    return provider.spawn({ ...ids, ...size, ownerId, image, env: {}, metadata: {} }, { signal });
+    const options = { signal, onStage: (stage: string) => stages.push(stage) };
+    return provider.spawn({ ...ids, ...size, ownerId, image, env: {}, metadata: {} }, options);
   };
+
+  it("what a spawn waits for is a stage of its own", async () => {
+    await spawn("ann");
+    expect(stages).toEqual(["wait", "launch", "configure"]);
+  });
 
   it("one owner's many leave another's its turn", { timeout: 120_000 }, async () => {
     await spawn("warm-up");

@@ -409,9 +409,11 @@ export class NativeProvider implements RuntimeProvider {
   ): Promise<void> {
     const { runtimeId } = spec;
     await this.#destroying.get(runtimeId);
+    const beganAt = performance.now();
     await orAborted(this.#site.copyRoot(prepared, root), options.signal);
     const lane = await this.#lanes.enter(spec.ownerId ?? "", options);
     const startedAt = performance.now();
+    options.onStage?.("wait", startedAt - beganAt);
     const launched = this.#site.launch(prepared, spec, root).finally(() => lane.leave());
     this.#launching.set(runtimeId, launched);
     let record: RuntimeRecord;
