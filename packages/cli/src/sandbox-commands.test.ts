@@ -20,6 +20,13 @@ const sandbox: Sandbox = {
   worker_id: "local",
 };
 
+test("a shell that completes a word does not wait long for a service that says nothing", async () => {
+  at.service.answer = () => ({ hang: true });
+  const startedAt = performance.now();
+  expect((await at.run("ls", "--words")).code).not.toBe(0);
+  expect(performance.now() - startedAt).toBeLessThan(20_000);
+});
+
 describe("exit codes", () => {
   test.each([
     [["nope"], 2],

@@ -19,6 +19,9 @@ export interface LsFlags extends ClientFlags, JsonFlags {
   stats?: boolean;
 }
 
+/** A shell that completes a word stands still meanwhile. */
+const wordsWithinMs = 2_000;
+
 const states = [
   "creating",
   "running",
@@ -32,7 +35,9 @@ export async function ls(flags: LsFlags): Promise<void> {
   const filter = sandboxFilter(flags);
   using client = openClient(flags);
   using interrupt = interruptSignal();
-  const { signal } = interrupt;
+  const signal = flags.words
+    ? AbortSignal.any([interrupt.signal, AbortSignal.timeout(wordsWithinMs)])
+    : interrupt.signal;
   const found: SandboxUsage[] = [];
   const matching = flags.stats
     ? client.allSandboxStats(filter, { signal })
