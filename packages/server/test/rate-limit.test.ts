@@ -190,6 +190,24 @@ describe("a service that limits requests", () => {
     expect((await get(server, list, { "x-api-key": "client-key" })).status).toBe(429);
   });
 
+  test("where there are no keys, programs' own count as no guesses", async () => {
+    const ports = new TestPorts();
+    await using server = await startTestServer({
+      provider: ports.factory,
+      env: { ...limited, ALCOVE_PREVIEW_ACCESS: "public" },
+    });
+    const id = await new TestClient(server.url).spawn();
+    using _program = await ports.listen(
+      3000,
+      http.createServer((request, response) => response.end(request.headers.authorization)),
+    );
+    const visitor = new PreviewClient(server.url, `3000-${id}.localhost`);
+    for (const token of ["a", "b", "c", "d", "e"]) {
+      const { status, text } = await visitor.get("/", { headers: { authorization: `Bearer ${token}` } });
+      expect([status, text]).toEqual([200, `Bearer ${token}`]);
+    }
+  });
+
   test("who has a key and used it is not shut out by guesses from the same address", async () => {
     await using server = await start({ ...keys, ...limited });
     const client = { "x-api-key": "client-key", "x-user-id": "ann" };

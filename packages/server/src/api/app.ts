@@ -99,6 +99,8 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
   const lanes = new ConnectionLanes({ turns, headMs: headersDeadlineMs });
   const proxy = new PortProxy({ previews, responseTimeoutMs: config.preview.responseTimeoutMs, turns });
   const isKey: KeyCheck = (value, address) => {
+    // Where there is none, none can be guessed: visitors' tokens are the program's affair.
+    if (options.keys.isEmpty) return false;
     const name = options.keys.nameOf(value);
     options.rateLimits.checkOffered(address, { value, key: name, to: "program" });
     return name !== undefined;

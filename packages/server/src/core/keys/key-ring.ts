@@ -150,6 +150,11 @@ export class KeyRing implements AsyncDisposable {
     return this.#accepted(key)?.name;
   }
 
+  /** Whether there is a key at all. */
+  get isEmpty(): boolean {
+    return this.#bySlot.size === 0;
+  }
+
   /** @returns the name of the key and when it ended, if it did. */
   endOf(key: string): { name: string; at: Date } | undefined {
     const known = this.#find(key);
