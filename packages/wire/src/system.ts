@@ -28,6 +28,8 @@ export const capabilities = [
   "exec_limits",
   "images",
   "pty_eof",
+  "pty_interrupt",
+  "file_modes",
 ] as const;
 export type Capability = (typeof capabilities)[number];
 

@@ -20,4 +20,6 @@ export const agentCapabilities: readonly Capability[] = [
   "adopt",
   "images",
   "pty_eof",
+  "pty_interrupt",
+  "file_modes",
 ];

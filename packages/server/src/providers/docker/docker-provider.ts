@@ -79,7 +79,7 @@ export interface DockerProviderOptions {
 export const dockerCapabilities: readonly Capability[] = [...agentCapabilities, "container", "users"];
 
 /** What gVisor's kernel lacks: subreapers, by which a command's processes are found, and the end of input at terminals. */
-const lackedByGvisor: ReadonlySet<Capability> = new Set(["process_tree", "pty_eof"]);
+const lackedByGvisor: ReadonlySet<Capability> = new Set(["process_tree", "pty_eof", "pty_interrupt"]);
 const runcCapabilities: ReadonlySet<Capability> = new Set(dockerCapabilities);
 const gvisorCapabilities = runcCapabilities.difference(lackedByGvisor);
 

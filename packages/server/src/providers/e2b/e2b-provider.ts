@@ -45,6 +45,8 @@ const capabilities: readonly Capability[] = [
   "stats",
   "images",
   "pty_eof",
+  "pty_interrupt",
+  "file_modes",
 ];
 const undoMs = 20_000;
 /** What is asked of a sandbox that runs, so that its time is not made longer. */

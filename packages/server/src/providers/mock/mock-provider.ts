@@ -48,6 +48,7 @@ export class MockProvider implements RuntimeProvider {
     "watch",
     "stats",
     "users",
+    "file_modes",
   ]);
   readonly defaultImage: string;
   readonly inProcess = true;

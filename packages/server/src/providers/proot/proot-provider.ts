@@ -55,7 +55,9 @@ interface Connected {
   stopListening: () => void;
 }
 
-const capabilities: readonly Capability[] = [...agentCapabilities, "userspace_isolation"];
+const capabilities: ReadonlySet<Capability> = new Set([...agentCapabilities, "userspace_isolation"]);
+/** Its made-up root costs both: a signal typed at a terminal reaches nobody, and files look writable to their owner. */
+const lackedByFakeRoot: ReadonlySet<Capability> = new Set(["pty_interrupt", "file_modes"]);
 
 /**
  * Sandboxes by path translation alone: processes of the machine's that see another root. For machines without
@@ -103,7 +105,9 @@ export class ProotProvider implements RuntimeProvider {
     this.defaultImage = options.config.defaultImage;
     this.#asRoot = process.getuid?.() === 0;
     this.#records = new RuntimeRecords({ dataDir: options.dataDir, asRoot: this.#asRoot });
-    this.capabilities = new Set(this.#asRoot ? [...capabilities, "users"] : capabilities);
+    this.capabilities = this.#asRoot
+      ? new Set([...capabilities, "users"])
+      : capabilities.difference(lackedByFakeRoot);
   }
 
   async check(options: CallOptions): Promise<ProviderCheck> {

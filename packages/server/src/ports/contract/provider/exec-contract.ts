@@ -141,6 +141,15 @@ export function execContract(harness: ContractHarness): void {
     expect((await finish(view)).stdout).toContain("done");
   });
 
+  it("an interrupt typed at a terminal ends what runs there", async () => {
+    const operations = await harness.shared();
+    const spec = shell("echo begun; exec sleep 60", { stdin: true, tty: { cols: 80, rows: 24 } });
+    await using view = await operations.execs.start(spec, soon());
+    await readUntil(view, "begun");
+    await view.writeStdin(Buffer.from("\u0003"));
+    expect((await finish(view)).exit.exitCode).toBe(130);
+  });
+
   it("resize without a terminal does nothing", async () => {
     const { execs } = await harness.shared();
     const spec = shell("read x", { stdin: true, detached: true });

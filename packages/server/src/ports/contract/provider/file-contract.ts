@@ -57,6 +57,12 @@ export function fileContract(harness: ContractHarness): void {
     await expect(files.chmod("/workspace/none", 0o600, soon())).rejects.toThrow(NotFound);
   });
 
+  it("a file that nobody may write has that mode", async () => {
+    const { files } = await harness.shared();
+    await files.write("/workspace/kept", chunks("a"), { ...soon(), mode: 0o444 });
+    expect((await files.stat("/workspace/kept", soon())).mode).toBe(0o444);
+  });
+
   it("what a user writes belongs to that user, parents included", async () => {
     const operations = await harness.shared();
     const options = { ...soon(), user: "1000:1000" };
