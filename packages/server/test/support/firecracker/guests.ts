@@ -55,7 +55,6 @@ debugfs -R "rdump / $ROOT" "$IMAGE" >/dev/null 2>&1
 cd "$ROOT"
 for name in proc dev sys tmp run; do [ -d $name ] || mkdir $name; done
 chmod 1777 tmp
-mount -t proc proc proc
 mount -t tmpfs -o mode=0755 dev dev
 for name in null zero full random urandom tty; do : > dev/$name; mount --bind /dev/$name dev/$name; done
 mkdir dev/pts dev/shm .alcove/door
@@ -66,7 +65,10 @@ mount -t tmpfs -o mode=1777 shm dev/shm
 mount --bind "$DOOR" .alcove/door
 hostname "$NAME"
 ip link set lo up
-exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot . /.alcove/alcove-agent serve --socket /.alcove/door/agent
+# The agent takes another user, and a process whose user changes no longer ends with its parent: below the first one it does.
+exec unshare --pid --fork sh -c "
+mount -t proc proc proc
+exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin chroot . /.alcove/alcove-agent serve --socket /.alcove/door/agent"
 `;
 
 function processGuest(machine: Machine, say: (text: string) => void): Guest {
