@@ -401,14 +401,17 @@ export class Reconciler implements AsyncDisposable {
     this.#probes.set(entry, timer);
   }
 
-  /** A provider says that a runtime ended by itself. */
+  /** A provider says that a runtime ended by itself. One that is to end is not looked for: its end is confirmed, or fails again. */
   #exited(runtimeId: RuntimeId, reason: string): void {
     const { lifecycle, logger } = this.#options;
     const entry = lifecycle.live.byRuntime(runtimeId);
     if (entry === undefined || this.#closed) return;
     this.#run(
       this.#settled(entry)
-        .then(() => lifecycle.recover.suspected(entry, reason))
+        .then(() => {
+          if (entry.row.destroyRequested) this.#retries.hasten(entry.row.id);
+          else return lifecycle.recover.suspected(entry, reason);
+        })
         .catch((error: unknown) =>
           logger.error(
             { sandbox_id: entry.row.id, err: error },

@@ -38,6 +38,22 @@ describe("RetrySchedule", () => {
     expect(armed).toEqual([]);
   });
 
+  it("tries at once what is hastened, once, and waits as long as before where that fails", () => {
+    const { clock, fire, armed } = earlyClock();
+    const due: string[] = [];
+    using schedule = new RetrySchedule({ clock, onDue: (id) => due.push(id) });
+    schedule.hasten("sb-a");
+    expect(due).toEqual([]);
+    schedule.failed("sb-a");
+    fire();
+    schedule.failed("sb-a");
+    schedule.hasten("sb-a");
+    schedule.hasten("sb-a");
+    expect([due, armed, schedule.isDue("sb-a")]).toEqual([["sb-a", "sb-a"], [], true]);
+    schedule.failed("sb-a");
+    expect(armed.map(({ atMs }) => Math.round(atMs - clock.monotonicMs()))).toEqual([4_000]);
+  });
+
   it("waits one second, then twice as long each time, up to five minutes, and counts a failure told twice once", () => {
     const { clock, fire, armed } = earlyClock();
     using schedule = new RetrySchedule({ clock, onDue: () => undefined });

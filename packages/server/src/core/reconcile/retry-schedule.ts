@@ -27,6 +27,14 @@ export class RetrySchedule implements Disposable {
     this.#pending.set(id, { failures, timer });
   }
 
+  /** What is to be tried again is tried now: something speaks for it that it succeeds. */
+  hasten(id: string): void {
+    const timer = this.#pending.get(id)?.timer;
+    if (timer === undefined) return;
+    timer.cancel();
+    this.#due(id);
+  }
+
   /** Whether a sandbox that may have failed before is to be tried now. */
   isDue(id: string): boolean {
     return this.#pending.get(id)?.timer === undefined;

@@ -74,6 +74,38 @@ describe("a runtime that ends by itself", () => {
     expect(h.events.types(row.id)).not.toContain("sandbox.error");
   });
 
+  it("is at once the end of its sandbox that was asked for, where its provider had not confirmed that", async () => {
+    const h = await life().start();
+    const row = await h.spawn();
+    let down = true;
+    h.provider.hook = (step) => {
+      if (step === "destroy" && down) throw new Unavailable("engine is down");
+    };
+    await expect(h.service.destroy(row.id, { signal: forever })).rejects.toThrow("engine is down");
+    for (let minutes = 0; minutes < 5; minutes++) await clock.advance(60_000);
+    down = false;
+    h.provider.die(row.runtimeId);
+    await settle();
+    expect(await state(row.id)).toBe("destroyed");
+    expect(h.events.types(row.id)).toContain("sandbox.destroyed");
+    expect(h.events.types(row.id)).not.toContain("sandbox.error");
+    expect(h.operations.incidents.all.ended).toEqual({ itself: 0, disk_guard: 0, memory_guard: 0 });
+  });
+
+  it("is not connected anew when its sandbox is to end", async () => {
+    const h = await life().start();
+    const row = await h.spawn();
+    h.provider.hook = (step) => {
+      if (step === "destroy") throw new Unavailable("engine is down");
+    };
+    await expect(h.service.destroy(row.id, { signal: forever })).rejects.toThrow("engine is down");
+    h.provider.disconnect(row.runtimeId);
+    h.provider.tellExit(row.runtimeId, "its connection broke");
+    await settle();
+    expect(await h.service.get(row.id)).toMatchObject({ state: "unhealthy", destroyRequested: true });
+    expect(() => h.service.running(row.id)).toThrow("is being destroyed");
+  });
+
   it("is not concluded from one refusal when its expiry is moved", async () => {
     const h = await life().start();
     const row = await h.spawn();

@@ -17,7 +17,7 @@ import type { SandboxDefaults } from "../quotas/sandbox-defaults.ts";
 import { expiresInMs, probeDeadlineMs, type SandboxContext } from "./context.ts";
 import type { DestroyFlow } from "./destroy-flow.ts";
 import { FreshInventories } from "./fresh-inventories.ts";
-import { hasTimeLeft, type LiveSandbox } from "./live-sandboxes.ts";
+import { hasTimeLeft, type LiveSandbox, mayRun } from "./live-sandboxes.ts";
 import { endsItselfUntilTold, tellSwitch } from "./own-switch.ts";
 import { pause } from "./pause.ts";
 import { logSandbox } from "./sandbox-log.ts";
@@ -219,7 +219,8 @@ export class RecoverFlow {
 
   /** A sandbox that cannot be reached is asked again; one whose runtime turns out to be dead has vanished. */
   async #reach(entry: LiveSandbox, reach: () => Promise<void>): Promise<void> {
-    if (entry.work !== undefined) return;
+    // Nobody is to use what is to end.
+    if (entry.work !== undefined || !mayRun(entry.row)) return;
     let gone: string | undefined;
     await this.#context.live.work(entry, "other", async () => {
       try {
@@ -267,8 +268,8 @@ export class RecoverFlow {
     { leftBehind = false }: { leftBehind?: boolean } = {},
   ): Promise<"answers" | "settled"> {
     const { live, store, clock, events, queue, logger } = this.#context;
-    if (entry.work !== undefined || (entry.row.state !== "running" && entry.row.state !== "unhealthy"))
-      return "settled";
+    // One that is to end has ended as it was asked to, which the destroy says that is repeated.
+    if (entry.work !== undefined || !mayRun(entry.row)) return "settled";
     let answers = false;
     let ended = false;
     await live.work(entry, "other", async () => {
@@ -327,10 +328,10 @@ export class RecoverFlow {
         return;
       }
       entry.row = row;
-      const mayRun = row.state === "running" || row.state === "unhealthy";
-      if (!mayRun || row.destroyRequested) live.stop(entry);
+      const alive = row.state === "running" || row.state === "unhealthy";
+      if (!mayRun(row)) live.stop(entry);
       // It may have been ended by a write that was told to have failed.
-      if (!mayRun) queue.capacityFreed(row.ownerId);
+      if (!alive) queue.capacityFreed(row.ownerId);
       if (row.state !== "creating" && !entry.outdated) expiry.set(row.id, row.expiresAt);
     });
   }
