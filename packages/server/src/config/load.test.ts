@@ -266,7 +266,10 @@ describe("auth.keys", () => {
     ["    - {hash: x}", /entry 1 .*name/],
     ["    - {name: ci, hash: short}", /entry "ci" hash/],
     [`    - {name: ci, hash: ${hash}, scopes: [all]}`, /entry "ci" scopes/],
-    [`    - {name: ci, hash: ${hash}, other: 1}`, /entry "ci"/],
+    [
+      `    - {name: ci, hash: ${hash}, other: 1}`,
+      /entries of name, hash, key_file, .*entry "ci" other is none of them/,
+    ],
     ["    - {name: ci}", /"ci": give hash or key_file/],
     [`    - {name: ci, hash: ${hash}, key_file: key}`, /"ci": give hash or key_file/],
     ["    - {name: ci, key_file: missing}", /"ci": key_file is "missing"/],
@@ -316,6 +319,10 @@ describe("secrets", () => {
 
   test("of the wrong kind are not shown", async () => {
     expect((await fileProblems("auth:\n  api_key: 123456\n"))[0]?.message).not.toContain("123456");
+    for (const field of ["key", "hash"])
+      expect(
+        (await fileProblems(`auth:\n  keys: [{name: ci, ${field}: s3cret}]\n`))[0]?.message,
+      ).not.toContain("s3cret");
   });
 });
 

@@ -133,7 +133,9 @@ function accept(key: ConfigKey, result: ReadResult, value: unknown, source: stri
     into.given.set(key.key, { value: result.value, source });
     return;
   }
-  const shown = key.kind === "secret" ? "a value of the wrong kind" : show(value);
+  // Entries may hold a key where its file or hash belongs.
+  const hidden = key.kind === "secret" || key.kind === "entries";
+  const shown = hidden ? "a value of the wrong kind" : show(value);
   into.problems.push({
     key: key.key,
     message: `${key.key} is ${shown} (${source}): expected ${result.expected}`,

@@ -140,8 +140,11 @@ function readEntries(key: ConfigKey, value: unknown): ReadResult {
     const [error] = Value.Errors(items, entry);
     if (error === undefined) continue;
     const named = isMap(entry) && typeof entry.name === "string" ? `"${entry.name}"` : `${index + 1}`;
+    const fields = "properties" in items && isMap(items.properties) ? Object.keys(items.properties) : [];
+    // What has no place in an entry meets a schema that nothing matches.
+    const fault = error.keyword === "boolean" ? "is none of them" : error.message;
     return wrong(
-      `entries that are right; entry ${named}${error.instancePath.replaceAll("/", " ")} ${error.message}`,
+      `entries of ${fields.join(", ")}; entry ${named}${error.instancePath.replaceAll("/", " ")} ${fault}`,
     );
   }
   return ok(value);
