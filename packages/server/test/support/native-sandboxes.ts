@@ -73,7 +73,7 @@ export function probedSandboxes(options: {
         operations,
         take: async (what, number) => {
           const out = `/tmp/${what}`;
-          const script = `${probePath} ${what} ${number} 300 > ${out} 2>&1 & while [ ! -s ${out} ]; do sleep 0.1; done; cat ${out}`;
+          const script = `rm -f ${out}; ${probePath} ${what} ${number} 300 > ${out} 2>&1 & while [ ! -s ${out} ]; do sleep 0.1; done; cat ${out}`;
           return Number((await runScript(operations, script)).output);
         },
       };
