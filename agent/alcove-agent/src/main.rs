@@ -5,6 +5,7 @@ mod account_files;
 mod agent;
 mod bridge;
 mod caps;
+mod closed_folder;
 mod commands;
 mod compat;
 mod config;
@@ -55,7 +56,7 @@ use std::os::unix::net::UnixListener;
 use std::process::ExitCode;
 
 const USAGE: &str =
-    "usage: alcove-agent serve (--listen-fd N | --listen-vsock PORT | --socket PATH) [--oom-fd N]... [--exec-cgroup-fd N]... [--exec-pids-fd N] [--exec-quota-fd N] [--sockets-fd N] [--datagram-sockets N] [--unclaimed-ms N] [--compat] [--filter] [--passing-group GID]
+    "usage: alcove-agent serve (--listen-fd N | --listen-vsock PORT | --socket PATH) [--oom-fd N]... [--exec-cgroup-fd N]... [--exec-pids-fd N] [--exec-quota-fd N] [--sockets-fd N] [--datagram-sockets N] [--unclaimed-ms N] [--compat] [--filter] [--close-folder] [--passing-group GID]
        alcove-agent stdio --socket PATH
        alcove-agent init layer=/dev/NAME port=N [hostname=NAME] [pids=N] [address=IP/LENGTH [gateway=IP] [dns=IP]]
        alcove-agent --version";
@@ -92,6 +93,8 @@ struct Terms {
     /// See `Options`.
     unclaimed_ms: u64,
     passing_group: Option<u32>,
+    /// See `closed_folder`.
+    close_folder: bool,
 }
 
 enum Endpoint {
@@ -112,7 +115,7 @@ fn parse(arguments: &[String]) -> Result<Command, String> {
     }
     let (mut endpoints, mut filters) = (Vec::new(), Filters::default());
     let (mut oom, mut groups) = (Vec::new(), Groups::default());
-    let mut terms = Terms { unclaimed_ms: agent::UNCLAIMED_MS, passing_group: None };
+    let mut terms = Terms { unclaimed_ms: agent::UNCLAIMED_MS, passing_group: None, close_folder: false };
     while let Some(option) = rest.next() {
         let mut value = || rest.next().ok_or_else(|| format!("{option} wants a value"));
         let number = |text: &String| text.parse::<RawFd>().map_err(|_| format!("{option}: {text:?} is no descriptor"));
@@ -143,6 +146,7 @@ fn parse(arguments: &[String]) -> Result<Command, String> {
                 let group = text.parse().map_err(|_| format!("{option}: {text:?} is no group id"))?;
                 terms.passing_group = Some(group);
             }
+            "--close-folder" => terms.close_folder = true,
             "--compat" => filters.compat = true,
             "--filter" => filters.shared = true,
             _ => return Err(format!("option {option} is unknown")),
@@ -209,7 +213,7 @@ fn run_machine(options: InitOptions) -> Result<(), String> {
         // Used by their numbers from here on, until the machine ends.
         std::mem::forget(ready.groups);
         let machine = Machine::new(options.hostname, own_groups);
-        let terms = Terms { unclaimed_ms: agent::UNCLAIMED_MS, passing_group: None };
+        let terms = Terms { unclaimed_ms: agent::UNCLAIMED_MS, passing_group: None, close_folder: false };
         serve(Endpoint::Open(ready.listener), &kills, &Filters::default(), Some(machine), terms)
     });
     init::end(served.err().as_deref())
@@ -254,14 +258,18 @@ fn serve(
                     unsafe { libc::unlink(name.as_ptr()) };
                 }
             }
-            UnixListener::bind(&path).map_err(|error| format!("--socket {path}: {error}"))?.into()
+            let listener = UnixListener::bind(&path).map_err(|error| format!("--socket {path}: {error}"))?;
+            if terms.close_folder {
+                closed_folder::close_around(&path).map_err(|error| format!("--close-folder: {path}: {error}"))?;
+            }
+            listener.into()
         }
     };
     console::say(format_args!("version {} started as process {}", env!("CARGO_PKG_VERSION"), std::process::id()));
     let most_datagrams = filters.most_datagrams.unwrap_or(socket_grants::MOST_DATAGRAMS);
     let socket_grants = asked.map(|fd| SocketGrants::new(fd, most_datagrams));
     let oom = OomCounters::new(oom);
-    let Terms { unclaimed_ms, passing_group } = terms;
+    let Terms { unclaimed_ms, passing_group, .. } = terms;
     let ids = users::detect_ids();
     let options = Options { listener, oom, ids, open_files, socket_grants, machine, unclaimed_ms, passing_group };
     Agent::new(options).and_then(|mut agent| agent.run()).map_err(|error| error.to_string())

@@ -1,7 +1,7 @@
 //! Users of the sandbox, read from its own `/etc/passwd` and `/etc/group`: a static program has no name service.
 
 use crate::account_files::{self, Account, accounts};
-use crate::{caps, sys};
+use crate::{caps, closed_folder, sys};
 use std::ffi::CStr;
 use std::fmt;
 
@@ -26,8 +26,11 @@ pub enum UserError {
         wanted: String,
         uid: u32,
     },
-    /// It is the id of the agent itself.
-    Reserved(String),
+    /// It is an id of the agent itself.
+    Reserved {
+        wanted: String,
+        uid: u32,
+    },
 }
 
 impl fmt::Display for UserError {
@@ -39,8 +42,8 @@ impl fmt::Display for UserError {
             UserError::SingleId { wanted, uid } => {
                 write!(f, "user \"{wanted}\" cannot be used: this sandbox has the user id {uid} alone")
             }
-            UserError::Reserved(wanted) => {
-                write!(f, "user \"{wanted}\" cannot be used: {OWN_ID} is the user id of the agent itself")
+            UserError::Reserved { wanted, uid } => {
+                write!(f, "user \"{wanted}\" cannot be used: {uid} is the user id of the agent itself")
             }
         }
     }
@@ -111,7 +114,9 @@ pub fn find(spec: &str, ids: Ids) -> Result<User, UserError> {
     let (passwd, groups) = account_files::read();
     let user = look_up(spec, &passwd, &groups).ok_or_else(|| UserError::Unknown(spec.to_owned()))?;
     match ids {
-        Ids::Many { own } if own == Some(user.uid) => Err(UserError::Reserved(spec.to_owned())),
+        Ids::Many { own } if own == Some(user.uid) || closed_folder::is_owner(user.uid) => {
+            Err(UserError::Reserved { wanted: spec.to_owned(), uid: user.uid })
+        }
         Ids::Single { uid, .. } if uid != user.uid => Err(UserError::SingleId { wanted: spec.to_owned(), uid }),
         Ids::Single { gid, .. } => Ok(User { gid, groups: Vec::new(), ..user }),
         Ids::Many { .. } => Ok(user),

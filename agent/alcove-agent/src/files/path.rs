@@ -3,7 +3,7 @@
 
 use crate::users::{Ids, User};
 use crate::workers::channel::{Stop, refused};
-use crate::{identity, sys};
+use crate::{closed_folder, identity, sys};
 use alcove_protocol::ErrorCode;
 use std::ffi::{CStr, CString};
 use std::io::Error;
@@ -98,7 +98,7 @@ pub fn failed(path: &str, error: &Error) -> Stop {
 
 static OLD_KERNEL: AtomicBool = AtomicBool::new(false);
 
-/// `openat` that follows no magic link.
+/// `openat` that follows no magic link, and does not get into the closed folder.
 pub fn open_at(dir: RawFd, path: &CStr, flags: libc::c_int) -> std::io::Result<OwnedFd> {
     use std::os::fd::FromRawFd;
     if !sys::compat() && !OLD_KERNEL.load(Ordering::Relaxed) {
@@ -111,7 +111,7 @@ pub fn open_at(dir: RawFd, path: &CStr, flags: libc::c_int) -> std::io::Result<O
         };
         match sys::check(result) {
             // SAFETY: the kernel just returned it to us.
-            Ok(fd) => return Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }),
+            Ok(fd) => return closed_folder::unless_closed(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }),
             Err(error) => match error.raw_os_error() {
                 // EPERM is how seccomp filters of old container engines refuse what they do not know; a true EPERM
                 // comes again from the plain call.
@@ -121,7 +121,7 @@ pub fn open_at(dir: RawFd, path: &CStr, flags: libc::c_int) -> std::io::Result<O
             },
         }
     }
-    sys::open_at(dir, path, flags, 0)
+    sys::open_at(dir, path, flags, 0).and_then(closed_folder::unless_closed)
 }
 
 pub fn open(path: &Path, flags: libc::c_int) -> Result<OwnedFd, Stop> {

@@ -4,9 +4,9 @@
 use super::context::Context;
 use super::path::{self, c_string, failed};
 use super::remove::remove_tree;
-use crate::sys;
 use crate::users::{Ids, User};
 use crate::workers::channel::{Channel, Incoming, Served, Stop, refused};
+use crate::{closed_folder, sys};
 use alcove_protocol::{ErrorCode, FileUnpack};
 use serde::Serialize;
 use std::cell::{Cell, RefCell};
@@ -69,12 +69,15 @@ impl Target<'_> {
                     _ => failed(&shown, &error),
                 }
             };
-            dir = match sys::open_at(dir.as_raw_fd(), part, DIRECTORY, 0) {
+            let open = |dir: &OwnedFd| {
+                sys::open_at(dir.as_raw_fd(), part, DIRECTORY, 0).and_then(closed_folder::unless_closed)
+            };
+            dir = match open(&dir) {
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
                     // SAFETY: the name is a C string.
                     sys::check(unsafe { libc::mkdirat(dir.as_raw_fd(), part.as_ptr(), 0o755) }).map_err(failure)?;
                     path::give(dir.as_raw_fd(), part, self.user, self.ids).map_err(failure)?;
-                    sys::open_at(dir.as_raw_fd(), part, DIRECTORY, 0).map_err(failure)?
+                    open(&dir).map_err(failure)?
                 }
                 found => found.map_err(failure)?,
             };

@@ -4,6 +4,7 @@
 mod support;
 
 mod archives;
+mod closed;
 mod contents;
 mod deep;
 mod directories;

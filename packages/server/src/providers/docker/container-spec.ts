@@ -59,7 +59,7 @@ export function containerSpec(options: {
     Image: options.image,
     // The image's own ENTRYPOINT, CMD and HEALTHCHECK are not run.
     Entrypoint: [
-      ...[agentProgram, "serve", "--socket", agentSocket],
+      ...[agentProgram, "serve", "--socket", agentSocket, "--close-folder"],
       ...(ownFilter(config)
         ? ["--filter", "--datagram-sockets", String(datagramSockets(runtime.memoryMb))]
         : []),

@@ -89,6 +89,24 @@ await describeWith(["docker", "agent", "busybox", "compiler"], "attacks from ins
     );
   });
 
+  it("nothing that clients ask for reaches the folder of the agent's socket, which lies on the service's disk", async () => {
+    for (const user of ["1879000001", "01879000001", "1879000001:0"])
+      await expect(run(victim, shell("true", { user }))).rejects.toThrow("user id of the agent");
+    await expect(spawn({ user: "1879000001" })).rejects.toThrow("user id of the agent");
+    const { files } = victim;
+    const folder = "/.alcove/run";
+    await output(`ln -s ${folder} /tmp/run`);
+    const attempts = [
+      () => files.write(`${folder}/f`, chunks("x"), soon()),
+      () => files.write("/tmp/run/f", chunks("x"), soon()),
+      () => files.mkdir(`${folder}/d`, { ...soon(), parents: true }),
+      () => files.chmod(folder, 0o777, soon()),
+      () => files.move(`${folder}/agent.sock`, "/tmp/agent.sock", soon()),
+      () => files.remove(`${folder}/agent.sock`, { ...soon(), recursive: false }),
+    ];
+    for (const attempt of attempts) await expect(attempt()).rejects.toThrow(/Permission denied/i);
+  });
+
   it("the agent survives every signal of its sandbox", async () => {
     await output("for s in 1 2 3 9 15 19 20; do kill -$s 1; done; kill -9 -1; true");
     expect(await output("echo alive")).toBe("alive\n");
