@@ -3,13 +3,17 @@ import { formatDuration } from "@alcove/wire";
 import type { Static, TSchema } from "typebox";
 import { abortable } from "../../platform/abortable.ts";
 import { DeadlineExceeded, deadlineAfter } from "../../platform/deadline.ts";
+import type { Taker } from "../../platform/fair-turns.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { messageOf } from "../../platform/message-of.ts";
 import { type CallOptions, DomainError, ProviderError, Unavailable } from "../../ports/index.ts";
 import type { BackendClient, BackendRequest } from "./backend-client.ts";
-import { readAnswer, Unreadable } from "./tolerant-reader.ts";
+import { backendTurns } from "./backend-turns.ts";
+import { ListReader } from "./list-reader.ts";
+import { checked, parsed, readAnswer, Unreadable } from "./tolerant-reader.ts";
 
 const answerAtMost = 1_048_576;
+const listAtMost = 64 * 1_048_576;
 const refusalAtMost = 4_096;
 const loggedLength = 300;
 const retryAfterAtMostS = 3_600;
@@ -55,12 +59,37 @@ export class BackendCalls {
   async read<T extends TSchema>(
     what: string,
     schema: T,
-    request: CallRequest & { atMost?: number },
+    request: CallRequest,
     options: CallOptions,
   ): Promise<Static<T>> {
     return await this.#run(what, request, options, async (response, signal) =>
-      readAnswer(schema, await textOf(response, request.atMost ?? answerAtMost, signal)),
+      readAnswer(schema, await textOf(response, answerAtMost, signal)),
     );
+  }
+
+  /**
+   * For an answer with a list of many: each thing in it is read as it comes, in the turns of `taker`.
+   * @param list.field the list's name. @param list.each what it throws ends the call.
+   */
+  async readEach<T extends TSchema>(
+    what: string,
+    list: { field: string; schema: T; taker: Taker; each: (thing: Static<T>) => void },
+    request: CallRequest,
+    options: CallOptions,
+  ): Promise<void> {
+    const { field, schema, taker, each } = list;
+    await this.#run(what, request, options, async (response, signal) => {
+      const reader = new ListReader(field);
+      for await (const piece of partsOf(response, listAtMost, signal)) {
+        await backendTurns.claim(taker);
+        for (const thing of reader.push(piece)) {
+          each(checked(schema, parsed(thing)));
+          const turn = backendTurns.claim(taker);
+          if (turn !== undefined) await turn;
+        }
+      }
+      reader.end();
+    });
   }
 
   /** For a call whose answer says nothing but that it was carried out. */
@@ -178,14 +207,21 @@ function retryAfter(value: string | undefined): number | undefined {
 }
 
 async function textOf(response: IncomingMessage, atMost: number, signal: AbortSignal): Promise<string> {
-  const parts: Buffer[] = [];
+  return Buffer.concat(await Array.fromAsync(partsOf(response, atMost, signal))).toString();
+}
+
+/** An answer of a bounded length, to its end. */
+async function* partsOf(
+  response: IncomingMessage,
+  atMost: number,
+  signal: AbortSignal,
+): AsyncGenerator<Buffer> {
   let bytes = 0;
   for await (const part of response as AsyncIterable<Buffer>) {
     signal.throwIfAborted();
     bytes += part.length;
     if (bytes > atMost) throw new Unreadable(`it is longer than ${atMost} bytes`);
-    parts.push(part);
+    yield part;
   }
   if (!response.complete) throw new Error("the answer was cut");
-  return Buffer.concat(parts).toString();
 }

@@ -1,6 +1,8 @@
+import type { IncomingMessage } from "node:http";
 import { setTimeout as pause } from "node:timers/promises";
 import { abortable, ignoreOutcome } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
+import type { Taker } from "../../platform/fair-turns.ts";
 import {
   BadRequest,
   type CallOptions,
@@ -41,6 +43,7 @@ export class CommandRunner implements ExecRunner {
   readonly #user: string | undefined;
   readonly #workdir: string;
   readonly #silenceMs: number;
+  readonly #taker: Taker;
   readonly #canReattach: () => boolean;
   /** Aborts when the sandbox is gone, or let go of. */
   readonly #closed: AbortSignal;
@@ -50,6 +53,7 @@ export class CommandRunner implements ExecRunner {
     calls: BackendCalls;
     /** Of the sandbox. */
     path: readonly string[];
+    taker: Taker;
     user: string | undefined;
     workdir: string;
     /** How long a stream may say nothing at all. */
@@ -64,6 +68,7 @@ export class CommandRunner implements ExecRunner {
     this.#user = options.user;
     this.#workdir = options.workdir;
     this.#silenceMs = options.silenceMs;
+    this.#taker = options.taker;
     this.#canReattach = options.canReattach;
     this.#closed = options.closed;
     this.#confirm = options.confirm;
@@ -107,7 +112,7 @@ export class CommandRunner implements ExecRunner {
         request,
         bounds,
         async (response) => {
-          const started = execStream(response, this.#silenceMs);
+          const started = this.#events(response);
           const first = await started.next();
           if (first.done || first.value.type !== "start")
             throw new Unreadable("it does not begin with a start");
@@ -127,6 +132,10 @@ export class CommandRunner implements ExecRunner {
       if (!(error instanceof BadRequest || error instanceof Conflict)) void this.#undo(spec.execId);
       throw error;
     }
+  }
+
+  #events(response: IncomingMessage): AsyncGenerator<ExecStreamEvent> {
+    return execStream(response, { silenceMs: this.#silenceMs, taker: this.#taker });
   }
 
   async #undo(execId: ExecId): Promise<void> {
@@ -234,7 +243,7 @@ export class CommandRunner implements ExecRunner {
     };
     return await this.#calls
       .stream("follow a command", request, { signal: stream, stream }, async (response) =>
-        execStream(response, this.#silenceMs),
+        this.#events(response),
       )
       .catch((error: unknown) => {
         throw refusal ?? error;

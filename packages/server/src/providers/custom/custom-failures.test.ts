@@ -1,7 +1,9 @@
 import { once } from "node:events";
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
+import { setTimeout as pause } from "node:timers/promises";
 import { afterEach, expect, it, vi } from "vitest";
+import { longestTurnMs, TurnWatch } from "../../../test/support/turn-watch.ts";
 import { silentLogger } from "../../platform/logger.ts";
 import { randomIds } from "../../platform/random-ids.ts";
 import { systemClock } from "../../platform/system-clock.ts";
@@ -151,6 +153,116 @@ it.each<[string, Handler, typeof ProviderError | typeof Unavailable]>([
     expect(seen).toEqual(["GET /sandboxes"]);
   },
 );
+
+const listed = (name: string) => ({
+  path: `/d/${name}`,
+  type: "file",
+  size: 1,
+  mode: 420,
+  uid: 0,
+  gid: 0,
+  modified_ms: 1.5,
+});
+
+it("a long listing is read in turns", async () => {
+  const names = Array.from({ length: 30_000 }, (_, index) => String(index).padStart(5, "0"));
+  const answer = Buffer.from(JSON.stringify({ entries: names.map(listed) }));
+  const { provider, spec, sandbox } = await backend({
+    "GET /sandboxes/:id/files/list": (_request, response) => response.end(answer),
+  });
+  await provider.check(soon());
+  await provider.spawn(spec, soon());
+  using watch = new TurnWatch();
+  const entries = await sandbox().files.list("/d", { ...soon(30_000), depth: 1 });
+  expect(entries.map(({ name }) => name)).toEqual(names);
+  await pause(50);
+  expect(watch.longestMs).toBeLessThan(longestTurnMs);
+});
+
+it.each([
+  ["of lists", "[]"],
+  ["of nothing that is meant", "{}"],
+  ["of one thing without end", `{"path":"${"a".repeat(1_048_576)}"}`],
+  ["of things of many things", `{"path":[${"0,".repeat(30_000)}0]}`],
+])("60 MiB of a list %s are refused where it begins", async (_title, thing) => {
+  const piece = Buffer.from(`${thing},`.repeat(Math.ceil(1_048_576 / (thing.length + 1))));
+  let sent = 0;
+  const many: Handler = (_request, response) => {
+    response.write(`{"entries":[`);
+    const more = () => {
+      for (let goesOn = true; goesOn && !response.destroyed && sent < 60; sent += 1)
+        goesOn = response.write(piece);
+      if (sent === 60) response.end("0]}");
+    };
+    response.on("drain", more);
+    more();
+  };
+  const { provider, spec, sandbox } = await backend({ "GET /sandboxes/:id/files/list": many });
+  await provider.check(soon());
+  await provider.spawn(spec, soon());
+  using watch = new TurnWatch();
+  const failure = await failureOf(sandbox().files.list("/d", { ...soon(), depth: 1 }));
+  expect(failure).toBeInstanceOf(ProviderError);
+  expect(failure.message).toContain("could not be understood");
+  expect(sent).toBeLessThan(20);
+  await pause(50);
+  expect(watch.longestMs).toBeLessThan(longestTurnMs);
+});
+
+it("of a list what does not lie below the folder is left out, and what no file can have is brought back to what it can", async () => {
+  const odd = { ...listed("far"), modified_ms: 1e300, size: 1e300 };
+  const outside = ["../../etc", "a/../b", "a/", "a//b", ".", "a\0"].map(listed);
+  const { provider, spec, sandbox } = await backend({
+    "GET /sandboxes/:id/files/list": json({ entries: [...outside, odd, { ...listed("x"), path: "/dx" }] }),
+    "GET /sandboxes/:id/files/stat": json({ ...odd, modified_ms: -1e300 }),
+  });
+  await provider.check(soon());
+  await provider.spawn(spec, soon());
+  const { files } = sandbox();
+  const [only, ...others] = await files.list("/d", { ...soon(), depth: 0 });
+  expect(others).toEqual([]);
+  expect(only).toMatchObject({ path: "/d/far", size: Number.MAX_SAFE_INTEGER });
+  expect(only?.modifiedAt.toISOString()).toBe("+275760-09-13T00:00:00.000Z");
+  expect((await files.stat("/d/far", soon())).modifiedAt.toISOString()).toBe("-271821-04-20T00:00:00.000Z");
+});
+
+it.each([
+  ["small lines of output", '{"type":"stdout","data":"Lg=="}\n'],
+  ["empty lines", "\n"],
+  ["lines of a kind that is not known", '{"type":"x"}\n'],
+])(
+  "what comes of commands is read in turns: %s",
+  async (_title, line) => {
+    const lines = Buffer.from(line.repeat(Math.floor(1_048_576 / line.length)));
+    const { provider, spec, sandbox } = await backend({
+      "POST /sandboxes/:id/execs": (_request, response) => {
+        response.write(events(started));
+        response.write(lines);
+        response.end(events({ type: "exit", exit_code: 0 }));
+      },
+    });
+    await provider.spawn(spec, soon());
+    using watch = new TurnWatch();
+    const { execs } = sandbox();
+    const ends = Array.from({ length: 6 }, async () =>
+      finish(await execs.start(shell("true"), soon(60_000))),
+    );
+    for (const { exit } of await Promise.all(ends)) expect(exit.exitCode).toBe(0);
+    await pause(50);
+    expect(watch.longestMs).toBeLessThan(longestTurnMs);
+  },
+  60_000,
+);
+
+it("an image's name that is none is not kept", async () => {
+  for (const image of ["i".repeat(1_000), "one\nline"]) {
+    const { provider, spec } = await backend({
+      "POST /sandboxes": (_request, response, body) =>
+        response.end(JSON.stringify({ id: JSON.parse(body).id, state: "running", image })),
+    });
+    expect((await provider.spawn(spec, soon())).image).toBe(spec.image);
+  }
+});
 
 const file = { path: "/f", type: "file", size: 2, mode: 420, uid: 0, gid: 0, modified_ms: 0 };
 const body = () => chunks("text");

@@ -1,6 +1,7 @@
 import path from "node:path";
 import { Readable } from "node:stream";
 import type { Static } from "typebox";
+import type { Taker } from "../../platform/fair-turns.ts";
 import {
   type AnswerRoom,
   BadRequest,
@@ -17,11 +18,12 @@ import {
 } from "../../ports/index.ts";
 import { matchingPaths } from "../path-pattern/index.ts";
 import { type BackendCalls, type CallRequest, isRefusal } from "./backend-calls.ts";
-import { FileAnswer, FileList } from "./contract-schemas.ts";
+import { FileAnswer } from "./contract-schemas.ts";
 
 const entriesAtMost = 100_000;
 const nameBytesAtMost = 32 * 1_048_576;
-const listAtMost = 64 * 1_048_576;
+/** Of a time that a Date can hold, milliseconds. */
+const latestMs = 8_640_000_000_000_000;
 const types: ReadonlySet<string> = new Set<FileType>([
   "file",
   "dir",
@@ -36,6 +38,7 @@ const types: ReadonlySet<string> = new Set<FileType>([
 export class CustomFiles implements FileOperations {
   readonly #calls: BackendCalls;
   readonly #path: readonly string[];
+  readonly #taker: Taker;
   readonly #isAnnounced: () => boolean;
   readonly #closed: AbortSignal;
   readonly #confirm: () => Promise<boolean>;
@@ -44,12 +47,14 @@ export class CustomFiles implements FileOperations {
     calls: BackendCalls;
     /** Of the sandbox. */
     path: readonly string[];
+    taker: Taker;
     isAnnounced: () => boolean;
     closed: AbortSignal;
     confirm: () => Promise<boolean>;
   }) {
     this.#calls = options.calls;
     this.#path = [...options.path, "files"];
+    this.#taker = options.taker;
     this.#isAnnounced = options.isAnnounced;
     this.#closed = options.closed;
     this.#confirm = options.confirm;
@@ -68,20 +73,19 @@ export class CustomFiles implements FileOperations {
     options: CallOptions & { depth: number; room?: AnswerRoom },
   ): Promise<FileEntry[]> {
     const request = this.#request("GET", ["list"], target, { path: target, depth: String(options.depth) });
-    const { entries } = await this.#calls.read(
-      "list a directory",
-      FileList,
-      { ...request, atMost: listAtMost },
-      options,
-    );
-    const nameBytes = entries.reduce((total, entry) => total + Buffer.byteLength(entry.path), 0);
-    if (entries.length > entriesAtMost || nameBytes > nameBytesAtMost) throw tooMany(target);
-    await options.room?.(nameBytes);
     const below = `${target.replace(/\/+$/, "")}/`;
-    return entries
-      .filter((entry) => entry.path.startsWith(below))
-      .map((entry) => entryOf(entry))
-      .sort((a, b) => (a.path < b.path ? -1 : 1));
+    const entries: FileEntry[] = [];
+    let [count, nameBytes] = [0, 0];
+    const each = (answer: Static<typeof FileAnswer>) => {
+      count += 1;
+      nameBytes += Buffer.byteLength(answer.path);
+      if (count > entriesAtMost || nameBytes > nameBytesAtMost) throw tooMany(target);
+      if (isBelow(answer.path, below)) entries.push(entryOf(answer));
+    };
+    const list = { field: "entries", schema: FileAnswer, taker: this.#taker, each };
+    await this.#calls.readEach("list a directory", list, request, options);
+    await options.room?.(nameBytes);
+    return entries.sort((a, b) => (a.path < b.path ? -1 : 1));
   }
 
   async read(
@@ -267,16 +271,26 @@ export class CustomFiles implements FileOperations {
   }
 }
 
+/** Whether a path leads below a folder, without leaving it again. */
+function isBelow(given: string, below: string): boolean {
+  return (
+    given.startsWith(below) &&
+    !given.endsWith("/") &&
+    !given.includes("\0") &&
+    path.posix.normalize(given) === path.posix.normalize(below) + given.slice(below.length)
+  );
+}
+
 function entryOf(answer: Static<typeof FileAnswer>, target = answer.path): FileEntry {
   return {
     name: path.posix.basename(target),
     path: target,
     type: types.has(answer.type) ? (answer.type as FileType) : "unknown",
-    size: answer.size,
+    size: Math.min(answer.size, Number.MAX_SAFE_INTEGER),
     mode: answer.mode & 0o7777,
     uid: answer.uid,
     gid: answer.gid,
-    modifiedAt: new Date(answer.modified_ms),
+    modifiedAt: new Date(Math.max(-latestMs, Math.min(latestMs, answer.modified_ms))),
     ...(answer.symlink_target === undefined ? {} : { symlinkTarget: answer.symlink_target }),
   };
 }

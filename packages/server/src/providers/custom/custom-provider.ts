@@ -1,6 +1,8 @@
 import type { Capability } from "@alcove/wire";
+import type { Static } from "typebox";
 import { abortable, ignoreOutcome } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
+import type { Taker } from "../../platform/fair-turns.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { messageOf } from "../../platform/message-of.ts";
 import {
@@ -22,9 +24,10 @@ import {
 import { RuntimeLabels, SpawnsUnderWay } from "../runtime-records/index.ts";
 import { BackendCalls, isRefusal } from "./backend-calls.ts";
 import { BackendClient } from "./backend-client.ts";
-import { backendCapabilities, Health, SandboxAnswer, SandboxList } from "./contract-schemas.ts";
+import { backendCapabilities, Health, SandboxAnswer } from "./contract-schemas.ts";
 import type { CustomConfig } from "./custom-config.ts";
 import { type BackendCapability, CustomSandbox } from "./custom-sandbox.ts";
+import { Unreadable } from "./tolerant-reader.ts";
 
 /** What is had with the calls that every backend has. */
 const always: readonly Capability[] = [
@@ -43,8 +46,13 @@ const announced: Readonly<Record<BackendCapability, Capability | undefined>> = {
   process_tree: "process_tree",
   expiry: undefined,
 };
+/** In whose turns the service reads what it asks for itself. */
+const ownTurns: Taker = { principal: "", owner: "" };
 const undoMs = 20_000;
-const listAtMost = 64 * 1_048_576;
+/** Sandboxes that a backend's list may have, of all installations. */
+const sandboxesAtMost = 100_000;
+/** Name of an image as a backend resolved it; what else it says is no image's name. */
+const imageName = /^[!-~]{1,512}$/;
 /** When a spawn whose answer was lost is ended again: it may still be carried out. */
 const lostSpawnLooksMs = [0, 500, 1_500];
 const defaultPollMs = 10_000;
@@ -229,7 +237,7 @@ export class CustomProvider implements RuntimeProvider {
       signal.throwIfAborted();
       this.#closed.signal.throwIfAborted();
       this.#connect(runtimeId, spec).watchExpiry(spec.expiresInMs);
-      const image = made.image ?? spec.image;
+      const image = imageOf(made) ?? spec.image;
       this.#images.set(runtimeId, image);
       return image;
     } catch (error) {
@@ -284,8 +292,9 @@ export class CustomProvider implements RuntimeProvider {
       throw gone(runtimeId);
     this.#closed.signal.throwIfAborted();
     if (this.#connected.has(runtimeId)) return;
-    this.#connect(runtimeId, labels.start);
-    if (found.image !== undefined) this.#images.set(runtimeId, found.image);
+    this.#connect(runtimeId, { ...labels.start, ownerId: labels.note?.ownerId });
+    const image = imageOf(found);
+    if (image !== undefined) this.#images.set(runtimeId, image);
   }
 
   async destroy(runtimeId: RuntimeId, options: CallOptions): Promise<void> {
@@ -345,7 +354,11 @@ export class CustomProvider implements RuntimeProvider {
 
   #connect(
     runtimeId: RuntimeId,
-    spec: { user?: string | undefined; workdir?: string | undefined },
+    spec: {
+      user?: string | undefined;
+      workdir?: string | undefined;
+      ownerId?: string | undefined;
+    },
   ): CustomSandbox {
     const sandbox: CustomSandbox = new CustomSandbox({
       runtimeId,
@@ -355,6 +368,7 @@ export class CustomProvider implements RuntimeProvider {
       silenceMs: this.#silenceMs,
       user: spec.user,
       workdir: spec.workdir,
+      ownerId: spec.ownerId ?? "",
       has: (capability) => this.#has.has(capability),
       onGone: (reason) => this.#onGone(runtimeId, sandbox, reason),
       onExpired: () => void this.#expire(runtimeId, sandbox),
@@ -410,9 +424,16 @@ export class CustomProvider implements RuntimeProvider {
       method: "GET" as const,
       path: ["sandboxes"],
       query: { installation: this.#instanceId },
-      atMost: listAtMost,
     };
-    return (await this.#calls.read("list sandboxes", SandboxList, request, options)).sandboxes;
+    const found: Static<typeof SandboxAnswer>[] = [];
+    const each = (sandbox: Static<typeof SandboxAnswer>) => {
+      if (found.length >= sandboxesAtMost)
+        throw new Unreadable(`it has more than ${sandboxesAtMost} sandboxes`);
+      found.push(sandbox);
+    };
+    const list = { field: "sandboxes", schema: SandboxAnswer, taker: ownTurns, each };
+    await this.#calls.readEach("list sandboxes", list, request, options);
+    return found;
   }
 
   async #end(runtimeId: RuntimeId, options: CallOptions): Promise<void> {
@@ -436,6 +457,10 @@ export class CustomProvider implements RuntimeProvider {
   #pause(ms: number): Promise<void> {
     return new Promise((resolve) => this.#clock.setTimer(ms, resolve));
   }
+}
+
+function imageOf({ image }: Static<typeof SandboxAnswer>): string | undefined {
+  return image !== undefined && imageName.test(image) ? image : undefined;
 }
 
 function gone(runtimeId: RuntimeId): RuntimeGone {

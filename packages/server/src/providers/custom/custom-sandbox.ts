@@ -49,6 +49,8 @@ export class CustomSandbox implements SandboxOperations {
     silenceMs: number;
     user: string | undefined;
     workdir: string | undefined;
+    /** Whose it is, empty: nobody's. */
+    ownerId: string;
     has: (capability: BackendCapability) => boolean;
     /** It was seen to have ended. */
     onGone: (reason: string) => void;
@@ -64,6 +66,7 @@ export class CustomSandbox implements SandboxOperations {
     const common = {
       calls: options.calls,
       path: ["sandboxes", options.runtimeId],
+      taker: { principal: options.ownerId || `sandbox ${options.runtimeId}`, owner: options.runtimeId },
       closed: this.#closed.signal,
       confirm: () => this.confirm(),
     };

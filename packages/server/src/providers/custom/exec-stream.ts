@@ -1,8 +1,10 @@
 import type { IncomingMessage } from "node:http";
 import { type Static, Type } from "typebox";
 import { DeadlineExceeded } from "../../platform/deadline.ts";
+import type { Taker } from "../../platform/fair-turns.ts";
+import { backendTurns } from "./backend-turns.ts";
 import { ExecEvents } from "./contract-schemas.ts";
-import { readAnswer, Unreadable } from "./tolerant-reader.ts";
+import { checked, parsed, Unreadable } from "./tolerant-reader.ts";
 
 export type ExecStreamEvent =
   | Static<(typeof ExecEvents)["start"]>
@@ -16,12 +18,12 @@ const base64Text = /^[A-Za-z0-9+/]*={0,2}$/;
 
 /**
  * The lines of a command's stream. Ends where the stream does, with or without an exit.
- * @param silenceMs how long it may stand still while somebody waits for it.
+ * @param options.silenceMs how long it may stand still while somebody waits for it. @param options.taker whose turns it is read in.
  * @throws Unreadable for what is no stream of the contract; DeadlineExceeded for one that stands still.
  */
 export async function* execStream(
   response: IncomingMessage,
-  silenceMs: number,
+  { silenceMs, taker }: { silenceMs: number; taker: Taker },
 ): AsyncGenerator<ExecStreamEvent> {
   let waiting: Buffer[] = [];
   let waitingBytes = 0;
@@ -29,6 +31,8 @@ export async function* execStream(
     for await (const part of unlessSilent(response, silenceMs)) {
       let from = 0;
       for (let end = part.indexOf(newline); end >= 0; end = part.indexOf(newline, from)) {
+        const turn = backendTurns.claim(taker);
+        if (turn !== undefined) await turn;
         const line = Buffer.concat([...waiting, part.subarray(from, end)]);
         waiting = [];
         waitingBytes = 0;
@@ -59,23 +63,28 @@ async function* unlessSilent(response: IncomingMessage, silenceMs: number): Asyn
 /** @returns undefined for a line that says nothing here. */
 function eventOf(line: Buffer): ExecStreamEvent | undefined {
   if (line.length > lineAtMost) throw new Unreadable(`it has a line of more than ${lineAtMost} bytes`);
-  const text = line.toString().trim();
-  if (text === "") return undefined;
-  const { type } = readAnswer(TypeOnly, text);
+  if (isBlank(line)) return undefined;
+  const said = parsed(line);
+  const { type } = checked(TypeOnly, said);
   switch (type) {
     case "start":
-      return readAnswer(ExecEvents.start, text);
+      return checked(ExecEvents.start, said);
     case "exit":
-      return readAnswer(ExecEvents.exit, text);
+      return checked(ExecEvents.exit, said);
     case "stdout":
     case "stderr": {
-      const { data } = readAnswer(ExecEvents[type], text);
+      const { data } = checked(ExecEvents[type], said);
       if (!base64Text.test(data)) throw new Unreadable("it has output that is no base64");
       return { type: "output", stream: type, data: Buffer.from(data, "base64") };
     }
     default:
       return undefined;
   }
+}
+
+/** A stream that stands still is kept open by such lines. */
+function isBlank(line: Buffer): boolean {
+  return line.every((byte) => byte === 0x20 || byte === 0x0d || byte === 0x09);
 }
 
 const TypeOnly = Type.Object({ type: Type.String() });

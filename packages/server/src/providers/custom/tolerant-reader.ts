@@ -1,8 +1,17 @@
 import type { Static, TSchema } from "typebox";
+import { Compile, type Validator } from "typebox/compile";
 import { Value } from "typebox/value";
+import { beyondBounds } from "../../platform/bounded-json.ts";
 
 /** Below these keys names are the backend's or ours, and stay as they are. */
 const opaque = new Set(["labels"]);
+/** Of one answer, or one line: what a backend that was taken over has us walk through in one go. */
+const bounds = { maxDepth: 32, maxParts: 10_000 };
+const validators = new WeakMap<TSchema, Validator>();
+/** What names were turned into: backends use the same few again and again. */
+const names = new Map<string, string>();
+const namesKept = 1_000;
+const longestKept = 64;
 
 /** An answer that is not what the contract says. */
 export class Unreadable extends Error {
@@ -17,16 +26,33 @@ export class Unreadable extends Error {
  * null for what may be left out.
  * @throws Unreadable, which says where but not what stands there.
  */
-export function readAnswer<T extends TSchema>(schema: T, text: string): Static<T> {
-  let parsed: unknown;
+export function readAnswer<T extends TSchema>(schema: T, text: string | Uint8Array): Static<T> {
+  return checked(schema, parsed(text));
+}
+
+/** An answer whose names are ours, for `checked`. @throws Unreadable for what is no JSON, or too much of it. */
+export function parsed(text: string | Uint8Array): unknown {
+  const bytes = typeof text === "string" ? Buffer.from(text) : text;
+  const tooMuch = beyondBounds(bytes, bounds);
+  if (tooMuch !== undefined) throw new Unreadable(tooMuch);
+  let value: unknown;
   try {
-    parsed = JSON.parse(text);
+    value = JSON.parse(typeof text === "string" ? text : Buffer.from(text).toString());
   } catch {
     throw new Unreadable("it is no JSON");
   }
-  const value = Value.Convert(schema, normalized(parsed));
-  if (Value.Check(schema, value)) return value;
-  const [first] = Value.Errors(schema, value);
+  return normalized(value);
+}
+
+/** @throws Unreadable for what `schema` does not say, numbers as strings apart. */
+export function checked<T extends TSchema>(schema: T, value: unknown): Static<T> {
+  const validator = validators.get(schema) ?? Compile(schema);
+  validators.set(schema, validator);
+  if (validator.Check(value)) return value as Static<T>;
+  // Costs a hundred times what a look does, so only what is not as it should be is converted.
+  const converted = Value.Convert(schema, value);
+  if (validator.Check(converted)) return converted as Static<T>;
+  const [first] = Value.Errors(schema, converted);
   throw new Unreadable(
     `at ${first?.instancePath || "its top"} it ${first?.message ?? "is not what the contract says"}`,
   );
@@ -44,8 +70,14 @@ function normalized(value: unknown): unknown {
   );
 }
 
-const snakeCase = (key: string) =>
-  key
+/** exit_code of exitCode and ExitCode. */
+export function snakeCase(key: string): string {
+  const known = names.get(key);
+  if (known !== undefined) return known;
+  const name = key
     .replaceAll(/([a-z0-9])([A-Z])/g, "$1_$2")
     .replaceAll(/([A-Z])([A-Z][a-z])/g, "$1_$2")
     .toLowerCase();
+  if (names.size < namesKept && key.length <= longestKept) names.set(key, name);
+  return name;
+}
