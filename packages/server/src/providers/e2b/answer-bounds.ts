@@ -1,4 +1,5 @@
 import { subscribe, unsubscribe } from "node:diagnostics_channel";
+import { type JsonBounds, JsonLook } from "../../platform/bounded-json.ts";
 import { isOfPackage } from "./retry-afters.ts";
 
 const createChannel = "undici:request:create";
@@ -8,6 +9,9 @@ const chunkChannel = "undici:request:bodyChunkReceived";
 export const answerBytesAtMost = 64 * 1_048_576;
 /** The longest message of a stream; envd sends output in pieces of some ten kilobytes. */
 export const messageBytesAtMost = 4 * 1_048_576;
+/** What the package makes of some megabytes can take gigabytes: of a hundred thousand files each has two dozen values. */
+const answerValues: JsonBounds = { maxDepth: 64, maxParts: 2_500_000 };
+const messageValues: JsonBounds = { maxDepth: 64, maxParts: 10_000 };
 const prefixBytes = 5;
 /** How messages of a stream are asked for, and come. */
 const streamType = "application/connect+";
@@ -95,16 +99,18 @@ function textOf(header: Uint8Array | undefined): string {
 }
 
 class Whole implements Watched {
+  readonly #look = new JsonLook(answerValues);
   #left = answerBytesAtMost;
 
   take(chunk: Uint8Array): boolean {
     this.#left -= chunk.length;
-    return this.#left >= 0;
+    return this.#left >= 0 && this.#look.add(chunk) === undefined;
   }
 }
 
 /** Each message has a byte of flags and its length in front of it. */
 class Messages implements Watched {
+  #look = new JsonLook(messageValues);
   #prefix = Buffer.alloc(0);
   #left = 0;
 
@@ -112,6 +118,7 @@ class Messages implements Watched {
     let rest = Buffer.from(chunk.buffer, chunk.byteOffset, chunk.length);
     while (rest.length > 0) {
       const taken = Math.min(this.#left, rest.length);
+      if (this.#look.add(rest.subarray(0, taken)) !== undefined) return false;
       this.#left -= taken;
       rest = rest.subarray(taken);
       if (rest.length === 0) return true;
@@ -121,6 +128,7 @@ class Messages implements Watched {
       if (this.#prefix.length < prefixBytes) return true;
       this.#left = this.#prefix.readUInt32BE(1);
       this.#prefix = Buffer.alloc(0);
+      this.#look = new JsonLook(messageValues);
       if (this.#left > messageBytesAtMost) return false;
     }
     return true;

@@ -286,6 +286,35 @@ await describeWith(
       await patient[Symbol.asyncDispose]();
     });
 
+    it("an answer of more values than are believable is broken off there, however short each is", async () => {
+      const patient = service.open();
+      await patient.adopt(runtimeId, soon());
+      const { files, execs } = patient.sandbox(runtimeId);
+      const body = Buffer.from("{},".repeat(mebibyte / 3));
+      const type = "application/json";
+      const prefix = Buffer.alloc(5);
+      prefix.writeUInt32BE(4 * mebibyte);
+      const first = Buffer.from('{"entries":[');
+      const asked: [() => Promise<unknown>, Misbehaviour, number][] = [
+        [() => patient.inventory(soon()), { do: "flood", type, first: Buffer.from("["), body }, 4],
+        [() => files.list("/etc", { ...soon(), depth: 1 }), { do: "flood", type, first, body }, 4],
+        [
+          () => execs.start(shell("true"), soon()),
+          { do: "flood", type: "application/connect+json", first: Buffer.concat([prefix, first]), body },
+          0,
+        ],
+      ];
+      for (const [ask, wrong, mostMebibytes] of asked) {
+        service.server.flooded = 0;
+        wrongs(wrong);
+        const error = await failureOf(ask());
+        expect(error.code).toBe("provider_error");
+        // What the connection holds comes on top.
+        expect(service.server.flooded / mebibyte).toBeLessThan(mostMebibytes + 16);
+      }
+      await patient[Symbol.asyncDispose]();
+    });
+
     it("an answer that is packed is not taken: what comes of it may be of any length", async () => {
       const patient = service.open();
       await patient.adopt(runtimeId, soon());
