@@ -1,4 +1,5 @@
 import { readFileSync } from "node:fs";
+import { providerNames } from "@alcove/server/config";
 import { SpawnRequest } from "@alcove/wire";
 import type { CommandUnknownOpts as Command } from "@commander-js/extra-typings";
 import { expect, test } from "vitest";
@@ -65,4 +66,10 @@ test("whatever a sandbox can be made with is an option of spawn", () => {
   const fields = Object.keys(SpawnRequest.properties);
   const flags = commands.find(({ name }) => name === "alcove spawn")?.flags;
   expect(flags).toEqual(expect.arrayContaining(fields.map((field) => `--${shorter[field] ?? field}`)));
+});
+
+test("alcove serve --help names every provider that can be the default", () => {
+  const serve = createProgram().commands.find((command) => command.name() === "serve");
+  const option = serve?.options.find(({ long }) => long === "--provider");
+  expect(option?.description).toBe(`default provider: ${["auto", ...providerNames].join(", ")}`);
 });

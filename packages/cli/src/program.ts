@@ -1,3 +1,4 @@
+import type { ProviderName } from "@alcove/server/config";
 import type { KeyScope, NetworkMode } from "@alcove/wire";
 import {
   Argument,
@@ -15,6 +16,15 @@ const networks = Object.keys({ none: 0, outbound: 0, host: 0 } satisfies Record<
   NetworkMode,
   0
 >) as NetworkMode[];
+const providers = Object.keys({
+  firecracker: 0,
+  native: 0,
+  docker: 0,
+  e2b: 0,
+  custom: 0,
+  proot: 0,
+  mock: 0,
+} satisfies Record<ProviderName, 0>);
 const scopes = Object.keys({ read: 0, write: 0, admin: 0 } satisfies Record<KeyScope, 0>) as KeyScope[];
 
 /** The command line. Actions import what they need when they run, so that each command starts fast. */
@@ -49,7 +59,7 @@ function addServiceCommands(program: Command): void {
     .option("--host <address>", "address to listen on")
     .option("--port <number>", "port to listen on; 0: any free one")
     .option("--data-dir <dir>", "where database, images and sockets live")
-    .option("--provider <name>", "default provider: auto, native, docker, proot, mock")
+    .option("--provider <name>", `default provider: auto, ${providers.join(", ")}`)
     .option("--set <key=value>", "any key of the configuration; repeatable", collectPairs)
     .action(async (flags) => (await import("./commands/serve.ts")).serve(flags));
   client(
