@@ -127,6 +127,15 @@ describe("commands of the mock provider", () => {
     expect((await collect(view)).stdout).toBe("hi\nmock\n");
   });
 
+  it("that ask for a terminal are refused, naming the capability", async () => {
+    const { execs } = await spawned(provider());
+    const asked = execs.start(execSpec("sh", { tty: { cols: 80, rows: 24 } }), options);
+    await expect(asked).rejects.toMatchObject({
+      code: "bad_request",
+      message: expect.stringContaining('"pty"'),
+    });
+  });
+
   it("that are not there end with 127 and say so", async () => {
     const { execs } = await spawned(provider());
     const view = await execs.start(execSpec("nope", { argv: ["nope"] }), options);

@@ -146,7 +146,7 @@ export class MockSandbox implements SandboxOperations, ExecRunner {
 
   async #prepare(spec: ExecSpec, options: CallOptions): Promise<void> {
     if (spec.tty !== undefined)
-      throw new BadRequest("the mock provider simulates no terminal; leave tty, cols and rows out");
+      throw new BadRequest('provider mock has no terminals (capability "pty"); leave tty, cols and rows out');
     refuseOwnLimits(spec.limits);
     if (spec.limits !== undefined)
       throw new BadRequest("the mock provider holds no command to limits; leave limits out");
