@@ -1,8 +1,14 @@
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
 import { providerNames } from "../src/config/providers.ts";
+import { silentLogger } from "../src/platform/logger.ts";
+import { systemClock } from "../src/platform/system-clock.ts";
 import { owedFor } from "../src/ports/contract/provider/owed-for.ts";
 import { contractSubjects } from "../src/ports/contract/provider/subjects.ts";
+import { agentCapabilities } from "../src/providers/agent/capabilities.ts";
+import { CustomProvider } from "../src/providers/custom/index.ts";
+import { E2bProvider } from "../src/providers/e2b/index.ts";
+import { MockProvider } from "../src/providers/mock/index.ts";
 
 const docs = new URL("../../../docs/", import.meta.url);
 const page = (name: string) => readFileSync(new URL(`${name}.md`, docs), "utf8");
@@ -53,5 +59,55 @@ describe.each(providerNames)("the page of %s", (name) => {
     const headings = [...page(`${name}-provider`).matchAll(/^## (.+)$/gm)].map(([, heading]) => heading);
     expect(headings).toEqual(expect.arrayContaining(["Isolation", "Capabilities", "Limits", "Cost"]));
     expect(page("providers")).toContain(`(${name}-provider.md)`);
+  });
+});
+
+describe("capabilities", () => {
+  const names = (text = "") => [...text.matchAll(/`([a-z][a-z0-9_]*)`/g)].map(([, name = ""]) => name);
+  const everybodys = names(/^\| (.+) \| what every provider can \|$/m.exec(page("api/providers"))?.[1]);
+  const common = { logger: silentLogger, clock: systemClock, instanceId: "docs", noteKey: Buffer.alloc(32) };
+  const network = { networkMode: "none", timeoutMs: 1_000 } as const;
+  const announced = {
+    "an agent": new Set(agentCapabilities),
+    mock: new MockProvider({ ...common, config: { defaultImage: "mock", maxWorkers: 1 } }).capabilities,
+    // Neither asks anybody for anything before it is used.
+    e2b: new E2bProvider({
+      ...common,
+      config: {
+        ...network,
+        defaultImage: "base",
+        apiKey: "k",
+        domain: "e2b.test",
+        apiUrl: "",
+        sandboxUrl: "",
+        maxLifetimeMs: 1_000,
+      },
+    }).capabilities,
+    custom: new CustomProvider({
+      ...common,
+      config: {
+        ...network,
+        defaultImage: "base",
+        url: "http://127.0.0.1:1",
+        apiKey: "",
+        authHeader: "bearer",
+      },
+    }).capabilities,
+  };
+
+  it.each(Object.entries(announced))(
+    "that every provider has by docs/api/providers.md %s has",
+    (_of, all) => {
+      expect(everybodys).toContain("spawn");
+      expect(everybodys.filter((name) => ![...all].some((one) => one === name))).toEqual([]);
+    },
+  );
+
+  it.each([
+    ["mock", /^## Capabilities\n\n(.*?)What it cannot do/ms],
+    ["e2b", /^\| (.*) \| yes \| \|$/m],
+  ] as const)("that the page of %s lists beyond those are those announced", (name, list) => {
+    const beyond = (all: Iterable<string>) => [...all].filter((one) => !everybodys.includes(one)).sort();
+    expect(beyond(names(list.exec(page(`${name}-provider`))?.[1]))).toEqual(beyond(announced[name]));
   });
 });
