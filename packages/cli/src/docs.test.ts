@@ -3,6 +3,7 @@ import { providerNames } from "@alcove/server/config";
 import { SpawnRequest } from "@alcove/wire";
 import type { CommandUnknownOpts as Command } from "@commander-js/extra-typings";
 import { expect, test } from "vitest";
+import { exitCodes } from "./exit-codes.ts";
 import { createProgram } from "./program.ts";
 
 const page = readFileSync(new URL("../../../docs/cli.md", import.meta.url), "utf8");
@@ -72,4 +73,12 @@ test("alcove serve --help names every provider that can be the default", () => {
   const serve = createProgram().commands.find((command) => command.name() === "serve");
   const option = serve?.options.find(({ long }) => long === "--provider");
   expect(option?.description).toBe(`default provider: ${["auto", ...providerNames].join(", ")}`);
+});
+
+test("docs/cli.md has a row for every exit code of ours", () => {
+  const table = page.split("## Exit codes")[1] ?? "";
+  const rows = [...table.matchAll(/^\| (\d[\d, ]*) \|/gm)].flatMap(([, codes = ""]) => codes.split(", "));
+  // Not ours: as a shell tells of a program that cannot be run, and of one that is not there.
+  const told = rows.map(Number).filter((code) => code !== 126 && code !== 127);
+  expect(told).toEqual(Object.values(exitCodes));
 });

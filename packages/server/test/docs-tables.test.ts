@@ -67,6 +67,7 @@ describe("tables of docs/api", () => {
     missingThings: wire.missingThings,
     admissionReasons: wire.admissionReasons.filter((reason) => reason !== ""),
     capabilities: wire.capabilities,
+    sandboxStates: wire.sandboxStates,
     watchTypes: wire.WatchEvent.properties.type.enum,
   };
   test.each(ofKind("values"))("$of", (table) => {
@@ -78,6 +79,15 @@ describe("tables of docs/api", () => {
         .map(({ of }) => of)
         .sort(),
     ).toEqual(Object.keys(values).sort());
+  });
+
+  test.each([
+    ["exec", "reason", wire.exitReasons],
+    ["authentication", "scopes", wire.keyScopes],
+  ] as const)("the row in %s.md of %s names each there is", (page, field, values) => {
+    const text = readFileSync(new URL(`${page}.md`, folder), "utf8");
+    const row = new RegExp(`^\\| \`${field}\` \\|.*`, "m").exec(text)?.[0];
+    expect(names(row).slice(1).sort()).toEqual([...values].sort());
   });
 
   test("messages of a WebSocket's client", () => {
@@ -187,6 +197,27 @@ function isRead({ key, kind }: Pick<(typeof configKeys)[number], "key" | "kind">
 test("each key of the configuration is read by something", () => {
   const unread = configKeys.filter((key) => !ofOneValue.includes(key.key) && !isRead(key));
   expect(unread.map(({ key }) => key)).toEqual([]);
+});
+
+test("pages name no key of the configuration that there is not", () => {
+  const root = new URL("../../../", import.meta.url);
+  const markdown = readdirSync(new URL("docs/", root), { recursive: true, encoding: "utf8" })
+    // That page names operations of the agent, which begin as keys do.
+    .filter((name) => name.endsWith(".md") && name !== "agent-protocol.md")
+    .map((name) => `docs/${name}`);
+  const sections = new Set(
+    configKeys.map(({ key }) => key.replace(/\.?\w+$/, "")).filter((key) => key !== ""),
+  );
+  const known = new Set<string>([...configKeys.map(({ key }) => key), ...sections, ...wire.eventTypes]);
+  // What else is spelled so: a method of the SDK, a file, an attribute of traces, operations of the agent.
+  for (const other of ["files.watch", "preview.key", "server.address", "exec.start", "exec.grace"])
+    known.add(other);
+  const unknown = ["README.md", "CONTRIBUTING.md", ...markdown].flatMap((name) =>
+    [...readFileSync(new URL(name, root), "utf8").matchAll(/`(([a-z0-9_]+)(?:\.[a-z0-9_]+)+)(?=[`:=])/g)]
+      .filter(([, key = "", section = ""]) => sections.has(section) && !known.has(key))
+      .map(([, key]) => `${name}: ${key}`),
+  );
+  expect(unknown).toEqual([]);
 });
 
 test.each(["server.name", "exec.user", "providers.native.image", "rate_limit.name"])(
