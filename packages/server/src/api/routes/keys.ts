@@ -7,6 +7,8 @@ import type { SandboxService } from "../../core/sandboxes/sandbox-service.ts";
 import { Conflict } from "../../ports/errors.ts";
 import { confinedTo } from "../access.ts";
 import { optionalDuration } from "../parse.ts";
+import { sendList } from "../send-list.ts";
+import { turnFor } from "../turn-for.ts";
 import { emptyBody, type RouteApp } from "./route-app.ts";
 
 const KeyParams = Type.Object({
@@ -66,7 +68,11 @@ export function keyRoutes(
       summary: "Keys, by name",
       response: { 200: Type.Array(ApiKey) },
     },
-    handler: async () => keys.list().map(present),
+    handler: async (request, reply) => {
+      await turnFor(request);
+      sendList(reply, keys.list(), present);
+      return reply;
+    },
   });
 
   app.route({

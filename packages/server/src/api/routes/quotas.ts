@@ -13,6 +13,7 @@ import type { Quotas } from "../../core/quotas/quotas.ts";
 import { BadRequest } from "../../ports/errors.ts";
 import type { QuotaRow } from "../../ports/quota-store.ts";
 import { defined, type Total } from "../parse.ts";
+import { turnFor } from "../turn-for.ts";
 import { emptyBody, type RouteApp, withAdmin } from "./route-app.ts";
 
 const largestPage = 1_000;
@@ -58,6 +59,7 @@ function quotaRoutesAt(
     },
     handler: async (request, reply) => {
       const { limit = largestPage, cursor = "" } = request.query;
+      await turnFor(request);
       const rows = await quotas.list({ afterOwnerId: ownerOfCursor(cursor), limit: limit + 1 });
       const page = rows.slice(0, limit);
       const last = page.at(-1);

@@ -26,6 +26,7 @@ import { confinedTo, wantedOwner } from "../access.ts";
 import { answered } from "../answers.ts";
 import { defined, given, requiredDuration } from "../parse.ts";
 import { presentSandbox, presentStats } from "../present.ts";
+import { turnFor } from "../turn-for.ts";
 import { emptyBody, type RouteApp, SandboxParams } from "./route-app.ts";
 import {
   acquired,
@@ -147,7 +148,12 @@ export function sandboxRoutes(
     handler: (request, reply) =>
       answered(reply, answers, async (answer) => {
         const wanted = listRequest(request, largestPage);
-        const { items, nextCursor } = await sandboxes.list(wanted, { answer, signal: reply.callerSignal });
+        const turn = () => turnFor(request);
+        const { items, nextCursor } = await sandboxes.list(wanted, {
+          answer,
+          signal: reply.callerSignal,
+          turn,
+        });
         if (nextCursor !== undefined) reply.header("x-next-cursor", nextCursor);
         return items.map(present);
       }),
@@ -167,7 +173,13 @@ export function sandboxRoutes(
     handler: (request, reply) =>
       answered(reply, answers, async (answer) => {
         const wanted = listRequest(request, largestUsagePage);
-        const { items, nextCursor } = await sandboxes.usage(wanted, { answer, signal: reply.callerSignal });
+        const turn = () => turnFor(request);
+        const { items, nextCursor } = await sandboxes.usage(wanted, {
+          answer,
+          signal: reply.callerSignal,
+          turn,
+        });
+        await turn();
         if (nextCursor !== undefined) reply.header("x-next-cursor", nextCursor);
         return items.map(({ sandbox, stats }) =>
           defined({

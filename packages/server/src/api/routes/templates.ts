@@ -15,6 +15,7 @@ import type { Logger } from "../../platform/logger.ts";
 import type { TemplateRow } from "../../ports/template-store.ts";
 import { defined, given, optionalDuration, type Total } from "../parse.ts";
 import { presentSandbox } from "../present.ts";
+import { turnFor } from "../turn-for.ts";
 import { emptyBody, type RouteApp } from "./route-app.ts";
 import { SpawnHeaders, spawned, spawnedHeaders, spawnInput } from "./spawn-request.ts";
 
@@ -78,6 +79,7 @@ export function templateRoutes(
     },
     handler: async (request, reply) => {
       const { limit = largestPage, cursor = "" } = request.query;
+      await turnFor(request);
       const { rows, more } = await templates.list({ afterName: cursor, limit });
       const last = rows.at(-1);
       if (more && last !== undefined) reply.header("x-next-cursor", last.name);

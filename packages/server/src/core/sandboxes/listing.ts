@@ -19,7 +19,14 @@ export interface ListRequest {
   cursor?: string;
 }
 
-export type ListOptions = { answer?: never } | { answer: Answer; signal: AbortSignal };
+export type ListOptions =
+  | { answer?: never }
+  | {
+      answer: Answer;
+      signal: AbortSignal;
+      /** Waits for the turn in which the page may be read, once its memory is there. */
+      turn: () => Promise<void>;
+    };
 
 export interface ListPage {
   items: ListedSandbox[];
@@ -63,9 +70,11 @@ export async function listSandboxes(
     ...(request.cursor ? { after: parseCursor(request.cursor) } : {}),
   };
   const { answer } = options;
-  if (answer !== undefined) {
+  if (options.answer !== undefined) {
     const most = pageBytes(Math.min(request.limit * mostMetadataBytes, mostLabelBytes), request.limit);
-    await answer.grow(ownerId, most, options.signal);
+    await options.answer.grow(ownerId, most, options.signal);
+    await options.turn();
+    options.signal.throwIfAborted();
   }
   const { rows, next } = await store.sandboxes.list(filter);
   answer?.shrink(pageBytes(labelBytes(rows), rows.length));

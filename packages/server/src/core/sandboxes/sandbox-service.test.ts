@@ -804,7 +804,11 @@ describe("list", () => {
     const list = () =>
       h.service.list(
         { limit: 1_000 },
-        { answer: budget.open((release) => releases.push(release)), signal: new AbortController().signal },
+        {
+          answer: budget.open((release) => releases.push(release)),
+          signal: new AbortController().signal,
+          turn: async () => undefined,
+        },
       );
     for (let n = 0; n < 5; n += 1) expect((await list()).items).toHaveLength(1);
     expect(budget.heldBytes).toBeGreaterThan(5 * 60_000);
