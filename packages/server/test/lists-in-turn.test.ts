@@ -17,6 +17,7 @@ afterAll(() => server[Symbol.asyncDispose]());
 test.each([
   ["GET", "/sandboxes?metadata.a=b"],
   ["GET", "/sandboxes/stats"],
+  ["DELETE", "/sandboxes"],
   ["GET", "/templates"],
   ["GET", "/quotas"],
   ["GET", "/admin/quotas"],

@@ -230,6 +230,7 @@ export function sandboxRoutes(
     },
     handler: async (request, reply) => {
       const ownerId = confinedTo(request);
+      await turnFor(request);
       return { pruned: await sandboxes.prune(defined({ signal: reply.callerSignal, ownerId })) };
     },
   });

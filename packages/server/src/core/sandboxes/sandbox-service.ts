@@ -245,11 +245,11 @@ export class SandboxService implements AsyncDisposable {
   async prune(options: CallOptions & { ownerId?: string }): Promise<number> {
     const { live, clock, logger } = this.#context;
     await this.#directory.loaded(options);
-    const lives = (entry: LiveSandbox) => hasTimeLeft(entry, clock.now());
+    const now = clock.now();
     const ofOwner = ({ ownerId }: SandboxRow) => options.ownerId === undefined || options.ownerId === ownerId;
     const due = live
       .all()
-      .filter((entry) => entry.work?.kind !== "reserving" && !lives(entry) && ofOwner(entry.row));
+      .filter((entry) => ofOwner(entry.row) && entry.work?.kind !== "reserving" && !hasTimeLeft(entry, now));
     let pruned = await this.#failed.sweep(options);
     await boundedParallel(due, parallelDestroys, async ({ row }) => {
       try {
