@@ -27,7 +27,7 @@ pub fn create_workdir(path: &str, user: &User, ids: Ids) -> Result<(), ErrorBody
         let parsed = path::parse(path)?;
         let missing = path::open(&parsed, libc::O_PATH).is_err();
         let dir = path::make_directories(&parsed, user, ids)?;
-        if missing && ids.many() && !crate::sys::compat() {
+        if missing && ids.many() {
             path::set_mode_open(dir.as_raw_fd(), 0o1777).map_err(|error| path::failed(path, &error))?;
         }
         Ok(())

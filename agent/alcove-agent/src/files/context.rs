@@ -10,15 +10,18 @@ pub struct Context {
     /// The sandbox's user.
     pub user: String,
     pub ids: Ids,
+    /// What users other than root have beside their own groups: without it no path leads them anywhere.
+    pub passing_group: Option<u32>,
 }
 
 impl Context {
     /// Does something for a user: with that user's rights where one was named, else with the agent's own.
     pub fn acting(&self, wanted: Option<&str>, action: impl FnOnce(&User) -> Served) -> Served {
-        let user = self.owner(wanted)?;
+        let mut user = self.owner(wanted)?;
         if wanted.is_none_or(str::is_empty) {
             return action(&user);
         }
+        user.groups.extend(self.passing_group);
         let refuse = |error| refused(ErrorCode::Permission, format!("cannot act as user {}: {error}", user.name));
         identity::as_user(&user, self.ids, || action(&user)).map_err(refuse)?
     }
