@@ -17,11 +17,8 @@ impl Agent {
         }
         // What waits to be sent goes out first: the worker writes to the socket directly.
         self.flush(key);
-        let context = Context {
-            user: self.config.user.clone(),
-            ids: self.config.ids,
-            passing_group: self.config.passing_group,
-        };
+        let context =
+            Context { user: self.config.user.clone(), ids: self.config.ids, passing_group: self.config.passing_group };
         let Some(connection) = self.connections.list.get_mut(key) else { return };
         let fd = connection.fd.as_raw_fd();
         let decoder = std::mem::replace(&mut connection.decoder, Decoder::new());

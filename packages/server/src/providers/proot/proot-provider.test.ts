@@ -209,27 +209,32 @@ describe.skipIf(skip !== undefined)(`ProotProvider${skip === undefined ? "" : ` 
     await close();
   });
 
-  it.runIf(asRoot)("a user of a sandbox has /workspace, and over files that user's rights alone", async () => {
-    const { dataDir, make, close } = await open();
-    await chmod(dataDir, 0o711);
-    await using provider = make();
-    const spec = specOf();
-    await provider.spawn(spec, options());
-    const { files } = provider.sandbox(spec.runtimeId);
-    const app = { ...spec, user: "app" };
-    expect(await output(provider, app, ["sh", "-c", "echo mine > kept; cat kept"])).toBe("mine\n");
-    await output(provider, spec, ["sh", "-c", "mkdir -m 700 /closed; echo of root > /closed/kept"]);
-    for (const path of ["/closed/kept", "/closed/new", "/new"])
-      await expect(files.write(path, chunks("x"), { ...options(), user: "app" })).rejects.toThrow(BadRequest);
-    await files.write("/workspace/kept", chunks("of the user's\n"), { ...options(), user: "app" });
-    // Nothing of it is left when the agent acts for itself again.
-    await files.write("/closed/new", chunks("of root\n"), options());
-    expect(await output(provider, spec, ["sh", "-c", "cat /workspace/kept /closed/*"])).toBe(
-      "of the user's\nof root\nof root\n",
-    );
-    await provider.destroy(spec.runtimeId, options());
-    await close();
-  });
+  it.runIf(asRoot)(
+    "a user of a sandbox has /workspace, and over files that user's rights alone",
+    async () => {
+      const { dataDir, make, close } = await open();
+      await chmod(dataDir, 0o711);
+      await using provider = make();
+      const spec = specOf();
+      await provider.spawn(spec, options());
+      const { files } = provider.sandbox(spec.runtimeId);
+      const app = { ...spec, user: "app" };
+      expect(await output(provider, app, ["sh", "-c", "echo mine > kept; cat kept"])).toBe("mine\n");
+      await output(provider, spec, ["sh", "-c", "mkdir -m 700 /closed; echo of root > /closed/kept"]);
+      for (const path of ["/closed/kept", "/closed/new", "/new"])
+        await expect(files.write(path, chunks("x"), { ...options(), user: "app" })).rejects.toThrow(
+          BadRequest,
+        );
+      await files.write("/workspace/kept", chunks("of the user's\n"), { ...options(), user: "app" });
+      // Nothing of it is left when the agent acts for itself again.
+      await files.write("/closed/new", chunks("of root\n"), options());
+      expect(await output(provider, spec, ["sh", "-c", "cat /workspace/kept /closed/*"])).toBe(
+        "of the user's\nof root\nof root\n",
+      );
+      await provider.destroy(spec.runtimeId, options());
+      await close();
+    },
+  );
 
   it("stats() count the sandbox's own processes, not the host's, and no disk", async () => {
     const { make, close } = await open();
