@@ -69,17 +69,17 @@ export class BackendCalls {
 
   /**
    * For an answer with a list of many: each thing in it is read as it comes, in the turns of `taker`.
-   * @param list.field the list's name. @param list.each what it throws ends the call.
+   * @param list.field the list's name. @param list.thingAtMost bytes of one thing. @param list.each what it throws ends the call.
    */
   async readEach<T extends TSchema>(
     what: string,
-    list: { field: string; schema: T; taker: Taker; each: (thing: Static<T>) => void },
+    list: { field: string; schema: T; thingAtMost: number; taker: Taker; each: (thing: Static<T>) => void },
     request: CallRequest,
     options: CallOptions,
   ): Promise<void> {
-    const { field, schema, taker, each } = list;
+    const { field, schema, thingAtMost, taker, each } = list;
     await this.#run(what, request, options, async (response, signal) => {
-      const reader = new ListReader(field);
+      const reader = new ListReader(field, thingAtMost);
       for await (const piece of partsOf(response, listAtMost, signal)) {
         await backendTurns.claim(taker);
         for (const thing of reader.push(piece)) {

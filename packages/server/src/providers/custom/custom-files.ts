@@ -22,6 +22,8 @@ import { FileAnswer } from "./contract-schemas.ts";
 
 const entriesAtMost = 100_000;
 const nameBytesAtMost = 32 * 1_048_576;
+/** Bytes of what is said of one file: a path has 4 KiB at most. */
+const fileAtMost = 65_536;
 /** Of a time that a Date can hold, milliseconds. */
 const latestMs = 8_640_000_000_000_000;
 const types: ReadonlySet<string> = new Set<FileType>([
@@ -82,7 +84,7 @@ export class CustomFiles implements FileOperations {
       if (count > entriesAtMost || nameBytes > nameBytesAtMost) throw tooMany(target);
       if (isBelow(answer.path, below)) entries.push(entryOf(answer));
     };
-    const list = { field: "entries", schema: FileAnswer, taker: this.#taker, each };
+    const list = { field: "entries", schema: FileAnswer, thingAtMost: fileAtMost, taker: this.#taker, each };
     await this.#calls.readEach("list a directory", list, request, options);
     await options.room?.(nameBytes);
     return entries.sort((a, b) => (a.path < b.path ? -1 : 1));

@@ -66,6 +66,18 @@ describe.skipIf(skip !== undefined)(
       await after.destroy(made.runtimeId, soon());
     });
 
+    it("a sandbox is listed with as much metadata as it may have, however it is spelled", async () => {
+      await using provider = await backend.open();
+      const metadata = Object.fromEntries(
+        Array.from({ length: 4 }, (_, n) => [`k${n}`, '\\"'.repeat(4_000)]),
+      );
+      const made = spec({ metadata });
+      await provider.spawn(made, soon());
+      const listed = await provider.inventory(soon());
+      expect(listed.find(({ runtimeId }) => runtimeId === made.runtimeId)?.note?.metadata).toEqual(metadata);
+      await provider.destroy(made.runtimeId, soon());
+    });
+
     it("a terminal, a port, a network and limits that are not to be had are refused by name", async () => {
       await using provider = await backend.open();
       await expect(provider.spawn(spec({ network: "outbound" }), soon())).rejects.toThrow("network_mode");

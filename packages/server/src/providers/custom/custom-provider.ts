@@ -51,6 +51,8 @@ const ownTurns: Taker = { principal: "", owner: "" };
 const undoMs = 20_000;
 /** Sandboxes that a backend's list may have, of all installations. */
 const sandboxesAtMost = 100_000;
+/** Bytes of one of them: its labels are 64 KiB of metadata and more, which backends may spell as long as they like. */
+const sandboxAtMost = 1_048_576;
 /** Name of an image as a backend resolved it; what else it says is no image's name. */
 const imageName = /^[!-~]{1,512}$/;
 /** When a spawn whose answer was lost is ended again: it may still be carried out. */
@@ -258,9 +260,9 @@ export class CustomProvider implements RuntimeProvider {
   async inventory(options: CallOptions): Promise<InventoryEntry[]> {
     const before = [...this.#connected];
     const entries = new Map<RuntimeId, InventoryEntry>();
-    for (const { labels: written = {}, state, id } of await this.#list(options)) {
+    await this.#eachListed(options, ({ labels: written = {}, state, id }) => {
       const labels = this.#labels.read(written);
-      if (labels === undefined || labels.runtimeId !== id) continue;
+      if (labels === undefined || labels.runtimeId !== id) return;
       const { runtimeId, sandboxId, note } = labels;
       const imageResolved = this.#images.get(runtimeId);
       entries.set(runtimeId, {
@@ -271,7 +273,7 @@ export class CustomProvider implements RuntimeProvider {
           ? {}
           : { note: { ...note, ...(imageResolved === undefined ? {} : { imageResolved }) } }),
       });
-    }
+    });
     // Who is missing in the list is asked for by name: lists may be behind.
     for (const [runtimeId, sandbox] of before) {
       if (entries.has(runtimeId) || this.#connected.get(runtimeId) !== sandbox) continue;
@@ -413,27 +415,31 @@ export class CustomProvider implements RuntimeProvider {
   async #lookAtAll(): Promise<void> {
     const connected = [...this.#connected.values()];
     const running = new Set<string>();
-    for (const { id, state } of await this.#list({ signal: this.#closed.signal }))
+    await this.#eachListed({ signal: this.#closed.signal }, ({ id, state }) => {
       if (state.toLowerCase() === "running") running.add(id);
+    });
     // One after the other: a backend whose list is empty by mistake is not asked for all of them at once.
     for (const sandbox of connected) if (!running.has(sandbox.runtimeId)) await sandbox.confirm();
   }
 
-  async #list(options: CallOptions) {
+  /** What the backend says beyond what is asked of each is not kept: it may be anything. */
+  async #eachListed(options: CallOptions, each: (sandbox: Static<typeof SandboxAnswer>) => void) {
     const request = {
       method: "GET" as const,
       path: ["sandboxes"],
       query: { installation: this.#instanceId },
     };
-    const found: Static<typeof SandboxAnswer>[] = [];
-    const each = (sandbox: Static<typeof SandboxAnswer>) => {
-      if (found.length >= sandboxesAtMost)
-        throw new Unreadable(`it has more than ${sandboxesAtMost} sandboxes`);
-      found.push(sandbox);
+    let count = 0;
+    const counted = (sandbox: Static<typeof SandboxAnswer>) => {
+      count += 1;
+      if (count > sandboxesAtMost) throw new Unreadable(`it has more than ${sandboxesAtMost} sandboxes`);
+      each(sandbox);
     };
-    const list = { field: "sandboxes", schema: SandboxAnswer, taker: ownTurns, each };
+    const list = {
+      ...{ field: "sandboxes", schema: SandboxAnswer, thingAtMost: sandboxAtMost },
+      ...{ taker: ownTurns, each: counted },
+    };
     await this.#calls.readEach("list sandboxes", list, request, options);
-    return found;
   }
 
   async #end(runtimeId: RuntimeId, options: CallOptions): Promise<void> {

@@ -5,7 +5,7 @@ import { Unreadable } from "./tolerant-reader.ts";
 /** @param size bytes that come at once. */
 function read(text: string, size = text.length, field = "entries"): unknown[] {
   const bytes = Buffer.from(text);
-  const reader = new ListReader(field);
+  const reader = new ListReader(field, 65_536);
   const found: unknown[] = [];
   for (let at = 0; at < bytes.length; at += size)
     for (const thing of reader.push(bytes.subarray(at, at + size)))

@@ -1,7 +1,5 @@
 import { snakeCase, Unreadable } from "./tolerant-reader.ts";
 
-/** Of one thing in a list, and of what stands before the list. */
-const longestBytes = 65_536;
 /** Objects and lists within one another, beside the things in the list, which have a bound of their own. */
 const deepest = 64;
 
@@ -20,6 +18,7 @@ const closeObject = 0x7d;
  */
 export class ListReader {
   readonly #field: string;
+  readonly #thingAtMost: number;
   /** Levels that are open; the list is the second. */
   #depth = 0;
   #inString = false;
@@ -35,9 +34,10 @@ export class ListReader {
   #text: string | undefined;
   #name: string | undefined;
 
-  /** @param field the list's, in snake case. */
-  constructor(field: string) {
+  /** @param field the list's, in snake case. @param thingAtMost bytes of one thing in it, and of a name beside it. */
+  constructor(field: string, thingAtMost: number) {
     this.#field = field;
+    this.#thingAtMost = thingAtMost;
   }
 
   /** @returns each thing whose end is in this piece, as JSON. @throws Unreadable */
@@ -116,8 +116,8 @@ export class ListReader {
   #keep(piece: Uint8Array, from: number, to = piece.length): void {
     if (from >= to) return;
     this.#keptBytes += to - from;
-    if (this.#keptBytes > longestBytes)
-      throw new Unreadable(`something in it is longer than ${longestBytes} bytes`);
+    if (this.#keptBytes > this.#thingAtMost)
+      throw new Unreadable(`something in it is longer than ${this.#thingAtMost} bytes`);
     this.#kept.push(piece.subarray(from, to));
   }
 
