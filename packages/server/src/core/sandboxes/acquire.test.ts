@@ -126,7 +126,10 @@ describe("acquire()", () => {
     };
     await harness.service.destroy(sandbox.id, { signal: forever }).catch(() => undefined);
     const waiting = acquire();
-    const refused = expect(waiting).rejects.toMatchObject({ code: "unavailable" });
+    const refused = expect(waiting).rejects.toMatchObject({
+      code: "unavailable",
+      message: expect.stringContaining(`the end of its sandbox "${sandbox.id}" is not confirmed`),
+    });
     for (let turn = 0; turn < 70; turn++) {
       await settle();
       await clock.advance(100);

@@ -58,7 +58,9 @@ export async function acquireNamed(
       if (mayHaveEnded(live.get(row.id), clock.now())) await pause(clock, pauseMs, signal);
       continue;
     }
-    unsure = undefined;
+    unsure = row.destroyRequested
+      ? `the name "${wanted.name}" is not free yet: the end of its sandbox "${row.id}" is not confirmed; try again in a moment`
+      : undefined;
     if (lives(row, outdated, clock.now())) return { sandbox: row, made: false };
     // After the clock was set it may be a while until this is noticed.
     if (work === undefined && row.state !== "creating" && !row.destroyRequested) {
