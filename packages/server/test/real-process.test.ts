@@ -1,5 +1,13 @@
 import { execFileSync } from "node:child_process";
-import { mkdirSync, mkdtempSync, rmSync, truncateSync, writeFileSync } from "node:fs";
+import {
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  truncateSync,
+  writeFileSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
@@ -28,6 +36,23 @@ function serviceIn(dataDir: string): ModelService {
     ALCOVE_DEFAULTS_MAX_VCPUS: "1000000",
   });
 }
+
+test("docs/architecture.md names what is in a data directory", async () => {
+  const service = serviceIn(home);
+  await service.start();
+  const names = readdirSync(home);
+  expect(await service.stop()).toBe(0);
+  const page = readFileSync(new URL("../../../docs/architecture.md", import.meta.url), "utf8");
+  const layout = /^<data_dir>\/\n(.*?)^```/ms.exec(page)?.[1] ?? "";
+  // The log and the index of a database come and go with it, and what is being written bears another name until it is whole.
+  const told = (name: string) => {
+    const settled = name.replace(/-(?:wal|shm)$|\.draft$/, "").replace(/.*(?=\.pid$)/, "*");
+    return layout.includes(` ${settled}`);
+  };
+  const whole = names.filter((name) => !/[0-9a-f]{8}(?:-[0-9a-f]{4}){3}/.test(name));
+  expect(names).toContain("alcove.db");
+  expect(whole.filter((name) => !told(name))).toEqual([]);
+});
 
 test("a process whose clock is set by an hour, forwards and back, ends what has expired by it and nothing else", async () => {
   const service = serviceIn(home);
