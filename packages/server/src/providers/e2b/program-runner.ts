@@ -293,7 +293,7 @@ export class ProgramRunner implements ExecRunner {
 export function refuseNumericUser(user: string | undefined): void {
   if (user !== undefined && !/^[A-Za-z_][\w.-]*$/.test(user))
     throw new BadRequest(
-      `user "${user}" is no name; provider e2b runs commands as users of the template, by name`,
+      `user "${user}" is no name; provider e2b runs commands as users of the template, by name (capability "users")`,
     );
 }
 
