@@ -155,3 +155,11 @@ it("a check that throws is one that failed, and the others are waited for", asyn
     { check: { healthy: true } },
   ]);
 });
+
+it("leaves it open whether one works that could not be tried", async () => {
+  const candidate = working("native");
+  const full = { healthy: false, untried: true, error: "the disk is full", notes: [] };
+  vi.spyOn(candidate.provider, "check").mockResolvedValue(full);
+  const [checked] = await new CandidateChecks([candidate], { logger: silentLogger }).all();
+  expect(checked).toEqual({ candidate, check: full, unanswered: true });
+});

@@ -27,7 +27,7 @@ export interface CheckedCandidate {
   /** undefined: it was not tried, for the reason in `excluded`. */
   check: ProviderCheck | undefined;
   excluded?: string;
-  /** It had not answered in time: whether it works is not known. */
+  /** It had not answered in time, or could not be tried: whether it works is not known. */
   unanswered?: boolean;
 }
 
@@ -110,8 +110,8 @@ export class CandidateChecks implements AsyncDisposable {
     this.#underWay.add(asked);
     try {
       const check = await asked;
-      const late = !check.healthy && deadline.signal.aborted;
-      return { candidate, check, ...(late ? { unanswered: true } : {}) };
+      const open = !check.healthy && (deadline.signal.aborted || check.untried === true);
+      return { candidate, check, ...(open ? { unanswered: true } : {}) };
     } finally {
       this.#underWay.delete(asked);
       clearInterval(waiting);

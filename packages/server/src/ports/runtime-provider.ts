@@ -74,6 +74,8 @@ export interface ProviderCheck {
   healthy: boolean;
   /** Why it is unhealthy, and the way out. */
   error?: string;
+  /** Of an unhealthy one: it could not be tried for want of room on a disk, so that whether it works is not known. */
+  untried?: boolean;
   /** Why spawns would be refused now, though all else works: a disk that is short, and the way out. */
   cannotSpawn?: string;
   /** Remarks that matter to an operator: what is limited here and why. */

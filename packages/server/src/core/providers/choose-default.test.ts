@@ -108,6 +108,14 @@ describe("chooseDefault", () => {
     ).toBe("native");
   });
 
+  it("simulates nothing for as long as one could not be tried, and says why that is", () => {
+    const check = { ...fails("the disk is full"), untried: true };
+    expect(chooseDefault([{ ...native, check, unanswered: true }, mock], { last: "native" })).toMatchObject({
+      name: "native",
+      warnings: [expect.stringMatching(/native, which is not healthy: the disk is full/)],
+    });
+  });
+
   it("takes one that has not answered before a simulation", () => {
     const choice = chooseDefault([{ ...native, check: fails("no") }, { ...docker, ...silent }, mock]);
     expect(choice).toMatchObject({ name: "docker", warnings: [expect.stringContaining("has not answered")] });

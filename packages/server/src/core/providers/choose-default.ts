@@ -7,7 +7,7 @@ export interface ProviderCandidate {
   /** undefined: this provider is not to be considered, for the reason in `excluded`. */
   check: ProviderCheck | undefined;
   excluded?: string;
-  /** It has not answered yet: whether it works is not known. */
+  /** It has not answered yet, or could not be tried: whether it works is not known. */
   unanswered?: boolean;
   /** How many of its sandboxes are there. */
   sandboxes?: number;
@@ -33,8 +33,8 @@ const warnings: Readonly<Record<Isolation, ((name: string) => string) | undefine
 /**
  * Chooses the default provider, once, at start. The one of the last start stays as long as sandboxes of it are there, however
  * it is. Otherwise it is the first candidate that works, in the order given (firecracker, native, docker, proot, mock); the one of the
- * last start keeps its turn when it has only not answered yet, and before a simulation comes whoever has not, or has
- * sandboxes here, however it is.
+ * last start keeps its turn when it has only not answered yet or could not be tried, and before a simulation comes whoever has
+ * not, or has sandboxes here, however it is.
  * docs/decisions/operating.md.
  * @param options.last the default of the last start.
  * @throws Error naming every reason when none works.
@@ -85,7 +85,7 @@ function hasSandboxes({ isolation, check, sandboxes = 0 }: ProviderCandidate): b
   return isolation !== "simulated" && check !== undefined && sandboxes > 0;
 }
 
-/** It has only not answered yet, and was the default before; where nobody wrote that down, its sandboxes tell. */
+/** It has only not answered yet, or could not be tried, and was the default before; where nobody wrote that down, its sandboxes tell. */
 function keepsItsTurn({ name, unanswered, sandboxes = 0 }: ProviderCandidate, last: string | undefined) {
   return unanswered === true && (name === last || (last === undefined && sandboxes > 0));
 }
@@ -108,7 +108,8 @@ function warningsOf(
   const found = isolates === undefined ? [] : [isolates];
   const changeIt = "to have another one, name it in providers.default and restart";
   if (check?.healthy === false) {
-    const how = unanswered === true ? "has not answered yet" : `is not healthy: ${check.error}`;
+    const silent = unanswered === true && check.untried !== true;
+    const how = silent ? "has not answered yet" : `is not healthy: ${check.error}`;
     const before = name === last ? "it was the default before, and " : "";
     const why = sandboxes > 0 ? `; ${before}${sandboxes} sandboxes of it are here` : "";
     found.push(

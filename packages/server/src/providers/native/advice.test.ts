@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 import { LauncherFailure } from "../launcher/index.ts";
-import { adviceFor, toldFailure } from "./advice.ts";
+import { adviceFor, lackedRoom, toldFailure } from "./advice.ts";
 
 it("a control group that is busy is not told as one that may not be made", async () => {
   const told = (errno: number) => adviceFor(new LauncherFailure("cgroup", "it failed", errno));
@@ -26,4 +26,19 @@ it("a launcher that said nothing may be asked again; one that cannot be started 
     code: "provider_error",
     message: expect.stringContaining("build-agent.mjs"),
   });
+});
+
+it("a full disk is told as one, not as something that the machine refuses", async () => {
+  for (const step of ["directory", "disk", "overlay", "record"]) {
+    const full = new LauncherFailure(step, "No space left on device (os error 28)", 28);
+    expect(lackedRoom(full)).toBe(true);
+    expect(await toldFailure(full)).toMatchObject({
+      code: "storage_full",
+      message: expect.stringMatching(/free space below data_dir$/),
+    });
+  }
+  expect(lackedRoom(Object.assign(new Error("mkdir"), { code: "ENOSPC" }))).toBe(true);
+  expect(lackedRoom(new LauncherFailure("disk", "Operation not permitted (os error 1)", 1))).toBe(false);
+  // The limit of namespaces ends so too.
+  expect(lackedRoom(new LauncherFailure("clone", "No space left on device (os error 28)", 28))).toBe(false);
 });

@@ -1,5 +1,5 @@
 import { readFile } from "node:fs/promises";
-import { ProviderError, Unavailable } from "../../ports/index.ts";
+import { ProviderError, StorageFull, Unavailable } from "../../ports/index.ts";
 import { LauncherFailure } from "../launcher/index.ts";
 
 /** What failed, why that usually is, and what to do about it. */
@@ -8,7 +8,9 @@ export async function adviceFor(error: unknown): Promise<string> {
   if (!(error instanceof LauncherFailure)) return message;
   if (error.died) return `${message}; the next request starts it again`;
   if (error.unanswered) return `${message}: the machine has no time for it, or a disk hangs; try again`;
-  const way = await wayOut(error.step, error.errno);
+  const way = lackedRoom(error)
+    ? "the disk of data_dir is full, or its inodes are used up: free space below data_dir"
+    : await wayOut(error.step, error.errno);
   return `native sandboxes fail at step ${error.step}: ${message}${way === undefined ? "" : `; ${way}`}`;
 }
 
@@ -16,11 +18,31 @@ export async function adviceFor(error: unknown): Promise<string> {
 export async function toldFailure(error: unknown): Promise<unknown> {
   if (!(error instanceof LauncherFailure)) return error;
   const advice = await adviceFor(error);
+  if (lackedRoom(error)) return new StorageFull(advice, { cause: error });
   return error.unanswered
     ? new Unavailable(advice, { cause: error, retryAfterS: 5 })
     : new ProviderError(advice, { cause: error });
 }
 
+/** Whether a launch, or what is needed for one, found no room on the disk of `data_dir`: that passes, and is no refusal of the machine. */
+export function lackedRoom(error: unknown): boolean {
+  if (error instanceof StorageFull) return true;
+  // Other steps end so at limits of the kernel: of namespaces, groups, mounts.
+  if (error instanceof LauncherFailure)
+    return writingSteps.has(error.step) && error.errno !== undefined && fullErrnos.has(error.errno);
+  return error instanceof Error && "code" in error && (error.code === "ENOSPC" || error.code === "EDQUOT");
+}
+
+const writingSteps: ReadonlySet<string> = new Set([
+  "directory",
+  "socket",
+  "disk",
+  "overlay",
+  "copy",
+  "record",
+]);
+/** ENOSPC, EDQUOT. */
+const fullErrnos: ReadonlySet<number> = new Set([28, 122]);
 const permissionErrnos = [1, 13];
 const errnoMissing = 2;
 const errnoBusy = 16;

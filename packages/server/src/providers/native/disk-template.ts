@@ -1,6 +1,7 @@
 import { access, mkdir, readdir, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { exists } from "../../platform/missing.ts";
+import { StorageFull } from "../../ports/index.ts";
 import { makeEmptyImage } from "../ext4/index.ts";
 
 /** Sandboxes' layers kept ready by the launcher. */
@@ -29,7 +30,7 @@ export async function openDiskPool(options: {
   return made;
 }
 
-/** The template and the folder of the pool, made when they are not there. */
+/** The template and the folder of the pool, made when they are not there. On a full disk the template is still missing. */
 export async function makeTemplate(options: {
   dataDir: string;
   diskMb: number;
@@ -52,7 +53,8 @@ export async function makeTemplate(options: {
     const { signal } = new AbortController();
     await makeEmptyImage(template, { sizeMb: options.diskMb, mkfs: options.mkfs, signal });
   } catch (error) {
-    return { missing: error instanceof Error ? error.message : String(error) };
+    if (!(error instanceof StorageFull))
+      return { missing: error instanceof Error ? error.message : String(error) };
   }
   return { template, dir };
 }

@@ -2,12 +2,14 @@ import { access, mkdir, statfs } from "node:fs/promises";
 import { join } from "node:path";
 import type { Logger } from "../../platform/logger.ts";
 import { messageOf } from "../../platform/message-of.ts";
+import { exists } from "../../platform/missing.ts";
 import {
   NotFound,
   ProviderError,
   type RuntimeId,
   type RuntimeSlot,
   type RuntimeSpec,
+  StorageFull,
   Unavailable,
 } from "../../ports/index.ts";
 import { storeAgent } from "../agent/index.ts";
@@ -23,7 +25,7 @@ import {
   outboundSpec,
   slirpMissing,
 } from "../launcher/index.ts";
-import { adviceFor } from "./advice.ts";
+import { adviceFor, lackedRoom } from "./advice.ts";
 import { makeTemplate, readyDisks } from "./disk-template.ts";
 import { ExecGroups } from "./exec-groups.ts";
 import { type Ground, surveyGround } from "./ground.ts";
@@ -43,6 +45,8 @@ export interface Prepared extends Ground {
   ways: Ways;
   /** Set when roots are copied. */
   shifted: ShiftedImages | undefined;
+  /** Why it is not known yet what the machine refuses: the disk had no room for a sandbox that tries it. */
+  untried?: unknown;
 }
 
 const errnoExists = 17;
@@ -60,6 +64,7 @@ export class LaunchSite implements AsyncDisposable {
   readonly #launcher: Launcher;
   readonly #logger: Logger;
   #prepared: Promise<Prepared> | undefined;
+  #trial: Promise<Prepared> | undefined;
   #hasGroups = false;
   #hasUsers = process.getuid?.() === 0;
   /** The layers that the launcher keeps ready were removed under it: launches fail until it has none of them left. */
@@ -95,6 +100,27 @@ export class LaunchSite implements AsyncDisposable {
       throw error;
     });
     return this.#prepared;
+  }
+
+  /**
+   * What is needed to make a runtime; `prepare` is enough to find and remove those that are there.
+   * @throws LauncherFailure, StorageFull: the disk has no room to find out what the machine refuses.
+   */
+  async prepareLaunch(): Promise<Prepared> {
+    const prepared = await this.prepare();
+    if (prepared.untried === undefined) return prepared;
+    this.#trial ??= this.#tryAgain(prepared).finally(() => {
+      this.#trial = undefined;
+    });
+    return this.#trial;
+  }
+
+  async #tryAgain(before: Prepared): Promise<Prepared> {
+    await this.mend(before, { kind: "host", skeleton: before.skeleton }, "host");
+    const prepared = await this.#settle({ ...before, untried: undefined });
+    if (prepared.untried !== undefined) throw prepared.untried;
+    this.#prepared = Promise.resolve(prepared);
+    return prepared;
   }
 
   /** A copied or restored data directory names processes and groups of the installation it was taken from. */
@@ -317,9 +343,11 @@ export class LaunchSite implements AsyncDisposable {
 
   /**
    * What is there and refused is better known now than at every spawn: loop devices, a /proc or owners of a data_dir inside
-   * containers. Each refusal that has a way round is tried again that way.
+   * containers. Each refusal that has a way round is tried again that way. A full disk refuses nothing for good: `untried`.
    */
   async #settle(first: Prepared): Promise<Prepared> {
+    if (first.disks !== undefined && !(await exists(first.disks.template)))
+      return { ...first, untried: new StorageFull(`there is no room for ${first.disks.template}`) };
     const onOverlay = await liesOnOverlay(this.#dataDir);
     let prepared = first;
     for (;;) {
@@ -328,6 +356,7 @@ export class LaunchSite implements AsyncDisposable {
         await this.launch(prepared, probeSpec(runtimeId), { kind: "host", skeleton: prepared.skeleton });
         return prepared;
       } catch (error) {
+        if (lackedRoom(error)) return { ...first, untried: error };
         const next = await this.#next(prepared, error, onOverlay);
         if (next === undefined) return prepared;
         prepared = next;

@@ -28,7 +28,7 @@ import { AgentClient, agentCapabilities, unixDialer } from "../agent/index.ts";
 import { DiskGuard, spaceOf } from "../guards/index.ts";
 import { KeptNetwork, type LaunchSpec, outboundSettings } from "../launcher/index.ts";
 import { fromNote, SpawnsUnderWay, UnreadableRecord } from "../runtime-records/index.ts";
-import { adviceFor, toldFailure } from "./advice.ts";
+import { adviceFor, lackedRoom, toldFailure } from "./advice.ts";
 import type { ExecGroups } from "./exec-groups.ts";
 import { type NativeProviderConfig, networkOf } from "./launch-plan.ts";
 import { LaunchSite, type Prepared } from "./launch-site.ts";
@@ -87,6 +87,8 @@ export class NativeProvider implements RuntimeProvider {
   readonly #launching = new Map<RuntimeId, Promise<unknown>>();
   readonly #connected = new Map<RuntimeId, Connected>();
   readonly #destroying = new Map<RuntimeId, Promise<void>>();
+  /** What the last check told in which a sandbox could be made; undefined until one could. */
+  #worked: Pick<ProviderCheck, "notes"> | undefined;
   /** Spawns of which nothing was made because the directories were out of sight, until they are undone. */
   readonly #refused = new Set<RuntimeId>();
   readonly #networkListeners = new Set<(runtimeId: RuntimeId, change: NetworkChange) => void>();
@@ -155,7 +157,7 @@ export class NativeProvider implements RuntimeProvider {
   async check(options: CallOptions): Promise<ProviderCheck> {
     const runtimeId = newProbeId();
     try {
-      const prepared = await this.#site.prepare();
+      const prepared = await this.#site.prepareLaunch();
       await this.#site.directories.inSight();
       try {
         const network = await this.#probedNetwork();
@@ -170,15 +172,20 @@ export class NativeProvider implements RuntimeProvider {
         // Its connection is closed either way.
         if (!(await this.#undo(runtimeId))) await this.#site.discard(prepared, runtimeId);
       }
+      this.#worked = { notes: [...prepared.notes] };
       const refusal = await this.#spawnRefusal();
-      return {
-        healthy: true,
-        notes: [...prepared.notes],
-        ...(refusal === undefined ? {} : { cannotSpawn: refusal }),
-      };
+      return { healthy: true, ...this.#worked, ...(refusal === undefined ? {} : { cannotSpawn: refusal }) };
     } catch (error) {
+      if (lackedRoom(error)) return this.#withoutRoom(error);
       return { healthy: false, error: await adviceFor(error), notes: [] };
     }
+  }
+
+  /** A full disk refuses spawns, and makes nothing ill that has worked. */
+  async #withoutRoom(error: unknown): Promise<ProviderCheck> {
+    const refusal = (await this.#spawnRefusal()) ?? (await adviceFor(error));
+    if (this.#worked === undefined) return { healthy: false, untried: true, error: refusal, notes: [] };
+    return { healthy: true, ...this.#worked, cannotSpawn: refusal };
   }
 
   /** Without its helper there are sandboxes all the same, which reach nothing. */
@@ -229,7 +236,9 @@ export class NativeProvider implements RuntimeProvider {
     const known = this.#connected.get(spec.runtimeId);
     if (known !== undefined) return { image: known.record.image };
     this.#refuseWiderNetwork(spec);
-    const prepared = await this.#site.prepare();
+    const prepared = await this.#site.prepareLaunch().catch(async (error: unknown) => {
+      throw await toldFailure(error);
+    });
     await this.#site.directories.inSight().catch((error: unknown) => {
       this.#refused.add(spec.runtimeId);
       throw error;
