@@ -19,7 +19,7 @@ const UNAIDED_MS: i32 = 20;
 pub fn destroy(spec: &DestroySpec) -> Result<Option<String>> {
     let deadline = Instant::now() + DEADLINE;
     kill(spec, deadline)?;
-    network::end(&spec.dir)?;
+    network::end(&spec.dir, deadline)?;
     if let Some(group) = &spec.cgroup {
         cgroup::remove(group, deadline)?;
     }

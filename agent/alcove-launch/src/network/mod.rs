@@ -32,9 +32,8 @@ const STEP: &str = "network";
 const SOCKET: &str = "network.sock";
 const RECORD: &str = "network.json";
 const DIRECTORY: &str = "network";
-/// What is killed ends at once, unless the machine has no time for it.
-const END_MS: i32 = 2_000;
-/// For the group of a container's network to become empty.
+/// For a relay to end where no removal of a whole runtime has its own: what is killed ends at once, unless the machine has no
+/// time for it. The same for the group of a container's network to become empty.
 const DEADLINE: Duration = Duration::from_secs(4);
 const BYTES_PER_MBIT: f64 = 125_000.0;
 
@@ -85,7 +84,7 @@ pub fn attach(spec: &AttachSpec) -> Result<()> {
         Some(container) => (container.pid, container::process(container)?),
         None => launched()?,
     };
-    end(".")?;
+    end(".", Instant::now() + DEADLINE)?;
     if let (Some(group), true) = (&spec.cgroup, spec.container.is_some()) {
         cgroup::make_for_network(group)?;
     }
@@ -104,20 +103,23 @@ fn launched() -> Result<(i32, OwnedFd)> {
 
 /// Ends what carries the network of a container, and removes its group. Idempotent.
 pub fn detach(spec: &DetachSpec) -> Result<()> {
-    end(&spec.dir)?;
+    end(&spec.dir, Instant::now() + DEADLINE)?;
     spec.cgroup.as_ref().map_or(Ok(()), |group| cgroup::remove(group, Instant::now() + DEADLINE))
 }
 
 /// Ends the relay of a runtime, and with it the helper.
-pub fn end(dir: &str) -> Result<()> {
+/// @param deadline of the whole removal: a service repeats one that used up its time, and takes one that gives up before
+/// for refused.
+pub fn end(dir: &str, deadline: Instant) -> Result<()> {
     let Some(relay) = destroy::recorded(&Path::new(dir).join(RECORD), STEP)? else {
         return Ok(());
     };
     destroy::end_process(&relay, STEP)?;
-    if sys::wait_readable(relay.as_raw_fd(), END_MS).at(STEP, "wait")? {
+    let left = deadline.saturating_duration_since(Instant::now()).as_millis() as i32;
+    if sys::wait_readable(relay.as_raw_fd(), left.max(1)).at(STEP, "wait")? {
         return Ok(());
     }
-    Err(StepError::new(STEP, format!("the relay did not end within {END_MS} ms")))
+    Err(StepError::new(STEP, "the relay did not end in its time: the machine has too little for it"))
 }
 
 /// A relay that has been started.

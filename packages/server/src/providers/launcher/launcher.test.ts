@@ -1,6 +1,10 @@
-import { chmod, mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { existsSync } from "node:fs";
+import { chmod, mkdir, mkdtemp, readdir, readFile, rm, rmdir, stat, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { basename, join } from "node:path";
+import { setTimeout as pause } from "node:timers/promises";
 import { afterEach, expect, it } from "vitest";
 import { agentBinary } from "../../../test/support/agent-binary.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
@@ -192,6 +196,51 @@ exec ${agentBinary("alcove-launch")} "$@"`,
     };
     await expect.poll(renewed, { timeout: 15_000 }).toBe(true);
   });
+});
+
+const freezer = "/sys/fs/cgroup/freezer";
+const canFreeze = process.getuid?.() === 0 && existsSync(`${freezer}/cgroup.procs`);
+
+describeWith(["launcher"], "the removal of a runtime with a network", () => {
+  it.runIf(canFreeze)(
+    "gives the relay the time that it has for the sandbox, and is repeated after it",
+    async () => {
+      const folder = await mkdtemp(join(tmpdir(), "alcove-launcher-"));
+      folders.push(folder);
+      const group = join(freezer, basename(folder));
+      await mkdir(group);
+      const relay = spawn("sleep", ["60"]);
+      const ended = once(relay, "exit");
+      try {
+        const dir = join(folder, "runtime");
+        await mkdir(dir);
+        const { pid = 0 } = relay;
+        const line = await readFile(`/proc/${pid}/stat`, "utf8");
+        const boot_id = (await readFile("/proc/sys/kernel/random/boot_id", "utf8")).trim();
+        const start_time = Number(line.slice(line.lastIndexOf(")") + 2).split(" ")[19]);
+        await writeFile(join(dir, "network.json"), JSON.stringify({ pid, start_time, boot_id }));
+        // What is frozen does not end when it is killed, as on a machine without time for it.
+        await writeFile(join(group, "cgroup.procs"), String(pid));
+        await writeFile(join(group, "freezer.state"), "FROZEN");
+        await using launcher = new Launcher({ binary: agentBinary("alcove-launch"), logger: silentLogger });
+        const removed = launcher.destroy({ ...nothing(folder), dir });
+        const first = await Promise.race([
+          removed.catch((error: unknown) => error),
+          pause(6_000, "repeated"),
+        ]);
+        expect(first).toBe("repeated");
+        await writeFile(join(group, "freezer.state"), "THAWED");
+        await removed;
+        await expect(stat(dir)).rejects.toThrow("ENOENT");
+      } finally {
+        await writeFile(join(group, "freezer.state"), "THAWED");
+        relay.kill("SIGKILL");
+        await ended;
+        await rmdir(group);
+      }
+    },
+    30_000,
+  );
 });
 
 async function waitFor(condition: () => Promise<boolean>): Promise<boolean> {
