@@ -36,7 +36,7 @@ describe.skipIf(skip !== undefined)(
       for (const id of spawned.splice(0)) await client.call("DELETE", `/api/v1/sandboxes/${id}`);
     });
 
-    const start = (at: NativeHome = home, users = 2) =>
+    const start = (at: NativeHome = home, users = 2, env: Record<string, string> = {}) =>
       startTestServer({
         provider: async () => at.open({ pidsLimit: 64 }),
         dataDir: at.dataDir,
@@ -47,6 +47,7 @@ describe.skipIf(skip !== undefined)(
           ALCOVE_POOL_MEMORY_MB: String(users * shareMb),
           ALCOVE_POOL_VCPUS: String(processors),
           ALCOVE_POOL_IMAGE: testImage,
+          ...env,
         },
       });
 
@@ -87,6 +88,48 @@ describe.skipIf(skip !== undefined)(
       );
       for (const one of [ann, again, bob]) await one.destroy();
       expect(await poolStatus()).toMatchObject({ vms: 0, total_users: 0 });
+    });
+
+    test("ports and previews lead to the sandbox that they name, and by path to nobody else's", async () => {
+      const asks = { "x-alcove-client": "test" };
+      const [ann, again, bob] = [await sandboxOf("ann"), await sandboxOf("ann"), await sandboxOf("bob")];
+      const served = [
+        [ann, "of ann"],
+        [again, "of ann's other"],
+        [bob, "of bob"],
+      ] as const;
+      for (const [one, text] of served)
+        await one.background(
+          `while true; do printf 'HTTP/1.1 200 OK\\r\\nConnection: close\\r\\n\\r\\n%s' "${text}" | nc -l -p 8080 127.0.0.1; done`,
+        );
+      for (const [one, text] of served) {
+        const byPath = () => one.client.call("GET", `${one.path}/ports/8080/`, undefined, asks);
+        await eventually(async () => ((await byPath()).text === text ? true : undefined));
+        const preview = await one.client.call("GET", `${one.path}/preview/8080`);
+        expect(preview.json.url).toContain(`8080-${one.id}.localhost`);
+      }
+      for (const path of [`${ann.path}/ports/8080/`, `${ann.path}/preview/8080`])
+        expect((await bob.client.call("GET", path, undefined, asks)).status).toBe(404);
+    });
+
+    test("on the machine's own network ports are anybody's, and are not reached", async () => {
+      const other = await nativeHome();
+      const shared = await start(other, 2, { ALCOVE_PROVIDERS_NATIVE_NETWORK_MODE: "host" });
+      try {
+        const ann = new TestClient(shared.url, { "x-user-id": "ann", "x-alcove-client": "test" });
+        const id = await ann.spawn();
+        for (const path of ["ports/8080/", "preview/8080"]) {
+          const answer = await ann.call("GET", `/api/v1/sandboxes/${id}/${path}`);
+          expect([answer.status, answer.json.message]).toEqual([
+            400,
+            expect.stringContaining("may be another user's"),
+          ]);
+        }
+        await ann.call("DELETE", `/api/v1/sandboxes/${id}`);
+      } finally {
+        await shared[Symbol.asyncDispose]();
+        await other.remove();
+      }
     });
 
     test("files, processes, terminals and ports of another are out of reach", async () => {

@@ -56,7 +56,7 @@ export const operationNotes: Readonly<Record<string, OperationNote>> = {
   },
   getPreview: {
     description:
-      "For a browser, also before anything listens there: the page then waits. Where preview.access is signed the address is a link that lets whoever has it in until expires_at. 400 says what to configure where no such address leads here, and what cannot have previews: providers without the capability ports, sandboxes on the machine's own network, pool mode.",
+      "For a browser, also before anything listens there: the page then waits. Where preview.access is signed the address is a link that lets whoever has it in until expires_at. 400 says what to configure where no such address leads here, and what cannot have previews: providers without the capability ports, sandboxes on the machine's own network.",
   },
   openTunnel: {
     description:

@@ -72,9 +72,9 @@ export class Previews {
       throw new BadRequest(
         `provider "${sandbox.row.provider}" of sandbox "${sandboxId}" reaches no ports; spawn it on one with the capability ports`,
       );
-    if (sandbox.row.slot !== undefined)
+    if (sandbox.row.slot !== undefined && this.#sharesNetwork(sandbox.row))
       throw new BadRequest(
-        `ports cannot be reached in pool mode: the users of a VM share them, and port ${port} may be another user's`,
+        `ports cannot be reached in pool mode on this machine's network: its users share them, and port ${port} may be another user's; give the provider of sandbox "${sandboxId}" a network of its own`,
       );
     return { sandbox, target };
   }
