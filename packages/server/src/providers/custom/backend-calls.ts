@@ -2,6 +2,7 @@ import type { IncomingMessage } from "node:http";
 import { formatDuration } from "@alcove/wire";
 import type { Static, TSchema } from "typebox";
 import { abortable } from "../../platform/abortable.ts";
+import { ByteBlocks } from "../../platform/byte-blocks.ts";
 import { DeadlineExceeded, deadlineAfter } from "../../platform/deadline.ts";
 import type { Taker } from "../../platform/fair-turns.ts";
 import type { Logger } from "../../platform/logger.ts";
@@ -207,7 +208,9 @@ function retryAfter(value: string | undefined): number | undefined {
 }
 
 async function textOf(response: IncomingMessage, atMost: number, signal: AbortSignal): Promise<string> {
-  return Buffer.concat(await Array.fromAsync(partsOf(response, atMost, signal))).toString();
+  const blocks = new ByteBlocks();
+  for await (const part of partsOf(response, atMost, signal)) blocks.add(part);
+  return blocks.take().toString();
 }
 
 /** An answer of a bounded length, to its end. */

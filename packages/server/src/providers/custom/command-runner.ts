@@ -25,6 +25,9 @@ const endAfterKillMs = 5_000;
 /** Waits before each try to kill. After the last the backend's own deadline is left. */
 const killPausesMs = [0, 500, 2_000, 5_000, 15_000, 30_000, 60_000];
 const inputPartBytes = 65_536;
+/** Of what a backend says of an end: it is kept with the command, and told in its event. */
+const longestSignal = 16;
+const longestReason = 1_000;
 const reconnectPausesMs = [0, 100, 250, 500, 1_000, 2_000, 4_000, 8_000];
 const lost: ProgramEnd = { exitCode: 137, lost: true };
 
@@ -311,8 +314,8 @@ export class CommandRunner implements ExecRunner {
 function endOf(event: ExecStreamEvent & { type: "exit" }): ProgramEnd {
   return {
     exitCode: event.exit_code,
-    ...(event.signal === undefined ? {} : { signal: event.signal }),
-    ...(event.start_error === undefined ? {} : { startError: event.start_error }),
+    ...(event.signal === undefined ? {} : { signal: event.signal.slice(0, longestSignal) }),
+    ...(event.start_error === undefined ? {} : { startError: event.start_error.slice(0, longestReason) }),
   };
 }
 

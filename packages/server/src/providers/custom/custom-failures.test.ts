@@ -254,6 +254,20 @@ it.each([
   60_000,
 );
 
+it("of what is said of a command's end a beginning is kept", async () => {
+  const exitOf = async (end: object) => {
+    const { provider, spec, sandbox } = await backend({
+      "POST /sandboxes/:id/execs": (_request, response) =>
+        response.end(events(started, { type: "exit", ...end })),
+    });
+    await provider.spawn(spec, soon());
+    return (await finish(await sandbox().execs.start(shell("true"), soon()))).exit;
+  };
+  const long = "x".repeat(100_000);
+  expect((await exitOf({ exit_code: 127, start_error: long })).startError).toHaveLength(1_000);
+  expect((await exitOf({ exit_code: 137, signal: long })).signal).toHaveLength(16);
+});
+
 it("an image's name that is none is not kept", async () => {
   for (const image of ["i".repeat(1_000), "one\nline"]) {
     const { provider, spec } = await backend({

@@ -1,5 +1,6 @@
 import type { IncomingMessage } from "node:http";
 import { type Static, Type } from "typebox";
+import { ByteBlocks } from "../../platform/byte-blocks.ts";
 import { DeadlineExceeded } from "../../platform/deadline.ts";
 import type { Taker } from "../../platform/fair-turns.ts";
 import { backendTurns } from "./backend-turns.ts";
@@ -25,24 +26,20 @@ export async function* execStream(
   response: IncomingMessage,
   { silenceMs, taker }: { silenceMs: number; taker: Taker },
 ): AsyncGenerator<ExecStreamEvent> {
-  let waiting: Buffer[] = [];
-  let waitingBytes = 0;
+  const waiting = new ByteBlocks();
   try {
     for await (const part of unlessSilent(response, silenceMs)) {
       let from = 0;
       for (let end = part.indexOf(newline); end >= 0; end = part.indexOf(newline, from)) {
         const turn = backendTurns.claim(taker);
         if (turn !== undefined) await turn;
-        const line = Buffer.concat([...waiting, part.subarray(from, end)]);
-        waiting = [];
-        waitingBytes = 0;
+        waiting.add(part.subarray(from, end));
         from = end + 1;
-        const event = eventOf(line);
+        const event = eventOf(waiting.take());
         if (event !== undefined) yield event;
       }
-      if (from < part.length) waiting.push(part.subarray(from));
-      waitingBytes += part.length - from;
-      if (waitingBytes > lineAtMost) throw new Unreadable(`it has a line of more than ${lineAtMost} bytes`);
+      waiting.add(part.subarray(from));
+      if (waiting.bytes > lineAtMost) throw new Unreadable(`it has a line of more than ${lineAtMost} bytes`);
     }
   } finally {
     response.destroy();

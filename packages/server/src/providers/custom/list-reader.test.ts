@@ -1,4 +1,5 @@
 import { expect, it } from "vitest";
+import { heldBytes } from "../../platform/testing/held-memory.ts";
 import { ListReader } from "./list-reader.ts";
 import { Unreadable } from "./tolerant-reader.ts";
 
@@ -45,4 +46,12 @@ it.each([
   `{"${"a".repeat(70_000)}`,
 ])("refuses %.30s", (text) => {
   expect(() => read(text, 1_000)).toThrow(Unreadable);
+});
+
+it("what is not whole yet takes the memory of its bytes, whatever pieces it comes in", async () => {
+  const before = await heldBytes();
+  const reader = new ListReader("entries", 1_048_576);
+  for (const byte of `{"entries":["${"a".repeat(300_000)}`) reader.push(Buffer.from(byte)).next();
+  expect((await heldBytes()) - before).toBeLessThan(4 * 1_048_576);
+  expect([...reader.push(Buffer.from('"]}'))]).toHaveLength(1);
 });

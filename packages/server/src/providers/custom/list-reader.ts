@@ -1,3 +1,4 @@
+import { ByteBlocks } from "../../platform/byte-blocks.ts";
 import { snakeCase, Unreadable } from "./tolerant-reader.ts";
 
 /** Objects and lists within one another, beside the things in the list, which have a bound of their own. */
@@ -28,8 +29,7 @@ export class ListReader {
   #found = false;
   #ended = false;
   /** Bytes of what is being read, of the pieces before this one: a thing in the list, or a text that may name it. */
-  #kept: Uint8Array[] = [];
-  #keptBytes = 0;
+  readonly #kept = new ByteBlocks();
   /** The last text of the first level. */
   #text: string | undefined;
   #name: string | undefined;
@@ -52,7 +52,7 @@ export class ListReader {
         else if (byte === quote) {
           this.#inString = false;
           if (this.#depth === 1) {
-            this.#text = textOf(this.#take(piece, from, at + 1));
+            this.#text = textOf(this.#take(piece.subarray(from, at + 1)));
             from = at + 1;
           }
         }
@@ -63,7 +63,7 @@ export class ListReader {
         case quote:
           this.#inString = true;
           if (this.#depth === 1) {
-            this.#forget();
+            this.#kept.clear();
             from = at;
           }
           break;
@@ -77,7 +77,7 @@ export class ListReader {
           if (this.#depth === 1) {
             this.#inList = byte === openList && snakeCase(this.#name ?? "") === this.#field;
             this.#found ||= this.#inList;
-            this.#forget();
+            this.#kept.clear();
             from = at + 1;
           }
           this.#depth += 1;
@@ -86,7 +86,7 @@ export class ListReader {
         case closeObject:
         case closeList: {
           if (isThing) {
-            const thing = this.#take(piece, from, at);
+            const thing = this.#take(piece.subarray(from, at));
             if (!isBlank(thing)) yield thing;
           }
           this.#depth -= 1;
@@ -98,13 +98,14 @@ export class ListReader {
         }
         case comma:
           if (isThing) {
-            yield this.#take(piece, from, at);
+            yield this.#take(piece.subarray(from, at));
             from = at + 1;
           }
           break;
       }
     }
-    if ((this.#inList && this.#depth >= 2) || (this.#inString && this.#depth === 1)) this.#keep(piece, from);
+    if ((this.#inList && this.#depth >= 2) || (this.#inString && this.#depth === 1))
+      this.#keep(piece.subarray(from));
   }
 
   /** @throws Unreadable where the answer is not whole, or has no such list. */
@@ -113,25 +114,15 @@ export class ListReader {
     if (!this.#found) throw new Unreadable(`at its top it must have required properties ${this.#field}`);
   }
 
-  #keep(piece: Uint8Array, from: number, to = piece.length): void {
-    if (from >= to) return;
-    this.#keptBytes += to - from;
-    if (this.#keptBytes > this.#thingAtMost)
+  #keep(part: Uint8Array): void {
+    this.#kept.add(part);
+    if (this.#kept.bytes > this.#thingAtMost)
       throw new Unreadable(`something in it is longer than ${this.#thingAtMost} bytes`);
-    this.#kept.push(piece.subarray(from, to));
   }
 
-  #take(piece: Uint8Array, from: number, to: number): Uint8Array {
-    this.#keep(piece, from, to);
-    const [first = new Uint8Array()] = this.#kept;
-    const taken = this.#kept.length <= 1 ? first : Buffer.concat(this.#kept);
-    this.#forget();
-    return taken;
-  }
-
-  #forget(): void {
-    this.#kept = [];
-    this.#keptBytes = 0;
+  #take(part: Uint8Array): Uint8Array {
+    this.#keep(part);
+    return this.#kept.take();
   }
 }
 
