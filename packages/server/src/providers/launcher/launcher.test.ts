@@ -5,7 +5,7 @@ import { chmod, mkdir, mkdtemp, readdir, readFile, rm, rmdir, stat, writeFile } 
 import { tmpdir } from "node:os";
 import { basename, join } from "node:path";
 import { setTimeout as pause } from "node:timers/promises";
-import { afterEach, expect, it } from "vitest";
+import { afterEach, expect, it, vi } from "vitest";
 import { agentBinary } from "../../../test/support/agent-binary.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
 import { silentLogger } from "../../platform/logger.ts";
@@ -155,7 +155,16 @@ exec ${agentBinary("alcove-launch")} "$@"`,
       () => `echo '{"id": 1, "ok":'; echo null; exec ${agentBinary("alcove-launch")} "$@"`,
     );
     await using _ = launcher;
-    await launcher.destroy(nothing(folder));
+    const warned = vi.spyOn(silentLogger, "warn");
+    try {
+      await launcher.destroy(nothing(folder));
+      expect(warned.mock.calls).toEqual([
+        [{ line: '{"id": 1, "ok":' }, "the launcher said what is no answer"],
+        [{ line: "null" }, "the launcher said what is no answer"],
+      ]);
+    } finally {
+      warned.mockRestore();
+    }
   });
 
   it("a new one removes the disks that the one before it had made ready", async (context) => {
