@@ -57,6 +57,19 @@ const largestSmallAnswer = 1_048_576;
 const traceFlushMs = 2_000;
 /** Four of the largest bodies. */
 const bodiesBytes = 256 * 1_048_576;
+/** Of decoders of raw bodies: fifteen for `br` at once, twenty-eight for `zstd`. */
+const unpackingBytes = 256 * 1_048_576;
+const cannotUnpack = {
+  tooLarge: (bytes: number) => `unpacking the body would take more than ${bytes} bytes`,
+  full: {
+    why: "packed uploads of others fill the memory there is for unpacking",
+    advice: "try again, or upload it packed with gzip, or as it is",
+  },
+  shareFull: {
+    why: "your packed uploads fill your share of the memory there is for unpacking",
+    advice: "try again when some have ended, or upload it packed with gzip, or as it is",
+  },
+};
 /** How long one waits for its part. */
 const roomWaitMs = 10_000;
 
@@ -256,6 +269,7 @@ export async function openControlPlane(options: {
     }),
     bodies: new BodyBudget({ ...ofBodies, totalBytes: bodiesBytes }),
     inputs: new BodyBudget({ ...ofBodies, totalBytes: (bodiesBytes / 4) * 3 }),
+    unpacking: new BodyBudget({ ...ofBodies, totalBytes: unpackingBytes, refusals: cannotUnpack }),
     events,
     keys,
     tickets: new Tickets({ clock: systemClock }),

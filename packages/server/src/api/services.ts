@@ -39,6 +39,8 @@ export interface ApiServices {
   bodies: BodyBudget;
   /** Of input that was given whole, until its command has it: less than bodies have, so that it leaves room for those. */
   inputs: BodyBudget;
+  /** What unpacks raw bodies. */
+  unpacking: BodyBudget;
   rateLimits: RateLimits;
   figures: ServiceFigures;
   keys: KeyRing;

@@ -1,8 +1,12 @@
 import { Readable } from "node:stream";
+import { constants, gzipSync, zstdCompressSync } from "node:zlib";
 import { fastify } from "fastify";
 import { afterEach, expect, it } from "vitest";
+import { BodyBudget } from "../../core/answers/body-budget.ts";
 import type { FileService } from "../../core/files/file-service.ts";
+import { localUser } from "../../core/keys/principal.ts";
 import { JoinedReadable } from "../../platform/joined-readable.ts";
+import { systemClock } from "../../platform/system-clock.ts";
 import { CallsUnderWay, decorateCallerSignal } from "../request-context.ts";
 import { validatorCompiler } from "../validation.ts";
 import { rawFileRoutes } from "./raw-files.ts";
@@ -14,11 +18,22 @@ afterEach(async () => {
   await app?.close();
 });
 
-async function listen(files: object): Promise<string> {
+const words = { why: "full", advice: "use gzip" };
+/** An owner's half of it has room to unpack four bodies packed with zstd, and two with br. */
+const memory = () =>
+  new BodyBudget({
+    totalBytes: 72 * 1_048_576,
+    waitMs: 100,
+    clock: systemClock,
+    refusals: { tooLarge: String, full: words, shareFull: words },
+  });
+
+async function listen(files: object, unpacking = memory()): Promise<string> {
   app = fastify() as unknown as RouteApp;
   app.setValidatorCompiler(validatorCompiler);
   decorateCallerSignal(app as never, new CallsUnderWay());
-  rawFileRoutes(app, { files: files as FileService });
+  app.decorateRequest("principal", { getter: () => localUser });
+  rawFileRoutes(app, { files: files as FileService, unpacking });
   return app.listen({ host: "127.0.0.1", port: 0 });
 }
 
@@ -94,3 +109,55 @@ it("nobody keeps the pieces of an upload", async () => {
     await fetch(`${address}/sandboxes/sb-x/${url}`, { method: "PUT", body: "abc" });
   expect(told).toEqual([3, true, 3, true]);
 });
+
+const put = (address: string, body: Buffer, encoding: string) =>
+  fetch(`${address}/sandboxes/sb-x/files?path=/f`, {
+    method: "PUT",
+    body: new Uint8Array(body),
+    headers: { "content-encoding": encoding },
+  });
+
+it("a body that may be unpacked with little memory alone is taken: its window is 8 MiB at most", async () => {
+  const sizes: number[] = [];
+  const write = async (_id: string, _path: string, body: AsyncIterable<Uint8Array>) => {
+    let size = 0;
+    for await (const piece of body) size += piece.length;
+    sizes.push(size);
+  };
+  const address = await listen({ write });
+  const plain = Buffer.alloc(40 * 2 ** 20);
+  const packed = (level: number) =>
+    zstdCompressSync(plain, { params: { [constants.ZSTD_c_compressionLevel]: level } });
+  expect((await put(address, packed(19), "zstd")).status).toBe(200);
+  expect(sizes).toEqual([plain.length]);
+  const refused = await put(address, packed(22), "zstd");
+  expect([refused.ok, await refused.text()]).toEqual([false, expect.stringContaining("more than 8 MiB")]);
+});
+
+it.each([
+  ["zstd", 4],
+  ["br", 2],
+])(
+  "so many bodies are unpacked at once as there is memory: of %s %i, and more once one has ended",
+  async (coding, most) => {
+    const under: (() => void)[] = [];
+    const write = () => new Promise<void>((resolve) => under.push(resolve));
+    const budget = memory();
+    const address = await listen({ write }, budget);
+    const body = Buffer.from("never read");
+    const first = Array.from({ length: most }, () => put(address, body, coding));
+    await expect.poll(() => under.length).toBe(most);
+    const refused = await put(address, body, coding);
+    expect([refused.ok, await refused.text()]).toEqual([false, expect.stringContaining("use gzip")]);
+    // What takes some kilobytes is not counted.
+    const plain = put(address, gzipSync(body), "gzip");
+    await expect.poll(() => under.length).toBe(most + 1);
+    under[0]?.();
+    expect((await first[0])?.status).toBe(200);
+    const next = put(address, body, coding);
+    await expect.poll(() => under.length).toBe(most + 2);
+    for (const end of under) end();
+    for (const { status } of await Promise.all([...first, plain, next])) expect(status).toBe(200);
+    expect(budget.heldBytes).toBe(0);
+  },
+);

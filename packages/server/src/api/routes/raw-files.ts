@@ -2,6 +2,7 @@ import type { Readable, Writable } from "node:stream";
 import { FilePath, OptionalFileMode, statusBody, UnpackResult } from "@alcove/wire";
 import type { FastifyReply } from "fastify";
 import { Type } from "typebox";
+import type { BodyBudget } from "../../core/answers/body-budget.ts";
 import type { FileService } from "../../core/files/file-service.ts";
 import { parseMode } from "../../core/files/paths.ts";
 import { carry } from "../../platform/carry.ts";
@@ -9,7 +10,7 @@ import { JoinedReadable } from "../../platform/joined-readable.ts";
 import { DomainError } from "../../ports/errors.ts";
 import { defined, given } from "../parse.ts";
 import { parseRange } from "../range.ts";
-import { rawBody } from "../raw-body.ts";
+import { rawBody, roomToUnpack } from "../raw-body.ts";
 import { ChosenUser, type RouteApp, SandboxParams } from "./route-app.ts";
 
 const PathQuery = Type.Object({ path: FilePath });
@@ -31,8 +32,8 @@ const anyBytes = { "application/octet-stream": { schema: { type: "string", forma
 const tar = { "application/x-tar": { schema: { type: "string", format: "binary" } } };
 
 /** File contents and directories as streams of bytes; neither side is ever held in memory. docs/api/files.md. */
-export function rawFileRoutes(app: RouteApp, options: { files: FileService }): void {
-  const { files } = options;
+export function rawFileRoutes(app: RouteApp, options: { files: FileService; unpacking: BodyBudget }): void {
+  const { files, unpacking: memory } = options;
   const tags = ["files"];
   // In this scope every body is a stream, whatever its type says.
   app.removeAllContentTypeParsers();
@@ -115,6 +116,7 @@ export function rawFileRoutes(app: RouteApp, options: { files: FileService }): v
         signal: reply.transferSignal,
         spends: true,
       });
+      using _room = await roomToUnpack(request, { memory, signal: options.signal });
       await files.write(request.params.id, path, rawBody(request), options);
       return { status: "written" as const };
     },
@@ -158,6 +160,7 @@ export function rawFileRoutes(app: RouteApp, options: { files: FileService }): v
     handler: async (request, reply) => {
       const { path, user } = request.query;
       const options = defined({ user: given(user), signal: reply.transferSignal, spends: true });
+      using _room = await roomToUnpack(request, { memory, signal: options.signal });
       const { entries } = await files.unpack(request.params.id, path, rawBody(request), options);
       return { status: "unpacked" as const, entries };
     },
