@@ -1,3 +1,4 @@
+import { spawnSync } from "node:child_process";
 import { readFileSync } from "node:fs";
 import { expect, it } from "vitest";
 import { stopEndsSandboxes } from "./service-unit.ts";
@@ -40,7 +41,9 @@ it("the unit that is installed is looked at from a terminal", async () => {
 
 it("the unit that is shipped keeps sandboxes, and is reloaded by the signal that reloads", () => {
   const unit = readFileSync(new URL("../../../../deploy/alcove.service", import.meta.url), "utf8");
-  const reload = ["ExecReload=/bin/kill -HUP $MAINPID", "RestartForceExitStatus=SIGHUP"];
-  for (const line of ["KillMode=process", "Delegate=yes", ...reload])
+  for (const line of ["KillMode=process", "Delegate=yes", "RestartForceExitStatus=SIGHUP"])
     expect(unit.split("\n")).toContain(line);
+  const [, command = "false"] = /^ExecReload=\/bin\/sh -c "(.*)"$/m.exec(unit) ?? [];
+  const main = spawnSync("/bin/sh", ["-c", `MAINPID=$$ PATH=/nonexistent /bin/sh -c '${command}'`]);
+  expect(main.signal).toBe("SIGHUP");
 });
