@@ -187,9 +187,10 @@ struct Bounded<'a, 'b> {
     head: &'a Cell<Option<[u8; 4]>>,
 }
 
-/// gzip, zstd, xz and bzip2.
+/// gzip, zstd, xz, bzip2 and zip.
 fn is_compressed(head: [u8; 4]) -> bool {
-    let magic: [&[u8]; 4] = [&[0x1f, 0x8b], &[0x28, 0xb5, 0x2f, 0xfd], &[0xfd, b'7', b'z', b'X'], b"BZh"];
+    let magic: [&[u8]; 5] =
+        [&[0x1f, 0x8b], &[0x28, 0xb5, 0x2f, 0xfd], &[0xfd, b'7', b'z', b'X'], b"BZh", b"PK\x03\x04"];
     magic.iter().any(|magic| head.starts_with(magic))
 }
 
@@ -221,11 +222,15 @@ fn unpack_all(incoming: &mut Incoming, target: &Target) -> Result<u64, Stop> {
     };
     let broken = |error: Error| match error.raw_os_error() {
         Some(_) => failed("the archive", &error),
-        // The library repeats what it could not read.
-        None => unread(error.to_string().chars().filter(|char| !char.is_control()).collect()),
+        None => {
+            let text: String = error.to_string().chars().filter(|char| !char.is_control()).collect();
+            // The library repeats what it took for a sum and a name.
+            unread(if text.contains("when getting cksum") { "it is no tar, or damaged".to_owned() } else { text })
+        }
     };
     let cut = |count: u64| match count {
         0 if compressed() => unread(String::new()),
+        0 if head.get().is_some() => unread("it is no tar, or cut off before the end of its first header".to_owned()),
         _ => {
             let text = format!("the archive is cut off: it ends without an end after {count} entries");
             refused(ErrorCode::BadRequest, text)

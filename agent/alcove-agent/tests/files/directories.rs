@@ -238,11 +238,17 @@ fn what_cannot_be_listed_or_unpacked_is_said_in_words() {
     };
     let noise = |head: &[u8], size: usize| [head, &vec![0xfe; size]].concat();
     for size in [20, 2_000] {
-        for head in [&[0x1f, 0x8b, 8, 0][..], &[0x28, 0xb5, 0x2f, 0xfd], b"BZh9"] {
+        for head in [&[0x1f, 0x8b, 8, 0][..], &[0x28, 0xb5, 0x2f, 0xfd], b"BZh9", b"PK\x03\x04"] {
             let told = unpack(&noise(head, size));
             assert_eq!(told, "the archive cannot be read: it is compressed, and must be an uncompressed tar");
         }
     }
-    let told = unpack(&[1; 2_000]);
-    assert!(told.starts_with("the archive cannot be read: ") && !told.contains(char::is_control), "{told:?}");
+    for what in [&[1; 2_000][..], "text\n".repeat(400).as_bytes()] {
+        assert_eq!(unpack(what), "the archive cannot be read: it is no tar, or damaged");
+    }
+    assert_eq!(
+        unpack(b"no tar at all"),
+        "the archive cannot be read: it is no tar, or cut off before the end of its first header"
+    );
+    assert!(unpack(b"").starts_with("the archive is cut off"));
 }
