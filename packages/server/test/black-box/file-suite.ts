@@ -169,6 +169,14 @@ export function fileSuite(on: Subject): void {
     expect(directory.status).toBe(400);
   });
 
+  test("a Range of a file whose size says nothing is all of it", async (context) => {
+    if (!on.server.provider.capabilities.has("special_files")) context.skip();
+    const all = await bytes(path("?path=/proc/version"), { range: "bytes=0-4" });
+    expect([all.status, String(all.body.subarray(0, 5))]).toEqual([200, "Linux"]);
+    await write({ path: "/tmp/nothing", content: "" });
+    expect((await bytes(path("?path=/tmp/nothing"), { range: "bytes=0-4" })).status).toBe(416);
+  });
+
   test("missing paths are 404, directories read as files 400", async () => {
     for (const rest of [
       "?path=/tmp/none",

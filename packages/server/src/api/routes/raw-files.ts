@@ -77,7 +77,14 @@ export function rawFileRoutes(app: RouteApp, options: { files: FileService; unpa
       // Whose size means nothing: it is refused for what it is.
       if (type === "dir") return whole();
       const part = range.within(size);
-      if (part === undefined) throw behindTheEnd(reply, size);
+      if (part === undefined) {
+        if (size > 0) throw behindTheEnd(reply, size);
+        const all = await files.read(request.params.id, path, { signal });
+        // As in /proc: what is not known to have an end has none that a range could begin behind.
+        if (all.length === null) return sendBytes(reply, all.body, all.info.modifiedAt);
+        all.body.destroy();
+        throw behindTheEnd(reply, size);
+      }
       const { info, length, body } = await files.read(request.params.id, path, { ...part, signal });
       if (length === 0) {
         // It became shorter since it was looked at.
