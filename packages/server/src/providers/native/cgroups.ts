@@ -3,10 +3,12 @@ import { join } from "node:path";
 import type { Logger } from "../../platform/logger.ts";
 import type { PoolSlot, RuntimeStats } from "../../ports/index.ts";
 import { type CgroupSpec, closeGroupParents, groupSpec, openGroupParents } from "../launcher/index.ts";
-import { countedInV1, countedInV2 } from "./counted-memory.ts";
+import { chargedToNobody, countedInV1, countedInV2 } from "./counted-memory.ts";
 import { SlotGroups } from "./slot-groups.ts";
 
 const mountPoint = "/sys/fs/cgroup";
+/** With v1. */
+const topOfMemory = join(mountPoint, "memory");
 
 /**
  * The groups of this installation's sandboxes: `alcove-<instance>` at the top of the tree, or below the service's own
@@ -18,6 +20,8 @@ export class Cgroups {
   readonly slots: SlotGroups;
   /** By controller; v2 has only `unified`. */
   readonly #parents: ReadonlyMap<string, string>;
+  /** As `seeNobodysMemory` has seen it; v2 needs no such thing. */
+  #nobodys = 0;
 
   private constructor(version: 1 | 2, parents: ReadonlyMap<string, string>, logger: Logger) {
     this.version = version;
@@ -68,23 +72,28 @@ export class Cgroups {
 
   /** Bytes that the kernel counts for the sandboxes and that no field of `/proc/meminfo` explains. */
   async countedMemory(): Promise<number> {
-    const text = (path: string) => readFile(path, "utf8");
     const unified = this.#parents.get("unified");
     if (unified !== undefined)
       return countedInV2(
         await number(join(unified, "memory.current")),
         await text(join(unified, "memory.stat")),
       );
-    const [top, group] = [join(mountPoint, "memory"), this.#parents.get("memory") ?? ""];
-    const kernel = (dir: string) => number(join(dir, "memory.kmem.usage_in_bytes"));
+    const group = this.#parents.get("memory") ?? "";
     const [allKernel, ownKernel, usage, stat, meminfo] = await Promise.all([
-      kernel(top),
-      kernel(group),
+      kernelOf(topOfMemory),
+      kernelOf(group),
       number(join(group, "memory.usage_in_bytes")),
       text(join(group, "memory.stat")),
       text("/proc/meminfo"),
     ]);
-    return countedInV1({ usage, stat, kernel: ownKernel, allKernel }, meminfo);
+    return countedInV1({ usage, stat, kernel: ownKernel, allKernel, nobodys: this.#nobodys }, meminfo);
+  }
+
+  /** Sees what `countedMemory` needs to know of the rest of the machine, while sandboxes have hardly anything that nothing explains. */
+  async seeNobodysMemory(): Promise<void> {
+    if (this.version === 2) return;
+    const [allKernel, meminfo] = await Promise.all([kernelOf(topOfMemory), text("/proc/meminfo")]);
+    this.#nobodys = chargedToNobody(allKernel, meminfo);
   }
 
   /** Removes the parent groups when nothing is in them. */
@@ -103,8 +112,17 @@ function stats(cpuMs: number, memory: number, memoryMax: number, pids: number): 
   };
 }
 
+function text(path: string): Promise<string> {
+  return readFile(path, "utf8");
+}
+
+/** With v1. */
+function kernelOf(group: string): Promise<number> {
+  return number(join(group, "memory.kmem.usage_in_bytes"));
+}
+
 async function number(path: string): Promise<number> {
-  return Number.parseInt(await readFile(path, "utf8"), 10);
+  return Number.parseInt(await text(path), 10);
 }
 
 /** What commands may have; the group around theirs has room for the agent as well. */

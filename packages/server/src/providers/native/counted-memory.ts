@@ -39,14 +39,32 @@ export interface V1Group {
   kernel: number;
   /** Of all groups of the machine. */
   allKernel: number;
+  /** What `chargedToNobody` said last while hardly anything was in use that nothing explains. */
+  nobodys: number;
 }
 
-/** The same with cgroup v1, which does not say what the kernel's part of a group is for. The machine's, less what others have, is more. */
+/**
+ * The same with cgroup v1, which does not say what the kernel's part of a group is for. The machine's, less what others and
+ * nobody have, is more.
+ */
 export function countedInV1(group: V1Group, meminfo: string): number {
-  const fields = new Map(["KernelStack", "VmallocUsed"].map((name) => [name, sumOf(meminfo, [name], ":")]));
-  const machine = (sumOf(meminfo, explainedByMachine, ":") - stacksCountedTwice(fields)) * 1024;
-  const explainedKernel = Math.max(0, machine - Math.max(0, group.allKernel - group.kernel));
+  const ofOthers = Math.max(0, group.allKernel - group.kernel);
+  const explainedKernel = Math.max(0, explainedKernelOf(meminfo) - ofOthers - group.nobodys);
   return Math.max(0, group.usage - sumOf(group.stat, ["total_cache", "total_rss"], " ") - explainedKernel);
+}
+
+/**
+ * @param allKernel of all groups of the machine.
+ * @returns the least that the kernel has for itself and the machine, counts for no group, and explains: what it knows of files
+ * that were looked at takes gigabytes there. What groups have beside that makes it less.
+ */
+export function chargedToNobody(allKernel: number, meminfo: string): number {
+  return Math.max(0, explainedKernelOf(meminfo) - allKernel);
+}
+
+function explainedKernelOf(meminfo: string): number {
+  const fields = new Map(["KernelStack", "VmallocUsed"].map((name) => [name, sumOf(meminfo, [name], ":")]));
+  return (sumOf(meminfo, explainedByMachine, ":") - stacksCountedTwice(fields)) * 1024;
 }
 
 function sumOf(text: string, names: readonly string[], separator: string): number {

@@ -139,6 +139,7 @@ export class NativeProvider implements RuntimeProvider {
       maxPercent: options.config.maxUncountedPercent,
       memory: options.machineMemory ?? readMachineMemory,
       counted: () => this.#countedMemory(),
+      seeOthers: async () => (await this.#site.prepare()).cgroups?.seeNobodysMemory().catch(() => undefined),
       usual: this.#site.directories.usualMemory(),
       holdings: async (runtimeId) => {
         const pid = await this.#site.directories.livingProcess(runtimeId);

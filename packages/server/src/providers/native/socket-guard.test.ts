@@ -12,7 +12,7 @@ function guarded(options: { maxPercent?: number; usualMb?: number; owners?: Map<
     [two, 0],
   ]);
   const memory = { totalMb: 10_000, uncountedMb: 300 };
-  const counted = { mb: 0 };
+  const counted = { mb: 0, seenAtMb: [] as number[] };
   const stopped: string[] = [];
   const usual = { mb: options.usualMb };
   let read = 0;
@@ -26,6 +26,9 @@ function guarded(options: { maxPercent?: number; usualMb?: number; owners?: Map<
     },
     memory: async () => memory,
     counted: async () => counted.mb * mb,
+    seeOthers: async () => {
+      counted.seenAtMb.push(memory.uncountedMb);
+    },
     usual: {
       read: async () => usual.mb,
       write: async (mb) => {
@@ -69,6 +72,15 @@ describe("the guard of what sockets hold", () => {
     counted.mb = 1_000;
     await guard.look();
     expect(stopped).toEqual([expect.stringMatching(/^rt-one stopped: .* and 1700 MB /)]);
+  });
+
+  it("sees what others have only while little has grown", async () => {
+    const { guard, memory, counted } = guarded();
+    for (const uncountedMb of [300, 800, 801, 1_300, 1_301, 700]) {
+      memory.uncountedMb = uncountedMb;
+      await guard.look();
+    }
+    expect(counted.seenAtMb).toEqual([300, 800, 700]);
   });
 
   it("goes on while it is not enough, one at a look", async () => {
@@ -115,6 +127,18 @@ describe("the guard of what sockets hold", () => {
     holdings.set(one, 1_800);
     await guard.look();
     expect(stopped).toEqual([expect.stringContaining("rt-one")]);
+  });
+
+  it("sees what others have before there is a sandbox, each time there is none", async () => {
+    const { guard, holdings, memory, counted } = guarded();
+    await guard.begin();
+    expect(counted.seenAtMb).toEqual([]);
+    holdings.clear();
+    for (const uncountedMb of [300, 2_000]) {
+      memory.uncountedMb = uncountedMb;
+      await guard.begin();
+    }
+    expect(counted.seenAtMb).toEqual([300, 2_000]);
   });
 
   it("stops nobody for a restart of the service: nothing has grown", async () => {

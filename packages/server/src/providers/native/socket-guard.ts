@@ -23,6 +23,8 @@ interface SocketGuardOptions {
   memory: () => Promise<MachineMemory>;
   /** What of it is counted for sandboxes all the same, bytes. */
   counted: () => Promise<number>;
+  /** Called while no sandbox has much of it: what `counted` has to tell from what sandboxes have is seen then. */
+  seeOthers: () => Promise<void>;
   /** What an earlier process of the service knew. */
   usual: UsualMemory;
   sandboxOf: (runtimeId: RuntimeId) => string | undefined;
@@ -49,7 +51,7 @@ export class SocketGuard implements AsyncDisposable {
     this.#options = options;
     this.#repeated = new RepeatedLook({
       look: () => this.look(),
-      wanted: () => [...options.running()].length > 0,
+      wanted: () => this.#anyRunning,
       firstPauseMs: pauseMs,
       failedPauseMs: longPauseMs,
       blind:
@@ -63,9 +65,11 @@ export class SocketGuard implements AsyncDisposable {
     if (this.#options.maxPercent > 0) this.#repeated.start();
   }
 
-  /** Sees what is usual before there is a runtime that could change it. Does nothing when that was seen. */
+  /** Sees what is usual, and what others have, before there is a runtime that could change it. */
   async begin(): Promise<void> {
-    if (this.#options.maxPercent === 0 || this.#usualMb !== undefined) return;
+    if (this.#options.maxPercent === 0) return;
+    if (!this.#anyRunning) await this.#options.seeOthers();
+    if (this.#usualMb !== undefined) return;
     // Whoever cannot see it now does so at its first look.
     await this.#see().catch(() => undefined);
   }
@@ -78,6 +82,7 @@ export class SocketGuard implements AsyncDisposable {
     let grownMb = uncountedMb - usualMb;
     // Somebody's within limits of their own; whose sockets are full otherwise is not to answer for it.
     if (grownMb > mostMb) grownMb -= await this.#countedMb();
+    else if (grownMb <= mostMb / 2) await this.#options.seeOthers();
     if (grownMb <= mostMb) {
       this.#blamedNobody = false;
       return pauseMs;
@@ -100,6 +105,10 @@ export class SocketGuard implements AsyncDisposable {
 
   [Symbol.asyncDispose](): Promise<void> {
     return this.#repeated[Symbol.asyncDispose]();
+  }
+
+  get #anyRunning(): boolean {
+    return [...this.#options.running()].length > 0;
   }
 
   async #end(runtimeId: RuntimeId, holdsMb: number, grown: string): Promise<void> {

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { countedInV1, countedInV2 } from "./counted-memory.ts";
+import { chargedToNobody, countedInV1, countedInV2 } from "./counted-memory.ts";
 import { heldByConnection, heldByDatagrams, heldIn, socketHoldings, socketsOf } from "./socket-holdings.ts";
 import { machineMemoryOf, pagesKept } from "./uncounted-memory.ts";
 
@@ -48,12 +48,24 @@ it("what control groups count and meminfo does not explain is told apart, with b
   const stat = "anon 100\nfile 200\nkernel 5000\nkernel_stack 10\npagetables 20\nslab 300\nsock 7\n";
   expect(countedInV2(6_637, stat)).toBe(6_000);
   expect(countedInV2(100, stat)).toBe(0);
-  const group = { usage: 10_000_000, kernel: 6_000_000, allKernel: 9_000_000 };
+  const group = { usage: 10_000_000, kernel: 6_000_000, allKernel: 9_000_000, nobodys: 0 };
   const of = (meminfo: string) =>
     countedInV1({ ...group, stat: "cache 1\ntotal_cache 1000\ntotal_rss 2000\n" }, meminfo);
   // Of the machine's 4,096,000 others have 3,000,000.
   expect(of("Slab:  3000 kB\nPageTables: 1000 kB\n")).toBe(10_000_000 - 3_000 - 1_096_000);
   expect(of("Slab: 100 kB\n")).toBe(10_000_000 - 3_000);
+});
+
+it("what the kernel has for nobody explains nothing of what control groups of v1 count", () => {
+  const before = "Slab: 9000 kB\nPageTables: 1000 kB\n";
+  const nobodys = chargedToNobody(3_000_000, before);
+  expect(nobodys).toBe(10_240_000 - 3_000_000);
+  const group = { usage: 6_500_000, stat: "total_cache 0\ntotal_rss 500000\n", nobodys };
+  // Of 6,000,000 that the kernel took for the group since, the machine's fields explain 1,024,000.
+  expect(
+    countedInV1({ ...group, kernel: 6_000_000, allKernel: 9_000_000 }, `${before}KernelStack: 1000 kB\n`),
+  ).toBe(6_000_000 - 1_024_000);
+  expect(chargedToNobody(11_000_000, before)).toBe(0);
 });
 
 it("pages that processors keep for themselves are free", () => {
