@@ -23,7 +23,12 @@ const fine = () => ({
   diagnostics: {
     generated_at: new Date().toISOString(),
     process: { reload_failed: undefined as string | undefined },
-    store: { healthy: true, latency_ms: 1, last_backup: new Date().toISOString() as string | undefined },
+    store: {
+      healthy: true,
+      latency_ms: 1,
+      refusal: undefined as string | undefined,
+      last_backup: new Date().toISOString() as string | undefined,
+    },
     limits: { max_sandboxes: 100 },
     sandboxes: { active: 10, by_state: { unhealthy: 0 } },
     scheduler: { spawn_queue_depth: 0, spawn_queue_timeouts: 0 },
@@ -70,6 +75,10 @@ test("doctor --running tells each thing that is wrong", async () => {
     ],
     [(s: ReturnType<typeof fine>) => (s.diagnostics.store.healthy = false), [1, "fail store"]],
     [(s: ReturnType<typeof fine>) => (s.diagnostics.store.latency_ms = 900), [0, "warn store"]],
+    [
+      (s: ReturnType<typeof fine>) => (s.diagnostics.store.refusal = "the database cannot be written"),
+      [1, "fail store"],
+    ],
     [
       (s: ReturnType<typeof fine>) => (s.diagnostics.process.reload_failed = "2020-01-01T00:00:00Z"),
       [1, "fail configuration"],

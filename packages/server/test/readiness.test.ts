@@ -42,7 +42,11 @@ test("GET /ready is 503 while the store takes nothing new", async () => {
     const { status, json } = await client.call("GET", "/api/v1/ready");
     return [status, json.status, json.message];
   };
+  // Whatever else keeps it from being ready: the database is told of by itself.
+  const told = async () => (await client.call("GET", "/api/v1/diagnostics")).json.store.refusal;
   expect(await ready()).toEqual([503, "not_ready", refusal]);
+  expect(await told()).toBe(refusal);
   refusal = undefined;
   expect(await ready()).toEqual([200, "ready", undefined]);
+  expect(await told()).toBeUndefined();
 });

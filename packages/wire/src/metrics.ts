@@ -167,6 +167,11 @@ export const Diagnostics = Type.Object(
     store: Type.Object({
       healthy: Type.Boolean(),
       latency_ms: Count,
+      refusal: Type.Optional(
+        Type.String({
+          description: "Why nothing new is written down now: a full or broken disk, damage; absent: it is.",
+        }),
+      ),
       last_backup: Type.Optional(
         Type.String({ format: "date-time", description: "When `alcove backup` last ended; absent: never." }),
       ),

@@ -136,12 +136,14 @@ function checkFigures(diagnostics: Diagnostics, asked: number): DoctorCheck[] {
   const full = limits.max_sandboxes > 0 && sandboxes.active >= limits.max_sandboxes * worrying.ofLimit;
   const unhealthy = sandboxes.by_state.unhealthy ?? 0;
   return [
-    attention("store", store.healthy ? "warn" : "fail", {
-      wrong: !store.healthy || store.latency_ms > slowStoreMs,
+    attention("store", store.healthy && store.refusal === undefined ? "warn" : "fail", {
+      wrong: !store.healthy || store.refusal !== undefined || store.latency_ms > slowStoreMs,
       fine: `the database answers in ${store.latency_ms} ms`,
-      message: store.healthy
-        ? `the database took ${store.latency_ms} ms`
-        : "the database does not answer, or is damaged",
+      message:
+        store.refusal ??
+        (store.healthy
+          ? `the database took ${store.latency_ms} ms`
+          : "the database does not answer, or is damaged"),
       advice: "docs/operations/failures.md: look at the log, and at its disk (free space, errors, load)",
     }),
     attention("configuration", "fail", {

@@ -56,6 +56,7 @@ export function presentDiagnostics(
     store: {
       healthy: options.store.healthy,
       latency_ms: Math.round(options.store.latencyMs),
+      ...(options.store.refusal !== undefined && { refusal: options.store.refusal }),
       ...(figures.lastBackup && { last_backup: figures.lastBackup.toISOString() }),
     },
     limits: {

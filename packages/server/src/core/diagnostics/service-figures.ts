@@ -115,6 +115,8 @@ export interface Figures {
 export interface StoreHealth {
   readonly healthy: boolean;
   readonly latencyMs: number;
+  /** Why nothing new is written down now. */
+  readonly refusal?: string;
 }
 
 /**
@@ -189,7 +191,8 @@ export class ServiceFigures {
       () => true,
       () => false,
     );
-    return { healthy, latencyMs: clock.monotonicMs() - startedMs };
+    const refusal = this.#parts.storeRefusal?.();
+    return { healthy, latencyMs: clock.monotonicMs() - startedMs, ...(refusal !== undefined && { refusal }) };
   }
 }
 
