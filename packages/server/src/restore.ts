@@ -13,6 +13,7 @@ import {
   renewInstallation,
   restoredAt,
 } from "./platform/installation.ts";
+import { forgetBackup } from "./platform/last-backup.ts";
 import { randomIds } from "./platform/random-ids.ts";
 import { removeTree } from "./platform/remove-tree.ts";
 import { systemClock } from "./platform/system-clock.ts";
@@ -72,6 +73,7 @@ export async function restore(options: { config: Config; evenOriginal?: boolean 
   } catch (error) {
     if (!(error instanceof Error && "code" in error && error.code === "ENOENT")) throw error;
   }
+  await forgetBackup(dataDir);
   await takeDatabase(mine);
   await renewInstallation({ dataDir, settings: store, newId: randomIds.secret(8), now: systemClock.now() });
   return { former, left: await removeLeft(dataDir) };

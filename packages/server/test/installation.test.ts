@@ -11,6 +11,7 @@ import { loadConfig } from "../src/config/load.ts";
 import { type RunningService, serve } from "../src/main.ts";
 import { DataDirLocked } from "../src/platform/data-dir-lock.ts";
 import { ForeignDataDir } from "../src/platform/installation.ts";
+import { noteBackup } from "../src/platform/last-backup.ts";
 import { silentLogger } from "../src/platform/logger.ts";
 import { NotFound } from "../src/ports/index.ts";
 import { purge, purgeInstance } from "../src/purge.ts";
@@ -98,9 +99,11 @@ describe.skipIf(skip !== undefined)(
         // What comes and goes beside a running service; a copy of it is none.
         filter: (source) => !/\.(draft|sock)$|\/\.[^/]*\.json\.[0-9a-f-]+$/.test(source),
       });
+      await noteBackup(copy, new Date());
       await expect(serve({ config: configOf(copy), logger: silentLogger })).rejects.toThrow(ForeignDataDir);
       const { id: named } = JSON.parse(readFileSync(path.join(dataDir, "installation.json"), "utf8"));
       expect(await restore({ config: configOf(copy) })).toEqual({ former: named.slice(0, 12), left: [] });
+      expect(existsSync(path.join(copy, "last-backup.json"))).toBe(false);
       // Repeated, it only removes what was left.
       expect(await restore({ config: configOf(copy) })).toEqual({ former: undefined, left: [] });
       const second = await start(copy, { destroyOnExit: true });

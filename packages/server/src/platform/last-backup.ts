@@ -18,6 +18,11 @@ export async function noteBackup(dataDir: string, at: Date): Promise<void> {
   }
 }
 
+/** A copy has what its original noted, and no backup of its own. */
+export async function forgetBackup(dataDir: string): Promise<void> {
+  await rm(path.join(dataDir, fileName), { force: true });
+}
+
 /** When a data directory was backed up last. Nobody who asks waits for the disk: it is looked at behind the answer. */
 export class LastBackup {
   readonly #file: string;
