@@ -62,6 +62,26 @@ await describeWith(["agent"], "ports through an agent", () => {
     }
   });
 
+  test.each([
+    ["with a length", "Content-Length: 1000\r\n\r\nhello"],
+    ["in chunks", "Transfer-Encoding: chunked\r\n\r\n2\r\nhe\r\n1\r\nl\r\n2\r\nlo\r\n"],
+  ])("what a program said of an answer %s before it ended the connection arrives", async (_what, rest) => {
+    const ends = net.createServer((socket) => {
+      socket.on("error", () => undefined);
+      socket.once("data", () => socket.end(`HTTP/1.1 200 OK\r\n${rest}`));
+    });
+    using _program = await ports.listen(3000, ends);
+    for (const [preview, path] of ways) {
+      for (let turn = 0; turn < 10; turn += 1) {
+        const { response } = await preview.open(path, { headers });
+        const text: Buffer[] = [];
+        response.on("data", (piece) => text.push(piece)).on("error", () => undefined);
+        await new Promise((resolve) => response.once("close", resolve));
+        expect([String(Buffer.concat(text)), response.complete]).toEqual(["hello", false]);
+      }
+    }
+  });
+
   test("a program that breaks the connection before it answers is 502", async () => {
     using _program = await program("", "breaks");
     for (const [preview, path] of ways) expect((await preview.get(path, { headers })).status).toBe(502);

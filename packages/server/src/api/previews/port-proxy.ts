@@ -259,6 +259,7 @@ export class PortProxy {
     outgoing.on("response", (answer) => {
       // Its parser makes a piece of each chunk, however small.
       joinPieces(answer);
+      breakBehindWhatCame(answer);
       given = answer;
       settle({ answer, outgoing, ...(stopBody === undefined ? {} : { stopBody }) });
     });
@@ -346,6 +347,17 @@ function breakOff(answer: IncomingMessage, error: Error): void {
   const push = answer.push.bind(answer);
   answer.push = (piece: unknown) => piece !== null && push(piece);
   setImmediate(() => answer.destroy(error));
+}
+
+/** Node destroys an answer whose connection ends within it at once, with what has come and nobody could read yet. */
+function breakBehindWhatCame(answer: IncomingMessage): void {
+  const destroy = answer.destroy.bind(answer);
+  answer.destroy = (error) => {
+    if (error === undefined || answer.readableLength === 0) return destroy(error);
+    answer.destroy = destroy;
+    breakOff(answer, error);
+    return answer;
+  };
 }
 
 /** What becomes of a request that the program may have carried out: nobody is told to try it again. */
