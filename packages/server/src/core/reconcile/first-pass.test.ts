@@ -443,7 +443,9 @@ describe("the first pass", () => {
     expect(await state(dead.id)).toBe("error");
     expect(await state(missing.id)).toBe("error");
     expect(await state(expired.id)).toBe("destroyed");
-    expect((await second.service.get(dead.id)).error).toContain("its runtime ended");
+    expect((await second.service.get(dead.id)).error).toMatch(
+      /its runtime ended: .* a restart of the machine/,
+    );
     const located = second.service.locate(dead.id, { signal: forever });
     await expect(located).rejects.toThrow(/state error: its runtime ended/);
     expect(backend.runtimes.size).toBe(0);

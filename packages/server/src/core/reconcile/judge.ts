@@ -61,12 +61,16 @@ export function judge(
   if (row.state === "error") return { kind: facts.runtime === undefined ? "over" : "remains" };
   if (facts.runtime?.state === "running") return { kind: "adopt" };
   if (!facts.ranBefore) return { kind: "leave" };
-  if (facts.runtime !== undefined) return { kind: "vanished", why: "it is dead" };
+  if (facts.runtime !== undefined) return { kind: "vanished", why: foundDead };
   const left = facts.restoredAt !== undefined && row.createdAt <= facts.restoredAt;
   return left
     ? { kind: "vanished", why: "it was not brought along by the restore", leftBehind: true }
     : { kind: "vanished", why: "it is no longer there" };
 }
+
+/** Nobody saw it end. */
+const foundDead =
+  "it did not run any more when it was looked for; a restart of the machine, or of its engine, ends it so";
 
 /**
  * What a sandbox needs whose provider is not used; its end comes with its expiry.
