@@ -65,6 +65,7 @@ describe("tables of docs/api", () => {
     errorCodes: wire.errorCodes,
     limitReasons: wire.limitReasons,
     missingThings: wire.missingThings,
+    sandboxEndings: wire.sandboxEndings,
     admissionReasons: wire.admissionReasons.filter((reason) => reason !== ""),
     capabilities: wire.capabilities,
     sandboxStates: wire.sandboxStates,

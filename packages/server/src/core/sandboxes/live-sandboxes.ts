@@ -1,3 +1,4 @@
+import type { SandboxEnding } from "@alcove/wire";
 import { abortable, ignoreOutcome } from "../../platform/abortable.ts";
 import type { Logger } from "../../platform/logger.ts";
 import type {
@@ -314,10 +315,13 @@ function hasExpired(row: SandboxRow): Conflict {
 export function sandboxGone(row: SandboxRow): NotFound {
   const { destroyedAt, expiresAt } = row;
   const expired = destroyedAt !== null && expiresAt <= destroyedAt;
-  const how = expired
-    ? `it expired at ${expiresAt.toISOString()}`
-    : `it was destroyed at ${(destroyedAt ?? row.updatedAt).toISOString()}`;
-  return new NotFound(`sandbox "${row.id}" does not exist any more: ${how}`, { what: "sandbox" });
+  const ending: SandboxEnding = expired ? "expired" : "destroyed";
+  const at = (expired ? expiresAt : (destroyedAt ?? row.updatedAt)).toISOString();
+  const how = expired ? `it expired at ${at}` : `it was destroyed at ${at}`;
+  return new NotFound(`sandbox "${row.id}" does not exist any more: ${how}`, {
+    what: "sandbox",
+    details: { sandbox_ended: ending, sandbox_ended_at: at },
+  });
 }
 
 export function sandboxNotFound(id: string): NotFound {

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { SandboxRow } from "../../ports/index.ts";
-import { notRunning, sandboxNotFound } from "./live-sandboxes.ts";
+import { notRunning, sandboxGone, sandboxNotFound } from "./live-sandboxes.ts";
 
 test("a sandbox that has expired says so, also while it is being destroyed", () => {
   const expiresAt = new Date("2026-01-01T00:00:00Z");
@@ -18,4 +18,20 @@ test("who asks with a name is told what ids are, whether there is a sandbox or n
 
 test("a program can tell that the sandbox is missing", () => {
   expect(sandboxNotFound("sb-1").details).toEqual({ what: "sandbox" });
+});
+
+test("a program can tell a sandbox whose time was over from one that was destroyed, and both from one that never was", () => {
+  const expiresAt = new Date("2026-01-01T00:00:00Z");
+  const row = { id: "sb-1", state: "destroyed", expiresAt } as SandboxRow;
+  const told = (destroyedAt: string) => sandboxGone({ ...row, destroyedAt: new Date(destroyedAt) }).details;
+  expect(told("2026-01-01T00:00:01Z")).toEqual({
+    what: "sandbox",
+    sandbox_ended: "expired",
+    sandbox_ended_at: "2026-01-01T00:00:00.000Z",
+  });
+  expect(told("2025-12-31T23:00:00Z")).toEqual({
+    what: "sandbox",
+    sandbox_ended: "destroyed",
+    sandbox_ended_at: "2025-12-31T23:00:00.000Z",
+  });
 });
