@@ -29,7 +29,7 @@ export function debianEntries(root: string, contents: readonly Entry[]): Entry[]
     mode: 0o644,
     source: path.join(root, from),
   });
-  return withFolders([
+  const entries = withFolders([
     ...contents.map((entry) => ({ ...entry, path: `${installedAt}/${entry.path}` })),
     { path: "usr/bin/alcove", type: "symlink", target: `../../${installedAt}/bin/alcove` },
     file("etc/alcove/alcove.yaml", "deploy/alcove.yaml"),
@@ -37,6 +37,8 @@ export function debianEntries(root: string, contents: readonly Entry[]): Entry[]
     file("usr/share/doc/alcove/copyright", "deploy/debian/copyright"),
     { path: "usr/share/doc/alcove/examples", type: "symlink", target: `../../../../${installedAt}/deploy` },
   ]);
+  // The machine's: no package of Debian's has it, and dpkg removes with a package what it alone has and nothing is left in.
+  return entries.filter((entry) => entry.path !== path.dirname(installedAt));
 }
 
 /** A Debian package: an `ar` of two compressed tars. Written without Debian's tools, so that any machine can. */

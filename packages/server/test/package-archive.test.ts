@@ -67,6 +67,9 @@ test.skipIf(findProgram("dpkg-deb") === undefined)(
     const listed = ask("--contents", file).trim().split("\n");
     expect(listed.filter((line) => !line.includes(" 0/0 "))).toEqual([]);
     expect(listed.some((line) => line.endsWith(`./opt/alcove/${long}`))).toBe(true);
+    expect(listed.filter((line) => / \.\/opt\/(?:alcove\/)?$/.test(line))).toEqual([
+      expect.stringMatching(/ \.\/opt\/alcove\/$/),
+    ]);
     ask("--control", file, "control");
     expect(readFileSync(path.join(home, "control/conffiles"), "utf8")).toBe("/etc/alcove/alcove.yaml\n");
     expect(readFileSync(path.join(home, "control/md5sums"), "utf8")).not.toContain("etc/alcove");
