@@ -79,7 +79,7 @@ boot() {
   # shellcheck disable=SC2016 # expanded inside
   (
     echo 0 >"$group/cgroup.procs"
-    exec unshare --mount --pid --fork --uts --ipc --net --cgroup --propagation private -- /bin/bash -c "$(declare -f make_dev leave_host)"'
+    exec unshare --mount --pid --fork --kill-child --uts --ipc --net --cgroup --propagation private -- /bin/bash -c "$(declare -f make_dev leave_host)"'
       set -euo pipefail
       root=$1
       mount --bind "$root" "$root"
@@ -99,12 +99,16 @@ boot() {
   ) >/dev/null 2>&1 </dev/null &
   local starter=$! tries=0
   booted=
-  while [ -z "$booted" ] && [ "$tries" -lt 100 ] && kill -0 "$starter" 2>/dev/null; do
+  while [ -z "$booted" ] && [ "$tries" -lt 400 ] && kill -0 "$starter" 2>/dev/null; do
     booted=$(cat "/proc/$starter/task/$starter/children" 2>/dev/null | tr -d ' ') || true
     tries=$((tries + 1))
     sleep 0.05
   done
-  [ -n "$booted" ] || return 1
+  if [ -z "$booted" ]; then
+    # Nothing comes up behind the back of who has given up.
+    kill -KILL "$starter" 2>/dev/null || true
+    return 1
+  fi
   for tries in $(seq 300); do
     case $(inside systemctl is-system-running 2>/dev/null) in running | degraded) return 0 ;; esac
     sleep 0.1
