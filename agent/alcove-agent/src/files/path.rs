@@ -193,9 +193,9 @@ pub fn read_link(dir: RawFd, name: &CStr) -> Option<Vec<u8>> {
     Some(target)
 }
 
-/// A name itself, whatever it is, so that what is done next is done to what was looked at.
-fn hold(dir: RawFd, name: &CStr) -> std::io::Result<OwnedFd> {
-    sys::open_at(dir, name, libc::O_PATH | libc::O_NOFOLLOW, 0)
+/// A name itself, whatever it is but the closed folder, so that what is done next is done to what was looked at.
+pub fn hold(dir: RawFd, name: &CStr) -> std::io::Result<OwnedFd> {
+    sys::open_at(dir, name, libc::O_PATH | libc::O_NOFOLLOW, 0).and_then(closed_folder::unless_closed)
 }
 
 /// Gives what was just created to its owner. By now the name may lead to something else, so only what belongs to the

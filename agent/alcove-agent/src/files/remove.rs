@@ -41,6 +41,7 @@ pub fn remove_tree(dir: RawFd, name: &CStr) -> Result<()> {
         match unlink(walk.dir(), &name, flags).map_err(|error| (error.raw_os_error(), error)) {
             Ok(()) => {}
             Err((Some(libc::EISDIR | libc::EPERM), error)) if !emptied => {
+                drop(path::hold(walk.dir(), &name)?);
                 walk.enter_in_part(&name).map_err(|_| error)?;
             }
             // More names than are read at once, or made meanwhile by somebody who can be outrun only so often.

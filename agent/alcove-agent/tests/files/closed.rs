@@ -3,7 +3,8 @@
 use crate::support::{self, Client, Folder, TestAgent, error_code, eventually, is_root};
 use crate::{tar_of, write};
 use serde_json::json;
-use std::os::unix::fs::symlink;
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::process::Command;
 
 const OWNER: u32 = 1_879_000_001;
@@ -13,6 +14,7 @@ fn start() -> TestAgent {
     let folder = Folder::new();
     let run = folder.0.join("run");
     std::fs::create_dir(&run).expect("made");
+    std::fs::set_permissions(&run, Permissions::from_mode(0o700)).expect("closed");
     std::os::unix::fs::chown(&run, Some(OWNER), Some(OWNER)).expect("given");
     let socket = run.join("agent.sock");
     let child = Command::new(support::binary())
@@ -49,6 +51,9 @@ fn nothing_that_is_asked_for_reaches_the_folder_of_the_socket() {
     let archive = tar_of(&[("run/f", tar::EntryType::Regular, "x")]);
     refused(json!({"op": "file.unpack", "path": at("")}), &archive);
     refused(json!({"op": "file.unpack", "path": at("run")}), &tar_of(&[("f", tar::EntryType::Regular, "x")]));
+    for name in ["run", "run/"] {
+        refused(json!({"op": "file.unpack", "path": at("")}), &tar_of(&[(name, tar::EntryType::Directory, "")]));
+    }
     let mut refused = |request: serde_json::Value| {
         let frames = client.run(&request);
         assert_eq!(error_code(&frames), "permission", "{request}");
@@ -60,9 +65,12 @@ fn nothing_that_is_asked_for_reaches_the_folder_of_the_socket() {
     refused(json!({"op": "file.move", "from": at("ws/f"), "to": at("run/f")}));
     refused(json!({"op": "file.move", "from": at("run/agent.sock"), "to": at("ws/s")}));
     refused(json!({"op": "file.remove", "path": at("run/agent.sock")}));
+    refused(json!({"op": "file.remove", "path": at("run"), "recursive": true}));
     refused(json!({"op": "file.list", "path": at("run")}));
     let names: Vec<_> = std::fs::read_dir(at("run")).expect("read").flatten().map(|entry| entry.file_name()).collect();
     assert_eq!(names, ["agent.sock"]);
+    let folder = std::fs::metadata(at("run")).expect("read");
+    assert_eq!((folder.uid(), folder.permissions().mode() & 0o7777), (OWNER, 0o700));
 }
 
 #[test]

@@ -8,6 +8,7 @@ import { type DockerUnderTest, openDocker } from "../../../test/support/docker-p
 import { compileProbe, probeOutcomes } from "../../../test/support/probe.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
 import { randomIds } from "../../platform/random-ids.ts";
+import { tarEnd, tarHeader } from "../../platform/tar/tar-writer.ts";
 import { chunks, run, shell, soon } from "../../ports/contract/provider/harness.ts";
 import type { RuntimeId, RuntimeSpec, SandboxOperations } from "../../ports/index.ts";
 
@@ -96,7 +97,9 @@ await describeWith(["docker", "agent", "busybox", "compiler"], "attacks from ins
     const { files } = victim;
     const folder = "/.alcove/run";
     await output(`ln -s ${folder} /tmp/run`);
+    const wide = tarHeader({ name: folder.slice(1), type: "dir", mode: 0o777, size: 0 });
     const attempts = [
+      () => files.unpack("/", chunks(Buffer.concat([wide, tarEnd])), soon()),
       () => files.write(`${folder}/f`, chunks("x"), soon()),
       () => files.write("/tmp/run/f", chunks("x"), soon()),
       () => files.mkdir(`${folder}/d`, { ...soon(), parents: true }),
@@ -105,6 +108,7 @@ await describeWith(["docker", "agent", "busybox", "compiler"], "attacks from ins
       () => files.remove(`${folder}/agent.sock`, { ...soon(), recursive: false }),
     ];
     for (const attempt of attempts) await expect(attempt()).rejects.toThrow(/Permission denied/i);
+    expect(await output(`stat -c '%u %a' ${folder}`)).toBe("1879000001 700\n");
   });
 
   it("the agent survives every signal of its sandbox", async () => {
