@@ -248,7 +248,7 @@ export async function openControlPlane(options: {
       ...config.preview,
       access: config.preview.access ?? (config.auth.enabled ? "signed" : "public"),
     },
-    sharesNetwork: ({ provider }) => sharesNetwork(config.providers, provider),
+    sharesNetwork: ({ provider, network }) => network === "host" || sharesNetwork(config.providers, provider),
   });
   const app = await buildApp({
     ...common,
@@ -325,7 +325,7 @@ function eventMarks(installation: Installation): EventIdMarks {
   };
 }
 
-/** Whether the ports of a provider's sandboxes are this machine's. */
+/** Whether the ports of sandboxes that a provider makes now are this machine's. */
 function sharesNetwork({ native, docker }: Config["providers"], provider: string): boolean {
   if (provider === "native") return native.networkMode === "host";
   if (provider === "docker") return docker.networkMode === "host";

@@ -36,9 +36,14 @@ describe.skipIf(skip !== undefined)(
       for (const id of spawned.splice(0)) await client.call("DELETE", `/api/v1/sandboxes/${id}`);
     });
 
-    const start = (at: NativeHome = home, users = 2, env: Record<string, string> = {}) =>
+    const start = (
+      at: NativeHome = home,
+      users = 2,
+      env: Record<string, string> = {},
+      change: Parameters<NativeHome["open"]>[0] = {},
+    ) =>
       startTestServer({
-        provider: async () => at.open({ pidsLimit: 64 }),
+        provider: async () => at.open({ pidsLimit: 64, ...change }),
         dataDir: at.dataDir,
         env: {
           ALCOVE_POOL_ENABLED: "true",
@@ -112,20 +117,28 @@ describe.skipIf(skip !== undefined)(
         expect((await bob.client.call("GET", path, undefined, asks)).status).toBe(404);
     });
 
-    test("on the machine's own network ports are anybody's, and are not reached", async () => {
+    test("on the machine's own network ports are anybody's, and are not reached, whatever is configured since", async () => {
       const other = await nativeHome();
-      const shared = await start(other, 2, { ALCOVE_PROVIDERS_NATIVE_NETWORK_MODE: "host" });
+      const startOn = (networkMode: "host" | "none") =>
+        start(other, 2, { ALCOVE_PROVIDERS_NATIVE_NETWORK_MODE: networkMode }, { networkMode });
+      let shared = await startOn("host");
       try {
-        const ann = new TestClient(shared.url, { "x-user-id": "ann", "x-alcove-client": "test" });
-        const id = await ann.spawn();
-        for (const path of ["ports/8080/", "preview/8080"]) {
-          const answer = await ann.call("GET", `/api/v1/sandboxes/${id}/${path}`);
-          expect([answer.status, answer.json.message]).toEqual([
-            400,
-            expect.stringContaining("may be another user's"),
-          ]);
-        }
-        await ann.call("DELETE", `/api/v1/sandboxes/${id}`);
+        const ann = () => new TestClient(shared.url, { "x-user-id": "ann", "x-alcove-client": "test" });
+        const id = await ann().spawn();
+        const asked = async () => {
+          for (const path of ["ports/8080/", "preview/8080"]) {
+            const answer = await ann().call("GET", `/api/v1/sandboxes/${id}/${path}`);
+            expect([answer.status, answer.json.message]).toEqual([
+              400,
+              expect.stringContaining("may be another user's"),
+            ]);
+          }
+        };
+        await asked();
+        await shared[Symbol.asyncDispose]();
+        shared = await startOn("none");
+        await asked();
+        await ann().call("DELETE", `/api/v1/sandboxes/${id}`);
       } finally {
         await shared[Symbol.asyncDispose]();
         await other.remove();

@@ -96,7 +96,8 @@ export function planSpawn(
     env: { ...env },
     user: user || null,
     workdir: workdir || null,
-    network: network ?? null,
+    // Written down, because the sandbox keeps it when the configuration is another one.
+    network: network ?? (provider.settings().network_mode === "host" ? "host" : null),
   };
 }
 
