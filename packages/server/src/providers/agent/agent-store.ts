@@ -1,6 +1,6 @@
 import { createHash, randomUUID } from "node:crypto";
 import { chmod, link, mkdir, open, readFile, rm } from "node:fs/promises";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { exists } from "../../platform/missing.ts";
 import { ProviderError } from "../../ports/errors.ts";
 
@@ -14,20 +14,9 @@ export async function storeAgent(options: {
   dataDir: string;
   binary: string;
 }): Promise<{ path: string; digest: string }> {
-  let contents: Buffer;
-  try {
-    contents = await readFile(options.binary);
-  } catch (error) {
-    throw new ProviderError(
-      `the agent ${options.binary} cannot be read; "node scripts/build-agent.mjs" builds it`,
-      { cause: error },
-    );
-  }
-  const digest = createHash("sha256").update(contents).digest("hex");
-  const folder = join(options.dataDir, "agents", digest.slice(0, 16));
-  const path = join(folder, "alcove-agent");
+  const { contents, digest, path } = await placeOf(options);
   if (await exists(path)) return { path, digest };
-  await mkdir(folder, { recursive: true, mode: 0o755 });
+  await mkdir(dirname(path), { recursive: true, mode: 0o755 });
   const draft = `${path}.${randomUUID()}`;
   try {
     const file = await open(draft, "wx", 0o711);
@@ -45,4 +34,27 @@ export async function storeAgent(options: {
     await rm(draft, { force: true });
   }
   return { path, digest };
+}
+
+/** Where `storeAgent` puts it, whether or not it is there. @throws ProviderError when `binary` was not built. */
+export async function storedAgentPath(options: { dataDir: string; binary: string }): Promise<string> {
+  return (await placeOf(options)).path;
+}
+
+async function placeOf(options: {
+  dataDir: string;
+  binary: string;
+}): Promise<{ contents: Buffer; digest: string; path: string }> {
+  let contents: Buffer;
+  try {
+    contents = await readFile(options.binary);
+  } catch (error) {
+    throw new ProviderError(
+      `the agent ${options.binary} cannot be read; "node scripts/build-agent.mjs" builds it`,
+      { cause: error },
+    );
+  }
+  const digest = createHash("sha256").update(contents).digest("hex");
+  const path = join(options.dataDir, "agents", digest.slice(0, 16), "alcove-agent");
+  return { contents, digest, path };
 }

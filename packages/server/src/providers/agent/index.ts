@@ -1,5 +1,5 @@
 export { AgentClient, type AgentConfigure, type AgentInfo, type AgentRenewal } from "./agent-client.ts";
-export { storeAgent } from "./agent-store.ts";
+export { storeAgent, storedAgentPath } from "./agent-store.ts";
 export { agentCapabilities } from "./capabilities.ts";
 export type { AgentDialer } from "./channel.ts";
 export { type PinnedUnixDialer, pinnedUnixDialer, unixDialer } from "./dialers.ts";

@@ -1,3 +1,4 @@
+import { randomUUID } from "node:crypto";
 import { open, rename, rm, truncate } from "node:fs/promises";
 import { runTool } from "./run-tool.ts";
 
@@ -11,7 +12,8 @@ export async function makeEmptyImage(
   path: string,
   options: { sizeMb: number; mkfs: string; signal: AbortSignal },
 ): Promise<void> {
-  const draft = `${path}.${process.pid}`;
+  // Two may be at it at a time.
+  const draft = `${path}.${randomUUID()}`;
   try {
     await (await open(draft, "w", 0o600)).close();
     await truncate(draft, options.sizeMb * 1024 * 1024);

@@ -80,14 +80,8 @@ const largestShownFile = 4 << 20;
  * @returns its path, `<dataDir>/native/host-<digest>`; the same contents give the same path.
  */
 export async function makeHostRoot(dataDir: string): Promise<string> {
-  const entries = await collect();
-  const digest = createHash("sha256");
-  for (const entry of entries) {
-    digest.update(JSON.stringify(entry.kind === "file" ? { ...entry, contents: undefined } : entry));
-    if (entry.kind === "file") digest.update(entry.contents);
-  }
-  const folder = join(dataDir, "native");
-  const target = join(folder, `host-${digest.digest("hex").slice(0, 16)}`);
+  const { entries, target } = await placeOf(dataDir);
+  const folder = dirname(target);
   await mkdir(folder, { recursive: true, mode: 0o755 });
   // In it are folders that anybody can write to, and what is in those is in every sandbox: the machine's other users stay
   // outside. A service that is not root starts sandboxes under ids of its own, which have to pass.
@@ -104,6 +98,21 @@ export async function makeHostRoot(dataDir: string): Promise<string> {
     if ((await maybe(() => stat(target))) === undefined) throw error;
   }
   return target;
+}
+
+/** Where `makeHostRoot` makes it, whether or not it is there. */
+export async function hostRootPath(dataDir: string): Promise<string> {
+  return (await placeOf(dataDir)).target;
+}
+
+async function placeOf(dataDir: string): Promise<{ entries: readonly Entry[]; target: string }> {
+  const entries = await collect();
+  const digest = createHash("sha256");
+  for (const entry of entries) {
+    digest.update(JSON.stringify(entry.kind === "file" ? { ...entry, contents: undefined } : entry));
+    if (entry.kind === "file") digest.update(entry.contents);
+  }
+  return { entries, target: join(dataDir, "native", `host-${digest.digest("hex").slice(0, 16)}`) };
 }
 
 async function write(root: string, entry: Entry): Promise<void> {

@@ -2,23 +2,25 @@ import { readFile } from "node:fs/promises";
 import { ProviderError, StorageFull, Unavailable } from "../../ports/index.ts";
 import { LauncherFailure } from "../launcher/index.ts";
 
+const roomAdvice = "the disk of data_dir is full, or its inodes are used up: free space below data_dir";
+
 /** What failed, why that usually is, and what to do about it. */
 export async function adviceFor(error: unknown): Promise<string> {
   const message = error instanceof Error ? error.message : String(error);
-  if (!(error instanceof LauncherFailure)) return message;
+  if (!(error instanceof LauncherFailure))
+    return lackedRoom(error) && !(error instanceof StorageFull) ? `${message}; ${roomAdvice}` : message;
   if (error.died) return `${message}; the next request starts it again`;
   if (error.unanswered) return `${message}: the machine has no time for it, or a disk hangs; try again`;
-  const way = lackedRoom(error)
-    ? "the disk of data_dir is full, or its inodes are used up: free space below data_dir"
-    : await wayOut(error.step, error.errno);
+  const way = lackedRoom(error) ? roomAdvice : await wayOut(error.step, error.errno);
   return `native sandboxes fail at step ${error.step}: ${message}${way === undefined ? "" : `; ${way}`}`;
 }
 
 /** What the caller of a launch is told: whether something is wrong with this machine, or asking again may help. */
 export async function toldFailure(error: unknown): Promise<unknown> {
+  if (error instanceof StorageFull) return error;
+  if (lackedRoom(error)) return new StorageFull(await adviceFor(error), { cause: error });
   if (!(error instanceof LauncherFailure)) return error;
   const advice = await adviceFor(error);
-  if (lackedRoom(error)) return new StorageFull(advice, { cause: error });
   return error.unanswered
     ? new Unavailable(advice, { cause: error, retryAfterS: 5 })
     : new ProviderError(advice, { cause: error });

@@ -1,8 +1,8 @@
 import { access, mkdir, readdir, rm } from "node:fs/promises";
 import { join } from "node:path";
 import { exists } from "../../platform/missing.ts";
-import { StorageFull } from "../../ports/index.ts";
 import { makeEmptyImage } from "../ext4/index.ts";
+import { lackedRoom } from "./advice.ts";
 
 /** Sandboxes' layers kept ready by the launcher. */
 export const readyDisks = 8;
@@ -53,8 +53,7 @@ export async function makeTemplate(options: {
     const { signal } = new AbortController();
     await makeEmptyImage(template, { sizeMb: options.diskMb, mkfs: options.mkfs, signal });
   } catch (error) {
-    if (!(error instanceof StorageFull))
-      return { missing: error instanceof Error ? error.message : String(error) };
+    if (!lackedRoom(error)) return { missing: error instanceof Error ? error.message : String(error) };
   }
   return { template, dir };
 }

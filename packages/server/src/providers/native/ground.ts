@@ -1,8 +1,9 @@
 import { readFile } from "node:fs/promises";
 import { userInfo } from "node:os";
 import type { Logger } from "../../platform/logger.ts";
-import { makeHostRoot } from "../host-root/host-root.ts";
+import { hostRootPath, makeHostRoot } from "../host-root/host-root.ts";
 import type { IdsSpec } from "../launcher/index.ts";
+import { lackedRoom } from "./advice.ts";
 import { Cgroups } from "./cgroups.ts";
 import { type DiskPool, openDiskPool } from "./disk-template.ts";
 import { idsPerSandbox } from "./id-ranges.ts";
@@ -74,9 +75,19 @@ async function surveyDisks(
     unprivilegedIds,
     cgroups,
     disks: limited,
-    skeleton: await makeHostRoot(options.dataDir),
+    skeleton: await hostRoot(options.dataDir),
     notes,
   };
+}
+
+/** On a full disk it is still missing. */
+async function hostRoot(dataDir: string): Promise<string> {
+  try {
+    return await makeHostRoot(dataDir);
+  } catch (error) {
+    if (lackedRoom(error)) return hostRootPath(dataDir);
+    throw error;
+  }
 }
 
 async function diskPool(

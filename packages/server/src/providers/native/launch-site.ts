@@ -2,7 +2,6 @@ import { access, mkdir, statfs } from "node:fs/promises";
 import { join } from "node:path";
 import type { Logger } from "../../platform/logger.ts";
 import { messageOf } from "../../platform/message-of.ts";
-import { exists } from "../../platform/missing.ts";
 import {
   NotFound,
   ProviderError,
@@ -12,7 +11,7 @@ import {
   StorageFull,
   Unavailable,
 } from "../../ports/index.ts";
-import { storeAgent } from "../agent/index.ts";
+import { storeAgent, storedAgentPath } from "../agent/index.ts";
 import { makeHostRoot } from "../host-root/host-root.ts";
 import {
   findProgram,
@@ -309,8 +308,11 @@ export class LaunchSite implements AsyncDisposable {
     if (surveyed.status === "rejected") throw surveyed.reason;
     const ground = surveyed.value;
     try {
-      if (stored.status === "rejected") throw stored.reason;
-      return await this.#prepareOn(ground, { instance, agent: stored.value.path });
+      if (stored.status === "fulfilled")
+        return await this.#prepareOn(ground, { instance, agent: stored.value.path });
+      if (!lackedRoom(stored.reason)) throw stored.reason;
+      const agent = await storedAgentPath({ dataDir: this.#dataDir, binary: this.#agentBinary });
+      return await this.#prepareOn(ground, { instance, agent });
     } catch (error) {
       await ground.cgroups?.close();
       throw error;
@@ -346,8 +348,14 @@ export class LaunchSite implements AsyncDisposable {
    * containers. Each refusal that has a way round is tried again that way. A full disk refuses nothing for good: `untried`.
    */
   async #settle(first: Prepared): Promise<Prepared> {
-    if (first.disks !== undefined && !(await exists(first.disks.template)))
-      return { ...first, untried: new StorageFull(`there is no room for ${first.disks.template}`) };
+    const needed = [
+      first.agent,
+      first.skeleton,
+      ...(first.disks === undefined ? [] : [first.disks.template]),
+    ];
+    const [lacking] = await missingOf(needed);
+    if (lacking !== undefined)
+      return { ...first, untried: new StorageFull(`there is no room for ${lacking}`) };
     const onOverlay = await liesOnOverlay(this.#dataDir);
     let prepared = first;
     for (;;) {

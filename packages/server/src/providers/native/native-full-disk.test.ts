@@ -1,7 +1,8 @@
 import { execFileSync } from "node:child_process";
-import { open, readdir, rm, truncate } from "node:fs/promises";
+import { open, readdir, rm, statfs, truncate } from "node:fs/promises";
 import { join } from "node:path";
 import { afterEach, beforeEach, expect, it } from "vitest";
+import { runScript } from "../../../test/support/attack-probe.ts";
 import { type NativeHome, nativeHome, testImage } from "../../../test/support/native.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
 import { randomIds } from "../../platform/random-ids.ts";
@@ -92,6 +93,43 @@ await describeWith(
         expect(diskLimitBytes).toBeLessThanOrEqual(128 * MiB);
       },
     );
+
+    it("is none either where the inodes are used up and the template is not made", async () => {
+      expect(await provider.check(soon())).toMatchObject({ healthy: true });
+      await provider[Symbol.asyncDispose]();
+      for (const layer of await readdir(native("pool"))) await rm(join(native("pool"), layer));
+      await rm(native("disk-128.img"));
+      const inodes = (most: number) =>
+        execFileSync("mount", ["-o", `remount,nr_inodes=${most}`, home.dataDir]);
+      const { files, ffree } = await statfs(home.dataDir);
+      inodes(files - ffree);
+      provider = home.open({ diskMb: 128 });
+      expect(await provider.check(soon())).toMatchObject({ healthy: false, untried: true });
+      await expect(spawned()).rejects.toMatchObject({ code: "storage_full" });
+      inodes(files);
+      expect(await provider.check(soon())).toMatchObject({ healthy: true });
+      const { runtimeId } = await spawned();
+      const { diskLimitBytes = 0 } = await provider.sandbox(runtimeId).stats(soon());
+      expect(diskLimitBytes).toBeGreaterThan(100 * MiB);
+    });
+
+    it("leaves those that run to be used and destroyed, where agent and root of this release are not there yet", async () => {
+      const { runtimeId } = await spawned();
+      await provider[Symbol.asyncDispose]();
+      await rm(join(home.dataDir, "agents"), { recursive: true });
+      for (const name of await readdir(native(".")))
+        if (name.startsWith("host-")) await rm(native(name), { recursive: true });
+      await fill(0);
+      provider = home.open({ diskMb: 128 });
+      await expect(spawned()).rejects.toMatchObject({ code: "storage_full" });
+      await provider.adopt(runtimeId, soon());
+      expect((await runScript(provider.sandbox(runtimeId), "echo alive")).output).toBe("alive\n");
+      await provider.destroy(runtimeId, soon());
+      expect(await provider.inventory(soon())).toEqual([]);
+      await empty();
+      expect(await provider.check(soon())).toMatchObject({ healthy: true });
+      await spawned();
+    });
 
     it("refuses spawns of a provider that has worked, and makes it not ill", async () => {
       await provider[Symbol.asyncDispose]();
