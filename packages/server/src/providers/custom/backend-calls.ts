@@ -71,14 +71,22 @@ export class BackendCalls {
   /**
    * For an answer with a list of many: each thing in it is read as it comes, in the turns of `taker`.
    * @param list.field the list's name. @param list.thingAtMost bytes of one thing. @param list.each what it throws ends the call.
+   * @param list.room is awaited before more of it is read.
    */
   async readEach<T extends TSchema>(
     what: string,
-    list: { field: string; schema: T; thingAtMost: number; taker: Taker; each: (thing: Static<T>) => void },
+    list: {
+      field: string;
+      schema: T;
+      thingAtMost: number;
+      taker: Taker;
+      each: (thing: Static<T>) => void;
+      room?: () => Promise<void> | undefined;
+    },
     request: CallRequest,
     options: CallOptions,
   ): Promise<void> {
-    const { field, schema, thingAtMost, taker, each } = list;
+    const { field, schema, thingAtMost, taker, each, room } = list;
     await this.#run(what, request, options, async (response, signal) => {
       const reader = new ListReader(field, thingAtMost);
       for await (const piece of partsOf(response, listAtMost, signal)) {
@@ -88,6 +96,7 @@ export class BackendCalls {
           const turn = backendTurns.claim(taker);
           if (turn !== undefined) await turn;
         }
+        await room?.();
       }
       reader.end();
     });

@@ -146,8 +146,9 @@ it.each<[string, Handler, typeof ProviderError | typeof Unavailable]>([
 ])(
   "an inventory answered with %s fails as what it is, without the backend's words",
   async (_title, handler, kind) => {
-    const { provider, seen } = await backend({ "GET /sandboxes": handler });
-    const failure = await failureOf(provider.inventory(soon()));
+    // 64 MiB are read in turns, which a machine that is busy gives rarely.
+    const { provider, seen } = await backend({ "GET /sandboxes": handler }, { timeoutMs: 30_000 });
+    const failure = await failureOf(provider.inventory(soon(30_000)));
     expect(failure).toBeInstanceOf(kind);
     expect(`${failure.message} ${String(failure.cause)}`).not.toMatch(new RegExp(`${secret}|${key}`));
     expect(seen).toEqual(["GET /sandboxes"]);
@@ -207,6 +208,42 @@ it.each([
   expect(sent).toBeLessThan(20);
   await pause(50);
   expect(watch.longestMs).toBeLessThan(longestTurnMs);
+});
+
+it("no more of a listing is read than there is memory for", async () => {
+  const piece = Buffer.from(`${JSON.stringify(listed("a".repeat(200)))},`.repeat(4_000));
+  let sent = 0;
+  const { provider, spec, sandbox } = await backend({
+    "GET /sandboxes/:id/files/list": (_request, response) => {
+      response.write(`{"entries":[`);
+      const more = () => {
+        for (let goesOn = true; goesOn && !response.destroyed && sent < 24; sent += 1)
+          goesOn = response.write(piece);
+        if (sent === 24) response.end(`${JSON.stringify(listed("b"))}]}`);
+      };
+      response.on("drain", more);
+      more();
+    },
+  });
+  await provider.check(soon());
+  await provider.spawn(spec, soon());
+  const asked: number[] = [];
+  const { files } = sandbox();
+  const room = async (bytes: number) => {
+    asked.push(bytes);
+    if (bytes > 1_048_576) throw new Unavailable("no memory");
+  };
+  for (const ask of [
+    () => files.list("/d", { ...soon(), depth: 1, room }),
+    () => files.glob("/d/a*", { ...soon(), room }),
+  ]) {
+    sent = 0;
+    asked.length = 0;
+    expect((await failureOf(ask())).message).toBe("no memory");
+    expect(asked.at(-1)).toBeLessThan(2 * 1_048_576);
+    // What the connection holds comes on top.
+    expect(sent).toBeLessThan(18);
+  }
 });
 
 it("of a list what does not lie below the folder is left out, and what no file can have is brought back to what it can", async () => {

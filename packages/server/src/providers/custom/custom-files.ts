@@ -22,6 +22,9 @@ import { FileAnswer } from "./contract-schemas.ts";
 
 const entriesAtMost = 100_000;
 const nameBytesAtMost = 32 * 1_048_576;
+/** Memory that an entry takes beside its texts, as an object and in what is sent of it; texts are there twice too. */
+const entryBytes = 350;
+const copies = 2;
 /** Bytes of what is said of one file: a path has 4 KiB at most. */
 const fileAtMost = 65_536;
 /** Of a time that a Date can hold, milliseconds. */
@@ -77,16 +80,20 @@ export class CustomFiles implements FileOperations {
     const request = this.#request("GET", ["list"], target, { path: target, depth: String(options.depth) });
     const below = `${target.replace(/\/+$/, "")}/`;
     const entries: FileEntry[] = [];
-    let [count, nameBytes] = [0, 0];
+    let [count, nameBytes, heldBytes] = [0, 0, 0];
     const each = (answer: Static<typeof FileAnswer>) => {
       count += 1;
       nameBytes += Buffer.byteLength(answer.path);
       if (count > entriesAtMost || nameBytes > nameBytesAtMost) throw tooMany(target);
-      if (isBelow(answer.path, below)) entries.push(entryOf(answer));
+      if (!isBelow(answer.path, below)) return;
+      entries.push(entryOf(answer));
+      heldBytes += entryBytes + copies * (answer.path.length + (answer.symlink_target?.length ?? 0));
     };
-    const list = { field: "entries", schema: FileAnswer, thingAtMost: fileAtMost, taker: this.#taker, each };
+    const list = {
+      ...{ field: "entries", schema: FileAnswer, thingAtMost: fileAtMost, taker: this.#taker, each },
+      room: () => options.room?.(heldBytes),
+    };
     await this.#calls.readEach("list a directory", list, request, options);
-    await options.room?.(nameBytes);
     return entries.sort((a, b) => (a.path < b.path ? -1 : 1));
   }
 
@@ -218,8 +225,7 @@ export class CustomFiles implements FileOperations {
     const isBounded = !pattern.includes("**") && !/\{[^}]*\//.test(pattern);
     // 0: all of it.
     const depth = isBounded ? steps.length - firstWild : 0;
-    const { signal } = options;
-    const entries = await this.list(base, { signal, depth }).catch((error: unknown) => {
+    const entries = await this.list(base, { ...options, depth }).catch((error: unknown) => {
       if (error instanceof NotFound || error instanceof BadRequest) return [];
       throw error;
     });
