@@ -108,8 +108,8 @@ pub fn detach(spec: &DetachSpec) -> Result<()> {
 }
 
 /// Ends the relay of a runtime, and with it the helper.
-/// @param deadline of the whole removal: a service repeats one that used up its time, and takes one that gives up before
-/// for refused.
+/// @param deadline of the whole removal, four seconds away at least: a service repeats one that used up its time, and takes one
+/// that gives up before for refused.
 pub fn end(dir: &str, deadline: Instant) -> Result<()> {
     let Some(relay) = destroy::recorded(&Path::new(dir).join(RECORD), STEP)? else {
         return Ok(());

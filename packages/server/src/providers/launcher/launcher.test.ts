@@ -211,9 +211,9 @@ const freezer = "/sys/fs/cgroup/freezer";
 const canFreeze = process.getuid?.() === 0 && existsSync(`${freezer}/cgroup.procs`);
 
 describeWith(["launcher"], "the removal of a runtime with a network", () => {
-  it.runIf(canFreeze)(
-    "gives the relay the time that it has for the sandbox, and is repeated after it",
-    async () => {
+  it.runIf(canFreeze).each(["destroy", "detach"] as const)(
+    "gives the relay the time that it has for the sandbox, and is repeated after it: %s",
+    async (what) => {
       const folder = await mkdtemp(join(tmpdir(), "alcove-launcher-"));
       folders.push(folder);
       const group = join(freezer, basename(folder));
@@ -232,7 +232,10 @@ describeWith(["launcher"], "the removal of a runtime with a network", () => {
         await writeFile(join(group, "cgroup.procs"), String(pid));
         await writeFile(join(group, "freezer.state"), "FROZEN");
         await using launcher = new Launcher({ binary: agentBinary("alcove-launch"), logger: silentLogger });
-        const removed = launcher.destroy({ ...nothing(folder), dir });
+        const removed =
+          what === "destroy"
+            ? launcher.destroy({ ...nothing(folder), dir })
+            : launcher.detach({ dir, cgroup: null });
         const first = await Promise.race([
           removed.catch((error: unknown) => error),
           pause(6_000, "repeated"),
@@ -240,7 +243,8 @@ describeWith(["launcher"], "the removal of a runtime with a network", () => {
         expect(first).toBe("repeated");
         await writeFile(join(group, "freezer.state"), "THAWED");
         await removed;
-        await expect(stat(dir)).rejects.toThrow("ENOENT");
+        await ended;
+        if (what === "destroy") await expect(stat(dir)).rejects.toThrow("ENOENT");
       } finally {
         await writeFile(join(group, "freezer.state"), "THAWED");
         relay.kill("SIGKILL");

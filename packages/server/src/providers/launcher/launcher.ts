@@ -126,19 +126,23 @@ export class Launcher implements AsyncDisposable {
   /** Resolves when every process is gone and the directory is out of sight. Idempotent, so a launcher that dies over it
    *  or does not answer is no failure, nor is a machine that is too busy for one attempt: it is done by a later one.
    *  @param options.once where it comes again by itself: one attempt is enough. */
-  async destroy(spec: DestroySpec, { once = false }: { once?: boolean } = {}): Promise<void> {
+  destroy(spec: DestroySpec, { once = false }: { once?: boolean } = {}): Promise<void> {
+    return once ? this.#destroyOnce(spec) : this.#whileSlow(() => this.#destroyOnce(spec));
+  }
+
+  async #whileSlow(remove: () => Promise<unknown>): Promise<void> {
     const { slowMs, removalMs } = this.#patience;
     const startedMs = performance.now();
     for (;;) {
       const askedMs = performance.now();
       try {
-        await this.#destroyOnce(spec);
+        await remove();
         return;
       } catch (error) {
         const nowMs = performance.now();
         const refused = error instanceof LauncherFailure && !error.unanswered;
         const again = refused && nowMs - askedMs >= slowMs && nowMs - startedMs < removalMs;
-        if (once || !again || this.#closed) throw error;
+        if (!again || this.#closed) throw error;
       }
     }
   }
@@ -162,9 +166,9 @@ export class Launcher implements AsyncDisposable {
     await this.#ask("attach", spec);
   }
 
-  /** Resolves when nothing carries the network of a container any more. Idempotent. */
+  /** Resolves when nothing carries the network of a container any more. Idempotent, and repeated as `destroy` is. */
   async detach(spec: DetachSpec): Promise<void> {
-    await this.#ask("detach", spec);
+    await this.#whileSlow(() => this.#ask("detach", spec));
   }
 
   /** Copies a root file system into a range of ids; takes as long as its size asks for. */
