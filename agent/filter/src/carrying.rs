@@ -54,6 +54,15 @@ fn program() -> Program {
         rules.when(libc::NETLINK_ROUTE as u32, RET_ALLOW);
         rules.give(refused);
     });
+    // That a question is for one table of routes alone.
+    program.only_for(libc::SYS_setsockopt, |rules| {
+        rules.load(argument(1));
+        rules.put(JUMP_EQUAL, libc::SOL_NETLINK as u32, 1, 0);
+        rules.give(refused);
+        rules.load(argument(2));
+        rules.when(libc::NETLINK_GET_STRICT_CHK as u32, RET_ALLOW);
+        rules.give(refused);
+    });
     program.give(refused);
     program
 }
@@ -107,6 +116,15 @@ mod tests {
         for call in [libc::SYS_mmap, libc::SYS_mprotect] {
             assert_eq!(decide(call, [0, 0, libc::PROT_READ as u64 | exec, 0, 0, 0]), REFUSED);
             assert_eq!(decide(call, [0, 0, (libc::PROT_READ | libc::PROT_WRITE) as u64, 0, 0, 0]), RET_ALLOW);
+        }
+        let option = |level: i32, name: i32| decide(libc::SYS_setsockopt, [3, level as u64, name as u64, 0, 0, 0]);
+        assert_eq!(option(libc::SOL_NETLINK, libc::NETLINK_GET_STRICT_CHK), RET_ALLOW);
+        for (level, name) in [
+            (libc::SOL_NETLINK, libc::NETLINK_ADD_MEMBERSHIP),
+            (libc::SOL_SOCKET, libc::NETLINK_GET_STRICT_CHK),
+            (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER),
+        ] {
+            assert_eq!(option(level, name), REFUSED, "{level} {name}");
         }
         let socket = |family: i32, protocol: i32| {
             decide(libc::SYS_socket, [family as u64, libc::SOCK_RAW as u64, protocol as u64, 0, 0, 0])

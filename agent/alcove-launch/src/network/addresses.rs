@@ -3,6 +3,7 @@
 
 use std::net::Ipv4Addr;
 
+use super::routes;
 use crate::error::{Result, StepError};
 
 /// The network between a sandbox and its helper. From the block for benchmarks, which nobody's network is in.
@@ -32,14 +33,14 @@ const CLOSED: [(Ipv4Addr, u8); 16] = [
     (Ipv4Addr::new(240, 0, 0, 0), 4),
 ];
 
-#[derive(Clone, Copy)]
-struct Prefix {
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Prefix {
     address: u32,
     mask: u32,
 }
 
 impl Prefix {
-    fn new(address: Ipv4Addr, length: u8) -> Self {
+    pub fn new(address: Ipv4Addr, length: u8) -> Self {
         let mask = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
         Self { address: u32::from(address) & mask, mask }
     }
@@ -64,7 +65,7 @@ pub struct Reach {
     closed: Vec<Prefix>,
     allowed: Vec<Prefix>,
     /// The machine's own, which may be public; none: they were never told, and every address may be one of them.
-    own: Option<Vec<Ipv4Addr>>,
+    own: Option<Vec<Prefix>>,
 }
 
 impl Reach {
@@ -82,7 +83,7 @@ impl Reach {
     }
 
     /// What could not be found out does not open what is known.
-    fn learn(&mut self, own: Option<Vec<Ipv4Addr>>) {
+    fn learn(&mut self, own: Option<Vec<Prefix>>) {
         if own.is_some() {
             self.own = own;
         }
@@ -90,7 +91,7 @@ impl Reach {
 
     pub fn is_open(&self, address: Ipv4Addr) -> bool {
         let mut allowed = self.allowed.iter().filter(|prefix| prefix.holds(address));
-        if self.own.as_ref().is_none_or(|own| own.contains(&address)) {
+        if self.own.as_ref().is_none_or(|own| own.iter().any(|prefix| prefix.holds(address))) {
             // Who opens a network that the machine is in does not mean the machine.
             return allowed.any(|prefix| prefix.mask == u32::MAX);
         }
@@ -98,8 +99,19 @@ impl Reach {
     }
 }
 
-/// Of every interface of the network that this process is in. @returns none where the kernel does not tell.
-fn own_addresses() -> Option<Vec<Ipv4Addr>> {
+/// Of every interface of the network that this process is in, and those that only its routes call its own: clouds give a machine
+/// the address of a load balancer so. @returns none where the kernel does not tell.
+fn own_addresses() -> Option<Vec<Prefix>> {
+    let mut found = interface_addresses()?;
+    for route in routes::local()? {
+        if !found.contains(&route) {
+            found.push(route);
+        }
+    }
+    Some(found)
+}
+
+fn interface_addresses() -> Option<Vec<Prefix>> {
     let mut found = Vec::new();
     let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
     // SAFETY: the list is the library's until it is freed, and an address of this family has this type.
@@ -112,7 +124,7 @@ fn own_addresses() -> Option<Vec<Ipv4Addr>> {
             if let Some(address) = interface.ifa_addr.as_ref() {
                 if i32::from(address.sa_family) == libc::AF_INET {
                     let address = interface.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned();
-                    found.push(Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr)));
+                    found.push(Prefix::new(Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr)), 32));
                 }
             }
             entry = interface.ifa_next;
@@ -129,7 +141,7 @@ pub mod tests {
     impl Reach {
         pub fn of(allow: &[&str], own: &[&str]) -> Self {
             let allow: Vec<String> = allow.iter().map(|text| (*text).to_owned()).collect();
-            let own = own.iter().map(|text| text.parse().expect("an address")).collect();
+            let own = own.iter().map(|text| Prefix::parse(text).expect("a network")).collect();
             Self { own: Some(own), ..Self::new(&allow).expect("a list") }
         }
     }
@@ -188,11 +200,19 @@ pub mod tests {
     }
 
     #[test]
+    fn networks_whose_addresses_are_all_the_machines_own_are_closed() {
+        let reach = Reach::of(&["8.8.4.9"], &["8.8.4.0/24"]);
+        for (address, is_open) in [("8.8.4.0", false), ("8.8.4.255", false), ("8.8.5.0", true), ("8.8.4.9", true)] {
+            assert_eq!(open(&reach, address), is_open, "{address}");
+        }
+    }
+
+    #[test]
     fn the_machine_stays_closed_while_its_addresses_cannot_be_found_out() {
         let mut reach = Reach::of(&["10.1.2.0/24", "203.0.113.80"], &["8.8.4.4"]);
         reach.learn(None);
         assert!(!open(&reach, "8.8.4.4") && open(&reach, "8.8.8.8"));
-        reach.learn(Some(vec!["8.8.8.8".parse().expect("an address")]));
+        reach.learn(Some(vec![Prefix::parse("8.8.8.8").expect("an address")]));
         assert!(open(&reach, "8.8.4.4") && !open(&reach, "8.8.8.8"));
         // Never told: what is named alone is open whosever it is, and nothing else.
         reach.own = None;
@@ -207,7 +227,8 @@ pub mod tests {
         if child == 0 {
             // SAFETY: plain numbers.
             unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
-            let told = alcove_filter::install_carrying().is_ok() && own_addresses().is_some();
+            let told = alcove_filter::install_carrying().is_ok()
+                && own_addresses().is_some_and(|own| own.contains(&Prefix::new(Ipv4Addr::new(127, 0, 0, 0), 8)));
             let memory = (1..24).map(|size| vec![1u8; 1 << size]).collect::<Vec<_>>();
             // SAFETY: as above; nothing that is shared with the tests is flushed.
             unsafe { libc::_exit(i32::from(!(told && memory.iter().all(|part| part[0] == 1)))) }

@@ -12,6 +12,7 @@ mod control;
 mod filter;
 mod frames;
 mod relay;
+mod routes;
 mod slirp;
 mod tap;
 

@@ -11,6 +11,7 @@ import {
   ownAddress,
   type Reached,
   resolver,
+  routedAddress,
   specialAddresses,
 } from "../../../test/support/far-network.ts";
 import { type NativeHome, nativeHome } from "../../../test/support/native.ts";
@@ -62,7 +63,7 @@ await describeWith(["root", "agent", "launcher", "native", "slirp4netns"], "netw
 
   it("every address that is closed is refused, in every spelling and by every way around the routes", async () => {
     const before = await network.far();
-    const addresses = [...closedAddresses, ownAddress, ...specialAddresses];
+    const addresses = [...closedAddresses, ownAddress, routedAddress, ...specialAddresses];
     const reached = await tryAll({ addresses, addresses6 });
     expect(gotThrough(reached)).toEqual([]);
     // Refused at once, not waited for.
