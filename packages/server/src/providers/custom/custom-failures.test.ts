@@ -248,7 +248,7 @@ it("no more of a listing is read than there is memory for", async () => {
 
 it("of a list what does not lie below the folder is left out, and what no file can have is brought back to what it can", async () => {
   const odd = { ...listed("far"), modified_ms: 1e300, size: 1e300 };
-  const outside = ["../../etc", "a/../b", "a/", "a//b", ".", "a\0"].map(listed);
+  const outside = ["../../etc", "a/../b", "a/..", ".", "", "a\0"].map(listed);
   const { provider, spec, sandbox } = await backend({
     "GET /sandboxes/:id/files/list": json({ entries: [...outside, odd, { ...listed("x"), path: "/dx" }] }),
     "GET /sandboxes/:id/files/stat": json({ ...odd, modified_ms: -1e300 }),
@@ -261,6 +261,20 @@ it("of a list what does not lie below the folder is left out, and what no file c
   expect(only).toMatchObject({ path: "/d/far", size: Number.MAX_SAFE_INTEGER });
   expect(only?.modifiedAt.toISOString()).toBe("+275760-09-13T00:00:00.000Z");
   expect((await files.stat("/d/far", soon())).modifiedAt.toISOString()).toBe("-271821-04-20T00:00:00.000Z");
+});
+
+it("slashes that a backend adds to paths of a list are none of theirs", async () => {
+  const { provider, spec, sandbox } = await backend({
+    "GET /sandboxes/:id/files/list": json({ entries: ["a/", "/b", "c//d/"].map(listed) }),
+  });
+  await provider.check(soon());
+  await provider.spawn(spec, soon());
+  const entries = await sandbox().files.list("/d/", { ...soon(), depth: 0 });
+  expect(entries.map(({ name, path }) => [name, path])).toEqual([
+    ["a", "/d/a"],
+    ["b", "/d/b"],
+    ["d", "/d/c/d"],
+  ]);
 });
 
 it.each([

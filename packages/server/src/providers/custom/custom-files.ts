@@ -85,8 +85,9 @@ export class CustomFiles implements FileOperations {
       count += 1;
       nameBytes += Buffer.byteLength(answer.path);
       if (count > entriesAtMost || nameBytes > nameBytesAtMost) throw tooMany(target);
-      if (!isBelow(answer.path, below)) return;
-      entries.push(entryOf(answer));
+      const found = pathBelow(answer.path, below);
+      if (found === undefined) return;
+      entries.push(entryOf(answer, found));
       heldBytes += entryBytes + copies * (answer.path.length + (answer.symlink_target?.length ?? 0));
     };
     const list = {
@@ -279,14 +280,14 @@ export class CustomFiles implements FileOperations {
   }
 }
 
-/** Whether a path leads below a folder, without leaving it again. */
-function isBelow(given: string, below: string): boolean {
-  return (
-    given.startsWith(below) &&
-    !given.endsWith("/") &&
-    !given.includes("\0") &&
-    path.posix.normalize(given) === path.posix.normalize(below) + given.slice(below.length)
-  );
+/** Backends may end folders with a slash. @returns undefined for what is not below the folder, or leaves it again. */
+function pathBelow(given: string, folder: string): string | undefined {
+  if (!given.startsWith(folder) || given.includes("\0")) return undefined;
+  const steps = given
+    .slice(folder.length)
+    .split("/")
+    .filter((step) => step !== "" && step !== ".");
+  return steps.length === 0 || steps.includes("..") ? undefined : folder + steps.join("/");
 }
 
 function entryOf(answer: Static<typeof FileAnswer>, target = answer.path): FileEntry {
