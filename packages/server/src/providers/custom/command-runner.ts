@@ -3,6 +3,7 @@ import { setTimeout as pause } from "node:timers/promises";
 import { abortable, ignoreOutcome } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import type { Taker } from "../../platform/fair-turns.ts";
+import { beginningOf } from "../../ports/command-beginning.ts";
 import {
   BadRequest,
   type CallOptions,
@@ -314,8 +315,8 @@ export class CommandRunner implements ExecRunner {
 function endOf(event: ExecStreamEvent & { type: "exit" }): ProgramEnd {
   return {
     exitCode: event.exit_code,
-    ...(event.signal === undefined ? {} : { signal: event.signal.slice(0, longestSignal) }),
-    ...(event.start_error === undefined ? {} : { startError: event.start_error.slice(0, longestReason) }),
+    ...(event.signal === undefined ? {} : { signal: beginningOf(event.signal, longestSignal) }),
+    ...(event.start_error === undefined ? {} : { startError: beginningOf(event.start_error, longestReason) }),
   };
 }
 

@@ -7,6 +7,7 @@ import { longestTurnMs, TurnWatch } from "../../../test/support/turn-watch.ts";
 import { silentLogger } from "../../platform/logger.ts";
 import { randomIds } from "../../platform/random-ids.ts";
 import { systemClock } from "../../platform/system-clock.ts";
+import { heldBytes } from "../../platform/testing/held-memory.ts";
 import { chunks, collect, eventually, finish, shell, soon } from "../../ports/contract/provider/harness.ts";
 import {
   type DomainError,
@@ -306,17 +307,25 @@ it.each([
 );
 
 it("of what is said of a command's end a beginning is kept", async () => {
-  const exitOf = async (end: object) => {
-    const { provider, spec, sandbox } = await backend({
-      "POST /sandboxes/:id/execs": (_request, response) =>
-        response.end(events(started, { type: "exit", ...end })),
-    });
-    await provider.spawn(spec, soon());
+  let end = {};
+  const { provider, spec, sandbox } = await backend({
+    "POST /sandboxes/:id/execs": (_request, response) =>
+      response.end(events(started, { type: "exit", ...end })),
+  });
+  await provider.spawn(spec, soon());
+  const exitOf = async (said: object) => {
+    end = said;
     return (await finish(await sandbox().execs.start(shell("true"), soon()))).exit;
   };
   const long = "x".repeat(100_000);
-  expect((await exitOf({ exit_code: 127, start_error: long })).startError).toHaveLength(1_000);
-  expect((await exitOf({ exit_code: 137, signal: long })).signal).toHaveLength(16);
+  expect((await exitOf({ exit_code: 127, start_error: long })).startError).toBe(`${"x".repeat(1_000)}…`);
+  expect((await exitOf({ exit_code: 137, signal: long })).signal).toBe(`${"x".repeat(16)}…`);
+  const before = await heldBytes();
+  const kept: unknown[] = [];
+  for (let count = 0; count < 20; count += 1)
+    kept.push((await exitOf({ exit_code: 127, start_error: "y".repeat(390_000) })).startError);
+  expect((await heldBytes()) - before).toBeLessThan(4 * 1_048_576);
+  expect(new Set(kept)).toEqual(new Set([`${"y".repeat(1_000)}…`]));
 });
 
 it("an image's name that is none is not kept", async () => {
