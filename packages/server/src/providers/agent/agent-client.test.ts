@@ -75,16 +75,18 @@ it("watches in sandboxes that are one user to the kernel are shared between owne
   for (const client of sandboxes) await client[Symbol.asyncDispose]();
 });
 
+const info = { version: "1", agent: "1", pid: 7, uptime_ms: 1, execs_running: 0 };
+
 it("operations at once have connections of their own, and few of them are kept", async () => {
   let waiting: (() => void)[] = [];
   await using agent = await fakeAgent((_request, connection) => {
-    waiting.push(() => connection.answer({ execs: [] }));
+    waiting.push(() => connection.answer(info));
     if (waiting.length < 20) return;
     for (const answer of waiting) answer();
     waiting = [];
   });
   await using client = clientOf(agent);
-  const round = () => Promise.all(Array.from({ length: 20 }, () => client.stats(options())));
+  const round = () => Promise.all(Array.from({ length: 20 }, () => client.info(options())));
   await round();
   expect(agent.connections).toBe(20);
   await round();
@@ -93,10 +95,10 @@ it("operations at once have connections of their own, and few of them are kept",
 
 it("the idle connections of all sandboxes together are bounded", async () => {
   const perClient = 16;
-  await using agent = await fakeAgent((_request, connection) => connection.answer({ execs: [] }));
+  await using agent = await fakeAgent((_request, connection) => connection.answer(info));
   const clients = Array.from({ length: 70 }, () => clientOf(agent));
   for (const client of clients) {
-    await Promise.all(Array.from({ length: perClient }, () => client.stats(options())));
+    await Promise.all(Array.from({ length: perClient }, () => client.info(options())));
   }
   await expect.poll(() => agent.open, { timeout: 10_000 }).toBeLessThanOrEqual(1_024);
   expect(agent.connections).toBeGreaterThan(1_024);
@@ -105,7 +107,7 @@ it("the idle connections of all sandboxes together are bounded", async () => {
   // What was counted has been given back: idle connections are kept again.
   await using client = clientOf(agent);
   const before = agent.connections;
-  for (let index = 0; index < 3; index += 1) await client.stats(options());
+  for (let index = 0; index < 3; index += 1) await client.info(options());
   expect(agent.connections).toBe(before + 1);
 });
 

@@ -8,6 +8,7 @@ import type { EventsFeed } from "./events-feed.ts";
 import { AgentExecs } from "./exec-operations.ts";
 import { ExecFollow } from "./exec-view.ts";
 import { type FakeConnection, fakeAgent } from "./fake-agent.ts";
+import { Download } from "./file-streams.ts";
 import { frameKinds } from "./frames.ts";
 import { Collect } from "./operation.ts";
 import { SharedPlaces } from "./places.ts";
@@ -214,6 +215,38 @@ it("no more than 64 operations are under way at an agent; the others wait, and a
   slow.answer();
   await Promise.all(calls);
   expect(agent.requests).toHaveLength(64 + 1_024 + 1);
+});
+
+it("file operations and transfers wait for the few threads that an agent has for them, and others not behind these", async () => {
+  await using slow = await slowAgent();
+  const { agent, channel } = slow;
+  const calls = Array.from({ length: 100 }, () => outcome(channel.call({ op: "file.stat" }, { signal })));
+  const reads = Array.from({ length: 100 }, () => new Download());
+  for (const read of reads) channel.begin({ op: "file.read" }, read, signal);
+  calls.push(...reads.map((read) => outcome(read.reply)), outcome(channel.call(info, { signal })));
+  const asked = () => Map.groupBy(agent.requests, ({ op }) => op);
+  const underWay = () => ["file.stat", "file.read", "sandbox.info"].map((op) => asked().get(op)?.length);
+  await expect.poll(underWay).toEqual([12, 12, 1]);
+  slow.answer();
+  expect(new Set(await Promise.all(calls))).toEqual(new Set(["answered"]));
+  expect(underWay()).toEqual([100, 100, 1]);
+});
+
+it("who waits ten seconds for a thread is refused, and told when to come again", async () => {
+  vi.useFakeTimers({ toFake: ["setTimeout", "clearTimeout"] });
+  try {
+    await using slow = await slowAgent();
+    const calls = Array.from({ length: 13 }, () =>
+      outcome(slow.channel.call({ op: "file.stat" }, { signal })),
+    );
+    await expect.poll(() => slow.agent.requests.length).toBe(12);
+    vi.advanceTimersByTime(10_000);
+    expect(await calls.at(-1)).toMatch(/sandbox sb-busy is busy: 12 .* within 10000 ms; try again 1$/);
+    slow.answer();
+    await Promise.all(calls);
+  } finally {
+    vi.useRealTimers();
+  }
 });
 
 it("who leaves the line makes room in it, and nothing is sent for him", async () => {

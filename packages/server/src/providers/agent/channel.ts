@@ -22,6 +22,11 @@ export type AgentAsk = AgentRequest | ((features: AgentFeatures) => AgentRequest
  */
 const mostShort = 64;
 const mostLasting = 896;
+/**
+ * Of file operations and figures, those that are answered at once and those that move contents: fewer of each than the sixteen
+ * threads that an agent has for it, because it counts one until its thread is back.
+ */
+const mostOfThreads = 12;
 /** Of those that last, the ones that only follow: the other places are for starts of commands, one-shot output and files. */
 const mostFollowers = 768;
 /**
@@ -66,6 +71,8 @@ export class AgentChannel {
   readonly #taker: Taker;
   readonly #short: Places;
   readonly #lasting: Places;
+  readonly #files: Places;
+  readonly #transfers: Places;
   /** What the agent told last; undefined until it has told anything. */
   #features: AgentFeatures | undefined;
   #sweep: NodeJS.Timeout | null = null;
@@ -93,6 +100,7 @@ export class AgentChannel {
     this.#name = options.name;
     this.#hello = encodeHello(options.token);
     const what = `sandbox ${options.name}`;
+    const shared = { places: options.shared ?? lastingEverywhere, owner: options.owner };
     this.#short = new Places({ what, most: mostShort, longestLine });
     this.#lasting = new Places({
       what,
@@ -100,8 +108,11 @@ export class AgentChannel {
       mostFollowers,
       longestLine,
       longestWaitMs: longestLastingWaitMs,
-      shared: { places: options.shared ?? lastingEverywhere, owner: options.owner },
+      shared,
     });
+    const ofThreads = { what, most: mostOfThreads, longestLine, longestWaitMs: longestLastingWaitMs };
+    this.#files = new Places(ofThreads);
+    this.#transfers = new Places({ ...ofThreads, shared });
   }
 
   /** Sends a request whose whole answer is one reply. @returns that reply. */
@@ -133,10 +144,11 @@ export class AgentChannel {
     const send = () => this.#send(request, operation, signal);
     const waits = typeof request === "function" ? "line" : knownOperations[request.op].waits;
     if (waits === "never") send();
-    else
-      (operation.lasting ? this.#lasting : this.#short).enter(operation, send, {
-        refusable: waits !== "unrefused",
-      });
+    else {
+      const [atOnce, lasting] =
+        waits === "threads" ? [this.#files, this.#transfers] : [this.#short, this.#lasting];
+      (operation.lasting ? lasting : atOnce).enter(operation, send, { refusable: waits !== "unrefused" });
+    }
   }
 
   #send(request: AgentAsk, operation: Operation, signal: AbortSignal): void {
@@ -182,7 +194,8 @@ export class AgentChannel {
 
   close(): void {
     this.#closing.abort(runtimeGone(this.#name));
-    for (const places of [this.#short, this.#lasting]) places.close(() => runtimeGone(this.#name));
+    for (const places of [this.#short, this.#lasting, this.#files, this.#transfers])
+      places.close(() => runtimeGone(this.#name));
     for (const send of this.#unconnected.splice(0)) send();
     for (const connection of [...this.#open]) connection.destroy();
     if (this.#sweep !== null) clearInterval(this.#sweep);

@@ -43,7 +43,7 @@ export function translateFailure(
     case "too_large":
       return new TooLarge(message);
     case "busy":
-      return new Unavailable(message);
+      return new Unavailable(message, { retryAfterS: 1 });
     case "timeout":
       return new DomainError("gateway_timeout", `sandbox ${name}: ${message}`);
     default:
