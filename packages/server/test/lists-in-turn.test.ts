@@ -22,6 +22,7 @@ test.each([
   ["GET", "/quotas"],
   ["GET", "/admin/quotas"],
   ["GET", "/admin/keys"],
+  ["GET", "/admin/audit"],
 ])("%s %s waits for its caller's turn before it looks through what there is", async (method, path) => {
   const asked = Promise.withResolvers<void>();
   const turn = Promise.withResolvers<void>();

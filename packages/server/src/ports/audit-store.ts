@@ -27,6 +27,12 @@ export interface AuditFilter {
   limit: number;
 }
 
+export interface AuditSearch {
+  signal?: AbortSignal;
+  /** Waits for the turn in which the next slice may be looked at. */
+  turn?: () => Promise<void>;
+}
+
 export interface AuditStore {
   /**
    * Durable when it resolves.
@@ -35,8 +41,8 @@ export interface AuditStore {
    * @throws StorageFull
    */
   append(entry: Omit<AuditRow, "id">, options?: { refused?: boolean; ofStrangers?: number }): Promise<void>;
-  /** Newest first. */
-  list(filter: AuditFilter): Promise<AuditRow[]>;
+  /** Newest first. A search may look at all there is, in slices. @throws the signal's reason. */
+  list(filter: AuditFilter, options?: AuditSearch): Promise<AuditRow[]>;
   /**
    * Forgets, in slices, what is older than `before`, what strangers have beyond `ofStrangers`, and of the others the
    * oldest beyond `keep` records of all.

@@ -2,10 +2,11 @@ import { AuditRecord } from "@alcove/wire";
 import type { FastifyReply } from "fastify";
 import { Type } from "typebox";
 import type { AuditLog } from "../../core/audit/audit-log.ts";
-import type { AuditRow } from "../../ports/audit-store.ts";
+import type { AuditFilter, AuditRow } from "../../ports/audit-store.ts";
 import { BadRequest } from "../../ports/errors.ts";
 import { csv } from "../csv.ts";
 import { defined, given } from "../parse.ts";
+import { turnFor } from "../turn-for.ts";
 import type { RouteApp } from "./route-app.ts";
 
 /** A value left empty is not given. */
@@ -71,7 +72,7 @@ export function auditRoutes(app: RouteApp, options: { audit: AuditLog }): void {
     handler: async (request, reply) => {
       const { since, until, method, format, limit = 100, cursor, ...rest } = request.query;
       const { actor, status, path } = rest;
-      const rows = await options.audit.list({
+      const filter: AuditFilter = {
         ...defined({
           actor,
           status,
@@ -82,7 +83,9 @@ export function auditRoutes(app: RouteApp, options: { audit: AuditLog }): void {
           beforeId: given(cursor) === undefined ? undefined : Number(cursor),
         }),
         limit: limit + 1,
-      });
+      };
+      const turn = () => turnFor(request);
+      const rows = await options.audit.list(filter, { signal: reply.callerSignal, turn });
       const records = rows.slice(0, limit).map(present);
       const last = records.at(-1);
       if (rows.length > limit && last !== undefined) reply.header("x-next-cursor", String(last.id));

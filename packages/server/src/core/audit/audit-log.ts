@@ -2,6 +2,7 @@ import type { Logger } from "../../platform/logger.ts";
 import {
   type AuditFilter,
   type AuditRow,
+  type AuditSearch,
   type AuditStore,
   type Clock,
   StorageFull,
@@ -146,8 +147,8 @@ export class AuditLog implements Disposable {
   }
 
   /** Newest first. */
-  async list(filter: AuditFilter): Promise<AuditRow[]> {
-    return this.#store.list(filter);
+  async list(filter: AuditFilter, search: AuditSearch): Promise<AuditRow[]> {
+    return this.#store.list(filter, search);
   }
 
   /** Forgets what is older or more than is to be kept. */

@@ -54,6 +54,21 @@ test("a search that finds nothing gives others a turn after every few hundred re
   expect(await store.audit.list({ actor: "nobody", limit: 10 })).toEqual([]);
 });
 
+test("a search looks at each few hundred records in a turn, and ends with its caller", async () => {
+  let turns = 0;
+  const turn = async () => void turns++;
+  expect(await store.audit.list({ actor: "nobody", limit: 10 }, { turn })).toEqual([]);
+  expect(turns).toBeGreaterThanOrEqual(rows / 500);
+  turns = 0;
+  const caller = new AbortController();
+  const leave = async () => {
+    if (++turns === 3) caller.abort(new Error("gone"));
+  };
+  const search = { turn: leave, signal: caller.signal };
+  await expect(store.audit.list({ actor: "nobody", limit: 10 }, search)).rejects.toThrow("gone");
+  expect(turns).toBe(3);
+});
+
 test("what a search finds is the same across slices, newest first", async () => {
   const found = await store.audit.list({ status: 401, until: new Date(rows - 600), limit: 1_200 });
   expect(found.map(({ requestId }) => requestId)).toEqual(

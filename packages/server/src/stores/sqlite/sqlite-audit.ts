@@ -1,5 +1,5 @@
 import type { DatabaseSync, StatementSync } from "node:sqlite";
-import type { AuditFilter, AuditRow, AuditStore } from "../../ports/audit-store.ts";
+import type { AuditFilter, AuditRow, AuditSearch, AuditStore } from "../../ports/audit-store.ts";
 import type { GroupCommit } from "./group-commit.ts";
 import { pauseAfter, slice } from "./slices.ts";
 
@@ -75,9 +75,11 @@ export class SqliteAudit implements AuditStore {
     });
   }
 
-  async list(filter: AuditFilter): Promise<AuditRow[]> {
+  async list(filter: AuditFilter, { signal, turn }: AuditSearch = {}): Promise<AuditRow[]> {
     const found: AuditRow[] = [];
     for (let upper = filter.beforeId ?? Number.MAX_SAFE_INTEGER; ; ) {
+      await turn?.();
+      signal?.throwIfAborted();
       const startedMs = performance.now();
       const last = this.#lastLookedAt.get(upper) as { id: number } | undefined;
       const records = this.#list.all({
