@@ -160,6 +160,23 @@ export function fileSuite(on: Subject): void {
     expect(part.headers.get("content-length")).toBe(String(text.length));
   });
 
+  test("of many operations at once each is done", async () => {
+    const at = (index: number) => `?path=/tmp/many/${index % 32}`;
+    const all = (operation: (index: number) => Promise<{ status: number }>) =>
+      Promise.all(Array.from({ length: 48 }, async (_, index) => (await operation(index)).status));
+    const put = (index: number) =>
+      on.client.call("PUT", path(at(index)), Buffer.from("some"), {
+        "content-type": "application/octet-stream",
+      });
+    expect(new Set(await all(put))).toEqual(new Set([200]));
+    const told = await Promise.all([
+      all((index) => bytes(path(at(index)))),
+      all((index) => on.client.call("GET", path(`/stat${at(index)}`))),
+      all(() => on.client.call("GET", path("/list?path=/tmp/many"))),
+    ]);
+    expect(new Set(told.flat())).toEqual(new Set([200]));
+  });
+
   test("a Range behind the end is 416 and names the size", async () => {
     await write({ path: "/tmp/range", content: "0123456789" });
     const part = await on.client.call("GET", path("?path=/tmp/range"), undefined, { range: "bytes=10-" });
