@@ -56,7 +56,7 @@ interface Connected {
 }
 
 const capabilities: ReadonlySet<Capability> = new Set([...agentCapabilities, "userspace_isolation"]);
-/** Its made-up root costs both: a signal typed at a terminal reaches nobody, and files look writable to their owner. */
+/** Files look writable to a made-up root; that a signal typed at a terminal reached nobody was seen, and why is not known. */
 const lackedByFakeRoot: ReadonlySet<Capability> = new Set(["pty_interrupt", "file_modes"]);
 
 /**
@@ -119,7 +119,7 @@ export class ProotProvider implements RuntimeProvider {
     );
     if (!this.#asRoot) {
       notes.push(
-        "Ctrl-C typed into a terminal is echoed and ends nothing (send a signal instead), and proot shows files of mode 0444 as 0644",
+        "Ctrl-C typed into a terminal may be echoed and end nothing (send a signal then), and proot shows files of mode 0444 as 0644",
       );
     }
     if (process.platform !== "linux") {
