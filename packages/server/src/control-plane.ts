@@ -57,6 +57,8 @@ const largestSmallAnswer = 1_048_576;
 const traceFlushMs = 2_000;
 /** Four of the largest bodies. */
 const bodiesBytes = 256 * 1_048_576;
+/** Of messages of WebSockets that are not complete, and input that waits: 64 of the largest messages. */
+const socketsBytes = 256 * 1_048_576;
 /** Of decoders of raw bodies: fifteen for `br` at once, twenty-eight for `zstd`. */
 const unpackingBytes = 256 * 1_048_576;
 const cannotUnpack = {
@@ -269,6 +271,7 @@ export async function openControlPlane(options: {
     }),
     bodies: new BodyBudget({ ...ofBodies, totalBytes: bodiesBytes }),
     inputs: new BodyBudget({ ...ofBodies, totalBytes: (bodiesBytes / 4) * 3 }),
+    sockets: new BodyBudget({ ...ofBodies, totalBytes: socketsBytes }),
     unpacking: new BodyBudget({ ...ofBodies, totalBytes: unpackingBytes, refusals: cannotUnpack }),
     events,
     keys,

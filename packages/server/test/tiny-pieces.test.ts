@@ -183,6 +183,29 @@ test("a WebSocket message of very many parts ends the connection", async () => {
   expect(wasClosedWith(raw, 1008)).toBe(true);
 });
 
+test("messages that do not end take bounded memory, however many WebSockets have one, and who finds none is told to come again", async () => {
+  const before = await heldBytes();
+  const head = Buffer.alloc(14);
+  head[0] = opcodes.more;
+  head[1] = 0xff;
+  head.writeBigUInt64BE(BigInt(4 * mib - 100), 2);
+  const part = Buffer.concat([head, Buffer.alloc(4 * mib - 200)]);
+  const all: Awaited<ReturnType<typeof beginMessage>>[] = [];
+  for (let n = 0; n < 50; n++) {
+    const raw = await beginMessage();
+    raw.socket.write(part);
+    all.push(raw);
+  }
+  await eventually(
+    () => (all.filter((raw) => wasClosedWith(raw, 1013)).length > 15 ? true : undefined),
+    40_000,
+  );
+  // An owner's half of all that there is.
+  expect((await heldBytes()) - before).toBeLessThan(150 * mib);
+  expect(all.filter((raw) => !raw.socket.destroyed).length).toBeGreaterThan(25);
+  for (const { socket } of all) socket.destroy();
+}, 60_000);
+
 test("what comes byte by byte for a WebSocket that is not read waits in few pieces", async () => {
   const served: net.Socket[] = [];
   const onSocket = (message: unknown) => served.push((message as { socket: net.Socket }).socket);

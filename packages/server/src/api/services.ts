@@ -39,6 +39,8 @@ export interface ApiServices {
   bodies: BodyBudget;
   /** Of input that was given whole, until its command has it: less than bodies have, so that it leaves room for those. */
   inputs: BodyBudget;
+  /** Of what WebSockets hold of their clients' messages. */
+  sockets: BodyBudget;
   /** What unpacks raw bodies. */
   unpacking: BodyBudget;
   rateLimits: RateLimits;

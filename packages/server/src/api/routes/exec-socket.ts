@@ -1,6 +1,7 @@
 import type { IncomingMessage } from "node:http";
 import type { FastifyRequest } from "fastify";
 import { Type } from "typebox";
+import type { BodyBudget } from "../../core/answers/body-budget.ts";
 import type { ExecService } from "../../core/exec/exec-service.ts";
 import type { KeyRing } from "../../core/keys/key-ring.ts";
 import type { SandboxService } from "../../core/sandboxes/sandbox-service.ts";
@@ -25,10 +26,12 @@ export function execSocketRoute(
     calls: CallsUnderWay;
     logger: Logger;
     keys: KeyRing;
+    /** Memory of what clients send. */
+    sockets: BodyBudget;
     config: { auth: { enabled: boolean } };
   },
 ): void {
-  const { execs, sandboxes, calls, logger, keys, config } = options;
+  const { execs, sandboxes, calls, logger, keys, sockets, config } = options;
   /** A key may be taken back while its handshake waits, before there is a call to cut. */
   const isLetIn = (request: FastifyRequest) => !config.auth.enabled || keys.holds(request.principal, "write");
   /** Ids announced in handshakes, until the request is forgotten. */
@@ -84,6 +87,7 @@ export function execSocketRoute(
       const share = shareOf(request);
       new WebSocketExec({
         socket,
+        connection: request.raw.socket,
         sandboxId: id,
         execId: announced.get(request.raw) ?? execs.makeId(),
         execs,
@@ -91,6 +95,7 @@ export function execSocketRoute(
         logger: logger.child({ request_id: request.id, sandbox_id: id }),
         turns: app.turns,
         share,
+        memory: sockets,
       }).open();
     },
   });

@@ -2,6 +2,7 @@ import type { IncomingMessage } from "node:http";
 import type { Duplex } from "node:stream";
 import type { FastifyReply, FastifyRequest } from "fastify";
 import { Type } from "typebox";
+import type { BodyBudget } from "../../core/answers/body-budget.ts";
 import type { KeyRing } from "../../core/keys/key-ring.ts";
 import type { OpenPort, Previews } from "../../core/previews/previews.ts";
 import { CallerGone, deadlineAfter } from "../../platform/deadline.ts";
@@ -14,6 +15,7 @@ import { endOnEarlyLeave } from "../previews/early-leave.ts";
 import { loopGuard } from "../previews/loop-guard.ts";
 import type { Passage, PortProxy } from "../previews/port-proxy.ts";
 import type { CallsUnderWay } from "../request-context.ts";
+import { shareOf } from "../share.ts";
 import { PortTunnel } from "../streams/port-tunnel.ts";
 import { PortParams } from "./previews.ts";
 import type { RouteApp } from "./route-app.ts";
@@ -37,6 +39,8 @@ interface PortOptions {
   clients: Clients;
   calls: CallsUnderWay;
   keys: KeyRing;
+  /** Memory of what clients of tunnels send. */
+  sockets: BodyBudget;
   isKey: KeyCheck;
   /** The connection of a request that is to be upgraded. */
   upgradeOf: (request: IncomingMessage) => { socket: Duplex; head: Buffer } | undefined;
@@ -138,7 +142,7 @@ function portsByPath(app: RouteApp, options: PortOptions): void {
 }
 
 function tunnels(app: RouteApp, options: PortOptions): void {
-  const { previews, calls, keys, config } = options;
+  const { previews, calls, keys, sockets, config } = options;
   /** Connections that were dialled before their handshake was answered, until the request is forgotten. */
   const dialled = new WeakMap<IncomingMessage, { port: Duplex; place: Disposable }>();
   const isLetIn = (request: FastifyRequest) => !config.auth.enabled || keys.holds(request.principal, "write");
@@ -203,7 +207,11 @@ function tunnels(app: RouteApp, options: PortOptions): void {
       joinPieces(request.raw.socket);
       const call = calls.begin(request.principal, "write");
       call.setPatience("none");
-      new PortTunnel({ socket, port, call }).open((outcome) => previews.counts.count(outcome));
+      const memory = { budget: sockets, share: shareOf(request) };
+      const connection = request.raw.socket;
+      new PortTunnel({ socket, connection, port, call, memory }).open((outcome) =>
+        previews.counts.count(outcome),
+      );
     },
   });
 }

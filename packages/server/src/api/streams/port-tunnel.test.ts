@@ -1,7 +1,7 @@
 import { createHash, randomBytes } from "node:crypto";
 import { EventEmitter, once } from "node:events";
 import type { AddressInfo } from "node:net";
-import { Duplex } from "node:stream";
+import { Duplex, PassThrough } from "node:stream";
 import type { WebSocket } from "@fastify/websocket";
 import { afterEach, expect, test, vi } from "vitest";
 import { WebSocket as ClientSocket, WebSocketServer } from "ws";
@@ -9,6 +9,7 @@ import type { PortConnection } from "../../ports/sandbox-operations.ts";
 import { CallsUnderWay } from "../request-context.ts";
 import { PortTunnel } from "./port-tunnel.ts";
 import { socketBounds } from "./socket-bounds.ts";
+import { socketShare } from "./testing/socket-budget.ts";
 
 /** A socket of which every message is written when `flush` says so. */
 class FakeSocket extends EventEmitter {
@@ -70,7 +71,11 @@ function open(port = new FakePort()) {
   const socket = new FakeSocket();
   closing.push(socket);
   const call = new CallsUnderWay().begin();
-  new PortTunnel({ socket: socket as unknown as WebSocket, port, call }).open(() => undefined);
+  const connection = new PassThrough();
+  const memory = socketShare();
+  new PortTunnel({ socket: socket as unknown as WebSocket, connection, port, call, memory }).open(
+    () => undefined,
+  );
   return { socket, port };
 }
 
@@ -171,13 +176,14 @@ test("what a port gives is given back once it was written, and what waits for a 
   const server = new WebSocketServer({ host: "127.0.0.1", port: 0, ...socketBounds });
   const port = new FakePort() as FakePort & PortConnection;
   const sent: Buffer[] = [];
-  server.on("connection", (socket) => {
+  server.on("connection", (socket, { socket: connection }) => {
     const send = socket.send.bind(socket);
     socket.send = ((data: Buffer | string, done?: (error?: Error) => void) => {
       if (typeof data !== "string") sent.push(data);
       send(data, done);
     }) as typeof socket.send;
-    new PortTunnel({ socket, port, call: new CallsUnderWay().begin() }).open(() => undefined);
+    const call = new CallsUnderWay().begin();
+    new PortTunnel({ socket, connection, port, call, memory: socketShare() }).open(() => undefined);
   });
   await once(server, "listening");
   const client = new ClientSocket(`ws://127.0.0.1:${(server.address() as AddressInfo).port}`);
@@ -223,8 +229,9 @@ test("what a port gives is given back once it was written, and what waits for a 
 test("a message that is too large closes the tunnel with 1009, which reaches a client that is still sending", async () => {
   const server = new WebSocketServer({ host: "127.0.0.1", port: 0, ...socketBounds });
   const port = new FakePort();
-  server.on("connection", (socket) => {
-    new PortTunnel({ socket, port, call: new CallsUnderWay().begin() }).open(() => undefined);
+  server.on("connection", (socket, { socket: connection }) => {
+    const call = new CallsUnderWay().begin();
+    new PortTunnel({ socket, connection, port, call, memory: socketShare() }).open(() => undefined);
   });
   await once(server, "listening");
   const client = new ClientSocket(`ws://127.0.0.1:${(server.address() as AddressInfo).port}`);

@@ -1,3 +1,4 @@
+import type { Readable } from "node:stream";
 import type { WebSocket } from "@fastify/websocket";
 import { carry } from "../../platform/carry.ts";
 import { CallerGone, CallerRevoked } from "../../platform/deadline.ts";
@@ -9,6 +10,7 @@ import type { PortConnection } from "../../ports/sandbox-operations.ts";
 import type { CallUnderWay } from "../request-context.ts";
 import { boundControlFrames } from "./control-frames.ts";
 import { explainTooLarge } from "./socket-bounds.ts";
+import { SocketMemory, type SocketShare, tryAgainLater } from "./socket-memory.ts";
 
 /** Bytes that may wait in the socket before the program is no longer read. */
 const highWaterBytes = 262_144;
@@ -43,6 +45,9 @@ export class PortTunnel {
   readonly #call: CallUnderWay;
   /** What the client has sent: what is parsed already comes also when the socket is paused, a message of any size each. */
   readonly #inward: JoinedReadable;
+  readonly #memory: SocketMemory;
+  /** No more should come of the client, because the program does not read. */
+  #held = false;
   #clientEnded = false;
   #portEnded = false;
   #closed = false;
@@ -52,14 +57,34 @@ export class PortTunnel {
   #unanswered = 0;
   #answered = pingsThatTell;
 
-  constructor(options: { socket: WebSocket; port: PortConnection; call: CallUnderWay }) {
+  /** @param options.connection what the WebSocket reads from. */
+  constructor(options: {
+    socket: WebSocket;
+    connection: Readable;
+    port: PortConnection;
+    call: CallUnderWay;
+    memory: SocketShare;
+  }) {
     this.#socket = options.socket;
     this.#port = options.port;
     this.#call = options.call;
     this.#inward = new JoinedReadable({
       highWaterMark: inwardHighWaterBytes,
       goOn: () => {
-        if (!this.#closed) this.#socket.resume();
+        this.#held = false;
+        this.#memory.keep(0);
+        this.#readOn();
+      },
+    });
+    this.#memory = new SocketMemory({
+      socket: options.socket,
+      connection: options.connection,
+      memory: options.memory,
+      onRoom: () => this.#readOn(),
+      onEnd: (why) => {
+        this.#close(tryAgainLater, why);
+        this.#socket.pause();
+        this.#terminateSoon();
       },
     });
   }
@@ -151,7 +176,14 @@ export class PortTunnel {
       this.#close(closeCodes.refused, why);
       return;
     }
-    if (!this.#inward.give(data)) this.#socket.pause();
+    if (this.#inward.give(data)) return;
+    this.#held = true;
+    this.#socket.pause();
+    this.#memory.keep(data.length);
+  }
+
+  #readOn(): void {
+    if (!this.#closed && !this.#held && !this.#memory.waits) this.#socket.resume();
   }
 
   #fromPort(bytes: Buffer): void {

@@ -6,6 +6,7 @@ import type { ExecService } from "../../core/exec/exec-service.ts";
 import { FairTurns } from "../../platform/fair-turns.ts";
 import { silentLogger } from "../../platform/logger.ts";
 import type { ExecId } from "../../ports/ids.ts";
+import { socketBudget } from "./testing/socket-budget.ts";
 import { WebSocketExec } from "./websocket.ts";
 
 const generous = { timeout: 30_000 };
@@ -65,7 +66,7 @@ async function heldCommand(pingMs = 300, turns = new FairTurns()) {
     resize: (_id: string, _execId: string, size: unknown) => carryOut(size),
   } as unknown as ExecService;
   const server = new WebSocketServer({ host: "127.0.0.1", port: 0 });
-  server.on("connection", (socket) => {
+  server.on("connection", (socket, request) => {
     opened.resolve(socket);
     const pause = socket.pause.bind(socket);
     socket.pause = () => {
@@ -74,6 +75,8 @@ async function heldCommand(pingMs = 300, turns = new FairTurns()) {
     };
     new WebSocketExec({
       socket,
+      connection: request.socket,
+      memory: socketBudget(),
       sandboxId: "sb",
       execId: follow.execId,
       execs,
@@ -243,9 +246,11 @@ async function cutCommand(first: Record<string, unknown>, execs: (follow: ExecFo
   closing.push(() => server.close());
   await new Promise((resolve) => server.on("listening", resolve));
   const gone = new AbortController();
-  server.on("connection", (socket) =>
+  server.on("connection", (socket, request) =>
     new WebSocketExec({
       socket,
+      connection: request.socket,
+      memory: socketBudget(),
       sandboxId: "sb",
       execId: follow.execId,
       execs: execs(follow) as ExecService,

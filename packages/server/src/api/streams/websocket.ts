@@ -1,3 +1,4 @@
+import type { Readable } from "node:stream";
 import { type OutputEncoding, WsClientMessage } from "@alcove/wire";
 import type { WebSocket } from "@fastify/websocket";
 import type { Share } from "../../core/answers/shares.ts";
@@ -20,6 +21,7 @@ import { boundControlFrames } from "./control-frames.ts";
 import { exitFields, lostField, nextField, OutputDecoder } from "./output-text.ts";
 import { explainTooLarge } from "./socket-bounds.ts";
 import { SocketControls } from "./socket-controls.ts";
+import { SocketMemory, type SocketShare, tryAgainLater } from "./socket-memory.ts";
 import { SocketStdin } from "./socket-stdin.ts";
 
 const startDeadlineMs = 30_000;
@@ -74,6 +76,7 @@ export class WebSocketExec {
   #follow: Promise<ExecFollow> | undefined;
   readonly #stdin: SocketStdin;
   readonly #controls: SocketControls;
+  readonly #memory: SocketMemory;
   /** Input that came after a change of the window is typed into the changed one. */
   #resized: Promise<void> = Promise.resolve();
   #stdinLimitBytes = stdinHighWaterBytes;
@@ -84,6 +87,8 @@ export class WebSocketExec {
 
   constructor(options: {
     socket: WebSocket;
+    /** What it reads from. */
+    connection: Readable;
     sandboxId: string;
     /** The id announced in the handshake. */
     execId: ExecId;
@@ -93,6 +98,7 @@ export class WebSocketExec {
     /** In which messages are read and output is spelled out, and whose part of them it takes. */
     turns: FairTurns;
     share: Share;
+    memory: SocketShare["budget"];
     /** A client that left two of these unanswered is gone. */
     pingMs?: number;
   }) {
@@ -108,7 +114,22 @@ export class WebSocketExec {
     this.#stdin = new SocketStdin({
       write: (data) => this.#giveStdin((follow) => follow.writeStdin(data)),
       close: () => this.#giveStdin((follow) => follow.closeStdin()),
-      onTaken: () => this.#readOn(),
+      onTaken: () => {
+        this.#keep();
+        this.#readOn();
+      },
+    });
+    this.#memory = new SocketMemory({
+      socket: options.socket,
+      connection: options.connection,
+      memory: { budget: options.memory, share: options.share },
+      onRoom: () => this.#readOn(),
+      onEnd: (why) => {
+        if (this.#state !== "closed") this.#close(tryAgainLater, why);
+        // What else was sent is not looked at any more.
+        this.#socket.pause();
+        this.#terminateSoon();
+      },
     });
     this.#controls = new SocketControls({
       signal: async (number) => {
@@ -176,7 +197,7 @@ export class WebSocketExec {
 
   #ping(): void {
     // It has just been heard of; but it hears of nobody else.
-    if (this.#inbox.length > 0) {
+    if (this.#inbox.length > 0 || this.#memory.waits) {
       this.#socket.ping();
       return;
     }
@@ -200,6 +221,7 @@ export class WebSocketExec {
       return;
     }
     this.#inbox.push(data);
+    this.#keep();
     if (!isFirst) return;
     this.#socket.pause();
     this.#awaitTurn();
@@ -210,6 +232,7 @@ export class WebSocketExec {
       const data = this.#inbox[0];
       if (data !== undefined) this.#receive(data);
       this.#inbox.shift();
+      this.#keep();
       if (this.#inbox.length > 0) this.#awaitTurn();
       else this.#readOn();
       return undefined;
@@ -318,12 +341,13 @@ export class WebSocketExec {
   #queueStdin(message: ClientMessage<"stdin">): void {
     const data = decodeContent("data", message.data, message.encoding);
     this.#stdin.give({ data, close: message.close === true, after: this.#resized });
+    this.#keep();
     if (this.#stdin.waitingBytes > this.#stdinLimitBytes) this.#socket.pause();
   }
 
   /** Reads from the client again once little enough of what it sent waits. */
   #readOn(): void {
-    if (this.#stdin.waitingBytes > stdinHighWaterBytes) return;
+    if (this.#stdin.waitingBytes > stdinHighWaterBytes || this.#memory.waits) return;
     this.#stdinLimitBytes = stdinHighWaterBytes;
     if (this.#socket.isPaused && !this.#controls.full && this.#inbox.length === 0) this.#socket.resume();
   }
@@ -402,14 +426,23 @@ export class WebSocketExec {
   #goAway(code: number): void {
     if (this.#state === "closed") return;
     this.#close(code);
-    // A client that does not answer the close is not waited for.
+    this.#terminateSoon();
+  }
+
+  /** A client that does not answer the close is not waited for. */
+  #terminateSoon(): void {
     setTimeout(() => this.#socket.terminate(), goingAwayMs).unref();
     this.#call.end();
   }
 
-  #close(code: number): void {
+  /** What was sent and has not been taken, by its command or for its turn. */
+  #keep(): void {
+    this.#memory.keep(this.#inbox.reduce((bytes, data) => bytes + data.length, this.#stdin.waitingBytes));
+  }
+
+  #close(code: number, why?: string): void {
     this.#state = "closed";
-    this.#socket.close(code);
+    this.#socket.close(code, why);
   }
 }
 

@@ -1,0 +1,132 @@
+import { once } from "node:events";
+import { type AddressInfo, connect, type Socket } from "node:net";
+import { afterEach, expect, it } from "vitest";
+import { type WebSocket, WebSocketServer } from "ws";
+import { socketBounds } from "./socket-bounds.ts";
+import { SocketMemory, tryAgainLater } from "./socket-memory.ts";
+import { socketBudget } from "./testing/socket-budget.ts";
+
+const generous = { timeout: 20_000 };
+const mib = 1_048_576;
+const closing: (() => void)[] = [];
+
+afterEach(() => {
+  for (const close of closing.splice(0)) close();
+});
+
+/** WebSockets whose messages have so much memory together, an owner's half of it. */
+async function withMemory(options: { totalBytes: number; waitMs: number }) {
+  const budget = socketBudget(options);
+  const server = new WebSocketServer({ host: "127.0.0.1", port: 0, ...socketBounds });
+  const state = { taken: 0, ended: 0, sockets: [] as WebSocket[], memories: [] as SocketMemory[] };
+  server.on("connection", (socket, request) => {
+    const memory = new SocketMemory({
+      socket,
+      connection: request.socket,
+      memory: { budget, share: { principal: "key", owner: request.url ?? "" } },
+      onRoom: () => socket.resume(),
+      onEnd: (why) => {
+        state.ended += 1;
+        socket.close(tryAgainLater, why);
+        socket.pause();
+        setTimeout(() => socket.terminate(), 100);
+      },
+    });
+    state.sockets.push(socket);
+    state.memories.push(memory);
+    socket.on("error", () => undefined);
+    socket.on("message", () => (state.taken += 1));
+  });
+  await once(server, "listening");
+  closing.push(() => {
+    for (const socket of server.clients) socket.terminate();
+    server.close();
+  });
+  const open = async (owner: string): Promise<Socket> => {
+    const client = connect((server.address() as AddressInfo).port, "127.0.0.1");
+    closing.push(() => client.destroy());
+    client.on("error", () => undefined);
+    client.write(
+      `GET /${owner} HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n`,
+    );
+    await once(client, "data");
+    client.resume();
+    return client;
+  };
+  return { budget, state, open };
+}
+
+/** A frame of a message, masked with nothing. */
+function frame(bytes: number, options: { last: boolean }): Buffer {
+  const head = Buffer.alloc(14);
+  head[0] = options.last ? 0x80 : 0x02;
+  head[1] = 0xff;
+  head.writeBigUInt64BE(BigInt(bytes), 2);
+  return Buffer.concat([head, Buffer.alloc(bytes)]);
+}
+
+it("however many messages do not end, what is held of them is bounded, and who finds no room is told to come again", async () => {
+  const { budget, state, open } = await withMemory({ totalBytes: 8 * mib, waitMs: 300 });
+  const before = process.memoryUsage().arrayBuffers;
+  for (let index = 0; index < 20; index += 1) {
+    const client = await open("one");
+    client.write(frame(mib, { last: false }));
+  }
+  await expect.poll(() => state.ended, generous).toBeGreaterThanOrEqual(16);
+  expect(budget.heldBytes).toBeLessThanOrEqual(4 * mib);
+  expect(state.ended).toBeLessThan(20);
+  await expect.poll(() => budget.waiting, generous).toBe(0);
+  // Others have room meanwhile.
+  const other = await open("two");
+  other.write(Buffer.concat([frame(mib, { last: false }), frame(10, { last: true })]));
+  await expect.poll(() => state.taken, generous).toBe(1);
+  expect(process.memoryUsage().arrayBuffers - before).toBeLessThan(40 * mib);
+});
+
+it("what comes late waits for room, is read on, and gives back all when its message is whole", async () => {
+  const { budget, state, open } = await withMemory({ totalBytes: 4 * mib, waitMs: 20_000 });
+  const first = await open("one");
+  first.write(frame(2 * mib - 65_536, { last: false }));
+  await expect.poll(() => budget.heldBytes, generous).toBeGreaterThanOrEqual(2 * mib - 65_536);
+  const second = await open("one");
+  second.write(Buffer.concat([frame(mib, { last: false }), frame(10, { last: true })]));
+  await expect.poll(() => state.memories[1]?.waits, generous).toBe(true);
+  expect(state.sockets[1]?.isPaused).toBe(true);
+  expect(state.taken).toBe(0);
+  first.write(frame(10, { last: true }));
+  await expect.poll(() => state.taken, generous).toBe(2);
+  await expect.poll(() => budget.heldBytes, generous).toBe(0);
+  expect([state.ended, state.memories[1]?.waits]).toEqual([0, false]);
+});
+
+it("what is kept of whole messages counts, and all of it is given back with the connection", async () => {
+  const { budget, state, open } = await withMemory({ totalBytes: 4 * mib, waitMs: 20_000 });
+  const client = await open("one");
+  await expect.poll(() => state.memories.length, generous).toBe(1);
+  state.memories[0]?.keep(mib);
+  expect(budget.heldBytes).toBe(mib);
+  state.memories[0]?.keep(mib / 2);
+  expect(budget.heldBytes).toBe(mib / 2);
+  client.write(frame(mib, { last: false }));
+  await expect.poll(() => budget.heldBytes, generous).toBeGreaterThan(1.5 * mib);
+  client.destroy();
+  await expect.poll(() => budget.heldBytes, generous).toBe(0);
+});
+
+it("a client whose program is slow waits, is not ended for that, and is read on when enough was taken", async () => {
+  const { budget, state, open } = await withMemory({ totalBytes: 4 * mib, waitMs: 100 });
+  await open("one");
+  const client = await open("one");
+  await expect.poll(() => state.memories.length, generous).toBe(2);
+  state.memories[0]?.keep(2 * mib);
+  state.memories[1]?.keep(mib);
+  expect(state.memories[1]?.waits).toBe(true);
+  client.write(Buffer.concat([frame(mib, { last: false }), frame(10, { last: true })]));
+  await new Promise((resolve) => setTimeout(resolve, 1_500));
+  expect([state.ended, state.taken, state.sockets[1]?.isPaused]).toEqual([0, 0, true]);
+  state.memories[1]?.keep(1_000);
+  expect(state.memories[1]?.waits).toBe(false);
+  state.memories[0]?.keep(0);
+  await expect.poll(() => state.taken, generous).toBe(1);
+  expect(budget.heldBytes).toBe(0);
+});
