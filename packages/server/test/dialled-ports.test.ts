@@ -1,5 +1,6 @@
 import { once } from "node:events";
 import net from "node:net";
+import { setTimeout as delay } from "node:timers/promises";
 import { afterAll, beforeAll, expect, test } from "vitest";
 import type WebSocket from "ws";
 import { eventually, TestClient } from "./support/http.ts";
@@ -79,6 +80,35 @@ await describeWith(["agent"], "ports through an agent", () => {
         await new Promise((resolve) => response.once("close", resolve));
         expect([String(Buffer.concat(text)), response.complete]).toEqual(["hello", false]);
       }
+    }
+  });
+
+  test("all of a large answer arrives that is none to the WebSocket that was asked for, however slowly it is read", async () => {
+    const body = Buffer.alloc(32 << 20, "x");
+    const plain = net.createServer((socket) => {
+      socket.on("error", () => undefined);
+      socket.once("data", () => {
+        socket.write(`HTTP/1.1 404 Not Found\r\nContent-Length: ${body.length}\r\n\r\n`);
+        socket.end(body);
+      });
+    });
+    using _program = await ports.listen(3000, plain);
+    const asks = {
+      ...headers,
+      connection: "Upgrade",
+      upgrade: "websocket",
+      "sec-websocket-version": "13",
+      "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
+    };
+    for (const [preview, path] of ways) {
+      const { response } = await preview.open(path, { headers: asks });
+      expect(response.statusCode).toBe(404);
+      let bytes = 0;
+      for await (const piece of response) {
+        if (bytes === 0) await delay(200);
+        bytes += piece.length;
+      }
+      expect(bytes).toBe(body.length);
     }
   });
 

@@ -367,6 +367,8 @@ function serverFor(
   });
   server.on("upgrade", (request: IncomingMessage, socket: Duplex, first: Buffer) => {
     lanes.leave(request.socket);
+    // Node tells an answer on such a connection no more that there is room in it again.
+    socket.on("drain", () => (socket as Answering)._httpMessage?.emit("drain"));
     // Where the request has a body of its own, the parser goes on.
     const head = socket === request.socket ? Buffer.concat([first, turns.release(socket)]) : first;
     if (hosts.takes(request)) hosts.upgrade(request, socket, head).catch(() => socket.destroy());
