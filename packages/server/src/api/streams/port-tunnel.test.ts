@@ -9,7 +9,7 @@ import type { PortConnection } from "../../ports/sandbox-operations.ts";
 import { CallsUnderWay } from "../request-context.ts";
 import { PortTunnel } from "./port-tunnel.ts";
 import { socketBounds } from "./socket-bounds.ts";
-import { socketShare } from "./testing/socket-budget.ts";
+import { socketBudget, socketShare } from "./testing/socket-budget.ts";
 
 /** A socket of which every message is written when `flush` says so. */
 class FakeSocket extends EventEmitter {
@@ -67,12 +67,11 @@ class FakePort extends Duplex {
 const turn = () => new Promise((resolve) => setImmediate(resolve));
 const closing: FakeSocket[] = [];
 
-function open(port = new FakePort()) {
+function open(port = new FakePort(), memory = socketShare()) {
   const socket = new FakeSocket();
   closing.push(socket);
   const call = new CallsUnderWay().begin();
   const connection = new PassThrough();
-  const memory = socketShare();
   new PortTunnel({ socket: socket as unknown as WebSocket, connection, port, call, memory }).open(
     () => undefined,
   );
@@ -110,6 +109,30 @@ test("a program that does not read is given one small piece, whatever its client
     await turn();
   }
   expect(socket.isPaused).toBe(true);
+});
+
+test("all that a program has not taken counts, until it takes it", async () => {
+  const taken: (() => void)[] = [];
+  const port = new FakePort();
+  port._write = (...[, , done]: unknown[]) => void taken.push(done as () => void);
+  const budget = socketBudget();
+  const { socket } = open(port, socketShare(budget));
+  const message = 4 * 1_048_576;
+  for (const bytes of [message, 10, message, 10]) {
+    socket.emit("message", Buffer.alloc(bytes), true);
+    await turn();
+  }
+  expect(budget.heldBytes).toBeGreaterThanOrEqual(2 * message);
+  taken.shift()?.();
+  await turn();
+  expect(budget.heldBytes).toBeLessThan(message + 1_000);
+  expect(budget.heldBytes).toBeGreaterThanOrEqual(message);
+  while (taken.length > 0) {
+    taken.shift()?.();
+    await turn();
+  }
+  expect(budget.heldBytes).toBe(0);
+  expect(socket.isPaused).toBe(false);
 });
 
 const pingMs = 15_000;

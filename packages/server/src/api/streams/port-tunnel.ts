@@ -72,7 +72,7 @@ export class PortTunnel {
       highWaterMark: inwardHighWaterBytes,
       goOn: () => {
         this.#held = false;
-        this.#memory.keep(0);
+        this.#keep();
         this.#readOn();
       },
     });
@@ -129,6 +129,7 @@ export class PortTunnel {
       this.#closeWhenOver();
     });
     port.on("finish", () => this.#closeWhenOver());
+    port.on("drain", () => this.#keep());
     const onPortClose = () => {
       if (!this.#portEnded) this.#close(closeCodes.cut, "the connection inside the sandbox broke");
       else this.#close(closeCodes.normal, "");
@@ -176,10 +177,16 @@ export class PortTunnel {
       this.#close(closeCodes.refused, why);
       return;
     }
-    if (this.#inward.give(data)) return;
-    this.#held = true;
-    this.#socket.pause();
-    this.#memory.keep(data.length);
+    if (!this.#inward.give(data)) {
+      this.#held = true;
+      this.#socket.pause();
+    }
+    this.#keep();
+  }
+
+  /** What the program has not taken, on this side of it and in what leads there. */
+  #keep(): void {
+    this.#memory.keep(this.#inward.readableLength + this.#port.writableLength);
   }
 
   #readOn(): void {
