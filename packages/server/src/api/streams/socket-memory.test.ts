@@ -83,6 +83,27 @@ it("however many messages do not end, what is held of them is bounded, and who f
   expect(process.memoryUsage().arrayBuffers - before).toBeLessThan(40 * mib);
 });
 
+it.each([
+  ["in one part", 1],
+  ["in several", 4],
+])("of many messages %s that come at once all are taken, one after another", async (_how, parts) => {
+  const { budget, state, open } = await withMemory({ totalBytes: 32 * mib, waitMs: 4_000 });
+  const clients = await Promise.all(Array.from({ length: 140 }, () => open("one")));
+  const bytes = (2 * mib) / parts;
+  const message = Buffer.concat(
+    Array.from({ length: parts }, (_, at) => {
+      const part = frame(bytes, { last: at === parts - 1 });
+      part[0] = (at === parts - 1 ? 0x80 : 0) | (at === 0 ? 2 : 0);
+      return part;
+    }),
+  );
+  for (let at = 0; at < message.length; at += mib / 4)
+    for (const client of clients) client.write(message.subarray(at, at + mib / 4));
+  await expect.poll(() => state.taken + state.ended, generous).toBe(clients.length);
+  expect([state.taken, state.ended]).toEqual([clients.length, 0]);
+  await expect.poll(() => budget.heldBytes, generous).toBe(0);
+});
+
 it("what comes late waits for room, is read on, and gives back all when its message is whole", async () => {
   const { budget, state, open } = await withMemory({ totalBytes: 4 * mib, waitMs: 20_000 });
   const first = await open("one");

@@ -4,12 +4,21 @@ import type { Body, BodyBudget } from "../../core/answers/body-budget.ts";
 import { freeBytes } from "../../core/answers/holding.ts";
 import type { Share } from "../../core/answers/shares.ts";
 import { CallerGone } from "../../platform/deadline.ts";
+import { socketBounds } from "./socket-bounds.ts";
 
 /** The code that tells a client to connect again later. */
 export const tryAgainLater = 1013;
 
-/** How long one waits that found no room in vain, because its program takes what came too slowly. */
+/** How long one waits that found no room in vain, because its program takes what came too slowly, or not even a place to wait in. */
 const againMs = 1_000;
+
+/** What the library knows of a message that it has the beginning of, and tells nobody. */
+interface Receiver {
+  /** Of the parts that have begun, all that they are to have. */
+  readonly _totalPayloadLength: number;
+  /** Not 0: more parts may follow. */
+  readonly _fragmented: number;
+}
 
 /** What WebSockets hold of their clients' messages, all of them together, and whose part of it one takes. */
 export interface SocketShare {
@@ -21,9 +30,11 @@ export interface SocketShare {
  * Memory that a WebSocket takes for what its client sends: of a message that is not complete, which the library keeps, and of what
  * is kept of those that were. Where there is none the client is not read, as long as a program has not taken what came before. Where
  * that is for want of the rest of a message the connection is to be ended in the end, and where a smaller share waits for memory.
+ * A message that takes memory has it for all that it may come to, against its owner alone: of many at once some end before others go on.
  */
 export class SocketMemory {
   readonly #socket: WebSocket;
+  readonly #budget: BodyBudget;
   readonly #body: Body;
   readonly #onRoom: () => void;
   readonly #onEnd: (why: string) => void;
@@ -33,6 +44,7 @@ export class SocketMemory {
   #keptBytes = 0;
   /** Ends a wait for room, while there is one. */
   #waiting: AbortController | undefined;
+  #waitsSinceMs: number | undefined;
   #over = false;
 
   /**
@@ -50,8 +62,8 @@ export class SocketMemory {
     this.#socket = socket;
     this.#onRoom = options.onRoom;
     this.#onEnd = options.onEnd;
+    this.#budget = memory.budget;
     this.#body = memory.budget.open((release) => (this.#release = release), memory.share);
-    this.#body.endsBy(() => this.#end());
     const onData = (data: Buffer) => {
       this.#comingBytes += data.length;
       this.#hold();
@@ -91,8 +103,15 @@ export class SocketMemory {
       return;
     }
     const waiting = new AbortController();
-    const room = this.#body.grow("", bytes, waiting.signal);
-    if (room === undefined) return;
+    const upTo = this.#keptBytes + Math.max(this.#comingBytes, largestOf(this.#socket));
+    // It has from now on the time that others have for the whole of it.
+    if (!this.#body.begun) this.#body.endsBy(() => this.#end());
+    const room = this.#body.grow("", bytes, waiting.signal, Math.min(upTo, this.#budget.ownerBytes));
+    if (room === undefined) {
+      this.#waitsSinceMs = undefined;
+      return;
+    }
+    this.#waitsSinceMs ??= performance.now();
     this.#waiting = waiting;
     this.#socket.pause();
     room.then(
@@ -112,7 +131,8 @@ export class SocketMemory {
 
   #foundNone(waiting: AbortController): void {
     if (this.#waiting !== waiting) return;
-    if (this.#keptBytes === 0) this.#end();
+    const waitedMs = performance.now() - (this.#waitsSinceMs ?? 0);
+    if (this.#keptBytes === 0 && waitedMs > 0.9 * this.#budget.waitMs) this.#end();
     else setTimeout(() => this.#goOn(waiting), againMs).unref();
   }
 
@@ -121,4 +141,11 @@ export class SocketMemory {
     this.#over = true;
     this.#onEnd("no memory for what was sent and not taken; connect again");
   }
+}
+
+/** What the message that comes may have at most, as far as it is known. */
+function largestOf(socket: WebSocket): number {
+  const { _receiver: receiver } = socket as WebSocket & { _receiver?: Receiver };
+  if (receiver === undefined) return 0;
+  return receiver._fragmented === 0 ? receiver._totalPayloadLength : socketBounds.maxPayload;
 }

@@ -58,7 +58,7 @@ export interface BudgetOptions {
 export abstract class MemoryBudget<H extends Holding> {
   protected readonly shares: Shares;
   protected readonly waiters: Waiters<Waiting<H>>;
-  protected readonly waitMs: number;
+  readonly waitMs: number;
   protected readonly clock: BudgetOptions["clock"];
   readonly #refusals: BudgetRefusals;
   /** A turn in which those who wait are served. */
@@ -76,6 +76,11 @@ export abstract class MemoryBudget<H extends Holding> {
 
   get heldBytes(): number {
     return this.shares.all.bytes;
+  }
+
+  /** What one owner may have. */
+  get ownerBytes(): number {
+    return this.shares.ownerBytes;
   }
 
   get waiting(): number {
