@@ -83,8 +83,9 @@ async function files(sandbox, request, { input, output } = {}) {
     throw refusal([40, 44, 49].includes(code) ? 360 + code : 500, `${request.call} ended with ${code}`);
   return output ? output.end() : JSON.parse(Buffer.concat(parts).toString());
 }
-/** Who reads slowly slows down who writes. */
+/** Who reads slowly slows down who writes; who has left slows down nobody. */
 async function wait(stream, response) {
+  if (response.destroyed) return;
   stream.pause();
   await either(response, "drain", "close");
   stream.resume();

@@ -1,8 +1,9 @@
+import { once } from "node:events";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { ExampleBackend } from "../../../test/support/custom-backend.ts";
 import { firstMissing } from "../../../test/support/requirements.ts";
 import { randomIds } from "../../platform/random-ids.ts";
-import { finish, run, shell, soon } from "../../ports/contract/provider/harness.ts";
+import { chunks, finish, run, shell, soon } from "../../ports/contract/provider/harness.ts";
 import type { RuntimeSpec } from "../../ports/index.ts";
 
 const { skip } = await firstMissing(["linux", "bubblewrap"]);
@@ -88,6 +89,20 @@ describe.skipIf(skip !== undefined)(
       await expect(terminal).rejects.toThrow('capability "pty"');
       await expect(dialPort(80, soon())).rejects.toThrow('capability "ports"');
       await provider.destroy(made.runtimeId, soon());
+    });
+
+    it("who leaves in the middle of a file keeps no sandbox from its end", { timeout: 60_000 }, async () => {
+      await using provider = await backend.open();
+      for (let round = 0; round < 12; round++) {
+        const made = spec();
+        await provider.spawn(made, soon());
+        const { files } = provider.sandbox(made.runtimeId);
+        await files.write("/workspace/large", chunks(Buffer.alloc(4_000_000)), soon());
+        const { body } = await files.read("/workspace/large", soon());
+        await once(body, "readable");
+        body.destroy();
+        await provider.destroy(made.runtimeId, soon());
+      }
     });
 
     it("two megabytes of output arrive whole", async () => {
