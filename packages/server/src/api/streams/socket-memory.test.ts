@@ -42,8 +42,9 @@ async function withMemory(options: { totalBytes: number; waitMs: number }) {
     for (const socket of server.clients) socket.terminate();
     server.close();
   });
-  const open = async (owner: string): Promise<Socket> => {
-    const client = connect((server.address() as AddressInfo).port, "127.0.0.1");
+  const open = async (owner: string, options = {}): Promise<Socket> => {
+    const { port } = server.address() as AddressInfo;
+    const client = connect({ port, host: "127.0.0.1", ...options });
     closing.push(() => client.destroy());
     client.on("error", () => undefined);
     client.write(
@@ -102,6 +103,23 @@ it.each([
   await expect.poll(() => state.taken + state.ended, generous).toBe(clients.length);
   expect([state.taken, state.ended]).toEqual([clients.length, 0]);
   await expect.poll(() => budget.heldBytes, generous).toBe(0);
+});
+
+it("a message that is refused for its size takes no memory from others, whatever it was to have and goes on sending", async () => {
+  const { budget, state, open } = await withMemory({ totalBytes: 16 * mib, waitMs: 300 });
+  const refused = await open("one", { allowHalfOpen: true });
+  const huge = frame(10, { last: true }).subarray(0, 14);
+  huge[0] = 0x82;
+  huge.writeBigUInt64BE(2n ** 40n, 2);
+  refused.write(Buffer.concat([huge, Buffer.alloc(4 * mib)]));
+  await expect.poll(() => refused.writableLength, generous).toBe(0);
+  await new Promise((resolve) => setTimeout(resolve, 100));
+  expect(state.sockets[0]?.readyState).toBe(2);
+  expect(budget.heldBytes).toBe(0);
+  const client = await open("one");
+  client.write(Buffer.concat([frame(mib, { last: false }), frame(10, { last: true })]));
+  await expect.poll(() => state.taken + state.ended, generous).toBe(1);
+  expect([state.taken, state.ended]).toEqual([1, 0]);
 });
 
 it("what comes late waits for room, is read on, and gives back all when its message is whole", async () => {

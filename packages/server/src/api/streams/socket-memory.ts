@@ -69,6 +69,8 @@ export class SocketMemory {
       this.#hold();
     };
     connection.on("data", onData);
+    // What comes behind a message that is refused is kept by nobody.
+    socket.once("error", () => connection.off("data", onData));
     socket.on("message", () => {
       this.#comingBytes = 0;
       // Whoever keeps it has said so by then: what it had is not given away first.
@@ -147,5 +149,6 @@ export class SocketMemory {
 function largestOf(socket: WebSocket): number {
   const { _receiver: receiver } = socket as WebSocket & { _receiver?: Receiver };
   if (receiver === undefined) return 0;
-  return receiver._fragmented === 0 ? receiver._totalPayloadLength : socketBounds.maxPayload;
+  const most = socketBounds.maxPayload;
+  return receiver._fragmented === 0 ? Math.min(receiver._totalPayloadLength, most) : most;
 }
