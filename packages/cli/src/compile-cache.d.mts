@@ -1,0 +1,1 @@
+export function compileCacheFolder(env?: NodeJS.ProcessEnv): string | undefined;
