@@ -10,7 +10,10 @@ const get = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const late = "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\r\n";
 const unreadable = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n";
 
-async function serve(options: { stalledMs?: number; headMs?: number }, answer: Buffer | RequestListener) {
+async function serve(
+  options: { stalledMs?: number; headMs?: number; mostCost?: number },
+  answer: Buffer | RequestListener,
+) {
   const turns = new ReadTurns();
   const lanes = new ConnectionLanes({ ...options, turns });
   const handle = Buffer.isBuffer(answer)
@@ -212,4 +215,63 @@ test("a handshake whose head was late is not told so once it is another protocol
   await vi.waitFor(() => expect(text).toContain("101 Switching"), { timeout: 5_000 });
   await new Promise((resolve) => setTimeout(resolve, 600));
   expect(text).not.toContain("408");
+});
+
+test("what waits on many connections is bounded for all of them: one request on each, and what one read brings", async () => {
+  const slow: ServerResponse[] = [];
+  const mostCost = 190_000;
+  using served = await serve({ mostCost }, (request, response) => {
+    if (request.url === "/slow") slow.push(response);
+    else response.end(`\r\n\r\n${request.url}`);
+  });
+  const { port } = served.server.address() as net.AddressInfo;
+  // Each header costs several times its bytes.
+  const one = (path: string) => `GET ${path} HTTP/1.1\r\nHost: a\r\n${"ab:cd\r\n".repeat(160)}\r\n`;
+  const connect = () => {
+    const socket = net.connect(port, "127.0.0.1").on("error", () => undefined);
+    const client = { socket, text: "", closed: new Promise((resolve) => socket.once("close", resolve)) };
+    socket.on("data", (piece) => {
+      client.text += piece.toString("latin1");
+    });
+    socket.write(one("/slow"));
+    return client;
+  };
+  const many = Array.from({ length: 20 }, connect);
+  try {
+    await vi.waitFor(() => expect(slow).toHaveLength(20));
+    const [first] = many;
+    first?.socket.write(one("/early").repeat(16));
+    await vi.waitFor(() => expect(served.lanes.waitingCost).toBeGreaterThan(mostCost));
+    const before = served.lanes.waitingCost;
+    // Whose next request comes alone has it answered, whatever others do; who has sent many at once has none.
+    for (const { socket } of many.slice(1, 10)) socket.write(one("/next"));
+    for (const { socket } of many.slice(10)) socket.write(one("/next").repeat(64));
+    await Promise.all(many.slice(10).map(({ closed }) => closed));
+    await vi.waitFor(() => expect(served.lanes.waitingCost).toBeGreaterThan(before + 9 * 10_000));
+    expect(served.lanes.waitingCost).toBeLessThan(before + 9 * 100_000);
+    for (const response of slow) response.end("\r\n\r\n/slow");
+    await vi.waitFor(() => {
+      for (const { text } of many.slice(1, 10)) expect(answered(text)).toEqual(["/slow", "/next"]);
+      expect(answered(first?.text ?? "")).toEqual(["/slow", ...Array(16).fill("/early")]);
+    });
+    expect(served.lanes.waitingCost).toBe(0);
+  } finally {
+    for (const { socket } of many) socket.destroy();
+  }
+});
+
+test.each([
+  ["leaves", (socket: net.Socket) => socket.destroy()],
+  ["sends what cannot be read", (socket: net.Socket) => socket.write("NO HTTP\r\n\r\n")],
+  ["sends too many", (socket: net.Socket) => socket.write(get.repeat(200))],
+])("of what waited for a client that %s nothing is counted any more", async (_what, end) => {
+  using served = await serveSlow();
+  served.socket.write(padded("/slow") + get.repeat(20));
+  const response = await served.slow;
+  await vi.waitFor(() => expect(served.lanes.waitingCost).toBeGreaterThan(0));
+  end(served.socket);
+  await later(50);
+  response.end("/slow");
+  await served.client.closed;
+  await vi.waitFor(() => expect(served.lanes.waitingCost).toBe(0));
 });

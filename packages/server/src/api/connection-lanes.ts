@@ -10,6 +10,16 @@ const mostWaiting = 128;
 const highWaterBytes = 131_072;
 /** What is read of such a connection all the same, so that its end is noticed. */
 const mostUnparsedBytes = 262_144;
+/**
+ * What all of that may cost, over all connections: of the shortest headers a request costs nine times its bytes. Above it one request
+ * waits on each connection, beside what one read brings, and a connection that has more in one piece ends.
+ */
+const mostCostOfAll = 67_108_864;
+const oneReadBytes = 65_536;
+/** What a request costs beside its headers and what has come of its body, and each name and value beside its characters. */
+const requestCost = 1_536;
+const textCost = 32;
+const mostBodyCost = oneReadBytes;
 /** How long the head of a request may take that was kept from being parsed, from when it no longer is. */
 const headMs = 60_000;
 /** What is read of a connection of which nothing more is wanted. */
@@ -21,10 +31,12 @@ type Exchange = readonly [IncomingMessage, ServerResponse];
 interface Lane {
   /** Under way, or just about to be. */
   current: Exchange;
-  readonly waiting: Exchange[];
+  readonly waiting: { readonly exchange: Exchange; readonly cost: number }[];
   /** Of the connection, when the first that waits was parsed. */
   parsedBytes: number;
   held: boolean;
+  /** For what may be read of it and not be parsed. */
+  holdCost: number;
   /** What is to be said of a head that ran out of its time while it was kept from being parsed. */
   late: string | undefined;
   /** What the connection ends with once all are answered. */
@@ -49,10 +61,14 @@ export class ConnectionLanes {
   /** Ends a connection of which no request comes. */
   readonly #overdue = new WeakMap<Socket, NodeJS.Timeout>();
   readonly #saidLast = new WeakSet<Socket>();
+  readonly #mostCost: number;
+  /** Of all that wait, and of what is read behind them. */
+  #cost = 0;
 
   /** @param options.turns in which the connections are parsed. */
-  constructor(options: { turns: ReadTurns; stalledMs?: number; headMs?: number }) {
+  constructor(options: { turns: ReadTurns; stalledMs?: number; headMs?: number; mostCost?: number }) {
     this.#turns = options.turns;
+    this.#mostCost = options.mostCost ?? mostCostOfAll;
     this.#stalledMs = options.stalledMs;
     this.#headMs = options.headMs ?? headMs;
   }
@@ -73,9 +89,9 @@ export class ConnectionLanes {
       return;
     }
     if (lane.ending !== undefined) return;
-    const [request, response] = lane.waiting.at(-1) ?? lane.current;
+    const [request, response] = lane.waiting.at(-1)?.exchange ?? lane.current;
     // It is the body of this one then, which will never be whole.
-    if (!request.complete && lane.waiting.pop() === undefined) {
+    if (!request.complete && this.#noLonger(lane.waiting.pop()) === undefined) {
       if (response.headersSent) socket.destroy();
       else this.#sayLast(socket, answer);
       return;
@@ -100,6 +116,11 @@ export class ConnectionLanes {
     clearTimeout(this.#overdue.get(socket));
   }
 
+  /** Of all that wait, about, bytes. */
+  get waitingCost(): number {
+    return this.#cost;
+  }
+
   /** Whether it was told its last word: nothing that still comes on it is looked at. */
   isEnding(socket: Socket): boolean {
     return this.#saidLast.has(socket);
@@ -113,17 +134,22 @@ export class ConnectionLanes {
       this.#begin(handle, socket, newLane(exchange));
       return;
     }
-    if (lane.waiting.length >= mostWaiting) {
+    const isFull = this.#cost >= this.#mostCost;
+    if (lane.waiting.length >= (isFull ? 1 : mostWaiting)) {
       socket.destroy();
       return;
     }
     const parsedBytes = socket.bytesRead - this.#turns.heldBytes(socket);
     if (lane.waiting.length === 0) lane.parsedBytes = parsedBytes;
-    lane.waiting.push(exchange);
+    const cost = costOf(exchange[0]);
+    lane.waiting.push({ exchange, cost });
+    this.#cost += cost;
     lane.stall ??= endWhenStalled(socket, this.#stalledMs === undefined ? {} : { afterMs: this.#stalledMs });
-    if (lane.held || parsedBytes - lane.parsedBytes < highWaterBytes) return;
+    if (lane.held || (parsedBytes - lane.parsedBytes < highWaterBytes && !isFull)) return;
     lane.held = true;
-    this.#turns.hold(socket, { mostBytes: mostUnparsedBytes, onEnd: () => void socket.destroy() });
+    lane.holdCost = isFull ? oneReadBytes : mostUnparsedBytes;
+    this.#cost += lane.holdCost;
+    this.#turns.hold(socket, { mostBytes: lane.holdCost, onEnd: () => void socket.destroy() });
   }
 
   #begin(handle: Handler, socket: Socket, lane: Lane): void {
@@ -134,15 +160,16 @@ export class ConnectionLanes {
   }
 
   #onAnswered(handle: Handler, socket: Socket, lane: Lane): void {
-    const next = socket.destroyed ? undefined : lane.waiting.shift();
-    if (socket.destroyed || lane.waiting.length === 0) {
+    if (socket.destroyed) this.#drop(lane);
+    const next = this.#noLonger(lane.waiting.shift());
+    if (lane.waiting.length === 0) {
       lane.stall?.[Symbol.dispose]();
       lane.stall = undefined;
     }
     if (next !== undefined) {
       lane.current = next;
       setImmediate(() => {
-        if (socket.destroyed) return;
+        if (socket.destroyed) return this.#drop(lane);
         this.#begin(handle, socket, lane);
         // The rest of its body may be what is held.
         if (lane.waiting.length === 0) this.#letGo(socket, lane);
@@ -150,12 +177,30 @@ export class ConnectionLanes {
       return;
     }
     this.#lanes.delete(socket);
+    this.#drop(lane);
     if (lane.ending !== undefined && socket.writable) this.#sayLast(socket, lane.ending);
+  }
+
+  #noLonger(waited: Lane["waiting"][number] | undefined): Exchange | undefined {
+    this.#cost -= waited?.cost ?? 0;
+    return waited?.exchange;
+  }
+
+  /** Nothing of it waits any more. */
+  #drop(lane: Lane): void {
+    for (const waited of lane.waiting.splice(0)) this.#noLonger(waited);
+    this.#endHold(lane);
+  }
+
+  #endHold(lane: Lane): void {
+    lane.held = false;
+    this.#cost -= lane.holdCost;
+    lane.holdCost = 0;
   }
 
   #letGo(socket: Socket, lane: Lane): void {
     if (!lane.held || lane.ending !== undefined) return;
-    lane.held = false;
+    this.#endHold(lane);
     if (lane.late === undefined) this.#letGoMs.set(socket, performance.now());
     else this.#expectHead(socket, { answer: lane.late, ms: this.#headMs });
     lane.late = undefined;
@@ -182,8 +227,18 @@ function newLane(current: Exchange): Lane {
     waiting: [],
     parsedBytes: 0,
     held: false,
+    holdCost: 0,
     late: undefined,
     ending: undefined,
     stall: undefined,
   };
+}
+
+/** What the memory of a request takes while it waits, about. */
+function costOf({ rawHeaders, url = "", headers }: IncomingMessage): number {
+  let cost = requestCost + url.length;
+  for (const text of rawHeaders) cost += textCost + text.length;
+  const body =
+    headers["transfer-encoding"] === undefined ? Number(headers["content-length"] ?? 0) : mostBodyCost;
+  return cost + Math.min(body, mostBodyCost);
 }
