@@ -2,6 +2,7 @@ import { once } from "node:events";
 import { type AddressInfo, connect, type Socket } from "node:net";
 import { afterEach, expect, it } from "vitest";
 import { type WebSocket, WebSocketServer } from "ws";
+import { heldBytes } from "../../platform/testing/held-memory.ts";
 import { socketBounds } from "./socket-bounds.ts";
 import { SocketMemory, tryAgainLater } from "./socket-memory.ts";
 import { socketBudget } from "./testing/socket-budget.ts";
@@ -18,7 +19,13 @@ afterEach(() => {
 async function withMemory(options: { totalBytes: number; waitMs: number }) {
   const budget = socketBudget(options);
   const server = new WebSocketServer({ host: "127.0.0.1", port: 0, ...socketBounds });
-  const state = { taken: 0, ended: 0, sockets: [] as WebSocket[], memories: [] as SocketMemory[] };
+  const state = {
+    taken: 0,
+    ended: 0,
+    last: Buffer.alloc(0) as Buffer,
+    sockets: [] as WebSocket[],
+    memories: [] as SocketMemory[],
+  };
   server.on("connection", (socket, request) => {
     const memory = new SocketMemory({
       socket,
@@ -35,7 +42,10 @@ async function withMemory(options: { totalBytes: number; waitMs: number }) {
     state.sockets.push(socket);
     state.memories.push(memory);
     socket.on("error", () => undefined);
-    socket.on("message", () => (state.taken += 1));
+    socket.on("message", (data: Buffer) => {
+      state.taken += 1;
+      state.last = data;
+    });
   });
   await once(server, "listening");
   closing.push(() => {
@@ -169,3 +179,34 @@ it("a client whose program is slow waits, is not ended for that, and is read on 
   await expect.poll(() => state.taken, generous).toBe(1);
   expect(budget.heldBytes).toBe(0);
 });
+
+/** A frame of a few bytes, masked with nothing. */
+function tiny(opcode: number, content: Buffer): Buffer {
+  return Buffer.concat([Buffer.from([opcode, 0x80 | content.length, 0, 0, 0, 0]), content]);
+}
+
+it.each([
+  ["at once", (parts: Buffer[]) => [Buffer.concat(parts)]],
+  ["behind a ping", (parts: Buffer[]) => [Buffer.concat([tiny(0x89, Buffer.alloc(0)), ...parts])]],
+  ["behind a message", (parts: Buffer[]) => [Buffer.concat([tiny(0x82, Buffer.from("x")), ...parts])]],
+])(
+  "thousands of parts of a few bytes that come %s take little, and are one message in the end",
+  async (_how, pieces) => {
+    const { state, open } = await withMemory({ totalBytes: 16 * mib, waitMs: 300 });
+    const clients = await Promise.all(Array.from({ length: 40 }, () => open("one")));
+    const contents = Array.from({ length: 4_000 }, (_, at) =>
+      Buffer.from(String.fromCharCode(97 + (at % 26))),
+    );
+    const parts = contents.map((content, at) => tiny(at === 0 ? 0x02 : 0, content));
+    const before = await heldBytes();
+    for (const client of clients) for (const piece of pieces(parts)) client.write(piece);
+    await expect.poll(() => clients.every(({ writableLength }) => writableLength === 0), generous).toBe(true);
+    await new Promise((resolve) => setTimeout(resolve, 300));
+    const each = ((await heldBytes()) - before) / clients.length;
+    expect(each).toBeLessThan(150_000);
+    const takenBefore = state.taken;
+    clients[0]?.write(tiny(0x80, Buffer.from(".")));
+    await expect.poll(() => state.taken, generous).toBe(takenBefore + 1);
+    expect(state.last.equals(Buffer.concat([...contents, Buffer.from(".")]))).toBe(true);
+  },
+);

@@ -12,8 +12,15 @@ export const tryAgainLater = 1013;
 /** How long one waits that found no room in vain, because its program takes what came too slowly, or not even a place to wait in. */
 const againMs = 1_000;
 
+/** So many parts of a message, or pieces of one, are kept as they came when they have fewer bytes than that on average. */
+const mostSmallParts = 64;
+const smallPartBytes = 256;
+
 /** What the library knows of a message that it has the beginning of, and tells nobody. */
 interface Receiver {
+  /** What has come of the message, and of the part of it that is not complete. */
+  _fragments: readonly Buffer[];
+  _buffers: readonly Buffer[];
   /** Of the parts that have begun, all that they are to have. */
   readonly _totalPayloadLength: number;
   /** Not 0: more parts may follow. */
@@ -31,6 +38,7 @@ export interface SocketShare {
  * is kept of those that were. Where there is none the client is not read, as long as a program has not taken what came before. Where
  * that is for want of the rest of a message the connection is to be ended in the end, and where a smaller share waits for memory.
  * A message that takes memory has it for all that it may come to, against its owner alone: of many at once some end before others go on.
+ * What it counts is bytes, so that parts of a few of them are joined: each is an object of some hundred.
  */
 export class SocketMemory {
   readonly #socket: WebSocket;
@@ -65,6 +73,7 @@ export class SocketMemory {
     this.#budget = memory.budget;
     this.#body = memory.budget.open((release) => (this.#release = release), memory.share);
     const onData = (data: Buffer) => {
+      joinSmallParts(socket);
       this.#comingBytes += data.length;
       this.#hold();
     };
@@ -76,6 +85,9 @@ export class SocketMemory {
       // Whoever keeps it has said so by then: what it had is not given away first.
       queueMicrotask(() => this.#hold());
     });
+    // The library stops at each message, ping and pong, and reads on behind those who are told of it.
+    const onStop = () => queueMicrotask(() => joinSmallParts(socket));
+    socket.on("message", onStop).on("ping", onStop).on("pong", onStop);
     socket.once("close", () => {
       connection.off("data", onData);
       this.#over = true;
@@ -151,4 +163,18 @@ function largestOf(socket: WebSocket): number {
   if (receiver === undefined) return 0;
   const most = socketBounds.maxPayload;
   return receiver._fragmented === 0 ? Math.min(receiver._totalPayloadLength, most) : most;
+}
+
+/** A client decides how many parts there are; the library joins them when the message is whole. */
+function joinSmallParts(socket: WebSocket): void {
+  const { _receiver: receiver } = socket as WebSocket & { _receiver?: Receiver };
+  if (receiver === undefined) return;
+  receiver._fragments = joinedIfSmall(receiver._fragments);
+  receiver._buffers = joinedIfSmall(receiver._buffers);
+}
+
+function joinedIfSmall(parts: readonly Buffer[]): readonly Buffer[] {
+  if (parts.length <= mostSmallParts) return parts;
+  const bytes = parts.reduce((sum, { length }) => sum + length, 0);
+  return bytes < parts.length * smallPartBytes ? [Buffer.concat(parts)] : parts;
 }
