@@ -36,11 +36,22 @@ function durationMeant(text: string): string {
 /** Bytes of a text field. @throws BadRequest for text that is not base64. */
 export function decodeContent(field: string, text: string, encoding: "utf8" | "base64" | undefined): Buffer {
   if (encoding !== "base64") return Buffer.from(text, "utf8");
-  const compact = text.includes("\n") || text.includes("\r") ? text.replaceAll(/[\r\n]/g, "") : text;
-  const padding = compact.endsWith("==") ? 2 : compact.endsWith("=") ? 1 : 0;
-  if (!/^[A-Za-z0-9+/]*={0,2}$/.test(compact) || (compact.length - padding) % 4 === 1)
-    throw new BadRequest(`${field} is not base64`);
-  return Buffer.from(compact, "base64");
+  const padded = /^[A-Za-z0-9+/\r\n]*((?:=[\r\n]*){0,2})$/.exec(text);
+  if (padded === null) throw new BadRequest(`${field} is not base64`);
+  const [, end = ""] = padded;
+  const padding = end === "" ? 0 : end.lastIndexOf("=") === 0 ? 1 : 2;
+  if ((text.length - lineBreaksIn(text) - padding) % 4 === 1) throw new BadRequest(`${field} is not base64`);
+  // Which passes over line breaks.
+  return Buffer.from(text, "base64");
+}
+
+/** To take them out of a text where every other character is one costs ten times as much. @param text ASCII. */
+function lineBreaksIn(text: string): number {
+  if (!text.includes("\n") && !text.includes("\r")) return 0;
+  const bytes = Buffer.from(text, "latin1");
+  let count = 0;
+  for (let at = 0; at < bytes.length; at++) if (bytes[at] === 0x0a || bytes[at] === 0x0d) count += 1;
+  return count;
 }
 
 type Defined<T> = { [K in keyof T as undefined extends T[K] ? never : K]: T[K] } & {
