@@ -1,6 +1,6 @@
-import { createInterface } from "node:readline";
 import { setTimeout as delay } from "node:timers/promises";
 import { Value } from "typebox/value";
+import { linesOf } from "../../platform/lines-of.ts";
 import type { Logger } from "../../platform/logger.ts";
 import type { RuntimeId } from "../../ports/index.ts";
 import type { EngineClient } from "./engine-client.ts";
@@ -9,6 +9,8 @@ import { labelNames, ownedBy } from "./labels.ts";
 
 const firstRetryMs = 200;
 const longestRetryMs = 10_000;
+/** An event repeats what is configured of its container: ours may have a tenth of it. */
+const longestEventBytes = 1_048_576;
 
 /**
  * The engine's stream of container ends, one for all runtimes of this instance. States: idle until `start`, then
@@ -76,7 +78,7 @@ export class ContainerEvents implements Disposable {
     // The stream alone must not keep the process alive.
     stream.socket.unref();
     onOpen();
-    for await (const text of createInterface({ input: stream })) {
+    for await (const text of linesOf(stream, { longestBytes: longestEventBytes })) {
       const event: unknown = text.trim() === "" ? {} : JSON.parse(text);
       if (!Value.Check(ContainerEvent, event)) continue;
       const runtimeId = event.Actor.Attributes?.[labelNames.runtime];

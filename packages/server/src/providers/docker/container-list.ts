@@ -12,6 +12,10 @@ export interface ListedContainer {
 
 /** Longest name or value kept, bytes as they are written in JSON; what is wanted has a tenth of it. */
 const longestKept = 1_024;
+/** Of all that is kept of a list, names and values, and what a container and a label take beside these: a hundred thousand containers. */
+const mostKept = 128 * 1024 * 1024;
+const containerCost = 256;
+const labelCost = 64;
 /** An engine's list has a handful of levels. */
 const deepest = 64;
 
@@ -37,6 +41,7 @@ export class ContainerListReader {
   #token: Token | undefined;
   #open: Partial<ListedContainer> & { Labels: Record<string, string> } = { Labels: {} };
   #begun = false;
+  #kept = 0;
 
   push(piece: Buffer): void {
     let at = 0;
@@ -102,8 +107,10 @@ export class ContainerListReader {
   }
 
   #take(depth: number, value: string): void {
-    if (depth === 3 && this.#label !== undefined) this.#open.Labels[this.#label] = value;
-    else if (depth !== 2) return;
+    if (depth === 3 && this.#label !== undefined) {
+      this.#keep(labelCost + this.#label.length + value.length);
+      this.#open.Labels[this.#label] = value;
+    } else if (depth !== 2) return;
     else if (this.#field === "Id") this.#open.Id = value;
     else if (this.#field === "State") this.#open.State = value;
     else if (this.#field === "SizeRw" && /^\d+$/.test(value)) this.#open.SizeRw = Number(value);
@@ -130,7 +137,14 @@ export class ContainerListReader {
     const { Id, State } = this.#open;
     if (Id === undefined || State === undefined)
       throw new UnreadableList("a container has no Id or no State");
+    this.#keep(containerCost + Id.length + State.length);
     this.#containers.push({ ...this.#open, Id, State });
+  }
+
+  #keep(bytes: number): void {
+    this.#kept += bytes;
+    if (this.#kept > mostKept)
+      throw new UnreadableList(`what is to be kept of it takes more than ${mostKept} bytes`);
   }
 }
 

@@ -1,5 +1,6 @@
 import { setTimeout as delay } from "node:timers/promises";
-import { type CallOptions, RuntimeGone } from "../../ports/index.ts";
+import { ByteBlocks } from "../../platform/byte-blocks.ts";
+import { type CallOptions, ProviderError, RuntimeGone } from "../../ports/index.ts";
 import { ContainerListReader, type ListedContainer } from "./container-list.ts";
 import type { EngineCall, EngineClient } from "./engine-client.ts";
 import { asProviderError, isRefusal } from "./engine-errors.ts";
@@ -14,6 +15,8 @@ const removePauseMs = 100;
 const startMs = 120_000;
 /** The engine reads every file of every container for their sizes. */
 const sizesMs = 60_000;
+/** Of a container's log: its own bound is a sixteenth of it. */
+const longestLogBytes = 16 * 1024 * 1024;
 
 /** The engine's containers, as far as sandboxes need them. */
 export class Containers {
@@ -156,8 +159,8 @@ export class Containers {
 
   /** The last lines its first process wrote, newest last. @throws RuntimeGone when there is no such container. */
   async logs(container: string, { lines, signal }: CallOptions & { lines: number }): Promise<string[]> {
-    const parts: Buffer[] = [];
-    const demultiplexer = new Demultiplexer((_stream, data) => parts.push(data));
+    const log = new ByteBlocks();
+    const demultiplexer = new Demultiplexer((_stream, data) => log.add(data));
     try {
       const query = { stdout: "true", stderr: "true", tail: String(lines) };
       const stream = await this.#engine.stream({
@@ -166,13 +169,18 @@ export class Containers {
         query,
         signal,
       });
-      // Bounded by the log driver's max-size.
-      for await (const chunk of stream) demultiplexer.push(chunk);
+      for await (const chunk of stream) {
+        demultiplexer.push(chunk);
+        if (log.bytes > longestLogBytes)
+          throw new ProviderError(
+            `the Docker Engine sent more than ${longestLogBytes} bytes of a container's log`,
+          );
+      }
     } catch (error) {
       if (isRefusal(error, 404)) throw new RuntimeGone("the container is no longer there", { cause: error });
       throw asProviderError("read the container's log", error);
     }
-    const text = Buffer.concat(parts).toString("utf8");
+    const text = log.take().toString("utf8");
     return text
       .split(/\r?\n/)
       .filter((line, index, all) => line !== "" || index < all.length - 1)

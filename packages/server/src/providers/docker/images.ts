@@ -1,5 +1,5 @@
-import { createInterface } from "node:readline";
 import { Value } from "typebox/value";
+import { linesOf, TooLongLine } from "../../platform/lines-of.ts";
 import type { Logger } from "../../platform/logger.ts";
 import {
   BadRequest,
@@ -18,6 +18,10 @@ import { ImageInspection, PullLine } from "./engine-shapes.ts";
 
 /** How often the progress of a pull is logged, milliseconds. */
 const progressEveryMs = 2_000;
+/** Of a line that tells how a pull goes, or why it does not; and of the layers, and what is told of each, that are kept for the log. */
+const longestLineBytes = 65_536;
+const mostLayers = 256;
+const longestProgress = 256;
 /**
  * The engine repeats these of an image in every list, description and event of its containers; what images hold of them is a
  * tenth of it.
@@ -113,7 +117,8 @@ export class EngineImages {
       await this.#readPull(name, signal);
     } catch (error) {
       signal.throwIfAborted();
-      if (!(error instanceof PullFailed || isRefusal(error))) throw error;
+      const isUnreadable = error instanceof TooLongLine || error instanceof SyntaxError;
+      if (!(error instanceof PullFailed || isUnreadable || isRefusal(error))) throw error;
       // One text for all: what the registry's host answered, and whether there is one, is not the client's to know.
       this.#logger.warn(
         { event: "image.pull_failed", outcome: "failed", image: name, err: error },
@@ -138,11 +143,14 @@ export class EngineImages {
     });
     const layers = new Map<string, string>();
     let loggedAt = performance.now();
-    for await (const text of createInterface({ input: stream })) {
+    for await (const text of linesOf(stream, { longestBytes: longestLineBytes })) {
       const line: unknown = text.trim() === "" ? {} : JSON.parse(text);
       if (!Value.Check(PullLine, line)) continue;
       if (line.error !== undefined) throw new PullFailed(line.error);
-      if (line.id !== undefined) layers.set(line.id, `${line.status ?? ""} ${line.progress ?? ""}`.trim());
+      const { id, status = "", progress = "" } = line;
+      const isKnown = id !== undefined && (layers.has(id) || layers.size < mostLayers);
+      if (isKnown && id.length + status.length + progress.length <= longestProgress)
+        layers.set(id, `${status} ${progress}`.trim());
       if (performance.now() - loggedAt < progressEveryMs) continue;
       loggedAt = performance.now();
       this.#logger.info({ image: name, layers: Object.fromEntries(layers) }, `still pulling image ${name}`);
