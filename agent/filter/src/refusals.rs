@@ -32,6 +32,8 @@ const ASYNCHRONOUS_IO: &[libc::c_long] =
 
 /// Answered as done: they would flush the disks of the host, and nothing of a sandbox has to survive its machine.
 const PRETENDED: &[libc::c_long] = &[libc::SYS_sync, libc::SYS_syncfs];
+/// Advice that gives up what the kernel keeps of a file: files of images, and the machine's programs, are everybody's.
+const POSIX_FADV_DONTNEED: u32 = 4;
 
 const FORBIDDEN: &[libc::c_long] = &[
     // Namespaces and mounts.
@@ -276,6 +278,12 @@ fn shared(program: &mut Program, uncounted: u32, packets: bool) {
     for call in PRETENDED {
         program.when(*call as u32, DONE);
     }
+    // Answered as done too: what of it is the sandbox's own is given up when its memory is short.
+    program.only_for(libc::SYS_fadvise64, |rules| {
+        rules.load(argument(3));
+        rules.when(POSIX_FADV_DONTNEED, DONE);
+        rules.give(RET_ALLOW);
+    });
     program.only_for(libc::SYS_ioctl, |rules| {
         rules.load(argument(1));
         for request in FORBIDDEN_IOCTLS {
@@ -533,6 +541,12 @@ mod tests {
             assert_eq!(plain(call, 3), DONE);
         }
         assert_eq!(plain(libc::SYS_fsync, 3), RET_ALLOW);
+        for program in [all(RET_ALLOW), only_shared(RET_ALLOW)] {
+            let advise = |advice: i32| run(&program, libc::SYS_fadvise64, AUDIT_ARCH, [3, 0, 0, advice as u64, 0, 0]);
+            assert_eq!(advise(libc::POSIX_FADV_DONTNEED), DONE);
+            assert_eq!(advise(libc::POSIX_FADV_SEQUENTIAL), RET_ALLOW);
+            assert_eq!(advise(libc::POSIX_FADV_WILLNEED), RET_ALLOW);
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ import { readdir, readFile, stat } from "node:fs/promises";
 import { expect, it } from "vitest";
 import { runScript } from "../../../test/support/attack-probe.ts";
 import { probedSandboxes } from "../../../test/support/native-sandboxes.ts";
+import { mustRun } from "../../../test/support/programs.ts";
 import { describeWith, skipWithout } from "../../../test/support/requirements.ts";
 import type { RuntimeId } from "../../ports/index.ts";
 import { findProgram } from "../launcher/index.ts";
@@ -57,6 +58,21 @@ await describeWith(
         );
         expect(output).toMatch(none ? /^Max core file size\s+0\s+0/m : /^Max core file size\s+1\s+1/m);
       }
+    });
+
+    it("image host: the machine keeps its programs in memory, whatever a sandbox advises", async (context) => {
+      if ((await findProgram("fincore")) === undefined)
+        return skipWithout(context, "fincore is not installed");
+      const { run } = await sandbox("host");
+      const program = "/usr/bin/shred";
+      const inMemory = async () =>
+        Number((await mustRun("fincore", ["--bytes", "--noheadings", "--output", "RES", program])).stdout);
+      await readFile(program);
+      const before = await inMemory();
+      expect(before).toBeGreaterThan(0);
+      // Of all of the file.
+      expect(await run(`dd if=${program} iflag=nocache count=0 2>&1 && echo advised`)).toContain("advised");
+      expect(await inMemory()).toBe(before);
     });
 
     it("figures of the host's disks, devices, modules and command line are not shown, nor what a newer kernel adds", async () => {
