@@ -44,6 +44,8 @@ export function serve({ port, sandboxes, routeOf, stop }) {
     const isJson = request.headers["content-type"] === "application/json";
     const body = isJson ? JSON.parse(Buffer.concat(await request.toArray()).toString()) : undefined;
     const query = Object.fromEntries(searchParams);
+    // Of a sandbox, a command, a folder or a file: what is asked for is never passed over.
+    if (body?.user ?? query.user) throw refusal(400, "there is one user; leave user out");
     const result = await route({ request, response, sandbox, exec, body, query });
     if (!response.headersSent) response.end(JSON.stringify(result ?? {}));
   }

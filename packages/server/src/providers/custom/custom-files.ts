@@ -184,7 +184,7 @@ export class CustomFiles implements FileOperations {
   ): Promise<FileEntry> {
     const { mode, user, parents } = options;
     const json = { path: target, parents, ...(mode === undefined ? {} : { mode }), ...(user && { user }) };
-    const request = { ...this.#request("POST", ["mkdir"], target), json };
+    const request = { ...this.#request("POST", ["mkdir"], target, {}, user), json };
     return entryOf(await this.#calls.read("make a directory", FileAnswer, request, options), target);
   }
 
@@ -252,12 +252,13 @@ export class CustomFiles implements FileOperations {
     throw new BadRequest(`provider custom watches no files (capability "watch"); list "${target}" again`);
   }
 
-  /** @param target what the refusals name. */
+  /** @param target and @param user are what the refusals name. */
   #request(
     method: CallRequest["method"],
     steps: readonly string[],
     target: string,
     query: Record<string, string | undefined> = {},
+    user = query.user,
   ): CallRequest {
     if (!this.#isAnnounced())
       throw new BadRequest(`the backend of provider custom has no calls for files (capability "files")`);
@@ -269,7 +270,7 @@ export class CustomFiles implements FileOperations {
           : new RuntimeGone("the sandbox has ended");
       if (isRefusal(error, 400))
         return new BadRequest(
-          `"${target}" is of the wrong kind for this, or lies below something that is no directory`,
+          `"${target}" is of the wrong kind for this, or lies below something that is no directory${user === undefined ? "" : `; or user "${user}" is not known in this sandbox`}`,
         );
       if (isRefusal(error, 409))
         return new Conflict(`"${target}" exists already, or is a directory that is not empty`);

@@ -91,6 +91,38 @@ describe.skipIf(skip !== undefined)(
       await provider.destroy(made.runtimeId, soon());
     });
 
+    it("a working directory that the backend does not have is a BadRequest of the spawn", async () => {
+      await using minimal = await ExampleBackend.start("minimal.mjs");
+      await using provider = await minimal.open();
+      await expect(provider.spawn(spec({ workdir: "/elsewhere" }), soon())).rejects.toMatchObject({
+        code: "bad_request",
+        message: expect.stringContaining('working directory "/elsewhere"'),
+      });
+    });
+
+    it("a user that the backend does not have is a BadRequest, of a sandbox, a command and a file", async () => {
+      await using provider = await backend.open();
+      await expect(provider.spawn(spec({ user: "nobody" }), soon())).rejects.toMatchObject({
+        code: "bad_request",
+        message: expect.stringContaining('user "nobody"'),
+      });
+      const made = spec();
+      await provider.spawn(made, soon());
+      const { execs, files } = provider.sandbox(made.runtimeId);
+      const options = { ...soon(), user: "nobody" };
+      for (const asked of [
+        () => execs.start(shell("true", { user: "nobody" }), soon()),
+        () => files.write("/workspace/file", chunks("text"), options),
+        () => files.mkdir("/workspace/folder", { ...options, parents: true }),
+      ])
+        await expect(asked()).rejects.toMatchObject({
+          code: "bad_request",
+          message: expect.stringContaining('user "nobody"'),
+        });
+      expect(await files.list("/workspace", { ...soon(), depth: 1 })).toEqual([]);
+      await provider.destroy(made.runtimeId, soon());
+    });
+
     it("who leaves in the middle of a file keeps no sandbox from its end", { timeout: 60_000 }, async () => {
       await using provider = await backend.open();
       for (let round = 0; round < 12; round++) {

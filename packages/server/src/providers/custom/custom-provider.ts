@@ -209,8 +209,8 @@ export class CustomProvider implements RuntimeProvider {
           { what: "image" },
         );
       if (isRefusal(error, 400, 422))
-        return new ProviderError(
-          `the backend refused to make a sandbox of image "${spec.image}" as it was asked for`,
+        return new BadRequest(
+          `the backend refused to make a sandbox as it was asked for, of image "${spec.image}"${placeOf(spec)}`,
         );
       return undefined;
     };
@@ -463,6 +463,13 @@ export class CustomProvider implements RuntimeProvider {
   #pause(ms: number): Promise<void> {
     return new Promise((resolve) => this.#clock.setTimer(ms, resolve));
   }
+}
+
+/** What a backend may refuse of a sandbox beside its image. */
+function placeOf({ user, workdir }: RuntimeSpec): string {
+  const asUser = user === undefined ? "" : `, for user "${user}"`;
+  const inFolder = workdir === undefined ? "" : `, in working directory "${workdir}"`;
+  return asUser + inFolder;
 }
 
 function imageOf({ image }: Static<typeof SandboxAnswer>): string | undefined {
