@@ -21,6 +21,7 @@ import {
   type RuntimeSpec,
   StorageFull,
 } from "../../ports/index.ts";
+import { spaceOf } from "../guards/index.ts";
 import type { FirecrackerProvider } from "./firecracker-provider.ts";
 
 const soon = () => ({ signal: AbortSignal.timeout(30_000) });
@@ -379,6 +380,21 @@ await describeWith(["linux", "root", "agent", "mkfs", "native", "busybox"], "Fir
       readdirSync(join(home.dataDir, "firecracker", name)),
     );
     expect(left.filter((name) => /^sn-|draft/.test(name))).toEqual([]);
+  });
+
+  it("makes no snapshot whose memory would leave the disk less than is kept free, and boots", async () => {
+    const { freeMb } = await spaceOf(tmpdir());
+    const config = { snapshots: true, minFreeMb: Math.floor(freeMb / 2) };
+    const provider = await opened({ config });
+    for (const memoryMb of [Math.floor(freeMb * 0.6), Math.ceil(freeMb * 2)]) {
+      const spec = specOf({ memoryMb });
+      await provider.spawn(spec, soon());
+      await provider.snapshotsSettled();
+      expect(await provider.snapshots(soon())).toEqual([]);
+    }
+    await provider.spawn(specOf({ memoryMb: 64 }), soon());
+    await provider.snapshotsSettled();
+    expect(await provider.snapshots(soon())).toHaveLength(1);
   });
 
   it("runs an image without a shell, and refuses one with a folder of Alcove's name", async () => {

@@ -208,6 +208,8 @@ export class FirecrackerProvider implements RuntimeProvider {
       program: this.#config.firecrackerPath,
       openMs: this.#patience.openMs,
       bootMs: this.#patience.bootMs,
+      minFreeMb: this.#config.minFreeMb,
+      freeMb: async () => (await this.#space())?.freeMb,
       logger: this.#logger,
     });
     const logger = this.#logger;

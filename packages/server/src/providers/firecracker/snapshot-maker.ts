@@ -5,7 +5,13 @@ import type { Logger } from "../../platform/logger.ts";
 import { orMissing } from "../../platform/missing.ts";
 import { isAlive, type ProcessIdentity } from "../../platform/process-identity.ts";
 import { randomIds } from "../../platform/random-ids.ts";
-import { type CallOptions, ProviderError, type RuntimeId, type StoredImage } from "../../ports/index.ts";
+import {
+  type CallOptions,
+  ProviderError,
+  type RuntimeId,
+  StorageFull,
+  type StoredImage,
+} from "../../ports/index.ts";
 import { pinnedVsockDialer } from "../agent/index.ts";
 import { agentPort } from "./boot-arguments.ts";
 import type { Jail, Jails } from "./jails.ts";
@@ -23,6 +29,8 @@ const makeMs = 10 * 60_000;
 const pauseMs = 10 * 60_000;
 const undoMs = 20_000;
 const askPauseMs = 50;
+/** Nobody waits for a snapshot: it leaves so many times what is kept free, so that no spawn is refused for it. */
+const keptFreeTimes = 1.25;
 
 /** Makes snapshots, one at a time, of machines that nobody sees. A spawn never waits for it. */
 export class SnapshotMaker implements AsyncDisposable {
@@ -32,6 +40,8 @@ export class SnapshotMaker implements AsyncDisposable {
   readonly #program: string;
   readonly #openMs: number;
   readonly #bootMs: number;
+  readonly #minFreeMb: number;
+  readonly #freeMb: () => Promise<number | undefined>;
   readonly #logger: Logger;
   readonly #closing = new AbortController();
   readonly #failedAt = new Map<string, number>();
@@ -45,6 +55,9 @@ export class SnapshotMaker implements AsyncDisposable {
     program: string;
     openMs: number;
     bootMs: number;
+    minFreeMb: number;
+    /** Of the disk that snapshots are on; undefined: it cannot be seen. */
+    freeMb: () => Promise<number | undefined>;
     logger: Logger;
   }) {
     this.#snapshots = options.snapshots;
@@ -53,6 +66,8 @@ export class SnapshotMaker implements AsyncDisposable {
     this.#program = options.program;
     this.#openMs = options.openMs;
     this.#bootMs = options.bootMs;
+    this.#minFreeMb = options.minFreeMb;
+    this.#freeMb = options.freeMb;
     this.#logger = options.logger;
   }
 
@@ -92,6 +107,7 @@ export class SnapshotMaker implements AsyncDisposable {
 
   async #make(key: string, image: StoredImage, settings: MachineSettings): Promise<void> {
     if (await this.#snapshots.has(key)) return;
+    await this.#refuseWhenShort(settings.memoryMb);
     const id = `${idPrefix}${randomIds.runtimeId().slice(3)}` as RuntimeId;
     using deadline = deadlineAfter(makeMs, this.#closing.signal);
     const options = { signal: deadline.signal };
@@ -114,6 +130,15 @@ export class SnapshotMaker implements AsyncDisposable {
       using undo = deadlineAfter(undoMs);
       await this.#remove(id, undo);
     }
+  }
+
+  /** @throws StorageFull: what fills the disk takes what machines have written that run. */
+  async #refuseWhenShort(memoryMb: number): Promise<void> {
+    const freeMb = await this.#freeMb();
+    if (freeMb === undefined || freeMb - memoryMb >= this.#minFreeMb * keptFreeTimes) return;
+    throw new StorageFull(
+      `a snapshot takes ${memoryMb} MB, and the disk of the microVMs has ${Math.floor(freeMb)} MB free, of which providers.firecracker.min_free_mb and a quarter more stay free`,
+    );
   }
 
   async #start(id: RuntimeId, jail: Jail | undefined, options: CallOptions): Promise<ProcessIdentity> {
