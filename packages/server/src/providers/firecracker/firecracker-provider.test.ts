@@ -148,6 +148,15 @@ await describeWith(["linux", "root", "agent", "mkfs", "native", "busybox"], "Fir
     });
   });
 
+  it("names all that the host lacks at once", async () => {
+    const provider = await opened({
+      kvm: "/no/such/kvm",
+      config: { kernelPath: "/no/vmlinux", firecrackerPath: "/no/firecracker" },
+    });
+    const { error } = await provider.check(soon());
+    for (const lack of ["/no/such/kvm", "/no/vmlinux", "/no/firecracker"]) expect(error).toContain(lack);
+  });
+
   it("refuses what no machine can have", async () => {
     const provider = await opened();
     const refusals: [Partial<RuntimeSpec>, RegExp][] = [

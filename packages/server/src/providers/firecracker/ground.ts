@@ -16,45 +16,65 @@ export interface GroundNeeds {
   kvm: string;
 }
 
+/** `missing` has all that is not as it should be: an operator sees to everything at once. */
 export type Ground = { version: string } | { missing: string };
+type Version = { version: string } | { lack: string };
 
 /** Tries what machines need, without making one. */
 export async function lookAtGround(needs: GroundNeeds, options: CallOptions): Promise<Ground> {
-  const { firecrackerPath, jailerPath, kernelPath, initrdPath, agentBinary, kvm } = needs;
   if (process.platform !== "linux")
     return { missing: `Firecracker needs Linux, this is ${process.platform}` };
-  if (!(await may(kvm, constants.R_OK | constants.W_OK)))
-    return {
-      missing: `${kvm} cannot be opened for reading and writing: the host needs hardware virtualization (as a virtual machine, nested), the module kvm, and the service's user in the group that owns the device`,
-    };
+  const firecracker = await versionOf("Firecracker", needs.firecrackerPath, "firecracker_path", options);
+  const lacks = [
+    await deviceLack(needs.kvm),
+    ...(await fileLacks(needs)),
+    await toolLack(),
+    "lack" in firecracker ? firecracker.lack : undefined,
+    needs.jailerPath === "" ? undefined : await jailerLack(needs.jailerPath, firecracker, options),
+  ].filter((lack) => lack !== undefined);
+  if ("version" in firecracker && lacks.length === 0) return firecracker;
+  return { missing: lacks.join("; ") };
+}
+
+async function deviceLack(kvm: string): Promise<string | undefined> {
+  if (await may(kvm, constants.R_OK | constants.W_OK)) return undefined;
+  return `${kvm} cannot be opened for reading and writing: the host needs hardware virtualization (as a virtual machine, nested), the module kvm, and the service's user in the group that owns the device`;
+}
+
+async function fileLacks({ kernelPath, initrdPath, agentBinary }: GroundNeeds): Promise<string[]> {
+  const lacks: string[] = [];
   if (kernelPath === "")
-    return {
-      missing:
-        "providers.firecracker.kernel_path is not set: machines need an uncompressed Linux kernel (vmlinux) with virtio and vsock built in",
-    };
+    lacks.push(
+      "providers.firecracker.kernel_path is not set: machines need an uncompressed Linux kernel (vmlinux) with virtio and vsock built in",
+    );
   for (const [key, path] of [
     ["kernel_path", kernelPath],
     ["initrd_path", initrdPath],
   ] as const)
     if (path !== "" && !(await may(path, constants.R_OK)))
-      return { missing: `providers.firecracker.${key} ${path} cannot be read` };
+      lacks.push(`providers.firecracker.${key} ${path} cannot be read`);
   if (!(await may(agentBinary, constants.R_OK)))
-    return { missing: `the agent ${agentBinary} is missing; "node scripts/build-agent.mjs" builds it` };
+    lacks.push(`the agent ${agentBinary} is missing; "node scripts/build-agent.mjs" builds it`);
+  return lacks;
+}
+
+async function toolLack(): Promise<string | undefined> {
   const tool = await MachineDisks.missing();
-  if (tool !== undefined) return { missing: `disks of microVMs need ${tool}` };
-  const firecracker = await versionOf("Firecracker", firecrackerPath, "firecracker_path", options);
-  if ("missing" in firecracker || jailerPath === "") return firecracker;
+  return tool === undefined ? undefined : `disks of microVMs need ${tool}`;
+}
+
+/** @param firecracker as it was found: both have to be of one release. */
+async function jailerLack(
+  program: string,
+  firecracker: Version,
+  options: CallOptions,
+): Promise<string | undefined> {
   if (process.getuid?.() !== 0)
-    return {
-      missing: "the jailer needs a service that is root; leave providers.firecracker.jailer_path empty",
-    };
-  const jailer = await versionOf("Jailer", jailerPath, "jailer_path", options);
-  if ("missing" in jailer) return jailer;
-  return jailer.version === firecracker.version
-    ? firecracker
-    : {
-        missing: `the jailer is of version ${jailer.version}, Firecracker of ${firecracker.version}: install both of one release`,
-      };
+    return "the jailer needs a service that is root; leave providers.firecracker.jailer_path empty";
+  const jailer = await versionOf("Jailer", program, "jailer_path", options);
+  if ("lack" in jailer) return jailer.lack;
+  if (!("version" in firecracker) || jailer.version === firecracker.version) return undefined;
+  return `the jailer is of version ${jailer.version}, Firecracker of ${firecracker.version}: install both of one release`;
 }
 
 async function versionOf(
@@ -62,16 +82,16 @@ async function versionOf(
   program: string,
   key: string,
   options: CallOptions,
-): Promise<Ground> {
+): Promise<Version> {
   try {
     const said = await runProgram(program, ["--version"], options);
     const version = new RegExp(`${name} v(\\S+)`).exec(said)?.[1];
     return version === undefined
-      ? { missing: `${program} --version does not say that it is ${name}` }
+      ? { lack: `${program} --version does not say that it is ${name}` }
       : { version };
   } catch (error) {
     options.signal.throwIfAborted();
-    return { missing: `${messageOf(error)} (install Firecracker or set providers.firecracker.${key})` };
+    return { lack: `${messageOf(error)} (install Firecracker or set providers.firecracker.${key})` };
   }
 }
 
