@@ -406,6 +406,25 @@ await describeWith(["linux", "root", "agent", "mkfs", "native", "busybox"], "Fir
     expect(await provider.snapshots(soon())).toHaveLength(1);
   });
 
+  it.each([true, false])(
+    "ends the machine of a snapshot that a service which died was making, with snapshots: %s",
+    {
+      timeout: 60_000,
+    },
+    async (snapshots) => {
+      const dying = await opened({ config: { snapshots: true } });
+      home.behave({ hangs: ["PUT /snapshot/create"] });
+      await dying.spawn(specOf(), soon());
+      const machines = join(home.dataDir, "firecracker/machines");
+      const unfinished = () => readdirSync(machines).find((name) => name.startsWith("sn-")) as RuntimeId;
+      await eventually(() => expect(processesOf(unfinished())).not.toEqual([]));
+      const id = unfinished();
+      const next = reopened({ config: { snapshots } });
+      expect(await next.inventory(soon())).toHaveLength(1);
+      expect(left(id)).toEqual([]);
+    },
+  );
+
   it("runs an image without a shell, and refuses one with a folder of Alcove's name", async () => {
     const rootfs = await mkdtemp(join(tmpdir(), "alcove-fc-bare-"));
     try {

@@ -49,7 +49,7 @@ import { layerDrive, MachineDisks } from "./machine-disks.ts";
 import { findProcesses, killProcess, startProcess } from "./machine-process.ts";
 import { MachineSnapshots } from "./machine-snapshots.ts";
 import { type RuntimeRecord, RuntimeRecords } from "./runtime-records.ts";
-import { SnapshotMaker } from "./snapshot-maker.ts";
+import { endUnfinished, SnapshotMaker } from "./snapshot-maker.ts";
 import { type Tap, TapPool } from "./tap-pool.ts";
 
 /** How long undoing may take, whatever became of the call that failed. */
@@ -153,6 +153,7 @@ export class FirecrackerProvider implements RuntimeProvider {
   readonly #watches = sharedWatchTable();
   readonly #connected = new Map<RuntimeId, ConnectedMachine>();
   readonly #exitListeners = new Set<(runtimeId: RuntimeId, reason: string) => void>();
+  #unfinished: Promise<void> | undefined;
   #pruned = false;
   #closed = false;
 
@@ -286,6 +287,8 @@ export class FirecrackerProvider implements RuntimeProvider {
   }
 
   async inventory(_options: CallOptions): Promise<InventoryEntry[]> {
+    // Whoever asks what runs is to find nothing that no record names.
+    await this.#unfinishedEnded();
     const entries: InventoryEntry[] = [];
     for (const runtimeId of await this.#records.list()) {
       const entry = await this.#inventoryEntry(runtimeId);
@@ -294,6 +297,15 @@ export class FirecrackerProvider implements RuntimeProvider {
     // What went out of sight meanwhile was not found, and is there all the same.
     await this.#records.inSight();
     return entries;
+  }
+
+  /** Once: machines of snapshots that were under way are ended whether or not snapshots are made now. */
+  async #unfinishedEnded(): Promise<void> {
+    if (this.#makers !== undefined) return this.#makers.opened;
+    this.#unfinished ??= endUnfinished(this.#disks).catch((err: unknown) =>
+      this.#logger.warn({ err }, "machines of unfinished snapshots could not be ended"),
+    );
+    return this.#unfinished;
   }
 
   /** @returns undefined for what another installation made. */

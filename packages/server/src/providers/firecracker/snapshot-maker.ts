@@ -73,9 +73,7 @@ export class SnapshotMaker implements AsyncDisposable {
 
   /** Removes what a service that died left of one that was under way. */
   async open(): Promise<void> {
-    using deadline = deadlineAfter(undoMs);
-    for (const name of await this.#disks.machines())
-      if (name.startsWith(idPrefix)) await this.#remove(name as RuntimeId, deadline);
+    await endUnfinished(this.#disks);
     await this.#snapshots.open();
   }
 
@@ -175,8 +173,19 @@ export class SnapshotMaker implements AsyncDisposable {
   }
 
   async #remove(id: RuntimeId, options: CallOptions): Promise<void> {
-    for (const identity of await findProcesses(id)) await killProcess(identity, options);
-    await orMissing(this.#disks.remove(id), undefined);
+    await end(this.#disks, id, options);
     this.#jails?.giveBack(id);
   }
+}
+
+/** Ends machines that a service which died was making snapshots of: no record names them, and nothing else ends them. */
+export async function endUnfinished(disks: MachineDisks): Promise<void> {
+  using deadline = deadlineAfter(undoMs);
+  for (const name of await disks.machines())
+    if (name.startsWith(idPrefix)) await end(disks, name as RuntimeId, deadline);
+}
+
+async function end(disks: MachineDisks, id: RuntimeId, options: CallOptions): Promise<void> {
+  for (const identity of await findProcesses(id)) await killProcess(identity, options);
+  await orMissing(disks.remove(id), undefined);
 }
