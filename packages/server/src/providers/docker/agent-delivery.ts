@@ -28,8 +28,8 @@ export interface AgentDelivery {
   readonly transport: "socket" | "stdio";
   /** Makes what a runtime's container mounts. `image` is one the engine has. */
   prepare(runtimeId: RuntimeId, image: () => Promise<string>, options: CallOptions): Promise<AgentMounts>;
-  /** Refuses a container that would not run our agent. Called between create and start. */
-  inspect(container: string, options: CallOptions): Promise<void>;
+  /** Refuses a container that would not run our agent. Called between create and start; `image` is what it was made of. */
+  inspect(container: string, options: CallOptions & { image: string }): Promise<void>;
 }
 
 /** On the engine's own machine: the stored agent and the socket's folder are bound into the container. */
@@ -104,7 +104,7 @@ export class AgentVolume implements AgentDelivery {
   readonly #engine: EngineClient;
   readonly #instanceId: string;
   readonly #socketUid: number;
-  #filled: Promise<string> | undefined;
+  #filled: Promise<{ volume: string; agentBytes: number }> | undefined;
 
   /** @param options.idsMapped whether the engine maps user ids. */
   constructor(options: {
@@ -126,12 +126,7 @@ export class AgentVolume implements AgentDelivery {
     image: () => Promise<string>,
     options: CallOptions,
   ): Promise<AgentMounts> {
-    // Shared by every spawn that waits, so that one which leaves does not fail the others.
-    this.#filled ??= this.#fill(image).catch((error) => {
-      this.#filled = undefined;
-      throw error;
-    });
-    const volume = await abortable(this.#filled, options.signal);
+    const { volume } = await abortable(this.#filledOnce(image), options.signal);
     return {
       mounts: [this.#mount(volume, { readOnly: true })],
       tmpfs: {
@@ -140,11 +135,38 @@ export class AgentVolume implements AgentDelivery {
     };
   }
 
+  /** Shared by every spawn that waits, so that one which leaves does not fail the others. */
+  #filledOnce(image: () => Promise<string>): Promise<{ volume: string; agentBytes: number }> {
+    this.#filled ??= this.#fill(image).catch((error) => {
+      this.#filled = undefined;
+      throw error;
+    });
+    return this.#filled;
+  }
+
+  /** Fills the volume again when somebody removed it: the engine makes an empty one of its name for the container. */
+  async inspect(container: string, options: CallOptions & { image: string }): Promise<void> {
+    const { image, signal } = options;
+    const filled = this.#filledOnce(async () => image);
+    const { agentBytes } = await abortable(filled, signal);
+    const [, isThere] = await Promise.all([
+      this.#refuseLink(container, { signal }),
+      this.#holds(container, agentBytes, signal),
+    ]);
+    if (isThere) return;
+    // Another spawn may have found it so before.
+    if (this.#filled === filled) this.#filled = undefined;
+    await abortable(
+      this.#filledOnce(async () => image),
+      signal,
+    );
+  }
+
   /**
    * Every later connection executes the agent by its name, so that the name must be a mount point's: an image with a
    * symlink there would let a command put its own program in its place.
    */
-  async inspect(container: string, options: CallOptions): Promise<void> {
+  async #refuseLink(container: string, options: CallOptions): Promise<void> {
     const { waits } = this.#engine;
     const path = `/containers/${container}/archive`;
     const query = { path: agentFolder };
@@ -164,12 +186,13 @@ export class AgentVolume implements AgentDelivery {
       throw new ProviderError(`the image has a symlink at ${agentFolder}, which is the agent's place`);
   }
 
-  async #fill(image: () => Promise<string>): Promise<string> {
+  async #fill(image: () => Promise<string>): Promise<{ volume: string; agentBytes: number }> {
     const imageName = await image();
     using deadline = deadlineAfter(fillTimeoutMs);
     const { signal } = deadline;
     const engine = this.#engine;
     const { path, digest } = await storeAgent({ dataDir: this.#dataDir, binary: this.#binary });
+    const contents = await readFile(path);
     const volume = `alcove-agent-${shortInstance(this.#instanceId)}-${digest.slice(0, 16)}`;
     const labels = { [labelNames.instance]: this.#instanceId, [labelNames.role]: "agent" };
     await engine.call(
@@ -195,8 +218,7 @@ export class AgentVolume implements AgentDelivery {
       CreatedContainer,
     );
     try {
-      await this.inspect(filler, { signal });
-      const contents = await readFile(path);
+      await this.#refuseLink(filler, { signal });
       if (!(await this.#holds(filler, contents.length, signal))) {
         const tar = [
           tarHeader({ name: basename(socketFolder), type: "dir", mode: 0o755, size: 0 }),
@@ -213,7 +235,7 @@ export class AgentVolume implements AgentDelivery {
     } finally {
       await this.#removeContainer(filler, signal);
     }
-    return volume;
+    return { volume, agentBytes: contents.length };
   }
 
   /** Whether the volume holds the whole agent already. Sandboxes may be using it: it is never written again. */

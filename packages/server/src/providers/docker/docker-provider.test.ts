@@ -96,6 +96,26 @@ await describeWith(["docker", "agent", "busybox"], "DockerProvider", () => {
     expect((await run(operations, script)).stdout).toBe("red small app /srv/app\nwritable\n");
   });
 
+  it("the agent's volume may be removed while no sandbox uses it: the next spawn has an agent again", async () => {
+    const docker = await open({ agentTransport: "stdio" });
+    const first = await spawnIn(docker);
+    await docker.provider.destroy(first.runtimeId, soon());
+    const volumes = [
+      "-H",
+      engine.socket,
+      "volume",
+      "ls",
+      "-q",
+      "--filter",
+      `name=alcove-agent-${docker.instanceId.slice(0, 12)}`,
+    ];
+    const volume = (await mustRun("docker", volumes)).stdout.trim();
+    await mustRun("docker", ["-H", engine.socket, "volume", "rm", volume]);
+    const spawned = await Promise.all([spawnIn(docker), spawnIn(docker)]);
+    for (const { operations } of spawned)
+      expect((await run(operations, "echo works")).stdout).toBe("works\n");
+  });
+
   it("an image whose /workspace is a symlink to nowhere is a BadRequest, whatever its working directory", async () => {
     await using folder = await mkdtempDisposable(join(tmpdir(), "alcove-link-"));
     const tar = join(folder.path, "root.tar");

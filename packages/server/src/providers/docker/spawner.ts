@@ -76,7 +76,7 @@ export class Spawner {
     await records.save(record, spec.runtimeId);
     const imageConfig = await this.#create(spec, { container, image, signal });
     signal.throwIfAborted();
-    await delivery.inspect(container, { signal });
+    await delivery.inspect(container, { image, signal });
     stage("create");
     await this.#inTurn(spec, signal, () => containers.start(container, { signal }));
     stage("start");
