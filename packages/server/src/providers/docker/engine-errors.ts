@@ -1,4 +1,4 @@
-import { type DomainError, ProviderError, Unavailable } from "../../ports/index.ts";
+import { type DomainError, ProviderError, StorageFull, Unavailable } from "../../ports/index.ts";
 import type { EngineAddress } from "./engine-address.ts";
 
 /** The engine answered an error status. Translated before it leaves the provider; it stays there as `cause`. */
@@ -59,9 +59,17 @@ function reasonAndWayOut(code: string, error: unknown): string {
   }
 }
 
-/** A refusal that has no meaning of its own to the caller. Anything but a refusal is returned as it is. */
+/**
+ * A refusal that has no meaning of its own to the caller, unless the engine has no room, which is seen here first where its disk
+ * is another machine's. Anything but a refusal is returned as it is.
+ */
 export function asProviderError(action: string, error: unknown): unknown {
   if (!isRefusal(error)) return error;
+  if (/no space left on device|disk quota exceeded/i.test(error.said))
+    return new StorageFull(
+      `the Docker Engine could not ${action}: its disk is full; free space there, then try again`,
+      { cause: error },
+    );
   return new ProviderError(`the Docker Engine could not ${action} (status ${error.status})`, {
     cause: error,
   });
