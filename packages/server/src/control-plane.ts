@@ -187,6 +187,7 @@ export async function openControlPlane(options: {
         maxOutputBytes: config.exec.maxOutputBytes,
         disconnectGraceMs: config.exec.disconnectGraceMs,
       },
+      findsAgain: ({ row }) => registry.find(row)?.capabilities.has("adopt") === true,
     }),
   );
   const files = new FileService({

@@ -56,6 +56,7 @@ export class BufferedExec {
   readonly #maxOutputBytes: number;
   readonly #starter: ExecStarter;
   readonly #follower: ExecFollower;
+  readonly #findsAgain: (target: ExecTarget) => boolean;
 
   constructor(options: {
     sandboxes: RunningSandboxes;
@@ -63,12 +64,15 @@ export class BufferedExec {
     maxOutputBytes: number;
     starter: ExecStarter;
     follower: ExecFollower;
+    /** Whether the next process can reach a command of this sandbox again. */
+    findsAgain: (target: ExecTarget) => boolean;
   }) {
     this.#sandboxes = options.sandboxes;
     this.#clock = options.clock;
     this.#maxOutputBytes = options.maxOutputBytes;
     this.#starter = options.starter;
     this.#follower = options.follower;
+    this.#findsAgain = options.findsAgain;
   }
 
   /**
@@ -147,6 +151,11 @@ export class BufferedExec {
       ...(lostBytes > 0 ? { lost_bytes: lostBytes } : {}),
       ...(encoding === "base64" ? { encoding } : {}),
     });
+    if (stoppedBy !== undefined && !this.#findsAgain(target))
+      throw new Unavailable(
+        `the service is shutting down, and command ${spec.execId} is lost to it: provider ${target.row.provider} finds no command again (capability "adopt"); it may go on until its deadline, or until its sandbox ends`,
+        { cause: stoppedBy, details: { ...details(), reason: "lost" }, retryAfterS: 1 },
+      );
     if (stoppedBy !== undefined)
       throw new Unavailable(
         `the service is shutting down; command ${spec.execId} goes on: read its output and end from /sandboxes/${sandboxId}/execs/${spec.execId}/output once the service is back`,

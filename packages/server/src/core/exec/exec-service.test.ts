@@ -24,6 +24,7 @@ function serviceOf(
   sandbox: FakeSandbox,
   operations: Partial<ExecOperations>,
   locate: () => Promise<RunningSandbox> = () => Promise.resolve(sandbox.target as RunningSandbox),
+  findsAgain = true,
 ): ExecService {
   Object.assign(sandbox.target.operations.execs, operations);
   return new ExecService({
@@ -41,6 +42,7 @@ function serviceOf(
       maxOutputBytes: 1_000,
       disconnectGraceMs: 1_000,
     },
+    findsAgain: () => findsAgain,
     answerDeadlineMs: 20,
   });
 }
@@ -318,6 +320,29 @@ test("a buffered command whose sandbox is silent long past the deadline is named
   } finally {
     vi.useRealTimers();
   }
+});
+
+test("a command that a stop leaves behind where none is found again is lost, and says so", async () => {
+  const sandbox = new FakeSandbox();
+  const stop = new AbortController();
+  const start = async () => ({
+    ...viewThat(false),
+    events: (async function* () {
+      yield { type: "output" as const, stream: "stdout" as const, data: Buffer.from("abc"), offset: 0 };
+      stop.abort(new ShuttingDown());
+      throw stop.signal.reason;
+    })(),
+  });
+  const located = () => Promise.resolve(sandbox.target as RunningSandbox);
+  using service = serviceOf(sandbox, { start }, located, false);
+  const failure = await service
+    .run(sandbox.id, { command: "true" }, { signal: stop.signal })
+    .catch((error: unknown) => error);
+  expect(failure).toMatchObject({ code: "unavailable", details: { exec_id: made, reason: "lost" } });
+  const { details, message } = failure as Unavailable;
+  expect(details).not.toHaveProperty("goes_on");
+  expect(details).not.toHaveProperty("next_offset");
+  expect(message).toContain('capability "adopt"');
 });
 
 test("a command that a stop leaves behind tells what it had written, and from where to read on", async () => {

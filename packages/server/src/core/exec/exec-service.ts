@@ -57,6 +57,8 @@ export class ExecService implements Disposable {
     logger: Logger;
     operations: OperationMetrics;
     limits: ExecServiceLimits;
+    /** Whether the next process can reach a command of this sandbox again. */
+    findsAgain: (target: ExecTarget) => boolean;
     /** How long a sandbox may take to tell of a command, or to pass a signal on. */
     answerDeadlineMs?: number;
   }) {
@@ -96,7 +98,8 @@ export class ExecService implements Disposable {
     });
     this.#follower = follower;
     this.#attacher = new ExecAttacher({ tracker, follower });
-    this.#buffered = new BufferedExec({ sandboxes, clock, maxOutputBytes, starter, follower });
+    const { findsAgain } = options;
+    this.#buffered = new BufferedExec({ sandboxes, clock, maxOutputBytes, starter, follower, findsAgain });
   }
 
   [Symbol.dispose](): void {
