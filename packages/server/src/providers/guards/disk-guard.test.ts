@@ -61,6 +61,18 @@ describe("the guard of the disk", () => {
     ]);
   });
 
+  it("looks again before the fastest disk gets from plenty to the mark, with or without a limit", async () => {
+    for (const limitMb of [0, 1_000]) {
+      await using guard = open(100, limitMb);
+      free(50_000);
+      expect(await guard.look()).toBe(5_000);
+      free(2_000);
+      expect(await guard.look()).toBe(1_750);
+      free(401);
+      expect(await guard.look()).toBe(250);
+    }
+  });
+
   it("stops who grows, not who is largest", async () => {
     await using guard = open();
     await write(large, 40);
@@ -342,7 +354,7 @@ describe("the guard of the disk", () => {
   it("is asked by a spawn of its own only where space is near the mark, or a look is long ago", async () => {
     await using guard = open();
     looks = 0;
-    (space as DiskSpace).freeMb = 5_000;
+    (space as DiskSpace).freeMb = 50_000;
     const startedMs = performance.now();
     for (let n = 0; n < 100; n++) await guard.refuseWhenShort();
     expect(looks).toBeLessThan(2 + (performance.now() - startedMs) / 500);
@@ -354,7 +366,7 @@ describe("the guard of the disk", () => {
   });
 
   it("stops who wrote more than the limit, however much is free, and nobody else", async () => {
-    for (const free of [{ freeMb: 5_000, freeInodes: undefined }, undefined]) {
+    for (const free of [{ freeMb: 50_000, freeInodes: undefined }, undefined]) {
       stopped = [];
       space = free;
       await using guard = open(100, 25);
@@ -387,7 +399,7 @@ describe("the guard of the disk", () => {
   it("leaves everybody alone while there is space", async () => {
     await using guard = open();
     await writeFile(join(root, large, "file"), Buffer.alloc(30 * mb, 1));
-    (space as DiskSpace).freeMb = 5_000;
+    (space as DiskSpace).freeMb = 50_000;
     expect(await guard.look()).toBe(5_000);
     expect(stopped).toEqual([]);
   });

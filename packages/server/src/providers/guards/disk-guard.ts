@@ -130,7 +130,7 @@ export class DiskGuard implements AsyncDisposable {
     if (runtimes.length === 0 || (short === undefined && !near && this.#limitMb === 0)) {
       this.#window.reset();
       this.#blamedNobody = false;
-      return longestPauseMs;
+      return runtimes.length === 0 ? longestPauseMs : this.#untilNear(space);
     }
     const inodes = short !== undefined && space !== undefined && space.freeMb >= this.#minFreeMb;
     const beganMs = performance.now();
@@ -146,7 +146,7 @@ export class DiskGuard implements AsyncDisposable {
     if (!inodes && (await this.#stopAboveLimit(sizes))) return shortestPauseMs;
     if (short === undefined) {
       this.#blamedNobody = false;
-      if (!near) return Math.max(longestPauseMs, restMs);
+      if (!near) return Math.max(this.#untilNear(space), restMs);
       const pauseMs = (space.freeMb - this.#minFreeMb) / fastestMbPerMs;
       return Math.min(Math.max(pauseMs, shortestPauseMs), longestPauseMs);
     }
@@ -178,6 +178,13 @@ export class DiskGuard implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     await this.#repeated[Symbol.asyncDispose]();
     await Promise.allSettled([...this.#leaving.values()].map(({ gone }) => gone));
+  }
+
+  /** Who writes fastest is seen when half of what lies between `watchFrom` and the mark is left: who grew later is known then. */
+  #untilNear(space: DiskSpace | undefined): number {
+    if (space === undefined) return longestPauseMs;
+    const pauseMs = (space.freeMb - (this.#minFreeMb * (watchFrom + 1)) / 2) / fastestMbPerMs;
+    return Math.min(Math.max(pauseMs, shortestPauseMs), longestPauseMs);
   }
 
   /** What those whose stop is under way give back, MB or files. */
