@@ -11,6 +11,7 @@ use super::addresses::OWN_NETWORK;
 use super::tap::MTU;
 use super::{DIRECTORY, OutboundSpec};
 use crate::error::{AtStep, Result, StepError};
+use crate::inside::EMPTY;
 use crate::spec::IdsSpec;
 use crate::{idmap, sys};
 
@@ -20,6 +21,8 @@ const START: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(1);
 /// Descriptors beyond one for each connection: its own, and questions for names, which it keeps for ten seconds.
 const MORE_FILES: u64 = 1_500;
+/// Where programs, their libraries and settings are.
+const SEEN: [&str; 10] = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix", "gnu", "etc"];
 /// Where no group limits its memory.
 const DATA_BYTES: u64 = 128 << 20;
 
@@ -110,7 +113,7 @@ fn become_slirp(
     // Forgotten when ids change.
     sys::set_death_signal(libc::SIGKILL).at(STEP, "death signal")?;
     sys::cut_propagation().at(STEP, "private mounts")?;
-    hide_sockets()?;
+    own_root(&spec.slirp)?;
     // SAFETY: a descriptor of ours.
     sys::check(unsafe { libc::fchdir(home.as_raw_fd()) } as libc::c_long).at(STEP, DIRECTORY)?;
     limit(libc::RLIMIT_CORE, 0)?;
@@ -141,14 +144,56 @@ fn become_slirp(
     Err(StepError::io(STEP, &spec.slirp, std::io::Error::last_os_error()))
 }
 
-/// It would see /run, where services listen that answer every user. The file that names the resolvers may lie there too.
-fn hide_sockets() -> Result<()> {
+/// Gives it a root with what it is made of and what it reads, and nothing else: not /run, where services listen that answer
+/// every user. Its own `--enable-sandbox` comes on top of that: mounts that were copied along with a namespace of users stay tied
+/// to the root they are below, and its program lies there, so that each disk of the machine was busy for as long as it ran.
+fn own_root(program: &str) -> Result<()> {
+    const ROOT: &str = "its root";
     let resolvers = std::fs::canonicalize("/etc/resolv.conf").unwrap_or_default();
-    if !resolvers.starts_with("/run") && Path::new("/run").is_dir() {
-        let flags = libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
-        sys::mount("empty", "/run", "tmpfs", flags, "size=4k,nr_inodes=2,mode=755").at(STEP, "/run")?;
+    let real = std::fs::canonicalize(program).unwrap_or_default();
+    let mut names: Vec<String> = [Path::new(program), &real, &resolvers].into_iter().filter_map(top).collect();
+    names.extend(SEEN.map(str::to_owned));
+    names.sort();
+    names.dedup();
+    let mut links = Vec::new();
+    let mut mounts = Vec::new();
+    for name in names {
+        let path = format!("/{name}");
+        if let Ok(target) = std::fs::read_link(&path) {
+            links.push((name, target));
+        } else if Path::new(&path).is_dir() {
+            let flags = sys::OPEN_TREE_CLONE | libc::AT_RECURSIVE as u32;
+            mounts.push((name, sys::open_tree(libc::AT_FDCWD, &path, flags).at(STEP, &path)?));
+        }
     }
-    Ok(())
+    let random = sys::open_tree(libc::AT_FDCWD, "/dev/urandom", sys::OPEN_TREE_CLONE).at(STEP, "/dev/urandom")?;
+    let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+    sys::mount("root", EMPTY, "tmpfs", flags, "size=16k,nr_inodes=64,mode=755").at(STEP, ROOT)?;
+    std::env::set_current_dir(EMPTY).at(STEP, ROOT)?;
+    for (name, target) in links {
+        std::os::unix::fs::symlink(target, name).at(STEP, ROOT)?;
+    }
+    // It makes a root of its own in /tmp, and takes /run along there.
+    for name in ["tmp", "run", "dev"].into_iter().chain(mounts.iter().map(|(name, _)| name.as_str())) {
+        std::fs::create_dir_all(name).at(STEP, ROOT)?;
+    }
+    for (name, mount) in &mounts {
+        sys::move_mount(mount.as_raw_fd(), libc::AT_FDCWD, name).at(STEP, name)?;
+    }
+    std::fs::write("dev/urandom", "").at(STEP, ROOT)?;
+    sys::move_mount(random.as_raw_fd(), libc::AT_FDCWD, "dev/urandom").at(STEP, "/dev/urandom")?;
+    // SAFETY: constant strings. The old root lies over the new one until it is taken away.
+    unsafe {
+        sys::check(libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr())).at(STEP, "pivot_root")?;
+        sys::check(libc::umount2(c".".as_ptr(), libc::MNT_DETACH) as libc::c_long).at(STEP, "old root")
+    }
+    .map(drop)
+}
+
+/// The first name of an absolute path.
+fn top(path: &Path) -> Option<String> {
+    let first = path.components().nth(1)?.as_os_str().to_str()?;
+    path.is_absolute().then(|| first.to_owned())
 }
 
 fn keep_at(place: RawFd, fd: RawFd) -> Result<RawFd> {

@@ -1,5 +1,5 @@
 import { existsSync } from "node:fs";
-import { readFile } from "node:fs/promises";
+import { mkdir, readFile } from "node:fs/promises";
 import { join } from "node:path";
 import { afterAll, afterEach, beforeAll, expect, it, vi } from "vitest";
 import { allowed, FarNetwork, farAddress } from "../../../test/support/far-network.ts";
@@ -11,6 +11,7 @@ import {
   OutboundSandboxes,
   outboundSandbox,
 } from "../../../test/support/outbound-sandboxes.ts";
+import { mustRun } from "../../../test/support/programs.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
 import type { NetworkChange, RuntimeId } from "../../ports/index.ts";
 import type { NativeProvider } from "./native-provider.ts";
@@ -148,6 +149,25 @@ await describeWith(["root", "agent", "launcher", "native", "slirp4netns"], "the 
       expect(memory).toMatch(new RegExp(`${runtimeId}/network$`));
     }
   });
+
+  it("a disk of the machine that was mounted when a network was made is free once it is unmounted", async () => {
+    const [relay] = await processesOf((await sandboxes.spawn()).runtimeId);
+    // Where the launcher is; it has mounts of its own here.
+    const there = (...words: string[]) =>
+      mustRun("nsenter", [`--mount=/proc/${relay?.pid}/ns/mnt`, "--", ...words]);
+    const disk = join(home.dataDir, "other-disk.img");
+    const place = join(home.dataDir, "other-disk");
+    await mkdir(place);
+    await mustRun("truncate", ["--size=16M", disk]);
+    await mustRun("mkfs.ext4", ["-q", disk]);
+    await there("mount", "-o", "loop", disk, place);
+    const { runtimeId } = await sandboxes.spawn();
+    const [, helper] = await processesOf(runtimeId);
+    await there("umount", place);
+    const busy = () => mustRun("losetup", ["--associated", disk]);
+    await vi.waitFor(async () => expect(await busy()).toMatchObject({ stdout: "" }), 5_000);
+    expect(await lives(helper?.pid ?? 0)).toBe(true);
+  }, 30_000);
 
   it("check() tries the network too", async () => {
     expect(await provider.check(soon())).toMatchObject({ healthy: true });
