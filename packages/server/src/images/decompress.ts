@@ -48,12 +48,15 @@ async function* inflated(
   }
 }
 
+/** An archive says how much its decoder is to keep, up to 1.5 GiB; what xz itself makes takes 65 MiB at most, unless it is told otherwise. */
+const xzMemory = "--memlimit-decompress=256MiB";
+
 /** xz has no decoder in Node; the program of the package xz-utils does it. */
 async function* throughXz(
   source: AsyncIterable<Uint8Array>,
   signal: AbortSignal,
 ): AsyncGenerator<Uint8Array> {
-  const program = spawn("xz", ["-dc"], { stdio: ["pipe", "pipe", "pipe"], signal });
+  const program = spawn("xz", ["-dc", xzMemory], { stdio: ["pipe", "pipe", "pipe"], signal });
   const ended = Promise.withResolvers<number | null>();
   program.on("error", (error) => ended.reject(error));
   program.on("close", (code) => ended.resolve(code));

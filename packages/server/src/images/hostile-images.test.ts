@@ -1,7 +1,8 @@
+import { execFileSync } from "node:child_process";
 import fs from "node:fs";
 import os from "node:os";
 import path from "node:path";
-import { gzipSync } from "node:zlib";
+import { crc32, gzipSync } from "node:zlib";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
 import { describeWith } from "../../test/support/requirements.ts";
 import { openImageStore } from "../images.ts";
@@ -94,6 +95,36 @@ describe("a hostile image", () => {
     expect(await importOf(savedImageOf(Array(257).fill(tarOf([]))), {})).toMatchObject({
       code: "bad_request",
       message: "the image has 257 layers; 256 are allowed",
+    });
+  });
+
+  it.each([
+    ["more variables than a sandbox may have", { env: Array<string>(4_097).fill("A=1") }, "4097 variables"],
+    ["variables that no launch has room for", { env: [`A=${"x".repeat(300_000)}`] }, "300006 bytes as JSON"],
+    [
+      "a configuration of a million values",
+      { history: Array(1_000_000).fill([]) },
+      "config.json in the archive",
+    ],
+  ])("is refused with %s", async (_what, change, why) => {
+    expect(await importOf(savedImageOf([tarOf([])], change), {})).toMatchObject({
+      code: "bad_request",
+      message: expect.stringContaining(why),
+    });
+  });
+
+  it("is refused when it was packed so that unpacking takes more memory than there is for it", async () => {
+    // Of xz: a block whose dictionary has 1.5 GiB, in the header that says so.
+    const tar = path.join(dataDir, "a.tar");
+    fs.writeFileSync(tar, tarOf([{ name: "file", content: "x" }]));
+    const packed = execFileSync("xz", ["-c", "--lzma2=dict=4KiB", tar]);
+    // The block's header follows the stream's 12 bytes: its size, flags, the filter's id and the size of its properties; then the dictionary's.
+    const head = packed.subarray(12, 24);
+    head[4] = 37;
+    head.writeUInt32LE(crc32(head.subarray(0, 8)), 8);
+    expect(await importOf(packed, {})).toMatchObject({
+      code: "bad_request",
+      message: expect.stringMatching(/Memory usage limit/i),
     });
   });
 

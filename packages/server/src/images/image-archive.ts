@@ -3,11 +3,17 @@ import { lstat, readFile, realpath } from "node:fs/promises";
 import path from "node:path";
 import { type Static, Type } from "typebox";
 import { Value } from "typebox/value";
+import { beyondBounds } from "../platform/bounded-json.ts";
 import { BadRequest, NotFound } from "../ports/errors.ts";
 import type { ImageConfig } from "../ports/image-store.ts";
 import { normaliseImageName } from "./image-name.ts";
 
 const largestJson = 4 * 1_048_576;
+/** It is parsed in the service's own process. An image with a history of hundreds of steps has a few thousand values. */
+const jsonBounds = { maxDepth: 64, maxParts: 32_768 };
+/** Beside what a spawn asks for it has room in what a launch is told. */
+const mostEnvBytes = 262_144;
+const mostVariables = 4_096;
 const deepestIndex = 3;
 /** Twice what engines make. */
 const mostLayers = 256;
@@ -18,8 +24,8 @@ const ImageConfigFile = Type.Object({
       Type.Null(),
       Type.Object({
         Env: Type.Optional(Type.Union([Type.Array(Type.String()), Type.Null()])),
-        User: Type.Optional(Type.String()),
-        WorkingDir: Type.Optional(Type.String()),
+        User: Type.Optional(Type.String({ maxLength: 256 })),
+        WorkingDir: Type.Optional(Type.String({ maxLength: 4_096 })),
       }),
     ]),
   ),
@@ -137,7 +143,13 @@ async function archivedImage(
 
 function configOf(file: Static<typeof ImageConfigFile>): ImageConfig {
   const env: Record<string, string> = {};
-  for (const entry of file.config?.Env ?? []) {
+  const variables = file.config?.Env ?? [];
+  const envBytes = Buffer.byteLength(JSON.stringify(variables));
+  if (variables.length > mostVariables || envBytes > mostEnvBytes)
+    throw new BadRequest(
+      `the image sets ${variables.length} variables of ${envBytes} bytes as JSON; ${mostVariables} of ${mostEnvBytes} are allowed`,
+    );
+  for (const entry of variables) {
     const equals = entry.indexOf("=");
     if (equals > 0) env[entry.slice(0, equals)] = entry.slice(equals + 1);
   }
@@ -176,6 +188,7 @@ async function readInside(directory: string, name: string): Promise<Buffer> {
 }
 
 function jsonOrNone(text: Buffer): unknown {
+  if (beyondBounds(text, jsonBounds) !== undefined) return undefined;
   try {
     return JSON.parse(text.toString("utf8"));
   } catch {
@@ -184,6 +197,9 @@ function jsonOrNone(text: Buffer): unknown {
 }
 
 function parseJson(text: Buffer, name: string): unknown {
+  const excess = beyondBounds(text, jsonBounds);
+  if (excess !== undefined)
+    throw new BadRequest(`${name} in the archive is more than any image needs: ${excess}`);
   try {
     return JSON.parse(text.toString("utf8"));
   } catch (error) {
