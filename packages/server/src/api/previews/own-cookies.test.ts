@@ -27,3 +27,10 @@ it("a pass is read by its name", () => {
     "two",
   ]);
 });
+
+it("a pass that nothing else can set is read whatever others below the domain have set", () => {
+  const set = Array.from({ length: 50 }, (_, at) => `alcove-preview=${at}`).join("; ");
+  const passes = passesOf(`${set}; __Host-alcove-preview=own`);
+  expect(passes).toContain("own");
+  expect(passes).toHaveLength(9);
+});

@@ -2,15 +2,20 @@
 export const cookieNames = { https: "__Host-alcove-preview", http: "alcove-preview" } as const;
 
 const own: ReadonlySet<string> = new Set(Object.values(cookieNames));
-/** Others below the domain can set cookies for all of it, so that there may be several of the name. */
+/** Others below the domain can set cookies for all of it, so that there may be several of a name; but not of the one with the prefix. */
 const mostPasses = 8;
 
 /** The passes that a request comes with. */
 export function passesOf(cookies: string | undefined): string[] {
   const found: string[] = [];
+  const counts = new Map<string, number>();
   for (const cookie of (cookies ?? "").split(";")) {
-    const [name = "", value = ""] = cookie.split("=", 2);
-    if (own.has(name.trim()) && found.length < mostPasses) found.push(value.trim());
+    const [before = "", value = ""] = cookie.split("=", 2);
+    const name = before.trim();
+    const count = counts.get(name) ?? 0;
+    if (!own.has(name) || count >= mostPasses) continue;
+    counts.set(name, count + 1);
+    found.push(value.trim());
   }
   return found;
 }
