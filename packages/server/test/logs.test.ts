@@ -243,6 +243,18 @@ test("a probe is the same one however its path is spelled", async () => {
   expect(JSON.stringify(lines)).not.toContain("hunter2");
 });
 
+test("a path of many kilobytes is cut in the log, and in what its caller is told", async () => {
+  const long = "a".repeat(12_000);
+  for (const [id, path] of [
+    ["unrouted", `/${long}`],
+    ["parameter", `/api/v1/sandboxes/${long}`],
+  ] as const) {
+    const { json } = await client.call("GET", path, undefined, { "x-request-id": id });
+    expect(JSON.stringify(json).length).toBeLessThan(1_000);
+    expect(JSON.stringify(await requestLine(id)).length).toBeLessThan(4_000);
+  }
+});
+
 test("no line has a field that is not documented", async () => {
   const page = readFileSync(new URL("../../../docs/operations/logs.md", import.meta.url), "utf8");
   const fields = page.slice(page.indexOf("## Fields"));

@@ -19,6 +19,8 @@ declare module "fastify" {
 
 /** Answers to those who guess keys, overdo it, or reach for what is not theirs. */
 const addressed: ReadonlySet<number> = new Set([401, 403, 429]);
+/** Longest path in a line, as in the audit history: whoever has no key chooses it, and a head has 16 KiB. */
+const longestPath = 2_048;
 /** How long the same answer to a probe gets no further line, milliseconds. */
 const probeQuietMs = 60_000;
 
@@ -65,7 +67,7 @@ export class AccessLog {
         request_id: request.id,
         ...(request.span !== undefined && { trace_id: request.span.traceId, span_id: request.span.spanId }),
         method: request.method,
-        path,
+        path: path.slice(0, longestPath),
         status,
         principal: request.principal?.name,
         ...(ownerId !== undefined && { owner_id: ownerId }),

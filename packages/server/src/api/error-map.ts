@@ -32,6 +32,9 @@ export const httpStatus = {
   storage_full: 507,
 } as const satisfies Record<ErrorCode, number>;
 
+/** Of what Fastify says, which may have all of a path before what is wrong with it. */
+const longestQuote = 300;
+
 /** What the client may know of an error; anything unexpected is told blandly. */
 export function toDomainError(error: unknown): DomainError {
   if (error instanceof DomainError) return error;
@@ -62,7 +65,9 @@ function fromFastify(error: FastifyError): DomainError {
       );
     default:
       if (error.statusCode !== undefined && error.statusCode >= 400 && error.statusCode < 500)
-        return new BadRequest(`the request cannot be read: ${error.message}`, { cause: error });
+        return new BadRequest(`the request cannot be read: ${error.message.slice(-longestQuote)}`, {
+          cause: error,
+        });
       return new DomainError("internal", "an internal error occurred; the log has it under the request id", {
         cause: error,
       });
