@@ -58,6 +58,9 @@ const CAP_NAMES: [&str; 41] = [
 /// Descriptors a process may have open: what Linux itself gives at most, enough for servers, and bounding what one sandbox
 /// takes of the machine's table of open files.
 const OPEN_FILES: u64 = 4_096;
+/// Bytes that a process may keep from being swapped or given up: what Linux itself gave for decades. Pages of the machine's
+/// programs and of images are locked without being counted for who locks them.
+const LOCKED_BYTES: u64 = 64 << 10;
 /// Without a cgroup the agent and its monitors count against the commands' limit.
 const RESERVED_PIDS: u64 = 64;
 
@@ -66,6 +69,7 @@ pub fn limit(spec: &LaunchSpec) -> Result<()> {
     // With 1, unlike 0, the kernel starts no handler of the host for a dump; where the hard limit is 0 it stays.
     lower(libc::RLIMIT_CORE, 1)?;
     lower(libc::RLIMIT_NOFILE, OPEN_FILES)?;
+    lower(libc::RLIMIT_MEMLOCK, LOCKED_BYTES)?;
     if spec.cgroup.is_none() {
         lower(libc::RLIMIT_NPROC, spec.limits.pids + RESERVED_PIDS)?;
         // Address space would be the wrong measure: many runtimes reserve far more than they use.

@@ -71,6 +71,7 @@ describe("containerSpec()", () => {
         Ulimits: [
           { Name: "core", Soft: 1, Hard: 1 },
           { Name: "nofile", Soft: 4_096, Hard: 4_096 },
+          { Name: "memlock", Soft: 65_536, Hard: 65_536 },
         ],
         NetworkMode: "none",
         Mounts: [],

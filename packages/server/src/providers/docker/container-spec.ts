@@ -24,6 +24,8 @@ const agentCapabilities = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "KILL", "SETGID", 
 
 /** Of each process, as with `native`. Engines allow a million, which nobody could look through. */
 const openFiles = 4_096;
+/** Of each process, as with `native`: pages of images are locked without being counted for who locks them. */
+const lockedBytes = 65_536;
 
 /** Threads of gVisor's own that one of a sandbox's processes may take: the engine's limit counts these, and gVisor dies of it. */
 const gvisorThreads = 8;
@@ -95,6 +97,7 @@ export function containerSpec(options: {
         // With 1, unlike 0, the kernel starts no handler of the host for a dump.
         { Name: "core", Soft: 1, Hard: 1 },
         { Name: "nofile", Soft: openFiles, Hard: openFiles },
+        { Name: "memlock", Soft: lockedBytes, Hard: lockedBytes },
       ],
       ...engineNetwork(networkFor(config.networkMode, runtime.network)),
       IpcMode: "private",

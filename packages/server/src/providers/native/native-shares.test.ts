@@ -60,6 +60,14 @@ await describeWith(
       }
     });
 
+    it("of memory that cannot be given up a process has 64 KB: what is locked may be everybody's, and counts for nobody", async () => {
+      const { run } = await sandbox();
+      for (const user of ["0", "1000"]) {
+        const output = await run("ulimit -l unlimited; grep 'locked memory' /proc/self/limits", user);
+        expect(output).toMatch(/^Max locked memory\s+65536\s+65536/m);
+      }
+    });
+
     it("image host: the machine keeps its programs in memory, whatever a sandbox advises", async (context) => {
       if ((await findProgram("fincore")) === undefined)
         return skipWithout(context, "fincore is not installed");
