@@ -16,6 +16,9 @@ const LONGEST_REQUEST: usize = 1 << 20;
 /// What is kept of a request that is too long, and looked at for the id of one that cannot be read.
 const HEAD: usize = 256;
 const LAST_REQUESTS_MS: i32 = 5_000;
+/// Of what went wrong: six times it, as JSON may spell it out, is within what a pipe takes in one piece. An agent that was
+/// taken over may say more, and would cut what other requests are answered in pieces.
+const LONGEST_MESSAGE: usize = 600;
 
 pub fn serve(arguments: &[String]) -> Result<()> {
     // Orphans of finished launches come to this process and vanish: nobody collects them where PID 1 does not.
@@ -247,7 +250,17 @@ fn plain<'a>(id: u64, ok: bool) -> Reply<'a> {
 }
 
 fn fail(id: u64, error: &StepError) {
-    send(&Reply { step: Some(&error.step), message: Some(&error.message), errno: error.errno, ..plain(id, false) });
+    let message = beginning(&error.message, LONGEST_MESSAGE);
+    send(&Reply { step: Some(&error.step), message: Some(message), errno: error.errno, ..plain(id, false) });
+}
+
+/// What of a text has at most so many bytes.
+fn beginning(text: &str, most: usize) -> &str {
+    let mut end = most.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
 }
 
 /// One write: lines of several processes share the pipe and stay whole up to its atomic size.
@@ -300,6 +313,18 @@ mod tests {
             assert!(serde_json::from_slice::<Request>(&line).is_err());
             assert_eq!(leading_id(&line), 71, "{}", String::from_utf8_lossy(&line));
         }
+    }
+
+    #[test]
+    fn what_went_wrong_is_told_within_what_a_pipe_takes_in_one_piece() {
+        let said = "\u{1}".repeat(64 * 1024);
+        let message = Some(beginning(&said, LONGEST_MESSAGE));
+        let reply = Reply { step: Some("lend"), message, errno: Some(i32::MIN), ..plain(u64::MAX, false) };
+        let line = serde_json::to_vec(&reply).expect("JSON");
+        assert!(line.len() < libc::PIPE_BUF, "{} bytes", line.len());
+        assert_eq!(beginning("zwölf", 3), "zw");
+        assert_eq!(beginning("zwölf", 4), "zwö");
+        assert_eq!(beginning("", 4), "");
     }
 
     #[test]
