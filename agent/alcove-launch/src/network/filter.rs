@@ -12,6 +12,11 @@ const DNS_PORT: u16 = 53;
 /// Questions for names: the machine's resolver is everybody's.
 const NAMES_PER_SECOND: f64 = 100.0;
 const NAMES_AT_ONCE: f64 = 200.0;
+/// How long the helper keeps the socket of a question that was answered.
+const ANSWERED_MS: u64 = 10_000;
+/// Questions that it has sockets for: no more than the rate lets be answered. One that nobody answers keeps its socket for as
+/// long as any datagram, so that the rate alone would let them take all of its descriptors, and as many ports of the machine.
+const MOST_QUESTIONS: usize = (NAMES_AT_ONCE + NAMES_PER_SECOND * (ANSWERED_MS / 1_000) as f64) as usize;
 /// The share of its connections that a sandbox may open in a second, for long.
 const NEW_EACH_SECOND: f64 = 0.1;
 /// How long the helper keeps a socket for what nothing is heard of any more. Its own times, so that the count here is
@@ -59,8 +64,11 @@ pub struct Filter {
     flows: HashMap<Flow, State>,
     most: usize,
     names: Bucket,
+    /// By the port that asks, until when.
+    questions: HashMap<u16, u64>,
     fresh: Bucket,
     swept_ms: u64,
+    questions_swept_ms: u64,
 }
 
 impl Filter {
@@ -72,8 +80,10 @@ impl Filter {
             flows: HashMap::new(),
             most: connections as usize,
             names: Bucket::new(NAMES_AT_ONCE, NAMES_PER_SECOND),
+            questions: HashMap::new(),
             fresh: Bucket::new(most, most * NEW_EACH_SECOND),
             swept_ms: 0,
+            questions_swept_ms: 0,
         }
     }
 
@@ -97,10 +107,18 @@ impl Filter {
         }
     }
 
-    /// Learns the end of connections from what comes back.
-    pub fn incoming(&mut self, frame: &[u8]) {
-        if let Frame::Packet { source, transport: Transport::Tcp { from, to, flags }, .. } = read(frame) {
-            self.follow(Flow::Tcp { from: to, address: source, to: from }, flags, |state| state.ended_there = true);
+    /// Learns the end of connections, and which questions were answered, from what comes back.
+    pub fn incoming(&mut self, frame: &[u8], now_ms: u64) {
+        match read(frame) {
+            Frame::Packet { source, transport: Transport::Tcp { from, to, flags }, .. } => {
+                self.follow(Flow::Tcp { from: to, address: source, to: from }, flags, |state| state.ended_there = true);
+            }
+            Frame::Packet { source: DNS, transport: Transport::Udp { to, .. }, .. } => {
+                if let Some(until_ms) = self.questions.get_mut(&to) {
+                    *until_ms = now_ms + ANSWERED_MS;
+                }
+            }
+            _ => {}
         }
     }
 
@@ -119,10 +137,24 @@ impl Filter {
             return Verdict::Drop;
         }
         match transport {
-            Transport::Tcp { .. } => self.send(DNS, transport, now_ms),
-            // The helper forgets these after ten seconds, so their rate bounds their number.
-            _ => Verdict::Pass,
+            Transport::Udp { from, .. } => self.ask(from, now_ms),
+            _ => self.send(DNS, transport, now_ms),
         }
+    }
+
+    fn ask(&mut self, from: u16, now_ms: u64) -> Verdict {
+        let is_full =
+            |questions: &HashMap<u16, u64>| questions.len() >= MOST_QUESTIONS && !questions.contains_key(&from);
+        if is_full(&self.questions) && now_ms >= self.questions_swept_ms + SWEEP_MS {
+            self.questions_swept_ms = now_ms;
+            self.questions.retain(|_, until_ms| *until_ms > now_ms);
+        }
+        if is_full(&self.questions) {
+            self.counts.limited += 1;
+            return Verdict::Drop;
+        }
+        self.questions.insert(from, now_ms + DATAGRAM_MS);
+        Verdict::Pass
     }
 
     fn send(&mut self, address: Ipv4Addr, transport: Transport, now_ms: u64) -> Verdict {
@@ -248,11 +280,11 @@ mod tests {
         assert_eq!((filter.connections(), filter.counts.limited), (2, 1));
         filter.outgoing(&tcp(FAR, 1, 80, FIN | ACK), 0);
         assert_eq!(filter.connections(), 2);
-        filter.incoming(&answered(FAR, 80, 1, FIN | ACK));
+        filter.incoming(&answered(FAR, 80, 1, FIN | ACK), 0);
         assert_eq!(filter.connections(), 1);
         let later = 60_000;
         assert_eq!(filter.outgoing(&tcp(FAR, 3, 80, SYN), later), Verdict::Pass);
-        filter.incoming(&answered(FAR, 80, 3, RST));
+        filter.incoming(&answered(FAR, 80, 3, RST), later);
         assert_eq!(filter.connections(), 1);
         // Nothing was heard of the datagrams.
         assert_eq!(filter.outgoing(&tcp(FAR, 4, 80, SYN), later), Verdict::Pass);
@@ -285,5 +317,43 @@ mod tests {
         };
         assert_eq!(asked(0), 200);
         assert_eq!(asked(1_000), 100);
+    }
+
+    #[test]
+    fn questions_that_nobody_answers_end_at_as_many_as_could_be_answered() {
+        let mut filter = filter(10);
+        // A hundred each second for four minutes, each from a port of its own.
+        let mut passed = 0;
+        for second in 0..240u64 {
+            for port in 0..100u64 {
+                let from = (second * 100 + port) as u16;
+                passed += usize::from(filter.outgoing(&udp("198.18.255.3", from, 53), second * 1_000) == Verdict::Pass);
+            }
+        }
+        assert_eq!(passed, MOST_QUESTIONS);
+        // Who has asked may ask again.
+        assert_eq!(filter.outgoing(&udp("198.18.255.3", 7, 53), 240_000), Verdict::Pass);
+        // What is answered is forgotten soon.
+        let mut answer = udp("198.18.255.100", 53, 7);
+        answer[26..30].copy_from_slice(&DNS.octets());
+        filter.incoming(&answer, 240_000);
+        assert_eq!(filter.questions.get(&7), Some(&(240_000 + ANSWERED_MS)));
+        assert_eq!(filter.outgoing(&udp("198.18.255.3", 60_000, 53), 241_000), Verdict::Pass);
+    }
+
+    #[test]
+    fn questions_that_are_answered_end_at_their_rate_alone() {
+        let mut filter = filter(10);
+        let mut passed = 0;
+        for second in 0..60u64 {
+            for port in 0..100u64 {
+                let from = (second * 100 + port) as u16;
+                passed += usize::from(filter.outgoing(&udp("198.18.255.3", from, 53), second * 1_000) == Verdict::Pass);
+                let mut answer = udp("198.18.255.100", 53, from);
+                answer[26..30].copy_from_slice(&DNS.octets());
+                filter.incoming(&answer, second * 1_000);
+            }
+        }
+        assert_eq!(passed, 6_000);
     }
 }

@@ -152,7 +152,7 @@ fn incoming(relay: &mut Relay, bucket: &mut Option<Bucket>, buffer: &mut [u8], n
         match sys::read(relay.packets.as_raw_fd(), buffer) {
             Ok(0) => return Err(()),
             Ok(count) => {
-                relay.filter.incoming(&buffer[..count]);
+                relay.filter.incoming(&buffer[..count], now_ms);
                 // An interface that is down takes nothing.
                 let _ = sys::write(relay.tap.as_raw_fd(), &buffer[..count]);
                 if owe(bucket, count, now_ms) {
