@@ -74,13 +74,21 @@ export function presentListedExec(info: ExecInfo): ExecRecord {
   return { ...presentExec(info), ...commandBeginning(info, listedCommandLength) };
 }
 
+const earliestMs = Date.parse("0001-01-01T00:00:00.000Z");
+const latestMs = Date.parse("9999-12-31T23:59:59.999Z");
+
+/** Files have any time, and backends say any; what no timestamp can tell becomes the nearest that one can, and what is none the first. */
+export function tellableTime(time: Date): Date {
+  return new Date(Math.min(Math.max(time.getTime() || 0, earliestMs), latestMs));
+}
+
 export function presentFile(entry: FileEntry): FileInfo {
   return {
     name: entry.name,
     path: entry.path,
     size: entry.size,
     is_dir: entry.type === "dir",
-    mod_time: entry.modifiedAt.toISOString(),
+    mod_time: tellableTime(entry.modifiedAt).toISOString(),
     mode: formatMode(entry.mode),
     type: entry.type,
     uid: entry.uid,
@@ -113,7 +121,8 @@ export function presentSnapshot(snapshot: ProviderSnapshot): SnapshotSummary {
 }
 
 export function presentStats(stats: RuntimeStats, commands: number): SandboxStats {
-  const whole = (value: number | undefined) => (value === undefined ? undefined : Math.round(value));
+  // What counts in a sandbox may be a program of its own, and say what is no number.
+  const whole = (value = Number.NaN) => (Number.isFinite(value) ? Math.max(0, Math.round(value)) : undefined);
   return defined<Total<SandboxStats>>({
     cpu_usage_ms: whole(stats.cpuUsageMs),
     memory_bytes: whole(stats.memoryBytes),

@@ -9,6 +9,7 @@ import { carry } from "../../platform/carry.ts";
 import { JoinedReadable } from "../../platform/joined-readable.ts";
 import { DomainError } from "../../ports/errors.ts";
 import { defined, given } from "../parse.ts";
+import { tellableTime } from "../present.ts";
 import { parseRange } from "../range.ts";
 import { rawBody, roomToUnpack } from "../raw-body.ts";
 import { ChosenUser, type RouteApp, SandboxParams } from "./route-app.ts";
@@ -185,7 +186,7 @@ function behindTheEnd(reply: FastifyReply, size: number): DomainError {
 function sendBytes(reply: FastifyReply, body: Readable, modifiedAt: Date): FastifyReply {
   return reply
     .header("accept-ranges", "bytes")
-    .header("last-modified", modifiedAt.toUTCString())
+    .header("last-modified", tellableTime(modifiedAt).toUTCString())
     .header("x-content-type-options", "nosniff")
     .type("application/octet-stream")
     .send(givingBack(body));
