@@ -84,6 +84,12 @@ export class StorageFull extends DomainError {
     super("storage_full", message, options);
   }
 }
+/** A runtime was made at a backend that is not the one which is asked now: it may go on there, and cannot be reached or ended. */
+export class RuntimeElsewhere extends DomainError {
+  constructor(message: string, options?: DomainErrorOptions) {
+    super("unavailable", message, options);
+  }
+}
 /** The runtime of a sandbox is no longer there: it ended by itself or was removed behind our back. */
 export class RuntimeGone extends DomainError {
   constructor(message: string, options?: DomainErrorOptions) {

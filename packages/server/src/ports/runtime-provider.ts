@@ -39,7 +39,10 @@ export interface RuntimeProvider extends AsyncDisposable {
   inventory(options: CallOptions): Promise<InventoryEntry[]>;
   /** Reconnects to a runtime after a restart; a runtime already connected resolves. @throws RuntimeGone when it is dead. */
   adopt(runtimeId: RuntimeId, options: CallOptions): Promise<void>;
-  /** Idempotent: an unknown or already destroyed runtime resolves. Kills every process and removes every trace. */
+  /**
+   * Idempotent: an unknown or already destroyed runtime resolves. Kills every process and removes every trace.
+   * @throws RuntimeElsewhere
+   */
   destroy(runtimeId: RuntimeId, options: CallOptions): Promise<void>;
 
   /**
@@ -125,9 +128,9 @@ export interface InventoryEntry {
   sandboxId?: SandboxId;
   /**
    * `unreadable`: something is there whose record cannot be understood, one of a newer release for instance. It is not
-   * touched unless somebody asks for its end.
+   * touched unless somebody asks for its end. `elsewhere`: it was made at another backend than the one that is asked now.
    */
-  state: "running" | "dead" | "unreadable";
+  state: "running" | "dead" | "unreadable" | "elsewhere";
   /** What the runtime's own record says of its sandbox. */
   note?: SandboxNote;
 }

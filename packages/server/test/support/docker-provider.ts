@@ -59,12 +59,14 @@ export async function openDocker(
     allowedRegistries?: readonly string[];
     logger?: Logger;
     instanceId?: string;
+    /** Of another one, on whose state this is opened; unset: its own. */
+    dataDir?: string;
     agentBinary?: string;
     launcher?: string;
   } = {},
 ): Promise<DockerUnderTest> {
   const image = await importBusybox(engine);
-  const dataDir = await mkdtemp(join(tmpdir(), "alcove-docker-"));
+  const dataDir = options.dataDir ?? (await mkdtemp(join(tmpdir(), "alcove-docker-")));
   const instanceId = options.instanceId ?? randomBytes(8).toString("hex");
   const opened: DockerProvider[] = [];
   const open = () => {

@@ -3,7 +3,13 @@ import { CallerGone } from "../../platform/deadline.ts";
 import { silentLogger } from "../../platform/logger.ts";
 import { currentRequestId, withinRequest } from "../../platform/request-scope.ts";
 import { noCapacityLimits } from "../../ports/capacity.ts";
-import { ProviderError, type RuntimeId, type SandboxId, type SandboxRow } from "../../ports/index.ts";
+import {
+  ProviderError,
+  RuntimeElsewhere,
+  type RuntimeId,
+  type SandboxId,
+  type SandboxRow,
+} from "../../ports/index.ts";
 import { FakeClock, settle } from "../testing/fake-clock.ts";
 import { forever, Harness } from "../testing/harness.ts";
 import { hang, ScriptedProvider, type StepHook } from "../testing/scripted-provider.ts";
@@ -77,6 +83,47 @@ describe("a start", () => {
     await destroyed;
     await expect(second.service.locate(gone.id, { signal: forever })).rejects.toThrow(/does not exist/);
     await expect(second.service.locate("sb-unknown", { signal: forever })).rejects.toThrow(/does not exist/);
+  });
+});
+
+describe("a sandbox that was made where its provider is not any more", () => {
+  const elsewhere: StepHook = (step) => {
+    if (step === "adopt" || step === "destroy") throw new RuntimeElsewhere("it was made at another engine");
+  };
+
+  it("is unhealthy, and runs again once its provider is there again", async () => {
+    const first = await life().start();
+    const row = await first.spawn();
+    await end(first);
+    const runtime = backend.runtimes.get(row.runtimeId);
+    if (runtime === undefined) throw new Error("there is no runtime");
+    runtime.state = "elsewhere";
+    const second = life();
+    second.provider.hook = elsewhere;
+    await second.start();
+    await clock.advance(60_000);
+    expect((await second.service.get(row.id)).state).toBe("unhealthy");
+    await end(second);
+    runtime.state = "running";
+    const third = await life().start();
+    expect(third.service.running(row.id).row.state).toBe("running");
+  });
+
+  it("is not said to be destroyed before it has ended itself", async () => {
+    const first = await life().start();
+    const row = await first.spawn();
+    await end(first);
+    const runtime = backend.runtimes.get(row.runtimeId);
+    if (runtime === undefined) throw new Error("there is no runtime");
+    runtime.state = "elsewhere";
+    const second = life();
+    second.provider.hook = elsewhere;
+    await second.start();
+    await expect(second.service.destroy(row.id, { signal: forever })).rejects.toThrow(/another engine/);
+    await clock.advance(31 * 60_000);
+    expect(await state(row.id)).not.toBe("destroyed");
+    await clock.advance(10 * 60_000);
+    expect(await state(row.id)).toBe("destroyed");
   });
 });
 

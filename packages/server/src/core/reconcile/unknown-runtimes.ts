@@ -60,6 +60,14 @@ export class UnknownRuntimes {
       );
       return;
     }
+    if (state === "elsewhere") {
+      // Its sandbox is over, and it may stay for good when that place is gone.
+      logger.debug(
+        { provider: provider.name, runtime_id: runtimeId },
+        "a runtime was made where its provider is not any more; it is left alone",
+      );
+      return;
+    }
     const wanted = state === "running" && age.lacks(provider, runtime) && !recover.isLeftOver(runtime);
     if (wanted && (await recover.takeIn(provider, runtime, { names }))) return;
     end(runtimeId, () => this.#destroy(provider, runtime));

@@ -9,6 +9,7 @@ import {
   DomainError,
   type InventoryEntry,
   ProviderError,
+  RuntimeElsewhere,
   type RuntimeId,
   type RuntimeProvider,
   type SandboxOperations,
@@ -278,6 +279,7 @@ export class DestroyFlow {
     try {
       await this.removeRuntime(provider, entry.runtimeId);
     } catch (error) {
+      if (error instanceof RuntimeElsewhere && this.#hasEndedItself(row)) return;
       if (error instanceof DomainError) throw error;
       if (error instanceof DeadlineExceeded) {
         const message = `provider "${row.provider}" has not destroyed sandbox "${row.id}" after ${destroyDeadlineMs / 1000} s; it is tried again until it is done`;

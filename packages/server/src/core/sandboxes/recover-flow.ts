@@ -246,7 +246,7 @@ export class RecoverFlow {
   async #hasEnded(entry: LiveSandbox, provider: RuntimeProvider, why: string): Promise<boolean> {
     try {
       const state = await this.#inventories.stateOf(provider, entry.runtimeId);
-      if (state === "running" || state === "unreadable") return false;
+      if (state === "running" || state === "unreadable" || state === "elsewhere") return false;
     } catch (error) {
       if (this.#closing.signal.aborted) return true;
       const { logger } = this.#context;

@@ -96,6 +96,29 @@ await describeWith(["docker", "agent", "busybox"], "DockerProvider", () => {
     expect((await run(operations, script)).stdout).toBe("red small app /srv/app\nwritable\n");
   });
 
+  it("an engine that a sandbox was not made at neither says that it ended nor ends it; its own under another address does", async () => {
+    const docker = await open();
+    const { runtimeId } = await spawnIn(docker);
+    await using far = await startEngine();
+    const options = { dataDir: docker.dataDir, instanceId: docker.instanceId };
+    await using there = (await openDocker(far, options)).provider;
+    expect(await there.inventory(soon())).toMatchObject([{ runtimeId, state: "elsewhere" }]);
+    const refused = { name: "RuntimeElsewhere", message: expect.stringContaining(engine.socket) };
+    await expect(there.adopt(runtimeId, soon())).rejects.toMatchObject(refused);
+    await expect(there.destroy(runtimeId, soon())).rejects.toMatchObject(refused);
+    expect(await containersOf(docker)).not.toBe("");
+    await using folder = await mkdtempDisposable(join(tmpdir(), "alcove-renamed-"));
+    const renamed = join(folder.path, "engine.sock");
+    await symlink(engine.socketPath, renamed);
+    await using again = (await openDocker({ socket: `unix://${renamed}`, socketPath: renamed }, options))
+      .provider;
+    expect(await again.inventory(soon())).toMatchObject([{ runtimeId, state: "running" }]);
+    await again.adopt(runtimeId, soon());
+    expect((await run(again.sandbox(runtimeId), "echo works")).stdout).toBe("works\n");
+    await again.destroy(runtimeId, soon(30_000));
+    expect(await again.inventory(soon())).toEqual([]);
+  });
+
   it("the agent's volume may be removed while no sandbox uses it: the next spawn has an agent again", async () => {
     const docker = await open({ agentTransport: "stdio" });
     const first = await spawnIn(docker);

@@ -17,6 +17,7 @@ import {
   type NetworkChange,
   type ProviderCheck,
   ProviderError,
+  RuntimeElsewhere,
   RuntimeGone,
   type RuntimeId,
   type RuntimeProvider,
@@ -50,7 +51,7 @@ import type { EnginePatience } from "./engine-waits.ts";
 import { EngineImages } from "./images.ts";
 import { containerName, labelNames } from "./labels.ts";
 import { OutboundNetworks } from "./outbound-networks.ts";
-import { RuntimeRecords } from "./runtime-records.ts";
+import { type RuntimeRecord, RuntimeRecords } from "./runtime-records.ts";
 import { Spawner } from "./spawner.ts";
 
 export interface DockerProviderOptions {
@@ -327,7 +328,7 @@ export class DockerProvider implements RuntimeProvider {
     try {
       const record = await this.#records.read(runtimeId);
       if (record === undefined) return { ...container, runtimeId, state: "dead" };
-      const state = container?.state ?? "dead";
+      const state = container?.state ?? (this.#madeElsewhere(record) ? "elsewhere" : "dead");
       return { runtimeId, sandboxId: record.sandboxId as SandboxId, state, ...fromNote(record) };
     } catch (error) {
       if (!(error instanceof UnreadableRecord)) throw error;
@@ -466,6 +467,7 @@ export class DockerProvider implements RuntimeProvider {
   async #remove(runtimeId: RuntimeId, { signal }: CallOptions): Promise<void> {
     const container = this.#containerOf(runtimeId);
     await this.#engine.waits.awake({ signal });
+    await this.#refuseElsewhere(await this.#records.readIfWhole(runtimeId), { signal });
     await this.#connected.during(runtimeId, async () => {
       await this.#networks.release(runtimeId);
       try {
@@ -490,11 +492,27 @@ export class DockerProvider implements RuntimeProvider {
     if (this.#connected.get(runtimeId) !== undefined) this.#networks.watch(runtimeId);
   }
 
+  #madeElsewhere({ engine }: RuntimeRecord): boolean {
+    return engine !== undefined && engine !== this.#engine.address.text;
+  }
+
+  /** @throws RuntimeElsewhere for a runtime of another engine; one that this engine has is its own, under another address. */
+  async #refuseElsewhere(record: RuntimeRecord | undefined, options: CallOptions): Promise<void> {
+    if (record === undefined || !this.#madeElsewhere(record)) return;
+    const container = this.#containerOf(record.runtimeId as RuntimeId);
+    if ((await this.#containers.inspect(container, options)) !== undefined) return;
+    throw new RuntimeElsewhere(
+      `it was made at the Docker Engine at ${record.engine}, and the one at ${this.#engine.address.text} does not have it: ` +
+        "name that engine in providers.docker.socket again, or wait until it has ended itself",
+    );
+  }
+
   async #adopt(runtimeId: RuntimeId, { signal }: CallOptions): Promise<void> {
     const record = await this.#records.read(runtimeId);
     if (record === undefined || record.instanceId !== this.#instanceId) {
       throw new RuntimeGone(`runtime ${runtimeId} is not known here`);
     }
+    await this.#refuseElsewhere(record, { signal });
     const runtime = await ConnectedRuntime.open({
       record,
       records: this.#records,
@@ -510,6 +528,11 @@ export class DockerProvider implements RuntimeProvider {
       throw error;
     }
     await this.#connect(runtime);
+    if (!this.#madeElsewhere(record)) return;
+    // The same engine under another address: where it is looked for when it is gone.
+    await this.#records
+      .save({ ...record, engine: this.#engine.address.text }, runtimeId)
+      .catch((err: unknown) => this.#logger.warn({ err, runtime_id: runtimeId }, "a record was not renewed"));
   }
 
   /** Under a deadline of its own: the container's files go with it. */

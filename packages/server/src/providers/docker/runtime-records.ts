@@ -9,6 +9,8 @@ import { socketFolderUid } from "./container-spec.ts";
 export const RuntimeRecord = Type.Object({
   ...commonRecord,
   transport: Type.Enum(["socket", "stdio"]),
+  /** The address of the engine it was made at; earlier releases wrote none. */
+  engine: Type.Optional(Type.String()),
   /** The socket the agent made at its start; anything else under its name was put there later. */
   socket: Type.Optional(Type.Object({ device: Type.String(), inode: Type.String() })),
 });

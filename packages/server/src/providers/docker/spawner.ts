@@ -69,6 +69,7 @@ export class Spawner {
       token: this.#parts.newToken(),
       image,
       transport: delivery.transport,
+      engine: this.#parts.engine.address.text,
       createdAt: clock.now().toISOString(),
       sandbox: noteOf(spec),
     };
