@@ -425,6 +425,24 @@ await describeWith(["linux", "root", "agent", "mkfs", "native", "busybox"], "Fir
     },
   );
 
+  it("finds and removes machines whose folder is where data_dir was when they were made", async () => {
+    const provider = await opened();
+    const spec = specOf();
+    await provider.spawn(spec, soon());
+    const [one, two] = ["one", "two"].map((name) => join(home.dataDir, name)) as [string, string];
+    const moved = reopened({ config: { dataDir: one } });
+    const other = specOf();
+    await moved.spawn(other, soon());
+    const next = reopened({ config: { dataDir: two } });
+    for (const { runtimeId } of [spec, other]) {
+      await next.adopt(runtimeId, soon());
+      expect((await run(next.sandbox(runtimeId), "echo works")).stdout).toBe("works\n");
+      await next.destroy(runtimeId, soon());
+      expect(left(runtimeId)).toEqual([]);
+    }
+    expect(readdirSync(join(one, "machines"))).toEqual([]);
+  });
+
   it("runs an image without a shell, and refuses one with a folder of Alcove's name", async () => {
     const rootfs = await mkdtemp(join(tmpdir(), "alcove-fc-bare-"));
     try {

@@ -1,5 +1,5 @@
 import { randomBytes } from "node:crypto";
-import { stat } from "node:fs/promises";
+import { rm, stat } from "node:fs/promises";
 import { dirname, join } from "node:path";
 import { type Capability, networkModes } from "@alcove/wire";
 import { abortable, ignoreOutcome } from "../../platform/abortable.ts";
@@ -565,6 +565,7 @@ export class FirecrackerProvider implements RuntimeProvider {
       sandboxId: spec.sandboxId,
       token: randomBytes(32).toString("hex"),
       image,
+      folder: this.#disks.machineFolder(spec.runtimeId),
       createdAt: new Date().toISOString(),
       sandbox: noteOf(spec),
       ...(tap === undefined ? {} : { tap: tap.name }),
@@ -605,10 +606,24 @@ export class FirecrackerProvider implements RuntimeProvider {
     return configureAgent(machine.client, request, options);
   }
 
-  #connect(record: RuntimeRecord, console: MachineConsole): Promise<ConnectedMachine> {
+  /** Where a machine's folder may be: `providers.firecracker.data_dir` may have been another one when it was made. */
+  #foldersOf(runtimeId: RuntimeId, record: RuntimeRecord | undefined): string[] {
+    const usual = join(this.#options.dataDir, "firecracker/machines", runtimeId);
+    const named = record?.folder === undefined ? [] : [record.folder];
+    return [...new Set([this.#disks.machineFolder(runtimeId), ...named, usual])];
+  }
+
+  /** Where its drives and sockets are. */
+  async #insideOf(runtimeId: RuntimeId, record: RuntimeRecord | undefined): Promise<string> {
+    const folders = this.#foldersOf(runtimeId, record);
+    for (const folder of folders) if (await exists(folder)) return join(folder, record?.jail?.inside ?? "");
+    return this.#disks.insideOf(runtimeId, record?.jail);
+  }
+
+  async #connect(record: RuntimeRecord, console: MachineConsole): Promise<ConnectedMachine> {
     return ConnectedMachine.open({
       record,
-      folder: this.#disks.insideOf(record.runtimeId as RuntimeId, record.jail),
+      folder: await this.#insideOf(record.runtimeId as RuntimeId, record),
       console,
       ownGroups: this.#guests === "machines",
       watches: this.#watches,
@@ -642,7 +657,8 @@ export class FirecrackerProvider implements RuntimeProvider {
       this.#connected.delete(runtimeId);
       await machine?.[Symbol.asyncDispose]();
       await this.#kill(runtimeId, record, options);
-      await this.#disks.remove(runtimeId);
+      for (const folder of this.#foldersOf(runtimeId, record))
+        await rm(folder, { recursive: true, force: true });
       // The record goes last: until then the inventory shows what is left.
       await this.#records.remove(runtimeId);
       this.#taps.giveBack(runtimeId);
@@ -727,7 +743,7 @@ export class FirecrackerProvider implements RuntimeProvider {
     const sizes = new Map<RuntimeId, number>();
     for (const runtimeId of runtimes) {
       const record = await this.#records.readIfWhole(runtimeId);
-      const layer = join(this.#disks.insideOf(runtimeId, record?.jail), layerDrive);
+      const layer = join(await this.#insideOf(runtimeId, record), layerDrive);
       const found = await orMissing(stat(layer), undefined);
       if (found !== undefined) sizes.set(runtimeId, (found.blocks * 512) / 1024 ** 2);
     }
@@ -740,7 +756,8 @@ export class FirecrackerProvider implements RuntimeProvider {
     if (machine === undefined || record === undefined) return;
     using deadline = deadlineAfter(undoMs);
     await this.#kill(runtimeId, record, { signal: deadline.signal });
-    await this.#disks.remove(runtimeId);
+    for (const folder of this.#foldersOf(runtimeId, record))
+      await rm(folder, { recursive: true, force: true });
     if (this.#connected.get(runtimeId) === machine) await this.#ended(machine, reason);
   }
 }

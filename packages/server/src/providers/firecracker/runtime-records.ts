@@ -5,6 +5,8 @@ import { commonRecord, RecordFolders } from "../runtime-records/index.ts";
 /** What is needed to find a machine again, and to undo it. */
 export const RuntimeRecord = Type.Object({
   ...commonRecord,
+  /** The machine's own, with its drives and sockets; earlier releases wrote none. */
+  folder: Type.Optional(Type.String()),
   /** The name of the shared root file system it reads. */
   rootfs: Type.Optional(Type.String()),
   /** The host's end of its network. */
