@@ -65,6 +65,11 @@ export class ConnectedMachine implements AsyncDisposable {
     return this.client;
   }
 
+  /** Takes what its console has not been read of. */
+  drainConsole(): Promise<void> {
+    return this.#console.drain();
+  }
+
   async [Symbol.asyncDispose](): Promise<void> {
     await this.client[Symbol.asyncDispose]();
     await this.#closeDialer();

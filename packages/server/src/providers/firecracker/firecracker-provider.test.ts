@@ -3,6 +3,7 @@ import { existsSync, readdirSync, readFileSync, statSync } from "node:fs";
 import { copyFile, mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { pino } from "pino";
 import { afterEach, expect, it } from "vitest";
 import {
   type FirecrackerHome,
@@ -281,6 +282,22 @@ await describeWith(["linux", "root", "agent", "mkfs", "native", "busybox"], "Fir
     expect(await provider.inventory(soon())).toMatchObject([{ runtimeId: spec.runtimeId, state: "dead" }]);
     await provider.destroy(spec.runtimeId, soon());
     expect(left(spec.runtimeId)).toEqual([]);
+  });
+
+  it("logs what a machine said last that ended by itself", async () => {
+    const lines: string[] = [];
+    const provider = await opened({
+      logger: pino({ level: "warn" }, { write: (line) => void lines.push(line) }),
+    });
+    home.behave({ says: "Kernel panic - not syncing: Attempted to kill init!\r\n" });
+    const spec = specOf();
+    await provider.spawn(spec, soon());
+    const told = new Promise((resolve) => provider.onExit(resolve));
+    for (const pid of processesOf(spec.runtimeId)) process.kill(pid, "SIGKILL");
+    expect(await told).toBe(spec.runtimeId);
+    const line = lines.find((each) => each.includes("ended by itself"));
+    expect(line).toContain(spec.sandboxId);
+    expect(line).toContain("Kernel panic");
   });
 
   it("leaves what another installation made alone", async () => {

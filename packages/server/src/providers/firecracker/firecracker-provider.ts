@@ -636,9 +636,28 @@ export class FirecrackerProvider implements RuntimeProvider {
     this.#connected.set(runtimeId, machine);
     this.#guard.start();
     machine.client.onGone(() => {
-      if (this.#connected.get(runtimeId) === machine)
-        void this.#ended(machine, "the machine ended by itself");
+      if (this.#connected.get(runtimeId) === machine) void this.#endedByItself(machine);
     });
+  }
+
+  /** What it said last goes with its folder, which whoever is told of its end removes. */
+  async #endedByItself(machine: ConnectedMachine): Promise<void> {
+    const { runtimeId, sandboxId } = machine;
+    this.#connected.delete(runtimeId);
+    const console = await machine
+      .drainConsole()
+      .then(() => this.#lastWords(runtimeId))
+      .catch(() => "nothing that could be read");
+    this.#logger.warn(
+      { sandbox_id: sandboxId, runtime_id: runtimeId, console },
+      "a machine ended by itself, and said last what its console has",
+    );
+    await this.#ended(machine, "the machine ended by itself");
+  }
+
+  async #lastWords(runtimeId: RuntimeId): Promise<string> {
+    const lines = (await this.#records.consoleLines(runtimeId, shownLines)) ?? [];
+    return lines.map((line) => line.slice(0, shownLineLength)).join(" | ") || "nothing";
   }
 
   async #ended(machine: ConnectedMachine, reason: string): Promise<void> {
@@ -688,8 +707,7 @@ export class FirecrackerProvider implements RuntimeProvider {
     const isOfMachine = error instanceof MachineEnded || error instanceof ProviderError;
     if (console === undefined || !(isOfMachine || error instanceof Unavailable)) return error;
     await console.drain();
-    const lines = (await this.#records.consoleLines(runtimeId, shownLines)) ?? [];
-    const said = lines.map((line) => line.slice(0, shownLineLength)).join(" | ") || "nothing";
+    const said = await this.#lastWords(runtimeId);
     return new ProviderError(
       `the microVM of image "${image}" did not come up: ${messageOf(error)}; the last of its console: ${said}`,
       { cause: error },

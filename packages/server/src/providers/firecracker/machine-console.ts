@@ -56,12 +56,13 @@ export class MachineConsole implements AsyncDisposable {
     return openSync(pipeOf(folder), constants.O_RDWR | constants.O_NONBLOCK);
   }
 
-  /** Takes what is left in the pipe. */
+  /** Takes what is left in the pipe; of one who goes on writing, more than is kept. */
   async drain(): Promise<void> {
     const rest = Buffer.alloc(keptBytes);
-    for (;;) {
+    for (let taken = 0; taken < longestBytes; ) {
       const length = readNow(this.#fd, rest);
       if (length === 0) break;
+      taken += length;
       await this.#take(Buffer.from(rest.subarray(0, length)));
     }
     await this.#writing;
