@@ -1,5 +1,6 @@
 import type { IncomingMessage } from "node:http";
 import { setTimeout as pause } from "node:timers/promises";
+import type { Static } from "typebox";
 import { abortable, ignoreOutcome } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import type { Taker } from "../../platform/fair-turns.ts";
@@ -15,6 +16,7 @@ import {
 } from "../../ports/index.ts";
 import type { ExecRunner, ProgramEnd, ProgramStreams, RunningProgram } from "../exec-journal/index.ts";
 import { type BackendCalls, isRefusal } from "./backend-calls.ts";
+import type { ExecRequest, SignalRequest } from "./contract-schemas.ts";
 import { type ExecStreamEvent, execStream } from "./exec-stream.ts";
 import { Unreadable } from "./tolerant-reader.ts";
 
@@ -92,13 +94,13 @@ export class CommandRunner implements ExecRunner {
       path: [...this.#path, "execs"],
       json: {
         exec_id: spec.execId,
-        argv: spec.argv,
+        argv: [...spec.argv],
         env: spec.env,
         workdir,
         ...(user === undefined ? {} : { user }),
         stdin: spec.stdin,
         timeout_ms: spec.timeoutMs + backendGraceMs,
-      },
+      } satisfies Static<typeof ExecRequest>,
       known: async (error: unknown) => {
         if (isRefusal(error, 400))
           return new BadRequest(
@@ -294,7 +296,7 @@ export class CommandRunner implements ExecRunner {
       isRefusal(error, 404, 409, 410) ? new Conflict(`exec "${execId}" has ended`) : undefined;
     await this.#calls.tell(
       "signal a command",
-      { method: "POST", path, json: { signal: number }, known },
+      { method: "POST", path, json: { signal: number } satisfies Static<typeof SignalRequest>, known },
       options,
     );
   }

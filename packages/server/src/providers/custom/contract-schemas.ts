@@ -7,7 +7,10 @@ const Whole = (description: string) => Type.Integer({ minimum: 0, description })
 const Optional = { text: Type.Optional(Type.String()) };
 const Texts = Type.Record(Type.String(), Type.String());
 
-/** One source of the JSON Schemas of docs/custom-provider.md: requests as they are sent, answers as they are read. */
+/**
+ * One source of the JSON Schemas of docs/custom-provider.md: requests as they are sent, which the compiler holds against them where
+ * each is made, and answers as they are read.
+ */
 export const Health = Type.Object(
   {
     status: Type.String({ description: "ok; anything else is shown to the operator as why it is not." }),

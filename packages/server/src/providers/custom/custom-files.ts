@@ -18,7 +18,12 @@ import {
 } from "../../ports/index.ts";
 import { matchingPaths } from "../path-pattern/index.ts";
 import { type BackendCalls, type CallRequest, isRefusal } from "./backend-calls.ts";
-import { FileAnswer } from "./contract-schemas.ts";
+import {
+  FileAnswer,
+  type MakeDirectoryRequest,
+  type ModeRequest,
+  type MoveRequest,
+} from "./contract-schemas.ts";
 
 const entriesAtMost = 100_000;
 const nameBytesAtMost = 32 * 1_048_576;
@@ -183,13 +188,19 @@ export class CustomFiles implements FileOperations {
     options: CallOptions & { mode?: number; user?: string; parents: boolean },
   ): Promise<FileEntry> {
     const { mode, user, parents } = options;
-    const json = { path: target, parents, ...(mode === undefined ? {} : { mode }), ...(user && { user }) };
+    const json: Static<typeof MakeDirectoryRequest> = {
+      path: target,
+      parents,
+      ...(mode === undefined ? {} : { mode }),
+      ...(user && { user }),
+    };
     const request = { ...this.#request("POST", ["mkdir"], target, {}, user), json };
     return entryOf(await this.#calls.read("make a directory", FileAnswer, request, options), target);
   }
 
   async move(from: string, to: string, options: CallOptions): Promise<void> {
-    const request = { ...this.#request("POST", ["move"], from), json: { from, to } };
+    const json: Static<typeof MoveRequest> = { from, to };
+    const request = { ...this.#request("POST", ["move"], from), json };
     await this.#calls.tell("move a file", request, options);
   }
 
@@ -204,7 +215,8 @@ export class CustomFiles implements FileOperations {
   }
 
   async chmod(target: string, mode: number, options: CallOptions): Promise<void> {
-    const request = { ...this.#request("POST", ["chmod"], target), json: { path: target, mode } };
+    const json: Static<typeof ModeRequest> = { path: target, mode };
+    const request = { ...this.#request("POST", ["chmod"], target), json };
     await this.#calls.tell("change a mode", request, options);
   }
 

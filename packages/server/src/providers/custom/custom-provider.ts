@@ -24,7 +24,7 @@ import {
 import { RuntimeLabels, SpawnsUnderWay } from "../runtime-records/index.ts";
 import { BackendCalls, isRefusal } from "./backend-calls.ts";
 import { BackendClient } from "./backend-client.ts";
-import { backendCapabilities, Health, SandboxAnswer } from "./contract-schemas.ts";
+import { backendCapabilities, Health, SandboxAnswer, type SpawnRequest } from "./contract-schemas.ts";
 import type { CustomConfig } from "./custom-config.ts";
 import { type BackendCapability, CustomSandbox } from "./custom-sandbox.ts";
 import { Unreadable } from "./tolerant-reader.ts";
@@ -214,12 +214,12 @@ export class CustomProvider implements RuntimeProvider {
         );
       return undefined;
     };
-    const json = {
+    const json: Static<typeof SpawnRequest> = {
       id: runtimeId,
       image: spec.image,
       memory_mb: spec.memoryMb,
       vcpus: spec.vcpus,
-      env: spec.env,
+      env: { ...spec.env },
       ...(spec.user === undefined ? {} : { user: spec.user }),
       ...(spec.workdir === undefined ? {} : { workdir: spec.workdir }),
       network,

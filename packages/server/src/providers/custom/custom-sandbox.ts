@@ -1,3 +1,4 @@
+import type { Static } from "typebox";
 import {
   BadRequest,
   type CallOptions,
@@ -11,7 +12,7 @@ import {
 import { JournaledExecs } from "../exec-journal/index.ts";
 import { type BackendCalls, isRefusal } from "./backend-calls.ts";
 import { CommandRunner } from "./command-runner.ts";
-import { type backendCapabilities, SandboxAnswer } from "./contract-schemas.ts";
+import { type backendCapabilities, type ExpiryRequest, SandboxAnswer } from "./contract-schemas.ts";
 import { CustomFiles } from "./custom-files.ts";
 
 export type BackendCapability = (typeof backendCapabilities)[number];
@@ -94,7 +95,7 @@ export class CustomSandbox implements SandboxOperations {
       const request = {
         method: "PUT" as const,
         path: ["sandboxes", this.runtimeId, "expiry"],
-        json: { expires_in_ms: expiresInMs },
+        json: { expires_in_ms: expiresInMs } satisfies Static<typeof ExpiryRequest>,
         known: async (error: unknown) =>
           isRefusal(error, 404) && !(await this.confirm()) ? gone() : undefined,
       };
