@@ -136,6 +136,9 @@ describe("lintConfig()", () => {
     [{ "images.allowed_registries": "docker.io,*" }, "registries-open"],
     [{ "providers.mock.enabled": "true" }, "weak-provider-enabled"],
     [{ "providers.docker.socket": "tcp://192.0.2.1:2375" }, "engine-remote-plain"],
+    [{ "providers.custom.url": "http://192.0.2.1:8090" }, "backend-plain"],
+    [{ "providers.e2b.api_url": "http://e2b.example" }, "backend-plain"],
+    [{ "providers.e2b.sandbox_url": "http://e2b.example" }, "backend-plain"],
   ])("--production: %j is %s", (change, id) => {
     expect(lint({ ...sound, ...change }, { production: true })).toEqual([id]);
   });
@@ -146,6 +149,11 @@ describe("lintConfig()", () => {
       "providers.docker.tls_dir": "/etc/alcove/engine",
     };
     expect(lint({ ...sound, ...engine }, { production: true })).toEqual([]);
+  });
+
+  test("--production: a backend on this machine, or over TLS, is nothing to warn of", () => {
+    for (const url of ["http://127.0.0.1:8090", "https://backend.example"])
+      expect(lint({ ...sound, "providers.custom.url": url }, { production: true })).toEqual([]);
   });
 
   test("--production: networks that are everybody's are named for each thing that is wrong with them", () => {

@@ -300,9 +300,9 @@ export const lintRules: readonly LintRule[] = [
     level: "warn",
     production: false,
     check: ({ config: { telemetry } }) => {
-      const url = URL.parse(telemetry.otlpEndpoint);
-      return url?.protocol === "http:" && telemetry.otlpHeaders !== "" && !isLoopback(url.hostname)
-        ? `telemetry.otlp_headers go to ${url.host} unencrypted`
+      const { otlpEndpoint, otlpHeaders } = telemetry;
+      return otlpHeaders !== "" && isPlainElsewhere(otlpEndpoint)
+        ? `telemetry.otlp_headers go to ${URL.parse(otlpEndpoint)?.host} unencrypted`
         : undefined;
     },
     advice: "use https, or a collector on this machine",
@@ -318,6 +318,24 @@ export const lintRules: readonly LintRule[] = [
         : undefined;
     },
     advice: "set providers.docker.tls_dir, or reach the engine over its unix socket or a tunnel",
+  },
+  {
+    id: "backend-plain",
+    level: "warn",
+    production: true,
+    check: ({ config: { providers } }) => {
+      const { custom, e2b } = providers;
+      const addresses = [
+        ["providers.custom.url", custom.url],
+        ["providers.e2b.api_url", e2b.apiUrl],
+        ["providers.e2b.sandbox_url", e2b.sandboxUrl],
+      ] as const;
+      const plain = addresses.filter(([, url]) => isPlainElsewhere(url)).map(([key]) => key);
+      return plain.length > 0
+        ? `keys, and all that sandboxes do, go over the network without encryption: ${plain.join(", ")}`
+        : undefined;
+    },
+    advice: "use https, or a tunnel that ends on this machine",
   },
   {
     id: "engine-disk-unbounded",
@@ -345,6 +363,12 @@ export const lintRules: readonly LintRule[] = [
   },
   ...guardRules,
 ];
+
+/** Whether an address leads to another machine, unencrypted. */
+function isPlainElsewhere(address: string): boolean {
+  const url = URL.parse(address);
+  return url?.protocol === "http:" && !isLoopback(url.hostname);
+}
 
 /** As far as the name of a runtime says; a name of the operator's own says nothing. */
 function sharesKernel(runtime: string): boolean {
