@@ -1,4 +1,5 @@
 import { existsSync, readdirSync, readFileSync } from "node:fs";
+import { type Capability, capabilities } from "@alcove/wire";
 import { describe, expect, it } from "vitest";
 import { providerNames } from "../src/config/providers.ts";
 import { silentLogger } from "../src/platform/logger.ts";
@@ -42,6 +43,11 @@ describe("docs/providers.md", () => {
     expect(cases.map(([title]) => title).sort()).toEqual(caseTitles().sort());
   });
 
+  it("has a column for every provider", () => {
+    const run = new Set(contractSubjects.map((subject) => subject.split(/[ ,]/)[0]));
+    expect(providerNames.filter((name) => !run.has(name))).toEqual([]);
+  });
+
   it("has no failed cell, and none that was not run", () => {
     const marks = new Set(cases.flatMap(([, ...cells]) => cells));
     expect([...marks].sort()).toEqual(["–", "✓"].sort());
@@ -59,10 +65,34 @@ describe.each(providerNames)("the page of %s", (name) => {
     const headings = [...page(`${name}-provider`).matchAll(/^## (.+)$/gm)].map(([, heading]) => heading);
     expect(headings).toEqual(expect.arrayContaining(["Isolation", "Capabilities", "Limits", "Cost"]));
     expect(page("providers")).toContain(`(${name}-provider.md)`);
+    expect(page("api/providers")).toContain(`(../${name}-provider.md)`);
+    expect(page("security")).toContain(`\n## ${name}\n`);
   });
 });
 
+/** Capabilities that no case of the contract is owed for, and why. */
+const withoutCase: Partial<Record<Capability, string>> = {
+  spawn: "every provider has it, and owes its cases",
+  exec: "every provider has it, and owes its cases",
+  exec_stream: "every provider has it, and owes its cases",
+  console: "every provider has it, and owes its cases",
+  health: "every provider has it, and owes its cases",
+  runtime_inventory: "every provider has it, and owes its cases",
+  exec_limits: "its case asks for it, or for the refusal that names it",
+  container: "tells how sandboxes are kept apart",
+  microvm: "tells how sandboxes are kept apart",
+  userspace_isolation: "tells how sandboxes are kept apart",
+  vsock_agent: "tells how agents are reached",
+  snapshots: "tells how sandboxes start: a column of its own has them",
+};
+
 describe("capabilities", () => {
+  it("have each a case of the contract that is owed for them, or a reason to have none", () => {
+    const owed = new Set(Object.values(owedFor).flat());
+    expect(capabilities.filter((each) => !owed.has(each) && withoutCase[each] === undefined)).toEqual([]);
+    expect(capabilities.filter((each) => owed.has(each) && withoutCase[each] !== undefined)).toEqual([]);
+  });
+
   const names = (text = "") => [...text.matchAll(/`([a-z][a-z0-9_]*)`/g)].map(([, name = ""]) => name);
   const everybodys = names(/^\| (.+) \| what every provider can \|$/m.exec(page("api/providers"))?.[1]);
   const common = { logger: silentLogger, clock: systemClock, instanceId: "docs", noteKey: Buffer.alloc(32) };

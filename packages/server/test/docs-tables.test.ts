@@ -135,12 +135,15 @@ describe("tables of docs/api", () => {
 
 test("docs/agent-protocol.md has every feature of the agent", () => {
   const root = new URL("../../../", import.meta.url);
-  const agent = readFileSync(new URL("agent/alcove-agent/src/input.rs", root), "utf8");
-  const list = /FEATURES[^=]*=\s*\[([^\]]*)\]/.exec(agent)?.[1] ?? "";
-  const features = [...list.matchAll(/"(\w+)"/g)].map(([, name = ""]) => name);
+  // Of every agent, and of one that is the first process of a machine.
+  const lists = ["input", "machine"].map((name) => {
+    const agent = readFileSync(new URL(`agent/alcove-agent/src/${name}.rs`, root), "utf8");
+    return /FEATURES[^=]*=\s*\[([^\]]*)\]/.exec(agent)?.[1] ?? "";
+  });
+  const features = lists.flatMap((list) => [...list.matchAll(/"(\w+)"/g)].map(([, name = ""]) => name));
   const page = readFileSync(new URL("docs/agent-protocol.md", root), "utf8");
   const told = /^Features so far: [\s\S]*?\n\n/m.exec(page)?.[0] ?? "";
-  expect(features).toContain("exec");
+  expect(features).toEqual(expect.arrayContaining(["exec", "renew"]));
   expect(features.filter((name) => !told.includes(`\`${name}\``))).toEqual([]);
 });
 
