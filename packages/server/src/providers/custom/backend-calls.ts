@@ -154,7 +154,7 @@ export class BackendCalls {
       response = await abortable(answer, deadline.signal);
       // A reader that waits for it is told; without one it is nobody's to hear.
       response.on("error", () => undefined);
-      await this.#refuse(what, response, deadline.signal);
+      await abortable(this.#refuse(what, response, deadline.signal), deadline.signal);
       return await abortable(read(response, deadline.signal), deadline.signal);
     } catch (error) {
       response?.destroy();

@@ -406,6 +406,11 @@ const failures: Record<string, { answer: Handler; read: string; unread: string |
     read: "unavailable",
     unread: null,
   },
+  "begins a refusal and hangs": {
+    answer: (_request, response) => void response.writeHead(500).write('{"error":'),
+    read: "unavailable",
+    unread: "unavailable",
+  },
   "answers half": {
     answer: (_request, response) => {
       response.writeHead(200, { "content-length": "500" }).write('{"id":');
@@ -430,7 +435,11 @@ const failures: Record<string, { answer: Handler; read: string; unread: string |
 };
 /** An upload, and the body of a file, have the deadline of whoever sends or reads them. */
 const ownDeadline = new Set(["PUT /sandboxes/:id/files", "GET /sandboxes/:id/files"]);
-const waits = new Set(["hangs before its answer", "answers slower than anybody waits"]);
+const waits = new Set([
+  "hangs before its answer",
+  "answers slower than anybody waits",
+  "begins a refusal and hangs",
+]);
 
 it.each(Object.keys(failures))("a backend that %s, in place of each of its answers", async (name) => {
   const { answer, read, unread, after } = failures[name] ?? { answer: html, read: "", unread: "" };
