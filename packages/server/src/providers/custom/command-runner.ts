@@ -32,6 +32,8 @@ const inputPartBytes = 65_536;
 const longestSignal = 16;
 const longestReason = 1_000;
 const reconnectPausesMs = [0, 100, 250, 500, 1_000, 2_000, 4_000, 8_000];
+/** Waits before input that was not taken is sent again: a backend may take no requests for a minute. */
+const inputPausesMs = [...reconnectPausesMs, 16_000, 30_000];
 const lost: ProgramEnd = { exitCode: 137, lost: true };
 
 type Run = ProgramStreams & {
@@ -263,30 +265,49 @@ export class CommandRunner implements ExecRunner {
     for (;;) {
       const data = await abortable(run.input.next(inputPartBytes), signal).catch(() => null);
       if (data === null) return;
-      let ended = false;
-      const request = {
-        method: "POST" as const,
-        path: [...this.#path, "execs", run.execId, "stdin"],
-        query: { offset: String(offset), close: data === undefined ? "true" : undefined },
-        bytes: data ?? Buffer.alloc(0),
-        // As long as the command takes to read it.
-        timeoutMs: null,
-        known: async (error: unknown) => {
-          ended = isRefusal(error, 404, 409, 410);
-          return undefined;
-        },
-      };
-      try {
-        await this.#calls.tell("write standard input", request, { signal });
-      } catch (error) {
-        if (signal.aborted) return;
-        // It has ended, or has closed its input.
-        if (!ended) throw error;
-        run.input.drop();
+      const query = { offset: String(offset), close: data === undefined ? "true" : undefined };
+      if (!(await this.#isTaken(run.execId, query, data ?? Buffer.alloc(0), signal))) {
+        if (!signal.aborted) run.input.drop();
         return;
       }
       if (data === undefined) return;
       offset += data.length;
+    }
+  }
+
+  /**
+   * Sends a part of the input until the backend has taken it: what of it was taken before is dropped there, by its offset.
+   * @returns false when the command takes no more. @throws when nobody knows how much has arrived.
+   */
+  async #isTaken(
+    execId: ExecId,
+    query: Record<string, string | undefined>,
+    bytes: Uint8Array,
+    signal: AbortSignal,
+  ): Promise<boolean> {
+    let ended = false;
+    const request = {
+      method: "POST" as const,
+      path: [...this.#path, "execs", execId, "stdin"],
+      ...{ query, bytes },
+      // As long as the command takes to read it.
+      timeoutMs: null,
+      known: async (error: unknown) => {
+        ended = isRefusal(error, 404, 409, 410);
+        return undefined;
+      },
+    };
+    for (let tries = 0; ; tries += 1) {
+      try {
+        await this.#calls.tell("write standard input", request, { signal });
+        return true;
+      } catch (error) {
+        // It has ended, or has closed its input.
+        if (signal.aborted || ended) return false;
+        const pauseMs = inputPausesMs[tries];
+        if (pauseMs === undefined) throw error;
+        await pause(pauseMs, undefined, { signal, ref: false }).catch(ignoreOutcome);
+      }
     }
   }
 

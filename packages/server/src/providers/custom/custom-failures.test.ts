@@ -604,6 +604,45 @@ it("a stream that breaks, or stands still, is followed again from its last byte"
   expect(asked).toEqual(["from=4", "from=8"]);
 });
 
+it("input that a backend did not take is sent again, and the command goes on", async () => {
+  const refusals: Handler[] = [
+    json({ error: secret }, 429, { "retry-after": "1" }),
+    json({ error: secret }, 502),
+    (_request, response) => response.destroy(),
+  ];
+  const took: [string | undefined, string][] = [];
+  let end: () => void = () => undefined;
+  const { provider, spec, sandbox } = await backend({
+    "POST /sandboxes/:id/execs": (_request, response) => {
+      response.write(events(started));
+      const ping = setInterval(() => response.write(events({ type: "ping" })), 20);
+      end = () => {
+        clearInterval(ping);
+        response.end(events({ type: "exit", exit_code: 0 }));
+      };
+    },
+    "POST /sandboxes/:id/execs/:exec/stdin": (request, response, body) => {
+      const refusal = refusals.shift();
+      if (refusal !== undefined) {
+        refusal(request, response, body);
+        return;
+      }
+      took.push([request.url?.split("?")[1], body]);
+      response.end("{}");
+      if (request.url?.includes("close=true")) end();
+    },
+  });
+  await provider.spawn(spec, soon());
+  const view = await sandbox().execs.start(shell("cat", { stdin: true }), soon());
+  await view.writeStdin(Buffer.from("hello"));
+  await view.closeStdin();
+  expect((await finish(view)).exit).toMatchObject({ reason: "exited", exitCode: 0 });
+  expect(took).toEqual([
+    ["offset=0", "hello"],
+    ["offset=5&close=true", ""],
+  ]);
+});
+
 it("a file that ends early fails its reader, and no words of the backend's reach a refusal", async () => {
   const file = { path: "/f", type: "file", size: "10", mode: 420, uid: 0, gid: 0, modifiedMs: 0 };
   const { provider, spec } = await backend({
