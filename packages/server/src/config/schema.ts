@@ -420,7 +420,7 @@ export const ConfigSchema = section(
             network_mode: choice("none", ["none", "outbound"], "Whether sandboxes reach the internet."),
             timeout: duration(
               "30s",
-              "Longest time for one call; commands, streams and uploads have their own deadline.",
+              "Longest time for one call, and for a part of an upload to be taken; commands and streams have their own deadline.",
             ),
             max_lifetime: duration(
               "24h",
@@ -447,7 +447,7 @@ export const ConfigSchema = section(
             network_mode: choice("none", ["none", "outbound"], "Whether sandboxes reach a network."),
             timeout: duration(
               "30s",
-              "Longest time for one call; commands, streams and uploads have their own deadline.",
+              "Longest time for one call, and for a part of an upload to be taken; commands and streams have their own deadline.",
             ),
           },
           "Sandboxes of a backend of your own that speaks the contract of docs/custom-provider.md.",

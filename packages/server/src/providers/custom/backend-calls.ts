@@ -44,14 +44,15 @@ export type CallRequest = Omit<BackendRequest, "signal"> & {
 
 /** Calls of the backend: each has a deadline, is bounded in size, ends with its caller's signal, and fails in our words. */
 export class BackendCalls {
+  /** Longest time for one call. */
+  readonly timeoutMs: number;
   readonly #client: BackendClient;
-  readonly #timeoutMs: number;
   readonly #apiKey: string;
   readonly #logger: Logger;
 
   constructor(options: { client: BackendClient; timeoutMs: number; apiKey: string; logger: Logger }) {
     this.#client = options.client;
-    this.#timeoutMs = options.timeoutMs;
+    this.timeoutMs = options.timeoutMs;
     this.#apiKey = options.apiKey;
     this.#logger = options.logger;
   }
@@ -142,7 +143,7 @@ export class BackendCalls {
     stream?: AbortSignal,
   ): Promise<T> {
     options.signal.throwIfAborted();
-    const { timeoutMs = this.#timeoutMs, known, ...sent } = request;
+    const { timeoutMs = this.timeoutMs, known, ...sent } = request;
     using deadline = deadlineAfter(timeoutMs ?? 2 ** 31 - 1, options.signal);
     let response: IncomingMessage | undefined;
     try {

@@ -470,13 +470,28 @@ it.each(Object.keys(failures))("a backend that %s, in place of each of its answe
 });
 
 it("an upload to a backend that hangs ends with its caller", async () => {
-  const made = await backend({ "PUT /sandboxes/:id/files": () => undefined }, { timeoutMs: 50 });
+  const made = await backend({ "PUT /sandboxes/:id/files": () => undefined });
   await made.provider.check(soon());
   await made.provider.spawn(made.spec, soon());
   const reason = new Error("waited enough");
   const stop = new AbortController();
   setTimeout(() => stop.abort(reason), 100);
   await expect(made.sandbox().files.write("/f", body(), stop)).rejects.toBe(reason);
+});
+
+it("an upload that a backend has whole and does not answer is Unavailable after the configured time", async () => {
+  const made = await backend({ "PUT /sandboxes/:id/files": () => undefined }, { timeoutMs: 150 });
+  await made.provider.check(soon());
+  await made.provider.spawn(made.spec, soon());
+  async function* slow() {
+    for (const text of ["a", "b"]) {
+      await pause(200);
+      yield Buffer.from(text);
+    }
+  }
+  const failure = await failureOf(made.sandbox().files.write("/f", slow(), soon(3_000)));
+  expect(failure).toBeInstanceOf(Unavailable);
+  expect(failure.message).toBe("the backend did not write a file within 150ms");
 });
 
 it("what a backend no longer announces is refused, and asked for again once it is announced again", async () => {

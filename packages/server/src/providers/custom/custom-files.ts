@@ -2,6 +2,7 @@ import path from "node:path";
 import { Readable } from "node:stream";
 import type { Static } from "typebox";
 import type { Taker } from "../../platform/fair-turns.ts";
+import { TakenBody } from "../../platform/taken-body.ts";
 import {
   type AnswerRoom,
   BadRequest,
@@ -170,14 +171,15 @@ export class CustomFiles implements FileOperations {
       mode: options.mode === undefined ? undefined : String(options.mode),
       user: options.user,
     });
-    const signal = AbortSignal.any([options.signal, this.#closed, stop.signal]);
+    using taken = new TakenBody({ atMostMs: this.#calls.timeoutMs });
+    const signal = AbortSignal.any([options.signal, this.#closed, stop.signal, taken.signal]);
     try {
-      // As long as its body takes, unlike other calls: the caller's signal bounds it.
-      const sent = { ...request, body: bounded(), timeoutMs: null };
+      // As long as its caller takes to send it, unlike other calls.
+      const sent = { ...request, body: taken.pass(bounded()), timeoutMs: null };
       return entryOf(await this.#calls.read("write a file", FileAnswer, sent, { signal }), target);
     } catch (error) {
       options.signal.throwIfAborted();
-      throw failure === undefined ? error : failure.error;
+      throw failure === undefined || taken.signal.aborted ? error : failure.error;
     } finally {
       stop.abort();
     }

@@ -6,11 +6,12 @@ import type { Failures } from "./failures.ts";
 
 /** Calls of the service: each has a deadline, ends with its caller's signal, and fails in our words. */
 export class E2bCalls {
-  readonly #timeoutMs: number;
+  /** Longest time for one call. */
+  readonly timeoutMs: number;
   readonly failures: Failures;
 
   constructor(options: { timeoutMs: number; failures: Failures }) {
-    this.#timeoutMs = options.timeoutMs;
+    this.timeoutMs = options.timeoutMs;
     this.failures = options.failures;
   }
 
@@ -24,7 +25,7 @@ export class E2bCalls {
     call: (signal: AbortSignal) => Promise<T>,
   ): Promise<T> {
     options.signal.throwIfAborted();
-    using deadline = deadlineAfter(options.timeoutMs ?? this.#timeoutMs, options.signal);
+    using deadline = deadlineAfter(options.timeoutMs ?? this.timeoutMs, options.signal);
     try {
       return await abortable(call(deadline.signal), deadline.signal);
     } catch (error) {

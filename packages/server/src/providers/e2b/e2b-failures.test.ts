@@ -122,6 +122,15 @@ await describeWith(
       expect(performance.now() - startedAt).toBeLessThan(patienceMs * 4);
     });
 
+    it("an upload that the service has whole and does not answer is Unavailable after its time", async () => {
+      whenAsked("envd", /^POST \/files(\?|$)/, { do: "hang" });
+      const startedAt = performance.now();
+      const error = await failureOf(operations.files.write("/tmp/file", someBytes(), soon()));
+      expect(error.code).toBe("unavailable");
+      expect(error.retryAfterS).toBeGreaterThan(0);
+      expect(performance.now() - startedAt).toBeLessThan(patienceMs * 4);
+    });
+
     it.each(Object.keys(calls))("%s: a caller that gives up is let go with its own reason", async (name) => {
       wrongs({ do: "hang" });
       const reason = new Error("gave up");

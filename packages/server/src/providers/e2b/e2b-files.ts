@@ -3,6 +3,7 @@ import path from "node:path";
 import { Readable } from "node:stream";
 import { ignoreOutcome } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
+import { TakenBody } from "../../platform/taken-body.ts";
 import {
   type AnswerRoom,
   BadRequest,
@@ -320,15 +321,16 @@ export class E2bFiles implements FileOperations {
         throw error;
       }
     }
-    const signal = AbortSignal.any([options.signal, this.#closed, stop.signal]);
-    const source = bounded();
+    using taken = new TakenBody({ atMostMs: this.#calls.timeoutMs });
+    const signal = AbortSignal.any([options.signal, this.#closed, stop.signal, taken.signal]);
+    const source = taken.pass(bounded());
     // The package's type names the browser's streams.
     const stream = ReadableStream.from(source);
     try {
-      // As long as its body takes, unlike other calls: the caller's signal bounds it.
+      // As long as its caller takes to send it, unlike other calls.
       await this.#files.write(part, stream, { ...this.#as(options.user), useOctetStream: true, signal });
     } catch (error) {
-      if (failure !== undefined) throw failure.error;
+      if (failure !== undefined && !taken.signal.aborted) throw failure.error;
       options.signal.throwIfAborted();
       throw (
         (await this.#known(error, options.target, options.user)) ??
