@@ -45,6 +45,9 @@ const changesAtMost = 10_000;
 const cleanupMs = 20_000;
 const removeAgainMs = [300, 3_000];
 const defaultMode = 0o644;
+/** What an upload is until it is whole. */
+const partName = /^\.alcove-[0-9a-f]{16}$/;
+const newPartName = () => `.alcove-${randomBytes(8).toString("hex")}`;
 /** Of a list of users or groups, what comes after it is not looked at. */
 const usersBytesAtMost = 1_048_576;
 
@@ -148,7 +151,7 @@ export class E2bFiles implements FileOperations {
     if (there !== undefined && there.type !== "file" && there.symlinkTarget === undefined)
       throw new BadRequest(`"${target}" is not a regular file`);
     const mode = options.mode ?? (there?.type === "file" ? there.mode : defaultMode);
-    const part = path.posix.join(path.posix.dirname(target), `.alcove-${randomBytes(8).toString("hex")}`);
+    const part = path.posix.join(path.posix.dirname(target), newPartName());
     try {
       await this.#upload(part, body, { ...options, target });
       const args = [part, target, mode.toString(8)];
@@ -177,8 +180,11 @@ export class E2bFiles implements FileOperations {
       });
       if (there !== undefined) throw new Conflict(`"${target}" exists already`);
     }
-    await this.#call("make a directory", target, options, (signal) =>
-      this.#files.makeDir(target, { ...this.#as(options.user), signal }),
+    const { user = this.#user } = options;
+    await this.#calls.run(
+      "make a directory",
+      { ...options, known: (error) => this.#known(error, target, user) },
+      (signal) => this.#files.makeDir(target, { ...this.#as(user), signal }),
     );
     if (options.mode !== undefined) await this.chmod(target, options.mode, options);
     return await this.stat(target, options);
@@ -190,11 +196,15 @@ export class E2bFiles implements FileOperations {
       if (error instanceof NotFound) return undefined;
       throw error;
     });
-    if (there?.type === "dir" && there.symlinkTarget === undefined) {
-      const isEmpty = (await this.#names(to, options)) === 0;
-      if (source.type !== "dir" || !isEmpty)
-        throw new Conflict(`"${to}" is a directory${isEmpty ? "" : " that is not empty"}; remove it first`);
-    }
+    const isDirectory = (entry: PackageEntry) => entry.type === "dir" && entry.symlinkTarget === undefined;
+    if (isDirectory(source) && path.posix.normalize(to).startsWith(`${path.posix.normalize(from)}/`))
+      throw new BadRequest(`"${from}" cannot be moved below itself`);
+    if (there !== undefined && isDirectory(there) !== isDirectory(source))
+      throw new BadRequest(
+        `"${to}" is ${isDirectory(there) ? "a directory, and what would replace it is none" : "no directory, and what would replace it is one"}; remove it first`,
+      );
+    if (there !== undefined && isDirectory(there) && (await this.#names(to, options)) > 0)
+      throw new Conflict(`"${to}" is a directory that is not empty; remove it first`);
     await this.#call("move a file", from, options, (signal) =>
       this.#files.rename(from, to, { ...this.#as(undefined), signal }),
     );
@@ -255,7 +265,7 @@ export class E2bFiles implements FileOperations {
     options: CallOptions & { user?: string },
   ): Promise<{ entries: number }> {
     await this.mkdir(target, { ...options, parents: true });
-    const part = `/tmp/.alcove-${randomBytes(8).toString("hex")}`;
+    const part = `/tmp/${newPartName()}`;
     try {
       await this.#upload(part, body, { ...options, target });
       const { exitCode, stdout } = await this.#programs.runHelper(
@@ -282,18 +292,22 @@ export class E2bFiles implements FileOperations {
       signal,
       overflow: { type: "overflow", path: target },
     });
+    let isPlaced = false;
+    const tell = ({ type, name }: { type: FileChange["type"]; name: string }) => {
+      const isPart = partName.test(path.posix.basename(name));
+      // What takes the place of a finished upload: new or not, nobody says.
+      const isWritten = isPlaced && (type === "rename" || type === "create");
+      isPlaced = isPart && type === "rename";
+      if (!isPart) changes.push({ type: isWritten ? "write" : type, path: path.posix.join(target, name) });
+    };
     const handle = await this.#call("watch a directory", target, options, () =>
-      this.#files.watchDir(
-        target,
-        ({ type, name }) => changes.push({ type, path: path.posix.join(target, name) }),
-        {
-          recursive: options.recursive,
-          timeoutMs: 0,
-          user: "root",
-          signal,
-          onExit: () => changes.end(),
-        },
-      ),
+      this.#files.watchDir(target, tell, {
+        recursive: options.recursive,
+        timeoutMs: 0,
+        user: "root",
+        signal,
+        onExit: () => changes.end(),
+      }),
     );
     changes.onEnd(() => void handle.stop());
     return changes;

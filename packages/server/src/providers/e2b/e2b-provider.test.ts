@@ -176,6 +176,46 @@ await describeWith(needs, "E2bProvider", () => {
     );
   });
 
+  it("a user that the template does not have is a BadRequest that names it, of spawns and files too", async () => {
+    const { operations } = await spawn();
+    const as = { ...soon(), user: "nobody-here" };
+    for (const refused of [
+      () => spawn({ user: "nobody-here" }),
+      () => operations.files.write("/workspace/file", chunks("x"), as),
+      () => operations.files.mkdir("/workspace/folder", { ...as, parents: true }),
+    ])
+      await expect(refused()).rejects.toEqual(
+        new BadRequest('user "nobody-here" is not known in this sandbox'),
+      );
+  });
+
+  it("a watch tells a file that is written as a write of it, and nothing of what it was before it was whole", async () => {
+    const { operations } = await spawn();
+    const stop = new AbortController();
+    const watched = await operations.files.watch("/workspace", { signal: stop.signal, recursive: false });
+    await operations.files.write("/workspace/file", chunks("x"), soon());
+    await operations.files.move("/workspace/file", "/workspace/other", soon());
+    const told: string[] = [];
+    for await (const { type, path } of watched) {
+      told.push(`${type} ${path}`);
+      if (path.endsWith("other")) break;
+    }
+    stop.abort();
+    expect(told).toEqual(["write /workspace/file", "rename /workspace/file", "rename /workspace/other"]);
+  });
+
+  it("what a move cannot replace is a BadRequest, and so is a place below itself", async () => {
+    const { files } = (await spawn()).operations;
+    await files.write("/workspace/full/file", chunks("x"), soon());
+    await files.write("/workspace/plain", chunks("x"), soon());
+    for (const [from, to] of [
+      ["/workspace/full", "/workspace/plain"],
+      ["/workspace/plain", "/workspace/full"],
+      ["/workspace/full", "/workspace/full/deep/er"],
+    ] as const)
+      await expect(files.move(from, to, soon()), `${from} to ${to}`).rejects.toThrow(BadRequest);
+  });
+
   it("what it does not announce answers a BadRequest", async () => {
     const { operations } = await spawn();
     const { execs } = operations;

@@ -1,6 +1,6 @@
-import type { CallOptions } from "../../ports/index.ts";
-import { ProviderError } from "../../ports/index.ts";
+import { BadRequest, type CallOptions, ProviderError } from "../../ports/index.ts";
 import type { E2bCalls } from "./e2b-calls.ts";
+import { isUnknownUser } from "./failures.ts";
 import type { PackageSandbox } from "./package.ts";
 
 /** The RPC client of the package's commands. Those themselves take no program without a shell and lose bytes that are no text. */
@@ -106,7 +106,11 @@ export class EnvdPrograms {
     args: readonly string[],
     options: CallOptions & { user?: string | null; workdir?: string; env?: Record<string, string> },
   ): Promise<{ exitCode: number; stdout: Buffer; stderr: string }> {
-    return await this.#calls.run(what, options, async (signal) => {
+    const known = async (error: unknown) =>
+      options.user && isUnknownUser(error)
+        ? new BadRequest(`user "${options.user}" is not known in this sandbox`)
+        : undefined;
+    return await this.#calls.run(what, { signal: options.signal, known }, async (signal) => {
       const stop = new AbortController();
       const request = {
         argv: ["/bin/sh", "-c", script, "sh", ...args],
