@@ -10,6 +10,7 @@ import { messageOf } from "../../platform/message-of.ts";
 import { type CallOptions, DomainError, ProviderError, Unavailable } from "../../ports/index.ts";
 import type { BackendClient, BackendRequest } from "./backend-client.ts";
 import { backendTurns } from "./backend-turns.ts";
+import { Health } from "./contract-schemas.ts";
 import { ListReader } from "./list-reader.ts";
 import { checked, parsed, readAnswer, Unreadable } from "./tolerant-reader.ts";
 
@@ -19,6 +20,7 @@ const refusalAtMost = 4_096;
 const loggedLength = 300;
 const retryAfterAtMostS = 3_600;
 const defaultRetryAfterS = 5;
+const lookMs = 5_000;
 
 /** An answer that is none of success. */
 export class Refusal extends Error {
@@ -101,6 +103,15 @@ export class BackendCalls {
       }
       reader.end();
     });
+  }
+
+  /** Whether it is the backend that answers now, and not something in front of it that says 404 to everything. */
+  async isThere(options: CallOptions): Promise<boolean> {
+    const request = { method: "GET" as const, path: ["health"], timeoutMs: lookMs };
+    return await this.read("say how it is", Health, request, options).then(
+      () => true,
+      () => false,
+    );
   }
 
   /** For a call whose answer says nothing but that it was carried out. */

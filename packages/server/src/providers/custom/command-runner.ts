@@ -208,8 +208,8 @@ export class CommandRunner implements ExecRunner {
       if (end === lost || pauseMs === undefined || !this.#canReattach() || !(await this.#confirm()))
         return await this.#givenUp(run);
       await pause(pauseMs);
-      const events = await this.#reattach(run).catch((error: unknown) =>
-        isRefusal(error) ? lost : undefined,
+      const events = await this.#reattach(run).catch(async (error: unknown) =>
+        isRefusal(error) && (await this.#calls.isThere({ signal: this.#closed })) ? lost : undefined,
       );
       if (events === lost) return await this.#givenUp(run);
       if (events !== undefined) run.events = events as AsyncIterator<ExecStreamEvent>;

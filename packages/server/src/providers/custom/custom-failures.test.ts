@@ -564,6 +564,30 @@ it("a sandbox that vanishes between calls is told, and its calls fail as gone", 
   await expect(execs.start(shell("true"), soon())).rejects.toThrow(RuntimeGone);
 });
 
+it("a 404 of what stands before the backend costs neither the sandbox nor its commands", async () => {
+  const notFound = json(`<html>${secret}</html>`, 404);
+  const made = await backend();
+  const { provider, spec, wrong, sandbox } = made;
+  let first: ServerResponse | undefined;
+  wrong["POST /sandboxes/:id/execs"] = (_request, response) => {
+    first = response;
+    response.write(events(started));
+  };
+  await provider.check(soon());
+  await provider.spawn(spec, soon());
+  const view = await sandbox().execs.start(shell("true"), soon());
+  const away = ["GET /health", "GET /sandboxes/:id", "GET /sandboxes/:id/execs/:exec", "GET /sandboxes"];
+  for (const call of away) wrong[call] = notFound;
+  first?.destroy();
+  expect((await failureOf(sandbox().files.stat("/f", soon()))).code).not.toBe("not_found");
+  await pause(300);
+  for (const call of away) delete wrong[call];
+  wrong["GET /sandboxes/:id/execs/:exec"] = (_request, response) =>
+    response.end(events(started, { type: "exit", exit_code: 3 }));
+  expect((await finish(view)).exit).toMatchObject({ reason: "exited", exitCode: 3 });
+  expect(await provider.inventory(soon())).toMatchObject([{ runtimeId: spec.runtimeId }]);
+});
+
 it("a list that leaves sandboxes out by mistake loses none", async () => {
   const { provider, spec, seen } = await backend({ "GET /sandboxes": json({ sandboxes: [] }) });
   await provider.spawn(spec, soon());

@@ -153,7 +153,7 @@ export class CustomSandbox implements SandboxOperations {
       const { state } = await this.#calls.read("look for a sandbox", SandboxAnswer, request, options);
       isGone = !isRunning(state);
     } catch {
-      if (!isGone) return !this.#closed.signal.aborted;
+      if (!isGone || !(await this.#calls.isThere(options))) return !this.#closed.signal.aborted;
     }
     if (!isGone) {
       this.#seenAt = performance.now();
