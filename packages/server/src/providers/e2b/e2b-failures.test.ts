@@ -522,6 +522,26 @@ await describeWith(
       expect(stdout).toBe("");
     });
 
+    it("many commands of one sandbox, and files that are not read, keep no other sandbox waiting", {
+      timeout: 60_000,
+    }, async () => {
+      const patient = service.open();
+      const specs = [specOf(), specOf()] as const;
+      for (const spec of specs) await patient.spawn(spec, soon());
+      const [busy, beside] = [patient.sandbox(specs[0].runtimeId), patient.sandbox(specs[1].runtimeId)];
+      await run(busy, "head -c 20000000 /dev/zero >/tmp/large");
+      const bodies = [];
+      for (let count = 0; count < 12; count += 1) bodies.push(await busy.files.read("/tmp/large", soon()));
+      await beside.files.write("/tmp/small", someBytes(), soon());
+      expect(String(await collect((await beside.files.read("/tmp/small", soon())).body))).toBe("some bytes");
+      for (const { body } of bodies) body.destroy();
+      for (let count = 0; count < 205; count += 1)
+        await busy.execs.startDetached(shell("sleep 600", { detached: true }), soon());
+      expect((await run(beside, "echo free")).stdout).toBe("free\n");
+      for (const { runtimeId } of specs) await patient.destroy(runtimeId, soon());
+      await patient[Symbol.asyncDispose]();
+    });
+
     it("a kill that cannot be made is told, and made when it is asked for again", async () => {
       const spec = shell("sleep 600", { detached: true });
       await operations.execs.startDetached(spec, soon());

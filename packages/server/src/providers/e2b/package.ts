@@ -47,6 +47,11 @@ const pageSize = 100;
 const pagesAtMost = 1_000;
 /** Labels of all sandboxes together. */
 const labelBytesAtMost = 64 * 1_048_576;
+/**
+ * What sandboxes are asked over the package's RPC client has as many connections as it needs: a command that runs holds one, all
+ * sandboxes may be behind one address, and who has many commands must not keep others waiting.
+ */
+const rpcBounds = { E2B_ENVD_RPC_CONNECTIONS: "1000000", E2B_ENVD_RPC_INFLIGHT_REQUESTS: "0" };
 
 /**
  * Loads the package. It reads variables named E2B_… for whatever it was not given, and some for which there is no option:
@@ -54,7 +59,7 @@ const labelBytesAtMost = 64 * 1_048_576;
  */
 export async function loadPackage(config: E2bConfig): Promise<E2bPackage> {
   forgetVariables("E2B_");
-  const { Sandbox } = await import("e2b");
+  const [{ Sandbox }, moveFile] = await Promise.all([import("e2b"), fileMover()]);
   const common = {
     apiKey: config.apiKey,
     apiUrl: config.apiUrl || `https://api.${config.domain}`,
@@ -76,6 +81,26 @@ export async function loadPackage(config: E2bConfig): Promise<E2bPackage> {
       return Steps.connectSandbox(sandboxId, options);
     }
   }
+  const open = ({ sandboxId, sandboxDomain, envdVersion, envdAccessToken }: Access) => {
+    const sandbox = new Sandbox({
+      ...common,
+      sandboxId,
+      envdVersion,
+      sandboxUrl: config.sandboxUrl || sandboxUrl(sandboxId, sandboxDomain ?? config.domain),
+      ...(sandboxDomain === undefined ? {} : { sandboxDomain }),
+      ...(envdAccessToken === undefined ? {} : { envdAccessToken }),
+    });
+    // The package moves the files of all sandboxes over ten connections, each of which waits for who reads slowly.
+    // biome-ignore lint/complexity/useLiteralKeys: it is private, and this is how TypeScript lets one in.
+    const { api } = sandbox.files["envdApi"];
+    api.use({ onRequest: ({ request }: { request: Request }) => moveFile(request) });
+    return sandbox;
+  };
+  // They are read with the first sandbox that is opened, and never again.
+  Object.assign(process.env, rpcBounds);
+  const nobody = { sandboxId: "none", sandboxDomain: undefined, envdAccessToken: undefined };
+  open({ ...nobody, envdVersion: oldestEnvd });
+  forgetVariables("E2B_");
   return {
     create: (template, { timeoutMs, ...options }) =>
       Steps.make(template, timeoutMs, { ...common, ...options, lifecycle: { onTimeout: "kill" } }),
@@ -97,16 +122,25 @@ export async function loadPackage(config: E2bConfig): Promise<E2bPackage> {
     setTimeout: (sandboxId, timeoutMs, options) =>
       Sandbox.setTimeout(sandboxId, timeoutMs, { ...common, ...options }),
     kill: (sandboxId, options) => Sandbox.kill(sandboxId, { ...common, ...options }),
-    open({ sandboxId, sandboxDomain, envdVersion, envdAccessToken }) {
-      return new Sandbox({
-        ...common,
-        sandboxId,
-        envdVersion,
-        sandboxUrl: config.sandboxUrl || sandboxUrl(sandboxId, sandboxDomain ?? config.domain),
-        ...(sandboxDomain === undefined ? {} : { sandboxDomain }),
-        ...(envdAccessToken === undefined ? {} : { envdAccessToken }),
-      });
-    },
+    open,
+  };
+}
+
+/** Each file has a connection of its own: over a shared one who reads slowly holds the others up. */
+async function fileMover(): Promise<(request: Request) => Promise<Response>> {
+  const { Agent, fetch } = await import("undici");
+  const dispatcher = new Agent();
+  return async ({ url, method, headers, body, signal }) => {
+    const answer = await fetch(url, {
+      method,
+      headers: [...headers],
+      body,
+      duplex: "half",
+      signal,
+      dispatcher,
+    });
+    const { status, statusText } = answer;
+    return new Response(answer.body, { status, statusText, headers: [...answer.headers] });
   };
 }
 
