@@ -14,7 +14,13 @@ import {
   RuntimeGone,
   refuseOwnLimits,
 } from "../../ports/index.ts";
-import type { ExecRunner, ProgramEnd, ProgramStreams, RunningProgram } from "../exec-journal/index.ts";
+import {
+  type ExecRunner,
+  FollowTries,
+  type ProgramEnd,
+  type ProgramStreams,
+  type RunningProgram,
+} from "../exec-journal/index.ts";
 import { type BackendCalls, isRefusal } from "./backend-calls.ts";
 import type { ExecRequest, SignalRequest } from "./contract-schemas.ts";
 import { type ExecStreamEvent, execStream } from "./exec-stream.ts";
@@ -31,9 +37,8 @@ const inputPartBytes = 65_536;
 /** Of what a backend says of an end: it is kept with the command, and told in its event. */
 const longestSignal = 16;
 const longestReason = 1_000;
-const reconnectPausesMs = [0, 100, 250, 500, 1_000, 2_000, 4_000, 8_000];
 /** Waits before input that was not taken is sent again: a backend may take no requests for a minute. */
-const inputPausesMs = [...reconnectPausesMs, 16_000, 30_000];
+const inputPausesMs = [0, 100, 250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000];
 const lost: ProgramEnd = { exitCode: 137, lost: true };
 
 type Run = ProgramStreams & {
@@ -196,15 +201,17 @@ export class CommandRunner implements ExecRunner {
 
   /** Output into the journal until the end; a stream that breaks is followed anew where the backend can. */
   async #follow(run: Run): Promise<ProgramEnd> {
-    for (let tries = 0; ; tries += 1) {
+    const tries = new FollowTries();
+    for (;;) {
       const before = run.offset;
+      tries.begin();
       const end = await this.#readAll(run).catch((error: unknown) =>
         error instanceof Unreadable ? lost : undefined,
       );
       if (end !== undefined && end !== lost) return end;
-      if (run.offset > before) tries = 0;
+      if (run.offset > before) tries.progress();
       if (run.stream.signal.aborted || this.#closed.aborted) return lost;
-      const pauseMs = reconnectPausesMs[tries];
+      const pauseMs = tries.broke();
       if (end === lost || pauseMs === undefined || !this.#canReattach() || !(await this.#confirm()))
         return await this.#givenUp(run);
       await pause(pauseMs);

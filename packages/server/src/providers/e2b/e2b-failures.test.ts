@@ -512,6 +512,22 @@ await describeWith(
       expect(last.value).toMatchObject({ type: "exit", exit: { reason: "lost" } });
     });
 
+    it("a command that cannot be followed any more is lost, and killed", { timeout: 45_000 }, async () => {
+      const spec = shell("sleep 6189", { timeoutMs: 600_000 });
+      await using view = await operations.execs.start(spec, soon());
+      whenAsked("envd", /Process\/Connect/, { do: "answer", status: 503, body: said });
+      service.server.breakAll();
+      expect((await finish(view)).exit.reason).toBe("lost");
+      service.server.misbehave = () => undefined;
+      await eventually(async () => {
+        const left = await run(
+          operations,
+          "grep -la 'sleep.618[9]' /proc/[0-9]*/cmdline 2>/dev/null | wc -l",
+        );
+        expect(left.stdout.trim()).toBe("0");
+      });
+    });
+
     it("input whose arrival nobody knows ends its command as lost", async () => {
       const spec = shell("cat >/dev/null; echo whole", { stdin: true });
       await using view = await operations.execs.start(spec, soon());

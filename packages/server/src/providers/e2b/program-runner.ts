@@ -12,7 +12,13 @@ import {
   refuseOwnLimits,
   Unavailable,
 } from "../../ports/index.ts";
-import type { ExecRunner, ProgramEnd, ProgramStreams, RunningProgram } from "../exec-journal/index.ts";
+import {
+  type ExecRunner,
+  FollowTries,
+  type ProgramEnd,
+  type ProgramStreams,
+  type RunningProgram,
+} from "../exec-journal/index.ts";
 import type { E2bCalls } from "./e2b-calls.ts";
 import type { EnvdPrograms, ProgramEvent } from "./envd-programs.ts";
 import { connectCodes, isAnswer, isInvalid, isUnknownUser } from "./failures.ts";
@@ -27,8 +33,6 @@ const endAfterKillMs = 5_000;
 /** Waits before each try to kill. After the last envd's own deadline is left. */
 const killPausesMs = [0, 500, 2_000, 5_000, 15_000, 30_000, 60_000];
 const inputPartBytes = 65_536;
-/** Waits before each try to follow a program again whose stream broke. */
-const reconnectPausesMs = [0, 100, 250, 500, 1_000, 2_000, 4_000, 8_000];
 const notStarted = new Set([126, 127]);
 const lost: ProgramEnd = { exitCode: 137, lost: true };
 const noProcess = 3;
@@ -159,22 +163,26 @@ export class ProgramRunner implements ExecRunner {
     }
   }
 
-  /** Kills it, again where that failed, and waits for its end and for what it wrote before. */
+  /** Kills it, and waits for its end and for what it wrote before. */
   async #end(tag: string, ended: Promise<ProgramEnd>): Promise<ProgramEnd> {
-    const closed = this.#closed;
+    if (!(await this.#killInTime(tag))) return lost;
+    using last = deadlineAfter(endAfterKillMs, this.#closed);
+    return await abortable(ended, last.signal).catch(() => lost);
+  }
+
+  /** Kills it, again where that failed. @returns whether it was killed, as long as that could be tried. */
+  async #killInTime(tag: string): Promise<boolean> {
     for (const pauseMs of killPausesMs) {
       await pause(pauseMs, undefined, { ref: false });
-      if (closed.aborted) return lost;
-      using deadline = deadlineAfter(cleanupMs, closed);
+      if (this.#closed.aborted) return false;
+      using deadline = deadlineAfter(cleanupMs, this.#closed);
       const killed = await this.#kill(tag, deadline).then(
         () => true,
         () => false,
       );
-      if (!killed) continue;
-      using last = deadlineAfter(endAfterKillMs, closed);
-      return await abortable(ended, last.signal).catch(() => lost);
+      if (killed) return true;
     }
-    return lost;
+    return false;
   }
 
   /** Output into the journal until the end; a stream that breaks is followed anew. */
@@ -182,23 +190,28 @@ export class ProgramRunner implements ExecRunner {
     run: ProgramStreams & { tag: string; events: AsyncIterator<ProgramEvent>; stream: AbortController },
   ): Promise<ProgramEnd> {
     let events = run.events;
-    let tries = 0;
+    const tries = new FollowTries();
     for (;;) {
+      tries.begin();
       try {
         for (let next = await events.next(); !next.done; next = await events.next()) {
           const event = next.value;
           if (event.type === "end") return endOf(event);
           if (event.type !== "output") continue;
-          tries = 0;
+          tries.progress();
           await this.#keep(event, run);
         }
       } catch (error) {
         if (isAnswer(error, connectCodes.notFound)) return lost;
       }
       if (run.stream.signal.aborted || this.#closed.aborted) return lost;
-      const pauseMs = reconnectPausesMs[tries];
-      if (pauseMs === undefined || !(await this.#confirm())) return lost;
-      tries += 1;
+      const pauseMs = tries.broke();
+      if (!(await this.#confirm())) return lost;
+      if (pauseMs === undefined) {
+        // Nobody can follow it any more, so that it is not to go on unseen. Its end is told before its kill is.
+        void this.#killInTime(run.tag);
+        return lost;
+      }
       await pause(pauseMs);
       events = this.#programs.connect(run.tag, AbortSignal.any([run.stream.signal, this.#closed]));
     }

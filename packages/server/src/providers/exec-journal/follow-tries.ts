@@ -1,0 +1,34 @@
+const pausesMs = [0, 100, 250, 500, 1_000, 2_000, 4_000, 8_000];
+/** A stream that held for so long was no failure: what is between may cut each after its time. */
+const heldMs = 10_000;
+
+/** When the stream of a command is followed again that broke: at once, then ever later, and at last no more. */
+export class FollowTries {
+  readonly #now: () => number;
+  #tries = 0;
+  #beganMs: number;
+
+  /** The first stream has begun. @param now for tests: milliseconds of a clock that only goes forward. */
+  constructor(now = () => performance.now()) {
+    this.#now = now;
+    this.#beganMs = now();
+  }
+
+  /** The stream that is followed now begins. */
+  begin(): void {
+    this.#beganMs = this.#now();
+  }
+
+  /** It brought something: whatever failed before is over. */
+  progress(): void {
+    this.#tries = 0;
+  }
+
+  /** It broke. @returns how long to wait before the next, milliseconds; undefined: there were enough. */
+  broke(): number | undefined {
+    if (this.#now() - this.#beganMs >= heldMs) this.#tries = 0;
+    const pauseMs = pausesMs[this.#tries];
+    this.#tries += 1;
+    return pauseMs;
+  }
+}
