@@ -469,6 +469,22 @@ it.each(Object.keys(failures))("a backend that %s, in place of each of its answe
   );
 });
 
+it("a file's body that is let go of before it was read keeps no connection", async () => {
+  const ended = Promise.withResolvers<void>();
+  const made = await backend({
+    "GET /sandboxes/:id/files/stat": json({ ...file, size: 5_000_000 }),
+    "GET /sandboxes/:id/files": (_request, response) => {
+      response.on("close", ended.resolve);
+      response.write(Buffer.alloc(2_000_000));
+    },
+  });
+  await made.provider.check(soon());
+  await made.provider.spawn(made.spec, soon());
+  const { body } = await made.sandbox().files.read("/f", soon(60_000));
+  body.destroy();
+  await ended.promise;
+});
+
 it("an upload to a backend that hangs ends with its caller", async () => {
   const made = await backend({ "PUT /sandboxes/:id/files": () => undefined });
   await made.provider.check(soon());

@@ -141,7 +141,10 @@ export class CustomFiles implements FileOperations {
         `"${target}" ended ${left} bytes early; it was changed while it was read, or the backend broke off`,
       );
     }
-    return { info, length, body: Readable.from(exactly(), { objectMode: false }) };
+    const body = Readable.from(exactly(), { objectMode: false });
+    // One that is let go of before it was read never gets to its end.
+    body.once("close", () => response.destroy());
+    return { info, length, body };
   }
 
   async write(

@@ -132,6 +132,8 @@ export class E2bFiles implements FileOperations {
     const body = Readable.from(exactly(source, { length, target, stop, calls: this.#calls, signal }), {
       objectMode: false,
     });
+    // One that is let go of before it was read never gets to its end.
+    body.once("close", () => stop.abort());
     return { info, length, body };
   }
 
