@@ -17,6 +17,8 @@ import { checked, parsed, readAnswer, Unreadable } from "./tolerant-reader.ts";
 const answerAtMost = 1_048_576;
 const listAtMost = 64 * 1_048_576;
 const refusalAtMost = 4_096;
+/** Of an answer that says nothing here: what is longer costs its connection, which else can be used again. */
+const unreadAtMost = 65_536;
 const loggedLength = 300;
 const retryAfterAtMostS = 3_600;
 const defaultRetryAfterS = 5;
@@ -116,7 +118,18 @@ export class BackendCalls {
 
   /** For a call whose answer says nothing but that it was carried out. */
   async tell(what: string, request: CallRequest, options: CallOptions): Promise<void> {
-    await this.#run(what, request, options, async (response) => void response.resume());
+    await this.#run(what, request, options, async (response) => this.#letGo(response));
+  }
+
+  /** It is read to its end, which nobody waits for, as long as a call may take. */
+  #letGo(response: IncomingMessage): void {
+    let left = unreadAtMost;
+    const late = setTimeout(() => response.destroy(), this.#timeoutMs);
+    response.on("close", () => clearTimeout(late));
+    response.on("data", (part: Buffer) => {
+      left -= part.length;
+      if (left < 0) response.destroy();
+    });
   }
 
   /**

@@ -485,6 +485,30 @@ it("a file's body that is let go of before it was read keeps no connection", asy
   await ended.promise;
 });
 
+it.each<[string, Handler]>([
+  ["drips", (_request, response) => void setInterval(() => response.write("x"), 10).unref()],
+  ["floods", endless],
+])("an answer that nobody reads and that %s without end keeps no connection", async (_title, handler) => {
+  let open = 0;
+  const made = await backend(
+    {
+      "PUT /sandboxes/:id/expiry": (request, response, text) => {
+        open += 1;
+        response.on("close", () => {
+          open -= 1;
+        });
+        response.writeHead(200);
+        handler(request, response, text);
+      },
+    },
+    { timeoutMs: 300 },
+  );
+  await made.provider.check(soon());
+  await made.provider.spawn(made.spec, soon());
+  for (let count = 0; count < 5; count += 1) await made.sandbox().setExpiry(60_000, soon());
+  await eventually(() => expect(open).toBe(0));
+});
+
 it("an upload to a backend that hangs ends with its caller", async () => {
   const made = await backend({ "PUT /sandboxes/:id/files": () => undefined });
   await made.provider.check(soon());
