@@ -124,7 +124,7 @@ export class BackendCalls {
   /** It is read to its end, which nobody waits for, as long as a call may take. */
   #letGo(response: IncomingMessage): void {
     let left = unreadAtMost;
-    const late = setTimeout(() => response.destroy(), this.#timeoutMs);
+    const late = setTimeout(() => response.destroy(), this.timeoutMs);
     response.on("close", () => clearTimeout(late));
     response.on("data", (part: Buffer) => {
       left -= part.length;
