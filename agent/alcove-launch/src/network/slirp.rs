@@ -19,7 +19,7 @@ const STEP: &str = "network";
 const SOCKET: &str = "slirp.sock";
 const START: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(1);
-/// Descriptors beyond one for each connection: its own, and one for each question for a name (`MOST_QUESTIONS`).
+/// Descriptors beyond one for each connection: its own, and questions for names, which it keeps for ten seconds.
 const MORE_FILES: u64 = 1_500;
 /// Where programs, their libraries and settings are.
 const SEEN: [&str; 10] = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix", "gnu", "etc"];
@@ -151,7 +151,12 @@ fn own_root(program: &str) -> Result<()> {
     const ROOT: &str = "its root";
     let resolvers = std::fs::canonicalize("/etc/resolv.conf").unwrap_or_default();
     let real = std::fs::canonicalize(program).unwrap_or_default();
-    let mut names: Vec<String> = [Path::new(program), &real, &resolvers].into_iter().filter_map(top).collect();
+    let mut names: Vec<String> = [Path::new(program), &real].into_iter().filter_map(top).collect();
+    // Often a folder of /run, and of that no more.
+    if top(&resolvers).is_some_and(|name| !SEEN.contains(&name.as_str())) {
+        let folder = resolvers.parent().and_then(|folder| folder.strip_prefix("/").ok()?.to_str());
+        names.extend(folder.filter(|name| !name.is_empty()).map(str::to_owned));
+    }
     names.extend(SEEN.map(str::to_owned));
     names.sort();
     names.dedup();
