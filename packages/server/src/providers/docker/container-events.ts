@@ -2,6 +2,7 @@ import { setTimeout as delay } from "node:timers/promises";
 import { Value } from "typebox/value";
 import { linesOf } from "../../platform/lines-of.ts";
 import type { Logger } from "../../platform/logger.ts";
+import { outsideRequests } from "../../platform/request-scope.ts";
 import type { RuntimeId } from "../../ports/index.ts";
 import type { EngineClient } from "./engine-client.ts";
 import { ContainerEvent } from "./engine-shapes.ts";
@@ -43,7 +44,7 @@ export class ContainerEvents implements Disposable {
   start(): void {
     if (this.#started) return;
     this.#started = true;
-    void this.#run();
+    void outsideRequests(() => this.#run());
   }
 
   [Symbol.dispose](): void {
