@@ -67,7 +67,11 @@ const goneCodes = new Set(["ECONNREFUSED", "ENOENT", "ECONNRESET", "EPIPE", "ENX
 /** A failed dial. What is neither a DomainError nor a sign of a dead runtime is the backend's failure. */
 export function translateDialFailure(error: unknown, name: string): Error {
   const code = errorCode(error);
-  if (code !== undefined && goneCodes.has(code)) return runtimeGone(name, error);
+  if (code !== undefined && goneCodes.has(code)) {
+    // Which of the two is the provider's to say, who sees its process.
+    const message = `sandbox ${name} has ended, or nothing listens at its agent's socket any more (${code})`;
+    return new RuntimeGone(message, { cause: error });
+  }
   if (code === "EMFILE" || code === "ENFILE") {
     return new Unavailable(`the service is out of file descriptors; raise its limit (ulimit -n)`, {
       cause: error,
