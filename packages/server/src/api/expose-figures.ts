@@ -64,6 +64,11 @@ export function exposeFigures(figures: Figures): string {
   text.gauge("service_disk_size_bytes", "Size of that file system.", [
     ...figures.disks.map(({ name, sizeBytes }): [Labels, number] => [{ disk: name }, sizeBytes]),
   ]);
+  text.gauge("service_disk_free_inodes", "Files that can still be made there, where that is bounded.", [
+    ...figures.disks.flatMap(({ name, freeInodes }): [Labels, number][] =>
+      freeInodes === undefined ? [] : [[{ disk: name }, freeInodes]],
+    ),
+  ]);
   text.gauge(
     "service_config_reload_successful",
     "Whether the configuration could be read when that was asked for last.",

@@ -21,13 +21,13 @@ it("tells the room of each disk, and nothing of one that is gone", async () => {
 
 it("a file system that hangs is told as it was, asked once, and holds up no other", async () => {
   const clock = new FakeClock();
-  const room = { bavail: 1, blocks: 2, bsize: 512 };
+  const room = { bavail: 1, blocks: 2, bsize: 512, ffree: 7, files: 0 };
   let hangs = false;
   const asked: string[] = [];
   const statfs = (folder: string) => {
     asked.push(folder);
     if (hangs && folder === "/far") return new Promise<never>(() => undefined);
-    return Promise.resolve({ ...room, bavail: hangs ? 2 : 1 });
+    return Promise.resolve({ ...room, ...(hangs ? { bavail: 2, files: 9 } : {}) });
   };
   using disks = new DiskFigures({ folders: { data: "/far", database: "/near" }, clock, statfs });
   await settle();
@@ -35,8 +35,8 @@ it("a file system that hangs is told as it was, asked once, and holds up no othe
   await clock.advance(45_000);
   await settle();
   expect(disks.all).toEqual([
-    { name: "data", freeBytes: 512, sizeBytes: 1_024 },
-    { name: "database", freeBytes: 1_024, sizeBytes: 1_024 },
+    { name: "data", freeBytes: 512, sizeBytes: 1_024, freeInodes: undefined },
+    { name: "database", freeBytes: 1_024, sizeBytes: 1_024, freeInodes: 7 },
   ]);
   expect(asked.filter((folder) => folder === "/far")).toHaveLength(2);
 });

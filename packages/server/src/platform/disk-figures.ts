@@ -7,7 +7,11 @@ export interface DiskFigure {
   /** What the user of this process may still write. */
   readonly freeBytes: number;
   readonly sizeBytes: number;
+  /** Files that may still be made; undefined where the file system has no such bound. */
+  readonly freeInodes: number | undefined;
 }
+
+type Room = Pick<StatsFs, "bavail" | "blocks" | "bsize" | "ffree" | "files">;
 
 const lookEveryMs = 15_000;
 
@@ -18,7 +22,7 @@ const lookEveryMs = 15_000;
 export class DiskFigures implements Disposable {
   readonly #folders: Readonly<Record<string, string>>;
   readonly #clock: Clock;
-  readonly #statfs: (folder: string) => Promise<Pick<StatsFs, "bavail" | "blocks" | "bsize">>;
+  readonly #statfs: (folder: string) => Promise<Room>;
   readonly #found = new Map<string, DiskFigure>();
   readonly #pending = new Set<string>();
   #timer: Timer | undefined;
@@ -27,7 +31,7 @@ export class DiskFigures implements Disposable {
   constructor(options: {
     folders: Readonly<Record<string, string>>;
     clock: Clock;
-    statfs?: (folder: string) => Promise<Pick<StatsFs, "bavail" | "blocks" | "bsize">>;
+    statfs?: (folder: string) => Promise<Room>;
   }) {
     this.#folders = options.folders;
     this.#statfs = options.statfs ?? ((folder) => statfs(folder));
@@ -51,8 +55,9 @@ export class DiskFigures implements Disposable {
   async #look(name: string): Promise<void> {
     this.#pending.add(name);
     try {
-      const { bavail, blocks, bsize } = await this.#statfs(this.#folders[name] ?? "");
-      this.#found.set(name, { name, freeBytes: bavail * bsize, sizeBytes: blocks * bsize });
+      const { bavail, blocks, bsize, ffree, files } = await this.#statfs(this.#folders[name] ?? "");
+      const freeInodes = files > 0 ? ffree : undefined;
+      this.#found.set(name, { name, freeBytes: bavail * bsize, sizeBytes: blocks * bsize, freeInodes });
     } catch {
       // Not there: nothing is known of it any more.
       this.#found.delete(name);
