@@ -8,6 +8,11 @@ it("a control group that is busy is not told as one that may not be made", async
   expect(await told(13)).toContain("Delegate=yes");
 });
 
+it("says what to raise where a process may have too few files open", async () => {
+  const failure = new LauncherFailure("descriptors", "dup: Invalid argument (os error 22)", 22);
+  expect(await adviceFor(failure)).toContain("LimitNOFILE=");
+});
+
 it("a launcher that said nothing may be asked again; one that cannot be started is to be built", async () => {
   const died = new LauncherFailure("serve", "the launcher ended with SIGKILL", undefined, { died: true });
   expect(await toldFailure(died)).toMatchObject({

@@ -75,6 +75,10 @@ async function wayOut(step: string, errno: number | undefined): Promise<string |
       return "cgroups are refused; run the service as root or under systemd with Delegate=yes";
     case "network":
       return networkAdvice(errno);
+    case "descriptors":
+      return errno === 22 || errno === 24
+        ? "the service may have too few files open: raise LimitNOFILE= in its unit, or ulimit -n"
+        : undefined;
     case "exec":
       return errno === 13
         ? "the agent may not be executed where it lies: is data_dir mounted noexec? Remount it with exec, or put data_dir elsewhere"
