@@ -19,7 +19,7 @@ const STEP: &str = "network";
 const SOCKET: &str = "slirp.sock";
 const START: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(1);
-/// Descriptors beyond one for each connection: its own, and questions for names, which it keeps for ten seconds.
+/// Descriptors beyond one for each connection: its own, and one for each question for a name (`MOST_QUESTIONS`).
 const MORE_FILES: u64 = 1_500;
 /// Where programs, their libraries and settings are.
 const SEEN: [&str; 10] = ["usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "nix", "gnu", "etc"];
