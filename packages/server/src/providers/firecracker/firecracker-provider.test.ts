@@ -147,6 +147,12 @@ await describeWith(["linux", "root", "agent", "mkfs", "native", "busybox"], "Fir
       healthy: true,
       notes: [expect.stringContaining("1.17")],
     });
+    const packed = join(home.dataDir, "vmlinuz");
+    await writeFile(packed, "MZ");
+    if (process.arch === "x64")
+      expect((await reopened({ config: { kernelPath: packed } }).check(soon())).notes).toContainEqual(
+        expect.stringMatching(/vmlinuz is no ELF file/),
+      );
   });
 
   it("names all that the host lacks at once", async () => {
@@ -194,6 +200,15 @@ await describeWith(["linux", "root", "agent", "mkfs", "native", "busybox"], "Fir
     const config = { network, networkMbit: 80, diskRateMb: 5 };
     const provider = await opened({ config });
     const specs = [specOf(), specOf({ network: "none" })] as const;
+    // A reboot took them.
+    expect(await provider.check(soon())).toMatchObject({ cannotSpawn: expect.stringMatching(/tap7, tap8/) });
+    const failure = await failureOf(provider);
+    expect(failure).toMatchObject({
+      code: "unavailable",
+      message: expect.stringMatching(/not on this host/),
+    });
+    for (const name of ["tap7", "tap8"]) await mkdir(join(home.dataDir, "fake", name));
+    expect(await provider.check(soon())).not.toHaveProperty("cannotSpawn");
     for (const spec of specs) await provider.spawn(spec, soon());
     const limiter = { bandwidth: { size: 10_000_000, refill_time: 1000 } };
     expect(given(specs[0].runtimeId)).toMatchObject({

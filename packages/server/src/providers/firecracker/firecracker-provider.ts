@@ -34,7 +34,7 @@ import type { ApiPatience } from "./api/index.ts";
 import { bootArguments } from "./boot-arguments.ts";
 import { ConnectedMachine } from "./connected-machine.ts";
 import type { FirecrackerConfig } from "./firecracker-config.ts";
-import { lookAtGround } from "./ground.ts";
+import { lookAtGround, oddKernel } from "./ground.ts";
 import { type Jail, Jails, programFile } from "./jails.ts";
 import {
   bootMachine,
@@ -50,7 +50,7 @@ import { findProcesses, killProcess, startProcess } from "./machine-process.ts";
 import { MachineSnapshots } from "./machine-snapshots.ts";
 import { type RuntimeRecord, RuntimeRecords } from "./runtime-records.ts";
 import { endUnfinished, SnapshotMaker } from "./snapshot-maker.ts";
-import { type Tap, TapPool } from "./tap-pool.ts";
+import { missingTaps, type Tap, TapPool } from "./tap-pool.ts";
 
 /** How long undoing may take, whatever became of the call that failed. */
 const undoMs = 20_000;
@@ -89,6 +89,8 @@ export interface FirecrackerProviderOptions {
   patience?: Partial<BootPatience>;
   /** Unset: /dev/kvm. */
   kvm?: string;
+  /** What interfaces of the host are there. Unset: /sys/class/net. */
+  interfaces?: string;
   /** `processes`, for tests: guests have no kernel of their own, no control groups and nothing to renew. */
   guests?: "machines" | "processes";
 }
@@ -172,7 +174,8 @@ export class FirecrackerProvider implements RuntimeProvider {
     this.defaultImage = config.defaultImage;
     this.#folder = config.dataDir === "" ? `${dataDir}/firecracker` : config.dataDir;
     this.#records = new RuntimeRecords({ dataDir });
-    this.#taps = new TapPool({ entries: config.network, known: () => this.#lentTaps() });
+    const { interfaces } = options;
+    this.#taps = new TapPool({ entries: config.network, known: () => this.#lentTaps(), interfaces });
     const { jailerPath, jailUidBase, firecrackerPath } = config;
     if (jailerPath !== "")
       this.#jails = new Jails({
@@ -247,8 +250,13 @@ export class FirecrackerProvider implements RuntimeProvider {
       this.#taps.size > 0 ? `${this.#taps.size} machines at once have a network` : "machines have no network";
     const jailed = this.#jails === undefined ? "without the jailer" : "in jails";
     const notes = [`Firecracker ${found.version}, ${jailed}; ${networks}`];
-    const short = await this.#guard.refuseWhenShort().then(() => undefined, messageOf);
-    return { healthy: true, notes, ...(short === undefined ? {} : { cannotSpawn: short }) };
+    const kernel = await oddKernel(kernelPath);
+    if (kernel !== undefined) notes.push(kernel);
+    const missing = await this.#taps.missing();
+    if (missing.length > 0) notes.push(missingTaps(missing));
+    const noTap = missing.length > 0 && missing.length === this.#taps.size ? missingTaps(missing) : undefined;
+    const cannotSpawn = await this.#guard.refuseWhenShort().then(() => noTap, messageOf);
+    return { healthy: true, notes, ...(cannotSpawn === undefined ? {} : { cannotSpawn }) };
   }
 
   settings(): Record<string, unknown> {

@@ -1,4 +1,4 @@
-import { access, constants } from "node:fs/promises";
+import { access, constants, open } from "node:fs/promises";
 import { messageOf } from "../../platform/message-of.ts";
 import { runProgram } from "../../platform/run-program.ts";
 import type { CallOptions } from "../../ports/index.ts";
@@ -75,6 +75,15 @@ async function jailerLack(
   if ("lack" in jailer) return jailer.lack;
   if (!("version" in firecracker) || jailer.version === firecracker.version) return undefined;
   return `the jailer is of version ${jailer.version}, Firecracker of ${firecracker.version}: install both of one release`;
+}
+
+/** What is wrong with a kernel on a processor whose kernels are ELF files here. @returns undefined when nothing is seen. */
+export async function oddKernel(path: string): Promise<string | undefined> {
+  if (process.arch !== "x64") return undefined;
+  await using file = await open(path, "r");
+  const { buffer } = await file.read(Buffer.alloc(4), 0, 4, 0);
+  if (buffer.toString("latin1") === "\x7fELF") return undefined;
+  return `providers.firecracker.kernel_path ${path} is no ELF file: Firecracker boots an uncompressed vmlinux, not a vmlinuz`;
 }
 
 async function versionOf(

@@ -1,4 +1,6 @@
-import { ProviderError, ResourceLimit, type RuntimeId } from "../../ports/index.ts";
+import { join } from "node:path";
+import { exists } from "../../platform/missing.ts";
+import { ProviderError, ResourceLimit, type RuntimeId, Unavailable } from "../../ports/index.ts";
 import type { GuestNetwork } from "./boot-arguments.ts";
 
 /** A network interface of the host that was made beforehand, and what a machine at it is called. */
@@ -11,6 +13,7 @@ export interface Tap {
 export class TapPool {
   readonly #taps: readonly Tap[];
   readonly #known: () => Promise<ReadonlyMap<RuntimeId, string>>;
+  readonly #interfaces: string;
   readonly #lent = new Map<string, RuntimeId>();
   #learning: Promise<void> | undefined;
 
@@ -18,19 +21,32 @@ export class TapPool {
   constructor(options: {
     entries: readonly string[];
     known: () => Promise<ReadonlyMap<RuntimeId, string>>;
+    /** Unset: /sys/class/net. */
+    interfaces?: string | undefined;
   }) {
     this.#taps = options.entries.map(parseTap);
     this.#known = options.known;
+    this.#interfaces = options.interfaces ?? "/sys/class/net";
   }
 
   get size(): number {
     return this.#taps.length;
   }
 
-  /** @throws ResourceLimit when each is lent. */
+  /** Names of those that are not on this host: a reboot takes them all. */
+  async missing(): Promise<string[]> {
+    const names = this.#taps.map(({ name }) => name);
+    const there = await Promise.all(names.map((name) => exists(join(this.#interfaces, name))));
+    return names.filter((_name, index) => there[index] !== true);
+  }
+
+  /** @throws ResourceLimit when each is lent; Unavailable when those that are not are missing. */
   async take(runtimeId: RuntimeId): Promise<Tap> {
     await this.#learn();
-    const free = this.#taps.find(({ name }) => !this.#lent.has(name));
+    const missing = await this.missing();
+    const unlent = this.#taps.filter(({ name }) => !this.#lent.has(name));
+    const free = unlent.find(({ name }) => !missing.includes(name));
+    if (free === undefined && unlent.length > 0) throw new Unavailable(missingTaps(missing));
     if (free === undefined)
       throw new ResourceLimit(
         `each of the ${this.size} networks of providers.firecracker.network is in use; destroy a sandbox, or spawn with network "none"`,
@@ -54,6 +70,11 @@ export class TapPool {
     });
     return this.#learning;
   }
+}
+
+/** What is to be done about interfaces that are not there. */
+export function missingTaps(names: readonly string[]): string {
+  return `of providers.firecracker.network these are not on this host: ${names.join(", ")}; a reboot takes them, "ip tuntap add" makes them again`;
 }
 
 function parseTap(entry: string): Tap {

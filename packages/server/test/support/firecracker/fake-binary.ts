@@ -15,7 +15,7 @@ export function fakeFirecracker(
   const behave = (change: Partial<Behaviour>) =>
     writeFileSync(behaviourPath, JSON.stringify({ ...initial, ...change }));
   behave({});
-  writeFileSync(kernel, "a kernel that nobody boots");
+  writeFileSync(kernel, "\x7fELF: a kernel that nobody boots");
   const program = fileURLToPath(new URL("fake-firecracker.ts", import.meta.url));
   // In the place of the shell, so that the process is the one that was started.
   writeFileSync(path, `#!/bin/sh\nexec '${process.execPath}' '${program}' '${behaviourPath}' "$@"\n`);

@@ -65,6 +65,7 @@ export async function firecrackerHome(
       logger: silentLogger,
       patience: { bootMs: guest === "qemu" ? 120_000 : 30_000, openMs: 20_000, restoreMs: 90_000 },
       kvm,
+      interfaces: join(dataDir, "fake"),
       guests: guest === "qemu" ? "machines" : "processes",
       ...others,
     });
