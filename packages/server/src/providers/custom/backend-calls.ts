@@ -16,6 +16,7 @@ import { checked, parsed, readAnswer, Unreadable } from "./tolerant-reader.ts";
 
 const answerAtMost = 1_048_576;
 const listAtMost = 64 * 1_048_576;
+/** Bytes of a refusal that are read. */
 const refusalAtMost = 4_096;
 /** Of an answer that says nothing here: what is longer costs its connection, which else can be used again. */
 const unreadAtMost = 65_536;
@@ -194,7 +195,7 @@ export class BackendCalls {
   async #refuse(what: string, response: IncomingMessage, signal: AbortSignal): Promise<void> {
     const { statusCode = 0 } = response;
     if (statusCode >= 200 && statusCode < 300) return;
-    const body = await textOf(response, refusalAtMost, signal).catch(() => "(too long, or cut)");
+    const body = await beginningOfRefusal(response, signal);
     this.#logger.debug(
       { status: statusCode, answer: this.#scrubbed(body) },
       `the backend refused to ${what}`,
@@ -244,6 +245,21 @@ function retryAfter(value: string | undefined): number | undefined {
 async function textOf(response: IncomingMessage, atMost: number, signal: AbortSignal): Promise<string> {
   const blocks = new ByteBlocks();
   for await (const part of partsOf(response, atMost, signal)) blocks.add(part);
+  return blocks.take().toString();
+}
+
+/** To its end where that is near, so that the connection is kept. */
+async function beginningOfRefusal(response: IncomingMessage, signal: AbortSignal): Promise<string> {
+  const blocks = new ByteBlocks();
+  try {
+    for await (const part of response as AsyncIterable<Buffer>) {
+      blocks.add(part.subarray(0, refusalAtMost - blocks.bytes));
+      if (signal.aborted || blocks.bytes === refusalAtMost) break;
+    }
+  } catch (error) {
+    // Its status says what it means.
+    blocks.add(Buffer.from(` (cut: ${messageOf(error)})`));
+  }
   return blocks.take().toString();
 }
 

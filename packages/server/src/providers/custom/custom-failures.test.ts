@@ -738,13 +738,19 @@ it("a file that ends early fails its reader, and no words of the backend's reach
   expect(full).toMatchObject({ code: "storage_full", message: expect.not.stringContaining(secret) });
 });
 
-it("what the backend says in a refusal is logged at debug, cut, and without the key", async () => {
-  const debug = vi.spyOn(silentLogger, "debug");
-  const { provider } = await backend({ "GET /sandboxes": json(`${key} ${"x".repeat(1_000)}`, 401) });
-  await expect(provider.inventory(soon())).rejects.toThrow("providers.custom.api_key");
-  const [fields] = debug.mock.lastCall as unknown as [{ status: number; answer: string }];
-  debug.mockRestore();
-  expect(fields.status).toBe(401);
-  expect(fields.answer).toMatch(/^"\[redacted\] x+$/);
-  expect(fields.answer.length).toBe(300);
-});
+it.each([
+  ["", 1_000],
+  [", of a long page too", 100_000],
+])(
+  "what the backend says in a refusal is logged at debug, cut, and without the key%s",
+  async (_title, length) => {
+    const debug = vi.spyOn(silentLogger, "debug");
+    const { provider } = await backend({ "GET /sandboxes": json(`${key} ${"x".repeat(length)}`, 401) });
+    await expect(provider.inventory(soon())).rejects.toThrow("providers.custom.api_key");
+    const [fields] = debug.mock.lastCall as unknown as [{ status: number; answer: string }];
+    debug.mockRestore();
+    expect(fields.status).toBe(401);
+    expect(fields.answer).toMatch(/^"\[redacted\] x+$/);
+    expect(fields.answer.length).toBe(300);
+  },
+);
