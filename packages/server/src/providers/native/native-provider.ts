@@ -1,5 +1,6 @@
 import { availableParallelism } from "node:os";
 import { type Capability, networkModes } from "@alcove/wire";
+import { abortable } from "../../platform/abortable.ts";
 import { boundedParallel } from "../../platform/bounded-parallel.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import { FairLanes } from "../../platform/fair-lanes.ts";
@@ -33,7 +34,6 @@ import type { ExecGroups } from "./exec-groups.ts";
 import { type NativeProviderConfig, networkOf } from "./launch-plan.ts";
 import { LaunchSite, type Prepared } from "./launch-site.ts";
 import { layerSizes } from "./layer-sizes.ts";
-import { orAborted } from "./or-aborted.ts";
 import { newProbeId, probeSpec } from "./probe.ts";
 import { processorEnv } from "./processor-env.ts";
 import { probePrefix } from "./runtime-directories.ts";
@@ -168,7 +168,7 @@ export class NativeProvider implements RuntimeProvider {
           { kind: "host", skeleton: prepared.skeleton },
           options,
         );
-        await orAborted(this.#connected.get(runtimeId)?.network?.up ?? Promise.resolve(), options.signal);
+        await abortable(this.#connected.get(runtimeId)?.network?.up ?? Promise.resolve(), options.signal);
       } finally {
         // Its connection is closed either way.
         if (!(await this.#undo(runtimeId))) await this.#site.discard(prepared, runtimeId);
@@ -420,7 +420,7 @@ export class NativeProvider implements RuntimeProvider {
     const { runtimeId } = spec;
     await this.#destroying.get(runtimeId);
     const beganAt = performance.now();
-    await orAborted(this.#site.copyRoot(prepared, root), options.signal);
+    await abortable(this.#site.copyRoot(prepared, root), options.signal);
     const lane = await this.#lanes.enter(spec.ownerId ?? "", options);
     const startedAt = performance.now();
     options.onStage?.("wait", startedAt - beganAt);
@@ -428,7 +428,7 @@ export class NativeProvider implements RuntimeProvider {
     this.#launching.set(runtimeId, launched);
     let record: RuntimeRecord;
     try {
-      record = await orAborted(launched, options.signal);
+      record = await abortable(launched, options.signal);
     } finally {
       // An aborted caller leaves; destroy() waits for the launch to come to its end.
       const forget = () => this.#launching.delete(runtimeId);
