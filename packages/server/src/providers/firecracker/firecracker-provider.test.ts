@@ -473,6 +473,17 @@ await describeWith(["linux", "root", "agent", "mkfs", "native", "busybox"], "Fir
       expect(left(runtimeId)).toEqual([]);
     }
     expect(readdirSync(join(one, "machines"))).toEqual([]);
+
+  it("keeps a snapshot whatever a spawn asked for that is refused", async () => {
+    const provider = await opened({ config: { snapshots: true } });
+    await provider.spawn(specOf(), soon());
+    await provider.snapshotsSettled();
+    const [kept] = await provider.snapshots(soon());
+    const stages: string[] = [];
+    const asked = { ...soon(), onStage: (name: string) => stages.push(name) };
+    await expect(provider.spawn(specOf({ user: "nobody-here" }), asked)).rejects.toThrow(BadRequest);
+    expect(stages).toEqual(["disks", "launch", "restore"]);
+    expect(await provider.snapshots(soon())).toEqual([kept]);
   });
 
   it("runs an image without a shell, and refuses one with a folder of Alcove's name", async () => {

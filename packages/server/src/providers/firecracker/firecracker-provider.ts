@@ -24,6 +24,7 @@ import {
   type SandboxId,
   type SandboxOperations,
   type SpawnedRuntime,
+  StorageFull,
   type StoredImage,
   Unavailable,
 } from "../../ports/index.ts";
@@ -475,7 +476,10 @@ export class FirecrackerProvider implements RuntimeProvider {
     }
   }
 
-  /** @returns undefined when there is no such snapshot, or none that can be restored: it is removed then, and the machine boots. */
+  /**
+   * @returns undefined when there is no such snapshot, or none that can be restored: it is removed then, and the machine boots.
+   * @throws what says nothing of the snapshot: what was asked for is refused, or the disk is full.
+   */
   async #restored(
     making: Making,
     made: Made,
@@ -488,6 +492,7 @@ export class FirecrackerProvider implements RuntimeProvider {
       return await this.#bring(making, made, snapshot.key, options);
     } catch (err) {
       options.signal.throwIfAborted();
+      if (err instanceof BadRequest || err instanceof StorageFull) throw err;
       this.#logger.warn({ err, runtime_id: runtimeId }, "a snapshot cannot be restored and is removed");
       await (made.machine ?? made.console)?.[Symbol.asyncDispose]();
       delete made.machine;
