@@ -315,6 +315,35 @@ await describeWith(["linux", "root", "agent", "mkfs", "native", "busybox"], "Fir
     expect(line).toContain("Kernel panic");
   });
 
+  it("tells why the guard of the disk stopped a machine, however long its disks take to be removed", {
+    timeout: 60_000,
+  }, async () => {
+    const small = await mkdtemp(join(tmpdir(), "alcove-fc-small-"));
+    execFileSync("mount", ["-t", "tmpfs", "-o", "size=300M", "small", small]);
+    try {
+      const provider = await opened({ config: { dataDir: small, minFreeMb: 200 } });
+      const spec = specOf();
+      await provider.spawn(spec, soon());
+      const told: string[] = [];
+      provider.onExit((_runtimeId, reason) => told.push(reason));
+      const machine = join(small, "machines", spec.runtimeId);
+      execFileSync("sh", ["-c", `mkdir ${machine}/many && cd ${machine}/many && seq 20000 | xargs touch`]);
+      for (let part = 0; part < 20 && told.length === 0; part += 1) {
+        const seek = `bs=1M count=10 seek=${part * 10} conv=notrunc status=none`;
+        execFileSync("sh", [
+          "-c",
+          `[ ! -e ${machine}/layer.img ] || dd if=/dev/urandom of=${machine}/layer.img ${seek}`,
+        ]);
+        await new Promise((resolve) => setTimeout(resolve, 400));
+      }
+      await eventually(() => expect(told).toEqual([expect.stringMatching(/^stopped: it had written .* MB/)]));
+      await provider.destroy(spec.runtimeId, soon());
+    } finally {
+      execFileSync("umount", ["-l", small]);
+      await rm(small, { recursive: true });
+    }
+  });
+
   it("leaves what another installation made alone", async () => {
     const provider = await opened();
     const spec = specOf();

@@ -153,6 +153,8 @@ export class FirecrackerProvider implements RuntimeProvider {
   readonly #spawns = new SpawnsUnderWay();
   readonly #spawning = new Map<RuntimeId, { done: Promise<unknown>; stop: AbortController }>();
   readonly #destroying = new Map<RuntimeId, number>();
+  /** Machines that the guard is stopping, and why: their end may be seen before all of them is gone. */
+  readonly #stopping = new Map<RuntimeId, string>();
   readonly #watches = sharedWatchTable();
   readonly #connected = new Map<RuntimeId, ConnectedMachine>();
   readonly #exitListeners = new Set<(runtimeId: RuntimeId, reason: string) => void>();
@@ -649,7 +651,9 @@ export class FirecrackerProvider implements RuntimeProvider {
     this.#connected.set(runtimeId, machine);
     this.#guard.start();
     machine.client.onGone(() => {
-      if (this.#connected.get(runtimeId) === machine) void this.#endedByItself(machine);
+      if (this.#connected.get(runtimeId) !== machine) return;
+      const stopped = this.#stopping.get(runtimeId);
+      void (stopped === undefined ? this.#endedByItself(machine) : this.#ended(machine, stopped));
     });
   }
 
@@ -786,10 +790,15 @@ export class FirecrackerProvider implements RuntimeProvider {
     const record = await this.#records.readIfWhole(runtimeId);
     if (machine === undefined || record === undefined) return;
     using deadline = deadlineAfter(undoMs);
-    await this.#kill(runtimeId, record, { signal: deadline.signal });
-    for (const folder of this.#foldersOf(runtimeId, record))
-      await rm(folder, { recursive: true, force: true });
-    if (this.#connected.get(runtimeId) === machine) await this.#ended(machine, reason);
+    this.#stopping.set(runtimeId, reason);
+    try {
+      await this.#kill(runtimeId, record, { signal: deadline.signal });
+      for (const folder of this.#foldersOf(runtimeId, record))
+        await rm(folder, { recursive: true, force: true });
+      if (this.#connected.get(runtimeId) === machine) await this.#ended(machine, reason);
+    } finally {
+      this.#stopping.delete(runtimeId);
+    }
   }
 }
 
