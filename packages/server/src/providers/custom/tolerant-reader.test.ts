@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { ExecEvents, SandboxAnswer } from "./contract-schemas.ts";
+import { ExecEvents, FileAnswer, SandboxAnswer } from "./contract-schemas.ts";
 import { readAnswer, Unreadable } from "./tolerant-reader.ts";
 
 it.each([
@@ -13,6 +13,11 @@ it.each([
 it("leaves the names of labels as they are", () => {
   const text = '{"Id":"rt-1","State":"running","Labels":{"alcove.note":"{}","camelCase":"x"}}';
   expect(readAnswer(SandboxAnswer, text).labels).toEqual({ "alcove.note": "{}", camelCase: "x" });
+});
+
+it("brings halves of surrogate pairs back to what every reader of ours takes", () => {
+  const text = String.raw`{"path":"/d/a\udcffb","type":"file","size":1,"mode":420,"uid":0,"gid":0,"modified_ms":0}`;
+  expect(readAnswer(FileAnswer, text).path).toBe("/d/a\ufffdb");
 });
 
 it.each(["<html>secret</html>", '{"id":"rt', "[]", "null", '{"id":{"secret":1},"state":"running"}'])(

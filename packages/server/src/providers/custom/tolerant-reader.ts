@@ -60,6 +60,8 @@ export function checked<T extends TSchema>(schema: T, value: unknown): Static<T>
 
 function normalized(value: unknown): unknown {
   if (Array.isArray(value)) return value.map(normalized);
+  // Backends may spell a name that is no UTF-8 with halves of surrogate pairs, which strict readers of ours refuse.
+  if (typeof value === "string") return value.toWellFormed();
   if (typeof value !== "object" || value === null) return value;
   return Object.fromEntries(
     Object.entries(value).flatMap(([key, each]) => {
