@@ -519,6 +519,32 @@ it("an upload to a backend that hangs ends with its caller", async () => {
   await expect(made.sandbox().files.write("/f", body(), stop)).rejects.toBe(reason);
 });
 
+it("an upload that a backend says to be empty is not told as written", async () => {
+  const { provider, spec, sandbox } = await backend({
+    "PUT /sandboxes/:id/files": json({ ...listed("f"), size: 0 }),
+  });
+  await provider.check(soon());
+  await provider.spawn(spec, soon());
+  const failure = await failureOf(sandbox().files.write("/d/f", body(), soon()));
+  expect(failure).toBeInstanceOf(ProviderError);
+  expect(failure.message).toContain("4 bytes");
+});
+
+it("a move that is refused names where the other thing stands", async () => {
+  let status = 409;
+  const { provider, spec, sandbox } = await backend({
+    "POST /sandboxes/:id/files/move": (...call) => json({}, status)(...call),
+  });
+  await provider.check(soon());
+  await provider.spawn(spec, soon());
+  const told = async () => (await failureOf(sandbox().files.move("/from", "/to", soon()))).message;
+  expect(await told()).toMatch(/^"\/to" is a directory/);
+  status = 400;
+  expect(await told()).toMatch(/^"\/from" cannot be moved to "\/to"/);
+  status = 404;
+  expect(await told()).toBe('"/from" does not exist in this sandbox');
+});
+
 it("an upload that a backend has whole and does not answer is Unavailable after the configured time", async () => {
   const made = await backend({ "PUT /sandboxes/:id/files": () => undefined }, { timeoutMs: 150 });
   await made.provider.check(soon());

@@ -179,7 +179,13 @@ export class CustomFiles implements FileOperations {
     try {
       // As long as its caller takes to send it, unlike other calls.
       const sent = { ...request, body: taken.pass(bounded()), timeoutMs: null };
-      return entryOf(await this.#calls.read("write a file", FileAnswer, sent, { signal }), target);
+      const written = await this.#calls.read("write a file", FileAnswer, sent, { signal });
+      // As backends do that take a body without Content-Length for an empty one.
+      if (written.size === 0 && bytes > 0)
+        throw new ProviderError(
+          `the backend says that "${target}" is empty, of which it was sent ${bytes} bytes`,
+        );
+      return entryOf(written, target);
     } catch (error) {
       options.signal.throwIfAborted();
       throw failure === undefined || taken.signal.aborted ? error : failure.error;
@@ -205,8 +211,17 @@ export class CustomFiles implements FileOperations {
 
   async move(from: string, to: string, options: CallOptions): Promise<void> {
     const json: Static<typeof MoveRequest> = { from, to };
-    const request = { ...this.#request("POST", ["move"], from), json };
-    await this.#calls.tell("move a file", request, options);
+    const request = this.#request("POST", ["move"], from);
+    const known = async (error: unknown) => {
+      if (isRefusal(error, 409))
+        return new Conflict(`"${to}" is a directory that is not empty, or one in the way of "${from}"`);
+      if (isRefusal(error, 400))
+        return new BadRequest(
+          `"${from}" cannot be moved to "${to}": it is of another kind, or lies above it, or a part of a path is no directory`,
+        );
+      return await request.known?.(error);
+    };
+    await this.#calls.tell("move a file", { ...request, known, json }, options);
   }
 
   async remove(target: string, options: CallOptions & { recursive: boolean }): Promise<void> {
