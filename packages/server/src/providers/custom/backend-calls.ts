@@ -145,6 +145,14 @@ export class BackendCalls {
     return await this.#run(what, request, options, first, options.stream);
   }
 
+  /** For who builds the backend: nobody else is told why a command is lost. */
+  warn(what: string, error: Unreadable): void {
+    this.#logger.warn(
+      { error: error.message },
+      `the backend was asked to ${what}, and its answer could not be understood`,
+    );
+  }
+
   /** Says of a failure what it means. */
   translate(what: string, error: unknown, signal: AbortSignal): unknown {
     if (error instanceof DomainError) return error;

@@ -61,6 +61,7 @@ export class CommandRunner implements ExecRunner {
   /** Aborts when the sandbox is gone, or let go of. */
   readonly #closed: AbortSignal;
   readonly #confirm: () => Promise<boolean>;
+  readonly #onUnreadable: (line: string) => void;
 
   constructor(options: {
     calls: BackendCalls;
@@ -75,6 +76,8 @@ export class CommandRunner implements ExecRunner {
     closed: AbortSignal;
     /** Looks whether the sandbox is still there. */
     confirm: () => Promise<boolean>;
+    /** Why a command is lost whose stream is none. */
+    onUnreadable: (line: string) => void;
   }) {
     this.#calls = options.calls;
     this.#path = options.path;
@@ -85,6 +88,7 @@ export class CommandRunner implements ExecRunner {
     this.#canReattach = options.canReattach;
     this.#closed = options.closed;
     this.#confirm = options.confirm;
+    this.#onUnreadable = options.onUnreadable;
   }
 
   async start(spec: ExecSpec, program: ProgramStreams, options: CallOptions): Promise<RunningProgram> {
@@ -205,9 +209,12 @@ export class CommandRunner implements ExecRunner {
     for (;;) {
       const before = run.offset;
       tries.begin();
-      const end = await this.#readAll(run).catch((error: unknown) =>
-        error instanceof Unreadable ? lost : undefined,
-      );
+      const end = await this.#readAll(run).catch((error: unknown) => {
+        if (!(error instanceof Unreadable)) return undefined;
+        this.#calls.warn("run a command", error);
+        this.#onUnreadable(`the stream of ${run.execId} could not be understood: ${error.message}`);
+        return lost;
+      });
       if (end !== undefined && end !== lost) return end;
       if (run.offset > before) tries.progress();
       if (run.stream.signal.aborted || this.#closed.aborted) return lost;
@@ -232,7 +239,13 @@ export class CommandRunner implements ExecRunner {
   async #readAll(run: Run): Promise<ProgramEnd | undefined> {
     for (let next = await run.events.next(); !next.done; next = await run.events.next()) {
       const event = next.value;
-      if (event.type === "exit") return endOf(event);
+      if (event.type === "exit") {
+        const end = endOf(event);
+        // Where a shell would say it.
+        if (end.startError !== undefined && run.offset === 0)
+          void run.output.append("stderr", Buffer.from(`${end.startError}\n`));
+        return end;
+      }
       if (event.type !== "output") continue;
       run.offset += event.data.length;
       // Waits for slow readers, but not once the command is to end.

@@ -89,7 +89,10 @@ export const ExecEvents = {
         Type.String({ description: "SIGTERM and so on; the exit code is then 128 + n." }),
       ),
       start_error: Type.Optional(
-        Type.String({ description: "Why the program could not be started: exit 126 or 127." }),
+        Type.String({
+          description:
+            "Why the program could not be started, by its name: exit 126 or 127. Told in standard error where nothing else was.",
+        }),
       ),
     },
     { title: "ExecExit" },

@@ -328,6 +328,19 @@ it("of what is said of a command's end a beginning is kept", async () => {
   expect(new Set(kept)).toEqual(new Set([`${"y".repeat(1_000)}…`]));
 });
 
+it("why a program could not be started stands in standard error where nothing else does", async () => {
+  let output: unknown[] = [];
+  const end = { type: "exit", exit_code: 127, start_error: 'exec "nosuch": not found' };
+  const { provider, spec, sandbox } = await backend({
+    "POST /sandboxes/:id/execs": (_request, response) => response.end(events(started, ...output, end)),
+  });
+  await provider.spawn(spec, soon());
+  const stderrOf = async () => (await finish(await sandbox().execs.start(shell("true"), soon()))).stderr;
+  expect(await stderrOf()).toBe('exec "nosuch": not found\n');
+  output = [{ type: "stderr", data: Buffer.from("sh: nosuch: not found\n").toString("base64") }];
+  expect(await stderrOf()).toBe("sh: nosuch: not found\n");
+});
+
 it("an image's name that is none is not kept", async () => {
   for (const image of ["i".repeat(1_000), "one\nline"]) {
     const { provider, spec } = await backend({
@@ -672,16 +685,27 @@ it.each<[string, Handler]>([
     (_request, response) => response.end(events(started, { type: "stdout", data: "%%" })),
   ],
   ["a line that is no JSON", (_request, response) => response.end(`${events(started)}${secret}\n`)],
-])("a command whose stream has %s is lost, and killed", async (_title, handler) => {
-  const { provider, spec, seen } = await backend({ "POST /sandboxes/:id/execs": handler });
-  await provider.check(soon());
-  await provider.spawn(spec, soon());
-  const view = await provider.sandbox(spec.runtimeId).execs.start(shell("true"), soon());
-  expect((await finish(view)).exit.reason).toBe("lost");
-  expect(seen).toContain("DELETE /sandboxes/:id/execs/:exec");
-  // What follows the same stream again would meet the same.
-  expect(seen).not.toContain("GET /sandboxes/:id/execs/:exec");
-});
+])(
+  "a command whose stream has %s is lost, and killed, and the log and the console say why",
+  async (_title, handler) => {
+    const warn = vi.spyOn(silentLogger, "warn");
+    const { provider, spec, seen } = await backend({ "POST /sandboxes/:id/execs": handler });
+    await provider.check(soon());
+    await provider.spawn(spec, soon());
+    const view = await provider.sandbox(spec.runtimeId).execs.start(shell("true"), soon());
+    expect((await finish(view)).exit.reason).toBe("lost");
+    expect(seen).toContain("DELETE /sandboxes/:id/execs/:exec");
+    // What follows the same stream again would meet the same.
+    expect(seen).not.toContain("GET /sandboxes/:id/execs/:exec");
+    const [fields] = warn.mock.lastCall as unknown as [{ error: string }];
+    warn.mockRestore();
+    expect(fields.error).toMatch(/^it /);
+    expect(await provider.logs(spec.runtimeId, { lines: 10 })).toContainEqual(
+      expect.stringContaining(`the stream of ${view.execId} could not be understood: ${fields.error}`),
+    );
+    expect(fields.error).not.toContain(secret);
+  },
+);
 
 it("a stream that breaks, or stands still, is followed again from its last byte", async () => {
   const asked: (string | undefined)[] = [];

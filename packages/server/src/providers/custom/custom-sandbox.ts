@@ -78,6 +78,7 @@ export class CustomSandbox implements SandboxOperations {
         workdir: options.workdir ?? defaultWorkdir,
         silenceMs: options.silenceMs,
         canReattach: () => options.has("reattach"),
+        onUnreadable: (line) => this.#note(line),
       }),
       clock: options.clock,
       what: "sandbox of the backend",
