@@ -6,6 +6,7 @@ import { afterAll, afterEach, beforeAll, expect, it } from "vitest";
 import type { Misbehaviour, SeenRequest } from "../../../test/support/e2b/e2b-server.ts";
 import { type Hosted, hosted, testTemplate } from "../../../test/support/e2b/hosted.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
+import { longestTurnMs, TurnWatch } from "../../../test/support/turn-watch.ts";
 import { randomIds } from "../../platform/random-ids.ts";
 import {
   collect,
@@ -323,6 +324,34 @@ await describeWith(
       }
       await patient[Symbol.asyncDispose]();
     });
+
+    it("commands that write in small pieces keep nobody waiting for the sum of them", async () => {
+      const patient = service.open();
+      await patient.adopt(runtimeId, soon());
+      const { execs } = patient.sandbox(runtimeId);
+      const message = (event: object) => {
+        const text = Buffer.from(JSON.stringify({ event }));
+        const prefix = Buffer.alloc(5);
+        prefix.writeUInt32BE(text.length, 1);
+        return Buffer.concat([prefix, text]);
+      };
+      const small = message({ data: { stdout: "eA==" } });
+      const body = Buffer.concat(Array.from({ length: 10_000 }, () => small));
+      const first = message({ start: { pid: 7 } });
+      whenAsked("envd", /Process\/Start/, { do: "flood", type: "application/connect+json", first, body });
+      using watch = new TurnWatch();
+      const readSome = async () => {
+        const view = await execs.start(shell("true"), soon());
+        let bytes = 0;
+        for await (const event of view.events) {
+          if (event.type === "output") bytes += event.data.length;
+          if (bytes > 10_000) break;
+        }
+      };
+      await Promise.all(Array.from({ length: 12 }, readSome));
+      await patient[Symbol.asyncDispose]();
+      expect(watch.longestMs).toBeLessThan(longestTurnMs);
+    }, 60_000);
 
     it("an answer that is packed is not taken: what comes of it may be of any length", async () => {
       const patient = service.open();

@@ -3,6 +3,7 @@ import path from "node:path";
 import { Readable } from "node:stream";
 import { ignoreOutcome } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
+import type { Taker } from "../../platform/fair-turns.ts";
 import { TakenBody } from "../../platform/taken-body.ts";
 import {
   type AnswerRoom,
@@ -36,6 +37,7 @@ import {
 import { Owners } from "./owners.ts";
 import type { PackageSandbox } from "./package.ts";
 import { refuseNumericUser } from "./program-runner.ts";
+import { serviceTurns } from "./service-turns.ts";
 
 type PackageEntry = Awaited<ReturnType<PackageSandbox["files"]["getInfo"]>>;
 
@@ -59,6 +61,7 @@ export class E2bFiles implements FileOperations {
   readonly #user: string | undefined;
   readonly #owners: Owners;
   readonly #clock: Clock;
+  readonly #taker: Taker;
   readonly #closed: AbortSignal;
   readonly #confirm: () => Promise<boolean>;
 
@@ -69,6 +72,7 @@ export class E2bFiles implements FileOperations {
     clock: Clock;
     /** Whose what is written is; undefined: the template's user. */
     user: string | undefined;
+    taker: Taker;
     closed: AbortSignal;
     confirm: () => Promise<boolean>;
   }) {
@@ -77,6 +81,7 @@ export class E2bFiles implements FileOperations {
     this.#calls = options.calls;
     this.#clock = options.clock;
     this.#user = options.user;
+    this.#taker = options.taker;
     this.#closed = options.closed;
     this.#confirm = options.confirm;
     this.#owners = new Owners({
@@ -295,12 +300,13 @@ export class E2bFiles implements FileOperations {
       overflow: { type: "overflow", path: target },
     });
     let isPlaced = false;
-    const tell = ({ type, name }: { type: FileChange["type"]; name: string }) => {
+    const tell = async ({ type, name }: { type: FileChange["type"]; name: string }) => {
       const isPart = partName.test(path.posix.basename(name));
       // What takes the place of a finished upload: new or not, nobody says.
       const isWritten = isPlaced && (type === "rename" || type === "create");
       isPlaced = isPart && type === "rename";
       if (!isPart) changes.push({ type: isWritten ? "write" : type, path: path.posix.join(target, name) });
+      await serviceTurns.claim(this.#taker);
     };
     const handle = await this.#call("watch a directory", target, options, () =>
       this.#files.watchDir(target, tell, {

@@ -278,8 +278,8 @@ export class E2bProvider implements RuntimeProvider {
     const access = await this.#calls.run("connect to a sandbox", { ...options, known }, (signal) =>
       e2b.connect(found.sandboxId, { timeoutMs: noLongerMs, signal }),
     );
-    const { start = {} } = this.#labels.read(found.metadata) ?? {};
-    const sandbox = this.#open(runtimeId, this.#known(access), start);
+    const { start, note } = this.#labels.read(found.metadata) ?? {};
+    const sandbox = this.#open(runtimeId, this.#known(access), { ...start, ownerId: note?.ownerId });
     if (this.#connected.has(runtimeId) || this.#closed) sandbox.letGo();
     else {
       this.#connected.set(runtimeId, sandbox);
@@ -342,7 +342,7 @@ export class E2bProvider implements RuntimeProvider {
   #open(
     runtimeId: RuntimeId,
     access: Access,
-    spec: { user?: string | undefined; workdir?: string | undefined },
+    spec: { user?: string | undefined; workdir?: string | undefined; ownerId?: string | undefined },
   ): E2bSandbox {
     if (this.#e2b === undefined) throw new Error("the package e2b is not loaded");
     const sandbox: E2bSandbox = new E2bSandbox({
@@ -354,6 +354,7 @@ export class E2bProvider implements RuntimeProvider {
       maxLifetimeMs: this.#config.maxLifetimeMs,
       user: spec.user,
       workdir: spec.workdir,
+      taker: { principal: spec.ownerId || `sandbox ${runtimeId}`, owner: runtimeId },
       onGone: (reason) => this.#onGone(runtimeId, sandbox, reason),
     });
     return sandbox;

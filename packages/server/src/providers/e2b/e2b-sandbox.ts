@@ -1,3 +1,4 @@
+import type { Taker } from "../../platform/fair-turns.ts";
 import {
   BadRequest,
   type CallOptions,
@@ -57,6 +58,8 @@ export class E2bSandbox implements SandboxOperations {
     maxLifetimeMs: number;
     user: string | undefined;
     workdir: string | undefined;
+    /** Whose turns its streams are read in. */
+    taker: Taker;
     onGone: (reason: string) => void;
   }) {
     this.#package = options.e2b;
@@ -68,7 +71,7 @@ export class E2bSandbox implements SandboxOperations {
     this.#user = options.user;
     this.#workdir = options.workdir ?? defaultWorkdir;
     const sandbox = options.e2b.open(options.access);
-    this.#programs = new EnvdPrograms(sandbox, options.calls);
+    this.#programs = new EnvdPrograms({ sandbox, calls: options.calls, taker: options.taker });
     const common = {
       programs: this.#programs,
       calls: options.calls,
@@ -84,7 +87,7 @@ export class E2bSandbox implements SandboxOperations {
       ringBytes: options.ringBytes,
       onEvent: (line) => this.#note(line),
     });
-    this.files = new E2bFiles({ ...common, sandbox, clock: options.clock });
+    this.files = new E2bFiles({ ...common, sandbox, clock: options.clock, taker: options.taker });
     this.#note(`sandbox ${options.access.sandboxId} of e2b is reached`);
   }
 

@@ -1,7 +1,9 @@
+import type { Taker } from "../../platform/fair-turns.ts";
 import { BadRequest, type CallOptions, ProviderError } from "../../ports/index.ts";
 import type { E2bCalls } from "./e2b-calls.ts";
 import { isUnknownUser } from "./failures.ts";
 import type { PackageSandbox } from "./package.ts";
+import { serviceTurns } from "./service-turns.ts";
 
 /** The RPC client of the package's commands. Those themselves take no program without a shell and lose bytes that are no text. */
 type ProcessRpc = PackageSandbox["commands"]["rpc"];
@@ -34,11 +36,14 @@ const outputAtMost = 32 * 1_048_576;
 export class EnvdPrograms {
   readonly #rpc: ProcessRpc;
   readonly #calls: E2bCalls;
+  readonly #taker: Taker;
 
-  constructor(sandbox: PackageSandbox, calls: E2bCalls) {
+  /** @param options.taker in whose turns streams are read. */
+  constructor({ sandbox, calls, taker }: { sandbox: PackageSandbox; calls: E2bCalls; taker: Taker }) {
     // biome-ignore lint/complexity/useLiteralKeys: it is protected, and this is how TypeScript lets one in.
     this.#rpc = sandbox.commands["rpc"];
     this.#calls = calls;
+    this.#taker = taker;
   }
 
   async *start(request: ProgramRequest): AsyncGenerator<ProgramEvent> {
@@ -63,13 +68,17 @@ export class EnvdPrograms {
           timeoutMs: request.timeoutMs,
         },
       ),
+      this.#taker,
     );
   }
 
   /** What a program that runs writes from now on. */
   async *connect(tag: string, signal: AbortSignal): AsyncGenerator<ProgramEvent> {
     const process = tagged(tag);
-    yield* eventsOf(this.#rpc.connect({ process }, { headers: keepAlive, signal, timeoutMs: 0 }));
+    yield* eventsOf(
+      this.#rpc.connect({ process }, { headers: keepAlive, signal, timeoutMs: 0 }),
+      this.#taker,
+    );
   }
 
   async sendInput(tag: string, data: Uint8Array, options: CallOptions & { tty: boolean }): Promise<void> {
@@ -146,8 +155,10 @@ export class EnvdPrograms {
 
 type WireEvents = ReturnType<ProcessRpc["start"]> | ReturnType<ProcessRpc["connect"]>;
 
-async function* eventsOf(messages: WireEvents): AsyncGenerator<ProgramEvent> {
+async function* eventsOf(messages: WireEvents, taker: Taker): AsyncGenerator<ProgramEvent> {
   for await (const { event } of messages) {
+    const turn = serviceTurns.claim(taker);
+    if (turn !== undefined) await turn;
     const inner = event?.event;
     switch (inner?.case) {
       case "start":
