@@ -502,6 +502,7 @@ await describeWith(["linux", "root", "agent", "mkfs", "native", "busybox"], "Fir
       expect(left(runtimeId)).toEqual([]);
     }
     expect(readdirSync(join(one, "machines"))).toEqual([]);
+  });
 
   it("keeps a snapshot whatever a spawn asked for that is refused", async () => {
     const provider = await opened({ config: { snapshots: true } });
