@@ -191,6 +191,27 @@ describe("sandboxes at a backend", () => {
   });
 });
 
+describe("the files that microVMs share, in a folder elsewhere,", () => {
+  const purgedWith = async (machines: readonly string[]) => {
+    const [dataDir, folder] = ["data", "machines"].map((name) => path.join(home, name)) as [string, string];
+    for (const name of ["rootfs", "snapshots/one", "machines", ...machines])
+      mkdirSync(path.join(folder, name), { recursive: true });
+    mkdirSync(dataDir);
+    const env = { ALCOVE_DATA_DIR: dataDir, ALCOVE_PROVIDERS_FIRECRACKER_DATA_DIR: folder };
+    const config = loadConfig({ env, cwd: home });
+    expect((await purge({ config, remove: true, logger: silentLogger })).left).toEqual([]);
+    return existsSync(folder);
+  };
+
+  test("go with the rest", async () => {
+    expect(await purgedWith([])).toBe(false);
+  });
+
+  test("stay while machines of somebody else are there", async () => {
+    expect(await purgedWith(["machines/rt-another"])).toBe(true);
+  });
+});
+
 await describeWith(["linux", "root"], "a data directory on a file system that is read-only", () => {
   test.each([
     ["whose installation is known", "0123456789abcdef", /alcove purge --instance 0123456789ab --yes$/],

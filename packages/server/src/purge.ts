@@ -25,6 +25,7 @@ import {
 } from "./ports/index.ts";
 import { providerCandidates } from "./provider-candidates.ts";
 import { orphanedContainers } from "./providers/docker/index.ts";
+import { removeSharedFiles } from "./providers/firecracker/index.ts";
 import { instanceName } from "./providers/launcher/index.ts";
 import { endGroupsOf } from "./providers/native/index.ts";
 import { runtimesByInstallation } from "./providers/runtime-records/index.ts";
@@ -75,6 +76,8 @@ export async function purge(options: { config: Config; remove: boolean; logger: 
   purged.left.push(...(await livingIn(config, { id, missing })));
   if (options.remove && purged.left.length === 0) {
     await removeDatabase(config);
+    const machines = config.providers.firecracker.dataDir;
+    if (machines !== "" && !isBelow(machines, dataDir)) await removeSharedFiles(machines);
     await rm(dataDir, { recursive: true, force: true });
   }
   return purged;

@@ -18,7 +18,7 @@ import {
 import type { EngineClient } from "./engine-client.ts";
 import { isRefusal } from "./engine-errors.ts";
 import { Anything, CreatedContainer } from "./engine-shapes.ts";
-import { labelNames, shortInstance } from "./labels.ts";
+import { agentVolume, labelNames, shortInstance } from "./labels.ts";
 import type { RuntimeRecords } from "./runtime-records.ts";
 
 const fillTimeoutMs = 60_000;
@@ -193,7 +193,7 @@ export class AgentVolume implements AgentDelivery {
     const engine = this.#engine;
     const { path, digest } = await storeAgent({ dataDir: this.#dataDir, binary: this.#binary });
     const contents = await readFile(path);
-    const volume = `alcove-agent-${shortInstance(this.#instanceId)}-${digest.slice(0, 16)}`;
+    const volume = agentVolume(shortInstance(this.#instanceId), digest);
     const labels = { [labelNames.instance]: this.#instanceId, [labelNames.role]: "agent" };
     await engine.call(
       { method: "POST", path: "/volumes/create", body: { Name: volume, Labels: labels }, signal },

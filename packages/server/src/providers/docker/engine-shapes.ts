@@ -7,6 +7,8 @@ const labels = Type.Record(Type.String(), Type.String());
 
 export const Anything = Type.Unknown();
 
+export const VolumeList = Type.Object({ Volumes: orNull(Type.Array(Type.Object({ Name: Type.String() }))) });
+
 export const CreatedContainer = Type.Object({ Id: Type.String(), Warnings: orNull(texts) });
 
 export const ImageInspection = Type.Object({

@@ -26,6 +26,11 @@ export function containerName(instanceId: string, runtimeId: RuntimeId): string 
   return `alcove-${shortInstance(instanceId)}-${runtimeId}`;
 }
 
+/** The volume of an engine that an installation's agent is in. @param instance its short name. */
+export function agentVolume(instance: string, digest: string): string {
+  return `alcove-agent-${instance}-${digest.slice(0, 16)}`;
+}
+
 export function shortInstance(instanceId: string): string {
   return instanceId.replaceAll(/[^a-zA-Z0-9]/g, "").slice(0, 12);
 }

@@ -24,8 +24,11 @@ it("the containers of one installation are found by its name and ended, others' 
   await using engine = createServer((request, response) => {
     const path = request.url ?? "";
     if (request.method === "DELETE") {
-      removed.push(/containers\/([^?]+)/.exec(path)?.[1] ?? path);
+      removed.push(/(?:containers|volumes)\/([^?]+)/.exec(path)?.[1] ?? path);
       response.writeHead(204).end();
+    } else if (path.startsWith("/volumes?")) {
+      const Volumes = ["alcove-agent-0123456789ab-1", "of-alcove-agent-0123456789ab-2"];
+      response.end(JSON.stringify({ Volumes: Volumes.map((Name) => ({ Name })) }));
     } else if (path.includes("/containers/json") && path.includes("alcove.instance")) {
       response.writeHead(200, { "content-type": "application/json" });
       response.end(
@@ -38,7 +41,7 @@ it("the containers of one installation are found by its name and ended, others' 
   const found = await orphanedContainers("0123456789ab", { socket: `unix://${socket}`, signal: soon() });
   expect(found.ids).toEqual(["one"]);
   await found.end();
-  expect(removed).toEqual(["one"]);
+  expect(removed).toEqual(["one", "alcove-agent-0123456789ab-1"]);
   engine.closeAllConnections();
 });
 

@@ -1,12 +1,15 @@
 import { type CallOptions, Unavailable } from "../../ports/index.ts";
 import { Containers } from "./containers.ts";
 import { EngineClient } from "./engine-client.ts";
+import { isRefusal } from "./engine-errors.ts";
+import { VolumeList } from "./engine-shapes.ts";
 import { type EnginePatience, EngineSilent } from "./engine-waits.ts";
-import { labelNames, shortInstance } from "./labels.ts";
+import { agentVolume, labelNames, shortInstance } from "./labels.ts";
 
 /** The containers of one installation, found without its data directory. */
 export interface OrphanedContainers {
   ids: string[];
+  /** Removes the volumes with its agents too. */
   end(): Promise<void>;
 }
 
@@ -30,8 +33,27 @@ export async function orphanedContainers(
         await engine.waits.awake(options);
         await containers.remove(id, options);
       }
+      await removeAgentVolumes(engine, shortInstance(instance), options);
     },
   };
+}
+
+/** Those that nobody uses; without an engine there are none. */
+async function removeAgentVolumes(
+  engine: EngineClient,
+  name: string,
+  { signal }: CallOptions,
+): Promise<void> {
+  try {
+    const query = { filters: JSON.stringify({ name: [agentVolume(name, "")] }) };
+    const { Volumes } = await engine.call({ method: "GET", path: "/volumes", query, signal }, VolumeList);
+    for (const { Name } of Volumes ?? [])
+      if (Name.startsWith(agentVolume(name, "")))
+        await engine.send({ method: "DELETE", path: `/volumes/${encodeURIComponent(Name)}`, signal });
+  } catch (error) {
+    if (isRefusal(error) || (error instanceof Unavailable && !(error instanceof EngineSilent))) return;
+    throw error;
+  }
 }
 
 async function idsOf(engine: EngineClient, name: string, options: CallOptions): Promise<string[]> {

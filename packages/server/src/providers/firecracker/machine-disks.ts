@@ -1,5 +1,6 @@
-import { chown, link, mkdir, readdir, rm } from "node:fs/promises";
+import { chown, link, mkdir, readdir, rm, rmdir } from "node:fs/promises";
 import { join } from "node:path";
+import { ignoreOutcome } from "../../platform/abortable.ts";
 import { exists, orMissing } from "../../platform/missing.ts";
 import { type CallOptions, ProviderError, type RuntimeId, type StoredImage } from "../../ports/index.ts";
 import { storeAgent } from "../agent/index.ts";
@@ -14,6 +15,18 @@ export const rootDrive = "root.img";
 export const layerDrive = "layer.img";
 const jailedKernel = "vmlinux";
 const jailedInitrd = "initrd";
+
+/** What machines share, below the folder. */
+const sharedFolders = ["rootfs", "layers", "kernels", "snapshots"];
+
+/** Removes what machines shared, unless some are left: another installation's, in the same folder. */
+export async function removeSharedFiles(folder: string): Promise<void> {
+  const machines = join(folder, "machines");
+  if ((await orMissing(readdir(machines), [])).length > 0) return;
+  for (const name of sharedFolders) await rm(join(folder, name), { recursive: true, force: true });
+  // What somebody else keeps there stays, and with it the folder.
+  for (const empty of [machines, folder]) await rmdir(empty).catch(ignoreOutcome);
+}
 
 /**
  * The files of machines:
