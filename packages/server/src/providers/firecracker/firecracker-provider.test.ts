@@ -452,6 +452,21 @@ await describeWith(["linux", "root", "agent", "mkfs", "native", "busybox"], "Fir
     expect(left.filter((name) => /^sn-|draft/.test(name))).toEqual([]);
   });
 
+  it("names no process in the record of a machine that boots because it could not be restored", async () => {
+    const provider = await opened({ config: { snapshots: true } });
+    await provider.spawn(specOf(), soon());
+    await provider.snapshotsSettled();
+    home.behave({ answers: { "PUT /snapshot/load": { status: 400, text: '{"fault_message":"bad"}' } } });
+    const spec = specOf();
+    const named: boolean[] = [];
+    const onStage = (name: string) => {
+      const path = join(home.dataDir, "runtimes/firecracker", spec.runtimeId, "runtime.json");
+      if (name === "disks") named.push("process" in JSON.parse(readFileSync(path, "utf8")));
+    };
+    await provider.spawn(spec, { ...soon(), onStage });
+    expect(named).toEqual([false, false]);
+  });
+
   it("makes no snapshot whose memory would leave the disk less than is kept free, and boots", async () => {
     const { freeMb } = await spaceOf(tmpdir());
     const config = { snapshots: true, minFreeMb: Math.floor(freeMb / 2) };

@@ -502,6 +502,8 @@ export class FirecrackerProvider implements RuntimeProvider {
       await this.#makers?.snapshots.discard(snapshot.key);
       await this.#kill(runtimeId, await this.#records.readIfWhole(runtimeId), options);
       await this.#disks.remove(runtimeId);
+      // A service that dies before the next process is written down finds that one by its arguments.
+      await this.#records.save(making.record, runtimeId);
       return undefined;
     }
   }
