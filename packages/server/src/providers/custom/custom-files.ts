@@ -2,6 +2,7 @@ import path from "node:path";
 import { Readable } from "node:stream";
 import type { Static } from "typebox";
 import type { Taker } from "../../platform/fair-turns.ts";
+import { sortedInTurns } from "../../platform/sorted-in-turns.ts";
 import { TakenBody } from "../../platform/taken-body.ts";
 import {
   type AnswerRoom,
@@ -101,7 +102,7 @@ export class CustomFiles implements FileOperations {
       room: () => options.room?.(heldBytes),
     };
     await this.#calls.readEach("list a directory", list, request, options);
-    return entries.sort((a, b) => (a.path < b.path ? -1 : 1));
+    return await sortedInTurns(entries, (entry) => entry.path);
   }
 
   async read(
@@ -265,7 +266,7 @@ export class CustomFiles implements FileOperations {
     const paths = entries.map((entry) => entry.path);
     const found = await matchingPaths(paths, pattern, options);
     await options.room?.(found.reduce((total, each) => total + Buffer.byteLength(each), 0));
-    return found.sort();
+    return await sortedInTurns(found, String);
   }
 
   async archive(target: string): Promise<Readable> {

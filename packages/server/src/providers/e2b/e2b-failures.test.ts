@@ -1,5 +1,6 @@
 import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
+import { setTimeout as pause } from "node:timers/promises";
 import { inspect } from "node:util";
 import { gzipSync } from "node:zlib";
 import { afterAll, afterEach, beforeAll, expect, it } from "vitest";
@@ -352,6 +353,44 @@ await describeWith(
       await patient[Symbol.asyncDispose]();
       expect(watch.longestMs).toBeLessThan(longestTurnMs);
     }, 60_000);
+
+    it("what a sandbox says in place of a helper keeps nobody waiting, however many words it has", async () => {
+      const patient = service.open();
+      await patient.adopt(runtimeId, soon());
+      const sandbox = patient.sandbox(runtimeId);
+      // Messages of a MiB: a body is text, and so are all bytes of that length.
+      const message = (text: string) => `\0\0\x10\0\0${text.padEnd(mebibyte)}`.slice(0, mebibyte + 5);
+      const said = (words: () => string, messages: number) => {
+        const data = Buffer.from(Array.from({ length: 390_000 }, words).join("")).toString("base64");
+        const output = message(JSON.stringify({ event: { data: { stdout: data.slice(0, 1_048_400) } } }));
+        const end = JSON.stringify({ event: { end: { exitCode: 0, exited: true, status: "" } } });
+        const body = `${message('{"event":{"start":{"pid":7}}}')}${output.repeat(messages)}${message(end)}`;
+        const headers = { "content-type": "application/connect+json" };
+        whenAsked("envd", /Process\/Start/, { do: "answer", status: 200, headers, body });
+      };
+      using watch = new TurnWatch();
+      const refused = async (call: () => Promise<unknown>) => {
+        await pause(50);
+        watch.restart();
+        const { code } = await failureOf(call());
+        await pause(50);
+        return code;
+      };
+      let next = 0;
+      const name = () => {
+        next = (next * 5 + 3) % 10_007;
+        return (next % 36).toString(36);
+      };
+      said(() => `/${name()}\0`, 24);
+      expect(await refused(() => sandbox.files.glob("/**", soon(60_000)))).toBe("too_large");
+      said(() => "/\0", 24);
+      watch.restart();
+      expect(await sandbox.files.glob("/a", soon(60_000))).toEqual([]);
+      said(() => "1 ", 8);
+      expect(await refused(() => sandbox.stats(soon()))).toBe("provider_error");
+      await patient[Symbol.asyncDispose]();
+      expect(watch.longestMs).toBeLessThan(longestTurnMs);
+    }, 120_000);
 
     it("an answer that is packed is not taken: what comes of it may be of any length", async () => {
       const patient = service.open();

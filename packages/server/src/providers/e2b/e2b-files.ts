@@ -4,6 +4,7 @@ import { Readable } from "node:stream";
 import { ignoreOutcome } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import type { Taker } from "../../platform/fair-turns.ts";
+import { sortedInTurns } from "../../platform/sorted-in-turns.ts";
 import { TakenBody } from "../../platform/taken-body.ts";
 import {
   type AnswerRoom,
@@ -44,6 +45,8 @@ type PackageEntry = Awaited<ReturnType<PackageSandbox["files"]["getInfo"]>>;
 const entriesAtMost = 100_000;
 const nameBytesAtMost = 32 * 1_048_576;
 const changesAtMost = 10_000;
+/** Bytes; no system takes a longer one. */
+const longestPath = 4_096;
 const cleanupMs = 20_000;
 const removeAgainMs = [300, 3_000];
 const defaultMode = 0o644;
@@ -114,7 +117,7 @@ export class E2bFiles implements FileOperations {
       ...fields(entry),
       ...(ids[index] ?? { uid: 0, gid: 0 }),
     }));
-    return entries.sort((a, b) => (a.path < b.path ? -1 : 1));
+    return await sortedInTurns(entries, (entry) => entry.path);
   }
 
   async read(
@@ -245,16 +248,14 @@ export class E2bFiles implements FileOperations {
     const depth = isBounded
       ? String(Math.max(0, steps.length - (firstWild < 0 ? steps.length : firstWild)))
       : "";
-    const { stdout } = await this.#programs.runHelper("search files", findScript, [base, depth], options);
-    const paths = stdout
-      .toString()
-      .split("\0")
-      .filter((each) => each !== "");
-    const found = (await matchingPaths(paths, pattern, options)).sort();
-    const nameBytes = found.reduce((total, each) => total + Buffer.byteLength(each), 0);
-    if (found.length > entriesAtMost || nameBytes > nameBytesAtMost) throw tooMany(pattern);
-    await options.room?.(nameBytes);
-    return found;
+    const { stdout } = await this.#programs.runHelper("search files", findScript, [base, depth], {
+      ...options,
+      outputAtMost: nameBytesAtMost,
+    });
+    const found = await matchingPaths(endedByNul(stdout), pattern, { ...options, atMost: entriesAtMost });
+    if (found.length > entriesAtMost) throw tooMany(pattern);
+    await options.room?.(found.reduce((total, each) => total + Buffer.byteLength(each), 0));
+    return await sortedInTurns(found, String);
   }
 
   async archive(target: string, options: CallOptions): Promise<Readable> {
@@ -536,6 +537,15 @@ function problem(exitCode: number, target: string): Error {
       return new Conflict(`"${target}" is a directory that is not empty; ask for recursive`);
     default:
       return new ProviderError(`the sandbox could not change "${target}" (its tools ended with ${exitCode})`);
+  }
+}
+
+/** One after the other: there may be millions. What is longer than any path is none. */
+function* endedByNul(text: Buffer): Generator<string> {
+  let from = 0;
+  for (let end = text.indexOf(0); end >= 0; end = text.indexOf(0, from)) {
+    if (end > from && end - from <= longestPath) yield text.toString("utf8", from, end);
+    from = end + 1;
   }
 }
 

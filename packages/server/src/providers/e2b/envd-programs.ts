@@ -29,8 +29,8 @@ export interface ProgramRequest {
 
 const keepAlive = { "Keepalive-Ping-Interval": "30" };
 const sigkill = 9;
-/** What a helper may print: the paths of a search, at most. */
-const outputAtMost = 32 * 1_048_576;
+/** What a helper may print, unless it is asked for more: some numbers. What is made of it is made in one go. */
+const usualOutputAtMost = 65_536;
 
 /** Programs in one sandbox, over process.Process of envd. Errors are the RPC client's own. */
 export class EnvdPrograms {
@@ -106,14 +106,19 @@ export class EnvdPrograms {
 
   /**
    * Runs a short script of ours with `args` as its positional parameters.
-   * @param options.user who runs it: root, unless it is named; null: the template's user.
+   * @param options.outputAtMost bytes that it may print. @param options.user who runs it: root, unless it is named; null: the template's user.
    * @throws as every call of the service does; ProviderError when it prints more than is believable.
    */
   async runHelper(
     what: string,
     script: string,
     args: readonly string[],
-    options: CallOptions & { user?: string | null; workdir?: string; env?: Record<string, string> },
+    options: CallOptions & {
+      user?: string | null;
+      workdir?: string;
+      env?: Record<string, string>;
+      outputAtMost?: number;
+    },
   ): Promise<{ exitCode: number; stdout: Buffer; stderr: string }> {
     const known = async (error: unknown) =>
       options.user && isUnknownUser(error)
@@ -121,6 +126,7 @@ export class EnvdPrograms {
         : undefined;
     return await this.#calls.run(what, { signal: options.signal, known }, async (signal) => {
       const stop = new AbortController();
+      const { outputAtMost = usualOutputAtMost } = options;
       const request = {
         argv: ["/bin/sh", "-c", script, "sh", ...args],
         env: options.env ?? {},
@@ -142,7 +148,8 @@ export class EnvdPrograms {
             };
           if (event.type !== "output") continue;
           bytes += event.data.length;
-          if (bytes > outputAtMost) throw new ProviderError(`to ${what} a helper printed more than 32 MiB`);
+          if (bytes > outputAtMost)
+            throw new ProviderError(`to ${what} a helper printed more than ${outputAtMost} bytes`);
           parts[event.stream].push(event.data);
         }
       } finally {

@@ -76,7 +76,9 @@ export class PathPattern {
 
   /** Fastest for paths in the order of a tree. */
   matches(path: string): boolean {
-    const names = path.split("/").filter((name) => name !== "");
+    const steps = path.split("/");
+    this.#steps += steps.length;
+    const names = steps.filter((name) => name !== "");
     if (names.length === 0) return this.#matchesRoot;
     let known = 0;
     // The last name is looked at in any case: whether it matches is not kept.
@@ -84,7 +86,6 @@ export class PathPattern {
       known += 1;
     this.#names = names.slice(0, -1);
     this.#open.length = Math.min(this.#open.length, known + 1);
-    this.#steps += names.length;
     for (let depth = this.#open.length - 1; depth < names.length - 1; depth += 1)
       this.#open.push(this.#below(this.#open[depth] ?? [], names[depth] ?? ""));
     const characters = charactersOf(names.at(-1) ?? "");
@@ -174,18 +175,21 @@ export class PathPattern {
 
 /**
  * The paths that match, in their order. Others have their turn while it looks.
+ * @param options.atMost it ends behind one more than these.
  * @throws BadRequest for a pattern that is too large; TooLarge when it looks at too much; what `signal` was aborted with.
  */
 export async function matchingPaths(
   paths: Iterable<string>,
   text: string,
-  options: { signal: AbortSignal },
+  options: { signal: AbortSignal; atMost?: number },
 ): Promise<string[]> {
   const pattern = new PathPattern(text);
+  const { atMost = Number.POSITIVE_INFINITY } = options;
   const found: string[] = [];
   let turnAt = stepsAlone;
   for (const path of paths) {
     if (pattern.matches(path)) found.push(path);
+    if (found.length > atMost) break;
     if (pattern.steps < turnAt) continue;
     turnAt = pattern.steps + stepsAlone;
     await new Promise((resolve) => setImmediate(resolve));
