@@ -178,6 +178,26 @@ describe("sandboxes at a backend", () => {
     expect(existsSync(dataDir())).toBe(false);
   });
 
+  test("that a purge ended are not looked for by the next one", async () => {
+    const { config } = await left();
+    expect((await purge({ config, remove: false, logger: silentLogger })).ended).toHaveLength(1);
+    expect(await purgeWith(config)).toEqual({ ended: [], left: [] });
+    expect(existsSync(dataDir())).toBe(false);
+  });
+
+  test("are told, and kept known, when a backend that does not have them is asked", async () => {
+    const { config, running } = await left();
+    const [runtimeId] = await running();
+    const other = opened.use(await ExampleBackend.start("minimal.mjs"));
+    const { ended, left: told } = await purgeWith(configWith(other.url));
+    const line = expect.stringMatching(
+      `^custom/${runtimeId}: it is not listed there; .* it may run until 20`,
+    );
+    expect([ended, told]).toEqual([[], [line]]);
+    expect(existsSync(dataDir())).toBe(true);
+    expect((await purgeWith(config)).left).toEqual([]);
+  });
+
   test.each(["is not enabled", "does not answer"])("are told, and kept known, when it %s", async (how) => {
     const { backend, config, running } = await left();
     const [runtimeId] = await running();

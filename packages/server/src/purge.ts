@@ -155,8 +155,12 @@ async function endKnown(
     opened.use(provider);
     if (isolation === "hosted") {
       const known = runtimesAt(name, rows);
-      if (enabled === true) await endRuntimes(provider, purged, known);
-      else if (known.length > 0) purged.left.push(...mayStillRun(name, notEnabled, known));
+      if (enabled === true) {
+        const listed = await endRuntimes(provider, purged, known);
+        if (listed !== undefined) purged.left.push(...unlisted(name, rows, listed));
+        const ended = rows.filter(({ runtimeId }) => purged.ended.includes(`${name}/${runtimeId}`));
+        await writeEnded(store, ended, logger);
+      } else if (known.length > 0) purged.left.push(...mayStillRun(name, notEnabled, known));
       continue;
     }
     // A provider that never ran anything here is not asked: its engine may not even be there.
@@ -182,11 +186,47 @@ export async function rowsIn(
   }
 }
 
+/** So that a purge which is repeated does not look for them. A database that takes nothing keeps nobody from leaving. */
+async function writeEnded(
+  store: { sandboxes: Pick<SqliteStore["sandboxes"], "update"> },
+  rows: readonly SandboxRow[],
+  logger: Pick<Logger, "error">,
+): Promise<void> {
+  const change = { state: "error", error: "it was ended by alcove purge", env: {} } as const;
+  const fence = { holder: "purge", generation: 0 };
+  try {
+    for (const { id } of rows)
+      await store.sandboxes.update(
+        id,
+        ["running", "unhealthy"],
+        { ...change, updatedAt: systemClock.now() },
+        fence,
+      );
+  } catch (err) {
+    logger.error({ err }, "the database does not take the ends of sandboxes");
+  }
+}
+
 /** What the database knows of a provider's runtimes that may run. */
 function runtimesAt(provider: string, rows: readonly SandboxRow[]): string[] {
   // In state error a runtime has ended, or is that of the installation which this one was copied from.
   const running = rows.filter((row) => row.provider === provider && row.state !== "error");
   return running.map(({ runtimeId }) => runtimeId);
+}
+
+/** Those that another account or backend may run, where the one that was asked does not list them: until they end themselves. */
+function unlisted(provider: string, rows: readonly SandboxRow[], listed: ReadonlySet<string>): string[] {
+  const now = systemClock.now();
+  return rows
+    .filter((row) => row.provider === provider && (row.state === "running" || row.state === "unhealthy"))
+    .filter(
+      ({ runtimeId, endsItselfAt, expiresAt }) => !listed.has(runtimeId) && (endsItselfAt ?? expiresAt) > now,
+    )
+    .map(
+      ({ runtimeId, endsItselfAt, expiresAt }) =>
+        `${provider}/${runtimeId}: it is not listed there; where it was made with another address or key it may run until ` +
+        `${(endsItselfAt ?? expiresAt).toISOString()}: purge with those, or after that`,
+    );
 }
 
 function mayStillRun(provider: string, why: string, runtimes: Iterable<string>): string[] {
@@ -264,6 +304,7 @@ export async function livingIn(
 /**
  * Ends all that a provider runs; one that cannot be ended keeps none of the others alive.
  * @param recorded runtimes that have records, named as left when the provider cannot be asked.
+ * @returns what it listed; undefined when it did not answer.
  */
 export async function endRuntimes(
   provider: Pick<RuntimeProvider, "name" | "destroy"> & {
@@ -271,7 +312,7 @@ export async function endRuntimes(
   },
   purged: Purged,
   recorded: readonly string[] = [],
-): Promise<void> {
+): Promise<ReadonlySet<string> | undefined> {
   const remaining = new Set(recorded);
   try {
     using listing = deadlineAfter(inventoryDeadlineMs);
@@ -290,7 +331,9 @@ export async function endRuntimes(
       }
       remaining.delete(runtimeId);
     }
+    return new Set(listed.map(({ runtimeId }) => runtimeId));
   } catch (error) {
     purged.left.push(...mayStillRun(provider.name, messageOf(error), remaining));
+    return undefined;
   }
 }
