@@ -8,11 +8,12 @@ import { lifecycleContract } from "./provider/lifecycle-contract.ts";
 import { spawnContract } from "./provider/spawn-contract.ts";
 import type { ContractSubject } from "./provider/subjects.ts";
 
-/** What is not run everywhere: by tests as another user than root, and by scripts/certify-firecracker. */
+/** What is not run everywhere: by tests as another user than root, by scripts/certify-firecracker, and for backends of others. */
 const notInTable = [
   "proot, unprivileged",
   "proot, unprivileged, image host",
   "firecracker, on this host",
+  "custom, a backend of one's own",
 ] as const;
 
 export type { ProviderUnderTest } from "./provider/harness.ts";
