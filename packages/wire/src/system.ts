@@ -30,6 +30,8 @@ export const capabilities = [
   "pty_eof",
   "pty_interrupt",
   "file_modes",
+  "exec_usage",
+  "archives",
 ] as const;
 export type Capability = (typeof capabilities)[number];
 

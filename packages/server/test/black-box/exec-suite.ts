@@ -23,7 +23,7 @@ export function execSuite(on: Subject): void {
       exec_id: expect.stringMatching(/^ex-[a-z0-9]{8,32}$/),
       reason: "exited",
       // Told where commands are processes of ours.
-      ...(on.server.provider.capabilities.has("process_tree") ? { usage } : {}),
+      ...(on.server.provider.capabilities.has("exec_usage") ? { usage } : {}),
     });
     expect(headers.get("x-exec-id")).toBe(json.exec_id);
     expect(headers.get("server-timing")).toMatch(/^start;dur=[\d.]+, run;dur=[\d.]+$/);
@@ -170,9 +170,10 @@ export function execSuite(on: Subject): void {
   });
 
   test("a command that exceeds a limit ends with reason limit and its name", async (context) => {
-    if (!on.server.provider.capabilities.has("process_tree")) {
+    if (!on.server.provider.capabilities.has("exec_usage")) {
       const refused = await run({ command: "true", limits: { output_bytes: 10 } });
       expect([refused.status, refused.json.code]).toEqual([400, "bad_request"]);
+      expect(refused.json.message).toContain('"exec_usage"');
       context.skip();
     }
     const busy = await run({ command: "while :; do :; done", limits: { cpu_time: "200ms" }, timeout: "60s" });
@@ -246,7 +247,7 @@ export function execSuite(on: Subject): void {
       exit_code: 4,
       reason: "exited",
       duration: expect.any(String),
-      ...(on.server.provider.capabilities.has("process_tree") ? { usage } : {}),
+      ...(on.server.provider.capabilities.has("exec_usage") ? { usage } : {}),
     });
     for (const chunk of all.slice(0, -1)) expect(Object.keys(chunk)).toEqual(["stream", "data", "offset"]);
   });

@@ -22,4 +22,6 @@ export const agentCapabilities: readonly Capability[] = [
   "pty_eof",
   "pty_interrupt",
   "file_modes",
+  "exec_usage",
+  "archives",
 ];

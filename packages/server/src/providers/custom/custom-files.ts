@@ -271,13 +271,13 @@ export class CustomFiles implements FileOperations {
 
   async archive(target: string): Promise<Readable> {
     throw new BadRequest(
-      `provider custom packs no directories (capability "special_files"); read "${target}" file by file`,
+      `provider custom packs no directories (capability "archives"); read "${target}" file by file`,
     );
   }
 
   async unpack(target: string): Promise<{ entries: number }> {
     throw new BadRequest(
-      `provider custom unpacks nothing (capability "special_files"); write into "${target}" file by file`,
+      `provider custom unpacks nothing (capability "archives"); write into "${target}" file by file`,
     );
   }
 

@@ -47,6 +47,7 @@ const capabilities: readonly Capability[] = [
   "pty_eof",
   "pty_interrupt",
   "file_modes",
+  "archives",
 ];
 const undoMs = 20_000;
 /** What is asked of a sandbox that runs, so that its time is not made longer. */

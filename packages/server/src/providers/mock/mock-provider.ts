@@ -49,6 +49,7 @@ export class MockProvider implements RuntimeProvider {
     "stats",
     "users",
     "file_modes",
+    "archives",
   ]);
   readonly defaultImage: string;
   readonly inProcess = true;

@@ -125,6 +125,7 @@ export function fileSafetyContract(harness: ContractHarness): void {
 
   it("an archive that reaches outside its folder is refused", async () => {
     const operations = await harness.shared();
+    await operations.files.mkdir("/workspace/confined", { ...soon(), parents: true });
     for (const name of ["../escaped", "/escaped", "sub/../../escaped"]) {
       const unpack = operations.files.unpack("/workspace/confined", chunks(tarOf(name, "x")), soon());
       await expect(unpack, name).rejects.toThrow(BadRequest);
