@@ -2,6 +2,7 @@ import { constants, existsSync } from "node:fs";
 import { access, readdir, rm } from "node:fs/promises";
 import path from "node:path";
 import type { Config } from "./config/config.ts";
+import { ProviderPlaces } from "./core/reconcile/provider-places.ts";
 import { removeLeftovers } from "./doctor/leftovers.ts";
 import { imageSettings, openImageStore } from "./images.ts";
 import { abortable } from "./platform/abortable.ts";
@@ -157,7 +158,8 @@ async function endKnown(
       const known = runtimesAt(name, rows);
       if (enabled === true) {
         const listed = await endRuntimes(provider, purged, known);
-        if (listed !== undefined) purged.left.push(...unlisted(name, rows, listed));
+        const places = new ProviderPlaces({ store, logger, now: () => systemClock.now() });
+        if (listed !== undefined) purged.left.push(...(await unlisted(provider, { rows, listed, places })));
         const ended = rows.filter(({ runtimeId }) => purged.ended.includes(`${name}/${runtimeId}`));
         await writeEnded(store, ended, logger);
       } else if (known.length > 0) purged.left.push(...mayStillRun(name, notEnabled, known));
@@ -214,18 +216,23 @@ function runtimesAt(provider: string, rows: readonly SandboxRow[]): string[] {
   return running.map(({ runtimeId }) => runtimeId);
 }
 
-/** Those that another account or backend may run, where the one that was asked does not list them: until they end themselves. */
-function unlisted(provider: string, rows: readonly SandboxRow[], listed: ReadonlySet<string>): string[] {
+/** Those that were made at another account or backend than the one that was asked, which does not list them: until they end themselves. */
+async function unlisted(
+  provider: Pick<RuntimeProvider, "name" | "place">,
+  options: { rows: readonly SandboxRow[]; listed: ReadonlySet<string>; places: ProviderPlaces },
+): Promise<string[]> {
   const now = systemClock.now();
-  return rows
-    .filter((row) => row.provider === provider && (row.state === "running" || row.state === "unhealthy"))
-    .filter(
-      ({ runtimeId, endsItselfAt, expiresAt }) => !listed.has(runtimeId) && (endsItselfAt ?? expiresAt) > now,
-    )
+  const alive = options.rows
+    .filter((row) => row.provider === provider.name && (row.state === "running" || row.state === "unhealthy"))
+    .map((row) => ({ row, runtimeId: row.runtimeId, until: row.endsItselfAt ?? row.expiresAt }))
+    .filter(({ until }) => until > now);
+  const away = await options.places.away(provider, alive, options.listed);
+  return alive
+    .filter(({ runtimeId }) => away.has(runtimeId))
     .map(
-      ({ runtimeId, endsItselfAt, expiresAt }) =>
-        `${provider}/${runtimeId}: it is not listed there; where it was made with another address or key it may run until ` +
-        `${(endsItselfAt ?? expiresAt).toISOString()}: purge with those, or after that`,
+      ({ runtimeId, until }) =>
+        `${provider.name}/${runtimeId}: it is not listed there; it was made at ${away.get(runtimeId)}, where it may run until ` +
+        `${until.toISOString()}: purge with that address and key, or after that`,
     );
 }
 

@@ -17,6 +17,11 @@ export interface RuntimeProvider extends AsyncDisposable {
   readonly defaultImage: string;
   /** true: runtimes live in this process and end with it; what an earlier process ran counts as destroyed. */
   readonly inProcess?: boolean;
+  /**
+   * Which backend and account it asks, of a provider whose runtimes are somebody else's: another text is another one, unless it has
+   * runtimes of the former. Without secrets.
+   */
+  readonly place?: string;
 
   /** Tries the real thing cheaply; never throws. */
   check(options: CallOptions): Promise<ProviderCheck>;

@@ -28,10 +28,10 @@ const unreadable: Finding = {
   why: "the record of its runtime cannot be read by this release",
 };
 
-const elsewhere: Finding = {
+const elsewhere = (entry: LiveSandbox): Finding => ({
   kind: "unreachable",
-  why: "its provider was at another place when it was made, and does not reach it now",
-};
+  why: entry.elsewhere ?? "its provider was at another place when it was made, and does not reach it now",
+});
 
 /** Compares one sandbox with what its provider has of it. Rows of docs/decisions/states.md. */
 export function judge(
@@ -59,12 +59,13 @@ export function judge(
       return { kind: row.expiresAt <= facts.now ? "leave" : "adopt" };
     }
     if (facts.runtime?.state === "unreadable") return unreadable;
-    if (facts.runtime?.state === "elsewhere") return elsewhere;
+    if (facts.runtime?.state === "elsewhere") return elsewhere(entry);
   }
   if (row.state === "expired" || row.expiresAt <= facts.now) return { kind: "destroy", reason: "expired" };
   if (facts.endedWithProcess && facts.runtime === undefined) return { kind: "destroy", reason: "reconciled" };
   if (facts.runtime?.state === "unreadable") return unreadable;
-  if (facts.runtime?.state === "elsewhere") return row.state === "error" ? { kind: "leave" } : elsewhere;
+  if (facts.runtime?.state === "elsewhere")
+    return row.state === "error" ? { kind: "leave" } : elsewhere(entry);
   if (row.state === "error") return { kind: facts.runtime === undefined ? "over" : "remains" };
   if (facts.runtime?.state === "running") return { kind: "adopt" };
   if (!facts.ranBefore) return { kind: "leave" };

@@ -23,6 +23,7 @@ import type { SandboxLifecycle } from "../sandboxes/compose.ts";
 import { type LiveSandbox, mayRun } from "../sandboxes/live-sandboxes.ts";
 import { type Finding, judge, judgeWithoutProvider } from "./judge.ts";
 import { tellNetworkChange } from "./network-changes.ts";
+import { ProviderPlaces } from "./provider-places.ts";
 import { ReadExpiries } from "./read-expiries.ts";
 import type { Retention } from "./retention.ts";
 import { RetrySchedule } from "./retry-schedule.ts";
@@ -90,6 +91,7 @@ export class Reconciler implements AsyncDisposable {
   readonly #age: StoreAge;
   readonly #expiries: ReadExpiries;
   readonly #unknown: UnknownRuntimes;
+  readonly #places: ProviderPlaces;
   /** Providers that did not answer when they were asked last, and what was logged of it. */
   readonly #unlisted = new Map<RuntimeProvider, string>();
   readonly #background = new Set<Promise<void>>();
@@ -108,6 +110,7 @@ export class Reconciler implements AsyncDisposable {
     this.#expiries = expiries;
     const onTold = (age: "newest" | "older") => expiries.told(age);
     this.#age = new StoreAge({ providers: registry.all, recovery, store, logger, onTold });
+    this.#places = new ProviderPlaces({ store, logger, now: () => clock.now() });
     this.#unknown = new UnknownRuntimes({
       lifecycle,
       age: this.#age,
@@ -285,6 +288,7 @@ export class Reconciler implements AsyncDisposable {
       const left = live.leftBehind(runtime);
       if (left?.provider === provider && !byRuntime.has(left.runtimeId)) live.bind(left, runtime.runtimeId);
     }
+    await this.#lookAway(provider, ranBefore, byRuntime);
     const restored = await store.setting(restoredAt);
     const known = live.all().filter((entry) => entry.provider === provider);
     // What was known before the inventory has been ended since by its own destroy; an orphan may have been too.
@@ -298,7 +302,7 @@ export class Reconciler implements AsyncDisposable {
     const judged = (entry: LiveSandbox) =>
       judge(entry, {
         age: age.current,
-        runtime: byRuntime.get(entry.runtimeId),
+        runtime: byRuntime.get(entry.runtimeId) ?? awayOf(entry),
         ranBefore: ranBefore.has(entry.row.id),
         endedWithProcess: first && provider.inProcess === true && ranBefore.has(entry.row.id),
         now: this.#options.clock.now(),
@@ -331,6 +335,25 @@ export class Reconciler implements AsyncDisposable {
     const [settled] = await Promise.all([settle(known).then(settleUnknown), probe(known).then(judgeAnew)]);
     if (settled) await age.complete(provider, ofOthers(inventory));
     return settled;
+  }
+
+  /** Tells those apart that the provider lists no more because it is asked at another place now. */
+  async #lookAway(
+    provider: RuntimeProvider,
+    ranBefore: ReadonlySet<string>,
+    listed: ReadonlyMap<RuntimeId, InventoryEntry>,
+  ): Promise<void> {
+    const entries = this.#options.lifecycle.live
+      .all()
+      .filter((entry) => entry.provider === provider && ranBefore.has(entry.row.id));
+    const away = await this.#places.away(provider, entries, listed);
+    for (const entry of entries) {
+      const made = away.get(entry.runtimeId);
+      entry.elsewhere =
+        made === undefined
+          ? undefined
+          : `it was made at ${made}, and ${provider.place}, which provider "${provider.name}" asks now, does not have it: configure that one again, or wait until it has ended itself`;
+    }
   }
 
   /** It is asked every few seconds: what has been said of it is not said again. */
@@ -506,4 +529,8 @@ function takes({ operations }: LiveSandbox, { kind }: Finding): "step" | "probe"
 
 function sameRow(row: SandboxRow, stored: LiveState): boolean {
   return stored.state === row.state && stored.updatedAt.getTime() === row.updatedAt.getTime();
+}
+
+function awayOf({ elsewhere, runtimeId }: LiveSandbox): InventoryEntry | undefined {
+  return elsewhere === undefined ? undefined : { runtimeId, state: "elsewhere" };
 }

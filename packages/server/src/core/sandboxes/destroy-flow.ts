@@ -277,6 +277,7 @@ export class DestroyFlow {
       );
     }
     try {
+      if (entry.elsewhere !== undefined) throw new RuntimeElsewhere(entry.elsewhere);
       await this.removeRuntime(provider, entry.runtimeId);
     } catch (error) {
       if (error instanceof RuntimeElsewhere && this.#hasEndedItself(row)) return;

@@ -40,6 +40,8 @@ export interface LiveSandbox {
   failedProbes: number;
   /** Its row comes from a store that is older, or may be: its expiry was true once, and may have been put off since. */
   outdated: boolean;
+  /** Why its provider does not reach it: it was made at another place than the one that is asked now. */
+  elsewhere: string | undefined;
 }
 
 /** Counted from when it is made until it is let go of, but for a spawn that has no place yet. */
@@ -50,6 +52,7 @@ class Entry implements LiveSandbox {
   operations: SandboxOperations | undefined;
   failedProbes = 0;
   outdated = false;
+  elsewhere: string | undefined;
   readonly #tally: SandboxTally;
   #row: SandboxRow;
   #work: Work | undefined;

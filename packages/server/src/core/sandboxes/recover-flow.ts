@@ -244,6 +244,7 @@ export class RecoverFlow {
 
   /** Asks the inventory, and records the end when it is one. @returns whether there is nothing more to ask. */
   async #hasEnded(entry: LiveSandbox, provider: RuntimeProvider, why: string): Promise<boolean> {
+    if (entry.elsewhere !== undefined) return false;
     try {
       const state = await this.#inventories.stateOf(provider, entry.runtimeId);
       if (state === "running" || state === "unreadable" || state === "elsewhere") return false;

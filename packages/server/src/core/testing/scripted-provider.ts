@@ -44,6 +44,7 @@ export class ScriptedProvider implements RuntimeProvider {
   readonly capabilities: ReadonlySet<Capability>;
   readonly defaultImage = "scripted:1";
   readonly inProcess: boolean;
+  readonly place?: string;
   /** What it calls the runtime of a spawn; undefined: as was proposed. */
   readonly #nameRuntime: ((proposed: RuntimeId) => RuntimeId) | undefined;
   readonly backend: ScriptedBackend;
@@ -65,6 +66,7 @@ export class ScriptedProvider implements RuntimeProvider {
       backend?: ScriptedBackend;
       hook?: StepHook;
       inProcess?: boolean;
+      place?: string;
       nameRuntime?: (proposed: RuntimeId) => RuntimeId;
     } = {},
   ) {
@@ -73,6 +75,7 @@ export class ScriptedProvider implements RuntimeProvider {
     this.backend = options.backend ?? new ScriptedBackend();
     this.inProcess = options.inProcess ?? false;
     this.#nameRuntime = options.nameRuntime;
+    if (options.place !== undefined) this.place = options.place;
     if (options.hook !== undefined) this.hook = options.hook;
   }
 

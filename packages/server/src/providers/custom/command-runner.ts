@@ -94,7 +94,9 @@ export class CommandRunner implements ExecRunner {
   async start(spec: ExecSpec, program: ProgramStreams, options: CallOptions): Promise<RunningProgram> {
     refuseOwnLimits(spec.limits);
     if (spec.limits !== undefined)
-      throw new BadRequest('provider custom holds no command to limits (capabilities "exec_usage", "exec_limits"); leave limits out');
+      throw new BadRequest(
+        'provider custom holds no command to limits (capabilities "exec_usage", "exec_limits"); leave limits out',
+      );
     if (spec.tty !== undefined)
       throw new BadRequest(`provider custom has no terminals (capability "pty"); leave tty out`);
     const stream = new AbortController();

@@ -3,6 +3,7 @@ import type { Static } from "typebox";
 import { abortable, ignoreOutcome } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
 import type { Taker } from "../../platform/fair-turns.ts";
+import { fingerprint } from "../../platform/fingerprint.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { messageOf } from "../../platform/message-of.ts";
 import {
@@ -67,6 +68,7 @@ const defaultSilenceMs = 45_000;
 export class CustomProvider implements RuntimeProvider {
   readonly name = "custom";
   readonly defaultImage: string;
+  readonly place: string;
   readonly #capabilities = new Set<Capability>(always);
   readonly #has = new Set<BackendCapability>();
   readonly #config: CustomConfig;
@@ -112,6 +114,7 @@ export class CustomProvider implements RuntimeProvider {
     this.#clock = options.clock;
     this.#logger = logger;
     this.defaultImage = config.defaultImage;
+    this.place = `${config.url} (${config.apiKey === "" ? "without a key" : `key ${fingerprint(config.apiKey)}`})`;
     this.#client = new BackendClient(config);
     this.#calls = new BackendCalls({
       client: this.#client,

@@ -1,6 +1,7 @@
 import type { Capability } from "@alcove/wire";
 import { abortable, ignoreOutcome } from "../../platform/abortable.ts";
 import { deadlineAfter } from "../../platform/deadline.ts";
+import { fingerprint } from "../../platform/fingerprint.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { messageOf } from "../../platform/message-of.ts";
 import {
@@ -63,6 +64,7 @@ export class E2bProvider implements RuntimeProvider {
   readonly name = "e2b";
   readonly capabilities: ReadonlySet<Capability> = new Set(capabilities);
   readonly defaultImage: string;
+  readonly place: string;
   readonly #config: E2bConfig;
   readonly #instanceId: string;
   readonly #labels: RuntimeLabels;
@@ -100,6 +102,8 @@ export class E2bProvider implements RuntimeProvider {
     this.#clock = options.clock;
     this.#logger = options.logger;
     this.defaultImage = options.config.defaultImage;
+    const { apiUrl, domain, apiKey } = options.config;
+    this.place = `${apiUrl || `https://api.${domain}`} (key ${fingerprint(apiKey)})`;
     const secrets = () => [options.config.apiKey, ...this.#tokens.values()];
     const failures = new Failures({ retryAfters: this.#retryAfters, secrets });
     this.#calls = new E2bCalls({ timeoutMs: options.config.timeoutMs, failures });

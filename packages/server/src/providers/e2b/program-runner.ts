@@ -67,7 +67,9 @@ export class ProgramRunner implements ExecRunner {
   async start(spec: ExecSpec, program: ProgramStreams, options: CallOptions): Promise<RunningProgram> {
     refuseOwnLimits(spec.limits);
     if (spec.limits !== undefined)
-      throw new BadRequest('provider e2b holds no command to limits (capabilities "exec_usage", "exec_limits"); leave limits out');
+      throw new BadRequest(
+        'provider e2b holds no command to limits (capabilities "exec_usage", "exec_limits"); leave limits out',
+      );
     refuseNumericUser(spec.user);
     const stream = new AbortController();
     const user = spec.user ?? this.#user;

@@ -149,7 +149,9 @@ export class MockSandbox implements SandboxOperations, ExecRunner {
       throw new BadRequest('provider mock has no terminals (capability "pty"); leave tty, cols and rows out');
     refuseOwnLimits(spec.limits);
     if (spec.limits !== undefined)
-      throw new BadRequest('the mock provider holds no command to limits (capabilities "exec_usage", "exec_limits"); leave limits out');
+      throw new BadRequest(
+        'the mock provider holds no command to limits (capabilities "exec_usage", "exec_limits"); leave limits out',
+      );
     if (this.#behaviour.execDelayMs > 0)
       await pause(this.#clock, this.#behaviour.execDelayMs, options.signal);
     if (this.#behaviour.execError !== undefined) throw this.#behaviour.execError;
