@@ -79,6 +79,7 @@ const withoutCase: Partial<Record<Capability, string>> = {
   health: "every provider has it, and owes its cases",
   runtime_inventory: "every provider has it, and owes its cases",
   exec_limits: "its case asks for it, or for the refusal that names it",
+  exec_usage: "the black-box suite asks for what it tells, or for the refusal that names it",
   container: "tells how sandboxes are kept apart",
   microvm: "tells how sandboxes are kept apart",
   userspace_isolation: "tells how sandboxes are kept apart",

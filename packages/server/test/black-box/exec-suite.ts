@@ -364,6 +364,11 @@ export function execSuite(on: Subject): void {
     );
     const closed = new Promise<void>((resolve) => open.response.once("close", resolve));
     await up;
+    // One that is being started when its sandbox ends was not there to be lost.
+    await eventually(async () => {
+      const { json } = await on.client.call("GET", `/api/v1/sandboxes/${id}/execs`);
+      return json.filter(({ state }: { state: string }) => state === "running").length === 2 ? true : undefined;
+    });
     await on.client.call("DELETE", `/api/v1/sandboxes/${id}`);
     await closed;
     const ends = lines(text).filter((line) => line.stream === "exit");
