@@ -41,6 +41,7 @@ import { EngineDisk } from "./engine-disk.ts";
 import {
   chooseTransport,
   engineNotes,
+  isPodman,
   mapsIds,
   runsOnGvisor,
   runtimeName,
@@ -213,7 +214,7 @@ export class DockerProvider implements RuntimeProvider {
         return { healthy: false, error: `the Docker Engine cannot run sandboxes: ${unfit}`, notes: [] };
       }
       const { transport, why } = chooseTransport(this.#config, this.#engine.address, info);
-      const summary = `Docker Engine ${info.ServerVersion}, runtime ${runtimeName(this.#config, info)}, agent over ${transport} (${why})`;
+      const summary = `${isPodman(info) ? "Podman" : "Docker Engine"} ${info.ServerVersion}, runtime ${runtimeName(this.#config, info)}, agent over ${transport} (${why})`;
       await this.#disk.learn(info);
       this.#onGvisor = runsOnGvisor(this.#config, info);
       const short = await this.#guard.refuseWhenShort().then(() => undefined, messageOf);

@@ -83,6 +83,12 @@ describe("engineNotes()", () => {
       expect.stringContaining('"live-restore": true'),
       kernel,
     ]);
+    // Podman's versions are its own, and its containers outlive its service.
+    const podman = { ...info, ServerVersion: "4.3.1", BuildahVersion: "1.28.2", LiveRestoreEnabled: false };
+    expect(engineNotes(config, podman)).toEqual([
+      expect.stringContaining("Podman's seccomp profile"),
+      kernel,
+    ]);
     const own = { ...config, seccompProfile: "/etc/profile.json" };
     expect(engineNotes(own, { ...info, ServerVersion: "20.10.24" })).toEqual([kernel]);
   });

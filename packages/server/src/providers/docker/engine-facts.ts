@@ -103,6 +103,11 @@ export function unfitBecause(config: DockerConfig, info: EngineInfo): string | u
   return undefined;
 }
 
+/** Whether Podman's service answers, whose versions are not Docker's. */
+export function isPodman(info: EngineInfo): boolean {
+  return (info.BuildahVersion ?? "") !== "";
+}
+
 /** What is weaker on this engine than it should be. */
 export function engineNotes(config: DockerConfig, info: EngineInfo): string[] {
   const notes: string[] = [];
@@ -113,13 +118,19 @@ export function engineNotes(config: DockerConfig, info: EngineInfo): string[] {
   if (info.CpuCfsQuota === false) notes.push("the engine cannot limit processor time here");
   if (!(info.SecurityOptions ?? []).some((option) => option.includes("name=seccomp"))) {
     notes.push("the engine has no seccomp: every system call is allowed");
+  } else if (config.seccompProfile === "" && isPodman(info)) {
+    notes.push(
+      "whether sandboxes may use io_uring is for Podman's seccomp profile to say (seccomp.json of containers-common); " +
+        "forbid it in providers.docker.seccomp_profile",
+    );
   } else if (config.seccompProfile === "" && Number.parseInt(info.ServerVersion, 10) < firstWithoutIoUring) {
     notes.push(
       `engine ${info.ServerVersion} lets sandboxes use io_uring; upgrade it to ${firstWithoutIoUring}, ` +
         "or forbid it in providers.docker.seccomp_profile",
     );
   }
-  if (info.LiveRestoreEnabled === false)
+  // Podman's containers need no service.
+  if (info.LiveRestoreEnabled === false && !isPodman(info))
     notes.push(
       'a restart of the engine ends every sandbox on it: "live-restore": true in /etc/docker/daemon.json keeps them running',
     );

@@ -70,6 +70,8 @@ export const EngineInfo = Type.Object({
   DriverStatus: orNull(Type.Array(texts)),
   DockerRootDir: orNull(Type.String()),
   LiveRestoreEnabled: orNull(Type.Boolean()),
+  /** Podman's service alone tells it. */
+  BuildahVersion: orNull(Type.String()),
   /** Processors of its machine. */
   NCPU: orNull(Type.Integer()),
 });
