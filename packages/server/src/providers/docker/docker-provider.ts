@@ -224,12 +224,22 @@ export class DockerProvider implements RuntimeProvider {
         short ?? (missing === undefined ? undefined : `network "outbound" on docker needs ${missing}`);
       return {
         healthy: true,
-        notes: [summary, ...engineNotes(this.#config, info), ...this.#disk.notes()],
+        notes: [
+          summary,
+          ...(await this.#ending()),
+          ...engineNotes(this.#config, info),
+          ...this.#disk.notes(),
+        ],
         ...(cannotSpawn === undefined ? {} : { cannotSpawn }),
       };
     } catch (error) {
-      return { healthy: false, error: explain(error), notes: [] };
+      return { healthy: false, error: explain(error), notes: await this.#ending() };
     }
+  }
+
+  async #ending(): Promise<string[]> {
+    const note = await this.#engine.certificateEnding(this.#options.clock.now());
+    return note === undefined ? [] : [note];
   }
 
   settings(): Record<string, unknown> {

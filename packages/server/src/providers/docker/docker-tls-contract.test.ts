@@ -42,7 +42,9 @@ describe.skipIf(missing.skip !== undefined)("an engine behind TLS", () => {
       return { ...found, engine: settings.engine };
     };
     try {
-      expect(await check({ tlsDir: clientDir })).toMatchObject({ healthy: true, engine: "tls" });
+      // The certificates of tests are good for two days.
+      const notes = expect.arrayContaining([expect.stringMatching(/^the certificate in .* ends at 20/)]);
+      expect(await check({ tlsDir: clientDir })).toMatchObject({ healthy: true, engine: "tls", notes });
       const byName = address.replace("127.0.0.1", "localhost");
       expect(await check({ tlsDir: clientDir, socket: byName })).toMatchObject({ healthy: true });
       expect((await check({ tlsDir: stranger.client })).error).toContain("vouches for");

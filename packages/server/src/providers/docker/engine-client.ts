@@ -70,6 +70,11 @@ export class EngineClient implements Disposable {
     });
   }
 
+  /** What is to be known of our certificate's end. @returns undefined when nothing is, and without TLS. */
+  certificateEnding(now: Date): Promise<string | undefined> {
+    return this.#tls?.ending(now) ?? Promise.resolve(undefined);
+  }
+
   /** Whether what passes is encrypted and both sides are known. */
   get isSecure(): boolean {
     return this.#tls !== undefined;

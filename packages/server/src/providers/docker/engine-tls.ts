@@ -1,3 +1,4 @@
+import { X509Certificate } from "node:crypto";
 import { readFile } from "node:fs/promises";
 import { isIP } from "node:net";
 import { join } from "node:path";
@@ -12,6 +13,9 @@ export interface TlsMaterial {
   key: Buffer;
   servername: string;
 }
+
+/** How long before a certificate's end it is told. */
+const toldBeforeMs = 14 * 86_400_000;
 
 /** The files of `providers.docker.tls_dir`, read when first needed, and again after they did not help: they may be renewed. */
 export class EngineTls {
@@ -28,6 +32,18 @@ export class EngineTls {
   material(): Promise<TlsMaterial> {
     this.#read ??= this.#files();
     return this.#read;
+  }
+
+  /** Of our certificate, as the next connection reads it. @returns undefined while it has long to go, and for what is none. */
+  async ending(now: Date): Promise<string | undefined> {
+    try {
+      const end = new X509Certificate(await readFile(join(this.#dir, "cert.pem"))).validToDate;
+      if (end.getTime() - now.getTime() > toldBeforeMs) return undefined;
+      const verb = end <= now ? "ended" : "ends";
+      return `the certificate in providers.docker.tls_dir ${verb} at ${end.toISOString()}: renew it, no restart is needed`;
+    } catch {
+      return undefined;
+    }
   }
 
   /** No connection came to be with them. */
