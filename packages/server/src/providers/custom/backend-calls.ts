@@ -117,6 +117,13 @@ export class BackendCalls {
     );
   }
 
+  /** What is told of a 404 while `isThere` is not so. */
+  hidden(): Unavailable {
+    const message =
+      "the backend is not there now: what answers in its place says 404, to its health call too";
+    return new Unavailable(message, { retryAfterS: defaultRetryAfterS });
+  }
+
   /** For a call whose answer says nothing but that it was carried out. */
   async tell(what: string, request: CallRequest, options: CallOptions): Promise<void> {
     await this.#run(what, request, options, async (response) => this.#letGo(response));

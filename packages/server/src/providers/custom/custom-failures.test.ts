@@ -656,9 +656,13 @@ it("a 404 of what stands before the backend costs neither the sandbox nor its co
   await provider.spawn(spec, soon());
   const view = await sandbox().execs.start(shell("true"), soon());
   const away = ["GET /health", "GET /sandboxes/:id", "GET /sandboxes/:id/execs/:exec", "GET /sandboxes"];
+  away.push("POST /sandboxes", "GET /sandboxes/:id/files/stat");
   for (const call of away) wrong[call] = notFound;
   first?.destroy();
-  expect((await failureOf(sandbox().files.stat("/f", soon()))).code).not.toBe("not_found");
+  // Neither a file nor an image is missing because of it.
+  const other = { ...spec, runtimeId: randomIds.runtimeId() };
+  for (const call of [() => sandbox().files.stat("/f", soon()), () => provider.spawn(other, soon())])
+    expect(await failureOf(call())).toMatchObject({ code: "unavailable", retryAfterS: 5 });
   await pause(300);
   for (const call of away) delete wrong[call];
   wrong["GET /sandboxes/:id/execs/:exec"] = (_request, response) =>

@@ -54,6 +54,7 @@ export class CustomFiles implements FileOperations {
   readonly #isAnnounced: () => boolean;
   readonly #closed: AbortSignal;
   readonly #confirm: () => Promise<boolean>;
+  readonly #isHidden: () => boolean;
 
   constructor(options: {
     calls: BackendCalls;
@@ -63,6 +64,8 @@ export class CustomFiles implements FileOperations {
     isAnnounced: () => boolean;
     closed: AbortSignal;
     confirm: () => Promise<boolean>;
+    /** Whether something else answered in the backend's place when that was looked at. */
+    isHidden: () => boolean;
   }) {
     this.#calls = options.calls;
     this.#path = [...options.path, "files"];
@@ -70,6 +73,7 @@ export class CustomFiles implements FileOperations {
     this.#isAnnounced = options.isAnnounced;
     this.#closed = options.closed;
     this.#confirm = options.confirm;
+    this.#isHidden = options.isHidden;
   }
 
   async stat(target: string, options: CallOptions & { follow?: boolean }): Promise<FileEntry> {
@@ -297,10 +301,11 @@ export class CustomFiles implements FileOperations {
       throw new BadRequest(`the backend of provider custom has no calls for files (capability "files")`);
     this.#closed.throwIfAborted();
     const known = async (error: unknown) => {
-      if (isRefusal(error, 404))
-        return (await this.#confirm())
-          ? new NotFound(`"${target}" does not exist in this sandbox`, { what: "file" })
-          : new RuntimeGone("the sandbox has ended");
+      if (isRefusal(error, 404)) {
+        if (!(await this.#confirm())) return new RuntimeGone("the sandbox has ended");
+        if (this.#isHidden()) return this.#calls.hidden();
+        return new NotFound(`"${target}" does not exist in this sandbox`, { what: "file" });
+      }
       if (isRefusal(error, 400))
         return new BadRequest(
           `"${target}" is of the wrong kind for this, or lies below something that is no directory${user === undefined ? "" : `; or user "${user}" is not known in this sandbox`}`,

@@ -206,6 +206,8 @@ export class CustomProvider implements RuntimeProvider {
     let isAnswered = false;
     const known = async (error: unknown) => {
       isRefused = isRefusal(error, 400, 404, 422);
+      if (isRefusal(error, 404) && !(await this.#calls.isThere({ signal: this.#closed.signal })))
+        return this.#calls.hidden();
       if (isRefusal(error, 404))
         return new NotFound(
           `image "${spec.image}" is not there at the backend of provider custom; add it there, or name another image`,

@@ -40,6 +40,8 @@ export class CustomSandbox implements SandboxOperations {
   readonly #lines: string[] = [];
   #expiry: Timer | undefined;
   #look: Promise<boolean> | undefined;
+  /** When it was looked at last, something else answered in the backend's place. */
+  #isHidden = false;
   #seenAt = Number.NEGATIVE_INFINITY;
 
   constructor(options: {
@@ -70,6 +72,7 @@ export class CustomSandbox implements SandboxOperations {
       taker: { principal: options.ownerId || `sandbox ${options.runtimeId}`, owner: options.runtimeId },
       closed: this.#closed.signal,
       confirm: () => this.confirm(),
+      isHidden: () => this.#isHidden,
     };
     this.execs = new JournaledExecs({
       runner: new CommandRunner({
@@ -154,8 +157,10 @@ export class CustomSandbox implements SandboxOperations {
       const { state } = await this.#calls.read("look for a sandbox", SandboxAnswer, request, options);
       isGone = !isRunning(state);
     } catch {
-      if (!isGone || !(await this.#calls.isThere(options))) return !this.#closed.signal.aborted;
+      this.#isHidden = isGone && !(await this.#calls.isThere(options));
+      if (!isGone || this.#isHidden) return !this.#closed.signal.aborted;
     }
+    this.#isHidden = false;
     if (!isGone) {
       this.#seenAt = performance.now();
       return true;
