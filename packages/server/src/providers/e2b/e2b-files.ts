@@ -50,6 +50,8 @@ const longestPath = 4_096;
 const cleanupMs = 20_000;
 const removeAgainMs = [300, 3_000];
 const defaultMode = 0o644;
+/** A tar ends with at least one of zeros. */
+const tarBlock = 512;
 /** What an upload is until it is whole. */
 const partName = /^\.alcove-[0-9a-f]{16}$/;
 const newPartName = () => `.alcove-${randomBytes(8).toString("hex")}`;
@@ -275,7 +277,7 @@ export class E2bFiles implements FileOperations {
     await this.mkdir(target, { ...options, parents: true });
     const part = `/tmp/${newPartName()}`;
     try {
-      await this.#upload(part, body, { ...options, target });
+      await this.#upload(part, withItsEnd(body), { ...options, target });
       const { exitCode, stdout } = await this.#programs.runHelper(
         "unpack a directory",
         unpackScript,
@@ -519,6 +521,17 @@ async function* exactly(
     options.stop.abort();
   }
   throw new ProviderError(`"${options.target}" became shorter while it was read`);
+}
+
+/** A tar as it is. @throws BadRequest at the end of one that has none: most programs take what was cut off between entries for whole. */
+async function* withItsEnd(archive: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
+  let last = Buffer.alloc(0);
+  for await (const data of archive) {
+    last = Buffer.from(Buffer.concat([last, data.subarray(-tarBlock)]).subarray(-tarBlock));
+    yield data;
+  }
+  if (last.length < tarBlock || last.some((byte) => byte !== 0))
+    throw new BadRequest("the body is no tar, or one that was cut off");
 }
 
 function problem(exitCode: number, target: string): Error {

@@ -233,6 +233,9 @@ await describeWith(needs, "E2bProvider", () => {
     }
     const noTar = chunks("no tar at all");
     await expect(files.unpack("/workspace/confined", noTar, soon())).rejects.toThrow(BadRequest);
+    // Behind an entry, before the blocks that end it.
+    const cut = tarOf("whole", "x").subarray(0, 1_024);
+    await expect(files.unpack("/workspace/confined", chunks(cut), soon())).rejects.toThrow("cut off");
     const left = await run(operations, "ls -A confined; ls -A /tmp; ls -A /workspace; ls -d /escaped");
     expect(left.stdout).toBe("confined\n");
   });
