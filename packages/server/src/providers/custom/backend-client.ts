@@ -3,6 +3,7 @@ import { request as requestSecure, Agent as SecureAgent } from "node:https";
 import { Readable } from "node:stream";
 import { pipeline } from "node:stream/promises";
 import { ignoreOutcome } from "../../platform/abortable.ts";
+import { backendReads } from "./backend-turns.ts";
 import type { CustomConfig } from "./custom-config.ts";
 
 export interface BackendRequest {
@@ -53,6 +54,7 @@ export class BackendClient implements Disposable {
     const open = url.protocol === "https:" ? requestSecure : requestPlain;
     return new Promise((resolve, reject) => {
       const sent = open(url, { method, headers, agent: this.#agent, signal });
+      sent.on("socket", (socket) => backendReads.pace(socket));
       sent.on("response", resolve);
       sent.on("error", (error: NodeJS.ErrnoException) =>
         reject(

@@ -2,6 +2,7 @@ import { once } from "node:events";
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 import { setTimeout as pause } from "node:timers/promises";
+import { Worker } from "node:worker_threads";
 import { afterEach, expect, it, vi } from "vitest";
 import { longestTurnMs, TurnWatch } from "../../../test/support/turn-watch.ts";
 import { silentLogger } from "../../platform/logger.ts";
@@ -32,6 +33,24 @@ const json = (value: unknown, status = 200, headers: Record<string, string> = {}
 };
 const events = (...lines: unknown[]) => lines.map((line) => `${JSON.stringify(line)}\n`).join("");
 const started = { type: "start", pid: 7 };
+
+const providerOf = (url: string, { timeoutMs = 5_000 }: { timeoutMs?: number }) =>
+  new CustomProvider({
+    config: {
+      defaultImage: "any",
+      url,
+      apiKey: key,
+      authHeader: "x-api-key",
+      networkMode: "none",
+      timeoutMs,
+    },
+    instanceId: "one",
+    noteKey: new Uint8Array(32),
+    silenceMs: 200,
+    pollMs: 50,
+    clock: systemClock,
+    logger: silentLogger,
+  });
 
 /** A backend that keeps sandboxes in a table and runs nothing; `wrong` answers the calls it names in its place. */
 async function backend(wrong: Record<string, Handler> = {}, options: { timeoutMs?: number } = {}) {
@@ -72,22 +91,7 @@ async function backend(wrong: Record<string, Handler> = {}, options: { timeoutMs
   });
   server.listen(0, "127.0.0.1");
   await once(server, "listening");
-  const provider = new CustomProvider({
-    config: {
-      defaultImage: "any",
-      url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
-      apiKey: key,
-      authHeader: "x-api-key",
-      networkMode: "none",
-      timeoutMs: options.timeoutMs ?? 5_000,
-    },
-    instanceId: "one",
-    noteKey: new Uint8Array(32),
-    silenceMs: 200,
-    pollMs: 50,
-    clock: systemClock,
-    logger: silentLogger,
-  });
+  const provider = providerOf(`http://127.0.0.1:${(server.address() as AddressInfo).port}`, options);
   closing.push(async () => {
     await provider[Symbol.asyncDispose]();
     server.closeAllConnections();
@@ -305,6 +309,48 @@ it.each([
   },
   60_000,
 );
+
+/** A backend in a thread of its own, as fast as it is read: every file is one of `size` bytes, in chunks of one. */
+const chunkedBackend = `
+  const { createServer } = require("node:http");
+  const { parentPort, workerData: { id, size } } = require("node:worker_threads");
+  const file = { path: "/f", type: "file", size, mode: 0o644, uid: 0, gid: 0, modified_ms: 0 };
+  const said = { status: "ok", capabilities: ["files"], id, state: "running", sandboxes: [], ...file };
+  const chunks = Buffer.from("1\\r\\nx\\r\\n".repeat(10_000));
+  createServer((request, response) => {
+    if (!/files[?]/.test(request.url)) return request.resume().on("end", () => response.end(JSON.stringify(said)));
+    response.flushHeaders();
+    let left = size;
+    const more = () => {
+      while (left > 0) {
+        left -= 10_000;
+        if (!response.socket.write(chunks)) return response.socket.once("drain", more);
+      }
+      response.end();
+    };
+    more();
+  }).listen(0, "127.0.0.1", function () { parentPort.postMessage(this.address().port); });`;
+
+it("answers in chunks of a byte keep nobody waiting for the sum of them", async () => {
+  const size = 60_000;
+  const { spec } = await backend();
+  const worker = new Worker(chunkedBackend, { eval: true, workerData: { id: spec.runtimeId, size } });
+  closing.push(() => worker.terminate());
+  const [port] = (await once(worker, "message")) as [number];
+  const provider = providerOf(`http://127.0.0.1:${port}`, { timeoutMs: 30_000 });
+  closing.unshift(() => provider[Symbol.asyncDispose]());
+  await provider.check(soon());
+  await provider.spawn(spec, soon());
+  const { files } = provider.sandbox(spec.runtimeId);
+  using watch = new TurnWatch();
+  const bodies = Array.from({ length: 16 }, async () => {
+    const { body } = await files.read("/f", soon(60_000));
+    expect(await collect(body)).toHaveLength(size);
+  });
+  await Promise.all(bodies);
+  await pause(50);
+  expect(watch.longestMs).toBeLessThan(longestTurnMs);
+}, 60_000);
 
 it("of what is said of a command's end a beginning is kept", async () => {
   let end = {};
