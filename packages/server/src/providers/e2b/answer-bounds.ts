@@ -13,6 +13,9 @@ export const messageBytesAtMost = 4 * 1_048_576;
 const answerValues: JsonBounds = { maxDepth: 64, maxParts: 2_500_000 };
 const messageValues: JsonBounds = { maxDepth: 64, maxParts: 10_000 };
 const prefixBytes = 5;
+/** What an answer's chunks have at the least, on average, when there are many: a message of a stream has more, and files come in large ones. */
+const chunkBytesAtLeast = 8;
+const manyChunks = 2_000;
 /** How messages of a stream are asked for, and come. */
 const streamType = "application/connect+";
 
@@ -49,7 +52,10 @@ export class AnswerBounds implements Disposable {
     };
     if (!isOfPackage(request.headers)) return;
     const isFile = request.method === "GET" && request.path?.startsWith("/files");
-    if (isFile && response.statusCode === 200) return;
+    if (isFile && response.statusCode === 200) {
+      this.#watched.set(request, new Chunks());
+      return;
+    }
     const headers = new Map<string, string>();
     for (const [at, name] of response.headers.entries())
       if (at % 2 === 0) headers.set(textOf(name), textOf(response.headers[at + 1]));
@@ -60,7 +66,7 @@ export class AnswerBounds implements Disposable {
     }
     const isStream =
       String(request.headers).includes(streamType) && headers.get("content-type")?.startsWith(streamType);
-    this.#watched.set(request, isStream ? new Messages() : new Whole());
+    this.#watched.set(request, new Chunks(isStream ? new Messages() : new Whole()));
   };
   readonly #onChunk = (message: unknown) => {
     const { request, chunk } = message as { request: PackageRequest; chunk: Uint8Array };
@@ -96,6 +102,24 @@ function textOf(header: Uint8Array | undefined): string {
   return Buffer.from(header ?? [])
     .toString("latin1")
     .toLowerCase();
+}
+
+/** Each costs as much as some hundred bytes, and all that have come are dealt with in one turn of the loop. */
+class Chunks implements Watched {
+  readonly #content: Watched | undefined;
+  #count = 0;
+  #bytes = 0;
+
+  constructor(content?: Watched) {
+    this.#content = content;
+  }
+
+  take(chunk: Uint8Array): boolean {
+    this.#count += 1;
+    this.#bytes += chunk.length;
+    const isTiny = this.#count > manyChunks && this.#bytes < this.#count * chunkBytesAtLeast;
+    return !isTiny && this.#content?.take(chunk) !== false;
+  }
 }
 
 class Whole implements Watched {

@@ -10,6 +10,7 @@ import { describeWith } from "../../../test/support/requirements.ts";
 import { longestTurnMs, TurnWatch } from "../../../test/support/turn-watch.ts";
 import { randomIds } from "../../platform/random-ids.ts";
 import {
+  chunks,
   collect,
   eventually,
   finish,
@@ -391,6 +392,37 @@ await describeWith(
       await patient[Symbol.asyncDispose]();
       expect(watch.longestMs).toBeLessThan(longestTurnMs);
     }, 120_000);
+
+    it("an answer in chunks of a byte is broken off", async () => {
+      const patient = service.open();
+      await patient.adopt(runtimeId, soon());
+      const { execs, files } = patient.sandbox(runtimeId);
+      await files.write("/tmp/long", chunks(Buffer.alloc(mebibyte)), soon());
+      const body = Buffer.from("1\r\n \r\n".repeat(1_000));
+      const first = Buffer.alloc(5);
+      first.writeUInt32BE(mebibyte);
+      const read = async () => await collect((await files.read("/tmp/long", soon())).body);
+      const asked: [() => Promise<unknown>, RegExp, { type: string; first?: Buffer }][] = [
+        [() => patient.inventory(soon()), /sandboxes/, { type: "application/json" }],
+        [
+          () => execs.start(shell("true"), soon()),
+          /Process\/Start/,
+          { type: "application/connect+json", first },
+        ],
+        [read, /GET \/files/, { type: "application/octet-stream" }],
+      ];
+      for (const [ask, path, wrong] of asked) {
+        service.server.flooded = 0;
+        service.server.misbehave = (request) =>
+          path.test(`${request.method} ${request.path}`)
+            ? { do: "flood", ...wrong, body, isChunked: true }
+            : undefined;
+        expect((await failureOf(ask())).code).toBe("provider_error");
+        // What the connection holds comes on top.
+        expect(service.server.flooded / mebibyte).toBeLessThan(8);
+      }
+      await patient[Symbol.asyncDispose]();
+    });
 
     it("an answer that is packed is not taken: what comes of it may be of any length", async () => {
       const patient = service.open();

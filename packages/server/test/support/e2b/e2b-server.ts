@@ -16,7 +16,15 @@ export type Misbehaviour =
   /** The beginning of an answer, and no more for as long as anybody waits, or none for ever. */
   | { do: "begin"; type: string; body: string; then: "drip" | "cut" }
   /** The same bytes again and again, as fast as they are taken. */
-  | { do: "flood"; type: string; headers?: Record<string, string>; first?: Buffer; body: Buffer };
+  | {
+      do: "flood";
+      type: string;
+      headers?: Record<string, string>;
+      first?: Buffer;
+      body: Buffer;
+      /** The body is chunks as HTTP writes them. */
+      isChunked?: boolean;
+    };
 
 export interface SeenRequest {
   area: "api" | "envd";
@@ -155,15 +163,17 @@ export class E2bServer implements AsyncDisposable {
         request.resume();
         response.writeHead(200, { "content-type": wrong.type, ...wrong.headers });
         if (wrong.first !== undefined) response.write(wrong.first);
+        response.flushHeaders();
         let sent = 0;
+        const out = wrong.isChunked ? request.socket : response;
         const more = () => {
           while (!response.destroyed) {
             sent += wrong.body.length;
             this.flooded = Math.max(this.flooded, sent);
-            if (!response.write(wrong.body)) return;
+            if (!out.write(wrong.body)) return;
           }
         };
-        response.on("drain", more);
+        out.on("drain", more);
         more();
         return;
       }
