@@ -367,7 +367,9 @@ export function execSuite(on: Subject): void {
     // One that is being started when its sandbox ends was not there to be lost.
     await eventually(async () => {
       const { json } = await on.client.call("GET", `/api/v1/sandboxes/${id}/execs`);
-      return json.filter(({ state }: { state: string }) => state === "running").length === 2 ? true : undefined;
+      return json.filter(({ state }: { state: string }) => state === "running").length === 2
+        ? true
+        : undefined;
     });
     await on.client.call("DELETE", `/api/v1/sandboxes/${id}`);
     await closed;
