@@ -62,6 +62,18 @@ it("gives a machine what it is restored from, a layer of its own, and the very r
   expect((await stat(join(machine, "layer.img"))).mode & 0o777).toBe(0o600);
 });
 
+it("keeps those that were used of late, however many others are made", async () => {
+  await keep("used");
+  for (let index = 10; index < 30; index++) {
+    await keep(`of-${index}`);
+    const machine = join(folder, `restored-${index}`);
+    await mkdir(machine);
+    await snapshots.lend("used", machine, options());
+  }
+  expect(await snapshots.has("used")).toBe(true);
+  expect(await snapshots.has("of-10")).toBe(false);
+});
+
 it("removes those of images and agents that are gone, what was left unfinished, and the oldest beyond sixteen", async () => {
   await keep("of-older-agent", "image-older-v1.ext4");
   for (let index = 10; index < 27; index++) await keep(`of-${index}`);

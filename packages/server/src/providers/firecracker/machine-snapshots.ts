@@ -1,5 +1,17 @@
 import { createHash } from "node:crypto";
-import { chmod, chown, link, mkdir, readdir, readFile, rename, rm, stat, writeFile } from "node:fs/promises";
+import {
+  chmod,
+  chown,
+  link,
+  mkdir,
+  readdir,
+  readFile,
+  rename,
+  rm,
+  stat,
+  utimes,
+  writeFile,
+} from "node:fs/promises";
 import { basename, join } from "node:path";
 import { Type } from "typebox";
 import { Value } from "typebox/value";
@@ -40,7 +52,8 @@ export interface SnapshotSubject {
 /**
  * Snapshots of machines whose agent serves and that belong to nobody yet:
  *
- *     <folder>/<root file system>-<digest of all that matters>/    state, memory, both drives as they were, info.json; never written to again
+ *     <folder>/<root file system>-<digest of all that matters>/    state, memory, both drives as they were, info.json; never written to again,
+ *                                                                   but for the time of info.json, which is when it was lent last
  *     <folder>/<the same>.draft-<id>/                               under way; removed by open() when nobody finished it
  */
 export class MachineSnapshots {
@@ -81,6 +94,8 @@ export class MachineSnapshots {
     options: CallOptions & { owner: { uid: number; gid: number } | undefined },
   ): Promise<void> {
     const from = join(this.#folder, key);
+    const now = new Date();
+    await utimes(join(from, infoFile), now, now);
     for (const name of [stateFile, memoryFile]) await link(join(from, name), join(folder, name));
     const [root, layer] = [join(folder, rootDrive), join(folder, layerDrive)];
     for (const drive of [root, layer]) await rm(drive, { force: true });
@@ -118,7 +133,7 @@ export class MachineSnapshots {
     await writeFile(join(draft, infoFile), JSON.stringify(info), { mode: 0o600 });
     await this.discard(key);
     await rename(draft, join(this.#folder, key));
-    await this.#dropOldest();
+    await this.#dropUnused();
   }
 
   /** Machines that were made of it go on: what they have has names of its own. */
@@ -149,13 +164,14 @@ export class MachineSnapshots {
     return found;
   }
 
-  async #dropOldest(): Promise<void> {
-    const keys = await Promise.all(
-      (await this.#names()).map(async (key) => ({ key, at: (await this.#info(key))?.createdAt })),
-    );
-    const kept = keys
-      .filter(({ at }) => at !== undefined)
-      .sort((a, b) => (a.at ?? "").localeCompare(b.at ?? ""));
+  /** Those that were lent longest ago go first: who asks for many sizes leaves others what they use. */
+  async #dropUnused(): Promise<void> {
+    const kept: { key: string; usedMs: number }[] = [];
+    for (const key of await this.#names()) {
+      const info = await orMissing(stat(join(this.#folder, key, infoFile)), undefined);
+      if (info !== undefined && (await this.has(key))) kept.push({ key, usedMs: info.mtimeMs });
+    }
+    kept.sort((a, b) => a.usedMs - b.usedMs);
     for (const { key } of kept.slice(0, Math.max(0, kept.length - mostKept))) await this.discard(key);
   }
 
