@@ -192,14 +192,19 @@ export class E2bFiles implements FileOperations {
       });
       if (there !== undefined) throw new Conflict(`"${target}" exists already`);
     }
+    await this.ensureDirectory(target, options);
+    if (options.mode !== undefined) await this.chmod(target, options.mode, options);
+    return await this.stat(target, options);
+  }
+
+  /** With its parents; in one round trip, since nothing is told of it. */
+  async ensureDirectory(target: string, options: CallOptions & { user?: string }): Promise<void> {
     const { user = this.#user } = options;
     await this.#calls.run(
       "make a directory",
       { ...options, known: (error) => this.#known(error, target, user) },
       (signal) => this.#files.makeDir(target, { ...this.#as(user), signal }),
     );
-    if (options.mode !== undefined) await this.chmod(target, options.mode, options);
-    return await this.stat(target, options);
   }
 
   async move(from: string, to: string, options: CallOptions): Promise<void> {

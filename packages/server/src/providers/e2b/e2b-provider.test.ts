@@ -69,6 +69,13 @@ await describeWith(needs, "E2bProvider", () => {
     vi.unstubAllEnvs();
   });
 
+  it("a spawn asks what it needs: the sandbox, and its working directory", async () => {
+    service.server.seen.length = 0;
+    await spawn();
+    const asked = service.server.seen.map(({ method, path }) => `${method} ${path}`);
+    expect(asked).toEqual(["POST /v2/sandboxes", "POST /filesystem.Filesystem/MakeDir"]);
+  });
+
   it("a second installation on the account sees and ends nothing of the first", async () => {
     const { spec, operations } = await spawn();
     const second = service.open({ instanceId: "installation-2" });

@@ -3,7 +3,6 @@ import {
   BadRequest,
   type CallOptions,
   type Clock,
-  type FileOperations,
   RuntimeGone,
   type RuntimeStats,
   type SandboxOperations,
@@ -33,7 +32,7 @@ const lookMs = 5_000;
 /** One sandbox of the hosted service: running until its end is seen (`onGone`) or made (`end`), or until it is let go of. */
 export class E2bSandbox implements SandboxOperations {
   readonly execs: JournaledExecs;
-  readonly files: FileOperations;
+  readonly files: E2bFiles;
   readonly hostedId: string;
   readonly #package: E2bPackage;
   readonly #programs: EnvdPrograms;
@@ -94,7 +93,7 @@ export class E2bSandbox implements SandboxOperations {
   /** Makes the directories that every sandbox has, as its user's. */
   async furnish(options: CallOptions): Promise<void> {
     for (const folder of new Set([defaultWorkdir, this.#workdir]))
-      await this.files.mkdir(folder, { ...options, parents: true });
+      await this.files.ensureDirectory(folder, options);
   }
 
   async setExpiry(expiresInMs: number | null, options: CallOptions): Promise<void> {
