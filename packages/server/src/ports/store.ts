@@ -225,6 +225,7 @@ export type SandboxChange = Partial<
     | "state"
     | "runtimeId"
     | "imageResolved"
+    | "metadata"
     | "env"
     | "expiresAt"
     | "endsItselfAt"

@@ -31,6 +31,9 @@ function notUndone({ row }: LiveSandbox): Unavailable {
   });
 }
 
+/** Bytes of labels, as JSON, that a destroyed sandbox keeps: a hundred thousand of them are kept, whoever made them. */
+const keptLabelBytes = 4_096;
+
 export type DestroyReason = "requested" | "expired" | "reconciled" | "shutdown";
 
 /** A client destroyed the sandbox before it was finished. */
@@ -305,11 +308,13 @@ export class DestroyFlow {
     const now = clock.now();
     // What a client handed in as environment may be secret: it goes with the sandbox.
     const change = { state: "destroyed", env: {}, destroyedAt: now, updatedAt: now } as const;
-    const { id: sandboxId, ownerId, provider } = entry.row;
+    const { id: sandboxId, ownerId, provider, metadata } = entry.row;
+    const kept = Buffer.byteLength(JSON.stringify(metadata)) <= keptLabelBytes ? {} : { metadata: {} };
     const data = { provider, reason, ...ownerData(ownerId) };
     const event = { type: "sandbox.destroyed", sandboxId, ownerId, data } as const;
     const told = [{ ...event, timestamp: now }];
-    await store.sandboxes.update(sandboxId, statesBefore("destroyed"), change, this.#context.fence, told);
+    const last = { ...change, ...kept };
+    await store.sandboxes.update(sandboxId, statesBefore("destroyed"), last, this.#context.fence, told);
     this.forget(entry);
     events.emit(event);
     const durationMs = clock.monotonicMs() - startedMs;

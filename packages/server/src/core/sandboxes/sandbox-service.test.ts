@@ -523,6 +523,19 @@ describe("destroy", () => {
     expect(h.events.types(row.id).at(-1)).toBe("sandbox.destroyed");
   });
 
+  it("keeps the labels of a destroyed sandbox, but for those that are large", async () => {
+    const h = await harness();
+    for (const [size, kept] of [
+      [4_000, true],
+      [16_000, false],
+    ] as const) {
+      const metadata = { job: "x".repeat(size) };
+      const row = await h.spawn({ metadata });
+      await h.service.destroy(row.id, { signal: forever });
+      expect((await store.sandboxes.get(row.id))?.metadata).toEqual(kept ? metadata : {});
+    }
+  });
+
   it("shares one end among destroys at once, and goes on when its caller goes away", async () => {
     const h = await harness();
     const row = await h.spawn();

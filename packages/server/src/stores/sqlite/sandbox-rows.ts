@@ -132,6 +132,7 @@ export function changed(record: SandboxRecord, change: SandboxChange): SandboxRe
     runtime_id: change.runtimeId ?? record.runtime_id,
     state: change.state ?? record.state,
     image_resolved: change.imageResolved ?? record.image_resolved,
+    metadata: change.metadata === undefined ? record.metadata : JSON.stringify(change.metadata),
     env: change.env === undefined ? record.env : JSON.stringify(change.env),
     expires_at: change.expiresAt?.getTime() ?? record.expires_at,
     ends_itself_at: change.endsItselfAt?.getTime() ?? record.ends_itself_at,

@@ -270,17 +270,18 @@ function prepareInsert(db: DatabaseSync): StatementSync {
 /** @param state empty when the state stays: then neither state indexes nor counters have to change. */
 function prepareUpdate(db: DatabaseSync, state: "" | ", state = ?"): StatementSync {
   return db.prepare(`
-    UPDATE sandboxes SET runtime_id = ?, image_resolved = ?, env = ?, expires_at = ?, ends_itself_at = ?, destroyed_at = ?,
+    UPDATE sandboxes SET runtime_id = ?, image_resolved = ?, metadata = ?, env = ?, expires_at = ?, ends_itself_at = ?, destroyed_at = ?,
       destroy_requested = ?, error = ?, updated_at = ?${state}
     WHERE id = ?`);
 }
 
 function columnsOf(record: SandboxRecord) {
-  const { runtime_id, image_resolved, env, expires_at, ends_itself_at, destroyed_at } = record;
+  const { runtime_id, image_resolved, metadata, env, expires_at, ends_itself_at, destroyed_at } = record;
   const { destroy_requested, error, updated_at } = record;
   return [
     runtime_id,
     image_resolved,
+    metadata,
     env,
     expires_at,
     ends_itself_at,
