@@ -1,2 +1,0 @@
-function printable(text){return text.replace(/[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u202a-\u202e\u2066-\u2069]/g,character=>`\\u${character.charCodeAt(0).toString(16).padStart(4,`0`)}`)}function printableLine(text){return printable(text).replaceAll(`
-`,`\\n`).replaceAll(`	`,`\\t`)}Object.defineProperty(exports,"n",{enumerable:!0,get:function(){return printableLine}}),Object.defineProperty(exports,"t",{enumerable:!0,get:function(){return printable}});

@@ -1,1 +1,0 @@
-let node_fs=require("node:fs");function installedRelease(){let text;try{text=(0,node_fs.readFileSync)(new URL(`../../../release.json`,require("url").pathToFileURL(__filename).href),`utf8`)}catch{return}return JSON.parse(text)}Object.defineProperty(exports,"t",{enumerable:!0,get:function(){return installedRelease}});

@@ -1,1 +1,0 @@
-const require_text=require("./text.cjs");function usedOf(used,limit,unit=require_text.t){return used===void 0?`-`:limit===void 0||limit===0?unit(used):`${unit(used)} of ${unit(limit)}`}Object.defineProperty(exports,"t",{enumerable:!0,get:function(){return usedOf}});
