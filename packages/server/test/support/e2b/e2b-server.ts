@@ -64,6 +64,7 @@ export class E2bServer implements AsyncDisposable {
   readonly seen: SeenRequest[] = [];
   /** Bytes of the longest flood, as far as its connection has taken it. */
   flooded = 0;
+  #floods = 0;
   /** Asked for each request before it is answered. */
   misbehave: (request: SeenRequest) => Misbehaviour | undefined = () => undefined;
   readonly #provider: RuntimeProvider;
@@ -165,11 +166,14 @@ export class E2bServer implements AsyncDisposable {
         if (wrong.first !== undefined) response.write(wrong.first);
         response.flushHeaders();
         let sent = 0;
+        this.#floods += 1;
+        const mine = this.#floods;
         const out = wrong.isChunked ? request.socket : response;
         const more = () => {
           while (!response.destroyed) {
             sent += wrong.body.length;
-            this.flooded = Math.max(this.flooded, sent);
+            // One that was broken off may not have noticed yet.
+            if (mine === this.#floods) this.flooded = Math.max(this.flooded, sent);
             if (!out.write(wrong.body)) return;
           }
         };
