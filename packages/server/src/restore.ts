@@ -3,6 +3,7 @@ import { existsSync } from "node:fs";
 import { readdir, rename } from "node:fs/promises";
 import path from "node:path";
 import type { Config } from "./config/config.ts";
+import { liveStates } from "./core/sandboxes/states.ts";
 import { lockDatabase, lockDataDir } from "./platform/data-dir-lock.ts";
 import { databaseOfItsOwn, foreignDatabase, takeDatabase } from "./platform/database-owner.ts";
 import { DiskReserve } from "./platform/disk-reserve.ts";
@@ -75,8 +76,19 @@ export async function restore(options: { config: Config; evenOriginal?: boolean 
   }
   await forgetBackup(dataDir);
   await takeDatabase(mine);
+  await disown(store);
   await renewInstallation({ dataDir, settings: store, newId: randomIds.secret(8), now: systemClock.now() });
   return { former, left: await removeLeft(dataDir) };
+}
+
+/**
+ * Its sandboxes get names of runtimes that are nobody's: by the former ones whoever ends what is left of them would end the
+ * original's, where a backend or a folder of microVMs is that of both.
+ */
+async function disown(store: SqliteStore): Promise<void> {
+  const fence = { holder: "restore", generation: 0 };
+  for (const { id, updatedAt } of await store.sandboxes.listLive())
+    await store.sandboxes.update(id, liveStates, { runtimeId: randomIds.runtimeId(), updatedAt }, fence);
 }
 
 function noCopy(dataDir: string): Conflict {
