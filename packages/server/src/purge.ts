@@ -10,7 +10,7 @@ import { lockDatabase, lockDataDir } from "./platform/data-dir-lock.ts";
 import { isBelow, realDatabase } from "./platform/database-owner.ts";
 import { deadlineAfter } from "./platform/deadline.ts";
 import { DiskReserve, reserveFiles } from "./platform/disk-reserve.ts";
-import { Installation, installationIn } from "./platform/installation.ts";
+import { Installation, installationIn, restoredAt } from "./platform/installation.ts";
 import type { Logger } from "./platform/logger.ts";
 import { messageOf } from "./platform/message-of.ts";
 import { randomIds } from "./platform/random-ids.ts";
@@ -144,7 +144,11 @@ async function endKnown(
     clock: systemClock,
   });
   let missing: string | undefined;
-  const rows = await rowsIn(store, logger);
+  const restored = await store.setting(restoredAt).catch(() => undefined);
+  const rows = (await rowsIn(store, logger)).filter(
+    // The runtimes of those are the original's.
+    ({ createdAt }) => restored === undefined || createdAt > new Date(restored),
+  );
   for (const candidate of candidates) {
     const { name, isolation, enabled } = candidate;
     if ("missing" in candidate) {

@@ -70,10 +70,14 @@ export function judge(
   if (facts.runtime?.state === "running") return { kind: "adopt" };
   if (!facts.ranBefore) return { kind: "leave" };
   if (facts.runtime !== undefined) return { kind: "vanished", why: foundDead };
-  const left = facts.restoredAt !== undefined && row.createdAt <= facts.restoredAt;
-  return left
+  return isLeftBehind(row, facts.restoredAt)
     ? { kind: "vanished", why: "it was not brought along by the restore", leftBehind: true }
     : { kind: "vanished", why: "it is no longer there" };
+}
+
+/** It stayed with the installation that this one was copied from. */
+export function isLeftBehind({ createdAt }: LiveSandbox["row"], restoredAt: Date | undefined): boolean {
+  return restoredAt !== undefined && createdAt <= restoredAt;
 }
 
 /** Nobody saw it end. */

@@ -1,15 +1,15 @@
 import { expect, it } from "vitest";
 import { silentLogger } from "../../platform/logger.ts";
 import { forever, Harness } from "../testing/harness.ts";
-import { ScriptedBackend, ScriptedProvider } from "../testing/scripted-provider.ts";
+import { ScriptedBackend, ScriptedProvider, type StepHook } from "../testing/scripted-provider.ts";
 import { ProviderPlaces } from "./provider-places.ts";
 import { backend, clock, end, livesPerTest, open, state, store } from "./testing/lives.ts";
 
 livesPerTest();
 
 /** A life whose provider asks `place`, which has what `at` runs. */
-function lifeAt(place: string, at: ScriptedBackend): Harness {
-  const h = new Harness({ store, clock, provider: new ScriptedProvider({ backend: at, place }) });
+function lifeAt(place: string, at: ScriptedBackend, hook: StepHook = () => undefined): Harness {
+  const h = new Harness({ store, clock, provider: new ScriptedProvider({ backend: at, place, hook }) });
   open.push(h);
   return h;
 }
@@ -42,6 +42,58 @@ it("a sandbox goes on where its provider is again", async () => {
   await end(await lifeAt("two", new ScriptedBackend()).start());
   const third = await lifeAt("one", backend).start();
   expect(third.service.running(kept.id).row.state).toBe("running");
+});
+
+it("what is made at another place before that one says what it has does not show it to be the former, or to have what was made there", async () => {
+  const first = await lifeAt("one", backend).start();
+  const [kept, asked] = [await first.spawn(), await first.spawn()];
+  await end(first);
+  await clock.advance(1_000);
+  const account = new ScriptedBackend();
+  const silent: StepHook = (step) => {
+    if (step === "inventory") throw new Error("it begins");
+  };
+  const second = await lifeAt("two", account, silent).start();
+  await expect(second.service.destroy(asked.id, { signal: forever })).rejects.toThrow(/made at one, and two/);
+  const lost = await second.spawn();
+  await end(second);
+  const third = await lifeAt("two", account, silent).start();
+  const made = await third.spawn();
+  third.provider.hook = () => undefined;
+  await clock.advance(60_000);
+  expect(await state(kept.id)).toBe("unhealthy");
+  for (const { id } of [lost, made]) expect(third.service.running(id).row.state).toBe("running");
+  await end(third);
+  expect([...backend.runtimes.values()].map((runtime) => runtime.state)).toEqual(["running", "running"]);
+  const back = await lifeAt("one", backend).start();
+  expect(back.service.running(kept.id).row.state).toBe("running");
+  await clock.advance(60_000);
+  expect(await state(made.id)).not.toBe("error");
+});
+
+it("the same backend under another name that is slow to say what it has keeps it", async () => {
+  const first = await lifeAt("one", backend).start();
+  const kept = await first.spawn();
+  await end(first);
+  const second = await lifeAt("renamed", backend, () => {
+    throw new Error("it begins");
+  }).start();
+  await end(second);
+  const third = await lifeAt("renamed", backend).start();
+  expect(third.service.running(kept.id).row.state).toBe("running");
+  backend.runtimes.delete(kept.runtimeId);
+  await clock.advance(60_000);
+  expect(await state(kept.id)).toBe("error");
+});
+
+it("what a restore left behind is nowhere, whatever place is asked", async () => {
+  const first = await lifeAt("one", backend).start();
+  const kept = await first.spawn();
+  await end(first);
+  await store.changeSetting("restored_at", clock.now().toISOString());
+  await lifeAt("two", new ScriptedBackend()).start();
+  await clock.advance(60_000);
+  expect(await state(kept.id)).toBe("error");
 });
 
 it("is over when it has ended itself, wherever it was", async () => {

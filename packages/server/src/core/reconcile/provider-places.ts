@@ -4,9 +4,23 @@ import type { Logger } from "../../platform/logger.ts";
 import type { RuntimeId, RuntimeProvider, SandboxRow, Store } from "../../ports/index.ts";
 
 /** Where a provider was from a time on, milliseconds of the epoch. */
-const Stays = Type.Array(Type.Object({ place: Type.String(), sinceMs: Type.Number() }));
+const Stays = Type.Array(
+  Type.Object({
+    place: Type.String(),
+    sinceMs: Type.Number(),
+    /** It has not said yet what it has, which may show that it is the one before under another name. */
+    unheard: Type.Optional(Type.Boolean()),
+  }),
+);
 type Stay = Static<typeof Stays>[number];
 type Placed = { readonly row: SandboxRow; readonly runtimeId: RuntimeId };
+type Place = Pick<RuntimeProvider, "name" | "place">;
+
+interface Known {
+  stays: readonly Stay[];
+  /** Runtimes that were there before this process made any; undefined once the provider has said what it has. */
+  before: ReadonlySet<RuntimeId> | undefined;
+}
 
 /** So many moves are remembered. */
 const mostStays = 16;
@@ -14,13 +28,14 @@ const mostStays = 16;
 /**
  * Knows which sandboxes were made at another backend, or in another account, than the one that a provider of somebody else's
  * machines asks now. That one lists none of them, which says nothing of how they are: they may go on where they were made. The same
- * backend under another address, or with another key, is known by what it lists.
+ * backend under another address, or with another key, is known by what it lists of them; what is made there before it has listed
+ * anything tells nothing of that.
  */
 export class ProviderPlaces {
   readonly #store: Pick<Store, "setting" | "changeSetting">;
   readonly #logger: Logger;
-  readonly #now: () => Date;
-  readonly #stays = new Map<string, Stay[]>();
+  readonly #startedAt: number;
+  readonly #known = new Map<string, Known>();
 
   constructor(options: {
     store: Pick<Store, "setting" | "changeSetting">;
@@ -29,7 +44,22 @@ export class ProviderPlaces {
   }) {
     this.#store = options.store;
     this.#logger = options.logger;
-    this.#now = options.now;
+    this.#startedAt = options.now().getTime();
+  }
+
+  /**
+   * To be called before anything new is made where the provider is now.
+   * @param sandboxes all that are there.
+   * @returns where those were made that it may not reach, by their runtimes; undefined once it has said what it has.
+   */
+  async doubtful(
+    provider: Place,
+    sandboxes: readonly Placed[],
+  ): Promise<ReadonlyMap<RuntimeId, string> | undefined> {
+    const { name, place } = provider;
+    if (place === undefined) return undefined;
+    const { stays, before } = this.#known.get(name) ?? (await this.#arrive({ name, place }, sandboxes));
+    return before === undefined ? undefined : elsewhere(sandboxes, { place, stays, listed: new Set() });
   }
 
   /**
@@ -37,63 +67,88 @@ export class ProviderPlaces {
    * @returns where those were made that it does not reach, by their runtimes.
    */
   async away(
-    provider: Pick<RuntimeProvider, "name" | "place">,
+    provider: Place,
     sandboxes: readonly Placed[],
     listed: { has(runtimeId: RuntimeId): boolean },
   ): Promise<ReadonlyMap<RuntimeId, string>> {
     const { name, place } = provider;
-    const found = new Map<RuntimeId, string>();
-    if (place === undefined) return found;
-    const stays = this.#stays.get(name) ?? (await this.#settle({ name, place }, sandboxes, listed));
-    for (const sandbox of sandboxes) {
-      const made = placeOf(sandbox, stays);
-      if (made !== place && !listed.has(sandbox.runtimeId)) found.set(sandbox.runtimeId, made);
-    }
-    return found;
+    if (place === undefined) return new Map();
+    const known = this.#known.get(name) ?? (await this.#arrive({ name, place }, sandboxes));
+    if (known.before !== undefined) await this.#settle({ name, place }, known, { sandboxes, listed });
+    return elsewhere(sandboxes, { place, stays: known.stays, listed });
   }
 
   /** Once for each provider: it is where it is for as long as this process runs. */
-  async #settle(
+  async #arrive(
     { name, place }: { name: string; place: string },
     sandboxes: readonly Placed[],
-    listed: { has(runtimeId: RuntimeId): boolean },
-  ): Promise<Stay[]> {
-    const setting = `places.${name}`;
-    const known = staysIn(await this.#store.setting(setting));
-    const last = known.at(-1);
-    let stays: Stay[];
-    if (last === undefined) stays = [{ place, sinceMs: 0 }];
-    else if (last.place === place) stays = known;
-    else {
-      const isSame = sandboxes.some(
-        (sandbox) => placeOf(sandbox, known) === last.place && listed.has(sandbox.runtimeId),
-      );
-      stays = isSame
-        ? known.map((stay) => (stay.place === last.place ? { ...stay, place } : stay))
-        : [...known, { place, sinceMs: this.#behindAll(sandboxes) }].slice(-mostStays);
-      if (!isSame && sandboxes.length > 0)
-        this.#logger.error(
-          { provider: name, made_at: last.place, asked_at: place, sandboxes: sandboxes.length },
-          `sandboxes of provider ${name} were made at ${last.place}, and ${place}, which is asked now, has none of them: they are unhealthy until it is named again`,
-        );
-    }
-    this.#stays.set(name, stays);
-    if (stays !== known)
-      await this.#store
-        .changeSetting(setting, JSON.stringify(stays))
-        .catch((err: unknown) =>
-          this.#logger.warn({ err, provider: name }, "a provider's place was not kept"),
-        );
-    return stays;
+  ): Promise<Known> {
+    const read = staysIn(await this.#store.setting(settingOf(name)));
+    const last = read.at(-1);
+    const here = { place, sinceMs: this.#behindAll(sandboxes), unheard: true };
+    const stays =
+      last === undefined
+        ? [{ place, sinceMs: 0 }]
+        : last.place === place
+          ? read
+          : [...read, here].slice(-mostStays);
+    const known = { stays, before: new Set(sandboxes.map(({ runtimeId }) => runtimeId)) };
+    this.#known.set(name, known);
+    if (stays !== read) await this.#keep(name, stays);
+    return known;
   }
 
-  /** Behind the making of all there are, whatever became of the clock since. */
+  /** The first time that it says what it has. */
+  async #settle(
+    { name, place }: { name: string; place: string },
+    known: Known,
+    { sandboxes, listed }: { sandboxes: readonly Placed[]; listed: { has(runtimeId: RuntimeId): boolean } },
+  ): Promise<void> {
+    const old = sandboxes.filter(({ runtimeId }) => known.before?.has(runtimeId) === true);
+    known.before = undefined;
+    if (known.stays.at(-1)?.unheard !== true) return;
+    const former = known.stays;
+    const same = new Set(
+      old.filter(({ runtimeId }) => listed.has(runtimeId)).map((each) => placeOf(each, former)),
+    );
+    known.stays = former.map(({ unheard: _, ...stay }) => (same.has(stay.place) ? { ...stay, place } : stay));
+    const away = elsewhere(old, { place, stays: known.stays, listed });
+    const [made] = away.values();
+    if (made !== undefined)
+      this.#logger.error(
+        { provider: name, made_at: made, asked_at: place, sandboxes: away.size },
+        `sandboxes of provider ${name} were made at ${made}, and ${place}, which is asked now, has none of them: they are unhealthy until it is named again`,
+      );
+    await this.#keep(name, known.stays);
+  }
+
+  async #keep(name: string, stays: readonly Stay[]): Promise<void> {
+    await this.#store
+      .changeSetting(settingOf(name), JSON.stringify(stays))
+      .catch((err: unknown) => this.#logger.warn({ err, provider: name }, "a provider's place was not kept"));
+  }
+
+  /** Behind the making of all there are, whatever became of the clock since, and before that of what this process makes. */
   #behindAll(sandboxes: readonly Placed[]): number {
     return sandboxes.reduce(
       (latest, { row }) => Math.max(latest, row.createdAt.getTime() + 1),
-      this.#now().getTime(),
+      this.#startedAt,
     );
   }
+}
+
+const settingOf = (name: string) => `places.${name}`;
+
+function elsewhere(
+  sandboxes: readonly Placed[],
+  at: { place: string; stays: readonly Stay[]; listed: { has(runtimeId: RuntimeId): boolean } },
+): Map<RuntimeId, string> {
+  const found = new Map<RuntimeId, string>();
+  for (const sandbox of sandboxes) {
+    const made = placeOf(sandbox, at.stays);
+    if (made !== at.place && !at.listed.has(sandbox.runtimeId)) found.set(sandbox.runtimeId, made);
+  }
+  return found;
 }
 
 function placeOf({ row }: Placed, stays: readonly Stay[]): string {

@@ -21,7 +21,7 @@ import type { OperationMetrics } from "../diagnostics/operation-metrics.ts";
 import type { ProviderRegistry } from "../providers/provider-registry.ts";
 import type { SandboxLifecycle } from "../sandboxes/compose.ts";
 import { type LiveSandbox, mayRun } from "../sandboxes/live-sandboxes.ts";
-import { type Finding, judge, judgeWithoutProvider } from "./judge.ts";
+import { type Finding, isLeftBehind, judge, judgeWithoutProvider } from "./judge.ts";
 import { tellNetworkChange } from "./network-changes.ts";
 import { ProviderPlaces } from "./provider-places.ts";
 import { ReadExpiries } from "./read-expiries.ts";
@@ -266,6 +266,17 @@ export class Reconciler implements AsyncDisposable {
     const ours = live.all().filter((entry) => entry.provider === provider);
     const endingOrphans = [...this.#ends.keys()].filter((ended) => typeof ended === "string");
     const ranBefore = new Set(ours.filter(({ row }) => row.state !== "creating").map(({ row }) => row.id));
+    const restored = await store.setting(restoredAt);
+    const restoredOn = restored === undefined ? undefined : new Date(restored);
+    // What was left behind by a restore is nowhere that this one could ask.
+    const placed = () =>
+      live
+        .all()
+        .filter(({ row }) => ranBefore.has(row.id))
+        .filter((entry) => entry.provider === provider && !isLeftBehind(entry.row, restoredOn));
+    // Before anything is made at a new place, or ended there that is not there.
+    const doubtful = await this.#places.doubtful(provider, placed());
+    if (doubtful !== undefined) tellElsewhere(provider, placed(), doubtful);
     let inventory: InventoryEntry[];
     try {
       using deadline = deadlineAfter(inventoryDeadlineMs, this.#closing.signal);
@@ -288,8 +299,7 @@ export class Reconciler implements AsyncDisposable {
       const left = live.leftBehind(runtime);
       if (left?.provider === provider && !byRuntime.has(left.runtimeId)) live.bind(left, runtime.runtimeId);
     }
-    await this.#lookAway(provider, ranBefore, byRuntime);
-    const restored = await store.setting(restoredAt);
+    tellElsewhere(provider, placed(), await this.#places.away(provider, placed(), byRuntime));
     const known = live.all().filter((entry) => entry.provider === provider);
     // What was known before the inventory has been ended since by its own destroy; an orphan may have been too.
     const endedSince = new Set<string>([...ours.map(({ runtimeId }) => runtimeId), ...endingOrphans]);
@@ -306,7 +316,7 @@ export class Reconciler implements AsyncDisposable {
         ranBefore: ranBefore.has(entry.row.id),
         endedWithProcess: first && provider.inProcess === true && ranBefore.has(entry.row.id),
         now: this.#options.clock.now(),
-        restoredAt: restored === undefined ? undefined : new Date(restored),
+        restoredAt: restoredOn,
       });
     // Each is judged in its turn, from what memory says then.
     const actOn = (take: "step" | "probe" | "vanished") => async (entry: LiveSandbox) => {
@@ -335,25 +345,6 @@ export class Reconciler implements AsyncDisposable {
     const [settled] = await Promise.all([settle(known).then(settleUnknown), probe(known).then(judgeAnew)]);
     if (settled) await age.complete(provider, ofOthers(inventory));
     return settled;
-  }
-
-  /** Tells those apart that the provider lists no more because it is asked at another place now. */
-  async #lookAway(
-    provider: RuntimeProvider,
-    ranBefore: ReadonlySet<string>,
-    listed: ReadonlyMap<RuntimeId, InventoryEntry>,
-  ): Promise<void> {
-    const entries = this.#options.lifecycle.live
-      .all()
-      .filter((entry) => entry.provider === provider && ranBefore.has(entry.row.id));
-    const away = await this.#places.away(provider, entries, listed);
-    for (const entry of entries) {
-      const made = away.get(entry.runtimeId);
-      entry.elsewhere =
-        made === undefined
-          ? undefined
-          : `it was made at ${made}, and ${provider.place}, which provider "${provider.name}" asks now, does not have it: configure that one again, or wait until it has ended itself`;
-    }
   }
 
   /** It is asked every few seconds: what has been said of it is not said again. */
@@ -529,6 +520,21 @@ function takes({ operations }: LiveSandbox, { kind }: Finding): "step" | "probe"
 
 function sameRow(row: SandboxRow, stored: LiveState): boolean {
   return stored.state === row.state && stored.updatedAt.getTime() === row.updatedAt.getTime();
+}
+
+/** Tells those apart that a provider does not list because it is asked at another place now, or may be. */
+function tellElsewhere(
+  { name, place }: RuntimeProvider,
+  entries: readonly LiveSandbox[],
+  away: ReadonlyMap<RuntimeId, string>,
+): void {
+  for (const entry of entries) {
+    const made = away.get(entry.runtimeId);
+    entry.elsewhere =
+      made === undefined
+        ? undefined
+        : `it was made at ${made}, and ${place}, which provider "${name}" asks now, is not known to have it: configure that one again, or wait until it has ended itself`;
+  }
 }
 
 function awayOf({ elsewhere, runtimeId }: LiveSandbox): InventoryEntry | undefined {
