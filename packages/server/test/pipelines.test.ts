@@ -61,6 +61,35 @@ test("a connection with more than 128 requests that wait is ended", async () => 
   await closed;
 });
 
+test.each([
+  [
+    "expect what nobody does",
+    "GET /live HTTP/1.1\r\nHost: a\r\nExpect: much\r\n\r\n",
+    "417 Expectation Failed",
+  ],
+  ["have no Host", "GET /live HTTP/1.1\r\n\r\n", "400 Bad Request"],
+])(
+  "requests that %s wait as others do, are refused in their turn and end the connection",
+  async (_what, request, status) => {
+    const many = send(`${get("/api/v1/events")}${request.repeat(130)}`);
+    await many.closed;
+    const one = send(`${get("/live")}${request}${get("/live")}`);
+    await one.closed;
+    expect(one.answer).toMatch(new RegExp(`^HTTP/1.1 200 OK.*HTTP/1.1 ${status}`, "s"));
+    expect(one.answer.match(/HTTP\/1.1/g)).toHaveLength(2);
+  },
+);
+
+test("a request has at most 200 headers", async () => {
+  const withHeaders = (count: number) =>
+    `GET /live HTTP/1.1\r\nHost: localhost\r\n${"a:b\r\n".repeat(count - 1)}\r\n`;
+  const sent = send(withHeaders(200) + withHeaders(201));
+  await sent.closed;
+  expect(sent.answer).toMatch(
+    /^HTTP\/1.1 200 OK.*HTTP\/1.1 400 Bad Request.*more than 16 KiB or 200 headers/s,
+  );
+});
+
 test("what cannot be read behind a request that is still answered is no part of that answer, and ends the connection after it", async () => {
   const sent = send(get("/api/v1/events"));
   await eventually(() => (sent.answer.includes("200 OK") ? true : undefined));

@@ -50,6 +50,7 @@ import { RequestLimit } from "./rate-limit.ts";
 import { readQuery } from "./read-query.ts";
 import { referencePage } from "./reference-page.ts";
 import { bodyIsUnderWay, dropUnreadBody, endUnlessComplete } from "./refused-body.ts";
+import { lacksHost, mostHeaders, refuseHead } from "./refused-head.ts";
 import { CallsUnderWay, decorateCallerSignal, requestIds } from "./request-context.ts";
 import { traceRequests } from "./request-spans.ts";
 import { RouteTable } from "./route-table.ts";
@@ -166,7 +167,7 @@ export async function buildApp(options: ApiOptions): Promise<RouteApp> {
       if (lanes.isEnding(socket)) return;
       if (!socket.writable || code === "ECONNRESET") socket.destroy();
       else if (code === "ERR_HTTP_REQUEST_TIMEOUT") lanes.endLate(socket, lateRequest);
-      else lanes.end(socket, unreadableRequest);
+      else lanes.end(socket, code === "HPE_HEADER_OVERFLOW" ? largeHead : unreadableRequest);
     },
   }).withTypeProvider<TypeBoxTypeProvider>() as unknown as RouteApp;
   const answerError = errorHandler(logger, {
@@ -329,8 +330,11 @@ function serverFor(
     options: ServerOptions;
   },
 ): Server {
+  const expectsMore = new WeakSet<IncomingMessage>();
   const inTurn = lanes.inTurn((request, response) => {
-    if (hosts.takes(request)) hosts.answer(request, response).catch(() => response.destroy());
+    if (lacksHost(request)) refuseHead(response, 400, hostless);
+    else if (expectsMore.has(request)) refuseHead(response, 417);
+    else if (hosts.takes(request)) hosts.answer(request, response).catch(() => response.destroy());
     else handler(request, response);
   });
   const server = createServer(
@@ -339,8 +343,10 @@ function serverFor(
     // that is not answered yet: what it writes would be taken for what was asked before.
     {
       ...options,
+      requireHostHeader: false,
       shouldUpgradeCallback: (request) =>
         /^websocket$/i.test(request.headers.upgrade ?? "") &&
+        !lacksHost(request) &&
         !bodyIsUnderWay(request) &&
         !isAnswering(request.socket),
     },
@@ -378,10 +384,12 @@ function serverFor(
       (socket as Answering)._httpMessage?.once("finish", () => endConnection(socket));
     }
   });
-  // Node's own answer would leave the connection to a body that nobody reads and that need not end.
-  server.on("checkExpectation", (_request: IncomingMessage, response: ServerResponse) =>
-    response.writeHead(417, { Connection: "close", "Content-Length": 0 }).end(),
-  );
+  server.maxHeadersCount = mostHeaders;
+  // Node's own answer would come beside the lanes, and leave the connection to a body that nobody reads and that need not end.
+  server.on("checkExpectation", (request: IncomingMessage, response: ServerResponse) => {
+    expectsMore.add(request);
+    inTurn(request, response);
+  });
   return server;
 }
 
@@ -406,6 +414,11 @@ const unreadableRequest = lastAnswer("400 Bad Request", {
   code: "bad_request",
   message: "the request cannot be read as HTTP",
 });
+const largeHead = lastAnswer("400 Bad Request", {
+  code: "bad_request",
+  message: `the head of the request has more than ${maxHeaderSize / 1_024} KiB or ${mostHeaders} headers`,
+});
+const hostless = JSON.stringify({ code: "bad_request", message: "the request has no Host" });
 const lateRequest = lastAnswer("408 Request Timeout", {
   code: "timeout",
   message: `the head of the request did not come within ${headersDeadlineMs / 1_000} s`,
