@@ -12,7 +12,10 @@ export function compileCacheFolder(env = process.env) {
   if (base === undefined || !path.isAbsolute(base)) return undefined;
   try {
     // No home that is not there is made: maintainer scripts have such.
-    const wanted = path.join(realpathSync(base), ...below);
+    const real = realpathSync(base);
+    // Nor does root, who may have a user's HOME, make anything there: the user could use it no more.
+    if (![real, ...parents(real)].every(cannotBeReplaced)) return undefined;
+    const wanted = path.join(real, ...below);
     mkdirSync(wanted, { recursive: true, mode: 0o700 });
     const folder = realpathSync(wanted);
     return keptFromOthers(folder) ? folder : undefined;

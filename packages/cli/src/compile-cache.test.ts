@@ -50,6 +50,15 @@ describe("nothing compiled is read", () => {
     expect(existsSync(missing)).toBe(false);
   });
 
+  test.skipIf(process.getuid?.() !== 0)(
+    "in the home of another user, where nothing is made (skipped without root)",
+    async () => {
+      await chown(home, 65_534, 65_534);
+      expect(compileCacheFolder({ HOME: home })).toBeUndefined();
+      expect(await readdir(home)).toEqual([]);
+    },
+  );
+
   test("from a folder that others may write, or that lies in one", async () => {
     const folder = path.join(home, ".cache/alcove/compiled");
     await mkdir(folder, { recursive: true, mode: 0o700 });
