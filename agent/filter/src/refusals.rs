@@ -106,6 +106,8 @@ const HUGE_SEGMENT: u32 = 0o4000;
 /// MPOL_MF_MOVE and MPOL_MF_MOVE_ALL.
 const MOVING: u32 = 2 | 4;
 const MADV_COLLAPSE: u32 = 25;
+/// MADV_COLD and MADV_PAGEOUT, which give up what the kernel keeps of a file as POSIX_FADV_DONTNEED does.
+const GIVING_UP: [u32; 2] = [20, 21];
 const PR_SCHED_CORE: u32 = 62;
 
 const NEW_NAMESPACES: u32 = (libc::CLONE_NEWNS
@@ -193,6 +195,7 @@ fn machines_memory(program: &mut Program) {
     program.only_for(libc::SYS_madvise, |rules| {
         rules.load(argument(2));
         rules.when(MADV_COLLAPSE, refuse(libc::EINVAL));
+        rules.when_any(&GIVING_UP, DONE);
         rules.give(RET_ALLOW);
     });
     program.only_for(libc::SYS_move_pages, |rules| {
@@ -583,6 +586,8 @@ mod tests {
                 (libc::MADV_HUGEPAGE, RET_ALLOW),
                 (libc::MADV_FREE, RET_ALLOW),
                 (libc::MADV_COLLAPSE, refuse(libc::EINVAL)),
+                (libc::MADV_COLD, DONE),
+                (libc::MADV_PAGEOUT, DONE),
             ] {
                 assert_eq!(call(libc::SYS_madvise, [0x1000, 4_096, advice as u64, 0, 0, 0]), answer);
             }
