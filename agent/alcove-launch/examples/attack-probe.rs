@@ -241,10 +241,10 @@ const ATTEMPTS: &[Attempt] = &[
         let nodes = 1usize;
         call(libc::SYS_migrate_pages, [0, 64, &raw const nodes as usize, &raw const nodes as usize, 0])
     }),
-    ("bind-and-move", || {
+    ("bind-memory", || {
         let nodes = 1usize;
         // SAFETY: the page and the nodes are alive.
-        unsafe { libc::syscall(libc::SYS_mbind, own_page(), PAGE, 2, &raw const nodes, 8, 2) }
+        unsafe { libc::syscall(libc::SYS_mbind, own_page(), PAGE, 2, &raw const nodes, 8, 0) }
     }),
     ("collapse", || call(libc::SYS_madvise, [map(2 * HUGE_PAGE, 0).next_multiple_of(HUGE_PAGE), HUGE_PAGE, 25, 0, 0])),
     ("huge-mapping", || map(HUGE_PAGE, libc::MAP_HUGETLB) as libc::c_long),

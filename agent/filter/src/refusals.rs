@@ -16,6 +16,7 @@ use std::os::fd::OwnedFd;
 
 /// Numbers above the tables of the libc crate.
 const SYS_OPEN_TREE_ATTR: libc::c_long = 467;
+const SYS_SETXATTRAT: libc::c_long = 463;
 
 /// Answered ENOSYS: programs have a fallback for kernels without these.
 const UNKNOWN: &[libc::c_long] = &[
@@ -25,6 +26,10 @@ const UNKNOWN: &[libc::c_long] = &[
     libc::SYS_io_uring_register,
     libc::SYS_userfaultfd,
 ];
+
+/// Bytes of an extended attribute. Lists of who may use a file are kept beside files that are in memory alone, where they are
+/// counted for nobody; of this size they take no more than such a file does, which is counted.
+const LONGEST_ATTRIBUTE: u32 = 992;
 
 /// Asynchronous I/O of the kernel has one table of contexts for the whole machine. Answered ENOSYS.
 const ASYNCHRONOUS_IO: &[libc::c_long] =
@@ -103,8 +108,6 @@ const FORBIDDEN: &[libc::c_long] = &[
 const HUGE_MAPPING: u32 = 0x4_0000;
 const HUGE_FILE: u32 = 4;
 const HUGE_SEGMENT: u32 = 0o4000;
-/// MPOL_MF_MOVE and MPOL_MF_MOVE_ALL.
-const MOVING: u32 = 2 | 4;
 const MADV_COLLAPSE: u32 = 25;
 /// MADV_COLD and MADV_PAGEOUT, which give up what the kernel keeps of a file as POSIX_FADV_DONTNEED does.
 const GIVING_UP: [u32; 2] = [20, 21];
@@ -182,8 +185,6 @@ fn machines_memory(program: &mut Program) {
         (libc::SYS_mmap, 3, HUGE_MAPPING, libc::ENOMEM),
         (libc::SYS_memfd_create, 1, HUGE_FILE, libc::EINVAL),
         (libc::SYS_shmget, 2, HUGE_SEGMENT, libc::ENOMEM),
-        // Policies for memory stay, which numactl and runtimes set; moving what is there already does not.
-        (libc::SYS_mbind, 5, MOVING, libc::EPERM),
     ] {
         program.only_for(call, |rules| {
             rules.load(argument(flags));
@@ -208,6 +209,9 @@ fn machines_memory(program: &mut Program) {
         rules.give(RET_ALLOW);
     });
     program.when(libc::SYS_migrate_pages as u32, refuse(libc::EPERM));
+    // A policy for a part of a shared mapping stays with the file, in memory that is counted for nobody and has no bound. As by
+    // container engines; the policy of a process stays, which numactl and runtimes set.
+    program.when(libc::SYS_mbind as u32, refuse(libc::EPERM));
     program.when(libc::SYS_memfd_secret as u32, refuse(libc::ENOSYS));
 }
 
@@ -281,6 +285,16 @@ fn shared(program: &mut Program, uncounted: u32, packets: bool) {
     for call in PRETENDED {
         program.when(*call as u32, DONE);
     }
+    // As by file systems without room for it; the call that says the size in memory as by kernels before it.
+    for call in [libc::SYS_setxattr, libc::SYS_lsetxattr, libc::SYS_fsetxattr] {
+        program.only_for(call, |rules| {
+            rules.load(argument(3));
+            rules.put(JUMP_GREATER_EQUAL, LONGEST_ATTRIBUTE + 1, 0, 1);
+            rules.give(refuse(libc::ENOSPC));
+            rules.give(RET_ALLOW);
+        });
+    }
+    program.when(SYS_SETXATTRAT as u32, refuse(libc::ENOSYS));
     // Answered as done too: what of it is the sandbox's own is given up when its memory is short.
     program.only_for(libc::SYS_fadvise64, |rules| {
         rules.load(argument(3));
@@ -568,10 +582,8 @@ mod tests {
             let shmget = |flags: i32| call(libc::SYS_shmget, [0, 4_096, flags as u64, 0, 0, 0]);
             assert_eq!(shmget(libc::IPC_CREAT | 0o600), RET_ALLOW);
             assert_eq!(shmget(libc::IPC_CREAT | libc::SHM_HUGETLB | 0o600), refuse(libc::ENOMEM));
-            let mbind = |flags: u64| call(libc::SYS_mbind, [0x1000, 4_096, 2, 0x2000, 8, flags]);
-            for (flags, answer) in [(0, RET_ALLOW), (1, RET_ALLOW), (2, refuse(libc::EPERM)), (4, refuse(libc::EPERM))]
-            {
-                assert_eq!(mbind(flags), answer);
+            for flags in [0, 2] {
+                assert_eq!(call(libc::SYS_mbind, [0x1000, 4_096, 2, 0x2000, 8, flags]), refuse(libc::EPERM));
             }
             let moves = |nodes: u64| call(libc::SYS_move_pages, [0, 1, 0x1000, nodes, 0x2000, 0]);
             for (nodes, answer) in
@@ -592,6 +604,18 @@ mod tests {
                 assert_eq!(call(libc::SYS_madvise, [0x1000, 4_096, advice as u64, 0, 0, 0]), answer);
             }
             assert_eq!(call(libc::SYS_set_mempolicy, [0; 6]), RET_ALLOW);
+        }
+    }
+
+    #[test]
+    fn attributes_of_files_take_no_more_than_files() {
+        for program in [all(RET_ALLOW), only_shared(RET_ALLOW)] {
+            for number in [libc::SYS_setxattr, libc::SYS_lsetxattr, libc::SYS_fsetxattr] {
+                let set = |size: u64| run(&program, number, AUDIT_ARCH, [3, 0x1000, 0x2000, size, 0, 0]);
+                assert_eq!((set(0), set(992)), (RET_ALLOW, RET_ALLOW));
+                assert_eq!((set(993), set(65_536)), (refuse(libc::ENOSPC), refuse(libc::ENOSPC)));
+            }
+            assert_eq!(run(&program, SYS_SETXATTRAT, AUDIT_ARCH, [0; 6]), refuse(libc::ENOSYS));
         }
     }
 
