@@ -10,7 +10,6 @@ use crate::error::{Result, StepError};
 pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(198, 18, 255, 2);
 pub const DNS: Ipv4Addr = Ipv4Addr::new(198, 18, 255, 3);
 pub const GUEST: Ipv4Addr = Ipv4Addr::new(198, 18, 255, 100);
-pub const MASK: Ipv4Addr = Ipv4Addr::new(255, 255, 255, 0);
 pub const OWN_NETWORK: &str = "198.18.255.0/24";
 
 /// The special-purpose registry of IPv4, and an address that a cloud's metadata is served from beside 169.254.169.254.

@@ -4,7 +4,7 @@
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 
-use super::addresses::{GATEWAY, GUEST, MASK};
+use super::addresses::{DNS, GATEWAY, GUEST};
 use super::frames::guest_address;
 use crate::error::{AtStep, Result, StepError};
 use crate::{overlay, sys};
@@ -107,21 +107,34 @@ fn configure() -> Result<()> {
     request = named();
     request.ifr_ifru.ifru_addr = socket_address(GUEST);
     control(socket, libc::SIOCSIFADDR as libc::c_ulong, &request, "address")?;
-    request.ifr_ifru.ifru_netmask = socket_address(MASK);
+    // A network of one: the machine has one table of neighbours for all networks, a thousand as a rule, and each address that
+    // is asked for would be one.
+    request.ifr_ifru.ifru_netmask = socket_address(Ipv4Addr::BROADCAST);
     control(socket, libc::SIOCSIFNETMASK as libc::c_ulong, &request, "netmask")?;
     request = named();
     request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
     control(socket, libc::SIOCSIFFLAGS as libc::c_ulong, &request, "up")?;
-    // SAFETY: an all-zero route is valid, and the kernel reads only this struct.
+    for neighbour in [GATEWAY, DNS] {
+        route(socket, neighbour, None)?;
+    }
+    route(socket, Ipv4Addr::UNSPECIFIED, Some(GATEWAY))
+}
+
+/// To one address, or to all.
+fn route(socket: i32, to: Ipv4Addr, gateway: Option<Ipv4Addr>) -> Result<()> {
+    let mut device = NAME.as_bytes().to_vec();
+    device.push(0);
+    // SAFETY: an all-zero route is valid, and the kernel reads only this struct and the name it points to.
     unsafe {
         let mut route: libc::rtentry = std::mem::zeroed();
-        route.rt_dst = socket_address(Ipv4Addr::UNSPECIFIED);
-        route.rt_genmask = socket_address(Ipv4Addr::UNSPECIFIED);
-        route.rt_gateway = socket_address(GATEWAY);
-        route.rt_flags = libc::RTF_UP | libc::RTF_GATEWAY;
-        sys::check(libc::ioctl(socket, libc::SIOCADDRT as _, &raw const route) as libc::c_long).at(STEP, "route")?;
+        route.rt_dst = socket_address(to);
+        route.rt_genmask = socket_address(if gateway.is_some() { Ipv4Addr::UNSPECIFIED } else { Ipv4Addr::BROADCAST });
+        route.rt_gateway = socket_address(gateway.unwrap_or(Ipv4Addr::UNSPECIFIED));
+        route.rt_flags = libc::RTF_UP | if gateway.is_some() { libc::RTF_GATEWAY } else { libc::RTF_HOST };
+        route.rt_dev = device.as_mut_ptr().cast();
+        sys::check(libc::ioctl(socket, libc::SIOCADDRT as _, &raw const route) as libc::c_long).at(STEP, "route")
     }
-    Ok(())
+    .map(drop)
 }
 
 /// By message, because the call for it wants rights over the machine's network.

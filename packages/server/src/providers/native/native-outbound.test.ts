@@ -79,6 +79,20 @@ await describeWith(["root", "agent", "launcher", "native", "slirp4netns"], "netw
     expect(await network.near()).toMatchObject({ tcp: {}, udp: {} });
   }, 120_000);
 
+  it("of the machine's table of neighbours a sandbox takes two places, whatever it sends to", async () => {
+    const { run, write } = await sandboxes.spawn();
+    const sending = `import socket
+sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for last in range(1, 255):
+    try: sender.sendto(b"x", ("198.18.255.%d" % last, 9))
+    except OSError: pass
+`;
+    await write("/tmp/send.py", Buffer.from(sending));
+    expect(await run("python3 /tmp/send.py; tail -n +2 /proc/net/arp | cut -d' ' -f1 | sort")).toBe(
+      "198.18.255.2\n198.18.255.3\n",
+    );
+  });
+
   it("a sandbox may do without, and then there is nothing of a network", async () => {
     const without = await sandboxes.spawn({ network: "none" });
     expect(await without.run("ls /sys/class/net 2>/dev/null; grep -c : /proc/net/dev")).toBe("1\n");
