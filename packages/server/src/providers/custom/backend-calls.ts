@@ -117,7 +117,11 @@ export class BackendCalls {
     );
   }
 
-  /** What is told of a 404 while `isThere` is not so. */
+  /** What a refusal means that is a 404 while `isThere` is not so; undefined for any other. */
+  async hiddenBy(error: unknown, options: CallOptions): Promise<Unavailable | undefined> {
+    return isRefusal(error, 404) && !(await this.isThere(options)) ? this.hidden() : undefined;
+  }
+
   hidden(): Unavailable {
     const message =
       "the backend is not there now: what answers in its place says 404, to its health call too";

@@ -121,7 +121,8 @@ export class CommandRunner implements ExecRunner {
           );
         if (isRefusal(error, 409))
           return new Conflict(`exec "${spec.execId}" exists already in this sandbox`);
-        return isRefusal(error, 404) && !(await this.#confirm()) ? gone() : undefined;
+        if (!isRefusal(error, 404)) return undefined;
+        return (await this.#confirm()) ? await this.#calls.hiddenBy(error, options) : gone();
       },
     };
     try {
@@ -315,8 +316,9 @@ export class CommandRunner implements ExecRunner {
       // As long as the command takes to read it.
       timeoutMs: null,
       known: async (error: unknown) => {
-        ended = isRefusal(error, 404, 409, 410);
-        return undefined;
+        const hidden = await this.#calls.hiddenBy(error, { signal });
+        ended = hidden === undefined && isRefusal(error, 404, 409, 410);
+        return hidden;
       },
     };
     for (let tries = 0; ; tries += 1) {
@@ -336,7 +338,8 @@ export class CommandRunner implements ExecRunner {
   async #signal(execId: ExecId, number: number, options: CallOptions): Promise<void> {
     const path = [...this.#path, "execs", execId, "signal"];
     const known = async (error: unknown) =>
-      isRefusal(error, 404, 409, 410) ? new Conflict(`exec "${execId}" has ended`) : undefined;
+      (await this.#calls.hiddenBy(error, options)) ??
+      (isRefusal(error, 404, 409, 410) ? new Conflict(`exec "${execId}" has ended`) : undefined);
     await this.#calls.tell(
       "signal a command",
       { method: "POST", path, json: { signal: number } satisfies Static<typeof SignalRequest>, known },
@@ -347,8 +350,9 @@ export class CommandRunner implements ExecRunner {
   async #kill(execId: ExecId, options: CallOptions): Promise<void> {
     let isNone = false;
     const known = async (error: unknown) => {
-      isNone = isRefusal(error, 404, 410);
-      return undefined;
+      const hidden = await this.#calls.hiddenBy(error, options);
+      isNone = hidden === undefined && isRefusal(error, 404, 410);
+      return hidden;
     };
     const request = { method: "DELETE" as const, path: [...this.#path, "execs", execId], known };
     await this.#calls.tell("kill a command", request, options).catch((error: unknown) => {

@@ -34,7 +34,12 @@ const json = (value: unknown, status = 200, headers: Record<string, string> = {}
 const events = (...lines: unknown[]) => lines.map((line) => `${JSON.stringify(line)}\n`).join("");
 const started = { type: "start", pid: 7 };
 
-const providerOf = (url: string, { timeoutMs = 5_000 }: { timeoutMs?: number }) =>
+interface Times {
+  timeoutMs?: number;
+  silenceMs?: number;
+}
+
+const providerOf = (url: string, { timeoutMs = 5_000, silenceMs = 200 }: Times) =>
   new CustomProvider({
     config: {
       defaultImage: "any",
@@ -46,14 +51,14 @@ const providerOf = (url: string, { timeoutMs = 5_000 }: { timeoutMs?: number }) 
     },
     instanceId: "one",
     noteKey: new Uint8Array(32),
-    silenceMs: 200,
+    silenceMs,
     pollMs: 50,
     clock: systemClock,
     logger: silentLogger,
   });
 
 /** A backend that keeps sandboxes in a table and runs nothing; `wrong` answers the calls it names in its place. */
-async function backend(wrong: Record<string, Handler> = {}, options: { timeoutMs?: number } = {}) {
+async function backend(wrong: Record<string, Handler> = {}, options: Times = {}) {
   const seen: string[] = [];
   const sandboxes = new Map<string, { id: string; labels: unknown }>();
   const right: Record<string, Handler> = {
@@ -662,7 +667,8 @@ it("a spawn that is answered under another id fails and is ended", async () => {
     "POST /sandboxes": json({ id: "another", state: "running" }),
   });
   await expect(provider.spawn(spec, soon())).rejects.toThrow("under another id");
-  expect(seen).toEqual(["POST /sandboxes", "DELETE /sandboxes/:id"]);
+  // There is none of the id that was asked for, which the backend itself says.
+  expect(seen).toEqual(["POST /sandboxes", "DELETE /sandboxes/:id", "GET /health"]);
 });
 
 it("a spawn that was carried out too late is gone once its destroy has resolved", async () => {
@@ -715,6 +721,80 @@ it("a 404 of what stands before the backend costs neither the sandbox nor its co
     response.end(events(started, { type: "exit", exit_code: 3 }));
   expect((await finish(view)).exit).toMatchObject({ reason: "exited", exitCode: 3 });
   expect(await provider.inventory(soon())).toMatchObject([{ runtimeId: spec.runtimeId }]);
+});
+
+it("input that is answered 404 by what stands before the backend is sent again", async () => {
+  const { provider, spec, wrong, sandbox } = await backend({}, { silenceMs: 20_000 });
+  let first: ServerResponse | undefined;
+  wrong["POST /sandboxes/:id/execs"] = (_request, response) => {
+    first = response;
+    response.write(events(started));
+  };
+  const stdin = "POST /sandboxes/:id/execs/:exec/stdin";
+  let refused = 0;
+  wrong[stdin] = (request, response, body) => {
+    refused += 1;
+    json({}, 404)(request, response, body);
+  };
+  wrong["GET /health"] = json({}, 404);
+  await provider.spawn(spec, soon());
+  const view = await sandbox().execs.start(shell("cat", { stdin: true }), soon());
+  await view.writeStdin(Buffer.from("hello"));
+  await eventually(() => expect(refused).toBeGreaterThan(1));
+  let taken = "";
+  wrong[stdin] = (request, response, body) => {
+    taken += body;
+    response.end("{}");
+    if (request.url?.includes("close=true")) first?.end(events({ type: "exit", exit_code: 0 }));
+  };
+  await eventually(() => expect(taken).toBe("hello"));
+  delete wrong["GET /health"];
+  await view.closeStdin();
+  expect((await finish(view)).exit).toMatchObject({ reason: "exited", exitCode: 0 });
+});
+
+it("a 404 of what stands before the backend is not told as a sandbox or a command that ended", async () => {
+  const { provider, spec, wrong, sandbox } = await backend({}, { silenceMs: 20_000 });
+  let first: ServerResponse | undefined;
+  wrong["POST /sandboxes/:id/execs"] = (_request, response) => {
+    first = response;
+    response.write(events(started));
+  };
+  await provider.check(soon());
+  await provider.spawn(spec, soon());
+  const view = await sandbox().execs.start(shell("true"), soon());
+  await using another = providerOf(provider.place.split(" ")[0] ?? "", {});
+  const away = ["/health", "/sandboxes/:id"].map((path) => `GET ${path}`);
+  away.push("DELETE /sandboxes/:id", "POST /sandboxes/:id/execs/:exec/signal");
+  const kill = "DELETE /sandboxes/:id/execs/:exec";
+  let kills = 0;
+  wrong[kill] = (request, response, body) => {
+    kills += 1;
+    json({}, 404)(request, response, body);
+  };
+  for (const call of away) wrong[call] = json({}, 404);
+  let looks = 0;
+  wrong["GET /health"] = (request, response, body) => {
+    if (kills > 0) looks += 1;
+    json({}, 404)(request, response, body);
+  };
+  for (const call of [
+    () => another.destroy(spec.runtimeId, soon()),
+    () => another.adopt(spec.runtimeId, soon()),
+    () => sandbox().execs.signal(view.execId, 15, soon()),
+  ])
+    expect(await failureOf(call())).toMatchObject({ code: "unavailable", retryAfterS: 5 });
+  // A kill is tried again.
+  const killed = sandbox().execs.kill(view.execId, { ...soon(), reason: "cancelled" });
+  await eventually(() => expect({ kills, looks }).toEqual({ kills: 1, looks: 1 }));
+  for (const call of away) delete wrong[call];
+  wrong[kill] = (_request, response) => {
+    kills += 1;
+    response.end("{}");
+    first?.end(events({ type: "exit", exit_code: 137, signal: "SIGKILL" }));
+  };
+  expect((await killed).exit).toMatchObject({ reason: "cancelled" });
+  expect(kills).toBe(2);
 });
 
 it("a list that leaves sandboxes out by mistake loses none", async () => {

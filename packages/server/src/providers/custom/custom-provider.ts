@@ -206,8 +206,8 @@ export class CustomProvider implements RuntimeProvider {
     let isAnswered = false;
     const known = async (error: unknown) => {
       isRefused = isRefusal(error, 400, 404, 422);
-      if (isRefusal(error, 404) && !(await this.#calls.isThere({ signal: this.#closed.signal })))
-        return this.#calls.hidden();
+      const hidden = await this.#calls.hiddenBy(error, { signal: this.#closed.signal });
+      if (hidden !== undefined) return hidden;
       if (isRefusal(error, 404))
         return new NotFound(
           `image "${spec.image}" is not there at the backend of provider custom; add it there, or name another image`,
@@ -291,7 +291,9 @@ export class CustomProvider implements RuntimeProvider {
   async adopt(runtimeId: RuntimeId, options: CallOptions): Promise<void> {
     options.signal.throwIfAborted();
     if (this.#connected.has(runtimeId)) return;
-    const known = async (error: unknown) => (isRefusal(error, 404, 410) ? gone(runtimeId) : undefined);
+    const known = async (error: unknown) =>
+      (await this.#calls.hiddenBy(error, options)) ??
+      (isRefusal(error, 404, 410) ? gone(runtimeId) : undefined);
     const request = { method: "GET" as const, path: ["sandboxes", runtimeId], known };
     const found = await this.#calls.read("look for a sandbox", SandboxAnswer, request, options);
     const labels = this.#labels.read(found.labels ?? {});
@@ -450,8 +452,9 @@ export class CustomProvider implements RuntimeProvider {
   async #end(runtimeId: RuntimeId, options: CallOptions): Promise<void> {
     let isNone = false;
     const known = async (error: unknown) => {
-      isNone = isRefusal(error, 404, 410);
-      return undefined;
+      const hidden = await this.#calls.hiddenBy(error, options);
+      isNone = hidden === undefined && isRefusal(error, 404, 410);
+      return hidden;
     };
     const request = { method: "DELETE" as const, path: ["sandboxes", runtimeId], known };
     await this.#calls.tell("end a sandbox", request, options).catch((error: unknown) => {

@@ -100,8 +100,10 @@ export class CustomSandbox implements SandboxOperations {
         method: "PUT" as const,
         path: ["sandboxes", this.runtimeId, "expiry"],
         json: { expires_in_ms: expiresInMs } satisfies Static<typeof ExpiryRequest>,
-        known: async (error: unknown) =>
-          isRefusal(error, 404) && !(await this.confirm()) ? gone() : undefined,
+        known: async (error: unknown) => {
+          if (!isRefusal(error, 404)) return undefined;
+          return (await this.confirm()) ? await this.#calls.hiddenBy(error, options) : gone();
+        },
       };
       await this.#calls.tell("set an expiry", request, options);
     }
