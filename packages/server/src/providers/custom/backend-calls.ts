@@ -168,6 +168,7 @@ export class BackendCalls {
   translate(what: string, error: unknown, signal: AbortSignal): unknown {
     if (error instanceof DomainError) return error;
     if (signal.aborted) return aborted(what, signal.reason);
+    if (error instanceof DeadlineExceeded) return aborted(what, error);
     if (error instanceof Unreadable)
       return new ProviderError(
         `the backend was asked to ${what}, and its answer could not be understood: ${error.message}`,
@@ -189,19 +190,21 @@ export class BackendCalls {
     options.signal.throwIfAborted();
     const { timeoutMs = this.timeoutMs, known, ...sent } = request;
     using deadline = deadlineAfter(timeoutMs ?? 2 ** 31 - 1, options.signal);
+    const cut = new AbortController();
     let response: IncomingMessage | undefined;
     try {
-      const answer = this.#client.send({ ...sent, signal: stream ?? deadline.signal });
-      void answer.then(
-        (late) => deadline.signal.aborted && late.destroy(),
-        () => undefined,
-      );
+      const answer = this.#client.send({
+        ...sent,
+        signal: stream === undefined ? deadline.signal : AbortSignal.any([stream, cut.signal]),
+      });
       response = await abortable(answer, deadline.signal);
       // A reader that waits for it is told; without one it is nobody's to hear.
       response.on("error", () => undefined);
       await abortable(this.#refuse(what, response, deadline.signal), deadline.signal);
       return await abortable(read(response, deadline.signal), deadline.signal);
     } catch (error) {
+      // One without an answer too: its stream may be wanted for much longer.
+      cut.abort();
       response?.destroy();
       const meant =
         known === undefined || deadline.signal.aborted

@@ -2,6 +2,7 @@ import { once } from "node:events";
 import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 import { setTimeout as pause } from "node:timers/promises";
+import { promisify } from "node:util";
 import { Worker } from "node:worker_threads";
 import { afterEach, expect, it, vi } from "vitest";
 import { longestTurnMs, TurnWatch } from "../../../test/support/turn-watch.ts";
@@ -547,6 +548,39 @@ it("a file's body that is let go of before it was read keeps no connection", asy
   const { body } = await made.sandbox().files.read("/f", soon(60_000));
   body.destroy();
   await ended.promise;
+});
+
+const tenBytes = json({ path: "/f", type: "file", size: 10, mode: 420, uid: 0, gid: 0, modified_ms: 0 });
+
+it("a read that has no answer in its time keeps no connection", async () => {
+  const { provider, spec, sandbox, server } = await backend(
+    { "GET /sandboxes/:id/files/stat": tenBytes, "GET /sandboxes/:id/files": () => undefined },
+    { timeoutMs: 500 },
+  );
+  await provider.check(soon());
+  await provider.spawn(spec, soon());
+  for (let tries = 0; tries < 3; tries += 1)
+    expect(await failureOf(sandbox().files.read("/f", soon()))).toBeInstanceOf(Unavailable);
+  const connections = promisify(server.getConnections.bind(server));
+  await eventually(async () => expect(await connections()).toBeLessThan(3));
+});
+
+it("a file that stands still is Unavailable after the configured time, however slowly it is read", async () => {
+  const pieces = ["12345", "67890"];
+  const { provider, spec, sandbox } = await backend(
+    {
+      "GET /sandboxes/:id/files/stat": tenBytes,
+      "GET /sandboxes/:id/files": (_request, response) => response.write(pieces.shift() ?? ""),
+    },
+    { timeoutMs: 500 },
+  );
+  await provider.check(soon());
+  await provider.spawn(spec, soon());
+  const { body } = await sandbox().files.read("/f", soon());
+  const parts = body[Symbol.asyncIterator]();
+  expect(String((await parts.next()).value)).toBe("12345");
+  const { message } = await failureOf(Promise.resolve(parts.next()));
+  expect(message).toBe("the backend did not read a file within 500ms");
 });
 
 it.each<[string, Handler]>([

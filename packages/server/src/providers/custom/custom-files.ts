@@ -26,6 +26,7 @@ import {
   type ModeRequest,
   type MoveRequest,
 } from "./contract-schemas.ts";
+import { unlessSilent } from "./exec-stream.ts";
 
 const entriesAtMost = 100_000;
 const nameBytesAtMost = 32 * 1_048_576;
@@ -127,11 +128,12 @@ export class CustomFiles implements FileOperations {
     });
     const bounds = { ...options, stream };
     const response = await this.#calls.stream("read a file", request, bounds, async (answer) => answer);
+    const { timeoutMs } = this.#calls;
     const translate = (error: unknown) => this.#calls.translate("read a file", error, stream);
     async function* exactly(): AsyncGenerator<Uint8Array> {
       let left = length;
       try {
-        for await (const part of response as AsyncIterable<Buffer>) {
+        for await (const part of unlessSilent(response, timeoutMs)) {
           yield part.length > left ? part.subarray(0, left) : part;
           left -= Math.min(left, part.length);
           if (left === 0) return;

@@ -46,7 +46,8 @@ export async function* execStream(
   }
 }
 
-async function* unlessSilent(response: IncomingMessage, silenceMs: number): AsyncGenerator<Buffer> {
+/** An answer as it comes. @throws DeadlineExceeded for one that stands still. */
+export async function* unlessSilent(response: IncomingMessage, silenceMs: number): AsyncGenerator<Buffer> {
   const parts = response[Symbol.asyncIterator]();
   for (;;) {
     // Only while it is waited for: who reads slowly makes it stand still too.
