@@ -40,11 +40,13 @@ export class Refusal extends Error {
 export const isRefusal = (error: unknown, ...statuses: readonly number[]): boolean =>
   error instanceof Refusal && statuses.includes(error.status);
 
-export type CallRequest = Omit<BackendRequest, "signal"> & {
+export type CallRequest = Omit<BackendRequest, "signal" | "onRepeat"> & {
   /** null: as long as the caller's signal allows. */
   timeoutMs?: number | null;
   /** Makes an error of a refusal that is expected here; undefined: nothing special. */
   known?: (error: unknown) => Promise<Error | undefined>;
+  /** Done twice it is refused the second time (404, 409), which says nothing of the first. */
+  isOnce?: boolean;
 };
 
 /** Calls of the backend: each has a deadline, is bounded in size, ends with its caller's signal, and fails in our words. */
@@ -188,13 +190,15 @@ export class BackendCalls {
     stream?: AbortSignal,
   ): Promise<T> {
     options.signal.throwIfAborted();
-    const { timeoutMs = this.timeoutMs, known, ...sent } = request;
+    const { timeoutMs = this.timeoutMs, known, isOnce = false, ...sent } = request;
     using deadline = deadlineAfter(timeoutMs ?? 2 ** 31 - 1, options.signal);
     const cut = new AbortController();
+    let isRepeated = false;
     let response: IncomingMessage | undefined;
     try {
       const answer = this.#client.send({
         ...sent,
+        onRepeat: () => (isRepeated = true),
         signal: stream === undefined ? deadline.signal : AbortSignal.any([stream, cut.signal]),
       });
       response = await abortable(answer, deadline.signal);
@@ -206,6 +210,11 @@ export class BackendCalls {
       // One without an answer too: its stream may be wanted for much longer.
       cut.abort();
       response?.destroy();
+      if (isOnce && isRepeated && isRefusal(error, 404, 409))
+        throw new Unavailable(
+          `the connection to the backend broke when it was asked to ${what}; whether that was done is not known`,
+          { retryAfterS: defaultRetryAfterS },
+        );
       const meant =
         known === undefined || deadline.signal.aborted
           ? undefined

@@ -15,6 +15,8 @@ export interface BackendRequest {
   bytes?: Uint8Array;
   body?: AsyncIterable<Uint8Array>;
   signal: AbortSignal;
+  /** Told when it is sent again: what comes then may be of the first time. */
+  onRepeat?: () => void;
 }
 
 /** HTTP to the backend: one request is one answer. Redirects are answers too: the key goes nowhere else. */
@@ -28,17 +30,24 @@ export class BackendClient implements Disposable {
     this.#agent = config.url.startsWith("https:") ? new SecureAgent(options) : new PlainAgent(options);
   }
 
-  /** Resolves with the head of the answer; its body must be read or destroyed. Every request may be repeated, so that one over a kept connection that had been closed is. */
+  /**
+   * Resolves with the head of the answer; its body must be read or destroyed. What was sent over a kept connection that had been
+   * closed is sent again over a new one: of those that are kept the others may be closed as well.
+   */
   async send(request: BackendRequest): Promise<IncomingMessage> {
     try {
-      return await this.#send(request);
+      return await this.#send(request, this.#agent);
     } catch (error) {
       if (request.body !== undefined || !(error instanceof StaleConnection)) throw error;
-      return await this.#send(request);
+      request.onRepeat?.();
+      return await this.#send(request, false);
     }
   }
 
-  #send({ method, path, query = {}, json, bytes, body, signal }: BackendRequest): Promise<IncomingMessage> {
+  #send(
+    { method, path, query = {}, json, bytes, body, signal }: BackendRequest,
+    agent: PlainAgent | false,
+  ): Promise<IncomingMessage> {
     const url = new URL(this.#config.url);
     url.pathname = [url.pathname.replace(/\/+$/, ""), ...path.map(encodeURIComponent)].join("/");
     for (const [key, value] of Object.entries(query))
@@ -53,7 +62,7 @@ export class BackendClient implements Disposable {
     };
     const open = url.protocol === "https:" ? requestSecure : requestPlain;
     return new Promise((resolve, reject) => {
-      const sent = open(url, { method, headers, agent: this.#agent, signal });
+      const sent = open(url, { method, headers, agent, signal });
       sent.on("socket", (socket) => backendReads.pace(socket));
       sent.on("response", resolve);
       sent.on("error", (error: NodeJS.ErrnoException) =>

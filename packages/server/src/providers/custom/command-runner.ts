@@ -105,6 +105,7 @@ export class CommandRunner implements ExecRunner {
     const request = {
       method: "POST" as const,
       path: [...this.#path, "execs"],
+      isOnce: true,
       json: {
         exec_id: spec.execId,
         argv: [...spec.argv],

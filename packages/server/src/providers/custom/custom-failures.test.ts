@@ -1,5 +1,5 @@
 import { once } from "node:events";
-import { createServer, type IncomingMessage, type ServerResponse } from "node:http";
+import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 import { setTimeout as pause } from "node:timers/promises";
 import { promisify } from "node:util";
@@ -16,6 +16,7 @@ import {
   ProviderError,
   RuntimeGone,
   type RuntimeSpec,
+  type SandboxOperations,
   Unavailable,
 } from "../../ports/index.ts";
 import { CustomProvider } from "./index.ts";
@@ -564,6 +565,64 @@ it("a read that has no answer in its time keeps no connection", async () => {
   const connections = promisify(server.getConnections.bind(server));
   await eventually(async () => expect(await connections()).toBeLessThan(3));
 });
+
+/** From now on connections of before are reset by what is sent over them. */
+const resetKept = (server: Server) => {
+  const fresh = new WeakSet<object>();
+  server.on("connection", (socket) => fresh.add(socket));
+  const [answer] = server.listeners("request") as ((...given: unknown[]) => void)[];
+  server.removeAllListeners("request").on("request", (request, response) => {
+    if (fresh.has(request.socket)) answer?.(request, response);
+    else request.socket.resetAndDestroy();
+  });
+};
+
+it("connections that are kept and were closed fail no call, however many there are", async () => {
+  const together = Promise.withResolvers<void>();
+  let asked = 0;
+  const { provider, spec, sandbox, server } = await backend({
+    "GET /sandboxes/:id/files/stat": (...call) => {
+      asked += 1;
+      if (asked === 8) together.resolve();
+      void together.promise.then(() => tenBytes(...call));
+    },
+  });
+  await provider.check(soon());
+  await provider.spawn(spec, soon());
+  await Promise.all(Array.from({ length: 8 }, () => sandbox().files.stat("/f", soon())));
+  resetKept(server);
+  for (let calls = 0; calls < 4; calls += 1) await sandbox().files.stat("/f", soon());
+});
+
+it.each<[string, number, (sandbox: SandboxOperations) => Promise<unknown>]>([
+  ["POST /sandboxes/:id/execs", 409, ({ execs }) => execs.start(shell("true"), soon())],
+  ["POST /sandboxes/:id/files/mkdir", 409, ({ files }) => files.mkdir("/d", { ...soon(), parents: false })],
+  ["POST /sandboxes/:id/files/move", 404, ({ files }) => files.move("/a", "/b", soon())],
+  ["DELETE /sandboxes/:id/files", 404, ({ files }) => files.remove("/d", { ...soon(), recursive: false })],
+])(
+  "%s that was carried out when its connection broke is not told as refused (%i)",
+  async (name, status, call) => {
+    const { provider, spec, sandbox, wrong, seen } = await backend();
+    await provider.spawn(spec, soon());
+    let times = 0;
+    wrong[name] = (request, response, body) => {
+      times += 1;
+      if (times === 1) request.socket.resetAndDestroy();
+      else json({}, status)(request, response, body);
+    };
+    // Connections are kept.
+    await Promise.all(Array.from({ length: 8 }, () => provider.check(soon())));
+    const { code, message } = await failureOf(call(sandbox()));
+    expect({ code, message, times }).toEqual({
+      code: "unavailable",
+      message: expect.stringContaining("whether that was done is not known"),
+      times: 2,
+    });
+    // Nobody follows a command that may run.
+    if (name.endsWith("execs"))
+      await eventually(() => expect(seen).toContain("DELETE /sandboxes/:id/execs/:exec"));
+  },
+);
 
 it("a file that stands still is Unavailable after the configured time, however slowly it is read", async () => {
   const pieces = ["12345", "67890"];

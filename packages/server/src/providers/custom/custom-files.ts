@@ -212,7 +212,7 @@ export class CustomFiles implements FileOperations {
       ...(mode === undefined ? {} : { mode }),
       ...(user && { user }),
     };
-    const request = { ...this.#request("POST", ["mkdir"], target, {}, user), json };
+    const request = { ...this.#request("POST", ["mkdir"], target, {}, user), json, isOnce: true };
     return entryOf(await this.#calls.read("make a directory", FileAnswer, request, options), target);
   }
 
@@ -228,7 +228,7 @@ export class CustomFiles implements FileOperations {
         );
       return await request.known?.(error);
     };
-    await this.#calls.tell("move a file", { ...request, known, json }, options);
+    await this.#calls.tell("move a file", { ...request, known, json, isOnce: true }, options);
   }
 
   async remove(target: string, options: CallOptions & { recursive: boolean }): Promise<void> {
@@ -238,7 +238,7 @@ export class CustomFiles implements FileOperations {
       path: target,
       recursive: options.recursive ? "true" : undefined,
     });
-    await this.#calls.tell("remove a file", request, options);
+    await this.#calls.tell("remove a file", { ...request, isOnce: true }, options);
   }
 
   async chmod(target: string, mode: number, options: CallOptions): Promise<void> {
