@@ -31,6 +31,8 @@ import type { E2bProvider } from "./index.ts";
 const said = "<html>the service's own words</html>";
 const patienceMs = 400;
 const mebibyte = 1_048_576;
+/** As a caller that has its answer and stays. */
+const unbounded = { signal: new AbortController().signal, recursive: false };
 
 await describeWith(
   ["linux", "root", "agent", "launcher", "native", "busybox"],
@@ -256,6 +258,31 @@ await describeWith(
           }),
         );
         expect(outcomes.filter(([, isTold]) => !isTold)).toEqual([]);
+      },
+    );
+
+    it.each<[string, RegExp, () => Promise<unknown>]>([
+      ["a read", /^GET .*hostname/, () => operations.files.read("/etc/hostname", unbounded)],
+      ["a watch", /WatchDir/, () => operations.files.watch("/etc", unbounded)],
+    ])("%s that has no answer in its time is let go of", async (_title, path, call) => {
+      whenAsked("envd", path, { do: "hang" });
+      const letGo = new Promise<void>((resolve) => {
+        service.server.onHung = resolve;
+      });
+      expect((await failureOf(call())).code).toBe("unavailable");
+      await letGo;
+    });
+
+    it.each([400, 500])(
+      "input that is answered with a page and %i is not let go of without a word",
+      async (status) => {
+        const patient = service.open();
+        await patient.adopt(runtimeId, soon());
+        const view = await patient.sandbox(runtimeId).execs.start(shell("cat", { stdin: true }), soon());
+        whenAsked("envd", /SendInput/, { do: "answer", status, body: said });
+        await view.writeStdin(Buffer.from("hello"));
+        expect((await finish(view)).exit.reason).toBe("lost");
+        await patient[Symbol.asyncDispose]();
       },
     );
 

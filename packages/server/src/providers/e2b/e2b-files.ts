@@ -135,7 +135,7 @@ export class E2bFiles implements FileOperations {
     const signal = AbortSignal.any([options.signal, this.#closed, stop.signal]);
     const source =
       length === info.size
-        ? await this.#call("read a file", target, options, () =>
+        ? await this.#open("read a file", target, options, stop, () =>
             this.#files.read(target, { format: "stream", user: "root", signal }),
           )
         : this.#part(target, offset, length, signal);
@@ -301,7 +301,8 @@ export class E2bFiles implements FileOperations {
     target: string,
     options: CallOptions & { recursive: boolean },
   ): Promise<AsyncIterable<FileChange>> {
-    const signal = AbortSignal.any([options.signal, this.#closed]);
+    const stop = new AbortController();
+    const signal = AbortSignal.any([options.signal, this.#closed, stop.signal]);
     const changes = new BoundedStream<FileChange>({
       limit: changesAtMost,
       signal,
@@ -316,7 +317,7 @@ export class E2bFiles implements FileOperations {
       if (!isPart) changes.push({ type: isWritten ? "write" : type, path: path.posix.join(target, name) });
       await serviceTurns.claim(this.#taker);
     };
-    const handle = await this.#call("watch a directory", target, options, () =>
+    const handle = await this.#open("watch a directory", target, options, stop, () =>
       this.#files.watchDir(target, tell, {
         recursive: options.recursive,
         timeoutMs: 0,
@@ -468,6 +469,22 @@ export class E2bFiles implements FileOperations {
   ): Promise<void> {
     const { exitCode } = await this.#programs.runHelper(what, script, args, options);
     if (exitCode !== 0) throw problem(exitCode, target);
+  }
+
+  /** Opens what lasts longer than the call: where that fails, `stop` ends what may still come of it. */
+  async #open<T>(
+    what: string,
+    target: string,
+    options: CallOptions,
+    stop: AbortController,
+    call: () => Promise<T>,
+  ): Promise<T> {
+    try {
+      return await this.#call(what, target, options, call);
+    } catch (error) {
+      stop.abort();
+      throw error;
+    }
   }
 
   #call<T>(

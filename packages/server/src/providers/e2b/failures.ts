@@ -124,7 +124,9 @@ export function isUnknownUser(error: unknown): boolean {
 /** What the RPC client says when envd has answered, and not when the way to it broke. */
 export function isAnswer(error: unknown, ...codes: readonly number[]): boolean {
   const failure = failureOf(error);
-  return failure !== undefined && !isNetworkFailure(failure) && codes.some((code) => failure.code === code);
+  // It makes a code of the status of any other answer too.
+  const isSaid = failure?.isWireError !== false && failure !== undefined && !isNetworkFailure(failure);
+  return isSaid && codes.some((code) => failure.code === code);
 }
 
 function kindOf(error: unknown): "refused" | "limited" | "unavailable" | "no space" | "other" {

@@ -67,6 +67,8 @@ export class E2bServer implements AsyncDisposable {
   #floods = 0;
   /** Asked for each request before it is answered. */
   misbehave: (request: SeenRequest) => Misbehaviour | undefined = () => undefined;
+  /** Told when a request that hangs is given up. */
+  onHung: () => void = () => undefined;
   readonly #provider: RuntimeProvider;
   readonly #image: string;
   readonly #template: string;
@@ -148,7 +150,10 @@ export class E2bServer implements AsyncDisposable {
     this.seen.push(seen);
     const wrong = this.misbehave(seen);
     try {
-      if (wrong?.do === "hang") return;
+      if (wrong?.do === "hang") {
+        response.once("close", () => this.onHung());
+        return;
+      }
       if (wrong?.do === "delay") await new Promise((resolve) => setTimeout(resolve, wrong.ms));
       if (wrong?.do === "begin") {
         request.resume();
