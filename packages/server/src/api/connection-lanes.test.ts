@@ -275,3 +275,30 @@ test.each([
   await served.client.closed;
   await vi.waitFor(() => expect(served.lanes.waitingCost).toBe(0));
 });
+
+test("of the body of a request that waits no more is parsed than came with its head, and all of it once it is begun", async () => {
+  const length = 1_000_000;
+  let slow: ServerResponse | undefined;
+  let waited: number | undefined;
+  using served = await serve({}, async (request, response) => {
+    if (request.url === "/slow") slow = response;
+    else {
+      waited = request.readableLength;
+      response.end(`\r\n\r\n/${Buffer.concat(await request.toArray()).length}`);
+    }
+  });
+  let text = "";
+  served.socket.on("data", (piece: Buffer) => {
+    text += piece.toString("latin1");
+  });
+  served.socket.write(padded("/slow"));
+  await vi.waitFor(() => expect(slow).toBeDefined());
+  served.socket.write(`POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: ${length}\r\n\r\n`);
+  served.socket.write(Buffer.alloc(length));
+  await vi.waitFor(() => expect(served.lanes.waitingCost).toBeGreaterThan(300_000));
+  await later(200);
+  slow?.end("\r\n\r\n/slow");
+  await vi.waitFor(() => expect(answered(text)).toEqual(["/slow", `/${length}`]));
+  expect(waited).toBeLessThan(100_000);
+  expect(served.lanes.waitingCost).toBe(0);
+});

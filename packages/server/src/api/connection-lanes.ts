@@ -2,11 +2,12 @@ import type { IncomingMessage, ServerResponse } from "node:http";
 import type { Socket } from "node:net";
 import type { ReadTurns } from "../platform/read-turns.ts";
 import { endConnection } from "./end-connection.ts";
+import { bodyIsUnderWay } from "./refused-body.ts";
 import { endWhenStalled } from "./stall-watch.ts";
 
 /** Whoever has more of them waiting means no good: each is some kilobytes, for as long as the answer before it is not read. */
 const mostWaiting = 128;
-/** What those that wait were read with, their bodies too. Above it nothing more of the connection is parsed until the last of them is begun. */
+/** What those that wait were read with, their bodies too. Above it, and of a body that is not whole, nothing more of the connection is parsed until the last of them is begun. */
 const highWaterBytes = 131_072;
 /** What is read of such a connection all the same, so that its end is noticed. */
 const mostUnparsedBytes = 262_144;
@@ -145,11 +146,23 @@ export class ConnectionLanes {
     lane.waiting.push({ exchange, cost });
     this.#cost += cost;
     lane.stall ??= endWhenStalled(socket, this.#stalledMs === undefined ? {} : { afterMs: this.#stalledMs });
-    if (lane.held || (parsedBytes - lane.parsedBytes < highWaterBytes && !isFull)) return;
+    // One read more, whatever that brings.
+    if (isFull) this.#hold(socket, lane, 1);
+    else if (parsedBytes - lane.parsedBytes >= highWaterBytes) this.#hold(socket, lane, mostUnparsedBytes);
+    else if (bodyIsUnderWay(exchange[0]))
+      // What the same piece has of its body is parsed by then.
+      queueMicrotask(() => {
+        if (lane.waiting.at(-1)?.exchange === exchange && bodyIsUnderWay(exchange[0]))
+          this.#hold(socket, lane, mostUnparsedBytes);
+      });
+  }
+
+  #hold(socket: Socket, lane: Lane, mostBytes: number): void {
+    if (lane.held || lane.ending !== undefined) return;
     lane.held = true;
-    lane.holdCost = isFull ? oneReadBytes : mostUnparsedBytes;
+    lane.holdCost = Math.max(mostBytes, oneReadBytes);
     this.#cost += lane.holdCost;
-    this.#turns.hold(socket, { mostBytes: lane.holdCost, onEnd: () => void socket.destroy() });
+    this.#turns.hold(socket, { mostBytes, onEnd: () => void socket.destroy() });
   }
 
   #begin(handle: Handler, socket: Socket, lane: Lane): void {
