@@ -21,7 +21,10 @@ it("what another account does not list is unhealthy and not ended, new ones are 
   const account = new ScriptedBackend();
   const second = await lifeAt("two", account).start();
   await clock.advance(60_000);
-  expect(await second.service.get(kept.id)).toMatchObject({ state: "unhealthy" });
+  expect(await second.service.get(kept.id)).toMatchObject({
+    state: "unhealthy",
+    error: expect.stringMatching(/made at one, and two/),
+  });
   await expect(second.service.destroy(kept.id, { signal: forever })).rejects.toThrow(/made at one, and two/);
   const made = await second.spawn();
   await end(second);

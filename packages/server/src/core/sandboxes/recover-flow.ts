@@ -4,6 +4,7 @@ import { messageOf } from "../../platform/message-of.ts";
 import {
   type InventoryEntry,
   noCapacityLimits,
+  RuntimeElsewhere,
   RuntimeGone,
   type RuntimeProvider,
   type SandboxId,
@@ -356,6 +357,7 @@ export class RecoverFlow {
     const startedMs = clock.monotonicMs();
     using deadline = deadlineAfter(probeDeadlineMs, this.#closing.signal);
     const { runtimeId } = entry;
+    if (entry.elsewhere !== undefined) throw new RuntimeElsewhere(entry.elsewhere);
     await abortable(provider.adopt(runtimeId, deadline), deadline.signal);
     await this.#tellExpiry(entry, provider.sandbox(runtimeId));
     if (entry.row.state === "unhealthy") {
