@@ -1,5 +1,5 @@
 import { execFileSync } from "node:child_process";
-import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { afterEach, beforeEach, describe, expect, test, vi } from "vitest";
@@ -214,7 +214,7 @@ describe("sandboxes at a backend", () => {
 describe("the files that microVMs share, in a folder elsewhere,", () => {
   const purgedWith = async (machines: readonly string[]) => {
     const [dataDir, folder] = ["data", "machines"].map((name) => path.join(home, name)) as [string, string];
-    for (const name of ["rootfs", "snapshots/one", "machines", ...machines])
+    for (const name of ["rootfs", "snapshots/ab-v1-0123456789abcdef", "machines", ...machines])
       mkdirSync(path.join(folder, name), { recursive: true });
     mkdirSync(dataDir);
     const env = { ALCOVE_DATA_DIR: dataDir, ALCOVE_PROVIDERS_FIRECRACKER_DATA_DIR: folder };
@@ -225,6 +225,12 @@ describe("the files that microVMs share, in a folder elsewhere,", () => {
 
   test("go with the rest", async () => {
     expect(await purgedWith([])).toBe(false);
+  });
+
+  test("leave what somebody else keeps beside them", async () => {
+    const own = path.join("kernels", "vmlinux-6.1.155");
+    expect(await purgedWith([own])).toBe(true);
+    expect(readdirSync(path.join(home, "machines"), { recursive: true })).toEqual(["kernels", own]);
   });
 
   test("stay while machines of somebody else are there", async () => {

@@ -16,16 +16,25 @@ export const layerDrive = "layer.img";
 const jailedKernel = "vmlinux";
 const jailedInitrd = "initrd";
 
-/** What machines share, below the folder. */
-const sharedFolders = ["rootfs", "layers", "kernels", "snapshots"];
+/** What machines share, below the folder: what is called otherwise in there is somebody else's. */
+const sharedFiles = {
+  rootfs: /^[0-9a-f]+-[0-9a-f]{16}-v\d+\.ext4(\.|$)/,
+  layers: /^layer-\d+\.img(\.|$)/,
+  kernels: /-\d+-\d+-\d+(\.[^.]+\.\d+)?$/,
+  snapshots: /-v\d+-[0-9a-f]{16}(\.draft-|$)/,
+};
 
 /** Removes what machines shared, unless some are left: another installation's, in the same folder. */
 export async function removeSharedFiles(folder: string): Promise<void> {
   const machines = join(folder, "machines");
   if ((await orMissing(readdir(machines), [])).length > 0) return;
-  for (const name of sharedFolders) await rm(join(folder, name), { recursive: true, force: true });
+  const shared = Object.entries(sharedFiles).map(([name, ours]) => ({ within: join(folder, name), ours }));
+  for (const { within, ours } of shared)
+    for (const name of await orMissing(readdir(within), []))
+      if (ours.test(name)) await rm(join(within, name), { recursive: true, force: true });
   // What somebody else keeps there stays, and with it the folder.
-  for (const empty of [machines, folder]) await rmdir(empty).catch(ignoreOutcome);
+  for (const empty of [...shared.map(({ within }) => within), machines, folder])
+    await rmdir(empty).catch(ignoreOutcome);
 }
 
 /**
