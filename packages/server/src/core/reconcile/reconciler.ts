@@ -522,18 +522,19 @@ function sameRow(row: SandboxRow, stored: LiveState): boolean {
   return stored.state === row.state && stored.updatedAt.getTime() === row.updatedAt.getTime();
 }
 
-/** Tells those apart that a provider does not list because it is asked at another place now, or may be. */
+/**
+ * Tells those apart that a provider does not list because it is asked at another place now, or may be. Their owners read it: where
+ * that is, and by which key, the log says.
+ */
 function tellElsewhere(
-  { name, place }: RuntimeProvider,
+  { name }: RuntimeProvider,
   entries: readonly LiveSandbox[],
   away: ReadonlyMap<RuntimeId, string>,
 ): void {
   for (const entry of entries) {
-    const made = away.get(entry.runtimeId);
-    entry.elsewhere =
-      made === undefined
-        ? undefined
-        : `it was made at ${made}, and ${place}, which provider "${name}" asks now, is not known to have it: configure that one again, or wait until it has ended itself`;
+    entry.elsewhere = away.has(entry.runtimeId)
+      ? `it was made at another backend or account than the one that provider "${name}" asks now, which is not known to have it; it goes on once the operator configures that one again (the service's log names both), or until it has ended itself`
+      : undefined;
   }
 }
 

@@ -103,7 +103,9 @@ await describeWith(["docker", "agent", "busybox"], "DockerProvider", () => {
     const options = { dataDir: docker.dataDir, instanceId: docker.instanceId };
     await using there = (await openDocker(far, options)).provider;
     expect(await there.inventory(soon())).toMatchObject([{ runtimeId, state: "elsewhere" }]);
-    const refused = { name: "RuntimeElsewhere", message: expect.stringContaining(engine.socket) };
+    const both = expect.stringMatching(`${engine.socket}.*${far.socket}`);
+    const message = expect.not.stringContaining(engine.socket);
+    const refused = { name: "RuntimeElsewhere", message, cause: expect.objectContaining({ message: both }) };
     await expect(there.adopt(runtimeId, soon())).rejects.toMatchObject(refused);
     await expect(there.destroy(runtimeId, soon())).rejects.toMatchObject(refused);
     expect(await containersOf(docker)).not.toBe("");

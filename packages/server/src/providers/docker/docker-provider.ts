@@ -513,8 +513,9 @@ export class DockerProvider implements RuntimeProvider {
     const container = this.#containerOf(record.runtimeId as RuntimeId);
     if ((await this.#containers.inspect(container, options)) !== undefined) return;
     throw new RuntimeElsewhere(
-      `it was made at the Docker Engine at ${record.engine}, and the one at ${this.#engine.address.text} does not have it: ` +
-        "name that engine in providers.docker.socket again, or wait until it has ended itself",
+      "it was made at another Docker Engine than the one that is asked now, which does not have it; it goes on once the operator names " +
+        "that engine in providers.docker.socket again (the service's log names both), or until it has ended itself",
+      { cause: new Error(`it was made at ${record.engine}, and ${this.#engine.address.text} was asked`) },
     );
   }
 
