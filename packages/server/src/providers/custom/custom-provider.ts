@@ -114,7 +114,7 @@ export class CustomProvider implements RuntimeProvider {
     this.#clock = options.clock;
     this.#logger = logger;
     this.defaultImage = config.defaultImage;
-    this.place = `${config.url} (${config.apiKey === "" ? "without a key" : `key ${fingerprint(config.apiKey)}`})`;
+    this.place = `${config.url} (${config.apiKey === "" ? "without a key" : `key ${fingerprint(config.apiKey, options.noteKey)}`})`;
     this.#client = new BackendClient(config);
     this.#calls = new BackendCalls({
       client: this.#client,

@@ -103,7 +103,7 @@ export class E2bProvider implements RuntimeProvider {
     this.#logger = options.logger;
     this.defaultImage = options.config.defaultImage;
     const { apiUrl, domain, apiKey } = options.config;
-    this.place = `${apiUrl || `https://api.${domain}`} (key ${fingerprint(apiKey)})`;
+    this.place = `${apiUrl || `https://api.${domain}`} (key ${fingerprint(apiKey, options.noteKey)})`;
     const secrets = () => [options.config.apiKey, ...this.#tokens.values()];
     const failures = new Failures({ retryAfters: this.#retryAfters, secrets });
     this.#calls = new E2bCalls({ timeoutMs: options.config.timeoutMs, failures });
