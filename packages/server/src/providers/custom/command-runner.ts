@@ -33,6 +33,8 @@ const cleanupMs = 20_000;
 const endAfterKillMs = 5_000;
 /** Waits before each try to kill. After the last the backend's own deadline is left. */
 const killPausesMs = [0, 500, 2_000, 5_000, 15_000, 30_000, 60_000];
+/** When a start that failed is ended: it may still be carried out. */
+const failedStartLooksMs = [0, 500, 1_500];
 const inputPartBytes = 65_536;
 /** Of what a backend says of an end: it is kept with the command, and told in its event. */
 const longestSignal = 16;
@@ -62,6 +64,8 @@ export class CommandRunner implements ExecRunner {
   readonly #closed: AbortSignal;
   readonly #confirm: () => Promise<boolean>;
   readonly #onUnreadable: (line: string) => void;
+  /** Ends of starts that failed, by their commands: when one is started again, it is not to be ended. */
+  readonly #undone = new Map<ExecId, AbortController>();
 
   constructor(options: {
     calls: BackendCalls;
@@ -99,6 +103,7 @@ export class CommandRunner implements ExecRunner {
       );
     if (spec.tty !== undefined)
       throw new BadRequest(`provider custom has no terminals (capability "pty"); leave tty out`);
+    this.#undone.get(spec.execId)?.abort();
     const stream = new AbortController();
     const user = spec.user ?? this.#user;
     const workdir = spec.workdir ?? this.#workdir;
@@ -145,18 +150,31 @@ export class CommandRunner implements ExecRunner {
         pid,
         ended,
         signal: (number, call) => this.#signal(spec.execId, number, call),
-        sweep: (call) => this.#kill(spec.execId, call),
+        sweep: async (call) => void (await this.#kill(spec.execId, call)),
       };
     } catch (error) {
       stream.abort();
       // A start whose answer did not come may have happened.
-      if (!(error instanceof BadRequest || error instanceof Conflict)) void this.#undo(spec.execId);
+      if (!(error instanceof BadRequest || error instanceof Conflict)) void this.#undoStart(spec.execId);
       throw error;
     }
   }
 
   #events(response: IncomingMessage): AsyncGenerator<ExecStreamEvent> {
     return execStream(response, { silenceMs: this.#silenceMs, taker: this.#taker });
+  }
+
+  async #undoStart(execId: ExecId): Promise<void> {
+    const stop = new AbortController();
+    this.#undone.set(execId, stop);
+    const signal = AbortSignal.any([stop.signal, this.#closed]);
+    for (const pauseMs of failedStartLooksMs) {
+      await pause(pauseMs, undefined, { signal, ref: false }).catch(ignoreOutcome);
+      if (signal.aborted) break;
+      using deadline = deadlineAfter(cleanupMs, signal);
+      if (await this.#kill(execId, deadline).catch(() => false)) break;
+    }
+    if (this.#undone.get(execId) === stop) this.#undone.delete(execId);
   }
 
   async #undo(execId: ExecId): Promise<void> {
@@ -348,7 +366,8 @@ export class CommandRunner implements ExecRunner {
     );
   }
 
-  async #kill(execId: ExecId, options: CallOptions): Promise<void> {
+  /** @returns whether there was one. */
+  async #kill(execId: ExecId, options: CallOptions): Promise<boolean> {
     let isNone = false;
     const known = async (error: unknown) => {
       const hidden = await this.#calls.hiddenBy(error, options);
@@ -359,6 +378,7 @@ export class CommandRunner implements ExecRunner {
     await this.#calls.tell("kill a command", request, options).catch((error: unknown) => {
       if (!isNone) throw error;
     });
+    return !isNone;
   }
 }
 

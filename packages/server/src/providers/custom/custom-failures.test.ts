@@ -777,6 +777,31 @@ it("a spawn that was carried out too late is gone once its destroy has resolved"
   expect(made.sandboxes.size).toBe(0);
 });
 
+it("a command that was started too late is ended, unless it was started again", async () => {
+  const { provider, spec, sandbox, wrong, seen } = await backend({}, { timeoutMs: 200, silenceMs: 20_000 });
+  const running = new Set<string>();
+  const kill = "DELETE /sandboxes/:id/execs/:exec";
+  wrong[kill] = (request, response) =>
+    response.writeHead(running.delete(request.url?.split("/").at(-1) ?? "") ? 200 : 404).end();
+  const startIn = (ms: number): Handler => {
+    return (_request, response, body) => {
+      const { exec_id: id } = JSON.parse(body) as { exec_id: string };
+      setTimeout(() => running.add(id) && response.write(events(started)), ms);
+    };
+  };
+  await provider.check(soon());
+  await provider.spawn(spec, soon());
+  wrong["POST /sandboxes/:id/execs"] = startIn(400);
+  const twice = shell("true");
+  for (const each of [shell("true"), twice])
+    expect(await failureOf(sandbox().execs.start(each, soon()))).toBeInstanceOf(Unavailable);
+  wrong["POST /sandboxes/:id/execs"] = startIn(0);
+  await sandbox().execs.start(twice, soon());
+  await pause(2_500);
+  expect([...running]).toEqual([twice.execId]);
+  expect(seen.filter((call) => call === kill).length).toBeGreaterThan(1);
+});
+
 it("a sandbox that vanishes between calls is told, and its calls fail as gone", async () => {
   const { provider, spec, sandboxes } = await backend();
   const told = Promise.withResolvers<string>();
