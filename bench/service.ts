@@ -10,7 +10,7 @@ import { promisify } from "node:util";
 
 export const projectRoot = path.resolve(path.dirname(fileURLToPath(import.meta.url)), "..");
 
-const entry = path.join(projectRoot, "packages/cli/src/bin.mjs");
+const entry = path.join(projectRoot, "packages/cli/src/bin.cjs");
 const run = promisify(execFile);
 const nodeFlags: string[] = JSON.parse(
   await readFile(path.join(projectRoot, "scripts/setup/service-node-flags.json"), "utf8"),

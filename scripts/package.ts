@@ -44,6 +44,7 @@ const { arch } = process;
 debianArchitecture(arch);
 
 await buildAgent({ log: (line) => console.error(line) });
+run(process.execPath, ["scripts/bundle-command.mjs"]);
 const commit = git("rev-parse", "HEAD");
 const changed = git("status", "--porcelain") !== "";
 if (changed) console.error("package: the work tree differs from its commit, and so does what is packed");

@@ -1,5 +1,6 @@
 import { readdirSync, readFileSync, statSync } from "node:fs";
 import path from "node:path";
+import { bundleFolder, sourcesFile } from "../../packages/cli/src/bundle.cjs";
 import type { Entry } from "./archive.ts";
 
 /** One package of the lock file that an installation runs on. */
@@ -16,17 +17,24 @@ interface LockEntry {
   license?: string;
   link?: boolean;
   dev?: boolean;
+  optional?: boolean;
   resolved?: string;
 }
 
 /** Folders of sources that only tests read. */
 const onlyForTests: ReadonlySet<string> = new Set(["testing", "contract"]);
+/** What makes the bundle of the client commands, which an installation has made; what is optional belongs to it too. */
+const onlyToBundle: ReadonlySet<string> = new Set([
+  "rolldown",
+  "@rolldown/pluginutils",
+  "@oxc-project/types",
+]);
 /** What compilers, debuggers and a package's own tests read: a third of all files. */
 const onlyForDevelopers = /\.d\.[cm]?ts$|\.map$|^(?:test|tests|examples|benchmarks?|\.github)\//;
 
 /**
  * Everything that an installation consists of, besides what tells that it is one.
- * @param root of the clone, with its packages, Node and agent in place.
+ * @param root of the clone, with its packages, Node, agent and bundle in place.
  * @throws Error when what is installed is not what the lock file says.
  */
 export function contentsOf(root: string, options: { node: string; serviceNodeFlags: string[] }): Entry[] {
@@ -72,6 +80,11 @@ export function contentsOf(root: string, options: { node: string; serviceNodeFla
       { path: `node_modules/@alcove/${name}`, type: "symlink", target: `../../${at}` },
     );
   }
+  entries.push(
+    ...folder(root, bundleFolder, (relative) => relative !== sourcesFile),
+    // Whatever the times of files in an installation are, the bundle is of its sources.
+    { path: `${bundleFolder}/${sourcesFile}`, type: "file", mode: 0o644, content: Buffer.from("[]\n") },
+  );
   for (const found of productionPackages(root)) {
     const nested = (relative: string) => relative.split("/").includes("node_modules");
     const wanted = (relative: string) => !nested(relative) && !onlyForDevelopers.test(relative);
@@ -87,8 +100,9 @@ export function productionPackages(root: string): ProductionPackage[] {
   };
   const found: ProductionPackage[] = [];
   for (const [at, entry] of Object.entries(lock.packages)) {
-    if (!at.includes("node_modules/") || entry.link || entry.dev) continue;
+    if (!at.includes("node_modules/") || entry.link || entry.dev || entry.optional) continue;
     const name = at.slice(at.lastIndexOf("node_modules/") + "node_modules/".length);
+    if (onlyToBundle.has(name)) continue;
     const manifest = readFileSync(path.join(root, at, "package.json"), "utf8");
     const { version, license } = JSON.parse(manifest) as { version: string; license?: string };
     if (version !== entry.version)

@@ -2,6 +2,7 @@
 import path from "node:path";
 import { agentIsCurrent } from "../build-agent.mjs";
 import { findNode, libraryDir, nodeFailure, nodeInstallation, projectRoot } from "../node-runtime.mjs";
+import { ensureCommandBundle } from "./command-bundle.mjs";
 import { dependenciesCurrent, ensureDependencies } from "./dependencies.mjs";
 import { ensureLibatomic } from "./libatomic.mjs";
 import { withSetupLock } from "./lock.mjs";
@@ -15,14 +16,17 @@ import { runStep, say } from "./step.mjs";
 export async function prepare({ dev = false, agent = true } = {}) {
   const found = findNode();
   const agentState = agent ? agentIsCurrent() : true;
-  if (found !== undefined && dependenciesCurrent(projectRoot, { dev }) && agentState) {
-    return { node: found, agent: { ready: true } };
-  }
-  return withSetupLock(projectRoot, async () => {
-    const node = await ensureNode();
-    if (!(await ensureDependencies(projectRoot, { dev }))) fail("the npm packages could not be installed");
-    return { node, agent: agent ? await ensureAgent() : { ready: true } };
-  });
+  const ready =
+    found !== undefined && dependenciesCurrent(projectRoot, { dev }) && agentState
+      ? { node: found, agent: { ready: true } }
+      : await withSetupLock(projectRoot, async () => {
+          const node = await ensureNode();
+          if (!(await ensureDependencies(projectRoot, { dev })))
+            fail("the npm packages could not be installed");
+          return { node, agent: agent ? await ensureAgent() : { ready: true } };
+        });
+  ensureCommandBundle(projectRoot, ready.node);
+  return ready;
 }
 
 /** Packages and Node alone: what the client commands need. */

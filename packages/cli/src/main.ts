@@ -16,7 +16,7 @@ export async function main(): Promise<never> {
 /** @returns the exit code. */
 export async function run(args: readonly string[]): Promise<number> {
   try {
-    await createProgram().parseAsync([...args], { from: "user" });
+    await createProgram(args[0]).parseAsync([...args], { from: "user" });
     return exitCodes.ok;
   } catch (error) {
     if (error instanceof CommanderError) return error.exitCode === 0 ? exitCodes.ok : exitCodes.usage;

@@ -70,7 +70,7 @@ describe.skipIf(skip)(`the service's process${skip ? " (skipped: the agent is no
     await writeFile(key, "the-first-key-of-this-test", { mode: 0o600 });
     const auth = ["--set", `auth.api_key_file=${key}`];
     const { child, ended, url } = await start(path.join(root, "bin/alcove"), ["serve", ...flags(), ...auth]);
-    expect(readFileSync(`/proc/${child.pid}/cmdline`, "utf8")).toContain("packages/cli/src/bin.mjs\0serve");
+    expect(readFileSync(`/proc/${child.pid}/cmdline`, "utf8")).toContain("packages/cli/src/bin.cjs\0serve");
     const list = async (apiKey: string) =>
       (await fetch(`${url}/api/v1/sandboxes`, { headers: { "x-api-key": apiKey } })).status;
     expect(await list("the-first-key-of-this-test")).toBe(200);

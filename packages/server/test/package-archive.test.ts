@@ -120,5 +120,5 @@ test("an installation that is not complete starts nothing and names the way out"
   expect(half.stdout).toBe("");
   writeFileSync(path.join(home, ".complete"), "");
   const whole = spawnSync(command, ["ls"], { encoding: "utf8" });
-  expect(whole.stdout).toBe(`started ${home}/packages/cli/src/bin.mjs ls\n`);
+  expect(whole.stdout).toBe(`started ${home}/packages/cli/src/bin.cjs ls\n`);
 });

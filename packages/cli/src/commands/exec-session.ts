@@ -1,10 +1,10 @@
 import { once } from "node:events";
 import type { AlcoveClient, ExecStart } from "@alcove/sdk";
-import type { ExitReason, LimitName } from "@alcove/wire";
 import { ExitWith, exitCodes } from "../exit-codes.ts";
 import { LeaveKeys } from "../terminal/leave-keys.ts";
 import { write } from "../terminal/output.ts";
 import { rawMode } from "../terminal/raw-mode.ts";
+import { exitCodeOfExec } from "./exec-code.ts";
 import { forwardSignals } from "./forward-signals.ts";
 import { LastingExec } from "./lasting-exec.ts";
 import { OutputProgress } from "./output-progress.ts";
@@ -50,36 +50,6 @@ export async function runSession(session: ExecSession): Promise<number> {
 export function windowSize(): { cols?: number; rows?: number } {
   const { columns, rows } = process.stdout;
   return columns > 0 && rows > 0 ? { cols: columns, rows } : {};
-}
-
-/** The command's code; 124 for its deadline. What else happened to it is said on standard error. */
-export function exitCodeOfExec(exit: { exit_code: number; reason: ExitReason; limit?: LimitName }): number {
-  switch (exit.reason) {
-    case "exited":
-    case "signaled":
-      return exit.exit_code;
-    case "timeout":
-      // The service has said so on standard error already.
-      return exitCodes.timeout;
-    case "oom":
-      process.stderr.write("alcove: the command was killed: the sandbox ran out of memory\n");
-      return exit.exit_code || exitCodes.execFailed;
-    case "cancelled":
-      process.stderr.write("alcove: the command was cancelled\n");
-      return exit.exit_code || exitCodes.execFailed;
-    case "limit":
-      process.stderr.write(
-        `alcove: the command was ended: it used more than its limit ${exit.limit ?? ""}\n`,
-      );
-      return exit.exit_code || exitCodes.execFailed;
-    case "lost":
-      process.stderr.write("alcove: the command was lost with its sandbox\n");
-      return exitCodes.execFailed;
-    default: {
-      const unreachable: never = exit.reason;
-      return unreachable;
-    }
-  }
 }
 
 async function follow(command: LastingExec): Promise<number> {

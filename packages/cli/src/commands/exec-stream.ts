@@ -2,8 +2,8 @@ import { type AlcoveClient, AlcoveError } from "@alcove/sdk";
 import type { ExecRequest, ExecStreamChunk } from "@alcove/wire";
 import { ExitWith, exitCodes } from "../exit-codes.ts";
 import { write } from "../terminal/output.ts";
+import { exitCodeOfExec } from "./exec-code.ts";
 import { resumeOutput, tellBroken } from "./exec-resume.ts";
-import { exitCodeOfExec } from "./exec-session.ts";
 import { forwardSignals } from "./forward-signals.ts";
 import { OutputProgress } from "./output-progress.ts";
 

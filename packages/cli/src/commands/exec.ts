@@ -5,8 +5,8 @@ import { ExitWith, exitCodes, UsageError } from "../exit-codes.ts";
 import { reportFailure } from "../failure.ts";
 import { printJson } from "../terminal/output.ts";
 import { printable } from "../terminal/printable.ts";
+import { exitCodeOfExec } from "./exec-code.ts";
 import { resumeOutput, tellBroken } from "./exec-resume.ts";
-import { exitCodeOfExec, runSession, windowSize } from "./exec-session.ts";
 import { runStream } from "./exec-stream.ts";
 import { idOf } from "./named.ts";
 import { OutputProgress } from "./output-progress.ts";
@@ -43,6 +43,8 @@ export async function exec(sandbox: string, command: readonly string[], flags: E
     const id = await idOf(client, sandbox, { flags });
     if (!flags.interactive && !flags.tty)
       return await runStream({ client, id, request: { ...commandOf(command), ...settingsOf(flags) } });
+    // Loaded for those alone who talk to their command.
+    const { runSession, windowSize } = await import("./exec-session.ts");
     return await runSession({
       client,
       id,

@@ -2,7 +2,7 @@ import { type ChildProcessWithoutNullStreams, spawn } from "node:child_process";
 import { once } from "node:events";
 import { fileURLToPath } from "node:url";
 
-export const cliEntry = fileURLToPath(new URL("../bin.mjs", import.meta.url));
+export const cliEntry = fileURLToPath(new URL("../bin.cjs", import.meta.url));
 
 export interface CliResult {
   code: number | null;

@@ -1,13 +1,13 @@
 // Plain JavaScript: needed before types can be stripped from the cache.
-import { lstatSync, mkdirSync, realpathSync } from "node:fs";
-import path from "node:path";
+const { lstatSync, mkdirSync, realpathSync } = require("node:fs");
+const path = require("node:path");
 
 /**
  * Where compiled code is kept between starts: what lies there is run. Never Node's own place in the directory for temporary
  * files, which another user of the machine can make before we do.
  * @returns undefined where nobody but us and root can be trusted to have written it; each start compiles then.
  */
-export function compileCacheFolder(env = process.env) {
+function compileCacheFolder(env = process.env) {
   const { base, below } = place(env);
   if (base === undefined || !path.isAbsolute(base)) return undefined;
   try {
@@ -50,3 +50,5 @@ function cannotBeReplaced(folder) {
   // A group that may write into a user's own folders is that user's choice, and often has no other member.
   return sticky || (found.mode & (ours ? 0o002 : 0o022)) === 0;
 }
+
+module.exports = { compileCacheFolder };

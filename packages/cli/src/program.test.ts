@@ -1,0 +1,21 @@
+import { expect, test } from "vitest";
+import { createProgram } from "./program.ts";
+
+const whole = createProgram();
+const words = whole.commands.flatMap((command) => [command.name(), ...command.aliases()]);
+
+test("each word that calls a command makes it as the whole command line does", () => {
+  expect(words.length).toBeGreaterThan(25);
+  for (const word of words) {
+    const named = (program: typeof whole) =>
+      program.commands.find((command) => [command.name(), ...command.aliases()].includes(word));
+    const alone = createProgram(word);
+    expect(named(alone)?.helpInformation(), word).toBe(named(whole)?.helpInformation());
+    if (word !== "completion") expect(alone.commands.length, word).toBeLessThan(10);
+  }
+});
+
+test("a word that calls nothing is looked up among all", () => {
+  for (const word of [undefined, "help", "--help", "spwan"])
+    expect(createProgram(word).helpInformation()).toBe(whole.helpInformation());
+});
