@@ -65,6 +65,17 @@ describe("previews of programs that mean no good", () => {
     ["a NUL in a value", "HTTP/1.1 200 OK\r\nX: a\0b\r\nContent-Length: 0\r\n\r\n", "not HTTP"],
     ["a head of 100 kB", `HTTP/1.1 200 OK\r\nX: ${"a".repeat(100_000)}\r\n\r\n`, "more than 65536 bytes"],
     [
+      "201 headers",
+      `HTTP/1.1 200 OK\r\n${"a: b\r\n".repeat(200)}Content-Length: 0\r\n\r\n`,
+      "more than 200 headers",
+    ],
+    ["1,500 headers", `HTTP/1.1 200 OK\r\n${"a: b\r\n".repeat(1_500)}\r\n`, "more than 200 headers"],
+    [
+      "many headers and a switch",
+      `HTTP/1.1 101 X\r\n${"a: b\r\n".repeat(200)}Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n`,
+      "more than 200 headers",
+    ],
+    [
       "a switch nobody asked for",
       "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
       "",

@@ -7,6 +7,7 @@ import { joinPieces } from "../../platform/join-pieces.ts";
 import type { ReadTurns } from "../../platform/read-turns.ts";
 import { DomainError } from "../../ports/errors.ts";
 import { endUnlessComplete } from "../refused-body.ts";
+import { mostHeaders } from "../refused-head.ts";
 import { bodyOf, type HeaderList } from "./carried-headers.ts";
 import { PortAgent, type PortRequestArgs } from "./port-agent.ts";
 import type { FirstAnswer } from "./port-concurrency.ts";
@@ -26,6 +27,8 @@ export interface Passage {
 
 /** A head above it is no answer of a program that means well. */
 const mostHeadBytes = 65_536;
+/** Of the shortest ones a head costs many times its bytes, for as long as its body goes out; Node would drop those beyond its own bound. */
+const hasTooManyHeaders = ({ rawHeaders }: IncomingMessage) => rawHeaders.length > 2 * mostHeaders;
 /** Interim answers (1xx) before the answer itself: programs that mean well send one or two. */
 const mostInterimAnswers = 16;
 /** How long the other direction may go on after one has ended. */
@@ -207,6 +210,7 @@ export class PortProxy {
       });
     }
     const name = `the program on port ${port.target.port} of sandbox "${port.target.sandboxId}"`;
+    outgoing.maxHeadersCount = mostHeaders + 1;
     let answered = false;
     let sent = false;
     const stop = (error: unknown) => {
@@ -256,7 +260,10 @@ export class PortProxy {
       const message = `${name} sent more than ${mostInterimAnswers} interim answers (1xx) and none that is final`;
       stop(new DomainError("bad_gateway", message));
     });
+    const manyHeaders = () =>
+      new DomainError("bad_gateway", `${name} answered with more than ${mostHeaders} headers`);
     outgoing.on("response", (answer) => {
+      if (hasTooManyHeaders(answer)) return stop(manyHeaders());
       // Its parser makes a piece of each chunk, however small.
       joinPieces(answer);
       breakBehindWhatCame(answer);
@@ -265,7 +272,10 @@ export class PortProxy {
     });
     outgoing.on("upgrade", (answer, program, begun) => {
       const head = Buffer.concat([begun, this.#turns.release(program)]);
-      if (upgrades) settle({ answer, outgoing, program, head });
+      if (hasTooManyHeaders(answer)) {
+        program.destroy();
+        stop(manyHeaders());
+      } else if (upgrades) settle({ answer, outgoing, program, head });
       else {
         program.destroy();
         stop(
