@@ -122,8 +122,9 @@ export class RecoverFlow {
           result = await store.sandboxes.reserve(taken);
         }
         if (result.admitted) return;
-        entry.row = { ...row, name: null };
-        await store.sandboxes.reserve({ ...taken, row: entry.row });
+        const unnamed = { ...row, name: null };
+        entry.row = unnamed;
+        await store.sandboxes.reserve({ ...taken, row: unnamed });
       });
     } catch (error) {
       live.remove(entry);

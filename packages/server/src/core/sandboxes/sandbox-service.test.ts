@@ -72,6 +72,17 @@ describe("spawn", () => {
     expect(h.provider.specs).toHaveLength(1);
   });
 
+  it("leaves the environment to the runtime and the store", async () => {
+    const h = await harness();
+    const { id } = await h.spawn({ env: { A: "a" } });
+    expect(h.provider.specs[0]?.env).toEqual({ A: "a" });
+    expect((await store.sandboxes.get(id))?.env).toEqual({ A: "a" });
+    expect(h.service.running(id).row.env).toEqual({});
+    await h.service.extend(id, 60_000, { signal: forever });
+    expect((await store.sandboxes.get(id))?.env).toEqual({ A: "a" });
+    expect(h.service.running(id).row.env).toEqual({});
+  });
+
   it("is refused when its labels are larger than lists hold", async () => {
     const h = await harness();
     const most = 65_536;

@@ -53,6 +53,12 @@ interface Connected {
   stopListening: () => void;
 }
 
+/** The environment is the largest part of a record by far, and asked for only of the file, where a row was lost. */
+function withoutEnv(record: RuntimeRecord): RuntimeRecord {
+  const { sandbox } = record;
+  return sandbox === undefined ? record : { ...record, sandbox: { ...sandbox, env: {} } };
+}
+
 const capabilities: readonly Capability[] = [...agentCapabilities, "container"];
 /** The name of the machine's own root. */
 const hostImage = "host";
@@ -475,9 +481,10 @@ export class NativeProvider implements RuntimeProvider {
   }
 
   #connect(
-    record: RuntimeRecord,
+    written: RuntimeRecord,
     { client, groups, hasNetwork }: Pick<Connected, "client" | "groups"> & { hasNetwork: boolean },
   ): void {
+    const record = withoutEnv(written);
     const runtimeId = record.runtimeId as RuntimeId;
     const network = hasNetwork ? this.#keepNetwork(record) : undefined;
     const stopListening = client.onGone(() => this.#ended(runtimeId, "the sandbox ended by itself"));
