@@ -117,7 +117,8 @@ fn configure() -> Result<()> {
     for neighbour in [GATEWAY, DNS] {
         route(socket, neighbour, None)?;
     }
-    route(socket, Ipv4Addr::UNSPECIFIED, Some(GATEWAY))
+    route(socket, Ipv4Addr::UNSPECIFIED, Some(GATEWAY))?;
+    keep_unrouted()
 }
 
 /// To one address, or to all.
@@ -139,20 +140,57 @@ fn route(socket: i32, to: Ipv4Addr, gateway: Option<Ipv4Addr>) -> Result<()> {
 
 /// By message, because the call for it wants rights over the machine's network.
 fn shorten_queue() -> Result<()> {
+    let mut body = vec![0; 4];
+    // Interface: family, type, index, flags, changes. Attribute: the queue.
+    body.extend_from_slice(&index().to_ne_bytes());
+    body.extend_from_slice(&[0; 8]);
+    body.extend_from_slice(&attribute(libc::IFLA_TXQLEN, QUEUE as u32));
+    ask(libc::RTM_NEWLINK, 0, &body, "queue")
+}
+
+/// What is sent past the routes, to "this interface, no gateway" (`SO_DONTROUTE`, `MSG_DONTROUTE`), finds none of them, and then
+/// the kernel takes every address for a neighbour. So it finds one that gives it back to the sandbox itself; whatever else is
+/// sent has the route to the gateway, which goes first.
+fn keep_unrouted() -> Result<()> {
+    // Route: family, lengths of both addresses, service, table, who made it, scope, type, flags. Attributes: interface, priority.
+    let mut body = vec![
+        libc::AF_INET as u8,
+        0,
+        0,
+        0,
+        libc::RT_TABLE_MAIN,
+        libc::RTPROT_BOOT,
+        libc::RT_SCOPE_HOST,
+        libc::RTN_LOCAL,
+    ];
+    body.extend_from_slice(&[0; 4]);
+    body.extend_from_slice(&attribute(libc::RTA_OIF, index()));
+    body.extend_from_slice(&attribute(libc::RTA_PRIORITY, u32::MAX));
+    ask(libc::RTM_NEWROUTE, libc::NLM_F_CREATE | libc::NLM_F_EXCL, &body, "route of last resort")
+}
+
+fn index() -> u32 {
     // SAFETY: a constant string.
-    let index = unsafe { libc::if_nametoindex(c"tap0".as_ptr()) };
-    let mut message = Vec::with_capacity(40);
-    // Header: length, type, flags, sequence, port. Interface: family, type, index, flags, changes. Attribute: the queue.
-    message.extend_from_slice(&40u32.to_ne_bytes());
-    message.extend_from_slice(&libc::RTM_NEWLINK.to_ne_bytes());
-    message.extend_from_slice(&((libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16).to_ne_bytes());
-    message.extend_from_slice(&[0; 12]);
-    message.extend_from_slice(&index.to_ne_bytes());
+    unsafe { libc::if_nametoindex(c"tap0".as_ptr()) }
+}
+
+fn attribute(kind: u16, value: u32) -> [u8; 8] {
+    let mut bytes = [0; 8];
+    bytes[..2].copy_from_slice(&8u16.to_ne_bytes());
+    bytes[2..4].copy_from_slice(&kind.to_ne_bytes());
+    bytes[4..].copy_from_slice(&value.to_ne_bytes());
+    bytes
+}
+
+fn ask(kind: u16, flags: i32, body: &[u8], what: &str) -> Result<()> {
+    // Header: length, type, flags, sequence, port.
+    let mut message = Vec::with_capacity(16 + body.len());
+    message.extend_from_slice(&(16 + body.len() as u32).to_ne_bytes());
+    message.extend_from_slice(&kind.to_ne_bytes());
+    message.extend_from_slice(&((libc::NLM_F_REQUEST | libc::NLM_F_ACK | flags) as u16).to_ne_bytes());
     message.extend_from_slice(&[0; 8]);
-    message.extend_from_slice(&8u16.to_ne_bytes());
-    message.extend_from_slice(&libc::IFLA_TXQLEN.to_ne_bytes());
-    message.extend_from_slice(&QUEUE.to_ne_bytes());
-    let what = format!("{NAME}: queue");
+    message.extend_from_slice(body);
+    let what = format!("{NAME}: {what}");
     // SAFETY: plain numbers; the descriptor is owned from here on.
     let socket = unsafe {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;

@@ -81,10 +81,20 @@ await describeWith(["root", "agent", "launcher", "native", "slirp4netns"], "netw
 
   it("of the machine's table of neighbours a sandbox takes two places, whatever it sends to", async () => {
     const { run, write } = await sandboxes.spawn();
-    const sending = `import socket
+    const sending = `import socket, struct
 sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 for last in range(1, 255):
     try: sender.sendto(b"x", ("198.18.255.%d" % last, 9))
+    except OSError: pass
+# Past the routes, by the interface that a socket or a message names.
+by_message = [(socket.SOL_IP, 8, struct.pack("i8x", socket.if_nametoindex("tap0")))]
+past = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+past.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"tap0\\0")
+past.setsockopt(socket.SOL_SOCKET, socket.SO_DONTROUTE, 1)
+for last in range(1, 255):
+    try: past.sendto(b"x", ("9.9.9.%d" % last, 9))
+    except OSError: pass
+    try: sender.sendmsg([b"x"], by_message, socket.MSG_DONTROUTE, ("9.9.8.%d" % last, 9))
     except OSError: pass
 `;
     await write("/tmp/send.py", Buffer.from(sending));
