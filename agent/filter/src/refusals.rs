@@ -31,6 +31,18 @@ const UNKNOWN: &[libc::c_long] = &[
 /// counted for nobody; of this size they take no more than such a file does, which is counted.
 const LONGEST_ATTRIBUTE: u32 = 992;
 
+/// Descriptors that one call waits for, as many as `select` is made for. Each end of each takes 64 bytes, counted for nobody, for as
+/// long as the call waits, and of `poll` a descriptor may be named as often as the caller likes.
+const MOST_WAITED_FOR: u32 = 1_024;
+const WAITS: &[(libc::c_long, u32)] = &[
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_poll, 1),
+    (libc::SYS_ppoll, 1),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_select, 0),
+    (libc::SYS_pselect6, 0),
+];
+
 /// Asynchronous I/O of the kernel has one table of contexts for the whole machine. Answered ENOSYS.
 const ASYNCHRONOUS_IO: &[libc::c_long] =
     &[libc::SYS_io_setup, libc::SYS_io_destroy, libc::SYS_io_submit, libc::SYS_io_cancel, libc::SYS_io_getevents];
@@ -213,6 +225,15 @@ fn machines_memory(program: &mut Program) {
     // container engines; the policy of a process stays, which numactl and runtimes set.
     program.when(libc::SYS_mbind as u32, refuse(libc::EPERM));
     program.when(libc::SYS_memfd_secret as u32, refuse(libc::ENOSYS));
+    for (call, number) in WAITS {
+        program.only_for(*call, |rules| {
+            rules.load(argument(*number));
+            rules.put(JUMP_GREATER_EQUAL, MOST_WAITED_FOR + 1, 0, 1);
+            // As where the kernel has no memory for its tables.
+            rules.give(refuse(libc::ENOMEM));
+            rules.give(RET_ALLOW);
+        });
+    }
 }
 
 /// What the kernel counts for each user id, where no namespace gives the sandbox ids of its own: its root is the host's, and
@@ -616,6 +637,21 @@ mod tests {
                 assert_eq!((set(993), set(65_536)), (refuse(libc::ENOSPC), refuse(libc::ENOSPC)));
             }
             assert_eq!(run(&program, SYS_SETXATTRAT, AUDIT_ARCH, [0; 6]), refuse(libc::ENOSYS));
+        }
+    }
+
+    #[test]
+    fn no_call_waits_for_more_descriptors_than_select_is_made_for() {
+        for program in [all(RET_ALLOW), only_shared(RET_ALLOW)] {
+            for (call, number) in WAITS {
+                let wait = |most: u64| {
+                    let mut arguments = [0x1000; 6];
+                    arguments[*number as usize] = most;
+                    run(&program, *call, AUDIT_ARCH, arguments)
+                };
+                assert_eq!((wait(0), wait(1_024)), (RET_ALLOW, RET_ALLOW));
+                assert_eq!((wait(1_025), wait(4_096)), (refuse(libc::ENOMEM), refuse(libc::ENOMEM)));
+            }
         }
     }
 
