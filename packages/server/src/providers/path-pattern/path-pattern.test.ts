@@ -42,6 +42,12 @@ const patternNames = fc.array(
 );
 const pathNames = fc.array(words(["a", "b", "."]).filter(isName), { minLength: 1, maxLength: 5 });
 
+/** What this thread has worked since, whoever else the machine works for. */
+function processorMs(before: NodeJS.CpuUsage): number {
+  const { user, system } = process.threadCpuUsage(before);
+  return (user + system) / 1_000;
+}
+
 describe("matchingPaths()", () => {
   it("finds what trying everything finds, whatever was looked at before", async () => {
     await fc.assert(
@@ -102,9 +108,9 @@ describe("matchingPaths()", () => {
   ])("takes no time: %s", async (_what, pattern) => {
     const paths = [`/tmp/${"a".repeat(255)}`, `/${"a/".repeat(2_000)}a`];
     await matchingPaths(paths, pattern, options);
-    const startedAt = performance.now();
+    const before = process.threadCpuUsage();
     expect(await matchingPaths(paths, pattern, options)).toEqual([]);
-    expect(performance.now() - startedAt).toBeLessThan(100);
+    expect(processorMs(before)).toBeLessThan(100);
   });
 
   it.each([
@@ -114,9 +120,9 @@ describe("matchingPaths()", () => {
     ["too many names", `/${"**/a/".repeat(800)}b`],
     ["alternatives of too many names", `/${"{a,b}".repeat(9)}${"/a".repeat(40)}`],
   ])("refuses at once: %s", async (_what, pattern) => {
-    const startedAt = performance.now();
+    const before = process.threadCpuUsage();
     await expect(matchingPaths([], pattern, options)).rejects.toThrow(BadRequest);
-    expect(performance.now() - startedAt).toBeLessThan(100);
+    expect(processorMs(before)).toBeLessThan(100);
   });
 
   it("refuses too many alternatives without having made some of them, however many ask at once", async () => {
@@ -124,8 +130,7 @@ describe("matchingPaths()", () => {
     const before = process.threadCpuUsage();
     for (let caller = 0; caller < 64; caller++)
       await expect(matchingPaths([], pattern, options)).rejects.toThrow(BadRequest);
-    const { user, system } = process.threadCpuUsage(before);
-    expect((user + system) / 1_000).toBeLessThan(300);
+    expect(processorMs(before)).toBeLessThan(300);
   });
 
   it.each([
