@@ -2,6 +2,7 @@ import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
 import { existsSync } from "node:fs";
 import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { connect } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, describe, expect, it } from "vitest";
@@ -43,10 +44,23 @@ async function started(name = "a", behaviour: Partial<Behaviour> = {}): Promise<
   });
   children.push(child);
   const socketPath = join(folder, `${name}.sock`);
-  await eventually(() => existsSync(socketPath) || undefined);
+  // The file is there a moment before somebody listens.
+  await eventually(() => connects(socketPath));
   const api = new FirecrackerApi({ socketPath, patience: { call: 2_000, start: 2_000 } });
   apis.push(api);
   return api;
+}
+
+async function connects(socketPath: string): Promise<true | undefined> {
+  const socket = connect(socketPath);
+  try {
+    await once(socket, "connect");
+    return true;
+  } catch {
+    return undefined;
+  } finally {
+    socket.destroy();
+  }
 }
 
 const root = { drive_id: "root", path_on_host: "root.img", is_root_device: true, is_read_only: true };
