@@ -532,6 +532,71 @@ fn filter_sockets(sockets: usize) -> usize {
     count(sockets, || option(libc::AF_UNIX, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &*filter.program()))
 }
 
+/// Connections that nobody accepts and whose client is gone.
+fn leave_unaccepted(connections: usize) -> usize {
+    let mut listeners = Vec::new();
+    let mut taken = 0;
+    let made = count(connections, || {
+        if taken % 4_000 == 0 {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("listener");
+            // SAFETY: a descriptor of its own.
+            unsafe { libc::listen(listener.as_raw_fd(), 4_096) };
+            listeners.push(listener);
+        }
+        taken += 1;
+        let address = listeners.last().expect("just made").local_addr().expect("address");
+        std::net::TcpStream::connect(address).map_or(-1, |_| 0)
+    });
+    std::mem::forget(listeners);
+    made
+}
+
+/// Locks bytes of files that have no more than 1,000 locks each: the kernel looks through those of the file. @returns how many.
+fn lock_bytes(open: fn() -> libc::c_long, command: libc::c_int, locks: usize) -> usize {
+    let (mut file, mut taken) = (-1, 0);
+    count(locks, || {
+        if taken % 1_000 == 0 {
+            file = open();
+        }
+        // SAFETY: all zeroes is a lock of nothing; the fields that matter are set.
+        let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+        (lock.l_type, lock.l_whence, lock.l_start, lock.l_len) =
+            (libc::F_WRLCK as _, libc::SEEK_SET as _, taken * 2, 1);
+        taken += 1;
+        // SAFETY: the lock is alive.
+        unsafe { libc::fcntl(file as i32, command, &raw const lock) as libc::c_long }
+    })
+}
+
+/// Without a name, so that it is in no file system of the sandbox's.
+fn memory_file() -> libc::c_long {
+    call(libc::SYS_memfd_create, [c"locked".as_ptr() as usize, 0, 0, 0, 0])
+}
+
+fn named_file() -> libc::c_long {
+    static NEXT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+    let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    open(&format!("/tmp/locked-{number}"), libc::O_RDWR | libc::O_CREAT)
+}
+
+/// Lists a directory of the image again and again, which has got as many long names as are wanted and one more each time.
+/// @returns how many lists are kept.
+fn keep_lists(names: usize) -> usize {
+    let name = |index: usize| format!("/etc/{index:0>200}");
+    std::fs::write(name(0), "").expect("a file");
+    for index in 1..names {
+        std::fs::hard_link(name(0), name(index)).expect("a name");
+    }
+    count(60, || {
+        std::fs::hard_link(name(0), name(names)).expect("a name");
+        let fd = open("/etc", libc::O_RDONLY | libc::O_DIRECTORY);
+        let mut room = [0u8; 1_024];
+        call(libc::SYS_getdents64, [fd as usize, room.as_mut_ptr() as usize, room.len(), 0, 0]);
+        std::fs::remove_file(name(names)).expect("removed");
+        fd
+    })
+}
+
 /// Takes what it can get of something, and says how much that was.
 fn take(what: &str, number: usize) -> usize {
     match what {
@@ -555,6 +620,10 @@ fn take(what: &str, number: usize) -> usize {
         "packet-options" => keep_packet_options(number),
         "filters" => filter_sockets(number),
         "trace" => trace(number),
+        "locks" => lock_bytes(named_file, libc::F_SETLK, number),
+        "locks-of-files" => lock_bytes(memory_file, libc::F_OFD_SETLK, number),
+        "unaccepted" => leave_unaccepted(number),
+        "lists" => keep_lists(number),
         "files" => count(number, || open("/dev/null", libc::O_RDONLY)),
         other => panic!("{other} is unknown"),
     }

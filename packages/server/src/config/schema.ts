@@ -349,7 +349,7 @@ export const ConfigSchema = section(
             ),
             max_uncounted_percent: count(
               10,
-              "Share of the machine's memory that may be in use and counted for nobody, beyond what is usual, before the sandbox whose sockets can hold most of it is stopped; 0: never.",
+              "Share of the machine's memory that may be in use and counted for nobody, beyond what is usual, before the sandbox that can hold most of it, in sockets or in what the kernel keeps for it, is stopped; 0: never.",
             ),
             added_caps: texts([], "Capabilities commands get, such as CAP_NET_RAW."),
           },

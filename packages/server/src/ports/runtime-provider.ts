@@ -166,4 +166,5 @@ export interface SandboxNote {
 export const guardStops = {
   disk: "stopped: it had ",
   memory: "stopped: what waits in its sockets ",
+  kernelMemory: "stopped: what the kernel keeps for its open directories, locks and connections ",
 } as const;

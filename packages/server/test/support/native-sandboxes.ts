@@ -74,7 +74,7 @@ export function probedSandboxes(options: {
         take: async (what, number) => {
           const out = `/tmp/${what}`;
           const script = `rm -f ${out}; ${probePath} ${what} ${number} 300 > ${out} 2>&1 & while [ ! -s ${out} ]; do sleep 0.1; done; cat ${out}`;
-          return Number((await runScript(operations, script)).output);
+          return Number((await runScript(operations, script, { timeoutMs: patienceMs })).output);
         },
       };
     },

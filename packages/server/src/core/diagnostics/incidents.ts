@@ -34,5 +34,6 @@ export class Incidents {
 
 function endedBy(why: string): EndedBy {
   if (why.includes(guardStops.disk)) return "disk_guard";
-  return why.includes(guardStops.memory) ? "memory_guard" : "itself";
+  const ofMemory = [guardStops.memory, guardStops.kernelMemory].some((stop) => why.includes(stop));
+  return ofMemory ? "memory_guard" : "itself";
 }

@@ -47,6 +47,7 @@ describe("a runtime that ends by itself", () => {
     for (const [reason, network] of [
       [`${guardStops.disk}written 30 MB and 5 MB were free`, true],
       [`${guardStops.memory}can hold up to 900 MB`, false],
+      [`${guardStops.kernelMemory}can hold up to 900 MB`, false],
     ] as const) {
       const { runtimeId } = await h.spawn();
       if (network) h.provider.tellNetwork(runtimeId, { state: "lost", reason: "slirp4netns ended" });
@@ -54,7 +55,7 @@ describe("a runtime that ends by itself", () => {
       await settle();
     }
     expect(h.operations.incidents.all).toEqual({
-      ended: { itself: 0, disk_guard: 1, memory_guard: 1 },
+      ended: { itself: 0, disk_guard: 1, memory_guard: 2 },
       networksLost: 1,
       recovered: 0,
     });

@@ -89,6 +89,13 @@ export class Cgroups {
     return countedInV1({ usage, stat, kernel: ownKernel, allKernel, nobodys: this.#nobodys }, meminfo);
   }
 
+  /** Bytes that the kernel has for itself and counts for the sandboxes; with v1 those are with it that it can give back. */
+  async countedKernelMemory(): Promise<number> {
+    const unified = this.#parents.get("unified");
+    if (unified !== undefined) return keyed(join(unified, "memory.stat"), "slab_unreclaimable");
+    return kernelOf(this.#parents.get("memory") ?? "");
+  }
+
   /** Sees what `countedMemory` needs to know of the rest of the machine, while sandboxes have hardly anything that nothing explains. */
   async seeNobodysMemory(): Promise<void> {
     if (this.version === 2) return;

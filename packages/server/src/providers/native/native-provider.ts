@@ -34,13 +34,12 @@ import type { ExecGroups } from "./exec-groups.ts";
 import { type NativeProviderConfig, networkOf } from "./launch-plan.ts";
 import { LaunchSite, type Prepared } from "./launch-site.ts";
 import { layerSizes } from "./layer-sizes.ts";
+import { MemoryGuards } from "./memory-guards.ts";
 import { newProbeId, probeSpec } from "./probe.ts";
 import { processorEnv } from "./processor-env.ts";
 import { probePrefix } from "./runtime-directories.ts";
 import type { RuntimeRecord } from "./runtime-record.ts";
-import { SocketGuard } from "./socket-guard.ts";
-import { socketHoldings } from "./socket-holdings.ts";
-import { type MachineMemory, readMachineMemory } from "./uncounted-memory.ts";
+import type { MachineMemory } from "./uncounted-memory.ts";
 
 /** A runtime this process is connected to. */
 interface Connected {
@@ -86,7 +85,7 @@ export class NativeProvider implements RuntimeProvider {
   /** Ends a look of the guard, which may count files for long. */
   readonly #closing = new AbortController();
   readonly #guard: DiskGuard;
-  readonly #socketGuard: SocketGuard;
+  readonly #memoryGuards: MemoryGuards;
   readonly #spawns = new SpawnsUnderWay();
   /** By owner: however many one spawns at once, others come in between. What may take minutes is done before. */
   readonly #lanes = new FairLanes(launchesAtOnce);
@@ -140,17 +139,13 @@ export class NativeProvider implements RuntimeProvider {
           signal: this.#closing.signal,
         }),
     });
-    this.#socketGuard = new SocketGuard({
+    this.#memoryGuards = new MemoryGuards({
       ...guarded,
       maxPercent: options.config.maxUncountedPercent,
-      memory: options.machineMemory ?? readMachineMemory,
-      counted: () => this.#countedMemory(),
-      seeOthers: async () => (await this.#site.prepare()).cgroups?.seeNobodysMemory().catch(() => undefined),
-      usual: this.#site.directories.usualMemory(),
-      holdings: async (runtimeId) => {
-        const pid = await this.#site.directories.livingProcess(runtimeId);
-        return pid === undefined ? 0 : socketHoldings(pid);
-      },
+      directories: this.#site.directories,
+      lowerOf: (runtimeId) => this.#connected.get(runtimeId)?.record.rootfs ?? "/",
+      cgroups: async () => (await this.#site.prepare()).cgroups,
+      ...(options.machineMemory && { machineMemory: options.machineMemory }),
     });
   }
 
@@ -251,7 +246,7 @@ export class NativeProvider implements RuntimeProvider {
       throw error;
     });
     await this.#guard.refuseWhenShort();
-    await this.#socketGuard.begin();
+    await this.#memoryGuards.begin();
     const { image, root, config } = await this.#resolve(prepared, spec.image, {
       ...options,
       owner: spec.ownerId,
@@ -379,7 +374,7 @@ export class NativeProvider implements RuntimeProvider {
   async [Symbol.asyncDispose](): Promise<void> {
     this.#closing.abort();
     await this.#guard[Symbol.asyncDispose]();
-    await this.#socketGuard[Symbol.asyncDispose]();
+    await this.#memoryGuards[Symbol.asyncDispose]();
     for (const { client, groups, network, stopListening } of this.#connected.values()) {
       stopListening();
       groups?.[Symbol.dispose]();
@@ -510,7 +505,7 @@ export class NativeProvider implements RuntimeProvider {
     };
     this.#connected.set(runtimeId, { record, client, operations, groups, network, stopListening });
     this.#guard.start();
-    this.#socketGuard.start();
+    this.#memoryGuards.start();
   }
 
   #keepNetwork(record: RuntimeRecord): KeptNetwork {
@@ -524,12 +519,6 @@ export class NativeProvider implements RuntimeProvider {
         for (const listener of this.#networkListeners) listener(runtimeId, change);
       },
     });
-  }
-
-  /** Nothing where no groups tell: the guard then takes what is in use for counted for nobody. */
-  async #countedMemory(): Promise<number> {
-    const { cgroups } = await this.#site.prepare();
-    return (await cgroups?.countedMemory().catch(() => 0)) ?? 0;
   }
 
   async #stopGuarded(runtimeId: RuntimeId, reason: string): Promise<void> {

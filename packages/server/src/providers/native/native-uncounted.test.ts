@@ -3,6 +3,7 @@ import { expect, it } from "vitest";
 import { runScript } from "../../../test/support/attack-probe.ts";
 import { probedSandboxes, probePath } from "../../../test/support/native-sandboxes.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
+import { guardStops } from "../../ports/index.ts";
 import { readMachineMemory } from "./uncounted-memory.ts";
 
 const memoryMb = 32;
@@ -133,6 +134,47 @@ await describeWith(
       );
       expect((await runScript(neighbour.operations, "echo alive")).output).toBe("alive\n");
     });
+  },
+);
+
+await describeWith(
+  ["root", "agent", "launcher", "native", "busybox"],
+  "what the kernel keeps for a sandbox without bytes of anybody's",
+  () => {
+    const sandboxes = probedSandboxes({
+      memoryMb: 128,
+      patienceMs: 90_000,
+      // The least that it lets be kept is 256 MB on the machines that this runs on.
+      config: { maxUncountedPercent: 1 },
+    });
+
+    it.each([
+      ["locks", 4_000_000, [guardStops.kernelMemory]],
+      ["locks-of-files", 4_000_000, [guardStops.kernelMemory]],
+      ["lists", 30_000, [guardStops.kernelMemory]],
+      // The end of a connection waits in it like a byte: whichever guard looks first.
+      ["unaccepted", 150_000, [guardStops.kernelMemory, guardStops.memory]],
+    ] as const)(
+      "a sandbox that has the kernel keep %s is stopped and named, its neighbours are not",
+      {
+        timeout: 90_000,
+      },
+      async (what, number, stops) => {
+        const ended: string[] = [];
+        const hostile = await sandboxes.spawn();
+        const neighbour = await sandboxes.spawn();
+        using _ = {
+          [Symbol.dispose]: sandboxes.provider.onExit((id, reason) => ended.push(`${id} ${reason}`)),
+        };
+        expect(await neighbour.take("locks", 2_000)).toBe(2_000);
+        expect(await neighbour.take("connections", 500)).toBe(500);
+        const taking = hostile.take(what, number).catch(() => undefined);
+        await expect.poll(() => ended, { timeout: 60_000 }).toHaveLength(1);
+        await taking;
+        expect(stops.filter((stop) => ended[0]?.startsWith(`${hostile.runtimeId} ${stop}`))).toHaveLength(1);
+        expect((await runScript(neighbour.operations, "echo alive")).output).toBe("alive\n");
+      },
+    );
   },
 );
 

@@ -37,8 +37,8 @@ export class RuntimeDirectories implements AsyncDisposable {
   }
 
   /** Beside the runtimes, and written only while they are in sight. */
-  usualMemory(): UsualMemory {
-    const { read, write } = usualMemoryIn(join(this.root, ".usual-memory"));
+  usualMemory(what: "memory" | "kernel-memory"): UsualMemory {
+    const { read, write } = usualMemoryIn(join(this.root, `.usual-${what}`));
     return {
       read,
       write: async (mb) => {

@@ -17,17 +17,30 @@ const mostRead = 20_000;
  * and when the process is gone.
  */
 export async function socketHoldings(pid: number): Promise<number> {
-  try {
-    if (await isMachinesNetwork(pid)) return 0;
-    const { connections, datagrams } = socketsOf(
-      (await read(pid, "sockstat")) + (await read(pid, "sockstat6")),
-    );
+  return unlessGone(0, async () => {
+    const { connections, datagrams } = await ownSockets(pid);
     // A table of connections is one of the whole machine, and takes milliseconds even where it has none of them.
     const streams = await queued(pid, ["tcp", "tcp6"], connections, heldByConnection);
     return streams + (await queued(pid, ["udp", "udp6"], datagrams, heldByDatagrams));
+  });
+}
+
+/** @returns how many ends of connections the network has that is the sandbox's own, those included that nobody has accepted; 0 as above. */
+export function connectionsOf(pid: number): Promise<number> {
+  return unlessGone(0, async () => (await ownSockets(pid)).connections);
+}
+
+async function ownSockets(pid: number): Promise<{ connections: number; datagrams: number }> {
+  if (await isMachinesNetwork(pid)) return { connections: 0, datagrams: 0 };
+  return socketsOf((await read(pid, "sockstat")) + (await read(pid, "sockstat6")));
+}
+
+async function unlessGone<T>(gone: T, look: () => Promise<T>): Promise<T> {
+  try {
+    return await look();
   } catch (error) {
     if (error instanceof Error && "code" in error && (error.code === "ENOENT" || error.code === "EINVAL"))
-      return 0;
+      return gone;
     throw error;
   }
 }

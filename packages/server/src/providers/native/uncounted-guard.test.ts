@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { silentLogger } from "../../platform/logger.ts";
 import type { RuntimeId } from "../../ports/index.ts";
-import { SocketGuard } from "./socket-guard.ts";
+import { UncountedGuard } from "./uncounted-guard.ts";
 
 const mb = 1 << 20;
 const [one, two] = ["rt-one", "rt-two"] as [RuntimeId, RuntimeId];
@@ -16,13 +16,15 @@ function guarded(options: { maxPercent?: number; usualMb?: number; owners?: Map<
   const stopped: string[] = [];
   const usual = { mb: options.usualMb };
   let read = 0;
-  const guard = new SocketGuard({
+  const guard = new UncountedGuard({
     maxPercent: options.maxPercent ?? 10,
     logger: silentLogger,
     running: () => holdings.keys(),
-    holdings: async (id) => {
+    stops: "stopped: what it has ",
+    of: "what it has",
+    holdings: async (ids) => {
       read++;
-      return (holdings.get(id) ?? 0) * mb;
+      return new Map(ids.map((id) => [id, (holdings.get(id) ?? 0) * mb]));
     },
     memory: async () => memory,
     counted: async () => counted.mb * mb,
@@ -45,8 +47,8 @@ function guarded(options: { maxPercent?: number; usualMb?: number; owners?: Map<
   return { guard, holdings, memory, counted, usual, stopped, reads: () => read };
 }
 
-describe("the guard of what sockets hold", () => {
-  it("stops whose sockets can hold most, with the figures in the reason", async () => {
+describe("the guard of what is counted for nobody", () => {
+  it("stops who can hold most, with the figures in the reason", async () => {
     const { guard, holdings, memory, stopped } = guarded();
     await guard.look();
     memory.uncountedMb = 1_500;
@@ -94,7 +96,7 @@ describe("the guard of what sockets hold", () => {
     expect(stopped).toHaveLength(2);
   });
 
-  it("stops nobody when sockets explain less than half of it", async () => {
+  it("stops nobody when sandboxes explain less than half of it", async () => {
     const { guard, holdings, memory, stopped } = guarded();
     await guard.look();
     memory.uncountedMb = 9_000;
@@ -103,7 +105,7 @@ describe("the guard of what sockets hold", () => {
     expect(stopped).toEqual([]);
   });
 
-  it("reads no sockets while memory is as usual", async () => {
+  it("asks for nobody's while memory is as usual", async () => {
     const { guard, memory, reads } = guarded();
     await guard.look();
     const first = reads();

@@ -1,6 +1,5 @@
-import { boundedParallel } from "../../platform/bounded-parallel.ts";
 import type { Logger } from "../../platform/logger.ts";
-import { guardStops, type RuntimeId } from "../../ports/index.ts";
+import type { RuntimeId } from "../../ports/index.ts";
 import { logStop, RepeatedLook } from "../guards/index.ts";
 import type { MachineMemory } from "./uncounted-memory.ts";
 import type { UsualMemory } from "./usual-memory.ts";
@@ -10,21 +9,24 @@ const pauseMs = 500;
 const longPauseMs = 2_000;
 /** Less than this is no reason to end anybody; where /proc/zoneinfo is hidden, what processors keep of free pages is part of it. */
 const leastMb = 256;
-const parallelLooks = 16;
 /** A least that is lower by so much is written down. */
 const worthWritingMb = 16;
 
-interface SocketGuardOptions {
+interface UncountedGuardOptions {
   maxPercent: number;
+  /** How the reason begins that a runtime is stopped for. */
+  stops: string;
+  /** What it is blind for when the machine's memory cannot be looked at. */
+  of: string;
   logger: Logger;
   running: () => Iterable<RuntimeId>;
-  /** The most that a runtime's sockets hold and nobody counts, bytes. */
-  holdings: (runtimeId: RuntimeId) => Promise<number>;
+  /** The most that each of them holds and nobody counts, bytes; asked for when too much has grown. */
+  holdings: (runtimes: readonly RuntimeId[], grownBytes: number) => Promise<ReadonlyMap<RuntimeId, number>>;
   memory: () => Promise<MachineMemory>;
   /** What of it is counted for sandboxes all the same, bytes. */
   counted: () => Promise<number>;
   /** Called while no sandbox has much of it: what `counted` has to tell from what sandboxes have is seen then. */
-  seeOthers: () => Promise<void>;
+  seeOthers?: () => Promise<void>;
   /** What an earlier process of the service knew. */
   usual: UsualMemory;
   sandboxOf: (runtimeId: RuntimeId) => string | undefined;
@@ -34,28 +36,27 @@ interface SocketGuardOptions {
 }
 
 /**
- * Bytes that wait in sockets hold more memory than the kernel counts for whom they are. So the guard watches what the machine
- * uses and nothing explains, no control group of theirs either; when that has grown by `maxPercent` of the machine's memory, and the sockets of sandboxes can
- * hold half of it, it ends one sandbox at a look: of the owner whose sockets can hold most, the one whose can hold most. Looks
- * only while there are runtimes.
+ * The kernel has memory for sandboxes that it counts for nobody: what bytes in sockets hold, lists, locks. So the guard watches what
+ * the machine uses of such a kind, beside what is counted in control groups of theirs; when that has grown by `maxPercent` of the
+ * machine's memory, and what sandboxes hold can be half of it, it ends one sandbox at a look: of the owner whose sandboxes can
+ * hold most, the one that can hold most. Looks only while there are runtimes.
  */
-export class SocketGuard implements AsyncDisposable {
-  readonly #options: SocketGuardOptions;
+export class UncountedGuard implements AsyncDisposable {
+  readonly #options: UncountedGuardOptions;
   readonly #repeated: RepeatedLook;
   /** The least that was uncounted since the machine was started, as far as the service has seen it, MB. */
   #usualMb: number | undefined;
   #writtenMb = Number.POSITIVE_INFINITY;
   #blamedNobody = false;
 
-  constructor(options: SocketGuardOptions) {
+  constructor(options: UncountedGuardOptions) {
     this.#options = options;
     this.#repeated = new RepeatedLook({
       look: () => this.look(),
       wanted: () => this.#anyRunning,
       firstPauseMs: pauseMs,
       failedPauseMs: longPauseMs,
-      blind:
-        "the machine's memory cannot be looked at, so that no sandbox is stopped for what its sockets hold",
+      blind: `the machine's memory cannot be looked at, so that no sandbox is stopped for ${options.of}`,
       logger: options.logger,
     });
   }
@@ -68,7 +69,7 @@ export class SocketGuard implements AsyncDisposable {
   /** Sees what is usual, and what others have, before there is a runtime that could change it. */
   async begin(): Promise<void> {
     if (this.#options.maxPercent === 0) return;
-    if (!this.#anyRunning) await this.#options.seeOthers();
+    if (!this.#anyRunning) await this.#options.seeOthers?.();
     if (this.#usualMb !== undefined) return;
     // Whoever cannot see it now does so at its first look.
     await this.#see().catch(() => undefined);
@@ -82,12 +83,12 @@ export class SocketGuard implements AsyncDisposable {
     let grownMb = uncountedMb - usualMb;
     // Somebody's within limits of their own; whose sockets are full otherwise is not to answer for it.
     if (grownMb > mostMb) grownMb -= await this.#countedMb();
-    else if (grownMb <= mostMb / 2) await this.#options.seeOthers();
+    else if (grownMb <= mostMb / 2) await this.#options.seeOthers?.();
     if (grownMb <= mostMb) {
       this.#blamedNobody = false;
       return pauseMs;
     }
-    const holdings = await this.#holdings();
+    const holdings = await this.#options.holdings([...this.#options.running()], grownMb * 2 ** 20);
     const worst = this.#worst(holdings);
     const grown = `${Math.round(grownMb)} MB of the machine's memory are in use and counted for nobody`;
     if (worst === undefined || sumOf(holdings) / 2 ** 20 < grownMb / 2) {
@@ -112,9 +113,9 @@ export class SocketGuard implements AsyncDisposable {
   }
 
   async #end(runtimeId: RuntimeId, holdsMb: number, grown: string): Promise<void> {
-    const { logger, sandboxOf, ownerOf, stop, maxPercent } = this.#options;
+    const { logger, sandboxOf, ownerOf, stop, stops, maxPercent } = this.#options;
     const reason =
-      `${guardStops.memory}can hold up to ${Math.round(holdsMb)} MB, and ${grown}, more than ` +
+      `${stops}can hold up to ${Math.round(holdsMb)} MB, and ${grown}, more than ` +
       `the ${maxPercent} % of providers.native.max_uncounted_percent`;
     const sandboxId = sandboxOf(runtimeId);
     const ownerId = ownerOf(runtimeId);
@@ -171,14 +172,6 @@ export class SocketGuard implements AsyncDisposable {
 
   async #countedMb(): Promise<number> {
     return (await this.#options.counted()) / 2 ** 20;
-  }
-
-  async #holdings(): Promise<Map<RuntimeId, number>> {
-    const found = new Map<RuntimeId, number>();
-    await boundedParallel([...this.#options.running()], parallelLooks, async (runtimeId) => {
-      found.set(runtimeId, await this.#options.holdings(runtimeId));
-    });
-    return found;
   }
 }
 

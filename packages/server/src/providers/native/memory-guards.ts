@@ -1,0 +1,108 @@
+import { access } from "node:fs/promises";
+import { join } from "node:path";
+import { boundedParallel } from "../../platform/bounded-parallel.ts";
+import type { Logger } from "../../platform/logger.ts";
+import { guardStops, type RuntimeId } from "../../ports/index.ts";
+import type { Cgroups } from "./cgroups.ts";
+import { type Holder, kernelHoldings, readKernelMemory } from "./kernel-holdings.ts";
+import type { RuntimeDirectories } from "./runtime-directories.ts";
+import { socketHoldings } from "./socket-holdings.ts";
+import { UncountedGuard } from "./uncounted-guard.ts";
+import { type MachineMemory, readMachineMemory } from "./uncounted-memory.ts";
+
+const parallelLooks = 16;
+
+/** What the guards of memory that is counted for nobody look at. */
+export interface GuardedRuntimes {
+  maxPercent: number;
+  logger: Logger;
+  directories: RuntimeDirectories;
+  running: () => Iterable<RuntimeId>;
+  sandboxOf: (runtimeId: RuntimeId) => string | undefined;
+  ownerOf: (runtimeId: RuntimeId) => string | undefined;
+  /** Its root below what it has written. */
+  lowerOf: (runtimeId: RuntimeId) => string;
+  /** Nothing where no groups tell: what is in use is then taken for counted for nobody. */
+  cgroups: () => Promise<Cgroups | undefined>;
+  stop: (runtimeId: RuntimeId, reason: string) => Promise<void>;
+  /** For tests: of what nothing explains. */
+  machineMemory?: () => Promise<MachineMemory>;
+}
+
+/** Of what bytes in sockets hold, and of what the kernel keeps for sandboxes beside. */
+export class MemoryGuards implements AsyncDisposable {
+  readonly #guards: readonly UncountedGuard[];
+
+  constructor(options: GuardedRuntimes) {
+    const { directories, cgroups } = options;
+    const counted = (look: (groups: Cgroups) => Promise<number>) => async () => {
+      const groups = await cgroups();
+      return groups === undefined ? 0 : look(groups).catch(() => 0);
+    };
+    this.#guards = [
+      new UncountedGuard({
+        ...options,
+        stops: guardStops.memory,
+        of: "what its sockets hold",
+        memory: options.machineMemory ?? readMachineMemory,
+        counted: counted((groups) => groups.countedMemory()),
+        seeOthers: async () => (await cgroups())?.seeNobodysMemory().catch(() => undefined),
+        usual: directories.usualMemory("memory"),
+        holdings: (runtimes) => heldInSockets(directories, runtimes),
+      }),
+      new UncountedGuard({
+        ...options,
+        stops: guardStops.kernelMemory,
+        of: "what the kernel keeps for it",
+        memory: readKernelMemory,
+        counted: counted((groups) => groups.countedKernelMemory()),
+        usual: directories.usualMemory("kernel-memory"),
+        holdings: async (runtimes, grownBytes) =>
+          kernelHoldings(await holdersOf(options, runtimes), grownBytes),
+      }),
+    ];
+  }
+
+  start(): void {
+    for (const guard of this.#guards) guard.start();
+  }
+
+  /** Sees what is usual, before there is a runtime that could change it. */
+  async begin(): Promise<void> {
+    await Promise.all(this.#guards.map((guard) => guard.begin()));
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await Promise.all(this.#guards.map((guard) => guard[Symbol.asyncDispose]()));
+  }
+}
+
+async function heldInSockets(
+  directories: RuntimeDirectories,
+  runtimes: readonly RuntimeId[],
+): Promise<Map<RuntimeId, number>> {
+  const found = new Map<RuntimeId, number>();
+  await boundedParallel(runtimes, parallelLooks, async (runtimeId) => {
+    const pid = await directories.livingProcess(runtimeId);
+    found.set(runtimeId, pid === undefined ? 0 : await socketHoldings(pid));
+  });
+  return found;
+}
+
+async function holdersOf(
+  { directories, lowerOf }: GuardedRuntimes,
+  runtimes: readonly RuntimeId[],
+): Promise<Holder[]> {
+  const found: Holder[] = [];
+  await boundedParallel(runtimes, parallelLooks, async (runtimeId) => {
+    const pid = await directories.livingProcess(runtimeId);
+    if (pid === undefined) return;
+    const image = access(join(directories.path(runtimeId), "disk.img"));
+    const hasDisk = await image.then(
+      () => true,
+      () => false,
+    );
+    found.push({ runtimeId, pid, lower: lowerOf(runtimeId), hasDisk });
+  });
+  return found;
+}
