@@ -10,8 +10,10 @@ import { argumentsOf, refuse } from "./arguments.ts";
 import { printTable, type Row } from "./row.ts";
 import { anyService } from "./scenarios/any-service.ts";
 import { commandLine } from "./scenarios/command-line.ts";
+import { density } from "./scenarios/density.ts";
 import { dockerRows } from "./scenarios/docker.ts";
 import { nativeExec, prootExec } from "./scenarios/exec.ts";
+import { fairness } from "./scenarios/fairness.ts";
 import { idleCost } from "./scenarios/idle.ts";
 import { networkRows } from "./scenarios/network.ts";
 import { previews } from "./scenarios/previews.ts";
@@ -41,6 +43,8 @@ const own: Record<string, () => Promise<Row[]>> = {
   "native-files": rawFiles,
   "native-idle": idleCost,
   "native-network": networkRows,
+  "native-fairness": fairness,
+  "native-density": density,
   "command-line": commandLine,
   previews,
   docker: dockerRows,

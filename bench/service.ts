@@ -1,5 +1,5 @@
 import { type ChildProcess, execFile, spawn } from "node:child_process";
-import { createWriteStream } from "node:fs";
+import { createWriteStream, type WriteStream } from "node:fs";
 import { mkdtemp, readFile, rm } from "node:fs/promises";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
@@ -10,19 +10,23 @@ import { promisify } from "node:util";
 
 export const projectRoot = path.resolve(path.dirname(fileURLToPath(import.meta.url)), "..");
 
-const entry = path.join(projectRoot, "packages/cli/src/bin.cjs");
 const run = promisify(execFile);
-const nodeFlags: string[] = JSON.parse(
-  await readFile(path.join(projectRoot, "scripts/setup/service-node-flags.json"), "utf8"),
-);
+const entryIn = (root: string) => path.join(root, "packages/cli/src/bin.cjs");
+
+async function nodeFlagsIn(root: string): Promise<string[]> {
+  return JSON.parse(await readFile(path.join(root, "scripts/setup/service-node-flags.json"), "utf8"));
+}
 
 /** The service in a process of its own, on a data directory of its own. */
 export interface Service extends AsyncDisposable {
   url: string;
-  pid: number;
+  /** Another one after `restart`. */
+  readonly pid: number;
   dataDir: string;
   /** Resident set of the server process, bytes. */
   rssBytes(): Promise<number>;
+  /** Ends it and starts it again on the same data directory. @returns milliseconds from its start until it is ready. */
+  restart(): Promise<number>;
   /** Runs an `alcove` command on the same data directory. */
   command(args: readonly string[]): Promise<unknown>;
 }
@@ -36,8 +40,14 @@ export async function freePort(): Promise<number> {
   return address.port;
 }
 
-/** Starts the service with `settings` (config keys as environment variables) and waits until it is ready. */
-export async function startService(settings: Record<string, string>): Promise<Service> {
+/**
+ * Starts the service with `settings` (config keys as environment variables) and waits until it is ready.
+ * @param options root: of another commit of the project that is laid out; nodeFlags: beside its own.
+ */
+export async function startService(
+  settings: Record<string, string>,
+  { root = projectRoot, nodeFlags = [] }: { root?: string; nodeFlags?: readonly string[] } = {},
+): Promise<Service> {
   const dataDir = await mkdtemp(path.join(tmpdir(), "alcove-bench-"));
   const port = await freePort();
   const env = {
@@ -51,15 +61,49 @@ export async function startService(settings: Record<string, string>): Promise<Se
     ALCOVE_DEFAULTS_VCPU_OVERCOMMIT: "0",
     ...settings,
   };
-  const child: ChildProcess = spawn(process.execPath, [...nodeFlags, entry, "serve"], {
-    cwd: dataDir,
+  const url = `http://127.0.0.1:${port}`;
+  const log = createWriteStream(path.join(dataDir, "service.log"));
+  const args = [...(await nodeFlagsIn(root)), ...nodeFlags, entryIn(root), "serve"];
+  const start = () => startProcess({ args, cwd: dataDir, env, url, log });
+  let running = await start();
+  return {
+    url,
+    get pid() {
+      return running.pid;
+    },
+    dataDir: env.ALCOVE_DATA_DIR,
+    rssBytes: async () => rssOf(running.pid),
+    command: (args) => run(process.execPath, [entryIn(root), ...args], { cwd: dataDir, env }),
+    restart: async () => {
+      await running.end();
+      const started = performance.now();
+      running = await start();
+      return performance.now() - started;
+    },
+    async [Symbol.asyncDispose]() {
+      await running.end();
+      log.end();
+      await rm(dataDir, { recursive: true, force: true, maxRetries: 3 });
+    },
+  };
+}
+
+/** @returns once it is ready. */
+async function startProcess(options: {
+  args: readonly string[];
+  cwd: string;
+  env: NodeJS.ProcessEnv;
+  url: string;
+  log: WriteStream;
+}): Promise<{ pid: number; end: () => Promise<void> }> {
+  const { args, cwd, env, url, log } = options;
+  const child: ChildProcess = spawn(process.execPath, args, {
+    cwd,
     stdio: ["ignore", "pipe", "pipe"],
     env,
   });
-  const log = createWriteStream(path.join(dataDir, "service.log"));
   child.stdout?.pipe(log, { end: false });
   child.stderr?.pipe(log, { end: false });
-  const url = `http://127.0.0.1:${port}`;
   const exited = new Promise<void>((resolve) => child.once("exit", () => resolve()));
   const deadline = Date.now() + 60_000;
   for (;;) {
@@ -69,25 +113,16 @@ export async function startService(settings: Record<string, string>): Promise<Se
     );
     if (ready) break;
     if (child.exitCode !== null || Date.now() > deadline) {
-      throw new Error(
-        `the service did not start:\n${await readFile(path.join(dataDir, "service.log"), "utf8")}`,
-      );
+      throw new Error(`the service did not start:\n${await readFile(path.join(cwd, "service.log"), "utf8")}`);
     }
-    await delay(50);
+    await delay(20);
   }
-  const pid = child.pid ?? 0;
   return {
-    url,
-    pid,
-    dataDir: env.ALCOVE_DATA_DIR,
-    rssBytes: async () => rssOf(pid),
-    command: (args) => run(process.execPath, [entry, ...args], { cwd: dataDir, env }),
-    async [Symbol.asyncDispose]() {
+    pid: child.pid ?? 0,
+    end: async () => {
       child.kill("SIGTERM");
       const gone = await Promise.race([exited.then(() => true), delay(60_000, false, { ref: false })]);
       if (!gone) child.kill("SIGKILL");
-      log.end();
-      await rm(dataDir, { recursive: true, force: true, maxRetries: 3 });
     },
   };
 }

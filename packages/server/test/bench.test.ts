@@ -5,6 +5,7 @@ import path from "node:path";
 import { text } from "node:stream/consumers";
 import { fileURLToPath } from "node:url";
 import { expect, test } from "vitest";
+import { hottest } from "../../../bench/profile.ts";
 
 const folder = fileURLToPath(new URL("../../../bench/", import.meta.url));
 
@@ -43,3 +44,16 @@ test.each(["http", "https"])(
     expect(results()).toEqual(before);
   },
 );
+
+test("a profile is told by the functions that most time was spent in, beside waiting", () => {
+  const node = (id: number, functionName: string) => ({
+    id,
+    callFrame: { functionName, url: "file:///a/b/c/d.ts", lineNumber: 6 },
+  });
+  const profile = {
+    nodes: [node(1, "(idle)"), node(2, "parse"), node(3, "")],
+    samples: [1, 2, 3, 2],
+    timeDeltas: [0, 9_000, 2_000, 1_000, 4_000],
+  };
+  expect(hottest(JSON.stringify(profile))).toEqual(["6 ms parse b/c/d.ts:7", "1 ms (no name) b/c/d.ts:7"]);
+});

@@ -1,0 +1,94 @@
+/**
+ * `npm run bench:guard`: measures what is called most on this state and on the commit that bench/baseline names, in turns, and fails when
+ * something is more than 15 % slower in three runs, with the profile of the service that is. docs/performance.md.
+ */
+import { mkdtemp, readdir, readFile, rm } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import path from "node:path";
+import { fullBuild, layOut } from "../scripts/earlier-release.mjs";
+import { type HotRow, hotRows, type Measured } from "./hot-rows.ts";
+import { hottest } from "./profile.ts";
+import { projectRoot, type Service, startService } from "./service.ts";
+import { summarize } from "./stats.ts";
+
+const mostSlower = 1.15;
+const runs = 3;
+const rounds = 7;
+
+const baseline = (await readFile(path.join(projectRoot, "bench", "baseline"), "utf8")).trim();
+console.error(`bench guard: laying out ${baseline.slice(0, 12)} …`);
+const laidOut = layOut(baseline, { below: "baseline", build: fullBuild });
+if (laidOut.folder === undefined) {
+  console.error(`bench guard: the baseline cannot be had: ${laidOut.missing}`);
+  process.exit(1);
+}
+let suspects: readonly HotRow[] = hotRows;
+for (let run = 1; run <= runs && suspects.length > 0; run++) {
+  const slower: HotRow[] = [];
+  for (const row of suspects) {
+    const { ratio, ours, theirs } = await compare(row.settings, row.measure, laidOut.folder);
+    const verdict = ratio > mostSlower ? "SLOWER" : "well";
+    console.log(
+      `${row.what}: ${ours.toFixed(3)} ${row.unit}, ${ratio.toFixed(2)} × the baseline's ${theirs.toFixed(3)}: ${verdict}`,
+    );
+    if (ratio > mostSlower) slower.push(row);
+  }
+  suspects = slower;
+}
+for (const { what, settings, measure } of suspects) {
+  console.error(
+    `bench guard: ${what} is more than 15 % slower than at ${baseline.slice(0, 12)} in ${runs} runs`,
+  );
+  for (const line of await profileOf(settings, measure)) console.error(`  ${line}`);
+}
+process.exit(suspects.length > 0 ? 1 : 0);
+
+/** Pairs of neighbours in time; who comes first changes each time. */
+async function compare(
+  settings: Record<string, string>,
+  measure: (service: Service) => Promise<Measured>,
+  root: string,
+): Promise<{ ratio: number; ours: number; theirs: number }> {
+  await using present = await startService(settings);
+  await using former = await startService(settings, { root });
+  await using now = await measure(present);
+  await using before = await measure(former);
+  const pairs: { ours: number; theirs: number }[] = [];
+  for (let round = 0; round < rounds; round++) {
+    if (round % 2 === 0) {
+      const ours = await now.round();
+      pairs.push({ ours, theirs: await before.round() });
+    } else {
+      const theirs = await before.round();
+      pairs.push({ ours: await now.round(), theirs });
+    }
+  }
+  const median = (values: number[]) => summarize(values).p50;
+  return {
+    ratio: median(pairs.map((pair) => pair.ours / pair.theirs)),
+    ours: median(pairs.map((pair) => pair.ours)),
+    theirs: median(pairs.map((pair) => pair.theirs)),
+  };
+}
+
+/** What the service's thread is at while the row is measured once more. */
+async function profileOf(
+  settings: Record<string, string>,
+  measure: (service: Service) => Promise<Measured>,
+): Promise<string[]> {
+  const folder = await mkdtemp(path.join(tmpdir(), "alcove-bench-profile-"));
+  try {
+    {
+      await using service = await startService(settings, {
+        nodeFlags: ["--cpu-prof", `--cpu-prof-dir=${folder}`],
+      });
+      await using measured = await measure(service);
+      for (let round = 0; round < rounds; round++) await measured.round();
+    }
+    const files = await readdir(folder);
+    const profiles = await Promise.all(files.map((file) => readFile(path.join(folder, file), "utf8")));
+    return profiles.flatMap((text) => hottest(text));
+  } finally {
+    await rm(folder, { recursive: true, force: true });
+  }
+}

@@ -1,0 +1,159 @@
+import { Agent, type IncomingMessage, request } from "node:http";
+import { setTimeout as delay } from "node:timers/promises";
+import { KeepAliveClient } from "../keep-alive-client.ts";
+import type { Row } from "../row.ts";
+import { startService } from "../service.ts";
+import { ms, type Summary, summarize } from "../stats.ts";
+
+interface Spawned {
+  id: string;
+}
+
+const rounds = 5;
+const execsInRound = 150;
+const warmup = 300;
+/** Until what was begun is under way, and until what was ended has given back. */
+const settleMs = 500;
+
+/** A sandbox that takes what it can. `begin` gives what ends it. */
+interface Hog {
+  what: string;
+  begin: (service: {
+    url: string;
+    client: KeepAliveClient;
+    ids: readonly string[];
+  }) => Promise<() => Promise<void>>;
+}
+
+const hogs: readonly Hog[] = [
+  {
+    what: "uses all its processor",
+    begin: ({ client, ids: [id = ""] }) => runs(client, id, "while :; do :; done & while :; do :; done"),
+  },
+  {
+    what: "writes its disk at full speed",
+    begin: ({ client, ids: [id = ""] }) =>
+      runs(client, id, "while :; do head -c 200000000 /dev/zero > /workspace/hog; done"),
+  },
+  { what: "floods a reader with output", begin: ({ url, ids: [id = ""] }) => floods(url, id) },
+  { what: "holds 1,000 idle streams", begin: holdsStreams },
+];
+
+/** What one sandbox's load costs a command in another, in turns with none. */
+export async function fairness(): Promise<Row[]> {
+  await using service = await startService({ ALCOVE_PROVIDERS_DEFAULT: "native" });
+  const client = new KeepAliveClient(service.url);
+  const spawn = async () => (await client.expect<Spawned>(201, "POST", "/sandboxes", {})).id;
+  const neighbour = await spawn();
+  const ids = [await spawn(), await spawn()];
+  const exec = async () => {
+    const started = performance.now();
+    await client.expect(200, "POST", `/sandboxes/${neighbour}/exec`, { command: "/bin/true", mode: "argv" });
+    return performance.now() - started;
+  };
+  for (let index = 0; index < warmup; index++) await exec();
+  const rows: Row[] = [];
+  for (const { what, begin } of hogs) {
+    const alone: Summary[] = [];
+    const beside: Summary[] = [];
+    for (let round = 0; round < rounds; round++) {
+      alone.push(await block(exec));
+      const end = await begin({ url: service.url, client, ids });
+      await delay(settleMs);
+      beside.push(await block(exec));
+      await end();
+      await delay(settleMs);
+    }
+    rows.push(rowOf(what, median(alone), median(beside)));
+  }
+  client.close();
+  return rows;
+}
+
+async function block(exec: () => Promise<number>): Promise<Summary> {
+  const taken: number[] = [];
+  for (let index = 0; index < execsInRound; index++) taken.push(await exec());
+  return summarize(taken);
+}
+
+function median(blocks: readonly Summary[]): { p50: number; p95: number } {
+  const of = (at: "p50" | "p95") => summarize(blocks.map((each) => each[at])).p50;
+  return { p50: of("p50"), p95: of("p95") };
+}
+
+function rowOf(what: string, alone: { p50: number; p95: number }, beside: { p50: number; p95: number }): Row {
+  const [p50, p95] = [beside.p50 / alone.p50, beside.p95 / alone.p95];
+  return {
+    what: `native: exec of true beside one sandbox that ${what}`,
+    figure: `p50 ${ms(beside.p50)} (${p50.toFixed(2)} ×), p95 ${ms(beside.p95)} (${p95.toFixed(2)} ×)`,
+    floor: `alone, in turns: p50 ${ms(alone.p50)}, p95 ${ms(alone.p95)}`,
+    budget: "p50 ≤ 1.5 ×, p95 ≤ 2 ×",
+    met: p50 <= 1.5 && p95 <= 2,
+    data: { p50: beside.p50, p95: beside.p95, aloneP50: alone.p50, aloneP95: alone.p95 },
+  };
+}
+
+async function runs(client: KeepAliveClient, id: string, command: string): Promise<() => Promise<void>> {
+  const { exec_id } = await client.expect<{ exec_id: string }>(201, "POST", `/sandboxes/${id}/execs`, {
+    command,
+    timeout: "10m",
+  });
+  return async () => {
+    await client.expect(200, "DELETE", `/sandboxes/${id}/execs/${exec_id}`);
+  };
+}
+
+/** In the process of this client, which takes of the machine what a reader takes. */
+async function floods(url: string, id: string): Promise<() => Promise<void>> {
+  const stream = await opened(url, "POST", `/sandboxes/${id}/exec`, { command: "yes", stream: true });
+  stream.resume();
+  return async () => {
+    stream.destroy();
+  };
+}
+
+/** A sandbox has 768 places for them, so that two have them. */
+async function holdsStreams({
+  url,
+  client,
+  ids,
+}: {
+  url: string;
+  client: KeepAliveClient;
+  ids: readonly string[];
+}): Promise<() => Promise<void>> {
+  const streams: IncomingMessage[] = [];
+  const ends: (() => Promise<void>)[] = [];
+  for (const id of ids) {
+    const { exec_id } = await client.expect<{ exec_id: string }>(201, "POST", `/sandboxes/${id}/execs`, {
+      command: "echo; sleep 600",
+    });
+    ends.push(async () => {
+      await client.expect(200, "DELETE", `/sandboxes/${id}/execs/${exec_id}`);
+    });
+    for (let index = 0; index < 500; index++)
+      streams.push(await opened(url, "GET", `/sandboxes/${id}/execs/${exec_id}/output?follow=true`));
+  }
+  for (const stream of streams) stream.resume();
+  return async () => {
+    for (const stream of streams) stream.destroy();
+    for (const end of ends) await end();
+  };
+}
+
+function opened(url: string, method: string, path: string, body?: unknown): Promise<IncomingMessage> {
+  return new Promise((resolve, reject) => {
+    const asked = request(`${url}/api/v1${path}`, {
+      method,
+      agent: new Agent(),
+      headers: { "content-type": "application/json" },
+    });
+    asked.on("error", reject);
+    asked.on("response", (answer) => {
+      answer.on("error", () => undefined);
+      if (answer.statusCode === 200) resolve(answer);
+      else reject(new Error(`${method} ${path}: ${answer.statusCode}`));
+    });
+    asked.end(body === undefined ? undefined : JSON.stringify(body));
+  });
+}
