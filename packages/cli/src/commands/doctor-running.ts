@@ -155,8 +155,8 @@ function checkFigures(diagnostics: Diagnostics, asked: number): DoctorCheck[] {
     checkBackup(store, asked),
     attention("capacity", "warn", {
       wrong: full,
-      fine: `${sandboxes.active} sandboxes of ${limits.max_sandboxes || "any number"}`,
-      message: `${sandboxes.active} sandboxes of ${limits.max_sandboxes} that there may be`,
+      fine: `sandboxes: ${sandboxes.active} of ${limits.max_sandboxes || "any number"}`,
+      message: `sandboxes: ${sandboxes.active} of the ${limits.max_sandboxes} that there may be`,
       advice: "destroy some (alcove top tells what they use), or raise defaults.max_sandboxes",
     }),
     attention("queue", "warn", {
