@@ -32,7 +32,10 @@ export async function processesByNamespace(): Promise<ReadonlyMap<string, readon
   const pids = (await readdir("/proc")).filter((name) => /^\d+$/.test(name)).map(Number);
   await boundedParallel(pids, parallelLooks, async (pid) => {
     const namespace = await pidNamespace(pid);
-    if (namespace !== undefined) found.set(namespace, [...(found.get(namespace) ?? []), pid]);
+    if (namespace === undefined) return;
+    const members = found.get(namespace);
+    if (members === undefined) found.set(namespace, [pid]);
+    else members.push(pid);
   });
   return found;
 }
