@@ -187,8 +187,11 @@ fn run(socket: OwnedFd, first: &[u8], fds: [RawFd; MAX_FDS], join: &[RawFd], set
         }
         let files = libc::rlimit { rlim_cur: settings.open_files.0, rlim_max: settings.open_files.1 };
         libc::setrlimit(libc::RLIMIT_NOFILE, &files);
-        // Only to be waited for with a limit; the child unblocks it for the command.
-        libc::sigprocmask(libc::SIG_SETMASK, &ends_of_children(), ptr::null_mut());
+        // The ends of children are only to be waited for with a limit. Of others, those of a file's owner can be had of any
+        // process by the machine's root, which a container's is. The child unblocks them for the command.
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::sigprocmask(libc::SIG_SETMASK, &all, ptr::null_mut());
     }
     let mut monitor = Monitor {
         socket,

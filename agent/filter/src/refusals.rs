@@ -167,7 +167,7 @@ fn all(uncounted: u32) -> Program {
 fn only_shared(uncounted: u32) -> Program {
     let mut program = own_table();
     machines_memory(&mut program);
-    counted_by_user(&mut program);
+    decided_by_user(&mut program);
     shared(&mut program, uncounted, true);
     program.give(RET_ALLOW);
     program
@@ -236,16 +236,20 @@ fn machines_memory(program: &mut Program) {
     }
 }
 
-/// What the kernel counts for each user id, where no namespace gives the sandbox ids of its own: its root is the host's, and
-/// a user of one sandbox is the same user of another.
-fn counted_by_user(program: &mut Program) {
+/// What the kernel counts for each user id, or decides by them, where no namespace gives the sandbox ids of its own: its root is
+/// the host's, and a user of one sandbox is the same user of another.
+fn decided_by_user(program: &mut Program) {
     const F_SETPIPE_SZ: u32 = 1031;
+    const F_SETSIG: u32 = 10;
     // As by a kernel without queues of POSIX messages, whose bytes are few for each user.
     program.when(libc::SYS_mq_open as u32, refuse(libc::ENOSYS));
     program.only_for(libc::SYS_fcntl, |rules| {
         rules.load(argument(1));
         // As where the user's share of pipes is used up; pipes keep the size they have.
         rules.when(F_SETPIPE_SZ, refuse(libc::EPERM));
+        // As for a number that is no signal's. Whoever is named as the owner of a file (`F_SETOWN`) gets its signals from the
+        // machine's root whatever rights that has: the agent and its monitors too, to whom SIGIO, which remains, does nothing.
+        rules.when(F_SETSIG, refuse(libc::EINVAL));
         rules.give(RET_ALLOW);
     });
 }
@@ -697,14 +701,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_counted_by_user_is_refused_where_users_are_the_hosts() {
+    fn what_is_decided_by_user_is_refused_where_users_are_the_hosts() {
         let shared = |call, arguments| run(&only_shared(RET_ALLOW), call, AUDIT_ARCH, arguments);
         assert_eq!(shared(libc::SYS_mq_open, [0; 6]), refuse(libc::ENOSYS));
         let resize = [0, libc::F_SETPIPE_SZ as u64, 1 << 20, 0, 0, 0];
         assert_eq!(shared(libc::SYS_fcntl, resize), refuse(libc::EPERM));
         assert_eq!(shared(libc::SYS_fcntl, [0, libc::F_GETPIPE_SZ as u64, 0, 0, 0, 0]), RET_ALLOW);
+        let choose_signal = [0, 10, libc::SIGKILL as u64, 0, 0, 0];
+        assert_eq!(shared(libc::SYS_fcntl, choose_signal), refuse(libc::EINVAL));
+        assert_eq!(shared(libc::SYS_fcntl, [0, libc::F_SETOWN as u64, 1, 0, 0, 0]), RET_ALLOW);
         // Where they are the sandbox's own, what is counted is its own as well.
         assert_eq!(decide(libc::SYS_fcntl, AUDIT_ARCH, resize), RET_ALLOW);
+        assert_eq!(decide(libc::SYS_fcntl, AUDIT_ARCH, choose_signal), RET_ALLOW);
         assert_eq!(plain(libc::SYS_mq_open, 0), RET_ALLOW);
     }
 

@@ -174,7 +174,7 @@ await describeWith(["docker", "agent", "busybox", "compiler"], "attacks from ins
     await own.operations.files.write("/probe", chunks(await compileProbe()), { ...soon(), mode: 0o755 });
     const { stdout, exit } = await run(own.operations, shell("exec /probe --cripple", { user }));
     const attempts = stdout.trim().split("\n");
-    expect(attempts).toHaveLength(14);
+    expect(attempts).toHaveLength(18);
     expect(attempts.filter((line) => !/ (EPERM|EACCES)$/.test(line))).toEqual([]);
     expect(exit).toMatchObject({ exitCode: 0, reason: "exited" });
     expect((await run(own.operations, "cat /proc/1/oom_score_adj")).stdout).toBe("0\n");

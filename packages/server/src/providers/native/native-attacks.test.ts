@@ -101,7 +101,7 @@ await describeWith(
       await operations.files.write("/tmp/cripple", content, { ...soon(), mode: 0o755 });
       const { output, exit } = await run("exec /tmp/cripple --cripple", { user });
       const attempts = output.trim().split("\n");
-      expect(attempts).toHaveLength(14);
+      expect(attempts).toHaveLength(18);
       expect(attempts.filter((line) => !/ (EPERM|EACCES)$/.test(line))).toEqual([]);
       expect(exit).toMatchObject({ exitCode: 0, reason: "exited" });
       expect((await run("echo alive")).output).toBe("alive\n");
