@@ -142,7 +142,8 @@ impl Agent {
         let (execs, monitors) = (&self.commands.execs, &self.monitors.list);
         let monitor_of = |key: Key| Some(monitors.get(execs.get(key)?.monitor?)?.handle.pid);
         self.killing.targets.retain(|key| monitor_of(*key).is_some());
-        let mut roots: Vec<i32> = self.killing.targets.iter().filter_map(|key| monitor_of(*key)).collect();
+        let watched: Vec<i32> = self.killing.targets.iter().filter_map(|key| monitor_of(*key)).collect();
+        let mut roots = watched.clone();
         if self.killing.orphans {
             roots.push(std::process::id() as i32);
         }
@@ -173,6 +174,10 @@ impl Agent {
         }
         for pid in &found {
             tree::signal(*pid, libc::SIGKILL);
+        }
+        // Where commands have the agent's own user they can stop their monitor, which then tells of no end.
+        for monitor in &watched {
+            tree::signal(*monitor, libc::SIGCONT);
         }
         killing.stopped.clear();
         killing.walks = 0;

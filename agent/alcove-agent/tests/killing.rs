@@ -101,6 +101,25 @@ fn a_deadline_holds_for_a_program_that_does_not_get_to_run() {
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 }
 
+#[test]
+fn a_deadline_is_told_though_the_commands_monitor_was_stopped() {
+    let agent = TestAgent::start();
+    let (mut client, mut other) = (agent.client(), agent.client());
+    let began = Instant::now();
+    client.ask(&exec_request("e", &["/bin/sleep", "600"], json!({"follow": false, "timeout_ms": 1_000})));
+    let pid = other.ask(&json!({"op": "exec.get", "exec_id": "e"}))["pid"].as_i64().expect("its pid");
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("its line in /proc");
+    let parent = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1)).expect("its parent");
+    let monitor = parent.parse().expect("a number");
+    // As its command can where both are one user to the kernel.
+    // SAFETY: plain kill.
+    assert_eq!(unsafe { libc::kill(monitor, libc::SIGSTOP) }, 0);
+    eventually("the end", || other.ask(&json!({"op": "exec.get", "exec_id": "e"}))["state"] == "exited");
+    let record = other.ask(&json!({"op": "exec.get", "exec_id": "e"}));
+    assert_eq!(record["reason"], "timeout", "{record}");
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+}
+
 /// This program, started with [`WISH`] in its environment, becomes one whose first thread has ended and another goes on.
 mod first_thread {
     pub const WISH: &str = "ALCOVE_TEST_END_FIRST_THREAD";
