@@ -281,6 +281,8 @@ fn install_filter(asking: bool) -> std::io::Result<Option<OwnedFd>> {
     if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } < 0 {
         return Err(std::io::Error::last_os_error());
     }
+    // Refused by kernels that record nothing, and by profiles without Landlock.
+    let _ = sys::keep_landlock_quiet();
     // Refused where somebody above has a listener already.
     if asking {
         if let Ok(listener) = alcove_filter::install_shared_asking() {

@@ -116,6 +116,8 @@ pub fn drop_rights(spec: &LaunchSpec) -> Result<Option<OwnedFd>> {
         sys::check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) as libc::c_long).at(STEP, "no new privileges")?;
     }
     set_caps(kept)?;
+    // Refused by kernels that record nothing.
+    let _ = sys::keep_landlock_quiet();
     landlock::confine()?;
     if spec.network != Network::Host {
         // Refused where somebody above has a listener already, as in some containers.
