@@ -356,7 +356,7 @@ export const lintRules: readonly LintRule[] = [
     production: true,
     check: ({ config: { providers } }) =>
       isDockerWanted(providers) && (providers.docker.runtime === "" || sharesKernel(providers.docker.runtime))
-        ? "sandboxes of docker share the host's user ids, and with them what the kernel counts for each: inotify instances, pending signals, pages of pipes"
+        ? "sandboxes of docker share the host's user ids, and with them what the kernel counts for each: inotify instances, pending signals, pages of pipes, watches of epoll"
         : undefined,
     advice:
       "name a runtime whose kernel is the sandbox's own in providers.docker.runtime (runsc, kata), or use native; userns-remap keeps the host's root apart, not sandboxes from each other",

@@ -46,6 +46,7 @@ import {
   runsOnGvisor,
   runtimeName,
   unfitBecause,
+  watchNotes,
 } from "./engine-facts.ts";
 import { EngineInfo } from "./engine-shapes.ts";
 import type { EnginePatience } from "./engine-waits.ts";
@@ -228,6 +229,7 @@ export class DockerProvider implements RuntimeProvider {
           summary,
           ...(await this.#ending()),
           ...engineNotes(this.#config, info),
+          ...(await watchNotes(this.#config, info, this.#engine.address)),
           ...this.#disk.notes(),
         ],
         ...(cannotSpawn === undefined ? {} : { cannotSpawn }),

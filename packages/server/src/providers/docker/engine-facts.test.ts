@@ -2,7 +2,7 @@ import { arch } from "node:os";
 import { describe, expect, it } from "vitest";
 import { dockerConfig } from "../../../test/support/docker-provider.ts";
 import { parseEngineAddress } from "./engine-address.ts";
-import { chooseTransport, engineNotes, runsOnGvisor, unfitBecause } from "./engine-facts.ts";
+import { chooseTransport, engineNotes, runsOnGvisor, unfitBecause, watchNotes } from "./engine-facts.ts";
 import type { EngineInfo } from "./engine-shapes.ts";
 
 const socket = "unix:///var/run/docker.sock";
@@ -92,4 +92,19 @@ describe("engineNotes()", () => {
     const own = { ...config, seccompProfile: "/etc/profile.json" };
     expect(engineNotes(own, { ...info, ServerVersion: "20.10.24" })).toEqual([kernel]);
   });
+});
+
+it("watchNotes() names the setting without which sandboxes end what runs as their user, where there is one", async () => {
+  const notes = (change: Partial<typeof config>, changed: Partial<EngineInfo> = {}, address = socket) =>
+    watchNotes({ ...config, ...change }, { ...info, ...changed }, parseEngineAddress(address), async () => 7);
+  expect(await notes({})).toEqual([
+    expect.stringMatching(/this service, .*sysctl fs\.epoll\.max_user_watches=7$/),
+  ]);
+  expect(await notes({}, { SecurityOptions: ["name=userns"] })).toEqual([
+    expect.stringContaining("in other sandboxes"),
+  ]);
+  expect(await notes({ runtime: "gvisor" })).toEqual([]);
+  expect(await notes({}, {}, "tcp://10.0.0.1:2375")).toEqual([]);
+  const enough = async () => undefined;
+  expect(await watchNotes(config, info, parseEngineAddress(socket), enough)).toEqual([]);
 });

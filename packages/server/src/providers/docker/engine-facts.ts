@@ -2,6 +2,7 @@ import { arch, platform } from "node:os";
 import { basename } from "node:path";
 import type { DockerConfig } from "../../config/config.ts";
 import { isEngineNetwork, kernelSharingRuntimes } from "../../config/providers.ts";
+import { enoughEpollWatches } from "../../platform/epoll-watches.ts";
 import type { EngineAddress } from "./engine-address.ts";
 import type { EngineInfo } from "./engine-shapes.ts";
 
@@ -137,7 +138,7 @@ export function engineNotes(config: DockerConfig, info: EngineInfo): string[] {
   if (sharesKernel(config, info))
     notes.push(
       `sandboxes share ${mapsIds(info) ? "user ids with each other" : "the host's user ids"}, and with them what the kernel counts for each: inotify instances, ` +
-        "pending signals, pages of pipes; a runtime with a kernel of each sandbox's own (runsc, kata) or native keep them apart",
+        "pending signals, pages of pipes, watches of epoll; a runtime with a kernel of each sandbox's own (runsc, kata) or native keep them apart",
     );
   if (config.networkMode === "host") notes.push("sandboxes share the engine's network");
   else if (isEngineNetwork(config.networkMode))
@@ -145,4 +146,22 @@ export function engineNotes(config: DockerConfig, info: EngineInfo): string[] {
       `sandboxes on the engine's network "${config.networkMode}" reach private, link-local and metadata addresses`,
     );
   return notes;
+}
+
+/** What the machine should have more of, because sandboxes have it from the same tables as its own users. */
+export async function watchNotes(
+  config: DockerConfig,
+  info: EngineInfo,
+  address: EngineAddress,
+  enough = enoughEpollWatches,
+): Promise<string[]> {
+  if (!sharesKernel(config, info) || !sharesMachine(address, info)) return [];
+  const wanted = await enough();
+  if (wanted === undefined) return [];
+  const whom = mapsIds(info)
+    ? "programs of the same user in other sandboxes"
+    : "this service, the engine and whatever else runs as the same user";
+  return [
+    `sandboxes can take all watches of epoll that a user of the machine may have, without which ${whom} end: sysctl fs.epoll.max_user_watches=${wanted}`,
+  ];
 }

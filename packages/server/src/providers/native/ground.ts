@@ -1,5 +1,6 @@
 import { readFile } from "node:fs/promises";
 import { userInfo } from "node:os";
+import { enoughEpollWatches } from "../../platform/epoll-watches.ts";
 import type { Logger } from "../../platform/logger.ts";
 import { hostRootPath, makeHostRoot } from "../host-root/host-root.ts";
 import type { IdsSpec } from "../launcher/index.ts";
@@ -69,6 +70,12 @@ async function surveyDisks(
     notes.push(`a sandbox's disk has no limit of its own${guard}: ${disks.missing}`);
   }
   notes.push(...notesOnTables(await readMachineTables()));
+  // Root of a sandbox is the service's user there, and has its watches.
+  const watches = rooted ? undefined : await enoughEpollWatches();
+  if (watches !== undefined)
+    notes.push(
+      `sandboxes can take all watches of epoll that ${userName()} may have, without which this service ends: sysctl fs.epoll.max_user_watches=${watches}`,
+    );
   const limited = disks === undefined || "missing" in disks ? undefined : disks;
   return {
     rooted,
