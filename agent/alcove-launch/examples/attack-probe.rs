@@ -247,6 +247,8 @@ const ATTEMPTS: &[Attempt] = &[
         unsafe { libc::syscall(libc::SYS_mbind, own_page(), PAGE, 2, &raw const nodes, 8, 0) }
     }),
     ("collapse", || call(libc::SYS_madvise, [map(2 * HUGE_PAGE, 0).next_multiple_of(HUGE_PAGE), HUGE_PAGE, 25, 0, 0])),
+    ("mergeable", || call(libc::SYS_madvise, [own_page(), PAGE, 12, 0, 0])),
+    ("merge-all", || call(libc::SYS_prctl, [67, 1, 0, 0, 0])),
     ("huge-mapping", || map(HUGE_PAGE, libc::MAP_HUGETLB) as libc::c_long),
     ("huge-file", || call(libc::SYS_memfd_create, [c"huge".as_ptr() as usize, libc::MFD_HUGETLB as usize, 0, 0, 0])),
     ("huge-segment", || {

@@ -121,6 +121,10 @@ const HUGE_MAPPING: u32 = 0x4_0000;
 const HUGE_FILE: u32 = 4;
 const HUGE_SEGMENT: u32 = 0o4000;
 const MADV_COLLAPSE: u32 = 25;
+/// Where the machine looks for pages with the same contents, it tells in `/proc` who has one that somebody else has, a virtual
+/// machine for one, and does so on nobody's time.
+const MADV_MERGEABLE: u32 = 12;
+const PR_SET_MEMORY_MERGE: u32 = 67;
 /// MADV_COLD and MADV_PAGEOUT, which give up what the kernel keeps of a file as POSIX_FADV_DONTNEED does.
 const GIVING_UP: [u32; 2] = [20, 21];
 const PR_SCHED_CORE: u32 = 62;
@@ -207,7 +211,7 @@ fn machines_memory(program: &mut Program) {
     }
     program.only_for(libc::SYS_madvise, |rules| {
         rules.load(argument(2));
-        rules.when(MADV_COLLAPSE, refuse(libc::EINVAL));
+        rules.when_any(&[MADV_COLLAPSE, MADV_MERGEABLE], refuse(libc::EINVAL));
         rules.when_any(&GIVING_UP, DONE);
         rules.give(RET_ALLOW);
     });
@@ -378,6 +382,8 @@ fn own_filters(program: &mut Program) {
         });
         // Switches the scheduler of all processors, and keeps siblings of those it runs on idle.
         rules.when(PR_SCHED_CORE, refuse(libc::EINVAL));
+        // As by a kernel that merges no pages.
+        rules.when(PR_SET_MEMORY_MERGE, refuse(libc::EINVAL));
         rules.give(RET_ALLOW);
     });
 }
@@ -623,12 +629,14 @@ mod tests {
                 (libc::MADV_HUGEPAGE, RET_ALLOW),
                 (libc::MADV_FREE, RET_ALLOW),
                 (libc::MADV_COLLAPSE, refuse(libc::EINVAL)),
+                (libc::MADV_MERGEABLE, refuse(libc::EINVAL)),
                 (libc::MADV_COLD, DONE),
                 (libc::MADV_PAGEOUT, DONE),
             ] {
                 assert_eq!(call(libc::SYS_madvise, [0x1000, 4_096, advice as u64, 0, 0, 0]), answer);
             }
             assert_eq!(call(libc::SYS_set_mempolicy, [0; 6]), RET_ALLOW);
+            assert_eq!(call(libc::SYS_prctl, [PR_SET_MEMORY_MERGE.into(), 1, 0, 0, 0, 0]), refuse(libc::EINVAL));
         }
     }
 
