@@ -6,7 +6,7 @@ const watchBytes = 192;
 
 /**
  * Of what each user of a machine may wait for with epoll (`fs.epoll.max_user_watches`) there should be more than fit into its
- * memory: a program that is refused one more, Node and Go's runtime among them, ends.
+ * memory: a program that is refused one more cannot wait for anything new, and Node ends.
  * @returns a number that is enough; undefined where the one that is set is, or nobody says.
  */
 export async function enoughEpollWatches({

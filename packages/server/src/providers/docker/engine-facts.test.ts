@@ -98,7 +98,7 @@ it("watchNotes() names the setting without which sandboxes end what runs as thei
   const notes = (change: Partial<typeof config>, changed: Partial<EngineInfo> = {}, address = socket) =>
     watchNotes({ ...config, ...change }, { ...info, ...changed }, parseEngineAddress(address), async () => 7);
   expect(await notes({})).toEqual([
-    expect.stringMatching(/this service, .*sysctl fs\.epoll\.max_user_watches=7$/),
+    expect.stringMatching(/this service ends .*sysctl fs\.epoll\.max_user_watches=7$/),
   ]);
   expect(await notes({}, { SecurityOptions: ["name=userns"] })).toEqual([
     expect.stringContaining("in other sandboxes"),

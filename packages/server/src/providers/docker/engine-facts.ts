@@ -159,9 +159,9 @@ export async function watchNotes(
   const wanted = await enough();
   if (wanted === undefined) return [];
   const whom = mapsIds(info)
-    ? "programs of the same user in other sandboxes"
-    : "this service, the engine and whatever else runs as the same user";
+    ? "programs of the same user in other sandboxes fail"
+    : "this service ends and others of the same user fail, the engine's among them";
   return [
-    `sandboxes can take all watches of epoll that a user of the machine may have, without which ${whom} end: sysctl fs.epoll.max_user_watches=${wanted}`,
+    `sandboxes can take all watches of epoll that a user of the machine may have, without which ${whom}: sysctl fs.epoll.max_user_watches=${wanted}`,
   ];
 }
