@@ -19,13 +19,11 @@ const SYS_OPEN_TREE_ATTR: libc::c_long = 467;
 const SYS_SETXATTRAT: libc::c_long = 463;
 
 /// Answered ENOSYS: programs have a fallback for kernels without these.
-const UNKNOWN: &[libc::c_long] = &[
-    libc::SYS_clone3,
-    libc::SYS_io_uring_setup,
-    libc::SYS_io_uring_enter,
-    libc::SYS_io_uring_register,
-    libc::SYS_userfaultfd,
-];
+const UNKNOWN: &[libc::c_long] = &[libc::SYS_clone3, libc::SYS_userfaultfd];
+
+/// Answered ENOSYS too. What a ring is told to do no filter sees: it makes sockets, sets attributes and gives advice about files, and
+/// waits for descriptors, whatever of that the calls for it are refused. Engines before 25 let containers have them.
+const RINGS: &[libc::c_long] = &[libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
 
 /// Bytes of an extended attribute. Lists of who may use a file are kept beside files that are in memory alone, where they are
 /// counted for nobody; of this size they take no more than such a file does, which is counted.
@@ -97,7 +95,6 @@ const FORBIDDEN: &[libc::c_long] = &[
     // Other processes' insides, files without their paths.
     libc::SYS_process_vm_readv,
     libc::SYS_process_vm_writev,
-    libc::SYS_process_madvise,
     libc::SYS_kcmp,
     libc::SYS_pidfd_getfd,
     libc::SYS_name_to_handle_at,
@@ -215,6 +212,8 @@ fn machines_memory(program: &mut Program) {
         rules.when_any(&GIVING_UP, DONE);
         rules.give(RET_ALLOW);
     });
+    // The same advice, for any process.
+    program.when(libc::SYS_process_madvise as u32, refuse(libc::EPERM));
     program.only_for(libc::SYS_move_pages, |rules| {
         // Without nodes it only says where pages are.
         for half in [argument(3), argument_high(3)] {
@@ -308,7 +307,7 @@ fn out_of_sight(program: &mut Program) {
 
 /// `packets`: packet sockets stay, which take a capability.
 fn shared(program: &mut Program, uncounted: u32, packets: bool) {
-    for call in ASYNCHRONOUS_IO {
+    for call in ASYNCHRONOUS_IO.iter().chain(RINGS) {
         program.when(*call as u32, refuse(libc::ENOSYS));
     }
     for call in PRETENDED {
@@ -637,6 +636,16 @@ mod tests {
             }
             assert_eq!(call(libc::SYS_set_mempolicy, [0; 6]), RET_ALLOW);
             assert_eq!(call(libc::SYS_prctl, [PR_SET_MEMORY_MERGE.into(), 1, 0, 0, 0, 0]), refuse(libc::EINVAL));
+        }
+    }
+
+    #[test]
+    fn nothing_is_done_past_the_filter() {
+        for program in [all(RET_ALLOW), only_shared(RET_ALLOW)] {
+            for call in RINGS {
+                assert_eq!(run(&program, *call, AUDIT_ARCH, [0; 6]), refuse(libc::ENOSYS));
+            }
+            assert_eq!(run(&program, libc::SYS_process_madvise, AUDIT_ARCH, [0; 6]), refuse(libc::EPERM));
         }
     }
 

@@ -117,9 +117,9 @@ export function containerSpec(options: {
 
 /**
  * Whether the agent refuses what engines allow although it reaches the whole machine: kernel AIO, flushing every disk,
- * rare socket protocols. An operator's own profile is the last word, and kernels of a sandbox's own need none.
+ * rare socket protocols, io_uring. An operator's own profile is the last word, and kernels of a sandbox's own need none.
  */
-function ownFilter(config: DockerConfig): boolean {
+export function ownFilter(config: DockerConfig): boolean {
   return config.seccompProfile === "" && ["", "runc", "crun"].includes(config.runtime);
 }
 

@@ -3,6 +3,7 @@ import { basename } from "node:path";
 import type { DockerConfig } from "../../config/config.ts";
 import { isEngineNetwork, kernelSharingRuntimes } from "../../config/providers.ts";
 import { enoughEpollWatches } from "../../platform/epoll-watches.ts";
+import { ownFilter } from "./container-spec.ts";
 import type { EngineAddress } from "./engine-address.ts";
 import type { EngineInfo } from "./engine-shapes.ts";
 
@@ -112,6 +113,8 @@ export function isPodman(info: EngineInfo): boolean {
 /** What is weaker on this engine than it should be. */
 export function engineNotes(config: DockerConfig, info: EngineInfo): string[] {
   const notes: string[] = [];
+  // The agent's own filter refuses io_uring, an operator's profile is the last word.
+  const ofTheEngine = config.seccompProfile === "" && !ownFilter(config);
   if (info.MemoryLimit === false) notes.push("the engine cannot limit memory here");
   else if (info.SwapLimit === false)
     notes.push("the engine cannot limit swap here: a sandbox may swap beyond its memory");
@@ -119,12 +122,12 @@ export function engineNotes(config: DockerConfig, info: EngineInfo): string[] {
   if (info.CpuCfsQuota === false) notes.push("the engine cannot limit processor time here");
   if (!(info.SecurityOptions ?? []).some((option) => option.includes("name=seccomp"))) {
     notes.push("the engine has no seccomp: every system call is allowed");
-  } else if (config.seccompProfile === "" && isPodman(info)) {
+  } else if (ofTheEngine && isPodman(info)) {
     notes.push(
       "whether sandboxes may use io_uring is for Podman's seccomp profile to say (seccomp.json of containers-common); " +
         "forbid it in providers.docker.seccomp_profile",
     );
-  } else if (config.seccompProfile === "" && Number.parseInt(info.ServerVersion, 10) < firstWithoutIoUring) {
+  } else if (ofTheEngine && Number.parseInt(info.ServerVersion, 10) < firstWithoutIoUring) {
     notes.push(
       `engine ${info.ServerVersion} lets sandboxes use io_uring; upgrade it to ${firstWithoutIoUring}, ` +
         "or forbid it in providers.docker.seccomp_profile",
