@@ -1,8 +1,9 @@
 //! One exec: its record, its output, its standard input, and who waits for what. The agent drives it.
 //!
-//! States: `Starting` until the monitor has told whether the program runs, then `Running`; `Draining` when a terminal's
-//! last output is awaited after the end of the first process; then `Ended`, for good. What it left running in the
-//! background still belongs to it: `monitor` stays set until nothing is left.
+//! States: `Starting` until the monitor has told whether the program runs, then `Running`; `Dying` when it was killed and
+//! its first process is gone before the rest of its tree; `Draining` when a terminal's last output is awaited after the end;
+//! then `Ended`, for good. What it left running in the background still belongs to it: `monitor` stays set until nothing is
+//! left.
 
 use crate::inputs::Inputs;
 use crate::journal::Journal;
@@ -103,6 +104,7 @@ pub struct Grace {
 pub enum Phase {
     Starting,
     Running,
+    Dying(Ending),
     Draining(Ending),
     Ended(Ending),
 }
@@ -151,6 +153,8 @@ pub struct Exec {
     pub cpu_timer: Option<TimerId>,
     /// Its tree is being killed.
     pub dying: bool,
+    /// Runs while its end waits for the rest of its tree.
+    pub survivors: Option<TimerId>,
     pub timeout: Option<TimerId>,
     pub grace: Option<Grace>,
     pub drain: Option<TimerId>,

@@ -117,6 +117,7 @@ impl Agent {
             ticks_before,
             cpu_timer: None,
             dying: false,
+            survivors: None,
             timeout: None,
             grace: None,
             drain: None,

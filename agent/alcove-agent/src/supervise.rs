@@ -14,6 +14,9 @@ use std::os::fd::AsRawFd;
 
 /// A terminal hands its last output over with a short delay.
 pub const TERMINAL_DRAIN_MS: u64 = 50;
+/// How long the end of a command that was killed waits for all of its tree: what is still there then cannot be ended at the
+/// moment, and whoever waits for a deadline has waited long enough.
+const SURVIVORS_MS: u64 = 2_000;
 const MAX_ENDED: usize = 1000;
 /// Most bytes of text that the records of ended commands keep.
 const MAX_ENDED_TEXT: usize = 8 << 20;
@@ -57,6 +60,7 @@ impl Agent {
             monitor.spare_since = sys::boottime_ms();
         }
         self.keep_spare(monitor_key);
+        self.end_dying(exec_key);
         self.release_monitor(exec_key);
     }
 
@@ -74,6 +78,7 @@ impl Agent {
         self.dismiss(key);
         let Some(exec_key) = exec else { return };
         self.kill_orphans();
+        self.end_dying(exec_key);
         let Some(exec) = self.commands.execs.get(exec_key) else { return };
         if matches!(exec.phase, Phase::Starting | Phase::Running) {
             if matches!(exec.phase, Phase::Starting) {
@@ -99,7 +104,8 @@ impl Agent {
         Ending { ended_at, exit_code, signal, reason, duration_ms, start_error: None, usage: None, oom_kills }
     }
 
-    /// The command's first process has ended: so has the exec, once what it wrote has been read.
+    /// The command's first process has ended: so has the exec, once what it wrote has been read, and where its tree is being
+    /// killed, once nothing is left of that.
     fn main_ended(&mut self, key: Key, status: i32, usage: monitor::Usage) {
         let Some(exec) = self.commands.execs.get(key) else { return };
         let (exit_code, signal) = if libc::WIFSIGNALED(status) {
@@ -118,7 +124,25 @@ impl Agent {
         let mut ending = self.ending(key, exit_code, signal.map(signal_name), reason);
         let max_memory_bytes = u64::from(usage.max_memory_kb) * 1024;
         ending.usage = Some(Usage { cpu_ms: usage.cpu_ms.into(), max_memory_bytes });
-        self.conclude(key, ending);
+        let Some(exec) = self.commands.execs.get_mut(key).filter(|exec| exec.dying) else {
+            return self.conclude(key, ending);
+        };
+        exec.phase = Phase::Dying(ending);
+        exec.survivors = Some(self.timers.add(SURVIVORS_MS, Timer::Survivors(key)));
+    }
+
+    /// Ends a command that was killed: nothing of it is left, or it was waited for long enough.
+    pub fn end_dying(&mut self, key: Key) {
+        let Some(exec) = self.commands.execs.get_mut(key) else { return };
+        if let Some(timer) = exec.survivors.take() {
+            self.timers.cancel(timer);
+        }
+        if !matches!(exec.phase, Phase::Dying(_)) {
+            return;
+        }
+        if let Phase::Dying(ending) = std::mem::replace(&mut exec.phase, Phase::Running) {
+            self.conclude(key, ending);
+        }
     }
 
     /// Reads what the command has written, then ends the exec.
@@ -245,7 +269,7 @@ impl Agent {
             self.poller.remove(fd.as_raw_fd());
         }
         let grace = exec.grace.map(|grace| grace.timer);
-        for timer in [exec.timeout, exec.cpu_timer, grace, exec.drain].into_iter().flatten() {
+        for timer in [exec.timeout, exec.cpu_timer, grace, exec.drain, exec.survivors].into_iter().flatten() {
             self.timers.cancel(timer);
         }
         // Only an exec that never ran is forgotten while somebody waits for it.

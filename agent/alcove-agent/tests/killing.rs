@@ -120,6 +120,78 @@ fn a_deadline_is_told_though_the_commands_monitor_was_stopped() {
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 }
 
+/// Who traces a process keeps it for the one that waits for it, also when it was killed: as one that cannot be killed at the moment.
+struct Kept {
+    pid: i32,
+}
+
+impl Kept {
+    fn new(pid: i32) -> Option<Kept> {
+        // SAFETY: plain numbers; the calls for it come from this thread alone.
+        let seized = unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid, 0, 0) } == 0;
+        if !seized {
+            eprintln!("SKIPPED: what outlives a deadline: {}", std::io::Error::last_os_error());
+        }
+        seized.then_some(Kept { pid })
+    }
+
+    fn let_go(self) {
+        let mut status = 0;
+        // It stops before it is killed.
+        // SAFETY: the status outlives the call.
+        while unsafe { libc::waitpid(self.pid, &mut status, libc::__WALL) } == self.pid && libc::WIFSTOPPED(status) {}
+        assert!(libc::WIFSIGNALED(status), "{status:x}");
+    }
+}
+
+/// A command with a deadline and a process in the background, which is kept. Returns when that deadline is.
+fn with_one_kept(client: &mut support::Client) -> Option<(Kept, Instant)> {
+    let deadline = Instant::now() + Duration::from_millis(700);
+    let script = "sleep 600 & echo $!; exec sleep 600";
+    client.request(&exec_request("e", &["/bin/sh", "-c", script], json!({"timeout_ms": 700})));
+    client.receive().expect("a reply");
+    let (_, told) = client.receive().expect("its pid");
+    // Behind the offset.
+    let pid = String::from_utf8_lossy(&told[8..]).trim().parse().expect("a pid");
+    Some((Kept::new(pid)?, deadline))
+}
+
+#[test]
+fn the_end_of_a_deadline_is_told_when_nothing_of_its_tree_is_left() {
+    let agent = TestAgent::start();
+    let (mut client, mut other) = (agent.client(), agent.client());
+    let Some((kept, deadline)) = with_one_kept(&mut client) else { return };
+    std::thread::sleep(deadline + Duration::from_millis(600) - Instant::now());
+    assert_eq!(other.ask(&json!({"op": "exec.get", "exec_id": "e"}))["state"], "running");
+    // Its process id may be another's by now.
+    assert_eq!(other.refusal(&json!({"op": "exec.signal", "exec_id": "e", "signal": 15})), "conflict");
+    kept.let_go();
+    let outcome = support::Outcome::new(client.rest());
+    let late = deadline.elapsed();
+    assert!(late < Duration::from_millis(1_800), "{late:?}");
+    let exit = outcome.exit.expect("an exit");
+    assert_eq!((&exit["reason"], &exit["signal"]), (&json!("timeout"), &json!("SIGKILL")));
+    // It says how long the command ran.
+    assert!(exit["duration_ms"].as_u64().is_some_and(|ms| (700..1_300).contains(&ms)), "{exit}");
+}
+
+#[test]
+fn the_end_of_a_deadline_does_not_wait_for_ever_for_what_cannot_be_killed() {
+    let agent = TestAgent::start();
+    let mut client = agent.client();
+    let Some((kept, deadline)) = with_one_kept(&mut client) else { return };
+    let outcome = support::Outcome::new(client.rest());
+    let late = deadline.elapsed();
+    assert_eq!(outcome.exit.expect("an exit")["reason"], "timeout");
+    assert!((1_900..4_000).contains(&late.as_millis()), "{late:?}");
+    // Whoever asks for a kill hears of it when it is gone all the same.
+    let mut other = agent.client();
+    other.request(&json!({"op": "exec.kill", "exec_id": "e", "reason": "cancelled"}));
+    assert!(other.receive_within(Duration::from_millis(300)).is_none());
+    kept.let_go();
+    other.receive().expect("a reply");
+}
+
 /// This program, started with [`WISH`] in its environment, becomes one whose first thread has ended and another goes on.
 mod first_thread {
     pub const WISH: &str = "ALCOVE_TEST_END_FIRST_THREAD";
