@@ -98,7 +98,9 @@ fn configure() -> Result<()> {
     request.ifr_ifru.ifru_mtu = MTU;
     control(socket, libc::SIOCSIFMTU as libc::c_ulong, &request, "MTU")?;
     shorten_queue()?;
-    // The helper speaks IPv4; an address of the other kind would only be waited for.
+    // The helper speaks IPv4; an address of the other kind would only be waited for. With one, a sandbox has neighbours of that kind
+    // too, and they have one table of the machine as well. Where settings cannot be written the interface at least gets none.
+    let _ = no_address_of_its_own();
     let path = format!("/proc/sys/net/ipv6/conf/{NAME}/disable_ipv6");
     if overlay::exists(&path) {
         // Whatever comes of it: no such packet gets past the helper.
@@ -140,12 +142,25 @@ fn route(socket: i32, to: Ipv4Addr, gateway: Option<Ipv4Addr>) -> Result<()> {
 
 /// By message, because the call for it wants rights over the machine's network.
 fn shorten_queue() -> Result<()> {
+    change_link(&number(libc::IFLA_TXQLEN, QUEUE as u32), "queue")
+}
+
+/// By message too: settings are files, which may be closed to whoever writes here.
+fn no_address_of_its_own() -> Result<()> {
+    const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
+    const NONE: u8 = 1;
+    let mode = attribute(IFLA_INET6_ADDR_GEN_MODE, &[NONE]);
+    let family = attribute(libc::AF_INET6 as u16, &mode);
+    change_link(&attribute(libc::IFLA_AF_SPEC, &family), "addresses of IPv6")
+}
+
+fn change_link(change: &[u8], what: &str) -> Result<()> {
     let mut body = vec![0; 4];
-    // Interface: family, type, index, flags, changes. Attribute: the queue.
+    // Interface: family, type, index, flags, changes.
     body.extend_from_slice(&index().to_ne_bytes());
     body.extend_from_slice(&[0; 8]);
-    body.extend_from_slice(&attribute(libc::IFLA_TXQLEN, QUEUE as u32));
-    ask(libc::RTM_NEWLINK, 0, &body, "queue")
+    body.extend_from_slice(change);
+    ask(libc::RTM_NEWLINK, 0, &body, what)
 }
 
 /// What is sent past the routes, to "this interface, no gateway" (`SO_DONTROUTE`, `MSG_DONTROUTE`), finds none of them, and then
@@ -164,8 +179,8 @@ fn keep_unrouted() -> Result<()> {
         libc::RTN_LOCAL,
     ];
     body.extend_from_slice(&[0; 4]);
-    body.extend_from_slice(&attribute(libc::RTA_OIF, index()));
-    body.extend_from_slice(&attribute(libc::RTA_PRIORITY, u32::MAX));
+    body.extend_from_slice(&number(libc::RTA_OIF, index()));
+    body.extend_from_slice(&number(libc::RTA_PRIORITY, u32::MAX));
     ask(libc::RTM_NEWROUTE, libc::NLM_F_CREATE | libc::NLM_F_EXCL, &body, "route of last resort")
 }
 
@@ -174,11 +189,17 @@ fn index() -> u32 {
     unsafe { libc::if_nametoindex(c"tap0".as_ptr()) }
 }
 
-fn attribute(kind: u16, value: u32) -> [u8; 8] {
-    let mut bytes = [0; 8];
-    bytes[..2].copy_from_slice(&8u16.to_ne_bytes());
-    bytes[2..4].copy_from_slice(&kind.to_ne_bytes());
-    bytes[4..].copy_from_slice(&value.to_ne_bytes());
+fn number(kind: u16, value: u32) -> Vec<u8> {
+    attribute(kind, &value.to_ne_bytes())
+}
+
+fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let length = 4 + value.len();
+    let mut bytes = Vec::with_capacity(length.next_multiple_of(4));
+    bytes.extend_from_slice(&(length as u16).to_ne_bytes());
+    bytes.extend_from_slice(&kind.to_ne_bytes());
+    bytes.extend_from_slice(value);
+    bytes.resize(length.next_multiple_of(4), 0);
     bytes
 }
 

@@ -55,6 +55,11 @@ await describeWith(["root", "agent", "launcher", "native", "slirp4netns"], "the 
   });
 
   const processesOf = (runtimeId: RuntimeId) => networkProcesses(home.dataDir, runtimeId);
+  /** @returns what runs programs where the launcher is, which has mounts of its own here. */
+  const atLauncher = async () => {
+    const [relay] = await processesOf((await sandboxes.spawn()).runtimeId);
+    return (...words: string[]) => mustRun("nsenter", [`--mount=/proc/${relay?.pid}/ns/mnt`, "--", ...words]);
+  };
   const told = (runtimeId: RuntimeId) => changes.filter((one) => one.runtimeId === runtimeId);
   const restored = (runtimeId: RuntimeId, times = 1) =>
     vi.waitFor(
@@ -151,10 +156,7 @@ await describeWith(["root", "agent", "launcher", "native", "slirp4netns"], "the 
   });
 
   it("a disk of the machine that was mounted when a network was made is free once it is unmounted", async () => {
-    const [relay] = await processesOf((await sandboxes.spawn()).runtimeId);
-    // Where the launcher is; it has mounts of its own here.
-    const there = (...words: string[]) =>
-      mustRun("nsenter", [`--mount=/proc/${relay?.pid}/ns/mnt`, "--", ...words]);
+    const there = await atLauncher();
     const disk = join(home.dataDir, "other-disk.img");
     const place = join(home.dataDir, "other-disk");
     await mkdir(place);
@@ -167,6 +169,23 @@ await describeWith(["root", "agent", "launcher", "native", "slirp4netns"], "the 
     const busy = () => mustRun("losetup", ["--associated", disk]);
     await vi.waitFor(async () => expect(await busy()).toMatchObject({ stdout: "" }), 5_000);
     expect(await lives(helper?.pid ?? 0)).toBe(true);
+  }, 30_000);
+
+  it("where settings cannot be written its interface has no address of IPv6 all the same", async () => {
+    const there = await atLauncher();
+    const { runtimeId, run } = await sandboxes.spawn();
+    await there("mount", "--bind", "/proc/sys", "/proc/sys");
+    try {
+      await there("mount", "-o", "remount,ro,bind", "/proc/sys");
+      process.kill((await processesOf(runtimeId))[0]?.pid ?? 0, "SIGKILL");
+      await restored(runtimeId);
+      expect(await run("sleep 1; grep -c tap0: /proc/net/dev; grep tap0 /proc/net/if_inet6; true")).toBe(
+        "1\n",
+      );
+      expect(await run("cat /proc/sys/net/ipv6/conf/tap0/disable_ipv6 2>&1")).not.toBe("1\n");
+    } finally {
+      await there("umount", "/proc/sys");
+    }
   }, 30_000);
 
   it("check() tries the network too", async () => {
