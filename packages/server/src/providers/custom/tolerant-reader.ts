@@ -54,8 +54,15 @@ export function checked<T extends TSchema>(schema: T, value: unknown): Static<T>
   if (validator.Check(converted)) return converted as Static<T>;
   const [first] = Value.Errors(schema, converted);
   throw new Unreadable(
-    `at ${first?.instancePath || "its top"} it ${first?.message ?? "is not what the contract says"}`,
+    `at ${wayTo(first?.instancePath ?? "")} it ${first?.message ?? "is not what the contract says"}`,
   );
+}
+
+/** By names of the contract alone: what is called otherwise may have a megabyte of anything for its name. */
+function wayTo(instancePath: string): string {
+  const steps = instancePath.split("/");
+  const last = steps.findIndex((step) => opaque.has(step));
+  return steps.slice(0, last < 0 ? undefined : last + 1).join("/") || "its top";
 }
 
 function normalized(value: unknown): unknown {
