@@ -33,8 +33,8 @@ const cleanupMs = 20_000;
 const endAfterKillMs = 5_000;
 /** Waits before each try to kill. After the last the backend's own deadline is left. */
 const killPausesMs = [0, 500, 2_000, 5_000, 15_000, 30_000, 60_000];
-/** When a start that failed is ended: it may still be carried out. */
-const failedStartLooksMs = [0, 500, 1_500];
+/** How often a start that failed is looked for, which may still be carried out: over two seconds and more. */
+const failedStartLooks = 3;
 const inputPartBytes = 65_536;
 /** Of what a backend says of an end: it is kept with the command, and told in its event. */
 const longestSignal = 16;
@@ -64,7 +64,7 @@ export class CommandRunner implements ExecRunner {
   readonly #closed: AbortSignal;
   readonly #confirm: () => Promise<boolean>;
   readonly #onUnreadable: (line: string) => void;
-  /** Ends of starts that failed, by their commands: when one is started again, it is not to be ended. */
+  /** Starts that failed and are being ended, by their commands: when one is started again, it is not to be ended. */
   readonly #undone = new Map<ExecId, AbortController>();
 
   constructor(options: {
@@ -155,7 +155,7 @@ export class CommandRunner implements ExecRunner {
     } catch (error) {
       stream.abort();
       // A start whose answer did not come may have happened.
-      if (!(error instanceof BadRequest || error instanceof Conflict)) void this.#undoStart(spec.execId);
+      if (!(error instanceof BadRequest || error instanceof Conflict)) this.#undoStart(spec.execId);
       throw error;
     }
   }
@@ -164,23 +164,32 @@ export class CommandRunner implements ExecRunner {
     return execStream(response, { silenceMs: this.#silenceMs, taker: this.#taker });
   }
 
-  async #undoStart(execId: ExecId): Promise<void> {
+  #undoStart(execId: ExecId): void {
     const stop = new AbortController();
     this.#undone.set(execId, stop);
-    const signal = AbortSignal.any([stop.signal, this.#closed]);
-    for (const pauseMs of failedStartLooksMs) {
-      await pause(pauseMs, undefined, { signal, ref: false }).catch(ignoreOutcome);
-      if (signal.aborted) break;
-      using deadline = deadlineAfter(cleanupMs, signal);
-      if (await this.#kill(execId, deadline).catch(() => false)) break;
-    }
-    if (this.#undone.get(execId) === stop) this.#undone.delete(execId);
+    void this.#lookForStart(execId, stop.signal).finally(() => {
+      if (this.#undone.get(execId) === stop) this.#undone.delete(execId);
+    });
   }
 
+  /** Until one look finds it, or enough were answered that it is not there. */
+  async #lookForStart(execId: ExecId, stop: AbortSignal): Promise<void> {
+    const signal = AbortSignal.any([stop, this.#closed]);
+    let looks = 0;
+    for (const pauseMs of killPausesMs) {
+      await pause(pauseMs, undefined, { signal, ref: false }).catch(ignoreOutcome);
+      if (signal.aborted) return;
+      using deadline = deadlineAfter(cleanupMs, this.#closed);
+      const found = await this.#kill(execId, deadline).catch(() => undefined);
+      if (found === false) looks += 1;
+      if (found || looks === failedStartLooks) return;
+    }
+  }
+
+  /** Ends what nobody can follow: tried once before that is told, and behind that again where it failed. */
   async #undo(execId: ExecId): Promise<void> {
-    if (this.#closed.aborted) return;
-    using deadline = deadlineAfter(cleanupMs, this.#closed);
-    await this.#kill(execId, deadline).catch(ignoreOutcome);
+    const [first = 0, ...later] = killPausesMs;
+    if (!(await this.#killInTime(execId, [first]))) void this.#killInTime(execId, later);
   }
 
   async #run(spec: ExecSpec, run: Run): Promise<ProgramEnd> {
@@ -208,21 +217,26 @@ export class CommandRunner implements ExecRunner {
     }
   }
 
-  /** Kills it, again where that failed, and waits for its end and for what it wrote before. */
+  /** Kills it, and waits for its end and for what it wrote before. */
   async #end(execId: ExecId, ended: Promise<ProgramEnd>): Promise<ProgramEnd> {
-    for (const pauseMs of killPausesMs) {
+    if (!(await this.#killInTime(execId, killPausesMs))) return lost;
+    using last = deadlineAfter(endAfterKillMs, this.#closed);
+    return await abortable(ended, last.signal).catch(() => lost);
+  }
+
+  /** Kills it, again where that failed. @returns whether it was killed, as long as that could be tried. */
+  async #killInTime(execId: ExecId, pausesMs: readonly number[]): Promise<boolean> {
+    for (const pauseMs of pausesMs) {
       await pause(pauseMs, undefined, { ref: false });
-      if (this.#closed.aborted) return lost;
+      if (this.#closed.aborted) return false;
       using deadline = deadlineAfter(cleanupMs, this.#closed);
       const killed = await this.#kill(execId, deadline).then(
         () => true,
         () => false,
       );
-      if (!killed) continue;
-      using last = deadlineAfter(endAfterKillMs, this.#closed);
-      return await abortable(ended, last.signal).catch(() => lost);
+      if (killed) return true;
     }
-    return lost;
+    return false;
   }
 
   /** Output into the journal until the end; a stream that breaks is followed anew where the backend can. */

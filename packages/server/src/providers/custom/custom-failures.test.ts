@@ -802,6 +802,35 @@ it("a command that was started too late is ended, unless it was started again", 
   expect(seen.filter((call) => call === kill).length).toBeGreaterThan(1);
 });
 
+it("a command that is lost, or whose start had no answer, is ended once the backend takes calls again", {
+  timeout: 30_000,
+}, async () => {
+  const { provider, spec, sandbox, wrong } = await backend(
+    { "GET /health": json({ status: "ok", capabilities: [] }) },
+    { timeoutMs: 200 },
+  );
+  const refused = new Map<string, number>();
+  const killed: string[] = [];
+  wrong["DELETE /sandboxes/:id/execs/:exec"] = (request, response) => {
+    const id = request.url?.split("/").at(-1) ?? "";
+    const times = refused.get(id) ?? 0;
+    refused.set(id, times + 1);
+    if (times === 3) killed.push(id);
+    response.writeHead(times < 3 ? 503 : 200).end();
+  };
+  wrong["POST /sandboxes/:id/execs"] = (_request, response) => {
+    response.write(events(started));
+    setTimeout(() => response.destroy(), 20);
+  };
+  await provider.spawn(spec, soon());
+  const cut = shell("true");
+  expect((await finish(await sandbox().execs.start(cut, soon()))).exit).toMatchObject({ reason: "lost" });
+  wrong["POST /sandboxes/:id/execs"] = () => undefined;
+  const unanswered = shell("true");
+  expect(await failureOf(sandbox().execs.start(unanswered, soon()))).toBeInstanceOf(Unavailable);
+  await vi.waitFor(() => expect(killed).toEqual([cut.execId, unanswered.execId]), { timeout: 15_000 });
+});
+
 it("a sandbox that vanishes between calls is told, and its calls fail as gone", async () => {
   const { provider, spec, sandboxes } = await backend();
   const told = Promise.withResolvers<string>();
