@@ -13,6 +13,7 @@ import {
   type ExecSpec,
   RuntimeGone,
   refuseOwnLimits,
+  Unavailable,
 } from "../../ports/index.ts";
 import {
   type ExecRunner,
@@ -65,7 +66,7 @@ export class CommandRunner implements ExecRunner {
   readonly #confirm: () => Promise<boolean>;
   readonly #onUnreadable: (line: string) => void;
   /** Starts that failed and are being ended, by their commands: when one is started again, it is not to be ended. */
-  readonly #undone = new Map<ExecId, AbortController>();
+  readonly #undone = new Map<ExecId, { stop: AbortController; done: Promise<void> }>();
 
   constructor(options: {
     calls: BackendCalls;
@@ -103,7 +104,10 @@ export class CommandRunner implements ExecRunner {
       );
     if (spec.tty !== undefined)
       throw new BadRequest(`provider custom has no terminals (capability "pty"); leave tty out`);
-    this.#undone.get(spec.execId)?.abort();
+    const failed = this.#undone.get(spec.execId);
+    failed?.stop.abort();
+    // A kill that is under way would meet this one.
+    if (failed !== undefined) await abortable(failed.done, options.signal);
     const stream = new AbortController();
     const user = spec.user ?? this.#user;
     const workdir = spec.workdir ?? this.#workdir;
@@ -126,7 +130,11 @@ export class CommandRunner implements ExecRunner {
             `working directory "${workdir}" does not exist in this sandbox, or is none${user === undefined ? "" : `; or user "${user}" is not known in it`}`,
           );
         if (isRefusal(error, 409))
-          return new Conflict(`exec "${spec.execId}" exists already in this sandbox`);
+          return failed === undefined
+            ? new Conflict(`exec "${spec.execId}" exists already in this sandbox`)
+            : new Unavailable(
+                `exec "${spec.execId}" was begun by the start before, which had no answer; it is being ended: start it under another id`,
+              );
         if (!isRefusal(error, 404)) return undefined;
         return (await this.#confirm()) ? await this.#calls.hiddenBy(error, options) : gone();
       },
@@ -166,9 +174,10 @@ export class CommandRunner implements ExecRunner {
 
   #undoStart(execId: ExecId): void {
     const stop = new AbortController();
-    this.#undone.set(execId, stop);
-    void this.#lookForStart(execId, stop.signal).finally(() => {
-      if (this.#undone.get(execId) === stop) this.#undone.delete(execId);
+    const undone = { stop, done: this.#lookForStart(execId, stop.signal) };
+    this.#undone.set(execId, undone);
+    void undone.done.finally(() => {
+      if (this.#undone.get(execId) === undone) this.#undone.delete(execId);
     });
   }
 

@@ -802,6 +802,26 @@ it("a command that was started too late is ended, unless it was started again", 
   expect(seen.filter((call) => call === kill).length).toBeGreaterThan(1);
 });
 
+it("a command that was begun by a start without an answer is ended when it is started again", async () => {
+  const { provider, spec, sandbox, wrong } = await backend({}, { timeoutMs: 200 });
+  const running = new Set<string>();
+  wrong["DELETE /sandboxes/:id/execs/:exec"] = (request, response) =>
+    response.writeHead(running.delete(request.url?.split("/").at(-1) ?? "") ? 200 : 404).end();
+  const taken = new Set<string>();
+  wrong["POST /sandboxes/:id/execs"] = (_request, response, body) => {
+    const { exec_id: id } = JSON.parse(body) as { exec_id: string };
+    if (taken.has(id)) response.writeHead(409).end();
+    else setTimeout(() => running.add(id), 600);
+    taken.add(id);
+  };
+  await provider.spawn(spec, soon());
+  const command = shell("true");
+  for (const each of [command, command])
+    expect(await failureOf(sandbox().execs.start(each, soon()))).toBeInstanceOf(Unavailable);
+  await eventually(() => expect([...running]).toEqual([command.execId]));
+  await eventually(() => expect([...running]).toEqual([]));
+});
+
 it("a command that is lost, or whose start had no answer, is ended once the backend takes calls again", {
   timeout: 30_000,
 }, async () => {
