@@ -665,6 +665,22 @@ await describeWith(
       expect(stdout).toBe("");
     });
 
+    it("a command whose input is lost while its sandbox takes no calls is ended once it does", async () => {
+      const spec = shell("cat >/dev/null; sleep 6187", { stdin: true, timeoutMs: 600_000 });
+      await using view = await operations.execs.start(spec, soon());
+      whenAsked("envd", /SendInput|Process\/(Start|SendSignal)/, { do: "answer", status: 503, body: said });
+      await view.writeStdin(Buffer.from("some"));
+      expect((await finish(view)).exit.reason).toBe("lost");
+      service.server.misbehave = () => undefined;
+      await eventually(async () => {
+        const left = await run(
+          operations,
+          "grep -la 'sleep.618[7]' /proc/[0-9]*/cmdline 2>/dev/null | wc -l",
+        );
+        expect(left.stdout.trim()).toBe("0");
+      });
+    });
+
     it("many commands of one sandbox, and files that are not read, keep no other sandbox waiting", {
       timeout: 60_000,
     }, async () => {

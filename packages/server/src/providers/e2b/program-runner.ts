@@ -32,6 +32,8 @@ const cleanupMs = 20_000;
 const endAfterKillMs = 5_000;
 /** Waits before each try to kill. After the last envd's own deadline is left. */
 const killPausesMs = [0, 500, 2_000, 5_000, 15_000, 30_000, 60_000];
+/** When a start that failed is ended: it may still be carried out. */
+const failedStartLooksMs = [0, 500, 1_500];
 const inputPartBytes = 65_536;
 const notStarted = new Set([126, 127]);
 const lost: ProgramEnd = { exitCode: 137, lost: true };
@@ -100,7 +102,7 @@ export class ProgramRunner implements ExecRunner {
       );
     } catch (error) {
       stream.abort();
-      if (!(error instanceof BadRequest)) void this.#undo(tag);
+      if (!(error instanceof BadRequest)) void this.#undoStart(tag);
       throw error;
     }
     const ended = this.#run(spec, { ...program, tag, events, stream, user, workdir });
@@ -124,11 +126,18 @@ export class ProgramRunner implements ExecRunner {
     };
   }
 
-  /** A start whose answer did not come may have happened. */
+  /** A start whose answer did not come may have happened, or happen still. */
+  async #undoStart(tag: string): Promise<void> {
+    for (const pauseMs of failedStartLooksMs) {
+      await pause(pauseMs, undefined, { ref: false });
+      if (!(await this.#killInTime(tag, killPausesMs))) return;
+    }
+  }
+
+  /** Ends what nobody needs any more: tried once before that is told, and behind that again where it failed. */
   async #undo(tag: string): Promise<void> {
-    if (this.#closed.aborted) return;
-    using deadline = deadlineAfter(cleanupMs, this.#closed);
-    await this.#kill(tag, deadline).catch(ignoreOutcome);
+    const [first = 0, ...later] = killPausesMs;
+    if (!(await this.#killInTime(tag, [first]))) void this.#killInTime(tag, later);
   }
 
   async #run(
@@ -167,14 +176,14 @@ export class ProgramRunner implements ExecRunner {
 
   /** Kills it, and waits for its end and for what it wrote before. */
   async #end(tag: string, ended: Promise<ProgramEnd>): Promise<ProgramEnd> {
-    if (!(await this.#killInTime(tag))) return lost;
+    if (!(await this.#killInTime(tag, killPausesMs))) return lost;
     using last = deadlineAfter(endAfterKillMs, this.#closed);
     return await abortable(ended, last.signal).catch(() => lost);
   }
 
   /** Kills it, again where that failed. @returns whether it was killed, as long as that could be tried. */
-  async #killInTime(tag: string): Promise<boolean> {
-    for (const pauseMs of killPausesMs) {
+  async #killInTime(tag: string, pausesMs: readonly number[]): Promise<boolean> {
+    for (const pauseMs of pausesMs) {
       await pause(pauseMs, undefined, { ref: false });
       if (this.#closed.aborted) return false;
       using deadline = deadlineAfter(cleanupMs, this.#closed);
@@ -211,7 +220,7 @@ export class ProgramRunner implements ExecRunner {
       if (!(await this.#confirm())) return lost;
       if (pauseMs === undefined) {
         // Nobody can follow it any more, so that it is not to go on unseen. Its end is told before its kill is.
-        void this.#killInTime(run.tag);
+        void this.#killInTime(run.tag, killPausesMs);
         return lost;
       }
       await pause(pauseMs);
