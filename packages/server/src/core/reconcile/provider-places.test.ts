@@ -1,4 +1,4 @@
-import { expect, it } from "vitest";
+import { expect, it, vi } from "vitest";
 import { silentLogger } from "../../platform/logger.ts";
 import { forever, Harness } from "../testing/harness.ts";
 import { ScriptedBackend, ScriptedProvider, type StepHook } from "../testing/scripted-provider.ts";
@@ -47,6 +47,27 @@ it("a sandbox goes on where its provider is again", async () => {
   await end(await lifeAt("two", new ScriptedBackend()).start());
   const third = await lifeAt("one", backend).start();
   expect(third.service.running(kept.id).row.state).toBe("running");
+});
+
+it("each start at another place says in the log where sandboxes were made, also of a place that says nothing", async () => {
+  const first = await lifeAt("one", backend).start();
+  await first.spawn();
+  await end(first);
+  const said = vi.spyOn(silentLogger, "warn");
+  const told = () => said.mock.calls.splice(0).map(([fields]) => fields as unknown);
+  const silent: StepHook = (step) => {
+    if (step === "inventory") throw new Error("it begins");
+  };
+  const account = new ScriptedBackend();
+  for (const hook of [silent, undefined, undefined]) {
+    const next = await lifeAt("two", account, hook).start();
+    await clock.advance(60_000);
+    await end(next);
+    expect(told()).toContainEqual({ provider: "scripted", made_at: "one", asked_at: "two", sandboxes: 1 });
+  }
+  await end(await lifeAt("one", backend).start());
+  expect(told()).not.toContainEqual(expect.objectContaining({ made_at: expect.anything() }));
+  said.mockRestore();
 });
 
 it("what is made at another place before that one says what it has does not show it to be the former, or to have what was made there", async () => {

@@ -58,8 +58,18 @@ export class ProviderPlaces {
   ): Promise<ReadonlyMap<RuntimeId, string> | undefined> {
     const { name, place } = provider;
     if (place === undefined) return undefined;
+    const isKnown = this.#known.has(name);
     const { stays, before } = this.#known.get(name) ?? (await this.#arrive({ name, place }, sandboxes));
-    return before === undefined ? undefined : elsewhere(sandboxes, { place, stays, listed: new Set() });
+    if (before === undefined) return undefined;
+    const at = { place, stays, listed: new Set<RuntimeId>() };
+    const away = mayRunAway(sandboxes, at);
+    // Owners are told that the log has it. At each start, and at once: what is asked may never say what it has.
+    if (!isKnown && away.size > 0)
+      this.#logger.warn(
+        { provider: name, made_at: placesOf(away), asked_at: place, sandboxes: away.size },
+        `sandboxes of provider ${name} were made at ${placesOf(away)}, and ${place} is asked now: those that it does not have are unhealthy until the former is named again`,
+      );
+    return elsewhere(sandboxes, at);
   }
 
   /**
@@ -112,12 +122,11 @@ export class ProviderPlaces {
       old.filter(({ runtimeId }) => listed.has(runtimeId)).map((each) => placeOf(each, former)),
     );
     known.stays = former.map(({ unheard: _, ...stay }) => (same.has(stay.place) ? { ...stay, place } : stay));
-    const away = elsewhere(old, { place, stays: known.stays, listed });
-    const [made] = away.values();
-    if (made !== undefined)
+    const away = mayRunAway(old, { place, stays: known.stays, listed });
+    if (away.size > 0)
       this.#logger.error(
-        { provider: name, made_at: made, asked_at: place, sandboxes: away.size },
-        `sandboxes of provider ${name} were made at ${made}, and ${place}, which is asked now, has none of them: they are unhealthy until it is named again`,
+        { provider: name, made_at: placesOf(away), asked_at: place, sandboxes: away.size },
+        `sandboxes of provider ${name} were made at ${placesOf(away)}, and ${place}, which is asked now, has none of them: they are unhealthy until it is named again`,
       );
     await this.#keep(name, known.stays);
   }
@@ -149,6 +158,21 @@ function elsewhere(
     if (made !== at.place && !at.listed.has(sandbox.runtimeId)) found.set(sandbox.runtimeId, made);
   }
   return found;
+}
+
+/** Of those alone that may run still. */
+function mayRunAway(
+  sandboxes: readonly Placed[],
+  at: Parameters<typeof elsewhere>[1],
+): ReadonlyMap<RuntimeId, string> {
+  return elsewhere(
+    sandboxes.filter(({ row }) => row.state !== "error"),
+    at,
+  );
+}
+
+function placesOf(away: ReadonlyMap<RuntimeId, string>): string {
+  return [...new Set(away.values())].join(", ");
 }
 
 function placeOf({ row }: Placed, stays: readonly Stay[]): string {
