@@ -209,7 +209,7 @@ export class ProgramRunner implements ExecRunner {
           const event = next.value;
           if (event.type === "end") return endOf(event);
           if (event.type !== "output") continue;
-          tries.progress();
+          if (event.data.length > 0) tries.progress();
           await this.#keep(event, run);
         }
       } catch (error) {

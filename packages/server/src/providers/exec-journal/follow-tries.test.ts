@@ -24,3 +24,17 @@ it("one that is cut each time after it held, or that brings something, is follow
   tries.progress();
   expect(tries.broke()).toBe(0);
 });
+
+it("one that is cut at once each time, whatever it brought, is followed ever later, and for ever", () => {
+  const tries = new FollowTries(() => nowMs);
+  const found = Array.from({ length: 10 }, () => {
+    tries.begin();
+    tries.progress();
+    return tries.broke();
+  });
+  expect(found).toEqual([0, 100, 250, 500, 1_000, 2_000, 4_000, 8_000, 8_000, 8_000]);
+  tries.begin();
+  nowMs += 1_000;
+  tries.progress();
+  expect(tries.broke()).toBe(0);
+});
