@@ -607,6 +607,22 @@ await describeWith(
       expect(marked()).not.toContain(spec.runtimeId);
     });
 
+    it("of what the service calls a version only one is told", async () => {
+      const headers = { "content-type": "application/json" };
+      for (const [envdVersion, told] of [
+        ["0.4.1", /has envd 0\.4\.1, and this needs/],
+        [
+          `0.4.1-${"x".repeat(100_000)}`,
+          /^e2b told no version of the envd of template "[^"]+" that could be understood$/,
+        ],
+      ] as const) {
+        const made = { sandboxID: "made", templateID: "t", clientID: "c", envdVersion };
+        const body = JSON.stringify(made);
+        whenAsked("api", /^POST \/v2\/sandboxes$/, { do: "answer", status: 201, headers, body });
+        expect((await failureOf(service.open().spawn(specOf(), soon()))).message).toMatch(told);
+      }
+    });
+
     it("a spawn whose sandbox cannot be furnished ends it", async () => {
       whenAsked("envd", /MakeDir/, { do: "answer", status: 500, body: said });
       const spec = specOf();

@@ -418,7 +418,14 @@ export class E2bProvider implements RuntimeProvider {
   }
 }
 
+/** What is called otherwise is no version, and told to nobody: it may be of any length. */
+const versionName = /^\d{1,9}\.[\w.+-]{1,50}$/;
+
 function refuseOldEnvd({ envdVersion }: Access, image: string): void {
+  if (!versionName.test(envdVersion))
+    throw new ProviderError(
+      `e2b told no version of the envd of template "${image}" that could be understood`,
+    );
   const numbers = envdVersion.split(".").map(Number);
   const oldest = oldestEnvd.split(".").map(Number);
   const at = oldest.findIndex((number, index) => (numbers[index] ?? 0) !== number);
