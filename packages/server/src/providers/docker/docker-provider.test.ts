@@ -7,7 +7,7 @@ import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { setTimeout as delay } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
-import { afterEach, beforeAll, expect, it } from "vitest";
+import { afterEach, beforeAll, expect, it, vi } from "vitest";
 import { agentBinary } from "../../../test/support/agent-binary.ts";
 import { sharedEngine, startEngine, type TestEngine } from "../../../test/support/docker-engine.ts";
 import { type DockerUnderTest, dockerConfig, openDocker } from "../../../test/support/docker-provider.ts";
@@ -16,6 +16,7 @@ import { startRegistry } from "../../../test/support/registry.ts";
 import { describeWith } from "../../../test/support/requirements.ts";
 import { busyboxImage, busyboxRootfs, importImage } from "../../../test/support/tiny-images.ts";
 import type { DockerConfig } from "../../config/config.ts";
+import { silentLogger } from "../../platform/logger.ts";
 import { randomIds } from "../../platform/random-ids.ts";
 import { finish, run, shell, soon } from "../../ports/contract/provider/harness.ts";
 import {
@@ -102,7 +103,14 @@ await describeWith(["docker", "agent", "busybox"], "DockerProvider", () => {
     await using far = await startEngine();
     const options = { dataDir: docker.dataDir, instanceId: docker.instanceId };
     await using there = (await openDocker(far, options)).provider;
-    expect(await there.inventory(soon())).toMatchObject([{ runtimeId, state: "elsewhere" }]);
+    const warn = vi.spyOn(silentLogger, "warn");
+    for (let times = 0; times < 2; times += 1)
+      expect(await there.inventory(soon())).toMatchObject([{ runtimeId, state: "elsewhere" }]);
+    const places = { made_at: engine.socket, asked_at: far.socket };
+    expect(warn.mock.calls.filter(([said]) => (said as object) && "made_at" in (said as object))).toEqual([
+      [places, expect.stringMatching(`${engine.socket}.*${far.socket}`)],
+    ]);
+    warn.mockRestore();
     const both = expect.stringMatching(`${engine.socket}.*${far.socket}`);
     const message = expect.not.stringContaining(engine.socket);
     const refused = { name: "RuntimeElsewhere", message, cause: expect.objectContaining({ message: both }) };

@@ -122,6 +122,8 @@ export class DockerProvider implements RuntimeProvider {
   /** By owner: however many one spawns at once, others come in between. */
   readonly #lanes = new FairLanes(startsAtOnce);
   /** Spawns that failed before the engine was asked for anything: `destroy`, which follows, need not ask it either. */
+  /** Engines of which the log says that sandboxes were made there, and that another one is asked now. */
+  readonly #toldEngines = new Set<string>();
   readonly #neverMade = new Set<RuntimeId>();
   readonly #adopting = new Map<RuntimeId, Promise<void>>();
   #delivery: AgentDelivery | undefined;
@@ -342,6 +344,7 @@ export class DockerProvider implements RuntimeProvider {
       const record = await this.#records.read(runtimeId);
       if (record === undefined) return { ...container, runtimeId, state: "dead" };
       const state = container?.state ?? (this.#madeElsewhere(record) ? "elsewhere" : "dead");
+      if (state === "elsewhere") this.#tellElsewhere(record);
       return { runtimeId, sandboxId: record.sandboxId as SandboxId, state, ...fromNote(record) };
     } catch (error) {
       if (!(error instanceof UnreadableRecord)) throw error;
@@ -507,6 +510,17 @@ export class DockerProvider implements RuntimeProvider {
 
   #madeElsewhere({ engine }: RuntimeRecord): boolean {
     return engine !== undefined && engine !== this.#engine.address.text;
+  }
+
+  /** Owners are told that the log has it. Once of each engine. */
+  #tellElsewhere({ engine = "" }: RuntimeRecord): void {
+    if (this.#toldEngines.has(engine)) return;
+    this.#toldEngines.add(engine);
+    const asked = this.#engine.address.text;
+    this.#logger.warn(
+      { made_at: engine, asked_at: asked },
+      `sandboxes were made at ${engine}, and ${asked}, which is asked now, does not have them: they are unhealthy until the former is named again`,
+    );
   }
 
   /** @throws RuntimeElsewhere for a runtime of another engine; one that this engine has is its own, under another address. */
