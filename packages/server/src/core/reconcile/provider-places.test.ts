@@ -99,6 +99,28 @@ it("what is made at another place before that one says what it has does not show
   expect(await state(made.id)).not.toBe("error");
 });
 
+it("nothing is made at another place before that is written down", async () => {
+  const first = await lifeAt("one", backend).start();
+  const kept = await first.spawn();
+  await end(first);
+  await clock.advance(1_000);
+  const account = new ScriptedBackend();
+  const full = vi.spyOn(store, "changeSetting").mockRejectedValue(new Error("the disk is full"));
+  const second = lifeAt("two", account, (step) => {
+    if (step === "inventory") throw new Error("it begins");
+  });
+  second.reconciler.start();
+  const spawned = second.spawn();
+  await clock.advance(2_000);
+  full.mockRestore();
+  await clock.advance(2_000);
+  await spawned;
+  await end(second);
+  await lifeAt("two", account).start();
+  await clock.advance(60_000);
+  expect(await state(kept.id)).toBe("unhealthy");
+});
+
 it("the same backend under another name that is slow to say what it has keeps it", async () => {
   const first = await lifeAt("one", backend).start();
   const kept = await first.spawn();

@@ -1,7 +1,13 @@
 import { type Static, Type } from "typebox";
 import { Value } from "typebox/value";
 import type { Logger } from "../../platform/logger.ts";
-import type { RuntimeId, RuntimeProvider, SandboxRow, Store } from "../../ports/index.ts";
+import {
+  type RuntimeId,
+  type RuntimeProvider,
+  type SandboxRow,
+  type Store,
+  Unavailable,
+} from "../../ports/index.ts";
 
 /** Where a provider was from a time on, milliseconds of the epoch. */
 const Stays = Type.Array(
@@ -20,6 +26,8 @@ interface Known {
   stays: readonly Stay[];
   /** Runtimes that were there before this process made any; undefined once the provider has said what it has. */
   before: ReadonlySet<RuntimeId> | undefined;
+  /** Whether the next process finds `stays`. */
+  isKept: boolean;
 }
 
 /** So many moves are remembered. */
@@ -51,6 +59,8 @@ export class ProviderPlaces {
    * To be called before anything new is made where the provider is now.
    * @param sandboxes all that are there.
    * @returns where those were made that it may not reach, by their runtimes; undefined once it has said what it has.
+   * @throws Unavailable while it cannot be written down that it is at another place: the next process would take what is made
+   *  there for the former's.
    */
   async doubtful(
     provider: Place,
@@ -59,9 +69,8 @@ export class ProviderPlaces {
     const { name, place } = provider;
     if (place === undefined) return undefined;
     const isKnown = this.#known.has(name);
-    const { stays, before } = this.#known.get(name) ?? (await this.#arrive({ name, place }, sandboxes));
-    if (before === undefined) return undefined;
-    const at = { place, stays, listed: new Set<RuntimeId>() };
+    const known = this.#known.get(name) ?? (await this.#arrive({ name, place }, sandboxes));
+    const at = { place, stays: known.stays, listed: new Set<RuntimeId>() };
     const away = mayRunAway(sandboxes, at);
     // Owners are told that the log has it. At each start, and at once: what is asked may never say what it has.
     if (!isKnown && away.size > 0)
@@ -69,6 +78,10 @@ export class ProviderPlaces {
         { provider: name, made_at: placesOf(away), asked_at: place, sandboxes: away.size },
         `sandboxes of provider ${name} were made at ${placesOf(away)}, and ${place} is asked now: those that it does not have are unhealthy until the former is named again`,
       );
+    if (!known.isKept) await this.#keep(name, known);
+    if (known.before === undefined) return undefined;
+    if (!known.isKept && known.stays.length > 1)
+      throw new Unavailable(`nothing is made by provider ${name} before it is written down where it is`);
     return elsewhere(sandboxes, at);
   }
 
@@ -84,7 +97,8 @@ export class ProviderPlaces {
     const { name, place } = provider;
     if (place === undefined) return new Map();
     const known = this.#known.get(name) ?? (await this.#arrive({ name, place }, sandboxes));
-    if (known.before !== undefined) await this.#settle({ name, place }, known, { sandboxes, listed });
+    if (known.before !== undefined) this.#settle({ name, place }, known, { sandboxes, listed });
+    if (!known.isKept) await this.#keep(name, known);
     return elsewhere(sandboxes, { place, stays: known.stays, listed });
   }
 
@@ -102,18 +116,18 @@ export class ProviderPlaces {
         : last.place === place
           ? read
           : [...read, here].slice(-mostStays);
-    const known = { stays, before: new Set(sandboxes.map(({ runtimeId }) => runtimeId)) };
+    const before = new Set(sandboxes.map(({ runtimeId }) => runtimeId));
+    const known = { stays, before, isKept: stays === read };
     this.#known.set(name, known);
-    if (stays !== read) await this.#keep(name, stays);
     return known;
   }
 
   /** The first time that it says what it has. */
-  async #settle(
+  #settle(
     { name, place }: { name: string; place: string },
     known: Known,
     { sandboxes, listed }: { sandboxes: readonly Placed[]; listed: { has(runtimeId: RuntimeId): boolean } },
-  ): Promise<void> {
+  ): void {
     const old = sandboxes.filter(({ runtimeId }) => known.before?.has(runtimeId) === true);
     known.before = undefined;
     if (known.stays.at(-1)?.unheard !== true) return;
@@ -122,19 +136,23 @@ export class ProviderPlaces {
       old.filter(({ runtimeId }) => listed.has(runtimeId)).map((each) => placeOf(each, former)),
     );
     known.stays = former.map(({ unheard: _, ...stay }) => (same.has(stay.place) ? { ...stay, place } : stay));
+    known.isKept = false;
     const away = mayRunAway(old, { place, stays: known.stays, listed });
     if (away.size > 0)
       this.#logger.error(
         { provider: name, made_at: placesOf(away), asked_at: place, sandboxes: away.size },
         `sandboxes of provider ${name} were made at ${placesOf(away)}, and ${place}, which is asked now, has none of them: they are unhealthy until it is named again`,
       );
-    await this.#keep(name, known.stays);
   }
 
-  async #keep(name: string, stays: readonly Stay[]): Promise<void> {
-    await this.#store
-      .changeSetting(settingOf(name), JSON.stringify(stays))
-      .catch((err: unknown) => this.#logger.warn({ err, provider: name }, "a provider's place was not kept"));
+  /** What could not be written is tried again by the next pass. */
+  async #keep(name: string, known: Known): Promise<void> {
+    try {
+      await this.#store.changeSetting(settingOf(name), JSON.stringify(known.stays));
+      known.isKept = true;
+    } catch (err) {
+      this.#logger.warn({ err, provider: name }, "a provider's place was not kept");
+    }
   }
 
   /** Behind the making of all there are, whatever became of the clock since, and before that of what this process makes. */
