@@ -36,6 +36,8 @@ const endAfterKillMs = 5_000;
 const killPausesMs = [0, 500, 2_000, 5_000, 15_000, 30_000, 60_000];
 /** How often a start that failed is looked for, which may still be carried out: over two seconds and more. */
 const failedStartLooks = 3;
+/** So many starts that failed are looked for again, as many as commands run at once; of more each is looked for once. */
+const undoneAtMost = 256;
 const inputPartBytes = 65_536;
 /** Of what a backend says of an end: it is kept with the command, and told in its event. */
 const longestSignal = 16;
@@ -185,7 +187,7 @@ export class CommandRunner implements ExecRunner {
   async #lookForStart(execId: ExecId, stop: AbortSignal): Promise<void> {
     const signal = AbortSignal.any([stop, this.#closed]);
     let looks = 0;
-    for (const pauseMs of killPausesMs) {
+    for (const pauseMs of this.#undone.size < undoneAtMost ? killPausesMs : [0]) {
       await pause(pauseMs, undefined, { signal, ref: false }).catch(ignoreOutcome);
       if (signal.aborted) return;
       using deadline = deadlineAfter(cleanupMs, this.#closed);

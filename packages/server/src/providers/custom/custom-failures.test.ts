@@ -851,6 +851,23 @@ it("a command that is lost, or whose start had no answer, is ended once the back
   await vi.waitFor(() => expect(killed).toEqual([cut.execId, unanswered.execId]), { timeout: 15_000 });
 });
 
+it("of very many starts that failed each is looked for once, and some again", async () => {
+  const { provider, spec, sandbox, wrong } = await backend();
+  const looks = new Map<string | undefined, number>();
+  wrong["POST /sandboxes/:id/execs"] = json({}, 503);
+  wrong["DELETE /sandboxes/:id/execs/:exec"] = ({ url }, response) => {
+    looks.set(url, (looks.get(url) ?? 0) + 1);
+    response.writeHead(503).end();
+  };
+  await provider.spawn(spec, soon());
+  const { execs } = sandbox();
+  for (let times = 0; times < 300; times += 1)
+    await expect(execs.start(shell("true"), soon())).rejects.toThrow(ProviderError);
+  await eventually(() => expect(looks.size).toBe(300));
+  await pause(1_500);
+  expect([...looks.values()].filter((times) => times > 1)).toHaveLength(256);
+});
+
 it("a sandbox that vanishes between calls is told, and its calls fail as gone", async () => {
   const { provider, spec, sandboxes } = await backend();
   const told = Promise.withResolvers<string>();

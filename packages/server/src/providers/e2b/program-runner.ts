@@ -32,8 +32,10 @@ const cleanupMs = 20_000;
 const endAfterKillMs = 5_000;
 /** Waits before each try to kill. After the last envd's own deadline is left. */
 const killPausesMs = [0, 500, 2_000, 5_000, 15_000, 30_000, 60_000];
-/** When a start that failed is ended: it may still be carried out. */
-const failedStartLooksMs = [0, 500, 1_500];
+/** How often a start that failed is looked for, which may still be carried out: over two seconds and more. */
+const failedStartLooks = 3;
+/** So many starts that failed are looked for again, as many as commands run at once; of more each is looked for once. */
+const undoneAtMost = 256;
 const inputPartBytes = 65_536;
 const notStarted = new Set([126, 127]);
 const lost: ProgramEnd = { exitCode: 137, lost: true };
@@ -49,6 +51,8 @@ export class ProgramRunner implements ExecRunner {
   readonly #closed: AbortSignal;
   /** Looks at once whether the sandbox is still there. */
   readonly #confirm: () => Promise<boolean>;
+  /** Tags of starts that failed and are being ended. */
+  readonly #undone = new Set<string>();
 
   constructor(options: {
     programs: EnvdPrograms;
@@ -126,12 +130,21 @@ export class ProgramRunner implements ExecRunner {
     };
   }
 
-  /** A start whose answer did not come may have happened, or happen still. */
+  /** A start whose answer did not come may have happened, or happen still. A sandbox that answers what it should not is not asked again. */
   async #undoStart(tag: string): Promise<void> {
-    for (const pauseMs of failedStartLooksMs) {
+    const pausesMs = this.#undone.size < undoneAtMost ? killPausesMs : [0];
+    this.#undone.add(tag);
+    let looks = 0;
+    for (const pauseMs of pausesMs) {
       await pause(pauseMs, undefined, { ref: false });
-      if (!(await this.#killInTime(tag, killPausesMs))) return;
+      if (this.#closed.aborted) break;
+      using deadline = deadlineAfter(cleanupMs, this.#closed);
+      const failure = await this.#kill(tag, deadline).catch((error: unknown) => error);
+      if (failure === undefined) looks += 1;
+      else if (!(failure instanceof Unavailable)) break;
+      if (looks === failedStartLooks) break;
     }
+    this.#undone.delete(tag);
   }
 
   /** Ends what nobody needs any more: tried once before that is told, and behind that again where it failed. */
