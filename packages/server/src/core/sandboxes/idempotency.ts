@@ -1,13 +1,17 @@
 import { createHash } from "node:crypto";
-import { abortable } from "../../platform/abortable.ts";
+import { setImmediate } from "node:timers/promises";
 import { BadRequest, Conflict, type SandboxId, type SandboxRow, Unavailable } from "../../ports/index.ts";
 import type { SandboxContext } from "./context.ts";
+import { mostJoined } from "./named-spawns.ts";
 import type { SpawnInput } from "./spawn-plan.ts";
 
 /** How long a key leads to the sandbox it made. */
 export const keyRememberedMs = 24 * 3_600_000;
 /** Longest key, characters. */
 export const longestKey = 255;
+
+/** How many of those that waited for one spawn are told of it in one turn of the event loop: each is then answered. */
+const toldPerTurn = 64;
 
 /** What a spawn claims together with its reservation. */
 export interface SpawnClaim {
@@ -25,14 +29,27 @@ export class KeyClaimed extends Error {
   }
 }
 
+/** One that waits for the spawn of its key: told what that made, or to spawn in its turn. */
+interface Follower {
+  readonly made: (sandbox: SandboxRow) => void;
+  readonly lead: () => void;
+}
+
+interface Line {
+  readonly bodyHash: string;
+  /** In the order they came. */
+  readonly followers: Set<Follower>;
+}
+
 /**
  * Makes spawns with one key of one owner one spawn. The key is claimed in the transaction that reserves the sandbox,
- * and goes with it when the spawn is undone. A second request with the key in flight waits for the first, and takes
- * over when that fails.
+ * and goes with it when the spawn is undone. Requests with the key in flight wait for what the first comes to; when it
+ * fails, the next takes over, and nobody else is woken: thousands that each looked whether their turn had come would
+ * make the service stand still.
  */
 export class IdempotentSpawns {
   readonly #context: Pick<SandboxContext, "store" | "clock" | "logger">;
-  readonly #inFlight = new Map<string, { bodyHash: string; settled: Promise<void> }>();
+  readonly #inFlight = new Map<string, Line>();
 
   constructor(context: Pick<SandboxContext, "store" | "clock" | "logger">) {
     this.#context = context;
@@ -46,20 +63,35 @@ export class IdempotentSpawns {
       throw new BadRequest(`Idempotency-Key must be 1 to ${longestKey} printable ASCII characters`);
     }
     const name = `${request.ownerId}\0${request.key}`;
-    for (let first = this.#inFlight.get(name); first !== undefined; first = this.#inFlight.get(name)) {
-      if (first.bodyHash !== request.bodyHash) throw otherBody(request.key);
-      await abortable(first.settled, request.signal);
+    const known = this.#inFlight.get(name);
+    const line: Line = known ?? { bodyHash: request.bodyHash, followers: new Set() };
+    if (known === undefined) this.#inFlight.set(name, line);
+    else {
+      if (line.bodyHash !== request.bodyHash) throw otherBody(request.key);
+      const sandbox = await follow(line, request);
+      if (sandbox !== undefined) return { sandbox, replayed: true };
     }
-    const { promise: settled, resolve } = Promise.withResolvers<void>();
-    this.#inFlight.set(name, { bodyHash: request.bodyHash, settled });
     try {
       const held = await this.#context.store.idempotency.find({ ...request, now: this.#context.clock.now() });
-      if (held !== undefined) return { sandbox: await this.#made(request, held), replayed: true };
-      return await this.#spawn(request, spawn);
-    } finally {
+      const outcome =
+        held === undefined
+          ? await this.#spawn(request, spawn)
+          : { sandbox: await this.#made(request, held), replayed: true };
       this.#inFlight.delete(name);
-      resolve();
+      void tell(line, outcome.sandbox);
+      return outcome;
+    } catch (error) {
+      void this.#passOn(name, line);
+      throw error;
     }
+  }
+
+  /** In a later turn: many that fail at once one after the other leave others theirs. */
+  async #passOn(name: string, line: Line): Promise<void> {
+    await setImmediate();
+    const [next] = line.followers;
+    if (next === undefined) this.#inFlight.delete(name);
+    else next.lead();
   }
 
   async #spawn(
@@ -97,6 +129,58 @@ export class IdempotentSpawns {
     }
     if (held.bodyHash !== request.bodyHash) throw otherBody(request.key);
     return row;
+  }
+}
+
+/**
+ * Waits for what the spawn of a line comes to.
+ * @returns the sandbox it made; undefined when the caller is to spawn.
+ * @throws Unavailable when too many wait; the signal's reason.
+ */
+function follow(
+  { followers }: Line,
+  { key, signal }: { key: string; signal: AbortSignal },
+): Promise<SandboxRow | undefined> {
+  if (followers.size >= mostJoined)
+    throw new Unavailable(
+      `${mostJoined} requests wait for the spawn with Idempotency-Key "${key}" already; try again in a moment`,
+      { retryAfterS: 1 },
+    );
+  return new Promise((resolve, reject) => {
+    const settle = () => {
+      followers.delete(follower);
+      signal.removeEventListener("abort", onAbort);
+    };
+    const follower: Follower = {
+      made: (sandbox) => {
+        settle();
+        resolve(sandbox);
+      },
+      lead: () => {
+        settle();
+        resolve(undefined);
+      },
+    };
+    const onAbort = () => {
+      settle();
+      reject(signal.reason);
+    };
+    if (signal.aborted) {
+      reject(signal.reason);
+      return;
+    }
+    signal.addEventListener("abort", onAbort, { once: true });
+    followers.add(follower);
+  });
+}
+
+/** Nobody joins the line any more. */
+async function tell({ followers }: Line, sandbox: SandboxRow): Promise<void> {
+  let told = 0;
+  for (const follower of followers) {
+    follower.made(sandbox);
+    told += 1;
+    if (told % toldPerTurn === 0) await setImmediate();
   }
 }
 
