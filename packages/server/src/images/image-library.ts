@@ -52,6 +52,13 @@ export interface ImageWork extends CallOptions {
 
 const progressEvery = 16 * 1_048_576;
 
+/** Nobody here gets an image that is not stored. */
+class NotPulled extends NotFound {
+  constructor(name: string) {
+    super(`image "${name}" is not stored; get it with: alcove image pull ${name}`, { what: "image" });
+  }
+}
+
 /** Root file systems on this machine's disk, for the providers without an engine. */
 export class ImageLibrary implements ImageStore {
   readonly #disk: ImageDisk;
@@ -105,16 +112,22 @@ export class ImageLibrary implements ImageStore {
       await this.#disk.used(wanted);
       return stored;
     }
-    const missing = `image "${wanted}" is not stored; get it with: alcove image pull ${wanted}`;
-    if (this.#pullPolicy === "never" || !(await canPull(options)))
-      throw new NotFound(missing, { what: "image" });
-    await refuseInnerRegistry(wanted, this.#allowedRegistries);
+    if (this.#pullPolicy === "never") throw new NotPulled(wanted);
     // Who asks here is a client: the operator's credentials go to registries that the configuration names.
     const withCredentials = this.#allowedRegistries.includes(registryOf(wanted));
     try {
-      return await this.#pull(wanted, { ...options, withCredentials });
+      return await this.#pull(wanted, {
+        ...options,
+        withCredentials,
+        // In its turn: a client may name any number of images at once, each a process and a question to name servers, which may
+        // be slow on purpose.
+        before: async (signal) => {
+          if (!(await canPull({ signal }))) throw new NotPulled(wanted);
+          await refuseInnerRegistry(wanted, this.#allowedRegistries);
+        },
+      });
     } catch (error) {
-      if (error instanceof PullTookTooLong) throw error;
+      if (error instanceof PullTookTooLong || error instanceof NotPulled) throw error;
       if (error instanceof NotFound || error instanceof Unavailable || error instanceof ProviderError) {
         // One text for all: what the registry's host answered, and whether there is one, is not the client's to know.
         this.#logger.warn(
@@ -171,14 +184,21 @@ export class ImageLibrary implements ImageStore {
 
   async #pull(
     name: string,
-    options: ImageWork & { withCredentials: boolean; owner?: string | undefined },
+    options: ImageWork & {
+      withCredentials: boolean;
+      owner?: string | undefined;
+      /** What has to be seen first, in the turn of the pull. */
+      before?: (signal: AbortSignal) => Promise<void>;
+    },
   ): Promise<StoredImage> {
-    const { withCredentials, owner = "" } = options;
+    const { withCredentials, owner = "", before } = options;
     refuseRegistry(name, this.#allowedRegistries);
     const key = `${name} ${withCredentials}`;
-    return await this.#pulls.run(name, { key, owner, signal: options.signal }, (signal) =>
-      this.#pullOnce(name, { ...options, signal }),
-    );
+    return await this.#pulls.run(name, { key, owner, signal: options.signal }, async (signal) => {
+      await before?.(signal);
+      signal.throwIfAborted();
+      return await this.#pullOnce(name, { ...options, signal });
+    });
   }
 
   async #pullOnce(name: string, options: ImageWork & { withCredentials: boolean }): Promise<StoredImage> {

@@ -98,11 +98,15 @@ export class EngineImages {
     if (name.startsWith("sha256:"))
       throw new NotFound(`image ${name} is not on the Docker Engine`, { what: "image" });
     refuseRegistry(name, this.#allowedRegistries);
-    await refuseInnerRegistry(name, this.#allowedRegistries);
     const { owner = "" } = options;
     try {
       const signal = AbortSignal.any([options.signal, this.#closing.signal]);
-      await this.#pulls.run(name, { owner, signal }, (inTime) => this.#pullOnce(name, { signal: inTime }));
+      await this.#pulls.run(name, { owner, signal }, async (inTime) => {
+        // In its turn: a client may name any number of registries at once, whose name servers may be slow on purpose.
+        await refuseInnerRegistry(name, this.#allowedRegistries);
+        inTime.throwIfAborted();
+        await this.#pullOnce(name, { signal: inTime });
+      });
     } catch (error) {
       options.signal.throwIfAborted();
       if (!this.#closing.signal.aborted) throw error;
