@@ -16,8 +16,8 @@ afterEach(() => {
   for (const close of closing.splice(0)) close();
 });
 
-/** A socket whose command takes none of its input until `take`. */
-async function heldCommand(pingMs = 300, turns = new FairTurns()) {
+/** A socket whose command takes none of its input until `take`; what it has taken has arrived once that is told. */
+async function heldCommand(pingMs = 300, turns = new FairTurns(), memory = socketBudget()) {
   const gone = new AbortController();
   const room = Promise.withResolvers<void>();
   const left = Promise.withResolvers<void>();
@@ -34,6 +34,7 @@ async function heldCommand(pingMs = 300, turns = new FairTurns()) {
   const state = {
     controls,
     taken: 0,
+    arrived: 0,
     input: [] as Uint8Array[],
     writes: 0,
     held: false,
@@ -57,6 +58,7 @@ async function heldCommand(pingMs = 300, turns = new FairTurns()) {
       state.input.push(data);
     },
     watchInput: (listener) => watched.resolve(listener),
+    heldInputBytes: () => state.taken - state.arrived,
     closeStdin: () => Promise.resolve(),
     [Symbol.asyncDispose]: () => Promise.resolve(),
   };
@@ -76,7 +78,7 @@ async function heldCommand(pingMs = 300, turns = new FairTurns()) {
     new WebSocketExec({
       socket,
       connection: request.socket,
-      memory: socketBudget(),
+      memory,
       sandboxId: "sb",
       execId: follow.execId,
       execs,
@@ -143,6 +145,31 @@ it("a client that stays keeps its held input, however much it is", async () => {
   state.take();
   await expect.poll(() => state.taken, generous).toBe(20_000_000);
 }, 70_000);
+
+it("input that is on its way to its command takes of the memory there is for what clients send, until it has arrived", async () => {
+  const memory = socketBudget({ totalBytes: 16_777_216 });
+  const open = async () => {
+    const command = await heldCommand(60_000, new FairTurns(), memory);
+    command.state.take();
+    return { ...command, tell: await command.state.tell };
+  };
+  const [first, second] = [await open(), await open()];
+  const arrives = ({ state, tell }: typeof first) => {
+    state.arrived = state.taken;
+    tell(state.arrived);
+  };
+  first.input(6_000_000);
+  await expect.poll(() => first.state.taken, generous).toBe(6_000_000);
+  expect(memory.heldBytes).toBeGreaterThanOrEqual(6_000_000);
+  second.input(6_000_000);
+  await expect.poll(() => second.state.held, generous).toBe(true);
+  await new Promise((resolve) => setTimeout(resolve, 300));
+  expect(second.state.taken).toBeLessThan(3_000_000);
+  arrives(first);
+  await expect.poll(() => second.state.taken, generous).toBe(6_000_000);
+  arrives(second);
+  await expect.poll(() => memory.heldBytes, generous).toBe(0);
+}, 60_000);
 
 it("signals are carried out one after another, and no more of them wait than a few", async () => {
   const { client, state } = await heldCommand(60_000);
@@ -239,6 +266,7 @@ async function cutCommand(first: Record<string, unknown>, execs: (follow: ExecFo
     })(),
     writeStdin: () => Promise.resolve(),
     watchInput: () => undefined,
+    heldInputBytes: () => 0,
     closeStdin: () => Promise.resolve(),
     [Symbol.asyncDispose]: () => Promise.resolve(),
   };

@@ -74,6 +74,8 @@ export class WebSocketExec {
   readonly #withinRequest = rememberRequest();
   #state: "waiting" | "running" | "closed" = "waiting";
   #follow: Promise<ExecFollow> | undefined;
+  /** The same once it is there. */
+  #following: ExecFollow | undefined;
   readonly #stdin: SocketStdin;
   readonly #controls: SocketControls;
   readonly #memory: SocketMemory;
@@ -289,7 +291,13 @@ export class WebSocketExec {
       this.#refuse(error);
       return;
     }
-    if (options.tellsInput) follow.watchInput((taken) => void this.#tellInput(taken));
+    this.#following = follow;
+    follow.watchInput((taken) => {
+      if (options.tellsInput) void this.#tellInput(taken);
+      // It is held no longer.
+      this.#keep();
+      this.#readOn();
+    });
     const decoder = new OutputDecoder(options.encoding);
     let ended = false;
     try {
@@ -435,9 +443,11 @@ export class WebSocketExec {
     this.#call.end();
   }
 
-  /** What was sent and has not been taken, by its command or for its turn. */
+  /** What was sent and has not been taken, by its command or for its turn; what is on its way to the command is held until it has arrived. */
   #keep(): void {
-    this.#memory.keep(this.#inbox.reduce((bytes, data) => bytes + data.length, this.#stdin.waitingBytes));
+    const unread = this.#inbox.reduce((bytes, data) => bytes + data.length, 0);
+    const held = this.#following?.heldInputBytes() ?? 0;
+    this.#memory.keep(unread + this.#stdin.waitingBytes + held);
   }
 
   #close(code: number, why?: string): void {

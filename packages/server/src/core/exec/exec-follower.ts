@@ -24,6 +24,8 @@ export interface ExecFollow extends AsyncDisposable {
    * given its name; undefined: nobody knows.
    */
   watchInput(listener: (taken: number | undefined) => void): void;
+  /** What is held of input that was given and may not have arrived, bytes of memory; less of it whenever more has. */
+  heldInputBytes(): number;
 }
 
 export interface InputClaim {
@@ -130,6 +132,7 @@ export class ExecFollower {
       writeStdin: (data) => lasting.writeStdin(data),
       closeStdin: () => lasting.closeStdin(),
       watchInput: (listener) => lasting.watchInput(listener),
+      heldInputBytes: () => lasting.heldInputBytes,
       [Symbol.asyncDispose]: async () => {
         signal.removeEventListener("abort", onAbort);
         if (this.#inputs.get(key) === lasting) this.#inputs.delete(key);

@@ -151,6 +151,11 @@ export class LastingView {
     return this.#inputTaken;
   }
 
+  /** Memory that is taken by input which was given and is not known to have arrived. */
+  get heldInputBytes(): number {
+    return this.#input.heldBytes;
+  }
+
   get hasInput(): boolean {
     return !this.#inputLeft;
   }
