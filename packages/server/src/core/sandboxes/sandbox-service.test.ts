@@ -942,4 +942,20 @@ describe("stats", () => {
       vi.useRealTimers();
     }
   });
+
+  it("is asked of a sandbox once for all who want it at the same time, alone or with the list", async () => {
+    const h = await harness();
+    const row = await h.spawn();
+    const sandbox = h.provider.sandbox.bind(h.provider);
+    const look = vi.fn(async () => {
+      await settle();
+      return { pids: 1 };
+    });
+    vi.spyOn(h.provider, "sandbox").mockImplementation((id) => Object.assign(sandbox(id), { stats: look }));
+    const alone = Array.from({ length: 50 }, () => h.service.stats(row.id, { signal: forever }));
+    const listed = Array.from({ length: 50 }, () => h.service.usage({ limit: 10 }, { signal: forever }));
+    expect(await Promise.all(alone)).toEqual(alone.map(() => ({ pids: 1 })));
+    for (const { items } of await Promise.all(listed)) expect(items).toMatchObject([{ stats: { pids: 1 } }]);
+    expect(look.mock.calls.length).toBeLessThanOrEqual(3);
+  });
 });

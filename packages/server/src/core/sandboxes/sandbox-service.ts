@@ -41,6 +41,7 @@ import {
 import type { NamedSpawns } from "./named-spawns.ts";
 import type { SandboxDirectory } from "./sandbox-directory.ts";
 import type { SandboxCounts } from "./sandbox-tally.ts";
+import { SharedFigures } from "./shared-figures.ts";
 import type { OnStage, SpawnFlow } from "./spawn-flow.ts";
 import { checkSpawn, checkTtl, planSpawn, type SpawnInput, type SpawnPlan } from "./spawn-plan.ts";
 import { listUsage, type UsagePage } from "./usage.ts";
@@ -69,6 +70,7 @@ export class SandboxService implements AsyncDisposable {
   readonly #extends: ExtendFlow;
   readonly #idempotent: IdempotentSpawns;
   readonly #named: NamedSpawns;
+  readonly #figures = new SharedFigures({ deadlineMs: probeDeadlineMs });
   #closed = false;
 
   constructor(parts: {
@@ -301,7 +303,10 @@ export class SandboxService implements AsyncDisposable {
     using deadline = deadlineAfter(probeDeadlineMs, options.signal);
     try {
       return await inSandbox(this, id, deadline, ({ operations }) =>
-        abortable(operations.stats(deadline), deadline.signal),
+        abortable(
+          this.#figures.of(id, (look) => abortable(operations.stats(look), look.signal)),
+          deadline.signal,
+        ),
       );
     } catch (error) {
       if (options.signal.aborted || !deadline.signal.aborted) throw error;
