@@ -119,12 +119,13 @@ async function spawnDestroyPairs(what: string, { level }: { level: string }): Pr
   for (const client of clients) client.close();
   const summary = summarize(requests);
   const rate = pairs / 5;
+  const requestRate = requests.length / 5;
   return {
     what,
-    figure: `${Math.round(rate)} pairs/s, a request p50 ${ms(summary.p50)}, p99 ${ms(summary.p99)}`,
+    figure: `${Math.round(requestRate)} requests/s, p50 ${ms(summary.p50)}, p99 ${ms(summary.p99)}`,
     floor: "-",
-    budget: "aim ≥ 2000/s; p99 ≤ 20 ms",
-    met: rate >= 2_000 && summary.p99 <= 20,
-    data: { perSecond: rate, p50: summary.p50, p99: summary.p99 },
+    budget: "≥ 8,000 requests/s, p99 ≤ 18 ms",
+    met: requestRate >= 8_000 && summary.p99 <= 18,
+    data: { perSecond: rate, requestsPerSecond: requestRate, p50: summary.p50, p99: summary.p99 },
   };
 }

@@ -83,6 +83,7 @@ async function start(options: { config: Config; logger: Logger }): Promise<Runni
   opened.use(lockDatabase(config.database.path));
   const reserve = opened.use(new DiskReserve({ directory: path.dirname(config.database.path), logger }));
   const store = opened.use(await SqliteStore.open({ path: config.database.path, reserve }));
+  opened.use(store.checkpoints({ logger }));
   const watch = opened.use(await store.watch({ logger }));
   const found = await runtimesByInstallation(config.dataDir);
   const installation = opened.use(

@@ -83,6 +83,28 @@ describe("GroupCommit", () => {
     await expect(commit.write(() => insert(5))).rejects.toThrow("the database is closed");
   });
 
+  it("commits nothing while it is held, then everything in its order, and at once when it is closed", async () => {
+    const commit = new GroupCommit(db);
+    let batches = 0;
+    commit.onCommit = () => void batches++;
+    const held = [Promise.withResolvers<void>(), Promise.withResolvers<void>()];
+    for (const { promise } of held) commit.holdUntil(promise);
+    const writes = [1, 2].map((n) => commit.write(() => insert(n)));
+    const turn = () => new Promise((resolve) => setImmediate(resolve));
+    await turn();
+    held[0]?.resolve();
+    await turn();
+    expect([kept(), batches]).toEqual([[], 0]);
+    held[1]?.reject(new Error("ended otherwise"));
+    await Promise.all(writes);
+    expect([kept(), batches]).toEqual([[1, 2], 1]);
+    commit.holdUntil(new Promise(() => undefined));
+    const last = commit.write(() => insert(3));
+    commit.close();
+    await last;
+    expect(kept()).toEqual([1, 2, 3]);
+  });
+
   it("rejects what waits when the database is closed under it", async () => {
     const closed = new DatabaseSync(":memory:");
     const commit = new GroupCommit(closed);

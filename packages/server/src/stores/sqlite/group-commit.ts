@@ -32,6 +32,9 @@ export class GroupCommit {
   #scheduled = false;
   #closed = false;
   #unwritable = false;
+  #held = 0;
+  /** Called after each batch that was committed. */
+  onCommit: (() => void) | undefined;
   /** Of each batch that was committed, from its first statement on. */
   readonly commits = new Histogram(commitBoundsMs);
 
@@ -84,6 +87,16 @@ export class GroupCommit {
     return this.#unwritable;
   }
 
+  /** Commits nothing before this has settled, or everything with `close`: what waits stays in line. */
+  holdUntil(settled: Promise<unknown>): void {
+    this.#held += 1;
+    const release = () => {
+      this.#held -= 1;
+      if (this.#waiting.length > 0) this.#schedule();
+    };
+    settled.then(release, release);
+  }
+
   /** Commits everything that waits, now, and takes nothing more: the database is about to be closed. */
   close(): void {
     this.#closed = true;
@@ -95,6 +108,7 @@ export class GroupCommit {
     this.#scheduled = true;
     setImmediate(() => {
       this.#scheduled = false;
+      if (this.#held > 0) return;
       if (this.#waiting.length > 0) this.#commitBatch();
       if (this.#waiting.length > 0) this.#schedule();
     });
@@ -134,6 +148,7 @@ export class GroupCommit {
       if (lasting && this.#db.isOpen) this.#db.exec("PRAGMA synchronous = NORMAL");
     }
     this.#waiting.splice(0, taken.length);
+    this.onCommit?.();
     if (done.length > 0) this.#unwritable = false;
     else if ([...failures.values()].some(isUnwritable)) this.#unwritable = true;
     for (const write of done) write.committed();

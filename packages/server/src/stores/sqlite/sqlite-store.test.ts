@@ -270,6 +270,7 @@ describe("SqliteStore", () => {
     const program = `
       const { SqliteStore } = await import(${index});
       const store = await SqliteStore.open({ path: process.argv[1] });
+      store.checkpoints({ logger: console });
       for (let id = 1; ; id++) {
         await store.events.append([{ type: "exec.started", sandboxId: "", timestamp: new Date() }]);
         console.log(id);

@@ -8,6 +8,7 @@ import type { Latencies, Store } from "../../ports/store.ts";
 import { DatabaseWatch, identityOf } from "./database-watch.ts";
 import { damagedDatabase, isDiskFull, isUnwritable, namingDamage } from "./disk-errors.ts";
 import { GroupCommit } from "./group-commit.ts";
+import { LogCheckpoints, mostLogBytes } from "./log-checkpoints.ts";
 import { migrate } from "./migrations.ts";
 import { SqliteAudit } from "./sqlite-audit.ts";
 import { SqliteEvents } from "./sqlite-events.ts";
@@ -18,8 +19,6 @@ import { SqliteSandboxes } from "./sqlite-sandboxes.ts";
 import { SqliteTemplates } from "./sqlite-templates.ts";
 import { WatchedDatabase } from "./watched-database.ts";
 
-/** What the write-ahead log keeps on the disk once it is not needed: it grows as long as somebody else reads. */
-const mostLogBytes = 16 << 20;
 /** How long a statement waits for another process that holds the database, milliseconds. */
 const busyTimeoutMs = 5_000;
 
@@ -96,6 +95,7 @@ export class SqliteStore implements Store {
       // KiB. The default of 2 MiB holds 2,000 sandboxes; with more, each spawn reads pages again.
       db.exec("PRAGMA cache_size = -16384");
       db.exec("PRAGMA foreign_keys = ON");
+      // What the log keeps on the disk once it is not needed: it grows as long as somebody else reads.
       db.exec(`PRAGMA journal_size_limit = ${mostLogBytes}`);
       migrate(db, options);
       return new SqliteStore(db, options.reserve);
@@ -147,6 +147,15 @@ export class SqliteStore implements Store {
     // The connection remembers what counts, here as well: what is damaged from the beginning is told from then on.
     await this.ping().catch(() => undefined);
     return new DatabaseWatch({ ...options, files, commit: this.#commit, damage, write });
+  }
+
+  /** Brings the log into the database on a thread of its own from now on; to be closed before the store. */
+  checkpoints(options: {
+    logger: ConstructorParameters<typeof LogCheckpoints>[0]["logger"];
+  }): LogCheckpoints {
+    const file = this.#db.location();
+    if (file === null) throw new TypeError("a database in memory has no log");
+    return new LogCheckpoints({ ...options, db: this.#db, file, commit: this.#commit });
   }
 
   async [Symbol.asyncDispose](): Promise<void> {

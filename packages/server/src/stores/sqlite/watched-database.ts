@@ -26,6 +26,11 @@ export class WatchedDatabase extends DatabaseSync {
     if (this.#damage !== undefined) throw damaged(this.#damage);
   }
 
+  /** What another connection to the same file was told. */
+  noteDamage(error: unknown): void {
+    this.#noted(error);
+  }
+
   override exec(sql: string): void {
     try {
       super.exec(sql);
