@@ -28,6 +28,8 @@ const MAX_CONNECTIONS: usize = 1024;
 const GREETING_MS: u64 = 10_000;
 /// Until a listener that could not accept tries again.
 const ACCEPT_AGAIN_MS: u64 = 100;
+/// How long the end of a command that somebody follows may wait for others before it is told to those who listen to all ends.
+const FEED_MS: u64 = 20;
 const SPARE_MS: u64 = 5_000;
 const MAX_SPARES: usize = 16;
 /// How long the end of everything may take when the agent is not the init of its sandbox.
@@ -45,6 +47,7 @@ pub enum Timer {
     Spares,
     Killing,
     Accept,
+    Feed,
     SocketGrants,
     Expiry,
 }
@@ -109,6 +112,8 @@ pub struct Connections {
     pub followers: Vec<Key>,
     pub token: Option<String>,
     pub accept_timer: Option<TimerId>,
+    /// Until what the followers have waiting is sent.
+    pub feed_timer: Option<TimerId>,
 }
 
 pub struct Agent {
@@ -168,6 +173,7 @@ impl Agent {
                 followers: Vec::new(),
                 token: None,
                 accept_timer: None,
+                feed_timer: None,
             },
             commands: Commands {
                 execs: Slab::new(),
@@ -217,6 +223,10 @@ impl Agent {
             if self.killing.is_due() {
                 self.kill_on();
             }
+        }
+        self.send_feed();
+        while let Some(key) = self.connections.dirty.pop() {
+            self.flush(key);
         }
         self.end_everything();
         Ok(())
@@ -352,6 +362,7 @@ impl Agent {
                 Timer::Terminal(key) => self.look_at_terminal(key),
                 Timer::Spares => self.retire_spares(),
                 Timer::Accept => self.listen_again(),
+                Timer::Feed => self.send_feed(),
                 Timer::Killing => self.resume_killing(),
                 Timer::SocketGrants => {
                     if self.socket_grants.as_mut().is_some_and(SocketGrants::again) {
@@ -371,6 +382,21 @@ impl Agent {
             }
         }
         self.timers.arm();
+    }
+
+    /// What is for those who listen to all ends may wait for more of it, in one write. Whoever follows a command has its end from
+    /// its own connection, and is not to wait until everybody was told.
+    pub fn feed_soon(&mut self) {
+        if self.connections.feed_timer.is_none() {
+            self.connections.feed_timer = Some(self.timers.add(FEED_MS, Timer::Feed));
+        }
+    }
+
+    fn send_feed(&mut self) {
+        self.connections.feed_timer = None;
+        for listener in self.connections.followers.clone() {
+            self.mark(listener);
+        }
     }
 
     pub fn mark(&mut self, key: Key) {

@@ -210,7 +210,9 @@ impl Agent {
         for writer in untaken {
             self.stdin_gone(writer);
         }
-        for follower in self.commands.execs.get(key).map(|exec| exec.followers.clone()).unwrap_or_default() {
+        let followers = self.commands.execs.get(key).map(|exec| exec.followers.clone()).unwrap_or_default();
+        let followed = !followers.is_empty();
+        for follower in followers {
             if let Some(connection) = self.connections.list.get_mut(follower) {
                 connection.stalled = false;
             }
@@ -218,14 +220,14 @@ impl Agent {
         }
         if let Some(event) = event.map(Event::Exit) {
             for listener in self.connections.followers.clone() {
-                self.tell_listener(listener, &event);
+                self.tell_listener(listener, &event, followed);
             }
         }
         self.answer_kills(key);
         self.forget_oldest();
     }
 
-    fn tell_listener(&mut self, listener: Key, event: &Event) {
+    fn tell_listener(&mut self, listener: Key, event: &Event, may_wait: bool) {
         const MAX_BEHIND: usize = 1 << 20;
         let Some(connection) = self.connections.list.get_mut(listener) else { return };
         if connection.waiting() > MAX_BEHIND {
@@ -233,7 +235,11 @@ impl Agent {
             return self.close(listener);
         }
         connection.push_event(event);
-        self.mark(listener);
+        if may_wait {
+            self.feed_soon();
+        } else {
+            self.mark(listener);
+        }
     }
 
     fn forget_oldest(&mut self) {

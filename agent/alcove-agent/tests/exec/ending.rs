@@ -1,8 +1,9 @@
 //! How commands end: by themselves, by signals, deadlines and limits.
 
-use crate::support::{self, Outcome, TestAgent, eventually, exec_request, runs};
+use crate::support::{self, Client, Outcome, TestAgent, eventually, exec_request, runs};
 use alcove_protocol::Kind;
 use serde_json::{Value, json};
+use std::time::{Duration, Instant};
 
 #[test]
 fn a_kill_reaches_sessions_double_forks_and_ignored_signals() {
@@ -139,6 +140,36 @@ fn a_thousand_ended_records_are_kept_and_listeners_hear_every_end() {
         let event: Value = serde_json::from_slice(&listener.receive().expect("an event").1).expect("JSON");
         assert_eq!((&event["event"], &event["exec_id"]), (&json!("exit"), &json!(format!("e{n}"))));
     }
+}
+
+#[test]
+fn the_end_is_told_to_its_follower_first_and_of_a_detached_command_to_listeners_at_once() {
+    let agent = TestAgent::start();
+    let (mut client, mut listener) = (agent.client(), agent.client());
+    listener.request(&json!({"op": "sandbox.events"}));
+    assert_eq!(listener.receive().expect("reply").0, Kind::Reply);
+    let told = |listener: &mut Client, id: &str| {
+        let event: Value = serde_json::from_slice(&listener.receive().expect("an event").1).expect("JSON");
+        assert_eq!((&event["event"], &event["exec_id"]), (&json!("exit"), &json!(id)));
+    };
+    let mut first = 0;
+    let mut fastest = Duration::MAX;
+    for n in 0..20 {
+        client.exec(&format!("f{n}"), &["/bin/true"], json!({}));
+        first += u32::from(!listener.has_more());
+        told(&mut listener, &format!("f{n}"));
+        // What waits goes along, in its order.
+        client.exec(&format!("g{n}"), &["/bin/true"], json!({}));
+        let began = Instant::now();
+        let detached = json!({"follow": false, "detached": true});
+        client.ask(&exec_request(&format!("d{n}"), &["/bin/true"], detached));
+        told(&mut listener, &format!("g{n}"));
+        told(&mut listener, &format!("d{n}"));
+        fastest = fastest.min(began.elapsed());
+    }
+    // Both are a matter of milliseconds, which a busy machine may take away.
+    assert!(first > 0, "listeners heard of every end before its follower");
+    assert!(fastest < Duration::from_millis(15), "{fastest:?}");
 }
 
 #[test]

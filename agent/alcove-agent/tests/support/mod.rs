@@ -183,6 +183,16 @@ impl Client {
         }
     }
 
+    /// Whether something has come that was not read. To be asked when everything received before was whole frames.
+    pub fn has_more(&self) -> bool {
+        let mut byte = 0u8;
+        // SAFETY: a live descriptor, and room for the byte.
+        unsafe {
+            let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+            libc::recv(self.stream.as_raw_fd(), std::ptr::from_mut(&mut byte).cast(), 1, flags) > 0
+        }
+    }
+
     /// The next frame; None when none begins within that time.
     pub fn receive_within(&mut self, time: Duration) -> Option<Frame> {
         let until = Instant::now() + time;
