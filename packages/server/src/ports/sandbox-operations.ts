@@ -128,6 +128,11 @@ export interface ExecView extends AsyncDisposable {
   readonly execId: ExecId;
   readonly pid: number;
   readonly events: AsyncIterable<ExecEvent>;
+  /**
+   * Of a short command: all events, when the last of them has come already and none was taken. They are taken then, and the view is
+   * over; undefined leaves it as it is. Absent: such a view is read as any other.
+   */
+  whole?: () => readonly ExecEvent[] | undefined;
   /** Waits while the command does not read. Data for a closed stdin is dropped. */
   writeStdin(data: Uint8Array): Promise<void>;
   closeStdin(): Promise<void>;

@@ -92,16 +92,27 @@ export class BufferedExec {
     const { view, reader } = await this.#starter.start(target, spec, "exec");
     const followingMs = this.#clock.monotonicMs();
     options.onStage?.("start", followingMs - startedMs);
-    using overdue = deadlineAfter(Math.min(spec.timeoutMs + overdueMs, 2 ** 31 - 1), options.signal);
-    await using follow = this.#follower.follow(target, {
-      view,
-      reader,
-      signal: overdue.signal,
-      from: 0,
-      lossless: true,
-      input: spec.input,
-      stdin,
-    });
+    // A short command's end came with the answer of its start: nothing is left to wait for, to leave or to lose.
+    const whole = stdin === undefined && !options.signal.aborted ? view.whole?.() : undefined;
+    using overdue =
+      whole === undefined
+        ? deadlineAfter(Math.min(spec.timeoutMs + overdueMs, 2 ** 31 - 1), options.signal)
+        : undefined;
+    const signal = overdue?.signal ?? options.signal;
+    await using follow =
+      whole === undefined
+        ? this.#follower.follow(target, {
+            view,
+            reader,
+            signal,
+            from: 0,
+            lossless: true,
+            input: spec.input,
+            stdin,
+          })
+        : undefined;
+    const events =
+      follow?.events ?? this.#follower.ended(target, { execId: spec.execId, reader, events: whole ?? [] });
     const stdout = new OutputCollector({ maxBytes: this.#maxOutputBytes });
     const stderr = new OutputCollector({ maxBytes: this.#maxOutputBytes });
     let exit: ExecExit | undefined;
@@ -110,7 +121,7 @@ export class BufferedExec {
     let nextOffset = 0;
     let lostBytes = 0;
     try {
-      for await (const event of follow.events) {
+      for await (const event of events) {
         lostBytes += event.lostBytes ?? 0;
         if (event.type === "exit") {
           exit = event.exit;
@@ -120,7 +131,7 @@ export class BufferedExec {
         // The buffers are all there is: what the caller has yet to take is spelled out piece by piece.
         const bytes = grows.bytesWith(event.data) + other.bytesWith(empty);
         // While it waits, a command that is being read waits as well.
-        const waits = options.answer?.grow(target.row.ownerId, bytes, overdue.signal);
+        const waits = options.answer?.grow(target.row.ownerId, bytes, signal);
         if (waits !== undefined) await this.#roomFor(waits, target, spec.execId);
         grows.add(event.data);
         nextOffset = event.offset + event.data.length;
@@ -128,9 +139,9 @@ export class BufferedExec {
     } catch (error) {
       const stopped = options.signal.reason instanceof ShuttingDown;
       // The sandbox, or the connection to it: told apart below.
-      const broke = error instanceof RuntimeGone && !overdue.signal.aborted;
+      const broke = error instanceof RuntimeGone && !signal.aborted;
       const unexplained = error instanceof Unavailable && error.details?.goes_on === undefined;
-      const silent = overdue.signal.aborted && !options.signal.aborted && unexplained;
+      const silent = signal.aborted && !options.signal.aborted && unexplained;
       if (broke) brokenBy = error;
       else if (silent)
         throw new Unavailable(

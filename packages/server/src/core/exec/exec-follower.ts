@@ -51,6 +51,17 @@ export class ExecFollower {
     this.#wholeInputs = options.wholeInputs;
   }
 
+  /** As `follow`, of a command whose events were taken together: nothing is left to follow. @returns the events. */
+  ended(
+    target: ExecTarget,
+    { execId, reader, events }: { execId: ExecId; reader: ExecReader; events: readonly ExecEvent[] },
+  ): readonly FollowedEvent[] {
+    for (const event of events)
+      if (event.type === "exit") this.#tracker.sawExit(target.row.id, execId, event.exit);
+    reader.leave();
+    return events;
+  }
+
   /**
    * As `follow`, and a command whose sandbox ends under it ends too, with reason `lost`: a stream without an exit can then be
    * picked up again.

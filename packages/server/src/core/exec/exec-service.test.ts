@@ -1,5 +1,5 @@
 import { expect, test, vi } from "vitest";
-import { DeadlineExceeded, ShuttingDown } from "../../platform/deadline.ts";
+import { CallerGone, DeadlineExceeded, ShuttingDown } from "../../platform/deadline.ts";
 import { silentLogger } from "../../platform/logger.ts";
 import { BadRequest, Conflict, NotFound, RuntimeGone, Unavailable } from "../../ports/errors.ts";
 import type { ExecId } from "../../ports/ids.ts";
@@ -10,6 +10,7 @@ import type { RunningSandbox } from "../sandboxes/live-sandboxes.ts";
 import { FakeClock } from "../testing/fake-clock.ts";
 import { ExecService } from "./exec-service.ts";
 import { exitOf, FakeSandbox, infoOf, settled } from "./testing/fake-sandbox.ts";
+import { WholeInput } from "./whole-input.ts";
 
 const made = "ex-aaaaaaaa" as ExecId;
 const { signal } = new AbortController();
@@ -194,6 +195,42 @@ test("a command that runs is counted with what is kept of its output, once, for 
     [ownerId, 900],
     [ownerId, 1_300],
   ]);
+});
+
+test("a command whose events came with the answer of its start is not followed: it is told, counted and read as any other", async () => {
+  const sandbox = new FakeSandbox();
+  const data = Buffer.from("out");
+  const whole = vi.fn(() => [
+    { type: "output" as const, stream: "stdout" as const, data, offset: 0 },
+    { type: "exit" as const, exit: exitOf({ exitCode: 3, outputBytes: 3 }) },
+  ]);
+  const followed: string[] = [];
+  using service = serviceOf(sandbox, {
+    start: async () => ({
+      ...viewThat(false),
+      whole,
+      events: (async function* () {
+        followed.push("events");
+        yield { type: "exit" as const, exit: exitOf({}) };
+      })(),
+    }),
+  });
+  sandbox.started("spawned");
+  const asked: number[] = [];
+  const answer = { grow: (_owner: string, bytes: number) => void asked.push(bytes) };
+  const outcome = await service.run(sandbox.id, { command: "true" }, { signal, answer: answer as never });
+  expect([outcome.exit.exitCode, outcome.truncated, outcome.lostBytes]).toEqual([3, false, 0]);
+  expect([asked, followed]).toEqual([[3], []]);
+  // It has ended for the service: nobody expects its end from the feed, and it gets no grace.
+  sandbox.exits.push({ execId: made, exit: exitOf({ exitCode: 4 }) });
+  await settled();
+  expect([sandbox.graces, sandbox.kills]).toEqual([[], []]);
+  // For input there is a follower that gives it, and whoever has left meanwhile is told nothing of it.
+  const stdin = new WholeInput(Buffer.alloc(0));
+  await service.run(sandbox.id, { command: "true" }, { signal, stdin });
+  const left = AbortSignal.abort(new CallerGone());
+  await expect(service.run(sandbox.id, { command: "true" }, { signal: left })).rejects.toThrow(CallerGone);
+  expect(whole).toHaveBeenCalledOnce();
 });
 
 /** A view that breaks at once, or tells an exit. */

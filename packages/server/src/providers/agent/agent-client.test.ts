@@ -18,7 +18,7 @@ import { unixDialer } from "./dialers.ts";
 import type { CommandGroups } from "./exec-operations.ts";
 import { execId, exit, type FakeAgent, fakeAgent, spec } from "./fake-agent.ts";
 import { AgentFiles } from "./file-operations.ts";
-import { encodeHeader, frameKinds } from "./frames.ts";
+import { encodeHeader, encodeJsonFrame, frameKinds } from "./frames.ts";
 import { SharedTable } from "./places.ts";
 
 const options = () => ({ signal: AbortSignal.timeout(5_000) });
@@ -422,6 +422,49 @@ it("output arrives in order with its offsets, then the exit, and the signal no l
   expect(
     events.map((event) => (event.type === "output" ? `${event.stream}${event.offset}` : "exit")),
   ).toEqual(["stdout0", "stderr1", "exit"]);
+});
+
+it("all events of a short command can be taken together, once, when all have come with the answer and none was taken", async () => {
+  const frames = (more: number) =>
+    Buffer.concat([
+      encodeJsonFrame(frameKinds.reply, { exec_id: execId, pid: 7, started_at: 1 }),
+      encodeHeader(frameKinds.stdout, 8 + 2 + more),
+      Buffer.alloc(8 + 2 + more),
+      encodeJsonFrame(frameKinds.event, { ...exit, output_bytes: 2 + more }),
+      encodeHeader(frameKinds.end, 0),
+    ]);
+  const answers = [
+    [frames(0)],
+    [frames(20_000)],
+    [frames(0).subarray(0, -5), frames(0).subarray(-5)],
+    [frames(0)],
+  ];
+  await using agent = await fakeAgent((_request, { socket }) => {
+    const [first, rest] = answers.shift() ?? [];
+    socket.write(first ?? "");
+    if (rest !== undefined) setTimeout(() => socket.write(rest), 50);
+  });
+  await using client = clientOf(agent);
+  const start = () => client.execs.start(spec, options());
+  const read = async ({ events }: { events: AsyncIterable<ExecEvent> }) => {
+    const types: string[] = [];
+    for await (const event of events) types.push(event.type);
+    return types;
+  };
+  const short = await start();
+  const whole = short.whole?.();
+  expect(whole?.map(({ type }) => type)).toEqual(["output", "exit"]);
+  expect([short.whole?.(), await read(short)]).toEqual([undefined, []]);
+  // Larger, or not all there: read as any other.
+  for (let n = 0; n < 2; n += 1) {
+    const other = await start();
+    expect(other.whole?.()).toBeUndefined();
+    expect(await read(other)).toEqual(["output", "exit"]);
+  }
+  const begun = await start();
+  await begun.events[Symbol.asyncIterator]().next();
+  expect(begun.whole?.()).toBeUndefined();
+  expect(agent.connections).toBe(1);
 });
 
 it("a stream that is cut ends without an exit", async () => {

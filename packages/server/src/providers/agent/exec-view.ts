@@ -17,6 +17,9 @@ const ackBytes = 128 * 1024;
 const inputWindowBytes = 512 * 1024;
 /** Input is not cut into smaller pieces than this by the window. */
 const inputPieceBytes = 256 * 1024;
+/** What comes together with the answer of a start and is no more than this is handed on together too. */
+const mostWholeEvents = 8;
+const mostWholeBytes = 16 * 1024;
 /** What an event costs beside its bytes, so that a flood of tiny writes is bounded too. */
 const eventCostBytes = 128;
 
@@ -131,6 +134,22 @@ export class ExecFollow extends Operation {
     this.#events.end();
   }
 
+  /** @returns all events from the first byte on, which are taken then; undefined unless all of them, and the end, are here. */
+  #whole(): readonly ExecEvent[] | undefined {
+    if (!this.over || !this.#exited || this.#taken > 0) return undefined;
+    if (this.#events.queued > mostWholeEvents || this.#waitingBytes > mostWholeBytes) return undefined;
+    const events = this.#events.items;
+    let end = 0;
+    for (const event of events) {
+      const begin = event.type === "exit" ? event.exit.outputBytes : event.offset;
+      if (begin !== end) return undefined;
+      if (event.type === "output") end += event.data.length;
+    }
+    if (events.at(-1)?.type !== "exit") return undefined;
+    void this.#events.return();
+    return events;
+  }
+
   writeStdin(data: Uint8Array): Promise<void> {
     const written = this.#inputWritten.then(() => this.#sendInput(data));
     this.#inputWritten = written.catch(() => undefined);
@@ -194,6 +213,7 @@ export class ExecFollow extends Operation {
       execId,
       pid,
       events: this.#events,
+      whole: () => this.#whole(),
       writeStdin: (data) => this.writeStdin(data),
       closeStdin: () => this.closeStdin(),
       [Symbol.asyncDispose]: () => this.dispose(),

@@ -35,6 +35,11 @@ export class PushIterator<T> implements AsyncIterableIterator<T> {
     return this.#items.length - this.#head;
   }
 
+  /** What waits, to be looked at. */
+  get items(): readonly T[] {
+    return this.#items.slice(this.#head);
+  }
+
   push(item: T): void {
     if (this.#over) return;
     const waiter = this.#waiting.shift();
