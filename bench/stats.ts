@@ -47,6 +47,7 @@ export async function sustain(
 }
 
 export const ms = (value: number) => `${value.toFixed(value < 10 ? 2 : 1)} ms`;
+export const percent = (share: number) => `${(100 * share).toFixed(1)} %`;
 export const perSecond = (value: number) => `${Math.round(value)}/s`;
 export const megabytesPerSecond = (bytes: number, elapsedMs: number) =>
   `${Math.round(bytes / 1_000 / elapsedMs)} MB/s`;

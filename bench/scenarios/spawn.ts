@@ -1,8 +1,9 @@
 import { bubblewrap } from "../floors.ts";
 import { KeepAliveClient } from "../keep-alive-client.ts";
+import { inRounds, median } from "../rounds.ts";
 import type { Row } from "../row.ts";
 import { startService } from "../service.ts";
-import { ms, summarize } from "../stats.ts";
+import { ms, type Summary, summarize } from "../stats.ts";
 
 interface Spawned {
   id: string;
@@ -83,49 +84,65 @@ async function hundredAtOnce(url: string): Promise<{ succeeded: number; p50: num
   return { succeeded: succeeded.length, p50: summary.p50, p95: summary.p95 };
 }
 
+const mockRounds = 5;
+const warmUpMs = 2_000;
+const roundMs = 2_000;
+
 /** Spawn and destroy pairs on mock: what the control plane itself costs, without its log and with it. */
 export async function controlPlane(): Promise<Row[]> {
+  const settings = { ALCOVE_PROVIDERS_DEFAULT: "mock", ALCOVE_PROVIDERS_MOCK_ENABLED: "true" };
+  await using quiet = await startService({ ...settings, ALCOVE_LOGGING_LEVEL: "warn" });
+  await using logging = await startService({ ...settings, ALCOVE_LOGGING_LEVEL: "info" });
+  const latencies = { quiet: [] as Summary[], logging: [] as Summary[] };
+  const measure = (name: keyof typeof latencies, url: string) => async () => {
+    const samples = await spawnDestroyPairs(url, roundMs);
+    latencies[name].push(summarize(samples));
+    return samples.length / (roundMs / 1_000);
+  };
+  for (const { url } of [quiet, logging]) await spawnDestroyPairs(url, warmUpMs);
+  const rates = await inRounds(mockRounds, {
+    quiet: measure("quiet", quiet.url),
+    logging: measure("logging", logging.url),
+  });
+  const row = (what: string, name: keyof typeof latencies): Row => {
+    const rate = median(rates[name]);
+    const [p50, p99] = [
+      median(latencies[name].map((each) => each.p50)),
+      median(latencies[name].map((each) => each.p99)),
+    ];
+    return {
+      what,
+      figure: `${Math.round(rate)} requests/s, p50 ${ms(p50)}, p99 ${ms(p99)}`,
+      floor: "-",
+      budget: "≥ 8,000 requests/s, p99 ≤ 18 ms",
+      met: rate >= 8_000 && p99 <= 18,
+      data: { requestsPerSecond: rate, p50, p99 },
+    };
+  };
   return [
-    await spawnDestroyPairs("mock: spawn + destroy pairs, 64 clients", { level: "warn" }),
-    await spawnDestroyPairs("mock: the same at the default log level", { level: "info" }),
+    row("mock: spawn + destroy pairs, 64 clients", "quiet"),
+    row("mock: the same at the default log level", "logging"),
   ];
 }
 
-async function spawnDestroyPairs(what: string, { level }: { level: string }): Promise<Row> {
-  await using service = await startService({
-    ALCOVE_PROVIDERS_DEFAULT: "mock",
-    ALCOVE_PROVIDERS_MOCK_ENABLED: "true",
-    ALCOVE_LOGGING_LEVEL: level,
-  });
-  const clients = Array.from({ length: 64 }, () => new KeepAliveClient(service.url));
-  const warmUntil = performance.now() + 2_000;
-  const until = warmUntil + 5_000;
+/** @returns the milliseconds of each request that began in time. */
+async function spawnDestroyPairs(url: string, durationMs: number): Promise<number[]> {
+  const clients = Array.from({ length: 64 }, () => new KeepAliveClient(url));
+  const until = performance.now() + durationMs;
   const requests: number[] = [];
-  let pairs = 0;
   const timed = async <T>(request: () => Promise<T>): Promise<T> => {
     const started = performance.now();
     const answer = await request();
-    if (started > warmUntil) requests.push(performance.now() - started);
+    requests.push(performance.now() - started);
     return answer;
   };
   const loop = async (client: KeepAliveClient) => {
     while (performance.now() < until) {
       const { id } = await timed(() => client.expect<Spawned>(201, "POST", "/sandboxes", {}));
       await timed(() => client.expect(200, "DELETE", `/sandboxes/${id}`));
-      if (performance.now() > warmUntil) pairs += 1;
     }
   };
   await Promise.all(clients.map(loop));
   for (const client of clients) client.close();
-  const summary = summarize(requests);
-  const rate = pairs / 5;
-  const requestRate = requests.length / 5;
-  return {
-    what,
-    figure: `${Math.round(requestRate)} requests/s, p50 ${ms(summary.p50)}, p99 ${ms(summary.p99)}`,
-    floor: "-",
-    budget: "≥ 8,000 requests/s, p99 ≤ 18 ms",
-    met: requestRate >= 8_000 && summary.p99 <= 18,
-    data: { perSecond: rate, requestsPerSecond: requestRate, p50: summary.p50, p99: summary.p99 },
-  };
+  return requests;
 }
