@@ -241,7 +241,8 @@ impl Monitor {
             _ => 0,
         };
         let mut usage = Usage::default();
-        match if main > 0 && !prompt { end_within(main, PATIENCE) } else { None } {
+        let patience = if sys::compat() { TRANSLATED_PATIENCE } else { PATIENCE };
+        match if main > 0 && !prompt { end_within(main, patience) } else { None } {
             Some((status, used)) => {
                 usage.add(&used);
                 let reports = [started, Report::Ended { status, usage }, Report::Idle];
@@ -295,6 +296,8 @@ fn next_ended() -> Option<(i32, i32, libc::rusage)> {
 
 /// How long the news of a start waits for the news of the end: one message and one wake-up then tell of both.
 const PATIENCE: Duration = Duration::from_millis(2);
+/// Below a path translator each call of each process is a stop of its own, and the least command takes longer.
+const TRANSLATED_PATIENCE: Duration = Duration::from_millis(6);
 
 fn ends_of_children() -> libc::sigset_t {
     // SAFETY: the set is initialised before it is used.

@@ -315,6 +315,9 @@ impl Agent {
     /// Closes the pipes that are empty and that nobody has open any more, which after a short command is both.
     pub fn close_emptied(&mut self, key: Key) {
         let Some(exec) = self.commands.execs.get(key).filter(|exec| !exec.tty) else { return };
+        if exec.stdout.is_none() && exec.stderr.is_none() {
+            return;
+        }
         // A negative descriptor is passed over.
         let entry = |output: &Option<Output>| libc::pollfd {
             fd: output.as_ref().map_or(-1, |output| output.fd.as_raw_fd()),
