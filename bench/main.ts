@@ -8,6 +8,7 @@ import path from "node:path";
 import { inspect } from "node:util";
 import { argumentsOf, refuse } from "./arguments.ts";
 import { printTable, type Row } from "./row.ts";
+import { alternatives } from "./scenarios/alternatives.ts";
 import { anyService } from "./scenarios/any-service.ts";
 import { commandLine } from "./scenarios/command-line.ts";
 import { density } from "./scenarios/density.ts";
@@ -46,6 +47,7 @@ const own: Record<string, () => Promise<Row[]>> = {
   "native-fairness": fairness,
   "native-density": density,
   "command-line": commandLine,
+  alternatives,
   previews,
   docker: dockerRows,
   proot: prootExec,
