@@ -177,9 +177,14 @@ describe("LogCheckpoints", () => {
       store.checkpoints({ logger: { warn: console.log, info: console.log } });
       await store.changeSetting("some", "value");`;
     const child = spawn(process.execPath, ["--input-type=module", "-e", program, file], {
+      timeout: 15_000,
       stdio: ["ignore", "inherit", "inherit"],
     });
-    expect(await once(child, "exit")).toEqual([0, null]);
+    try {
+      expect(await once(child, "exit")).toEqual([0, null]);
+    } finally {
+      child.kill("SIGKILL");
+    }
     await using store = await SqliteStore.open({ path: file });
     expect(await store.setting("some")).toBe("value");
   });
