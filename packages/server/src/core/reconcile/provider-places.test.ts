@@ -121,6 +121,21 @@ it("nothing is made at another place before that is written down", async () => {
   expect(await state(kept.id)).toBe("unhealthy");
 });
 
+it("while it is not written down where a provider is now, what was made elsewhere is not ended there", async () => {
+  const first = await lifeAt("one", backend).start();
+  const kept = await first.spawn();
+  await end(first);
+  const full = vi.spyOn(store, "changeSetting").mockRejectedValue(new Error("busy"));
+  const second = lifeAt("two", new ScriptedBackend());
+  second.reconciler.start();
+  await clock.advance(100);
+  await expect(second.service.destroy(kept.id, { signal: forever })).rejects.toThrow(
+    /made at another backend or account/,
+  );
+  expect(await state(kept.id)).not.toBe("destroyed");
+  full.mockRestore();
+});
+
 it("the same backend under another name that is slow to say what it has keeps it", async () => {
   const first = await lifeAt("one", backend).start();
   const kept = await first.spawn();

@@ -59,8 +59,6 @@ export class ProviderPlaces {
    * To be called before anything new is made where the provider is now.
    * @param sandboxes all that are there.
    * @returns where those were made that it may not reach, by their runtimes; undefined once it has said what it has.
-   * @throws Unavailable while it cannot be written down that it is at another place: the next process would take what is made
-   *  there for the former's.
    */
   async doubtful(
     provider: Place,
@@ -78,11 +76,21 @@ export class ProviderPlaces {
         { provider: name, made_at: placesOf(away), asked_at: place, sandboxes: away.size },
         `sandboxes of provider ${name} were made at ${placesOf(away)}, and ${place} is asked now: those that it does not have are unhealthy until the former is named again`,
       );
-    if (!known.isKept) await this.#keep(name, known);
-    if (known.before === undefined) return undefined;
-    if (!known.isKept && known.stays.length > 1)
+    return known.before === undefined ? undefined : elsewhere(sandboxes, at);
+  }
+
+  /**
+   * To be called once what `doubtful` said is told, and before anything new is made: whoever ends or reaches for a sandbox meanwhile
+   * must not ask the new place for it.
+   * @throws Unavailable while it cannot be written down that it is at another place: the next process would take what is made
+   *  there for the former's.
+   */
+  async writtenDown({ name }: Place): Promise<void> {
+    const known = this.#known.get(name);
+    if (known === undefined || known.isKept) return;
+    await this.#keep(name, known);
+    if (!known.isKept && known.before !== undefined && known.stays.length > 1)
       throw new Unavailable(`nothing is made by provider ${name} before it is written down where it is`);
-    return elsewhere(sandboxes, at);
   }
 
   /**

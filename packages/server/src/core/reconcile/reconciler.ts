@@ -277,6 +277,7 @@ export class Reconciler implements AsyncDisposable {
     // Before anything is made at a new place, or ended there that is not there.
     const doubtful = await this.#places.doubtful(provider, placed());
     if (doubtful !== undefined) tellElsewhere(provider, placed(), doubtful);
+    await this.#places.writtenDown(provider);
     let inventory: InventoryEntry[];
     try {
       using deadline = deadlineAfter(inventoryDeadlineMs, this.#closing.signal);
