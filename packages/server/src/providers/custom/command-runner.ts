@@ -36,7 +36,10 @@ const endAfterKillMs = 5_000;
 const killPausesMs = [0, 500, 2_000, 5_000, 15_000, 30_000, 60_000];
 /** How often a start that failed is looked for, which may still be carried out: over two seconds and more. */
 const failedStartLooks = 3;
-/** So many starts that failed are looked for again, as many as commands run at once; of more each is looked for once. */
+/**
+ * So many starts that failed are looked for again, as many as commands run at once, and so many commands that were lost are killed
+ * again where the first kill failed; of more each is once.
+ */
 const undoneAtMost = 256;
 const inputPartBytes = 65_536;
 /** Of what a backend says of an end: it is kept with the command, and told in its event. */
@@ -69,6 +72,8 @@ export class CommandRunner implements ExecRunner {
   readonly #onUnreadable: (line: string) => void;
   /** Starts that failed and are being ended, by their commands: when one is started again, it is not to be ended. */
   readonly #undone = new Map<ExecId, { stop: AbortController; done: Promise<void> }>();
+  /** Kills of commands that are told as lost by now. */
+  #behind = 0;
 
   constructor(options: {
     calls: BackendCalls;
@@ -200,7 +205,9 @@ export class CommandRunner implements ExecRunner {
   /** Ends what nobody can follow: tried once before that is told, and behind that again where it failed. */
   async #undo(execId: ExecId): Promise<void> {
     const [first = 0, ...later] = killPausesMs;
-    if (!(await this.#killInTime(execId, [first]))) void this.#killInTime(execId, later);
+    if ((await this.#killInTime(execId, [first])) || this.#behind >= undoneAtMost) return;
+    this.#behind += 1;
+    void this.#killInTime(execId, later).finally(() => (this.#behind -= 1));
   }
 
   async #run(spec: ExecSpec, run: Run): Promise<ProgramEnd> {

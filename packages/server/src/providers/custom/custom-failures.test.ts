@@ -868,6 +868,23 @@ it("of very many starts that failed each is looked for once, and some again", as
   expect([...looks.values()].filter((times) => times > 1)).toHaveLength(256);
 });
 
+it("of very many commands that were lost each is killed once, and some again", async () => {
+  const { provider, spec, sandbox, wrong } = await backend();
+  const kills = new Map<string | undefined, number>();
+  wrong["POST /sandboxes/:id/execs"] = (_request, response) => response.end(`${events(started)}nothing\n`);
+  wrong["DELETE /sandboxes/:id/execs/:exec"] = ({ url }, response) => {
+    kills.set(url, (kills.get(url) ?? 0) + 1);
+    response.writeHead(503).end();
+  };
+  await provider.spawn(spec, soon());
+  const { execs } = sandbox();
+  for (let times = 0; times < 300; times += 1)
+    expect((await finish(await execs.start(shell("true"), soon()))).exit.reason).toBe("lost");
+  expect(kills.size).toBe(300);
+  await pause(1_500);
+  expect([...kills.values()].filter((times) => times > 1)).toHaveLength(256);
+});
+
 it("a sandbox that vanishes between calls is told, and its calls fail as gone", async () => {
   const { provider, spec, sandboxes } = await backend();
   const told = Promise.withResolvers<string>();

@@ -34,7 +34,10 @@ const endAfterKillMs = 5_000;
 const killPausesMs = [0, 500, 2_000, 5_000, 15_000, 30_000, 60_000];
 /** How often a start that failed is looked for, which may still be carried out: over two seconds and more. */
 const failedStartLooks = 3;
-/** So many starts that failed are looked for again, as many as commands run at once; of more each is looked for once. */
+/**
+ * So many starts that failed are looked for again, as many as commands run at once, and so many commands that were lost are killed
+ * again where the first kill failed; of more each is once.
+ */
 const undoneAtMost = 256;
 const inputPartBytes = 65_536;
 const notStarted = new Set([126, 127]);
@@ -53,6 +56,8 @@ export class ProgramRunner implements ExecRunner {
   readonly #confirm: () => Promise<boolean>;
   /** Tags of starts that failed and are being ended. */
   readonly #undone = new Set<string>();
+  /** Kills of commands that are told as lost by now. */
+  #behind = 0;
 
   constructor(options: {
     programs: EnvdPrograms;
@@ -150,7 +155,9 @@ export class ProgramRunner implements ExecRunner {
   /** Ends what nobody needs any more: tried once before that is told, and behind that again where it failed. */
   async #undo(tag: string): Promise<void> {
     const [first = 0, ...later] = killPausesMs;
-    if (!(await this.#killInTime(tag, [first]))) void this.#killInTime(tag, later);
+    if ((await this.#killInTime(tag, [first])) || this.#behind >= undoneAtMost) return;
+    this.#behind += 1;
+    void this.#killInTime(tag, later).finally(() => (this.#behind -= 1));
   }
 
   async #run(
@@ -233,7 +240,7 @@ export class ProgramRunner implements ExecRunner {
       if (!(await this.#confirm())) return lost;
       if (pauseMs === undefined) {
         // Nobody can follow it any more, so that it is not to go on unseen. Its end is told before its kill is.
-        void this.#killInTime(run.tag, killPausesMs);
+        void this.#undo(run.tag);
         return lost;
       }
       await pause(pauseMs);
