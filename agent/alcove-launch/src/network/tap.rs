@@ -116,6 +116,8 @@ fn configure() -> Result<()> {
     request = named();
     request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
     control(socket, libc::SIOCSIFFLAGS as libc::c_ulong, &request, "up")?;
+    // It is there now, or never: the interface was ready at once.
+    let _ = no_groups_of_ipv6();
     for neighbour in [GATEWAY, DNS] {
         route(socket, neighbour, None)?;
     }
@@ -152,6 +154,18 @@ fn no_address_of_its_own() -> Result<()> {
     let mode = attribute(IFLA_INET6_ADDR_GEN_MODE, &[NONE]);
     let family = attribute(libc::AF_INET6 as u16, &mode);
     change_link(&attribute(libc::IFLA_AF_SPEC, &family), "addresses of IPv6")
+}
+
+/// What an interface without an address sends all the same, from the sandbox's own `::1`: to groups, each of which is a neighbour.
+fn no_groups_of_ipv6() -> Result<()> {
+    const GROUPS: [u8; 16] = [0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    const BITS: u8 = 8;
+    // Route, as below.
+    let mut body = vec![libc::AF_INET6 as u8, BITS, 0, 0, libc::RT_TABLE_LOCAL, 0, libc::RT_SCOPE_NOWHERE, 0];
+    body.extend_from_slice(&[0; 4]);
+    body.extend_from_slice(&attribute(libc::RTA_DST, &GROUPS));
+    body.extend_from_slice(&number(libc::RTA_OIF, index()));
+    ask(libc::RTM_DELROUTE, 0, &body, "groups of IPv6")
 }
 
 fn change_link(change: &[u8], what: &str) -> Result<()> {

@@ -19,6 +19,14 @@ import type { NativeProvider } from "./native-provider.ts";
 const soon = (ms = 15_000) => ({ signal: AbortSignal.timeout(ms) });
 /** Longer than the silence after which a relay or its helper counts as hung. */
 const hungMs = 40_000;
+const toGroups = `import socket
+sender, sent = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM), 0
+sender.bind(("::1", 0))
+for last in range(1, 200):
+    try: sender.sendto(b"x", ("ff02::%x" % last, 9, 0, socket.if_nametoindex("tap0"))); sent += 1
+    except OSError: pass
+print(sent, "sent")
+`;
 const ask = `python3 -c 'import socket; print(socket.create_connection(("${farAddress}", 80), 5).recv(100).decode())'`;
 
 await describeWith(["root", "agent", "launcher", "native", "slirp4netns"], "the life of a network", () => {
@@ -171,9 +179,9 @@ await describeWith(["root", "agent", "launcher", "native", "slirp4netns"], "the 
     expect(await lives(helper?.pid ?? 0)).toBe(true);
   }, 30_000);
 
-  it("where settings cannot be written its interface has no address of IPv6 all the same", async () => {
+  it("where settings cannot be written its interface has no address of IPv6, and sends to none, all the same", async () => {
     const there = await atLauncher();
-    const { runtimeId, run } = await sandboxes.spawn();
+    const { runtimeId, run, write } = await sandboxes.spawn();
     await there("mount", "--bind", "/proc/sys", "/proc/sys");
     try {
       await there("mount", "-o", "remount,ro,bind", "/proc/sys");
@@ -183,6 +191,9 @@ await describeWith(["root", "agent", "launcher", "native", "slirp4netns"], "the 
         "1\n",
       );
       expect(await run("cat /proc/sys/net/ipv6/conf/tap0/disable_ipv6 2>&1")).not.toBe("1\n");
+      // Groups are neighbours too, and an address of the sandbox alone is enough to send to them.
+      await write("/tmp/send.py", Buffer.from(toGroups));
+      expect(await run("python3 /tmp/send.py")).toBe("0 sent\n");
     } finally {
       await there("umount", "/proc/sys");
     }
