@@ -358,7 +358,7 @@ impl Agent {
                 Timer::Grace(key) => self.end_grace(key),
                 Timer::Processor(key) => self.check_processor(key),
                 Timer::Drain(key) => self.finish_draining(key),
-                Timer::Survivors(key) => self.end_dying(key),
+                Timer::Survivors(key) => self.end_kept(key),
                 Timer::Terminal(key) => self.look_at_terminal(key),
                 Timer::Spares => self.retire_spares(),
                 Timer::Accept => self.listen_again(),

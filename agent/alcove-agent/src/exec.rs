@@ -153,7 +153,7 @@ pub struct Exec {
     pub cpu_timer: Option<TimerId>,
     /// Its tree is being killed.
     pub dying: bool,
-    /// Runs while its end waits for the rest of its tree.
+    /// Runs while a kill waits for its first process, then for the rest of its tree.
     pub survivors: Option<TimerId>,
     pub timeout: Option<TimerId>,
     pub grace: Option<Grace>,

@@ -6,8 +6,10 @@
 //! with longer and longer pauses while they achieve nothing, until the monitors tell that nothing is left.
 
 use crate::agent::{Agent, Timer};
+use crate::exec::Phase;
 use crate::exec_group;
 use crate::slab::Key;
+use crate::supervise::SURVIVORS_MS;
 use crate::sys;
 use crate::timers::TimerId;
 use crate::tree::{self, Walk};
@@ -97,6 +99,9 @@ impl Agent {
         }
         if !exec.dying {
             exec.dying = true;
+            if matches!(exec.phase, Phase::Starting | Phase::Running) {
+                exec.survivors = Some(self.timers.add(SURVIVORS_MS, Timer::Survivors(key)));
+            }
             self.killing.targets.push(key);
             self.killing.renewed.1 = 0;
         }

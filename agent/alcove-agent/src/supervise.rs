@@ -7,7 +7,7 @@ use crate::journal::Stream;
 use crate::monitor::{self, REPORT_LENGTH, Report};
 use crate::own_group::OwnGroup;
 use crate::slab::Key;
-use crate::{console, sys};
+use crate::{console, sys, tree};
 use alcove_protocol::{Event, ExitReason, Usage};
 use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
@@ -16,7 +16,7 @@ use std::os::fd::AsRawFd;
 pub const TERMINAL_DRAIN_MS: u64 = 50;
 /// How long the end of a command that was killed waits for all of its tree: what is still there then cannot be ended at the
 /// moment, and whoever waits for a deadline has waited long enough.
-const SURVIVORS_MS: u64 = 2_000;
+pub const SURVIVORS_MS: u64 = 2_000;
 const MAX_ENDED: usize = 1000;
 /// Most bytes of text that the records of ended commands keep.
 const MAX_ENDED_TEXT: usize = 8 << 20;
@@ -108,6 +108,10 @@ impl Agent {
     /// killed, once nothing is left of that.
     fn main_ended(&mut self, key: Key, status: i32, usage: monitor::Usage) {
         let Some(exec) = self.commands.execs.get(key) else { return };
+        // Its end has been told already where somebody kept it.
+        if !matches!(exec.phase, Phase::Starting | Phase::Running) {
+            return;
+        }
         let (exit_code, signal) = if libc::WIFSIGNALED(status) {
             let number = libc::WTERMSIG(status);
             (128 + number, Some(number))
@@ -128,6 +132,9 @@ impl Agent {
             return self.conclude(key, ending);
         };
         exec.phase = Phase::Dying(ending);
+        if let Some(timer) = exec.survivors.take() {
+            self.timers.cancel(timer);
+        }
         exec.survivors = Some(self.timers.add(SURVIVORS_MS, Timer::Survivors(key)));
     }
 
@@ -143,6 +150,30 @@ impl Agent {
         if let Phase::Dying(ending) = std::mem::replace(&mut exec.phase, Phase::Running) {
             self.conclude(key, ending);
         }
+    }
+
+    /// A kill has been waited for long enough. A first process that is dead and that somebody traces is kept from its monitor for as
+    /// long as that one likes, which may be another command: its end is told without it.
+    pub fn end_kept(&mut self, key: Key) {
+        let Some(exec) = self.commands.execs.get(key) else { return };
+        if matches!(exec.phase, Phase::Dying(_)) {
+            return self.end_dying(key);
+        }
+        // The news of its end may have come: a process id is another's soon after it.
+        if let Some(monitor) = exec.monitor {
+            self.monitor_ready(monitor);
+        }
+        let Some(exec) = self.commands.execs.get_mut(key) else { return };
+        if !matches!(exec.phase, Phase::Starting | Phase::Running) {
+            return;
+        }
+        if exec.pid > 0 && tree::is_kept(exec.pid) {
+            exec.survivors = None;
+            let reason = exec.killed.unwrap_or(ExitReason::Lost);
+            let ending = self.ending(key, KILLED, Some(signal_name(libc::SIGKILL)), reason);
+            return self.conclude(key, ending);
+        }
+        exec.survivors = Some(self.timers.add(SURVIVORS_MS, Timer::Survivors(key)));
     }
 
     /// Reads what the command has written, then ends the exec.
@@ -190,7 +221,7 @@ impl Agent {
         exec.phase = Phase::Ended(ending);
         exec.group = None;
         let grace = exec.grace.take().map(|grace| grace.timer);
-        for timer in [exec.timeout.take(), exec.cpu_timer.take(), grace].into_iter().flatten() {
+        for timer in [exec.timeout.take(), exec.cpu_timer.take(), exec.survivors.take(), grace].into_iter().flatten() {
             self.timers.cancel(timer);
         }
         if let Some(fd) = exec.stdin.fd.take() {

@@ -144,6 +144,15 @@ pub fn ticks_of_children(pid: i32) -> u64 {
     stat.ok().and_then(|text| parse_stat(pid, &text)).map_or(0, |process| process.waited_ticks)
 }
 
+/// Whether a process is dead, or about to be, and its tracer has not been told, or does not let it go on.
+pub fn is_kept(pid: i32) -> bool {
+    let status = sys::c_string(format!("/proc/{pid}/status").as_bytes()).and_then(|path| sys::read_small(&path, 4096));
+    let status = status.unwrap_or_default();
+    let status = String::from_utf8_lossy(&status);
+    let value = |name| status.lines().find_map(|line| line.strip_prefix(name)).map_or("", str::trim);
+    value("State:").starts_with(['Z', 't']) && !matches!(value("TracerPid:"), "" | "0")
+}
+
 pub fn milliseconds(ticks: u64) -> u64 {
     // SAFETY: plain question.
     let per_second = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).unwrap_or(100).max(1);

@@ -192,6 +192,25 @@ fn the_end_of_a_deadline_does_not_wait_for_ever_for_what_cannot_be_killed() {
     other.receive().expect("a reply");
 }
 
+#[test]
+fn a_deadline_is_told_though_somebody_keeps_the_first_process() {
+    let agent = TestAgent::start();
+    let (mut client, mut other) = (agent.client(), agent.client());
+    let began = Instant::now();
+    client.ask(&exec_request("e", &["/bin/sleep", "600"], json!({"follow": false, "timeout_ms": 700})));
+    let pid = other.ask(&json!({"op": "exec.get", "exec_id": "e"}))["pid"].as_i64().expect("its pid");
+    let Some(kept) = Kept::new(i32::try_from(pid).expect("a pid")) else { return };
+    eventually("the end", || other.ask(&json!({"op": "exec.get", "exec_id": "e"}))["state"] == "exited");
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    let record = other.ask(&json!({"op": "exec.get", "exec_id": "e"}));
+    assert_eq!((&record["reason"], &record["exit_code"]), (&json!("timeout"), &json!(137)), "{record}");
+    kept.let_go();
+    // Told once.
+    other.ask(&json!({"op": "exec.kill", "exec_id": "e", "reason": "cancelled"}));
+    assert_eq!(other.ask(&json!({"op": "sandbox.info"}))["execs_running"], 0);
+    assert_eq!(other.ask(&json!({"op": "exec.get", "exec_id": "e"})), record);
+}
+
 /// This program, started with [`WISH`] in its environment, becomes one whose first thread has ended and another goes on.
 mod first_thread {
     pub const WISH: &str = "ALCOVE_TEST_END_FIRST_THREAD";
