@@ -121,9 +121,9 @@ export class DockerProvider implements RuntimeProvider {
   readonly #spawns = new SpawnsUnderWay();
   /** By owner: however many one spawns at once, others come in between. */
   readonly #lanes = new FairLanes(startsAtOnce);
-  /** Spawns that failed before the engine was asked for anything: `destroy`, which follows, need not ask it either. */
   /** Engines of which the log says that sandboxes were made there, and that another one is asked now. */
   readonly #toldEngines = new Set<string>();
+  /** Spawns that failed before the engine was asked for anything: `destroy`, which follows, need not ask it either. */
   readonly #neverMade = new Set<RuntimeId>();
   readonly #adopting = new Map<RuntimeId, Promise<void>>();
   #delivery: AgentDelivery | undefined;
