@@ -634,9 +634,21 @@ fn take(what: &str, number: usize) -> usize {
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let [what, number, hold] = &arguments[..] {
-        println!("{}", take(what, number.parse().expect("a number")));
-        std::thread::sleep(std::time::Duration::from_secs(hold.parse().expect("seconds")));
-        return;
+        let (what, number) = (what.clone(), number.parse().expect("a number"));
+        let hold = std::time::Duration::from_secs(hold.parse().expect("seconds"));
+        let take_and_hold = move |what: &str| {
+            println!("{}", take(what, number));
+            std::thread::sleep(hold);
+        };
+        let Some(what) = what.strip_prefix("thread-").map(str::to_owned) else {
+            return take_and_hold(&what);
+        };
+        std::thread::spawn(move || {
+            take_and_hold(&what);
+            std::process::exit(0);
+        });
+        // Of this thread alone.
+        call(libc::SYS_exit, [0; 5]);
     }
     for (name, attempt) in ATTEMPTS {
         // SAFETY: single-threaded; the child makes one call and ends.

@@ -257,6 +257,7 @@ fn decided_by_user(program: &mut Program) {
     });
 }
 
+/// Threads have the open files of their process: a table of a thread's own would hide from the service what the kernel keeps for it.
 fn namespaces_and_kernel(program: &mut Program) {
     for call in UNKNOWN {
         program.when(*call as u32, refuse(libc::ENOSYS));
@@ -268,6 +269,15 @@ fn namespaces_and_kernel(program: &mut Program) {
         rules.load(argument(0));
         rules.put(JUMP_ANY_BIT, NEW_NAMESPACES, 0, 1);
         rules.give(refuse(libc::EPERM));
+        rules.put(JUMP_ANY_BIT, libc::CLONE_THREAD as u32, 0, 2);
+        rules.put(JUMP_ANY_BIT, libc::CLONE_FILES as u32, 1, 0);
+        rules.give(refuse(libc::EINVAL));
+        rules.give(RET_ALLOW);
+    });
+    program.only_for(libc::SYS_close_range, |rules| {
+        rules.load(argument(2));
+        rules.put(JUMP_ANY_BIT, libc::CLOSE_RANGE_UNSHARE, 0, 1);
+        rules.give(refuse(libc::ENOSYS));
         rules.give(RET_ALLOW);
     });
     program.only_for(libc::SYS_personality, |rules| {
@@ -470,7 +480,12 @@ mod tests {
 
     #[test]
     fn threads_are_allowed_and_namespaces_are_not() {
-        assert_eq!(plain(libc::SYS_clone, (libc::CLONE_VM | libc::CLONE_THREAD) as u64), RET_ALLOW);
+        let thread = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD;
+        assert_eq!(plain(libc::SYS_clone, (thread | libc::CLONE_FILES) as u64), RET_ALLOW);
+        assert_eq!(plain(libc::SYS_clone, thread as u64), refuse(libc::EINVAL));
+        assert_eq!(plain(libc::SYS_clone, (libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD) as u64), RET_ALLOW);
+        let close = |flags: u64| decide(libc::SYS_close_range, AUDIT_ARCH, [3, u32::MAX.into(), flags, 0, 0, 0]);
+        assert_eq!((close(0), close(4), close(2)), (RET_ALLOW, RET_ALLOW, refuse(libc::ENOSYS)));
         assert_eq!(plain(libc::SYS_clone, libc::CLONE_NEWUSER as u64), refuse(libc::EPERM));
         assert_eq!(plain(libc::SYS_clone3, 0), refuse(libc::ENOSYS));
         assert_eq!(plain(libc::SYS_unshare, 0), refuse(libc::EPERM));

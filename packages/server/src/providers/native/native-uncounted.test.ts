@@ -152,6 +152,8 @@ await describeWith(
       ["locks", 4_000_000, [guardStops.kernelMemory]],
       ["locks-of-files", 4_000_000, [guardStops.kernelMemory]],
       ["lists", 30_000, [guardStops.kernelMemory]],
+      // Of a process whose first thread has ended.
+      ["thread-locks-of-files", 4_000_000, [guardStops.kernelMemory]],
       // The end of a connection waits in it like a byte: whichever guard looks first.
       ["unaccepted", 150_000, [guardStops.kernelMemory, guardStops.memory]],
     ] as const)(

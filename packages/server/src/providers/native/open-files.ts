@@ -52,7 +52,7 @@ export async function openFilesOf(pids: readonly number[]): Promise<OpenFiles> {
   for (const pid of shuffled(pids)) {
     if (listed.length >= mostListed) break;
     read++;
-    for (const fd of (await orGone(readdir(`/proc/${pid}/fd`))) ?? []) listed.push(`/proc/${pid}/fd/${fd}`);
+    for (const path of await descriptorsOf(pid)) listed.push(path);
   }
   const chosen = shuffled(listed).slice(0, mostLookedAt);
   const sample: OpenFile[] = [];
@@ -62,6 +62,20 @@ export async function openFilesOf(pids: readonly number[]): Promise<OpenFiles> {
   });
   const each = chosen.length === 0 ? 1 : (listed.length / chosen.length) * (pids.length / read);
   return { sample, each };
+}
+
+/** A process whose first thread has ended shows what is open in the others alone, each of which has the same. */
+async function descriptorsOf(pid: number): Promise<string[]> {
+  const own = await descriptorsIn(`/proc/${pid}`);
+  if (own.length > 0) return own;
+  const threads = (await orGone(readdir(`/proc/${pid}/task`))) ?? [];
+  const another = threads.findLast((thread) => thread !== String(pid));
+  return another === undefined ? own : descriptorsIn(`/proc/${pid}/task/${another}`);
+}
+
+async function descriptorsIn(process: string): Promise<string[]> {
+  const names = (await orGone(readdir(`${process}/fd`))) ?? [];
+  return names.map((name) => `${process}/fd/${name}`);
 }
 
 async function lookAt(descriptor: string): Promise<OpenFile | undefined> {
