@@ -554,10 +554,11 @@ fn leave_unaccepted(connections: usize) -> usize {
 }
 
 /// Locks bytes of files that have no more than 1,000 locks each: the kernel looks through those of the file. @returns how many.
-fn lock_bytes(open: fn() -> libc::c_long, command: libc::c_int, locks: usize) -> usize {
+fn lock_bytes(open: fn() -> libc::c_long, command: libc::c_int, locks: usize, leave: fn(libc::c_long)) -> usize {
     let (mut file, mut taken) = (-1, 0);
     count(locks, || {
         if taken % 1_000 == 0 {
+            leave(file);
             file = open();
         }
         // SAFETY: all zeroes is a lock of nothing; the fields that matter are set.
@@ -568,6 +569,17 @@ fn lock_bytes(open: fn() -> libc::c_long, command: libc::c_int, locks: usize) ->
         // SAFETY: the lock is alive.
         unsafe { libc::fcntl(file as i32, command, &raw const lock) as libc::c_long }
     })
+}
+
+/// What is mapped needs no descriptor to keep its locks.
+fn map_and_close(file: libc::c_long) {
+    if file >= 0 {
+        // SAFETY: memory of its own, which nobody reads; the descriptor is used no more.
+        unsafe {
+            libc::mmap(std::ptr::null_mut(), 4_096, libc::PROT_READ, libc::MAP_SHARED, file as i32, 0);
+            libc::close(file as i32);
+        }
+    }
 }
 
 /// Without a name, so that it is in no file system of the sandbox's.
@@ -622,8 +634,9 @@ fn take(what: &str, number: usize) -> usize {
         "packet-options" => keep_packet_options(number),
         "filters" => filter_sockets(number),
         "trace" => trace(number),
-        "locks" => lock_bytes(named_file, libc::F_SETLK, number),
-        "locks-of-files" => lock_bytes(memory_file, libc::F_OFD_SETLK, number),
+        "locks" => lock_bytes(named_file, libc::F_SETLK, number, |_| ()),
+        "locks-of-files" => lock_bytes(memory_file, libc::F_OFD_SETLK, number, |_| ()),
+        "locks-of-mapped-files" => lock_bytes(memory_file, libc::F_OFD_SETLK, number, map_and_close),
         "unaccepted" => leave_unaccepted(number),
         "lists" => keep_lists(number),
         "files" => count(number, || open("/dev/null", libc::O_RDONLY)),

@@ -3,8 +3,9 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
 import type { RuntimeId } from "../../ports/index.ts";
-import { heldByLocks, kernelHoldings, kernelMemoryOf } from "./kernel-holdings.ts";
-import { deviceName, locksOf, sampleLocks } from "./lock-table.ts";
+import { heldByFile, kernelHoldings, kernelMemoryOf, type Seen, sharedOut } from "./kernel-holdings.ts";
+import { deviceName, fileKey, type LockSample, lockBytesOf, locksOf, sampleLocks } from "./lock-table.ts";
+import { mappedFilesOf } from "./mapped-files.ts";
 import { openFilesOf, pidNamespace, processesByNamespace } from "./open-files.ts";
 
 const table =
@@ -41,12 +42,76 @@ describe("what the kernel keeps for sandboxes", () => {
     }
   });
 
-  it("counts locks one by one while all were read, and a share of what has grown after that", () => {
-    const locks = locksOf(table);
-    const own = ({ pid }: { pid: number | undefined }) => pid === 77;
-    expect(heldByLocks({ locks, whole: true }, 1 << 30, own)).toBe(256);
-    expect(heldByLocks({ locks, whole: false }, 1 << 30, own)).toBe(1 << 28);
-    expect(heldByLocks({ locks: [], whole: false }, 1 << 30, own)).toBe(0);
+  const seen = (id: string, change: Partial<Seen> = {}): Seen => ({
+    runtimeId: id as RuntimeId,
+    pids: [],
+    device: undefined,
+    files: new Map(),
+    others: 0,
+    ...change,
+  });
+  const shares = (all: Seen[], sample: Partial<LockSample>, grownBytes = 1 << 30) =>
+    [...sharedOut(all, { locks: locksOf(table), whole: true, bytes: undefined, ...sample }, grownBytes)].map(
+      ([, bytes]) => bytes,
+    );
+
+  it("counts locks one by one while all were read, and a share of what locks take after that", () => {
+    const one = [seen("rt-one", { pids: [77] })];
+    expect(shares(one, {})).toEqual([256]);
+    expect(shares(one, { whole: false })).toEqual([1 << 28]);
+    expect(shares(one, { whole: false, bytes: 1 << 20 })).toEqual([1 << 18]);
+    expect(shares(one, { whole: false, locks: [] })).toEqual([0]);
+  });
+
+  it("finds locks whose process has ended by the file system of their sandbox, or by what is open in it", () => {
+    const all = [
+      seen("rt-disk", { device: "0:63" }),
+      seen("rt-open", { files: new Map([["254:0 10224119", 1]]) }),
+      seen("rt-neighbour", { pids: [12_293, 78] }),
+    ];
+    expect(shares(all, {})).toEqual([512, 256, 0]);
+  });
+
+  it("has a file that was seen by chance stand for others that were not, and for no more locks than there are", () => {
+    expect(shares([seen("rt-one", { files: new Map([["0:63 7", 1.5]]) })], {})).toEqual([3 * 256]);
+    expect(shares([seen("rt-one", { files: new Map([["0:63 7", 900]]) })], {})).toEqual([4 * 256]);
+  });
+
+  it("has nobody answer with open directories for locks of which nobody knows whose they are", () => {
+    const all = [seen("rt-one", { others: 3 * 2 ** 30 }), seen("rt-two", { others: 2 ** 30 })];
+    expect(shares(all, {})).toEqual([3 << 28, 1 << 28]);
+    expect(shares(all, { bytes: (1 << 30) - (1 << 20) })).toEqual([3 << 18, 1 << 18]);
+    expect(shares(all, { bytes: 2 ** 31 })).toEqual([0, 0]);
+  });
+
+  it("knows what all locks of the machine take where it may", () => {
+    const slabs =
+      "slabinfo - version: 2.1\nfile_lock_cache      149    378    192   21    1 : tunables    0    0    0\n";
+    expect(lockBytesOf(slabs)).toBe(378 * 192);
+    expect(lockBytesOf("")).toBeUndefined();
+  });
+
+  it("counts directories of whatever file system", async () => {
+    const file = {
+      kind: "directory",
+      device: 1,
+      inode: 1,
+      size: 4_096,
+      unlinked: false,
+      path: "/",
+      waiting: 0,
+    } as const;
+    const holder = { device: 2, lower: "/", hasDisk: true };
+    expect(await heldByFile(file, holder)).toBe(4_096 * 26);
+    expect(await heldByFile({ ...file, device: 2 }, holder)).toBeGreaterThan(4_096 * 26);
+  });
+
+  it("finds files that are mapped and not open any more", async () => {
+    const { dev, ino } = await stat(process.execPath);
+    const key = fileKey({ device: deviceName(dev), inode: ino });
+    const wanted = new Set([key, "0:1 1"]);
+    expect(await mappedFilesOf([process.pid], wanted)).toEqual(new Map([[key, 1]]));
+    expect(await mappedFilesOf([0x3f_ffff], wanted)).toEqual(new Map());
   });
 
   it("reads the table of this machine", async () => {

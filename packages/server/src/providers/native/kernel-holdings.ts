@@ -2,7 +2,8 @@ import { readFile, stat } from "node:fs/promises";
 import { join } from "node:path";
 import { boundedParallel } from "../../platform/bounded-parallel.ts";
 import type { RuntimeId } from "../../ports/index.ts";
-import { deviceName, type FileLock, type LockSample, sampleLocks } from "./lock-table.ts";
+import { deviceName, type FileLock, fileKey, type LockSample, sampleLocks } from "./lock-table.ts";
+import { mappedFilesOf } from "./mapped-files.ts";
 import { type OpenFile, openFilesOf, pidNamespace, processesByNamespace } from "./open-files.ts";
 import { connectionsOf } from "./socket-holdings.ts";
 import type { MachineMemory } from "./uncounted-memory.ts";
@@ -17,6 +18,8 @@ const heldByDirectoryByte = 26;
 const heldByShrunkDirectory = 16 << 20;
 /** Of those that are not to be seen any more, a list of 120,000 names. */
 const heldOutOfSight = 64 << 20;
+/** So many locks that are nobody's are worth a look at what is mapped. */
+const leastOrphans = 500;
 const parallelLooks = 4;
 
 /** A sandbox that may have it. */
@@ -41,72 +44,122 @@ export function kernelMemoryOf(meminfo: string): MachineMemory {
   return { totalMb: mb("MemTotal"), uncountedMb: mb("SUnreclaim") };
 }
 
+/** What was seen of a holder. */
+export interface Seen {
+  runtimeId: RuntimeId;
+  /** Of its processes, as the host sees them. */
+  pids: readonly number[];
+  /** Of its root, as `deviceName` says it; undefined when it is gone. */
+  device: string | undefined;
+  /** What it has open or mapped, by `fileKey`; how many files each stands for. */
+  files: Map<string, number>;
+  /** What is held beside locks, bytes. */
+  others: number;
+}
+
 /**
  * @param grownBytes how much more than usual the kernel has for all of them.
+ * @param inVain how often in a row nobody was found to have it.
  * @returns the most that the kernel holds for each and counts for nobody: lists of merged directories that are open, locks of
  * files, connections.
  */
 export async function kernelHoldings(
   holders: readonly Holder[],
   grownBytes: number,
+  inVain = 0,
 ): Promise<ReadonlyMap<RuntimeId, number>> {
   const [processes, locks] = await Promise.all([processesByNamespace(), sampleLocks()]);
-  const found = new Map<RuntimeId, number>();
+  const all: Seen[] = [];
   await boundedParallel(holders, parallelLooks, async (holder) => {
     const pids = processes.get((await pidNamespace(holder.pid)) ?? "") ?? [];
-    found.set(holder.runtimeId, await heldFor(holder, { pids, locks, grownBytes }));
+    all.push(await lookAt(holder, pids, inVain));
   });
-  return found;
+  await findMapped(all, locks);
+  return sharedOut(all, locks, grownBytes);
 }
 
-async function heldFor(
-  holder: Holder,
-  seen: { pids: readonly number[]; locks: LockSample; grownBytes: number },
-): Promise<number> {
-  const root = await stat(`/proc/${holder.pid}/root`).catch(() => undefined);
-  if (root === undefined) return 0;
-  const files = await openFilesOf(seen.pids);
-  const ofFiles = await Promise.all(
-    files.sample.map((file) => heldByFile(file, { ...holder, device: root.dev })),
-  );
-  const connections = await connectionsOf(holder.pid);
-  return (
-    connections * heldByConnection +
-    ofFiles.reduce((sum, bytes) => sum + bytes, 0) * files.each +
-    heldByLocks(seen.locks, seen.grownBytes, ownLocks(seen.pids, root.dev, files.sample))
-  );
-}
-
-/** Of more locks than are read, whose share of those that were is as large a share of what has grown. */
-export function heldByLocks(
+/**
+ * Locks by what all of them take, where that is known; of the rest nobody holds more than has grown beside them: who has
+ * directories open does not answer for locks of which nobody knows whose they are.
+ */
+export function sharedOut(
+  all: readonly Seen[],
   sample: LockSample,
   grownBytes: number,
-  owns: (lock: FileLock) => boolean,
-): number {
-  const own = sample.locks.filter(owns).length;
-  return sample.whole ? own * heldByLock : (own / Math.max(sample.locks.length, 1)) * grownBytes;
+): ReadonlyMap<RuntimeId, number> {
+  const whose = ownersOf(all);
+  const own = new Map<Seen, number>();
+  for (const lock of sample.locks) {
+    const found = whose(lock);
+    if (found !== undefined) own.set(found.seen, (own.get(found.seen) ?? 0) + found.locks);
+  }
+  const lockBytes = Math.min(sample.bytes ?? grownBytes, grownBytes);
+  const otherBytes = grownBytes - (sample.bytes === undefined ? 0 : lockBytes);
+  const others = all.reduce((sum, seen) => sum + seen.others, 0);
+  const share = others > otherBytes ? otherBytes / others : 1;
+  return new Map(
+    all.map((seen) => {
+      const locks = Math.min(own.get(seen) ?? 0, sample.locks.length);
+      const held = sample.whole ? locks * heldByLock : (locks / Math.max(sample.locks.length, 1)) * lockBytes;
+      return [seen.runtimeId, held + seen.others * share];
+    }),
+  );
 }
 
-/** A lock of an open file has no process, and a file in memory has no file system of its sandbox's. */
-function ownLocks(
-  pids: readonly number[],
-  rootDevice: number,
-  files: readonly OpenFile[],
-): (lock: FileLock) => boolean {
-  const own = new Set(pids);
-  const ownRoot = deviceName(rootDevice);
-  const open = new Set(files.map(({ device, inode }) => `${deviceName(device)} ${inode}`));
-  return ({ pid, device, inode }) =>
-    pid === undefined ? device === ownRoot || open.has(`${device} ${inode}`) : own.has(pid);
+type Owner = { seen: Seen /** How many locks the one that was read stands for. */; locks: number };
+
+/**
+ * By the file system of a sandbox, which nobody else has; by process, which of locks that belong to an open file is none, and may
+ * have ended while another shares its table of open files; or by what is open, such as a file in memory alone.
+ */
+function ownersOf(all: readonly Seen[]): (lock: FileLock) => Owner | undefined {
+  const byDevice = new Map(all.map((seen) => [seen.device, { seen, locks: 1 }]));
+  const byProcess = new Map(all.flatMap((seen) => seen.pids.map((pid) => [pid, { seen, locks: 1 }])));
+  const byFile = new Map(
+    all.flatMap((seen) => [...seen.files].map(([key, locks]) => [key, { seen, locks }])),
+  );
+  return (lock) =>
+    byDevice.get(lock.device) ??
+    (lock.pid === undefined ? undefined : byProcess.get(lock.pid)) ??
+    byFile.get(fileKey(lock));
 }
 
-async function heldByFile(
+/** Locks of an open file stay while it is mapped, whether it is open or not. */
+async function findMapped(all: readonly Seen[], { locks }: LockSample): Promise<void> {
+  const whose = ownersOf(all);
+  const orphans = locks.filter((lock) => whose(lock) === undefined);
+  if (orphans.length < leastOrphans) return;
+  const wanted = new Set(orphans.map(fileKey));
+  for (const { pids, files } of all)
+    for (const [key, each] of await mappedFilesOf(pids, wanted)) files.set(key, each);
+}
+
+async function lookAt(holder: Holder, pids: readonly number[], inVain: number): Promise<Seen> {
+  const root = await stat(`/proc/${holder.pid}/root`).catch(() => undefined);
+  const { runtimeId } = holder;
+  if (root === undefined) return { runtimeId, pids, device: undefined, files: new Map(), others: 0 };
+  const { sample, each } = await openFilesOf(pids, inVain);
+  const held = await Promise.all(sample.map((file) => heldByFile(file, { ...holder, device: root.dev })));
+  const connections = await connectionsOf(holder.pid);
+  return {
+    runtimeId,
+    pids,
+    device: deviceName(root.dev),
+    files: new Map(sample.map(({ device, inode }) => [fileKey({ device: deviceName(device), inode }), each])),
+    others: connections * heldByConnection + held.reduce((sum, bytes) => sum + bytes, 0) * each,
+  };
+}
+
+/** @returns the most that a list of it, or what waits in it, can hold. */
+export async function heldByFile(
   file: OpenFile,
   holder: { device: number; lower: string; hasDisk: boolean },
 ): Promise<number> {
   if (file.kind === "socket") return file.waiting * heldOutOfSight;
-  if (file.kind !== "directory" || file.device !== holder.device) return 0;
+  if (file.kind !== "directory") return 0;
   if (file.unlinked) return heldOutOfSight;
+  // Of the machine's programs, for one: of a directory that is being read the names of a part of it are kept.
+  if (file.device !== holder.device) return file.size * heldByDirectoryByte;
   const lower = await stat(join(holder.lower, file.path ?? "")).catch(() => undefined);
   const size = file.size + (lower?.size ?? 0);
   return size * heldByDirectoryByte + (holder.hasDisk ? 0 : heldByShrunkDirectory);

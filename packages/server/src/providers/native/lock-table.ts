@@ -1,4 +1,4 @@
-import { open } from "node:fs/promises";
+import { open, readFile } from "node:fs/promises";
 
 /** Each answer has a page at most and holds up all who lock something meanwhile: so much tells whose most of them are. */
 const mostBytes = 1 << 20;
@@ -12,13 +12,24 @@ export interface FileLock {
   inode: number;
 }
 
+export function fileKey({ device, inode }: { device: string; inode: number }): string {
+  return `${device} ${inode}`;
+}
+
 /** A part of `/proc/locks`, or all of it. */
 export interface LockSample {
   locks: readonly FileLock[];
   whole: boolean;
+  /** What all locks of the machine take; undefined where only the machine's root may know. */
+  bytes: number | undefined;
 }
 
 export async function sampleLocks(): Promise<LockSample> {
+  const [part, bytes] = await Promise.all([readTable(), lockBytes()]);
+  return { ...part, bytes };
+}
+
+async function readTable(): Promise<Omit<LockSample, "bytes">> {
   const until = performance.now() + mostMs;
   await using file = await open("/proc/locks");
   const buffer = Buffer.alloc(1 << 16);
@@ -38,6 +49,15 @@ export function locksOf(table: string): FileLock[] {
     device: `${Number.parseInt(major, 16)}:${Number.parseInt(minor, 16)}`,
     inode: Number(inode),
   }));
+}
+
+async function lockBytes(): Promise<number | undefined> {
+  return lockBytesOf(await readFile("/proc/slabinfo", "latin1").catch(() => ""));
+}
+
+export function lockBytesOf(slabinfo: string): number | undefined {
+  const [, number, size] = /^file_lock_cache +\d+ +(\d+) +(\d+) /m.exec(slabinfo) ?? [];
+  return number === undefined ? undefined : Number(number) * Number(size);
 }
 
 /** @param device as `stat` gives it. */

@@ -57,8 +57,8 @@ export class MemoryGuards implements AsyncDisposable {
         memory: readKernelMemory,
         counted: counted((groups) => groups.countedKernelMemory()),
         usual: directories.usualMemory("kernel-memory"),
-        holdings: async (runtimes, grownBytes) =>
-          kernelHoldings(await holdersOf(options, runtimes), grownBytes),
+        holdings: async (runtimes, grownBytes, inVain) =>
+          kernelHoldings(await holdersOf(options, runtimes), grownBytes, inVain),
       }),
     ];
   }

@@ -151,6 +151,7 @@ await describeWith(
     it.each([
       ["locks", 4_000_000, [guardStops.kernelMemory]],
       ["locks-of-files", 4_000_000, [guardStops.kernelMemory]],
+      ["locks-of-mapped-files", 4_000_000, [guardStops.kernelMemory]],
       ["lists", 30_000, [guardStops.kernelMemory]],
       // Of a process whose first thread has ended.
       ["thread-locks-of-files", 4_000_000, [guardStops.kernelMemory]],

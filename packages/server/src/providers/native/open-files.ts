@@ -1,9 +1,12 @@
 import { readdir, readFile, readlink, stat } from "node:fs/promises";
 import { boundedParallel } from "../../platform/bounded-parallel.ts";
+import { shuffled } from "../../platform/shuffled.ts";
 
-/** Processes can have millions of open files together: these many are listed, and of them these many looked at. */
-const mostListed = 20_000;
-const mostLookedAt = 2_000;
+/** Processes can have millions of open files together: of these many are looked at, and of so many times as many one knows that they are there. */
+const mostLookedAt = 5_000;
+const listedForEach = 25;
+/** Who looked in vain looks at twice as many, so often. */
+const mostDoublings = 4;
 const parallelLooks = 16;
 
 export interface OpenFile {
@@ -45,37 +48,50 @@ export function pidNamespace(pid: number): Promise<string | undefined> {
   return orGone(readlink(`/proc/${pid}/ns/pid`));
 }
 
-/** @param pids of processes as the host sees them; who is gone has nothing open. */
-export async function openFilesOf(pids: readonly number[]): Promise<OpenFiles> {
-  const listed: string[] = [];
+/**
+ * @param pids of processes as the host sees them; who is gone has nothing open.
+ * @param inVain how often it was looked at to no avail: among many that are nothing, few are found late.
+ */
+export async function openFilesOf(pids: readonly number[], inVain = 0): Promise<OpenFiles> {
+  const most = mostLookedAt * 2 ** Math.min(inVain, mostDoublings);
+  const chosen: string[] = [];
+  let listed = 0;
   let read = 0;
   for (const pid of shuffled(pids)) {
-    if (listed.length >= mostListed) break;
+    if (listed >= most * listedForEach) break;
     read++;
-    for (const path of await descriptorsOf(pid)) listed.push(path);
+    const { folder, names } = await descriptorsOf(pid);
+    for (const name of names) {
+      const place = listed < most ? listed : Math.floor(Math.random() * (listed + 1));
+      listed++;
+      if (place < most) chosen[place] = `${folder}/${name}`;
+    }
   }
-  const chosen = shuffled(listed).slice(0, mostLookedAt);
   const sample: OpenFile[] = [];
   await boundedParallel(chosen, parallelLooks, async (path) => {
     const file = await lookAt(path);
     if (file !== undefined) sample.push(file);
   });
-  const each = chosen.length === 0 ? 1 : (listed.length / chosen.length) * (pids.length / read);
+  const each = chosen.length === 0 ? 1 : (listed / chosen.length) * (pids.length / read);
   return { sample, each };
 }
 
-/** A process whose first thread has ended shows what is open in the others alone, each of which has the same. */
-async function descriptorsOf(pid: number): Promise<string[]> {
-  const own = await descriptorsIn(`/proc/${pid}`);
-  if (own.length > 0) return own;
-  const threads = (await orGone(readdir(`/proc/${pid}/task`))) ?? [];
-  const another = threads.findLast((thread) => thread !== String(pid));
-  return another === undefined ? own : descriptorsIn(`/proc/${pid}/task/${another}`);
+interface Descriptors {
+  folder: string;
+  names: readonly string[];
 }
 
-async function descriptorsIn(process: string): Promise<string[]> {
-  const names = (await orGone(readdir(`${process}/fd`))) ?? [];
-  return names.map((name) => `${process}/fd/${name}`);
+/** A process whose first thread has ended shows what is open in the others alone, each of which has the same. */
+async function descriptorsOf(pid: number): Promise<Descriptors> {
+  const own = await descriptorsIn(`/proc/${pid}/fd`);
+  if (own.names.length > 0) return own;
+  const threads = (await orGone(readdir(`/proc/${pid}/task`))) ?? [];
+  const another = threads.findLast((thread) => thread !== String(pid));
+  return another === undefined ? own : descriptorsIn(`/proc/${pid}/task/${another}/fd`);
+}
+
+async function descriptorsIn(folder: string): Promise<Descriptors> {
+  return { folder, names: (await orGone(readdir(folder))) ?? [] };
 }
 
 async function lookAt(descriptor: string): Promise<OpenFile | undefined> {
@@ -105,13 +121,4 @@ async function orGone<T>(look: Promise<T>): Promise<T | undefined> {
   } catch {
     return undefined;
   }
-}
-
-function shuffled<T>(items: readonly T[]): T[] {
-  const all = [...items];
-  for (let last = all.length - 1; last > 0; last--) {
-    const other = Math.floor(Math.random() * (last + 1));
-    [all[last], all[other]] = [all[other] as T, all[last] as T];
-  }
-  return all;
 }

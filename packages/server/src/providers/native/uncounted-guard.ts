@@ -20,8 +20,12 @@ interface UncountedGuardOptions {
   of: string;
   logger: Logger;
   running: () => Iterable<RuntimeId>;
-  /** The most that each of them holds and nobody counts, bytes; asked for when too much has grown. */
-  holdings: (runtimes: readonly RuntimeId[], grownBytes: number) => Promise<ReadonlyMap<RuntimeId, number>>;
+  /** The most that each of them holds and nobody counts, bytes; asked for when too much has grown, and again when that was in vain. */
+  holdings: (
+    runtimes: readonly RuntimeId[],
+    grownBytes: number,
+    inVain: number,
+  ) => Promise<ReadonlyMap<RuntimeId, number>>;
   memory: () => Promise<MachineMemory>;
   /** What of it is counted for sandboxes all the same, bytes. */
   counted: () => Promise<number>;
@@ -47,7 +51,8 @@ export class UncountedGuard implements AsyncDisposable {
   /** The least that was uncounted since the machine was started, as far as the service has seen it, MB. */
   #usualMb: number | undefined;
   #writtenMb = Number.POSITIVE_INFINITY;
-  #blamedNobody = false;
+  /** Looks in a row that found no sandbox to blame. */
+  #inVain = 0;
 
   constructor(options: UncountedGuardOptions) {
     this.#options = options;
@@ -85,19 +90,23 @@ export class UncountedGuard implements AsyncDisposable {
     if (grownMb > mostMb) grownMb -= await this.#countedMb();
     else if (grownMb <= mostMb / 2) await this.#options.seeOthers?.();
     if (grownMb <= mostMb) {
-      this.#blamedNobody = false;
+      this.#inVain = 0;
       return pauseMs;
     }
-    const holdings = await this.#options.holdings([...this.#options.running()], grownMb * 2 ** 20);
+    const holdings = await this.#options.holdings(
+      [...this.#options.running()],
+      grownMb * 2 ** 20,
+      this.#inVain,
+    );
     const worst = this.#worst(holdings);
     const grown = `${Math.round(grownMb)} MB of the machine's memory are in use and counted for nobody`;
     if (worst === undefined || sumOf(holdings) / 2 ** 20 < grownMb / 2) {
-      if (!this.#blamedNobody)
+      if (this.#inVain === 0)
         this.#options.logger.warn(
           { uncounted_mb: Math.round(uncountedMb), usual_mb: Math.round(usualMb) },
           `${grown}, and no sandbox is to blame`,
         );
-      this.#blamedNobody = true;
+      this.#inVain++;
       return longPauseMs;
     }
     await this.#end(worst[0], worst[1] / 2 ** 20, grown);
