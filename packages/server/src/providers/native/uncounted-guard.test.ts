@@ -1,4 +1,4 @@
-import { describe, expect, it } from "vitest";
+import { describe, expect, it, vi } from "vitest";
 import { silentLogger } from "../../platform/logger.ts";
 import type { RuntimeId } from "../../ports/index.ts";
 import { UncountedGuard } from "./uncounted-guard.ts";
@@ -92,8 +92,43 @@ describe("the guard of what is counted for nobody", () => {
     holdings.set(one, 4_000).set(two, 4_500);
     await guard.look();
     expect(stopped).toHaveLength(1);
+    memory.uncountedMb = 4_000;
     await guard.look();
     expect(stopped).toHaveLength(2);
+  });
+
+  it("ends no second one when the first was to no avail, until more has grown", async () => {
+    const { guard, holdings, memory, stopped } = guarded();
+    await guard.look();
+    holdings.set(one, 4_000).set(two, 4_500);
+    // The machine's own, say.
+    for (const [uncountedMb, ends] of [
+      [1_500, 1],
+      [1_490, 1],
+      [1_620, 1],
+      [1_630, 2],
+    ] as const) {
+      memory.uncountedMb = uncountedMb;
+      await guard.look();
+      expect(stopped).toHaveLength(ends);
+    }
+  });
+
+  it("takes what has become less long after an end for no help of that", async () => {
+    vi.useFakeTimers();
+    try {
+      const { guard, holdings, memory, stopped } = guarded();
+      await guard.look();
+      holdings.set(one, 4_000).set(two, 4_500);
+      memory.uncountedMb = 1_500;
+      await guard.look();
+      vi.advanceTimersByTime(10_000);
+      memory.uncountedMb = 1_400;
+      await guard.look();
+      expect(stopped).toHaveLength(1);
+    } finally {
+      vi.useRealTimers();
+    }
   });
 
   it("stops nobody when sandboxes explain less than half of it", async () => {

@@ -9,6 +9,11 @@ const pauseMs = 500;
 const longPauseMs = 2_000;
 /** Less than this is no reason to end anybody; where /proc/zoneinfo is hidden, what processors keep of free pages is part of it. */
 const leastMb = 256;
+/** So much less there is at least, so soon, after who had it was stopped: what sandboxes take beside comes and goes. */
+const leastFreedMb = 16;
+const freedWithinMs = 10_000;
+/** Of what may be in use: when it has grown by so much more, another one is stopped although the last was to no avail. */
+const furtherShare = 1 / 8;
 /** A least that is lower by so much is written down. */
 const worthWritingMb = 16;
 
@@ -43,7 +48,8 @@ interface UncountedGuardOptions {
  * The kernel has memory for sandboxes that it counts for nobody: what bytes in sockets hold, lists, locks. So the guard watches what
  * the machine uses of such a kind, beside what is counted in control groups of theirs; when that has grown by `maxPercent` of the
  * machine's memory, and what sandboxes hold can be half of it, it ends one sandbox at a look: of the owner whose sandboxes can
- * hold most, the one that can hold most. Looks only while there are runtimes.
+ * hold most, the one that can hold most. What one can hold is more than what it holds: where it is not less afterwards, the next
+ * one is ended only once more has grown. Looks only while there are runtimes.
  */
 export class UncountedGuard implements AsyncDisposable {
   readonly #options: UncountedGuardOptions;
@@ -53,6 +59,8 @@ export class UncountedGuard implements AsyncDisposable {
   #writtenMb = Number.POSITIVE_INFINITY;
   /** Looks in a row that found no sandbox to blame. */
   #inVain = 0;
+  /** The last one that was stopped, until that has helped. */
+  #stopped: { grownMb: number; atMs: number; told: boolean } | undefined;
 
   constructor(options: UncountedGuardOptions) {
     this.#options = options;
@@ -91,8 +99,10 @@ export class UncountedGuard implements AsyncDisposable {
     else if (grownMb <= mostMb / 2) await this.#options.seeOthers?.();
     if (grownMb <= mostMb) {
       this.#inVain = 0;
+      this.#stopped = undefined;
       return pauseMs;
     }
+    if (this.#waitsForMore(grownMb, mostMb)) return pauseMs;
     const holdings = await this.#options.holdings(
       [...this.#options.running()],
       grownMb * 2 ** 20,
@@ -110,7 +120,26 @@ export class UncountedGuard implements AsyncDisposable {
       return longPauseMs;
     }
     await this.#end(worst[0], worst[1] / 2 ** 20, grown);
+    this.#stopped = { grownMb, atMs: performance.now(), told: false };
     return pauseMs;
+  }
+
+  #waitsForMore(grownMb: number, mostMb: number): boolean {
+    const stopped = this.#stopped;
+    if (stopped === undefined) return false;
+    const isSoon = performance.now() - stopped.atMs < freedWithinMs;
+    const helped = isSoon && grownMb < stopped.grownMb - leastFreedMb;
+    if (helped || grownMb > stopped.grownMb + mostMb * furtherShare) {
+      this.#stopped = undefined;
+      return false;
+    }
+    if (!isSoon && !stopped.told)
+      this.#options.logger.warn(
+        { grown_mb: Math.round(grownMb) },
+        "the machine uses no less memory since the last sandbox was stopped for it; another one is stopped only once it uses more",
+      );
+    stopped.told ||= !isSoon;
+    return true;
   }
 
   [Symbol.asyncDispose](): Promise<void> {
