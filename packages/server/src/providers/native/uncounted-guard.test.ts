@@ -6,7 +6,14 @@ import { UncountedGuard } from "./uncounted-guard.ts";
 const mb = 1 << 20;
 const [one, two] = ["rt-one", "rt-two"] as [RuntimeId, RuntimeId];
 
-function guarded(options: { maxPercent?: number; usualMb?: number; owners?: Map<RuntimeId, string> } = {}) {
+function guarded(
+  options: {
+    maxPercent?: number;
+    usualMb?: number;
+    leastCountedMb?: number;
+    owners?: Map<RuntimeId, string>;
+  } = {},
+) {
   const holdings = new Map([
     [one, 0],
     [two, 0],
@@ -28,6 +35,9 @@ function guarded(options: { maxPercent?: number; usualMb?: number; owners?: Map<
     },
     memory: async () => memory,
     counted: async () => counted.mb * mb,
+    ...(options.leastCountedMb !== undefined && {
+      leastCounted: async () => (options.leastCountedMb ?? 0) * mb,
+    }),
     seeOthers: async () => {
       counted.seenAtMb.push(memory.uncountedMb);
     },
@@ -190,6 +200,15 @@ describe("the guard of what is counted for nobody", () => {
       await guard.look();
       expect(stopped).toEqual([]);
     }
+  });
+
+  it("takes no more off what is usual than sandboxes have at least, when nobody remembers it", async () => {
+    const { guard, memory, counted, usual } = guarded({ leastCountedMb: 200 });
+    memory.uncountedMb = 2_000;
+    // What can be given back is in it.
+    counted.mb = 1_900;
+    await guard.look();
+    expect(usual.mb).toBe(1_800);
   });
 
   it("has who spreads over many sandboxes answer for all of them, before who has the largest one", async () => {

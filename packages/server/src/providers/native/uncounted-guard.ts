@@ -34,6 +34,8 @@ interface UncountedGuardOptions {
   memory: () => Promise<MachineMemory>;
   /** What of it is counted for sandboxes all the same, bytes. */
   counted: () => Promise<number>;
+  /** The least of that, where `counted` can be more than there is. */
+  leastCounted?: () => Promise<number>;
   /** Called while no sandbox has much of it: what `counted` has to tell from what sandboxes have is seen then. */
   seeOthers?: () => Promise<void>;
   /** What an earlier process of the service knew. */
@@ -184,9 +186,10 @@ export class UncountedGuard implements AsyncDisposable {
 
   /** What sandboxes hold when the service starts is taken for usual only when nobody remembers better. */
   async #usualAtStart(uncountedMb: number): Promise<number> {
-    const remembered = await this.#options.usual.read();
+    const { usual, counted, leastCounted = counted } = this.#options;
+    const remembered = await usual.read();
     this.#writtenMb = remembered ?? this.#writtenMb;
-    return remembered ?? Math.max(0, uncountedMb - (await this.#countedMb()));
+    return remembered ?? Math.max(0, uncountedMb - (await leastCounted()) / 2 ** 20);
   }
 
   async #remember(mb: number): Promise<void> {
