@@ -1,4 +1,4 @@
-import { mkdtemp, open, rm, stat } from "node:fs/promises";
+import { mkdir, mkdtemp, open, rm, stat, symlink } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
@@ -104,6 +104,26 @@ describe("what the kernel keeps for sandboxes", () => {
     const holder = { device: 2, lower: "/", hasDisk: true };
     expect(await heldByFile(file, holder)).toBe(4_096 * 26);
     expect(await heldByFile({ ...file, device: 2 }, holder)).toBeGreaterThan(4_096 * 26);
+  });
+
+  it("looks at directories of an image, and follows no link of it into the machine", async () => {
+    const folder = await mkdtemp(join(tmpdir(), "alcove-lower-"));
+    try {
+      await mkdir(join(folder, "image", "own", "child"), { recursive: true });
+      await mkdir(join(folder, "machine", "own", "child"), { recursive: true });
+      await symlink(join(folder, "machine"), join(folder, "image", "link"));
+      const held = (path: string) =>
+        heldByFile(
+          { kind: "directory", device: 1, inode: 1, size: 0, unlinked: false, path, waiting: 0 },
+          { device: 1, lower: join(folder, "image"), hasDisk: true },
+        );
+      expect(await held("/own")).toBeGreaterThan(0);
+      expect(await held("/")).toBeGreaterThan(0);
+      expect(await held("/link")).toBe(0);
+      expect(await held("/link/own")).toBe(0);
+    } finally {
+      await rm(folder, { recursive: true });
+    }
   });
 
   it("finds files that are mapped and not open any more", async () => {

@@ -1,4 +1,5 @@
-import { readFile, stat } from "node:fs/promises";
+import type { Stats } from "node:fs";
+import { lstat, readFile, stat } from "node:fs/promises";
 import { join } from "node:path";
 import { boundedParallel } from "../../platform/bounded-parallel.ts";
 import type { RuntimeId } from "../../ports/index.ts";
@@ -160,7 +161,21 @@ export async function heldByFile(
   if (file.unlinked) return heldOutOfSight;
   // Of the machine's programs, for one: of a directory that is being read the names of a part of it are kept.
   if (file.device !== holder.device) return file.size * heldByDirectoryByte;
-  const lower = await stat(join(holder.lower, file.path ?? "")).catch(() => undefined);
-  const size = file.size + (lower?.size ?? 0);
+  const size = file.size + (await sizeBelow(holder.lower, file.path ?? ""));
   return size * heldByDirectoryByte + (holder.hasDisk ? 0 : heldByShrunkDirectory);
+}
+
+/** A link is an image's own, and would lead into the machine: to what it mounts when asked, or waits for. */
+async function sizeBelow(folder: string, path: string): Promise<number> {
+  let place = folder;
+  for (const name of path.split("/").filter((name) => name !== "")) {
+    if (!(await directoryAt(place))) return 0;
+    place = join(place, name);
+  }
+  return (await directoryAt(place))?.size ?? 0;
+}
+
+async function directoryAt(path: string): Promise<Stats | undefined> {
+  const found = await lstat(path).catch(() => undefined);
+  return found?.isDirectory() === true ? found : undefined;
 }
