@@ -6,7 +6,7 @@ import type { RuntimeId } from "../../ports/index.ts";
 import { deviceName, type FileLock, fileKey, type LockSample, sampleLocks } from "./lock-table.ts";
 import { mappedFilesOf } from "./mapped-files.ts";
 import { type OpenFile, openFilesOf, pidNamespace, processesByNamespace } from "./open-files.ts";
-import { connectionsOf } from "./socket-holdings.ts";
+import { connectionsOf, hasSocketsOnTheirWay } from "./socket-holdings.ts";
 import type { MachineMemory } from "./uncounted-memory.ts";
 
 /** A connection without a byte, which nobody has accepted and whose client has closed: 4 KB were measured. */
@@ -73,7 +73,7 @@ export async function kernelHoldings(
   const all: Seen[] = [];
   await boundedParallel(holders, parallelLooks, async (holder) => {
     const pids = processes.get((await pidNamespace(holder.pid)) ?? "") ?? [];
-    all.push(await lookAt(holder, pids, inVain));
+    all.push(await lookAt(holder, { pids, grownBytes, inVain }));
   });
   await findMapped(all, locks);
   return sharedOut(all, locks, grownBytes);
@@ -135,7 +135,10 @@ async function findMapped(all: readonly Seen[], { locks }: LockSample): Promise<
     for (const [key, each] of await mappedFilesOf(pids, wanted)) files.set(key, each);
 }
 
-async function lookAt(holder: Holder, pids: readonly number[], inVain: number): Promise<Seen> {
+async function lookAt(
+  holder: Holder,
+  { pids, grownBytes, inVain }: { pids: readonly number[]; grownBytes: number; inVain: number },
+): Promise<Seen> {
   const root = await stat(`/proc/${holder.pid}/root`).catch(() => undefined);
   const { runtimeId } = holder;
   if (root === undefined) return { runtimeId, pids, device: undefined, files: new Map(), others: 0 };
@@ -147,8 +150,18 @@ async function lookAt(holder: Holder, pids: readonly number[], inVain: number): 
     pids,
     device: deviceName(root.dev),
     files: new Map(sample.map(({ device, inode }) => [fileKey({ device: deviceName(device), inode }), each])),
-    others: connections * heldByConnection + held.reduce((sum, bytes) => sum + bytes, 0) * each,
+    others:
+      connections * heldByConnection +
+      held.reduce((sum, bytes) => sum + bytes, 0) * each +
+      ((await hidesDescriptors(holder.pid, sample)) ? grownBytes : 0),
   };
+}
+
+/** A socket that waits in another to be received has itself descriptors waiting, of which nothing tells. */
+async function hidesDescriptors(pid: number, files: readonly OpenFile[]): Promise<boolean> {
+  if (!files.some(({ waiting }) => waiting > 0)) return false;
+  const open = files.filter(({ kind }) => kind === "socket").map(({ inode }) => inode);
+  return hasSocketsOnTheirWay(pid, new Set(open));
 }
 
 /** @returns the most that a list of it, or what waits in it, can hold. */

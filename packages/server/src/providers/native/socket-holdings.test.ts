@@ -1,6 +1,14 @@
 import { describe, expect, it } from "vitest";
 import { chargedToNobody, countedInV1, countedInV2 } from "./counted-memory.ts";
-import { heldByConnection, heldByDatagrams, heldIn, socketHoldings, socketsOf } from "./socket-holdings.ts";
+import {
+  hasSocketsOnTheirWay,
+  heldByConnection,
+  heldByDatagrams,
+  heldIn,
+  socketHoldings,
+  socketsOf,
+  unixSocketsOf,
+} from "./socket-holdings.ts";
 import { machineMemoryOf, pagesKept } from "./uncounted-memory.ts";
 
 const tcp = `  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
@@ -10,6 +18,20 @@ const tcp = `  sl  local_address rem_address   st tx_queue rx_queue tr tm->when 
 `;
 
 describe("what sockets can hold", () => {
+  it("finds Unix sockets, those not that nobody has accepted", () => {
+    const table =
+      "Num       RefCount Protocol Flags    Type St Inode Path\n" +
+      "0000000072bcf164: 00000003 00000000 00000000 0001 03 16375842\n" +
+      "0000000072bcf165: 00000003 00000000 00000000 0001 02     0\n" +
+      "00000000fb6bd61b: 00000002 00000000 00010000 0001 01    89 /tmp/docker.sock\n";
+    expect(unixSocketsOf(table)).toEqual([16_375_842, 89]);
+  });
+
+  it("has no sockets of the machine's own network wait for anybody", async () => {
+    expect(await hasSocketsOnTheirWay(process.pid, new Set())).toBe(false);
+    expect(await hasSocketsOnTheirWay(0x3f_ffff, new Set())).toBe(false);
+  });
+
   it("counts both kinds of addresses", () => {
     const sockstat =
       "sockets: used 20\nTCP: inuse 3 orphan 1 tw 9 alloc 5 mem 7\nUDP: inuse 2 mem 1\nUDPLITE: inuse 8\n" +

@@ -1,4 +1,4 @@
-import { readFile, stat } from "node:fs/promises";
+import { open as openFile, readFile, stat } from "node:fs/promises";
 
 /** What a byte that waits in a connection can hold: a fragment of a page, which what was sent around it has used up. */
 const heldByByte = 32 * 1024;
@@ -10,6 +10,8 @@ const heldByCountedByte = 320;
 const heldByBegunDatagram = 17 * heldByByte;
 /** The tables of so many sockets are read, which takes 100 ms of another thread; of more, each counts as one that holds as much as it can. */
 const mostRead = 20_000;
+/** Of Unix sockets, bytes. */
+const mostOfTable = 1 << 20;
 
 /**
  * @param pid of a process of the sandbox, as the host sees it.
@@ -28,6 +30,32 @@ export async function socketHoldings(pid: number): Promise<number> {
 /** @returns how many ends of connections the network has that is the sandbox's own, those included that nobody has accepted; 0 as above. */
 export function connectionsOf(pid: number): Promise<number> {
   return unlessGone(0, async () => (await ownSockets(pid)).connections);
+}
+
+/**
+ * @param open by their inodes.
+ * @returns whether Unix sockets of its network are nowhere open, because they wait in others to be received; where there are too many to
+ * be read one may be.
+ */
+export function hasSocketsOnTheirWay(pid: number, open: ReadonlySet<number>): Promise<boolean> {
+  return unlessGone(false, async () => {
+    if (await isMachinesNetwork(pid)) return false;
+    await using table = await openFile(`/proc/${pid}/net/unix`);
+    const buffer = Buffer.alloc(mostOfTable);
+    let length = 0;
+    while (length < mostOfTable) {
+      const { bytesRead } = await table.read(buffer, length, mostOfTable - length);
+      if (bytesRead === 0)
+        return unixSocketsOf(buffer.toString("latin1", 0, length)).some((inode) => !open.has(inode));
+      length += bytesRead;
+    }
+    return true;
+  });
+}
+
+/** The inodes of `/proc/net/unix`; who has not been accepted has none. */
+export function unixSocketsOf(table: string): number[] {
+  return [...table.matchAll(/^[0-9a-f]+: (?:[0-9A-F]+ ){5} *([1-9]\d*)/gm)].map(([, inode]) => Number(inode));
 }
 
 async function ownSockets(pid: number): Promise<{ connections: number; datagrams: number }> {
