@@ -2,6 +2,7 @@ import type { Stats } from "node:fs";
 import { lstat, readFile, stat } from "node:fs/promises";
 import { join } from "node:path";
 import { boundedParallel } from "../../platform/bounded-parallel.ts";
+import { shuffled } from "../../platform/shuffled.ts";
 import type { RuntimeId } from "../../ports/index.ts";
 import { deviceName, type FileLock, fileKey, type LockSample, sampleLocks } from "./lock-table.ts";
 import { mappedFilesOf } from "./mapped-files.ts";
@@ -22,6 +23,8 @@ const heldOutOfSight = 64 << 20;
 /** So many locks that are nobody's are worth a look at what is mapped. */
 const leastOrphans = 500;
 const parallelLooks = 4;
+/** Sandboxes that one look gives the time to look at very much that is open, a second and more each: by chance, so that each has its turn. */
+const longLooks = 2;
 
 /** A sandbox that may have it. */
 export interface Holder {
@@ -71,9 +74,10 @@ export async function kernelHoldings(
 ): Promise<ReadonlyMap<RuntimeId, number>> {
   const [processes, locks] = await Promise.all([processesByNamespace(), sampleLocks()]);
   const all: Seen[] = [];
+  const inTurn = new Set(shuffled(holders).slice(0, longLooks));
   await boundedParallel(holders, parallelLooks, async (holder) => {
     const pids = processes.get((await pidNamespace(holder.pid)) ?? "") ?? [];
-    all.push(await lookAt(holder, { pids, grownBytes, inVain }));
+    all.push(await lookAt(holder, { pids, grownBytes, inVain: inTurn.has(holder) ? inVain : 0 }));
   });
   await findMapped(all, locks);
   return sharedOut(all, locks, grownBytes);
