@@ -9,6 +9,7 @@ use crate::error::{AtStep, Result};
 use crate::sys;
 
 const STEP: &str = "disk";
+const IMAGE: &str = "disk.img";
 const LOOP_CONFIGURE: libc::c_ulong = 0x4c0a;
 const LOOP_GET_FREE: libc::c_ulong = 0x4c82;
 const AUTOCLEAR: u32 = 4;
@@ -37,7 +38,10 @@ struct LoopInfo {
     init: [u64; 2],
 }
 
-/// A file system made beforehand: its image's path and its detached mount.
+/// The directories of an overlay, in every layer from its beginning: the first directory of a file system is slow to make.
+pub const LAYERS: [(&str, u32); 2] = [("upper", 0o755), ("work", 0o700)];
+
+/// A file system made beforehand: its image's path and its detached mount, which holds `LAYERS`.
 pub struct Ready {
     pub image: String,
     pub mount: OwnedFd,
@@ -48,26 +52,28 @@ pub fn make(template: &str, image: &str) -> Result<Ready> {
     copy_sparse(template, image).at(STEP, template)?;
     let device = attach(image)?;
     let mount = mount_detached(&device).at(STEP, format!("ext4 on {}", device.path))?;
+    for (name, mode) in LAYERS {
+        sys::make_dir(mount.as_raw_fd(), name, mode).at(STEP, name)?;
+    }
     Ok(Ready { image: image.to_owned(), mount })
 }
 
-/// Attaches the file system at `disk` below the working directory, in a mount namespace of this process, and enters it.
-/// Its image becomes the runtime's.
-pub fn enter(template: &str, ready: Option<&Ready>) -> Result<()> {
-    let made;
-    let ready = match ready {
+/// The mount of a file system whose image is the runtime's, in the working directory.
+pub fn own(template: &str, ready: Option<&Ready>) -> Result<OwnedFd> {
+    match ready {
         Some(ready) => {
-            std::fs::rename(&ready.image, "disk.img").at(STEP, &ready.image)?;
-            ready
+            std::fs::rename(&ready.image, IMAGE).at(STEP, &ready.image)?;
+            ready.mount.try_clone().at(STEP, "descriptor")
         }
-        None => {
-            made = make(template, "disk.img")?;
-            &made
-        }
-    };
+        None => make(template, IMAGE).map(|made| made.mount),
+    }
+}
+
+/// Attaches it at `disk` below the working directory, in a mount namespace of this process, and enters it.
+pub fn enter(mount: &OwnedFd) -> Result<()> {
     sys::private_mounts().at(STEP, "mount namespace")?;
     sys::make_dir(libc::AT_FDCWD, "disk", 0o700).at(STEP, "disk")?;
-    sys::move_mount(ready.mount.as_raw_fd(), libc::AT_FDCWD, "disk").at(STEP, "disk")?;
+    sys::move_mount(mount.as_raw_fd(), libc::AT_FDCWD, "disk").at(STEP, "disk")?;
     std::env::set_current_dir("disk").at(STEP, "disk")
 }
 

@@ -212,7 +212,11 @@ fn make_root(spec: &LaunchSpec, ready: Option<&Ready>, pid: i32) -> Result<Owned
     };
     let record = std::env::current_dir().at("disk", "current directory")?;
     if let Some(template) = &spec.disk.template {
-        disk::enter(template, ready)?;
+        let disk = disk::own(template, ready)?;
+        if let Some(root) = layered_on(&disk, &spec.root, base, pid)? {
+            return Ok(root);
+        }
+        disk::enter(&disk)?;
     } else if let Some(size_mb) = spec.disk.tmpfs_mb {
         sys::private_mounts().at("disk", "mount namespace")?;
         overlay::enter_tmpfs(size_mb)?;
@@ -227,8 +231,19 @@ fn make_root(spec: &LaunchSpec, ready: Option<&Ready>, pid: i32) -> Result<Owned
 }
 
 fn layered(lower: &str, base: u32, pid: i32, shifted: bool) -> Result<OwnedFd> {
-    overlay::make_layers(".", Some(base))?;
+    overlay::make_layers(libc::AT_FDCWD, Some(base))?;
     overlay::rooted(lower, pid, shifted)
+}
+
+/// The shortest way, where the kernel has it: nothing is attached, and nobody needs a mount namespace for it.
+fn layered_on(disk: &OwnedFd, root: &RootSpec, base: u32, pid: i32) -> Result<Option<OwnedFd>> {
+    let (lower, shifted) = match root {
+        RootSpec::Host { copy: true, .. } => return Ok(None),
+        RootSpec::Host { skeleton, copy: false } => (skeleton, false),
+        RootSpec::Image { rootfs, shifted } => (rootfs, *shifted),
+    };
+    overlay::make_layers(disk.as_raw_fd(), Some(base))?;
+    overlay::rooted_on(disk, lower, pid, shifted)
 }
 
 /// A detached procfs of the sandbox's process namespace, made from outside of its user namespace: by a process that

@@ -4,9 +4,10 @@
 //! survive the machine. Upper directories are named relative to the runtime's directory, so that /proc/mounts inside
 //! does not show where the service keeps its data.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 
+use crate::disk::LAYERS;
 use crate::error::{AtStep, Result};
 use crate::spec::DiskSpec;
 use crate::sys::{self, MountAttr};
@@ -14,13 +15,15 @@ use crate::sys::{self, MountAttr};
 const STEP: &str = "overlay";
 const NOSUID_NODEV: u64 = sys::MOUNT_ATTR_NOSUID | sys::MOUNT_ATTR_NODEV;
 
-/// Makes `upper` and `work` below `dir`; the root of the sandbox belongs to `owner`.
-pub fn make_layers(dir: &str, owner: Option<u32>) -> Result<()> {
-    for (name, mode) in [("upper", 0o755), ("work", 0o700)] {
-        let path = format!("{dir}/{name}");
-        sys::make_dir(libc::AT_FDCWD, &path, mode).at(STEP, &path)?;
+/// Makes the layers below `dir`, of which each belongs to `owner` where it was made before.
+pub fn make_layers(dir: RawFd, owner: Option<u32>) -> Result<()> {
+    for (name, mode) in LAYERS {
+        match sys::make_dir(dir, name, mode) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            other => other.at(STEP, name)?,
+        }
         if let Some(id) = owner {
-            sys::chown_at(libc::AT_FDCWD, &path, id, id).at(STEP, &path)?;
+            sys::chown_at(dir, name, id, id).at(STEP, name)?;
         }
     }
     Ok(())
@@ -31,7 +34,7 @@ pub fn make_writable(disk: &DiskSpec) -> Result<()> {
     if let Some(size_mb) = disk.tmpfs_mb {
         enter_tmpfs(size_mb)?;
     }
-    make_layers(".", None)
+    make_layers(libc::AT_FDCWD, None)
 }
 
 /// Mounts a writable layer of memory below the working directory, in a mount namespace of this process, and enters it.
@@ -84,12 +87,13 @@ fn escaped(path: &str) -> String {
     path.replace('\\', "\\\\").replace(':', "\\:").replace(',', "\\,")
 }
 
-/// The overlay of a rooted service, detached. `pid` lives in the user namespace that owns the ids.
+/// The overlay of a rooted service, detached, with the layers of the working directory. `pid` lives in the user namespace
+/// that owns the ids.
 ///
 /// `shifted`: the files belong to the sandbox's ids already.
 pub fn rooted(lower: &str, pid: i32, shifted: bool) -> Result<OwnedFd> {
-    let lower_clone = if shifted { read_only_clone(lower, true)? } else { idmapped_clone(lower, pid)? };
-    match by_descriptor(&lower_clone) {
+    let lower_clone = lower_clone(lower, pid, shifted)?;
+    match by_descriptor(&lower_clone, None) {
         Ok(overlay) => Ok(overlay),
         // Before Linux 6.8 a layer cannot be given as a descriptor.
         Err(first) => by_path(&lower_clone).map_err(|mut error| {
@@ -97,6 +101,25 @@ pub fn rooted(lower: &str, pid: i32, shifted: bool) -> Result<OwnedFd> {
             error
         }),
     }
+}
+
+/// The same with the layers of a file system that is attached nowhere.
+/// @returns nothing before Linux 6.13, which wants those at a path.
+pub fn rooted_on(layers: &OwnedFd, lower: &str, pid: i32, shifted: bool) -> Result<Option<OwnedFd>> {
+    let lower_clone = lower_clone(lower, pid, shifted)?;
+    let mut opened = Vec::new();
+    for (name, _) in LAYERS {
+        let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW;
+        opened.push(sys::open_path_at(layers.as_raw_fd(), name, flags, 0).at(STEP, name)?);
+    }
+    match &opened[..] {
+        [upper, work] => Ok(by_descriptor(&lower_clone, Some((upper, work))).ok()),
+        _ => Ok(None),
+    }
+}
+
+fn lower_clone(lower: &str, pid: i32, shifted: bool) -> Result<OwnedFd> {
+    if shifted { read_only_clone(lower, true) } else { idmapped_clone(lower, pid) }
 }
 
 fn idmapped_clone(lower: &str, pid: i32) -> Result<OwnedFd> {
@@ -113,13 +136,22 @@ fn idmapped_clone(lower: &str, pid: i32) -> Result<OwnedFd> {
     Ok(clone)
 }
 
-fn by_descriptor(lower: &OwnedFd) -> std::io::Result<OwnedFd> {
+/// @param layers upper and work; none: those of the working directory.
+fn by_descriptor(lower: &OwnedFd, layers: Option<(&OwnedFd, &OwnedFd)>) -> std::io::Result<OwnedFd> {
     let context = sys::fsopen("overlay")?;
     let fd = context.as_raw_fd();
     sys::fs_string(fd, "source", "overlay")?;
     sys::fs_fd(fd, "lowerdir+", lower.as_raw_fd())?;
-    sys::fs_string(fd, "upperdir", "upper")?;
-    sys::fs_string(fd, "workdir", "work")?;
+    match layers {
+        Some((upper, work)) => {
+            sys::fs_fd(fd, "upperdir", upper.as_raw_fd())?;
+            sys::fs_fd(fd, "workdir", work.as_raw_fd())?;
+        }
+        None => {
+            sys::fs_string(fd, "upperdir", "upper")?;
+            sys::fs_string(fd, "workdir", "work")?;
+        }
+    }
     sys::fs_flag(fd, "volatile")?;
     sys::fs_create(fd)?;
     sys::fsmount(fd, NOSUID_NODEV)

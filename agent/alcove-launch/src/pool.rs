@@ -11,6 +11,8 @@ use crate::sys;
 const STEP: &str = "disk";
 /// After a failure: what was missing, space for one, may be there again.
 const PAUSE: Duration = Duration::from_secs(10);
+/// Nothing was asked for so long: making one then takes no processor from who waits for an answer.
+const QUIET: Duration = Duration::from_millis(25);
 
 pub struct Pool {
     template: String,
@@ -23,6 +25,8 @@ pub struct Pool {
     made: u64,
     /// When making one failed: launches then make their own and report why, until it is tried again.
     failed: Option<Instant>,
+    /// When something was asked of the launcher last.
+    asked: Instant,
 }
 
 impl Pool {
@@ -30,7 +34,12 @@ impl Pool {
         for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
             let _ = std::fs::remove_file(entry.path());
         }
-        Self { template, dir, wanted, ready: Vec::new(), coming: None, made: 0, failed: None }
+        Self { template, dir, wanted, ready: Vec::new(), coming: None, made: 0, failed: None, asked: Instant::now() }
+    }
+
+    /// Something is asked of the launcher.
+    pub fn disturb(&mut self) {
+        self.asked = Instant::now();
     }
 
     pub fn take(&mut self) -> Option<Ready> {
@@ -42,10 +51,19 @@ impl Pool {
         self.coming.as_ref().map(|(_, socket)| socket.as_raw_fd())
     }
 
-    /// Starts making a layer when one is missing and none is being made.
-    pub fn refill(&mut self) -> Result<()> {
+    /// How long from now a layer is to be made; none when none is missing, or one is being made.
+    pub fn due(&self) -> Option<Duration> {
         let pausing = self.failed.is_some_and(|at| at.elapsed() < PAUSE);
         if pausing || self.coming.is_some() || self.ready.len() >= self.wanted {
+            return None;
+        }
+        let is_low = self.ready.len() < self.wanted.div_ceil(2);
+        Some(if is_low { Duration::ZERO } else { QUIET.saturating_sub(self.asked.elapsed()) })
+    }
+
+    /// Starts making a layer when one is due.
+    pub fn refill(&mut self) -> Result<()> {
+        if self.due() != Some(Duration::ZERO) {
             return Ok(());
         }
         self.made += 1;
@@ -146,5 +164,30 @@ fn receive(socket: &OwnedFd) -> Result<OwnedFd> {
             return Err(StepError::new(STEP, "no mount arrived"));
         }
         Ok(OwnedFd::from_raw_fd(libc::CMSG_DATA(first).cast::<RawFd>().read_unaligned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool_of(ready: usize) -> Pool {
+        let mut pool = Pool::new("none".to_owned(), "/nowhere".to_owned(), 4);
+        let layer = || Ready { image: String::new(), mount: std::fs::File::open("/dev/null").expect("null").into() };
+        pool.ready.extend(std::iter::repeat_with(layer).take(ready));
+        pool
+    }
+
+    #[test]
+    fn layers_are_made_when_it_is_quiet_or_half_of_them_are_gone() {
+        assert_eq!(pool_of(4).due(), None);
+        assert_eq!(pool_of(1).due(), Some(Duration::ZERO));
+        let mut pool = pool_of(3);
+        pool.disturb();
+        assert!(pool.due().is_some_and(|due| due > Duration::ZERO));
+        pool.asked -= QUIET;
+        assert_eq!(pool.due(), Some(Duration::ZERO));
+        pool.failed = Some(Instant::now());
+        assert_eq!(pool.due(), None);
     }
 }

@@ -49,6 +49,9 @@ pub fn serve(arguments: &[String]) -> Result<()> {
             sys::wait_readable(idle.as_raw_fd(), LAST_REQUESTS_MS).at("serve", "wait")?;
             return Ok(());
         }
+        if let Some(pool) = &mut pool {
+            pool.disturb();
+        }
         input.take(&buffer[..count], |line| match line {
             Line::Whole(line) => begin(line, pool.as_mut()),
             Line::TooLong(head) => fail(
@@ -109,12 +112,15 @@ fn pool_of(arguments: &[String]) -> Result<Option<Pool>> {
 
 /// @returns false when only the pool had something to do.
 fn wait_for_input(pool: Option<&mut Pool>) -> Result<bool> {
-    let Some((pool, arrival)) = pool.and_then(|pool| pool.arrival().map(|fd| (pool, fd))) else {
+    let Some(pool) = pool else {
         return Ok(true);
     };
-    let mut entries = [libc::STDIN_FILENO, arrival].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-    // SAFETY: both entries are alive through the call.
-    let result = sys::check(unsafe { libc::poll(entries.as_mut_ptr(), 2, -1) } as libc::c_long);
+    let fds = [libc::STDIN_FILENO, pool.arrival().unwrap_or(-1)];
+    let mut entries = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    // Rounded up, or the last part of a millisecond would be waited for without sleep.
+    let wait_ms = pool.due().map_or(-1, |due| due.as_millis() as i32 + 1);
+    // SAFETY: both entries are alive through the call; a negative descriptor is passed over.
+    let result = sys::check(unsafe { libc::poll(entries.as_mut_ptr(), 2, wait_ms) } as libc::c_long);
     match result {
         Err(error) if sys::errno_is(&error, libc::EINTR) => return Ok(false),
         other => other.map(drop).at("serve", "poll")?,
