@@ -27,6 +27,9 @@ const RESERVED_QUOTA_US: u64 = PERIOD_US / 4;
 const PERIOD_US: u64 = 100_000;
 /// The agent's group: v2 has it for all controllers, v1 for processor time alone.
 const AGENT: &str = "agent";
+/// The commands' group, and v2's leaf in it for those without limits of their own.
+const EXECS: &str = "execs";
+const SHARED: &str = "shared";
 /// What carries the network has a group of its own: neither it nor the agent waits for what the other one uses.
 const NETWORK: &str = "network";
 const NETWORK_MEMORY_MB: u64 = 96;
@@ -80,8 +83,15 @@ fn open_fd(path: &str, write: bool) -> Result<OwnedFd> {
 /// Makes the groups and sets their limits. With v1 the calling process joins them, for its child to inherit.
 /// @param network whether there is a group for what carries the sandbox's network, beside the agent's and the commands'.
 pub fn enter(spec: &CgroupSpec, limits: &Limits, network: bool) -> Result<Handles> {
-    let reserved = Reserved::of(limits, network);
-    if spec.version == 2 { enter_v2(spec, limits, &reserved) } else { enter_v1(spec, limits, &reserved) }
+    make_all(spec, limits.exec_group, network)?;
+    limit(spec, limits, network)?;
+    join(spec, limits.exec_group)
+}
+
+/// The same without limits, which `limit` sets before anything runs in the groups that they are for.
+pub fn enter_unlimited(spec: &CgroupSpec, exec_group: bool, network: bool) -> Result<Handles> {
+    make_all(spec, exec_group, network)?;
+    join(spec, exec_group)
 }
 
 /// What a sandbox's group has beyond the limits of its commands.
@@ -143,39 +153,110 @@ pub fn join_network(spec: &CgroupSpec) -> Result<()> {
     Ok(())
 }
 
-fn enter_v2(spec: &CgroupSpec, limits: &Limits, reserved: &Reserved) -> Result<Handles> {
-    let [dir] = &spec.dirs[..] else {
-        return Err(StepError::new(STEP, "cgroup v2 takes exactly one directory"));
-    };
-    let dir = dir.path.as_str();
+fn make_all(spec: &CgroupSpec, exec_group: bool, network: bool) -> Result<()> {
+    if spec.version == 2 {
+        return make_v2(only(spec)?, exec_group, network);
+    }
+    for group in &spec.dirs {
+        let dir = group.path.as_str();
+        let limited = ["memory", "cpu", "pids"].contains(&group.controller.as_str());
+        make(dir)?;
+        if exec_group && limited {
+            make(&format!("{dir}/{EXECS}"))?;
+        }
+        if exec_group && group.controller == "cpu" {
+            make(&format!("{dir}/{AGENT}"))?;
+        }
+        if network && limited {
+            make(&format!("{dir}/{NETWORK}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn only(spec: &CgroupSpec) -> Result<&str> {
+    match &spec.dirs[..] {
+        [dir] => Ok(&dir.path),
+        _ => Err(StepError::new(STEP, "cgroup v2 takes exactly one directory")),
+    }
+}
+
+fn make_v2(dir: &str, exec_group: bool, network: bool) -> Result<()> {
     make(dir)?;
+    if !exec_group {
+        return Ok(());
+    }
+    // Processes live in leaves only.
+    set(dir, "cgroup.subtree_control", "+memory +cpu +pids")?;
+    let execs = format!("{dir}/{EXECS}");
+    make(&format!("{dir}/{AGENT}"))?;
+    make(&execs)?;
+    // Commands with limits of their own get groups beside this one, and processes live in leaves only.
+    set(&execs, "cgroup.subtree_control", "+memory +pids")?;
+    make(&format!("{execs}/{SHARED}"))?;
+    if network { make(&format!("{dir}/{NETWORK}")) } else { Ok(()) }
+}
+
+/// Sets every limit of groups that were made, whatever they had.
+pub fn limit(spec: &CgroupSpec, limits: &Limits, network: bool) -> Result<()> {
+    let reserved = Reserved::of(limits, network);
+    if spec.version == 2 {
+        return limit_v2(only(spec)?, limits, &reserved);
+    }
+    for group in &spec.dirs {
+        limit_v1(&group.path, &group.controller, limits, &reserved)?;
+        if network {
+            limit_network(&format!("{}/{NETWORK}", group.path), &group.controller)?;
+        }
+    }
+    Ok(())
+}
+
+fn limit_v2(dir: &str, limits: &Limits, reserved: &Reserved) -> Result<()> {
     set(dir, "memory.max", &outer_memory(limits, reserved).to_string())?;
     set_if_there(dir, "memory.swap.max", "0")?;
-    if !limits.exec_group {
-        set(dir, "cpu.max", &format!("{} {PERIOD_US}", shared_quota_us(limits, reserved)))?;
-    }
     set(dir, "pids.max", &outer_pids(limits, reserved).to_string())?;
-    let mut handles = Handles { oom: Some(open_fd(&format!("{dir}/memory.events"), false)?), ..Handles::default() };
-    // Processes live in leaves only.
-    let agent = if limits.exec_group { format!("{dir}/{AGENT}") } else { dir.to_owned() };
-    if limits.exec_group {
-        set(dir, "cgroup.subtree_control", "+memory +cpu +pids")?;
-        let execs = format!("{dir}/execs");
-        make(&agent)?;
-        set(&agent, "cpu.max", &format!("{} {PERIOD_US}", agent_quota_us(limits)))?;
-        make(&execs)?;
-        set(&execs, "memory.max", &memory(limits).to_string())?;
-        set(&execs, "cpu.max", &format!("{} {PERIOD_US}", quota_us(limits)))?;
-        set(&execs, "pids.max", &limits.pids.to_string())?;
-        // Commands with limits of their own get groups beside this one, and processes live in leaves only.
-        set(&execs, "cgroup.subtree_control", "+memory +pids")?;
-        if reserved.network {
-            let network = format!("{dir}/{NETWORK}");
-            make(&network)?;
-            limit_network(&network, "unified")?;
+    if !limits.exec_group {
+        return set(dir, "cpu.max", &format!("{} {PERIOD_US}", shared_quota_us(limits, reserved)));
+    }
+    set(&format!("{dir}/{AGENT}"), "cpu.max", &format!("{} {PERIOD_US}", agent_quota_us(limits)))?;
+    let execs = format!("{dir}/{EXECS}");
+    set(&execs, "memory.max", &memory(limits).to_string())?;
+    set(&execs, "cpu.max", &format!("{} {PERIOD_US}", quota_us(limits)))?;
+    set(&execs, "pids.max", &limits.pids.to_string())?;
+    if reserved.network { limit_network(&format!("{dir}/{NETWORK}"), "unified") } else { Ok(()) }
+}
+
+fn limit_v1(dir: &str, controller: &str, limits: &Limits, reserved: &Reserved) -> Result<()> {
+    let execs = format!("{dir}/{EXECS}");
+    match controller {
+        "memory" => {
+            limit_memory_v1(dir, outer_memory(limits, reserved))?;
+            if limits.exec_group { limit_memory_v1(&execs, memory(limits)) } else { Ok(()) }
         }
-        let shared = format!("{execs}/shared");
-        make(&shared)?;
+        "cpu" if limits.exec_group => {
+            limit_cpu_v1(&execs, quota_us(limits))?;
+            limit_cpu_v1(&format!("{dir}/{AGENT}"), agent_quota_us(limits))
+        }
+        "cpu" => limit_cpu_v1(dir, shared_quota_us(limits, reserved)),
+        "pids" => {
+            set(dir, "pids.max", &outer_pids(limits, reserved).to_string())?;
+            if limits.exec_group { set(&execs, "pids.max", &limits.pids.to_string()) } else { Ok(()) }
+        }
+        _ => Ok(()),
+    }
+}
+
+fn join(spec: &CgroupSpec, exec_group: bool) -> Result<Handles> {
+    if spec.version == 2 { join_v2(only(spec)?, exec_group) } else { join_v1(spec, exec_group) }
+}
+
+fn join_v2(dir: &str, exec_group: bool) -> Result<Handles> {
+    let mut handles = Handles { oom: Some(open_fd(&format!("{dir}/memory.events"), false)?), ..Handles::default() };
+    let agent = if exec_group { format!("{dir}/{AGENT}") } else { dir.to_owned() };
+    if exec_group {
+        let execs = format!("{dir}/{EXECS}");
+        let shared = format!("{execs}/{SHARED}");
         handles.exec_join.push(open_fd(&format!("{shared}/cgroup.procs"), true)?);
         handles.oom = Some(open_fd(&format!("{shared}/memory.events"), false)?);
         handles.exec_pids = Some(open_fd(&format!("{execs}/pids.max"), true)?);
@@ -186,55 +267,25 @@ fn enter_v2(spec: &CgroupSpec, limits: &Limits, reserved: &Reserved) -> Result<H
     Ok(handles)
 }
 
-fn enter_v1(spec: &CgroupSpec, limits: &Limits, reserved: &Reserved) -> Result<Handles> {
+fn join_v1(spec: &CgroupSpec, exec_group: bool) -> Result<Handles> {
     let mut handles = Handles::default();
     for group in &spec.dirs {
         let dir = group.path.as_str();
-        make(dir)?;
-        let execs = limits.exec_group.then(|| format!("{dir}/execs"));
-        let network = reserved.network.then(|| format!("{dir}/{NETWORK}"));
+        let execs = exec_group.then(|| format!("{dir}/{EXECS}"));
         match group.controller.as_str() {
             "memory" => {
-                limit_memory_v1(dir, outer_memory(limits, reserved))?;
-                if let Some(execs) = &execs {
-                    make(execs)?;
-                    limit_memory_v1(execs, memory(limits))?;
-                }
-                if let Some(network) = &network {
-                    make(network)?;
-                    limit_network(network, &group.controller)?;
-                }
                 // Unlike v2's it counts its own group alone.
                 let counted = execs.as_deref().unwrap_or(dir);
                 handles.oom = Some(open_fd(&format!("{counted}/memory.oom_control"), false)?);
             }
             "cpu" => {
-                match &execs {
-                    Some(execs) => {
-                        make(execs)?;
-                        limit_cpu_v1(execs, quota_us(limits))?;
-                        handles.exec_quota = Some(open_fd(&format!("{execs}/cpu.cfs_quota_us"), true)?);
-                        let agent = format!("{dir}/{AGENT}");
-                        make(&agent)?;
-                        limit_cpu_v1(&agent, agent_quota_us(limits))?;
-                    }
-                    None => limit_cpu_v1(dir, shared_quota_us(limits, reserved))?,
-                }
-                if let Some(network) = &network {
-                    make(network)?;
-                    limit_network(network, &group.controller)?;
+                if let Some(execs) = &execs {
+                    handles.exec_quota = Some(open_fd(&format!("{execs}/cpu.cfs_quota_us"), true)?);
                 }
             }
             "pids" => {
-                set(dir, "pids.max", &outer_pids(limits, reserved).to_string())?;
                 if let Some(execs) = &execs {
-                    make(execs)?;
-                    set(execs, "pids.max", &limits.pids.to_string())?;
                     handles.exec_pids = Some(open_fd(&format!("{execs}/pids.max"), true)?);
-                }
-                if let Some(network) = &network {
-                    make(network)?;
-                    limit_network(network, &group.controller)?;
                 }
             }
             _ => {}
@@ -322,7 +373,7 @@ pub fn end(spec: &CgroupSpec) {
 
 /// The group itself, those that may be in it, and those of single commands.
 fn with_inner(dir: &str) -> Vec<String> {
-    let execs = format!("{dir}/execs");
+    let execs = format!("{dir}/{EXECS}");
     let mut found = vec![dir.to_owned(), execs.clone(), format!("{dir}/{AGENT}"), format!("{dir}/{NETWORK}")];
     found.extend(groups_in(&execs));
     found

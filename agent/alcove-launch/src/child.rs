@@ -8,14 +8,22 @@ use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{AtStep, Result, StepError};
-use crate::spec::{IdsSpec, LaunchSpec, Network, RootSpec};
+use crate::spec::{IdsSpec, LaunchSpec, Network, Owned, RootSpec};
 use crate::{harden, inside, overlay, sys};
 
 /// Sent once the child no longer shares its parent's descriptor table.
 pub const OWN_TABLE: u8 = b'U';
+/// Sent when everything is there that a sandbox has before it is somebody's; the rest then comes the other way.
+pub const PARKED: u8 = b'P';
+/// Sent right before the agent's exec, which closes the pipe: without it the pipe was closed by an end.
+pub const STARTING: u8 = b'X';
+/// What is told of an owner is far shorter, and what is shorter than this goes through a pipe in one piece.
+const LONGEST_OWNED: usize = 4_096;
 
 pub struct Plan<'a> {
     pub spec: &'a LaunchSpec,
+    /// None: it waits until it is told.
+    pub owned: Option<Owned>,
     pub go: RawFd,
     pub status: RawFd,
     /// The parent's ends of both.
@@ -99,20 +107,39 @@ fn start(plan: &mut Plan<'_>) -> Result<std::convert::Infallible> {
     if plan.spec.network != Network::Host {
         inside::loopback_up()?;
     }
-    inside::set_hostname(&plan.spec.hostname)?;
-    harden::limit(plan.spec)?;
+    let owned = match plan.owned.take() {
+        Some(owned) => owned,
+        None => wait_for_owner(plan)?,
+    };
+    if matches!(plan.spec.root, RootSpec::Image { .. }) {
+        inside::complete_etc(&owned.hostname)?;
+    }
+    inside::set_hostname(&owned.hostname)?;
+    harden::limit(&owned.limits, plan.spec.cgroup.is_some())?;
 
     let mut arguments = inherit_descriptors(plan)?;
     if let Some(listener) = harden::drop_rights(plan.spec)? {
         let fd = listener.into_raw_fd();
         // SAFETY: a descriptor of ours, for the agent to inherit.
         sys::check(unsafe { libc::fcntl(fd, libc::F_SETFD, 0) } as libc::c_long).at("seccomp", "listener")?;
-        let datagrams = harden::datagram_sockets(&plan.spec.limits);
+        let datagrams = harden::datagram_sockets(&owned.limits);
         arguments.extend(["--sockets-fd".to_owned(), fd.to_string()]);
         arguments.extend(["--datagram-sockets".to_owned(), datagrams.to_string()]);
     }
     sys::set_death_signal(0).at("inside", "death signal")?;
+    sys::write_all(plan.status, &[STARTING]).at("inside", "status")?;
     inside::exec(agent_fd, &arguments)
+}
+
+/// Until then it dies with the process that made it, as before.
+fn wait_for_owner(plan: &Plan<'_>) -> Result<Owned> {
+    sys::write_all(plan.status, &[PARKED]).at("inside", "status")?;
+    let mut told = [0u8; LONGEST_OWNED];
+    let count = sys::read(plan.go, &mut told).at("inside", "owner")?;
+    if count == 0 {
+        return Err(StepError::new("inside", "the launcher went away"));
+    }
+    serde_json::from_slice(&told[..count]).map_err(|error| StepError::new("inside", error.to_string()))
 }
 
 fn become_root(ids: &IdsSpec) -> Result<()> {

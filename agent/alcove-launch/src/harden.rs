@@ -65,15 +65,16 @@ const LOCKED_BYTES: u64 = 64 << 10;
 const RESERVED_PIDS: u64 = 64;
 
 /// Resource limits. Set inside the user namespace, whose processes are then counted apart from all others.
-pub fn limit(spec: &LaunchSpec) -> Result<()> {
+/// @param grouped whether there is a control group, which has the others.
+pub fn limit(limits: &Limits, grouped: bool) -> Result<()> {
     // With 1, unlike 0, the kernel starts no handler of the host for a dump; where the hard limit is 0 it stays.
     lower(libc::RLIMIT_CORE, 1)?;
     lower(libc::RLIMIT_NOFILE, OPEN_FILES)?;
     lower(libc::RLIMIT_MEMLOCK, LOCKED_BYTES)?;
-    if spec.cgroup.is_none() {
-        lower(libc::RLIMIT_NPROC, spec.limits.pids + RESERVED_PIDS)?;
+    if !grouped {
+        lower(libc::RLIMIT_NPROC, limits.pids + RESERVED_PIDS)?;
         // Address space would be the wrong measure: many runtimes reserve far more than they use.
-        lower(libc::RLIMIT_DATA, spec.limits.memory_mb << 20)?;
+        lower(libc::RLIMIT_DATA, limits.memory_mb << 20)?;
     }
     Ok(())
 }

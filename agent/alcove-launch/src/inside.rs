@@ -144,7 +144,7 @@ pub fn furnish(spec: &LaunchSpec, carried: Carried, proc: Option<RawFd>, dev: Op
     mask_proc()?;
     crate::figures::show(&spec.limits)?;
     if matches!(spec.root, RootSpec::Image { .. }) {
-        complete_etc(spec)?;
+        ensure_dir("/etc", 0o755)?;
     }
     if spec.network == Network::Outbound {
         name_resolver()?;
@@ -266,11 +266,10 @@ fn hidden_proc() -> Result<Vec<(String, bool)>> {
 }
 
 /// Container images leave these to the engine.
-fn complete_etc(spec: &LaunchSpec) -> Result<()> {
-    ensure_dir("/etc", 0o755)?;
-    let hosts = format!("127.0.0.1\tlocalhost {0}\n::1\tlocalhost {0}\n", spec.hostname);
+pub fn complete_etc(hostname: &str) -> Result<()> {
+    let hosts = format!("127.0.0.1\tlocalhost {hostname}\n::1\tlocalhost {hostname}\n");
     for (path, contents) in
-        [("/etc/hosts", hosts), ("/etc/hostname", format!("{}\n", spec.hostname)), ("/etc/resolv.conf", String::new())]
+        [("/etc/hosts", hosts), ("/etc/hostname", format!("{hostname}\n")), ("/etc/resolv.conf", String::new())]
     {
         if std::fs::symlink_metadata(path).is_err() {
             match std::fs::write(path, contents) {

@@ -9,7 +9,7 @@ use std::time::Instant;
 use crate::child::{self, Plan};
 use crate::disk::Ready;
 use crate::error::{AtStep, Result, StepError};
-use crate::spec::{IdsSpec, LaunchSpec, Network, ProcessRecord, RootSpec};
+use crate::spec::{IdsSpec, LaunchSpec, Network, Owned, ProcessRecord, RootSpec};
 use crate::{cgroup, disk, idmap, inside, network, overlay, sys};
 
 pub struct Launched {
@@ -20,19 +20,80 @@ pub struct Launched {
 }
 
 /// Microseconds of each stage.
-struct Stages {
+pub struct Stages {
     since: Instant,
     done: Vec<(&'static str, u64)>,
 }
 
 impl Stages {
-    fn end(&mut self, name: &'static str) {
+    pub fn end(&mut self, name: &'static str) {
         self.done.push((name, self.since.elapsed().as_micros() as u64));
         self.since = Instant::now();
+    }
+
+    /// What comes is told apart from what was.
+    pub fn take(&mut self) -> Vec<(&'static str, u64)> {
+        self.since = Instant::now();
+        std::mem::take(&mut self.done)
+    }
+}
+
+/// A sandbox whose first process has begun: it ends when this is dropped before `finish` is done.
+pub struct Begun {
+    pub pid: i32,
+    pub start_time: u64,
+    pub stages: Stages,
+    go: OwnedFd,
+    status: OwnedFd,
+    ends: bool,
+}
+
+impl Begun {
+    /// Waits until the agent runs.
+    pub fn finish(mut self) -> Result<Launched> {
+        read_outcome(self.status.as_raw_fd(), self.pid, Vec::new())?;
+        self.stages.end("inside");
+        self.ends = false;
+        Ok(Launched { pid: self.pid, start_time: self.start_time, stages: self.stages.take(), notes: Vec::new() })
+    }
+
+    /// Waits until nothing is left to do before it is somebody's.
+    pub fn parked(&mut self) -> Result<()> {
+        let mut first = [0u8; 1];
+        let count = sys::read(self.status.as_raw_fd(), &mut first).at("inside", "status")?;
+        if count == 1 && first[0] == child::PARKED {
+            self.stages.end("inside");
+            return Ok(());
+        }
+        let begun = first[..count].to_vec();
+        read_outcome(self.status.as_raw_fd(), self.pid, begun)
+            .and_then(|()| Err(StepError::new("inside", "the sandbox's first process ended before it was ready")))
+    }
+
+    /// Tells a parked one whose it is, and waits until the agent runs.
+    pub fn release(self, owned: &Owned) -> Result<Launched> {
+        let told = serde_json::to_vec(owned).map_err(|error| StepError::new("inside", error.to_string()))?;
+        sys::write_all(self.go.as_raw_fd(), &told).at("inside", "owner")?;
+        self.finish()
+    }
+}
+
+impl Drop for Begun {
+    fn drop(&mut self) {
+        if self.ends {
+            // SAFETY: our own child, not yet waited for: the number is still its own.
+            unsafe { libc::kill(self.pid, libc::SIGKILL) };
+        }
     }
 }
 
 pub fn launch(spec: &LaunchSpec, ready: Option<&Ready>) -> Result<Launched> {
+    let owned = Owned { hostname: spec.hostname.clone(), limits: spec.limits.clone() };
+    begin(spec, ready, Some(owned))?.finish()
+}
+
+/// @param owned none: it is nobody's yet, its groups have no limits and its first process parks: see `park`.
+pub fn begin(spec: &LaunchSpec, ready: Option<&Ready>, owned: Option<Owned>) -> Result<Begun> {
     let mut stages = Stages { since: Instant::now(), done: Vec::new() };
     let rooted = matches!(spec.ids, IdsSpec::Range { .. });
 
@@ -48,7 +109,8 @@ pub fn launch(spec: &LaunchSpec, ready: Option<&Ready>) -> Result<Launched> {
     stages.end("directory");
 
     let handles = match &spec.cgroup {
-        Some(group) => cgroup::enter(group, &spec.limits, spec.outbound.is_some())?,
+        Some(group) if owned.is_some() => cgroup::enter(group, &spec.limits, spec.outbound.is_some())?,
+        Some(group) => cgroup::enter_unlimited(group, spec.limits.exec_group, spec.outbound.is_some())?,
         None => cgroup::Handles::default(),
     };
     stages.end("cgroup");
@@ -59,6 +121,7 @@ pub fn launch(spec: &LaunchSpec, ready: Option<&Ready>) -> Result<Launched> {
     let (status_reader, status_writer) = sys::pipe().at("clone", "pipe")?;
     let mut plan = Plan {
         spec,
+        owned,
         go: go_reader.as_raw_fd(),
         status: status_writer.as_raw_fd(),
         parents: [go_writer.as_raw_fd(), status_reader.as_raw_fd()],
@@ -99,61 +162,47 @@ pub fn launch(spec: &LaunchSpec, ready: Option<&Ready>) -> Result<Launched> {
     // A machine may not let us; the sandbox is none the worse for it.
     let _ = leave_protection(pid);
     stages.end("clone");
+    let mut begun = Begun { pid, start_time: 0, stages, go: go_writer, status: status_reader, ends: true };
 
-    let outcome = (|| {
-        idmap::write(pid, &spec.ids)?;
-        stages.end("id_map");
-        // Made while the root is.
-        let network = match &spec.outbound {
-            Some(outbound) => {
-                let sandbox = sys::pidfd_open(pid).at("network", "the sandbox")?;
-                Some(network::begin(outbound, &spec.ids, spec.cgroup.as_ref(), pid, sandbox)?)
-            }
-            None => None,
-        };
-        let root = if rooted { Some(make_root(spec, ready, pid)?) } else { None };
-        let proc = if rooted && spec.proc_outside { Some(proc_from_outside(pid)?) } else { None };
-        // Where none can be made, as in containers, the machine's are shared.
-        let dev = match spec.ids {
-            IdsSpec::Range { base, .. } => inside::own_devices(base).ok(),
-            _ => None,
-        };
-        stages.end("overlay");
-
-        let start_time = sys::start_time(pid).at("record", "start time")?;
-        let record = ProcessRecord { pid, start_time, boot_id: sys::boot_id().at("record", "boot id")? };
-        let bytes = serde_json::to_vec(&record).map_err(|error| StepError::new("record", error.to_string()))?;
-        sys::write_file_atomically(libc::AT_FDCWD, "process.json", &bytes).at("record", "process.json")?;
-        stages.end("record");
-        if let Some(network) = network {
-            network.wait()?;
-            stages.end("network");
+    idmap::write(pid, &spec.ids)?;
+    begun.stages.end("id_map");
+    // Made while the root is.
+    let network = match &spec.outbound {
+        Some(outbound) => {
+            let sandbox = sys::pidfd_open(pid).at("network", "the sandbox")?;
+            Some(network::begin(outbound, &spec.ids, spec.cgroup.as_ref(), pid, sandbox)?)
         }
+        None => None,
+    };
+    let root = if rooted { Some(make_root(spec, ready, pid)?) } else { None };
+    let proc = if rooted && spec.proc_outside { Some(proc_from_outside(pid)?) } else { None };
+    // Where none can be made, as in containers, the machine's are shared.
+    let dev = match spec.ids {
+        IdsSpec::Range { base, .. } => inside::own_devices(base).ok(),
+        _ => None,
+    };
+    begun.stages.end("overlay");
 
-        let numbers = [&root, &proc, &dev].map(|mount| mount.as_ref().map_or(-1, AsRawFd::as_raw_fd).to_ne_bytes());
-        sys::write_all(go_writer.as_raw_fd(), &numbers.concat()).at("clone", "release")?;
-        let mut first = [0u8; 1];
-        let count = sys::read(status_reader.as_raw_fd(), &mut first).at("clone", "status")?;
-        if count == 1 && first[0] == child::OWN_TABLE {
-            // The child has its own descriptors now; with ours closed, its exec closes the pipe.
-            drop(status_writer);
-            drop((root, proc, dev));
-            read_outcome(status_reader.as_raw_fd(), pid)?;
-        } else {
-            return Err(StepError::new("clone", "the sandbox's first process ended before it began"));
-        }
-        stages.end("inside");
-        Ok(start_time)
-    })();
-
-    match outcome {
-        Ok(start_time) => Ok(Launched { pid, start_time, stages: stages.done, notes: Vec::new() }),
-        Err(error) => {
-            // SAFETY: our own child, not yet waited for: the number is still its own.
-            unsafe { libc::kill(pid, libc::SIGKILL) };
-            Err(error)
-        }
+    begun.start_time = sys::start_time(pid).at("record", "start time")?;
+    let boot_id = sys::boot_id().at("record", "boot id")?;
+    let record = ProcessRecord { pid, start_time: begun.start_time, boot_id };
+    let bytes = serde_json::to_vec(&record).map_err(|error| StepError::new("record", error.to_string()))?;
+    sys::write_file_atomically(libc::AT_FDCWD, "process.json", &bytes).at("record", "process.json")?;
+    begun.stages.end("record");
+    if let Some(network) = network {
+        network.wait()?;
+        begun.stages.end("network");
     }
+
+    let numbers = [&root, &proc, &dev].map(|mount| mount.as_ref().map_or(-1, AsRawFd::as_raw_fd).to_ne_bytes());
+    sys::write_all(begun.go.as_raw_fd(), &numbers.concat()).at("clone", "release")?;
+    let mut first = [0u8; 1];
+    let count = sys::read(begun.status.as_raw_fd(), &mut first).at("clone", "status")?;
+    if count != 1 || first[0] != child::OWN_TABLE {
+        return Err(StepError::new("clone", "the sandbox's first process ended before it began"));
+    }
+    // The child has its own descriptors now; with ours closed, its exec closes the pipe.
+    Ok(begun)
 }
 
 /// The service may be one of the last that the kernel ends for want of memory: its sandboxes are not. A writer with
@@ -173,9 +222,14 @@ fn make_runtime_dir(spec: &LaunchSpec) -> Result<()> {
     const STEP: &str = "directory";
     sys::make_dir(libc::AT_FDCWD, &spec.dir, 0o700).at(STEP, &spec.dir)?;
     std::env::set_current_dir(&spec.dir).at(STEP, &spec.dir)?;
-    let record = serde_json::to_vec(&spec.record).map_err(|error| StepError::new(STEP, error.to_string()))?;
-    // No fsync: sandboxes do not outlive the machine, and a directory without a record is removed all the same.
-    sys::write_file_atomically(libc::AT_FDCWD, "runtime.json", &record).at(STEP, "runtime.json")
+    write_record(&spec.record)
+}
+
+/// No fsync: sandboxes do not outlive the machine, and a directory without a record is removed all the same.
+pub fn write_record(record: &serde_json::Value) -> Result<()> {
+    const STEP: &str = "directory";
+    let bytes = serde_json::to_vec(record).map_err(|error| StepError::new(STEP, error.to_string()))?;
+    sys::write_file_atomically(libc::AT_FDCWD, "runtime.json", &bytes).at(STEP, "runtime.json")
 }
 
 fn listen() -> Result<OwnedFd> {
@@ -299,9 +353,11 @@ fn mount_proc() -> std::io::Result<OwnedFd> {
 }
 
 /// Waits for the child's exec, which closes the pipe, or its report of what failed.
-fn read_outcome(status: RawFd, pid: i32) -> Result<()> {
-    let mut report = Vec::new();
+/// @param report what has been read of that.
+fn read_outcome(status: RawFd, pid: i32, mut report: Vec<u8>) -> Result<()> {
     let mut buffer = [0u8; 1024];
+    // Woken once, by its end: what is written before is read then.
+    sys::wait_ended(status).at("inside", "status")?;
     loop {
         let count = sys::read(status, &mut buffer).at("inside", "status")?;
         if count == 0 {
@@ -309,17 +365,34 @@ fn read_outcome(status: RawFd, pid: i32) -> Result<()> {
         }
         report.extend_from_slice(&buffer[..count]);
     }
-    if report.is_empty() {
-        return Ok(());
-    }
-    let failure: child::Failure = serde_json::from_slice(&report)
+    outcome_of(&report, pid)
+}
+
+fn outcome_of(report: &[u8], pid: i32) -> Result<()> {
+    let failure = match report {
+        [] => return Err(StepError::new("inside", format!("process {pid} ended before the agent began"))),
+        [child::STARTING] => return Ok(()),
+        [child::STARTING, failure @ ..] | failure => failure,
+    };
+    let failure: child::Failure = serde_json::from_slice(failure)
         .map_err(|_| StepError::new("inside", format!("process {pid} reported {} unreadable bytes", report.len())))?;
     Err(StepError { step: failure.step, message: failure.message, errno: failure.errno })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::unprotected;
+    use super::{outcome_of, unprotected};
+
+    #[test]
+    fn a_launch_has_come_to_its_end_only_with_the_agents_exec() {
+        let failed = br#"{"step":"exec","message":"no","errno":13}"#;
+        assert!(outcome_of(b"X", 1).is_ok());
+        assert!(outcome_of(b"", 1).is_err_and(|error| error.message.contains("ended")));
+        for report in [failed.to_vec(), [b"X", &failed[..]].concat()] {
+            assert!(outcome_of(&report, 1).is_err_and(|error| error.errno == Some(13)));
+        }
+        assert!(outcome_of(b"P", 1).is_err());
+    }
 
     #[test]
     fn a_sandbox_has_no_protection_of_its_service_and_keeps_a_worse_score() {

@@ -19,6 +19,7 @@ mod launch;
 mod lend;
 mod network;
 mod overlay;
+mod park;
 mod pool;
 mod remove;
 mod serve;

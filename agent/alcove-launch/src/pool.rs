@@ -68,7 +68,7 @@ impl Pool {
         }
         self.made += 1;
         let image = format!("{}/{}-{}.img", self.dir, std::process::id(), self.made);
-        let (ours, theirs) = socket_pair()?;
+        let (ours, theirs) = sys::message_pair().at(STEP, "socketpair")?;
         let parent = std::process::id() as i32;
         if sys::fork().at(STEP, "fork")? == 0 {
             drop(ours);
@@ -105,17 +105,6 @@ impl Pool {
 /// An image that nobody will mount, if it is there.
 pub fn discard(image: &str) {
     let _ = std::fs::remove_file(image);
-}
-
-fn socket_pair() -> Result<(OwnedFd, OwnedFd)> {
-    let mut fds = [0; 2];
-    // SAFETY: the array has room for two descriptors, owned from here on.
-    unsafe {
-        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-        sys::check(libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) as libc::c_long)
-            .at(STEP, "socketpair")?;
-        Ok((OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])))
-    }
 }
 
 /// Room for one descriptor, aligned as control messages must be.

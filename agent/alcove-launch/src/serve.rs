@@ -1,13 +1,15 @@
 //! Requests in, replies out.
 
 use std::io::BufRead;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
 use crate::disk::Ready;
 use crate::error::{AtStep, Result, StepError};
+use crate::launch::Launched;
+use crate::park::{self, Parked};
 use crate::pool::{self, Pool};
-use crate::spec::{Reply, Request, ShiftSpec};
+use crate::spec::{LaunchSpec, Reply, Request, ShiftSpec};
 use crate::{destroy, launch, lend, network, remove, shift, sys};
 
 /// A request that takes longer has hung; its process ends and what it made is undone by a later `destroy`.
@@ -29,6 +31,7 @@ pub fn serve(arguments: &[String]) -> Result<()> {
         sys::check(libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) as libc::c_long).at("serve", "subreaper")?;
     }
     let mut pool = pool_of(arguments)?;
+    let mut parked = Parked::default();
     // Every request's process holds the writing end; reading it ends when none is left.
     let (idle, busy) = sys::pipe().at("serve", "pipe")?;
     let mut input = Lines::default();
@@ -39,12 +42,13 @@ pub fn serve(arguments: &[String]) -> Result<()> {
                 eprintln!("alcove-launch: {error}");
             }
         }
-        if !wait_for_input(pool.as_mut())? {
+        if !wait_for_input(pool.as_mut(), &mut parked)? {
             continue;
         }
         let count = sys::read(libc::STDIN_FILENO, &mut buffer).at("serve", "standard input")?;
         if count == 0 {
             drop(busy);
+            parked.forget();
             // Deletions under way; what is not done by then is deleted at the service's next start.
             sys::wait_readable(idle.as_raw_fd(), LAST_REQUESTS_MS).at("serve", "wait")?;
             return Ok(());
@@ -53,7 +57,7 @@ pub fn serve(arguments: &[String]) -> Result<()> {
             pool.disturb();
         }
         input.take(&buffer[..count], |line| match line {
-            Line::Whole(line) => begin(line, pool.as_mut()),
+            Line::Whole(line) => begin(line, pool.as_mut(), &mut parked),
             Line::TooLong(head) => fail(
                 leading_id(head),
                 &StepError::new("request", format!("a request is longer than {LONGEST_REQUEST} bytes")),
@@ -110,39 +114,60 @@ fn pool_of(arguments: &[String]) -> Result<Option<Pool>> {
     }
 }
 
-/// @returns false when only the pool had something to do.
-fn wait_for_input(pool: Option<&mut Pool>) -> Result<bool> {
-    let Some(pool) = pool else {
-        return Ok(true);
-    };
-    let fds = [libc::STDIN_FILENO, pool.arrival().unwrap_or(-1)];
-    let mut entries = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+/// @returns false when only the pool or those who owe an answer had something to say.
+fn wait_for_input(mut pool: Option<&mut Pool>, parked: &mut Parked) -> Result<bool> {
+    let arrival = pool.as_ref().and_then(|pool| pool.arrival()).unwrap_or(-1);
+    let fds = [libc::STDIN_FILENO, arrival].into_iter().chain(parked.owing());
+    let mut entries: Vec<_> = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
     // Rounded up, or the last part of a millisecond would be waited for without sleep.
-    let wait_ms = pool.due().map_or(-1, |due| due.as_millis() as i32 + 1);
-    // SAFETY: both entries are alive through the call; a negative descriptor is passed over.
-    let result = sys::check(unsafe { libc::poll(entries.as_mut_ptr(), 2, wait_ms) } as libc::c_long);
+    let wait_ms = pool.as_ref().and_then(|pool| pool.due()).map_or(-1, |due| due.as_millis() as i32 + 1);
+    // SAFETY: the entries are alive through the call; a negative descriptor is passed over.
+    let result =
+        sys::check(unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, wait_ms) } as libc::c_long);
     match result {
         Err(error) if sys::errno_is(&error, libc::EINTR) => return Ok(false),
         other => other.map(drop).at("serve", "poll")?,
     }
-    if entries[1].revents != 0 {
+    if let Some(pool) = pool.as_mut().filter(|_| entries[1].revents != 0) {
         pool.collect();
+    }
+    for id in parked.collect() {
+        fail(id, &StepError::new("claim", "who prepared the sandbox ended over it"));
     }
     Ok(entries[0].revents != 0)
 }
 
 /// What this process lacks to answer a request it may have for the next one: nothing here ends it.
-fn begin(line: &[u8], pool: Option<&mut Pool>) {
+fn begin(line: &[u8], pool: Option<&mut Pool>, parked: &mut Parked) {
     let request = serde_json::from_slice::<Request>(line);
-    let wants_disk = matches!(&request, Ok(Request::Launch { spec, .. }) if spec.disk.template.is_some());
+    let mut place = None;
+    match &request {
+        Ok(Request::Claim { id, spec }) => {
+            if let Err(error) = parked.hand_over(*id, &spec.prepared, line) {
+                fail(*id, &error);
+            }
+            return;
+        }
+        Ok(Request::Prepare { id, spec }) => match parked.add(&spec.dir) {
+            Ok(socket) => place = Some(socket),
+            Err(error) => return fail(*id, &error),
+        },
+        _ => {}
+    }
+    let wants_disk = match &request {
+        Ok(Request::Launch { spec, .. } | Request::Prepare { spec, .. }) => spec.disk.template.is_some(),
+        _ => false,
+    };
     let ready = if wants_disk { pool.and_then(Pool::take) } else { None };
     let parent = std::process::id() as i32;
     match sys::fork() {
         Ok(0) => {
+            parked.forget();
             begin_request(parent);
-            match request {
-                Ok(request) => handle(request, ready),
-                Err(error) => fail(leading_id(line), &StepError::new("request", error.to_string())),
+            match (request, place) {
+                (Ok(Request::Prepare { id, spec }), Some(place)) => prepare(id, &spec, ready, place, parent),
+                (Ok(request), _) => handle(request, ready),
+                (Err(error), _) => fail(leading_id(line), &StepError::new("request", error.to_string())),
             }
             std::process::exit(0);
         }
@@ -154,6 +179,34 @@ fn begin(line: &[u8], pool: Option<&mut Pool>) {
             }
             fail(leading_id(line), &StepError::io("fork", "a process for the request", error));
         }
+    }
+}
+
+/// Answers twice: when it is prepared, and when it has been claimed.
+fn prepare(id: u64, spec: &LaunchSpec, ready: Option<Ready>, socket: OwnedFd, launcher: i32) {
+    let mut place = match park::prepare(spec, ready.as_ref(), socket, launcher) {
+        Ok(place) => place,
+        Err(error) => return fail_launch(id, &error, ready),
+    };
+    // Its image is the runtime's now, and its mount the sandbox's.
+    drop(ready);
+    let stages = place.begun.stages.take();
+    send(&Reply { pid: Some(place.begun.pid), start_time: Some(place.begun.start_time), stages, ..plain(id, true) });
+    // SAFETY: plain number. It waits for as long as it takes.
+    unsafe { libc::alarm(0) };
+    match place.wait() {
+        Ok(Some((id, spec))) => {
+            // SAFETY: plain number.
+            unsafe { libc::alarm(REQUEST_SECONDS) };
+            let (claimed, debt) = place.claim(&spec);
+            match claimed {
+                Ok(launched) => send_launched(id, launched),
+                Err(error) => fail(id, &error),
+            }
+            debt.settle();
+        }
+        Ok(None) => {}
+        Err(error) => eprintln!("alcove-launch: {error}"),
     }
 }
 
@@ -180,21 +233,12 @@ pub fn one() -> Result<()> {
 fn handle(request: Request, ready: Option<Ready>) {
     match request {
         Request::Launch { id, spec } => match launch::launch(&spec, ready.as_ref()) {
-            Ok(launched) => send(&Reply {
-                pid: Some(launched.pid),
-                start_time: Some(launched.start_time),
-                stages: launched.stages,
-                notes: launched.notes,
-                ..plain(id, true)
-            }),
-            Err(error) => {
-                fail(id, &error);
-                // Still there when the launch did not get as far as using it.
-                if let Some(ready) = ready {
-                    pool::discard(&ready.image);
-                }
-            }
+            Ok(launched) => send_launched(id, launched),
+            Err(error) => fail_launch(id, &error, ready),
         },
+        Request::Prepare { id, .. } | Request::Claim { id, .. } => {
+            fail(id, &StepError::new("request", "only a launcher that stays can prepare"));
+        }
         Request::Lend { id, spec } => match lend::lend(&spec) {
             Ok(()) => send(&plain(id, true)),
             Err(error) => fail(id, &error),
@@ -229,6 +273,24 @@ fn handle(request: Request, ready: Option<Ready>) {
             }
             Err(error) => fail(id, &error),
         },
+    }
+}
+
+fn send_launched(id: u64, launched: Launched) {
+    send(&Reply {
+        pid: Some(launched.pid),
+        start_time: Some(launched.start_time),
+        stages: launched.stages,
+        notes: launched.notes,
+        ..plain(id, true)
+    });
+}
+
+fn fail_launch(id: u64, error: &StepError, ready: Option<Ready>) {
+    fail(id, error);
+    // Still there when the launch did not get as far as using it.
+    if let Some(ready) = ready {
+        pool::discard(&ready.image);
     }
 }
 

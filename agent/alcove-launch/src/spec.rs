@@ -11,6 +11,16 @@ pub enum Request {
         id: u64,
         spec: Box<LaunchSpec>,
     },
+    /// Makes a sandbox up to where it becomes somebody's: see `park`.
+    Prepare {
+        id: u64,
+        spec: Box<LaunchSpec>,
+    },
+    /// Makes one that was prepared somebody's.
+    Claim {
+        id: u64,
+        spec: ClaimSpec,
+    },
     Destroy {
         id: u64,
         spec: DestroySpec,
@@ -64,6 +74,26 @@ pub struct LaunchSpec {
     /// places covered, as in containers. Rooted only.
     #[serde(default)]
     pub proc_outside: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClaimSpec {
+    /// The directory it was prepared in.
+    pub prepared: String,
+    /// The runtime's own from now on.
+    pub dir: String,
+    /// Takes the place of the one that was written when it was prepared.
+    pub record: serde_json::Value,
+    pub owned: Owned,
+}
+
+/// What a sandbox has only once it is somebody's.
+#[derive(Deserialize, Serialize, Clone)]
+#[serde(deny_unknown_fields)]
+pub struct Owned {
+    pub hostname: String,
+    pub limits: Limits,
 }
 
 #[derive(Deserialize)]
@@ -121,7 +151,7 @@ pub struct CgroupDir {
     pub path: String,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Serialize, Clone)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
     pub memory_mb: u64,
@@ -252,13 +282,15 @@ mod tests {
         let text = std::fs::read_to_string(&path).expect("the fixture");
         let fixture: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         let mut taken = 0;
-        for request in ["launches", "destroys", "shifts", "attaches", "detaches"]
+        for request in ["launches", "prepares", "claims", "destroys", "shifts", "attaches", "detaches"]
             .iter()
             .flat_map(|kind| fixture[*kind].as_array().expect("a list"))
         {
             match serde_json::from_str::<Request>(&request.to_string()) {
                 Ok(
                     Request::Launch { id, .. }
+                    | Request::Prepare { id, .. }
+                    | Request::Claim { id, .. }
                     | Request::Destroy { id, .. }
                     | Request::Shift { id, .. }
                     | Request::Lend { id, .. }
@@ -271,7 +303,7 @@ mod tests {
             }
             taken += 1;
         }
-        assert_eq!(taken, 11);
+        assert_eq!(taken, 13);
         let mut unknown = fixture["launches"][0].clone();
         unknown["spec"]["more"] = true.into();
         assert!(serde_json::from_str::<Request>(&unknown.to_string()).is_err());

@@ -66,6 +66,16 @@ pub fn socket_pair() -> Result<(OwnedFd, OwnedFd)> {
     }
 }
 
+/// A pair that takes messages whole.
+pub fn message_pair() -> Result<(OwnedFd, OwnedFd)> {
+    let mut fds = [0; 2];
+    // SAFETY: as in `pipe`.
+    unsafe {
+        check(libc::socketpair(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0, fds.as_mut_ptr()))?;
+        Ok((OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])))
+    }
+}
+
 pub fn set_nonblocking(fd: RawFd, on: bool) -> Result<()> {
     // SAFETY: plain descriptor flags.
     unsafe {

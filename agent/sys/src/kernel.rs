@@ -247,6 +247,29 @@ pub fn rename_at(dir: RawFd, from: &str, to: &str) -> io::Result<()> {
     check(unsafe { libc::renameat(dir, from.as_ptr(), dir, to.as_ptr()) } as libc::c_long).map(drop)
 }
 
+/// Waits until no writer of a pipe is left, whatever can be read of it.
+pub fn wait_ended(fd: RawFd) -> io::Result<()> {
+    let mut entry = libc::pollfd { fd, events: 0, revents: 0 };
+    loop {
+        // SAFETY: the entry is alive through the call.
+        match check(unsafe { libc::poll(&raw mut entry, 1, -1) } as libc::c_long) {
+            Err(error) if errno_is(&error, libc::EINTR) => {}
+            other => return other.map(drop),
+        }
+    }
+}
+
+/// Renames what is at an absolute path, and nothing that is there already gives way to it.
+pub fn rename_new(from: &str, to: &str) -> io::Result<()> {
+    let (from, to) = (c_text(from), c_text(to));
+    let flags = libc::RENAME_NOREPLACE;
+    // SAFETY: both paths live through the call.
+    check(unsafe {
+        libc::syscall(libc::SYS_renameat2, libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), flags)
+    })
+    .map(drop)
+}
+
 /// Writes a file whole: readers see the old one or the new one.
 pub fn write_file_atomically(dir: RawFd, name: &str, bytes: &[u8]) -> io::Result<()> {
     let partial = format!("{name}.new");

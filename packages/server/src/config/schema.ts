@@ -352,6 +352,10 @@ export const ConfigSchema = section(
               "Share of the machine's memory that may be in use and counted for nobody, beyond what is usual, before the sandbox that can hold most of it, in sockets or in what the kernel keeps for it, is stopped; 0: never.",
             ),
             added_caps: texts([], "Capabilities commands get, such as CAP_NET_RAW."),
+            prepared: count(
+              4,
+              "Sandboxes a rooted service makes ahead, up to where they become somebody's, for each of the three kinds of spawn that came last (image, network mode, memory and processors); 0: none.",
+            ),
           },
           "Isolation by the kernel alone.",
         ),

@@ -42,6 +42,7 @@ await describeWith(
           minFreeMb: 0,
           maxUncountedPercent: 0,
           addedCaps: [],
+          prepared: 0,
         },
         dataDir,
         instanceId: `images${process.pid}`,

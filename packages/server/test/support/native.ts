@@ -22,6 +22,7 @@ const defaults: NativeProviderConfig = {
   minFreeMb: 0,
   maxUncountedPercent: 0,
   addedCaps: [],
+  prepared: 0,
 };
 
 /** Image stores of one root file system each, for tests. */

@@ -18,6 +18,7 @@ export {
 export {
   type AttachSpec,
   CgroupSpec,
+  type ClaimSpec,
   type DestroySpec,
   type DetachSpec,
   IdsSpec,

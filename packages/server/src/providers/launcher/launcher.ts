@@ -4,7 +4,15 @@ import { createInterface } from "node:readline";
 import type { Readable, Writable } from "node:stream";
 import type { Logger } from "../../platform/logger.ts";
 import { outsideRequests } from "../../platform/request-scope.ts";
-import type { AttachSpec, DestroySpec, DetachSpec, LaunchSpec, LendSpec, ShiftSpec } from "./requests.ts";
+import type {
+  AttachSpec,
+  ClaimSpec,
+  DestroySpec,
+  DetachSpec,
+  LaunchSpec,
+  LendSpec,
+  ShiftSpec,
+} from "./requests.ts";
 
 /** A step of a launch or of its undoing failed. */
 export class LauncherFailure extends Error {
@@ -119,8 +127,19 @@ export class Launcher implements AsyncDisposable {
 
   /** @throws LauncherFailure; what was made until then is for `destroy` to undo. */
   async launch(spec: LaunchSpec): Promise<LaunchReply> {
-    const reply = await this.#ask("launch", spec);
-    return { pid: reply.pid ?? 0, startTime: reply.start_time ?? 0, stages: reply.stages ?? [] };
+    return launchReply(await this.#ask("launch", spec));
+  }
+
+  /** Makes a sandbox up to where it becomes somebody's; it ends with this process, and with the launcher.
+   *  @throws LauncherFailure; as `launch`. */
+  async prepare(spec: LaunchSpec): Promise<LaunchReply> {
+    return launchReply(await this.#ask("prepare", spec));
+  }
+
+  /** Makes one that was prepared somebody's, once.
+   *  @throws LauncherFailure; what there is then, in either directory, is for `destroy` to undo. */
+  async claim(spec: ClaimSpec): Promise<LaunchReply> {
+    return launchReply(await this.#ask("claim", spec));
   }
 
   /** Resolves when every process is gone and the directory is out of sight. Idempotent, so a launcher that dies over it
@@ -177,8 +196,8 @@ export class Launcher implements AsyncDisposable {
   }
 
   async #ask(
-    op: "launch" | "destroy" | "shift" | "lend" | "attach" | "detach",
-    spec: LaunchSpec | DestroySpec | ShiftSpec | LendSpec | AttachSpec | DetachSpec,
+    op: "launch" | "prepare" | "claim" | "destroy" | "shift" | "lend" | "attach" | "detach",
+    spec: LaunchSpec | ClaimSpec | DestroySpec | ShiftSpec | LendSpec | AttachSpec | DetachSpec,
     waitMs = this.#patience.replyMs,
   ): Promise<Reply> {
     if (this.#closed)
@@ -287,4 +306,8 @@ export class Launcher implements AsyncDisposable {
     await ended;
     clearTimeout(impatient);
   }
+}
+
+function launchReply(reply: Reply): LaunchReply {
+  return { pid: reply.pid ?? 0, startTime: reply.start_time ?? 0, stages: reply.stages ?? [] };
 }

@@ -41,6 +41,18 @@ export interface LaunchSpec {
   proc_outside: boolean;
 }
 
+/** Makes one that was prepared, by what a launch is told, somebody's. */
+export interface ClaimSpec {
+  /** The directory it was prepared in. */
+  prepared: string;
+  /** The runtime's own from now on. */
+  dir: string;
+  /** Takes the place of the one it was prepared with. */
+  record: LaunchSpec["record"];
+  /** Memory and processors are those it was prepared for. */
+  owned: Pick<LaunchSpec, "hostname" | "limits">;
+}
+
 /** How a sandbox gets out. */
 export interface OutboundSpec {
   /** Path of slirp4netns. */

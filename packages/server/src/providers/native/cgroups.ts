@@ -4,6 +4,7 @@ import type { Logger } from "../../platform/logger.ts";
 import type { PoolSlot, RuntimeStats } from "../../ports/index.ts";
 import { type CgroupSpec, closeGroupParents, groupSpec, openGroupParents } from "../launcher/index.ts";
 import { chargedToNobody, countedInV1, countedInV2 } from "./counted-memory.ts";
+import { sweepPreparedGroups } from "./prepared-groups.ts";
 import { SlotGroups } from "./slot-groups.ts";
 
 const mountPoint = "/sys/fs/cgroup";
@@ -45,9 +46,8 @@ export class Cgroups {
     return groupSpec({ version: this.version, parents: this.#parents }, below);
   }
 
-  /** What the kernel counted for a runtime. @throws Error with code ENOENT when it is gone. */
-  async stats(runtimeId: string, slot?: PoolSlot): Promise<RuntimeStats> {
-    const { dirs } = this.spec(runtimeId, slot);
+  /** What the kernel counted for a runtime with these groups. @throws Error with code ENOENT when it is gone. */
+  async stats({ dirs }: CgroupSpec): Promise<RuntimeStats> {
     const dir = (controller: string) => dirs.find((group) => group.controller === controller)?.path ?? "";
     if (this.version === 2) {
       const unified = dir("unified");
@@ -101,6 +101,11 @@ export class Cgroups {
     if (this.version === 2) return;
     const [allKernel, meminfo] = await Promise.all([kernelOf(topOfMemory), text("/proc/meminfo")]);
     this.#nobodys = chargedToNobody(allKernel, meminfo);
+  }
+
+  /** Removes groups of what was prepared once that no record names and nothing runs in. */
+  sweepPrepared(named: readonly CgroupSpec[]): void {
+    sweepPreparedGroups(this.#parents.values(), named);
   }
 
   /** Removes the parent groups when nothing is in them. */

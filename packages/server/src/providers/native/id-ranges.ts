@@ -53,6 +53,20 @@ export class IdRanges {
     await this.#claims?.claim(base, runtimeId);
   }
 
+  /** Whether a runtime has a range already. */
+  has(runtimeId: string): boolean {
+    return this.#indexes.has(runtimeId);
+  }
+
+  /** The range of one is the other's from now on, which has none. */
+  give(from: string, to: string): void {
+    const index = this.#indexes.get(from);
+    if (index === undefined) return;
+    this.#indexes.delete(from);
+    this.#hold(index, to);
+    this.#claims?.give(this.#first(index), to);
+  }
+
   /** Frees whatever this runtime holds. */
   async release(runtimeId: string): Promise<void> {
     const index = this.#indexes.get(runtimeId);

@@ -20,6 +20,8 @@ export interface NativeProviderConfig extends OutboundConfig {
   /** Of the machine's memory; 0: no guard. */
   maxUncountedPercent: number;
   addedCaps: readonly string[];
+  /** Sandboxes made ahead, for each image and network mode. */
+  prepared: number;
 }
 
 /** What is written down of a runtime before it exists, with a token of its own. */

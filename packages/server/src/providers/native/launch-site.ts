@@ -14,6 +14,7 @@ import {
 import { storeAgent, storedAgentPath } from "../agent/index.ts";
 import { makeHostRoot } from "../host-root/host-root.ts";
 import {
+  type CgroupSpec,
   findProgram,
   findSlirp,
   type IdsSpec,
@@ -30,9 +31,11 @@ import { ExecGroups } from "./exec-groups.ts";
 import { type Ground, surveyGround } from "./ground.ts";
 import { IdRanges, idsPerSandbox } from "./id-ranges.ts";
 import { type NativeProviderConfig, networkOf, newLaunchSpec, newRecord } from "./launch-plan.ts";
+import { fingerprintOf, newPreparedId, type PreparedShape, preparedSpec } from "./prepared-shape.ts";
+import { PreparedStock, type Waiting } from "./prepared-stock.ts";
 import { newProbeId, probeSpec } from "./probe.ts";
 import { machineClaims, RangeClaims } from "./range-claims.ts";
-import { probePrefix, RuntimeDirectories } from "./runtime-directories.ts";
+import { isOurs, RuntimeDirectories } from "./runtime-directories.ts";
 import type { RuntimeRecord } from "./runtime-record.ts";
 import { ShiftedImages } from "./shifted-images.ts";
 import { usualWays, type Ways, wayRound } from "./ways-round.ts";
@@ -71,6 +74,10 @@ export class LaunchSite implements AsyncDisposable {
   /** Probes and deleted directories that are not gone yet: each is what takes it away. */
   readonly #left = new Set<() => Promise<void>>();
   #clearing: Promise<void> | undefined;
+  readonly #stock: PreparedStock;
+  readonly #refuseWhenShort: () => Promise<void>;
+  /** Launches and removals. */
+  #underWay = 0;
 
   constructor(options: {
     config: NativeProviderConfig;
@@ -79,6 +86,8 @@ export class LaunchSite implements AsyncDisposable {
     agentBinary: string;
     launcherBinary: string;
     logger: Logger;
+    /** Rejects while the disk has no room for another sandbox. */
+    refuseWhenShort: () => Promise<void>;
   }) {
     this.#config = options.config;
     this.#dataDir = options.dataDir;
@@ -88,7 +97,20 @@ export class LaunchSite implements AsyncDisposable {
     this.#launcher = new Launcher({
       binary: options.launcherBinary,
       logger: options.logger,
-      onRestart: () => this.#sweepTrash(),
+      onRestart: () => {
+        this.#sweepTrash();
+        this.#stock.lose();
+      },
+    });
+    this.#refuseWhenShort = options.refuseWhenShort;
+    this.#stock = new PreparedStock({
+      count: options.config.prepared,
+      site: {
+        make: (shape) => this.#prepareOne(shape),
+        discard: (name) => this.#discardPrepared(name),
+        isBusy: () => this.#underWay > 0,
+        onFailure: (err) => this.#logger.warn({ err }, "no sandbox could be prepared; it is tried again"),
+      },
     });
     this.directories = new RuntimeDirectories({ dataDir: options.dataDir });
   }
@@ -134,14 +156,35 @@ export class LaunchSite implements AsyncDisposable {
 
   /** @throws LauncherFailure; what was made until then is for `remove`. */
   async launch(prepared: Prepared, spec: RuntimeSpec, root: LaunchSpec["root"]): Promise<RuntimeRecord> {
+    using _ = this.#busy();
+    return (await this.#claim(prepared, spec, root)) ?? (await this.#launchAnew(prepared, spec, root));
+  }
+
+  /** Until it is disposed of nothing is prepared. */
+  #busy(): Disposable {
+    this.#underWay += 1;
+    return {
+      [Symbol.dispose]: () => {
+        this.#underWay -= 1;
+        this.#stock.later();
+      },
+    };
+  }
+
+  /** @param groups whose control groups it has. */
+  async #planned(
+    prepared: Prepared,
+    spec: RuntimeSpec,
+    root: LaunchSpec["root"],
+    groups: string = spec.runtimeId,
+  ): Promise<{ record: RuntimeRecord; launch: LaunchSpec }> {
     const { runtimeId, slot } = spec;
     const slirp = networkOf(spec, this.#config) === "outbound" ? await this.slirp() : undefined;
-    using _groups = slot && this.#holdGroups(prepared, slot);
     const record = newRecord(spec, {
       instanceId: this.#instanceId,
       root,
       ids: await idsFor(prepared, runtimeId, root),
-      cgroup: prepared.cgroups?.spec(runtimeId, slot) ?? null,
+      cgroup: prepared.cgroups?.spec(groups, slot) ?? null,
     });
     const launch = newLaunchSpec(spec, {
       config: this.#config,
@@ -153,6 +196,12 @@ export class LaunchSite implements AsyncDisposable {
       procOutside: prepared.ways.procOutside,
       ...(slirp === undefined ? {} : { slirp }),
     });
+    return { record, launch };
+  }
+
+  async #launchAnew(prepared: Prepared, spec: RuntimeSpec, root: LaunchSpec["root"]): Promise<RuntimeRecord> {
+    using _groups = spec.slot && this.#holdGroups(prepared, spec.slot);
+    const { record, launch } = await this.#planned(prepared, spec, root);
     try {
       await this.#launcher.launch(launch);
     } catch (error) {
@@ -246,6 +295,7 @@ export class LaunchSite implements AsyncDisposable {
 
   /** Kills, and removes every trace. Idempotent. The runtime's id range is free afterwards. */
   async remove(prepared: Prepared, runtimeId: RuntimeId, options: { once?: boolean } = {}): Promise<void> {
+    using _ = this.#busy();
     await this.#removeDir(prepared, this.directories.path(runtimeId), { runtimeId, ...options });
     await prepared.ranges.release(runtimeId);
   }
@@ -333,10 +383,13 @@ export class LaunchSite implements AsyncDisposable {
         ? RangeClaims.open({ dir: machineClaims, runtimes: this.directories.root })
         : undefined,
     });
+    const named: CgroupSpec[] = [];
     for (const runtimeId of await this.directories.list()) {
       const record = await this.directories.recordIfWhole(runtimeId);
       if (record?.ids.kind === "range") await ranges.restore(record.ids.base, runtimeId);
+      if (record?.cgroup) named.push(record.cgroup);
     }
+    ground.cgroups?.sweepPrepared(named);
     if (ground.disks !== undefined) this.#launcher.keepDisks({ ...ground.disks, count: readyDisks });
     const prepared: Prepared = { ...ground, agent, ranges, ways: usualWays, shifted: undefined };
     await this.#sweep(prepared);
@@ -401,10 +454,10 @@ export class LaunchSite implements AsyncDisposable {
     return ShiftedImages.open({ dir, base: await ranges.take(sharedRange), launcher: this.#launcher });
   }
 
-  /** What a service before this one was deleting, or probing, when it ended. */
+  /** What a service before this one was deleting, probing or preparing when it ended. */
   async #sweep(prepared: Prepared): Promise<void> {
-    const probes = (await this.directories.list()).filter((id) => id.startsWith(probePrefix));
-    for (const runtimeId of probes) await this.discard(prepared, runtimeId);
+    const left = (await this.directories.list()).filter(isOurs);
+    for (const runtimeId of left) await this.discard(prepared, runtimeId);
     for (const path of await this.directories.listTrash())
       await this.#removeOrLeave(path, () => this.#removeDir(prepared, path, { once: true }));
   }
@@ -429,6 +482,60 @@ export class LaunchSite implements AsyncDisposable {
       .catch((err: unknown) => this.#logger.warn({ err }, "what a launcher left cannot be deleted yet"));
   }
 
+  /** A sandbox of nobody, made as far as it can be. */
+  async #prepareOne(shape: PreparedShape): Promise<Waiting | undefined> {
+    const prepared = await this.prepareLaunch();
+    if (!canPrepare(prepared)) return undefined;
+    await this.directories.inSight();
+    await this.#refuseWhenShort();
+    const name = newPreparedId();
+    const madeOf = fingerprintOf(shape.root, prepared.agent);
+    try {
+      const { launch } = await this.#planned(prepared, preparedSpec(name, shape), shape.root);
+      await this.#launcher.prepare({ ...launch, record: { ...launch.record, rootfs: null } });
+    } catch (error) {
+      await this.discard(prepared, name);
+      throw error;
+    }
+    if (madeOf !== undefined && madeOf === fingerprintOf(shape.root, prepared.agent)) return { name, madeOf };
+    await this.discard(prepared, name);
+    throw new Error("what sandboxes are made of changed meanwhile");
+  }
+
+  async #discardPrepared(name: string): Promise<void> {
+    const prepared = await this.#prepared?.catch(() => undefined);
+    if (prepared !== undefined) await this.discard(prepared, name as RuntimeId);
+  }
+
+  /** @returns undefined when there is none that fits, or it came to nothing: nothing of it is left then. */
+  async #claim(
+    prepared: Prepared,
+    spec: RuntimeSpec,
+    root: LaunchSpec["root"],
+  ): Promise<RuntimeRecord | undefined> {
+    const { runtimeId } = spec;
+    // Groups of the pool are elsewhere, a probe tries all of a launch, and a runtime keeps the range it has.
+    if (!canPrepare(prepared) || spec.slot !== undefined || isOurs(runtimeId)) return undefined;
+    if (prepared.ranges.has(runtimeId)) return undefined;
+    const { memoryMb, vcpus } = spec;
+    const shape = { root, network: networkOf(spec, this.#config), memoryMb, vcpus };
+    const found = this.#stock.take(shape, () => fingerprintOf(root, prepared.agent));
+    if (found === undefined) return undefined;
+    try {
+      prepared.ranges.give(found.name, runtimeId);
+      const planned = await this.#planned(prepared, spec, root, found.name);
+      const { dir, record, hostname, limits } = planned.launch;
+      const from = this.directories.path(found.name);
+      await this.#launcher.claim({ prepared: from, dir, record, owned: { hostname, limits } });
+      return planned.record;
+    } catch (error) {
+      this.#logger.info({ err: error, runtime_id: runtimeId }, "a prepared sandbox could not be claimed");
+      await this.discard(prepared, found.name as RuntimeId);
+      await this.remove(prepared, runtimeId);
+      return undefined;
+    }
+  }
+
   async #removeDir(
     prepared: Prepared,
     dir: string,
@@ -451,6 +558,7 @@ export class LaunchSite implements AsyncDisposable {
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
+    await this.#stock[Symbol.asyncDispose]();
     this.#left.clear();
     await this.#launcher[Symbol.asyncDispose]();
     await this.#clearing;
@@ -470,6 +578,11 @@ async function missingOf(paths: readonly string[]): Promise<string[]> {
     ),
   );
   return paths.filter((_, index) => there[index] === false);
+}
+
+/** Where roots are copies sandboxes share their ids, and without root none is worth it. */
+function canPrepare({ rooted, shifted, ways }: Prepared): boolean {
+  return rooted && shifted === undefined && !ways.rootCopied;
 }
 
 async function idsFor(prepared: Prepared, runtimeId: RuntimeId, root: LaunchSpec["root"]): Promise<IdsSpec> {

@@ -6,6 +6,7 @@ import type { RuntimeId, RuntimeSpec, SandboxId } from "../../ports/index.ts";
 import {
   type AttachSpec,
   type CgroupSpec,
+  type ClaimSpec,
   type DestroySpec,
   type DetachSpec,
   type IdsSpec,
@@ -19,6 +20,8 @@ import type { RuntimeRecord } from "./runtime-record.ts";
 // The launcher's tests read the same file: agent/alcove-launch/src/spec.rs.
 const fixture: {
   launches: { id: number; spec: LaunchSpec }[];
+  prepares: { id: number; spec: LaunchSpec }[];
+  claims: { id: number; spec: ClaimSpec }[];
   destroys: { id: number; spec: DestroySpec }[];
   shifts: { id: number; spec: ShiftSpec }[];
   attaches: { id: number; spec: AttachSpec }[];
@@ -37,6 +40,7 @@ const config: NativeProviderConfig = {
   minFreeMb: 0,
   maxUncountedPercent: 0,
   addedCaps: ["CAP_CHOWN"],
+  prepared: 0,
 };
 const spec: RuntimeSpec = {
   runtimeId: "rt-1" as RuntimeId,
@@ -108,6 +112,15 @@ it("what the launcher is told is what its tests take", () => {
     launch({}, { root: copied, ids: range, cgroup: v1, disk: { tmpfs_mb: 256 }, procOutside: true }),
   ];
   expect(JSON.parse(JSON.stringify(made))).toEqual(fixture.launches.map((request) => request.spec));
+});
+
+it("what is prepared and claimed is told as what its tests take", () => {
+  const parts = { root: image, ids: range, cgroup: v1, disk: { template: "/data/templates/256.ext4" } };
+  const { dir, record, hostname, limits } = launch({}, parts);
+  const prepared = "/data/runtimes/native/prepared-1";
+  const claim: ClaimSpec = { prepared, dir, record, owned: { hostname, limits } };
+  const told = JSON.parse(JSON.stringify([{ ...launch({}, parts), dir: prepared }, claim]));
+  expect(told).toEqual([...fixture.prepares, ...fixture.claims].map((request) => request.spec));
 });
 
 it("what a copy into a range of ids is told is what its tests take", () => {

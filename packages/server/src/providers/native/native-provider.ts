@@ -37,7 +37,7 @@ import { layerSizes } from "./layer-sizes.ts";
 import { MemoryGuards } from "./memory-guards.ts";
 import { newProbeId, probeSpec } from "./probe.ts";
 import { processorEnv } from "./processor-env.ts";
-import { probePrefix } from "./runtime-directories.ts";
+import { isOurs, probePrefix } from "./runtime-directories.ts";
 import type { RuntimeRecord } from "./runtime-record.ts";
 import type { MachineMemory } from "./uncounted-memory.ts";
 
@@ -118,7 +118,7 @@ export class NativeProvider implements RuntimeProvider {
     this.#ringBytes = options.ringBytes;
     this.#logger = options.logger;
     this.defaultImage = options.config.defaultImage;
-    this.#site = new LaunchSite(options);
+    this.#site = new LaunchSite({ ...options, refuseWhenShort: () => this.#guard.refuseWhenShort() });
     const guarded = {
       logger: options.logger,
       running: () => this.#connected.keys(),
@@ -215,6 +215,7 @@ export class NativeProvider implements RuntimeProvider {
       network_mode: networkMode,
       ...(networkMode === "outbound" ? outboundSettings(this.#config) : {}),
       pids_limit: this.#config.pidsLimit,
+      prepared: this.#config.prepared,
       disk_mb: this.#config.diskMb,
       min_free_mb: this.#config.minFreeMb,
       max_uncounted_percent: this.#config.maxUncountedPercent,
@@ -282,7 +283,7 @@ export class NativeProvider implements RuntimeProvider {
   }
 
   async inventory(_options: CallOptions): Promise<InventoryEntry[]> {
-    const ids = (await this.#site.directories.list()).filter((id) => !id.startsWith(probePrefix));
+    const ids = (await this.#site.directories.list()).filter((id) => !isOurs(id));
     await this.#site.keepWhole();
     const entries: InventoryEntry[] = [];
     // Each look takes descriptors, and there may be thousands of runtimes.
@@ -491,7 +492,7 @@ export class NativeProvider implements RuntimeProvider {
       stats: async (options) => {
         const { cgroups, disks } = await this.#site.prepare();
         const [counted, seen] = await Promise.all([
-          cgroups?.stats(runtimeId, record.sandbox?.slot),
+          record.cgroup === null ? undefined : cgroups?.stats(record.cgroup),
           cgroups === undefined || disks !== undefined ? client.stats(options) : ({} as RuntimeStats),
         ]);
         const { diskBytes, diskLimitBytes, ...inside } = seen;

@@ -5,6 +5,7 @@ import { type Static, Type } from "typebox";
 import { orMissing } from "../../platform/missing.ts";
 import { BadRequest, type RuntimeId } from "../../ports/index.ts";
 import { consoleLines, HeldFolder, parseRecord, UnreadableRecord } from "../runtime-records/index.ts";
+import { preparedPrefix } from "./prepared-shape.ts";
 import { RuntimeRecord } from "./runtime-record.ts";
 import { type UsualMemory, usualMemoryIn } from "./usual-memory.ts";
 
@@ -17,6 +18,11 @@ const ProcessRecord = Type.Object({
 
 /** Runtimes that only check() makes. */
 export const probePrefix = "probe-";
+
+/** Whether a runtime is nobody's sandbox. */
+export function isOurs(runtimeId: string): boolean {
+  return runtimeId.startsWith(probePrefix) || runtimeId.startsWith(preparedPrefix);
+}
 
 /** `<dataDir>/runtimes/native`: a directory for each runtime, all that is needed to find it again. */
 export class RuntimeDirectories implements AsyncDisposable {

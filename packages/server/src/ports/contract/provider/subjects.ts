@@ -1,6 +1,7 @@
 /** Whom the contract is run against: the columns of docs/providers.md. */
 export const contractSubjects = [
   "native, rooted",
+  "native, rooted, from prepared sandboxes",
   "native, unprivileged",
   "docker on runc",
   "docker over TCP with TLS",

@@ -1,0 +1,229 @@
+//! Sandboxes that are nobody's yet. Each is a launch that stopped half-way: namespaces, groups, disk, mounts and network are
+//! made, nothing of anybody has run in it, and its first process waits, with the process that made it, for who it is for.
+//!
+//! States: being made; parked, from its answer on; claimed, from the moment that the request is handed to it; running, which is
+//! a launch that has come to its end. Until then the first process dies with the one that made it, and that with the
+//! launcher: a death at any point leaves a directory that says what to undo, and no process.
+//! `docs/decisions/native-prepared.md` has what becomes of each.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use crate::disk::Ready;
+use crate::error::{AtStep, Result, StepError};
+use crate::launch::{self, Begun, Launched};
+use crate::spec::{ClaimSpec, LaunchSpec, Request};
+use crate::{cgroup, sys};
+
+const STEP: &str = "claim";
+
+/// Sent by who has answered a claim.
+const ANSWERED: u8 = b'A';
+
+/// The launcher's side: whom to hand a claim to, and who owes an answer.
+#[derive(Default)]
+pub struct Parked {
+    waiting: Vec<(String, OwnedFd)>,
+    /// By the numbers of their requests.
+    claimed: Vec<(u64, OwnedFd)>,
+}
+
+impl Parked {
+    /// @returns where the process that prepares it listens.
+    pub fn add(&mut self, dir: &str) -> Result<OwnedFd> {
+        self.waiting.retain(|(_, socket)| !ended(socket.as_raw_fd()));
+        let (ours, theirs) = sys::message_pair().at(STEP, "socketpair")?;
+        self.waiting.push((dir.to_owned(), ours));
+        Ok(theirs)
+    }
+
+    /// Hands a request over whole, or not at all, without waiting for anybody. Whom it was for is nobody else's from then on.
+    pub fn hand_over(&mut self, id: u64, dir: &str, line: &[u8]) -> Result<()> {
+        let place = self.waiting.iter().position(|(known, _)| known == dir);
+        let found = place.map(|place| self.waiting.swap_remove(place));
+        let (_, socket) = found.ok_or_else(|| StepError::new(STEP, format!("{dir} is not prepared")))?;
+        match sys::send_now(socket.as_raw_fd(), line).at(STEP, dir)? {
+            count if count == line.len() => {
+                self.claimed.push((id, socket));
+                Ok(())
+            }
+            count => Err(StepError::new(STEP, format!("{dir} took {count} bytes of {}", line.len()))),
+        }
+    }
+
+    /// Readable when who owes an answer gave it, or has ended.
+    pub fn owing(&self) -> impl Iterator<Item = RawFd> {
+        self.claimed.iter().map(|(_, socket)| socket.as_raw_fd())
+    }
+
+    /// @returns the numbers of claims that nobody will answer.
+    pub fn collect(&mut self) -> Vec<u64> {
+        let mut lost = Vec::new();
+        self.claimed.retain(|(id, socket)| {
+            if !ended(socket.as_raw_fd()) {
+                return true;
+            }
+            if receive(socket.as_raw_fd()).ok().as_deref() != Some(&[ANSWERED]) {
+                lost.push(*id);
+            }
+            false
+        });
+        lost
+    }
+
+    /// For processes of other requests: none holds the way to a sandbox that is not its own.
+    pub fn forget(&mut self) {
+        self.waiting.clear();
+        self.claimed.clear();
+    }
+}
+
+/// What is parked, and what it was made from.
+pub struct Place<'a> {
+    pub spec: &'a LaunchSpec,
+    pub begun: Begun,
+    socket: OwnedFd,
+}
+
+/// Of one that is claimed: dropped before it is done, it tells that nobody answers.
+pub struct Debt(OwnedFd);
+
+impl Debt {
+    pub fn settle(self) {
+        // The launcher is gone where this fails, and with it everybody who waits.
+        let _ = sys::send_now(self.0.as_raw_fd(), &[ANSWERED]);
+    }
+}
+
+/// Makes a sandbox up to where it becomes somebody's.
+/// @param launcher it does not outlive this process.
+pub fn prepare<'a>(spec: &'a LaunchSpec, ready: Option<&Ready>, socket: OwnedFd, launcher: i32) -> Result<Place<'a>> {
+    let mut begun = launch::begin(spec, ready, None)?;
+    begun.parked()?;
+    // The kernel forgot that when ids changed.
+    sys::end_with(launcher);
+    Ok(Place { spec, begun, socket })
+}
+
+impl Place<'_> {
+    /// @returns nothing when it has ended, or nobody is left who could claim it.
+    pub fn wait(&self) -> Result<Option<(u64, ClaimSpec)>> {
+        let sandbox = sys::pidfd_open(self.begun.pid).at(STEP, "the sandbox")?;
+        let mut entries = [self.socket.as_raw_fd(), sandbox.as_raw_fd()].map(|fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        });
+        loop {
+            // SAFETY: both entries are alive through the call.
+            match sys::check(unsafe { libc::poll(entries.as_mut_ptr(), 2, -1) } as libc::c_long) {
+                Err(error) if sys::errno_is(&error, libc::EINTR) => continue,
+                other => other.map(drop).at(STEP, "poll")?,
+            }
+            if entries[1].revents != 0 {
+                return Ok(None);
+            }
+            let line = receive(self.socket.as_raw_fd()).at(STEP, "the request")?;
+            if line.is_empty() {
+                return Ok(None);
+            }
+            return match serde_json::from_slice(&line) {
+                Ok(Request::Claim { id, spec }) => Ok(Some((id, spec))),
+                _ => Err(StepError::new(STEP, "what was handed over is no claim")),
+            };
+        }
+    }
+
+    pub fn claim(self, spec: &ClaimSpec) -> (Result<Launched>, Debt) {
+        let Self { spec: made, begun, socket } = self;
+        (claim(made, begun, spec), Debt(socket))
+    }
+}
+
+/// Limits first, so that nothing runs without; then the record, which undoes either; then the name, by which it is somebody's.
+fn claim(prepared: &LaunchSpec, mut begun: Begun, spec: &ClaimSpec) -> Result<Launched> {
+    let (made, owned) = (&prepared.limits, &spec.owned);
+    // What /proc and /dev/shm say was made for these.
+    if (made.memory_mb, made.vcpus, made.exec_group)
+        != (owned.limits.memory_mb, owned.limits.vcpus, owned.limits.exec_group)
+    {
+        return Err(StepError::new(STEP, "it was prepared for another size"));
+    }
+    begun.stages.take();
+    if let Some(group) = &prepared.cgroup {
+        cgroup::limit(group, &owned.limits, prepared.outbound.is_some())?;
+    }
+    begun.stages.end("cgroup");
+    launch::write_record(&spec.record)?;
+    sys::rename_new(&prepared.dir, &spec.dir).at("directory", &spec.dir)?;
+    begun.stages.end("record");
+    begun.release(owned)
+}
+
+/// Whether something came from the other end, or whoever held that is gone.
+fn ended(socket: RawFd) -> bool {
+    let mut entry = libc::pollfd { fd: socket, events: libc::POLLIN, revents: 0 };
+    // SAFETY: the entry is alive through the call.
+    unsafe { libc::poll(&raw mut entry, 1, 0) > 0 }
+}
+
+/// @returns nothing when nobody holds the other end any more.
+fn receive(socket: RawFd) -> io::Result<Vec<u8>> {
+    let looked = libc::MSG_PEEK | libc::MSG_TRUNC;
+    // SAFETY: asks for the size alone.
+    let size = sys::check(unsafe { libc::recv(socket, std::ptr::null_mut(), 0, looked) } as libc::c_long)?;
+    let mut line = vec![0u8; size as usize];
+    // SAFETY: the buffer is valid for its length.
+    let count = sys::check(unsafe { libc::recv(socket, line.as_mut_ptr().cast(), line.len(), 0) } as libc::c_long)?;
+    line.truncate(count as usize);
+    Ok(line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_goes_to_whom_it_is_for_whole_and_once() {
+        let mut parked = Parked::default();
+        let first = parked.add("/a").expect("a place");
+        let second = parked.add("/b").expect("a place");
+        let line = vec![b'x'; 100_000];
+        parked.hand_over(7, "/b", &line).expect("handed over");
+        assert_eq!(receive(second.as_raw_fd()).expect("a request"), line);
+        assert!(parked.hand_over(7, "/b", &line).is_err());
+        assert!(parked.collect().is_empty());
+        drop(second);
+        assert_eq!(parked.collect(), [7]);
+        drop(first);
+        assert!(parked.hand_over(8, "/a", &line).is_err());
+    }
+
+    #[test]
+    fn a_claim_that_was_answered_is_not_answered_again() {
+        let mut parked = Parked::default();
+        let place = parked.add("/a").expect("a place");
+        parked.hand_over(7, "/a", b"claim").expect("handed over");
+        receive(place.as_raw_fd()).expect("a request");
+        Debt(place).settle();
+        assert!(parked.collect().is_empty());
+        assert_eq!(parked.owing().count(), 0);
+    }
+
+    #[test]
+    fn a_claim_that_is_too_long_is_refused_and_waits_for_nobody() {
+        let mut parked = Parked::default();
+        let place = parked.add("/a").expect("a place");
+        assert!(parked.hand_over(9, "/a", &vec![b'x'; 1 << 20]).is_err());
+        assert!(receive(place.as_raw_fd()).expect("the end").is_empty());
+    }
+
+    #[test]
+    fn what_has_ended_is_forgotten() {
+        let mut parked = Parked::default();
+        drop(parked.add("/a").expect("a place"));
+        let _kept = parked.add("/b").expect("a place");
+        let _more = parked.add("/c").expect("a place");
+        assert_eq!(parked.waiting.iter().map(|(dir, _)| dir.as_str()).collect::<Vec<_>>(), ["/b", "/c"]);
+    }
+}

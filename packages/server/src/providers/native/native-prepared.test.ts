@@ -1,0 +1,250 @@
+import { existsSync } from "node:fs";
+import { cp, glob, mkdir, mkdtemp, readdir, readFile, rename, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import { afterEach, beforeEach, expect, it, onTestFinished, vi } from "vitest";
+import { runScript } from "../../../test/support/attack-probe.ts";
+import { type NativeHome, nativeHome, nativeProvider, testImage } from "../../../test/support/native.ts";
+import { preparedIn, processOf, watchPrepares } from "../../../test/support/prepared.ts";
+import { describeWith } from "../../../test/support/requirements.ts";
+import { rightsOf } from "../../../test/support/sandbox-rights.ts";
+import { busyboxRootfs } from "../../../test/support/tiny-images.ts";
+import { randomIds } from "../../platform/random-ids.ts";
+import type { RuntimeSpec } from "../../ports/index.ts";
+import { Launcher } from "../launcher/index.ts";
+import type { NativeProvider } from "./native-provider.ts";
+import { machineClaims } from "./range-claims.ts";
+
+const soon = (ms = 60_000) => ({ signal: AbortSignal.timeout(ms) });
+
+await describeWith(["root", "agent", "launcher", "native", "busybox"], "prepared sandboxes", () => {
+  let home: NativeHome;
+  let provider: NativeProvider;
+  let prepares: ReturnType<typeof watchPrepares>;
+  beforeEach(async () => {
+    prepares = watchPrepares();
+    home = await nativeHome();
+    provider = home.open({ prepared: 2 });
+  });
+  afterEach(async () => {
+    vi.restoreAllMocks();
+    await provider[Symbol.asyncDispose]();
+    await home.remove();
+  });
+
+  const specOf = (image = testImage): RuntimeSpec => ({
+    runtimeId: randomIds.runtimeId(),
+    sandboxId: randomIds.sandboxId(),
+    image,
+    memoryMb: 96,
+    vcpus: 0.5,
+    env: {},
+    expiresInMs: 600_000,
+    metadata: {},
+  });
+  const spawn = async (image = testImage, by = provider) => {
+    const spec = specOf(image);
+    await by.spawn(spec, soon());
+    const { runtimeId, sandboxId } = spec;
+    return {
+      runtimeId,
+      sandboxId,
+      operations: by.sandbox(runtimeId),
+      pid: await processOf(home.dataDir, runtimeId),
+    };
+  };
+  /** One that was prepared, after a cold one of its kind. */
+  const claimed = async (image = testImage) => {
+    const cold = await spawn(image);
+    const waiting = await prepares.until(home.dataDir, 2);
+    const one = await spawn(image);
+    expect(waiting.has(one.pid)).toBe(true);
+    return { cold, claimed: one };
+  };
+  const groupsHere = async () => {
+    const parent = `/sys/fs/cgroup/memory/alcove-test${home.dataDir.slice(-6)}`;
+    const unified = `/sys/fs/cgroup/alcove-test${home.dataDir.slice(-6)}`;
+    const names = await readdir(parent).catch(() => readdir(unified).catch(() => []));
+    return names.filter((name) => name.startsWith("prepared-"));
+  };
+  const launcherHere = async () => {
+    const stats = await Promise.all(
+      (await readdir("/proc"))
+        .filter((name) => /^\d+$/.test(name))
+        .map(async (name) => {
+          const read = (file: string) => readFile(`/proc/${name}/${file}`, "utf8").catch(() => "");
+          return {
+            pid: Number(name),
+            command: await read("cmdline"),
+            parent: (await read("stat")).split(") ")[1]?.split(" ")[1],
+          };
+        }),
+    );
+    const found = stats.filter(
+      ({ command, parent }) =>
+        command.includes("alcove-launch\0serve") &&
+        command.includes(home.dataDir) &&
+        Number(parent) === process.pid,
+    );
+    return found.map(({ pid }) => pid);
+  };
+
+  it.each(["host", testImage])("of %s have every limit, range and right of a cold one", async (image) => {
+    const pair = await claimed(image);
+    const [cold, warm] = [
+      await rightsOf(home.dataDir, pair.cold),
+      await rightsOf(home.dataDir, pair.claimed),
+    ];
+    expect(Object.keys(cold.groups as object).length).toBeGreaterThan(4);
+    expect(warm).toEqual(cold);
+  });
+
+  it("are nobody's: in no inventory, and gone when the service stops", async () => {
+    const { runtimeId } = await spawn();
+    const waiting = await prepares.until(home.dataDir, 2);
+    expect((await provider.inventory(soon())).map((entry) => entry.runtimeId)).toEqual([runtimeId]);
+    expect(await groupsHere()).toHaveLength(2);
+    await provider[Symbol.asyncDispose]();
+    expect(await preparedIn(home.dataDir)).toEqual(new Map());
+    expect(await groupsHere()).toEqual([]);
+    for (const pid of waiting.keys()) await expect(readFile(`/proc/${pid}/stat`)).rejects.toThrow();
+    const links = await readdir(machineClaims);
+    expect(links.filter((name) => name.includes("prepared-"))).toEqual([]);
+    provider = home.open();
+  });
+
+  it("one of an image, an agent or a root that was replaced is not claimed", async () => {
+    const folder = await mkdtemp(join(tmpdir(), "alcove-image-"));
+    onTestFinished(() => rm(folder, { recursive: true }));
+    const rootfs = join(folder, "rootfs");
+    await cp((await busyboxRootfs()).dir, rootfs, { recursive: true, verbatimSymlinks: true });
+    await using changing = nativeProvider(home.dataDir, rootfs, { prepared: 2 });
+    await spawn(testImage, changing);
+    const waiting = await prepares.until(home.dataDir, 2);
+    await cp(rootfs, `${rootfs}.new`, { recursive: true, verbatimSymlinks: true });
+    await writeFile(join(`${rootfs}.new`, "newer"), "");
+    await rm(rootfs, { recursive: true });
+    await rename(`${rootfs}.new`, rootfs);
+    const { operations, pid } = await spawn(testImage, changing);
+    expect(waiting.has(pid)).toBe(false);
+    expect((await runScript(operations, "ls /newer")).output).toBe("/newer\n");
+
+    for (const what of ["agents/*/alcove-agent", "native/host-*"]) {
+      await spawn("host", changing);
+      const before = await prepares.until(home.dataDir, 4);
+      const [found = ""] = await Array.fromAsync(glob(what, { cwd: home.dataDir }));
+      const path = join(home.dataDir, found);
+      await cp(path, `${path}.new`, { recursive: true, verbatimSymlinks: true });
+      await rename(path, `${path}.old`);
+      await rename(`${path}.new`, path);
+      expect(before.has((await spawn("host", changing)).pid)).toBe(false);
+    }
+  });
+
+  it("groups that no record names are removed by the next start, and nobody's that runs", async () => {
+    const { claimed: one } = await claimed();
+    await provider[Symbol.asyncDispose]();
+    const dir = join(home.dataDir, "runtimes/native", one.runtimeId);
+    const { cgroup } = JSON.parse(await readFile(join(dir, "runtime.json"), "utf8"));
+    const [own] = cgroup.dirs.map(({ path }: { path: string }) => path);
+    const left = join(dirname(own), "prepared-left");
+    await mkdir(join(left, "execs"), { recursive: true });
+    provider = home.open({ prepared: 2 });
+    await provider.inventory(soon());
+    await provider.adopt(one.runtimeId, soon());
+    expect(existsSync(left)).toBe(false);
+    expect(existsSync(own)).toBe(true);
+    expect((await runScript(provider.sandbox(one.runtimeId), "echo works")).output).toBe("works\n");
+  });
+
+  it("one of another size is not claimed", async () => {
+    await spawn();
+    const waiting = await prepares.until(home.dataDir, 2);
+    const spec = { ...specOf(), memoryMb: 128 };
+    await provider.spawn(spec, soon());
+    expect(waiting.has(await processOf(home.dataDir, spec.runtimeId))).toBe(false);
+  });
+
+  it("one that was adopted by the next service works on, and those that wait end with theirs", async () => {
+    const { claimed: one } = await claimed();
+    await using next = home.open();
+    await next.adopt(one.runtimeId, soon());
+    const { output } = await runScript(next.sandbox(one.runtimeId), "hostname");
+    expect(output.trim()).toBe(one.sandboxId);
+    expect((await next.sandbox(one.runtimeId).stats(soon())).memoryLimitBytes).toBe(96 << 20);
+    expect((await next.inventory(soon())).every(({ state }) => state === "running")).toBe(true);
+  });
+
+  it("a launcher that is killed takes those that wait with it, and no spawn fails for it", async () => {
+    await spawn();
+    const waiting = await prepares.until(home.dataDir, 2);
+    const [launcher] = await launcherHere();
+    process.kill(launcher ?? 0, "SIGKILL");
+    for (const pid of waiting.keys())
+      await expect
+        .poll(
+          () =>
+            readFile(`/proc/${pid}/stat`).then(
+              () => "there",
+              () => "gone",
+            ),
+          { timeout: 5_000 },
+        )
+        .toBe("gone");
+    const { operations, pid } = await spawn();
+    expect(waiting.has(pid)).toBe(false);
+    expect((await runScript(operations, "echo works")).output).toBe("works\n");
+    const again = await prepares.until(home.dataDir, 2);
+    expect([...again.keys()].some((found) => waiting.has(found))).toBe(false);
+    expect(await groupsHere()).toHaveLength(2);
+  });
+
+  it.each(["the first process", "the one that made it"])(
+    "one of which %s was killed while it waited is no failed spawn",
+    async (which) => {
+      await spawn();
+      for (const pid of (await prepares.until(home.dataDir, 2)).keys()) {
+        const parent = (await readFile(`/proc/${pid}/stat`, "utf8")).split(") ")[1]?.split(" ")[1];
+        process.kill(which === "the first process" ? pid : Number(parent), "SIGKILL");
+      }
+      const { operations } = await spawn();
+      expect((await runScript(operations, "echo works")).output).toBe("works\n");
+    },
+  );
+
+  it("a launcher that is killed over a claim loses and doubles nothing", { timeout: 60_000 }, async () => {
+    await spawn();
+    const claim = vi.spyOn(Launcher.prototype, "claim");
+    for (let waitMs = 0; waitMs < 6; waitMs += 1) {
+      await prepares.until(home.dataDir, 2);
+      const [launcher] = await launcherHere();
+      claim.mockImplementationOnce(async function (this: Launcher, spec) {
+        claim.mockRestore();
+        const asked = this.claim(spec);
+        const from = performance.now();
+        while (performance.now() - from < waitMs / 2);
+        process.kill(launcher ?? 0, "SIGKILL");
+        return asked;
+      });
+      const { runtimeId, operations } = await spawn();
+      expect((await runScript(operations, "hostname && echo works")).output).toContain("works\n");
+      const found = await provider.inventory(soon());
+      expect(found.filter((entry) => entry.runtimeId === runtimeId)).toHaveLength(1);
+      vi.spyOn(Launcher.prototype, "claim");
+      await provider.destroy(runtimeId, soon());
+    }
+    expect(await provider.inventory(soon())).toHaveLength(1);
+  });
+
+  it("a burst far beyond those that wait is served", { timeout: 180_000 }, async () => {
+    await spawn("host");
+    await prepares.until(home.dataDir, 2);
+    const burst = await Promise.all(Array.from({ length: 200 }, () => spawn("host")));
+    expect(new Set(burst.map(({ pid }) => pid)).size).toBe(200);
+    expect(await provider.inventory(soon())).toHaveLength(201);
+    const [one] = burst.slice(-1);
+    expect((await runScript(one?.operations as never, "echo works")).output).toBe("works\n");
+    await Promise.all(burst.map(({ runtimeId }) => provider.destroy(runtimeId, soon(120_000))));
+    await prepares.until(home.dataDir, 2);
+  });
+});

@@ -1,0 +1,71 @@
+import { randomBytes } from "node:crypto";
+import { readFileSync, statSync } from "node:fs";
+import type { NetworkMode, RuntimeId, RuntimeSpec, SandboxId } from "../../ports/index.ts";
+import type { LaunchSpec } from "../launcher/index.ts";
+
+/** What of a sandbox is made before it is somebody's. Memory and processors are told in its /proc, and bound its /dev/shm. */
+export interface PreparedShape {
+  /** Of which its record does not name the image: nobody uses that yet, and it may go. */
+  root: LaunchSpec["root"];
+  network: NetworkMode;
+  memoryMb: number;
+  vcpus: number;
+}
+
+export const mostOf = {
+  /** For which sandboxes are prepared. */
+  shapes: 3,
+} as const;
+
+/** Of directories, control groups and records of those that are nobody's. */
+export const preparedPrefix = "prepared-";
+
+export function newPreparedId(): RuntimeId {
+  return `${preparedPrefix}${randomBytes(6).toString("hex")}` as RuntimeId;
+}
+
+export function shapeKey({ root, network, memoryMb, vcpus }: PreparedShape): string {
+  return JSON.stringify([root, network, memoryMb, vcpus]);
+}
+
+/** A sandbox of nobody. */
+export function preparedSpec(runtimeId: RuntimeId, { network, memoryMb, vcpus }: PreparedShape): RuntimeSpec {
+  return {
+    runtimeId,
+    sandboxId: "sb-prepared" as SandboxId,
+    image: "",
+    memoryMb,
+    vcpus,
+    env: {},
+    expiresInMs: null,
+    metadata: {},
+    network,
+  };
+}
+
+/**
+ * Which files these are and, where the machine's own programs are seen, what is mounted there. As long as a sandbox holds
+ * files, no others have their numbers.
+ * @returns undefined when one is gone.
+ */
+export function fingerprintOf(root: LaunchSpec["root"], agent: string): string | undefined {
+  try {
+    const files = [root.kind === "host" ? root.skeleton : root.rootfs, agent].map((path) => {
+      const { dev, ino } = statSync(path);
+      return `${path} ${dev} ${ino}`;
+    });
+    return [...files, ...(root.kind === "host" ? programMounts() : [])].join("\n");
+  } catch (error) {
+    if (error instanceof Error && "code" in error) return undefined;
+    throw error;
+  }
+}
+
+/** As `agent/alcove-launch/src/inside.rs` shows them to sandboxes of image `host`. */
+const programPlaces = /^\S+ \S+ \S+ \S+ \/(usr|bin|sbin|lib|lib32|lib64|libx32|nix)(\/| )/;
+
+function programMounts(): string[] {
+  return readFileSync("/proc/self/mountinfo", "utf8")
+    .split("\n")
+    .filter((line) => programPlaces.test(line));
+}

@@ -1,0 +1,137 @@
+import { afterEach, beforeEach, expect, it, vi } from "vitest";
+import type { PreparedShape } from "./prepared-shape.ts";
+import { PreparedStock, type Waiting } from "./prepared-stock.ts";
+
+const shapeOf = (memoryMb: number): PreparedShape => ({
+  root: { kind: "host", skeleton: "/skeleton" },
+  network: "none",
+  memoryMb,
+  vcpus: 1,
+});
+const shape = shapeOf(64);
+
+let madeOf: string;
+let busy: boolean;
+let made: Waiting[];
+let discarded: string[];
+let failures: unknown[];
+let fail: Error | undefined;
+let stock: PreparedStock;
+
+beforeEach(() => {
+  vi.useFakeTimers();
+  [madeOf, busy, made, discarded, failures, fail] = ["files", false, [], [], [], undefined];
+  stock = stockOf(2);
+});
+afterEach(async () => {
+  await stock[Symbol.asyncDispose]();
+  vi.useRealTimers();
+});
+
+function stockOf(count: number): PreparedStock {
+  return new PreparedStock({
+    count,
+    site: {
+      make: async () => {
+        if (fail !== undefined) throw fail;
+        const one = { name: `prepared-${made.length}`, madeOf };
+        made.push(one);
+        return one;
+      },
+      discard: async (name) => {
+        discarded.push(name);
+      },
+      isBusy: () => busy,
+      onFailure: (error) => failures.push(error),
+    },
+  });
+}
+
+const take = (wanted = shape) => stock.take(wanted, () => madeOf)?.name;
+const quiet = () => vi.advanceTimersByTimeAsync(5_000);
+
+it("a shape that was wanted once is prepared, as often as configured, and each is given away once", async () => {
+  expect(take()).toBeUndefined();
+  await quiet();
+  expect(made).toHaveLength(2);
+  expect([take(), take(), take()]).toEqual(["prepared-0", "prepared-1", undefined]);
+  await quiet();
+  expect(made).toHaveLength(4);
+});
+
+it("nothing is prepared while somebody waits, and a busy site is waited for", async () => {
+  busy = true;
+  take();
+  await quiet();
+  expect(made).toEqual([]);
+  busy = false;
+  stock.later();
+  await quiet();
+  expect(made).toHaveLength(2);
+});
+
+it("one made of what has changed since is never given away", async () => {
+  take();
+  await quiet();
+  madeOf = "other files";
+  expect(take()).toBeUndefined();
+  expect(discarded).toEqual(["prepared-0", "prepared-1"]);
+  await quiet();
+  expect(take()).toBe("prepared-2");
+});
+
+it("what cannot be looked at is taken for changed", async () => {
+  take();
+  await quiet();
+  expect(stock.take(shape, () => undefined)).toBeUndefined();
+  expect(discarded).toHaveLength(2);
+});
+
+it("a fourth shape takes the place of the one that was wanted longest ago", async () => {
+  for (const memoryMb of [1, 2, 3]) take(shapeOf(memoryMb));
+  await quiet();
+  expect(made).toHaveLength(6);
+  take(shapeOf(1));
+  take(shapeOf(4));
+  expect(discarded).toHaveLength(2);
+  await quiet();
+  expect(take(shapeOf(1))).toBeDefined();
+  expect(take(shapeOf(2))).toBeUndefined();
+});
+
+it("a failure is told, and tried again after a while", async () => {
+  fail = new Error("no room");
+  take();
+  await vi.advanceTimersByTimeAsync(9_000);
+  expect(failures).toEqual([fail]);
+  fail = undefined;
+  await vi.advanceTimersByTimeAsync(9_000);
+  expect(made).toHaveLength(2);
+});
+
+it("those that ended with the launcher are removed, and made again", async () => {
+  take();
+  await quiet();
+  stock.lose();
+  expect(take()).toBeUndefined();
+  expect(discarded).toHaveLength(2);
+  await quiet();
+  expect(made).toHaveLength(4);
+});
+
+it("at its end all that wait are removed, and nothing is made any more", async () => {
+  take();
+  await quiet();
+  await stock[Symbol.asyncDispose]();
+  expect(discarded).toEqual(["prepared-0", "prepared-1"]);
+  expect(take()).toBeUndefined();
+  await quiet();
+  expect(made).toHaveLength(2);
+});
+
+it("0 prepares nothing", async () => {
+  stock = stockOf(0);
+  expect(take()).toBeUndefined();
+  await quiet();
+  expect(made).toEqual([]);
+});

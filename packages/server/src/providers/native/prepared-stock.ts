@@ -1,0 +1,145 @@
+import { mostOf, type PreparedShape, shapeKey } from "./prepared-shape.ts";
+
+/** One that waits for its owner. */
+export interface Waiting {
+  name: string;
+  /** What it was made of, as `fingerprintOf` tells it: whatever changes since makes it useless. */
+  madeOf: string;
+}
+
+/** Who makes them and takes them away. */
+export interface PreparedSite {
+  /** @returns undefined where this shape cannot be prepared. */
+  make(shape: PreparedShape): Promise<Waiting | undefined>;
+  /** Does not fail. */
+  discard(name: string): Promise<void>;
+  /** Whether somebody waits for the machine: nothing is made meanwhile. */
+  isBusy(): boolean;
+  onFailure(error: unknown): void;
+}
+
+interface Shelf {
+  shape: PreparedShape;
+  waiting: Waiting[];
+}
+
+/** Nobody wanted anything for so long: what is made then takes no processor from who waits. */
+const quietMs = 50;
+/** After a failure: what was missing, room on the disk for one, may be there again. */
+const pauseMs = 10_000;
+
+/**
+ * Prepared sandboxes, as many of each shape as configured, of the shapes that were wanted last. States of one: being made
+ * (`#making`), waiting (on its shelf), and from then on somebody else's: `take` gives it away once, whatever becomes of it, and
+ * what is discarded is `site`'s to remove. A process that dies leaves directories, which the next start removes.
+ */
+export class PreparedStock implements AsyncDisposable {
+  readonly #count: number;
+  readonly #site: PreparedSite;
+  /** By key, the shape that was wanted last at the end. */
+  readonly #shelves = new Map<string, Shelf>();
+  readonly #discarding = new Set<Promise<void>>();
+  #making: Promise<void> | undefined;
+  #timer: NodeJS.Timeout | undefined;
+  #pausedUntilMs = 0;
+  #closed = false;
+
+  constructor(options: { count: number; site: PreparedSite }) {
+    this.#count = options.count;
+    this.#site = options.site;
+  }
+
+  /**
+   * One that is made of what there is now, if there is one; the shape is one that is wanted from now on.
+   * @param madeOf what one would be made of now.
+   */
+  take(shape: PreparedShape, madeOf: () => string | undefined): Waiting | undefined {
+    if (this.#count === 0 || this.#closed) return undefined;
+    const shelf = this.want(shape);
+    const present = shelf.waiting.length === 0 ? undefined : madeOf();
+    for (;;) {
+      const found = shelf.waiting.shift();
+      if (found === undefined || found.madeOf === present) return found;
+      this.#discard(found);
+    }
+  }
+
+  /** Prepares sandboxes of a shape once nothing else waits. */
+  want(shape: PreparedShape): Shelf {
+    const key = shapeKey(shape);
+    const shelf = this.#shelves.get(key) ?? { shape, waiting: [] };
+    this.#shelves.delete(key);
+    this.#shelves.set(key, shelf);
+    const [oldest] = this.#shelves;
+    if (this.#shelves.size > mostOf.shapes && oldest !== undefined) this.#clear(...oldest);
+    this.later();
+    return shelf;
+  }
+
+  /** Something came to its end: what was taken is made again when nothing else comes. */
+  later(waitMs = quietMs): void {
+    if (this.#closed || this.#count === 0) return;
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.#refill(), waitMs);
+    // What is made ahead keeps no process alive.
+    this.#timer.unref();
+  }
+
+  /** All that wait have ended. */
+  lose(): void {
+    for (const shelf of this.#shelves.values())
+      for (const waiting of shelf.waiting.splice(0)) this.#discard(waiting);
+    this.later();
+  }
+
+  #refill(): void {
+    // Whoever is busy calls `later` at the end.
+    if (this.#closed || this.#making !== undefined || this.#site.isBusy()) return;
+    const shelf = [...this.#shelves.values()].reverse().find(({ waiting }) => waiting.length < this.#count);
+    if (shelf === undefined) return;
+    const pauseLeftMs = this.#pausedUntilMs - performance.now();
+    if (pauseLeftMs > 0) {
+      this.later(pauseLeftMs);
+      return;
+    }
+    this.#making = this.#make(shelf).finally(() => {
+      this.#making = undefined;
+      this.later();
+    });
+  }
+
+  async #make(shelf: Shelf): Promise<void> {
+    try {
+      const made = await this.#site.make(shelf.shape);
+      if (made === undefined) {
+        this.#shelves.delete(shapeKey(shelf.shape));
+        return;
+      }
+      const isWanted = this.#shelves.get(shapeKey(shelf.shape)) === shelf && !this.#closed;
+      if (isWanted) shelf.waiting.push(made);
+      else this.#discard(made);
+    } catch (error) {
+      this.#pausedUntilMs = performance.now() + pauseMs;
+      this.#site.onFailure(error);
+    }
+  }
+
+  #clear(key: string, shelf: Shelf): void {
+    this.#shelves.delete(key);
+    for (const waiting of shelf.waiting.splice(0)) this.#discard(waiting);
+  }
+
+  #discard({ name }: Waiting): void {
+    const work = this.#site.discard(name).finally(() => this.#discarding.delete(work));
+    this.#discarding.add(work);
+  }
+
+  /** All that wait are gone then. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    this.#closed = true;
+    clearTimeout(this.#timer);
+    await this.#making;
+    for (const [key, shelf] of this.#shelves) this.#clear(key, shelf);
+    await Promise.all(this.#discarding);
+  }
+}
